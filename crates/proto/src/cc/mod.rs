@@ -1,0 +1,1 @@
+//! Congestion control behind one small trait.

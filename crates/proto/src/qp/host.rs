@@ -1,0 +1,198 @@
+//! The port between a queue pair and the NIC around it.
+//!
+//! A queue pair never touches memory, sockets or completion queues. It asks its [`Host`]; the NIC answers with real
+//! memory and real links, the simulator with vectors and virtual time.
+
+use super::RecvWqe;
+use crate::ids::{PdId, RKey};
+use crate::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, Route, Sge};
+use crate::wire::Headers;
+use core::fmt;
+
+/// Where the payload of an outgoing packet comes from. The host fetches it, so that it can choose between copying
+/// and pointing.
+#[derive(Clone, Copy, Debug)]
+pub enum TxPayload<'a> {
+    /// No payload.
+    None,
+    /// Bytes the queue pair holds itself (inline data).
+    Bytes(&'a [u8]),
+    /// `len` bytes from `offset` on of the concatenated entries, readable by the local QP.
+    Local {
+        /// Domain that the entries must belong to.
+        pd: PdId,
+        /// The whole scatter/gather list of the message.
+        sges: &'a [Sge],
+        /// Where in the message this packet starts.
+        offset: u64,
+        /// Payload bytes of this packet.
+        len: u32,
+    },
+    /// Memory that the peer reads: the payload of a READ response.
+    Remote {
+        /// Domain of the QP.
+        pd: PdId,
+        /// Key the peer presented.
+        rkey: RKey,
+        /// First byte.
+        addr: u64,
+        /// Number of bytes.
+        len: u32,
+    },
+}
+
+impl TxPayload<'_> {
+    /// Payload bytes, without padding.
+    pub fn len(&self) -> usize {
+        match self {
+            TxPayload::None => 0,
+            TxPayload::Bytes(b) => b.len(),
+            TxPayload::Local { len, .. } | TxPayload::Remote { len, .. } => *len as usize,
+        }
+    }
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Why a packet was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TxError {
+    /// No room now; offer it again later. The queue pair keeps its state as if it had not tried.
+    Full,
+    /// The payload's memory may not be read.
+    Fault(MemoryFault),
+}
+
+/// Which of a queue pair's completion queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// The one for sends.
+    Send,
+    /// The one for receives.
+    Recv,
+}
+
+/// Why a packet was dropped; each has its counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum DropReason {
+    /// The bytes are no RoCE packet.
+    Malformed,
+    /// The invariant checksum is wrong.
+    BadIcrc,
+    /// No queue pair has this number.
+    NoSuchQp,
+    /// The queue pair is not in a state that receives.
+    WrongState,
+    /// The packet's transport is not the queue pair's.
+    WrongTransport,
+    /// The packet does not come from, or go to, the connection's addresses.
+    WrongAddress,
+    /// Partition key mismatch.
+    BadPkey,
+    /// Queue key mismatch.
+    BadQkey,
+    /// A sequence number outside the window, or a response to nothing.
+    BadPsn,
+    /// An unreliable message lost a part, or came out of order.
+    BrokenMessage,
+    /// A datagram or unreliable message found no receive posted.
+    NoReceive,
+    /// A datagram does not fit its receive buffer, or an unreliable write its region.
+    Unfit,
+    /// An opcode that may not stand here.
+    UnexpectedOpcode,
+    /// A duplicate atomic or READ that is no longer remembered.
+    StaleDuplicate,
+    /// An unreliable WRITE that memory protection refused.
+    AccessDenied,
+}
+
+impl DropReason {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [DropReason; 15] = [
+        DropReason::Malformed,
+        DropReason::BadIcrc,
+        DropReason::NoSuchQp,
+        DropReason::WrongState,
+        DropReason::WrongTransport,
+        DropReason::WrongAddress,
+        DropReason::BadPkey,
+        DropReason::BadQkey,
+        DropReason::BadPsn,
+        DropReason::BrokenMessage,
+        DropReason::NoReceive,
+        DropReason::Unfit,
+        DropReason::UnexpectedOpcode,
+        DropReason::StaleDuplicate,
+        DropReason::AccessDenied,
+    ];
+
+    /// A name for tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DropReason::Malformed => "malformed",
+            DropReason::BadIcrc => "bad_icrc",
+            DropReason::NoSuchQp => "no_such_qp",
+            DropReason::WrongState => "wrong_state",
+            DropReason::WrongTransport => "wrong_transport",
+            DropReason::WrongAddress => "wrong_address",
+            DropReason::BadPkey => "bad_pkey",
+            DropReason::BadQkey => "bad_qkey",
+            DropReason::BadPsn => "bad_psn",
+            DropReason::BrokenMessage => "broken_message",
+            DropReason::NoReceive => "no_receive",
+            DropReason::Unfit => "unfit",
+            DropReason::UnexpectedOpcode => "unexpected_opcode",
+            DropReason::StaleDuplicate => "stale_duplicate",
+            DropReason::AccessDenied => "access_denied",
+        }
+    }
+}
+
+/// What a queue pair may ask of the NIC around it. All memory calls check key, domain, range and rights, and do
+/// either everything or nothing.
+pub trait Host {
+    /// Sends one packet: `headers`, then the payload padded to four bytes. `headers.bth.pad` is already right.
+    fn transmit(&mut self, route: &Route, headers: &Headers, payload: TxPayload<'_>) -> Result<(), TxError>;
+
+    /// Copies `data` to the entries, starting `offset` bytes into them; they must allow local writes. The caller
+    /// has checked that the entries are long enough.
+    fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault>;
+
+    /// Whether the peer may do `need` on those bytes. A length of zero always may (IBA 9.7.4.1.3: no key check).
+    fn check_remote(
+        &mut self,
+        pd: PdId,
+        rkey: RKey,
+        addr: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<(), MemoryFault>;
+
+    /// Writes the peer's data. Checks again: the region may have gone since the first packet of the message.
+    fn write_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryFault>;
+
+    /// Runs an atomic and returns the original value.
+    fn atomic(&mut self, pd: PdId, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault>;
+
+    /// Makes a remote key invalid, on behalf of the peer (SEND with invalidate) or of a local work request.
+    fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault>;
+
+    /// Takes the next request of the shared receive queue, if this QP has one and it is not empty.
+    fn take_shared_recv(&mut self, into: &mut RecvWqe) -> bool;
+
+    /// Adds a completion to one of the QP's completion queues.
+    fn complete(&mut self, side: Side, completion: Completion);
+
+    /// Raises an asynchronous event of this QP.
+    fn event(&mut self, kind: EventKind);
+
+    /// A packet was dropped: count it, and say why if anybody listens.
+    fn dropped(&mut self, reason: DropReason, why: fmt::Arguments<'_>);
+
+    /// Says why a completion is about to fail, if anybody listens.
+    fn explain(&mut self, why: fmt::Arguments<'_>);
+}

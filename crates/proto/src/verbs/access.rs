@@ -1,0 +1,36 @@
+//! What a memory region allows.
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// Access rights of a memory region or queue pair; the bit values are those of the verbs ABI.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Access: u32 {
+        /// The NIC may write here on behalf of local work requests. Local reads are always allowed.
+        const LOCAL_WRITE = 1;
+        /// A peer may write here.
+        const REMOTE_WRITE = 1 << 1;
+        /// A peer may read here.
+        const REMOTE_READ = 1 << 2;
+        /// A peer may run atomic operations here.
+        const REMOTE_ATOMIC = 1 << 3;
+        /// Memory windows may be bound here.
+        const MW_BIND = 1 << 4;
+        /// Remote addresses count from zero instead of the virtual address.
+        const ZERO_BASED = 1 << 5;
+        /// Pages need not be present; a software NIC faults them in as any program does.
+        const ON_DEMAND = 1 << 6;
+        /// The region is backed by huge pages.
+        const HUGETLB = 1 << 7;
+        /// Writes may become visible out of order. Optional: accepted, and never made use of.
+        const RELAXED_ORDERING = 1 << 20;
+    }
+}
+
+impl Access {
+    /// Bits 20 to 29 are optional by definition: a device ignores those it does not know.
+    pub const OPTIONAL: u32 = 0x3ff0_0000;
+    /// Every right that lets a peer in.
+    pub const REMOTE: Access =
+        Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+}

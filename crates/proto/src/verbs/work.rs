@@ -1,0 +1,148 @@
+//! Work requests.
+
+use super::Route;
+use crate::ids::{LKey, Qkey, Qpn, RKey};
+use bitflags::bitflags;
+
+/// Scatter/gather entry: a piece of registered local memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Sge {
+    /// First byte, as a virtual address (or offset in a zero-based region).
+    pub addr: u64,
+    /// Number of bytes.
+    pub len: u32,
+    /// Key of the region.
+    pub lkey: LKey,
+}
+
+bitflags! {
+    /// Modifiers of a send work request; the bit values are those of the verbs ABI.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct SendFlags: u32 {
+        /// Wait for earlier READs and atomics first.
+        const FENCE = 1;
+        /// Make a completion even if the QP does not signal all.
+        const SIGNALED = 1 << 1;
+        /// Raise an event at the receiver that armed its CQ for solicited ones.
+        const SOLICITED = 1 << 2;
+        /// The data was copied at posting time.
+        const INLINE = 1 << 3;
+    }
+}
+
+/// An atomic operation on eight bytes of the peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AtomicOp {
+    /// Store `swap` if the value equals `compare`.
+    CompareSwap {
+        /// Expected value.
+        compare: u64,
+        /// New value.
+        swap: u64,
+    },
+    /// Add to the value.
+    FetchAdd {
+        /// What to add.
+        add: u64,
+    },
+}
+
+impl AtomicOp {
+    /// What the memory holds after the operation found `old` there.
+    pub const fn apply(self, old: u64) -> u64 {
+        match self {
+            AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
+            AtomicOp::CompareSwap { .. } => old,
+            AtomicOp::FetchAdd { add } => old.wrapping_add(add),
+        }
+    }
+}
+
+/// What a send work request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SendOp {
+    /// Two-sided message.
+    Send,
+    /// Message with four bytes of immediate data.
+    SendImm(u32),
+    /// Message that also invalidates a key of the receiver.
+    SendInv(RKey),
+    /// Write into the peer's memory.
+    Write {
+        /// Where.
+        addr: u64,
+        /// With which key.
+        rkey: RKey,
+    },
+    /// Write, then consume a receive of the peer with immediate data.
+    WriteImm {
+        /// Where.
+        addr: u64,
+        /// With which key.
+        rkey: RKey,
+        /// Immediate data.
+        imm: u32,
+    },
+    /// Read from the peer's memory.
+    Read {
+        /// Where.
+        addr: u64,
+        /// With which key.
+        rkey: RKey,
+    },
+    /// Atomic on the peer's memory; the original value is scattered to the entries.
+    Atomic {
+        /// Where, a multiple of 8.
+        addr: u64,
+        /// With which key.
+        rkey: RKey,
+        /// What.
+        op: AtomicOp,
+    },
+    /// Make a local key invalid.
+    LocalInv(RKey),
+}
+
+/// Where the bytes of a send come from.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// Registered memory, read when the packet is made (or written, for READ and atomics).
+    Sges(&'a [Sge]),
+    /// Bytes copied now.
+    Inline(&'a [u8]),
+}
+
+/// Destination of a datagram: an address handle, resolved, with the receiver's QP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct UdTarget {
+    /// Outer addresses.
+    pub route: Route,
+    /// The receiver's QP, or [`Qpn::MULTICAST`].
+    pub qpn: Qpn,
+    /// The receiver's key.
+    pub qkey: Qkey,
+}
+
+/// A send work request.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'a> {
+    /// The caller's number for it.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// Modifiers.
+    pub flags: SendFlags,
+    /// Data.
+    pub payload: Payload<'a>,
+    /// Destination, for datagram QPs.
+    pub ud: Option<UdTarget>,
+}
+
+/// A receive work request.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvWr<'a> {
+    /// The caller's number for it.
+    pub wr_id: u64,
+    /// Where to put the message.
+    pub sges: &'a [Sge],
+}

@@ -1,0 +1,1 @@
+//! The wire: one file per header.
