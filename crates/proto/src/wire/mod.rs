@@ -1,1 +1,51 @@
-//! The wire: one file per header.
+//! The wire: one file per header, each a type with a parser that cannot panic and a writer that mirrors it.
+//!
+//! ```text
+//! Ethernet | IPv4 or IPv6 | UDP 4791 | BTH | extension headers | payload | pad | ICRC
+//!             ipv4 ipv6      udp       bth   headers             packet          icrc
+//! ```
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `opcode` | the BTH opcode, and which extension headers follow from it |
+//! | `bth` | base transport header |
+//! | `reth`, `aeth`, `atomic`, `deth` | extension headers with several fields |
+//! | `one_field` | extension headers with one field: AtomicAckETH, ImmDt, IETH, XRCETH |
+//! | `headers` | BTH and all its extension headers together, as they stand in a packet |
+//! | `packet` | headers and payload: what arrives |
+//! | `ipv4`, `ipv6`, `udp`, `grh` | what stands outside |
+//! | `icrc` | the invariant checksum |
+//!
+//! Reserved bits are written as zero and ignored when read, as the specification asks (IBA 1.6). So writing what was
+//! parsed gives back the same bytes, except in those bits.
+
+mod aeth;
+mod atomic;
+mod bth;
+mod deth;
+mod grh;
+mod headers;
+mod icrc;
+mod ipv4;
+mod ipv6;
+mod malformed;
+mod one_field;
+mod opcode;
+mod packet;
+mod reth;
+mod udp;
+
+pub use aeth::{Aeth, NakCode, Syndrome};
+pub use atomic::AtomicEth;
+pub use bth::{Bth, dest_qpn};
+pub use deth::Deth;
+pub use grh::Grh;
+pub use headers::Headers;
+pub use icrc::{FlowAddrs, ICRC_LEN, Icrc, icrc, verify_icrc};
+pub use ipv4::Ipv4Header;
+pub use ipv6::Ipv6Header;
+pub use malformed::Malformed;
+pub use opcode::{Opcode, Operation, Service};
+pub use packet::Packet;
+pub use reth::Reth;
+pub use udp::{ROCE_UDP_PORT, UdpHeader};

@@ -1,0 +1,116 @@
+//! Base transport header: the first 12 bytes of every packet (IBA 9.2).
+//!
+//! ```text
+//!  0 opcode | 1 S M pad(2) TVer(4) | 2..4 P_Key | 4 F B reserved(6) | 5..8 destination QPN
+//!  8 A reserved(7) | 9..12 PSN
+//! ```
+
+use super::malformed::first_bytes;
+use super::{Malformed, Opcode};
+use crate::ids::{PKey, Psn, Qpn};
+
+const SOLICITED: u8 = 0x80;
+const MIG_REQ: u8 = 0x40;
+const PAD_SHIFT: u8 = 4;
+const VERSION_MASK: u8 = 0x0f;
+const FECN: u8 = 0x80;
+const BECN: u8 = 0x40;
+const ACK_REQ: u8 = 0x80;
+
+/// Base transport header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bth {
+    /// What the packet is.
+    pub opcode: Opcode,
+    /// Solicited event: the receiver's completion may wake somebody who waits for solicited ones only.
+    pub solicited: bool,
+    /// Migration state; set, as hardware sets it when no path migration goes on.
+    pub mig_req: bool,
+    /// Pad bytes after the payload, 0..=3.
+    pub pad: u8,
+    /// Partition key.
+    pub pkey: PKey,
+    /// Forward congestion notification.
+    pub fecn: bool,
+    /// Backward congestion notification.
+    pub becn: bool,
+    /// Queue pair that the packet goes to.
+    pub dest_qpn: Qpn,
+    /// Whether the responder should acknowledge now.
+    pub ack_req: bool,
+    /// Packet sequence number.
+    pub psn: Psn,
+}
+
+impl Bth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 12;
+
+    /// A header in the default partition with no flag set but the migration state.
+    pub const fn new(opcode: Opcode, dest_qpn: Qpn, psn: Psn) -> Bth {
+        Bth {
+            opcode,
+            solicited: false,
+            mig_req: true,
+            pad: 0,
+            pkey: PKey::DEFAULT,
+            fecn: false,
+            becn: false,
+            dest_qpn,
+            ack_req: false,
+            psn,
+        }
+    }
+
+    /// Reads the header at the start of `bytes`.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<Bth, Malformed> {
+        let b: &[u8; Bth::LEN] = first_bytes(bytes)?;
+        let version = b[1] & VERSION_MASK;
+        if version != 0 {
+            return Err(Malformed::BadVersion(version));
+        }
+        Ok(Bth {
+            opcode: Opcode::from_byte(b[0]).ok_or(Malformed::UnknownOpcode(b[0]))?,
+            solicited: b[1] & SOLICITED != 0,
+            mig_req: b[1] & MIG_REQ != 0,
+            pad: b[1] >> PAD_SHIFT & 3,
+            pkey: PKey(u16::from_be_bytes([b[2], b[3]])),
+            fecn: b[4] & FECN != 0,
+            becn: b[4] & BECN != 0,
+            dest_qpn: Qpn::new(u32::from_be_bytes([0, b[5], b[6], b[7]])),
+            ack_req: b[8] & ACK_REQ != 0,
+            psn: Psn::new(u32::from_be_bytes([0, b[9], b[10], b[11]])),
+        })
+    }
+
+    /// The header as it stands on the wire. Only two bits of `pad` fit.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; Bth::LEN] {
+        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+        let pkey = self.pkey.0.to_be_bytes();
+        let qpn = self.dest_qpn.value().to_be_bytes();
+        let psn = self.psn.value().to_be_bytes();
+        [
+            self.opcode.to_byte(),
+            flag(self.solicited, SOLICITED) | flag(self.mig_req, MIG_REQ) | (self.pad & 3) << PAD_SHIFT,
+            pkey[0],
+            pkey[1],
+            flag(self.fecn, FECN) | flag(self.becn, BECN),
+            qpn[1],
+            qpn[2],
+            qpn[3],
+            flag(self.ack_req, ACK_REQ),
+            psn[1],
+            psn[2],
+            psn[3],
+        ]
+    }
+}
+
+/// Who a packet is for, without looking at anything else: enough to steer it to the right process.
+#[inline]
+pub fn dest_qpn(bytes: &[u8]) -> Option<Qpn> {
+    let b: &[u8; Bth::LEN] = bytes.first_chunk()?;
+    Some(Qpn::new(u32::from_be_bytes([0, b[5], b[6], b[7]])))
+}

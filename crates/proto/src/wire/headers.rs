@@ -1,0 +1,159 @@
+//! BTH and extension headers together, in the order in which they stand in a packet (IBA 5.2).
+
+use super::one_field::{atomic_ack, ieth, imm, xrceth};
+use super::{Aeth, AtomicEth, Bth, Deth, Malformed, Opcode, Reth};
+use crate::ids::{Qpn, RKey};
+
+/// All transport headers of a packet. The opcode alone decides which extension headers exist: the writer looks at
+/// no field whose header the opcode does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Headers {
+    /// Base transport header.
+    pub bth: Bth,
+    /// Remote memory of a WRITE or READ.
+    pub reth: Option<Reth>,
+    /// Acknowledgement.
+    pub aeth: Option<Aeth>,
+    /// Operands of an atomic.
+    pub atomic: Option<AtomicEth>,
+    /// Value before the atomic.
+    pub atomic_ack: Option<u64>,
+    /// Sender of a datagram.
+    pub deth: Option<Deth>,
+    /// Immediate data, in host order.
+    pub imm: Option<u32>,
+    /// Key to invalidate.
+    pub ieth: Option<RKey>,
+    /// Shared receive queue of an XRC request.
+    pub xrceth: Option<Qpn>,
+}
+
+/// Length of the extension headers of an opcode.
+#[inline]
+const fn extension_len(opcode: Opcode) -> usize {
+    const fn if_has(has: bool, len: usize) -> usize {
+        if has { len } else { 0 }
+    }
+    if_has(opcode.has_xrceth(), xrceth::LEN)
+        + if_has(opcode.has_deth(), Deth::LEN)
+        + if_has(opcode.has_reth(), Reth::LEN)
+        + if_has(opcode.has_atomic(), AtomicEth::LEN)
+        + if_has(opcode.has_aeth(), Aeth::LEN)
+        + if_has(opcode.has_atomic_ack(), atomic_ack::LEN)
+        + if_has(opcode.has_imm(), imm::LEN)
+        + if_has(opcode.has_ieth(), ieth::LEN)
+}
+
+impl Headers {
+    /// No opcode needs more bytes; an XRC atomic needs these.
+    pub const MAX_LEN: usize = Bth::LEN + xrceth::LEN + AtomicEth::LEN;
+
+    /// A BTH without extension headers.
+    pub const fn new(bth: Bth) -> Headers {
+        Headers {
+            bth,
+            reth: None,
+            aeth: None,
+            atomic: None,
+            atomic_ack: None,
+            deth: None,
+            imm: None,
+            ieth: None,
+            xrceth: None,
+        }
+    }
+
+    /// Bytes on the wire, as the opcode has it.
+    #[inline]
+    pub fn encoded_len(&self) -> usize {
+        Bth::LEN + extension_len(self.bth.opcode)
+    }
+
+    /// Writes the headers to the start of `out` and returns how long they are.
+    ///
+    /// An extension header that the opcode has but that is `None` here is a mistake of the caller; debug builds
+    /// panic, others write zeros.
+    ///
+    /// # Panics
+    /// When `out` is shorter than [`Headers::encoded_len`]; [`Headers::MAX_LEN`] is always enough.
+    #[inline]
+    pub fn write(&self, out: &mut [u8]) -> usize {
+        let opcode = self.bth.opcode;
+        let mut at = 0;
+        put(out, &mut at, self.bth.to_bytes());
+        if opcode.has_xrceth() {
+            put_extension(out, &mut at, self.xrceth.map(xrceth::to_bytes));
+        }
+        if opcode.has_deth() {
+            put_extension(out, &mut at, self.deth.map(|h| h.to_bytes()));
+        }
+        if opcode.has_reth() {
+            put_extension(out, &mut at, self.reth.map(|h| h.to_bytes()));
+        }
+        if opcode.has_atomic() {
+            put_extension(out, &mut at, self.atomic.map(|h| h.to_bytes()));
+        }
+        if opcode.has_aeth() {
+            put_extension(out, &mut at, self.aeth.map(|h| h.to_bytes()));
+        }
+        if opcode.has_atomic_ack() {
+            put_extension(out, &mut at, self.atomic_ack.map(atomic_ack::to_bytes));
+        }
+        if opcode.has_imm() {
+            put_extension(out, &mut at, self.imm.map(imm::to_bytes));
+        }
+        if opcode.has_ieth() {
+            put_extension(out, &mut at, self.ieth.map(ieth::to_bytes));
+        }
+        at
+    }
+
+    /// Reads the headers at the start of `bytes`; [`Headers::encoded_len`] then says where they end.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<Headers, Malformed> {
+        let mut headers = Headers::new(Bth::parse(bytes)?);
+        let opcode = headers.bth.opcode;
+        let mut rest = Rest(&bytes[Bth::LEN..]);
+        headers.xrceth = rest.take(opcode.has_xrceth(), xrceth::LEN, xrceth::parse)?;
+        headers.deth = rest.take(opcode.has_deth(), Deth::LEN, Deth::parse)?;
+        headers.reth = rest.take(opcode.has_reth(), Reth::LEN, Reth::parse)?;
+        headers.atomic = rest.take(opcode.has_atomic(), AtomicEth::LEN, AtomicEth::parse)?;
+        headers.aeth = rest.take(opcode.has_aeth(), Aeth::LEN, Aeth::parse)?;
+        headers.atomic_ack = rest.take(opcode.has_atomic_ack(), atomic_ack::LEN, atomic_ack::parse)?;
+        headers.imm = rest.take(opcode.has_imm(), imm::LEN, imm::parse)?;
+        headers.ieth = rest.take(opcode.has_ieth(), ieth::LEN, ieth::parse)?;
+        Ok(headers)
+    }
+}
+
+#[inline]
+fn put<const N: usize>(out: &mut [u8], at: &mut usize, bytes: [u8; N]) {
+    out[*at..*at + N].copy_from_slice(&bytes);
+    *at += N;
+}
+
+#[inline]
+fn put_extension<const N: usize>(out: &mut [u8], at: &mut usize, bytes: Option<[u8; N]>) {
+    debug_assert!(bytes.is_some(), "the opcode has an extension header that is not given");
+    put(out, at, bytes.unwrap_or([0; N]));
+}
+
+/// What the parser has not read yet.
+struct Rest<'a>(&'a [u8]);
+
+impl Rest<'_> {
+    #[inline]
+    fn take<T>(
+        &mut self,
+        has: bool,
+        len: usize,
+        parse: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<Option<T>, Malformed> {
+        if !has {
+            return Ok(None);
+        }
+        let value = parse(self.0)?;
+        self.0 = &self.0[len..];
+        Ok(Some(value))
+    }
+}

@@ -1,0 +1,70 @@
+//! Extension headers of a single field. [`Headers`](super::Headers) holds their values bare, so these are only the
+//! two directions of each.
+
+use super::Malformed;
+use super::malformed::first_bytes;
+use crate::ids::{Qpn, RKey};
+
+/// AtomicAckETH: the value before the atomic (IBA 9.3.5.3).
+pub(super) mod atomic_ack {
+    use super::*;
+
+    pub(in super::super) const LEN: usize = 8;
+
+    #[inline]
+    pub(in super::super) fn parse(bytes: &[u8]) -> Result<u64, Malformed> {
+        first_bytes(bytes).map(|b| u64::from_be_bytes(*b))
+    }
+    #[inline]
+    pub(in super::super) fn to_bytes(original: u64) -> [u8; LEN] {
+        original.to_be_bytes()
+    }
+}
+
+/// ImmDt: immediate data, carried as it is (IBA 9.3.7).
+pub(super) mod imm {
+    use super::*;
+
+    pub(in super::super) const LEN: usize = 4;
+
+    #[inline]
+    pub(in super::super) fn parse(bytes: &[u8]) -> Result<u32, Malformed> {
+        first_bytes(bytes).map(|b| u32::from_be_bytes(*b))
+    }
+    #[inline]
+    pub(in super::super) fn to_bytes(imm: u32) -> [u8; LEN] {
+        imm.to_be_bytes()
+    }
+}
+
+/// IETH: the key to invalidate (IBA 9.3.8).
+pub(super) mod ieth {
+    use super::*;
+
+    pub(in super::super) const LEN: usize = 4;
+
+    #[inline]
+    pub(in super::super) fn parse(bytes: &[u8]) -> Result<RKey, Malformed> {
+        first_bytes(bytes).map(|b| RKey(u32::from_be_bytes(*b)))
+    }
+    #[inline]
+    pub(in super::super) fn to_bytes(rkey: RKey) -> [u8; LEN] {
+        rkey.0.to_be_bytes()
+    }
+}
+
+/// XRCETH: the shared receive queue that the request is for, 24 bits after a reserved byte (IBA A14.3.3).
+pub(super) mod xrceth {
+    use super::*;
+
+    pub(in super::super) const LEN: usize = 4;
+
+    #[inline]
+    pub(in super::super) fn parse(bytes: &[u8]) -> Result<Qpn, Malformed> {
+        first_bytes(bytes).map(|b| Qpn::new(u32::from_be_bytes(*b)))
+    }
+    #[inline]
+    pub(in super::super) fn to_bytes(srq: Qpn) -> [u8; LEN] {
+        srq.value().to_be_bytes()
+    }
+}

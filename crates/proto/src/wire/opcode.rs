@@ -1,0 +1,265 @@
+//! The BTH opcode: a service, an operation, and the extension headers that follow from the two (IBA table 38).
+
+/// Transport service: bits 7..5 of the opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Service {
+    /// Reliable connection.
+    Rc = 0,
+    /// Unreliable connection.
+    Uc = 1,
+    /// Reliable datagram; named for completeness, no packet of it is accepted.
+    Rd = 2,
+    /// Unreliable datagram.
+    Ud = 3,
+    /// Congestion notification (RoCEv2, IBA annex A17.9.3).
+    Cnp = 4,
+    /// Extended reliable connection (IBA annex A14).
+    Xrc = 5,
+}
+
+impl Service {
+    const fn from_bits(bits: u8) -> Option<Service> {
+        Some(match bits {
+            0 => Service::Rc,
+            1 => Service::Uc,
+            2 => Service::Rd,
+            3 => Service::Ud,
+            4 => Service::Cnp,
+            5 => Service::Xrc,
+            _ => return None,
+        })
+    }
+}
+
+/// What a packet does: bits 4..0 of the opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Operation {
+    /// First packet of a SEND.
+    SendFirst = 0,
+    /// Packet inside a SEND.
+    SendMiddle = 1,
+    /// Last packet of a SEND.
+    SendLast = 2,
+    /// Last packet of a SEND, with immediate data.
+    SendLastImm = 3,
+    /// A whole SEND.
+    SendOnly = 4,
+    /// A whole SEND with immediate data.
+    SendOnlyImm = 5,
+    /// First packet of an RDMA WRITE.
+    WriteFirst = 6,
+    /// Packet inside an RDMA WRITE.
+    WriteMiddle = 7,
+    /// Last packet of an RDMA WRITE.
+    WriteLast = 8,
+    /// Last packet of an RDMA WRITE, with immediate data.
+    WriteLastImm = 9,
+    /// A whole RDMA WRITE.
+    WriteOnly = 10,
+    /// A whole RDMA WRITE with immediate data.
+    WriteOnlyImm = 11,
+    /// RDMA READ request.
+    ReadRequest = 12,
+    /// First packet of a READ response.
+    ReadResponseFirst = 13,
+    /// Packet inside a READ response.
+    ReadResponseMiddle = 14,
+    /// Last packet of a READ response.
+    ReadResponseLast = 15,
+    /// A whole READ response.
+    ReadResponseOnly = 16,
+    /// Positive or negative acknowledgement.
+    Acknowledge = 17,
+    /// Acknowledgement of an atomic, with the original value.
+    AtomicAcknowledge = 18,
+    /// Atomic compare and swap.
+    CompareSwap = 19,
+    /// Atomic fetch and add.
+    FetchAdd = 20,
+    /// Last packet of a SEND, with a key to invalidate.
+    SendLastInv = 22,
+    /// A whole SEND with a key to invalidate.
+    SendOnlyInv = 23,
+    /// Congestion notification, only under [`Service::Cnp`]. Bits 4..0 are 1, which every other service calls
+    /// SEND middle; bit 5 of this number, which is not on the wire, keeps the two apart.
+    CongestionNotification = 0x21,
+}
+
+use Operation as Op;
+
+impl Operation {
+    /// All operations, [`Operation::CongestionNotification`] last.
+    pub const ALL: [Operation; 24] = [
+        Op::SendFirst,
+        Op::SendMiddle,
+        Op::SendLast,
+        Op::SendLastImm,
+        Op::SendOnly,
+        Op::SendOnlyImm,
+        Op::WriteFirst,
+        Op::WriteMiddle,
+        Op::WriteLast,
+        Op::WriteLastImm,
+        Op::WriteOnly,
+        Op::WriteOnlyImm,
+        Op::ReadRequest,
+        Op::ReadResponseFirst,
+        Op::ReadResponseMiddle,
+        Op::ReadResponseLast,
+        Op::ReadResponseOnly,
+        Op::Acknowledge,
+        Op::AtomicAcknowledge,
+        Op::CompareSwap,
+        Op::FetchAdd,
+        Op::SendLastInv,
+        Op::SendOnlyInv,
+        Op::CongestionNotification,
+    ];
+
+    const fn from_bits(bits: u8) -> Option<Operation> {
+        Some(match bits {
+            0..=20 => Operation::ALL[bits as usize],
+            22 => Op::SendLastInv,
+            23 => Op::SendOnlyInv,
+            _ => return None,
+        })
+    }
+
+    /// Whether a requester sends it.
+    pub const fn is_request(self) -> bool {
+        self.is_send() || self.is_write() || matches!(self, Op::ReadRequest | Op::CompareSwap | Op::FetchAdd)
+    }
+    /// Whether a responder sends it.
+    pub const fn is_response(self) -> bool {
+        self.is_read_response() || matches!(self, Op::Acknowledge | Op::AtomicAcknowledge)
+    }
+    /// Whether it is the first of several packets.
+    pub const fn is_first(self) -> bool {
+        matches!(self, Op::SendFirst | Op::WriteFirst | Op::ReadResponseFirst)
+    }
+    /// Whether packets of its message come before and after it.
+    pub const fn is_middle(self) -> bool {
+        matches!(self, Op::SendMiddle | Op::WriteMiddle | Op::ReadResponseMiddle)
+    }
+    /// Whether it is the last of several packets.
+    pub const fn is_last(self) -> bool {
+        matches!(
+            self,
+            Op::SendLast
+                | Op::SendLastImm
+                | Op::SendLastInv
+                | Op::WriteLast
+                | Op::WriteLastImm
+                | Op::ReadResponseLast
+        )
+    }
+    /// Whether it is a whole message by itself; READ requests, atomics and acknowledgements always are.
+    pub const fn is_only(self) -> bool {
+        !self.is_first() && !self.is_middle() && !self.is_last()
+    }
+    /// Whether a message begins with it.
+    pub const fn starts_message(self) -> bool {
+        self.is_first() || self.is_only()
+    }
+    /// Whether a message ends with it.
+    pub const fn ends_message(self) -> bool {
+        self.is_last() || self.is_only()
+    }
+    /// Whether it belongs to a SEND, with immediate data or invalidation or without.
+    pub const fn is_send(self) -> bool {
+        matches!(self as u8, 0..=5 | 22 | 23)
+    }
+    /// Whether it belongs to an RDMA WRITE, with immediate data or without.
+    pub const fn is_write(self) -> bool {
+        matches!(self as u8, 6..=11)
+    }
+    /// Whether it belongs to a READ response.
+    pub const fn is_read_response(self) -> bool {
+        matches!(self as u8, 13..=16)
+    }
+    /// Whether it requests an atomic.
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, Op::CompareSwap | Op::FetchAdd)
+    }
+    /// Whether it ends with immediate data.
+    pub const fn is_imm(self) -> bool {
+        matches!(self, Op::SendLastImm | Op::SendOnlyImm | Op::WriteLastImm | Op::WriteOnlyImm)
+    }
+    /// Whether it asks to invalidate a key.
+    pub const fn is_inv(self) -> bool {
+        matches!(self, Op::SendLastInv | Op::SendOnlyInv)
+    }
+}
+
+/// A whole opcode. Any pair can be built; [`Opcode::from_byte`] gives only those that the specification defines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Opcode {
+    /// Transport service.
+    pub service: Service,
+    /// What the packet does.
+    pub operation: Operation,
+}
+
+impl Opcode {
+    /// Congestion notification packet, the only opcode of its service.
+    pub const CNP: Opcode = Opcode::new(Service::Cnp, Op::CongestionNotification);
+
+    /// Puts the two together.
+    pub const fn new(service: Service, operation: Operation) -> Opcode {
+        Opcode { service, operation }
+    }
+
+    /// The byte on the wire.
+    pub const fn to_byte(self) -> u8 {
+        (self.service as u8) << 5 | self.operation as u8 & 0x1f
+    }
+
+    /// The opcode behind a byte, if the specification defines one. Reliable datagram is not spoken here.
+    pub const fn from_byte(byte: u8) -> Option<Opcode> {
+        let Some(service) = Service::from_bits(byte >> 5) else { return None };
+        let Some(operation) = Operation::from_bits(byte & 0x1f) else { return None };
+        let defined = match service {
+            Service::Rc | Service::Xrc => true,
+            Service::Uc => (operation.is_send() && !operation.is_inv()) || operation.is_write(),
+            Service::Ud => matches!(operation, Op::SendOnly | Op::SendOnlyImm),
+            Service::Cnp => return if byte == Opcode::CNP.to_byte() { Some(Opcode::CNP) } else { None },
+            Service::Rd => false,
+        };
+        if defined { Some(Opcode { service, operation }) } else { None }
+    }
+
+    /// Whether an RETH follows.
+    pub const fn has_reth(self) -> bool {
+        matches!(self.operation, Op::WriteFirst | Op::WriteOnly | Op::WriteOnlyImm | Op::ReadRequest)
+    }
+    /// Whether an AETH follows; READ response middle packets have none.
+    pub const fn has_aeth(self) -> bool {
+        self.operation.is_response() && !self.operation.is_middle()
+    }
+    /// Whether an AtomicETH follows.
+    pub const fn has_atomic(self) -> bool {
+        self.operation.is_atomic()
+    }
+    /// Whether an AtomicAckETH follows.
+    pub const fn has_atomic_ack(self) -> bool {
+        matches!(self.operation, Op::AtomicAcknowledge)
+    }
+    /// Whether a DETH follows.
+    pub const fn has_deth(self) -> bool {
+        matches!(self.service, Service::Ud | Service::Rd) && self.operation.is_request()
+    }
+    /// Whether immediate data follows.
+    pub const fn has_imm(self) -> bool {
+        self.operation.is_imm()
+    }
+    /// Whether an IETH follows.
+    pub const fn has_ieth(self) -> bool {
+        self.operation.is_inv()
+    }
+    /// Whether an XRCETH follows; only requests name a shared receive queue (IBA A14.3.3).
+    pub const fn has_xrceth(self) -> bool {
+        matches!(self.service, Service::Xrc) && self.operation.is_request()
+    }
+}

@@ -1,0 +1,32 @@
+//! A packet as it arrives: headers and payload.
+
+use super::{Headers, Malformed};
+
+/// A parsed packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// Transport headers.
+    pub headers: Headers,
+    /// What follows them, without pad and without ICRC.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    /// Reads a packet from its BTH up to and including the pad; the ICRC is already cut off.
+    ///
+    /// Whether this opcode may carry this much payload is for the queue pair to say, because the answer is a NAK
+    /// and not silence (IBA 9.7.4.1.6). Here a packet is only refused where no queue pair could make sense of it.
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, Malformed> {
+        let headers = Headers::parse(bytes)?;
+        let padded = &bytes[headers.encoded_len()..];
+        if !padded.len().is_multiple_of(4) {
+            return Err(Malformed::Unaligned { len: padded.len() });
+        }
+        let pad = headers.bth.pad;
+        let Some(len) = padded.len().checked_sub(usize::from(pad)) else {
+            return Err(Malformed::BadPad { pad, have: padded.len() });
+        };
+        Ok(Packet { headers, payload: &padded[..len] })
+    }
+}
