@@ -20,10 +20,7 @@ impl DeviceCounters {
     }
 
     pub(crate) fn drops(&self) -> BTreeMap<&'static str, u64> {
-        DropReason::ALL
-            .iter()
-            .map(|r| (r.name(), self.drops[*r as usize].load(Ordering::Relaxed)))
-            .collect()
+        DropReason::ALL.iter().map(|r| (r.name(), self.drops[*r as usize].load(Ordering::Relaxed))).collect()
     }
 }
 

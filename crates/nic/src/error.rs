@@ -53,7 +53,9 @@ pub enum Error {
         limit: u64,
     },
     /// The completion queue overflowed earlier.
-    #[error("the completion queue overflowed: more than {depth} completions were waiting; make it deeper or poll more often")]
+    #[error(
+        "the completion queue overflowed: more than {depth} completions were waiting; make it deeper or poll more often"
+    )]
     CqOverrun {
         /// Its depth.
         depth: usize,

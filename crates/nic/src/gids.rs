@@ -64,7 +64,8 @@ pub(crate) fn read(wanted: Option<&[IpAddr]>) -> Result<Vec<GidEntry>, Error> {
             Some(GidEntry { gid: Gid::from_ip(*address), address: *address, ..lo })
         })
     };
-    let missing = Error::Invalid { attribute: "FERROCE_ADDR", why: "names an address that this machine does not have" };
+    let missing =
+        Error::Invalid { attribute: "FERROCE_ADDR", why: "names an address that this machine does not have" };
     wanted.iter().map(entry).collect::<Option<Vec<_>>>().ok_or(missing)
 }
 

@@ -33,9 +33,7 @@ pub use config::{Config, ConfigError};
 pub use counters::{Counters, QpReport};
 pub use error::Error;
 pub use gids::GidEntry;
-pub use nic::{
-    DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, Nic,
-};
+pub use nic::{DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, Nic};
 pub use objects::{
     AddressHandle, AsyncEvent, CompletionChannel, Cq, EventSource, MemoryRegion, Pd, Qp, QpInit, Srq, SrqAttr,
 };

@@ -6,7 +6,7 @@ use crate::engine::{Background, Engine, MAX_QP, Pulse};
 use crate::error::Error;
 use crate::fork::Generation;
 use crate::gids::{self, GidEntry};
-use crate::link::{self, Link};
+use crate::link::{Capture, Faulty, Link, UdpConfig, UdpLink};
 use crate::objects::{AsyncEvent, CompletionChannel, Cq, CqCore, EventQueue, EventSource, Pd};
 use crate::watch::AddressWatch;
 use ferroce_proto::PdId;
@@ -106,7 +106,7 @@ impl Nic {
     pub fn open(config: Config) -> Result<Nic, Error> {
         let born = Generation::current();
         let entries = gids::read(config.addresses.as_deref())?;
-        let link = link::open(&config)?;
+        let link = open_link(&config)?;
         Self::with_link(config, link, entries, born)
     }
 
@@ -127,14 +127,8 @@ impl Nic {
             events,
         });
         crate::exit::remember(&engine);
-        let inner = NicInner {
-            engine,
-            config,
-            table,
-            background: Mutex::new(None),
-            born,
-            ids: AtomicU32::new(1),
-        };
+        let inner =
+            NicInner { engine, config, table, background: Mutex::new(None), born, ids: AtomicU32::new(1) };
         Ok(Nic { inner: Arc::new(inner) })
     }
 
@@ -191,7 +185,10 @@ impl Nic {
     ) -> Result<Cq, Error> {
         self.inner.alive()?;
         if depth == 0 {
-            return Err(Error::Invalid { attribute: "cqe", why: "a completion queue needs at least one entry" });
+            return Err(Error::Invalid {
+                attribute: "cqe",
+                why: "a completion queue needs at least one entry",
+            });
         }
         Error::check_limit("cqe", depth.into(), crate::objects::MAX_CQE.into())?;
         let engine = &self.inner.engine;
@@ -225,6 +222,22 @@ impl Nic {
     pub fn watch_addresses(&self) -> Result<(), Error> {
         self.inner.background().map(|_| ())
     }
+}
+
+/// The UDP link, with the wrappers that were asked for around it.
+fn open_link(config: &Config) -> Result<Arc<dyn Link>, Error> {
+    let capture = config.capture.as_deref().map(Capture::create).transpose();
+    let udp = UdpLink::open(&UdpConfig {
+        bind: config.addresses.clone(),
+        gso: config.offload,
+        gro: config.offload,
+        capture: capture.map_err(Error::system("creating the capture file"))?.map(Arc::new),
+        ..UdpConfig::default()
+    })?;
+    Ok(match &config.faults {
+        Some(faults) => Arc::new(Faulty::new(Arc::new(udp), faults.clone())),
+        None => Arc::new(udp),
+    })
 }
 
 impl NicInner {

@@ -28,7 +28,11 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    pub(crate) fn start(engine: Arc<Engine>, watch: Arc<dyn Fn() + Send + Sync>, extra: Vec<RawFd>) -> Result<Self, Error> {
+    pub(crate) fn start(
+        engine: Arc<Engine>,
+        watch: Arc<dyn Fn() + Send + Sync>,
+        extra: Vec<RawFd>,
+    ) -> Result<Self, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         let pulse = engine.pulse.clone();
         let flag = stop.clone();
@@ -115,7 +119,8 @@ impl Sleeper {
                 // Lingering must not keep a core from whoever has work on it.
                 std::thread::yield_now();
             }
-            let someone_polls = self.engine.pulse.polls() != self.seen_polls && !self.engine.pulse.any_armed();
+            let someone_polls =
+                self.engine.pulse.polls() != self.seen_polls && !self.engine.pulse.any_armed();
             if someone_polls || stop.load(Ordering::Relaxed) {
                 return;
             }

@@ -102,9 +102,7 @@ impl Engine {
             let mut host = NicHost::new(self, &qp, tx);
             machine.handle_packet(&arrival, &packet, now, &mut host);
             // Packets of one message come in a row: keep the lock for the row.
-            while let Some(next) =
-                packets.next_if(|p| ferroce_proto::wire::dest_qpn(p.bytes) == Some(qpn))
-            {
+            while let Some(next) = packets.next_if(|p| ferroce_proto::wire::dest_qpn(p.bytes) == Some(qpn)) {
                 if let Some((arrival, packet)) = self.parse(&next) {
                     machine.handle_packet(&arrival, &packet, now, &mut host);
                 }

@@ -5,9 +5,7 @@ use crate::link::TxBatch;
 use crate::log;
 use crate::objects::{EventSource, QpCore};
 use ferroce_proto::qp::{DropReason, Host, RecvWqe, Side, TxError, TxPayload};
-use ferroce_proto::verbs::{
-    Access, AtomicOp, Completion, EventKind, MemoryFault, Route, Sge, WcStatus,
-};
+use ferroce_proto::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, Route, Sge, WcStatus};
 use ferroce_proto::wire::Headers;
 use ferroce_proto::{PdId, RKey};
 use std::fmt;

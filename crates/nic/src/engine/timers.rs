@@ -43,7 +43,9 @@ impl Timers {
     pub(super) fn pop_due(&self, now: Time) -> Option<(Qpn, u64)> {
         let mut heap = self.heap.lock();
         let due = match heap.peek() {
-            Some(Reverse((at, _))) if *at <= now.0 => heap.pop().map(|Reverse((at, qpn))| (Qpn::new(qpn), at)),
+            Some(Reverse((at, _))) if *at <= now.0 => {
+                heap.pop().map(|Reverse((at, qpn))| (Qpn::new(qpn), at))
+            }
             _ => None,
         };
         let next = heap.peek().map_or(u64::MAX, |Reverse((at, _))| *at);

@@ -12,7 +12,13 @@ fn region<'a>(held: &'a Held<'_>) -> &'a Region {
 
 impl RegionTable {
     /// Copies `out.len()` bytes from `offset` on of the concatenated entries.
-    pub(crate) fn gather(&self, pd: PdId, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), MemoryFault> {
+    pub(crate) fn gather(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), MemoryFault> {
         let mut done = 0;
         for piece in pieces(sges, offset, out.len()) {
             let held = self.by_lkey(piece.lkey)?;
@@ -25,7 +31,13 @@ impl RegionTable {
     }
 
     /// Copies `data` to the concatenated entries from `offset` on, all of it or nothing.
-    pub(crate) fn scatter(&self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
+    pub(crate) fn scatter(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryFault> {
         let place = |piece: Sge, data: Option<&[u8]>| -> Result<(), MemoryFault> {
             let held = self.by_lkey(piece.lkey)?;
             let span = region(&held).local(pd, piece.addr, u64::from(piece.len), Access::LOCAL_WRITE)?;
@@ -60,7 +72,13 @@ impl RegionTable {
     }
 
     /// The peer's WRITE.
-    pub(crate) fn write_remote(&self, pd: PdId, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryFault> {
+    pub(crate) fn write_remote(
+        &self,
+        pd: PdId,
+        rkey: RKey,
+        addr: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryFault> {
         let held = self.by_rkey(rkey)?;
         let span = region(&held).remote(pd, addr, data.len() as u64, Access::REMOTE_WRITE)?;
         copy::write(span, data);

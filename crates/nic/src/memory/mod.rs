@@ -14,5 +14,5 @@ mod keys;
 mod region;
 mod table;
 
-pub(crate) use region::{Region, Span};
+pub(crate) use region::Region;
 pub(crate) use table::RegionTable;

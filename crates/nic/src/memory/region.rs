@@ -114,9 +114,6 @@ mod tests {
             r.remote(PdId(2), 0, 1, Access::REMOTE_READ),
             Err(MemoryFault::WrongPd { region: PdId(1), qp: PdId(2), .. })
         ));
-        assert!(matches!(
-            r.remote(PdId(1), 0, 1, Access::REMOTE_WRITE),
-            Err(MemoryFault::Denied { .. })
-        ));
+        assert!(matches!(r.remote(PdId(1), 0, 1, Access::REMOTE_WRITE), Err(MemoryFault::Denied { .. })));
     }
 }

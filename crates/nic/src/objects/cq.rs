@@ -185,7 +185,10 @@ impl Cq {
     /// Changes the depth; refused if more completions wait than would fit.
     pub fn resize(&self, depth: u32) -> Result<(), Error> {
         if depth == 0 {
-            return Err(Error::Invalid { attribute: "cqe", why: "a completion queue needs at least one entry" });
+            return Err(Error::Invalid {
+                attribute: "cqe",
+                why: "a completion queue needs at least one entry",
+            });
         }
         Error::check_limit("cqe", depth.into(), MAX_CQE.into())?;
         let mut state = self.core.state.lock();

@@ -21,4 +21,3 @@ pub use srq::{Srq, SrqAttr};
 pub(crate) use cq::{CqCore, MAX_CQE};
 pub(crate) use event::EventQueue;
 pub(crate) use qp::QpCore;
-pub(crate) use srq::SrqCore;

@@ -167,7 +167,10 @@ impl Qp {
     pub fn attach_multicast(&self, group: Gid) -> Result<(), Error> {
         self.pd.nic.alive()?;
         if self.transport != Transport::Ud {
-            return Err(Error::Invalid { attribute: "qp", why: "only datagram queue pairs join multicast groups" });
+            return Err(Error::Invalid {
+                attribute: "qp",
+                why: "only datagram queue pairs join multicast groups",
+            });
         }
         if !group.is_multicast() {
             return Err(Error::Invalid { attribute: "gid", why: "is no multicast address" });
@@ -182,7 +185,10 @@ impl Qp {
         self.pd.nic.alive()?;
         let mut groups = self.groups.lock();
         let Some(at) = groups.iter().position(|g| *g == group) else {
-            return Err(Error::Invalid { attribute: "gid", why: "the queue pair is not attached to this group" });
+            return Err(Error::Invalid {
+                attribute: "gid",
+                why: "the queue pair is not attached to this group",
+            });
         };
         groups.swap_remove(at);
         self.pd.nic.engine.detach(&self.core, group)

@@ -58,7 +58,10 @@ impl Pd {
     pub fn create_srq(self: &Arc<Self>, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
         self.nic.alive()?;
         if max_wr == 0 {
-            return Err(Error::Invalid { attribute: "max_wr", why: "a shared receive queue needs at least one entry" });
+            return Err(Error::Invalid {
+                attribute: "max_wr",
+                why: "a shared receive queue needs at least one entry",
+            });
         }
         Error::check_limit("max_wr", max_wr.into(), MAX_SRQ_WR.into())?;
         Error::check_limit("max_sge", max_sge.into(), MAX_SGE.into())?;
