@@ -10,11 +10,12 @@ use crate::step::{Context, Report};
 const BARE_TARGET: &str = "x86_64-unknown-none";
 
 pub(crate) fn fmt(ctx: &Context) -> Report {
-    let mut report = Report::of(Job::cargo(["fmt", "--all", "--check"]).run(ctx));
+    let plain = ["--", "--color", "never"];
+    let mut report = Report::of(Job::cargo(["fmt", "--all", "--check"]).args(plain).run(ctx));
     // The fuzz targets are a workspace of their own, which `--all` does not see.
     let manifest = "fuzz/Cargo.toml";
     if ctx.root.join(manifest).exists() {
-        let ran = Job::cargo(["fmt", "--manifest-path", manifest, "--check"]).run(ctx);
+        let ran = Job::cargo(["fmt", "--manifest-path", manifest, "--check"]).args(plain).run(ctx);
         report.failures.extend(ran.failure());
         report.output.extend(ran.lines);
     }

@@ -22,26 +22,35 @@ struct Reader {
     failed_count: usize,
     ignored_count: usize,
     ignored: Vec<String>,
+    /// Between `failures:` and the summary, where the output of the failed tests stands.
+    in_failures: bool,
+    /// What the suite has said so far; worth showing where it dies.
+    said: Vec<String>,
     report: Report,
 }
 
 /// Tally a test run. Exactly one entry per test, plus one where the run failed and no test can be blamed.
 pub(crate) fn report(ran: Ran) -> Report {
     let mut reader = Reader::default();
-    for line in &ran.lines {
-        reader.line(line);
-    }
+    ran.lines.iter().for_each(|line| reader.line(line));
     reader.finish(ran)
 }
 
 impl Reader {
     fn line(&mut self, line: &str) {
+        self.said.push(line.to_owned());
+        if self.in_failures {
+            self.report.extract.push(line.to_owned());
+        }
         if let Some(reason) = skip_reason(line) {
             self.skipped(reason);
         } else if let Some(name) = block_heading(line) {
             self.block = Some(name.to_owned());
-        } else if matches!(line, "successes:" | "failures:") {
+        } else if line == "successes:" {
             self.block = None;
+        } else if line == "failures:" {
+            self.block = None;
+            self.in_failures = true;
         } else if self.block.is_none() {
             self.heading_or_result(line);
         }
@@ -49,6 +58,8 @@ impl Reader {
 
     fn skipped(&mut self, reason: &str) {
         match &self.block {
+            // A test that said so and then failed is a failure and nothing else.
+            Some(_) if self.in_failures => {}
             None => self.report.skips.push(format!("{}: {reason}", self.suite)),
             Some(test) => {
                 let name = format!("{}: {test}", self.suite);
@@ -63,16 +74,18 @@ impl Reader {
     fn heading_or_result(&mut self, line: &str) {
         if let Some(suite) = suite_heading(line) {
             self.close_suite();
+            self.said.clear();
             self.suite = suite;
         } else if line.starts_with("running ") && line.ends_with(['t', 's']) {
             self.open = true;
         } else if let Some(counts) = line.strip_prefix("test result: ") {
             self.open = false;
+            self.in_failures = false;
             self.report.passed += count(counts, " passed");
             self.failed_count += count(counts, " failed");
             self.ignored_count += count(counts, " ignored");
         } else if let Some((name, verdict)) =
-            line.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... "))
+            line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
         {
             self.verdict(name, verdict);
         }
@@ -90,7 +103,9 @@ impl Reader {
     fn close_suite(&mut self) {
         if std::mem::take(&mut self.open) {
             self.cut_short.push(self.suite.clone());
+            self.report.extract.append(&mut self.said);
         }
+        self.in_failures = false;
         self.block = None;
     }
 
@@ -214,6 +229,7 @@ test b ... ok
 failures:
 
 ---- a stdout ----
+SKIPPED: half of it
 test result: ok. 90 passed; 0 failed; 0 ignored
 
 failures:
@@ -226,6 +242,8 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
         let report = reader.finish(Ran::example(text, false));
         assert_eq!(report.passed, 1);
         assert_eq!(report.failures, ["ferroce_nic: a"]);
+        assert_eq!(report.skips, [""; 0], "a failed test is a failure and nothing else");
+        assert_eq!(report.extract.first().map(String::as_str), Some(""), "shown from the first failure on");
     }
 
     #[test]

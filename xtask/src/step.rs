@@ -64,6 +64,8 @@ pub(crate) struct Report {
     /// One sentence per skip: what was left out, and what would bring it back.
     pub(crate) skips: Vec<String>,
     pub(crate) output: Vec<String>,
+    /// The part of `output` that says what went wrong, where a step can tell; shown instead of all of it.
+    pub(crate) extract: Vec<String>,
 }
 
 impl Report {
@@ -96,6 +98,7 @@ impl Report {
         self.failures.extend(other.failures);
         self.skips.extend(other.skips);
         self.output.extend(other.output);
+        self.extract.extend(other.extract);
     }
 
     /// One word for the table.

@@ -78,11 +78,7 @@ fn run_step(ctx: &Context, step: &Step, at: usize, of: usize, verbose: bool) -> 
         .and_then(|()| std::fs::write(&log, report.output.join("\n") + "\n"));
     // With --verbose it has just been shown.
     if !verbose && !report.failures.is_empty() && !report.output.is_empty() {
-        let hidden = report.output.len().saturating_sub(SHOWN_LINES);
-        if hidden > 0 {
-            println!("      ({hidden} lines left out)");
-        }
-        report.output[hidden..].iter().for_each(|line| println!("      {line}"));
+        show(&report);
         if logged.is_ok() {
             println!("      (all of it: {})", log.display());
         }
@@ -90,6 +86,15 @@ fn run_step(ctx: &Context, step: &Step, at: usize, of: usize, verbose: bool) -> 
     report.skips.iter().for_each(|skip| println!("      SKIPPED: {skip}"));
     report.failures.iter().for_each(|failure| println!("      FAILED: {failure}"));
     Done { name: step.name, took: started.elapsed(), report }
+}
+
+fn show(report: &Report) {
+    let lines = if report.extract.is_empty() { &report.output } else { &report.extract };
+    let hidden = lines.len().saturating_sub(SHOWN_LINES);
+    if hidden > 0 {
+        println!("      ({hidden} lines left out)");
+    }
+    lines[hidden..].iter().for_each(|line| println!("      {line}"));
 }
 
 /// The table, every skip and failure once more, and the closing line that CI reads.
