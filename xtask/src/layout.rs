@@ -13,6 +13,9 @@ const FOLDERS: [&str; 5] = ["crates", "xtask", "fuzz", "examples", "tests"];
 /// Folders inside them that hold what tools wrote.
 const GENERATED: [&str; 3] = ["target", "corpus", "artifacts"];
 
+/// The page that names every environment variable.
+const VARIABLES: &str = "docs/environment.md";
+
 const MAX_LINES: usize = 600;
 const UNFINISHED: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
 /// Names that say nothing about what is inside.
@@ -47,6 +50,10 @@ pub(crate) fn check(ctx: &Context) -> Report {
     let mut failures: Vec<String> = files.iter().flat_map(check_file).collect();
     failures.extend(stale_permissions(&files));
     failures.extend(proto_forbids_unsafe(&files));
+    failures.extend(undocumented_variables(
+        &files,
+        &std::fs::read_to_string(ctx.root.join(VARIABLES)).unwrap_or_default(),
+    ));
     Report { passed: usize::from(failures.is_empty()), failures, ..Report::default() }
 }
 
@@ -109,6 +116,26 @@ fn proto_forbids_unsafe(files: &[File]) -> Vec<String> {
     let forbids = |file: &File| file.code.iter().any(|line| line.trim() == "#![forbid(unsafe_code)]");
     let good = files.iter().any(|file| file.path == path && forbids(file));
     if good { Vec::new() } else { vec![format!("{path}:1: lacks `#![forbid(unsafe_code)]`")] }
+}
+
+/// A variable that no page names is one that nobody will set.
+fn undocumented_variables(files: &[File], page: &str) -> Vec<String> {
+    let known: Vec<&str> = variables(page).collect();
+    let lines = files
+        .iter()
+        .filter(|file| !file.path.starts_with("xtask/src/layout.rs"))
+        .flat_map(|file| file.text.lines().enumerate().map(move |(at, line)| (&file.path, at + 1, line)));
+    lines
+        .flat_map(|(path, at, line)| variables(line).map(move |name| (path, at, name)))
+        .filter(|(_, _, name)| !known.contains(name))
+        .map(|(path, at, name)| format!("{path}:{at}: {name} is not in {VARIABLES}"))
+        .collect()
+}
+
+/// Every `FERROCE_NAME` in a text; the bare prefix, as in `FERROCE_*`, is none.
+fn variables(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_uppercase() && !c.is_ascii_digit() && c != '_')
+        .filter(|word| word.len() > "FERROCE_".len() && word.starts_with("FERROCE_"))
 }
 
 fn unfinished(file: &File) -> Vec<String> {
@@ -194,6 +221,14 @@ mod tests {
         }
         let long = "\n".repeat(MAX_LINES + 1);
         assert_eq!(offences("xtask/src/a.rs", &long), ["xtask/src/a.rs:601: 601 lines, at most 600"]);
+    }
+
+    #[test]
+    fn a_variable_must_be_documented() {
+        let text = "//! FERROCE_LOG, FERROCE_*, FERROCE_\nlet name = \"FERROCE_NEW\";\n";
+        let files = [File::new("crates/nic/src/a.rs".to_owned(), text.to_owned())];
+        let found = undocumented_variables(&files, "| `FERROCE_LOG` |");
+        assert_eq!(found, ["crates/nic/src/a.rs:2: FERROCE_NEW is not in docs/environment.md"]);
     }
 
     #[test]
