@@ -43,6 +43,10 @@ enum Command {
     /// Show what the devices counted: packets, drops and their reasons.
     Counters(counters::Args),
     /// Measure latency, bandwidth and message rate.
+    ///
+    /// Without a test, both sides run on this machine: every operation over all sizes, beside TCP and UDP sockets
+    /// measured in the same run. A table is printed and a report with plots is written. With a test, it runs between
+    /// two machines: the server first, without HOST, then the client with the server's name.
     Perf(Box<perf::Args>),
     /// Run a program and record its packets to a file for Wireshark.
     Capture(capture::Args),

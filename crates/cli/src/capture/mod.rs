@@ -38,8 +38,8 @@ Examples:
   wireshark x.pcapng
   tshark -r x.pcapng -O infiniband
 
-Signals and the exit status of the program are passed through. To record a program that something else starts,
-set FERROCE_CAPTURE=x.pcapng in its environment instead.";
+Signals and the exit status of the program are passed through.
+A program that something else starts is recorded by FERROCE_CAPTURE=x.pcapng in its environment.";
 
 /// What was recorded.
 #[derive(Serialize)]

@@ -11,11 +11,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Options of `ferroce perf`.
-///
-/// Without a test, both sides run on this machine: every operation over all sizes, beside TCP and UDP sockets
-/// measured in the same run; a table is printed and a report with plots is written.
 #[derive(Parser)]
-#[command(args_conflicts_with_subcommands = true, after_help = EXAMPLES, verbatim_doc_comment)]
+#[command(args_conflicts_with_subcommands = true, after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) test: Option<TestCommand>,
@@ -138,8 +135,14 @@ pub(crate) struct TestArgs {
     /// Work requests per posting call.
     #[arg(short = 'l', long = "post_list", alias = "post-list", value_name = "COUNT")]
     pub(crate) post_list: Option<u32>,
-    /// Kind of queue pair.
-    #[arg(short = 'c', long = "connection", value_name = "TYPE", ignore_case = true)]
+    /// Kind of queue pair: rc, uc or ud [default: rc].
+    #[arg(
+        short = 'c',
+        long = "connection",
+        value_name = "TYPE",
+        ignore_case = true,
+        hide_possible_values = true
+    )]
     pub(crate) transport: Option<Transport>,
     /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: the largest that fits].
     #[arg(short, long, value_name = "BYTES")]

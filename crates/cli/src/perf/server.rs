@@ -17,13 +17,22 @@ pub(crate) fn serve(
     idle: Option<Duration>,
     mut accept: impl FnMut(&Params) -> Result<(), String>,
 ) -> Result<(), Failure> {
+    let mut refusal: Option<String> = None;
     loop {
-        match control.receive(idle)? {
+        // A client that leaves after a refusal does so because of it.
+        let request = control.receive(idle).map_err(|failure| match refusal.take() {
+            Some(reason) => Failure::new(format!("refused the client: {reason}")),
+            None => failure,
+        })?;
+        match request {
             Request::Run { params } => {
                 let agreed =
                     params.check().and_then(|()| accept(&params)).and_then(|()| rdma::can_run(&params));
                 match agreed {
-                    Err(reason) => control.send(&Reply::Refused { reason })?,
+                    Err(reason) => {
+                        refusal = Some(reason.clone());
+                        control.send(&Reply::Refused { reason })?;
+                    }
                     Ok(()) => serve_test(control, &params, local)?,
                 }
             }
