@@ -1,4 +1,4 @@
-//! The opcode table, written down a second time from the specification (IBA tables 35 and 38, annexes A14 and A17).
+//! The opcode table, written down a second time from the specification (IBA 9.2.1, 9.3, annexes A14 and A17).
 
 use ferroce_proto::wire::{Headers, Opcode, Operation, Service};
 use std::collections::HashSet;

@@ -254,6 +254,36 @@ fn each_fault_has_its_name() {
     assert_eq!(UdpHeader::parse(&[0, 1, 0, 2, 0, 7, 0, 0]), Err(Malformed::BadLengthField(7)));
 }
 
+/// tshark does not know XRC, so these bytes were put together by hand, header by header.
+#[test]
+fn xrc_bytes_stand_as_in_the_annex() {
+    let bth = |opcode| {
+        Bth::new(Opcode::from_byte(opcode).expect("defined"), Qpn::new(0x01_0203), Psn::new(0x04_0506))
+    };
+    let written = |headers: Headers| encode(&headers, &[]);
+    let base = |opcode: u8| vec![opcode, 0x40, 0xff, 0xff, 0, 1, 2, 3, 0, 4, 5, 6];
+    let srq = [0, 0xa, 0xb, 0xc];
+
+    let mut write = Headers::new(bth(0xab));
+    write.xrceth = Some(Qpn::new(0x0a_0b0c));
+    write.reth = Some(Reth { addr: 0x1122_3344_5566_7788, rkey: RKey(0x99aa_bbcc), len: 0x10 });
+    write.imm = Some(0xdead_beef);
+    let reth = [0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0, 0, 0, 0x10];
+    let imm = [0xde, 0xad, 0xbe, 0xef];
+    assert_eq!(written(write), [&base(0xab)[..], &srq, &reth, &imm].concat());
+
+    let mut send = Headers::new(bth(0xb7));
+    send.xrceth = Some(Qpn::new(0x0a_0b0c));
+    send.ieth = Some(RKey(0xdead_beef));
+    assert_eq!(written(send), [&base(0xb7)[..], &srq, &imm].concat());
+
+    // Responses go back to the requester's own queue pair and name no shared receive queue.
+    let mut ack = Headers::new(bth(0xb2));
+    ack.aeth = Some(Aeth { syndrome: Syndrome::Nak(NakCode::RemoteAccess), msn: 7 });
+    ack.atomic_ack = Some(0x0102_0304_0506_0708);
+    assert_eq!(written(ack), [&base(0xb2)[..], &[0x62, 0, 0, 7], &[1, 2, 3, 4, 5, 6, 7, 8]].concat());
+}
+
 #[test]
 #[should_panic(expected = "range end index")]
 fn writing_into_too_little_room_panics_as_documented() {
