@@ -30,7 +30,7 @@ pub(crate) fn route(from: &str, to: &str, entropy: u16) -> Route {
 
 /// A packet of `len` bytes for a queue pair of `slot`, marked with a number.
 pub(crate) fn packet(slot: u8, number: u32, len: usize) -> Vec<u8> {
-    assert!(len >= 16 && len % 4 == 0);
+    assert!(len >= 16 && len.is_multiple_of(4));
     let mut bytes: Vec<u8> = (0..len).map(|i| (i as u32 * 31 + number * 7) as u8).collect();
     bytes[..12].copy_from_slice(&[0x64, 0x40, 0xff, 0xff, 0, slot, 0x12, 0x34, 0, 0, 0, 0]);
     bytes[12..16].copy_from_slice(&number.to_be_bytes());
@@ -96,4 +96,19 @@ pub(crate) fn drain(link: &dyn Link) -> Vec<Vec<u8>> {
         got.extend(rx.packets().map(|p| p.bytes.to_vec()));
     }
     got
+}
+
+/// Whether a program that a test needs can be run. Where it must be there (`FERROCE_REQUIRE_TOOLS=1`) its absence fails.
+pub(crate) fn tool_is_there(name: &str) -> bool {
+    let found = std::process::Command::new(name).arg("--version").output().is_ok();
+    if !found {
+        skip(&format!("{name} is not installed"));
+    }
+    found
+}
+
+/// Says loudly that a test did not run, or fails where it must.
+pub(crate) fn skip(why: &str) {
+    assert!(std::env::var_os("FERROCE_REQUIRE_TOOLS").is_none_or(|v| v != "1"), "{why}");
+    println!("SKIPPED: {why}");
 }
