@@ -1,6 +1,6 @@
 //! Scripted trouble: rules that see every packet before the dice do.
 //!
-//! ```ignore
+//! ```text
 //! let lost = world.rule(Rule::on(is_ack).nth(3).drop());
 //! world.rule(Rule::on(is_request.and(psn(7))).first().hold_until(psn(9)));
 //! ...

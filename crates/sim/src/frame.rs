@@ -46,7 +46,8 @@ impl Frame {
         let Some((transport, found)) = self.bytes.split_last_chunk::<ICRC_LEN>() else {
             return Err(Unreadable::Icrc);
         };
-        let checked = transport.len() >= 12 && icrc(&flow(&self.route), IP_IDENTIFICATION, transport) == *found;
+        let checked =
+            transport.len() >= 12 && icrc(&flow(&self.route), IP_IDENTIFICATION, transport) == *found;
         if !checked {
             return Err(Unreadable::Icrc);
         }
