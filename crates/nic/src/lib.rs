@@ -1,1 +1,4 @@
-//! Placeholder: replaced by the crate's own table of contents.
+//! A software RDMA NIC in user space.
+
+pub mod link;
+pub mod registry;

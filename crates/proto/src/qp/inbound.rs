@@ -110,9 +110,7 @@ impl Inbound {
             return Err(Refusal::TooLong { capacity, needed });
         }
         if !pkt.payload.is_empty() {
-            io.host
-                .scatter(io.id.pd, &self.recv.sges, self.placed, pkt.payload)
-                .map_err(Refusal::Local)?;
+            io.host.scatter(io.id.pd, &self.recv.sges, self.placed, pkt.payload).map_err(Refusal::Local)?;
         }
         self.placed = needed;
         if !op.ends_message() {

@@ -3,9 +3,7 @@
 use super::{Host, QpCounters, Reason, Side, TxError, TxPayload};
 use crate::Time;
 use crate::ids::{PdId, Psn, Qpn, RKey};
-use crate::verbs::{
-    Access, Completion, MemoryFault, QpAttr, Route, Transport, WcFlags, WcOpcode, WcStatus,
-};
+use crate::verbs::{Access, Completion, MemoryFault, QpAttr, Route, Transport, WcFlags, WcOpcode, WcStatus};
 use crate::wire::{Bth, Headers, Opcode, Operation, Service};
 
 /// What never changes about a queue pair.

@@ -62,15 +62,29 @@ impl Reason {
     /// One sentence, and what to look at next.
     pub const fn text(self) -> &'static str {
         match self {
-            Reason::LocalMemory => "a scatter/gather entry is outside its region, lacks LOCAL_WRITE, or has a stale lkey",
+            Reason::LocalMemory => {
+                "a scatter/gather entry is outside its region, lacks LOCAL_WRITE, or has a stale lkey"
+            }
             Reason::ReceiveTooSmall => "the message is longer than the receive buffer it met",
-            Reason::RetriesUsedUp => "no acknowledgement after all retries: the peer is gone, unreachable, or its QP is not ready",
-            Reason::RnrRetriesUsedUp => "the peer never had a receive posted: post receives earlier or raise rnr_retry",
-            Reason::PeerSaysInvalid => "the peer found the request invalid: too long, unsupported, or too many READs outstanding",
-            Reason::PeerRefusesAccess => "the peer refused access: wrong rkey, range, protection domain or rights",
-            Reason::PeerFailed => "the peer could not place the message: its receive buffer's memory is not usable",
+            Reason::RetriesUsedUp => {
+                "no acknowledgement after all retries: the peer is gone, unreachable, or its QP is not ready"
+            }
+            Reason::RnrRetriesUsedUp => {
+                "the peer never had a receive posted: post receives earlier or raise rnr_retry"
+            }
+            Reason::PeerSaysInvalid => {
+                "the peer found the request invalid: too long, unsupported, or too many READs outstanding"
+            }
+            Reason::PeerRefusesAccess => {
+                "the peer refused access: wrong rkey, range, protection domain or rights"
+            }
+            Reason::PeerFailed => {
+                "the peer could not place the message: its receive buffer's memory is not usable"
+            }
             Reason::BadResponse => "the peer's response does not fit the request",
-            Reason::Flushed => "the queue pair was in the error state: look at the first failed completion before this one",
+            Reason::Flushed => {
+                "the queue pair was in the error state: look at the first failed completion before this one"
+            }
             Reason::NoReadResources => "max_rd_atomic is 0: the QP was not set up for READ or atomics",
             Reason::AtomicLength => "the local buffer of an atomic must be exactly 8 bytes",
             Reason::ExceedsMtu => "a datagram must fit the path MTU",

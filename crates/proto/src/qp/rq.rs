@@ -77,6 +77,9 @@ impl RecvQueue {
     pub fn max_sge(&self) -> usize {
         self.stride
     }
+    pub(crate) fn memory_footprint(&self) -> usize {
+        size_of_val(&*self.ring) + size_of_val(&*self.sges)
+    }
     pub(crate) fn clear(&mut self) {
         self.len = 0;
     }

@@ -1,8 +1,8 @@
 //! The send queue: a ring of work queue entries, filled by `post_send`, emptied as completions are made.
 
 use crate::ids::PdId;
-use crate::verbs::{Payload, QpCap, SendFlags, SendOp, SendWr, Sge, UdTarget, WcOpcode};
 use crate::qp::TxPayload;
+use crate::verbs::{Payload, QpCap, SendFlags, SendOp, SendWr, Sge, UdTarget, WcOpcode};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -188,6 +188,13 @@ impl SendQueue {
         } else {
             TxPayload::Local { pd, sges: self.sges(number), offset, len }
         }
+    }
+
+    pub(crate) fn memory_footprint(&self) -> usize {
+        size_of_val(&*self.ring)
+            + size_of_val(&*self.sges)
+            + self.inline.len()
+            + self.targets.capacity() * size_of::<UdTarget>()
     }
 
     /// Where a datagram goes.

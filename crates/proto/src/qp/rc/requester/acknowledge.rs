@@ -51,12 +51,7 @@ impl Requester {
     }
 
     /// Marks everything before `next` as answered, completing requests on the way.
-    pub(super) fn advance<H: Host>(
-        &mut self,
-        next: Psn,
-        sq: &mut SendQueue,
-        io: &mut Io<'_, H>,
-    ) -> Reach {
+    pub(super) fn advance<H: Host>(&mut self, next: Psn, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Reach {
         let total = next.distance_from(self.una).max(0) as u32;
         let mut left = total;
         let mut reach = Reach::Whole;

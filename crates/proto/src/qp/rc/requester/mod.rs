@@ -103,11 +103,6 @@ impl Requester {
         self.clock.stop();
     }
 
-    /// Next sequence number to be used, for `query`.
-    pub(crate) fn next_psn(&self) -> Psn {
-        self.high
-    }
-
     /// When [`Self::handle_timeout`] wants to be called.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.clock.deadline()
@@ -138,7 +133,10 @@ impl Requester {
         if !psn.is_before(self.high) {
             io.host.dropped(
                 DropReason::BadPsn,
-                format_args!("QP {}: response to PSN {psn}, but only PSNs before {} were sent", io.id.qpn, self.high),
+                format_args!(
+                    "QP {}: response to PSN {psn}, but only PSNs before {} were sent",
+                    io.id.qpn, self.high
+                ),
             );
             return Ok(());
         }

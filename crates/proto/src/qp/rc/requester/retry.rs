@@ -166,11 +166,7 @@ impl Requester {
 
     /// A NAK, or an answer that skips one, says that packets were lost. Costs a retry when nothing moved since the
     /// last time, so that a peer that always asks again is given up on.
-    pub(super) fn recover<H: Host>(
-        &mut self,
-        sq: &mut SendQueue,
-        io: &mut Io<'_, H>,
-    ) -> Result<(), Fatal> {
+    pub(super) fn recover<H: Host>(&mut self, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Result<(), Fatal> {
         if let Some((psn, at)) = self.went_back
             && psn == self.una
         {

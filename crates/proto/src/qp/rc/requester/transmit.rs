@@ -1,6 +1,7 @@
 //! What is sent next, and what holds it back.
 
 use super::super::super::io::{Fatal, Io};
+use super::super::super::segment::{add_extensions, operation_of};
 use super::super::super::sq::{SendQueue, SendWqe};
 use super::super::super::{Host, Reason, TxError, TxPayload};
 use super::{Requester, Stall};
@@ -228,37 +229,5 @@ impl Requester {
         if self.sent == of {
             (self.cur, self.sent) = (self.cur + 1, 0);
         }
-    }
-}
-
-/// The opcode of a packet by its place in the message.
-fn operation_of(op: &SendOp, first: bool, last: bool) -> Operation {
-    use Operation as O;
-    let write = matches!(op, SendOp::Write { .. } | SendOp::WriteImm { .. });
-    match (first, last, op) {
-        (true, false, _) => if write { O::WriteFirst } else { O::SendFirst },
-        (false, false, _) => if write { O::WriteMiddle } else { O::SendMiddle },
-        (true, true, SendOp::SendImm(_)) => O::SendOnlyImm,
-        (true, true, SendOp::SendInv(_)) => O::SendOnlyInv,
-        (true, true, SendOp::WriteImm { .. }) => O::WriteOnlyImm,
-        (true, true, _) => if write { O::WriteOnly } else { O::SendOnly },
-        (false, true, SendOp::SendImm(_)) => O::SendLastImm,
-        (false, true, SendOp::SendInv(_)) => O::SendLastInv,
-        (false, true, SendOp::WriteImm { .. }) => O::WriteLastImm,
-        (false, true, _) => if write { O::WriteLast } else { O::SendLast },
-    }
-}
-
-fn add_extensions(headers: &mut crate::wire::Headers, wqe: &SendWqe, first: bool, last: bool) {
-    match wqe.op {
-        SendOp::Write { addr, rkey } | SendOp::WriteImm { addr, rkey, .. } if first => {
-            headers.reth = Some(Reth { addr, rkey, len: wqe.len });
-        }
-        _ => {}
-    }
-    match wqe.op {
-        SendOp::SendImm(imm) | SendOp::WriteImm { imm, .. } if last => headers.imm = Some(imm),
-        SendOp::SendInv(rkey) if last => headers.ieth = Some(rkey),
-        _ => {}
     }
 }

@@ -34,18 +34,13 @@ impl Responder {
             return Ok(());
         }
         if reth.len > 0
-            && let Err(fault) = io.check_remote(reth.rkey, reth.addr, u64::from(reth.len), Access::REMOTE_READ)
+            && let Err(fault) =
+                io.check_remote(reth.rkey, reth.addr, u64::from(reth.len), Access::REMOTE_READ)
         {
             return Err(self.refuse_access("repeated READ", fault, io));
         }
-        let reply = ReadReply {
-            psn,
-            addr: reth.addr,
-            rkey: reth.rkey,
-            len: reth.len,
-            fresh: true,
-            msn: self.msn,
-        };
+        let reply =
+            ReadReply { psn, addr: reth.addr, rkey: reth.rkey, len: reth.len, fresh: true, msn: self.msn };
         self.replies.read_again(reply, mtu);
         Ok(())
     }

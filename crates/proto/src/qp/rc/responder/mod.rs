@@ -55,10 +55,6 @@ impl Responder {
         self.replay.resize(usize::from(attr.max_dest_rd_atomic));
     }
 
-    pub(crate) fn expected_psn(&self) -> Psn {
-        self.expected
-    }
-
     pub(crate) fn inbound(&mut self) -> &mut Inbound {
         &mut self.inbound
     }
@@ -118,12 +114,16 @@ impl Responder {
     }
 
     fn refuse_access<H: Host>(&mut self, what: &str, fault: MemoryFault, io: &mut Io<'_, H>) -> Fatal {
-        io.host.explain(format_args!("QP {}: {what} from QP {} refused: {fault}", io.id.qpn, io.attr.dest_qpn));
+        io.host
+            .explain(format_args!("QP {}: {what} from QP {} refused: {fault}", io.id.qpn, io.attr.dest_qpn));
         self.refuse(NakCode::RemoteAccess, Some(EventKind::QpAccessErr), io)
     }
 
     fn refuse_invalid<H: Host>(&mut self, why: core::fmt::Arguments<'_>, io: &mut Io<'_, H>) -> Fatal {
-        io.host.explain(format_args!("QP {}: request from QP {} is invalid: {why}", io.id.qpn, io.attr.dest_qpn));
+        io.host.explain(format_args!(
+            "QP {}: request from QP {} is invalid: {why}",
+            io.id.qpn, io.attr.dest_qpn
+        ));
         self.refuse(NakCode::InvalidRequest, Some(EventKind::QpReqErr), io)
     }
 }

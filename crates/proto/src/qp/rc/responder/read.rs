@@ -23,7 +23,8 @@ impl Responder {
             return Err(self.refuse_invalid(format_args!("READ of {} bytes, the most is 2^31", reth.len), io));
         }
         if reth.len > 0
-            && let Err(fault) = io.check_remote(reth.rkey, reth.addr, u64::from(reth.len), Access::REMOTE_READ)
+            && let Err(fault) =
+                io.check_remote(reth.rkey, reth.addr, u64::from(reth.len), Access::REMOTE_READ)
         {
             return Err(self.refuse_access("READ", fault, io));
         }

@@ -56,7 +56,8 @@ impl ReplayStore {
                     return false;
                 }
                 let offset = u64::from(skip as u32) * u64::from(mtu);
-                addr == start.wrapping_add(offset) && u64::from(len) <= u64::from(whole).saturating_sub(offset)
+                addr == start.wrapping_add(offset)
+                    && u64::from(len) <= u64::from(whole).saturating_sub(offset)
             }
             Executed::Atomic { .. } => false,
         })

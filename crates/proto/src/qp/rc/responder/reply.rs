@@ -11,6 +11,9 @@ use alloc::collections::VecDeque;
 /// No end-to-end credits: a receiver that runs dry says RNR instead (IBA 9.7.7.2.1, the "invalid" code).
 const NO_CREDITS: Syndrome = Syndrome::Ack { credit: 31 };
 
+/// Most answers that wait at once: every READ a requester may have in flight, twice, and the ACKs between them.
+const MAX_WAITING: usize = 600;
+
 /// The rest of a READ that is being answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadReply {
@@ -107,7 +110,12 @@ impl Replies {
         }
     }
 
+    /// Only repeated requests come here. Their number is bounded, so that a peer that repeats faster than the link
+    /// drains gets no memory of ours; what is left out it will repeat again.
     fn insert_in_order(&mut self, reply: Reply) {
+        if self.queue.len() >= MAX_WAITING {
+            return;
+        }
         let at = self.queue.iter().position(|r| reply.psn().is_before(r.psn())).unwrap_or(self.queue.len());
         self.queue.insert(at, reply);
         self.reading += 1;
@@ -118,6 +126,12 @@ impl Responder {
     /// Whether an answer waits.
     pub(crate) fn has_replies(&self) -> bool {
         !self.replies.is_empty()
+    }
+
+    /// Whether nothing but positive acknowledgements waits.
+    pub(crate) fn only_acks_wait(&self) -> bool {
+        let is_ack = |r: &Reply| matches!(r, Reply::Ack { syndrome: Syndrome::Ack { .. }, .. });
+        self.replies.queue.iter().all(is_ack)
     }
 
     /// Sends answers until there is none or the link is full.

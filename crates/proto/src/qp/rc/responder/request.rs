@@ -71,7 +71,10 @@ impl Responder {
             Refusal::Sequence | Refusal::Length | Refusal::NoReceive => {
                 let op = pkt.headers.bth.opcode.operation;
                 let (len, mtu) = (pkt.payload.len(), io.mtu());
-                self.refuse_invalid(format_args!("{op:?} with {len} bytes may not stand here (MTU {mtu})"), io)
+                self.refuse_invalid(
+                    format_args!("{op:?} with {len} bytes may not stand here (MTU {mtu})"),
+                    io,
+                )
             }
         }
     }

@@ -1,0 +1,120 @@
+//! Packets that have arrived, in the buffers they arrived in.
+
+use ferroce_proto::Gid;
+use std::ops::Range;
+
+/// Datagrams read by one system call. Few, since every further buffer pushes an older one out of the cache.
+pub(crate) const RX_BUFFERS: usize = 8;
+
+/// A merged train of packets is at most this long.
+pub(crate) const RX_BUFFER_LEN: usize = 64 * 1024;
+
+/// Received packets, whose bytes stay where the kernel put them until the next `receive`.
+pub struct RxBatch {
+    memory: Box<[u8]>,
+    packets: Vec<RxEntry>,
+}
+
+/// What the outer headers of a packet said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RxMeta {
+    pub(crate) sgid: Gid,
+    pub(crate) dgid: Gid,
+    pub(crate) sport: u16,
+    pub(crate) tos: u8,
+    pub(crate) ttl: u8,
+}
+
+struct RxEntry {
+    meta: RxMeta,
+    start: u32,
+    len: u32,
+}
+
+/// One packet of an [`RxBatch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RxPacket<'a> {
+    /// Where it came from.
+    pub sgid: Gid,
+    /// Where it was sent to.
+    pub dgid: Gid,
+    /// UDP source port.
+    pub sport: u16,
+    /// Traffic class (TOS).
+    pub tos: u8,
+    /// Hop limit (TTL) as it arrived.
+    pub ttl: u8,
+    /// BTH to padding. The ICRC was right and is not part of it.
+    pub bytes: &'a [u8],
+}
+
+impl Default for RxBatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RxBatch {
+    /// An empty batch with its buffers.
+    pub fn new() -> Self {
+        let memory = vec![0; RX_BUFFERS * RX_BUFFER_LEN].into_boxed_slice();
+        RxBatch { memory, packets: Vec::with_capacity(256) }
+    }
+    /// Whether it holds no packet.
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+    /// How many packets it holds.
+    pub fn len(&self) -> usize {
+        self.packets.len()
+    }
+    /// Forgets all packets.
+    pub fn clear(&mut self) {
+        self.packets.clear();
+    }
+    /// The packets, in the order they arrived.
+    pub fn packets(&self) -> impl Iterator<Item = RxPacket<'_>> {
+        self.packets.iter().map(|p| RxPacket {
+            sgid: p.meta.sgid,
+            dgid: p.meta.dgid,
+            sport: p.meta.sport,
+            tos: p.meta.tos,
+            ttl: p.meta.ttl,
+            bytes: &self.memory[p.start as usize..(p.start + p.len) as usize],
+        })
+    }
+
+    /// Buffer `index`, for a system call to fill.
+    pub(crate) fn buffer_mut(&mut self, index: usize) -> &mut [u8] {
+        &mut self.memory[index * RX_BUFFER_LEN..(index + 1) * RX_BUFFER_LEN]
+    }
+    /// What lies in buffer `index`.
+    pub(crate) fn buffer(&self, index: usize) -> &[u8] {
+        &self.memory[index * RX_BUFFER_LEN..(index + 1) * RX_BUFFER_LEN]
+    }
+    /// Adds the packet that lies at `range` of buffer `index`.
+    pub(crate) fn push(&mut self, index: usize, range: Range<usize>, meta: RxMeta) {
+        debug_assert!(range.end <= RX_BUFFER_LEN);
+        let start = (index * RX_BUFFER_LEN + range.start) as u32;
+        self.packets.push(RxEntry { meta, start, len: range.len() as u32 });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_keep_their_order_and_bytes() {
+        let mut rx = RxBatch::new();
+        rx.buffer_mut(0)[..4].copy_from_slice(&[1, 2, 3, 4]);
+        rx.buffer_mut(7)[65_532..].copy_from_slice(&[5, 6, 7, 8]);
+        let meta = RxMeta { sgid: Gid::ZERO, dgid: Gid::ZERO, sport: 9, tos: 0, ttl: 64 };
+        rx.push(7, 65_532..65_536, meta);
+        rx.push(0, 1..3, meta);
+        let seen: Vec<_> = rx.packets().map(|p| p.bytes.to_vec()).collect();
+        assert_eq!(seen, [vec![5, 6, 7, 8], vec![2, 3]]);
+        rx.clear();
+        assert!(rx.is_empty());
+    }
+}

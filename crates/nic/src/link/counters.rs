@@ -1,0 +1,79 @@
+//! What a link did, counted.
+
+use serde::Serialize;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)+) => {
+        /// What a link did since it was opened.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+        pub struct LinkCounters {
+            $($(#[$doc])* pub $name: u64,)+
+            /// Datagrams that the kernel dropped because a receive buffer was full.
+            pub rx_overruns: u64,
+            /// Size of the largest receive buffer, in bytes, as the kernel granted it.
+            pub rcvbuf_bytes: u64,
+        }
+
+        /// The same while they run. Relaxed: nobody draws conclusions from two of them together.
+        #[derive(Debug, Default)]
+        pub(crate) struct RunningCounters {
+            $(pub(crate) $name: AtomicU64,)+
+        }
+
+        impl RunningCounters {
+            /// The counters as they are now; the gauges of the socket are left at zero.
+            pub(crate) fn snapshot(&self) -> LinkCounters {
+                LinkCounters {
+                    $($name: self.$name.load(Relaxed),)+
+                    rx_overruns: 0,
+                    rcvbuf_bytes: 0,
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Packets given to the kernel.
+    tx_packets,
+    /// Their bytes, from the BTH to the ICRC.
+    tx_bytes,
+    /// System calls that sent.
+    tx_calls,
+    /// Runs of packets sent as one segmentation batch.
+    gso_batches,
+    /// Packets that the kernel refused and that were dropped.
+    send_errors,
+    /// Packets longer than the path takes; they are among `send_errors`.
+    too_long,
+    /// Packets received intact, forwarded ones included.
+    rx_packets,
+    /// Their bytes, from the BTH to the ICRC.
+    rx_bytes,
+    /// System calls that received something or found nothing.
+    rx_calls,
+    /// Packets whose ICRC was wrong.
+    bad_icrc,
+    /// Datagrams too short to be a packet, or with headers that make no sense.
+    malformed,
+    /// Packets for another process of this host that arrived here.
+    misdelivered,
+    /// Of those, how many were handed to their process.
+    forwarded_out,
+    /// Packets that another process received and handed to this one.
+    forwarded_in,
+    /// Packets for a process that is gone, or whose queue was full.
+    forward_errors,
+    /// How often the order of the processes on the port had to be repaired.
+    repairs,
+    /// Packets dropped on purpose by fault injection.
+    injected_losses,
+    /// Packets that could not be written to the capture file.
+    capture_errors,
+}
+
+/// Adds to a running counter.
+pub(crate) fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Relaxed);
+}

@@ -1,0 +1,49 @@
+//! Why a link could not be opened.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Why a link could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// Somebody else has the port.
+    #[error(
+        "{addr} is taken by {owner}: stop that program, or use an address of your own \
+         (on one host any of 127.0.0.0/8 works: FERROCE_ADDR=127.0.0.5)"
+    )]
+    PortTaken {
+        /// The address we wanted.
+        addr: SocketAddr,
+        /// Who has it, in words.
+        owner: String,
+    },
+    /// The machine does not have this address.
+    #[error("{addr} is not an address of this machine (FERROCE_ADDR must name local addresses)")]
+    NoSuchAddress {
+        /// The address we wanted.
+        addr: SocketAddr,
+    },
+    /// A socket call failed.
+    #[error("{what}: {source}")]
+    Socket {
+        /// What was tried.
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Every process slot of this user and network namespace is in use.
+    #[error("all 254 process slots of {directory} are in use: end some programs that use ferroce")]
+    NoSlot {
+        /// The registry.
+        directory: PathBuf,
+    },
+    /// The registry of this user's processes is unusable.
+    #[error("{}: {why}", path.display())]
+    Registry {
+        /// The file or directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+}

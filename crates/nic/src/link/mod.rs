@@ -1,0 +1,64 @@
+//! Links: how packets leave the NIC and reach it.
+//!
+//! A link carries RoCEv2 packets from the BTH to the padding; outer headers and ICRC are its own affair.
+//!
+//! | file | what lives there |
+//! |---|---|
+//! | `batch` | packets in bulk, in memory that is used again |
+//! | `counters` | what a link did |
+//! | `udp` | RoCEv2 on UDP port 4791, shared by the processes of one user |
+//! | `faulty` | a wrapper that loses, reorders, duplicates, delays and damages packets by seed |
+//! | `capture` | a pcapng file of everything that crossed a link |
+
+mod batch;
+mod clock;
+mod counters;
+mod error;
+mod udp;
+
+use ferroce_proto::{Gid, Time};
+use std::io;
+use std::os::fd::RawFd;
+
+pub use batch::{RxBatch, RxPacket, TxBatch, TxView};
+pub use clock::now;
+pub use counters::LinkCounters;
+pub use error::LinkError;
+pub use udp::{UdpConfig, UdpLink};
+
+/// Something that carries packets between NICs.
+///
+/// Links lose packets silently, as wires do: the transport recovers. Every loss that the link notices is counted.
+pub trait Link: Send + Sync {
+    /// Sends all packets and clears the batch. Packets with equal routes keep their order. What the kernel refuses is
+    /// counted and dropped. Any number of threads may send at a time, each with its batch.
+    fn send(&self, batch: &mut TxBatch);
+
+    /// Replaces the contents of `rx` by what has arrived, without blocking, and returns the number of packets.
+    ///
+    /// A spinning caller passes `thorough = false` and pays for one system call: sources without traffic lately are
+    /// looked at only now and then. A caller that slept on [`Self::wait_fds`], or is about to, passes `true` and every
+    /// source is looked at.
+    ///
+    /// One thread at a time: a second one finds nothing.
+    fn receive(&self, rx: &mut RxBatch, thorough: bool) -> usize;
+
+    /// File descriptors that are readable while `receive` has work. They stay the same for the life of the link.
+    /// Level-triggered waiting only: one `receive` need not drain them.
+    fn wait_fds(&self) -> Vec<RawFd>;
+
+    /// When `receive` must be called next although no descriptor is readable; `None` if never. On [`now`]'s clock.
+    fn deadline(&self) -> Option<Time>;
+
+    /// Receives packets to this group from now on. Calls are counted: each needs its `leave_multicast`.
+    fn join_multicast(&self, group: Gid) -> io::Result<()>;
+
+    /// Takes back one `join_multicast`.
+    fn leave_multicast(&self, group: Gid) -> io::Result<()>;
+
+    /// What the link did so far.
+    fn counters(&self) -> LinkCounters;
+
+    /// Slot of this NIC among the processes of the host: the high eight bits of all its queue pair numbers.
+    fn slot(&self) -> u8;
+}
