@@ -40,8 +40,6 @@ impl Faults {
 pub const LATENCY_NS: u64 = 1_000;
 /// A copy, or a packet that waited for another, comes so much later.
 const STEP_NS: u64 = 1;
-/// A node's link is busy for so long with one packet, so that no two of its packets arrive at once.
-const PACKET_NS: u64 = 10;
 
 struct Held {
     frame: Frame,
@@ -57,7 +55,6 @@ pub(crate) struct Network {
     in_flight: BTreeMap<(Time, u64), (Option<NodeId>, Frame)>,
     held: Vec<Held>,
     addresses: BTreeMap<Gid, NodeId>,
-    free_at: BTreeMap<NodeId, Time>,
     sent: u64,
     order: u64,
 }
@@ -71,7 +68,6 @@ impl Network {
             in_flight: BTreeMap::new(),
             held: Vec::new(),
             addresses: BTreeMap::new(),
-            free_at: BTreeMap::new(),
             sent: 0,
             order: 0,
         }
@@ -121,13 +117,12 @@ impl Network {
         let mut checksum = [0; 4];
         checksum.copy_from_slice(&frame.bytes[frame.bytes.len() - 4..]);
 
-        let leaves = self.depart(now, from);
         let fate = if to.is_none() && !frame.route.dgid.is_multicast() {
             Fate::Nowhere
         } else if let Some(rule) = self.rules.iter_mut().position(|rule| rule.applies(&seen)) {
-            self.obey(rule, leaves, to, &mut frame)
+            self.obey(rule, now, to, &mut frame)
         } else {
-            self.roll(leaves, to, &mut frame)
+            self.roll(now, to, &mut frame)
         };
         journal.add(now, Entry::Packet(Summary::of(&seen, checksum), fate));
         if let Fate::Arrives(time) | Fate::ArrivesTwice(time, _) | Fate::ArrivesDamaged(time) = fate {
@@ -135,15 +130,8 @@ impl Network {
         }
     }
 
-    fn depart(&mut self, now: Time, from: NodeId) -> Time {
-        let free_at = self.free_at.entry(from).or_default();
-        let leaves = now.max(*free_at);
-        *free_at = leaves + PACKET_NS;
-        leaves
-    }
-
-    fn obey(&mut self, rule: usize, leaves: Time, to: Option<NodeId>, frame: &mut Frame) -> Fate {
-        let arrival = leaves + LATENCY_NS;
+    fn obey(&mut self, rule: usize, now: Time, to: Option<NodeId>, frame: &mut Frame) -> Fate {
+        let arrival = now + LATENCY_NS;
         match &mut self.rules[rule].action {
             Action::Pass => {}
             Action::Drop => return Fate::Lost,
@@ -173,9 +161,9 @@ impl Network {
         self.schedule(arrival, to, frame)
     }
 
-    fn roll(&mut self, leaves: Time, to: Option<NodeId>, frame: &mut Frame) -> Fate {
+    fn roll(&mut self, now: Time, to: Option<NodeId>, frame: &mut Frame) -> Fate {
         let faults = self.faults;
-        let mut arrival = leaves + LATENCY_NS;
+        let mut arrival = now + LATENCY_NS;
         if faults == Faults::default() {
             return self.schedule(arrival, to, frame);
         }

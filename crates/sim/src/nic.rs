@@ -17,7 +17,7 @@ pub(crate) struct Resources {
     pub(crate) srqs: Vec<SharedReceiveQueue>,
     pub(crate) events: VecDeque<(Qpn, EventKind)>,
     pub(crate) outbox: VecDeque<Frame>,
-    /// Packets the link takes before it must be emptied.
+    /// Packets that may wait for the link.
     pub(crate) link_depth: usize,
     /// Atomics that reached memory; more than were posted means that one ran twice.
     pub(crate) atomics_run: u64,
@@ -36,11 +36,15 @@ pub(crate) struct Slot {
     pub(crate) queues: Queues,
 }
 
+/// A link is busy for so long with one packet, so no two packets of a node leave at once.
+const PACKET_NS: u64 = 10;
+
 /// The NIC.
 pub(crate) struct Nic {
     pub(crate) id: NodeId,
     pub(crate) gid: Gid,
     pub(crate) alive: bool,
+    link_free_at: Time,
     pub(crate) resources: Resources,
     pub(crate) qps: BTreeMap<Qpn, Slot>,
     pub(crate) groups: BTreeMap<Gid, BTreeSet<Qpn>>,
@@ -59,7 +63,15 @@ impl Nic {
             next_pd: 1,
             next_addr: 0x10_0000,
         };
-        Nic { id, gid, alive: true, resources, qps: BTreeMap::new(), groups: BTreeMap::new() }
+        Nic {
+            id,
+            gid,
+            alive: true,
+            link_free_at: Time(0),
+            resources,
+            qps: BTreeMap::new(),
+            groups: BTreeMap::new(),
+        }
     }
 
     /// Runs one queue pair with the NIC around it.
@@ -113,12 +125,23 @@ impl Nic {
         }
     }
 
-    /// The earliest time any queue pair wants to be called.
+    /// The earliest time any queue pair wants to be called, or the link can take the next packet.
     pub(crate) fn deadline(&self) -> Option<Time> {
         if !self.alive {
             return None;
         }
-        self.qps.values().filter_map(|slot| slot.qp.deadline()).min()
+        let link = (!self.resources.outbox.is_empty()).then_some(self.link_free_at);
+        self.qps.values().filter_map(|slot| slot.qp.deadline()).chain(link).min()
+    }
+
+    /// The packet that leaves now, if one waits and the link is free.
+    pub(crate) fn leave(&mut self, now: Time) -> Option<Frame> {
+        if !self.alive || self.link_free_at > now {
+            return None;
+        }
+        let frame = self.resources.outbox.pop_front()?;
+        self.link_free_at = now + PACKET_NS;
+        Some(frame)
     }
 
     /// Runs the timers that are due, and lets every queue pair send.

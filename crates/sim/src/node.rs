@@ -121,7 +121,7 @@ impl Node {
         self.nic(|nic| nic.alive = false);
     }
 
-    /// How many packets its link takes at once, before queue pairs hear that it is full.
+    /// How many packets may wait for its link, before queue pairs hear that it is full.
     pub fn set_link_depth(&self, packets: usize) {
         self.nic(|nic| nic.resources.link_depth = packets);
     }

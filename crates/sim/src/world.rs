@@ -150,20 +150,14 @@ impl Inner {
         self.pump();
     }
 
-    /// Lets every NIC send until none has anything to send.
+    /// Lets every queue pair do what it can, and every link take what it has room for.
     pub(crate) fn pump(&mut self) {
-        loop {
-            let before = self.network.sent();
-            for nic in &mut self.nics {
+        for nic in &mut self.nics {
+            nic.turn(self.now, &mut self.journal);
+            while let Some(frame) = nic.leave(self.now) {
+                self.network.send(self.now, nic.id, frame, &mut self.journal);
+                // There is room again for somebody who was refused.
                 nic.turn(self.now, &mut self.journal);
-                while let Some(frame) = nic.resources.outbox.pop_front() {
-                    if nic.alive {
-                        self.network.send(self.now, nic.id, frame, &mut self.journal);
-                    }
-                }
-            }
-            if self.network.sent() == before {
-                return;
             }
         }
     }
