@@ -45,6 +45,8 @@ pub(crate) struct Nic {
     pub(crate) gid: Gid,
     pub(crate) alive: bool,
     link_free_at: Time,
+    /// Something was done to one of its queue pairs since they last had a turn.
+    stirred: bool,
     pub(crate) resources: Resources,
     pub(crate) qps: BTreeMap<Qpn, Slot>,
     pub(crate) groups: BTreeMap<Gid, BTreeSet<Qpn>>,
@@ -68,6 +70,7 @@ impl Nic {
             gid,
             alive: true,
             link_free_at: Time(0),
+            stirred: false,
             resources,
             qps: BTreeMap::new(),
             groups: BTreeMap::new(),
@@ -83,6 +86,7 @@ impl Nic {
         call: impl FnOnce(&mut Qp, &mut SimHost<'_>) -> R,
     ) -> Option<R> {
         let slot = self.qps.get_mut(&qpn)?;
+        self.stirred = true;
         let mut host =
             SimHost { now, node: self.id, qpn, queues: slot.queues, nic: &mut self.resources, journal };
         Some(call(&mut slot.qp, &mut host))
@@ -141,12 +145,15 @@ impl Nic {
         }
         let frame = self.resources.outbox.pop_front()?;
         self.link_free_at = now + PACKET_NS;
+        // There is room again for somebody who was refused.
+        self.stirred = true;
         Some(frame)
     }
 
     /// Runs the timers that are due, and lets every queue pair send.
     pub(crate) fn turn(&mut self, now: Time, journal: &mut Journal) {
-        if !self.alive {
+        let due = self.qps.values().any(|slot| slot.qp.deadline().is_some_and(|at| at <= now));
+        if !self.alive || !(self.stirred || due) {
             return;
         }
         let numbers: Vec<Qpn> = self.qps.keys().copied().collect();
@@ -159,5 +166,6 @@ impl Nic {
                 qp.poll_requests(now, host);
             });
         }
+        self.stirred = false;
     }
 }

@@ -156,7 +156,6 @@ impl Inner {
             nic.turn(self.now, &mut self.journal);
             while let Some(frame) = nic.leave(self.now) {
                 self.network.send(self.now, nic.id, frame, &mut self.journal);
-                // There is room again for somebody who was refused.
                 nic.turn(self.now, &mut self.journal);
             }
         }
