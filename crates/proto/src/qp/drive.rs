@@ -79,7 +79,8 @@ impl Qp {
     pub(super) fn is_drained(&self) -> bool {
         match &self.machine {
             Machine::Rc(rc) => rc.0.is_drained(),
-            _ => true,
+            Machine::Uc(uc) => uc.0.is_drained(),
+            Machine::Ud(_) => true,
         }
     }
 

@@ -39,16 +39,13 @@ impl Qp {
                 rc.0.handle_response(pkt, &mut self.sq, &mut io)
             }
             Machine::Rc(rc) => rc.1.handle_request(pkt, &mut self.rq, &mut io),
-            Machine::Uc(uc) => {
-                uc.1.handle_packet(pkt, &mut self.rq, &mut io);
-                Ok(())
-            }
-            Machine::Ud(ud) => {
-                ud.handle_packet(arrival, pkt, &mut self.rq, &mut io);
-                Ok(())
-            }
+            Machine::Uc(uc) => uc.1.handle_packet(pkt, &mut self.rq, &mut io),
+            Machine::Ud(ud) => ud.handle_packet(arrival, pkt, &mut self.rq, &mut io),
         };
-        self.settle(turn, now, host);
+        if turn.is_err() {
+            // A failed receive ends the queue pair, whatever its transport.
+            self.enter_error(now, host);
+        }
         self.report_drained(host);
     }
 

@@ -97,9 +97,9 @@ impl Datagrams {
         pkt: &Packet<'_>,
         rq: &mut RecvQueue,
         io: &mut Io<'_, H>,
-    ) {
+    ) -> Result<(), Fatal> {
         let qpn = io.id.qpn;
-        let Some(deth) = pkt.headers.deth else { return };
+        let Some(deth) = pkt.headers.deth else { return Ok(()) };
         if deth.qkey != io.attr.qkey {
             let (theirs, ours): (Qkey, Qkey) = (deth.qkey, io.attr.qkey);
             let from = deth.src_qpn;
@@ -107,7 +107,7 @@ impl Datagrams {
                 DropReason::BadQkey,
                 format_args!("QP {qpn}: Q_Key {theirs} from QP {from}, this QP has {ours}"),
             );
-            return;
+            return Ok(());
         }
         if !self.has_recv {
             self.has_recv = if io.id.shared_recv {
@@ -119,7 +119,7 @@ impl Datagrams {
         if !self.has_recv {
             io.host
                 .dropped(DropReason::NoReceive, format_args!("QP {qpn}: no receive posted for a datagram"));
-            return;
+            return Ok(());
         }
         let needed = (Grh::LEN + pkt.payload.len()) as u64;
         let capacity = self.recv.capacity();
@@ -129,13 +129,19 @@ impl Datagrams {
                 DropReason::Unfit,
                 format_args!("QP {qpn}: datagram and GRH need {needed} bytes, the receive has {capacity}"),
             );
-            return;
+            return Ok(());
         }
         self.has_recv = false;
-        self.deliver(arrival, pkt, deth, io);
+        self.deliver(arrival, pkt, deth, io)
     }
 
-    fn deliver<H: Host>(&mut self, arrival: &Arrival, pkt: &Packet<'_>, deth: Deth, io: &mut Io<'_, H>) {
+    fn deliver<H: Host>(
+        &mut self,
+        arrival: &Arrival,
+        pkt: &Packet<'_>,
+        deth: Deth,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
         let (grh, network) = grh_bytes(arrival, &pkt.headers, pkt.payload.len());
         let placed = io.host.scatter(io.id.pd, &self.recv.sges, 0, &grh).and_then(|()| match pkt.payload {
             [] => Ok(()),
@@ -153,7 +159,7 @@ impl Datagrams {
                 WcStatus::LocProtErr,
                 Reason::LocalMemory,
             );
-            return;
+            return Err(Fatal);
         }
         let mut flags = WcFlags::GRH;
         flags.set(WcFlags::WITH_IMM, pkt.headers.imm.is_some());
@@ -172,6 +178,7 @@ impl Datagrams {
                 ..Completion::default()
             },
         );
+        Ok(())
     }
 }
 

@@ -1,10 +1,10 @@
 //! Receiving side of an unreliable connection: a message that misses a part is dropped as a whole, in silence.
 
 use super::super::inbound::{Inbound, Refusal};
-use super::super::io::Io;
-use super::super::{DropReason, Host, RecvQueue};
+use super::super::io::{Fatal, Io};
+use super::super::{DropReason, Host, Reason, RecvQueue};
 use crate::ids::Psn;
-use crate::verbs::QpAttr;
+use crate::verbs::{QpAttr, WcStatus};
 use crate::wire::Packet;
 
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ impl Receiver {
         pkt: &Packet<'_>,
         rq: &mut RecvQueue,
         io: &mut Io<'_, H>,
-    ) {
+    ) -> Result<(), Fatal> {
         let (psn, op) = (pkt.headers.bth.psn, pkt.headers.bth.opcode.operation);
         let lost = psn != self.expected;
         // Whatever the number, the next one due follows it: there is nobody to ask for the missing ones (C9-160).
@@ -42,7 +42,7 @@ impl Receiver {
             );
         }
         if self.skipping && !op.starts_message() {
-            return;
+            return Ok(());
         }
         if op.starts_message() {
             if self.inbound.in_message() {
@@ -50,8 +50,21 @@ impl Receiver {
             }
             self.skipping = false;
         }
-        if let Err(refusal) = self.inbound.accept(pkt, rq, io) {
-            self.on_refusal(refusal, io);
+        match self.inbound.accept(pkt, rq, io) {
+            Ok(_) => Ok(()),
+            Err(Refusal::Local(fault)) => {
+                // Our own fault, not the peer's: kept in hand, this receive would swallow every message to come.
+                io.host.explain(format_args!(
+                    "QP {}: a message cannot be placed into its receive: {fault}",
+                    io.id.qpn
+                ));
+                self.inbound.fail_recv(WcStatus::LocProtErr, Reason::LocalMemory, io);
+                Err(Fatal)
+            }
+            Err(refusal) => {
+                self.on_refusal(refusal, io);
+                Ok(())
+            }
         }
     }
 

@@ -19,6 +19,11 @@ impl Sender {
         *self = Sender { psn: attr.sq_psn, sent: 0 };
     }
 
+    /// Whether no message is half sent.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.sent == 0
+    }
+
     pub(crate) fn halt(&mut self, _sq: &SendQueue) {
         self.sent = 0;
     }

@@ -80,6 +80,11 @@ impl RetryClock {
         Some(rtt)
     }
 
+    /// How long an answer to a restart may take before its absence means anything.
+    fn patience_ns(&self) -> u64 {
+        self.srtt_ns.map_or(PROBE_FLOOR_NS, |srtt| 2 * srtt)
+    }
+
     fn probe_at(&self) -> Option<Time> {
         let since = self.waiting_since?;
         let wait = (4 * self.srtt_ns?).max(PROBE_FLOOR_NS) << self.probes;
@@ -170,7 +175,8 @@ impl Requester {
         if let Some((psn, at)) = self.went_back
             && psn == self.una
         {
-            if io.now.since_ns(at) < self.clock.srtt_ns.unwrap_or(0) {
+            // The last restart has not had time to be answered: this is news of the first try.
+            if io.now.since_ns(at) < self.clock.patience_ns() {
                 return Ok(());
             }
             if self.clock.retry_left == 0 {
@@ -184,7 +190,6 @@ impl Requester {
         }
         self.went_back = Some((self.una, io.now));
         self.cc.on_loss(io.now);
-        self.clock.restart(io.now);
         self.go_back();
         Ok(())
     }

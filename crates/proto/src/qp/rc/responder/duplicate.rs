@@ -39,8 +39,15 @@ impl Responder {
         {
             return Err(self.refuse_access("repeated READ", fault, io));
         }
-        let reply =
-            ReadReply { psn, addr: reth.addr, rkey: reth.rkey, len: reth.len, fresh: true, msn: self.msn };
+        let reply = ReadReply {
+            psn,
+            addr: reth.addr,
+            rkey: reth.rkey,
+            len: reth.len,
+            fresh: true,
+            msn: self.msn,
+            again: true,
+        };
         self.replies.read_again(reply, mtu);
         Ok(())
     }

@@ -45,6 +45,7 @@ impl Responder {
             len: reth.len,
             fresh: true,
             msn: self.msn,
+            again: false,
         });
         Ok(())
     }

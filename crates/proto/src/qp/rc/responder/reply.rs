@@ -24,16 +24,26 @@ pub(super) struct ReadReply {
     /// Nothing of it was sent yet, so the next packet is a first or only one.
     pub(super) fresh: bool,
     pub(super) msn: u32,
+    /// An answer given again does not count against `max_dest_rd_atomic`: the requester may long have the first.
+    pub(super) again: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Reply {
     Ack { psn: Psn, msn: u32, syndrome: Syndrome },
-    Atomic { psn: Psn, msn: u32, original: u64 },
+    Atomic { psn: Psn, msn: u32, original: u64, again: bool },
     Read(ReadReply),
 }
 
 impl Reply {
+    fn counts(&self) -> bool {
+        match self {
+            Reply::Ack { .. } => false,
+            Reply::Atomic { again, .. } => !again,
+            Reply::Read(r) => !r.again,
+        }
+    }
+
     fn psn(&self) -> Psn {
         match self {
             Reply::Ack { psn, .. } | Reply::Atomic { psn, .. } => *psn,
@@ -46,7 +56,7 @@ impl Reply {
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     queue: VecDeque<Reply>,
-    /// READs and atomics among them.
+    /// READs and atomics among them that are answered for the first time.
     reading: usize,
 }
 
@@ -55,7 +65,7 @@ impl Replies {
         self.queue.is_empty()
     }
 
-    /// READs and atomics not yet answered in full.
+    /// READs and atomics not yet answered in full for the first time.
     pub(super) fn reading(&self) -> usize {
         self.reading
     }
@@ -84,7 +94,7 @@ impl Replies {
 
     pub(super) fn atomic(&mut self, psn: Psn, msn: u32, original: u64) {
         self.reading += 1;
-        self.queue.push_back(Reply::Atomic { psn, msn, original });
+        self.queue.push_back(Reply::Atomic { psn, msn, original, again: false });
     }
 
     /// Answers a repeated READ. If its answer is still being sent, that one starts over where asked; so a requester
@@ -96,7 +106,7 @@ impl Replies {
             let asked_last = reply.psn.plus(reply.len.div_ceil(mtu).max(1) - 1);
             if last == asked_last {
                 if reply.psn.is_before(r.psn) {
-                    *r = reply;
+                    *r = ReadReply { again: r.again, ..reply };
                 }
                 return;
             }
@@ -106,7 +116,7 @@ impl Replies {
 
     pub(super) fn atomic_again(&mut self, psn: Psn, msn: u32, original: u64) {
         if !self.queue.iter().any(|r| matches!(r, Reply::Atomic { psn: p, .. } if *p == psn)) {
-            self.insert_in_order(Reply::Atomic { psn, msn, original });
+            self.insert_in_order(Reply::Atomic { psn, msn, original, again: true });
         }
     }
 
@@ -118,7 +128,6 @@ impl Replies {
         }
         let at = self.queue.iter().position(|r| reply.psn().is_before(r.psn())).unwrap_or(self.queue.len());
         self.queue.insert(at, reply);
-        self.reading += 1;
     }
 }
 
@@ -139,14 +148,12 @@ impl Responder {
         while let Some(reply) = self.replies.queue.front().copied() {
             let sent = match reply {
                 Reply::Ack { psn, msn, syndrome } => send_ack(psn, msn, syndrome, io),
-                Reply::Atomic { psn, msn, original } => send_atomic(psn, msn, original, io),
+                Reply::Atomic { psn, msn, original, .. } => send_atomic(psn, msn, original, io),
                 Reply::Read(read) => self.send_read(read, io),
             };
             match sent {
                 Ok(true) => {
-                    if !matches!(reply, Reply::Ack { .. }) {
-                        self.replies.reading -= 1;
-                    }
+                    self.replies.reading -= usize::from(reply.counts());
                     self.replies.queue.pop_front();
                 }
                 Ok(false) => {}
