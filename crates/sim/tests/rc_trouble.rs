@@ -243,6 +243,21 @@ fn a_late_copy_of_an_old_request_has_no_effect() {
 }
 
 #[test]
+fn a_packet_that_is_always_late_costs_time_not_the_connection() {
+    // Late by many round trips, less than the transport timer; its successors are on time, so the peer keeps asking.
+    for late_ns in [50_000, 500_000, 5_000_000] {
+        for script in ALL {
+            let pair = PairSetup { psn_a: Psn::new(0), timeout: 14, retry_cnt: 1, ..setup() }.connect();
+            let late = pair.world.rule(Rule::on(|seen| seen.psn().value() == 2).delay(late_ns));
+            (script.start)(&pair, 256 * 20);
+            pair.run();
+            (script.check)(&pair, 256 * 20);
+            assert!(late.hits() > 0);
+        }
+    }
+}
+
+#[test]
 fn damage_is_counted_as_such() {
     let pair = Pair::rc(MTU);
     pair.world.rule(Rule::on(is_request).first().damage());

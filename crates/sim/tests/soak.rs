@@ -315,38 +315,44 @@ fn soak(seed: u64, faults: Faults) {
     println!("  {} entries in the journal", journal.entries().len());
 }
 
+/// How many seeds each test tries; `FERROCE_SOAK_SEEDS=200` makes a night of it.
+fn seeds(first: u64) -> std::ops::Range<u64> {
+    let count = std::env::var("FERROCE_SOAK_SEEDS").map_or(2, |n| n.parse().expect("FERROCE_SOAK_SEEDS"));
+    first..first + count
+}
+
 #[test]
 fn a_little_of_everything() {
-    for seed in 1..4 {
+    for seed in seeds(1_000) {
         soak(seed, Faults::all(0.01));
     }
 }
 
 #[test]
+fn much_of_everything() {
+    for seed in seeds(2_000) {
+        soak(seed, Faults::all(0.05));
+    }
+}
+
+#[test]
 fn much_loss() {
-    for seed in 11..13 {
+    for seed in seeds(3_000) {
         soak(seed, Faults { loss: 0.1, ..Faults::default() });
     }
 }
 
 #[test]
 fn much_duplication_and_reordering() {
-    for seed in 21..23 {
-        let faults = Faults { duplication: 0.2, reordering: 0.2, jitter_ns: 100_000, ..Faults::default() };
-        soak(seed, faults);
+    for seed in seeds(4_000) {
+        soak(seed, Faults { duplication: 0.2, reordering: 0.2, jitter_ns: 100_000, ..Faults::default() });
     }
 }
 
 #[test]
 fn very_late_copies() {
-    for seed in 31..33 {
-        let faults = Faults {
-            duplication: 0.1,
-            reordering: 0.02,
-            loss: 0.01,
-            jitter_ns: 30_000_000,
-            ..Faults::default()
-        };
-        soak(seed, faults);
+    for seed in seeds(5_000) {
+        let jitter_ns = 30_000_000;
+        soak(seed, Faults { duplication: 0.1, reordering: 0.02, loss: 0.01, jitter_ns, ..Faults::default() });
     }
 }
