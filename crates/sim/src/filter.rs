@@ -86,6 +86,7 @@ pub fn response(psn: u32) -> impl Fn(&Seen<'_>) -> bool + Copy {
 }
 
 type Predicate = Box<dyn FnMut(&Seen<'_>) -> bool>;
+type Change = Box<dyn FnMut(&mut Vec<u8>)>;
 pub(crate) type Release = Rc<dyn Fn(&Seen<'_>) -> bool>;
 
 /// What a rule does to its packets.
@@ -96,7 +97,7 @@ pub(crate) enum Action {
     Delay(u64),
     HoldUntil(Release),
     Damage,
-    Rewrite(Box<dyn FnMut(&mut Vec<u8>)>),
+    Rewrite(Change),
 }
 
 /// One instruction to the network. The first rule that hits a packet decides about it.

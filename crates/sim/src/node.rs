@@ -196,7 +196,7 @@ impl Mr {
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     use rand::{RngCore, SeedableRng};
     let mut bytes = vec![0; len];
-    rand::rngs::StdRng::seed_from_u64(seed).fill_bytes(&mut bytes);
+    rand::rngs::SmallRng::seed_from_u64(seed).fill_bytes(&mut bytes);
     bytes
 }
 

@@ -169,6 +169,25 @@ fn zero_bytes_need_no_key() {
 }
 
 #[test]
+fn what_was_granted_before_a_refusal_is_answered_before_it() {
+    for depth in [1, usize::MAX] {
+        let pair = setup().connect();
+        pair.b.node.set_link_depth(depth);
+        let (a, b) = (&pair.a, &pair.b);
+        b.mr.write(0, &1u64.to_ne_bytes());
+        a.qp.post(Wr::read(1, &b.mr, FAR).sge(a.sge(0, 5000)));
+        a.qp.post(Wr::fetch_add(2, &b.mr, 0, 1).sge(a.sge(8000, 8)));
+        a.qp.post(Wr::read(3, &b.mr, FAR).sge(a.sge(9000, 5000)));
+        a.qp.post(Wr::new(4, SendOp::Write { addr: 0, rkey: RKey(1) }).sge(a.sge(0, 10)));
+        a.qp.post(Wr::read(5, &b.mr, FAR).sge(a.sge(0, 5000)));
+        pair.run();
+        let (ok, refused, flushed) = (WcStatus::Success, WcStatus::RemAccessErr, WcStatus::WrFlushErr);
+        assert_eq!(a.send_cq.statuses(), [(1, ok), (2, ok), (3, ok), (4, refused), (5, flushed)]);
+        assert!(a.mr.read(0, 5000) == b.mr.read(FAR as usize, 5000));
+    }
+}
+
+#[test]
 fn a_region_that_goes_away_in_the_middle_is_an_access_error() {
     for read in [false, true] {
         let pair = PairSetup { window: 1024, ..setup() }.connect();

@@ -5,7 +5,9 @@ mod support;
 use ferroce_proto::Psn;
 use ferroce_proto::verbs::{Mtu, QpCap, SendFlags, Sge, WcFlags, WcStatus};
 use ferroce_proto::wire::Operation;
-use ferroce_sim::{Pair, PairSetup, Wr};
+use ferroce_sim::{Pair, PairSetup, Rule, Wr};
+use std::cell::Cell;
+use std::rc::Rc;
 use support::{ALL, FAR, run, size_classes};
 
 #[test]
@@ -207,4 +209,30 @@ fn a_large_message_crosses_in_a_window() {
     pair.run();
     assert!(pair.a.mr.read(0, memory) == pair.b.mr.read(0, memory));
     assert_eq!(pair.a.send_cq.statuses(), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+}
+
+#[test]
+fn acknowledgements_count_messages() {
+    let pair = Pair::rc(Mtu::B256);
+    let last = Rc::new(Cell::new(0));
+    let seen_last = last.clone();
+    pair.world.rule(Rule::on(move |seen| {
+        if let Some(aeth) = seen.packet.headers.aeth {
+            seen_last.set(aeth.msn);
+        }
+        false
+    }));
+    for id in 0..20u64 {
+        pair.b.post_recv(id, FAR, 1000);
+        let wr = match id % 5 {
+            0 => Wr::send(id).sge(pair.a.sge(0, 1000)),
+            1 => Wr::write(id, &pair.b.mr, FAR).sge(pair.a.sge(0, 1000)),
+            2 => Wr::read(id, &pair.b.mr, FAR).sge(pair.a.sge(0, 1000)),
+            3 => Wr::fetch_add(id, &pair.b.mr, 0, 1).sge(pair.a.sge(0, 8)),
+            _ => Wr::write_imm(id, &pair.b.mr, FAR, 1).sge(pair.a.sge(0, 0)),
+        };
+        pair.a.qp.post(wr);
+        pair.run();
+        assert_eq!(last.get(), id as u32 + 1, "message {id}");
+    }
 }

@@ -175,10 +175,9 @@ fn reset_forgets_everything_and_the_connection_can_be_made_anew() {
         pair.a.qp.post(Wr::send(1).sge(pair.a.sge(0, 2000)));
         pair.a.qp.post(Wr::read(2, &pair.b.mr, 0).sge(pair.a.sge(0, 2000)));
         pair.world.run_for(300 * round); // at some point of the transfer
-        for (one, other) in [(&pair.a, &pair.b), (&pair.b, &pair.a)] {
-            one.qp.set_state(QpState::Reset).unwrap();
-            assert_eq!(one.qp.post_send(&Wr::send(1)), Err(PostError::WrongState(QpState::Reset)));
-            let _ = other;
+        for end in [&pair.a, &pair.b] {
+            end.qp.set_state(QpState::Reset).unwrap();
+            assert_eq!(end.qp.post_send(&Wr::send(1)), Err(PostError::WrongState(QpState::Reset)));
         }
         pair.run();
         let (mut sends, mut receives) = (pair.a.send_cq.statuses(), pair.b.recv_cq.statuses());

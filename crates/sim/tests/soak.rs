@@ -113,6 +113,9 @@ impl Run {
         let world = World::new(seed);
         let mut rng = StdRng::seed_from_u64(seed);
         let nodes: Vec<_> = (0..NODES).map(|_| world.node()).collect();
+        for node in &nodes {
+            node.set_link_depth([1, 8, 100, usize::MAX][rng.random_range(0..4)]);
+        }
         let access = Access::LOCAL_WRITE | Access::REMOTE;
         let pds: Vec<_> = nodes.iter().map(|node| node.pd()).collect();
         let shared: Vec<Mr> = (0..NODES).map(|i| nodes[i].mr(pds[i], 8, access)).collect();

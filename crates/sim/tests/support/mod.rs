@@ -1,6 +1,7 @@
 //! Scripts that several tests run under different trouble. Each says what is posted and what must be true afterwards,
 //! however rough the way was.
 #![allow(dead_code, reason = "every test binary uses another part")]
+#![allow(unreachable_pub, reason = "a test binary has no outside")]
 
 use ferroce_proto::verbs::{Completion, Mtu, QpState, WcFlags, WcOpcode, WcStatus};
 use ferroce_sim::{Pair, PairSetup, Wr};
