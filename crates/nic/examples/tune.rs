@@ -74,7 +74,8 @@ fn main() {
     let (a, b) = (end("127.0.0.1"), end("127.0.0.1"));
     connect(&a, &b);
     connect(&b, &a);
-    let iters = 100_000u64;
+    let what = std::env::args().nth(1).unwrap_or_default();
+    let iters = if what == "bw" { 100 } else { 200_000u64 };
     let recv = |e: &End| e.qp.post_recv(&[RecvWr { wr_id: 1, sges: &[e.mr.sge(0, 64)] }]).unwrap();
     let data = [7u8; 8];
     let send = |e: &End, n: u64| {
@@ -101,6 +102,11 @@ fn main() {
         }
         println!("send half round trip: {:.3} us", start.elapsed().as_secs_f64() * 1e6 / iters as f64 / 2.0);
     });
+    if what == "lat" {
+        println!("{:?}", a._nic.counters().link);
+        println!("{:?}", a.qp.counters());
+        return;
+    }
     for (name, op_read) in [("write", false), ("read", true)] {
         for size in [4096u32, 65536, 1 << 20] {
             let total = (4u64 << 30) / if op_read { 4 } else { 1 };

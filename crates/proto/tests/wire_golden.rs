@@ -113,7 +113,7 @@ fn scapy_and_zlib_compute_the_same_icrc() {
         assert_eq!(by_definition, ours, "{name}: zlib over the fields of the definition");
         if by_scapy == "-" {
             assert!(!golden.flow.is_ipv4(), "{name}: every scapy with RoCE knows IPv4");
-            println!("SKIPPED: this scapy computes no ICRC over IPv6; {name} judged by zlib alone");
+            println!("\nSKIPPED: this scapy computes no ICRC over IPv6; {name} judged by zlib alone");
         } else {
             assert_eq!(by_scapy, ours, "{name}: scapy");
         }

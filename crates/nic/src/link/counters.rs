@@ -67,8 +67,14 @@ counters! {
     forward_errors,
     /// How often the order of the processes on the port had to be repaired.
     repairs,
-    /// Packets dropped on purpose by fault injection.
+    /// Packets that fault injection lost.
     injected_losses,
+    /// Packets that fault injection sent twice.
+    injected_duplicates,
+    /// Packets that fault injection damaged.
+    injected_corruptions,
+    /// Packets that fault injection held back so that others overtake them.
+    injected_reorders,
     /// Packets that could not be written to the capture file.
     capture_errors,
 }

@@ -1,8 +1,8 @@
 //! Why a link could not be opened.
 
+use crate::registry::RegistryError;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 /// Why a link could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -32,18 +32,7 @@ pub enum LinkError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// Every process slot of this user and network namespace is in use.
-    #[error("all 254 process slots of {directory} are in use: end some programs that use ferroce")]
-    NoSlot {
-        /// The registry.
-        directory: PathBuf,
-    },
     /// The registry of this user's processes is unusable.
-    #[error("{}: {why}", path.display())]
-    Registry {
-        /// The file or directory.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
 }

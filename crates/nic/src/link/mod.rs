@@ -11,9 +11,11 @@
 //! | `capture` | a pcapng file of everything that crossed a link |
 
 mod batch;
+mod capture;
 mod clock;
 mod counters;
 mod error;
+mod faulty;
 mod udp;
 
 use ferroce_proto::{Gid, Time};
@@ -21,10 +23,12 @@ use std::io;
 use std::os::fd::RawFd;
 
 pub use batch::{RxBatch, RxPacket, TxBatch, TxView};
+pub use capture::Capture;
 pub use clock::now;
 pub use counters::LinkCounters;
 pub use error::LinkError;
-pub use udp::{UdpConfig, UdpLink};
+pub use faulty::{FaultConfig, FaultConfigError, Faulty};
+pub use udp::{LocalAddress, UdpConfig, UdpLink, local_addresses};
 
 /// Something that carries packets between NICs.
 ///
@@ -61,4 +65,7 @@ pub trait Link: Send + Sync {
 
     /// Slot of this NIC among the processes of the host: the high eight bits of all its queue pair numbers.
     fn slot(&self) -> u8;
+
+    /// Hands a received packet to the process in `slot`: packets to QP1 reach any of them. Returns whether it got it.
+    fn forward(&self, slot: u8, packet: &RxPacket<'_>) -> bool;
 }

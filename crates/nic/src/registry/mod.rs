@@ -117,23 +117,22 @@ impl Registry {
         &self,
         change: impl FnOnce(&Registry, &mut Roster) -> T,
     ) -> Result<T, RegistryError> {
-        let start = Instant::now();
-        while !self.try_lock()? {
-            if start.elapsed() > ROSTER_PATIENCE {
-                return Err(RegistryError::Stuck { path: self.directory.clone() });
-            }
-            std::thread::sleep(Duration::from_micros(200));
-        }
-        self.change_and_unlock(change)
+        let stuck = || RegistryError::Stuck { path: self.directory.clone() };
+        self.try_update(ROSTER_PATIENCE, change)?.ok_or_else(stuck)
     }
 
-    /// Like [`Self::update`], but gives up at once if somebody else has the roster: for the receive path.
+    /// Like [`Self::update`], but gives up with `None` after `patience`: for the receive path.
     pub(crate) fn try_update<T>(
         &self,
+        patience: Duration,
         change: impl FnOnce(&Registry, &mut Roster) -> T,
     ) -> Result<Option<T>, RegistryError> {
-        if !self.try_lock()? {
-            return Ok(None);
+        let start = Instant::now();
+        while !self.try_lock()? {
+            if start.elapsed() > patience {
+                return Ok(None);
+            }
+            std::thread::sleep(Duration::from_micros(100));
         }
         self.change_and_unlock(change).map(Some)
     }

@@ -157,7 +157,7 @@ fn outer(flow: &FlowAddrs, ident: u16, i: u16, transport: &[u8]) -> Vec<u8> {
             udp.checksum = udp_checksum_v6(flow, &udp, transport);
             Ipv6Header {
                 tclass: (i % 4) as u8 | 0x68,
-                flow_label: u32::from(i) * 0x1235 & 0xf_ffff,
+                flow_label: (u32::from(i) * 0x1235) & 0xf_ffff,
                 payload_len: udp_len,
                 next_header: Ipv4Header::PROTOCOL_UDP,
                 hop_limit: 64 - (i % 3) as u8,

@@ -7,7 +7,7 @@ const SNAP_LEN: u32 = 65_535;
 /// A capture file with these Ethernet frames, one second apart.
 pub(crate) fn write_pcap<'a>(frames: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut word = |out: &mut Vec<u8>, value: u32| out.extend(value.to_le_bytes());
+    let word = |out: &mut Vec<u8>, value: u32| out.extend(value.to_le_bytes());
     word(&mut out, MAGIC_MICROSECONDS);
     out.extend([2, 0, 4, 0]); // format version 2.4
     for value in [0, 0, SNAP_LEN, LINKTYPE_ETHERNET] {

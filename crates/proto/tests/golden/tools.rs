@@ -27,9 +27,8 @@ fn or_skip(tool: &str, found: bool) -> bool {
     if !found {
         let required = env::var_os("FERROCE_REQUIRE_TOOLS").is_some_and(|v| v == "1");
         assert!(!required, "{tool} is missing, and FERROCE_REQUIRE_TOOLS=1 asks for it");
-        println!(
-            "SKIPPED: {tool} is missing, so nothing independent has looked at the golden packets with it"
-        );
+        // The harness may have begun a line of its own.
+        println!("\nSKIPPED: {tool} is missing, so it has not judged the golden packets");
     }
     found
 }

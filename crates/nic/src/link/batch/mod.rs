@@ -5,6 +5,6 @@
 mod rx;
 mod tx;
 
+pub(crate) use rx::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
 pub use rx::{RxBatch, RxPacket};
-pub(crate) use rx::{RxMeta, RX_BUFFERS, RX_BUFFER_LEN};
 pub use tx::{TxBatch, TxView};

@@ -84,9 +84,9 @@ impl RxBatch {
         })
     }
 
-    /// Buffer `index`, for a system call to fill.
-    pub(crate) fn buffer_mut(&mut self, index: usize) -> &mut [u8] {
-        &mut self.memory[index * RX_BUFFER_LEN..(index + 1) * RX_BUFFER_LEN]
+    /// The buffers from `index` on, for a system call to fill.
+    pub(crate) fn buffers_from(&mut self, index: usize) -> &mut [u8] {
+        &mut self.memory[index * RX_BUFFER_LEN..]
     }
     /// What lies in buffer `index`.
     pub(crate) fn buffer(&self, index: usize) -> &[u8] {
@@ -107,8 +107,8 @@ mod tests {
     #[test]
     fn packets_keep_their_order_and_bytes() {
         let mut rx = RxBatch::new();
-        rx.buffer_mut(0)[..4].copy_from_slice(&[1, 2, 3, 4]);
-        rx.buffer_mut(7)[65_532..].copy_from_slice(&[5, 6, 7, 8]);
+        rx.buffers_from(0)[..4].copy_from_slice(&[1, 2, 3, 4]);
+        rx.buffers_from(7)[65_532..].copy_from_slice(&[5, 6, 7, 8]);
         let meta = RxMeta { sgid: Gid::ZERO, dgid: Gid::ZERO, sport: 9, tos: 0, ttl: 64 };
         rx.push(7, 65_532..65_536, meta);
         rx.push(0, 1..3, meta);

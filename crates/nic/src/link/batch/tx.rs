@@ -1,10 +1,8 @@
 //! Packets on their way out, in one arena.
 
 use ferroce_proto::verbs::Route;
+use ferroce_proto::wire::{Bth, ICRC_LEN};
 use std::ops::Range;
-
-/// Bytes the link adds behind each packet.
-pub(crate) const ICRC_LEN: usize = 4;
 
 /// Two full segmentation runs: large enough to fill one `sendmmsg`, small enough to stay in the second-level cache
 /// between the copy that fills it and the copy of the kernel.
@@ -94,8 +92,9 @@ impl TxBatch {
     /// earlier packets.
     ///
     /// # Panics
-    /// If there is no room for it: ask [`Self::has_room`] first.
+    /// If there is no room for it (ask [`Self::has_room`] first), or if it is shorter than a BTH.
     pub fn reserve(&mut self, route: &Route, len: usize) -> &mut [u8] {
+        assert!(len >= Bth::LEN, "a packet of {len} bytes has no BTH");
         assert!(self.has_room(len), "no room for a packet of {len} bytes: ask has_room first");
         let start = self.used;
         self.used += len + ICRC_LEN;
@@ -132,10 +131,13 @@ impl TxBatch {
     pub(crate) fn wire_bytes(&self, index: usize) -> &[u8] {
         &self.arena[self.packets[index].wire_range()]
     }
-    /// Consecutive packets as they lie in the arena, ICRCs included.
-    pub(crate) fn run_bytes(&self, run: Range<usize>) -> &[u8] {
-        let start = self.packets[run.start].wire_range().start;
-        &self.arena[start..self.packets[run.end - 1].wire_range().end]
+    /// Where consecutive packets lie in the arena, ICRCs included.
+    pub(crate) fn run_range(&self, run: Range<usize>) -> Range<usize> {
+        self.packets[run.start].wire_range().start..self.packets[run.end - 1].wire_range().end
+    }
+    /// The memory that all packets lie in.
+    pub(crate) fn arena(&self) -> &[u8] {
+        &self.arena
     }
     /// Stores what `icrc` computes over packet `index` behind it, then damages the packet if it is marked.
     pub(crate) fn seal(&mut self, index: usize, icrc: impl FnOnce(&[u8]) -> [u8; 4]) {
@@ -172,7 +174,7 @@ mod tests {
         batch.reserve(&route(3), 16).fill(3);
         let seen: Vec<_> = batch.packets().map(|p| (p.route.entropy, p.bytes.to_vec())).collect();
         assert_eq!(seen, [(1, vec![1; 12]), (3, vec![3; 16])]);
-        assert_eq!(batch.run_bytes(0..2).len(), 12 + 16 + 8);
+        assert_eq!(batch.run_range(0..2), 0..12 + 16 + 8);
     }
 
     #[test]

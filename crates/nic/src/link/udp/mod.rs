@@ -1,10 +1,56 @@
-//! RoCEv2 over UDP port 4791.
+//! RoCEv2 over UDP port 4791, without privilege, shared by the processes of one user.
+//!
+//! Packets are sent from a few sockets with source ports of their own and received on port 4791. Three facts shape the
+//! rest: the ICRC covers the IPv4 identification, which the kernel chooses (`send`); processes that share the port each
+//! get the packets that the steering program gives them (`steer`, `repair`, `probe`); and steering can be wrong
+//! (`forward`).
+//!
+//! | file | what lives there |
+//! |---|---|
+//! | `open` | opening and closing: sockets, slot, place among the processes |
+//! | `sockets` | options that make a socket speak RoCEv2 |
+//! | `owner` | who has the port when we cannot |
+//! | `send` | packets out: segmentation batches, refusals |
+//! | `receive`, `source` | packets in, and which socket to look at |
+//! | `steer`, `repair`, `probe` | which process gets a packet |
+//! | `forward` | the detour for packets that reached the wrong process |
+//! | `multicast` | groups |
+//! | `interfaces` | the addresses of the machine |
+//! | `address`, `control`, `sys` | how to talk to the kernel; all `unsafe` of the hot path |
 
-use super::{Link, LinkCounters, LinkError, RxBatch, TxBatch};
+mod address;
+mod control;
+mod forward;
+mod interfaces;
+mod multicast;
+mod open;
+mod owner;
+mod probe;
+mod receive;
+mod repair;
+mod send;
+mod sockets;
+mod source;
+mod steer;
+mod sys;
+
+use super::capture::Capture;
+use super::counters::RunningCounters;
+use super::{Link, LinkCounters, RxBatch, RxPacket, TxBatch};
+use crate::registry::Registry;
 use ferroce_proto::{Gid, Time};
+use forward::Forwarder;
+use parking_lot::Mutex;
+use receive::Receiver;
+use send::Sender;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use sys::PollSet;
+
+pub use interfaces::{LocalAddress, local_addresses};
 
 /// How to open a [`UdpLink`].
 #[derive(Clone, Debug)]
@@ -15,49 +61,79 @@ pub struct UdpConfig {
     pub gso: bool,
     /// Let the kernel merge runs of packets that arrive.
     pub gro: bool,
-    /// Source ports per address family; the route's entropy picks one.
+    /// Source ports per address family, 1 to 16; the route's entropy picks one.
     pub send_sockets: usize,
+    /// Records every packet that is sent or received.
+    pub capture: Option<Arc<Capture>>,
+    /// Where the registry of the host's processes lives, if not at [`crate::registry::default_base`]. Processes that
+    /// share an address must agree on it.
+    pub registry_base: Option<PathBuf>,
 }
 
 impl Default for UdpConfig {
     fn default() -> Self {
-        UdpConfig { bind: None, gso: true, gro: true, send_sockets: 4 }
+        UdpConfig { bind: None, gso: true, gro: true, send_sockets: 4, capture: None, registry_base: None }
     }
 }
 
 /// RoCEv2 over UDP port 4791, shared with the other processes of this user.
-pub struct UdpLink {}
+#[derive(Debug)]
+pub struct UdpLink {
+    config: UdpConfig,
+    slot: u8,
+    addresses: Vec<BoundAddress>,
+    sender: Sender,
+    receiver: Mutex<Receiver>,
+    forwarder: Forwarder,
+    /// Readable while a multicast group has packets; there from the start, so that `wait_fds` never changes.
+    group_poll: PollSet,
+    counters: Arc<RunningCounters>,
+    capture: Option<Arc<Capture>>,
+    /// Last: the slot is freed when nothing of the link is left.
+    registry: Registry,
+}
 
-impl UdpLink {
-    /// Opens the port, claims a process slot and joins the processes that share the port.
-    pub fn open(_cfg: &UdpConfig) -> Result<UdpLink, LinkError> {
-        todo!()
-    }
+/// An address we receive on.
+#[derive(Debug)]
+struct BoundAddress {
+    addr: IpAddr,
+    socket: socket2::Socket,
 }
 
 impl Link for UdpLink {
-    fn send(&self, _batch: &mut TxBatch) {
-        todo!()
+    fn send(&self, batch: &mut TxBatch) {
+        self.sender.send(batch);
     }
-    fn receive(&self, _rx: &mut RxBatch, _thorough: bool) -> usize {
-        todo!()
+    fn receive(&self, rx: &mut RxBatch, thorough: bool) -> usize {
+        self.receive_into(rx, thorough)
     }
     fn wait_fds(&self) -> Vec<RawFd> {
-        todo!()
+        let addresses = self.addresses.iter().map(|a| a.socket.as_raw_fd());
+        addresses.chain([self.forwarder.as_raw_fd(), self.group_poll.as_raw_fd()]).collect()
     }
     fn deadline(&self) -> Option<Time> {
         None
     }
-    fn join_multicast(&self, _group: Gid) -> io::Result<()> {
-        todo!()
+    fn join_multicast(&self, group: Gid) -> io::Result<()> {
+        self.join(group)
     }
-    fn leave_multicast(&self, _group: Gid) -> io::Result<()> {
-        todo!()
+    fn leave_multicast(&self, group: Gid) -> io::Result<()> {
+        self.leave(group)
     }
     fn counters(&self) -> LinkCounters {
-        todo!()
+        let mut counters = self.counters.snapshot();
+        for address in &self.addresses {
+            let (rcvbuf_bytes, drops) = sys::memory_figures(&address.socket);
+            counters.rcvbuf_bytes = counters.rcvbuf_bytes.max(rcvbuf_bytes);
+            counters.rx_overruns += drops;
+        }
+        counters.capture_errors = self.capture.as_ref().map_or(0, |c| c.errors());
+        counters
     }
     fn slot(&self) -> u8 {
-        todo!()
+        self.slot
+    }
+    fn forward(&self, slot: u8, packet: &RxPacket<'_>) -> bool {
+        self.forward_packet(slot, packet)
     }
 }

@@ -1,0 +1,317 @@
+//! A pcapng file of everything that crossed a link, for Wireshark.
+//!
+//! A UDP socket shows no Ethernet, IP and UDP headers, so they are written anew from what is known. Ethernet addresses
+//! are zero, as on the loopback interface; all else is what the wire had, so Wireshark can check the ICRC.
+
+use super::clock::wall_clock_ns;
+use ferroce_proto::wire::{FlowAddrs, Ipv4Header, Ipv6Header, UdpHeader};
+use parking_lot::{Condvar, Mutex};
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::pcapng::{PcapNgBlock, PcapNgWriter};
+use pcap_file::{DataLink, PcapError};
+use std::borrow::Cow;
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A packet is in the file at most this long after it crossed the link, also if nothing follows it.
+const FLUSH_EVERY: Duration = Duration::from_millis(500);
+const BUFFER_LEN: usize = 256 * 1024;
+const ETHERNET_LEN: usize = 14;
+
+/// Which way a packet went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// Into this process.
+    Received,
+    /// Out of it.
+    Sent,
+}
+
+/// What the outer headers of a packet say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outer {
+    pub(crate) flow: FlowAddrs,
+    pub(crate) ident: u16,
+    pub(crate) tos: u8,
+    pub(crate) ttl: u8,
+}
+
+/// Writes packets to a pcapng file. Any number of links and threads may share one.
+///
+/// A file that cannot be written any more (disk full) ends the capture, never the traffic; see [`Capture::errors`].
+pub struct Capture {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    flusher: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    stopped: Condvar,
+    errors: AtomicU64,
+}
+
+struct State {
+    /// `None` once writing has failed.
+    file: Option<PcapNgWriter<BufWriter<File>>>,
+    frame: Vec<u8>,
+    is_stopping: bool,
+}
+
+impl Capture {
+    /// Creates `path`. Several processes may be told the same path: the first gets it, the others write
+    /// `name.<pid>.pcapng` beside it. An existing file is never overwritten.
+    pub fn create(path: &Path) -> io::Result<Capture> {
+        let (file, path) = create_beside(path)?;
+        let state = State {
+            file: Some(begin(file).map_err(to_io_error)?),
+            frame: Vec::with_capacity(16 * 1024),
+            is_stopping: false,
+        };
+        let shared =
+            Arc::new(Shared { state: Mutex::new(state), stopped: Condvar::new(), errors: AtomicU64::new(0) });
+        let of_thread = Arc::clone(&shared);
+        let flusher = std::thread::Builder::new()
+            .name("ferroce-capture".into())
+            .spawn(move || of_thread.keep_flushing())?;
+        Ok(Capture { path, shared, flusher: Some(flusher) })
+    }
+
+    /// The file that is written.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Packets that could not be written.
+    pub fn errors(&self) -> u64 {
+        self.shared.errors.load(Relaxed)
+    }
+
+    /// Adds a packet; `packet` is what follows the UDP header, with its ICRC.
+    pub(crate) fn record(&self, direction: Direction, outer: &Outer, packet: &[u8]) {
+        let mut state = self.shared.state.lock();
+        let State { file, frame, .. } = &mut *state;
+        let written = match file {
+            Some(file) => {
+                build_frame(frame, outer, packet);
+                write_frame(file, direction, frame)
+            }
+            None => Err(PcapError::IncompleteBuffer),
+        };
+        if written.is_err() {
+            *file = None;
+            self.shared.errors.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl fmt::Debug for Capture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Capture").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.shared.state.lock().is_stopping = true;
+        self.shared.stopped.notify_all();
+        if let Some(flusher) = self.flusher.take() {
+            let _ = flusher.join();
+        }
+        self.shared.flush(&mut self.shared.state.lock());
+    }
+}
+
+impl Shared {
+    fn keep_flushing(&self) {
+        let mut state = self.state.lock();
+        while !state.is_stopping {
+            self.stopped.wait_for(&mut state, FLUSH_EVERY);
+            self.flush(&mut state);
+        }
+    }
+
+    fn flush(&self, state: &mut State) {
+        let failed = state.file.as_mut().is_some_and(|file| file.get_mut().flush().is_err());
+        if failed {
+            state.file = None;
+            self.errors.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
+    let pid = std::process::id().to_string();
+    let names = std::iter::once(path.to_path_buf())
+        .chain(std::iter::once(with_suffix(path, &pid)))
+        .chain((2..100).map(|n| with_suffix(path, &format!("{pid}-{n}"))));
+    let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
+    for name in names {
+        match OpenOptions::new().write(true).create_new(true).open(&name) {
+            Ok(file) => return Ok((file, name)),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => last = e,
+            Err(e) => return Err(e),
+        }
+    }
+    Err(last)
+}
+
+/// `x.pcapng` becomes `x.<suffix>.pcapng`.
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let extension = path.extension().map_or("pcapng".into(), |e| e.to_string_lossy());
+    path.with_extension(format!("{suffix}.{extension}"))
+}
+
+fn begin(file: File) -> Result<PcapNgWriter<BufWriter<File>>, PcapError> {
+    const NANOSECONDS: u8 = 9;
+    let mut writer = PcapNgWriter::new(BufWriter::with_capacity(BUFFER_LEN, file))?;
+    let interface = InterfaceDescriptionBlock {
+        linktype: DataLink::ETHERNET,
+        snaplen: 0,
+        options: vec![
+            InterfaceDescriptionOption::IfName(Cow::Borrowed("ferroce0")),
+            InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
+        ],
+    };
+    writer.write_block(&interface.into_block())?;
+    Ok(writer)
+}
+
+fn write_frame(
+    file: &mut PcapNgWriter<BufWriter<File>>,
+    direction: Direction,
+    frame: &[u8],
+) -> Result<(), PcapError> {
+    let inbound_or_outbound = match direction {
+        Direction::Received => 1,
+        Direction::Sent => 2,
+    };
+    let block = EnhancedPacketBlock {
+        interface_id: 0,
+        timestamp: Duration::from_nanos(wall_clock_ns()),
+        original_len: frame.len() as u32,
+        data: Cow::Borrowed(frame),
+        options: vec![EnhancedPacketOption::Flags(inbound_or_outbound)],
+    };
+    file.write_block(&block.into_block()).map(|_| ())
+}
+
+fn build_frame(frame: &mut Vec<u8>, outer: &Outer, packet: &[u8]) {
+    const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+    const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+    let FlowAddrs { sgid, dgid, sport, dport } = outer.flow;
+    let udp_len = (UdpHeader::LEN + packet.len()) as u16;
+    frame.clear();
+    frame.extend_from_slice(&[0; ETHERNET_LEN - 2]);
+    match (sgid.to_ip(), dgid.to_ip()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            frame.extend_from_slice(&ETHERTYPE_IPV4);
+            let header = Ipv4Header {
+                tos: outer.tos,
+                total_len: Ipv4Header::LEN as u16 + udp_len,
+                ident: outer.ident,
+                flags: Ipv4Header::DONT_FRAGMENT,
+                ttl: outer.ttl,
+                protocol: Ipv4Header::PROTOCOL_UDP,
+                src,
+                dst,
+            };
+            frame.extend_from_slice(&header.to_bytes());
+        }
+        _ => {
+            frame.extend_from_slice(&ETHERTYPE_IPV6);
+            let header = Ipv6Header {
+                tclass: outer.tos,
+                flow_label: 0,
+                payload_len: udp_len,
+                next_header: Ipv4Header::PROTOCOL_UDP,
+                hop_limit: outer.ttl,
+                src: sgid.0.into(),
+                dst: dgid.0.into(),
+            };
+            frame.extend_from_slice(&header.to_bytes());
+        }
+    }
+    let mut udp = UdpHeader { sport, dport, len: udp_len, checksum: 0 };
+    udp.checksum = udp_checksum(&outer.flow, &udp, packet);
+    frame.extend_from_slice(&udp.to_bytes());
+    frame.extend_from_slice(packet);
+}
+
+/// Checksum over pseudo header, header and data (RFC 768); IPv6 does not allow to leave it out. The zero bytes in front
+/// of an IPv4-mapped address add nothing; its two bytes of ones are skipped.
+fn udp_checksum(flow: &FlowAddrs, udp: &UdpHeader, packet: &[u8]) -> u16 {
+    let skip = if flow.is_ipv4() { 12 } else { 0 };
+    let parts: [&[u8]; 4] = [&flow.sgid.0[skip..], &flow.dgid.0[skip..], &udp.to_bytes(), packet];
+    let mut sum = u64::from(udp.len) + u64::from(Ipv4Header::PROTOCOL_UDP);
+    for part in parts {
+        let words = part.chunks_exact(2);
+        let odd = words.remainder().first().map_or(0, |&b| u64::from(b) << 8);
+        sum += odd + words.map(|w| u64::from(u16::from_be_bytes([w[0], w[1]]))).sum::<u64>();
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    // A sum of zero is written as ones, for zero means that there is no checksum.
+    if sum == 0xffff { 0xffff } else { !(sum as u16) }
+}
+
+fn to_io_error(error: PcapError) -> io::Error {
+    match error {
+        PcapError::IoError(e) => e,
+        other => io::Error::other(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroce_proto::Gid;
+
+    fn temporary(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("ferroce-{}-{name}.pcapng", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        path
+    }
+
+    #[test]
+    fn a_second_capture_does_not_overwrite_the_first() {
+        let path = temporary("second");
+        let first = Capture::create(&path).unwrap();
+        let second = Capture::create(&path).unwrap();
+        assert_eq!(first.path(), path);
+        let pid = std::process::id();
+        assert!(second.path().to_string_lossy().ends_with(&format!("second.{pid}.pcapng")));
+        for capture in [first, second] {
+            let path = capture.path().to_path_buf();
+            drop(capture);
+            assert!(std::fs::metadata(&path).unwrap().len() > 0);
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_full_disk_ends_the_capture_and_nothing_else() {
+        let file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let state = State { file: Some(begin(file).unwrap()), frame: Vec::new(), is_stopping: false };
+        let (state, errors) = (Mutex::new(state), AtomicU64::new(0));
+        let shared = Arc::new(Shared { state, stopped: Condvar::new(), errors });
+        let capture = Capture { path: "/dev/full".into(), shared, flusher: None };
+        let gid = Gid::from_ip("127.0.0.1".parse().unwrap());
+        let outer = Outer { flow: FlowAddrs::new(gid, gid, 0xC000), ident: 0, tos: 0, ttl: 64 };
+        for _ in 0..1000 {
+            capture.record(Direction::Sent, &outer, &[7; 4096]);
+        }
+        assert!(capture.errors() > 900);
+    }
+}

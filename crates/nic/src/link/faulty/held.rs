@@ -1,0 +1,141 @@
+//! Packets that fault injection keeps back: the late ones, and those that others shall overtake.
+
+use ferroce_proto::Time;
+use ferroce_proto::verbs::Route;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// More than this is no longer a delay but a memory leak; further packets are lost.
+const MOST_HELD: usize = 65_536;
+
+/// A packet that waits.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) route: Route,
+    pub(super) bytes: Vec<u8>,
+    pub(super) flip_bit: Option<u32>,
+}
+
+/// All packets that wait, in two orders: by time, and by how many packets may still overtake them.
+#[derive(Debug, Default)]
+pub(super) struct HeldBack {
+    packets: BTreeMap<u64, Held>,
+    by_time: BinaryHeap<Reverse<(Time, u64)>>,
+    /// Number of the packet and how many have yet to pass it.
+    overtaken: Vec<(u64, u32)>,
+    next_number: u64,
+}
+
+impl HeldBack {
+    pub(super) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Keeps a packet until `due`. `false` if there are too many already.
+    pub(super) fn delay(&mut self, held: Held, due: Time) -> bool {
+        self.keep(held, due).is_some()
+    }
+
+    /// Keeps a packet until `places` others have passed, or until `due`.
+    pub(super) fn reorder(&mut self, held: Held, places: u32, due: Time) -> bool {
+        let number = self.keep(held, due);
+        self.overtaken.extend(number.map(|n| (n, places)));
+        number.is_some()
+    }
+
+    fn keep(&mut self, held: Held, due: Time) -> Option<u64> {
+        if self.packets.len() >= MOST_HELD {
+            return None;
+        }
+        let number = self.next_number;
+        self.next_number += 1;
+        self.packets.insert(number, held);
+        self.by_time.push(Reverse((due, number)));
+        Some(number)
+    }
+
+    /// A packet went by all that wait.
+    pub(super) fn on_passed(&mut self) {
+        for (_, places) in &mut self.overtaken {
+            *places = places.saturating_sub(1);
+        }
+    }
+
+    /// Takes a packet that enough others have passed.
+    pub(super) fn next_overtaken(&mut self) -> Option<Held> {
+        while let Some(index) = self.overtaken.iter().position(|&(_, places)| places == 0) {
+            let (number, _) = self.overtaken.remove(index);
+            // Its time may have come first.
+            if let Some(held) = self.packets.remove(&number) {
+                return Some(held);
+            }
+        }
+        None
+    }
+
+    /// Takes a packet whose time has come.
+    pub(super) fn next_due(&mut self, now: Time) -> Option<Held> {
+        while let Some(&Reverse((due, number))) = self.by_time.peek() {
+            if due > now {
+                return None;
+            }
+            self.by_time.pop();
+            if let Some(held) = self.packets.remove(&number) {
+                self.overtaken.retain(|&(n, _)| n != number);
+                return Some(held);
+            }
+        }
+        None
+    }
+
+    /// When the next packet must go out at the latest. May be early, if that one has been overtaken meanwhile.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        if self.packets.is_empty() {
+            return None;
+        }
+        self.by_time.peek().map(|Reverse((due, _))| *due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(mark: u8) -> Held {
+        Held { route: Route::default(), bytes: vec![mark], flip_bit: None }
+    }
+    fn mark(held: Option<Held>) -> Option<u8> {
+        held.map(|h| h.bytes[0])
+    }
+
+    #[test]
+    fn late_packets_come_in_the_order_of_their_time() {
+        let mut back = HeldBack::default();
+        back.delay(held(1), Time(30));
+        back.delay(held(2), Time(10));
+        back.delay(held(3), Time(10));
+        assert_eq!(back.deadline(), Some(Time(10)));
+        assert_eq!(mark(back.next_due(Time(9))), None);
+        assert_eq!(mark(back.next_due(Time(10))), Some(2));
+        assert_eq!(mark(back.next_due(Time(10))), Some(3));
+        assert_eq!(mark(back.next_due(Time(10))), None);
+        assert_eq!(mark(back.next_due(Time(30))), Some(1));
+        assert!(back.is_empty() && back.deadline().is_none());
+    }
+
+    #[test]
+    fn an_overtaken_packet_goes_out_once() {
+        let mut back = HeldBack::default();
+        back.reorder(held(1), 2, Time(100));
+        back.on_passed();
+        assert_eq!(mark(back.next_overtaken()), None);
+        back.on_passed();
+        assert_eq!(mark(back.next_overtaken()), Some(1));
+        assert_eq!(mark(back.next_due(Time(200))), None);
+        back.reorder(held(2), 2, Time(100));
+        assert_eq!(mark(back.next_due(Time(200))), Some(2));
+        back.on_passed();
+        back.on_passed();
+        assert_eq!(mark(back.next_overtaken()), None);
+    }
+}

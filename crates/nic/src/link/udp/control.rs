@@ -1,0 +1,204 @@
+//! Control messages: what travels beside a datagram between us and the kernel.
+
+use ferroce_proto::Gid;
+use ferroce_proto::verbs::Route;
+use std::net::IpAddr;
+
+/// `cmsg_len`, level and type.
+const HEADER_LEN: usize = size_of::<libc::cmsghdr>();
+const ALIGN: usize = size_of::<usize>();
+
+/// What the sockets do unless a packet asks for something else, so that most packets carry no such message.
+pub(super) const DEFAULT_HOP_LIMIT: u8 = 64;
+
+/// A block of control messages.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(8))]
+pub(super) struct Control {
+    bytes: [u8; Control::CAPACITY],
+    len: usize,
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Control { bytes: [0; Control::CAPACITY], len: 0 }
+    }
+}
+
+impl Control {
+    /// Enough for the four messages that either direction can have.
+    pub(super) const CAPACITY: usize = 128;
+
+    /// What a packet of this route needs: source address always, outgoing interface, TOS and TTL where they are not
+    /// what the socket does anyway, and the segment length if `segment_len` is given.
+    pub(super) fn for_route(route: &Route, interface: u32, segment_len: Option<u16>) -> Control {
+        let mut control = Control::default();
+        let hop_limit = effective_hop_limit(route);
+        match route.sgid.to_ip() {
+            IpAddr::V4(v4) => {
+                let mut info = [0; 12];
+                info[..4].copy_from_slice(&interface.to_ne_bytes());
+                info[4..8].copy_from_slice(&v4.octets());
+                control.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+                control.push_unless(libc::IPPROTO_IP, libc::IP_TOS, route.traffic_class, 0);
+                control.push_unless(libc::IPPROTO_IP, libc::IP_TTL, hop_limit, DEFAULT_HOP_LIMIT);
+            }
+            IpAddr::V6(v6) => {
+                let mut info = [0; 20];
+                info[..16].copy_from_slice(&v6.octets());
+                info[16..].copy_from_slice(&interface.to_ne_bytes());
+                control.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+                control.push_unless(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, route.traffic_class, 0);
+                control.push_unless(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, hop_limit, DEFAULT_HOP_LIMIT);
+            }
+        }
+        if let Some(len) = segment_len {
+            control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &len.to_ne_bytes());
+        }
+        control
+    }
+
+    fn push(&mut self, level: libc::c_int, kind: libc::c_int, data: &[u8]) {
+        let at = self.len;
+        let end = at + HEADER_LEN + data.len();
+        self.bytes[at..at + ALIGN].copy_from_slice(&(HEADER_LEN + data.len()).to_ne_bytes());
+        self.bytes[at + ALIGN..at + ALIGN + 4].copy_from_slice(&level.to_ne_bytes());
+        self.bytes[at + ALIGN + 4..at + HEADER_LEN].copy_from_slice(&kind.to_ne_bytes());
+        self.bytes[at + HEADER_LEN..end].copy_from_slice(data);
+        self.len = end.next_multiple_of(ALIGN);
+    }
+
+    fn push_unless(&mut self, level: libc::c_int, kind: libc::c_int, value: u8, default: u8) {
+        if value != default {
+            self.push(level, kind, &i32::from(value).to_ne_bytes());
+        }
+    }
+
+    /// The messages: level, type and data.
+    fn messages(&self) -> impl Iterator<Item = (libc::c_int, libc::c_int, &[u8])> {
+        let mut rest = &self.bytes[..self.len.min(Control::CAPACITY)];
+        std::iter::from_fn(move || {
+            let (header, _) = rest.split_at_checked(HEADER_LEN)?;
+            let len = usize::from_ne_bytes(header[..ALIGN].try_into().ok()?);
+            let level = i32::from_ne_bytes(header[ALIGN..ALIGN + 4].try_into().ok()?);
+            let kind = i32::from_ne_bytes(header[ALIGN + 4..ALIGN + 8].try_into().ok()?);
+            let data = rest.get(HEADER_LEN..len)?;
+            rest = rest.get(len.next_multiple_of(ALIGN)..).unwrap_or(&[]);
+            Some((level, kind, data))
+        })
+    }
+
+    /// What the kernel said about a datagram that arrived.
+    pub(super) fn arrival(&self) -> Arrival {
+        let mut arrival = Arrival { dgid: None, segment_len: None, tos: 0, ttl: DEFAULT_HOP_LIMIT };
+        for (level, kind, data) in self.messages() {
+            let first = data.first().copied().unwrap_or(0);
+            match (level, kind) {
+                (libc::IPPROTO_IP, libc::IP_PKTINFO) => arrival.dgid = v4_at(data, 8),
+                (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => arrival.dgid = v6_at(data, 0),
+                (libc::IPPROTO_IP, libc::IP_TOS) => arrival.tos = first,
+                (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                    arrival.ttl = int_at(data).unwrap_or(arrival.ttl);
+                }
+                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => arrival.tos = int_at(data).unwrap_or(0),
+                (libc::SOL_UDP, libc::UDP_GRO) => {
+                    arrival.segment_len = data.first_chunk().map(|b| i32::from_ne_bytes(*b) as usize);
+                }
+                _ => {}
+            }
+        }
+        arrival
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+    /// The kernel wrote this many bytes.
+    pub(super) fn set_len(&mut self, len: usize) {
+        self.len = len.min(Control::CAPACITY);
+    }
+    pub(super) fn as_ptr(&self) -> *const u8 {
+        self.bytes.as_ptr()
+    }
+    pub(super) fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.bytes.as_mut_ptr()
+    }
+}
+
+/// What control messages say about a datagram that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Arrival {
+    /// The address it was sent to.
+    pub(super) dgid: Option<Gid>,
+    /// Several packets were merged; all but the last have this length.
+    pub(super) segment_len: Option<usize>,
+    pub(super) tos: u8,
+    pub(super) ttl: u8,
+}
+
+/// The hop limit a packet really leaves with: 0 means that the application did not say.
+pub(super) fn effective_hop_limit(route: &Route) -> u8 {
+    match route.hop_limit {
+        0 if route.dgid.is_multicast() => 1,
+        0 => DEFAULT_HOP_LIMIT,
+        given => given,
+    }
+}
+
+fn v4_at(data: &[u8], at: usize) -> Option<Gid> {
+    let octets: [u8; 4] = data.get(at..at + 4)?.try_into().ok()?;
+    Some(Gid::from_ip(IpAddr::from(octets)))
+}
+
+fn v6_at(data: &[u8], at: usize) -> Option<Gid> {
+    data.get(at..at + 16)?.try_into().ok().map(Gid)
+}
+
+fn int_at(data: &[u8]) -> Option<u8> {
+    data.first_chunk().map(|b| i32::from_ne_bytes(*b) as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(ip: &str) -> Route {
+        let gid = Gid::from_ip(ip.parse().unwrap());
+        Route { sgid: gid, dgid: gid, traffic_class: 0x68, hop_limit: 3, ..Route::default() }
+    }
+
+    #[test]
+    fn the_fullest_message_fits() {
+        for ip in ["10.1.2.3", "fd00::7"] {
+            let control = Control::for_route(&route(ip), 1, Some(4116));
+            let kinds: Vec<_> = control.messages().map(|(level, kind, _)| (level, kind)).collect();
+            assert_eq!(kinds.len(), 4, "{kinds:?}");
+            let arrival = control.arrival();
+            assert_eq!((arrival.tos, arrival.ttl), (0x68, 3));
+        }
+    }
+
+    #[test]
+    fn defaults_travel_without_a_message() {
+        let mut plain = route("10.1.2.3");
+        (plain.traffic_class, plain.hop_limit) = (0, 0);
+        assert_eq!(Control::for_route(&plain, 0, None).messages().count(), 1);
+        plain.dgid = Gid::from_ip("239.0.0.1".parse().unwrap());
+        assert_eq!(effective_hop_limit(&plain), 1);
+    }
+
+    #[test]
+    fn nonsense_from_the_kernel_is_survived() {
+        let mut control = Control::default();
+        for len in [0, 1, HEADER_LEN, Control::CAPACITY, usize::MAX] {
+            control.set_len(len);
+            for fill in [0, 0xff] {
+                control.bytes.fill(fill);
+                assert_eq!(control.arrival().segment_len, None);
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Opening and closing the link: taking a place among the processes of the host, and giving it back.
+
+use super::forward::{Forwarded, Forwarder};
+use super::receive::Receiver;
+use super::send::Sender;
+use super::sockets::{self, SendSocket, bind, open_receive_socket, open_send_socket};
+use super::source::{Source, SourceKind};
+use super::steer;
+use super::sys::{PollSet, attach_steering};
+use super::{BoundAddress, UdpConfig, UdpLink};
+use crate::link::LinkError;
+use crate::registry::{Registry, default_base};
+use parking_lot::Mutex;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+/// The sender keeps a set of socket numbers in 32 bits.
+const MOST_SEND_SOCKETS: usize = 16;
+
+impl UdpLink {
+    /// Opens the port, claims a process slot and joins the processes that share the port.
+    pub fn open(config: &UdpConfig) -> Result<UdpLink, LinkError> {
+        let registry = Registry::open(&config.registry_base.clone().unwrap_or_else(default_base))?;
+        let forwarder = Forwarder::open(&registry)
+            .map_err(|source| failed(format!("listen in {}", registry.directory().display()), source))?;
+        let group_poll = PollSet::new().map_err(|e| failed("open a poll set".into(), e))?;
+        let counters = Arc::default();
+        let sender = open_sender(config, Arc::clone(&counters))?;
+        let (addresses, token) = join_addresses(config, &registry)?;
+        let mut sources: Vec<Source> = addresses
+            .iter()
+            .enumerate()
+            .map(|(i, a)| Source::new(SourceKind::Address(i), a.socket.as_raw_fd()))
+            .collect();
+        sources.push(Source::new(SourceKind::Forwarded, forwarder.as_raw_fd()));
+        let receiver = Receiver::new(sources, addresses.len(), token);
+        Ok(UdpLink {
+            config: config.clone(),
+            slot: registry.slot(),
+            addresses,
+            sender,
+            receiver: Mutex::new(receiver),
+            forwarder,
+            group_poll,
+            counters,
+            capture: config.capture.clone(),
+            registry,
+        })
+    }
+
+    /// Closes one receiving socket. The roster follows under one lock with the kernel; a survivor then steers anew, since
+    /// only members of a group may. Until it does, packets take the detour.
+    fn leave_address(&self, bound: BoundAddress) {
+        let addr = bound.addr;
+        let survivor = self.registry.update(|_, roster| {
+            drop(bound.socket);
+            roster.leave(addr, self.slot);
+            roster.order(addr).first().copied()
+        });
+        if let Ok(Some(slot)) = survivor {
+            self.forwarder.hand_over(&self.registry, slot, Forwarded::Reattach(addr), &[]);
+        }
+    }
+}
+
+impl Drop for UdpLink {
+    fn drop(&mut self) {
+        for bound in std::mem::take(&mut self.addresses) {
+            self.leave_address(bound);
+        }
+        let _ = std::fs::remove_file(self.registry.socket_path(self.slot));
+    }
+}
+
+/// Binds every address and takes a place in its group, all of it while no other process joins or leaves.
+fn join_addresses(config: &UdpConfig, registry: &Registry) -> Result<(Vec<BoundAddress>, u128), LinkError> {
+    let everywhere = [sockets::unspecified(true), sockets::unspecified(false)];
+    let wanted = config.bind.as_deref().unwrap_or(&everywhere);
+    registry.update(|registry, roster| {
+        let mut bound: Vec<BoundAddress> = Vec::new();
+        for &addr in wanted {
+            if bound.iter().any(|b| b.addr == addr) {
+                continue;
+            }
+            let socket = match open_and_bind(addr, config) {
+                Ok(socket) => socket,
+                Err(e) if config.bind.is_none() && addr.is_ipv6() && is_missing(&e) => continue,
+                Err(e) => {
+                    bound.iter().for_each(|b| roster.leave(b.addr, registry.slot()));
+                    return Err(e);
+                }
+            };
+            roster.prune(addr, |slot| registry.is_alive(slot));
+            roster.join(addr, registry.slot());
+            // Without a program the kernel hashes flows, and packets take the detour.
+            let _ = attach_steering(&socket, &steer::program(roster.order(addr)));
+            bound.push(BoundAddress { addr, socket });
+        }
+        Ok((bound, roster.token))
+    })?
+}
+
+fn open_and_bind(addr: IpAddr, config: &UdpConfig) -> Result<socket2::Socket, LinkError> {
+    let socket =
+        open_receive_socket(addr, config).map_err(|e| failed(format!("open a socket for {addr}"), e))?;
+    bind(&socket, addr)?;
+    Ok(socket)
+}
+
+fn open_sender(
+    config: &UdpConfig,
+    counters: Arc<crate::link::counters::RunningCounters>,
+) -> Result<Sender, LinkError> {
+    let open_all = |is_ipv4| -> io::Result<Vec<SendSocket>> {
+        (0..config.send_sockets.clamp(1, MOST_SEND_SOCKETS)).map(|_| open_send_socket(is_ipv4)).collect()
+    };
+    let v4 = open_all(true).map_err(|e| failed("open an IPv4 socket to send from".into(), e))?;
+    let v6 = match open_all(false) {
+        Ok(sockets) => sockets,
+        Err(e) if has_no_ipv6(&e) => Vec::new(),
+        Err(e) => return Err(failed("open an IPv6 socket to send from".into(), e)),
+    };
+    Ok(Sender::new(v4, v6, config.gso, counters, config.capture.clone()))
+}
+
+/// Whether a machine without IPv6 answers like this.
+fn is_missing(error: &LinkError) -> bool {
+    match error {
+        LinkError::NoSuchAddress { .. } => true,
+        LinkError::Socket { source, .. } => has_no_ipv6(source),
+        _ => false,
+    }
+}
+
+fn has_no_ipv6(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL | libc::EPROTONOSUPPORT))
+}
+
+fn failed(what: String, source: io::Error) -> LinkError {
+    LinkError::Socket { what, source }
+}

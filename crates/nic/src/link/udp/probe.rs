@@ -1,0 +1,65 @@
+//! Probes: datagrams that ask a socket at which place of its group it stands.
+//!
+//! The steering program sends a probe to the place it names, so whoever receives it knows its own place, whatever the
+//! roster says.
+
+use super::steer::{PROBE_MAGIC, PROBE_PLACE_AT};
+use ferroce_proto::Gid;
+
+const TOKEN_AT: usize = 8;
+const ROUND_AT: usize = 24;
+const ADDR_AT: usize = 32;
+const LEN: usize = 48;
+
+/// A question to the socket at one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Probe {
+    /// The place.
+    pub(super) place: u8,
+    /// Shows that a process of this user sent it.
+    pub(super) token: u128,
+    /// Probes of one round were sent together, lowest place first.
+    pub(super) round: u64,
+    /// The bound address that is meant: a probe to all addresses can land at a socket bound to one.
+    pub(super) addr: Gid,
+}
+
+impl Probe {
+    /// As it travels.
+    pub(super) fn to_bytes(self) -> [u8; LEN] {
+        let mut b = [0; LEN];
+        b[..4].copy_from_slice(&PROBE_MAGIC.to_be_bytes());
+        b[PROBE_PLACE_AT] = self.place;
+        b[TOKEN_AT..ROUND_AT].copy_from_slice(&self.token.to_be_bytes());
+        b[ROUND_AT..ADDR_AT].copy_from_slice(&self.round.to_be_bytes());
+        b[ADDR_AT..].copy_from_slice(&self.addr.0);
+        b
+    }
+
+    /// Reads a datagram that may be one.
+    pub(super) fn parse(datagram: &[u8]) -> Option<Probe> {
+        let b: &[u8; LEN] = datagram.try_into().ok()?;
+        if b[..4] != PROBE_MAGIC.to_be_bytes() {
+            return None;
+        }
+        Some(Probe {
+            place: b[PROBE_PLACE_AT],
+            token: u128::from_be_bytes(b[TOKEN_AT..ROUND_AT].try_into().ok()?),
+            round: u64::from_be_bytes(b[ROUND_AT..ADDR_AT].try_into().ok()?),
+            addr: Gid(b[ADDR_AT..].try_into().ok()?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_comes_back() {
+        let probe = Probe { place: 3, token: 7 << 100, round: 9, addr: Gid([5; 16]) };
+        assert_eq!(Probe::parse(&probe.to_bytes()), Some(probe));
+        assert_eq!(Probe::parse(&[0; LEN]), None);
+        assert_eq!(Probe::parse(&probe.to_bytes()[1..]), None);
+    }
+}

@@ -1,0 +1,309 @@
+//! Packets in: read in bulk, split, verified, and given to whom they belong.
+
+use super::control::Arrival;
+use super::forward::{self, Forwarded, Handover};
+use super::probe::Probe;
+use super::repair::RepairPace;
+use super::source::{Rota, Source, SourceKind};
+use super::sys::{self, InMessage};
+use super::{UdpLink, multicast::Membership};
+use crate::link::batch::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
+use crate::link::capture::{Direction, Outer};
+use crate::link::counters::add;
+use crate::link::{RxBatch, RxPacket};
+use ferroce_proto::Qpn;
+use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, dest_qpn, verify_icrc};
+use std::ops::Range;
+
+const MIN_PACKET_LEN: usize = Bth::LEN + ICRC_LEN;
+
+/// State of the receiving half; one thread at a time has it.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    pub(super) sources: Vec<Source>,
+    pub(super) rota: Rota,
+    pub(super) memberships: Vec<Membership>,
+    pub(super) pace: Vec<RepairPace>,
+    /// What a probe of one of our processes carries.
+    pub(super) token: u128,
+    arrived: [InMessage; RX_BUFFERS],
+}
+
+/// Consecutive packets of one datagram that belong to another process.
+struct ForeignRun {
+    slot: u8,
+    bytes: Range<usize>,
+}
+
+impl Receiver {
+    pub(super) fn new(sources: Vec<Source>, addresses: usize, token: u128) -> Receiver {
+        Receiver {
+            sources,
+            rota: Rota::default(),
+            memberships: Vec::new(),
+            pace: vec![RepairPace::default(); addresses],
+            token,
+            arrived: Default::default(),
+        }
+    }
+}
+
+impl UdpLink {
+    pub(super) fn receive_into(&self, rx: &mut RxBatch, thorough: bool) -> usize {
+        rx.clear();
+        let Some(mut receiver) = self.receiver.try_lock() else { return 0 };
+        receiver.rota.begin();
+        let mut used = 0;
+        for index in 0..receiver.sources.len() {
+            if used == RX_BUFFERS {
+                break;
+            }
+            if thorough || receiver.rota.includes(index, &receiver.sources[index]) {
+                used += self.look_at(&mut receiver, index, rx, used);
+            }
+        }
+        rx.len()
+    }
+
+    /// Reads from one source into the buffers from `first_buffer` on and returns how many it filled.
+    fn look_at(&self, receiver: &mut Receiver, index: usize, rx: &mut RxBatch, first_buffer: usize) -> usize {
+        let source = &mut receiver.sources[index];
+        let (kind, offer) = (source.kind, source.offer.min(RX_BUFFERS - first_buffer));
+        add(&self.counters.rx_calls, 1);
+        let memory = rx.buffers_from(first_buffer);
+        let filled = sys::receive_messages(source.fd, memory, RX_BUFFER_LEN, &mut receiver.arrived[..offer])
+            .unwrap_or(0);
+        source.on_look(offer, filled, RX_BUFFERS);
+        if filled > 0 {
+            receiver.rota.on_hit(index);
+        }
+        for i in 0..filled {
+            let buffer = first_buffer + i;
+            match kind {
+                SourceKind::Forwarded => self.take_forwarded(receiver, i, rx, buffer),
+                _ => self.take_datagram(receiver, i, kind, rx, buffer),
+            }
+        }
+        filled
+    }
+
+    fn take_datagram(
+        &self,
+        receiver: &mut Receiver,
+        arrived: usize,
+        kind: SourceKind,
+        rx: &mut RxBatch,
+        buffer: usize,
+    ) {
+        let message = &receiver.arrived[arrived];
+        let (len, arrival) = (message.len.min(RX_BUFFER_LEN), message.control.arrival());
+        let (Some((sgid, sport)), Some(dgid)) = (message.from.to_gid_and_port(), arrival.dgid) else {
+            return add(&self.counters.malformed, 1);
+        };
+        let meta = RxMeta { sgid, dgid, sport, tos: arrival.tos, ttl: arrival.ttl };
+        if let (SourceKind::Address(address), Some(probe)) = (kind, Probe::parse(&rx.buffer(buffer)[..len])) {
+            return self.on_probe(receiver, address, &probe);
+        }
+        let misdelivered = self.take_train(kind, &meta, &arrival, rx, buffer, len);
+        if let (SourceKind::Address(address), Some(slot)) = (kind, misdelivered) {
+            self.on_misdelivery(receiver, address, slot);
+        }
+    }
+
+    /// Splits what was merged, verifies each packet and keeps or forwards it. Returns the owner of the last packet that
+    /// was not ours.
+    fn take_train(
+        &self,
+        kind: SourceKind,
+        meta: &RxMeta,
+        arrival: &Arrival,
+        rx: &mut RxBatch,
+        buffer: usize,
+        len: usize,
+    ) -> Option<u8> {
+        let segment_len = arrival.segment_len.filter(|&l| l > 0).unwrap_or(len.max(1));
+        let mut idents = IdentGuess::default();
+        let mut foreign: Option<ForeignRun> = None;
+        let mut misdelivered = None;
+        let mut start = 0;
+        // An empty datagram is one malformed packet.
+        while start < len.max(1) {
+            let range = start..(start + segment_len).min(len);
+            start += segment_len;
+            let owner = self.check_packet(kind, meta, &rx.buffer(buffer)[range.clone()], &mut idents);
+            let Some(owner) = owner else {
+                self.forward_run(meta, segment_len, rx.buffer(buffer), foreign.take());
+                continue;
+            };
+            if owner == self.slot {
+                self.forward_run(meta, segment_len, rx.buffer(buffer), foreign.take());
+                add(&self.counters.rx_packets, 1);
+                add(&self.counters.rx_bytes, range.len() as u64);
+                rx.push(buffer, range.start..range.end - ICRC_LEN, *meta);
+                continue;
+            }
+            misdelivered = Some(owner);
+            foreign = match foreign.take() {
+                Some(run) if run.slot == owner && range.end - run.bytes.start <= forward::MAX_RUN_LEN => {
+                    Some(ForeignRun { slot: owner, bytes: run.bytes.start..range.end })
+                }
+                other => {
+                    self.forward_run(meta, segment_len, rx.buffer(buffer), other);
+                    Some(ForeignRun { slot: owner, bytes: range })
+                }
+            };
+        }
+        self.forward_run(meta, segment_len, rx.buffer(buffer), foreign);
+        misdelivered
+    }
+
+    /// Verifies a packet and says which slot it belongs to; `None` if it was dropped. What belongs to nobody in
+    /// particular (connection management, groups) belongs to whoever received it.
+    fn check_packet(
+        &self,
+        kind: SourceKind,
+        meta: &RxMeta,
+        packet: &[u8],
+        idents: &mut IdentGuess,
+    ) -> Option<u8> {
+        let flow = FlowAddrs::new(meta.sgid, meta.dgid, meta.sport);
+        let well_formed = packet.len() >= MIN_PACKET_LEN && packet.len().is_multiple_of(4);
+        let ident = if well_formed { verify_icrc(&flow, idents.next(), packet) } else { None };
+        if let Some(capture) = &self.capture {
+            let outer = Outer { flow, ident: ident.unwrap_or(0), tos: meta.tos, ttl: meta.ttl };
+            capture.record(Direction::Received, &outer, packet);
+        }
+        if !well_formed {
+            add(&self.counters.malformed, 1);
+            return None;
+        }
+        let Some(ident) = ident else {
+            add(&self.counters.bad_icrc, 1);
+            return None;
+        };
+        idents.on_seen(ident);
+        let qpn = dest_qpn(packet)?;
+        match (kind, owner_of(qpn)) {
+            (_, None) => Some(self.slot),
+            (SourceKind::Group(_), Some(_)) => {
+                // Every member of the group has a copy; forwarding would multiply it.
+                add(&self.counters.malformed, 1);
+                None
+            }
+            (_, Some(owner)) => Some(owner),
+        }
+    }
+
+    fn forward_run(&self, meta: &RxMeta, segment_len: usize, buffer: &[u8], run: Option<ForeignRun>) {
+        let Some(ForeignRun { slot, bytes }) = run else { return };
+        let packets = bytes.len().div_ceil(segment_len) as u64;
+        add(&self.counters.misdelivered, packets);
+        let message = Forwarded::Packets { meta: *meta, segment_len };
+        match self.forwarder.hand_over(&self.registry, slot, message, &buffer[bytes]) {
+            Handover::Done => add(&self.counters.forwarded_out, packets),
+            Handover::Gone | Handover::Full => add(&self.counters.forward_errors, packets),
+        }
+    }
+
+    fn take_forwarded(&self, receiver: &mut Receiver, arrived: usize, rx: &mut RxBatch, buffer: usize) {
+        let len = receiver.arrived[arrived].len.min(RX_BUFFER_LEN);
+        match Forwarded::parse(&rx.buffer(buffer)[..len]) {
+            Some(Forwarded::Packets { meta, segment_len }) => {
+                let mut start = forward::HEADER_LEN;
+                while start < len {
+                    let range = start..(start + segment_len).min(len);
+                    start += segment_len;
+                    self.take_forwarded_packet(rx, buffer, range, meta);
+                }
+            }
+            Some(Forwarded::Reattach(addr)) => self.on_reattach(receiver, addr),
+            None => add(&self.counters.malformed, 1),
+        }
+    }
+
+    /// A packet for yet another process is not passed on: two that are wrong about each other would play ball.
+    fn take_forwarded_packet(&self, rx: &mut RxBatch, buffer: usize, range: Range<usize>, meta: RxMeta) {
+        let packet = &rx.buffer(buffer)[range.clone()];
+        let ours = |qpn| owner_of(qpn).is_none_or(|owner| owner == self.slot);
+        if range.len() < MIN_PACKET_LEN || !dest_qpn(packet).is_some_and(ours) {
+            return add(&self.counters.malformed, 1);
+        }
+        add(&self.counters.forwarded_in, 1);
+        add(&self.counters.rx_packets, 1);
+        add(&self.counters.rx_bytes, range.len() as u64);
+        rx.push(buffer, range.start..range.end - ICRC_LEN, meta);
+    }
+
+    /// Hands a packet to another process on behalf of the NIC (connection management reaches any process). The ICRC
+    /// place is filled with zeros: nobody behind the detour looks at it again.
+    pub(super) fn forward_packet(&self, slot: u8, packet: &RxPacket<'_>) -> bool {
+        let RxPacket { sgid, dgid, sport, tos, ttl, bytes } = *packet;
+        if bytes.len() + ICRC_LEN > forward::MAX_RUN_LEN {
+            return false;
+        }
+        let message = Forwarded::Packets {
+            meta: RxMeta { sgid, dgid, sport, tos, ttl },
+            segment_len: bytes.len() + ICRC_LEN,
+        };
+        let whole = [bytes, &[0; ICRC_LEN]].concat();
+        let handover = self.forwarder.hand_over(&self.registry, slot, message, &whole);
+        let done = handover == Handover::Done;
+        add(if done { &self.counters.forwarded_out } else { &self.counters.forward_errors }, 1);
+        done
+    }
+}
+
+/// The slot that owns a queue pair number; `None` for those that every process has.
+fn owner_of(qpn: Qpn) -> Option<u8> {
+    match (qpn.value() >> 16) as u8 {
+        0 | 0xff => None,
+        slot => Some(slot),
+    }
+}
+
+/// Guesses the IPv4 identification of the next packet of a train. Segments of one batch count up; packets that were
+/// sent one by one and merged on the way all have the same.
+#[derive(Debug, Default)]
+struct IdentGuess {
+    last: Option<u16>,
+    step: u16,
+}
+
+impl IdentGuess {
+    fn next(&self) -> u16 {
+        self.last.map_or(0, |last| last.wrapping_add(self.step))
+    }
+    fn on_seen(&mut self, ident: u16) {
+        self.step = self.last.map_or(1, |last| ident.wrapping_sub(last));
+        self.last = Some(ident);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifications_are_guessed_from_the_train() {
+        let mut guess = IdentGuess::default();
+        let mut wrong = 0;
+        for ident in [0, 1, 2, 3] {
+            wrong += u32::from(guess.next() != ident);
+            guess.on_seen(ident);
+        }
+        assert_eq!(wrong, 0);
+        let mut guess = IdentGuess::default();
+        for ident in [700, 700, 700, 700] {
+            wrong += u32::from(guess.next() != ident);
+            guess.on_seen(ident);
+        }
+        assert_eq!(wrong, 2);
+    }
+
+    #[test]
+    fn special_queue_pairs_belong_to_everybody() {
+        assert_eq!(owner_of(Qpn::GSI), None);
+        assert_eq!(owner_of(Qpn::MULTICAST), None);
+        assert_eq!(owner_of(Qpn::new(0x07_1234)), Some(7));
+    }
+}

@@ -1,0 +1,142 @@
+//! Keeping the steering program in step with the kernel's order of sockets.
+//!
+//! Nothing here is needed for correctness: a packet at the wrong process takes the detour of `forward`. It is needed for
+//! speed, so it runs when a detour was noticed, and never often.
+
+use super::UdpLink;
+use super::probe::Probe;
+use super::receive::Receiver;
+use super::steer;
+use super::sys::attach_steering;
+use crate::link::clock::now;
+use crate::link::counters::add;
+use crate::registry::Roster;
+use ferroce_proto::{Gid, Time};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+/// Time between repairs, doubled each time that a repair finds nothing to do.
+const SHORTEST_PAUSE_NS: u64 = 5_000_000;
+const LONGEST_PAUSE_NS: u64 = 1_000_000_000;
+/// How long the receive path waits for the roster; others hold it for some tens of microseconds.
+const PATIENCE: Duration = Duration::from_millis(2);
+
+/// When an address may be repaired next, and which round of probes was answered.
+#[derive(Clone, Debug)]
+pub(super) struct RepairPace {
+    not_before: Time,
+    pause_ns: u64,
+    round: Option<u64>,
+}
+
+impl Default for RepairPace {
+    fn default() -> Self {
+        RepairPace { not_before: Time(0), pause_ns: SHORTEST_PAUSE_NS, round: None }
+    }
+}
+
+impl RepairPace {
+    fn is_due(&self, now: Time) -> bool {
+        now >= self.not_before
+    }
+    fn on_repair(&mut self, now: Time, changed: bool) {
+        self.pause_ns = if changed { SHORTEST_PAUSE_NS } else { (self.pause_ns * 2).min(LONGEST_PAUSE_NS) };
+        self.not_before = now + self.pause_ns;
+    }
+}
+
+impl UdpLink {
+    /// A packet for `slot` arrived at our socket on address number `address`.
+    #[cold]
+    pub(super) fn on_misdelivery(&self, receiver: &mut Receiver, address: usize, slot: u8) {
+        let now = now();
+        if receiver.pace[address].is_due(now) {
+            let changed = self.repair(receiver, address, slot);
+            receiver.pace[address].on_repair(now, changed);
+        }
+    }
+
+    /// Drops the dead, steers anew, and asks the sockets where they stand if that is not certain. Returns whether the
+    /// roster changed.
+    fn repair(&self, receiver: &mut Receiver, address: usize, slot: u8) -> bool {
+        let bound = &self.addresses[address];
+        add(&self.counters.repairs, 1);
+        let outcome = self.registry.try_update(PATIENCE, |registry, roster| {
+            let dead = roster.prune(bound.addr, |slot| registry.is_alive(slot));
+            let _ = attach_steering(&bound.socket, &steer::program(roster.order(bound.addr)));
+            (dead, roster.clone())
+        });
+        let Ok(Some((dead, roster))) = outcome else { return false };
+        receiver.token = roster.token;
+        // One death leaves one possible order. With more, or when the order looked right and was not, only the sockets
+        // themselves can tell.
+        let order = roster.order(bound.addr);
+        if dead > 1 || (dead == 0 && order.contains(&slot)) {
+            self.send_probes(bound.addr, &roster);
+        }
+        dead > 0
+    }
+
+    fn send_probes(&self, addr: IpAddr, roster: &Roster) {
+        let round = rand::random();
+        let to = match addr {
+            IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(v6) if v6.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            specific => specific,
+        };
+        for place in 0..roster.order(addr).len() {
+            let probe = Probe { place: place as u8, token: roster.token, round, addr: Gid::from_ip(addr) };
+            self.sender.send_raw(Gid::from_ip(to), &probe.to_bytes());
+        }
+    }
+
+    /// We stand at the place that the probe names. Only the first probe of a round counts: one that names a place behind
+    /// the last socket is delivered anywhere.
+    #[cold]
+    pub(super) fn on_probe(&self, receiver: &mut Receiver, address: usize, probe: &Probe) {
+        let bound = &self.addresses[address];
+        // Checked before the roster is touched: a stranger's flood must not cost more than any other garbage.
+        if probe.token != receiver.token {
+            return add(&self.counters.malformed, 1);
+        }
+        let pace = &mut receiver.pace[address];
+        if probe.addr != Gid::from_ip(bound.addr) || pace.round == Some(probe.round) {
+            return;
+        }
+        pace.round = Some(probe.round);
+        // A roster that stays busy loses this answer; the next misdelivered packet asks again.
+        let _ = self.registry.try_update(PATIENCE, |_, roster| {
+            if roster.confirm(bound.addr, probe.place.into(), self.slot) {
+                let _ = attach_steering(&bound.socket, &steer::program(roster.order(bound.addr)));
+            }
+        });
+    }
+
+    /// Another process left this address in good order and cannot attach a program to a group it is no longer part of.
+    #[cold]
+    pub(super) fn on_reattach(&self, receiver: &mut Receiver, addr: IpAddr) {
+        if let Some(address) = self.addresses.iter().position(|a| a.addr == addr) {
+            self.repair(receiver, address, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repairs_in_vain_become_rare() {
+        let mut pace = RepairPace::default();
+        let mut now = Time(1);
+        let mut repairs = 0;
+        while now < Time(10_000_000_000) {
+            if pace.is_due(now) {
+                repairs += 1;
+                pace.on_repair(now, false);
+            }
+            now = now + 1_000_000;
+        }
+        assert!((10..=20).contains(&repairs), "{repairs} repairs in ten seconds");
+    }
+}

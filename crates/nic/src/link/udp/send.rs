@@ -1,0 +1,282 @@
+//! Packets out: runs of equal packets become one segmentation batch, batches become one system call.
+
+use super::address::SockAddr;
+use super::control::{Control, effective_hop_limit};
+use super::interfaces::local_addresses;
+use super::sockets::SendSocket;
+use super::sys::{self, OutMessage, TX_BURST};
+use crate::link::TxBatch;
+use crate::link::capture::{Capture, Direction, Outer};
+use crate::link::counters::{RunningCounters, add};
+use ferroce_proto::Gid;
+use ferroce_proto::verbs::Route;
+use ferroce_proto::wire::{FlowAddrs, icrc};
+use parking_lot::RwLock;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Segments in one batch: what every kernel with segmentation takes.
+const MAX_SEGMENTS: usize = 64;
+/// Bytes in one batch: the longest UDP datagram, with room for an IPv6 header.
+const MAX_RUN_LEN: usize = 65_000;
+/// How often, and how long each time, a full device is waited for before packets are dropped.
+const FULL_TRIES: u32 = 3;
+const FULL_WAIT_MS: i32 = 1;
+
+/// The sending half of the link.
+#[derive(Debug)]
+pub(super) struct Sender {
+    v4: Vec<SendSocket>,
+    v6: Vec<SendSocket>,
+    gso: bool,
+    /// Sources whose device cannot segment, and whether there are any.
+    plain_only: RwLock<Vec<Gid>>,
+    has_plain_only: AtomicBool,
+    /// Interface of each local address: IPv6 does not find it from the source address alone.
+    interfaces: RwLock<HashMap<Gid, u32>>,
+    pub(super) counters: Arc<RunningCounters>,
+    capture: Option<Arc<Capture>>,
+}
+
+/// Consecutive packets of one route that go out as one message.
+#[derive(Clone, Debug)]
+struct Run {
+    packets: Range<usize>,
+    segmented: bool,
+}
+
+/// Messages that wait for their system call, with the packets they hold.
+#[derive(Default)]
+struct Burst {
+    messages: SmallVec<[OutMessage; TX_BURST]>,
+    runs: SmallVec<[Run; TX_BURST]>,
+}
+
+impl Sender {
+    pub(super) fn new(
+        v4: Vec<SendSocket>,
+        v6: Vec<SendSocket>,
+        gso: bool,
+        counters: Arc<RunningCounters>,
+        capture: Option<Arc<Capture>>,
+    ) -> Sender {
+        let (plain_only, has_plain_only) = (RwLock::default(), AtomicBool::new(false));
+        let interfaces = RwLock::default();
+        Sender { v4, v6, gso, plain_only, has_plain_only, interfaces, counters, capture }
+    }
+
+    /// Sends everything, socket by socket: packets of one route share a socket and keep their order.
+    pub(super) fn send(&self, batch: &mut TxBatch) {
+        let mut sockets: u32 = 0;
+        for packet in batch.entries() {
+            match self.socket_number(&packet.route) {
+                Some(number) => sockets |= 1 << number,
+                None => add(&self.counters.send_errors, 1),
+            }
+        }
+        while sockets != 0 {
+            let number = sockets.trailing_zeros() as usize;
+            sockets &= sockets - 1;
+            self.send_from(number, batch);
+        }
+        batch.clear();
+    }
+
+    /// Bytes to one address past all packet machinery (probes).
+    pub(super) fn send_raw(&self, to: Gid, bytes: &[u8]) {
+        let sockets = if to.to_ipv4().is_some() { &self.v4 } else { &self.v6 };
+        if let Some(from) = sockets.first() {
+            let (to, control) = (SockAddr::roce(to), Control::default());
+            let message = OutMessage { to, control, bytes: 0..bytes.len() };
+            let _ = sys::send_messages(from.socket.as_raw_fd(), bytes, &[message]);
+        }
+    }
+
+    /// Which socket a route uses: IPv4 ones first, then IPv6 ones. `None` if its addresses are of two families, or of
+    /// one that this machine does not have.
+    fn socket_number(&self, route: &Route) -> Option<usize> {
+        let (sockets, first) = match (route.sgid.to_ipv4(), route.dgid.to_ipv4()) {
+            (Some(_), Some(_)) => (&self.v4, 0),
+            (None, None) => (&self.v6, self.v4.len()),
+            _ => return None,
+        };
+        usize::from(route.entropy).checked_rem(sockets.len()).map(|n| first + n)
+    }
+
+    fn socket(&self, number: usize) -> &SendSocket {
+        self.v4.get(number).unwrap_or_else(|| &self.v6[number - self.v4.len()])
+    }
+
+    fn send_from(&self, number: usize, batch: &mut TxBatch) {
+        let socket = self.socket(number);
+        let mut burst = Burst::default();
+        let mut next = 0;
+        while next < batch.len() {
+            let route = batch.entries()[next].route;
+            if self.socket_number(&route) != Some(number) {
+                next += 1;
+                continue;
+            }
+            let run = self.run_from(batch, next);
+            next = run.packets.end;
+            self.seal(batch, &run, socket.port);
+            burst.messages.push(self.message(batch, &run));
+            burst.runs.push(run);
+            if burst.messages.len() == TX_BURST {
+                self.flush(socket, batch, &mut burst);
+            }
+        }
+        self.flush(socket, batch, &mut burst);
+    }
+
+    /// The longest run that can be one message. A segmentation batch has segments of equal length, only the last may be
+    /// shorter.
+    fn run_from(&self, batch: &TxBatch, first: usize) -> Run {
+        let entries = batch.entries();
+        let (route, len) = (entries[first].route, entries[first].wire_len());
+        let mut end = first + 1;
+        if self.may_segment(&route) {
+            let longest = (MAX_RUN_LEN / len).min(MAX_SEGMENTS);
+            while end < entries.len() && end - first < longest && entries[end].route == route {
+                match entries[end].wire_len() {
+                    equal if equal == len => end += 1,
+                    shorter if shorter < len => {
+                        end += 1;
+                        break;
+                    }
+                    _ => break,
+                }
+            }
+        }
+        Run { packets: first..end, segmented: end - first > 1 }
+    }
+
+    fn may_segment(&self, route: &Route) -> bool {
+        self.gso && !(self.has_plain_only.load(Relaxed) && self.plain_only.read().contains(&route.sgid))
+    }
+
+    /// Segment i of a batch leaves with identification i, a packet on its own with 0.
+    fn seal(&self, batch: &mut TxBatch, run: &Run, port: u16) {
+        let route = batch.entries()[run.packets.start].route;
+        let flow = FlowAddrs::new(route.sgid, route.dgid, port);
+        for (ident, index) in run.packets.clone().enumerate() {
+            batch.seal(index, |body| icrc(&flow, ident as u16, body));
+        }
+    }
+
+    fn message(&self, batch: &TxBatch, run: &Run) -> OutMessage {
+        let first = &batch.entries()[run.packets.start];
+        let segment_len = run.segmented.then_some(first.wire_len() as u16);
+        let interface = self.interface_for(&first.route);
+        OutMessage {
+            to: SockAddr::roce(first.route.dgid),
+            control: Control::for_route(&first.route, interface, segment_len),
+            bytes: batch.run_range(run.packets.clone()),
+        }
+    }
+
+    /// Groups and link-local addresses of IPv6 mean nothing without an interface: that of the source address. For all
+    /// others 0, the kernel decides.
+    fn interface_for(&self, route: &Route) -> u32 {
+        let [first, second, ..] = route.dgid.0;
+        let needs_one = first == 0xff || (first == 0xfe && second & 0xc0 == 0x80);
+        if !needs_one {
+            return 0;
+        }
+        if let Some(&index) = self.interfaces.read().get(&route.sgid) {
+            return index;
+        }
+        let all = local_addresses().unwrap_or_default();
+        let mut known = self.interfaces.write();
+        known.extend(all.into_iter().map(|a| (Gid::from_ip(a.addr), a.index)));
+        known.get(&route.sgid).copied().unwrap_or(0)
+    }
+
+    fn flush(&self, socket: &SendSocket, batch: &mut TxBatch, burst: &mut Burst) {
+        let (mut done, mut tries_left) = (0, FULL_TRIES);
+        while done < burst.messages.len() {
+            add(&self.counters.tx_calls, 1);
+            let fd = socket.socket.as_raw_fd();
+            match sys::send_messages(fd, batch.arena(), &burst.messages[done..]) {
+                Ok(sent) => {
+                    for run in &burst.runs[done..done + sent] {
+                        self.on_sent(socket, batch, run);
+                    }
+                    done += sent;
+                }
+                Err(e) if is_passing(&e) && tries_left > 0 => {
+                    tries_left -= 1;
+                    sys::wait_writable(fd, FULL_WAIT_MS);
+                }
+                Err(e) => {
+                    self.on_refused(socket, batch, &burst.runs[done], &e);
+                    done += 1;
+                }
+            }
+        }
+        burst.messages.clear();
+        burst.runs.clear();
+    }
+
+    fn on_sent(&self, socket: &SendSocket, batch: &TxBatch, run: &Run) {
+        let bytes = batch.run_range(run.packets.clone());
+        add(&self.counters.tx_packets, run.packets.len() as u64);
+        add(&self.counters.tx_bytes, bytes.len() as u64);
+        add(&self.counters.gso_batches, u64::from(run.segmented));
+        if let Some(capture) = &self.capture {
+            let route = batch.entries()[run.packets.start].route;
+            let flow = FlowAddrs::new(route.sgid, route.dgid, socket.port);
+            for (ident, index) in run.packets.clone().enumerate() {
+                let (tos, ttl) = (route.traffic_class, effective_hop_limit(&route));
+                let outer = Outer { flow, ident: ident as u16, tos, ttl };
+                capture.record(Direction::Sent, &outer, batch.wire_bytes(index));
+            }
+        }
+    }
+
+    /// The kernel refused a message. A segmentation batch may be refused although its packets are not: the device cannot
+    /// compute checksums, or the segments are longer than the path takes (which older kernels report as EINVAL). So each
+    /// packet gets a second chance on its own.
+    fn on_refused(&self, socket: &SendSocket, batch: &mut TxBatch, run: &Run, error: &io::Error) {
+        let errno = error.raw_os_error();
+        if !run.segmented || !matches!(errno, Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE)) {
+            return self.on_dropped(run.packets.len(), error);
+        }
+        let mut any_sent = false;
+        for index in run.packets.clone() {
+            let alone = Run { packets: index..index + 1, segmented: false };
+            batch.unseal(index);
+            self.seal(batch, &alone, socket.port);
+            let message = self.message(batch, &alone);
+            add(&self.counters.tx_calls, 1);
+            match sys::send_messages(socket.socket.as_raw_fd(), batch.arena(), &[message]) {
+                Ok(_) => {
+                    any_sent = true;
+                    self.on_sent(socket, batch, &alone);
+                }
+                Err(e) => self.on_dropped(1, &e),
+            }
+        }
+        if any_sent && errno != Some(libc::EMSGSIZE) {
+            self.plain_only.write().push(batch.entries()[run.packets.start].route.sgid);
+            self.has_plain_only.store(true, Relaxed);
+        }
+    }
+
+    fn on_dropped(&self, packets: usize, error: &io::Error) {
+        add(&self.counters.send_errors, packets as u64);
+        if error.raw_os_error() == Some(libc::EMSGSIZE) {
+            add(&self.counters.too_long, packets as u64);
+        }
+    }
+}
+
+/// Whether the same call may succeed a moment later. A refused connection is the echo of an earlier packet.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR | libc::ECONNREFUSED))
+}

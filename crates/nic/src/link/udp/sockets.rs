@@ -1,0 +1,126 @@
+//! The sockets of the link and the options that make them speak RoCEv2.
+
+use super::control::DEFAULT_HOP_LIMIT;
+use super::sys::set_option;
+use super::{UdpConfig, owner};
+use crate::link::LinkError;
+use ferroce_proto::wire::ROCE_UDP_PORT;
+use rand::Rng;
+use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Source ports that RoCEv2 senders use (annex A17.4.5.1: entropy in the dynamic range).
+const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 0xC000..=0xFFFF;
+/// The port range is large; a machine that refuses this many in a row has no ports at all.
+const PORT_TRIES: usize = 128;
+/// Asked for; the kernel grants what `net.core.rmem_max` allows.
+const BUFFER_BYTES: usize = 8 << 20;
+/// Not in the `libc` crate.
+const IPV6_MULTICAST_ALL: libc::c_int = 29;
+
+/// A socket that sends, and the source port that its packets have.
+#[derive(Debug)]
+pub(super) struct SendSocket {
+    pub(super) socket: Socket,
+    pub(super) port: u16,
+}
+
+/// Opens a socket that receives on `addr`, not yet bound: binding belongs under the registry's lock.
+pub(super) fn open_receive_socket(addr: IpAddr, cfg: &UdpConfig) -> io::Result<Socket> {
+    let socket = open(addr.is_ipv4())?;
+    socket.set_reuse_port(true)?;
+    let on: libc::c_int = 1;
+    let off: libc::c_int = 0;
+    if addr.is_ipv4() {
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, on)?;
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS, on)?;
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVTTL, on)?;
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, off)?;
+    } else {
+        socket.set_only_v6(true)?;
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, on)?;
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, on)?;
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, on)?;
+        // Older kernels do not know it; they deliver groups that nobody here joined, and the NIC drops those.
+        let _ = set_option(&socket, libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, off);
+    }
+    if cfg.gro {
+        // Kernels before 5.0 do not know it and deliver packet by packet.
+        let _ = set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, on);
+    }
+    enlarge(&socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
+    Ok(socket)
+}
+
+/// Binds a receiving socket to the RoCE port.
+pub(super) fn bind(socket: &Socket, addr: IpAddr) -> Result<(), LinkError> {
+    let addr = SocketAddr::new(addr, ROCE_UDP_PORT);
+    socket.bind(&addr.into()).map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => LinkError::PortTaken { addr, owner: owner::describe() },
+        io::ErrorKind::AddrNotAvailable => LinkError::NoSuchAddress { addr },
+        _ => LinkError::Socket { what: format!("bind to {addr}"), source },
+    })
+}
+
+/// Opens a socket that sends, with a source port of its own.
+///
+/// Unconnected and with "don't fragment": only then does the kernel write identification 0, which the ICRC covers.
+pub(super) fn open_send_socket(is_ipv4: bool) -> io::Result<SendSocket> {
+    let socket = open(is_ipv4)?;
+    let on: libc::c_int = 1;
+    let hops = libc::c_int::from(DEFAULT_HOP_LIMIT);
+    if is_ipv4 {
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_TTL, hops)?;
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_TTL, hops)?;
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, on)?;
+    } else {
+        socket.set_only_v6(true)?;
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, on)?;
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, hops)?;
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, hops)?;
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP, on)?;
+    }
+    enlarge(&socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
+    // Nobody reads this socket: what is sent to its port must not pile up in it.
+    let drop_all = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
+    socket.attach_filter(&[drop_all])?;
+    let port = bind_source_port(&socket, is_ipv4)?;
+    Ok(SendSocket { socket, port })
+}
+
+fn bind_source_port(socket: &Socket, is_ipv4: bool) -> io::Result<u16> {
+    let mut rng = rand::rng();
+    let mut last_error = io::Error::from(io::ErrorKind::AddrInUse);
+    for _ in 0..PORT_TRIES {
+        let port = rng.random_range(SOURCE_PORTS);
+        match socket.bind(&SocketAddr::new(unspecified(is_ipv4), port).into()) {
+            Ok(()) => return Ok(port),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => last_error = e,
+            Err(e) => return Err(e),
+        }
+    }
+    Err(last_error)
+}
+
+/// The wildcard address.
+pub(super) fn unspecified(is_ipv4: bool) -> IpAddr {
+    if is_ipv4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
+fn open(is_ipv4: bool) -> io::Result<Socket> {
+    let domain = if is_ipv4 { Domain::IPV4 } else { Domain::IPV6 };
+    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// As large as allowed. With the right to do so, past the limit for everybody; a small buffer is no error.
+fn enlarge(socket: &Socket, forced: libc::c_int, ordinary: libc::c_int) {
+    let bytes = BUFFER_BYTES as libc::c_int;
+    if set_option(socket, libc::SOL_SOCKET, forced, bytes).is_err() {
+        let _ = set_option(socket, libc::SOL_SOCKET, ordinary, bytes);
+    }
+}

@@ -1,0 +1,110 @@
+//! Which of its sockets a receiver looks at, and how often.
+//!
+//! A spinning receiver pays one system call per look, so it looks at the socket that had traffic last, and at the others
+//! only as far as they are busy too.
+
+use ferroce_proto::Gid;
+use std::os::fd::RawFd;
+
+/// A source without traffic in this many looks is idle...
+const IDLE_AFTER: u32 = 64;
+/// ...and is looked at only every so many calls.
+const IDLE_EVERY: u32 = 32;
+
+/// What arrives at a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SourceKind {
+    /// Packets to the address with this number.
+    Address(usize),
+    /// Packets that another process received for this one.
+    Forwarded,
+    /// Packets to a multicast group.
+    Group(Gid),
+}
+
+/// A socket to receive from.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) kind: SourceKind,
+    pub(super) fd: RawFd,
+    /// Looks without success since the last one with.
+    misses: u32,
+    /// Buffers to offer to the next look. One for a trickle, as every further one costs the kernel a look at an empty
+    /// queue; more for a stream.
+    pub(super) offer: usize,
+}
+
+impl Source {
+    pub(super) fn new(kind: SourceKind, fd: RawFd) -> Source {
+        Source { kind, fd, misses: IDLE_AFTER, offer: 1 }
+    }
+
+    /// Learns from a look that was offered `offered` buffers and filled `filled`.
+    pub(super) fn on_look(&mut self, offered: usize, filled: usize, most: usize) {
+        self.misses = if filled > 0 { 0 } else { self.misses.saturating_add(1) };
+        self.offer = if filled == offered { (self.offer * 2).min(most) } else { filled.max(1) };
+    }
+}
+
+/// Decides which sources a call looks at.
+#[derive(Debug, Default)]
+pub(super) struct Rota {
+    calls: u32,
+    favourite: usize,
+}
+
+impl Rota {
+    /// A call to `receive` begins.
+    pub(super) fn begin(&mut self) {
+        self.calls = self.calls.wrapping_add(1);
+    }
+
+    /// Whether this call looks at source `index`.
+    pub(super) fn includes(&self, index: usize, source: &Source) -> bool {
+        index == self.favourite
+            || source.misses < IDLE_AFTER
+            || self.calls.wrapping_add(index as u32).is_multiple_of(IDLE_EVERY)
+    }
+
+    /// Source `index` had something.
+    pub(super) fn on_hit(&mut self, index: usize) {
+        self.favourite = index;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_link_costs_about_one_look_per_call() {
+        let mut sources: Vec<_> = (0..4).map(|i| Source::new(SourceKind::Address(i), 0)).collect();
+        let mut rota = Rota::default();
+        let mut looks = [0; 4];
+        for call in 0..3200 {
+            rota.begin();
+            for (i, source) in sources.iter_mut().enumerate() {
+                if rota.includes(i, source) {
+                    looks[i] += 1;
+                    let hit = call == 0 && i == 0;
+                    source.on_look(1, hit.into(), 8);
+                    if hit {
+                        rota.on_hit(i);
+                    }
+                }
+            }
+        }
+        assert_eq!(looks, [3200, 100, 100, 100]);
+    }
+
+    #[test]
+    fn the_offer_follows_the_traffic() {
+        let mut source = Source::new(SourceKind::Forwarded, 0);
+        let mut offers = Vec::new();
+        for filled in [1, 2, 4, 8, 8, 3, 1, 0] {
+            offers.push(source.offer);
+            source.on_look(source.offer, filled, 8);
+        }
+        assert_eq!(offers, [1, 2, 4, 8, 8, 8, 3, 1]);
+    }
+}

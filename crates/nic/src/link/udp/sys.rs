@@ -1,0 +1,175 @@
+//! The system calls of the UDP link, behind signatures that cannot be misused.
+//!
+//! All `unsafe` of this link is here. Addresses and control messages are built and read as plain bytes, so only the
+//! calls themselves need trust.
+
+use super::address::SockAddr;
+use super::control::Control;
+use crate::link::batch::RX_BUFFERS;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// Most messages of one `sendmmsg`.
+pub(super) const TX_BURST: usize = 16;
+
+/// A message to send: a piece of an arena, and where it goes.
+#[derive(Clone, Debug)]
+pub(super) struct OutMessage {
+    pub(super) to: SockAddr,
+    pub(super) control: Control,
+    pub(super) bytes: Range<usize>,
+}
+
+/// What arrived with a message.
+#[derive(Clone, Debug, Default)]
+pub(super) struct InMessage {
+    pub(super) from: SockAddr,
+    pub(super) control: Control,
+    pub(super) len: usize,
+}
+
+/// Sets a socket option.
+pub(super) fn set_option<T: Copy>(
+    socket: &impl AsRawFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: T,
+) -> io::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the descriptor is open while `socket` is borrowed; `value` is readable for the length given.
+    let rc = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Kernel memory figures of a socket (`SK_MEMINFO_*`): receive buffer limit and datagrams dropped for lack of it.
+pub(super) fn memory_figures(socket: &impl AsRawFd) -> (u64, u64) {
+    const RCVBUF: usize = 1;
+    const DROPS: usize = 8;
+    let mut figures = [0_u32; 9];
+    let mut len = size_of_val(&figures) as libc::socklen_t;
+    // SAFETY: the descriptor is open while `socket` is borrowed; `figures` is writable for `len` bytes.
+    unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            figures.as_mut_ptr().cast(),
+            &mut len,
+        )
+    };
+    (u64::from(figures[RCVBUF]), u64::from(figures[DROPS]))
+}
+
+/// Attaches the program that picks a socket of the group (`SO_ATTACH_REUSEPORT_CBPF`).
+pub(super) fn attach_steering(socket: &impl AsRawFd, program: &[libc::sock_filter]) -> io::Result<()> {
+    let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    // The kernel copies the program and does not write to it.
+    set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, fprog)
+}
+
+/// Sends at most [`TX_BURST`] messages out of `arena` and returns how many the kernel took. An error speaks of the first
+/// message; those behind it were not tried.
+pub(super) fn send_messages(fd: RawFd, arena: &[u8], messages: &[OutMessage]) -> io::Result<usize> {
+    let count = messages.len().min(TX_BURST);
+    let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; TX_BURST];
+    let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; TX_BURST];
+    for (i, message) in messages[..count].iter().enumerate() {
+        let bytes = &arena[message.bytes.clone()];
+        pieces[i].write(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() });
+        // SAFETY: all-zero is a valid `mmsghdr` (null pointers, zero lengths).
+        let header = headers[i].write(unsafe { MaybeUninit::zeroed().assume_init() });
+        header.msg_hdr.msg_name = message.to.as_ptr().cast_mut().cast();
+        header.msg_hdr.msg_namelen = message.to.len();
+        header.msg_hdr.msg_iov = pieces[i].as_mut_ptr();
+        header.msg_hdr.msg_iovlen = 1;
+        if !message.control.is_empty() {
+            header.msg_hdr.msg_control = message.control.as_ptr().cast_mut().cast();
+            header.msg_hdr.msg_controllen = message.control.len() as _;
+        }
+    }
+    let headers = headers.as_mut_ptr().cast::<libc::mmsghdr>();
+    // SAFETY: the first `count` headers were written above and point to memory that lives until the end of this function;
+    // a sending call does not write through them, so making them from shared borrows is sound.
+    let sent = unsafe { libc::sendmmsg(fd, headers, count as libc::c_uint, libc::MSG_DONTWAIT) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+}
+
+/// Receives one message into each of the `buffer_len` pieces of `memory`, as many as are there and `into` has places.
+pub(super) fn receive_messages(
+    fd: RawFd,
+    memory: &mut [u8],
+    buffer_len: usize,
+    into: &mut [InMessage],
+) -> io::Result<usize> {
+    let count = into.len().min(RX_BUFFERS).min(memory.len() / buffer_len);
+    let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; RX_BUFFERS];
+    let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; RX_BUFFERS];
+    for (i, message) in into[..count].iter_mut().enumerate() {
+        let buffer = &mut memory[i * buffer_len..(i + 1) * buffer_len];
+        pieces[i].write(libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer_len });
+        // SAFETY: all-zero is a valid `mmsghdr` (null pointers, zero lengths).
+        let header = headers[i].write(unsafe { MaybeUninit::zeroed().assume_init() });
+        header.msg_hdr.msg_name = message.from.as_mut_ptr().cast();
+        header.msg_hdr.msg_namelen = SockAddr::CAPACITY;
+        header.msg_hdr.msg_iov = pieces[i].as_mut_ptr();
+        header.msg_hdr.msg_iovlen = 1;
+        header.msg_hdr.msg_control = message.control.as_mut_ptr().cast();
+        header.msg_hdr.msg_controllen = Control::CAPACITY as _;
+    }
+    let first = headers.as_mut_ptr().cast::<libc::mmsghdr>();
+    // SAFETY: the first `count` headers were written above; they point to disjoint memory that is borrowed mutably until
+    // the end of this function, each with its true length.
+    let received =
+        unsafe { libc::recvmmsg(fd, first, count as libc::c_uint, libc::MSG_DONTWAIT, std::ptr::null_mut()) };
+    if received < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    for (header, message) in headers.iter().zip(into).take(received as usize) {
+        // SAFETY: the first `count >= received` headers were written above.
+        let header = unsafe { header.assume_init_ref() };
+        message.len = header.msg_len as usize;
+        message.control.set_len(header.msg_hdr.msg_controllen as usize);
+    }
+    Ok(received as usize)
+}
+
+/// Waits until the socket takes more, at most `timeout_ms`.
+pub(super) fn wait_writable(fd: RawFd, timeout_ms: i32) {
+    let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one valid `pollfd`.
+    unsafe { libc::poll(&mut poll, 1, timeout_ms) };
+}
+
+/// A set of descriptors that is itself a descriptor: readable while one of them is.
+#[derive(Debug)]
+pub(super) struct PollSet(OwnedFd);
+
+impl PollSet {
+    /// An empty set.
+    pub(super) fn new() -> io::Result<PollSet> {
+        // SAFETY: takes no pointers.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: just opened, and nobody else knows it.
+        Ok(PollSet(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Adds a socket until it is closed.
+    pub(super) fn add(&self, socket: &impl AsRawFd) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        let (set, fd) = (self.0.as_raw_fd(), socket.as_raw_fd());
+        // SAFETY: both descriptors are open and `event` is valid.
+        match unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &mut event) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    pub(super) fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}

@@ -1,0 +1,99 @@
+//! What the tests of the links share.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use ferroce_nic::link::{Link, RxBatch, TxBatch, UdpConfig, UdpLink};
+use ferroce_proto::Gid;
+use ferroce_proto::verbs::Route;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// Far longer than any of these tests needs; reached only if packets are missing.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A link on addresses of the test's own.
+pub fn open(addrs: &[&str]) -> UdpLink {
+    UdpLink::open(&config(addrs)).expect("open a link")
+}
+
+pub fn config(addrs: &[&str]) -> UdpConfig {
+    let bind = addrs.iter().map(|a| a.parse().unwrap()).collect();
+    UdpConfig { bind: Some(bind), ..UdpConfig::default() }
+}
+
+pub fn gid(addr: &str) -> Gid {
+    Gid::from_ip(addr.parse::<IpAddr>().unwrap())
+}
+
+pub fn route(from: &str, to: &str, entropy: u16) -> Route {
+    Route { sgid: gid(from), dgid: gid(to), entropy, ..Route::default() }
+}
+
+/// A packet of `len` bytes for a queue pair of `slot`, marked with a number.
+pub fn packet(slot: u8, number: u32, len: usize) -> Vec<u8> {
+    assert!(len >= 16 && len % 4 == 0);
+    let mut bytes: Vec<u8> = (0..len).map(|i| (i as u32 * 31 + number * 7) as u8).collect();
+    bytes[..12].copy_from_slice(&[0x64, 0x40, 0xff, 0xff, 0, slot, 0x12, 0x34, 0, 0, 0, 0]);
+    bytes[12..16].copy_from_slice(&number.to_be_bytes());
+    bytes
+}
+
+pub fn number_of(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(bytes[12..16].try_into().unwrap())
+}
+
+pub fn add(batch: &mut TxBatch, route: &Route, bytes: &[u8]) {
+    batch.reserve(route, bytes.len()).copy_from_slice(bytes);
+}
+
+/// Receives until `count` packets are there.
+pub fn receive(link: &dyn Link, count: usize) -> Vec<Vec<u8>> {
+    receive_each(link, count, |p| p.bytes.to_vec())
+}
+
+/// Receives until `count` packets are there and keeps what `pick` takes of each.
+pub fn receive_each<T>(
+    link: &dyn Link,
+    count: usize,
+    pick: impl Fn(&ferroce_nic::link::RxPacket<'_>) -> T,
+) -> Vec<T> {
+    let mut rx = RxBatch::new();
+    let mut got = Vec::new();
+    let start = Instant::now();
+    while got.len() < count {
+        assert!(start.elapsed() < PATIENCE, "{} of {count} packets; {:?}", got.len(), link.counters());
+        link.receive(&mut rx, true);
+        got.extend(rx.packets().map(|p| pick(&p)));
+    }
+    got
+}
+
+/// Receives until `done` says so.
+pub fn receive_until(link: &dyn Link, mut done: impl FnMut(&dyn Link) -> bool) -> Vec<Vec<u8>> {
+    let mut rx = RxBatch::new();
+    let mut got = Vec::new();
+    let start = Instant::now();
+    while !done(link) {
+        assert!(start.elapsed() < PATIENCE, "waited in vain; {:?}", link.counters());
+        link.receive(&mut rx, true);
+        got.extend(rx.packets().map(|p| p.bytes.to_vec()));
+    }
+    got
+}
+
+/// Packets that are there now, without waiting for more. Over loopback whatever was sent has arrived.
+pub fn drain(link: &dyn Link) -> Vec<Vec<u8>> {
+    let mut rx = RxBatch::new();
+    let mut got = Vec::new();
+    // Datagrams that are all dropped give an empty batch, so one empty look proves nothing: look until the queue, which
+    // holds at most a few thousand, must be empty.
+    let mut empty = 0;
+    while empty < 64 {
+        if link.receive(&mut rx, true) == 0 {
+            empty += 1;
+        } else {
+            empty = 0;
+        }
+        got.extend(rx.packets().map(|p| p.bytes.to_vec()));
+    }
+    got
+}

@@ -1,0 +1,269 @@
+//! The UDP link between two NICs of one process.
+
+mod link_support;
+
+use ferroce_nic::link::{Link, LinkError, TxBatch, UdpConfig, UdpLink};
+use ferroce_proto::verbs::Route;
+use link_support::*;
+use std::net::UdpSocket;
+
+/// Packets of many lengths, some of them in runs, all to one queue pair.
+fn mixed_lengths() -> Vec<usize> {
+    let mut lengths = vec![16, 4116, 20, 20, 20, 1044];
+    lengths.extend([4116; 20]);
+    lengths.extend([1000, 16, 16, 60, 60, 44, 60]);
+    lengths
+}
+
+fn round_trip(from: &str, to: &str) {
+    let (sender, receiver) = (open(&[from]), open(&[to]));
+    let packets: Vec<_> = mixed_lengths()
+        .into_iter()
+        .enumerate()
+        .map(|(i, len)| packet(receiver.slot(), i as u32, len))
+        .collect();
+    let mut batch = TxBatch::new();
+    for bytes in &packets {
+        let route = route(from, to, 3);
+        if !batch.has_room(bytes.len()) {
+            sender.send(&mut batch);
+        }
+        add(&mut batch, &route, bytes);
+    }
+    sender.send(&mut batch);
+    assert!(batch.is_empty());
+    assert_eq!(receive(&receiver, packets.len()), packets);
+    let (tx, rx) = (sender.counters(), receiver.counters());
+    assert_eq!((tx.tx_packets, tx.send_errors), (packets.len() as u64, 0));
+    assert!(tx.gso_batches >= 3, "{tx:?}");
+    assert!(tx.tx_calls < tx.tx_packets / 4, "{tx:?}");
+    assert_eq!((rx.rx_packets, rx.bad_icrc, rx.malformed), (packets.len() as u64, 0, 0));
+    assert_eq!(rx.rx_bytes, tx.tx_bytes);
+}
+
+#[test]
+fn a_mixed_batch_crosses_ipv4_in_order() {
+    round_trip("127.41.0.1", "127.41.0.2");
+}
+
+#[test]
+fn a_mixed_batch_crosses_ipv6_in_order() {
+    round_trip("::1", "::1");
+}
+
+#[test]
+fn the_wildcard_hears_both_families() {
+    let link = UdpLink::open(&UdpConfig::default()).unwrap();
+    let mut batch = TxBatch::new();
+    for (i, addr) in ["127.0.0.1", "::1", "127.41.0.9"].into_iter().enumerate() {
+        add(&mut batch, &route(addr, addr, 0), &packet(link.slot(), i as u32, 64));
+    }
+    link.send(&mut batch);
+    let mut seen = receive_each(&link, 3, |p| (number_of(p.bytes), p.dgid));
+    seen.sort();
+    let expected = [(0, gid("127.0.0.1")), (1, gid("::1")), (2, gid("127.41.0.9"))];
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn outer_headers_are_reported() {
+    for (from, to) in [("127.41.1.1", "127.41.1.2"), ("::1", "::1")] {
+        let (sender, receiver) = (open(&[from]), open(&[to]));
+        let route = Route { traffic_class: 0x68, hop_limit: 7, ..route(from, to, 1) };
+        let mut batch = TxBatch::new();
+        add(&mut batch, &route, &packet(receiver.slot(), 0, 32));
+        sender.send(&mut batch);
+        let got = receive_each(&receiver, 1, |p| (p.sgid, p.dgid, p.tos, p.ttl, p.sport >= 0xC000));
+        assert_eq!(got, [(gid(from), gid(to), 0x68, 7, true)]);
+    }
+}
+
+#[test]
+fn entropy_chooses_the_source_port() {
+    let (sender, receiver) = (open(&["127.41.2.1"]), open(&["127.41.2.2"]));
+    let mut batch = TxBatch::new();
+    for entropy in 0..8 {
+        let route = route("127.41.2.1", "127.41.2.2", entropy);
+        add(&mut batch, &route, &packet(receiver.slot(), u32::from(entropy), 32));
+    }
+    sender.send(&mut batch);
+    let got = receive_each(&receiver, 8, |p| (number_of(p.bytes), p.sport));
+    let ports: std::collections::BTreeMap<_, _> = got.into_iter().collect();
+    for entropy in 0..4 {
+        assert_eq!(ports[&entropy], ports[&(entropy + 4)]);
+    }
+    let distinct: std::collections::BTreeSet<_> = ports.values().collect();
+    assert_eq!(distinct.len(), 4);
+}
+
+#[test]
+fn a_segmentation_run_of_4_kib_packets_arrives() {
+    let (sender, receiver) = (open(&["127.41.3.1"]), open(&["127.41.3.2"]));
+    let packets: Vec<_> = (0..15).map(|i| packet(receiver.slot(), i, 4096 + 16)).collect();
+    let mut batch = TxBatch::new();
+    for bytes in &packets {
+        add(&mut batch, &route("127.41.3.1", "127.41.3.2", 0), bytes);
+    }
+    sender.send(&mut batch);
+    assert_eq!(receive(&receiver, 15), packets);
+    let counters = sender.counters();
+    assert_eq!((counters.gso_batches, counters.tx_calls), (1, 1));
+}
+
+#[test]
+fn it_also_works_without_offloads() {
+    let plain = |addr| UdpConfig { gso: false, gro: false, ..config(&[addr]) };
+    let sender = UdpLink::open(&plain("127.41.4.1")).unwrap();
+    let receiver = UdpLink::open(&plain("127.41.4.2")).unwrap();
+    let packets: Vec<_> = (0..30).map(|i| packet(receiver.slot(), i, 4096 + 16)).collect();
+    let mut batch = TxBatch::new();
+    for bytes in &packets {
+        add(&mut batch, &route("127.41.4.1", "127.41.4.2", 0), bytes);
+    }
+    sender.send(&mut batch);
+    assert_eq!(receive(&receiver, 30), packets);
+    assert_eq!(sender.counters().gso_batches, 0);
+}
+
+#[test]
+fn segments_reach_a_receiver_that_does_not_merge() {
+    let sender = open(&["127.41.5.1"]);
+    let receiver = UdpLink::open(&UdpConfig { gro: false, ..config(&["127.41.5.2"]) }).unwrap();
+    let packets: Vec<_> = (0..15).map(|i| packet(receiver.slot(), i, 4096 + 16)).collect();
+    let mut batch = TxBatch::new();
+    for bytes in &packets {
+        add(&mut batch, &route("127.41.5.1", "127.41.5.2", 0), bytes);
+    }
+    sender.send(&mut batch);
+    assert_eq!(receive(&receiver, 15), packets);
+}
+
+#[test]
+fn a_damaged_packet_is_dropped_and_counted() {
+    for (from, to) in [("127.41.6.1", "127.41.6.2"), ("::1", "::1")] {
+        let (sender, receiver) = (open(&[from]), open(&[to]));
+        let mut batch = TxBatch::new();
+        for number in 0..3 {
+            add(&mut batch, &route(from, to, 0), &packet(receiver.slot(), number, 256));
+            if number == 1 {
+                batch.corrupt_last(16 * 8 + 3);
+            }
+        }
+        sender.send(&mut batch);
+        let numbers: Vec<_> = receive(&receiver, 2).iter().map(|b| number_of(b)).collect();
+        assert_eq!(numbers, [0, 2]);
+        assert_eq!(receiver.counters().bad_icrc, 1);
+    }
+}
+
+#[test]
+fn garbage_is_counted_and_dropped() {
+    let receiver = open(&["127.41.7.2"]);
+    let stranger = UdpSocket::bind("127.41.7.1:0").unwrap();
+    let mut sent = 0;
+    for round in 0..200_usize {
+        for len in [0, 1, 3, 4, 11, 12, 15, 16, 20, 48, 100, 1500, 9000] {
+            let mut bytes: Vec<u8> = (0..len).map(|i| (i * round) as u8).collect();
+            if round % 3 == 0 && len >= 48 {
+                // Looks like a probe, but its sender does not know the token.
+                bytes[..4].copy_from_slice(&[0xff, 0xf3, 0x77, 0x0c]);
+            }
+            stranger.send_to(&bytes, "127.41.7.2:4791").unwrap();
+            sent += 1;
+        }
+        assert!(drain(&receiver).is_empty());
+    }
+    let counters = receiver.counters();
+    assert_eq!(counters.malformed + counters.bad_icrc + counters.rx_overruns, sent, "{counters:?}");
+    assert_eq!((counters.rx_packets, counters.forwarded_out), (0, 0));
+}
+
+#[test]
+fn what_the_kernel_refuses_is_counted() {
+    let sender = open(&["127.41.8.1"]);
+    let mut batch = TxBatch::new();
+    // Two families in one route; a source address that is not ours.
+    add(&mut batch, &route("127.41.8.1", "::1", 0), &packet(1, 0, 64));
+    add(&mut batch, &route("198.51.100.1", "127.41.8.1", 0), &packet(1, 0, 64));
+    sender.send(&mut batch);
+    assert!(batch.is_empty());
+    assert_eq!((sender.counters().send_errors, sender.counters().tx_packets), (2, 0));
+}
+
+#[test]
+fn somebody_elses_port_is_explained() {
+    // Without SO_REUSEPORT nobody can share it, not even the same user.
+    let _owner = UdpSocket::bind("127.41.9.1:4791").unwrap();
+    let error = UdpLink::open(&config(&["127.41.9.1"])).unwrap_err();
+    assert!(matches!(error, LinkError::PortTaken { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("127.41.9.1:4791 is taken by process"), "{text}");
+    assert!(text.contains("FERROCE_ADDR="), "{text}");
+}
+
+#[test]
+fn a_foreign_address_is_explained() {
+    let error = UdpLink::open(&config(&["198.51.100.1"])).unwrap_err();
+    assert!(matches!(error, LinkError::NoSuchAddress { .. }), "{error}");
+}
+
+#[test]
+fn multicast_reaches_every_member_once() {
+    for (group, from) in [("239.41.0.1", "127.0.0.1"), ("ff15::41", "::1")] {
+        let links = [open(&[from]), open(&[from]), open(&[from])];
+        links[0].join_multicast(gid(group)).unwrap();
+        links[1].join_multicast(gid(group)).unwrap();
+        links[1].join_multicast(gid(group)).unwrap();
+        links[1].leave_multicast(gid(group)).unwrap();
+        let mut bytes = packet(0xff, 5, 64);
+        bytes[5..8].fill(0xff);
+        let mut batch = TxBatch::new();
+        add(&mut batch, &route(from, group, 0), &bytes);
+        links[2].send(&mut batch);
+        assert_eq!(links[2].counters().send_errors, 0);
+        for member in &links[..2] {
+            assert_eq!(receive(member, 1), [bytes.clone()], "{group}");
+            assert!(drain(member).is_empty());
+        }
+        assert!(drain(&links[2]).is_empty());
+        links[0].leave_multicast(gid(group)).unwrap();
+        links[0].leave_multicast(gid(group)).unwrap_err();
+        add(&mut batch, &route(from, group, 0), &bytes);
+        links[2].send(&mut batch);
+        assert_eq!(receive(&links[1], 1).len(), 1);
+        assert!(drain(&links[0]).is_empty());
+    }
+}
+
+#[test]
+fn a_unicast_address_is_no_group() {
+    let link = open(&["127.41.10.1"]);
+    link.join_multicast(gid("127.0.0.1")).unwrap_err();
+    link.leave_multicast(gid("239.41.0.2")).unwrap_err();
+}
+
+#[test]
+fn descriptors_wake_a_sleeper() {
+    let link = open(&["127.41.11.1"]);
+    link.join_multicast(gid("239.41.0.3")).unwrap();
+    let fds = link.wait_fds();
+    let is_ready = || {
+        let mut polls: Vec<_> =
+            fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+        // SAFETY: the array is valid for its length.
+        unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, 0) > 0 }
+    };
+    assert!(!is_ready());
+    for to in ["127.41.11.1", "239.41.0.3"] {
+        let mut bytes = packet(link.slot(), 1, 32);
+        if to.starts_with("239") {
+            bytes[5..8].fill(0xff);
+        }
+        let mut batch = TxBatch::new();
+        add(&mut batch, &route("127.41.11.1", to, 0), &bytes);
+        link.send(&mut batch);
+        assert!(is_ready(), "{to}");
+        assert_eq!(receive(&link, 1), [bytes]);
+        assert!(!is_ready());
+    }
+}
