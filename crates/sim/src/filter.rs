@@ -93,7 +93,7 @@ pub(crate) type Release = Rc<dyn Fn(&Seen<'_>) -> bool>;
 pub(crate) enum Action {
     Pass,
     Drop,
-    Duplicate,
+    Duplicate(u64),
     Delay(u64),
     HoldUntil(Release),
     Damage,
@@ -134,7 +134,11 @@ impl Rule {
     }
     /// Delivers them twice, the copy right after.
     pub fn duplicate(self) -> Rule {
-        Rule { action: Action::Duplicate, ..self }
+        self.copy_after(1)
+    }
+    /// Delivers them twice, the copy so much later.
+    pub fn copy_after(self, ns: u64) -> Rule {
+        Rule { action: Action::Duplicate(ns), ..self }
     }
     /// Delivers them later.
     pub fn delay(self, ns: u64) -> Rule {

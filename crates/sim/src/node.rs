@@ -7,6 +7,7 @@ use crate::nic::{Nic, Slot};
 use crate::queue_pair::{QpSetup, QueuePair};
 use crate::queues::{CompletionQueue, SharedReceiveQueue};
 use crate::world::World;
+use ferroce_proto::cc::{Controller, FixedWindow};
 use ferroce_proto::verbs::{Access, Completion, EventKind, RecvWr, Route, Sge, WcStatus};
 use ferroce_proto::{Gid, LKey, PdId, Qpn, RKey};
 use rand::Rng;
@@ -93,8 +94,13 @@ impl Node {
         Srq { node: self.clone(), number }
     }
 
-    /// Makes a queue pair in RESET, with a random number.
+    /// Makes a queue pair in RESET, with a random number and a fixed window.
     pub fn qp(&self, setup: &QpSetup<'_>) -> QueuePair {
+        self.qp_with(setup, FixedWindow { bytes: setup.window }.into())
+    }
+
+    /// Makes a queue pair with another congestion control.
+    pub fn qp_with(&self, setup: &QpSetup<'_>, congestion: Controller) -> QueuePair {
         let qpn = loop {
             let number = Qpn::new(self.world.0.borrow_mut().rng.random_range(2..0xff_ffff));
             if self.nic(|nic| !nic.qps.contains_key(&number)) {
@@ -106,7 +112,7 @@ impl Node {
             recv_cq: setup.recv_cq.number,
             srq: setup.srq.map(|srq| srq.number),
         };
-        let qp = setup.build(qpn);
+        let qp = setup.build(qpn, congestion);
         self.nic(|nic| nic.qps.insert(qpn, Slot { qp, queues }));
         QueuePair { node: self.clone(), qpn }
     }

@@ -3,6 +3,7 @@
 use crate::node::{Cq, Mr, Node, Srq};
 use crate::queue_pair::{QpSetup, QueuePair};
 use crate::world::World;
+use ferroce_proto::cc::{Controller, FixedWindow};
 use ferroce_proto::verbs::{Access, Mtu, QpCap, Sge, Transport, UdTarget};
 use ferroce_proto::{PdId, Psn, Qkey};
 use std::net::{IpAddr, Ipv6Addr};
@@ -93,13 +94,23 @@ impl PairSetup {
         self.connect_in(&world)
     }
 
+    /// The same, with a congestion control of its own for each.
+    pub fn connect_with(&self, congestion: impl Fn() -> Controller) -> Pair {
+        self.join(&World::new(self.seed), &congestion)
+    }
+
     /// The same in a world that exists.
     pub fn connect_in(&self, world: &World) -> Pair {
+        self.join(world, &|| FixedWindow { bytes: self.window }.into())
+    }
+
+    fn join(&self, world: &World, congestion: &dyn Fn() -> Controller) -> Pair {
         let node = |last| match self.ipv6 {
             true => world.node_at(IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last))),
             false => world.node(),
         };
-        let (a, b) = (self.endpoint(&node(1), self.psn_a), self.endpoint(&node(2), self.psn_b));
+        let a = self.endpoint_with(&node(1), self.psn_a, congestion());
+        let b = self.endpoint_with(&node(2), self.psn_b, congestion());
         a.qp.connect(self, &b.qp, self.psn_a, self.psn_b);
         b.qp.connect(self, &a.qp, self.psn_b, self.psn_a);
         Pair { world: world.clone(), a, b }
@@ -107,12 +118,16 @@ impl PairSetup {
 
     /// A queue pair in RESET with everything it needs, on this node.
     pub fn endpoint(&self, node: &Node, seed: Psn) -> Endpoint {
+        self.endpoint_with(node, seed, FixedWindow { bytes: self.window }.into())
+    }
+
+    fn endpoint_with(&self, node: &Node, seed: Psn, congestion: Controller) -> Endpoint {
         let pd = node.pd();
         let (send_cq, recv_cq) = (node.cq(4096), node.cq(4096));
         let srq = self.srq.then(|| node.srq(self.cap.max_recv_wr, self.cap.max_recv_sge));
         let mr = node.mr(pd, self.memory, Access::LOCAL_WRITE | Access::REMOTE);
         mr.fill(seed.value().into());
-        let qp = node.qp(&QpSetup {
+        let setup = QpSetup {
             transport: self.transport,
             pd,
             send_cq: &send_cq,
@@ -122,7 +137,8 @@ impl PairSetup {
             signal_all: self.signal_all,
             window: self.window,
             port_mtu: self.mtu,
-        });
+        };
+        let qp = node.qp_with(&setup, congestion);
         Endpoint { node: node.clone(), pd, mr, send_cq, recv_cq, srq, qp }
     }
 }

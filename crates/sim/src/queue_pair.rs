@@ -4,7 +4,7 @@ use crate::host::SimHost;
 use crate::node::{Cq, Node, Srq};
 use crate::pair::{PairSetup, QKEY};
 use crate::work::Wr;
-use ferroce_proto::cc::FixedWindow;
+use ferroce_proto::cc::Controller;
 use ferroce_proto::qp::state::{AttrLimits, ModifyError};
 use ferroce_proto::qp::{PostError, Qp, QpConfig, QpCounters};
 use ferroce_proto::verbs::{AddressVector, AttrMask, Mtu, QpAttr, QpCap, QpState, RecvWr, Sge, Transport};
@@ -33,7 +33,7 @@ pub struct QpSetup<'a> {
 }
 
 impl QpSetup<'_> {
-    pub(crate) fn build(&self, qpn: Qpn) -> Qp {
+    pub(crate) fn build(&self, qpn: Qpn, congestion: Controller) -> Qp {
         Qp::new(QpConfig {
             qpn,
             transport: self.transport,
@@ -42,7 +42,7 @@ impl QpSetup<'_> {
             signal_all: self.signal_all,
             shared_recv: self.srq.is_some(),
             port_mtu: self.port_mtu,
-            congestion: FixedWindow { bytes: self.window }.into(),
+            congestion,
         })
     }
 }

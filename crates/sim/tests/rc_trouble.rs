@@ -5,9 +5,9 @@ mod support;
 
 use ferroce_proto::Psn;
 use ferroce_proto::qp::DropReason;
-use ferroce_proto::verbs::Mtu;
+use ferroce_proto::verbs::{Access, Mtu, WcStatus};
 use ferroce_sim::filter::{any, is_ack, is_request, is_response, is_sequence_nak, request};
-use ferroce_sim::{LATENCY_NS, Pair, PairSetup, Rule};
+use ferroce_sim::{LATENCY_NS, Pair, PairSetup, Rule, Wr};
 use support::{ALL, Script, run};
 
 const MTU: Mtu = Mtu::B256;
@@ -273,6 +273,51 @@ fn a_packet_that_is_always_late_costs_time_not_the_connection() {
             (script.check)(&pair, 256 * 20);
             assert!(late.hits() > 0);
         }
+    }
+}
+
+#[test]
+fn a_late_copy_of_a_read_does_not_use_up_the_responders_resources() {
+    // The copy comes when the first answer has just left; while it is answered too, the next READ arrives.
+    for after_ns in (2_000..9_000).step_by(250) {
+        let setup = PairSetup { max_rd_atomic: 1, max_dest_rd_atomic: 1, ..setup() };
+        let pair = setup.connect();
+        pair.b.node.set_link_depth(1);
+        let copied = pair.world.rule(Rule::on(is_request).first().copy_after(after_ns));
+        for id in 0..3 {
+            pair.a.qp.post(Wr::read(id, &pair.b.mr, 0).sge(pair.a.sge(id * 65536, 65536)));
+        }
+        pair.a.qp.post(Wr::fetch_add(3, &pair.b.mr, 0, 1).sge(pair.a.sge(200 * 1024, 8)));
+        pair.run();
+        copied.once();
+        let success: Vec<_> = (0..4).map(|id| (id, WcStatus::Success)).collect();
+        assert_eq!(pair.a.send_cq.statuses(), success, "copy after {after_ns} ns");
+        for id in 0..3 {
+            assert!(pair.a.mr.read(id * 65536 + 8, 65528) == pair.b.mr.read(8, 65528));
+        }
+    }
+}
+
+#[test]
+fn a_late_copy_of_a_read_of_memory_that_is_gone_is_ignored() {
+    // The requester has its data and the application has freed its memory; only the network still knows of the READ.
+    for slow in [false, true] {
+        let pair = setup().connect();
+        if slow {
+            pair.b.node.set_link_depth(1);
+        }
+        let mr = pair.b.node.mr(pair.b.pd, 4096, Access::LOCAL_WRITE | Access::REMOTE);
+        let copied = pair.world.rule(Rule::on(is_request).first().copy_after(1_000_000));
+        pair.a.qp.post(Wr::read(1, &mr, 0).sge(pair.a.sge(0, 4096)));
+        pair.world.run_for(if slow { 1_001_050 } else { 500_000 });
+        assert_eq!(pair.a.send_cq.statuses(), [(1, WcStatus::Success)]);
+        mr.deregister();
+        pair.run();
+        copied.once();
+        support::both_ready(&pair);
+        pair.a.qp.post(Wr::write(2, &pair.b.mr, 0).sge(pair.a.sge(0, 10)));
+        pair.run();
+        assert_eq!(pair.a.send_cq.statuses(), [(2, WcStatus::Success)]);
     }
 }
 
