@@ -172,13 +172,12 @@ impl Requester {
     /// A NAK, or an answer that skips one, says that packets were lost. Costs no retry: the transport timer runs on
     /// while nothing moves, so a peer that asks for ever is given up on, but not faster than a silent one.
     pub(super) fn recover<H: Host>(&mut self, io: &mut Io<'_, H>) {
+        // Until the last restart has had time to be answered, this is news of the first try.
         if let Some((psn, at)) = self.went_back
             && psn == self.una
+            && io.now.since_ns(at) < self.clock.patience_ns()
         {
-            // The last restart has not had time to be answered: this is news of the first try.
-            if io.now.since_ns(at) < self.clock.patience_ns() {
-                return;
-            }
+            return;
         }
         self.went_back = Some((self.una, io.now));
         self.cc.on_loss(io.now);
