@@ -130,6 +130,9 @@ impl Nic {
         crate::exit::remember(&engine);
         let inner =
             NicInner { engine, config, table, background: Mutex::new(None), born, ids: AtomicU32::new(1) };
+        // From here on packets for anybody may land at our socket (steering is a hint): somebody must be there to pass
+        // them on, also while the program does nothing.
+        inner.background()?;
         Ok(Nic { inner: Arc::new(inner) })
     }
 
@@ -217,11 +220,6 @@ impl Nic {
     /// Descriptor that is readable while an asynchronous event waits.
     pub fn event_fd(&self) -> RawFd {
         self.inner.engine.events.raw_fd()
-    }
-
-    /// Starts watching for address changes although no queue pair exists yet; otherwise that starts with the first.
-    pub fn watch_addresses(&self) -> Result<(), Error> {
-        self.inner.background().map(|_| ())
     }
 }
 

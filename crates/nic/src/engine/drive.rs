@@ -16,6 +16,9 @@ use std::sync::atomic::Ordering;
 /// Queue pairs that waited for room and are served in one turn.
 const READY_PER_TURN: usize = 16;
 
+/// Turns without arrivals between two looks at the clock.
+const IDLE_TURNS_PER_CLOCK: u32 = 16;
+
 /// What whoever drives works with: reused from turn to turn.
 pub(super) struct Turn {
     rx: RxBatch,
@@ -23,11 +26,13 @@ pub(super) struct Turn {
     touched: Vec<Arc<QpCore>>,
     /// Acknowledgements put off until the next turn, behind the answer of the application that just got its data.
     put_off: Vec<Arc<QpCore>>,
+    /// Turns since something arrived.
+    idle: u32,
 }
 
 impl Turn {
     pub(super) fn new() -> Self {
-        Turn { rx: RxBatch::new(), tx: TxBatch::new(), touched: Vec::new(), put_off: Vec::new() }
+        Turn { rx: RxBatch::new(), tx: TxBatch::new(), touched: Vec::new(), put_off: Vec::new(), idle: 0 }
     }
 }
 
@@ -55,9 +60,19 @@ impl Engine {
     }
 
     fn run(&self, turn: &mut Turn, for_poller: bool, thorough: bool) -> bool {
-        let now = now();
-        self.send_put_off(turn, now);
+        if !turn.put_off.is_empty() {
+            self.send_put_off(turn, now());
+        }
         let arrived = self.link.receive(&mut turn.rx, thorough);
+        turn.idle = if arrived > 0 { 0 } else { turn.idle.wrapping_add(1) };
+        // Reading the clock is a tenth of an idle turn, and timers are in milliseconds: look now and then.
+        if for_poller
+            && !turn.idle.is_multiple_of(IDLE_TURNS_PER_CLOCK)
+            && !self.any_ready.load(Ordering::Relaxed)
+        {
+            return false;
+        }
+        let now = now();
         if arrived > 0 {
             let completions = self.dispatch(turn, now);
             self.finish_touched(turn, now, for_poller && completions > 0);

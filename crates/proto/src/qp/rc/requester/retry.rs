@@ -85,6 +85,11 @@ impl RetryClock {
         self.srtt_ns.map_or(PROBE_FLOOR_NS, |srtt| 2 * srtt)
     }
 
+    /// Whether an overdue tail will be asked after: the round-trip time is known, and there is a timer to be sooner than.
+    pub(super) fn can_probe(&self) -> bool {
+        self.srtt_ns.is_some_and(|srtt| self.timeout_ns.is_some_and(|t| (4 * srtt).max(PROBE_FLOOR_NS) < t))
+    }
+
     fn probe_at(&self) -> Option<Time> {
         let since = self.waiting_since?;
         let wait = (4 * self.srtt_ns?).max(PROBE_FLOOR_NS) << self.probes;

@@ -115,11 +115,13 @@ impl Requester {
         Step::Sent
     }
 
-    /// An acknowledgement is asked for where somebody waits for it: a signalled request, the end of what is queued,
-    /// and often enough in between that the window never closes.
+    /// An acknowledgement is asked for where somebody waits for it: a signalled request, a queue that fills up, a
+    /// window about to close, a probe. The end of an unsignalled burst waits for the next request, or for the probe
+    /// that comes if there is none: in a ping-pong that halves the packets. Unless there is no probe yet.
     fn wants_ack(&self, wqe: &SendWqe, last: bool, window: u32, sq: &SendQueue) -> bool {
-        let queue_ends = self.cur + 1 == sq.tail();
-        (last && (wqe.signaled || queue_ends))
+        let crowded = || sq.outstanding() * 2 >= sq.depth();
+        let unwatched = || self.cur + 1 == sq.tail() && !self.clock.can_probe();
+        (last && (wqe.signaled || crowded() || unwatched()))
             || self.in_flight() + 1 >= window
             || self.since_ack_req + 1 >= (window / 4).max(1)
     }
