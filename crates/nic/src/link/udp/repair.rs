@@ -59,6 +59,9 @@ impl UdpLink {
     /// Drops the dead, steers anew, and asks the sockets where they stand if that is not certain. Returns whether the
     /// roster changed.
     fn repair(&self, receiver: &mut Receiver, address: usize, slot: u8) -> bool {
+        if receiver.is_closing {
+            return false;
+        }
         let bound = &self.addresses[address];
         add(&self.counters.repairs, 1);
         let outcome = self.registry.try_update(PATIENCE, |registry, roster| {
@@ -94,6 +97,9 @@ impl UdpLink {
     /// the last socket is delivered anywhere.
     #[cold]
     pub(super) fn on_probe(&self, receiver: &mut Receiver, address: usize, probe: &Probe) {
+        if receiver.is_closing {
+            return;
+        }
         let bound = &self.addresses[address];
         // Checked before the roster is touched: a stranger's flood must not cost more than any other garbage.
         if probe.token != receiver.token {
