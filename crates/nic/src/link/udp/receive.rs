@@ -26,6 +26,8 @@ pub(super) struct Receiver {
     pub(super) rota: Rota,
     pub(super) memberships: Vec<Membership>,
     pub(super) pace: Vec<RepairPace>,
+    /// Some address waits for the roster.
+    pub(super) owes_repair: bool,
     /// What a probe of one of our processes carries.
     pub(super) token: u128,
     /// The link is leaving: the roster is locked and must not be touched from here.
@@ -57,6 +59,7 @@ impl Receiver {
             rota: Rota::default(),
             memberships: Vec::new(),
             pace: vec![RepairPace::default(); addresses],
+            owes_repair: false,
             token,
             is_closing: false,
             idents: Sources::default(),
@@ -70,6 +73,9 @@ impl UdpLink {
         rx.clear();
         let Some(mut receiver) = self.receiver.try_lock() else { return 0 };
         receiver.rota.begin();
+        if receiver.owes_repair && thorough {
+            self.repair_owed(&mut receiver);
+        }
         let mut used = 0;
         for index in 0..receiver.sources.len() {
             if used == RX_BUFFERS {

@@ -27,11 +27,13 @@ pub(super) struct RepairPace {
     not_before: Time,
     pause_ns: u64,
     round: Option<u64>,
+    /// The roster was busy when it was asked for.
+    is_owed: bool,
 }
 
 impl Default for RepairPace {
     fn default() -> Self {
-        RepairPace { not_before: Time(0), pause_ns: SHORTEST_PAUSE_NS, round: None }
+        RepairPace { not_before: Time(0), pause_ns: SHORTEST_PAUSE_NS, round: None, is_owed: false }
     }
 }
 
@@ -69,6 +71,8 @@ impl UdpLink {
             let _ = attach_steering(&bound.socket, &steer::program(roster.order(bound.addr)));
             (dead, roster.clone())
         });
+        receiver.pace[address].is_owed = outcome.is_err() || matches!(outcome, Ok(None));
+        receiver.owes_repair = receiver.pace.iter().any(|p| p.is_owed);
         let Ok(Some((dead, roster))) = outcome else { return false };
         receiver.token = roster.token;
         // One death leaves one possible order. With more, or when the order looked right and was not, only the sockets
@@ -116,6 +120,16 @@ impl UdpLink {
                 let _ = attach_steering(&bound.socket, &steer::program(roster.order(bound.addr)));
             }
         });
+    }
+
+    /// Tries again what the busy roster did not allow.
+    #[cold]
+    pub(super) fn repair_owed(&self, receiver: &mut Receiver) {
+        for address in 0..receiver.pace.len() {
+            if receiver.pace[address].is_owed {
+                self.repair(receiver, address, 0);
+            }
+        }
     }
 
     /// Another process left this address in good order and cannot attach a program to a group it is no longer part of.
