@@ -4,7 +4,7 @@
 
 mod link_support;
 
-use ferroce_nic::link::{Link, RxBatch, TxBatch, UdpConfig, UdpLink};
+use ferroce_nic::link::{Link, LinkError, RxBatch, TxBatch, UdpConfig, UdpLink};
 use ferroce_proto::wire::{FlowAddrs, Ipv4Header, UdpHeader, icrc};
 use link_support::*;
 use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Socket, Type};
@@ -111,6 +111,19 @@ fn left() {
     peer.hear("done");
     assert!(peer.process.wait().unwrap().success());
     remove_registry(link);
+    somebody_elses_port_is_explained();
+}
+
+/// Here and not among the other tests: whoever has the port without sharing it is in the way of everybody else.
+fn somebody_elses_port_is_explained() {
+    let _owner = std::net::UdpSocket::bind("127.0.0.7:4791").unwrap();
+    for bind in [None, Some(vec!["127.0.0.7".parse().unwrap()])] {
+        let error = UdpLink::open(&UdpConfig { bind, ..UdpConfig::default() }).unwrap_err();
+        assert!(matches!(error, LinkError::PortTaken { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(":4791 is taken by process"), "{text}");
+        assert!(text.contains("FERROCE_ADDR="), "{text}");
+    }
 }
 
 /// The side that receives, and looks at the cable itself.

@@ -16,51 +16,11 @@ fn send(from: &dyn Link, addr: &str, entropy: u16, bytes: &[u8]) {
 }
 
 #[test]
-fn each_of_three_links_gets_its_own_packets() {
-    for addr in ["127.42.0.1", "::1"] {
-        let links = [open(&[addr]), open(&[addr]), open(&[addr])];
-        for number in 0..60 {
-            let to = &links[number as usize % 3];
-            send(&links[0], addr, number as u16, &packet(to.slot(), number, 64));
-        }
-        for (i, link) in links.iter().enumerate() {
-            let numbers: Vec<_> = receive(link, 20).iter().map(|b| number_of(b) as usize % 3).collect();
-            assert_eq!(numbers, [i; 20]);
-            assert_eq!(link.counters().misdelivered, 0, "steering was right");
-        }
-    }
-}
-
-#[test]
 fn slots_are_distinct_and_queue_pair_numbers_never_collide() {
     let links: Vec<_> = (1..=20).map(|i| open(&[format!("127.42.1.{i}").as_str()])).collect();
     let slots: std::collections::BTreeSet<_> = links.iter().map(UdpLink::slot).collect();
     assert_eq!(slots.len(), 20);
     assert!(slots.iter().all(|s| (1..=254).contains(s)));
-}
-
-#[test]
-fn steering_follows_those_who_leave_and_join() {
-    let addr = "127.42.2.1";
-    let mut links: Vec<_> = (0..4).map(|_| open(&[addr])).collect();
-    for round in 0..12 {
-        links.remove(round % links.len());
-        // The survivors learn from the one who left and steer anew.
-        links.iter().for_each(|l| assert!(drain(l).is_empty()));
-        if round % 2 == 1 {
-            links.push(open(&[addr]));
-            links.push(open(&[addr]));
-        }
-        let misdelivered = |links: &[UdpLink]| links.iter().map(|l| l.counters().misdelivered).sum::<u64>();
-        let before = misdelivered(&links);
-        for (i, link) in links.iter().enumerate() {
-            send(&links[0], addr, i as u16, &packet(link.slot(), i as u32, 64));
-        }
-        for (i, link) in links.iter().enumerate() {
-            assert_eq!(number_of(&receive(link, 1)[0]), i as u32);
-        }
-        assert_eq!(misdelivered(&links), before, "round {round}");
-    }
 }
 
 /// Replaces the steering of a group by one that sends everything to the socket at `place`.

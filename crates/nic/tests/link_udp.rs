@@ -2,11 +2,10 @@
 
 mod link_support;
 
-use ferroce_nic::link::{Link, LinkError, RxBatch, TxBatch, UdpConfig, UdpLink};
+use ferroce_nic::link::{Link, LinkError, TxBatch, UdpConfig, UdpLink};
 use ferroce_proto::verbs::Route;
 use link_support::*;
 use std::net::UdpSocket;
-use std::time::Instant;
 
 /// Packets of many lengths, some of them in runs, all to one queue pair.
 fn mixed_lengths() -> Vec<usize> {
@@ -17,6 +16,7 @@ fn mixed_lengths() -> Vec<usize> {
 }
 
 fn round_trip(from: &str, to: &str) {
+    let _turn = turn_at(to);
     let (sender, receiver) = (open(&[from]), open(&[to]));
     let packets: Vec<_> = mixed_lengths()
         .into_iter()
@@ -54,26 +54,24 @@ fn a_mixed_batch_crosses_ipv6_in_order() {
 
 #[test]
 fn the_wildcard_hears_both_families() {
+    // A link bound to ::1 alone would come first.
+    let _turn = turn_at("::1");
     let link = UdpLink::open(&UdpConfig::default()).unwrap();
     let mut batch = TxBatch::new();
-    let mut rx = RxBatch::new();
-    let mut missing = vec!["::1", "127.41.0.9", "127.41.0.10"];
-    let start = Instant::now();
-    // Sent until it arrives: a link that another test bound to ::1 comes first, and may close without forwarding.
-    while !missing.is_empty() {
-        assert!(start.elapsed() < PATIENCE, "nothing for {missing:?}; {:?}", link.counters());
-        for &addr in &missing {
-            add(&mut batch, &route(addr, addr, 0), &packet(link.slot(), 0, 64));
-        }
-        link.send(&mut batch);
-        link.receive(&mut rx, true);
-        missing.retain(|&addr| !rx.packets().any(|p| p.dgid == gid(addr)));
+    let addrs = ["127.41.0.10", "127.41.0.9", "::1"];
+    for addr in addrs {
+        add(&mut batch, &route(addr, addr, 0), &packet(link.slot(), 0, 64));
     }
+    link.send(&mut batch);
+    let mut seen = receive_each(&link, 3, |p| p.dgid.to_ip().to_string());
+    seen.sort();
+    assert_eq!(seen, addrs);
 }
 
 #[test]
 fn outer_headers_are_reported() {
     for (from, to) in [("127.41.1.1", "127.41.1.2"), ("::1", "::1")] {
+        let _turn = turn_at(to);
         let (sender, receiver) = (open(&[from]), open(&[to]));
         let route = Route { traffic_class: 0x68, hop_limit: 7, ..route(from, to, 1) };
         let mut batch = TxBatch::new();
@@ -147,6 +145,7 @@ fn segments_reach_a_receiver_that_does_not_merge() {
 #[test]
 fn a_damaged_packet_is_dropped_and_counted() {
     for (from, to) in [("127.41.6.1", "127.41.6.2"), ("::1", "::1")] {
+        let _turn = turn_at(to);
         let (sender, receiver) = (open(&[from]), open(&[to]));
         let mut batch = TxBatch::new();
         for number in 0..3 {
@@ -177,11 +176,14 @@ fn garbage_is_counted_and_dropped() {
             stranger.send_to(&bytes, "127.41.7.2:4791").unwrap();
             sent += 1;
         }
-        assert!(drain(&receiver).is_empty());
+        drain(&receiver);
     }
     let counters = receiver.counters();
-    assert_eq!(counters.malformed + counters.bad_icrc + counters.rx_overruns, sent, "{counters:?}");
-    assert_eq!((counters.rx_packets, counters.forwarded_out), (0, 0));
+    // Over IPv4 one random packet in 2^15 has an ICRC that some identification makes right.
+    let lucky = counters.misdelivered + counters.rx_packets;
+    let dropped = counters.malformed + counters.bad_icrc + counters.rx_overruns;
+    assert_eq!(dropped + lucky, sent, "{counters:?}");
+    assert!(lucky < 5, "{counters:?}");
 }
 
 #[test]
@@ -194,17 +196,6 @@ fn what_the_kernel_refuses_is_counted() {
     sender.send(&mut batch);
     assert!(batch.is_empty());
     assert_eq!((sender.counters().send_errors, sender.counters().tx_packets), (2, 0));
-}
-
-#[test]
-fn somebody_elses_port_is_explained() {
-    // Without SO_REUSEPORT nobody can share it, not even the same user.
-    let _owner = UdpSocket::bind("127.41.9.1:4791").unwrap();
-    let error = UdpLink::open(&config(&["127.41.9.1"])).unwrap_err();
-    assert!(matches!(error, LinkError::PortTaken { .. }), "{error}");
-    let text = error.to_string();
-    assert!(text.contains("127.41.9.1:4791 is taken by process"), "{text}");
-    assert!(text.contains("FERROCE_ADDR="), "{text}");
 }
 
 #[test]

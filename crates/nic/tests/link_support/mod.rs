@@ -15,6 +15,20 @@ pub(crate) fn open(addrs: &[&str]) -> UdpLink {
     UdpLink::open(&config(addrs)).expect("open a link")
 }
 
+/// IPv6 has one loopback address, so tests that bind it take turns, in all processes of the machine.
+pub(crate) fn turn_at(addr: &str) -> Option<std::fs::File> {
+    if addr != "::1" {
+        return None;
+    }
+    // SAFETY: takes nothing and touches nothing.
+    let uid = unsafe { libc::geteuid() };
+    let path = std::env::temp_dir().join(format!("ferroce-test-{uid}-loopback6.lock"));
+    let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(path).unwrap();
+    // SAFETY: the descriptor is open.
+    assert_eq!(unsafe { libc::flock(std::os::fd::AsRawFd::as_raw_fd(&file), libc::LOCK_EX) }, 0);
+    Some(file)
+}
+
 pub(crate) fn config(addrs: &[&str]) -> UdpConfig {
     let bind = addrs.iter().map(|a| a.parse().unwrap()).collect();
     UdpConfig { bind: Some(bind), ..UdpConfig::default() }

@@ -50,16 +50,28 @@ impl UdpLink {
         })
     }
 
-    /// Closes one receiving socket. The roster follows under one lock with the kernel; a survivor then steers anew, since
-    /// only members of a group may. Until it does, packets take the detour.
-    fn leave_address(&self, bound: BoundAddress) {
-        let addr = bound.addr;
-        let survivor = self.registry.update(|_, roster| {
-            drop(bound.socket);
-            roster.leave(addr, self.slot);
-            roster.order(addr).first().copied()
+    /// Leaves all addresses without losing a packet of the others: first nothing new comes, then what came by mistake is
+    /// forwarded, then the sockets are closed and the roster follows, all under one lock with the kernel.
+    fn leave_addresses(&self, addresses: Vec<BoundAddress>) {
+        let Some(mut receiver) = self.receiver.try_lock() else { return };
+        receiver.is_closing = true;
+        let left = self.registry.update(|_, roster| {
+            for bound in &addresses {
+                if let Some(program) = steer::program_without(roster.order(bound.addr), self.slot) {
+                    let _ = attach_steering(&bound.socket, &program);
+                }
+            }
+            self.forward_rest(&mut receiver);
+            let mut survivors = Vec::new();
+            for BoundAddress { addr, socket } in addresses {
+                drop(socket);
+                roster.leave(addr, self.slot);
+                survivors.extend(roster.order(addr).first().map(|&slot| (addr, slot)));
+            }
+            survivors
         });
-        if let Ok(Some(slot)) = survivor {
+        // Only members of a group may attach a program, so a survivor has to; until then some packets take the detour.
+        for (addr, slot) in left.unwrap_or_default() {
             self.forwarder.hand_over(&self.registry, slot, Forwarded::Reattach(addr), &[]);
         }
     }
@@ -67,9 +79,8 @@ impl UdpLink {
 
 impl Drop for UdpLink {
     fn drop(&mut self) {
-        for bound in std::mem::take(&mut self.addresses) {
-            self.leave_address(bound);
-        }
+        let addresses = std::mem::take(&mut self.addresses);
+        self.leave_addresses(addresses);
         let _ = std::fs::remove_file(self.registry.socket_path(self.slot));
     }
 }

@@ -16,6 +16,8 @@ use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, dest_qpn, verify_icrc};
 use std::ops::Range;
 
 const MIN_PACKET_LEN: usize = Bth::LEN + ICRC_LEN;
+/// How often a socket is looked at before it is closed; each look takes up to [`RX_BUFFERS`] datagrams.
+const LAST_LOOKS: usize = 256;
 
 /// State of the receiving half; one thread at a time has it.
 #[derive(Debug)]
@@ -24,8 +26,12 @@ pub(super) struct Receiver {
     pub(super) rota: Rota,
     pub(super) memberships: Vec<Membership>,
     pub(super) pace: Vec<RepairPace>,
+    /// Some address waits for the roster.
+    pub(super) owes_repair: bool,
     /// What a probe of one of our processes carries.
     pub(super) token: u128,
+    /// The link is leaving: the roster is locked and must not be touched from here.
+    pub(super) is_closing: bool,
     idents: Sources,
     arrived: [InMessage; RX_BUFFERS],
 }
@@ -53,7 +59,9 @@ impl Receiver {
             rota: Rota::default(),
             memberships: Vec::new(),
             pace: vec![RepairPace::default(); addresses],
+            owes_repair: false,
             token,
+            is_closing: false,
             idents: Sources::default(),
             arrived: Default::default(),
         }
@@ -65,6 +73,9 @@ impl UdpLink {
         rx.clear();
         let Some(mut receiver) = self.receiver.try_lock() else { return 0 };
         receiver.rota.begin();
+        if receiver.owes_repair && thorough {
+            self.repair_owed(&mut receiver);
+        }
         let mut used = 0;
         for index in 0..receiver.sources.len() {
             if used == RX_BUFFERS {
@@ -75,6 +86,21 @@ impl UdpLink {
             }
         }
         rx.len()
+    }
+
+    /// Empties the sockets, so that packets for other processes find their way; our own are of no use any more.
+    pub(super) fn forward_rest(&self, receiver: &mut Receiver) {
+        let mut rx = RxBatch::new();
+        for index in 0..receiver.sources.len() {
+            let is_address = matches!(receiver.sources[index].kind, SourceKind::Address(_));
+            // Bounded, for a flood must not keep us from closing.
+            for _ in 0..LAST_LOOKS {
+                rx.clear();
+                if !is_address || self.look_at(receiver, index, &mut rx, 0) == 0 {
+                    break;
+                }
+            }
+        }
     }
 
     /// Reads from one source into the buffers from `first_buffer` on and returns how many it filled.

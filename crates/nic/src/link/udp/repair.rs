@@ -27,11 +27,13 @@ pub(super) struct RepairPace {
     not_before: Time,
     pause_ns: u64,
     round: Option<u64>,
+    /// The roster was busy when it was asked for.
+    is_owed: bool,
 }
 
 impl Default for RepairPace {
     fn default() -> Self {
-        RepairPace { not_before: Time(0), pause_ns: SHORTEST_PAUSE_NS, round: None }
+        RepairPace { not_before: Time(0), pause_ns: SHORTEST_PAUSE_NS, round: None, is_owed: false }
     }
 }
 
@@ -59,6 +61,9 @@ impl UdpLink {
     /// Drops the dead, steers anew, and asks the sockets where they stand if that is not certain. Returns whether the
     /// roster changed.
     fn repair(&self, receiver: &mut Receiver, address: usize, slot: u8) -> bool {
+        if receiver.is_closing {
+            return false;
+        }
         let bound = &self.addresses[address];
         add(&self.counters.repairs, 1);
         let outcome = self.registry.try_update(PATIENCE, |registry, roster| {
@@ -66,6 +71,8 @@ impl UdpLink {
             let _ = attach_steering(&bound.socket, &steer::program(roster.order(bound.addr)));
             (dead, roster.clone())
         });
+        receiver.pace[address].is_owed = outcome.is_err() || matches!(outcome, Ok(None));
+        receiver.owes_repair = receiver.pace.iter().any(|p| p.is_owed);
         let Ok(Some((dead, roster))) = outcome else { return false };
         receiver.token = roster.token;
         // One death leaves one possible order. With more, or when the order looked right and was not, only the sockets
@@ -94,6 +101,9 @@ impl UdpLink {
     /// the last socket is delivered anywhere.
     #[cold]
     pub(super) fn on_probe(&self, receiver: &mut Receiver, address: usize, probe: &Probe) {
+        if receiver.is_closing {
+            return;
+        }
         let bound = &self.addresses[address];
         // Checked before the roster is touched: a stranger's flood must not cost more than any other garbage.
         if probe.token != receiver.token {
@@ -110,6 +120,16 @@ impl UdpLink {
                 let _ = attach_steering(&bound.socket, &steer::program(roster.order(bound.addr)));
             }
         });
+    }
+
+    /// Tries again what the busy roster did not allow.
+    #[cold]
+    pub(super) fn repair_owed(&self, receiver: &mut Receiver) {
+        for address in 0..receiver.pace.len() {
+            if receiver.pace[address].is_owed {
+                self.repair(receiver, address, 0);
+            }
+        }
     }
 
     /// Another process left this address in good order and cannot attach a program to a group it is no longer part of.

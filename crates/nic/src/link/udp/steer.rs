@@ -24,6 +24,17 @@ const BPF_A: u32 = 0x10;
 
 /// The program for a group whose sockets belong to these slots, in the kernel's order.
 pub(super) fn program(order: &[u8]) -> Vec<libc::sock_filter> {
+    assemble(order, |_| true, NO_PLACE)
+}
+
+/// The same, but nothing goes to the socket of `leaving`, so that it can be emptied and closed without a loss. `None` if
+/// there is no other.
+pub(super) fn program_without(order: &[u8], leaving: u8) -> Option<Vec<libc::sock_filter>> {
+    let another = order.iter().position(|&slot| slot != leaving)?;
+    Some(assemble(order, |slot| slot != leaving, another as u32))
+}
+
+fn assemble(order: &[u8], includes: impl Fn(u8) -> bool, otherwise: u32) -> Vec<libc::sock_filter> {
     let mut program = vec![
         step(LOAD_WORD, 0),
         branch(PROBE_MAGIC, 0, 2),
@@ -31,11 +42,11 @@ pub(super) fn program(order: &[u8]) -> Vec<libc::sock_filter> {
         step(RETURN_LOADED, 0),
         step(LOAD_BYTE, SLOT_AT),
     ];
-    for (place, &slot) in order.iter().enumerate() {
+    for (place, &slot) in order.iter().enumerate().filter(|&(_, &slot)| includes(slot)) {
         program.push(branch(u32::from(slot), 0, 1));
         program.push(step(RETURN, place as u32));
     }
-    program.push(step(RETURN, NO_PLACE));
+    program.push(step(RETURN, otherwise));
     program
 }
 
@@ -85,6 +96,15 @@ mod tests {
             assert_eq!(run(&program, &to(stranger)), NO_PLACE);
         }
         assert_eq!(run(&program, &[1, 2]), 0);
+    }
+
+    #[test]
+    fn nothing_goes_to_who_leaves() {
+        assert!(program_without(&[9], 9).is_none());
+        let program = program_without(&[9, 3, 254], 9).unwrap();
+        for (slot, place) in [(3, 1), (254, 2), (9, 1), (77, 1)] {
+            assert_eq!(run(&program, &[0x64, 0, 0xff, 0xff, 0, slot, 1, 2, 0, 0, 0, 0]), place);
+        }
     }
 
     #[test]

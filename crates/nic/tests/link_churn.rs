@@ -1,0 +1,92 @@
+//! Links that come and go on one address. In a file of its own, since a process that forks meanwhile (as the tests with
+//! worker processes do) keeps closed sockets alive for a moment.
+
+mod link_support;
+
+use ferroce_nic::link::{Link, RxBatch, TxBatch, UdpLink};
+use link_support::*;
+use std::time::Instant;
+
+#[test]
+fn each_of_three_links_gets_its_own_packets() {
+    for addr in ["127.47.2.1", "::1"] {
+        let _turn = turn_at(addr);
+        let links = [open(&[addr]), open(&[addr]), open(&[addr])];
+        let mut batch = TxBatch::new();
+        for number in 0..60 {
+            let to = &links[number as usize % 3];
+            add(&mut batch, &route(addr, addr, number as u16), &packet(to.slot(), number, 64));
+            links[0].send(&mut batch);
+        }
+        for (i, link) in links.iter().enumerate() {
+            let numbers: Vec<_> = receive(link, 20).iter().map(|b| number_of(b) as usize % 3).collect();
+            assert_eq!(numbers, [i; 20]);
+            assert_eq!(link.counters().misdelivered, 0, "steering was right from the start");
+        }
+    }
+}
+
+#[test]
+fn steering_follows_those_who_leave_and_join() {
+    let addr = "127.47.0.1";
+    let mut links: Vec<_> = (0..4).map(|_| open(&[addr])).collect();
+    for round in 0..12 {
+        links.remove(round % links.len());
+        if round % 2 == 1 {
+            links.push(open(&[addr]));
+            links.push(open(&[addr]));
+        }
+        // A detour or two may be needed until the survivors have heard who left, and then none.
+        let start = Instant::now();
+        while detours_of_a_round(&links, addr) > 0 {
+            assert!(start.elapsed() < PATIENCE, "round {round}: detours do not end");
+        }
+    }
+}
+
+/// Sends one packet to each link, lets all of them receive until each has its own, and counts the detours.
+fn detours_of_a_round(links: &[UdpLink], addr: &str) -> u64 {
+    let misdelivered = || links.iter().map(|l| l.counters().misdelivered).sum::<u64>();
+    let (before, start) = (misdelivered(), Instant::now());
+    let mut batch = TxBatch::new();
+    for (i, link) in links.iter().enumerate() {
+        add(&mut batch, &route(addr, addr, i as u16), &packet(link.slot(), i as u32, 64));
+    }
+    links[0].send(&mut batch);
+    let mut rx = RxBatch::new();
+    let mut missing: std::collections::BTreeSet<usize> = (0..links.len()).collect();
+    while !missing.is_empty() {
+        assert!(start.elapsed() < PATIENCE, "packets {missing:?} were lost");
+        for (i, link) in links.iter().enumerate() {
+            link.receive(&mut rx, true);
+            for p in rx.packets() {
+                assert_eq!(number_of(p.bytes), i as u32);
+                assert!(missing.remove(&i));
+            }
+        }
+    }
+    misdelivered() - before
+}
+
+#[test]
+fn no_packet_is_lost_while_links_come_and_go() {
+    let addr = "127.47.1.1";
+    std::thread::scope(|s| {
+        for thread in 0..4_u32 {
+            s.spawn(move || (0..200).for_each(|round| one_life(addr, thread * 1000 + round)));
+        }
+    });
+}
+
+/// Opens a link, gets a packet and closes it.
+fn one_life(addr: &str, number: u32) {
+    let link = open(&[addr]);
+    let mut batch = TxBatch::new();
+    add(&mut batch, &route(addr, addr, number as u16), &packet(link.slot(), number, 64));
+    link.send(&mut batch);
+    let (mut rx, start) = (RxBatch::new(), Instant::now());
+    while link.receive(&mut rx, true) == 0 {
+        assert!(start.elapsed() < PATIENCE, "packet {number} was lost; {:?}", link.counters());
+    }
+    assert_eq!(rx.packets().map(|p| number_of(p.bytes)).collect::<Vec<_>>(), [number]);
+}
