@@ -31,6 +31,9 @@ impl AsRawFd for Source {
 impl AsyncCq {
     /// Registers the queue with the reactor of the present tokio runtime.
     pub fn new(cq: &Cq) -> Result<Self, Error> {
+        // Newer versions have an unsafe one instead, for sources that close or exchange their descriptor. Ours does
+        // neither, and so works with all versions.
+        #[allow(deprecated)]
         let fd = AsyncFd::with_interest(Source(cq.clone()), Interest::READABLE);
         let fd = fd.map_err(|source| Error::System { what: "watching the completion channel", source })?;
         Ok(AsyncCq { cq: cq.clone(), fd })

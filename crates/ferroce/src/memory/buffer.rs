@@ -19,7 +19,8 @@ const GRH_LEN: usize = 40;
 /// A buffer behaves as a slice of [`len`](Buffer::set_len) bytes out of its capacity. Sending sends those; receiving
 /// uses the whole capacity and sets the length to what arrived.
 pub struct Buffer {
-    memory: Exclusive,
+    // Boxed, since buffers move a lot: into the ledger, out of it, and through errors.
+    memory: Box<Exclusive>,
     capacity: usize,
     len: usize,
     /// Whether the headroom holds the GRH of the datagram that was received last.
@@ -36,7 +37,7 @@ impl Buffer {
                 limit,
             }));
         }
-        let memory = Exclusive::new(&pd.nic, capacity + HEADROOM)?;
+        let memory = Box::new(Exclusive::new(&pd.nic, capacity + HEADROOM)?);
         Ok(Buffer { memory, capacity, len: capacity, has_grh: false })
     }
 
