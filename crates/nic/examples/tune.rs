@@ -74,7 +74,8 @@ fn main() {
     let (a, b) = (end("127.0.0.1"), end("127.0.0.1"));
     connect(&a, &b);
     connect(&b, &a);
-    let iters = 100_000u64;
+    let what = std::env::args().nth(1).unwrap_or_default();
+    let iters = match what.as_str() { "bw" => 100, "few" => 3_000, _ => 200_000u64 };
     let recv = |e: &End| e.qp.post_recv(&[RecvWr { wr_id: 1, sges: &[e.mr.sge(0, 64)] }]).unwrap();
     let data = [7u8; 8];
     let send = |e: &End, n: u64| {
@@ -94,13 +95,37 @@ fn main() {
             }
         });
         let start = Instant::now();
+        let (mut t_send, mut t_hit, mut t_miss, mut t_recv, mut misses) = (0u64, 0u64, 0u64, 0u64, 0u64);
         for n in 0..iters {
+            let t0 = Instant::now();
             send(&a, n);
-            wait(&a.cq, WcOpcode::Recv);
+            let mut t1 = Instant::now();
+            t_send += (t1 - t0).as_nanos() as u64;
+            let mut out = [Completion::default(); 16];
+            'w: loop {
+                let n = a.cq.poll(&mut out).unwrap();
+                let t2 = Instant::now();
+                let d = (t2 - t1).as_nanos() as u64;
+                t1 = t2;
+                let hit = out[..n].iter().any(|c| c.opcode == WcOpcode::Recv);
+                if hit {
+                    t_hit += d;
+                    break 'w;
+                }
+                t_miss += d;
+                misses += 1;
+            }
             recv(&a);
+            t_recv += t1.elapsed().as_nanos() as u64;
         }
+        println!("post_send {} ns, poll hit {} ns, misses {:.1} of {} ns, post_recv {} ns", t_send / iters, t_hit / iters, misses as f64 / iters as f64, t_miss / misses.max(1), t_recv / iters);
         println!("send half round trip: {:.3} us", start.elapsed().as_secs_f64() * 1e6 / iters as f64 / 2.0);
     });
+    if what == "lat" || what == "few" {
+        println!("{:?}", a._nic.counters().link);
+        println!("{:?}", a.qp.counters());
+        return;
+    }
     for (name, op_read) in [("write", false), ("read", true)] {
         for size in [4096u32, 65536, 1 << 20] {
             let total = (4u64 << 30) / if op_read { 4 } else { 1 };

@@ -28,6 +28,7 @@ pub const MAX_RD_ATOMIC: u8 = 128;
 /// Entries that the GID table has room for.
 pub const GID_TABLE_LEN: usize = 256;
 
+#[repr(align(128))] // no cache line shared with another object that another core writes
 pub(crate) struct NicInner {
     pub(crate) engine: Arc<Engine>,
     pub(crate) config: Config,

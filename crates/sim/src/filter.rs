@@ -1,6 +1,6 @@
 //! Scripted trouble: rules that see every packet before the dice do.
 //!
-//! ```ignore
+//! ```text
 //! let lost = world.rule(Rule::on(is_ack).nth(3).drop());
 //! world.rule(Rule::on(is_request.and(psn(7))).first().hold_until(psn(9)));
 //! ...
@@ -86,17 +86,18 @@ pub fn response(psn: u32) -> impl Fn(&Seen<'_>) -> bool + Copy {
 }
 
 type Predicate = Box<dyn FnMut(&Seen<'_>) -> bool>;
+type Change = Box<dyn FnMut(&mut Vec<u8>)>;
 pub(crate) type Release = Rc<dyn Fn(&Seen<'_>) -> bool>;
 
 /// What a rule does to its packets.
 pub(crate) enum Action {
     Pass,
     Drop,
-    Duplicate,
+    Duplicate(u64),
     Delay(u64),
     HoldUntil(Release),
     Damage,
-    Rewrite(Box<dyn FnMut(&mut Vec<u8>)>),
+    Rewrite(Change),
 }
 
 /// One instruction to the network. The first rule that hits a packet decides about it.
@@ -133,7 +134,11 @@ impl Rule {
     }
     /// Delivers them twice, the copy right after.
     pub fn duplicate(self) -> Rule {
-        Rule { action: Action::Duplicate, ..self }
+        self.copy_after(1)
+    }
+    /// Delivers them twice, the copy so much later.
+    pub fn copy_after(self, ns: u64) -> Rule {
+        Rule { action: Action::Duplicate(ns), ..self }
     }
     /// Delivers them later.
     pub fn delay(self, ns: u64) -> Rule {

@@ -5,16 +5,16 @@ use ferroce_proto::wire::{FlowAddrs, Headers, ICRC_LEN, Malformed, Packet, icrc}
 
 /// Bytes from the BTH to the ICRC, and where they go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub(crate) struct Frame {
     /// Outer addresses.
-    pub route: Route,
+    pub(crate) route: Route,
     /// BTH, extension headers, payload, pad, ICRC.
-    pub bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// Why a frame is no packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unreadable {
+pub(crate) enum Unreadable {
     /// The checksum does not fit the bytes.
     Icrc,
     /// The checksum fits, the bytes make no packet.
@@ -28,7 +28,7 @@ const FIRST_SOURCE_PORT: u16 = 0xc000;
 
 impl Frame {
     /// Encodes a packet, checksum included.
-    pub fn encode(route: &Route, headers: &Headers, payload: &[u8]) -> Frame {
+    pub(crate) fn encode(route: &Route, headers: &Headers, payload: &[u8]) -> Frame {
         let headers_len = headers.encoded_len();
         let mut bytes = vec![0; headers_len];
         headers.write(&mut bytes);
@@ -42,11 +42,12 @@ impl Frame {
 
     /// Decodes it, as the receiver does. The checksum is compared with the one known identification, so that no
     /// damage can hide behind another.
-    pub fn decode(&self) -> Result<Packet<'_>, Unreadable> {
+    pub(crate) fn decode(&self) -> Result<Packet<'_>, Unreadable> {
         let Some((transport, found)) = self.bytes.split_last_chunk::<ICRC_LEN>() else {
             return Err(Unreadable::Icrc);
         };
-        let checked = transport.len() >= 12 && icrc(&flow(&self.route), IP_IDENTIFICATION, transport) == *found;
+        let checked =
+            transport.len() >= 12 && icrc(&flow(&self.route), IP_IDENTIFICATION, transport) == *found;
         if !checked {
             return Err(Unreadable::Icrc);
         }
@@ -54,7 +55,7 @@ impl Frame {
     }
 
     /// Puts a right checksum on whatever the bytes are now.
-    pub fn seal(&mut self) {
+    pub(crate) fn seal(&mut self) {
         let end = self.bytes.len() - ICRC_LEN;
         let checksum = icrc(&flow(&self.route), IP_IDENTIFICATION, &self.bytes[..end]);
         self.bytes[end..].copy_from_slice(&checksum);

@@ -9,19 +9,19 @@ use std::collections::BTreeMap;
 
 /// A memory region as the NIC keeps it.
 #[derive(Clone, Debug)]
-pub struct Region {
+pub(crate) struct Region {
     /// Key for local work requests.
-    pub lkey: LKey,
+    pub(crate) lkey: LKey,
     /// Key for peers.
-    pub rkey: RKey,
+    pub(crate) rkey: RKey,
     /// Protection domain.
-    pub pd: PdId,
+    pub(crate) pd: PdId,
     /// First address.
-    pub start: u64,
+    pub(crate) start: u64,
     /// What it allows.
-    pub access: Access,
+    pub(crate) access: Access,
     /// The bytes.
-    pub bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Region {
@@ -48,37 +48,32 @@ impl Region {
 
 /// All regions of a NIC, by the keys that name them.
 #[derive(Default, Debug)]
-pub struct Memory {
+pub(crate) struct Memory {
     regions: BTreeMap<LKey, Region>,
     remote: BTreeMap<RKey, LKey>,
 }
 
 impl Memory {
     /// Adds a region under its two keys.
-    pub fn insert(&mut self, region: Region) {
+    pub(crate) fn insert(&mut self, region: Region) {
         self.remote.insert(region.rkey, region.lkey);
         self.regions.insert(region.lkey, region);
     }
 
     /// Deregisters: both keys stop working.
-    pub fn remove(&mut self, lkey: LKey) -> Option<Region> {
+    pub(crate) fn remove(&mut self, lkey: LKey) -> Option<Region> {
         let region = self.regions.remove(&lkey)?;
         self.remote.remove(&region.rkey);
         Some(region)
     }
 
     /// The region with that local key.
-    pub fn region(&self, lkey: LKey) -> Option<&Region> {
-        self.regions.get(&lkey)
-    }
-
-    /// The same, to change it.
-    pub fn region_mut(&mut self, lkey: LKey) -> Option<&mut Region> {
+    pub(crate) fn region_mut(&mut self, lkey: LKey) -> Option<&mut Region> {
         self.regions.get_mut(&lkey)
     }
 
     /// Whether either kind of key is taken.
-    pub fn knows(&self, key: u32) -> bool {
+    pub(crate) fn knows(&self, key: u32) -> bool {
         self.regions.contains_key(&LKey(key)) || self.remote.contains_key(&RKey(key))
     }
 
@@ -91,7 +86,7 @@ impl Memory {
     }
 
     /// Whether a peer may do `need` there.
-    pub fn check_remote(
+    pub(crate) fn check_remote(
         &self,
         pd: PdId,
         rkey: RKey,
@@ -106,7 +101,13 @@ impl Memory {
     }
 
     /// Bytes that a peer reads.
-    pub fn read_remote(&self, pd: PdId, rkey: RKey, addr: u64, len: u32) -> Result<Vec<u8>, MemoryFault> {
+    pub(crate) fn read_remote(
+        &self,
+        pd: PdId,
+        rkey: RKey,
+        addr: u64,
+        len: u32,
+    ) -> Result<Vec<u8>, MemoryFault> {
         if len == 0 {
             return Ok(Vec::new());
         }
@@ -116,7 +117,13 @@ impl Memory {
     }
 
     /// Bytes that a peer writes.
-    pub fn write_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryFault> {
+    pub(crate) fn write_remote(
+        &mut self,
+        pd: PdId,
+        rkey: RKey,
+        addr: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryFault> {
         if data.is_empty() {
             return Ok(());
         }
@@ -127,7 +134,13 @@ impl Memory {
     }
 
     /// Runs an atomic for a peer; the operands are in host order, as a NIC keeps them.
-    pub fn atomic(&mut self, pd: PdId, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
+    pub(crate) fn atomic(
+        &mut self,
+        pd: PdId,
+        rkey: RKey,
+        addr: u64,
+        op: AtomicOp,
+    ) -> Result<u64, MemoryFault> {
         let region = self.by_remote(pd, rkey, Access::REMOTE_ATOMIC)?;
         let (lkey, span) = (region.lkey, region.span(rkey.0, addr, 8)?);
         if !addr.is_multiple_of(8) {
@@ -140,7 +153,7 @@ impl Memory {
     }
 
     /// Makes a remote key invalid; the region stays usable locally.
-    pub fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
+    pub(crate) fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
         self.by_remote(pd, rkey, Access::empty())?;
         self.remote.remove(&rkey);
         Ok(())
@@ -180,7 +193,13 @@ impl Memory {
     }
 
     /// Collects bytes for sending.
-    pub fn gather(&self, pd: PdId, sges: &[Sge], offset: u64, len: u32) -> Result<Vec<u8>, MemoryFault> {
+    pub(crate) fn gather(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u64,
+        len: u32,
+    ) -> Result<Vec<u8>, MemoryFault> {
         let mut data = Vec::with_capacity(len as usize);
         for (lkey, span) in self.pieces(pd, sges, offset, len.into(), Access::empty())? {
             data.extend_from_slice(&self.regions[&lkey].bytes[span]);
@@ -189,7 +208,13 @@ impl Memory {
     }
 
     /// Spreads received bytes.
-    pub fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
+    pub(crate) fn scatter(
+        &mut self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryFault> {
         let mut rest = data;
         for (lkey, span) in self.pieces(pd, sges, offset, data.len() as u64, Access::LOCAL_WRITE)? {
             let (now, later) = rest.split_at(span.len());
@@ -233,8 +258,8 @@ mod tests {
         let sges = [entry(100, 4), entry(0, 0), entry(120, 2), entry(110, 5)];
         assert_eq!(memory.gather(PD, &sges, 3, 4).unwrap(), [3, 20, 21, 10]);
         memory.scatter(PD, &sges, 5, &[0xaa, 0xbb]).unwrap();
-        assert_eq!(memory.region(LKey(1)).unwrap().bytes[21], 0xaa);
-        assert_eq!(memory.region(LKey(1)).unwrap().bytes[10], 0xbb);
+        assert_eq!(memory.regions[&LKey(1)].bytes[21], 0xaa);
+        assert_eq!(memory.regions[&LKey(1)].bytes[10], 0xbb);
     }
 
     #[test]
@@ -242,7 +267,7 @@ mod tests {
         let mut memory = memory(0, 8, Access::LOCAL_WRITE);
         let sges = [Sge { addr: 0, len: 4, lkey: LKey(1) }, Sge { addr: 0, len: 4, lkey: LKey(9) }];
         assert_eq!(memory.scatter(PD, &sges, 0, &[0xff; 8]), Err(MemoryFault::NoSuchKey { key: 9 }));
-        assert_eq!(memory.region(LKey(1)).unwrap().bytes, [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(memory.regions[&LKey(1)].bytes, [0, 1, 2, 3, 4, 5, 6, 7]);
     }
 
     #[test]

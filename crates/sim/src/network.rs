@@ -38,7 +38,7 @@ impl Faults {
 
 /// Time from any node to any other.
 pub const LATENCY_NS: u64 = 1_000;
-/// A copy, or a packet that waited for another, comes so much later.
+/// A packet that waited for another comes so much later.
 const STEP_NS: u64 = 1;
 
 struct Held {
@@ -135,7 +135,10 @@ impl Network {
         match &mut self.rules[rule].action {
             Action::Pass => {}
             Action::Drop => return Fate::Lost,
-            Action::Duplicate => return self.schedule_twice(arrival, arrival + STEP_NS, to, frame),
+            Action::Duplicate(ns) => {
+                let second = arrival + *ns;
+                return self.schedule_twice(arrival, second, to, frame);
+            }
             Action::Delay(ns) => {
                 let late = arrival + *ns;
                 return self.schedule(late, to, frame);

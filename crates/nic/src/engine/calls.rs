@@ -41,6 +41,9 @@ impl Engine {
                 }
             }
             machine.poll_requests(now, &mut host);
+            // An acknowledgement that was put off rides along: behind the data, in the same system call and often the
+            // same segmentation batch.
+            machine.poll_replies(now, &mut host);
             host.flush();
             let more = host.has_more;
             self.after(qp, machine, more, now);

@@ -41,6 +41,7 @@ use std::sync::atomic::AtomicBool;
 use timers::Timers;
 
 /// One NIC's engine.
+#[repr(align(128))] // no cache line shared with another object that another core writes
 pub(crate) struct Engine {
     pub(crate) link: Arc<dyn Link>,
     pub(crate) regions: RegionTable,

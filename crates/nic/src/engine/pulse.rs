@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+#[repr(align(128))] // no cache line shared with another object that another core writes
 pub(crate) struct Pulse {
     polls: AtomicU64,
     armed: AtomicUsize,

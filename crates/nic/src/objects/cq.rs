@@ -30,6 +30,7 @@ struct State {
 }
 
 /// The part that queue pairs push into.
+#[repr(align(128))] // no cache line shared with another object that another core writes
 pub(crate) struct CqCore {
     pub(crate) id: u32,
     pub(crate) cookie: u64,

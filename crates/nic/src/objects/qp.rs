@@ -30,6 +30,7 @@ pub struct QpInit<'a> {
 }
 
 /// The part that the engine works on.
+#[repr(align(128))] // no cache line shared with another object that another core writes
 pub(crate) struct QpCore {
     pub(crate) qpn: Qpn,
     pub(crate) send_cq: Arc<CqCore>,

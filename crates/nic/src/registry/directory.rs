@@ -9,6 +9,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+/// Names to try for the directory.
+const NAMES: u32 = 8;
+
 /// Where registries live: shared memory if the machine has it, else this user's runtime directory, else `/tmp`.
 pub fn default_base() -> PathBuf {
     let shm = PathBuf::from("/dev/shm");
@@ -27,25 +30,40 @@ fn is_writable(dir: &Path) -> bool {
 }
 
 /// Makes or opens the directory of this user and network namespace and returns its path.
+///
+/// A name that somebody else has taken is passed over; all processes of this user pass over the same ones. Malice is not
+/// needed for that: namespace numbers are used again, and root of a user namespace shares its number with root.
 pub(super) fn open_directory(base: &Path) -> Result<PathBuf, RegistryError> {
-    let uid = effective_uid();
-    let path = base.join(format!("ferroce-{uid}-{}", network_namespace()));
-    match DirBuilder::new().mode(0o700).create(&path) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(io_error(&path, "create it", e)),
+    let name = format!("ferroce-{}-{}", effective_uid(), network_namespace());
+    let mut refusal = None;
+    for number in 0..NAMES {
+        let suffix = if number == 0 { String::new() } else { format!("-{number}") };
+        match open_named(&base.join(format!("{name}{suffix}"))) {
+            Err(e @ RegistryError::Untrusted { .. }) => refusal = refusal.or(Some(e)),
+            result => return result,
+        }
+    }
+    Err(refusal.expect("every name was refused"))
+}
+
+fn open_named(path: &Path) -> Result<PathBuf, RegistryError> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(io_error(path, "create it", e)),
         _ => {}
     }
-    let directory = open_no_follow(&path).map_err(|e| match e.raw_os_error() {
-        Some(libc::ELOOP | libc::ENOTDIR) => untrusted(&path, "it is not a directory".into()),
-        _ => io_error(&path, "open it", e),
+    let directory = open_no_follow(path).map_err(|e| match e.raw_os_error() {
+        Some(libc::ELOOP | libc::ENOTDIR) => untrusted(path, "it is not a directory".into()),
+        Some(libc::EACCES) => untrusted(path, "it belongs to somebody else".into()),
+        _ => io_error(path, "open it", e),
     })?;
-    let meta = directory.metadata().map_err(|e| io_error(&path, "read its owner", e))?;
-    if meta.uid() != uid {
-        return Err(untrusted(&path, format!("it belongs to user {}, not to {uid}", meta.uid())));
+    let meta = directory.metadata().map_err(|e| io_error(path, "read its owner", e))?;
+    if meta.uid() != effective_uid() {
+        return Err(untrusted(path, format!("it belongs to user {}", meta.uid())));
     }
     if meta.mode() & 0o077 != 0 {
-        return Err(untrusted(&path, format!("others may enter it (mode {:o})", meta.mode() & 0o777)));
+        return Err(untrusted(path, format!("others may enter it (mode {:o})", meta.mode() & 0o777)));
     }
-    Ok(path)
+    Ok(path.to_path_buf())
 }
 
 fn open_no_follow(path: &Path) -> io::Result<File> {
@@ -79,22 +97,27 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_others_may_enter_is_refused() {
+    fn a_directory_that_others_may_enter_is_passed_over() {
         let base = fresh_base("mode");
-        let path = open_directory(&base).unwrap();
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o770)).unwrap();
-        let error = open_directory(&base).unwrap_err();
-        assert!(matches!(error, RegistryError::Untrusted { .. }), "{error}");
+        let first = open_directory(&base).unwrap();
+        assert_eq!(open_directory(&base).unwrap(), first);
+        std::fs::set_permissions(&first, PermissionsExt::from_mode(0o770)).unwrap();
+        let second = open_directory(&base).unwrap();
+        assert_ne!(second, first);
+        assert_eq!(open_directory(&base).unwrap(), second);
         std::fs::remove_dir_all(base).unwrap();
     }
 
     #[test]
-    fn a_symbolic_link_is_refused() {
+    fn symbolic_links_everywhere_are_refused() {
         let base = fresh_base("link");
         let path = open_directory(&base).unwrap();
         let elsewhere = base.join("elsewhere");
         std::fs::rename(&path, &elsewhere).unwrap();
         symlink(&elsewhere, &path).unwrap();
+        for number in 1..NAMES {
+            symlink(&elsewhere, format!("{}-{number}", path.display())).unwrap();
+        }
         let error = open_directory(&base).unwrap_err();
         assert!(matches!(error, RegistryError::Untrusted { .. }), "{error}");
         std::fs::remove_dir_all(base).unwrap();

@@ -172,6 +172,7 @@ impl Registry {
     /// Goes round instead of taking the lowest free slot: a slot that was just freed may still be named by packets on
     /// their way.
     fn claim(&self, roster: &mut Roster) -> Result<u8, RegistryError> {
+        roster.prune_all(|slot| self.locks.is_held(slot).unwrap_or(true));
         let count = u16::from(LAST_SLOT - FIRST_SLOT) + 1;
         for step in 0..count {
             let slot = FIRST_SLOT + ((u16::from(roster.last_slot) + step) % count) as u8;

@@ -66,6 +66,14 @@ impl Roster {
         dead.len()
     }
 
+    /// Removes whoever is not alive from all addresses, so that those nobody uses any more disappear.
+    pub(crate) fn prune_all(&mut self, is_alive: impl Fn(u8) -> bool) {
+        let addrs: Vec<IpAddr> = self.groups.keys().copied().collect();
+        for addr in addrs {
+            self.prune(addr, &is_alive);
+        }
+    }
+
     /// `slot` has seen a packet that was steered to place `place` of `addr`, so that is where it stands. Whoever was
     /// believed there takes its old place. Returns whether that was news.
     pub(crate) fn confirm(&mut self, addr: IpAddr, place: usize, slot: u8) -> bool {

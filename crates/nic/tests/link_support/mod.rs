@@ -8,50 +8,50 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Far longer than any of these tests needs; reached only if packets are missing.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A link on addresses of the test's own.
-pub fn open(addrs: &[&str]) -> UdpLink {
+pub(crate) fn open(addrs: &[&str]) -> UdpLink {
     UdpLink::open(&config(addrs)).expect("open a link")
 }
 
-pub fn config(addrs: &[&str]) -> UdpConfig {
+pub(crate) fn config(addrs: &[&str]) -> UdpConfig {
     let bind = addrs.iter().map(|a| a.parse().unwrap()).collect();
     UdpConfig { bind: Some(bind), ..UdpConfig::default() }
 }
 
-pub fn gid(addr: &str) -> Gid {
+pub(crate) fn gid(addr: &str) -> Gid {
     Gid::from_ip(addr.parse::<IpAddr>().unwrap())
 }
 
-pub fn route(from: &str, to: &str, entropy: u16) -> Route {
+pub(crate) fn route(from: &str, to: &str, entropy: u16) -> Route {
     Route { sgid: gid(from), dgid: gid(to), entropy, ..Route::default() }
 }
 
 /// A packet of `len` bytes for a queue pair of `slot`, marked with a number.
-pub fn packet(slot: u8, number: u32, len: usize) -> Vec<u8> {
-    assert!(len >= 16 && len % 4 == 0);
+pub(crate) fn packet(slot: u8, number: u32, len: usize) -> Vec<u8> {
+    assert!(len >= 16 && len.is_multiple_of(4));
     let mut bytes: Vec<u8> = (0..len).map(|i| (i as u32 * 31 + number * 7) as u8).collect();
     bytes[..12].copy_from_slice(&[0x64, 0x40, 0xff, 0xff, 0, slot, 0x12, 0x34, 0, 0, 0, 0]);
     bytes[12..16].copy_from_slice(&number.to_be_bytes());
     bytes
 }
 
-pub fn number_of(bytes: &[u8]) -> u32 {
+pub(crate) fn number_of(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes[12..16].try_into().unwrap())
 }
 
-pub fn add(batch: &mut TxBatch, route: &Route, bytes: &[u8]) {
+pub(crate) fn add(batch: &mut TxBatch, route: &Route, bytes: &[u8]) {
     batch.reserve(route, bytes.len()).copy_from_slice(bytes);
 }
 
 /// Receives until `count` packets are there.
-pub fn receive(link: &dyn Link, count: usize) -> Vec<Vec<u8>> {
+pub(crate) fn receive(link: &dyn Link, count: usize) -> Vec<Vec<u8>> {
     receive_each(link, count, |p| p.bytes.to_vec())
 }
 
 /// Receives until `count` packets are there and keeps what `pick` takes of each.
-pub fn receive_each<T>(
+pub(crate) fn receive_each<T>(
     link: &dyn Link,
     count: usize,
     pick: impl Fn(&ferroce_nic::link::RxPacket<'_>) -> T,
@@ -68,7 +68,7 @@ pub fn receive_each<T>(
 }
 
 /// Receives until `done` says so.
-pub fn receive_until(link: &dyn Link, mut done: impl FnMut(&dyn Link) -> bool) -> Vec<Vec<u8>> {
+pub(crate) fn receive_until(link: &dyn Link, mut done: impl FnMut(&dyn Link) -> bool) -> Vec<Vec<u8>> {
     let mut rx = RxBatch::new();
     let mut got = Vec::new();
     let start = Instant::now();
@@ -81,7 +81,7 @@ pub fn receive_until(link: &dyn Link, mut done: impl FnMut(&dyn Link) -> bool) -
 }
 
 /// Packets that are there now, without waiting for more. Over loopback whatever was sent has arrived.
-pub fn drain(link: &dyn Link) -> Vec<Vec<u8>> {
+pub(crate) fn drain(link: &dyn Link) -> Vec<Vec<u8>> {
     let mut rx = RxBatch::new();
     let mut got = Vec::new();
     // Datagrams that are all dropped give an empty batch, so one empty look proves nothing: look until the queue, which
@@ -96,4 +96,19 @@ pub fn drain(link: &dyn Link) -> Vec<Vec<u8>> {
         got.extend(rx.packets().map(|p| p.bytes.to_vec()));
     }
     got
+}
+
+/// Whether a program that a test needs can be run. Where it must be there (`FERROCE_REQUIRE_TOOLS=1`) its absence fails.
+pub(crate) fn tool_is_there(name: &str) -> bool {
+    let found = std::process::Command::new(name).arg("--version").output().is_ok();
+    if !found {
+        skip(&format!("{name} is not installed"));
+    }
+    found
+}
+
+/// Says loudly that a test did not run, or fails where it must.
+pub(crate) fn skip(why: &str) {
+    assert!(std::env::var_os("FERROCE_REQUIRE_TOOLS").is_none_or(|v| v != "1"), "{why}");
+    println!("SKIPPED: {why}");
 }

@@ -60,6 +60,7 @@ impl Qp {
 
     fn change_state<H: Host>(&mut self, from: QpState, to: QpState, mask: AttrMask, now: Time, host: &mut H) {
         match (from, to) {
+            (QpState::Reset, QpState::Err) => self.attr.state = to,
             (_, QpState::Err) => self.enter_error(now, host),
             (_, QpState::Reset) => self.reset(),
             (_, QpState::Rtr) => {

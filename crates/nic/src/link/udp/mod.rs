@@ -12,6 +12,7 @@
 //! | `owner` | who has the port when we cannot |
 //! | `send` | packets out: segmentation batches, refusals |
 //! | `receive`, `source` | packets in, and which socket to look at |
+//! | `ident` | which IPv4 identification a packet may have had |
 //! | `steer`, `repair`, `probe` | which process gets a packet |
 //! | `forward` | the detour for packets that reached the wrong process |
 //! | `multicast` | groups |
@@ -21,6 +22,7 @@
 mod address;
 mod control;
 mod forward;
+mod ident;
 mod interfaces;
 mod multicast;
 mod open;

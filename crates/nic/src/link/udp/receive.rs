@@ -1,7 +1,7 @@
 //! Packets in: read in bulk, split, verified, and given to whom they belong.
 
-use super::control::Arrival;
 use super::forward::{self, Forwarded, Handover};
+use super::ident::{Sources, Train};
 use super::probe::Probe;
 use super::repair::RepairPace;
 use super::source::{Rota, Source, SourceKind};
@@ -26,7 +26,18 @@ pub(super) struct Receiver {
     pub(super) pace: Vec<RepairPace>,
     /// What a probe of one of our processes carries.
     pub(super) token: u128,
+    idents: Sources,
     arrived: [InMessage; RX_BUFFERS],
+}
+
+/// A datagram: one packet, or several that were merged.
+struct Datagram {
+    kind: SourceKind,
+    meta: RxMeta,
+    buffer: usize,
+    len: usize,
+    /// Length of every packet but the last.
+    segment_len: usize,
 }
 
 /// Consecutive packets of one datagram that belong to another process.
@@ -43,6 +54,7 @@ impl Receiver {
             memberships: Vec::new(),
             pace: vec![RepairPace::default(); addresses],
             token,
+            idents: Sources::default(),
             arrived: Default::default(),
         }
     }
@@ -100,11 +112,13 @@ impl UdpLink {
         let (Some((sgid, sport)), Some(dgid)) = (message.from.to_gid_and_port(), arrival.dgid) else {
             return add(&self.counters.malformed, 1);
         };
-        let meta = RxMeta { sgid, dgid, sport, tos: arrival.tos, ttl: arrival.ttl };
         if let (SourceKind::Address(address), Some(probe)) = (kind, Probe::parse(&rx.buffer(buffer)[..len])) {
             return self.on_probe(receiver, address, &probe);
         }
-        let misdelivered = self.take_train(kind, &meta, &arrival, rx, buffer, len);
+        let meta = RxMeta { sgid, dgid, sport, tos: arrival.tos, ttl: arrival.ttl };
+        let segment_len = arrival.segment_len.filter(|&l| l > 0).unwrap_or(len.max(1));
+        let datagram = Datagram { kind, meta, buffer, len, segment_len };
+        let misdelivered = self.take_train(&mut receiver.idents, &datagram, rx);
         if let (SourceKind::Address(address), Some(slot)) = (kind, misdelivered) {
             self.on_misdelivery(receiver, address, slot);
         }
@@ -112,17 +126,9 @@ impl UdpLink {
 
     /// Splits what was merged, verifies each packet and keeps or forwards it. Returns the owner of the last packet that
     /// was not ours.
-    fn take_train(
-        &self,
-        kind: SourceKind,
-        meta: &RxMeta,
-        arrival: &Arrival,
-        rx: &mut RxBatch,
-        buffer: usize,
-        len: usize,
-    ) -> Option<u8> {
-        let segment_len = arrival.segment_len.filter(|&l| l > 0).unwrap_or(len.max(1));
-        let mut idents = IdentGuess::default();
+    fn take_train(&self, idents: &mut Sources, datagram: &Datagram, rx: &mut RxBatch) -> Option<u8> {
+        let Datagram { buffer, len, segment_len, .. } = *datagram;
+        let mut train = Train::new(idents);
         let mut foreign: Option<ForeignRun> = None;
         let mut misdelivered = None;
         let mut start = 0;
@@ -130,45 +136,32 @@ impl UdpLink {
         while start < len.max(1) {
             let range = start..(start + segment_len).min(len);
             start += segment_len;
-            let owner = self.check_packet(kind, meta, &rx.buffer(buffer)[range.clone()], &mut idents);
-            let Some(owner) = owner else {
-                self.forward_run(meta, segment_len, rx.buffer(buffer), foreign.take());
-                continue;
-            };
-            if owner == self.slot {
-                self.forward_run(meta, segment_len, rx.buffer(buffer), foreign.take());
-                add(&self.counters.rx_packets, 1);
-                add(&self.counters.rx_bytes, range.len() as u64);
-                rx.push(buffer, range.start..range.end - ICRC_LEN, *meta);
-                continue;
+            match self.check_packet(datagram, &rx.buffer(buffer)[range.clone()], &mut train) {
+                Some(owner) if owner != self.slot => {
+                    misdelivered = Some(owner);
+                    foreign = self.extend_run(datagram, rx, foreign, owner, range);
+                }
+                ours_or_bad => {
+                    self.forward_run(datagram, rx, foreign.take());
+                    if ours_or_bad.is_some() {
+                        add(&self.counters.rx_packets, 1);
+                        add(&self.counters.rx_bytes, range.len() as u64);
+                        rx.push(buffer, range.start..range.end - ICRC_LEN, datagram.meta);
+                    }
+                }
             }
-            misdelivered = Some(owner);
-            foreign = match foreign.take() {
-                Some(run) if run.slot == owner && range.end - run.bytes.start <= forward::MAX_RUN_LEN => {
-                    Some(ForeignRun { slot: owner, bytes: run.bytes.start..range.end })
-                }
-                other => {
-                    self.forward_run(meta, segment_len, rx.buffer(buffer), other);
-                    Some(ForeignRun { slot: owner, bytes: range })
-                }
-            };
         }
-        self.forward_run(meta, segment_len, rx.buffer(buffer), foreign);
+        self.forward_run(datagram, rx, foreign);
         misdelivered
     }
 
     /// Verifies a packet and says which slot it belongs to; `None` if it was dropped. What belongs to nobody in
     /// particular (connection management, groups) belongs to whoever received it.
-    fn check_packet(
-        &self,
-        kind: SourceKind,
-        meta: &RxMeta,
-        packet: &[u8],
-        idents: &mut IdentGuess,
-    ) -> Option<u8> {
+    fn check_packet(&self, datagram: &Datagram, packet: &[u8], train: &mut Train<'_>) -> Option<u8> {
+        let meta = &datagram.meta;
         let flow = FlowAddrs::new(meta.sgid, meta.dgid, meta.sport);
         let well_formed = packet.len() >= MIN_PACKET_LEN && packet.len().is_multiple_of(4);
-        let ident = if well_formed { verify_icrc(&flow, idents.next(), packet) } else { None };
+        let ident = if well_formed { verify_icrc(&flow, train.guess(), packet) } else { None };
         if let Some(capture) = &self.capture {
             let outer = Outer { flow, ident: ident.unwrap_or(0), tos: meta.tos, ttl: meta.ttl };
             capture.record(Direction::Received, &outer, packet);
@@ -177,13 +170,12 @@ impl UdpLink {
             add(&self.counters.malformed, 1);
             return None;
         }
-        let Some(ident) = ident else {
+        if !ident.is_some_and(|ident| train.accept(meta.sgid, meta.sport, ident)) {
             add(&self.counters.bad_icrc, 1);
             return None;
-        };
-        idents.on_seen(ident);
+        }
         let qpn = dest_qpn(packet)?;
-        match (kind, owner_of(qpn)) {
+        match (datagram.kind, owner_of(qpn)) {
             (_, None) => Some(self.slot),
             (SourceKind::Group(_), Some(_)) => {
                 // Every member of the group has a copy; forwarding would multiply it.
@@ -194,12 +186,33 @@ impl UdpLink {
         }
     }
 
-    fn forward_run(&self, meta: &RxMeta, segment_len: usize, buffer: &[u8], run: Option<ForeignRun>) {
+    /// Adds a packet to the run of packets for one other process, or sends that run off and begins another.
+    fn extend_run(
+        &self,
+        datagram: &Datagram,
+        rx: &RxBatch,
+        run: Option<ForeignRun>,
+        slot: u8,
+        packet: Range<usize>,
+    ) -> Option<ForeignRun> {
+        match run {
+            Some(run) if run.slot == slot && packet.end - run.bytes.start <= forward::MAX_RUN_LEN => {
+                Some(ForeignRun { slot, bytes: run.bytes.start..packet.end })
+            }
+            other => {
+                self.forward_run(datagram, rx, other);
+                Some(ForeignRun { slot, bytes: packet })
+            }
+        }
+    }
+
+    fn forward_run(&self, datagram: &Datagram, rx: &RxBatch, run: Option<ForeignRun>) {
         let Some(ForeignRun { slot, bytes }) = run else { return };
-        let packets = bytes.len().div_ceil(segment_len) as u64;
+        let packets = bytes.len().div_ceil(datagram.segment_len) as u64;
         add(&self.counters.misdelivered, packets);
-        let message = Forwarded::Packets { meta: *meta, segment_len };
-        match self.forwarder.hand_over(&self.registry, slot, message, &buffer[bytes]) {
+        let message = Forwarded::Packets { meta: datagram.meta, segment_len: datagram.segment_len };
+        let bytes = &rx.buffer(datagram.buffer)[bytes];
+        match self.forwarder.hand_over(&self.registry, slot, message, bytes) {
             Handover::Done => add(&self.counters.forwarded_out, packets),
             Handover::Gone | Handover::Full => add(&self.counters.forward_errors, packets),
         }
@@ -261,44 +274,9 @@ fn owner_of(qpn: Qpn) -> Option<u8> {
     }
 }
 
-/// Guesses the IPv4 identification of the next packet of a train. Segments of one batch count up; packets that were
-/// sent one by one and merged on the way all have the same.
-#[derive(Debug, Default)]
-struct IdentGuess {
-    last: Option<u16>,
-    step: u16,
-}
-
-impl IdentGuess {
-    fn next(&self) -> u16 {
-        self.last.map_or(0, |last| last.wrapping_add(self.step))
-    }
-    fn on_seen(&mut self, ident: u16) {
-        self.step = self.last.map_or(1, |last| ident.wrapping_sub(last));
-        self.last = Some(ident);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn identifications_are_guessed_from_the_train() {
-        let mut guess = IdentGuess::default();
-        let mut wrong = 0;
-        for ident in [0, 1, 2, 3] {
-            wrong += u32::from(guess.next() != ident);
-            guess.on_seen(ident);
-        }
-        assert_eq!(wrong, 0);
-        let mut guess = IdentGuess::default();
-        for ident in [700, 700, 700, 700] {
-            wrong += u32::from(guess.next() != ident);
-            guess.on_seen(ident);
-        }
-        assert_eq!(wrong, 2);
-    }
 
     #[test]
     fn special_queue_pairs_belong_to_everybody() {

@@ -130,7 +130,7 @@ pub(super) fn receive_messages(
         // SAFETY: the first `count >= received` headers were written above.
         let header = unsafe { header.assume_init_ref() };
         message.len = header.msg_len as usize;
-        message.control.set_len(header.msg_hdr.msg_controllen as usize);
+        message.control.set_len(header.msg_hdr.msg_controllen as _);
     }
     Ok(received as usize)
 }

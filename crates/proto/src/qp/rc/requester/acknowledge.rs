@@ -37,14 +37,16 @@ impl Requester {
         // A NAK names the packet it refuses and so acknowledges those before it.
         let next = if nak { psn } else { psn.plus(1) };
         if self.advance(next, sq, io) == Reach::Gap {
-            return self.recover(sq, io);
+            self.recover(io);
+            return Ok(());
         }
         match aeth.syndrome {
             Syndrome::Ack { .. } => self.raise_stall(sq, io),
             Syndrome::RnrNak { timer } => self.on_rnr(timer, sq, io),
             Syndrome::Nak(NakCode::PsnSequence) => {
                 io.counters.naks_received += 1;
-                self.recover(sq, io)
+                self.recover(io);
+                Ok(())
             }
             Syndrome::Nak(code) => Err(self.on_error_nak(code, sq, io)),
         }

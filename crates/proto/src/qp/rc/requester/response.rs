@@ -91,7 +91,7 @@ impl Requester {
             return Ok(Fit::Handled);
         }
         if self.advance(psn, sq, io) == Reach::Gap {
-            self.recover(sq, io)?;
+            self.recover(io);
             return Ok(Fit::Handled);
         }
         match sq.get(sq.head()) {

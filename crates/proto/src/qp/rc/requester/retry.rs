@@ -169,29 +169,19 @@ impl Requester {
         self.clock.sample = None;
     }
 
-    /// A NAK, or an answer that skips one, says that packets were lost. Costs a retry when nothing moved since the
-    /// last time, so that a peer that always asks again is given up on.
-    pub(super) fn recover<H: Host>(&mut self, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Result<(), Fatal> {
+    /// A NAK, or an answer that skips one, says that packets were lost. Costs no retry: the transport timer runs on
+    /// while nothing moves, so a peer that asks for ever is given up on, but not faster than a silent one.
+    pub(super) fn recover<H: Host>(&mut self, io: &mut Io<'_, H>) {
+        // Until the last restart has had time to be answered, this is news of the first try.
         if let Some((psn, at)) = self.went_back
             && psn == self.una
+            && io.now.since_ns(at) < self.clock.patience_ns()
         {
-            // The last restart has not had time to be answered: this is news of the first try.
-            if io.now.since_ns(at) < self.clock.patience_ns() {
-                return Ok(());
-            }
-            if self.clock.retry_left == 0 {
-                io.host.explain(format_args!(
-                    "QP {}: QP {} at {} asks for PSN {} again after {} retries",
-                    io.id.qpn, io.attr.dest_qpn, io.route.dgid, self.una, self.clock.retry_cnt
-                ));
-                return Err(self.fail_oldest(WcStatus::RetryExcErr, Reason::RetriesUsedUp, sq, io));
-            }
-            self.clock.retry_left -= 1;
+            return;
         }
         self.went_back = Some((self.una, io.now));
         self.cc.on_loss(io.now);
         self.go_back();
-        Ok(())
     }
 
     /// The peer has no receive posted: wait as long as it asked for.

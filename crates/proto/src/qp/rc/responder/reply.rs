@@ -1,7 +1,7 @@
 //! In which order answers leave: the order of the requests, whatever kind of answer each one needs.
 
 use super::super::super::io::{Fatal, Io};
-use super::super::super::{Host, TxError, TxPayload};
+use super::super::super::{DropReason, Host, TxError, TxPayload};
 use super::Responder;
 use crate::ids::{Psn, RKey};
 use crate::verbs::EventKind;
@@ -158,6 +158,14 @@ impl Responder {
                 }
                 Ok(false) => {}
                 Err(TxError::Full) => break,
+                // A late copy of a READ may outlive its memory; the requester has its data, or will ask again.
+                Err(TxError::Fault(fault)) if !reply.counts() => {
+                    io.host.dropped(
+                        DropReason::StaleDuplicate,
+                        format_args!("QP {}: repeated READ not answered: {fault}", io.id.qpn),
+                    );
+                    self.replies.queue.pop_front();
+                }
                 Err(TxError::Fault(fault)) => {
                     // The region went away under a READ that had been granted.
                     io.host.explain(format_args!(

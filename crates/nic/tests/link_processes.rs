@@ -1,0 +1,308 @@
+//! Several NICs on one address: in one process, and in several that may die.
+
+mod link_support;
+
+use ferroce_nic::link::{Link, TxBatch, UdpLink};
+use link_support::*;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+fn send(from: &dyn Link, addr: &str, entropy: u16, bytes: &[u8]) {
+    let mut batch = TxBatch::new();
+    add(&mut batch, &route(addr, addr, entropy), bytes);
+    from.send(&mut batch);
+}
+
+#[test]
+fn each_of_three_links_gets_its_own_packets() {
+    for addr in ["127.42.0.1", "::1"] {
+        let links = [open(&[addr]), open(&[addr]), open(&[addr])];
+        for number in 0..60 {
+            let to = &links[number as usize % 3];
+            send(&links[0], addr, number as u16, &packet(to.slot(), number, 64));
+        }
+        for (i, link) in links.iter().enumerate() {
+            let numbers: Vec<_> = receive(link, 20).iter().map(|b| number_of(b) as usize % 3).collect();
+            assert_eq!(numbers, [i; 20]);
+            assert_eq!(link.counters().misdelivered, 0, "steering was right");
+        }
+    }
+}
+
+#[test]
+fn slots_are_distinct_and_queue_pair_numbers_never_collide() {
+    let links: Vec<_> = (1..=20).map(|i| open(&[format!("127.42.1.{i}").as_str()])).collect();
+    let slots: std::collections::BTreeSet<_> = links.iter().map(UdpLink::slot).collect();
+    assert_eq!(slots.len(), 20);
+    assert!(slots.iter().all(|s| (1..=254).contains(s)));
+}
+
+#[test]
+fn steering_follows_those_who_leave_and_join() {
+    let addr = "127.42.2.1";
+    let mut links: Vec<_> = (0..4).map(|_| open(&[addr])).collect();
+    for round in 0..12 {
+        links.remove(round % links.len());
+        // The survivors learn from the one who left and steer anew.
+        links.iter().for_each(|l| assert!(drain(l).is_empty()));
+        if round % 2 == 1 {
+            links.push(open(&[addr]));
+            links.push(open(&[addr]));
+        }
+        let misdelivered = |links: &[UdpLink]| links.iter().map(|l| l.counters().misdelivered).sum::<u64>();
+        let before = misdelivered(&links);
+        for (i, link) in links.iter().enumerate() {
+            send(&links[0], addr, i as u16, &packet(link.slot(), i as u32, 64));
+        }
+        for (i, link) in links.iter().enumerate() {
+            assert_eq!(number_of(&receive(link, 1)[0]), i as u32);
+        }
+        assert_eq!(misdelivered(&links), before, "round {round}");
+    }
+}
+
+/// Replaces the steering of a group by one that sends everything to the socket at `place`.
+fn steer_all_to(link: &UdpLink, place: u32) {
+    let mut program =
+        [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: place }];
+    let fprog = libc::sock_fprog { len: 1, filter: program.as_mut_ptr() };
+    // SAFETY: the program is valid and outlives the call.
+    let rc = unsafe {
+        libc::setsockopt(
+            link.wait_fds()[0].as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            (&raw const fprog).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    };
+    assert_eq!(rc, 0);
+}
+
+#[test]
+fn packets_at_the_wrong_process_are_forwarded_and_steering_recovers() {
+    let addr = "127.42.3.1";
+    let (wrong, right) = (open(&[addr]), open(&[addr]));
+    steer_all_to(&wrong, 0);
+    // A train of packets for both, so that runs of foreign packets have to be cut out of it.
+    let owners = [right.slot(), right.slot(), wrong.slot(), right.slot(), wrong.slot(), right.slot()];
+    let mut batch = TxBatch::new();
+    for (number, &slot) in owners.iter().enumerate() {
+        add(&mut batch, &route(addr, addr, 0), &packet(slot, number as u32, 512));
+    }
+    wrong.send(&mut batch);
+    let kept: Vec<_> = receive(&wrong, 2).iter().map(|b| number_of(b)).collect();
+    assert_eq!(kept, [2, 4]);
+    let forwarded = receive(&right, 4);
+    assert_eq!(forwarded.iter().map(|b| number_of(b)).collect::<Vec<_>>(), [0, 1, 3, 5]);
+    assert_eq!(forwarded[1], packet(right.slot(), 1, 512));
+    let (out, into) = (wrong.counters(), right.counters());
+    assert_eq!((out.misdelivered, out.forwarded_out, out.forward_errors), (4, 4, 0));
+    assert_eq!((into.forwarded_in, into.rx_packets), (4, 4));
+    // The detour made the receiver steer anew, so the next packet comes straight.
+    assert_eq!(out.repairs, 1);
+    send(&wrong, addr, 0, &packet(right.slot(), 9, 64));
+    assert_eq!(number_of(&receive(&right, 1)[0]), 9);
+    assert_eq!(right.counters().forwarded_in, 4);
+}
+
+#[test]
+fn a_merged_train_of_full_length_is_forwarded_whole() {
+    let addr = "127.42.4.1";
+    let (wrong, right) = (open(&[addr]), open(&[addr]));
+    steer_all_to(&wrong, 0);
+    let packets: Vec<_> = (0..15).map(|i| packet(right.slot(), i, 4096 + 16)).collect();
+    let mut batch = TxBatch::new();
+    for bytes in &packets {
+        add(&mut batch, &route(addr, addr, 0), bytes);
+    }
+    right.send(&mut batch);
+    receive_until(&wrong, |l| l.counters().misdelivered == 15);
+    assert_eq!(receive(&right, 15), packets);
+}
+
+#[test]
+fn a_packet_for_nobody_is_dropped_and_counted() {
+    let addr = "127.42.5.1";
+    let link = open(&[addr]);
+    let nobody = (1..=254).rev().find(|&s| s != link.slot() && is_free(s)).unwrap();
+    send(&link, addr, 0, &packet(nobody, 0, 64));
+    let kept = receive_until(&link, |l| l.counters().misdelivered == 1);
+    assert!(kept.is_empty());
+    assert_eq!(link.counters().forward_errors, 1);
+}
+
+/// Whether no process of this user has the slot, as far as its socket shows.
+fn is_free(slot: u8) -> bool {
+    // SAFETY: takes and touches nothing.
+    let uid = unsafe { libc::geteuid() };
+    let netns = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/net").unwrap());
+    !std::path::Path::new(&format!("/dev/shm/ferroce-{uid}-{netns}/slot-{slot}.sock")).exists()
+}
+
+#[test]
+fn the_nic_may_forward_what_reached_it() {
+    let addr = "127.42.6.1";
+    let (one, other) = (open(&[addr]), open(&[addr]));
+    let mut bytes = packet(0, 77, 256);
+    bytes[5..8].copy_from_slice(&[0, 0, 1]);
+    let got = ferroce_nic::link::RxPacket {
+        sgid: gid("127.42.6.9"),
+        dgid: gid(addr),
+        sport: 0xC123,
+        tos: 4,
+        ttl: 60,
+        bytes: &bytes,
+    };
+    assert!(one.forward(other.slot(), &got));
+    let seen = receive_each(&other, 1, |p| (p.sgid, p.dgid, p.sport, p.tos, p.ttl, p.bytes.to_vec()));
+    assert_eq!(seen, [(got.sgid, got.dgid, got.sport, got.tos, got.ttl, bytes.clone())]);
+}
+
+#[test]
+fn two_deaths_at_once_leave_an_order_that_probes_find_out() {
+    // The order in which two die decides the kernel's order of the rest, and nobody has seen it.
+    let addr = "127.42.7.1";
+    for (first, second) in [(0, 1), (1, 0), (0, 2), (3, 0), (1, 3), (3, 1)] {
+        let mut children: Vec<Worker> = (0..5).map(|_| Worker::start(addr)).collect();
+        for index in [first, second] {
+            children[index].kill();
+        }
+        for index in [first.max(second), first.min(second)] {
+            children.remove(index);
+        }
+        let sender = open(&["127.42.7.200"]);
+        // Detours first, then none: the number of detours stops growing.
+        for round in 0..3 {
+            for (i, child) in children.iter_mut().enumerate() {
+                child.expect_packet(&sender, addr, (round * 10 + i) as u32);
+            }
+        }
+        let detours = |children: &mut Vec<Worker>| children.iter_mut().map(Worker::forwarded_in).sum::<u64>();
+        let start = Instant::now();
+        let mut number = 100;
+        loop {
+            let before = detours(&mut children);
+            for child in &mut children {
+                number += 1;
+                child.expect_packet(&sender, addr, number);
+            }
+            if detours(&mut children) == before {
+                break;
+            }
+            assert!(start.elapsed() < PATIENCE, "{first} then {second}: detours do not end");
+        }
+    }
+}
+
+#[test]
+fn a_killed_process_takes_nobody_with_it() {
+    let addr = "127.42.8.1";
+    let mut children: Vec<Worker> = (0..4).map(|_| Worker::start(addr)).collect();
+    let sender = open(&["127.42.8.200"]);
+    for number in 0..200_u32 {
+        if number == 60 || number == 120 {
+            // Somebody in the middle, under traffic.
+            let mut victim = children.remove(1);
+            for burst in 0..8 {
+                send(&sender, addr, burst, &packet(victim.slot, 0, 64));
+            }
+            victim.kill();
+        }
+        for (i, child) in children.iter_mut().enumerate() {
+            child.expect_packet(&sender, addr, number * 10 + i as u32);
+        }
+        if number == 150 {
+            children.push(Worker::start(addr));
+        }
+    }
+}
+
+/// A process that opens a link, prints its slot and then the number of every packet it gets.
+struct Worker {
+    process: Child,
+    lines: BufReader<ChildStdout>,
+    slot: u8,
+}
+
+impl Worker {
+    fn start(addr: &str) -> Worker {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["worker_process", "--exact", "--nocapture"])
+            .env("FERROCE_TEST_WORKER", addr)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap());
+        let mut worker = Worker { process, lines, slot: 0 };
+        worker.slot = worker.next("slot") as u8;
+        worker
+    }
+
+    /// The next thing that the process says under this name.
+    fn next(&mut self, name: &str) -> u64 {
+        loop {
+            let mut line = String::new();
+            assert!(self.lines.read_line(&mut line).unwrap() > 0, "the worker in slot {} is gone", self.slot);
+            // The test harness prints around us, also on the same line.
+            if let Some((_, value)) = line.split_once(&format!("@{name} ")) {
+                return value.trim().parse().unwrap();
+            }
+        }
+    }
+
+    fn expect_packet(&mut self, sender: &dyn Link, addr: &str, number: u32) {
+        send(sender, addr, number as u16, &packet(self.slot, number, 64));
+        assert_eq!(self.next("packet"), u64::from(number), "worker in slot {}", self.slot);
+    }
+
+    fn forwarded_in(&mut self) -> u64 {
+        self.process.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        self.next("forwarded_in")
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Not a test, but the body of a [`Worker`]: only a process that was started as one gets past the first line.
+#[test]
+fn worker_process() {
+    let Ok(addr) = std::env::var("FERROCE_TEST_WORKER") else { return };
+    let link = open(&[&addr]);
+    println!("@slot {}", link.slot());
+    let mut rx = ferroce_nic::link::RxBatch::new();
+    let mut polls: Vec<_> = link.wait_fds().into_iter().chain([0]).map(readable).collect();
+    loop {
+        // SAFETY: the array is valid for its length.
+        unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, -1) };
+        if link.receive(&mut rx, true) > 0 {
+            for p in rx.packets() {
+                println!("@packet {}", number_of(p.bytes));
+            }
+        }
+        if polls.last().is_some_and(|stdin| stdin.revents != 0) {
+            let mut line = String::new();
+            if std::io::stdin().read_line(&mut line).unwrap() == 0 {
+                return;
+            }
+            println!("@forwarded_in {}", link.counters().forwarded_in);
+        }
+    }
+}
+
+fn readable(fd: i32) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
