@@ -21,9 +21,11 @@ fn main() -> Result<(), Error> {
         listeners.push((qp, heard));
     }
 
-    // Sending needs no membership, only the group's address and key.
+    // Sending needs no membership, only the group's address and key. It leaves from loopback, so that an example does
+    // not speak to the whole network.
     let speaker = pd.ud(&cq).create()?;
-    let group = pd.address_handle(&Endpoint::multicast(GROUP, KEY), 0)?;
+    let loopback = device.gid_index(Ipv4Addr::LOCALHOST.into())?;
+    let group = pd.address_handle(&Endpoint::multicast(GROUP, KEY), loopback)?;
     let mut message = pd.buffer(256)?;
     message.set(b"hear, hear")?;
     for (number, (_, heard)) in listeners.iter_mut().enumerate() {

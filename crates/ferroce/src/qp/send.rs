@@ -62,6 +62,11 @@ impl<T: Connected> SendHalf<T> {
         self.send_owned(buffer, SendOp::SendImm(imm), None)
     }
 
+    /// Writes the message in `buffer` into the peer's region.
+    pub fn write_from(&self, buffer: Buffer, to: RemoteRegion) -> Result<Pending, Refused> {
+        self.send_owned(buffer, SendOp::Write { addr: to.addr, rkey: to.rkey }, None)
+    }
+
     /// Sends bytes of regions as one message.
     pub fn send_from(&self, wr_id: u64, from: &[Sge]) -> Result<(), Error> {
         self.post_send(&[wr::send(wr_id, from)])
@@ -89,6 +94,11 @@ impl<T: Connected> SendHalf<T> {
 }
 
 impl SendHalf<Rc> {
+    /// Reads as many bytes of the peer's region as `buffer` is long.
+    pub fn read_into(&self, buffer: Buffer, from: RemoteRegion) -> Result<Pending, Refused> {
+        self.send_owned(buffer, SendOp::Read { addr: from.addr, rkey: from.rkey }, None)
+    }
+
     /// Reads bytes of the peer's region into ours.
     pub fn read(&self, wr_id: u64, into: &[Sge], from: RemoteRegion) -> Result<(), Error> {
         self.post_send(&[wr::read(wr_id, into, from)])
