@@ -36,7 +36,10 @@ fn play(mut socket: TcpStream, begins: bool) -> Result<(), Error> {
         if !begins {
             ball = qp.send(ball)?.wait()?.buffer;
         } else if round + 1 == ROUNDS {
-            println!("{:.2} us for half a round trip", start.elapsed().as_secs_f64() * 1e6 / f64::from(2 * ROUNDS));
+            println!(
+                "{:.2} us for half a round trip",
+                start.elapsed().as_secs_f64() * 1e6 / f64::from(2 * ROUNDS)
+            );
         }
     }
     Ok(())

@@ -4,7 +4,7 @@ use crate::cq::Cq;
 use crate::error::Error;
 use crate::ledger::Ledger;
 use crate::pd::Pd;
-use crate::{raw, sleep};
+use crate::sleep;
 use ferroce_nic::{AsyncEvent, Config, Counters, DeviceAttr, GidEntry, Nic};
 use ferroce_proto::verbs::Mtu;
 use std::net::IpAddr;
@@ -22,7 +22,6 @@ pub struct Device {
 struct Inner {
     nic: Nic,
     ledger: Ledger,
-    pid: u32,
 }
 
 impl Device {
@@ -34,10 +33,7 @@ impl Device {
     /// Opens the device with settings of the program's own.
     pub fn open_with(config: Config) -> Result<Device, Error> {
         let nic = Nic::open(config).map_err(Error::in_call("open"))?;
-        // Otherwise two threads that look for one event could leave the slower one hanging in a read.
-        rustix::io::ioctl_fionbio(raw::borrow_fd(&nic, nic.event_fd()), true)
-            .map_err(Error::system("preparing the event descriptor"))?;
-        let inner = Inner { nic, ledger: Ledger::default(), pid: std::process::id() };
+        let inner = Inner { nic, ledger: Ledger::default() };
         Ok(Device { inner: Arc::new(inner) })
     }
 
@@ -90,8 +86,6 @@ impl Device {
     }
 
     fn event_before(&self, deadline: Option<Instant>) -> Result<AsyncEvent, Error> {
-        // Without this nobody would notice changes of the machine's addresses before the first queue pair.
-        self.inner.nic.watch_addresses().map_err(Error::in_call("wait_event"))?;
         loop {
             if let Some(event) = self.try_event() {
                 return Ok(event);
@@ -115,7 +109,7 @@ impl Device {
     /// Whether this is the process that opened the device. After `fork()` locks of this crate may be held by threads
     /// that the child does not have, so nothing that locks may go on.
     pub(crate) fn is_ours(&self) -> bool {
-        self.inner.pid == std::process::id()
+        self.inner.nic.check_process().is_ok()
     }
 
     pub(crate) fn check_ours(&self, verb: &'static str) -> Result<(), Error> {
@@ -132,6 +126,6 @@ impl Device {
 /// Readable while an asynchronous event waits.
 impl AsFd for Device {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        raw::borrow_fd(&self.inner.nic, self.inner.nic.event_fd())
+        self.inner.nic.event_fd()
     }
 }

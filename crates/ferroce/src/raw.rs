@@ -8,7 +8,6 @@ use crate::error::Error;
 use ferroce_nic::{MemoryRegion, Pd};
 use ferroce_proto::verbs::{Access, Sge};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
@@ -127,10 +126,4 @@ impl Exclusive {
         // SAFETY: as in `bytes`, and `&mut self` keeps every other reference away.
         unsafe { std::slice::from_raw_parts_mut(self.memory.at(offset, len), len) }
     }
-}
-
-/// The descriptor of a completion channel or of the event queue, for as long as its owner is borrowed.
-pub(crate) fn borrow_fd<T>(_owner: &T, fd: RawFd) -> BorrowedFd<'_> {
-    // SAFETY: the callers pass a descriptor that `_owner` keeps open.
-    unsafe { BorrowedFd::borrow_raw(fd) }
 }

@@ -69,7 +69,8 @@ fn two_runtimes_and_a_thread_share_one_queue() {
                 std::thread::spawn(move || {
                     runtime().block_on(async {
                         let shared = Arc::new(AsyncCq::new(&cq).unwrap());
-                        let first = [a.recv(pd.buffer(8).unwrap()).unwrap(), b.recv(pd.buffer(8).unwrap()).unwrap()];
+                        let first =
+                            [a.recv(pd.buffer(8).unwrap()).unwrap(), b.recv(pd.buffer(8).unwrap()).unwrap()];
                         let [for_a, for_b] = first;
                         let echo = tokio::spawn(play(pd.clone(), b, shared.clone(), false, for_b));
                         play(pd, a, shared, true, for_a).await;

@@ -70,7 +70,10 @@ fn garbage_is_refused_with_its_reason() {
                 _ => changed(at, value),
             };
             let error = answer(bytes);
-            assert!(matches!(error, Error::Connect(ConnectError::Endpoint(BadEndpoint::Field(_)))), "{error}");
+            assert!(
+                matches!(error, Error::Connect(ConnectError::Endpoint(BadEndpoint::Field(_)))),
+                "{error}"
+            );
         }
     });
 }

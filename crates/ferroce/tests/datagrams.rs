@@ -2,9 +2,7 @@
 
 mod support;
 
-use ferroce::{
-    AddressHandle, Endpoint, Error, QpState, Qkey, Reason, Outcome, UdQp, WcFlags, WcStatus, wr,
-};
+use ferroce::{AddressHandle, Endpoint, Error, Outcome, Qkey, QpState, Reason, UdQp, WcFlags, WcStatus, wr};
 use std::net::IpAddr;
 use std::time::Duration;
 use support::{LOOPBACKS, PATIENCE, Side, V4, pattern, until, watched};
@@ -18,7 +16,13 @@ fn way(from: &Side<ferroce::Ud>, to: &Endpoint) -> AddressHandle {
 }
 
 /// Sends until one arrives: nothing else is promised of datagrams.
-fn send_until_heard(from: &UdQp, pd: &ferroce::Pd, data: &[u8], to: &AddressHandle, pending: &mut ferroce::Pending) -> ferroce::Done {
+fn send_until_heard(
+    from: &UdQp,
+    pd: &ferroce::Pd,
+    data: &[u8],
+    to: &AddressHandle,
+    pending: &mut ferroce::Pending,
+) -> ferroce::Done {
     let mut buffer = pd.buffer(data.len()).unwrap();
     buffer.set(data).unwrap();
     let start = std::time::Instant::now();
@@ -45,7 +49,10 @@ fn datagrams_arrive_with_their_source() {
                 assert!(*done.buffer == data, "{len} bytes over {address}");
                 assert_eq!(done.source(), Some(address));
                 assert_eq!(done.completion.src_qpn, a.qp.qpn());
-                assert_eq!((done.completion.byte_len as usize, done.completion.flags), (len + 40, WcFlags::GRH));
+                assert_eq!(
+                    (done.completion.byte_len as usize, done.completion.flags),
+                    (len + 40, WcFlags::GRH)
+                );
                 // And back, to where it came from.
                 let sender = Endpoint { gid: address.into(), qpn: done.completion.src_qpn, ..b.endpoint() };
                 let mut answer = a.qp.recv(a.pd.buffer(64).unwrap()).unwrap();

@@ -2,9 +2,7 @@
 
 mod support;
 
-use ferroce::{
-    Access, LKey, Outcome, PostError, QpState, RKey, Reason, RemoteRegion, Sge, WcStatus, wr,
-};
+use ferroce::{Access, LKey, Outcome, PostError, QpState, RKey, Reason, RemoteRegion, Sge, WcStatus, wr};
 use support::{Pair, V4, join, next, pattern, post_error, success, until, watched};
 
 /// One access by the peer that must be refused, whatever it is.
@@ -63,7 +61,8 @@ fn out_of_range_at_both_ends_and_around_the_address_space() {
             });
         }
         refused(|b| {
-            let region = Box::leak(Box::new(b.pd.region(64).access(Access::all()).register().unwrap())).remote();
+            let region =
+                Box::leak(Box::new(b.pd.region(64).access(Access::all()).register().unwrap())).remote();
             RemoteRegion { addr: u64::MAX - 7, ..region }
         });
     });
@@ -291,24 +290,35 @@ fn wrong_calls_name_the_attribute() {
         let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(16).unwrap());
         let text = |error: ferroce::Error| error.to_string();
         assert!(text(device.create_cq(0).err().unwrap()).starts_with("create_cq: cqe"));
-        assert!(text(pd.rc(&cq).depth(1 << 20, 1).create().err().unwrap()).contains("max_send_wr is 1048576"));
+        assert!(
+            text(pd.rc(&cq).depth(1 << 20, 1).create().err().unwrap()).contains("max_send_wr is 1048576")
+        );
         assert!(text(pd.rc(&cq).sges(33, 1).create().err().unwrap()).contains("max_send_sge is 33"));
         assert!(text(pd.rc(&cq).inline(1 << 20).create().err().unwrap()).contains("max_inline_data"));
         assert!(text(pd.region(0).register().err().unwrap()).starts_with("register: length"));
         let rights = Access::REMOTE_WRITE;
         assert!(text(pd.region(8).access(rights).register().err().unwrap()).starts_with("register: access"));
-        assert!(text(pd.rc(&cq).gid_index(99).create().unwrap().endpoint().unwrap_err()).contains("sgid_index is 99"));
+        assert!(
+            text(pd.rc(&cq).gid_index(99).create().unwrap().endpoint().unwrap_err())
+                .contains("sgid_index is 99")
+        );
         let other = support::device();
         let foreign = other.create_cq(16).unwrap();
         assert!(text(pd.rc(&foreign).create().err().unwrap()).contains("send_cq: belongs to another device"));
         let region = pd.region(16).register().unwrap();
-        assert!(matches!(region.read(10, &mut [0; 7]), Err(ferroce::Error::Range { start: 10, end: 17, len: 16 })));
+        assert!(matches!(
+            region.read(10, &mut [0; 7]),
+            Err(ferroce::Error::Range { start: 10, end: 17, len: 16 })
+        ));
         assert!(matches!(region.load_u64(4), Err(ferroce::Error::Misaligned { offset: 4 })));
         assert!(region.sge(17..).is_err() && region.sge(0..=16).is_err());
         let qp = pd.rc(&cq).create().unwrap();
         let owned = wr::recv(1 << 63, &[]);
         assert!(text(qp.post_recv(&[owned]).unwrap_err()).contains("wr_id: the highest bit"));
-        assert_eq!(post_error(&qp.send_from(1, &[]).unwrap_err()), Some(PostError::WrongState(QpState::Init)));
+        assert_eq!(
+            post_error(&qp.send_from(1, &[]).unwrap_err()),
+            Some(PostError::WrongState(QpState::Init))
+        );
         let too_long = [0; 65];
         let Pair { a, .. } = Pair::rc(V4);
         let error = a.qp.send_inline(1, &too_long).unwrap_err();

@@ -11,7 +11,10 @@ fn build(name: &str, features: &[&str]) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps/TEST");
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet", "--example", name]).args(features);
+    cargo
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["build", "--quiet", "--example", name])
+        .args(features);
     if profile.ends_with("release") {
         cargo.arg("--release");
     }
@@ -20,7 +23,8 @@ fn build(name: &str, features: &[&str]) -> PathBuf {
 }
 
 fn run(name: &str, features: &[&str]) {
-    let mut child = Command::new(build(name, features)).stdout(Stdio::null()).spawn().expect("the example starts");
+    let mut child =
+        Command::new(build(name, features)).stdout(Stdio::null()).spawn().expect("the example starts");
     let status = process::wait(&mut child);
     assert!(status.success(), "example {name} ended with {status}");
 }

@@ -95,7 +95,10 @@ fn immediate_data_arrives_with_send_and_write() {
             a.qp.post_send(&[wr::send_imm(1, &sges(&from, 9000), 0xdead_beef)]).unwrap();
             a.qp.write_imm(2, &sges(&from, 9000), to.remote(), 0x0102_0304).unwrap();
             let first = b.success();
-            assert_eq!((first.opcode, first.imm, first.flags), (WcOpcode::Recv, 0xdead_beef, WcFlags::WITH_IMM));
+            assert_eq!(
+                (first.opcode, first.imm, first.flags),
+                (WcOpcode::Recv, 0xdead_beef, WcFlags::WITH_IMM)
+            );
             let second = b.success();
             assert_eq!((second.opcode, second.imm), (WcOpcode::RecvRdmaWithImm, 0x0102_0304));
             assert_eq!((second.wr_id, second.byte_len), (2, 9000));
@@ -138,7 +141,8 @@ fn thirty_two_entries_scatter_and_gather() {
         from.write(0, &data).unwrap();
         // Uneven pieces with holes between them, on both sides at different places; the last entries are empty.
         let pieces = |region: &ferroce::Region, stride: u64, unit: u64| -> Vec<Sge> {
-            let piece = |i: u64| region.sge(i * stride..i * stride + if i > 29 { 0 } else { unit + i }).unwrap();
+            let piece =
+                |i: u64| region.sge(i * stride..i * stride + if i > 29 { 0 } else { unit + i }).unwrap();
             (0..32).map(piece).collect()
         };
         let (gather, scatter) = (pieces(&from, 20_000, 1001), pieces(&to, 30_000, 2000));
@@ -149,7 +153,8 @@ fn thirty_two_entries_scatter_and_gather() {
         assert_eq!(got.byte_len as usize, sent.len());
         a.success();
         let memory = to.to_vec();
-        let received: Vec<u8> = (0..30usize).flat_map(|i| memory[i * 30_000..][..2000 + i].to_vec()).collect();
+        let received: Vec<u8> =
+            (0..30usize).flat_map(|i| memory[i * 30_000..][..2000 + i].to_vec()).collect();
         assert!(received[..sent.len()] == sent);
 
         // READ scatters, WRITE gathers.
@@ -303,7 +308,8 @@ fn operations_that_a_transport_lacks_are_refused() {
         let target = b.open_region(64).remote();
         let region = a.open_region(64);
         let sge = sges(&region, 8);
-        let atomic = SendOp::Atomic { addr: target.addr, rkey: target.rkey, op: AtomicOp::FetchAdd { add: 1 } };
+        let atomic =
+            SendOp::Atomic { addr: target.addr, rkey: target.rkey, op: AtomicOp::FetchAdd { add: 1 } };
         let on_uc = [
             wr::read(1, &sge, target),
             wr::send_inv(2, &sge, target.rkey),

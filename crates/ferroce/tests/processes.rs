@@ -250,7 +250,8 @@ fn fork_in_the_middle() {
     // exactly that. It leaves with `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check_child(a, childs_letter, buffer)));
+        let found =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check_child(a, childs_letter, buffer)));
         // SAFETY: ends the process.
         unsafe { libc::_exit(found.unwrap_or(100)) };
     }

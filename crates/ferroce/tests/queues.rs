@@ -2,7 +2,7 @@
 
 mod support;
 
-use ferroce::{Access, Error, Outcome, QpState, QpAttr, AttrMask, WcStatus, wr};
+use ferroce::{Access, AttrMask, Error, Outcome, QpAttr, QpState, WcStatus, wr};
 use support::{Pair, V4, join, pattern, success, watched};
 
 #[test]
@@ -197,7 +197,13 @@ fn a_refused_post_leaves_the_buffer_with_the_caller() {
 fn attributes_are_what_was_set() {
     watched(|| {
         let Pair { a, b } = Pair::rc_with(V4, |qp| {
-            qp.timeout(9).retries(3).rnr_retries(5).min_rnr_timer(12).rd_atomic(4).mtu(ferroce::Mtu::B512).depth(7, 9)
+            qp.timeout(9)
+                .retries(3)
+                .rnr_retries(5)
+                .min_rnr_timer(12)
+                .rd_atomic(4)
+                .mtu(ferroce::Mtu::B512)
+                .depth(7, 9)
         });
         let attr = a.qp.query();
         assert_eq!(attr.state, QpState::Rts);

@@ -100,7 +100,14 @@ fn main() {
         println!("{}", a._nic.counters().link.rx_calls);
         let start = Instant::now();
         for n in 0..200u64 {
-            a.qp.post_send(&[SendWr { wr_id: 2, op: SendOp::Write { addr: b.mr.iova(), rkey: b.mr.rkey() }, flags: SendFlags::empty(), payload: Payload::Inline(&[1; 8]), ud: None }]).unwrap();
+            a.qp.post_send(&[SendWr {
+                wr_id: 2,
+                op: SendOp::Write { addr: b.mr.iova(), rkey: b.mr.rkey() },
+                flags: SendFlags::empty(),
+                payload: Payload::Inline(&[1; 8]),
+                ud: None,
+            }])
+            .unwrap();
             let _ = n;
         }
         println!("post_send without peer polling {:.1} ns", start.elapsed().as_secs_f64() * 1e9 / 200.0);
@@ -173,8 +180,17 @@ fn main() {
     if what == "lat" || what == "few" {
         println!("{:?}", a._nic.counters().link);
         println!("{:?}", a.qp.counters());
-        let t: Vec<u64> = ferroce_nic::link::T.iter().map(|t| t.load(std::sync::atomic::Ordering::Relaxed)).collect();
-        println!("sendmmsg {} ns x {}, recv hit {} ns x {}, empty {} ns x {}", t[0] / t[1], t[1], t[2] / t[3], t[3], t[4] / t[5], t[5]);
+        let t: Vec<u64> =
+            ferroce_nic::link::T.iter().map(|t| t.load(std::sync::atomic::Ordering::Relaxed)).collect();
+        println!(
+            "sendmmsg {} ns x {}, recv hit {} ns x {}, empty {} ns x {}",
+            t[0] / t[1],
+            t[1],
+            t[2] / t[3],
+            t[3],
+            t[4] / t[5],
+            t[5]
+        );
         return;
     }
     for (name, op_read) in [("write", false), ("read", true)] {

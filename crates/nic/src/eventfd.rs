@@ -1,7 +1,7 @@
 //! A counting event descriptor: one unit per event, readable while there is one.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// An `eventfd` in semaphore mode.
 pub(crate) struct EventFd(OwnedFd);
@@ -40,16 +40,20 @@ impl EventFd {
         }
     }
 
-    /// Takes one unit if there is one.
+    /// Takes one unit if there is one. Never blocks, although the descriptor itself does unless the program changed
+    /// that: looking first and reading then would hang if another thread came between.
     pub(crate) fn try_take(&self) -> bool {
-        self.wait(0) && self.take().is_ok()
+        let mut unit = [0u8; 8];
+        let piece = libc::iovec { iov_base: unit.as_mut_ptr().cast(), iov_len: 8 };
+        // SAFETY: one piece of eight writable bytes; offset -1 means the current position, as for `read`.
+        let n = unsafe { libc::preadv2(self.0.as_raw_fd(), &piece, 1, -1, libc::RWF_NOWAIT) };
+        n == 8
     }
+}
 
-    /// Waits up to `timeout_ms` (negative: for ever) for a unit, without taking it.
-    pub(crate) fn wait(&self, timeout_ms: i32) -> bool {
-        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd, and the count says one.
-        unsafe { libc::poll(&mut poll, 1, timeout_ms) == 1 }
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

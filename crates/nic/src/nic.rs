@@ -13,7 +13,7 @@ use ferroce_proto::PdId;
 use ferroce_proto::qp::state::AttrLimits;
 use ferroce_proto::verbs::{AddressVector, EventKind, Mtu, Route};
 use parking_lot::{Mutex, RwLock};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -218,8 +218,13 @@ impl Nic {
     }
 
     /// Descriptor that is readable while an asynchronous event waits.
-    pub fn event_fd(&self) -> RawFd {
-        self.inner.engine.events.raw_fd()
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.inner.engine.events.fd()
+    }
+
+    /// Whether this is the process that opened the device; an error in a forked child.
+    pub fn check_process(&self) -> Result<(), Error> {
+        self.inner.alive()
     }
 }
 

@@ -18,11 +18,10 @@ pub use asynchronous::AsyncCq;
 use crate::device::Device;
 use crate::error::Error;
 use crate::pending::Done;
-use crate::raw;
 use ferroce_nic::CompletionChannel;
 use ferroce_proto::verbs::Completion;
 use inbox::Inbox;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -47,9 +46,6 @@ impl Cq {
     pub(crate) fn create(device: &Device, depth: u32) -> Result<Cq, Error> {
         let call = Error::in_call("create_cq");
         let channel = device.nic().create_channel().map_err(&call)?;
-        // Several threads may look for one event; the slower ones must not hang in a read.
-        rustix::io::ioctl_fionbio(raw::borrow_fd(&channel, channel.as_raw_fd()), true)
-            .map_err(Error::system("preparing the completion channel"))?;
         let nic = device.nic().create_cq(depth, Some(&channel), 0).map_err(&call)?;
         Ok(Cq { inner: Arc::new(Inner { nic, channel, device: device.clone(), inbox: Inbox::default() }) })
     }
@@ -119,6 +115,6 @@ impl Cq {
 /// The completion channel: readable after a completion that [`Cq::arm`] asked for.
 impl AsFd for Cq {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        raw::borrow_fd(&self.inner.channel, self.inner.channel.as_raw_fd())
+        self.inner.channel.as_fd()
     }
 }

@@ -4,8 +4,8 @@
 pub mod process;
 
 use ferroce::{
-    AsyncEvent, Completion, Config, Cq, Device, Endpoint, Error, EventKind, Pd, Qp, QpBuilder, Rc, RcQp, Region,
-    Service, Uc, WcStatus,
+    AsyncEvent, Completion, Config, Cq, Device, Endpoint, Error, EventKind, Pd, Qp, QpBuilder, Rc, RcQp,
+    Region, Service, Uc, WcStatus,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::mpsc;

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::eventfd::EventFd;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 
 /// A completion channel. Several CQs can share one.
@@ -52,8 +52,8 @@ impl CompletionChannel {
     }
 }
 
-impl AsRawFd for CompletionChannel {
-    fn as_raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+impl AsFd for CompletionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }

@@ -138,6 +138,10 @@ impl Cq {
         Cq { core, nic }
     }
 
+    pub(crate) fn belongs_to(&self, nic: &Arc<NicInner>) -> bool {
+        Arc::ptr_eq(&self.nic, nic)
+    }
+
     /// Number of this CQ within the device: what events and channels name it by.
     pub fn id(&self) -> u32 {
         self.core.id

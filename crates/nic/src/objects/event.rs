@@ -6,7 +6,7 @@ use ferroce_proto::Qpn;
 use ferroce_proto::verbs::EventKind;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Most events that wait; beyond that the oldest are lost, as no program reads them.
 const MAX_WAITING: usize = 4096;
@@ -75,7 +75,7 @@ impl EventQueue {
         Some(event)
     }
 
-    pub(crate) fn raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }

@@ -61,8 +61,11 @@ impl Pd {
         let nic = &self.nic;
         nic.alive()?;
         let cap = check_cap(&init.cap, init.srq.is_some())?;
-        if init.srq.is_some_and(|srq| srq.pd().id() != self.id) {
+        if init.srq.is_some_and(|srq| !Arc::ptr_eq(srq.pd(), self)) {
             return Err(Error::Invalid { attribute: "srq", why: "belongs to another protection domain" });
+        }
+        if !init.send_cq.belongs_to(nic) || !init.recv_cq.belongs_to(nic) {
+            return Err(Error::Invalid { attribute: "cq", why: "belongs to another device" });
         }
         nic.background()?;
         let make = |qpn| {
