@@ -1,6 +1,6 @@
 //! `ferroce perf`: latency, bandwidth and message rate, RDMA beside sockets.
 //!
-//! - [`suite`]: everything on this machine, as a table and a report.
+//! - [`suite`]: everything on this machine, as a table and a report; and what needs two processes of this machine.
 //! - [`single`]: one test between two machines.
 //! - [`client`] and [`server`]: the two sides, which both of the above use.
 //! - [`baseline`] and [`rdma`]: the tests themselves.
@@ -27,15 +27,18 @@ pub(crate) use suite::run_peer;
 pub(crate) use test::Test;
 
 use crate::failure::Failure;
+use options::Command;
 
 /// Hidden command that starts the second process of the suite.
 pub(crate) const PEER_COMMAND: &str = "perf-peer";
 
 /// Runs `ferroce perf`.
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    match args.test {
+    match args.command {
         None => suite::run(&args.suite),
-        Some(command) => {
+        Some(Command::Qps(args)) => suite::run_qps(&args),
+        Some(Command::Loss(args)) => suite::run_loss(&args),
+        Some(Command::Test(command)) => {
             let (test, args) = command.split();
             single::run(test, &args)
         }

@@ -15,14 +15,53 @@ use std::time::Duration;
 #[command(args_conflicts_with_subcommands = true, after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    pub(crate) test: Option<TestCommand>,
+    pub(crate) command: Option<Command>,
     #[command(flatten)]
     pub(crate) suite: SuiteArgs,
 }
 
+/// What else than everything.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    #[command(flatten)]
+    Test(TestCommand),
+    /// Connect very many queue pairs: time, memory of each, a message on all. Both sides on this machine.
+    Qps(QpsArgs),
+    /// WRITE bandwidth with lost packets against without. Both sides on this machine.
+    Loss(LossArgs),
+}
+
+/// Options of `qps`.
+#[derive(ClapArgs)]
+pub(crate) struct QpsArgs {
+    /// Queue pairs of each side.
+    #[arg(short, long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    pub(crate) count: u32,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Options of `loss`.
+#[derive(ClapArgs)]
+pub(crate) struct LossArgs {
+    /// Message size in bytes, or with K, M, G.
+    #[arg(short, long, value_name = "BYTES", value_parser = parse_size, default_value = "1M")]
+    pub(crate) size: u64,
+    /// Seconds to measure each of the two.
+    #[arg(short = 'D', long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) duration: u64,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Faults; 1 % loss if none is given.
+    #[command(flatten)]
+    pub(crate) faults: FaultArgs,
+}
+
 const EXAMPLES: &str = "\
 Examples:
-  ferroce perf                              everything on this machine, under a minute
+  ferroce perf                              everything on this machine, about a minute
   ferroce perf --quick --json > now.json    a rough run for a script
   ferroce perf --loss 1% --seed 7           the same with one packet of a hundred lost
 
@@ -30,7 +69,10 @@ Examples:
   ferroce perf send-lat 192.0.2.7 -s 64     … and its client on another
   ferroce perf write-bw 192.0.2.7 -a -q 4   all sizes, four queue pairs
   ferroce perf read-bw 192.0.2.7 -s 1M -D 10 -t 64
-  ferroce perf tcp-bw 192.0.2.7 -s 1M       the same wire with a socket, to compare";
+  ferroce perf tcp-bw 192.0.2.7 -s 1M       the same wire with a socket, to compare
+
+  ferroce perf qps --count 10000            what a queue pair costs
+  ferroce perf loss --loss 1%               how much bandwidth is left when packets are lost";
 
 /// Options of the run over everything.
 #[derive(ClapArgs)]
@@ -120,7 +162,7 @@ pub(crate) struct TestArgs {
     /// Queue pairs.
     #[arg(short, long = "qp", value_name = "COUNT")]
     pub(crate) qps: Option<u32>,
-    /// Messages in flight per queue pair [default: 128].
+    /// Messages in flight per queue pair [default: 128, fewer from 128 KiB on].
     #[arg(short, long, value_name = "COUNT")]
     pub(crate) tx_depth: Option<u32>,
     /// Copy messages up to this size at posting [default: 220 for latency, 0 for bandwidth].
@@ -164,26 +206,33 @@ pub(crate) struct TestArgs {
 pub(crate) const DEFAULT_PORT: u16 = 18515;
 
 impl TestArgs {
-    /// The parameters for the first (or only) size, checked.
+    /// The parameters for the size that was given, or for the default, checked.
     pub(crate) fn params(&self, test: Test) -> Result<Params, Failure> {
-        let base = Params::defaults(test);
-        let tx_depth = self.tx_depth.unwrap_or(base.tx_depth);
+        let size = self.size.unwrap_or(Params::defaults(test).size);
+        let most = match self.transport {
+            // A datagram test without a size takes one that fits.
+            Some(Transport::Ud) if self.size.is_none() => u64::from(self.mtu.unwrap_or(4096)),
+            _ => u64::MAX,
+        };
+        self.params_of_size(test, size.min(most))
+    }
+
+    /// The parameters for one size, checked.
+    pub(crate) fn params_of_size(&self, test: Test, size: u64) -> Result<Params, Failure> {
+        let base = Params::of_size(test, size);
+        let post_list = self.post_list.unwrap_or(base.post_list);
         let params = Params {
             test,
             transport: self.transport.unwrap_or(base.transport),
-            size: self.size.unwrap_or(base.size),
+            size,
             queue_pairs: self.qps.unwrap_or(base.queue_pairs),
-            tx_depth,
+            tx_depth: self.tx_depth.unwrap_or_else(|| base.tx_depth.max(post_list.min(128))),
             inline: self.inline.unwrap_or(base.inline),
             events: self.events,
             bidirectional: self.bidirectional,
-            post_list: self.post_list.unwrap_or(base.post_list),
+            post_list,
             mtu: self.mtu,
         };
-        // A datagram test without a size takes one that fits.
-        let too_large = params.transport == Transport::Ud && self.size.is_none();
-        let most = if too_large { u64::from(params.mtu.unwrap_or(4096)) } else { u64::MAX };
-        let params = Params { size: params.size.min(most), ..params };
         params.check().map_err(Failure::usage)?;
         if self.all && test.operation() == Operation::Atomic {
             return Err(Failure::usage(format!("an atomic works on 8 bytes: {} has no -a", test.name())));
@@ -191,15 +240,16 @@ impl TestArgs {
         Ok(params)
     }
 
-    /// The sizes to run.
-    pub(crate) fn sizes(&self, params: &Params) -> Vec<u64> {
+    /// The sizes to run, where a path carries datagrams of up to `path_mtu` bytes.
+    pub(crate) fn sizes(&self, params: &Params, path_mtu: u64) -> Vec<u64> {
         let most = match (params.test, params.transport) {
             (Test::UdpLat, _) => MAX_UDP_SIZE,
-            (_, Transport::Ud) => params.mtu.unwrap_or(4096).into(),
+            (_, Transport::Ud) => path_mtu.min(params.mtu.unwrap_or(4096).into()),
             _ => u64::MAX,
         };
         if !self.all {
-            return vec![params.size];
+            // A size that was asked for is not changed in silence.
+            return vec![if self.size.is_some() { params.size } else { params.size.min(most) }];
         }
         (1..=23).map(|power| 1 << power).filter(|size| *size <= most).collect()
     }
@@ -255,7 +305,10 @@ mod tests {
 
     fn parse(line: &str) -> Result<(Test, TestArgs), clap::Error> {
         let args = Args::try_parse_from(line.split(' '))?;
-        Ok(args.test.expect("a test").split())
+        match args.command.expect("a command") {
+            Command::Test(test) => Ok(test.split()),
+            _ => panic!("a test"),
+        }
     }
 
     fn params(line: &str) -> Result<Params, Failure> {
@@ -294,6 +347,8 @@ mod tests {
             "perf send-lat -s many",
             "perf --quick send-lat",
             "perf --no-report --report x.html",
+            "perf qps --count 0",
+            "perf loss -s many",
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
@@ -308,8 +363,10 @@ mod tests {
         assert_eq!(params("perf send-bw -c ud").map(|params| params.size), Ok(4096));
         assert_eq!(params("perf send-bw -c ud -m 1024").map(|params| params.size), Ok(1024));
         let (test, args) = parse("perf send-bw -a -c ud -m 1024").expect("clap accepts it");
-        let sizes = args.sizes(&args.params(test).expect("allowed"));
+        let sizes = args.sizes(&args.params(test).expect("allowed"), 4096);
         assert_eq!((sizes.first(), sizes.last(), sizes.len()), (Some(&2), Some(&1024), 10));
+        let (test, args) = parse("perf send-bw -c ud").expect("clap accepts it");
+        assert_eq!(args.sizes(&args.params(test).expect("allowed"), 1024), [1024]);
     }
 
     #[test]

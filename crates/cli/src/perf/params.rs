@@ -60,11 +60,18 @@ pub(crate) struct Params {
 pub(crate) const ATOMIC_SIZE: u64 = 8;
 /// Largest message; the protocol would allow twice that.
 pub(crate) const MAX_SIZE: u64 = 1 << 30;
+/// Depth of the queues of very many queue pairs.
+pub(crate) const QPS_DEPTH: u32 = 16;
 /// Largest datagram over IPv4, without its headers.
 pub(crate) const MAX_UDP_SIZE: u64 = 65_507;
 const MAX_QUEUE_PAIRS: u32 = 16_384;
 const MAX_DEPTH: u32 = 8192;
-const MAX_INLINE: u32 = 4096;
+const MAX_INLINE: u32 = 1024;
+/// Completions that the queue of one side may have to hold.
+const MAX_COMPLETIONS: u64 = 1 << 22;
+/// Bytes that a bandwidth test has posted at most, unless it is told a depth: the window of a queue pair is much
+/// smaller, and what is posted must still be sent when the time is up.
+const POSTED_BYTES: u64 = 16 << 20;
 /// All buffers of one side together.
 const MAX_MEMORY: u64 = 4 << 30;
 const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
@@ -74,16 +81,27 @@ impl Params {
     pub(crate) fn defaults(test: Test) -> Params {
         let size = match (test.operation(), test.is_bandwidth()) {
             (Operation::Atomic, _) => ATOMIC_SIZE,
+            _ if test == Test::Qps => 64,
             (_, false) => 2,
             (_, true) => 65_536,
         };
+        Params::of_size(test, size)
+    }
+
+    /// The defaults for messages of this size.
+    pub(crate) fn of_size(test: Test, size: u64) -> Params {
+        let queues_many = test.is_bandwidth() && !test.is_baseline();
         Params {
             test,
             transport: Transport::Rc,
             size,
-            queue_pairs: 1,
-            tx_depth: if test.is_bandwidth() { 128 } else { 1 },
-            inline: if test.is_bandwidth() { 0 } else { 220 },
+            queue_pairs: if test == Test::Qps { 10_000 } else { 1 },
+            tx_depth: match test {
+                Test::Qps => QPS_DEPTH,
+                _ if queues_many => (POSTED_BYTES / size.max(1)).clamp(4, 128) as u32,
+                _ => 1,
+            },
+            inline: if test.is_bandwidth() || test == Test::Qps { 0 } else { 220 },
             events: false,
             bidirectional: false,
             post_list: 1,
@@ -109,12 +127,18 @@ impl Params {
                 format_size(MAX_MEMORY)
             ));
         }
+        if u64::from(self.queue_pairs) * u64::from(self.tx_depth) * 5 > MAX_COMPLETIONS {
+            return Err(format!(
+                "{} queue pairs of depth {} need more completions than a queue holds; lower -q or -t",
+                self.queue_pairs, self.tx_depth
+            ));
+        }
         if self.test.is_baseline() { self.check_baseline() } else { self.check_rdma() }
     }
 
     fn check_baseline(&self) -> Result<(), String> {
         let name = self.test.name();
-        let plain = Params { size: self.size, ..Params::defaults(self.test) };
+        let plain = Params::of_size(self.test, self.size);
         if *self != plain {
             return Err(format!(
                 "{name} uses a plain socket: of the RDMA options only size, -n and -D apply"
@@ -155,10 +179,16 @@ impl Params {
         if self.events && self.test == Test::WriteLat {
             return Err("write-lat cannot use events (-e): a WRITE makes no completion at its target".into());
         }
-        if !self.test.is_bandwidth() {
-            self.check_latency()?;
+        match self.test {
+            Test::Qps => self.check_qps(),
+            test if test.is_bandwidth() => Ok(()),
+            _ => self.check_latency(),
         }
-        Ok(())
+    }
+
+    fn check_qps(&self) -> Result<(), String> {
+        let plain = Params { queue_pairs: self.queue_pairs, ..Params::defaults(Test::Qps) };
+        if *self == plain { Ok(()) } else { Err("the test of many queue pairs only has their number".into()) }
     }
 
     fn check_latency(&self) -> Result<(), String> {
@@ -194,9 +224,15 @@ mod tests {
 
     #[test]
     fn defaults_are_allowed() {
-        for test in Test::ALL {
+        for test in Test::ALL.into_iter().chain([Test::Qps]) {
             assert_eq!(Params::defaults(test).check(), Ok(()), "{}", test.name());
         }
+    }
+
+    #[test]
+    fn large_messages_queue_fewer() {
+        let depth = |size| Params::of_size(Test::WriteBw, size).tx_depth;
+        assert_eq!([2, 64 << 10, 1 << 20, 8 << 20].map(depth), [128, 128, 16, 4]);
     }
 
     #[test]
@@ -242,6 +278,8 @@ mod tests {
             Params { post_list: 129, ..base.clone() },
             Params { mtu: Some(1500), ..base.clone() },
             Params { size: MAX_SIZE, queue_pairs: 16, ..base.clone() },
+            Params { tx_depth: MAX_DEPTH, queue_pairs: 1000, ..base.clone() },
+            Params { size: 65, ..Params::defaults(Test::Qps) },
         ] {
             refused(params);
         }

@@ -25,15 +25,13 @@ pub(crate) fn serve(
             None => failure,
         })?;
         match request {
-            Request::Run { params } => {
-                match params.check().and_then(|()| accept(&params)) {
-                    Err(reason) => {
-                        refusal = Some(reason.clone());
-                        control.send(&Reply::Refused { reason })?;
-                    }
-                    Ok(()) => serve_test(control, &params, local)?,
+            Request::Run { params } => match params.check().and_then(|()| accept(&params)) {
+                Err(reason) => {
+                    refusal = Some(reason.clone());
+                    control.send(&Reply::Refused { reason })?;
                 }
-            }
+                Ok(()) => serve_test(control, &params, local)?,
+            },
             Request::Bye => return Ok(()),
             other => return Err(handshake::out_of_order(&other)),
         }

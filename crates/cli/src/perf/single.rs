@@ -5,7 +5,7 @@ use super::control::{Control, STEP_TIMEOUT, canonical};
 use super::handshake;
 use super::measure::Measurement;
 use super::options::TestArgs;
-use super::params::Params;
+use super::params::{Params, Transport};
 use super::rdma::Local;
 use super::server;
 use super::stats::{Bandwidth, Latency};
@@ -40,8 +40,9 @@ fn run_client(test: Test, args: &TestArgs, params: &Params, host: &str) -> Resul
         .map_err(|error| Failure::io(format!("cannot use the connection to {host}"), error))?;
     let mut client = Client::new(control, Local::new(None, args.gid_index))?;
     let mut lines = Vec::new();
-    for size in args.sizes(params) {
-        let params = Params { size, ..params.clone() };
+    let path_mtu = if params.transport == Transport::Ud { client.path_mtu()? } else { 0 };
+    for size in args.sizes(params, path_mtu) {
+        let params = args.params_of_size(test, size)?;
         let (latency, bandwidth) = match client.run(&params, args.budget(test))? {
             Measurement::Latency(histogram) => (histogram.summary(test.messages_per_round_trip()), None),
             Measurement::Bandwidth(bandwidth) => (None, Some(bandwidth)),
@@ -130,7 +131,8 @@ fn render(test: Test, lines: &[Line]) -> String {
     let right = |names: &[&'static str]| names.iter().map(|name| (*name, Align::Right)).collect::<Vec<_>>();
     let us = |ns: Option<f64>| ns.map_or("–".into(), |ns| format!("{:.2}", ns / 1e3));
     let mut table = if test.is_bandwidth() {
-        Table::new(&right(&["bytes", "messages", "GB/s", "M msg/s"]))
+        let lost = lines.iter().any(|line| line.bandwidth.is_some_and(|b| b.lost.is_some()));
+        Table::new(&right(&["bytes", "messages", "GB/s", "M msg/s", "lost"][..if lost { 5 } else { 4 }]))
     } else {
         Table::new(&right(&[
             "bytes",
@@ -148,7 +150,8 @@ fn render(test: Test, lines: &[Line]) -> String {
         if let Some(bandwidth) = &line.bandwidth {
             let rates = [bandwidth.gigabytes_per_s, bandwidth.million_messages_per_s]
                 .map(|rate| format!("{rate:.3}"));
-            table.line([size.clone(), bandwidth.messages.to_string()].into_iter().chain(rates));
+            let lost = bandwidth.lost.map(|lost| lost.to_string());
+            table.line([size.clone(), bandwidth.messages.to_string()].into_iter().chain(rates).chain(lost));
         }
         if let Some(latency) = &line.latency {
             let times = [Some(latency.min_ns), Some(latency.median_ns), Some(latency.mean_ns)];

@@ -64,8 +64,10 @@ impl Local {
             // Both processes of the suite have the same table, so that any entry leads from one to the other.
             .or_else(|| (control.is_pair() && !gids.is_empty()).then_some(0));
         at.and_then(|at| u8::try_from(at).ok()).ok_or_else(|| {
-            Failure::new(format!("the device does not use {met_on}, the address that leads to the other side"))
-                .advise("Choose a GID with -x, or change FERROCE_ADDR")
+            Failure::new(format!(
+                "the device does not use {met_on}, the address that leads to the other side"
+            ))
+            .advise("Choose a GID with -x, or change FERROCE_ADDR")
         })
     }
 

@@ -3,7 +3,9 @@
 use super::super::params::Transport;
 use super::refused;
 use crate::failure::Failure;
-use ferroce::{Cq, Endpoint, Mtu, Pd, QpBuilder, QpCounters, RcQp, RecvWr, SendWr, Service, UcQp, UdQp, UdTarget};
+use ferroce::{
+    Cq, Endpoint, Mtu, Pd, QpBuilder, QpCounters, RcQp, RecvWr, SendWr, Service, UcQp, UdQp, UdTarget,
+};
 
 /// A queue pair.
 pub(super) enum QueuePair {

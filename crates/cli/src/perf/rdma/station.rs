@@ -136,11 +136,6 @@ impl Station {
     pub(super) fn is_reliable(&self) -> bool {
         self.params.transport == Transport::Rc
     }
-
-    /// Path MTU of our side.
-    pub(super) fn mtu(&self) -> Mtu {
-        self.mtu
-    }
 }
 
 /// Receives that wait on a queue pair.

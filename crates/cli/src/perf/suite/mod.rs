@@ -1,16 +1,22 @@
 //! Everything on this machine in one run: RDMA and sockets, side by side.
 
 mod figures;
+mod headlines;
+mod loss;
 mod peer;
 mod plan;
+mod qps;
 mod results;
 mod text;
 
 pub(crate) use figures::{ROWS, Row, microseconds, rate, ratio};
+pub(crate) use headlines::Headline;
+pub(crate) use loss::run as run_loss;
 pub(crate) use peer::run_peer;
+pub(crate) use qps::run as run_qps;
 #[cfg(test)]
 pub(crate) use results::examples;
-pub(crate) use results::{Cell, Headline, Results};
+pub(crate) use results::{Cell, Results};
 
 use super::measure::Measurement;
 use super::options::SuiteArgs;
@@ -23,6 +29,7 @@ use crate::machine::{Machine, utc_now};
 use crate::report;
 use peer::Peer;
 use plan::Plan;
+use results::Found;
 use std::time::Instant;
 
 /// Runs the suite, prints its results and writes its report.
@@ -36,9 +43,10 @@ pub(crate) fn run(args: &SuiteArgs) -> Result<(), Failure> {
         );
     }
     let (date, start) = (utc_now(), Instant::now());
-    let cells = measure(&plan)?;
+    let faults = args.faults.to_variable()?;
+    let found = measure(&plan, faults.is_none())?;
     let duration_s = start.elapsed().as_secs_f64();
-    let results = Results::new(machine, date, duration_s, args.quick, args.faults.to_variable()?, cells);
+    let results = Results::new(machine, date, duration_s, args.quick, faults, found);
     if args.json {
         crate::print_json(&results)?;
     } else {
@@ -54,7 +62,7 @@ pub(crate) fn run(args: &SuiteArgs) -> Result<(), Failure> {
     results.first_error().map_or(Ok(()), Err)
 }
 
-fn measure(plan: &Plan) -> Result<Vec<Cell>, Failure> {
+fn measure(plan: &Plan, compare_loss: bool) -> Result<Found, Failure> {
     let progress = Progress::new(plan.steps());
     let mut peer = Peer::default();
     let mut cells = Vec::new();
@@ -72,14 +80,20 @@ fn measure(plan: &Plan) -> Result<Vec<Cell>, Failure> {
         cells.extend(row.into_iter().map(|collected| collected.into_cell(size)));
         progress.size_done(size);
     }
+    let mut found = Found { cells, ..Found::default() };
+    if compare_loss {
+        progress.step(loss::SIZE, "loss");
+        found.loss = found.keep("loss", loss::measure(&mut peer, plan.loss_rounds(), plan.loss_budget()));
+    }
+    progress.step(0, "qps");
+    found.connections = found.keep("qps", qps::measure(&mut peer, plan.queue_pairs()));
     progress.finish();
     peer.leave();
-    Ok(cells)
+    Ok(found)
 }
 
-/// The suite posts small messages inline in bandwidth tests too, as a program that wants their rate would.
 fn params(test: Test, size: u64) -> Params {
-    Params { size, ..Params::defaults(test) }
+    Params::of_size(test, size)
 }
 
 /// The rounds of one test at one size.

@@ -4,9 +4,10 @@ use super::super::PEER_COMMAND;
 use super::super::affinity::Side;
 use super::super::client::Client;
 use super::super::control::Control;
+use super::super::faults::FAULTS_VARIABLE;
 use super::super::measure::{Budget, Measurement};
 use super::super::params::Params;
-use super::super::rdma::Local;
+use super::super::rdma::{Connections, Local};
 use super::super::{handshake, server};
 use crate::child::Helper;
 use crate::failure::Failure;
@@ -19,16 +20,31 @@ use std::process::{Command, Stdio};
 #[derive(Default)]
 pub(super) struct Peer {
     running: Option<(Client, Helper)>,
+    faults: Option<String>,
 }
 
 impl Peer {
+    /// One with which packets are damaged, by both sides.
+    pub(super) fn with_faults(faults: &str) -> Peer {
+        Peer { running: None, faults: Some(faults.to_owned()) }
+    }
+
     /// Runs a test against it.
     pub(super) fn run(&mut self, params: &Params, budget: Budget) -> Result<Measurement, Failure> {
+        self.ask(|client| client.run(params, budget))
+    }
+
+    /// Connects very many queue pairs with it.
+    pub(super) fn connect_many(&mut self, params: &Params) -> Result<Connections, Failure> {
+        self.ask(|client| client.connect_many(params))
+    }
+
+    fn ask<T>(&mut self, what: impl FnOnce(&mut Client) -> Result<T, Failure>) -> Result<T, Failure> {
         if self.running.is_none() {
-            self.running = Some(start()?);
+            self.running = Some(start(self.faults.as_deref())?);
         }
         let Some((client, _)) = &mut self.running else { unreachable!("started above") };
-        let outcome = client.run(params, budget);
+        let outcome = what(client);
         if outcome.is_err() {
             self.running = None;
         }
@@ -43,15 +59,23 @@ impl Peer {
     }
 }
 
-fn start() -> Result<(Client, Helper), Failure> {
+fn start(faults: Option<&str>) -> Result<(Client, Helper), Failure> {
     let cannot = |error: std::io::Error| Failure::io("cannot start the second process of the test", error);
     let program = std::env::current_exe().map_err(cannot)?;
     let (ours, theirs) = UnixStream::pair().map_err(cannot)?;
     let mut command = Command::new(program);
     command.arg(PEER_COMMAND).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+    if let Some(faults) = faults {
+        command.env(FAULTS_VARIABLE, faults);
+    }
     let helper = Helper::spawn(command).map_err(cannot)?;
     let control = Control::over_pair(ours).map_err(cannot)?;
-    Ok((Client::new(control, Local::new(Some(Side::Client), None))?, helper))
+    let local = Local::new(Some(Side::Client), None);
+    let local = match faults {
+        Some(faults) => local.with_faults(faults),
+        None => local,
+    };
+    Ok((Client::new(control, local)?, helper))
 }
 
 /// Runs the second process: serves whoever holds the other end of standard input.

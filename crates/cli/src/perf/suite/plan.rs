@@ -7,26 +7,30 @@ use std::time::Duration;
 
 const SIZES: [u64; 11] = [2, 8, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20];
 
+/// Losses are rare events; a comparison needs some of them.
+const LOSS_TIME: Duration = Duration::from_millis(300);
+
 /// A plan.
 pub(crate) struct Plan {
     rounds: u32,
     budget: Budget,
+    queue_pairs: u32,
 }
 
 impl Plan {
     /// Three rounds, together about 0.4 s per cell: under a minute in all.
     pub(crate) fn full() -> Plan {
-        Plan::new(3, 15, 120)
+        Plan::new(3, 15, 120, 10_000)
     }
 
     /// One short round: about ten seconds in all.
     pub(crate) fn quick() -> Plan {
-        Plan::new(1, 10, 60)
+        Plan::new(1, 10, 60, 1000)
     }
 
-    fn new(rounds: u32, warm_up_ms: u64, measured_ms: u64) -> Plan {
+    fn new(rounds: u32, warm_up_ms: u64, measured_ms: u64, queue_pairs: u32) -> Plan {
         let limit = Limit::Time(Duration::from_millis(measured_ms));
-        Plan { rounds, budget: Budget { warm_up: Duration::from_millis(warm_up_ms), limit } }
+        Plan { rounds, budget: Budget { warm_up: Duration::from_millis(warm_up_ms), limit }, queue_pairs }
     }
 
     /// Message sizes.
@@ -54,8 +58,27 @@ impl Plan {
         Test::ALL.into_iter().filter(exists).collect()
     }
 
-    /// Number of measurements.
+    /// How often bandwidth is compared with and without loss.
+    pub(crate) fn loss_rounds(&self) -> u32 {
+        self.rounds
+    }
+
+    /// Time of one half of that.
+    pub(crate) fn loss_budget(&self) -> Budget {
+        Budget { warm_up: self.budget.warm_up, limit: Limit::Time(LOSS_TIME) }
+    }
+
+    /// Queue pairs to connect at once.
+    pub(crate) fn queue_pairs(&self) -> u32 {
+        self.queue_pairs
+    }
+
+    /// Number of steps.
     pub(crate) fn steps(&self) -> u64 {
+        self.measurements() + 2
+    }
+
+    fn measurements(&self) -> u64 {
         SIZES.iter().map(|size| self.tests(*size).len() as u64 * u64::from(self.rounds)).sum()
     }
 }
@@ -68,7 +91,8 @@ mod tests {
     fn the_default_run_stays_under_a_minute() {
         for (plan, longest_s) in [(Plan::full(), 60), (Plan::quick(), 10)] {
             let Limit::Time(measured) = plan.budget().limit else { panic!("the suite measures by time") };
-            let sum = (plan.budget().warm_up + measured) * plan.steps() as u32;
+            let sum = (plan.budget().warm_up + measured) * plan.measurements() as u32
+                + 2 * (plan.budget().warm_up + LOSS_TIME) * plan.loss_rounds();
             assert!(sum < Duration::from_secs(longest_s), "{sum:?}");
         }
     }

@@ -1,7 +1,10 @@
 //! The results of the suite, as they are written to JSON and read by the table and the report.
 
+use super::super::rdma::Connections;
 use super::super::stats::{Bandwidth, Latency};
 use super::super::test::{Operation, Test};
+use super::headlines::{self, Headline};
+use super::loss::Loss;
 use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::sizes::format_size;
@@ -25,21 +28,24 @@ pub(crate) struct Cell {
     pub(crate) error: Option<String>,
 }
 
-/// A comparison worth a sentence.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Headline {
-    /// What is compared.
-    pub(crate) name: String,
-    /// The RDMA figure, with its unit.
-    pub(crate) measured: String,
-    /// The figure it is compared with.
-    pub(crate) against: String,
-    /// The first divided by the second.
-    pub(crate) ratio: f64,
-    /// What the ratio should be.
-    pub(crate) goal: String,
-    /// Whether it is.
-    pub(crate) reached: bool,
+/// What was measured.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Found {
+    /// All latencies and bandwidths.
+    pub(crate) cells: Vec<Cell>,
+    /// Very many queue pairs.
+    pub(crate) connections: Option<Connections>,
+    /// Bandwidth with and without loss.
+    pub(crate) loss: Option<Loss>,
+    /// What else did not work.
+    pub(crate) failures: Vec<String>,
+}
+
+impl Found {
+    /// What a step found; or nothing, and why.
+    pub(crate) fn keep<T>(&mut self, step: &str, outcome: Result<T, Failure>) -> Option<T> {
+        outcome.map_err(|failure| self.failures.push(format!("{step}: {}", failure.what()))).ok()
+    }
 }
 
 /// Everything that one run found.
@@ -59,6 +65,14 @@ pub(crate) struct Results {
     pub(crate) machine: Machine,
     /// The comparisons that matter most.
     pub(crate) headlines: Vec<Headline>,
+    /// Very many queue pairs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) connections: Option<Connections>,
+    /// Bandwidth with and without loss.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) loss: Option<Loss>,
+    /// Steps other than the cells that failed.
+    pub(crate) failures: Vec<String>,
     /// All figures.
     pub(crate) cells: Vec<Cell>,
 }
@@ -71,18 +85,24 @@ impl Results {
         duration_s: f64,
         quick: bool,
         faults: Option<String>,
-        cells: Vec<Cell>,
+        found: Found,
     ) -> Results {
-        let mut results =
-            Results { version: 1, date, duration_s, quick, faults, machine, headlines: Vec::new(), cells };
-        results.headlines = [
-            results.latency_headline(Test::UdpLat, "a bare UDP ping-pong, spinning", 8, 1.5),
-            results.latency_headline(Test::TcpLat, "a TCP ping-pong, blocking", 8, 1.0),
-            results.bandwidth_headline(1 << 20, 1.0),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
+        let Found { cells, connections, loss, failures } = found;
+        let headlines = Vec::new();
+        let mut results = Results {
+            version: 2,
+            date,
+            duration_s,
+            quick,
+            faults,
+            machine,
+            headlines,
+            connections,
+            loss,
+            failures,
+            cells,
+        };
+        results.headlines = headlines::of(&results);
         results
     }
 
@@ -126,50 +146,19 @@ impl Results {
         Some(median(peer)? / median(test)?)
     }
 
-    /// The first cell that failed, as a failure of the run.
+    /// What failed, as a failure of the run.
     pub(crate) fn first_error(&self) -> Option<Failure> {
-        let failed: Vec<&Cell> = self.cells.iter().filter(|cell| cell.error.is_some()).collect();
-        let first = failed.first()?;
-        let what = format!(
-            "{} of {} measurements failed, the first of them {} with {}: {}",
-            failed.len(),
-            self.cells.len(),
-            first.test.name(),
-            format_size(first.size),
-            first.error.as_deref().unwrap_or_default()
-        );
+        let cell = |cell: &Cell| {
+            let error = cell.error.as_ref()?;
+            Some(format!("{} with {}: {error}", cell.test.name(), format_size(cell.size)))
+        };
+        let failed: Vec<String> =
+            self.cells.iter().filter_map(cell).chain(self.failures.iter().cloned()).collect();
+        let what = format!("{} measurements failed, the first of them {}", failed.len(), failed.first()?);
         Some(
             Failure::new(what)
-                .advise("FERROCE_LOG=debug ferroce perf explains each completion that is no success"),
+                .advise("FERROCE_LOG=1 ferroce perf explains each completion that is no success"),
         )
-    }
-
-    fn latency_headline(&self, against: Test, name: &str, size: u64, most: f64) -> Option<Headline> {
-        let median = |test| Some(self.latency(test, size)?.median_ns / 1e3);
-        let (measured, other) = (median(Test::SendLat)?, median(against)?);
-        let ratio = measured / other;
-        Some(Headline {
-            name: format!("RC send latency at {} against {name}", format_size(size)),
-            measured: format!("{measured:.2} µs"),
-            against: format!("{other:.2} µs"),
-            ratio,
-            goal: format!("at most {most:.1}"),
-            reached: ratio <= most,
-        })
-    }
-
-    fn bandwidth_headline(&self, size: u64, least: f64) -> Option<Headline> {
-        let rate = |test| Some(self.bandwidth(test, size)?.gigabytes_per_s);
-        let (measured, other) = (rate(Test::WriteBw)?, rate(Test::TcpBw)?);
-        let ratio = measured / other;
-        Some(Headline {
-            name: format!("RC write bandwidth at {} against one TCP stream", format_size(size)),
-            measured: format!("{measured:.2} GB/s"),
-            against: format!("{other:.2} GB/s"),
-            ratio,
-            goal: format!("at least {least:.1}"),
-            reached: ratio >= least,
-        })
     }
 }
 
@@ -205,7 +194,22 @@ pub(crate) mod examples {
                 });
             }
         }
-        Results::new(Machine::describe(), "2026-01-02 03:04:05 UTC".into(), 42.0, false, None, cells)
+        let transfer = |gigabytes: u64| Bandwidth::new(1000, 1000 << 20, (1000 << 20) / gigabytes);
+        let connections = Connections {
+            queue_pairs: 10_000,
+            connect_s: 1.5,
+            traffic_s: 0.2,
+            footprint_bytes: 3000.0,
+            resident_bytes: 4000.0,
+            server_resident_bytes: 4000.0,
+        };
+        let found = Found {
+            cells,
+            connections: Some(connections),
+            loss: Some(Loss::new("loss=1%".into(), 1 << 20, transfer(6), transfer(3))),
+            failures: Vec::new(),
+        };
+        Results::new(Machine::describe(), "2026-01-02 03:04:05 UTC".into(), 42.0, false, None, found)
     }
 }
 
@@ -222,7 +226,7 @@ mod tests {
         assert!(results.speed_up(Test::AtomicLat, 8).expect("measured") > 1.4);
         assert_eq!(results.speed_up(Test::TcpLat, 8), None);
         assert_eq!(results.speed_up(Test::AtomicLat, 2), None);
-        assert_eq!(results.headlines.len(), 3);
+        assert_eq!(results.headlines.len(), 6);
         assert!(results.headlines.iter().all(|headline| headline.reached));
         assert_eq!(results.first_error(), None);
     }
@@ -232,7 +236,9 @@ mod tests {
         let mut results = examples::results();
         results.cells[3].error = Some("the server failed: no route".into());
         let failure = results.first_error().expect("a failure");
-        assert!(failure.what().starts_with("1 of "), "{}", failure.what());
+        assert!(failure.what().starts_with("1 measurements"), "{}", failure.what());
         assert!(failure.what().contains("no route"));
+        results.failures.push("qps: no memory".into());
+        assert!(results.first_error().expect("a failure").what().starts_with("2 measurements"));
     }
 }

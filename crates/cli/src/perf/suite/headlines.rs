@@ -1,0 +1,106 @@
+//! The comparisons that matter most.
+
+use super::super::test::Test;
+use super::results::Results;
+use crate::sizes::format_size;
+use serde::Serialize;
+
+/// A comparison worth a sentence.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Headline {
+    /// What is compared.
+    pub(crate) name: String,
+    /// The RDMA figure, with its unit.
+    pub(crate) measured: String,
+    /// The figure it is compared with.
+    pub(crate) against: String,
+    /// The first divided by the second.
+    pub(crate) ratio: f64,
+    /// What the ratio should be.
+    pub(crate) goal: String,
+    /// Whether it is.
+    pub(crate) reached: bool,
+}
+
+/// What the ratio should be.
+#[derive(Debug, Clone, Copy)]
+enum Goal {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+/// An idle connected queue pair should cost no more.
+const QUEUE_PAIR_BYTES: f64 = 8192.0;
+
+/// All that can be said.
+pub(super) fn of(results: &Results) -> Vec<Headline> {
+    let headlines = [
+        latency(results, Test::UdpLat, "a bare UDP ping-pong, spinning", Goal::AtMost(1.5)),
+        latency(results, Test::TcpLat, "a TCP ping-pong, blocking", Goal::AtMost(1.0)),
+        bandwidth(results, 1 << 20),
+        loss(results),
+        memory(results),
+        connections(results),
+    ];
+    headlines.into_iter().flatten().collect()
+}
+
+impl Headline {
+    fn new(name: String, measured: String, against: String, ratio: f64, goal: Goal) -> Headline {
+        let (goal, reached) = match goal {
+            Goal::AtMost(most) => (format!("at most {most:.2}"), ratio <= most),
+            Goal::AtLeast(least) => (format!("at least {least:.2}"), ratio >= least),
+        };
+        Headline { name, measured, against, ratio, goal, reached }
+    }
+}
+
+fn latency(results: &Results, against: Test, name: &str, goal: Goal) -> Option<Headline> {
+    let size = 8;
+    let median = |test| Some(results.latency(test, size)?.median_ns / 1e3);
+    let (measured, other) = (median(Test::SendLat)?, median(against)?);
+    let name = format!("RC send latency at {} against {name}", format_size(size));
+    let figure = |us: f64| format!("{us:.2} µs");
+    Some(Headline::new(name, figure(measured), figure(other), measured / other, goal))
+}
+
+fn bandwidth(results: &Results, size: u64) -> Option<Headline> {
+    let rate = |test| Some(results.bandwidth(test, size)?.gigabytes_per_s);
+    let (measured, other) = (rate(Test::WriteBw)?, rate(Test::TcpBw)?);
+    let name = format!("RC write bandwidth at {} against one TCP stream", format_size(size));
+    Some(Headline::new(name, gigabytes(measured), gigabytes(other), measured / other, Goal::AtLeast(1.0)))
+}
+
+fn loss(results: &Results) -> Option<Headline> {
+    let loss = results.loss.as_ref()?;
+    let name =
+        format!("RC write bandwidth at {} with {} against without", format_size(loss.size), loss.faults);
+    let (measured, other) = (loss.with.gigabytes_per_s, loss.without.gigabytes_per_s);
+    let goal = Goal::AtLeast(1.0 / 3.0);
+    Some(Headline::new(name, gigabytes(measured), gigabytes(other), loss.ratio, goal))
+}
+
+fn memory(results: &Results) -> Option<Headline> {
+    let found = results.connections.as_ref()?;
+    // Both sides, and both ways of counting: the largest is what a queue pair costs.
+    let measured = found.footprint_bytes.max(found.resident_bytes).max(found.server_resident_bytes);
+    let name = "Memory of an idle connected RC queue pair, 16 deep, against 8 KiB".to_owned();
+    let figure = |bytes: f64| format!("{:.2} KiB", bytes / 1024.0);
+    let ratio = measured / QUEUE_PAIR_BYTES;
+    Some(Headline::new(name, figure(measured), figure(QUEUE_PAIR_BYTES), ratio, Goal::AtMost(1.0)))
+}
+
+/// There is no such figure unless all of them worked.
+fn connections(results: &Results) -> Option<Headline> {
+    let found = results.connections.as_ref()?;
+    let name = format!(
+        "RC queue pairs connected in {:.2} s and used in {:.2} s, of those wanted",
+        found.connect_s, found.traffic_s
+    );
+    let count = found.queue_pairs.to_string();
+    Some(Headline::new(name, count.clone(), count, 1.0, Goal::AtLeast(1.0)))
+}
+
+fn gigabytes(rate: f64) -> String {
+    format!("{rate:.2} GB/s")
+}

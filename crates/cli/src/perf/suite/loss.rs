@@ -1,0 +1,99 @@
+//! Bandwidth with lost packets against bandwidth without, measured in turns.
+
+use super::super::measure::{Budget, Limit, Measurement};
+use super::super::options::LossArgs;
+use super::super::params::Params;
+use super::super::stats::Bandwidth;
+use super::super::test::Test;
+use super::peer::Peer;
+use crate::failure::Failure;
+use crate::sizes::format_size;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Message size of the suite's comparison.
+pub(super) const SIZE: u64 = 1 << 20;
+/// What is lost when nothing else was said; the same packets each time.
+const ONE_PERCENT: &str = "loss=1%,seed=1";
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Loss {
+    /// What was done to the packets of both sides.
+    pub(crate) faults: String,
+    /// Bytes per message.
+    pub(crate) size: u64,
+    /// Nothing lost.
+    pub(crate) without: Bandwidth,
+    /// Packets lost.
+    pub(crate) with: Bandwidth,
+    /// The second divided by the first.
+    pub(crate) ratio: f64,
+}
+
+impl Loss {
+    /// From the two measurements.
+    pub(crate) fn new(faults: String, size: u64, without: Bandwidth, with: Bandwidth) -> Loss {
+        Loss { ratio: with.gigabytes_per_s / without.gigabytes_per_s, faults, size, without, with }
+    }
+}
+
+/// Runs `ferroce perf loss`.
+pub(crate) fn run(args: &LossArgs) -> Result<(), Failure> {
+    let faults = args.faults.to_variable()?.unwrap_or(ONE_PERCENT.into());
+    let budget = Budget {
+        warm_up: Duration::from_millis(20),
+        limit: Limit::Time(Duration::from_secs(args.duration) / ROUNDS),
+    };
+    let params = Params::of_size(Test::WriteBw, args.size);
+    params.check().map_err(Failure::usage)?;
+    let mut peer = Peer::default();
+    let loss = compare(&mut peer, &faults, &params, ROUNDS, budget)?;
+    peer.leave();
+    if args.json {
+        return crate::print_json(&loss);
+    }
+    crate::print_text(&format!(
+        "RC write at {}: {:.2} GB/s without faults, {:.2} GB/s with {}: {:.2} of it is left",
+        format_size(loss.size),
+        loss.without.gigabytes_per_s,
+        loss.with.gigabytes_per_s,
+        loss.faults,
+        loss.ratio
+    ))
+}
+
+/// Turns of the command of its own.
+const ROUNDS: u32 = 4;
+
+/// The suite's comparison; `peer` is one without faults.
+pub(super) fn measure(peer: &mut Peer, rounds: u32, budget: Budget) -> Result<Loss, Failure> {
+    compare(peer, ONE_PERCENT, &Params::of_size(Test::WriteBw, SIZE), rounds, budget)
+}
+
+fn compare(
+    clean: &mut Peer,
+    faults: &str,
+    params: &Params,
+    rounds: u32,
+    budget: Budget,
+) -> Result<Loss, Failure> {
+    let mut faulty = Peer::with_faults(faults);
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        without.push(transfer(clean, params, budget)?);
+        with.push(transfer(&mut faulty, params, budget)?);
+    }
+    faulty.leave();
+    let nothing = || Failure::new("nothing was measured");
+    let without = Bandwidth::median(without).ok_or_else(nothing)?;
+    let with = Bandwidth::median(with).ok_or_else(nothing)?;
+    Ok(Loss::new(faults.to_owned(), params.size, without, with))
+}
+
+fn transfer(peer: &mut Peer, params: &Params, budget: Budget) -> Result<Bandwidth, Failure> {
+    match peer.run(params, budget)? {
+        Measurement::Bandwidth(bandwidth) => Ok(bandwidth),
+        Measurement::Latency(_) => Err(Failure::new("a bandwidth test measured latencies")),
+    }
+}

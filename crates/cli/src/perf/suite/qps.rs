@@ -1,0 +1,41 @@
+//! Very many queue pairs between two processes of this machine.
+
+use super::super::options::QpsArgs;
+use super::super::params::Params;
+use super::super::rdma::Connections;
+use super::super::test::Test;
+use super::peer::Peer;
+use crate::failure::Failure;
+
+/// Runs `ferroce perf qps`.
+pub(crate) fn run(args: &QpsArgs) -> Result<(), Failure> {
+    let mut peer = Peer::default();
+    let found = measure(&mut peer, args.count)?;
+    peer.leave();
+    if args.json { crate::print_json(&found) } else { crate::print_text(&render(&found)) }
+}
+
+/// Connects them, and sends a message each way on every one.
+pub(super) fn measure(peer: &mut Peer, count: u32) -> Result<Connections, Failure> {
+    peer.connect_many(&Params { queue_pairs: count, ..Params::defaults(Test::Qps) })
+}
+
+fn render(found: &Connections) -> String {
+    let count = found.queue_pairs;
+    let kib = |bytes: f64| format!("{:.2} KiB", bytes / 1024.0);
+    [
+        format!(
+            "{count} RC queue pairs connected in {:.2} s ({:.1} µs each, both sides)",
+            found.connect_s,
+            found.connect_s * 1e6 / f64::from(count)
+        ),
+        format!("a message each way on every one of them in {:.2} s", found.traffic_s),
+        format!(
+            "memory of one, 16 deep: {} by its own count; resident memory grew by {} here and {} at the server",
+            kib(found.footprint_bytes),
+            kib(found.resident_bytes),
+            kib(found.server_resident_bytes)
+        ),
+    ]
+    .join("\n")
+}
