@@ -1,31 +1,8 @@
 //! The command as a user meets it: exit statuses, sentences, two sides of a test, a captured program.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Output, Stdio};
+mod support;
 
-fn ferroce(line: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroce"));
-    command.args(line.split_whitespace()).stdin(Stdio::null());
-    command
-}
-
-fn outcome(command: &mut Command) -> (i32, String, String) {
-    let Output { status, stdout, stderr } = command.output().expect("the command runs");
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
-    (status.code().expect("no signal"), text(stdout), text(stderr))
-}
-
-/// Starts a server on a free port and returns it with the port that it names.
-fn server(line: &str) -> (Child, BufReader<std::process::ChildStderr>, String) {
-    let mut child = ferroce(line).arg("-p0").stderr(Stdio::piped()).spawn().expect("the server starts");
-    let mut said = BufReader::new(child.stderr.take().expect("a pipe"));
-    let mut hint = String::new();
-    said.read_line(&mut hint)
-        .and_then(|_| said.read_line(&mut hint))
-        .expect("it says how to start the client");
-    let port = hint.split_whitespace().last().expect("the port").to_owned();
-    (child, said, port)
-}
+use support::{Server, both_sides, ferroce, outcome};
 
 #[test]
 fn wrong_command_lines_end_with_2() {
@@ -34,22 +11,32 @@ fn wrong_command_lines_end_with_2() {
         ("perf write-bw -c ud", "WRITE"),
         ("perf send-lat -q 4", "-q"),
         ("perf send-bw -s 64 -a", "--all"),
+        ("perf write-lat -e", "-e"),
+        ("perf send-bw -c ud -s 8192", "4096"),
+        ("perf atomic-bw -s 16", "8 bytes"),
+        ("perf send-bw -t 16 -l 32", "-l"),
+        ("perf send-bw -I 4096", "-I"),
+        ("perf send-bw -m 1500", "-m"),
+        ("perf send-bw -q 16384 -t 8192", "-q"),
+        ("perf tcp-bw -e", "plain socket"),
+        ("perf qps --count 20000", "16384"),
+        ("perf loss --seed 3", "--loss"),
         ("perf --loss 200%", "share"),
         ("perf-peer", "ferroce perf"),
         ("capture -o x.pcapng", "COMMAND"),
         ("dance", "dance"),
     ] {
-        let (code, stdout, stderr) = outcome(&mut ferroce(line));
-        assert_eq!((code, stdout.as_str()), (2, ""), "{line}: {stderr}");
-        assert!(stderr.contains(word), "{line}: {stderr}");
+        let found = outcome(&mut ferroce(line));
+        assert_eq!((found.code, found.stdout.as_str()), (2, ""), "{line}: {found:?}");
+        assert!(found.stderr.contains(word), "{line}: {found:?}");
     }
 }
 
 #[test]
 fn a_missing_server_is_explained() {
-    let (code, _, stderr) = outcome(&mut ferroce("perf tcp-lat 127.0.0.1 -p 1"));
-    assert_eq!(code, 1);
-    assert!(stderr.contains("ferroce perf tcp-lat -p 1"), "{stderr}");
+    let found = outcome(&mut ferroce("perf tcp-lat 127.0.0.1 -p 1"));
+    assert_eq!(found.code, 1);
+    assert!(found.stderr.contains("ferroce perf tcp-lat -p 1"), "{found:?}");
 }
 
 #[test]
@@ -57,29 +44,22 @@ fn two_sides_measure_sockets() {
     for (test, figure) in
         [("tcp-lat", "latency"), ("tcp-rr", "latency"), ("tcp-bw", "bandwidth"), ("udp-lat", "latency")]
     {
-        let (mut child, _said, port) = server(&format!("perf {test}"));
-        let (code, stdout, stderr) =
-            outcome(&mut ferroce(&format!("perf {test} 127.0.0.1 -p {port} -s 64 -n 10 --json")));
-        assert_eq!(code, 0, "{test}: {stderr}");
-        let lines: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
-        let line = &lines[0];
+        let line = &both_sides(test, "-s 64 -n 10")[0];
         assert_eq!(line["params"]["size"], 64);
         let count = if figure == "latency" { "samples" } else { "messages" };
-        assert_eq!(line[figure][count], 10, "{stdout}");
-        assert!(child.wait().expect("the server ends").success(), "{test}");
+        assert_eq!(line[figure][count], 10, "{line}");
     }
 }
 
 #[test]
 fn a_server_names_what_it_refuses() {
-    let (mut child, mut said, port) = server("perf tcp-bw -s 64");
-    let (code, _, stderr) = outcome(&mut ferroce(&format!("perf tcp-bw 127.0.0.1 -p {port} -s 128")));
-    assert_eq!(code, 1);
-    assert!(stderr.contains("-s"), "{stderr}");
-    assert_eq!(child.wait().expect("the server ends").code(), Some(1));
-    let mut rest = String::new();
-    std::io::Read::read_to_string(&mut said, &mut rest).expect("text");
-    assert!(rest.contains("refused the client"), "{rest}");
+    let server = Server::start("perf tcp-bw -s 64");
+    let found = outcome(&mut ferroce(&format!("perf tcp-bw 127.0.0.1 -p {} -s 128", server.port)));
+    assert_eq!(found.code, 1);
+    assert!(found.stderr.contains("-s"), "{found:?}");
+    let (code, said) = server.end();
+    assert_eq!(code, Some(1));
+    assert!(said.contains("refused the client"), "{said}");
 }
 
 #[test]
@@ -94,10 +74,10 @@ fn capture_passes_status_and_variable_through() {
         exit 7"#;
     let mut command = ferroce("capture --json -o");
     command.arg(&output).args(["--", "sh", "-c", script]);
-    let (code, stdout, stderr) = outcome(&mut command);
-    assert_eq!(code, 7, "{stderr}");
-    let summary: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
-    assert_eq!((&summary["packets"], &summary["exit_status"]), (&2.into(), &7.into()), "{stdout}");
+    let found = outcome(&mut command);
+    assert_eq!(found.code, 7, "{found:?}");
+    let summary: serde_json::Value = serde_json::from_str(&found.stdout).expect("JSON");
+    assert_eq!((&summary["packets"], &summary["exit_status"]), (&2.into(), &7.into()), "{found:?}");
     assert_eq!(summary["files"].as_array().map(Vec::len), Some(2));
     std::fs::remove_dir_all(&folder).expect("our own folder");
 }

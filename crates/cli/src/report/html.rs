@@ -27,8 +27,8 @@ pub(crate) fn html(results: &Results) -> String {
 
 const LATENCY_CAPTION: &str = "Median, lower is better. Ping-pongs (send, write, TCP, UDP) show half a round trip; \
     read, atomic and request/reply show a whole one. Point at a mark for the tail.";
-const BANDWIDTH_CAPTION: &str = "Higher is better. One direction, one connection; RDMA keeps up to 128 messages in \
-    flight, TCP writes one message per call.";
+const BANDWIDTH_CAPTION: &str = "Higher is better. One direction, one connection; RDMA keeps up to 128 messages or \
+    16 MiB posted, TCP writes one message per call.";
 
 fn subtitle(results: &Results) -> String {
     let faults =

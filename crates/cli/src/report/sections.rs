@@ -21,7 +21,7 @@ pub(super) fn method(page: &mut String, results: &Results) {
     page.push_str("</ul>\n");
 }
 
-const METHOD: [&str; 9] = [
+const METHOD: [&str; 11] = [
     "Client and server are two processes on this machine. RDMA travels as RoCEv2 packets over UDP on the loopback \
      interface, with the invariant CRC of every packet computed and checked.",
     "At each size the tests take turns in several short rounds, after a warm-up that is not counted; so figures that \
@@ -37,8 +37,13 @@ const METHOD: [&str; 9] = [
      least that a message costs through this kernel.",
     "RC send and write latency: ping-pong, both sides polling; half of the round trip. The receiver of a write watches \
      its memory. RC read and atomic latency: one operation at a time, the whole round trip.",
-    "RC bandwidth: one queue pair, up to 128 messages in flight, from the first post to the last completion. A completion \
-     means that the peer acknowledged the data.",
+    "RC bandwidth: one queue pair, up to 128 messages or 16 MiB posted, small ones in lists of 16, from the first post to \
+     the last completion, which means that the peer acknowledged the data. Every message leaves from one buffer and \
+     arrives at one buffer, as with TCP. Afterwards the receiver compares the bytes of the last message.",
+    "Loss: RC write bandwidth between two processes that each lose one packet of a hundred on purpose, in turns with the \
+     same test without loss.",
+    "Queue pairs: very many are made and connected by two processes, and each carries a message in either direction. The \
+     memory of one is the growth of a process's resident memory divided by their number.",
     "p99 is given from 100 samples on, p99.9 from 1000. GB is 10^9 bytes; KiB and MiB are powers of two.",
 ];
 

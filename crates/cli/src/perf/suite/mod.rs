@@ -92,8 +92,12 @@ fn measure(plan: &Plan, compare_loss: bool) -> Result<Found, Failure> {
     Ok(found)
 }
 
+/// The defaults, but bandwidth posts lists of work requests, as a program that wants a rate does; TCP gathers small
+/// writes by itself.
 fn params(test: Test, size: u64) -> Params {
-    Params::of_size(test, size)
+    let params = Params::of_size(test, size);
+    let post_list = if test.is_baseline() { 1 } else { (params.tx_depth / 8).max(1) };
+    Params { post_list, ..params }
 }
 
 /// The rounds of one test at one size.

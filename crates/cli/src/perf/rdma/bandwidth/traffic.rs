@@ -20,6 +20,9 @@ const QUIET: Duration = Duration::from_millis(50);
 /// Longest wait for that quiet.
 const LONGEST_DRAIN: Duration = Duration::from_secs(5);
 
+/// How often an unreliable queue is polled again before more is sent.
+const POLLS_PER_TURN: u32 = 8;
+
 /// All traffic of one side.
 pub(super) struct Traffic<'a> {
     pub(super) station: &'a Station,
@@ -160,8 +163,24 @@ impl<'a> Traffic<'a> {
         }
     }
 
+    /// Takes completions. Those of unreliable sends are there at once, and a queue that is never empty is never driven:
+    /// so it is emptied, or nothing would be received while we send.
     #[inline]
     fn poll(&mut self) -> Result<usize, Failure> {
+        let mut found = self.poll_once()?;
+        if found > 0 && !self.station.is_reliable() {
+            for _ in 0..POLLS_PER_TURN {
+                match self.poll_once()? {
+                    0 => break,
+                    more => found += more,
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    #[inline]
+    fn poll_once(&mut self) -> Result<usize, Failure> {
         let found = self.station.cq.poll(&mut self.completions).map_err(refused)?;
         let before = self.receiver.received();
         for completion in &self.completions[..found] {

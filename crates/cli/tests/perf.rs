@@ -1,0 +1,196 @@
+//! `ferroce perf` over RDMA between two processes: every test and transport, every option, and what happens when the
+//! other side is killed, stops answering, or loses packets. No figure is judged, only that there is one.
+
+mod support;
+
+use serde_json::Value;
+use std::sync::{Mutex, MutexGuard};
+use support::{both_sides, ferroce, outcome};
+
+/// Each test polls with two processes; several at once would only take turns on the cores.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(|failed| failed.into_inner())
+}
+
+/// Latencies in order, of so many samples.
+#[track_caller]
+fn check_latency(line: &Value, samples: u64) {
+    let latency = &line["latency"];
+    let ns = |key: &str| latency[key].as_f64().unwrap_or_else(|| panic!("no {key} in {line}"));
+    assert_eq!(latency["samples"], samples, "{line}");
+    assert!(
+        0.0 < ns("min_ns") && ns("min_ns") <= ns("median_ns") && ns("median_ns") <= ns("max_ns"),
+        "{line}"
+    );
+}
+
+/// A rate, of so many messages; those of an unreliable transport may be lost.
+#[track_caller]
+fn check_bandwidth(line: &Value, messages: u64) {
+    let bandwidth = &line["bandwidth"];
+    let lost = bandwidth["lost"].as_u64();
+    assert_eq!(lost.is_some(), line["params"]["transport"] != "rc", "{line}");
+    let arrived = bandwidth["messages"].as_u64().expect("a number");
+    assert_eq!(arrived + lost.unwrap_or(0), messages, "{line}");
+    assert_eq!(bandwidth["bytes"].as_u64(), Some(arrived * line["params"]["size"].as_u64().expect("a size")));
+    assert!(bandwidth["gigabytes_per_s"].as_f64().expect("a number") > 0.0, "{line}");
+}
+
+const LATENCY_TESTS: [(&str, &str); 7] = [
+    ("send-lat", "rc"),
+    ("send-lat", "uc"),
+    ("send-lat", "ud"),
+    ("write-lat", "rc"),
+    ("write-lat", "uc"),
+    ("read-lat", "rc"),
+    ("atomic-lat", "rc"),
+];
+
+const BANDWIDTH_TESTS: [(&str, &str); 7] = [
+    ("send-bw", "rc"),
+    ("send-bw", "uc"),
+    ("send-bw", "ud"),
+    ("write-bw", "rc"),
+    ("write-bw", "uc"),
+    ("read-bw", "rc"),
+    ("atomic-bw", "rc"),
+];
+
+#[test]
+fn latency_over_every_transport() {
+    let _turn = one_at_a_time();
+    for (test, transport) in LATENCY_TESTS {
+        let line = &both_sides(test, &format!("-c {transport} -n 20"))[0];
+        assert_eq!(line["params"]["transport"], transport);
+        check_latency(line, 20);
+    }
+}
+
+#[test]
+fn bandwidth_over_every_transport() {
+    let _turn = one_at_a_time();
+    for (test, transport) in BANDWIDTH_TESTS {
+        let size = if test == "atomic-bw" { 8 } else { 1000 };
+        let line = &both_sides(test, &format!("-c {transport} -n 100 -s {size}"))[0];
+        check_bandwidth(line, 100);
+    }
+}
+
+#[test]
+fn both_sides_sleep_on_events() {
+    let _turn = one_at_a_time();
+    for (test, transport) in LATENCY_TESTS {
+        if test != "write-lat" {
+            check_latency(&both_sides(test, &format!("-c {transport} -n 20 -e"))[0], 20);
+        }
+    }
+    for (test, transport) in BANDWIDTH_TESTS {
+        let size = if test == "atomic-bw" { 8 } else { 1000 };
+        check_bandwidth(&both_sides(test, &format!("-c {transport} -n 100 -s {size} -e"))[0], 100);
+    }
+}
+
+#[test]
+fn both_sides_send_at_once() {
+    let _turn = one_at_a_time();
+    for (test, transport) in BANDWIDTH_TESTS {
+        for more in ["", "-e"] {
+            let size = if test == "atomic-bw" { 8 } else { 1000 };
+            let line = &both_sides(test, &format!("-c {transport} -n 100 -s {size} -b {more}"))[0];
+            let bandwidth = &line["bandwidth"];
+            assert!(bandwidth["messages"].as_u64().expect("a number") > 0, "{line}");
+        }
+    }
+}
+
+#[test]
+fn queue_pairs_depths_lists_and_inline_data() {
+    let _turn = one_at_a_time();
+    for (test, transport) in BANDWIDTH_TESTS {
+        let size = if test == "atomic-bw" { 8 } else { 60 };
+        for options in ["-q 3", "-t 4", "-t 1", "-l 8", "-I 64", "-q 5 -t 16 -l 7 -I 60"] {
+            // A number that none of the above divides.
+            let line = &both_sides(test, &format!("-c {transport} -n 101 -s {size} {options}"))[0];
+            check_bandwidth(line, 101);
+        }
+    }
+    for options in ["-I 0 -s 64", "-I 64 -s 64", "-I 64 -s 65", "-s 1"] {
+        check_latency(&both_sides("send-lat", &format!("-n 10 {options}"))[0], 10);
+        check_latency(&both_sides("write-lat", &format!("-n 10 {options}"))[0], 10);
+    }
+}
+
+#[test]
+fn path_mtu_gid_index_and_duration() {
+    let _turn = one_at_a_time();
+    for (test, transport) in BANDWIDTH_TESTS {
+        if test == "atomic-bw" {
+            continue;
+        }
+        for mtu in ["256", "1024", "4096"] {
+            let size = if transport == "ud" { mtu } else { "5000" };
+            check_bandwidth(&both_sides(test, &format!("-c {transport} -n 20 -s {size} -m {mtu}"))[0], 20);
+        }
+    }
+    check_latency(&both_sides("send-lat", "-n 10 -s 10000 -m 512 -x 0")[0], 10);
+    let line = &both_sides("write-bw", "-s 4K -D 1")[0];
+    assert!(line["bandwidth"]["elapsed_ns"].as_u64().expect("a number") >= 1_000_000_000, "{line}");
+}
+
+#[test]
+fn a_gid_that_is_not_there_is_refused() {
+    let _turn = one_at_a_time();
+    let server = support::Server::start("perf send-lat");
+    let found = outcome(&mut ferroce(&format!("perf send-lat 127.0.0.1 -p {} -x 200", server.port)));
+    assert_eq!(found.code, 1, "{found:?}");
+    assert!(found.stderr.contains("GID index 200"), "{found:?}");
+}
+
+#[test]
+fn all_sizes() {
+    let _turn = one_at_a_time();
+    let sizes = |lines: &[Value]| -> Vec<u64> {
+        lines.iter().map(|line| line["params"]["size"].as_u64().expect("a size")).collect()
+    };
+    let lines = both_sides("write-bw", "-a -n 5");
+    assert_eq!(sizes(&lines), (1..=23).map(|power| 1 << power).collect::<Vec<u64>>());
+    lines.iter().for_each(|line| check_bandwidth(line, 5));
+    let lines = both_sides("send-lat", "-a -n 5 -c ud -m 1024");
+    assert_eq!(sizes(&lines), (1..=10).map(|power| 1 << power).collect::<Vec<u64>>());
+    lines.iter().for_each(|line| check_latency(line, 5));
+}
+
+#[test]
+fn lost_packets_cost_time_not_data() {
+    let _turn = one_at_a_time();
+    check_bandwidth(&both_sides("write-bw", "-s 64K -n 100 --loss 1% --seed 7")[0], 100);
+    check_bandwidth(&both_sides("send-bw", "-s 64K -n 100 --loss 1% --seed 7")[0], 100);
+    check_bandwidth(&both_sides("read-bw", "-s 64K -n 50 --loss 1% --seed 7")[0], 50);
+    check_latency(&both_sides("send-lat", "-n 200 --loss 1% --seed 7")[0], 200);
+    check_latency(&both_sides("send-lat", "-n 50 -c uc --loss 5% --seed 7")[0], 50);
+    check_latency(&both_sides("write-lat", "-n 50 -c uc --loss 5% --seed 7")[0], 50);
+    // Nobody repeats datagrams: half of a thousand cannot all arrive.
+    let line = &both_sides("send-bw", "-c ud -s 64 -n 1000 --loss 50% --seed 7")[0];
+    check_bandwidth(line, 1000);
+    assert!(line["bandwidth"]["lost"].as_u64() > Some(0), "{line}");
+}
+
+#[test]
+fn many_queue_pairs_and_a_comparison_under_loss() {
+    let _turn = one_at_a_time();
+    let found = outcome(&mut ferroce("perf qps --count 200 --json")).json();
+    assert_eq!(found["queue_pairs"], 200, "{found}");
+    assert!(found["footprint_bytes"].as_f64() > Some(0.0), "{found}");
+    let found = outcome(&mut ferroce("perf loss -s 64K -D 1 --json")).json();
+    assert!(found["with"]["messages"].as_u64() > Some(0) && found["ratio"].as_f64() > Some(0.0), "{found}");
+}
+
+#[test]
+fn the_whole_suite() {
+    let _turn = one_at_a_time();
+    let found = outcome(&mut ferroce("perf --quick --no-report --json")).json();
+    let cells = found["cells"].as_array().expect("cells");
+    assert!(cells.len() > 100 && cells.iter().all(|cell| cell["error"].is_null()), "{found}");
+    assert_eq!(found["headlines"].as_array().map(Vec::len), Some(6), "{found}");
+}

@@ -1,0 +1,67 @@
+//! `ferroce perf` when the other side dies or falls silent in the middle: a sentence and exit status 1, never a hang.
+
+mod support;
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{Outcome, Server, ferroce, finish};
+
+/// Starts both sides of a test that would take an hour, waits until traffic runs, and sends the server a signal.
+fn interrupt(test: &str, options: &str, signal: &str) -> Outcome {
+    let server = Server::start(&format!("perf {test}"));
+    let line = format!("perf {test} 127.0.0.1 -p {} {options} -D 3600", server.port);
+    let client =
+        ferroce(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the client starts");
+    await_work(server.child.id());
+    let id = server.child.id().to_string();
+    assert!(Command::new("kill").args([signal, &id]).status().expect("kill runs").success());
+    finish(client)
+}
+
+/// Both sides poll: who has used this much processor time is past the handshake.
+fn await_work(process: u32) {
+    const ENOUGH_TICKS: u64 = 20;
+    let start = Instant::now();
+    loop {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("it is there");
+        let fields: Vec<&str> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
+        let ticks = |at: usize| fields[at].parse::<u64>().expect("a number");
+        if ticks(11) + ticks(12) >= ENOUGH_TICKS {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "watchdog: no traffic");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_killed_server_ends_the_client() {
+    for (test, options) in [
+        ("send-lat", ""),
+        ("send-lat", "-c ud"),
+        ("write-lat", ""),
+        ("write-lat", "-c uc"),
+        ("read-lat", ""),
+        ("send-bw", ""),
+        ("send-bw", "-c ud -s 1024"),
+        ("write-bw", "-s 1M"),
+        ("write-bw", "-b"),
+        ("read-bw", "-q 4"),
+    ] {
+        let client = interrupt(test, options, "-KILL");
+        assert_eq!((client.code, client.stdout.as_str()), (1, ""), "{test} {options}: {client:?}");
+        assert!(client.stderr.starts_with("ferroce: "), "{test} {options}: {client:?}");
+    }
+}
+
+#[test]
+fn a_silent_server_ends_the_client_with_the_reason() {
+    for (test, options) in [("write-bw", "-s 64K"), ("read-lat", ""), ("send-lat", "")] {
+        let client = interrupt(test, options, "-STOP");
+        assert_eq!(client.code, 1, "{test} {options}: {client:?}");
+        assert!(
+            client.stderr.contains("no acknowledgement after all retries"),
+            "{test} {options}: {client:?}"
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! Running the command from outside, with a watchdog: nothing here may hang.
+
+// Each test program uses its own part of this.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Far more than any of our command lines takes, on a machine that does other things besides.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The command, its arguments parted by spaces. Its RDMA traffic keeps to a loopback address of this test process.
+pub(crate) fn ferroce(line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroce"));
+    let [.., b, c] = std::process::id().to_be_bytes();
+    command.args(line.split_whitespace()).stdin(Stdio::null()).env("FERROCE_ADDR", format!("127.79.{b}.{c}"));
+    command
+}
+
+/// What a command ended with.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// Exit status.
+    pub(crate) code: i32,
+    /// Standard output.
+    pub(crate) stdout: String,
+    /// Standard error.
+    pub(crate) stderr: String,
+}
+
+impl Outcome {
+    /// Standard output, which must be JSON, of a command that must have succeeded.
+    #[track_caller]
+    pub(crate) fn json(&self) -> serde_json::Value {
+        assert_eq!(self.code, 0, "{self:?}");
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+/// Runs a command to its end.
+#[track_caller]
+pub(crate) fn outcome(command: &mut Command) -> Outcome {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
+    finish(child)
+}
+
+/// Waits for the end of a command whose output is piped.
+#[track_caller]
+pub(crate) fn finish(child: Child) -> Outcome {
+    let id = child.id();
+    let (done, wait) = mpsc::channel();
+    std::thread::spawn(move || done.send(child.wait_with_output()));
+    let Ok(output) = wait.recv_timeout(PATIENCE) else {
+        let _ = Command::new("kill").args(["-9", &id.to_string()]).status();
+        panic!("watchdog: the command did not end within {PATIENCE:?}");
+    };
+    let Output { status, stdout, stderr } = output.expect("an end");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    Outcome { code: status.code().expect("no signal"), stdout: text(stdout), stderr: text(stderr) }
+}
+
+/// A server of one test on a free port. Killed when dropped.
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    pub(crate) said: BufReader<ChildStderr>,
+    /// As the client must name it.
+    pub(crate) port: String,
+}
+
+impl Server {
+    /// Starts it and waits until it listens.
+    pub(crate) fn start(line: &str) -> Server {
+        let mut child = ferroce(line).arg("-p0").stderr(Stdio::piped()).spawn().expect("the server starts");
+        let mut said = BufReader::new(child.stderr.take().expect("a pipe"));
+        let mut hint = String::new();
+        said.read_line(&mut hint)
+            .and_then(|_| said.read_line(&mut hint))
+            .expect("it says how to start the client");
+        let port = hint.split_whitespace().last().expect("the port").to_owned();
+        Server { child, said, port }
+    }
+
+    /// Its exit status and what else it said, once it ended by itself.
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
+        let mut rest = String::new();
+        self.said.read_to_string(&mut rest).expect("text");
+        (self.child.wait().expect("an end").code(), rest)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Fails only when it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs both sides of one test; the client has the options. Returns the client's lines; both sides must succeed.
+#[track_caller]
+pub(crate) fn both_sides(test: &str, options: &str) -> Vec<serde_json::Value> {
+    let server = Server::start(&format!("perf {test}"));
+    let line = format!("perf {test} 127.0.0.1 -p {} {options} --json", server.port);
+    let client = outcome(&mut ferroce(&line));
+    let (code, said) = server.end();
+    assert_eq!((client.code, code), (0, Some(0)), "{line}: {client:?}, server: {said}");
+    client.json().as_array().expect("lines").clone()
+}
