@@ -239,7 +239,7 @@ fn open_link(config: &Config) -> Result<Arc<dyn Link>, Error> {
         ..UdpConfig::default()
     })?;
     Ok(match &config.faults {
-        Some(faults) => Arc::new(Faulty::new(Arc::new(udp), faults.clone())),
+        Some(faults) => Arc::new(Faulty::new(Arc::new(udp), *faults)),
         None => Arc::new(udp),
     })
 }
