@@ -25,6 +25,8 @@ pub const MAX_QP_WR: u32 = 1 << 16;
 pub const MAX_INLINE: u32 = 1024;
 /// Most READs and atomics outstanding, in either direction.
 pub const MAX_RD_ATOMIC: u8 = 128;
+/// The window is not larger than this by default: at one percent of loss, going back costs what is in flight.
+const MAX_DEFAULT_WINDOW: u32 = 512 * 1024;
 /// Entries that the GID table has room for.
 pub const GID_TABLE_LEN: usize = 256;
 
@@ -32,6 +34,8 @@ pub const GID_TABLE_LEN: usize = 256;
 pub(crate) struct NicInner {
     pub(crate) engine: Arc<Engine>,
     pub(crate) config: Config,
+    /// Bytes that one queue pair may have in flight.
+    pub(crate) window_bytes: u32,
     table: Arc<AddressTable>,
     background: Mutex<Option<Arc<Background>>>,
     born: Generation,
@@ -128,8 +132,15 @@ impl Nic {
             events,
         });
         crate::exit::remember(&engine);
-        let inner =
-            NicInner { engine, config, table, background: Mutex::new(None), born, ids: AtomicU32::new(1) };
+        let inner = NicInner {
+            window_bytes: config.window_bytes.unwrap_or_else(|| default_window(&*engine.link)),
+            engine,
+            config,
+            table,
+            background: Mutex::new(None),
+            born,
+            ids: AtomicU32::new(1),
+        };
         // From here on packets for anybody may land at our socket (steering is a hint): somebody must be there to pass
         // them on, also while the program does nothing.
         inner.background()?;
@@ -149,7 +160,7 @@ impl Nic {
             max_msg_sz: ferroce_proto::qp::MAX_MESSAGE,
             gid_tbl_len: GID_TABLE_LEN,
             active_mtu: self.inner.port_mtu().bytes(),
-            window_bytes: self.inner.config.window_bytes,
+            window_bytes: self.inner.window_bytes,
         }
     }
 
@@ -226,6 +237,13 @@ impl Nic {
     pub fn check_process(&self) -> Result<(), Error> {
         self.inner.alive()
     }
+}
+
+/// A window that fits the receive buffer, as far as one can know: the peer's is not ours, but machines of one network
+/// tend to be set up alike. The kernel counts its own overhead in, so half of it is for data.
+fn default_window(link: &dyn Link) -> u32 {
+    let half_buffer = link.counters().rcvbuf_bytes / 2;
+    half_buffer.clamp(64 * 1024, u64::from(MAX_DEFAULT_WINDOW)) as u32
 }
 
 /// The UDP link, with the wrappers that were asked for around it.
