@@ -1,2 +1,61 @@
-//! Placeholder.
-fn main() {}
+//! Developer commands of ferroce. `cargo xtask test` is the one that decides whether a commit is good.
+//!
+//! | file | what lives there |
+//! |---|---|
+//! | `test` | the list of steps, and the loop that runs and tallies them |
+//! | `step` | what a step is handed and what it reports |
+//! | `process` | a child process: one output stream, a time limit, no orphans |
+//! | `screen` | progress on a terminal, plain lines elsewhere |
+//! | `cargo` | the steps that are one cargo command each |
+//! | `libtest` | reads the tallies, ignored tests and `SKIPPED:` lines out of libtest's output |
+//! | `tools` | foreign programs the tests lean on: found, installed, or loudly missing |
+//! | `unprivileged` | the perf run and the integration tests as a user without rights |
+//! | `fuzz` | libFuzzer targets on a stable toolchain |
+//! | `layout`, `source` | the house style as a check, and the blanking of comments and strings it needs |
+//! | `bench` | `ferroce perf --json` into the table of the README |
+#![forbid(unsafe_code)]
+
+mod bench;
+mod cargo;
+mod fuzz;
+mod layout;
+mod libtest;
+mod process;
+mod screen;
+mod source;
+mod step;
+mod test;
+mod tools;
+mod unprivileged;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use step::Context;
+
+/// Developer commands of ferroce.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run every check there is; installs what is missing where it may.
+    Test(test::Args),
+    /// Run the fuzz targets of fuzz/ for a while.
+    Fuzz(fuzz::Args),
+    /// Run `ferroce perf --json` and print its results as Markdown.
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Test(args) => test::run(&Context::new(args.verbose, args.quick), &args),
+        Command::Fuzz(args) => fuzz::run(&Context::new(true, false), &args),
+        Command::Bench(args) => bench::run(&Context::new(true, false), &args),
+    }
+}

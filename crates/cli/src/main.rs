@@ -1,2 +1,100 @@
-//! Placeholder.
-fn main() {}
+//! The `ferroce` command: look at the software NIC, measure it, and see its packets.
+//!
+//! Exit status: 0 done, 1 a failure that is explained in one sentence, 2 a wrong command line.
+
+mod capture;
+mod child;
+mod counters;
+mod devices;
+mod failure;
+mod gids;
+mod machine;
+mod perf;
+mod report;
+mod sizes;
+mod table;
+
+use clap::{Parser, Subcommand};
+use failure::Failure;
+use std::process::ExitCode;
+
+/// RDMA on any machine: a RoCEv2 network card in software, without hardware, kernel module or root.
+#[derive(Parser)]
+#[command(name = "ferroce", version, after_help = EXAMPLES)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ferroce perf                            measure RDMA beside TCP and UDP on this machine
+  ferroce perf write-bw                   wait for a client of one test, here …
+  ferroce perf write-bw 192.0.2.7 -a      … and on a second machine, start it, for all sizes
+  ferroce gids                            which addresses RDMA programs can use
+  ferroce capture -o x.pcapng -- ./prog   run a program and record its RoCEv2 packets";
+
+#[derive(Subcommand)]
+enum Command {
+    /// List the RDMA devices and what they can do.
+    Devices(devices::Args),
+    /// List the GIDs: the addresses that queue pairs send from.
+    Gids(gids::Args),
+    /// Show what the devices counted: packets, drops and their reasons.
+    Counters(counters::Args),
+    /// Measure latency, bandwidth and message rate.
+    ///
+    /// Without a test, both sides run on this machine: every operation over all sizes, beside TCP and UDP sockets
+    /// measured in the same run. A table is printed and a report with plots is written. With a test, it runs between
+    /// two machines: the server first, without HOST, then the client with the server's name.
+    Perf(Box<perf::Args>),
+    /// Run a program and record its packets to a file for Wireshark.
+    Capture(capture::Args),
+    /// The second process of `ferroce perf`.
+    #[command(name = perf::PEER_COMMAND, hide = true)]
+    PerfPeer,
+}
+
+fn main() -> ExitCode {
+    let outcome = match CommandLine::parse().command {
+        Command::Devices(args) => devices::run(&args),
+        Command::Gids(args) => gids::run(&args),
+        Command::Counters(args) => counters::run(&args),
+        Command::Perf(args) => perf::run(*args),
+        Command::Capture(args) => return capture::run(&args).unwrap_or_else(|failure| failure.report()),
+        Command::PerfPeer => perf::run_peer(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+/// Prints a value as JSON, the form that programs read.
+fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Failure::new(format!("the result cannot be written as JSON: {error}")))?;
+    print_text(&text)
+}
+
+/// Prints to standard output; a reader that left early (`| head`) is no failure.
+fn print_text(text: &str) -> Result<(), Failure> {
+    use std::io::{ErrorKind, Write};
+    match writeln!(std::io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::new(format!("cannot write to standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn command_line_is_consistent() {
+        CommandLine::command().debug_assert();
+    }
+}

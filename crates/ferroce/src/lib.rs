@@ -1,1 +1,90 @@
-//! Placeholder: replaced by the crate's own table of contents.
+//! RDMA for every machine: a safe verbs API over a software NIC.
+//!
+//! No RDMA hardware, no kernel module, no root: real RoCEv2 packets over UDP, from an ordinary process. A first program,
+//! with both sides in one process:
+//!
+//! ```
+//! use ferroce::{Device, Error};
+//!
+//! fn main() -> Result<(), Error> {
+//!     let device = Device::open()?;
+//!     let pd = device.alloc_pd()?;
+//!     let cq = device.create_cq(16)?;
+//!
+//!     // Two queue pairs that know each other. `connect_over` does this over a socket.
+//!     let (alice, bob) = (pd.rc(&cq).create()?, pd.rc(&cq).create()?);
+//!     alice.connect(&bob.endpoint()?)?;
+//!     bob.connect(&alice.endpoint()?)?;
+//!
+//!     // Bob waits for a message. While the NIC has his buffer, nobody else does.
+//!     let letter = bob.recv(pd.buffer(64)?)?;
+//!
+//!     let mut message = pd.buffer(64)?;
+//!     message.set(b"hello")?;
+//!     alice.send(message)?.wait()?;
+//!
+//!     assert_eq!(&*letter.wait()?.buffer, b"hello");
+//!     Ok(())
+//! }
+//! ```
+//!
+//! | what | where |
+//! |---|---|
+//! | the device | [`Device`], [`Config`] |
+//! | who works together | [`Pd`] |
+//! | memory for messages | [`Buffer`]: owned by the program or by the NIC, never both |
+//! | memory for peers | [`Region`], and what they must know of it, [`RemoteRegion`] |
+//! | queue pairs | [`RcQp`], [`UcQp`], [`UdQp`], [`QpBuilder`]; halves for two threads: [`SendHalf`], [`RecvHalf`] |
+//! | how they meet | [`Endpoint`], [`Qp::connect`], [`Qp::connect_over`]; datagrams: [`AddressHandle`] |
+//! | receives for many | [`Srq`] |
+//! | what became of it | [`Cq`], [`Pending`], [`Done`], [`CompletionError`]; for tasks: `AsyncCq` (feature `tokio`) |
+//! | raw work requests | [`wr`], [`SendWr`], [`RecvWr`] |
+//! | what went wrong | [`Error`]; `FERROCE_LOG=1` explains every failed completion and dropped packet |
+//!
+//! Everything is `Send` and `Sync`, and keeps alive what it needs: there are no lifetimes to fight.
+#![deny(unsafe_code)]
+
+mod address;
+mod cq;
+mod device;
+mod endpoint;
+mod error;
+mod ledger;
+mod memory;
+mod pd;
+mod pending;
+mod qp;
+#[allow(unsafe_code)]
+mod raw;
+mod sleep;
+mod srq;
+pub mod wr;
+
+pub use address::AddressHandle;
+#[cfg(feature = "tokio")]
+pub use cq::AsyncCq;
+pub use cq::Cq;
+pub use device::Device;
+pub use endpoint::{BadEndpoint, Endpoint};
+pub use error::{CompletionError, Error, Outcome};
+pub use memory::{BadRemoteRegion, Buffer, Region, RegionBuilder, RemoteRegion};
+pub use pd::Pd;
+pub use pending::{Done, Pending, Refused};
+pub use qp::connect::ConnectError;
+pub use qp::{Connected, Qp, QpBuilder, Rc, RcQp, RecvHalf, SendHalf, Service, Uc, UcQp, Ud, UdQp};
+pub use srq::Srq;
+
+/// Why the NIC refused a call.
+pub use ferroce_nic::Error as Refusal;
+/// What the NIC below gives as it is: settings, tables and numbers.
+pub use ferroce_nic::{
+    AsyncEvent, Config, ConfigError, Counters, DeviceAttr, EventSource, GidEntry, QpReport, SrqAttr,
+};
+pub use ferroce_proto::qp::state::ModifyError;
+/// The vocabulary of the verbs.
+pub use ferroce_proto::qp::{PostError, QpCounters, Reason};
+pub use ferroce_proto::verbs::{
+    Access, AddressVector, AtomicOp, AttrMask, Completion, EventKind, Mtu, Payload, QpAttr, QpCap, QpState,
+    RecvWr, SendFlags, SendOp, SendWr, Sge, Transport, UdTarget, WcFlags, WcOpcode, WcStatus,
+};
+pub use ferroce_proto::{Gid, LKey, PdId, Psn, Qkey, Qpn, RKey};

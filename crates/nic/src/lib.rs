@@ -1,4 +1,39 @@
-//! A software RDMA NIC in user space.
+//! The software NIC: everything between the verbs and the wire.
+//!
+//! | room | what lives there |
+//! |---|---|
+//! | [`Nic`], [`Config`] | the device: opening it, asking it |
+//! | `objects` | PD, memory region, CQ, completion channel, QP, SRQ, address handle, events |
+//! | `memory` | registered memory: keys, checks, and the few lines that copy |
+//! | `engine` | moves packets between links and queue pairs, on whatever thread comes by |
+//! | [`link`] | how packets leave and arrive: UDP, fault injection, capture |
+//! | [`registry`] | how the processes of one host find each other |
+//! | `gids`, `watch` | the GID table, and how it follows the machine's addresses |
+//! | `fork`, `exit`, `log`, `counters` | what a process needs besides |
+//!
+//! The protocol itself is in `ferroce-proto`; nothing here knows an opcode.
 
+mod config;
+mod counters;
+mod engine;
+mod error;
+mod eventfd;
+mod exit;
+mod fork;
+mod gids;
 pub mod link;
+mod log;
+mod memory;
+mod nic;
+mod objects;
 pub mod registry;
+mod watch;
+
+pub use config::{Config, ConfigError};
+pub use counters::{Counters, QpReport};
+pub use error::Error;
+pub use gids::GidEntry;
+pub use nic::{DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, Nic};
+pub use objects::{
+    AddressHandle, AsyncEvent, CompletionChannel, Cq, EventSource, MemoryRegion, Pd, Qp, QpInit, Srq, SrqAttr,
+};

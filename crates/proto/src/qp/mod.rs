@@ -1,5 +1,179 @@
-//! The queue pair.
+//! The queue pair: a machine that takes work requests, packets and time in, and gives packets, completions and
+//! deadlines out.
+//!
+//! # How to drive a [`Qp`]
+//! 1. **In:** [`Qp::modify`], [`Qp::post_send`], [`Qp::post_recv`], [`Qp::handle_packet`] for every packet with this
+//!    QP's number, [`Qp::handle_timeout`] when [`Qp::deadline`] has passed.
+//! 2. **Out:** after anything of the above, [`Qp::poll_replies`] and [`Qp::poll_requests`] until the host is full or
+//!    they stop transmitting. Replies may be put off for a moment (an ACK behind the data that answers it), never for
+//!    good. Then ask [`Qp::deadline`] again: it changes with every call.
+//!
+//! Completions and events leave through the [`Host`] in the middle of any of these calls. Nothing here blocks,
+//! allocates on the data path, or looks at a clock.
+//!
+//! | room | question |
+//! |---|---|
+//! | [`state`] | which `modify` is allowed |
+//! | `rc`, `uc`, `ud` | the transports |
+//! | `inbound` | the checks on a SEND or WRITE coming in, shared by RC and UC |
+//! | `segment` | cutting a message into packets |
+//! | `sq`, `rq` | the queues |
+//! | `post`, `modify`, `receive`, `drive`, `flush` | the calls |
+//! | `host` | what the QP may ask of the NIC around it |
 
+mod counters;
+mod drive;
+mod flush;
 mod host;
+mod inbound;
+mod io;
+mod modify;
+mod post;
+mod rc;
+mod reason;
+mod receive;
+mod rq;
+mod segment;
+mod sq;
+pub mod state;
+mod uc;
+mod ud;
 
+pub use counters::QpCounters;
 pub use host::{DropReason, Host, Side, TxError, TxPayload};
+pub use post::PostError;
+pub use reason::Reason;
+pub use receive::Arrival;
+pub use rq::{RecvQueue, RecvWqe};
+
+use crate::cc::Controller;
+use crate::ids::{PdId, Qpn};
+use crate::verbs::{Mtu, QpAttr, QpCap, QpState, Route, Transport};
+use alloc::boxed::Box;
+use io::Identity;
+use sq::SendQueue;
+
+/// The longest message of a connected transport (IBA 9.7.1.1).
+pub const MAX_MESSAGE: u32 = 1 << 31;
+
+/// What a queue pair is made with.
+#[derive(Debug)]
+pub struct QpConfig {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Transport service.
+    pub transport: Transport,
+    /// Protection domain.
+    pub pd: PdId,
+    /// Queue sizes.
+    pub cap: QpCap,
+    /// Whether every send makes a completion.
+    pub signal_all: bool,
+    /// Whether receives come from a shared queue.
+    pub shared_recv: bool,
+    /// Largest datagram.
+    pub port_mtu: Mtu,
+    /// Congestion control of the requester.
+    pub congestion: Controller,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    id: Identity,
+    attr: QpAttr,
+    route: Route,
+    sq: SendQueue,
+    rq: RecvQueue,
+    machine: Machine,
+    counters: QpCounters,
+    /// The first packet of a connection in RTR raises an event, once.
+    heard_peer: bool,
+    drain_reported: bool,
+}
+
+#[derive(Debug)]
+enum Machine {
+    Rc(Box<(rc::Requester, rc::Responder)>),
+    Uc(Box<(uc::Sender, uc::Receiver)>),
+    Ud(ud::Datagrams),
+}
+
+impl Qp {
+    /// A queue pair in RESET.
+    pub fn new(config: QpConfig) -> Self {
+        let id = Identity {
+            qpn: config.qpn,
+            transport: config.transport,
+            pd: config.pd,
+            signal_all: config.signal_all,
+            shared_recv: config.shared_recv,
+        };
+        let machine = match config.transport {
+            Transport::Rc => {
+                Machine::Rc(Box::new((rc::Requester::new(config.congestion), rc::Responder::default())))
+            }
+            Transport::Uc => Machine::Uc(Box::default()),
+            Transport::Ud => Machine::Ud(ud::Datagrams::default()),
+        };
+        Qp {
+            attr: QpAttr { cap: config.cap, path_mtu: config.port_mtu, ..QpAttr::default() },
+            route: Route::default(),
+            sq: SendQueue::new(&config.cap, config.transport == Transport::Ud),
+            rq: RecvQueue::for_qp(&config.cap, config.shared_recv),
+            machine,
+            id,
+            counters: QpCounters::default(),
+            heard_peer: false,
+            drain_reported: false,
+        }
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.id.qpn
+    }
+    /// Its transport.
+    pub fn transport(&self) -> Transport {
+        self.id.transport
+    }
+    /// Its state.
+    pub fn state(&self) -> QpState {
+        self.attr.state
+    }
+    /// Whether every send makes a completion.
+    pub fn signals_all(&self) -> bool {
+        self.id.signal_all
+    }
+    /// Its attributes, as they were set.
+    pub fn query(&self) -> QpAttr {
+        let state = self.attr.state;
+        let sq_draining = state == QpState::Sqd && !self.is_drained();
+        QpAttr { cur_state: state, sq_draining, ..self.attr }
+    }
+    /// Where its packets go (connected transports).
+    pub fn route(&self) -> &Route {
+        &self.route
+    }
+    /// What it counted.
+    pub fn counters(&self) -> &QpCounters {
+        &self.counters
+    }
+    /// Sends posted and not completed.
+    pub fn sends_outstanding(&self) -> usize {
+        self.sq.outstanding()
+    }
+    /// Receives posted and not taken.
+    pub fn recvs_waiting(&self) -> usize {
+        self.rq.len()
+    }
+    /// Bytes on the heap that belong to this queue pair alone.
+    pub fn memory_footprint(&self) -> usize {
+        let machine = match &self.machine {
+            Machine::Rc(m) => size_of_val(&**m),
+            Machine::Uc(m) => size_of_val(&**m),
+            Machine::Ud(_) => 0,
+        };
+        machine + self.sq.memory_footprint() + self.rq.memory_footprint()
+    }
+}

@@ -31,6 +31,5 @@ impl Access {
     /// Bits 20 to 29 are optional by definition: a device ignores those it does not know.
     pub const OPTIONAL: u32 = 0x3ff0_0000;
     /// Every right that lets a peer in.
-    pub const REMOTE: Access =
-        Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+    pub const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 }

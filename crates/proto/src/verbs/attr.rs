@@ -38,15 +38,8 @@ pub enum QpState {
 
 impl QpState {
     /// All states, in the order of their numbers.
-    pub const ALL: [QpState; 7] = [
-        QpState::Reset,
-        QpState::Init,
-        QpState::Rtr,
-        QpState::Rts,
-        QpState::Sqd,
-        QpState::Sqe,
-        QpState::Err,
-    ];
+    pub const ALL: [QpState; 7] =
+        [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
 }
 
 /// Path migration state. Automatic migration does not exist on RoCE; the attribute is kept for `query`.

@@ -53,7 +53,9 @@ pub enum MemoryFault {
 impl fmt::Display for MemoryFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            MemoryFault::NoSuchKey { key } => write!(f, "key {key:#x} names no region (never registered, or freed)"),
+            MemoryFault::NoSuchKey { key } => {
+                write!(f, "key {key:#x} names no region (never registered, or freed)")
+            }
             MemoryFault::WrongPd { key, region, qp } => {
                 write!(f, "key {key:#x} names a region of PD {}, this QP is in PD {}", region.0, qp.0)
             }

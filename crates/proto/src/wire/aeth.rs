@@ -1,11 +1,11 @@
-//! Acknowledge extended transport header: how it went, and how far the responder is (IBA 9.3.5).
+//! Acknowledge extended transport header: how it went, and how far the responder is (IBA 9.3).
 
 use super::Malformed;
 use super::malformed::first_bytes;
 
 const MSN_MASK: u32 = 0x00ff_ffff;
 const VALUE_MASK: u8 = 0x1f;
-// Bits 7..5 of the syndrome (IBA table 45); bit 7 is reserved, so four of the eight kinds cannot stand there.
+// Bits 7..5 of the syndrome (IBA 9.7.5.2); bit 7 is reserved, so four of the eight kinds cannot stand there.
 const ACK: u8 = 0;
 const RNR_NAK: u8 = 1;
 const NAK: u8 = 3;
@@ -29,14 +29,14 @@ pub enum Syndrome {
     },
     /// Receiver not ready: come again.
     RnrNak {
-        /// Encoded time to wait, 5 bits (IBA table 46).
+        /// Encoded time to wait, 5 bits (IBA 9.7.5.2).
         timer: u8,
     },
     /// Refused.
     Nak(NakCode),
 }
 
-/// Why a request was refused (IBA table 47).
+/// Why a request was refused (IBA 9.7.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum NakCode {

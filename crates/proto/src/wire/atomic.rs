@@ -1,4 +1,4 @@
-//! Atomic extended transport header: where, and with which operands (IBA 9.3.6).
+//! Atomic extended transport header: where, and with which operands (IBA 9.3).
 
 use super::malformed::first_bytes;
 use super::{Malformed, Reth};

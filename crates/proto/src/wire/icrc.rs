@@ -1,4 +1,4 @@
-//! Invariant CRC: the checksum over everything that no switch or router may change (IBA 7.8.1, annex A17.3.3).
+//! Invariant CRC: the checksum over everything that no switch or router may change (IBA 7.8.1, annex A17).
 //!
 //! It is CRC-32 over eight bytes of ones (where InfiniBand has its local route header), then the IP, UDP and base
 //! transport headers with their variant fields set to ones, then the rest of the packet. Over IPv4 that covers the

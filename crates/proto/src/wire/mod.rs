@@ -16,7 +16,7 @@
 //! | `ipv4`, `ipv6`, `udp`, `grh` | what stands outside |
 //! | `icrc` | the invariant checksum |
 //!
-//! Reserved bits are written as zero and ignored when read, as the specification asks (IBA 1.6). So writing what was
+//! Reserved bits are written as zero and ignored when read. So writing what was
 //! parsed gives back the same bytes, except in those bits.
 
 mod aeth;

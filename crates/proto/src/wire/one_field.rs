@@ -5,7 +5,7 @@ use super::Malformed;
 use super::malformed::first_bytes;
 use crate::ids::{Qpn, RKey};
 
-/// AtomicAckETH: the value before the atomic (IBA 9.3.5.3).
+/// AtomicAckETH: the value before the atomic (IBA 9.3).
 pub(super) mod atomic_ack {
     use super::*;
 
@@ -21,7 +21,7 @@ pub(super) mod atomic_ack {
     }
 }
 
-/// ImmDt: immediate data, carried as it is (IBA 9.3.7).
+/// ImmDt: immediate data, carried as it is (IBA 9.3).
 pub(super) mod imm {
     use super::*;
 
@@ -37,7 +37,7 @@ pub(super) mod imm {
     }
 }
 
-/// IETH: the key to invalidate (IBA 9.3.8).
+/// IETH: the key to invalidate (IBA 9.3).
 pub(super) mod ieth {
     use super::*;
 
@@ -53,7 +53,7 @@ pub(super) mod ieth {
     }
 }
 
-/// XRCETH: the shared receive queue that the request is for, 24 bits after a reserved byte (IBA A14.3.3).
+/// XRCETH: the shared receive queue that the request is for, 24 bits after a reserved byte (IBA annex A14).
 pub(super) mod xrceth {
     use super::*;
 

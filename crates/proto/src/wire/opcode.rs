@@ -1,4 +1,4 @@
-//! The BTH opcode: a service, an operation, and the extension headers that follow from the two (IBA table 38).
+//! The BTH opcode: a service, an operation, and the extension headers that follow from the two (IBA 9.2.1).
 
 /// Transport service: bits 7..5 of the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -12,7 +12,7 @@ pub enum Service {
     Rd = 2,
     /// Unreliable datagram.
     Ud = 3,
-    /// Congestion notification (RoCEv2, IBA annex A17.9.3).
+    /// Congestion notification (RoCEv2, IBA annex A17).
     Cnp = 4,
     /// Extended reliable connection (IBA annex A14).
     Xrc = 5,
@@ -258,7 +258,7 @@ impl Opcode {
     pub const fn has_ieth(self) -> bool {
         self.operation.is_inv()
     }
-    /// Whether an XRCETH follows; only requests name a shared receive queue (IBA A14.3.3).
+    /// Whether an XRCETH follows; only requests name a shared receive queue (IBA annex A14).
     pub const fn has_xrceth(self) -> bool {
         matches!(self.service, Service::Xrc) && self.operation.is_request()
     }

@@ -15,7 +15,7 @@ impl<'a> Packet<'a> {
     /// Reads a packet from its BTH up to and including the pad; the ICRC is already cut off.
     ///
     /// Whether this opcode may carry this much payload is for the queue pair to say, because the answer is a NAK
-    /// and not silence (IBA 9.7.4.1.6). Here a packet is only refused where no queue pair could make sense of it.
+    /// and not silence (IBA 9.7.4.1). Here a packet is only refused where no queue pair could make sense of it.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let headers = Headers::parse(bytes)?;

@@ -1,4 +1,4 @@
-//! RDMA extended transport header: which remote memory (IBA 9.3.3).
+//! RDMA extended transport header: which remote memory (IBA 9.3).
 
 use super::Malformed;
 use super::malformed::first_bytes;

@@ -114,7 +114,8 @@ impl UdpLink {
         let memory = rx.buffers_from(first_buffer);
         let filled = sys::receive_messages(source.fd, memory, RX_BUFFER_LEN, &mut receiver.arrived[..offer])
             .unwrap_or(0);
-        source.on_look(offer, filled, RX_BUFFERS);
+        let bytes = receiver.arrived[..filled].iter().map(|m| m.len).sum();
+        source.on_look(offer, filled, bytes, RX_BUFFERS);
         if filled > 0 {
             receiver.rota.on_hit(index);
         }

@@ -11,6 +11,9 @@ const IDLE_AFTER: u32 = 64;
 /// ...and is looked at only every so many calls.
 const IDLE_EVERY: u32 = 32;
 
+/// A datagram of more bytes than this is a train of many packets.
+const LONG_TRAIN: usize = 16 * 1024;
+
 /// What arrives at a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SourceKind {
@@ -39,10 +42,12 @@ impl Source {
         Source { kind, fd, misses: IDLE_AFTER, offer: 1 }
     }
 
-    /// Learns from a look that was offered `offered` buffers and filled `filled`.
-    pub(super) fn on_look(&mut self, offered: usize, filled: usize, most: usize) {
+    /// Learns from a look that was offered `offered` buffers and filled `filled` with `bytes`. Full trains are taken
+    /// two at a time: the sender waits for their acknowledgement, and the cache has room for no more.
+    pub(super) fn on_look(&mut self, offered: usize, filled: usize, bytes: usize, most: usize) {
         self.misses = if filled > 0 { 0 } else { self.misses.saturating_add(1) };
-        self.offer = if filled == offered { (self.offer * 2).min(most) } else { filled.max(1) };
+        let most = if bytes > filled * LONG_TRAIN { 2 } else { most };
+        self.offer = if filled == offered { (self.offer * 2).min(most) } else { filled.clamp(1, most) };
     }
 }
 
@@ -87,7 +92,7 @@ mod tests {
                 if rota.includes(i, source) {
                     looks[i] += 1;
                     let hit = call == 0 && i == 0;
-                    source.on_look(1, hit.into(), 8);
+                    source.on_look(1, hit.into(), 100, 8);
                     if hit {
                         rota.on_hit(i);
                     }
@@ -103,8 +108,10 @@ mod tests {
         let mut offers = Vec::new();
         for filled in [1, 2, 4, 8, 8, 3, 1, 0] {
             offers.push(source.offer);
-            source.on_look(source.offer, filled, 8);
+            source.on_look(source.offer, filled, 100 * filled, 8);
         }
         assert_eq!(offers, [1, 2, 4, 8, 8, 8, 3, 1]);
+        source.on_look(8, 8, 8 * 60_000, 8);
+        assert_eq!(source.offer, 2);
     }
 }

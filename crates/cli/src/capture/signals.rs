@@ -1,0 +1,68 @@
+//! Waiting for a program while passing on the signals that are sent to us.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
+
+const PASSED_ON: [libc::c_int; 6] =
+    [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
+
+/// The signals above and `SIGCHLD`, blocked in this process so that [`Blocked::wait`] can take them one by one.
+/// Blocking them before the child exists means that none is lost.
+pub(super) struct Blocked {
+    taken: libc::sigset_t,
+    before: libc::sigset_t,
+}
+
+impl Blocked {
+    /// Blocks them.
+    pub(super) fn new() -> Blocked {
+        let mut taken = MaybeUninit::uninit();
+        let mut before = MaybeUninit::uninit();
+        // SAFETY: both sets are local, and the first is made a set by `sigemptyset` before anything reads it;
+        // `pthread_sigmask` fills the second.
+        unsafe {
+            libc::sigemptyset(taken.as_mut_ptr());
+            for signal in PASSED_ON.into_iter().chain([libc::SIGCHLD]) {
+                libc::sigaddset(taken.as_mut_ptr(), signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, taken.as_ptr(), before.as_mut_ptr());
+            Blocked { taken: taken.assume_init(), before: before.assume_init() }
+        }
+    }
+
+    /// Gives a command the mask from before: a child inherits ours.
+    pub(super) fn release_in(&self, command: &mut Command) {
+        let before = self.before;
+        // SAFETY: runs between fork and exec and makes one system call on a set it owns.
+        unsafe {
+            command.pre_exec(move || {
+                match libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) {
+                    0 => Ok(()),
+                    code => Err(io::Error::from_raw_os_error(code)),
+                }
+            });
+        }
+    }
+
+    /// Waits for the child to end.
+    pub(super) fn wait(self, mut child: Child) -> io::Result<ExitStatus> {
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+            let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+            // SAFETY: the set was filled in `new`, and the kernel fills `info`.
+            let signal = unsafe { libc::sigwaitinfo(&self.taken, info.as_mut_ptr()) };
+            // SAFETY: all-zero is a valid `siginfo_t`, whether or not the kernel filled it.
+            let info = unsafe { info.assume_init() };
+            // A signal of the terminal (Ctrl-C) went to the whole foreground group, the child included; only one
+            // that a process sent to us alone has to be passed on.
+            if signal > 0 && signal != libc::SIGCHLD && info.si_code <= 0 {
+                // SAFETY: the child has not been waited for, so its id still names it.
+                unsafe { libc::kill(child.id() as libc::pid_t, signal) };
+            }
+        }
+    }
+}

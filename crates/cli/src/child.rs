@@ -1,0 +1,59 @@
+//! Child processes that never outlive us, whatever ends us.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+
+/// Asks the kernel to signal the child when the thread that spawns it dies; so spawn from the main thread.
+pub(crate) fn die_with_parent(command: &mut Command, signal: libc::c_int) {
+    let parent = std::process::id();
+    // SAFETY: runs between fork and exec and makes two plain system calls: no allocation, no lock.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, signal) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // The parent may have died before the request reached the kernel; then nobody would ever signal us.
+            if libc::getppid() as u32 != parent {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            Ok(())
+        });
+    }
+}
+
+/// A helper process of ours: killed when this value goes away.
+pub(crate) struct Helper(Child);
+
+impl Helper {
+    /// Starts the helper.
+    pub(crate) fn spawn(mut command: Command) -> io::Result<Helper> {
+        die_with_parent(&mut command, libc::SIGKILL);
+        command.spawn().map(Helper)
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        // Both fail only when the process is already gone, which is what we want.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Stdio;
+
+    #[test]
+    fn a_dropped_helper_is_gone() {
+        let mut command = Command::new("sleep");
+        command.arg("600").stdout(Stdio::null());
+        let helper = Helper::spawn(command).expect("sleep starts");
+        let process = format!("/proc/{}", helper.0.id());
+        assert!(std::path::Path::new(&process).exists());
+        drop(helper);
+        assert!(!std::path::Path::new(&process).exists());
+    }
+}

@@ -1,0 +1,112 @@
+//! Two sides that poll need two cores. The scheduler does not know that a polling process only waits: it may put both
+//! on one core and let each burn a whole time slice, which turns two microseconds into four milliseconds.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Which of the two sides of the suite this process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// The measuring one.
+    Client,
+    /// The other one.
+    Server,
+}
+
+/// This thread keeps to one core as long as the value lives.
+pub(crate) struct Pinned {
+    before: Option<CpuSet>,
+}
+
+impl Pinned {
+    /// Takes the side's core. With a single core, or where it is not allowed, nothing happens.
+    pub(crate) fn to_core_of(side: Side) -> Pinned {
+        let Ok(before) = sched_getaffinity(None) else { return Pinned { before: None } };
+        let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| before.is_set(*cpu)).collect();
+        let Some((first, second)) = two_cores(&allowed, siblings) else { return Pinned { before: None } };
+        let mut own = CpuSet::new();
+        own.set(if side == Side::Client { first } else { second });
+        Pinned { before: sched_setaffinity(None, &own).is_ok().then_some(before) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            // Was in force a moment ago, so it is allowed; and if not, the process merely stays where it is.
+            let _ = sched_setaffinity(None, before);
+        }
+    }
+}
+
+/// Whether there is only one core: then a side that polls must give way, or the other never runs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lonely(bool);
+
+impl Lonely {
+    /// Looks now, which must be before this thread is pinned: a pinned thread sees one core.
+    pub(crate) fn new() -> Lonely {
+        Lonely(std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1))
+    }
+
+    /// Called when a poll found nothing. Costs nothing with two cores.
+    #[inline]
+    pub(crate) fn give_way(self) {
+        if self.0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Two of the allowed processors, if possible not two threads of one core.
+fn two_cores(allowed: &[usize], siblings: impl Fn(usize) -> Vec<usize>) -> Option<(usize, usize)> {
+    let (&first, others) = allowed.split_first()?;
+    let same_core = siblings(first);
+    let second = others.iter().find(|cpu| !same_core.contains(cpu)).or(others.first())?;
+    Some((first, *second))
+}
+
+/// The processors that share a core with this one.
+fn siblings(cpu: usize) -> Vec<usize> {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+    parse_list(&std::fs::read_to_string(path).unwrap_or_default())
+}
+
+/// Reads `0,4-6`; what is no number is left out.
+fn parse_list(text: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        let (from, to) = (from.parse::<usize>().ok()?, to.parse::<usize>().ok()?);
+        Some(from..=to.min(CpuSet::MAX_CPU))
+    };
+    text.trim().split(',').filter_map(range).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_of_one_core_are_avoided() {
+        let pairs = |cpu: usize| vec![cpu & !1, cpu | 1];
+        assert_eq!(two_cores(&[0, 1, 2, 3], pairs), Some((0, 2)));
+        assert_eq!(two_cores(&[0, 1], pairs), Some((0, 1)));
+        assert_eq!(two_cores(&[5, 9], |cpu| vec![cpu]), Some((5, 9)));
+        assert_eq!(two_cores(&[3], pairs), None);
+        assert_eq!(two_cores(&[], pairs), None);
+    }
+
+    #[test]
+    fn processor_lists() {
+        assert_eq!(parse_list("0,4-6\n"), [0, 4, 5, 6]);
+        assert_eq!(parse_list(""), [] as [usize; 0]);
+        assert_eq!(parse_list("x,2,3-,7-5"), [2]);
+    }
+
+    #[test]
+    fn the_mask_comes_back() {
+        let mask = || sched_getaffinity(None).map(|set| set.count());
+        let before = mask();
+        drop(Pinned::to_core_of(Side::Server));
+        assert_eq!(mask(), before);
+    }
+}

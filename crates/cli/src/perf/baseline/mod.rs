@@ -1,0 +1,4 @@
+//! Sockets, as they are without RDMA: what the RDMA figures are compared with.
+
+pub(crate) mod tcp;
+pub(crate) mod udp;

@@ -1,0 +1,118 @@
+//! UDP ping-pong with both sides spinning on a nonblocking receive: the least that a message costs on this machine's
+//! network stack, and so the bar for an RDMA latency that travels over it. The sockets are connected, which is the
+//! fastest way that the kernel offers.
+
+use super::super::affinity::Lonely;
+use super::super::control::Control;
+use super::super::handshake::{self, Offer, Report};
+use super::super::measure::{Budget, Measurement, time_round_trips};
+use super::super::params::Params;
+use crate::failure::Failure;
+use std::io::{self, ErrorKind};
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+/// How many empty receives pass between two looks at the clock or the control channel.
+const SPINS_PER_LOOK: u32 = 1024;
+/// A datagram without an answer after this time is lost.
+const LOST_AFTER: Duration = Duration::from_secs(1);
+const LOST_IN_A_ROW: u32 = 5;
+
+/// Client.
+pub(crate) fn run(
+    control: &mut Control,
+    params: &Params,
+    budget: Budget,
+    offer: &Offer,
+    lonely: Lonely,
+) -> Result<Measurement, Failure> {
+    let socket = bind(control)?;
+    connect(&socket, control, offer)?;
+    handshake::go(control, here(&socket)?)?;
+    let message = vec![0x5a; params.size as usize];
+    let mut answer = vec![0; params.size as usize + 1];
+    let histogram = time_round_trips(budget, || exchange(&socket, &message, &mut answer, lonely))?;
+    handshake::stop(control)?;
+    Ok(Measurement::Latency(histogram))
+}
+
+/// Server: returns every datagram until the client says stop.
+pub(crate) fn serve(control: &mut Control, params: &Params, lonely: Lonely) -> Result<Report, Failure> {
+    let socket = bind(control)?;
+    let offer = handshake::ready(control, here(&socket)?)?;
+    connect(&socket, control, &offer)?;
+    handshake::started(control)?;
+    let mut message = vec![0; params.size as usize + 1];
+    let mut received = 0;
+    let mut spins = 0;
+    loop {
+        match socket.recv(&mut message) {
+            Ok(length) => {
+                received += 1;
+                // A full socket buffer loses the answer, as the network would.
+                let _ = socket.send(&message[..length]);
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                spins += 1;
+                lonely.give_way();
+                if spins % SPINS_PER_LOOK == 0 && control.has_news() {
+                    break;
+                }
+            }
+            Err(error) if is_bounce(&error) => {}
+            Err(error) => return Err(broken(error)),
+        }
+    }
+    handshake::await_stop(control)?;
+    Ok(Report { received, ..Report::default() })
+}
+
+fn exchange(socket: &UdpSocket, message: &[u8], answer: &mut [u8], lonely: Lonely) -> Result<(), Failure> {
+    for _ in 0..LOST_IN_A_ROW {
+        socket.send(message).map_err(broken)?;
+        let start = Instant::now();
+        for spins in 1u32.. {
+            match socket.recv(answer) {
+                Ok(length) if length == message.len() => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    lonely.give_way();
+                    if spins % SPINS_PER_LOOK == 0 && start.elapsed() > LOST_AFTER {
+                        break;
+                    }
+                }
+                Err(error) if is_bounce(&error) => {}
+                Err(error) => return Err(broken(error)),
+            }
+        }
+    }
+    Err(Failure::new(format!("{LOST_IN_A_ROW} UDP datagrams in a row were not answered"))
+        .advise("A firewall between the machines may drop UDP"))
+}
+
+fn bind(control: &Control) -> Result<UdpSocket, Failure> {
+    let socket =
+        UdpSocket::bind(control.local_address(0)).map_err(|e| Failure::io("cannot bind a UDP socket", e))?;
+    socket.set_nonblocking(true).map_err(broken)?;
+    Ok(socket)
+}
+
+fn here(socket: &UdpSocket) -> Result<Offer, Failure> {
+    Ok(Offer::Socket { port: socket.local_addr().map_err(broken)?.port(), nonce: 0 })
+}
+
+fn connect(socket: &UdpSocket, control: &Control, offer: &Offer) -> Result<(), Failure> {
+    let &Offer::Socket { port, .. } = offer else {
+        return Err(Failure::new("the other side offered queue pairs for a UDP test"));
+    };
+    socket.connect(control.peer_address(port)).map_err(broken)
+}
+
+/// An ICMP error of an earlier datagram; the datagram counts as lost, no more.
+fn is_bounce(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::Interrupted)
+}
+
+fn broken(error: io::Error) -> Failure {
+    Failure::io("the UDP socket of the test broke", error)
+}

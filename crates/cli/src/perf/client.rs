@@ -1,0 +1,41 @@
+//! The side that asks for tests and measures.
+
+use super::affinity::Pinned;
+use super::baseline::{tcp, udp};
+use super::control::Control;
+use super::handshake::{self, Request};
+use super::measure::{Budget, Measurement};
+use super::params::Params;
+use super::rdma;
+use super::test::Operation;
+use crate::failure::Failure;
+
+/// A connection to a server.
+pub(crate) struct Client {
+    control: Control,
+    local: rdma::Local,
+}
+
+impl Client {
+    /// Greets the server.
+    pub(crate) fn new(mut control: Control, local: rdma::Local) -> Result<Client, Failure> {
+        handshake::greet(&mut control)?;
+        Ok(Client { control, local })
+    }
+
+    /// Runs one test at one size.
+    pub(crate) fn run(&mut self, params: &Params, budget: Budget) -> Result<Measurement, Failure> {
+        let _pinned = self.local.pin.filter(|_| params.test.polls()).map(Pinned::to_core_of);
+        let offer = handshake::ask(&mut self.control, params)?;
+        match params.test.operation() {
+            Operation::Tcp => tcp::run(&mut self.control, params, budget, &offer),
+            Operation::Udp => udp::run(&mut self.control, params, budget, &offer, self.local.lonely),
+            _ => rdma::run(&mut self.control, params, budget, &offer, &self.local),
+        }
+    }
+
+    /// Takes leave; a server that is gone already does not mind.
+    pub(crate) fn leave(mut self) {
+        let _ = self.control.send(&Request::Bye);
+    }
+}

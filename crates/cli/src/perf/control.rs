@@ -1,0 +1,233 @@
+//! The channel on which the two sides agree: one JSON value per line, over TCP between machines and over a socket
+//! pair between the two processes of `ferroce perf`. The peer is not trusted: lines are bounded, waits end.
+
+use crate::failure::Failure;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
+use serde::{Serialize, de::DeserializeOwned};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Longest wait for a step that needs no measurement of the peer.
+pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(20);
+/// A list of 16,384 endpoints fits; more is no message of ours.
+const LONGEST_LINE: usize = 8 << 20;
+
+/// The channel.
+pub(crate) struct Control {
+    stream: Stream,
+    received: Vec<u8>,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Pair(UnixStream),
+}
+
+impl Control {
+    /// Over TCP. A peer whose machine vanished is noticed within half a minute.
+    pub(crate) fn over_tcp(stream: TcpStream) -> io::Result<Control> {
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(STEP_TIMEOUT))?;
+        sockopt::set_socket_keepalive(&stream, true)?;
+        sockopt::set_tcp_keepidle(&stream, Duration::from_secs(10))?;
+        sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(5))?;
+        sockopt::set_tcp_keepcnt(&stream, 4)?;
+        let (local, peer) = (canonical(stream.local_addr()?), canonical(stream.peer_addr()?));
+        Ok(Control { stream: Stream::Tcp(stream), received: Vec::new(), local, peer })
+    }
+
+    /// Over a socket pair: both sides are on this machine and meet on its loopback address.
+    pub(crate) fn over_pair(stream: UnixStream) -> io::Result<Control> {
+        stream.set_write_timeout(Some(STEP_TIMEOUT))?;
+        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        Ok(Control { stream: Stream::Pair(stream), received: Vec::new(), local: loopback, peer: loopback })
+    }
+
+    /// Our address on the way to the peer, with another port.
+    pub(crate) fn local_address(&self, port: u16) -> SocketAddr {
+        with_port(self.local, port)
+    }
+
+    /// The peer's address, with another port.
+    pub(crate) fn peer_address(&self, port: u16) -> SocketAddr {
+        with_port(self.peer, port)
+    }
+
+    /// Sends a message.
+    pub(crate) fn send(&mut self, message: &impl Serialize) -> Result<(), Failure> {
+        let mut line = serde_json::to_vec(message)
+            .map_err(|error| Failure::io("cannot write a message as JSON", error))?;
+        line.push(b'\n');
+        let sent = match &mut self.stream {
+            Stream::Tcp(stream) => stream.write_all(&line),
+            Stream::Pair(stream) => stream.write_all(&line),
+        };
+        sent.map_err(|error| match error.kind() {
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => peer_left(),
+            _ => Failure::io("cannot send to the other side", error),
+        })
+    }
+
+    /// Receives a message. Without a limit, waits as long as the peer is there.
+    pub(crate) fn receive<T: DeserializeOwned>(&mut self, longest: Option<Duration>) -> Result<T, Failure> {
+        let line = self.receive_line(longest)?;
+        serde_json::from_slice(&line).map_err(|error| {
+            Failure::new(format!(
+                "the other side sent something that is no message of ferroce perf ({error})"
+            ))
+            .advise("Check that the host and port are those of a `ferroce perf` of the same version")
+        })
+    }
+
+    /// Whether a message (or the end of the peer) waits to be received. Never blocks.
+    pub(crate) fn has_news(&self) -> bool {
+        if !self.received.is_empty() {
+            return true;
+        }
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut fds = [PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN)];
+        matches!(poll(&mut fds, Some(&now)), Ok(ready) if ready > 0)
+    }
+
+    fn receive_line(&mut self, longest: Option<Duration>) -> Result<Vec<u8>, Failure> {
+        let end = longest.map(|longest| Instant::now() + longest);
+        let mut searched = 0;
+        loop {
+            if let Some(at) = self.received[searched..].iter().position(|byte| *byte == b'\n') {
+                let rest = self.received.split_off(searched + at + 1);
+                return Ok(std::mem::replace(&mut self.received, rest));
+            }
+            searched = self.received.len();
+            if searched > LONGEST_LINE {
+                return Err(Failure::new(
+                    "the other side sent a line that is too long to be a message of ferroce perf",
+                ));
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            self.read_some(left)?;
+        }
+    }
+
+    fn read_some(&mut self, left: Option<Duration>) -> Result<(), Failure> {
+        let silent =
+            || Failure::new("the other side did not answer in time").advise("Check that it still runs");
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(silent());
+        }
+        let mut bytes = [0; 16384];
+        let read = match &mut self.stream {
+            Stream::Tcp(stream) => stream.set_read_timeout(left).and_then(|()| stream.read(&mut bytes)),
+            Stream::Pair(stream) => stream.set_read_timeout(left).and_then(|()| stream.read(&mut bytes)),
+        };
+        match read {
+            Ok(0) => Err(peer_left()),
+            Ok(n) => {
+                self.received.extend_from_slice(&bytes[..n]);
+                Ok(())
+            }
+            Err(error) => match error.kind() {
+                ErrorKind::Interrupted => Ok(()),
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => Err(silent()),
+                ErrorKind::ConnectionReset => Err(peer_left()),
+                _ => Err(Failure::io("cannot receive from the other side", error)),
+            },
+        }
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.stream {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Pair(stream) => stream.as_fd(),
+        }
+    }
+}
+
+/// An IPv4 address that came through an IPv6 socket, as the IPv4 address that it is.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
+        // Kept whole: a link-local address means nothing without its scope.
+        IpAddr::V6(_) => address,
+    }
+}
+
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+fn peer_left() -> Failure {
+    Failure::new("the other side ended the test").advise("Its own message says why")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Control, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+        (Control::over_pair(ours).expect("options"), theirs)
+    }
+
+    #[test]
+    fn several_messages_in_one_read() {
+        let (mut control, mut peer) = pair();
+        assert!(!control.has_news());
+        peer.write_all(b"1\n\"two\"\n3").expect("room");
+        assert_eq!(control.receive::<u32>(None), Ok(1));
+        assert!(control.has_news());
+        assert_eq!(control.receive::<String>(None), Ok("two".into()));
+        peer.write_all(b"4\n").expect("room");
+        assert_eq!(control.receive::<u32>(None), Ok(34));
+        assert!(!control.has_news());
+    }
+
+    #[test]
+    fn silence_and_departure_are_told_apart() {
+        let (mut control, peer) = pair();
+        let silence = control.receive::<u32>(Some(Duration::from_millis(1))).expect_err("nobody spoke");
+        assert!(silence.what().contains("in time"));
+        drop(peer);
+        assert!(control.has_news());
+        let departure = control.receive::<u32>(None).expect_err("nobody is there");
+        assert!(departure.what().contains("ended"));
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused() {
+        let (mut control, mut peer) = pair();
+        let flood = std::thread::spawn(move || while peer.write_all(&[b'['; 65536]).is_ok() {});
+        let refusal = control.receive::<u32>(None).expect_err("too long");
+        assert!(refusal.what().contains("too long"), "{}", refusal.what());
+        drop(control);
+        flood.join().expect("no panic");
+    }
+
+    #[test]
+    fn mapped_addresses_become_plain_ones() {
+        let address = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        assert_eq!(canonical(address("[::ffff:192.0.2.7]:5")), address("192.0.2.7:5"));
+        assert_eq!(canonical(address("[fe80::1%3]:5")), address("[fe80::1%3]:5"));
+        assert_eq!(with_port(address("[fe80::1%3]:5"), 6), address("[fe80::1%3]:6"));
+    }
+
+    #[test]
+    fn nonsense_is_no_message() {
+        for bytes in [&b"\n"[..], b"\0\0\n", b"{\n", b"\xff\xfe\n", b"GET / HTTP/1.1\r\n"] {
+            let (mut control, mut peer) = pair();
+            peer.write_all(bytes).expect("room");
+            assert!(control.receive::<std::collections::BTreeMap<String, u64>>(None).is_err());
+        }
+        let (mut control, mut peer) = pair();
+        peer.write_all(&[&[b'['; 100_000][..], b"\n"].concat()).expect("room");
+        assert!(control.receive::<serde_json::Value>(None).is_err(), "nested without end");
+    }
+}

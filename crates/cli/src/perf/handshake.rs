@@ -1,0 +1,298 @@
+//! What the two sides say to each other, in which order:
+//!
+//! ```text
+//! client  Hello ──────────▶          once per connection
+//!               ◀────────── Welcome
+//!         Run ────────────▶          once per test and size
+//!               ◀────────── Ready    the server made its sockets or queue pairs
+//!         Go ─────────────▶          the client made its own
+//!               ◀────────── Started
+//!         …… traffic ……
+//!         Stop ───────────▶          all of the client's messages arrived
+//!               ◀────────── Report
+//!         Bye ────────────▶
+//! ```
+//! Instead of `Welcome` or `Ready` the server may answer `Refused`; at any time it may say `Failed` and leave.
+
+use super::control::{Control, STEP_TIMEOUT};
+use super::params::Params;
+use super::rdma;
+use crate::failure::Failure;
+use serde::{Deserialize, Serialize};
+
+/// First word of every conversation.
+const MAGIC: &str = "ferroce-perf";
+/// Changes whenever the messages below do.
+pub(crate) const VERSION: u32 = 1;
+
+/// What the client says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) enum Request {
+    /// Prepare this test.
+    Run {
+        /// Which, and how.
+        params: Params,
+    },
+    /// Connect to this, and be ready for traffic.
+    Go {
+        /// The client's side.
+        offer: Offer,
+    },
+    /// The traffic is over.
+    Stop,
+    /// No further test.
+    Bye,
+}
+
+/// What the server says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) enum Reply {
+    /// The server's side is made.
+    Ready {
+        /// To connect to.
+        offer: Offer,
+    },
+    /// The server is ready for traffic.
+    Started,
+    /// What the server saw.
+    Report(Report),
+    /// Not with these parameters; another test may be asked for.
+    Refused {
+        /// Why.
+        reason: String,
+    },
+    /// Something broke; the server leaves.
+    Failed {
+        /// What.
+        reason: String,
+    },
+}
+
+/// Where one side can be reached.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "by", rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) enum Offer {
+    /// A socket.
+    Socket {
+        /// Port of TCP or UDP.
+        port: u16,
+        /// First bytes of a TCP connection, so that a stranger's is told apart.
+        nonce: u64,
+    },
+    /// Queue pairs.
+    Rdma(rdma::Offer),
+}
+
+/// What the server counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Report {
+    /// Messages received, where the server sees them.
+    pub(crate) received: u64,
+    /// Messages that the server sent and that arrived.
+    pub(crate) sent: u64,
+    /// How long that took.
+    pub(crate) elapsed_ns: u64,
+}
+
+/// First message of each side. Read leniently, so that another version can be named instead of "malformed".
+#[derive(Debug, Serialize, Deserialize)]
+struct Hello {
+    hello: String,
+    version: u32,
+    program: String,
+}
+
+impl Hello {
+    fn ours() -> Hello {
+        Hello { hello: MAGIC.into(), version: VERSION, program: env!("CARGO_PKG_VERSION").into() }
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        if self.hello != MAGIC {
+            return Err(
+                Failure::new("the other side is no ferroce perf").advise("Check the host and port (-p)")
+            );
+        }
+        if self.version != VERSION {
+            let theirs: String = self.program.chars().filter(|c| !c.is_control()).take(32).collect();
+            return Err(Failure::new(format!(
+                "the other side speaks version {} of the test protocol (ferroce {theirs}), this side version {VERSION} \
+                 (ferroce {})",
+                self.version,
+                env!("CARGO_PKG_VERSION")
+            ))
+            .advise("Use the same ferroce on both machines"));
+        }
+        Ok(())
+    }
+}
+
+/// Both sides greet; neither waits for the other to do it first.
+pub(crate) fn greet(control: &mut Control) -> Result<(), Failure> {
+    control.send(&Hello::ours())?;
+    control.receive::<Hello>(Some(STEP_TIMEOUT))?.check()
+}
+
+/// Client: asks for a test.
+pub(crate) fn ask(control: &mut Control, params: &Params) -> Result<Offer, Failure> {
+    control.send(&Request::Run { params: params.clone() })?;
+    match receive(control)? {
+        Reply::Ready { offer } => Ok(offer),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Client: says where it can be reached, and waits until the server is connected to it.
+pub(crate) fn go(control: &mut Control, offer: Offer) -> Result<(), Failure> {
+    control.send(&Request::Go { offer })?;
+    match receive(control)? {
+        Reply::Started => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Client: ends the traffic.
+pub(crate) fn stop(control: &mut Control) -> Result<Report, Failure> {
+    control.send(&Request::Stop)?;
+    match receive(control)? {
+        Reply::Report(report) => Ok(report),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Server: says where it can be reached, and learns it of the client.
+pub(crate) fn ready(control: &mut Control, offer: Offer) -> Result<Offer, Failure> {
+    control.send(&Reply::Ready { offer })?;
+    match control.receive(Some(STEP_TIMEOUT))? {
+        Request::Go { offer } => Ok(offer),
+        other => Err(out_of_order(&other)),
+    }
+}
+
+/// Server: the traffic may begin.
+pub(crate) fn started(control: &mut Control) -> Result<(), Failure> {
+    control.send(&Reply::Started)
+}
+
+/// Server: waits for the end of the traffic.
+pub(crate) fn await_stop(control: &mut Control) -> Result<(), Failure> {
+    match control.receive(None)? {
+        Request::Stop => Ok(()),
+        other => Err(out_of_order(&other)),
+    }
+}
+
+/// A message of the client that does not belong here.
+pub(crate) fn out_of_order(request: &Request) -> Failure {
+    let said = match request {
+        Request::Run { .. } => "run",
+        Request::Go { .. } => "go",
+        Request::Stop => "stop",
+        Request::Bye => "bye",
+    };
+    Failure::new(format!("the client said {said:?} out of order"))
+}
+
+fn receive(control: &mut Control) -> Result<Reply, Failure> {
+    match control.receive(Some(STEP_TIMEOUT))? {
+        Reply::Refused { reason } => Err(Failure::new(format!("the server refused: {}", printable(&reason)))),
+        Reply::Failed { reason } => Err(Failure::new(format!("the server failed: {}", printable(&reason)))),
+        reply => Ok(reply),
+    }
+}
+
+fn unexpected(reply: &Reply) -> Failure {
+    let said = match reply {
+        Reply::Ready { .. } => "ready",
+        Reply::Started => "started",
+        Reply::Report(_) => "report",
+        Reply::Refused { .. } => "refused",
+        Reply::Failed { .. } => "failed",
+    };
+    Failure::new(format!("the server said {said:?} out of order"))
+}
+
+/// A peer's text, fit for a terminal.
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(500).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test::Test;
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    fn answer_with(lines: &str) -> Control {
+        let (ours, mut theirs) = UnixStream::pair().expect("a socket pair");
+        theirs.write_all(lines.as_bytes()).expect("room");
+        // Kept open until our side closes, so that only the words decide.
+        std::thread::spawn(move || theirs.read_to_end(&mut Vec::new()));
+        Control::over_pair(ours).expect("options")
+    }
+
+    #[test]
+    fn requests_survive_the_wire() {
+        for request in [
+            Request::Run { params: Params::defaults(Test::WriteBw) },
+            Request::Go { offer: Offer::Socket { port: 7, nonce: u64::MAX } },
+            Request::Stop,
+            Request::Bye,
+        ] {
+            let text = serde_json::to_string(&request).expect("JSON");
+            assert_eq!(serde_json::from_str::<Request>(&text).expect("our own JSON"), request);
+        }
+    }
+
+    #[test]
+    fn hostile_requests_are_refused() {
+        let good =
+            serde_json::to_string(&Request::Run { params: Params::defaults(Test::WriteBw) }).expect("JSON");
+        assert!(serde_json::from_str::<Request>(&good).is_ok());
+        for bad in [
+            good.replace("write-bw", "format-disk"),
+            good.replace("65536", "-1"),
+            good.replace("65536", "1e99"),
+            good.replace("65536", "99999999999999999999999"),
+            good.replace("\"size\"", "\"size\":1,\"size\""),
+            good.replace("\"size\"", "\"extra\":1,\"size\""),
+            good.replace("\"size\":65536,", ""),
+            good.replace("\"rc\"", "\"xrc\""),
+            r#"{"say":"dance"}"#.into(),
+            r#"{"say":"go","offer":{"by":"socket","port":65536,"nonce":0}}"#.into(),
+            r#"{"say":"go","offer":{"by":"pigeon"}}"#.into(),
+            "[]".into(),
+            "null".into(),
+        ] {
+            assert!(serde_json::from_str::<Request>(&bad).is_err(), "{bad}");
+        }
+        let zero = serde_json::from_str::<Request>(&good.replace("65536", "0")).expect("well-formed");
+        let Request::Run { params } = zero else { panic!("a run") };
+        assert!(params.check().is_err());
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let line = "{\"hello\":\"ferroce-perf\",\"version\":9,\"program\":\"9.9\\u001b[2J\",\"news\":true}\n";
+        let failure = greet(&mut answer_with(line)).expect_err("another version");
+        assert!(failure.what().contains("version 9"), "{}", failure.what());
+        assert!(!failure.what().contains('\u{1b}'));
+        let line = "{\"hello\":\"smtp\",\"version\":1,\"program\":\"\"}\n";
+        assert!(greet(&mut answer_with(line)).expect_err("no ferroce").what().contains("no ferroce perf"));
+        assert!(greet(&mut answer_with("220 mail.example ESMTP\r\n")).is_err());
+    }
+
+    #[test]
+    fn refusals_reach_the_user() {
+        let params = Params::defaults(Test::SendLat);
+        let line = "{\"say\":\"refused\",\"reason\":\"not today\\u0007\"}\n";
+        let failure = ask(&mut answer_with(line), &params).expect_err("refused");
+        assert_eq!(failure.what(), "the server refused: not today");
+        let failure = ask(&mut answer_with("{\"say\":\"started\"}\n"), &params).expect_err("out of order");
+        assert!(failure.what().contains("out of order"));
+    }
+}

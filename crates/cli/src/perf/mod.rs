@@ -1,0 +1,43 @@
+//! `ferroce perf`: latency, bandwidth and message rate, RDMA beside sockets.
+//!
+//! - [`suite`]: everything on this machine, as a table and a report.
+//! - [`single`]: one test between two machines.
+//! - [`client`] and [`server`]: the two sides, which both of the above use.
+//! - [`baseline`] and [`rdma`]: the tests themselves.
+
+mod affinity;
+mod baseline;
+mod client;
+mod control;
+mod faults;
+mod handshake;
+mod measure;
+mod options;
+mod params;
+mod progress;
+mod rdma;
+mod server;
+mod single;
+mod stats;
+pub(crate) mod suite;
+mod test;
+
+pub(crate) use options::Args;
+pub(crate) use suite::run_peer;
+pub(crate) use test::Test;
+
+use crate::failure::Failure;
+
+/// Hidden command that starts the second process of the suite.
+pub(crate) const PEER_COMMAND: &str = "perf-peer";
+
+/// Runs `ferroce perf`.
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    match args.test {
+        None => suite::run(&args.suite),
+        Some(command) => {
+            let (test, args) = command.split();
+            single::run(test, &args)
+        }
+    }
+}

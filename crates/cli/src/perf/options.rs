@@ -1,0 +1,325 @@
+//! The command line of `ferroce perf`.
+
+use super::faults::FaultArgs;
+use super::measure::{Budget, Limit};
+use super::params::{MAX_UDP_SIZE, Params, Transport};
+use super::test::{Operation, Test};
+use crate::failure::Failure;
+use crate::sizes::parse_size;
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Options of `ferroce perf`.
+#[derive(Parser)]
+#[command(args_conflicts_with_subcommands = true, after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) test: Option<TestCommand>,
+    #[command(flatten)]
+    pub(crate) suite: SuiteArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ferroce perf                              everything on this machine, under a minute
+  ferroce perf --quick --json > now.json    a rough run for a script
+  ferroce perf --loss 1% --seed 7           the same with one packet of a hundred lost
+
+  ferroce perf send-lat                     server of one test, on one machine …
+  ferroce perf send-lat 192.0.2.7 -s 64     … and its client on another
+  ferroce perf write-bw 192.0.2.7 -a -q 4   all sizes, four queue pairs
+  ferroce perf read-bw 192.0.2.7 -s 1M -D 10 -t 64
+  ferroce perf tcp-bw 192.0.2.7 -s 1M       the same wire with a socket, to compare";
+
+/// Options of the run over everything.
+#[derive(ClapArgs)]
+pub(crate) struct SuiteArgs {
+    /// Measure each cell for a moment only: about ten seconds, rough figures.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Where to write the report.
+    #[arg(long, value_name = "FILE", default_value = "ferroce-perf.html")]
+    pub(crate) report: PathBuf,
+    /// Write no report.
+    #[arg(long, conflicts_with = "report")]
+    pub(crate) no_report: bool,
+    /// Print the results as JSON instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) faults: FaultArgs,
+}
+
+/// One test between two machines.
+#[derive(Subcommand)]
+pub(crate) enum TestCommand {
+    /// SEND ping-pong: half a round trip.
+    SendLat(TestArgs),
+    /// WRITE ping-pong, the target watching its memory: half a round trip.
+    WriteLat(TestArgs),
+    /// READ: a whole round trip.
+    ReadLat(TestArgs),
+    /// Fetch and add: a whole round trip.
+    AtomicLat(TestArgs),
+    /// SEND bandwidth and message rate.
+    SendBw(TestArgs),
+    /// WRITE bandwidth and message rate.
+    WriteBw(TestArgs),
+    /// READ bandwidth and message rate.
+    ReadBw(TestArgs),
+    /// Fetch-and-add rate.
+    AtomicBw(TestArgs),
+    /// TCP ping-pong, to compare with send-lat.
+    TcpLat(TestArgs),
+    /// TCP request and reply, to compare with read-lat.
+    TcpRr(TestArgs),
+    /// TCP stream, to compare with the bandwidths.
+    TcpBw(TestArgs),
+    /// UDP ping-pong, both sides spinning, to compare with send-lat.
+    UdpLat(TestArgs),
+}
+
+impl TestCommand {
+    /// The test and its options.
+    pub(crate) fn split(self) -> (Test, TestArgs) {
+        match self {
+            TestCommand::SendLat(args) => (Test::SendLat, args),
+            TestCommand::WriteLat(args) => (Test::WriteLat, args),
+            TestCommand::ReadLat(args) => (Test::ReadLat, args),
+            TestCommand::AtomicLat(args) => (Test::AtomicLat, args),
+            TestCommand::SendBw(args) => (Test::SendBw, args),
+            TestCommand::WriteBw(args) => (Test::WriteBw, args),
+            TestCommand::ReadBw(args) => (Test::ReadBw, args),
+            TestCommand::AtomicBw(args) => (Test::AtomicBw, args),
+            TestCommand::TcpLat(args) => (Test::TcpLat, args),
+            TestCommand::TcpRr(args) => (Test::TcpRr, args),
+            TestCommand::TcpBw(args) => (Test::TcpBw, args),
+            TestCommand::UdpLat(args) => (Test::UdpLat, args),
+        }
+    }
+}
+
+/// Options of one test. All are optional, so that a server can tell what it was told from what is a default.
+#[derive(ClapArgs, Default)]
+pub(crate) struct TestArgs {
+    /// The server's name or address. Without it, be the server.
+    pub(crate) host: Option<String>,
+    /// Message size in bytes, or with K, M, G [default: 2 for latency, 64K for bandwidth].
+    #[arg(short, long, value_name = "BYTES", value_parser = parse_size)]
+    pub(crate) size: Option<u64>,
+    /// Every power of two from 2 bytes to 8 MiB.
+    #[arg(short, long, conflicts_with = "size")]
+    pub(crate) all: bool,
+    /// Messages to measure [default: 1000 for latency, 5000 for bandwidth].
+    #[arg(short = 'n', long = "iters", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub(crate) iterations: Option<u64>,
+    /// Measure for this many seconds instead.
+    #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with = "iterations", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) duration: Option<u64>,
+    /// Queue pairs.
+    #[arg(short, long = "qp", value_name = "COUNT")]
+    pub(crate) qps: Option<u32>,
+    /// Messages in flight per queue pair [default: 128].
+    #[arg(short, long, value_name = "COUNT")]
+    pub(crate) tx_depth: Option<u32>,
+    /// Copy messages up to this size at posting [default: 220 for latency, 0 for bandwidth].
+    #[arg(short = 'I', long = "inline_size", alias = "inline", value_name = "BYTES")]
+    pub(crate) inline: Option<u32>,
+    /// Sleep on completion events instead of polling.
+    #[arg(short, long)]
+    pub(crate) events: bool,
+    /// Both sides send at once.
+    #[arg(short, long)]
+    pub(crate) bidirectional: bool,
+    /// Work requests per posting call.
+    #[arg(short = 'l', long = "post_list", alias = "post-list", value_name = "COUNT")]
+    pub(crate) post_list: Option<u32>,
+    /// Kind of queue pair: rc, uc or ud [default: rc].
+    #[arg(
+        short = 'c',
+        long = "connection",
+        value_name = "TYPE",
+        ignore_case = true,
+        hide_possible_values = true
+    )]
+    pub(crate) transport: Option<Transport>,
+    /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: the largest that fits].
+    #[arg(short, long, value_name = "BYTES")]
+    pub(crate) mtu: Option<u32>,
+    /// Index of the local GID to send from (see `ferroce gids`) [default: the one of the route to the peer].
+    #[arg(short = 'x', long = "gid-index", value_name = "INDEX")]
+    pub(crate) gid_index: Option<u8>,
+    /// TCP port on which the two sides agree on the test.
+    #[arg(short, long, default_value_t = DEFAULT_PORT)]
+    pub(crate) port: u16,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) faults: FaultArgs,
+}
+
+/// The port that perftest uses too.
+pub(crate) const DEFAULT_PORT: u16 = 18515;
+
+impl TestArgs {
+    /// The parameters for the first (or only) size, checked.
+    pub(crate) fn params(&self, test: Test) -> Result<Params, Failure> {
+        let base = Params::defaults(test);
+        let tx_depth = self.tx_depth.unwrap_or(base.tx_depth);
+        let params = Params {
+            test,
+            transport: self.transport.unwrap_or(base.transport),
+            size: self.size.unwrap_or(base.size),
+            queue_pairs: self.qps.unwrap_or(base.queue_pairs),
+            tx_depth,
+            inline: self.inline.unwrap_or(base.inline),
+            events: self.events,
+            bidirectional: self.bidirectional,
+            post_list: self.post_list.unwrap_or(base.post_list),
+            mtu: self.mtu,
+        };
+        // A datagram test without a size takes one that fits.
+        let too_large = params.transport == Transport::Ud && self.size.is_none();
+        let most = if too_large { u64::from(params.mtu.unwrap_or(4096)) } else { u64::MAX };
+        let params = Params { size: params.size.min(most), ..params };
+        params.check().map_err(Failure::usage)?;
+        if self.all && test.operation() == Operation::Atomic {
+            return Err(Failure::usage(format!("an atomic works on 8 bytes: {} has no -a", test.name())));
+        }
+        Ok(params)
+    }
+
+    /// The sizes to run.
+    pub(crate) fn sizes(&self, params: &Params) -> Vec<u64> {
+        let most = match (params.test, params.transport) {
+            (Test::UdpLat, _) => MAX_UDP_SIZE,
+            (_, Transport::Ud) => params.mtu.unwrap_or(4096).into(),
+            _ => u64::MAX,
+        };
+        if !self.all {
+            return vec![params.size];
+        }
+        (1..=23).map(|power| 1 << power).filter(|size| *size <= most).collect()
+    }
+
+    /// How long to measure.
+    pub(crate) fn budget(&self, test: Test) -> Budget {
+        let limit = match (self.duration, self.iterations) {
+            (Some(seconds), _) => Limit::Time(Duration::from_secs(seconds)),
+            (None, Some(count)) => Limit::Messages(count),
+            (None, None) => Limit::Messages(if test.is_bandwidth() { 5000 } else { 1000 }),
+        };
+        Budget { warm_up: Duration::from_millis(20), limit }
+    }
+
+    /// Whether a client's parameters agree with what this server was explicitly told.
+    pub(crate) fn agrees_with(&self, test: Test, asked: &Params) -> Result<(), String> {
+        if asked.test != test {
+            return Err(format!(
+                "the server was started for {}, the client asks for {}; start it with `ferroce perf {}`",
+                test.name(),
+                asked.test.name(),
+                asked.test.name()
+            ));
+        }
+        fn differs<T: PartialEq>(told: Option<T>, asked: T) -> bool {
+            told.is_some_and(|told| told != asked)
+        }
+        for (option, differs) in [
+            ("-s", differs(self.size, asked.size)),
+            ("-q", differs(self.qps, asked.queue_pairs)),
+            ("-t", differs(self.tx_depth, asked.tx_depth)),
+            ("-I", differs(self.inline, asked.inline)),
+            ("-e", self.events && !asked.events),
+            ("-b", self.bidirectional && !asked.bidirectional),
+            ("-l", differs(self.post_list, asked.post_list)),
+            ("-c", differs(self.transport, asked.transport)),
+            ("-m", self.mtu.is_some() && self.mtu != asked.mtu),
+        ] {
+            if differs {
+                return Err(format!(
+                    "the server was started with another {option} than the client's; \
+                     leave it out on the server, which takes the client's"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<(Test, TestArgs), clap::Error> {
+        let args = Args::try_parse_from(line.split(' '))?;
+        Ok(args.test.expect("a test").split())
+    }
+
+    fn params(line: &str) -> Result<Params, Failure> {
+        let (test, args) = parse(line).expect("clap accepts it");
+        args.params(test)
+    }
+
+    #[test]
+    fn perftest_options_are_understood() {
+        let line = "perf write-bw 192.0.2.7 -s 1M -n 100 -q 4 -t 64 -I 32 -e -b -l 8 -c UC -m 2048 -x 3 -p 7";
+        let (test, args) = parse(line).expect("clap accepts it");
+        assert_eq!((test, args.host.as_deref(), args.port), (Test::WriteBw, Some("192.0.2.7"), 7));
+        assert_eq!((args.iterations, args.gid_index), (Some(100), Some(3)));
+        let expected = Params {
+            test: Test::WriteBw,
+            transport: Transport::Uc,
+            size: 1 << 20,
+            queue_pairs: 4,
+            tx_depth: 64,
+            inline: 32,
+            events: true,
+            bidirectional: true,
+            post_list: 8,
+            mtu: Some(2048),
+        };
+        assert_eq!(args.params(test), Ok(expected));
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        for line in [
+            "perf send-lat -s 8 -a",
+            "perf send-lat -n 5 -D 5",
+            "perf send-lat -n 0",
+            "perf send-lat -c xrc",
+            "perf send-lat -s many",
+            "perf --quick send-lat",
+            "perf --no-report --report x.html",
+        ] {
+            assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+        for line in ["perf atomic-lat -a", "perf read-bw -c uc", "perf write-lat -c ud", "perf send-lat -q 2"]
+        {
+            assert!(params(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn datagram_sizes_fit_the_mtu() {
+        assert_eq!(params("perf send-bw -c ud").map(|params| params.size), Ok(4096));
+        assert_eq!(params("perf send-bw -c ud -m 1024").map(|params| params.size), Ok(1024));
+        let (test, args) = parse("perf send-bw -a -c ud -m 1024").expect("clap accepts it");
+        let sizes = args.sizes(&args.params(test).expect("allowed"));
+        assert_eq!((sizes.first(), sizes.last(), sizes.len()), (Some(&2), Some(&1024), 10));
+    }
+
+    #[test]
+    fn a_server_refuses_what_it_was_not_started_for() {
+        let (test, server) = parse("perf send-bw -q 2").expect("clap accepts it");
+        let asked = params("perf send-bw h -q 2 -s 64").expect("allowed");
+        assert_eq!(server.agrees_with(test, &asked), Ok(()));
+        let other = server.agrees_with(test, &params("perf send-bw h").expect("allowed"));
+        assert!(other.expect_err("refused").contains("-q"));
+        let other = server.agrees_with(test, &params("perf write-bw h").expect("allowed"));
+        assert!(other.expect_err("refused").contains("ferroce perf write-bw"));
+    }
+}

@@ -1,0 +1,63 @@
+//! The side that serves one client's tests, one after the other.
+
+use super::affinity::Pinned;
+use super::baseline::{tcp, udp};
+use super::control::{Control, STEP_TIMEOUT};
+use super::handshake::{self, Reply, Report, Request};
+use super::params::Params;
+use super::rdma;
+use super::test::Operation;
+use crate::failure::Failure;
+use std::time::Duration;
+
+/// Serves a client that was greeted, until it leaves. `accept` decides on each test; `idle` bounds the wait between two.
+pub(crate) fn serve(
+    control: &mut Control,
+    local: &rdma::Local,
+    idle: Option<Duration>,
+    mut accept: impl FnMut(&Params) -> Result<(), String>,
+) -> Result<(), Failure> {
+    let mut refusal: Option<String> = None;
+    loop {
+        // A client that leaves after a refusal does so because of it.
+        let request = control.receive(idle).map_err(|failure| match refusal.take() {
+            Some(reason) => Failure::new(format!("refused the client: {reason}")),
+            None => failure,
+        })?;
+        match request {
+            Request::Run { params } => {
+                let agreed =
+                    params.check().and_then(|()| accept(&params)).and_then(|()| rdma::can_run(&params));
+                match agreed {
+                    Err(reason) => {
+                        refusal = Some(reason.clone());
+                        control.send(&Reply::Refused { reason })?;
+                    }
+                    Ok(()) => serve_test(control, &params, local)?,
+                }
+            }
+            Request::Bye => return Ok(()),
+            other => return Err(handshake::out_of_order(&other)),
+        }
+    }
+}
+
+/// Idle time that a server of a single test allows its client between two sizes.
+pub(crate) const IDLE: Option<Duration> = Some(STEP_TIMEOUT);
+
+fn serve_test(control: &mut Control, params: &Params, local: &rdma::Local) -> Result<(), Failure> {
+    let _pinned = local.pin.filter(|_| params.test.polls()).map(Pinned::to_core_of);
+    let outcome: Result<Report, Failure> = match params.test.operation() {
+        Operation::Tcp => tcp::serve(control, params),
+        Operation::Udp => udp::serve(control, params, local.lonely),
+        _ => rdma::serve(control, params, local),
+    };
+    match outcome {
+        Ok(report) => control.send(&Reply::Report(report)),
+        Err(failure) => {
+            // The client learns why; if even that fails, our own failure is still the one worth telling.
+            let _ = control.send(&Reply::Failed { reason: failure.what().to_owned() });
+            Err(failure)
+        }
+    }
+}

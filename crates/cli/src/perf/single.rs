@@ -1,0 +1,166 @@
+//! One test between two machines.
+
+use super::client::Client;
+use super::control::{Control, STEP_TIMEOUT, canonical};
+use super::handshake;
+use super::measure::Measurement;
+use super::options::TestArgs;
+use super::params::Params;
+use super::rdma::Local;
+use super::server;
+use super::stats::{Bandwidth, Latency};
+use super::test::Test;
+use crate::failure::Failure;
+use crate::table::{Align, Table};
+use serde::Serialize;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+
+/// Result at one size.
+#[derive(Serialize)]
+struct Line {
+    params: Params,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    latency: Option<Latency>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bandwidth: Option<Bandwidth>,
+}
+
+/// Runs either side.
+pub(crate) fn run(test: Test, args: &TestArgs) -> Result<(), Failure> {
+    let params = args.params(test)?;
+    args.faults.apply_here()?;
+    match &args.host {
+        Some(host) => run_client(test, args, &params, host),
+        None => run_server(test, args),
+    }
+}
+
+fn run_client(test: Test, args: &TestArgs, params: &Params, host: &str) -> Result<(), Failure> {
+    let control = Control::over_tcp(connect(test, host, args.port)?)
+        .map_err(|error| Failure::io(format!("cannot use the connection to {host}"), error))?;
+    let mut client = Client::new(control, Local::new(None, args.gid_index))?;
+    let mut lines = Vec::new();
+    for size in args.sizes(params) {
+        let params = Params { size, ..params.clone() };
+        let (latency, bandwidth) = match client.run(&params, args.budget(test))? {
+            Measurement::Latency(histogram) => (histogram.summary(test.messages_per_round_trip()), None),
+            Measurement::Bandwidth(bandwidth) => (None, Some(bandwidth)),
+        };
+        lines.push(Line { params, latency, bandwidth });
+    }
+    client.leave();
+    if args.json { crate::print_json(&lines) } else { crate::print_text(&render(test, &lines)) }
+}
+
+fn connect(test: Test, host: &str, port: u16) -> Result<TcpStream, Failure> {
+    let addresses = (host, port).to_socket_addrs().map_err(|error| {
+        Failure::io(format!("cannot find the host {host}"), error)
+            .advise("Check the name, or give its address")
+    })?;
+    let mut last = None;
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, STEP_TIMEOUT) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = Some(error),
+        }
+    }
+    let why = last.map_or_else(|| "it has no address".into(), |error| error.to_string());
+    Err(Failure::new(format!("cannot reach a server at {host} port {port}: {why}"))
+        .advise(format!("Start it there first: ferroce perf {} -p {port}", test.name())))
+}
+
+fn run_server(test: Test, args: &TestArgs) -> Result<(), Failure> {
+    // IPv6 sockets take IPv4 clients too; where IPv6 is off, IPv4 alone must do.
+    let addresses =
+        [SocketAddr::from((Ipv6Addr::UNSPECIFIED, args.port)), (Ipv4Addr::UNSPECIFIED, args.port).into()];
+    let listener = TcpListener::bind(&addresses[..]).map_err(|error| {
+        Failure::io(format!("cannot listen on TCP port {}", args.port), error)
+            .advise("Another server may be running; choose another port on both sides with -p")
+    })?;
+    let port = listener.local_addr().map_or(args.port, |address| address.port());
+    let port_option =
+        if port == super::options::DEFAULT_PORT { String::new() } else { format!(" -p {port}") };
+    eprintln!("ferroce perf: waiting for a client. On the other machine:");
+    eprintln!("  ferroce perf {} {}{port_option}", test.name(), host_name());
+    let mut control = await_client(&listener)?;
+    drop(listener);
+    let local = Local::new(None, args.gid_index);
+    let mut served: Vec<Params> = Vec::new();
+    server::serve(&mut control, &local, server::IDLE, |asked| {
+        args.agrees_with(test, asked)?;
+        served.push(asked.clone());
+        Ok(())
+    })?;
+    if args.json {
+        return crate::print_json(&serde_json::json!({ "served": served }));
+    }
+    eprintln!("ferroce perf: served {} of {}; the client has the figures.", tests(served.len()), test.name());
+    Ok(())
+}
+
+/// Waits for somebody who speaks our language; a port scan does not end the wait.
+fn await_client(listener: &TcpListener) -> Result<Control, Failure> {
+    loop {
+        let (stream, from) =
+            listener.accept().map_err(|error| Failure::io("cannot accept a client", error))?;
+        let from = canonical(from).ip();
+        let greeted = Control::over_tcp(stream)
+            .map_err(|error| Failure::io("cannot use the connection", error))
+            .and_then(|mut control| handshake::greet(&mut control).map(|()| control));
+        match greeted {
+            Ok(control) => {
+                eprintln!("ferroce perf: client {from} connected.");
+                return Ok(control);
+            }
+            Err(failure) => eprintln!("ferroce perf: not served {from}: {}.", failure.what()),
+        }
+    }
+}
+
+fn tests(n: usize) -> String {
+    if n == 1 { "one test".into() } else { format!("{n} tests") }
+}
+
+/// What the user types on the other machine; a name that resolves there is likelier than any of our addresses.
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+fn render(test: Test, lines: &[Line]) -> String {
+    let right = |names: &[&'static str]| names.iter().map(|name| (*name, Align::Right)).collect::<Vec<_>>();
+    let us = |ns: Option<f64>| ns.map_or("–".into(), |ns| format!("{:.2}", ns / 1e3));
+    let mut table = if test.is_bandwidth() {
+        Table::new(&right(&["bytes", "messages", "GB/s", "M msg/s"]))
+    } else {
+        Table::new(&right(&[
+            "bytes",
+            "samples",
+            "min\nµs",
+            "median\nµs",
+            "mean\nµs",
+            "p99\nµs",
+            "p99.9\nµs",
+            "max\nµs",
+        ]))
+    };
+    for line in lines {
+        let size = line.params.size.to_string();
+        if let Some(bandwidth) = &line.bandwidth {
+            let rates = [bandwidth.gigabytes_per_s, bandwidth.million_messages_per_s]
+                .map(|rate| format!("{rate:.3}"));
+            table.line([size.clone(), bandwidth.messages.to_string()].into_iter().chain(rates));
+        }
+        if let Some(latency) = &line.latency {
+            let times = [Some(latency.min_ns), Some(latency.median_ns), Some(latency.mean_ns)];
+            let tail = [latency.p99_ns, latency.p999_ns, Some(latency.max_ns)];
+            let times = times.into_iter().chain(tail).map(us);
+            table.line([size, latency.samples.to_string()].into_iter().chain(times));
+        }
+    }
+    let kind = match test.is_bandwidth() {
+        true => "from the first message to the arrival of the last",
+        false if test.messages_per_round_trip() > 1.0 => "half a round trip",
+        false => "a whole round trip",
+    };
+    format!("{}: {kind}\n{}", test.name(), table.render())
+}

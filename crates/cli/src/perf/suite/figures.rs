@@ -1,0 +1,69 @@
+//! How figures are written, in the table and in the report alike.
+
+use super::super::test::Test;
+
+/// A row of the table: the tests whose figures share it.
+pub(crate) struct Row {
+    /// What it is called.
+    pub(crate) label: &'static str,
+    /// Where its latency comes from.
+    pub(crate) latency: Test,
+    /// Where its bandwidth and rate come from.
+    pub(crate) bandwidth: Option<Test>,
+}
+
+/// The rows at each size; those without a figure at a size are left out there.
+pub(crate) const ROWS: [Row; 7] = [
+    Row { label: "TCP socket", latency: Test::TcpLat, bandwidth: Some(Test::TcpBw) },
+    Row { label: "TCP request/reply *", latency: Test::TcpRr, bandwidth: None },
+    Row { label: "UDP, spinning", latency: Test::UdpLat, bandwidth: None },
+    Row { label: "RC send", latency: Test::SendLat, bandwidth: Some(Test::SendBw) },
+    Row { label: "RC write", latency: Test::WriteLat, bandwidth: Some(Test::WriteBw) },
+    Row { label: "RC read *", latency: Test::ReadLat, bandwidth: Some(Test::ReadBw) },
+    Row { label: "RC atomic *", latency: Test::AtomicLat, bandwidth: Some(Test::AtomicBw) },
+];
+
+/// Nothing was measured here.
+pub(crate) const NOTHING: &str = "–";
+
+/// Nanoseconds as microseconds, with three or more significant digits.
+pub(crate) fn microseconds(ns: Option<f64>) -> String {
+    ns.map_or(NOTHING.into(), |ns| significant(ns / 1e3))
+}
+
+/// A rate.
+pub(crate) fn rate(value: Option<f64>) -> String {
+    value.map_or(NOTHING.into(), significant)
+}
+
+/// A ratio, such as `1.34 ×`.
+pub(crate) fn ratio(value: Option<f64>) -> String {
+    value.map_or(String::new(), |value| format!("{} ×", significant(value)))
+}
+
+fn significant(value: f64) -> String {
+    match value {
+        _ if !value.is_finite() => NOTHING.into(),
+        _ if value >= 1000.0 => format!("{value:.0}"),
+        _ if value >= 100.0 => format!("{value:.1}"),
+        _ if value >= 0.1 => format!("{value:.2}"),
+        _ if value >= 0.001 => format!("{value:.4}"),
+        _ => format!("{value:.5}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits() {
+        assert_eq!(microseconds(Some(2163.0)), "2.16");
+        assert_eq!(microseconds(Some(2_163_456.0)), "2163");
+        assert_eq!(microseconds(None), "–");
+        assert_eq!(rate(Some(0.01234)), "0.0123");
+        assert_eq!(rate(Some(f64::INFINITY)), "–");
+        assert_eq!(ratio(Some(1.337)), "1.34 ×");
+        assert_eq!(ratio(None), "");
+    }
+}

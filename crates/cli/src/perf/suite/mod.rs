@@ -1,0 +1,119 @@
+//! Everything on this machine in one run: RDMA and sockets, side by side.
+
+mod figures;
+mod peer;
+mod plan;
+mod results;
+mod text;
+
+pub(crate) use figures::{ROWS, Row, microseconds, rate, ratio};
+pub(crate) use peer::run_peer;
+#[cfg(test)]
+pub(crate) use results::examples;
+pub(crate) use results::{Cell, Headline, Results};
+
+use super::measure::Measurement;
+use super::options::SuiteArgs;
+use super::params::Params;
+use super::progress::Progress;
+use super::stats::{Bandwidth, Histogram};
+use super::test::Test;
+use crate::failure::Failure;
+use crate::machine::{Machine, utc_now};
+use crate::report;
+use peer::Peer;
+use plan::Plan;
+use std::time::Instant;
+
+/// Runs the suite, prints its results and writes its report.
+pub(crate) fn run(args: &SuiteArgs) -> Result<(), Failure> {
+    args.faults.apply_here()?;
+    let plan = if args.quick { Plan::quick() } else { Plan::full() };
+    let machine = Machine::describe();
+    if !machine.optimised {
+        eprintln!(
+            "ferroce perf: built without optimisation; use `cargo run --release -- perf` for figures that count."
+        );
+    }
+    let (date, start) = (utc_now(), Instant::now());
+    let cells = measure(&plan)?;
+    let duration_s = start.elapsed().as_secs_f64();
+    let results = Results::new(machine, date, duration_s, args.quick, args.faults.to_variable()?, cells);
+    if args.json {
+        crate::print_json(&results)?;
+    } else {
+        crate::print_text(&text::render(&results))?;
+    }
+    if !args.no_report {
+        std::fs::write(&args.report, report::html(&results)).map_err(|error| {
+            Failure::io(format!("cannot write the report {}", args.report.display()), error)
+                .advise("Choose another place with --report, or none with --no-report")
+        })?;
+        eprintln!("\nReport with plots: {}", args.report.display());
+    }
+    results.first_error().map_or(Ok(()), Err)
+}
+
+fn measure(plan: &Plan) -> Result<Vec<Cell>, Failure> {
+    let progress = Progress::new(plan.steps());
+    let mut peer = Peer::default();
+    let mut cells = Vec::new();
+    for &size in plan.sizes() {
+        let mut row: Vec<Collected> = plan.tests(size).into_iter().map(Collected::new).collect();
+        // Round by round, so that what is compared was measured within the same second or two.
+        for _ in 0..plan.rounds() {
+            for collected in &mut row {
+                progress.step(size, collected.test.name());
+                if collected.error.is_none() {
+                    collected.add(peer.run(&params(collected.test, size), plan.budget()));
+                }
+            }
+        }
+        cells.extend(row.into_iter().map(|collected| collected.into_cell(size)));
+        progress.size_done(size);
+    }
+    progress.finish();
+    peer.leave();
+    Ok(cells)
+}
+
+/// The suite posts small messages inline in bandwidth tests too, as a program that wants their rate would.
+fn params(test: Test, size: u64) -> Params {
+    Params { size, ..Params::defaults(test) }
+}
+
+/// The rounds of one test at one size.
+struct Collected {
+    test: Test,
+    round_trips: Option<Histogram>,
+    transfers: Vec<Bandwidth>,
+    error: Option<String>,
+}
+
+impl Collected {
+    fn new(test: Test) -> Collected {
+        Collected { test, round_trips: None, transfers: Vec::new(), error: None }
+    }
+
+    fn add(&mut self, outcome: Result<Measurement, Failure>) {
+        match outcome {
+            Ok(Measurement::Bandwidth(transfer)) => self.transfers.push(transfer),
+            Ok(Measurement::Latency(round)) => match &mut self.round_trips {
+                Some(all) => all.merge(&round),
+                None => self.round_trips = Some(round),
+            },
+            Err(failure) => self.error = Some(failure.what().to_owned()),
+        }
+    }
+
+    fn into_cell(self, size: u64) -> Cell {
+        let per = self.test.messages_per_round_trip();
+        Cell {
+            test: self.test,
+            size,
+            latency: self.round_trips.and_then(|all| all.summary(per)),
+            bandwidth: Bandwidth::median(self.transfers),
+            error: self.error,
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The suite's second process: a server of its own that lives no longer than the suite.
+
+use super::super::PEER_COMMAND;
+use super::super::affinity::Side;
+use super::super::client::Client;
+use super::super::control::Control;
+use super::super::measure::{Budget, Measurement};
+use super::super::params::Params;
+use super::super::rdma::Local;
+use super::super::{handshake, server};
+use crate::child::Helper;
+use crate::failure::Failure;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+
+/// The second process. Started when first needed, and anew after a failure, so that one broken test does not take
+/// the rest of the run with it.
+#[derive(Default)]
+pub(super) struct Peer {
+    running: Option<(Client, Helper)>,
+}
+
+impl Peer {
+    /// Runs a test against it.
+    pub(super) fn run(&mut self, params: &Params, budget: Budget) -> Result<Measurement, Failure> {
+        if self.running.is_none() {
+            self.running = Some(start()?);
+        }
+        let Some((client, _)) = &mut self.running else { unreachable!("started above") };
+        let outcome = client.run(params, budget);
+        if outcome.is_err() {
+            self.running = None;
+        }
+        outcome
+    }
+
+    /// Lets it go.
+    pub(super) fn leave(self) {
+        if let Some((client, _helper)) = self.running {
+            client.leave();
+        }
+    }
+}
+
+fn start() -> Result<(Client, Helper), Failure> {
+    let cannot = |error: std::io::Error| Failure::io("cannot start the second process of the test", error);
+    let program = std::env::current_exe().map_err(cannot)?;
+    let (ours, theirs) = UnixStream::pair().map_err(cannot)?;
+    let mut command = Command::new(program);
+    command.arg(PEER_COMMAND).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+    let helper = Helper::spawn(command).map_err(cannot)?;
+    let control = Control::over_pair(ours).map_err(cannot)?;
+    Ok((Client::new(control, Local::new(Some(Side::Client), None))?, helper))
+}
+
+/// Runs the second process: serves whoever holds the other end of standard input.
+pub(crate) fn run_peer() -> Result<(), Failure> {
+    let not_ours = || {
+        Failure::usage(format!("`{PEER_COMMAND}` is started by `ferroce perf` itself"))
+            .advise("Run `ferroce perf`")
+    };
+    let input = std::io::stdin().as_fd().try_clone_to_owned().map_err(|_| not_ours())?;
+    if rustix::net::sockopt::socket_domain(&input) != Ok(rustix::net::AddressFamily::UNIX) {
+        return Err(not_ours());
+    }
+    let mut control = Control::over_pair(UnixStream::from(input))
+        .map_err(|error| Failure::io("cannot use the channel to ferroce perf", error))?;
+    let served = handshake::greet(&mut control)
+        .and_then(|()| server::serve(&mut control, &Local::new(Some(Side::Server), None), None, |_| Ok(())));
+    // Whatever failed was told to the client, who tells the user; a client that is gone needs no telling.
+    drop(served);
+    Ok(())
+}

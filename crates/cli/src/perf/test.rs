@@ -1,0 +1,134 @@
+//! The tests there are, and what each of them measures.
+
+use serde::{Deserialize, Serialize};
+
+/// One test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Test {
+    /// SEND ping-pong.
+    SendLat,
+    /// WRITE ping-pong, the receiver watching its memory.
+    WriteLat,
+    /// READ, one at a time.
+    ReadLat,
+    /// Fetch and add, one at a time.
+    AtomicLat,
+    /// Many SENDs at once.
+    SendBw,
+    /// Many WRITEs at once.
+    WriteBw,
+    /// Many READs at once.
+    ReadBw,
+    /// Many fetch-and-adds at once.
+    AtomicBw,
+    /// TCP ping-pong.
+    TcpLat,
+    /// Small TCP request, reply of the message size: what a READ replaces.
+    TcpRr,
+    /// TCP stream.
+    TcpBw,
+    /// UDP ping-pong, both sides spinning.
+    UdpLat,
+}
+
+/// What moves the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Operation {
+    /// Two-sided message.
+    Send,
+    /// RDMA WRITE.
+    Write,
+    /// RDMA READ.
+    Read,
+    /// Fetch and add.
+    Atomic,
+    /// A TCP socket.
+    Tcp,
+    /// A UDP socket.
+    Udp,
+}
+
+impl Test {
+    /// All tests, in the order in which they are listed.
+    pub(crate) const ALL: [Test; 12] = [
+        Test::TcpLat,
+        Test::TcpBw,
+        Test::TcpRr,
+        Test::UdpLat,
+        Test::SendLat,
+        Test::SendBw,
+        Test::WriteLat,
+        Test::WriteBw,
+        Test::ReadLat,
+        Test::ReadBw,
+        Test::AtomicLat,
+        Test::AtomicBw,
+    ];
+
+    /// The name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Test::SendLat => "send-lat",
+            Test::WriteLat => "write-lat",
+            Test::ReadLat => "read-lat",
+            Test::AtomicLat => "atomic-lat",
+            Test::SendBw => "send-bw",
+            Test::WriteBw => "write-bw",
+            Test::ReadBw => "read-bw",
+            Test::AtomicBw => "atomic-bw",
+            Test::TcpLat => "tcp-lat",
+            Test::TcpRr => "tcp-rr",
+            Test::TcpBw => "tcp-bw",
+            Test::UdpLat => "udp-lat",
+        }
+    }
+
+    /// What moves the bytes.
+    pub(crate) fn operation(self) -> Operation {
+        match self {
+            Test::SendLat | Test::SendBw => Operation::Send,
+            Test::WriteLat | Test::WriteBw => Operation::Write,
+            Test::ReadLat | Test::ReadBw => Operation::Read,
+            Test::AtomicLat | Test::AtomicBw => Operation::Atomic,
+            Test::TcpLat | Test::TcpRr | Test::TcpBw => Operation::Tcp,
+            Test::UdpLat => Operation::Udp,
+        }
+    }
+
+    /// Whether the result is a bandwidth rather than a latency.
+    pub(crate) fn is_bandwidth(self) -> bool {
+        matches!(self, Test::SendBw | Test::WriteBw | Test::ReadBw | Test::AtomicBw | Test::TcpBw)
+    }
+
+    /// Whether it uses sockets only, as something to compare with.
+    pub(crate) fn is_baseline(self) -> bool {
+        matches!(self.operation(), Operation::Tcp | Operation::Udp)
+    }
+
+    /// Whether both sides poll; TCP sides block, as sockets are normally used, and the scheduler places them.
+    pub(crate) fn polls(self) -> bool {
+        self.operation() != Operation::Tcp
+    }
+
+    /// By what a timed round trip is divided: a ping-pong moves a message there and one back and tells the time of
+    /// one of them; a READ, an atomic and a request are over only when the answer is there.
+    pub(crate) fn messages_per_round_trip(self) -> f64 {
+        match self {
+            Test::SendLat | Test::WriteLat | Test::TcpLat | Test::UdpLat => 2.0,
+            _ => 1.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_on_the_wire_are_those_of_the_command_line() {
+        for test in Test::ALL {
+            assert_eq!(serde_json::to_value(test).expect("a name"), test.name());
+        }
+    }
+}

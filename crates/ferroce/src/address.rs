@@ -1,0 +1,33 @@
+//! Where datagrams go.
+
+use crate::error::Error;
+use crate::pd::Pd;
+use ferroce_proto::verbs::{AddressVector, UdTarget};
+use ferroce_proto::{Qkey, Qpn};
+use std::sync::Arc;
+
+/// The way to a datagram queue pair or a multicast group. Cheap to clone.
+#[derive(Clone)]
+pub struct AddressHandle {
+    nic: Arc<ferroce_nic::AddressHandle>,
+    qpn: Qpn,
+    qkey: Qkey,
+}
+
+impl AddressHandle {
+    /// Resolves an address vector, for those who need more than [`Pd::address_handle`] sets.
+    pub fn create(pd: &Pd, vector: &AddressVector, qpn: Qpn, qkey: Qkey) -> Result<Self, Error> {
+        let nic = pd.nic.create_address_handle(vector).map_err(Error::in_call("create_ah"))?;
+        Ok(AddressHandle { nic: Arc::new(nic), qpn, qkey })
+    }
+
+    /// What it was made from.
+    pub fn vector(&self) -> &AddressVector {
+        self.nic.vector()
+    }
+
+    /// What a work request for it carries.
+    pub fn target(&self) -> UdTarget {
+        UdTarget { route: *self.nic.route(), qpn: self.qpn, qkey: self.qkey }
+    }
+}

@@ -1,0 +1,131 @@
+//! The device.
+
+use crate::cq::Cq;
+use crate::error::Error;
+use crate::ledger::Ledger;
+use crate::pd::Pd;
+use crate::sleep;
+use ferroce_nic::{AsyncEvent, Config, Counters, DeviceAttr, GidEntry, Nic};
+use ferroce_proto::verbs::Mtu;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// An open device: the software NIC of this process. Cheap to clone; it lives until the last clone and the last object
+/// made from it are gone.
+#[derive(Clone)]
+pub struct Device {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    nic: Nic,
+    ledger: Ledger,
+}
+
+impl Device {
+    /// Opens the device as the `FERROCE_*` environment variables say.
+    pub fn open() -> Result<Device, Error> {
+        Self::open_with(Config::from_env()?)
+    }
+
+    /// Opens the device with settings of the program's own.
+    pub fn open_with(config: Config) -> Result<Device, Error> {
+        let nic = Nic::open(config).map_err(Error::in_call("open"))?;
+        let inner = Inner { nic, ledger: Ledger::default() };
+        Ok(Device { inner: Arc::new(inner) })
+    }
+
+    /// What the device can do.
+    pub fn attributes(&self) -> DeviceAttr {
+        self.inner.nic.attributes()
+    }
+
+    /// The GID table: every address of the machine that packets can leave from.
+    pub fn gids(&self) -> Vec<GidEntry> {
+        self.inner.nic.gids()
+    }
+
+    /// Where an address stands in the GID table.
+    pub fn gid_index(&self, address: IpAddr) -> Result<u8, Error> {
+        let found = self.gids().iter().position(|e| e.address == address);
+        let missing = ferroce_nic::Error::Invalid { attribute: "address", why: "is not in the GID table" };
+        found.and_then(|i| u8::try_from(i).ok()).ok_or_else(|| Error::in_call("gid_index")(missing))
+    }
+
+    /// Everything the device counted, drops and queue pairs included.
+    pub fn counters(&self) -> Counters {
+        self.inner.nic.counters()
+    }
+
+    /// Makes a protection domain.
+    pub fn alloc_pd(&self) -> Result<Pd, Error> {
+        let nic = self.inner.nic.alloc_pd().map_err(Error::in_call("alloc_pd"))?;
+        Ok(Pd { nic, device: self.clone() })
+    }
+
+    /// Makes a completion queue of `depth` entries, with a completion channel of its own.
+    pub fn create_cq(&self, depth: u32) -> Result<Cq, Error> {
+        Cq::create(self, depth)
+    }
+
+    /// An asynchronous event, if one waits.
+    pub fn try_event(&self) -> Option<AsyncEvent> {
+        self.inner.nic.try_event()
+    }
+
+    /// Waits for an asynchronous event.
+    pub fn wait_event(&self) -> Result<AsyncEvent, Error> {
+        self.event_before(None)
+    }
+
+    /// Waits for an asynchronous event, but not longer than `timeout`: then [`Error::TimedOut`].
+    pub fn wait_event_timeout(&self, timeout: Duration) -> Result<AsyncEvent, Error> {
+        self.event_before(Some(Instant::now() + timeout))
+    }
+
+    fn event_before(&self, deadline: Option<Instant>) -> Result<AsyncEvent, Error> {
+        loop {
+            if let Some(event) = self.try_event() {
+                return Ok(event);
+            }
+            sleep::until_readable(&[self.as_fd()], deadline)?;
+        }
+    }
+
+    pub(crate) fn nic(&self) -> &Nic {
+        &self.inner.nic
+    }
+
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.inner.ledger
+    }
+
+    pub(crate) fn is(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// Whether this is the process that opened the device. After `fork()` locks of this crate may be held by threads
+    /// that the child does not have, so nothing that locks may go on.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.inner.nic.check_process().is_ok()
+    }
+
+    pub(crate) fn check_ours(&self, verb: &'static str) -> Result<(), Error> {
+        if self.is_ours() { Ok(()) } else { Err(Error::in_call(verb)(ferroce_nic::Error::Forked)) }
+    }
+
+    /// Largest path MTU from this entry of the GID table.
+    pub(crate) fn path_mtu(&self, gid_index: u8) -> Mtu {
+        let port = Mtu::from_bytes(self.attributes().active_mtu).unwrap_or_default();
+        self.gids().get(usize::from(gid_index)).map_or(port, |entry| entry.path_mtu().min(port))
+    }
+}
+
+/// Readable while an asynchronous event waits.
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.nic.event_fd()
+    }
+}

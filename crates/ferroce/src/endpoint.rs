@@ -1,0 +1,237 @@
+//! What two queue pairs must know of each other.
+
+use ferroce_proto::verbs::{Mtu, Transport};
+use ferroce_proto::{Gid, Psn, Qkey, Qpn};
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// One end of a connection, or the address of a datagram queue pair: what the peer needs to reach it.
+///
+/// It travels as 36 bytes ([`Endpoint::to_bytes`]) or as text (`rc/127.0.0.1/0x01a2b3/psn=77/mtu=4096/rd=16/qkey=0x0`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// Its transport.
+    pub transport: Transport,
+    /// Its address.
+    pub gid: Gid,
+    /// Its number.
+    pub qpn: Qpn,
+    /// The sequence number it starts sending with.
+    pub psn: Psn,
+    /// The largest path MTU it can use.
+    pub mtu: Mtu,
+    /// READs and atomics that it serves at a time.
+    pub rd_atomic: u8,
+    /// The key that datagrams to it must carry.
+    pub qkey: Qkey,
+}
+
+/// Why bytes or text are no endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadEndpoint {
+    /// It is something else.
+    #[error("not a ferroce endpoint")]
+    NotAnEndpoint,
+    /// From another version of ferroce.
+    #[error("endpoint of version {0}, this is version {VERSION}")]
+    Version(u8),
+    /// A field holds a value that cannot be.
+    #[error("endpoint with an impossible {0}")]
+    Field(&'static str),
+}
+
+const MAGIC: [u8; 4] = *b"fRCE";
+const VERSION: u8 = 1;
+
+impl Endpoint {
+    /// Bytes of its encoded form.
+    pub const ENCODED_LEN: usize = 36;
+
+    /// The endpoint that stands for a multicast group, for [`Pd::address_handle`](crate::Pd::address_handle).
+    pub fn multicast(group: IpAddr, qkey: Qkey) -> Endpoint {
+        Endpoint {
+            transport: Transport::Ud,
+            gid: group.into(),
+            qpn: Qpn::MULTICAST,
+            psn: Psn::new(0),
+            mtu: Mtu::default(),
+            rd_atomic: 0,
+            qkey,
+        }
+    }
+
+    /// Its address.
+    pub fn address(&self) -> IpAddr {
+        self.gid.to_ip()
+    }
+
+    /// For the way to the peer.
+    pub fn to_bytes(&self) -> [u8; Self::ENCODED_LEN] {
+        let mut bytes = [0; Self::ENCODED_LEN];
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4] = VERSION;
+        bytes[5] = code(self.transport);
+        bytes[6] = self.mtu as u8;
+        bytes[7] = self.rd_atomic;
+        bytes[8..12].copy_from_slice(&self.qpn.value().to_be_bytes());
+        bytes[12..16].copy_from_slice(&self.psn.value().to_be_bytes());
+        bytes[16..20].copy_from_slice(&self.qkey.0.to_be_bytes());
+        bytes[20..].copy_from_slice(&self.gid.0);
+        bytes
+    }
+
+    /// Back from the way. Nothing in it is trusted.
+    pub fn from_bytes(bytes: &[u8; Self::ENCODED_LEN]) -> Result<Self, BadEndpoint> {
+        let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        if bytes[..4] != MAGIC {
+            return Err(BadEndpoint::NotAnEndpoint);
+        }
+        if bytes[4] != VERSION {
+            return Err(BadEndpoint::Version(bytes[4]));
+        }
+        let transport =
+            [Transport::Rc, Transport::Uc, Transport::Ud].into_iter().find(|t| code(*t) == bytes[5]);
+        let mut gid = Gid::ZERO;
+        gid.0.copy_from_slice(&bytes[20..]);
+        let endpoint = Endpoint {
+            transport: transport.ok_or(BadEndpoint::Field("transport"))?,
+            gid,
+            qpn: number("QP number", word(8)).map(Qpn::new)?,
+            psn: number("sequence number", word(12)).map(Psn::new)?,
+            mtu: Mtu::from_code(bytes[6].into()).ok_or(BadEndpoint::Field("MTU"))?,
+            rd_atomic: bytes[7],
+            qkey: Qkey(word(16)),
+        };
+        endpoint.checked()
+    }
+
+    fn checked(self) -> Result<Self, BadEndpoint> {
+        let group = self.gid.is_multicast() && self.transport == Transport::Ud && self.qpn == Qpn::MULTICAST;
+        if self.gid.is_zero() || self.address().is_unspecified() || (self.gid.is_multicast() && !group) {
+            return Err(BadEndpoint::Field("address"));
+        }
+        if self.qpn.value() < 2 || (self.qpn == Qpn::MULTICAST && !group) {
+            return Err(BadEndpoint::Field("QP number"));
+        }
+        Ok(self)
+    }
+}
+
+fn code(transport: Transport) -> u8 {
+    match transport {
+        Transport::Rc => 1,
+        Transport::Uc => 2,
+        Transport::Ud => 3,
+    }
+}
+
+/// QP and sequence numbers have 24 bits.
+fn number(field: &'static str, value: u32) -> Result<u32, BadEndpoint> {
+    if value >> 24 == 0 { Ok(value) } else { Err(BadEndpoint::Field(field)) }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let transport = match self.transport {
+            Transport::Rc => "rc",
+            Transport::Uc => "uc",
+            Transport::Ud => "ud",
+        };
+        let Endpoint { qpn, psn, rd_atomic, qkey, .. } = self;
+        let (address, mtu) = (self.address(), self.mtu.bytes());
+        write!(f, "{transport}/{address}/{qpn}/psn={psn}/mtu={mtu}/rd={rd_atomic}/qkey={qkey}")
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = BadEndpoint;
+
+    fn from_str(text: &str) -> Result<Self, BadEndpoint> {
+        let fields: Vec<&str> = text.trim().split('/').collect();
+        let [transport, address, qpn, psn, mtu, rd, qkey] = fields[..] else {
+            return Err(BadEndpoint::NotAnEndpoint);
+        };
+        let transport = match transport {
+            "rc" => Transport::Rc,
+            "uc" => Transport::Uc,
+            "ud" => Transport::Ud,
+            _ => return Err(BadEndpoint::NotAnEndpoint),
+        };
+        let address: IpAddr = address.parse().map_err(|_| BadEndpoint::Field("address"))?;
+        let named = |field, text: &str, prefix| {
+            let digits = text.strip_prefix(prefix).ok_or(BadEndpoint::Field(field))?;
+            let (digits, radix) = digits.strip_prefix("0x").map_or((digits, 10), |hex| (hex, 16));
+            u32::from_str_radix(digits, radix).map_err(|_| BadEndpoint::Field(field))
+        };
+        let endpoint = Endpoint {
+            transport,
+            gid: address.into(),
+            qpn: number("QP number", named("QP number", qpn, "")?).map(Qpn::new)?,
+            psn: number("sequence number", named("sequence number", psn, "psn=")?).map(Psn::new)?,
+            mtu: Mtu::from_bytes(named("MTU", mtu, "mtu=")?).ok_or(BadEndpoint::Field("MTU"))?,
+            rd_atomic: named("rd", rd, "rd=")?.try_into().map_err(|_| BadEndpoint::Field("rd"))?,
+            qkey: Qkey(named("Q_Key", qkey, "qkey=")?),
+        };
+        endpoint.checked()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(address: &str) -> Endpoint {
+        Endpoint {
+            transport: Transport::Rc,
+            gid: Gid::from_ip(address.parse().unwrap()),
+            qpn: Qpn::new(0x01_a2b3),
+            psn: Psn::new(77),
+            mtu: Mtu::B4096,
+            rd_atomic: 16,
+            qkey: Qkey(0x1111_1111),
+        }
+    }
+
+    #[test]
+    fn bytes_and_text_round_trip() {
+        for address in ["127.0.0.1", "::1", "fe80::1"] {
+            let endpoint = endpoint(address);
+            assert_eq!(Endpoint::from_bytes(&endpoint.to_bytes()), Ok(endpoint));
+            assert_eq!(endpoint.to_string().parse(), Ok(endpoint));
+        }
+        let group = Endpoint::multicast("239.1.2.3".parse().unwrap(), Qkey(1));
+        assert_eq!(Endpoint::from_bytes(&group.to_bytes()), Ok(group));
+    }
+
+    #[test]
+    fn every_byte_is_checked() {
+        let good = endpoint("127.0.0.1").to_bytes();
+        let with = |at: usize, value: u8| {
+            let mut bytes = good;
+            bytes[at] = value;
+            Endpoint::from_bytes(&bytes)
+        };
+        assert_eq!(with(0, b'X'), Err(BadEndpoint::NotAnEndpoint));
+        assert_eq!(with(4, 9), Err(BadEndpoint::Version(9)));
+        assert_eq!(with(5, 0), Err(BadEndpoint::Field("transport")));
+        assert_eq!(with(6, 6), Err(BadEndpoint::Field("MTU")));
+        assert_eq!(with(8, 1), Err(BadEndpoint::Field("QP number")));
+        assert_eq!(with(12, 1), Err(BadEndpoint::Field("sequence number")));
+        assert_eq!(with(32, 224), Err(BadEndpoint::Field("address")));
+    }
+
+    #[test]
+    fn text_of_other_things_is_refused() {
+        let good = endpoint("127.0.0.1").to_string();
+        for bad in [
+            "",
+            "rc",
+            "xx/127.0.0.1/0x2/psn=0/mtu=256/rd=1/qkey=0",
+            &good.replace("4096", "1500"),
+            &format!("{good}/"),
+        ] {
+            assert!(bad.parse::<Endpoint>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Message buffers.
+
+use crate::error::Error;
+use crate::pd::Pd;
+use crate::raw::Exclusive;
+use ferroce_proto::qp::MAX_MESSAGE;
+use ferroce_proto::verbs::Sge;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+/// Room in front of the message: a datagram's 40-byte GRH ends where the message begins, which stays aligned.
+const HEADROOM: usize = 64;
+/// Bytes of a global route header.
+const GRH_LEN: usize = 40;
+
+/// The memory of one message. It is given to `send` or `recv` by value and comes back with the completion, so the
+/// program and the NIC never hold it at the same time.
+///
+/// A buffer behaves as a slice of [`len`](Buffer::set_len) bytes out of its capacity. Sending sends those; receiving
+/// uses the whole capacity and sets the length to what arrived.
+pub struct Buffer {
+    // Boxed, since buffers move a lot: into the ledger, out of it, and through errors.
+    memory: Box<Exclusive>,
+    capacity: usize,
+    len: usize,
+    /// Whether the headroom holds the GRH of the datagram that was received last.
+    has_grh: bool,
+}
+
+impl Buffer {
+    pub(crate) fn new(pd: &Pd, capacity: usize) -> Result<Self, Error> {
+        let (value, limit) = (capacity as u64, MAX_MESSAGE.into());
+        if value > limit {
+            return Err(Error::in_call("buffer")(ferroce_nic::Error::Limit {
+                what: "capacity",
+                value,
+                limit,
+            }));
+        }
+        let memory = Box::new(Exclusive::new(&pd.nic, capacity + HEADROOM)?);
+        Ok(Buffer { memory, capacity, len: capacity, has_grh: false })
+    }
+
+    /// Bytes it can hold.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// How many of them the message has. Never more than the capacity: a larger number is cut.
+    pub fn set_len(&mut self, len: usize) {
+        self.len = len.min(self.capacity);
+    }
+
+    /// Makes this the message.
+    pub fn set(&mut self, message: &[u8]) -> Result<(), Error> {
+        if message.len() > self.capacity {
+            return Err(Error::Range { start: 0, end: message.len() as u64, len: self.capacity as u64 });
+        }
+        self.len = message.len();
+        self.copy_from_slice(message);
+        Ok(())
+    }
+
+    /// The global route header of the datagram that was received last: 40 bytes, of which IPv4 fills the last 20.
+    pub fn grh(&self) -> Option<&[u8]> {
+        self.has_grh.then(|| self.memory.bytes(HEADROOM - GRH_LEN, GRH_LEN))
+    }
+
+    pub(crate) fn outgoing(&self) -> Sge {
+        self.memory.sge(HEADROOM, self.len as u32)
+    }
+
+    pub(crate) fn incoming(&self, datagram: bool) -> Sge {
+        let head = if datagram { GRH_LEN } else { 0 };
+        self.memory.sge(HEADROOM - head, (self.capacity + head) as u32)
+    }
+
+    /// A message of `byte_len` bytes, header included, was placed here.
+    pub(crate) fn received(&mut self, byte_len: u32, datagram: bool) {
+        let head = if datagram { GRH_LEN } else { 0 };
+        self.has_grh = datagram;
+        self.set_len((byte_len as usize).saturating_sub(head));
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.memory.bytes(HEADROOM, self.len)
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.memory.bytes_mut(HEADROOM, self.len)
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} of {} bytes)", self.len, self.capacity)
+    }
+}

@@ -1,0 +1,276 @@
+//! Making queue pairs.
+
+use super::{Cleanup, Core, Qp, SendHalf, Service};
+use crate::cq::Cq;
+use crate::device::Device;
+use crate::endpoint::Endpoint;
+use crate::error::Error;
+use crate::pd::Pd;
+use crate::srq::Srq;
+use ferroce_nic::QpInit;
+use ferroce_proto::verbs::{Access, AttrMask, Mtu, QpAttr, QpCap, QpState, Transport};
+use ferroce_proto::{Psn, Qkey, Qpn};
+use std::marker::PhantomData;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// A queue pair to be. Made by [`Pd::rc`], [`Pd::uc`] and [`Pd::ud`]; every setting has a default that works.
+#[must_use = "nothing is made before `create`"]
+pub struct QpBuilder<T> {
+    pd: Pd,
+    send_cq: Cq,
+    recv_cq: Cq,
+    srq: Option<Srq>,
+    cap: QpCap,
+    signal_all: bool,
+    address: Option<IpAddr>,
+    settings: Settings,
+    transport: PhantomData<T>,
+}
+
+/// What is needed again when the queue pair is connected.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    pub(super) gid_index: u8,
+    pub(super) mtu: Option<Mtu>,
+    pub(super) psn: Psn,
+    pub(super) qkey: Qkey,
+    pub(super) access: Access,
+    pub(super) rd_atomic: u8,
+    pub(super) timeout: u8,
+    pub(super) retry_cnt: u8,
+    pub(super) rnr_retry: u8,
+    pub(super) min_rnr_timer: u8,
+    pub(super) traffic_class: u8,
+    pub(super) hop_limit: u8,
+}
+
+impl Settings {
+    fn random() -> Self {
+        Settings {
+            gid_index: 0,
+            mtu: None,
+            // A sequence number that can be guessed lets strangers into the connection.
+            psn: Psn::new(rand::random()),
+            qkey: Qkey(0x1111_1111),
+            access: Access::LOCAL_WRITE | Access::REMOTE,
+            rd_atomic: 16,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 1,
+            traffic_class: 0,
+            hop_limit: 64,
+        }
+    }
+
+    pub(super) fn endpoint(
+        &self,
+        transport: Transport,
+        qpn: Qpn,
+        device: &Device,
+    ) -> Result<Endpoint, Error> {
+        let (index, gids) = (usize::from(self.gid_index), device.gids());
+        let no_such_gid = ferroce_nic::Error::NoSuchGid { index, len: gids.len() };
+        let entry = gids.get(index).ok_or_else(|| Error::in_call("endpoint")(no_such_gid))?;
+        let carried = device.path_mtu(self.gid_index);
+        Ok(Endpoint {
+            transport,
+            gid: entry.gid,
+            qpn,
+            psn: self.psn,
+            mtu: self.mtu.map_or(carried, |wish| wish.min(carried)),
+            rd_atomic: self.rd_atomic,
+            qkey: self.qkey,
+        })
+    }
+}
+
+impl<T: Service> QpBuilder<T> {
+    pub(crate) fn new(pd: &Pd, cq: &Cq) -> Self {
+        QpBuilder {
+            pd: pd.clone(),
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: None,
+            cap: QpCap {
+                max_send_wr: 128,
+                max_recv_wr: 128,
+                max_send_sge: 4,
+                max_recv_sge: 4,
+                max_inline_data: 64,
+            },
+            signal_all: true,
+            address: None,
+            settings: Settings::random(),
+            transport: PhantomData,
+        }
+    }
+
+    /// Completions of receives go to a queue of their own.
+    pub fn recv_cq(mut self, cq: &Cq) -> Self {
+        self.recv_cq = cq.clone();
+        self
+    }
+    /// Receives come from a shared queue.
+    pub fn srq(mut self, srq: &Srq) -> Self {
+        self.srq = Some(srq.clone());
+        self
+    }
+    /// Most sends and most receives outstanding; 128 each.
+    pub fn depth(mut self, sends: u32, recvs: u32) -> Self {
+        (self.cap.max_send_wr, self.cap.max_recv_wr) = (sends, recvs);
+        self
+    }
+    /// Most scatter/gather entries of a send and of a receive; 4 each.
+    pub fn sges(mut self, send: u32, recv: u32) -> Self {
+        (self.cap.max_send_sge, self.cap.max_recv_sge) = (send, recv);
+        self
+    }
+    /// Most bytes of an inline send; 64.
+    pub fn inline(mut self, bytes: u32) -> Self {
+        self.cap.max_inline_data = bytes;
+        self
+    }
+    /// Whether every send completes visibly (yes), or only those with [`SIGNALED`](crate::SendFlags::SIGNALED).
+    pub fn signal_all(mut self, yes: bool) -> Self {
+        self.signal_all = yes;
+        self
+    }
+    /// Uses this local address: the GID table entry that has it. Typically that of the socket the peers met on.
+    pub fn address(mut self, address: IpAddr) -> Self {
+        self.address = Some(address);
+        self
+    }
+    /// Uses this entry of the GID table; 0.
+    pub fn gid_index(mut self, index: u8) -> Self {
+        (self.settings.gid_index, self.address) = (index, None);
+        self
+    }
+    /// Path MTU, at most; else what the interface of the address carries.
+    pub fn mtu(mut self, mtu: Mtu) -> Self {
+        self.settings.mtu = Some(mtu);
+        self
+    }
+    /// First sequence number; random.
+    pub fn psn(mut self, psn: Psn) -> Self {
+        self.settings.psn = psn;
+        self
+    }
+    /// Traffic class (TOS) of its packets; 0.
+    pub fn traffic_class(mut self, class: u8) -> Self {
+        self.settings.traffic_class = class;
+        self
+    }
+    /// Hop limit (TTL) of its packets; 64.
+    pub fn hop_limit(mut self, limit: u8) -> Self {
+        self.settings.hop_limit = limit;
+        self
+    }
+
+    /// Makes the queue pair: connected ones in INIT, where receives can be posted already, datagram ones in RTS.
+    pub fn create(mut self) -> Result<Qp<T>, Error> {
+        if let Some(address) = self.address {
+            self.settings.gid_index = self.pd.device.gid_index(address)?;
+        }
+        self.check_devices()?;
+        let init = QpInit {
+            transport: T::TRANSPORT,
+            send_cq: self.send_cq.nic(),
+            recv_cq: self.recv_cq.nic(),
+            srq: self.srq.as_ref().map(Srq::nic),
+            cap: self.cap,
+            signal_all: self.signal_all,
+        };
+        let nic = self.pd.nic.create_qp(&init).map_err(Error::in_call("create_qp"))?;
+        let _cleanup =
+            Cleanup { qpn: nic.qpn(), send_cq: self.send_cq.clone(), recv_cq: self.recv_cq.clone() };
+        let core = Core {
+            nic,
+            _cleanup,
+            pd: self.pd,
+            send_cq: self.send_cq,
+            recv_cq: self.recv_cq,
+            _srq: self.srq,
+            settings: self.settings,
+        };
+        let qp = Qp { send: SendHalf { core: Arc::new(core), transport: PhantomData } };
+        qp.start()?;
+        Ok(qp)
+    }
+
+    fn check_devices(&self) -> Result<(), Error> {
+        let own = |device: &Device| device.is(&self.pd.device);
+        let foreign = [
+            ("send_cq", own(self.send_cq.device())),
+            ("recv_cq", own(self.recv_cq.device())),
+            ("srq", self.srq.as_ref().is_none_or(|srq| own(&srq.pd().device))),
+        ];
+        match foreign.into_iter().find(|(_, own)| !own) {
+            None => Ok(()),
+            Some((attribute, _)) => {
+                let why = "belongs to another device";
+                Err(Error::in_call("create_qp")(ferroce_nic::Error::Invalid { attribute, why }))
+            }
+        }
+    }
+}
+
+impl<T: super::Connected> QpBuilder<T> {
+    /// What the peer may do through this queue pair, as far as regions allow it too; everything.
+    pub fn access(mut self, access: Access) -> Self {
+        self.settings.access = access;
+        self
+    }
+}
+
+impl QpBuilder<super::Rc> {
+    /// READs and atomics outstanding in each direction; 16.
+    pub fn rd_atomic(mut self, count: u8) -> Self {
+        self.settings.rd_atomic = count;
+        self
+    }
+    /// How long to wait for an answer before a retry: 4.096 us * 2^n, 0 for ever; 14 (67 ms).
+    pub fn timeout(mut self, exponent: u8) -> Self {
+        self.settings.timeout = exponent;
+        self
+    }
+    /// How many retries without an answer; 7.
+    pub fn retries(mut self, count: u8) -> Self {
+        self.settings.retry_cnt = count;
+        self
+    }
+    /// How many retries while the peer has no receive posted, 7 for ever; 7.
+    pub fn rnr_retries(mut self, count: u8) -> Self {
+        self.settings.rnr_retry = count;
+        self
+    }
+    /// How long a peer waits when no receive is posted here, as the code of the RNR timer table; 1 (10 us).
+    pub fn min_rnr_timer(mut self, code: u8) -> Self {
+        self.settings.min_rnr_timer = code;
+        self
+    }
+}
+
+impl QpBuilder<super::Ud> {
+    /// The key that datagrams must carry; 0x11111111.
+    pub fn qkey(mut self, qkey: Qkey) -> Self {
+        self.settings.qkey = qkey;
+        self
+    }
+}
+
+impl<T: Service> Qp<T> {
+    /// As far as it gets without a peer.
+    fn start(&self) -> Result<(), Error> {
+        let Settings { qkey, access, psn, .. } = self.core().settings;
+        let to = |state| QpAttr { state, port: 1, qkey, access, sq_psn: psn, ..QpAttr::default() };
+        let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT;
+        if T::TRANSPORT != Transport::Ud {
+            return self.modify(&to(QpState::Init), init | AttrMask::ACCESS_FLAGS);
+        }
+        self.modify(&to(QpState::Init), init | AttrMask::QKEY)?;
+        self.modify(&to(QpState::Rtr), AttrMask::STATE)?;
+        self.modify(&to(QpState::Rts), AttrMask::STATE | AttrMask::SQ_PSN)
+    }
+}

@@ -1,0 +1,67 @@
+//! Posting receives.
+
+use super::{Core, Qp, Service, check_ids};
+use crate::error::Error;
+use crate::ledger::{Taker, Ticket};
+use crate::memory::Buffer;
+use crate::pending::{Pending, Refused};
+use ferroce_proto::verbs::{RecvWr, Transport};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// The receiving half of a queue pair.
+pub struct RecvHalf<T: Service> {
+    pub(super) core: Arc<Core>,
+    pub(super) transport: PhantomData<T>,
+}
+
+impl<T: Service> Clone for RecvHalf<T> {
+    fn clone(&self) -> Self {
+        RecvHalf { core: self.core.clone(), transport: PhantomData }
+    }
+}
+
+impl Core {
+    fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), Error> {
+        check_ids("post_recv", wrs.iter().map(|wr| wr.wr_id))?;
+        self.nic.post_recv(wrs).map_err(Error::in_post("post_recv"))
+    }
+
+    fn recv(&self, buffer: Buffer) -> Result<Pending, Refused> {
+        let device = &self.pd.device;
+        if let Err(error) = device.check_ours("post_recv") {
+            return Err(Refused { error, buffer });
+        }
+        let sges = [buffer.incoming(self.nic.transport() == Transport::Ud)];
+        let ticket = Arc::<Ticket>::default();
+        let wr_id = device.ledger().enter(buffer, Taker::Qp(self.nic.qpn()), Some(ticket.clone()));
+        if let Err(refused) = self.nic.post_recv(&[RecvWr { wr_id, sges: &sges }]) {
+            device.ledger().refuse(wr_id, Error::in_post("post_recv")(refused))?;
+        }
+        Ok(Pending { ticket, cq: self.recv_cq.clone() })
+    }
+}
+
+impl<T: Service> RecvHalf<T> {
+    /// Posts receives into regions, in order.
+    pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), Error> {
+        self.core.post_recv(wrs)
+    }
+
+    /// Gives a buffer for the next message.
+    pub fn recv(&self, buffer: Buffer) -> Result<Pending, Refused> {
+        self.core.recv(buffer)
+    }
+}
+
+impl<T: Service> Qp<T> {
+    /// Posts receives into regions, in order.
+    pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), Error> {
+        self.core().post_recv(wrs)
+    }
+
+    /// Gives a buffer for the next message.
+    pub fn recv(&self, buffer: Buffer) -> Result<Pending, Refused> {
+        self.core().recv(buffer)
+    }
+}

@@ -1,0 +1,150 @@
+//! Posting sends.
+
+use super::{Connected, Core, Rc, Service, Ud, check_ids};
+use crate::address::AddressHandle;
+use crate::error::Error;
+use crate::ledger::{Taker, Ticket};
+use crate::memory::{Buffer, RemoteRegion};
+use crate::pending::{Pending, Refused};
+use crate::wr;
+use ferroce_proto::RKey;
+use ferroce_proto::verbs::{Payload, SendFlags, SendOp, SendWr, Sge, UdTarget};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// The sending half of a queue pair.
+///
+/// Operations with a `wr_id` work on regions; their completion carries that number, whose highest bit must be zero.
+/// They complete visibly if the queue pair signals all ([the default](crate::QpBuilder::signal_all)) or
+/// [`SendFlags::SIGNALED`] is set. Those with a [`Buffer`] own it until they are done.
+pub struct SendHalf<T: Service> {
+    pub(super) core: Arc<Core>,
+    pub(super) transport: PhantomData<T>,
+}
+
+impl<T: Service> Clone for SendHalf<T> {
+    fn clone(&self) -> Self {
+        SendHalf { core: self.core.clone(), transport: PhantomData }
+    }
+}
+
+impl<T: Service> SendHalf<T> {
+    /// Posts work requests, in order, and rings one doorbell for all of them. [`wr`] makes them.
+    pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), Error> {
+        check_ids("post_send", wrs.iter().map(|wr| wr.wr_id))?;
+        self.core.nic.post_send(wrs).map_err(Error::in_post("post_send"))
+    }
+
+    fn send_owned(&self, buffer: Buffer, op: SendOp, ud: Option<UdTarget>) -> Result<Pending, Refused> {
+        let device = &self.core.pd.device;
+        if let Err(error) = device.check_ours("post_send") {
+            return Err(Refused { error, buffer });
+        }
+        let sges = [buffer.outgoing()];
+        let ticket = Arc::<Ticket>::default();
+        let wr_id = device.ledger().enter(buffer, Taker::Qp(self.core.nic.qpn()), Some(ticket.clone()));
+        let wr = SendWr { wr_id, op, flags: SendFlags::SIGNALED, payload: Payload::Sges(&sges), ud };
+        if let Err(refused) = self.core.nic.post_send(&[wr]) {
+            device.ledger().refuse(wr_id, Error::in_post("post_send")(refused))?;
+        }
+        Ok(Pending { ticket, cq: self.core.send_cq.clone() })
+    }
+}
+
+impl<T: Connected> SendHalf<T> {
+    /// Sends the message in `buffer`.
+    pub fn send(&self, buffer: Buffer) -> Result<Pending, Refused> {
+        self.send_owned(buffer, SendOp::Send, None)
+    }
+
+    /// Sends the message in `buffer` with four more bytes.
+    pub fn send_with_imm(&self, buffer: Buffer, imm: u32) -> Result<Pending, Refused> {
+        self.send_owned(buffer, SendOp::SendImm(imm), None)
+    }
+
+    /// Writes the message in `buffer` into the peer's region.
+    pub fn write_from(&self, buffer: Buffer, to: RemoteRegion) -> Result<Pending, Refused> {
+        self.send_owned(buffer, SendOp::Write { addr: to.addr, rkey: to.rkey }, None)
+    }
+
+    /// Sends bytes of regions as one message.
+    pub fn send_from(&self, wr_id: u64, from: &[Sge]) -> Result<(), Error> {
+        self.post_send(&[wr::send(wr_id, from)])
+    }
+
+    /// Sends a few bytes that are copied at once.
+    pub fn send_inline(&self, wr_id: u64, data: &[u8]) -> Result<(), Error> {
+        self.post_send(&[wr::send_inline(wr_id, data)])
+    }
+
+    /// Writes bytes of our regions into the peer's.
+    pub fn write(&self, wr_id: u64, from: &[Sge], to: RemoteRegion) -> Result<(), Error> {
+        self.post_send(&[wr::write(wr_id, from, to)])
+    }
+
+    /// Writes a few bytes that are copied at once.
+    pub fn write_inline(&self, wr_id: u64, data: &[u8], to: RemoteRegion) -> Result<(), Error> {
+        self.post_send(&[wr::write_inline(wr_id, data, to)])
+    }
+
+    /// Writes, and completes a receive of the peer with `imm`.
+    pub fn write_imm(&self, wr_id: u64, from: &[Sge], to: RemoteRegion, imm: u32) -> Result<(), Error> {
+        self.post_send(&[wr::write_imm(wr_id, from, to, imm)])
+    }
+}
+
+impl SendHalf<Rc> {
+    /// Reads as many bytes of the peer's region as `buffer` is long.
+    pub fn read_into(&self, buffer: Buffer, from: RemoteRegion) -> Result<Pending, Refused> {
+        self.send_owned(buffer, SendOp::Read { addr: from.addr, rkey: from.rkey }, None)
+    }
+
+    /// Reads bytes of the peer's region into ours.
+    pub fn read(&self, wr_id: u64, into: &[Sge], from: RemoteRegion) -> Result<(), Error> {
+        self.post_send(&[wr::read(wr_id, into, from)])
+    }
+
+    /// Adds to eight bytes of the peer; `old` gets what was there.
+    pub fn fetch_add(&self, wr_id: u64, old: Sge, at: RemoteRegion, add: u64) -> Result<(), Error> {
+        self.post_send(&[wr::fetch_add(wr_id, &[old], at, add)])
+    }
+
+    /// Replaces eight bytes of the peer by `swap` if they are `compare`; `old` gets what was there.
+    pub fn compare_swap(
+        &self,
+        wr_id: u64,
+        old: Sge,
+        at: RemoteRegion,
+        compare: u64,
+        swap: u64,
+    ) -> Result<(), Error> {
+        self.post_send(&[wr::compare_swap(wr_id, &[old], at, compare, swap)])
+    }
+
+    /// Sends the message in `buffer` and makes a key of the peer invalid.
+    pub fn send_with_inv(&self, buffer: Buffer, rkey: RKey) -> Result<Pending, Refused> {
+        self.send_owned(buffer, SendOp::SendInv(rkey), None)
+    }
+}
+
+impl SendHalf<Ud> {
+    /// Sends the message in `buffer`: at most one MTU.
+    pub fn send(&self, buffer: Buffer, to: &AddressHandle) -> Result<Pending, Refused> {
+        self.send_owned(buffer, SendOp::Send, Some(to.target()))
+    }
+
+    /// Sends the message in `buffer` with four more bytes.
+    pub fn send_with_imm(&self, buffer: Buffer, imm: u32, to: &AddressHandle) -> Result<Pending, Refused> {
+        self.send_owned(buffer, SendOp::SendImm(imm), Some(to.target()))
+    }
+
+    /// Sends bytes of regions as one message.
+    pub fn send_from(&self, wr_id: u64, from: &[Sge], to: &AddressHandle) -> Result<(), Error> {
+        self.post_send(&[SendWr { ud: Some(to.target()), ..wr::send(wr_id, from) }])
+    }
+
+    /// Sends a few bytes that are copied at once.
+    pub fn send_inline(&self, wr_id: u64, data: &[u8], to: &AddressHandle) -> Result<(), Error> {
+        self.post_send(&[SendWr { ud: Some(to.target()), ..wr::send_inline(wr_id, data) }])
+    }
+}

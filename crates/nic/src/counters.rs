@@ -1,0 +1,133 @@
+//! What the device counts.
+
+use crate::link::LinkCounters;
+use ferroce_proto::qp::{DropReason, QpCounters};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters that any thread of the engine may bump.
+#[derive(Default)]
+pub(crate) struct DeviceCounters {
+    drops: [AtomicU64; DropReason::ALL.len()],
+    pub(crate) completions: AtomicU64,
+    pub(crate) failed_completions: AtomicU64,
+}
+
+impl DeviceCounters {
+    pub(crate) fn dropped(&self, reason: DropReason) {
+        self.drops[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn drops(&self) -> BTreeMap<&'static str, u64> {
+        DropReason::ALL.iter().map(|r| (r.name(), self.drops[*r as usize].load(Ordering::Relaxed))).collect()
+    }
+}
+
+/// Everything a device counted, and each of its queue pairs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Counters {
+    /// Process that owns the device.
+    pub pid: u32,
+    /// Slot among the processes of this user: the high eight bits of its queue pair numbers.
+    pub slot: u8,
+    /// Packets dropped, by reason.
+    pub drops: BTreeMap<&'static str, u64>,
+    /// Completions made.
+    pub completions: u64,
+    /// Those that were not successes.
+    pub failed_completions: u64,
+    /// What the link did.
+    pub link: LinkCounters,
+    /// Queue pairs.
+    pub queue_pairs: Vec<QpReport>,
+}
+
+/// One queue pair in [`Counters`].
+#[derive(Clone, Debug, Serialize)]
+pub struct QpReport {
+    /// Its number.
+    pub qpn: u32,
+    /// RC, UC or UD.
+    pub transport: String,
+    /// Its state.
+    pub state: &'static str,
+    /// The peer's number (connected transports).
+    pub peer_qpn: u32,
+    /// The peer's address.
+    pub peer: String,
+    /// Sends not completed.
+    pub sends_outstanding: usize,
+    /// Receives waiting.
+    pub recvs_waiting: usize,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Payload bytes sent.
+    pub tx_bytes: u64,
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Payload bytes received.
+    pub rx_bytes: u64,
+    /// Packets sent again.
+    pub retransmitted: u64,
+    /// Transport timer expiries.
+    pub timeouts: u64,
+    /// Early probes.
+    pub probes: u64,
+    /// Sequence NAKs received.
+    pub naks_received: u64,
+    /// NAKs sent.
+    pub naks_sent: u64,
+    /// RNR NAKs received.
+    pub rnr_received: u64,
+    /// RNR NAKs sent.
+    pub rnr_sent: u64,
+    /// Requests that came again.
+    pub duplicates: u64,
+    /// Requests that came too early.
+    pub out_of_order: u64,
+}
+
+impl QpReport {
+    pub(crate) fn of(qp: &ferroce_proto::qp::Qp) -> Self {
+        let attr = qp.query();
+        let QpCounters {
+            tx_packets,
+            tx_bytes,
+            rx_packets,
+            rx_bytes,
+            retransmitted,
+            timeouts,
+            probes,
+            naks_received,
+            naks_sent,
+            rnr_received,
+            rnr_sent,
+            duplicates,
+            out_of_order,
+            ..
+        } = *qp.counters();
+        QpReport {
+            qpn: qp.qpn().value(),
+            transport: format!("{:?}", qp.transport()).to_uppercase(),
+            state: ferroce_proto::qp::state::state_name(qp.state()),
+            peer_qpn: attr.dest_qpn.value(),
+            peer: qp.route().dgid.to_ip().to_string(),
+            sends_outstanding: qp.sends_outstanding(),
+            recvs_waiting: qp.recvs_waiting(),
+            tx_packets,
+            tx_bytes,
+            rx_packets,
+            rx_bytes,
+            retransmitted,
+            timeouts,
+            probes,
+            naks_received,
+            naks_sent,
+            rnr_received,
+            rnr_sent,
+            duplicates,
+            out_of_order,
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The engine: moves packets between links and queue pairs, on whatever thread comes by.
+//!
+//! | file | question |
+//! |---|---|
+//! | `drive` | what happens in one turn |
+//! | `calls` | what verbs do to a queue pair on the caller's thread |
+//! | `host` | how a queue pair reaches memory, links and completion queues |
+//! | `qps` | which queue pair has this number |
+//! | `groups` | which queue pairs listen to this multicast group |
+//! | `timers` | which queue pair wants to be woken when |
+//! | `background` | who drives when no application thread polls |
+//! | `pulse` | how the two kinds of drivers stay out of each other's way |
+//!
+//! Locks, in the order they may be taken: the turn, a queue pair, then any of {region, CQ, SRQ, timers, ready list}.
+//! No lock is shared by unrelated queue pairs on the data path, except the turn, which is only ever tried.
+
+mod background;
+mod calls;
+mod drive;
+mod groups;
+mod host;
+mod pulse;
+mod qps;
+mod timers;
+
+pub(crate) use background::Background;
+pub(crate) use pulse::Pulse;
+pub(crate) use qps::MAX_QP;
+
+use crate::counters::DeviceCounters;
+use crate::link::Link;
+use crate::memory::RegionTable;
+use crate::objects::{EventQueue, QpCore};
+use drive::Turn;
+use groups::Groups;
+use parking_lot::Mutex;
+use qps::QpTable;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use timers::Timers;
+
+/// One NIC's engine.
+#[repr(align(128))] // no cache line shared with another object that another core writes
+pub(crate) struct Engine {
+    pub(crate) link: Arc<dyn Link>,
+    pub(crate) regions: RegionTable,
+    pub(crate) qps: QpTable,
+    pub(crate) events: Arc<EventQueue>,
+    pub(crate) counters: DeviceCounters,
+    pub(crate) pulse: Arc<Pulse>,
+    groups: Groups,
+    timers: Timers,
+    turn: Mutex<Turn>,
+    /// Queue pairs that stopped sending only to let others send.
+    ready: Mutex<VecDeque<Arc<QpCore>>>,
+    any_ready: AtomicBool,
+}
+
+impl Engine {
+    pub(crate) fn new(link: Arc<dyn Link>, events: Arc<EventQueue>, pulse: Arc<Pulse>) -> Self {
+        Engine {
+            regions: RegionTable::new(),
+            qps: QpTable::new(link.slot()),
+            link,
+            events,
+            counters: DeviceCounters::default(),
+            pulse,
+            groups: Groups::default(),
+            timers: Timers::default(),
+            turn: Mutex::new(Turn::new()),
+            ready: Mutex::default(),
+            any_ready: AtomicBool::new(false),
+        }
+    }
+}

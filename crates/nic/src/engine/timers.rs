@@ -1,0 +1,55 @@
+//! Which queue pair wants to be woken when.
+//!
+//! Deadlines move with every acknowledgement, almost always later. So the heap is told only of a deadline earlier
+//! than the one it knows; when that one comes, the queue pair is asked what it really wants.
+
+use crate::objects::QpCore;
+use ferroce_proto::{Qpn, Time};
+use parking_lot::Mutex;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(super) struct Timers {
+    heap: Mutex<BinaryHeap<Reverse<(u64, u32)>>>,
+    next_ns: AtomicU64,
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        Timers { heap: Mutex::default(), next_ns: AtomicU64::new(u64::MAX) }
+    }
+}
+
+impl Timers {
+    /// The earliest deadline, `u64::MAX` if none.
+    pub(super) fn next_ns(&self) -> u64 {
+        self.next_ns.load(Ordering::SeqCst)
+    }
+
+    /// Makes sure that `qp` is looked at by `deadline`. The caller holds its lock. True if this is now the earliest
+    /// of all.
+    pub(super) fn arm(&self, qp: &QpCore, deadline: Time) -> bool {
+        if deadline.0 >= qp.timer_at.load(Ordering::Relaxed) {
+            return false;
+        }
+        qp.timer_at.store(deadline.0, Ordering::Relaxed);
+        let mut heap = self.heap.lock();
+        heap.push(Reverse((deadline.0, qp.qpn.value())));
+        self.next_ns.fetch_min(deadline.0, Ordering::SeqCst) > deadline.0
+    }
+
+    /// A queue pair whose deadline passed, with that deadline.
+    pub(super) fn pop_due(&self, now: Time) -> Option<(Qpn, u64)> {
+        let mut heap = self.heap.lock();
+        let due = match heap.peek() {
+            Some(Reverse((at, _))) if *at <= now.0 => {
+                heap.pop().map(|Reverse((at, qpn))| (Qpn::new(qpn), at))
+            }
+            _ => None,
+        };
+        let next = heap.peek().map_or(u64::MAX, |Reverse((at, _))| *at);
+        self.next_ns.store(next, Ordering::SeqCst);
+        due
+    }
+}

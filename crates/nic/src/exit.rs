@@ -1,0 +1,31 @@
+//! A process that ends right after its last completion: the acknowledgement that was put off behind it still leaves.
+
+use crate::engine::Engine;
+use crate::fork::Generation;
+use parking_lot::Mutex;
+use std::sync::{Arc, Once, Weak};
+
+static OPEN: Mutex<Vec<(Generation, Weak<Engine>)>> = Mutex::new(Vec::new());
+
+extern "C" fn at_exit() {
+    let Some(open) = OPEN.try_lock() else { return };
+    for (born, engine) in open.iter() {
+        if let Some(engine) = engine.upgrade().filter(|_| born.is_current()) {
+            engine.settle();
+            // Dropping an engine here would join threads that the dying process may have stopped already.
+            std::mem::forget(engine);
+        }
+    }
+}
+
+/// Settles this engine when the process exits.
+pub(crate) fn remember(engine: &Arc<Engine>) {
+    static HOOK: Once = Once::new();
+    // SAFETY: registers a handler that takes no lock it cannot get and touches only live engines.
+    HOOK.call_once(|| unsafe {
+        libc::atexit(at_exit);
+    });
+    let mut open = OPEN.lock();
+    open.retain(|(_, engine)| engine.strong_count() > 0);
+    open.push((Generation::current(), Arc::downgrade(engine)));
+}

@@ -1,0 +1,193 @@
+//! What work requests and peers do with keys.
+
+use super::copy;
+use super::region::Region;
+use super::table::{Held, RegionTable};
+use ferroce_proto::verbs::{Access, AtomicOp, MemoryFault, Sge};
+use ferroce_proto::{PdId, RKey};
+
+fn region<'a>(held: &'a Held<'_>) -> &'a Region {
+    held.as_ref().expect("the table hands out occupied slots only")
+}
+
+impl RegionTable {
+    /// Copies `out.len()` bytes from `offset` on of the concatenated entries.
+    pub(crate) fn gather(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), MemoryFault> {
+        let mut done = 0;
+        for piece in pieces(sges, offset, out.len()) {
+            let held = self.by_lkey(piece.lkey)?;
+            let span = region(&held).local(pd, piece.addr, u64::from(piece.len), Access::empty())?;
+            let end = done + piece.len as usize;
+            copy::read(span, &mut out[done..end]);
+            done = end;
+        }
+        Ok(())
+    }
+
+    /// Copies `data` to the concatenated entries from `offset` on, all of it or nothing.
+    pub(crate) fn scatter(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryFault> {
+        let place = |piece: Sge, data: Option<&[u8]>| -> Result<(), MemoryFault> {
+            let held = self.by_lkey(piece.lkey)?;
+            let span = region(&held).local(pd, piece.addr, u64::from(piece.len), Access::LOCAL_WRITE)?;
+            if let Some(data) = data {
+                copy::write(span, data);
+            }
+            Ok(())
+        };
+        if sges.len() > 1 {
+            pieces(sges, offset, data.len()).try_for_each(|piece| place(piece, None))?;
+        }
+        let mut rest = data;
+        for piece in pieces(sges, offset, data.len()) {
+            let (now, later) = rest.split_at(piece.len as usize);
+            place(piece, Some(now))?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Whether the peer may do `need`.
+    pub(crate) fn check_remote(
+        &self,
+        pd: PdId,
+        rkey: RKey,
+        addr: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<(), MemoryFault> {
+        let held = self.by_rkey(rkey)?;
+        region(&held).remote(pd, addr, len, need).map(|_| ())
+    }
+
+    /// The peer's WRITE.
+    pub(crate) fn write_remote(
+        &self,
+        pd: PdId,
+        rkey: RKey,
+        addr: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryFault> {
+        let held = self.by_rkey(rkey)?;
+        let span = region(&held).remote(pd, addr, data.len() as u64, Access::REMOTE_WRITE)?;
+        copy::write(span, data);
+        Ok(())
+    }
+
+    /// The peer's READ.
+    pub(crate) fn read_remote(
+        &self,
+        pd: PdId,
+        rkey: RKey,
+        addr: u64,
+        out: &mut [u8],
+    ) -> Result<(), MemoryFault> {
+        let held = self.by_rkey(rkey)?;
+        let span = region(&held).remote(pd, addr, out.len() as u64, Access::REMOTE_READ)?;
+        copy::read(span, out);
+        Ok(())
+    }
+
+    /// The peer's atomic.
+    pub(crate) fn atomic(&self, pd: PdId, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
+        let held = self.by_rkey(rkey)?;
+        let span = region(&held).remote(pd, addr, 8, Access::REMOTE_ATOMIC)?;
+        if span.start % 8 != 0 {
+            // A chosen iova can make an aligned remote address of an unaligned local one.
+            return Err(MemoryFault::Misaligned { addr });
+        }
+        Ok(copy::atomic(span, op))
+    }
+
+    /// Makes a remote key invalid.
+    pub(crate) fn invalidate(&self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
+        self.check_remote_owner(pd, rkey)?;
+        self.close_remote(rkey);
+        Ok(())
+    }
+
+    fn check_remote_owner(&self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
+        let held = self.by_rkey(rkey)?;
+        let r = region(&held);
+        r.remote(pd, r.iova, 0, Access::empty()).map(|_| ())
+    }
+}
+
+/// The parts of the entries that cover `len` bytes from `offset` on.
+fn pieces(sges: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = Sge> + '_ {
+    let (mut skip, mut left) = (offset, len as u64);
+    sges.iter().filter_map(move |sge| {
+        let whole = u64::from(sge.len);
+        if skip >= whole {
+            skip -= whole;
+            return None;
+        }
+        let take = (whole - skip).min(left);
+        let piece = Sge { addr: sge.addr.wrapping_add(skip), len: take as u32, lkey: sge.lkey };
+        skip = 0;
+        left -= take;
+        (take > 0).then_some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroce_proto::LKey;
+
+    #[test]
+    fn pieces_cover_exactly_what_is_asked() {
+        let sge = |addr, len| Sge { addr, len, lkey: LKey(1) };
+        let list = [sge(100, 4), sge(0, 0), sge(200, 4), sge(300, 8)];
+        let got: Vec<(u64, u32)> = pieces(&list, 2, 7).map(|s| (s.addr, s.len)).collect();
+        assert_eq!(got, [(102, 2), (200, 4), (300, 1)]);
+        assert_eq!(pieces(&list, 16, 0).count(), 0);
+    }
+
+    #[test]
+    fn gather_and_scatter_respect_the_registration() {
+        let mut memory = vec![0u8; 64];
+        let table = RegionTable::new();
+        let base = memory.as_mut_ptr() as usize;
+        let make = |access| {
+            move |lkey, rkey| Region {
+                base,
+                len: 64,
+                iova: 0,
+                pd: PdId(1),
+                access,
+                lkey,
+                rkey,
+                remote_open: true,
+                _owner: None,
+            }
+        };
+        let (_, lkey, rkey) = table.insert(make(Access::LOCAL_WRITE | Access::REMOTE_ATOMIC)).unwrap();
+        let sges = [Sge { addr: 8, len: 4, lkey }, Sge { addr: 60, len: 8, lkey }];
+        assert!(table.scatter(PdId(1), &sges, 0, &[1; 12]).is_err(), "reaches past the end");
+        assert!(memory.iter().all(|b| *b == 0), "nothing was written");
+        assert!(table.scatter(PdId(1), &sges, 0, &[7; 8]).is_ok());
+        let mut out = [0; 8];
+        assert!(table.gather(PdId(1), &sges, 0, &mut out).is_ok() && out == [7; 8]);
+        assert_eq!(table.atomic(PdId(1), rkey, 16, AtomicOp::FetchAdd { add: 5 }), Ok(0));
+        assert_eq!(table.atomic(PdId(1), rkey, 16, AtomicOp::FetchAdd { add: 5 }), Ok(5));
+        assert!(table.invalidate(PdId(2), rkey).is_err());
+        assert!(table.invalidate(PdId(1), rkey).is_ok());
+        assert!(matches!(
+            table.atomic(PdId(1), rkey, 16, AtomicOp::FetchAdd { add: 5 }),
+            Err(MemoryFault::NoSuchKey { .. })
+        ));
+        assert!(memory[8] == 7 && memory[16] == 10);
+    }
+}

@@ -1,0 +1,75 @@
+//! Keys that cannot be guessed.
+//!
+//! A key is the number of a table slot and a random tag, enciphered with a secret of this NIC. So a key leads to its
+//! slot in a few nanoseconds, but knowing one key, or the lkey of a region, says nothing about any other key.
+
+use rand::Rng;
+
+/// Bits of a key that number the slot; the rest is the tag that tells generations apart.
+pub(super) const SLOT_BITS: u32 = 20;
+const TAG_BITS: u32 = 32 - SLOT_BITS;
+const ROUNDS: usize = 6;
+
+/// A secret permutation of the 32-bit numbers: a balanced Feistel network with a multiplying round function.
+#[derive(Clone, Debug)]
+pub(super) struct KeyCipher {
+    round_keys: [u64; ROUNDS],
+}
+
+impl KeyCipher {
+    pub(super) fn random() -> Self {
+        let mut rng = rand::rng();
+        KeyCipher { round_keys: std::array::from_fn(|_| rng.random::<u64>() | 1) }
+    }
+
+    fn round(&self, i: usize, half: u32) -> u32 {
+        let key = self.round_keys[i];
+        let mixed = (u64::from(half) ^ (key >> 32)).wrapping_mul(key);
+        ((mixed >> 40) ^ (mixed >> 17)) as u32 & 0xffff
+    }
+
+    /// A fresh key for a slot.
+    pub(super) fn key_for(&self, slot: u32) -> u32 {
+        let tag = rand::rng().random_range(0..1u32 << TAG_BITS);
+        let plain = slot | tag << SLOT_BITS;
+        let (mut left, mut right) = (plain >> 16, plain & 0xffff);
+        for i in 0..ROUNDS {
+            (left, right) = (right, left ^ self.round(i, right));
+        }
+        left << 16 | right
+    }
+
+    /// The slot that a key names; any number names some slot, so the caller compares the whole key there.
+    pub(super) fn slot_of(&self, key: u32) -> u32 {
+        let (mut left, mut right) = (key >> 16, key & 0xffff);
+        for i in (0..ROUNDS).rev() {
+            (left, right) = (right ^ self.round(i, left), left);
+        }
+        (left << 16 | right) & ((1 << SLOT_BITS) - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_leads_back_to_its_slot() {
+        let cipher = KeyCipher::random();
+        for slot in (0..1 << SLOT_BITS).step_by(997) {
+            assert_eq!(cipher.slot_of(cipher.key_for(slot)), slot);
+        }
+    }
+
+    #[test]
+    fn keys_of_neighbours_are_unrelated() {
+        let cipher = KeyCipher::random();
+        let keys: Vec<u32> = (0..1000).map(|slot| cipher.key_for(slot)).collect();
+        let flipped: u32 = keys.windows(2).map(|w| (w[0] ^ w[1]).count_ones()).sum();
+        let mean = f64::from(flipped) / 999.0;
+        assert!(
+            (14.0..18.0).contains(&mean),
+            "neighbouring keys differ in {mean} bits on average, not about 16"
+        );
+    }
+}

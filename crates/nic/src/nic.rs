@@ -1,0 +1,334 @@
+//! The device: opening it, asking it, making objects of it.
+
+use crate::config::Config;
+use crate::counters::{Counters, QpReport};
+use crate::engine::{Background, Engine, MAX_QP, Pulse};
+use crate::error::Error;
+use crate::fork::Generation;
+use crate::gids::{self, GidEntry};
+use crate::link::{Capture, Faulty, Link, UdpConfig, UdpLink};
+use crate::objects::{AsyncEvent, CompletionChannel, Cq, CqCore, EventQueue, EventSource, Pd};
+use crate::watch::AddressWatch;
+use ferroce_proto::PdId;
+use ferroce_proto::qp::state::AttrLimits;
+use ferroce_proto::verbs::{AddressVector, EventKind, Mtu, Route};
+use parking_lot::{Mutex, RwLock};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Most scatter/gather entries of a work request.
+pub const MAX_SGE: u32 = 32;
+/// Most work requests of a queue.
+pub const MAX_QP_WR: u32 = 1 << 16;
+/// Most inline bytes of a send.
+pub const MAX_INLINE: u32 = 1024;
+/// Most READs and atomics outstanding, in either direction.
+pub const MAX_RD_ATOMIC: u8 = 128;
+/// Entries that the GID table has room for.
+pub const GID_TABLE_LEN: usize = 256;
+
+#[repr(align(128))] // no cache line shared with another object that another core writes
+pub(crate) struct NicInner {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) config: Config,
+    table: Arc<AddressTable>,
+    background: Mutex<Option<Arc<Background>>>,
+    born: Generation,
+    ids: AtomicU32,
+}
+
+/// The GID table and what keeps it true.
+struct AddressTable {
+    wanted: Option<Vec<std::net::IpAddr>>,
+    entries: RwLock<Vec<GidEntry>>,
+    watch: Option<AddressWatch>,
+    events: Arc<EventQueue>,
+}
+
+impl AddressTable {
+    fn refresh(&self) {
+        if let Some(watch) = &self.watch {
+            watch.drain();
+        }
+        let Ok(fresh) = gids::read(self.wanted.as_deref()) else { return };
+        let mut entries = self.entries.write();
+        if *entries == fresh {
+            return;
+        }
+        let was_up = entries.iter().any(|e| e.up);
+        let is_up = fresh.iter().any(|e| e.up);
+        *entries = fresh;
+        drop(entries);
+        self.events.raise(EventKind::GidChange, EventSource::Port(1));
+        match (was_up, is_up) {
+            (true, false) => self.events.raise(EventKind::PortErr, EventSource::Port(1)),
+            (false, true) => self.events.raise(EventKind::PortActive, EventSource::Port(1)),
+            _ => {}
+        }
+    }
+}
+
+/// What the device can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct DeviceAttr {
+    /// Most queue pairs.
+    pub max_qp: u64,
+    /// Most work requests of a queue.
+    pub max_qp_wr: u32,
+    /// Most scatter/gather entries of a request.
+    pub max_sge: u32,
+    /// Most inline bytes.
+    pub max_inline_data: u32,
+    /// Most entries of a CQ.
+    pub max_cqe: u32,
+    /// Most memory regions.
+    pub max_mr: u32,
+    /// Most READs and atomics outstanding per queue pair.
+    pub max_rd_atomic: u8,
+    /// Longest message.
+    pub max_msg_sz: u32,
+    /// Entries of the GID table.
+    pub gid_tbl_len: usize,
+    /// Largest path MTU, in bytes.
+    pub active_mtu: u32,
+    /// Bytes one queue pair may have in flight.
+    pub window_bytes: u32,
+}
+
+/// An open device: a software NIC of this process. Cheap to clone; the NIC lives until the last clone and object.
+#[derive(Clone)]
+pub struct Nic {
+    inner: Arc<NicInner>,
+}
+
+impl Nic {
+    /// Opens the device.
+    pub fn open(config: Config) -> Result<Nic, Error> {
+        let born = Generation::current();
+        let entries = gids::read(config.addresses.as_deref())?;
+        let link = open_link(&config)?;
+        Self::with_link(config, link, entries, born)
+    }
+
+    fn with_link(
+        config: Config,
+        link: Arc<dyn Link>,
+        entries: Vec<GidEntry>,
+        born: Generation,
+    ) -> Result<Nic, Error> {
+        let events = Arc::new(EventQueue::new()?);
+        let pulse = Arc::new(Pulse::new().map_err(Error::system("creating an event descriptor"))?);
+        let engine = Arc::new(Engine::new(link, events.clone(), pulse));
+        let table = Arc::new(AddressTable {
+            wanted: config.addresses.clone(),
+            entries: RwLock::new(entries),
+            // Without netlink (some sandboxes) the table is simply what it was at the start.
+            watch: AddressWatch::open().ok(),
+            events,
+        });
+        crate::exit::remember(&engine);
+        let inner =
+            NicInner { engine, config, table, background: Mutex::new(None), born, ids: AtomicU32::new(1) };
+        // From here on packets for anybody may land at our socket (steering is a hint): somebody must be there to pass
+        // them on, also while the program does nothing.
+        inner.background()?;
+        Ok(Nic { inner: Arc::new(inner) })
+    }
+
+    /// What it can do.
+    pub fn attributes(&self) -> DeviceAttr {
+        DeviceAttr {
+            max_qp: MAX_QP,
+            max_qp_wr: MAX_QP_WR,
+            max_sge: MAX_SGE,
+            max_inline_data: MAX_INLINE,
+            max_cqe: crate::objects::MAX_CQE,
+            max_mr: 1 << 20,
+            max_rd_atomic: MAX_RD_ATOMIC,
+            max_msg_sz: ferroce_proto::qp::MAX_MESSAGE,
+            gid_tbl_len: GID_TABLE_LEN,
+            active_mtu: self.inner.port_mtu().bytes(),
+            window_bytes: self.inner.config.window_bytes,
+        }
+    }
+
+    /// The GID table.
+    pub fn gids(&self) -> Vec<GidEntry> {
+        self.inner.table.entries.read().clone()
+    }
+
+    /// Slot of this NIC among the user's processes: the high eight bits of its queue pair numbers.
+    pub fn slot(&self) -> u8 {
+        self.inner.engine.link.slot()
+    }
+
+    /// Everything it counted.
+    pub fn counters(&self) -> Counters {
+        self.inner.engine.report()
+    }
+
+    /// Makes a protection domain.
+    pub fn alloc_pd(&self) -> Result<Arc<Pd>, Error> {
+        self.inner.alive()?;
+        Ok(Arc::new(Pd { id: PdId(self.inner.next_id()), nic: self.inner.clone() }))
+    }
+
+    /// Makes a completion channel.
+    pub fn create_channel(&self) -> Result<Arc<CompletionChannel>, Error> {
+        self.inner.alive()?;
+        Ok(Arc::new(CompletionChannel::new()?))
+    }
+
+    /// Makes a completion queue of `depth` entries; `cookie` comes back with its channel events.
+    pub fn create_cq(
+        &self,
+        depth: u32,
+        channel: Option<&Arc<CompletionChannel>>,
+        cookie: u64,
+    ) -> Result<Cq, Error> {
+        self.inner.alive()?;
+        if depth == 0 {
+            return Err(Error::Invalid {
+                attribute: "cqe",
+                why: "a completion queue needs at least one entry",
+            });
+        }
+        Error::check_limit("cqe", depth.into(), crate::objects::MAX_CQE.into())?;
+        let engine = &self.inner.engine;
+        let core = CqCore::new(
+            self.inner.next_id(),
+            cookie,
+            depth,
+            channel.cloned(),
+            engine.pulse.clone(),
+            engine.events.clone(),
+        );
+        Ok(Cq::new(core, self.inner.clone()))
+    }
+
+    /// Waits for an asynchronous event; `WouldBlock` if the descriptor was set to non-blocking and there is none.
+    pub fn wait_event(&self) -> std::io::Result<AsyncEvent> {
+        self.inner.engine.events.next()
+    }
+
+    /// An asynchronous event, if one waits.
+    pub fn try_event(&self) -> Option<AsyncEvent> {
+        self.inner.engine.events.try_next()
+    }
+
+    /// Descriptor that is readable while an asynchronous event waits.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.inner.engine.events.fd()
+    }
+
+    /// Whether this is the process that opened the device; an error in a forked child.
+    pub fn check_process(&self) -> Result<(), Error> {
+        self.inner.alive()
+    }
+}
+
+/// The UDP link, with the wrappers that were asked for around it.
+fn open_link(config: &Config) -> Result<Arc<dyn Link>, Error> {
+    let capture = config.capture.as_deref().map(Capture::create).transpose();
+    let udp = UdpLink::open(&UdpConfig {
+        bind: config.addresses.clone(),
+        gso: config.offload,
+        gro: config.offload,
+        capture: capture.map_err(Error::system("creating the capture file"))?.map(Arc::new),
+        ..UdpConfig::default()
+    })?;
+    Ok(match &config.faults {
+        Some(faults) => Arc::new(Faulty::new(Arc::new(udp), faults.clone())),
+        None => Arc::new(udp),
+    })
+}
+
+impl NicInner {
+    /// Whether this is the process that opened the device.
+    pub(crate) fn alive(&self) -> Result<(), Error> {
+        if self.born.is_current() { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    pub(crate) fn next_id(&self) -> u32 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Largest path MTU of the port: what its best interface carries.
+    pub(crate) fn port_mtu(&self) -> Mtu {
+        let entries = self.table.entries.read();
+        let carried = entries.iter().map(GidEntry::path_mtu).max().unwrap_or_default();
+        self.config.mtu.map_or(carried, |wish| wish.min(carried))
+    }
+
+    pub(crate) fn attr_limits(&self) -> AttrLimits {
+        AttrLimits {
+            max_rd_atomic: MAX_RD_ATOMIC,
+            max_dest_rd_atomic: MAX_RD_ATOMIC,
+            pkeys: 1,
+            gids: GID_TABLE_LEN as u16,
+            active_mtu: self.port_mtu(),
+        }
+    }
+
+    /// Looks up the source address and checks that packets can get from it to the destination.
+    pub(crate) fn resolve(&self, vector: &AddressVector, entropy: u16) -> Result<Route, Error> {
+        let entries = self.table.entries.read();
+        let index = usize::from(vector.sgid_index);
+        let source = entries.get(index).ok_or(Error::NoSuchGid { index, len: entries.len() })?;
+        if source.gid.to_ipv4().is_some() != vector.dgid.to_ipv4().is_some() {
+            return Err(Error::Invalid {
+                attribute: "sgid_index",
+                why: "source and destination GID are not of the same IP version",
+            });
+        }
+        Ok(Route {
+            sgid: source.gid,
+            dgid: vector.dgid,
+            flow_label: vector.flow_label,
+            hop_limit: if vector.hop_limit == 0 { 64 } else { vector.hop_limit },
+            traffic_class: vector.traffic_class,
+            entropy: if vector.flow_label == 0 { entropy } else { vector.flow_label as u16 },
+        })
+    }
+
+    /// The background thread, started if it is not there yet.
+    pub(crate) fn background(&self) -> Result<Arc<Background>, Error> {
+        let mut background = self.background.lock();
+        if let Some(running) = &*background {
+            return Ok(running.clone());
+        }
+        let table = self.table.clone();
+        let extra = table.watch.iter().map(AsRawFd::as_raw_fd).collect();
+        let watch = Arc::new(move || table.refresh());
+        let started = Arc::new(Background::start(self.engine.clone(), watch, extra)?);
+        *background = Some(started.clone());
+        Ok(started)
+    }
+}
+
+impl Drop for NicInner {
+    fn drop(&mut self) {
+        let background = self.background.get_mut().take();
+        if self.alive().is_ok() {
+            drop(background);
+            self.engine.settle();
+        } else if let Some(background) = background.and_then(Arc::into_inner) {
+            background.forget();
+        }
+    }
+}
+
+impl Engine {
+    fn report(&self) -> Counters {
+        Counters {
+            pid: std::process::id(),
+            slot: self.link.slot(),
+            drops: self.counters.drops(),
+            completions: self.counters.completions.load(Ordering::Relaxed),
+            failed_completions: self.counters.failed_completions.load(Ordering::Relaxed),
+            link: self.link.counters(),
+            queue_pairs: self.qps.all().iter().map(|qp| QpReport::of(&qp.machine.lock())).collect(),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Asynchronous events: a queue behind a real, pollable file descriptor.
+
+use crate::error::Error;
+use crate::eventfd::EventFd;
+use ferroce_proto::Qpn;
+use ferroce_proto::verbs::EventKind;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Most events that wait; beyond that the oldest are lost, as no program reads them.
+const MAX_WAITING: usize = 4096;
+
+/// What an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventSource {
+    /// The device.
+    Device,
+    /// Its port.
+    Port(u8),
+    /// A queue pair.
+    Qp(Qpn),
+    /// A completion queue, by its number.
+    Cq(u32),
+    /// A shared receive queue, by its number.
+    Srq(u32),
+}
+
+/// An asynchronous event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsyncEvent {
+    /// What happened.
+    pub kind: EventKind,
+    /// To what.
+    pub source: EventSource,
+}
+
+pub(crate) struct EventQueue {
+    fd: EventFd,
+    waiting: Mutex<VecDeque<AsyncEvent>>,
+}
+
+impl EventQueue {
+    pub(crate) fn new() -> Result<Self, Error> {
+        let fd = EventFd::new().map_err(Error::system("creating the event descriptor"))?;
+        Ok(EventQueue { fd, waiting: Mutex::default() })
+    }
+
+    pub(crate) fn raise(&self, kind: EventKind, source: EventSource) {
+        let mut waiting = self.waiting.lock();
+        if waiting.len() == MAX_WAITING {
+            waiting.pop_front();
+            waiting.push_back(AsyncEvent { kind, source });
+            return;
+        }
+        waiting.push_back(AsyncEvent { kind, source });
+        self.fd.add();
+    }
+
+    /// The oldest event; blocks unless the descriptor was set to non-blocking.
+    pub(crate) fn next(&self) -> std::io::Result<AsyncEvent> {
+        loop {
+            self.fd.take()?;
+            if let Some(event) = self.waiting.lock().pop_front() {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// The oldest event, if one waits.
+    pub(crate) fn try_next(&self) -> Option<AsyncEvent> {
+        let mut waiting = self.waiting.lock();
+        let event = waiting.pop_front()?;
+        self.fd.try_take();
+        Some(event)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,23 @@
+//! The objects that programs hold: each keeps what it needs alive, and takes itself down when dropped.
+
+mod address;
+mod channel;
+mod cq;
+mod event;
+mod pd;
+mod qp;
+mod region;
+mod srq;
+
+pub use address::AddressHandle;
+pub use channel::CompletionChannel;
+pub use cq::Cq;
+pub use event::{AsyncEvent, EventSource};
+pub use pd::Pd;
+pub use qp::{Qp, QpInit};
+pub use region::MemoryRegion;
+pub use srq::{Srq, SrqAttr};
+
+pub(crate) use cq::{CqCore, MAX_CQE};
+pub(crate) use event::EventQueue;
+pub(crate) use qp::QpCore;

@@ -1,0 +1,106 @@
+//! The controller a queue pair holds.
+
+use super::{CongestionControl, FixedWindow};
+use crate::time::Time;
+use alloc::boxed::Box;
+use core::fmt;
+
+/// A controller without an indirect call in the common case.
+pub enum Controller {
+    /// A fixed window.
+    Fixed(FixedWindow),
+    /// Anything else.
+    Boxed(Box<dyn CongestionControl + Send>),
+}
+
+impl fmt::Debug for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Controller::Fixed(c) => c.fmt(f),
+            Controller::Boxed(c) => write!(f, "Boxed {{ window: {} }}", c.window()),
+        }
+    }
+}
+
+impl From<FixedWindow> for Controller {
+    fn from(fixed: FixedWindow) -> Self {
+        Controller::Fixed(fixed)
+    }
+}
+
+/// Calls the same method of whichever controller this is.
+macro_rules! forward {
+    ($self:expr, $c:ident => $call:expr) => {
+        match $self {
+            Controller::Fixed($c) => $call,
+            Controller::Boxed($c) => $call,
+        }
+    };
+}
+
+impl CongestionControl for Controller {
+    #[inline]
+    fn window(&self) -> u32 {
+        forward!(self, c => c.window())
+    }
+    #[inline]
+    fn on_sent(&mut self, now: Time, bytes: u32) {
+        forward!(self, c => c.on_sent(now, bytes));
+    }
+    #[inline]
+    fn on_ack(&mut self, now: Time, bytes: u32, rtt_ns: Option<u64>, ecn: bool) {
+        forward!(self, c => c.on_ack(now, bytes, rtt_ns, ecn));
+    }
+    fn on_loss(&mut self, now: Time) {
+        forward!(self, c => c.on_loss(now));
+    }
+    fn on_timeout(&mut self, now: Time) {
+        forward!(self, c => c.on_timeout(now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Halving {
+        window: u32,
+    }
+    impl CongestionControl for Halving {
+        fn window(&self) -> u32 {
+            self.window
+        }
+        fn on_sent(&mut self, _now: Time, _bytes: u32) {}
+        fn on_ack(&mut self, _now: Time, bytes: u32, _rtt_ns: Option<u64>, _ecn: bool) {
+            self.window += bytes;
+        }
+        fn on_loss(&mut self, _now: Time) {
+            self.window /= 2;
+        }
+        fn on_timeout(&mut self, _now: Time) {
+            self.window = 1;
+        }
+    }
+
+    #[test]
+    fn a_fixed_window_is_not_impressed() {
+        let mut fixed = Controller::from(FixedWindow { bytes: 4096 });
+        fixed.on_sent(Time(0), 4096);
+        fixed.on_ack(Time(1), 4096, Some(1), true);
+        fixed.on_loss(Time(2));
+        fixed.on_timeout(Time(3));
+        assert_eq!(fixed.window(), 4096);
+    }
+
+    #[test]
+    fn a_boxed_controller_hears_everything() {
+        let mut boxed = Controller::Boxed(Box::new(Halving { window: 100 }));
+        boxed.on_ack(Time(0), 100, None, false);
+        assert_eq!(boxed.window(), 200);
+        boxed.on_loss(Time(1));
+        assert_eq!(boxed.window(), 100);
+        boxed.on_timeout(Time(2));
+        assert_eq!(boxed.window(), 1);
+    }
+}

@@ -1,0 +1,24 @@
+//! The simplest controller: a window that never changes.
+
+use super::CongestionControl;
+use crate::time::Time;
+
+/// As many bytes in flight as were configured, whatever the network says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedWindow {
+    /// The window.
+    pub bytes: u32,
+}
+
+impl CongestionControl for FixedWindow {
+    #[inline]
+    fn window(&self) -> u32 {
+        self.bytes
+    }
+    #[inline]
+    fn on_sent(&mut self, _now: Time, _bytes: u32) {}
+    #[inline]
+    fn on_ack(&mut self, _now: Time, _bytes: u32, _rtt_ns: Option<u64>, _ecn: bool) {}
+    fn on_loss(&mut self, _now: Time) {}
+    fn on_timeout(&mut self, _now: Time) {}
+}

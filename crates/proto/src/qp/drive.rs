@@ -1,0 +1,95 @@
+//! Turns: what a queue pair does when the engine comes round.
+
+use super::flush::io;
+use super::io::{Fatal, Io};
+use super::{Host, Machine, Qp};
+use crate::Time;
+use crate::verbs::{EventKind, QpState};
+
+impl Qp {
+    /// Whether a reply to the peer waits.
+    pub fn has_replies(&self) -> bool {
+        match &self.machine {
+            Machine::Rc(rc) => rc.1.has_replies(),
+            _ => false,
+        }
+    }
+
+    /// Whether all that waits is positive acknowledgement: the one reply that may be put off for a moment.
+    pub fn only_acks_wait(&self) -> bool {
+        match &self.machine {
+            Machine::Rc(rc) => rc.1.only_acks_wait(),
+            _ => true,
+        }
+    }
+
+    /// Sends what the peer waits for: acknowledgements and READ responses. Also in ERR, where the last NAK leaves.
+    pub fn poll_replies<H: Host>(&mut self, now: Time, host: &mut H) {
+        if self.attr.state == QpState::Reset {
+            return;
+        }
+        let Machine::Rc(rc) = &mut self.machine else { return };
+        let turn = rc.1.poll_transmit(&mut io!(self, now, host));
+        self.settle(turn, now, host);
+    }
+
+    /// Sends requests as far as window, order rules and host allow.
+    pub fn poll_requests<H: Host>(&mut self, now: Time, host: &mut H) {
+        if !matches!(self.attr.state, QpState::Rts | QpState::Sqd) || self.sq.is_empty() {
+            return;
+        }
+        let mut io = io!(self, now, host);
+        let turn = match &mut self.machine {
+            Machine::Rc(rc) => rc.0.poll_transmit(&mut self.sq, &mut io),
+            Machine::Uc(uc) => uc.0.poll_transmit(&mut self.sq, &mut io),
+            Machine::Ud(ud) => ud.poll_transmit(&mut self.sq, &mut io),
+        };
+        self.settle(turn, now, host);
+        self.report_drained(host);
+    }
+
+    /// When [`Qp::handle_timeout`] wants to be called.
+    pub fn deadline(&self) -> Option<Time> {
+        match (&self.machine, self.attr.state) {
+            (Machine::Rc(rc), QpState::Rts | QpState::Sqd) => rc.0.deadline(),
+            _ => None,
+        }
+    }
+
+    /// The deadline passed. Follow with [`Qp::poll_requests`].
+    pub fn handle_timeout<H: Host>(&mut self, now: Time, host: &mut H) {
+        if self.deadline().is_none_or(|at| now < at) {
+            return;
+        }
+        let Machine::Rc(rc) = &mut self.machine else { return };
+        let turn = rc.0.handle_timeout(&mut self.sq, &mut io!(self, now, host));
+        self.settle(turn, now, host);
+    }
+
+    /// What follows from a fatal turn: RC ends, the unreliable ones stop sending (IBA 10.3.1, SQE).
+    pub(super) fn settle<H: Host>(&mut self, turn: Result<(), Fatal>, now: Time, host: &mut H) {
+        if turn.is_err() {
+            match self.machine {
+                Machine::Rc(_) => self.enter_error(now, host),
+                Machine::Uc(_) | Machine::Ud(_) => self.enter_send_error(now, host),
+            }
+        }
+    }
+
+    pub(super) fn is_drained(&self) -> bool {
+        match &self.machine {
+            Machine::Rc(rc) => rc.0.is_drained(),
+            Machine::Uc(uc) => uc.0.is_drained(),
+            Machine::Ud(_) => true,
+        }
+    }
+
+    pub(super) fn report_drained<H: Host>(&mut self, host: &mut H) {
+        if !self.drain_reported && self.attr.state == QpState::Sqd && self.is_drained() {
+            self.drain_reported = true;
+            if self.attr.en_sqd_async_notify {
+                host.event(EventKind::SqDrained);
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The error state: everything outstanding is handed back, in the order of posting (IBA 10.8.3).
+
+use super::io::Io;
+use super::{Host, Machine, Qp, RecvWqe, Side};
+use crate::Time;
+use crate::verbs::{EventKind, QpState, WcOpcode};
+
+macro_rules! io {
+    ($qp:expr, $now:expr, $host:expr) => {
+        Io {
+            host: $host,
+            id: &$qp.id,
+            attr: &$qp.attr,
+            route: &$qp.route,
+            counters: &mut $qp.counters,
+            now: $now,
+        }
+    };
+}
+pub(super) use io;
+
+impl Qp {
+    /// Enters ERR and flushes both queues. The NAK that tells the peer is still sent.
+    pub(super) fn enter_error<H: Host>(&mut self, now: Time, host: &mut H) {
+        if matches!(self.attr.state, QpState::Err | QpState::Reset) {
+            return;
+        }
+        self.attr.state = QpState::Err;
+        self.flush_sends(now, host);
+        self.flush_recvs(now, host);
+        if self.id.shared_recv {
+            // From here on this QP takes nothing more off the shared queue (IBA 10.2.9.3).
+            host.event(EventKind::QpLastWqeReached);
+        }
+    }
+
+    /// Stops the send queue after a local error, receives go on (UC and UD).
+    pub(super) fn enter_send_error<H: Host>(&mut self, now: Time, host: &mut H) {
+        self.attr.state = QpState::Sqe;
+        self.flush_sends(now, host);
+    }
+
+    pub(super) fn flush_sends<H: Host>(&mut self, now: Time, host: &mut H) {
+        let mut io = io!(self, now, host);
+        while let Some(wqe) = self.sq.pop() {
+            Self::flush_one(&mut io, Side::Send, wqe.wr_id, wqe.wc_opcode());
+        }
+        match &mut self.machine {
+            Machine::Rc(rc) => rc.0.halt(&self.sq),
+            Machine::Uc(uc) => uc.0.halt(&self.sq),
+            Machine::Ud(_) => {}
+        }
+    }
+
+    pub(super) fn flush_recvs<H: Host>(&mut self, now: Time, host: &mut H) {
+        let mut io = io!(self, now, host);
+        let in_hand = match &mut self.machine {
+            Machine::Rc(rc) => rc.1.inbound().take_recv(),
+            Machine::Uc(uc) => uc.1.inbound().take_recv(),
+            Machine::Ud(ud) => ud.take_recv(),
+        };
+        if let Some(wr_id) = in_hand {
+            Self::flush_one(&mut io, Side::Recv, wr_id, WcOpcode::Recv);
+        }
+        let mut wqe = RecvWqe::default();
+        while self.rq.pop(&mut wqe) {
+            Self::flush_one(&mut io, Side::Recv, wqe.wr_id, WcOpcode::Recv);
+        }
+    }
+
+    /// The device gives this queue pair up: a completion queue overflowed, or worse. Raises `kind` if the QP was
+    /// working until now.
+    pub fn fail<H: Host>(&mut self, kind: EventKind, now: Time, host: &mut H) {
+        if !matches!(self.attr.state, QpState::Err | QpState::Reset) {
+            host.event(kind);
+            self.enter_error(now, host);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! A message on its way in: what both connected transports do with the data of a SEND or WRITE.
+//!
+//! Every check on an inbound message (sequence of opcodes, lengths, receive present, key, range, rights) is made
+//! here and nowhere else, so that a reliable and an unreliable connection cannot come to differ. What follows from
+//! a refusal does differ: RC turns it into a NAK, UC into a dropped message.
+
+use super::io::Io;
+use super::{Host, Reason, RecvQueue, RecvWqe, Side};
+use crate::ids::RKey;
+use crate::verbs::{Access, Completion, MemoryFault, WcFlags, WcOpcode, WcStatus};
+use crate::wire::{Headers, Operation, Packet};
+
+/// Why a packet of a message was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// No receive is posted; the state is as if the packet had not come.
+    NoReceive,
+    /// This opcode may not follow the previous one.
+    Sequence,
+    /// The payload's length contradicts the opcode, the MTU or the RETH.
+    Length,
+    /// The message does not fit the receive.
+    TooLong { capacity: u64, needed: u64 },
+    /// The peer may not write there.
+    Access(MemoryFault),
+    /// The receive's own memory is unusable.
+    Local(MemoryFault),
+    /// The key named by SEND with invalidate cannot be invalidated.
+    Invalidate(MemoryFault),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Kind {
+    #[default]
+    Idle,
+    Send,
+    Write,
+}
+
+/// The state of the message being received.
+#[derive(Debug, Default)]
+pub(crate) struct Inbound {
+    kind: Kind,
+    /// The receive in hand. It survives a broken unreliable message and serves the next one.
+    recv: RecvWqe,
+    has_recv: bool,
+    /// Bytes of the message already placed.
+    placed: u64,
+    /// Rest of a WRITE.
+    rkey: RKey,
+    addr: u64,
+    left: u32,
+}
+
+impl Inbound {
+    /// Whether a message is half received.
+    pub(crate) fn in_message(&self) -> bool {
+        self.kind != Kind::Idle
+    }
+
+    /// Forgets a half-received message but keeps the receive for the next one.
+    pub(crate) fn abandon(&mut self) {
+        self.kind = Kind::Idle;
+        self.placed = 0;
+    }
+
+    /// Gives up the receive in hand, for flushing.
+    pub(crate) fn take_recv(&mut self) -> Option<u64> {
+        self.abandon();
+        core::mem::take(&mut self.has_recv).then_some(self.recv.wr_id)
+    }
+
+    /// Places one packet of a SEND or WRITE. True when it was the last of its message.
+    pub(crate) fn accept<H: Host>(
+        &mut self,
+        pkt: &Packet<'_>,
+        rq: &mut RecvQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<bool, Refusal> {
+        let op = pkt.headers.bth.opcode.operation;
+        self.check_sequence(op)?;
+        check_payload(op, pkt.payload.len(), io.mtu())?;
+        if op.is_send() { self.accept_send(pkt, rq, io) } else { self.accept_write(pkt, rq, io) }
+    }
+
+    fn check_sequence(&self, op: Operation) -> Result<(), Refusal> {
+        let fits = match self.kind {
+            Kind::Idle => op.starts_message(),
+            Kind::Send => op.is_send() && !op.starts_message(),
+            Kind::Write => op.is_write() && !op.starts_message(),
+        };
+        if fits { Ok(()) } else { Err(Refusal::Sequence) }
+    }
+
+    fn accept_send<H: Host>(
+        &mut self,
+        pkt: &Packet<'_>,
+        rq: &mut RecvQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<bool, Refusal> {
+        let op = pkt.headers.bth.opcode.operation;
+        if op.starts_message() {
+            self.ensure_recv(rq, io)?;
+            self.kind = Kind::Send;
+            self.placed = 0;
+        }
+        let needed = self.placed + pkt.payload.len() as u64;
+        let capacity = self.recv.capacity();
+        if needed > capacity {
+            return Err(Refusal::TooLong { capacity, needed });
+        }
+        if !pkt.payload.is_empty() {
+            io.host.scatter(io.id.pd, &self.recv.sges, self.placed, pkt.payload).map_err(Refusal::Local)?;
+        }
+        self.placed = needed;
+        if !op.ends_message() {
+            return Ok(false);
+        }
+        if let Some(rkey) = pkt.headers.ieth {
+            io.host.invalidate(io.id.pd, rkey).map_err(Refusal::Invalidate)?;
+        }
+        self.finish_recv(&pkt.headers, WcOpcode::Recv, needed as u32, io);
+        Ok(true)
+    }
+
+    fn accept_write<H: Host>(
+        &mut self,
+        pkt: &Packet<'_>,
+        rq: &mut RecvQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<bool, Refusal> {
+        let op = pkt.headers.bth.opcode.operation;
+        // Before anything is written: a WRITE answered by RNR NAK comes again as a whole packet.
+        if pkt.headers.imm.is_some() {
+            self.ensure_recv(rq, io)?;
+        }
+        if op.starts_message() {
+            self.start_write(&pkt.headers, io)?;
+        }
+        let len = pkt.payload.len() as u32;
+        if if op.ends_message() { len != self.left } else { len >= self.left } {
+            return Err(Refusal::Length);
+        }
+        if len > 0 {
+            io.host.write_remote(io.id.pd, self.rkey, self.addr, pkt.payload).map_err(Refusal::Access)?;
+        }
+        self.addr = self.addr.wrapping_add(u64::from(len));
+        self.left -= len;
+        self.placed += u64::from(len);
+        if !op.ends_message() {
+            return Ok(false);
+        }
+        let written = self.placed as u32;
+        if pkt.headers.imm.is_some() {
+            self.finish_recv(&pkt.headers, WcOpcode::RecvRdmaWithImm, written, io);
+        } else {
+            self.abandon();
+        }
+        Ok(true)
+    }
+
+    fn start_write<H: Host>(&mut self, headers: &Headers, io: &mut Io<'_, H>) -> Result<(), Refusal> {
+        let reth = headers.reth.ok_or(Refusal::Sequence)?;
+        if reth.len > super::MAX_MESSAGE {
+            return Err(Refusal::Length);
+        }
+        if reth.len > 0 {
+            io.check_remote(reth.rkey, reth.addr, u64::from(reth.len), Access::REMOTE_WRITE)
+                .map_err(Refusal::Access)?;
+        }
+        self.kind = Kind::Write;
+        self.placed = 0;
+        (self.rkey, self.addr, self.left) = (reth.rkey, reth.addr, reth.len);
+        Ok(())
+    }
+
+    fn ensure_recv<H: Host>(&mut self, rq: &mut RecvQueue, io: &mut Io<'_, H>) -> Result<(), Refusal> {
+        if !self.has_recv {
+            self.has_recv = if io.id.shared_recv {
+                io.host.take_shared_recv(&mut self.recv)
+            } else {
+                rq.pop(&mut self.recv)
+            };
+        }
+        if self.has_recv { Ok(()) } else { Err(Refusal::NoReceive) }
+    }
+
+    fn finish_recv<H: Host>(&mut self, h: &Headers, opcode: WcOpcode, byte_len: u32, io: &mut Io<'_, H>) {
+        let mut flags = WcFlags::empty();
+        flags.set(WcFlags::WITH_IMM, h.imm.is_some());
+        flags.set(WcFlags::WITH_INV, h.ieth.is_some());
+        self.abandon();
+        self.has_recv = false;
+        io.host.complete(
+            Side::Recv,
+            Completion {
+                wr_id: self.recv.wr_id,
+                opcode,
+                byte_len,
+                imm: h.imm.unwrap_or_default(),
+                invalidated: h.ieth.unwrap_or_default(),
+                qpn: io.id.qpn,
+                src_qpn: io.attr.dest_qpn,
+                flags,
+                solicited: h.bth.solicited,
+                ..Completion::default()
+            },
+        );
+    }
+
+    /// Completes the receive in hand with an error, if there is one. False if there was none to tell.
+    pub(crate) fn fail_recv<H: Host>(&mut self, status: WcStatus, why: Reason, io: &mut Io<'_, H>) -> bool {
+        match self.take_recv() {
+            Some(wr_id) => {
+                io.complete_failed(Side::Recv, wr_id, WcOpcode::Recv, status, why);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// First and middle packets carry exactly one MTU, last ones 1 to MTU, only ones up to it (C9-22 … C9-27).
+fn check_payload(op: Operation, len: usize, mtu: u32) -> Result<(), Refusal> {
+    let mtu = mtu as usize;
+    let fits = if !op.ends_message() {
+        len == mtu
+    } else if op.starts_message() {
+        len <= mtu
+    } else {
+        (1..=mtu).contains(&len)
+    };
+    if fits { Ok(()) } else { Err(Refusal::Length) }
+}

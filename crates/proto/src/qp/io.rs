@@ -1,0 +1,123 @@
+//! What a half of a queue pair sees of the rest while it works on one packet or one turn.
+
+use super::{Host, QpCounters, Reason, Side, TxError, TxPayload};
+use crate::Time;
+use crate::ids::{PdId, Psn, Qpn, RKey};
+use crate::verbs::{Access, Completion, MemoryFault, QpAttr, Route, Transport, WcFlags, WcOpcode, WcStatus};
+use crate::wire::{Bth, Headers, Opcode, Operation, Service};
+
+/// What never changes about a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    pub(crate) qpn: Qpn,
+    pub(crate) transport: Transport,
+    pub(crate) pd: PdId,
+    pub(crate) signal_all: bool,
+    pub(crate) shared_recv: bool,
+}
+
+impl Identity {
+    pub(crate) fn service(&self) -> Service {
+        match self.transport {
+            Transport::Rc => Service::Rc,
+            Transport::Uc => Service::Uc,
+            Transport::Ud => Service::Ud,
+        }
+    }
+}
+
+/// An error that ends the queue pair. The completion, NAK or event that tells of it has been made already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fatal;
+
+/// The surroundings of one turn.
+pub(crate) struct Io<'a, H: Host> {
+    pub(crate) host: &'a mut H,
+    pub(crate) id: &'a Identity,
+    pub(crate) attr: &'a QpAttr,
+    pub(crate) route: &'a Route,
+    pub(crate) counters: &'a mut QpCounters,
+    pub(crate) now: Time,
+}
+
+impl<H: Host> Io<'_, H> {
+    pub(crate) fn mtu(&self) -> u32 {
+        self.attr.path_mtu.bytes()
+    }
+
+    /// A header for this connection's peer.
+    pub(crate) fn headers(&self, operation: Operation, psn: Psn, payload_len: u32) -> Headers {
+        Headers::new(Bth {
+            opcode: Opcode::new(self.id.service(), operation),
+            solicited: false,
+            mig_req: true,
+            pad: (payload_len.wrapping_neg() & 3) as u8,
+            pkey: crate::PKey::DEFAULT,
+            fecn: false,
+            becn: false,
+            dest_qpn: self.attr.dest_qpn,
+            ack_req: false,
+            psn,
+        })
+    }
+
+    pub(crate) fn send(&mut self, headers: &Headers, payload: TxPayload<'_>) -> Result<(), TxError> {
+        self.host.transmit(self.route, headers, payload)?;
+        self.counters.tx_packets += 1;
+        self.counters.tx_bytes += payload.len() as u64;
+        Ok(())
+    }
+
+    /// The queue pair's own rights first, then the region's.
+    pub(crate) fn check_remote(
+        &mut self,
+        rkey: RKey,
+        addr: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<(), MemoryFault> {
+        if !self.attr.access.contains(need) {
+            return Err(MemoryFault::Denied { key: rkey.0, need, have: self.attr.access });
+        }
+        self.host.check_remote(self.id.pd, rkey, addr, len, need)
+    }
+
+    pub(crate) fn complete_send(&mut self, wqe: &super::sq::SendWqe) {
+        if !wqe.signaled {
+            return;
+        }
+        let byte_len = if wqe.awaits_response() { wqe.len } else { 0 };
+        self.host.complete(
+            Side::Send,
+            Completion {
+                wr_id: wqe.wr_id,
+                opcode: wqe.wc_opcode(),
+                byte_len,
+                qpn: self.id.qpn,
+                flags: WcFlags::empty(),
+                ..Completion::default()
+            },
+        );
+    }
+
+    pub(crate) fn complete_failed(
+        &mut self,
+        side: Side,
+        wr_id: u64,
+        opcode: WcOpcode,
+        status: WcStatus,
+        why: Reason,
+    ) {
+        self.host.complete(
+            side,
+            Completion {
+                wr_id,
+                opcode,
+                status,
+                vendor_err: why as u32,
+                qpn: self.id.qpn,
+                ..Completion::default()
+            },
+        );
+    }
+}

@@ -1,0 +1,176 @@
+//! Posting work.
+
+use super::io::Io;
+use super::state::{may_post_recv, may_post_send, state_name};
+use super::{Host, MAX_MESSAGE, Qp, Reason, Side};
+use crate::Time;
+use crate::verbs::{Payload, QpState, RecvWr, SendOp, SendWr, Sge, Transport, WcOpcode, WcStatus};
+use core::fmt;
+
+/// Why a work request was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PostError {
+    /// The queue is full.
+    QueueFull {
+        /// How many requests it holds.
+        depth: usize,
+    },
+    /// Nothing may be posted in this state.
+    WrongState(QpState),
+    /// More entries than the queue pair was made for.
+    TooManySges {
+        /// Entries given.
+        given: usize,
+        /// Entries allowed.
+        max: usize,
+    },
+    /// More inline data than the queue pair was made for.
+    InlineTooLong {
+        /// Bytes given.
+        given: usize,
+        /// Bytes allowed.
+        max: usize,
+    },
+    /// READs and atomics have no data to send inline.
+    InlineNotAllowed,
+    /// The transport has no such operation.
+    NotOnThisTransport(Transport),
+    /// A datagram needs a destination.
+    NoDestination,
+    /// Longer than 2^31 bytes.
+    MessageTooLong {
+        /// Bytes given.
+        bytes: u64,
+    },
+    /// Receives are posted to the shared queue.
+    HasSharedQueue,
+}
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            PostError::QueueFull { depth } => {
+                write!(
+                    f,
+                    "the queue is full: all {depth} work requests are outstanding; poll completions first"
+                )
+            }
+            PostError::WrongState(state) => write!(f, "nothing can be posted in state {}", state_name(state)),
+            PostError::TooManySges { given, max } => {
+                write!(f, "{given} scatter/gather entries given, the queue was created for {max}")
+            }
+            PostError::InlineTooLong { given, max } => {
+                write!(f, "{given} bytes of inline data given, max_inline_data is {max}")
+            }
+            PostError::InlineNotAllowed => {
+                write!(f, "a READ or atomic cannot be inline: it receives its data")
+            }
+            PostError::NotOnThisTransport(t) => write!(f, "a {t:?} queue pair has no such operation"),
+            PostError::NoDestination => write!(f, "a datagram needs an address handle"),
+            PostError::MessageTooLong { bytes } => {
+                write!(
+                    f,
+                    "a message of {bytes} bytes is longer than the {MAX_MESSAGE} that the transport carries"
+                )
+            }
+            PostError::HasSharedQueue => {
+                write!(f, "this queue pair takes its receives from a shared receive queue; post there")
+            }
+        }
+    }
+}
+
+impl core::error::Error for PostError {}
+
+impl Qp {
+    /// Queues a send. Nothing is transmitted until [`Qp::poll_requests`].
+    pub fn post_send<H: Host>(&mut self, wr: &SendWr<'_>, now: Time, host: &mut H) -> Result<(), PostError> {
+        if !may_post_send(self.attr.state) {
+            return Err(PostError::WrongState(self.attr.state));
+        }
+        check_operation(self.id.transport, wr)?;
+        let len = self.check_payload(wr)?;
+        if self.sq.is_full() {
+            return Err(PostError::QueueFull { depth: self.sq.depth() });
+        }
+        self.sq.push(wr, len, self.id.signal_all);
+        if matches!(self.attr.state, QpState::Err | QpState::Sqe) {
+            self.flush_sends(now, host);
+        }
+        Ok(())
+    }
+
+    /// Queues a receive.
+    pub fn post_recv<H: Host>(&mut self, wr: &RecvWr<'_>, now: Time, host: &mut H) -> Result<(), PostError> {
+        if !may_post_recv(self.attr.state) {
+            return Err(PostError::WrongState(self.attr.state));
+        }
+        if self.id.shared_recv {
+            return Err(PostError::HasSharedQueue);
+        }
+        let max = self.rq.max_sge();
+        if wr.sges.len() > max {
+            return Err(PostError::TooManySges { given: wr.sges.len(), max });
+        }
+        if !self.rq.push(wr) {
+            return Err(PostError::QueueFull { depth: self.rq.depth() });
+        }
+        if self.attr.state == QpState::Err {
+            self.flush_recvs(now, host);
+        }
+        Ok(())
+    }
+
+    fn check_payload(&self, wr: &SendWr<'_>) -> Result<u32, PostError> {
+        let cap = &self.attr.cap;
+        match wr.payload {
+            Payload::Sges(sges) => {
+                let max = cap.max_send_sge as usize;
+                if sges.len() > max {
+                    return Err(PostError::TooManySges { given: sges.len(), max });
+                }
+                let bytes = total_len(sges);
+                if bytes > u64::from(MAX_MESSAGE) {
+                    return Err(PostError::MessageTooLong { bytes });
+                }
+                Ok(bytes as u32)
+            }
+            Payload::Inline(bytes) => {
+                let max = cap.max_inline_data as usize;
+                if matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. }) {
+                    return Err(PostError::InlineNotAllowed);
+                }
+                if bytes.len() > max {
+                    return Err(PostError::InlineTooLong { given: bytes.len(), max });
+                }
+                Ok(bytes.len() as u32)
+            }
+        }
+    }
+
+    pub(super) fn flush_one<H: Host>(io: &mut Io<'_, H>, side: Side, wr_id: u64, opcode: WcOpcode) {
+        io.complete_failed(side, wr_id, opcode, WcStatus::WrFlushErr, Reason::Flushed);
+    }
+}
+
+fn total_len(sges: &[Sge]) -> u64 {
+    sges.iter().map(|s| u64::from(s.len)).sum()
+}
+
+/// Which operations each transport has (IBA table 35).
+fn check_operation(transport: Transport, wr: &SendWr<'_>) -> Result<(), PostError> {
+    let has = match (transport, wr.op) {
+        (Transport::Rc, _) => true,
+        (Transport::Uc, op) => {
+            !matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::SendInv(_))
+        }
+        (Transport::Ud, op) => matches!(op, SendOp::Send | SendOp::SendImm(_)),
+    };
+    if !has {
+        return Err(PostError::NotOnThisTransport(transport));
+    }
+    if transport == Transport::Ud && wr.ud.is_none() {
+        return Err(PostError::NoDestination);
+    }
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! What an ACK or NAK means.
+
+use super::super::super::io::{Fatal, Io};
+use super::super::super::sq::SendQueue;
+use super::super::super::{DropReason, Host, Reason};
+use super::Requester;
+use crate::ids::Psn;
+use crate::verbs::WcStatus;
+use crate::wire::{NakCode, Packet, Syndrome};
+
+/// How far an acknowledgement reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Everything it covers is answered.
+    Whole,
+    /// A READ or atomic before it has no response yet, so that response was lost.
+    Gap,
+}
+
+impl Requester {
+    pub(super) fn on_acknowledge<H: Host>(
+        &mut self,
+        pkt: &Packet<'_>,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        let psn = pkt.headers.bth.psn;
+        let Some(aeth) = pkt.headers.aeth else { return Ok(()) };
+        let nak = !matches!(aeth.syndrome, Syndrome::Ack { .. });
+        if nak && psn.is_before(self.una) {
+            io.host.dropped(
+                DropReason::BadPsn,
+                format_args!("QP {}: NAK for PSN {psn}, which is already acknowledged", io.id.qpn),
+            );
+            return Ok(());
+        }
+        // A NAK names the packet it refuses and so acknowledges those before it.
+        let next = if nak { psn } else { psn.plus(1) };
+        if self.advance(next, sq, io) == Reach::Gap {
+            self.recover(io);
+            return Ok(());
+        }
+        match aeth.syndrome {
+            Syndrome::Ack { .. } => self.raise_stall(sq, io),
+            Syndrome::RnrNak { timer } => self.on_rnr(timer, sq, io),
+            Syndrome::Nak(NakCode::PsnSequence) => {
+                io.counters.naks_received += 1;
+                self.recover(io);
+                Ok(())
+            }
+            Syndrome::Nak(code) => Err(self.on_error_nak(code, sq, io)),
+        }
+    }
+
+    /// Marks everything before `next` as answered, completing requests on the way.
+    pub(super) fn advance<H: Host>(&mut self, next: Psn, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Reach {
+        let total = next.distance_from(self.una).max(0) as u32;
+        let mut left = total;
+        let mut reach = Reach::Whole;
+        while left > 0 {
+            let Some(wqe) = sq.get(sq.head()).copied() else { break };
+            if wqe.awaits_response() {
+                reach = Reach::Gap;
+                break;
+            }
+            let step = left.min(wqe.packets - self.acked);
+            left -= step;
+            self.answer(step, wqe.packets, sq, io);
+        }
+        if left < total {
+            self.on_progress(total - left, io);
+        }
+        reach
+    }
+
+    /// Counts `packets` of the oldest request as answered and completes it if that was all.
+    pub(super) fn answer<H: Host>(&mut self, packets: u32, of: u32, sq: &mut SendQueue, io: &mut Io<'_, H>) {
+        self.acked += packets;
+        self.una = self.una.plus(packets);
+        if self.acked == of {
+            self.acked = 0;
+            self.oldest += 1;
+            if let Some(wqe) = sq.pop() {
+                io.complete_send(&wqe);
+            }
+        }
+    }
+
+    fn on_error_nak<H: Host>(&mut self, code: NakCode, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Fatal {
+        let (status, why) = match code {
+            NakCode::InvalidRequest => (WcStatus::RemInvReqErr, Reason::PeerSaysInvalid),
+            NakCode::RemoteAccess => (WcStatus::RemAccessErr, Reason::PeerRefusesAccess),
+            NakCode::InvalidRdRequest => (WcStatus::RemInvRdReqErr, Reason::PeerSaysInvalidRd),
+            NakCode::RemoteOperational | NakCode::PsnSequence => (WcStatus::RemOpErr, Reason::PeerFailed),
+        };
+        io.host.explain(format_args!(
+            "QP {}: QP {} at {} answered PSN {} with NAK {code:?}: {}",
+            io.id.qpn,
+            io.attr.dest_qpn,
+            io.route.dgid,
+            self.una,
+            why.text()
+        ));
+        self.fail_oldest(status, why, sq, io)
+    }
+}

@@ -1,0 +1,163 @@
+//! Requester half of a reliable connection: work requests in, request packets out, completions back.
+//!
+//! Sequence numbers name packets. `una` is the oldest number without an answer and always lies inside the oldest
+//! work request of the send queue; `psn` is the next to send; `high` the first never sent. Going back means moving
+//! the cursor (`cur`, `sent`, `psn`) to `una`, nothing else: requests carry no other transmission state, so a lost
+//! packet, a NAK, a time-out and the restart of a READ in its middle are one mechanism.
+//!
+//! | file | question |
+//! |---|---|
+//! | `transmit` | what is sent next, and what holds it back |
+//! | `acknowledge` | what an ACK or NAK means |
+//! | `response` | what a READ response or atomic acknowledgement means |
+//! | `retry` | when and how often to try again |
+
+mod acknowledge;
+mod response;
+mod retry;
+mod transmit;
+
+use super::super::io::{Fatal, Io};
+use super::super::sq::SendQueue;
+use super::super::{DropReason, Host, Reason, Side};
+use crate::Time;
+use crate::cc::{CongestionControl, Controller};
+use crate::ids::Psn;
+use crate::verbs::{QpAttr, WcStatus};
+use crate::wire::{Operation, Packet};
+use alloc::collections::VecDeque;
+use retry::RetryClock;
+
+/// A failure that waits until every earlier request has its completion.
+#[derive(Clone, Copy, Debug)]
+struct Stall {
+    status: WcStatus,
+    why: Reason,
+}
+
+#[derive(Debug)]
+pub(crate) struct Requester {
+    una: Psn,
+    /// Packets of the oldest request that are already answered.
+    acked: u32,
+    /// Number of the oldest request; the head of the send queue.
+    oldest: u64,
+    /// The request being sent and how many of its packets were sent in this round.
+    cur: u64,
+    sent: u32,
+    psn: Psn,
+    high: Psn,
+    /// Last sequence number of each READ request and atomic in flight.
+    reads: VecDeque<Psn>,
+    since_ack_req: u32,
+    stall: Option<Stall>,
+    clock: RetryClock,
+    /// One packet at a time until the peer answers again.
+    cautious: bool,
+    /// Where and when the cursor last went back without a timer, so that a burst of NAKs counts once.
+    went_back: Option<(Psn, Time)>,
+    cc: Controller,
+}
+
+impl Requester {
+    pub(crate) fn new(cc: Controller) -> Self {
+        Requester {
+            una: Psn::default(),
+            acked: 0,
+            oldest: 0,
+            cur: 0,
+            sent: 0,
+            psn: Psn::default(),
+            high: Psn::default(),
+            reads: VecDeque::new(),
+            since_ack_req: 0,
+            stall: None,
+            clock: RetryClock::default(),
+            cautious: false,
+            went_back: None,
+            cc,
+        }
+    }
+
+    /// Enters RTS: sequence numbers start where `modify` said.
+    pub(crate) fn start(&mut self, attr: &QpAttr, sq: &SendQueue) {
+        (self.una, self.psn, self.high) = (attr.sq_psn, attr.sq_psn, attr.sq_psn);
+        (self.acked, self.sent, self.cur, self.oldest) = (0, 0, sq.head(), sq.head());
+        self.reads.clear();
+        self.reads.reserve(usize::from(attr.max_rd_atomic));
+        (self.since_ack_req, self.stall, self.cautious, self.went_back) = (0, None, false, None);
+        self.clock = RetryClock::new(attr);
+    }
+
+    /// Takes over changed retry attributes.
+    pub(crate) fn reconfigure(&mut self, attr: &QpAttr) {
+        self.clock.reconfigure(attr);
+    }
+
+    /// Stops for good: nothing is in flight any more.
+    pub(crate) fn halt(&mut self, sq: &SendQueue) {
+        (self.cur, self.oldest, self.sent, self.acked) = (sq.tail(), sq.tail(), 0, 0);
+        (self.una, self.psn) = (self.high, self.high);
+        self.reads.clear();
+        self.stall = None;
+        self.clock.stop();
+    }
+
+    /// When [`Self::handle_timeout`] wants to be called.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.clock.deadline()
+    }
+
+    /// Packets (or READ responses) on their way.
+    fn in_flight(&self) -> u32 {
+        self.psn.distance_from(self.una).max(0) as u32
+    }
+
+    /// Whether no request has been started and not finished: what SQD waits for.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.una == self.high && self.acked == 0
+    }
+
+    fn window_packets(&self, mtu: u32) -> u32 {
+        if self.cautious { 1 } else { (self.cc.window() / mtu).max(1) }
+    }
+
+    /// Answers from the peer.
+    pub(crate) fn handle_response<H: Host>(
+        &mut self,
+        pkt: &Packet<'_>,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        let psn = pkt.headers.bth.psn;
+        if !psn.is_before(self.high) {
+            io.host.dropped(
+                DropReason::BadPsn,
+                format_args!(
+                    "QP {}: response to PSN {psn}, but only PSNs before {} were sent",
+                    io.id.qpn, self.high
+                ),
+            );
+            return Ok(());
+        }
+        match pkt.headers.bth.opcode.operation {
+            Operation::Acknowledge => self.on_acknowledge(pkt, sq, io),
+            Operation::AtomicAcknowledge => self.on_atomic_acknowledge(pkt, sq, io),
+            _ => self.on_read_response(pkt, sq, io),
+        }
+    }
+
+    /// Ends the oldest request with an error, and with it the queue pair.
+    fn fail_oldest<H: Host>(
+        &mut self,
+        status: WcStatus,
+        why: Reason,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Fatal {
+        if let Some(wqe) = sq.pop() {
+            io.complete_failed(Side::Send, wqe.wr_id, wqe.wc_opcode(), status, why);
+        }
+        Fatal
+    }
+}

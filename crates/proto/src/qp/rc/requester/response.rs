@@ -1,0 +1,133 @@
+//! What a READ response or atomic acknowledgement means.
+//!
+//! Either also acknowledges every request before it (implicit acknowledgement, IBA 9.7.3.1).
+
+use super::super::super::io::{Fatal, Io};
+use super::super::super::sq::{SendQueue, SendWqe};
+use super::super::super::{DropReason, Host, Reason};
+use super::Requester;
+use super::acknowledge::Reach;
+use crate::verbs::{MemoryFault, SendOp, WcStatus};
+use crate::wire::{NakCode, Packet, Syndrome};
+
+/// What to do with a response.
+enum Fit {
+    /// It answers the oldest request.
+    Oldest(SendWqe),
+    /// It was answered before, or something before it was lost; dealt with.
+    Handled,
+}
+
+impl Requester {
+    pub(super) fn on_read_response<H: Host>(
+        &mut self,
+        pkt: &Packet<'_>,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        let wqe = match self.fit(pkt, sq, io)? {
+            Fit::Oldest(wqe) => wqe,
+            Fit::Handled => return Ok(()),
+        };
+        let mtu = io.mtu();
+        let offset = u64::from(self.acked) * u64::from(mtu);
+        let expected = (wqe.len - offset as u32).min(mtu) as usize;
+        // The place in the READ follows from the sequence number alone. First, middle and last depend on how often
+        // the READ was restarted, so a late response of an earlier try still fits.
+        if !matches!(wqe.op, SendOp::Read { .. }) || pkt.payload.len() != expected {
+            return Err(self.bad_response(pkt, expected, sq, io));
+        }
+        if expected > 0 {
+            let number = sq.head();
+            let sges = sq.sges(number);
+            if let Err(fault) = io.host.scatter(io.id.pd, sges, offset, pkt.payload) {
+                return Err(self.unplaceable(&wqe, fault, sq, io));
+            }
+        }
+        self.answer(1, wqe.packets, sq, io);
+        self.on_progress(1, io);
+        self.raise_stall(sq, io)
+    }
+
+    pub(super) fn on_atomic_acknowledge<H: Host>(
+        &mut self,
+        pkt: &Packet<'_>,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        let wqe = match self.fit(pkt, sq, io)? {
+            Fit::Oldest(wqe) => wqe,
+            Fit::Handled => return Ok(()),
+        };
+        let (SendOp::Atomic { .. }, Some(original)) = (wqe.op, pkt.headers.atomic_ack) else {
+            return Err(self.bad_response(pkt, 8, sq, io));
+        };
+        let sges = sq.sges(sq.head());
+        if let Err(fault) = io.host.scatter(io.id.pd, sges, 0, &original.to_ne_bytes()) {
+            return Err(self.unplaceable(&wqe, fault, sq, io));
+        }
+        self.answer(1, wqe.packets, sq, io);
+        self.on_progress(1, io);
+        self.raise_stall(sq, io)
+    }
+
+    /// Acknowledges what the response implies and finds out whether it is the next one due.
+    fn fit<H: Host>(
+        &mut self,
+        pkt: &Packet<'_>,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<Fit, Fatal> {
+        let psn = pkt.headers.bth.psn;
+        if psn.is_before(self.una) {
+            io.counters.duplicates += 1;
+            return Ok(Fit::Handled);
+        }
+        if let Some(Syndrome::Nak(NakCode::PsnSequence)) = pkt.headers.aeth.map(|a| a.syndrome) {
+            io.host.dropped(
+                DropReason::UnexpectedOpcode,
+                format_args!("QP {}: a response to PSN {psn} carries a NAK", io.id.qpn),
+            );
+            return Ok(Fit::Handled);
+        }
+        if self.advance(psn, sq, io) == Reach::Gap {
+            self.recover(io);
+            return Ok(Fit::Handled);
+        }
+        match sq.get(sq.head()) {
+            Some(wqe) if self.una == psn => Ok(Fit::Oldest(*wqe)),
+            _ => Ok(Fit::Handled),
+        }
+    }
+
+    fn bad_response<H: Host>(
+        &mut self,
+        pkt: &Packet<'_>,
+        expected: usize,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Fatal {
+        io.host.explain(format_args!(
+            "QP {}: {:?} with {} bytes answers PSN {}, where {expected} bytes were due",
+            io.id.qpn,
+            pkt.headers.bth.opcode.operation,
+            pkt.payload.len(),
+            pkt.headers.bth.psn
+        ));
+        self.fail_oldest(WcStatus::BadRespErr, Reason::BadResponse, sq, io)
+    }
+
+    fn unplaceable<H: Host>(
+        &mut self,
+        wqe: &SendWqe,
+        fault: MemoryFault,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Fatal {
+        io.host.explain(format_args!(
+            "QP {}: the answer to wr_id {:#x} cannot be placed: {fault}",
+            io.id.qpn, wqe.wr_id
+        ));
+        self.fail_oldest(WcStatus::LocProtErr, Reason::LocalMemory, sq, io)
+    }
+}

@@ -1,0 +1,233 @@
+//! When to try again, and how often.
+//!
+//! Three clocks. The transport timer of the specification: no progress for `timeout` costs one of `retry_cnt` tries.
+//! The RNR timer: the peer said how long to wait. And an early probe of our own: with the round-trip time known, a
+//! tail that is overdue by a few round trips is sent again long before the transport timer, without costing a
+//! retry; on a lossy path that is the difference between microseconds and a stall of tens of milliseconds.
+
+use super::super::super::io::{Fatal, Io};
+use super::super::super::sq::SendQueue;
+use super::super::super::state::{rnr_timer_ns, timeout_ns};
+use super::super::super::{Host, Reason};
+use super::Requester;
+use crate::Time;
+use crate::cc::CongestionControl;
+use crate::ids::Psn;
+use crate::verbs::{QpAttr, WcStatus};
+
+/// Probes are sent no sooner than this, whatever the round-trip time: schedulers are slower than networks.
+const PROBE_FLOOR_NS: u64 = 1_000_000;
+/// Probes per stretch without progress; each waits twice as long as the one before.
+const MAX_PROBES: u32 = 4;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RetryClock {
+    timeout_ns: Option<u64>,
+    retry_cnt: u8,
+    rnr_retry: u8,
+    retry_left: u8,
+    rnr_left: u8,
+    /// Since when the oldest packet in flight waits.
+    waiting_since: Option<Time>,
+    resume_at: Option<Time>,
+    probes: u32,
+    srtt_ns: Option<u64>,
+    sample: Option<(Psn, Time)>,
+}
+
+impl RetryClock {
+    pub(super) fn new(attr: &QpAttr) -> Self {
+        let mut clock = RetryClock::default();
+        clock.reconfigure(attr);
+        clock
+    }
+
+    pub(super) fn reconfigure(&mut self, attr: &QpAttr) {
+        self.timeout_ns = timeout_ns(attr.timeout);
+        (self.retry_cnt, self.rnr_retry) = (attr.retry_cnt, attr.rnr_retry);
+        (self.retry_left, self.rnr_left) = (attr.retry_cnt, attr.rnr_retry);
+    }
+
+    pub(super) fn stop(&mut self) {
+        (self.waiting_since, self.resume_at, self.sample) = (None, None, None);
+    }
+
+    /// Something is in flight now.
+    pub(super) fn start(&mut self, now: Time) {
+        self.waiting_since.get_or_insert(now);
+    }
+
+    /// The wait begins anew.
+    pub(super) fn restart(&mut self, now: Time) {
+        (self.waiting_since, self.probes) = (Some(now), 0);
+    }
+
+    pub(super) fn sample_start(&mut self, psn: Psn, now: Time) {
+        self.sample.get_or_insert((psn, now));
+    }
+
+    /// The peer answered everything before `una`. Gives the round-trip time if this answer measured one.
+    fn progress(&mut self, una: Psn, in_flight: bool, now: Time) -> Option<u64> {
+        (self.retry_left, self.rnr_left) = (self.retry_cnt, self.rnr_retry);
+        (self.waiting_since, self.probes) = (in_flight.then_some(now), 0);
+        let (psn, sent_at) = self.sample?;
+        if !psn.is_before(una) {
+            return None;
+        }
+        self.sample = None;
+        let rtt = now.since_ns(sent_at);
+        self.srtt_ns = Some(self.srtt_ns.map_or(rtt, |s| (7 * s + rtt) / 8));
+        Some(rtt)
+    }
+
+    /// How long an answer to a restart may take before its absence means anything.
+    fn patience_ns(&self) -> u64 {
+        self.srtt_ns.map_or(PROBE_FLOOR_NS, |srtt| 2 * srtt)
+    }
+
+    /// Whether an overdue tail will be asked after: the round-trip time is known, and there is a timer to be sooner than.
+    pub(super) fn can_probe(&self) -> bool {
+        self.srtt_ns.is_some_and(|srtt| self.timeout_ns.is_some_and(|t| (4 * srtt).max(PROBE_FLOOR_NS) < t))
+    }
+
+    fn probe_at(&self) -> Option<Time> {
+        let since = self.waiting_since?;
+        let wait = (4 * self.srtt_ns?).max(PROBE_FLOOR_NS) << self.probes;
+        let sooner = self.timeout_ns.is_some_and(|timeout| wait < timeout);
+        (self.probes < MAX_PROBES && sooner).then(|| since + wait)
+    }
+
+    fn expires_at(&self) -> Option<Time> {
+        Some(self.waiting_since? + self.timeout_ns?)
+    }
+
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.resume_at.or_else(|| match (self.probe_at(), self.expires_at()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        })
+    }
+
+    /// Whether an RNR NAK still holds the queue back.
+    pub(super) fn is_paused(&mut self, now: Time) -> bool {
+        match self.resume_at {
+            Some(at) if now < at => true,
+            _ => {
+                self.resume_at = None;
+                false
+            }
+        }
+    }
+}
+
+impl Requester {
+    /// The deadline passed.
+    pub(crate) fn handle_timeout<H: Host>(
+        &mut self,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        let now = io.now;
+        if self.clock.is_paused(now) {
+            return Ok(());
+        }
+        if self.clock.expires_at().is_some_and(|at| at <= now) {
+            return self.on_expired(sq, io);
+        }
+        if self.clock.probe_at().is_some_and(|at| at <= now) {
+            self.clock.probes += 1;
+            io.counters.probes += 1;
+            self.go_back();
+            self.cautious = true;
+        }
+        Ok(())
+    }
+
+    fn on_expired<H: Host>(&mut self, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Result<(), Fatal> {
+        io.counters.timeouts += 1;
+        if self.clock.retry_left == 0 {
+            io.host.explain(format_args!(
+                "QP {}: PSN {} not acknowledged by QP {} at {} within {} us, {} retries used up",
+                io.id.qpn,
+                self.una,
+                io.attr.dest_qpn,
+                io.route.dgid,
+                self.clock.timeout_ns.unwrap_or(0) / 1000,
+                self.clock.retry_cnt
+            ));
+            return Err(self.fail_oldest(WcStatus::RetryExcErr, Reason::RetriesUsedUp, sq, io));
+        }
+        self.clock.retry_left -= 1;
+        self.clock.restart(io.now);
+        self.cc.on_timeout(io.now);
+        self.go_back();
+        self.cautious = true;
+        Ok(())
+    }
+
+    /// Moves the cursor to the oldest unanswered packet.
+    pub(super) fn go_back(&mut self) {
+        self.cur = self.oldest;
+        (self.sent, self.psn) = (self.acked, self.una);
+        self.reads.clear();
+        // Karn: a repeated packet's answer measures nothing.
+        self.clock.sample = None;
+    }
+
+    /// A NAK, or an answer that skips one, says that packets were lost. Costs no retry: the transport timer runs on
+    /// while nothing moves, so a peer that asks for ever is given up on, but not faster than a silent one.
+    pub(super) fn recover<H: Host>(&mut self, io: &mut Io<'_, H>) {
+        // Until the last restart has had time to be answered, this is news of the first try.
+        if let Some((psn, at)) = self.went_back
+            && psn == self.una
+            && io.now.since_ns(at) < self.clock.patience_ns()
+        {
+            return;
+        }
+        self.went_back = Some((self.una, io.now));
+        self.cc.on_loss(io.now);
+        self.go_back();
+    }
+
+    /// The peer has no receive posted: wait as long as it asked for.
+    pub(super) fn on_rnr<H: Host>(
+        &mut self,
+        timer: u8,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        io.counters.rnr_received += 1;
+        if self.clock.rnr_left == 0 {
+            io.host.explain(format_args!(
+                "QP {}: QP {} at {} had no receive posted for PSN {}, {} RNR retries used up",
+                io.id.qpn, io.attr.dest_qpn, io.route.dgid, self.una, self.clock.rnr_retry
+            ));
+            return Err(self.fail_oldest(WcStatus::RnrRetryExcErr, Reason::RnrRetriesUsedUp, sq, io));
+        }
+        if self.clock.rnr_retry != 7 {
+            self.clock.rnr_left -= 1;
+        }
+        self.go_back();
+        // Waiting for the peer to post is not waiting for an answer: the transport timer stands still.
+        self.clock.waiting_since = None;
+        self.clock.resume_at = Some(io.now + rnr_timer_ns(timer));
+        Ok(())
+    }
+
+    /// Bookkeeping after `una` moved by `packets`.
+    pub(super) fn on_progress<H: Host>(&mut self, packets: u32, io: &mut Io<'_, H>) {
+        self.cautious = false;
+        if self.psn.is_before(self.una) {
+            // Answers to the first try overtook the second: nothing before `una` need be sent again.
+            self.cur = self.oldest;
+            (self.sent, self.psn) = (self.acked, self.una);
+        }
+        while self.reads.front().is_some_and(|last| last.is_before(self.una)) {
+            self.reads.pop_front();
+        }
+        let in_flight = self.in_flight() > 0;
+        let rtt = self.clock.progress(self.una, in_flight, io.now);
+        let bytes = packets.saturating_mul(io.mtu());
+        self.cc.on_ack(io.now, bytes, rtt, false);
+    }
+}

@@ -1,0 +1,235 @@
+//! What is sent next, and what holds it back.
+
+use super::super::super::io::{Fatal, Io};
+use super::super::super::segment::{add_extensions, operation_of};
+use super::super::super::sq::{SendQueue, SendWqe};
+use super::super::super::{Host, Reason, TxError, TxPayload};
+use super::{Requester, Stall};
+use crate::cc::CongestionControl;
+use crate::ids::RKey;
+use crate::verbs::{AtomicOp, QpState, SendOp, WcStatus};
+use crate::wire::{AtomicEth, Operation, Reth};
+
+/// A large READ goes out as several requests of at most this many bytes, so that the in-flight window bounds the
+/// responses too. Their borders never move: a restart ends where the first try ended, because the responder knows
+/// the request by its sequence numbers.
+const READ_CHUNK: u32 = 64 * 1024;
+
+enum Step {
+    Sent,
+    Blocked,
+    /// The request failed locally; the cursor stays on it until it is the oldest.
+    Stalled(WcStatus, Reason),
+}
+
+impl Requester {
+    /// Sends as much as window, link and order rules allow.
+    pub(crate) fn poll_transmit<H: Host>(
+        &mut self,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        if self.clock.is_paused(io.now) {
+            return Ok(());
+        }
+        while self.stall.is_none() {
+            let Some(wqe) = self.next_wqe(sq, io) else { break };
+            let step = match wqe.op {
+                SendOp::LocalInv(rkey) => match self.invalidate_locally(rkey, &wqe, sq, io) {
+                    Some(step) => step,
+                    None => continue,
+                },
+                SendOp::Read { addr, rkey } => self.send_read(&wqe, addr, rkey, io),
+                SendOp::Atomic { addr, rkey, op } => self.send_atomic(&wqe, addr, rkey, op, io),
+                _ => self.send_data(&wqe, sq, io),
+            };
+            match step {
+                Step::Sent => {}
+                Step::Blocked => break,
+                Step::Stalled(status, why) => self.stall = Some(Stall { status, why }),
+            }
+        }
+        self.raise_stall(sq, io)
+    }
+
+    /// A local failure is told once everything before it is done: completions keep the order of posting.
+    pub(super) fn raise_stall<H: Host>(
+        &mut self,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        match self.stall {
+            Some(stall) if self.cur == sq.head() => {
+                self.stall = None;
+                Err(self.fail_oldest(stall.status, stall.why, sq, io))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The request under the cursor, started if it may be.
+    fn next_wqe<H: Host>(&mut self, sq: &mut SendQueue, io: &Io<'_, H>) -> Option<SendWqe> {
+        let mtu = io.mtu();
+        let fenced = self.sent == 0 && !self.reads.is_empty();
+        let unstarted = self.sent == 0 && self.psn == self.high;
+        let wqe = sq.get_mut(self.cur)?;
+        // In SQD what was begun is finished, and nothing else begun.
+        if (wqe.fence && fenced) || (unstarted && io.attr.state != QpState::Rts) {
+            return None;
+        }
+        if wqe.packets == 0 {
+            wqe.packets = wqe.packets_at(mtu);
+        }
+        Some(*wqe)
+    }
+
+    fn send_data<H: Host>(&mut self, wqe: &SendWqe, sq: &SendQueue, io: &mut Io<'_, H>) -> Step {
+        let mtu = io.mtu();
+        let window = self.window_packets(mtu);
+        if self.in_flight() >= window {
+            return Step::Blocked;
+        }
+        let index = self.sent;
+        let last = index + 1 == wqe.packets;
+        let offset = u64::from(index) * u64::from(mtu);
+        let len = (wqe.len - offset as u32).min(mtu);
+        let operation = operation_of(&wqe.op, index == 0, last);
+        let mut headers = io.headers(operation, self.psn, len);
+        headers.bth.solicited = last && wqe.solicited;
+        headers.bth.ack_req = self.wants_ack(wqe, last, window, sq);
+        add_extensions(&mut headers, wqe, index == 0, last);
+        let payload = sq.payload(self.cur, io.id.pd, offset, len);
+        match io.send(&headers, payload) {
+            Ok(()) => {}
+            Err(TxError::Full) => return Step::Blocked,
+            Err(TxError::Fault(fault)) => {
+                io.host.explain(format_args!(
+                    "QP {}: send wr_id {:#x} cannot read its data: {fault}",
+                    io.id.qpn, wqe.wr_id
+                ));
+                return Step::Stalled(WcStatus::LocProtErr, Reason::LocalMemory);
+            }
+        }
+        self.since_ack_req = if headers.bth.ack_req { 0 } else { self.since_ack_req + 1 };
+        self.on_sent(1, len, wqe.packets, io);
+        Step::Sent
+    }
+
+    /// An acknowledgement is asked for where somebody waits for it: a signalled request, a queue that fills up, a
+    /// window about to close, a probe. The end of an unsignalled burst waits for the next request, or for the probe
+    /// that comes if there is none: in a ping-pong that halves the packets. Unless there is no probe yet.
+    fn wants_ack(&self, wqe: &SendWqe, last: bool, window: u32, sq: &SendQueue) -> bool {
+        let crowded = || sq.outstanding() * 2 >= sq.depth();
+        let unwatched = || self.cur + 1 == sq.tail() && !self.clock.can_probe();
+        (last && (wqe.signaled || crowded() || unwatched()))
+            || self.in_flight() + 1 >= window
+            || self.since_ack_req + 1 >= (window / 4).max(1)
+    }
+
+    fn send_read<H: Host>(&mut self, wqe: &SendWqe, addr: u64, rkey: RKey, io: &mut Io<'_, H>) -> Step {
+        let mtu = io.mtu();
+        let offset = u64::from(self.sent) * u64::from(mtu);
+        let chunk_packets = READ_CHUNK / mtu;
+        let chunk_end = (self.sent / chunk_packets + 1) * chunk_packets;
+        let packets = chunk_end.min(wqe.packets) - self.sent;
+        if let Some(step) = self.read_resources(packets, io) {
+            return step;
+        }
+        let len = (wqe.len - offset as u32).min(packets * mtu);
+        let mut headers = io.headers(Operation::ReadRequest, self.psn, 0);
+        headers.reth = Some(Reth { addr: addr.wrapping_add(offset), rkey, len });
+        if io.send(&headers, TxPayload::None).is_err() {
+            return Step::Blocked;
+        }
+        self.reads.push_back(self.psn.plus(packets - 1));
+        self.on_sent(packets, len, wqe.packets, io);
+        Step::Sent
+    }
+
+    fn send_atomic<H: Host>(
+        &mut self,
+        wqe: &SendWqe,
+        addr: u64,
+        rkey: RKey,
+        op: AtomicOp,
+        io: &mut Io<'_, H>,
+    ) -> Step {
+        if wqe.len != 8 {
+            io.host.explain(format_args!(
+                "QP {}: atomic wr_id {:#x} has a buffer of {} bytes, it must be 8",
+                io.id.qpn, wqe.wr_id, wqe.len
+            ));
+            return Step::Stalled(WcStatus::LocLenErr, Reason::AtomicLength);
+        }
+        if let Some(step) = self.read_resources(1, io) {
+            return step;
+        }
+        let (operation, swap_or_add, compare) = match op {
+            AtomicOp::CompareSwap { compare, swap } => (Operation::CompareSwap, swap, compare),
+            AtomicOp::FetchAdd { add } => (Operation::FetchAdd, add, 0),
+        };
+        let mut headers = io.headers(operation, self.psn, 0);
+        headers.atomic = Some(AtomicEth { addr, rkey, swap_or_add, compare });
+        if io.send(&headers, TxPayload::None).is_err() {
+            return Step::Blocked;
+        }
+        self.reads.push_back(self.psn);
+        self.on_sent(1, 8, wqe.packets, io);
+        Step::Sent
+    }
+
+    /// What keeps a READ or atomic from being sent now, if anything.
+    fn read_resources<H: Host>(&self, packets: u32, io: &mut Io<'_, H>) -> Option<Step> {
+        if io.attr.max_rd_atomic == 0 {
+            io.host.explain(format_args!("QP {}: READ or atomic posted, but max_rd_atomic is 0", io.id.qpn));
+            return Some(Step::Stalled(WcStatus::LocQpOpErr, Reason::NoReadResources));
+        }
+        let busy = self.reads.len() >= usize::from(io.attr.max_rd_atomic);
+        let in_flight = self.in_flight();
+        let no_room = in_flight > 0 && in_flight + packets > self.window_packets(io.mtu());
+        (busy || no_room).then_some(Step::Blocked)
+    }
+
+    /// LOCAL INVALIDATE takes effect in order: after everything before it is done.
+    fn invalidate_locally<H: Host>(
+        &mut self,
+        rkey: RKey,
+        wqe: &SendWqe,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Option<Step> {
+        if self.cur != sq.head() {
+            return Some(Step::Blocked);
+        }
+        if let Err(fault) = io.host.invalidate(io.id.pd, rkey) {
+            io.host.explain(format_args!(
+                "QP {}: local invalidate wr_id {:#x} refused: {fault}",
+                io.id.qpn, wqe.wr_id
+            ));
+            return Some(Step::Stalled(WcStatus::LocQpOpErr, Reason::InvalidateRefused));
+        }
+        sq.pop();
+        (self.cur, self.oldest) = (self.cur + 1, self.oldest + 1);
+        io.complete_send(wqe);
+        None
+    }
+
+    /// Moves the cursor over `packets` sequence numbers.
+    fn on_sent<H: Host>(&mut self, packets: u32, bytes: u32, of: u32, io: &mut Io<'_, H>) {
+        if self.psn.is_before(self.high) {
+            io.counters.retransmitted += 1;
+        } else {
+            self.clock.sample_start(self.psn, io.now);
+        }
+        self.clock.start(io.now);
+        self.cc.on_sent(io.now, bytes);
+        self.psn = self.psn.plus(packets);
+        if self.psn.is_after(self.high) {
+            self.high = self.psn;
+        }
+        self.sent += packets;
+        if self.sent == of {
+            (self.cur, self.sent) = (self.cur + 1, 0);
+        }
+    }
+}

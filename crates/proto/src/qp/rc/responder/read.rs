@@ -1,0 +1,52 @@
+//! READ requests that are next in sequence.
+
+use super::super::super::io::{Fatal, Io};
+use super::super::super::{Host, MAX_MESSAGE};
+use super::Responder;
+use super::replay::Executed;
+use super::reply::ReadReply;
+use crate::verbs::Access;
+use crate::wire::Packet;
+
+impl Responder {
+    pub(super) fn on_read<H: Host>(&mut self, pkt: &Packet<'_>, io: &mut Io<'_, H>) -> Result<(), Fatal> {
+        let Some(reth) = pkt.headers.reth else { return Ok(()) };
+        if self.inbound.in_message() {
+            return Err(self.refuse_invalid(format_args!("a READ request inside another message"), io));
+        }
+        if self.replies.reading() >= self.replay.depth() {
+            let depth = self.replay.depth();
+            let why = format_args!("more READs and atomics outstanding than max_dest_rd_atomic {depth}");
+            return Err(self.refuse_invalid(why, io));
+        }
+        if reth.len > MAX_MESSAGE {
+            return Err(self.refuse_invalid(format_args!("READ of {} bytes, the most is 2^31", reth.len), io));
+        }
+        if reth.len > 0
+            && let Err(fault) =
+                io.check_remote(reth.rkey, reth.addr, u64::from(reth.len), Access::REMOTE_READ)
+        {
+            return Err(self.refuse_access("READ", fault, io));
+        }
+        let psn = pkt.headers.bth.psn;
+        let packets = reth.len.div_ceil(io.mtu()).max(1);
+        self.step(packets, true);
+        self.replay.remember(Executed::Read {
+            psn,
+            packets,
+            addr: reth.addr,
+            rkey: reth.rkey,
+            len: reth.len,
+        });
+        self.replies.read(ReadReply {
+            psn,
+            addr: reth.addr,
+            rkey: reth.rkey,
+            len: reth.len,
+            fresh: true,
+            msn: self.msn,
+            again: false,
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! What is remembered of executed READs and atomics, so that a repeated request has the first one's effect.
+
+use crate::ids::{Psn, RKey};
+use alloc::collections::VecDeque;
+
+/// An executed request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Executed {
+    /// A READ of `packets` responses; its data is read again on replay.
+    Read { psn: Psn, packets: u32, addr: u64, rkey: RKey, len: u32 },
+    /// An atomic and the value it found.
+    Atomic { psn: Psn, original: u64 },
+}
+
+/// The last `max_dest_rd_atomic` of them: a requester can have no more in flight, so none older can come again
+/// (C9-150).
+#[derive(Debug, Default)]
+pub(super) struct ReplayStore {
+    executed: VecDeque<Executed>,
+    depth: usize,
+}
+
+impl ReplayStore {
+    pub(super) fn resize(&mut self, depth: usize) {
+        self.depth = depth;
+        self.executed.truncate(depth);
+        self.executed.shrink_to(depth);
+    }
+
+    pub(super) fn depth(&self) -> usize {
+        self.depth
+    }
+
+    pub(super) fn remember(&mut self, executed: Executed) {
+        if self.executed.len() == self.depth {
+            self.executed.pop_front();
+        }
+        self.executed.push_back(executed);
+    }
+
+    /// The original value found by the atomic with this number.
+    pub(super) fn atomic(&self, psn: Psn) -> Option<u64> {
+        self.executed.iter().rev().find_map(|e| match *e {
+            Executed::Atomic { psn: p, original } if p == psn => Some(original),
+            _ => None,
+        })
+    }
+
+    /// Whether `[addr, addr + len)` from number `psn` on lies inside an executed READ, at the place where that READ
+    /// had it.
+    pub(super) fn covers_read(&self, psn: Psn, addr: u64, rkey: RKey, len: u32, mtu: u32) -> bool {
+        self.executed.iter().rev().any(|e| match *e {
+            Executed::Read { psn: first, packets, addr: start, rkey: key, len: whole } => {
+                let skip = psn.distance_from(first);
+                if skip < 0 || skip as u32 >= packets || key != rkey {
+                    return false;
+                }
+                let offset = u64::from(skip as u32) * u64::from(mtu);
+                addr == start.wrapping_add(offset)
+                    && u64::from(len) <= u64::from(whole).saturating_sub(offset)
+            }
+            Executed::Atomic { .. } => false,
+        })
+    }
+}

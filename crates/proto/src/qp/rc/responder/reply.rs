@@ -1,0 +1,231 @@
+//! In which order answers leave: the order of the requests, whatever kind of answer each one needs.
+
+use super::super::super::io::{Fatal, Io};
+use super::super::super::{DropReason, Host, TxError, TxPayload};
+use super::Responder;
+use crate::ids::{Psn, RKey};
+use crate::verbs::EventKind;
+use crate::wire::{Aeth, NakCode, Operation, Syndrome};
+use alloc::collections::VecDeque;
+
+/// No end-to-end credits: a receiver that runs dry says RNR instead (IBA 9.7.7.2.1, the "invalid" code).
+const NO_CREDITS: Syndrome = Syndrome::Ack { credit: 31 };
+
+/// Most answers that wait at once: every READ a requester may have in flight, twice, and the ACKs between them.
+const MAX_WAITING: usize = 600;
+
+/// The rest of a READ that is being answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadReply {
+    pub(super) psn: Psn,
+    pub(super) addr: u64,
+    pub(super) rkey: RKey,
+    pub(super) len: u32,
+    /// Nothing of it was sent yet, so the next packet is a first or only one.
+    pub(super) fresh: bool,
+    pub(super) msn: u32,
+    /// An answer given again does not count against `max_dest_rd_atomic`: the requester may long have the first.
+    pub(super) again: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Reply {
+    Ack { psn: Psn, msn: u32, syndrome: Syndrome },
+    Atomic { psn: Psn, msn: u32, original: u64, again: bool },
+    Read(ReadReply),
+}
+
+impl Reply {
+    fn counts(&self) -> bool {
+        match self {
+            Reply::Ack { .. } => false,
+            Reply::Atomic { again, .. } => !again,
+            Reply::Read(r) => !r.again,
+        }
+    }
+
+    fn psn(&self) -> Psn {
+        match self {
+            Reply::Ack { psn, .. } | Reply::Atomic { psn, .. } => *psn,
+            Reply::Read(r) => r.psn,
+        }
+    }
+}
+
+/// Answers that wait to be sent.
+#[derive(Debug, Default)]
+pub(super) struct Replies {
+    queue: VecDeque<Reply>,
+    /// READs and atomics among them that are answered for the first time.
+    reading: usize,
+}
+
+impl Replies {
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// READs and atomics not yet answered in full for the first time.
+    pub(super) fn reading(&self) -> usize {
+        self.reading
+    }
+
+    /// Acknowledges everything up to `psn`. Acknowledgements that nothing separates become one.
+    pub(super) fn ack(&mut self, psn: Psn, msn: u32) {
+        if let Some(Reply::Ack { psn: p, msn: m, syndrome: Syndrome::Ack { .. } }) = self.queue.back_mut() {
+            (*p, *m) = (psn, msn);
+            return;
+        }
+        self.queue.push_back(Reply::Ack { psn, msn, syndrome: NO_CREDITS });
+    }
+
+    pub(super) fn nak(&mut self, psn: Psn, msn: u32, syndrome: Syndrome) {
+        // A NAK acknowledges what is before it, so a waiting ACK adds nothing.
+        if let Some(Reply::Ack { .. }) = self.queue.back() {
+            self.queue.pop_back();
+        }
+        self.queue.push_back(Reply::Ack { psn, msn, syndrome });
+    }
+
+    pub(super) fn read(&mut self, reply: ReadReply) {
+        self.reading += 1;
+        self.queue.push_back(Reply::Read(reply));
+    }
+
+    pub(super) fn atomic(&mut self, psn: Psn, msn: u32, original: u64) {
+        self.reading += 1;
+        self.queue.push_back(Reply::Atomic { psn, msn, original, again: false });
+    }
+
+    /// Answers a repeated READ. If its answer is still being sent, that one starts over where asked; so a requester
+    /// that repeats itself makes no extra traffic.
+    pub(super) fn read_again(&mut self, reply: ReadReply, mtu: u32) {
+        for queued in &mut self.queue {
+            let Reply::Read(r) = queued else { continue };
+            let last = r.psn.plus(r.len.div_ceil(mtu).max(1) - 1);
+            let asked_last = reply.psn.plus(reply.len.div_ceil(mtu).max(1) - 1);
+            if last == asked_last {
+                if reply.psn.is_before(r.psn) {
+                    *r = ReadReply { again: r.again, ..reply };
+                }
+                return;
+            }
+        }
+        self.insert_in_order(Reply::Read(reply));
+    }
+
+    pub(super) fn atomic_again(&mut self, psn: Psn, msn: u32, original: u64) {
+        if !self.queue.iter().any(|r| matches!(r, Reply::Atomic { psn: p, .. } if *p == psn)) {
+            self.insert_in_order(Reply::Atomic { psn, msn, original, again: true });
+        }
+    }
+
+    /// Only repeated requests come here. Their number is bounded, so that a peer that repeats faster than the link
+    /// drains gets no memory of ours; what is left out it will repeat again.
+    fn insert_in_order(&mut self, reply: Reply) {
+        if self.queue.len() >= MAX_WAITING {
+            return;
+        }
+        let at = self.queue.iter().position(|r| reply.psn().is_before(r.psn())).unwrap_or(self.queue.len());
+        self.queue.insert(at, reply);
+    }
+}
+
+impl Responder {
+    /// Whether an answer waits.
+    pub(crate) fn has_replies(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
+    /// Whether nothing but positive acknowledgements waits.
+    pub(crate) fn only_acks_wait(&self) -> bool {
+        let is_ack = |r: &Reply| matches!(r, Reply::Ack { syndrome: Syndrome::Ack { .. }, .. });
+        self.replies.queue.iter().all(is_ack)
+    }
+
+    /// Sends answers until there is none or the link is full.
+    pub(crate) fn poll_transmit<H: Host>(&mut self, io: &mut Io<'_, H>) -> Result<(), Fatal> {
+        while let Some(reply) = self.replies.queue.front().copied() {
+            let sent = match reply {
+                Reply::Ack { psn, msn, syndrome } => send_ack(psn, msn, syndrome, io),
+                Reply::Atomic { psn, msn, original, .. } => send_atomic(psn, msn, original, io),
+                Reply::Read(read) => self.send_read(read, io),
+            };
+            match sent {
+                Ok(true) => {
+                    self.replies.reading -= usize::from(reply.counts());
+                    self.replies.queue.pop_front();
+                }
+                Ok(false) => {}
+                Err(TxError::Full) => break,
+                // A late copy of a READ may outlive its memory; the requester has its data, or will ask again.
+                Err(TxError::Fault(fault)) if !reply.counts() => {
+                    io.host.dropped(
+                        DropReason::StaleDuplicate,
+                        format_args!("QP {}: repeated READ not answered: {fault}", io.id.qpn),
+                    );
+                    self.replies.queue.pop_front();
+                }
+                Err(TxError::Fault(fault)) => {
+                    // The region went away under a READ that had been granted.
+                    io.host.explain(format_args!(
+                        "QP {}: READ by QP {} stopped: {fault}",
+                        io.id.qpn, io.attr.dest_qpn
+                    ));
+                    self.replies.queue.clear();
+                    self.replies.reading = 0;
+                    self.replies.nak(reply.psn(), self.msn, Syndrome::Nak(NakCode::RemoteAccess));
+                    io.host.event(EventKind::QpAccessErr);
+                    return Err(Fatal);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the next packet of a READ's answer; true when it was the last.
+    fn send_read<H: Host>(&mut self, read: ReadReply, io: &mut Io<'_, H>) -> Result<bool, TxError> {
+        let mtu = io.mtu();
+        let len = read.len.min(mtu);
+        let last = read.len <= mtu;
+        let operation = match (read.fresh, last) {
+            (true, true) => Operation::ReadResponseOnly,
+            (true, false) => Operation::ReadResponseFirst,
+            (false, true) => Operation::ReadResponseLast,
+            (false, false) => Operation::ReadResponseMiddle,
+        };
+        let mut headers = io.headers(operation, read.psn, len);
+        if operation != Operation::ReadResponseMiddle {
+            headers.aeth = Some(Aeth { syndrome: NO_CREDITS, msn: read.msn });
+        }
+        let payload = if len == 0 {
+            TxPayload::None
+        } else {
+            TxPayload::Remote { pd: io.id.pd, rkey: read.rkey, addr: read.addr, len }
+        };
+        io.send(&headers, payload)?;
+        if !last && let Some(Reply::Read(front)) = self.replies.queue.front_mut() {
+            front.psn = read.psn.plus(1);
+            front.addr = read.addr.wrapping_add(u64::from(len));
+            front.len = read.len - len;
+            front.fresh = false;
+        }
+        Ok(last)
+    }
+}
+
+fn send_ack<H: Host>(psn: Psn, msn: u32, syndrome: Syndrome, io: &mut Io<'_, H>) -> Result<bool, TxError> {
+    let mut headers = io.headers(Operation::Acknowledge, psn, 0);
+    headers.aeth = Some(Aeth { syndrome, msn });
+    io.send(&headers, TxPayload::None)?;
+    io.counters.acks_sent += 1;
+    Ok(true)
+}
+
+fn send_atomic<H: Host>(psn: Psn, msn: u32, original: u64, io: &mut Io<'_, H>) -> Result<bool, TxError> {
+    let mut headers = io.headers(Operation::AtomicAcknowledge, psn, 0);
+    headers.aeth = Some(Aeth { syndrome: NO_CREDITS, msn });
+    headers.atomic_ack = Some(original);
+    io.send(&headers, TxPayload::None)?;
+    Ok(true)
+}

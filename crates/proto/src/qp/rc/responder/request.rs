@@ -1,0 +1,81 @@
+//! A SEND or WRITE that is next in sequence.
+
+use super::super::super::inbound::Refusal;
+use super::super::super::io::{Fatal, Io};
+use super::super::super::{Host, Reason, RecvQueue};
+use super::Responder;
+use crate::verbs::WcStatus;
+use crate::wire::{NakCode, Packet, Syndrome};
+
+impl Responder {
+    pub(super) fn on_request<H: Host>(
+        &mut self,
+        pkt: &Packet<'_>,
+        rq: &mut RecvQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        match self.inbound.accept(pkt, rq, io) {
+            Ok(ends_message) => {
+                self.step(1, ends_message);
+                if pkt.headers.bth.ack_req {
+                    self.replies.ack(pkt.headers.bth.psn, self.msn);
+                }
+                Ok(())
+            }
+            Err(Refusal::NoReceive) => {
+                self.not_ready(io);
+                Ok(())
+            }
+            Err(refusal) => Err(self.on_refusal(refusal, pkt, io)),
+        }
+    }
+
+    /// No receive is posted: the requester shall come again after `min_rnr_timer`. What it has already sent behind
+    /// this packet is out of sequence and is passed over in silence.
+    fn not_ready<H: Host>(&mut self, io: &mut Io<'_, H>) {
+        io.counters.rnr_sent += 1;
+        self.asked_again = Some(self.expected);
+        self.replies.nak(self.expected, self.msn, Syndrome::RnrNak { timer: io.attr.min_rnr_timer });
+    }
+
+    fn on_refusal<H: Host>(&mut self, refusal: Refusal, pkt: &Packet<'_>, io: &mut Io<'_, H>) -> Fatal {
+        let (qpn, peer) = (io.id.qpn, io.attr.dest_qpn);
+        match refusal {
+            Refusal::TooLong { capacity, needed } => {
+                io.host.explain(format_args!(
+                    "QP {qpn}: a message of at least {needed} bytes from QP {peer} met a receive of {capacity} bytes"
+                ));
+                self.inbound.fail_recv(WcStatus::LocLenErr, Reason::ReceiveTooSmall, io);
+                self.refuse(NakCode::InvalidRequest, None, io)
+            }
+            Refusal::Local(fault) => {
+                io.host.explain(format_args!(
+                    "QP {qpn}: a message from QP {peer} cannot be placed into its receive: {fault}"
+                ));
+                self.inbound.fail_recv(WcStatus::LocProtErr, Reason::LocalMemory, io);
+                self.refuse(NakCode::RemoteOperational, None, io)
+            }
+            Refusal::Invalidate(fault) => {
+                io.host.explain(format_args!("QP {qpn}: QP {peer} may not invalidate: {fault}"));
+                self.inbound.fail_recv(WcStatus::LocProtErr, Reason::InvalidateRefused, io);
+                self.refuse(NakCode::RemoteAccess, None, io)
+            }
+            Refusal::Access(fault) => {
+                // A WRITE with immediate holds a receive; its consumer learns of the failure there (11.6.2).
+                if self.inbound.fail_recv(WcStatus::LocAccessErr, Reason::LocalMemory, io) {
+                    io.host.explain(format_args!("QP {qpn}: WRITE with immediate from QP {peer}: {fault}"));
+                    return self.refuse(NakCode::RemoteAccess, None, io);
+                }
+                self.refuse_access("WRITE", fault, io)
+            }
+            Refusal::Sequence | Refusal::Length | Refusal::NoReceive => {
+                let op = pkt.headers.bth.opcode.operation;
+                let (len, mtu) = (pkt.payload.len(), io.mtu());
+                self.refuse_invalid(
+                    format_args!("{op:?} with {len} bytes may not stand here (MTU {mtu})"),
+                    io,
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The receive queue, and the one receive that a message is being placed into.
+
+use crate::verbs::{QpCap, RecvWr, Sge};
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// A receive taken off its queue, own or shared. The entries are kept in a reused vector.
+#[derive(Clone, Debug, Default)]
+pub struct RecvWqe {
+    /// The caller's number for it.
+    pub wr_id: u64,
+    /// Where the message goes.
+    pub sges: Vec<Sge>,
+}
+
+impl RecvWqe {
+    /// Bytes it can hold.
+    pub fn capacity(&self) -> u64 {
+        self.sges.iter().map(|s| u64::from(s.len)).sum()
+    }
+
+    /// Takes over a posted request.
+    pub fn assign(&mut self, wr_id: u64, sges: &[Sge]) {
+        self.wr_id = wr_id;
+        self.sges.clear();
+        self.sges.extend_from_slice(sges);
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    wr_id: u64,
+    sge_count: u8,
+}
+
+/// A ring of posted receives; also what a shared receive queue is made of.
+#[derive(Debug)]
+pub struct RecvQueue {
+    ring: Box<[Entry]>,
+    sges: Box<[Sge]>,
+    stride: usize,
+    head: usize,
+    len: usize,
+}
+
+impl RecvQueue {
+    /// A queue of `depth` requests with up to `max_sge` entries each.
+    pub fn new(depth: u32, max_sge: u32) -> Self {
+        let (depth, stride) = (depth as usize, max_sge as usize);
+        RecvQueue {
+            ring: vec![Entry::default(); depth].into(),
+            sges: vec![Sge::default(); depth * stride].into(),
+            stride,
+            head: 0,
+            len: 0,
+        }
+    }
+
+    pub(crate) fn for_qp(cap: &QpCap, shared: bool) -> Self {
+        if shared { RecvQueue::new(0, 0) } else { RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge) }
+    }
+
+    /// Requests waiting.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// Whether none is waiting.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// Requests it can hold.
+    pub fn depth(&self) -> usize {
+        self.ring.len()
+    }
+    /// Entries each request may have.
+    pub fn max_sge(&self) -> usize {
+        self.stride
+    }
+    pub(crate) fn memory_footprint(&self) -> usize {
+        size_of_val(&*self.ring) + size_of_val(&*self.sges)
+    }
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Adds a request; false if there is no room or it has too many entries.
+    #[must_use]
+    pub fn push(&mut self, wr: &RecvWr<'_>) -> bool {
+        if self.len == self.ring.len() || wr.sges.len() > self.stride {
+            return false;
+        }
+        let slot = (self.head + self.len) % self.ring.len();
+        self.ring[slot] = Entry { wr_id: wr.wr_id, sge_count: wr.sges.len() as u8 };
+        let start = slot * self.stride;
+        self.sges[start..start + wr.sges.len()].copy_from_slice(wr.sges);
+        self.len += 1;
+        true
+    }
+
+    /// Takes the oldest request.
+    #[must_use]
+    pub fn pop(&mut self, into: &mut RecvWqe) -> bool {
+        if self.len == 0 {
+            return false;
+        }
+        let slot = self.head;
+        let start = slot * self.stride;
+        into.assign(self.ring[slot].wr_id, &self.sges[start..start + self.ring[slot].sge_count as usize]);
+        self.head = (slot + 1) % self.ring.len();
+        self.len -= 1;
+        true
+    }
+
+    /// Makes room for `depth` requests, keeping those that wait; false if they would not fit.
+    #[must_use]
+    pub fn resize(&mut self, depth: u32) -> bool {
+        if (depth as usize) < self.len {
+            return false;
+        }
+        let mut larger = RecvQueue::new(depth, self.stride as u32);
+        let mut wqe = RecvWqe::default();
+        while self.pop(&mut wqe) {
+            let kept = larger.push(&RecvWr { wr_id: wqe.wr_id, sges: &wqe.sges });
+            debug_assert!(kept);
+        }
+        *self = larger;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_order_across_wrap_and_resize() {
+        let mut q = RecvQueue::new(2, 1);
+        let mut got = RecvWqe::default();
+        for round in 0..5u64 {
+            assert!(q.push(&RecvWr { wr_id: 2 * round, sges: &[] }));
+            assert!(q.push(&RecvWr { wr_id: 2 * round + 1, sges: &[Sge::default()] }));
+            assert!(!q.push(&RecvWr { wr_id: 99, sges: &[] }));
+            assert!(q.pop(&mut got) && got.wr_id == 2 * round && got.sges.is_empty());
+            if round == 3 {
+                assert!(q.resize(4) && !q.resize(0));
+                assert!(q.pop(&mut got) && got.wr_id == 7);
+                assert_eq!(q.depth(), 4);
+                break;
+            }
+            assert!(q.pop(&mut got) && got.wr_id == 2 * round + 1 && got.sges.len() == 1);
+        }
+    }
+}

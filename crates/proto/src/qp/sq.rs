@@ -1,0 +1,204 @@
+//! The send queue: a ring of work queue entries, filled by `post_send`, emptied as completions are made.
+
+use crate::ids::PdId;
+use crate::qp::TxPayload;
+use crate::verbs::{Payload, QpCap, SendFlags, SendOp, SendWr, Sge, UdTarget, WcOpcode};
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// A posted send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendWqe {
+    pub(crate) wr_id: u64,
+    pub(crate) op: SendOp,
+    /// Message length in bytes.
+    pub(crate) len: u32,
+    /// Sequence numbers it uses; 0 until its first packet is due.
+    pub(crate) packets: u32,
+    pub(crate) sge_count: u8,
+    pub(crate) inline: bool,
+    pub(crate) signaled: bool,
+    pub(crate) fence: bool,
+    pub(crate) solicited: bool,
+}
+
+impl SendWqe {
+    const EMPTY: SendWqe = SendWqe {
+        wr_id: 0,
+        op: SendOp::Send,
+        len: 0,
+        packets: 0,
+        sge_count: 0,
+        inline: false,
+        signaled: false,
+        fence: false,
+        solicited: false,
+    };
+
+    pub(crate) fn wc_opcode(&self) -> WcOpcode {
+        use crate::verbs::AtomicOp;
+        match self.op {
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => WcOpcode::Send,
+            SendOp::Write { .. } | SendOp::WriteImm { .. } => WcOpcode::RdmaWrite,
+            SendOp::Read { .. } => WcOpcode::RdmaRead,
+            SendOp::Atomic { op: AtomicOp::CompareSwap { .. }, .. } => WcOpcode::CompSwap,
+            SendOp::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => WcOpcode::FetchAdd,
+            SendOp::LocalInv(_) => WcOpcode::LocalInv,
+        }
+    }
+
+    /// Whether only a response, not an ACK, can finish it.
+    pub(crate) fn awaits_response(&self) -> bool {
+        matches!(self.op, SendOp::Read { .. } | SendOp::Atomic { .. })
+    }
+
+    /// How many sequence numbers a message of this length takes: a READ as many as its responses, at least one.
+    pub(crate) fn packets_at(&self, mtu: u32) -> u32 {
+        match self.op {
+            SendOp::LocalInv(_) => 0,
+            SendOp::Atomic { .. } => 1,
+            _ => self.len.div_ceil(mtu).max(1),
+        }
+    }
+}
+
+/// The ring. Entries are named by a number that only grows; `head` is the oldest not yet completed.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    ring: Box<[SendWqe]>,
+    sges: Box<[Sge]>,
+    sge_stride: usize,
+    inline: Box<[u8]>,
+    inline_stride: usize,
+    /// Destinations; only datagram QPs have room for them.
+    targets: Vec<UdTarget>,
+    head: u64,
+    tail: u64,
+}
+
+impl SendQueue {
+    pub(crate) fn new(cap: &QpCap, datagram: bool) -> Self {
+        let depth = cap.max_send_wr as usize;
+        let (sge_stride, inline_stride) = (cap.max_send_sge as usize, cap.max_inline_data as usize);
+        SendQueue {
+            ring: vec![SendWqe::EMPTY; depth].into(),
+            sges: vec![Sge::default(); depth * sge_stride].into(),
+            sge_stride,
+            inline: vec![0; depth * inline_stride].into(),
+            inline_stride,
+            targets: if datagram { vec![UdTarget::default(); depth] } else { Vec::new() },
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.ring.len()
+    }
+    pub(crate) fn is_full(&self) -> bool {
+        (self.tail - self.head) as usize >= self.ring.len()
+    }
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+    pub(crate) fn head(&self) -> u64 {
+        self.head
+    }
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail
+    }
+    /// Entries posted and not completed.
+    pub(crate) fn outstanding(&self) -> usize {
+        (self.tail - self.head) as usize
+    }
+    pub(crate) fn clear(&mut self) {
+        self.head = self.tail;
+    }
+
+    fn slot(&self, number: u64) -> usize {
+        (number % self.ring.len() as u64) as usize
+    }
+
+    pub(crate) fn get(&self, number: u64) -> Option<&SendWqe> {
+        (self.head..self.tail).contains(&number).then(|| &self.ring[self.slot(number)])
+    }
+    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut SendWqe> {
+        let slot = self.slot(number);
+        (self.head..self.tail).contains(&number).then(|| &mut self.ring[slot])
+    }
+
+    /// Adds an entry. The caller has checked that it fits.
+    pub(crate) fn push(&mut self, wr: &SendWr<'_>, len: u32, signal_all: bool) {
+        let slot = self.slot(self.tail);
+        let (sge_count, inline) = match wr.payload {
+            Payload::Sges(sges) => {
+                let start = slot * self.sge_stride;
+                self.sges[start..start + sges.len()].copy_from_slice(sges);
+                (sges.len() as u8, false)
+            }
+            Payload::Inline(bytes) => {
+                let start = slot * self.inline_stride;
+                self.inline[start..start + bytes.len()].copy_from_slice(bytes);
+                (0, true)
+            }
+        };
+        if let (Some(target), Some(place)) = (wr.ud, self.targets.get_mut(slot)) {
+            *place = target;
+        }
+        self.ring[slot] = SendWqe {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            len,
+            packets: 0,
+            sge_count,
+            inline,
+            signaled: signal_all || wr.flags.contains(SendFlags::SIGNALED),
+            fence: wr.flags.contains(SendFlags::FENCE),
+            solicited: wr.flags.contains(SendFlags::SOLICITED),
+        };
+        self.tail += 1;
+    }
+
+    /// Removes the oldest entry.
+    pub(crate) fn pop(&mut self) -> Option<SendWqe> {
+        if self.is_empty() {
+            return None;
+        }
+        let wqe = self.ring[self.slot(self.head)];
+        self.head += 1;
+        Some(wqe)
+    }
+
+    /// The memory an entry names.
+    pub(crate) fn sges(&self, number: u64) -> &[Sge] {
+        let slot = self.slot(number);
+        let start = slot * self.sge_stride;
+        &self.sges[start..start + self.ring[slot].sge_count as usize]
+    }
+
+    /// Part of an entry's message, as the payload of a packet.
+    pub(crate) fn payload(&self, number: u64, pd: PdId, offset: u64, len: u32) -> TxPayload<'_> {
+        let slot = self.slot(number);
+        if len == 0 {
+            TxPayload::None
+        } else if self.ring[slot].inline {
+            let start = slot * self.inline_stride + offset as usize;
+            TxPayload::Bytes(&self.inline[start..start + len as usize])
+        } else {
+            TxPayload::Local { pd, sges: self.sges(number), offset, len }
+        }
+    }
+
+    pub(crate) fn memory_footprint(&self) -> usize {
+        size_of_val(&*self.ring)
+            + size_of_val(&*self.sges)
+            + self.inline.len()
+            + self.targets.capacity() * size_of::<UdTarget>()
+    }
+
+    /// Where a datagram goes.
+    pub(crate) fn target(&self, number: u64) -> UdTarget {
+        self.targets.get(self.slot(number)).copied().unwrap_or_default()
+    }
+}

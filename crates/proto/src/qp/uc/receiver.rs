@@ -1,0 +1,100 @@
+//! Receiving side of an unreliable connection: a message that misses a part is dropped as a whole, in silence.
+
+use super::super::inbound::{Inbound, Refusal};
+use super::super::io::{Fatal, Io};
+use super::super::{DropReason, Host, Reason, RecvQueue};
+use crate::ids::Psn;
+use crate::verbs::{QpAttr, WcStatus};
+use crate::wire::Packet;
+
+#[derive(Debug, Default)]
+pub(crate) struct Receiver {
+    expected: Psn,
+    inbound: Inbound,
+    /// The message in progress lost a part; its rest is passed over.
+    skipping: bool,
+}
+
+impl Receiver {
+    pub(crate) fn start(&mut self, attr: &QpAttr) {
+        *self = Receiver { expected: attr.rq_psn, ..Receiver::default() };
+    }
+
+    pub(crate) fn inbound(&mut self) -> &mut Inbound {
+        &mut self.inbound
+    }
+
+    pub(crate) fn handle_packet<H: Host>(
+        &mut self,
+        pkt: &Packet<'_>,
+        rq: &mut RecvQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        let (psn, op) = (pkt.headers.bth.psn, pkt.headers.bth.opcode.operation);
+        let lost = psn != self.expected;
+        // Whatever the number, the next one due follows it: there is nobody to ask for the missing ones (C9-160).
+        self.expected = psn.plus(1);
+        if lost {
+            self.give_up(
+                format_args!("PSN {psn} does not follow the one before"),
+                DropReason::BrokenMessage,
+                io,
+            );
+        }
+        if self.skipping && !op.starts_message() {
+            return Ok(());
+        }
+        if op.starts_message() {
+            if self.inbound.in_message() {
+                self.give_up(format_args!("{op:?} inside a message"), DropReason::BrokenMessage, io);
+            }
+            self.skipping = false;
+        }
+        match self.inbound.accept(pkt, rq, io) {
+            Ok(_) => Ok(()),
+            Err(Refusal::Local(fault)) => {
+                // Our own fault, not the peer's: kept in hand, this receive would swallow every message to come.
+                io.host.explain(format_args!(
+                    "QP {}: a message cannot be placed into its receive: {fault}",
+                    io.id.qpn
+                ));
+                self.inbound.fail_recv(WcStatus::LocProtErr, Reason::LocalMemory, io);
+                Err(Fatal)
+            }
+            Err(refusal) => {
+                self.on_refusal(refusal, io);
+                Ok(())
+            }
+        }
+    }
+
+    fn on_refusal<H: Host>(&mut self, refusal: Refusal, io: &mut Io<'_, H>) {
+        self.inbound.abandon();
+        self.skipping = true;
+        let qpn = io.id.qpn;
+        match refusal {
+            Refusal::NoReceive => {
+                io.host.dropped(DropReason::NoReceive, format_args!("QP {qpn}: no receive posted"));
+            }
+            Refusal::TooLong { capacity, needed } => io.host.dropped(
+                DropReason::Unfit,
+                format_args!("QP {qpn}: {needed} bytes do not fit a receive of {capacity}"),
+            ),
+            Refusal::Access(fault) | Refusal::Local(fault) | Refusal::Invalidate(fault) => {
+                io.host.dropped(DropReason::AccessDenied, format_args!("QP {qpn}: {fault}"));
+            }
+            Refusal::Sequence | Refusal::Length => io.host.dropped(
+                DropReason::BrokenMessage,
+                format_args!("QP {qpn}: opcode or length may not stand here"),
+            ),
+        }
+    }
+
+    fn give_up<H: Host>(&mut self, why: core::fmt::Arguments<'_>, reason: DropReason, io: &mut Io<'_, H>) {
+        if self.inbound.in_message() {
+            io.host.dropped(reason, format_args!("QP {}: message given up: {why}", io.id.qpn));
+        }
+        self.inbound.abandon();
+        self.skipping = true;
+    }
+}

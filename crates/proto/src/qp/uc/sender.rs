@@ -1,0 +1,92 @@
+//! Sending side of an unreliable connection. A request is done when its last packet has left.
+
+use super::super::io::{Fatal, Io};
+use super::super::segment::{add_extensions, operation_of};
+use super::super::sq::{SendQueue, SendWqe};
+use super::super::{Host, Reason, Side, TxError};
+use crate::ids::Psn;
+use crate::verbs::{QpAttr, QpState, SendOp, WcStatus};
+
+#[derive(Debug, Default)]
+pub(crate) struct Sender {
+    psn: Psn,
+    /// Packets of the oldest request that have left.
+    sent: u32,
+}
+
+impl Sender {
+    pub(crate) fn start(&mut self, attr: &QpAttr, _sq: &SendQueue) {
+        *self = Sender { psn: attr.sq_psn, sent: 0 };
+    }
+
+    /// Whether no message is half sent.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.sent == 0
+    }
+
+    pub(crate) fn halt(&mut self, _sq: &SendQueue) {
+        self.sent = 0;
+    }
+
+    pub(crate) fn poll_transmit<H: Host>(
+        &mut self,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        while let Some(wqe) = sq.get(sq.head()).copied() {
+            if self.sent == 0 && io.attr.state != QpState::Rts {
+                break;
+            }
+            let outcome = match wqe.op {
+                SendOp::LocalInv(rkey) => io.host.invalidate(io.id.pd, rkey).map_err(TxError::Fault),
+                _ => self.send_message(&wqe, sq, io),
+            };
+            match outcome {
+                Ok(()) => {}
+                Err(TxError::Full) => break,
+                Err(TxError::Fault(fault)) => {
+                    io.host.explain(format_args!(
+                        "QP {}: send wr_id {:#x} failed: {fault}",
+                        io.id.qpn, wqe.wr_id
+                    ));
+                    sq.pop();
+                    self.sent = 0;
+                    io.complete_failed(
+                        Side::Send,
+                        wqe.wr_id,
+                        wqe.wc_opcode(),
+                        WcStatus::LocProtErr,
+                        Reason::LocalMemory,
+                    );
+                    return Err(Fatal);
+                }
+            }
+            sq.pop();
+            self.sent = 0;
+            io.complete_send(&wqe);
+        }
+        Ok(())
+    }
+
+    fn send_message<H: Host>(
+        &mut self,
+        wqe: &SendWqe,
+        sq: &SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), TxError> {
+        let mtu = io.mtu();
+        let packets = wqe.packets_at(mtu);
+        while self.sent < packets {
+            let (first, last) = (self.sent == 0, self.sent + 1 == packets);
+            let offset = u64::from(self.sent) * u64::from(mtu);
+            let len = (wqe.len - offset as u32).min(mtu);
+            let mut headers = io.headers(operation_of(&wqe.op, first, last), self.psn, len);
+            headers.bth.solicited = last && wqe.solicited;
+            add_extensions(&mut headers, wqe, first, last);
+            io.send(&headers, sq.payload(sq.head(), io.id.pd, offset, len))?;
+            self.psn = self.psn.plus(1);
+            self.sent += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! `docs/qp-states.md` is the state table, printed. `FERROCE_REGENERATE=1 cargo test -p ferroce-proto --test state_doc`
+//! writes it anew.
+
+use ferroce_proto::qp::state::{state_name, transitions};
+use ferroce_proto::verbs::{AttrMask, Transport};
+use std::fmt::Write;
+use std::path::Path;
+
+const HEAD: &str = "\
+# Queue pair states
+
+Printed from the table in `crates/proto/src/qp/state/table.rs`; a test compares the two
+(`FERROCE_REGENERATE=1 cargo test -p ferroce-proto --test state_doc` writes this page anew).
+
+A `modify` must set all required attributes and may set the optional ones; any other is refused, and then nothing
+changes. `STATE` is required whenever the state changes. Every state may go to RESET and to ERR; those transitions take
+no attribute besides `STATE` and are left out below. A pair of states that is not listed is not a transition.
+`ALT_PATH` is in the specification's table, and a RoCE port has no alternate path: it is always refused, for its value.
+
+| queue pair is in | post receive | post send |
+|---|---|---|
+| RESET | refused | refused |
+| INIT | queued | refused |
+| RTR | received into | refused |
+| RTS | received into | sent |
+| SQD | received into | queued; what had begun is finished, then `SQ_DRAINED` |
+| SQE (UC, UD) | received into | flushed |
+| ERR | flushed | flushed |
+";
+
+fn names(mask: AttrMask) -> String {
+    let names: Vec<String> = mask.iter_names().map(|(name, _)| format!("`{name}`")).collect();
+    if names.is_empty() { "-".into() } else { names.join(" ") }
+}
+
+fn page() -> String {
+    let mut page = HEAD.to_string();
+    for (transport, title) in [(Transport::Rc, "RC"), (Transport::Uc, "UC"), (Transport::Ud, "UD")] {
+        write!(page, "\n## {title}\n\n| from | to | required | optional |\n|---|---|---|---|\n").unwrap();
+        for line in transitions() {
+            let leaving = matches!(state_name(line.to), "RESET" | "ERR");
+            let Some(attrs) = line.attrs(transport).filter(|_| !leaving) else { continue };
+            let (from, to) = (state_name(line.from), state_name(line.to));
+            let (required, optional) = (names(attrs.required), names(attrs.optional));
+            writeln!(page, "| {from} | {to} | {required} | {optional} |").unwrap();
+        }
+    }
+    page
+}
+
+#[test]
+fn the_page_is_the_table() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/qp-states.md");
+    if std::env::var_os("FERROCE_REGENERATE").is_some() {
+        std::fs::write(&path, page()).unwrap();
+    }
+    let written = std::fs::read_to_string(&path).expect("docs/qp-states.md");
+    assert_eq!(written, page(), "docs/qp-states.md is stale: run this test with FERROCE_REGENERATE=1");
+}

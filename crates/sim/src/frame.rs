@@ -1,0 +1,67 @@
+//! A packet in flight: the very bytes that a UDP socket would carry.
+
+use ferroce_proto::verbs::Route;
+use ferroce_proto::wire::{FlowAddrs, Headers, ICRC_LEN, Malformed, Packet, icrc};
+
+/// Bytes from the BTH to the ICRC, and where they go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    /// Outer addresses.
+    pub(crate) route: Route,
+    /// BTH, extension headers, payload, pad, ICRC.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Why a frame is no packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unreadable {
+    /// The checksum does not fit the bytes.
+    Icrc,
+    /// The checksum fits, the bytes make no packet.
+    Malformed(Malformed),
+}
+
+/// Sockets number their packets 0, see facts/wire.md.
+const IP_IDENTIFICATION: u16 = 0;
+/// UDP source ports of a RoCEv2 sender start here (IBA annex A17.9.2).
+const FIRST_SOURCE_PORT: u16 = 0xc000;
+
+impl Frame {
+    /// Encodes a packet, checksum included.
+    pub(crate) fn encode(route: &Route, headers: &Headers, payload: &[u8]) -> Frame {
+        let headers_len = headers.encoded_len();
+        let mut bytes = vec![0; headers_len];
+        headers.write(&mut bytes);
+        bytes.extend_from_slice(payload);
+        bytes.resize(bytes.len() + usize::from(headers.bth.pad), 0);
+        assert!(bytes.len().is_multiple_of(4), "pad {} is wrong: {headers:?}", headers.bth.pad);
+        let checksum = icrc(&flow(route), IP_IDENTIFICATION, &bytes);
+        bytes.extend_from_slice(&checksum);
+        Frame { route: *route, bytes }
+    }
+
+    /// Decodes it, as the receiver does. The checksum is compared with the one known identification, so that no
+    /// damage can hide behind another.
+    pub(crate) fn decode(&self) -> Result<Packet<'_>, Unreadable> {
+        let Some((transport, found)) = self.bytes.split_last_chunk::<ICRC_LEN>() else {
+            return Err(Unreadable::Icrc);
+        };
+        let checked =
+            transport.len() >= 12 && icrc(&flow(&self.route), IP_IDENTIFICATION, transport) == *found;
+        if !checked {
+            return Err(Unreadable::Icrc);
+        }
+        Packet::parse(transport).map_err(Unreadable::Malformed)
+    }
+
+    /// Puts a right checksum on whatever the bytes are now.
+    pub(crate) fn seal(&mut self) {
+        let end = self.bytes.len() - ICRC_LEN;
+        let checksum = icrc(&flow(&self.route), IP_IDENTIFICATION, &self.bytes[..end]);
+        self.bytes[end..].copy_from_slice(&checksum);
+    }
+}
+
+fn flow(route: &Route) -> FlowAddrs {
+    FlowAddrs::new(route.sgid, route.dgid, FIRST_SOURCE_PORT | route.entropy)
+}

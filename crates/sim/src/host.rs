@@ -1,0 +1,119 @@
+//! The port that a queue pair works through: memory, completion queues and link of one simulated NIC.
+
+use crate::frame::Frame;
+use crate::journal::{Entry, Journal, NodeId};
+use crate::nic::Resources;
+use ferroce_proto::qp::{DropReason, Host, RecvWqe, Side, TxError, TxPayload};
+use ferroce_proto::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, Route, Sge};
+use ferroce_proto::wire::Headers;
+use ferroce_proto::{PdId, Qpn, RKey, Time};
+use std::fmt;
+
+/// Which queues a queue pair uses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queues {
+    pub(crate) send_cq: usize,
+    pub(crate) recv_cq: usize,
+    pub(crate) srq: Option<usize>,
+}
+
+/// One queue pair's view of its NIC during one call.
+pub(crate) struct SimHost<'a> {
+    pub(crate) now: Time,
+    pub(crate) node: NodeId,
+    pub(crate) qpn: Qpn,
+    pub(crate) queues: Queues,
+    pub(crate) nic: &'a mut Resources,
+    pub(crate) journal: &'a mut Journal,
+}
+
+impl SimHost<'_> {
+    fn fetch(&self, payload: TxPayload<'_>) -> Result<Vec<u8>, MemoryFault> {
+        match payload {
+            TxPayload::None => Ok(Vec::new()),
+            TxPayload::Bytes(bytes) => Ok(bytes.to_vec()),
+            TxPayload::Local { pd, sges, offset, len } => self.nic.memory.gather(pd, sges, offset, len),
+            TxPayload::Remote { pd, rkey, addr, len } => self.nic.memory.read_remote(pd, rkey, addr, len),
+        }
+    }
+
+    fn raise(&mut self, qpn: Qpn, kind: EventKind) {
+        self.journal.add(self.now, Entry::Event(self.node, qpn, kind));
+        self.nic.events.push_back((qpn, kind));
+    }
+}
+
+impl Host for SimHost<'_> {
+    fn transmit(&mut self, route: &Route, headers: &Headers, payload: TxPayload<'_>) -> Result<(), TxError> {
+        if self.nic.link_is_full() {
+            return Err(TxError::Full);
+        }
+        let data = self.fetch(payload).map_err(TxError::Fault)?;
+        assert_eq!(data.len(), payload.len(), "the host fetched another length than was asked for");
+        self.nic.outbox.push_back(Frame::encode(route, headers, &data));
+        Ok(())
+    }
+
+    fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
+        self.nic.memory.scatter(pd, sges, offset, data)
+    }
+
+    fn check_remote(
+        &mut self,
+        pd: PdId,
+        rkey: RKey,
+        addr: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<(), MemoryFault> {
+        self.nic.memory.check_remote(pd, rkey, addr, len, need)
+    }
+
+    fn write_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryFault> {
+        self.nic.memory.write_remote(pd, rkey, addr, data)
+    }
+
+    fn atomic(&mut self, pd: PdId, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
+        self.nic.atomics_run += 1;
+        self.nic.memory.atomic(pd, rkey, addr, op)
+    }
+
+    fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
+        self.nic.memory.invalidate(pd, rkey)
+    }
+
+    fn take_shared_recv(&mut self, into: &mut RecvWqe) -> bool {
+        let Some(number) = self.queues.srq else { return false };
+        let srq = &mut self.nic.srqs[number];
+        let (taken, limit_reached) = srq.take(into);
+        if limit_reached {
+            // The event belongs to the SRQ, not to the queue pair that happened to take the request.
+            self.raise(Qpn::default(), EventKind::SrqLimitReached);
+        }
+        taken
+    }
+
+    fn complete(&mut self, side: Side, completion: Completion) {
+        assert_eq!(completion.qpn, self.qpn, "a completion names another queue pair");
+        self.journal.add(self.now, Entry::Completed(self.node, side, completion));
+        let number = match side {
+            Side::Send => self.queues.send_cq,
+            Side::Recv => self.queues.recv_cq,
+        };
+        if !self.nic.cqs[number].push(completion) {
+            self.raise(Qpn::default(), EventKind::CqErr);
+        }
+    }
+
+    fn event(&mut self, kind: EventKind) {
+        self.raise(self.qpn, kind);
+    }
+
+    fn dropped(&mut self, reason: DropReason, why: fmt::Arguments<'_>) {
+        self.journal.add(self.now, Entry::Dropped(self.node, self.qpn, reason, why.to_string()));
+    }
+
+    fn explain(&mut self, why: fmt::Arguments<'_>) {
+        self.journal.add(self.now, Entry::Explained(self.node, self.qpn, why.to_string()));
+    }
+}

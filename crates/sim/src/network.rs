@@ -1,0 +1,217 @@
+//! The simulated network: delays every packet, and loses, doubles, overtakes or damages some, by rule or by dice.
+
+use crate::filter::{Action, Hits, Release, Rule, Seen};
+use crate::frame::Frame;
+use crate::journal::{Entry, Fate, Journal, NodeId, Summary};
+use ferroce_proto::{Gid, Time};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+
+/// Probabilities of trouble, each from 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Faults {
+    /// A packet is lost.
+    pub loss: f64,
+    /// A packet arrives twice.
+    pub duplication: f64,
+    /// A packet is late by up to `jitter_ns`, so that others overtake it.
+    pub reordering: f64,
+    /// A bit of a packet flips.
+    pub corruption: f64,
+    /// How late at most.
+    pub jitter_ns: u64,
+}
+
+impl Faults {
+    /// The same probability for everything, damage excepted, which is loss by another name.
+    pub fn all(probability: f64) -> Faults {
+        Faults {
+            loss: probability,
+            duplication: probability,
+            reordering: probability,
+            corruption: probability / 4.0,
+            jitter_ns: 20_000,
+        }
+    }
+}
+
+/// Time from any node to any other.
+pub const LATENCY_NS: u64 = 1_000;
+/// A packet that waited for another comes so much later.
+const STEP_NS: u64 = 1;
+
+struct Held {
+    frame: Frame,
+    to: Option<NodeId>,
+    release: Release,
+}
+
+/// Packets in flight.
+pub(crate) struct Network {
+    rng: StdRng,
+    faults: Faults,
+    rules: Vec<Rule>,
+    in_flight: BTreeMap<(Time, u64), (Option<NodeId>, Frame)>,
+    held: Vec<Held>,
+    addresses: BTreeMap<Gid, NodeId>,
+    sent: u64,
+    order: u64,
+}
+
+impl Network {
+    pub(crate) fn new(seed: u64) -> Network {
+        Network {
+            rng: StdRng::seed_from_u64(seed),
+            faults: Faults::default(),
+            rules: Vec::new(),
+            in_flight: BTreeMap::new(),
+            held: Vec::new(),
+            addresses: BTreeMap::new(),
+            sent: 0,
+            order: 0,
+        }
+    }
+
+    pub(crate) fn attach(&mut self, gid: Gid, node: NodeId) {
+        self.addresses.insert(gid, node);
+    }
+
+    pub(crate) fn set_faults(&mut self, faults: Faults) {
+        self.faults = faults;
+    }
+
+    pub(crate) fn add_rule(&mut self, rule: Rule) -> Hits {
+        let hits = rule.counter();
+        self.rules.push(rule);
+        hits
+    }
+
+    pub(crate) fn clear_rules(&mut self) {
+        self.rules.clear();
+    }
+
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// When the next packet arrives.
+    pub(crate) fn next_arrival(&self) -> Option<Time> {
+        self.in_flight.keys().next().map(|(time, _)| *time)
+    }
+
+    /// The next packet that arrives no later than `now`.
+    pub(crate) fn arrive(&mut self, now: Time) -> Option<(Option<NodeId>, Frame)> {
+        let first = self.in_flight.first_entry()?;
+        if first.key().0 > now { None } else { Some(first.remove()) }
+    }
+
+    /// Takes a packet from a NIC.
+    pub(crate) fn send(&mut self, now: Time, from: NodeId, mut frame: Frame, journal: &mut Journal) {
+        let index = self.sent;
+        self.sent += 1;
+        let original = frame.clone();
+        let packet = original.decode().expect("a queue pair made a packet that it could not read itself");
+        let to = self.addresses.get(&frame.route.dgid).copied();
+        let seen = Seen { index, time: now, from, to, packet };
+        let mut checksum = [0; 4];
+        checksum.copy_from_slice(&frame.bytes[frame.bytes.len() - 4..]);
+
+        let fate = if to.is_none() && !frame.route.dgid.is_multicast() {
+            Fate::Nowhere
+        } else if let Some(rule) = self.rules.iter_mut().position(|rule| rule.applies(&seen)) {
+            self.obey(rule, now, to, &mut frame)
+        } else {
+            self.roll(now, to, &mut frame)
+        };
+        journal.add(now, Entry::Packet(Summary::of(&seen, checksum), fate));
+        if let Fate::Arrives(time) | Fate::ArrivesTwice(time, _) | Fate::ArrivesDamaged(time) = fate {
+            self.release_held(&seen, time);
+        }
+    }
+
+    fn obey(&mut self, rule: usize, now: Time, to: Option<NodeId>, frame: &mut Frame) -> Fate {
+        let arrival = now + LATENCY_NS;
+        match &mut self.rules[rule].action {
+            Action::Pass => {}
+            Action::Drop => return Fate::Lost,
+            Action::Duplicate(ns) => {
+                let second = arrival + *ns;
+                return self.schedule_twice(arrival, second, to, frame);
+            }
+            Action::Delay(ns) => {
+                let late = arrival + *ns;
+                return self.schedule(late, to, frame);
+            }
+            Action::HoldUntil(release) => {
+                let release = release.clone();
+                self.held.push(Held { frame: frame.clone(), to, release });
+                return Fate::Held;
+            }
+            Action::Damage => {
+                frame.bytes[4] ^= 0x10;
+                frame.bytes[7] ^= 1;
+                self.schedule(arrival, to, frame);
+                return Fate::ArrivesDamaged(arrival);
+            }
+            Action::Rewrite(change) => {
+                frame.bytes.truncate(frame.bytes.len() - 4);
+                change(&mut frame.bytes);
+                frame.bytes.extend_from_slice(&[0; 4]);
+                frame.seal();
+            }
+        }
+        self.schedule(arrival, to, frame)
+    }
+
+    fn roll(&mut self, now: Time, to: Option<NodeId>, frame: &mut Frame) -> Fate {
+        let faults = self.faults;
+        let mut arrival = now + LATENCY_NS;
+        if faults == Faults::default() {
+            return self.schedule(arrival, to, frame);
+        }
+        if self.rng.random_bool(faults.loss) {
+            return Fate::Lost;
+        }
+        if faults.jitter_ns > 0 && self.rng.random_bool(faults.reordering) {
+            arrival = arrival + self.rng.random_range(1..=faults.jitter_ns);
+        }
+        if self.rng.random_bool(faults.corruption) {
+            let bit = self.rng.random_range(0..frame.bytes.len() * 8);
+            // FECN, BECN and their neighbours are not covered by the ICRC: damage there is no damage.
+            let byte = if bit / 8 == 4 { 5 } else { bit / 8 };
+            frame.bytes[byte] ^= 1 << (bit % 8);
+            self.schedule(arrival, to, frame);
+            return Fate::ArrivesDamaged(arrival);
+        }
+        if self.rng.random_bool(faults.duplication) {
+            let second = arrival + 1 + self.rng.random_range(0..=faults.jitter_ns);
+            return self.schedule_twice(arrival, second, to, frame);
+        }
+        self.schedule(arrival, to, frame)
+    }
+
+    fn schedule(&mut self, arrival: Time, to: Option<NodeId>, frame: &Frame) -> Fate {
+        self.order += 1;
+        self.in_flight.insert((arrival, self.order), (to, frame.clone()));
+        Fate::Arrives(arrival)
+    }
+
+    fn schedule_twice(&mut self, first: Time, second: Time, to: Option<NodeId>, frame: &Frame) -> Fate {
+        self.schedule(first, to, frame);
+        self.schedule(second, to, frame);
+        Fate::ArrivesTwice(first, second)
+    }
+
+    fn release_held(&mut self, seen: &Seen<'_>, arrival: Time) {
+        let mut i = 0;
+        while i < self.held.len() {
+            if (self.held[i].release)(seen) {
+                let held = self.held.remove(i);
+                self.schedule(arrival + STEP_NS, held.to, &held.frame);
+            } else {
+                i += 1;
+            }
+        }
+    }
+}

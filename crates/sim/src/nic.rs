@@ -1,0 +1,171 @@
+//! One simulated NIC: its objects, and how packets reach its queue pairs.
+
+use crate::frame::{Frame, Unreadable};
+use crate::host::{Queues, SimHost};
+use crate::journal::{Entry, Journal, NodeId};
+use crate::memory::Memory;
+use crate::queues::{CompletionQueue, SharedReceiveQueue};
+use ferroce_proto::qp::{Arrival, DropReason, Qp};
+use ferroce_proto::verbs::{EventKind, Route};
+use ferroce_proto::{Gid, Qpn, Time};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// What the queue pairs of a NIC share.
+pub(crate) struct Resources {
+    pub(crate) memory: Memory,
+    pub(crate) cqs: Vec<CompletionQueue>,
+    pub(crate) srqs: Vec<SharedReceiveQueue>,
+    pub(crate) events: VecDeque<(Qpn, EventKind)>,
+    pub(crate) outbox: VecDeque<Frame>,
+    /// Packets that may wait for the link.
+    pub(crate) link_depth: usize,
+    /// Atomics that reached memory; more than were posted means that one ran twice.
+    pub(crate) atomics_run: u64,
+    pub(crate) next_pd: u32,
+    pub(crate) next_addr: u64,
+}
+
+impl Resources {
+    pub(crate) fn link_is_full(&self) -> bool {
+        self.outbox.len() >= self.link_depth
+    }
+}
+
+pub(crate) struct Slot {
+    pub(crate) qp: Qp,
+    pub(crate) queues: Queues,
+}
+
+/// A link is busy for so long with one packet, so no two packets of a node leave at once.
+const PACKET_NS: u64 = 10;
+
+/// The NIC.
+pub(crate) struct Nic {
+    pub(crate) id: NodeId,
+    pub(crate) gid: Gid,
+    pub(crate) alive: bool,
+    link_free_at: Time,
+    /// Something was done to one of its queue pairs since they last had a turn.
+    stirred: bool,
+    pub(crate) resources: Resources,
+    pub(crate) qps: BTreeMap<Qpn, Slot>,
+    pub(crate) groups: BTreeMap<Gid, BTreeSet<Qpn>>,
+}
+
+impl Nic {
+    pub(crate) fn new(id: NodeId, gid: Gid) -> Nic {
+        let resources = Resources {
+            memory: Memory::default(),
+            cqs: Vec::new(),
+            srqs: Vec::new(),
+            events: VecDeque::new(),
+            outbox: VecDeque::new(),
+            link_depth: usize::MAX,
+            atomics_run: 0,
+            next_pd: 1,
+            next_addr: 0x10_0000,
+        };
+        Nic {
+            id,
+            gid,
+            alive: true,
+            link_free_at: Time(0),
+            stirred: false,
+            resources,
+            qps: BTreeMap::new(),
+            groups: BTreeMap::new(),
+        }
+    }
+
+    /// Runs one queue pair with the NIC around it.
+    pub(crate) fn with_qp<R>(
+        &mut self,
+        now: Time,
+        qpn: Qpn,
+        journal: &mut Journal,
+        call: impl FnOnce(&mut Qp, &mut SimHost<'_>) -> R,
+    ) -> Option<R> {
+        let slot = self.qps.get_mut(&qpn)?;
+        self.stirred = true;
+        let mut host =
+            SimHost { now, node: self.id, qpn, queues: slot.queues, nic: &mut self.resources, journal };
+        Some(call(&mut slot.qp, &mut host))
+    }
+
+    /// A packet arrives.
+    pub(crate) fn receive(&mut self, now: Time, frame: &Frame, journal: &mut Journal) {
+        if !self.alive {
+            return;
+        }
+        let packet = match frame.decode() {
+            Ok(packet) => packet,
+            Err(unreadable) => {
+                let (reason, why) = match unreadable {
+                    Unreadable::Icrc => (DropReason::BadIcrc, "damaged".to_string()),
+                    Unreadable::Malformed(why) => (DropReason::Malformed, why.to_string()),
+                };
+                journal.add(now, Entry::Dropped(self.id, Qpn::default(), reason, why));
+                return;
+            }
+        };
+        let Route { sgid, dgid, traffic_class, hop_limit, .. } = frame.route;
+        let arrival = Arrival { sgid, dgid, traffic_class, hop_limit };
+        for qpn in self.destinations(packet.headers.bth.dest_qpn, frame.route.dgid) {
+            let found = self.with_qp(now, qpn, journal, |qp, host| {
+                qp.handle_packet(&arrival, &packet, now, host);
+            });
+            if found.is_none() {
+                let why = format!("no queue pair has number {qpn}");
+                journal.add(now, Entry::Dropped(self.id, qpn, DropReason::NoSuchQp, why));
+            }
+        }
+    }
+
+    fn destinations(&self, qpn: Qpn, dgid: Gid) -> Vec<Qpn> {
+        if qpn == Qpn::MULTICAST {
+            self.groups.get(&dgid).into_iter().flatten().copied().collect()
+        } else {
+            vec![qpn]
+        }
+    }
+
+    /// The earliest time any queue pair wants to be called, or the link can take the next packet.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        if !self.alive {
+            return None;
+        }
+        let link = (!self.resources.outbox.is_empty()).then_some(self.link_free_at);
+        self.qps.values().filter_map(|slot| slot.qp.deadline()).chain(link).min()
+    }
+
+    /// The packet that leaves now, if one waits and the link is free.
+    pub(crate) fn leave(&mut self, now: Time) -> Option<Frame> {
+        if !self.alive || self.link_free_at > now {
+            return None;
+        }
+        let frame = self.resources.outbox.pop_front()?;
+        self.link_free_at = now + PACKET_NS;
+        // There is room again for somebody who was refused.
+        self.stirred = true;
+        Some(frame)
+    }
+
+    /// Runs the timers that are due, and lets every queue pair send.
+    pub(crate) fn turn(&mut self, now: Time, journal: &mut Journal) {
+        let due = self.qps.values().any(|slot| slot.qp.deadline().is_some_and(|at| at <= now));
+        if !self.alive || !(self.stirred || due) {
+            return;
+        }
+        let numbers: Vec<Qpn> = self.qps.keys().copied().collect();
+        for qpn in numbers {
+            self.with_qp(now, qpn, journal, |qp, host| {
+                if qp.deadline().is_some_and(|due| due <= now) {
+                    qp.handle_timeout(now, host);
+                }
+                qp.poll_replies(now, host);
+                qp.poll_requests(now, host);
+            });
+        }
+        self.stirred = false;
+    }
+}

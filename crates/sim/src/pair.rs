@@ -1,0 +1,212 @@
+//! Two connected queue pairs with memory and queues around them: where most scripts start.
+
+use crate::node::{Cq, Mr, Node, Srq};
+use crate::queue_pair::{QpSetup, QueuePair};
+use crate::world::World;
+use ferroce_proto::cc::{Controller, FixedWindow};
+use ferroce_proto::verbs::{Access, Mtu, QpCap, Sge, Transport, UdTarget};
+use ferroce_proto::{PdId, Psn, Qkey};
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Q_Key of datagram pairs.
+pub const QKEY: Qkey = Qkey(0x1111_1111);
+
+/// What a pair is made of; the defaults suit a script that cares about something else.
+#[derive(Clone, Copy, Debug)]
+pub struct PairSetup {
+    /// Seed of the world.
+    pub seed: u64,
+    /// Transport service of both.
+    pub transport: Transport,
+    /// Path MTU of both.
+    pub mtu: Mtu,
+    /// First sequence number that `a` sends.
+    pub psn_a: Psn,
+    /// First sequence number that `b` sends.
+    pub psn_b: Psn,
+    /// Transport timer exponent.
+    pub timeout: u8,
+    /// Retries without answer.
+    pub retry_cnt: u8,
+    /// Retries after RNR NAK.
+    pub rnr_retry: u8,
+    /// RNR timer code that each advertises.
+    pub min_rnr_timer: u8,
+    /// READs and atomics in flight, per direction.
+    pub max_rd_atomic: u8,
+    /// What each responder executes at once; the same unless a script wants a conflict.
+    pub max_dest_rd_atomic: u8,
+    /// What each lets its peer do.
+    pub access: Access,
+    /// Queue sizes.
+    pub cap: QpCap,
+    /// Whether every send completes.
+    pub signal_all: bool,
+    /// Whether receives come from a shared queue.
+    pub srq: bool,
+    /// Bytes in flight.
+    pub window: u32,
+    /// Size of each side's memory region.
+    pub memory: usize,
+    /// IPv6 addresses instead of IPv4.
+    pub ipv6: bool,
+}
+
+impl PairSetup {
+    /// A pair of this transport.
+    pub fn new(transport: Transport) -> PairSetup {
+        let cap = QpCap {
+            max_send_wr: 128,
+            max_recv_wr: 128,
+            max_send_sge: 32,
+            max_recv_sge: 32,
+            max_inline_data: 512,
+        };
+        PairSetup {
+            seed: 1,
+            transport,
+            mtu: Mtu::B1024,
+            psn_a: Psn::new(0),
+            psn_b: Psn::new(0x80_0000),
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 6,
+            min_rnr_timer: 1,
+            max_rd_atomic: 8,
+            max_dest_rd_atomic: 8,
+            access: Access::LOCAL_WRITE | Access::REMOTE,
+            cap,
+            signal_all: false,
+            srq: false,
+            window: 64 * 1024,
+            memory: 256 * 1024,
+            ipv6: false,
+        }
+    }
+    /// A reliable connection.
+    pub fn rc() -> PairSetup {
+        PairSetup::new(Transport::Rc)
+    }
+
+    /// Makes a world with the two in it, both in RTS.
+    pub fn connect(&self) -> Pair {
+        let world = World::new(self.seed);
+        self.connect_in(&world)
+    }
+
+    /// The same, with a congestion control of its own for each.
+    pub fn connect_with(&self, congestion: impl Fn() -> Controller) -> Pair {
+        self.join(&World::new(self.seed), &congestion)
+    }
+
+    /// The same in a world that exists.
+    pub fn connect_in(&self, world: &World) -> Pair {
+        self.join(world, &|| FixedWindow { bytes: self.window }.into())
+    }
+
+    fn join(&self, world: &World, congestion: &dyn Fn() -> Controller) -> Pair {
+        let node = |last| match self.ipv6 {
+            true => world.node_at(IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last))),
+            false => world.node(),
+        };
+        let a = self.endpoint_with(&node(1), self.psn_a, congestion());
+        let b = self.endpoint_with(&node(2), self.psn_b, congestion());
+        a.qp.connect(self, &b.qp, self.psn_a, self.psn_b);
+        b.qp.connect(self, &a.qp, self.psn_b, self.psn_a);
+        Pair { world: world.clone(), a, b }
+    }
+
+    /// A queue pair in RESET with everything it needs, on this node.
+    pub fn endpoint(&self, node: &Node, seed: Psn) -> Endpoint {
+        self.endpoint_with(node, seed, FixedWindow { bytes: self.window }.into())
+    }
+
+    fn endpoint_with(&self, node: &Node, seed: Psn, congestion: Controller) -> Endpoint {
+        let pd = node.pd();
+        let (send_cq, recv_cq) = (node.cq(4096), node.cq(4096));
+        let srq = self.srq.then(|| node.srq(self.cap.max_recv_wr, self.cap.max_recv_sge));
+        let mr = node.mr(pd, self.memory, Access::LOCAL_WRITE | Access::REMOTE);
+        mr.fill(seed.value().into());
+        let setup = QpSetup {
+            transport: self.transport,
+            pd,
+            send_cq: &send_cq,
+            recv_cq: &recv_cq,
+            srq: srq.as_ref(),
+            cap: self.cap,
+            signal_all: self.signal_all,
+            window: self.window,
+            port_mtu: self.mtu,
+        };
+        let qp = node.qp_with(&setup, congestion);
+        Endpoint { node: node.clone(), pd, mr, send_cq, recv_cq, srq, qp }
+    }
+}
+
+/// One end of a pair.
+#[derive(Clone)]
+pub struct Endpoint {
+    /// Its machine.
+    pub node: Node,
+    /// Its protection domain.
+    pub pd: PdId,
+    /// Its memory, filled with a pattern, open to the peer.
+    pub mr: Mr,
+    /// Completions of sends.
+    pub send_cq: Cq,
+    /// Completions of receives.
+    pub recv_cq: Cq,
+    /// Shared receive queue, if asked for.
+    pub srq: Option<Srq>,
+    /// The queue pair.
+    pub qp: QueuePair,
+}
+
+impl Endpoint {
+    /// A piece of its memory.
+    pub fn sge(&self, offset: u64, len: u32) -> Sge {
+        self.mr.sge(offset, len)
+    }
+
+    /// Posts a receive of `len` bytes at `offset`, to the shared queue if there is one.
+    pub fn post_recv(&self, wr_id: u64, offset: u64, len: u32) {
+        match &self.srq {
+            Some(srq) => srq.post(wr_id, &[self.sge(offset, len)]),
+            None => self.qp.post_recv(wr_id, &[self.sge(offset, len)]).expect("post_recv"),
+        }
+    }
+
+    /// How to address its datagram queue pair from `from`.
+    pub fn target(&self, from: &Node) -> UdTarget {
+        UdTarget { route: from.route_to(self.node.gid()), qpn: self.qp.qpn, qkey: QKEY }
+    }
+}
+
+/// Two connected queue pairs, in RTS.
+pub struct Pair {
+    /// Where they live.
+    pub world: World,
+    /// One end; by custom the requester.
+    pub a: Endpoint,
+    /// The other end.
+    pub b: Endpoint,
+}
+
+impl Pair {
+    /// Two ends of a reliable connection.
+    pub fn rc(mtu: Mtu) -> Pair {
+        PairSetup { mtu, ..PairSetup::rc() }.connect()
+    }
+    /// Two ends of an unreliable connection.
+    pub fn uc(mtu: Mtu) -> Pair {
+        PairSetup { mtu, ..PairSetup::new(Transport::Uc) }.connect()
+    }
+    /// Two datagram queue pairs.
+    pub fn ud(mtu: Mtu) -> Pair {
+        PairSetup { mtu, ..PairSetup::new(Transport::Ud) }.connect()
+    }
+    /// Runs until nothing is under way.
+    pub fn run(&self) {
+        self.world.run_until_idle();
+    }
+}

@@ -1,0 +1,182 @@
+//! A handle to a queue pair, with the verbs on it.
+
+use crate::host::SimHost;
+use crate::node::{Cq, Node, Srq};
+use crate::pair::{PairSetup, QKEY};
+use crate::work::Wr;
+use ferroce_proto::cc::Controller;
+use ferroce_proto::qp::state::{AttrLimits, ModifyError};
+use ferroce_proto::qp::{PostError, Qp, QpConfig, QpCounters};
+use ferroce_proto::verbs::{AddressVector, AttrMask, Mtu, QpAttr, QpCap, QpState, RecvWr, Sge, Transport};
+use ferroce_proto::{PdId, Psn, Qpn, Time};
+
+/// Everything that creating a queue pair takes.
+pub struct QpSetup<'a> {
+    /// Transport service.
+    pub transport: Transport,
+    /// Protection domain.
+    pub pd: PdId,
+    /// Where completions of sends go.
+    pub send_cq: &'a Cq,
+    /// Where completions of receives go.
+    pub recv_cq: &'a Cq,
+    /// Receives come from here, if given.
+    pub srq: Option<&'a Srq>,
+    /// Queue sizes.
+    pub cap: QpCap,
+    /// Whether every send makes a completion.
+    pub signal_all: bool,
+    /// Bytes in flight at most.
+    pub window: u32,
+    /// Largest datagram.
+    pub port_mtu: Mtu,
+}
+
+impl QpSetup<'_> {
+    pub(crate) fn build(&self, qpn: Qpn, congestion: Controller) -> Qp {
+        Qp::new(QpConfig {
+            qpn,
+            transport: self.transport,
+            pd: self.pd,
+            cap: self.cap,
+            signal_all: self.signal_all,
+            shared_recv: self.srq.is_some(),
+            port_mtu: self.port_mtu,
+            congestion,
+        })
+    }
+}
+
+/// What a simulated device can honour.
+pub const LIMITS: AttrLimits =
+    AttrLimits { max_rd_atomic: 16, max_dest_rd_atomic: 16, pkeys: 1, gids: 1, active_mtu: Mtu::B4096 };
+
+/// A queue pair of some node.
+#[derive(Clone)]
+pub struct QueuePair {
+    pub(crate) node: Node,
+    /// Its number.
+    pub qpn: Qpn,
+}
+
+impl QueuePair {
+    fn with<R>(&self, call: impl FnOnce(&mut Qp, Time, &mut SimHost<'_>) -> R) -> R {
+        let mut inner = self.node.world.0.borrow_mut();
+        let inner = &mut *inner;
+        let now = inner.now;
+        let nic = &mut inner.nics[self.node.id.0];
+        nic.with_qp(now, self.qpn, &mut inner.journal, |qp, host| call(qp, now, host))
+            .expect("the queue pair was destroyed")
+    }
+
+    /// Posts a send.
+    pub fn post_send(&self, wr: &Wr) -> Result<(), PostError> {
+        self.with(|qp, now, host| qp.post_send(&wr.borrow(), now, host))
+    }
+
+    /// Posts a send that must be accepted.
+    ///
+    /// # Panics
+    /// When it is not.
+    #[track_caller]
+    pub fn post(&self, wr: Wr) {
+        if let Err(refusal) = self.post_send(&wr) {
+            panic!("post_send of {wr:?}: {refusal}");
+        }
+    }
+
+    /// Posts a receive.
+    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        self.with(|qp, now, host| qp.post_recv(&RecvWr { wr_id, sges }, now, host))
+    }
+
+    /// Modifies it; the address vector, where named, is resolved to a route first, as a NIC does.
+    pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
+        let route = mask.contains(AttrMask::AV).then(|| self.node.route_to(attr.av.dgid));
+        self.with(|qp, now, host| qp.modify(attr, mask, route, &LIMITS, now, host))
+    }
+
+    /// Changes nothing but the state.
+    pub fn set_state(&self, state: QpState) -> Result<(), ModifyError> {
+        self.modify(&QpAttr { state, ..QpAttr::default() }, AttrMask::STATE)
+    }
+
+    /// Its state.
+    pub fn state(&self) -> QpState {
+        self.with(|qp, _, _| qp.state())
+    }
+
+    /// Its attributes.
+    pub fn query(&self) -> QpAttr {
+        self.with(|qp, _, _| qp.query())
+    }
+
+    /// What it counted.
+    pub fn counters(&self) -> QpCounters {
+        self.with(|qp, _, _| *qp.counters())
+    }
+
+    /// Sends posted and not completed.
+    pub fn sends_outstanding(&self) -> usize {
+        self.with(|qp, _, _| qp.sends_outstanding())
+    }
+
+    /// Takes it off its NIC. Outstanding work vanishes.
+    pub fn destroy(&self) {
+        self.node.nic(|nic| nic.qps.remove(&self.qpn));
+    }
+
+    /// Takes it from RESET to RTS.
+    ///
+    /// # Panics
+    /// When a step is refused.
+    pub fn connect(&self, setup: &PairSetup, peer: &QueuePair, sq_psn: Psn, rq_psn: Psn) {
+        let attr = setup.attributes(peer, sq_psn, rq_psn);
+        for (state, mask) in way_up(setup.transport) {
+            self.modify(&QpAttr { state, ..attr }, mask).expect("connect");
+        }
+    }
+}
+
+/// The three steps from RESET to RTS, each with the attributes it requires.
+pub fn way_up(transport: Transport) -> [(QpState, AttrMask); 3] {
+    use AttrMask as A;
+    let connected = A::AV | A::PATH_MTU | A::DEST_QPN | A::RQ_PSN;
+    let (init, rtr, rts) = match transport {
+        Transport::Rc => (
+            A::ACCESS_FLAGS,
+            connected | A::MAX_DEST_RD_ATOMIC | A::MIN_RNR_TIMER,
+            A::TIMEOUT | A::RETRY_CNT | A::RNR_RETRY | A::MAX_QP_RD_ATOMIC,
+        ),
+        Transport::Uc => (A::ACCESS_FLAGS, connected, A::empty()),
+        Transport::Ud => (A::QKEY, A::empty(), A::empty()),
+    };
+    [
+        (QpState::Init, A::STATE | A::PKEY_INDEX | A::PORT | init),
+        (QpState::Rtr, A::STATE | rtr),
+        (QpState::Rts, A::STATE | A::SQ_PSN | rts),
+    ]
+}
+
+impl PairSetup {
+    /// The attributes of a queue pair that talks to `peer`.
+    pub fn attributes(&self, peer: &QueuePair, sq_psn: Psn, rq_psn: Psn) -> QpAttr {
+        QpAttr {
+            path_mtu: self.mtu,
+            qkey: QKEY,
+            rq_psn,
+            sq_psn,
+            dest_qpn: peer.qpn,
+            access: self.access,
+            av: AddressVector { dgid: peer.node.gid(), hop_limit: 64, port: 1, ..AddressVector::default() },
+            max_rd_atomic: self.max_rd_atomic,
+            max_dest_rd_atomic: self.max_dest_rd_atomic,
+            min_rnr_timer: self.min_rnr_timer,
+            port: 1,
+            timeout: self.timeout,
+            retry_cnt: self.retry_cnt,
+            rnr_retry: self.rnr_retry,
+            ..QpAttr::default()
+        }
+    }
+}

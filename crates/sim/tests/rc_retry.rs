@@ -1,0 +1,177 @@
+//! No answer: the transport timer, how often it may run out, and what happens then.
+//!
+//! Besides the timer of the specification the requester has probes of its own: once it knows the round-trip time, a
+//! tail that is overdue is sent again early. Probes cost no retry and do not put off the timer.
+
+use ferroce_proto::qp::Reason;
+use ferroce_proto::qp::state::timeout_ns;
+use ferroce_proto::verbs::{Mtu, QpState, WcStatus};
+use ferroce_sim::filter::{any, is_request};
+use ferroce_sim::{Pair, PairSetup, Rule, Wr};
+
+fn setup() -> PairSetup {
+    PairSetup { mtu: Mtu::B256, ..PairSetup::rc() }
+}
+
+/// One exchange, so that the round-trip time is known.
+fn acquaint(pair: &Pair) {
+    pair.a.qp.post(Wr::write(0, &pair.b.mr, 0).sge(pair.a.sge(0, 10)));
+    pair.run();
+    assert_eq!(pair.a.send_cq.statuses(), [(0, WcStatus::Success)]);
+}
+
+#[test]
+fn a_silent_peer_is_asked_retry_cnt_plus_one_times() {
+    for retry_cnt in 0..8 {
+        for (name, wr) in [
+            ("SEND", Wr::send as fn(u64) -> Wr),
+            ("WRITE", |id| {
+                Wr::new(id, ferroce_proto::verbs::SendOp::Write { addr: 0, rkey: Default::default() })
+            }),
+            ("READ", |id| {
+                Wr::new(id, ferroce_proto::verbs::SendOp::Read { addr: 0, rkey: Default::default() })
+            }),
+        ] {
+            let pair = PairSetup { retry_cnt, timeout: 10, ..setup() }.connect();
+            pair.b.node.kill();
+            let tries = pair.world.rule(Rule::on(is_request));
+            pair.a.qp.post(wr(1).sge(pair.a.sge(0, 100)));
+            pair.run();
+            let failed = pair.a.send_cq.only();
+            assert_eq!((failed.wr_id, failed.status), (1, WcStatus::RetryExcErr), "{name}");
+            assert_eq!(failed.vendor_err, Reason::RetriesUsedUp as u32);
+            assert_eq!(tries.hits(), u32::from(retry_cnt) + 1, "{name} with retry_cnt {retry_cnt}");
+            assert_eq!(pair.world.now().0, (u64::from(retry_cnt) + 1) * timeout_ns(10).unwrap(), "{name}");
+            assert_eq!(pair.a.qp.state(), QpState::Err);
+            assert_eq!(pair.world.journal().explanations().count(), 1);
+        }
+    }
+}
+
+#[test]
+fn what_is_queued_behind_is_flushed_in_order() {
+    let pair = PairSetup { retry_cnt: 1, timeout: 8, ..setup() }.connect();
+    pair.b.node.kill();
+    for id in 1..6 {
+        pair.a.post_recv(100 + id, 0, 10);
+        pair.a.qp.post(Wr::write(id, &pair.b.mr, 0).sge(pair.a.sge(0, 1000)));
+    }
+    pair.run();
+    let flushed = |id| (id, WcStatus::WrFlushErr);
+    let mut sends = vec![(1, WcStatus::RetryExcErr)];
+    sends.extend((2..6).map(flushed));
+    assert_eq!(pair.a.send_cq.statuses(), sends);
+    assert_eq!(pair.a.recv_cq.statuses(), (101..106).map(flushed).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_unsignalled_request_that_fails_is_told() {
+    let pair = PairSetup { retry_cnt: 0, timeout: 8, ..setup() }.connect();
+    pair.b.node.kill();
+    pair.a.qp.post(Wr::write(1, &pair.b.mr, 0).sge(pair.a.sge(0, 10)).unsignaled());
+    pair.a.qp.post(Wr::write(2, &pair.b.mr, 0).sge(pair.a.sge(0, 10)).unsignaled());
+    pair.run();
+    assert_eq!(pair.a.send_cq.statuses(), [(1, WcStatus::RetryExcErr), (2, WcStatus::WrFlushErr)]);
+}
+
+#[test]
+fn timeout_zero_waits_for_ever() {
+    for known in [false, true] {
+        let pair = PairSetup { timeout: 0, ..setup() }.connect();
+        if known {
+            acquaint(&pair);
+        }
+        let silence = pair.world.rule(Rule::on(any).drop());
+        pair.a.qp.post(Wr::write(1, &pair.b.mr, 0).sge(pair.a.sge(0, 10)));
+        pair.world.run_for(3_600_000_000_000);
+        assert_eq!(pair.a.send_cq.drain(), []);
+        assert_eq!((silence.hits(), pair.a.qp.state()), (1, QpState::Rts), "sent once, never again");
+    }
+}
+
+#[test]
+fn probes_cost_no_retry_and_do_not_put_off_the_timer() {
+    for retry_cnt in [0, 1, 3, 7] {
+        let pair = PairSetup { retry_cnt, timeout: 14, ..setup() }.connect();
+        acquaint(&pair);
+        let start = pair.world.now();
+        pair.b.node.kill();
+        let tries = pair.world.rule(Rule::on(is_request));
+        pair.a.qp.post(Wr::write(1, &pair.b.mr, 0).sge(pair.a.sge(0, 10)));
+        pair.run();
+        assert_eq!(pair.a.send_cq.statuses(), [(1, WcStatus::RetryExcErr)]);
+        let counters = pair.a.qp.counters();
+        assert!(counters.probes > 0);
+        assert_eq!(counters.timeouts, u64::from(retry_cnt) + 1);
+        assert_eq!(u64::from(tries.hits()), u64::from(retry_cnt) + 1 + counters.probes);
+        let waited = pair.world.now().since_ns(start);
+        assert_eq!(waited, (u64::from(retry_cnt) + 1) * timeout_ns(14).unwrap());
+    }
+}
+
+#[test]
+fn a_probe_repairs_a_lost_tail_long_before_the_timer() {
+    let pair = PairSetup { timeout: 20, ..setup() }.connect();
+    acquaint(&pair);
+    let start = pair.world.now();
+    let lost = pair.world.rule(Rule::on(is_request).first().drop());
+    pair.a.qp.post(Wr::write(1, &pair.b.mr, 0).sge(pair.a.sge(0, 10)));
+    pair.run();
+    lost.once();
+    assert_eq!(pair.a.send_cq.statuses(), [(1, WcStatus::Success)]);
+    let took = pair.world.now().since_ns(start);
+    assert!(took * 100 < timeout_ns(20).unwrap(), "{took} ns");
+    assert_eq!(pair.a.qp.counters().timeouts, 0);
+}
+
+#[test]
+fn progress_gives_the_retries_back() {
+    // Every packet is lost three times before it gets through, in both directions; one more would be too many.
+    let pair = PairSetup { retry_cnt: 3, timeout: 8, ..setup() }.connect();
+    let mut count = std::collections::BTreeMap::new();
+    pair.world.rule(
+        Rule::on(move |seen| {
+            let tries = count.entry((seen.from, seen.psn().value())).or_insert(0);
+            *tries += 1;
+            is_request(seen) && *tries <= 3
+        })
+        .drop(),
+    );
+    pair.a.qp.post(Wr::write(1, &pair.b.mr, 0).sge(pair.a.sge(0, 2000)));
+    pair.run();
+    assert_eq!(pair.a.send_cq.statuses(), [(1, WcStatus::Success)]);
+}
+
+#[test]
+fn a_peer_that_answers_everything_but_this_is_given_up() {
+    // Each request of the second message is lost for ever; the first message keeps nothing alive.
+    let pair = PairSetup { retry_cnt: 2, timeout: 10, ..setup() }.connect();
+    pair.world.rule(Rule::on(|seen| is_request(seen) && seen.psn().value() >= 4).drop());
+    pair.a.qp.post(Wr::write(1, &pair.b.mr, 0).sge(pair.a.sge(0, 1000)));
+    pair.a.qp.post(Wr::write(2, &pair.b.mr, 0).sge(pair.a.sge(0, 1000)));
+    pair.run();
+    assert_eq!(pair.a.send_cq.statuses(), [(1, WcStatus::Success), (2, WcStatus::RetryExcErr)]);
+}
+
+#[test]
+fn a_peer_that_always_asks_again_is_given_up() {
+    // One packet in the middle never arrives, everything behind it does: the peer's NAKs must not keep us for ever.
+    let pair = PairSetup { retry_cnt: 3, timeout: 10, ..setup() }.connect();
+    pair.world.rule(Rule::on(|seen| is_request(seen) && seen.psn().value() == 2).drop());
+    pair.a.qp.post(Wr::write(1, &pair.b.mr, 0).sge(pair.a.sge(0, 2000)));
+    pair.run();
+    assert_eq!(pair.a.send_cq.statuses(), [(1, WcStatus::RetryExcErr)]);
+}
+
+#[test]
+fn the_other_direction_goes_on_while_one_retries() {
+    let pair = PairSetup { retry_cnt: 7, timeout: 12, ..setup() }.connect();
+    let a = pair.a.node.id;
+    pair.world.rule(Rule::on(move |seen| seen.from == a && is_request(seen)).times(3).drop());
+    pair.a.qp.post(Wr::write(1, &pair.b.mr, 0).sge(pair.a.sge(0, 10)));
+    pair.b.qp.post(Wr::write(2, &pair.a.mr, 0).sge(pair.b.sge(0, 5000)));
+    pair.world.run_for(100_000);
+    assert_eq!(pair.b.send_cq.statuses(), [(2, WcStatus::Success)]);
+    pair.run();
+    assert_eq!(pair.a.send_cq.statuses(), [(1, WcStatus::Success)]);
+}

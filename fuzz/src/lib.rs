@@ -1,0 +1,80 @@
+//! What the fuzz targets do with their bytes. `crates/proto/tests/wire_fuzz_smoke.rs` includes this file, so that every
+//! test run does the same with random bytes.
+
+use ferroce_proto::Gid;
+use ferroce_proto::wire::{
+    Bth, FlowAddrs, Grh, ICRC_LEN, Ipv4Header, Ipv6Header, Opcode, Packet, UdpHeader, dest_qpn, icrc,
+    verify_icrc,
+};
+
+/// Any bytes are refused, or read and written back the same.
+pub fn packet(bytes: &[u8]) {
+    assert_eq!(dest_qpn(bytes).is_some(), bytes.len() >= Bth::LEN);
+    if let Ok(packet) = Packet::parse(bytes) {
+        let mut again = vec![0; packet.headers.encoded_len()];
+        assert_eq!(packet.headers.write(&mut again), again.len());
+        again.extend(packet.payload);
+        assert_eq!(again.len() + usize::from(packet.headers.bth.pad), bytes.len());
+        let mut read = bytes[..again.len()].to_vec();
+        clear_reserved(packet.headers.bth.opcode, &mut read);
+        assert_eq!(read, again, "{:?}", packet.headers);
+    }
+    if let Ok(header) = Ipv4Header::parse(bytes) {
+        // One's complement has two zeros, so a right checksum may stand there as the other one.
+        let written = header.to_bytes();
+        assert_eq!(written[..10], bytes[..10]);
+        assert_eq!(written[12..], bytes[12..Ipv4Header::LEN]);
+        assert_eq!(Ipv4Header::parse(&written), Ok(header));
+    }
+    if let Ok(header) = Ipv6Header::parse(bytes) {
+        assert_eq!(header.to_bytes(), bytes[..Ipv6Header::LEN]);
+    }
+    if let Ok(header) = Grh::parse(bytes) {
+        assert_eq!(header.to_bytes(), bytes[..Grh::LEN]);
+    }
+    if let Ok(header) = UdpHeader::parse(bytes) {
+        assert_eq!(header.to_bytes(), bytes[..UdpHeader::LEN]);
+    }
+}
+
+/// The parser ignores reserved bits and the writer clears them.
+fn clear_reserved(opcode: Opcode, bytes: &mut [u8]) {
+    bytes[4] &= 0xc0;
+    bytes[8] &= 0x80;
+    if opcode.has_xrceth() {
+        bytes[Bth::LEN] = 0;
+    }
+    if opcode.has_deth() {
+        bytes[Bth::LEN + 4] = 0;
+    }
+}
+
+/// A packet passes with its own ICRC whatever the hint, and never with a wrong ICRC under the right hint.
+pub fn icrc_of(bytes: &[u8]) {
+    let Some((choices, rest)) = bytes.split_first_chunk::<12>() else { return };
+    let [kind, damage, i0, i1, h0, h1, s0, s1, addr @ ..] = *choices;
+    let (ident, hint) = (u16::from_be_bytes([i0, i1]), u16::from_be_bytes([h0, h1]));
+    let (sgid, dgid) = if kind & 1 == 0 {
+        (Gid::from_ip(addr.into()), Gid::from_ip([127, 0, 0, 1].into()))
+    } else {
+        (Gid([kind; 16]), Gid([addr, addr, addr, addr].concat().try_into().expect("16 bytes")))
+    };
+    let flow = FlowAddrs::new(sgid, dgid, u16::from_be_bytes([s0, s1]));
+
+    // As it came, it is almost surely damaged; it must only not panic.
+    let _ = verify_icrc(&flow, hint, rest);
+    if rest.len() < Bth::LEN {
+        return;
+    }
+    let mut packet = [rest, &icrc(&flow, ident, rest)].concat();
+    let answer = if flow.is_ipv4() { ident } else { 0 };
+    assert_eq!(verify_icrc(&flow, hint, &packet), Some(answer));
+
+    let bit = usize::from(damage) % (ICRC_LEN * 8);
+    packet[rest.len() + bit / 8] ^= 1 << (bit % 8);
+    if flow.is_ipv4() {
+        assert_ne!(verify_icrc(&flow, ident, &packet), Some(ident));
+    } else {
+        assert_eq!(verify_icrc(&flow, ident, &packet), None);
+    }
+}

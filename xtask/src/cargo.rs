@@ -1,0 +1,85 @@
+//! The steps that are one cargo command each.
+
+use std::path::Path;
+
+use crate::libtest;
+use crate::process::Job;
+use crate::step::{Context, Report};
+
+/// A target that has no standard library at all: what builds for it cannot do I/O.
+const BARE_TARGET: &str = "x86_64-unknown-none";
+
+pub(crate) fn fmt(ctx: &Context) -> Report {
+    let plain = ["--", "--color", "never"];
+    let mut report = Report::of(Job::cargo(["fmt", "--all", "--check"]).args(plain).run(ctx));
+    // The fuzz targets are a workspace of their own, which `--all` does not see.
+    let manifest = "fuzz/Cargo.toml";
+    if ctx.root.join(manifest).exists() {
+        let ran = Job::cargo(["fmt", "--manifest-path", manifest, "--check"]).args(plain).run(ctx);
+        report.failures.extend(ran.failure());
+        report.output.extend(ran.lines);
+    }
+    if !report.failures.is_empty() {
+        report.passed = 0;
+    }
+    report
+}
+
+pub(crate) fn clippy(ctx: &Context) -> Report {
+    let args = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
+    Report::of(Job::cargo(args).run(ctx))
+}
+
+pub(crate) fn doc(ctx: &Context) -> Report {
+    // Libraries only: the command and the library share the name `ferroce`, and their pages would share a folder.
+    let args = ["doc", "--workspace", "--lib", "--no-deps", "--all-features"];
+    Report::of(Job::cargo(args).env("RUSTDOCFLAGS", "-D warnings").run(ctx))
+}
+
+pub(crate) fn test(ctx: &Context) -> Report {
+    let mut args = vec!["test", "--workspace", "--all-features", "--no-fail-fast"];
+    if ctx.quick {
+        args.extend(["--lib", "--bins"]);
+    }
+    args.extend(["--", "--show-output"]);
+    let mut job = Job::cargo(args).limit_s(30 * 60);
+    if ctx.quick {
+        job = job.env("PROPTEST_CASES", "32");
+    }
+    let tools = ctx.tools();
+    if let Some(python) = &tools.python {
+        job = job.env("FERROCE_PYTHON", python);
+    }
+    if tools.complete() && !ctx.quick {
+        job = job.env("FERROCE_REQUIRE_TOOLS", "1");
+    }
+    libtest::report(job.run(ctx))
+}
+
+pub(crate) fn no_std(ctx: &Context) -> Report {
+    let build = ["build", "-p", "ferroce-proto", "--no-default-features"];
+    let mut report = Report::of(Job::cargo(build).run(ctx));
+    // On a hosted target `no_std` is a promise; a dependency can still pull std in. Here it could not link.
+    if has_bare_target(ctx) {
+        report.add(Job::cargo(build).args(["--target", BARE_TARGET]).run(ctx));
+    } else {
+        report.skips.push(format!("proto for {BARE_TARGET}: `rustup target add {BARE_TARGET}`"));
+    }
+    report
+}
+
+fn has_bare_target(ctx: &Context) -> bool {
+    let installed = || -> bool {
+        let sysroot = Job::new("rustc").args(["--print", "sysroot"]).answer(ctx).unwrap_or_default();
+        Path::new(sysroot.trim()).join("lib/rustlib").join(BARE_TARGET).exists()
+    };
+    installed() || {
+        // Its outcome shows in the next look; without rustup or without a network there is nothing to add.
+        let _ = Job::new("rustup").args(["target", "add", BARE_TARGET]).limit_s(120).run(ctx);
+        installed()
+    }
+}
+
+pub(crate) fn examples(ctx: &Context) -> Report {
+    Report::of(Job::cargo(["build", "--workspace", "--examples", "--all-features"]).run(ctx))
+}

@@ -1,0 +1,157 @@
+//! libFuzzer targets on a stable toolchain.
+//!
+//! Coverage is a pass of LLVM that stable rustc runs when asked, so neither nightly nor cargo-fuzz is needed; only the
+//! address sanitiser would need them, and the parsers under test have no `unsafe`. The layout of fuzz/ is cargo-fuzz's,
+//! so `cargo +nightly fuzz run TARGET` works as well.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use crate::process::{Job, Ran};
+use crate::step::{Context, Report};
+
+const MANIFEST: &str = "fuzz/Cargo.toml";
+/// How long each target runs inside `cargo xtask test`.
+const SMOKE_SECONDS: u64 = 20;
+
+/// What cargo-fuzz passes, less the sanitiser. Debug assertions and overflow checks are what turns a bug into a crash.
+const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1";
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Run only this target.
+    target: Option<String>,
+    /// How long each target runs.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Run the target once on this file instead: the replay of a crash.
+    #[arg(long, value_name = "FILE", requires = "target")]
+    input: Option<PathBuf>,
+    /// List the targets and stop.
+    #[arg(long)]
+    list: bool,
+}
+
+/// The command.
+pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
+    let targets = match targets(ctx) {
+        Ok(targets) => targets,
+        Err(reason) => return fail(&reason),
+    };
+    if args.list {
+        targets.iter().for_each(|target| println!("{target}"));
+        return ExitCode::SUCCESS;
+    }
+    let wanted = |target: &&String| args.target.as_ref().is_none_or(|name| name == *target);
+    let chosen: Vec<&String> = targets.iter().filter(wanted).collect();
+    if chosen.is_empty() {
+        return fail(&format!("no such fuzz target; there are: {}", targets.join(", ")));
+    }
+    let built = build(ctx);
+    if let Some(failure) = built.failure() {
+        return fail(&failure);
+    }
+    let failures: Vec<String> = chosen
+        .iter()
+        .filter_map(|target| match &args.input {
+            Some(input) => replay(ctx, target, input).failure(),
+            None => hunt(ctx, target, args.seconds).failures.pop(),
+        })
+        .collect();
+    failures.iter().for_each(|failure| eprintln!("FAILED: {failure}"));
+    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn fail(reason: &str) -> ExitCode {
+    eprintln!("{reason}");
+    ExitCode::FAILURE
+}
+
+/// The step: each target, briefly.
+pub(crate) fn smoke(ctx: &Context) -> Report {
+    if !ctx.root.join(MANIFEST).exists() {
+        return Report::skip(format!("there is no {MANIFEST}"));
+    }
+    if ctx.tools().cxx.is_none() {
+        return Report::skip(
+            "c++ is missing and libFuzzer needs it; install it: `sudo apt-get install -y g++`",
+        );
+    }
+    let targets = match targets(ctx) {
+        Ok(targets) if targets.is_empty() => return Report::skip(format!("{MANIFEST} names no target")),
+        Ok(targets) => targets,
+        Err(reason) => return Report::fail(reason),
+    };
+    let built = build(ctx);
+    if !built.success() {
+        return Report::of(built);
+    }
+    let mut report = Report::default();
+    targets.iter().for_each(|target| report.merge(hunt(ctx, target, SMOKE_SECONDS)));
+    report
+}
+
+/// Names of the binaries in fuzz/.
+fn targets(ctx: &Context) -> Result<Vec<String>, String> {
+    let args = ["metadata", "--no-deps", "--format-version", "1", "--manifest-path", MANIFEST];
+    let metadata: Value = serde_json::from_str(&Job::cargo(args).answer(ctx)?).map_err(|e| e.to_string())?;
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let bins = packages
+        .flat_map(|package| package["targets"].as_array().into_iter().flatten())
+        .filter(|target| target["kind"].as_array().into_iter().flatten().any(|kind| kind == "bin"));
+    Ok(bins.filter_map(|target| Some(target["name"].as_str()?.to_owned())).collect())
+}
+
+fn build(ctx: &Context) -> Ran {
+    // Naming the target keeps the flags away from build scripts, which have no libFuzzer to link with.
+    let host = host(ctx);
+    Job::cargo(["build", "--release", "--bins", "--manifest-path", MANIFEST, "--target-dir", "fuzz/target"])
+        .args(["--target", &host])
+        .env("RUSTFLAGS", RUSTFLAGS)
+        .run(ctx)
+}
+
+fn host(ctx: &Context) -> String {
+    let version = Job::new("rustc").arg("-vV").answer(ctx).unwrap_or_default();
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    host.unwrap_or("x86_64-unknown-linux-gnu").to_owned()
+}
+
+fn binary(ctx: &Context, target: &str) -> PathBuf {
+    ctx.root.join("fuzz/target").join(host(ctx)).join("release").join(target)
+}
+
+fn replay(ctx: &Context, target: &str, input: &PathBuf) -> Ran {
+    Job::new(binary(ctx, target)).arg(input).run(ctx)
+}
+
+/// Run one target; a crash leaves its input in fuzz/artifacts and names the command that replays it.
+fn hunt(ctx: &Context, target: &str, seconds: u64) -> Report {
+    let folder = |kind: &str| ctx.root.join("fuzz").join(kind).join(target);
+    let (corpus, artifacts, seeds) = (folder("corpus"), folder("artifacts"), folder("seeds"));
+    for made in [&corpus, &artifacts] {
+        if let Err(error) = std::fs::create_dir_all(made) {
+            return Report::fail(format!("{}: {error}", made.display()));
+        }
+    }
+    let ran = Job::new(binary(ctx, target))
+        .arg(&corpus)
+        .args(seeds.is_dir().then_some(&seeds))
+        .arg(format!("-artifact_prefix={}/", artifacts.display()))
+        .args([format!("-max_total_time={seconds}"), "-timeout=10".to_owned()])
+        .limit_s(seconds + 120)
+        .run(ctx);
+    let crash = ran
+        .lines
+        .iter()
+        .find_map(|line| line.split_once("Test unit written to ").map(|(_, file)| file.to_owned()));
+    let mut report = Report::of(ran);
+    if let (Some(failure), Some(file)) = (report.failures.first_mut(), crash) {
+        *failure = format!("{target} crashed; replay it: `cargo xtask fuzz {target} --input {file}`");
+    }
+    report
+}

@@ -1,0 +1,241 @@
+//! The house style as a check. Each rule answers with the offenders, as `file:line: what is wrong`.
+
+use std::path::{Path, PathBuf};
+
+use crate::source::{code_lines, has_word};
+use crate::step::{Context, Report};
+
+/// Files that may say `unsafe`, each with the reason it must. Keep it short: this list is what a reviewer reads first.
+const UNSAFE_FILES: &[(&str, &str)] = &[];
+
+/// Folders whose Rust files are ours.
+const FOLDERS: [&str; 5] = ["crates", "xtask", "fuzz", "examples", "tests"];
+/// Folders inside them that hold what tools wrote.
+const GENERATED: [&str; 3] = ["target", "corpus", "artifacts"];
+
+/// The page that names every environment variable.
+const VARIABLES: &str = "docs/environment.md";
+
+const MAX_LINES: usize = 600;
+const UNFINISHED: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
+/// Names that say nothing about what is inside.
+const EMPTY_NAMES: [&str; 4] = ["utils", "common", "misc", "manager"];
+
+/// A Rust file, its path as the repository names it.
+struct File {
+    path: String,
+    text: String,
+    code: Vec<String>,
+}
+
+impl File {
+    fn new(path: String, text: String) -> Self {
+        let code = code_lines(&text);
+        Self { path, text, code }
+    }
+
+    /// Lines of code that `offends`, numbered from 1.
+    fn offenders(&self, offends: impl Fn(&str) -> bool, what: &str) -> Vec<String> {
+        let lines = self.code.iter().enumerate().filter(|(_, line)| offends(line));
+        lines.map(|(at, _)| format!("{}:{}: {what}", self.path, at + 1)).collect()
+    }
+}
+
+/// The step.
+pub(crate) fn check(ctx: &Context) -> Report {
+    let files = match read_all(&ctx.root) {
+        Ok(files) => files,
+        Err(error) => return Report::fail(format!("the sources could not be read: {error}")),
+    };
+    let mut failures: Vec<String> = files.iter().flat_map(check_file).collect();
+    failures.extend(stale_permissions(&files));
+    failures.extend(proto_forbids_unsafe(&files));
+    failures.extend(undocumented_variables(
+        &files,
+        &std::fs::read_to_string(ctx.root.join(VARIABLES)).unwrap_or_default(),
+    ));
+    Report { passed: usize::from(failures.is_empty()), failures, ..Report::default() }
+}
+
+fn check_file(file: &File) -> Vec<String> {
+    let rules = [too_long, std_in_proto, unlisted_unsafe, unfinished, empty_name, no_heading];
+    rules.iter().flat_map(|rule| rule(file)).collect()
+}
+
+fn too_long(file: &File) -> Vec<String> {
+    let lines = file.text.lines().count();
+    let long = lines > MAX_LINES;
+    long.then(|| format!("{}:{lines}: {lines} lines, at most {MAX_LINES}", file.path)).into_iter().collect()
+}
+
+fn std_in_proto(file: &File) -> Vec<String> {
+    let is_test = file.path.ends_with("/tests.rs") || file.path.contains("/tests/");
+    if !file.path.starts_with("crates/proto/src/") || is_test {
+        return Vec::new();
+    }
+    let shipped = shipped_lines(&file.code);
+    let all = file.code.iter().take(shipped).enumerate();
+    all.filter(|(_, line)| has_word(line, "std::"))
+        .map(|(at, _)| format!("{}:{}: `std::` in proto, which is no_std", file.path, at + 1))
+        .collect()
+}
+
+/// Lines before the unit tests that close a file; those may use std.
+fn shipped_lines(code: &[String]) -> usize {
+    let opens_tests = |at: usize| {
+        let module = code[at + 1..].iter().map(|line| line.trim()).find(|line| !line.starts_with("#["));
+        code[at].trim() == "#[cfg(test)]"
+            && module.is_some_and(|line| line.contains("mod ") && line.ends_with('{'))
+    };
+    (0..code.len()).find(|&at| opens_tests(at)).unwrap_or(code.len())
+}
+
+fn unlisted_unsafe(file: &File) -> Vec<String> {
+    if UNSAFE_FILES.iter().any(|(path, _)| *path == file.path) {
+        return Vec::new();
+    }
+    file.offenders(
+        |line| has_word(line, "unsafe"),
+        "`unsafe` in a file that xtask/src/layout.rs does not list",
+    )
+}
+
+/// A permission nobody uses is one that somebody will use without asking.
+fn stale_permissions(files: &[File]) -> Vec<String> {
+    let used = |path: &str| {
+        files.iter().any(|file| file.path == path && file.code.iter().any(|line| has_word(line, "unsafe")))
+    };
+    let stale = UNSAFE_FILES.iter().filter(|(path, _)| !used(path));
+    stale
+        .map(|(path, _)| format!("{path}:1: may say `unsafe` but does not; drop it from UNSAFE_FILES"))
+        .collect()
+}
+
+fn proto_forbids_unsafe(files: &[File]) -> Vec<String> {
+    let path = "crates/proto/src/lib.rs";
+    let forbids = |file: &File| file.code.iter().any(|line| line.trim() == "#![forbid(unsafe_code)]");
+    let good = files.iter().any(|file| file.path == path && forbids(file));
+    if good { Vec::new() } else { vec![format!("{path}:1: lacks `#![forbid(unsafe_code)]`")] }
+}
+
+/// A variable that no page names is one that nobody will set.
+fn undocumented_variables(files: &[File], page: &str) -> Vec<String> {
+    let known: Vec<&str> = variables(page).collect();
+    let lines = files
+        .iter()
+        .filter(|file| !file.path.starts_with("xtask/src/layout.rs"))
+        .flat_map(|file| file.text.lines().enumerate().map(move |(at, line)| (&file.path, at + 1, line)));
+    lines
+        .flat_map(|(path, at, line)| variables(line).map(move |name| (path, at, name)))
+        .filter(|(_, _, name)| !known.contains(name))
+        .map(|(path, at, name)| format!("{path}:{at}: {name} is not in {VARIABLES}"))
+        .collect()
+}
+
+/// Every `FERROCE_NAME` in a text; the bare prefix, as in `FERROCE_*`, is none.
+fn variables(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_uppercase() && !c.is_ascii_digit() && c != '_')
+        .filter(|word| word.len() > "FERROCE_".len() && word.starts_with("FERROCE_"))
+}
+
+fn unfinished(file: &File) -> Vec<String> {
+    let offends = |line: &str| UNFINISHED.iter().any(|word| has_word(line, word));
+    file.offenders(offends, "todo!, unimplemented! or dbg!")
+}
+
+fn empty_name(file: &File) -> Vec<String> {
+    let says_nothing = |name: &str| name.split('_').any(|word| EMPTY_NAMES.contains(&word));
+    let mut offenders = file.offenders(
+        |line| module_name(line).is_some_and(says_nothing),
+        "a module name that says nothing (utils, common, misc, manager)",
+    );
+    let path = file.path.trim_end_matches(".rs");
+    if path.split('/').any(says_nothing) {
+        offenders
+            .push(format!("{}:1: a file name that says nothing (utils, common, misc, manager)", file.path));
+    }
+    offenders
+}
+
+/// `name` in `pub(crate) mod name;`
+fn module_name(line: &str) -> Option<&str> {
+    let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+    words.find(|word| *word == "mod").and_then(|_| words.next())
+}
+
+fn no_heading(file: &File) -> Vec<String> {
+    let in_src = file.path.starts_with("crates/") && file.path.split('/').nth(2) == Some("src");
+    let headless = in_src && !file.text.starts_with("//!");
+    headless.then(|| format!("{}:1: does not start with a `//!` comment", file.path)).into_iter().collect()
+}
+
+fn read_all(root: &Path) -> std::io::Result<Vec<File>> {
+    let mut files = Vec::new();
+    let mut folders: Vec<PathBuf> =
+        FOLDERS.iter().map(|folder| root.join(folder)).filter(|folder| folder.is_dir()).collect();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if path.is_dir() {
+                if !GENERATED.contains(&name) {
+                    folders.push(path);
+                }
+            } else if name.ends_with(".rs") {
+                let shown = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+                files.push(File::new(shown, std::fs::read_to_string(&path)?));
+            }
+        }
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offences(path: &str, text: &str) -> Vec<String> {
+        check_file(&File::new(path.to_owned(), text.to_owned()))
+    }
+
+    #[test]
+    fn a_clean_file_is_clean() {
+        let text = "//! Heading: unsafe, std:: and todo! in prose are prose.\nmod bth;\nuse core::fmt;\n";
+        assert_eq!(offences("crates/proto/src/wire/mod.rs", text), [""; 0]);
+    }
+
+    #[test]
+    fn each_rule_names_file_and_line() {
+        let cases = [
+            ("crates/nic/src/a.rs", "//! x\nfn f() { unsafe { g() } }\n", "crates/nic/src/a.rs:2: `unsafe`"),
+            ("crates/proto/src/a.rs", "//! x\n\nuse std::vec;\n", "crates/proto/src/a.rs:3: `std::`"),
+            ("crates/nic/src/a.rs", "//! x\nmod conn_manager;\n", "crates/nic/src/a.rs:2: a module name"),
+            ("crates/nic/tests/common/mod.rs", "", "crates/nic/tests/common/mod.rs:1: a file name"),
+            ("crates/nic/src/a.rs", "use x;\n", "crates/nic/src/a.rs:1: does not start"),
+            ("xtask/src/a.rs", "fn f() { todo!() }\n", "xtask/src/a.rs:1: todo!"),
+        ];
+        for (path, text, expected) in cases {
+            let found = offences(path, text);
+            assert!(found.len() == 1 && found[0].starts_with(expected), "{path}: {found:?}");
+        }
+        let long = "\n".repeat(MAX_LINES + 1);
+        assert_eq!(offences("xtask/src/a.rs", &long), ["xtask/src/a.rs:601: 601 lines, at most 600"]);
+    }
+
+    #[test]
+    fn a_variable_must_be_documented() {
+        let text = "//! FERROCE_LOG, FERROCE_*, FERROCE_\nlet name = \"FERROCE_NEW\";\n";
+        let files = [File::new("crates/nic/src/a.rs".to_owned(), text.to_owned())];
+        let found = undocumented_variables(&files, "| `FERROCE_LOG` |");
+        assert_eq!(found, ["crates/nic/src/a.rs:2: FERROCE_NEW is not in docs/environment.md"]);
+    }
+
+    #[test]
+    fn unit_tests_of_proto_may_use_std() {
+        let inline = "//! x\n#[cfg(test)]\nmod tests {\n    use std::vec;\n}\n";
+        assert_eq!(offences("crates/proto/src/a.rs", inline), [""; 0]);
+        let apart = "//! x\n#[cfg(test)]\nmod tests;\nuse std::vec;\n";
+        assert_eq!(offences("crates/proto/src/a.rs", apart).len(), 1, "code after a test module is shipped");
+    }
+}

@@ -1,0 +1,239 @@
+//! A child process: one output stream, a time limit, no orphans.
+//!
+//! Standard output and error share one pipe, because libtest's summaries and cargo's headings only make sense in the
+//! order in which they were written.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, PipeReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use crate::step::Context;
+
+/// How often the screen moves and the limit is checked.
+const TICK: Duration = Duration::from_millis(200);
+/// How long a child that has ended may leave its pipe open (held by a process it left behind).
+const LINGER: Duration = Duration::from_secs(3);
+
+/// A command with a time limit.
+pub(crate) struct Job {
+    command: Command,
+    limit: Duration,
+}
+
+/// What came of a [`Job`].
+pub(crate) struct Ran {
+    title: String,
+    status: Result<ExitStatus, String>,
+    pub(crate) lines: Vec<String>,
+}
+
+impl Job {
+    pub(crate) fn new(program: impl AsRef<OsStr>) -> Self {
+        let mut command = Command::new(program);
+        command.stdin(Stdio::null());
+        Self { command, limit: Duration::from_secs(20 * 60) }
+    }
+
+    /// The cargo that runs us, plain output.
+    pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Self {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        Self::new(cargo).args(args).env("CARGO_TERM_COLOR", "never")
+    }
+
+    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.command.arg(arg);
+        self
+    }
+
+    pub(crate) fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.command.args(args);
+        self
+    }
+
+    pub(crate) fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(key, value);
+        self
+    }
+
+    /// Start from an empty environment, so that nothing of the caller's user leaks in.
+    pub(crate) fn env_clear(mut self) -> Self {
+        self.command.env_clear();
+        self
+    }
+
+    pub(crate) fn dir(mut self, dir: impl AsRef<Path>) -> Self {
+        self.command.current_dir(dir);
+        self
+    }
+
+    pub(crate) fn limit_s(mut self, seconds: u64) -> Self {
+        self.limit = Duration::from_secs(seconds);
+        self
+    }
+
+    /// Run to the end, or to the limit; then everything below the child is killed.
+    pub(crate) fn run(mut self, ctx: &Context) -> Ran {
+        let title = self.title();
+        if self.command.get_current_dir().is_none() {
+            self.command.current_dir(&ctx.root);
+        }
+        ctx.screen.borrow_mut().line(&format!("$ {title}"));
+        match self.start() {
+            Err(error) => Ran { title, status: Err(format!("did not start: {error}")), lines: Vec::new() },
+            Ok((child, lines)) => follow(ctx, title, child, &lines, self.limit),
+        }
+    }
+
+    /// Run and hand back standard output alone, for commands whose answer is data.
+    pub(crate) fn answer(mut self, ctx: &Context) -> Result<String, String> {
+        let title = self.title();
+        if self.command.get_current_dir().is_none() {
+            self.command.current_dir(&ctx.root);
+        }
+        let output = self.command.output().map_err(|error| format!("`{title}` did not start: {error}"))?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        Err(format!("`{title}`: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr)))
+    }
+
+    fn title(&self) -> String {
+        let program = Path::new(self.command.get_program()).file_name().unwrap_or_default().to_string_lossy();
+        let words = self.command.get_args().map(OsStr::to_string_lossy);
+        std::iter::once(program).chain(words).collect::<Vec<_>>().join(" ")
+    }
+
+    fn start(&mut self) -> std::io::Result<(Child, Receiver<String>)> {
+        let (reader, writer) = std::io::pipe()?;
+        self.command.stdout(writer.try_clone()?).stderr(writer);
+        let child = self.command.spawn()?;
+        // Our own copies of the write end must close, or the reader never sees the end.
+        self.command.stdout(Stdio::null()).stderr(Stdio::null());
+        let (send, receive) = mpsc::channel();
+        std::thread::spawn(move || forward(reader, &send));
+        Ok((child, receive))
+    }
+}
+
+fn forward(reader: PipeReader, send: &mpsc::Sender<String>) {
+    let mut reader = BufReader::new(reader);
+    let mut bytes = Vec::new();
+    while reader.read_until(b'\n', &mut bytes).is_ok_and(|count| count > 0) {
+        let line = String::from_utf8_lossy(&bytes).trim_end_matches(['\n', '\r']).to_owned();
+        bytes.clear();
+        if send.send(line).is_err() {
+            return;
+        }
+    }
+}
+
+fn follow(ctx: &Context, title: String, mut child: Child, output: &Receiver<String>, limit: Duration) -> Ran {
+    let started = Instant::now();
+    let mut ended: Option<Instant> = None;
+    let mut lines = Vec::new();
+    loop {
+        match output.recv_timeout(TICK) {
+            Ok(line) => {
+                ctx.screen.borrow_mut().line(&line);
+                lines.push(line);
+            }
+            Err(RecvTimeoutError::Timeout) => ctx.screen.borrow_mut().tick(),
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if ended.is_none() && matches!(child.try_wait(), Ok(Some(_))) {
+            ended = Some(Instant::now());
+        }
+        if ended.is_some_and(|at| at.elapsed() > LINGER) {
+            lines.push("xtask: a process it left behind still holds its output".to_owned());
+            break;
+        }
+        if ended.is_none() && started.elapsed() > limit {
+            kill_tree(child.id());
+            let _ = child.wait();
+            let status = Err(format!("ran past its limit of {} s and was killed", limit.as_secs()));
+            return Ran { title, status, lines };
+        }
+    }
+    let status = child.wait().map_err(|error| format!("could not be waited for: {error}"));
+    Ran { title, status, lines }
+}
+
+impl Ran {
+    /// A run that never was, for tests of those who read runs.
+    #[cfg(test)]
+    pub(crate) fn example(output: &str, success: bool) -> Self {
+        use std::os::unix::process::ExitStatusExt;
+        let status = Ok(ExitStatus::from_raw(if success { 0 } else { 101 << 8 }));
+        Self { title: "example".to_owned(), status, lines: output.lines().map(str::to_owned).collect() }
+    }
+
+    pub(crate) fn success(&self) -> bool {
+        self.status.as_ref().is_ok_and(ExitStatus::success)
+    }
+
+    /// One sentence, unless it went well.
+    pub(crate) fn failure(&self) -> Option<String> {
+        match &self.status {
+            Ok(status) if status.success() => None,
+            Ok(status) => Some(format!("`{}`: {status}", self.title)),
+            Err(reason) => Some(format!("`{}` {reason}", self.title)),
+        }
+    }
+}
+
+/// Kill a process and all below it. The list is made first: once a parent is dead its children belong to init.
+fn kill_tree(root: u32) {
+    let parents = parents();
+    let mut doomed = vec![root];
+    let mut next = 0;
+    while let Some(&parent) = doomed.get(next) {
+        doomed.extend(parents.iter().filter(|(_, above)| *above == parent).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    let _ = Command::new("sh")
+        .args(["-c", "kill -KILL \"$@\"", "sh"])
+        .args(doomed.iter().map(u32::to_string))
+        .stderr(Stdio::null())
+        .status();
+}
+
+/// Every process with its parent, from /proc/PID/stat; the command in there may hold blanks and brackets.
+fn parents() -> Vec<(u32, u32)> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (_, fields) = stat.rsplit_once(')')?;
+        Some((pid, fields.split_whitespace().nth(1)?.parse().ok()?))
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_streams_arrive_in_order() {
+        let ctx = Context::new(false, false);
+        let ran = Job::new("sh").args(["-c", "echo one; echo two >&2; echo three; exit 3"]).run(&ctx);
+        assert_eq!(ran.lines, ["one", "two", "three"]);
+        assert!(ran.failure().is_some_and(|failure| failure.contains("exit status: 3")));
+    }
+
+    #[test]
+    fn a_tree_that_hangs_is_killed_at_the_limit() {
+        let ctx = Context::new(false, false);
+        let ran = Job::new("sh").args(["-c", "sleep 600 & sleep 600; echo never"]).limit_s(1).run(&ctx);
+        assert!(ran.failure().is_some_and(|failure| failure.contains("limit of 1 s")));
+    }
+
+    #[test]
+    fn a_missing_program_is_a_failure_not_a_panic() {
+        let ran = Job::new("/nonexistent/program").run(&Context::new(false, false));
+        assert!(ran.failure().is_some_and(|failure| failure.contains("did not start")));
+    }
+}

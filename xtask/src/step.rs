@@ -1,0 +1,113 @@
+//! What a step is handed and what it reports.
+//!
+//! A step never prints and never exits: it returns a [`Report`], and `test` decides what is shown. So a step that fails
+//! cannot hide the ones after it.
+
+use std::cell::{OnceCell, RefCell};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::process::Ran;
+use crate::screen::Screen;
+use crate::tools::Tools;
+
+/// One named check.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// Belongs to the edit-test loop.
+    pub(crate) quick: bool,
+    pub(crate) run: fn(&Context) -> Report,
+}
+
+/// Everything a step may lean on.
+pub(crate) struct Context {
+    /// Root of the repository.
+    pub(crate) root: PathBuf,
+    pub(crate) quick: bool,
+    pub(crate) screen: RefCell<Screen>,
+    /// Filled by the `tools` step, or on first use where that step was filtered out.
+    pub(crate) tools: OnceCell<Tools>,
+}
+
+impl Context {
+    pub(crate) fn new(verbose: bool, quick: bool) -> Self {
+        // Cargo sets the variable again at run time, which stays right when the checkout was moved after the build.
+        let manifest_dir =
+            std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let root = Path::new(&manifest_dir).parent().expect("xtask lies in the repository").to_path_buf();
+        Self { root, quick, screen: RefCell::new(Screen::new(verbose)), tools: OnceCell::new() }
+    }
+
+    /// Scratch of xtask inside the target directory; never checked in.
+    pub(crate) fn scratch(&self) -> PathBuf {
+        self.root.join("target/xtask")
+    }
+
+    pub(crate) fn tools(&self) -> &Tools {
+        self.tools.get_or_init(|| Tools::find(self))
+    }
+}
+
+/// Whether this process is root.
+pub(crate) fn is_root() -> bool {
+    // The owner of /proc/self is the effective user; asking libc would need `unsafe`.
+    std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
+}
+
+/// What came of a step, in the unit of the closing line: single tests, or one for a step that has none.
+#[derive(Default)]
+pub(crate) struct Report {
+    pub(crate) passed: usize,
+    /// One sentence per failure.
+    pub(crate) failures: Vec<String>,
+    /// One sentence per skip: what was left out, and what would bring it back.
+    pub(crate) skips: Vec<String>,
+    pub(crate) output: Vec<String>,
+    /// The part of `output` that says what went wrong, where a step can tell; shown instead of all of it.
+    pub(crate) extract: Vec<String>,
+}
+
+impl Report {
+    /// A step that is one command.
+    pub(crate) fn of(ran: Ran) -> Self {
+        let mut report = Self::default();
+        report.add(ran);
+        report
+    }
+
+    /// Count one command: passed or failed.
+    pub(crate) fn add(&mut self, ran: Ran) {
+        match ran.failure() {
+            None => self.passed += 1,
+            Some(failure) => self.failures.push(failure),
+        }
+        self.output.extend(ran.lines);
+    }
+
+    pub(crate) fn skip(reason: impl Into<String>) -> Self {
+        Self { skips: vec![reason.into()], ..Self::default() }
+    }
+
+    pub(crate) fn fail(reason: impl Into<String>) -> Self {
+        Self { failures: vec![reason.into()], ..Self::default() }
+    }
+
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failures.extend(other.failures);
+        self.skips.extend(other.skips);
+        self.output.extend(other.output);
+        self.extract.extend(other.extract);
+    }
+
+    /// One word for the table.
+    pub(crate) fn verdict(&self) -> &'static str {
+        match (self.failures.is_empty(), self.skips.is_empty(), self.passed) {
+            (false, _, _) => "FAILED",
+            (true, false, 0) => "SKIPPED",
+            (true, false, _) => "partial",
+            (true, true, _) => "ok",
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Foreign programs the tests lean on: found, installed, or loudly missing.
+//!
+//! Root on a machine with apt gets them installed. Everybody else gets one counted skip for each, with the command that
+//! would install it. Python packages go into a virtual environment of our own, so no rights are needed for them.
+
+use std::path::{Path, PathBuf};
+
+use crate::process::Job;
+use crate::step::{Context, Report, is_root};
+
+/// A program, the Debian package that holds it, and what is lost without it.
+struct Need {
+    program: &'static str,
+    package: &'static str,
+    why: &'static str,
+}
+
+const NEEDS: [Need; 3] = [
+    Need { program: "tshark", package: "tshark", why: "dissects every packet type" },
+    Need { program: "setpriv", package: "util-linux", why: "runs the tests as a user without rights" },
+    Need { program: "c++", package: "g++", why: "builds libFuzzer" },
+];
+
+/// First release whose RoCE layer computes the ICRC over both IP versions, and below the next major one.
+const SCAPY: &str = "scapy>=2.5,<3";
+/// Fails unless that layer is there.
+const IMPORT_SCAPY: &str = "import scapy.contrib.roce";
+
+/// What is there.
+pub(crate) struct Tools {
+    pub(crate) tshark: Option<PathBuf>,
+    pub(crate) setpriv: Option<PathBuf>,
+    pub(crate) cxx: Option<PathBuf>,
+    /// A Python that can import scapy's RoCE layer.
+    pub(crate) python: Option<PathBuf>,
+}
+
+impl Tools {
+    /// Look, install nothing.
+    pub(crate) fn find(ctx: &Context) -> Self {
+        let venv = venv(ctx).join("bin/python");
+        let candidates = [Some(venv), which("python3")];
+        Self {
+            tshark: which("tshark"),
+            setpriv: which("setpriv"),
+            cxx: which("c++"),
+            python: candidates.into_iter().flatten().find(|python| has_scapy(ctx, python)),
+        }
+    }
+
+    /// Whether a test that asks for a tool may treat its absence as a failure.
+    pub(crate) fn complete(&self) -> bool {
+        self.tshark.is_some() && self.python.is_some()
+    }
+}
+
+/// The step: provide what is missing, report what could not be.
+pub(crate) fn provide(ctx: &Context) -> Report {
+    let mut report = Report::default();
+    let missing: Vec<&str> = NEEDS.iter().filter(|n| which(n.program).is_none()).map(|n| n.package).collect();
+    if !missing.is_empty() {
+        apt_install(ctx, &missing, &mut report);
+    }
+    for need in NEEDS.iter().filter(|need| which(need.program).is_none()) {
+        let Need { program, package, why } = need;
+        report
+            .skips
+            .push(format!("{program} is missing ({why}); install it: `sudo apt-get install -y {package}`"));
+    }
+    if !provide_scapy(ctx, &mut report) {
+        report.skips.push(format!(
+            "scapy is missing (an independent ICRC); install it: `sudo apt-get install -y python3-venv`, or \
+             `pip install '{SCAPY}'` for the python3 of your PATH"
+        ));
+    }
+    let _ = ctx.tools.set(Tools::find(ctx));
+    if report.skips.is_empty() {
+        report.passed = 1;
+    }
+    report
+}
+
+/// The first of these that works: what is there, a fresh virtual environment, Debian's package.
+fn provide_scapy(ctx: &Context, report: &mut Report) -> bool {
+    if Tools::find(ctx).python.is_some() || make_venv(ctx, report) {
+        return true;
+    }
+    if apt_install(ctx, &["python3-venv"], report) && make_venv(ctx, report) {
+        return true;
+    }
+    apt_install(ctx, &["python3-scapy"], report) && has_scapy(ctx, Path::new("/usr/bin/python3"))
+}
+
+fn make_venv(ctx: &Context, report: &mut Report) -> bool {
+    let venv = venv(ctx);
+    // The system's Python first: one below /root cannot be run by the user without rights.
+    let bases = [Some(PathBuf::from("/usr/bin/python3")), which("python3")];
+    for base in bases.into_iter().flatten().filter(|base| base.exists()) {
+        let made = Job::new(base).args(["-m", "venv", "--clear"]).args([&venv]).limit_s(120).run(ctx);
+        let pip = || Job::new(venv.join("bin/pip")).args(["install", "--quiet", SCAPY]).limit_s(300).run(ctx);
+        let ready = made.success() && {
+            let installed = pip();
+            let success = installed.success();
+            report.output.extend(installed.lines);
+            success
+        };
+        report.output.extend(made.lines);
+        if ready && has_scapy(ctx, &venv.join("bin/python")) {
+            return true;
+        }
+    }
+    false
+}
+
+fn venv(ctx: &Context) -> PathBuf {
+    ctx.scratch().join("venv")
+}
+
+fn has_scapy(ctx: &Context, python: &Path) -> bool {
+    python.exists() && Job::new(python).args(["-c", IMPORT_SCAPY]).answer(ctx).is_ok()
+}
+
+/// False where we may not install, or could not. A second try follows a fresh package list: images ship without one.
+fn apt_install(ctx: &Context, packages: &[&str], report: &mut Report) -> bool {
+    if !is_root() || which("apt-get").is_none() {
+        return false;
+    }
+    let install = || apt(&["install", "-y", "--no-install-recommends"]).args(packages).limit_s(600).run(ctx);
+    let first = install();
+    if first.success() {
+        return true;
+    }
+    report.output.extend(first.lines);
+    let update = apt(&["update"]).limit_s(180).run(ctx);
+    report.output.extend(update.lines);
+    let second = install();
+    let success = second.success();
+    report.output.extend(second.lines);
+    success
+}
+
+/// Never asks (tshark's package would, about capturing without root) and does not wait long for a dead mirror.
+fn apt(args: &[&str]) -> Job {
+    let patience =
+        ["-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=20", "-o", "DPkg::Lock::Timeout=120"];
+    Job::new("apt-get").args(args).args(patience).env("DEBIAN_FRONTEND", "noninteractive")
+}
+
+/// Where a program lies. The administrator's folders count: `PATH` of a plain user often lacks them.
+pub(crate) fn which(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    folders.map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_finds_what_every_machine_has() {
+        assert!(which("sh").is_some());
+        assert!(which("no-such-program-of-ferroce").is_none());
+    }
+}

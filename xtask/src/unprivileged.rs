@@ -1,0 +1,182 @@
+//! The perf run and the integration tests as a user without rights.
+//!
+//! "No root" is a promise of ferroce, and CI runs as root, where a forgotten privilege never shows. So the tests that open
+//! a NIC run once more as nobody, in a home of its own.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::libtest;
+use crate::process::Job;
+use crate::step::{Context, Report, is_root};
+
+/// `nobody` on every distribution; it owns no file and is in no group.
+const NOBODY: u32 = 65534;
+/// Crates that open no NIC, so that their tests gain nothing from another user.
+const PURE: [&str; 3] = ["ferroce-proto", "ferroce-sim", "xtask"];
+
+/// An integration test, and the folder that cargo would run it in.
+struct TestBinary {
+    executable: PathBuf,
+    package_dir: PathBuf,
+}
+
+/// The step. Run by an ordinary user it only adds the perf run: the `test` step was unprivileged already.
+pub(crate) fn check(ctx: &Context) -> Report {
+    // As command one of the README builds it, so that this build is checked as well.
+    let built = Job::cargo(["build", "--release", "--bin", "ferroce"]).run(ctx);
+    if !built.success() {
+        return Report::of(built);
+    }
+    let ferroce = target_dir(ctx).join("release/ferroce");
+    let home = match Home::make(ctx) {
+        Ok(home) => home,
+        Err(error) => return Report::fail(format!("no home for the user without rights: {error}")),
+    };
+    if !is_root() {
+        return Report::of(perf(ctx, Job::new(&ferroce), &home));
+    }
+    if ctx.tools().setpriv.is_none() {
+        return Report::skip("setpriv is missing; install it: `apt-get install -y util-linux`");
+    }
+    if let Err(reason) = reachable(ctx, &home, &ferroce) {
+        return Report::skip(reason);
+    }
+    let mut report = Report::of(perf(ctx, home.job(&ferroce), &home));
+    match test_binaries(ctx) {
+        Err(reason) => report.failures.push(reason),
+        Ok(binaries) => binaries.iter().for_each(|binary| report.merge(repeat(ctx, &home, binary))),
+    }
+    report
+}
+
+fn perf(ctx: &Context, job: Job, home: &Home) -> crate::process::Ran {
+    job.args(["perf", "--quick"]).dir(&home.path).limit_s(300).run(ctx)
+}
+
+fn repeat(ctx: &Context, home: &Home, binary: &TestBinary) -> Report {
+    let mut job = home
+        .job(&binary.executable)
+        .args(["--show-output"])
+        .env("CARGO_MANIFEST_DIR", &binary.package_dir)
+        .dir(&binary.package_dir)
+        .limit_s(15 * 60);
+    let tools = ctx.tools();
+    if let Some(python) =
+        tools.python.as_ref().filter(|python| home.job(python).args(["-c", ""]).answer(ctx).is_ok())
+    {
+        job = job.env("FERROCE_PYTHON", python);
+        if tools.complete() {
+            job = job.env("FERROCE_REQUIRE_TOOLS", "1");
+        }
+    }
+    // Cargo writes this heading; without it the tests would have no suite to be named after.
+    let mut ran = job.run(ctx);
+    ran.lines.insert(0, format!("Running ({})", binary.executable.display()));
+    libtest::report(ran)
+}
+
+/// A clone below /root cannot be entered by anybody else; that is no failure of ferroce.
+fn reachable(ctx: &Context, home: &Home, ferroce: &Path) -> Result<(), String> {
+    let test = |file: &Path| home.job(Path::new("test")).args(["-x"]).args([file]).answer(ctx);
+    home.job(Path::new("true"))
+        .answer(ctx)
+        .map_err(|error| format!("setpriv cannot become user {NOBODY} here: {}", error.trim()))?;
+    test(ferroce).map(drop).map_err(|_| {
+        format!("user {NOBODY} cannot reach {}; clone into a folder that others may enter", ferroce.display())
+    })
+}
+
+/// A folder that belongs to the user without rights; gone when dropped.
+struct Home {
+    path: PathBuf,
+}
+
+impl Home {
+    fn make(ctx: &Context) -> std::io::Result<Self> {
+        let path = if is_root() {
+            std::env::temp_dir().join(format!("ferroce-nobody-{}", std::process::id()))
+        } else {
+            ctx.scratch().join("home")
+        };
+        std::fs::create_dir_all(&path)?;
+        if is_root() {
+            std::os::unix::fs::chown(&path, Some(NOBODY), Some(NOBODY))?;
+        }
+        Ok(Self { path })
+    }
+
+    /// `program` as the user without rights, with nothing of root's environment but the search path.
+    fn job(&self, program: &Path) -> Job {
+        let id = NOBODY.to_string();
+        Job::new("setpriv")
+            .args(["--reuid", &id, "--regid", &id, "--clear-groups", "--no-new-privs", "--"])
+            .args([program])
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", &self.path)
+            .env("TMPDIR", &self.path)
+            .env("RUST_BACKTRACE", "1")
+            .dir(&self.path)
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // What cannot be removed lies in the temporary folder, where the system cleans up.
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Where cargo builds to; `CARGO_TARGET_DIR` and the user's configuration may move it.
+fn target_dir(ctx: &Context) -> PathBuf {
+    let metadata = Job::cargo(["metadata", "--no-deps", "--format-version", "1"]).answer(ctx);
+    let metadata: Value = metadata.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    metadata["target_directory"].as_str().map_or_else(|| ctx.root.join("target"), PathBuf::from)
+}
+
+/// The integration tests of the crates that open a NIC, as `cargo test` built them.
+fn test_binaries(ctx: &Context) -> Result<Vec<TestBinary>, String> {
+    let args = ["test", "--workspace", "--all-features", "--no-run", "--message-format", "json"];
+    let messages = Job::cargo(args).answer(ctx)?;
+    Ok(messages.lines().filter_map(|line| test_binary(&serde_json::from_str(line).ok()?)).collect())
+}
+
+fn test_binary(message: &Value) -> Option<TestBinary> {
+    let kinds = message["target"]["kind"].as_array()?;
+    let executable = PathBuf::from(message["executable"].as_str()?);
+    let package_dir = Path::new(message["manifest_path"].as_str()?).parent()?.to_path_buf();
+    let package = message["package_id"].as_str()?;
+    let pure = PURE.iter().any(|name| names_package(package, &package_dir, name));
+    (kinds.iter().any(|kind| kind == "test") && !pure).then_some(TestBinary { executable, package_dir })
+}
+
+/// A package id is `path+file:///…/crates/nic#ferroce-nic@0.1.0`, or `…/crates/ferroce#0.1.0` where folder and name agree.
+fn names_package(id: &str, dir: &Path, name: &str) -> bool {
+    let fragment = id.rsplit_once('#').map_or("", |(_, fragment)| fragment);
+    match fragment.split_once('@') {
+        Some((package, _version)) => package == name,
+        None => dir.file_name().is_some_and(|folder| folder == name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_integration_tests_of_crates_with_a_nic_are_repeated() {
+        let message = |kind: &str, dir: &str, id: &str| {
+            let manifest = format!("/repo/{dir}/Cargo.toml");
+            let id = format!("path+file:///repo/{dir}#{id}");
+            serde_json::json!({"target": {"kind": [kind]}, "executable": "/repo/target/x-1",
+                "manifest_path": manifest, "package_id": id})
+        };
+        assert!(test_binary(&message("test", "crates/nic", "ferroce-nic@0.1.0")).is_some());
+        assert!(test_binary(&message("test", "crates/ferroce", "0.1.0")).is_some());
+        assert!(test_binary(&message("lib", "crates/nic", "ferroce-nic@0.1.0")).is_none());
+        assert!(test_binary(&message("test", "crates/proto", "ferroce-proto@0.1.0")).is_none());
+        assert!(test_binary(&message("test", "xtask", "0.1.0")).is_none());
+    }
+}
