@@ -16,10 +16,8 @@ use ferroce_proto::qp::state::AttrLimits;
 use ferroce_proto::verbs::{AddressVector, EventKind, Mtu, Route};
 use parking_lot::{Mutex, RwLock};
 use std::os::fd::{AsRawFd, RawFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
 
 /// Most scatter/gather entries of a work request.
 pub const MAX_SGE: u32 = 32;
@@ -36,9 +34,6 @@ pub(crate) struct NicInner {
     pub(crate) engine: Arc<Engine>,
     pub(crate) config: Config,
     table: Arc<AddressTable>,
-    /// Where processes of this user look for each other; `None` only if that changed since the link was opened.
-    directory: Option<PathBuf>,
-    opened: Instant,
     background: Mutex<Option<Arc<Background>>>,
     born: Generation,
     ids: AtomicU32,
@@ -87,7 +82,7 @@ impl AddressTable {
 struct FollowAddresses(Arc<AddressTable>);
 
 impl Chore for FollowAddresses {
-    fn descriptor(&self) -> RawFd {
+    fn descriptor(&self) -> std::os::fd::RawFd {
         self.0.watch.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
     fn attend(&mut self) {
@@ -173,16 +168,8 @@ impl Nic {
             events,
         });
         crate::exit::remember(&engine);
-        let inner = NicInner {
-            engine,
-            config,
-            table,
-            directory: registry::own_directory().ok(),
-            opened: Instant::now(),
-            background: Mutex::new(None),
-            born,
-            ids: AtomicU32::new(1),
-        };
+        let inner =
+            NicInner { engine, config, table, background: Mutex::new(None), born, ids: AtomicU32::new(1) };
         Ok(Nic { inner: Arc::new(inner) })
     }
 
@@ -352,9 +339,9 @@ impl NicInner {
         let subject = Subject {
             engine: self.engine.clone(),
             attributes: Box::new(move || DeviceAttr::of(&table, window_bytes)),
-            opened: self.opened,
+            since: std::time::Instant::now(),
         };
-        Answerer::open(self.directory.as_deref()?, subject, self.born).ok()
+        Answerer::open(&registry::own_directory().ok()?, subject, self.born).ok()
     }
 }
 

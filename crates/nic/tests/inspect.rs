@@ -213,9 +213,12 @@ fn strange_clients_do_no_harm() {
 }
 
 #[test]
-fn a_nic_without_queue_pairs_keeps_quiet() {
-    let nic = open("127.77.5.1");
-    assert!(snapshot_of_slot(nic.slot()).is_none());
+fn a_closed_nic_is_not_asked() {
+    let end = End::new("127.77.5.1");
+    let slot = end.nic.slot();
+    assert!(snapshot_of_slot(slot).is_some_and(|s| s.pid == std::process::id()));
+    drop(end);
+    assert!(snapshot_of_slot(slot).is_none_or(|s| s.pid != std::process::id()));
 }
 
 #[test]

@@ -12,7 +12,7 @@ pub(super) fn render(report: &Report, show_zeros: bool) -> String {
     let mut blocks: Vec<String> = report.devices.iter().map(|device| block(device, show_zeros)).collect();
     blocks.extend(report.unanswered.iter().map(|unanswered| format!("{}.", printable(&unanswered.why))));
     if blocks.is_empty() {
-        return "No process of this user has queue pairs: nothing to count.".into();
+        return "No process of this user has a device open: nothing to count.".into();
     }
     blocks.join("\n\n\n")
 }

@@ -33,15 +33,15 @@ pub(crate) struct Subject {
     pub(crate) engine: Arc<Engine>,
     /// What the device can do just now.
     pub(crate) attributes: Box<dyn Fn() -> DeviceAttr + Send>,
-    /// When the device was opened.
-    pub(crate) opened: Instant,
+    /// Since when it counts.
+    pub(crate) since: Instant,
 }
 
 impl Subject {
     /// The document, within a buffer of `buffer_bytes`.
     fn document(&self, buffer_bytes: usize) -> Vec<u8> {
         let (counters, left_out) = self.engine.report(most_qps(buffer_bytes));
-        let uptime_ms = self.opened.elapsed().as_millis() as u64;
+        let uptime_ms = self.since.elapsed().as_millis() as u64;
         let document = Document::new(uptime_ms, (self.attributes)(), counters, left_out);
         // All keys are strings and no number is infinite, which is all that JSON asks.
         serde_json::to_vec(&document).unwrap_or_default()

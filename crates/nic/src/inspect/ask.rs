@@ -71,7 +71,7 @@ pub enum InspectError {
     Registry(#[from] RegistryError),
 }
 
-/// Asks every NIC of this user and network namespace that has queue pairs, in the order of their slots.
+/// Asks every running NIC of this user and network namespace, in the order of their slots.
 pub fn all() -> Vec<Result<Snapshot, InspectError>> {
     all_within(PATIENCE)
 }

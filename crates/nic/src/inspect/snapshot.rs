@@ -58,7 +58,7 @@ pub struct Snapshot {
     pub command: String,
     /// Slot among the processes of this user: the high eight bits of its queue pair numbers.
     pub slot: u8,
-    /// How long the device has been open.
+    /// How long it has been counting.
     pub uptime_ms: u64,
     /// What the device can do.
     pub attributes: DeviceAttr,
