@@ -35,7 +35,6 @@ pub const GID_TABLE_LEN: usize = 256;
 #[repr(align(128))] // no cache line shared with another object that another core writes
 pub(crate) struct NicInner {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) config: Config,
     /// Bytes that one queue pair may have in flight.
     pub(crate) window_bytes: u32,
     table: Arc<AddressTable>,
@@ -176,7 +175,6 @@ impl Nic {
         let inner = NicInner {
             window_bytes: config.window_bytes.unwrap_or_else(|| default_window(&*engine.link)),
             engine,
-            config,
             table,
             background: Mutex::new(None),
             born,
