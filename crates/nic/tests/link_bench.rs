@@ -10,8 +10,23 @@ use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-const ROUNDS: u32 = 100_000;
-const STREAM_FOR: Duration = Duration::from_secs(2);
+const ROUNDS: u32 = 50_000;
+const STREAM_FOR: Duration = Duration::from_millis(700);
+
+#[test]
+#[ignore = "tmp"]
+fn tmp_pp() {
+    match std::env::var("T").as_deref() {
+        Ok("bare") => (0..5).for_each(|_| bare_ping_pong()),
+        Ok("link") => (0..5).for_each(|_| ping_pong("127.45.0.1", "127.45.0.2")),
+        Ok("link6") => (0..5).for_each(|_| ping_pong("::1", "::1")),
+        Ok("one") => (0..9).for_each(|_| {
+            one_thread(24, 1);
+            one_thread_bare()
+        }),
+        _ => (0..5).for_each(|_| empty_receive()),
+    }
+}
 
 #[test]
 #[ignore = "prints figures; needs two quiet cores"]
@@ -24,6 +39,54 @@ fn figures() {
         stream("127.45.1.1", "127.45.1.2", len);
     }
     stream("::1", "::1", 4096 + 16);
+    one_thread(4096 + 16, 15);
+    one_thread(4096 + 16, 1);
+    one_thread(24, 1);
+    one_thread_bare();
+}
+
+/// The yardstick of [`one_thread`].
+fn one_thread_bare() {
+    let (a, b) = (UdpSocket::bind("127.45.5.1:0").unwrap(), UdpSocket::bind("127.45.5.2:0").unwrap());
+    let to = b.local_addr().unwrap();
+    let (mut sending, mut receiving) = (0, 0);
+    for _ in 0..5000 {
+        let start = thread_ns();
+        a.send_to(&[0; 28], to).unwrap();
+        let middle = thread_ns();
+        b.recv_from(&mut [0; 64]).unwrap();
+        receiving += thread_ns() - middle;
+        sending += middle - start;
+    }
+    println!("one thread, bare UDP,   28 B: send {:6} ns, receive {:6} ns", sending / 5000, receiving / 5000);
+}
+
+/// Processor time of sending and receiving, from one thread: comparable even on a busy machine.
+fn one_thread(len: usize, run: usize) {
+    let (from, to) = ("127.45.4.1", "127.45.4.2");
+    let (sender, receiver) = (open(&[from]), open(&[to]));
+    let (route, bytes) = (route(from, to, 0), packet(receiver.slot(), 0, len));
+    let (mut batch, mut rx) = (TxBatch::new(), RxBatch::new());
+    let (mut sending, mut receiving) = (0, 0);
+    for _ in 0..5000 {
+        (0..run).for_each(|_| add(&mut batch, &route, &bytes));
+        let start = thread_ns();
+        sender.send(&mut batch);
+        let middle = thread_ns();
+        let got = receiver.receive(&mut rx, false);
+        receiving += thread_ns() - middle;
+        sending += middle - start;
+        assert_eq!(got, run);
+    }
+    let (tx, rx) = (sending / 5000, receiving / 5000);
+    println!("one thread, {run:2} x {len:4} B: send {tx:6} ns, receive {rx:6} ns");
+}
+
+fn thread_ns() -> u64 {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid place for the answer.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut ts) };
+    ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
 }
 
 fn empty_receive() {

@@ -25,6 +25,8 @@ pub struct TxBatch {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TxPacket {
     pub(crate) route: Route,
+    /// Which socket of the link it leaves by; the link's to set.
+    pub(crate) exit: u16,
     start: u32,
     len: u32,
     /// Bit to invert once the ICRC is in place (fault injection); counted from the first bit of the packet.
@@ -98,7 +100,13 @@ impl TxBatch {
         assert!(self.has_room(len), "no room for a packet of {len} bytes: ask has_room first");
         let start = self.used;
         self.used += len + ICRC_LEN;
-        self.packets.push(TxPacket { route: *route, start: start as u32, len: len as u32, flip_bit: None });
+        self.packets.push(TxPacket {
+            route: *route,
+            exit: 0,
+            start: start as u32,
+            len: len as u32,
+            flip_bit: None,
+        });
         &mut self.arena[start..start + len]
     }
     /// Takes back the last packet (its payload could not be gathered).
@@ -126,6 +134,10 @@ impl TxBatch {
     /// The packets as the link sees them.
     pub(crate) fn entries(&self) -> &[TxPacket] {
         &self.packets
+    }
+    /// The same, for the link to set how each leaves.
+    pub(crate) fn entries_mut(&mut self) -> &mut [TxPacket] {
+        &mut self.packets
     }
     /// Packet `index` with its ICRC.
     pub(crate) fn wire_bytes(&self, index: usize) -> &[u8] {

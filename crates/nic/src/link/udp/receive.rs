@@ -6,13 +6,13 @@ use super::probe::Probe;
 use super::repair::RepairPace;
 use super::source::{Rota, Source, SourceKind};
 use super::sys::{self, InMessage};
-use super::{UdpLink, multicast::Membership};
+use super::{BoundAddress, UdpLink, multicast::Membership};
 use crate::link::batch::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
 use crate::link::capture::{Direction, Outer};
 use crate::link::counters::add;
 use crate::link::{RxBatch, RxPacket};
-use ferroce_proto::Qpn;
 use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, dest_qpn, verify_icrc};
+use ferroce_proto::{Gid, Qpn};
 use std::ops::Range;
 
 const MIN_PACKET_LEN: usize = Bth::LEN + ICRC_LEN;
@@ -26,6 +26,8 @@ pub(super) struct Receiver {
     pub(super) rota: Rota,
     pub(super) memberships: Vec<Membership>,
     pub(super) pace: Vec<RepairPace>,
+    /// Per address, what it is; `None` for the wildcard.
+    bound: Vec<Option<Gid>>,
     /// Some address waits for the roster.
     pub(super) owes_repair: bool,
     /// What a probe of one of our processes carries.
@@ -53,12 +55,13 @@ struct ForeignRun {
 }
 
 impl Receiver {
-    pub(super) fn new(sources: Vec<Source>, addresses: usize, token: u128) -> Receiver {
+    pub(super) fn new(sources: Vec<Source>, addresses: &[BoundAddress], token: u128) -> Receiver {
         Receiver {
             sources,
             rota: Rota::default(),
             memberships: Vec::new(),
-            pace: vec![RepairPace::default(); addresses],
+            pace: vec![RepairPace::default(); addresses.len()],
+            bound: addresses.iter().map(BoundAddress::only_gid).collect(),
             owes_repair: false,
             token,
             is_closing: false,
@@ -136,7 +139,13 @@ impl UdpLink {
     ) {
         let message = &receiver.arrived[arrived];
         let (len, arrival) = (message.len.min(RX_BUFFER_LEN), message.control.arrival());
-        let (Some((sgid, sport)), Some(dgid)) = (message.from.to_gid_and_port(), arrival.dgid) else {
+        // A socket bound to one address is not told the address of each packet.
+        let dgid = match kind {
+            SourceKind::Group(group) => Some(group),
+            SourceKind::Address(i) => arrival.dgid.or(receiver.bound[i]),
+            SourceKind::Forwarded => None,
+        };
+        let (Some((sgid, sport)), Some(dgid)) = (message.from.to_gid_and_port(), dgid) else {
             return add(&self.counters.malformed, 1);
         };
         if let (SourceKind::Address(address), Some(probe)) = (kind, Probe::parse(&rx.buffer(buffer)[..len])) {

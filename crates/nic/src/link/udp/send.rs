@@ -2,6 +2,7 @@
 
 use super::address::SockAddr;
 use super::control::{Control, effective_hop_limit};
+use super::exits::Exits;
 use super::interfaces::local_addresses;
 use super::sockets::SendSocket;
 use super::sys::{self, OutMessage, TX_BURST};
@@ -27,12 +28,13 @@ const MAX_RUN_LEN: usize = 65_000;
 /// How often, and how long each time, a full device is waited for before packets are dropped.
 const FULL_TRIES: u32 = 3;
 const FULL_WAIT_MS: i32 = 1;
+/// Mark of a packet that cannot leave.
+const NO_EXIT: u16 = u16::MAX;
 
 /// The sending half of the link.
 #[derive(Debug)]
 pub(super) struct Sender {
-    v4: Vec<SendSocket>,
-    v6: Vec<SendSocket>,
+    exits: Exits,
     gso: bool,
     /// Sources whose device cannot segment, and whether there are any.
     plain_only: RwLock<Vec<Gid>>,
@@ -59,73 +61,60 @@ struct Burst {
 
 impl Sender {
     pub(super) fn new(
-        v4: Vec<SendSocket>,
-        v6: Vec<SendSocket>,
+        exits: Exits,
         gso: bool,
         counters: Arc<RunningCounters>,
         capture: Option<Arc<Capture>>,
     ) -> Sender {
         let (plain_only, has_plain_only) = (RwLock::default(), AtomicBool::new(false));
         let interfaces = RwLock::default();
-        Sender { v4, v6, gso, plain_only, has_plain_only, interfaces, counters, capture }
+        Sender { exits, gso, plain_only, has_plain_only, interfaces, counters, capture }
     }
 
     /// Sends everything, socket by socket: packets of one route share a socket and keep their order.
     pub(super) fn send(&self, batch: &mut TxBatch) {
-        let mut sockets: u32 = 0;
-        for packet in batch.entries() {
-            match self.socket_number(&packet.route) {
-                Some(number) => sockets |= 1 << number,
-                None => add(&self.counters.send_errors, 1),
+        let mut exits = SmallVec::<[u16; 8]>::new();
+        let mut last: Option<(Route, u16)> = None;
+        for packet in batch.entries_mut() {
+            packet.exit = match last {
+                Some((route, exit)) if route == packet.route => exit,
+                _ => self.exits.choose(&packet.route).unwrap_or(NO_EXIT),
+            };
+            if packet.exit == NO_EXIT {
+                add(&self.counters.send_errors, 1);
+            } else if !exits.contains(&packet.exit) {
+                exits.push(packet.exit);
             }
+            last = Some((packet.route, packet.exit));
         }
-        while sockets != 0 {
-            let number = sockets.trailing_zeros() as usize;
-            sockets &= sockets - 1;
-            self.send_from(number, batch);
+        for exit in exits {
+            self.send_by(exit, batch);
         }
         batch.clear();
     }
 
     /// Bytes to one address past all packet machinery (probes).
     pub(super) fn send_raw(&self, to: Gid, bytes: &[u8]) {
-        let sockets = if to.to_ipv4().is_some() { &self.v4 } else { &self.v6 };
-        if let Some(from) = sockets.first() {
+        if let Some(from) = self.exits.any(to.to_ipv4().is_some()) {
             let (to, control) = (SockAddr::roce(to), Control::default());
             let message = OutMessage { to, control, bytes: 0..bytes.len() };
             let _ = sys::send_messages(from.socket.as_raw_fd(), bytes, &[message]);
         }
     }
 
-    /// Which socket a route uses: IPv4 ones first, then IPv6 ones. `None` if its addresses are of two families, or of
-    /// one that this machine does not have.
-    fn socket_number(&self, route: &Route) -> Option<usize> {
-        let (sockets, first) = match (route.sgid.to_ipv4(), route.dgid.to_ipv4()) {
-            (Some(_), Some(_)) => (&self.v4, 0),
-            (None, None) => (&self.v6, self.v4.len()),
-            _ => return None,
-        };
-        usize::from(route.entropy).checked_rem(sockets.len()).map(|n| first + n)
-    }
-
-    fn socket(&self, number: usize) -> &SendSocket {
-        self.v4.get(number).unwrap_or_else(|| &self.v6[number - self.v4.len()])
-    }
-
-    fn send_from(&self, number: usize, batch: &mut TxBatch) {
-        let socket = self.socket(number);
+    fn send_by(&self, exit: u16, batch: &mut TxBatch) {
+        let socket = self.exits.socket(exit);
         let mut burst = Burst::default();
         let mut next = 0;
         while next < batch.len() {
-            let route = batch.entries()[next].route;
-            if self.socket_number(&route) != Some(number) {
+            if batch.entries()[next].exit != exit {
                 next += 1;
                 continue;
             }
             let run = self.run_from(batch, next);
             next = run.packets.end;
             self.seal(batch, &run, socket.port);
-            burst.messages.push(self.message(batch, &run));
+            burst.messages.push(self.message(socket, batch, &run));
             burst.runs.push(run);
             if burst.messages.len() == TX_BURST {
                 self.flush(socket, batch, &mut burst);
@@ -169,13 +158,14 @@ impl Sender {
         }
     }
 
-    fn message(&self, batch: &TxBatch, run: &Run) -> OutMessage {
+    fn message(&self, socket: &SendSocket, batch: &TxBatch, run: &Run) -> OutMessage {
         let first = &batch.entries()[run.packets.start];
         let segment_len = run.segmented.then_some(first.wire_len() as u16);
         let interface = self.interface_for(&first.route);
+        let pktinfo = (interface != 0 || !socket.is_bound).then_some(interface);
         OutMessage {
             to: SockAddr::roce(first.route.dgid),
-            control: Control::for_route(&first.route, interface, segment_len),
+            control: Control::for_route(&first.route, pktinfo, segment_len),
             bytes: batch.run_range(run.packets.clone()),
         }
     }
@@ -252,7 +242,7 @@ impl Sender {
             let alone = Run { packets: index..index + 1, segmented: false };
             batch.unseal(index);
             self.seal(batch, &alone, socket.port);
-            let message = self.message(batch, &alone);
+            let message = self.message(socket, batch, &alone);
             add(&self.counters.tx_calls, 1);
             match sys::send_messages(socket.socket.as_raw_fd(), batch.arena(), &[message]) {
                 Ok(_) => {
