@@ -35,7 +35,6 @@ pub const GID_TABLE_LEN: usize = 256;
 #[repr(align(128))] // no cache line shared with another object that another core writes
 pub(crate) struct NicInner {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) config: Config,
     /// Bytes that one queue pair may have in flight.
     pub(crate) window_bytes: u32,
     table: Arc<AddressTable>,
@@ -152,11 +151,11 @@ impl Nic {
         let born = Generation::current();
         let entries = gids::read(config.addresses.as_deref())?;
         let link = open_link(&config)?;
-        Self::with_link(config, link, entries, born)
+        Self::with_link(&config, link, entries, born)
     }
 
     fn with_link(
-        config: Config,
+        config: &Config,
         link: Arc<dyn Link>,
         entries: Vec<GidEntry>,
         born: Generation,
@@ -176,7 +175,6 @@ impl Nic {
         let inner = NicInner {
             window_bytes: config.window_bytes.unwrap_or_else(|| default_window(&*engine.link)),
             engine,
-            config,
             table,
             background: Mutex::new(None),
             born,
