@@ -17,7 +17,6 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/eventfd.rs", "makes, reads and writes event descriptors"),
     ("crates/nic/src/exit.rs", "registers what runs at exit"),
     ("crates/nic/src/fork.rs", "registers what runs in a forked child"),
-    ("crates/nic/src/gids.rs", "walks the kernel's list of addresses"),
     ("crates/nic/src/inspect/process.rs", "asks the kernel who is behind a socket"),
     ("crates/nic/src/link/clock.rs", "reads the clock"),
     ("crates/nic/src/link/udp/interfaces.rs", "walks the kernel's list of interfaces"),
