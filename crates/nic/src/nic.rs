@@ -151,11 +151,11 @@ impl Nic {
         let born = Generation::current();
         let entries = gids::read(config.addresses.as_deref())?;
         let link = open_link(&config)?;
-        Self::with_link(config, link, entries, born)
+        Self::with_link(&config, link, entries, born)
     }
 
     fn with_link(
-        config: Config,
+        config: &Config,
         link: Arc<dyn Link>,
         entries: Vec<GidEntry>,
         born: Generation,

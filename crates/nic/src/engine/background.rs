@@ -1,8 +1,8 @@
 //! The thread that drives when no application thread does.
 //!
 //! One-sided operations must progress while the target's program does nothing, and a program that sleeps on a
-//! completion channel must be woken. The thread starts with the first queue pair or armed CQ. While somebody polls
-//! it stays out of the way and only looks every millisecond whether that is still so.
+//! completion channel must be woken. The thread starts with the device, since packets for a neighbour may arrive at
+//! once. While somebody polls it stays out of the way and only looks every few milliseconds whether that is still so.
 //!
 //! It also does the chores of the device, which have nothing to do with packets: following address changes, answering
 //! whoever asks for counters. They never touch the threads of the application.
