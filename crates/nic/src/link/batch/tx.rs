@@ -1,5 +1,6 @@
 //! Packets on their way out, in one arena.
 
+use super::seal::{Seal, SealedBy};
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{Bth, ICRC_LEN};
 use std::ops::Range;
@@ -16,21 +17,22 @@ const MAX_PACKETS: usize = 256;
 /// Packets lie one behind the other without gaps, so a run of equal length to one peer can be given to the kernel as
 /// one segmentation batch without copying.
 pub struct TxBatch {
-    arena: Box<[u8]>,
+    pub(super) arena: Box<[u8]>,
     used: usize,
-    packets: Vec<TxPacket>,
+    pub(super) packets: Vec<TxPacket>,
+    pub(super) sealed_by: SealedBy,
 }
 
 /// Where one packet lies and where it goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TxPacket {
     pub(crate) route: Route,
-    /// Which socket of the link it leaves by; the link's to set.
-    pub(crate) exit: u16,
+    /// What the ICRC depends on, once it is in place.
+    pub(crate) seal: Option<Seal>,
     start: u32,
     len: u32,
     /// Bit to invert once the ICRC is in place (fault injection); counted from the first bit of the packet.
-    flip_bit: Option<u32>,
+    pub(super) flip_bit: Option<u32>,
 }
 
 impl TxPacket {
@@ -68,7 +70,7 @@ impl TxBatch {
     /// An empty batch with its arena.
     pub fn new() -> Self {
         let arena = vec![0; ARENA_LEN].into_boxed_slice();
-        TxBatch { arena, used: 0, packets: Vec::with_capacity(MAX_PACKETS) }
+        TxBatch { arena, used: 0, packets: Vec::with_capacity(MAX_PACKETS), sealed_by: None }
     }
     /// Whether it holds no packet.
     pub fn is_empty(&self) -> bool {
@@ -98,11 +100,12 @@ impl TxBatch {
     pub fn reserve(&mut self, route: &Route, len: usize) -> &mut [u8] {
         assert!(len >= Bth::LEN, "a packet of {len} bytes has no BTH");
         assert!(self.has_room(len), "no room for a packet of {len} bytes: ask has_room first");
+        self.seal_early();
         let start = self.used;
         self.used += len + ICRC_LEN;
         self.packets.push(TxPacket {
             route: *route,
-            exit: 0,
+            seal: None,
             start: start as u32,
             len: len as u32,
             flip_bit: None,
@@ -135,10 +138,6 @@ impl TxBatch {
     pub(crate) fn entries(&self) -> &[TxPacket] {
         &self.packets
     }
-    /// The same, for the link to set how each leaves.
-    pub(crate) fn entries_mut(&mut self) -> &mut [TxPacket] {
-        &mut self.packets
-    }
     /// Packet `index` with its ICRC.
     pub(crate) fn wire_bytes(&self, index: usize) -> &[u8] {
         &self.arena[self.packets[index].wire_range()]
@@ -150,22 +149,6 @@ impl TxBatch {
     /// The memory that all packets lie in.
     pub(crate) fn arena(&self) -> &[u8] {
         &self.arena
-    }
-    /// Stores what `icrc` computes over packet `index` behind it, then damages the packet if it is marked.
-    pub(crate) fn seal(&mut self, index: usize, icrc: impl FnOnce(&[u8]) -> [u8; 4]) {
-        let packet = self.packets[index];
-        let (body, tail) = self.arena[packet.wire_range()].split_at_mut(packet.len as usize);
-        tail.copy_from_slice(&icrc(body));
-        if let Some(bit) = packet.flip_bit {
-            body[bit as usize / 8] ^= 0x80 >> (bit % 8);
-        }
-    }
-    /// Undoes the damage of [`Self::seal`], so that a packet can be sealed a second time.
-    pub(crate) fn unseal(&mut self, index: usize) {
-        let packet = self.packets[index];
-        if let Some(bit) = packet.flip_bit {
-            self.arena[packet.start as usize + bit as usize / 8] ^= 0x80 >> (bit % 8);
-        }
     }
 }
 
@@ -203,17 +186,5 @@ mod tests {
             batch.reserve(&route(0), 12);
         }
         assert_eq!(batch.len(), MAX_PACKETS);
-    }
-
-    #[test]
-    fn damage_comes_after_the_checksum_and_can_be_undone() {
-        let mut batch = TxBatch::new();
-        batch.reserve(&route(0), 12).fill(0);
-        batch.corrupt_last(9);
-        batch.seal(0, |body| [body[1], 7, 7, 7]);
-        assert_eq!(batch.wire_bytes(0)[..2], [0, 0x40]);
-        assert_eq!(batch.wire_bytes(0)[12..], [0, 7, 7, 7]);
-        batch.unseal(0);
-        assert_eq!(batch.wire_bytes(0)[..2], [0, 0]);
     }
 }
