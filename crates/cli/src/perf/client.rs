@@ -25,6 +25,7 @@ impl Client {
 
     /// Runs one test at one size.
     pub(crate) fn run(&mut self, params: &Params, budget: Budget) -> Result<Measurement, Failure> {
+        self.local.prepare(params)?;
         let _pinned = self.local.pin.filter(|_| params.test.polls()).map(Pinned::to_core_of);
         let offer = handshake::ask(&mut self.control, params)?;
         match params.test.operation() {
@@ -32,6 +33,18 @@ impl Client {
             Operation::Udp => udp::run(&mut self.control, params, budget, &offer, self.local.lonely),
             _ => rdma::run(&mut self.control, params, budget, &offer, &self.local),
         }
+    }
+
+    /// Connects very many queue pairs.
+    pub(crate) fn connect_many(&mut self, params: &Params) -> Result<rdma::Connections, Failure> {
+        self.local.prepare(params)?;
+        let _pinned = self.local.pin.map(Pinned::to_core_of);
+        rdma::connect_many(&mut self.control, params, &self.local)
+    }
+
+    /// Largest datagram message on the way to the server.
+    pub(crate) fn path_mtu(&self) -> Result<u64, Failure> {
+        Ok(self.local.path_mtu(&self.control)?.bytes().into())
     }
 
     /// Takes leave; a server that is gone already does not mind.

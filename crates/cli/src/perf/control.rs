@@ -49,6 +49,11 @@ impl Control {
         Ok(Control { stream: Stream::Pair(stream), received: Vec::new(), local: loopback, peer: loopback })
     }
 
+    /// Whether both sides are on this machine by construction.
+    pub(crate) fn is_pair(&self) -> bool {
+        matches!(self.stream, Stream::Pair(_))
+    }
+
     /// Our address on the way to the peer, with another port.
     pub(crate) fn local_address(&self, port: u16) -> SocketAddr {
         with_port(self.local, port)

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 /// First word of every conversation.
 const MAGIC: &str = "ferroce-perf";
 /// Changes whenever the messages below do.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// What the client says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -95,6 +95,10 @@ pub(crate) struct Report {
     pub(crate) sent: u64,
     /// How long that took.
     pub(crate) elapsed_ns: u64,
+    /// From the first message received to the last.
+    pub(crate) receiving_ns: u64,
+    /// Resident memory that the test took.
+    pub(crate) memory_bytes: u64,
 }
 
 /// First message of each side. Read leniently, so that another version can be named instead of "malformed".
@@ -156,11 +160,26 @@ pub(crate) fn go(control: &mut Control, offer: Offer) -> Result<(), Failure> {
 
 /// Client: ends the traffic.
 pub(crate) fn stop(control: &mut Control) -> Result<Report, Failure> {
-    control.send(&Request::Stop)?;
+    request_stop(control)?;
+    await_report(control)
+}
+
+/// Client: says that its traffic is over.
+pub(crate) fn request_stop(control: &mut Control) -> Result<(), Failure> {
+    control.send(&Request::Stop)
+}
+
+/// Client: takes the answer to that.
+pub(crate) fn await_report(control: &mut Control) -> Result<Report, Failure> {
     match receive(control)? {
         Reply::Report(report) => Ok(report),
         other => Err(unexpected(&other)),
     }
+}
+
+/// Client: the server said something in the middle of the traffic, or left. Why the test cannot go on.
+pub(crate) fn interrupted(control: &mut Control) -> Failure {
+    receive(control).map_or_else(|failure| failure, |reply| unexpected(&reply))
 }
 
 /// Server: says where it can be reached, and learns it of the client.
@@ -255,6 +274,7 @@ mod tests {
         assert!(serde_json::from_str::<Request>(&good).is_ok());
         for bad in [
             good.replace("write-bw", "format-disk"),
+            good.replace("\"tx_depth\":128", "\"tx_depth\":4294967296"),
             good.replace("65536", "-1"),
             good.replace("65536", "1e99"),
             good.replace("65536", "99999999999999999999999"),

@@ -26,9 +26,7 @@ pub(crate) fn serve(
         })?;
         match request {
             Request::Run { params } => {
-                let agreed =
-                    params.check().and_then(|()| accept(&params)).and_then(|()| rdma::can_run(&params));
-                match agreed {
+                match params.check().and_then(|()| accept(&params)) {
                     Err(reason) => {
                         refusal = Some(reason.clone());
                         control.send(&Reply::Refused { reason })?;
@@ -46,12 +44,7 @@ pub(crate) fn serve(
 pub(crate) const IDLE: Option<Duration> = Some(STEP_TIMEOUT);
 
 fn serve_test(control: &mut Control, params: &Params, local: &rdma::Local) -> Result<(), Failure> {
-    let _pinned = local.pin.filter(|_| params.test.polls()).map(Pinned::to_core_of);
-    let outcome: Result<Report, Failure> = match params.test.operation() {
-        Operation::Tcp => tcp::serve(control, params),
-        Operation::Udp => udp::serve(control, params, local.lonely),
-        _ => rdma::serve(control, params, local),
-    };
+    let outcome = serve_prepared(control, params, local);
     match outcome {
         Ok(report) => control.send(&Reply::Report(report)),
         Err(failure) => {
@@ -59,5 +52,15 @@ fn serve_test(control: &mut Control, params: &Params, local: &rdma::Local) -> Re
             let _ = control.send(&Reply::Failed { reason: failure.what().to_owned() });
             Err(failure)
         }
+    }
+}
+
+fn serve_prepared(control: &mut Control, params: &Params, local: &rdma::Local) -> Result<Report, Failure> {
+    local.prepare(params)?;
+    let _pinned = local.pin.filter(|_| params.test.polls()).map(Pinned::to_core_of);
+    match params.test.operation() {
+        Operation::Tcp => tcp::serve(control, params),
+        Operation::Udp => udp::serve(control, params, local.lonely),
+        _ => rdma::serve(control, params, local),
     }
 }

@@ -156,6 +156,9 @@ pub(crate) struct Bandwidth {
     pub(crate) gigabytes_per_s: f64,
     /// 10^6 messages per second.
     pub(crate) million_messages_per_s: f64,
+    /// Messages that did not arrive, where the transport does not repeat them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lost: Option<u64>,
 }
 
 impl Bandwidth {
@@ -168,7 +171,17 @@ impl Bandwidth {
             elapsed_ns,
             gigabytes_per_s: bytes as f64 / ns,
             million_messages_per_s: messages as f64 * 1e3 / ns,
+            lost: None,
         }
+    }
+
+    /// Adds what went the other way meanwhile, measured there over a time of its own.
+    pub(crate) fn with_reverse(self, messages: u64, elapsed_ns: u64) -> Bandwidth {
+        let share = self.elapsed_ns as f64 / elapsed_ns.max(1) as f64;
+        let back = (messages as f64 * share).round() as u64;
+        let size = self.bytes.checked_div(self.messages).unwrap_or(0);
+        let both = Bandwidth::new(self.messages + back, self.bytes + back * size, self.elapsed_ns);
+        Bandwidth { lost: self.lost, ..both }
     }
 
     /// The round with the middle rate: one disturbed round does not move it.
@@ -246,6 +259,9 @@ mod tests {
         let bandwidth = Bandwidth::new(1000, 1_000_000, 1_000_000);
         assert_eq!((bandwidth.gigabytes_per_s, bandwidth.million_messages_per_s), (1.0, 1.0));
         assert!(Bandwidth::new(1, 1, 0).gigabytes_per_s.is_finite());
+        let both = bandwidth.with_reverse(4000, 2_000_000);
+        assert_eq!((both.messages, both.bytes, both.million_messages_per_s), (3000, 3_000_000, 3.0));
+        assert_eq!(Bandwidth::new(0, 0, 0).with_reverse(0, 0).messages, 0);
         let rounds = [3, 1, 2].map(|n| Bandwidth::new(n, n, 1)).to_vec();
         assert_eq!(Bandwidth::median(rounds).map(|round| round.messages), Some(2));
         assert_eq!(Bandwidth::median(Vec::new()), None);

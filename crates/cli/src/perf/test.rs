@@ -30,6 +30,8 @@ pub(crate) enum Test {
     TcpBw,
     /// UDP ping-pong, both sides spinning.
     UdpLat,
+    /// Very many queue pairs; its result is neither a latency nor a bandwidth.
+    Qps,
 }
 
 /// What moves the bytes.
@@ -50,7 +52,7 @@ pub(crate) enum Operation {
 }
 
 impl Test {
-    /// All tests, in the order in which they are listed.
+    /// All tests with a latency or a bandwidth, in the order in which they are listed.
     pub(crate) const ALL: [Test; 12] = [
         Test::TcpLat,
         Test::TcpBw,
@@ -81,13 +83,14 @@ impl Test {
             Test::TcpRr => "tcp-rr",
             Test::TcpBw => "tcp-bw",
             Test::UdpLat => "udp-lat",
+            Test::Qps => "qps",
         }
     }
 
     /// What moves the bytes.
     pub(crate) fn operation(self) -> Operation {
         match self {
-            Test::SendLat | Test::SendBw => Operation::Send,
+            Test::SendLat | Test::SendBw | Test::Qps => Operation::Send,
             Test::WriteLat | Test::WriteBw => Operation::Write,
             Test::ReadLat | Test::ReadBw => Operation::Read,
             Test::AtomicLat | Test::AtomicBw => Operation::Atomic,
@@ -127,7 +130,7 @@ mod tests {
 
     #[test]
     fn names_on_the_wire_are_those_of_the_command_line() {
-        for test in Test::ALL {
+        for test in Test::ALL.into_iter().chain([Test::Qps]) {
             assert_eq!(serde_json::to_value(test).expect("a name"), test.name());
         }
     }

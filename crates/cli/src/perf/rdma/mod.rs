@@ -1,55 +1,92 @@
 //! The RDMA tests.
+//!
+//! | file | question |
+//! |---|---|
+//! | `local` | what does one side decide for itself? |
+//! | `offer`, `queue_pair`, `lane`, `station` | how is a test set up, and what do the sides tell each other? |
+//! | `wait` | how does a side wait without hanging? |
+//! | `ping`, `send_lat`, `write_lat`, `one_sided_lat` | what is timed one by one? |
+//! | `bandwidth` | what is streamed? |
+//! | `many` | what do very many queue pairs cost? |
+//! | `pattern` | did the bytes arrive? |
 
-use super::affinity::{Lonely, Side};
+mod bandwidth;
+mod lane;
+mod local;
+mod many;
+mod offer;
+mod one_sided_lat;
+mod pattern;
+mod ping;
+mod queue_pair;
+mod send_lat;
+mod station;
+mod wait;
+mod write_lat;
+
+pub(crate) use local::Local;
+pub(crate) use many::Connections;
+pub(crate) use many::run as connect_many;
+pub(crate) use offer::Offer;
+
 use super::control::Control;
 use super::handshake::{self, Report};
 use super::measure::{Budget, Measurement};
 use super::params::Params;
+use super::test::Test;
 use crate::failure::Failure;
-use serde::{Deserialize, Serialize};
+use station::Station;
 
-/// What one side decides for itself.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Local {
-    /// Set where both sides share this machine: keep to the side's core while polling.
-    pub(crate) pin: Option<Side>,
-    /// Entry of the GID table to send from.
-    pub(crate) gid_index: Option<u8>,
-    /// Whether polling must give way.
-    pub(crate) lonely: Lonely,
-}
-
-impl Local {
-    /// Looks at the machine; call it before anything is pinned.
-    pub(crate) fn new(pin: Option<Side>, gid_index: Option<u8>) -> Local {
-        Local { pin, gid_index, lonely: Lonely::new() }
+/// Client of all RDMA tests but that of very many queue pairs.
+pub(crate) fn run(
+    control: &mut Control,
+    params: &Params,
+    budget: Budget,
+    offer: &handshake::Offer,
+    local: &Local,
+) -> Result<Measurement, Failure> {
+    let mut station = Station::make(control, params, local)?;
+    station.post_receives()?;
+    station.connect(offer::of_peer(offer)?)?;
+    handshake::go(control, station.offer()?)?;
+    match params.test {
+        Test::SendLat => send_lat::run(&station, control, budget).map(Measurement::Latency),
+        Test::WriteLat => write_lat::run(&station, control, budget).map(Measurement::Latency),
+        Test::ReadLat | Test::AtomicLat => {
+            one_sided_lat::run(&station, control, budget).map(Measurement::Latency)
+        }
+        _ => bandwidth::run(&station, control, budget).map(Measurement::Bandwidth),
     }
 }
 
-/// Queue pairs and memory of one side.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Offer {}
-
-const MISSING: &str = "this build of ferroce has no RDMA tests yet";
-
-/// Whether this build can run the test at all.
-pub(crate) fn can_run(params: &Params) -> Result<(), String> {
-    if params.test.is_baseline() { Ok(()) } else { Err(MISSING.into()) }
-}
-
-/// Client of all RDMA tests.
-pub(crate) fn run(
-    _control: &mut Control,
-    _params: &Params,
-    _budget: Budget,
-    _offer: &handshake::Offer,
-    local: &Local,
-) -> Result<Measurement, Failure> {
-    Err(Failure::new(format!("{MISSING} (GID index {:?})", local.gid_index)))
-}
-
 /// Server of all RDMA tests.
-pub(crate) fn serve(_control: &mut Control, _params: &Params, _local: &Local) -> Result<Report, Failure> {
-    Err(Failure::new(MISSING))
+pub(crate) fn serve(control: &mut Control, params: &Params, local: &Local) -> Result<Report, Failure> {
+    if params.test == Test::Qps {
+        return many::serve(control, params, local);
+    }
+    let mut station = Station::make(control, params, local)?;
+    station.post_receives()?;
+    let offer = handshake::ready(control, station.offer()?)?;
+    station.connect(offer::of_peer(&offer)?)?;
+    handshake::started(control)?;
+    match params.test {
+        Test::SendLat => send_lat::serve(&station, control),
+        Test::WriteLat => write_lat::serve(&station, control),
+        Test::ReadLat | Test::AtomicLat => one_sided_lat::serve(&station, control),
+        _ => bandwidth::serve(&station, control),
+    }
+}
+
+/// A verb was refused.
+fn refused(error: ferroce::Error) -> Failure {
+    match error.completion() {
+        Some(failed) => broken(*failed),
+        None => Failure::new(error.to_string()),
+    }
+}
+
+/// A work request ended badly.
+fn broken(error: ferroce::CompletionError) -> Failure {
+    Failure::new(format!("an operation on QP {} ended in {:?}: {}", error.qpn, error.status, error.explain()))
+        .advise("FERROCE_LOG=1 tells more, on this side and on the other")
 }

@@ -1,0 +1,87 @@
+//! Did the bytes arrive? The last message of each lane differs from all before it, and is looked at; so a path that
+//! loses data in silence has no figures.
+
+use super::super::super::control::Control;
+use super::super::super::handshake::Report;
+use super::super::super::test::Operation;
+use super::super::station::Station;
+use super::super::{pattern, refused};
+use super::Phase;
+use super::traffic::Traffic;
+use crate::failure::Failure;
+use std::time::Duration;
+
+/// Unreliable messages may be lost: the last one is sent this often, with pauses in which the receiver can catch up.
+const UNRELIABLE_TRIES: u32 = 16;
+const PAUSE: Duration = Duration::from_millis(2);
+/// The first packet of any message holds this much. Of an unreliable one with many packets the rest may be lost.
+const FIRST_PACKET: usize = 256;
+
+/// Client: sends the last message of each lane; for READs, brings the server's bytes once more and looks at them.
+/// Returns how many operations that took.
+pub(super) fn prove(traffic: &mut Traffic<'_>, control: &mut Control) -> Result<u64, Failure> {
+    let station = traffic.station;
+    match station.params.test.operation() {
+        Operation::Atomic => return Ok(0),
+        Operation::Read => {
+            let nothing = vec![0; station.params.size as usize];
+            for n in 0..station.lanes.len() {
+                station.region.write(station.layout.incoming(n) as usize, &nothing).map_err(refused)?;
+            }
+            let done = post_one_each(traffic, control)?;
+            (0..station.lanes.len()).try_for_each(|n| {
+                let expected = station.message(n, false);
+                pattern::check(&station.region, station.layout.incoming(n), &expected, "what a READ brought")
+            })?;
+            return Ok(done);
+        }
+        _ => {}
+    }
+    for n in 0..station.lanes.len() {
+        let last = station.message(n, true);
+        station.region.write(station.layout.outgoing(n) as usize, &last).map_err(refused)?;
+    }
+    let mut done = post_one_each(traffic, control)?;
+    for _ in 1..if station.is_reliable() { 1 } else { UNRELIABLE_TRIES } {
+        std::thread::sleep(PAUSE);
+        done += post_one_each(traffic, control)?;
+    }
+    Ok(done)
+}
+
+fn post_one_each(traffic: &mut Traffic<'_>, control: &mut Control) -> Result<u64, Failure> {
+    traffic.sender.start(Some(0), Phase::Unmeasured);
+    for n in 0..traffic.station.lanes.len() {
+        let message = if traffic.station.is_inline() { traffic.station.message(n, true) } else { Vec::new() };
+        traffic.sender.post_one(n, &message)?;
+    }
+    while !traffic.turn(control)? {}
+    Ok(traffic.sender.done())
+}
+
+/// Server: looks at the last message of each lane.
+pub(super) fn check(station: &Station) -> Result<(), Failure> {
+    if !matches!(station.params.test.operation(), Operation::Send | Operation::Write) {
+        return Ok(());
+    }
+    look(station, true)
+}
+
+/// Client: looks at a message that the server sent.
+pub(super) fn check_returned(station: &Station, report: &Report) -> Result<(), Failure> {
+    let carries = matches!(station.params.test.operation(), Operation::Send | Operation::Write);
+    if report.sent == 0 || !carries || !station.is_reliable() {
+        return Ok(());
+    }
+    look(station, false)
+}
+
+fn look(station: &Station, last: bool) -> Result<(), Failure> {
+    (0..station.lanes.len()).try_for_each(|n| {
+        let mut expected = station.message(n, last);
+        if !station.is_reliable() {
+            expected.truncate(FIRST_PACKET);
+        }
+        pattern::check(&station.region, station.layout.incoming(n), &expected, "a message")
+    })
+}

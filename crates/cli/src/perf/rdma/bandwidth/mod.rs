@@ -1,0 +1,92 @@
+//! Many messages at once: bandwidth and message rate.
+//!
+//! Every message of a lane leaves from the same bytes and arrives at the same bytes, as every write of the TCP stream
+//! does: so the caches treat both alike.
+//!
+//! | file | question |
+//! |---|---|
+//! | `sender` | what is posted, and which of it makes a completion? |
+//! | `receiver` | what arrived, and which receives are owed? |
+//! | `traffic` | how do the two share a completion queue, and when are they done? |
+//! | `landing` | did the bytes arrive? |
+
+mod landing;
+mod receiver;
+mod sender;
+mod traffic;
+
+use super::super::control::Control;
+use super::super::handshake::{self, Report};
+use super::super::measure::{Budget, Limit};
+use super::super::stats::Bandwidth;
+use super::super::test::Operation;
+use super::station::Station;
+use crate::failure::Failure;
+use std::time::{Duration, Instant};
+use traffic::Traffic;
+
+/// Whether messages count. SENDs that do not carry immediate data, so that the receiver can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Warm-up, and what proves that the bytes arrive.
+    Unmeasured,
+    Measured,
+}
+
+/// Client.
+pub(super) fn run(station: &Station, control: &mut Control, budget: Budget) -> Result<Bandwidth, Failure> {
+    let mut traffic = Traffic::new(station);
+    let warm_up = traffic.stream(Limit::Time(budget.warm_up), Phase::Unmeasured, control)?;
+    let start = Instant::now();
+    let sent = traffic.stream(budget.limit, Phase::Measured, control)?;
+    let elapsed = start.elapsed();
+    let last = landing::prove(&mut traffic, control)?;
+    let report = traffic.stop(control)?;
+    landing::check_returned(station, &report)?;
+    let arrived = arrived(station, &report, sent, warm_up + last)?;
+    let bandwidth = forward(station, sent, arrived, elapsed, &report);
+    if !station.params.bidirectional {
+        return Ok(bandwidth);
+    }
+    Ok(bandwidth.with_reverse(report.sent, report.elapsed_ns))
+}
+
+/// Server: receives, or lets its memory be used, until the client says stop; sends as well if asked to.
+pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, Failure> {
+    let report = Traffic::new(station).serve(control)?;
+    handshake::await_stop(control)?;
+    landing::check(station)?;
+    Ok(report)
+}
+
+/// How many of the measured messages arrived.
+fn arrived(station: &Station, report: &Report, sent: u64, unmeasured: u64) -> Result<u64, Failure> {
+    let arrived = match (station.params.test.operation(), station.is_reliable()) {
+        (Operation::Send, _) => report.received,
+        (Operation::Atomic, _) => report.received.saturating_sub(unmeasured),
+        (_, true) => sent,
+        // The server counts the bytes of all of them; what was lost was lost from all alike.
+        (_, false) => {
+            let share = report.received as f64 / (sent + unmeasured) as f64;
+            (sent as f64 * share.min(1.0)).round() as u64
+        }
+    };
+    if station.is_reliable() && arrived != sent {
+        return Err(Failure::new(format!("{sent} messages were acknowledged, but {arrived} arrived")));
+    }
+    if arrived == 0 {
+        return Err(Failure::new(format!("none of {sent} messages arrived whole"))
+            .advise("An unreliable message is lost with any one of its packets; try a smaller size"));
+    }
+    Ok(arrived.min(sent))
+}
+
+fn forward(station: &Station, sent: u64, arrived: u64, elapsed: Duration, report: &Report) -> Bandwidth {
+    let size = station.params.size;
+    if station.is_reliable() {
+        return Bandwidth::new(sent, sent * size, elapsed.as_nanos() as u64);
+    }
+    // Nobody acknowledges: what counts is what arrived, in the time that it took to arrive.
+    let elapsed_ns = (elapsed.as_nanos() as u64).max(report.receiving_ns);
+    Bandwidth { lost: Some(sent - arrived), ..Bandwidth::new(arrived, arrived * size, elapsed_ns) }
+}

@@ -1,0 +1,65 @@
+//! What arrived, and which receives are owed.
+
+use super::super::lane::Lane;
+use super::super::station::{Station, receives};
+use crate::failure::Failure;
+use ferroce::{Completion, RecvWr, WcFlags};
+use std::time::{Duration, Instant};
+
+/// The receiving half of one side, over all of its lanes.
+pub(super) struct Receiver<'a> {
+    lanes: &'a [Lane],
+    owed: Vec<u32>,
+    give_back: u32,
+    batch: Vec<RecvWr<'a>>,
+    received: u64,
+    span: Option<(Instant, Instant)>,
+}
+
+impl<'a> Receiver<'a> {
+    /// Receives are posted already.
+    pub(super) fn new(station: &'a Station) -> Receiver<'a> {
+        let give_back = (receives(&station.params) / 4).max(1);
+        Receiver {
+            lanes: &station.lanes,
+            owed: vec![0; station.lanes.len()],
+            give_back,
+            batch: Vec::with_capacity(give_back as usize),
+            received: 0,
+            span: None,
+        }
+    }
+
+    /// A message arrived. Receives are given back a quarter of the queue at a time.
+    #[inline]
+    pub(super) fn on_completion(&mut self, completion: &Completion) -> Result<(), Failure> {
+        let n = (completion.wr_id >> 32) as usize;
+        self.received += u64::from(!completion.flags.contains(WcFlags::WITH_IMM));
+        self.owed[n] += 1;
+        if self.owed[n] < self.give_back {
+            return Ok(());
+        }
+        self.owed[n] = 0;
+        let lane = &self.lanes[n];
+        self.batch.clear();
+        let wr = RecvWr { wr_id: completion.wr_id, sges: &lane.receive };
+        self.batch.resize(self.give_back as usize, wr);
+        lane.qp.post_recv(&self.batch)
+    }
+
+    /// Messages that count arrived just now.
+    pub(super) fn note_time(&mut self) {
+        let now = Instant::now();
+        self.span = Some(self.span.map_or((now, now), |(first, _)| (first, now)));
+    }
+
+    /// Messages that count.
+    pub(super) fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// From the first to the last of them.
+    pub(super) fn span(&self) -> Duration {
+        self.span.map_or(Duration::ZERO, |(first, last)| last - first)
+    }
+}

@@ -1,0 +1,156 @@
+//! What is posted, and which of it makes a completion.
+
+use super::super::lane::Lane;
+use super::super::station::Station;
+use super::Phase;
+use crate::failure::Failure;
+use ferroce::{Completion, Payload, SendFlags, SendOp, SendWr};
+
+/// The sending half of one side, over all of its lanes.
+pub(super) struct Sender<'a> {
+    lanes: &'a [Lane],
+    counts: Vec<Count>,
+    /// Lanes that may have room.
+    ready: Vec<usize>,
+    depth: u32,
+    list: u32,
+    signal_every: u32,
+    phase: Phase,
+    batch: Vec<SendWr<'a>>,
+    posted: u64,
+    done: u64,
+}
+
+/// One lane.
+#[derive(Debug, Clone, Copy, Default)]
+struct Count {
+    outstanding: u32,
+    since_signal: u32,
+    left: u64,
+}
+
+impl<'a> Sender<'a> {
+    /// Nothing is posted yet.
+    pub(super) fn new(station: &'a Station) -> Sender<'a> {
+        let params = &station.params;
+        Sender {
+            lanes: &station.lanes,
+            counts: vec![Count::default(); station.lanes.len()],
+            ready: Vec::with_capacity(station.lanes.len()),
+            depth: params.tx_depth,
+            list: params.post_list,
+            // Often enough that the queue never runs dry, seldom enough that completions cost little.
+            signal_every: (params.tx_depth / 4).max(1),
+            phase: Phase::Unmeasured,
+            batch: Vec::with_capacity(params.post_list as usize),
+            posted: 0,
+            done: 0,
+        }
+    }
+
+    /// Starts a phase: that many messages over all lanes, or as many as time allows.
+    pub(super) fn start(&mut self, messages: Option<u64>, phase: Phase) {
+        let lanes = self.counts.len() as u64;
+        self.phase = phase;
+        (self.posted, self.done) = (0, 0);
+        for (n, count) in self.counts.iter_mut().enumerate() {
+            count.left = match messages {
+                Some(all) => all / lanes + u64::from((n as u64) < all % lanes),
+                None => u64::MAX,
+            };
+        }
+        self.all_ready();
+    }
+
+    /// Posts no more than it takes to end each lane with a message that makes a completion.
+    pub(super) fn finish(&mut self) {
+        for count in &mut self.counts {
+            let rest = if count.since_signal == 0 { 0 } else { self.signal_every - count.since_signal };
+            count.left = count.left.min(rest.into());
+        }
+        self.all_ready();
+    }
+
+    fn all_ready(&mut self) {
+        self.ready.clear();
+        self.ready.extend((0..self.lanes.len()).rev());
+    }
+
+    /// Posts as much as the queues hold.
+    #[inline]
+    pub(super) fn post(&mut self) -> Result<(), Failure> {
+        while let Some(n) = self.ready.pop() {
+            loop {
+                let Count { outstanding, left, .. } = self.counts[n];
+                let wanted = left.min(self.list.into()) as u32;
+                if wanted == 0 || outstanding + wanted > self.depth {
+                    break;
+                }
+                self.post_list(n, wanted)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn post_list(&mut self, n: usize, length: u32) -> Result<(), Failure> {
+        let (lane, count) = (&self.lanes[n], &mut self.counts[n]);
+        self.batch.clear();
+        for _ in 0..length {
+            count.left -= 1;
+            count.since_signal += 1;
+            let signalled = count.left == 0 || count.since_signal == self.signal_every;
+            // The completion tells whose it is, and how many it stands for.
+            let mut request = lane.request((n as u64) << 32 | u64::from(count.since_signal), signalled);
+            if self.phase == Phase::Unmeasured && request.op == SendOp::Send {
+                request.op = SendOp::SendImm(0);
+            }
+            if signalled {
+                count.since_signal = 0;
+            }
+            self.batch.push(request);
+        }
+        count.outstanding += length;
+        self.posted += u64::from(length);
+        lane.qp.post_send(&self.batch)
+    }
+
+    /// Posts a single message to a lane that is idle; `message` where messages are copied at posting.
+    pub(super) fn post_one(&mut self, n: usize, message: &[u8]) -> Result<(), Failure> {
+        let mut request = self.lanes[n].request((n as u64) << 32 | 1, true);
+        if request.op == SendOp::Send {
+            request.op = SendOp::SendImm(0);
+        }
+        if request.flags.contains(SendFlags::INLINE) {
+            request.payload = Payload::Inline(message);
+        }
+        self.counts[n].outstanding += 1;
+        self.posted += 1;
+        self.lanes[n].qp.post_send(&[request])
+    }
+
+    /// A completion of ours.
+    #[inline]
+    pub(super) fn on_completion(&mut self, completion: &Completion) {
+        let (lane, stands_for) = ((completion.wr_id >> 32) as usize, completion.wr_id as u32);
+        self.counts[lane].outstanding -= stands_for;
+        self.done += u64::from(stands_for);
+        self.ready.push(lane);
+    }
+
+    /// Messages posted in this phase.
+    pub(super) fn posted(&self) -> u64 {
+        self.posted
+    }
+
+    /// Messages completed in this phase.
+    pub(super) fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// Whether all that the phase wanted is posted and done.
+    #[inline]
+    pub(super) fn is_finished(&self) -> bool {
+        self.done == self.posted && self.counts.iter().all(|count| count.left == 0)
+    }
+}

@@ -1,0 +1,184 @@
+//! Sender and receiver over one completion queue.
+
+use super::super::super::control::{Control, STEP_TIMEOUT};
+use super::super::super::handshake::{self, Report};
+use super::super::super::measure::{FEWEST, Limit};
+use super::super::super::test::Operation;
+use super::super::send_lat::silent;
+use super::super::station::Station;
+use super::super::wait::{Look, Waiter};
+use super::super::{broken, refused};
+use super::Phase;
+use super::receiver::Receiver;
+use super::sender::Sender;
+use crate::failure::Failure;
+use ferroce::{Completion, Outcome, WcOpcode};
+use std::time::{Duration, Instant};
+
+/// Unreliable messages that are still on their way arrive within this time of the one before.
+const QUIET: Duration = Duration::from_millis(50);
+/// Longest wait for that quiet.
+const LONGEST_DRAIN: Duration = Duration::from_secs(5);
+
+/// All traffic of one side.
+pub(super) struct Traffic<'a> {
+    pub(super) station: &'a Station,
+    pub(super) sender: Sender<'a>,
+    receiver: Receiver<'a>,
+    waiter: Waiter,
+    completions: [Completion; 64],
+}
+
+impl<'a> Traffic<'a> {
+    /// Of a station that is connected.
+    pub(super) fn new(station: &'a Station) -> Traffic<'a> {
+        Traffic {
+            station,
+            sender: Sender::new(station),
+            receiver: Receiver::new(station),
+            waiter: Waiter::patient(station),
+            completions: [Completion::default(); 64],
+        }
+    }
+
+    /// Client: sends until the limit and waits until all is done; how many messages that were.
+    pub(super) fn stream(
+        &mut self,
+        limit: Limit,
+        phase: Phase,
+        control: &mut Control,
+    ) -> Result<u64, Failure> {
+        let (messages, mut end) = match limit {
+            Limit::Messages(count) => (Some(count), None),
+            Limit::Time(time) => (None, Some(Instant::now() + time)),
+        };
+        self.sender.start(messages, phase);
+        while !self.turn(control)? {
+            let over = |end: Instant| self.sender.posted() >= FEWEST && Instant::now() >= end;
+            if end.is_some_and(over) {
+                end = None;
+                self.sender.finish();
+            }
+        }
+        Ok(self.sender.posted())
+    }
+
+    /// Client: posts and polls once; true when everything wanted is done.
+    pub(super) fn turn(&mut self, control: &mut Control) -> Result<bool, Failure> {
+        self.sender.post()?;
+        let found = self.poll()?;
+        if self.sender.is_finished() {
+            return Ok(true);
+        }
+        match self.waiter.after_poll(found, self.progress(), &self.station.cq, control)? {
+            Look::Again => Ok(false),
+            Look::News => Err(handshake::interrupted(control)),
+            Look::Overdue => Err(silent()),
+        }
+    }
+
+    /// Client: says that it is done, and goes on receiving until the server is.
+    pub(super) fn stop(&mut self, control: &mut Control) -> Result<Report, Failure> {
+        handshake::request_stop(control)?;
+        let end = Instant::now() + STEP_TIMEOUT;
+        loop {
+            let found = self.poll()?;
+            let look = self.waiter.after_poll(found, self.progress(), &self.station.cq, control)?;
+            if look == Look::News || Instant::now() > end {
+                return handshake::await_report(control);
+            }
+        }
+    }
+
+    /// Server: until the client says stop.
+    pub(super) fn serve(&mut self, control: &Control) -> Result<Report, Failure> {
+        let bidirectional = self.station.params.bidirectional;
+        let start = Instant::now();
+        if bidirectional {
+            self.sender.start(None, Phase::Measured);
+        }
+        loop {
+            self.sender.post()?;
+            let found = self.poll()?;
+            if self.waiter.after_poll(found, self.progress(), &self.station.cq, control)? == Look::News {
+                break;
+            }
+        }
+        self.end_sending()?;
+        let elapsed_ns = start.elapsed().as_nanos() as u64;
+        self.drain()?;
+        Ok(Report {
+            received: self.arrived()?,
+            sent: self.sender.done(),
+            elapsed_ns,
+            receiving_ns: self.receiver.span().as_nanos() as u64,
+            ..Report::default()
+        })
+    }
+
+    /// What the server's side knows of what arrived: messages, atomics, or for WRITEs the bytes of that many messages.
+    fn arrived(&self) -> Result<u64, Failure> {
+        let Station { region, layout, lanes, params, .. } = self.station;
+        match params.test.operation() {
+            Operation::Atomic => {
+                let word = |n: usize| region.load_u64(layout.incoming(n) as usize).map_err(refused);
+                (0..lanes.len()).map(word).sum()
+            }
+            Operation::Write => {
+                let bytes: u64 = lanes.iter().map(|lane| lane.qp.counters().rx_bytes).sum();
+                Ok(bytes / params.size)
+            }
+            _ => Ok(self.receiver.received()),
+        }
+    }
+
+    fn end_sending(&mut self) -> Result<(), Failure> {
+        self.sender.finish();
+        let end = Instant::now() + LONGEST_DRAIN;
+        while !self.sender.is_finished() {
+            self.sender.post()?;
+            self.poll()?;
+            if Instant::now() > end {
+                return Err(silent());
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what arrived and was not polled yet. What is acknowledged is there; the rest may be on its way.
+    fn drain(&mut self) -> Result<(), Failure> {
+        let quiet = if self.station.is_reliable() { Duration::ZERO } else { QUIET };
+        let end = Instant::now() + LONGEST_DRAIN;
+        let mut last = Instant::now();
+        loop {
+            let now = Instant::now();
+            if self.poll()? > 0 {
+                last = now;
+            } else if now - last >= quiet || now > end {
+                return Ok(());
+            }
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Result<usize, Failure> {
+        let found = self.station.cq.poll(&mut self.completions).map_err(refused)?;
+        let before = self.receiver.received();
+        for completion in &self.completions[..found] {
+            let done = completion.ok().map_err(broken)?;
+            if done.opcode == WcOpcode::Recv {
+                self.receiver.on_completion(&done)?;
+            } else {
+                self.sender.on_completion(&done);
+            }
+        }
+        if self.receiver.received() != before {
+            self.receiver.note_time();
+        }
+        Ok(found)
+    }
+
+    fn progress(&self) -> u64 {
+        self.sender.done().wrapping_add(self.receiver.received())
+    }
+}

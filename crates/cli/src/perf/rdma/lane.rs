@@ -1,0 +1,130 @@
+//! One queue pair of a test with its two pieces of memory and the work request that it posts again and again.
+
+use super::super::params::{Params, Transport};
+use super::super::test::{Operation, Test};
+use super::queue_pair::QueuePair;
+use crate::failure::Failure;
+use ferroce::{AtomicOp, Payload, RecvWr, RemoteRegion, SendFlags, SendOp, SendWr, Sge, UdTarget};
+
+/// Bytes of a global route header, which a datagram's receive has in front.
+const GRH_LEN: u64 = 40;
+/// Room for it, so that the message behind it starts a cache line.
+const HEADROOM: u64 = 64;
+
+/// Where the memory of each lane lies in a region; the same on both sides.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    size: u64,
+    pitch: u64,
+    stride: u64,
+}
+
+impl Layout {
+    /// For these parameters.
+    pub(super) fn of(params: &Params) -> Layout {
+        let pitch = params.size.next_multiple_of(64);
+        // Very many queue pairs are counted, not filled: all of them use the same bytes.
+        let stride = if params.test == Test::Qps { 0 } else { 2 * pitch + HEADROOM };
+        Layout { size: params.size, pitch, stride }
+    }
+
+    /// Bytes for that many lanes.
+    pub(super) fn total(&self, lanes: u32) -> u64 {
+        2 * self.pitch + HEADROOM + self.stride * u64::from(lanes.saturating_sub(1))
+    }
+
+    /// Where messages leave from, and where a READ of the other side finds them.
+    pub(super) fn outgoing(&self, lane: usize) -> u64 {
+        self.stride * lane as u64
+    }
+
+    /// Where messages arrive.
+    pub(super) fn incoming(&self, lane: usize) -> u64 {
+        self.outgoing(lane) + self.pitch + HEADROOM
+    }
+
+    /// The bytes that a receive names.
+    pub(super) fn receive(&self, lane: usize, transport: Transport) -> std::ops::Range<u64> {
+        let at = self.incoming(lane);
+        let head = if transport == Transport::Ud { GRH_LEN } else { 0 };
+        at - head..at + self.size
+    }
+}
+
+/// A queue pair at work.
+pub(super) struct Lane {
+    pub(super) qp: QueuePair,
+    pub(super) receive: [Sge; 1],
+    op: SendOp,
+    local: [Sge; 1],
+    ud: Option<UdTarget>,
+    /// The message, where it is copied at posting.
+    pub(super) inline: Option<Vec<u8>>,
+}
+
+impl Lane {
+    /// A lane that is not connected yet.
+    pub(super) fn new(qp: QueuePair, receive: Sge, local: Sge) -> Lane {
+        Lane { qp, receive: [receive], op: SendOp::Send, local: [local], ud: None, inline: None }
+    }
+
+    /// Aims it at the other side: its queue pair, and its memory.
+    pub(super) fn aim(
+        &mut self,
+        operation: Operation,
+        ud: Option<UdTarget>,
+        outgoing: RemoteRegion,
+        incoming: RemoteRegion,
+    ) {
+        let (addr, rkey) = (incoming.addr, incoming.rkey);
+        self.ud = ud;
+        self.op = match operation {
+            Operation::Write => SendOp::Write { addr, rkey },
+            Operation::Read => SendOp::Read { addr: outgoing.addr, rkey },
+            Operation::Atomic => SendOp::Atomic { addr, rkey, op: AtomicOp::FetchAdd { add: 1 } },
+            _ => SendOp::Send,
+        };
+    }
+
+    /// The work request.
+    #[inline]
+    pub(super) fn request(&self, wr_id: u64, signalled: bool) -> SendWr<'_> {
+        let mut flags = if signalled { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let payload = match &self.inline {
+            Some(bytes) => {
+                flags |= SendFlags::INLINE;
+                Payload::Inline(bytes)
+            }
+            None => Payload::Sges(&self.local),
+        };
+        SendWr { wr_id, op: self.op, flags, payload, ud: self.ud }
+    }
+
+    /// Posts that many receives.
+    pub(super) fn post_receives(&self, wr_id: u64, count: u32) -> Result<(), Failure> {
+        let list = vec![RecvWr { wr_id, sges: &self.receive }; count as usize];
+        self.qp.post_recv(&list)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_do_not_overlap() {
+        for size in [1, 64, 65, 4096] {
+            let params = Params { size, queue_pairs: 3, ..Params::defaults(Test::SendBw) };
+            let layout = Layout::of(&params);
+            let mut last = 0;
+            for lane in 0..3 {
+                assert!(layout.outgoing(lane) >= last);
+                let receive = layout.receive(lane, Transport::Ud);
+                assert!(receive.start >= layout.outgoing(lane) + size);
+                assert_eq!(receive.end, layout.incoming(lane) + size);
+                last = receive.end;
+            }
+            assert!(last <= layout.total(3));
+        }
+    }
+}

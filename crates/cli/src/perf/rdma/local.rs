@@ -1,0 +1,89 @@
+//! What one side decides for itself.
+
+use super::super::affinity::{Lonely, Side};
+use super::super::control::Control;
+use super::super::params::Params;
+use crate::failure::Failure;
+use ferroce::{Config, Device, Mtu};
+use std::cell::OnceCell;
+use std::net::IpAddr;
+
+/// This side's device and where it runs.
+pub(crate) struct Local {
+    /// Set where both sides share this machine: keep to the side's core while polling.
+    pub(crate) pin: Option<Side>,
+    /// Whether polling must give way.
+    pub(crate) lonely: Lonely,
+    gid_index: Option<u8>,
+    faults: Option<String>,
+    device: OnceCell<Device>,
+}
+
+impl Local {
+    /// Looks at the machine; call it before anything is pinned.
+    pub(crate) fn new(pin: Option<Side>, gid_index: Option<u8>) -> Local {
+        Local { pin, gid_index, lonely: Lonely::new(), faults: None, device: OnceCell::new() }
+    }
+
+    /// With a device that damages its packets, whatever the environment says.
+    pub(crate) fn with_faults(self, faults: &str) -> Local {
+        Local { faults: Some(faults.to_owned()), ..self }
+    }
+
+    /// Opens the device if the test needs it. Must come before this thread is pinned: the device's own thread inherits
+    /// our cores, and would have to share a single one with us.
+    pub(crate) fn prepare(&self, params: &Params) -> Result<(), Failure> {
+        if params.test.is_baseline() { Ok(()) } else { self.device().map(|_| ()) }
+    }
+
+    /// The device, opened when first needed.
+    pub(super) fn device(&self) -> Result<&Device, Failure> {
+        if let Some(device) = self.device.get() {
+            return Ok(device);
+        }
+        let device = open(self.faults.as_deref())?;
+        Ok(self.device.get_or_init(|| device))
+    }
+
+    /// The entry of the GID table to send from.
+    pub(super) fn gid_index(&self, control: &Control) -> Result<u8, Failure> {
+        let gids = self.device()?.gids();
+        if let Some(index) = self.gid_index {
+            let there = usize::from(index) < gids.len();
+            return there.then_some(index).ok_or_else(|| {
+                Failure::new(format!("there is no GID index {index} (-x): the table has {}", gids.len()))
+                    .advise("`ferroce gids` lists it")
+            });
+        }
+        let met_on = control.local_address(0).ip();
+        let alike = |ip: IpAddr| ip.is_loopback() && met_on.is_loopback() && ip.is_ipv4() == met_on.is_ipv4();
+        let at = gids
+            .iter()
+            .position(|entry| entry.address == met_on)
+            .or_else(|| gids.iter().position(|entry| alike(entry.address)))
+            // Both processes of the suite have the same table, so that any entry leads from one to the other.
+            .or_else(|| (control.is_pair() && !gids.is_empty()).then_some(0));
+        at.and_then(|at| u8::try_from(at).ok()).ok_or_else(|| {
+            Failure::new(format!("the device does not use {met_on}, the address that leads to the other side"))
+                .advise("Choose a GID with -x, or change FERROCE_ADDR")
+        })
+    }
+
+    /// The largest path MTU on the way to the other side.
+    pub(crate) fn path_mtu(&self, control: &Control) -> Result<Mtu, Failure> {
+        let (device, index) = (self.device()?, self.gid_index(control)?);
+        let port = Mtu::from_bytes(device.attributes().active_mtu).unwrap_or_default();
+        Ok(device.gids().get(usize::from(index)).map_or(port, |entry| entry.path_mtu().min(port)))
+    }
+}
+
+fn open(faults: Option<&str>) -> Result<Device, Failure> {
+    let cannot = |why: String| Failure::new(format!("cannot open the RDMA device: {why}"));
+    let mut config = Config::from_env().map_err(|error| cannot(error.to_string()))?;
+    if let Some(faults) = faults {
+        // The type of the error is private to the NIC; its words are not.
+        let parsed = faults.parse().map_err(|error| cannot(format!("{error}")));
+        config.faults = Some(parsed?);
+    }
+    Device::open_with(config).map_err(|error| cannot(error.to_string()))
+}

@@ -1,0 +1,135 @@
+//! Very many queue pairs: how long they take to connect, what each costs, and whether all of them work.
+
+use super::super::control::Control;
+use super::super::handshake::{self, Report};
+use super::super::params::Params;
+use super::local::Local;
+use super::send_lat::silent;
+use super::station::Station;
+use super::wait::{Look, Waiter};
+use super::{broken, offer, refused};
+use crate::failure::Failure;
+use ferroce::{Completion, Outcome, WcOpcode};
+use serde::Serialize;
+use std::time::Instant;
+
+/// Queue pairs that have a message under way at a time; more would only overflow the receive buffer of the socket.
+const AT_A_TIME: usize = 64;
+
+/// What was found.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Connections {
+    /// Queue pairs of each side, all of which carried a message in either direction.
+    pub(crate) queue_pairs: u32,
+    /// From the first queue pair made until both sides were connected.
+    pub(crate) connect_s: f64,
+    /// For one message there and one back on every queue pair.
+    pub(crate) traffic_s: f64,
+    /// Bytes that a queue pair of the client has to itself, as the NIC counts them.
+    pub(crate) footprint_bytes: f64,
+    /// Growth of the client's resident memory, per queue pair.
+    pub(crate) resident_bytes: f64,
+    /// The same of the server.
+    pub(crate) server_resident_bytes: f64,
+}
+
+/// Client.
+pub(crate) fn run(control: &mut Control, params: &Params, local: &Local) -> Result<Connections, Failure> {
+    let before = resident_bytes();
+    let start = Instant::now();
+    let server = handshake::ask(control, params)?;
+    let mut station = Station::make(control, params, local)?;
+    station.connect(offer::of_peer(&server)?)?;
+    drop(server);
+    station.lanes.iter().enumerate().try_for_each(|(n, lane)| lane.post_receives(n as u64, 1))?;
+    handshake::go(control, station.offer()?)?;
+    let connect_s = start.elapsed().as_secs_f64();
+    let grown = resident_bytes().saturating_sub(before);
+    let start = Instant::now();
+    let answered = exchange(&station, control)?;
+    let traffic_s = start.elapsed().as_secs_f64();
+    let report = handshake::stop(control)?;
+    if (answered, report.received) != (params.queue_pairs.into(), params.queue_pairs.into()) {
+        return Err(Failure::new(format!(
+            "of {} queue pairs {} carried a message to the server and {answered} one back",
+            params.queue_pairs, report.received
+        )));
+    }
+    let each = |bytes: u64| bytes as f64 / f64::from(params.queue_pairs);
+    let footprint = station.lanes.iter().map(|lane| lane.qp.memory_footprint() as u64).sum();
+    Ok(Connections {
+        queue_pairs: params.queue_pairs,
+        connect_s,
+        traffic_s,
+        footprint_bytes: each(footprint),
+        resident_bytes: each(grown),
+        server_resident_bytes: each(report.memory_bytes),
+    })
+}
+
+/// Sends one message on every queue pair and waits for its answer; how many queue pairs answered.
+fn exchange(station: &Station, control: &mut Control) -> Result<u64, Failure> {
+    let mut waiter = Waiter::new(station);
+    let mut answered = vec![false; station.lanes.len()];
+    let (mut next, mut under_way) = (0, 0);
+    let mut completions = [Completion::default(); 64];
+    while next < station.lanes.len() || under_way > 0 {
+        while under_way < AT_A_TIME && next < station.lanes.len() {
+            let lane = &station.lanes[next];
+            lane.qp.post_send(&[lane.request(next as u64, false)])?;
+            (next, under_way) = (next + 1, under_way + 1);
+        }
+        let n = station.cq.poll(&mut completions).map_err(refused)?;
+        for completion in &completions[..n] {
+            let done = completion.ok().map_err(broken)?;
+            if done.opcode == WcOpcode::Recv {
+                answered[done.wr_id as usize] = true;
+                under_way -= 1;
+            }
+        }
+        match waiter.after_poll(n, (next - under_way) as u64, &station.cq, control)? {
+            Look::Again => {}
+            Look::News => return Err(handshake::interrupted(control)),
+            Look::Overdue => return Err(silent()),
+        }
+    }
+    Ok(answered.iter().filter(|answered| **answered).count() as u64)
+}
+
+/// Server: answers every message on the queue pair that it came by.
+pub(super) fn serve(control: &mut Control, params: &Params, local: &Local) -> Result<Report, Failure> {
+    let before = resident_bytes();
+    let mut station = Station::make(control, params, local)?;
+    station.lanes.iter().enumerate().try_for_each(|(n, lane)| lane.post_receives(n as u64, 1))?;
+    let client = handshake::ready(control, station.offer()?)?;
+    station.connect(offer::of_peer(&client)?)?;
+    drop(client);
+    let memory_bytes = resident_bytes().saturating_sub(before);
+    handshake::started(control)?;
+    let mut waiter = Waiter::new(&station);
+    let mut completions = [Completion::default(); 64];
+    let mut received = 0;
+    loop {
+        let n = station.cq.poll(&mut completions).map_err(refused)?;
+        for completion in &completions[..n] {
+            let done = completion.ok().map_err(broken)?;
+            if done.opcode == WcOpcode::Recv {
+                received += 1;
+                let lane = &station.lanes[done.wr_id as usize];
+                lane.qp.post_send(&[lane.request(done.wr_id, false)])?;
+            }
+        }
+        if waiter.after_poll(n, received, &station.cq, control)? == Look::News {
+            break;
+        }
+    }
+    handshake::await_stop(control)?;
+    Ok(Report { received, memory_bytes, ..Report::default() })
+}
+
+/// Memory of this process that is really there.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}

@@ -1,0 +1,109 @@
+//! Queue pairs of any kind behind one type: the tests differ in what they post, not in where.
+
+use super::super::params::Transport;
+use super::refused;
+use crate::failure::Failure;
+use ferroce::{Cq, Endpoint, Mtu, Pd, QpBuilder, QpCounters, RcQp, RecvWr, SendWr, Service, UcQp, UdQp, UdTarget};
+
+/// A queue pair.
+pub(super) enum QueuePair {
+    Rc(RcQp),
+    Uc(UcQp),
+    Ud(UdQp, u8),
+}
+
+/// How to make them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) transport: Transport,
+    pub(super) gid_index: u8,
+    pub(super) mtu: Mtu,
+    pub(super) sends: u32,
+    pub(super) receives: u32,
+    pub(super) inline: u32,
+}
+
+impl Shape {
+    fn apply<T: Service>(&self, builder: QpBuilder<T>) -> QpBuilder<T> {
+        let builder = builder.depth(self.sends, self.receives).sges(1, 1).inline(self.inline);
+        builder.gid_index(self.gid_index).mtu(self.mtu).signal_all(false)
+    }
+}
+
+impl QueuePair {
+    /// Makes one.
+    pub(super) fn create(pd: &Pd, cq: &Cq, shape: &Shape) -> Result<QueuePair, Failure> {
+        Ok(match shape.transport {
+            Transport::Rc => QueuePair::Rc(shape.apply(pd.rc(cq)).create().map_err(refused)?),
+            Transport::Uc => QueuePair::Uc(shape.apply(pd.uc(cq)).create().map_err(refused)?),
+            Transport::Ud => {
+                QueuePair::Ud(shape.apply(pd.ud(cq)).create().map_err(refused)?, shape.gid_index)
+            }
+        })
+    }
+
+    /// What the other side needs to reach it.
+    pub(super) fn endpoint(&self) -> Result<Endpoint, Failure> {
+        match self {
+            QueuePair::Rc(qp) => qp.endpoint(),
+            QueuePair::Uc(qp) => qp.endpoint(),
+            QueuePair::Ud(qp, _) => qp.endpoint(),
+        }
+        .map_err(refused)
+    }
+
+    /// Connects to the other side; a datagram one gets the target for its work requests instead.
+    pub(super) fn connect(&self, peer: &Endpoint) -> Result<Option<UdTarget>, Failure> {
+        match self {
+            QueuePair::Rc(qp) => qp.connect(peer).map(|()| None),
+            QueuePair::Uc(qp) => qp.connect(peer).map(|()| None),
+            QueuePair::Ud(qp, gid_index) => {
+                if peer.transport != ferroce::Transport::Ud {
+                    return Err(Failure::new("the other side offered no datagram queue pair"));
+                }
+                qp.pd().address_handle(peer, *gid_index).map(|handle| Some(handle.target()))
+            }
+        }
+        .map_err(refused)
+    }
+
+    /// Posts sends.
+    #[inline]
+    pub(super) fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), Failure> {
+        match self {
+            QueuePair::Rc(qp) => qp.post_send(wrs),
+            QueuePair::Uc(qp) => qp.post_send(wrs),
+            QueuePair::Ud(qp, _) => qp.post_send(wrs),
+        }
+        .map_err(refused)
+    }
+
+    /// Posts receives.
+    #[inline]
+    pub(super) fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), Failure> {
+        match self {
+            QueuePair::Rc(qp) => qp.post_recv(wrs),
+            QueuePair::Uc(qp) => qp.post_recv(wrs),
+            QueuePair::Ud(qp, _) => qp.post_recv(wrs),
+        }
+        .map_err(refused)
+    }
+
+    /// What it counted.
+    pub(super) fn counters(&self) -> QpCounters {
+        match self {
+            QueuePair::Rc(qp) => qp.counters(),
+            QueuePair::Uc(qp) => qp.counters(),
+            QueuePair::Ud(qp, _) => qp.counters(),
+        }
+    }
+
+    /// Bytes that belong to it alone.
+    pub(super) fn memory_footprint(&self) -> usize {
+        match self {
+            QueuePair::Rc(qp) => qp.memory_footprint(),
+            QueuePair::Uc(qp) => qp.memory_footprint(),
+            QueuePair::Ud(qp, _) => qp.memory_footprint(),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! One side of a test: its queue pairs, its completion queue and its memory.
+
+use super::super::affinity::Lonely;
+use super::super::control::Control;
+use super::super::handshake;
+use super::super::params::{Params, Transport};
+use super::super::test::{Operation, Test};
+use super::lane::{Lane, Layout};
+use super::local::Local;
+use super::offer::Offer;
+use super::pattern;
+use super::queue_pair::{QueuePair, Shape};
+use super::refused;
+use crate::failure::Failure;
+use ferroce::{Cq, Endpoint, Mtu, Region};
+
+/// Sends that the queue of a latency test holds: enough that few of them need a completion.
+pub(super) const LATENCY_SENDS: u32 = 128;
+/// Receives that wait in a latency test.
+pub(super) const LATENCY_RECEIVES: u32 = 64;
+
+/// One side.
+pub(super) struct Station {
+    pub(super) params: Params,
+    pub(super) lonely: Lonely,
+    pub(super) cq: Cq,
+    pub(super) region: Region,
+    pub(super) layout: Layout,
+    pub(super) lanes: Vec<Lane>,
+    mtu: Mtu,
+}
+
+impl Station {
+    /// Makes everything but the connections.
+    pub(super) fn make(control: &Control, params: &Params, local: &Local) -> Result<Station, Failure> {
+        let device = local.device()?;
+        let shape = shape(control, params, local)?;
+        let pd = device.alloc_pd().map_err(refused)?;
+        let cq = device
+            .create_cq(params.queue_pairs.saturating_mul(shape.sends + shape.receives).max(16))
+            .map_err(refused)?;
+        let layout = Layout::of(params);
+        let region = pd
+            .region(layout.total(params.queue_pairs) as usize)
+            .remote_read()
+            .remote_write()
+            .remote_atomic()
+            .register()
+            .map_err(refused)?;
+        let lane = |n: usize| {
+            let qp = QueuePair::create(&pd, &cq, &shape)?;
+            let receive = region.sge(layout.receive(n, params.transport)).map_err(refused)?;
+            let at = if params.test.operation() == Operation::Read {
+                layout.incoming(n)
+            } else {
+                layout.outgoing(n)
+            };
+            let local = region.sge(at..at + params.size).map_err(refused)?;
+            Ok(Lane::new(qp, receive, local))
+        };
+        let lanes = (0..params.queue_pairs as usize).map(lane).collect::<Result<_, Failure>>()?;
+        let (params, lonely) = (params.clone(), local.lonely);
+        let mut station = Station { params, lonely, cq, region, layout, lanes, mtu: shape.mtu };
+        station.fill(false)?;
+        Ok(station)
+    }
+
+    /// What the other side needs to know.
+    pub(super) fn offer(&self) -> Result<handshake::Offer, Failure> {
+        let endpoints: Vec<Endpoint> =
+            self.lanes.iter().map(|lane| lane.qp.endpoint()).collect::<Result<_, Failure>>()?;
+        Ok(handshake::Offer::Rdma(Offer::new(endpoints.into_iter(), self.region.remote())))
+    }
+
+    /// Connects to the other side.
+    pub(super) fn connect(&mut self, offer: &Offer) -> Result<(), Failure> {
+        let endpoints = offer.endpoints(self.lanes.len())?;
+        let remote = offer.region();
+        for (n, (lane, peer)) in self.lanes.iter_mut().zip(&endpoints).enumerate() {
+            let mtu = self.mtu.min(peer.mtu).bytes();
+            if self.params.transport == Transport::Ud && self.params.size > mtu.into() {
+                return Err(Failure::new(format!(
+                    "a datagram message is one packet: at most {mtu} bytes on this path, not {}",
+                    self.params.size
+                ))
+                .advise(format!("Choose -s {mtu} or less")));
+            }
+            let ud = lane.qp.connect(peer)?;
+            let part = |at: u64| {
+                remote.slice(at..at + self.params.size).map_err(|error| {
+                    Failure::new(format!("the other side offered too little memory: {error}"))
+                })
+            };
+            let (outgoing, incoming) = (part(self.layout.outgoing(n))?, part(self.layout.incoming(n))?);
+            lane.aim(self.params.test.operation(), ud, outgoing, incoming);
+        }
+        Ok(())
+    }
+
+    /// Posts what SENDs of the other side need.
+    pub(super) fn post_receives(&self) -> Result<(), Failure> {
+        let count = receives(&self.params);
+        if self.params.test.operation() != Operation::Send {
+            return Ok(());
+        }
+        self.lanes.iter().enumerate().try_for_each(|(n, lane)| lane.post_receives((n as u64) << 32, count))
+    }
+
+    /// Writes the pattern into what leaves: one for all messages, another for the last.
+    pub(super) fn fill(&mut self, last: bool) -> Result<(), Failure> {
+        let inline = self.is_inline();
+        for n in 0..self.lanes.len() {
+            if self.params.test == Test::Qps && n > 0 {
+                break;
+            }
+            let message = self.message(n, last);
+            self.region.write(self.layout.outgoing(n) as usize, &message).map_err(refused)?;
+            self.lanes[n].inline = inline.then_some(message);
+        }
+        Ok(())
+    }
+
+    /// What a lane of the other side sends, or of ours.
+    pub(super) fn message(&self, lane: usize, last: bool) -> Vec<u8> {
+        pattern::bytes(2 * lane as u64 + 1 + u64::from(last), self.params.size as usize)
+    }
+
+    /// Whether messages are copied at posting.
+    pub(super) fn is_inline(&self) -> bool {
+        matches!(self.params.test.operation(), Operation::Send | Operation::Write)
+            && self.params.test != Test::Qps
+            && self.params.size <= u64::from(self.params.inline)
+    }
+
+    /// Whether a completion means that the message arrived.
+    pub(super) fn is_reliable(&self) -> bool {
+        self.params.transport == Transport::Rc
+    }
+
+    /// Path MTU of our side.
+    pub(super) fn mtu(&self) -> Mtu {
+        self.mtu
+    }
+}
+
+/// Receives that wait on a queue pair.
+pub(super) fn receives(params: &Params) -> u32 {
+    match params.test {
+        Test::SendLat => LATENCY_RECEIVES,
+        // As many as the other side may have in flight, and more while we are busy giving them back.
+        Test::SendBw => (4 * params.tx_depth).max(64),
+        Test::Qps => params.tx_depth,
+        _ => 1,
+    }
+}
+
+fn shape(control: &Control, params: &Params, local: &Local) -> Result<Shape, Failure> {
+    let carried = local.path_mtu(control)?;
+    let mtu = params.mtu.and_then(Mtu::from_bytes).unwrap_or(carried);
+    if mtu > carried {
+        return Err(Failure::new(format!(
+            "the path MTU (-m) of {} is more than the interface carries, which is {}",
+            mtu.bytes(),
+            carried.bytes()
+        ))
+        .advise("Leave -m out to take the largest that fits"));
+    }
+    let latency = !params.test.is_bandwidth() && params.test != Test::Qps;
+    Ok(Shape {
+        transport: params.transport,
+        gid_index: local.gid_index(control)?,
+        mtu,
+        sends: if latency { LATENCY_SENDS } else { params.tx_depth },
+        receives: receives(params),
+        inline: params.inline,
+    })
+}

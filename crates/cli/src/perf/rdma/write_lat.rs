@@ -1,0 +1,93 @@
+//! WRITE ping-pong. Nobody is told that a WRITE arrived: each side watches the last byte of its memory, and drives its
+//! NIC in between.
+
+use super::super::control::Control;
+use super::super::handshake::{self, Report};
+use super::super::measure::{Budget, time_round_trips};
+use super::super::stats::Histogram;
+use super::ping::{LastByte, Ping};
+use super::send_lat::silent;
+use super::station::Station;
+use super::wait::{Look, Waiter};
+use super::{broken, refused};
+use crate::failure::Failure;
+use ferroce::{Completion, Outcome};
+
+/// Unreliable messages that may be lost in a row before the path counts as broken.
+const LOST_IN_A_ROW: u32 = 10;
+
+struct Watch<'a> {
+    station: &'a Station,
+    last: LastByte<'a>,
+    waiter: Waiter,
+    completions: [Completion; 16],
+    seen: u64,
+}
+
+impl<'a> Watch<'a> {
+    fn new(station: &'a Station) -> Watch<'a> {
+        let (last, waiter) = (LastByte::new(station), Waiter::new(station));
+        Watch { station, last, waiter, completions: [Completion::default(); 16], seen: 0 }
+    }
+
+    /// Waits until the last byte is this; anything but [`Look::Again`] is why it is not.
+    #[inline]
+    fn wait(&mut self, count: u8, control: &Control) -> Result<Look, Failure> {
+        while self.last.load()? != count {
+            let n = self.station.cq.poll(&mut self.completions).map_err(refused)?;
+            for completion in &self.completions[..n] {
+                completion.ok().map_err(broken)?;
+            }
+            match self.waiter.after_poll(n, self.seen, &self.station.cq, control)? {
+                Look::Again => {}
+                look => return Ok(look),
+            }
+        }
+        self.seen += 1;
+        Ok(Look::Again)
+    }
+}
+
+/// Client.
+pub(super) fn run(station: &Station, control: &mut Control, budget: Budget) -> Result<Histogram, Failure> {
+    let (mut ping, mut watch) = (Ping::new(station), Watch::new(station));
+    let mut count = 0u8;
+    let histogram = time_round_trips(budget, || {
+        count = count.wrapping_add(1);
+        ping.post(count)?;
+        for _ in 0..LOST_IN_A_ROW {
+            match watch.wait(count, control)? {
+                Look::Again => return Ok(()),
+                Look::News => return Err(handshake::interrupted(control)),
+                Look::Overdue if station.is_reliable() => return Err(silent()),
+                Look::Overdue => ping.post(count)?,
+            }
+        }
+        Err(silent())
+    })?;
+    let report = handshake::stop(control)?;
+    if report.received == 0 {
+        return Err(Failure::new("the server saw nothing arrive"));
+    }
+    Ok(histogram)
+}
+
+/// Server: writes back each count that it sees.
+pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, Failure> {
+    let (mut pong, mut watch) = (Ping::new(station), Watch::new(station));
+    let mut count = 1u8;
+    loop {
+        match watch.wait(count, control)? {
+            Look::Again => {
+                pong.post(count)?;
+                count = count.wrapping_add(1);
+            }
+            Look::News => break,
+            // Either the message to us was lost, and the client writes it again, or our answer was.
+            Look::Overdue if !station.is_reliable() && watch.seen > 0 => pong.post(count.wrapping_sub(1))?,
+            Look::Overdue => {}
+        }
+    }
+    handshake::await_stop(control)?;
+    Ok(Report { received: watch.seen, ..Report::default() })
+}
