@@ -77,7 +77,7 @@ impl Pd {
                 signal_all: init.signal_all,
                 shared_recv: init.srq.is_some(),
                 port_mtu: nic.port_mtu(),
-                congestion: Controller::Fixed(FixedWindow { bytes: nic.config.window_bytes }),
+                congestion: Controller::Fixed(FixedWindow { bytes: nic.window_bytes }),
             });
             Arc::new(QpCore {
                 qpn,
