@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn runs_stay_within_what_the_kernel_takes() {
         let mut batch = TxBatch::new();
-        fill(&mut batch, &[4112; 31]);
+        fill(&mut batch, &[4108; 30]);
         batch.seal_all(&sealer(0xC000, true));
         assert_eq!(batch.run_from(0), 0..15);
         assert_eq!(batch.run_from(15), 15..30);
