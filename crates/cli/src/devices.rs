@@ -1,6 +1,17 @@
-//! `ferroce devices`.
+//! `ferroce devices`: what `ibv_devinfo -v` shows of a device, as far as it means something here.
 
 use crate::failure::Failure;
+use crate::sizes::format_size;
+use crate::table::{Align, Table};
+use ferroce_nic::{Config, DeviceAttr, GidEntry, Nic};
+use serde::Serialize;
+
+/// Name of the device; every process has one, and calls it so.
+pub(crate) const DEVICE: &str = "ferroce0";
+/// Its only port.
+pub(crate) const PORT: u8 = 1;
+/// The protocol's largest path MTU.
+const MAX_MTU_BYTES: u32 = 4096;
 
 /// Options of `ferroce devices`.
 #[derive(clap::Parser)]
@@ -10,7 +21,128 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// A device, as both forms show it.
+#[derive(Debug, Serialize)]
+struct Device {
+    device: &'static str,
+    version: &'static str,
+    transport: &'static str,
+    attributes: DeviceAttr,
+    ports: [Port; 1],
+}
+
+#[derive(Debug, Serialize)]
+struct Port {
+    port: u8,
+    state: &'static str,
+    link_layer: &'static str,
+    max_mtu_bytes: u32,
+    active_mtu_bytes: u32,
+    gids: usize,
+    interfaces: Vec<String>,
+}
+
 /// Lists the devices.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    Err(Failure::new(format!("this build has no device yet (json: {})", args.json)))
+    let nic = Nic::open(settings()?).map_err(|error| Failure::new(error.to_string()))?;
+    let device = Device::new(nic.attributes(), &nic.gids());
+    if args.json { crate::print_json(&[device]) } else { crate::print_text(&device.to_text()) }
+}
+
+/// The device's settings, from the environment.
+pub(crate) fn settings() -> Result<Config, Failure> {
+    let advice = "docs/environment.md lists the variables and their values";
+    Config::from_env().map_err(|error| Failure::new(error.to_string()).advise(advice))
+}
+
+impl Device {
+    fn new(attributes: DeviceAttr, gids: &[GidEntry]) -> Device {
+        let mut interfaces: Vec<String> = gids.iter().map(|gid| gid.interface.clone()).collect();
+        interfaces.sort();
+        interfaces.dedup();
+        let port = Port {
+            port: PORT,
+            state: if gids.iter().any(|gid| gid.up) { "ACTIVE" } else { "DOWN" },
+            link_layer: "Ethernet",
+            max_mtu_bytes: MAX_MTU_BYTES,
+            active_mtu_bytes: attributes.active_mtu,
+            gids: gids.len(),
+            interfaces,
+        };
+        Device {
+            device: DEVICE,
+            version: env!("CARGO_PKG_VERSION"),
+            transport: "RoCEv2 (UDP port 4791), in software",
+            attributes,
+            ports: [port],
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let attr = &self.attributes;
+        let [port] = &self.ports;
+        let mut table = Table::new(&[("device", Align::Left), (self.device, Align::Left)]);
+        let mut line = |name: &str, value: String| table.line([name.to_owned(), value]);
+        line("transport", self.transport.to_owned());
+        line("version", self.version.to_owned());
+        line("max_qp", attr.max_qp.to_string());
+        line("max_qp_wr", attr.max_qp_wr.to_string());
+        line("max_sge", attr.max_sge.to_string());
+        line("max_inline_data", format_size(attr.max_inline_data.into()));
+        line("max_cqe", attr.max_cqe.to_string());
+        line("max_mr", attr.max_mr.to_string());
+        line("max_qp_rd_atom", attr.max_rd_atomic.to_string());
+        line("max_msg_sz", format_size(attr.max_msg_sz.into()));
+        line("window per QP", format_size(attr.window_bytes.into()));
+        table.gap();
+        let mut line = |name: &str, value: String| table.line([name.to_owned(), value]);
+        line("port", port.port.to_string());
+        line("state", port.state.to_owned());
+        line("link layer", port.link_layer.to_owned());
+        line("max_mtu", format!("{} B", port.max_mtu_bytes));
+        line("active_mtu", format!("{} B", port.active_mtu_bytes));
+        line("GIDs", format!("{} of at most {}; `ferroce gids` lists them", port.gids, attr.gid_tbl_len));
+        line("interfaces", port.interfaces.join(", "));
+        table.render()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(up: bool) -> Device {
+        let mut gids = ferroce_nic::gid_table(&Config::default()).expect("every machine has loopback");
+        gids.iter_mut().for_each(|gid| gid.up = up);
+        let attributes = DeviceAttr {
+            max_qp: 49152,
+            max_qp_wr: 1 << 16,
+            max_sge: 32,
+            max_inline_data: 1024,
+            max_cqe: 1 << 22,
+            max_mr: 1 << 20,
+            max_rd_atomic: 128,
+            max_msg_sz: 1 << 31,
+            gid_tbl_len: 256,
+            active_mtu: 1024,
+            window_bytes: 512 << 10,
+        };
+        Device::new(attributes, &gids)
+    }
+
+    #[test]
+    fn text_has_units_and_the_state() {
+        let text = device(true).to_text();
+        for expected in ["ferroce0", "max_msg_sz       2 GiB", "active_mtu       1024 B", "ACTIVE"] {
+            assert!(text.contains(expected), "{expected} in\n{text}");
+        }
+        assert!(device(false).to_text().contains("DOWN"));
+    }
+
+    #[test]
+    fn json_names_its_units() {
+        let value = serde_json::to_value(device(true)).expect("JSON");
+        assert_eq!(value["ports"][0]["active_mtu_bytes"], 1024);
+        assert_eq!(value["attributes"]["max_qp"], 49152);
+    }
 }

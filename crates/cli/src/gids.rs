@@ -1,6 +1,13 @@
-//! `ferroce gids`.
+//! `ferroce gids`: the table that `show_gids` prints. It opens nothing, so it works while somebody else has the port.
 
+use crate::devices::{DEVICE, PORT, settings};
 use crate::failure::Failure;
+use crate::table::{Align, Table};
+use ferroce_nic::GidEntry;
+use serde::Serialize;
+
+/// RoCEv2 is the only kind of GID there is here.
+const VERSION: &str = "v2";
 
 /// Options of `ferroce gids`.
 #[derive(clap::Parser)]
@@ -10,7 +17,97 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// A line of the table.
+#[derive(Debug, Serialize)]
+struct Row<'a> {
+    device: &'static str,
+    port: u8,
+    index: usize,
+    version: &'static str,
+    #[serde(flatten)]
+    entry: &'a GidEntry,
+}
+
 /// Lists the GIDs.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    Err(Failure::new(format!("this build has no GID table yet (json: {})", args.json)))
+    let entries = ferroce_nic::gid_table(&settings()?).map_err(|error| Failure::new(error.to_string()))?;
+    if args.json {
+        return crate::print_json(&rows(&entries));
+    }
+    if entries.is_empty() {
+        return crate::print_text("This machine has no address, not even on loopback.");
+    }
+    crate::print_text(&to_text(&rows(&entries)))
+}
+
+fn rows(entries: &[GidEntry]) -> Vec<Row<'_>> {
+    let row = |(index, entry)| Row { device: DEVICE, port: PORT, index, version: VERSION, entry };
+    entries.iter().enumerate().map(row).collect()
+}
+
+fn to_text(rows: &[Row<'_>]) -> String {
+    let mut table = Table::new(&[
+        ("DEV", Align::Left),
+        ("PORT", Align::Right),
+        ("INDEX", Align::Right),
+        ("GID", Align::Left),
+        ("IPv4/IPv6", Align::Left),
+        ("VER", Align::Left),
+        ("DEV", Align::Left),
+    ]);
+    for row in rows {
+        let interface = match row.entry.up {
+            true => row.entry.interface.clone(),
+            false => format!("{} (down)", row.entry.interface),
+        };
+        table.line([
+            row.device.to_owned(),
+            row.port.to_string(),
+            row.index.to_string(),
+            row.entry.gid.to_string(),
+            row.entry.address.to_string(),
+            row.version.to_owned(),
+            interface,
+        ]);
+    }
+    table.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroce_nic::Config;
+
+    fn entries() -> Vec<GidEntry> {
+        let addresses = Some(vec!["127.0.0.5".parse().expect("an address")]);
+        ferroce_nic::gid_table(&Config { addresses, ..Config::default() }).expect("all of 127/8 is local")
+    }
+
+    #[test]
+    fn the_table_reads_like_show_gids() {
+        let text = to_text(&rows(&entries()));
+        let line: Vec<&str> = text.lines().nth(2).expect("one entry").split_whitespace().collect();
+        let expected =
+            ["ferroce0", "1", "0", "0000:0000:0000:0000:0000:ffff:7f00:0005", "127.0.0.5", "v2", "lo"];
+        assert_eq!(line, expected, "{text}");
+    }
+
+    #[test]
+    fn an_interface_that_is_down_is_marked() {
+        let mut entries = entries();
+        entries[0].up = false;
+        assert!(to_text(&rows(&entries)).ends_with("lo (down)"));
+    }
+
+    #[test]
+    fn json_has_the_same_and_more() {
+        let value = serde_json::to_value(rows(&entries())).expect("JSON");
+        let row = &value[0];
+        assert_eq!(
+            (&row["index"], &row["version"], &row["interface"]),
+            (&0.into(), &"v2".into(), &"lo".into())
+        );
+        assert_eq!(row["gid"], "0000:0000:0000:0000:0000:ffff:7f00:0005");
+        assert_eq!(row["address"], "127.0.0.5");
+    }
 }

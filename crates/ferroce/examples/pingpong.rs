@@ -13,8 +13,7 @@ const ROUNDS: u32 = 10_000;
 /// One side. Both run the same program, except for who begins.
 fn play(mut socket: TcpStream, begins: bool) -> Result<(), Error> {
     let device = Device::open()?;
-    let pd = device.alloc_pd()?;
-    let cq = device.create_cq(16)?;
+    let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
     // Packets leave from the address that the socket uses. The socket itself only makes the introduction.
     let address = socket.local_addr().expect("a connected socket has an address").ip();
     let qp = pd.rc(&cq).address(address).create()?;
@@ -22,25 +21,23 @@ fn play(mut socket: TcpStream, begins: bool) -> Result<(), Error> {
     let mut next = qp.recv(pd.buffer(64)?)?;
     qp.connect_over(&mut socket)?;
 
-    let mut ball = pd.buffer(64)?;
-    ball.set(b"ping")?;
     let start = Instant::now();
-    for round in 0..ROUNDS {
-        if begins {
-            ball = qp.send(ball)?.wait()?.buffer;
+    let mut spare = pd.buffer(64)?;
+    if begins {
+        spare.set(b"ping")?;
+        spare = qp.send(spare)?.wait()?.buffer;
+    }
+    for round in 1..=ROUNDS {
+        let ball = next.wait()?.buffer;
+        assert_eq!(&*ball, b"ping");
+        if begins && round == ROUNDS {
+            let half_us = start.elapsed().as_secs_f64() * 1e6 / f64::from(2 * ROUNDS);
+            println!("{half_us:.2} us for half a round trip");
+            break;
         }
-        let caught = next.wait()?.buffer;
-        assert_eq!(&*caught, b"ping");
-        // The caught buffer serves the next round. The peer cannot send before it has our answer.
-        next = qp.recv(caught)?;
-        if !begins {
-            ball = qp.send(ball)?.wait()?.buffer;
-        } else if round + 1 == ROUNDS {
-            println!(
-                "{:.2} us for half a round trip",
-                start.elapsed().as_secs_f64() * 1e6 / f64::from(2 * ROUNDS)
-            );
-        }
+        // While the NIC has a buffer we do not; so two of them take turns.
+        next = qp.recv(spare)?;
+        spare = qp.send(ball)?.wait()?.buffer;
     }
     Ok(())
 }

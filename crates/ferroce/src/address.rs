@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::pd::Pd;
 use ferroce_proto::verbs::{AddressVector, UdTarget};
 use ferroce_proto::{Qkey, Qpn};
+use std::fmt;
 use std::sync::Arc;
 
 /// The way to a datagram queue pair or a multicast group. Cheap to clone.
@@ -29,5 +30,11 @@ impl AddressHandle {
     /// What a work request for it carries.
     pub fn target(&self) -> UdTarget {
         UdTarget { route: *self.nic.route(), qpn: self.qpn, qkey: self.qkey }
+    }
+}
+
+impl fmt::Debug for AddressHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AddressHandle(QP {} at {})", self.qpn, self.vector().dgid.to_ip())
     }
 }

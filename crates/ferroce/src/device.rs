@@ -7,6 +7,7 @@ use crate::pd::Pd;
 use crate::sleep;
 use ferroce_nic::{AsyncEvent, Config, Counters, DeviceAttr, GidEntry, Nic};
 use ferroce_proto::verbs::Mtu;
+use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -47,9 +48,10 @@ impl Device {
         self.inner.nic.gids()
     }
 
-    /// Where an address stands in the GID table.
+    /// Where an address stands in the GID table. IPv4 addresses are also found in their IPv6-mapped form, as sockets
+    /// that listen on both report them.
     pub fn gid_index(&self, address: IpAddr) -> Result<u8, Error> {
-        let found = self.gids().iter().position(|e| e.address == address);
+        let found = self.gids().iter().position(|e| e.gid == address.into());
         let missing = ferroce_nic::Error::Invalid { attribute: "address", why: "is not in the GID table" };
         found.and_then(|i| u8::try_from(i).ok()).ok_or_else(|| Error::in_call("gid_index")(missing))
     }
@@ -120,6 +122,12 @@ impl Device {
     pub(crate) fn path_mtu(&self, gid_index: u8) -> Mtu {
         let port = Mtu::from_bytes(self.attributes().active_mtu).unwrap_or_default();
         self.gids().get(usize::from(gid_index)).map_or(port, |entry| entry.path_mtu().min(port))
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device(slot {})", self.inner.nic.slot())
     }
 }
 

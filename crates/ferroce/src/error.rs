@@ -59,8 +59,8 @@ pub enum Error {
         /// How many were asked for.
         bytes: usize,
     },
-    /// The operation will never complete: its queue pair was destroyed or reset.
-    #[error("the queue pair was destroyed or reset before the operation was done")]
+    /// There is no outcome to wait for: the queue pair was destroyed or reset before, or the outcome was taken.
+    #[error("no outcome will come: the queue pair was destroyed or reset before it, or it was taken already")]
     Gone,
     /// A wait took longer than allowed. The operation goes on.
     #[error("nothing completed in time")]

@@ -108,6 +108,7 @@ enum State {
     #[default]
     Waiting,
     Done(Done),
+    /// Taken already, or never to come.
     Gone,
 }
 
@@ -123,13 +124,13 @@ impl Ticket {
     /// What came of it, once.
     pub(crate) fn redeem(&self) -> Result<Option<Done>, Error> {
         let mut state = self.0.lock();
-        match std::mem::take(&mut *state) {
-            State::Waiting => Ok(None),
-            State::Done(done) => Ok(Some(done)),
-            State::Gone => {
-                *state = State::Gone;
-                Err(Error::Gone)
+        match std::mem::replace(&mut *state, State::Gone) {
+            State::Waiting => {
+                *state = State::Waiting;
+                Ok(None)
             }
+            State::Done(done) => Ok(Some(done)),
+            State::Gone => Err(Error::Gone),
         }
     }
 }

@@ -54,8 +54,6 @@ mod memory;
 mod pd;
 mod pending;
 mod qp;
-#[allow(unsafe_code)]
-mod raw;
 mod sleep;
 mod srq;
 pub mod wr;
@@ -76,6 +74,8 @@ pub use srq::Srq;
 
 /// Why the NIC refused a call.
 pub use ferroce_nic::Error as Refusal;
+/// Faults to inject, and what the link below counted.
+pub use ferroce_nic::link::{FaultConfig, LinkCounters};
 /// What the NIC below gives as it is: settings, tables and numbers.
 pub use ferroce_nic::{
     AsyncEvent, Config, ConfigError, Counters, DeviceAttr, EventSource, GidEntry, QpReport, SrqAttr,

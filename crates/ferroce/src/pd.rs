@@ -10,6 +10,7 @@ use crate::qp::{QpBuilder, Rc, Uc, Ud};
 use crate::srq::Srq;
 use ferroce_proto::PdId;
 use ferroce_proto::verbs::AddressVector;
+use std::fmt;
 use std::sync::Arc;
 
 /// A protection domain: regions, queue pairs, shared receive queues and address handles of one domain work together,
@@ -67,5 +68,11 @@ impl Pd {
         let vector =
             AddressVector { dgid: to.gid, sgid_index: gid_index, port: 1, ..AddressVector::default() };
         AddressHandle::create(self, &vector, to.qpn, to.qkey)
+    }
+}
+
+impl fmt::Debug for Pd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pd({})", self.id().0)
     }
 }

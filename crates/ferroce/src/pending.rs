@@ -6,6 +6,7 @@ use crate::ledger::Ticket;
 use crate::memory::Buffer;
 use ferroce_proto::verbs::{Completion, WcFlags, WcOpcode, WcStatus};
 use ferroce_proto::wire::Grh;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,6 +49,12 @@ impl Pending {
     /// The completion queue that will tell.
     pub fn cq(&self) -> &Cq {
         &self.cq
+    }
+}
+
+impl fmt::Debug for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pending(on {:?})", self.cq)
     }
 }
 

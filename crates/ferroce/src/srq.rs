@@ -1,13 +1,14 @@
 //! Shared receive queues.
 
 use crate::error::Error;
-use crate::ledger::{OWNED, Taker};
+use crate::ledger::Taker;
 use crate::memory::Buffer;
 use crate::pd::Pd;
 use crate::pending::Refused;
 use crate::qp::check_ids;
 use ferroce_nic::SrqAttr;
 use ferroce_proto::verbs::RecvWr;
+use std::fmt;
 use std::sync::Arc;
 
 /// A queue of receives that many queue pairs take from. Cheap to clone.
@@ -17,7 +18,6 @@ pub struct Srq {
 }
 
 struct Inner {
-    // Dropped before the buffers are: see `Drop`.
     nic: ferroce_nic::Srq,
     pd: Pd,
 }
@@ -67,7 +67,6 @@ impl Srq {
         }
         let sges = [buffer.incoming(datagram)];
         let wr_id = device.ledger().enter(buffer, Taker::Srq(self.id()), None);
-        debug_assert!(wr_id & OWNED != 0);
         let posted = self.inner.nic.post_recv(&[RecvWr { wr_id, sges: &sges }]);
         posted.or_else(|refused| device.ledger().refuse(wr_id, Error::in_post("post_srq_recv")(refused)))
     }
@@ -93,5 +92,11 @@ impl Drop for Inner {
             // Queue pairs hold their shared queue, so nobody can take a receive from it any more.
             self.pd.device.ledger().forget(Taker::Srq(self.nic.id()));
         }
+    }
+}
+
+impl fmt::Debug for Srq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Srq({}, {:?})", self.id(), self.query())
     }
 }

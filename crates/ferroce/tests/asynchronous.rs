@@ -103,11 +103,11 @@ fn a_dropped_future_loses_nothing() {
             // Each is polled once, found not ready, and dropped.
             {
                 let mut waiting = pin!(cq.settle(&mut letter));
-                poll_fn(|cx| Poll::Ready(assert!(waiting.as_mut().poll(cx).is_pending()))).await;
+                assert!(poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await);
             }
             {
                 let mut waiting = pin!(cq.completion());
-                poll_fn(|cx| Poll::Ready(assert!(waiting.as_mut().poll(cx).is_pending()))).await;
+                assert!(poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await);
             }
             let mut message = a.pd.buffer(64).unwrap();
             message.set(b"still here").unwrap();

@@ -99,7 +99,8 @@ fn a_shared_queue_that_runs_low_and_a_queue_pair_that_takes_no_more() {
         srq.arm_limit(3).unwrap();
         let send = || {
             client.send_from(1, &[]).unwrap();
-            (success(&cq), success(&cq));
+            success(&cq);
+            success(&cq);
         };
         send();
         assert!(device.try_event().is_none(), "three are left, which is the limit");
@@ -129,7 +130,8 @@ fn an_overrun_completion_queue_is_announced_and_ends_its_queue_pair() {
         assert_eq!(event(&a.device, EventKind::QpFatal).source, EventSource::Qp(from.qpn()));
         assert_eq!(from.state(), QpState::Err);
         // What was in the queue can still be taken; then it says what happened.
-        (next(&small), next(&small));
+        next(&small);
+        next(&small);
         let error = small.try_next().unwrap_err();
         assert!(matches!(error.refusal(), Some(ferroce::Refusal::CqOverrun { depth: 2 })), "{error}");
     });

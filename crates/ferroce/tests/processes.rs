@@ -266,9 +266,10 @@ fn fork_in_the_middle() {
     assert_eq!(status, 0, "the child ended with {}", libc::WEXITSTATUS(status));
     let (c, d) = (a.pd.rc(&a.cq).create().unwrap(), b.pd.rc(&b.cq).create().unwrap());
     join(&c, &d);
-    c.write_inline(1, b"x", b.open_region(8).remote()).unwrap();
-    drop((buffer, childs_letter));
-    assert!(support::next(&a.cq).qpn == c.qpn());
+    let region = b.open_region(8);
+    c.write_inline(1, b"x", region.remote()).unwrap();
+    assert_eq!(success(&a.cq).qpn, c.qpn());
+    assert_eq!(region.load_u8(0).unwrap(), b'x');
 }
 
 /// In a process of its own, so that no other test runs while it forks.

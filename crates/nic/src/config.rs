@@ -10,8 +10,9 @@ use std::path::PathBuf;
 pub struct Config {
     /// Addresses to use, each a GID. `None`: every address of the machine. `FERROCE_ADDR`, comma separated.
     pub addresses: Option<Vec<IpAddr>>,
-    /// Bytes that one queue pair may have in flight. `FERROCE_WINDOW`.
-    pub window_bytes: u32,
+    /// Bytes that one queue pair may have in flight; `None`: what a receive buffer of this machine's size holds.
+    /// `FERROCE_WINDOW`.
+    pub window_bytes: Option<u32>,
     /// Largest path MTU to offer; `None`: what the interfaces carry. `FERROCE_MTU`.
     pub mtu: Option<Mtu>,
     /// Faults to inject into outgoing packets. `FERROCE_FAULTS`.
@@ -24,14 +25,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Config {
-            addresses: None,
-            window_bytes: 512 * 1024,
-            mtu: None,
-            faults: None,
-            capture: None,
-            offload: true,
-        }
+        Config { addresses: None, window_bytes: None, mtu: None, faults: None, capture: None, offload: true }
     }
 }
 
@@ -60,7 +54,7 @@ impl Config {
             config.addresses = Some(parse_with(variable, &value, parse_addresses)?);
         }
         if let Some((variable, value)) = set("FERROCE_WINDOW") {
-            config.window_bytes = parse_with(variable, &value, parse_window)?;
+            config.window_bytes = Some(parse_with(variable, &value, parse_window)?);
         }
         if let Some((variable, value)) = set("FERROCE_MTU") {
             config.mtu = Some(parse_with(variable, &value, parse_mtu)?);

@@ -2,7 +2,7 @@
 
 use crate::link::LinkCounters;
 use ferroce_proto::qp::{DropReason, QpCounters};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,14 +44,14 @@ pub struct Counters {
 }
 
 /// One queue pair in [`Counters`].
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpReport {
     /// Its number.
     pub qpn: u32,
     /// RC, UC or UD.
     pub transport: String,
     /// Its state.
-    pub state: &'static str,
+    pub state: String,
     /// The peer's number (connected transports).
     pub peer_qpn: u32,
     /// The peer's address.
@@ -110,7 +110,7 @@ impl QpReport {
         QpReport {
             qpn: qp.qpn().value(),
             transport: format!("{:?}", qp.transport()).to_uppercase(),
-            state: ferroce_proto::qp::state::state_name(qp.state()),
+            state: ferroce_proto::qp::state::state_name(qp.state()).to_owned(),
             peer_qpn: attr.dest_qpn.value(),
             peer: qp.route().dgid.to_ip().to_string(),
             sends_outstanding: qp.sends_outstanding(),

@@ -1,12 +1,11 @@
 //! The GID table: every local address, IPv4 mapped and IPv6, in an order that puts the useful ones first.
 
 use crate::error::Error;
+use crate::link::{LocalAddress, local_addresses};
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Mtu;
 use serde::Serialize;
-use std::ffi::CStr;
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 /// An entry of the GID table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -52,7 +51,8 @@ impl GidEntry {
 /// The table: all addresses, or only those in `wanted`. Addresses that are wanted but that no interface lists (all of
 /// 127.0.0.0/8 is local) stand on the loopback interface.
 pub(crate) fn read(wanted: Option<&[IpAddr]>) -> Result<Vec<GidEntry>, Error> {
-    let mut all = local_addresses().map_err(Error::system("listing local addresses"))?;
+    let found = local_addresses().map_err(Error::system("listing local addresses"))?;
+    let mut all: Vec<GidEntry> = found.into_iter().map(GidEntry::from).collect();
     all.sort_by_key(GidEntry::rank);
     all.dedup_by_key(|e| e.gid);
     let Some(wanted) = wanted else { return Ok(all) };
@@ -69,51 +69,12 @@ pub(crate) fn read(wanted: Option<&[IpAddr]>) -> Result<Vec<GidEntry>, Error> {
     wanted.iter().map(entry).collect::<Option<Vec<_>>>().ok_or(missing)
 }
 
-fn local_addresses() -> io::Result<Vec<GidEntry>> {
-    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: `list` receives a list that is freed below; the result is checked.
-    if unsafe { libc::getifaddrs(&mut list) } != 0 {
-        return Err(io::Error::last_os_error());
+impl From<LocalAddress> for GidEntry {
+    fn from(local: LocalAddress) -> Self {
+        let LocalAddress { addr: address, interface, index: if_index, is_up: up } = local;
+        let if_mtu = interface_mtu(&interface).unwrap_or(1500);
+        GidEntry { gid: Gid::from_ip(address), address, interface, if_index, if_mtu, up }
     }
-    let mut entries = Vec::new();
-    let mut next = list;
-    while !next.is_null() {
-        // SAFETY: `next` is an element of the list that getifaddrs made and nobody has freed.
-        let item = unsafe { &*next };
-        entries.extend(entry_of(item));
-        next = item.ifa_next;
-    }
-    // SAFETY: `list` came from getifaddrs and is not used afterwards.
-    unsafe { libc::freeifaddrs(list) };
-    Ok(entries)
-}
-
-fn entry_of(item: &libc::ifaddrs) -> Option<GidEntry> {
-    if item.ifa_addr.is_null() {
-        return None;
-    }
-    // SAFETY: a non-null ifa_addr leads to a sockaddr whose family says which structure it is; both are read
-    // unaligned, and ifa_name is a C string of the same list.
-    let (address, name) = unsafe {
-        let address = match i32::from((*item.ifa_addr).sa_family) {
-            libc::AF_INET => {
-                let v4 = item.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned();
-                IpAddr::V4(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)))
-            }
-            libc::AF_INET6 => {
-                let v6 = item.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned();
-                IpAddr::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr))
-            }
-            _ => return None,
-        };
-        (address, CStr::from_ptr(item.ifa_name).to_owned())
-    };
-    // SAFETY: `name` is a C string.
-    let if_index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    let interface = name.to_string_lossy().into_owned();
-    let if_mtu = interface_mtu(&interface).unwrap_or(1500);
-    let up = item.ifa_flags & libc::IFF_UP as u32 != 0;
-    Some(GidEntry { gid: Gid::from_ip(address), address, interface, if_index, if_mtu, up })
 }
 
 fn interface_mtu(name: &str) -> Option<u32> {
@@ -123,6 +84,7 @@ fn interface_mtu(name: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     #[test]
     fn loopback_is_there_and_last() {

@@ -9,6 +9,7 @@
 //! | [`link`] | how packets leave and arrive: UDP, fault injection, capture |
 //! | [`registry`] | how the processes of one host find each other |
 //! | `gids`, `watch` | the GID table, and how it follows the machine's addresses |
+//! | [`inspect`] | counters of running processes, for whoever asks |
 //! | `fork`, `exit`, `log`, `counters` | what a process needs besides |
 //!
 //! The protocol itself is in `ferroce-proto`; nothing here knows an opcode.
@@ -21,6 +22,7 @@ mod eventfd;
 mod exit;
 mod fork;
 mod gids;
+pub mod inspect;
 pub mod link;
 mod log;
 mod memory;
@@ -33,7 +35,7 @@ pub use config::{Config, ConfigError};
 pub use counters::{Counters, QpReport};
 pub use error::Error;
 pub use gids::GidEntry;
-pub use nic::{DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, Nic};
+pub use nic::{DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, Nic, gid_table};
 pub use objects::{
     AddressHandle, AsyncEvent, CompletionChannel, Cq, EventSource, MemoryRegion, Pd, Qp, QpInit, Srq, SrqAttr,
 };

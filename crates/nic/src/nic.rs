@@ -2,12 +2,14 @@
 
 use crate::config::Config;
 use crate::counters::{Counters, QpReport};
-use crate::engine::{Background, Engine, MAX_QP, Pulse};
+use crate::engine::{Background, Chore, Engine, MAX_QP, Pulse};
 use crate::error::Error;
 use crate::fork::Generation;
 use crate::gids::{self, GidEntry};
+use crate::inspect::{Answerer, Subject};
 use crate::link::{Capture, Faulty, Link, UdpConfig, UdpLink};
 use crate::objects::{AsyncEvent, CompletionChannel, Cq, CqCore, EventQueue, EventSource, Pd};
+use crate::registry;
 use crate::watch::AddressWatch;
 use ferroce_proto::PdId;
 use ferroce_proto::qp::state::AttrLimits;
@@ -25,13 +27,16 @@ pub const MAX_QP_WR: u32 = 1 << 16;
 pub const MAX_INLINE: u32 = 1024;
 /// Most READs and atomics outstanding, in either direction.
 pub const MAX_RD_ATOMIC: u8 = 128;
+/// The window is not larger than this by default: at one percent of loss, going back costs what is in flight.
+const MAX_DEFAULT_WINDOW: u32 = 512 * 1024;
 /// Entries that the GID table has room for.
 pub const GID_TABLE_LEN: usize = 256;
 
 #[repr(align(128))] // no cache line shared with another object that another core writes
 pub(crate) struct NicInner {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) config: Config,
+    /// Bytes that one queue pair may have in flight.
+    pub(crate) window_bytes: u32,
     table: Arc<AddressTable>,
     background: Mutex<Option<Arc<Background>>>,
     born: Generation,
@@ -41,12 +46,20 @@ pub(crate) struct NicInner {
 /// The GID table and what keeps it true.
 struct AddressTable {
     wanted: Option<Vec<std::net::IpAddr>>,
+    /// Largest path MTU to offer.
+    mtu_wish: Option<Mtu>,
     entries: RwLock<Vec<GidEntry>>,
     watch: Option<AddressWatch>,
     events: Arc<EventQueue>,
 }
 
 impl AddressTable {
+    /// Largest path MTU of the port: what its best interface carries.
+    fn port_mtu(&self) -> Mtu {
+        let carried = self.entries.read().iter().map(GidEntry::path_mtu).max().unwrap_or_default();
+        self.mtu_wish.map_or(carried, |wish| wish.min(carried))
+    }
+
     fn refresh(&self) {
         if let Some(watch) = &self.watch {
             watch.drain();
@@ -69,8 +82,20 @@ impl AddressTable {
     }
 }
 
+/// Keeps the GID table true.
+struct FollowAddresses(Arc<AddressTable>);
+
+impl Chore for FollowAddresses {
+    fn descriptor(&self) -> std::os::fd::RawFd {
+        self.0.watch.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+    fn attend(&mut self) {
+        self.0.refresh();
+    }
+}
+
 /// What the device can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct DeviceAttr {
     /// Most queue pairs.
     pub max_qp: u64,
@@ -96,6 +121,24 @@ pub struct DeviceAttr {
     pub window_bytes: u32,
 }
 
+impl DeviceAttr {
+    fn of(table: &AddressTable, window_bytes: u32) -> DeviceAttr {
+        DeviceAttr {
+            max_qp: MAX_QP,
+            max_qp_wr: MAX_QP_WR,
+            max_sge: MAX_SGE,
+            max_inline_data: MAX_INLINE,
+            max_cqe: crate::objects::MAX_CQE,
+            max_mr: 1 << 20,
+            max_rd_atomic: MAX_RD_ATOMIC,
+            max_msg_sz: ferroce_proto::qp::MAX_MESSAGE,
+            gid_tbl_len: GID_TABLE_LEN,
+            active_mtu: table.port_mtu().bytes(),
+            window_bytes,
+        }
+    }
+}
+
 /// An open device: a software NIC of this process. Cheap to clone; the NIC lives until the last clone and object.
 #[derive(Clone)]
 pub struct Nic {
@@ -108,11 +151,11 @@ impl Nic {
         let born = Generation::current();
         let entries = gids::read(config.addresses.as_deref())?;
         let link = open_link(&config)?;
-        Self::with_link(config, link, entries, born)
+        Self::with_link(&config, link, entries, born)
     }
 
     fn with_link(
-        config: Config,
+        config: &Config,
         link: Arc<dyn Link>,
         entries: Vec<GidEntry>,
         born: Generation,
@@ -122,14 +165,21 @@ impl Nic {
         let engine = Arc::new(Engine::new(link, events.clone(), pulse));
         let table = Arc::new(AddressTable {
             wanted: config.addresses.clone(),
+            mtu_wish: config.mtu,
             entries: RwLock::new(entries),
             // Without netlink (some sandboxes) the table is simply what it was at the start.
             watch: AddressWatch::open().ok(),
             events,
         });
         crate::exit::remember(&engine);
-        let inner =
-            NicInner { engine, config, table, background: Mutex::new(None), born, ids: AtomicU32::new(1) };
+        let inner = NicInner {
+            window_bytes: config.window_bytes.unwrap_or_else(|| default_window(&*engine.link)),
+            engine,
+            table,
+            background: Mutex::new(None),
+            born,
+            ids: AtomicU32::new(1),
+        };
         // From here on packets for anybody may land at our socket (steering is a hint): somebody must be there to pass
         // them on, also while the program does nothing.
         inner.background()?;
@@ -138,19 +188,7 @@ impl Nic {
 
     /// What it can do.
     pub fn attributes(&self) -> DeviceAttr {
-        DeviceAttr {
-            max_qp: MAX_QP,
-            max_qp_wr: MAX_QP_WR,
-            max_sge: MAX_SGE,
-            max_inline_data: MAX_INLINE,
-            max_cqe: crate::objects::MAX_CQE,
-            max_mr: 1 << 20,
-            max_rd_atomic: MAX_RD_ATOMIC,
-            max_msg_sz: ferroce_proto::qp::MAX_MESSAGE,
-            gid_tbl_len: GID_TABLE_LEN,
-            active_mtu: self.inner.port_mtu().bytes(),
-            window_bytes: self.inner.config.window_bytes,
-        }
+        DeviceAttr::of(&self.inner.table, self.inner.window_bytes)
     }
 
     /// The GID table.
@@ -165,7 +203,7 @@ impl Nic {
 
     /// Everything it counted.
     pub fn counters(&self) -> Counters {
-        self.inner.engine.report()
+        self.inner.engine.report(usize::MAX).0
     }
 
     /// Makes a protection domain.
@@ -228,6 +266,18 @@ impl Nic {
     }
 }
 
+/// A window that fits the receive buffer, as far as one can know: the peer's is not ours, but machines of one network
+/// tend to be set up alike. The kernel counts its own overhead in, so half of it is for data.
+fn default_window(link: &dyn Link) -> u32 {
+    let half_buffer = link.counters().rcvbuf_bytes / 2;
+    half_buffer.clamp(64 * 1024, u64::from(MAX_DEFAULT_WINDOW)) as u32
+}
+
+/// The GID table that a device opened with these settings has. Opens nothing, so it works while the port is taken.
+pub fn gid_table(config: &Config) -> Result<Vec<GidEntry>, Error> {
+    gids::read(config.addresses.as_deref())
+}
+
 /// The UDP link, with the wrappers that were asked for around it.
 fn open_link(config: &Config) -> Result<Arc<dyn Link>, Error> {
     let capture = config.capture.as_deref().map(Capture::create).transpose();
@@ -239,7 +289,7 @@ fn open_link(config: &Config) -> Result<Arc<dyn Link>, Error> {
         ..UdpConfig::default()
     })?;
     Ok(match &config.faults {
-        Some(faults) => Arc::new(Faulty::new(Arc::new(udp), faults.clone())),
+        Some(faults) => Arc::new(Faulty::new(Arc::new(udp), *faults)),
         None => Arc::new(udp),
     })
 }
@@ -254,11 +304,9 @@ impl NicInner {
         self.ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Largest path MTU of the port: what its best interface carries.
+    /// Largest path MTU of the port.
     pub(crate) fn port_mtu(&self) -> Mtu {
-        let entries = self.table.entries.read();
-        let carried = entries.iter().map(GidEntry::path_mtu).max().unwrap_or_default();
-        self.config.mtu.map_or(carried, |wish| wish.min(carried))
+        self.table.port_mtu()
     }
 
     pub(crate) fn attr_limits(&self) -> AttrLimits {
@@ -298,12 +346,22 @@ impl NicInner {
         if let Some(running) = &*background {
             return Ok(running.clone());
         }
-        let table = self.table.clone();
-        let extra = table.watch.iter().map(AsRawFd::as_raw_fd).collect();
-        let watch = Arc::new(move || table.refresh());
-        let started = Arc::new(Background::start(self.engine.clone(), watch, extra)?);
+        let mut chores: Vec<Box<dyn Chore>> = vec![Box::new(FollowAddresses(self.table.clone()))];
+        chores.extend(self.answerer().map(|answerer| Box::new(answerer) as Box<dyn Chore>));
+        let started = Arc::new(Background::start(self.engine.clone(), chores)?);
         *background = Some(started.clone());
         Ok(started)
+    }
+
+    /// Answers `ferroce counters`. A NIC that cannot be asked still works, so there is no error.
+    fn answerer(&self) -> Option<Answerer> {
+        let (table, window_bytes) = (self.table.clone(), self.window_bytes);
+        let subject = Subject {
+            engine: self.engine.clone(),
+            attributes: Box::new(move || DeviceAttr::of(&table, window_bytes)),
+            since: std::time::Instant::now(),
+        };
+        Answerer::open(&registry::own_directory().ok()?, subject, self.born).ok()
     }
 }
 
@@ -320,15 +378,19 @@ impl Drop for NicInner {
 }
 
 impl Engine {
-    fn report(&self) -> Counters {
-        Counters {
+    /// Everything it counted, with at most `most_qps` queue pairs, and how many were left out.
+    pub(crate) fn report(&self, most_qps: usize) -> (Counters, usize) {
+        let qps = self.qps.all();
+        let left_out = qps.len().saturating_sub(most_qps);
+        let counters = Counters {
             pid: std::process::id(),
             slot: self.link.slot(),
             drops: self.counters.drops(),
             completions: self.counters.completions.load(Ordering::Relaxed),
             failed_completions: self.counters.failed_completions.load(Ordering::Relaxed),
             link: self.link.counters(),
-            queue_pairs: self.qps.all().iter().map(|qp| QpReport::of(&qp.machine.lock())).collect(),
-        }
+            queue_pairs: qps.iter().take(most_qps).map(|qp| QpReport::of(&qp.machine.lock())).collect(),
+        };
+        (counters, left_out)
     }
 }

@@ -73,6 +73,7 @@ fn outer_headers_are_reported() {
     for (from, to) in [("127.41.1.1", "127.41.1.2"), ("::1", "::1")] {
         let _turn = turn_at(to);
         let (sender, receiver) = (open(&[from]), open(&[to]));
+        receiver.report_outer_fields();
         let route = Route { traffic_class: 0x68, hop_limit: 7, ..route(from, to, 1) };
         let mut batch = TxBatch::new();
         add(&mut batch, &route, &packet(receiver.slot(), 0, 32));

@@ -52,6 +52,10 @@ impl AsyncCq {
     /// The outcome of an owned operation of this queue. If the future is dropped, the operation goes on and can be
     /// awaited again.
     pub async fn settle(&self, pending: &mut Pending) -> Result<Done, Error> {
+        if !pending.cq.is(&self.cq) {
+            let why = "completes on another completion queue";
+            return Err(Error::in_call("settle")(ferroce_nic::Error::Invalid { attribute: "pending", why }));
+        }
         self.until(|| pending.try_settle()).await
     }
 

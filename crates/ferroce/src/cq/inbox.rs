@@ -38,6 +38,7 @@ impl Cq {
     /// waits, the calling thread drives the device for a moment: whoever polls is the NIC.
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, Error> {
         if self.inner.inbox.any_plain.load(Ordering::Acquire) {
+            self.inner.device.check_ours("poll_cq")?;
             let n = self.take_plain(out);
             if n > 0 {
                 return Ok(n);

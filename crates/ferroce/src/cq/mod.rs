@@ -21,6 +21,7 @@ use crate::pending::Done;
 use ferroce_nic::CompletionChannel;
 use ferroce_proto::verbs::Completion;
 use inbox::Inbox;
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -109,6 +110,17 @@ impl Cq {
 
     pub(crate) fn nic(&self) -> &ferroce_nic::Cq {
         &self.inner.nic
+    }
+
+    #[cfg(feature = "tokio")]
+    fn is(&self, other: &Cq) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl fmt::Debug for Cq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cq({})", self.id())
     }
 }
 

@@ -1,8 +1,8 @@
 //! Message buffers.
 
+use super::raw::Exclusive;
 use crate::error::Error;
 use crate::pd::Pd;
-use crate::raw::Exclusive;
 use ferroce_proto::qp::MAX_MESSAGE;
 use ferroce_proto::verbs::Sge;
 use std::fmt;

@@ -5,8 +5,11 @@
 //! | [`Region`] | memory that peers may read and write at any time, so Rust never sees a `&[u8]` of it |
 //! | [`RemoteRegion`] | what a peer needs to know of a region |
 //! | [`Buffer`] | memory of one message, which belongs either to the program or to the NIC, never to both |
+//! | `raw` | all that is unsafe in this crate: allocation, registration, copies |
 
 mod buffer;
+#[allow(unsafe_code)]
+mod raw;
 mod region;
 mod remote;
 

@@ -1,9 +1,9 @@
 //! Memory regions.
 
+use super::raw::Memory;
 use super::{RemoteRegion, resolve};
 use crate::error::Error;
 use crate::pd::Pd;
-use crate::raw::Memory;
 use ferroce_nic::MemoryRegion;
 use ferroce_proto::verbs::{Access, Sge};
 use ferroce_proto::{LKey, RKey};

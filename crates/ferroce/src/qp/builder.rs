@@ -183,11 +183,11 @@ impl<T: Service> QpBuilder<T> {
             signal_all: self.signal_all,
         };
         let nic = self.pd.nic.create_qp(&init).map_err(Error::in_call("create_qp"))?;
-        let _cleanup =
+        let cleanup =
             Cleanup { qpn: nic.qpn(), send_cq: self.send_cq.clone(), recv_cq: self.recv_cq.clone() };
         let core = Core {
             nic,
-            _cleanup,
+            cleanup,
             pd: self.pd,
             send_cq: self.send_cq,
             recv_cq: self.recv_cq,

@@ -25,6 +25,7 @@ use crate::srq::Srq;
 use ferroce_proto::qp::QpCounters;
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, Transport};
 use ferroce_proto::{Gid, Qpn};
+use std::fmt;
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::ops::Deref;
@@ -82,7 +83,7 @@ pub struct Qp<T: Service> {
 pub(crate) struct Core {
     pub(crate) nic: ferroce_nic::Qp,
     // After the queue pair itself, so that nothing it still has is taken from under it.
-    _cleanup: Cleanup,
+    cleanup: Cleanup,
     pub(crate) pd: Pd,
     pub(crate) send_cq: Cq,
     pub(crate) recv_cq: Cq,
@@ -158,7 +159,7 @@ impl<T: Service> Qp<T> {
         let core = self.core();
         core.nic.modify(attr, mask).map_err(Error::in_call("modify_qp"))?;
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
-            core._cleanup.run();
+            core.cleanup.run();
         }
         Ok(())
     }
@@ -195,6 +196,12 @@ impl Qp<Ud> {
 impl<T: Service> Clone for Qp<T> {
     fn clone(&self) -> Self {
         Qp { send: self.send.clone() }
+    }
+}
+
+impl<T: Service> fmt::Debug for Qp<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Qp({:?} {}, {:?})", T::TRANSPORT, self.qpn(), self.state())
     }
 }
 

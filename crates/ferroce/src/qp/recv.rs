@@ -6,6 +6,7 @@ use crate::ledger::{Taker, Ticket};
 use crate::memory::Buffer;
 use crate::pending::{Pending, Refused};
 use ferroce_proto::verbs::{RecvWr, Transport};
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -13,6 +14,12 @@ use std::sync::Arc;
 pub struct RecvHalf<T: Service> {
     pub(super) core: Arc<Core>,
     pub(super) transport: PhantomData<T>,
+}
+
+impl<T: Service> fmt::Debug for RecvHalf<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RecvHalf({:?} {})", T::TRANSPORT, self.core.nic.qpn())
+    }
 }
 
 impl<T: Service> Clone for RecvHalf<T> {

@@ -9,6 +9,7 @@ use crate::pending::{Pending, Refused};
 use crate::wr;
 use ferroce_proto::RKey;
 use ferroce_proto::verbs::{Payload, SendFlags, SendOp, SendWr, Sge, UdTarget};
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -17,9 +18,27 @@ use std::sync::Arc;
 /// Operations with a `wr_id` work on regions; their completion carries that number, whose highest bit must be zero.
 /// They complete visibly if the queue pair signals all ([the default](crate::QpBuilder::signal_all)) or
 /// [`SendFlags::SIGNALED`] is set. Those with a [`Buffer`] own it until they are done.
+///
+/// A transport has the methods of its operations and no others:
+/// ```
+/// fn read(qp: ferroce::RcQp, sge: ferroce::Sge, from: ferroce::RemoteRegion) {
+///     let _ = qp.read(1, &[sge], from);
+/// }
+/// ```
+/// ```compile_fail
+/// fn read(qp: ferroce::UcQp, sge: ferroce::Sge, from: ferroce::RemoteRegion) {
+///     let _ = qp.read(1, &[sge], from); // unreliable connections have no READ
+/// }
+/// ```
 pub struct SendHalf<T: Service> {
     pub(super) core: Arc<Core>,
     pub(super) transport: PhantomData<T>,
+}
+
+impl<T: Service> fmt::Debug for SendHalf<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SendHalf({:?} {})", T::TRANSPORT, self.core.nic.qpn())
+    }
 }
 
 impl<T: Service> Clone for SendHalf<T> {

@@ -1,12 +1,16 @@
 //! The thread that drives when no application thread does.
 //!
 //! One-sided operations must progress while the target's program does nothing, and a program that sleeps on a
-//! completion channel must be woken. The thread starts with the first queue pair or armed CQ. While somebody polls
-//! it stays out of the way and only looks every millisecond whether that is still so.
+//! completion channel must be woken. The thread starts with the device, since packets for a neighbour may arrive at
+//! once. While somebody polls it stays out of the way and only looks every few milliseconds whether that is still so.
+//!
+//! It also does the chores of the device, which have nothing to do with packets: following address changes, answering
+//! whoever asks for counters. They never touch the threads of the application.
 
 use super::{Engine, Pulse};
 use crate::error::Error;
 use crate::link::now;
+use ferroce_proto::Time;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +23,19 @@ const STAND_OFF_MS: std::ops::RangeInclusive<i32> = 1..=4;
 const LINGER_NS: u64 = 50_000;
 /// The longest sleep, so that a lost wake-up is a hiccup and not a hang.
 const LONGEST_SLEEP_MS: u64 = 1_000;
+/// How often it looks for chores while packets keep it from sleeping.
+const CHORES_EVERY_NS: u64 = 20_000_000;
+/// How long chores wait after one was done, so that nobody can keep the thread from the packets with them.
+const CHORES_REST_NS: u64 = 5_000_000;
+
+/// Something that the thread does besides packets.
+pub(crate) trait Chore: Send {
+    /// Descriptor that is readable while there is something to do.
+    fn descriptor(&self) -> RawFd;
+
+    /// Does it. Must not block, and must be short: packets wait meanwhile.
+    fn attend(&mut self);
+}
 
 /// The background thread of one NIC.
 pub(crate) struct Background {
@@ -28,17 +45,13 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    pub(crate) fn start(
-        engine: Arc<Engine>,
-        watch: Arc<dyn Fn() + Send + Sync>,
-        extra: Vec<RawFd>,
-    ) -> Result<Self, Error> {
+    pub(crate) fn start(engine: Arc<Engine>, chores: Vec<Box<dyn Chore>>) -> Result<Self, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         let pulse = engine.pulse.clone();
         let flag = stop.clone();
         let thread = std::thread::Builder::new()
             .name("ferroce".into())
-            .spawn(move || Sleeper::new(engine, watch, extra).run(&flag))
+            .spawn(move || Sleeper::new(engine, chores).run(&flag))
             .map_err(Error::system("starting the background thread"))?;
         Ok(Background { pulse, stop, thread: Some(thread) })
     }
@@ -66,23 +79,30 @@ impl Drop for Background {
 }
 
 struct Sleeper {
+    // Before the engine, so that they are gone when its slot is given back.
+    chores: Vec<Box<dyn Chore>>,
     engine: Arc<Engine>,
-    /// Called when one of the extra descriptors is readable (address changes).
-    watch: Arc<dyn Fn() + Send + Sync>,
+    /// The bell, then the chores, then the links.
     fds: Vec<libc::pollfd>,
-    extra_from: usize,
     seen_polls: u64,
     stand_off_ms: i32,
+    looked_for_chores: Time,
+    chores_rest_until: Time,
 }
 
 impl Sleeper {
-    fn new(engine: Arc<Engine>, watch: Arc<dyn Fn() + Send + Sync>, extra: Vec<RawFd>) -> Self {
-        let readable = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut fds = vec![readable(engine.pulse.bell_fd())];
-        fds.extend(engine.link.wait_fds().into_iter().map(readable));
-        let extra_from = fds.len();
-        fds.extend(extra.into_iter().map(readable));
-        Sleeper { engine, watch, fds, extra_from, seen_polls: 0, stand_off_ms: *STAND_OFF_MS.start() }
+    fn new(engine: Arc<Engine>, chores: Vec<Box<dyn Chore>>) -> Self {
+        let bell = [engine.pulse.bell_fd()].into_iter();
+        let fds = bell.chain(chores.iter().map(|chore| chore.descriptor())).chain(engine.link.wait_fds());
+        Sleeper {
+            fds: fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect(),
+            chores,
+            engine,
+            seen_polls: 0,
+            stand_off_ms: *STAND_OFF_MS.start(),
+            looked_for_chores: now(),
+            chores_rest_until: Time(0),
+        }
     }
 
     fn run(&mut self, stop: &AtomicBool) {
@@ -102,8 +122,9 @@ impl Sleeper {
     fn stand_off(&mut self) {
         let until = now() + u64::from(self.stand_off_ms.unsigned_abs()) * 1_000_000;
         self.engine.pulse.going_to_sleep(until.0);
-        self.sleep_on(1, self.stand_off_ms);
+        self.sleep_on(1 + self.chores.len(), self.stand_off_ms);
         self.engine.pulse.woke_up();
+        self.attend_chores();
         self.stand_off_ms = (self.stand_off_ms + 1).min(*STAND_OFF_MS.end());
     }
 
@@ -113,6 +134,10 @@ impl Sleeper {
         loop {
             if self.engine.drive_in_background(true) {
                 last_work = now();
+                if last_work.since_ns(self.looked_for_chores) > CHORES_EVERY_NS {
+                    self.sleep_on(1 + self.chores.len(), 0);
+                    self.attend_chores();
+                }
             } else if now().since_ns(last_work) > LINGER_NS {
                 break;
             } else {
@@ -135,16 +160,37 @@ impl Sleeper {
             self.sleep_on(self.fds.len(), ms.min(LONGEST_SLEEP_MS) as i32);
         }
         self.engine.pulse.woke_up();
-        if self.fds[self.extra_from..].iter().any(|fd| fd.revents != 0) {
-            (self.watch)();
-        }
+        self.attend_chores();
     }
 
+    /// Sleeps on the first `count` descriptors.
     fn sleep_on(&mut self, count: usize, timeout_ms: i32) {
+        self.looked_for_chores = now();
+        let rest_ns = self.chores_rest_until.since_ns(self.looked_for_chores);
+        let timeout_ms = match rest_ns {
+            0 => timeout_ms,
+            // They may show up meanwhile; so do not sleep longer than they rest.
+            _ => timeout_ms.min((rest_ns / 1_000_000) as i32 + 1),
+        };
+        for (fd, chore) in self.fds[1..].iter_mut().zip(&self.chores) {
+            // The kernel passes over negative descriptors.
+            fd.fd = if rest_ns == 0 { chore.descriptor() } else { -1 };
+        }
         for fd in &mut self.fds {
             fd.revents = 0;
         }
+        debug_assert!(count <= self.fds.len());
         // SAFETY: `count` is at most the length of the vector that the pointer leads to.
         unsafe { libc::poll(self.fds.as_mut_ptr(), count as libc::nfds_t, timeout_ms) };
+    }
+
+    /// Does the chores that the last sleep found.
+    fn attend_chores(&mut self) {
+        for (fd, chore) in self.fds[1..].iter_mut().zip(&mut self.chores) {
+            if std::mem::take(&mut fd.revents) != 0 {
+                chore.attend();
+                self.chores_rest_until = now() + CHORES_REST_NS;
+            }
+        }
     }
 }

@@ -94,6 +94,7 @@ impl Engine {
             let mut host = NicHost::new(self, qp, tx);
             machine.poll_replies(now(), &mut host);
             host.flush();
+            machine.retire();
         });
         qp.send_cq.purge(qp.qpn);
         qp.recv_cq.purge(qp.qpn);

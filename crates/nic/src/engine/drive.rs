@@ -16,6 +16,12 @@ use std::sync::atomic::Ordering;
 /// Queue pairs that waited for room and are served in one turn.
 const READY_PER_TURN: usize = 16;
 
+/// Deadlines served in one turn: each may send a packet, and arrivals must not wait for thousands of them.
+const TIMERS_PER_TURN: usize = 32;
+
+/// How long a deadline may be put off because there is always something to receive.
+const OVERDUE_NS: u64 = 5_000_000;
+
 /// Turns without arrivals between two looks at the clock.
 const IDLE_TURNS_PER_CLOCK: u32 = 16;
 
@@ -78,7 +84,9 @@ impl Engine {
             self.finish_touched(turn, now, for_poller && completions > 0);
         }
         let served = self.any_ready.load(Ordering::Relaxed) && self.serve_ready(turn, now);
-        if self.timers.next_ns() <= now.0 {
+        // While packets wait unread, a deadline that passed says nothing: the answer may be among them.
+        let due_ns = self.timers.next_ns();
+        if due_ns <= now.0 && (arrived == 0 || now.0 - due_ns > OVERDUE_NS) {
             self.run_timers(turn, now);
         }
         arrived > 0 || served
@@ -208,7 +216,8 @@ impl Engine {
     }
 
     fn run_timers(&self, turn: &mut Turn, now: Time) {
-        while let Some((qpn, at)) = self.timers.pop_due(now) {
+        for _ in 0..TIMERS_PER_TURN {
+            let Some((qpn, at)) = self.timers.pop_due(now) else { break };
             let Some(qp) = self.qps.get(qpn) else { continue };
             // Only if the heap's entry is the one the queue pair counts on; an older one is a leftover.
             let _ = qp.timer_at.compare_exchange(at, u64::MAX, Ordering::Relaxed, Ordering::Relaxed);

@@ -23,7 +23,7 @@ mod pulse;
 mod qps;
 mod timers;
 
-pub(crate) use background::Background;
+pub(crate) use background::{Background, Chore};
 pub(crate) use pulse::Pulse;
 pub(crate) use qps::MAX_QP;
 

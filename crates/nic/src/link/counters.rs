@@ -79,6 +79,11 @@ counters! {
     capture_errors,
 }
 
+/// Adds to a counter that only the holder of the receiver changes: without the cost of an atomic addition.
+pub(crate) fn add_alone(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
+}
+
 /// Adds to a running counter.
 pub(crate) fn add(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Relaxed);

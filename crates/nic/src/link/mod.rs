@@ -66,6 +66,10 @@ pub trait Link: Send + Sync {
     /// Slot of this NIC among the processes of the host: the high eight bits of all its queue pair numbers.
     fn slot(&self) -> u8;
 
+    /// Has `tos` and `ttl` of received packets filled in from now on; before, they are 0 and 64. Costs some tens of
+    /// nanoseconds per packet, so only NICs with datagram queue pairs, which show them to the application, ask for it.
+    fn report_outer_fields(&self);
+
     /// Hands a received packet to the process in `slot`: packets to QP1 reach any of them. Returns whether it got it.
     fn forward(&self, slot: u8, packet: &RxPacket<'_>) -> bool;
 }

@@ -103,7 +103,7 @@ impl RegionTable {
     pub(crate) fn atomic(&self, pd: PdId, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
         let held = self.by_rkey(rkey)?;
         let span = region(&held).remote(pd, addr, 8, Access::REMOTE_ATOMIC)?;
-        if span.start % 8 != 0 {
+        if !span.start.is_multiple_of(8) {
             // A chosen iova can make an aligned remote address of an unaligned local one.
             return Err(MemoryFault::Misaligned { addr });
         }

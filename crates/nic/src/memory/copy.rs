@@ -32,7 +32,7 @@ pub(super) fn write(span: Span, data: &[u8]) {
 
 /// Runs an atomic on eight aligned bytes and returns the original value.
 pub(super) fn atomic(span: Span, op: AtomicOp) -> u64 {
-    debug_assert!(span.len == 8 && span.start % 8 == 0);
+    debug_assert!(span.len == 8 && span.start.is_multiple_of(8));
     // SAFETY: the span has eight bytes of a live registration and is aligned; concurrent access by the application
     // is atomic too if it means anything.
     let cell = unsafe { AtomicU64::from_ptr(span.start as *mut u64) };

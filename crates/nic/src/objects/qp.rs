@@ -67,7 +67,10 @@ impl Pd {
         if !init.send_cq.belongs_to(nic) || !init.recv_cq.belongs_to(nic) {
             return Err(Error::Invalid { attribute: "cq", why: "belongs to another device" });
         }
-        nic.background()?;
+        if init.transport == Transport::Ud {
+            // The GRH in front of a datagram tells its traffic class and hop limit.
+            nic.engine.link.report_outer_fields();
+        }
         let make = |qpn| {
             let machine = qp::Qp::new(QpConfig {
                 qpn,
@@ -77,7 +80,7 @@ impl Pd {
                 signal_all: init.signal_all,
                 shared_recv: init.srq.is_some(),
                 port_mtu: nic.port_mtu(),
-                congestion: Controller::Fixed(FixedWindow { bytes: nic.config.window_bytes }),
+                congestion: Controller::Fixed(FixedWindow { bytes: nic.window_bytes }),
             });
             Arc::new(QpCore {
                 qpn,

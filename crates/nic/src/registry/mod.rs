@@ -190,6 +190,11 @@ impl Registry {
     }
 }
 
+/// The directory of this user and network namespace, without claiming anything in it.
+pub(crate) fn own_directory() -> Result<PathBuf, RegistryError> {
+    open_directory(&default_base())
+}
+
 struct UnlockRoster<'a>(&'a ByteLocks);
 
 impl Drop for UnlockRoster<'_> {

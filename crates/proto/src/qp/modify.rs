@@ -99,6 +99,11 @@ impl Qp {
         }
     }
 
+    /// The queue pair is destroyed: whoever still holds it finds it in RESET, with nothing to do.
+    pub fn retire(&mut self) {
+        self.reset();
+    }
+
     /// Back to the beginning: outstanding work vanishes without completions (IBA 10.3.1, RESET).
     fn reset(&mut self) {
         self.sq.clear();

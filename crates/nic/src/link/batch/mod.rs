@@ -3,8 +3,10 @@
 //! Both batches own their memory and are used again and again, so that nothing is allocated per packet.
 
 mod rx;
+mod seal;
 mod tx;
 
 pub(crate) use rx::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
 pub use rx::{RxBatch, RxPacket};
+pub(crate) use seal::{Exit, Sealer};
 pub use tx::{TxBatch, TxView};

@@ -195,6 +195,9 @@ impl Link for Faulty {
     fn slot(&self) -> u8 {
         self.inner.slot()
     }
+    fn report_outer_fields(&self) {
+        self.inner.report_outer_fields();
+    }
     fn forward(&self, slot: u8, packet: &RxPacket<'_>) -> bool {
         self.inner.forward(slot, packet)
     }

@@ -29,33 +29,41 @@ impl Control {
     /// Enough for the four messages that either direction can have.
     pub(super) const CAPACITY: usize = 128;
 
-    /// What a packet of this route needs: source address always, outgoing interface, TOS and TTL where they are not
-    /// what the socket does anyway, and the segment length if `segment_len` is given.
-    pub(super) fn for_route(route: &Route, interface: u32, segment_len: Option<u16>) -> Control {
+    /// What a packet of this route needs beyond what the socket does anyway: source address and outgoing interface if
+    /// `pktinfo` gives an interface number (0: any), TOS, TTL, and the segment length of a batch.
+    pub(super) fn for_route(route: &Route, pktinfo: Option<u32>, segment_len: Option<u16>) -> Control {
         let mut control = Control::default();
+        if let Some(interface) = pktinfo {
+            control.push_pktinfo(route.sgid, interface);
+        }
         let hop_limit = effective_hop_limit(route);
-        match route.sgid.to_ip() {
+        let (level, tos, ttl) = match route.sgid.to_ipv4() {
+            Some(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
+            None => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT),
+        };
+        control.push_unless(level, tos, route.traffic_class, 0);
+        control.push_unless(level, ttl, hop_limit, DEFAULT_HOP_LIMIT);
+        if let Some(len) = segment_len {
+            control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &len.to_ne_bytes());
+        }
+        control
+    }
+
+    fn push_pktinfo(&mut self, source: Gid, interface: u32) {
+        match source.to_ip() {
             IpAddr::V4(v4) => {
                 let mut info = [0; 12];
                 info[..4].copy_from_slice(&interface.to_ne_bytes());
                 info[4..8].copy_from_slice(&v4.octets());
-                control.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
-                control.push_unless(libc::IPPROTO_IP, libc::IP_TOS, route.traffic_class, 0);
-                control.push_unless(libc::IPPROTO_IP, libc::IP_TTL, hop_limit, DEFAULT_HOP_LIMIT);
+                self.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
             }
             IpAddr::V6(v6) => {
                 let mut info = [0; 20];
                 info[..16].copy_from_slice(&v6.octets());
                 info[16..].copy_from_slice(&interface.to_ne_bytes());
-                control.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
-                control.push_unless(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, route.traffic_class, 0);
-                control.push_unless(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, hop_limit, DEFAULT_HOP_LIMIT);
+                self.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
             }
         }
-        if let Some(len) = segment_len {
-            control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &len.to_ne_bytes());
-        }
-        control
     }
 
     fn push(&mut self, level: libc::c_int, kind: libc::c_int, data: &[u8]) {
@@ -173,7 +181,7 @@ mod tests {
     #[test]
     fn the_fullest_message_fits() {
         for ip in ["10.1.2.3", "fd00::7"] {
-            let control = Control::for_route(&route(ip), 1, Some(4116));
+            let control = Control::for_route(&route(ip), Some(1), Some(4116));
             let kinds: Vec<_> = control.messages().map(|(level, kind, _)| (level, kind)).collect();
             assert_eq!(kinds.len(), 4, "{kinds:?}");
             let arrival = control.arrival();
@@ -185,7 +193,7 @@ mod tests {
     fn defaults_travel_without_a_message() {
         let mut plain = route("10.1.2.3");
         (plain.traffic_class, plain.hop_limit) = (0, 0);
-        assert_eq!(Control::for_route(&plain, 0, None).messages().count(), 1);
+        assert!(Control::for_route(&plain, None, None).is_empty());
         plain.dgid = Gid::from_ip("239.0.0.1".parse().unwrap());
         assert_eq!(effective_hop_limit(&plain), 1);
     }

@@ -10,7 +10,7 @@
 //! | `open` | opening and closing: sockets, slot, place among the processes |
 //! | `sockets` | options that make a socket speak RoCEv2 |
 //! | `owner` | who has the port when we cannot |
-//! | `send` | packets out: segmentation batches, refusals |
+//! | `send`, `exits` | packets out: segmentation batches, refusals, and which socket they leave by |
 //! | `receive`, `source` | packets in, and which socket to look at |
 //! | `ident` | which IPv4 identification a packet may have had |
 //! | `steer`, `repair`, `probe` | which process gets a packet |
@@ -21,6 +21,7 @@
 
 mod address;
 mod control;
+mod exits;
 mod forward;
 mod ident;
 mod interfaces;
@@ -63,7 +64,7 @@ pub struct UdpConfig {
     pub gso: bool,
     /// Let the kernel merge runs of packets that arrive.
     pub gro: bool,
-    /// Source ports per address family, 1 to 16; the route's entropy picks one.
+    /// Source ports per source address, 1 to 16; the route's entropy picks one.
     pub send_sockets: usize,
     /// Records every packet that is sent or received.
     pub capture: Option<Arc<Capture>>,
@@ -102,6 +103,13 @@ struct BoundAddress {
     socket: socket2::Socket,
 }
 
+impl BoundAddress {
+    /// The only address that packets arriving here can have been sent to, unless this is the wildcard.
+    fn only_gid(&self) -> Option<Gid> {
+        (!self.addr.is_unspecified()).then(|| Gid::from_ip(self.addr))
+    }
+}
+
 impl Link for UdpLink {
     fn send(&self, batch: &mut TxBatch) {
         self.sender.send(batch);
@@ -134,6 +142,12 @@ impl Link for UdpLink {
     }
     fn slot(&self) -> u8 {
         self.slot
+    }
+    fn report_outer_fields(&self) {
+        for BoundAddress { addr, socket } in &self.addresses {
+            // The options exist on every kernel that can open the socket.
+            let _ = sockets::report_outer_fields(socket, addr.is_ipv4());
+        }
     }
     fn forward(&self, slot: u8, packet: &RxPacket<'_>) -> bool {
         self.forward_packet(slot, packet)

@@ -34,6 +34,7 @@ impl UdpLink {
             return Ok(());
         }
         let socket = sockets::open_receive_socket(group.to_ip(), &self.config)?;
+        sockets::report_outer_fields(&socket, group.to_ip().is_ipv4())?;
         sockets::bind(&socket, group.to_ip()).map_err(io::Error::other)?;
         join_everywhere(&socket, group.to_ip(), self.config.bind.as_deref())?;
         self.group_poll.add(&socket)?;

@@ -1,9 +1,10 @@
 //! Opening and closing the link: taking a place among the processes of the host, and giving it back.
 
+use super::exits::{Exits, has_no_ipv6};
 use super::forward::{Forwarded, Forwarder};
 use super::receive::Receiver;
 use super::send::Sender;
-use super::sockets::{self, SendSocket, bind, open_receive_socket, open_send_socket};
+use super::sockets::{self, bind, open_receive_socket};
 use super::source::{Source, SourceKind};
 use super::steer;
 use super::sys::{PollSet, attach_steering};
@@ -16,9 +17,6 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// The sender keeps a set of socket numbers in 32 bits.
-const MOST_SEND_SOCKETS: usize = 16;
-
 impl UdpLink {
     /// Opens the port, claims a process slot and joins the processes that share the port.
     pub fn open(config: &UdpConfig) -> Result<UdpLink, LinkError> {
@@ -27,7 +25,9 @@ impl UdpLink {
             .map_err(|source| failed(format!("listen in {}", registry.directory().display()), source))?;
         let group_poll = PollSet::new().map_err(|e| failed("open a poll set".into(), e))?;
         let counters = Arc::default();
-        let sender = open_sender(config, Arc::clone(&counters))?;
+        let exits =
+            Exits::open(config.send_sockets).map_err(|e| failed("open a socket to send from".into(), e))?;
+        let sender = Sender::new(exits, config.gso, Arc::clone(&counters), config.capture.clone());
         let (addresses, token) = join_addresses(config, &registry)?;
         let mut sources: Vec<Source> = addresses
             .iter()
@@ -35,7 +35,7 @@ impl UdpLink {
             .map(|(i, a)| Source::new(SourceKind::Address(i), a.socket.as_raw_fd()))
             .collect();
         sources.push(Source::new(SourceKind::Forwarded, forwarder.as_raw_fd()));
-        let receiver = Receiver::new(sources, addresses.len(), token);
+        let receiver = Receiver::new(sources, &addresses, token);
         Ok(UdpLink {
             config: config.clone(),
             slot: registry.slot(),
@@ -120,22 +120,6 @@ fn open_and_bind(addr: IpAddr, config: &UdpConfig) -> Result<socket2::Socket, Li
     Ok(socket)
 }
 
-fn open_sender(
-    config: &UdpConfig,
-    counters: Arc<crate::link::counters::RunningCounters>,
-) -> Result<Sender, LinkError> {
-    let open_all = |is_ipv4| -> io::Result<Vec<SendSocket>> {
-        (0..config.send_sockets.clamp(1, MOST_SEND_SOCKETS)).map(|_| open_send_socket(is_ipv4)).collect()
-    };
-    let v4 = open_all(true).map_err(|e| failed("open an IPv4 socket to send from".into(), e))?;
-    let v6 = match open_all(false) {
-        Ok(sockets) => sockets,
-        Err(e) if has_no_ipv6(&e) => Vec::new(),
-        Err(e) => return Err(failed("open an IPv6 socket to send from".into(), e)),
-    };
-    Ok(Sender::new(v4, v6, config.gso, counters, config.capture.clone()))
-}
-
 /// Whether a machine without IPv6 answers like this.
 fn is_missing(error: &LinkError) -> bool {
     match error {
@@ -143,10 +127,6 @@ fn is_missing(error: &LinkError) -> bool {
         LinkError::Socket { source, .. } => has_no_ipv6(source),
         _ => false,
     }
-}
-
-fn has_no_ipv6(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL | libc::EPROTONOSUPPORT))
 }
 
 fn failed(what: String, source: io::Error) -> LinkError {

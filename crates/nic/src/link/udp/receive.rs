@@ -6,13 +6,13 @@ use super::probe::Probe;
 use super::repair::RepairPace;
 use super::source::{Rota, Source, SourceKind};
 use super::sys::{self, InMessage};
-use super::{UdpLink, multicast::Membership};
+use super::{BoundAddress, UdpLink, multicast::Membership};
 use crate::link::batch::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
 use crate::link::capture::{Direction, Outer};
-use crate::link::counters::add;
+use crate::link::counters::{add, add_alone};
 use crate::link::{RxBatch, RxPacket};
-use ferroce_proto::Qpn;
 use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, dest_qpn, verify_icrc};
+use ferroce_proto::{Gid, Qpn};
 use std::ops::Range;
 
 const MIN_PACKET_LEN: usize = Bth::LEN + ICRC_LEN;
@@ -26,6 +26,8 @@ pub(super) struct Receiver {
     pub(super) rota: Rota,
     pub(super) memberships: Vec<Membership>,
     pub(super) pace: Vec<RepairPace>,
+    /// Per address, what it is; `None` for the wildcard.
+    bound: Vec<Option<Gid>>,
     /// Some address waits for the roster.
     pub(super) owes_repair: bool,
     /// What a probe of one of our processes carries.
@@ -53,12 +55,13 @@ struct ForeignRun {
 }
 
 impl Receiver {
-    pub(super) fn new(sources: Vec<Source>, addresses: usize, token: u128) -> Receiver {
+    pub(super) fn new(sources: Vec<Source>, addresses: &[BoundAddress], token: u128) -> Receiver {
         Receiver {
             sources,
             rota: Rota::default(),
             memberships: Vec::new(),
-            pace: vec![RepairPace::default(); addresses],
+            pace: vec![RepairPace::default(); addresses.len()],
+            bound: addresses.iter().map(BoundAddress::only_gid).collect(),
             owes_repair: false,
             token,
             is_closing: false,
@@ -107,7 +110,7 @@ impl UdpLink {
     fn look_at(&self, receiver: &mut Receiver, index: usize, rx: &mut RxBatch, first_buffer: usize) -> usize {
         let source = &mut receiver.sources[index];
         let (kind, offer) = (source.kind, source.offer.min(RX_BUFFERS - first_buffer));
-        add(&self.counters.rx_calls, 1);
+        add_alone(&self.counters.rx_calls, 1);
         let memory = rx.buffers_from(first_buffer);
         let filled = sys::receive_messages(source.fd, memory, RX_BUFFER_LEN, &mut receiver.arrived[..offer])
             .unwrap_or(0);
@@ -136,8 +139,14 @@ impl UdpLink {
     ) {
         let message = &receiver.arrived[arrived];
         let (len, arrival) = (message.len.min(RX_BUFFER_LEN), message.control.arrival());
-        let (Some((sgid, sport)), Some(dgid)) = (message.from.to_gid_and_port(), arrival.dgid) else {
-            return add(&self.counters.malformed, 1);
+        // A socket bound to one address is not told the address of each packet.
+        let dgid = match kind {
+            SourceKind::Group(group) => Some(group),
+            SourceKind::Address(i) => arrival.dgid.or(receiver.bound[i]),
+            SourceKind::Forwarded => None,
+        };
+        let (Some((sgid, sport)), Some(dgid)) = (message.from.to_gid_and_port(), dgid) else {
+            return add_alone(&self.counters.malformed, 1);
         };
         if let (SourceKind::Address(address), Some(probe)) = (kind, Probe::parse(&rx.buffer(buffer)[..len])) {
             return self.on_probe(receiver, address, &probe);
@@ -171,8 +180,8 @@ impl UdpLink {
                 ours_or_bad => {
                     self.forward_run(datagram, rx, foreign.take());
                     if ours_or_bad.is_some() {
-                        add(&self.counters.rx_packets, 1);
-                        add(&self.counters.rx_bytes, range.len() as u64);
+                        add_alone(&self.counters.rx_packets, 1);
+                        add_alone(&self.counters.rx_bytes, range.len() as u64);
                         rx.push(buffer, range.start..range.end - ICRC_LEN, datagram.meta);
                     }
                 }
@@ -194,11 +203,11 @@ impl UdpLink {
             capture.record(Direction::Received, &outer, packet);
         }
         if !well_formed {
-            add(&self.counters.malformed, 1);
+            add_alone(&self.counters.malformed, 1);
             return None;
         }
         if !ident.is_some_and(|ident| train.accept(meta.sgid, meta.sport, ident)) {
-            add(&self.counters.bad_icrc, 1);
+            add_alone(&self.counters.bad_icrc, 1);
             return None;
         }
         let qpn = dest_qpn(packet)?;
@@ -206,7 +215,7 @@ impl UdpLink {
             (_, None) => Some(self.slot),
             (SourceKind::Group(_), Some(_)) => {
                 // Every member of the group has a copy; forwarding would multiply it.
-                add(&self.counters.malformed, 1);
+                add_alone(&self.counters.malformed, 1);
                 None
             }
             (_, Some(owner)) => Some(owner),
@@ -236,7 +245,7 @@ impl UdpLink {
     fn forward_run(&self, datagram: &Datagram, rx: &RxBatch, run: Option<ForeignRun>) {
         let Some(ForeignRun { slot, bytes }) = run else { return };
         let packets = bytes.len().div_ceil(datagram.segment_len) as u64;
-        add(&self.counters.misdelivered, packets);
+        add_alone(&self.counters.misdelivered, packets);
         let message = Forwarded::Packets { meta: datagram.meta, segment_len: datagram.segment_len };
         let bytes = &rx.buffer(datagram.buffer)[bytes];
         match self.forwarder.hand_over(&self.registry, slot, message, bytes) {
@@ -257,7 +266,7 @@ impl UdpLink {
                 }
             }
             Some(Forwarded::Reattach(addr)) => self.on_reattach(receiver, addr),
-            None => add(&self.counters.malformed, 1),
+            None => add_alone(&self.counters.malformed, 1),
         }
     }
 
@@ -266,11 +275,11 @@ impl UdpLink {
         let packet = &rx.buffer(buffer)[range.clone()];
         let ours = |qpn| owner_of(qpn).is_none_or(|owner| owner == self.slot);
         if range.len() < MIN_PACKET_LEN || !dest_qpn(packet).is_some_and(ours) {
-            return add(&self.counters.malformed, 1);
+            return add_alone(&self.counters.malformed, 1);
         }
-        add(&self.counters.forwarded_in, 1);
-        add(&self.counters.rx_packets, 1);
-        add(&self.counters.rx_bytes, range.len() as u64);
+        add_alone(&self.counters.forwarded_in, 1);
+        add_alone(&self.counters.rx_packets, 1);
+        add_alone(&self.counters.rx_bytes, range.len() as u64);
         rx.push(buffer, range.start..range.end - ICRC_LEN, meta);
     }
 

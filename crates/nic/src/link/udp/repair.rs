@@ -9,7 +9,7 @@ use super::receive::Receiver;
 use super::steer;
 use super::sys::attach_steering;
 use crate::link::clock::now;
-use crate::link::counters::add;
+use crate::link::counters::add_alone;
 use crate::registry::Roster;
 use ferroce_proto::{Gid, Time};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -65,7 +65,7 @@ impl UdpLink {
             return false;
         }
         let bound = &self.addresses[address];
-        add(&self.counters.repairs, 1);
+        add_alone(&self.counters.repairs, 1);
         let outcome = self.registry.try_update(PATIENCE, |registry, roster| {
             let dead = roster.prune(bound.addr, |slot| registry.is_alive(slot));
             let _ = attach_steering(&bound.socket, &steer::program(roster.order(bound.addr)));
@@ -107,7 +107,7 @@ impl UdpLink {
         let bound = &self.addresses[address];
         // Checked before the roster is touched: a stranger's flood must not cost more than any other garbage.
         if probe.token != receiver.token {
-            return add(&self.counters.malformed, 1);
+            return add_alone(&self.counters.malformed, 1);
         }
         let pace = &mut receiver.pace[address];
         if probe.addr != Gid::from_ip(bound.addr) || pace.round == Some(probe.round) {

@@ -2,15 +2,17 @@
 
 use super::address::SockAddr;
 use super::control::{Control, effective_hop_limit};
+use super::exits::Exits;
 use super::interfaces::local_addresses;
 use super::sockets::SendSocket;
 use super::sys::{self, OutMessage, TX_BURST};
 use crate::link::TxBatch;
+use crate::link::batch::{Exit, Sealer};
 use crate::link::capture::{Capture, Direction, Outer};
 use crate::link::counters::{RunningCounters, add};
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
-use ferroce_proto::wire::{FlowAddrs, icrc};
+use ferroce_proto::wire::FlowAddrs;
 use parking_lot::RwLock;
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -20,10 +22,6 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Segments in one batch: what every kernel with segmentation takes.
-const MAX_SEGMENTS: usize = 64;
-/// Bytes in one batch: the longest UDP datagram, with room for an IPv6 header.
-const MAX_RUN_LEN: usize = 65_000;
 /// How often, and how long each time, a full device is waited for before packets are dropped.
 const FULL_TRIES: u32 = 3;
 const FULL_WAIT_MS: i32 = 1;
@@ -31,16 +29,31 @@ const FULL_WAIT_MS: i32 = 1;
 /// The sending half of the link.
 #[derive(Debug)]
 pub(super) struct Sender {
-    v4: Vec<SendSocket>,
-    v6: Vec<SendSocket>,
-    gso: bool,
-    /// Sources whose device cannot segment, and whether there are any.
-    plain_only: RwLock<Vec<Gid>>,
-    has_plain_only: AtomicBool,
+    plan: Arc<Plan>,
+    /// The same, as batches see it.
+    sealer: Arc<dyn Sealer>,
     /// Interface of each local address: IPv6 does not find it from the source address alone.
     interfaces: RwLock<HashMap<Gid, u32>>,
     pub(super) counters: Arc<RunningCounters>,
     capture: Option<Arc<Capture>>,
+}
+
+/// How packets leave: by which socket, and whether in segmentation batches.
+#[derive(Debug)]
+struct Plan {
+    exits: Exits,
+    gso: bool,
+    /// Sources whose device cannot segment, and whether there are any.
+    plain_only: RwLock<Vec<Gid>>,
+    has_plain_only: AtomicBool,
+}
+
+impl Sealer for Plan {
+    fn exit(&self, route: &Route) -> Option<Exit> {
+        let number = self.exits.choose(route)?;
+        let refused = self.has_plain_only.load(Relaxed) && self.plain_only.read().contains(&route.sgid);
+        Some(Exit { number, sport: self.exits.socket(number).port, may_segment: self.gso && !refused })
+    }
 }
 
 /// Consecutive packets of one route that go out as one message.
@@ -59,73 +72,56 @@ struct Burst {
 
 impl Sender {
     pub(super) fn new(
-        v4: Vec<SendSocket>,
-        v6: Vec<SendSocket>,
+        exits: Exits,
         gso: bool,
         counters: Arc<RunningCounters>,
         capture: Option<Arc<Capture>>,
     ) -> Sender {
         let (plain_only, has_plain_only) = (RwLock::default(), AtomicBool::new(false));
-        let interfaces = RwLock::default();
-        Sender { v4, v6, gso, plain_only, has_plain_only, interfaces, counters, capture }
+        let plan = Arc::new(Plan { exits, gso, plain_only, has_plain_only });
+        let sealer: Arc<dyn Sealer> = Arc::clone(&plan) as _;
+        Sender { plan, sealer, interfaces: RwLock::default(), counters, capture }
     }
 
     /// Sends everything, socket by socket: packets of one route share a socket and keep their order.
     pub(super) fn send(&self, batch: &mut TxBatch) {
-        let mut sockets: u32 = 0;
+        batch.seal_all(&self.sealer);
+        let mut numbers = SmallVec::<[u16; 8]>::new();
         for packet in batch.entries() {
-            match self.socket_number(&packet.route) {
-                Some(number) => sockets |= 1 << number,
+            match packet.seal.and_then(|s| s.exit) {
+                Some(exit) if !numbers.contains(&exit.number) => numbers.push(exit.number),
+                Some(_) => {}
                 None => add(&self.counters.send_errors, 1),
             }
         }
-        while sockets != 0 {
-            let number = sockets.trailing_zeros() as usize;
-            sockets &= sockets - 1;
-            self.send_from(number, batch);
+        for number in numbers {
+            self.send_by(number, batch);
         }
         batch.clear();
     }
 
     /// Bytes to one address past all packet machinery (probes).
     pub(super) fn send_raw(&self, to: Gid, bytes: &[u8]) {
-        let sockets = if to.to_ipv4().is_some() { &self.v4 } else { &self.v6 };
-        if let Some(from) = sockets.first() {
+        if let Some(from) = self.plan.exits.any(to.to_ipv4().is_some()) {
             let (to, control) = (SockAddr::roce(to), Control::default());
             let message = OutMessage { to, control, bytes: 0..bytes.len() };
             let _ = sys::send_messages(from.socket.as_raw_fd(), bytes, &[message]);
         }
     }
 
-    /// Which socket a route uses: IPv4 ones first, then IPv6 ones. `None` if its addresses are of two families, or of
-    /// one that this machine does not have.
-    fn socket_number(&self, route: &Route) -> Option<usize> {
-        let (sockets, first) = match (route.sgid.to_ipv4(), route.dgid.to_ipv4()) {
-            (Some(_), Some(_)) => (&self.v4, 0),
-            (None, None) => (&self.v6, self.v4.len()),
-            _ => return None,
-        };
-        usize::from(route.entropy).checked_rem(sockets.len()).map(|n| first + n)
-    }
-
-    fn socket(&self, number: usize) -> &SendSocket {
-        self.v4.get(number).unwrap_or_else(|| &self.v6[number - self.v4.len()])
-    }
-
-    fn send_from(&self, number: usize, batch: &mut TxBatch) {
-        let socket = self.socket(number);
+    fn send_by(&self, number: u16, batch: &mut TxBatch) {
+        let socket = self.plan.exits.socket(number);
         let mut burst = Burst::default();
         let mut next = 0;
         while next < batch.len() {
-            let route = batch.entries()[next].route;
-            if self.socket_number(&route) != Some(number) {
-                next += 1;
+            let packets = batch.run_from(next);
+            let exit = batch.entries()[next].seal.and_then(|s| s.exit);
+            next = packets.end;
+            if exit.is_none_or(|e| e.number != number) {
                 continue;
             }
-            let run = self.run_from(batch, next);
-            next = run.packets.end;
-            self.seal(batch, &run, socket.port);
-            burst.messages.push(self.message(batch, &run));
+            let run = Run { segmented: packets.len() > 1, packets };
+            burst.messages.push(self.message(socket, batch, &run));
             burst.runs.push(run);
             if burst.messages.len() == TX_BURST {
                 self.flush(socket, batch, &mut burst);
@@ -134,48 +130,14 @@ impl Sender {
         self.flush(socket, batch, &mut burst);
     }
 
-    /// The longest run that can be one message. A segmentation batch has segments of equal length, only the last may be
-    /// shorter.
-    fn run_from(&self, batch: &TxBatch, first: usize) -> Run {
-        let entries = batch.entries();
-        let (route, len) = (entries[first].route, entries[first].wire_len());
-        let mut end = first + 1;
-        if self.may_segment(&route) {
-            let longest = (MAX_RUN_LEN / len).min(MAX_SEGMENTS);
-            while end < entries.len() && end - first < longest && entries[end].route == route {
-                match entries[end].wire_len() {
-                    equal if equal == len => end += 1,
-                    shorter if shorter < len => {
-                        end += 1;
-                        break;
-                    }
-                    _ => break,
-                }
-            }
-        }
-        Run { packets: first..end, segmented: end - first > 1 }
-    }
-
-    fn may_segment(&self, route: &Route) -> bool {
-        self.gso && !(self.has_plain_only.load(Relaxed) && self.plain_only.read().contains(&route.sgid))
-    }
-
-    /// Segment i of a batch leaves with identification i, a packet on its own with 0.
-    fn seal(&self, batch: &mut TxBatch, run: &Run, port: u16) {
-        let route = batch.entries()[run.packets.start].route;
-        let flow = FlowAddrs::new(route.sgid, route.dgid, port);
-        for (ident, index) in run.packets.clone().enumerate() {
-            batch.seal(index, |body| icrc(&flow, ident as u16, body));
-        }
-    }
-
-    fn message(&self, batch: &TxBatch, run: &Run) -> OutMessage {
+    fn message(&self, socket: &SendSocket, batch: &TxBatch, run: &Run) -> OutMessage {
         let first = &batch.entries()[run.packets.start];
         let segment_len = run.segmented.then_some(first.wire_len() as u16);
         let interface = self.interface_for(&first.route);
+        let pktinfo = (interface != 0 || !socket.is_bound).then_some(interface);
         OutMessage {
             to: SockAddr::roce(first.route.dgid),
-            control: Control::for_route(&first.route, interface, segment_len),
+            control: Control::for_route(&first.route, pktinfo, segment_len),
             bytes: batch.run_range(run.packets.clone()),
         }
     }
@@ -250,9 +212,8 @@ impl Sender {
         let mut any_sent = false;
         for index in run.packets.clone() {
             let alone = Run { packets: index..index + 1, segmented: false };
-            batch.unseal(index);
-            self.seal(batch, &alone, socket.port);
-            let message = self.message(batch, &alone);
+            batch.seal_alone(index);
+            let message = self.message(socket, batch, &alone);
             add(&self.counters.tx_calls, 1);
             match sys::send_messages(socket.socket.as_raw_fd(), batch.arena(), &[message]) {
                 Ok(_) => {
@@ -263,8 +224,8 @@ impl Sender {
             }
         }
         if any_sent && errno != Some(libc::EMSGSIZE) {
-            self.plain_only.write().push(batch.entries()[run.packets.start].route.sgid);
-            self.has_plain_only.store(true, Relaxed);
+            self.plan.plain_only.write().push(batch.entries()[run.packets.start].route.sgid);
+            self.plan.has_plain_only.store(true, Relaxed);
         }
     }
 

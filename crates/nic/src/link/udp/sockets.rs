@@ -24,6 +24,8 @@ const IPV6_MULTICAST_ALL: libc::c_int = 29;
 pub(super) struct SendSocket {
     pub(super) socket: Socket,
     pub(super) port: u16,
+    /// Whether packets leave with the address it is bound to; else each must name its source.
+    pub(super) is_bound: bool,
 }
 
 /// Opens a socket that receives on `addr`, not yet bound: binding belongs under the registry's lock.
@@ -32,16 +34,14 @@ pub(super) fn open_receive_socket(addr: IpAddr, cfg: &UdpConfig) -> io::Result<S
     socket.set_reuse_port(true)?;
     let on: libc::c_int = 1;
     let off: libc::c_int = 0;
+    // A socket bound to one address receives for that one only; each message that says so costs.
+    let tell_address = libc::c_int::from(addr.is_unspecified());
     if addr.is_ipv4() {
-        set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, on)?;
-        set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS, on)?;
-        set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVTTL, on)?;
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, tell_address)?;
         set_option(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, off)?;
     } else {
         socket.set_only_v6(true)?;
-        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, on)?;
-        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, on)?;
-        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, on)?;
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, tell_address)?;
         // Older kernels do not know it; they deliver groups that nobody here joined, and the NIC drops those.
         let _ = set_option(&socket, libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, off);
     }
@@ -51,6 +51,18 @@ pub(super) fn open_receive_socket(addr: IpAddr, cfg: &UdpConfig) -> io::Result<S
     }
     enlarge(&socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
     Ok(socket)
+}
+
+/// Has the kernel report traffic class and hop limit of what arrives.
+pub(super) fn report_outer_fields(socket: &Socket, is_ipv4: bool) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    if is_ipv4 {
+        set_option(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, on)?;
+        set_option(socket, libc::IPPROTO_IP, libc::IP_RECVTTL, on)
+    } else {
+        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, on)?;
+        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, on)
+    }
 }
 
 /// Binds a receiving socket to the RoCE port.
@@ -63,10 +75,11 @@ pub(super) fn bind(socket: &Socket, addr: IpAddr) -> Result<(), LinkError> {
     })
 }
 
-/// Opens a socket that sends, with a source port of its own.
+/// Opens a socket that sends from `addr`, or from any address if that is the wildcard, with a source port of its own.
 ///
 /// Unconnected and with "don't fragment": only then does the kernel write identification 0, which the ICRC covers.
-pub(super) fn open_send_socket(is_ipv4: bool) -> io::Result<SendSocket> {
+pub(super) fn open_send_socket(addr: IpAddr) -> io::Result<SendSocket> {
+    let is_ipv4 = addr.is_ipv4();
     let socket = open(is_ipv4)?;
     let on: libc::c_int = 1;
     let hops = libc::c_int::from(DEFAULT_HOP_LIMIT);
@@ -87,16 +100,16 @@ pub(super) fn open_send_socket(is_ipv4: bool) -> io::Result<SendSocket> {
     // Nobody reads this socket: what is sent to its port must not pile up in it.
     let drop_all = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
     socket.attach_filter(&[drop_all])?;
-    let port = bind_source_port(&socket, is_ipv4)?;
-    Ok(SendSocket { socket, port })
+    let port = bind_source_port(&socket, addr)?;
+    Ok(SendSocket { socket, port, is_bound: !addr.is_unspecified() })
 }
 
-fn bind_source_port(socket: &Socket, is_ipv4: bool) -> io::Result<u16> {
+fn bind_source_port(socket: &Socket, addr: IpAddr) -> io::Result<u16> {
     let mut rng = rand::rng();
     let mut last_error = io::Error::from(io::ErrorKind::AddrInUse);
     for _ in 0..PORT_TRIES {
         let port = rng.random_range(SOURCE_PORTS);
-        match socket.bind(&SocketAddr::new(unspecified(is_ipv4), port).into()) {
+        match socket.bind(&SocketAddr::new(addr, port).into()) {
             Ok(()) => return Ok(port),
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => last_error = e,
             Err(e) => return Err(e),

@@ -1,4 +1,4 @@
-//! The unsafe part of this crate: zeroed memory, its registration, access without references, and borrowed descriptors.
+//! The unsafe part of this crate: zeroed memory, its registration, and access without references.
 //!
 //! The NIC is other threads, and peers decide when it reads and writes. So shared memory is only copied and changed
 //! through raw pointers and atomics; a reference to its bytes is made in [`Exclusive`] alone, whose memory the NIC
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 /// Zeroed memory of our own. The NIC holds a share of it as long as it is registered.
-pub(crate) struct Memory {
+pub(super) struct Memory {
     start: NonNull<u8>,
     layout: Layout,
 }
@@ -25,7 +25,7 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// `len` bytes (at least one), aligned to `align`.
-    pub(crate) fn zeroed(len: usize, align: usize) -> Result<Arc<Memory>, Error> {
+    pub(super) fn zeroed(len: usize, align: usize) -> Result<Arc<Memory>, Error> {
         let refused = || Error::OutOfMemory { bytes: len };
         let layout = Layout::from_size_align(len.max(1), align).map_err(|_| refused())?;
         // SAFETY: the layout has at least one byte.
@@ -34,7 +34,7 @@ impl Memory {
     }
 
     /// Registers all of it.
-    pub(crate) fn register(self: &Arc<Self>, pd: &Arc<Pd>, access: Access) -> Result<MemoryRegion, Error> {
+    pub(super) fn register(self: &Arc<Self>, pd: &Arc<Pd>, access: Access) -> Result<MemoryRegion, Error> {
         let (addr, len) = (self.start.as_ptr() as usize, self.layout.size());
         // SAFETY: the memory lives until the last share of it is gone, and the NIC gets one. Rust references to it
         // exist in `Exclusive` only, see there.
@@ -50,7 +50,7 @@ impl Memory {
     }
 
     /// Copies out. What a peer writes meanwhile may arrive half.
-    pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {
+    pub(super) fn read(&self, offset: usize, out: &mut [u8]) {
         let from = self.at(offset, out.len());
         fence(Ordering::Acquire);
         // SAFETY: `at` checked the range; `out` is a Rust slice and so no part of this memory.
@@ -58,7 +58,7 @@ impl Memory {
     }
 
     /// Copies in.
-    pub(crate) fn write(&self, offset: usize, data: &[u8]) {
+    pub(super) fn write(&self, offset: usize, data: &[u8]) {
         let to = self.at(offset, data.len());
         // SAFETY: as in `read`.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) }
@@ -66,7 +66,7 @@ impl Memory {
     }
 
     /// Sets `len` bytes.
-    pub(crate) fn fill(&self, offset: usize, len: usize, value: u8) {
+    pub(super) fn fill(&self, offset: usize, len: usize, value: u8) {
         let to = self.at(offset, len);
         // SAFETY: as in `read`.
         unsafe { std::ptr::write_bytes(to, value, len) }
@@ -74,14 +74,14 @@ impl Memory {
     }
 
     /// One byte, as an atomic: what a program spins on while a peer writes it.
-    pub(crate) fn byte(&self, offset: usize) -> &AtomicU8 {
+    pub(super) fn byte(&self, offset: usize) -> &AtomicU8 {
         // SAFETY: `at` checked the range; the memory outlives `self`, and concurrent accesses to a byte that means
         // anything are atomic or volatile.
         unsafe { AtomicU8::from_ptr(self.at(offset, 1)) }
     }
 
     /// Eight bytes, as an atomic. `offset` is a multiple of eight.
-    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
+    pub(super) fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && self.layout.align() >= 8, "checked by the callers in `region`");
         // SAFETY: as in `byte`; aligned, since the allocation is.
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
@@ -96,14 +96,14 @@ impl Drop for Memory {
 }
 
 /// Registered memory that the NIC touches only between a post and its completion.
-pub(crate) struct Exclusive {
+pub(super) struct Exclusive {
     // Dropped first: waits for the NIC's accesses in flight and refuses later ones.
     region: MemoryRegion,
     memory: Arc<Memory>,
 }
 
 impl Exclusive {
-    pub(crate) fn new(pd: &Arc<Pd>, len: usize) -> Result<Self, Error> {
+    pub(super) fn new(pd: &Arc<Pd>, len: usize) -> Result<Self, Error> {
         let memory = Memory::zeroed(len, 64)?;
         // No remote rights: the NIC touches this memory for local work requests only.
         let region = memory.register(pd, Access::LOCAL_WRITE)?;
@@ -112,17 +112,17 @@ impl Exclusive {
 
     /// The entry for a work request. Whoever posts it gives the whole value to the ledger first, and gets it back
     /// from there after the completion: that is what makes the two methods below sound.
-    pub(crate) fn sge(&self, offset: usize, len: u32) -> Sge {
+    pub(super) fn sge(&self, offset: usize, len: u32) -> Sge {
         self.region.sge(offset, len)
     }
 
-    pub(crate) fn bytes(&self, offset: usize, len: usize) -> &[u8] {
+    pub(super) fn bytes(&self, offset: usize, len: usize) -> &[u8] {
         // SAFETY: `at` checks the range; the bytes are initialised (zeroed); no request of the NIC names them while
         // the program holds `self`, see `sge`.
         unsafe { std::slice::from_raw_parts(self.memory.at(offset, len), len) }
     }
 
-    pub(crate) fn bytes_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
+    pub(super) fn bytes_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
         // SAFETY: as in `bytes`, and `&mut self` keeps every other reference away.
         unsafe { std::slice::from_raw_parts_mut(self.memory.at(offset, len), len) }
     }

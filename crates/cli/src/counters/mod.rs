@@ -1,0 +1,123 @@
+//! `ferroce counters`: what the NICs of all running processes of this user have counted.
+
+mod meaning;
+mod text;
+
+use crate::failure::Failure;
+use ferroce_nic::inspect::{self, InspectError, Snapshot};
+use serde::Serialize;
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::time::Duration;
+
+/// Options of `ferroce counters`.
+#[derive(clap::Parser)]
+pub(crate) struct Args {
+    /// Print as JSON; with --watch, one line each time.
+    #[arg(long)]
+    json: bool,
+    /// Show counters that are zero, too.
+    #[arg(long)]
+    all: bool,
+    /// Show them again and again, with this pause in between.
+    #[arg(long, value_name = "SECONDS", value_parser = parse_pause)]
+    watch: Option<Duration>,
+}
+
+/// What was found, as JSON shows it.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// NICs that answered, in the order of their slots.
+    devices: Vec<Snapshot>,
+    /// Why others did not.
+    unanswered: Vec<Unanswered>,
+}
+
+#[derive(Debug, Serialize)]
+struct Unanswered {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    why: String,
+}
+
+impl Report {
+    fn ask() -> Report {
+        let mut report = Report { devices: Vec::new(), unanswered: Vec::new() };
+        for answer in inspect::all() {
+            match answer {
+                Ok(snapshot) => report.devices.push(snapshot),
+                Err(error) => report.unanswered.push(Unanswered::from(&error)),
+            }
+        }
+        report
+    }
+}
+
+impl From<&InspectError> for Unanswered {
+    fn from(error: &InspectError) -> Unanswered {
+        let pid = match error {
+            InspectError::Stopped { pid, .. } => Some(*pid),
+            _ => None,
+        };
+        Unanswered { pid, why: error.to_string() }
+    }
+}
+
+/// Shows the counters.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let report = Report::ask();
+    match args.watch {
+        Some(pause) => watch(args, report, pause),
+        None if args.json => crate::print_json(&report),
+        None => crate::print_text(&text::render(&report, args.all)),
+    }
+}
+
+/// Until the user interrupts us or the reader of a pipe leaves.
+fn watch(args: &Args, mut report: Report, pause: Duration) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    // Home and clear: the table stays in its place. A file gets one table after the other.
+    let before = if stdout.is_terminal() && !args.json { "\x1b[H\x1b[2J" } else { "" };
+    loop {
+        let shown = match args.json {
+            true => serde_json::to_string(&report).map_err(|e| Failure::io("write JSON", e))?,
+            false => format!("{}\n\n{}\n", crate::machine::utc_now(), text::render(&report, args.all)),
+        };
+        match writeln!(stdout, "{before}{shown}").and_then(|()| stdout.flush()) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+            Err(error) => return Err(Failure::io("cannot write to standard output", error)),
+            Ok(()) => {}
+        }
+        std::thread::sleep(pause);
+        report = Report::ask();
+    }
+}
+
+fn parse_pause(text: &str) -> Result<Duration, String> {
+    let seconds: Option<f64> = text.parse().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, from 0.1 to 86400".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses() {
+        assert_eq!(parse_pause("0.5"), Ok(Duration::from_millis(500)));
+        for text in ["", "0", "-1", "nan", "inf", "1s"] {
+            assert!(parse_pause(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_stopped_process_keeps_its_number() {
+        let error = InspectError::Stopped { slot: 4, pid: 77, process: "process 77 (sleep)".into() };
+        let report = Report { devices: Vec::new(), unanswered: vec![Unanswered::from(&error)] };
+        let value = serde_json::to_value(&report).expect("JSON");
+        assert_eq!(value["unanswered"][0]["pid"], 77);
+        assert_eq!(
+            value["unanswered"][0]["why"],
+            "process 77 (sleep) in slot 4 is stopped and cannot answer"
+        );
+    }
+}

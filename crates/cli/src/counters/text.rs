@@ -1,0 +1,234 @@
+//! Counters for people: one block per NIC, nothing that is zero unless asked for.
+
+use super::{Report, meaning};
+use crate::sizes::format_size;
+use crate::table::{Align, Table};
+use ferroce_nic::QpReport;
+use ferroce_nic::inspect::Snapshot;
+use std::collections::BTreeMap;
+
+/// All of it, without a newline at the end.
+pub(super) fn render(report: &Report, show_zeros: bool) -> String {
+    let mut blocks: Vec<String> = report.devices.iter().map(|device| block(device, show_zeros)).collect();
+    blocks.extend(report.unanswered.iter().map(|unanswered| format!("{}.", printable(&unanswered.why))));
+    if blocks.is_empty() {
+        return "No process of this user has a device open: nothing to count.".into();
+    }
+    blocks.join("\n\n\n")
+}
+
+fn block(device: &Snapshot, show_zeros: bool) -> String {
+    let shown = |counters: BTreeMap<&str, u64>| -> Vec<(String, u64)> {
+        let some = counters.into_iter().filter(|(_, count)| show_zeros || *count > 0);
+        some.map(|(name, count)| (name.to_owned(), count)).collect()
+    };
+    let mut parts = vec![heading(device)];
+    parts.push(match shown(drops(device)) {
+        none if none.is_empty() => "No packet was dropped.".to_owned(),
+        drops => counter_table("dropped because", "packets", &drops, meaning::of_drop),
+    });
+    let link = device.link.iter().map(|(name, count)| (name.as_str(), *count));
+    let link = shown(link.filter(|(name, _)| !meaning::is_drop(name)).collect());
+    if !link.is_empty() {
+        parts.push(counter_table("link", "count", &link, meaning::of_link));
+    }
+    if !device.queue_pairs.is_empty() {
+        parts.push(qp_table(&device.queue_pairs));
+    }
+    if device.queue_pairs_left_out > 0 {
+        parts.push(format!("… and {} more queue pairs.", device.queue_pairs_left_out));
+    }
+    parts.join("\n\n")
+}
+
+fn heading(device: &Snapshot) -> String {
+    let qps = device.queue_pairs.len() as u64 + device.queue_pairs_left_out;
+    format!(
+        "{} of process {} ({}), slot {}, open for {}\n{qps} queue pair{}, {} completions of which {} failed, \
+         MTU {} B, window {}",
+        printable(&device.device),
+        device.pid,
+        printable(&device.command),
+        device.slot,
+        uptime(device.uptime_ms),
+        if qps == 1 { "" } else { "s" },
+        device.completions,
+        device.failed_completions,
+        device.attributes.active_mtu,
+        format_size(device.attributes.window_bytes.into()),
+    )
+}
+
+/// Dropped packets, those of the link included: who looks for a lost packet does not care which part lost it.
+fn drops(device: &Snapshot) -> BTreeMap<&str, u64> {
+    let link = device.link.iter().filter(|(name, _)| meaning::is_drop(name));
+    let mut drops = BTreeMap::new();
+    for (name, count) in device.drops.iter().chain(link) {
+        let total: &mut u64 = drops.entry(name.as_str()).or_default();
+        *total = total.saturating_add(*count);
+    }
+    drops
+}
+
+fn counter_table(
+    title: &str,
+    unit: &str,
+    counters: &[(String, u64)],
+    meaning: fn(&str) -> &'static str,
+) -> String {
+    let mut table = Table::new(&[(title, Align::Left), (unit, Align::Right), ("meaning", Align::Left)]);
+    for (name, count) in counters {
+        table.line([printable(name), count.to_string(), meaning(name).to_owned()]);
+    }
+    table.render()
+}
+
+fn qp_table(qps: &[QpReport]) -> String {
+    let right = |heading: &'static str| (heading, Align::Right);
+    let mut table = Table::new(&[
+        ("QP", Align::Left),
+        ("type", Align::Left),
+        ("state", Align::Left),
+        ("peer", Align::Left),
+        ("peer QP", Align::Left),
+        right("sends\nopen"),
+        right("receives\nposted"),
+        right("packets\nsent"),
+        right("bytes\nsent"),
+        right("packets\nreceived"),
+        right("bytes\nreceived"),
+        right("packets\nsent again"),
+        right("time-\nouts"),
+        right("RNR\nreceived"),
+    ]);
+    for qp in qps {
+        let (peer, peer_qp) = peer(qp);
+        table.line([
+            format!("{:#08x}", qp.qpn),
+            printable(&qp.transport),
+            printable(&qp.state),
+            peer,
+            peer_qp,
+            qp.sends_outstanding.to_string(),
+            qp.recvs_waiting.to_string(),
+            qp.tx_packets.to_string(),
+            qp.tx_bytes.to_string(),
+            qp.rx_packets.to_string(),
+            qp.rx_bytes.to_string(),
+            qp.retransmitted.to_string(),
+            qp.timeouts.to_string(),
+            qp.rnr_received.to_string(),
+        ]);
+    }
+    table.render()
+}
+
+/// Address and queue pair of the peer; dashes where there is none.
+fn peer(qp: &QpReport) -> (String, String) {
+    let connected = qp.peer != "::";
+    match connected {
+        true => (printable(&qp.peer), format!("{:#08x}", qp.peer_qpn)),
+        false => ("-".into(), "-".into()),
+    }
+}
+
+fn uptime(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0..60 => format!("{seconds}.{} s", ms % 1000 / 100),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+/// Another process chose its name; it must not move our cursor.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::Unanswered;
+    use serde_json::json;
+
+    fn snapshot() -> Snapshot {
+        let qp = |qpn: u32, peer: &str| {
+            json!({
+                "qpn": qpn, "transport": "RC", "state": "RTS", "peer_qpn": 0x20002, "peer": peer,
+                "sends_outstanding": 1, "recvs_waiting": 16, "tx_packets": 100, "tx_bytes": 409600,
+                "rx_packets": 50, "rx_bytes": 0, "retransmitted": 3, "timeouts": 1, "probes": 0,
+                "naks_received": 0, "naks_sent": 0, "rnr_received": 0, "rnr_sent": 0, "duplicates": 0,
+                "out_of_order": 0,
+            })
+        };
+        let value = json!({
+            "format": 1, "device": "ferroce0", "pid": 42, "command": "a\u{1b}[2Jb", "slot": 1,
+            "uptime_ms": 61_500,
+            "attributes": {
+                "max_qp": 1, "max_qp_wr": 1, "max_sge": 1, "max_inline_data": 1, "max_cqe": 1, "max_mr": 1,
+                "max_rd_atomic": 1, "max_msg_sz": 1, "gid_tbl_len": 1, "active_mtu": 4096,
+                "window_bytes": 524_288,
+            },
+            "completions": 7, "failed_completions": 2,
+            "drops": {"bad_icrc": 0, "bad_psn": 4},
+            "link": {"bad_icrc": 9, "tx_packets": 100, "repairs": 0, "brand_new": 1, "rx_overruns": 0},
+            "queue_pairs": [qp(0x10001, "127.0.0.1"), qp(0x10002, "::")],
+            "queue_pairs_left_out": 3,
+        });
+        serde_json::from_value(value).expect("a snapshot")
+    }
+
+    fn words(text: &str, name: &str) -> Vec<String> {
+        let line = text.lines().find(|line| line.split_whitespace().next() == Some(name));
+        line.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn nothing_running_is_said() {
+        let report = Report { devices: Vec::new(), unanswered: Vec::new() };
+        assert!(render(&report, false).contains("nothing to count"));
+    }
+
+    #[test]
+    fn a_block_shows_what_is_not_zero() {
+        let report = Report { devices: vec![snapshot()], unanswered: Vec::new() };
+        let text = render(&report, false);
+        assert!(
+            text.starts_with("ferroce0 of process 42 (a?[2Jb), slot 1, open for 1 min 1 s\n5 queue pairs, 7")
+        );
+        assert_eq!(words(&text, "bad_icrc")[1], "9", "the link's are added\n{text}");
+        assert_eq!(words(&text, "bad_psn")[1], "4");
+        assert_eq!(words(&text, "brand_new")[1], "1");
+        assert!(words(&text, "repairs").is_empty() && words(&text, "rx_overruns").is_empty());
+        assert_eq!(words(&text, "0x010001")[3..5], ["127.0.0.1", "0x020002"]);
+        assert_eq!(words(&text, "0x010002")[3..5], ["-", "-"]);
+        assert!(text.ends_with("… and 3 more queue pairs."));
+    }
+
+    #[test]
+    fn zeros_are_shown_when_asked_for() {
+        let why = "process 9 is stopped".to_owned();
+        let report = Report { devices: vec![snapshot()], unanswered: vec![Unanswered { pid: None, why }] };
+        let text = render(&report, true);
+        assert_eq!(words(&text, "rx_overruns")[1], "0");
+        assert_eq!(words(&text, "repairs")[1], "0");
+        assert!(text.ends_with("\n\nprocess 9 is stopped."));
+    }
+
+    #[test]
+    fn a_clean_device_says_so() {
+        let mut device = snapshot();
+        device.drops.clear();
+        device.link.clear();
+        assert!(block(&device, false).contains("No packet was dropped."));
+    }
+
+    #[test]
+    fn uptimes() {
+        assert_eq!(
+            [900, 59_999, 60_000, 7_260_000].map(uptime),
+            ["0.9 s", "59.9 s", "1 min 0 s", "2 h 1 min"]
+        );
+    }
+}

@@ -1,0 +1,160 @@
+//! The answering side, on the background thread.
+//!
+//! Nothing here may wait: a document is made no longer than the socket's buffer takes at once, and whoever cannot take
+//! it gets nothing. The background thread lets some time pass between two calls, so a flood of questions costs it little.
+
+use super::snapshot::Document;
+use super::socket_path;
+use crate::engine::{Chore, Engine};
+use crate::fork::Generation;
+use crate::nic::DeviceAttr;
+use socket2::SockRef;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Most that are answered at a time, all with the same document.
+const MOST_ANSWERS: usize = 16;
+/// Buffer to ask for; the kernel grants what its limits allow.
+const WANTED_BUFFER: usize = 1 << 19;
+/// More than the document has without its queue pairs.
+const FIXED_BYTES: usize = 4096;
+/// More than a queue pair takes.
+const QP_BYTES: usize = 768;
+/// Making this many entries takes well under a millisecond.
+const MOST_QPS: usize = 512;
+
+/// What is told of.
+pub(crate) struct Subject {
+    /// The engine whose counters are told.
+    pub(crate) engine: Arc<Engine>,
+    /// What the device can do just now.
+    pub(crate) attributes: Box<dyn Fn() -> DeviceAttr + Send>,
+    /// Since when it counts.
+    pub(crate) since: Instant,
+}
+
+impl Subject {
+    /// The document, within a buffer of `buffer_bytes`.
+    fn document(&self, buffer_bytes: usize) -> Vec<u8> {
+        let (counters, left_out) = self.engine.report(most_qps(buffer_bytes));
+        let uptime_ms = self.since.elapsed().as_millis() as u64;
+        let document = Document::new(uptime_ms, (self.attributes)(), counters, left_out);
+        // All keys are strings and no number is infinite, which is all that JSON asks.
+        serde_json::to_vec(&document).unwrap_or_default()
+    }
+}
+
+/// Listens for questions as long as it lives.
+pub(crate) struct Answerer {
+    listener: UnixListener,
+    path: PathBuf,
+    born: Generation,
+    subject: Subject,
+}
+
+impl Answerer {
+    /// Starts listening. The slot is ours, so a socket file in the way is a dead owner's.
+    pub(crate) fn open(directory: &Path, subject: Subject, born: Generation) -> io::Result<Answerer> {
+        let path = socket_path(directory, subject.engine.link.slot());
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        listener.set_nonblocking(true)?;
+        Ok(Answerer { listener, path, born, subject })
+    }
+}
+
+impl Chore for Answerer {
+    fn descriptor(&self) -> RawFd {
+        self.listener.as_raw_fd()
+    }
+
+    fn attend(&mut self) {
+        // No room for another descriptor, or nobody there after all: the next turn will see.
+        let accept = || self.listener.accept().ok().map(|(stream, _)| stream);
+        let askers: Vec<_> = std::iter::from_fn(accept).take(MOST_ANSWERS).collect();
+        let Some(buffer_bytes) = askers.iter().map(enlarge_buffer).min() else { return };
+        let document = self.subject.document(buffer_bytes);
+        for asker in askers {
+            send_at_once(&asker, &document);
+        }
+    }
+}
+
+impl Drop for Answerer {
+    fn drop(&mut self) {
+        // In a forked child the file is the parent's.
+        if self.born.is_current() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Asks for a larger buffer and returns how much surely fits: the kernel counts its own overhead too, which is less than
+/// the data.
+fn enlarge_buffer(asker: &UnixStream) -> usize {
+    let socket = SockRef::from(asker);
+    let _ = socket.set_send_buffer_size(WANTED_BUFFER);
+    socket.send_buffer_size().unwrap_or(0) / 2
+}
+
+fn most_qps(buffer_bytes: usize) -> usize {
+    (buffer_bytes.saturating_sub(FIXED_BYTES) / QP_BYTES).min(MOST_QPS)
+}
+
+/// Sends what the socket takes now; if that is not all, the reader sees a document that ends too early. The application
+/// may not expect signals, so a reader that left must not raise one.
+fn send_at_once(asker: &UnixStream, mut document: &[u8]) {
+    let socket = SockRef::from(asker);
+    while !document.is_empty() {
+        match socket.send_with_flags(document, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+            Ok(sent) if sent > 0 => document = &document[sent..],
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            _ => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::snapshot::tests::{attributes, longest_qp};
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn the_longest_document_fits_what_the_kernel_grants() {
+        let qp = serde_json::to_vec(&longest_qp()).unwrap();
+        assert!(qp.len() < QP_BYTES, "{}", qp.len());
+        assert!(serde_json::to_vec(&attributes()).unwrap().len() < FIXED_BYTES / 4);
+        let (mut reader, asker) = UnixStream::pair().unwrap();
+        let document = vec![b'x'; enlarge_buffer(&asker)];
+        assert!(most_qps(document.len()) > 64, "{} bytes", document.len());
+        send_at_once(&asker, &document);
+        drop(asker);
+        let mut read = Vec::new();
+        reader.read_to_end(&mut read).unwrap();
+        assert_eq!(read.len(), document.len());
+    }
+
+    #[test]
+    fn whoever_does_not_read_or_left_is_not_waited_for() {
+        let (reader, asker) = UnixStream::pair().unwrap();
+        let endless = vec![0; 16 << 20];
+        send_at_once(&asker, &endless);
+        drop(reader);
+        send_at_once(&asker, &endless);
+    }
+
+    #[test]
+    fn small_buffers_make_short_documents() {
+        assert_eq!(most_qps(0), 0);
+        assert_eq!(most_qps(FIXED_BYTES + 3 * QP_BYTES), 3);
+        assert_eq!(most_qps(usize::MAX), MOST_QPS);
+    }
+}

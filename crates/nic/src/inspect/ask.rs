@@ -1,0 +1,273 @@
+//! The asking side: finds all NICs of this user and asks them all at once.
+
+use super::process::{Activity, Process};
+use super::{Snapshot, slot_of, socket_path};
+use crate::registry::{self, RegistryError};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long an answer may take. A process that runs answers within milliseconds, on a busy machine in tens of them.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// What each still gets when others have used up the patience: enough to read an answer that is there.
+const GRACE: Duration = Duration::from_millis(20);
+/// Far longer than any document.
+const MOST_BYTES: usize = 4 << 20;
+
+/// Why a NIC could not be asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InspectError {
+    /// Its process was stopped by a signal or a debugger.
+    #[error("{process} in slot {slot} is stopped and cannot answer")]
+    Stopped {
+        /// The slot.
+        slot: u8,
+        /// Number of the process.
+        pid: u32,
+        /// The process, in words.
+        process: String,
+    },
+    /// Its process ended, but a child that it forked keeps the slot.
+    #[error("{process} in slot {slot} has ended, but a child that it forked still holds its device")]
+    Orphaned {
+        /// The slot.
+        slot: u8,
+        /// The process, in words.
+        process: String,
+    },
+    /// No answer came in time.
+    #[error("{process} in slot {slot} did not answer within {patience_ms} ms")]
+    Silent {
+        /// The slot.
+        slot: u8,
+        /// The process, in words.
+        process: String,
+        /// How long we waited.
+        patience_ms: u128,
+    },
+    /// The answer makes no sense.
+    #[error("{process} in slot {slot} gave an answer that this program cannot read: {why}")]
+    Garbled {
+        /// The slot.
+        slot: u8,
+        /// The process, in words.
+        process: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The system refused something.
+    #[error("asking slot {slot}: {source}")]
+    System {
+        /// The slot.
+        slot: u8,
+        /// Its answer.
+        source: io::Error,
+    },
+    /// The directory where the processes meet is unusable.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+}
+
+/// Asks every running NIC of this user and network namespace, in the order of their slots.
+pub fn all() -> Vec<Result<Snapshot, InspectError>> {
+    all_within(PATIENCE)
+}
+
+/// Like [`all`], but waits for `patience`. Stopped processes are not waited for.
+pub fn all_within(patience: Duration) -> Vec<Result<Snapshot, InspectError>> {
+    match registry::own_directory() {
+        Ok(directory) => all_in(&directory, patience),
+        Err(e) => vec![Err(e.into())],
+    }
+}
+
+fn all_in(directory: &Path, patience: Duration) -> Vec<Result<Snapshot, InspectError>> {
+    let start = Instant::now();
+    // All are asked before the first is listened to, so they answer while we read, and share one patience.
+    let questions: Vec<_> = slots(directory).into_iter().filter_map(|slot| ask(directory, slot)).collect();
+    let answer = |question: Result<Question, _>| match question {
+        Ok(question) => question.answer(directory, start, patience),
+        Err(e) => Some(Err(e)),
+    };
+    questions.into_iter().filter_map(answer).collect()
+}
+
+fn slots(directory: &Path) -> Vec<u8> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut slots: Vec<u8> = entries.filter_map(|e| slot_of(e.file_name().to_str()?)).collect();
+    slots.sort_unstable();
+    slots
+}
+
+/// A NIC that was asked.
+struct Question {
+    slot: u8,
+    /// `None` if so many have asked already that the kernel keeps no more of them.
+    stream: Option<UnixStream>,
+    process: Option<Process>,
+}
+
+/// Asks one NIC; `None` if the socket is a dead process's.
+fn ask(directory: &Path, slot: u8) -> Option<Result<Question, InspectError>> {
+    match connect(&socket_path(directory, slot)) {
+        Ok(stream) => {
+            let process = Process::behind(&stream);
+            Some(Ok(Question { slot, stream: Some(stream), process }))
+        }
+        Err(e) if matches!(e.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => None,
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+            Some(Ok(Question { slot, stream: None, process: None }))
+        }
+        Err(source) => Some(Err(InspectError::System { slot, source })),
+    }
+}
+
+/// Without waiting for room in the queue of a listener that does not accept.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.connect(&SockAddr::unix(path)?)?;
+    socket.set_nonblocking(false)?;
+    Ok(socket.into())
+}
+
+impl Question {
+    /// The answer; `None` if the NIC was closed meanwhile.
+    fn answer(
+        self,
+        directory: &Path,
+        start: Instant,
+        patience: Duration,
+    ) -> Option<Result<Snapshot, InspectError>> {
+        let slot = self.slot;
+        let process = self.process.as_ref().map_or_else(|| "the process".to_owned(), Process::to_string);
+        match self.process {
+            Some(Process { activity: Activity::Stopped, pid, .. }) => {
+                return Some(Err(InspectError::Stopped { slot, pid, process }));
+            }
+            Some(Process { activity: Activity::Gone, .. }) => {
+                return Some(Err(InspectError::Orphaned { slot, process }));
+            }
+            _ => {}
+        }
+        let patience_ms = patience.as_millis();
+        let Some(stream) = self.stream else {
+            return Some(Err(InspectError::Silent { slot, process, patience_ms }));
+        };
+        let deadline = (start + patience).max(Instant::now() + GRACE);
+        match read_until_end(stream, deadline) {
+            Ok(bytes) if !bytes.is_empty() => {
+                let mut read = Snapshot::parse(&bytes, slot);
+                if let (Ok(snapshot), Some(seen)) = (&mut read, &self.process) {
+                    // In a container it may know itself by another number than we know it.
+                    snapshot.pid = seen.pid;
+                }
+                Some(read.map_err(|why| InspectError::Garbled { slot, process, why }))
+            }
+            Err(e) if is_timeout(&e) => Some(Err(InspectError::Silent { slot, process, patience_ms })),
+            _ if ask(directory, slot).is_none() => None,
+            Ok(_) => Some(Err(InspectError::Garbled { slot, process, why: "it is empty".into() })),
+            Err(source) => Some(Err(InspectError::System { slot, source })),
+        }
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// Reads to the end of the stream, for so long and so much.
+fn read_until_end(mut stream: UnixStream, deadline: Instant) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut piece = [0; 16 << 10];
+    while bytes.len() <= MOST_BYTES {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut piece) {
+            Ok(0) => return Ok(bytes),
+            Ok(n) => bytes.extend_from_slice(&piece[..n]),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Err(io::Error::other("the answer does not end"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixListener;
+    use std::path::PathBuf;
+
+    fn fresh_directory(name: &str) -> PathBuf {
+        let directory = std::env::temp_dir().join(format!("ferroce-ask-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        directory
+    }
+
+    #[test]
+    fn nobody_there_and_dead_sockets_are_no_error() {
+        let directory = fresh_directory("dead");
+        assert!(all_in(&directory, PATIENCE).is_empty());
+        drop(UnixListener::bind(socket_path(&directory, 3)).unwrap());
+        std::fs::write(socket_path(&directory, 4), "a file").unwrap();
+        assert!(all_in(&directory, PATIENCE).is_empty());
+        std::fs::remove_dir_all(directory).unwrap();
+        assert!(all_in(Path::new("/nonexistent"), PATIENCE).is_empty());
+    }
+
+    #[test]
+    fn nonsense_empty_and_endless_answers_are_told_apart() {
+        let directory = fresh_directory("strange");
+        let listen = |slot| UnixListener::bind(socket_path(&directory, slot)).unwrap();
+        let (nonsense, empty, endless) = (listen(1), listen(2), listen(3));
+        let answers = std::thread::scope(|scope| {
+            scope.spawn(|| nonsense.accept().unwrap().0.write_all(b"{}").unwrap());
+            scope.spawn(|| drop(empty.accept().unwrap()));
+            scope.spawn(|| {
+                let (mut stream, _) = endless.accept().unwrap();
+                while stream.write_all(&[b' '; 1 << 16]).is_ok() {}
+            });
+            all_in(&directory, Duration::from_secs(30))
+        });
+        use InspectError as E;
+        let [Err(one), Err(two), Err(three)] = &answers[..] else { panic!("{answers:?}") };
+        assert!(matches!(one, E::Garbled { slot: 1, .. }), "{one}");
+        assert!(matches!(two, E::Garbled { slot: 2, .. }), "{two}");
+        assert!(matches!(three, E::System { slot: 3, .. }), "{three}");
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn silence_is_not_waited_for_longer_than_said() {
+        let directory = fresh_directory("silent");
+        let listener = UnixListener::bind(socket_path(&directory, 1)).unwrap();
+        let answers = all_in(&directory, Duration::from_millis(50));
+        let [Err(error)] = &answers[..] else { panic!("{answers:?}") };
+        assert!(error.to_string().contains("did not answer within 50 ms"), "{error}");
+        drop(listener);
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_full_queue_is_silence() {
+        let directory = fresh_directory("full");
+        let listener = UnixListener::bind(socket_path(&directory, 9)).unwrap();
+        let mut waiting = Vec::new();
+        while let Ok(stream) = connect(&socket_path(&directory, 9)) {
+            waiting.push(stream);
+            assert!(waiting.len() < 100_000, "the kernel's queue has no end");
+        }
+        let answers = all_in(&directory, PATIENCE);
+        assert!(matches!(answers[..], [Err(InspectError::Silent { slot: 9, .. })]), "{answers:?}");
+        drop(listener);
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+}

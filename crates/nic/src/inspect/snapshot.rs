@@ -1,0 +1,178 @@
+//! What a NIC says of itself.
+
+use crate::counters::{Counters, QpReport};
+use crate::nic::DeviceAttr;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Version of the document. A field may be added without a new one; a reader must pass over what it does not know.
+const FORMAT: u32 = 1;
+/// All processes call their device so.
+const DEVICE: &str = "ferroce0";
+
+/// The document as it is written.
+#[derive(Serialize)]
+pub(super) struct Document {
+    format: u32,
+    device: &'static str,
+    command: String,
+    uptime_ms: u64,
+    attributes: DeviceAttr,
+    #[serde(flatten)]
+    counters: Counters,
+    queue_pairs_left_out: usize,
+}
+
+impl Document {
+    pub(super) fn new(
+        uptime_ms: u64,
+        attributes: DeviceAttr,
+        counters: Counters,
+        queue_pairs_left_out: usize,
+    ) -> Document {
+        let command = std::fs::read("/proc/self/comm").unwrap_or_default();
+        let command = String::from_utf8_lossy(&command).trim_end_matches('\n').to_owned();
+        Document {
+            format: FORMAT,
+            device: DEVICE,
+            command,
+            uptime_ms,
+            attributes,
+            counters,
+            queue_pairs_left_out,
+        }
+    }
+}
+
+/// The document as it is read: one NIC of a running process. Counters have names here instead of fields, because the
+/// other process may be of a version that counts more, or less.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Version of the document.
+    format: u32,
+    /// Name of the device.
+    pub device: String,
+    /// Process that has it open.
+    pub pid: u32,
+    /// What runs there, as the kernel shortens it.
+    pub command: String,
+    /// Slot among the processes of this user: the high eight bits of its queue pair numbers.
+    pub slot: u8,
+    /// How long it has been counting.
+    pub uptime_ms: u64,
+    /// What the device can do.
+    pub attributes: DeviceAttr,
+    /// Completions made.
+    pub completions: u64,
+    /// Those that were not successes.
+    pub failed_completions: u64,
+    /// Packets dropped, by reason.
+    pub drops: BTreeMap<String, u64>,
+    /// What the link did.
+    pub link: BTreeMap<String, u64>,
+    /// Queue pairs, as many as fit.
+    pub queue_pairs: Vec<QpReport>,
+    /// Queue pairs that did not fit.
+    pub queue_pairs_left_out: u64,
+}
+
+impl Snapshot {
+    /// Reads a document and checks that it can be what the NIC in `slot` says.
+    pub(super) fn parse(bytes: &[u8], slot: u8) -> Result<Snapshot, String> {
+        let snapshot: Snapshot = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+        let foreign = |qp: &&QpReport| qp.qpn >> 16 != u32::from(slot);
+        if snapshot.format != FORMAT {
+            return Err(format!("format {}, where this program knows {FORMAT}", snapshot.format));
+        }
+        if snapshot.slot != slot {
+            return Err(format!("it says it is in slot {}", snapshot.slot));
+        }
+        if let Some(qp) = snapshot.queue_pairs.iter().find(foreign) {
+            return Err(format!("queue pair {:#08x} is not one of this slot", qp.qpn));
+        }
+        Ok(snapshot)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::link::LinkCounters;
+
+    pub(in crate::inspect) fn attributes() -> DeviceAttr {
+        DeviceAttr {
+            max_qp: 1,
+            max_qp_wr: 2,
+            max_sge: 3,
+            max_inline_data: 4,
+            max_cqe: 5,
+            max_mr: 6,
+            max_rd_atomic: 7,
+            max_msg_sz: 8,
+            gid_tbl_len: 9,
+            active_mtu: 1024,
+            window_bytes: 10,
+        }
+    }
+
+    /// A queue pair whose text is as long as it can be.
+    pub(in crate::inspect) fn longest_qp() -> QpReport {
+        let most = u64::MAX;
+        QpReport {
+            qpn: 0x7f_ffff,
+            transport: "RC".into(),
+            state: "RESET".into(),
+            peer_qpn: 0xff_ffff,
+            peer: "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".into(),
+            sends_outstanding: usize::MAX,
+            recvs_waiting: usize::MAX,
+            tx_packets: most,
+            tx_bytes: most,
+            rx_packets: most,
+            rx_bytes: most,
+            retransmitted: most,
+            timeouts: most,
+            probes: most,
+            naks_received: most,
+            naks_sent: most,
+            rnr_received: most,
+            rnr_sent: most,
+            duplicates: most,
+            out_of_order: most,
+        }
+    }
+
+    fn document() -> Vec<u8> {
+        let counters = Counters {
+            pid: 42,
+            slot: 0x7f,
+            drops: [("bad_psn", 3)].into(),
+            completions: 5,
+            failed_completions: 1,
+            link: LinkCounters { tx_packets: 9, ..LinkCounters::default() },
+            queue_pairs: vec![longest_qp()],
+        };
+        serde_json::to_vec(&Document::new(77, attributes(), counters, 6)).unwrap()
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let read = Snapshot::parse(&document(), 0x7f).unwrap();
+        assert_eq!((read.pid, read.uptime_ms, read.queue_pairs_left_out), (42, 77, 6));
+        assert_eq!((read.drops["bad_psn"], read.link["tx_packets"]), (3, 9));
+        assert_eq!((read.queue_pairs, read.attributes), (vec![longest_qp()], attributes()));
+        assert!(!read.command.is_empty() && !read.command.contains('\n'), "{:?}", read.command);
+    }
+
+    #[test]
+    fn additions_are_passed_over_and_lies_are_refused() {
+        let text = String::from_utf8(document()).unwrap();
+        let parse = |from: &str, to: &str| Snapshot::parse(text.replacen(from, to, 1).as_bytes(), 0x7f);
+        assert!(parse("{", "{\"new\":[1,{}],").is_ok());
+        assert!(parse("\"format\":1", "\"format\":2").unwrap_err().contains("format 2"));
+        assert!(parse("\"slot\":127", "\"slot\":126").unwrap_err().contains("slot 126"));
+        assert!(parse("\"qpn\":8388607", "\"qpn\":65536").unwrap_err().contains("0x010000"));
+        assert!(parse("\"pid\"", "\"pit\"").unwrap_err().contains("pid"));
+        assert!(Snapshot::parse(&text.as_bytes()[..text.len() - 1], 0x7f).is_err());
+    }
+}

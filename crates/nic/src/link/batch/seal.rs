@@ -1,0 +1,282 @@
+//! How packets get their ICRC, and when: as early as possible.
+//!
+//! The ICRC depends on two things that only the link knows: the source port of the socket that a packet leaves by, and
+//! over IPv4 the identification, which is its place in the segmentation batch. A link therefore tells the batch, the
+//! first time it sends it, how to find these out. From then on each packet is sealed when the next one is begun, while
+//! its bytes are still in the first-level cache; sealing them all at the end costs a fifth of the bandwidth.
+
+use super::TxBatch;
+use super::tx::TxPacket;
+use ferroce_proto::verbs::Route;
+use ferroce_proto::wire::{FlowAddrs, icrc};
+use std::fmt::Debug;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+/// Segments in one batch: what every kernel with segmentation takes.
+const MAX_SEGMENTS: usize = 64;
+/// Bytes in one batch: the longest UDP datagram, with room for an IPv6 header.
+const MAX_RUN_LEN: usize = 65_000;
+
+/// Knows how packets leave.
+pub(crate) trait Sealer: Send + Sync + Debug {
+    /// How packets of this route leave; `None` if they cannot.
+    fn exit(&self, route: &Route) -> Option<Exit>;
+}
+
+/// How packets of one route leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exit {
+    /// The link's number for the socket.
+    pub(crate) number: u16,
+    /// Its port.
+    pub(crate) sport: u16,
+    /// Whether runs may leave as one segmentation batch.
+    pub(crate) may_segment: bool,
+}
+
+/// What sealing found out about a packet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seal {
+    /// How it leaves; `None` if it cannot.
+    pub(crate) exit: Option<Exit>,
+    /// Its place in the run that leaves as one segmentation batch: also its identification.
+    pub(crate) place: u16,
+}
+
+/// Who seals the packets of a batch. Weak, for a batch may outlive the link that it was last sent by.
+pub(super) type SealedBy = Option<Weak<dyn Sealer>>;
+
+impl TxBatch {
+    /// Seals the last packet, if it is known how: a next one is about to follow.
+    pub(super) fn seal_early(&mut self) {
+        if let Some(index) = self.packets.len().checked_sub(1)
+            && self.packets[index].seal.is_none()
+            && let Some(sealer) = self.sealed_by.as_ref().and_then(Weak::upgrade)
+        {
+            self.seal(index, &*sealer);
+        }
+    }
+
+    /// Seals what is not sealed yet, and has packets sealed early from now on.
+    pub(crate) fn seal_all(&mut self, sealer: &Arc<dyn Sealer>) {
+        let is_known =
+            self.sealed_by.as_ref().is_some_and(|s| std::ptr::addr_eq(s.as_ptr(), Arc::as_ptr(sealer)));
+        if !is_known {
+            (0..self.packets.len()).for_each(|index| self.unseal(index));
+            self.sealed_by = Some(Arc::downgrade(sealer));
+        }
+        for index in 0..self.packets.len() {
+            if self.packets[index].seal.is_none() {
+                self.seal(index, &**sealer);
+            }
+        }
+    }
+
+    /// Seals a packet again, for leaving on its own.
+    pub(crate) fn seal_alone(&mut self, index: usize) {
+        let exit = self.packets[index].seal.and_then(|s| s.exit);
+        self.unseal(index);
+        self.put_seal(index, Seal { exit, place: 0 });
+    }
+
+    /// The packets that leave together with packet `first`, which begins a run.
+    pub(crate) fn run_from(&self, first: usize) -> Range<usize> {
+        let continues = |p: &&TxPacket| p.seal.is_some_and(|s| s.place > 0);
+        let more = self.packets[first + 1..].iter().take_while(continues).count();
+        first..first + 1 + more
+    }
+
+    fn seal(&mut self, index: usize, sealer: &dyn Sealer) {
+        let route = self.packets[index].route;
+        let before = index.checked_sub(1).map(|i| &self.packets[i]).filter(|p| p.route == route);
+        let exit = match before.and_then(|p| p.seal) {
+            Some(seal) => seal.exit,
+            None => sealer.exit(&route),
+        };
+        let place = if exit.is_some_and(|e| e.may_segment) { self.place_in_run(index) } else { 0 };
+        self.put_seal(index, Seal { exit, place });
+    }
+
+    /// A segmentation batch has segments of equal length, only the last may be shorter.
+    fn place_in_run(&self, index: usize) -> u16 {
+        let packet = &self.packets[index];
+        let Some(before) = index.checked_sub(1).map(|i| &self.packets[i]) else { return 0 };
+        let Some(seal) = before.seal.filter(|_| before.route == packet.route) else { return 0 };
+        let segment_len = self.packets[index - 1 - usize::from(seal.place)].wire_len();
+        let most = (MAX_RUN_LEN / segment_len).min(MAX_SEGMENTS);
+        let is_open = before.wire_len() == segment_len && usize::from(seal.place) + 1 < most;
+        if is_open && packet.wire_len() <= segment_len { seal.place + 1 } else { 0 }
+    }
+
+    fn put_seal(&mut self, index: usize, seal: Seal) {
+        let packet = &mut self.packets[index];
+        packet.seal = Some(seal);
+        let Some(exit) = seal.exit else { return };
+        let flow = FlowAddrs::new(packet.route.sgid, packet.route.dgid, exit.sport);
+        let (range, flip_bit) = (packet.wire_range(), packet.flip_bit);
+        let (body, tail) = self.arena[range].split_last_chunk_mut().expect("the ICRC has its place");
+        *tail = icrc(&flow, seal.place, body);
+        if let Some(bit) = flip_bit {
+            flip(body, bit);
+        }
+    }
+
+    /// Undoes the damage that sealing did on purpose.
+    fn unseal(&mut self, index: usize) {
+        let packet = &mut self.packets[index];
+        let was_sealed = packet.seal.take().is_some_and(|s| s.exit.is_some());
+        if let Some(bit) = packet.flip_bit.filter(|_| was_sealed) {
+            let range = packet.wire_range();
+            flip(&mut self.arena[range], bit);
+        }
+    }
+}
+
+fn flip(bytes: &mut [u8], bit: u32) {
+    bytes[bit as usize / 8] ^= 0x80 >> (bit % 8);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroce_proto::Gid;
+    use ferroce_proto::wire::verify_icrc;
+
+    #[derive(Debug)]
+    struct Fixed {
+        sport: u16,
+        may_segment: bool,
+    }
+
+    impl Sealer for Fixed {
+        fn exit(&self, route: &Route) -> Option<Exit> {
+            let Fixed { sport, may_segment } = *self;
+            (route.entropy != 13).then_some(Exit { number: route.entropy, sport, may_segment })
+        }
+    }
+
+    fn sealer(sport: u16, may_segment: bool) -> Arc<dyn Sealer> {
+        Arc::new(Fixed { sport, may_segment })
+    }
+
+    fn route(entropy: u16) -> Route {
+        let gid = Gid::from_ip([127, 0, 0, 1].into());
+        Route { sgid: gid, dgid: gid, entropy, ..Route::default() }
+    }
+
+    fn fill(batch: &mut TxBatch, lengths: &[usize]) {
+        for (i, &len) in lengths.iter().enumerate() {
+            batch.reserve(&route(0), len).fill(i as u8);
+        }
+    }
+
+    fn places(batch: &TxBatch) -> Vec<u16> {
+        batch.entries().iter().map(|p| p.seal.unwrap().place).collect()
+    }
+
+    fn assert_all_right(batch: &TxBatch, sport: u16) {
+        for (i, packet) in batch.entries().iter().enumerate() {
+            let flow = FlowAddrs::new(packet.route.sgid, packet.route.dgid, sport);
+            let place = packet.seal.unwrap().place;
+            assert_eq!(verify_icrc(&flow, place, batch.wire_bytes(i)), Some(place), "packet {i}");
+        }
+    }
+
+    #[test]
+    fn early_and_late_seals_are_the_same() {
+        let lengths = [100, 100, 100, 40, 100, 100, 200, 16, 16];
+        let sealer = sealer(0xC000, true);
+        let mut batch = TxBatch::new();
+        fill(&mut batch, &lengths);
+        assert!(batch.entries().iter().all(|p| p.seal.is_none()), "nobody said how");
+        batch.seal_all(&sealer);
+        let late = places(&batch);
+        assert_eq!(late, [0, 1, 2, 3, 0, 1, 0, 1, 0]);
+        assert_all_right(&batch, 0xC000);
+        batch.clear();
+        fill(&mut batch, &lengths);
+        let early = batch.entries().iter().filter(|p| p.seal.is_some()).count();
+        assert_eq!(early, lengths.len() - 1);
+        batch.seal_all(&sealer);
+        assert_eq!(places(&batch), late);
+        assert_all_right(&batch, 0xC000);
+        let runs: Vec<_> = [0, 4, 6, 8].map(|first| batch.run_from(first)).into();
+        assert_eq!(runs, [0..4, 4..6, 6..8, 8..9]);
+    }
+
+    #[test]
+    fn runs_stay_within_what_the_kernel_takes() {
+        let mut batch = TxBatch::new();
+        fill(&mut batch, &[4108; 30]);
+        batch.seal_all(&sealer(0xC000, true));
+        assert_eq!(batch.run_from(0), 0..15);
+        assert_eq!(batch.run_from(15), 15..30);
+        batch.clear();
+        fill(&mut batch, &[16; 130]);
+        batch.seal_all(&sealer(0xC000, true));
+        assert_eq!(batch.run_from(64), 64..128);
+        batch.clear();
+        fill(&mut batch, &[16; 3]);
+        batch.seal_all(&sealer(0xC000, false));
+        assert_eq!(places(&batch), [0, 0, 0]);
+    }
+
+    #[test]
+    fn another_link_seals_anew() {
+        let (one, other) = (sealer(0xC000, true), sealer(0xD000, true));
+        let mut batch = TxBatch::new();
+        fill(&mut batch, &[64; 3]);
+        batch.corrupt_last(100);
+        batch.seal_all(&one);
+        batch.seal_all(&other);
+        batch.unseal(2);
+        batch.packets[2].flip_bit = None;
+        batch.seal_all(&other);
+        assert_all_right(&batch, 0xD000);
+        drop(other);
+        batch.clear();
+        fill(&mut batch, &[64; 3]);
+        assert!(batch.entries().iter().all(|p| p.seal.is_none()), "the link is gone");
+    }
+
+    #[test]
+    fn damage_comes_after_the_checksum() {
+        let mut batch = TxBatch::new();
+        fill(&mut batch, &[64]);
+        batch.corrupt_last(9);
+        batch.seal_all(&sealer(0xC000, true));
+        assert_eq!(batch.wire_bytes(0)[..2], [0, 0x40]);
+        let flow = FlowAddrs::new(route(0).sgid, route(0).dgid, 0xC000);
+        let mut healed = batch.wire_bytes(0).to_vec();
+        healed[1] = 0;
+        assert_eq!(verify_icrc(&flow, 0, &healed), Some(0));
+        batch.seal_alone(0);
+        assert_eq!(batch.wire_bytes(0)[..2], [0, 0x40]);
+    }
+
+    #[test]
+    fn a_packet_that_cannot_leave_does_not_disturb_others() {
+        let mut batch = TxBatch::new();
+        for entropy in [0, 13, 13, 0] {
+            batch.reserve(&route(entropy), 32).fill(0);
+        }
+        batch.seal_all(&sealer(0xC000, true));
+        let leaves: Vec<_> = batch.entries().iter().map(|p| p.seal.unwrap().exit.is_some()).collect();
+        assert_eq!(leaves, [true, false, false, true]);
+        assert_eq!(places(&batch), [0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_cancelled_packet_leaves_its_predecessor_sealed() {
+        let sealer = sealer(0xC000, true);
+        let mut batch = TxBatch::new();
+        batch.seal_all(&sealer);
+        fill(&mut batch, &[64; 3]);
+        batch.cancel_last();
+        fill(&mut batch, &[64; 2]);
+        batch.seal_all(&sealer);
+        assert_eq!(places(&batch), [0, 1, 2, 3]);
+        assert_all_right(&batch, 0xC000);
+    }
+}
