@@ -153,7 +153,7 @@ pub(crate) struct TestArgs {
     /// Every power of two from 2 bytes to 8 MiB.
     #[arg(short, long, conflicts_with = "size")]
     pub(crate) all: bool,
-    /// Messages to measure [default: 1000 for latency, 5000 for bandwidth].
+    /// Messages to measure, over all queue pairs [default: 1000 for latency, 5000 for bandwidth].
     #[arg(short = 'n', long = "iters", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(crate) iterations: Option<u64>,
     /// Measure for this many seconds instead.

@@ -7,6 +7,10 @@ use ferroce::{
     Cq, Endpoint, Mtu, Pd, QpBuilder, QpCounters, RcQp, RecvWr, SendWr, Service, UcQp, UdQp, UdTarget,
 };
 
+/// Code of the transport timer, 268 ms. A peer that is gone is known from the control channel at once; one that a
+/// busy machine keeps from running for half a second is not gone.
+const TIMEOUT: u8 = 16;
+
 /// A queue pair.
 pub(super) enum QueuePair {
     Rc(RcQp),
@@ -36,7 +40,10 @@ impl QueuePair {
     /// Makes one.
     pub(super) fn create(pd: &Pd, cq: &Cq, shape: &Shape) -> Result<QueuePair, Failure> {
         Ok(match shape.transport {
-            Transport::Rc => QueuePair::Rc(shape.apply(pd.rc(cq)).create().map_err(refused)?),
+            Transport::Rc => {
+                let builder = shape.apply(pd.rc(cq)).timeout(TIMEOUT);
+                QueuePair::Rc(builder.create().map_err(refused)?)
+            }
             Transport::Uc => QueuePair::Uc(shape.apply(pd.uc(cq)).create().map_err(refused)?),
             Transport::Ud => {
                 QueuePair::Ud(shape.apply(pd.ud(cq)).create().map_err(refused)?, shape.gid_index)

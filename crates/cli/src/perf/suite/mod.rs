@@ -86,9 +86,9 @@ fn measure(plan: &Plan, compare_loss: bool) -> Result<Found, Failure> {
         found.loss = found.keep("loss", loss::measure(&mut peer, plan.loss_rounds(), plan.loss_budget()));
     }
     progress.step(0, "qps");
-    found.connections = found.keep("qps", qps::measure(&mut peer, plan.queue_pairs()));
-    progress.finish();
     peer.leave();
+    found.connections = found.keep("qps", qps::measure(plan.queue_pairs()));
+    progress.finish();
     Ok(found)
 }
 
