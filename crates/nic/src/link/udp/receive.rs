@@ -204,10 +204,12 @@ impl UdpLink {
         }
         if !well_formed {
             add_alone(&self.counters.malformed, 1);
+            crate::log::drop(format_args!("{} bytes from {} are no RoCE packet", packet.len(), meta.sgid));
             return None;
         }
         if !ident.is_some_and(|ident| train.accept(meta.sgid, meta.sport, ident)) {
             add_alone(&self.counters.bad_icrc, 1);
+            crate::log::drop(format_args!("wrong ICRC on {} bytes from {}", packet.len(), meta.sgid));
             return None;
         }
         let qpn = dest_qpn(packet)?;
