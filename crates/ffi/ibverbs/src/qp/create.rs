@@ -1,5 +1,6 @@
 //! Making a queue pair.
 
+use super::builder::{self, Builder};
 use super::{Held, QpObject};
 use crate::abi::*;
 use crate::acks::Acks;
@@ -71,18 +72,18 @@ unsafe fn create(
         // SAFETY: as above.
         false => Some(unsafe { Handle::<SrqObject>::of(init.srq)? }),
     };
-    if ops.is_some() {
-        return Err(unsupported("send operations of extended queue pairs"));
-    }
+    let transport = transport(init.qp_type)?;
     let qp = domain.pd.create_qp(&QpInit {
-        transport: transport(init.qp_type)?,
+        transport,
         send_cq: &send_cq.cq,
         recv_cq: &recv_cq.cq,
         srq: srq.map(|srq| &srq.srq),
         cap: cap_in(&init.cap),
         signal_all: init.sq_sig_all != 0,
     })?;
-    init.cap = cap_out(&qp.query().cap);
+    let cap = qp.query().cap;
+    let builder = ops.map(|wanted| Builder::new(transport, wanted, cap)).transpose()?;
+    init.cap = cap_out(&cap);
     let qpn = qp.qpn();
     let mut abi = ibv_qp_ex::zeroed();
     abi.base.context = context;
@@ -93,12 +94,15 @@ unsafe fn create(
     abi.base.qp_type = init.qp_type;
     abi.base.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
     abi.base.cond = libc::PTHREAD_COND_INITIALIZER;
+    if builder.is_some() {
+        builder::fill(&mut abi);
+    }
     let object = QpObject {
         qp,
         acks: Acks::default(),
         uses: Uses::default(),
         signal_all: init.sq_sig_all != 0,
-        extended: ops.is_some(),
+        builder,
         _held: Held {
             _context: owner.uses.hold(),
             _pd: domain.uses.hold(),
