@@ -190,7 +190,7 @@ impl Change<'_> {
     unsafe fn apply(self, mr: *mut ibv_mr) -> Result<(), Refused> {
         let mut region = self.object.region.lock();
         // The check of the rights comes first: it is what can fail.
-        region.reregister(self.pd.map(|(_, pd)| &pd.pd), self.access)?;
+        region.change_rights(self.pd.map(|(_, pd)| &pd.pd), self.access)?;
         if let Some((addr, length)) = self.place {
             // SAFETY: the program promises that the new place stays.
             unsafe { region.retranslate(addr as usize, length, addr as u64)? };

@@ -30,8 +30,12 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     guard::pointer("ibv_create_qp_ex", || {
         // SAFETY: the program's attributes.
         let attr = unsafe { init.as_ref() }.ok_or(invalid("qp_init_attr_ex is NULL"))?;
-        if attr.comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0 {
+        let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        if attr.comp_mask & !known != 0 {
             return Err(unsupported("comp_mask asks for something that the device does not have"));
+        }
+        if attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0 {
+            return Err(unsupported("create_flags that the device does not have"));
         }
         if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
             return Err(invalid("a queue pair needs a protection domain"));
