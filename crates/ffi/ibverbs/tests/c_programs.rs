@@ -106,11 +106,17 @@ fn random_sequences_under_valgrind() {
     }
     let Some(program) = compile("sequences") else { return };
     let program = program.to_str().expect("a path of ours");
-    let valgrind =
-        ["valgrind", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"];
+    let valgrind = [
+        "valgrind",
+        "--error-exitcode=9",
+        "--leak-check=full",
+        "--errors-for-leak-kinds=definite",
+        "--track-origins=yes",
+        "--fair-sched=yes",
+        concat!("--suppressions=", env!("CARGO_MANIFEST_DIR"), "/tests/c/valgrind.supp"),
+    ];
     for seed in ["101", "102"] {
-        let argv: Vec<&str> =
-            valgrind.into_iter().chain(["--fair-sched=yes", program, seed, "600"]).collect();
+        let argv: Vec<&str> = valgrind.into_iter().chain([program, seed, "600"]).collect();
         succeed(&argv);
     }
 }
