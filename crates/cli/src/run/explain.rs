@@ -45,9 +45,25 @@ pub(crate) fn summary(folder: &Path) -> String {
             Err(_) => silent.push(name.split('-').next().unwrap_or_default().to_owned()),
         }
     }
-    reports.sort_by_key(|report| report.pid);
     silent.sort();
+    silent.dedup();
+    let reports = by_process(reports);
     to_text(&reports, &silent)
+}
+
+/// One report for each process, which may have opened the device several times.
+fn by_process(reports: Vec<Report>) -> Vec<Report> {
+    let mut sums: BTreeMap<u32, Report> = BTreeMap::new();
+    for report in reports {
+        let sum = sums.entry(report.pid).or_insert_with(|| Report { pid: report.pid, ..Report::default() });
+        sum.command = report.command;
+        sum.completions += report.completions;
+        sum.failed_completions += report.failed_completions;
+        sum.retransmitted += report.retransmitted;
+        report.drops.into_iter().for_each(|(name, count)| *sum.drops.entry(name).or_default() += count);
+        report.link.into_iter().for_each(|(name, count)| *sum.link.entry(name).or_default() += count);
+    }
+    sums.into_values().collect()
 }
 
 fn to_text(reports: &[Report], silent: &[String]) -> String {
