@@ -9,6 +9,7 @@
 //! | `cargo` | the steps that are one cargo command each |
 //! | `libtest` | reads the tallies, ignored tests and `SKIPPED:` lines out of libtest's output |
 //! | `tools` | foreign programs the tests lean on: found, installed, or loudly missing |
+//! | `programs` | foreign programs on ferroce, and rdma-core's conformance suite |
 //! | `unprivileged` | the perf run and the integration tests as a user without rights |
 //! | `fuzz` | libFuzzer targets on a stable toolchain |
 //! | `layout`, `source` | the house style as a check, and the blanking of comments and strings it needs |
@@ -21,6 +22,7 @@ mod fuzz;
 mod layout;
 mod libtest;
 mod process;
+mod programs;
 mod screen;
 mod source;
 mod step;
@@ -48,6 +50,11 @@ enum Command {
     Test(test::Args),
     /// Run the fuzz targets of fuzz/ for a while.
     Fuzz(fuzz::Args),
+    /// Run foreign RDMA programs on ferroce: Debian's ibverbs-utils and perftest, and rdma-core's conformance suite.
+    Programs(programs::Args),
+    /// The side of `programs` inside a network namespace.
+    #[command(hide = true)]
+    ProgramsWorker(programs::worker::Args),
     /// Run `ferroce perf --json` and print its results as Markdown.
     Bench(bench::Args),
 }
@@ -56,6 +63,8 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Test(args) => test::run(&Context::new(args.verbose, args.quick), &args),
         Command::Fuzz(args) => fuzz::run(&Context::new(true, false), &args),
+        Command::Programs(args) => programs::run(&Context::new(false, false), &args),
+        Command::ProgramsWorker(args) => programs::worker::run(&args),
         Command::Bench(args) => bench::run(&Context::new(true, false), &args),
     }
 }

@@ -39,6 +39,9 @@ pub(crate) fn summary(folder: &Path) -> String {
     let mut silent: Vec<String> = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.ends_with(".json") {
+            continue;
+        }
         let text = std::fs::read(entry.path()).unwrap_or_default();
         match serde_json::from_slice(&text) {
             Ok(report) => reports.push(report),
