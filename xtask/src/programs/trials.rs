@@ -31,8 +31,7 @@ macro_rules! transfer {
             "'; do kill -0 $server || exit 9; done\n",
             "ibv_rc_pingpong -g 0 -n 100 -p ",
             $port,
-            " 127.0.0.1 || exit 1\nwait $server\n",
-            $more
+            " 127.0.0.1 || exit 1\nwait $server\n"
         )
     };
 }
