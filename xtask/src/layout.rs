@@ -8,6 +8,8 @@ use crate::step::{Context, Report};
 /// Files that may say `unsafe`, each with the reason it must. Keep it short: this list is what a reviewer reads first.
 const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/cli/src/child.rs", "two system calls between fork and exec"),
+    ("crates/cli/src/doctor/library.rs", "loads the library and asks for its symbols"),
+    ("crates/cli/src/doctor/network.rs", "tries socket options"),
     ("crates/cli/src/faults.rs", "sets a variable of its own process"),
     ("crates/cli/src/run/namespace.rs", "enters namespaces, and forks to try it first"),
     ("crates/cli/src/signals.rs", "blocks signals and waits for them"),

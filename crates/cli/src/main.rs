@@ -7,6 +7,7 @@ mod capture;
 mod child;
 mod counters;
 mod devices;
+mod doctor;
 mod failure;
 mod faults;
 mod gids;
@@ -56,6 +57,8 @@ enum Command {
     Perf(Box<perf::Args>),
     /// Run an RDMA program: it finds a device, whatever this machine has.
     Run(run::Args),
+    /// Say what works on this machine, what does not, why, and what to do.
+    Doctor(doctor::Args),
     /// Run a program and record its packets to a file for Wireshark.
     Capture(capture::Args),
     /// The second process of `ferroce perf`.
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Command::Counters(args) => counters::run(&args),
         Command::Perf(args) => perf::run(*args),
         Command::Run(args) => return run::run(&args).unwrap_or_else(|failure| failure.report()),
+        Command::Doctor(args) => return doctor::run(&args).unwrap_or_else(|failure| failure.report()),
         Command::Capture(args) => return capture::run(&args).unwrap_or_else(|failure| failure.report()),
         Command::PerfPeer => perf::run_peer(),
     };
