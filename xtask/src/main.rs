@@ -13,12 +13,14 @@
 //! | `unprivileged` | the perf run and the integration tests as a user without rights |
 //! | `fuzz` | libFuzzer targets on a stable toolchain |
 //! | `layout`, `source` | the house style as a check, and the blanking of comments and strings it needs |
+//! | `install` | the command and its libraries into a prefix |
 //! | `bench` | `ferroce perf --json` into the table of the README |
 #![forbid(unsafe_code)]
 
 mod bench;
 mod cargo;
 mod fuzz;
+mod install;
 mod layout;
 mod libtest;
 mod process;
@@ -55,6 +57,8 @@ enum Command {
     /// The side of `programs` inside a network namespace.
     #[command(hide = true)]
     ProgramsWorker(programs::worker::Args),
+    /// Install the command and its libraries: bin/ferroce, lib/ferroce/libibverbs.so.1.
+    Install(install::Args),
     /// Run `ferroce perf --json` and print its results as Markdown.
     Bench(bench::Args),
 }
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
         Command::Fuzz(args) => fuzz::run(&Context::new(true, false), &args),
         Command::Programs(args) => programs::run(&Context::new(false, false), &args),
         Command::ProgramsWorker(args) => programs::worker::run(&args),
+        Command::Install(args) => install::run(&Context::new(false, false), &args),
         Command::Bench(args) => bench::run(&Context::new(true, false), &args),
     }
 }

@@ -151,7 +151,8 @@ impl Case {
             // Few: every one of 23 sizes is run, up to 8 MiB.
             Kind::Pair if self.line.contains(" -a") => Some(5),
             Kind::Pair if self.line.starts_with("ibv_xsrq") => Some(20),
-            Kind::Pair => Some(200),
+            // A multiple of every list length and number of queue pairs in the table: perftest insists.
+            Kind::Pair => Some(240),
         };
         let count = many.into_iter().flat_map(|many: u32| ["-n".to_owned(), many.to_string()]);
         // Nobody wants perftest's advice about processor frequencies.
