@@ -14,10 +14,12 @@
 //! | `fuzz` | libFuzzer targets on a stable toolchain |
 //! | `layout`, `source` | the house style as a check, and the blanking of comments and strings it needs |
 //! | `install` | the command and its libraries into a prefix |
+//! | `boundary` | what the C library costs against the Rust API |
 //! | `bench` | `ferroce perf --json` into the table of the README |
 #![forbid(unsafe_code)]
 
 mod bench;
+mod boundary;
 mod cargo;
 mod fuzz;
 mod install;
@@ -57,6 +59,9 @@ enum Command {
     /// The side of `programs` inside a network namespace.
     #[command(hide = true)]
     ProgramsWorker(programs::worker::Args),
+    /// The side of `bench` inside a network namespace.
+    #[command(hide = true)]
+    BoundaryWorker(boundary::Args),
     /// Install the command and its libraries: bin/ferroce, lib/ferroce/libibverbs.so.1.
     Install(install::Args),
     /// Run `ferroce perf --json` and print its results as Markdown.
@@ -70,6 +75,7 @@ fn main() -> ExitCode {
         Command::Programs(args) => programs::run(&Context::new(false, false), &args),
         Command::ProgramsWorker(args) => programs::worker::run(&args),
         Command::Install(args) => install::run(&Context::new(false, false), &args),
+        Command::BoundaryWorker(args) => boundary::run(&args),
         Command::Bench(args) => bench::run(&Context::new(true, false), &args),
     }
 }

@@ -12,9 +12,9 @@
 
 mod cases;
 mod conformance;
-mod network;
+pub(crate) mod network;
 mod pool;
-mod session;
+pub(crate) mod session;
 mod skips;
 mod trials;
 mod verdict;
@@ -139,7 +139,7 @@ fn provide(ctx: &Context, report: &mut Report) {
 }
 
 /// The command and its libraries, as people build them.
-fn build(ctx: &Context) -> Result<PathBuf, String> {
+pub(crate) fn build(ctx: &Context) -> Result<PathBuf, String> {
     let ran = Process::cargo([
         "build",
         "--release",
