@@ -121,8 +121,7 @@ fn jobs(filter: &[String]) -> Vec<Job> {
         conformance::MODULES.iter().map(|(name, _)| Job { kind: "pyverbs", name: (*name).to_owned() });
     let cases = cases::CASES.iter().map(|case| Job { kind: "case", name: case.line.to_owned() });
     let trials = trials::names().into_iter().map(|name| Job { kind: "trial", name: name.to_owned() });
-    // The long ones first.
-    let all = modules.chain(cases).chain(trials);
+    let all = modules.chain(trials).chain(cases);
     all.filter(|job| {
         filter.is_empty() || filter.iter().any(|part| job.name.contains(part.as_str()) || job.kind == part)
     })

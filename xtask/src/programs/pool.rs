@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
-use std::sync::Mutex;
 use std::sync::mpsc::Sender;
+use std::sync::{Mutex, MutexGuard};
 
 use serde_json::{Value, json};
 
@@ -26,11 +26,16 @@ pub(crate) struct Job {
 pub(crate) fn run(jobs: Vec<Job>, ferroce: &Path, logs: &Path, answers: &Sender<(Job, Value)>) {
     let queue = Mutex::new(VecDeque::from(jobs));
     std::thread::scope(|scope| {
-        for _ in 0..WORKERS {
-            scope.spawn(|| {
+        for number in 0..WORKERS {
+            let queue = &queue;
+            scope.spawn(move || {
                 let mut worker = None;
-                // The lock is held for the line only.
-                while let Some(job) = queue.lock().ok().and_then(|mut queue| queue.pop_front()) {
+                // From both ends: what waits (the suite) goes well beside what spins (the pairs).
+                let next = |mut queue: MutexGuard<'_, VecDeque<Job>>| match number {
+                    0 => queue.pop_front(),
+                    _ => queue.pop_back(),
+                };
+                while let Some(job) = queue.lock().ok().and_then(next) {
                     let answer = ask(&mut worker, &job, ferroce, logs);
                     if answers.send((job, answer)).is_err() {
                         return;
