@@ -15,7 +15,7 @@ fn compile(name: &str) -> Option<PathBuf> {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let mut cc = Command::new("cc");
     cc.args(["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror", "-g", "-o"]);
-    let Ok(out) = cc.arg(&program).arg(&source).arg("-libverbs").output() else {
+    let Ok(out) = cc.arg(&program).arg(&source).args(["-libverbs", "-ldl", "-lpthread"]).output() else {
         println!("SKIPPED: cc is missing; it is in the package gcc");
         return None;
     };
@@ -43,4 +43,14 @@ fn wrong_calls_are_refused_with_the_number_of_the_manual() {
 #[test]
 fn events_come_through_real_descriptors_to_their_owner() {
     run("events");
+}
+
+#[test]
+fn the_library_can_be_loaded_and_let_go() {
+    run("loading");
+}
+
+#[test]
+fn threads_with_contexts_of_their_own_do_not_meet() {
+    run("threads");
 }
