@@ -287,7 +287,8 @@ impl Nic {
         Ok(Cq::new(core, self.inner.clone()))
     }
 
-    /// Waits for an asynchronous event; `WouldBlock` if the descriptor was set to non-blocking and there is none.
+    /// Waits for an asynchronous event; `WouldBlock` if the descriptor was set to non-blocking and there is none,
+    /// `Interrupted` after a signal.
     pub fn wait_event(&self) -> std::io::Result<AsyncEvent> {
         self.events.next()
     }

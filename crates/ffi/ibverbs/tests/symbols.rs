@@ -1,22 +1,12 @@
 //! The names and versions that the library exports. A wrong one breaks programs without a word: the linker does not
 //! complain, and a program that asks for the version finds nothing.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+mod support;
 
-/// The library, built as `cargo build` builds it: a test of a cdylib does not make one.
-fn library() -> PathBuf {
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "ferroce-ibverbs"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .status()
-        .expect("cargo runs");
-    assert!(built.success(), "cargo build --package ferroce-ibverbs: {built}");
-    // <target>/tmp is where cargo lets integration tests write.
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("tmp lies in the target folder");
-    target.join("debug/libibverbs.so")
-}
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use support::library;
 
 /// `name@@version` of every symbol that a library gives to others; `None` without readelf.
 fn exported(library: &Path) -> Option<BTreeSet<String>> {
