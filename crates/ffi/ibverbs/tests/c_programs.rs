@@ -18,7 +18,7 @@ fn compile(name: &str) -> Option<PathBuf> {
     let count = COMPILED.fetch_add(1, Ordering::Relaxed);
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.{count}"));
     let mut cc = Command::new("cc");
-    cc.args(["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror", "-g", "-pthread", "-o"]);
+    cc.args(["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror", "-g", "-pthread", "-ldl", "-o"]);
     cc.arg(&program).arg(&source);
     // One of them is about loading the library later.
     if name != "loaded" {
@@ -119,4 +119,14 @@ fn random_sequences_under_valgrind() {
         let argv: Vec<&str> = valgrind.into_iter().chain([program, seed, "600"]).collect();
         succeed(&argv);
     }
+}
+
+#[test]
+fn the_library_can_be_loaded_and_let_go() {
+    run("loading", &[]);
+}
+
+#[test]
+fn threads_with_contexts_of_their_own_do_not_meet() {
+    run("threads", &[]);
 }

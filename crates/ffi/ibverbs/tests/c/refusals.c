@@ -1,5 +1,6 @@
 // Calls that must fail, each with the number of its manual page.
 #include "check.h"
+#include <sys/mman.h>
 
 static void in_use(struct ibv_context *context)
 {
@@ -36,6 +37,12 @@ static void arguments(struct ibv_context *context)
 	CHECK_NULL((ibv_reg_mr)(pd, buf, 8192, IBV_ACCESS_REMOTE_WRITE), EINVAL);
 	CHECK_NULL((ibv_reg_mr)(pd, buf, 8192, 1 << 15), EINVAL);
 	CHECK_NULL((ibv_reg_mr)(pd, (void *)4096, 4096, IBV_ACCESS_LOCAL_WRITE), EFAULT);
+	char *constant = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK_NULL((ibv_reg_mr)(pd, constant, 4096, IBV_ACCESS_LOCAL_WRITE), EFAULT);
+	struct ibv_mr *readable = (ibv_reg_mr)(pd, constant, 4096, IBV_ACCESS_REMOTE_READ);
+	CHECK(readable);
+	CHECK(ibv_dereg_mr(readable) == 0);
+	munmap(constant, 4096);
 	struct ibv_mr *optional = ibv_reg_mr_iova2(pd, buf, 8192, 0x1000, IBV_ACCESS_LOCAL_WRITE | 1 << 25);
 	CHECK(optional);
 	CHECK(ibv_dereg_mr(optional) == 0);

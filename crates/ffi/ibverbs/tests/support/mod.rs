@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The library itself.
-pub fn library() -> PathBuf {
+pub(crate) fn library() -> PathBuf {
     let built = Command::new(env!("CARGO"))
         .args(["build", "--quiet", "--package", "ferroce-ibverbs"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
@@ -18,7 +18,7 @@ pub fn library() -> PathBuf {
 }
 
 /// A folder in which the loader finds it under the name that programs ask for.
-pub fn library_folder() -> PathBuf {
+pub(crate) fn library_folder() -> PathBuf {
     let library = library();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("lib.{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("the target folder can be written");
