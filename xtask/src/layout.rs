@@ -33,6 +33,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/tests/link_processes.rs", "misdirects packets on purpose, and polls"),
     ("crates/nic/tests/link_support/mod.rs", "locks a file against tests of other processes"),
     ("crates/nic/tests/link_udp.rs", "polls descriptors as the engine does"),
+    ("crates/nic/tests/objects_support/mod.rs", "registers memory, and keeps it alive"),
     ("crates/nic/tests/qp_memory.rs", "counts what the allocator hands out"),
 ];
 

@@ -8,7 +8,7 @@ use crate::fork::Generation;
 use crate::gids::{self, GidEntry};
 use crate::inspect::{Answerer, Subject};
 use crate::link::{Capture, Faulty, Link, UdpConfig, UdpLink};
-use crate::objects::{AsyncEvent, CompletionChannel, Cq, CqCore, EventQueue, EventSource, Pd};
+use crate::objects::{AsyncEvent, CompletionChannel, Cq, CqCore, EventQueue, EventSource, Pd, XrcDomains};
 use crate::registry;
 use crate::watch::AddressWatch;
 use ferroce_proto::PdId;
@@ -37,6 +37,7 @@ pub(crate) struct NicInner {
     pub(crate) engine: Arc<Engine>,
     /// Bytes that one queue pair may have in flight.
     pub(crate) window_bytes: u32,
+    pub(crate) xrc_domains: XrcDomains,
     table: Arc<AddressTable>,
     background: Mutex<Option<Arc<Background>>>,
     born: Generation,
@@ -142,7 +143,7 @@ impl DeviceAttr {
 /// An open device: a software NIC of this process. Cheap to clone; the NIC lives until the last clone and object.
 #[derive(Clone)]
 pub struct Nic {
-    inner: Arc<NicInner>,
+    pub(crate) inner: Arc<NicInner>,
 }
 
 impl Nic {
@@ -175,6 +176,7 @@ impl Nic {
         let inner = NicInner {
             window_bytes: config.window_bytes.unwrap_or_else(|| default_window(&*engine.link)),
             engine,
+            xrc_domains: XrcDomains::default(),
             table,
             background: Mutex::new(None),
             born,

@@ -3,12 +3,13 @@
 use super::Engine;
 use crate::link::TxBatch;
 use crate::log;
-use crate::objects::{EventSource, QpCore};
+use crate::objects::{QpCore, SrqCore};
 use ferroce_proto::qp::{DropReason, Host, RecvWqe, Side, TxError, TxPayload};
 use ferroce_proto::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, Route, Sge, WcStatus};
 use ferroce_proto::wire::Headers;
-use ferroce_proto::{PdId, RKey};
+use ferroce_proto::{PdId, RKey, Srqn};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Packets one queue pair may send before others get their turn.
@@ -28,6 +29,11 @@ pub(super) struct NicHost<'a> {
 impl<'a> NicHost<'a> {
     pub(super) fn new(engine: &'a Engine, qp: &'a QpCore, tx: &'a mut TxBatch) -> Self {
         NicHost { engine, qp, tx, burst_left: BURST, has_more: false, completions: 0 }
+    }
+
+    /// The XRC shared receive queue with this number, if it is in this queue pair's XRC domain.
+    fn xrc_srq(&self, srq: Srqn) -> Option<Arc<SrqCore>> {
+        self.engine.srqs.get(srq, self.qp.xrc_domain?)
     }
 
     /// Hands everything to the link. Called with the queue pair's lock held, so that its packets keep their order.
@@ -102,8 +108,15 @@ impl Host for NicHost<'_> {
         self.engine.regions.invalidate(pd, rkey)
     }
 
-    fn take_shared_recv(&mut self, into: &mut RecvWqe) -> bool {
-        self.qp.srq.as_ref().is_some_and(|srq| srq.take(into))
+    fn xrc_pd(&mut self, srq: Srqn) -> Option<PdId> {
+        self.xrc_srq(srq)?.xrc.as_ref().map(|xrc| xrc.pd)
+    }
+
+    fn take_shared_recv(&mut self, xrc: Option<Srqn>, into: &mut RecvWqe) -> bool {
+        match xrc {
+            Some(number) => self.xrc_srq(number).is_some_and(|srq| srq.take(into)),
+            None => self.qp.srq.as_ref().is_some_and(|srq| srq.take(into)),
+        }
     }
 
     fn complete(&mut self, side: Side, completion: Completion) {
@@ -112,9 +125,16 @@ impl Host for NicHost<'_> {
         if completion.status != WcStatus::Success {
             counters.failed_completions.fetch_add(1, Ordering::Relaxed);
         }
+        let shared;
         let cq = match side {
             Side::Send => &self.qp.send_cq,
             Side::Recv => &self.qp.recv_cq,
+            Side::Xrc(number) => {
+                shared = self.xrc_srq(number);
+                // A queue that is gone took its completion queue's interest along.
+                let Some(xrc) = shared.as_ref().and_then(|srq| srq.xrc.as_ref()) else { return };
+                &xrc.cq
+            }
         };
         if !cq.push(completion) {
             log::completion(format_args!(
@@ -127,7 +147,7 @@ impl Host for NicHost<'_> {
     }
 
     fn event(&mut self, kind: EventKind) {
-        self.engine.events.raise(kind, EventSource::Qp(self.qp.qpn));
+        self.qp.raise(kind, &self.engine.events);
     }
 
     fn dropped(&mut self, reason: DropReason, why: fmt::Arguments<'_>) {

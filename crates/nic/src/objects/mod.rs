@@ -8,6 +8,7 @@ mod pd;
 mod qp;
 mod region;
 mod srq;
+mod xrc;
 
 pub use address::AddressHandle;
 pub use channel::CompletionChannel;
@@ -17,7 +18,10 @@ pub use pd::Pd;
 pub use qp::{Qp, QpInit};
 pub use region::MemoryRegion;
 pub use srq::{Srq, SrqAttr};
+pub use xrc::{XrcDomain, XrcKey};
 
 pub(crate) use cq::{CqCore, MAX_CQE};
 pub(crate) use event::EventQueue;
 pub(crate) use qp::QpCore;
+pub(crate) use srq::SrqCore;
+pub(crate) use xrc::XrcDomains;

@@ -107,10 +107,10 @@ impl Qp {
             transport: config.transport,
             pd: config.pd,
             signal_all: config.signal_all,
-            shared_recv: config.shared_recv,
+            shared_recv: config.shared_recv || config.transport == Transport::XrcTgt,
         };
         let machine = match config.transport {
-            Transport::Rc => {
+            Transport::Rc | Transport::XrcIni | Transport::XrcTgt => {
                 Machine::Rc(Box::new((rc::Requester::new(config.congestion), rc::Responder::default())))
             }
             Transport::Uc => Machine::Uc(Box::default()),
@@ -119,8 +119,8 @@ impl Qp {
         Qp {
             attr: QpAttr { cap: config.cap, path_mtu: config.port_mtu, ..QpAttr::default() },
             route: Route::default(),
-            sq: SendQueue::new(&config.cap, config.transport == Transport::Ud),
-            rq: RecvQueue::for_qp(&config.cap, config.shared_recv),
+            sq: SendQueue::new(&config.cap, config.transport),
+            rq: RecvQueue::for_qp(&config.cap, config.shared_recv || config.transport.is_xrc()),
             machine,
             id,
             counters: QpCounters::default(),

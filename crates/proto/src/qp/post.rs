@@ -37,6 +37,8 @@ pub enum PostError {
     NotOnThisTransport(Transport),
     /// A datagram needs a destination.
     NoDestination,
+    /// A request of an extended reliable connection names a shared receive queue of the peer.
+    NoRemoteSrq,
     /// Longer than 2^31 bytes.
     MessageTooLong {
         /// Bytes given.
@@ -67,6 +69,9 @@ impl fmt::Display for PostError {
             }
             PostError::NotOnThisTransport(t) => write!(f, "a {t:?} queue pair has no such operation"),
             PostError::NoDestination => write!(f, "a datagram needs an address handle"),
+            PostError::NoRemoteSrq => {
+                write!(f, "an XRC request needs the number of the peer's shared receive queue")
+            }
             PostError::MessageTooLong { bytes } => {
                 write!(
                     f,
@@ -85,7 +90,7 @@ impl core::error::Error for PostError {}
 impl Qp {
     /// Queues a send. Nothing is transmitted until [`Qp::poll_requests`].
     pub fn post_send<H: Host>(&mut self, wr: &SendWr<'_>, now: Time, host: &mut H) -> Result<(), PostError> {
-        if !may_post_send(self.attr.state) {
+        if self.id.transport.sends() && !may_post_send(self.attr.state) {
             return Err(PostError::WrongState(self.attr.state));
         }
         check_operation(self.id.transport, wr)?;
@@ -102,6 +107,9 @@ impl Qp {
 
     /// Queues a receive.
     pub fn post_recv<H: Host>(&mut self, wr: &RecvWr<'_>, now: Time, host: &mut H) -> Result<(), PostError> {
+        if !self.id.transport.receives() {
+            return Err(PostError::NotOnThisTransport(self.id.transport));
+        }
         if !may_post_recv(self.attr.state) {
             return Err(PostError::WrongState(self.attr.state));
         }
@@ -160,7 +168,8 @@ fn total_len(sges: &[Sge]) -> u64 {
 /// Which operations each transport has (IBA table 35).
 fn check_operation(transport: Transport, wr: &SendWr<'_>) -> Result<(), PostError> {
     let has = match (transport, wr.op) {
-        (Transport::Rc, _) => true,
+        (Transport::Rc | Transport::XrcIni, _) => true,
+        (Transport::XrcTgt, _) => false,
         (Transport::Uc, op) => {
             !matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::SendInv(_))
         }
@@ -171,6 +180,9 @@ fn check_operation(transport: Transport, wr: &SendWr<'_>) -> Result<(), PostErro
     }
     if transport == Transport::Ud && wr.ud.is_none() {
         return Err(PostError::NoDestination);
+    }
+    if transport == Transport::XrcIni && wr.srq.is_none() {
+        return Err(PostError::NoRemoteSrq);
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Work requests.
 
 use super::Route;
-use crate::ids::{LKey, Qkey, Qpn, RKey};
+use crate::ids::{LKey, Qkey, Qpn, RKey, Srqn};
 use bitflags::bitflags;
 
 /// Scatter/gather entry: a piece of registered local memory.
@@ -136,6 +136,8 @@ pub struct SendWr<'a> {
     pub payload: Payload<'a>,
     /// Destination, for datagram QPs.
     pub ud: Option<UdTarget>,
+    /// The peer's shared receive queue, for extended reliable connections.
+    pub srq: Option<Srqn>,
 }
 
 /// A receive work request.

@@ -38,7 +38,7 @@ impl Sender {
                 break;
             }
             let outcome = match wqe.op {
-                SendOp::LocalInv(rkey) => io.host.invalidate(io.id.pd, rkey).map_err(TxError::Fault),
+                SendOp::LocalInv(rkey) => io.host.invalidate(io.pd, rkey).map_err(TxError::Fault),
                 _ => self.send_message(&wqe, sq, io),
             };
             match outcome {
@@ -83,7 +83,7 @@ impl Sender {
             let mut headers = io.headers(operation_of(&wqe.op, first, last), self.psn, len);
             headers.bth.solicited = last && wqe.solicited;
             add_extensions(&mut headers, wqe, first, last);
-            io.send(&headers, sq.payload(sq.head(), io.id.pd, offset, len))?;
+            io.send(&headers, sq.payload(sq.head(), io.pd, offset, len))?;
             self.psn = self.psn.plus(1);
             self.sent += 1;
         }
