@@ -52,6 +52,14 @@ pub enum Error {
         /// How many there are.
         limit: u64,
     },
+    /// The object is still in use.
+    #[error("{what} is still in use by {by}")]
+    Busy {
+        /// Which object.
+        what: &'static str,
+        /// Who uses it.
+        by: &'static str,
+    },
     /// The completion queue overflowed earlier.
     #[error(
         "the completion queue overflowed: more than {depth} completions were waiting; make it deeper or poll more often"

@@ -262,6 +262,11 @@ impl Nic {
         self.inner.engine.events.fd()
     }
 
+    /// Where the events of this handle on the device wait.
+    pub(crate) fn event_queue(&self) -> &Arc<EventQueue> {
+        &self.inner.engine.events
+    }
+
     /// Whether this is the process that opened the device; an error in a forked child.
     pub fn check_process(&self) -> Result<(), Error> {
         self.inner.alive()

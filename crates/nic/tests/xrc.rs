@@ -34,7 +34,7 @@ fn a_message_reaches_the_queue_it_names_and_completes_there() {
     let domain = s.nic.alloc_xrc_domain().unwrap();
     let recv_cq = s.nic.create_cq(16, None, 0).unwrap();
     let srq = s.pd.create_xrc_srq(16, 2, &domain, &recv_cq).unwrap();
-    let target = domain.create_target().unwrap();
+    let target = domain.create_target(&s.nic).unwrap();
     let ini = connected(&s, &target);
     let memory = Buffer::new(&s.pd, 8192, Access::LOCAL_WRITE | Access::REMOTE);
     memory.fill(0, 4096, 7);
@@ -54,9 +54,9 @@ fn a_queue_that_is_gone_is_refused_and_every_handle_hears_of_it() {
     let domain = s.nic.alloc_xrc_domain().unwrap();
     let srq = s.pd.create_xrc_srq(16, 2, &domain, &s.cq).unwrap();
     let number = srq.number();
-    let target = domain.create_target().unwrap();
+    let target = domain.create_target(&s.nic).unwrap();
     let ini = connected(&s, &target);
-    let opened = domain.open_qp(target.qpn()).unwrap();
+    let opened = domain.open_qp(&s.nic, target.qpn()).unwrap();
     assert_ne!(opened.handle(), target.handle());
     drop(srq);
     while s.nic.try_event().is_some() {}
@@ -76,17 +76,17 @@ fn a_receiving_end_lives_until_its_last_handle() {
     let s = setup("127.91.1.3");
     let domain = s.nic.alloc_xrc_domain().unwrap();
     let srq = s.pd.create_xrc_srq(16, 2, &domain, &s.cq).unwrap();
-    let target = domain.create_target().unwrap();
+    let target = domain.create_target(&s.nic).unwrap();
     let qpn = target.qpn();
     let ini = connected(&s, &target);
-    let opened = domain.open_qp(qpn).unwrap();
+    let opened = domain.open_qp(&s.nic, qpn).unwrap();
     drop(target);
     assert_eq!(opened.query().state, QpState::Rts);
     srq.post_recv(&[RecvWr { wr_id: 5, sges: &[] }]).unwrap();
     post_to(&ini, 1, SendOp::Send, &[], srq.number());
     assert!(completions(&s.cq, 2).iter().all(|c| c.status == WcStatus::Success));
     drop(opened);
-    assert!(matches!(domain.open_qp(qpn), Err(Error::Invalid { attribute: "qpn", .. })));
+    assert!(matches!(domain.open_qp(&s.nic, qpn), Err(Error::Invalid { attribute: "qpn", .. })));
 }
 
 #[test]
@@ -99,12 +99,12 @@ fn domains_are_shared_by_key_while_somebody_holds_them() {
     let (second, made) = s.nic.open_xrc_domain(key).unwrap();
     assert!(!made && Arc::ptr_eq(&first, &second) && first.other_holders() == 1);
     assert_ne!(s.nic.open_xrc_domain((3, 4712)).unwrap().0.id(), first.id());
-    let target = second.create_target().unwrap();
+    let target = second.create_target(&s.nic).unwrap();
     drop((first, second));
     let found = s.nic.find_xrc_domain(key).expect("the queue pair holds it");
     assert_eq!(found.other_holders(), 1);
     let other = s.nic.alloc_xrc_domain().unwrap();
-    assert!(other.open_qp(target.qpn()).is_err(), "of another domain");
+    assert!(other.open_qp(&s.nic, target.qpn()).is_err(), "of another domain");
     drop((target, found));
     assert!(s.nic.find_xrc_domain(key).is_none());
 }
@@ -129,8 +129,8 @@ fn what_makes_no_sense_is_refused() {
     assert!(matches!(s.pd.create_xrc_srq(0, 1, &domain, &s.cq), Err(Error::Invalid { .. })));
     let ini = create(&s.pd, &s.cq, Transport::XrcIni);
     assert_eq!(ini.query().cap.max_recv_wr, 0);
-    assert!(domain.open_qp(ini.qpn()).is_err(), "a sending end cannot be opened");
-    let target = domain.create_target().unwrap();
+    assert!(domain.open_qp(&s.nic, ini.qpn()).is_err(), "a sending end cannot be opened");
+    let target = domain.create_target(&s.nic).unwrap();
     assert!(target.post_recv(&[RecvWr { wr_id: 1, sges: &[] }]).is_err());
     let to_init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT;
     let attr = QpAttr { state: QpState::Init, port: 1, ..QpAttr::default() };

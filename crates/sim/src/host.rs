@@ -4,7 +4,7 @@ use crate::frame::Frame;
 use crate::journal::{Entry, Journal, NodeId};
 use crate::nic::Resources;
 use ferroce_proto::qp::{DropReason, Host, RecvWqe, Side, TxError, TxPayload};
-use ferroce_proto::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, Route, Sge};
+use ferroce_proto::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge};
 use ferroce_proto::wire::Headers;
 use ferroce_proto::{PdId, Qpn, RKey, Srqn, Time};
 use std::fmt;
@@ -80,6 +80,15 @@ impl Host for SimHost<'_> {
 
     fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
         self.nic.memory.invalidate(pd, rkey)
+    }
+
+    /// Windows are the NIC's business, not the protocol's: the request is noted, and refused for window 0.
+    fn bind_window(&mut self, _pd: PdId, bind: &MwBind) -> Result<(), MemoryFault> {
+        if bind.window == 0 {
+            return Err(MemoryFault::StillBound { key: bind.rkey.0 });
+        }
+        self.nic.binds.push(*bind);
+        Ok(())
     }
 
     fn xrc_pd(&mut self, srq: Srqn) -> Option<PdId> {

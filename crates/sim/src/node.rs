@@ -8,7 +8,7 @@ use crate::queue_pair::{QpSetup, QueuePair};
 use crate::queues::{CompletionQueue, SharedReceiveQueue, Xrc};
 use crate::world::World;
 use ferroce_proto::cc::{Controller, FixedWindow};
-use ferroce_proto::verbs::{Access, Completion, EventKind, RecvWr, Route, Sge, WcStatus};
+use ferroce_proto::verbs::{Access, Completion, EventKind, MwBind, RecvWr, Route, Sge, WcStatus};
 use ferroce_proto::{Gid, LKey, PdId, Qpn, RKey, Srqn};
 use rand::Rng;
 
@@ -144,6 +144,11 @@ impl Node {
     /// Takes all events raised so far. Events of a CQ or SRQ name queue pair 0.
     pub fn events(&self) -> Vec<(Qpn, EventKind)> {
         self.nic(|nic| nic.resources.events.drain(..).collect())
+    }
+
+    /// Memory window binds executed so far.
+    pub fn binds(&self) -> Vec<MwBind> {
+        self.nic(|nic| nic.resources.binds.clone())
     }
 
     /// Atomics that reached memory so far, refused ones included.

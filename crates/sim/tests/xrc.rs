@@ -75,7 +75,8 @@ fn a_wrong_queue_is_an_invalid_request() {
         b.node.xrc_srq(8, 1, 2, b.pd, &b.recv_cq).srqn()
     };
     let plain = |pair: &Pair| pair.b.node.srq(8, 1).srqn();
-    let cases: [(&str, fn(&Pair) -> Srqn); 3] = [
+    type Choose = fn(&Pair) -> Srqn;
+    let cases: [(&str, Choose); 3] = [
         ("never made", |_| Srqn::new(0x123456)),
         ("of another XRC domain", foreign),
         ("no XRC queue", plain),

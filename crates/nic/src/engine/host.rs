@@ -3,9 +3,12 @@
 use super::Engine;
 use crate::link::TxBatch;
 use crate::log;
+use crate::memory::Peer;
 use crate::objects::{QpCore, SrqCore};
 use ferroce_proto::qp::{DropReason, Host, RecvWqe, Side, TxError, TxPayload};
-use ferroce_proto::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, Route, Sge, WcStatus};
+use ferroce_proto::verbs::{
+    Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge, WcStatus,
+};
 use ferroce_proto::wire::Headers;
 use ferroce_proto::{PdId, RKey, Srqn};
 use std::fmt;
@@ -29,6 +32,10 @@ pub(super) struct NicHost<'a> {
 impl<'a> NicHost<'a> {
     pub(super) fn new(engine: &'a Engine, qp: &'a QpCore, tx: &'a mut TxBatch) -> Self {
         NicHost { engine, qp, tx, burst_left: BURST, has_more: false, completions: 0 }
+    }
+
+    fn peer(&self, pd: PdId) -> Peer {
+        Peer { pd, qp: self.qp.qpn }
     }
 
     /// The XRC shared receive queue with this number, if it is in this queue pair's XRC domain.
@@ -70,7 +77,7 @@ impl Host for NicHost<'_> {
                 regions.gather(pd, sges, offset, &mut packet[head..head + body])
             }
             TxPayload::Remote { pd, rkey, addr, .. } => {
-                regions.read_remote(pd, rkey, addr, &mut packet[head..head + body])
+                regions.read_remote(Peer { pd, qp: self.qp.qpn }, rkey, addr, &mut packet[head..head + body])
             }
         };
         if let Err(fault) = filled {
@@ -93,19 +100,23 @@ impl Host for NicHost<'_> {
         len: u64,
         need: Access,
     ) -> Result<(), MemoryFault> {
-        self.engine.regions.check_remote(pd, rkey, addr, len, need)
+        self.engine.regions.check_remote(self.peer(pd), rkey, addr, len, need)
     }
 
     fn write_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryFault> {
-        self.engine.regions.write_remote(pd, rkey, addr, data)
+        self.engine.regions.write_remote(self.peer(pd), rkey, addr, data)
     }
 
     fn atomic(&mut self, pd: PdId, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
-        self.engine.regions.atomic(pd, rkey, addr, op)
+        self.engine.regions.atomic(self.peer(pd), rkey, addr, op)
     }
 
     fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
-        self.engine.regions.invalidate(pd, rkey)
+        self.engine.regions.invalidate(self.peer(pd), rkey)
+    }
+
+    fn bind_window(&mut self, pd: PdId, bind: &MwBind) -> Result<(), MemoryFault> {
+        self.engine.regions.bind(self.peer(pd), bind)
     }
 
     fn xrc_pd(&mut self, srq: Srqn) -> Option<PdId> {

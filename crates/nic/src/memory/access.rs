@@ -1,7 +1,7 @@
 //! What work requests and peers do with keys.
 
 use super::copy;
-use super::region::Region;
+use super::region::{Kind, Peer, Region, WindowType};
 use super::table::{Held, RegionTable};
 use ferroce_proto::verbs::{Access, AtomicOp, MemoryFault, Sge};
 use ferroce_proto::{PdId, RKey};
@@ -61,26 +61,26 @@ impl RegionTable {
     /// Whether the peer may do `need`.
     pub(crate) fn check_remote(
         &self,
-        pd: PdId,
+        peer: Peer,
         rkey: RKey,
         addr: u64,
         len: u64,
         need: Access,
     ) -> Result<(), MemoryFault> {
         let held = self.by_rkey(rkey)?;
-        region(&held).remote(pd, addr, len, need).map(|_| ())
+        region(&held).remote(peer, addr, len, need).map(|_| ())
     }
 
     /// The peer's WRITE.
     pub(crate) fn write_remote(
         &self,
-        pd: PdId,
+        peer: Peer,
         rkey: RKey,
         addr: u64,
         data: &[u8],
     ) -> Result<(), MemoryFault> {
         let held = self.by_rkey(rkey)?;
-        let span = region(&held).remote(pd, addr, data.len() as u64, Access::REMOTE_WRITE)?;
+        let span = region(&held).remote(peer, addr, data.len() as u64, Access::REMOTE_WRITE)?;
         copy::write(span, data);
         Ok(())
     }
@@ -88,21 +88,21 @@ impl RegionTable {
     /// The peer's READ.
     pub(crate) fn read_remote(
         &self,
-        pd: PdId,
+        peer: Peer,
         rkey: RKey,
         addr: u64,
         out: &mut [u8],
     ) -> Result<(), MemoryFault> {
         let held = self.by_rkey(rkey)?;
-        let span = region(&held).remote(pd, addr, out.len() as u64, Access::REMOTE_READ)?;
+        let span = region(&held).remote(peer, addr, out.len() as u64, Access::REMOTE_READ)?;
         copy::read(span, out);
         Ok(())
     }
 
     /// The peer's atomic.
-    pub(crate) fn atomic(&self, pd: PdId, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
+    pub(crate) fn atomic(&self, peer: Peer, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
         let held = self.by_rkey(rkey)?;
-        let span = region(&held).remote(pd, addr, 8, Access::REMOTE_ATOMIC)?;
+        let span = region(&held).remote(peer, addr, 8, Access::REMOTE_ATOMIC)?;
         if !span.start.is_multiple_of(8) {
             // A chosen iova can make an aligned remote address of an unaligned local one.
             return Err(MemoryFault::Misaligned { addr });
@@ -111,16 +111,25 @@ impl RegionTable {
     }
 
     /// Makes a remote key invalid.
-    pub(crate) fn invalidate(&self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
-        self.check_remote_owner(pd, rkey)?;
-        self.close_remote(rkey);
+    pub(crate) fn invalidate(&self, peer: Peer, rkey: RKey) -> Result<(), MemoryFault> {
+        let window = {
+            let held = self.by_rkey(rkey)?;
+            let r = region(&held);
+            r.remote(peer, r.iova, 0, Access::empty())?;
+            match r.kind {
+                Kind::Window { kind: WindowType::One, .. } => {
+                    return Err(MemoryFault::NotInvalidatable { key: rkey.0 });
+                }
+                Kind::Window { kind: WindowType::Two, .. } => true,
+                Kind::Memory { .. } => false,
+            }
+        };
+        if window {
+            self.unbind_key(rkey);
+        } else {
+            self.close_remote(rkey);
+        }
         Ok(())
-    }
-
-    fn check_remote_owner(&self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
-        let held = self.by_rkey(rkey)?;
-        let r = region(&held);
-        r.remote(pd, r.iova, 0, Access::empty()).map(|_| ())
     }
 }
 
@@ -144,7 +153,9 @@ fn pieces(sges: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = Sge> + 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroce_proto::LKey;
+    use ferroce_proto::{LKey, Qpn};
+
+    const PEER: Peer = Peer { pd: PdId(1), qp: Qpn::GSI };
 
     #[test]
     fn pieces_cover_exactly_what_is_asked() {
@@ -170,6 +181,8 @@ mod tests {
                 lkey,
                 rkey,
                 remote_open: true,
+                only_qp: None,
+                kind: Kind::Memory { windows: Vec::new() },
                 _owner: None,
             }
         };
@@ -180,12 +193,12 @@ mod tests {
         assert!(table.scatter(PdId(1), &sges, 0, &[7; 8]).is_ok());
         let mut out = [0; 8];
         assert!(table.gather(PdId(1), &sges, 0, &mut out).is_ok() && out == [7; 8]);
-        assert_eq!(table.atomic(PdId(1), rkey, 16, AtomicOp::FetchAdd { add: 5 }), Ok(0));
-        assert_eq!(table.atomic(PdId(1), rkey, 16, AtomicOp::FetchAdd { add: 5 }), Ok(5));
-        assert!(table.invalidate(PdId(2), rkey).is_err());
-        assert!(table.invalidate(PdId(1), rkey).is_ok());
+        assert_eq!(table.atomic(PEER, rkey, 16, AtomicOp::FetchAdd { add: 5 }), Ok(0));
+        assert_eq!(table.atomic(PEER, rkey, 16, AtomicOp::FetchAdd { add: 5 }), Ok(5));
+        assert!(table.invalidate(Peer { pd: PdId(2), ..PEER }, rkey).is_err());
+        assert!(table.invalidate(PEER, rkey).is_ok());
         assert!(matches!(
-            table.atomic(PdId(1), rkey, 16, AtomicOp::FetchAdd { add: 5 }),
+            table.atomic(PEER, rkey, 16, AtomicOp::FetchAdd { add: 5 }),
             Err(MemoryFault::NoSuchKey { .. })
         ));
         assert!(memory[8] == 7 && memory[16] == 10);

@@ -5,6 +5,7 @@
 //! | `keys` | how a key names a region without telling anything about it |
 //! | `region` | whether an access is inside a region and allowed |
 //! | `table` | which region a key names; how deregistration waits for accesses |
+//! | `windows` | memory windows: how part of a region gets a key of its own, and loses it |
 //! | `access` | the operations of work requests on keys, built from the three above |
 //! | `copy` | the only place where bytes move |
 
@@ -13,6 +14,9 @@ mod copy;
 mod keys;
 mod region;
 mod table;
+mod windows;
 
-pub(crate) use region::Region;
+pub use region::WindowType;
+pub(crate) use region::{Kind, Peer, Region};
 pub(crate) use table::RegionTable;
+pub(crate) use windows::MAX_MW;

@@ -8,6 +8,7 @@ mod pd;
 mod qp;
 mod region;
 mod srq;
+mod window;
 mod xrc;
 
 pub use address::AddressHandle;
@@ -18,6 +19,7 @@ pub use pd::Pd;
 pub use qp::{Qp, QpInit};
 pub use region::MemoryRegion;
 pub use srq::{Srq, SrqAttr};
+pub use window::{MemoryWindow, next_rkey};
 pub use xrc::{XrcDomain, XrcKey};
 
 pub(crate) use cq::{CqCore, MAX_CQE};

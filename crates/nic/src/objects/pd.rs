@@ -2,7 +2,7 @@
 
 use super::region::MemoryRegion;
 use crate::error::Error;
-use crate::memory::Region;
+use crate::memory::{Kind, Region};
 use crate::nic::NicInner;
 use ferroce_proto::PdId;
 use ferroce_proto::verbs::Access;
@@ -49,6 +49,8 @@ impl Pd {
             lkey,
             rkey,
             remote_open: true,
+            only_qp: None,
+            kind: Kind::Memory { windows: Vec::new() },
             _owner: owner,
         };
         let (slot, lkey, rkey) = self

@@ -6,7 +6,7 @@ use super::pd::Pd;
 use super::srq::{Srq, SrqCore};
 use super::xrc::XrcDomain;
 use crate::error::Error;
-use crate::nic::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
+use crate::nic::{MAX_INLINE, MAX_QP_WR, MAX_SGE, Nic};
 use ferroce_proto::cc::{Controller, FixedWindow};
 use ferroce_proto::qp::{self, QpConfig, QpCounters};
 use ferroce_proto::verbs::{AttrMask, EventKind, QpAttr, QpCap, RecvWr, SendWr, Transport};
@@ -40,8 +40,8 @@ pub(crate) struct QpCore {
     pub(crate) srq: Option<Arc<SrqCore>>,
     /// Receiving end of an extended reliable connection: the XRC domain.
     pub(crate) xrc_domain: Option<u32>,
-    /// Numbers of the live handles, where there can be several. Empty: the queue pair is going or gone.
-    handles: Option<Mutex<Vec<u32>>>,
+    /// The live handles, where there can be several. None left: the queue pair is going or gone.
+    handles: Option<Mutex<Vec<Handle>>>,
     pub(crate) machine: Mutex<qp::Qp>,
     /// Earliest deadline that the timer heap knows of; `u64::MAX` if none.
     pub(crate) timer_at: AtomicU64,
@@ -53,6 +53,12 @@ pub(crate) struct QpCore {
     pub(crate) overrun: AtomicBool,
 }
 
+/// One of several handles of a queue pair, and who hears its events.
+struct Handle {
+    number: u32,
+    events: Arc<EventQueue>,
+}
+
 impl QpCore {
     /// Raises an event, one for every handle.
     pub(crate) fn raise(&self, kind: EventKind, events: &EventQueue) {
@@ -60,7 +66,7 @@ impl QpCore {
             None => events.raise(kind, EventSource::Qp(self.qpn)),
             Some(handles) => {
                 for handle in handles.lock().iter() {
-                    events.raise(kind, EventSource::QpHandle(self.qpn, *handle));
+                    handle.events.raise(kind, EventSource::QpHandle(self.qpn, handle.number));
                 }
             }
         }
@@ -135,7 +141,7 @@ impl Pd {
                 recv_cq: parts.recv_cq,
                 srq: parts.srq,
                 xrc_domain: domain.as_ref().map(|d| d.id()),
-                handles: domain.as_ref().map(|_| Mutex::new(vec![0])),
+                handles: domain.as_ref().map(|_| Mutex::default()),
                 machine: Mutex::new(machine),
                 timer_at: AtomicU64::new(u64::MAX),
                 touched: AtomicBool::new(false),
@@ -163,11 +169,12 @@ struct Parts {
 }
 
 impl XrcDomain {
-    /// Makes the receiving end of an extended reliable connection, in RESET. It has no protection domain and no
+    /// Makes the receiving end of an extended reliable connection, in RESET; `device` hears its events. It has no protection domain and no
     /// completion queue: each request names a shared receive queue of this domain, which has both.
-    pub fn create_target(self: &Arc<Self>) -> Result<Qp, Error> {
+    pub fn create_target(self: &Arc<Self>, device: &Nic) -> Result<Qp, Error> {
         let nic = self.nic();
         nic.alive()?;
+        self.check_device(device)?;
         let (no_cq, pd) = (self.no_cq(), Arc::new(Pd { id: PdId(nic.next_id()), nic: nic.clone() }));
         let parts = Parts {
             transport: Transport::XrcTgt,
@@ -177,20 +184,34 @@ impl XrcDomain {
             cap: QpCap::default(),
             signal_all: false,
         };
-        pd.insert_qp(parts, Some(self.clone()))
+        let qp = pd.insert_qp(parts, Some(self.clone()))?;
+        if let Some(handles) = &qp.core.handles {
+            handles.lock().push(Handle { number: qp.handle, events: device.event_queue().clone() });
+        }
+        Ok(qp)
+    }
+
+    fn check_device(&self, device: &Nic) -> Result<(), Error> {
+        match self.belongs_to(&device.inner) {
+            true => Ok(()),
+            false => Err(Error::Invalid { attribute: "xrcd", why: "belongs to another device" }),
+        }
     }
 
     /// Another handle of a receiving end of this domain. The queue pair lives until its last handle is dropped, and
-    /// each handle gets its own events.
-    pub fn open_qp(self: &Arc<Self>, qpn: Qpn) -> Result<Qp, Error> {
+    /// each handle gets its own events, through `device`.
+    pub fn open_qp(self: &Arc<Self>, device: &Nic, qpn: Qpn) -> Result<Qp, Error> {
         let nic = self.nic();
         nic.alive()?;
+        self.check_device(device)?;
         let unknown = Error::Invalid { attribute: "qpn", why: "no receiving end of this XRC domain has it" };
         let core = nic.engine.qps.get(qpn).filter(|core| core.xrc_domain == Some(self.id()));
         let Some(core) = core else { return Err(unknown) };
         let handle = nic.next_id();
         match core.handles.as_ref().map(|handles| handles.lock()) {
-            Some(mut handles) if !handles.is_empty() => handles.push(handle),
+            Some(mut handles) if !handles.is_empty() => {
+                handles.push(Handle { number: handle, events: device.event_queue().clone() });
+            }
             _ => return Err(unknown),
         }
         let pd = Arc::new(Pd { id: PdId(nic.next_id()), nic: nic.clone() });
@@ -316,7 +337,7 @@ impl Drop for Qp {
         }
         if let Some(handles) = &self.core.handles {
             let mut handles = handles.lock();
-            handles.retain(|handle| *handle != self.handle);
+            handles.retain(|handle| handle.number != self.handle);
             if !handles.is_empty() {
                 return;
             }

@@ -16,6 +16,8 @@ pub struct MemoryRegion {
     access: Access,
     lkey: LKey,
     rkey: RKey,
+    /// Deregistered already.
+    gone: bool,
 }
 
 impl MemoryRegion {
@@ -30,7 +32,7 @@ impl MemoryRegion {
         lkey: LKey,
         rkey: RKey,
     ) -> Self {
-        MemoryRegion { pd, slot, addr, len, iova, access, lkey, rkey }
+        MemoryRegion { pd, slot, addr, len, iova, access, lkey, rkey, gone: false }
     }
 
     /// Key for local work requests.
@@ -70,10 +72,38 @@ impl MemoryRegion {
         Sge { addr: self.iova.wrapping_add(offset as u64), len, lkey: self.lkey }
     }
 
+    /// How many memory windows are bound to it.
+    pub fn bound_windows(&self) -> usize {
+        self.pd.nic.engine.regions.bound_windows(self.slot)
+    }
+
+    /// Deregisters, unless memory windows are bound to it: then it stays as it was. (Dropping it closes the windows.)
+    pub fn deregister(mut self) -> Result<(), (MemoryRegion, Error)> {
+        if self.gone || self.pd.nic.alive().is_err() {
+            return Ok(());
+        }
+        match self.pd.nic.engine.regions.remove_unless_bound(self.slot) {
+            Ok(()) => {
+                self.gone = true;
+                Ok(())
+            }
+            Err(_) => Err((self, Error::Busy { what: "the memory region", by: "memory windows" })),
+        }
+    }
+
+    /// A region that windows are bound to keeps its place and keys.
+    fn check_unbound(&self) -> Result<(), Error> {
+        match self.bound_windows() {
+            0 => Ok(()),
+            _ => Err(Error::Busy { what: "the memory region", by: "memory windows" }),
+        }
+    }
+
     /// Registers anew with other rights or in another domain. Both keys change, so that whoever holds the old ones
     /// is out.
     pub fn reregister(&mut self, pd: Option<&Arc<Pd>>, access: Option<Access>) -> Result<(), Error> {
         self.pd.nic.alive()?;
+        self.check_unbound()?;
         let new_access = access.unwrap_or(self.access);
         check_access(new_access)?;
         let new_pd = pd.unwrap_or(&self.pd).clone();
@@ -98,6 +128,7 @@ impl MemoryRegion {
     /// As for [`Pd::register`].
     pub unsafe fn retranslate(&mut self, addr: usize, len: usize, iova: u64) -> Result<(), Error> {
         self.pd.nic.alive()?;
+        self.check_unbound()?;
         let iova = if self.access.contains(Access::ZERO_BASED) { 0 } else { iova };
         check_range(addr, len, iova)?;
         let keys = self.pd.nic.engine.regions.change(self.slot, |region| {
@@ -113,7 +144,7 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        if self.pd.nic.alive().is_ok() {
+        if !self.gone && self.pd.nic.alive().is_ok() {
             self.pd.nic.engine.regions.remove(self.slot);
         }
     }

@@ -5,7 +5,7 @@
 
 use super::RecvWqe;
 use crate::ids::{PdId, RKey, Srqn};
-use crate::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, Route, Sge};
+use crate::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge};
 use crate::wire::Headers;
 use core::fmt;
 
@@ -183,6 +183,9 @@ pub trait Host {
 
     /// Makes a remote key invalid, on behalf of the peer (SEND with invalidate) or of a local work request.
     fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault>;
+
+    /// Binds a memory window, on behalf of a local work request.
+    fn bind_window(&mut self, pd: PdId, bind: &MwBind) -> Result<(), MemoryFault>;
 
     /// Domain of the XRC shared receive queue with this number, if there is one in the XRC domain of this QP.
     fn xrc_pd(&mut self, srq: Srqn) -> Option<PdId>;

@@ -17,6 +17,7 @@
 //! | `rc`, `uc`, `ud` | the transports |
 //! | `inbound` | the checks on a SEND or WRITE coming in, shared by RC and UC |
 //! | `segment` | cutting a message into packets |
+//! | `local` | requests that never leave the NIC |
 //! | `sq`, `rq` | the queues |
 //! | `post`, `modify`, `receive`, `drive`, `flush` | the calls |
 //! | `host` | what the QP may ask of the NIC around it |
@@ -27,6 +28,7 @@ mod flush;
 mod host;
 mod inbound;
 mod io;
+mod local;
 mod modify;
 mod post;
 mod rc;

@@ -31,7 +31,7 @@ pub enum PostError {
         /// Bytes allowed.
         max: usize,
     },
-    /// READs and atomics have no data to send inline.
+    /// READs, atomics and binds have no data to send inline.
     InlineNotAllowed,
     /// The transport has no such operation.
     NotOnThisTransport(Transport),
@@ -65,7 +65,7 @@ impl fmt::Display for PostError {
                 write!(f, "{given} bytes of inline data given, max_inline_data is {max}")
             }
             PostError::InlineNotAllowed => {
-                write!(f, "a READ or atomic cannot be inline: it receives its data")
+                write!(f, "a READ, atomic or bind cannot be inline: it has no data to send")
             }
             PostError::NotOnThisTransport(t) => write!(f, "a {t:?} queue pair has no such operation"),
             PostError::NoDestination => write!(f, "a datagram needs an address handle"),
@@ -145,7 +145,7 @@ impl Qp {
             }
             Payload::Inline(bytes) => {
                 let max = cap.max_inline_data as usize;
-                if matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. }) {
+                if matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::BindMw(_)) {
                     return Err(PostError::InlineNotAllowed);
                 }
                 if bytes.len() > max {

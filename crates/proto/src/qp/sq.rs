@@ -45,7 +45,13 @@ impl SendWqe {
             SendOp::Atomic { op: AtomicOp::CompareSwap { .. }, .. } => WcOpcode::CompSwap,
             SendOp::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => WcOpcode::FetchAdd,
             SendOp::LocalInv(_) => WcOpcode::LocalInv,
+            SendOp::BindMw(_) => WcOpcode::BindMw,
         }
+    }
+
+    /// Whether it never leaves the NIC.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.op, SendOp::LocalInv(_) | SendOp::BindMw(_))
     }
 
     /// Whether only a response, not an ACK, can finish it.
@@ -56,7 +62,7 @@ impl SendWqe {
     /// How many sequence numbers a message of this length takes: a READ as many as its responses, at least one.
     pub(crate) fn packets_at(&self, mtu: u32) -> u32 {
         match self.op {
-            SendOp::LocalInv(_) => 0,
+            SendOp::LocalInv(_) | SendOp::BindMw(_) => 0,
             SendOp::Atomic { .. } => 1,
             _ => self.len.div_ceil(mtu).max(1),
         }

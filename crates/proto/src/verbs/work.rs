@@ -1,6 +1,6 @@
 //! Work requests.
 
-use super::Route;
+use super::{Access, Route};
 use crate::ids::{LKey, Qkey, Qpn, RKey, Srqn};
 use bitflags::bitflags;
 
@@ -58,6 +58,23 @@ impl AtomicOp {
     }
 }
 
+/// Which bytes of a memory region a window opens to the peer, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MwBind {
+    /// Number of the window within its device.
+    pub window: u32,
+    /// The window's key from now on. Only its low eight bits may differ from the key it has.
+    pub rkey: RKey,
+    /// The region.
+    pub lkey: LKey,
+    /// First byte, as the region counts.
+    pub addr: u64,
+    /// Number of bytes; none leaves the window unbound.
+    pub len: u64,
+    /// What the peer may do there, and whether it counts from zero.
+    pub access: Access,
+}
+
 /// What a send work request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SendOp {
@@ -101,6 +118,8 @@ pub enum SendOp {
     },
     /// Make a local key invalid.
     LocalInv(RKey),
+    /// Bind a memory window.
+    BindMw(MwBind),
 }
 
 /// Where the bytes of a send come from.

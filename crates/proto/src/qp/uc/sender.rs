@@ -1,11 +1,12 @@
 //! Sending side of an unreliable connection. A request is done when its last packet has left.
 
 use super::super::io::{Fatal, Io};
+use super::super::local::execute;
 use super::super::segment::{add_extensions, operation_of};
 use super::super::sq::{SendQueue, SendWqe};
 use super::super::{Host, Reason, Side, TxError};
 use crate::ids::Psn;
-use crate::verbs::{QpAttr, QpState, SendOp, WcStatus};
+use crate::verbs::{QpAttr, QpState, WcStatus};
 
 #[derive(Debug, Default)]
 pub(crate) struct Sender {
@@ -37,10 +38,16 @@ impl Sender {
             if self.sent == 0 && io.attr.state != QpState::Rts {
                 break;
             }
-            let outcome = match wqe.op {
-                SendOp::LocalInv(rkey) => io.host.invalidate(io.pd, rkey).map_err(TxError::Fault),
-                _ => self.send_message(&wqe, sq, io),
-            };
+            if let Some(done) = execute(&wqe.op, wqe.wr_id, io) {
+                sq.pop();
+                if let Err((status, why)) = done {
+                    io.complete_failed(Side::Send, wqe.wr_id, wqe.wc_opcode(), status, why);
+                    return Err(Fatal);
+                }
+                io.complete_send(&wqe);
+                continue;
+            }
+            let outcome = self.send_message(&wqe, sq, io);
             match outcome {
                 Ok(()) => {}
                 Err(TxError::Full) => break,

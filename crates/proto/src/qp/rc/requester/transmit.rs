@@ -1,6 +1,7 @@
 //! What is sent next, and what holds it back.
 
 use super::super::super::io::{Fatal, Io};
+use super::super::super::local::execute;
 use super::super::super::segment::{add_extensions, operation_of};
 use super::super::super::sq::{SendQueue, SendWqe};
 use super::super::super::{Host, Reason, TxError, TxPayload};
@@ -36,7 +37,7 @@ impl Requester {
             let Some(wqe) = self.next_wqe(sq, io) else { break };
             let srq = sq.srq(self.cur);
             let step = match wqe.op {
-                SendOp::LocalInv(rkey) => match self.invalidate_locally(rkey, &wqe, sq, io) {
+                SendOp::LocalInv(_) | SendOp::BindMw(_) => match self.run_locally(&wqe, sq, io) {
                     Some(step) => step,
                     None => continue,
                 },
@@ -118,12 +119,13 @@ impl Requester {
     }
 
     /// An acknowledgement is asked for where somebody waits for it: a signalled request, a queue that fills up, a
-    /// window about to close, a probe. The end of an unsignalled burst waits for the next request, or for the probe
+    /// window about to close, a local request behind, a probe. The end of an unsignalled burst waits for the next request, or for the probe
     /// that comes if there is none: in a ping-pong that halves the packets. Unless there is no probe yet.
     fn wants_ack(&self, wqe: &SendWqe, last: bool, window: u32, sq: &SendQueue) -> bool {
         let crowded = || sq.outstanding() * 2 >= sq.depth();
         let unwatched = || self.cur + 1 == sq.tail() && !self.clock.can_probe();
-        (last && (wqe.signaled || crowded() || unwatched()))
+        let awaited = || sq.get(self.cur + 1).is_some_and(SendWqe::is_local);
+        (last && (wqe.signaled || crowded() || unwatched() || awaited()))
             || self.in_flight() + 1 >= window
             || self.since_ack_req + 1 >= (window / 4).max(1)
     }
@@ -202,10 +204,9 @@ impl Requester {
         (busy || no_room).then_some(Step::Blocked)
     }
 
-    /// LOCAL INVALIDATE takes effect in order: after everything before it is done.
-    fn invalidate_locally<H: Host>(
+    /// What stays in the NIC takes effect in order: after everything before it is done.
+    fn run_locally<H: Host>(
         &mut self,
-        rkey: RKey,
         wqe: &SendWqe,
         sq: &mut SendQueue,
         io: &mut Io<'_, H>,
@@ -213,12 +214,8 @@ impl Requester {
         if self.cur != sq.head() {
             return Some(Step::Blocked);
         }
-        if let Err(fault) = io.host.invalidate(io.pd, rkey) {
-            io.host.explain(format_args!(
-                "QP {}: local invalidate wr_id {:#x} refused: {fault}",
-                io.id.qpn, wqe.wr_id
-            ));
-            return Some(Step::Stalled(WcStatus::LocQpOpErr, Reason::InvalidateRefused));
+        if let Some(Err((status, why))) = execute(&wqe.op, wqe.wr_id, io) {
+            return Some(Step::Stalled(status, why));
         }
         sq.pop();
         (self.cur, self.oldest) = (self.cur + 1, self.oldest + 1);
