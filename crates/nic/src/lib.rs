@@ -35,7 +35,7 @@ pub use config::{Config, ConfigError};
 pub use counters::{Counters, QpReport};
 pub use error::Error;
 pub use gids::GidEntry;
-pub use memory::WindowType;
+pub use memory::{DeviceMemory, MAX_DM, Prefetch, WindowType};
 pub use nic::{DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, Nic, gid_table};
 pub use objects::{
     AddressHandle, AsyncEvent, CompletionChannel, Cq, EventSource, MemoryRegion, MemoryWindow, Pd, Qp,

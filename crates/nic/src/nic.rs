@@ -8,6 +8,7 @@ use crate::fork::Generation;
 use crate::gids::{self, GidEntry};
 use crate::inspect::{Answerer, Subject};
 use crate::link::{Capture, Faulty, Link, UdpConfig, UdpLink};
+use crate::memory::{Budget, DeviceMemory};
 use crate::objects::{AsyncEvent, CompletionChannel, Cq, CqCore, EventQueue, EventSource, Pd, XrcDomains};
 use crate::registry;
 use crate::watch::AddressWatch;
@@ -38,6 +39,7 @@ pub(crate) struct NicInner {
     /// Bytes that one queue pair may have in flight.
     pub(crate) window_bytes: u32,
     pub(crate) xrc_domains: XrcDomains,
+    device_memory: Budget,
     table: Arc<AddressTable>,
     background: Mutex<Option<Arc<Background>>>,
     born: Generation,
@@ -177,6 +179,7 @@ impl Nic {
             window_bytes: config.window_bytes.unwrap_or_else(|| default_window(&*engine.link)),
             engine,
             xrc_domains: XrcDomains::default(),
+            device_memory: Budget::default(),
             table,
             background: Mutex::new(None),
             born,
@@ -212,6 +215,12 @@ impl Nic {
     pub fn alloc_pd(&self) -> Result<Arc<Pd>, Error> {
         self.inner.alive()?;
         Ok(Arc::new(Pd { id: PdId(self.inner.next_id()), nic: self.inner.clone() }))
+    }
+
+    /// Takes a piece of device memory whose first byte is aligned to `1 << log_align`. Works in a forked child too: it
+    /// needs nothing of the device but its budget.
+    pub fn alloc_device_memory(&self, len: usize, log_align: u32) -> Result<Arc<DeviceMemory>, Error> {
+        Ok(Arc::new(DeviceMemory::new(len, log_align, &self.inner.device_memory)?))
     }
 
     /// Makes a completion channel.

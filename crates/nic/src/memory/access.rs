@@ -1,7 +1,8 @@
 //! What work requests and peers do with keys.
 
 use super::copy;
-use super::region::{Kind, Peer, Region, WindowType};
+use super::on_demand::{self, Prefetch};
+use super::region::{Backing, Kind, Peer, Region, WindowType};
 use super::table::{Held, RegionTable};
 use ferroce_proto::verbs::{Access, AtomicOp, MemoryFault, Sge};
 use ferroce_proto::{PdId, RKey};
@@ -24,7 +25,7 @@ impl RegionTable {
             let held = self.by_lkey(piece.lkey)?;
             let span = region(&held).local(pd, piece.addr, u64::from(piece.len), Access::empty())?;
             let end = done + piece.len as usize;
-            copy::read(span, &mut out[done..end]);
+            copy::read(span, &mut out[done..end])?;
             done = end;
         }
         Ok(())
@@ -42,7 +43,7 @@ impl RegionTable {
             let held = self.by_lkey(piece.lkey)?;
             let span = region(&held).local(pd, piece.addr, u64::from(piece.len), Access::LOCAL_WRITE)?;
             if let Some(data) = data {
-                copy::write(span, data);
+                copy::write(span, data)?;
             }
             Ok(())
         };
@@ -81,8 +82,7 @@ impl RegionTable {
     ) -> Result<(), MemoryFault> {
         let held = self.by_rkey(rkey)?;
         let span = region(&held).remote(peer, addr, data.len() as u64, Access::REMOTE_WRITE)?;
-        copy::write(span, data);
-        Ok(())
+        copy::write(span, data)
     }
 
     /// The peer's READ.
@@ -95,8 +95,7 @@ impl RegionTable {
     ) -> Result<(), MemoryFault> {
         let held = self.by_rkey(rkey)?;
         let span = region(&held).remote(peer, addr, out.len() as u64, Access::REMOTE_READ)?;
-        copy::read(span, out);
-        Ok(())
+        copy::read(span, out)
     }
 
     /// The peer's atomic.
@@ -107,7 +106,35 @@ impl RegionTable {
             // A chosen iova can make an aligned remote address of an unaligned local one.
             return Err(MemoryFault::Misaligned { addr });
         }
-        Ok(copy::atomic(span, op))
+        copy::atomic(span, op)
+    }
+
+    /// Brings pages of on-demand regions in, as the program advises. What cannot be brought in is told only if the
+    /// program waits for it.
+    pub(crate) fn prefetch(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        how: Prefetch,
+        tell: bool,
+    ) -> Result<(), MemoryFault> {
+        let mut spans = Vec::with_capacity(sges.len());
+        for sge in sges {
+            let held = self.by_lkey(sge.lkey)?;
+            let need = if how == Prefetch::Write { Access::LOCAL_WRITE } else { Access::empty() };
+            let span = region(&held).local(pd, sge.addr, u64::from(sge.len), need)?;
+            if span.backing != Backing::OnDemand {
+                return Err(MemoryFault::NotOnDemand { key: sge.lkey.0 });
+            }
+            spans.push(span);
+        }
+        for span in spans {
+            let brought = on_demand::prefetch(span, how);
+            if tell {
+                brought?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes a remote key invalid.
@@ -183,6 +210,7 @@ mod tests {
                 remote_open: true,
                 only_qp: None,
                 kind: Kind::Memory { windows: Vec::new() },
+                backing: Backing::Mapped,
                 _owner: None,
             }
         };

@@ -12,6 +12,18 @@ pub(crate) struct Peer {
     pub(crate) qp: Qpn,
 }
 
+/// Where the bytes of a region are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Backing {
+    /// In memory that the program promised to keep mapped.
+    #[default]
+    Mapped,
+    /// In memory that may come and go.
+    OnDemand,
+    /// Nowhere: reads give zeros, writes vanish.
+    Null,
+}
+
 /// What an entry of the table stands for.
 pub(crate) enum Kind {
     /// A registration, with the numbers of the windows bound to it.
@@ -46,6 +58,7 @@ pub(crate) struct Region {
     /// The only queue pair that peers may come through, for windows of type 2.
     pub(crate) only_qp: Option<Qpn>,
     pub(crate) kind: Kind,
+    pub(crate) backing: Backing,
     /// What keeps the memory alive, if the NIC was given that.
     pub(crate) _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -55,6 +68,7 @@ pub(crate) struct Region {
 pub(crate) struct Span {
     pub(super) start: usize,
     pub(super) len: usize,
+    pub(super) backing: Backing,
 }
 
 impl Region {
@@ -66,7 +80,7 @@ impl Region {
         if offset > self.len || len > self.len - offset {
             return Err(outside);
         }
-        Ok(Span { start: self.base + offset as usize, len: len as usize })
+        Ok(Span { start: self.base + offset as usize, len: len as usize, backing: self.backing })
     }
 
     pub(super) fn check_pd(&self, key: u32, pd: PdId) -> Result<(), MemoryFault> {
@@ -124,6 +138,7 @@ mod tests {
             remote_open: true,
             only_qp: None,
             kind: Kind::Memory { windows: Vec::new() },
+            backing: Backing::Mapped,
             _owner: None,
         }
     }

@@ -118,6 +118,16 @@ impl RegionTable {
         Some(keys)
     }
 
+    /// Changes a region under its write lock. The keys stay.
+    pub(crate) fn change_keeping_keys(&self, number: u32, change: impl FnOnce(&mut Region)) {
+        if let Some(slot) = self.slot(number)
+            && let Some(region) = slot.write().as_mut()
+        {
+            change(region);
+            region.remote_open = true;
+        }
+    }
+
     /// Closes a region to peers. The caller has checked that it may.
     pub(super) fn close_remote(&self, key: RKey) {
         if let Some(slot) = self.slot(self.rkeys.slot_of(key.0))

@@ -7,7 +7,7 @@
 //! Binding, unbinding and deregistration take one lock, then the lock of one entry at a time. An access takes the lock
 //! of the entry it goes through and no other; so a region waits for accesses through its windows by unbinding them.
 
-use super::region::{Kind, Peer, Region, WindowType};
+use super::region::{Backing, Kind, Peer, Region, Span, WindowType};
 use super::table::RegionTable;
 use ferroce_proto::verbs::{Access, MemoryFault, MwBind};
 use ferroce_proto::{LKey, PdId, RKey};
@@ -68,6 +68,7 @@ impl RegionTable {
             remote_open: false,
             only_qp: None,
             kind: Kind::Window { kind, region: None },
+            backing: Backing::Mapped,
             _owner: None,
         };
         self.place(number, window);
@@ -169,9 +170,9 @@ impl RegionTable {
             && let Some(window) = slot.write().as_mut()
         {
             window.rkey = bind.rkey;
-            if let Some((region, base)) = found {
+            if let Some((region, span)) = found {
                 let zero_based = bind.access.contains(Access::ZERO_BASED);
-                (window.base, window.len) = (base, bind.len);
+                (window.base, window.len, window.backing) = (span.start, bind.len, span.backing);
                 window.iova = if zero_based { 0 } else { bind.addr };
                 window.access = bind.access;
                 window.only_qp = (kind == WindowType::Two).then_some(by.qp);
@@ -204,8 +205,8 @@ impl RegionTable {
         Ok(kind)
     }
 
-    /// The region's number, and where in this process the window begins.
-    fn check_target(&self, pd: PdId, bind: &MwBind) -> Result<(u32, usize), MemoryFault> {
+    /// The region's number, and which bytes of this process the window opens.
+    fn check_target(&self, pd: PdId, bind: &MwBind) -> Result<(u32, Span), MemoryFault> {
         let LKey(key) = bind.lkey;
         let (number, held) = self.numbered_by_lkey(bind.lkey)?;
         let region = held.as_ref().ok_or(MemoryFault::NoSuchKey { key })?;
@@ -213,6 +214,6 @@ impl RegionTable {
         if bind.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
             region.check_access(key, Access::LOCAL_WRITE)?;
         }
-        Ok((number, span.start))
+        Ok((number, span))
     }
 }

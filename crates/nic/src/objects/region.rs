@@ -1,6 +1,6 @@
 //! Memory regions, as programs hold them.
 
-use super::pd::{Pd, check_access, check_range};
+use super::pd::{Pd, backing, check_access, check_mapped, check_range};
 use crate::error::Error;
 use ferroce_proto::verbs::{Access, Sge};
 use ferroce_proto::{LKey, RKey};
@@ -55,7 +55,7 @@ impl MemoryRegion {
     pub fn len(&self) -> usize {
         self.len
     }
-    /// Never: a region has at least one byte.
+    /// Whether it has no byte, which only a region on device memory can.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -91,8 +91,11 @@ impl MemoryRegion {
         }
     }
 
-    /// A region that windows are bound to keeps its place and keys.
+    /// A region that windows are bound to keeps its place and keys; and a null region is what it is.
     fn check_unbound(&self) -> Result<(), Error> {
+        if self.len == usize::MAX && !self.access.contains(Access::ON_DEMAND) {
+            return Err(Error::Invalid { attribute: "mr", why: "a null region cannot be changed" });
+        }
         match self.bound_windows() {
             0 => Ok(()),
             _ => Err(Error::Busy { what: "the memory region", by: "memory windows" }),
@@ -110,8 +113,9 @@ impl MemoryRegion {
         if !Arc::ptr_eq(&new_pd.nic, &self.pd.nic) {
             return Err(Error::Invalid { attribute: "pd", why: "belongs to another device" });
         }
-        // Whether addresses count from zero is part of the region, not of its rights.
-        let new_access = (new_access - Access::ZERO_BASED) | (self.access & Access::ZERO_BASED);
+        // Whether addresses count from zero, and whether pages come and go, is part of the region, not of its rights.
+        let fixed = Access::ZERO_BASED | Access::ON_DEMAND;
+        let new_access = (new_access - fixed) | (self.access & fixed);
         let keys = self.pd.nic.engine.regions.change(self.slot, |region| {
             (region.pd, region.access) = (new_pd.id, new_access);
         });
@@ -119,6 +123,38 @@ impl MemoryRegion {
             (self.lkey, self.rkey) = (lkey, rkey);
         }
         (self.pd, self.access) = (new_pd, new_access);
+        Ok(())
+    }
+
+    /// Registers anew, as the verb does: another domain, other rights, other bytes (address, length, and what the first
+    /// byte is called), or several of these. The keys stay, so a peer that holds them meets the new region.
+    ///
+    /// # Safety
+    /// As for [`Pd::register`].
+    pub unsafe fn modify(
+        &mut self,
+        pd: Option<&Arc<Pd>>,
+        access: Option<Access>,
+        place: Option<(usize, usize, u64)>,
+    ) -> Result<(), Error> {
+        self.pd.nic.alive()?;
+        self.check_unbound()?;
+        let new_pd = pd.unwrap_or(&self.pd).clone();
+        if !Arc::ptr_eq(&new_pd.nic, &self.pd.nic) {
+            return Err(Error::Invalid { attribute: "pd", why: "belongs to another device" });
+        }
+        let new_access = access.unwrap_or(self.access);
+        check_access(new_access)?;
+        let (addr, len, iova) = place.unwrap_or((self.addr, self.len, self.iova));
+        let iova = if new_access.contains(Access::ZERO_BASED) { 0 } else { iova };
+        check_range(addr, len, iova)?;
+        check_mapped(addr, len, new_access)?;
+        self.pd.nic.engine.regions.change_keeping_keys(self.slot, |region| {
+            (region.pd, region.access, region.backing) = (new_pd.id, new_access, backing(new_access));
+            (region.base, region.len, region.iova) = (addr, len as u64, iova);
+        });
+        (self.pd, self.access) = (new_pd, new_access);
+        (self.addr, self.len, self.iova) = (addr, len, iova);
         Ok(())
     }
 
@@ -131,6 +167,7 @@ impl MemoryRegion {
         self.check_unbound()?;
         let iova = if self.access.contains(Access::ZERO_BASED) { 0 } else { iova };
         check_range(addr, len, iova)?;
+        check_mapped(addr, len, self.access)?;
         let keys = self.pd.nic.engine.regions.change(self.slot, |region| {
             (region.base, region.len, region.iova) = (addr, len as u64, iova);
         });

@@ -69,6 +69,18 @@ pub enum MemoryFault {
         /// The key the window has.
         window: u32,
     },
+    /// A page of an on-demand region is not there: the program unmapped it, or never mapped it.
+    NotPresent {
+        /// First byte asked for, in the address space of the process.
+        addr: u64,
+        /// Number of bytes asked for.
+        len: u64,
+    },
+    /// The region was not registered for on-demand paging.
+    NotOnDemand {
+        /// The key.
+        key: u32,
+    },
     /// No work request can make this key invalid (IBA 10.6.7.2.6): a memory window of type 1.
     NotInvalidatable {
         /// The key.
@@ -104,6 +116,15 @@ impl fmt::Display for MemoryFault {
                     f,
                     "key {key:#x} is not the window's: it has {window:#x}, and only the low 8 bits may change"
                 )
+            }
+            MemoryFault::NotPresent { addr, len } => {
+                write!(
+                    f,
+                    "{len} bytes at {addr:#x} of an on-demand region are not (all) mapped, or not writable"
+                )
+            }
+            MemoryFault::NotOnDemand { key } => {
+                write!(f, "key {key:#x} names a region that was not registered with ON_DEMAND")
             }
             MemoryFault::NotInvalidatable { key } => {
                 write!(f, "key {key:#x} names a window of type 1, which only another bind closes")
