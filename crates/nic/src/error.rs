@@ -3,6 +3,7 @@
 use crate::link::LinkError;
 use ferroce_proto::qp::PostError;
 use ferroce_proto::qp::state::ModifyError;
+use ferroce_proto::verbs::MemoryFault;
 use std::io;
 
 /// An error of a call. What goes wrong later, on the wire, comes back as a completion or an event instead.
@@ -51,6 +52,17 @@ pub enum Error {
         what: &'static str,
         /// How many there are.
         limit: u64,
+    },
+    /// Memory cannot be used that way.
+    #[error("{0}")]
+    Memory(MemoryFault),
+    /// The object is still in use.
+    #[error("{what} is still in use by {by}")]
+    Busy {
+        /// Which object.
+        what: &'static str,
+        /// Who uses it.
+        by: &'static str,
     },
     /// The completion queue overflowed earlier.
     #[error(

@@ -3,7 +3,7 @@
 //! | room | what lives there |
 //! |---|---|
 //! | [`Nic`], [`Config`] | the device: opening it, asking it |
-//! | `objects` | PD, memory region, CQ, completion channel, QP, SRQ, address handle, events |
+//! | `objects` | PD, memory region and window, CQ, completion channel, QP, SRQ, XRC domain, address handle, events |
 //! | `memory` | registered memory: keys, checks, and the few lines that copy |
 //! | `engine` | moves packets between links and queue pairs, on whatever thread comes by |
 //! | [`link`] | how packets leave and arrive: UDP, fault injection, capture |
@@ -39,8 +39,9 @@ pub use counters::{Counters, QpReport};
 pub use error::Error;
 pub use gids::GidEntry;
 pub use log::log_refusal;
+pub use memory::{DeviceMemory, MAX_DM, Prefetch, WindowType};
 pub use nic::{DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, Nic, gid_table};
 pub use objects::{
-    AddressHandle, AsyncEvent, CompletionChannel, Cq, EventSource, MAX_SRQ_WR, MemoryRegion, Pd, Qp, QpInit,
-    Srq, SrqAttr,
+    AddressHandle, AsyncEvent, CompletionChannel, Cq, EventSource, MAX_SRQ_WR, MemoryRegion, MemoryWindow, Pd,
+    Qp, QpInit, Srq, SrqAttr, XrcDomain, XrcKey, next_rkey,
 };

@@ -8,7 +8,10 @@ use crate::fork::Generation;
 use crate::gids::{self, GidEntry};
 use crate::inspect::{Answerer, Subject};
 use crate::link::{Capture, Faulty, Link, UdpConfig, UdpLink};
-use crate::objects::{AsyncEvent, CompletionChannel, Cq, CqCore, EventHub, EventQueue, EventSource, Pd};
+use crate::memory::{Budget, DeviceMemory};
+use crate::objects::{
+    AsyncEvent, CompletionChannel, Cq, CqCore, EventHub, EventQueue, EventSource, Pd, XrcDomains,
+};
 use crate::registry;
 use crate::watch::AddressWatch;
 use ferroce_proto::qp::state::AttrLimits;
@@ -37,6 +40,8 @@ pub(crate) struct NicInner {
     pub(crate) engine: Arc<Engine>,
     /// Bytes that one queue pair may have in flight.
     pub(crate) window_bytes: u32,
+    pub(crate) xrc_domains: XrcDomains,
+    device_memory: Budget,
     table: Arc<AddressTable>,
     events: Arc<EventHub>,
     background: Mutex<Option<Arc<Background>>>,
@@ -144,7 +149,7 @@ impl DeviceAttr {
 /// Clones share one queue of events; see [`Nic::session`] for another way.
 #[derive(Clone)]
 pub struct Nic {
-    inner: Arc<NicInner>,
+    pub(crate) inner: Arc<NicInner>,
     events: Arc<EventQueue>,
 }
 
@@ -190,6 +195,8 @@ impl Nic {
         let inner = NicInner {
             window_bytes: config.window_bytes.unwrap_or_else(|| default_window(&*engine.link)),
             engine,
+            xrc_domains: XrcDomains::default(),
+            device_memory: Budget::default(),
             table,
             events,
             background: Mutex::new(None),
@@ -254,6 +261,12 @@ impl Nic {
         Ok(Arc::new(Pd { id, nic: self.inner.clone(), events: self.events.clone() }))
     }
 
+    /// Takes a piece of device memory whose first byte is aligned to `1 << log_align`. Works in a forked child too: it
+    /// needs nothing of the device but its budget.
+    pub fn alloc_device_memory(&self, len: usize, log_align: u32) -> Result<Arc<DeviceMemory>, Error> {
+        Ok(Arc::new(DeviceMemory::new(len, log_align, &self.inner.device_memory)?))
+    }
+
     /// Makes a completion channel.
     pub fn create_channel(&self) -> Result<Arc<CompletionChannel>, Error> {
         self.inner.alive()?;
@@ -301,6 +314,11 @@ impl Nic {
     /// Descriptor that is readable while an asynchronous event waits.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.events.fd()
+    }
+
+    /// Where the events of this handle on the device wait.
+    pub(crate) fn event_queue(&self) -> &Arc<EventQueue> {
+        &self.events
     }
 
     /// Whether this is the process that opened the device; an error in a forked child.

@@ -25,5 +25,5 @@ pub mod time;
 pub mod verbs;
 pub mod wire;
 
-pub use ids::{Gid, LKey, PKey, PdId, Psn, Qkey, Qpn, RKey};
+pub use ids::{Gid, LKey, PKey, PdId, Psn, Qkey, Qpn, RKey, Srqn};
 pub use time::Time;

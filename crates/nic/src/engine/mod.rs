@@ -6,6 +6,7 @@
 //! | `calls` | what verbs do to a queue pair on the caller's thread |
 //! | `host` | how a queue pair reaches memory, links and completion queues |
 //! | `qps` | which queue pair has this number |
+//! | `srqs` | which XRC shared receive queue has this number |
 //! | `groups` | which queue pairs listen to this multicast group |
 //! | `timers` | which queue pair wants to be woken when |
 //! | `background` | who drives when no application thread polls |
@@ -21,11 +22,13 @@ mod groups;
 mod host;
 mod pulse;
 mod qps;
+mod srqs;
 mod timers;
 
 pub(crate) use background::{Background, Chore};
 pub(crate) use pulse::Pulse;
 pub(crate) use qps::MAX_QP;
+pub(crate) use srqs::MAX_XRC_SRQ;
 
 use crate::counters::DeviceCounters;
 use crate::link::Link;
@@ -35,6 +38,7 @@ use drive::Turn;
 use groups::Groups;
 use parking_lot::Mutex;
 use qps::QpTable;
+use srqs::XrcSrqs;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -46,6 +50,7 @@ pub(crate) struct Engine {
     pub(crate) link: Arc<dyn Link>,
     pub(crate) regions: RegionTable,
     pub(crate) qps: QpTable,
+    pub(crate) srqs: XrcSrqs,
     pub(crate) counters: DeviceCounters,
     pub(crate) pulse: Arc<Pulse>,
     groups: Groups,
@@ -61,6 +66,7 @@ impl Engine {
         Engine {
             regions: RegionTable::new(),
             qps: QpTable::new(link.slot()),
+            srqs: XrcSrqs::default(),
             link,
             counters: DeviceCounters::default(),
             pulse,

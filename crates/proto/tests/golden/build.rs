@@ -4,7 +4,7 @@ use ferroce_proto::wire::{
     Aeth, AtomicEth, Bth, Deth, FlowAddrs, Headers, ICRC_LEN, Ipv4Header, Ipv6Header, NakCode, Opcode,
     Operation, Reth, Service, Syndrome, UdpHeader, icrc,
 };
-use ferroce_proto::{Gid, PKey, Psn, Qkey, Qpn, RKey};
+use ferroce_proto::{Gid, PKey, Psn, Qkey, Qpn, RKey, Srqn};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A frame, and what it was made of.
@@ -88,7 +88,7 @@ fn headers(i: u32, opcode: Opcode) -> Headers {
         deth: opcode.has_deth().then(|| Deth { qkey: Qkey(spread(13)), src_qpn: Qpn::new(spread(14)) }),
         imm: opcode.has_imm().then(|| spread(15)),
         ieth: opcode.has_ieth().then(|| RKey(spread(16))),
-        xrceth: opcode.has_xrceth().then(|| Qpn::new(spread(17))),
+        xrceth: opcode.has_xrceth().then(|| Srqn::new(spread(17))),
     }
 }
 
