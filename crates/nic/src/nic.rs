@@ -1,5 +1,6 @@
 //! The device: opening it, asking it, making objects of it.
 
+use crate::cm::{Addresses, CmService};
 use crate::config::Config;
 use crate::counters::{Counters, QpReport};
 use crate::engine::{Background, Chore, Engine, MAX_QP, Pulse};
@@ -11,9 +12,9 @@ use crate::link::{Capture, Faulty, Link, UdpConfig, UdpLink};
 use crate::objects::{AsyncEvent, CompletionChannel, Cq, CqCore, EventQueue, EventSource, Pd};
 use crate::registry;
 use crate::watch::AddressWatch;
-use ferroce_proto::PdId;
 use ferroce_proto::qp::state::AttrLimits;
 use ferroce_proto::verbs::{AddressVector, EventKind, Mtu, Route};
+use ferroce_proto::{Gid, PdId};
 use parking_lot::{Mutex, RwLock};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -79,6 +80,18 @@ impl AddressTable {
             (false, true) => self.events.raise(EventKind::PortActive, EventSource::Port(1)),
             _ => {}
         }
+    }
+}
+
+impl Addresses for AddressTable {
+    fn entries(&self) -> Vec<GidEntry> {
+        self.entries.read().clone()
+    }
+    fn find(&self, gid: Gid) -> Option<(u8, Mtu)> {
+        let port_mtu = self.port_mtu();
+        let entries = self.entries.read();
+        let index = entries.iter().position(|e| e.gid == gid)?;
+        Some((u8::try_from(index).ok()?, entries[index].path_mtu().min(port_mtu)))
     }
 }
 
@@ -171,6 +184,8 @@ impl Nic {
             watch: AddressWatch::open().ok(),
             events,
         });
+        let ports = registry::own_directory().and_then(|d| registry::Ports::open(d, engine.link.slot())).ok();
+        let _ = engine.cm.set(CmService::new(engine.link.slot(), ports, table.clone()));
         crate::exit::remember(&engine);
         let inner = NicInner {
             window_bytes: config.window_bytes.unwrap_or_else(|| default_window(&*engine.link)),
@@ -258,6 +273,14 @@ impl Nic {
     /// Descriptor that is readable while an asynchronous event waits.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.inner.engine.events.fd()
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<NicInner> {
+        &self.inner
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.inner.engine
     }
 
     /// Whether this is the process that opened the device; an error in a forked child.
@@ -369,6 +392,7 @@ impl Drop for NicInner {
     fn drop(&mut self) {
         let background = self.background.get_mut().take();
         if self.alive().is_ok() {
+            self.engine.close_connections();
             drop(background);
             self.engine.settle();
         } else if let Some(background) = background.and_then(Arc::into_inner) {

@@ -5,6 +5,7 @@
 //! | `drive` | what happens in one turn |
 //! | `calls` | what verbs do to a queue pair on the caller's thread |
 //! | `host` | how a queue pair reaches memory, links and completion queues |
+//! | `management` | what becomes of packets to QP1 |
 //! | `qps` | which queue pair has this number |
 //! | `groups` | which queue pairs listen to this multicast group |
 //! | `timers` | which queue pair wants to be woken when |
@@ -19,6 +20,7 @@ mod calls;
 mod drive;
 mod groups;
 mod host;
+mod management;
 mod pulse;
 mod qps;
 mod timers;
@@ -27,6 +29,7 @@ pub(crate) use background::{Background, Chore};
 pub(crate) use pulse::Pulse;
 pub(crate) use qps::MAX_QP;
 
+use crate::cm::CmService;
 use crate::counters::DeviceCounters;
 use crate::link::Link;
 use crate::memory::RegionTable;
@@ -36,8 +39,8 @@ use groups::Groups;
 use parking_lot::Mutex;
 use qps::QpTable;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use timers::Timers;
 
 /// One NIC's engine.
@@ -49,6 +52,8 @@ pub(crate) struct Engine {
     pub(crate) events: Arc<EventQueue>,
     pub(crate) counters: DeviceCounters,
     pub(crate) pulse: Arc<Pulse>,
+    /// Connection management; set once, before anybody else has the engine.
+    pub(crate) cm: OnceLock<CmService>,
     groups: Groups,
     timers: Timers,
     turn: Mutex<Turn>,
@@ -66,6 +71,7 @@ impl Engine {
             events,
             counters: DeviceCounters::default(),
             pulse,
+            cm: OnceLock::new(),
             groups: Groups::default(),
             timers: Timers::default(),
             turn: Mutex::new(Turn::new()),
