@@ -72,6 +72,9 @@ pub enum Error {
         /// Its depth.
         depth: usize,
     },
+    /// The connection manager refused.
+    #[error(transparent)]
+    Cm(#[from] crate::cm::CmRefusal),
     /// The NIC belongs to the parent process.
     #[error("this device was opened before fork(); open it again in the child")]
     Forked,

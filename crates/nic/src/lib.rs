@@ -6,6 +6,7 @@
 //! | `objects` | PD, memory region and window, CQ, completion channel, QP, SRQ, XRC domain, address handle, events |
 //! | `memory` | registered memory: keys, checks, and the few lines that copy |
 //! | `engine` | moves packets between links and queue pairs, on whatever thread comes by |
+//! | `cm` | the connection manager: QP1, and ids shaped after librdmacm |
 //! | [`link`] | how packets leave and arrive: UDP, fault injection, capture |
 //! | [`registry`] | how the processes of one host find each other |
 //! | `shared` | the one NIC of a process that has no owner |
@@ -15,6 +16,7 @@
 //!
 //! The protocol itself is in `ferroce-proto`; nothing here knows an opcode.
 
+mod cm;
 mod config;
 mod counters;
 mod engine;
@@ -34,6 +36,10 @@ pub mod registry;
 mod shared;
 mod watch;
 
+pub use cm::{
+    CmChannel, CmCounters, CmEvent, CmEventKind, CmId, CmOptions, CmRefusal, CmTransport, ConnParam, Ece,
+    PortSpace, RejectReason, UDP_QKEY, UdParam,
+};
 pub use config::{Config, ConfigError};
 pub use counters::{Counters, QpReport};
 pub use error::Error;

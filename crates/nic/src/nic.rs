@@ -1,5 +1,6 @@
 //! The device: opening it, asking it, making objects of it.
 
+use crate::cm::{Addresses, CmService};
 use crate::config::Config;
 use crate::counters::{Counters, QpReport};
 use crate::engine::{Background, Chore, Engine, MAX_QP, Pulse};
@@ -85,6 +86,18 @@ impl AddressTable {
             (false, true) => self.events.raise(EventKind::PortActive, EventSource::Port(1)),
             _ => {}
         }
+    }
+}
+
+impl Addresses for AddressTable {
+    fn entries(&self) -> Vec<GidEntry> {
+        self.entries.read().clone()
+    }
+    fn find(&self, gid: Gid) -> Option<(u8, Mtu)> {
+        let port_mtu = self.port_mtu();
+        let entries = self.entries.read();
+        let index = entries.iter().position(|e| e.gid == gid)?;
+        Some((u8::try_from(index).ok()?, entries[index].path_mtu().min(port_mtu)))
     }
 }
 
@@ -190,6 +203,8 @@ impl Nic {
             watch: AddressWatch::open().ok(),
             events: events.clone(),
         });
+        let ports = registry::own_directory().and_then(|d| registry::Ports::open(d, engine.link.slot())).ok();
+        let _ = engine.cm.set(CmService::new(engine.link.slot(), ports, table.clone()));
         crate::exit::remember(&engine);
         crate::farewell::announce(&engine);
         let inner = NicInner {
@@ -321,6 +336,14 @@ impl Nic {
         &self.events
     }
 
+    pub(crate) fn inner(&self) -> &Arc<NicInner> {
+        &self.inner
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.inner.engine
+    }
+
     /// Whether this is the process that opened the device; an error in a forked child.
     pub fn check_process(&self) -> Result<(), Error> {
         self.inner.alive()
@@ -442,6 +465,7 @@ impl Drop for NicInner {
     fn drop(&mut self) {
         let background = self.background.get_mut().take();
         if self.alive().is_ok() {
+            self.engine.close_connections();
             drop(background);
             self.engine.settle();
             crate::farewell::write(&self.engine);

@@ -90,6 +90,7 @@ impl Engine {
         if due_ns <= now.0 && (arrived == 0 || now.0 - due_ns > OVERDUE_NS) {
             self.run_timers(turn, now);
         }
+        self.run_management(now);
         arrived > 0 || served
     }
 
@@ -118,6 +119,10 @@ impl Engine {
                 continue;
             }
             let Some(qp) = self.qps.get(qpn) else {
+                if qpn == Qpn::GSI {
+                    self.receive_management(&first, &packet, now);
+                    continue;
+                }
                 self.counters.dropped(DropReason::NoSuchQp);
                 log::drop(format_args!("no QP {qpn} here (from {})", arrival.sgid));
                 continue;
@@ -267,7 +272,8 @@ impl Engine {
     pub(super) fn next_deadline_ns(&self) -> u64 {
         let link = self.link.deadline().map_or(u64::MAX, |t| t.0);
         let ready = if self.any_ready.load(Ordering::Relaxed) { 0 } else { u64::MAX };
-        self.timers.next_ns().min(link).min(ready)
+        let management = self.cm.get().map_or(u64::MAX, |cm| cm.next_ns());
+        self.timers.next_ns().min(link).min(ready).min(management)
     }
 }
 

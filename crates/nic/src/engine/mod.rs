@@ -5,6 +5,7 @@
 //! | `drive` | what happens in one turn |
 //! | `calls` | what verbs do to a queue pair on the caller's thread |
 //! | `host` | how a queue pair reaches memory, links and completion queues |
+//! | `management` | what becomes of packets to QP1 |
 //! | `qps` | which queue pair has this number |
 //! | `srqs` | which XRC shared receive queue has this number |
 //! | `groups` | which queue pairs listen to this multicast group |
@@ -20,6 +21,7 @@ mod calls;
 mod drive;
 mod groups;
 mod host;
+mod management;
 mod pulse;
 mod qps;
 mod srqs;
@@ -30,6 +32,7 @@ pub(crate) use pulse::Pulse;
 pub(crate) use qps::MAX_QP;
 pub(crate) use srqs::MAX_XRC_SRQ;
 
+use crate::cm::CmService;
 use crate::counters::DeviceCounters;
 use crate::link::Link;
 use crate::memory::RegionTable;
@@ -40,8 +43,8 @@ use parking_lot::Mutex;
 use qps::QpTable;
 use srqs::XrcSrqs;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use timers::Timers;
 
 /// One NIC's engine.
@@ -53,6 +56,8 @@ pub(crate) struct Engine {
     pub(crate) srqs: XrcSrqs,
     pub(crate) counters: DeviceCounters,
     pub(crate) pulse: Arc<Pulse>,
+    /// Connection management; set once, before anybody else has the engine.
+    pub(crate) cm: OnceLock<CmService>,
     groups: Groups,
     timers: Timers,
     turn: Mutex<Turn>,
@@ -70,6 +75,7 @@ impl Engine {
             link,
             counters: DeviceCounters::default(),
             pulse,
+            cm: OnceLock::new(),
             groups: Groups::default(),
             timers: Timers::default(),
             turn: Mutex::new(Turn::new()),
