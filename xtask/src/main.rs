@@ -12,12 +12,14 @@
 //! | `unprivileged` | the perf run and the integration tests as a user without rights |
 //! | `fuzz` | libFuzzer targets on a stable toolchain |
 //! | `layout`, `source` | the house style as a check, and the blanking of comments and strings it needs |
+//! | `interop` | the Linux kernel's Soft-RoCE as the peer, in a virtual machine |
 //! | `bench` | `ferroce perf --json` into the table of the README |
 #![forbid(unsafe_code)]
 
 mod bench;
 mod cargo;
 mod fuzz;
+mod interop;
 mod layout;
 mod libtest;
 mod process;
@@ -48,6 +50,8 @@ enum Command {
     Test(test::Args),
     /// Run the fuzz targets of fuzz/ for a while.
     Fuzz(fuzz::Args),
+    /// Talk to the Linux kernel's Soft-RoCE in a virtual machine.
+    Interop(interop::Args),
     /// Run `ferroce perf --json` and print its results as Markdown.
     Bench(bench::Args),
 }
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Test(args) => test::run(&Context::new(args.verbose, args.quick), &args),
         Command::Fuzz(args) => fuzz::run(&Context::new(true, false), &args),
+        Command::Interop(args) => interop::run(&Context::new(true, false), &args),
         Command::Bench(args) => bench::run(&Context::new(true, false), &args),
     }
 }
