@@ -16,6 +16,7 @@ mod image;
 mod modules;
 mod namespace;
 mod packages;
+mod program;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -74,7 +75,8 @@ fn outside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     let cache = cache(ctx);
     std::fs::create_dir_all(&cache)?;
     let sysroot = packages::provide(ctx, &cache)?;
-    image::build(ctx, &cache, &sysroot, &[])?;
+    let verify = program::build(ctx, &cache, &sysroot)?;
+    image::build(ctx, &cache, &sysroot, &[("usr/bin/verify".to_owned(), verify)])?;
     let myself = std::env::current_exe()?;
     let mut job: Job = namespace::enter(ctx, &myself)?.args(["interop", "--inside"]).limit_s(15 * 60);
     if let Some(command) = &args.guest {
@@ -91,7 +93,7 @@ fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     namespace::set_up()?;
     let cache = cache(ctx);
     let sysroot = packages::provide(ctx, &cache)?;
-    let image = image::build(ctx, &cache, &sysroot, &[])?;
+    let image = image::build(ctx, &cache, &sysroot, &[("usr/bin/verify".to_owned(), cache.join("verify"))])?;
     let dir = std::env::temp_dir().join(format!("ferroce-interop-{}", std::process::id()));
     let guest = Guest::boot(&image, &dir)?;
     if let Some(command) = &args.guest {
