@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # First process of the guest: load the modules, make the Soft-RoCE device, then take commands from the host.
-export PATH=/usr/sbin:/usr/bin  # busybox has a `tc` of its own, which knows no netem
+export PATH=/usr/bin:/usr/sbin
 /bin/busybox --install -s /bin
 mkdir -p /proc /sys /dev /tmp /run /var/run /etc
 mount -t proc none /proc
@@ -14,10 +14,11 @@ ulimit -l unlimited
 while read -r module; do insmod "$module" || echo "insmod $module failed"; done < /modules.list
 
 . /guest.conf
-ip link set lo up
-ip link set eth0 mtu "$MTU" up
-ip addr add "$GUEST_V4/24" dev eth0
-ip -6 addr add "$GUEST_V6/64" dev eth0 nodad
+# With their full names: this shell prefers busybox applets, and its `ip` and `tc` know too little.
+/usr/bin/ip link set lo up
+/usr/bin/ip link set eth0 mtu "$MTU" up
+/usr/bin/ip addr add "$GUEST_V4/24" dev eth0
+/usr/bin/ip -6 addr add "$GUEST_V6/64" dev eth0 nodad
 rdma link add rxe0 type rxe netdev eth0
 sysctl -q -w net.core.rmem_max=8388608 net.core.wmem_max=8388608
 # Not traffic of ours: whatever the host answers here would only blur the counters.

@@ -63,7 +63,9 @@ impl Guest {
     pub(crate) fn run(&self, channel: usize, command: &str, limit: Duration) -> Result<Answer, Failure> {
         let mut channel =
             self.channels[channel].lock().map_err(|_| Failure::Broken("a channel broke".into()))?;
-        channel.run(command, limit).map_err(|error| self.broken(&format!("`{command}` in the guest: {error}")))
+        channel
+            .run(command, limit)
+            .map_err(|error| self.broken(&format!("`{command}` in the guest: {error}")))
     }
 
     fn connect(&mut self, path: &Path, started: Instant) -> Result<UnixStream, Failure> {

@@ -14,7 +14,7 @@ use crate::step::Context;
 /// Programs of the packages, by their place there.
 const PROGRAMS: [&str; 20] = [
     "usr/bin/busybox",
-    "usr/sbin/ip",
+    "usr/bin/ip",
     "usr/sbin/tc",
     "usr/bin/rdma",
     "usr/bin/ib_send_bw",
@@ -35,7 +35,6 @@ const PROGRAMS: [&str; 20] = [
     "usr/bin/udaddy",
 ];
 /// What programs load by name at run time, so that no list of dependencies shows it.
-
 const LOADED: [&str; 1] = ["usr/lib/x86_64-linux-gnu/libgcc_s.so.1"];
 const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";

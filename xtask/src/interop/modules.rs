@@ -7,7 +7,7 @@ use super::Failure;
 
 /// What the guest needs. The checksums come first: rdma_rxe asks the crypto interface for crc32 by name, which no module
 /// dependency says.
-const WANTED: [&str; 13] = [
+const WANTED: [&str; 15] = [
     "configfs",
     "crc32_generic",
     "crc32c_generic",
@@ -16,6 +16,8 @@ const WANTED: [&str; 13] = [
     "virtio_net",
     "virtio_console",
     "sch_netem",
+    "sch_prio",
+    "cls_u32",
     "ib_core",
     "ib_uverbs",
     "ib_umad",
@@ -79,7 +81,10 @@ mod tests {
 
     #[test]
     fn dependencies_are_read_out_of_the_module() {
-        assert_eq!(depends(b"\x7fELF\0license=GPL\0depends=ib_core,ib-uverbs\0name=x\0"), ["ib_core", "ib_uverbs"]);
+        assert_eq!(
+            depends(b"\x7fELF\0license=GPL\0depends=ib_core,ib-uverbs\0name=x\0"),
+            ["ib_core", "ib_uverbs"]
+        );
         assert!(depends(b"license=GPL\0depends=\0").is_empty());
     }
 }

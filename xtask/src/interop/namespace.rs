@@ -21,15 +21,15 @@ pub(crate) const MTU: u32 = 4500;
 /// `program` in a new network namespace; as an ordinary user in a user namespace as well, where one is allowed.
 pub(crate) fn enter(ctx: &Context, program: &Path) -> Result<Job, Failure> {
     if which("unshare").is_none() || which("ip").is_none() {
-        return Err(Failure::Skip("unshare or ip is missing: `apt-get install -y util-linux iproute2`".into()));
+        return Err(Failure::Skip(
+            "unshare or ip is missing: `apt-get install -y util-linux iproute2`".into(),
+        ));
     }
     let flags: &[&str] = if is_root() { &["--net"] } else { &["--user", "--map-root-user", "--net"] };
     let probe = format!("ip tuntap add {TAP} mode tap");
-    Job::new("unshare")
-        .args(flags)
-        .args(["sh", "-c", &probe])
-        .answer(ctx)
-        .map_err(|error| Failure::Skip(format!("no network namespace with a tap device here: {}", error.trim())))?;
+    Job::new("unshare").args(flags).args(["sh", "-c", &probe]).answer(ctx).map_err(|error| {
+        Failure::Skip(format!("no network namespace with a tap device here: {}", error.trim()))
+    })?;
     // Only the network is new, so that files and processes stay in sight.
     Ok(Job::new("unshare").args(flags).arg("--").args([program]))
 }
