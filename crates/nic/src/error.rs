@@ -63,6 +63,9 @@ pub enum Error {
     /// The NIC belongs to the parent process.
     #[error("this device was opened before fork(); open it again in the child")]
     Forked,
+    /// A setting cannot be understood.
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
     /// The system refused something.
     #[error("{what}: {source}")]
     System {

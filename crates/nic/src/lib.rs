@@ -8,6 +8,7 @@
 //! | `engine` | moves packets between links and queue pairs, on whatever thread comes by |
 //! | [`link`] | how packets leave and arrive: UDP, fault injection, capture |
 //! | [`registry`] | how the processes of one host find each other |
+//! | `shared` | the one NIC of a process that has no owner |
 //! | `gids`, `watch` | the GID table, and how it follows the machine's addresses |
 //! | [`inspect`] | counters of running processes, for whoever asks |
 //! | `fork`, `exit`, `log`, `counters` | what a process needs besides |
@@ -29,13 +30,16 @@ mod memory;
 mod nic;
 mod objects;
 pub mod registry;
+mod shared;
 mod watch;
 
 pub use config::{Config, ConfigError};
 pub use counters::{Counters, QpReport};
 pub use error::Error;
 pub use gids::GidEntry;
+pub use log::log_refusal;
 pub use nic::{DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, Nic, gid_table};
 pub use objects::{
-    AddressHandle, AsyncEvent, CompletionChannel, Cq, EventSource, MemoryRegion, Pd, Qp, QpInit, Srq, SrqAttr,
+    AddressHandle, AsyncEvent, CompletionChannel, Cq, EventSource, MAX_SRQ_WR, MemoryRegion, Pd, Qp, QpInit,
+    Srq, SrqAttr,
 };

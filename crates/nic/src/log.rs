@@ -1,4 +1,4 @@
-//! `FERROCE_LOG`: why a completion failed, why a packet was dropped, in one sentence each.
+//! `FERROCE_LOG`: why a completion failed, a packet was dropped or a call refused, in one sentence each.
 //!
 //! Off by default, and then the sentences are not even put together.
 
@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 struct Topics {
     completions: bool,
     drops: bool,
+    calls: bool,
 }
 
 fn topics() -> Topics {
@@ -25,7 +26,8 @@ fn parse(value: &str) -> Topics {
             "" | "0" | "off" => {}
             "completions" => topics.completions = true,
             "drops" => topics.drops = true,
-            _ => topics = Topics { completions: true, drops: true },
+            "calls" => topics.calls = true,
+            _ => topics = Topics { completions: true, drops: true, calls: true },
         }
     }
     topics
@@ -49,6 +51,13 @@ pub(crate) fn drop(why: fmt::Arguments<'_>) {
     }
 }
 
+/// Says why a call was refused, if `FERROCE_LOG` asks for it. For the rooms above, whose callers see a bare number.
+pub fn log_refusal(why: fmt::Arguments<'_>) {
+    if topics().calls {
+        say("refused", why);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,8 +66,9 @@ mod tests {
     fn words_choose_topics() {
         assert_eq!(parse(""), Topics::default());
         assert_eq!(parse("off"), Topics::default());
-        assert_eq!(parse("drops"), Topics { completions: false, drops: true });
-        assert_eq!(parse("drops, completions"), Topics { completions: true, drops: true });
-        assert_eq!(parse("1"), Topics { completions: true, drops: true });
+        assert_eq!(parse("drops"), Topics { drops: true, ..Topics::default() });
+        let both = Topics { completions: true, drops: true, calls: false };
+        assert_eq!(parse("drops, completions"), both);
+        assert_eq!(parse("1"), Topics { calls: true, ..both });
     }
 }

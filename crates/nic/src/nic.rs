@@ -8,7 +8,7 @@ use crate::fork::Generation;
 use crate::gids::{self, GidEntry};
 use crate::inspect::{Answerer, Subject};
 use crate::link::{Capture, Faulty, Link, UdpConfig, UdpLink};
-use crate::objects::{AsyncEvent, CompletionChannel, Cq, CqCore, EventQueue, EventSource, Pd};
+use crate::objects::{AsyncEvent, CompletionChannel, Cq, CqCore, EventHub, EventQueue, EventSource, Pd};
 use crate::registry;
 use crate::watch::AddressWatch;
 use ferroce_proto::PdId;
@@ -16,8 +16,8 @@ use ferroce_proto::qp::state::AttrLimits;
 use ferroce_proto::verbs::{AddressVector, EventKind, Mtu, Route};
 use parking_lot::{Mutex, RwLock};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 /// Most scatter/gather entries of a work request.
 pub const MAX_SGE: u32 = 32;
@@ -38,6 +38,7 @@ pub(crate) struct NicInner {
     /// Bytes that one queue pair may have in flight.
     pub(crate) window_bytes: u32,
     table: Arc<AddressTable>,
+    events: Arc<EventHub>,
     background: Mutex<Option<Arc<Background>>>,
     born: Generation,
     ids: AtomicU32,
@@ -50,7 +51,7 @@ struct AddressTable {
     mtu_wish: Option<Mtu>,
     entries: RwLock<Vec<GidEntry>>,
     watch: Option<AddressWatch>,
-    events: Arc<EventQueue>,
+    events: Arc<EventHub>,
 }
 
 impl AddressTable {
@@ -140,9 +141,22 @@ impl DeviceAttr {
 }
 
 /// An open device: a software NIC of this process. Cheap to clone; the NIC lives until the last clone and object.
+/// Clones share one queue of events; see [`Nic::session`] for another way.
 #[derive(Clone)]
 pub struct Nic {
     inner: Arc<NicInner>,
+    events: Arc<EventQueue>,
+}
+
+/// A way back to a NIC that does not keep it open.
+#[derive(Clone)]
+pub(crate) struct WeakNic(Weak<NicInner>);
+
+impl WeakNic {
+    /// A new session, if the NIC is still open.
+    pub(crate) fn upgrade(&self) -> Option<Result<Nic, Error>> {
+        self.0.upgrade().map(Nic::over)
+    }
 }
 
 impl Nic {
@@ -160,22 +174,23 @@ impl Nic {
         entries: Vec<GidEntry>,
         born: Generation,
     ) -> Result<Nic, Error> {
-        let events = Arc::new(EventQueue::new()?);
+        let events = Arc::new(EventHub::default());
         let pulse = Arc::new(Pulse::new().map_err(Error::system("creating an event descriptor"))?);
-        let engine = Arc::new(Engine::new(link, events.clone(), pulse));
+        let engine = Arc::new(Engine::new(link, pulse));
         let table = Arc::new(AddressTable {
             wanted: config.addresses.clone(),
             mtu_wish: config.mtu,
             entries: RwLock::new(entries),
             // Without netlink (some sandboxes) the table is simply what it was at the start.
             watch: AddressWatch::open().ok(),
-            events,
+            events: events.clone(),
         });
         crate::exit::remember(&engine);
         let inner = NicInner {
             window_bytes: config.window_bytes.unwrap_or_else(|| default_window(&*engine.link)),
             engine,
             table,
+            events,
             background: Mutex::new(None),
             born,
             ids: AtomicU32::new(1),
@@ -183,7 +198,27 @@ impl Nic {
         // From here on packets for anybody may land at our socket (steering is a hint): somebody must be there to pass
         // them on, also while the program does nothing.
         inner.background()?;
-        Ok(Nic { inner: Arc::new(inner) })
+        Nic::over(Arc::new(inner))
+    }
+
+    fn over(inner: Arc<NicInner>) -> Result<Nic, Error> {
+        let events = inner.events.subscribe()?;
+        Ok(Nic { inner, events })
+    }
+
+    /// Another handle on the same NIC, with a queue of events of its own: it hears of the device, and of the objects
+    /// that are made through it.
+    pub fn session(&self) -> Result<Nic, Error> {
+        Nic::over(self.inner.clone())
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakNic {
+        WeakNic(Arc::downgrade(&self.inner))
+    }
+
+    /// Tells every session that the device failed. For the rooms above, when something went wrong that must not.
+    pub fn raise_fatal(&self) {
+        self.inner.events.raise(EventKind::DeviceFatal, EventSource::Device);
     }
 
     /// What it can do.
@@ -194,6 +229,11 @@ impl Nic {
     /// The GID table.
     pub fn gids(&self) -> Vec<GidEntry> {
         self.inner.table.entries.read().clone()
+    }
+
+    /// One entry of the GID table.
+    pub fn gid(&self, index: usize) -> Option<GidEntry> {
+        self.inner.table.entries.read().get(index).cloned()
     }
 
     /// Slot of this NIC among the user's processes: the high eight bits of its queue pair numbers.
@@ -209,7 +249,8 @@ impl Nic {
     /// Makes a protection domain.
     pub fn alloc_pd(&self) -> Result<Arc<Pd>, Error> {
         self.inner.alive()?;
-        Ok(Arc::new(Pd { id: PdId(self.inner.next_id()), nic: self.inner.clone() }))
+        let id = PdId(self.inner.next_id());
+        Ok(Arc::new(Pd { id, nic: self.inner.clone(), events: self.events.clone() }))
     }
 
     /// Makes a completion channel.
@@ -240,24 +281,24 @@ impl Nic {
             depth,
             channel.cloned(),
             engine.pulse.clone(),
-            engine.events.clone(),
+            self.events.clone(),
         );
         Ok(Cq::new(core, self.inner.clone()))
     }
 
     /// Waits for an asynchronous event; `WouldBlock` if the descriptor was set to non-blocking and there is none.
     pub fn wait_event(&self) -> std::io::Result<AsyncEvent> {
-        self.inner.engine.events.next()
+        self.events.next()
     }
 
     /// An asynchronous event, if one waits.
     pub fn try_event(&self) -> Option<AsyncEvent> {
-        self.inner.engine.events.try_next()
+        self.events.try_next()
     }
 
     /// Descriptor that is readable while an asynchronous event waits.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
-        self.inner.engine.events.fd()
+        self.events.fd()
     }
 
     /// Whether this is the process that opened the device; an error in a forked child.

@@ -29,17 +29,22 @@ fn with_outgoing<R>(work: impl FnOnce(&mut TxBatch) -> R) -> R {
 impl Engine {
     /// Posts all requests, then rings one doorbell.
     pub(crate) fn post_send(&self, qp: &Arc<QpCore>, wrs: &[SendWr<'_>]) -> Result<(), (usize, PostError)> {
+        self.post_send_each(qp, |post| {
+            wrs.iter().enumerate().try_for_each(|(n, wr)| post(wr).map_err(|error| (n, error)))
+        })
+    }
+
+    /// Posts what `fill` hands over, then rings one doorbell.
+    pub(crate) fn post_send_each<R>(
+        &self,
+        qp: &Arc<QpCore>,
+        fill: impl FnOnce(&mut dyn FnMut(&SendWr<'_>) -> Result<(), PostError>) -> R,
+    ) -> R {
         let now = now();
         with_outgoing(|tx| {
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, qp, tx);
-            let mut outcome = Ok(());
-            for (n, wr) in wrs.iter().enumerate() {
-                if let Err(error) = machine.post_send(wr, now, &mut host) {
-                    outcome = Err((n, error));
-                    break;
-                }
-            }
+            let outcome = fill(&mut |wr| machine.post_send(wr, now, &mut host));
             machine.poll_requests(now, &mut host);
             // An acknowledgement that was put off rides along: behind the data, in the same system call and often the
             // same segmentation batch.
@@ -52,14 +57,21 @@ impl Engine {
     }
 
     pub(crate) fn post_recv(&self, qp: &Arc<QpCore>, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
+        self.post_recv_each(qp, |post| {
+            wrs.iter().enumerate().try_for_each(|(n, wr)| post(wr).map_err(|error| (n, error)))
+        })
+    }
+
+    pub(crate) fn post_recv_each<R>(
+        &self,
+        qp: &Arc<QpCore>,
+        fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
+    ) -> R {
         with_outgoing(|tx| {
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, qp, tx);
-            for (n, wr) in wrs.iter().enumerate() {
-                // Time is of no interest to a receive, and reading the clock is most of what posting one costs.
-                machine.post_recv(wr, ferroce_proto::Time(0), &mut host).map_err(|e| (n, e))?;
-            }
-            Ok(())
+            // Time is of no interest to a receive, and reading the clock is most of what posting one costs.
+            fill(&mut |wr| machine.post_recv(wr, ferroce_proto::Time(0), &mut host))
         })
     }
 

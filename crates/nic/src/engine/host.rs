@@ -127,7 +127,7 @@ impl Host for NicHost<'_> {
     }
 
     fn event(&mut self, kind: EventKind) {
-        self.engine.events.raise(kind, EventSource::Qp(self.qp.qpn));
+        self.qp.events.raise(kind, EventSource::Qp(self.qp.qpn));
     }
 
     fn dropped(&mut self, reason: DropReason, why: fmt::Arguments<'_>) {

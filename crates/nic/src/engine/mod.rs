@@ -30,7 +30,7 @@ pub(crate) use qps::MAX_QP;
 use crate::counters::DeviceCounters;
 use crate::link::Link;
 use crate::memory::RegionTable;
-use crate::objects::{EventQueue, QpCore};
+use crate::objects::QpCore;
 use drive::Turn;
 use groups::Groups;
 use parking_lot::Mutex;
@@ -46,7 +46,6 @@ pub(crate) struct Engine {
     pub(crate) link: Arc<dyn Link>,
     pub(crate) regions: RegionTable,
     pub(crate) qps: QpTable,
-    pub(crate) events: Arc<EventQueue>,
     pub(crate) counters: DeviceCounters,
     pub(crate) pulse: Arc<Pulse>,
     groups: Groups,
@@ -58,12 +57,11 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(link: Arc<dyn Link>, events: Arc<EventQueue>, pulse: Arc<Pulse>) -> Self {
+    pub(crate) fn new(link: Arc<dyn Link>, pulse: Arc<Pulse>) -> Self {
         Engine {
             regions: RegionTable::new(),
             qps: QpTable::new(link.slot()),
             link,
-            events,
             counters: DeviceCounters::default(),
             pulse,
             groups: Groups::default(),

@@ -7,6 +7,7 @@ use ferroce_proto::verbs::EventKind;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Weak};
 
 /// Most events that wait; beyond that the oldest are lost, as no program reads them.
 const MAX_WAITING: usize = 4096;
@@ -35,6 +36,7 @@ pub struct AsyncEvent {
     pub source: EventSource,
 }
 
+/// The events of one handle on the NIC: those of the device, and of the objects made through that handle.
 pub(crate) struct EventQueue {
     fd: EventFd,
     waiting: Mutex<VecDeque<AsyncEvent>>,
@@ -77,5 +79,29 @@ impl EventQueue {
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// Everybody who hears of the device as a whole.
+#[derive(Default)]
+pub(crate) struct EventHub {
+    queues: Mutex<Vec<Weak<EventQueue>>>,
+}
+
+impl EventHub {
+    /// A new listener.
+    pub(crate) fn subscribe(&self) -> Result<Arc<EventQueue>, Error> {
+        let queue = Arc::new(EventQueue::new()?);
+        let mut queues = self.queues.lock();
+        queues.retain(|queue| queue.strong_count() > 0);
+        queues.push(Arc::downgrade(&queue));
+        Ok(queue)
+    }
+
+    /// Tells all of them.
+    pub(crate) fn raise(&self, kind: EventKind, source: EventSource) {
+        for queue in self.queues.lock().iter().filter_map(Weak::upgrade) {
+            queue.raise(kind, source);
+        }
     }
 }

@@ -16,8 +16,8 @@ pub use event::{AsyncEvent, EventSource};
 pub use pd::Pd;
 pub use qp::{Qp, QpInit};
 pub use region::MemoryRegion;
-pub use srq::{Srq, SrqAttr};
+pub use srq::{MAX_SRQ_WR, Srq, SrqAttr};
 
 pub(crate) use cq::{CqCore, MAX_CQE};
-pub(crate) use event::EventQueue;
+pub(crate) use event::{EventHub, EventQueue};
 pub(crate) use qp::QpCore;

@@ -1,5 +1,6 @@
 //! Protection domains: what may work together.
 
+use super::event::EventQueue;
 use super::region::MemoryRegion;
 use crate::error::Error;
 use crate::memory::Region;
@@ -13,6 +14,8 @@ use std::sync::Arc;
 pub struct Pd {
     pub(crate) id: PdId,
     pub(crate) nic: Arc<NicInner>,
+    /// Where events of its queue pairs and shared receive queues go.
+    pub(crate) events: Arc<EventQueue>,
 }
 
 impl Pd {

@@ -1,12 +1,13 @@
 //! Queue pairs, as programs hold them.
 
 use super::cq::{Cq, CqCore};
+use super::event::EventQueue;
 use super::pd::Pd;
 use super::srq::{Srq, SrqCore};
 use crate::error::Error;
 use crate::nic::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
 use ferroce_proto::cc::{Controller, FixedWindow};
-use ferroce_proto::qp::{self, QpConfig, QpCounters};
+use ferroce_proto::qp::{self, PostError, QpConfig, QpCounters};
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpCap, RecvWr, SendWr, Transport};
 use ferroce_proto::{Gid, PdId, Qpn};
 use parking_lot::Mutex;
@@ -37,6 +38,7 @@ pub(crate) struct QpCore {
     pub(crate) recv_cq: Arc<CqCore>,
     pub(crate) srq: Option<Arc<SrqCore>>,
     pub(crate) machine: Mutex<qp::Qp>,
+    pub(crate) events: Arc<EventQueue>,
     /// Earliest deadline that the timer heap knows of; `u64::MAX` if none.
     pub(crate) timer_at: AtomicU64,
     /// Already in the engine's list of queue pairs to finish.
@@ -88,6 +90,7 @@ impl Pd {
                 recv_cq: init.recv_cq.core.clone(),
                 srq: init.srq.map(|srq| srq.core.clone()),
                 machine: Mutex::new(machine),
+                events: self.events.clone(),
                 timer_at: AtomicU64::new(u64::MAX),
                 touched: AtomicBool::new(false),
                 ready: AtomicBool::new(false),
@@ -162,6 +165,25 @@ impl Qp {
     pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
         self.pd.nic.alive().map_err(|e| (0, e))?;
         self.pd.nic.engine.post_send(&self.core, wrs).map_err(|(n, e)| (n, e.into()))
+    }
+
+    /// Posts what `fill` hands over, in order, and rings one doorbell for all of it. For requests that do not lie in a
+    /// slice. The queue pair is locked meanwhile: `fill` must not call it.
+    pub fn post_send_each<R>(
+        &self,
+        fill: impl FnOnce(&mut dyn FnMut(&SendWr<'_>) -> Result<(), PostError>) -> R,
+    ) -> Result<R, Error> {
+        self.pd.nic.alive()?;
+        Ok(self.pd.nic.engine.post_send_each(&self.core, fill))
+    }
+
+    /// Posts the receives that `fill` hands over, in order, under one lock.
+    pub fn post_recv_each<R>(
+        &self,
+        fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
+    ) -> Result<R, Error> {
+        self.pd.nic.alive()?;
+        Ok(self.pd.nic.engine.post_recv_each(&self.core, fill))
     }
 
     /// Posts receives, in order. On error the first `n` were taken.

@@ -9,12 +9,26 @@ use ferroce_proto::verbs::{EventKind, RecvWr};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-pub(crate) const MAX_SRQ_WR: u32 = 1 << 20;
+/// Most receives that wait in a shared receive queue.
+pub const MAX_SRQ_WR: u32 = 1 << 20;
 
 struct State {
     queue: RecvQueue,
     /// An event is due when fewer than this many wait; 0 = not asked for.
     limit: u32,
+}
+
+impl State {
+    fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        let max = self.queue.max_sge();
+        if wr.sges.len() > max {
+            return Err(PostError::TooManySges { given: wr.sges.len(), max });
+        }
+        if !self.queue.push(wr) {
+            return Err(PostError::QueueFull { depth: self.queue.depth() });
+        }
+        Ok(())
+    }
 }
 
 pub(crate) struct SrqCore {
@@ -68,7 +82,7 @@ impl Pd {
         let core = Arc::new(SrqCore {
             id: self.nic.next_id(),
             state: Mutex::new(State { queue: RecvQueue::new(max_wr, max_sge.max(1)), limit: 0 }),
-            events: self.nic.engine.events.clone(),
+            events: self.events.clone(),
         });
         Ok(Srq { core, pd: self.clone() })
     }
@@ -90,15 +104,19 @@ impl Srq {
         self.pd.nic.alive().map_err(|e| (0, e))?;
         let mut state = self.core.state.lock();
         for (n, wr) in wrs.iter().enumerate() {
-            let max = state.queue.max_sge();
-            if wr.sges.len() > max {
-                return Err((n, PostError::TooManySges { given: wr.sges.len(), max }.into()));
-            }
-            if !state.queue.push(wr) {
-                return Err((n, PostError::QueueFull { depth: state.queue.depth() }.into()));
-            }
+            state.post(wr).map_err(|e| (n, e.into()))?;
         }
         Ok(())
+    }
+
+    /// Adds the receives that `fill` hands over, in order, under one lock.
+    pub fn post_recv_each<R>(
+        &self,
+        fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
+    ) -> Result<R, Error> {
+        self.pd.nic.alive()?;
+        let mut state = self.core.state.lock();
+        Ok(fill(&mut |wr| state.post(wr)))
     }
 
     /// Arms the limit event: raised once, when fewer than `limit` receives wait.

@@ -4,8 +4,10 @@ use super::Route;
 use crate::ids::{LKey, Qkey, Qpn, RKey};
 use bitflags::bitflags;
 
-/// Scatter/gather entry: a piece of registered local memory.
+/// Scatter/gather entry: a piece of registered local memory. Laid out as in the verbs ABI, so that a C program's
+/// list can be used as it lies there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C)]
 pub struct Sge {
     /// First byte, as a virtual address (or offset in a zero-based region).
     pub addr: u64,

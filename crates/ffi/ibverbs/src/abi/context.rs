@@ -1,0 +1,145 @@
+//! The context: two tables of operations around a handful of fields.
+
+use super::*;
+use libc::pthread_mutex_t;
+
+/// Operations that the inline verbs call directly. The compat slots are from another age; nobody calls them.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct ibv_context_ops {
+    pub _compat_query_device: Slot,
+    pub _compat_query_port: Slot,
+    pub _compat_memory: [Slot; 5],
+    pub alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, u32) -> *mut ibv_mw>,
+    pub bind_mw: Slot,
+    pub dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> i32>,
+    pub _compat_create_cq: Slot,
+    pub poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, i32, *mut ibv_wc) -> i32>,
+    pub req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, i32) -> i32>,
+    pub _compat_queues: [Slot; 7],
+    pub post_srq_recv:
+        Option<unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32>,
+    pub _compat_qp: [Slot; 4],
+    pub post_send: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> i32>,
+    pub post_recv: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32>,
+    pub _compat_rest: [Slot; 5],
+}
+// abi.md counts from the context, in which the table lies at 8.
+layout!(
+    ibv_context_ops,
+    256,
+    alloc_mw = 56,
+    bind_mw = 64,
+    dealloc_mw = 72,
+    poll_cq = 88,
+    req_notify_cq = 96,
+    post_srq_recv = 160,
+    post_send = 200,
+    post_recv = 208
+);
+zeroed!(ibv_context_ops);
+
+#[repr(C)]
+pub(crate) struct ibv_context {
+    pub device: *mut ibv_device,
+    pub ops: ibv_context_ops,
+    pub cmd_fd: i32,
+    pub async_fd: i32,
+    pub num_comp_vectors: i32,
+    pub mutex: pthread_mutex_t,
+    pub abi_compat: *mut (),
+}
+layout!(
+    ibv_context,
+    328,
+    ops = 8,
+    cmd_fd = 264,
+    async_fd = 268,
+    num_comp_vectors = 272,
+    mutex = 280,
+    abi_compat = 320
+);
+zeroed!(ibv_context);
+
+/// Grows at the top; the plain context is its last member.
+#[repr(C)]
+pub(crate) struct verbs_context {
+    pub query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> i32>,
+    pub advise_mr: Slot,
+    pub alloc_null_mr: Option<unsafe extern "C" fn(*mut ibv_pd) -> *mut ibv_mr>,
+    pub read_counters: Slot,
+    pub attach_counters_point_flow: Slot,
+    pub create_counters: Slot,
+    pub destroy_counters: Slot,
+    pub reg_dm_mr: Slot,
+    pub alloc_dm: Slot,
+    pub free_dm: Slot,
+    pub modify_flow_action_esp: Slot,
+    pub destroy_flow_action: Slot,
+    pub create_flow_action_esp: Slot,
+    pub modify_qp_rate_limit: Slot,
+    pub alloc_parent_domain: Slot,
+    pub dealloc_td: Slot,
+    pub alloc_td: Slot,
+    pub modify_cq: Slot,
+    pub post_srq_ops: Slot,
+    pub destroy_rwq_ind_table: Slot,
+    pub create_rwq_ind_table: Slot,
+    pub destroy_wq: Slot,
+    pub modify_wq: Slot,
+    pub create_wq: Slot,
+    pub query_rt_values: Slot,
+    pub create_cq_ex:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
+    pub r#priv: *mut (),
+    pub query_device_ex: Option<
+        unsafe extern "C" fn(
+            *mut ibv_context,
+            *const ibv_query_device_ex_input,
+            *mut ibv_device_attr_ex,
+            usize,
+        ) -> i32,
+    >,
+    pub ibv_destroy_flow: Slot,
+    pub placeholder2: Slot,
+    pub ibv_create_flow: Slot,
+    pub placeholder1: Slot,
+    pub open_qp: Slot,
+    pub create_qp_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
+    pub get_srq_num: Slot,
+    pub create_srq_ex: Slot,
+    pub open_xrcd: Slot,
+    pub close_xrcd: Slot,
+    pub placeholder3: u64,
+    pub sz: usize,
+    pub context: ibv_context,
+}
+layout!(
+    verbs_context,
+    648,
+    advise_mr = 8,
+    alloc_null_mr = 16,
+    reg_dm_mr = 56,
+    alloc_dm = 64,
+    modify_qp_rate_limit = 104,
+    alloc_parent_domain = 112,
+    alloc_td = 128,
+    modify_cq = 136,
+    create_wq = 184,
+    query_rt_values = 192,
+    create_cq_ex = 200,
+    query_device_ex = 216,
+    ibv_create_flow = 240,
+    open_qp = 256,
+    create_qp_ex = 264,
+    get_srq_num = 272,
+    create_srq_ex = 280,
+    open_xrcd = 288,
+    close_xrcd = 296,
+    sz = 312,
+    context = 320
+);
+zeroed!(verbs_context);
+
+/// In `abi_compat`: the context is the tail of a `verbs_context`.
+pub(crate) const VERBS_ABI_IS_EXTENDED: *mut () = usize::MAX as *mut ();

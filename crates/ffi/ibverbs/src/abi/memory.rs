@@ -1,0 +1,51 @@
+//! Protection domains, memory regions and windows.
+
+use super::*;
+use std::ffi::c_void;
+
+#[repr(C)]
+pub(crate) struct ibv_pd {
+    pub context: *mut ibv_context,
+    pub handle: u32,
+}
+layout!(ibv_pd, 16, handle = 8);
+
+#[repr(C)]
+pub(crate) struct ibv_mr {
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub addr: *mut c_void,
+    pub length: usize,
+    pub handle: u32,
+    pub lkey: u32,
+    pub rkey: u32,
+}
+layout!(ibv_mr, 48, addr = 16, length = 24, handle = 32, lkey = 36, rkey = 40);
+
+pub(crate) const IBV_REREG_MR_CHANGE_TRANSLATION: i32 = 1;
+pub(crate) const IBV_REREG_MR_CHANGE_PD: i32 = 1 << 1;
+pub(crate) const IBV_REREG_MR_CHANGE_ACCESS: i32 = 1 << 2;
+/// The call was refused; the region is what it was.
+pub(crate) const IBV_REREG_MR_ERR_INPUT: i32 = -1;
+/// The call failed half-way; the region must not be used.
+pub(crate) const IBV_REREG_MR_ERR_CMD: i32 = -4;
+
+#[repr(C)]
+pub(crate) struct ibv_mw {
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub rkey: u32,
+    pub handle: u32,
+    pub r#type: u32,
+}
+layout!(ibv_mw, 32, rkey = 16, r#type = 24);
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct ibv_mw_bind_info {
+    pub mr: *mut ibv_mr,
+    pub addr: u64,
+    pub length: u64,
+    pub mw_access_flags: u32,
+}
+layout!(ibv_mw_bind_info, 32, mw_access_flags = 24);

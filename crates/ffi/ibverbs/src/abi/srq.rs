@@ -1,0 +1,36 @@
+//! Shared receive queues.
+
+use super::*;
+use libc::{pthread_cond_t, pthread_mutex_t};
+use std::ffi::c_void;
+
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct ibv_srq_attr {
+    pub max_wr: u32,
+    pub max_sge: u32,
+    pub srq_limit: u32,
+}
+
+#[repr(C)]
+pub(crate) struct ibv_srq_init_attr {
+    pub srq_context: *mut c_void,
+    pub attr: ibv_srq_attr,
+}
+layout!(ibv_srq_init_attr, 24, attr = 8);
+
+pub(crate) const IBV_SRQ_MAX_WR: u32 = 1;
+pub(crate) const IBV_SRQ_LIMIT: u32 = 1 << 1;
+
+#[repr(C)]
+pub(crate) struct ibv_srq {
+    pub context: *mut ibv_context,
+    pub srq_context: *mut c_void,
+    pub pd: *mut ibv_pd,
+    pub handle: u32,
+    pub mutex: pthread_mutex_t,
+    pub cond: pthread_cond_t,
+    pub events_completed: u32,
+}
+layout!(ibv_srq, 128, handle = 24, mutex = 32, events_completed = 120);
+zeroed!(ibv_srq);

@@ -1,0 +1,108 @@
+//! An open device: what programs call a context.
+
+use crate::abi::*;
+use crate::device::device;
+use crate::errno::{Refused, invalid};
+use crate::handle::{Handle, Object, Uses};
+use crate::ops;
+use ferroce_nic::{Config, EventSource, Nic};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::mem::offset_of;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// An object that events are about, as the program knows it.
+#[derive(Clone, Copy)]
+pub(crate) enum Target {
+    Qp(*mut ibv_qp),
+    Cq(*mut ibv_cq),
+    Srq(*mut ibv_srq),
+}
+
+// SAFETY: only an address; whoever follows it holds the lock of the table, under which it is removed before it dies.
+unsafe impl Send for Target {}
+
+/// A context.
+pub(crate) struct Context {
+    pub(crate) nic: Nic,
+    pub(crate) uses: Uses,
+    /// Who gets events: entered when an object is made, removed before it goes.
+    pub(crate) targets: Mutex<HashMap<EventSource, Target>>,
+    /// Nothing is ever written there. It is a descriptor that names this context and can be passed around.
+    _cmd_fd: OwnedFd,
+}
+
+impl Object for Context {
+    type Abi = verbs_context;
+}
+
+impl Context {
+    /// Opens the device: all contexts of a process share one NIC.
+    pub(crate) fn open() -> Result<*mut ibv_context, Refused> {
+        let nic = Nic::shared(|| Ok(Config::from_env()?))?;
+        Self::publish(nic)
+    }
+
+    fn publish(nic: Nic) -> Result<*mut ibv_context, Refused> {
+        let cmd_fd = name_tag()?;
+        let mut abi = verbs_context::zeroed();
+        ops::fill(&mut abi);
+        abi.sz = size_of::<verbs_context>();
+        abi.context.device = device();
+        abi.context.cmd_fd = cmd_fd.as_raw_fd();
+        abi.context.async_fd = nic.event_fd().as_raw_fd();
+        abi.context.num_comp_vectors = comp_vectors();
+        abi.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+        abi.context.abi_compat = VERBS_ABI_IS_EXTENDED;
+        let context = Context { nic, uses: Uses::default(), targets: Mutex::default(), _cmd_fd: cmd_fd };
+        let whole = Handle::publish(abi, context);
+        // SAFETY: just made; the plain context is a member of it.
+        Ok(unsafe { &raw mut (*whole).context })
+    }
+
+    /// The context behind a pointer.
+    ///
+    /// # Safety
+    /// NULL, or a context of ours that is open.
+    pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> Result<&'a Context, Refused> {
+        if context.is_null() {
+            return Err(invalid("the context is NULL"));
+        }
+        // SAFETY: every context of ours is a member of a `verbs_context`.
+        unsafe { Handle::of(whole(context)) }
+    }
+
+    /// Closes it.
+    ///
+    /// # Safety
+    /// As for [`Context::of`]; the pointer is not used any more.
+    pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<(), Refused> {
+        // SAFETY: as the caller promises.
+        let open = unsafe { Context::of(context)? };
+        // The manual lets a program close first and destroy its objects never. They point here, so the memory stays.
+        if !open.uses.any() {
+            // SAFETY: as the caller promises, and no object of ours points here.
+            drop(unsafe { Handle::<Context>::take(whole(context)) });
+        }
+        Ok(())
+    }
+}
+
+fn whole(context: *mut ibv_context) -> *mut verbs_context {
+    context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast()
+}
+
+/// As many as there are processors, as hardware has it. They are all alike.
+fn comp_vectors() -> i32 {
+    std::thread::available_parallelism().map_or(1, |n| n.get().min(64) as i32)
+}
+
+fn name_tag() -> Result<OwnedFd, Refused> {
+    // SAFETY: a plain system call with a constant name.
+    let fd = unsafe { libc::memfd_create(c"ferroce".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    // SAFETY: a descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -1,0 +1,201 @@
+//! Completion queues.
+
+use crate::abi::*;
+use crate::acks::Acks;
+use crate::channel::ChannelObject;
+use crate::context::{Context, Target};
+use crate::errno::{Refused, busy, invalid};
+use crate::guard;
+use crate::handle::{Handle, Object, Use, Uses};
+use ferroce_nic::{Cq, EventSource};
+use ferroce_proto::verbs::{Completion, WcFlags};
+use parking_lot::Mutex;
+use std::ffi::{c_int, c_void};
+
+/// Completions that one round of polling takes.
+const BATCH: usize = 16;
+
+/// A completion queue.
+pub(crate) struct CqObject {
+    pub(crate) cq: Cq,
+    pub(crate) uses: Uses,
+    pub(crate) comp_acks: Acks,
+    pub(crate) async_acks: Acks,
+    /// What the extended way of polling stands at.
+    pub(crate) current: Mutex<Completion>,
+    _held: (Use, Option<Use>),
+}
+
+impl Object for CqObject {
+    type Abi = ibv_cq_ex;
+}
+
+/// What a queue is made of.
+pub(crate) struct CqInit {
+    pub(crate) cqe: u32,
+    pub(crate) cookie: *mut c_void,
+    pub(crate) channel: *mut ibv_comp_channel,
+    pub(crate) comp_vector: u32,
+}
+
+impl CqObject {
+    /// The queue behind a pointer.
+    ///
+    /// # Safety
+    /// NULL, or a queue of ours.
+    pub(crate) unsafe fn of<'a>(cq: *mut ibv_cq) -> Result<&'a CqObject, Refused> {
+        // SAFETY: as the caller promises; the plain structure is the head of the extended one.
+        unsafe { Handle::of(cq.cast()) }
+    }
+
+    /// Makes one, with the structure that `shape` completes.
+    ///
+    /// # Safety
+    /// Context and channel are of ours, or NULL where that is allowed.
+    pub(crate) unsafe fn create(
+        context: *mut ibv_context,
+        init: &CqInit,
+        shape: impl FnOnce(&mut ibv_cq_ex),
+    ) -> Result<*mut ibv_cq_ex, Refused> {
+        // SAFETY: as the caller promises.
+        let owner = unsafe { Context::of(context)? };
+        // SAFETY: the context is open.
+        if i64::from(init.comp_vector) >= i64::from(unsafe { (*context).num_comp_vectors }) {
+            return Err(invalid("comp_vector is beyond num_comp_vectors"));
+        }
+        let channel = match init.channel.is_null() {
+            true => None,
+            // SAFETY: as the caller promises.
+            false => Some(unsafe { Handle::<ChannelObject>::of(init.channel)? }),
+        };
+        // SAFETY: a channel of ours, if it is one.
+        if channel.is_some() && unsafe { (*init.channel).context } != context {
+            return Err(invalid("the channel belongs to another context"));
+        }
+        let cq = owner.nic.create_cq(init.cqe, channel.map(|c| &c.channel), 0)?;
+        let id = cq.id();
+        let mut abi = ibv_cq_ex::zeroed();
+        abi.base.context = context;
+        abi.base.channel = init.channel;
+        abi.base.cq_context = init.cookie;
+        abi.base.handle = id;
+        abi.base.cqe = cq.depth() as c_int;
+        abi.base.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+        abi.base.cond = libc::PTHREAD_COND_INITIALIZER;
+        shape(&mut abi);
+        let object = CqObject {
+            cq,
+            uses: Uses::default(),
+            comp_acks: Acks::default(),
+            async_acks: Acks::default(),
+            current: Mutex::default(),
+            _held: (owner.uses.hold(), channel.map(|c| c.uses.hold())),
+        };
+        let made = Handle::publish(abi, object);
+        owner.targets.lock().insert(EventSource::Cq(id), Target::Cq(made.cast()));
+        Ok(made)
+    }
+}
+
+pub(crate) unsafe extern "C" fn create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cookie: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    guard::pointer("ibv_create_cq", || {
+        let cqe = u32::try_from(cqe).map_err(|_| invalid("cqe is negative"))?;
+        let comp_vector = u32::try_from(comp_vector).map_err(|_| invalid("comp_vector is negative"))?;
+        let init = CqInit { cqe, cookie, channel, comp_vector };
+        // SAFETY: what the verb demands of the program.
+        Ok(unsafe { CqObject::create(context, &init, |_| {})? }.cast())
+    })
+}
+
+pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+    guard::number("ibv_destroy_cq", || {
+        // SAFETY: a queue of ours, and its context.
+        let (object, context) = unsafe { (CqObject::of(cq)?, Context::of((*cq).context)?) };
+        if object.uses.any() {
+            return Err(busy("queue pairs still use the completion queue"));
+        }
+        context.targets.lock().remove(&EventSource::Cq(object.cq.id()));
+        object.comp_acks.wait_settled();
+        object.async_acks.wait_settled();
+        // SAFETY: the program gives it back.
+        drop(unsafe { Handle::<CqObject>::take(cq.cast()) });
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    guard::number("ibv_resize_cq", || {
+        // SAFETY: a queue of ours.
+        let object = unsafe { CqObject::of(cq)? };
+        object.cq.resize(u32::try_from(cqe).map_err(|_| invalid("cqe is negative"))?)?;
+        // SAFETY: the queue's own structure.
+        unsafe { (*cq).cqe = cqe };
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    guard::number("ibv_req_notify_cq", || {
+        // SAFETY: a queue of ours.
+        unsafe { CqObject::of(cq)? }.cq.request_notify(solicited_only != 0)?;
+        Ok(())
+    })
+}
+
+/// How many completions were written, or a negative number.
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
+    let polled = guard::run("ibv_poll_cq", || {
+        // SAFETY: a queue of ours.
+        let object = unsafe { CqObject::of(cq)? };
+        let room = usize::try_from(room).map_err(|_| invalid("num_entries is negative"))?;
+        let mut written = 0;
+        while written < room {
+            let mut batch = [Completion::default(); BATCH];
+            let want = (room - written).min(BATCH);
+            let got = object.cq.poll(&mut batch[..want])?;
+            for completion in &batch[..got] {
+                // SAFETY: the program gives room for `room` completions.
+                unsafe { wc.add(written).write(describe(completion)) };
+                written += 1;
+            }
+            if got < want {
+                break;
+            }
+        }
+        Ok(written as c_int)
+    });
+    polled.unwrap_or_else(|errno| -errno)
+}
+
+/// Immediate data in network order, or the invalidated key: they share a place.
+pub(crate) fn imm_or_key(completion: &Completion) -> u32 {
+    if completion.flags.contains(WcFlags::WITH_INV) {
+        completion.invalidated.0
+    } else {
+        completion.imm.to_be()
+    }
+}
+
+fn describe(completion: &Completion) -> ibv_wc {
+    ibv_wc {
+        wr_id: completion.wr_id,
+        status: completion.status as u32,
+        opcode: completion.opcode as u32,
+        vendor_err: completion.vendor_err,
+        byte_len: completion.byte_len,
+        imm_or_key: imm_or_key(completion),
+        qp_num: completion.qpn.value(),
+        src_qp: completion.src_qpn.value(),
+        wc_flags: completion.flags.bits(),
+        pkey_index: 0,
+        slid: 0,
+        sl: completion.sl,
+        dlid_path_bits: 0,
+    }
+}

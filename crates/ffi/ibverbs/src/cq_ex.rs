@@ -1,0 +1,112 @@
+//! The extended way of polling: one completion at a time, field by field.
+
+use crate::abi::*;
+use crate::cq::{CqInit, CqObject, imm_or_key};
+use crate::errno::{invalid, unsupported};
+use crate::guard;
+use ferroce_proto::verbs::Completion;
+use std::ffi::c_int;
+
+/// What a completion can be asked for.
+const KNOWN_WC_FLAGS: u64 = IBV_WC_STANDARD_FLAGS;
+
+pub(crate) unsafe extern "C" fn create_cq_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    guard::pointer("ibv_create_cq_ex", || {
+        // SAFETY: the program's attributes.
+        let attr = unsafe { init.as_ref() }.ok_or(invalid("cq_attr is NULL"))?;
+        if attr.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0 {
+            return Err(unsupported("comp_mask has unknown bits"));
+        }
+        let has_flags = attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0;
+        if has_flags && attr.flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
+            return Err(unsupported("flags that the device does not have"));
+        }
+        if attr.wc_flags & !KNOWN_WC_FLAGS != 0 {
+            return Err(unsupported("wc_flags that the device does not report"));
+        }
+        let init = CqInit {
+            cqe: attr.cqe,
+            cookie: attr.cq_context,
+            channel: attr.channel,
+            comp_vector: attr.comp_vector,
+        };
+        // SAFETY: what the verb demands of the program.
+        unsafe { CqObject::create(context, &init, fill) }
+    })
+}
+
+fn fill(cq: &mut ibv_cq_ex) {
+    cq.start_poll = Some(start_poll);
+    cq.next_poll = Some(next_poll);
+    cq.end_poll = Some(end_poll);
+    cq.read_opcode = Some(read_opcode);
+    cq.read_vendor_err = Some(read_vendor_err);
+    cq.read_byte_len = Some(read_byte_len);
+    cq.read_imm_data = Some(read_imm_data);
+    cq.read_qp_num = Some(read_qp_num);
+    cq.read_src_qp = Some(read_src_qp);
+    cq.read_wc_flags = Some(read_wc_flags);
+    cq.read_slid = Some(read_slid);
+    cq.read_sl = Some(read_sl);
+    cq.read_dlid_path_bits = Some(read_dlid_path_bits);
+}
+
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: NULL or the program's attributes.
+    if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
+        return libc::EINVAL;
+    }
+    // SAFETY: a queue of ours.
+    unsafe { next_poll(cq) }
+}
+
+/// Takes the next completion; ENOENT says that there is none, which is no failure.
+unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    let polled = guard::run("ibv_next_poll", || {
+        // SAFETY: a queue of ours.
+        let object = unsafe { CqObject::of(cq.cast())? };
+        let mut one = [Completion::default()];
+        if object.cq.poll(&mut one)? == 0 {
+            return Ok(libc::ENOENT);
+        }
+        *object.current.lock() = one[0];
+        // SAFETY: the queue's own structure.
+        unsafe { ((*cq).wr_id, (*cq).status) = (one[0].wr_id, one[0].status as u32) };
+        Ok(0)
+    });
+    polled.unwrap_or_else(|errno| errno)
+}
+
+unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
+
+/// The completion that polling stands at.
+unsafe fn current(cq: *mut ibv_cq_ex) -> Completion {
+    // SAFETY: as the caller promises, a queue of ours.
+    unsafe { CqObject::of(cq.cast()) }.map_or_else(|_| Completion::default(), |object| *object.current.lock())
+}
+
+macro_rules! readers {
+    ($($name:ident -> $answer:ty = |$c:ident| $value:expr;)*) => {
+        $(unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $answer {
+            // SAFETY: programs read between start and end of polling a queue of ours.
+            let $c = unsafe { current(cq) };
+            $value
+        })*
+    };
+}
+
+readers! {
+    read_opcode -> u32 = |c| c.opcode as u32;
+    read_vendor_err -> u32 = |c| c.vendor_err;
+    read_byte_len -> u32 = |c| c.byte_len;
+    read_imm_data -> u32 = |c| imm_or_key(&c);
+    read_qp_num -> u32 = |c| c.qpn.value();
+    read_src_qp -> u32 = |c| c.src_qpn.value();
+    read_wc_flags -> u32 = |c| c.flags.bits();
+    read_slid -> u32 = |_c| 0;
+    read_sl -> u8 = |c| c.sl;
+    read_dlid_path_bits -> u8 = |_c| 0;
+}

@@ -1,0 +1,94 @@
+//! Why a verb was refused, as the number its manual page promises.
+
+use ferroce_nic::Error;
+use ferroce_proto::qp::PostError;
+use std::ffi::c_int;
+
+/// A refusal: a bare number, or the NIC's own reason, which becomes a number at the very end.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// A number, with what was wrong.
+    Errno(c_int, &'static str),
+    /// What the NIC said.
+    Nic(Error),
+}
+
+/// An argument that cannot be.
+pub(crate) const fn invalid(what: &'static str) -> Refused {
+    Refused::Errno(libc::EINVAL, what)
+}
+
+/// Something else still uses the object.
+pub(crate) const fn busy(what: &'static str) -> Refused {
+    Refused::Errno(libc::EBUSY, what)
+}
+
+/// The device cannot do this.
+pub(crate) const fn unsupported(what: &'static str) -> Refused {
+    Refused::Errno(libc::EOPNOTSUPP, what)
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Refused::Nic(error)
+    }
+}
+
+impl From<PostError> for Refused {
+    fn from(error: PostError) -> Self {
+        Refused::Nic(Error::Post(error))
+    }
+}
+
+impl From<std::io::Error> for Refused {
+    fn from(error: std::io::Error) -> Self {
+        Refused::Errno(error.raw_os_error().unwrap_or(libc::EIO), "the system refused")
+    }
+}
+
+impl Refused {
+    /// The number.
+    pub(crate) fn errno(&self) -> c_int {
+        match self {
+            Refused::Errno(errno, _) => *errno,
+            Refused::Nic(error) => of_nic(error),
+        }
+    }
+
+    /// Says why, if `FERROCE_LOG` asks for it.
+    #[cold]
+    pub(crate) fn explain(&self, verb: &str) {
+        match self {
+            Refused::Errno(_, why) => ferroce_nic::log_refusal(format_args!("{verb}: {why}")),
+            Refused::Nic(error) => ferroce_nic::log_refusal(format_args!("{verb}: {error}")),
+        }
+    }
+}
+
+fn of_nic(error: &Error) -> c_int {
+    match error {
+        Error::Post(PostError::QueueFull { .. }) | Error::Exhausted { .. } => libc::ENOMEM,
+        Error::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        Error::Link(link) => source_errno(link).unwrap_or(libc::EIO),
+        Error::Forked | Error::CqOverrun { .. } => libc::EIO,
+        _ => libc::EINVAL,
+    }
+}
+
+/// The system's number at the bottom of a chain of causes.
+fn source_errno(error: &dyn std::error::Error) -> Option<c_int> {
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        if let Some(io) = inner.downcast_ref::<std::io::Error>() {
+            return io.raw_os_error();
+        }
+        cause = inner.source();
+    }
+    None
+}
+
+/// Sets the calling thread's `errno`.
+pub(crate) fn set(errno: c_int) {
+    // SAFETY: the C library gives every thread a place for it.
+    unsafe { *libc::__errno_location() = errno };
+}

@@ -1,0 +1,119 @@
+//! The GID table.
+
+use crate::abi::*;
+use crate::context::Context;
+use crate::errno::{Refused, invalid};
+use crate::guard;
+use ferroce_nic::{GID_TABLE_LEN, GidEntry};
+use std::ffi::c_int;
+
+/// Nothing at this place of the table.
+const EMPTY: Refused = Refused::Errno(libc::ENODATA, "this entry of the GID table is empty");
+
+fn entry_at(context: &Context, port: u32, index: usize) -> Result<GidEntry, Refused> {
+    if port != 1 || index >= GID_TABLE_LEN {
+        return Err(invalid("no such port or entry of the GID table"));
+    }
+    context.nic.gid(index).ok_or(EMPTY)
+}
+
+fn describe(index: usize, entry: &GidEntry) -> ibv_gid_entry {
+    ibv_gid_entry {
+        gid: ibv_gid { raw: entry.gid.0 },
+        gid_index: index as u32,
+        port_num: 1,
+        gid_type: IBV_GID_TYPE_ROCE_V2,
+        ndev_ifindex: entry.if_index,
+    }
+}
+
+/// An empty entry reads as zeros: programs walk the whole table and stop at an error.
+pub(crate) unsafe extern "C" fn query_gid(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
+    guard::minus_one("ibv_query_gid", || {
+        // SAFETY: a context of ours, and room for a GID.
+        let (context, out) = unsafe { (Context::of(context)?, gid.as_mut().ok_or(invalid("gid is NULL"))?) };
+        let index = usize::try_from(index).map_err(|_| invalid("a negative index"))?;
+        out.raw = match entry_at(context, port.into(), index) {
+            Ok(entry) => entry.gid.0,
+            Err(Refused::Errno(libc::ENODATA, _)) => [0; 16],
+            Err(refused) => return Err(refused),
+        };
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn query_gid_ex(
+    context: *mut ibv_context,
+    port: u32,
+    index: u32,
+    entry: *mut ibv_gid_entry,
+    flags: u32,
+    entry_len: usize,
+) -> c_int {
+    guard::number("ibv_query_gid_ex", || {
+        // SAFETY: a context of ours.
+        let context = unsafe { Context::of(context)? };
+        check_room(entry, flags, entry_len)?;
+        let found = describe(index as usize, &entry_at(context, port, index as usize)?);
+        // SAFETY: room for `entry_len` bytes, which are at least as many.
+        unsafe { entry.write(found) };
+        Ok(())
+    })
+}
+
+fn check_room(entry: *mut ibv_gid_entry, flags: u32, entry_len: usize) -> Result<(), Refused> {
+    if flags != 0 || entry_len < size_of::<ibv_gid_entry>() || entry.is_null() {
+        return Err(invalid("flags, or an entry of unknown size"));
+    }
+    Ok(())
+}
+
+/// All entries that are not empty, and how many; a buffer that is too short is refused.
+pub(crate) unsafe extern "C" fn query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    max_entries: usize,
+    flags: u32,
+    entry_len: usize,
+) -> isize {
+    let found = guard::run("ibv_query_gid_table", || {
+        // SAFETY: a context of ours.
+        let table = unsafe { Context::of(context)? }.nic.gids();
+        check_room(entries, flags, entry_len)?;
+        if table.len() > max_entries {
+            return Err(invalid("more entries than there is room for"));
+        }
+        for (index, entry) in table.iter().enumerate() {
+            // SAFETY: fewer than `max_entries` entries of `entry_len` bytes each, at least as long as ours.
+            unsafe { entries.byte_add(index * entry_len).write(describe(index, entry)) };
+        }
+        Ok(table.len() as isize)
+    });
+    found.unwrap_or_else(|errno| -(errno as isize))
+}
+
+/// How `ibv_devinfo` labels an entry: 0 for RoCE v1 and InfiniBand, 1 for RoCE v2.
+pub(crate) unsafe extern "C" fn query_gid_type(
+    context: *mut ibv_context,
+    port: u8,
+    index: u32,
+    kind: *mut u32,
+) -> c_int {
+    const ROCE_V2_IN_SYSFS: u32 = 1;
+    guard::minus_one("ibv_query_gid_type", || {
+        // SAFETY: a context of ours, and room for the answer.
+        let (context, out) =
+            unsafe { (Context::of(context)?, kind.as_mut().ok_or(invalid("type is NULL"))?) };
+        *out = match entry_at(context, port.into(), index as usize) {
+            Ok(_) => ROCE_V2_IN_SYSFS,
+            Err(Refused::Errno(libc::ENODATA, _)) => 0,
+            Err(refused) => return Err(refused),
+        };
+        Ok(())
+    })
+}

@@ -1,0 +1,67 @@
+//! The gate that every call goes through: a panic never reaches the program, and a refusal becomes what C expects.
+
+use crate::errno::{self, Refused};
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+/// What a panic leaves behind: the device is said to have failed, since nobody knows what state it is in.
+#[cold]
+fn after_panic(verb: &str) -> Refused {
+    // Looking for the NIC could panic again; then the number alone must do.
+    let _ = catch_unwind(|| {
+        if let Some(nic) = ferroce_nic::Nic::current() {
+            nic.raise_fatal();
+        }
+    });
+    ferroce_nic::log_refusal(format_args!("{verb}: an error inside ferroce; please report it"));
+    Refused::Errno(libc::EIO, "an error inside ferroce")
+}
+
+/// Runs a verb.
+pub(crate) fn run<T>(verb: &'static str, call: impl FnOnce() -> Result<T, Refused>) -> Result<T, c_int> {
+    // Whatever a panic left half done belongs to the NIC, which is declared dead; the program's own memory is whole.
+    let refused = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => return Ok(value),
+        Ok(Err(refused)) => refused,
+        Err(_) => after_panic(verb),
+    };
+    refused.explain(verb);
+    let number = refused.errno();
+    errno::set(number);
+    Err(number)
+}
+
+/// For verbs that return 0 or the number itself.
+pub(crate) fn number(verb: &'static str, call: impl FnOnce() -> Result<(), Refused>) -> c_int {
+    run(verb, call).err().unwrap_or(0)
+}
+
+/// For verbs that return 0, or -1 with the number in `errno`.
+pub(crate) fn minus_one(verb: &'static str, call: impl FnOnce() -> Result<(), Refused>) -> c_int {
+    if run(verb, call).is_ok() { 0 } else { -1 }
+}
+
+/// For verbs that return an object, or NULL with the number in `errno`.
+pub(crate) fn pointer<T>(verb: &'static str, call: impl FnOnce() -> Result<*mut T, Refused>) -> *mut T {
+    run(verb, call).unwrap_or(ptr::null_mut())
+}
+
+/// For verbs without an answer.
+pub(crate) fn quiet(verb: &'static str, call: impl FnOnce() -> Result<(), Refused>) {
+    let _ = run(verb, call);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::errno::invalid;
+
+    #[test]
+    fn a_panic_becomes_a_number() {
+        assert_eq!(number("test", || panic!("on purpose")), libc::EIO);
+        assert_eq!(minus_one("test", || Err(invalid("x"))), -1);
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EINVAL));
+        assert!(pointer::<u8>("test", || panic!("on purpose")).is_null());
+    }
+}

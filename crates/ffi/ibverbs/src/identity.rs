@@ -1,0 +1,48 @@
+//! Who the device says it is.
+
+use std::sync::OnceLock;
+
+/// Name of the device, as `ibv_devices` prints it.
+pub(crate) const NAME: &str = "ferroce0";
+/// Name of its character device, if there were one.
+pub(crate) const DEV_NAME: &str = "uverbs0";
+/// Where its attributes would lie in sysfs; `ferroce run` puts a tree there.
+pub(crate) const IBDEV_PATH: &str = "/sys/class/infiniband/ferroce0";
+/// Where its character device would lie in sysfs.
+pub(crate) const DEV_PATH: &str = "/sys/class/infiniband_verbs/uverbs0";
+/// Our own: locally administered, so nobody's OUI. Programs that know a vendor's numbers switch tricks on.
+pub(crate) const VENDOR_ID: u32 = 0x00fe_70ce;
+/// The one kind of device there is.
+pub(crate) const VENDOR_PART_ID: u32 = 1;
+/// What devices call the version of their firmware.
+pub(crate) const FW_VER: &str = env!("CARGO_PKG_VERSION");
+/// What the board would be called.
+pub(crate) const BOARD_ID: &str = "FERROCE0000000001";
+
+/// GUID of the node: the same for a user on a host at every start, different for others.
+pub(crate) fn node_guid() -> [u8; 8] {
+    static GUID: OnceLock<[u8; 8]> = OnceLock::new();
+    *GUID.get_or_init(|| {
+        let machine = std::fs::read("/etc/machine-id")
+            .or_else(|_| std::fs::read("/proc/sys/kernel/hostname"))
+            .unwrap_or_default();
+        // SAFETY: cannot fail.
+        let user = unsafe { libc::getuid() };
+        let mut guid = fnv1a(machine.iter().copied().chain(user.to_le_bytes())).to_be_bytes();
+        // A locally administered, individual EUI-64.
+        guid[0] = (guid[0] & 0xfc) | 0x02;
+        guid
+    })
+}
+
+/// FNV-1a: short, and the same in every version of every compiler.
+fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// Text into a C array, with a zero behind it.
+pub(crate) fn copy_text<const N: usize>(into: &mut [u8; N], text: &str) {
+    let len = text.len().min(N - 1);
+    into[..len].copy_from_slice(&text.as_bytes()[..len]);
+    into[len..].fill(0);
+}

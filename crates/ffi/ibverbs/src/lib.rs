@@ -1,0 +1,49 @@
+//! `libibverbs.so.1`: the verbs of the C world, translated to ferroce's NIC and nothing else.
+//!
+//! | room | what lives there |
+//! |---|---|
+//! | `abi` | the structures and numbers of <infiniband/verbs.h>, their layout asserted |
+//! | `exports`, `ops` | how programs reach a function: by symbol, or through the context's tables |
+//! | `guard`, `errno` | what every call goes through: panics and refusals become numbers |
+//! | `handle`, `acks` | what a program's pointer leads to, who still uses it, which events are out |
+//! | `device`, `identity`, `context` | the one device, who it says it is, and opening it |
+//! | `query`, `gid`, `sysfs`, `names`, `rates` | what can be asked |
+//! | `pd`, `mr`, `ah`, `mcast`, `srq` | the objects |
+//! | `cq`, `cq_ex`, `channel`, `event` | completions and events |
+//! | `qp`, `send`, `recv` | queue pairs and what is posted to them |
+//! | `fork`, `import`, `ece`, `private` | what exists because somebody links with it |
+//!
+//! Every pointer is the program's. The verbs say which of them must be good, and that is what each `SAFETY` comment
+//! leans on; NULL is refused wherever the manual does not give it a meaning.
+
+mod abi;
+mod acks;
+mod ah;
+mod channel;
+mod context;
+mod cq;
+mod cq_ex;
+mod device;
+mod ece;
+mod errno;
+mod event;
+mod exports;
+mod fork;
+mod gid;
+mod guard;
+mod handle;
+mod identity;
+mod import;
+mod mcast;
+mod mr;
+mod names;
+mod ops;
+mod pd;
+mod private;
+mod qp;
+mod query;
+mod rates;
+mod recv;
+mod send;
+mod srq;
+mod sysfs;

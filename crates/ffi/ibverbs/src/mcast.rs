@@ -1,0 +1,26 @@
+//! Multicast groups.
+
+use crate::abi::*;
+use crate::errno::invalid;
+use crate::guard;
+use crate::qp::QpObject;
+use ferroce_proto::Gid;
+use std::ffi::c_int;
+
+pub(crate) unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+    guard::number("ibv_attach_mcast", || {
+        // SAFETY: a queue pair of ours, and the program's GID.
+        let (object, gid) = unsafe { (QpObject::of(qp)?, gid.as_ref().ok_or(invalid("gid is NULL"))?) };
+        object.qp.attach_multicast(Gid(gid.raw))?;
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+    guard::number("ibv_detach_mcast", || {
+        // SAFETY: a queue pair of ours, and the program's GID.
+        let (object, gid) = unsafe { (QpObject::of(qp)?, gid.as_ref().ok_or(invalid("gid is NULL"))?) };
+        object.qp.detach_multicast(Gid(gid.raw))?;
+        Ok(())
+    })
+}

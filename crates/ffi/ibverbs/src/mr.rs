@@ -1,0 +1,221 @@
+//! Memory regions.
+
+use crate::abi::*;
+use crate::errno::{Refused, busy, invalid, unsupported};
+use crate::guard;
+use crate::handle::{Handle, Object, Use, Uses};
+use crate::pd::PdObject;
+use ferroce_nic::MemoryRegion;
+use ferroce_proto::verbs::Access;
+use parking_lot::Mutex;
+use std::ffi::{c_int, c_void};
+
+/// A memory region.
+pub(crate) struct MrObject {
+    pub(crate) region: Mutex<MemoryRegion>,
+    /// Windows bound to it.
+    pub(crate) uses: Uses,
+    pd: Mutex<Use>,
+}
+
+impl Object for MrObject {
+    type Abi = ibv_mr;
+}
+
+/// Access flags of a program. Optional ones that nobody knows are ignored, as their definition says.
+pub(crate) fn access(flags: u32) -> Result<Access, Refused> {
+    let unknown_optional = Access::OPTIONAL & !Access::all().bits();
+    Access::from_bits(flags & !unknown_optional).ok_or(invalid("access flags that the device does not know"))
+}
+
+unsafe fn register(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    flags: u32,
+) -> Result<*mut ibv_mr, Refused> {
+    // SAFETY: a domain of ours.
+    let (object, context) = unsafe { PdObject::of(pd)? };
+    let access = access(flags)?;
+    check_mapped(addr, length, access)?;
+    // SAFETY: the program promises, as the verb demands, that the memory stays until it deregisters.
+    let region = unsafe { object.pd.register(addr as usize, length, iova, access, None)? };
+    let (lkey, rkey) = (region.lkey().0, region.rkey().0);
+    let abi = ibv_mr { context, pd, addr, length, handle: lkey, lkey, rkey };
+    let mr =
+        MrObject { region: Mutex::new(region), uses: Uses::default(), pd: Mutex::new(object.uses.hold()) };
+    Ok(Handle::publish(abi, mr))
+}
+
+/// Memory that is not there, or cannot be written although that was asked for, must be refused now: later it would be
+/// this process that faults. Hardware pins the pages at this point; touching them costs about the same.
+fn check_mapped(addr: *mut c_void, length: usize, access: Access) -> Result<(), Refused> {
+    if access.contains(Access::ON_DEMAND) || length == 0 {
+        return Ok(());
+    }
+    // SAFETY: asks for a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let start = addr as usize & !(page - 1);
+    let Some(end) = (addr as usize).checked_add(length).and_then(|end| end.checked_next_multiple_of(page))
+    else {
+        return Ok(());
+    };
+    let advice = if access.contains(Access::LOCAL_WRITE) {
+        libc::MADV_POPULATE_WRITE
+    } else {
+        libc::MADV_POPULATE_READ
+    };
+    // SAFETY: changes no contents; a range that is not there is an error and nothing else.
+    if unsafe { libc::madvise(start as *mut c_void, end - start, advice) } == 0 {
+        return Ok(());
+    }
+    match std::io::Error::last_os_error().raw_os_error() {
+        Some(libc::EFAULT | libc::ENOMEM) => Err(Refused::Errno(
+            libc::EFAULT,
+            "the memory is not mapped, or not writable although LOCAL_WRITE was asked for",
+        )),
+        // Kernels before 5.14 do not know the advice, and some mappings do not take it.
+        _ => Ok(()),
+    }
+}
+
+pub(crate) unsafe extern "C" fn reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    flags: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: what the verb demands of the program.
+    guard::pointer("ibv_reg_mr", || unsafe { register(pd, addr, length, addr as u64, flags as u32) })
+}
+
+/// Also the one without a number: they differ in how the flags are passed, which no register shows.
+pub(crate) unsafe extern "C" fn reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    flags: u32,
+) -> *mut ibv_mr {
+    // SAFETY: what the verb demands of the program.
+    guard::pointer("ibv_reg_mr_iova2", || unsafe { register(pd, addr, length, iova, flags) })
+}
+
+pub(crate) unsafe extern "C" fn reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    _offset: u64,
+    _length: usize,
+    _iova: u64,
+    _fd: c_int,
+    _flags: c_int,
+) -> *mut ibv_mr {
+    guard::pointer("ibv_reg_dmabuf_mr", || {
+        // SAFETY: a domain of ours.
+        unsafe { PdObject::of(pd)? };
+        Err(unsupported("memory of devices cannot be reached by software"))
+    })
+}
+
+pub(crate) unsafe extern "C" fn rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    new_access: c_int,
+) -> c_int {
+    let outcome = guard::run("ibv_rereg_mr", || {
+        // SAFETY: what the verb demands of the program.
+        let change = unsafe { Change::of(mr, flags, pd, addr, length, new_access) };
+        // Until here nothing has happened.
+        let change = match change {
+            Ok(change) => change,
+            Err(refused) => return Ok(Err((IBV_REREG_MR_ERR_INPUT, refused))),
+        };
+        // SAFETY: as above.
+        Ok(unsafe { change.apply(mr) }.map_err(|refused| (IBV_REREG_MR_ERR_CMD, refused)))
+    });
+    match outcome {
+        Ok(Ok(())) => 0,
+        Ok(Err((code, refused))) => {
+            refused.explain("ibv_rereg_mr");
+            crate::errno::set(refused.errno());
+            code
+        }
+        Err(_) => IBV_REREG_MR_ERR_CMD,
+    }
+}
+
+/// What a re-registration asks for, checked.
+struct Change<'a> {
+    object: &'a MrObject,
+    place: Option<(*mut c_void, usize)>,
+    pd: Option<(*mut ibv_pd, &'a PdObject)>,
+    access: Option<Access>,
+}
+
+impl Change<'_> {
+    unsafe fn of(
+        mr: *mut ibv_mr,
+        flags: c_int,
+        pd: *mut ibv_pd,
+        addr: *mut c_void,
+        length: usize,
+        new_access: c_int,
+    ) -> Result<Self, Refused> {
+        // SAFETY: a region of ours.
+        let object = unsafe { Handle::<MrObject>::of(mr)? };
+        let known = IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
+        if flags == 0 || flags & !known != 0 {
+            return Err(invalid("flags name no change, or one that is not known"));
+        }
+        if object.uses.any() {
+            return Err(busy("memory windows are bound to the region"));
+        }
+        let has = |flag| flags & flag != 0;
+        let access = if has(IBV_REREG_MR_CHANGE_ACCESS) { Some(access(new_access as u32)?) } else { None };
+        let place = has(IBV_REREG_MR_CHANGE_TRANSLATION).then_some((addr, length));
+        if let Some((addr, length)) = place {
+            if addr.is_null() || length == 0 {
+                return Err(invalid("the new place has no address or no length"));
+            }
+            check_mapped(addr, length, access.unwrap_or(object.region.lock().access()))?;
+        }
+        // SAFETY: a domain of ours, if one is named.
+        let pd = if has(IBV_REREG_MR_CHANGE_PD) { Some((pd, unsafe { PdObject::of(pd)? }.0)) } else { None };
+        Ok(Change { object, place, pd, access })
+    }
+
+    unsafe fn apply(self, mr: *mut ibv_mr) -> Result<(), Refused> {
+        let mut region = self.object.region.lock();
+        // The check of the rights comes first: it is what can fail.
+        region.reregister(self.pd.map(|(_, pd)| &pd.pd), self.access)?;
+        if let Some((addr, length)) = self.place {
+            // SAFETY: the program promises that the new place stays.
+            unsafe { region.retranslate(addr as usize, length, addr as u64)? };
+            // SAFETY: the region's own structure.
+            unsafe { ((*mr).addr, (*mr).length) = (addr, length) };
+        }
+        if let Some((pd, object)) = self.pd {
+            *self.object.pd.lock() = object.uses.hold();
+            // SAFETY: the region's own structure.
+            unsafe { (*mr).pd = pd };
+        }
+        // SAFETY: the region's own structure.
+        unsafe { ((*mr).lkey, (*mr).rkey) = (region.lkey().0, region.rkey().0) };
+        Ok(())
+    }
+}
+
+pub(crate) unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
+    guard::number("ibv_dereg_mr", || {
+        // SAFETY: a region of ours.
+        if unsafe { Handle::<MrObject>::of(mr)? }.uses.any() {
+            return Err(busy("memory windows are bound to the region"));
+        }
+        // SAFETY: the program gives it back. Dropping it waits for accesses in flight.
+        drop(unsafe { Handle::<MrObject>::take(mr) });
+        Ok(())
+    })
+}

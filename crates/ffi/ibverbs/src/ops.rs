@@ -1,0 +1,21 @@
+//! The tables of operations that the inline verbs of <infiniband/verbs.h> call.
+//!
+//! A slot that stays NULL makes the inline verb answer EOPNOTSUPP. What is filled in here must also be reported by
+//! `query_device_ex`, and the other way round.
+
+use crate::abi::verbs_context;
+use crate::{cq, cq_ex, query, recv, send};
+
+/// Fills in what there is.
+pub(crate) fn fill(context: &mut verbs_context) {
+    context.query_port = Some(query::query_port_len);
+    context.query_device_ex = Some(query::query_device_ex);
+    context.create_cq_ex = Some(cq_ex::create_cq_ex);
+    context.create_qp_ex = Some(crate::qp::create_qp_ex);
+    let ops = &mut context.context.ops;
+    ops.poll_cq = Some(cq::poll_cq);
+    ops.req_notify_cq = Some(cq::req_notify_cq);
+    ops.post_send = Some(send::post_send);
+    ops.post_recv = Some(recv::post_recv);
+    ops.post_srq_recv = Some(recv::post_srq_recv);
+}

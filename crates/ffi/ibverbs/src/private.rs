@@ -1,0 +1,24 @@
+//! What libmlx5, libmlx4 and libefa want of the real library's inside. Many programs are linked with them for the sake of
+//! hardware that is not there; they must load, and find no hardware.
+
+use std::ffi::{c_int, c_void};
+
+/// Commands to a kernel driver: there is none.
+pub(crate) extern "C" fn no_driver() -> c_int {
+    libc::EOPNOTSUPP
+}
+
+/// Calls that set something up for a driver.
+pub(crate) extern "C" fn nothing() {}
+
+/// Calls that would return something of a driver's.
+pub(crate) extern "C" fn no_object() -> *mut c_void {
+    crate::errno::set(libc::EOPNOTSUPP);
+    std::ptr::null_mut()
+}
+
+/// A file of a driver in sysfs.
+pub(crate) extern "C" fn no_file() -> c_int {
+    crate::errno::set(libc::ENOENT);
+    -1
+}

@@ -1,0 +1,78 @@
+//! Queue pairs: making, changing, asking and destroying them. Posting is in `send` and `recv`.
+
+mod attr;
+mod create;
+mod modify;
+
+pub(crate) use attr::vector;
+pub(crate) use create::{create_qp, create_qp_ex};
+pub(crate) use modify::{modify_qp, query_qp};
+
+use crate::abi::*;
+use crate::acks::Acks;
+use crate::context::Context;
+use crate::errno::Refused;
+use crate::guard;
+use crate::handle::{Handle, Object, Use, Uses};
+use ferroce_nic::{EventSource, Qp};
+use std::ffi::c_int;
+
+/// A queue pair.
+pub(crate) struct QpObject {
+    pub(crate) qp: Qp,
+    pub(crate) acks: Acks,
+    /// Multicast groups it is attached to.
+    pub(crate) uses: Uses,
+    signal_all: bool,
+    /// Whether it was made with operations for `ibv_wr_*`.
+    extended: bool,
+    _held: Held,
+}
+
+/// What must not go before the queue pair does.
+struct Held {
+    _context: Use,
+    _pd: Use,
+    _send_cq: Use,
+    _recv_cq: Use,
+    _srq: Option<Use>,
+}
+
+impl Object for QpObject {
+    type Abi = ibv_qp_ex;
+}
+
+impl QpObject {
+    /// The queue pair behind a pointer.
+    ///
+    /// # Safety
+    /// NULL, or a queue pair of ours.
+    pub(crate) unsafe fn of<'a>(qp: *mut ibv_qp) -> Result<&'a QpObject, Refused> {
+        // SAFETY: as the caller promises; the plain structure is the head of the extended one.
+        unsafe { Handle::of(qp.cast()) }
+    }
+}
+
+/// NULL unless the queue pair was made with send operations, as for hardware.
+pub(crate) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: a queue pair of ours.
+    match unsafe { QpObject::of(qp) } {
+        Ok(object) if object.extended => qp.cast(),
+        _ => std::ptr::null_mut(),
+    }
+}
+
+pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    guard::number("ibv_destroy_qp", || {
+        // SAFETY: a queue pair of ours, and its context.
+        let (object, context) = unsafe { (QpObject::of(qp)?, Context::of((*qp).context)?) };
+        if object.uses.any() {
+            return Err(crate::errno::busy("the queue pair is attached to a multicast group"));
+        }
+        context.targets.lock().remove(&EventSource::Qp(object.qp.qpn()));
+        object.acks.wait_settled();
+        // SAFETY: the program gives it back.
+        drop(unsafe { Handle::<QpObject>::take(qp.cast()) });
+        Ok(())
+    })
+}

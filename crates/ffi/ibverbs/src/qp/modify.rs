@@ -1,0 +1,56 @@
+//! Changing a queue pair, and asking it.
+
+use super::QpObject;
+use super::attr::{reported, wanted};
+use crate::abi::*;
+use crate::errno::invalid;
+use crate::guard;
+use ferroce_proto::verbs::AttrMask;
+use std::ffi::c_int;
+
+pub(crate) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    guard::number("ibv_modify_qp", || {
+        // SAFETY: a queue pair of ours, and the program's attributes.
+        let (object, attr) = unsafe { (QpObject::of(qp)?, attr.as_ref().ok_or(invalid("attr is NULL"))?) };
+        // Bits that nobody knows stay in: the table of transitions refuses them.
+        let mask = AttrMask::from_bits_retain(mask as u32);
+        object.qp.modify(&wanted(attr, mask)?, mask)?;
+        if mask.contains(AttrMask::STATE) {
+            // SAFETY: the queue pair's own structure.
+            unsafe { (*qp).state = attr.qp_state };
+        }
+        Ok(())
+    })
+}
+
+/// Everything is reported, whatever the mask asks for.
+pub(crate) unsafe extern "C" fn query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    guard::number("ibv_query_qp", || {
+        // SAFETY: a queue pair of ours.
+        let object = unsafe { QpObject::of(qp)? };
+        if attr.is_null() || init.is_null() {
+            return Err(invalid("no room for the attributes"));
+        }
+        let now = reported(&object.qp.query());
+        // SAFETY: the queue pair's own structure, and room that the program gave.
+        unsafe {
+            (*qp).state = now.qp_state;
+            init.write(ibv_qp_init_attr {
+                qp_context: (*qp).qp_context,
+                send_cq: (*qp).send_cq,
+                recv_cq: (*qp).recv_cq,
+                srq: (*qp).srq,
+                cap: now.cap,
+                qp_type: (*qp).qp_type,
+                sq_sig_all: object.signal_all.into(),
+            });
+            attr.write(now);
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,186 @@
+//! What the device and its port can do.
+
+use crate::abi::*;
+use crate::context::Context;
+use crate::errno::{Refused, invalid};
+use crate::{guard, identity};
+use ferroce_nic::{DeviceAttr, GID_TABLE_LEN, MAX_SRQ_WR};
+use ferroce_proto::PKey;
+use ferroce_proto::verbs::Mtu;
+use std::ffi::c_int;
+
+/// Objects that only memory limits.
+const PLENTY: i32 = 1 << 20;
+/// The only partition there is.
+const PKEY: u16 = PKey::DEFAULT.0;
+
+fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
+    let mut out = ibv_device_attr::zeroed();
+    identity::copy_text(&mut out.fw_ver, identity::FW_VER);
+    out.node_guid = identity::node_guid();
+    out.sys_image_guid = identity::node_guid();
+    out.max_mr_size = u64::MAX;
+    out.page_size_cap = u64::MAX << 12;
+    out.vendor_id = identity::VENDOR_ID;
+    out.vendor_part_id = identity::VENDOR_PART_ID;
+    out.max_qp = clamp(attr.max_qp);
+    out.max_qp_wr = clamp(attr.max_qp_wr.into());
+    out.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD
+        | IBV_DEVICE_PORT_ACTIVE_EVENT
+        | IBV_DEVICE_SYS_IMAGE_GUID
+        | IBV_DEVICE_RC_RNR_NAK_GEN
+        | IBV_DEVICE_SRQ_RESIZE
+        | IBV_DEVICE_MEM_MGT_EXTENSIONS;
+    out.max_sge = clamp(attr.max_sge.into());
+    out.max_sge_rd = out.max_sge;
+    out.max_cq = PLENTY;
+    out.max_cqe = clamp(attr.max_cqe.into());
+    out.max_mr = clamp(attr.max_mr.into());
+    out.max_pd = PLENTY;
+    out.max_qp_rd_atom = attr.max_rd_atomic.into();
+    out.max_qp_init_rd_atom = attr.max_rd_atomic.into();
+    out.max_res_rd_atom = clamp(attr.max_qp * u64::from(attr.max_rd_atomic));
+    out.atomic_cap = IBV_ATOMIC_HCA;
+    out.max_mcast_grp = PLENTY;
+    out.max_mcast_qp_attach = PLENTY;
+    out.max_total_mcast_qp_attach = PLENTY;
+    out.max_ah = PLENTY;
+    out.max_srq = PLENTY;
+    out.max_srq_wr = clamp(MAX_SRQ_WR.into());
+    out.max_srq_sge = out.max_sge;
+    out.max_pkeys = 1;
+    out.local_ca_ack_delay = 15;
+    out.phys_port_cnt = 1;
+    out
+}
+
+fn clamp(value: u64) -> i32 {
+    i32::try_from(value).unwrap_or(i32::MAX)
+}
+
+pub(crate) unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+    guard::number("ibv_query_device", || {
+        // SAFETY: a context of ours.
+        let context = unsafe { Context::of(context)? };
+        // SAFETY: the program gives room for the answer.
+        let out = unsafe { attr.as_mut() }.ok_or(invalid("device_attr is NULL"))?;
+        *out = device_attr(&context.nic.attributes());
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    attr_len: usize,
+) -> c_int {
+    guard::number("ibv_query_device_ex", || {
+        // SAFETY: a context of ours; the input is NULL or the program's.
+        let (context, input) = unsafe { (Context::of(context)?, input.as_ref()) };
+        if input.is_some_and(|input| input.comp_mask != 0) {
+            return Err(invalid("the input's comp_mask has unknown bits"));
+        }
+        if attr.is_null() || attr_len < size_of::<ibv_device_attr>() {
+            return Err(invalid("no room for the attributes"));
+        }
+        let mut out = ibv_device_attr_ex::zeroed();
+        out.orig_attr = device_attr(&context.nic.attributes());
+        out.device_cap_flags_ex = out.orig_attr.device_cap_flags.into();
+        out.phys_port_cnt_ex = 1;
+        // SAFETY: the program gives room for `attr_len` bytes; no more than the structure has are read.
+        unsafe { copy_head(&out, attr, attr_len) };
+        Ok(())
+    })
+}
+
+/// Copies as much of a structure as the program has room for. What is beyond the structure is set to zero: a program
+/// of a later age takes that for "not there".
+unsafe fn copy_head<T>(from: &T, to: *mut T, room: usize) {
+    let known = room.min(size_of::<T>());
+    // SAFETY: `room` bytes are the program's to fill, and `known` of ours can be read.
+    unsafe {
+        std::ptr::copy_nonoverlapping((&raw const *from).cast::<u8>(), to.cast::<u8>(), known);
+        std::ptr::write_bytes(to.cast::<u8>().add(known), 0, room - known);
+    }
+}
+
+fn port_attr(context: &Context, port: u8) -> Result<ibv_port_attr, Refused> {
+    if port != 1 {
+        return Err(invalid("the device has one port, number 1"));
+    }
+    let nic = context.nic.attributes();
+    let up = context.nic.gids().iter().any(|entry| entry.up);
+    let mut out = ibv_port_attr::zeroed();
+    out.state = if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN };
+    out.max_mtu = Mtu::B4096 as u32;
+    out.active_mtu = Mtu::from_bytes(nic.active_mtu).unwrap_or_default() as u32;
+    out.gid_tbl_len = GID_TABLE_LEN as i32;
+    out.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
+    out.max_msg_sz = nic.max_msg_sz;
+    out.pkey_tbl_len = 1;
+    out.max_vl_num = 1;
+    out.subnet_timeout = 18;
+    // One lane of 25 Gb/s: what software of this kind reaches between two hosts, and a value that programs know.
+    out.active_width = 1;
+    out.active_speed = 32;
+    // "LinkUp" and "Disabled".
+    out.phys_state = if up { 5 } else { 3 };
+    out.link_layer = IBV_LINK_LAYER_ETHERNET;
+    out.flags = IBV_QPF_GRH_REQUIRED;
+    Ok(out)
+}
+
+/// The operation: the program says how long its structure is.
+pub(crate) unsafe extern "C" fn query_port_len(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    attr_len: usize,
+) -> c_int {
+    guard::number("ibv_query_port", || {
+        // SAFETY: a context of ours.
+        let out = port_attr(unsafe { Context::of(context)? }, port)?;
+        if attr.is_null() || attr_len < COMPAT_PORT_ATTR_LEN {
+            return Err(invalid("no room for the attributes"));
+        }
+        // SAFETY: the program gives room for `attr_len` bytes.
+        unsafe { copy_head(&out, attr, attr_len) };
+        Ok(())
+    })
+}
+
+/// The symbol: from the age of the shorter structure.
+pub(crate) unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+) -> c_int {
+    // SAFETY: as the operation demands; every program has room for the short form.
+    unsafe { query_port_len(context, port, attr, COMPAT_PORT_ATTR_LEN) }
+}
+
+pub(crate) unsafe extern "C" fn query_pkey(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    guard::minus_one("ibv_query_pkey", || {
+        // SAFETY: a context of ours, and room for a key.
+        let (_, out) = unsafe { (Context::of(context)?, pkey.as_mut().ok_or(invalid("pkey is NULL"))?) };
+        if port != 1 || index != 0 {
+            return Err(invalid("the P_Key table of port 1 has one entry"));
+        }
+        *out = PKEY.to_be();
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
+    guard::minus_one("ibv_get_pkey_index", || {
+        // SAFETY: a context of ours.
+        unsafe { Context::of(context)? };
+        if port == 1 && u16::from_be(pkey) == PKEY { Ok(()) } else { Err(invalid("no such P_Key")) }
+    })
+}

@@ -1,0 +1,143 @@
+//! Posting sends. The list goes to the NIC as it lies in the program's memory: no copy, no allocation, one doorbell.
+
+use crate::abi::*;
+use crate::ah::AhObject;
+use crate::errno::{Refused, invalid, unsupported};
+use crate::guard;
+use crate::handle::Handle;
+use crate::qp::QpObject;
+use ferroce_nic::MAX_INLINE;
+use ferroce_proto::qp::PostError;
+use ferroce_proto::verbs::{AtomicOp, Payload, SendFlags, SendOp, SendWr, Sge, UdTarget};
+use ferroce_proto::{Qkey, Qpn, RKey};
+use std::ffi::c_int;
+
+/// How one request is handed over.
+type Post<'a> = dyn FnMut(&SendWr<'_>) -> Result<(), PostError> + 'a;
+
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    list: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    let mut at = list;
+    guard::number("ibv_post_send", || {
+        // SAFETY: a queue pair of ours.
+        let object = unsafe { QpObject::of(qp)? };
+        // SAFETY: as above.
+        let is_datagram = unsafe { (*qp).qp_type } == IBV_QPT_UD;
+        let outcome = object.qp.post_send_each(|post| {
+            // SAFETY: the program's list; the end is NULL.
+            while let Some(wr) = unsafe { at.as_ref() } {
+                // SAFETY: as above.
+                unsafe { post_one(wr, is_datagram, post)? };
+                at = wr.next;
+            }
+            Ok(())
+        });
+        let outcome = outcome.map_err(Refused::from).flatten();
+        if outcome.is_err() && !bad.is_null() {
+            // SAFETY: the program gives room for the pointer.
+            unsafe { *bad = at };
+        }
+        outcome
+    })
+}
+
+unsafe fn post_one(wr: &ibv_send_wr, is_datagram: bool, post: &mut Post<'_>) -> Result<(), Refused> {
+    let flags =
+        SendFlags::from_bits(wr.send_flags).ok_or(invalid("send_flags that the device does not know"))?;
+    // SAFETY: the member that the opcode and the type of the queue pair name.
+    let (op, ud) = unsafe { (operation(wr)?, if is_datagram { Some(target(wr)?) } else { None }) };
+    // SAFETY: the program's list.
+    let sges = unsafe { entries(wr.sg_list, wr.num_sge)? };
+    let mut hand_over = |payload: Payload<'_>| -> Result<(), Refused> {
+        Ok(post(&SendWr { wr_id: wr.wr_id, op, flags, payload, ud })?)
+    };
+    if !flags.contains(SendFlags::INLINE) {
+        return hand_over(Payload::Sges(sges));
+    }
+    match sges {
+        [] => hand_over(Payload::Inline(&[])),
+        // SAFETY: bytes that the program wants sent; inline means they are read now.
+        [one] => hand_over(Payload::Inline(unsafe { bytes(one) })),
+        // SAFETY: as above.
+        many => unsafe { with_gathered(many, |data| hand_over(Payload::Inline(data))) },
+    }
+}
+
+unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Refused> {
+    let imm = u32::from_be(wr.imm_or_key);
+    let key = RKey(wr.imm_or_key);
+    // SAFETY: the opcode says which member counts.
+    unsafe {
+        let (rdma, atomic) = (wr.wr.rdma, wr.wr.atomic);
+        let (addr, rkey) = (rdma.remote_addr, RKey(rdma.rkey));
+        let (swap, add) = (atomic.swap, atomic.compare_add);
+        let on = |op| SendOp::Atomic { addr: atomic.remote_addr, rkey: RKey(atomic.rkey), op };
+        Ok(match wr.opcode {
+            IBV_WR_SEND => SendOp::Send,
+            IBV_WR_SEND_WITH_IMM => SendOp::SendImm(imm),
+            IBV_WR_SEND_WITH_INV => SendOp::SendInv(key),
+            IBV_WR_RDMA_WRITE => SendOp::Write { addr, rkey },
+            IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::WriteImm { addr, rkey, imm },
+            IBV_WR_RDMA_READ => SendOp::Read { addr, rkey },
+            IBV_WR_ATOMIC_CMP_AND_SWP => on(AtomicOp::CompareSwap { compare: add, swap }),
+            IBV_WR_ATOMIC_FETCH_AND_ADD => on(AtomicOp::FetchAdd { add }),
+            IBV_WR_LOCAL_INV => SendOp::LocalInv(key),
+            _ => return Err(unsupported("an opcode that the device does not have")),
+        })
+    }
+}
+
+unsafe fn target(wr: &ibv_send_wr) -> Result<UdTarget, Refused> {
+    // SAFETY: a datagram queue pair, so this member counts; its handle is one of ours.
+    unsafe {
+        let ud = wr.wr.ud;
+        let ah = Handle::<AhObject>::of(ud.ah)?;
+        Ok(UdTarget { route: *ah.ah.route(), qpn: Qpn::new(ud.remote_qpn), qkey: Qkey(ud.remote_qkey) })
+    }
+}
+
+/// The program's scatter/gather list, where it lies.
+///
+/// # Safety
+/// `count` entries lie at `list`.
+pub(crate) unsafe fn entries<'a>(list: *mut Sge, count: c_int) -> Result<&'a [Sge], Refused> {
+    match usize::try_from(count) {
+        Ok(0) => Ok(&[]),
+        Ok(count) if !list.is_null() => {
+            // SAFETY: as the caller promises.
+            Ok(unsafe { std::slice::from_raw_parts(list, count) })
+        }
+        _ => Err(invalid("num_sge and sg_list contradict each other")),
+    }
+}
+
+/// The bytes that an entry of an inline request names. Its key does not count.
+unsafe fn bytes<'a>(sge: &Sge) -> &'a [u8] {
+    if sge.len == 0 {
+        return &[];
+    }
+    // SAFETY: as the caller promises, the program's own bytes.
+    unsafe { std::slice::from_raw_parts(sge.addr as *const u8, sge.len as usize) }
+}
+
+/// Several pieces of inline data as one.
+#[inline(never)] // so that only those who need the space pay for it
+unsafe fn with_gathered(
+    sges: &[Sge],
+    work: impl FnOnce(&[u8]) -> Result<(), Refused>,
+) -> Result<(), Refused> {
+    let mut all = [0u8; MAX_INLINE as usize];
+    let mut len = 0;
+    for sge in sges {
+        // SAFETY: as the caller promises.
+        let piece = unsafe { bytes(sge) };
+        let place =
+            all.get_mut(len..len + piece.len()).ok_or(invalid("more inline data than the device takes"))?;
+        place.copy_from_slice(piece);
+        len += piece.len();
+    }
+    work(&all[..len])
+}

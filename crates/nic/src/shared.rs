@@ -1,0 +1,56 @@
+//! The one NIC of a process that has no owner: whoever asks gets the same, and the last to leave closes it.
+
+use crate::config::Config;
+use crate::error::Error;
+use crate::fork::Generation;
+use crate::nic::{Nic, WeakNic};
+use parking_lot::Mutex;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Where a process keeps its NIC. One per process of a chain of forks: some thread of the parent may have held the
+/// parent's lock at the moment of the fork, so a child must not touch it.
+struct Place {
+    process: Generation,
+    nic: Mutex<Option<WeakNic>>,
+}
+
+static PLACE: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
+
+impl Nic {
+    /// A session on the NIC of this process, which is opened with `config` if it is not open yet. A forked child gets
+    /// one of its own.
+    pub fn shared(config: impl FnOnce() -> Result<Config, Error>) -> Result<Nic, Error> {
+        let mut nic = place().nic.lock();
+        if let Some(open) = nic.as_ref().and_then(WeakNic::upgrade) {
+            return open;
+        }
+        let opened = Nic::open(config()?)?;
+        *nic = Some(opened.downgrade());
+        Ok(opened)
+    }
+
+    /// A session on the NIC of this process, if it is open.
+    pub fn current() -> Option<Nic> {
+        place().nic.lock().as_ref().and_then(WeakNic::upgrade)?.ok()
+    }
+}
+
+fn place() -> &'static Place {
+    let process = Generation::current();
+    let found = PLACE.load(Ordering::Acquire);
+    // SAFETY: a place is never freed once it is stored.
+    if let Some(place) = unsafe { found.as_ref() }.filter(|place| place.process == process) {
+        return place;
+    }
+    let fresh = Box::into_raw(Box::new(Place { process, nic: Mutex::new(None) }));
+    match PLACE.compare_exchange(found, fresh, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: `fresh` was just made, and is never freed now that it is stored.
+        Ok(_) => unsafe { &*fresh },
+        Err(_) => {
+            // SAFETY: nobody has seen `fresh`.
+            drop(unsafe { Box::from_raw(fresh) });
+            place()
+        }
+    }
+}
