@@ -241,6 +241,19 @@ static int queue_of(const struct end *end, uint32_t qpn)
     die("a completion for queue pair %#x, which is not ours", qpn);
 }
 
+/* Without acknowledgements a WRITE may still be on its way when the requester is done with it. */
+static void await_last_byte(struct end *end, const struct job *job, int slot)
+{
+    size_t last = (job->size - 1) / 8 * 8;
+    uint64_t value = htole64(word(end, job, slot, last));
+    volatile uint8_t *data = end->memory + slot_offset(end, true, slot) + last;
+    int64_t give_up = now_ms() + LIMIT_MS;
+    struct ibv_wc wc;
+    while (memcmp((const void *)data, &value, job->size - last) && now_ms() < give_up)
+        if (ibv_poll_cq(end->recv_cq, 1, &wc))
+            die("a completion that nobody asked for");
+}
+
 /* A UD receive begins with the sender's route: a whole IPv6 header, or an IPv4 header in the last 20 bytes. */
 static int check_grh(const struct end *end, int slot)
 {
@@ -294,8 +307,11 @@ static int answer(struct end *end, const struct job *job)
     for (int slot = 0; slot < end->options->qps * job->slots; slot++) {
         if (is_atomic(job))
             failed |= check_atomic(end, job, true, slot);
-        else if (is_write(job))
+        else if (is_write(job)) {
+            if (end->qp[0]->qp_type == IBV_QPT_UC && !takes_receive(job))
+                await_last_byte(end, job, slot);
             failed |= check(end, job, true, slot, slot);
+        }
     }
     return failed;
 }
