@@ -136,6 +136,7 @@ fn send(from: (&End, &Qp), to: (&End, &Qp)) {
         payload: Payload::Inline(&[]),
         flags: SendFlags::SIGNALED,
         ud: None,
+        srq: None,
     };
     from.1.post_send(&[wr]).unwrap();
     assert_eq!(completion(&to.0.cq).wr_id, 1);
