@@ -132,7 +132,8 @@ pub(crate) const CASES: &[Case] = &[
     // shared receive queues, multicast
     pair("ib_send_bw --use-srq"), pair("ib_send_lat --use-srq"), pair("ib_send_bw --use-srq -q 8"),
     pair("ib_send_bw --use-srq -c UD"), pair("ib_send_bw --use-srq -c UC"),
-    pair("ib_send_bw -c UD -g"), pair("ib_send_lat -c UD -g"),
+    // perftest's group is one of IPv6, whatever the GID is.
+    pair("ib_send_bw -c UD -g"), pair("ib_send_lat -c UD -g"), pair("ib_send_bw -c UD -g -x {v6}"), pair("ib_send_lat -c UD -g -x {v6}"),
 
     // IPv6
     pair("ib_send_bw -x {v6}"), pair("ib_send_lat -x {v6}"), pair("ib_write_bw -x {v6}"), pair("ib_write_lat -x {v6}"),
