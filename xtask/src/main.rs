@@ -15,6 +15,7 @@
 //! | `layout`, `source` | the house style as a check, and the blanking of comments and strings it needs |
 //! | `install` | the command and its libraries into a prefix |
 //! | `boundary` | what the C library costs against the Rust API |
+//! | `interop` | the Linux kernel's Soft-RoCE as the peer, in a virtual machine |
 //! | `bench` | `ferroce perf --json` into the table of the README |
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,7 @@ mod boundary;
 mod cargo;
 mod fuzz;
 mod install;
+mod interop;
 mod layout;
 mod libtest;
 mod process;
@@ -64,6 +66,8 @@ enum Command {
     BoundaryWorker(boundary::Args),
     /// Install the command and its libraries: bin/ferroce, lib/ferroce/libibverbs.so.1.
     Install(install::Args),
+    /// Talk to the Linux kernel's Soft-RoCE in a virtual machine.
+    Interop(interop::Args),
     /// Run `ferroce perf --json` and print its results as Markdown.
     Bench(bench::Args),
 }
@@ -76,6 +80,7 @@ fn main() -> ExitCode {
         Command::ProgramsWorker(args) => programs::worker::run(&args),
         Command::Install(args) => install::run(&Context::new(false, false), &args),
         Command::BoundaryWorker(args) => boundary::run(&args),
+        Command::Interop(args) => interop::run(&Context::new(true, false), &args),
         Command::Bench(args) => bench::run(&Context::new(true, false), &args),
     }
 }

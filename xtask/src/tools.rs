@@ -120,6 +120,11 @@ fn has_scapy(ctx: &Context, python: &Path) -> bool {
     python.exists() && Job::new(python).args(["-c", IMPORT_SCAPY]).answer(ctx).is_ok()
 }
 
+/// Installs Debian packages where we may.
+pub(crate) fn install(ctx: &Context, packages: &[&str]) -> bool {
+    apt_install(ctx, packages, &mut Report::default())
+}
+
 /// False where we may not install, or could not. A second try follows a fresh package list: images ship without one.
 pub(crate) fn apt_install(ctx: &Context, packages: &[&str], report: &mut Report) -> bool {
     if !is_root() || which("apt-get").is_none() {

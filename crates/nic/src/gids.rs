@@ -71,14 +71,9 @@ pub(crate) fn read(wanted: Option<&[IpAddr]>) -> Result<Vec<GidEntry>, Error> {
 
 impl From<LocalAddress> for GidEntry {
     fn from(local: LocalAddress) -> Self {
-        let LocalAddress { addr: address, interface, index: if_index, is_up: up } = local;
-        let if_mtu = interface_mtu(&interface).unwrap_or(1500);
+        let LocalAddress { addr: address, interface, index: if_index, is_up: up, mtu: if_mtu } = local;
         GidEntry { gid: Gid::from_ip(address), address, interface, if_index, if_mtu, up }
     }
-}
-
-fn interface_mtu(name: &str) -> Option<u32> {
-    std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]

@@ -4,8 +4,10 @@ mod link_support;
 
 use ferroce_nic::link::{Link, LinkError, TxBatch, UdpConfig, UdpLink};
 use ferroce_proto::verbs::Route;
+use ferroce_proto::wire::{FlowAddrs, ROCE_UDP_PORT, icrc};
 use link_support::*;
 use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
 
 /// Packets of many lengths, some of them in runs, all to one queue pair.
 fn mixed_lengths() -> Vec<usize> {
@@ -50,6 +52,27 @@ fn a_mixed_batch_crosses_ipv4_in_order() {
 #[test]
 fn a_mixed_batch_crosses_ipv6_in_order() {
     round_trip("::1", "::1");
+}
+
+/// As Soft-RoCE and hardware send over IPv6: the ICRC is all the protection there is.
+#[test]
+fn a_packet_without_udp_checksum_arrives_over_ipv6() {
+    const UDP_NO_CHECK6_TX: libc::c_int = 101;
+    let _turn = turn_at("::1");
+    let receiver = open(&["::1"]);
+    let foreign = UdpSocket::bind("[::1]:0").unwrap();
+    let on: libc::c_int = 1;
+    // SAFETY: the descriptor is open, and the value is an integer of the length that is given.
+    let set = unsafe {
+        let value = (&raw const on).cast();
+        libc::setsockopt(foreign.as_raw_fd(), libc::SOL_UDP, UDP_NO_CHECK6_TX, value, size_of_val(&on) as u32)
+    };
+    assert_eq!(set, 0);
+    let mut bytes = packet(receiver.slot(), 7, 64);
+    let flow = FlowAddrs::new(gid("::1"), gid("::1"), foreign.local_addr().unwrap().port());
+    bytes.extend(icrc(&flow, 0, &bytes));
+    foreign.send_to(&bytes, ("::1", ROCE_UDP_PORT)).unwrap();
+    assert_eq!(receive(&receiver, 1), [packet(receiver.slot(), 7, 64)]);
 }
 
 #[test]

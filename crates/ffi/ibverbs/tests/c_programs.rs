@@ -18,7 +18,16 @@ fn compile(name: &str) -> Option<PathBuf> {
     let count = COMPILED.fetch_add(1, Ordering::Relaxed);
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.{count}"));
     let mut cc = Command::new("cc");
-    cc.args(["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror", "-g", "-pthread", "-ldl", "-o"]);
+    cc.args([
+        "-Wall",
+        "-Wextra",
+        "-Wno-missing-field-initializers",
+        "-Werror",
+        "-g",
+        "-pthread",
+        "-ldl",
+        "-o",
+    ]);
     cc.arg(&program).arg(&source);
     // One of them is about loading the library later.
     if name != "loaded" {

@@ -2,7 +2,11 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+
+/// What an interface that does not say carries.
+const ETHERNET_MTU: u32 = 1500;
 
 /// An address of this machine and the interface that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +19,8 @@ pub struct LocalAddress {
     pub index: u32,
     /// Whether the interface is up.
     pub is_up: bool,
+    /// Longest IP packet that the interface carries, in bytes.
+    pub mtu: u32,
 }
 
 /// Every address of every interface, in the kernel's order.
@@ -58,7 +64,24 @@ fn local_address(entry: &libc::ifaddrs) -> Option<LocalAddress> {
     // SAFETY: the name is a terminated string of the same list.
     let (name, index) = unsafe { (CStr::from_ptr(entry.ifa_name), libc::if_nametoindex(entry.ifa_name)) };
     let is_up = entry.ifa_flags & libc::IFF_UP as u32 != 0;
-    Some(LocalAddress { addr, interface: name.to_string_lossy().into_owned(), index, is_up })
+    let mtu = interface_mtu(name).unwrap_or(ETHERNET_MTU);
+    Some(LocalAddress { addr, interface: name.to_string_lossy().into_owned(), index, is_up, mtu })
+}
+
+/// Asks a socket, because /sys/class/net may show another network namespace: that in which it was mounted.
+fn interface_mtu(name: &CStr) -> Option<u32> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    // SAFETY: all zero is a valid `ifreq`: an empty name and an empty answer.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // One byte less than there is room for, so that the name stays terminated.
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(name.to_bytes()) {
+        *to = from.cast_signed();
+    }
+    // SAFETY: the descriptor is open, and `request` is what this call reads and writes.
+    let failed = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &mut request) };
+    // SAFETY: the call succeeded, so it has written this member of the union.
+    (failed == 0).then(|| unsafe { request.ifr_ifru.ifru_mtu }.cast_unsigned())
 }
 
 #[cfg(test)]
@@ -69,6 +92,6 @@ mod tests {
     fn the_loopback_address_is_there() {
         let all = local_addresses().unwrap();
         let lo = all.iter().find(|a| a.addr == IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("127.0.0.1");
-        assert!(lo.index > 0 && lo.is_up);
+        assert!(lo.index > 0 && lo.is_up && lo.mtu > ETHERNET_MTU);
     }
 }

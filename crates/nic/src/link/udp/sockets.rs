@@ -16,8 +16,9 @@ const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 0xC000..=0xFFFF;
 const PORT_TRIES: usize = 128;
 /// Asked for; the kernel grants what `net.core.rmem_max` allows.
 const BUFFER_BYTES: usize = 8 << 20;
-/// Not in the `libc` crate.
+/// These two are not in the `libc` crate.
 const IPV6_MULTICAST_ALL: libc::c_int = 29;
+const UDP_NO_CHECK6_RX: libc::c_int = 102;
 
 /// A socket that sends, and the source port that its packets have.
 #[derive(Debug)]
@@ -44,6 +45,9 @@ pub(super) fn open_receive_socket(addr: IpAddr, cfg: &UdpConfig) -> io::Result<S
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, tell_address)?;
         // Older kernels do not know it; they deliver groups that nobody here joined, and the NIC drops those.
         let _ = set_option(&socket, libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, off);
+        // RoCEv2 senders leave the UDP checksum zero over IPv6 too (annex A17.4.5.2), since the ICRC covers more. Without
+        // this the kernel drops all that Soft-RoCE and hardware send.
+        set_option(&socket, libc::SOL_UDP, UDP_NO_CHECK6_RX, on)?;
     }
     if cfg.gro {
         // Kernels before 5.0 do not know it and deliver packet by packet.

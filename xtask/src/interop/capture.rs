@@ -1,0 +1,116 @@
+//! Counts packets in a capture that ferroce wrote.
+//!
+//! The capture is the one place that sees both directions the same way, and it outlives the process that is measured.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+/// Block types of the pcapng format.
+const ENHANCED_PACKET: u32 = 6;
+/// Option of a packet block: its two lowest bits say 1 for received, 2 for sent.
+const OPTION_FLAGS: u16 = 2;
+/// BTH opcodes of RC that answer something; all others of RC are requests.
+const RC_ANSWERS: std::ops::RangeInclusive<u8> = 0x0d..=0x12;
+
+/// What went over the wire, seen from ferroce.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    /// RC requests of ours that had been sent before.
+    pub(crate) resent: u64,
+    /// RC requests that had been received before.
+    pub(crate) received_again: u64,
+}
+
+/// Counts what is in the file; no file means no packet.
+pub(crate) fn count(path: &Path) -> Traffic {
+    let mut traffic = Traffic::default();
+    let mut seen = HashSet::new();
+    let bytes = std::fs::read(path).unwrap_or_default();
+    for (frame, sent) in packets(&bytes) {
+        let again = request(frame).is_some_and(|key| !seen.insert((sent, key)));
+        let (count, repeated) = if sent {
+            (&mut traffic.sent, &mut traffic.resent)
+        } else {
+            (&mut traffic.received, &mut traffic.received_again)
+        };
+        *count += 1;
+        *repeated += u64::from(again);
+    }
+    traffic
+}
+
+/// Every frame of a pcapng file with its direction. The writer is on this machine, so the byte order is ours.
+pub(crate) fn packets(mut bytes: &[u8]) -> Vec<(&[u8], bool)> {
+    let mut found = Vec::new();
+    while let (Some(kind), Some(len)) = (word(bytes, 0), word(bytes, 4)) {
+        let len = len as usize;
+        // The last block of a process that was killed may be cut.
+        let Some(block) = bytes.get(..len).filter(|_| len >= 12) else { break };
+        if kind == ENHANCED_PACKET
+            && let Some(size) = word(block, 20)
+            && let Some(frame) = block.get(28..28 + size as usize)
+        {
+            found.push((frame, is_sent(&block[28 + frame.len().next_multiple_of(4)..])));
+        }
+        bytes = &bytes[len..];
+    }
+    found
+}
+
+fn is_sent(mut options: &[u8]) -> bool {
+    while let (Some(head), Some(value)) = (word(options, 0), word(options, 4)) {
+        let (code, len) = (head as u16, (head >> 16) as usize);
+        if code == OPTION_FLAGS {
+            return value & 3 == 2;
+        }
+        options = options.get(4 + len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    false
+}
+
+/// What identifies an RC request: destination, sequence number and opcode.
+fn request(frame: &[u8]) -> Option<(u32, u32, u8)> {
+    let ip = if frame.get(12..14)? == [0x08, 0x00] { 20 } else { 40 };
+    let bth = frame.get(14 + ip + 8..)?.first_chunk::<12>()?;
+    let number = |at: usize| u32::from_be_bytes([0, bth[at], bth[at + 1], bth[at + 2]]);
+    let is_request = bth[0] < 0x20 && !RC_ANSWERS.contains(&bth[0]);
+    is_request.then(|| (number(5), number(9), bth[0]))
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A packet block around an Ethernet frame with IPv4, UDP and a BTH.
+    fn block(opcode: u8, psn: u8, sent: bool) -> Vec<u8> {
+        let mut frame = vec![0; 14 + 20 + 8 + 12];
+        frame[12] = 8;
+        frame[42] = opcode;
+        frame[53] = psn;
+        let size = frame.len() as u32;
+        frame.resize(frame.len().next_multiple_of(4), 0);
+        let len = 28 + frame.len() as u32 + 12 + 4;
+        let mut block = Vec::new();
+        [ENHANCED_PACKET, len, 0, 0, 0, size, size].iter().for_each(|w| block.extend(w.to_ne_bytes()));
+        block.extend(frame);
+        let flags = if sent { 2 } else { 1u32 };
+        [4 << 16 | u32::from(OPTION_FLAGS), flags, 0, len].iter().for_each(|w| block.extend(w.to_ne_bytes()));
+        block
+    }
+
+    #[test]
+    fn requests_that_come_twice_are_counted() {
+        let blocks = [block(4, 1, true), block(4, 1, true), block(0x11, 1, false), block(0x11, 1, false)];
+        let file = std::env::temp_dir().join(format!("ferroce-count-{}.pcapng", std::process::id()));
+        std::fs::write(&file, blocks.concat()).unwrap();
+        let traffic = count(&file);
+        let _ = std::fs::remove_file(&file);
+        assert_eq!(traffic, Traffic { sent: 2, received: 2, resent: 1, received_again: 0 });
+    }
+}

@@ -1,0 +1,169 @@
+//! The two ends of a case: a process on this host, and a command in the guest.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::Failure;
+use super::guest::Guest;
+use super::matrix::{Case, Ip};
+use super::namespace::{HOST_V4, HOST_V6};
+
+/// Commands in the guest run here, and questions about them there.
+pub(crate) const WORK: usize = 0;
+pub(crate) const ASIDE: usize = 1;
+
+/// Longest that one case may take.
+pub(crate) const LIMIT: Duration = Duration::from_secs(90);
+/// Until a server listens.
+const LISTEN_LIMIT: Duration = Duration::from_secs(30);
+
+/// What a program left behind.
+pub(crate) struct Ended {
+    /// The exit status, 128 + n after signal n, as a shell says it.
+    pub(crate) status: i32,
+    pub(crate) text: String,
+}
+
+/// How programs run on ferroce.
+pub(crate) struct Host {
+    /// Folder with our libibverbs.so.1.
+    pub(crate) library: PathBuf,
+    /// Libraries of the packages, for programs that the host has not installed.
+    pub(crate) others: PathBuf,
+    /// Where programs lie.
+    pub(crate) programs: Vec<PathBuf>,
+}
+
+impl Host {
+    /// Starts `words` with standard output and error in `log`.
+    pub(crate) fn start(
+        &self,
+        case: &Case,
+        words: &[String],
+        log: &Path,
+        capture: &Path,
+    ) -> Result<Child, Failure> {
+        let program = self
+            .programs
+            .iter()
+            .map(|dir| dir.join(&words[0]))
+            .find(|path| path.is_file())
+            .ok_or_else(|| Failure::Broken(format!("no program {}", words[0])))?;
+        let output = std::fs::File::create(log)?;
+        let path = format!("{}:{}", self.library.display(), self.others.display());
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "--", "timeout", "--foreground", "-s", "KILL"])
+            .arg(LIMIT.as_secs().to_string())
+            .arg(program)
+            .args(&words[1..])
+            .env("LD_LIBRARY_PATH", path)
+            .env("FERROCE_ADDR", format!("{HOST_V4},{HOST_V6}"))
+            .env("FERROCE_CAPTURE", capture)
+            .env("FERROCE_LOG", "all")
+            .env("FERROCE_FAULTS", case.faults)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output);
+        Ok(command.spawn()?)
+    }
+}
+
+/// Waits for a process on the host; at the limit it is killed.
+pub(crate) fn wait(child: &mut Child, limit: Duration, log: &Path) -> Result<Ended, Failure> {
+    use std::os::unix::process::ExitStatusExt;
+    let started = Instant::now();
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if started.elapsed() > limit => {
+                child.kill()?;
+                break child.wait()?;
+            }
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let status = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    let text = String::from_utf8_lossy(&std::fs::read(log)?).into_owned();
+    Ok(Ended { status, text })
+}
+
+/// A command in the guest, bounded there as well.
+pub(crate) fn in_guest(guest: &Guest, words: &[String]) -> Result<Ended, Failure> {
+    let command = format!("timeout -s KILL {} {}", LIMIT.as_secs(), words.join(" "));
+    let answer = guest.run(WORK, &command, LIMIT + Duration::from_secs(20))?;
+    Ok(Ended { status: answer.status, text: answer.text })
+}
+
+/// The command line of a case at one end.
+pub(crate) fn words(case: &Case, end: End, ip: Ip, port: u16, server: Option<&str>) -> Vec<String> {
+    let gid = match (end, ip) {
+        // The order of FERROCE_ADDR.
+        (End::Host, Ip::V4) => 0,
+        (End::Host, Ip::V6) => 1,
+        // Index 0 is the link-local address.
+        (End::Guest, Ip::V4) => 1,
+        (End::Guest, Ip::V6) => 2,
+    };
+    let device = match end {
+        End::Host => "ferroce0",
+        End::Guest => "rxe0",
+    };
+    let perftest = case.program.starts_with("ib_");
+    let mut words = vec![case.program.to_owned()];
+    let index = if perftest { "-x" } else { "-g" };
+    words.extend(["-d".into(), device.into(), index.into(), gid.to_string(), "-p".into(), port.to_string()]);
+    if perftest {
+        // No complaint about the frequency of the emulated processor.
+        words.push("-F".into());
+    }
+    words.extend(case.args.split_whitespace().map(str::to_owned));
+    words.extend(server.map(str::to_owned));
+    words
+}
+
+/// Who.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Host,
+    Guest,
+}
+
+/// Returns once somebody listens at the port, or when it makes no sense to wait longer: then the client says what is wrong.
+pub(crate) fn wait_for_listener(
+    guest: &Guest,
+    end: End,
+    port: u16,
+    ended: impl FnMut() -> bool,
+) -> Result<(), Failure> {
+    match end {
+        End::Guest => {
+            let tries = LISTEN_LIMIT.as_millis() / 50;
+            let script = format!(
+                "i=0; until grep -q ':{port:04X} [0-9A-F:]* 0A' /proc/net/tcp /proc/net/tcp6; do \
+                 i=$((i+1)); [ $i -gt {tries} ] && break; usleep 50000; done"
+            );
+            guest.run(ASIDE, &script, LISTEN_LIMIT * 4).map(drop)
+        }
+        End::Host => wait_on_host(port, ended),
+    }
+}
+
+fn wait_on_host(port: u16, mut ended: impl FnMut() -> bool) -> Result<(), Failure> {
+    let started = Instant::now();
+    while !is_listening(port) && started.elapsed() < LISTEN_LIMIT && !ended() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// /proc/net/tcp shows the network namespace of the reader; state 0A is LISTEN.
+fn is_listening(port: u16) -> bool {
+    let table = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    let suffix = format!(":{port:04X}");
+    [table("/proc/net/tcp"), table("/proc/net/tcp6")].concat().lines().any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        fields.next().is_some_and(|local| local.ends_with(&suffix)) && fields.nth(1) == Some("0A")
+    })
+}

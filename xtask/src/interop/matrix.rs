@@ -1,0 +1,184 @@
+//! What is tried: a table of cases, each run in both directions.
+//!
+//! Software emulation is slow, so counts are small; what matters is that every path is walked, not how often.
+
+/// Which side asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// ferroce is the client (requester), the kernel the server.
+    ToKernel,
+    /// The kernel is the client, ferroce the server.
+    FromKernel,
+}
+
+impl Direction {
+    pub(crate) const BOTH: [Self; 2] = [Self::ToKernel, Self::FromKernel];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::ToKernel => "to-kernel",
+            Self::FromKernel => "from-kernel",
+        }
+    }
+}
+
+/// IP version that carries the packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ip {
+    V4,
+    V6,
+}
+
+impl Ip {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "v4",
+            Self::V6 => "v6",
+        }
+    }
+}
+
+const V4: &[Ip] = &[Ip::V4];
+const V6: &[Ip] = &[Ip::V6];
+const BOTH: &[Ip] = &[Ip::V4, Ip::V6];
+
+/// What the kernel is known to do otherwise than the specification asks. Only its own output is excused.
+pub(crate) struct Deviation {
+    /// When the kernel has this role.
+    pub(crate) direction: Direction,
+    /// Lines that the kernel's end, or ferroce's because of it, prints instead.
+    pub(crate) lines: &'static [&'static str],
+}
+
+/// One line of the table.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) program: &'static str,
+    /// The same for both ends.
+    pub(crate) args: &'static str,
+    pub(crate) ips: &'static [Ip],
+    /// What the guest does to packets that leave it.
+    pub(crate) netem: &'static str,
+    /// `FERROCE_FAULTS`: what our link does to packets that leave the host.
+    pub(crate) faults: &'static str,
+    pub(crate) deviations: &'static [Deviation],
+}
+
+const fn case(name: &'static str, program: &'static str, args: &'static str, ips: &'static [Ip]) -> Case {
+    Case { name, program, args, ips, netem: "", faults: "", deviations: &[] }
+}
+
+const fn trouble(name: &'static str, args: &'static str, netem: &'static str, faults: &'static str) -> Case {
+    Case { netem, faults, ..case(name, "verify", args, BOTH) }
+}
+
+const fn refusal(name: &'static str, args: &'static str, deviations: &'static [Deviation]) -> Case {
+    Case { deviations, ..case(name, "verify", args, V4) }
+}
+
+/// The responder in the kernel raises no asynchronous event.
+const NO_ACCESS_EVENT: &[Deviation] = &[Deviation {
+    direction: Direction::ToKernel,
+    lines: &["event: none, but the specification asks for QP_ACCESS_ERR"],
+}];
+/// It answers with a remote operational error instead of an invalid request, and says so in its own completion.
+const LONG_SEND: &[Deviation] = &[Deviation {
+    direction: Direction::ToKernel,
+    lines: &[
+        "requester: REM_OP_ERR WR_FLUSH_ERR, but the specification asks for REM_INV_REQ_ERR WR_FLUSH_ERR",
+        "receives: LOC_QP_OP_ERR WR_FLUSH_ERR, but the specification asks for LOC_LEN_ERR WR_FLUSH_ERR",
+    ],
+}];
+
+/// Everything.
+#[rustfmt::skip]
+pub(crate) const CASES: &[Case] = &[
+    // Every operation, every byte checked.
+    case("verify-rc", "verify", "-t rc -s 2,3,64,1000,1024,1025,4096,65537", BOTH),
+    case("verify-uc", "verify", "-t uc -s 2,3,64,1000,1024,1025,4096,20001", BOTH),
+    case("verify-ud", "verify", "-t ud -s 2,3,64,1000,1023,1024", BOTH),
+    case("verify-rc-mtu256", "verify", "-t rc -m 256 -s 2,255,256,257,20001", V4),
+    case("verify-rc-mtu512", "verify", "-t rc -m 512 -s 2,511,512,513,20001", V6),
+    case("verify-rc-mtu2048", "verify", "-t rc -m 2048 -s 2,2047,2048,2049,20001", V4),
+    case("verify-rc-mtu4096", "verify", "-t rc -m 4096 -s 2,4095,4096,4097,65537", BOTH),
+    case("verify-uc-mtu4096", "verify", "-t uc -m 4096 -s 2,4095,4096,4097,20001", V6),
+    case("verify-ud-mtu4096", "verify", "-t ud -m 4096 -s 2,4095,4096", V4),
+    case("verify-rc-large", "verify", "-t rc -m 4096 -n 1 -k 2 -s 1048576,8388608", BOTH),
+    case("verify-rc-8qps", "verify", "-t rc -q 8 -s 2,1025,9000", BOTH),
+    case("verify-uc-4qps", "verify", "-t uc -q 4 -k 2 -s 2,1025,3000", V4),
+    case("verify-srq", "verify", "-t rc -q 4 -S -o send -s 2,1025,9000", BOTH),
+    case("verify-srq-imm", "verify", "-t rc -q 4 -S -o send_imm -s 2,1025,9000", V4),
+    case("verify-inline", "verify", "-t rc -i -s 1,2,3,32,64,65", BOTH),
+    case("verify-events", "verify", "-t rc -e -s 2,1025,9000", BOTH),
+    case("verify-ud-events", "verify", "-t ud -e -s 2,1024", V6),
+    // Loss, order and duplicates, on one way and on both.
+    trouble("trouble-loss-ours", "-t rc -m 1024 -n 3 -s 64,4096,65537 -T 14", "", "loss=3%,seed=1"),
+    trouble("trouble-loss-kernel", "-t rc -m 1024 -n 3 -s 64,4096,65537 -T 14", "loss 3%", ""),
+    trouble("trouble-reorder", "-t rc -m 1024 -n 3 -s 64,4096,65537 -T 14", "delay 1ms reorder 75%", "reorder=5%,seed=2"),
+    trouble("trouble-duplicate", "-t rc -m 1024 -n 3 -s 64,4096,65537 -T 14", "duplicate 5%", "dup=5%,seed=3"),
+    trouble("trouble-corrupt", "-t rc -m 1024 -n 2 -s 64,4096,65537 -T 14", "corrupt 1%", "corrupt=1%,seed=4"),
+    trouble("trouble-all", "-t rc -m 1024 -n 2 -q 3 -s 64,4096,65537 -T 14", "delay 1ms reorder 75% loss 2% duplicate 2%", "loss=2%,reorder=2%,dup=2%,seed=5"),
+    // Errors on purpose; see the table in interop/verify/refuse.c.
+    refusal("refuse-write-rkey", "-E write_rkey", NO_ACCESS_EVENT),
+    refusal("refuse-write-range", "-E write_range", NO_ACCESS_EVENT),
+    refusal("refuse-write-right", "-E write_right", NO_ACCESS_EVENT),
+    refusal("refuse-read-rkey", "-E read_rkey", NO_ACCESS_EVENT),
+    refusal("refuse-read-range", "-E read_range", NO_ACCESS_EVENT),
+    refusal("refuse-atomic-rkey", "-E atomic_rkey", NO_ACCESS_EVENT),
+    refusal("refuse-atomic-align", "-E atomic_align", &[]),
+    refusal("refuse-send-long", "-E send_long", LONG_SEND),
+    refusal("refuse-rnr", "-E rnr -R 1", &[]),
+    refusal("refuse-rnr-late", "-E rnr_late -R 7", &[]),
+    refusal("refuse-dead", "-E dead -T 12 -r 3", &[]),
+    refusal("refuse-killed", "-E killed -T 12 -r 3", &[]),
+    refusal("refuse-qkey", "-E qkey -t ud", &[]),
+    Case { ips: V6, ..refusal("refuse-write-rkey-v6", "-E write_rkey", NO_ACCESS_EVENT) },
+    Case { ips: V6, ..refusal("refuse-dead-v6", "-E dead -T 12 -r 3", &[]) },
+    // Programs that others wrote.
+    case("ib_send_bw", "ib_send_bw", "-a -n 5", BOTH),
+    case("ib_send_bw-4qps", "ib_send_bw", "-q 4 -s 4096 -n 64 -m 2048", V4),
+    case("ib_send_bw-both-ways", "ib_send_bw", "-b -s 4096 -n 64", V4),
+    case("ib_send_bw-uc", "ib_send_bw", "-c UC -s 1024 -n 32 -t 4 -r 64", BOTH),
+    case("ib_send_bw-ud", "ib_send_bw", "-c UD -s 1024 -n 32 -t 4 -r 64", BOTH),
+    case("ib_send_bw-inline", "ib_send_bw", "-I 32 -s 32 -n 64", V4),
+    case("ib_send_lat", "ib_send_lat", "-a -n 5", BOTH),
+    case("ib_send_lat-uc", "ib_send_lat", "-c UC -s 64 -n 20", BOTH),
+    case("ib_send_lat-ud", "ib_send_lat", "-c UD -s 64 -n 20", BOTH),
+    case("ib_send_lat-events", "ib_send_lat", "-e -s 64 -n 20", V4),
+    case("ib_write_bw", "ib_write_bw", "-a -n 5", BOTH),
+    case("ib_write_bw-mtu256", "ib_write_bw", "-m 256 -s 65536 -n 5", V4),
+    case("ib_write_bw-mtu512", "ib_write_bw", "-m 512 -s 65536 -n 5", V6),
+    case("ib_write_bw-mtu1024", "ib_write_bw", "-m 1024 -s 65536 -n 5", V4),
+    case("ib_write_bw-mtu2048", "ib_write_bw", "-m 2048 -s 65536 -n 5", V6),
+    case("ib_write_bw-mtu4096", "ib_write_bw", "-m 4096 -s 65536 -n 5", V4),
+    case("ib_write_bw-8qps", "ib_write_bw", "-q 8 -s 4096 -n 16", V6),
+    case("ib_write_bw-uc", "ib_write_bw", "-c UC -s 1024 -n 32 -t 4", BOTH),
+    case("ib_write_lat", "ib_write_lat", "-a -n 5", BOTH),
+    case("ib_write_lat-uc", "ib_write_lat", "-c UC -s 64 -n 20", V4),
+    case("ib_read_bw", "ib_read_bw", "-a -n 5", BOTH),
+    case("ib_read_bw-4qps", "ib_read_bw", "-q 4 -s 65536 -n 8", V4),
+    case("ib_read_lat", "ib_read_lat", "-a -n 5", BOTH),
+    case("ib_atomic_bw", "ib_atomic_bw", "-A FETCH_AND_ADD -n 50", BOTH),
+    case("ib_atomic_bw-cmp_swap", "ib_atomic_bw", "-A CMP_AND_SWAP -n 50", V4),
+    case("ib_atomic_lat", "ib_atomic_lat", "-n 20", BOTH),
+    case("ibv_rc_pingpong", "ibv_rc_pingpong", "-c -n 50 -s 8192", BOTH),
+    case("ibv_rc_pingpong-events", "ibv_rc_pingpong", "-e -c -n 50 -m 4096", V4),
+    case("ibv_uc_pingpong", "ibv_uc_pingpong", "-c -n 50 -s 4096", BOTH),
+    case("ibv_ud_pingpong", "ibv_ud_pingpong", "-c -n 50 -s 1024", BOTH),
+    case("ibv_srq_pingpong", "ibv_srq_pingpong", "-c -q 4 -n 50 -s 4096", BOTH),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_fit_the_table() {
+        let mut names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
+        names.sort_unstable();
+        let before = names.len();
+        names.dedup();
+        assert_eq!(names.len(), before);
+        assert!(names.iter().all(|name| name.len() <= 24), "{names:?}");
+    }
+}

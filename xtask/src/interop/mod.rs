@@ -1,0 +1,230 @@
+//! `cargo xtask interop`: ferroce and the Linux kernel's Soft-RoCE talk to each other.
+//!
+//! | file | what lives there |
+//! |---|---|
+//! | `matrix` | the cases |
+//! | `runner`, `ends` | runs a case, judges it; the processes on both ends |
+//! | `capture`, `report` | counts packets; the table and the JSON |
+//! | `packages` | Debian packages of the guest, fetched and unpacked |
+//! | `program` | our own verifying program, and the libraries for this host |
+//! | `modules`, `cpio`, `image` | which kernel modules, the archive format, the guest's file system |
+//! | `namespace` | the network between host and guest |
+//! | `guest` | the virtual machine and its command channels |
+//!
+//! The command runs twice: outside, where packages are fetched and programs built, and then once more inside a network
+//! namespace, where the guest boots and the cases run.
+
+mod capture;
+mod cpio;
+mod ends;
+mod guest;
+mod image;
+mod matrix;
+mod modules;
+mod namespace;
+mod packages;
+mod program;
+mod report;
+mod runner;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::step::{Context, Report};
+use crate::tools;
+
+use guest::Guest;
+use image::Image;
+use matrix::{CASES, Case, Direction, Ip};
+use runner::{Bench, Outcome, Verdict};
+
+#[derive(clap::Args, Default)]
+pub(crate) struct Args {
+    /// Run only what has this in its name, for example `verify`, `v6` or `from-kernel`; several must all match.
+    #[arg(long, value_name = "WORD")]
+    filter: Vec<String>,
+    /// Print the results as JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// List the cases and stop.
+    #[arg(long)]
+    list: bool,
+    /// Keep captures and logs of cases that passed, too; they are in target/interop/artefacts.
+    #[arg(long)]
+    keep: bool,
+    /// Boot the guest, run this line of shell in it, print what it says, and stop.
+    #[arg(long, value_name = "COMMAND")]
+    guest: Option<String>,
+    /// Set by the outer run for the inner one.
+    #[arg(long, hide = true)]
+    inside: bool,
+}
+
+/// Why nothing could be tested.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Something is missing that another machine has.
+    Skip(String),
+    /// Something that should have worked did not.
+    Broken(String),
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Broken(error.to_string())
+    }
+}
+
+/// The command.
+pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
+    if args.list {
+        chosen(&args.filter).iter().for_each(|run| println!("{}", run.id()));
+        return ExitCode::SUCCESS;
+    }
+    let result = if args.inside { inside(ctx, args) } else { outside(ctx, args) };
+    match result {
+        Ok(()) if args.json && !args.inside => {
+            print!("{}", std::fs::read_to_string(results(ctx)).unwrap_or_default());
+            ExitCode::SUCCESS
+        }
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Skip(reason)) => {
+            println!("SKIPPED: {reason}\n0 passed, 0 failed, 1 skipped");
+            ExitCode::SUCCESS
+        }
+        Err(Failure::Broken(reason)) => {
+            println!("FAILED: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The step of `cargo xtask test`.
+pub(crate) fn check(ctx: &Context) -> Report {
+    let _ = std::fs::remove_file(results(ctx));
+    let failure = match outside(ctx, &Args::default()) {
+        Err(Failure::Skip(reason)) => return Report::skip(reason),
+        Err(Failure::Broken(reason)) => Some(reason),
+        Ok(()) => None,
+    };
+    let mut report = Report::default();
+    let text = std::fs::read_to_string(results(ctx)).unwrap_or_default();
+    let rows: Value = serde_json::from_str(&text).unwrap_or_default();
+    for row in rows["cases"].as_array().into_iter().flatten() {
+        if row["result"] == "failed" {
+            report
+                .failures
+                .push(format!("{} {} {}: {}", row["test"], row["ip"], row["direction"], row["notes"]));
+        } else {
+            report.passed += 1;
+        }
+    }
+    // A run that broke before its first case left no rows.
+    if report.failures.is_empty() {
+        report.failures.extend(failure);
+    }
+    report.output.push(text);
+    report
+}
+
+/// A case in one direction over one IP version.
+struct Run {
+    case: &'static Case,
+    direction: Direction,
+    ip: Ip,
+}
+
+impl Run {
+    fn id(&self) -> String {
+        format!("{} {} {}", self.case.name, self.ip.name(), self.direction.name())
+    }
+}
+
+fn chosen(filter: &[String]) -> Vec<Run> {
+    let every = CASES.iter().flat_map(|case| {
+        let ips = case.ips.iter();
+        ips.flat_map(move |ip| Direction::BOTH.map(|direction| Run { case, direction, ip: *ip }))
+    });
+    every.filter(|run| filter.iter().all(|word| run.id().contains(word.as_str()))).collect()
+}
+
+fn cache(ctx: &Context) -> PathBuf {
+    ctx.root.join("target/interop")
+}
+
+fn results(ctx: &Context) -> PathBuf {
+    cache(ctx).join("results.json")
+}
+
+fn outside(ctx: &Context, args: &Args) -> Result<(), Failure> {
+    let cache = cache(ctx);
+    std::fs::create_dir_all(&cache)?;
+    if tools::which("qemu-system-x86_64").is_none() && !tools::install(ctx, &["qemu-system-x86"]) {
+        let hint = "`sudo apt-get install -y --no-install-recommends qemu-system-x86`";
+        return Err(Failure::Skip(format!("qemu-system-x86_64 is missing; install it: {hint}")));
+    }
+    let myself = std::env::current_exe()?;
+    let mut job = namespace::enter(ctx, &myself)?.args(["interop", "--inside"]).limit_s(20 * 60);
+    let sysroot = packages::provide(ctx, &cache)?;
+    program::build(ctx, &cache, &sysroot)?;
+    program::provide_libraries(ctx, &cache, &sysroot)?;
+    image(ctx, &cache)?;
+    for word in &args.filter {
+        job = job.args(["--filter", word]);
+    }
+    if args.keep {
+        job = job.arg("--keep");
+    }
+    if let Some(command) = &args.guest {
+        job = job.args(["--guest", command]);
+    }
+    match job.run(ctx).failure() {
+        None => Ok(()),
+        Some(failure) => Err(Failure::Broken(failure)),
+    }
+}
+
+/// The guest, with what this project adds to it.
+fn image(ctx: &Context, cache: &Path) -> Result<Image, Failure> {
+    let sysroot = packages::provide(ctx, cache)?;
+    image::build(ctx, cache, &sysroot, &[("usr/bin/verify".to_owned(), cache.join("verify"))])
+}
+
+fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
+    namespace::set_up()?;
+    let cache = cache(ctx);
+    let image = image(ctx, &cache)?;
+    let dir = std::env::temp_dir().join(format!("ferroce-interop-{}", std::process::id()));
+    let guest = Guest::boot(&image, &dir)?;
+    if let Some(command) = &args.guest {
+        let answer = guest.run(0, command, Duration::from_secs(300))?;
+        println!("{}\nstatus {}", answer.text, answer.status);
+        return Ok(());
+    }
+    let artefacts = cache.join("artefacts");
+    let _ = std::fs::remove_dir_all(&artefacts);
+    std::fs::create_dir_all(&artefacts)?;
+    let bench = Bench { guest, host: program::host(&cache), artefacts, keep: args.keep };
+    let outcomes = run_all(&bench, &chosen(&args.filter))?;
+    report::write(&outcomes, &results(ctx))?;
+    let failed = outcomes.iter().filter(|outcome| matches!(outcome.verdict, Verdict::Failed(_))).count();
+    println!("\n{} passed, {failed} failed, 0 skipped", outcomes.len() - failed);
+    match failed {
+        0 => Ok(()),
+        _ => Err(Failure::Broken(format!("{failed} cases; see {}", bench.artefacts.display()))),
+    }
+}
+
+fn run_all(bench: &Bench, runs: &[Run]) -> Result<Vec<Outcome>, Failure> {
+    println!("{}", report::heading());
+    let mut outcomes = Vec::new();
+    for (number, run) in (0..).zip(runs) {
+        let outcome = bench.run(run.case, run.direction, run.ip, number)?;
+        println!("{}", report::line(&outcome));
+        outcomes.push(outcome);
+    }
+    Ok(outcomes)
+}

@@ -1,0 +1,90 @@
+//! Kernel modules: which ones, and in which order they load.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::Failure;
+
+/// What the guest needs. The checksums come first: rdma_rxe asks the crypto interface for crc32 by name, which no module
+/// dependency says.
+const WANTED: [&str; 15] = [
+    "configfs",
+    "crc32_generic",
+    "crc32c_generic",
+    "libcrc32c",
+    "virtio_pci",
+    "virtio_net",
+    "virtio_console",
+    "sch_netem",
+    "sch_prio",
+    "cls_u32",
+    "ib_core",
+    "ib_uverbs",
+    "ib_umad",
+    "rdma_ucm",
+    "rdma_rxe",
+];
+
+/// The files to load, each after those it depends on.
+pub(crate) fn in_order(sysroot: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = BTreeMap::new();
+    collect(&sysroot.join("lib/modules"), &mut files)?;
+    let mut order = Vec::new();
+    for name in WANTED {
+        // What a kernel has built in is no file.
+        visit(name, &files, &mut order)?;
+    }
+    Ok(order)
+}
+
+fn visit(name: &str, files: &BTreeMap<String, PathBuf>, order: &mut Vec<PathBuf>) -> Result<(), Failure> {
+    let Some(file) = files.get(name) else { return Ok(()) };
+    if order.contains(file) {
+        return Ok(());
+    }
+    for below in depends(&std::fs::read(file)?) {
+        visit(&below, files, order)?;
+    }
+    order.push(file.clone());
+    Ok(())
+}
+
+/// A module carries its dependencies as the text `depends=a,b` in a section of zero-terminated strings.
+fn depends(module: &[u8]) -> Vec<String> {
+    const KEY: &[u8] = b"\0depends=";
+    let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };
+    let value = module[at + KEY.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
+    let names = String::from_utf8_lossy(value);
+    names.split(',').filter(|name| !name.is_empty()).map(file_name).collect()
+}
+
+/// Files are named with dashes or underscores as their authors liked; the kernel knows underscores only.
+fn file_name(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+fn collect(dir: &Path, files: &mut BTreeMap<String, PathBuf>) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() && !path.is_symlink() {
+            collect(&path, files)?;
+        } else if let Some(stem) = path.to_str().and_then(|p| p.strip_suffix(".ko")) {
+            files.insert(file_name(stem.rsplit('/').next().unwrap_or_default()), path.clone());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dependencies_are_read_out_of_the_module() {
+        assert_eq!(
+            depends(b"\x7fELF\0license=GPL\0depends=ib_core,ib-uverbs\0name=x\0"),
+            ["ib_core", "ib_uverbs"]
+        );
+        assert!(depends(b"license=GPL\0depends=\0").is_empty());
+    }
+}

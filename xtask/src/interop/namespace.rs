@@ -1,0 +1,49 @@
+//! A network namespace of our own, with a tap device that leads to the guest and nowhere else.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::Failure;
+use crate::process::Job;
+use crate::step::{Context, is_root};
+use crate::tools::which;
+
+/// The device that QEMU reads and writes.
+pub(crate) const TAP: &str = "ferroce0";
+/// Addresses of the two ends; they exist in this namespace only.
+pub(crate) const HOST_V4: &str = "10.77.0.1";
+pub(crate) const HOST_V6: &str = "fd77::1";
+pub(crate) const GUEST_V4: &str = "10.77.0.2";
+pub(crate) const GUEST_V6: &str = "fd77::2";
+/// Room for a path MTU of 4096 with every header.
+pub(crate) const MTU: u32 = 4500;
+
+/// `program` in a new network namespace; as an ordinary user in a user namespace as well, where one is allowed.
+pub(crate) fn enter(ctx: &Context, program: &Path) -> Result<Job, Failure> {
+    if which("unshare").is_none() || which("ip").is_none() {
+        return Err(Failure::Skip(
+            "unshare or ip is missing: `apt-get install -y util-linux iproute2`".into(),
+        ));
+    }
+    let flags: &[&str] = if is_root() { &["--net"] } else { &["--user", "--map-root-user", "--net"] };
+    let probe = format!("ip tuntap add {TAP} mode tap");
+    Job::new("unshare").args(flags).args(["sh", "-c", &probe]).answer(ctx).map_err(|error| {
+        Failure::Skip(format!("no network namespace with a tap device here: {}", error.trim()))
+    })?;
+    // Only the network is new, so that files and processes stay in sight.
+    Ok(Job::new("unshare").args(flags).arg("--").args([program]))
+}
+
+/// Inside: the tap device with its addresses.
+pub(crate) fn set_up() -> Result<(), Failure> {
+    let script = format!(
+        "set -e; ip link set lo up; ip tuntap add {TAP} mode tap; \
+         ip link set {TAP} mtu {MTU} txqueuelen 20000 up; ip addr add {HOST_V4}/24 dev {TAP}; \
+         ip -6 addr add {HOST_V6}/64 dev {TAP} nodad"
+    );
+    let output = Command::new("sh").args(["-c", &script]).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(Failure::Broken(format!("the tap device: {}", String::from_utf8_lossy(&output.stderr).trim())))
+}

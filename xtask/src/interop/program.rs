@@ -1,0 +1,91 @@
+//! Our own verifying program, built once for both ends: its source is the same, and so is the binary.
+
+use std::path::{Path, PathBuf};
+
+use super::Failure;
+use super::ends::Host;
+use super::packages::Sysroot;
+use crate::process::Job;
+use crate::step::Context;
+use crate::tools::which;
+
+/// Compiles interop/verify against the headers and libraries of the packages, so that it runs in the guest.
+pub(crate) fn build(ctx: &Context, cache: &Path, sysroot: &Sysroot) -> Result<PathBuf, Failure> {
+    if which("cc").is_none() {
+        return Err(Failure::Skip(
+            "cc is missing (builds the verifying program): `apt-get install -y gcc`".into(),
+        ));
+    }
+    let mut sources: Vec<PathBuf> = std::fs::read_dir(ctx.root.join("interop/verify"))?
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|ext| ext == "c"))
+        .collect();
+    sources.sort();
+    let program = cache.join("verify");
+    let warnings = ["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror"];
+    let ran = Job::new("cc")
+        .args(["-std=gnu17", "-O2"])
+        .args(warnings)
+        .arg(format!("--sysroot={}", sysroot.path.display()))
+        .arg("-o")
+        .args([&program])
+        .args(sources)
+        .arg("-libverbs")
+        .limit_s(120)
+        .run(ctx);
+    match ran.failure() {
+        None => Ok(program),
+        Some(failure) => Err(Failure::Broken(format!("{failure}\n{}", ran.lines.join("\n")))),
+    }
+}
+
+/// Libraries that belong to the host's own loader and must not be mixed with those of the packages.
+const OF_THE_LOADER: [&str; 12] = [
+    "ld-linux",
+    "libc.",
+    "libm.",
+    "libmvec",
+    "libdl.",
+    "librt.",
+    "libpthread",
+    "libresolv",
+    "libnss",
+    "libutil",
+    "libanl",
+    "libthread_db",
+];
+
+/// Builds our libibverbs and lays out two folders: ours under the name that programs ask for, and links to everything
+/// else that perftest wants, for hosts that have it not installed.
+pub(crate) fn provide_libraries(ctx: &Context, cache: &Path, sysroot: &Sysroot) -> Result<(), Failure> {
+    let built = Job::cargo(["build", "--release", "-p", "ferroce-ibverbs"]).run(ctx);
+    if let Some(failure) = built.failure() {
+        return Err(Failure::Broken(format!("{failure}\n{}", built.lines.join("\n"))));
+    }
+    let ours = cache.join("library");
+    let others = cache.join("others");
+    for folder in [&ours, &others] {
+        let _ = std::fs::remove_dir_all(folder);
+        std::fs::create_dir_all(folder)?;
+    }
+    let library = ctx.root.join("target/release/libibverbs.so");
+    std::os::unix::fs::symlink(library, ours.join("libibverbs.so.1"))?;
+    for entry in std::fs::read_dir(sysroot.path.join("usr/lib/x86_64-linux-gnu"))?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let of_the_loader = OF_THE_LOADER.iter().any(|prefix| name.starts_with(prefix));
+        if name.contains(".so.") && !of_the_loader && !name.starts_with("libibverbs.") {
+            std::os::unix::fs::symlink(entry.path(), others.join(&name))?;
+        }
+    }
+    Ok(())
+}
+
+/// How programs run on ferroce.
+pub(crate) fn host(cache: &Path) -> Host {
+    Host {
+        library: cache.join("library"),
+        others: cache.join("others"),
+        programs: vec![cache.to_path_buf(), cache.join("sysroot/usr/bin")],
+    }
+}

@@ -1,0 +1,247 @@
+//! Runs one case and judges it.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::Failure;
+use super::capture::{self, Traffic};
+use super::ends::{ASIDE, End, Ended, Host, LIMIT, in_guest, wait, wait_for_listener, words};
+use super::guest::Guest;
+use super::matrix::{Case, Direction, Ip};
+use super::namespace::{GUEST_V4, HOST_V4};
+
+/// Ports of consecutive cases differ: a closed connection keeps its port for a while.
+const FIRST_PORT: u16 = 20_000;
+const QUESTION_LIMIT: Duration = Duration::from_secs(60);
+/// Programs that were killed on purpose.
+const KILLED: i32 = 137;
+
+/// Everything that a case needs.
+pub(crate) struct Bench {
+    pub(crate) guest: Guest,
+    pub(crate) host: Host,
+    /// Captures and logs; those of cases that passed are removed.
+    pub(crate) artefacts: PathBuf,
+    pub(crate) keep: bool,
+}
+
+/// What came of a case.
+pub(crate) struct Outcome {
+    pub(crate) case: &'static str,
+    pub(crate) direction: Direction,
+    pub(crate) ip: Ip,
+    pub(crate) verdict: Verdict,
+    pub(crate) seconds: f64,
+    pub(crate) traffic: Traffic,
+    /// Packets that the kernel sent again, by its own counter.
+    pub(crate) kernel_retries: u64,
+}
+
+pub(crate) enum Verdict {
+    Passed,
+    /// As expected, except for what the kernel is known to do.
+    PassedWithDeviation(Vec<String>),
+    /// The explaining sentences.
+    Failed(Vec<String>),
+}
+
+impl Bench {
+    pub(crate) fn run(
+        &self,
+        case: &'static Case,
+        direction: Direction,
+        ip: Ip,
+        number: u16,
+    ) -> Result<Outcome, Failure> {
+        let started = Instant::now();
+        let stem = format!("{}-{}-{}", case.name, ip.name(), direction.name());
+        let file = |ext: &str| self.artefacts.join(format!("{stem}.{ext}"));
+        let (log, pcap) = (file("log"), file("pcapng"));
+        self.disturb(case)?;
+        let before = self.kernel_retries()?;
+        let both = self.both_ends(case, direction, ip, FIRST_PORT + number, &log, &pcap);
+        let kernel_retries = self.kernel_retries()?.saturating_sub(before);
+        self.calm(case)?;
+        let (ours, theirs) = both?;
+        let verdict = judge(case, direction, &ours, &theirs);
+        let traffic = capture::count(&pcap);
+        if let Verdict::Failed(_) = &verdict {
+            let _ = std::fs::write(file("guest.log"), &theirs.text);
+        } else if !self.keep {
+            let _ = std::fs::remove_file(&log);
+            let _ = std::fs::remove_file(&pcap);
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        Ok(Outcome { case: case.name, direction, ip, verdict, seconds, traffic, kernel_retries })
+    }
+
+    /// Host's end and guest's end, whoever of them serves.
+    fn both_ends(
+        &self,
+        case: &Case,
+        direction: Direction,
+        ip: Ip,
+        port: u16,
+        log: &Path,
+        pcap: &Path,
+    ) -> Result<(Ended, Ended), Failure> {
+        let (host_server, guest_server) = match direction {
+            Direction::ToKernel => (Some(GUEST_V4), None),
+            Direction::FromKernel => (None, Some(HOST_V4)),
+        };
+        let host_words = words(case, End::Host, ip, port, host_server);
+        let guest_words = words(case, End::Guest, ip, port, guest_server);
+        let guest = &self.guest;
+        std::thread::scope(|scope| match direction {
+            Direction::ToKernel => {
+                let theirs = scope.spawn(|| in_guest(guest, &guest_words));
+                wait_for_listener(guest, End::Guest, port, || false)?;
+                let mut child = self.host.start(case, &host_words, log, pcap)?;
+                let ours = wait(&mut child, LIMIT, log)?;
+                self.stop_guest_after(case, &ours, || theirs.is_finished())?;
+                Ok((ours, theirs.join().map_err(|_| Failure::Broken("a thread panicked".into()))??))
+            }
+            Direction::FromKernel => {
+                let mut child = self.host.start(case, &host_words, log, pcap)?;
+                wait_for_listener(guest, End::Host, port, || matches!(child.try_wait(), Ok(Some(_))))?;
+                let theirs = in_guest(guest, &guest_words)?;
+                // A server whose client failed waits for ever.
+                let patience = Duration::from_secs(if theirs.status == 0 { 20 } else { 3 });
+                Ok((wait(&mut child, patience, log)?, theirs))
+            }
+        })
+    }
+
+    fn stop_guest_after(
+        &self,
+        case: &Case,
+        ours: &Ended,
+        finished: impl Fn() -> bool,
+    ) -> Result<(), Failure> {
+        let patience = Duration::from_secs(if ours.status == 0 { 20 } else { 3 });
+        let since = Instant::now();
+        while !finished() && since.elapsed() < patience {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if !finished() {
+            self.guest.run(ASIDE, &format!("killall -9 {}", case.program), QUESTION_LIMIT)?;
+        }
+        Ok(())
+    }
+
+    /// Only RoCE is disturbed: the connection on which the programs agree is no part of the test.
+    fn disturb(&self, case: &Case) -> Result<(), Failure> {
+        if case.netem.is_empty() {
+            return Ok(());
+        }
+        let udp = |protocol: &str, name: &str| {
+            format!(
+                "/usr/sbin/tc filter add dev eth0 parent 1: protocol {protocol} u32 match {name} protocol 17 0xff \
+                 flowid 1:3"
+            )
+        };
+        let script = [
+            format!("/usr/sbin/tc qdisc add dev eth0 root handle 1: prio priomap{}", " 0".repeat(16)),
+            format!("/usr/sbin/tc qdisc add dev eth0 parent 1:3 handle 30: netem limit 20000 {}", case.netem),
+            udp("ip", "ip"),
+            udp("ipv6", "ip6"),
+        ];
+        let answer = self.guest.run(ASIDE, &script.join(" && "), QUESTION_LIMIT)?;
+        if answer.status == 0 {
+            return Ok(());
+        }
+        Err(Failure::Broken(format!("netem in the guest: {}", answer.text)))
+    }
+
+    fn calm(&self, case: &Case) -> Result<(), Failure> {
+        if !case.netem.is_empty() {
+            self.guest.run(ASIDE, "/usr/sbin/tc qdisc del dev eth0 root", QUESTION_LIMIT)?;
+        }
+        Ok(())
+    }
+
+    fn kernel_retries(&self) -> Result<u64, Failure> {
+        let counters = "cd /sys/class/infiniband/rxe0/ports/1/hw_counters; cat completer_retry_err";
+        let answer = self.guest.run(ASIDE, counters, QUESTION_LIMIT)?;
+        Ok(answer.text.trim().parse().unwrap_or(0))
+    }
+}
+
+fn judge(case: &Case, direction: Direction, ours: &Ended, theirs: &Ended) -> Verdict {
+    let excused: Vec<&str> = case
+        .deviations
+        .iter()
+        .filter(|deviation| deviation.direction == direction)
+        .flat_map(|deviation| deviation.lines)
+        .copied()
+        .collect();
+    let responder_dies = case.args.contains("killed");
+    let (mut problems, mut deviations) = (Vec::new(), Vec::new());
+    let server_is = |end: &str| match direction {
+        Direction::ToKernel => end == "kernel",
+        Direction::FromKernel => end == "ferroce",
+    };
+    for (end, ended) in [("ferroce", ours), ("kernel", theirs)] {
+        let complaints: Vec<&str> =
+            ended.text.lines().filter(|line| line.contains("the specification asks for")).collect();
+        let expected = if responder_dies && server_is(end) { KILLED } else { 0 };
+        let excusable = !complaints.is_empty() && complaints.iter().all(|line| excused.contains(line));
+        if excusable {
+            deviations.extend(complaints.iter().map(|line| format!("{end}: {line}")));
+        } else if ended.status != expected {
+            problems.push(format!("{end}: exit status {}; {}", ended.status, reason(&ended.text)));
+        }
+    }
+    match (problems.is_empty(), deviations.is_empty()) {
+        (false, _) => Verdict::Failed(problems),
+        (true, false) => Verdict::PassedWithDeviation(deviations),
+        (true, true) => Verdict::Passed,
+    }
+}
+
+/// The last lines that say something; ferroce's own sentence is among them, since `FERROCE_LOG` is on.
+fn reason(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let complaints: Vec<&str> = lines
+        .iter()
+        .filter(|line| line.contains("specification") || line.contains("verify:"))
+        .copied()
+        .collect();
+    let chosen = if complaints.is_empty() { &lines } else { &complaints };
+    chosen[chosen.len().saturating_sub(3)..].join(" | ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interop::matrix::CASES;
+
+    fn ended(status: i32, text: &str) -> Ended {
+        Ended { status, text: text.to_owned() }
+    }
+
+    fn named(name: &str) -> &'static Case {
+        CASES.iter().find(|case| case.name == name).unwrap()
+    }
+
+    #[test]
+    fn a_known_deviation_is_no_failure_and_nothing_else_is_excused() {
+        let case = named("refuse-write-rkey");
+        let line = "event: none, but the specification asks for QP_ACCESS_ERR";
+        let verdict = judge(case, Direction::ToKernel, &ended(0, ""), &ended(1, line));
+        assert!(matches!(verdict, Verdict::PassedWithDeviation(lines) if lines.len() == 1));
+        let verdict = judge(case, Direction::FromKernel, &ended(1, line), &ended(0, ""));
+        assert!(matches!(verdict, Verdict::Failed(_)));
+        let verdict = judge(case, Direction::ToKernel, &ended(0, ""), &ended(1, "verify: no device"));
+        assert!(matches!(verdict, Verdict::Failed(_)));
+    }
+
+    #[test]
+    fn only_the_server_may_be_killed() {
+        let case = named("refuse-killed");
+        let verdict = judge(case, Direction::ToKernel, &ended(0, ""), &ended(KILLED, ""));
+        assert!(matches!(verdict, Verdict::Passed));
+        let verdict = judge(case, Direction::ToKernel, &ended(KILLED, ""), &ended(0, ""));
+        assert!(matches!(verdict, Verdict::Failed(_)));
+    }
+}
