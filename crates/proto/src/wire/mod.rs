@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `opcode` | the BTH opcode, and which extension headers follow from it |
 //! | `bth` | base transport header |
-//! | `reth`, `aeth`, `atomic`, `deth` | extension headers with several fields |
+//! | `reth`, `aeth`, `atomic`, `deth`, `feth` | extension headers with several fields |
 //! | `one_field` | extension headers with one field: AtomicAckETH, ImmDt, IETH, XRCETH |
 //! | `headers` | BTH and all its extension headers together, as they stand in a packet |
 //! | `packet` | headers and payload: what arrives |
@@ -23,6 +23,7 @@ mod aeth;
 mod atomic;
 mod bth;
 mod deth;
+mod feth;
 mod grh;
 mod headers;
 mod icrc;
@@ -39,6 +40,7 @@ pub use aeth::{Aeth, NakCode, Syndrome};
 pub use atomic::AtomicEth;
 pub use bth::{Bth, dest_qpn};
 pub use deth::Deth;
+pub use feth::Feth;
 pub use grh::Grh;
 pub use headers::Headers;
 pub use icrc::{FlowAddrs, ICRC_LEN, Icrc, icrc, verify_icrc};
