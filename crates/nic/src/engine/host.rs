@@ -5,7 +5,7 @@ use crate::link::TxBatch;
 use crate::log;
 use crate::memory::Peer;
 use crate::objects::{QpCore, SrqCore};
-use ferroce_proto::qp::{DropReason, Host, RecvWqe, Side, TxError, TxPayload};
+use ferroce_proto::qp::{DropReason, Host, RecvWqe, RefusalReason, Side, TxError, TxPayload};
 use ferroce_proto::verbs::{
     Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge, WcStatus,
 };
@@ -172,6 +172,11 @@ impl Host for NicHost<'_> {
     fn dropped(&mut self, reason: DropReason, why: fmt::Arguments<'_>) {
         self.engine.counters.dropped(reason);
         log::drop(why);
+    }
+
+    fn refused(&mut self, reason: RefusalReason, why: fmt::Arguments<'_>) {
+        self.engine.counters.refused(reason);
+        log::completion(why);
     }
 
     fn explain(&mut self, why: fmt::Arguments<'_>) {
