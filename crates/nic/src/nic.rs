@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::fork::Generation;
 use crate::gids::{self, GidEntry};
 use crate::inspect::{Answerer, Subject};
-use crate::link::{Capture, Faulty, Link, UdpConfig, UdpLink};
+use crate::link::{Capture, Faulty, Link, UdpConfig, UdpLink, now};
 use crate::memory::{Budget, DeviceMemory};
 use crate::objects::{
     AsyncEvent, CompletionChannel, Cq, CqCore, EventHub, EventQueue, EventSource, Pd, XrcDomains,
@@ -282,6 +282,11 @@ impl Nic {
         Ok(Arc::new(DeviceMemory::new(len, log_align, &self.inner.device_memory)?))
     }
 
+    /// The clock that completions are stamped with ([`Cq::stamp_completions`]): nanoseconds on `CLOCK_MONOTONIC`.
+    pub fn raw_clock_ns(&self) -> u64 {
+        now().0
+    }
+
     /// Makes a completion channel.
     pub fn create_channel(&self) -> Result<Arc<CompletionChannel>, Error> {
         self.inner.alive()?;
@@ -484,6 +489,7 @@ impl Engine {
             pid: std::process::id(),
             slot: self.link.slot(),
             drops: self.counters.drops(),
+            refusals: self.counters.refusals(),
             completions: self.counters.completions.load(Ordering::Relaxed),
             failed_completions: self.counters.failed_completions.load(Ordering::Relaxed),
             link: self.link.counters(),

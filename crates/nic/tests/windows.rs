@@ -106,6 +106,7 @@ fn a_window_of_type_2_is_open_to_its_queue_pair_only() {
     let (c, d) = pair(&s.nic, &s.pd, &s.cq, Transport::Rc);
     post(&c, 3, SendOp::Write { addr: s.to.addr(1000), rkey }, &[s.from.sge(0, 10)]);
     assert_eq!(completions(&s.cq, 1)[0].status, WcStatus::RemAccessErr);
+    assert_eq!(s.nic.counters().refusals["wrong_qp"], 1);
     drop((c, d));
     let (c, d) = pair(&s.nic, &s.pd, &s.cq, Transport::Rc);
     post(&d, 4, SendOp::LocalInv(rkey), &[]);

@@ -3,7 +3,7 @@
 use crate::frame::Frame;
 use crate::journal::{Entry, Journal, NodeId};
 use crate::nic::Resources;
-use ferroce_proto::qp::{DropReason, Host, RecvWqe, Side, TxError, TxPayload};
+use ferroce_proto::qp::{DropReason, Host, RecvWqe, RefusalReason, Side, TxError, TxPayload};
 use ferroce_proto::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge};
 use ferroce_proto::wire::Headers;
 use ferroce_proto::{PdId, Qpn, RKey, Srqn, Time};
@@ -78,6 +78,15 @@ impl Host for SimHost<'_> {
         self.nic.memory.atomic(pd, rkey, addr, op)
     }
 
+    fn store_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, value: [u8; 8]) -> Result<(), MemoryFault> {
+        self.nic.atomics_run += 1;
+        self.nic.memory.write_remote(pd, rkey, addr, &value)
+    }
+
+    fn flush_remote(&mut self, pd: PdId, rkey: RKey, range: Option<(u64, u64)>) -> Result<(), MemoryFault> {
+        self.nic.memory.flush_remote(pd, rkey, range)
+    }
+
     fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
         self.nic.memory.invalidate(pd, rkey)
     }
@@ -128,6 +137,11 @@ impl Host for SimHost<'_> {
 
     fn dropped(&mut self, reason: DropReason, why: fmt::Arguments<'_>) {
         self.journal.add(self.now, Entry::Dropped(self.node, self.qpn, reason, why.to_string()));
+    }
+
+    fn refused(&mut self, reason: RefusalReason, why: fmt::Arguments<'_>) {
+        *self.nic.refusals.entry(reason.name()).or_default() += 1;
+        self.explain(why);
     }
 
     fn explain(&mut self, why: fmt::Arguments<'_>) {

@@ -5,7 +5,7 @@ use crate::link::TxBatch;
 use crate::log;
 use crate::memory::Peer;
 use crate::objects::{QpCore, SrqCore};
-use ferroce_proto::qp::{DropReason, Host, RecvWqe, Side, TxError, TxPayload};
+use ferroce_proto::qp::{DropReason, Host, RecvWqe, RefusalReason, Side, TxError, TxPayload};
 use ferroce_proto::verbs::{
     Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge, WcStatus,
 };
@@ -111,6 +111,14 @@ impl Host for NicHost<'_> {
         self.engine.regions.atomic(self.peer(pd), rkey, addr, op)
     }
 
+    fn store_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, value: [u8; 8]) -> Result<(), MemoryFault> {
+        self.engine.regions.store_remote(self.peer(pd), rkey, addr, value)
+    }
+
+    fn flush_remote(&mut self, pd: PdId, rkey: RKey, range: Option<(u64, u64)>) -> Result<(), MemoryFault> {
+        self.engine.regions.flush_remote(self.peer(pd), rkey, range)
+    }
+
     fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
         self.engine.regions.invalidate(self.peer(pd), rkey)
     }
@@ -164,6 +172,11 @@ impl Host for NicHost<'_> {
     fn dropped(&mut self, reason: DropReason, why: fmt::Arguments<'_>) {
         self.engine.counters.dropped(reason);
         log::drop(why);
+    }
+
+    fn refused(&mut self, reason: RefusalReason, why: fmt::Arguments<'_>) {
+        self.engine.counters.refused(reason);
+        log::completion(why);
     }
 
     fn explain(&mut self, why: fmt::Arguments<'_>) {

@@ -25,6 +25,7 @@ use std::os::fd::RawFd;
 pub use batch::{RxBatch, RxPacket, TxBatch, TxView};
 pub use capture::Capture;
 pub use clock::now;
+pub(crate) use clock::wall_clock_ns;
 pub use counters::LinkCounters;
 pub use error::LinkError;
 pub use faulty::{FaultConfig, FaultConfigError, Faulty};

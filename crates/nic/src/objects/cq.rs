@@ -4,6 +4,7 @@ use super::channel::CompletionChannel;
 use super::event::{EventQueue, EventSource};
 use crate::engine::Pulse;
 use crate::error::Error;
+use crate::link::{now, wall_clock_ns};
 use crate::nic::NicInner;
 use ferroce_proto::Qpn;
 use ferroce_proto::verbs::{Completion, EventKind, WcStatus};
@@ -25,8 +26,30 @@ enum Armed {
     Solicited,
 }
 
+/// When a completion was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Stamp {
+    /// On the device's own clock: see [`Nic::raw_clock_ns`](crate::Nic::raw_clock_ns).
+    pub raw_ns: u64,
+    /// Since 1970.
+    pub wall_ns: u64,
+}
+
+/// What a program wishes about how often it is woken. Events come at once, which is never later than it wishes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Moderation {
+    /// Completions per event.
+    pub count: u16,
+    /// Longest time that an event may wait for more of them.
+    pub period_us: u16,
+}
+
 struct State {
     ring: VecDeque<Completion>,
+    /// One for each entry of the ring if `stamping`, else none.
+    stamps: VecDeque<Stamp>,
+    stamping: bool,
+    moderation: Moderation,
     depth: usize,
     armed: Armed,
 }
@@ -59,7 +82,14 @@ impl CqCore {
     ) -> Arc<Self> {
         let depth = depth as usize;
         let ring = VecDeque::with_capacity(depth);
-        let state = Mutex::new(State { ring, depth, armed: Armed::No });
+        let state = Mutex::new(State {
+            ring,
+            stamps: VecDeque::new(),
+            stamping: false,
+            moderation: Moderation::default(),
+            depth,
+            armed: Armed::No,
+        });
         Arc::new_cyclic(|me| CqCore {
             id,
             cookie,
@@ -86,6 +116,9 @@ impl CqCore {
             return false;
         }
         state.ring.push_back(completion);
+        if state.stamping {
+            state.stamps.push_back(Stamp { raw_ns: now().0, wall_ns: wall_clock_ns() });
+        }
         self.waiting.store(state.ring.len(), Ordering::Release);
         // A failure always counts as solicited, or its waiter would sleep on (IBA 11.4.2.2).
         let solicited = completion.solicited || completion.status != WcStatus::Success;
@@ -107,11 +140,15 @@ impl CqCore {
     /// Forgets the completions of a queue pair that is gone.
     pub(crate) fn purge(&self, qpn: Qpn) {
         let mut state = self.state.lock();
-        state.ring.retain(|c| c.qpn != qpn);
+        let State { ring, stamps, .. } = &mut *state;
+        let mut kept = ring.iter().map(|c| c.qpn != qpn);
+        stamps.retain(|_| kept.next().unwrap_or(false));
+        ring.retain(|c| c.qpn != qpn);
         self.waiting.store(state.ring.len(), Ordering::Release);
     }
 
-    fn take(&self, out: &mut [Completion]) -> Result<usize, Error> {
+    /// Takes completions, and their stamps if the queue makes any. `stamps` is empty or as long as `out`.
+    fn take(&self, out: &mut [Completion], stamps: &mut [Stamp]) -> Result<usize, Error> {
         if self.waiting.load(Ordering::Acquire) == 0 {
             return Ok(0);
         }
@@ -119,6 +156,13 @@ impl CqCore {
         let n = out.len().min(state.ring.len());
         for (slot, completion) in out.iter_mut().zip(state.ring.drain(..n)) {
             *slot = completion;
+        }
+        if state.stamping {
+            for (i, stamp) in state.stamps.drain(..n).enumerate() {
+                if let Some(place) = stamps.get_mut(i) {
+                    *place = stamp;
+                }
+            }
         }
         self.waiting.store(state.ring.len(), Ordering::Release);
         Ok(n)
@@ -161,7 +205,13 @@ impl Cq {
     /// Takes completions, oldest first, and returns how many. If none waits, the calling thread drives the device
     /// for a moment: whoever polls is the NIC.
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, Error> {
-        let n = self.core.take(out)?;
+        self.poll_stamped(out, &mut [])
+    }
+
+    /// The same, and when each completion was made: see [`Cq::stamp_completions`]. Fills as many stamps as there is room
+    /// for.
+    pub fn poll_stamped(&self, out: &mut [Completion], stamps: &mut [Stamp]) -> Result<usize, Error> {
+        let n = self.core.take(out, stamps)?;
         if n > 0 || out.is_empty() {
             self.nic.engine.pulse.polled();
             // A program that always finds completions of its own sends would otherwise never receive.
@@ -174,11 +224,34 @@ impl Cq {
         }
         self.nic.alive()?;
         self.nic.engine.drive_for_poller();
-        let n = self.core.take(out)?;
+        let n = self.core.take(out, stamps)?;
         if n == 0 {
             self.core.check_overrun()?;
         }
         Ok(n)
+    }
+
+    /// From now on notes when each completion is made. Costs two looks at the clock per completion, so nothing does it
+    /// unasked. Completions that wait already are stamped with now.
+    pub fn stamp_completions(&self) {
+        let mut state = self.core.state.lock();
+        if !state.stamping {
+            state.stamping = true;
+            let (stamp, waiting) = (Stamp { raw_ns: now().0, wall_ns: wall_clock_ns() }, state.ring.len());
+            state.stamps = std::iter::repeat_n(stamp, waiting).collect();
+            let depth = state.depth;
+            state.stamps.reserve(depth.saturating_sub(waiting));
+        }
+    }
+
+    /// Wishes for fewer events; kept, and of no consequence: see [`Moderation`].
+    pub fn moderate(&self, moderation: Moderation) {
+        self.core.state.lock().moderation = moderation;
+    }
+
+    /// The wish that was made.
+    pub fn moderation(&self) -> Moderation {
+        self.core.state.lock().moderation
     }
 
     /// Arms the channel for the next completion (or the next solicited one) that is added from now on. Poll once

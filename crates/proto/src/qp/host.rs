@@ -3,7 +3,7 @@
 //! A queue pair never touches memory, sockets or completion queues. It asks its [`Host`]; the NIC answers with real
 //! memory and real links, the simulator with vectors and virtual time.
 
-use super::RecvWqe;
+use super::{RecvWqe, RefusalReason};
 use crate::ids::{PdId, RKey, Srqn};
 use crate::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge};
 use crate::wire::Headers;
@@ -181,6 +181,12 @@ pub trait Host {
     /// Runs an atomic and returns the original value.
     fn atomic(&mut self, pd: PdId, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault>;
 
+    /// Stores eight bytes at once, on behalf of the peer. The address is a multiple of 8.
+    fn store_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, value: [u8; 8]) -> Result<(), MemoryFault>;
+
+    /// Sees to it that everything the peer wrote to these bytes, or to the whole region, can be seen by all.
+    fn flush_remote(&mut self, pd: PdId, rkey: RKey, range: Option<(u64, u64)>) -> Result<(), MemoryFault>;
+
     /// Makes a remote key invalid, on behalf of the peer (SEND with invalidate) or of a local work request.
     fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault>;
 
@@ -202,6 +208,9 @@ pub trait Host {
 
     /// A packet was dropped: count it, and say why if anybody listens.
     fn dropped(&mut self, reason: DropReason, why: fmt::Arguments<'_>);
+
+    /// A request was refused, the peer's or a local bind or invalidation: count it, and say why if anybody listens.
+    fn refused(&mut self, reason: RefusalReason, why: fmt::Arguments<'_>);
 
     /// Says why a completion is about to fail, if anybody listens.
     fn explain(&mut self, why: fmt::Arguments<'_>);

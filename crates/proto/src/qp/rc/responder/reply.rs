@@ -1,7 +1,7 @@
 //! In which order answers leave: the order of the requests, whatever kind of answer each one needs.
 
 use super::super::super::io::{Fatal, Io};
-use super::super::super::{DropReason, Host, TxError, TxPayload};
+use super::super::super::{DropReason, Host, RefusalReason, TxError, TxPayload};
 use super::Responder;
 use crate::ids::{PdId, Psn, RKey};
 use crate::verbs::EventKind;
@@ -27,6 +27,13 @@ pub(super) struct ReadReply {
     pub(super) msn: u32,
     /// An answer given again does not count against `max_dest_rd_atomic`: the requester may long have the first.
     pub(super) again: bool,
+}
+
+impl ReadReply {
+    /// The answer to a flush or an atomic write.
+    pub(super) fn of_nothing(psn: Psn, msn: u32, pd: PdId) -> ReadReply {
+        ReadReply { psn, addr: 0, rkey: RKey(0), pd, len: 0, fresh: true, msn, again: false }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -169,10 +176,9 @@ impl Responder {
                 }
                 Err(TxError::Fault(fault)) => {
                     // The region went away under a READ that had been granted.
-                    io.host.explain(format_args!(
-                        "QP {}: READ by QP {} stopped: {fault}",
-                        io.id.qpn, io.attr.dest_qpn
-                    ));
+                    let (qpn, peer) = (io.id.qpn, io.attr.dest_qpn);
+                    let why = format_args!("QP {qpn}: READ by QP {peer} stopped: {fault}");
+                    io.host.refused(RefusalReason::from(&fault), why);
                     self.replies.queue.clear();
                     self.replies.reading = 0;
                     self.replies.nak(reply.psn(), self.msn, Syndrome::Nak(NakCode::RemoteAccess));
