@@ -200,7 +200,7 @@ impl Engine {
         &self,
         qp: &Arc<QpCore>,
         mut machine: MutexGuard<'_, qp::Qp>,
-        mut host: NicHost<'_>,
+        mut host: NicHost<'_, '_>,
         now: Time,
         put_off: Option<&mut Vec<Arc<QpCore>>>,
     ) {

@@ -5,6 +5,7 @@
 //! | `drive` | what happens in one turn |
 //! | `calls` | what verbs do to a queue pair on the caller's thread |
 //! | `host` | how a queue pair reaches memory, links and completion queues |
+//! | `outgoing` | what of a packet is copied and what it points to |
 //! | `qps` | which queue pair has this number |
 //! | `groups` | which queue pairs listen to this multicast group |
 //! | `timers` | which queue pair wants to be woken when |
@@ -19,11 +20,13 @@ mod calls;
 mod drive;
 mod groups;
 mod host;
+mod outgoing;
 mod pulse;
 mod qps;
 mod timers;
 
 pub(crate) use background::{Background, Chore};
+pub(crate) use outgoing::Resends;
 pub(crate) use pulse::Pulse;
 pub(crate) use qps::MAX_QP;
 
@@ -49,6 +52,8 @@ pub(crate) struct Engine {
     pub(crate) events: Arc<EventQueue>,
     pub(crate) counters: DeviceCounters,
     pub(crate) pulse: Arc<Pulse>,
+    /// The link takes packets that point to their payload.
+    may_point: bool,
     groups: Groups,
     timers: Timers,
     turn: Mutex<Turn>,
@@ -62,6 +67,7 @@ impl Engine {
         Engine {
             regions: RegionTable::new(),
             qps: QpTable::new(link.slot()),
+            may_point: link.takes_external(),
             link,
             events,
             counters: DeviceCounters::default(),

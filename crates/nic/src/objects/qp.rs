@@ -3,6 +3,7 @@
 use super::cq::{Cq, CqCore};
 use super::pd::Pd;
 use super::srq::{Srq, SrqCore};
+use crate::engine::Resends;
 use crate::error::Error;
 use crate::nic::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
 use ferroce_proto::cc::{Controller, FixedWindow};
@@ -37,6 +38,8 @@ pub(crate) struct QpCore {
     pub(crate) recv_cq: Arc<CqCore>,
     pub(crate) srq: Option<Arc<SrqCore>>,
     pub(crate) machine: Mutex<qp::Qp>,
+    /// What of it is sent again.
+    pub(crate) resends: Resends,
     /// Earliest deadline that the timer heap knows of; `u64::MAX` if none.
     pub(crate) timer_at: AtomicU64,
     /// Already in the engine's list of queue pairs to finish.
@@ -88,6 +91,7 @@ impl Pd {
                 recv_cq: init.recv_cq.core.clone(),
                 srq: init.srq.map(|srq| srq.core.clone()),
                 machine: Mutex::new(machine),
+                resends: Resends::default(),
                 timer_at: AtomicU64::new(u64::MAX),
                 touched: AtomicBool::new(false),
                 ready: AtomicBool::new(false),
