@@ -6,7 +6,7 @@ use super::srq::{Srq, SrqCore};
 use crate::engine::Resends;
 use crate::error::Error;
 use crate::nic::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
-use ferroce_proto::cc::{Controller, FixedWindow};
+use ferroce_proto::cc::HalvingWindow;
 use ferroce_proto::qp::{self, QpConfig, QpCounters};
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpCap, RecvWr, SendWr, Transport};
 use ferroce_proto::{Gid, PdId, Qpn};
@@ -83,7 +83,7 @@ impl Pd {
                 signal_all: init.signal_all,
                 shared_recv: init.srq.is_some(),
                 port_mtu: nic.port_mtu(),
-                congestion: Controller::Fixed(FixedWindow { bytes: nic.window_bytes }),
+                congestion: HalvingWindow::new(nic.window_bytes).into(),
             });
             Arc::new(QpCore {
                 qpn,
