@@ -31,8 +31,8 @@ pub const MAX_QP_WR: u32 = 1 << 16;
 pub const MAX_INLINE: u32 = 1024;
 /// Most READs and atomics outstanding, in either direction.
 pub const MAX_RD_ATOMIC: u8 = 128;
-/// The window is not larger than this by default: at one percent of loss, going back costs what is in flight.
-const MAX_DEFAULT_WINDOW: u32 = 512 * 1024;
+/// The window is not larger than this by default: more hides no more of a peer's delays.
+const MAX_DEFAULT_WINDOW: u32 = 1024 * 1024;
 /// Entries that the GID table has room for.
 pub const GID_TABLE_LEN: usize = 256;
 

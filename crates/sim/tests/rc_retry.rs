@@ -110,6 +110,20 @@ fn probes_cost_no_retry_and_do_not_put_off_the_timer() {
 }
 
 #[test]
+fn a_slow_peer_gets_nothing_twice_but_the_probes() {
+    let pair = PairSetup { timeout: 16, window: 16 * 256, ..setup() }.connect();
+    acquaint(&pair);
+    // Later than the probes, which therefore arrive behind what they ask after.
+    pair.world.rule(Rule::on(is_request).delay(2_000_000));
+    pair.a.qp.post(Wr::write(1, &pair.b.mr, 0).sge(pair.a.sge(0, 60 * 256)));
+    pair.run();
+    assert_eq!(pair.a.send_cq.statuses(), [(1, WcStatus::Success)]);
+    let counters = pair.a.qp.counters();
+    assert!(counters.probes > 0 && counters.timeouts == 0, "{counters:?}");
+    assert_eq!(counters.retransmitted, counters.probes, "{counters:?}");
+}
+
+#[test]
 fn a_probe_repairs_a_lost_tail_long_before_the_timer() {
     let pair = PairSetup { timeout: 20, ..setup() }.connect();
     acquaint(&pair);

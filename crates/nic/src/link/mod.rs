@@ -39,6 +39,12 @@ pub trait Link: Send + Sync {
     /// counted and dropped. Any number of threads may send at a time, each with its batch.
     fn send(&self, batch: &mut TxBatch);
 
+    /// Whether `send` takes packets whose payload lies in registered memory and not in the batch. Not if it looks at the
+    /// bytes on their way.
+    fn takes_external(&self) -> bool {
+        false
+    }
+
     /// Replaces the contents of `rx` by what has arrived, without blocking, and returns the number of packets.
     ///
     /// A spinning caller passes `thorough = false` and pays for one system call: sources without traffic lately are

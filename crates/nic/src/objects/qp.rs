@@ -5,9 +5,10 @@ use super::event::{EventQueue, EventSource};
 use super::pd::Pd;
 use super::srq::{Srq, SrqCore};
 use super::xrc::XrcDomain;
+use crate::engine::Resends;
 use crate::error::Error;
 use crate::nic::{MAX_INLINE, MAX_QP_WR, MAX_SGE, Nic};
-use ferroce_proto::cc::{Controller, FixedWindow};
+use ferroce_proto::cc::HalvingWindow;
 use ferroce_proto::qp::{self, PostError, QpConfig, QpCounters};
 use ferroce_proto::verbs::{AttrMask, EventKind, QpAttr, QpCap, RecvWr, SendWr, Transport};
 use ferroce_proto::{Gid, PdId, Qpn};
@@ -44,6 +45,8 @@ pub(crate) struct QpCore {
     handles: Option<Mutex<Vec<Handle>>>,
     pub(crate) machine: Mutex<qp::Qp>,
     pub(crate) events: Arc<EventQueue>,
+    /// What of it is sent again.
+    pub(crate) resends: Resends,
     /// Earliest deadline that the timer heap knows of; `u64::MAX` if none.
     pub(crate) timer_at: AtomicU64,
     /// Already in the engine's list of queue pairs to finish.
@@ -134,7 +137,7 @@ impl Pd {
                 signal_all: parts.signal_all,
                 shared_recv: parts.srq.is_some(),
                 port_mtu: nic.port_mtu(),
-                congestion: Controller::Fixed(FixedWindow { bytes: nic.window_bytes }),
+                congestion: HalvingWindow::new(nic.window_bytes).into(),
             });
             Arc::new(QpCore {
                 qpn,
@@ -145,6 +148,7 @@ impl Pd {
                 handles: domain.as_ref().map(|_| Mutex::default()),
                 machine: Mutex::new(machine),
                 events: self.events.clone(),
+                resends: Resends::default(),
                 timer_at: AtomicU64::new(u64::MAX),
                 touched: AtomicBool::new(false),
                 ready: AtomicBool::new(false),

@@ -35,6 +35,15 @@ struct Stall {
     why: Reason,
 }
 
+/// The cursor in front of a probe.
+#[derive(Clone, Copy, Debug)]
+struct Probed {
+    asked: Psn,
+    cur: u64,
+    sent: u32,
+    psn: Psn,
+}
+
 #[derive(Debug)]
 pub(crate) struct Requester {
     una: Psn,
@@ -54,6 +63,8 @@ pub(crate) struct Requester {
     clock: RetryClock,
     /// One packet at a time until the peer answers again.
     cautious: bool,
+    /// Where the cursor stood when a probe moved it back, and the number that the probe asks after.
+    probed_from: Option<Probed>,
     /// Where and when the cursor last went back without a timer, so that a burst of NAKs counts once.
     went_back: Option<(Psn, Time)>,
     cc: Controller,
@@ -74,6 +85,7 @@ impl Requester {
             stall: None,
             clock: RetryClock::default(),
             cautious: false,
+            probed_from: None,
             went_back: None,
             cc,
         }
@@ -85,7 +97,8 @@ impl Requester {
         (self.acked, self.sent, self.cur, self.oldest) = (0, 0, sq.head(), sq.head());
         self.reads.clear();
         self.reads.reserve(usize::from(attr.max_rd_atomic));
-        (self.since_ack_req, self.stall, self.cautious, self.went_back) = (0, None, false, None);
+        (self.since_ack_req, self.stall, self.cautious) = (0, None, false);
+        (self.probed_from, self.went_back) = (None, None);
         self.clock = RetryClock::new(attr);
     }
 
@@ -99,7 +112,7 @@ impl Requester {
         (self.cur, self.oldest, self.sent, self.acked) = (sq.tail(), sq.tail(), 0, 0);
         (self.una, self.psn) = (self.high, self.high);
         self.reads.clear();
-        self.stall = None;
+        (self.stall, self.probed_from) = (None, None);
         self.clock.stop();
     }
 

@@ -9,7 +9,7 @@ use super::super::super::io::{Fatal, Io};
 use super::super::super::sq::SendQueue;
 use super::super::super::state::{rnr_timer_ns, timeout_ns};
 use super::super::super::{Host, Reason};
-use super::Requester;
+use super::{Probed, Requester};
 use crate::Time;
 use crate::cc::CongestionControl;
 use crate::ids::Psn;
@@ -137,8 +137,11 @@ impl Requester {
         if self.clock.probe_at().is_some_and(|at| at <= now) {
             self.clock.probes += 1;
             io.counters.probes += 1;
+            // A second probe comes from where the first one left the cursor.
+            let stood = Probed { asked: self.una, cur: self.cur, sent: self.sent, psn: self.psn };
+            let probed_from = self.reads.is_empty().then(|| self.probed_from.unwrap_or(stood));
             self.go_back();
-            self.cautious = true;
+            (self.cautious, self.probed_from) = (true, probed_from);
         }
         Ok(())
     }
@@ -170,6 +173,7 @@ impl Requester {
         self.cur = self.oldest;
         (self.sent, self.psn) = (self.acked, self.una);
         self.reads.clear();
+        self.probed_from = None;
         // Karn: a repeated packet's answer measures nothing.
         self.clock.sample = None;
     }
@@ -217,6 +221,13 @@ impl Requester {
     /// Bookkeeping after `una` moved by `packets`.
     pub(super) fn on_progress<H: Host>(&mut self, packets: u32, io: &mut Io<'_, H>) {
         self.cautious = false;
+        if let Some(probed) = self.probed_from.take()
+            && self.una.is_after(probed.asked.plus(1))
+            && probed.psn.is_after(self.una)
+        {
+            // More is answered than the probe asked after: the peer was merely slow, and what was sent is on its way.
+            (self.cur, self.sent, self.psn) = (probed.cur, probed.sent, probed.psn);
+        }
         if self.psn.is_before(self.una) {
             // Answers to the first try overtook the second: nothing before `una` need be sent again.
             self.cur = self.oldest;
