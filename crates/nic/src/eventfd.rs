@@ -24,20 +24,13 @@ impl EventFd {
         let _ = unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), 8) };
     }
 
-    /// Takes one unit. Blocks if there is none, unless the descriptor was made non-blocking.
+    /// Takes one unit. Blocks if there is none, unless the descriptor was made non-blocking. A signal ends the wait:
+    /// programs end their loops that way.
     pub(crate) fn take(&self) -> io::Result<()> {
         let mut unit = [0u8; 8];
-        loop {
-            // SAFETY: reads at most eight bytes into a buffer of eight.
-            let n = unsafe { libc::read(self.0.as_raw_fd(), unit.as_mut_ptr().cast(), 8) };
-            if n == 8 {
-                return Ok(());
-            }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
-        }
+        // SAFETY: reads at most eight bytes into a buffer of eight.
+        let n = unsafe { libc::read(self.0.as_raw_fd(), unit.as_mut_ptr().cast(), 8) };
+        if n == 8 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     /// Takes one unit if there is one. Never blocks, although the descriptor itself does unless the program changed

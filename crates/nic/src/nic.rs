@@ -11,9 +11,9 @@ use crate::link::{Capture, Faulty, Link, UdpConfig, UdpLink};
 use crate::objects::{AsyncEvent, CompletionChannel, Cq, CqCore, EventHub, EventQueue, EventSource, Pd};
 use crate::registry;
 use crate::watch::AddressWatch;
-use ferroce_proto::PdId;
 use ferroce_proto::qp::state::AttrLimits;
 use ferroce_proto::verbs::{AddressVector, EventKind, Mtu, Route};
+use ferroce_proto::{Gid, PdId};
 use parking_lot::{Mutex, RwLock};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -286,7 +286,8 @@ impl Nic {
         Ok(Cq::new(core, self.inner.clone()))
     }
 
-    /// Waits for an asynchronous event; `WouldBlock` if the descriptor was set to non-blocking and there is none.
+    /// Waits for an asynchronous event; `WouldBlock` if the descriptor was set to non-blocking and there is none,
+    /// `Interrupted` after a signal.
     pub fn wait_event(&self) -> std::io::Result<AsyncEvent> {
         self.events.next()
     }
@@ -312,6 +313,17 @@ impl Nic {
 fn default_window(link: &dyn Link) -> u32 {
     let half_buffer = link.counters().rcvbuf_bytes / 2;
     half_buffer.clamp(64 * 1024, u64::from(MAX_DEFAULT_WINDOW)) as u32
+}
+
+/// The entry that packets to this destination come from: the one that was asked for, except that a group of the other
+/// IP version is reached from an address of that version, preferably of the same interface.
+fn sender_to<'a>(asked: &'a GidEntry, dgid: Gid, entries: &'a [GidEntry]) -> &'a GidEntry {
+    let fits = |entry: &&GidEntry| entry.gid.to_ipv4().is_some() == dgid.to_ipv4().is_some();
+    if fits(&asked) || !dgid.is_multicast() {
+        return asked;
+    }
+    let near = entries.iter().filter(fits).find(|entry| entry.if_index == asked.if_index);
+    near.or_else(|| entries.iter().find(fits)).unwrap_or(asked)
 }
 
 /// The GID table that a device opened with these settings has. Opens nothing, so it works while the port is taken.
@@ -364,7 +376,8 @@ impl NicInner {
     pub(crate) fn resolve(&self, vector: &AddressVector, entropy: u16) -> Result<Route, Error> {
         let entries = self.table.entries.read();
         let index = usize::from(vector.sgid_index);
-        let source = entries.get(index).ok_or(Error::NoSuchGid { index, len: entries.len() })?;
+        let asked = entries.get(index).ok_or(Error::NoSuchGid { index, len: entries.len() })?;
+        let source = sender_to(asked, vector.dgid, &entries);
         if source.gid.to_ipv4().is_some() != vector.dgid.to_ipv4().is_some() {
             return Err(Error::Invalid {
                 attribute: "sgid_index",

@@ -59,6 +59,8 @@ impl Refused {
     #[cold]
     pub(crate) fn explain(&self, verb: &str) {
         match self {
+            // Not failures: an empty place in a table, nothing there yet.
+            Refused::Errno(libc::ENODATA | libc::EAGAIN | libc::EINTR, _) => {}
             Refused::Errno(_, why) => ferroce_nic::log_refusal(format_args!("{verb}: {why}")),
             Refused::Nic(error) => ferroce_nic::log_refusal(format_args!("{verb}: {error}")),
         }

@@ -61,21 +61,25 @@ fn check_mapped(addr: *mut c_void, length: usize, access: Access) -> Result<(), 
     else {
         return Ok(());
     };
-    let advice = if access.contains(Access::LOCAL_WRITE) {
-        libc::MADV_POPULATE_WRITE
-    } else {
-        libc::MADV_POPULATE_READ
+    let populate = |advice| {
+        // SAFETY: changes no contents; a range that is not there is an error and nothing else.
+        match unsafe { libc::madvise(start as *mut c_void, end - start, advice) } {
+            0 => 0,
+            _ => std::io::Error::last_os_error().raw_os_error().unwrap_or(0),
+        }
     };
-    // SAFETY: changes no contents; a range that is not there is an error and nothing else.
-    if unsafe { libc::madvise(start as *mut c_void, end - start, advice) } == 0 {
-        return Ok(());
+    const NO_MEMORY: Refused = Refused::Errno(libc::EFAULT, "the memory is not mapped");
+    const NO_WRITE: Refused = Refused::Errno(libc::EFAULT, "LOCAL_WRITE to memory that cannot be written");
+    if access.contains(Access::LOCAL_WRITE) {
+        return match populate(libc::MADV_POPULATE_WRITE) {
+            libc::EFAULT | libc::ENOMEM => Err(NO_MEMORY),
+            // Kernels before 5.14 know neither advice; then reading is refused as well, and nothing is known.
+            libc::EINVAL if populate(libc::MADV_POPULATE_READ) == 0 => Err(NO_WRITE),
+            _ => Ok(()),
+        };
     }
-    match std::io::Error::last_os_error().raw_os_error() {
-        Some(libc::EFAULT | libc::ENOMEM) => Err(Refused::Errno(
-            libc::EFAULT,
-            "the memory is not mapped, or not writable although LOCAL_WRITE was asked for",
-        )),
-        // Kernels before 5.14 do not know the advice, and some mappings do not take it.
+    match populate(libc::MADV_POPULATE_READ) {
+        libc::EFAULT | libc::ENOMEM => Err(NO_MEMORY),
         _ => Ok(()),
     }
 }
@@ -190,7 +194,7 @@ impl Change<'_> {
     unsafe fn apply(self, mr: *mut ibv_mr) -> Result<(), Refused> {
         let mut region = self.object.region.lock();
         // The check of the rights comes first: it is what can fail.
-        region.reregister(self.pd.map(|(_, pd)| &pd.pd), self.access)?;
+        region.change_rights(self.pd.map(|(_, pd)| &pd.pd), self.access)?;
         if let Some((addr, length)) = self.place {
             // SAFETY: the program promises that the new place stays.
             unsafe { region.retranslate(addr as usize, length, addr as u64)? };

@@ -8,7 +8,7 @@ use crate::objects::QpCore;
 use ferroce_proto::Gid;
 use ferroce_proto::qp::PostError;
 use ferroce_proto::qp::state::AttrLimits;
-use ferroce_proto::verbs::{AttrMask, QpAttr, RecvWr, Route, SendWr};
+use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, RecvWr, Route, SendWr};
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -94,6 +94,11 @@ impl Engine {
             host.flush();
             let more = host.has_more;
             self.after(qp, machine, more, now);
+            if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
+                // A new life begins: completions of the old one would be taken for its own.
+                qp.send_cq.purge(qp.qpn);
+                qp.recv_cq.purge(qp.qpn);
+            }
             Ok(())
         })
     }

@@ -90,6 +90,15 @@ impl RegionTable {
         Some(keys)
     }
 
+    /// Changes a region under its write lock; its keys stay.
+    pub(crate) fn adjust(&self, number: u32, change: impl FnOnce(&mut Region)) {
+        if let Some(slot) = self.slot(number)
+            && let Some(region) = slot.write().as_mut()
+        {
+            change(region);
+        }
+    }
+
     /// Closes a region to peers. The caller has checked that it may.
     pub(super) fn close_remote(&self, key: RKey) {
         if let Some(slot) = self.slot(self.rkeys.slot_of(key.0))

@@ -140,6 +140,11 @@ impl Qp {
     pub fn query(&self) -> QpAttr {
         self.core.machine.lock().query()
     }
+    /// Sends that can be posted before the queue is full.
+    pub fn send_room(&self) -> usize {
+        let machine = self.core.machine.lock();
+        (machine.query().cap.max_send_wr as usize).saturating_sub(machine.sends_outstanding())
+    }
     /// What it counted.
     pub fn counters(&self) -> QpCounters {
         *self.core.machine.lock().counters()

@@ -73,15 +73,7 @@ impl MemoryRegion {
     /// Registers anew with other rights or in another domain. Both keys change, so that whoever holds the old ones
     /// is out.
     pub fn reregister(&mut self, pd: Option<&Arc<Pd>>, access: Option<Access>) -> Result<(), Error> {
-        self.pd.nic.alive()?;
-        let new_access = access.unwrap_or(self.access);
-        check_access(new_access)?;
-        let new_pd = pd.unwrap_or(&self.pd).clone();
-        if !Arc::ptr_eq(&new_pd.nic, &self.pd.nic) {
-            return Err(Error::Invalid { attribute: "pd", why: "belongs to another device" });
-        }
-        // Whether addresses count from zero is part of the region, not of its rights.
-        let new_access = (new_access - Access::ZERO_BASED) | (self.access & Access::ZERO_BASED);
+        let (new_pd, new_access) = self.check_change(pd, access)?;
         let keys = self.pd.nic.engine.regions.change(self.slot, |region| {
             (region.pd, region.access) = (new_pd.id, new_access);
         });
@@ -90,6 +82,28 @@ impl MemoryRegion {
         }
         (self.pd, self.access) = (new_pd, new_access);
         Ok(())
+    }
+
+    /// The same with the keys it has, as hardware does it: who holds them meets the new rights.
+    pub fn change_rights(&mut self, pd: Option<&Arc<Pd>>, access: Option<Access>) -> Result<(), Error> {
+        let (new_pd, new_access) = self.check_change(pd, access)?;
+        self.pd.nic.engine.regions.adjust(self.slot, |region| {
+            (region.pd, region.access) = (new_pd.id, new_access);
+        });
+        (self.pd, self.access) = (new_pd, new_access);
+        Ok(())
+    }
+
+    fn check_change(&self, pd: Option<&Arc<Pd>>, access: Option<Access>) -> Result<(Arc<Pd>, Access), Error> {
+        self.pd.nic.alive()?;
+        let new_access = access.unwrap_or(self.access);
+        check_access(new_access)?;
+        let new_pd = pd.unwrap_or(&self.pd).clone();
+        if !Arc::ptr_eq(&new_pd.nic, &self.pd.nic) {
+            return Err(Error::Invalid { attribute: "pd", why: "belongs to another device" });
+        }
+        // Whether addresses count from zero is part of the region, not of its rights.
+        Ok((new_pd, (new_access - Access::ZERO_BASED) | (self.access & Access::ZERO_BASED)))
     }
 
     /// Moves the registration to other bytes.

@@ -62,6 +62,7 @@ pub(crate) struct ibv_qp_init_attr_ex {
 layout!(ibv_qp_init_attr_ex, 136, sq_sig_all = 56, comp_mask = 60, pd = 64, send_ops_flags = 128);
 
 pub(crate) const IBV_QP_INIT_ATTR_PD: u32 = 1;
+pub(crate) const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
 pub(crate) const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
 
 #[derive(Clone, Copy, Default)]

@@ -1,5 +1,6 @@
 //! Making a queue pair.
 
+use super::builder::{self, Builder};
 use super::{Held, QpObject};
 use crate::abi::*;
 use crate::acks::Acks;
@@ -29,8 +30,12 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     guard::pointer("ibv_create_qp_ex", || {
         // SAFETY: the program's attributes.
         let attr = unsafe { init.as_ref() }.ok_or(invalid("qp_init_attr_ex is NULL"))?;
-        if attr.comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0 {
+        let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        if attr.comp_mask & !known != 0 {
             return Err(unsupported("comp_mask asks for something that the device does not have"));
+        }
+        if attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0 {
+            return Err(unsupported("create_flags that the device does not have"));
         }
         if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
             return Err(invalid("a queue pair needs a protection domain"));
@@ -71,18 +76,18 @@ unsafe fn create(
         // SAFETY: as above.
         false => Some(unsafe { Handle::<SrqObject>::of(init.srq)? }),
     };
-    if ops.is_some() {
-        return Err(unsupported("send operations of extended queue pairs"));
-    }
+    let transport = transport(init.qp_type)?;
     let qp = domain.pd.create_qp(&QpInit {
-        transport: transport(init.qp_type)?,
+        transport,
         send_cq: &send_cq.cq,
         recv_cq: &recv_cq.cq,
         srq: srq.map(|srq| &srq.srq),
         cap: cap_in(&init.cap),
         signal_all: init.sq_sig_all != 0,
     })?;
-    init.cap = cap_out(&qp.query().cap);
+    let cap = qp.query().cap;
+    let builder = ops.map(|wanted| Builder::new(transport, wanted, cap)).transpose()?;
+    init.cap = cap_out(&cap);
     let qpn = qp.qpn();
     let mut abi = ibv_qp_ex::zeroed();
     abi.base.context = context;
@@ -93,12 +98,15 @@ unsafe fn create(
     abi.base.qp_type = init.qp_type;
     abi.base.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
     abi.base.cond = libc::PTHREAD_COND_INITIALIZER;
+    if builder.is_some() {
+        builder::fill(&mut abi);
+    }
     let object = QpObject {
         qp,
         acks: Acks::default(),
         uses: Uses::default(),
         signal_all: init.sq_sig_all != 0,
-        extended: ops.is_some(),
+        builder,
         _held: Held {
             _context: owner.uses.hold(),
             _pd: domain.uses.hold(),

@@ -1,6 +1,7 @@
 //! Queue pairs: making, changing, asking and destroying them. Posting is in `send` and `recv`.
 
 mod attr;
+mod builder;
 mod create;
 mod modify;
 
@@ -14,6 +15,7 @@ use crate::context::Context;
 use crate::errno::Refused;
 use crate::guard;
 use crate::handle::{Handle, Object, Use, Uses};
+use builder::Builder;
 use ferroce_nic::{EventSource, Qp};
 use std::ffi::c_int;
 
@@ -24,8 +26,8 @@ pub(crate) struct QpObject {
     /// Multicast groups it is attached to.
     pub(crate) uses: Uses,
     signal_all: bool,
-    /// Whether it was made with operations for `ibv_wr_*`.
-    extended: bool,
+    /// There if it was made with operations for `ibv_wr_*`.
+    builder: Option<Builder>,
     _held: Held,
 }
 
@@ -57,7 +59,7 @@ impl QpObject {
 pub(crate) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: a queue pair of ours.
     match unsafe { QpObject::of(qp) } {
-        Ok(object) if object.extended => qp.cast(),
+        Ok(object) if object.builder.is_some() => qp.cast(),
         _ => std::ptr::null_mut(),
     }
 }

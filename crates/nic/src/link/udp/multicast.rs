@@ -20,7 +20,8 @@ use std::os::fd::AsRawFd;
 pub(super) struct Membership {
     group: Gid,
     joins: u32,
-    socket: Socket,
+    /// One, or one per interface where the group's address means something else on each.
+    sockets: Vec<Socket>,
 }
 
 impl UdpLink {
@@ -33,14 +34,30 @@ impl UdpLink {
             membership.joins += 1;
             return Ok(());
         }
-        let socket = sockets::open_receive_socket(group.to_ip(), &self.config)?;
-        sockets::report_outer_fields(&socket, group.to_ip().is_ipv4())?;
-        sockets::bind(&socket, group.to_ip()).map_err(io::Error::other)?;
-        join_everywhere(&socket, group.to_ip(), self.config.bind.as_deref())?;
-        self.group_poll.add(&socket)?;
-        receiver.sources.push(Source::new(SourceKind::Group(group), socket.as_raw_fd()));
-        receiver.memberships.push(Membership { group, joins: 1, socket });
+        let interfaces = interfaces(group.to_ip(), self.config.bind.as_deref())?;
+        let sockets = match is_scoped(group.to_ip()) {
+            false => vec![self.group_socket(group, 0, &interfaces)?],
+            true => first_good(&interfaces, |index| self.group_socket(group, index, &[index]))?,
+        };
+        for socket in &sockets {
+            self.group_poll.add(socket)?;
+            receiver.sources.push(Source::new(SourceKind::Group(group), socket.as_raw_fd()));
+        }
+        receiver.memberships.push(Membership { group, joins: 1, sockets });
         Ok(())
+    }
+
+    /// A socket for a group on these interfaces.
+    fn group_socket(&self, group: Gid, scope: u32, interfaces: &[u32]) -> io::Result<Socket> {
+        let addr = group.to_ip();
+        let socket = sockets::open_receive_socket(addr, &self.config)?;
+        sockets::report_outer_fields(&socket, addr.is_ipv4())?;
+        sockets::bind_in_scope(&socket, addr, scope).map_err(io::Error::other)?;
+        first_good(interfaces, |index| match addr {
+            IpAddr::V4(v4) => socket.join_multicast_v4_n(&v4, &InterfaceIndexOrAddress::Index(index)),
+            IpAddr::V6(v6) => socket.join_multicast_v6(&v6, index),
+        })?;
+        Ok(socket)
     }
 
     pub(super) fn leave(&self, group: Gid) -> io::Result<()> {
@@ -52,33 +69,39 @@ impl UdpLink {
         memberships[index].joins -= 1;
         if memberships[index].joins == 0 {
             // The descriptor leaves the poll set when it is closed.
-            let fd = memberships.swap_remove(index).socket.as_raw_fd();
-            sources.retain(|s| s.fd != fd || s.kind != SourceKind::Group(group));
+            let gone = memberships.swap_remove(index).sockets;
+            let is_gone = |s: &Source| gone.iter().any(|socket| socket.as_raw_fd() == s.fd);
+            sources.retain(|s| s.kind != SourceKind::Group(group) || !is_gone(s));
         }
         Ok(())
     }
 }
 
-/// Joins on every interface that is up, or on those that have one of the addresses we are bound to. Loopback is among
-/// them: two processes of one host meet there.
-fn join_everywhere(socket: &Socket, group: IpAddr, bound: Option<&[IpAddr]>) -> io::Result<()> {
+/// Interfaces to join on: every one that is up, or those that have one of the addresses we are bound to. Loopback is
+/// among them: two processes of one host meet there.
+fn interfaces(group: IpAddr, bound: Option<&[IpAddr]>) -> io::Result<Vec<u32>> {
     let wanted = |addr: &IpAddr| bound.is_none_or(|list| list.contains(addr) || is_loopback_of(list, addr));
     let local = local_addresses()?;
     let usable = local.iter().filter(|a| a.is_up && a.addr.is_ipv4() == group.is_ipv4() && wanted(&a.addr));
     let interfaces: BTreeSet<u32> = usable.map(|a| a.index).collect();
-    let mut last = invalid(format!("no interface that is up can join {group}"));
-    let mut joined = false;
-    for index in interfaces {
-        let result = match group {
-            IpAddr::V4(v4) => socket.join_multicast_v4_n(&v4, &InterfaceIndexOrAddress::Index(index)),
-            IpAddr::V6(v6) => socket.join_multicast_v6(&v6, index),
-        };
-        match result {
-            Ok(()) => joined = true,
-            Err(e) => last = e,
-        }
+    if interfaces.is_empty() {
+        return Err(invalid(format!("no interface that is up can join {group}")));
     }
-    if joined { Ok(()) } else { Err(last) }
+    Ok(interfaces.into_iter().collect())
+}
+
+/// What succeeds, unless nothing does.
+fn first_good<T>(interfaces: &[u32], attempt: impl FnMut(u32) -> io::Result<T>) -> io::Result<Vec<T>> {
+    let (good, mut bad): (Vec<_>, Vec<_>) = interfaces.iter().copied().map(attempt).partition(Result::is_ok);
+    match bad.pop() {
+        Some(Err(error)) if good.is_empty() => Err(error),
+        _ => Ok(good.into_iter().flatten().collect()),
+    }
+}
+
+/// Groups of one interface (`ff01`) or one link (`ff02`): the address alone does not name the group.
+fn is_scoped(group: IpAddr) -> bool {
+    matches!(group, IpAddr::V6(v6) if matches!(v6.segments()[0] & 0xf, 1 | 2))
 }
 
 /// Any of 127.0.0.0/8 is bindable although the interface lists only 127.0.0.1.

@@ -71,7 +71,15 @@ pub(super) fn report_outer_fields(socket: &Socket, is_ipv4: bool) -> io::Result<
 
 /// Binds a receiving socket to the RoCE port.
 pub(super) fn bind(socket: &Socket, addr: IpAddr) -> Result<(), LinkError> {
-    let addr = SocketAddr::new(addr, ROCE_UDP_PORT);
+    bind_in_scope(socket, addr, 0)
+}
+
+/// The same, for an address that counts on one interface only; 0 for the others.
+pub(super) fn bind_in_scope(socket: &Socket, addr: IpAddr, scope: u32) -> Result<(), LinkError> {
+    let mut addr = SocketAddr::new(addr, ROCE_UDP_PORT);
+    if let SocketAddr::V6(v6) = &mut addr {
+        v6.set_scope_id(scope);
+    }
     socket.bind(&addr.into()).map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => LinkError::PortTaken { addr, owner: owner::describe() },
         io::ErrorKind::AddrNotAvailable => LinkError::NoSuchAddress { addr },

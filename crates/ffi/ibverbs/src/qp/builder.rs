@@ -1,0 +1,298 @@
+//! `ibv_wr_*`: requests put together call by call, then posted at once with one doorbell.
+
+use super::QpObject;
+use crate::abi::*;
+use crate::ah::AhObject;
+use crate::errno::{Refused, invalid, unsupported};
+use crate::guard;
+use crate::handle::Handle;
+use ferroce_proto::verbs::{AtomicOp, Payload, QpCap, SendFlags, SendOp, SendWr, Sge, Transport, UdTarget};
+use ferroce_proto::{Qkey, Qpn, RKey};
+use parking_lot::RawMutex;
+use parking_lot::lock_api::RawMutex as _;
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+
+/// One request of a batch.
+struct Request {
+    wr_id: u64,
+    op: SendOp,
+    flags: SendFlags,
+    ud: Option<UdTarget>,
+    data: Data,
+}
+
+/// Where in the batch's own store its data is.
+enum Data {
+    Sges(Range<usize>),
+    Inline(Range<usize>),
+}
+
+/// The batch between `wr_start` and `wr_complete`. The vectors keep their room, so a steady program does not allocate.
+#[derive(Default)]
+struct Draft {
+    requests: Vec<Request>,
+    sges: Vec<Sge>,
+    bytes: Vec<u8>,
+    failed: Option<Refused>,
+}
+
+/// A draft that one thread at a time writes: from `wr_start` on, until `wr_complete` or `wr_abort`.
+pub(super) struct Builder {
+    turn: RawMutex,
+    draft: UnsafeCell<Draft>,
+    cap: QpCap,
+}
+
+// SAFETY: the draft is only touched by the thread that holds the turn.
+unsafe impl Send for Builder {}
+// SAFETY: as above.
+unsafe impl Sync for Builder {}
+
+/// What each transport can post, as bits of `send_ops_flags`.
+const fn operations(transport: Transport) -> u64 {
+    const DATAGRAM: u64 = 1 << 2 | 1 << 3;
+    const CONNECTED: u64 = DATAGRAM | 1 | 1 << 1 | 1 << 7;
+    const RELIABLE: u64 = CONNECTED | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 9;
+    match transport {
+        Transport::Rc => RELIABLE,
+        Transport::Uc => CONNECTED,
+        Transport::Ud => DATAGRAM,
+    }
+}
+
+impl Builder {
+    /// For a queue pair whose program wants these operations.
+    pub(super) fn new(transport: Transport, wanted: u64, cap: QpCap) -> Result<Builder, Refused> {
+        if wanted & !operations(transport) != 0 {
+            return Err(unsupported("send_ops_flags names operations that this transport does not have"));
+        }
+        Ok(Builder { turn: RawMutex::INIT, draft: UnsafeCell::default(), cap })
+    }
+}
+
+/// Fills in the operations.
+pub(super) fn fill(qp: &mut ibv_qp_ex) {
+    qp.wr_start = Some(start);
+    qp.wr_complete = Some(complete);
+    qp.wr_abort = Some(abort);
+    qp.wr_send = Some(send);
+    qp.wr_send_imm = Some(send_imm);
+    qp.wr_send_inv = Some(send_inv);
+    qp.wr_rdma_write = Some(rdma_write);
+    qp.wr_rdma_write_imm = Some(rdma_write_imm);
+    qp.wr_rdma_read = Some(rdma_read);
+    qp.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
+    qp.wr_atomic_fetch_add = Some(atomic_fetch_add);
+    qp.wr_local_inv = Some(local_inv);
+    qp.wr_set_ud_addr = Some(set_ud_addr);
+    qp.wr_set_sge = Some(set_sge);
+    qp.wr_set_sge_list = Some(set_sge_list);
+    qp.wr_set_inline_data = Some(set_inline_data);
+    qp.wr_set_inline_data_list = Some(set_inline_data_list);
+}
+
+unsafe fn builder<'a>(qp: *mut ibv_qp_ex) -> Result<(&'a QpObject, &'a Builder), Refused> {
+    // SAFETY: as the caller promises, a queue pair of ours.
+    let object = unsafe { QpObject::of(qp.cast())? };
+    Ok((object, object.builder.as_ref().ok_or(invalid("the queue pair was made without send operations"))?))
+}
+
+unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
+    guard::quiet("ibv_wr_start", || {
+        // SAFETY: a queue pair of ours.
+        let (_, builder) = unsafe { builder(qp)? };
+        builder.turn.lock();
+        // SAFETY: we have the turn.
+        let draft = unsafe { &mut *builder.draft.get() };
+        draft.requests.clear();
+        draft.sges.clear();
+        draft.bytes.clear();
+        draft.failed = None;
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
+    guard::quiet("ibv_wr_abort", || {
+        // SAFETY: a queue pair of ours, whose turn this thread took in `wr_start`.
+        unsafe { builder(qp)?.1.turn.unlock() };
+        Ok(())
+    });
+}
+
+/// Posts all of it, or nothing.
+unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
+    guard::number("ibv_wr_complete", || {
+        // SAFETY: a queue pair of ours, whose turn this thread took in `wr_start`.
+        let (object, builder) = unsafe { builder(qp)? };
+        // SAFETY: as above.
+        let draft = unsafe { &mut *builder.draft.get() };
+        let outcome = match draft.failed.take() {
+            Some(refused) => Err(refused),
+            None => draft.post(object),
+        };
+        // SAFETY: as above.
+        unsafe { builder.turn.unlock() };
+        outcome
+    })
+}
+
+impl Draft {
+    fn post(&self, object: &QpObject) -> Result<(), Refused> {
+        if self.requests.len() > object.qp.send_room() {
+            return Err(Refused::Errno(libc::ENOMEM, "the send queue has no room for all of them"));
+        }
+        object.qp.post_send_each(|post| {
+            for request in &self.requests {
+                let payload = match &request.data {
+                    Data::Sges(at) => Payload::Sges(&self.sges[at.clone()]),
+                    Data::Inline(at) => Payload::Inline(&self.bytes[at.clone()]),
+                };
+                let Request { wr_id, op, flags, ud, .. } = *request;
+                post(&SendWr { wr_id, op, flags, payload, ud })?;
+            }
+            Ok(())
+        })?
+    }
+}
+
+/// Lets `change` work on the draft; its refusal is kept for `wr_complete`.
+unsafe fn draw(
+    qp: *mut ibv_qp_ex,
+    verb: &'static str,
+    change: impl FnOnce(&mut Draft, &QpCap) -> Result<(), Refused>,
+) {
+    guard::quiet(verb, || {
+        // SAFETY: a queue pair of ours, whose turn this thread took in `wr_start`.
+        let (_, builder) = unsafe { builder(qp)? };
+        // SAFETY: as above.
+        let draft = unsafe { &mut *builder.draft.get() };
+        if let Err(refused) = change(draft, &builder.cap) {
+            draft.failed.get_or_insert(refused);
+        }
+        Ok(())
+    });
+}
+
+unsafe fn begin(qp: *mut ibv_qp_ex, verb: &'static str, op: SendOp) {
+    // SAFETY: the program set these two before the call.
+    let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
+    // SAFETY: as `draw` demands.
+    unsafe {
+        draw(qp, verb, |draft, _| {
+            let flags =
+                SendFlags::from_bits(flags).ok_or(invalid("wr_flags that the device does not know"))?;
+            let end = draft.sges.len();
+            draft.requests.push(Request { wr_id, op, flags, ud: None, data: Data::Sges(end..end) });
+            Ok(())
+        });
+    }
+}
+
+macro_rules! beginners {
+    ($($name:ident($($arg:ident: $kind:ty),*) = $verb:literal, $op:expr;)*) => {
+        $(unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $kind)*) {
+            // SAFETY: programs call this between start and complete, on a queue pair of ours.
+            unsafe { begin(qp, $verb, $op) }
+        })*
+    };
+}
+
+beginners! {
+    send() = "ibv_wr_send", SendOp::Send;
+    send_imm(imm: u32) = "ibv_wr_send_imm", SendOp::SendImm(u32::from_be(imm));
+    send_inv(key: u32) = "ibv_wr_send_inv", SendOp::SendInv(RKey(key));
+    rdma_write(rkey: u32, addr: u64) = "ibv_wr_rdma_write", SendOp::Write { addr, rkey: RKey(rkey) };
+    rdma_write_imm(rkey: u32, addr: u64, imm: u32) = "ibv_wr_rdma_write_imm",
+        SendOp::WriteImm { addr, rkey: RKey(rkey), imm: u32::from_be(imm) };
+    rdma_read(rkey: u32, addr: u64) = "ibv_wr_rdma_read", SendOp::Read { addr, rkey: RKey(rkey) };
+    atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) = "ibv_wr_atomic_cmp_swp",
+        SendOp::Atomic { addr, rkey: RKey(rkey), op: AtomicOp::CompareSwap { compare, swap } };
+    atomic_fetch_add(rkey: u32, addr: u64, add: u64) = "ibv_wr_atomic_fetch_add",
+        SendOp::Atomic { addr, rkey: RKey(rkey), op: AtomicOp::FetchAdd { add } };
+    local_inv(key: u32) = "ibv_wr_local_inv", SendOp::LocalInv(RKey(key));
+}
+
+impl Draft {
+    /// The request that setters are about.
+    fn last(&mut self) -> Result<&mut Request, Refused> {
+        self.requests.last_mut().ok_or(invalid("a setter before any request"))
+    }
+
+    fn gather(&mut self, sges: &[Sge], cap: &QpCap) -> Result<(), Refused> {
+        if sges.len() > cap.max_send_sge as usize {
+            return Err(invalid("more scatter/gather entries than max_send_sge"));
+        }
+        let start = self.sges.len();
+        self.sges.extend_from_slice(sges);
+        let end = self.sges.len();
+        self.last()?.data = Data::Sges(start..end);
+        Ok(())
+    }
+
+    unsafe fn copy(&mut self, pieces: &[ibv_data_buf], cap: &QpCap) -> Result<(), Refused> {
+        let total = pieces.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.length));
+        if total > cap.max_inline_data as usize {
+            return Err(Refused::Errno(libc::ENOMEM, "more inline data than max_inline_data"));
+        }
+        let start = self.bytes.len();
+        for piece in pieces.iter().filter(|piece| piece.length > 0) {
+            // SAFETY: as the caller promises, the program's own bytes.
+            let bytes = unsafe { std::slice::from_raw_parts(piece.addr.cast::<u8>(), piece.length) };
+            self.bytes.extend_from_slice(bytes);
+        }
+        let end = self.bytes.len();
+        let last = self.last()?;
+        last.data = Data::Inline(start..end);
+        last.flags |= SendFlags::INLINE;
+        Ok(())
+    }
+}
+
+unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    // SAFETY: between start and complete; the handle is one of ours.
+    unsafe {
+        draw(qp, "ibv_wr_set_ud_addr", |draft, _| {
+            let route = *Handle::<AhObject>::of(ah)?.ah.route();
+            draft.last()?.ud = Some(UdTarget { route, qpn: Qpn::new(qpn), qkey: Qkey(qkey) });
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, len: u32) {
+    let one = Sge { addr, len, lkey: ferroce_proto::LKey(lkey) };
+    // SAFETY: between start and complete.
+    unsafe { draw(qp, "ibv_wr_set_sge", |draft, cap| draft.gather(&[one], cap)) }
+}
+
+unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const Sge) {
+    // SAFETY: between start and complete; the program's list.
+    unsafe {
+        draw(qp, "ibv_wr_set_sge_list", |draft, cap| {
+            let count = c_int::try_from(count).map_err(|_| invalid("num_sge is too large"))?;
+            draft.gather(crate::send::entries(list.cast_mut(), count)?, cap)
+        });
+    }
+}
+
+unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    let one = ibv_data_buf { addr, length };
+    // SAFETY: between start and complete; the program's bytes.
+    unsafe { draw(qp, "ibv_wr_set_inline_data", |draft, cap| draft.copy(&[one], cap)) }
+}
+
+unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
+    // SAFETY: between start and complete; the program's list.
+    unsafe {
+        draw(qp, "ibv_wr_set_inline_data_list", |draft, cap| {
+            if count > 0 && list.is_null() {
+                return Err(invalid("buf_list is NULL"));
+            }
+            let list = if count == 0 { &[] } else { std::slice::from_raw_parts(list, count) };
+            draft.copy(list, cap)
+        });
+    }
+}
