@@ -11,12 +11,17 @@ use std::process::{Command, ExitCode, Stdio};
 use serde_json::Value;
 
 use crate::step::Context;
+use crate::tools::which;
+use crate::{boundary, programs};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Render this file instead of measuring.
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
+    /// Measure only what the C library costs, not the whole table.
+    #[arg(long, conflicts_with = "from")]
+    boundary: bool,
     /// Further arguments of `ferroce perf`, after `--`.
     #[arg(last = true)]
     perf: Vec<String>,
@@ -48,6 +53,9 @@ struct Measurement<'a> {
 
 /// The command.
 pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
+    if args.boundary {
+        return boundary_only(ctx);
+    }
     let measured = match &args.from {
         Some(file) => Ok((file.clone(), true)),
         None => measure(ctx, &args.perf),
@@ -60,7 +68,28 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     match rendered {
         Ok((text, whole)) => {
             print!("{text}");
-            if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            let compared = args.from.is_some() || boundary_only(ctx) == ExitCode::SUCCESS;
+            if whole && compared { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(reason) => {
+            eprintln!("{reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The same tests through the C library and through the Rust API.
+fn boundary_only(ctx: &Context) -> ExitCode {
+    if which("ib_send_lat").is_none() || which("ibv_rc_pingpong").is_none() {
+        println!("(the C library was not measured: install perftest and ibverbs-utils)");
+        return ExitCode::SUCCESS;
+    }
+    let logs = ctx.scratch().join("programs");
+    let made = std::fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()));
+    match made.and_then(|()| programs::build(ctx)).and_then(|ferroce| boundary::measure(&ferroce, &logs)) {
+        Ok(answer) => {
+            println!("\n{}", boundary::to_markdown(&answer));
+            ExitCode::SUCCESS
         }
         Err(reason) => {
             eprintln!("{reason}");

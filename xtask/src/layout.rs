@@ -7,12 +7,19 @@ use crate::step::{Context, Report};
 
 /// Files that may say `unsafe`, each with the reason it must. Keep it short: this list is what a reviewer reads first.
 const UNSAFE_FILES: &[(&str, &str)] = &[
-    ("crates/cli/src/capture/signals.rs", "blocks signals and waits for them"),
     ("crates/cli/src/child.rs", "two system calls between fork and exec"),
-    ("crates/cli/src/perf/faults.rs", "sets a variable of its own process"),
+    ("crates/cli/src/doctor/library.rs", "loads the library and asks for its symbols"),
+    ("crates/cli/src/doctor/network.rs", "tries socket options"),
+    ("crates/cli/src/faults.rs", "sets a variable of its own process"),
+    ("crates/cli/src/run/namespace.rs", "enters namespaces, and forks to try it first"),
+    ("crates/cli/src/signals.rs", "blocks signals and waits for them"),
     ("crates/ferroce/src/memory/raw.rs", "the unsafe part of the safe API: memory shared with the NIC"),
     ("crates/ferroce/tests/processes.rs", "forks"),
     ("crates/ferroce/tests/waiting.rs", "polls descriptors as a program would"),
+    ("crates/ffi/shim/src/next.rs", "asks the loader for libc's functions"),
+    ("crates/ffi/shim/src/rename.rs", "reads names that C programs pass"),
+    ("crates/ffi/shim/src/resolve.rs", "libc's functions, wrapped"),
+    ("crates/ffi/shim/src/wrap.rs", "libc's functions, wrapped"),
     ("crates/nic/src/engine/background.rs", "sleeps on descriptors"),
     ("crates/nic/src/eventfd.rs", "makes, reads and writes event descriptors"),
     ("crates/nic/src/exit.rs", "registers what runs at exit"),

@@ -9,20 +9,26 @@
 //! | `cargo` | the steps that are one cargo command each |
 //! | `libtest` | reads the tallies, ignored tests and `SKIPPED:` lines out of libtest's output |
 //! | `tools` | foreign programs the tests lean on: found, installed, or loudly missing |
+//! | `programs` | foreign programs on ferroce, and rdma-core's conformance suite |
 //! | `unprivileged` | the perf run and the integration tests as a user without rights |
 //! | `fuzz` | libFuzzer targets on a stable toolchain |
 //! | `layout`, `source` | the house style as a check, and the blanking of comments and strings it needs |
 //! | `interop` | the Linux kernel's Soft-RoCE as the peer, in a virtual machine |
+//! | `install` | the command and its libraries into a prefix |
+//! | `boundary` | what the C library costs against the Rust API |
 //! | `bench` | `ferroce perf --json` into the table of the README |
 #![forbid(unsafe_code)]
 
 mod bench;
+mod boundary;
 mod cargo;
 mod fuzz;
+mod install;
 mod interop;
 mod layout;
 mod libtest;
 mod process;
+mod programs;
 mod screen;
 mod source;
 mod step;
@@ -52,6 +58,16 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Talk to the Linux kernel's Soft-RoCE in a virtual machine.
     Interop(interop::Args),
+    /// Run foreign RDMA programs on ferroce: Debian's ibverbs-utils and perftest, and rdma-core's conformance suite.
+    Programs(programs::Args),
+    /// The side of `programs` inside a network namespace.
+    #[command(hide = true)]
+    ProgramsWorker(programs::worker::Args),
+    /// The side of `bench` inside a network namespace.
+    #[command(hide = true)]
+    BoundaryWorker(boundary::Args),
+    /// Install the command and its libraries: bin/ferroce, lib/ferroce/libibverbs.so.1.
+    Install(install::Args),
     /// Run `ferroce perf --json` and print its results as Markdown.
     Bench(bench::Args),
 }
@@ -61,6 +77,10 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&Context::new(args.verbose, args.quick), &args),
         Command::Fuzz(args) => fuzz::run(&Context::new(true, false), &args),
         Command::Interop(args) => interop::run(&Context::new(true, false), &args),
+        Command::Programs(args) => programs::run(&Context::new(false, false), &args),
+        Command::ProgramsWorker(args) => programs::worker::run(&args),
+        Command::Install(args) => install::run(&Context::new(false, false), &args),
+        Command::BoundaryWorker(args) => boundary::run(&args),
         Command::Bench(args) => bench::run(&Context::new(true, false), &args),
     }
 }

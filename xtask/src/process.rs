@@ -185,7 +185,7 @@ impl Ran {
 }
 
 /// Kill a process and all below it. The list is made first: once a parent is dead its children belong to init.
-fn kill_tree(root: u32) {
+pub(crate) fn kill_tree(root: u32) {
     let parents = parents();
     let mut doomed = vec![root];
     let mut next = 0;

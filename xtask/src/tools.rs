@@ -126,7 +126,7 @@ pub(crate) fn install(ctx: &Context, packages: &[&str]) -> bool {
 }
 
 /// False where we may not install, or could not. A second try follows a fresh package list: images ship without one.
-fn apt_install(ctx: &Context, packages: &[&str], report: &mut Report) -> bool {
+pub(crate) fn apt_install(ctx: &Context, packages: &[&str], report: &mut Report) -> bool {
     if !is_root() || which("apt-get").is_none() {
         return false;
     }

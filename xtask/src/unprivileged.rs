@@ -130,7 +130,7 @@ impl Drop for Home {
 }
 
 /// Where cargo builds to; `CARGO_TARGET_DIR` and the user's configuration may move it.
-fn target_dir(ctx: &Context) -> PathBuf {
+pub(crate) fn target_dir(ctx: &Context) -> PathBuf {
     let metadata = Job::cargo(["metadata", "--no-deps", "--format-version", "1"]).answer(ctx);
     let metadata: Value = metadata.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     metadata["target_directory"].as_str().map_or_else(|| ctx.root.join("target"), PathBuf::from)

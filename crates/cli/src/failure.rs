@@ -7,18 +7,18 @@ use std::process::ExitCode;
 pub(crate) struct Failure {
     what: String,
     advice: Option<String>,
-    usage: bool,
+    code: u8,
 }
 
 impl Failure {
     /// Something did not work.
     pub(crate) fn new(what: impl Into<String>) -> Failure {
-        Failure { what: what.into(), advice: None, usage: false }
+        Failure { what: what.into(), advice: None, code: 1 }
     }
 
     /// The command line asks for something that cannot be.
     pub(crate) fn usage(what: impl Into<String>) -> Failure {
-        Failure { what: what.into(), advice: None, usage: true }
+        Failure { what: what.into(), advice: None, code: 2 }
     }
 
     /// A system call failed while doing `what`.
@@ -29,6 +29,12 @@ impl Failure {
     /// Adds what to do next.
     pub(crate) fn advise(mut self, advice: impl Into<String>) -> Failure {
         self.advice = Some(advice.into());
+        self
+    }
+
+    /// Ends the command with this status instead.
+    pub(crate) fn exit_with(mut self, code: u8) -> Failure {
+        self.code = code;
         self
     }
 
@@ -43,6 +49,6 @@ impl Failure {
         if let Some(advice) = &self.advice {
             eprintln!("  {advice}.");
         }
-        ExitCode::from(if self.usage { 2 } else { 1 })
+        ExitCode::from(self.code)
     }
 }

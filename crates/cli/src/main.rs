@@ -1,16 +1,22 @@
-//! The `ferroce` command: look at the software NIC, measure it, and see its packets.
+//! The `ferroce` command: run RDMA programs, look at the software NIC, measure it, and see its packets.
 //!
-//! Exit status: 0 done, 1 a failure that is explained in one sentence, 2 a wrong command line.
+//! Exit status: 0 done, 1 a failure that is explained in one sentence, 2 a wrong command line; `run` and `capture` end
+//! as the program did.
 
 mod capture;
 mod child;
 mod counters;
 mod devices;
+mod doctor;
 mod failure;
+mod faults;
 mod gids;
 mod machine;
 mod perf;
+mod program;
 mod report;
+mod run;
+mod signals;
 mod sizes;
 mod table;
 
@@ -28,6 +34,7 @@ struct CommandLine {
 
 const EXAMPLES: &str = "\
 Examples:
+  ferroce run -- ib_write_bw              run an RDMA program on this machine, unmodified
   ferroce perf                            measure RDMA beside TCP and UDP on this machine
   ferroce perf write-bw                   wait for a client of one test, here …
   ferroce perf write-bw 192.0.2.7 -a      … and on a second machine, start it, for all sizes
@@ -48,6 +55,10 @@ enum Command {
     /// measured in the same run. A table is printed and a report with plots is written. With a test, it runs between
     /// two machines: the server first, without HOST, then the client with the server's name.
     Perf(Box<perf::Args>),
+    /// Run an RDMA program: it finds a device, whatever this machine has.
+    Run(run::Args),
+    /// Say what works on this machine, what does not, why, and what to do.
+    Doctor(doctor::Args),
     /// Run a program and record its packets to a file for Wireshark.
     Capture(capture::Args),
     /// The second process of `ferroce perf`.
@@ -61,6 +72,8 @@ fn main() -> ExitCode {
         Command::Gids(args) => gids::run(&args),
         Command::Counters(args) => counters::run(&args),
         Command::Perf(args) => perf::run(*args),
+        Command::Run(args) => return run::run(&args).unwrap_or_else(|failure| failure.report()),
+        Command::Doctor(args) => return doctor::run(&args).unwrap_or_else(|failure| failure.report()),
         Command::Capture(args) => return capture::run(&args).unwrap_or_else(|failure| failure.report()),
         Command::PerfPeer => perf::run_peer(),
     };

@@ -4,6 +4,8 @@ use crate::link::LinkCounters;
 use ferroce_proto::qp::{DropReason, QpCounters};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters that any thread of the engine may bump.
@@ -12,6 +14,10 @@ pub(crate) struct DeviceCounters {
     drops: [AtomicU64; DropReason::ALL.len()],
     pub(crate) completions: AtomicU64,
     pub(crate) failed_completions: AtomicU64,
+    /// Packets that queue pairs sent again, of those that are destroyed.
+    pub(crate) retransmitted: AtomicU64,
+    /// Where all of this is to be reported at the end, if anywhere.
+    pub(crate) report: OnceLock<PathBuf>,
 }
 
 impl DeviceCounters {

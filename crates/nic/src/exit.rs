@@ -12,6 +12,7 @@ extern "C" fn at_exit() {
     for (born, engine) in open.iter() {
         if let Some(engine) = engine.upgrade().filter(|_| born.is_current()) {
             engine.settle();
+            crate::farewell::write(&engine);
             // Dropping an engine here would join threads that the dying process may have stopped already.
             std::mem::forget(engine);
         }

@@ -11,7 +11,7 @@
 //! | `shared` | the one NIC of a process that has no owner |
 //! | `gids`, `watch` | the GID table, and how it follows the machine's addresses |
 //! | [`inspect`] | counters of running processes, for whoever asks |
-//! | `fork`, `exit`, `log`, `counters` | what a process needs besides |
+//! | `fork`, `exit`, `farewell`, `log`, `counters` | what a process needs besides |
 //!
 //! The protocol itself is in `ferroce-proto`; nothing here knows an opcode.
 
@@ -21,6 +21,7 @@ mod engine;
 mod error;
 mod eventfd;
 mod exit;
+mod farewell;
 mod fork;
 mod gids;
 pub mod inspect;

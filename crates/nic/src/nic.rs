@@ -186,6 +186,7 @@ impl Nic {
             events: events.clone(),
         });
         crate::exit::remember(&engine);
+        crate::farewell::announce(&engine);
         let inner = NicInner {
             window_bytes: config.window_bytes.unwrap_or_else(|| default_window(&*engine.link)),
             engine,
@@ -425,6 +426,7 @@ impl Drop for NicInner {
         if self.alive().is_ok() {
             drop(background);
             self.engine.settle();
+            crate::farewell::write(&self.engine);
         } else if let Some(background) = background.and_then(Arc::into_inner) {
             background.forget();
         }

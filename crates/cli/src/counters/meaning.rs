@@ -1,7 +1,7 @@
 //! What each counter means, in words that fit a line. A name that a newer NIC added has none, and is shown all the same.
 
 /// A reason to drop a packet.
-pub(super) fn of_drop(reason: &str) -> &'static str {
+pub(crate) fn of_drop(reason: &str) -> &'static str {
     match reason {
         "malformed" => "no RoCE packet",
         "bad_icrc" => "checksum (ICRC) wrong: damaged on the way",
@@ -27,7 +27,7 @@ pub(super) fn of_drop(reason: &str) -> &'static str {
 }
 
 /// A counter of the link.
-pub(super) fn of_link(name: &str) -> &'static str {
+pub(crate) fn of_link(name: &str) -> &'static str {
     match name {
         "tx_packets" => "packets sent",
         "tx_bytes" => "bytes sent, BTH to ICRC",
@@ -51,6 +51,6 @@ pub(super) fn of_link(name: &str) -> &'static str {
 }
 
 /// Counters of the link that are dropped packets, and are shown with those.
-pub(super) fn is_drop(link_counter: &str) -> bool {
+pub(crate) fn is_drop(link_counter: &str) -> bool {
     !of_drop(link_counter).is_empty()
 }

@@ -1,6 +1,6 @@
 //! `ferroce counters`: what the NICs of all running processes of this user have counted.
 
-mod meaning;
+pub(crate) mod meaning;
 mod text;
 
 use crate::failure::Failure;

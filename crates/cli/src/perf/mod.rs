@@ -9,7 +9,6 @@ mod affinity;
 mod baseline;
 mod client;
 mod control;
-mod faults;
 mod handshake;
 mod measure;
 mod options;

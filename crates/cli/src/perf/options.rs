@@ -1,10 +1,10 @@
 //! The command line of `ferroce perf`.
 
-use super::faults::FaultArgs;
 use super::measure::{Budget, Limit};
 use super::params::{MAX_UDP_SIZE, Params, Transport};
 use super::test::{Operation, Test};
 use crate::failure::Failure;
+use crate::faults::FaultArgs;
 use crate::sizes::parse_size;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use std::path::PathBuf;

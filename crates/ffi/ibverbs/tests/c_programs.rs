@@ -4,6 +4,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Compiles a program of `tests/c`; `None`, with the reason printed, if this machine cannot.
 fn compile(name: &str) -> Option<PathBuf> {
@@ -12,10 +13,27 @@ fn compile(name: &str) -> Option<PathBuf> {
         return None;
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name).with_extension("c");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    // Two tests may want the same program at the same time, and one must not overwrite what the other runs.
+    static COMPILED: AtomicU32 = AtomicU32::new(0);
+    let count = COMPILED.fetch_add(1, Ordering::Relaxed);
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.{count}"));
     let mut cc = Command::new("cc");
-    cc.args(["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror", "-g", "-o"]);
-    let Ok(out) = cc.arg(&program).arg(&source).args(["-libverbs", "-ldl", "-lpthread"]).output() else {
+    cc.args([
+        "-Wall",
+        "-Wextra",
+        "-Wno-missing-field-initializers",
+        "-Werror",
+        "-g",
+        "-pthread",
+        "-ldl",
+        "-o",
+    ]);
+    cc.arg(&program).arg(&source);
+    // One of them is about loading the library later.
+    if name != "loaded" {
+        cc.arg("-libverbs");
+    }
+    let Ok(out) = cc.output() else {
         println!("SKIPPED: cc is missing; it is in the package gcc");
         return None;
     };
@@ -23,34 +41,101 @@ fn compile(name: &str) -> Option<PathBuf> {
     Some(program)
 }
 
-fn run(name: &str) {
-    let Some(program) = compile(name) else { return };
+/// Runs a command line on the library. `timeout` ends a hang, which is a failure like any other.
+fn succeed(argv: &[&str]) {
     let out = Command::new("timeout")
-        .arg("60")
-        .arg(program)
+        .arg("300")
+        .args(argv)
         .env("LD_LIBRARY_PATH", support::library_folder())
         .env("FERROCE_ADDR", "127.0.0.1")
         .output()
         .expect("timeout runs");
-    assert!(out.status.success(), "{name}: {}\n{}", out.status, String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{argv:?}: {}\n{}", out.status, String::from_utf8_lossy(&out.stderr));
+}
+
+fn run(name: &str, arguments: &[&str]) {
+    let Some(program) = compile(name) else { return };
+    let mut argv = vec![program.to_str().expect("a path of ours")];
+    argv.extend(arguments);
+    succeed(&argv);
 }
 
 #[test]
 fn wrong_calls_are_refused_with_the_number_of_the_manual() {
-    run("refusals");
+    run("refusals", &[]);
 }
 
 #[test]
 fn events_come_through_real_descriptors_to_their_owner() {
-    run("events");
+    run("events", &[]);
+}
+
+#[test]
+fn limits_states_and_wrong_keys() {
+    run("limits", &[]);
+}
+
+#[test]
+fn threads_forks_and_a_second_context() {
+    run("lifecycle", &[]);
+}
+
+#[test]
+fn loaded_and_let_go_at_run_time() {
+    run("loaded", &[]);
+}
+
+#[test]
+fn verbs_that_no_foreign_program_calls() {
+    run("untouched", &[]);
+}
+
+#[test]
+fn answers_equal_those_of_the_real_library() {
+    let places = ["/usr/lib/x86_64-linux-gnu/libibverbs.so.1", "/usr/lib/aarch64-linux-gnu/libibverbs.so.1"];
+    match places.iter().find(|place| Path::new(place).exists()) {
+        Some(real) => run("same_as_real", &[real]),
+        None => println!("SKIPPED: the real libibverbs.so.1 is missing; it is in the package libibverbs1"),
+    }
+}
+
+#[test]
+fn random_sequences_of_calls() {
+    let Some(program) = compile("sequences") else { return };
+    for seed in 1..=20u32 {
+        succeed(&[program.to_str().expect("a path of ours"), &seed.to_string(), "3000"]);
+    }
+}
+
+/// The same under valgrind: nothing is read that was freed, nothing is lost.
+#[test]
+fn random_sequences_under_valgrind() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        return println!("SKIPPED: valgrind is missing; it is in the package of that name");
+    }
+    let Some(program) = compile("sequences") else { return };
+    let program = program.to_str().expect("a path of ours");
+    let valgrind = [
+        "valgrind",
+        "--error-exitcode=9",
+        "--leak-check=full",
+        "--errors-for-leak-kinds=definite",
+        "--track-origins=yes",
+        "--fair-sched=yes",
+        concat!("--suppressions=", env!("CARGO_MANIFEST_DIR"), "/tests/c/valgrind.supp"),
+    ];
+    for seed in ["101", "102"] {
+        let argv: Vec<&str> = valgrind.into_iter().chain([program, seed, "600"]).collect();
+        succeed(&argv);
+    }
 }
 
 #[test]
 fn the_library_can_be_loaded_and_let_go() {
-    run("loading");
+    run("loading", &[]);
 }
 
 #[test]
 fn threads_with_contexts_of_their_own_do_not_meet() {
-    run("threads");
+    run("threads", &[]);
 }

@@ -11,6 +11,7 @@ use ferroce_proto::qp::state::AttrLimits;
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, RecvWr, Route, SendWr};
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 thread_local! {
     /// Each thread's packets on their way out. Made on first use, reused ever after.
@@ -111,6 +112,7 @@ impl Engine {
             let mut host = NicHost::new(self, qp, tx);
             machine.poll_replies(now(), &mut host);
             host.flush();
+            self.counters.retransmitted.fetch_add(machine.counters().retransmitted, Ordering::Relaxed);
             machine.retire();
         });
         qp.send_cq.purge(qp.qpn);

@@ -63,6 +63,7 @@ impl Engine {
         if let Some(mut turn) = self.turn.try_lock() {
             self.send_put_off(&mut turn, now());
         }
+        self.link.flush();
     }
 
     fn run(&self, turn: &mut Turn, for_poller: bool, thorough: bool) -> bool {

@@ -70,6 +70,9 @@ pub trait Link: Send + Sync {
     /// nanoseconds per packet, so only NICs with datagram queue pairs, which show them to the application, ask for it.
     fn report_outer_fields(&self);
 
+    /// Sends what is held back, whatever its time: the link is about to go, and what is on the wire by then arrives.
+    fn flush(&self) {}
+
     /// Hands a received packet to the process in `slot`: packets to QP1 reach any of them. Returns whether it got it.
     fn forward(&self, slot: u8, packet: &RxPacket<'_>) -> bool;
 }

@@ -198,6 +198,12 @@ impl Link for Faulty {
     fn report_outer_fields(&self) {
         self.inner.report_outer_fields();
     }
+    fn flush(&self) {
+        let mut state = self.state.lock();
+        self.release(&mut state, Time(u64::MAX));
+        self.inner.send(&mut state.out);
+        self.inner.flush();
+    }
     fn forward(&self, slot: u8, packet: &RxPacket<'_>) -> bool {
         self.inner.forward(slot, packet)
     }

@@ -1,6 +1,7 @@
-//! Fault injection of the RDMA part: translated to the variable that the NIC reads.
+//! Fault injection, as options: translated to the variable that the NIC reads.
 
 use crate::failure::Failure;
+use ferroce_nic::link::FaultConfig;
 
 /// The NIC of every process that finds this variable damages its own traffic as it says.
 pub(crate) const FAULTS_VARIABLE: &str = "FERROCE_FAULTS";
@@ -21,6 +22,12 @@ pub(crate) struct FaultArgs {
     /// Share of packets in which to flip a bit.
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     corrupt: Option<String>,
+    /// Make every packet late by this, such as 10us or 1ms.
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    delay: Option<String>,
+    /// And by something between nothing and this.
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    jitter: Option<String>,
     /// Seed of the faults: the same seed damages the same packets.
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
@@ -29,15 +36,17 @@ pub(crate) struct FaultArgs {
 impl FaultArgs {
     /// The value of the variable, such as `loss=1%,seed=7`; none without faults.
     pub(crate) fn to_variable(&self) -> Result<Option<String>, Failure> {
-        let shares = [
+        let faults = [
             ("loss", &self.loss),
             ("reorder", &self.reorder),
             ("duplicate", &self.duplicate),
             ("corrupt", &self.corrupt),
+            ("delay", &self.delay),
+            ("jitter", &self.jitter),
         ];
-        let mut parts: Vec<String> = shares
+        let mut parts: Vec<String> = faults
             .into_iter()
-            .filter_map(|(name, share)| Some(format!("{name}={}", share.as_ref()?)))
+            .filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?)))
             .collect();
         match (parts.is_empty(), self.seed) {
             (true, Some(_)) => {
@@ -76,6 +85,15 @@ fn parse_share(text: &str) -> Result<String, String> {
     Ok(format!("{percent}%"))
 }
 
+/// Accepts what the NIC accepts, so that a wrong time is refused here, where somebody reads it.
+fn parse_time(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    match format!("delay={text}").parse::<FaultConfig>() {
+        Ok(_) if !text.contains(',') => Ok(text.to_owned()),
+        _ => Err(format!("expected a time such as 10us, 1ms or 2s, not {text:?}")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,6 +105,14 @@ mod tests {
         assert_eq!(parse_share("0.25"), Ok("25%".into()));
         for text in ["", "%", "1,seed=3", "-1%", "101%", "2", "nan", "inf%"] {
             assert!(parse_share(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(parse_time("10us"), Ok("10us".into()));
+        for text in ["", "10", "1ms,loss=1", "-1ms", "2h"] {
+            assert!(parse_time(text).is_err(), "{text:?}");
         }
     }
 

@@ -10,14 +10,14 @@ const PASSED_ON: [libc::c_int; 6] =
 
 /// The signals above and `SIGCHLD`, blocked in this process so that [`Blocked::wait`] can take them one by one.
 /// Blocking them before the child exists means that none is lost.
-pub(super) struct Blocked {
+pub(crate) struct Blocked {
     taken: libc::sigset_t,
     before: libc::sigset_t,
 }
 
 impl Blocked {
     /// Blocks them.
-    pub(super) fn new() -> Blocked {
+    pub(crate) fn new() -> Blocked {
         let mut taken = MaybeUninit::uninit();
         let mut before = MaybeUninit::uninit();
         // SAFETY: both sets are local, and the first is made a set by `sigemptyset` before anything reads it;
@@ -33,7 +33,7 @@ impl Blocked {
     }
 
     /// Gives a command the mask from before: a child inherits ours.
-    pub(super) fn release_in(&self, command: &mut Command) {
+    pub(crate) fn release_in(&self, command: &mut Command) {
         let before = self.before;
         // SAFETY: runs between fork and exec and makes one system call on a set it owns.
         unsafe {
@@ -47,7 +47,7 @@ impl Blocked {
     }
 
     /// Waits for the child to end.
-    pub(super) fn wait(self, mut child: Child) -> io::Result<ExitStatus> {
+    pub(crate) fn wait(self, mut child: Child) -> io::Result<ExitStatus> {
         loop {
             if let Some(status) = child.try_wait()? {
                 return Ok(status);

@@ -1,0 +1,72 @@
+//! The host: shared memory, namespaces, and what the kernel has of RDMA itself.
+
+use super::Finding;
+use crate::run::library::Libraries;
+use crate::run::namespace::{self, Dress};
+use crate::run::tree::SysTree;
+use std::path::Path;
+
+/// Checks that fork, for as long as there is only one thread.
+pub(super) fn before_threads() -> Vec<Finding> {
+    // Whether the libraries are there is another question.
+    let libraries =
+        Libraries::find().unwrap_or(Libraries { verbs: "/nowhere".into(), connections: None, shim: None });
+    let sys = SysTree::of(&[], false);
+    let as_root = rustix::process::geteuid().is_root();
+    vec![match namespace::try_out(&Dress { sys: &sys, libraries: &libraries }) {
+        Ok(()) if as_root => Finding::works("namespaces", "a mount namespace shows programs the device's files"),
+        Ok(()) => Finding::works("namespaces", "user and mount namespaces show programs the device's files"),
+        Err(refused) => Finding::limited("namespaces", format!("refused ({refused}); a preloaded library shows the files instead"))
+            .advise("Some systems let an administrator allow them: sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns=0"),
+    }]
+}
+
+pub(super) fn check() -> Vec<Finding> {
+    vec![registry(), locked_memory(), kernel_rdma()]
+}
+
+fn registry() -> Finding {
+    let base = ferroce_nic::registry::default_base();
+    match base == Path::new("/dev/shm") {
+        true => Finding::works("registry", "/dev/shm, where your processes meet"),
+        false => {
+            Finding::limited("registry", format!("{}, since /dev/shm cannot be written", base.display()))
+        }
+    }
+}
+
+fn locked_memory() -> Finding {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
+    let soft = line.and_then(|line| line.split_whitespace().next()).unwrap_or("unknown");
+    Finding::note("locked memory", format!("limit {soft}; of no interest, nothing is ever pinned"))
+}
+
+fn kernel_rdma() -> Finding {
+    let modules = std::fs::read_to_string("/proc/modules").unwrap_or_default();
+    let loaded: Vec<&str> = modules
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .filter(|name| {
+            ["ib_core", "ib_uverbs", "rdma_rxe", "siw", "mlx5_ib", "mlx4_ib", "irdma", "bnxt_re", "efa"]
+                .contains(name)
+        })
+        .collect();
+    let devices: Vec<String> = std::fs::read_dir("/sys/class/infiniband")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name != crate::devices::DEVICE)
+        .collect();
+    match (loaded.is_empty(), devices.is_empty()) {
+        (true, true) => Finding::note("the kernel's RDMA", "none, and none is needed"),
+        (false, true) => {
+            Finding::note("the kernel's RDMA", format!("modules {}, no device", loaded.join(", ")))
+        }
+        (_, false) => Finding::note(
+            "the kernel's RDMA",
+            format!("devices {}; below `ferroce run` programs see only ferroce0", devices.join(", ")),
+        ),
+    }
+}

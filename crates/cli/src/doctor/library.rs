@@ -1,0 +1,85 @@
+//! Is the drop-in library there, and does it have every symbol that programs ask the real one for?
+
+use super::Finding;
+use crate::run::library::{Libraries, VERBS};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// What the real library exports, as `name@@version`.
+const SYMBOLS: &str = include_str!("../../../ffi/ibverbs/symbols.txt");
+
+pub(super) fn check() -> Vec<Finding> {
+    let libraries = match Libraries::find() {
+        Ok(libraries) => libraries,
+        Err(failure) => {
+            let advice = "Build it: cargo build --release; or install it: cargo xtask install";
+            return vec![Finding::fails("library", failure.what()).advise(advice)];
+        }
+    };
+    let mut findings =
+        vec![Finding::works("library", libraries.verbs.display().to_string()), symbols(&libraries.verbs)];
+    findings.push(match &libraries.shim {
+        Some(path) => Finding::works("shim", path.display().to_string()),
+        None => Finding::limited(
+            "shim",
+            "no libferroce_shim.so next to the command; needed only where namespaces are refused",
+        )
+        .advise("Build it: cargo build --release"),
+    });
+    findings.push(match &libraries.connections {
+        Some(path) => Finding::works("librdmacm", path.display().to_string()),
+        None => Finding::limited(
+            "librdmacm",
+            "not part of this build: programs that connect by rdma_cm (perftest -R, rping) do not work yet",
+        ),
+    });
+    findings
+}
+
+fn symbols(library: &Path) -> Finding {
+    let Ok(name) = CString::new(library.as_os_str().as_bytes()) else {
+        return Finding::fails("symbols", "the library's name holds a zero byte");
+    };
+    // SAFETY: loads a library of ours, whose constructors only note that they ran; it stays loaded until we end.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if handle.is_null() {
+        return Finding::fails("symbols", format!("{} cannot be loaded", library.display()))
+            .advise(format!("See why: ldd {}", library.display()));
+    }
+    let total = SYMBOLS.lines().count();
+    let missing: Vec<&str> = SYMBOLS.lines().filter(|line| !has(handle, line)).collect();
+    match missing.first() {
+        None => Finding::works("symbols", format!("all {total} symbols of {VERBS}, each with its version")),
+        Some(first) => {
+            Finding::fails("symbols", format!("{} of {total} missing, for example {first}", missing.len()))
+                .advise("Build the library anew: cargo build --release")
+        }
+    }
+}
+
+fn has(handle: *mut libc::c_void, line: &str) -> bool {
+    let Some((name, version)) = line.trim().split_once("@@") else { return false };
+    let (Ok(name), Ok(version)) = (CString::new(name), CString::new(version)) else { return false };
+    // SAFETY: the handle is that of a loaded library, and both strings are terminated.
+    !unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) }.is_null()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_symbol_has_a_version() {
+        assert_eq!(
+            SYMBOLS.lines().filter(|line| line.contains("@@IBVERBS_")).count(),
+            SYMBOLS.lines().count()
+        );
+    }
+
+    #[test]
+    fn a_library_without_them_is_told_apart() {
+        let own = symbols(Path::new("/nowhere/libibverbs.so.1"));
+        assert_eq!(own.verdict, super::super::Verdict::Fails);
+    }
+}

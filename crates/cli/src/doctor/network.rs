@@ -1,0 +1,123 @@
+//! Addresses, the port, and what the kernel offers for fast datagrams.
+
+use super::Finding;
+use crate::devices::settings;
+use ferroce_nic::{GidEntry, Nic};
+use rustix::net::{AddressFamily, SocketType};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsRawFd;
+
+pub(super) fn check() -> Vec<Finding> {
+    let config = match settings() {
+        Ok(config) => config,
+        Err(failure) => {
+            return vec![
+                Finding::fails("settings", failure.what()).advise("docs/environment.md lists the values"),
+            ];
+        }
+    };
+    let gids = ferroce_nic::gid_table(&config).unwrap_or_default();
+    let mut findings = vec![addresses(&gids), ipv6(&gids)];
+    findings.push(match Nic::open(config) {
+        Ok(_) => Finding::works("UDP port 4791", "free, or shared with your own processes"),
+        Err(error) => Finding::fails("UDP port 4791", error.to_string())
+            .advise("Use another address: FERROCE_ADDR=127.0.0.2, or ferroce run --addr 127.0.0.2"),
+    });
+    findings.extend([segmentation(), coalescing(), steering()]);
+    findings
+}
+
+fn addresses(gids: &[GidEntry]) -> Finding {
+    let usable: Vec<String> = gids
+        .iter()
+        .filter(|gid| gid.up && !gid.address.is_loopback())
+        .map(|gid| gid.address.to_string())
+        .collect();
+    match (gids.is_empty(), usable.as_slice()) {
+        (true, _) => Finding::fails("addresses", "this machine has none that could be a GID")
+            .advise("ip link set lo up"),
+        (false, []) => {
+            Finding::limited("addresses", "only loopback: programs of this machine can talk to each other")
+        }
+        (false, list) => Finding::works("addresses", list.join(", ")),
+    }
+}
+
+fn ipv6(gids: &[GidEntry]) -> Finding {
+    match UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)) {
+        Ok(_) => {
+            let count = gids.iter().filter(|gid| gid.address.is_ipv6()).count();
+            Finding::works("IPv6", format!("{count} of {} GIDs", gids.len()))
+        }
+        Err(error) => Finding::limited("IPv6", format!("not here ({error}); IPv4 is enough")),
+    }
+}
+
+fn segmentation() -> Finding {
+    match try_option(libc::SOL_UDP, libc::UDP_SEGMENT, &1000_i32.to_ne_bytes()) {
+        Ok(()) => Finding::works("sending in batches", "segmentation offload (UDP_SEGMENT)"),
+        Err(error) => Finding::limited(
+            "sending in batches",
+            format!("no UDP_SEGMENT: {error}; large messages cost more time"),
+        ),
+    }
+}
+
+fn coalescing() -> Finding {
+    match try_option(libc::SOL_UDP, libc::UDP_GRO, &1_i32.to_ne_bytes()) {
+        Ok(()) => Finding::works("receiving in batches", "receive offload (UDP_GRO)"),
+        Err(error) => Finding::limited(
+            "receiving in batches",
+            format!("no UDP_GRO: {error}; large messages cost more time"),
+        ),
+    }
+}
+
+/// A program that always picks the first socket: one instruction, return 0.
+fn steering() -> Finding {
+    let mut code = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }];
+    let program = libc::sock_fprog { len: 1, filter: code.as_mut_ptr() };
+    // SAFETY: the structure is plain data, read as the bytes that the kernel expects.
+    let bytes = unsafe {
+        std::slice::from_raw_parts((&raw const program).cast::<u8>(), size_of::<libc::sock_fprog>())
+    };
+    // Only a socket that shared its port before it was bound has a group to steer in.
+    let attach = || -> std::io::Result<()> {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+        rustix::net::sockopt::set_socket_reuseport(&socket, true)?;
+        rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))?;
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, bytes)
+    };
+    match attach() {
+        Ok(()) => {
+            Finding::works("sharing the port", "the kernel steers packets to their process (classic BPF)")
+        }
+        Err(error) => Finding::limited(
+            "sharing the port",
+            format!("no BPF steering: {error}; processes hand packets on, which is slower"),
+        ),
+    }
+}
+
+fn try_option(level: libc::c_int, name: libc::c_int, value: &[u8]) -> std::io::Result<()> {
+    set_option(&UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?, level, name, value)
+}
+
+fn set_option(
+    socket: &impl AsRawFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &[u8],
+) -> std::io::Result<()> {
+    // SAFETY: the kernel reads `value.len()` bytes of a slice that lives through the call.
+    let code = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            value.as_ptr().cast(),
+            value.len() as libc::socklen_t,
+        )
+    };
+    if code == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}

@@ -1,0 +1,156 @@
+//! Foreign programs: which are installed, and does one transfer data through the library?
+
+use super::Finding;
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Programs that people try first, and the Debian package of each.
+const KNOWN: [(&str, &str); 5] = [
+    ("ibv_devinfo", "ibverbs-utils"),
+    ("ib_write_bw", "perftest"),
+    ("ucx_info", "ucx-utils"),
+    ("fi_info", "libfabric-bin"),
+    ("qperf", "qperf"),
+];
+/// Longer than any of our transfers takes, on a machine that does other things besides.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// `with_library`: whether the drop-in library is there.
+pub(super) fn check(with_library: bool) -> Vec<Finding> {
+    let mut findings = vec![installed(), pyverbs(), own_transfer()];
+    findings.extend(with_library.then(library_transfer));
+    findings
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+fn installed() -> Finding {
+    let (there, missing): (Vec<_>, Vec<_>) = KNOWN.iter().partition(|(program, _)| find(program).is_some());
+    let names: Vec<&str> = there.iter().map(|(program, _)| *program).collect();
+    let packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
+    let found =
+        if names.is_empty() { "none of those that people try first".to_owned() } else { names.join(", ") };
+    let finding = Finding::note("programs", found);
+    match packages.is_empty() {
+        true => finding,
+        false => finding.advise(format!("More to try, on Debian: apt-get install {}", packages.join(" "))),
+    }
+}
+
+fn pyverbs() -> Finding {
+    match Path::new("/usr/lib/python3/dist-packages/pyverbs").exists() {
+        true => Finding::note("pyverbs", "ferroce run -- /usr/bin/python3, then import pyverbs"),
+        false => {
+            Finding::note("pyverbs", "not installed").advise("On Debian: apt-get install python3-pyverbs")
+        }
+    }
+}
+
+/// A message between two queue pairs of this process.
+fn own_transfer() -> Finding {
+    let transfer = || -> Result<(), ferroce::Error> {
+        let device = ferroce::Device::open()?;
+        let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
+        let (alice, bob) = (pd.rc(&cq).create()?, pd.rc(&cq).create()?);
+        alice.connect(&bob.endpoint()?)?;
+        bob.connect(&alice.endpoint()?)?;
+        let letter = bob.recv(pd.buffer(64)?)?;
+        let mut message = pd.buffer(64)?;
+        message.set(b"ferroce")?;
+        alice.send(message)?.wait()?;
+        letter.wait().map(drop)
+    };
+    match transfer() {
+        Ok(()) => Finding::works("transfer", "a message went out on UDP 4791 and came back"),
+        Err(error) => {
+            Finding::fails("transfer", error.to_string()).advise("See why: FERROCE_LOG=1 ferroce doctor")
+        }
+    }
+}
+
+/// A message between two unmodified programs, through the drop-in library.
+fn library_transfer() -> Finding {
+    const CHECK: &str = "unmodified programs";
+    if find("ibv_rc_pingpong").is_none() {
+        return Finding::note(CHECK, "not tried: ibv_rc_pingpong is not installed")
+            .advise("On Debian: apt-get install ibverbs-utils");
+    }
+    match pingpong() {
+        Ok(line) => Finding::works(CHECK, format!("ibv_rc_pingpong through the library: {line}")),
+        Err(reason) => Finding::fails(CHECK, reason)
+            .advise("Try it by hand: ferroce run --explain -- ibv_rc_pingpong -g 0"),
+    }
+}
+
+fn pingpong() -> Result<String, String> {
+    let text = |error: std::io::Error| error.to_string();
+    // A port that was free a moment ago; the program must bind it itself.
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).map_err(text)?.port();
+    let own = std::env::current_exe().map_err(text)?;
+    let side = |host: Option<&str>| {
+        let mut command = Command::new(&own);
+        command
+            .args(["run", "--", "ibv_rc_pingpong", "-g", "0", "-n", "100", "-p", &port.to_string()])
+            .args(host);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map(Side)
+    };
+    let server = side(None).map_err(text)?;
+    let deadline = Instant::now() + PATIENCE;
+    // The server accepts one connection only, so it cannot be asked whether it listens; the client is started again.
+    loop {
+        let outcome = side(Some("127.0.0.1")).map_err(text)?.end(deadline);
+        match outcome {
+            Ok(said) => {
+                server.end(deadline)?;
+                let line = said.lines().find(|line| line.contains("usec/iter")).unwrap_or_default();
+                return Ok(line.to_owned());
+            }
+            Err(reason) if !reason.contains("Couldn't connect") || Instant::now() > deadline => {
+                return Err(reason);
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+/// One of the two; killed when dropped.
+struct Side(Child);
+
+impl Side {
+    /// What it said, if it ended well and in time.
+    fn end(mut self, deadline: Instant) -> Result<String, String> {
+        let status = loop {
+            match self.0.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
+                Ok(None) => return Err("ibv_rc_pingpong did not end in time".into()),
+                Err(error) => return Err(error.to_string()),
+            }
+        };
+        let (mut out, mut err) = (String::new(), String::new());
+        // Both are shorter than a pipe holds, so they could be left until now.
+        let _ = self.0.stdout.take().map(|mut pipe| pipe.read_to_string(&mut out));
+        let _ = self.0.stderr.take().map(|mut pipe| pipe.read_to_string(&mut err));
+        match status.success() {
+            true => Ok(out),
+            false => Err(format!(
+                "ibv_rc_pingpong ended with {status}: {}",
+                err.trim().lines().last().unwrap_or_default()
+            )),
+        }
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        // Both fail only when it is gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,63 @@
+//! Running somebody else's program: started as a shell would, signals passed on, its exit status kept.
+
+use crate::child;
+use crate::failure::Failure;
+use crate::signals;
+use std::io::{self, ErrorKind};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+
+/// Exit status of a shell for a command that it cannot find.
+pub(crate) const NOT_FOUND: u8 = 127;
+/// Exit status of a shell for a command that it found and cannot run.
+pub(crate) const CANNOT_RUN: u8 = 126;
+
+/// Runs the program to its end. It gets the signals that are sent to us, and dies if we do.
+pub(crate) fn run_to_end(mut command: Command) -> Result<ExitStatus, Failure> {
+    child::die_with_parent(&mut command, libc::SIGTERM);
+    let blocked = signals::Blocked::new();
+    blocked.release_in(&mut command);
+    let child = command.spawn().map_err(|error| cannot_start(&command, &error))?;
+    blocked.wait(child).map_err(|error| Failure::io("cannot wait for the program", error))
+}
+
+/// Becomes the program; comes back only if that fails.
+pub(crate) fn become_it(mut command: Command) -> Failure {
+    let error = command.exec();
+    cannot_start(&command, &error)
+}
+
+/// As the shell reports it: 128 + the signal that killed the program.
+pub(crate) fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+fn cannot_start(command: &Command, error: &io::Error) -> Failure {
+    let program = Path::new(command.get_program());
+    let failure = Failure::io(format!("cannot start {}", program.display()), error);
+    match error.kind() {
+        // A script whose interpreter is missing gives the same error.
+        ErrorKind::NotFound if program.is_file() => failure
+            .exit_with(CANNOT_RUN)
+            .advise("The file is there, so its interpreter or loader is missing: look at its first line"),
+        ErrorKind::NotFound => failure.exit_with(NOT_FOUND).advise("Check the name, or give its path"),
+        ErrorKind::PermissionDenied => {
+            failure.exit_with(CANNOT_RUN).advise("Is it executable? See: ls -l, chmod +x")
+        }
+        _ => failure.exit_with(CANNOT_RUN),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_follow_the_shell() {
+        assert_eq!(exit_code(ExitStatus::from_raw(0)), 0);
+        assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(exit_code(ExitStatus::from_raw(libc::SIGKILL)), 137);
+    }
+}

@@ -1,0 +1,124 @@
+//! `--explain`: what all processes of the program counted, told when the last of them has ended.
+//!
+//! Each NIC writes a report into a folder when it is closed; see `FERROCE_REPORT` in docs/environment.md.
+
+use crate::counters::meaning;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// Names the folder of reports to every process.
+const REPORT_VARIABLE: &str = "FERROCE_REPORT";
+/// Which sentences are told while the program runs.
+const LOG_VARIABLE: &str = "FERROCE_LOG";
+
+/// A NIC's report. Counters have names, as a NIC may count more than this command knows.
+#[derive(Debug, Default, Deserialize)]
+struct Report {
+    pid: u32,
+    command: String,
+    completions: u64,
+    failed_completions: u64,
+    retransmitted: u64,
+    drops: BTreeMap<String, u64>,
+    link: BTreeMap<String, u64>,
+}
+
+/// Asks every process that `command` will be or start for its report, and for the reason of each failed completion.
+pub(crate) fn apply_to(command: &mut Command, folder: &Path) {
+    command.env(REPORT_VARIABLE, folder);
+    if std::env::var_os(LOG_VARIABLE).is_none_or(|value| value.is_empty()) {
+        command.env(LOG_VARIABLE, "completions");
+    }
+}
+
+/// The summary of all reports in `folder`.
+pub(crate) fn summary(folder: &Path) -> String {
+    let mut reports: Vec<Report> = Vec::new();
+    let mut silent: Vec<String> = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.ends_with(".json") {
+            continue;
+        }
+        let text = std::fs::read(entry.path()).unwrap_or_default();
+        match serde_json::from_slice(&text) {
+            Ok(report) => reports.push(report),
+            Err(_) => silent.push(name.split('-').next().unwrap_or_default().to_owned()),
+        }
+    }
+    silent.sort();
+    silent.dedup();
+    let reports = by_process(reports);
+    to_text(&reports, &silent)
+}
+
+/// One report for each process, which may have opened the device several times.
+fn by_process(reports: Vec<Report>) -> Vec<Report> {
+    let mut sums: BTreeMap<u32, Report> = BTreeMap::new();
+    for report in reports {
+        let sum = sums.entry(report.pid).or_insert_with(|| Report { pid: report.pid, ..Report::default() });
+        sum.command = report.command;
+        sum.completions += report.completions;
+        sum.failed_completions += report.failed_completions;
+        sum.retransmitted += report.retransmitted;
+        report.drops.into_iter().for_each(|(name, count)| *sum.drops.entry(name).or_default() += count);
+        report.link.into_iter().for_each(|(name, count)| *sum.link.entry(name).or_default() += count);
+    }
+    sums.into_values().collect()
+}
+
+fn to_text(reports: &[Report], silent: &[String]) -> String {
+    if reports.is_empty() && silent.is_empty() {
+        return "ferroce run: no process opened the device.\n".into();
+    }
+    let mut text = String::new();
+    for report in reports {
+        let link = |name: &str| report.link.get(name).copied().unwrap_or(0);
+        text += &format!(
+            "ferroce run: process {} ({}): {} completions, {} of them failed; {} packets sent, {} received, {} sent again\n",
+            report.pid,
+            report.command,
+            report.completions,
+            report.failed_completions,
+            link("tx_packets"),
+            link("rx_packets"),
+            report.retransmitted,
+        );
+        let losses = report.link.iter().filter(|(name, _)| meaning::is_drop(name));
+        for (name, count) in report.drops.iter().chain(losses).filter(|(_, count)| **count > 0) {
+            text += &format!("  {count:>9} {name:18} {}\n", meaning::of_drop(name));
+        }
+    }
+    for pid in silent {
+        text += &format!(
+            "ferroce run: process {pid} left no report: it was killed, or ended without exit handlers\n"
+        );
+    }
+    let failed: u64 = reports.iter().map(|report| report.failed_completions).sum();
+    if failed > 0 {
+        text += "  Each failed completion was explained above, in a line that begins with \"ferroce[\".\n";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_become_sentences() {
+        let json = r#"{"pid": 7, "command": "ib_x", "completions": 5, "failed_completions": 1, "retransmitted": 2, "new": 1,
+            "drops": {"bad_psn": 3, "no_such_qp": 0}, "link": {"tx_packets": 9, "rx_packets": 8, "rx_overruns": 4}}"#;
+        let report: Report = serde_json::from_str(json).expect("a report");
+        let text = to_text(&[report], &["99".to_owned()]);
+        for part in
+            ["process 7 (ib_x): 5 completions, 1 of them failed; 9 packets sent", "bad_psn", "rx_overruns"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("no_such_qp") && text.contains("process 99 left no report"), "{text}");
+        assert!(to_text(&[], &[]).contains("no process opened"));
+    }
+}

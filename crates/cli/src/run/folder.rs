@@ -1,0 +1,90 @@
+//! A folder of our own for the time of one run: what a program needs as files, where no namespace can hide them.
+
+use crate::failure::Failure;
+use crate::program::CANNOT_RUN;
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Held open and locked by the run that the folder belongs to.
+const LOCK: &str = "lock";
+
+/// The folder; removed when dropped. What a killed run left behind is removed by the next one.
+pub(crate) struct PrivateFolder {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl PrivateFolder {
+    /// Makes it.
+    pub(crate) fn make() -> Result<PrivateFolder, Failure> {
+        let base = ferroce_nic::registry::default_base();
+        let prefix = format!("ferroce-run-{}-", rustix::process::geteuid().as_raw());
+        sweep(&base, &prefix);
+        let path = base.join(format!("{prefix}{}", std::process::id()));
+        make_at(path).map_err(|error| {
+            Failure::io(format!("cannot make a folder in {}", base.display()), error)
+                .exit_with(CANNOT_RUN)
+                .advise("Free some space there, or make it writable")
+        })
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn make_at(path: PathBuf) -> io::Result<PrivateFolder> {
+    DirBuilder::new().mode(0o700).create(&path)?;
+    let lock = File::create_new(path.join(LOCK))?;
+    lock.lock()?;
+    Ok(PrivateFolder { path, _lock: lock })
+}
+
+impl Drop for PrivateFolder {
+    fn drop(&mut self) {
+        // What cannot be removed now, the next run removes.
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Removes the folders of runs that ended without doing so. Process numbers would not tell: they are used again, and
+/// containers have their own.
+fn sweep(base: &Path, prefix: &str) {
+    let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
+    let own = |path: &Path| {
+        path.symlink_metadata()
+            .is_ok_and(|meta| meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw())
+    };
+    let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
+    for path in ours.map(|entry| entry.path()).filter(|path| own(path)) {
+        let abandoned = File::open(path.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok());
+        if abandoned {
+            let _ = std::fs::remove_dir_all(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn abandoned_folders_are_swept_and_others_are_not() {
+        let base = std::env::temp_dir().join(format!("ferroce-folder-{}", std::process::id()));
+        std::fs::create_dir_all(&base).expect("a folder");
+        let (dead, alive, foreign) = (base.join("run-1"), base.join("run-2"), base.join("other-3"));
+        for path in [&dead, &foreign] {
+            std::fs::create_dir(path).expect("a folder");
+            std::fs::write(path.join(LOCK), "").expect("a file");
+        }
+        let held = make_at(alive.clone()).expect("a folder");
+        sweep(&base, "run-");
+        assert_eq!((dead.exists(), alive.exists(), foreign.exists()), (false, true, true));
+        drop(held);
+        assert!(!alive.exists());
+        std::fs::remove_dir_all(base).expect("our own folder");
+    }
+}

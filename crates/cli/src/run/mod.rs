@@ -1,0 +1,248 @@
+//! `ferroce run`: start an RDMA program that knows nothing of ferroce, and give it a device.
+//!
+//! | file | question |
+//! |---|---|
+//! | `library` | where are the libraries that take the place of the system's |
+//! | `tree` | which files do programs look for outside the library |
+//! | `namespace` | how are they shown: the first way |
+//! | `folder` | where do files live while a run needs them: the second way, through the shim, and reports |
+//! | `explain` | what is told at the end |
+
+mod explain;
+mod folder;
+pub(crate) mod library;
+pub(crate) mod namespace;
+pub(crate) mod tree;
+
+use crate::capture::Recording;
+use crate::devices::settings;
+use crate::failure::Failure;
+use crate::faults::{FAULTS_VARIABLE, FaultArgs};
+use crate::program::{self, CANNOT_RUN, NOT_FOUND};
+use clap::{Parser, ValueEnum};
+use folder::PrivateFolder;
+use library::Libraries;
+use namespace::Dress;
+use std::ffi::{OsStr, OsString};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use tree::SysTree;
+
+const ADDRESS_VARIABLE: &str = "FERROCE_ADDR";
+/// Tells the shim below which folder the device's files are.
+const SHIM_VARIABLE: &str = "FERROCE_SHIM";
+
+/// Options of `ferroce run`.
+#[derive(Parser)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Say why a completion failed, when it happens, and at the end what each process counted.
+    #[arg(long)]
+    explain: bool,
+    /// Record all packets to this pcapng file; a second process writes to FILE.<pid>.pcapng beside it.
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
+    /// Addresses to use, comma separated: the GIDs of the device, in this order. All of the machine's if not given.
+    #[arg(long, visible_alias = "gid", value_name = "ADDRESS", value_delimiter = ',')]
+    addr: Vec<IpAddr>,
+    /// How packets travel.
+    #[arg(long, value_name = "LINK", default_value = "auto")]
+    link: LinkChoice,
+    /// Show the device's files by LD_PRELOAD instead of a mount namespace.
+    #[arg(long)]
+    no_namespace: bool,
+    #[command(flatten)]
+    faults: FaultArgs,
+    /// Program to run, with its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// How packets travel.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LinkChoice {
+    /// The best there is; today that is udp.
+    Auto,
+    /// RoCEv2 over UDP port 4791.
+    Udp,
+}
+
+const EXAMPLES: &str = "\
+The program finds an RDMA device called ferroce0. It needs no rebuild, no hardware, no kernel module and no root:
+ferroce's libibverbs.so.1 takes the place of the system's, in the program and in all that it starts.
+
+Examples:
+  ferroce run -- ibv_devinfo                             is there a device?
+  ferroce run -- ib_write_bw &                           a server of perftest, and …
+  ferroce run -- ib_write_bw localhost                   … its client
+  ferroce run --loss 1% --seed 7 -- ib_send_bw host      the same over a bad network, reproducibly
+  ferroce run --capture x.pcapng -- ibv_rc_pingpong      and look at the packets: wireshark x.pcapng
+  ferroce run --explain -- ./my_program                  why did my completion fail?
+
+The exit status is the program's: 128 + n if signal n ended it, 127 if it (or the library) was not found, 126 if it could
+not be started. `ferroce doctor` says what works on this machine. A setuid program ignores the library path; run it
+without that bit.";
+
+/// Runs the program; the exit status is the program's.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let libraries = Libraries::find()?;
+    let sys = SysTree::of(&gids(args)?, libraries.connections.is_some());
+    require_program(&args.command[0])?;
+    let faults = args.faults.to_variable()?;
+    let recording = args.capture.as_deref().map(Recording::begin).transpose()?;
+
+    let stage = Stage::set(args.no_namespace, &Dress { sys: &sys, libraries: &libraries })?;
+    let mut command = Command::new(&args.command[0]);
+    command.args(&args.command[1..]);
+    stage.apply_to(&mut command);
+    command.envs(faults.map(|value| (FAULTS_VARIABLE, value)));
+    if !args.addr.is_empty() {
+        let list: Vec<String> = args.addr.iter().map(IpAddr::to_string).collect();
+        command.env(ADDRESS_VARIABLE, list.join(","));
+    }
+    let reports = args.explain.then(PrivateFolder::make).transpose()?;
+    reports.iter().for_each(|folder| explain::apply_to(&mut command, folder.path()));
+    recording.iter().for_each(|recording| recording.apply_to(&mut command));
+
+    // Nobody needs us any more unless something has to be done at the end.
+    if recording.is_none() && reports.is_none() && stage.folder.is_none() {
+        return Err(program::become_it(command));
+    }
+    let code = program::exit_code(program::run_to_end(command)?);
+    if let Some(folder) = reports {
+        eprint!("{}", explain::summary(folder.path()));
+    }
+    if let Some(recording) = recording {
+        eprint!("{}", recording.end(code)?.to_text("ferroce run"));
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// The GID table that the program's device will have; a wrong address is told before anything starts.
+fn gids(args: &Args) -> Result<Vec<ferroce_nic::GidEntry>, Failure> {
+    let mut config = settings()?;
+    if !args.addr.is_empty() {
+        config.addresses = Some(args.addr.clone());
+    }
+    ferroce_nic::gid_table(&config).map_err(|error| {
+        let known = "`ferroce gids` lists the addresses of this machine";
+        Failure::new(error.to_string()).exit_with(CANNOT_RUN).advise(known)
+    })
+}
+
+/// Refuses a program that is not there before a namespace is made for it: that is what people mistype.
+fn require_program(name: &OsStr) -> Result<(), Failure> {
+    let path = Path::new(name);
+    let found = match path.components().count() > 1 || name.as_encoded_bytes().contains(&b'/') {
+        true => path.exists(),
+        false => std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+            .any(|folder| folder.join(path).exists()),
+    };
+    match found {
+        true => Ok(()),
+        false => Err(Failure::new(format!("there is no program {}", path.display()))
+            .exit_with(NOT_FOUND)
+            .advise("Check the name, or give its path; perftest's are in the package perftest, ibv_* in ibverbs-utils")),
+    }
+}
+
+/// How the program is given its libraries and files.
+struct Stage {
+    /// Where the loader finds the libraries by their right names.
+    libraries: PathBuf,
+    /// What the shim shows, where there is no namespace.
+    folder: Option<PrivateFolder>,
+}
+
+impl Stage {
+    fn set(no_namespace: bool, dress: &Dress<'_>) -> Result<Stage, Failure> {
+        let why = match no_namespace {
+            true => None,
+            false => match namespace::enter(dress) {
+                Ok(libraries) => return Ok(Stage { libraries, folder: None }),
+                Err(refused) => Some(refused),
+            },
+        };
+        if dress.libraries.shim.is_none() {
+            // The library alone is enough for most programs; the rest will say what they miss.
+            eprintln!(
+                "ferroce: {}no libferroce_shim.so next to this command; programs that look into /sys/class/infiniband or \
+                 /dev/infiniband will not find the device.",
+                why.map_or(String::new(), |why| format!("no namespace ({why}), and "))
+            );
+        }
+        let folder = PrivateFolder::make()?;
+        let files = fill(folder.path(), dress).map_err(|error| {
+            Failure::io(format!("cannot write to {}", folder.path().display()), error).exit_with(CANNOT_RUN)
+        })?;
+        Ok(Stage { libraries: files, folder: Some(folder) })
+    }
+
+    fn apply_to(&self, command: &mut Command) {
+        command.env("LD_LIBRARY_PATH", before(self.libraries.as_os_str(), "LD_LIBRARY_PATH", ":"));
+        if let Some(folder) = &self.folder {
+            let shim = Libraries::shim_in(&self.libraries);
+            if shim.exists() {
+                command.env("LD_PRELOAD", before(shim.as_os_str(), "LD_PRELOAD", " "));
+            }
+            command.env(SHIM_VARIABLE, folder.path());
+        }
+    }
+}
+
+/// Fills a private folder with the files that the shim shows; returns the folder of the libraries.
+fn fill(folder: &Path, dress: &Dress<'_>) -> std::io::Result<PathBuf> {
+    let below = |path: &str| folder.join(path.trim_start_matches('/'));
+    dress.sys.make_in(&below(tree::SYS))?;
+    tree::make_node_in(&below(tree::DEV))?;
+    let libraries = folder.join("lib");
+    std::fs::create_dir(&libraries)?;
+    for (name, file) in dress.libraries.links() {
+        std::os::unix::fs::symlink(file, libraries.join(name))?;
+    }
+    Ok(libraries)
+}
+
+/// `first`, then what the variable holds already.
+fn before(first: &OsStr, variable: &str, separator: &str) -> OsString {
+    let mut value = first.to_owned();
+    if let Some(rest) = std::env::var_os(variable).filter(|rest| !rest.is_empty()) {
+        value.push(separator);
+        value.push(rest);
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Args, String> {
+        Args::try_parse_from(line.split(' ')).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_programs_options_are_left_alone() {
+        for line in ["run --explain -- ib_x -a --loss 5", "run --explain ib_x -a --loss 5"] {
+            let args = parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            assert_eq!((args.explain, args.command.len()), (true, 4), "{line}");
+            assert_eq!(args.faults, FaultArgs::default(), "{line}");
+        }
+    }
+
+    #[test]
+    fn wrong_values_are_named() {
+        assert!(parse("run --link local -- x").is_err_and(|error| error.contains("udp")));
+        assert!(parse("run --addr here -- x").is_err_and(|error| error.contains("here")));
+        assert!(parse("run").is_err_and(|error| error.contains("COMMAND")));
+    }
+
+    #[test]
+    fn a_missing_program_is_told_before_anything_happens() {
+        assert!(require_program(OsStr::new("sh")).is_ok());
+        assert!(require_program(OsStr::new("/bin/sh")).is_ok());
+        assert!(require_program(OsStr::new("no-such-program-of-ferroce")).is_err());
+        assert!(require_program(OsStr::new("./no/such/program")).is_err());
+    }
+}

@@ -1,0 +1,220 @@
+//! The first way to show a device: a mount namespace of our own, with /sys/class and /dev dressed up.
+//!
+//! Neither can be changed, but each can be covered with a small file system of our own that shows every entry of the
+//! covered one and ours besides. Nobody outside the namespace sees that, and nothing is left of it after the last
+//! process. Root only needs the mount namespace. Everybody else makes a user namespace too, in which the user keeps the
+//! number it has, so that files, the registry and the sharing of the port work as before.
+
+use super::library::Libraries;
+use super::tree::{self, SysTree};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+const SYS_CLASS: &str = "/sys/class";
+const DEV_FOLDER: &str = "/dev";
+/// The entry that both folders get.
+const INFINIBAND: &str = "infiniband";
+/// And the one where the loader finds the libraries by their right names; in /dev, because that we fill ourselves.
+const FERROCE: &str = "ferroce";
+
+/// What has to be there before a program starts.
+pub(crate) struct Dress<'a> {
+    pub(crate) sys: &'a SysTree,
+    pub(crate) libraries: &'a Libraries,
+}
+
+/// Why there is no namespace: the step that was refused, and the system's answer.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    step: &'static str,
+    error: io::Error,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.step, self.error)
+    }
+}
+
+fn refused<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> Refused {
+    move |error| Refused { step, error: error.into() }
+}
+
+/// Moves this process into a dressed namespace; returns the folder of the libraries. The process must have one thread.
+///
+/// Without privilege a child tries first: a process that entered a user namespace cannot leave it, and on some systems
+/// the namespace is granted but may not mount anything.
+pub(crate) fn enter(dress: &Dress<'_>) -> Result<PathBuf, Refused> {
+    if unshare(libc::CLONE_NEWNS).is_ok() {
+        return put_on(dress);
+    }
+    rehearse(|| enter_as_user(dress).map(drop))?;
+    enter_as_user(dress)
+}
+
+/// Whether [`enter`] would work, tried in a child that then ends.
+pub(crate) fn try_out(dress: &Dress<'_>) -> Result<(), Refused> {
+    rehearse(|| match unshare(libc::CLONE_NEWNS) {
+        Ok(()) => put_on(dress).map(drop),
+        Err(_) => enter_as_user(dress).map(drop),
+    })
+}
+
+fn enter_as_user(dress: &Dress<'_>) -> Result<PathBuf, Refused> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS).map_err(refused("user namespace"))?;
+    // The kernel wants this before a group may be mapped without privilege.
+    std::fs::write("/proc/self/setgroups", "deny").map_err(refused("user namespace, groups"))?;
+    std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
+        .map_err(refused("user namespace, group"))?;
+    std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))
+        .map_err(refused("user namespace, user"))?;
+    put_on(dress)
+}
+
+fn put_on(dress: &Dress<'_>) -> Result<PathBuf, Refused> {
+    // What the system mounts later shows up here; what we mount does not show up there.
+    let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", slave).map_err(refused("mount namespace"))?;
+    let sys = Path::new(SYS_CLASS);
+    cover(sys, |folder| dress.sys.make_in(folder)).map_err(refused("covering /sys/class"))?;
+    let libraries = Path::new(DEV_FOLDER).join(FERROCE);
+    let dev = cover(Path::new(DEV_FOLDER), |folder| {
+        tree::make_node_in(folder)?;
+        std::fs::create_dir(&libraries)?;
+        dress.libraries.links().into_iter().try_for_each(|(name, file)| symlink(file, libraries.join(name)))
+    });
+    match dev {
+        Ok(()) => Ok(libraries),
+        Err(error) => {
+            // As if nothing had happened, for whoever goes another way now.
+            let _ = rustix::mount::unmount(sys, UnmountFlags::DETACH);
+            Err(refused("covering /dev")(error))
+        }
+    }
+}
+
+/// Covers `folder` with a file system that shows its entries, and lets `fill` make ours in its subfolder `infiniband`.
+fn cover(folder: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    let below = rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let entries: Vec<_> = std::fs::read_dir(folder)?.collect::<io::Result<_>>()?;
+    rustix::mount::mount("ferroce", folder, "tmpfs", MountFlags::NOSUID, Some(c"mode=0755,size=4m"))?;
+    let dressed = || -> io::Result<()> {
+        let below = PathBuf::from(format!("/proc/self/fd/{}", below.as_raw_fd()));
+        // One of these is there already where a program that `ferroce run` started starts `ferroce run`.
+        let ours = [INFINIBAND, FERROCE];
+        for entry in entries.iter().filter(|entry| ours.iter().all(|own| entry.file_name() != *own)) {
+            show(&below.join(entry.file_name()), &folder.join(entry.file_name()), entry.file_type()?)?;
+        }
+        let own = folder.join(INFINIBAND);
+        std::fs::create_dir(&own)?;
+        fill(&own)
+    };
+    dressed().inspect_err(|_| {
+        let _ = rustix::mount::unmount(folder, UnmountFlags::DETACH);
+    })
+}
+
+/// Makes the covered entry `from` appear as `to`.
+fn show(from: &Path, to: &Path, kind: std::fs::FileType) -> io::Result<()> {
+    if kind.is_symlink() {
+        return symlink(std::fs::read_link(from)?, to);
+    }
+    if kind.is_dir() {
+        std::fs::create_dir(to)?;
+        return Ok(rustix::mount::mount_bind_recursive(from, to)?);
+    }
+    std::fs::write(to, "")?;
+    match rustix::mount::mount_bind(from, to) {
+        // Devices come and go; only what the registry needs may not be missing, and that is a folder.
+        Err(rustix::io::Errno::NOENT) => std::fs::remove_file(to),
+        other => Ok(other?),
+    }
+}
+
+fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: changes only which namespaces this thread is in, and no other thread shares memory or files with it.
+    match unsafe { libc::unshare(flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Does `what` in a child and tells how it went.
+fn rehearse(what: impl FnOnce() -> Result<(), Refused>) -> Result<(), Refused> {
+    let (reader, writer) = io::pipe().map_err(refused("a pipe"))?;
+    // SAFETY: this process has one thread, so the child has all of its memory in a consistent state.
+    match unsafe { libc::fork() } {
+        -1 => Err(refused("fork")(io::Error::last_os_error())),
+        0 => {
+            drop(reader);
+            let told = what().err().map(|refused| Told::of(&refused)).unwrap_or_default();
+            let sent = io::Write::write_all(&mut &writer, &told.0);
+            // SAFETY: ends the child without running what the parent registered for its own end.
+            unsafe { libc::_exit(i32::from(sent.is_err())) }
+        }
+        child => {
+            drop(writer);
+            let mut told = Told::default();
+            let read = io::Read::read_exact(&mut &reader, &mut told.0);
+            // SAFETY: waits for our own child; no status is wanted, so nothing is written.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+            read.map_err(refused("trying a namespace"))?;
+            told.refusal().map_or(Ok(()), Err)
+        }
+    }
+}
+
+/// A refusal as it travels through a pipe: the number of the step and the system's error; zeros for success.
+#[derive(Default)]
+struct Told([u8; 8]);
+
+/// Every step that can be refused, to be found again by its number.
+const STEPS: [&str; 8] = [
+    "user namespace",
+    "user namespace, groups",
+    "user namespace, group",
+    "user namespace, user",
+    "mount namespace",
+    "covering /sys/class",
+    "covering /dev",
+    "a namespace",
+];
+
+impl Told {
+    fn of(refused: &Refused) -> Told {
+        let step = STEPS.iter().position(|step| *step == refused.step).unwrap_or(STEPS.len() - 1);
+        let error = refused.error.raw_os_error().unwrap_or(libc::EIO);
+        let mut told = Told::default();
+        told.0[..4].copy_from_slice(&(step as u32 + 1).to_ne_bytes());
+        told.0[4..].copy_from_slice(&error.to_ne_bytes());
+        told
+    }
+
+    fn refusal(&self) -> Option<Refused> {
+        let number = |at: usize| -> [u8; 4] { self.0[at..at + 4].try_into().expect("four bytes") };
+        let step = (u32::from_ne_bytes(number(0)) as usize).checked_sub(1)?;
+        let error = io::Error::from_raw_os_error(i32::from_ne_bytes(number(4)));
+        Some(Refused { step: STEPS.get(step).copied().unwrap_or("a namespace"), error })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_travels_through_a_pipe() {
+        let error = || io::Error::from_raw_os_error(libc::EPERM);
+        for step in STEPS {
+            let told = Told::of(&Refused { step, error: error() });
+            let back = told.refusal().expect("a refusal");
+            assert_eq!((back.step, back.error.raw_os_error()), (step, Some(libc::EPERM)));
+        }
+        assert!(Told::default().refusal().is_none());
+    }
+}

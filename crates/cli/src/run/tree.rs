@@ -1,0 +1,137 @@
+//! What programs look for outside the library: the device's files below /sys/class/infiniband and /dev/infiniband.
+//!
+//! UCX drops a device without a character device in /dev/infiniband, takes the GID types from sysfs, and pyverbs finds the
+//! network interface there. The tree is a picture of the GID table at the start; it does not follow later changes.
+
+use crate::devices::{DEVICE, PORT};
+use ferroce_nic::GidEntry;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+/// The folder of devices in sysfs.
+pub(crate) const SYS: &str = "/sys/class/infiniband";
+/// The folder of device nodes.
+pub(crate) const DEV: &str = "/dev/infiniband";
+/// A device that anybody may open; what is opened here is never used.
+const NULL: &str = "/dev/null";
+
+/// A file to make, below one of the folders above.
+#[derive(Debug, PartialEq, Eq)]
+enum Entry {
+    File(String),
+    Link(PathBuf),
+}
+
+/// The files of the device in sysfs.
+pub(crate) struct SysTree(Vec<(String, Entry)>);
+
+impl SysTree {
+    /// The files for a device with these GIDs.
+    ///
+    /// Whoever finds a network interface there goes on to connect by rdma_cm. The system's librdmacm cannot do that without
+    /// a kernel module, and fails late and obscurely; so the interface is shown only where ferroce's own is there
+    /// (`connects`).
+    pub(crate) fn of(gids: &[GidEntry], connects: bool) -> SysTree {
+        let mut tree = SysTree(Vec::new());
+        tree.device();
+        tree.interface(gids.first().filter(|_| connects));
+        tree.port(gids);
+        gids.iter().enumerate().for_each(|(index, gid)| tree.gid(index, gid));
+        tree
+    }
+
+    fn device(&mut self) {
+        self.file("node_type", "1: CA");
+        self.file("node_desc", "ferroce software RDMA NIC");
+        self.file("fw_ver", env!("CARGO_PKG_VERSION"));
+        self.file("hca_type", "ferroce");
+        self.file("device/numa_node", "-1");
+    }
+
+    /// The interface of the first GID, which is the one that programs pick.
+    fn interface(&mut self, first: Option<&GidEntry>) {
+        if let Some(first) = first {
+            let interface = Path::new("/sys/class/net").join(&first.interface);
+            self.0.push((format!("device/net/{}", first.interface), Entry::Link(interface)));
+        }
+    }
+
+    fn port(&mut self, gids: &[GidEntry]) {
+        let up = gids.iter().any(|gid| gid.up);
+        let files = [
+            ("state", if up { "4: ACTIVE" } else { "1: DOWN" }),
+            ("phys_state", if up { "5: LinkUp" } else { "3: Disabled" }),
+            ("link_layer", "Ethernet"),
+            ("lid", "0x0"),
+            ("lid_mask_count", "0"),
+            ("sm_lid", "0x0"),
+            ("sm_sl", "0"),
+            ("rate", "100 Gb/sec (4X EDR)"),
+            ("cap_mask", "0x00010000"),
+            ("pkeys/0", "0xffff"),
+        ];
+        files.into_iter().for_each(|(name, text)| self.file(&format!("ports/{PORT}/{name}"), text));
+    }
+
+    fn gid(&mut self, index: usize, entry: &GidEntry) {
+        let port = format!("ports/{PORT}");
+        self.file(&format!("{port}/gids/{index}"), &entry.gid.to_string());
+        self.file(&format!("{port}/gid_attrs/types/{index}"), "RoCE v2");
+        self.file(&format!("{port}/gid_attrs/ndevs/{index}"), &entry.interface);
+    }
+
+    fn file(&mut self, name: &str, text: &str) {
+        self.0.push((name.to_owned(), Entry::File(format!("{text}\n"))));
+    }
+
+    /// Makes the files below `folder`, which stands for [`SYS`].
+    pub(crate) fn make_in(&self, folder: &Path) -> io::Result<()> {
+        for (name, entry) in &self.0 {
+            let path = folder.join(DEVICE).join(name);
+            std::fs::create_dir_all(path.parent().unwrap_or(folder))?;
+            match entry {
+                Entry::File(text) => std::fs::write(path, text)?,
+                Entry::Link(target) => symlink(target, path)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes the device node below `folder`, which stands for [`DEV`]: a link to a node that everybody may open, since
+/// nobody without privilege can make one.
+pub(crate) fn make_node_in(folder: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    symlink(NULL, folder.join("uverbs0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroce_nic::Config;
+
+    #[test]
+    fn the_tree_tells_of_the_gid_table() {
+        let addresses = Some(vec!["127.0.0.5".parse().expect("an address")]);
+        let gids = ferroce_nic::gid_table(&Config { addresses, ..Config::default() }).expect("loopback");
+        let folder = std::env::temp_dir().join(format!("ferroce-tree-{}", std::process::id()));
+        SysTree::of(&gids, true).make_in(&folder).expect("files of ours");
+        let read = |name: &str| std::fs::read_to_string(folder.join(DEVICE).join(name)).expect("a file");
+        assert_eq!(read("ports/1/gids/0"), "0000:0000:0000:0000:0000:ffff:7f00:0005\n");
+        assert_eq!(read("ports/1/gid_attrs/types/0"), "RoCE v2\n");
+        assert_eq!(read("ports/1/gid_attrs/ndevs/0"), "lo\n");
+        assert_eq!(read("ports/1/state"), "4: ACTIVE\n");
+        let interfaces = std::fs::read_dir(folder.join(DEVICE).join("device/net")).expect("a folder");
+        let names: Vec<_> = interfaces.flatten().map(|entry| entry.file_name()).collect();
+        assert_eq!(names, ["lo"]);
+        std::fs::remove_dir_all(&folder).expect("our own folder");
+
+        SysTree::of(&gids, false).make_in(&folder).expect("files of ours");
+        assert!(
+            !folder.join(DEVICE).join("device/net").exists(),
+            "nobody is led to a librdmacm that cannot work"
+        );
+        std::fs::remove_dir_all(folder).expect("our own folder");
+    }
+}

@@ -1,0 +1,159 @@
+//! `ferroce run` as a user meets it, with programs that need no library: the shell stands in for them. Real programs on the
+//! real library are run by `cargo xtask programs`.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use support::{Outcome, ferroce, outcome};
+
+/// A library that nobody loads here; `ferroce run` only wants to know that it is there.
+fn library(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("ferroce-run-{name}-{}.so", std::process::id()));
+    std::fs::write(&path, "").expect("a file");
+    path
+}
+
+/// A script below `ferroce run` with these options.
+#[track_caller]
+fn run(name: &str, options: &str, script: &str) -> Outcome {
+    let library = library(name);
+    let mut command = ferroce(&format!("run {options} -- sh -c"));
+    let found = outcome(command.arg(script).env("FERROCE_LIB", &library));
+    std::fs::remove_file(library).expect("our own file");
+    found
+}
+
+#[test]
+fn the_exit_status_is_the_programs() {
+    for (name, options) in [("plain", ""), ("parent", "--explain"), ("shim", "--no-namespace")] {
+        assert_eq!(run(name, options, "exit 7").code, 7, "{options}");
+        assert_eq!(run(name, options, "exit 0").code, 0, "{options}");
+    }
+}
+
+#[test]
+fn a_program_that_a_signal_killed_ends_with_128_and_more() {
+    // Without a parent of ours the program is killed itself, which its own parent sees as a signal.
+    let found = run("killed", "--explain", "kill -KILL $$");
+    assert_eq!(found.code, 128 + 9, "{found:?}");
+}
+
+#[test]
+fn a_program_sees_a_device_with_the_gids_of_its_addresses() {
+    let script = "cat /sys/class/infiniband/ferroce0/ports/1/gids/0 /sys/class/infiniband/ferroce0/ports/1/gid_attrs/types/0; \
+                  test -c /dev/infiniband/uverbs0 && test -w /dev/infiniband/uverbs0 && echo node; ls /dev/shm > /dev/null && echo shm";
+    let found = run("sysfs", "--addr 127.0.0.9", script);
+    if found.stderr.contains("no namespace") {
+        println!("SKIPPED: this machine refuses namespaces; {}", found.stderr);
+        return;
+    }
+    let expected = ["0000:0000:0000:0000:0000:ffff:7f00:0009", "RoCE v2", "node", "shm"];
+    assert_eq!(found.stdout.lines().collect::<Vec<_>>(), expected, "{found:?}");
+}
+
+#[test]
+fn the_machine_itself_stays_as_it_was() {
+    let before = std::path::Path::new("/sys/class/infiniband").exists();
+    run("after", "", "ls /sys/class/infiniband");
+    assert_eq!(std::path::Path::new("/sys/class/infiniband").exists(), before);
+    assert!(!std::path::Path::new("/dev/ferroce").exists());
+}
+
+#[test]
+fn the_library_comes_first_and_the_rest_stays() {
+    let library = library("path");
+    let mut command = ferroce("run -- sh -c");
+    command.arg("echo $LD_LIBRARY_PATH; readlink ${LD_LIBRARY_PATH%%:*}/libibverbs.so.1");
+    let found = outcome(command.env("FERROCE_LIB", &library).env("LD_LIBRARY_PATH", "/some/where:/else"));
+    let lines: Vec<&str> = found.stdout.lines().collect();
+    assert!(lines[0].ends_with(":/some/where:/else"), "{found:?}");
+    assert_eq!(lines[1], library.canonicalize().expect("it exists").display().to_string());
+    std::fs::remove_file(library).expect("our own file");
+}
+
+#[test]
+fn options_become_variables_of_the_program_and_its_children() {
+    let script = "sh -c 'echo $FERROCE_FAULTS; echo $FERROCE_ADDR; echo $FERROCE_LOG; test -d $FERROCE_REPORT && echo reports'";
+    let options =
+        "--loss 1% --delay 10us --duplicate 0.5% --seed 7 --addr 127.0.0.8,127.0.0.9 --link udp --explain";
+    let found = run("variables", options, script);
+    let expected =
+        ["loss=1%,duplicate=0.5%,delay=10us,seed=7", "127.0.0.8,127.0.0.9", "completions", "reports"];
+    assert_eq!(found.stdout.lines().collect::<Vec<_>>(), expected, "{found:?}");
+    assert!(found.stderr.contains("no process opened the device"), "{found:?}");
+}
+
+#[test]
+fn a_capture_without_packets_is_told() {
+    let file = std::env::temp_dir().join(format!("ferroce-run-{}.pcapng", std::process::id()));
+    let found = run("capture", &format!("--capture {}", file.display()), "test -n \"$FERROCE_CAPTURE\"");
+    assert_eq!(found.code, 0, "{found:?}");
+    assert!(found.stderr.contains("ferroce run: no packet was recorded"), "{found:?}");
+}
+
+#[test]
+fn what_cannot_be_started_is_explained() {
+    let library = library("missing");
+    for (line, code, word) in [
+        ("run -- no-such-program-of-ferroce", 127, "there is no program"),
+        ("run -- /etc/passwd", 126, "executable"),
+        ("run --addr 192.0.2.77 -- true", 126, "ferroce gids"),
+        ("run --link local -- true", 2, "udp"),
+        ("run --seed 7 -- true", 2, "--seed"),
+        ("run --capture /nowhere/x.pcapng -- true", 1, "/nowhere"),
+        ("run", 2, "COMMAND"),
+    ] {
+        let found = outcome(ferroce(line).env("FERROCE_LIB", &library));
+        assert_eq!(found.code, code, "{line}: {found:?}");
+        assert!(found.stderr.contains(word), "{line}: {found:?}");
+    }
+    let found = outcome(ferroce("run -- true").env("FERROCE_LIB", "/nowhere/lib.so"));
+    assert_eq!(found.code, 127);
+    assert!(found.stderr.contains("FERROCE_LIB=/nowhere/lib.so: there is no such file"), "{found:?}");
+    std::fs::remove_file(library).expect("our own file");
+}
+
+#[test]
+fn signals_reach_the_program_through_a_waiting_parent() {
+    let library = library("signal");
+    let script = "trap 'echo caught; exit 3' TERM; echo ready; while :; do sleep 0.02; done";
+    let mut command = ferroce("run --explain -- sh -c");
+    command.arg(script).env("FERROCE_LIB", &library).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    let mut said = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut said, &mut line).expect("text");
+    assert_eq!(line, "ready\n");
+    let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill");
+    assert!(sent.success());
+    line.clear();
+    std::io::BufRead::read_line(&mut said, &mut line).expect("text");
+    assert_eq!((line.as_str(), child.wait().expect("an end").code()), ("caught\n", Some(3)));
+    std::fs::remove_file(library).expect("our own file");
+}
+
+#[test]
+fn doctor_checks_everything_and_says_what_to_do() {
+    let found = outcome(&mut ferroce("doctor --json"));
+    let findings: serde_json::Value =
+        serde_json::from_str(&found.stdout).unwrap_or_else(|error| panic!("{error}: {found:?}"));
+    let named = |check: &str| {
+        findings.as_array().expect("a list").iter().find(|finding| finding["check"] == check).cloned()
+    };
+    for check in [
+        "namespaces",
+        "addresses",
+        "UDP port 4791",
+        "sharing the port",
+        "registry",
+        "the kernel's RDMA",
+        "transfer",
+    ] {
+        assert!(named(check).is_some(), "{check}: {findings}");
+    }
+    assert_eq!(named("transfer").expect("there")["verdict"], "works", "{findings}");
+    let fails =
+        findings.as_array().expect("a list").iter().filter(|finding| finding["verdict"] == "fails").count();
+    assert_eq!(found.code, i32::from(fails > 0), "{found:?}");
+}

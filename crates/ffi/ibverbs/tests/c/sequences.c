@@ -1,0 +1,251 @@
+/* Calls in a random order that depends on the seed alone (argv[1], rounds in argv[2]): objects are made, used, destroyed
+ * while something still needs them, and destroyed in the end. What is checked: a destroy answers EBUSY exactly when
+ * something depends on the object, and whatever runs around this program (valgrind) finds nothing wrong. */
+#include "pair.h"
+
+#define MANY 12
+
+static uint64_t state;
+
+static uint32_t draw(uint32_t below) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((state >> 33) % below);
+}
+
+static struct ibv_context *context;
+static struct { struct ibv_pd *pd; int users; } pds[MANY];
+static struct { struct ibv_comp_channel *channel; int users; } channels[MANY];
+static struct { struct ibv_cq *cq; int users, channel; } cqs[MANY];
+static struct { struct ibv_srq *srq; int users, pd; } srqs[MANY];
+static struct { struct ibv_mr *mr; int pd; } mrs[MANY];
+static struct { struct ibv_ah *ah; int pd; } ahs[MANY];
+static struct { struct ibv_qp *qp; int pd, cq, srq; } qps[MANY];
+static char memory[MANY][4096];
+
+static void toggle_pd(int i) {
+    if (pds[i].pd == NULL) {
+        MUST((pds[i].pd = ibv_alloc_pd(context)) != NULL);
+        return;
+    }
+    RETURNS(pds[i].users ? EBUSY : 0, ibv_dealloc_pd(pds[i].pd));
+    if (pds[i].users == 0)
+        pds[i].pd = NULL;
+}
+
+static void toggle_channel(int i) {
+    if (channels[i].channel == NULL) {
+        MUST((channels[i].channel = ibv_create_comp_channel(context)) != NULL);
+        return;
+    }
+    RETURNS(channels[i].users ? EBUSY : 0, ibv_destroy_comp_channel(channels[i].channel));
+    if (channels[i].users == 0)
+        channels[i].channel = NULL;
+}
+
+static void toggle_cq(int i) {
+    if (cqs[i].cq == NULL) {
+        int with = (int)draw(MANY);
+        cqs[i].channel = channels[with].channel ? with : -1;
+        struct ibv_comp_channel *channel = cqs[i].channel < 0 ? NULL : channels[with].channel;
+        MUST((cqs[i].cq = ibv_create_cq(context, 1 + (int)draw(100), NULL, channel, 0)) != NULL);
+        if (channel != NULL)
+            channels[with].users++;
+        return;
+    }
+    RETURNS(cqs[i].users ? EBUSY : 0, ibv_destroy_cq(cqs[i].cq));
+    if (cqs[i].users == 0) {
+        cqs[i].cq = NULL;
+        if (cqs[i].channel >= 0)
+            channels[cqs[i].channel].users--;
+    }
+}
+
+static void toggle_srq(int i) {
+    if (srqs[i].srq == NULL) {
+        int pd = (int)draw(MANY);
+        if (pds[pd].pd == NULL)
+            return;
+        struct ibv_srq_init_attr init = {.attr = {.max_wr = 1 + draw(50), .max_sge = 1 + draw(4)}};
+        MUST((srqs[i].srq = ibv_create_srq(pds[pd].pd, &init)) != NULL);
+        srqs[i].pd = pd;
+        pds[pd].users++;
+        return;
+    }
+    RETURNS(srqs[i].users ? EBUSY : 0, ibv_destroy_srq(srqs[i].srq));
+    if (srqs[i].users == 0) {
+        srqs[i].srq = NULL;
+        pds[srqs[i].pd].users--;
+    }
+}
+
+static void toggle_mr(int i) {
+    if (mrs[i].mr == NULL) {
+        int pd = (int)draw(MANY);
+        if (pds[pd].pd == NULL)
+            return;
+        int access = draw(2) ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ : 0;
+        MUST((mrs[i].mr = ibv_reg_mr(pds[pd].pd, memory[i], 1 + draw(4096), access)) != NULL);
+        mrs[i].pd = pd;
+        pds[pd].users++;
+        return;
+    }
+    RETURNS(0, ibv_dereg_mr(mrs[i].mr));
+    mrs[i].mr = NULL;
+    pds[mrs[i].pd].users--;
+}
+
+static void toggle_ah(int i) {
+    if (ahs[i].ah == NULL) {
+        int pd = (int)draw(MANY);
+        if (pds[pd].pd == NULL)
+            return;
+        struct ibv_ah_attr attr = {.is_global = 1, .port_num = 1, .grh = {.hop_limit = 1}};
+        MUST(ibv_query_gid(context, 1, 0, &attr.grh.dgid) == 0);
+        MUST((ahs[i].ah = ibv_create_ah(pds[pd].pd, &attr)) != NULL);
+        ahs[i].pd = pd;
+        pds[pd].users++;
+        return;
+    }
+    RETURNS(0, ibv_destroy_ah(ahs[i].ah));
+    ahs[i].ah = NULL;
+    pds[ahs[i].pd].users--;
+}
+
+static void make_qp(int i) {
+    int pd = (int)draw(MANY), cq = (int)draw(MANY), srq = (int)draw(MANY);
+    if (pds[pd].pd == NULL || cqs[cq].cq == NULL)
+        return;
+    if (srqs[srq].srq == NULL || srqs[srq].pd != pd || draw(2))
+        srq = -1;
+    static const enum ibv_qp_type types[] = {IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD};
+    struct ibv_qp_init_attr init = {.send_cq = cqs[cq].cq, .recv_cq = cqs[cq].cq,
+        .srq = srq < 0 ? NULL : srqs[srq].srq, .qp_type = types[draw(srq < 0 ? 3 : 1)], .sq_sig_all = (int)draw(2),
+        .cap = {.max_send_wr = 1 + draw(20), .max_recv_wr = 1 + draw(20), .max_send_sge = 1 + draw(3),
+            .max_recv_sge = 1 + draw(3), .max_inline_data = draw(200)}};
+    MUST((qps[i].qp = ibv_create_qp(pds[pd].pd, &init)) != NULL);
+    qps[i].pd = pd, qps[i].cq = cq, qps[i].srq = srq;
+    pds[pd].users++, cqs[cq].users++;
+    if (srq >= 0)
+        srqs[srq].users++;
+}
+
+static void toggle_qp(int i) {
+    if (qps[i].qp == NULL) {
+        make_qp(i);
+        return;
+    }
+    RETURNS(0, ibv_destroy_qp(qps[i].qp));
+    qps[i].qp = NULL;
+    pds[qps[i].pd].users--, cqs[qps[i].cq].users--;
+    if (qps[i].srq >= 0)
+        srqs[qps[i].srq].users--;
+}
+
+/* Any attributes with any mask: most are refused, none may do harm. */
+static void change_qp(int i) {
+    if (qps[i].qp == NULL)
+        return;
+    int to = (int)draw(MANY);
+    struct ibv_qp_attr attr = {.qp_state = (enum ibv_qp_state)draw(8), .port_num = (uint8_t)draw(2),
+        .path_mtu = (enum ibv_mtu)draw(7), .max_dest_rd_atomic = (uint8_t)draw(40), .timeout = 10, .retry_cnt = 1,
+        .rnr_retry = 1, .dest_qp_num = qps[to].qp ? qps[to].qp->qp_num : draw(1 << 24), .qkey = 1,
+        .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.hop_limit = 64}}};
+    MUST(ibv_query_gid(context, 1, 0, &attr.ah_attr.grh.dgid) == 0);
+    static const int usual[] = {
+        IBV_QP_STATE,
+        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY,
+        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+            IBV_QP_MIN_RNR_TIMER,
+        IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+            IBV_QP_MAX_QP_RD_ATOMIC,
+        IBV_QP_STATE | IBV_QP_SQ_PSN,
+    };
+    int mask = draw(4) ? usual[draw(6)] : (int)draw(1 << 22);
+    int answer = ibv_modify_qp(qps[i].qp, &attr, mask);
+    CHECK(answer >= 0);
+    struct ibv_qp_init_attr init;
+    RETURNS(0, ibv_query_qp(qps[i].qp, &attr, IBV_QP_STATE, &init));
+    CHECK(attr.qp_state == qps[i].qp->state && init.qp_type == qps[i].qp->qp_type);
+}
+
+static void post(int i) {
+    int mr = (int)draw(MANY), ah = (int)draw(MANY);
+    if (qps[i].qp == NULL)
+        return;
+    uint32_t key = mrs[mr].mr ? mrs[mr].mr->lkey : draw(1u << 31);
+    struct ibv_sge sge = {.addr = (uintptr_t)memory[mr], .length = draw(200), .lkey = key};
+    struct ibv_recv_wr recv = {.wr_id = i, .sg_list = &sge, .num_sge = (int)draw(2)}, *bad_recv;
+    if (draw(2)) {
+        (void)(qps[i].srq >= 0 ? ibv_post_srq_recv(srqs[qps[i].srq].srq, &recv, &bad_recv)
+                               : ibv_post_recv(qps[i].qp, &recv, &bad_recv));
+        return;
+    }
+    struct ibv_send_wr send = {.wr_id = i, .sg_list = &sge, .num_sge = (int)draw(2),
+        .opcode = (enum ibv_wr_opcode)draw(8), .send_flags = draw(16)}, *bad_send;
+    if (qps[i].qp->qp_type == IBV_QPT_UD) {
+        if (ahs[ah].ah == NULL)
+            return;
+        send.wr.ud.ah = ahs[ah].ah;
+        send.wr.ud.remote_qpn = draw(1 << 24);
+        send.wr.ud.remote_qkey = 1;
+    } else {
+        send.wr.rdma.remote_addr = (uintptr_t)memory[mr];
+        send.wr.rdma.rkey = mrs[mr].mr ? mrs[mr].mr->rkey : 1;
+    }
+    (void)ibv_post_send(qps[i].qp, &send, &bad_send);
+}
+
+static void poll(int i) {
+    struct ibv_wc wc[4];
+    if (cqs[i].cq == NULL)
+        return;
+    /* A queue that overflowed may say so; nothing else is an error. */
+    (void)ibv_poll_cq(cqs[i].cq, 4, wc);
+    if (draw(8) == 0)
+        RETURNS(0, ibv_req_notify_cq(cqs[i].cq, (int)draw(2)));
+    if (draw(16) == 0)
+        (void)ibv_resize_cq(cqs[i].cq, 1 + (int)draw(100));
+}
+
+static void step(void) {
+    static void (*const actions[])(int) = {toggle_pd, toggle_channel, toggle_cq, toggle_srq, toggle_mr, toggle_ah,
+        toggle_qp, change_qp, change_qp, change_qp, post, post, post, poll};
+    actions[draw(sizeof actions / sizeof *actions)]((int)draw(MANY));
+}
+
+static void sweep(void) {
+    for (int i = 0; i < MANY; i++)
+        if (qps[i].qp != NULL)
+            toggle_qp(i);
+    for (int i = 0; i < MANY; i++) {
+        if (mrs[i].mr != NULL)
+            toggle_mr(i);
+        if (ahs[i].ah != NULL)
+            toggle_ah(i);
+        if (srqs[i].srq != NULL)
+            toggle_srq(i);
+        if (cqs[i].cq != NULL)
+            toggle_cq(i);
+    }
+    for (int i = 0; i < MANY; i++) {
+        if (channels[i].channel != NULL)
+            toggle_channel(i);
+        if (pds[i].pd != NULL)
+            toggle_pd(i);
+    }
+}
+
+int main(int argc, char **argv) {
+    MUST(argc == 3);
+    state = strtoull(argv[1], NULL, 0);
+    context = open_first();
+    for (long left = strtol(argv[2], NULL, 0); left > 0; left--)
+        step();
+    sweep();
+    /* Async events nobody asked for must not block the end: closing drops them. */
+    CHECK(ibv_close_device(context) == 0);
+    if (failures)
+        fprintf(stderr, "seed %s\n", argv[1]);
+    return verdict();
+}

@@ -1,0 +1,74 @@
+//! The functions whose answer is a name itself: it must be the one the program knows, not the one behind it.
+
+use crate::next::{Next, set_errno};
+use crate::rename::{Name, root_len};
+use libc::{c_char, size_t};
+use std::ffi::c_void;
+
+type Realpath = unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char;
+
+/// The function of libc, shown the device's files.
+///
+/// # Safety
+/// As that function.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn realpath(path: *const c_char, answer: *mut c_char) -> *mut c_char {
+    static NEXT: Next = Next::new(c"realpath");
+    let next = NEXT.address();
+    if next.is_null() {
+        set_errno(libc::ENOSYS);
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the address is that of the function with this name; the name lives until the call returns.
+    unsafe {
+        let function = std::mem::transmute::<*mut c_void, Realpath>(next);
+        let name = Name::of(path);
+        let found = function(name.as_ptr(), answer);
+        if name.is_changed() {
+            uncover(name.as_ptr(), found);
+        }
+        found
+    }
+}
+
+/// The same for programs that the compiler checks the size of the answer for.
+///
+/// # Safety
+/// As [`realpath`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn __realpath_chk(
+    path: *const c_char,
+    answer: *mut c_char,
+    _room: size_t,
+) -> *mut c_char {
+    // SAFETY: the caller's promise; the room was checked to be enough for any name when the caller was compiled.
+    unsafe { realpath(path, answer) }
+}
+
+/// The same with an answer that the caller frees.
+///
+/// # Safety
+/// As [`realpath`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
+    // SAFETY: the caller's promise.
+    unsafe { realpath(path, std::ptr::null_mut()) }
+}
+
+/// Takes our folder off the front of an answer that still lies in it; a link that leads elsewhere, such as to /dev/null,
+/// leads where it says.
+///
+/// # Safety
+/// `within` is a name that we made; `answer` is null or a terminated string that may be written.
+unsafe fn uncover(within: *const c_char, answer: *mut c_char) {
+    if answer.is_null() {
+        return;
+    }
+    let len = root_len();
+    // SAFETY: both are terminated strings; only bytes inside `answer` move, towards its front.
+    unsafe {
+        if libc::strncmp(within, answer, len) == 0 && *answer.add(len) as u8 == b'/' {
+            libc::memmove(answer.cast(), answer.add(len).cast(), libc::strlen(answer.add(len)) + 1);
+        }
+    }
+}

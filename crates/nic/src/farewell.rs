@@ -1,0 +1,39 @@
+//! `FERROCE_REPORT`: what a NIC counted in its life, written to a file when it ends.
+//!
+//! `ferroce run --explain` sums these up. The file is made when the NIC is opened, so that one that stays empty tells of a
+//! process that had no time to write.
+
+use crate::engine::Engine;
+use serde_json::json;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Announces a report. A folder that cannot be written is nobody's failure.
+pub(crate) fn announce(engine: &Engine) {
+    static OPENED: AtomicU32 = AtomicU32::new(0);
+    let folder = std::env::var_os("FERROCE_REPORT").filter(|folder| !folder.is_empty());
+    let Some(folder) = folder.map(PathBuf::from) else { return };
+    // A process may open the device again and again.
+    let number = OPENED.fetch_add(1, Ordering::Relaxed);
+    let file = folder.join(format!("{}-{number}.json", std::process::id()));
+    let _ = std::fs::write(&file, "");
+    let _ = engine.counters.report.set(file);
+}
+
+/// Writes the report.
+pub(crate) fn write(engine: &Engine) {
+    let Some(file) = engine.counters.report.get() else { return };
+    let (counters, _) = engine.report(usize::MAX);
+    let live: u64 = counters.queue_pairs.iter().map(|qp| qp.retransmitted).sum();
+    let command = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    let report = json!({
+        "pid": counters.pid,
+        "command": command.trim_end(),
+        "completions": counters.completions,
+        "failed_completions": counters.failed_completions,
+        "retransmitted": live + engine.counters.retransmitted.load(Ordering::Relaxed),
+        "drops": counters.drops,
+        "link": counters.link,
+    });
+    let _ = std::fs::write(file, report.to_string());
+}

@@ -1,0 +1,139 @@
+//! `cargo xtask install`: the command and its libraries into a prefix.
+//!
+//! The layout is the one that `ferroce run` knows: `bin/ferroce`, and the libraries by the names that programs ask for in
+//! `lib/ferroce`, which the system's loader does not search. So nothing but `ferroce run` ever uses them.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::process::Job;
+use crate::step::{Context, Report};
+use crate::unprivileged::target_dir;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where to install to; ~/.local if not given.
+    #[arg(long, value_name = "DIR")]
+    prefix: Option<PathBuf>,
+}
+
+/// What cargo builds, and where it goes.
+const FILES: [(&str, &str); 4] = [
+    ("ferroce", "bin/ferroce"),
+    ("libibverbs.so", "lib/ferroce/libibverbs.so.1"),
+    ("librdmacm.so", "lib/ferroce/librdmacm.so.1"),
+    ("libferroce_shim.so", "lib/ferroce/libferroce_shim.so"),
+];
+/// Those that a build may lack.
+const OPTIONAL: [&str; 1] = ["librdmacm.so"];
+
+/// The command.
+pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".local"));
+    let Some(prefix) = args.prefix.clone().or_else(home) else {
+        eprintln!("HOME is not set; name a folder: cargo xtask install --prefix DIR");
+        return ExitCode::from(2);
+    };
+    match build(ctx).and_then(|built| install(&built, &prefix)) {
+        Ok(installed) => {
+            installed.iter().for_each(|file| println!("{}", file.display()));
+            let bin = prefix.join("bin");
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            if !std::env::split_paths(&path).any(|folder| folder == bin) {
+                println!(
+                    "{} is not in your PATH; add it, or call {}",
+                    bin.display(),
+                    bin.join("ferroce").display()
+                );
+            }
+            println!("Try it: ferroce doctor; ferroce run -- ibv_devinfo");
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            eprintln!("{reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn build(ctx: &Context) -> Result<PathBuf, String> {
+    let ran = Job::cargo(["build", "--release"]).run(ctx);
+    match ran.failure() {
+        Some(failure) => Err(format!("{failure}\n{}", ran.lines.join("\n"))),
+        None => Ok(target_dir(ctx).join("release")),
+    }
+}
+
+/// Copies what was built. A file in use is replaced, not written into, so that running programs keep theirs.
+fn install(built: &Path, prefix: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut installed = Vec::new();
+    for (name, place) in FILES {
+        let (from, to) = (built.join(name), prefix.join(place));
+        if OPTIONAL.contains(&name) && !from.exists() {
+            continue;
+        }
+        let fresh = to.with_extension("new");
+        let copied = std::fs::create_dir_all(to.parent().unwrap_or(prefix))
+            .and_then(|()| std::fs::copy(&from, &fresh))
+            .and_then(|_| std::fs::rename(&fresh, &to));
+        copied.map_err(|error| format!("{} to {}: {error}", from.display(), to.display()))?;
+        installed.push(to);
+    }
+    Ok(installed)
+}
+
+/// The step: an installed tree works from wherever it lies, and the source tree is not needed for it.
+pub(crate) fn check(ctx: &Context) -> Report {
+    let prefix = ctx.scratch().join("prefix");
+    let _ = std::fs::remove_dir_all(&prefix);
+    if let Err(reason) = build(ctx).and_then(|built| install(&built, &prefix)) {
+        return Report::fail(reason);
+    }
+    // A move shows that nothing remembers where it was installed to.
+    let moved = ctx.scratch().join("prefix moved");
+    let _ = std::fs::remove_dir_all(&moved);
+    if let Err(error) = std::fs::rename(&prefix, &moved) {
+        return Report::fail(format!("{}: {error}", prefix.display()));
+    }
+    // The loader prints what it would load; no program with verbs needs to be installed for that.
+    let script =
+        "readlink -f \"$LD_LIBRARY_PATH/libibverbs.so.1\" && cat /sys/class/infiniband/ferroce0/node_type";
+    let ran =
+        Job::new(moved.join("bin/ferroce")).args(["run", "--", "sh", "-c", script]).limit_s(60).run(ctx);
+    let wanted = moved.join("lib/ferroce/libibverbs.so.1").display().to_string();
+    let right =
+        ran.lines.first().is_some_and(|line| *line == wanted) && ran.lines.iter().any(|line| line == "1: CA");
+    let mut report = Report::of(ran);
+    if !right && report.failures.is_empty() {
+        report.passed = 0;
+        report.failures.push(format!("the installed command does not use {wanted}"));
+    }
+    let _ = std::fs::remove_dir_all(&moved);
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_that_programs_ask_for() {
+        let folder = std::env::temp_dir().join(format!("ferroce-install-{}", std::process::id()));
+        let (built, prefix) = (folder.join("built"), folder.join("prefix"));
+        std::fs::create_dir_all(&built).expect("a folder");
+        for name in ["ferroce", "libibverbs.so", "libferroce_shim.so"] {
+            std::fs::write(built.join(name), name).expect("a file");
+        }
+        for _again in 0..2 {
+            let installed = install(&built, &prefix).expect("a writable folder");
+            assert_eq!(installed.len(), 3, "librdmacm is optional");
+        }
+        assert_eq!(
+            std::fs::read_to_string(prefix.join("lib/ferroce/libibverbs.so.1")).expect("a file"),
+            "libibverbs.so"
+        );
+        std::fs::remove_file(built.join("libibverbs.so")).expect("our own file");
+        assert!(install(&built, &prefix).is_err_and(|reason| reason.contains("libibverbs.so")));
+        std::fs::remove_dir_all(folder).expect("our own folder");
+    }
+}

@@ -1,0 +1,216 @@
+//! Which programs are run, how, and what shows that they did their work.
+//!
+//! A line is what a person would type; `{v4}` and `{v6}` stand for the index of a GID of that kind. The harness adds the
+//! port, the number of iterations and, for clients, the server's address.
+
+/// One row of the table.
+pub(crate) struct Case {
+    /// The command line; also the case's name.
+    pub(crate) line: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) proof: Proof,
+}
+
+/// How many processes a case has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// One program that ends by itself.
+    Alone,
+    /// The same program twice, the second one with the first one's address.
+    Pair,
+    /// One program that waits for an event; an address of the machine is changed to raise one.
+    Watch,
+    /// A pair that needs no iterations added: `-D` says how long.
+    TimedPair,
+}
+
+/// What a success prints.
+#[derive(Clone, Copy)]
+pub(crate) enum Proof {
+    /// This text.
+    Says(&'static str),
+    /// At least so many rows of figures, none of them zero.
+    Rows(usize),
+}
+
+use Kind::{Alone, Pair, TimedPair, Watch};
+use Proof::{Rows, Says};
+
+const fn case(kind: Kind, line: &'static str, proof: Proof) -> Case {
+    Case { line, kind, proof }
+}
+
+const fn pair(line: &'static str) -> Case {
+    case(Pair, line, Rows(1))
+}
+
+const fn timed(line: &'static str) -> Case {
+    case(TimedPair, line, Rows(1))
+}
+
+const fn pingpong(line: &'static str) -> Case {
+    case(Pair, line, Says("iters in"))
+}
+
+/// Sizes from 2 B to 8 MiB.
+const ALL_SIZES: Proof = Rows(23);
+/// Sizes from 2 B to the smallest MTU that the test network has.
+const DATAGRAM_SIZES: Proof = Rows(10);
+
+/// Every program of the list, in the order in which a person would try them.
+#[rustfmt::skip]
+pub(crate) const CASES: &[Case] = &[
+    // ibverbs-utils
+    case(Alone, "ibv_devices", Says("ferroce0")),
+    case(Alone, "ibv_devinfo -v", Says("PORT_ACTIVE")),
+    case(Alone, "ibv_devinfo -d ferroce0 -i 1", Says("Ethernet")),
+    case(Watch, "ibv_asyncwatch -d ferroce0", Says("GID_CHANGE")),
+    pingpong("ibv_rc_pingpong -g {v4}"),
+    pingpong("ibv_rc_pingpong -g {v4} -e"),
+    pingpong("ibv_rc_pingpong -g {v4} -c -s 100000"),
+    pingpong("ibv_rc_pingpong -g {v4} -t"),
+    pingpong("ibv_rc_pingpong -g {v4} -N"),
+    pingpong("ibv_rc_pingpong -g {v4} -o"),
+    pingpong("ibv_rc_pingpong -g {v4} -O -P"),
+    pingpong("ibv_rc_pingpong -g {v4} -j"),
+    pingpong("ibv_rc_pingpong -g {v6}"),
+    pingpong("ibv_uc_pingpong -g {v4}"),
+    pingpong("ibv_uc_pingpong -g {v4} -e"),
+    pingpong("ibv_ud_pingpong -g {v4} -s 1024"),
+    pingpong("ibv_ud_pingpong -g {v4} -s 1024 -e"),
+    pingpong("ibv_srq_pingpong -g {v4}"),
+    pingpong("ibv_srq_pingpong -g {v4} -e"),
+    case(Pair, "ibv_xsrq_pingpong -g {v4}", Says("remote address")),
+    case(Pair, "ibv_xsrq_pingpong -g {v4} -e", Says("remote address")),
+
+    // perftest, each test over each transport
+    pair("ib_send_bw"), pair("ib_send_lat"), pair("ib_write_bw"), pair("ib_write_lat"),
+    pair("ib_read_bw"), pair("ib_read_lat"), pair("ib_atomic_bw"), pair("ib_atomic_lat"),
+    pair("ib_atomic_bw -A CMP_AND_SWAP"), pair("ib_atomic_lat -A CMP_AND_SWAP"),
+    pair("ib_send_bw -c UC"), pair("ib_send_lat -c UC"), pair("ib_write_bw -c UC"), pair("ib_write_lat -c UC"),
+    pair("ib_send_bw -c UD"), pair("ib_send_lat -c UD"),
+    pair("ib_send_bw -c XRC"), pair("ib_send_lat -c XRC"), pair("ib_write_bw -c XRC"), pair("ib_write_lat -c XRC"),
+    pair("ib_read_bw -c XRC"), pair("ib_read_lat -c XRC"), pair("ib_atomic_bw -c XRC"), pair("ib_atomic_lat -c XRC"),
+
+    // all sizes
+    case(Pair, "ib_send_bw -a", ALL_SIZES), case(Pair, "ib_send_lat -a", ALL_SIZES),
+    case(Pair, "ib_write_bw -a", ALL_SIZES), case(Pair, "ib_write_lat -a", ALL_SIZES),
+    case(Pair, "ib_read_bw -a", ALL_SIZES), case(Pair, "ib_read_lat -a", ALL_SIZES),
+    case(Pair, "ib_send_bw -a -c UD", DATAGRAM_SIZES), case(Pair, "ib_send_lat -a -c UD", DATAGRAM_SIZES),
+    case(Pair, "ib_write_lat -a -c UC", ALL_SIZES), case(Pair, "ib_write_bw -a -c XRC", ALL_SIZES),
+
+    // both directions
+    pair("ib_send_bw -b"), pair("ib_write_bw -b"), pair("ib_read_bw -b"), pair("ib_atomic_bw -b"),
+    pair("ib_send_bw -b -c UD"), pair("ib_write_bw -b -c UC"), pair("ib_write_bw -b -c XRC"),
+
+    // events
+    pair("ib_send_bw -e"), pair("ib_send_lat -e"), pair("ib_read_bw -e"), pair("ib_read_lat -e"),
+    pair("ib_atomic_bw -e"), pair("ib_atomic_lat -e"), pair("ib_send_bw -e -c UD"), pair("ib_send_lat -e -c UD"),
+    pair("ib_send_lat -e -c UC"), pair("ib_send_bw -e -c XRC"),
+
+    // several queue pairs
+    pair("ib_send_bw -q 8"), pair("ib_write_bw -q 8"), pair("ib_read_bw -q 8"), pair("ib_atomic_bw -q 8"),
+    pair("ib_write_bw -q 8 -c UC"), pair("ib_send_bw -q 8 -c UD"), pair("ib_write_bw -q 8 -c XRC"), pair("ib_write_bw -q 8 -b"),
+
+    // lists of work requests, inline data
+    pair("ib_send_bw -l 16"), pair("ib_write_bw -l 16"), pair("ib_read_bw -l 16"), pair("ib_atomic_bw -l 16"),
+    pair("ib_send_bw -l 16 -c UD"), pair("ib_write_bw -l 16 -q 8"),
+    pair("ib_send_bw -I 64 -s 64"), pair("ib_send_lat -I 64 -s 64"), pair("ib_write_bw -I 64 -s 64"), pair("ib_write_lat -I 64 -s 64"),
+    pair("ib_send_lat -I 64 -s 64 -c UD"), pair("ib_write_lat -I 64 -s 64 -c UC"),
+
+    // every MTU
+    pair("ib_write_bw -m 256"), pair("ib_write_bw -m 512"), pair("ib_write_bw -m 1024"), pair("ib_write_bw -m 2048"), pair("ib_write_bw -m 4096"),
+    pair("ib_send_lat -m 256 -s 5000"), pair("ib_send_lat -m 512 -s 5000"), pair("ib_send_lat -m 1024 -s 5000"),
+    pair("ib_send_lat -m 2048 -s 5000"), pair("ib_send_lat -m 4096 -s 5000"),
+    pair("ib_read_bw -m 256"), pair("ib_read_bw -m 4096"), pair("ib_send_bw -m 256 -c UC"), pair("ib_send_bw -m 256 -s 256 -c UD"),
+
+    // for a time instead of a number
+    timed("ib_send_bw -D 3 -f 1"), timed("ib_write_bw -D 3 -f 1"), timed("ib_read_bw -D 3 -f 1"), timed("ib_atomic_bw -D 3 -f 1"),
+    timed("ib_send_lat -D 3 -f 1"), timed("ib_write_lat -D 3 -f 1"), timed("ib_read_lat -D 3 -f 1"), timed("ib_atomic_lat -D 3 -f 1"),
+    timed("ib_send_bw -D 3 -f 1 -c UD"),
+
+    // shared receive queues, multicast
+    pair("ib_send_bw --use-srq"), pair("ib_send_lat --use-srq"), pair("ib_send_bw --use-srq -q 8"),
+    pair("ib_send_bw --use-srq -c UD"), pair("ib_send_bw --use-srq -c UC"),
+    // perftest's group is one of IPv6, whatever the GID is.
+    pair("ib_send_bw -c UD -g"), pair("ib_send_lat -c UD -g"), pair("ib_send_bw -c UD -g -x {v6}"), pair("ib_send_lat -c UD -g -x {v6}"),
+
+    // IPv6
+    pair("ib_send_bw -x {v6}"), pair("ib_send_lat -x {v6}"), pair("ib_write_bw -x {v6}"), pair("ib_write_lat -x {v6}"),
+    pair("ib_read_bw -x {v6}"), pair("ib_read_lat -x {v6}"), pair("ib_atomic_bw -x {v6}"), pair("ib_atomic_lat -x {v6}"),
+    pair("ib_send_bw -x {v6} -c UD"), pair("ib_send_lat -x {v6} -c UC"), pair("ib_write_bw -x {v6} -c XRC"),
+];
+
+impl Case {
+    /// What the harness adds to both sides: the port, and few iterations, since this shows that a program works and not how
+    /// fast.
+    pub(crate) fn additions(&self, port: u16) -> Vec<String> {
+        let port = ["-p".to_owned(), port.to_string()];
+        let many = match self.kind {
+            Kind::Alone | Kind::Watch => return Vec::new(),
+            Kind::TimedPair => None,
+            // Few: every one of 23 sizes is run, up to 8 MiB.
+            Kind::Pair if self.line.contains(" -a") => Some(5),
+            Kind::Pair if self.line.starts_with("ibv_xsrq") => Some(20),
+            // A multiple of every list length and number of queue pairs in the table: perftest insists.
+            Kind::Pair => Some(240),
+        };
+        let count = many.into_iter().flat_map(|many: u32| ["-n".to_owned(), many.to_string()]);
+        // Nobody wants perftest's advice about processor frequencies.
+        let quiet = self.line.starts_with("ib_").then(|| "-F".to_owned());
+        port.into_iter().chain(count).chain(quiet).collect()
+    }
+
+    /// How long it may take, on a loaded machine.
+    pub(crate) fn limit_s(&self) -> u64 {
+        if self.line.contains(" -a") { 120 } else { 40 }
+    }
+}
+
+impl Proof {
+    /// Whether this output shows success; if not, what is missing.
+    pub(crate) fn missing_in(&self, output: &str) -> Option<String> {
+        match *self {
+            Says(text) => (!output.contains(text)).then(|| format!("the output lacks {text:?}")),
+            Rows(wanted) => {
+                let found = output.lines().filter(|line| is_figures(line)).count();
+                (found < wanted).then(|| format!("{found} rows of figures, at least {wanted} expected"))
+            }
+        }
+    }
+}
+
+/// A row of perftest: a size, a count, and figures of which at least one is not zero.
+fn is_figures(line: &str) -> bool {
+    let numbers: Vec<f64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
+    numbers.len() >= 4 && numbers[0] >= 1.0 && numbers[2..].iter().any(|&figure| figure > 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_lines_are_words() {
+        let mut lines: Vec<&str> = CASES.iter().map(|case| case.line).collect();
+        lines.sort_unstable();
+        let before = lines.len();
+        lines.dedup();
+        assert_eq!(lines.len(), before);
+    }
+
+    #[test]
+    fn rows_of_perftest_are_recognised() {
+        let bandwidth = " 65536      200              0.00               2893.48\t\t   0.046296";
+        let latency = " 2       200          4.81           20.11        5.01     \t       5.20        \t0.9            8.00    20.11";
+        assert!(is_figures(bandwidth) && is_figures(latency));
+        assert!(!is_figures(" 65536      200              0.00               0.00\t\t   0.000"));
+        assert!(!is_figures(
+            " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]"
+        ));
+        let output = format!("header\n{bandwidth}\n");
+        assert_eq!(Rows(1).missing_in(&output), None);
+        assert!(Rows(2).missing_in(&output).is_some());
+        assert!(Says("nothing").missing_in(&output).is_some());
+    }
+}

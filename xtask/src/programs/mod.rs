@@ -1,0 +1,227 @@
+//! Foreign programs on ferroce: Debian's packages, untouched, below `ferroce run`, in a network of their own.
+//!
+//! | file | what lives there |
+//! |---|---|
+//! | `cases` | the table: which programs, how, and what shows success |
+//! | `trials` | what `ferroce run` itself promises |
+//! | `conformance` | rdma-core's own test suite |
+//! | `skips` | which of its tests may be skipped, and why; docs/conformance.md comes from it |
+//! | `network`, `hugepages` | the namespace, and memory that some tests ask for |
+//! | `pool`, `worker`, `session` | who runs what where |
+//! | `verdict` | rows, tables and tallies |
+
+mod cases;
+mod conformance;
+mod hugepages;
+pub(crate) mod network;
+mod pool;
+pub(crate) mod session;
+mod skips;
+mod trials;
+mod verdict;
+pub(crate) mod worker;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::mpsc;
+
+use serde_json::Value;
+
+use crate::process::Job as Process;
+use crate::step::{Context, Report};
+use crate::tools::{apt_install, which};
+use crate::unprivileged::target_dir;
+use pool::Job;
+use verdict::Row;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Run only the cases whose name contains this; may be given several times.
+    #[arg(long, value_name = "TEXT")]
+    filter: Vec<String>,
+    /// Print the rows as JSON.
+    #[arg(long)]
+    json: bool,
+    /// List the cases and stop.
+    #[arg(long)]
+    list: bool,
+    /// Take this command instead of building one; its library lies next to it, or where FERROCE_LIB says.
+    #[arg(long, value_name = "FILE")]
+    ferroce: Option<PathBuf>,
+}
+
+/// Debian packages, and a file that shows that each is there.
+const PACKAGES: [(&str, &str); 6] = [
+    ("ibverbs-utils", "/usr/bin/ibv_devinfo"),
+    ("perftest", "/usr/bin/ib_write_bw"),
+    ("rdma-core", "/usr/share/doc/rdma-core/tests"),
+    ("python3-pyverbs", "/usr/lib/python3/dist-packages/pyverbs"),
+    ("libibverbs-dev", "/usr/include/infiniband/verbs.h"),
+    ("iproute2", "/usr/share/doc/iproute2"),
+];
+
+/// The command `cargo xtask programs`.
+pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
+    let jobs = jobs(&args.filter);
+    if args.list {
+        jobs.iter().for_each(|job| println!("{:6} {}", job.kind, job.name));
+        return ExitCode::SUCCESS;
+    }
+    if jobs.is_empty() {
+        eprintln!("no case matches; `cargo xtask programs --list` names them");
+        return ExitCode::from(2);
+    }
+    let mut installed = Report::default();
+    provide(ctx, &mut installed);
+    let ferroce = args.ferroce.clone().map_or_else(|| build(ctx), Ok);
+    let rows = match ferroce.and_then(|ferroce| run_all(ctx, jobs, &ferroce, |row| announce(row, args.json)))
+    {
+        Ok(rows) => rows,
+        Err(reason) => {
+            eprintln!("{reason}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match args.json {
+        true => println!("{}", verdict::to_json(&rows)),
+        false => print!("{}", verdict::to_text(&rows)),
+    }
+    if rows.iter().any(Row::is_failure) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// A line for each job that ended; to standard error, so that JSON stays JSON.
+fn announce(row: &Row, quiet: bool) {
+    if !quiet || row.is_failure() {
+        eprintln!("{}", row.line());
+    }
+}
+
+/// The step of `cargo xtask test`.
+pub(crate) fn check(ctx: &Context) -> Report {
+    let mut report = Report::default();
+    provide(ctx, &mut report);
+    let jobs = jobs(&[]);
+    let total = jobs.len();
+    let mut done = 0;
+    let rows = build(ctx).and_then(|ferroce| {
+        run_all(ctx, jobs, &ferroce, |row| {
+            done += 1;
+            ctx.screen.borrow_mut().line(&format!("[{done}/{total}] {}", row.line()));
+        })
+    });
+    match rows {
+        Err(reason) => report.failures.push(reason),
+        Ok(rows) => verdict::into_report(&rows, &mut report),
+    }
+    report
+}
+
+/// Everything there is, as far as the filter lets it through.
+fn jobs(filter: &[String]) -> Vec<Job> {
+    let modules =
+        conformance::MODULES.iter().map(|(name, _)| Job { kind: "pyverbs", name: (*name).to_owned() });
+    let cases = cases::CASES.iter().map(|case| Job { kind: "case", name: case.line.to_owned() });
+    let trials = trials::names().into_iter().map(|name| Job { kind: "trial", name: name.to_owned() });
+    let all = modules.chain(trials).chain(cases);
+    all.filter(|job| {
+        filter.is_empty() || filter.iter().any(|part| job.name.contains(part.as_str()) || job.kind == part)
+    })
+    .collect()
+}
+
+/// Installs what is missing, where that is allowed.
+fn provide(ctx: &Context, report: &mut Report) {
+    let missing: Vec<&str> =
+        PACKAGES.iter().filter(|(_, file)| !Path::new(file).exists()).map(|(name, _)| *name).collect();
+    if !missing.is_empty() && !apt_install(ctx, &missing, report) {
+        report.output.push(format!("could not install {}", missing.join(" ")));
+    }
+}
+
+/// The command and its libraries, as people build them.
+pub(crate) fn build(ctx: &Context) -> Result<PathBuf, String> {
+    let ran = Process::cargo([
+        "build",
+        "--release",
+        "-p",
+        "ferroce-cli",
+        "-p",
+        "ferroce-ibverbs",
+        "-p",
+        "ferroce-shim",
+    ])
+    .run(ctx);
+    match ran.failure() {
+        Some(failure) => Err(format!("{failure}\n{}", ran.lines.join("\n"))),
+        None => Ok(target_dir(ctx).join("release/ferroce")),
+    }
+}
+
+fn run_all(
+    ctx: &Context,
+    jobs: Vec<Job>,
+    ferroce: &Path,
+    mut told: impl FnMut(&Row),
+) -> Result<Vec<Row>, String> {
+    let logs = ctx.scratch().join("programs");
+    std::fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()))?;
+    if jobs.iter().any(|job| job.kind == "pyverbs") && Path::new(conformance::SOURCE).exists() {
+        conformance::unpack(&conformance::folder(&logs))?;
+    }
+    let _pages = jobs.iter().any(|job| job.kind == "pyverbs").then(hugepages::HugePages::borrow);
+    let network = network::check();
+    let mut rows = Vec::new();
+    let (possible, skipped): (Vec<Job>, Vec<Job>) =
+        jobs.into_iter().partition(|job| obstacle(job, ferroce, &network).is_none());
+    for job in skipped {
+        let why = obstacle(&job, ferroce, &network).unwrap_or_default();
+        rows.push(Row::skipped(&job, &why));
+        rows.iter().last().into_iter().for_each(&mut told);
+    }
+    let (send, receive) = mpsc::channel::<(Job, Value)>();
+    std::thread::scope(|scope| {
+        scope.spawn(|| pool::run(possible, ferroce, &logs, &send_owned(send)));
+        for (job, answer) in receive {
+            let fresh = verdict::rows_of(&job, &answer);
+            fresh.iter().for_each(&mut told);
+            rows.extend(fresh);
+        }
+    });
+    Ok(rows)
+}
+
+/// Moves the sender into the thread, so that the channel closes when the work is done.
+fn send_owned<T>(sender: T) -> T {
+    sender
+}
+
+/// Why a job cannot run on this machine.
+fn obstacle(job: &Job, ferroce: &Path, network: &Result<(), String>) -> Option<String> {
+    if let Err(reason) = network {
+        return Some(reason.clone());
+    }
+    let install = |package: &str| format!("not installed; install it: `sudo apt-get install -y {package}`");
+    match job.kind {
+        "pyverbs" if !Path::new(conformance::SOURCE).exists() => {
+            Some(format!("rdma-core is {}", install("rdma-core python3-pyverbs")))
+        }
+        "case" | "trial" => {
+            let program = if job.kind == "case" {
+                job.name.split(' ').next().unwrap_or_default()
+            } else {
+                "ibv_rc_pingpong"
+            };
+            let package = if program.starts_with("ib_") { "perftest" } else { "ibverbs-utils" };
+            if which(program).is_none() {
+                return Some(format!("{program} is {}", install(package)));
+            }
+            (job.name.starts_with("as nobody") && !trials::reachable_by_nobody(ferroce)).then(|| {
+                format!(
+                    "user 65534 cannot reach {}; clone into a folder that others may enter",
+                    ferroce.display()
+                )
+            })
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,66 @@
+//! The network that the programs see: a namespace with loopback and one interface, made by nobody but us.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::step::is_root;
+
+/// The interface of the test network.
+pub(crate) const INTERFACE: &str = "fe0";
+/// An address that is added to raise an event. All addresses are from ranges kept for tests and private use.
+pub(crate) const SPARE: &str = "198.18.0.77/24";
+
+/// Makes the network, then becomes the command that follows. sysfs is mounted anew, because the old one shows the
+/// interfaces of the old namespace.
+const SETUP: &str = "set -e
+mount -t sysfs sysfs /sys
+ip link set lo up
+ip link add fe0 type veth peer name fe1
+ip link set fe1 mtu 9000 up
+ip link set fe0 mtu 9000 up
+ip addr add 198.18.0.1/24 dev fe0
+ip -6 addr add fd18::1/64 dev fe0 nodad
+exec \"$@\"";
+
+/// `words` in a network of their own.
+pub(crate) fn inside(program: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    // Without privilege a user namespace makes us root of a network that only we have.
+    command.args(if is_root() { &["-n", "-m"][..] } else { &["-r", "-n", "-m"][..] });
+    command.args(["--", "sh", "-c", SETUP, "sh"]).arg(program);
+    command
+}
+
+/// Whether such a network can be made here; if not, why.
+pub(crate) fn check() -> Result<(), String> {
+    let output =
+        inside(Path::new("true")).output().map_err(|error| format!("unshare did not start: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!(
+            "no network namespace can be made here: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        )),
+    }
+}
+
+/// Where GIDs of each kind stand in the table.
+pub(crate) struct GidIndices {
+    pub(crate) v4: u64,
+    pub(crate) v6: u64,
+}
+
+/// Asks the command under test for the indices of the interface's addresses.
+pub(crate) fn gid_indices(ferroce: &Path) -> Result<GidIndices, String> {
+    let output =
+        Command::new(ferroce).args(["gids", "--json"]).output().map_err(|error| error.to_string())?;
+    let rows: Value =
+        serde_json::from_slice(&output.stdout).map_err(|error| format!("ferroce gids --json: {error}"))?;
+    let index = |address: &str| {
+        let row = rows.as_array().into_iter().flatten().find(|row| row["address"] == address);
+        row.and_then(|row| row["index"].as_u64()).ok_or_else(|| format!("no GID for {address}: {rows}"))
+    };
+    Ok(GidIndices { v4: index("198.18.0.1")?, v6: index("fd18::1")? })
+}

@@ -1,0 +1,162 @@
+//! Rows, tables and tallies.
+
+use serde_json::{Value, json};
+
+use super::pool::Job;
+use super::skips;
+use crate::step::Report;
+
+/// What came of one case or test.
+pub(crate) struct Row {
+    name: String,
+    verdict: Verdict,
+    reason: String,
+    seconds: f64,
+    tail: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Pass,
+    Fail,
+    Skip,
+    /// Skipped, and the list says that this is so and why.
+    Listed,
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Verdict::Pass => "pass",
+            Verdict::Fail => "FAIL",
+            Verdict::Skip => "SKIP",
+            Verdict::Listed => "listed",
+        }
+    }
+}
+
+impl Row {
+    /// A job that could not run here.
+    pub(crate) fn skipped(job: &Job, reason: &str) -> Row {
+        let name = format!("{}: {}", job.kind, job.name);
+        Row { name, verdict: Verdict::Skip, reason: reason.to_owned(), seconds: 0.0, tail: Vec::new() }
+    }
+
+    pub(crate) fn is_failure(&self) -> bool {
+        self.verdict == Verdict::Fail
+    }
+
+    /// The row as one line.
+    pub(crate) fn line(&self) -> String {
+        let last = self.reason.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+        format!(
+            "{:6} {:6.1} s  {}{}{last}",
+            self.verdict.word(),
+            self.seconds,
+            self.name,
+            if last.is_empty() { "" } else { ": " }
+        )
+    }
+}
+
+/// The rows of a worker's answer: one for a case, one for each test of a module.
+pub(crate) fn rows_of(job: &Job, answer: &Value) -> Vec<Row> {
+    let tail: Vec<String> = answer["tail"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|line| Some(line.as_str()?.to_owned()))
+        .collect();
+    let seconds = answer["seconds"].as_f64().unwrap_or(0.0);
+    let Some(tests) = answer["tests"].as_object() else {
+        let verdict = match answer["verdict"].as_str() {
+            Some("pass") => Verdict::Pass,
+            Some("skip") => Verdict::Skip,
+            _ => Verdict::Fail,
+        };
+        let reason = answer["reason"].as_str().unwrap_or_default().to_owned();
+        return vec![Row { name: format!("{}: {}", job.kind, job.name), verdict, reason, seconds, tail }];
+    };
+    let each = seconds / tests.len().max(1) as f64;
+    tests.iter().map(|(test, outcome)| test_row(test, outcome, each)).collect()
+}
+
+fn test_row(test: &str, outcome: &Value, seconds: f64) -> Row {
+    let reason = outcome[1].as_str().unwrap_or_default().to_owned();
+    let verdict = match outcome[0].as_str() {
+        Some("pass") => Verdict::Pass,
+        Some("skip") if skips::reason_for(test).is_some() => Verdict::Listed,
+        _ => Verdict::Fail,
+    };
+    let unlisted = outcome[0] == "skip" && verdict == Verdict::Fail;
+    let reason = if unlisted { format!("skipped, and not on the list: {reason}") } else { reason };
+    let tail = if verdict == Verdict::Fail {
+        reason.lines().map(|line| format!("    {line}")).collect()
+    } else {
+        Vec::new()
+    };
+    Row { name: test.to_owned(), verdict, reason, seconds, tail }
+}
+
+/// All rows for programs to read.
+pub(crate) fn to_json(rows: &[Row]) -> Value {
+    let row = |row: &Row| json!({"name": row.name, "verdict": row.verdict.word(), "reason": row.reason, "seconds": row.seconds});
+    json!(rows.iter().map(row).collect::<Vec<_>>())
+}
+
+/// What did not pass, with the outputs, and the tally.
+pub(crate) fn to_text(rows: &[Row]) -> String {
+    let mut text = String::new();
+    for row in rows.iter().filter(|row| row.is_failure()) {
+        text += &format!("\n{}\n{}\n", row.line(), row.tail.join("\n"));
+    }
+    text.push('\n');
+    for row in rows.iter().filter(|row| row.verdict != Verdict::Pass) {
+        text += &format!("{}\n", row.line());
+    }
+    let count = |verdict| rows.iter().filter(|row| row.verdict == verdict).count();
+    text + &format!(
+        "{} passed, {} failed, {} skipped, {} skipped as docs/conformance.md says\n",
+        count(Verdict::Pass),
+        count(Verdict::Fail),
+        count(Verdict::Skip),
+        count(Verdict::Listed)
+    )
+}
+
+/// For `cargo xtask test`. A listed skip is no news: the list is checked in, and every entry has its reason.
+pub(crate) fn into_report(rows: &[Row], report: &mut Report) {
+    for row in rows {
+        report.output.push(row.line());
+        match row.verdict {
+            Verdict::Pass | Verdict::Listed => report.passed += usize::from(row.verdict == Verdict::Pass),
+            Verdict::Skip => report.skips.push(format!("{}: {}", row.name, row.reason)),
+            Verdict::Fail => {
+                report.failures.push(row.line());
+                report.output.extend(row.tail.clone());
+                report.extract.push(row.line());
+                report.extract.extend(row.tail.clone());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unlisted_skips_and_errors_are_failures() {
+        let answer = json!({"seconds": 2.0, "tests": {
+            "tests.test_x.X.a": ["pass", ""], "tests.test_x.X.b": ["skip", "no reason"], "tests.test_x.X.c": ["error", "Trace\nlast"],
+        }});
+        let rows = rows_of(&Job { kind: "pyverbs", name: "test_x".into() }, &answer);
+        let failures: Vec<bool> = rows.iter().map(Row::is_failure).collect();
+        assert_eq!(failures, [false, true, true]);
+        assert!(rows[1].line().contains("not on the list"));
+        assert!(rows[2].line().ends_with("last"));
+        let mut report = Report::default();
+        into_report(&rows, &mut report);
+        assert_eq!((report.passed, report.failures.len()), (1, 2));
+    }
+}

@@ -1,0 +1,133 @@
+//! The side inside the network namespace: reads the name of a job, runs it, answers with one line of JSON.
+//!
+//! Each worker has its own namespace, so two of them never share a port, an address or a registry.
+
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::cases::{CASES, Case, Kind};
+use super::conformance;
+use super::network;
+use super::session::{Launcher, is_listening};
+use super::trials;
+
+/// First TCP port of the pairs; each case has its own, so that a port that the kernel still holds does not matter.
+const FIRST_PORT: u16 = 20_000;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The command under test.
+    #[arg(long)]
+    ferroce: PathBuf,
+    /// Where outputs go.
+    #[arg(long)]
+    logs: PathBuf,
+}
+
+/// What a job came to, on its way through a pipe.
+pub(crate) fn answer(outcome: Result<(), String>, tails: Vec<String>) -> Value {
+    match outcome {
+        Ok(()) => json!({"verdict": "pass"}),
+        Err(reason) => json!({"verdict": "fail", "reason": reason, "tail": tails}),
+    }
+}
+
+/// The worker's life: until its standard input ends.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let gids = match network::gid_indices(&args.ferroce) {
+        Ok(gids) => gids,
+        Err(reason) => {
+            eprintln!("{reason}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let launcher = Launcher { ferroce: args.ferroce.clone(), options: Vec::new(), logs: args.logs.clone() };
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let started = Instant::now();
+        let (kind, name) = line.split_once('\t').unwrap_or_default();
+        let mut answer = match kind {
+            "case" => case_job(&launcher, name, &gids),
+            "trial" => trials::run(&launcher, name),
+            _ => conformance::run_module(&launcher, name),
+        };
+        answer["seconds"] = json!(started.elapsed().as_secs_f64());
+        // The reader is our parent; without it there is nobody left to tell.
+        if writeln!(std::io::stdout(), "{answer}").is_err() {
+            break;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn case_job(launcher: &Launcher, name: &str, gids: &network::GidIndices) -> Value {
+    let Some(at) = CASES.iter().position(|case| case.line == name) else {
+        return answer(Err(format!("no case {name}")), Vec::new());
+    };
+    let case = &CASES[at];
+    let line = case.line.replace("{v4}", &gids.v4.to_string()).replace("{v6}", &gids.v6.to_string());
+    let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    match case.kind {
+        Kind::Alone => alone(launcher, case, &words),
+        Kind::Watch => watch(launcher, case, &words),
+        Kind::Pair | Kind::TimedPair => pair(launcher, case, words, FIRST_PORT + at as u16),
+    }
+}
+
+fn alone(launcher: &Launcher, case: &Case, words: &[String]) -> Value {
+    let limit = Duration::from_secs(case.limit_s());
+    let mut program = match launcher.start(case.line, words) {
+        Ok(program) => program,
+        Err(reason) => return answer(Err(reason), Vec::new()),
+    };
+    let outcome =
+        program.finish(limit).and_then(|()| case.proof.missing_in(&program.said()).map_or(Ok(()), Err));
+    answer(outcome, program.tail())
+}
+
+fn pair(launcher: &Launcher, case: &Case, mut words: Vec<String>, port: u16) -> Value {
+    let limit = Duration::from_secs(case.limit_s());
+    words.extend(case.additions(port));
+    let mut server = match launcher.start(&format!("{} server", case.line), &words) {
+        Ok(server) => server,
+        Err(reason) => return answer(Err(reason), Vec::new()),
+    };
+    if let Err(reason) = server.wait_until(limit, "listening", |_| is_listening(port)) {
+        return answer(Err(reason), server.tail());
+    }
+    words.push("127.0.0.1".to_owned());
+    let mut client = match launcher.start(&format!("{} client", case.line), &words) {
+        Ok(client) => client,
+        Err(reason) => return answer(Err(reason), server.tail()),
+    };
+    let outcome = client.finish(limit).and_then(|()| server.finish_soon());
+    let outcome = outcome.and_then(|()| case.proof.missing_in(&client.said()).map_or(Ok(()), Err));
+    answer(outcome, server.tail().into_iter().chain(client.tail()).collect())
+}
+
+/// Its output goes to a file, where libc would keep lines back; so it runs with lines let go.
+fn watch(launcher: &Launcher, case: &Case, words: &[String]) -> Value {
+    let limit = Duration::from_secs(case.limit_s());
+    let mut line: Vec<String> = ["stdbuf", "-oL"].map(str::to_owned).into();
+    line.extend_from_slice(words);
+    let mut program = match launcher.start(case.line, &line) {
+        Ok(program) => program,
+        Err(reason) => return answer(Err(reason), Vec::new()),
+    };
+    let mut outcome =
+        program.wait_until(limit, "watching", |program| program.said().contains("async event FD"));
+    if outcome.is_ok() {
+        let change = |what: &str| {
+            Command::new("ip").args(["addr", what, network::SPARE, "dev", network::INTERFACE]).status()
+        };
+        let _ = change("add");
+        outcome = program.wait_until(limit, "told of the event", |program| {
+            case.proof.missing_in(&program.said()).is_none()
+        });
+        let _ = change("del");
+    }
+    answer(outcome, program.tail())
+}
