@@ -29,6 +29,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/link/udp/interfaces.rs", "walks the kernel's list of interfaces"),
     ("crates/nic/src/link/udp/sys.rs", "system calls for batches of datagrams"),
     ("crates/nic/src/memory/copy.rs", "the only place where bytes of registered memory move"),
+    ("crates/nic/src/memory/on_demand.rs", "copies of memory that may be gone, by the kernel"),
     ("crates/nic/src/objects/pd.rs", "registration: the caller promises that the memory stays"),
     ("crates/nic/src/objects/region.rs", "registration anew, with the same promise"),
     ("crates/nic/src/registry/directory.rs", "asks for rights and user"),
@@ -41,6 +42,8 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/tests/link_processes.rs", "misdirects packets on purpose, and polls"),
     ("crates/nic/tests/link_support/mod.rs", "locks a file against tests of other processes"),
     ("crates/nic/tests/link_udp.rs", "polls descriptors as the engine does"),
+    ("crates/nic/tests/objects_support/mod.rs", "registers memory, and keeps it alive"),
+    ("crates/nic/tests/regions.rs", "maps and unmaps memory, and registers it"),
     ("crates/nic/tests/qp_memory.rs", "counts what the allocator hands out"),
 ];
 

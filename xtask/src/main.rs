@@ -13,9 +13,9 @@
 //! | `unprivileged` | the perf run and the integration tests as a user without rights |
 //! | `fuzz` | libFuzzer targets on a stable toolchain |
 //! | `layout`, `source` | the house style as a check, and the blanking of comments and strings it needs |
-//! | `interop` | the Linux kernel's Soft-RoCE as the peer, in a virtual machine |
 //! | `install` | the command and its libraries into a prefix |
 //! | `boundary` | what the C library costs against the Rust API |
+//! | `interop` | the Linux kernel's Soft-RoCE as the peer, in a virtual machine |
 //! | `bench` | `ferroce perf --json` into the table of the README |
 #![forbid(unsafe_code)]
 
@@ -56,8 +56,6 @@ enum Command {
     Test(test::Args),
     /// Run the fuzz targets of fuzz/ for a while.
     Fuzz(fuzz::Args),
-    /// Talk to the Linux kernel's Soft-RoCE in a virtual machine.
-    Interop(interop::Args),
     /// Run foreign RDMA programs on ferroce: Debian's ibverbs-utils and perftest, and rdma-core's conformance suite.
     Programs(programs::Args),
     /// The side of `programs` inside a network namespace.
@@ -68,6 +66,8 @@ enum Command {
     BoundaryWorker(boundary::Args),
     /// Install the command and its libraries: bin/ferroce, lib/ferroce/libibverbs.so.1.
     Install(install::Args),
+    /// Talk to the Linux kernel's Soft-RoCE in a virtual machine.
+    Interop(interop::Args),
     /// Run `ferroce perf --json` and print its results as Markdown.
     Bench(bench::Args),
 }
@@ -76,11 +76,11 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Test(args) => test::run(&Context::new(args.verbose, args.quick), &args),
         Command::Fuzz(args) => fuzz::run(&Context::new(true, false), &args),
-        Command::Interop(args) => interop::run(&Context::new(true, false), &args),
         Command::Programs(args) => programs::run(&Context::new(false, false), &args),
         Command::ProgramsWorker(args) => programs::worker::run(&args),
         Command::Install(args) => install::run(&Context::new(false, false), &args),
         Command::BoundaryWorker(args) => boundary::run(&args),
+        Command::Interop(args) => interop::run(&Context::new(true, false), &args),
         Command::Bench(args) => bench::run(&Context::new(true, false), &args),
     }
 }

@@ -123,6 +123,8 @@ fn code(transport: Transport) -> u8 {
         Transport::Rc => 1,
         Transport::Uc => 2,
         Transport::Ud => 3,
+        Transport::XrcIni => 4,
+        Transport::XrcTgt => 5,
     }
 }
 
@@ -137,6 +139,8 @@ impl fmt::Display for Endpoint {
             Transport::Rc => "rc",
             Transport::Uc => "uc",
             Transport::Ud => "ud",
+            Transport::XrcIni => "xrc-ini",
+            Transport::XrcTgt => "xrc-tgt",
         };
         let Endpoint { qpn, psn, rd_atomic, qkey, .. } = self;
         let (address, mtu) = (self.address(), self.mtu.bytes());

@@ -14,7 +14,7 @@ use ferroce_proto::RKey;
 use ferroce_proto::verbs::{AtomicOp, Payload, RecvWr, SendFlags, SendOp, SendWr, Sge};
 
 fn of<'a>(wr_id: u64, op: SendOp, payload: Payload<'a>) -> SendWr<'a> {
-    SendWr { wr_id, op, flags: SendFlags::empty(), payload, ud: None }
+    SendWr { wr_id, op, flags: SendFlags::empty(), payload, ud: None, srq: None }
 }
 
 /// SEND.

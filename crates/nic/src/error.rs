@@ -3,6 +3,7 @@
 use crate::link::LinkError;
 use ferroce_proto::qp::PostError;
 use ferroce_proto::qp::state::ModifyError;
+use ferroce_proto::verbs::MemoryFault;
 use std::io;
 
 /// An error of a call. What goes wrong later, on the wire, comes back as a completion or an event instead.
@@ -52,6 +53,17 @@ pub enum Error {
         /// How many there are.
         limit: u64,
     },
+    /// Memory cannot be used that way.
+    #[error("{0}")]
+    Memory(MemoryFault),
+    /// The object is still in use.
+    #[error("{what} is still in use by {by}")]
+    Busy {
+        /// Which object.
+        what: &'static str,
+        /// Who uses it.
+        by: &'static str,
+    },
     /// The completion queue overflowed earlier.
     #[error(
         "the completion queue overflowed: more than {depth} completions were waiting; make it deeper or poll more often"
@@ -60,6 +72,9 @@ pub enum Error {
         /// Its depth.
         depth: usize,
     },
+    /// The connection manager refused.
+    #[error(transparent)]
+    Cm(#[from] crate::cm::CmRefusal),
     /// The NIC belongs to the parent process.
     #[error("this device was opened before fork(); open it again in the child")]
     Forked,

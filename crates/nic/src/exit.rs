@@ -11,6 +11,7 @@ extern "C" fn at_exit() {
     let Some(open) = OPEN.try_lock() else { return };
     for (born, engine) in open.iter() {
         if let Some(engine) = engine.upgrade().filter(|_| born.is_current()) {
+            engine.close_connections();
             engine.settle();
             crate::farewell::write(&engine);
             // Dropping an engine here would join threads that the dying process may have stopped already.

@@ -3,9 +3,10 @@
 //! | room | what lives there |
 //! |---|---|
 //! | [`Nic`], [`Config`] | the device: opening it, asking it |
-//! | `objects` | PD, memory region, CQ, completion channel, QP, SRQ, address handle, events |
+//! | `objects` | PD, memory region and window, CQ, completion channel, QP, SRQ, XRC domain, address handle, events |
 //! | `memory` | registered memory: keys, checks, and the few lines that copy |
 //! | `engine` | moves packets between links and queue pairs, on whatever thread comes by |
+//! | `cm` | the connection manager: QP1, and ids shaped after librdmacm |
 //! | [`link`] | how packets leave and arrive: UDP, fault injection, capture |
 //! | [`registry`] | how the processes of one host find each other |
 //! | `shared` | the one NIC of a process that has no owner |
@@ -15,6 +16,7 @@
 //!
 //! The protocol itself is in `ferroce-proto`; nothing here knows an opcode.
 
+mod cm;
 mod config;
 mod counters;
 mod engine;
@@ -34,13 +36,18 @@ pub mod registry;
 mod shared;
 mod watch;
 
+pub use cm::{
+    CmChannel, CmCounters, CmEvent, CmEventKind, CmId, CmOptions, CmRefusal, CmTransport, ConnParam, Ece,
+    PortSpace, RejectReason, UDP_QKEY, UdParam,
+};
 pub use config::{Config, ConfigError};
 pub use counters::{Counters, QpReport};
 pub use error::Error;
 pub use gids::GidEntry;
 pub use log::log_refusal;
+pub use memory::{DeviceMemory, MAX_DM, Prefetch, WindowType};
 pub use nic::{DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, Nic, gid_table};
 pub use objects::{
-    AddressHandle, AsyncEvent, CompletionChannel, Cq, EventSource, MAX_SRQ_WR, MemoryRegion, Pd, Qp, QpInit,
-    Srq, SrqAttr,
+    AddressHandle, AsyncEvent, CompletionChannel, Cq, EventSource, MAX_SRQ_WR, MemoryRegion, MemoryWindow,
+    Pd, Qp, QpInit, Srq, SrqAttr, XrcDomain, XrcKey, next_rkey,
 };

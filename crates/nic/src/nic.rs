@@ -1,5 +1,6 @@
 //! The device: opening it, asking it, making objects of it.
 
+use crate::cm::{Addresses, CmService};
 use crate::config::Config;
 use crate::counters::{Counters, QpReport};
 use crate::engine::{Background, Chore, Engine, MAX_QP, Pulse};
@@ -8,7 +9,10 @@ use crate::fork::Generation;
 use crate::gids::{self, GidEntry};
 use crate::inspect::{Answerer, Subject};
 use crate::link::{Capture, Faulty, Link, UdpConfig, UdpLink};
-use crate::objects::{AsyncEvent, CompletionChannel, Cq, CqCore, EventHub, EventQueue, EventSource, Pd};
+use crate::memory::{Budget, DeviceMemory};
+use crate::objects::{
+    AsyncEvent, CompletionChannel, Cq, CqCore, EventHub, EventQueue, EventSource, Pd, XrcDomains,
+};
 use crate::registry;
 use crate::watch::AddressWatch;
 use ferroce_proto::qp::state::AttrLimits;
@@ -37,6 +41,8 @@ pub(crate) struct NicInner {
     pub(crate) engine: Arc<Engine>,
     /// Bytes that one queue pair may have in flight.
     pub(crate) window_bytes: u32,
+    pub(crate) xrc_domains: XrcDomains,
+    device_memory: Budget,
     table: Arc<AddressTable>,
     events: Arc<EventHub>,
     background: Mutex<Option<Arc<Background>>>,
@@ -80,6 +86,18 @@ impl AddressTable {
             (false, true) => self.events.raise(EventKind::PortActive, EventSource::Port(1)),
             _ => {}
         }
+    }
+}
+
+impl Addresses for AddressTable {
+    fn entries(&self) -> Vec<GidEntry> {
+        self.entries.read().clone()
+    }
+    fn find(&self, gid: Gid) -> Option<(u8, Mtu)> {
+        let port_mtu = self.port_mtu();
+        let entries = self.entries.read();
+        let index = entries.iter().position(|e| e.gid == gid)?;
+        Some((u8::try_from(index).ok()?, entries[index].path_mtu().min(port_mtu)))
     }
 }
 
@@ -144,7 +162,7 @@ impl DeviceAttr {
 /// Clones share one queue of events; see [`Nic::session`] for another way.
 #[derive(Clone)]
 pub struct Nic {
-    inner: Arc<NicInner>,
+    pub(crate) inner: Arc<NicInner>,
     events: Arc<EventQueue>,
 }
 
@@ -185,11 +203,15 @@ impl Nic {
             watch: AddressWatch::open().ok(),
             events: events.clone(),
         });
+        let ports = registry::own_directory().and_then(|d| registry::Ports::open(d, engine.link.slot())).ok();
+        let _ = engine.cm.set(CmService::new(engine.link.slot(), ports, table.clone()));
         crate::exit::remember(&engine);
         crate::farewell::announce(&engine);
         let inner = NicInner {
             window_bytes: config.window_bytes.unwrap_or_else(|| default_window(&*engine.link)),
             engine,
+            xrc_domains: XrcDomains::default(),
+            device_memory: Budget::default(),
             table,
             events,
             background: Mutex::new(None),
@@ -254,6 +276,12 @@ impl Nic {
         Ok(Arc::new(Pd { id, nic: self.inner.clone(), events: self.events.clone() }))
     }
 
+    /// Takes a piece of device memory whose first byte is aligned to `1 << log_align`. Works in a forked child too: it
+    /// needs nothing of the device but its budget.
+    pub fn alloc_device_memory(&self, len: usize, log_align: u32) -> Result<Arc<DeviceMemory>, Error> {
+        Ok(Arc::new(DeviceMemory::new(len, log_align, &self.inner.device_memory)?))
+    }
+
     /// Makes a completion channel.
     pub fn create_channel(&self) -> Result<Arc<CompletionChannel>, Error> {
         self.inner.alive()?;
@@ -301,6 +329,19 @@ impl Nic {
     /// Descriptor that is readable while an asynchronous event waits.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.events.fd()
+    }
+
+    /// Where the events of this handle on the device wait.
+    pub(crate) fn event_queue(&self) -> &Arc<EventQueue> {
+        &self.events
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<NicInner> {
+        &self.inner
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.inner.engine
     }
 
     /// Whether this is the process that opened the device; an error in a forked child.
@@ -424,6 +465,7 @@ impl Drop for NicInner {
     fn drop(&mut self) {
         let background = self.background.get_mut().take();
         if self.alive().is_ok() {
+            self.engine.close_connections();
             drop(background);
             self.engine.settle();
             crate::farewell::write(&self.engine);

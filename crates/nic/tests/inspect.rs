@@ -71,7 +71,14 @@ impl End {
     /// Writes no bytes to the peer and waits until that was acknowledged: packets for a peer that does nothing.
     fn write_nothing(&self) {
         let op = SendOp::Write { addr: 0, rkey: RKey(0) };
-        let wr = SendWr { wr_id: 3, op, flags: SendFlags::SIGNALED, payload: Payload::Inline(&[]), ud: None };
+        let wr = SendWr {
+            wr_id: 3,
+            op,
+            flags: SendFlags::SIGNALED,
+            payload: Payload::Inline(&[]),
+            ud: None,
+            srq: None,
+        };
         self.qp.post_send(&[wr]).unwrap();
         self.wait();
     }
@@ -81,7 +88,9 @@ impl End {
         to.qp.post_recv(&[RecvWr { wr_id: 1, sges: &[] }]).unwrap();
         let flags = SendFlags::SIGNALED;
         let payload = Payload::Inline(&[]);
-        self.qp.post_send(&[SendWr { wr_id: 2, op: SendOp::Send, flags, payload, ud: None }]).unwrap();
+        self.qp
+            .post_send(&[SendWr { wr_id: 2, op: SendOp::Send, flags, payload, ud: None, srq: None }])
+            .unwrap();
         self.wait();
         to.wait();
     }

@@ -33,6 +33,27 @@ impl fmt::Display for Qpn {
     }
 }
 
+/// Number of an XRC shared receive queue, 24 bits: what an XRCETH carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Srqn(u32);
+
+impl Srqn {
+    /// Keeps the low 24 bits.
+    pub const fn new(value: u32) -> Self {
+        Srqn(value & MASK_24)
+    }
+    /// The number itself.
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Srqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0x{:06x}", self.0)
+    }
+}
+
 /// Packet sequence number: 24 bits, compared in the half space around it (IBA 9.7.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Psn(u32);

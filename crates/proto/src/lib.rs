@@ -11,6 +11,7 @@
 //! | [`wire`] | one file per header; parsers that cannot panic, writers that mirror them |
 //! | [`qp`] | the queue pair: state table, RC, UC and UD machines |
 //! | [`cc`] | congestion control behind one small trait |
+//! | [`cm`] | the communication manager: how queue pairs find each other |
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -19,11 +20,12 @@ extern crate alloc;
 extern crate std;
 
 pub mod cc;
+pub mod cm;
 pub mod ids;
 pub mod qp;
 pub mod time;
 pub mod verbs;
 pub mod wire;
 
-pub use ids::{Gid, LKey, PKey, PdId, Psn, Qkey, Qpn, RKey};
+pub use ids::{Gid, LKey, PKey, PdId, Psn, Qkey, Qpn, RKey, Srqn};
 pub use time::Time;

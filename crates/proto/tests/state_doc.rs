@@ -16,6 +16,7 @@ A `modify` must set all required attributes and may set the optional ones; any o
 changes. `STATE` is required whenever the state changes. Every state may go to RESET and to ERR; those transitions take
 no attribute besides `STATE` and are left out below. A pair of states that is not listed is not a transition.
 `ALT_PATH` is in the specification's table, and a RoCE port has no alternate path: it is always refused, for its value.
+Each end of an XRC connection passes over the attributes that only the other end has.
 
 | queue pair is in | post receive | post send |
 |---|---|---|
@@ -35,7 +36,14 @@ fn names(mask: AttrMask) -> String {
 
 fn page() -> String {
     let mut page = HEAD.to_string();
-    for (transport, title) in [(Transport::Rc, "RC"), (Transport::Uc, "UC"), (Transport::Ud, "UD")] {
+    let transports = [
+        (Transport::Rc, "RC"),
+        (Transport::Uc, "UC"),
+        (Transport::Ud, "UD"),
+        (Transport::XrcIni, "XRC INI (the end that sends)"),
+        (Transport::XrcTgt, "XRC TGT (the end that receives)"),
+    ];
+    for (transport, title) in transports {
         write!(page, "\n## {title}\n\n| from | to | required | optional |\n|---|---|---|---|\n").unwrap();
         for line in transitions() {
             let leaving = matches!(state_name(line.to), "RESET" | "ERR");

@@ -1,11 +1,11 @@
 //! The whole state table: every transport, every pair of states, every attribute.
 
 use ferroce_proto::qp::state::{
-    ModifyError, check, check_current, may_post_recv, may_post_send, transitions,
+    ModifyError, check, check_current, may_post_recv, may_post_send, relevant, transitions,
 };
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, Transport};
 
-const TRANSPORTS: [Transport; 3] = [Transport::Rc, Transport::Uc, Transport::Ud];
+const TRANSPORTS: [Transport; 5] = Transport::ALL;
 
 /// Every (transport, from, to) with what the table says about it.
 fn cases() -> impl Iterator<Item = (Transport, QpState, QpState, Option<(AttrMask, AttrMask)>)> {
@@ -46,7 +46,8 @@ fn exactly_the_transitions_of_the_specification_exist() {
         (Sqe, Rts),
     ];
     for (transport, from, to, attrs) in cases() {
-        let rc_has_no_sqe = transport == Transport::Rc && (from, to) == (Sqe, Rts);
+        let reliable = transport == Transport::Rc || transport.is_xrc();
+        let rc_has_no_sqe = reliable && (from, to) == (Sqe, Rts);
         let expected = (to == Reset || to == Err || forward.contains(&(from, to))) && !rc_has_no_sqe;
         assert_eq!(attrs.is_some(), expected, "{transport:?} {from:?} -> {to:?}");
     }
@@ -68,6 +69,13 @@ fn the_way_up_requires_what_the_manual_page_says() {
             init | A::ACCESS_FLAGS,
             A::STATE | peer | A::MAX_DEST_RD_ATOMIC | A::MIN_RNR_TIMER,
             rts | reliable,
+        ),
+        (Transport::XrcIni, init | A::ACCESS_FLAGS, A::STATE | peer, rts | reliable),
+        (
+            Transport::XrcTgt,
+            init | A::ACCESS_FLAGS,
+            A::STATE | peer | A::MAX_DEST_RD_ATOMIC | A::MIN_RNR_TIMER,
+            rts | A::TIMEOUT,
         ),
     ];
     for (transport, to_init, to_rtr, to_rts) in page {
@@ -127,6 +135,16 @@ fn each_attribute_is_required_or_optional_or_refused() {
         }
         assert_eq!(check(transport, from, to, minimum | optional), Ok(()));
     }
+}
+
+/// Programs set both ends of an extended reliable connection up like a reliable one.
+#[test]
+fn attributes_of_the_other_end_are_passed_over() {
+    use AttrMask as A;
+    let mask = A::MAX_DEST_RD_ATOMIC | A::MIN_RNR_TIMER | A::MAX_QP_RD_ATOMIC | A::RETRY_CNT | A::RNR_RETRY;
+    assert_eq!(relevant(Transport::XrcIni, mask), A::MAX_QP_RD_ATOMIC | A::RETRY_CNT | A::RNR_RETRY);
+    assert_eq!(relevant(Transport::XrcTgt, mask), A::MAX_DEST_RD_ATOMIC | A::MIN_RNR_TIMER);
+    assert_eq!(relevant(Transport::Rc, mask), mask);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Golden packets: one of every kind, judged by a file of fixed bytes, by tshark and by scapy.
 
+#[allow(dead_code, unused_imports, reason = "other tests use the rest")]
 mod golden;
 
 use ferroce_proto::Gid;

@@ -4,7 +4,7 @@ use ferroce_proto::wire::{
     Aeth, AtomicEth, Bth, Deth, Grh, Headers, Ipv4Header, Ipv6Header, Malformed, NakCode, Opcode, Packet,
     Reth, Syndrome, UdpHeader, dest_qpn,
 };
-use ferroce_proto::{Gid, PKey, Psn, Qkey, Qpn, RKey};
+use ferroce_proto::{Gid, PKey, Psn, Qkey, Qpn, RKey, Srqn};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -94,7 +94,7 @@ prop_compose! {
             deth: opcode.has_deth().then_some(deth),
             imm: opcode.has_imm().then_some(words[0]),
             ieth: opcode.has_ieth().then_some(RKey(words[1])),
-            xrceth: opcode.has_xrceth().then_some(Qpn::new(words[2])),
+            xrceth: opcode.has_xrceth().then_some(Srqn::new(words[2])),
         }
     }
 }
@@ -265,7 +265,7 @@ fn xrc_bytes_stand_as_in_the_annex() {
     let srq = [0, 0xa, 0xb, 0xc];
 
     let mut write = Headers::new(bth(0xab));
-    write.xrceth = Some(Qpn::new(0x0a_0b0c));
+    write.xrceth = Some(Srqn::new(0x0a_0b0c));
     write.reth = Some(Reth { addr: 0x1122_3344_5566_7788, rkey: RKey(0x99aa_bbcc), len: 0x10 });
     write.imm = Some(0xdead_beef);
     let reth = [0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0, 0, 0, 0x10];
@@ -273,7 +273,7 @@ fn xrc_bytes_stand_as_in_the_annex() {
     assert_eq!(written(write), [&base(0xab)[..], &srq, &reth, &imm].concat());
 
     let mut send = Headers::new(bth(0xb7));
-    send.xrceth = Some(Qpn::new(0x0a_0b0c));
+    send.xrceth = Some(Srqn::new(0x0a_0b0c));
     send.ieth = Some(RKey(0xdead_beef));
     assert_eq!(written(send), [&base(0xb7)[..], &srq, &imm].concat());
 

@@ -4,9 +4,9 @@ use crate::frame::Frame;
 use crate::journal::{Entry, Journal, NodeId};
 use crate::nic::Resources;
 use ferroce_proto::qp::{DropReason, Host, RecvWqe, Side, TxError, TxPayload};
-use ferroce_proto::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, Route, Sge};
+use ferroce_proto::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge};
 use ferroce_proto::wire::Headers;
-use ferroce_proto::{PdId, Qpn, RKey, Time};
+use ferroce_proto::{PdId, Qpn, RKey, Srqn, Time};
 use std::fmt;
 
 /// Which queues a queue pair uses.
@@ -82,8 +82,24 @@ impl Host for SimHost<'_> {
         self.nic.memory.invalidate(pd, rkey)
     }
 
-    fn take_shared_recv(&mut self, into: &mut RecvWqe) -> bool {
-        let Some(number) = self.queues.srq else { return false };
+    /// Windows are the NIC's business, not the protocol's: the request is noted, and refused for window 0.
+    fn bind_window(&mut self, _pd: PdId, bind: &MwBind) -> Result<(), MemoryFault> {
+        if bind.window == 0 {
+            return Err(MemoryFault::StillBound { key: bind.rkey.0 });
+        }
+        self.nic.binds.push(*bind);
+        Ok(())
+    }
+
+    fn xrc_pd(&mut self, srq: Srqn) -> Option<PdId> {
+        let own = self.nic.srqs[self.queues.srq?].xrc?;
+        let named = self.nic.srqs.get(srq.value() as usize)?.xrc?;
+        (named.domain == own.domain).then_some(named.pd)
+    }
+
+    fn take_shared_recv(&mut self, xrc: Option<Srqn>, into: &mut RecvWqe) -> bool {
+        let named = xrc.map(|srq| srq.value() as usize);
+        let Some(number) = named.or(self.queues.srq) else { return false };
         let srq = &mut self.nic.srqs[number];
         let (taken, limit_reached) = srq.take(into);
         if limit_reached {
@@ -99,6 +115,7 @@ impl Host for SimHost<'_> {
         let number = match side {
             Side::Send => self.queues.send_cq,
             Side::Recv => self.queues.recv_cq,
+            Side::Xrc(srq) => self.nic.srqs[srq.value() as usize].xrc.expect("an XRC queue").cq,
         };
         if !self.nic.cqs[number].push(completion) {
             self.raise(Qpn::default(), EventKind::CqErr);

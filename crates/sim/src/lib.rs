@@ -21,9 +21,11 @@
 //! | [`Pair`], [`PairSetup`] | two connected queue pairs, ready to use |
 //! | [`Wr`] | work requests as a test writes them |
 //! | [`Rule`], [`filter`], [`Faults`] | trouble by script and by dice |
+//! | [`cm`] | two communication managers and the wire between them |
 //! | [`journal`] | everything that happened, to print and to compare |
 #![forbid(unsafe_code)]
 
+pub mod cm;
 pub mod filter;
 mod frame;
 mod host;

@@ -6,7 +6,7 @@ use crate::journal::{Entry, Journal, NodeId};
 use crate::memory::Memory;
 use crate::queues::{CompletionQueue, SharedReceiveQueue};
 use ferroce_proto::qp::{Arrival, DropReason, Qp};
-use ferroce_proto::verbs::{EventKind, Route};
+use ferroce_proto::verbs::{EventKind, MwBind, Route};
 use ferroce_proto::{Gid, Qpn, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -21,6 +21,8 @@ pub(crate) struct Resources {
     pub(crate) link_depth: usize,
     /// Atomics that reached memory; more than were posted means that one ran twice.
     pub(crate) atomics_run: u64,
+    /// Window binds that were executed.
+    pub(crate) binds: Vec<MwBind>,
     pub(crate) next_pd: u32,
     pub(crate) next_addr: u64,
 }
@@ -62,6 +64,7 @@ impl Nic {
             outbox: VecDeque::new(),
             link_depth: usize::MAX,
             atomics_run: 0,
+            binds: Vec::new(),
             next_pd: 1,
             next_addr: 0x10_0000,
         };

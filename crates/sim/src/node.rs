@@ -5,11 +5,11 @@ use crate::journal::NodeId;
 use crate::memory::Region;
 use crate::nic::{Nic, Slot};
 use crate::queue_pair::{QpSetup, QueuePair};
-use crate::queues::{CompletionQueue, SharedReceiveQueue};
+use crate::queues::{CompletionQueue, SharedReceiveQueue, Xrc};
 use crate::world::World;
 use ferroce_proto::cc::{Controller, FixedWindow};
-use ferroce_proto::verbs::{Access, Completion, EventKind, RecvWr, Route, Sge, WcStatus};
-use ferroce_proto::{Gid, LKey, PdId, Qpn, RKey};
+use ferroce_proto::verbs::{Access, Completion, EventKind, MwBind, RecvWr, Route, Sge, WcStatus};
+use ferroce_proto::{Gid, LKey, PdId, Qpn, RKey, Srqn};
 use rand::Rng;
 
 /// A machine with one NIC.
@@ -87,8 +87,17 @@ impl Node {
 
     /// Makes a shared receive queue.
     pub fn srq(&self, depth: u32, max_sge: u32) -> Srq {
+        self.any_srq(depth, max_sge, None)
+    }
+
+    /// Makes an XRC shared receive queue in the XRC domain of this number.
+    pub fn xrc_srq(&self, depth: u32, max_sge: u32, domain: u32, pd: PdId, cq: &Cq) -> Srq {
+        self.any_srq(depth, max_sge, Some(Xrc { domain, pd, cq: cq.number }))
+    }
+
+    fn any_srq(&self, depth: u32, max_sge: u32, xrc: Option<Xrc>) -> Srq {
         let number = self.nic(|nic| {
-            nic.resources.srqs.push(SharedReceiveQueue::new(depth, max_sge));
+            nic.resources.srqs.push(SharedReceiveQueue::new(depth, max_sge, xrc));
             nic.resources.srqs.len() - 1
         });
         Srq { node: self.clone(), number }
@@ -135,6 +144,11 @@ impl Node {
     /// Takes all events raised so far. Events of a CQ or SRQ name queue pair 0.
     pub fn events(&self) -> Vec<(Qpn, EventKind)> {
         self.nic(|nic| nic.resources.events.drain(..).collect())
+    }
+
+    /// Memory window binds executed so far.
+    pub fn binds(&self) -> Vec<MwBind> {
+        self.nic(|nic| nic.resources.binds.clone())
     }
 
     /// Atomics that reached memory so far, refused ones included.
@@ -261,6 +275,11 @@ impl Srq {
     pub fn post(&self, wr_id: u64, sges: &[Sge]) {
         let posted = self.node.nic(|nic| nic.resources.srqs[self.number].push(&RecvWr { wr_id, sges }));
         assert!(posted, "the shared receive queue is full");
+    }
+
+    /// The number that XRC requests name it by.
+    pub fn srqn(&self) -> Srqn {
+        Srqn::new(self.number as u32)
     }
 
     /// Raises an event when fewer than `limit` receives are left.

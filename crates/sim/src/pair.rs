@@ -16,7 +16,7 @@ pub const QKEY: Qkey = Qkey(0x1111_1111);
 pub struct PairSetup {
     /// Seed of the world.
     pub seed: u64,
-    /// Transport service of both.
+    /// Transport service of both; of `a` for an extended reliable connection, where `b` is the other end.
     pub transport: Transport,
     /// Path MTU of both.
     pub mtu: Mtu,
@@ -110,7 +110,11 @@ impl PairSetup {
             false => world.node(),
         };
         let a = self.endpoint_with(&node(1), self.psn_a, congestion());
-        let b = self.endpoint_with(&node(2), self.psn_b, congestion());
+        let b = match self.transport {
+            Transport::XrcIni => PairSetup { transport: Transport::XrcTgt, ..*self },
+            _ => *self,
+        };
+        let b = b.endpoint_with(&node(2), self.psn_b, congestion());
         a.qp.connect(self, &b.qp, self.psn_a, self.psn_b);
         b.qp.connect(self, &a.qp, self.psn_b, self.psn_a);
         Pair { world: world.clone(), a, b }
@@ -124,7 +128,11 @@ impl PairSetup {
     fn endpoint_with(&self, node: &Node, seed: Psn, congestion: Controller) -> Endpoint {
         let pd = node.pd();
         let (send_cq, recv_cq) = (node.cq(4096), node.cq(4096));
-        let srq = self.srq.then(|| node.srq(self.cap.max_recv_wr, self.cap.max_recv_sge));
+        let (depth, max_sge) = (self.cap.max_recv_wr, self.cap.max_recv_sge);
+        let srq = match self.transport {
+            Transport::XrcTgt => Some(node.xrc_srq(depth, max_sge, 1, pd, &recv_cq)),
+            _ => self.srq.then(|| node.srq(depth, max_sge)),
+        };
         let mr = node.mr(pd, self.memory, Access::LOCAL_WRITE | Access::REMOTE);
         mr.fill(seed.value().into());
         let setup = QpSetup {
@@ -200,6 +208,10 @@ impl Pair {
     /// Two ends of an unreliable connection.
     pub fn uc(mtu: Mtu) -> Pair {
         PairSetup { mtu, ..PairSetup::new(Transport::Uc) }.connect()
+    }
+    /// The two ends of an extended reliable connection; `b` has a shared receive queue.
+    pub fn xrc(mtu: Mtu) -> Pair {
+        PairSetup { mtu, ..PairSetup::new(Transport::XrcIni) }.connect()
     }
     /// Two datagram queue pairs.
     pub fn ud(mtu: Mtu) -> Pair {

@@ -20,7 +20,8 @@ pub struct QpSetup<'a> {
     pub send_cq: &'a Cq,
     /// Where completions of receives go.
     pub recv_cq: &'a Cq,
-    /// Receives come from here, if given.
+    /// Receives come from here, if given. For the receiving end of an extended reliable connection: any queue of the
+    /// XRC domain that it belongs to.
     pub srq: Option<&'a Srq>,
     /// Queue sizes.
     pub cap: QpCap,
@@ -132,7 +133,8 @@ impl QueuePair {
     /// When a step is refused.
     pub fn connect(&self, setup: &PairSetup, peer: &QueuePair, sq_psn: Psn, rq_psn: Psn) {
         let attr = setup.attributes(peer, sq_psn, rq_psn);
-        for (state, mask) in way_up(setup.transport) {
+        let transport = self.with(|qp, _, _| qp.transport());
+        for (state, mask) in way_up(transport) {
             self.modify(&QpAttr { state, ..attr }, mask).expect("connect");
         }
     }
@@ -150,6 +152,12 @@ pub fn way_up(transport: Transport) -> [(QpState, AttrMask); 3] {
         ),
         Transport::Uc => (A::ACCESS_FLAGS, connected, A::empty()),
         Transport::Ud => (A::QKEY, A::empty(), A::empty()),
+        Transport::XrcIni => {
+            (A::ACCESS_FLAGS, connected, A::TIMEOUT | A::RETRY_CNT | A::RNR_RETRY | A::MAX_QP_RD_ATOMIC)
+        }
+        Transport::XrcTgt => {
+            (A::ACCESS_FLAGS, connected | A::MAX_DEST_RD_ATOMIC | A::MIN_RNR_TIMER, A::TIMEOUT)
+        }
     };
     [
         (QpState::Init, A::STATE | A::PKEY_INDEX | A::PORT | init),

@@ -1,5 +1,6 @@
 //! Completion queues and shared receive queues of a simulated NIC.
 
+use ferroce_proto::PdId;
 use ferroce_proto::qp::{RecvQueue, RecvWqe};
 use ferroce_proto::verbs::{Completion, RecvWr};
 use std::collections::VecDeque;
@@ -34,17 +35,26 @@ impl CompletionQueue {
     }
 }
 
+/// What makes a shared receive queue an XRC one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Xrc {
+    pub(crate) domain: u32,
+    pub(crate) pd: PdId,
+    pub(crate) cq: usize,
+}
+
 /// A shared receive queue with its limit.
 #[derive(Debug)]
 pub(crate) struct SharedReceiveQueue {
+    pub(crate) xrc: Option<Xrc>,
     queue: RecvQueue,
     /// Armed when not zero; an event disarms it.
     limit: usize,
 }
 
 impl SharedReceiveQueue {
-    pub(crate) fn new(depth: u32, max_sge: u32) -> Self {
-        SharedReceiveQueue { queue: RecvQueue::new(depth, max_sge), limit: 0 }
+    pub(crate) fn new(depth: u32, max_sge: u32, xrc: Option<Xrc>) -> Self {
+        SharedReceiveQueue { xrc, queue: RecvQueue::new(depth, max_sge), limit: 0 }
     }
 
     pub(crate) fn push(&mut self, wr: &RecvWr<'_>) -> bool {

@@ -1,8 +1,8 @@
 //! Work requests as a test writes them.
 
 use crate::node::Mr;
-use ferroce_proto::RKey;
 use ferroce_proto::verbs::{AtomicOp, Payload, SendFlags, SendOp, SendWr, Sge, UdTarget};
+use ferroce_proto::{RKey, Srqn};
 
 /// A send work request that owns its parts. Signalled unless it says otherwise.
 #[derive(Clone, Debug)]
@@ -13,12 +13,13 @@ pub struct Wr {
     sges: Vec<Sge>,
     inline: Option<Vec<u8>>,
     ud: Option<UdTarget>,
+    srq: Option<Srqn>,
 }
 
 impl Wr {
     /// Any operation.
     pub fn new(wr_id: u64, op: SendOp) -> Wr {
-        Wr { wr_id, op, flags: SendFlags::SIGNALED, sges: Vec::new(), inline: None, ud: None }
+        Wr { wr_id, op, flags: SendFlags::SIGNALED, sges: Vec::new(), inline: None, ud: None, srq: None }
     }
     /// SEND.
     pub fn send(wr_id: u64) -> Wr {
@@ -97,6 +98,11 @@ impl Wr {
         self.ud = Some(target);
         self
     }
+    /// Goes to this XRC shared receive queue.
+    pub fn for_srq(mut self, srq: Srqn) -> Wr {
+        self.srq = Some(srq);
+        self
+    }
     /// Its number.
     pub fn wr_id(&self) -> u64 {
         self.wr_id
@@ -107,6 +113,6 @@ impl Wr {
             Some(bytes) => Payload::Inline(bytes),
             None => Payload::Sges(&self.sges),
         };
-        SendWr { wr_id: self.wr_id, op: self.op, flags: self.flags, payload, ud: self.ud }
+        SendWr { wr_id: self.wr_id, op: self.op, flags: self.flags, payload, ud: self.ud, srq: self.srq }
     }
 }

@@ -339,7 +339,8 @@ impl Request {
         let (op, transport) = (*op, modelled.transport);
         let one_sided = matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
         let spoken = match transport {
-            Transport::Rc => true,
+            Transport::Rc | Transport::XrcIni => true,
+            Transport::XrcTgt => false,
             Transport::Uc => !one_sided && !matches!(op, SendOp::SendInv(_)),
             Transport::Ud => matches!(op, SendOp::Send | SendOp::SendImm(_)),
         };

@@ -62,7 +62,8 @@ impl<T: Service> SendHalf<T> {
         let sges = [buffer.outgoing()];
         let ticket = Arc::<Ticket>::default();
         let wr_id = device.ledger().enter(buffer, Taker::Qp(self.core.nic.qpn()), Some(ticket.clone()));
-        let wr = SendWr { wr_id, op, flags: SendFlags::SIGNALED, payload: Payload::Sges(&sges), ud };
+        let wr =
+            SendWr { wr_id, op, flags: SendFlags::SIGNALED, payload: Payload::Sges(&sges), ud, srq: None };
         if let Err(refused) = self.core.nic.post_send(&[wr]) {
             device.ledger().refuse(wr_id, Error::in_post("post_send")(refused))?;
         }

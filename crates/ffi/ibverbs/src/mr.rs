@@ -193,11 +193,10 @@ impl Change<'_> {
 
     unsafe fn apply(self, mr: *mut ibv_mr) -> Result<(), Refused> {
         let mut region = self.object.region.lock();
-        // The check of the rights comes first: it is what can fail.
-        region.change_rights(self.pd.map(|(_, pd)| &pd.pd), self.access)?;
+        let place = self.place.map(|(addr, length)| (addr as usize, length, addr as u64));
+        // SAFETY: the program promises that the new place stays.
+        unsafe { region.modify(self.pd.map(|(_, pd)| &pd.pd), self.access, place)? };
         if let Some((addr, length)) = self.place {
-            // SAFETY: the program promises that the new place stays.
-            unsafe { region.retranslate(addr as usize, length, addr as u64)? };
             // SAFETY: the region's own structure.
             unsafe { ((*mr).addr, (*mr).length) = (addr, length) };
         }

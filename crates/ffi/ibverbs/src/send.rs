@@ -52,7 +52,7 @@ unsafe fn post_one(wr: &ibv_send_wr, is_datagram: bool, post: &mut Post<'_>) -> 
     // SAFETY: the program's list.
     let sges = unsafe { entries(wr.sg_list, wr.num_sge)? };
     let mut hand_over = |payload: Payload<'_>| -> Result<(), Refused> {
-        Ok(post(&SendWr { wr_id: wr.wr_id, op, flags, payload, ud })?)
+        Ok(post(&SendWr { wr_id: wr.wr_id, op, flags, payload, ud, srq: None })?)
     };
     if !flags.contains(SendFlags::INLINE) {
         return hand_over(Payload::Sges(sges));

@@ -18,7 +18,7 @@ thread_local! {
     static OUTGOING: RefCell<Option<Box<TxBatch>>> = const { RefCell::new(None) };
 }
 
-fn with_outgoing<R>(work: impl FnOnce(&mut TxBatch) -> R) -> R {
+pub(super) fn with_outgoing<R>(work: impl FnOnce(&mut TxBatch) -> R) -> R {
     let kept = OUTGOING.try_with(|slot| slot.borrow_mut().take()).ok().flatten();
     let mut batch = kept.unwrap_or_else(|| Box::new(TxBatch::new()));
     let result = work(&mut batch);

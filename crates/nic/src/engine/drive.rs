@@ -81,7 +81,7 @@ impl Engine {
         }
         let now = now();
         if arrived > 0 {
-            let completions = self.dispatch(turn, now);
+            let completions = self.dispatch(turn, now, for_poller);
             self.finish_touched(turn, now, for_poller && completions > 0);
         }
         let served = self.any_ready.load(Ordering::Relaxed) && self.serve_ready(turn, now);
@@ -90,6 +90,7 @@ impl Engine {
         if due_ns <= now.0 && (arrived == 0 || now.0 - due_ns > OVERDUE_NS) {
             self.run_timers(turn, now);
         }
+        self.run_management(now);
         arrived > 0 || served
     }
 
@@ -105,9 +106,10 @@ impl Engine {
         }
     }
 
-    /// Gives every packet to its queue pair; returns how many completions that made.
-    fn dispatch(&self, turn: &mut Turn, now: Time) -> u32 {
-        let Turn { rx, tx, touched, .. } = turn;
+    /// Gives every packet to its queue pair; returns how many completions that made. Queue pairs that are not finished
+    /// yet are left among the touched.
+    fn dispatch(&self, turn: &mut Turn, now: Time, for_poller: bool) -> u32 {
+        let Turn { rx, tx, touched, put_off, .. } = turn;
         let mut completions = 0;
         let mut packets = rx.packets().peekable();
         while let Some(first) = packets.next() {
@@ -118,6 +120,10 @@ impl Engine {
                 continue;
             }
             let Some(qp) = self.qps.get(qpn) else {
+                if qpn == Qpn::GSI {
+                    self.receive_management(&first, &packet, now);
+                    continue;
+                }
                 self.counters.dropped(DropReason::NoSuchQp);
                 log::drop(format_args!("no QP {qpn} here (from {})", arrival.sgid));
                 continue;
@@ -132,6 +138,12 @@ impl Engine {
                 }
             }
             completions += host.completions;
+            if touched.is_empty() && packets.peek().is_none() {
+                // The only one with packets: it need not be locked again.
+                let may_put_off = for_poller && completions > 0;
+                self.finish(&qp, machine, host, now, may_put_off.then_some(put_off));
+                break;
+            }
             drop(machine);
             touch(touched, qp);
         }
@@ -183,20 +195,31 @@ impl Engine {
         let Turn { tx, touched, put_off, .. } = turn;
         for qp in touched.drain(..) {
             qp.touched.store(false, Ordering::Relaxed);
-            let mut machine = qp.machine.lock();
-            let mut host = NicHost::new(self, &qp, tx);
-            if machine.has_replies() {
-                if may_put_off && machine.only_acks_wait() {
-                    put_off.push(qp.clone());
-                } else {
-                    machine.poll_replies(now, &mut host);
-                }
-            }
-            machine.poll_requests(now, &mut host);
-            host.flush();
-            let more = host.has_more;
-            self.after(&qp, machine, more, now);
+            let machine = qp.machine.lock();
+            let host = NicHost::new(self, &qp, tx);
+            self.finish(&qp, machine, host, now, may_put_off.then_some(&mut *put_off));
         }
+    }
+
+    /// Sends what the arrivals at one queue pair call for. Acknowledgements may wait in `put_off`, if there is one.
+    fn finish(
+        &self,
+        qp: &Arc<QpCore>,
+        mut machine: MutexGuard<'_, qp::Qp>,
+        mut host: NicHost<'_>,
+        now: Time,
+        put_off: Option<&mut Vec<Arc<QpCore>>>,
+    ) {
+        if machine.has_replies() {
+            match put_off {
+                Some(put_off) if machine.only_acks_wait() => put_off.push(qp.clone()),
+                _ => machine.poll_replies(now, &mut host),
+            }
+        }
+        machine.poll_requests(now, &mut host);
+        host.flush();
+        let more = host.has_more;
+        self.after(qp, machine, more, now);
     }
 
     fn serve_ready(&self, turn: &mut Turn, now: Time) -> bool {
@@ -267,7 +290,8 @@ impl Engine {
     pub(super) fn next_deadline_ns(&self) -> u64 {
         let link = self.link.deadline().map_or(u64::MAX, |t| t.0);
         let ready = if self.any_ready.load(Ordering::Relaxed) { 0 } else { u64::MAX };
-        self.timers.next_ns().min(link).min(ready)
+        let management = self.cm.get().map_or(u64::MAX, |cm| cm.next_ns());
+        self.timers.next_ns().min(link).min(ready).min(management)
     }
 }
 

@@ -3,12 +3,16 @@
 use super::Engine;
 use crate::link::TxBatch;
 use crate::log;
-use crate::objects::{EventSource, QpCore};
+use crate::memory::Peer;
+use crate::objects::{QpCore, SrqCore};
 use ferroce_proto::qp::{DropReason, Host, RecvWqe, Side, TxError, TxPayload};
-use ferroce_proto::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, Route, Sge, WcStatus};
+use ferroce_proto::verbs::{
+    Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge, WcStatus,
+};
 use ferroce_proto::wire::Headers;
-use ferroce_proto::{PdId, RKey};
+use ferroce_proto::{PdId, RKey, Srqn};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Packets one queue pair may send before others get their turn.
@@ -28,6 +32,15 @@ pub(super) struct NicHost<'a> {
 impl<'a> NicHost<'a> {
     pub(super) fn new(engine: &'a Engine, qp: &'a QpCore, tx: &'a mut TxBatch) -> Self {
         NicHost { engine, qp, tx, burst_left: BURST, has_more: false, completions: 0 }
+    }
+
+    fn peer(&self, pd: PdId) -> Peer {
+        Peer { pd, qp: self.qp.qpn }
+    }
+
+    /// The XRC shared receive queue with this number, if it is in this queue pair's XRC domain.
+    fn xrc_srq(&self, srq: Srqn) -> Option<Arc<SrqCore>> {
+        self.engine.srqs.get(srq, self.qp.xrc_domain?)
     }
 
     /// Hands everything to the link. Called with the queue pair's lock held, so that its packets keep their order.
@@ -64,7 +77,7 @@ impl Host for NicHost<'_> {
                 regions.gather(pd, sges, offset, &mut packet[head..head + body])
             }
             TxPayload::Remote { pd, rkey, addr, .. } => {
-                regions.read_remote(pd, rkey, addr, &mut packet[head..head + body])
+                regions.read_remote(Peer { pd, qp: self.qp.qpn }, rkey, addr, &mut packet[head..head + body])
             }
         };
         if let Err(fault) = filled {
@@ -87,23 +100,34 @@ impl Host for NicHost<'_> {
         len: u64,
         need: Access,
     ) -> Result<(), MemoryFault> {
-        self.engine.regions.check_remote(pd, rkey, addr, len, need)
+        self.engine.regions.check_remote(self.peer(pd), rkey, addr, len, need)
     }
 
     fn write_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryFault> {
-        self.engine.regions.write_remote(pd, rkey, addr, data)
+        self.engine.regions.write_remote(self.peer(pd), rkey, addr, data)
     }
 
     fn atomic(&mut self, pd: PdId, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
-        self.engine.regions.atomic(pd, rkey, addr, op)
+        self.engine.regions.atomic(self.peer(pd), rkey, addr, op)
     }
 
     fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
-        self.engine.regions.invalidate(pd, rkey)
+        self.engine.regions.invalidate(self.peer(pd), rkey)
     }
 
-    fn take_shared_recv(&mut self, into: &mut RecvWqe) -> bool {
-        self.qp.srq.as_ref().is_some_and(|srq| srq.take(into))
+    fn bind_window(&mut self, pd: PdId, bind: &MwBind) -> Result<(), MemoryFault> {
+        self.engine.regions.bind(self.peer(pd), bind)
+    }
+
+    fn xrc_pd(&mut self, srq: Srqn) -> Option<PdId> {
+        self.xrc_srq(srq)?.xrc.as_ref().map(|xrc| xrc.pd)
+    }
+
+    fn take_shared_recv(&mut self, xrc: Option<Srqn>, into: &mut RecvWqe) -> bool {
+        match xrc {
+            Some(number) => self.xrc_srq(number).is_some_and(|srq| srq.take(into)),
+            None => self.qp.srq.as_ref().is_some_and(|srq| srq.take(into)),
+        }
     }
 
     fn complete(&mut self, side: Side, completion: Completion) {
@@ -112,9 +136,16 @@ impl Host for NicHost<'_> {
         if completion.status != WcStatus::Success {
             counters.failed_completions.fetch_add(1, Ordering::Relaxed);
         }
+        let shared;
         let cq = match side {
             Side::Send => &self.qp.send_cq,
             Side::Recv => &self.qp.recv_cq,
+            Side::Xrc(number) => {
+                shared = self.xrc_srq(number);
+                // A queue that is gone took its completion queue's interest along.
+                let Some(xrc) = shared.as_ref().and_then(|srq| srq.xrc.as_ref()) else { return };
+                &xrc.cq
+            }
         };
         if !cq.push(completion) {
             log::completion(format_args!(
@@ -127,7 +158,7 @@ impl Host for NicHost<'_> {
     }
 
     fn event(&mut self, kind: EventKind) {
-        self.qp.events.raise(kind, EventSource::Qp(self.qp.qpn));
+        self.qp.raise(kind);
     }
 
     fn dropped(&mut self, reason: DropReason, why: fmt::Arguments<'_>) {

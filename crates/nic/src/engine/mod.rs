@@ -5,7 +5,9 @@
 //! | `drive` | what happens in one turn |
 //! | `calls` | what verbs do to a queue pair on the caller's thread |
 //! | `host` | how a queue pair reaches memory, links and completion queues |
+//! | `management` | what becomes of packets to QP1 |
 //! | `qps` | which queue pair has this number |
+//! | `srqs` | which XRC shared receive queue has this number |
 //! | `groups` | which queue pairs listen to this multicast group |
 //! | `timers` | which queue pair wants to be woken when |
 //! | `background` | who drives when no application thread polls |
@@ -19,14 +21,18 @@ mod calls;
 mod drive;
 mod groups;
 mod host;
+mod management;
 mod pulse;
 mod qps;
+mod srqs;
 mod timers;
 
 pub(crate) use background::{Background, Chore};
 pub(crate) use pulse::Pulse;
 pub(crate) use qps::MAX_QP;
+pub(crate) use srqs::MAX_XRC_SRQ;
 
+use crate::cm::CmService;
 use crate::counters::DeviceCounters;
 use crate::link::Link;
 use crate::memory::RegionTable;
@@ -35,9 +41,10 @@ use drive::Turn;
 use groups::Groups;
 use parking_lot::Mutex;
 use qps::QpTable;
+use srqs::XrcSrqs;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use timers::Timers;
 
 /// One NIC's engine.
@@ -46,8 +53,11 @@ pub(crate) struct Engine {
     pub(crate) link: Arc<dyn Link>,
     pub(crate) regions: RegionTable,
     pub(crate) qps: QpTable,
+    pub(crate) srqs: XrcSrqs,
     pub(crate) counters: DeviceCounters,
     pub(crate) pulse: Arc<Pulse>,
+    /// Connection management; set once, before anybody else has the engine.
+    pub(crate) cm: OnceLock<CmService>,
     groups: Groups,
     timers: Timers,
     turn: Mutex<Turn>,
@@ -61,9 +71,11 @@ impl Engine {
         Engine {
             regions: RegionTable::new(),
             qps: QpTable::new(link.slot()),
+            srqs: XrcSrqs::default(),
             link,
             counters: DeviceCounters::default(),
             pulse,
+            cm: OnceLock::new(),
             groups: Groups::default(),
             timers: Timers::default(),
             turn: Mutex::new(Turn::new()),

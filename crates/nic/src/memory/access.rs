@@ -1,7 +1,8 @@
 //! What work requests and peers do with keys.
 
 use super::copy;
-use super::region::Region;
+use super::on_demand::{self, Prefetch};
+use super::region::{Backing, Kind, Peer, Region, WindowType};
 use super::table::{Held, RegionTable};
 use ferroce_proto::verbs::{Access, AtomicOp, MemoryFault, Sge};
 use ferroce_proto::{PdId, RKey};
@@ -24,7 +25,7 @@ impl RegionTable {
             let held = self.by_lkey(piece.lkey)?;
             let span = region(&held).local(pd, piece.addr, u64::from(piece.len), Access::empty())?;
             let end = done + piece.len as usize;
-            copy::read(span, &mut out[done..end]);
+            copy::read(span, &mut out[done..end])?;
             done = end;
         }
         Ok(())
@@ -42,7 +43,7 @@ impl RegionTable {
             let held = self.by_lkey(piece.lkey)?;
             let span = region(&held).local(pd, piece.addr, u64::from(piece.len), Access::LOCAL_WRITE)?;
             if let Some(data) = data {
-                copy::write(span, data);
+                copy::write(span, data)?;
             }
             Ok(())
         };
@@ -61,66 +62,101 @@ impl RegionTable {
     /// Whether the peer may do `need`.
     pub(crate) fn check_remote(
         &self,
-        pd: PdId,
+        peer: Peer,
         rkey: RKey,
         addr: u64,
         len: u64,
         need: Access,
     ) -> Result<(), MemoryFault> {
         let held = self.by_rkey(rkey)?;
-        region(&held).remote(pd, addr, len, need).map(|_| ())
+        region(&held).remote(peer, addr, len, need).map(|_| ())
     }
 
     /// The peer's WRITE.
     pub(crate) fn write_remote(
         &self,
-        pd: PdId,
+        peer: Peer,
         rkey: RKey,
         addr: u64,
         data: &[u8],
     ) -> Result<(), MemoryFault> {
         let held = self.by_rkey(rkey)?;
-        let span = region(&held).remote(pd, addr, data.len() as u64, Access::REMOTE_WRITE)?;
-        copy::write(span, data);
-        Ok(())
+        let span = region(&held).remote(peer, addr, data.len() as u64, Access::REMOTE_WRITE)?;
+        copy::write(span, data)
     }
 
     /// The peer's READ.
     pub(crate) fn read_remote(
         &self,
-        pd: PdId,
+        peer: Peer,
         rkey: RKey,
         addr: u64,
         out: &mut [u8],
     ) -> Result<(), MemoryFault> {
         let held = self.by_rkey(rkey)?;
-        let span = region(&held).remote(pd, addr, out.len() as u64, Access::REMOTE_READ)?;
-        copy::read(span, out);
-        Ok(())
+        let span = region(&held).remote(peer, addr, out.len() as u64, Access::REMOTE_READ)?;
+        copy::read(span, out)
     }
 
     /// The peer's atomic.
-    pub(crate) fn atomic(&self, pd: PdId, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
+    pub(crate) fn atomic(&self, peer: Peer, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
         let held = self.by_rkey(rkey)?;
-        let span = region(&held).remote(pd, addr, 8, Access::REMOTE_ATOMIC)?;
+        let span = region(&held).remote(peer, addr, 8, Access::REMOTE_ATOMIC)?;
         if !span.start.is_multiple_of(8) {
             // A chosen iova can make an aligned remote address of an unaligned local one.
             return Err(MemoryFault::Misaligned { addr });
         }
-        Ok(copy::atomic(span, op))
+        copy::atomic(span, op)
     }
 
-    /// Makes a remote key invalid.
-    pub(crate) fn invalidate(&self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
-        self.check_remote_owner(pd, rkey)?;
-        self.close_remote(rkey);
+    /// Brings pages of on-demand regions in, as the program advises. What cannot be brought in is told only if the
+    /// program waits for it.
+    pub(crate) fn prefetch(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        how: Prefetch,
+        tell: bool,
+    ) -> Result<(), MemoryFault> {
+        let mut spans = Vec::with_capacity(sges.len());
+        for sge in sges {
+            let held = self.by_lkey(sge.lkey)?;
+            let need = if how == Prefetch::Write { Access::LOCAL_WRITE } else { Access::empty() };
+            let span = region(&held).local(pd, sge.addr, u64::from(sge.len), need)?;
+            if span.backing != Backing::OnDemand {
+                return Err(MemoryFault::NotOnDemand { key: sge.lkey.0 });
+            }
+            spans.push(span);
+        }
+        for span in spans {
+            let brought = on_demand::prefetch(span, how);
+            if tell {
+                brought?;
+            }
+        }
         Ok(())
     }
 
-    fn check_remote_owner(&self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
-        let held = self.by_rkey(rkey)?;
-        let r = region(&held);
-        r.remote(pd, r.iova, 0, Access::empty()).map(|_| ())
+    /// Makes a remote key invalid.
+    pub(crate) fn invalidate(&self, peer: Peer, rkey: RKey) -> Result<(), MemoryFault> {
+        let window = {
+            let held = self.by_rkey(rkey)?;
+            let r = region(&held);
+            r.remote(peer, r.iova, 0, Access::empty())?;
+            match r.kind {
+                Kind::Window { kind: WindowType::One, .. } => {
+                    return Err(MemoryFault::NotInvalidatable { key: rkey.0 });
+                }
+                Kind::Window { kind: WindowType::Two, .. } => true,
+                Kind::Memory { .. } => false,
+            }
+        };
+        if window {
+            self.unbind_key(rkey);
+        } else {
+            self.close_remote(rkey);
+        }
+        Ok(())
     }
 }
 
@@ -144,7 +180,9 @@ fn pieces(sges: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = Sge> + 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroce_proto::LKey;
+    use ferroce_proto::{LKey, Qpn};
+
+    const PEER: Peer = Peer { pd: PdId(1), qp: Qpn::GSI };
 
     #[test]
     fn pieces_cover_exactly_what_is_asked() {
@@ -170,6 +208,9 @@ mod tests {
                 lkey,
                 rkey,
                 remote_open: true,
+                only_qp: None,
+                kind: Kind::Memory { windows: Vec::new() },
+                backing: Backing::Mapped,
                 _owner: None,
             }
         };
@@ -180,12 +221,12 @@ mod tests {
         assert!(table.scatter(PdId(1), &sges, 0, &[7; 8]).is_ok());
         let mut out = [0; 8];
         assert!(table.gather(PdId(1), &sges, 0, &mut out).is_ok() && out == [7; 8]);
-        assert_eq!(table.atomic(PdId(1), rkey, 16, AtomicOp::FetchAdd { add: 5 }), Ok(0));
-        assert_eq!(table.atomic(PdId(1), rkey, 16, AtomicOp::FetchAdd { add: 5 }), Ok(5));
-        assert!(table.invalidate(PdId(2), rkey).is_err());
-        assert!(table.invalidate(PdId(1), rkey).is_ok());
+        assert_eq!(table.atomic(PEER, rkey, 16, AtomicOp::FetchAdd { add: 5 }), Ok(0));
+        assert_eq!(table.atomic(PEER, rkey, 16, AtomicOp::FetchAdd { add: 5 }), Ok(5));
+        assert!(table.invalidate(Peer { pd: PdId(2), ..PEER }, rkey).is_err());
+        assert!(table.invalidate(PEER, rkey).is_ok());
         assert!(matches!(
-            table.atomic(PdId(1), rkey, 16, AtomicOp::FetchAdd { add: 5 }),
+            table.atomic(PEER, rkey, 16, AtomicOp::FetchAdd { add: 5 }),
             Err(MemoryFault::NoSuchKey { .. })
         ));
         assert!(memory[8] == 7 && memory[16] == 10);

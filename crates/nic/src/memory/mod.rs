@@ -5,14 +5,26 @@
 //! | `keys` | how a key names a region without telling anything about it |
 //! | `region` | whether an access is inside a region and allowed |
 //! | `table` | which region a key names; how deregistration waits for accesses |
+//! | `windows` | memory windows: how part of a region gets a key of its own, and loses it |
 //! | `access` | the operations of work requests on keys, built from the three above |
+//! | `on_demand` | memory that may come and go |
+//! | `device` | memory of the device itself |
 //! | `copy` | the only place where bytes move |
 
 mod access;
 mod copy;
+mod device;
 mod keys;
+mod on_demand;
 mod region;
 mod table;
+mod windows;
 
-pub(crate) use region::Region;
+pub(crate) use device::Budget;
+pub use device::{DeviceMemory, MAX_DM};
+pub use on_demand::Prefetch;
+pub(crate) use on_demand::is_mapped;
+pub use region::WindowType;
+pub(crate) use region::{Backing, Kind, Peer, Region};
 pub(crate) use table::RegionTable;
+pub(crate) use windows::MAX_MW;

@@ -1,11 +1,48 @@
 //! A region, and whether an access is inside it and allowed.
 
 use ferroce_proto::verbs::{Access, MemoryFault};
-use ferroce_proto::{LKey, PdId, RKey};
+use ferroce_proto::{LKey, PdId, Qpn, RKey};
 use std::any::Any;
 use std::sync::Arc;
 
-/// A registration.
+/// On whose behalf remote memory is accessed: the domain that counts for the request, and the queue pair it came to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) pd: PdId,
+    pub(crate) qp: Qpn,
+}
+
+/// Where the bytes of a region are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Backing {
+    /// In memory that the program promised to keep mapped.
+    #[default]
+    Mapped,
+    /// In memory that may come and go.
+    OnDemand,
+    /// Nowhere: reads give zeros, writes vanish.
+    Null,
+}
+
+/// What an entry of the table stands for.
+pub(crate) enum Kind {
+    /// A registration, with the numbers of the windows bound to it.
+    Memory { windows: Vec<u32> },
+    /// A memory window, and the number of the region it is bound to.
+    Window { kind: WindowType, region: Option<u32> },
+}
+
+/// The two types of memory windows (IBA 10.6.7.2). Type 2 windows are of the kind 2B: tied to a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WindowType {
+    /// Bound by a verb, open to every queue pair of its domain, closed by another bind.
+    One,
+    /// Bound by a work request, open to that queue pair only, closed by invalidation; the program chooses the low eight
+    /// bits of its key.
+    Two,
+}
+
+/// A registration, or a memory window: part of one under a key of its own.
 pub(crate) struct Region {
     /// First byte in this process.
     pub(crate) base: usize,
@@ -18,6 +55,10 @@ pub(crate) struct Region {
     pub(crate) rkey: RKey,
     /// False once the rkey was invalidated.
     pub(crate) remote_open: bool,
+    /// The only queue pair that peers may come through, for windows of type 2.
+    pub(crate) only_qp: Option<Qpn>,
+    pub(crate) kind: Kind,
+    pub(crate) backing: Backing,
     /// What keeps the memory alive, if the NIC was given that.
     pub(crate) _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -27,25 +68,26 @@ pub(crate) struct Region {
 pub(crate) struct Span {
     pub(super) start: usize,
     pub(super) len: usize,
+    pub(super) backing: Backing,
 }
 
 impl Region {
     /// Bytes `[addr, addr + len)` as work requests name them, or why not. Cannot wrap: lengths are compared, never
     /// end addresses.
-    fn span(&self, key: u32, addr: u64, len: u64) -> Result<Span, MemoryFault> {
+    pub(super) fn span(&self, key: u32, addr: u64, len: u64) -> Result<Span, MemoryFault> {
         let outside = MemoryFault::OutOfRange { key, addr, len, start: self.iova, region_len: self.len };
         let offset = addr.checked_sub(self.iova).ok_or(outside)?;
         if offset > self.len || len > self.len - offset {
             return Err(outside);
         }
-        Ok(Span { start: self.base + offset as usize, len: len as usize })
+        Ok(Span { start: self.base + offset as usize, len: len as usize, backing: self.backing })
     }
 
-    fn check_pd(&self, key: u32, pd: PdId) -> Result<(), MemoryFault> {
+    pub(super) fn check_pd(&self, key: u32, pd: PdId) -> Result<(), MemoryFault> {
         if self.pd == pd { Ok(()) } else { Err(MemoryFault::WrongPd { key, region: self.pd, qp: pd }) }
     }
 
-    fn check_access(&self, key: u32, need: Access) -> Result<(), MemoryFault> {
+    pub(super) fn check_access(&self, key: u32, need: Access) -> Result<(), MemoryFault> {
         if self.access.contains(need) {
             Ok(())
         } else {
@@ -63,12 +105,17 @@ impl Region {
     }
 
     /// Access by the peer.
-    pub(crate) fn remote(&self, pd: PdId, addr: u64, len: u64, need: Access) -> Result<Span, MemoryFault> {
+    pub(crate) fn remote(&self, peer: Peer, addr: u64, len: u64, need: Access) -> Result<Span, MemoryFault> {
         let key = self.rkey.0;
         if !self.remote_open {
             return Err(MemoryFault::NoSuchKey { key });
         }
-        self.check_pd(key, pd)?;
+        self.check_pd(key, peer.pd)?;
+        if let Some(bound) = self.only_qp
+            && bound != peer.qp
+        {
+            return Err(MemoryFault::WrongQp { key, bound, qp: peer.qp });
+        }
         let span = self.span(key, addr, len)?;
         self.check_access(key, need)?;
         Ok(span)
@@ -89,31 +136,38 @@ mod tests {
             lkey: LKey(1),
             rkey: RKey(2),
             remote_open: true,
+            only_qp: None,
+            kind: Kind::Memory { windows: Vec::new() },
+            backing: Backing::Mapped,
             _owner: None,
         }
     }
 
+    const PEER: Peer = Peer { pd: PdId(1), qp: Qpn::GSI };
+
     #[test]
     fn containment_does_not_wrap() {
         let r = region(u64::MAX - 15, 16);
-        let ok = |addr, len| r.remote(PdId(1), addr, len, Access::REMOTE_READ).is_ok();
+        let ok = |addr, len| r.remote(PEER, addr, len, Access::REMOTE_READ).is_ok();
         assert!(ok(u64::MAX - 15, 16));
         assert!(!ok(u64::MAX - 15, 17));
         assert!(!ok(u64::MAX - 7, 9));
         assert!(!ok(u64::MAX - 7, u64::MAX));
         assert!(!ok(0, 1));
         let zero = region(0, 16);
-        assert!(zero.remote(PdId(1), 16, 0, Access::empty()).is_ok());
-        assert!(zero.remote(PdId(1), 17, 0, Access::empty()).is_err());
+        assert!(zero.remote(PEER, 16, 0, Access::empty()).is_ok());
+        assert!(zero.remote(PEER, 17, 0, Access::empty()).is_err());
     }
 
     #[test]
     fn domain_and_rights_are_checked() {
         let r = region(0, 16);
         assert!(matches!(
-            r.remote(PdId(2), 0, 1, Access::REMOTE_READ),
+            r.remote(Peer { pd: PdId(2), ..PEER }, 0, 1, Access::REMOTE_READ),
             Err(MemoryFault::WrongPd { region: PdId(1), qp: PdId(2), .. })
         ));
-        assert!(matches!(r.remote(PdId(1), 0, 1, Access::REMOTE_WRITE), Err(MemoryFault::Denied { .. })));
+        assert!(matches!(r.remote(PEER, 0, 1, Access::REMOTE_WRITE), Err(MemoryFault::Denied { .. })));
+        let window = Region { only_qp: Some(Qpn::new(77)), ..region(0, 16) };
+        assert!(matches!(window.remote(PEER, 0, 1, Access::REMOTE_READ), Err(MemoryFault::WrongQp { .. })));
     }
 }

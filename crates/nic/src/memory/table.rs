@@ -5,6 +5,7 @@
 
 use super::keys::{KeyCipher, SLOT_BITS};
 use super::region::Region;
+use super::windows::WindowKeys;
 use ferroce_proto::verbs::MemoryFault;
 use ferroce_proto::{LKey, RKey};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -21,6 +22,7 @@ pub(crate) struct RegionTable {
     free: Mutex<Free>,
     lkeys: KeyCipher,
     rkeys: KeyCipher,
+    pub(super) windows: WindowKeys,
 }
 
 #[derive(Default)]
@@ -39,40 +41,66 @@ impl RegionTable {
             free: Mutex::default(),
             lkeys: KeyCipher::random(),
             rkeys: KeyCipher::random(),
+            windows: WindowKeys::default(),
         }
     }
 
-    fn slot(&self, number: u32) -> Option<&Slot> {
+    pub(super) fn slot(&self, number: u32) -> Option<&Slot> {
         let chunk = self.chunks.get(number as usize / CHUNK)?.get()?;
         chunk.get(number as usize % CHUNK)
     }
 
     /// Registers; `make` gets the slot's fresh keys. `None` when a million regions exist.
     pub(crate) fn insert(&self, make: impl FnOnce(LKey, RKey) -> Region) -> Option<(u32, LKey, RKey)> {
-        let number = {
-            let mut free = self.free.lock();
-            match free.returned.pop() {
-                Some(number) => number,
-                None if (free.fresh as usize) < CHUNK * CHUNKS => {
-                    free.fresh += 1;
-                    free.fresh - 1
-                }
-                None => return None,
-            }
-        };
-        let (lkey, rkey) = self.fresh_keys(number);
-        let chunk = self.chunks[number as usize / CHUNK]
-            .get_or_init(|| (0..CHUNK).map(|_| RwLock::new(None)).collect());
-        *chunk[number as usize % CHUNK].write() = Some(make(lkey, rkey));
-        Some((number, lkey, rkey))
+        let number = self.free_number()?;
+        self.windows.beside(|taken| {
+            let (lkey, rkey) = self.fresh_keys(number, taken);
+            self.place(number, make(lkey, rkey));
+            Some((number, lkey, rkey))
+        })
     }
 
-    fn fresh_keys(&self, number: u32) -> (LKey, RKey) {
-        (LKey(self.lkeys.key_for(number)), RKey(self.rkeys.key_for(number)))
+    /// A number that nobody has.
+    pub(super) fn free_number(&self) -> Option<u32> {
+        let mut free = self.free.lock();
+        if let Some(number) = free.returned.pop() {
+            return Some(number);
+        }
+        if free.fresh as usize == CHUNK * CHUNKS {
+            return None;
+        }
+        free.fresh += 1;
+        Some(free.fresh - 1)
+    }
+
+    pub(super) fn place(&self, number: u32, region: Region) {
+        let chunk = self.chunks[number as usize / CHUNK]
+            .get_or_init(|| (0..CHUNK).map(|_| RwLock::new(None)).collect());
+        *chunk[number as usize % CHUNK].write() = Some(region);
+    }
+
+    fn fresh_keys(&self, number: u32, taken: &dyn Fn(RKey) -> bool) -> (LKey, RKey) {
+        loop {
+            let rkey = RKey(self.rkeys.key_for(number));
+            if !taken(rkey) {
+                return (LKey(self.lkeys.key_for(number)), rkey);
+            }
+        }
+    }
+
+    /// An lkey that leads to another slot, so that nothing at `number` can be reached by it.
+    pub(super) fn useless_lkey(&self, number: u32) -> LKey {
+        LKey(self.lkeys.key_for(number ^ 1))
+    }
+
+    /// Whether a region has this rkey.
+    pub(super) fn is_region_key(&self, key: RKey) -> bool {
+        let slot = self.slot(self.rkeys.slot_of(key.0));
+        slot.is_some_and(|slot| slot.read().as_ref().is_some_and(|r| r.rkey == key))
     }
 
     /// Removes, after waiting for accesses in flight.
-    pub(crate) fn remove(&self, number: u32) {
+    pub(super) fn take_out(&self, number: u32) {
         if let Some(slot) = self.slot(number) {
             let gone = slot.write().take();
             drop(gone);
@@ -82,7 +110,7 @@ impl RegionTable {
 
     /// Changes a region under its write lock, with new keys: the old ones may be in the hands of a peer.
     pub(crate) fn change(&self, number: u32, change: impl FnOnce(&mut Region)) -> Option<(LKey, RKey)> {
-        let keys = self.fresh_keys(number);
+        let keys = self.windows.beside(|taken| self.fresh_keys(number, taken));
         let mut held = self.slot(number)?.write();
         let region = held.as_mut()?;
         change(region);
@@ -90,12 +118,13 @@ impl RegionTable {
         Some(keys)
     }
 
-    /// Changes a region under its write lock; its keys stay.
-    pub(crate) fn adjust(&self, number: u32, change: impl FnOnce(&mut Region)) {
+    /// Changes a region under its write lock. The keys stay.
+    pub(crate) fn change_keeping_keys(&self, number: u32, change: impl FnOnce(&mut Region)) {
         if let Some(slot) = self.slot(number)
             && let Some(region) = slot.write().as_mut()
         {
             change(region);
+            region.remote_open = true;
         }
     }
 
@@ -118,9 +147,20 @@ impl RegionTable {
         if held.as_ref().is_some_and(|r| r.lkey == key) { Ok(held) } else { Err(unknown) }
     }
 
+    /// The same, with the slot's number.
+    pub(super) fn numbered_by_lkey(&self, key: LKey) -> Result<(u32, Held<'_>), MemoryFault> {
+        Ok((self.lkeys.slot_of(key.0), self.by_lkey(key)?))
+    }
+
     pub(super) fn by_rkey(&self, key: RKey) -> Result<Held<'_>, MemoryFault> {
         let unknown = MemoryFault::NoSuchKey { key: key.0 };
-        let held = self.slot(self.rkeys.slot_of(key.0)).ok_or(unknown)?.read_recursive();
-        if held.as_ref().is_some_and(|r| r.rkey == key) { Ok(held) } else { Err(unknown) }
+        let matches = |held: &Held<'_>| held.as_ref().is_some_and(|r| r.rkey == key);
+        if let Some(held) =
+            self.slot(self.rkeys.slot_of(key.0)).map(|slot| slot.read_recursive()).filter(matches)
+        {
+            return Ok(held);
+        }
+        let slot = self.windows.find(key).and_then(|number| self.slot(number));
+        slot.map(|slot| slot.read_recursive()).filter(matches).ok_or(unknown)
     }
 }

@@ -9,7 +9,7 @@ use ferroce_proto::Qpn;
 use ferroce_proto::verbs::{Completion, EventKind, WcStatus};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Most entries of a CQ.
@@ -29,7 +29,6 @@ struct State {
     ring: VecDeque<Completion>,
     depth: usize,
     armed: Armed,
-    overrun: bool,
 }
 
 /// The part that queue pairs push into.
@@ -41,6 +40,7 @@ pub(crate) struct CqCore {
     state: Mutex<State>,
     /// Length of the ring, readable without its lock.
     waiting: AtomicUsize,
+    overrun: AtomicBool,
     /// Polls that found something.
     hits: AtomicU32,
     channel: Option<Arc<CompletionChannel>>,
@@ -59,13 +59,14 @@ impl CqCore {
     ) -> Arc<Self> {
         let depth = depth as usize;
         let ring = VecDeque::with_capacity(depth);
-        let state = Mutex::new(State { ring, depth, armed: Armed::No, overrun: false });
+        let state = Mutex::new(State { ring, depth, armed: Armed::No });
         Arc::new_cyclic(|me| CqCore {
             id,
             cookie,
             me: me.clone(),
             state,
             waiting: AtomicUsize::new(0),
+            overrun: AtomicBool::new(false),
             hits: AtomicU32::new(0),
             channel,
             pulse,
@@ -79,8 +80,7 @@ impl CqCore {
     pub(crate) fn push(&self, completion: Completion) -> bool {
         let mut state = self.state.lock();
         if state.ring.len() >= state.depth {
-            if !state.overrun {
-                state.overrun = true;
+            if !self.overrun.swap(true, Ordering::Relaxed) {
                 self.events.raise(EventKind::CqErr, EventSource::Cq(self.id));
             }
             return false;
@@ -125,11 +125,11 @@ impl CqCore {
     }
 
     fn check_overrun(&self) -> Result<(), Error> {
-        let state = self.state.lock();
-        if state.overrun && state.ring.is_empty() {
-            return Err(Error::CqOverrun { depth: state.depth });
+        if !self.overrun.load(Ordering::Relaxed) {
+            return Ok(());
         }
-        Ok(())
+        let state = self.state.lock();
+        if state.ring.is_empty() { Err(Error::CqOverrun { depth: state.depth }) } else { Ok(()) }
     }
 }
 

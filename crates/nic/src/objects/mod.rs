@@ -8,6 +8,8 @@ mod pd;
 mod qp;
 mod region;
 mod srq;
+mod window;
+mod xrc;
 
 pub use address::AddressHandle;
 pub use channel::CompletionChannel;
@@ -17,7 +19,11 @@ pub use pd::Pd;
 pub use qp::{Qp, QpInit};
 pub use region::MemoryRegion;
 pub use srq::{MAX_SRQ_WR, Srq, SrqAttr};
+pub use window::{MemoryWindow, next_rkey};
+pub use xrc::{XrcDomain, XrcKey};
 
 pub(crate) use cq::{CqCore, MAX_CQE};
 pub(crate) use event::{EventHub, EventQueue};
 pub(crate) use qp::QpCore;
+pub(crate) use srq::SrqCore;
+pub(crate) use xrc::XrcDomains;

@@ -3,10 +3,10 @@
 use super::event::EventQueue;
 use super::region::MemoryRegion;
 use crate::error::Error;
-use crate::memory::Region;
+use crate::memory::{Backing, DeviceMemory, Kind, Prefetch, Region, is_mapped};
 use crate::nic::NicInner;
 use ferroce_proto::PdId;
-use ferroce_proto::verbs::Access;
+use ferroce_proto::verbs::{Access, MemoryFault, Sge};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -27,8 +27,11 @@ impl Pd {
     /// Registers `len` bytes at `addr`; work requests and peers name them from `iova` on. With
     /// [`Access::ZERO_BASED`] the `iova` is ignored and zero.
     ///
+    /// With [`Access::ON_DEMAND`] the bytes need not be mapped, now or later: an access to one that is not fails, and
+    /// its completion says so. All bytes from 0 to `usize::MAX` are the whole address space (implicit on-demand paging).
+    ///
     /// # Safety
-    /// The bytes must stay mapped, readable, and writable if any write access is granted, until the region is
+    /// Unless the region is on demand, the bytes must stay mapped, readable, and writable if any write access is granted, until the region is
     /// dropped. `owner` is kept until then, and is the way to make sure of it. The NIC reads and writes the bytes at
     /// any time; the program must order its own accesses by completions.
     pub unsafe fn register(
@@ -43,6 +46,56 @@ impl Pd {
         check_access(access)?;
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
         check_range(addr, len, iova)?;
+        check_mapped(addr, len, access)?;
+        self.insert_region(Place { addr, len, iova, backing: backing(access) }, access, owner)
+    }
+
+    /// Registers part of the device's own memory; peers and work requests count from its first byte. The access must
+    /// contain [`Access::ZERO_BASED`].
+    pub fn register_device_memory(
+        self: &Arc<Self>,
+        memory: &Arc<DeviceMemory>,
+        offset: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<MemoryRegion, Error> {
+        self.nic.alive()?;
+        check_access(access)?;
+        if !access.contains(Access::ZERO_BASED) || access.contains(Access::ON_DEMAND) {
+            return Err(Error::Invalid {
+                attribute: "access",
+                why: "device memory is ZERO_BASED, and always there",
+            });
+        }
+        let size = memory.len() as u64;
+        if offset > size || len as u64 > size - offset {
+            return Err(Error::Invalid { attribute: "dm_offset", why: "past the end of the device memory" });
+        }
+        let place = Place { addr: memory.start() + offset as usize, len, iova: 0, backing: Backing::Mapped };
+        self.insert_region(place, access, Some(memory.clone()))
+    }
+
+    /// Makes a region that is nowhere: whatever is written there vanishes, and zeros are read. Only its lkey works.
+    pub fn alloc_null_region(self: &Arc<Self>) -> Result<MemoryRegion, Error> {
+        self.nic.alive()?;
+        let place = Place { addr: 0, len: usize::MAX, iova: 0, backing: Backing::Null };
+        self.insert_region(place, Access::LOCAL_WRITE, None)
+    }
+
+    /// Brings pages of on-demand regions in. With `wait`, pages that cannot be brought in are an error; keys, ranges and
+    /// rights that are wrong always are.
+    pub fn prefetch(&self, sges: &[Sge], how: Prefetch, wait: bool) -> Result<(), Error> {
+        self.nic.alive()?;
+        self.nic.engine.regions.prefetch(self.id, sges, how, wait).map_err(Error::Memory)
+    }
+
+    fn insert_region(
+        self: &Arc<Self>,
+        place: Place,
+        access: Access,
+        owner: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Result<MemoryRegion, Error> {
+        let Place { addr, len, iova, backing } = place;
         let make = |lkey, rkey| Region {
             base: addr,
             len: len as u64,
@@ -51,7 +104,11 @@ impl Pd {
             access,
             lkey,
             rkey,
-            remote_open: true,
+            // A null region is not for peers.
+            remote_open: backing != Backing::Null,
+            only_qp: None,
+            kind: Kind::Memory { windows: Vec::new() },
+            backing,
             _owner: owner,
         };
         let (slot, lkey, rkey) = self
@@ -62,6 +119,26 @@ impl Pd {
             .ok_or(Error::Exhausted { what: "memory regions", limit: 1 << 20 })?;
         Ok(MemoryRegion::new(self.clone(), slot, addr, len, iova, access, lkey, rkey))
     }
+}
+
+/// Where a region is.
+struct Place {
+    addr: usize,
+    len: usize,
+    iova: u64,
+    backing: Backing,
+}
+
+pub(super) fn backing(access: Access) -> Backing {
+    if access.contains(Access::ON_DEMAND) { Backing::OnDemand } else { Backing::Mapped }
+}
+
+/// Hardware pins pages at registration, and so finds out at once that there are none.
+pub(super) fn check_mapped(addr: usize, len: usize, access: Access) -> Result<(), Error> {
+    if access.contains(Access::ON_DEMAND) || is_mapped(addr, len) {
+        return Ok(());
+    }
+    Err(Error::Memory(MemoryFault::NotPresent { addr: addr as u64, len: len as u64 }))
 }
 
 /// Remote write and atomic need local write (IBA 11.2.8.2): the NIC itself stores what the peer sends.

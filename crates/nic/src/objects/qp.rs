@@ -1,14 +1,15 @@
 //! Queue pairs, as programs hold them.
 
 use super::cq::{Cq, CqCore};
-use super::event::EventQueue;
+use super::event::{EventQueue, EventSource};
 use super::pd::Pd;
 use super::srq::{Srq, SrqCore};
+use super::xrc::XrcDomain;
 use crate::error::Error;
-use crate::nic::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
+use crate::nic::{MAX_INLINE, MAX_QP_WR, MAX_SGE, Nic};
 use ferroce_proto::cc::{Controller, FixedWindow};
 use ferroce_proto::qp::{self, PostError, QpConfig, QpCounters};
-use ferroce_proto::verbs::{AttrMask, QpAttr, QpCap, RecvWr, SendWr, Transport};
+use ferroce_proto::verbs::{AttrMask, EventKind, QpAttr, QpCap, RecvWr, SendWr, Transport};
 use ferroce_proto::{Gid, PdId, Qpn};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ pub struct QpInit<'a> {
     pub transport: Transport,
     /// Where completions of sends go.
     pub send_cq: &'a Cq,
-    /// Where completions of receives go.
+    /// Where completions of receives go; of no interest to [`Transport::XrcIni`], which has none.
     pub recv_cq: &'a Cq,
     /// Where receives come from, if not from a queue of its own.
     pub srq: Option<&'a Srq>,
@@ -37,6 +38,10 @@ pub(crate) struct QpCore {
     pub(crate) send_cq: Arc<CqCore>,
     pub(crate) recv_cq: Arc<CqCore>,
     pub(crate) srq: Option<Arc<SrqCore>>,
+    /// Receiving end of an extended reliable connection: the XRC domain.
+    pub(crate) xrc_domain: Option<u32>,
+    /// The live handles, where there can be several. None left: the queue pair is going or gone.
+    handles: Option<Mutex<Vec<Handle>>>,
     pub(crate) machine: Mutex<qp::Qp>,
     pub(crate) events: Arc<EventQueue>,
     /// Earliest deadline that the timer heap knows of; `u64::MAX` if none.
@@ -49,12 +54,34 @@ pub(crate) struct QpCore {
     pub(crate) overrun: AtomicBool,
 }
 
-/// A queue pair. Dropping it destroys it.
+/// One of several handles of a queue pair, and who hears its events.
+struct Handle {
+    number: u32,
+    events: Arc<EventQueue>,
+}
+
+impl QpCore {
+    /// Raises an event, one for every handle.
+    pub(crate) fn raise(&self, kind: EventKind) {
+        match &self.handles {
+            None => self.events.raise(kind, EventSource::Qp(self.qpn)),
+            Some(handles) => {
+                for handle in handles.lock().iter() {
+                    handle.events.raise(kind, EventSource::QpHandle(self.qpn, handle.number));
+                }
+            }
+        }
+    }
+}
+
+/// A queue pair. Dropping it destroys it; where there are several handles, dropping the last one.
 pub struct Qp {
     pub(crate) core: Arc<QpCore>,
     pd: Arc<Pd>,
     transport: Transport,
     groups: Mutex<Vec<Gid>>,
+    handle: u32,
+    domain: Option<Arc<XrcDomain>>,
 }
 
 impl Pd {
@@ -62,7 +89,16 @@ impl Pd {
     pub fn create_qp(self: &Arc<Self>, init: &QpInit<'_>) -> Result<Qp, Error> {
         let nic = &self.nic;
         nic.alive()?;
-        let cap = check_cap(&init.cap, init.srq.is_some())?;
+        if init.transport == Transport::XrcTgt {
+            return Err(Error::Invalid {
+                attribute: "transport",
+                why: "a receiving end belongs to an XRC domain, not to a protection domain",
+            });
+        }
+        if init.transport == Transport::XrcIni && init.srq.is_some() {
+            return Err(Error::Invalid { attribute: "srq", why: "a sending end has no receive queue" });
+        }
+        let cap = check_cap(&init.cap, init.srq.is_some() || init.transport == Transport::XrcIni)?;
         if init.srq.is_some_and(|srq| !Arc::ptr_eq(srq.pd(), self)) {
             return Err(Error::Invalid { attribute: "srq", why: "belongs to another protection domain" });
         }
@@ -73,22 +109,40 @@ impl Pd {
             // The GRH in front of a datagram tells its traffic class and hop limit.
             nic.engine.link.report_outer_fields();
         }
+        self.insert_qp(
+            Parts {
+                transport: init.transport,
+                send_cq: init.send_cq.core.clone(),
+                recv_cq: init.recv_cq.core.clone(),
+                srq: init.srq.map(|srq| srq.core.clone()),
+                cap,
+                signal_all: init.signal_all,
+            },
+            None,
+        )
+    }
+
+    fn insert_qp(self: &Arc<Self>, parts: Parts, domain: Option<Arc<XrcDomain>>) -> Result<Qp, Error> {
+        let nic = &self.nic;
+        let transport = parts.transport;
         let make = |qpn| {
             let machine = qp::Qp::new(QpConfig {
                 qpn,
-                transport: init.transport,
+                transport,
                 pd: self.id,
-                cap,
-                signal_all: init.signal_all,
-                shared_recv: init.srq.is_some(),
+                cap: parts.cap,
+                signal_all: parts.signal_all,
+                shared_recv: parts.srq.is_some(),
                 port_mtu: nic.port_mtu(),
                 congestion: Controller::Fixed(FixedWindow { bytes: nic.window_bytes }),
             });
             Arc::new(QpCore {
                 qpn,
-                send_cq: init.send_cq.core.clone(),
-                recv_cq: init.recv_cq.core.clone(),
-                srq: init.srq.map(|srq| srq.core.clone()),
+                send_cq: parts.send_cq,
+                recv_cq: parts.recv_cq,
+                srq: parts.srq,
+                xrc_domain: domain.as_ref().map(|d| d.id()),
+                handles: domain.as_ref().map(|_| Mutex::default()),
                 machine: Mutex::new(machine),
                 events: self.events.clone(),
                 timer_at: AtomicU64::new(u64::MAX),
@@ -102,7 +156,75 @@ impl Pd {
             .qps
             .insert(make)
             .ok_or(Error::Exhausted { what: "queue pairs", limit: crate::engine::MAX_QP })?;
-        Ok(Qp { core, pd: self.clone(), transport: init.transport, groups: Mutex::default() })
+        Ok(Qp { core, pd: self.clone(), transport, groups: Mutex::default(), handle: 0, domain })
+    }
+}
+
+/// [`QpInit`] once it is checked.
+struct Parts {
+    transport: Transport,
+    send_cq: Arc<CqCore>,
+    recv_cq: Arc<CqCore>,
+    srq: Option<Arc<SrqCore>>,
+    cap: QpCap,
+    signal_all: bool,
+}
+
+impl XrcDomain {
+    /// Makes the receiving end of an extended reliable connection, in RESET; `device` hears its events. It has no protection domain and no
+    /// completion queue: each request names a shared receive queue of this domain, which has both.
+    pub fn create_target(self: &Arc<Self>, device: &Nic) -> Result<Qp, Error> {
+        let nic = self.nic();
+        nic.alive()?;
+        self.check_device(device)?;
+        let (no_cq, pd) = (self.no_cq(), self.domain_of_its_own(device));
+        let parts = Parts {
+            transport: Transport::XrcTgt,
+            send_cq: no_cq.clone(),
+            recv_cq: no_cq,
+            srq: None,
+            cap: QpCap::default(),
+            signal_all: false,
+        };
+        let qp = pd.insert_qp(parts, Some(self.clone()))?;
+        if let Some(handles) = &qp.core.handles {
+            handles.lock().push(Handle { number: qp.handle, events: device.event_queue().clone() });
+        }
+        Ok(qp)
+    }
+
+    /// A receiving end has no protection domain; where one stands, this one does.
+    fn domain_of_its_own(&self, device: &Nic) -> Arc<Pd> {
+        let nic = self.nic();
+        Arc::new(Pd { id: PdId(nic.next_id()), nic: nic.clone(), events: device.event_queue().clone() })
+    }
+
+    fn check_device(&self, device: &Nic) -> Result<(), Error> {
+        match self.belongs_to(&device.inner) {
+            true => Ok(()),
+            false => Err(Error::Invalid { attribute: "xrcd", why: "belongs to another device" }),
+        }
+    }
+
+    /// Another handle of a receiving end of this domain. The queue pair lives until its last handle is dropped, and
+    /// each handle gets its own events, through `device`.
+    pub fn open_qp(self: &Arc<Self>, device: &Nic, qpn: Qpn) -> Result<Qp, Error> {
+        let nic = self.nic();
+        nic.alive()?;
+        self.check_device(device)?;
+        let unknown = Error::Invalid { attribute: "qpn", why: "no receiving end of this XRC domain has it" };
+        let core = nic.engine.qps.get(qpn).filter(|core| core.xrc_domain == Some(self.id()));
+        let Some(core) = core else { return Err(unknown) };
+        let handle = nic.next_id();
+        match core.handles.as_ref().map(|handles| handles.lock()) {
+            Some(mut handles) if !handles.is_empty() => {
+                handles.push(Handle { number: handle, events: device.event_queue().clone() });
+            }
+            _ => return Err(unknown),
+        }
+        let pd = self.domain_of_its_own(device);
+        let (transport, domain) = (Transport::XrcTgt, Some(self.clone()));
+        Ok(Qp { core, pd, transport, groups: Mutex::default(), handle, domain })
     }
 }
 
@@ -128,7 +250,15 @@ impl Qp {
     pub fn transport(&self) -> Transport {
         self.transport
     }
-    /// Its protection domain.
+    /// Which of its handles this is, where there can be several: what its events name. 0 for the one that made it.
+    pub fn handle(&self) -> u32 {
+        self.handle
+    }
+    /// Its XRC domain, for the receiving end of an extended reliable connection.
+    pub fn xrc_domain(&self) -> Option<&Arc<XrcDomain>> {
+        self.domain.as_ref()
+    }
+    /// Its protection domain; a receiving end of an extended reliable connection has one of its own, of no use.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
@@ -236,6 +366,13 @@ impl Drop for Qp {
         }
         for group in self.groups.lock().drain(..) {
             let _ = self.pd.nic.engine.detach(&self.core, group);
+        }
+        if let Some(handles) = &self.core.handles {
+            let mut handles = handles.lock();
+            handles.retain(|handle| handle.number != self.handle);
+            if !handles.is_empty() {
+                return;
+            }
         }
         self.pd.nic.engine.destroy(&self.core);
     }

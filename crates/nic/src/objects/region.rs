@@ -1,6 +1,6 @@
 //! Memory regions, as programs hold them.
 
-use super::pd::{Pd, check_access, check_range};
+use super::pd::{Pd, backing, check_access, check_mapped, check_range};
 use crate::error::Error;
 use ferroce_proto::verbs::{Access, Sge};
 use ferroce_proto::{LKey, RKey};
@@ -16,6 +16,8 @@ pub struct MemoryRegion {
     access: Access,
     lkey: LKey,
     rkey: RKey,
+    /// Deregistered already.
+    gone: bool,
 }
 
 impl MemoryRegion {
@@ -30,7 +32,7 @@ impl MemoryRegion {
         lkey: LKey,
         rkey: RKey,
     ) -> Self {
-        MemoryRegion { pd, slot, addr, len, iova, access, lkey, rkey }
+        MemoryRegion { pd, slot, addr, len, iova, access, lkey, rkey, gone: false }
     }
 
     /// Key for local work requests.
@@ -53,7 +55,7 @@ impl MemoryRegion {
     pub fn len(&self) -> usize {
         self.len
     }
-    /// Never: a region has at least one byte.
+    /// Whether it has no byte, which only a region on device memory can.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -70,10 +72,50 @@ impl MemoryRegion {
         Sge { addr: self.iova.wrapping_add(offset as u64), len, lkey: self.lkey }
     }
 
+    /// How many memory windows are bound to it.
+    pub fn bound_windows(&self) -> usize {
+        self.pd.nic.engine.regions.bound_windows(self.slot)
+    }
+
+    /// Deregisters, unless memory windows are bound to it: then it stays as it was. (Dropping it closes the windows.)
+    pub fn deregister(mut self) -> Result<(), (MemoryRegion, Error)> {
+        if self.gone || self.pd.nic.alive().is_err() {
+            return Ok(());
+        }
+        match self.pd.nic.engine.regions.remove_unless_bound(self.slot) {
+            Ok(()) => {
+                self.gone = true;
+                Ok(())
+            }
+            Err(_) => Err((self, Error::Busy { what: "the memory region", by: "memory windows" })),
+        }
+    }
+
+    /// A region that windows are bound to keeps its place and keys; and a null region is what it is.
+    fn check_unbound(&self) -> Result<(), Error> {
+        if self.len == usize::MAX && !self.access.contains(Access::ON_DEMAND) {
+            return Err(Error::Invalid { attribute: "mr", why: "a null region cannot be changed" });
+        }
+        match self.bound_windows() {
+            0 => Ok(()),
+            _ => Err(Error::Busy { what: "the memory region", by: "memory windows" }),
+        }
+    }
+
     /// Registers anew with other rights or in another domain. Both keys change, so that whoever holds the old ones
     /// is out.
     pub fn reregister(&mut self, pd: Option<&Arc<Pd>>, access: Option<Access>) -> Result<(), Error> {
-        let (new_pd, new_access) = self.check_change(pd, access)?;
+        self.pd.nic.alive()?;
+        self.check_unbound()?;
+        let new_access = access.unwrap_or(self.access);
+        check_access(new_access)?;
+        let new_pd = pd.unwrap_or(&self.pd).clone();
+        if !Arc::ptr_eq(&new_pd.nic, &self.pd.nic) {
+            return Err(Error::Invalid { attribute: "pd", why: "belongs to another device" });
+        }
+        // Whether addresses count from zero, and whether pages come and go, is part of the region, not of its rights.
+        let fixed = Access::ZERO_BASED | Access::ON_DEMAND;
+        let new_access = (new_access - fixed) | (self.access & fixed);
         let keys = self.pd.nic.engine.regions.change(self.slot, |region| {
             (region.pd, region.access) = (new_pd.id, new_access);
         });
@@ -84,26 +126,36 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// The same with the keys it has, as hardware does it: who holds them meets the new rights.
-    pub fn change_rights(&mut self, pd: Option<&Arc<Pd>>, access: Option<Access>) -> Result<(), Error> {
-        let (new_pd, new_access) = self.check_change(pd, access)?;
-        self.pd.nic.engine.regions.adjust(self.slot, |region| {
-            (region.pd, region.access) = (new_pd.id, new_access);
-        });
-        (self.pd, self.access) = (new_pd, new_access);
-        Ok(())
-    }
-
-    fn check_change(&self, pd: Option<&Arc<Pd>>, access: Option<Access>) -> Result<(Arc<Pd>, Access), Error> {
+    /// Registers anew, as the verb does: another domain, other rights, other bytes (address, length, and what the first
+    /// byte is called), or several of these. The keys stay, so a peer that holds them meets the new region.
+    ///
+    /// # Safety
+    /// As for [`Pd::register`].
+    pub unsafe fn modify(
+        &mut self,
+        pd: Option<&Arc<Pd>>,
+        access: Option<Access>,
+        place: Option<(usize, usize, u64)>,
+    ) -> Result<(), Error> {
         self.pd.nic.alive()?;
-        let new_access = access.unwrap_or(self.access);
-        check_access(new_access)?;
+        self.check_unbound()?;
         let new_pd = pd.unwrap_or(&self.pd).clone();
         if !Arc::ptr_eq(&new_pd.nic, &self.pd.nic) {
             return Err(Error::Invalid { attribute: "pd", why: "belongs to another device" });
         }
-        // Whether addresses count from zero is part of the region, not of its rights.
-        Ok((new_pd, (new_access - Access::ZERO_BASED) | (self.access & Access::ZERO_BASED)))
+        let new_access = access.unwrap_or(self.access);
+        check_access(new_access)?;
+        let (addr, len, iova) = place.unwrap_or((self.addr, self.len, self.iova));
+        let iova = if new_access.contains(Access::ZERO_BASED) { 0 } else { iova };
+        check_range(addr, len, iova)?;
+        check_mapped(addr, len, new_access)?;
+        self.pd.nic.engine.regions.change_keeping_keys(self.slot, |region| {
+            (region.pd, region.access, region.backing) = (new_pd.id, new_access, backing(new_access));
+            (region.base, region.len, region.iova) = (addr, len as u64, iova);
+        });
+        (self.pd, self.access) = (new_pd, new_access);
+        (self.addr, self.len, self.iova) = (addr, len, iova);
+        Ok(())
     }
 
     /// Moves the registration to other bytes.
@@ -112,8 +164,10 @@ impl MemoryRegion {
     /// As for [`Pd::register`].
     pub unsafe fn retranslate(&mut self, addr: usize, len: usize, iova: u64) -> Result<(), Error> {
         self.pd.nic.alive()?;
+        self.check_unbound()?;
         let iova = if self.access.contains(Access::ZERO_BASED) { 0 } else { iova };
         check_range(addr, len, iova)?;
+        check_mapped(addr, len, self.access)?;
         let keys = self.pd.nic.engine.regions.change(self.slot, |region| {
             (region.base, region.len, region.iova) = (addr, len as u64, iova);
         });
@@ -127,7 +181,7 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        if self.pd.nic.alive().is_ok() {
+        if !self.gone && self.pd.nic.alive().is_ok() {
             self.pd.nic.engine.regions.remove(self.slot);
         }
     }

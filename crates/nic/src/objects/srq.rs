@@ -1,11 +1,14 @@
 //! Shared receive queues.
 
+use super::cq::{Cq, CqCore};
 use super::event::{EventQueue, EventSource};
 use super::pd::Pd;
+use super::xrc::XrcDomain;
 use crate::error::Error;
 use crate::nic::MAX_SGE;
 use ferroce_proto::qp::{PostError, RecvQueue, RecvWqe};
 use ferroce_proto::verbs::{EventKind, RecvWr};
+use ferroce_proto::{PdId, Srqn};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -31,8 +34,18 @@ impl State {
     }
 }
 
+/// What makes a shared receive queue an XRC one.
+pub(crate) struct XrcSide {
+    pub(crate) number: Srqn,
+    pub(crate) domain: u32,
+    pub(crate) pd: PdId,
+    /// Completions of receives taken from here go there, whichever queue pair took them.
+    pub(crate) cq: Arc<CqCore>,
+}
+
 pub(crate) struct SrqCore {
     pub(crate) id: u32,
+    pub(crate) xrc: Option<XrcSide>,
     state: Mutex<State>,
     events: Arc<EventQueue>,
 }
@@ -65,33 +78,81 @@ pub struct SrqAttr {
 pub struct Srq {
     pub(crate) core: Arc<SrqCore>,
     pd: Arc<Pd>,
+    domain: Option<Arc<XrcDomain>>,
 }
 
 impl Pd {
     /// Makes a shared receive queue.
     pub fn create_srq(self: &Arc<Self>, max_wr: u32, max_sge: u32) -> Result<Srq, Error> {
         self.nic.alive()?;
-        if max_wr == 0 {
-            return Err(Error::Invalid {
-                attribute: "max_wr",
-                why: "a shared receive queue needs at least one entry",
-            });
+        check_sizes(max_wr, max_sge)?;
+        let core = Arc::new(self.srq_core(max_wr, max_sge, None));
+        Ok(Srq { core, pd: self.clone(), domain: None })
+    }
+
+    /// Makes an XRC shared receive queue: peers name it by its number, through any receiving end of the domain, and
+    /// its completions go to `cq`.
+    pub fn create_xrc_srq(
+        self: &Arc<Self>,
+        max_wr: u32,
+        max_sge: u32,
+        domain: &Arc<XrcDomain>,
+        cq: &Cq,
+    ) -> Result<Srq, Error> {
+        self.nic.alive()?;
+        check_sizes(max_wr, max_sge)?;
+        if !domain.belongs_to(&self.nic) {
+            return Err(Error::Invalid { attribute: "xrcd", why: "belongs to another device" });
         }
-        Error::check_limit("max_wr", max_wr.into(), MAX_SRQ_WR.into())?;
-        Error::check_limit("max_sge", max_sge.into(), MAX_SGE.into())?;
-        let core = Arc::new(SrqCore {
+        if !cq.belongs_to(&self.nic) {
+            return Err(Error::Invalid { attribute: "cq", why: "belongs to another device" });
+        }
+        let make = |number| {
+            let (domain, pd, cq) = (domain.id(), self.id, cq.core.clone());
+            Arc::new(self.srq_core(max_wr, max_sge, Some(XrcSide { number, domain, pd, cq })))
+        };
+        let core = self.nic.engine.srqs.insert(make).ok_or(Error::Exhausted {
+            what: "XRC shared receive queues",
+            limit: crate::engine::MAX_XRC_SRQ as u64,
+        })?;
+        Ok(Srq { core, pd: self.clone(), domain: Some(domain.clone()) })
+    }
+
+    fn srq_core(&self, max_wr: u32, max_sge: u32, xrc: Option<XrcSide>) -> SrqCore {
+        SrqCore {
             id: self.nic.next_id(),
+            xrc,
             state: Mutex::new(State { queue: RecvQueue::new(max_wr, max_sge.max(1)), limit: 0 }),
             events: self.events.clone(),
-        });
-        Ok(Srq { core, pd: self.clone() })
+        }
     }
+}
+
+fn check_sizes(max_wr: u32, max_sge: u32) -> Result<(), Error> {
+    if max_wr == 0 {
+        return Err(Error::Invalid {
+            attribute: "max_wr",
+            why: "a shared receive queue needs at least one entry",
+        });
+    }
+    Error::check_limit("max_wr", max_wr.into(), MAX_SRQ_WR.into())?;
+    Error::check_limit("max_sge", max_sge.into(), MAX_SGE.into())
 }
 
 impl Srq {
     /// Number within the device: what events name it by.
     pub fn id(&self) -> u32 {
         self.core.id
+    }
+
+    /// The number that peers name it by, if it is an XRC one.
+    pub fn number(&self) -> Option<Srqn> {
+        self.core.xrc.as_ref().map(|xrc| xrc.number)
+    }
+
+    /// Its XRC domain, if it is an XRC one.
+    pub fn xrc_domain(&self) -> Option<&Arc<XrcDomain>> {
+        self.domain.as_ref()
     }
 
     /// Its protection domain.
@@ -145,6 +206,16 @@ impl Srq {
             max_wr: state.queue.depth() as u32,
             max_sge: state.queue.max_sge() as u32,
             limit: state.limit,
+        }
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        if let Some(xrc) = &self.core.xrc
+            && self.pd.nic.alive().is_ok()
+        {
+            self.pd.nic.engine.srqs.remove(xrc.number);
         }
     }
 }

@@ -11,10 +11,12 @@
 //! |---|---|
 //! | `directory` | the directory, and why its owner is checked |
 //! | `lock` | byte locks that die with their owner |
+//! | `ports` | which process has which port of the connection manager |
 //! | `roster` | the order of the sockets on each address, as text |
 
 mod directory;
 mod lock;
+mod ports;
 mod roster;
 
 use directory::open_directory;
@@ -25,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use directory::default_base;
+pub(crate) use ports::{PortError, Ports};
 pub(crate) use roster::Roster;
 
 /// Lowest slot. Slot 0 would own the special queue pairs 0 and 1.

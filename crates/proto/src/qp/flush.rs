@@ -10,6 +10,7 @@ macro_rules! io {
         Io {
             host: $host,
             id: &$qp.id,
+            pd: $qp.id.pd,
             attr: &$qp.attr,
             route: &$qp.route,
             counters: &mut $qp.counters,
@@ -28,7 +29,7 @@ impl Qp {
         self.attr.state = QpState::Err;
         self.flush_sends(now, host);
         self.flush_recvs(now, host);
-        if self.id.shared_recv {
+        if self.id.shared_recv && self.id.transport.receives() {
             // From here on this QP takes nothing more off the shared queue (IBA 10.2.9.3).
             host.event(EventKind::QpLastWqeReached);
         }
@@ -57,10 +58,10 @@ impl Qp {
         let in_hand = match &mut self.machine {
             Machine::Rc(rc) => rc.1.inbound().take_recv(),
             Machine::Uc(uc) => uc.1.inbound().take_recv(),
-            Machine::Ud(ud) => ud.take_recv(),
+            Machine::Ud(ud) => ud.take_recv().map(|wr_id| (Side::Recv, wr_id)),
         };
-        if let Some(wr_id) = in_hand {
-            Self::flush_one(&mut io, Side::Recv, wr_id, WcOpcode::Recv);
+        if let Some((side, wr_id)) = in_hand {
+            Self::flush_one(&mut io, side, wr_id, WcOpcode::Recv);
         }
         let mut wqe = RecvWqe::default();
         while self.rq.pop(&mut wqe) {

@@ -4,8 +4,8 @@
 //! memory and real links, the simulator with vectors and virtual time.
 
 use super::RecvWqe;
-use crate::ids::{PdId, RKey};
-use crate::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, Route, Sge};
+use crate::ids::{PdId, RKey, Srqn};
+use crate::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge};
 use crate::wire::Headers;
 use core::fmt;
 
@@ -66,12 +66,15 @@ pub enum TxError {
 }
 
 /// Which of a queue pair's completion queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Side {
     /// The one for sends.
     Send,
     /// The one for receives.
+    #[default]
     Recv,
+    /// The one of the XRC shared receive queue that the request came from.
+    Xrc(Srqn),
 }
 
 /// Why a packet was dropped; each has its counter.
@@ -181,8 +184,15 @@ pub trait Host {
     /// Makes a remote key invalid, on behalf of the peer (SEND with invalidate) or of a local work request.
     fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault>;
 
-    /// Takes the next request of the shared receive queue, if this QP has one and it is not empty.
-    fn take_shared_recv(&mut self, into: &mut RecvWqe) -> bool;
+    /// Binds a memory window, on behalf of a local work request.
+    fn bind_window(&mut self, pd: PdId, bind: &MwBind) -> Result<(), MemoryFault>;
+
+    /// Domain of the XRC shared receive queue with this number, if there is one in the XRC domain of this QP.
+    fn xrc_pd(&mut self, srq: Srqn) -> Option<PdId>;
+
+    /// Takes the next request of the shared receive queue, this QP's or the XRC one that is named; false if there is
+    /// no such queue or it is empty.
+    fn take_shared_recv(&mut self, xrc: Option<Srqn>, into: &mut RecvWqe) -> bool;
 
     /// Adds a completion to one of the QP's completion queues.
     fn complete(&mut self, side: Side, completion: Completion);

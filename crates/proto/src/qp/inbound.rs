@@ -44,6 +44,8 @@ pub(crate) struct Inbound {
     /// The receive in hand. It survives a broken unreliable message and serves the next one.
     recv: RecvWqe,
     has_recv: bool,
+    /// Which completion queue that receive reports to.
+    side: Side,
     /// Bytes of the message already placed.
     placed: u64,
     /// Rest of a WRITE.
@@ -65,9 +67,9 @@ impl Inbound {
     }
 
     /// Gives up the receive in hand, for flushing.
-    pub(crate) fn take_recv(&mut self) -> Option<u64> {
+    pub(crate) fn take_recv(&mut self) -> Option<(Side, u64)> {
         self.abandon();
-        core::mem::take(&mut self.has_recv).then_some(self.recv.wr_id)
+        core::mem::take(&mut self.has_recv).then_some((self.side, self.recv.wr_id))
     }
 
     /// Places one packet of a SEND or WRITE. True when it was the last of its message.
@@ -100,7 +102,7 @@ impl Inbound {
     ) -> Result<bool, Refusal> {
         let op = pkt.headers.bth.opcode.operation;
         if op.starts_message() {
-            self.ensure_recv(rq, io)?;
+            self.ensure_recv(pkt, rq, io)?;
             self.kind = Kind::Send;
             self.placed = 0;
         }
@@ -110,14 +112,14 @@ impl Inbound {
             return Err(Refusal::TooLong { capacity, needed });
         }
         if !pkt.payload.is_empty() {
-            io.host.scatter(io.id.pd, &self.recv.sges, self.placed, pkt.payload).map_err(Refusal::Local)?;
+            io.host.scatter(io.pd, &self.recv.sges, self.placed, pkt.payload).map_err(Refusal::Local)?;
         }
         self.placed = needed;
         if !op.ends_message() {
             return Ok(false);
         }
         if let Some(rkey) = pkt.headers.ieth {
-            io.host.invalidate(io.id.pd, rkey).map_err(Refusal::Invalidate)?;
+            io.host.invalidate(io.pd, rkey).map_err(Refusal::Invalidate)?;
         }
         self.finish_recv(&pkt.headers, WcOpcode::Recv, needed as u32, io);
         Ok(true)
@@ -132,7 +134,7 @@ impl Inbound {
         let op = pkt.headers.bth.opcode.operation;
         // Before anything is written: a WRITE answered by RNR NAK comes again as a whole packet.
         if pkt.headers.imm.is_some() {
-            self.ensure_recv(rq, io)?;
+            self.ensure_recv(pkt, rq, io)?;
         }
         if op.starts_message() {
             self.start_write(&pkt.headers, io)?;
@@ -142,7 +144,7 @@ impl Inbound {
             return Err(Refusal::Length);
         }
         if len > 0 {
-            io.host.write_remote(io.id.pd, self.rkey, self.addr, pkt.payload).map_err(Refusal::Access)?;
+            io.host.write_remote(io.pd, self.rkey, self.addr, pkt.payload).map_err(Refusal::Access)?;
         }
         self.addr = self.addr.wrapping_add(u64::from(len));
         self.left -= len;
@@ -174,13 +176,20 @@ impl Inbound {
         Ok(())
     }
 
-    fn ensure_recv<H: Host>(&mut self, rq: &mut RecvQueue, io: &mut Io<'_, H>) -> Result<(), Refusal> {
+    fn ensure_recv<H: Host>(
+        &mut self,
+        pkt: &Packet<'_>,
+        rq: &mut RecvQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Refusal> {
         if !self.has_recv {
+            let xrc = pkt.headers.xrceth;
             self.has_recv = if io.id.shared_recv {
-                io.host.take_shared_recv(&mut self.recv)
+                io.host.take_shared_recv(xrc, &mut self.recv)
             } else {
                 rq.pop(&mut self.recv)
             };
+            self.side = xrc.map_or(Side::Recv, Side::Xrc);
         }
         if self.has_recv { Ok(()) } else { Err(Refusal::NoReceive) }
     }
@@ -192,7 +201,7 @@ impl Inbound {
         self.abandon();
         self.has_recv = false;
         io.host.complete(
-            Side::Recv,
+            self.side,
             Completion {
                 wr_id: self.recv.wr_id,
                 opcode,
@@ -211,8 +220,8 @@ impl Inbound {
     /// Completes the receive in hand with an error, if there is one. False if there was none to tell.
     pub(crate) fn fail_recv<H: Host>(&mut self, status: WcStatus, why: Reason, io: &mut Io<'_, H>) -> bool {
         match self.take_recv() {
-            Some(wr_id) => {
-                io.complete_failed(Side::Recv, wr_id, WcOpcode::Recv, status, why);
+            Some((side, wr_id)) => {
+                io.complete_failed(side, wr_id, WcOpcode::Recv, status, why);
                 true
             }
             None => false,

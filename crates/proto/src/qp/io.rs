@@ -22,6 +22,7 @@ impl Identity {
             Transport::Rc => Service::Rc,
             Transport::Uc => Service::Uc,
             Transport::Ud => Service::Ud,
+            Transport::XrcIni | Transport::XrcTgt => Service::Xrc,
         }
     }
 }
@@ -34,6 +35,9 @@ pub(crate) struct Fatal;
 pub(crate) struct Io<'a, H: Host> {
     pub(crate) host: &'a mut H,
     pub(crate) id: &'a Identity,
+    /// Domain that memory is checked against: the queue pair's own, or that of the shared receive queue which an XRC
+    /// request names (IBA annex A14).
+    pub(crate) pd: PdId,
     pub(crate) attr: &'a QpAttr,
     pub(crate) route: &'a Route,
     pub(crate) counters: &'a mut QpCounters,
@@ -79,7 +83,7 @@ impl<H: Host> Io<'_, H> {
         if !self.attr.access.contains(need) {
             return Err(MemoryFault::Denied { key: rkey.0, need, have: self.attr.access });
         }
-        self.host.check_remote(self.id.pd, rkey, addr, len, need)
+        self.host.check_remote(self.pd, rkey, addr, len, need)
     }
 
     pub(crate) fn complete_send(&mut self, wqe: &super::sq::SendWqe) {

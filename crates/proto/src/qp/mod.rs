@@ -17,6 +17,7 @@
 //! | `rc`, `uc`, `ud` | the transports |
 //! | `inbound` | the checks on a SEND or WRITE coming in, shared by RC and UC |
 //! | `segment` | cutting a message into packets |
+//! | `local` | requests that never leave the NIC |
 //! | `sq`, `rq` | the queues |
 //! | `post`, `modify`, `receive`, `drive`, `flush` | the calls |
 //! | `host` | what the QP may ask of the NIC around it |
@@ -27,6 +28,7 @@ mod flush;
 mod host;
 mod inbound;
 mod io;
+mod local;
 mod modify;
 mod post;
 mod rc;
@@ -107,10 +109,10 @@ impl Qp {
             transport: config.transport,
             pd: config.pd,
             signal_all: config.signal_all,
-            shared_recv: config.shared_recv,
+            shared_recv: config.shared_recv || config.transport == Transport::XrcTgt,
         };
         let machine = match config.transport {
-            Transport::Rc => {
+            Transport::Rc | Transport::XrcIni | Transport::XrcTgt => {
                 Machine::Rc(Box::new((rc::Requester::new(config.congestion), rc::Responder::default())))
             }
             Transport::Uc => Machine::Uc(Box::default()),
@@ -119,8 +121,8 @@ impl Qp {
         Qp {
             attr: QpAttr { cap: config.cap, path_mtu: config.port_mtu, ..QpAttr::default() },
             route: Route::default(),
-            sq: SendQueue::new(&config.cap, config.transport == Transport::Ud),
-            rq: RecvQueue::for_qp(&config.cap, config.shared_recv),
+            sq: SendQueue::new(&config.cap, config.transport),
+            rq: RecvQueue::for_qp(&config.cap, config.shared_recv || config.transport.is_xrc()),
             machine,
             id,
             counters: QpCounters::default(),

@@ -1,6 +1,6 @@
 //! `modify`: the way through the states.
 
-use super::state::{AttrLimits, ModifyError, check, check_current, check_values};
+use super::state::{AttrLimits, ModifyError, check, check_current, check_values, relevant};
 use super::{Host, Machine, Qp};
 use crate::Time;
 use crate::verbs::{AttrMask, QpAttr, QpState, Route};
@@ -17,6 +17,7 @@ impl Qp {
         now: Time,
         host: &mut H,
     ) -> Result<(), ModifyError> {
+        let mask = relevant(self.id.transport, mask);
         let from = self.attr.state;
         let to = if mask.contains(AttrMask::STATE) { attr.state } else { from };
         check_current(attr, mask, from)?;

@@ -31,12 +31,14 @@ pub enum PostError {
         /// Bytes allowed.
         max: usize,
     },
-    /// READs and atomics have no data to send inline.
+    /// READs, atomics and binds have no data to send inline.
     InlineNotAllowed,
     /// The transport has no such operation.
     NotOnThisTransport(Transport),
     /// A datagram needs a destination.
     NoDestination,
+    /// A request of an extended reliable connection names a shared receive queue of the peer.
+    NoRemoteSrq,
     /// Longer than 2^31 bytes.
     MessageTooLong {
         /// Bytes given.
@@ -63,10 +65,13 @@ impl fmt::Display for PostError {
                 write!(f, "{given} bytes of inline data given, max_inline_data is {max}")
             }
             PostError::InlineNotAllowed => {
-                write!(f, "a READ or atomic cannot be inline: it receives its data")
+                write!(f, "a READ, atomic or bind cannot be inline: it has no data to send")
             }
             PostError::NotOnThisTransport(t) => write!(f, "a {t:?} queue pair has no such operation"),
             PostError::NoDestination => write!(f, "a datagram needs an address handle"),
+            PostError::NoRemoteSrq => {
+                write!(f, "an XRC request needs the number of the peer's shared receive queue")
+            }
             PostError::MessageTooLong { bytes } => {
                 write!(
                     f,
@@ -85,7 +90,7 @@ impl core::error::Error for PostError {}
 impl Qp {
     /// Queues a send. Nothing is transmitted until [`Qp::poll_requests`].
     pub fn post_send<H: Host>(&mut self, wr: &SendWr<'_>, now: Time, host: &mut H) -> Result<(), PostError> {
-        if !may_post_send(self.attr.state) {
+        if self.id.transport.sends() && !may_post_send(self.attr.state) {
             return Err(PostError::WrongState(self.attr.state));
         }
         check_operation(self.id.transport, wr)?;
@@ -102,6 +107,9 @@ impl Qp {
 
     /// Queues a receive.
     pub fn post_recv<H: Host>(&mut self, wr: &RecvWr<'_>, now: Time, host: &mut H) -> Result<(), PostError> {
+        if !self.id.transport.receives() {
+            return Err(PostError::NotOnThisTransport(self.id.transport));
+        }
         if !may_post_recv(self.attr.state) {
             return Err(PostError::WrongState(self.attr.state));
         }
@@ -137,7 +145,7 @@ impl Qp {
             }
             Payload::Inline(bytes) => {
                 let max = cap.max_inline_data as usize;
-                if matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. }) {
+                if matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::BindMw(_)) {
                     return Err(PostError::InlineNotAllowed);
                 }
                 if bytes.len() > max {
@@ -160,7 +168,8 @@ fn total_len(sges: &[Sge]) -> u64 {
 /// Which operations each transport has (IBA table 35).
 fn check_operation(transport: Transport, wr: &SendWr<'_>) -> Result<(), PostError> {
     let has = match (transport, wr.op) {
-        (Transport::Rc, _) => true,
+        (Transport::Rc | Transport::XrcIni, _) => true,
+        (Transport::XrcTgt, _) => false,
         (Transport::Uc, op) => {
             !matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::SendInv(_))
         }
@@ -171,6 +180,9 @@ fn check_operation(transport: Transport, wr: &SendWr<'_>) -> Result<(), PostErro
     }
     if transport == Transport::Ud && wr.ud.is_none() {
         return Err(PostError::NoDestination);
+    }
+    if transport == Transport::XrcIni && wr.srq.is_none() {
+        return Err(PostError::NoRemoteSrq);
     }
     Ok(())
 }

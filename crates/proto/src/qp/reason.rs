@@ -33,11 +33,13 @@ pub enum Reason {
     InvalidateRefused = 13,
     /// The peer called the request an invalid reliable-datagram one.
     PeerSaysInvalidRd = 14,
+    /// A memory window that cannot be bound that way.
+    BindRefused = 15,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 14] = [
+    pub const ALL: [Reason; 15] = [
         Reason::LocalMemory,
         Reason::ReceiveTooSmall,
         Reason::RetriesUsedUp,
@@ -52,6 +54,7 @@ impl Reason {
         Reason::ExceedsMtu,
         Reason::InvalidateRefused,
         Reason::PeerSaysInvalidRd,
+        Reason::BindRefused,
     ];
 
     /// The reason with that number.
@@ -90,6 +93,9 @@ impl Reason {
             Reason::ExceedsMtu => "a datagram must fit the path MTU",
             Reason::InvalidateRefused => "the key cannot be invalidated from this QP",
             Reason::PeerSaysInvalidRd => "the peer found the reliable-datagram request invalid",
+            Reason::BindRefused => {
+                "the window cannot be bound: the region lacks MW_BIND or LOCAL_WRITE, the range is outside it, or the window is still bound"
+            }
         }
     }
 }

@@ -73,6 +73,22 @@ impl Qp {
             );
             return false;
         }
+        let response = bth.opcode.operation.is_response();
+        let wrong_end = match self.id.transport {
+            Transport::XrcIni => !response,
+            Transport::XrcTgt => response,
+            _ => false,
+        };
+        if wrong_end {
+            host.dropped(
+                DropReason::UnexpectedOpcode,
+                format_args!(
+                    "QP {qpn} is {:?}, {:?} is for the other end",
+                    self.id.transport, bth.opcode.operation
+                ),
+            );
+            return false;
+        }
         let connected = self.id.transport != Transport::Ud;
         if connected && (arrival.sgid != self.route.dgid || arrival.dgid != self.route.sgid) {
             host.dropped(

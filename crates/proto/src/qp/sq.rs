@@ -1,8 +1,8 @@
 //! The send queue: a ring of work queue entries, filled by `post_send`, emptied as completions are made.
 
-use crate::ids::PdId;
+use crate::ids::{PdId, Srqn};
 use crate::qp::TxPayload;
-use crate::verbs::{Payload, QpCap, SendFlags, SendOp, SendWr, Sge, UdTarget, WcOpcode};
+use crate::verbs::{Payload, QpCap, SendFlags, SendOp, SendWr, Sge, Transport, UdTarget, WcOpcode};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -45,7 +45,13 @@ impl SendWqe {
             SendOp::Atomic { op: AtomicOp::CompareSwap { .. }, .. } => WcOpcode::CompSwap,
             SendOp::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => WcOpcode::FetchAdd,
             SendOp::LocalInv(_) => WcOpcode::LocalInv,
+            SendOp::BindMw(_) => WcOpcode::BindMw,
         }
+    }
+
+    /// Whether it never leaves the NIC.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.op, SendOp::LocalInv(_) | SendOp::BindMw(_))
     }
 
     /// Whether only a response, not an ACK, can finish it.
@@ -56,7 +62,7 @@ impl SendWqe {
     /// How many sequence numbers a message of this length takes: a READ as many as its responses, at least one.
     pub(crate) fn packets_at(&self, mtu: u32) -> u32 {
         match self.op {
-            SendOp::LocalInv(_) => 0,
+            SendOp::LocalInv(_) | SendOp::BindMw(_) => 0,
             SendOp::Atomic { .. } => 1,
             _ => self.len.div_ceil(mtu).max(1),
         }
@@ -73,12 +79,14 @@ pub(crate) struct SendQueue {
     inline_stride: usize,
     /// Destinations; only datagram QPs have room for them.
     targets: Vec<UdTarget>,
+    /// The peer's shared receive queues; only the sending end of an extended reliable connection has room for them.
+    srqs: Vec<Srqn>,
     head: u64,
     tail: u64,
 }
 
 impl SendQueue {
-    pub(crate) fn new(cap: &QpCap, datagram: bool) -> Self {
+    pub(crate) fn new(cap: &QpCap, transport: Transport) -> Self {
         let depth = cap.max_send_wr as usize;
         let (sge_stride, inline_stride) = (cap.max_send_sge as usize, cap.max_inline_data as usize);
         SendQueue {
@@ -87,7 +95,8 @@ impl SendQueue {
             sge_stride,
             inline: vec![0; depth * inline_stride].into(),
             inline_stride,
-            targets: if datagram { vec![UdTarget::default(); depth] } else { Vec::new() },
+            targets: if transport == Transport::Ud { vec![UdTarget::default(); depth] } else { Vec::new() },
+            srqs: if transport == Transport::XrcIni { vec![Srqn::default(); depth] } else { Vec::new() },
             head: 0,
             tail: 0,
         }
@@ -146,6 +155,9 @@ impl SendQueue {
         if let (Some(target), Some(place)) = (wr.ud, self.targets.get_mut(slot)) {
             *place = target;
         }
+        if let (Some(srq), Some(place)) = (wr.srq, self.srqs.get_mut(slot)) {
+            *place = srq;
+        }
         self.ring[slot] = SendWqe {
             wr_id: wr.wr_id,
             op: wr.op,
@@ -195,6 +207,12 @@ impl SendQueue {
             + size_of_val(&*self.sges)
             + self.inline.len()
             + self.targets.capacity() * size_of::<UdTarget>()
+            + self.srqs.capacity() * size_of::<Srqn>()
+    }
+
+    /// The shared receive queue that an XRC request is for.
+    pub(crate) fn srq(&self, number: u64) -> Option<Srqn> {
+        if self.srqs.is_empty() { None } else { self.srqs.get(self.slot(number)).copied() }
     }
 
     /// Where a datagram goes.

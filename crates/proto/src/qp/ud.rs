@@ -83,7 +83,7 @@ impl Datagrams {
         // A controlled key in the work request stands for the QP's own (IBA 10.2.5).
         let qkey = if target.qkey.is_controlled() { io.attr.qkey } else { target.qkey };
         headers.deth = Some(Deth { qkey, src_qpn: io.id.qpn });
-        let payload = sq.payload(sq.head(), io.id.pd, 0, wqe.len);
+        let payload = sq.payload(sq.head(), io.pd, 0, wqe.len);
         io.host.transmit(&target.route, &headers, payload)?;
         io.counters.tx_packets += 1;
         io.counters.tx_bytes += u64::from(wqe.len);
@@ -111,7 +111,7 @@ impl Datagrams {
         }
         if !self.has_recv {
             self.has_recv = if io.id.shared_recv {
-                io.host.take_shared_recv(&mut self.recv)
+                io.host.take_shared_recv(None, &mut self.recv)
             } else {
                 rq.pop(&mut self.recv)
             };
@@ -143,9 +143,9 @@ impl Datagrams {
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
         let (grh, network) = grh_bytes(arrival, &pkt.headers, pkt.payload.len());
-        let placed = io.host.scatter(io.id.pd, &self.recv.sges, 0, &grh).and_then(|()| match pkt.payload {
+        let placed = io.host.scatter(io.pd, &self.recv.sges, 0, &grh).and_then(|()| match pkt.payload {
             [] => Ok(()),
-            data => io.host.scatter(io.id.pd, &self.recv.sges, Grh::LEN as u64, data),
+            data => io.host.scatter(io.pd, &self.recv.sges, Grh::LEN as u64, data),
         });
         if let Err(fault) = placed {
             io.host.explain(format_args!(

@@ -13,6 +13,29 @@ pub enum Transport {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// Extended reliable connection, the end that sends (IBA annex A14).
+    XrcIni,
+    /// Extended reliable connection, the end that receives: into whichever shared queue each request names.
+    XrcTgt,
+}
+
+impl Transport {
+    /// All of them.
+    pub const ALL: [Transport; 5] =
+        [Transport::Rc, Transport::Uc, Transport::Ud, Transport::XrcIni, Transport::XrcTgt];
+
+    /// Whether it is one end of an extended reliable connection.
+    pub const fn is_xrc(self) -> bool {
+        matches!(self, Transport::XrcIni | Transport::XrcTgt)
+    }
+    /// Whether sends may be posted to it, in the right state.
+    pub const fn sends(self) -> bool {
+        !matches!(self, Transport::XrcTgt)
+    }
+    /// Whether it has a receive queue, its own or a shared one.
+    pub const fn receives(self) -> bool {
+        !self.is_xrc()
+    }
 }
 
 /// States of a queue pair (IBA 10.3.1); the numbers are those of the verbs ABI.

@@ -1,7 +1,7 @@
 //! Why an access to registered memory was refused.
 
 use super::Access;
-use crate::ids::PdId;
+use crate::ids::{PdId, Qpn};
 use core::fmt;
 
 /// A refused access, with the numbers that explain it.
@@ -48,6 +48,44 @@ pub enum MemoryFault {
         /// The address.
         addr: u64,
     },
+    /// A memory window of type 2 is open to one queue pair only, the one it was bound through.
+    WrongQp {
+        /// The key.
+        key: u32,
+        /// The queue pair it was bound through.
+        bound: Qpn,
+        /// The one that tries.
+        qp: Qpn,
+    },
+    /// A memory window of type 2 must be invalidated before it is bound again.
+    StillBound {
+        /// The window's key.
+        key: u32,
+    },
+    /// The key that a bind wants is not the window's: more than the low eight bits differ.
+    ForeignKey {
+        /// The key asked for.
+        key: u32,
+        /// The key the window has.
+        window: u32,
+    },
+    /// A page of an on-demand region is not there: the program unmapped it, or never mapped it.
+    NotPresent {
+        /// First byte asked for, in the address space of the process.
+        addr: u64,
+        /// Number of bytes asked for.
+        len: u64,
+    },
+    /// The region was not registered for on-demand paging.
+    NotOnDemand {
+        /// The key.
+        key: u32,
+    },
+    /// No work request can make this key invalid (IBA 10.6.7.2.6): a memory window of type 1.
+    NotInvalidatable {
+        /// The key.
+        key: u32,
+    },
 }
 
 impl fmt::Display for MemoryFault {
@@ -67,6 +105,30 @@ impl fmt::Display for MemoryFault {
                 write!(f, "key {key:#x} grants {have:?}, the operation needs {need:?}")
             }
             MemoryFault::Misaligned { addr } => write!(f, "atomic address {addr:#x} is not a multiple of 8"),
+            MemoryFault::WrongQp { key, bound, qp } => {
+                write!(f, "key {key:#x} names a window that was bound through QP {bound}, this is QP {qp}")
+            }
+            MemoryFault::StillBound { key } => {
+                write!(f, "the window of key {key:#x} is bound; a window of type 2 is invalidated first")
+            }
+            MemoryFault::ForeignKey { key, window } => {
+                write!(
+                    f,
+                    "key {key:#x} is not the window's: it has {window:#x}, and only the low 8 bits may change"
+                )
+            }
+            MemoryFault::NotPresent { addr, len } => {
+                write!(
+                    f,
+                    "{len} bytes at {addr:#x} of an on-demand region are not (all) mapped, or not writable"
+                )
+            }
+            MemoryFault::NotOnDemand { key } => {
+                write!(f, "key {key:#x} names a region that was not registered with ON_DEMAND")
+            }
+            MemoryFault::NotInvalidatable { key } => {
+                write!(f, "key {key:#x} names a window of type 1, which only another bind closes")
+            }
         }
     }
 }

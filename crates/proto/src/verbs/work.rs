@@ -1,7 +1,7 @@
 //! Work requests.
 
-use super::Route;
-use crate::ids::{LKey, Qkey, Qpn, RKey};
+use super::{Access, Route};
+use crate::ids::{LKey, Qkey, Qpn, RKey, Srqn};
 use bitflags::bitflags;
 
 /// Scatter/gather entry: a piece of registered local memory. Laid out as in the verbs ABI, so that a C program's
@@ -60,6 +60,23 @@ impl AtomicOp {
     }
 }
 
+/// Which bytes of a memory region a window opens to the peer, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MwBind {
+    /// Number of the window within its device.
+    pub window: u32,
+    /// The window's key from now on. Only its low eight bits may differ from the key it has.
+    pub rkey: RKey,
+    /// The region.
+    pub lkey: LKey,
+    /// First byte, as the region counts.
+    pub addr: u64,
+    /// Number of bytes; none leaves the window unbound.
+    pub len: u64,
+    /// What the peer may do there, and whether it counts from zero.
+    pub access: Access,
+}
+
 /// What a send work request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SendOp {
@@ -103,6 +120,8 @@ pub enum SendOp {
     },
     /// Make a local key invalid.
     LocalInv(RKey),
+    /// Bind a memory window.
+    BindMw(MwBind),
 }
 
 /// Where the bytes of a send come from.
@@ -138,6 +157,8 @@ pub struct SendWr<'a> {
     pub payload: Payload<'a>,
     /// Destination, for datagram QPs.
     pub ud: Option<UdTarget>,
+    /// The peer's shared receive queue, for extended reliable connections.
+    pub srq: Option<Srqn>,
 }
 
 /// A receive work request.

@@ -2,7 +2,7 @@
 
 use super::one_field::{atomic_ack, ieth, imm, xrceth};
 use super::{Aeth, AtomicEth, Bth, Deth, Malformed, Opcode, Reth};
-use crate::ids::{Qpn, RKey};
+use crate::ids::{RKey, Srqn};
 
 /// All transport headers of a packet. The opcode alone decides which extension headers exist: the writer looks at
 /// no field whose header the opcode does not have.
@@ -25,7 +25,7 @@ pub struct Headers {
     /// Key to invalidate.
     pub ieth: Option<RKey>,
     /// Shared receive queue of an XRC request.
-    pub xrceth: Option<Qpn>,
+    pub xrceth: Option<Srqn>,
 }
 
 /// Length of the extension headers of an opcode.

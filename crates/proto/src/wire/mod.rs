@@ -15,6 +15,7 @@
 //! | `packet` | headers and payload: what arrives |
 //! | `ipv4`, `ipv6`, `udp`, `grh` | what stands outside |
 //! | `icrc` | the invariant checksum |
+//! | `mad`, [`cm`] | management datagrams, and the messages of communication management in them |
 //!
 //! Reserved bits are written as zero and ignored when read. So writing what was
 //! parsed gives back the same bytes, except in those bits.
@@ -22,12 +23,14 @@
 mod aeth;
 mod atomic;
 mod bth;
+pub mod cm;
 mod deth;
 mod grh;
 mod headers;
 mod icrc;
 mod ipv4;
 mod ipv6;
+mod mad;
 mod malformed;
 mod one_field;
 mod opcode;
@@ -44,6 +47,7 @@ pub use headers::Headers;
 pub use icrc::{FlowAddrs, ICRC_LEN, Icrc, icrc, verify_icrc};
 pub use ipv4::Ipv4Header;
 pub use ipv6::Ipv6Header;
+pub use mad::{BadMad, GSI_QKEY, MAD_BODY_LEN, MAD_LEN, MadHeader};
 pub use malformed::Malformed;
 pub use opcode::{Opcode, Operation, Service};
 pub use packet::Packet;

@@ -3,7 +3,7 @@
 
 use super::Malformed;
 use super::malformed::first_bytes;
-use crate::ids::{Qpn, RKey};
+use crate::ids::{RKey, Srqn};
 
 /// AtomicAckETH: the value before the atomic (IBA 9.3).
 pub(super) mod atomic_ack {
@@ -60,11 +60,11 @@ pub(super) mod xrceth {
     pub(in super::super) const LEN: usize = 4;
 
     #[inline]
-    pub(in super::super) fn parse(bytes: &[u8]) -> Result<Qpn, Malformed> {
-        first_bytes(bytes).map(|b| Qpn::new(u32::from_be_bytes(*b)))
+    pub(in super::super) fn parse(bytes: &[u8]) -> Result<Srqn, Malformed> {
+        first_bytes(bytes).map(|b| Srqn::new(u32::from_be_bytes(*b)))
     }
     #[inline]
-    pub(in super::super) fn to_bytes(srq: Qpn) -> [u8; LEN] {
+    pub(in super::super) fn to_bytes(srq: Srqn) -> [u8; LEN] {
         srq.value().to_be_bytes()
     }
 }

@@ -4,7 +4,7 @@ use ferroce_proto::wire::{
     Aeth, AtomicEth, Bth, Deth, FlowAddrs, Headers, ICRC_LEN, Ipv4Header, Ipv6Header, NakCode, Opcode,
     Operation, Reth, Service, Syndrome, UdpHeader, icrc,
 };
-use ferroce_proto::{Gid, PKey, Psn, Qkey, Qpn, RKey};
+use ferroce_proto::{Gid, PKey, Psn, Qkey, Qpn, RKey, Srqn};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A frame, and what it was made of.
@@ -88,7 +88,7 @@ fn headers(i: u32, opcode: Opcode) -> Headers {
         deth: opcode.has_deth().then(|| Deth { qkey: Qkey(spread(13)), src_qpn: Qpn::new(spread(14)) }),
         imm: opcode.has_imm().then(|| spread(15)),
         ieth: opcode.has_ieth().then(|| RKey(spread(16))),
-        xrceth: opcode.has_xrceth().then(|| Qpn::new(spread(17))),
+        xrceth: opcode.has_xrceth().then(|| Srqn::new(spread(17))),
     }
 }
 
@@ -103,10 +103,15 @@ fn payload_len(i: u16, operation: Operation) -> usize {
     if operation.ends_message() { usize::from(i % 13) + 20 } else { 256 }
 }
 
-fn golden(i: u16, name: &str, mut headers: Headers, v4: bool) -> Golden {
+fn golden(i: u16, name: &str, headers: Headers, v4: bool) -> Golden {
     let payload: Vec<u8> = (0..payload_len(i, headers.bth.opcode.operation))
         .map(|at| 0xa5 ^ (at as u8).wrapping_mul(5))
         .collect();
+    frame_of(i, name, headers, payload, v4)
+}
+
+/// A frame with these headers and this payload; `i` makes its outer headers different from others.
+pub(crate) fn frame_of(i: u16, name: &str, mut headers: Headers, payload: Vec<u8>, v4: bool) -> Golden {
     headers.bth.pad = (payload.len().wrapping_neg() % 4) as u8;
     let (src, dst) = addresses(v4);
     let flow = FlowAddrs::new(Gid::from_ip(src), Gid::from_ip(dst), 0xc000 + i);

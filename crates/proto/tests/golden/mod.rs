@@ -6,7 +6,7 @@ mod build;
 mod pcap;
 mod tools;
 
-pub(crate) use build::{Golden, all};
+pub(crate) use build::{Golden, all, frame_of};
 pub(crate) use pcap::write_pcap;
 pub(crate) use tools::{TempFile, python_with_scapy, tshark};
 

@@ -97,7 +97,7 @@ impl Lane {
             }
             None => Payload::Sges(&self.local),
         };
-        SendWr { wr_id, op: self.op, flags, payload, ud: self.ud }
+        SendWr { wr_id, op: self.op, flags, payload, ud: self.ud, srq: None }
     }
 
     /// Posts that many receives.

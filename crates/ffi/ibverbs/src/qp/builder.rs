@@ -56,9 +56,10 @@ const fn operations(transport: Transport) -> u64 {
     const CONNECTED: u64 = DATAGRAM | 1 | 1 << 1 | 1 << 7;
     const RELIABLE: u64 = CONNECTED | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 9;
     match transport {
-        Transport::Rc => RELIABLE,
+        Transport::Rc | Transport::XrcIni => RELIABLE,
         Transport::Uc => CONNECTED,
         Transport::Ud => DATAGRAM,
+        Transport::XrcTgt => 0,
     }
 }
 
@@ -151,7 +152,7 @@ impl Draft {
                     Data::Inline(at) => Payload::Inline(&self.bytes[at.clone()]),
                 };
                 let Request { wr_id, op, flags, ud, .. } = *request;
-                post(&SendWr { wr_id, op, flags, payload, ud })?;
+                post(&SendWr { wr_id, op, flags, payload, ud, srq: None })?;
             }
             Ok(())
         })?

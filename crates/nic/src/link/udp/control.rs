@@ -49,6 +49,11 @@ impl Control {
         control
     }
 
+    /// Whether [`Self::for_route`] would say nothing about a packet on its own from a bound socket.
+    pub(super) fn is_needless(route: &Route) -> bool {
+        route.traffic_class == 0 && effective_hop_limit(route) == DEFAULT_HOP_LIMIT
+    }
+
     fn push_pktinfo(&mut self, source: Gid, interface: u32) {
         match source.to_ip() {
             IpAddr::V4(v4) => {
@@ -193,7 +198,8 @@ mod tests {
     fn defaults_travel_without_a_message() {
         let mut plain = route("10.1.2.3");
         (plain.traffic_class, plain.hop_limit) = (0, 0);
-        assert!(Control::for_route(&plain, None, None).is_empty());
+        assert!(Control::for_route(&plain, None, None).is_empty() && Control::is_needless(&plain));
+        assert!(!Control::is_needless(&route("10.1.2.3")));
         plain.dgid = Gid::from_ip("239.0.0.1".parse().unwrap());
         assert_eq!(effective_hop_limit(&plain), 1);
     }

@@ -26,6 +26,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const FULL_TRIES: u32 = 3;
 const FULL_WAIT_MS: i32 = 1;
 
+/// Fewer packets, of fewer bytes together, leave one by one.
+const FEW: usize = 4;
+const FEW_BYTES: usize = 4096;
+
 /// The sending half of the link.
 #[derive(Debug)]
 pub(super) struct Sender {
@@ -86,6 +90,34 @@ impl Sender {
     /// Sends everything, socket by socket: packets of one route share a socket and keep their order.
     pub(super) fn send(&self, batch: &mut TxBatch) {
         batch.seal_all(&self.sealer);
+        if !self.send_single(batch) {
+            self.send_by_socket(batch);
+        }
+        batch.clear();
+    }
+
+    /// What every small message is: one packet that needs nothing said beside it. False if this is not that, or the
+    /// kernel did not take it.
+    fn send_single(&self, batch: &TxBatch) -> bool {
+        let [packet] = batch.entries() else { return false };
+        let Some(exit) = packet.seal.and_then(|s| s.exit) else { return false };
+        let socket = self.plan.exits.socket(exit.number);
+        let is_plain =
+            socket.is_bound && Control::is_needless(&packet.route) && !needs_interface(&packet.route);
+        if !is_plain || self.capture.is_some() {
+            return false;
+        }
+        let (bytes, to) = (batch.wire_bytes(0), SockAddr::roce(packet.route.dgid));
+        if sys::send_plain(socket.socket.as_raw_fd(), bytes, &to).is_err() {
+            return false;
+        }
+        add(&self.counters.tx_calls, 1);
+        add(&self.counters.tx_packets, 1);
+        add(&self.counters.tx_bytes, bytes.len() as u64);
+        true
+    }
+
+    fn send_by_socket(&self, batch: &mut TxBatch) {
         let mut numbers = SmallVec::<[u16; 8]>::new();
         for packet in batch.entries() {
             match packet.seal.and_then(|s| s.exit) {
@@ -97,7 +129,6 @@ impl Sender {
         for number in numbers {
             self.send_by(number, batch);
         }
-        batch.clear();
     }
 
     /// Bytes to one address past all packet machinery (probes).
@@ -120,14 +151,26 @@ impl Sender {
             if exit.is_none_or(|e| e.number != number) {
                 continue;
             }
-            let run = Run { segmented: packets.len() > 1, packets };
-            burst.messages.push(self.message(socket, batch, &run));
-            burst.runs.push(run);
-            if burst.messages.len() == TX_BURST {
-                self.flush(socket, batch, &mut burst);
+            if is_worth_segmenting(batch, &packets) {
+                self.enqueue(socket, batch, Run { segmented: true, packets }, &mut burst);
+                continue;
+            }
+            for index in packets {
+                if batch.entries()[index].seal.is_some_and(|s| s.place > 0) {
+                    batch.seal_alone(index);
+                }
+                self.enqueue(socket, batch, Run { segmented: false, packets: index..index + 1 }, &mut burst);
             }
         }
         self.flush(socket, batch, &mut burst);
+    }
+
+    fn enqueue(&self, socket: &SendSocket, batch: &mut TxBatch, run: Run, burst: &mut Burst) {
+        burst.messages.push(self.message(socket, batch, &run));
+        burst.runs.push(run);
+        if burst.messages.len() == TX_BURST {
+            self.flush(socket, batch, burst);
+        }
     }
 
     fn message(&self, socket: &SendSocket, batch: &TxBatch, run: &Run) -> OutMessage {
@@ -145,9 +188,7 @@ impl Sender {
     /// Groups and link-local addresses of IPv6 mean nothing without an interface: that of the source address. For all
     /// others 0, the kernel decides.
     fn interface_for(&self, route: &Route) -> u32 {
-        let [first, second, ..] = route.dgid.0;
-        let needs_one = first == 0xff || (first == 0xfe && second & 0xc0 == 0x80);
-        if !needs_one {
+        if !needs_interface(route) {
             return 0;
         }
         if let Some(&index) = self.interfaces.read().get(&route.sgid) {
@@ -235,6 +276,17 @@ impl Sender {
             add(&self.counters.too_long, packets as u64);
         }
     }
+}
+
+/// Whether a run costs less as one segmentation batch than packet by packet: setting one up costs as much as sending
+/// another small packet or two.
+fn is_worth_segmenting(batch: &TxBatch, run: &Range<usize>) -> bool {
+    run.len() >= FEW || (run.len() > 1 && batch.run_range(run.clone()).len() >= FEW_BYTES)
+}
+
+fn needs_interface(route: &Route) -> bool {
+    let [first, second, ..] = route.dgid.0;
+    first == 0xff || (first == 0xfe && second & 0xc0 == 0x80)
 }
 
 /// Whether the same call may succeed a moment later. A refused connection is the echo of an earlier packet.

@@ -35,11 +35,13 @@ pub(super) struct Source {
     /// Buffers to offer to the next look. One for a trickle, as every further one costs the kernel a look at an empty
     /// queue; more for a stream.
     pub(super) offer: usize,
+    /// The last look filled all that it was offered.
+    was_full: bool,
 }
 
 impl Source {
     pub(super) fn new(kind: SourceKind, fd: RawFd) -> Source {
-        Source { kind, fd, misses: IDLE_AFTER, offer: 1 }
+        Source { kind, fd, misses: IDLE_AFTER, offer: 1, was_full: false }
     }
 
     /// Learns from a look that was offered `offered` buffers and filled `filled` with `bytes`. Full trains are taken
@@ -47,7 +49,13 @@ impl Source {
     pub(super) fn on_look(&mut self, offered: usize, filled: usize, bytes: usize, most: usize) {
         self.misses = if filled > 0 { 0 } else { self.misses.saturating_add(1) };
         let most = if bytes > filled * LONG_TRAIN { 2 } else { most };
-        self.offer = if filled == offered { (self.offer * 2).min(most) } else { filled.clamp(1, most) };
+        let is_full = filled == offered;
+        // One full look is a message, a second one right behind it the beginning of a stream.
+        self.offer = match is_full && (self.was_full || offered > 1) {
+            true => (self.offer * 2).min(most),
+            false => filled.clamp(1, most),
+        };
+        self.was_full = is_full;
     }
 }
 
@@ -106,11 +114,11 @@ mod tests {
     fn the_offer_follows_the_traffic() {
         let mut source = Source::new(SourceKind::Forwarded, 0);
         let mut offers = Vec::new();
-        for filled in [1, 2, 4, 8, 8, 3, 1, 0] {
+        for filled in [1, 0, 1, 1, 2, 4, 8, 8, 3, 1, 0] {
             offers.push(source.offer);
             source.on_look(source.offer, filled, 100 * filled, 8);
         }
-        assert_eq!(offers, [1, 2, 4, 8, 8, 8, 3, 1]);
+        assert_eq!(offers, [1, 1, 1, 1, 2, 4, 8, 8, 8, 3, 1]);
         source.on_look(8, 8, 8 * 60_000, 8);
         assert_eq!(source.offer, 2);
     }

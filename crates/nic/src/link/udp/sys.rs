@@ -81,7 +81,8 @@ pub(super) fn send_messages(fd: RawFd, arena: &[u8], messages: &[OutMessage]) ->
     }
 }
 
-fn send_plain(fd: RawFd, bytes: &[u8], to: &SockAddr) -> io::Result<usize> {
+/// Sends one packet that has no control messages.
+pub(super) fn send_plain(fd: RawFd, bytes: &[u8], to: &SockAddr) -> io::Result<usize> {
     // SAFETY: data and address are readable for the lengths given.
     let sent = unsafe {
         libc::syscall(

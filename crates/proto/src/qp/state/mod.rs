@@ -11,7 +11,7 @@ mod values;
 
 pub use error::ModifyError;
 pub use table::{
-    Attrs, Transition, check, check_current, may_post_recv, may_post_send, state_name, transitions,
+    Attrs, Transition, check, check_current, may_post_recv, may_post_send, relevant, state_name, transitions,
 };
 pub use timers::{rnr_timer_ns, timeout_ns};
 pub use values::{AttrLimits, check_values};

@@ -22,6 +22,8 @@ pub struct Transition {
     rc: Option<Attrs>,
     uc: Option<Attrs>,
     ud: Option<Attrs>,
+    ini: Option<Attrs>,
+    tgt: Option<Attrs>,
 }
 
 impl Transition {
@@ -31,6 +33,8 @@ impl Transition {
             Transport::Rc => self.rc,
             Transport::Uc => self.uc,
             Transport::Ud => self.ud,
+            Transport::XrcIni => self.ini,
+            Transport::XrcTgt => self.tgt,
         }
     }
 }
@@ -69,7 +73,8 @@ const fn attrs(required: &[AttrMask], optional: &[AttrMask]) -> Option<Attrs> {
 
 /// Leaving for RESET or ERR is possible from everywhere, and takes nothing along.
 const fn always(from: QpState, to: QpState) -> Transition {
-    Transition { from, to, rc: attrs(&[], &[]), uc: attrs(&[], &[]), ud: attrs(&[], &[]) }
+    let bare = attrs(&[], &[]);
+    Transition { from, to, rc: bare, uc: bare, ud: bare, ini: bare, tgt: bare }
 }
 
 use QpState::{Err as Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
@@ -80,40 +85,58 @@ const TABLE: [Transition; 23] = [
     Transition { from: Reset, to: Init,
         rc: attrs(&[PKEY, PORT, ACCESS], &[]),
         uc: attrs(&[PKEY, PORT, ACCESS], &[]),
-        ud: attrs(&[PKEY, PORT, QKEY], &[]) },
+        ud: attrs(&[PKEY, PORT, QKEY], &[]),
+        ini: attrs(&[PKEY, PORT, ACCESS], &[]),
+        tgt: attrs(&[PKEY, PORT, ACCESS], &[]) },
     Transition { from: Init, to: Init,
         rc: attrs(&[], &[PKEY, PORT, ACCESS]),
         uc: attrs(&[], &[PKEY, PORT, ACCESS]),
-        ud: attrs(&[], &[PKEY, PORT, QKEY]) },
+        ud: attrs(&[], &[PKEY, PORT, QKEY]),
+        ini: attrs(&[], &[PKEY, PORT, ACCESS]),
+        tgt: attrs(&[], &[PKEY, PORT, ACCESS]) },
     Transition { from: Init, to: Rtr,
         rc: attrs(&[PEER, DEST_RD_ATOMIC, RNR_TIMER], &[ALT, ACCESS, PKEY]),
         uc: attrs(&[PEER], &[ALT, ACCESS, PKEY]),
-        ud: attrs(&[], &[PKEY, QKEY]) },
+        ud: attrs(&[], &[PKEY, QKEY]),
+        ini: attrs(&[PEER], &[ALT, ACCESS, PKEY]),
+        tgt: attrs(&[PEER, DEST_RD_ATOMIC, RNR_TIMER], &[ALT, ACCESS, PKEY]) },
     Transition { from: Rtr, to: Rts,
         rc: attrs(&[SQ_PSN, TIMEOUT, RETRY, RNR_RETRY, RD_ATOMIC], &[CUR, ALT, ACCESS, RNR_TIMER, MIG]),
         uc: attrs(&[SQ_PSN], &[CUR, ALT, ACCESS, MIG]),
-        ud: attrs(&[SQ_PSN], &[CUR, QKEY]) },
+        ud: attrs(&[SQ_PSN], &[CUR, QKEY]),
+        ini: attrs(&[SQ_PSN, TIMEOUT, RETRY, RNR_RETRY, RD_ATOMIC], &[CUR, ALT, ACCESS, MIG]),
+        tgt: attrs(&[SQ_PSN, TIMEOUT], &[CUR, ALT, ACCESS, RNR_TIMER, MIG]) },
     Transition { from: Rts, to: Rts,
         rc: attrs(&[], &[CUR, ALT, ACCESS, RNR_TIMER, MIG]),
         uc: attrs(&[], &[CUR, ALT, ACCESS, MIG]),
-        ud: attrs(&[], &[CUR, QKEY]) },
+        ud: attrs(&[], &[CUR, QKEY]),
+        ini: attrs(&[], &[CUR, ALT, ACCESS, MIG]),
+        tgt: attrs(&[], &[CUR, ALT, ACCESS, RNR_TIMER, MIG]) },
     Transition { from: Rts, to: Sqd,
         rc: attrs(&[], &[NOTIFY]),
         uc: attrs(&[], &[NOTIFY]),
-        ud: attrs(&[], &[NOTIFY]) },
+        ud: attrs(&[], &[NOTIFY]),
+        ini: attrs(&[], &[NOTIFY]),
+        tgt: attrs(&[], &[NOTIFY]) },
     Transition { from: Sqd, to: Sqd,
         rc: attrs(&[], &[PORT, AV, TIMEOUT, RETRY, RNR_RETRY, RD_ATOMIC, DEST_RD_ATOMIC, ALT, ACCESS, PKEY, RNR_TIMER, MIG]),
         uc: attrs(&[], &[AV, ALT, ACCESS, PKEY, MIG]),
-        ud: attrs(&[], &[PKEY, QKEY]) },
+        ud: attrs(&[], &[PKEY, QKEY]),
+        ini: attrs(&[], &[PORT, AV, TIMEOUT, RETRY, RNR_RETRY, RD_ATOMIC, ALT, ACCESS, PKEY, MIG]),
+        tgt: attrs(&[], &[PORT, AV, TIMEOUT, DEST_RD_ATOMIC, ALT, ACCESS, PKEY, RNR_TIMER, MIG]) },
     Transition { from: Sqd, to: Rts,
         rc: attrs(&[], &[CUR, ALT, ACCESS, RNR_TIMER, MIG]),
         uc: attrs(&[], &[CUR, ALT, ACCESS, MIG]),
-        ud: attrs(&[], &[CUR, QKEY]) },
+        ud: attrs(&[], &[CUR, QKEY]),
+        ini: attrs(&[], &[CUR, ALT, ACCESS, MIG]),
+        tgt: attrs(&[], &[CUR, ALT, ACCESS, RNR_TIMER, MIG]) },
     // A reliable connection never enters SQE (IBA 10.3.1.6), so it cannot leave it for RTS.
     Transition { from: Sqe, to: Rts,
         rc: None,
         uc: attrs(&[], &[CUR, ACCESS]),
-        ud: attrs(&[], &[CUR, QKEY]) },
+        ud: attrs(&[], &[CUR, QKEY]),
+        ini: None,
+        tgt: None },
     always(Reset, Reset), always(Init, Reset), always(Rtr, Reset), always(Rts, Reset),
     always(Sqd, Reset), always(Sqe, Reset), always(Error, Reset),
     always(Reset, Error), always(Init, Error), always(Rtr, Error), always(Rts, Error),
@@ -128,6 +151,17 @@ pub fn transitions() -> impl Iterator<Item = &'static Transition> {
 /// The line for these states, if that transport has such a transition.
 fn find(transport: Transport, from: QpState, to: QpState) -> Option<Attrs> {
     TABLE.iter().find(|t| t.from == from && t.to == to)?.attrs(transport)
+}
+
+/// The attributes of a `modify` that count. Each end of an extended reliable connection has only half of a reliable
+/// one's attributes; those of the other half are passed over, as the Linux verbs do, because programs set both ends up
+/// alike.
+pub const fn relevant(transport: Transport, mask: AttrMask) -> AttrMask {
+    match transport {
+        Transport::XrcIni => mask.difference(DEST_RD_ATOMIC.union(RNR_TIMER)),
+        Transport::XrcTgt => mask.difference(all(&[RD_ATOMIC, RETRY, RNR_RETRY])),
+        _ => mask,
+    }
 }
 
 /// Whether a `modify` with these attributes may take the queue pair from `from` to `to`. Where the mask lacks

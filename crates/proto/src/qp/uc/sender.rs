@@ -1,11 +1,12 @@
 //! Sending side of an unreliable connection. A request is done when its last packet has left.
 
 use super::super::io::{Fatal, Io};
+use super::super::local::execute;
 use super::super::segment::{add_extensions, operation_of};
 use super::super::sq::{SendQueue, SendWqe};
 use super::super::{Host, Reason, Side, TxError};
 use crate::ids::Psn;
-use crate::verbs::{QpAttr, QpState, SendOp, WcStatus};
+use crate::verbs::{QpAttr, QpState, WcStatus};
 
 #[derive(Debug, Default)]
 pub(crate) struct Sender {
@@ -37,10 +38,16 @@ impl Sender {
             if self.sent == 0 && io.attr.state != QpState::Rts {
                 break;
             }
-            let outcome = match wqe.op {
-                SendOp::LocalInv(rkey) => io.host.invalidate(io.id.pd, rkey).map_err(TxError::Fault),
-                _ => self.send_message(&wqe, sq, io),
-            };
+            if let Some(done) = execute(&wqe.op, wqe.wr_id, io) {
+                sq.pop();
+                if let Err((status, why)) = done {
+                    io.complete_failed(Side::Send, wqe.wr_id, wqe.wc_opcode(), status, why);
+                    return Err(Fatal);
+                }
+                io.complete_send(&wqe);
+                continue;
+            }
+            let outcome = self.send_message(&wqe, sq, io);
             match outcome {
                 Ok(()) => {}
                 Err(TxError::Full) => break,
@@ -83,7 +90,7 @@ impl Sender {
             let mut headers = io.headers(operation_of(&wqe.op, first, last), self.psn, len);
             headers.bth.solicited = last && wqe.solicited;
             add_extensions(&mut headers, wqe, first, last);
-            io.send(&headers, sq.payload(sq.head(), io.id.pd, offset, len))?;
+            io.send(&headers, sq.payload(sq.head(), io.pd, offset, len))?;
             self.psn = self.psn.plus(1);
             self.sent += 1;
         }

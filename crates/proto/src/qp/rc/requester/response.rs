@@ -40,7 +40,7 @@ impl Requester {
         if expected > 0 {
             let number = sq.head();
             let sges = sq.sges(number);
-            if let Err(fault) = io.host.scatter(io.id.pd, sges, offset, pkt.payload) {
+            if let Err(fault) = io.host.scatter(io.pd, sges, offset, pkt.payload) {
                 return Err(self.unplaceable(&wqe, fault, sq, io));
             }
         }
@@ -63,7 +63,7 @@ impl Requester {
             return Err(self.bad_response(pkt, 8, sq, io));
         };
         let sges = sq.sges(sq.head());
-        if let Err(fault) = io.host.scatter(io.id.pd, sges, 0, &original.to_ne_bytes()) {
+        if let Err(fault) = io.host.scatter(io.pd, sges, 0, &original.to_ne_bytes()) {
             return Err(self.unplaceable(&wqe, fault, sq, io));
         }
         self.answer(1, wqe.packets, sq, io);

@@ -1,12 +1,13 @@
 //! What is sent next, and what holds it back.
 
 use super::super::super::io::{Fatal, Io};
+use super::super::super::local::execute;
 use super::super::super::segment::{add_extensions, operation_of};
 use super::super::super::sq::{SendQueue, SendWqe};
 use super::super::super::{Host, Reason, TxError, TxPayload};
 use super::{Requester, Stall};
 use crate::cc::CongestionControl;
-use crate::ids::RKey;
+use crate::ids::{RKey, Srqn};
 use crate::verbs::{AtomicOp, QpState, SendOp, WcStatus};
 use crate::wire::{AtomicEth, Operation, Reth};
 
@@ -34,13 +35,14 @@ impl Requester {
         }
         while self.stall.is_none() {
             let Some(wqe) = self.next_wqe(sq, io) else { break };
+            let srq = sq.srq(self.cur);
             let step = match wqe.op {
-                SendOp::LocalInv(rkey) => match self.invalidate_locally(rkey, &wqe, sq, io) {
+                SendOp::LocalInv(_) | SendOp::BindMw(_) => match self.run_locally(&wqe, sq, io) {
                     Some(step) => step,
                     None => continue,
                 },
-                SendOp::Read { addr, rkey } => self.send_read(&wqe, addr, rkey, io),
-                SendOp::Atomic { addr, rkey, op } => self.send_atomic(&wqe, addr, rkey, op, io),
+                SendOp::Read { addr, rkey } => self.send_read(&wqe, addr, rkey, srq, io),
+                SendOp::Atomic { addr, rkey, op } => self.send_atomic(&wqe, addr, rkey, op, srq, io),
                 _ => self.send_data(&wqe, sq, io),
             };
             match step {
@@ -98,7 +100,8 @@ impl Requester {
         headers.bth.solicited = last && wqe.solicited;
         headers.bth.ack_req = self.wants_ack(wqe, last, window, sq);
         add_extensions(&mut headers, wqe, index == 0, last);
-        let payload = sq.payload(self.cur, io.id.pd, offset, len);
+        headers.xrceth = sq.srq(self.cur);
+        let payload = sq.payload(self.cur, io.pd, offset, len);
         match io.send(&headers, payload) {
             Ok(()) => {}
             Err(TxError::Full) => return Step::Blocked,
@@ -116,17 +119,25 @@ impl Requester {
     }
 
     /// An acknowledgement is asked for where somebody waits for it: a signalled request, a queue that fills up, a
-    /// window about to close, a probe. The end of an unsignalled burst waits for the next request, or for the probe
+    /// window about to close, a local request behind, a probe. The end of an unsignalled burst waits for the next request, or for the probe
     /// that comes if there is none: in a ping-pong that halves the packets. Unless there is no probe yet.
     fn wants_ack(&self, wqe: &SendWqe, last: bool, window: u32, sq: &SendQueue) -> bool {
         let crowded = || sq.outstanding() * 2 >= sq.depth();
         let unwatched = || self.cur + 1 == sq.tail() && !self.clock.can_probe();
-        (last && (wqe.signaled || crowded() || unwatched()))
+        let awaited = || sq.get(self.cur + 1).is_some_and(SendWqe::is_local);
+        (last && (wqe.signaled || crowded() || unwatched() || awaited()))
             || self.in_flight() + 1 >= window
             || self.since_ack_req + 1 >= (window / 4).max(1)
     }
 
-    fn send_read<H: Host>(&mut self, wqe: &SendWqe, addr: u64, rkey: RKey, io: &mut Io<'_, H>) -> Step {
+    fn send_read<H: Host>(
+        &mut self,
+        wqe: &SendWqe,
+        addr: u64,
+        rkey: RKey,
+        srq: Option<Srqn>,
+        io: &mut Io<'_, H>,
+    ) -> Step {
         let mtu = io.mtu();
         let offset = u64::from(self.sent) * u64::from(mtu);
         let chunk_packets = READ_CHUNK / mtu;
@@ -138,6 +149,7 @@ impl Requester {
         let len = (wqe.len - offset as u32).min(packets * mtu);
         let mut headers = io.headers(Operation::ReadRequest, self.psn, 0);
         headers.reth = Some(Reth { addr: addr.wrapping_add(offset), rkey, len });
+        headers.xrceth = srq;
         if io.send(&headers, TxPayload::None).is_err() {
             return Step::Blocked;
         }
@@ -152,6 +164,7 @@ impl Requester {
         addr: u64,
         rkey: RKey,
         op: AtomicOp,
+        srq: Option<Srqn>,
         io: &mut Io<'_, H>,
     ) -> Step {
         if wqe.len != 8 {
@@ -170,6 +183,7 @@ impl Requester {
         };
         let mut headers = io.headers(operation, self.psn, 0);
         headers.atomic = Some(AtomicEth { addr, rkey, swap_or_add, compare });
+        headers.xrceth = srq;
         if io.send(&headers, TxPayload::None).is_err() {
             return Step::Blocked;
         }
@@ -190,10 +204,9 @@ impl Requester {
         (busy || no_room).then_some(Step::Blocked)
     }
 
-    /// LOCAL INVALIDATE takes effect in order: after everything before it is done.
-    fn invalidate_locally<H: Host>(
+    /// What stays in the NIC takes effect in order: after everything before it is done.
+    fn run_locally<H: Host>(
         &mut self,
-        rkey: RKey,
         wqe: &SendWqe,
         sq: &mut SendQueue,
         io: &mut Io<'_, H>,
@@ -201,12 +214,8 @@ impl Requester {
         if self.cur != sq.head() {
             return Some(Step::Blocked);
         }
-        if let Err(fault) = io.host.invalidate(io.id.pd, rkey) {
-            io.host.explain(format_args!(
-                "QP {}: local invalidate wr_id {:#x} refused: {fault}",
-                io.id.qpn, wqe.wr_id
-            ));
-            return Some(Step::Stalled(WcStatus::LocQpOpErr, Reason::InvalidateRefused));
+        if let Some(Err((status, why))) = execute(&wqe.op, wqe.wr_id, io) {
+            return Some(Step::Stalled(status, why));
         }
         sq.pop();
         (self.cur, self.oldest) = (self.cur + 1, self.oldest + 1);

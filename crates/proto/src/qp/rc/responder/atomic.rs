@@ -27,7 +27,7 @@ impl Responder {
             _ => AtomicOp::FetchAdd { add: eth.swap_or_add },
         };
         let granted = io.check_remote(eth.rkey, eth.addr, 8, Access::REMOTE_ATOMIC);
-        let original = match granted.and_then(|()| io.host.atomic(io.id.pd, eth.rkey, eth.addr, op)) {
+        let original = match granted.and_then(|()| io.host.atomic(io.pd, eth.rkey, eth.addr, op)) {
             Ok(original) => original,
             Err(fault) => return Err(self.refuse_access("atomic", fault, io)),
         };

@@ -45,6 +45,7 @@ impl Responder {
             psn,
             addr: reth.addr,
             rkey: reth.rkey,
+            pd: io.pd,
             len: reth.len,
             fresh: true,
             msn: self.msn,

@@ -67,6 +67,10 @@ impl Responder {
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
         let psn = pkt.headers.bth.psn;
+        let named = pkt.headers.xrceth.map(|srq| (srq, io.host.xrc_pd(srq)));
+        if let Some((_, Some(pd))) = named {
+            io.pd = pd;
+        }
         match psn.distance_from(self.expected) {
             0 => {}
             d if d < 0 => return self.on_duplicate(pkt, io),
@@ -76,6 +80,14 @@ impl Responder {
             }
         }
         self.asked_again = None;
+        if let Some((srq, None)) = named {
+            // Before the opcode is looked at: a wrong one is an invalid request too, so the requester sees no
+            // difference.
+            return Err(self.refuse_invalid(
+                format_args!("it names XRC shared receive queue {srq}, which is not in this QP's XRC domain"),
+                io,
+            ));
+        }
         match pkt.headers.bth.opcode.operation {
             Operation::ReadRequest => self.on_read(pkt, io),
             Operation::CompareSwap | Operation::FetchAdd => self.on_atomic(pkt, io),

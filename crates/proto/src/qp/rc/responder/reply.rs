@@ -3,7 +3,7 @@
 use super::super::super::io::{Fatal, Io};
 use super::super::super::{DropReason, Host, TxError, TxPayload};
 use super::Responder;
-use crate::ids::{Psn, RKey};
+use crate::ids::{PdId, Psn, RKey};
 use crate::verbs::EventKind;
 use crate::wire::{Aeth, NakCode, Operation, Syndrome};
 use alloc::collections::VecDeque;
@@ -20,6 +20,7 @@ pub(super) struct ReadReply {
     pub(super) psn: Psn,
     pub(super) addr: u64,
     pub(super) rkey: RKey,
+    pub(super) pd: PdId,
     pub(super) len: u32,
     /// Nothing of it was sent yet, so the next packet is a first or only one.
     pub(super) fresh: bool,
@@ -201,7 +202,7 @@ impl Responder {
         let payload = if len == 0 {
             TxPayload::None
         } else {
-            TxPayload::Remote { pd: io.id.pd, rkey: read.rkey, addr: read.addr, len }
+            TxPayload::Remote { pd: read.pd, rkey: read.rkey, addr: read.addr, len }
         };
         io.send(&headers, payload)?;
         if !last && let Some(Reply::Read(front)) = self.replies.queue.front_mut() {

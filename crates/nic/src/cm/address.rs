@@ -1,0 +1,210 @@
+//! Binding, listening, and finding the way to a destination.
+
+use super::event::{CmEventKind, UDP_QKEY, UdParam};
+use super::id::{Bound, IdState};
+use super::{CmId, CmRefusal};
+use crate::error::Error;
+use crate::gids::GidEntry;
+use ferroce_proto::cm::{Path, Scope, ServiceId};
+use ferroce_proto::wire::ROCE_UDP_PORT;
+use ferroce_proto::{Gid, Qpn};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+/// Transport timer exponent of a path: 0.5 seconds. Long enough for a peer whose machine is busy.
+const ACK_TIMEOUT: u8 = 17;
+const HOP_LIMIT: u8 = 64;
+
+impl CmId {
+    /// Binds to an address and port; port 0 for any that is free.
+    pub fn bind(&self, address: SocketAddr) -> Result<(), Error> {
+        self.nic.alive()?;
+        let mut state = self.state.lock();
+        if state.bound.is_some() || state.is_closed {
+            return Err(CmRefusal::WrongState { why: "it is bound already" }.into());
+        }
+        self.bind_locked(&mut state, address)
+    }
+
+    fn bind_locked(&self, state: &mut IdState, address: SocketAddr) -> Result<(), Error> {
+        let ip = address.ip().to_canonical();
+        if !ip.is_unspecified() && self.service().addresses.find(Gid::from_ip(ip)).is_none() {
+            return Err(CmRefusal::AddressNotAvailable { address: ip }.into());
+        }
+        let scope = scope_of(ip, state.options.af_only);
+        let ports = self.service().ports()?;
+        let bound = if address.port() == 0 {
+            let port = ports.take_ephemeral(self.space).map_err(CmRefusal::from)?;
+            Bound { port, scope, is_ephemeral: true, is_listed: false }
+        } else {
+            let share = state.options.reuse_address;
+            ports.bind(self.space, address.port(), scope, share).map_err(CmRefusal::from)?;
+            Bound { port: address.port(), scope, is_ephemeral: false, is_listed: true }
+        };
+        state.bound = Some(bound);
+        state.local = Some(SocketAddr::new(ip, bound.port));
+        Ok(())
+    }
+
+    /// Listens on the bound address and port, with room for `backlog` offers that the program has not decided.
+    pub fn listen(self: &Arc<Self>, backlog: u32) -> Result<(), Error> {
+        self.nic.alive()?;
+        let mut state = self.state.lock();
+        if state.listener.is_some() || state.comm.is_some() {
+            return Err(CmRefusal::WrongState { why: "it listens or is connected already" }.into());
+        }
+        if state.bound.is_none() {
+            self.bind_locked(&mut state, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0))?;
+        }
+        let Some(bound) = state.bound.as_mut() else { return Ok(()) };
+        self.service().ports()?.listen(self.space, bound.port, bound.scope).map_err(CmRefusal::from)?;
+        bound.is_listed = true;
+        let service = ServiceId::of_port(self.space, bound.port);
+        let (scope, weak) = (bound.scope, Arc::downgrade(self));
+        let backlog = if backlog == 0 { DEFAULT_BACKLOG } else { backlog };
+        let listener = self.nic.engine.manage(|managed| {
+            let listener = managed.cm.listen(service, scope, backlog)?;
+            managed.listeners.insert(listener, weak);
+            Ok::<_, CmRefusal>(listener)
+        })?;
+        state.listener = Some(listener);
+        Ok(())
+    }
+
+    /// Finds the address here from which `destination` is reached, and binds to it unless the program has.
+    /// [`CmEventKind::AddrResolved`] or [`CmEventKind::AddrError`] follows.
+    pub fn resolve_addr(
+        self: &Arc<Self>,
+        source: Option<SocketAddr>,
+        destination: SocketAddr,
+    ) -> Result<(), Error> {
+        self.nic.alive()?;
+        let mut state = self.state.lock();
+        if state.comm.is_some() || state.listener.is_some() {
+            return Err(CmRefusal::WrongState { why: "it listens or is connected already" }.into());
+        }
+        let wish = state.local.or(source).map(|s| s.ip()).filter(|ip| !ip.is_unspecified());
+        let found = self.way_to(&state, wish, destination.ip().to_canonical());
+        let path = match found {
+            Ok(path) => path,
+            Err(CmRefusal::Unreachable { source, .. }) => {
+                let errno = source.raw_os_error().unwrap_or(libc::EHOSTUNREACH);
+                drop(state);
+                self.raise(CmEventKind::AddrError, -errno);
+                return Ok(());
+            }
+            Err(refusal) => return Err(refusal.into()),
+        };
+        if state.bound.is_none() {
+            let port = source.map_or(0, |s| s.port());
+            self.bind_locked(&mut state, SocketAddr::new(path.sgid.to_ip(), port))?;
+        }
+        let port = state.bound.map_or(0, |bound| bound.port);
+        state.local = Some(SocketAddr::new(path.sgid.to_ip(), port));
+        state.peer = Some(SocketAddr::new(path.dgid.to_ip(), destination.port()));
+        state.path = Some(path);
+        drop(state);
+        self.raise(CmEventKind::AddrResolved, 0);
+        Ok(())
+    }
+
+    /// Fixes the way to the destination. [`CmEventKind::RouteResolved`] follows.
+    pub fn resolve_route(self: &Arc<Self>) -> Result<(), Error> {
+        self.nic.alive()?;
+        let mut state = self.state.lock();
+        let options = state.options;
+        let Some(path) = state.path.as_mut() else {
+            return Err(CmRefusal::WrongState { why: "the address is not resolved" }.into());
+        };
+        // Options may have been set since the address was resolved.
+        path.traffic_class = options.tos;
+        path.ack_timeout = options.ack_timeout.unwrap_or(ACK_TIMEOUT);
+        state.is_routed = true;
+        drop(state);
+        self.raise(CmEventKind::RouteResolved, 0);
+        Ok(())
+    }
+
+    /// Joins a multicast group: [`CmEventKind::MulticastJoin`] follows and says how to reach it. Attaching the queue pair
+    /// is the caller's.
+    pub fn join_multicast(self: &Arc<Self>, group: IpAddr) -> Result<(), Error> {
+        self.nic.alive()?;
+        let state = self.state.lock();
+        let wish = state.local.map(|s| s.ip()).filter(|ip| !ip.is_unspecified());
+        let mgid = Gid::from_ip(group.to_canonical());
+        let path = match state.path {
+            Some(path) => Path { dgid: mgid, ..path },
+            None => self.way_to(&state, wish, group.to_canonical())?,
+        };
+        drop(state);
+        let ud =
+            UdParam { private_data: Vec::new(), vector: path.vector(), qpn: Qpn::MULTICAST, qkey: UDP_QKEY };
+        self.raise_with(CmEventKind::MulticastJoin, 0, |event| event.ud = Some(ud));
+        Ok(())
+    }
+
+    fn way_to(&self, state: &IdState, wish: Option<IpAddr>, to: IpAddr) -> Result<Path, CmRefusal> {
+        let entries = self.service().addresses.entries();
+        let to = if to.is_unspecified() { wish.unwrap_or_else(|| loopback(to)) } else { to };
+        let from = match wish {
+            Some(address) => address.to_canonical(),
+            None => source_for(&entries, to)?,
+        };
+        if from.is_ipv4() != to.is_ipv4() {
+            let source = io::Error::from_raw_os_error(libc::EAFNOSUPPORT);
+            return Err(CmRefusal::Unreachable { destination: to, source });
+        }
+        let sgid = Gid::from_ip(from);
+        let (sgid_index, mtu) =
+            self.service().addresses.find(sgid).ok_or(CmRefusal::AddressNotAvailable { address: from })?;
+        Ok(Path {
+            sgid,
+            dgid: Gid::from_ip(to),
+            sgid_index,
+            flow_label: 0,
+            hop_limit: HOP_LIMIT,
+            traffic_class: state.options.tos,
+            sl: 0,
+            mtu,
+            ack_timeout: state.options.ack_timeout.unwrap_or(ACK_TIMEOUT),
+        })
+    }
+}
+
+/// Undecided offers of a listener that did not say how many.
+const DEFAULT_BACKLOG: u32 = 1024;
+
+fn loopback(like: IpAddr) -> IpAddr {
+    match like {
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    }
+}
+
+fn scope_of(address: IpAddr, af_only: bool) -> Scope {
+    match address {
+        IpAddr::V4(a) if a.is_unspecified() => Scope::AnyV4,
+        IpAddr::V6(a) if a.is_unspecified() && af_only => Scope::AnyV6,
+        IpAddr::V6(a) if a.is_unspecified() => Scope::Any,
+        address => Scope::Only(Gid::from_ip(address)),
+    }
+}
+
+/// The address that the system would send from; if the device does not have that one, another of the same kind. A device
+/// that was given 127.0.0.5 alone reaches 127.0.0.6 from there, although the system would choose 127.0.0.1.
+fn source_for(entries: &[GidEntry], to: IpAddr) -> Result<IpAddr, CmRefusal> {
+    let unreachable = |source| CmRefusal::Unreachable { destination: to, source };
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).map_err(unreachable)?;
+    socket.connect((to, ROCE_UDP_PORT)).map_err(unreachable)?;
+    let chosen = socket.local_addr().map_err(unreachable)?.ip().to_canonical();
+    if entries.iter().any(|e| e.address == chosen) {
+        return Ok(chosen);
+    }
+    let same = |e: &&GidEntry| {
+        e.address.is_ipv4() == chosen.is_ipv4() && e.address.is_loopback() == chosen.is_loopback()
+    };
+    let other = entries.iter().find(same).map(|e| e.address);
+    other.ok_or_else(|| unreachable(io::Error::from_raw_os_error(libc::ENODEV)))
+}

@@ -1,0 +1,42 @@
+//! What the queue pair of an id must be set to.
+
+use super::event::UDP_QKEY;
+use super::{CmId, CmRefusal};
+use crate::error::Error;
+use ferroce_proto::verbs::{AttrMask, QpAttr, QpState};
+
+impl CmId {
+    /// Attributes that take the id's queue pair to INIT, RTR or RTS. INIT can be asked for at any time.
+    pub fn qp_attributes(&self, state: QpState) -> Result<(QpAttr, AttrMask), Error> {
+        self.nic.alive()?;
+        if self.space.is_datagram() {
+            return datagram_attributes(state);
+        }
+        let (comm, rnr_timer) = {
+            let own = self.state.lock();
+            (own.comm, own.options.min_rnr_timer)
+        };
+        let Some(comm) = comm else {
+            let attr = QpAttr { state, port: 1, ..QpAttr::default() };
+            let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+            return match state {
+                QpState::Init => Ok((attr, mask)),
+                _ => Err(CmRefusal::WrongState { why: "it has no connection" }.into()),
+            };
+        };
+        let managed = self.service().managed.lock();
+        let (mut attr, mask) = managed.cm.qp_attributes(comm, state).map_err(CmRefusal::from)?;
+        attr.min_rnr_timer = rnr_timer.unwrap_or(attr.min_rnr_timer);
+        Ok((attr, mask))
+    }
+}
+
+fn datagram_attributes(state: QpState) -> Result<(QpAttr, AttrMask), Error> {
+    let mask = match state {
+        QpState::Init => AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY,
+        QpState::Rtr => AttrMask::STATE,
+        QpState::Rts => AttrMask::STATE | AttrMask::SQ_PSN,
+        _ => return Err(CmRefusal::WrongState { why: "only INIT, RTR and RTS have attributes" }.into()),
+    };
+    Ok((QpAttr { state, port: 1, qkey: UDP_QKEY, ..QpAttr::default() }, mask))
+}

@@ -1,0 +1,96 @@
+//! Event channels: a queue behind a real, pollable file descriptor.
+
+use super::{CmEvent, CmId};
+use crate::error::Error;
+use crate::eventfd::EventFd;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// The part that ids hold. Events hold ids, so the queue must be emptied when the program lets go of the channel.
+pub(super) struct Queue {
+    fd: EventFd,
+    /// `None` once the program let go.
+    waiting: Mutex<Option<VecDeque<CmEvent>>>,
+}
+
+impl Queue {
+    /// Adds an event; gives it back if nobody will ever read it, to be dropped where that is allowed.
+    pub(super) fn push(&self, event: CmEvent) -> Option<CmEvent> {
+        let mut waiting = self.waiting.lock();
+        let Some(queue) = waiting.as_mut() else { return Some(event) };
+        queue.push_back(event);
+        self.fd.add();
+        None
+    }
+
+    /// Takes out the events that `is_wanted` says.
+    pub(super) fn take_out(&self, is_wanted: impl Fn(&CmEvent) -> bool) -> Vec<CmEvent> {
+        let mut waiting = self.waiting.lock();
+        let Some(queue) = waiting.as_mut() else { return Vec::new() };
+        let (out, rest): (Vec<_>, Vec<_>) = queue.drain(..).partition(|e| is_wanted(e));
+        queue.extend(rest);
+        for _ in &out {
+            self.fd.try_take();
+        }
+        out
+    }
+
+    fn pop(&self) -> Option<CmEvent> {
+        self.waiting.lock().as_mut()?.pop_front()
+    }
+}
+
+/// An event channel. Events of the ids that were made with it wait here.
+pub struct CmChannel {
+    pub(super) queue: Arc<Queue>,
+}
+
+impl CmChannel {
+    pub(crate) fn new() -> Result<CmChannel, Error> {
+        let fd = EventFd::new().map_err(Error::system("creating an event channel"))?;
+        Ok(CmChannel { queue: Arc::new(Queue { fd, waiting: Mutex::new(Some(VecDeque::new())) }) })
+    }
+
+    /// Waits for an event. Blocks, unless the descriptor was set to non-blocking: then `WouldBlock` says there is none.
+    pub fn wait(&self) -> std::io::Result<CmEvent> {
+        loop {
+            self.queue.fd.take()?;
+            if let Some(event) = self.queue.pop() {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// An event, if one waits.
+    pub fn try_next(&self) -> Option<CmEvent> {
+        let event = self.queue.pop()?;
+        self.queue.fd.try_take();
+        Some(event)
+    }
+
+    /// Moves the events of `id` that wait elsewhere to here.
+    pub(super) fn adopt(&self, from: &Arc<Queue>, id: &CmId) {
+        if !Arc::ptr_eq(from, &self.queue) {
+            for event in from.take_out(|e| std::ptr::eq(&*e.id, id)) {
+                drop(self.queue.push(event));
+            }
+        }
+    }
+}
+
+impl Drop for CmChannel {
+    fn drop(&mut self) {
+        // Dropped outside of the lock: the last handle of an id may be among them.
+        let rest = self.queue.waiting.lock().take();
+        drop(rest);
+    }
+}
+
+/// Readable while an event waits.
+impl AsFd for CmChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.queue.fd.as_fd()
+    }
+}

@@ -1,0 +1,130 @@
+//! Offering, taking, refusing and ending connections.
+
+use super::event::{ConnParam, UDP_QKEY};
+use super::{CmId, CmRefusal, CmTransport};
+use crate::error::Error;
+use crate::link::now;
+use ferroce_proto::cm::{
+    Accept, Answer, CmError, CommId, Connect, IpHeader, Query, RejectReason, ServiceId, SidrStatus,
+};
+use std::sync::Arc;
+
+impl CmId {
+    /// Offers a connection, or asks for the datagram service, at the resolved destination. What becomes of it comes as
+    /// an event: `ConnectResponse`, `Established` (datagrams), `Rejected` or `Unreachable`.
+    pub fn connect(self: &Arc<Self>, transport: CmTransport, param: &ConnParam) -> Result<(), Error> {
+        self.nic.alive()?;
+        let mut state = self.state.lock();
+        let (Some(path), true) = (state.path, state.is_routed) else {
+            return Err(CmRefusal::WrongState { why: "the route is not resolved" }.into());
+        };
+        let (Some(local), Some(peer), None) = (state.local, state.peer, state.comm) else {
+            return Err(CmRefusal::WrongState { why: "it is connected already" }.into());
+        };
+        let service = ServiceId::of_port(self.space, peer.port());
+        let ip = IpHeader { sport: local.port(), src: local.ip(), dst: peer.ip() };
+        let ip = service.has_ip_header().then_some(ip);
+        let (response_timeout, max_retries) = (state.options.response_timeout, state.options.max_retries);
+        let weak = Arc::downgrade(self);
+        let comm = self.nic.engine.manage(|managed| {
+            let private_data = &param.private_data[..];
+            let comm = if self.space.is_datagram() {
+                let query = Query { service, path, ip, private_data, response_timeout, max_retries };
+                managed.cm.query(&query, now())?
+            } else {
+                let offer = Connect {
+                    service,
+                    path,
+                    ip,
+                    transport,
+                    qpn: param.qpn,
+                    responder_resources: param.responder_resources,
+                    initiator_depth: param.initiator_depth,
+                    retry_count: param.retry_count,
+                    rnr_retry: param.rnr_retry,
+                    flow_control: param.flow_control,
+                    srq: param.srq,
+                    ece: param.ece,
+                    private_data,
+                    response_timeout,
+                    max_retries,
+                };
+                managed.cm.connect(&offer, now())?
+            };
+            managed.ids.insert(comm, weak);
+            Ok::<_, CmRefusal>(comm)
+        })?;
+        state.comm = Some(comm);
+        Ok(())
+    }
+
+    /// Takes the offer that this id stands for, or answers the question about a datagram service. Queue pairs of
+    /// connections should be in RTR or RTS: the peer may send at once.
+    pub fn accept(&self, param: &ConnParam) -> Result<(), Error> {
+        let private_data = &param.private_data[..];
+        self.with_comm(|cm, comm| {
+            if self.space.is_datagram() {
+                let qkey = param.qkey.unwrap_or(UDP_QKEY);
+                let status = SidrStatus::SUCCESS;
+                return cm.answer(comm, &Answer { status, qpn: param.qpn, qkey, private_data });
+            }
+            let accept = Accept {
+                qpn: param.qpn,
+                responder_resources: param.responder_resources,
+                initiator_depth: param.initiator_depth,
+                rnr_retry: param.rnr_retry,
+                flow_control: param.flow_control,
+                srq: param.srq,
+                ece: param.ece,
+                private_data,
+            };
+            cm.accept(comm, &accept, now())
+        })
+    }
+
+    /// Refuses the offer, or an answer to ours.
+    pub fn reject(&self, reason: RejectReason, private_data: &[u8]) -> Result<(), Error> {
+        self.with_comm(|cm, comm| {
+            if self.space.is_datagram() {
+                let status = SidrStatus::REJECT;
+                return cm.answer(comm, &Answer { status, private_data, ..Answer::default() });
+            }
+            cm.reject(comm, reason, &[], private_data, now())
+        })
+    }
+
+    /// The queue pair is ready: tells the peer, after `ConnectResponse`.
+    pub fn establish(&self) -> Result<(), Error> {
+        self.with_comm(|cm, comm| cm.establish(comm, &[]))
+    }
+
+    /// Data arrived although the peer's last message did not: `Established` follows. No error if it came meanwhile.
+    pub fn notify_established(&self) -> Result<(), Error> {
+        self.with_comm(|cm, comm| match cm.notify_established(comm) {
+            Err(CmError::WrongState) => Ok(()),
+            other => other,
+        })
+    }
+
+    /// Ends the connection: `Disconnected` follows, unless the peer was first; later `TimewaitExit`.
+    pub fn disconnect(&self) -> Result<(), Error> {
+        if self.space.is_datagram() {
+            return Err(CmRefusal::WrongState { why: "datagram services are not connected" }.into());
+        }
+        self.with_comm(|cm, comm| match cm.disconnect(comm, &[], now()) {
+            // TIMEWAIT is over already: ended is what was asked for.
+            Err(CmError::NoSuchConnection) => Ok(()),
+            other => other,
+        })
+    }
+
+    fn with_comm(
+        &self,
+        work: impl FnOnce(&mut ferroce_proto::cm::Cm, CommId) -> Result<(), CmError>,
+    ) -> Result<(), Error> {
+        self.nic.alive()?;
+        let comm = self.state.lock().comm.ok_or(CmRefusal::WrongState { why: "it has no connection" })?;
+        self.nic.engine.manage(|managed| work(&mut managed.cm, comm)).map_err(CmRefusal::from)?;
+        Ok(())
+    }
+}

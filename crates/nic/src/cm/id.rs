@@ -1,0 +1,224 @@
+//! Ids: what a program holds of a connection, a listener or a datagram service.
+
+use super::channel::Queue;
+use super::event::{CmEvent, CmEventKind};
+use super::{CmChannel, CmService};
+use crate::error::Error;
+use crate::link::now;
+use crate::nic::{Nic, NicInner};
+use ferroce_proto::cm::{CommId, ListenerId, Path, PortSpace, Request, Scope};
+use ferroce_proto::verbs::AddressVector;
+use parking_lot::Mutex;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Settings of an id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CmOptions {
+    /// Traffic class of the connection and its messages.
+    pub tos: u8,
+    /// Transport timer exponent; without, what a path of this kind calls for.
+    pub ack_timeout: Option<u8>,
+    /// RNR timer code that the queue pair advertises.
+    pub min_rnr_timer: Option<u8>,
+    /// Whether the port may be shared with others that say so, as long as nobody listens.
+    pub reuse_address: bool,
+    /// Whether listening on all IPv6 addresses leaves IPv4 alone.
+    pub af_only: bool,
+    /// How long the peer may take to answer: 4.096 us * 2^n; 20.
+    pub response_timeout: Option<u8>,
+    /// How often that is waited for, less one; 15.
+    pub max_retries: Option<u8>,
+}
+
+/// A port, and how it was got.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bound {
+    pub(super) port: u16,
+    pub(super) scope: Scope,
+    /// From a block of ours, and not from the table.
+    pub(super) is_ephemeral: bool,
+    /// Stands in the table.
+    pub(super) is_listed: bool,
+}
+
+#[derive(Default)]
+pub(super) struct IdState {
+    pub(super) options: CmOptions,
+    pub(super) bound: Option<Bound>,
+    pub(super) local: Option<SocketAddr>,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) path: Option<Path>,
+    pub(super) is_routed: bool,
+    pub(super) comm: Option<CommId>,
+    pub(super) listener: Option<ListenerId>,
+    pub(super) is_closed: bool,
+}
+
+/// An id of the connection manager. [`CmId::close`] it when done: events that wait keep it alive otherwise.
+pub struct CmId {
+    pub(super) nic: Arc<NicInner>,
+    pub(super) space: PortSpace,
+    cookie: AtomicU64,
+    queue: Mutex<Arc<Queue>>,
+    pub(super) state: Mutex<IdState>,
+}
+
+impl Nic {
+    /// Makes an id whose events go to `channel`. The cookie is the program's.
+    pub fn create_cm_id(
+        &self,
+        channel: &CmChannel,
+        space: PortSpace,
+        cookie: u64,
+    ) -> Result<Arc<CmId>, Error> {
+        self.check_process()?;
+        Ok(Arc::new(CmId {
+            nic: self.inner().clone(),
+            space,
+            cookie: AtomicU64::new(cookie),
+            queue: Mutex::new(channel.queue.clone()),
+            state: Mutex::default(),
+        }))
+    }
+}
+
+impl CmId {
+    /// The id of an offer that just came.
+    pub(super) fn from_request(listener: &CmId, request: &Request) -> Arc<CmId> {
+        let port = request.service.port();
+        let ip = request.ip;
+        let state = IdState {
+            local: Some(SocketAddr::new(ip.map_or(request.path.sgid.to_ip(), |ip| ip.dst), port)),
+            peer: Some(SocketAddr::new(
+                ip.map_or(request.path.dgid.to_ip(), |ip| ip.src),
+                ip.map_or(0, |ip| ip.sport),
+            )),
+            path: Some(request.path),
+            is_routed: true,
+            comm: Some(request.id),
+            ..IdState::default()
+        };
+        Arc::new(CmId {
+            nic: listener.nic.clone(),
+            space: listener.space,
+            cookie: AtomicU64::new(listener.cookie()),
+            queue: Mutex::new(listener.queue()),
+            state: Mutex::new(state),
+        })
+    }
+
+    /// The program's number.
+    pub fn cookie(&self) -> u64 {
+        self.cookie.load(Ordering::Relaxed)
+    }
+    /// Changes it.
+    pub fn set_cookie(&self, cookie: u64) {
+        self.cookie.store(cookie, Ordering::Relaxed);
+    }
+    /// Its port space.
+    pub fn space(&self) -> PortSpace {
+        self.space
+    }
+    /// Its address and port, once bound.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.state.lock().local
+    }
+    /// Address and port of the peer, once known.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.state.lock().peer
+    }
+    /// The way to the peer, once known.
+    pub fn path(&self) -> Option<Path> {
+        self.state.lock().path
+    }
+    /// The same as an address vector; zeros before.
+    pub fn vector(&self) -> AddressVector {
+        self.path().map(|path| path.vector()).unwrap_or_default()
+    }
+    /// Its settings.
+    pub fn options(&self) -> CmOptions {
+        self.state.lock().options
+    }
+    /// Changes settings. They count for what is done afterwards.
+    pub fn set_options(&self, change: impl FnOnce(&mut CmOptions)) {
+        change(&mut self.state.lock().options);
+    }
+
+    /// From now on events go to another channel; those that wait move along.
+    pub fn migrate(&self, channel: &CmChannel) {
+        let old = std::mem::replace(&mut *self.queue.lock(), channel.queue.clone());
+        channel.adopt(&old, self);
+    }
+
+    pub(super) fn queue(&self) -> Arc<Queue> {
+        self.queue.lock().clone()
+    }
+
+    pub(super) fn service(&self) -> &CmService {
+        self.nic.engine.cm()
+    }
+
+    /// Tells the program at once.
+    pub(super) fn raise(self: &Arc<Self>, kind: CmEventKind, status: i32) {
+        self.raise_with(kind, status, |_| {});
+    }
+
+    pub(super) fn raise_with(
+        self: &Arc<Self>,
+        kind: CmEventKind,
+        status: i32,
+        fill: impl FnOnce(&mut CmEvent),
+    ) {
+        let mut event = CmEvent::new(kind, status, self.clone());
+        fill(&mut event);
+        drop(self.queue().push(event));
+    }
+
+    /// The program is done with the id: the peer is told what it must know, waiting events are dropped, the port is free.
+    /// Offers to a listener that nobody has seen yet are refused.
+    pub fn close(&self) {
+        if self.nic.alive().is_err() {
+            return;
+        }
+        let (comm, listener, bound) = {
+            let mut state = self.state.lock();
+            state.is_closed = true;
+            (state.comm.take(), state.listener.take(), state.bound.take())
+        };
+        if comm.is_some() || listener.is_some() {
+            self.nic.engine.manage(|managed| {
+                if let Some(comm) = comm {
+                    managed.ids.remove(&comm);
+                    managed.cm.release(comm, now());
+                }
+                if let Some(listener) = listener {
+                    managed.listeners.remove(&listener);
+                    managed.cm.unlisten(listener);
+                }
+            });
+        }
+        if let (Some(bound), Ok(ports)) = (bound, self.service().ports()) {
+            if bound.is_listed {
+                ports.unbind(self.space, bound.port, bound.scope);
+            }
+            if bound.is_ephemeral {
+                ports.return_ephemeral(self.space, bound.port);
+            }
+        }
+        let is_mine = |event: &CmEvent| {
+            let asked = event.listener.as_ref().is_some_and(|l| std::ptr::eq(l.as_ptr(), self));
+            asked || std::ptr::eq(&*event.id, self)
+        };
+        drop(self.queue().take_out(is_mine));
+    }
+}
+
+impl Drop for CmId {
+    fn drop(&mut self) {
+        if !self.state.get_mut().is_closed {
+            self.close();
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! The connection manager of a NIC: QP1, and ids that programs hold, shaped after what librdmacm needs.
+//!
+//! The protocol is `ferroce_proto::cm`. Here it meets the engine (packets to QP1 are handled where all packets are, timers
+//! are the engine's) and the registry (several processes share an address: an offer goes to whoever listens, any other
+//! message to whoever gave out its communication id).
+//!
+//! | file | question |
+//! |---|---|
+//! | `service` | what one NIC has of it |
+//! | `channel` | how programs hear of events |
+//! | `event` | what they hear |
+//! | `deliver` | which id an event of the protocol is for |
+//! | `id` | what an id is, and its end |
+//! | `address` | binding, and finding the way to a destination |
+//! | `connect` | offering, taking, refusing, ending |
+//! | `attributes` | what the id's queue pair must be set to |
+//! | `error` | why a call was refused |
+//!
+//! Locks: an id's state, then the manager, then a channel. Whatever may drop the last handle of an id does so with none of
+//! them held.
+
+mod address;
+mod attributes;
+mod channel;
+mod connect;
+mod deliver;
+mod error;
+mod event;
+mod id;
+mod service;
+
+pub use channel::CmChannel;
+pub use error::CmRefusal;
+pub use event::{CmEvent, CmEventKind, ConnParam, UDP_QKEY, UdParam};
+pub use id::{CmId, CmOptions};
+pub(crate) use service::{Addresses, CmService, Destination, Managed};
+
+pub use ferroce_proto::cm::{CmCounters, CmTransport, Ece, PortSpace, RejectReason};

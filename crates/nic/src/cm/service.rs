@@ -1,0 +1,132 @@
+//! What one NIC has of connection management: the machine, its ids, its ports.
+
+use super::{CmChannel, CmEvent, CmId, CmRefusal};
+use crate::gids::GidEntry;
+use crate::link::RxPacket;
+use crate::registry::Ports;
+use ferroce_proto::Gid;
+use ferroce_proto::cm::{Cm, CommId, Config, Inbound, ListenerId};
+use ferroce_proto::verbs::Mtu;
+use ferroce_proto::wire::cm::{CmMad, MadTarget};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// The addresses of the device.
+pub(crate) trait Addresses: Send + Sync {
+    /// All of them.
+    fn entries(&self) -> Vec<GidEntry>;
+    /// Where `gid` stands, and the largest path MTU from there.
+    fn find(&self, gid: Gid) -> Option<(u8, Mtu)>;
+}
+
+/// The machine and who its connections belong to.
+pub(crate) struct Managed {
+    pub(crate) cm: Cm,
+    pub(super) ids: HashMap<CommId, Weak<CmId>>,
+    pub(super) listeners: HashMap<ListenerId, Weak<CmId>>,
+    /// What must be dropped once the lock is given up: it may end in the last handle of an id.
+    garbage: Vec<Garbage>,
+}
+
+/// Things whose end may need the lock again.
+#[expect(dead_code, reason = "held to be dropped later, and for nothing else")]
+pub(super) enum Garbage {
+    Event(Box<CmEvent>),
+    Id(Arc<CmId>),
+}
+
+impl Managed {
+    /// Nobody holds anything any more.
+    pub(crate) fn release_all(&mut self, now: ferroce_proto::Time) {
+        for (comm, _) in self.ids.drain() {
+            self.cm.release(comm, now);
+        }
+    }
+
+    pub(super) fn drop_later(&mut self, garbage: Garbage) {
+        self.garbage.push(garbage);
+    }
+    pub(crate) fn take_garbage(&mut self) -> impl Sized + use<> {
+        std::mem::take(&mut self.garbage)
+    }
+}
+
+/// Connection management of one NIC.
+pub(crate) struct CmService {
+    pub(crate) managed: Mutex<Managed>,
+    /// When the machine wants to be woken; `u64::MAX` if never.
+    next_ns: AtomicU64,
+    slot: u8,
+    ports: Option<Ports>,
+    pub(super) addresses: Arc<dyn Addresses>,
+}
+
+/// What to do with a message that arrived.
+pub(crate) enum Destination {
+    /// It is for this process.
+    Here,
+    /// It is for another.
+    Slot(u8),
+}
+
+impl CmService {
+    pub(crate) fn new(slot: u8, ports: Option<Ports>, addresses: Arc<dyn Addresses>) -> CmService {
+        let config = Config { slot, ca_guid: rand::random::<u64>() | 1, ..Config::default() };
+        let cm = Cm::new(config, Box::new(rand::random::<u64>));
+        let managed = Managed { cm, ids: HashMap::new(), listeners: HashMap::new(), garbage: Vec::new() };
+        CmService { managed: Mutex::new(managed), next_ns: AtomicU64::new(u64::MAX), slot, ports, addresses }
+    }
+
+    pub(crate) fn next_ns(&self) -> u64 {
+        self.next_ns.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_next_ns(&self, next_ns: u64) {
+        self.next_ns.store(next_ns, Ordering::SeqCst);
+    }
+
+    pub(super) fn ports(&self) -> Result<&Ports, CmRefusal> {
+        self.ports.as_ref().ok_or(CmRefusal::NoRegistry)
+    }
+
+    /// Where a packet arrived; `None` if its destination is not (any more) an address of ours.
+    pub(crate) fn inbound(&self, packet: &RxPacket<'_>) -> Option<Inbound> {
+        let (sgid_index, mtu) = self.addresses.find(packet.dgid)?;
+        Some(Inbound { sgid: packet.sgid, dgid: packet.dgid, sgid_index, mtu })
+    }
+
+    /// Who should have this message. Packets to QP1 reach any process of the host. What nobody living can claim is
+    /// answered here: somebody must tell the peer.
+    pub(crate) fn destination(&self, mad: &CmMad, at: Gid) -> Destination {
+        let slot = match mad.message.target() {
+            MadTarget::Service(service) => {
+                if self.managed.lock().cm.is_listening(service, at) {
+                    return Destination::Here;
+                }
+                let ports = self.ports.as_ref();
+                ports.zip(service.space()).and_then(|(p, space)| p.listener(space, service.port(), at))
+            }
+            MadTarget::Connection(id) => Some(id.slot()),
+        };
+        let alive = |slot: &u8| *slot != 0 && self.ports.as_ref().is_some_and(|p| p.is_alive(*slot));
+        match slot.filter(|slot| *slot != self.slot).filter(alive) {
+            Some(slot) => Destination::Slot(slot),
+            None => Destination::Here,
+        }
+    }
+}
+
+impl crate::nic::Nic {
+    /// Makes an event channel.
+    pub fn create_cm_channel(&self) -> Result<CmChannel, crate::Error> {
+        self.check_process()?;
+        CmChannel::new()
+    }
+
+    /// What the connection manager counted.
+    pub fn cm_counters(&self) -> ferroce_proto::cm::CmCounters {
+        *self.engine().cm().managed.lock().cm.counters()
+    }
+}

@@ -1,0 +1,103 @@
+//! Packets to QP1: connection management meets the engine.
+
+use super::Engine;
+use super::calls::with_outgoing;
+use crate::cm::{CmService, Destination, Managed};
+use crate::link::{RxPacket, TxBatch, now};
+use crate::log;
+use ferroce_proto::cm::Transmit;
+use ferroce_proto::qp::DropReason;
+use ferroce_proto::wire::cm::CmMad;
+use ferroce_proto::wire::{Bth, Deth, GSI_QKEY, Headers, Opcode, Operation, Packet, Service};
+use ferroce_proto::{PKey, Psn, Qpn, Time};
+use smallvec::SmallVec;
+
+impl Engine {
+    /// Connection management of this NIC.
+    pub(crate) fn cm(&self) -> &CmService {
+        self.cm.get().expect("set before anybody gets the engine")
+    }
+
+    /// Works on the connection manager, then sends and tells what follows from it.
+    pub(crate) fn manage<R>(&self, work: impl FnOnce(&mut Managed) -> R) -> R {
+        let service = self.cm();
+        let mut out = SmallVec::<[Transmit; 4]>::new();
+        let (result, deadline, garbage) = {
+            let mut managed = service.managed.lock();
+            let result = work(&mut managed);
+            managed.deliver();
+            out.extend(std::iter::from_fn(|| managed.cm.poll_transmit()));
+            let deadline = managed.cm.deadline().map_or(u64::MAX, |t| t.0);
+            service.set_next_ns(deadline);
+            (result, deadline, managed.take_garbage())
+        };
+        drop(garbage);
+        if !out.is_empty() {
+            with_outgoing(|tx| self.send_messages(tx, &out));
+        }
+        self.pulse.wake_before(deadline);
+        result
+    }
+
+    fn send_messages(&self, tx: &mut TxBatch, messages: &[Transmit]) {
+        for message in messages {
+            let mut bth = Bth::new(Opcode::new(Service::Ud, Operation::SendOnly), Qpn::GSI, Psn::new(0));
+            bth.pkey = PKey::DEFAULT;
+            let mut headers = Headers::new(bth);
+            headers.deth = Some(Deth { qkey: GSI_QKEY, src_qpn: Qpn::GSI });
+            let (head, len) = (headers.encoded_len(), headers.encoded_len() + message.mad.len());
+            if !tx.has_room(len) {
+                self.link.send(tx);
+            }
+            let packet = tx.reserve(&message.route, len);
+            headers.write(packet);
+            packet[head..].copy_from_slice(&message.mad[..]);
+        }
+        self.link.send(tx);
+    }
+
+    /// A packet to QP1: for this process, or passed on to the one that it is for.
+    pub(super) fn receive_management(&self, rx: &RxPacket<'_>, packet: &Packet<'_>, now: Time) {
+        let opcode = packet.headers.bth.opcode;
+        if opcode != Opcode::new(Service::Ud, Operation::SendOnly) {
+            self.counters.dropped(DropReason::UnexpectedOpcode);
+            return log::drop(format_args!("{opcode:?} to QP1 from {}", rx.sgid));
+        }
+        if packet.headers.deth.is_none_or(|deth| deth.qkey != GSI_QKEY) {
+            self.counters.dropped(DropReason::BadQkey);
+            return log::drop(format_args!("wrong Q_Key to QP1 from {}", rx.sgid));
+        }
+        let mad = match CmMad::parse(packet.payload) {
+            Ok(mad) => mad,
+            Err(bad) => {
+                self.cm().managed.lock().cm.count_malformed();
+                self.counters.dropped(DropReason::Malformed);
+                return log::drop(format_args!("management datagram from {}: {bad}", rx.sgid));
+            }
+        };
+        if let Destination::Slot(slot) = self.cm().destination(&mad, rx.dgid)
+            && self.link.forward(slot, rx)
+        {
+            return;
+        }
+        match self.cm().inbound(rx) {
+            Some(inbound) => self.manage(|managed| managed.cm.handle_message(&inbound, &mad, now)),
+            None => self.counters.dropped(DropReason::WrongAddress),
+        }
+    }
+
+    /// Repeats and time-outs that are due.
+    pub(super) fn run_management(&self, now: Time) {
+        if self.cm.get().is_some_and(|cm| cm.next_ns() <= now.0) {
+            self.manage(|managed| managed.cm.handle_timeout(now));
+        }
+    }
+
+    /// Tells the peers of all connections that they end; the process or the device is about to go.
+    pub(crate) fn close_connections(&self) {
+        // Not waiting for the lock: at the exit of the process its holder may be a thread that is gone.
+        if self.cm.get().is_some_and(|cm| cm.managed.try_lock().is_some()) {
+            self.manage(|managed| managed.release_all(now()));
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Which XRC shared receive queue has this number.
+
+use crate::objects::SrqCore;
+use ferroce_proto::Srqn;
+use parking_lot::RwLock;
+use rand::Rng;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+/// Most XRC shared receive queues of one NIC.
+pub(crate) const MAX_XRC_SRQ: usize = 1 << 16;
+
+/// Only extended reliable connections look here, so one lock for all is enough.
+#[derive(Default)]
+pub(crate) struct XrcSrqs {
+    by_number: RwLock<HashMap<Srqn, Arc<SrqCore>>>,
+}
+
+impl XrcSrqs {
+    /// Adds a queue under a fresh random number: a peer that was not told it does not guess it.
+    pub(crate) fn insert(&self, make: impl FnOnce(Srqn) -> Arc<SrqCore>) -> Option<Arc<SrqCore>> {
+        let mut by_number = self.by_number.write();
+        if by_number.len() >= MAX_XRC_SRQ {
+            return None;
+        }
+        let mut rng = rand::rng();
+        loop {
+            let number = Srqn::new(rng.random_range(1..0xff_ffff));
+            if let Entry::Vacant(place) = by_number.entry(number) {
+                return Some(place.insert(make(number)).clone());
+            }
+        }
+    }
+
+    pub(crate) fn remove(&self, number: Srqn) {
+        self.by_number.write().remove(&number);
+    }
+
+    /// The queue with this number, if it is in that domain.
+    pub(crate) fn get(&self, number: Srqn, domain: u32) -> Option<Arc<SrqCore>> {
+        let by_number = self.by_number.read();
+        let core = by_number.get(&number)?;
+        core.xrc.as_ref().is_some_and(|xrc| xrc.domain == domain).then(|| core.clone())
+    }
+}

@@ -1,0 +1,102 @@
+//! Memory that may come and go: copies that fail where a plain one would end the process.
+//!
+//! The kernel copies within our own process (`process_vm_readv` and `process_vm_writev`, always allowed on oneself). It
+//! faults pages in as any access does, and says so where there is none. That costs a system call per packet, so only
+//! regions registered for on-demand paging pay it.
+
+use super::region::Span;
+use ferroce_proto::verbs::MemoryFault;
+use std::io::{Error, ErrorKind};
+use std::sync::OnceLock;
+
+/// What a prefetch asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Prefetch {
+    /// Pages that can be read.
+    Read,
+    /// Pages that can be written.
+    Write,
+    /// Only those that are there anyway: nothing for a NIC that has no page tables of its own.
+    NoFault,
+}
+
+fn fault(span: Span) -> MemoryFault {
+    MemoryFault::NotPresent { addr: span.start as u64, len: span.len as u64 }
+}
+
+fn iovec(start: usize, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: start as *mut libc::c_void, iov_len: len }
+}
+
+/// Where the kernel lacks the two calls, or a sandbox forbids them. Then pages are asked for first, and a page that
+/// goes between the two is not noticed in time.
+fn is_missing(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied)
+        || error.raw_os_error() == Some(libc::ENOSYS)
+}
+
+pub(super) fn read(span: Span, out: &mut [u8]) -> Result<(), MemoryFault> {
+    let (ours, theirs) = (iovec(out.as_mut_ptr() as usize, span.len), iovec(span.start, span.len));
+    // SAFETY: `ours` is `out`; `theirs` is checked by the kernel.
+    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &ours, 1, &theirs, 1, 0) };
+    if copied >= 0 {
+        return if copied as usize == span.len { Ok(()) } else { Err(fault(span)) };
+    }
+    if !is_missing(&Error::last_os_error()) {
+        return Err(fault(span));
+    }
+    prefetch(span, Prefetch::Read)?;
+    // SAFETY: the pages were just there, which is all that can be known here.
+    unsafe { std::ptr::copy_nonoverlapping(span.start as *const u8, out.as_mut_ptr(), span.len) };
+    Ok(())
+}
+
+pub(super) fn write(span: Span, data: &[u8]) -> Result<(), MemoryFault> {
+    let (ours, theirs) = (iovec(data.as_ptr() as usize, span.len), iovec(span.start, span.len));
+    // SAFETY: `ours` is `data`, which is only read; `theirs` is checked by the kernel.
+    let copied = unsafe { libc::process_vm_writev(libc::getpid(), &ours, 1, &theirs, 1, 0) };
+    if copied >= 0 {
+        return if copied as usize == span.len { Ok(()) } else { Err(fault(span)) };
+    }
+    if !is_missing(&Error::last_os_error()) {
+        return Err(fault(span));
+    }
+    prefetch(span, Prefetch::Write)?;
+    // SAFETY: the pages were just there and writable, which is all that can be known here.
+    unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), span.start as *mut u8, span.len) };
+    Ok(())
+}
+
+/// Brings pages in; an error where there are none, or none that allow it.
+pub(super) fn prefetch(span: Span, how: Prefetch) -> Result<(), MemoryFault> {
+    let advice = match how {
+        _ if span.len == 0 => return Ok(()),
+        Prefetch::NoFault => return Ok(()),
+        Prefetch::Read => libc::MADV_POPULATE_READ,
+        Prefetch::Write => libc::MADV_POPULATE_WRITE,
+    };
+    let (start, len) = pages(span.start, span.len);
+    // SAFETY: populating pages changes nothing that they hold; the kernel checks the range.
+    if unsafe { libc::madvise(start as *mut libc::c_void, len, advice) } == 0 {
+        return Ok(());
+    }
+    // Before Linux 5.14 there is no such advice; then what can be known is whether anything is mapped.
+    let unknown_advice = Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
+    if unknown_advice && is_mapped(span.start, span.len) { Ok(()) } else { Err(fault(span)) }
+}
+
+/// Whether every page of the range belongs to some mapping. Looks at mappings, not pages, so it is cheap.
+pub(crate) fn is_mapped(start: usize, len: usize) -> bool {
+    let (start, len) = pages(start, len);
+    // SAFETY: an asynchronous `msync` does nothing but look for holes in the range.
+    unsafe { libc::msync(start as *mut libc::c_void, len, libc::MS_ASYNC) == 0 }
+}
+
+/// The range from the beginning of its first page on: where the kernel wants ranges to begin.
+fn pages(start: usize, len: usize) -> (usize, usize) {
+    static PAGE: OnceLock<usize> = OnceLock::new();
+    // SAFETY: asks for a number.
+    let page = *PAGE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as usize);
+    let first = start & !(page - 1);
+    (first, len + (start - first))
+}

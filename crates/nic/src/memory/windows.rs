@@ -1,0 +1,219 @@
+//! Memory windows: part of a region under a key of its own.
+//!
+//! A window is an entry of the region table, so an access through it costs what any access costs. Its keys are apart
+//! from those of regions, because the low eight bits of a window's key belong to the program: the other 24 are random
+//! and lead to the window, and no region gets a key that begins with them.
+//!
+//! Binding, unbinding and deregistration take one lock, then the lock of one entry at a time. An access takes the lock
+//! of the entry it goes through and no other; so a region waits for accesses through its windows by unbinding them.
+
+use super::region::{Backing, Kind, Peer, Region, Span, WindowType};
+use super::table::RegionTable;
+use ferroce_proto::verbs::{Access, MemoryFault, MwBind};
+use ferroce_proto::{LKey, PdId, RKey};
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use rand::Rng;
+use std::collections::HashMap;
+
+const PROGRAM_BITS: u32 = 8;
+
+/// Most memory windows of a device.
+pub(crate) const MAX_MW: usize = 1 << 16;
+
+/// Which windows there are, by the 24 bits of their keys that never change.
+#[derive(Default)]
+pub(super) struct WindowKeys {
+    numbers: RwLock<HashMap<u32, u32>>,
+    binding: Mutex<()>,
+}
+
+impl WindowKeys {
+    /// Runs `choose` while no window can be made, with a way to ask whether a key could be a window's.
+    pub(super) fn beside<R>(&self, choose: impl FnOnce(&dyn Fn(RKey) -> bool) -> R) -> R {
+        let numbers = self.numbers.read();
+        choose(&|key| numbers.contains_key(&(key.0 >> PROGRAM_BITS)))
+    }
+
+    pub(super) fn find(&self, key: RKey) -> Option<u32> {
+        self.numbers.read().get(&(key.0 >> PROGRAM_BITS)).copied()
+    }
+}
+
+impl RegionTable {
+    /// Makes a window that is bound to nothing; `None` when there are too many.
+    pub(crate) fn add_window(&self, pd: PdId, kind: WindowType) -> Option<(u32, RKey)> {
+        let mut numbers = self.windows.numbers.write();
+        if numbers.len() >= MAX_MW {
+            return None;
+        }
+        let number = self.free_number()?;
+        let mut rng = rand::rng();
+        let rkey = loop {
+            let key = RKey(rng.random());
+            let first = key.0 & !((1 << PROGRAM_BITS) - 1);
+            let is_free = |low| !self.is_region_key(RKey(first | low));
+            if !numbers.contains_key(&(key.0 >> PROGRAM_BITS)) && (0..1 << PROGRAM_BITS).all(is_free) {
+                break key;
+            }
+        };
+        numbers.insert(rkey.0 >> PROGRAM_BITS, number);
+        let window = Region {
+            base: 0,
+            len: 0,
+            iova: 0,
+            pd,
+            access: Access::empty(),
+            lkey: self.useless_lkey(number),
+            rkey,
+            remote_open: false,
+            only_qp: None,
+            kind: Kind::Window { kind, region: None },
+            backing: Backing::Mapped,
+            _owner: None,
+        };
+        self.place(number, window);
+        Some((number, rkey))
+    }
+
+    /// Takes a window away, bound or not.
+    pub(crate) fn remove_window(&self, number: u32) {
+        let binding = self.windows.binding.lock();
+        self.unbind(number, &binding);
+        let key = self.slot(number).and_then(|slot| slot.read().as_ref().map(|w| w.rkey));
+        if let Some(key) = key {
+            self.windows.numbers.write().remove(&(key.0 >> PROGRAM_BITS));
+        }
+        self.take_out(number);
+    }
+
+    /// The key a window has now.
+    pub(crate) fn window_key(&self, number: u32) -> Option<RKey> {
+        self.slot(number)?.read().as_ref().map(|window| window.rkey)
+    }
+
+    /// Deregisters, after waiting for accesses in flight. Windows that are still bound end up bound to nothing.
+    pub(crate) fn remove(&self, number: u32) {
+        let binding = self.windows.binding.lock();
+        self.remove_holding(number, &binding);
+    }
+
+    /// Deregisters unless windows are bound; how many, if so.
+    pub(crate) fn remove_unless_bound(&self, number: u32) -> Result<(), usize> {
+        let binding = self.windows.binding.lock();
+        match self.windows_of(number).len() {
+            0 => {
+                self.remove_holding(number, &binding);
+                Ok(())
+            }
+            bound => Err(bound),
+        }
+    }
+
+    /// How many windows are bound to a region.
+    pub(crate) fn bound_windows(&self, number: u32) -> usize {
+        self.windows_of(number).len()
+    }
+
+    fn remove_holding(&self, number: u32, binding: &MutexGuard<'_, ()>) {
+        for window in self.windows_of(number) {
+            self.unbind(window, binding);
+        }
+        self.take_out(number);
+    }
+
+    fn windows_of(&self, number: u32) -> Vec<u32> {
+        let Some(slot) = self.slot(number) else { return Vec::new() };
+        match slot.read().as_ref().map(|region| &region.kind) {
+            Some(Kind::Memory { windows }) => windows.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Closes the window with this key. The caller has checked that it may.
+    pub(super) fn unbind_key(&self, key: RKey) {
+        let binding = self.windows.binding.lock();
+        if let Some(number) = self.windows.find(key)
+            && self.window_key(number) == Some(key)
+        {
+            self.unbind(number, &binding);
+        }
+    }
+
+    /// Closes a window; accesses through it have finished when this returns.
+    fn unbind(&self, number: u32, _binding: &MutexGuard<'_, ()>) {
+        let Some(slot) = self.slot(number) else { return };
+        let bound_to = match slot.write().as_mut() {
+            Some(window) => {
+                window.remote_open = false;
+                match &mut window.kind {
+                    Kind::Window { region, .. } => region.take(),
+                    Kind::Memory { .. } => None,
+                }
+            }
+            None => None,
+        };
+        let region = bound_to.and_then(|region| self.slot(region));
+        if let Some(Kind::Memory { windows }) =
+            region.map(|slot| slot.write()).as_mut().and_then(|held| held.as_mut()).map(|r| &mut r.kind)
+        {
+            windows.retain(|window| *window != number);
+        }
+    }
+
+    /// Binds a window as a work request of `by` asks (IBA 10.6.7.2).
+    pub(crate) fn bind(&self, by: Peer, bind: &MwBind) -> Result<(), MemoryFault> {
+        let binding = self.windows.binding.lock();
+        let kind = self.check_window(by, bind)?;
+        let found = if bind.len == 0 { None } else { Some(self.check_target(by.pd, bind)?) };
+        self.unbind(bind.window, &binding);
+        if let Some(slot) = self.slot(bind.window)
+            && let Some(window) = slot.write().as_mut()
+        {
+            window.rkey = bind.rkey;
+            if let Some((region, span)) = found {
+                let zero_based = bind.access.contains(Access::ZERO_BASED);
+                (window.base, window.len, window.backing) = (span.start, bind.len, span.backing);
+                window.iova = if zero_based { 0 } else { bind.addr };
+                window.access = bind.access;
+                window.only_qp = (kind == WindowType::Two).then_some(by.qp);
+                window.remote_open = true;
+                window.kind = Kind::Window { kind, region: Some(region) };
+            }
+        }
+        if let Some((region, _)) = found
+            && let Some(slot) = self.slot(region)
+            && let Some(Kind::Memory { windows }) = slot.write().as_mut().map(|r| &mut r.kind)
+        {
+            windows.push(bind.window);
+        }
+        Ok(())
+    }
+
+    fn check_window(&self, by: Peer, bind: &MwBind) -> Result<WindowType, MemoryFault> {
+        let unknown = MemoryFault::NoSuchKey { key: bind.rkey.0 };
+        let held = self.slot(bind.window).ok_or(unknown)?.read();
+        let window = held.as_ref().ok_or(unknown)?;
+        let Kind::Window { kind, region } = window.kind else { return Err(unknown) };
+        let key = window.rkey.0;
+        window.check_pd(key, by.pd)?;
+        if kind == WindowType::Two && region.is_some() {
+            return Err(MemoryFault::StillBound { key });
+        }
+        if (bind.rkey.0 ^ key) >> PROGRAM_BITS != 0 {
+            return Err(MemoryFault::ForeignKey { key: bind.rkey.0, window: key });
+        }
+        Ok(kind)
+    }
+
+    /// The region's number, and which bytes of this process the window opens.
+    fn check_target(&self, pd: PdId, bind: &MwBind) -> Result<(u32, Span), MemoryFault> {
+        let LKey(key) = bind.lkey;
+        let (number, held) = self.numbered_by_lkey(bind.lkey)?;
+        let region = held.as_ref().ok_or(MemoryFault::NoSuchKey { key })?;
+        let span = region.local(pd, bind.addr, bind.len, Access::MW_BIND)?;
+        if bind.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
+            region.check_access(key, Access::LOCAL_WRITE)?;
+        }
+        Ok((number, span))
+    }
+}

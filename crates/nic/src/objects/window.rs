@@ -1,0 +1,129 @@
+//! Memory windows, as programs hold them.
+
+use super::pd::Pd;
+use super::qp::Qp;
+use super::region::MemoryRegion;
+use crate::error::Error;
+use crate::memory::{MAX_MW, WindowType};
+use ferroce_proto::RKey;
+use ferroce_proto::verbs::{Access, MwBind, Payload, SendFlags, SendOp, SendWr};
+use std::sync::Arc;
+
+/// A memory window: part of a region under a key of its own. Dropping it closes it.
+pub struct MemoryWindow {
+    pd: Arc<Pd>,
+    number: u32,
+    kind: WindowType,
+}
+
+impl Pd {
+    /// Makes a memory window that is bound to nothing.
+    pub fn alloc_window(self: &Arc<Self>, kind: WindowType) -> Result<MemoryWindow, Error> {
+        self.nic.alive()?;
+        let (number, _) = self
+            .nic
+            .engine
+            .regions
+            .add_window(self.id, kind)
+            .ok_or(Error::Exhausted { what: "memory windows", limit: MAX_MW as u64 })?;
+        Ok(MemoryWindow { pd: self.clone(), number, kind })
+    }
+}
+
+impl MemoryWindow {
+    /// Its number within the device: what [`MwBind::window`] names it by.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+    /// Its type.
+    pub fn kind(&self) -> WindowType {
+        self.kind
+    }
+    /// Its protection domain.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+    /// The key it has now; a bind that is posted and not done has not changed it yet.
+    pub fn rkey(&self) -> RKey {
+        self.pd.nic.engine.regions.window_key(self.number).unwrap_or_default()
+    }
+
+    /// What a work request needs in order to bind it: `len` bytes of `region` from `addr` on, as the region counts.
+    /// `rkey` may differ from the window's key in the low eight bits.
+    pub fn bind(&self, rkey: RKey, region: &MemoryRegion, addr: u64, len: u64, access: Access) -> MwBind {
+        MwBind { window: self.number, rkey, lkey: region.lkey(), addr, len, access }
+    }
+}
+
+/// The key after this one, in the eight bits that belong to the program.
+pub fn next_rkey(RKey(key): RKey) -> RKey {
+    RKey(key & !0xff | key.wrapping_add(1) & 0xff)
+}
+
+impl Qp {
+    /// Binds a window of type 1: posts the request, and returns the key that the window has once it is done. `old` is
+    /// the key that the program knows; no bytes means that the window is closed.
+    #[allow(clippy::too_many_arguments)] // the fields of the verb
+    pub fn bind_window(
+        &self,
+        wr_id: u64,
+        flags: SendFlags,
+        window: &MemoryWindow,
+        old: RKey,
+        region: &MemoryRegion,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<RKey, Error> {
+        if window.kind != WindowType::One {
+            return Err(Error::Invalid {
+                attribute: "mw",
+                why: "a window of type 2 is bound by a work request",
+            });
+        }
+        check_bind(&window.pd, self.pd(), region, addr, len, access)?;
+        let rkey = next_rkey(old);
+        let op = SendOp::BindMw(window.bind(rkey, region, addr, len, access));
+        let wr = SendWr { wr_id, op, flags, payload: Payload::Sges(&[]), ud: None, srq: None };
+        self.post_send(&[wr]).map_err(|(_, error)| error)?;
+        Ok(rkey)
+    }
+}
+
+/// What is wrong at once, before anything is posted.
+fn check_bind(
+    window: &Arc<Pd>,
+    qp: &Arc<Pd>,
+    region: &MemoryRegion,
+    addr: u64,
+    len: u64,
+    access: Access,
+) -> Result<(), Error> {
+    let pds = [window.id(), qp.id(), region.pd().id()];
+    if pds.iter().any(|pd| *pd != pds[0]) {
+        return Err(Error::Invalid {
+            attribute: "pd",
+            why: "window, region and queue pair are not in one protection domain",
+        });
+    }
+    let granted = Access::REMOTE | Access::ZERO_BASED;
+    if !granted.contains(access) {
+        return Err(Error::Invalid {
+            attribute: "mw_access_flags",
+            why: "a window grants remote access only",
+        });
+    }
+    let offset = addr.checked_sub(region.iova());
+    if len > 0 && offset.is_none_or(|at| at > region.len() as u64 || len > region.len() as u64 - at) {
+        return Err(Error::Invalid { attribute: "addr", why: "the bytes are not all inside the region" });
+    }
+    Ok(())
+}
+
+impl Drop for MemoryWindow {
+    fn drop(&mut self) {
+        if self.pd.nic.alive().is_ok() {
+            self.pd.nic.engine.regions.remove_window(self.number);
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Memory regions beyond the plain one: null, device memory, on demand, registered anew.
+
+mod objects_support;
+
+use ferroce_nic::{Cq, Error, MAX_DM, MemoryRegion, Nic, Pd, Prefetch, Qp};
+use ferroce_proto::RKey;
+use ferroce_proto::verbs::{Access, AtomicOp, MemoryFault, RecvWr, SendOp, Sge, Transport, WcStatus};
+use objects_support::{Buffer, completions, open, pair, post};
+use std::sync::Arc;
+
+struct Setup {
+    nic: Nic,
+    pd: Arc<Pd>,
+    cq: Cq,
+    a: Qp,
+    b: Qp,
+    buffer: Buffer,
+}
+
+const OPEN: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
+
+fn setup(address: &str) -> Setup {
+    let nic = open(address);
+    let pd = nic.alloc_pd().unwrap();
+    let cq = nic.create_cq(64, None, 0).unwrap();
+    let (a, b) = pair(&nic, &pd, &cq, Transport::Rc);
+    let buffer = Buffer::new(&pd, 8192, OPEN);
+    buffer.fill(0, 4096, 9);
+    Setup { nic, pd, cq, a, b, buffer }
+}
+
+impl Setup {
+    fn reconnect(&mut self) {
+        (self.a, self.b) = pair(&self.nic, &self.pd, &self.cq, Transport::Rc);
+    }
+
+    fn status(&self, op: SendOp, sge: Sge) -> WcStatus {
+        post(&self.a, 1, op, &[sge]);
+        completions(&self.cq, 1)[0].status
+    }
+
+    fn write(&self, addr: u64, rkey: RKey, len: u32) -> WcStatus {
+        self.status(SendOp::Write { addr, rkey }, self.buffer.sge(0, len))
+    }
+}
+
+/// Pages that the test maps and unmaps itself.
+struct Pages {
+    addr: usize,
+    len: usize,
+}
+
+impl Pages {
+    fn map(len: usize) -> Pages {
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: new pages, wherever the kernel likes.
+        let addr = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, -1, 0) };
+        assert_ne!(addr, libc::MAP_FAILED);
+        Pages { addr: addr as usize, len }
+    }
+
+    /// Takes part of them away.
+    fn unmap(&self, offset: usize, len: usize) {
+        // SAFETY: pages of ours, which nothing of Rust lives in.
+        assert_eq!(unsafe { libc::munmap((self.addr + offset) as *mut libc::c_void, len) }, 0);
+    }
+
+    fn protect(&self, rights: i32) {
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::mprotect(self.addr as *mut libc::c_void, self.len, rights) }, 0);
+    }
+
+    fn at(&self, offset: usize) -> u8 {
+        // SAFETY: the test asks only for bytes that it left mapped.
+        unsafe { ((self.addr + offset) as *const u8).read_volatile() }
+    }
+
+    fn register(&self, pd: &Arc<Pd>, access: Access) -> Result<MemoryRegion, Error> {
+        // SAFETY: on-demand regions promise nothing; the others are dropped before their pages.
+        unsafe { pd.register(self.addr, self.len, self.addr as u64, access, None) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        self.unmap(0, self.len);
+    }
+}
+
+#[test]
+fn a_null_region_reads_zeros_and_swallows_writes() {
+    let s = setup("127.91.3.1");
+    let mut null = s.pd.alloc_null_region().unwrap();
+    let nowhere = Sge { addr: 0xdead_beef_0000, len: 100, lkey: null.lkey() };
+    assert_eq!(
+        s.status(SendOp::Write { addr: s.buffer.addr(0), rkey: s.buffer.mr.rkey() }, nowhere),
+        WcStatus::Success
+    );
+    assert_eq!((s.buffer.read(0, 100), s.buffer.read(100, 1)), (vec![0; 100], vec![9]));
+    assert_eq!(
+        s.status(SendOp::Read { addr: s.buffer.addr(100), rkey: s.buffer.mr.rkey() }, nowhere),
+        WcStatus::Success
+    );
+    s.b.post_recv(&[RecvWr { wr_id: 7, sges: &[s.buffer.sge(4096, 8), nowhere] }]).unwrap();
+    post(&s.a, 2, SendOp::Send, &[s.buffer.sge(100, 50)]);
+    assert!(completions(&s.cq, 2).iter().all(|c| c.status == WcStatus::Success));
+    assert_eq!(s.buffer.read(4096, 9), [9, 9, 9, 9, 9, 9, 9, 9, 0]);
+    // SAFETY: refused.
+    assert!(matches!(unsafe { null.modify(None, Some(OPEN), None) }, Err(Error::Invalid { .. })));
+    assert_eq!(s.write(0, null.rkey(), 8), WcStatus::RemAccessErr, "not for peers");
+}
+
+#[test]
+fn modify_keeps_the_keys_and_changes_the_rest() {
+    let mut s = setup("127.91.3.2");
+    let (first, second) = (Pages::map(4096), Pages::map(8192));
+    let mut region = first.register(&s.pd, OPEN).unwrap();
+    let (lkey, rkey) = (region.lkey(), region.rkey());
+    let addr = |pages: &Pages| pages.addr as u64;
+    assert_eq!(s.write(addr(&first), rkey, 100), WcStatus::Success);
+    // SAFETY: the pages outlive the region.
+    unsafe {
+        region.modify(None, Some(Access::LOCAL_WRITE), None).unwrap();
+        assert_eq!(s.write(addr(&first), rkey, 100), WcStatus::RemAccessErr, "no right");
+        s.reconnect();
+        region.modify(None, Some(OPEN), Some((second.addr, second.len, addr(&second)))).unwrap();
+        assert_eq!(s.write(addr(&second) + 5000, rkey, 100), WcStatus::Success);
+        assert_eq!((second.at(5000), second.at(5100)), (9, 0));
+        assert_eq!(s.write(addr(&first), rkey, 100), WcStatus::RemAccessErr, "moved away");
+        s.reconnect();
+        let other = s.nic.alloc_pd().unwrap();
+        region.modify(Some(&other), None, None).unwrap();
+        assert_eq!(region.pd().id(), other.id());
+        assert_eq!(s.write(addr(&second), rkey, 100), WcStatus::RemAccessErr, "another domain");
+        s.reconnect();
+        region.modify(Some(&s.pd), None, None).unwrap();
+        assert_eq!(s.write(addr(&second), rkey, 100), WcStatus::Success);
+        let refused = region.modify(None, Some(Access::REMOTE_WRITE), None);
+        assert!(matches!(refused, Err(Error::Invalid { .. })), "needs LOCAL_WRITE");
+        let nowhere = region.modify(None, None, Some((8, 4096, 8)));
+        assert!(matches!(nowhere, Err(Error::Memory(MemoryFault::NotPresent { .. }))));
+    }
+    assert_eq!((region.lkey(), region.rkey()), (lkey, rkey));
+    assert_eq!(s.write(addr(&second), rkey, 100), WcStatus::Success, "a refused call changes nothing");
+    drop(region);
+}
+
+#[test]
+fn memory_that_is_not_there_cannot_be_registered() {
+    let s = setup("127.91.3.3");
+    let pages = Pages::map(3 * 4096);
+    pages.unmap(4096, 4096);
+    let refused = pages.register(&s.pd, OPEN);
+    assert!(matches!(refused, Err(Error::Memory(MemoryFault::NotPresent { .. }))));
+    assert!(pages.register(&s.pd, OPEN | Access::ON_DEMAND).is_ok());
+}
+
+#[test]
+fn on_demand_pages_may_come_and_go() {
+    let mut s = setup("127.91.3.4");
+    let pages = Pages::map(4 * 4096);
+    let region = pages.register(&s.pd, OPEN | Access::ON_DEMAND).unwrap();
+    let at = |offset: u64| pages.addr as u64 + offset;
+    let sge = |offset, len| Sge { addr: at(offset), len, lkey: region.lkey() };
+    assert_eq!(s.write(at(0), region.rkey(), 3000), WcStatus::Success, "never touched before");
+    assert_eq!((pages.at(2999), pages.at(3000)), (9, 0));
+    let op = AtomicOp::FetchAdd { add: 1 };
+    let atomic = |offset| SendOp::Atomic { addr: at(offset), rkey: region.rkey(), op };
+    assert_eq!(s.status(atomic(8), s.buffer.sge(0, 8)), WcStatus::Success);
+    assert_eq!(pages.at(8), 10);
+    pages.unmap(4096, 2 * 4096);
+    let read = |offset| SendOp::Read { addr: at(offset), rkey: region.rkey() };
+    assert_eq!(s.status(read(0), s.buffer.sge(0, 4000)), WcStatus::Success);
+    // Every way to touch what is gone: by the peer, and by our own requests.
+    let rkey = s.buffer.mr.rkey();
+    let there = s.buffer.addr(0);
+    let cases = [
+        (SendOp::Write { addr: at(4096), rkey: region.rkey() }, s.buffer.sge(0, 100), WcStatus::RemAccessErr),
+        (SendOp::Write { addr: at(4000), rkey: region.rkey() }, s.buffer.sge(0, 200), WcStatus::RemAccessErr),
+        (read(4096), s.buffer.sge(0, 100), WcStatus::RemAccessErr),
+        (atomic(4096), s.buffer.sge(0, 8), WcStatus::RemAccessErr),
+        (SendOp::Write { addr: there, rkey }, sge(4096, 100), WcStatus::LocProtErr),
+        (SendOp::Read { addr: there, rkey }, sge(4096, 100), WcStatus::LocProtErr),
+    ];
+    for (op, sge, status) in cases {
+        assert_eq!(s.status(op, sge), status, "{op:?}");
+        s.reconnect();
+    }
+    s.b.post_recv(&[RecvWr { wr_id: 7, sges: &[sge(4096, 100)] }]).unwrap();
+    post(&s.a, 2, SendOp::Send, &[s.buffer.sge(0, 50)]);
+    let mut failed: Vec<_> = completions(&s.cq, 2).iter().map(|c| (c.wr_id, c.status)).collect();
+    failed.sort_by_key(|f| f.0);
+    assert_eq!(failed, [(2, WcStatus::RemOpErr), (7, WcStatus::LocProtErr)]);
+    s.reconnect();
+    pages.protect_last(libc::PROT_READ);
+    assert_eq!(s.write(at(3 * 4096), region.rkey(), 10), WcStatus::RemAccessErr, "read-only now");
+}
+
+impl Pages {
+    fn protect_last(&self, rights: i32) {
+        let last = Pages { addr: self.addr + self.len - 4096, len: 4096 };
+        last.protect(rights);
+        std::mem::forget(last);
+    }
+}
+
+#[test]
+fn one_region_over_the_whole_address_space() {
+    let s = setup("127.91.3.5");
+    // SAFETY: an on-demand region promises nothing.
+    let all = unsafe { s.pd.register(0, usize::MAX, 0, OPEN | Access::ON_DEMAND, None) }.unwrap();
+    let later = Pages::map(4096);
+    assert_eq!(s.write(later.addr as u64, all.rkey(), 100), WcStatus::Success);
+    assert_eq!((later.at(99), later.at(100)), (9, 0));
+    let sge = Sge { addr: later.addr as u64, len: 100, lkey: all.lkey() };
+    s.pd.prefetch(&[sge], Prefetch::Write, true).unwrap();
+    assert_eq!(s.write(64, all.rkey(), 100), WcStatus::RemAccessErr, "nothing is mapped there");
+}
+
+#[test]
+fn prefetch_checks_what_it_is_asked_for() {
+    let s = setup("127.91.3.6");
+    let pages = Pages::map(2 * 4096);
+    let region = pages.register(&s.pd, OPEN | Access::ON_DEMAND).unwrap();
+    let read_only = pages.register(&s.pd, Access::ON_DEMAND).unwrap();
+    let sge = |region: &MemoryRegion, len| Sge { addr: pages.addr as u64, len, lkey: region.lkey() };
+    let ask = |sge, how, wait| match s.pd.prefetch(&[sge], how, wait) {
+        Ok(()) => Ok(()),
+        Err(Error::Memory(fault)) => Err(fault),
+        Err(other) => panic!("{other}"),
+    };
+    for how in [Prefetch::Read, Prefetch::Write, Prefetch::NoFault] {
+        for wait in [false, true] {
+            assert_eq!(ask(sge(&region, 8192), how, wait), Ok(()));
+        }
+    }
+    assert!(matches!(ask(sge(&region, 8193), Prefetch::Read, false), Err(MemoryFault::OutOfRange { .. })));
+    assert!(matches!(ask(sge(&read_only, 8), Prefetch::Write, false), Err(MemoryFault::Denied { .. })));
+    assert!(matches!(ask(s.buffer.sge(0, 8), Prefetch::Read, false), Err(MemoryFault::NotOnDemand { .. })));
+    let stale = Sge { lkey: ferroce_proto::LKey(1), ..sge(&region, 8) };
+    assert!(matches!(ask(stale, Prefetch::Read, false), Err(MemoryFault::NoSuchKey { .. })));
+    let other = s.nic.alloc_pd().unwrap();
+    let refused = other.prefetch(&[sge(&region, 8)], Prefetch::Read, false);
+    assert!(matches!(refused, Err(Error::Memory(MemoryFault::WrongPd { .. }))));
+    pages.unmap(4096, 4096);
+    assert_eq!(ask(sge(&region, 8192), Prefetch::Read, false), Ok(()), "advice, nobody waits");
+    assert!(matches!(ask(sge(&region, 8192), Prefetch::Read, true), Err(MemoryFault::NotPresent { .. })));
+}
+
+#[test]
+fn device_memory_is_reached_by_copies_and_through_regions() {
+    let s = setup("127.91.3.7");
+    let memory = s.nic.alloc_device_memory(1000, 6).unwrap();
+    memory.copy_to(4, &[5; 8]).unwrap();
+    let mut out = [0; 16];
+    memory.copy_from(0, &mut out).unwrap();
+    assert_eq!(out, [0, 0, 0, 0, 5, 5, 5, 5, 5, 5, 5, 5, 0, 0, 0, 0]);
+    for (offset, len) in [(3, 4), (4, 3), (1004, 4), (0, 1004), (u64::MAX - 3, 4)] {
+        let mut out = vec![0; len];
+        assert!(memory.copy_from(offset, &mut out).is_err(), "{len} at {offset}");
+        assert!(memory.copy_to(offset, &out).is_err(), "{len} at {offset}");
+    }
+    let zero_based = OPEN | Access::ZERO_BASED;
+    let region = s.pd.register_device_memory(&memory, 96, 900, zero_based).unwrap();
+    assert_eq!(s.write(32, region.rkey(), 100), WcStatus::Success);
+    memory.copy_from(124, &mut out).unwrap();
+    assert_eq!(
+        out,
+        [0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9],
+        "offset 32 of the region is 128 of the memory"
+    );
+    let op = AtomicOp::FetchAdd { add: 1 };
+    let at = SendOp::Atomic { addr: 32, rkey: region.rkey(), op };
+    assert_eq!(
+        s.status(at, s.buffer.sge(0, 8)),
+        WcStatus::Success,
+        "128 is a multiple of 8, as was asked for"
+    );
+    let sge = Sge { addr: 32, len: 8, lkey: region.lkey() };
+    assert_eq!(
+        s.status(SendOp::Write { addr: s.buffer.addr(0), rkey: s.buffer.mr.rkey() }, sge),
+        WcStatus::Success
+    );
+    assert_eq!(s.buffer.read(0, 8), [10, 9, 9, 9, 9, 9, 9, 9]);
+    let register = |offset, len, access| s.pd.register_device_memory(&memory, offset, len, access).map(drop);
+    assert!(register(0, 0, zero_based).is_ok());
+    assert!(register(0, 1001, zero_based).is_err() && register(1001, 0, zero_based).is_err());
+    assert!(register(0, 10, OPEN).is_err(), "not zero-based");
+    let (memory, error) = memory.free().unwrap_err();
+    assert!(matches!(error, Error::Busy { .. }));
+    drop(region);
+    assert!(memory.free().is_ok());
+}
+
+#[test]
+fn device_memory_is_finite() {
+    let s = setup("127.91.3.8");
+    assert!(matches!(s.nic.alloc_device_memory(MAX_DM + 1, 0), Err(Error::Limit { .. })));
+    assert!(s.nic.alloc_device_memory(0, 0).is_err() && s.nic.alloc_device_memory(8, 31).is_err());
+    let half = s.nic.alloc_device_memory(MAX_DM / 2, 12).unwrap();
+    let rest = s.nic.alloc_device_memory(MAX_DM / 2, 0).unwrap();
+    assert!(matches!(s.nic.alloc_device_memory(1, 0), Err(Error::Exhausted { .. })));
+    drop((half, rest));
+    assert!(s.nic.alloc_device_memory(MAX_DM, 0).is_ok());
+}

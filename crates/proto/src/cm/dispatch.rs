@@ -1,0 +1,90 @@
+//! Which handler gets a message, and what becomes of strays.
+
+use super::connection::Connection;
+use super::{Cm, CommId, Ece, Inbound, Kind};
+use crate::time::Time;
+use crate::wire::BadMad;
+use crate::wire::cm::{Apr, CmMad, CmMessage, Lap};
+
+impl Cm {
+    /// Takes what arrived at QP1. Bytes that are no message are counted and change nothing.
+    pub fn handle_mad(&mut self, inbound: &Inbound, bytes: &[u8], now: Time) -> Result<(), BadMad> {
+        let mad = CmMad::parse(bytes).inspect_err(|_| self.counters.malformed += 1)?;
+        self.handle_message(inbound, &mad, now);
+        Ok(())
+    }
+
+    /// The same for a message that was read already.
+    pub fn handle_message(&mut self, inbound: &Inbound, mad: &CmMad, now: Time) {
+        self.counters.received += 1;
+        let (tid, attr_mod) = (mad.tid, mad.attr_mod);
+        match &mad.message {
+            CmMessage::Req(m) => {
+                let ece = Ece { vendor_id: m.vendor_id, attr_mod };
+                self.handle_req(inbound, tid, ece, m, now);
+            }
+            CmMessage::Rep(m) => {
+                self.handle_rep(inbound, tid, Ece { vendor_id: m.vendor_id, attr_mod }, m);
+            }
+            CmMessage::Rtu(m) => self.handle_rtu(inbound, m),
+            CmMessage::Rej(m) => self.handle_rej(inbound, m, now),
+            CmMessage::Mra(m) => self.handle_mra(inbound, m, now),
+            CmMessage::Dreq(m) => self.handle_dreq(inbound, tid, m, now),
+            CmMessage::Drep(m) => self.handle_drep(inbound, m, now),
+            CmMessage::SidrReq(m) => self.handle_sidr_req(inbound, tid, m),
+            CmMessage::SidrRep(m) => self.handle_sidr_rep(inbound, m),
+            CmMessage::Lap(m) => self.handle_lap(inbound, tid, m),
+            CmMessage::Apr(_) => self.counters.unexpected += 1,
+        }
+    }
+
+    /// Counts bytes that are no message.
+    pub fn count_malformed(&mut self) {
+        self.counters.malformed += 1;
+    }
+
+    /// Our connection `id`, if the message came from its peer.
+    pub(super) fn own(&mut self, inbound: &Inbound, id: CommId) -> Option<&Connection> {
+        let connection = self.connections.get(&id)?;
+        if connection.path.dgid != inbound.sgid {
+            self.counters.wrong_address += 1;
+            return None;
+        }
+        Some(connection)
+    }
+
+    /// The same for messages that nobody waits for an answer to: strays are counted, and that is all.
+    pub(super) fn known(&mut self, inbound: &Inbound, id: CommId) -> Option<&Connection> {
+        if !self.connections.contains_key(&id) {
+            self.counters.strays += 1;
+            return None;
+        }
+        self.own(inbound, id)
+    }
+
+    /// A peer that gives up its offer before it was answered does not know our id yet; then its own leads there.
+    pub(super) fn known_or_peer(
+        &mut self,
+        inbound: &Inbound,
+        id: CommId,
+        peer: CommId,
+    ) -> Option<&Connection> {
+        let by_peer = self.by_peer.get(&(inbound.sgid, Kind::Connection, peer)).copied();
+        let id = if id == CommId::NONE { by_peer.unwrap_or(id) } else { id };
+        self.known(inbound, id)
+    }
+
+    /// There are no alternate paths on RoCE.
+    fn handle_lap(&mut self, inbound: &Inbound, tid: u64, lap: &Lap) {
+        if self.known(inbound, lap.remote_comm_id).is_none() {
+            return;
+        }
+        let apr = Apr {
+            local_comm_id: lap.remote_comm_id,
+            remote_comm_id: lap.local_comm_id,
+            status: Apr::UNSUPPORTED,
+            ..Apr::default()
+        };
+        self.send_back(inbound, tid, CmMessage::Apr(apr));
+    }
+}

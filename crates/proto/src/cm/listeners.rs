@@ -1,0 +1,137 @@
+//! Who listens to which service on which address.
+
+use super::{CmError, ServiceId};
+use crate::ids::Gid;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// Names a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ListenerId(pub u32);
+
+/// The addresses that a listener listens on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// This one.
+    Only(Gid),
+    /// All IPv4 addresses.
+    AnyV4,
+    /// All IPv6 addresses.
+    AnyV6,
+    /// All addresses.
+    Any,
+}
+
+impl Scope {
+    /// Whether messages to `address` are for it.
+    pub fn covers(self, address: Gid) -> bool {
+        match self {
+            Scope::Only(own) => own == address,
+            Scope::AnyV4 => address.to_ipv4().is_some(),
+            Scope::AnyV6 => address.to_ipv4().is_none(),
+            Scope::Any => true,
+        }
+    }
+
+    /// Whether some address is in both.
+    pub fn overlaps(self, other: Scope) -> bool {
+        match (self, other) {
+            (Scope::Only(a), b) | (b, Scope::Only(a)) => b.covers(a),
+            (Scope::Any, _) | (_, Scope::Any) => true,
+            (a, b) => a == b,
+        }
+    }
+}
+
+struct Listener {
+    service: ServiceId,
+    scope: Scope,
+    backlog: u32,
+    pending: u32,
+}
+
+#[derive(Default)]
+pub(super) struct Listeners {
+    all: BTreeMap<ListenerId, Listener>,
+    by_service: BTreeMap<ServiceId, Vec<(Scope, ListenerId)>>,
+    last: u32,
+}
+
+impl Listeners {
+    pub(super) fn add(
+        &mut self,
+        service: ServiceId,
+        scope: Scope,
+        backlog: u32,
+    ) -> Result<ListenerId, CmError> {
+        let same = self.by_service.entry(service).or_default();
+        if same.iter().any(|(other, _)| *other == scope) {
+            return Err(CmError::InUse);
+        }
+        self.last += 1;
+        let id = ListenerId(self.last);
+        same.push((scope, id));
+        // One address before all of a family before all: the closest listener gets the offer.
+        same.sort_unstable();
+        self.all.insert(id, Listener { service, scope, backlog, pending: 0 });
+        Ok(id)
+    }
+
+    pub(super) fn remove(&mut self, id: ListenerId) {
+        let Some(listener) = self.all.remove(&id) else { return };
+        if let Some(same) = self.by_service.get_mut(&listener.service) {
+            same.retain(|(scope, other)| (*scope, *other) != (listener.scope, id));
+            if same.is_empty() {
+                self.by_service.remove(&listener.service);
+            }
+        }
+    }
+
+    pub(super) fn find(&self, service: ServiceId, address: Gid) -> Option<ListenerId> {
+        let same = self.by_service.get(&service)?;
+        same.iter().find(|(scope, _)| scope.covers(address)).map(|(_, id)| *id)
+    }
+
+    pub(super) fn has_room(&self, id: ListenerId) -> bool {
+        self.all.get(&id).is_some_and(|l| l.pending < l.backlog)
+    }
+
+    pub(super) fn change_pending(&mut self, id: Option<ListenerId>, change: i32) {
+        if let Some(listener) = id.and_then(|id| self.all.get_mut(&id)) {
+            listener.pending = listener.pending.saturating_add_signed(change);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+    #[test]
+    fn the_closest_listener_gets_the_offer() {
+        let one = Gid::from_ip(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
+        let two = Gid::from_ip(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)));
+        let six = Gid::from_ip(IpAddr::V6(Ipv6Addr::LOCALHOST));
+        let mut listeners = Listeners::default();
+        let service = ServiceId(7);
+        let any = listeners.add(service, Scope::Any, 1).unwrap();
+        let v4 = listeners.add(service, Scope::AnyV4, 1).unwrap();
+        let only = listeners.add(service, Scope::Only(one), 1).unwrap();
+        assert_eq!(listeners.add(service, Scope::AnyV4, 1), Err(CmError::InUse));
+        let find = |l: &Listeners, gid| l.find(service, gid);
+        assert_eq!([one, two, six].map(|g| find(&listeners, g)), [Some(only), Some(v4), Some(any)]);
+        listeners.remove(only);
+        listeners.remove(any);
+        assert_eq!([one, two, six].map(|g| find(&listeners, g)), [Some(v4), Some(v4), None]);
+        assert_eq!(listeners.find(ServiceId(8), one), None);
+    }
+
+    #[test]
+    fn scopes_overlap() {
+        let one = Scope::Only(Gid::from_ip(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1))));
+        assert!(one.overlaps(Scope::AnyV4) && Scope::Any.overlaps(one) && one.overlaps(one));
+        assert!(!one.overlaps(Scope::AnyV6) && !Scope::AnyV4.overlaps(Scope::AnyV6));
+        assert!(Scope::AnyV6.overlaps(Scope::Any));
+    }
+}

@@ -1,0 +1,255 @@
+//! The communication manager: how two queue pairs find each other (IBA chapter 12), as a pure machine.
+//!
+//! One [`Cm`] serves one NIC. Messages and time go in, messages and events come out:
+//!
+//! - **calls** of the program: [`Cm::listen`], [`Cm::connect`], [`Cm::accept`], [`Cm::reject`], [`Cm::establish`],
+//!   [`Cm::disconnect`], [`Cm::query`], [`Cm::answer`], [`Cm::release`];
+//! - [`Cm::handle_mad`] for what arrived, [`Cm::handle_timeout`] when [`Cm::deadline`] passed;
+//! - after each of them, [`Cm::poll_transmit`] and [`Cm::poll_event`] until they are empty.
+//!
+//! ```text
+//!   active                                   passive
+//!   connect     -- REQ ------------------->  Event::Request
+//!               <------------------- REP --  accept            (or REJ: reject)
+//!   Event::Response
+//!   establish   -- RTU ------------------->  Event::Established
+//!      ...                                      ...
+//!   disconnect  -- DREQ ------------------>  Event::Disconnected
+//!   Event::Disconnected  <---------- DREP --
+//!   Event::TimewaitExit                      Event::TimewaitExit
+//! ```
+//!
+//! A message is repeated until it is answered: first after [`Config::first_repeat_ns`], then at doubling distances up to the
+//! response time that the peers agreed on. It is given up after that response time has passed `max_cm_retries + 1` times, as
+//! the specification has it; the earlier repeats are extra. A repeated message is answered with the answer it had before.
+//!
+//! | file | question |
+//! |---|---|
+//! | `params` | what goes in and comes out |
+//! | `connection` | what is known of one connection |
+//! | `active`, `passive` | the two halves of the handshake |
+//! | `refuse` | REJ and MRA |
+//! | `teardown` | DREQ, DREP, TIMEWAIT, release |
+//! | `sidr` | service resolution for datagrams |
+//! | `listeners` | who listens to which service on which address |
+//! | `dispatch` | which handler gets a message, and what becomes of strays |
+//! | `timing` | repeats and their end |
+//! | `attributes` | what the queue pair must be set to |
+
+mod active;
+mod attributes;
+mod connection;
+mod counters;
+mod dispatch;
+mod listeners;
+mod params;
+mod passive;
+mod refuse;
+mod sidr;
+mod teardown;
+mod timing;
+
+pub use crate::wire::cm::{CmTransport, CommId, IpHeader, PortSpace, RejectReason, ServiceId, SidrStatus};
+pub use counters::CmCounters;
+pub use listeners::{ListenerId, Scope};
+pub use params::{
+    Accept, Answer, CmError, Config, Connect, Ece, Event, Inbound, Path, Query, Request, Response, Transmit,
+};
+
+use crate::ids::{Gid, Qpn};
+use crate::time::Time;
+use crate::wire::cm::{CmMad, CmMessage};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use connection::{Connection, State};
+use listeners::Listeners;
+
+/// Connections of two kinds have ids of their own at the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Connection,
+    Datagram,
+}
+
+/// The communication manager of one NIC. The module page tells how to drive it.
+pub struct Cm {
+    config: Config,
+    random: Box<dyn FnMut() -> u64 + Send>,
+    connections: BTreeMap<CommId, Box<Connection>>,
+    /// By the peer's address and the id that it gave: finds repeated offers.
+    by_peer: BTreeMap<(Gid, Kind, CommId), CommId>,
+    /// By the peer's address and queue pair: finds stale connections.
+    by_qpn: BTreeMap<(Gid, Qpn), CommId>,
+    listeners: Listeners,
+    deadlines: BTreeSet<(Time, CommId)>,
+    out: VecDeque<Transmit>,
+    events: VecDeque<Event>,
+    counters: CmCounters,
+    /// Offers and answers of others that are not yet decided.
+    pending: usize,
+}
+
+impl Cm {
+    /// A manager without connections. `random` must not be guessable: ids and first sequence numbers come from it.
+    pub fn new(config: Config, random: Box<dyn FnMut() -> u64 + Send>) -> Cm {
+        Cm {
+            config,
+            random,
+            connections: BTreeMap::new(),
+            by_peer: BTreeMap::new(),
+            by_qpn: BTreeMap::new(),
+            listeners: Listeners::default(),
+            deadlines: BTreeSet::new(),
+            out: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: CmCounters::default(),
+            pending: 0,
+        }
+    }
+
+    /// A message to send, if there is one.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.out.pop_front()
+    }
+
+    /// Something the program should know, if there is anything.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> &CmCounters {
+        &self.counters
+    }
+
+    /// Connections there are, those in TIMEWAIT included.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Offers of others that are not yet decided.
+    pub fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// Adds a listener with room for `backlog` undecided offers.
+    pub fn listen(&mut self, service: ServiceId, scope: Scope, backlog: u32) -> Result<ListenerId, CmError> {
+        self.listeners.add(service, scope, backlog.clamp(1, self.config.max_pending as u32))
+    }
+
+    /// Removes a listener. Its undecided offers stay until they are decided or released.
+    pub fn unlisten(&mut self, listener: ListenerId) {
+        self.listeners.remove(listener);
+    }
+
+    /// Whether somebody here listens to `service` at `address`.
+    pub fn is_listening(&self, service: ServiceId, address: Gid) -> bool {
+        self.listeners.find(service, address).is_some()
+    }
+
+    /// A fresh id: the slot above, random bits below.
+    fn fresh_id(&mut self) -> CommId {
+        loop {
+            let low = (self.random)() as u32 & 0x00ff_ffff;
+            let id = CommId(u32::from(self.config.slot) << 24 | low);
+            if id != CommId::NONE && !self.connections.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+
+    fn get(&self, id: CommId) -> Result<&Connection, CmError> {
+        self.connections.get(&id).map(|c| &**c).ok_or(CmError::NoSuchConnection)
+    }
+
+    /// The connection if it is in one of these states.
+    fn in_state(&mut self, id: CommId, states: &[State]) -> Result<&mut Connection, CmError> {
+        let connection = self.connections.get_mut(&id).ok_or(CmError::NoSuchConnection)?;
+        if states.contains(&connection.state) { Ok(connection) } else { Err(CmError::WrongState) }
+    }
+
+    /// Sends a message of connection `id`; it becomes the one that is repeated.
+    fn send(&mut self, id: CommId, attr_mod: u32, message: CmMessage) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let mad = Box::new(CmMad { tid: connection.tid, attr_mod, message }.to_bytes());
+        connection.last = Some(mad.clone());
+        let route = connection.path.route();
+        self.transmit(Transmit { route, mad });
+    }
+
+    /// Sends the last message of connection `id` once more.
+    fn send_again(&mut self, id: CommId) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        if let Some(mad) = connection.last.clone() {
+            let route = connection.path.route();
+            self.counters.repeated += 1;
+            self.transmit(Transmit { route, mad });
+        }
+    }
+
+    /// Answers a message that belongs to no connection of ours.
+    fn send_back(&mut self, inbound: &Inbound, tid: u64, message: CmMessage) {
+        let mad = Box::new(CmMad { tid, attr_mod: 0, message }.to_bytes());
+        self.transmit(Transmit { route: inbound.way_back(), mad });
+    }
+
+    fn transmit(&mut self, transmit: Transmit) {
+        self.counters.sent += 1;
+        self.out.push_back(transmit);
+    }
+
+    /// Raises an event, if a program still holds the connection.
+    fn raise(&mut self, id: CommId, event: Event) {
+        if self.connections.get(&id).is_some_and(|c| c.is_held) {
+            self.events.push_back(event);
+        }
+    }
+
+    /// Adds a connection, known to the peer under `remote` if that is known.
+    fn insert(&mut self, connection: Connection) {
+        let id = connection.local;
+        if connection.remote != CommId::NONE {
+            self.by_peer.insert(connection.peer_key(), id);
+        }
+        if connection.state.is_undecided() {
+            self.pending += 1;
+            self.listeners.change_pending(connection.listener, 1);
+        }
+        self.connections.insert(id, Box::new(connection));
+        self.note_qpn(id);
+    }
+
+    /// Remembers the peer's queue pair, which must not be in two connections.
+    fn note_qpn(&mut self, id: CommId) {
+        if let Some(connection) = self.connections.get(&id)
+            && connection.remote_qpn != Qpn::new(0)
+            && connection.has_own_peer_qpn()
+        {
+            self.by_qpn.insert((connection.path.dgid, connection.remote_qpn), id);
+        }
+    }
+
+    fn set_state(&mut self, id: CommId, state: State) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let was = core::mem::replace(&mut connection.state, state);
+        if was.is_undecided() && !state.is_undecided() {
+            self.pending -= 1;
+            self.listeners.change_pending(connection.listener, -1);
+        }
+    }
+
+    fn remove(&mut self, id: CommId) {
+        self.set_state(id, State::Timewait);
+        self.disarm(id);
+        if let Some(connection) = self.connections.remove(&id) {
+            let peer = connection.peer_key();
+            if self.by_peer.get(&peer) == Some(&id) {
+                self.by_peer.remove(&peer);
+            }
+            let qpn = (connection.path.dgid, connection.remote_qpn);
+            if self.by_qpn.get(&qpn) == Some(&id) {
+                self.by_qpn.remove(&qpn);
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The side that is offered to: REP.
+
+use super::connection::{Connection, State};
+use super::params::put_private;
+use super::timing::response_ns;
+use super::{
+    Accept, Cm, CmError, CommId, Ece, Event, Inbound, Kind, ListenerId, Path, RejectReason, Request,
+};
+use crate::ids::Psn;
+use crate::time::Time;
+use crate::verbs::Mtu;
+use crate::wire::cm::{CmMessage, IpHeader, RejectedMessage, Rep, Req, Rtu, ServiceId};
+
+impl Cm {
+    pub(super) fn handle_req(&mut self, inbound: &Inbound, tid: u64, ece: Ece, req: &Req, now: Time) {
+        let key = (inbound.sgid, Kind::Connection, req.local_comm_id);
+        if let Some(&id) = self.by_peer.get(&key) {
+            return self.on_known_req(id, inbound, tid, req, now);
+        }
+        if let Some(&old) = self.by_qpn.get(&(inbound.sgid, req.local_qpn)) {
+            return self.on_stale(old, inbound, tid, req, now);
+        }
+        match self.check_req(inbound, req) {
+            Ok(Some((listener, mtu))) => self.take_req(listener, mtu, inbound, tid, ece, req),
+            Ok(None) => {}
+            Err(reason) => self.refuse_req(inbound, tid, req, reason),
+        }
+    }
+
+    /// Who gets the offer and at which MTU; why it is refused; or `None` if it is dropped, for the peer to repeat.
+    fn check_req(&mut self, inbound: &Inbound, req: &Req) -> Result<Option<(ListenerId, Mtu)>, RejectReason> {
+        let service = ServiceId(req.service_id);
+        let Some(listener) = self.listeners.find(service, inbound.dgid) else {
+            self.counters.no_listener += 1;
+            return Err(RejectReason::INVALID_SERVICE_ID);
+        };
+        req.transport().ok_or(RejectReason::INVALID_TRANSPORT)?;
+        let mtu = Mtu::from_code(req.path_mtu.into()).filter(|mtu| *mtu <= inbound.mtu);
+        let mtu = mtu.ok_or(RejectReason::INVALID_MTU)?;
+        if service.has_ip_header() && IpHeader::parse(&req.private_data).is_none() {
+            return Err(RejectReason::UNSUPPORTED);
+        }
+        Ok(self.has_room_for(listener).then_some((listener, mtu)))
+    }
+
+    /// Whether another undecided offer may come. Refusing would tell the peer to give up; silence makes it try again.
+    pub(super) fn has_room_for(&mut self, listener: ListenerId) -> bool {
+        if !self.listeners.has_room(listener) {
+            self.counters.backlog_full += 1;
+            return false;
+        }
+        let full =
+            self.pending >= self.config.max_pending || self.connections.len() >= self.config.max_connections;
+        self.counters.overload += u64::from(full);
+        !full
+    }
+
+    fn take_req(&mut self, listener: ListenerId, mtu: Mtu, inbound: &Inbound, tid: u64, ece: Ece, req: &Req) {
+        let (id, psn) = (self.fresh_id(), Psn::new((self.random)() as u32));
+        let transport = req.transport().unwrap_or_default();
+        let service = ServiceId(req.service_id);
+        let path = Path {
+            sgid: inbound.dgid,
+            dgid: inbound.sgid,
+            sgid_index: inbound.sgid_index,
+            flow_label: req.primary.flow_label,
+            hop_limit: if req.primary.hop_limit == 0 { 64 } else { req.primary.hop_limit },
+            traffic_class: req.primary.traffic_class,
+            sl: req.primary.sl,
+            mtu,
+            ack_timeout: req.primary.local_ack_timeout,
+        };
+        self.insert(Connection {
+            remote: req.local_comm_id,
+            tid,
+            listener: Some(listener),
+            service,
+            transport,
+            remote_qpn: req.local_qpn,
+            local_psn: psn,
+            remote_psn: req.starting_psn,
+            responder_resources: req.initiator_depth,
+            initiator_depth: req.responder_resources,
+            retry_count: req.retry_count,
+            rnr_retry: req.rnr_retry_count,
+            response_ns: response_ns(req.local_cm_response_timeout),
+            max_retries: req.max_cm_retries,
+            ..Connection::new(Kind::Connection, State::ReqReceived, id, path)
+        });
+        let ip = if service.has_ip_header() { IpHeader::parse(&req.private_data) } else { None };
+        let skip = if ip.is_some() { IpHeader::LEN } else { 0 };
+        self.events.push_back(Event::Request(Request {
+            listener,
+            id,
+            service,
+            ip,
+            path,
+            transport: Some(transport),
+            remote_qpn: req.local_qpn,
+            responder_resources: req.initiator_depth,
+            initiator_depth: req.responder_resources,
+            retry_count: req.retry_count,
+            rnr_retry: req.rnr_retry_count,
+            flow_control: req.flow_control,
+            srq: req.srq,
+            ece,
+            private_data: req.private_data[skip..].to_vec(),
+        }));
+    }
+
+    /// An offer whose id we know: repeated, or from a peer that forgot the connection it had.
+    fn on_known_req(&mut self, id: CommId, inbound: &Inbound, tid: u64, req: &Req, now: Time) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        if connection.is_active || connection.tid != tid {
+            return self.on_stale(id, inbound, tid, req, now);
+        }
+        self.counters.duplicates += 1;
+        match connection.state {
+            State::ReqReceived => self.ask_for_patience(id, RejectedMessage::Req),
+            State::RepSent | State::Timewait => self.send_again(id),
+            _ => {}
+        }
+    }
+
+    /// The peer offers with a queue pair or an id that is in another connection: that one must have ended without our
+    /// knowing (IBA 12.9.8.3.1). It is ended here, and the peer has to try again.
+    fn on_stale(&mut self, old: CommId, inbound: &Inbound, tid: u64, req: &Req, now: Time) {
+        self.counters.stale += 1;
+        self.refuse_req(inbound, tid, req, RejectReason::STALE_CONNECTION);
+        // Ending it is enough; in TIMEWAIT there is nothing left to end.
+        let _ = self.disconnect(old, &[], now);
+    }
+
+    /// Takes the offer. The queue pair should be ready to receive: the peer may send at once.
+    pub fn accept(&mut self, id: CommId, accept: &Accept<'_>, now: Time) -> Result<(), CmError> {
+        let ca_guid = self.config.ca_guid;
+        let connection = self.in_state(id, &[State::ReqReceived])?;
+        let mut rep = Rep {
+            local_comm_id: id,
+            remote_comm_id: connection.remote,
+            local_qpn: accept.qpn,
+            vendor_id: accept.ece.vendor_id,
+            starting_psn: connection.local_psn,
+            responder_resources: accept.responder_resources,
+            initiator_depth: accept.initiator_depth,
+            flow_control: accept.flow_control,
+            rnr_retry_count: accept.rnr_retry.min(7),
+            srq: accept.srq,
+            local_ca_guid: ca_guid,
+            ..Rep::default()
+        };
+        put_private(&mut rep.private_data, accept.private_data)?;
+        connection.local_qpn = accept.qpn;
+        connection.responder_resources = accept.responder_resources;
+        connection.initiator_depth = accept.initiator_depth;
+        self.set_state(id, State::RepSent);
+        self.send(id, accept.ece.attr_mod, CmMessage::Rep(rep));
+        self.expect_answer(id, now);
+        Ok(())
+    }
+
+    pub(super) fn handle_rtu(&mut self, inbound: &Inbound, rtu: &Rtu) {
+        let Some(connection) = self.known(inbound, rtu.remote_comm_id) else { return };
+        match connection.state {
+            State::RepSent if connection.remote == rtu.local_comm_id => {
+                self.on_established(rtu.remote_comm_id)
+            }
+            State::Established => self.counters.duplicates += 1,
+            _ => self.counters.unexpected += 1,
+        }
+    }
+
+    /// Data arrived on the queue pair, so the peer has our answer although its RTU did not come.
+    pub fn notify_established(&mut self, id: CommId) -> Result<(), CmError> {
+        self.in_state(id, &[State::RepSent])?;
+        self.on_established(id);
+        Ok(())
+    }
+
+    fn on_established(&mut self, id: CommId) {
+        self.answered(id);
+        self.set_state(id, State::Established);
+        self.counters.established += 1;
+        self.raise(id, Event::Established { id });
+    }
+}

@@ -1,0 +1,112 @@
+//! No, and not yet: REJ and MRA.
+
+use super::connection::State;
+use super::params::put_private;
+use super::{Cm, CmError, CommId, Event, Inbound, RejectReason};
+use crate::time::Time;
+use crate::wire::cm::{CmMessage, Mra, Rej, RejectedMessage, Rep, Req};
+
+impl Cm {
+    /// Refuses an offer, or an answer to ours. `info` is the additional information that some reasons have.
+    pub fn reject(
+        &mut self,
+        id: CommId,
+        reason: RejectReason,
+        info: &[u8],
+        private_data: &[u8],
+        now: Time,
+    ) -> Result<(), CmError> {
+        let undone = [State::ReqReceived, State::RepReceived, State::RepSent, State::ReqSent];
+        let connection = self.in_state(id, &undone)?;
+        let rejected = match connection.state {
+            State::ReqReceived => RejectedMessage::Req,
+            State::RepReceived => RejectedMessage::Rep,
+            _ => RejectedMessage::Other,
+        };
+        for (data, room) in [(info, Rej::ARI_LEN), (private_data, Rej::PRIVATE_LEN)] {
+            if data.len() > room {
+                return Err(CmError::PrivateDataTooLong { len: data.len(), room });
+            }
+        }
+        self.send_rej(id, rejected, reason, info, private_data);
+        // The program is done with it; the peer may not be.
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.is_held = false;
+            // It never was in use, so the peer may offer with the same queue pair at once.
+            let qpn = (connection.path.dgid, connection.remote_qpn);
+            if self.by_qpn.get(&qpn) == Some(&id) {
+                self.by_qpn.remove(&qpn);
+            }
+        }
+        self.enter_timewait(id, now);
+        Ok(())
+    }
+
+    /// Sends a REJ of connection `id`. What is too long is cut off.
+    pub(super) fn send_rej(
+        &mut self,
+        id: CommId,
+        rejected: RejectedMessage,
+        reason: RejectReason,
+        info: &[u8],
+        private_data: &[u8],
+    ) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let mut rej =
+            Rej { local_comm_id: id, remote_comm_id: connection.remote, rejected, reason, ..Rej::default() };
+        rej.ari_len = info.len().min(Rej::ARI_LEN) as u8;
+        let _ = put_private(&mut rej.ari, &info[..rej.ari_len.into()]);
+        let _ = put_private(&mut rej.private_data, private_data);
+        self.counters.refused += 1;
+        self.send(id, 0, CmMessage::Rej(rej));
+    }
+
+    /// Refuses an offer without remembering it.
+    pub(super) fn refuse_req(&mut self, inbound: &Inbound, tid: u64, req: &Req, reason: RejectReason) {
+        let rej = Rej { remote_comm_id: req.local_comm_id, reason, ..Rej::default() };
+        self.counters.refused += 1;
+        self.send_back(inbound, tid, CmMessage::Rej(rej));
+    }
+
+    /// An answer to an offer that we do not remember: its sender need not wait for us.
+    pub(super) fn refuse_stray_rep(&mut self, inbound: &Inbound, tid: u64, rep: &Rep) {
+        let rej = Rej {
+            local_comm_id: rep.remote_comm_id,
+            remote_comm_id: rep.local_comm_id,
+            rejected: RejectedMessage::Rep,
+            reason: RejectReason::INVALID_COMM_ID,
+            ..Rej::default()
+        };
+        self.counters.refused += 1;
+        self.send_back(inbound, tid, CmMessage::Rej(rej));
+    }
+
+    pub(super) fn handle_rej(&mut self, inbound: &Inbound, rej: &Rej, now: Time) {
+        let id = rej.remote_comm_id;
+        let Some(connection) = self.known_or_peer(inbound, id, rej.local_comm_id) else { return };
+        let (id, state) = (connection.local, connection.state);
+        self.counters.rejected += 1;
+        match state {
+            State::ReqSent | State::RepSent | State::RepReceived | State::ReqReceived => {
+                let (reason, private_data) = (rej.reason, rej.private_data.to_vec());
+                self.raise(id, Event::Rejected { id, reason, private_data });
+                self.remove(id);
+            }
+            // The peer does not know the connection any more: as good as its agreement.
+            State::DreqSent => self.end(id, false, now),
+            // A connection in use does not end by a message that anything on the way could have delayed.
+            _ => self.counters.unexpected += 1,
+        }
+    }
+
+    pub(super) fn handle_mra(&mut self, inbound: &Inbound, mra: &Mra, now: Time) {
+        let id = mra.remote_comm_id;
+        let Some(connection) = self.known(inbound, id) else { return };
+        match (connection.state, mra.received) {
+            (State::ReqSent, RejectedMessage::Req) | (State::RepSent, RejectedMessage::Rep) => {
+                self.wait_longer(id, mra.service_timeout, now);
+            }
+            _ => self.counters.unexpected += 1,
+        }
+    }
+}

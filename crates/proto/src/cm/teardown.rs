@@ -1,0 +1,104 @@
+//! The end of a connection: DREQ, DREP, TIMEWAIT.
+
+use super::connection::State;
+use super::params::put_private;
+use super::{Answer, Cm, CmError, CommId, Event, Inbound, RejectReason, SidrStatus};
+use crate::time::Time;
+use crate::wire::cm::{CmMessage, Drep, Dreq, RejectedMessage};
+
+impl Cm {
+    /// Ends the connection. [`Event::Disconnected`] follows, and later [`Event::TimewaitExit`]. On a connection that the peer
+    /// has ended there is nothing left to do, and that is no error.
+    pub fn disconnect(&mut self, id: CommId, private_data: &[u8], now: Time) -> Result<(), CmError> {
+        let connection = self.connections.get_mut(&id).ok_or(CmError::NoSuchConnection)?;
+        match connection.state {
+            State::Established | State::RepSent | State::RepReceived => {}
+            State::DreqSent | State::Timewait => return Ok(()),
+            _ => return Err(CmError::WrongState),
+        }
+        let mut dreq = Dreq {
+            local_comm_id: id,
+            remote_comm_id: connection.remote,
+            remote_qpn: connection.remote_qpn,
+            ..Dreq::default()
+        };
+        put_private(&mut dreq.private_data, private_data)?;
+        self.set_state(id, State::DreqSent);
+        self.send(id, 0, CmMessage::Dreq(dreq));
+        self.expect_answer(id, now);
+        Ok(())
+    }
+
+    /// The program lets go of the connection. What the peer has to be told is told, without further events.
+    pub fn release(&mut self, id: CommId, now: Time) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.is_held = false;
+        match connection.state {
+            State::ReqSent => {
+                self.send_rej(id, RejectedMessage::Other, RejectReason::TIMEOUT, &[], &[]);
+                self.remove(id);
+            }
+            State::ReqReceived | State::RepReceived | State::RepSent => {
+                let _ = self.reject(id, RejectReason::CONSUMER, &[], &[], now);
+            }
+            State::Established => {
+                let _ = self.disconnect(id, &[], now);
+            }
+            State::DreqSent | State::Timewait => {}
+            State::SidrReqSent => self.remove(id),
+            State::SidrReqReceived => {
+                let _ = self.answer(id, &Answer { status: SidrStatus::REJECT, ..Answer::default() });
+                self.enter_timewait(id, now);
+            }
+            State::SidrRepSent => self.enter_timewait(id, now),
+        }
+    }
+
+    pub(super) fn handle_dreq(&mut self, inbound: &Inbound, tid: u64, dreq: &Dreq, now: Time) {
+        let id = dreq.remote_comm_id;
+        let Some(connection) = self.own(inbound, id).filter(|c| c.remote == dreq.local_comm_id) else {
+            // Whatever it was, here it has ended.
+            let drep = Drep {
+                local_comm_id: dreq.remote_comm_id,
+                remote_comm_id: dreq.local_comm_id,
+                ..Drep::default()
+            };
+            self.counters.strays += 1;
+            return self.send_back(inbound, tid, CmMessage::Drep(drep));
+        };
+        match connection.state {
+            State::Established | State::RepSent | State::RepReceived | State::DreqSent => {
+                self.confirm_end(id, tid);
+                self.end(id, false, now);
+            }
+            State::Timewait => {
+                self.counters.duplicates += 1;
+                self.confirm_end(id, tid);
+            }
+            _ => self.counters.unexpected += 1,
+        }
+    }
+
+    fn confirm_end(&mut self, id: CommId, tid: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.tid = tid;
+        let drep = Drep { local_comm_id: id, remote_comm_id: connection.remote, ..Drep::default() };
+        self.send(id, 0, CmMessage::Drep(drep));
+    }
+
+    pub(super) fn handle_drep(&mut self, inbound: &Inbound, drep: &Drep, now: Time) {
+        let id = drep.remote_comm_id;
+        let Some(connection) = self.known(inbound, id) else { return };
+        match connection.state {
+            State::DreqSent => self.end(id, false, now),
+            State::Timewait => self.counters.duplicates += 1,
+            _ => self.counters.unexpected += 1,
+        }
+    }
+
+    /// The connection has ended on both sides, or the other does not answer.
+    pub(super) fn end(&mut self, id: CommId, timed_out: bool, now: Time) {
+        self.raise(id, Event::Disconnected { id, timed_out });
+        self.enter_timewait(id, now);
+    }
+}

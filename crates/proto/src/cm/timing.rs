@@ -1,0 +1,144 @@
+//! Repeats, and when to stop.
+
+use super::connection::State;
+use super::{Cm, CommId, Event, RejectReason};
+use crate::time::Time;
+use crate::wire::cm::RejectedMessage;
+
+/// Exponents that peers may ask for are kept within these, so that no message can ask for a storm or for hours.
+const RESPONSE_TIMEOUTS: core::ops::RangeInclusive<u8> = 12..=22;
+/// The longest MRA that is believed.
+const LONGEST_SERVICE: u8 = 25;
+/// The longest TIMEWAIT.
+const LONGEST_TIMEWAIT: u8 = 20;
+
+/// 4.096 us * 2^n, as every timer of the specification counts.
+pub(super) const fn exponent_ns(exponent: u8) -> u64 {
+    4_096_u64 << if exponent > 31 { 31 } else { exponent }
+}
+
+/// A response time that the peer asked for, within reason.
+pub(super) fn response_ns(exponent: u8) -> u64 {
+    exponent_ns(exponent.clamp(*RESPONSE_TIMEOUTS.start(), *RESPONSE_TIMEOUTS.end()))
+}
+
+/// When the last message goes out again, and when it is given up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resend {
+    next: Time,
+    interval_ns: u64,
+    give_up: Time,
+}
+
+impl Cm {
+    /// When [`Self::handle_timeout`] must be called next.
+    pub fn deadline(&self) -> Option<Time> {
+        self.deadlines.first().map(|(time, _)| *time)
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some(&(time, id)) = self.deadlines.first() {
+            if time > now {
+                return;
+            }
+            self.disarm(id);
+            self.on_deadline(id, now);
+        }
+    }
+
+    fn on_deadline(&mut self, id: CommId, now: Time) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.state == State::Timewait {
+            self.raise(id, Event::TimewaitExit { id });
+            return self.remove(id);
+        }
+        let (response_ns, resend) = (connection.response_ns, connection.resend.as_mut());
+        match resend {
+            Some(resend) if now < resend.give_up => {
+                resend.interval_ns = (resend.interval_ns * 2).min(response_ns);
+                resend.next = (now + resend.interval_ns).min(resend.give_up);
+                let next = resend.next;
+                self.arm(id, next);
+                self.send_again(id);
+            }
+            _ => self.give_up(id, now),
+        }
+    }
+
+    /// The peer does not answer.
+    fn give_up(&mut self, id: CommId, now: Time) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let state = connection.state;
+        self.counters.timed_out += 1;
+        match state {
+            State::DreqSent => self.end(id, true, now),
+            State::RepSent => {
+                self.send_rej(id, RejectedMessage::Other, RejectReason::TIMEOUT, &[], &[]);
+                self.raise(id, Event::Unreachable { id });
+                self.remove(id);
+            }
+            _ => {
+                self.raise(id, Event::Unreachable { id });
+                self.remove(id);
+            }
+        }
+    }
+
+    /// Repeats the message that was just sent until it is answered.
+    pub(super) fn expect_answer(&mut self, id: CommId, now: Time) {
+        let first = self.config.first_repeat_ns;
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let total_ns = connection.response_ns.saturating_mul(u64::from(connection.max_retries) + 1);
+        let interval_ns = first.min(connection.response_ns);
+        let resend = Resend { next: now + interval_ns, interval_ns, give_up: now + total_ns };
+        connection.resend = Some(resend);
+        self.arm(id, resend.next.min(resend.give_up));
+    }
+
+    /// The peer has the message and asks for this much time (MRA).
+    pub(super) fn wait_longer(&mut self, id: CommId, service_timeout: u8, now: Time) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let response_ns = connection.response_ns;
+        let Some(resend) = connection.resend.as_mut() else { return };
+        resend.next = now + exponent_ns(service_timeout.min(LONGEST_SERVICE));
+        resend.interval_ns = response_ns;
+        resend.give_up = resend.give_up.max(resend.next + response_ns);
+        let next = resend.next;
+        self.arm(id, next);
+    }
+
+    /// From now on only repeated messages are answered, until none can be under way any more.
+    pub(super) fn enter_timewait(&mut self, id: CommId, now: Time) {
+        self.set_state(id, State::Timewait);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.resend = None;
+            let wait_ns = exponent_ns(connection.path.ack_timeout.min(LONGEST_TIMEWAIT));
+            self.arm(id, now + wait_ns);
+        }
+    }
+
+    /// Has the connection looked at again at `time`.
+    pub(super) fn arm(&mut self, id: CommId, time: Time) {
+        self.disarm(id);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.deadline = Some(time);
+            self.deadlines.insert((time, id));
+        }
+    }
+
+    /// Nothing to wait for any more.
+    pub(super) fn disarm(&mut self, id: CommId) {
+        if let Some(old) = self.connections.get_mut(&id).and_then(|c| c.deadline.take()) {
+            self.deadlines.remove(&(old, id));
+        }
+    }
+
+    /// The awaited answer is there.
+    pub(super) fn answered(&mut self, id: CommId) {
+        self.disarm(id);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.resend = None;
+        }
+    }
+}

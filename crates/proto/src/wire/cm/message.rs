@@ -1,0 +1,172 @@
+//! Any message of communication management, with its MAD header.
+
+use super::layout::{Body, Layout};
+use super::{Apr, CommId, Drep, Dreq, Lap, Mra, Rej, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq};
+use crate::wire::mad::{BadMad, MAD_LEN, MadHeader};
+
+const MGMT_CLASS: u8 = 7;
+const CLASS_VERSION: u8 = 2;
+
+/// A message. The larger ones are most of those sent, so they are not boxed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each variant is named as its message")]
+pub enum CmMessage {
+    Req(Req),
+    Mra(Mra),
+    Rej(Rej),
+    Rep(Rep),
+    Rtu(Rtu),
+    Dreq(Dreq),
+    Drep(Drep),
+    SidrReq(SidrReq),
+    SidrRep(SidrRep),
+    Lap(Lap),
+    Apr(Apr),
+}
+
+/// Whom a message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MadTarget {
+    /// Whoever listens to the service.
+    Service(ServiceId),
+    /// Whoever gave out this id.
+    Connection(CommId),
+}
+
+impl CmMessage {
+    /// Number of the message in the MAD header.
+    pub const fn attr_id(&self) -> u16 {
+        match self {
+            CmMessage::Req(_) => 0x10,
+            CmMessage::Mra(_) => 0x11,
+            CmMessage::Rej(_) => 0x12,
+            CmMessage::Rep(_) => 0x13,
+            CmMessage::Rtu(_) => 0x14,
+            CmMessage::Dreq(_) => 0x15,
+            CmMessage::Drep(_) => 0x16,
+            CmMessage::SidrReq(_) => 0x17,
+            CmMessage::SidrRep(_) => 0x18,
+            CmMessage::Lap(_) => 0x19,
+            CmMessage::Apr(_) => 0x1a,
+        }
+    }
+
+    /// Its name, as the specification writes it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            CmMessage::Req(_) => "REQ",
+            CmMessage::Mra(_) => "MRA",
+            CmMessage::Rej(_) => "REJ",
+            CmMessage::Rep(_) => "REP",
+            CmMessage::Rtu(_) => "RTU",
+            CmMessage::Dreq(_) => "DREQ",
+            CmMessage::Drep(_) => "DREP",
+            CmMessage::SidrReq(_) => "SIDR_REQ",
+            CmMessage::SidrRep(_) => "SIDR_REP",
+            CmMessage::Lap(_) => "LAP",
+            CmMessage::Apr(_) => "APR",
+        }
+    }
+
+    /// Whom it is for.
+    pub const fn target(&self) -> MadTarget {
+        MadTarget::Connection(match self {
+            CmMessage::Req(m) => return MadTarget::Service(ServiceId(m.service_id)),
+            CmMessage::SidrReq(m) => return MadTarget::Service(ServiceId(m.service_id)),
+            CmMessage::Mra(m) => m.remote_comm_id,
+            CmMessage::Rej(m) => m.remote_comm_id,
+            CmMessage::Rep(m) => m.remote_comm_id,
+            CmMessage::Rtu(m) => m.remote_comm_id,
+            CmMessage::Dreq(m) => m.remote_comm_id,
+            CmMessage::Drep(m) => m.remote_comm_id,
+            CmMessage::SidrRep(m) => m.request_id,
+            CmMessage::Lap(m) => m.remote_comm_id,
+            CmMessage::Apr(m) => m.remote_comm_id,
+        })
+    }
+
+    fn parse(attr_id: u16, body: &Body) -> Option<CmMessage> {
+        Some(match attr_id {
+            0x10 => CmMessage::Req(Req::default().read(body)),
+            0x11 => CmMessage::Mra(Mra::default().read(body)),
+            0x12 => CmMessage::Rej(Rej::default().read(body)),
+            0x13 => CmMessage::Rep(Rep::default().read(body)),
+            0x14 => CmMessage::Rtu(Rtu::default().read(body)),
+            0x15 => CmMessage::Dreq(Dreq::default().read(body)),
+            0x16 => CmMessage::Drep(Drep::default().read(body)),
+            0x17 => CmMessage::SidrReq(SidrReq::default().read(body)),
+            0x18 => CmMessage::SidrRep(SidrRep::default().read(body)),
+            0x19 => CmMessage::Lap(Lap::default().read(body)),
+            0x1a => CmMessage::Apr(Apr::default().read(body)),
+            _ => return None,
+        })
+    }
+
+    fn body(&self) -> Body {
+        match *self {
+            CmMessage::Req(m) => m.body(),
+            CmMessage::Mra(m) => m.body(),
+            CmMessage::Rej(m) => m.body(),
+            CmMessage::Rep(m) => m.body(),
+            CmMessage::Rtu(m) => m.body(),
+            CmMessage::Dreq(m) => m.body(),
+            CmMessage::Drep(m) => m.body(),
+            CmMessage::SidrReq(m) => m.body(),
+            CmMessage::SidrRep(m) => m.body(),
+            CmMessage::Lap(m) => m.body(),
+            CmMessage::Apr(m) => m.body(),
+        }
+    }
+}
+
+/// A message with what its MAD header says besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmMad {
+    /// Transaction id: the same in a message and its answers.
+    pub tid: u64,
+    /// Vendor options of a REQ or REP; zero elsewhere.
+    pub attr_mod: u32,
+    /// The message.
+    pub message: CmMessage,
+}
+
+impl CmMad {
+    /// Reads a MAD; bytes behind its 256 are ignored.
+    pub fn parse(bytes: &[u8]) -> Result<CmMad, BadMad> {
+        let header = MadHeader::parse(bytes)?;
+        if header.base_version != MadHeader::BASE_VERSION {
+            return Err(BadMad::BaseVersion(header.base_version));
+        }
+        if header.mgmt_class != MGMT_CLASS {
+            return Err(BadMad::Class(header.mgmt_class));
+        }
+        if header.class_version != CLASS_VERSION {
+            return Err(BadMad::ClassVersion(header.class_version));
+        }
+        if header.method != MadHeader::METHOD_SEND {
+            return Err(BadMad::Method(header.method));
+        }
+        let body = bytes[MadHeader::LEN..].first_chunk().ok_or(BadMad::TooShort { have: bytes.len() })?;
+        let message = CmMessage::parse(header.attr_id, body).ok_or(BadMad::Attribute(header.attr_id))?;
+        Ok(CmMad { tid: header.tid, attr_mod: header.attr_mod, message })
+    }
+
+    /// The MAD as it stands on the wire.
+    pub fn to_bytes(&self) -> [u8; MAD_LEN] {
+        let header = MadHeader {
+            base_version: MadHeader::BASE_VERSION,
+            mgmt_class: MGMT_CLASS,
+            class_version: CLASS_VERSION,
+            method: MadHeader::METHOD_SEND,
+            status: 0,
+            class_specific: 0,
+            tid: self.tid,
+            attr_id: self.message.attr_id(),
+            attr_mod: self.attr_mod,
+        };
+        let mut bytes = [0; MAD_LEN];
+        bytes[..MadHeader::LEN].copy_from_slice(&header.to_bytes());
+        bytes[MadHeader::LEN..].copy_from_slice(&self.message.body());
+        bytes
+    }
+}

@@ -1,0 +1,207 @@
+//! REJ: no (IBA 12.6.7). MRA: not yet (IBA 12.6.6).
+
+use super::CommId;
+use super::layout::{Cursor, Layout};
+use core::fmt;
+
+/// Which message a REJ or MRA is about; the numbers are those on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RejectedMessage {
+    /// The offer.
+    #[default]
+    Req = 0,
+    /// Its answer.
+    Rep = 1,
+    /// No message in particular; in an MRA, a LAP.
+    Other = 2,
+    /// A number that is not in use.
+    Reserved = 3,
+}
+
+impl RejectedMessage {
+    fn walk_at(&mut self, at: usize, c: &mut impl Cursor) {
+        let mut code = *self as u8;
+        c.bits(at, 0, 2, &mut code);
+        *self = match code {
+            0 => RejectedMessage::Req,
+            1 => RejectedMessage::Rep,
+            2 => RejectedMessage::Other,
+            _ => RejectedMessage::Reserved,
+        };
+    }
+}
+
+/// Why a connection was refused, as the number on the wire. Programs see it as the status of the event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RejectReason(pub u16);
+
+impl RejectReason {
+    /// The peer has no queue pair left.
+    pub const NO_QP: RejectReason = RejectReason(1);
+    /// The peer has no resources left.
+    pub const NO_RESOURCES: RejectReason = RejectReason(3);
+    /// The peer waited too long.
+    pub const TIMEOUT: RejectReason = RejectReason(4);
+    /// The peer cannot do what was asked for.
+    pub const UNSUPPORTED: RejectReason = RejectReason(5);
+    /// The peer does not know the communication id.
+    pub const INVALID_COMM_ID: RejectReason = RejectReason(6);
+    /// Nobody listens to that service id.
+    pub const INVALID_SERVICE_ID: RejectReason = RejectReason(8);
+    /// The peer has no such transport service.
+    pub const INVALID_TRANSPORT: RejectReason = RejectReason(9);
+    /// The queue pair still belongs to an older connection.
+    pub const STALE_CONNECTION: RejectReason = RejectReason(10);
+    /// The path MTU is larger than the peer can do.
+    pub const INVALID_MTU: RejectReason = RejectReason(26);
+    /// The program said no, and its private data may say why.
+    pub const CONSUMER: RejectReason = RejectReason(28);
+    /// The communication id is in use.
+    pub const DUPLICATE_COMM_ID: RejectReason = RejectReason(30);
+    /// The peer does not know the vendor's options.
+    pub const VENDOR_OPTION: RejectReason = RejectReason(35);
+
+    /// What the number means, in words.
+    pub const fn text(self) -> &'static str {
+        const TEXTS: [&str; 36] = [
+            "no reason given",
+            "no queue pair available",
+            "no end-to-end context available",
+            "no resources",
+            "time-out",
+            "unsupported request",
+            "invalid communication id",
+            "invalid communication instance",
+            "nobody listens to this service id",
+            "invalid transport service type",
+            "stale connection",
+            "no reliable datagram channel",
+            "primary remote GID refused",
+            "primary remote LID refused",
+            "invalid primary service level",
+            "invalid primary traffic class",
+            "invalid primary hop limit",
+            "primary packet rate refused",
+            "alternate remote GID refused",
+            "alternate remote LID refused",
+            "invalid alternate service level",
+            "invalid alternate traffic class",
+            "invalid alternate hop limit",
+            "alternate packet rate refused",
+            "talk to another communication manager",
+            "talk to another port",
+            "path MTU refused",
+            "not enough responder resources",
+            "the program refused",
+            "RNR retry count refused",
+            "communication id in use already",
+            "unsupported class version",
+            "invalid primary flow label",
+            "invalid alternate flow label",
+            "reason 34",
+            "vendor option not supported",
+        ];
+        if (self.0 as usize) < TEXTS.len() { TEXTS[self.0 as usize] } else { "unknown reason" }
+    }
+}
+
+impl fmt::Display for RejectReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.0, self.text())
+    }
+}
+
+/// No.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rej {
+    /// Id that the sender gave the connection; zero if it never did.
+    pub local_comm_id: CommId,
+    /// Id of the receiver.
+    pub remote_comm_id: CommId,
+    /// Which message is refused.
+    pub rejected: RejectedMessage,
+    /// Bytes of `ari` that count, 7 bits.
+    pub ari_len: u8,
+    /// Why.
+    pub reason: RejectReason,
+    /// Additional reject information; its meaning follows from the reason.
+    pub ari: [u8; Rej::ARI_LEN],
+    /// What the program sent along.
+    pub private_data: [u8; Rej::PRIVATE_LEN],
+}
+
+impl Default for Rej {
+    fn default() -> Self {
+        Rej {
+            local_comm_id: CommId::NONE,
+            remote_comm_id: CommId::NONE,
+            rejected: RejectedMessage::Req,
+            ari_len: 0,
+            reason: RejectReason::default(),
+            ari: [0; Rej::ARI_LEN],
+            private_data: [0; Rej::PRIVATE_LEN],
+        }
+    }
+}
+
+impl Rej {
+    /// Bytes of additional reject information.
+    pub const ARI_LEN: usize = 72;
+    /// Bytes of private data.
+    pub const PRIVATE_LEN: usize = 148;
+}
+
+impl Layout for Rej {
+    fn walk(&mut self, c: &mut impl Cursor) {
+        c.comm_id(0, &mut self.local_comm_id);
+        c.comm_id(4, &mut self.remote_comm_id);
+        self.rejected.walk_at(8, c);
+        c.bits(9, 0, 7, &mut self.ari_len);
+        c.half(10, &mut self.reason.0);
+        c.bytes(12, &mut self.ari);
+        c.bytes(84, &mut self.private_data);
+    }
+}
+
+/// The message came, its answer takes longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mra {
+    /// Id that the sender gave the connection.
+    pub local_comm_id: CommId,
+    /// Id of the receiver.
+    pub remote_comm_id: CommId,
+    /// Which message came.
+    pub received: RejectedMessage,
+    /// How long to wait from now: 4.096 us * 2^n, 5 bits.
+    pub service_timeout: u8,
+    /// What the program sent along.
+    pub private_data: [u8; Mra::PRIVATE_LEN],
+}
+
+impl Default for Mra {
+    fn default() -> Self {
+        Mra {
+            local_comm_id: CommId::NONE,
+            remote_comm_id: CommId::NONE,
+            received: RejectedMessage::Req,
+            service_timeout: 0,
+            private_data: [0; Mra::PRIVATE_LEN],
+        }
+    }
+}
+
+impl Mra {
+    /// Bytes of private data.
+    pub const PRIVATE_LEN: usize = 222;
+}
+
+impl Layout for Mra {
+    fn walk(&mut self, c: &mut impl Cursor) {
+        c.comm_id(0, &mut self.local_comm_id);
+        c.comm_id(4, &mut self.remote_comm_id);
+        self.received.walk_at(8, c);
+        c.bits(9, 0, 5, &mut self.service_timeout);
+        c.bytes(10, &mut self.private_data);
+    }
+}

@@ -1,0 +1,109 @@
+//! Management datagram: the 24 bytes in front of every message to QP1 (IBA 13.4.2).
+
+use super::malformed::first_bytes;
+use core::fmt;
+
+/// Bytes of a management datagram, header included. There is no shorter one.
+pub const MAD_LEN: usize = 256;
+/// Bytes behind the header.
+pub const MAD_BODY_LEN: usize = MAD_LEN - MadHeader::LEN;
+/// Queue key of QP1 (IBA 10.2.5): what every packet to it carries.
+pub const GSI_QKEY: crate::ids::Qkey = crate::ids::Qkey(0x8001_0000);
+
+/// Header of a management datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MadHeader {
+    /// Version of the header, always 1.
+    pub base_version: u8,
+    /// Which kind of management.
+    pub mgmt_class: u8,
+    /// Version of that kind.
+    pub class_version: u8,
+    /// What is wanted; the highest bit says that it is a response.
+    pub method: u8,
+    /// Outcome, in responses.
+    pub status: u16,
+    /// What the class makes of it.
+    pub class_specific: u16,
+    /// Brings request and response together.
+    pub tid: u64,
+    /// Which message.
+    pub attr_id: u16,
+    /// Further choice within the message.
+    pub attr_mod: u32,
+}
+
+impl MadHeader {
+    /// Bytes on the wire.
+    pub const LEN: usize = 24;
+    /// The only version of the header.
+    pub const BASE_VERSION: u8 = 1;
+    /// Method of a message that stands for itself.
+    pub const METHOD_SEND: u8 = 3;
+
+    /// Reads the header at the start of `bytes`.
+    pub fn parse(bytes: &[u8]) -> Result<MadHeader, BadMad> {
+        let b: &[u8; MadHeader::LEN] =
+            first_bytes(bytes).map_err(|_| BadMad::TooShort { have: bytes.len() })?;
+        let half = |at: usize| u16::from_be_bytes([b[at], b[at + 1]]);
+        let word = |at: usize| u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
+        Ok(MadHeader {
+            base_version: b[0],
+            mgmt_class: b[1],
+            class_version: b[2],
+            method: b[3],
+            status: half(4),
+            class_specific: half(6),
+            tid: u64::from(word(8)) << 32 | u64::from(word(12)),
+            attr_id: half(16),
+            attr_mod: word(20),
+        })
+    }
+
+    /// The header as it stands on the wire.
+    pub fn to_bytes(&self) -> [u8; MadHeader::LEN] {
+        let mut b = [0; MadHeader::LEN];
+        b[..4].copy_from_slice(&[self.base_version, self.mgmt_class, self.class_version, self.method]);
+        b[4..6].copy_from_slice(&self.status.to_be_bytes());
+        b[6..8].copy_from_slice(&self.class_specific.to_be_bytes());
+        b[8..16].copy_from_slice(&self.tid.to_be_bytes());
+        b[16..18].copy_from_slice(&self.attr_id.to_be_bytes());
+        b[20..].copy_from_slice(&self.attr_mod.to_be_bytes());
+        b
+    }
+}
+
+/// Why bytes are no message of communication management. Such a datagram is counted and dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BadMad {
+    /// Shorter than a management datagram.
+    TooShort {
+        /// Bytes there are.
+        have: usize,
+    },
+    /// The header is of a version that nobody knows.
+    BaseVersion(u8),
+    /// Another kind of management.
+    Class(u8),
+    /// Another version of communication management.
+    ClassVersion(u8),
+    /// Communication management only ever sends.
+    Method(u8),
+    /// A message that does not exist.
+    Attribute(u16),
+}
+
+impl fmt::Display for BadMad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            BadMad::TooShort { have } => write!(f, "{have} bytes, a management datagram has {MAD_LEN}"),
+            BadMad::BaseVersion(v) => write!(f, "management datagram of version {v}, only 1 exists"),
+            BadMad::Class(class) => write!(f, "management class {class:#04x}, only 0x07 is answered here"),
+            BadMad::ClassVersion(v) => write!(f, "communication management of version {v}, only 2 is known"),
+            BadMad::Method(method) => write!(f, "method {method:#04x} in a message that can only be sent"),
+            BadMad::Attribute(id) => write!(f, "attribute {id:#06x} names no message"),
+        }
+    }
+}
+
+impl core::error::Error for BadMad {}

@@ -1,0 +1,378 @@
+//! Two communication managers, the wire between them, and programs that do the usual thing.
+//!
+//! Node 0 connects, node 1 listens. What goes wrong is scripted by message ([`Trouble`]) or rolled by seed ([`Dice`]).
+//! A run depends on its script and seed alone; [`CmPair::journal`] is everything that happened, to compare two runs.
+
+use ferroce_proto::cm::{
+    Accept, Answer, Cm, CmError, CommId, Config, Connect, Event, Inbound, IpHeader, ListenerId, Path,
+    PortSpace, Query, RejectReason, Scope, ServiceId, SidrStatus, Transmit,
+};
+use ferroce_proto::verbs::Mtu;
+use ferroce_proto::wire::cm::CmMad;
+use ferroce_proto::{Gid, Qkey, Qpn, Time};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// Time from one node to the other.
+pub const CM_LATENCY_NS: u64 = 10_000;
+/// The service that node 1 listens to.
+pub const SERVICE: ServiceId = ServiceId::of_port(PortSpace::Tcp, 7471);
+/// The one for datagrams.
+pub const DATAGRAM_SERVICE: ServiceId = ServiceId::of_port(PortSpace::Udp, 7471);
+/// A run that takes more steps than this goes in circles.
+const MAX_STEPS: usize = 1_000_000;
+
+/// What happens to a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// It is lost.
+    Lose,
+    /// It arrives twice, the second time this much later.
+    Double(u64),
+    /// It is late.
+    Delay(u64),
+    /// Its receiver dies instead of receiving it.
+    KillReceiver,
+    /// Its sender dies once it is sent.
+    KillSender,
+}
+
+/// What happens to which message.
+#[derive(Clone, Copy, Debug)]
+pub struct Trouble {
+    /// Name of the message, as the specification writes it.
+    pub message: &'static str,
+    /// Which of them, counted from 0; `None` for all.
+    pub nth: Option<usize>,
+    /// What happens.
+    pub act: Act,
+}
+
+/// Probabilities of trouble for every message.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Dice {
+    /// Lost.
+    pub loss: f64,
+    /// Doubled.
+    pub duplication: f64,
+    /// Late by up to 100 ms.
+    pub delay: f64,
+}
+
+/// What the program at a node does with offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// Takes them.
+    Accept,
+    /// Refuses them.
+    Reject,
+    /// Does nothing.
+    Sleep,
+}
+
+/// One node.
+pub struct CmNode {
+    /// `None` when it is dead.
+    pub cm: Option<Cm>,
+    /// Its address.
+    pub gid: Gid,
+    /// What its program does with offers.
+    pub manner: Manner,
+    /// What its program was told, and when.
+    pub events: Vec<(Time, Event)>,
+}
+
+impl CmNode {
+    /// Names of the events, without those of TIMEWAIT.
+    pub fn names(&self) -> Vec<&'static str> {
+        self.events.iter().map(|(_, event)| name(event)).filter(|n| *n != "timewait exit").collect()
+    }
+
+    /// When the event with this name came.
+    pub fn when(&self, wanted: &str) -> Time {
+        let found = self.events.iter().find(|(_, event)| name(event) == wanted);
+        found.unwrap_or_else(|| panic!("no event {wanted:?} among {:?}", self.names())).0
+    }
+}
+
+/// Short name of an event.
+pub fn name(event: &Event) -> &'static str {
+    match event {
+        Event::Request(_) => "request",
+        Event::Response(_) => "response",
+        Event::Established { .. } => "established",
+        Event::Rejected { .. } => "rejected",
+        Event::Unreachable { .. } => "unreachable",
+        Event::Disconnected { timed_out: false, .. } => "disconnected",
+        Event::Disconnected { timed_out: true, .. } => "disconnected by time-out",
+        Event::TimewaitExit { .. } => "timewait exit",
+        Event::Answered { .. } => "answered",
+    }
+}
+
+/// Two managers and what is between them.
+pub struct CmPair {
+    /// The time.
+    pub now: Time,
+    /// Active and passive node.
+    pub nodes: [CmNode; 2],
+    /// What the script says.
+    pub troubles: Vec<Trouble>,
+    /// What the dice say.
+    pub dice: Dice,
+    /// Everything that happened.
+    pub journal: String,
+    /// Who listens at node 1.
+    pub listener: ListenerId,
+    counts: BTreeMap<&'static str, usize>,
+    in_flight: BTreeMap<(Time, u64), (usize, Vec<u8>)>,
+    order: u64,
+    rng: StdRng,
+}
+
+impl CmPair {
+    /// Two managers; node 1 listens to [`SERVICE`] and [`DATAGRAM_SERVICE`] with this backlog.
+    pub fn new(seed: u64, config: Config, backlog: u32) -> CmPair {
+        let node = |number: u8| {
+            let mut rng = StdRng::seed_from_u64(seed ^ u64::from(number) << 56);
+            CmNode {
+                cm: Some(Cm::new(Config { slot: number + 1, ..config }, Box::new(move || rng.random()))),
+                gid: Gid::from_ip(IpAddr::V4(Ipv4Addr::new(10, 0, 0, number + 1))),
+                manner: Manner::Accept,
+                events: Vec::new(),
+            }
+        };
+        let mut nodes = [node(0), node(1)];
+        let passive = nodes[1].cm.as_mut().expect("just made");
+        let listener = passive.listen(SERVICE, Scope::Any, backlog).expect("the first listener");
+        passive.listen(DATAGRAM_SERVICE, Scope::Any, backlog).expect("another service");
+        CmPair {
+            now: Time(0),
+            nodes,
+            troubles: Vec::new(),
+            dice: Dice::default(),
+            journal: String::new(),
+            listener,
+            counts: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
+            order: 0,
+            rng: StdRng::seed_from_u64(seed),
+        }
+    }
+
+    /// Adds to the script.
+    #[must_use]
+    pub fn with(mut self, message: &'static str, nth: Option<usize>, act: Act) -> CmPair {
+        self.troubles.push(Trouble { message, nth, act });
+        self
+    }
+
+    /// The manager of a node that lives.
+    pub fn cm(&mut self, node: usize) -> &mut Cm {
+        self.nodes[node].cm.as_mut().expect("this node is alive")
+    }
+
+    /// The way from node 0 to node 1.
+    pub fn path(&self) -> Path {
+        Path {
+            sgid: self.nodes[0].gid,
+            dgid: self.nodes[1].gid,
+            hop_limit: 64,
+            mtu: Mtu::B1024,
+            ack_timeout: 16,
+            ..Path::default()
+        }
+    }
+
+    /// An offer of node 0, from queue pair `qpn`.
+    pub fn offer(&self, qpn: u32) -> Connect<'static> {
+        let (src, dst) = (self.nodes[0].gid.to_ip(), self.nodes[1].gid.to_ip());
+        Connect {
+            service: SERVICE,
+            path: self.path(),
+            ip: Some(IpHeader { sport: 40_000, src, dst }),
+            qpn: Qpn::new(qpn),
+            responder_resources: 4,
+            initiator_depth: 3,
+            retry_count: 7,
+            rnr_retry: 6,
+            private_data: b"hello",
+            ..Connect::default()
+        }
+    }
+
+    /// Node 0 offers a connection.
+    pub fn connect(&mut self, qpn: u32) -> CommId {
+        let (offer, now) = (self.offer(qpn), self.now);
+        let id = self.cm(0).connect(&offer, now).expect("there is room");
+        self.pump();
+        id
+    }
+
+    /// Node 0 asks about the datagram service.
+    pub fn query(&mut self, service: ServiceId) -> CommId {
+        let ip = self.offer(0).ip;
+        let query = Query { service, path: self.path(), ip, private_data: b"who?", ..Query::default() };
+        let now = self.now;
+        let id = self.cm(0).query(&query, now).expect("there is room");
+        self.pump();
+        id
+    }
+
+    /// The id of node 1's first connection.
+    pub fn passive_id(&self) -> CommId {
+        let requests = self.nodes[1].events.iter().filter_map(|(_, event)| match event {
+            Event::Request(request) => Some(request.id),
+            _ => None,
+        });
+        requests.min_by_key(|id| id.0).expect("an offer arrived")
+    }
+
+    /// Runs until nothing is under way and no timer runs.
+    pub fn run(&mut self) {
+        self.run_until(Time(u64::MAX));
+    }
+
+    /// Runs until `end` at most.
+    pub fn run_until(&mut self, end: Time) {
+        self.pump();
+        for _ in 0..MAX_STEPS {
+            let deadlines = self.nodes.iter().filter_map(|n| n.cm.as_ref()?.deadline());
+            let arrival = self.in_flight.keys().next().map(|(time, _)| *time);
+            match deadlines.chain(arrival).min() {
+                Some(next) if next <= end => self.step(next),
+                _ => return,
+            }
+        }
+        panic!("no end after {MAX_STEPS} steps\n{}", self.journal);
+    }
+
+    fn step(&mut self, next: Time) {
+        self.now = self.now.max(next);
+        while let Some(entry) = self.in_flight.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            let (to, bytes) = entry.remove();
+            self.deliver(to, &bytes);
+        }
+        let now = self.now;
+        for node in &mut self.nodes {
+            if let Some(cm) = &mut node.cm {
+                cm.handle_timeout(now);
+            }
+        }
+        self.pump();
+    }
+
+    /// Hands a message to a node, whatever was meant to happen to it.
+    pub fn deliver(&mut self, to: usize, bytes: &[u8]) {
+        let (now, from) = (self.now, self.nodes[1 - to].gid);
+        let node = &mut self.nodes[to];
+        let inbound = Inbound { sgid: from, dgid: node.gid, sgid_index: 0, mtu: Mtu::B4096 };
+        if let Some(cm) = &mut node.cm {
+            // What is wrong with it is in the counters.
+            let _ = cm.handle_mad(&inbound, bytes, now);
+        }
+    }
+
+    /// Lets programs react and messages leave.
+    pub fn pump(&mut self) {
+        for node in [0, 1] {
+            while let Some(event) = self.nodes[node].cm.as_mut().and_then(Cm::poll_event) {
+                writeln!(self.journal, "{} node {node}: {event:?}", self.now.0).expect("strings take it");
+                self.nodes[node].events.push((self.now, event.clone()));
+                self.react(node, &event);
+            }
+            while let Some(transmit) = self.nodes[node].cm.as_mut().and_then(Cm::poll_transmit) {
+                self.send(node, &transmit);
+            }
+        }
+    }
+
+    fn react(&mut self, node: usize, event: &Event) {
+        let (now, manner) = (self.now, self.nodes[node].manner);
+        match (event, manner) {
+            (Event::Request(request), Manner::Accept) if request.transport.is_some() => {
+                let accept = Accept {
+                    qpn: Qpn::new(0x20_0000 + request.remote_qpn.value()),
+                    responder_resources: request.responder_resources,
+                    initiator_depth: request.initiator_depth,
+                    rnr_retry: 5,
+                    private_data: b"welcome",
+                    ..Accept::default()
+                };
+                // The peer may have taken its offer back meanwhile.
+                let taken = self.cm(node).accept(request.id, &accept, now);
+                assert!(matches!(taken, Ok(()) | Err(CmError::NoSuchConnection)), "{taken:?}");
+            }
+            (Event::Request(request), Manner::Accept) => {
+                let answer = Answer { qpn: Qpn::new(77), qkey: Qkey(88), ..Answer::default() };
+                self.cm(node).answer(request.id, &answer).expect("a question waits");
+                self.cm(node).release(request.id, now);
+            }
+            (Event::Request(request), Manner::Reject) if request.transport.is_some() => {
+                let cm = self.cm(node);
+                cm.reject(request.id, RejectReason::CONSUMER, &[], b"go away", now).expect("an offer waits");
+            }
+            (Event::Request(request), Manner::Reject) => {
+                let answer = Answer { status: SidrStatus::REJECT, ..Answer::default() };
+                self.cm(node).answer(request.id, &answer).expect("a question waits");
+                self.cm(node).release(request.id, now);
+            }
+            (Event::Response(response), Manner::Accept) => {
+                self.cm(node).establish(response.id, &[]).expect("an answer waits");
+            }
+            _ => {}
+        }
+    }
+
+    fn send(&mut self, from: usize, transmit: &Transmit) {
+        let to = 1 - from;
+        let message = CmMad::parse(&transmit.mad[..]).expect("managers send messages").message.name();
+        let count = self.counts.entry(message).or_default();
+        let nth = *count;
+        *count += 1;
+        let acts = self.troubles.iter().filter(|t| t.message == message && t.nth.is_none_or(|n| n == nth));
+        let act = acts.map(|t| t.act).next().or_else(|| self.roll());
+        writeln!(self.journal, "{} {message} {nth} from {from}: {act:?}", self.now.0)
+            .expect("strings take it");
+        let arrival = self.now + CM_LATENCY_NS;
+        match act {
+            Some(Act::Lose) => {}
+            Some(Act::Double(ns)) => {
+                self.fly(arrival, to, transmit);
+                self.fly(arrival + ns, to, transmit);
+            }
+            Some(Act::Delay(ns)) => self.fly(arrival + ns, to, transmit),
+            Some(Act::KillReceiver) => self.nodes[to].cm = None,
+            Some(Act::KillSender) => {
+                self.fly(arrival, to, transmit);
+                self.nodes[from].cm = None;
+            }
+            None => self.fly(arrival, to, transmit),
+        }
+    }
+
+    fn fly(&mut self, arrival: Time, to: usize, transmit: &Transmit) {
+        self.order += 1;
+        self.in_flight.insert((arrival, self.order), (to, transmit.mad.to_vec()));
+    }
+
+    fn roll(&mut self) -> Option<Act> {
+        let Dice { loss, duplication, delay } = self.dice;
+        if loss > 0.0 && self.rng.random_bool(loss) {
+            return Some(Act::Lose);
+        }
+        if duplication > 0.0 && self.rng.random_bool(duplication) {
+            return Some(Act::Double(self.rng.random_range(1..200_000_000)));
+        }
+        if delay > 0.0 && self.rng.random_bool(delay) {
+            return Some(Act::Delay(self.rng.random_range(1..100_000_000)));
+        }
+        None
+    }
+}
