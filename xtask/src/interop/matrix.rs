@@ -125,12 +125,12 @@ pub(crate) const CASES: &[Case] = &[
     case("verify-events", "verify", "-t rc -e -s 2,1025,9000", BOTH),
     case("verify-ud-events", "verify", "-t ud -e -s 2,1024", V6),
     // Loss, order and duplicates, on one way and on both.
-    trouble("trouble-loss-ours", "-t rc -n 3 -s 64,4096,65537 -T 14", "", "loss=3%,seed=1"),
-    trouble("trouble-loss-kernel", "-t rc -n 3 -s 64,4096,65537 -T 14", "loss 3%", ""),
-    trouble("trouble-reorder", "-t rc -n 3 -s 64,4096,20001 -T 14", "delay 1ms reorder 97%", "reorder=3%,seed=2"),
-    trouble("trouble-duplicate", "-t rc -n 3 -s 64,4096,65537 -T 14", "duplicate 5%", "dup=5%,seed=3"),
-    trouble("trouble-corrupt", "-t rc -n 2 -s 64,4096,65537 -T 14", "corrupt 1%", "corrupt=1%,seed=4"),
-    trouble("trouble-all", "-t rc -n 2 -q 3 -s 64,4096,20001 -T 14", "delay 1ms reorder 98% loss 2% duplicate 2%", "loss=2%,reorder=2%,dup=2%,seed=5"),
+    trouble("trouble-loss-ours", "-t rc -n 3 -s 64,4096,65537", "", "loss=3%,seed=1"),
+    trouble("trouble-loss-kernel", "-t rc -n 3 -s 64,4096,65537", "loss 3%", ""),
+    trouble("trouble-reorder", "-t rc -n 3 -s 64,4096,20001", "delay 1ms reorder 97%", "reorder=3%,seed=2"),
+    trouble("trouble-duplicate", "-t rc -n 3 -s 64,4096,65537", "duplicate 5%", "dup=5%,seed=3"),
+    trouble("trouble-corrupt", "-t rc -n 2 -s 64,4096,65537", "corrupt 1%", "corrupt=1%,seed=4"),
+    trouble("trouble-all", "-t rc -n 2 -q 3 -s 64,4096,20001", "delay 1ms reorder 98% loss 2% duplicate 2%", "loss=2%,reorder=2%,dup=2%,seed=5"),
     // Errors on purpose; see the table in interop/verify/refuse.c.
     refusal("refuse-write-rkey", "-E write_rkey", NO_ACCESS_EVENT),
     refusal("refuse-write-range", "-E write_range", NO_ACCESS_EVENT),

@@ -75,6 +75,13 @@ pub(crate) struct Args {
     inside: bool,
 }
 
+impl Args {
+    /// Whether the table and the output of tools are shown: not where a program reads what is printed.
+    pub(crate) fn shows_progress(&self) -> bool {
+        !self.json
+    }
+}
+
 /// Why nothing could be tested.
 #[derive(Debug)]
 pub(crate) enum Failure {

@@ -202,11 +202,9 @@ fn judge(case: &Case, direction: Direction, ours: &Ended, theirs: &Ended) -> Ver
 /// The last lines that say something; ferroce's own sentence is among them, since `FERROCE_LOG` is on.
 fn reason(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let complaints: Vec<&str> = lines
-        .iter()
-        .filter(|line| line.contains("specification") || line.contains("verify:"))
-        .copied()
-        .collect();
+    let telling =
+        |line: &&str| ["specification", "verify:", "ferroce["].iter().any(|word| line.contains(word));
+    let complaints: Vec<&str> = lines.iter().copied().filter(telling).collect();
     let chosen = if complaints.is_empty() { &lines } else { &complaints };
     chosen[chosen.len().saturating_sub(3)..].join(" | ")
 }
