@@ -35,9 +35,10 @@ struct Stall {
     why: Reason,
 }
 
-/// The cursor in front of a probe.
+/// Where sending stood when a timer interrupted it.
 #[derive(Clone, Copy, Debug)]
-struct Probed {
+struct FirstTry {
+    /// The packet that was sent again to ask.
     asked: Psn,
     cur: u64,
     sent: u32,
@@ -63,8 +64,8 @@ pub(crate) struct Requester {
     clock: RetryClock,
     /// One packet at a time until the peer answers again.
     cautious: bool,
-    /// Where the cursor stood when a probe moved it back, and the number that the probe asks after.
-    probed_from: Option<Probed>,
+    /// What the timer may have given up on too early.
+    first_try: Option<FirstTry>,
     /// Where and when the cursor last went back without a timer, so that a burst of NAKs counts once.
     went_back: Option<(Psn, Time)>,
     cc: Controller,
@@ -85,7 +86,7 @@ impl Requester {
             stall: None,
             clock: RetryClock::default(),
             cautious: false,
-            probed_from: None,
+            first_try: None,
             went_back: None,
             cc,
         }
@@ -97,8 +98,8 @@ impl Requester {
         (self.acked, self.sent, self.cur, self.oldest) = (0, 0, sq.head(), sq.head());
         self.reads.clear();
         self.reads.reserve(usize::from(attr.max_rd_atomic));
-        (self.since_ack_req, self.stall, self.cautious) = (0, None, false);
-        (self.probed_from, self.went_back) = (None, None);
+        (self.since_ack_req, self.stall, self.cautious, self.went_back) = (0, None, false, None);
+        self.first_try = None;
         self.clock = RetryClock::new(attr);
     }
 
