@@ -1,7 +1,7 @@
 //! Memory regions.
 
 use crate::abi::*;
-use crate::errno::{Refused, busy, invalid, unsupported};
+use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
 use crate::handle::{Handle, Object, Use};
 use crate::pd::PdObject;
@@ -45,14 +45,6 @@ impl MrObject {
         let abi = ibv_mr { context, pd, addr, length, handle: lkey, lkey, rkey };
         let mr = MrObject { region: Mutex::new(region), pd: Mutex::new(object.uses.hold()), _on: on };
         Ok(Handle::publish(abi, mr))
-    }
-
-    /// Refuses what cannot be while peers may come through windows.
-    fn check_unbound(&self) -> Result<(), Refused> {
-        match self.region.lock().bound_windows() {
-            0 => Ok(()),
-            _ => Err(busy("memory windows are bound to the region")),
-        }
     }
 }
 
@@ -165,10 +157,8 @@ impl Change<'_> {
         let has = |flag| flags & flag != 0;
         let access = if has(IBV_REREG_MR_CHANGE_ACCESS) { Some(access(new_access as u32)?) } else { None };
         let place = has(IBV_REREG_MR_CHANGE_TRANSLATION).then_some((addr, length));
-        if let Some((addr, length)) = place {
-            if addr.is_null() || length == 0 {
-                return Err(invalid("the new place has no address or no length"));
-            }
+        if place.is_some_and(|(addr, length)| addr.is_null() || length == 0) {
+            return Err(invalid("the new place has no address or no length"));
         }
         // SAFETY: a domain of ours, if one is named.
         let pd = if has(IBV_REREG_MR_CHANGE_PD) { Some((pd, unsafe { PdObject::of(pd)? }.0)) } else { None };
@@ -198,8 +188,10 @@ impl Change<'_> {
 pub(crate) unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     guard::number("ibv_dereg_mr", || {
         // SAFETY: a region of ours.
-        unsafe { Handle::<MrObject>::of(mr)? }.check_unbound()?;
-        // SAFETY: the program gives it back. Dropping it waits for accesses in flight.
+        let object = unsafe { Handle::<MrObject>::of(mr)? };
+        // Waits for accesses in flight; refused while memory windows are bound to it.
+        object.region.lock().deregister()?;
+        // SAFETY: the program gives it back.
         drop(unsafe { Handle::<MrObject>::take(mr) });
         Ok(())
     })

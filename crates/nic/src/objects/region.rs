@@ -79,7 +79,7 @@ impl MemoryRegion {
     }
 
     /// Deregisters, unless memory windows are bound to it: then it stays as it was. (Dropping it closes the windows.)
-    pub fn deregister(mut self) -> Result<(), (MemoryRegion, Error)> {
+    pub fn deregister(&mut self) -> Result<(), Error> {
         if self.gone || self.pd.nic.alive().is_err() {
             return Ok(());
         }
@@ -88,7 +88,7 @@ impl MemoryRegion {
                 self.gone = true;
                 Ok(())
             }
-            Err(_) => Err((self, Error::Busy { what: "the memory region", by: "memory windows" })),
+            Err(_) => Err(Error::Busy { what: "the memory region", by: "memory windows" }),
         }
     }
 
