@@ -207,7 +207,7 @@ fn windows_of_type_1_are_bound_by_the_verb() {
     };
     assert!(refused(&two, s.to.addr(0), 10, Access::REMOTE_READ), "type 2");
     assert!(refused(&window, s.to.addr(4000), 97, Access::REMOTE_READ), "past the end");
-    assert!(refused(&window, s.to.addr(0), 10, Access::LOCAL_WRITE), "no right of a window");
+    assert!(refused(&window, s.to.addr(0), 10, Access::MW_BIND), "no right of a window");
 }
 
 #[test]
