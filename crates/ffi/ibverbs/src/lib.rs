@@ -8,7 +8,7 @@
 //! | `handle`, `acks` | what a program's pointer leads to, who still uses it, which events are out |
 //! | `device`, `identity`, `context` | the one device, who it says it is, and opening it |
 //! | `query`, `gid`, `sysfs`, `names`, `rates` | what can be asked |
-//! | `pd`, `mr`, `ah`, `mcast`, `srq` | the objects |
+//! | `pd`, `mr`, `mw`, `dm`, `advise`, `ah`, `mcast`, `srq`, `xrcd` | the objects |
 //! | `cq`, `cq_ex`, `channel`, `event` | completions and events |
 //! | `qp`, `send`, `recv` | queue pairs and what is posted to them |
 //! | `fork`, `import`, `ece`, `private` | what exists because somebody links with it |
@@ -18,12 +18,14 @@
 
 mod abi;
 mod acks;
+mod advise;
 mod ah;
 mod channel;
 mod context;
 mod cq;
 mod cq_ex;
 mod device;
+mod dm;
 mod ece;
 mod errno;
 mod event;
@@ -36,6 +38,7 @@ mod identity;
 mod import;
 mod mcast;
 mod mr;
+mod mw;
 mod names;
 mod ops;
 mod pd;
@@ -47,3 +50,4 @@ mod recv;
 mod send;
 mod srq;
 mod sysfs;
+mod xrcd;

@@ -102,6 +102,12 @@ impl Pd {
             return Err(Error::Invalid { attribute: "srq", why: "a sending end has no receive queue" });
         }
         let cap = check_cap(&init.cap, init.srq.is_some() || init.transport == Transport::XrcIni)?;
+        if init.srq.is_some_and(|srq| srq.number().is_some()) {
+            return Err(Error::Invalid {
+                attribute: "srq",
+                why: "is an XRC one, which requests name by number",
+            });
+        }
         if init.srq.is_some_and(|srq| !Arc::ptr_eq(srq.pd(), self)) {
             return Err(Error::Invalid { attribute: "srq", why: "belongs to another protection domain" });
         }

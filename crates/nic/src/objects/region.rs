@@ -1,7 +1,8 @@
 //! Memory regions, as programs hold them.
 
-use super::pd::{Pd, backing, check_access, check_mapped, check_range};
+use super::pd::{Pd, backing, check_access, check_range};
 use crate::error::Error;
+use crate::memory::check_mapped;
 use ferroce_proto::verbs::{Access, Sge};
 use ferroce_proto::{LKey, RKey};
 use std::sync::Arc;
@@ -78,7 +79,7 @@ impl MemoryRegion {
     }
 
     /// Deregisters, unless memory windows are bound to it: then it stays as it was. (Dropping it closes the windows.)
-    pub fn deregister(mut self) -> Result<(), (MemoryRegion, Error)> {
+    pub fn deregister(&mut self) -> Result<(), Error> {
         if self.gone || self.pd.nic.alive().is_err() {
             return Ok(());
         }
@@ -87,7 +88,7 @@ impl MemoryRegion {
                 self.gone = true;
                 Ok(())
             }
-            Err(_) => Err((self, Error::Busy { what: "the memory region", by: "memory windows" })),
+            Err(_) => Err(Error::Busy { what: "the memory region", by: "memory windows" }),
         }
     }
 
@@ -148,7 +149,7 @@ impl MemoryRegion {
         let (addr, len, iova) = place.unwrap_or((self.addr, self.len, self.iova));
         let iova = if new_access.contains(Access::ZERO_BASED) { 0 } else { iova };
         check_range(addr, len, iova)?;
-        check_mapped(addr, len, new_access)?;
+        check_mapped(addr, len, new_access).map_err(Error::Memory)?;
         self.pd.nic.engine.regions.change_keeping_keys(self.slot, |region| {
             (region.pd, region.access, region.backing) = (new_pd.id, new_access, backing(new_access));
             (region.base, region.len, region.iova) = (addr, len as u64, iova);
@@ -167,7 +168,7 @@ impl MemoryRegion {
         self.check_unbound()?;
         let iova = if self.access.contains(Access::ZERO_BASED) { 0 } else { iova };
         check_range(addr, len, iova)?;
-        check_mapped(addr, len, self.access)?;
+        check_mapped(addr, len, self.access).map_err(Error::Memory)?;
         let keys = self.pd.nic.engine.regions.change(self.slot, |region| {
             (region.base, region.len, region.iova) = (addr, len as u64, iova);
         });

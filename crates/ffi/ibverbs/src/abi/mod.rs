@@ -13,6 +13,7 @@ mod memory;
 mod qp;
 mod srq;
 mod work;
+mod xrcd;
 
 pub(crate) use address::*;
 pub(crate) use context::*;
@@ -23,6 +24,7 @@ pub(crate) use memory::*;
 pub(crate) use qp::*;
 pub(crate) use srq::*;
 pub(crate) use work::*;
+pub(crate) use xrcd::*;
 
 /// Asserts a size and offsets when the library is compiled.
 macro_rules! layout {
