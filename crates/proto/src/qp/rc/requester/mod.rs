@@ -113,7 +113,7 @@ impl Requester {
         (self.cur, self.oldest, self.sent, self.acked) = (sq.tail(), sq.tail(), 0, 0);
         (self.una, self.psn) = (self.high, self.high);
         self.reads.clear();
-        (self.stall, self.probed_from) = (None, None);
+        (self.stall, self.first_try) = (None, None);
         self.clock.stop();
     }
 
