@@ -7,6 +7,7 @@ use crate::link::{RxPacket, TxBatch, now};
 use crate::log;
 use ferroce_proto::cm::Transmit;
 use ferroce_proto::qp::DropReason;
+use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::cm::CmMad;
 use ferroce_proto::wire::{Bth, Deth, GSI_QKEY, Headers, Opcode, Operation, Packet, Service};
 use ferroce_proto::{PKey, Psn, Qpn, Time};
@@ -49,7 +50,10 @@ impl Engine {
             if !tx.has_room(len) {
                 self.link.send(tx);
             }
-            let packet = tx.reserve(&message.route, len);
+            // Processes that share an address share QP1, and the kernel picks one of them by flow. A message that was lost on
+            // the detour takes another way when it is repeated.
+            let route = Route { entropy: rand::random(), ..message.route };
+            let packet = tx.reserve(&route, len);
             headers.write(packet);
             packet[head..].copy_from_slice(&message.mad[..]);
         }
@@ -75,9 +79,9 @@ impl Engine {
                 return log::drop(format_args!("management datagram from {}: {bad}", rx.sgid));
             }
         };
-        if let Destination::Slot(slot) = self.cm().destination(&mad, rx.dgid)
-            && self.link.forward(slot, rx)
-        {
+        if let Destination::Slot(slot) = self.cm().destination(&mad, rx.dgid) {
+            // It lives, so at worst it does not keep up. Answering in its place would be wrong; the peer will repeat.
+            self.link.forward(slot, rx);
             return;
         }
         match self.cm().inbound(rx) {
