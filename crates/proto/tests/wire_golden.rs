@@ -81,9 +81,10 @@ fn captured_packets_of_hardware_are_understood() {
 }
 
 /// Opcodes that a peer without XRC and congestion notification sends: RC, UC and UD, both IP versions.
-const KERNEL_OPCODES: [&str; 32] = [
+const KERNEL_OPCODES: [&str; 36] = [
     "00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "0a", "0b", "0c", "0d", "0e", "0f", "10",
-    "11_ack", "11_rnr", "12", "13", "14", "20", "21", "22", "24", "26", "27", "28", "2a", "64", "65",
+    "11_ack", "11_rnr", "12", "13", "14", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "2a",
+    "2b", "64", "65",
 ];
 
 /// `cargo xtask interop --golden` takes them off the wire anew.

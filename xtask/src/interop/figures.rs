@@ -25,11 +25,11 @@ struct Figure {
 
 #[rustfmt::skip]
 const FIGURES: [Figure; 5] = [
-    Figure { name: "write 64 KiB", command: "ib_write_bw -s 65536 -n 1000", column: 3, unit: "MB/s", more_is_better: true },
-    Figure { name: "write 4 KiB", command: "ib_write_bw -s 4096 -n 5000", column: 3, unit: "MB/s", more_is_better: true },
-    Figure { name: "read 64 KiB", command: "ib_read_bw -s 65536 -n 1000", column: 3, unit: "MB/s", more_is_better: true },
-    Figure { name: "send latency 64 B", command: "ib_send_lat -s 64 -n 2000", column: 4, unit: "us", more_is_better: false },
-    Figure { name: "write latency 64 B", command: "ib_write_lat -s 64 -n 2000", column: 4, unit: "us", more_is_better: false },
+    Figure { name: "write 64 KiB", command: "ib_write_bw -s 65536 -n 300", column: 3, unit: "MB/s", more_is_better: true },
+    Figure { name: "write 4 KiB", command: "ib_write_bw -s 4096 -n 1500", column: 3, unit: "MB/s", more_is_better: true },
+    Figure { name: "read 64 KiB", command: "ib_read_bw -s 65536 -n 300", column: 3, unit: "MB/s", more_is_better: true },
+    Figure { name: "send latency 64 B", command: "ib_send_lat -s 64 -n 500", column: 4, unit: "us", more_is_better: false },
+    Figure { name: "write latency 64 B", command: "ib_write_lat -s 64 -n 500", column: 4, unit: "us", more_is_better: false },
 ];
 
 /// Who is measured.
