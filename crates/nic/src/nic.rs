@@ -276,6 +276,11 @@ impl Nic {
         Ok(Arc::new(Pd { id, nic: self.inner.clone(), events: self.events.clone() }))
     }
 
+    /// The same protection domain, for objects whose events this handle on the device hears.
+    pub fn share_pd(&self, pd: &Pd) -> Arc<Pd> {
+        Arc::new(Pd { id: pd.id, nic: pd.nic.clone(), events: self.events.clone() })
+    }
+
     /// Takes a piece of device memory whose first byte is aligned to `1 << log_align`. Works in a forked child too: it
     /// needs nothing of the device but its budget.
     pub fn alloc_device_memory(&self, len: usize, log_align: u32) -> Result<Arc<DeviceMemory>, Error> {

@@ -7,10 +7,12 @@ use crate::context::{Context, Target};
 use crate::errno::{Refused, busy, invalid};
 use crate::guard;
 use crate::handle::{Handle, Object, Use, Uses};
+use crate::pd::PdObject;
 use ferroce_nic::{Cq, EventSource};
 use ferroce_proto::verbs::{Completion, WcFlags};
 use parking_lot::Mutex;
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::AtomicU64;
 
 /// Completions that one round of polling takes.
 const BATCH: usize = 16;
@@ -23,7 +25,10 @@ pub(crate) struct CqObject {
     pub(crate) async_acks: Acks,
     /// What the extended way of polling stands at.
     pub(crate) current: Mutex<Completion>,
-    _held: (Use, Option<Use>),
+    /// When that completion was added, if the program wants to know.
+    pub(crate) stamp_ns: AtomicU64,
+    pub(crate) is_stamped: bool,
+    _held: (Use, Option<Use>, Option<Use>),
 }
 
 impl Object for CqObject {
@@ -36,6 +41,11 @@ pub(crate) struct CqInit {
     pub(crate) cookie: *mut c_void,
     pub(crate) channel: *mut ibv_comp_channel,
     pub(crate) comp_vector: u32,
+    /// A parent domain that it belongs to, or NULL.
+    pub(crate) domain: *mut ibv_pd,
+    /// Whether completions tell when they were added.
+    pub(crate) is_stamped: bool,
+    pub(crate) ignores_overrun: bool,
 }
 
 impl CqObject {
@@ -72,7 +82,21 @@ impl CqObject {
         if channel.is_some() && unsafe { (*init.channel).context } != context {
             return Err(invalid("the channel belongs to another context"));
         }
+        let domain = match init.domain.is_null() {
+            true => None,
+            // SAFETY: as the caller promises.
+            false => Some(unsafe { PdObject::of(init.domain)? }),
+        };
+        if domain.is_some_and(|(domain, made_in)| made_in != context || !domain.is_parent()) {
+            return Err(invalid("no parent domain of this context"));
+        }
         let cq = owner.nic.create_cq(init.cqe, channel.map(|c| &c.channel), 0)?;
+        if init.is_stamped {
+            cq.record_times();
+        }
+        if init.ignores_overrun {
+            cq.ignore_overrun();
+        }
         let id = cq.id();
         let mut abi = ibv_cq_ex::zeroed();
         abi.base.context = context;
@@ -89,9 +113,12 @@ impl CqObject {
             comp_acks: Acks::default(),
             async_acks: Acks::default(),
             current: Mutex::default(),
-            _held: (owner.uses.hold(), channel.map(|c| c.uses.hold())),
+            stamp_ns: AtomicU64::new(0),
+            is_stamped: init.is_stamped,
+            _held: (owner.uses.hold(), channel.map(|c| c.uses.hold()), domain.map(|(d, _)| d.uses.hold())),
         };
-        let made = Handle::publish(abi, object);
+        // SAFETY: as the caller promises.
+        let made = Handle::publish_in(unsafe { PdObject::lender(init.domain) }, abi, object)?;
         owner.targets.lock().insert(EventSource::Cq(id), Target::Cq(made.cast()));
         Ok(made)
     }
@@ -107,7 +134,15 @@ pub(crate) unsafe extern "C" fn create_cq(
     guard::pointer("ibv_create_cq", || {
         let cqe = u32::try_from(cqe).map_err(|_| invalid("cqe is negative"))?;
         let comp_vector = u32::try_from(comp_vector).map_err(|_| invalid("comp_vector is negative"))?;
-        let init = CqInit { cqe, cookie, channel, comp_vector };
+        let init = CqInit {
+            cqe,
+            cookie,
+            channel,
+            comp_vector,
+            domain: std::ptr::null_mut(),
+            is_stamped: false,
+            ignores_overrun: false,
+        };
         // SAFETY: what the verb demands of the program.
         Ok(unsafe { CqObject::create(context, &init, |_| {})? }.cast())
     })

@@ -7,8 +7,8 @@
 //! | `guard`, `errno` | what every call goes through: panics and refusals become numbers |
 //! | `handle`, `acks` | what a program's pointer leads to, who still uses it, which events are out |
 //! | `device`, `identity`, `context` | the one device, who it says it is, and opening it |
-//! | `query`, `gid`, `sysfs`, `names`, `rates` | what can be asked |
-//! | `pd`, `mr`, `ah`, `mcast`, `srq` | the objects |
+//! | `query`, `clock`, `gid`, `sysfs`, `names`, `rates` | what can be asked |
+//! | `pd`, `domain`, `mr`, `ah`, `mcast`, `srq` | the objects |
 //! | `cq`, `cq_ex`, `channel`, `event` | completions and events |
 //! | `qp`, `send`, `recv` | queue pairs and what is posted to them |
 //! | `fork`, `import`, `ece`, `private` | what exists because somebody links with it |
@@ -20,10 +20,12 @@ mod abi;
 mod acks;
 mod ah;
 mod channel;
+mod clock;
 mod context;
 mod cq;
 mod cq_ex;
 mod device;
+mod domain;
 mod ece;
 mod errno;
 mod event;

@@ -1,6 +1,7 @@
 //! Memory regions.
 
 use crate::abi::*;
+use crate::context::Context;
 use crate::errno::{Refused, busy, invalid, unsupported};
 use crate::guard;
 use crate::handle::{Handle, Object, Use, Uses};
@@ -9,13 +10,21 @@ use ferroce_nic::MemoryRegion;
 use ferroce_proto::verbs::Access;
 use parking_lot::Mutex;
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 /// A memory region.
 pub(crate) struct MrObject {
-    pub(crate) region: Mutex<MemoryRegion>,
+    pub(crate) region: Arc<Mutex<MemoryRegion>>,
     /// Windows bound to it.
-    pub(crate) uses: Uses,
+    pub(crate) uses: Arc<Uses>,
     pd: Mutex<Use>,
+}
+
+impl MrObject {
+    /// Another pointer to a region, whose windows count for both.
+    pub(crate) fn shared(region: Arc<Mutex<MemoryRegion>>, uses: Arc<Uses>, pd: &PdObject) -> MrObject {
+        MrObject { region, uses, pd: Mutex::new(pd.uses.hold()) }
+    }
 }
 
 impl Object for MrObject {
@@ -43,8 +52,9 @@ unsafe fn register(
     let region = unsafe { object.pd.register(addr as usize, length, iova, access, None)? };
     let (lkey, rkey) = (region.lkey().0, region.rkey().0);
     let abi = ibv_mr { context, pd, addr, length, handle: lkey, lkey, rkey };
-    let mr =
-        MrObject { region: Mutex::new(region), uses: Uses::default(), pd: Mutex::new(object.uses.hold()) };
+    let mr = MrObject::shared(Arc::new(Mutex::new(region)), Arc::default(), object);
+    // SAFETY: the domain's context.
+    unsafe { Context::of(context)? }.exports.add_region(lkey, &mr.region, &mr.uses);
     Ok(Handle::publish(abi, mr))
 }
 
@@ -217,8 +227,12 @@ pub(crate) unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
         if unsafe { Handle::<MrObject>::of(mr)? }.uses.any() {
             return Err(busy("memory windows are bound to the region"));
         }
-        // SAFETY: the program gives it back. Dropping it waits for accesses in flight.
-        drop(unsafe { Handle::<MrObject>::take(mr) });
+        // SAFETY: the region's own structure, and its context.
+        unsafe { Context::of((*mr).context)?.exports.remove_region((*mr).handle) };
+        // SAFETY: the program gives it back.
+        let object = unsafe { Handle::<MrObject>::take(mr) };
+        // Waits for accesses in flight; whoever imported it holds an empty shell.
+        object.region.lock().revoke();
         Ok(())
     })
 }

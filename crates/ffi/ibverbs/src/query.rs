@@ -88,6 +88,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         out.orig_attr = device_attr(&context.nic.attributes());
         out.device_cap_flags_ex = out.orig_attr.device_cap_flags.into();
         out.phys_port_cnt_ex = 1;
+        out.completion_timestamp_mask = u64::MAX;
+        out.hca_core_clock = crate::clock::CORE_CLOCK_KHZ;
         // SAFETY: the program gives room for `attr_len` bytes; no more than the structure has are read.
         unsafe { copy_head(&out, attr, attr_len) };
         Ok(())

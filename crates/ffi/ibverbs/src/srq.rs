@@ -44,7 +44,8 @@ pub(crate) unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_i
             uses: Uses::default(),
             _held: (owner.uses.hold(), domain.uses.hold()),
         };
-        let made = Handle::publish(abi, object);
+        // SAFETY: a domain of ours.
+        let made = Handle::publish_in(unsafe { PdObject::lender(pd) }, abi, object)?;
         owner.targets.lock().insert(EventSource::Srq(id), Target::Srq(made));
         Ok(made)
     })

@@ -4,9 +4,10 @@ use super::channel::CompletionChannel;
 use super::event::{EventQueue, EventSource};
 use crate::engine::Pulse;
 use crate::error::Error;
+use crate::link::now;
 use crate::nic::NicInner;
-use ferroce_proto::Qpn;
 use ferroce_proto::verbs::{Completion, EventKind, WcStatus};
+use ferroce_proto::{Qpn, Time};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -29,6 +30,27 @@ struct State {
     ring: VecDeque<Completion>,
     depth: usize,
     armed: Armed,
+    /// When each completion of the ring was added, where somebody wants to know.
+    stamps: Option<VecDeque<Time>>,
+    /// A full ring loses its oldest completion instead of breaking.
+    ignores_overrun: bool,
+}
+
+impl State {
+    fn add(&mut self, completion: Completion) {
+        self.ring.push_back(completion);
+        if let Some(stamps) = &mut self.stamps {
+            stamps.push_back(now());
+        }
+    }
+
+    fn forget(&mut self, is_forgotten: impl Fn(&Completion) -> bool) {
+        if let Some(stamps) = &mut self.stamps {
+            let mut of_ring = self.ring.iter();
+            stamps.retain(|_| of_ring.next().is_some_and(|completion| !is_forgotten(completion)));
+        }
+        self.ring.retain(|completion| !is_forgotten(completion));
+    }
 }
 
 /// The part that queue pairs push into.
@@ -59,7 +81,7 @@ impl CqCore {
     ) -> Arc<Self> {
         let depth = depth as usize;
         let ring = VecDeque::with_capacity(depth);
-        let state = Mutex::new(State { ring, depth, armed: Armed::No });
+        let state = Mutex::new(State { ring, depth, armed: Armed::No, stamps: None, ignores_overrun: false });
         Arc::new_cyclic(|me| CqCore {
             id,
             cookie,
@@ -79,13 +101,16 @@ impl CqCore {
     #[must_use]
     pub(crate) fn push(&self, completion: Completion) -> bool {
         let mut state = self.state.lock();
-        if state.ring.len() >= state.depth {
+        if state.ring.len() >= state.depth && state.ignores_overrun {
+            state.ring.pop_front();
+            state.stamps.as_mut().and_then(VecDeque::pop_front);
+        } else if state.ring.len() >= state.depth {
             if !self.overrun.swap(true, Ordering::Relaxed) {
                 self.events.raise(EventKind::CqErr, EventSource::Cq(self.id));
             }
             return false;
         }
-        state.ring.push_back(completion);
+        state.add(completion);
         self.waiting.store(state.ring.len(), Ordering::Release);
         // A failure always counts as solicited, or its waiter would sleep on (IBA 11.4.2.2).
         let solicited = completion.solicited || completion.status != WcStatus::Success;
@@ -107,7 +132,7 @@ impl CqCore {
     /// Forgets the completions of a queue pair that is gone.
     pub(crate) fn purge(&self, qpn: Qpn) {
         let mut state = self.state.lock();
-        state.ring.retain(|c| c.qpn != qpn);
+        state.forget(|c| c.qpn == qpn);
         self.waiting.store(state.ring.len(), Ordering::Release);
     }
 
@@ -120,8 +145,22 @@ impl CqCore {
         for (slot, completion) in out.iter_mut().zip(state.ring.drain(..n)) {
             *slot = completion;
         }
+        if let Some(stamps) = &mut state.stamps {
+            stamps.drain(..n);
+        }
         self.waiting.store(state.ring.len(), Ordering::Release);
         Ok(n)
+    }
+
+    fn take_stamped(&self) -> Option<(Completion, Time)> {
+        if self.waiting.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mut state = self.state.lock();
+        let completion = state.ring.pop_front()?;
+        let stamp = state.stamps.as_mut().and_then(VecDeque::pop_front).unwrap_or_default();
+        self.waiting.store(state.ring.len(), Ordering::Release);
+        Some((completion, stamp))
     }
 
     fn check_overrun(&self) -> Result<(), Error> {
@@ -179,6 +218,32 @@ impl Cq {
             self.core.check_overrun()?;
         }
         Ok(n)
+    }
+
+    /// Notes from now on when each completion is added; for a queue that is still empty.
+    pub fn record_times(&self) {
+        self.core.state.lock().stamps.get_or_insert_default();
+    }
+
+    /// Loses the oldest completion from now on when there is no room, instead of breaking the queue.
+    pub fn ignore_overrun(&self) {
+        self.core.state.lock().ignores_overrun = true;
+    }
+
+    /// Takes one completion with the time it was added, as [`Cq::poll`] takes many. The time counts if
+    /// [`Cq::record_times`] was called.
+    pub fn poll_stamped(&self) -> Result<Option<(Completion, Time)>, Error> {
+        if let Some(found) = self.core.take_stamped() {
+            self.nic.engine.pulse.polled();
+            return Ok(Some(found));
+        }
+        self.nic.alive()?;
+        self.nic.engine.drive_for_poller();
+        let found = self.core.take_stamped();
+        if found.is_none() {
+            self.core.check_overrun()?;
+        }
+        Ok(found)
     }
 
     /// Arms the channel for the next completion (or the next solicited one) that is added from now on. Poll once

@@ -99,7 +99,7 @@ impl Pd {
             return Err(Error::Invalid { attribute: "srq", why: "a sending end has no receive queue" });
         }
         let cap = check_cap(&init.cap, init.srq.is_some() || init.transport == Transport::XrcIni)?;
-        if init.srq.is_some_and(|srq| !Arc::ptr_eq(srq.pd(), self)) {
+        if init.srq.is_some_and(|srq| srq.pd().id != self.id || !Arc::ptr_eq(&srq.pd().nic, nic)) {
             return Err(Error::Invalid { attribute: "srq", why: "belongs to another protection domain" });
         }
         if !init.send_cq.belongs_to(nic) || !init.recv_cq.belongs_to(nic) {

@@ -91,6 +91,14 @@ impl MemoryRegion {
         }
     }
 
+    /// Deregisters as dropping does, while others still hold it.
+    pub fn revoke(&mut self) {
+        if !self.gone && self.pd.nic.alive().is_ok() {
+            self.pd.nic.engine.regions.remove(self.slot);
+        }
+        self.gone = true;
+    }
+
     /// A region that windows are bound to keeps its place and keys; and a null region is what it is.
     fn check_unbound(&self) -> Result<(), Error> {
         if self.len == usize::MAX && !self.access.contains(Access::ON_DEMAND) {
@@ -181,8 +189,6 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        if !self.gone && self.pd.nic.alive().is_ok() {
-            self.pd.nic.engine.regions.remove(self.slot);
-        }
+        self.revoke();
     }
 }

@@ -154,6 +154,15 @@ layout!(
 zeroed!(ibv_device_attr_ex);
 
 #[repr(C)]
+pub(crate) struct ibv_values_ex {
+    pub comp_mask: u32,
+    pub raw_clock: libc::timespec,
+}
+layout!(ibv_values_ex, 24, raw_clock = 8);
+
+pub(crate) const IBV_VALUES_MASK_RAW_CLOCK: u32 = 1;
+
+#[repr(C)]
 pub(crate) struct ibv_query_device_ex_input {
     pub comp_mask: u32,
 }

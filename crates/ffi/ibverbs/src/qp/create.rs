@@ -115,7 +115,8 @@ unsafe fn create(
             _srq: srq.map(|srq| srq.uses.hold()),
         },
     };
-    let made: *mut ibv_qp = Handle::publish(abi, object).cast();
+    // SAFETY: a domain of ours.
+    let made: *mut ibv_qp = Handle::publish_in(unsafe { PdObject::lender(pd) }, abi, object)?.cast();
     owner.targets.lock().insert(EventSource::Qp(qpn), Target::Qp(made));
     Ok(made)
 }
