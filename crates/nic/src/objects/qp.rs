@@ -7,6 +7,7 @@ use super::srq::{Srq, SrqCore};
 use super::xrc::XrcDomain;
 use crate::error::Error;
 use crate::nic::{MAX_INLINE, MAX_QP_WR, MAX_SGE, Nic};
+use crate::raw::{Flow, FlowRule, RawQp};
 use ferroce_proto::cc::{Controller, FixedWindow};
 use ferroce_proto::qp::{self, PostError, QpConfig, QpCounters};
 use ferroce_proto::verbs::{AttrMask, EventKind, QpAttr, QpCap, RecvWr, SendWr, Transport};
@@ -82,6 +83,8 @@ pub struct Qp {
     groups: Mutex<Vec<Gid>>,
     handle: u32,
     domain: Option<Arc<XrcDomain>>,
+    /// There if it is for raw packets: then it does the work, and the machine only keeps the number.
+    pub(crate) raw: Option<RawQp>,
 }
 
 impl Pd {
@@ -156,7 +159,7 @@ impl Pd {
             .qps
             .insert(make)
             .ok_or(Error::Exhausted { what: "queue pairs", limit: crate::engine::MAX_QP })?;
-        Ok(Qp { core, pd: self.clone(), transport, groups: Mutex::default(), handle: 0, domain })
+        Ok(Qp { core, pd: self.clone(), transport, groups: Mutex::default(), handle: 0, domain, raw: None })
     }
 }
 
@@ -224,7 +227,7 @@ impl XrcDomain {
         }
         let pd = self.domain_of_its_own(device);
         let (transport, domain) = (Transport::XrcTgt, Some(self.clone()));
-        Ok(Qp { core, pd, transport, groups: Mutex::default(), handle, domain })
+        Ok(Qp { core, pd, transport, groups: Mutex::default(), handle, domain, raw: None })
     }
 }
 
@@ -268,6 +271,9 @@ impl Qp {
     }
     /// Its attributes, as they were set.
     pub fn query(&self) -> QpAttr {
+        if let Some(raw) = &self.raw {
+            return raw.query();
+        }
         self.core.machine.lock().query()
     }
     /// Sends that can be posted before the queue is full.
@@ -288,6 +294,9 @@ impl Qp {
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), Error> {
         let nic = &self.pd.nic;
         nic.alive()?;
+        if let Some(raw) = &self.raw {
+            return raw.modify(attr, mask);
+        }
         let route = match mask.contains(AttrMask::AV) {
             true if attr.av.dgid.is_zero() => None,
             true => Some(nic.resolve(&attr.av, self.core.qpn.value() as u16)?),
@@ -299,6 +308,12 @@ impl Qp {
     /// Posts sends, in order, and rings one doorbell for all of them. On error the first `n` were taken.
     pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
         self.pd.nic.alive().map_err(|e| (0, e))?;
+        if let Some(raw) = &self.raw {
+            let each = |post: &mut dyn FnMut(&SendWr<'_>) -> Result<(), PostError>| {
+                wrs.iter().enumerate().try_for_each(|(n, wr)| post(wr).map_err(|e| (n, e.into())))
+            };
+            return raw.post_send_each(each);
+        }
         self.pd.nic.engine.post_send(&self.core, wrs).map_err(|(n, e)| (n, e.into()))
     }
 
@@ -309,6 +324,9 @@ impl Qp {
         fill: impl FnOnce(&mut dyn FnMut(&SendWr<'_>) -> Result<(), PostError>) -> R,
     ) -> Result<R, Error> {
         self.pd.nic.alive()?;
+        if let Some(raw) = &self.raw {
+            return Ok(raw.post_send_each(fill));
+        }
         Ok(self.pd.nic.engine.post_send_each(&self.core, fill))
     }
 
@@ -318,19 +336,36 @@ impl Qp {
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
     ) -> Result<R, Error> {
         self.pd.nic.alive()?;
+        if let Some(raw) = &self.raw {
+            return Ok(raw.post_recv_each(fill));
+        }
         Ok(self.pd.nic.engine.post_recv_each(&self.core, fill))
     }
 
     /// Posts receives, in order. On error the first `n` were taken.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), (usize, Error)> {
         self.pd.nic.alive().map_err(|e| (0, e))?;
+        if let Some(raw) = &self.raw {
+            let each = |post: &mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>| {
+                wrs.iter().enumerate().try_for_each(|(n, wr)| post(wr).map_err(|e| (n, e.into())))
+            };
+            return raw.post_recv_each(each);
+        }
         self.pd.nic.engine.post_recv(&self.core, wrs).map_err(|(n, e)| (n, e.into()))
+    }
+
+    /// Frames that the rule matches come to this queue pair, which is one for raw packets, until the flow is dropped.
+    pub fn create_flow(&self, rule: FlowRule) -> Result<Flow, Error> {
+        self.pd.nic.alive()?;
+        let raw = self.raw.as_ref();
+        raw.ok_or(Error::Invalid { attribute: "qp", why: "flows are for queue pairs of raw packets" })?
+            .create_flow(rule)
     }
 
     /// Receives datagrams to this group from now on.
     pub fn attach_multicast(&self, group: Gid) -> Result<(), Error> {
         self.pd.nic.alive()?;
-        if self.transport != Transport::Ud {
+        if self.transport != Transport::Ud || self.raw.is_some() {
             return Err(Error::Invalid {
                 attribute: "qp",
                 why: "only datagram queue pairs join multicast groups",
@@ -363,6 +398,9 @@ impl Drop for Qp {
     fn drop(&mut self) {
         if self.pd.nic.alive().is_err() {
             return;
+        }
+        if let Some(raw) = &self.raw {
+            raw.close();
         }
         for group in self.groups.lock().drain(..) {
             let _ = self.pd.nic.engine.detach(&self.core, group);
