@@ -47,6 +47,10 @@ fn clear_reserved(opcode: Opcode, bytes: &mut [u8]) {
     if opcode.has_deth() {
         bytes[Bth::LEN + 4] = 0;
     }
+    if opcode.has_feth() {
+        bytes[Bth::LEN..Bth::LEN + 3].fill(0);
+        bytes[Bth::LEN + 3] &= 0x3f;
+    }
 }
 
 /// A packet passes with its own ICRC whatever the hint, and never with a wrong ICRC under the right hint.

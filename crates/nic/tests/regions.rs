@@ -4,7 +4,9 @@ mod objects_support;
 
 use ferroce_nic::{Cq, Error, MAX_DM, MemoryRegion, Nic, Pd, Prefetch, Qp};
 use ferroce_proto::RKey;
-use ferroce_proto::verbs::{Access, AtomicOp, MemoryFault, RecvWr, SendOp, Sge, Transport, WcStatus};
+use ferroce_proto::verbs::{
+    Access, AtomicOp, FlushWhat, MemoryFault, RecvWr, SendOp, Sge, Transport, WcOpcode, WcStatus,
+};
 use objects_support::{Buffer, completions, open, pair, post};
 use std::sync::Arc;
 
@@ -290,6 +292,39 @@ fn device_memory_is_reached_by_copies_and_through_regions() {
     assert!(matches!(error, Error::Busy { .. }));
     drop(region);
     assert!(memory.free().is_ok());
+}
+
+#[test]
+fn a_peer_stores_words_and_flushes() {
+    let mut s = setup("127.91.3.9");
+    let flushed = Buffer::new(&s.pd, 4096, OPEN | Access::FLUSH_GLOBAL);
+    let (addr, rkey) = (flushed.addr(64), flushed.mr.rkey());
+    post(&s.a, 1, SendOp::AtomicWrite { addr, rkey, value: [1, 2, 3, 4, 5, 6, 7, 8] }, &[]);
+    let what = FlushWhat { global: true, ..FlushWhat::default() };
+    post(&s.a, 2, SendOp::Flush { addr, rkey, len: 8, what }, &[]);
+    let whole = FlushWhat { whole_region: true, ..what };
+    post(&s.a, 3, SendOp::Flush { addr: 0, rkey, len: 0, what: whole }, &[]);
+    let done: Vec<_> = completions(&s.cq, 3).iter().map(|c| (c.status, c.opcode)).collect();
+    let ok = WcStatus::Success;
+    assert_eq!(done, [(ok, WcOpcode::AtomicWrite), (ok, WcOpcode::Flush), (ok, WcOpcode::Flush)]);
+    assert_eq!(flushed.read(63, 10), [0, 1, 2, 3, 4, 5, 6, 7, 8, 0]);
+    let refused = [
+        (SendOp::AtomicWrite { addr: addr + 4, rkey, value: [0; 8] }, WcStatus::RemInvReqErr),
+        (SendOp::Flush { addr, rkey, len: 4096, what }, WcStatus::RemAccessErr),
+        (
+            SendOp::Flush { addr, rkey, len: 8, what: FlushWhat { persistent: true, ..what } },
+            WcStatus::RemAccessErr,
+        ),
+        (
+            SendOp::Flush { addr: s.buffer.addr(0), rkey: s.buffer.mr.rkey(), len: 8, what },
+            WcStatus::RemAccessErr,
+        ),
+    ];
+    for (op, status) in refused {
+        s.reconnect();
+        post(&s.a, 4, op, &[]);
+        assert_eq!(completions(&s.cq, 1)[0].status, status, "{op:?}");
+    }
 }
 
 #[test]

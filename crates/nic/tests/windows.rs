@@ -176,7 +176,7 @@ fn windows_of_type_1_are_bound_by_the_verb() {
     let window = s.pd.alloc_window(WindowType::One).unwrap();
     let bind = |s: &Setup, old, addr, len| {
         let access = if len == 0 { Access::empty() } else { Access::REMOTE_WRITE };
-        let made = s.b.bind_window(5, SendFlags::SIGNALED, &window, old, &s.to.mr, addr, len, access);
+        let made = s.b.bind_window(5, SendFlags::SIGNALED, &window, old, Some(&s.to.mr), addr, len, access);
         made.inspect(|_| assert_eq!(completions(&s.cq, 1)[0].status, WcStatus::Success))
     };
     let first = bind(&s, window.rkey(), s.to.addr(0), 100).unwrap();
@@ -202,7 +202,7 @@ fn windows_of_type_1_are_bound_by_the_verb() {
     }
     let two = s.pd.alloc_window(WindowType::Two).unwrap();
     let refused = |w, addr, len, access| {
-        let made = s.b.bind_window(5, SendFlags::SIGNALED, w, two.rkey(), &s.to.mr, addr, len, access);
+        let made = s.b.bind_window(5, SendFlags::SIGNALED, w, two.rkey(), Some(&s.to.mr), addr, len, access);
         matches!(made, Err(Error::Invalid { .. }))
     };
     assert!(refused(&two, s.to.addr(0), 10, Access::REMOTE_READ), "type 2");

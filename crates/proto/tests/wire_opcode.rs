@@ -4,7 +4,7 @@ use ferroce_proto::wire::{Headers, Opcode, Operation, Service};
 use std::collections::HashSet;
 
 /// Low five bits, extension headers in the order of the wire, and whether a message starts and ends here.
-const RC: [(u8, &str, &str); 23] = [
+const RC: [(u8, &str, &str); 25] = [
     (0x00, "", "first"),
     (0x01, "", "middle"),
     (0x02, "", "last"),
@@ -28,6 +28,8 @@ const RC: [(u8, &str, &str); 23] = [
     (0x14, "atomic", "only"),
     (0x16, "ieth", "last"),
     (0x17, "ieth", "only"),
+    (0x1c, "feth reth", "only"),
+    (0x1d, "reth", "only"),
 ];
 
 fn expected(byte: u8) -> Option<(String, &'static str)> {
@@ -39,6 +41,7 @@ fn expected(byte: u8) -> Option<(String, &'static str)> {
         3 if byte == 0x64 => Some(("deth".into(), part)),
         3 if byte == 0x65 => Some(("deth imm".into(), part)),
         4 if byte == 0x81 => Some((String::new(), "only")),
+        5 if byte & 0x1f > 0x17 => None,
         5 if response => Some((extensions.into(), part)),
         5 => Some((format!("xrceth {extensions}").trim().into(), part)),
         _ => None,
@@ -49,6 +52,7 @@ fn extensions(opcode: Opcode) -> String {
     [
         ("xrceth", opcode.has_xrceth()),
         ("deth", opcode.has_deth()),
+        ("feth", opcode.has_feth()),
         ("reth", opcode.has_reth()),
         ("atomic", opcode.has_atomic()),
         ("aeth", opcode.has_aeth()),
@@ -88,7 +92,7 @@ fn every_byte_is_what_the_specification_says() {
 fn lengths_follow_from_the_extensions() {
     for opcode in (0..=u8::MAX).filter_map(Opcode::from_byte) {
         let len = |name: &str| match name {
-            "xrceth" | "imm" | "ieth" | "aeth" => 4,
+            "xrceth" | "feth" | "imm" | "ieth" | "aeth" => 4,
             "deth" | "atomic_ack" => 8,
             "reth" => 16,
             "atomic" => 28,
@@ -128,6 +132,8 @@ fn names_stand_for_the_right_bytes() {
     assert_eq!(byte(Service::Rc, Operation::Acknowledge), 0x11);
     assert_eq!(byte(Service::Rc, Operation::FetchAdd), 0x14);
     assert_eq!(byte(Service::Rc, Operation::SendOnlyInv), 0x17);
+    assert_eq!(byte(Service::Rc, Operation::Flush), 0x1c);
+    assert_eq!(byte(Service::Rc, Operation::AtomicWrite), 0x1d);
     assert_eq!(byte(Service::Uc, Operation::WriteFirst), 0x26);
     assert_eq!(byte(Service::Ud, Operation::SendOnlyImm), 0x65);
     assert_eq!(byte(Service::Xrc, Operation::SendFirst), 0xa0);

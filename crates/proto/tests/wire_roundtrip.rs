@@ -1,8 +1,8 @@
 //! Every header and every packet: what was written is read back, what is cut off is refused, nothing panics.
 
 use ferroce_proto::wire::{
-    Aeth, AtomicEth, Bth, Deth, Grh, Headers, Ipv4Header, Ipv6Header, Malformed, NakCode, Opcode, Packet,
-    Reth, Syndrome, UdpHeader, dest_qpn,
+    Aeth, AtomicEth, Bth, Deth, Feth, Grh, Headers, Ipv4Header, Ipv6Header, Malformed, NakCode, Opcode,
+    Packet, Reth, Syndrome, UdpHeader, dest_qpn,
 };
 use ferroce_proto::{Gid, PKey, Psn, Qkey, Qpn, RKey, Srqn};
 use proptest::prelude::*;
@@ -87,6 +87,7 @@ prop_compose! {
         let opcode = bth.opcode;
         Headers {
             bth,
+            feth: opcode.has_feth().then_some(Feth { placement: words[0] as u8 & 15, level: words[1] as u8 & 3 }),
             reth: opcode.has_reth().then_some(reth),
             aeth: opcode.has_aeth().then_some(aeth),
             atomic: opcode.has_atomic().then_some(atomic),

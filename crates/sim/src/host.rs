@@ -78,6 +78,15 @@ impl Host for SimHost<'_> {
         self.nic.memory.atomic(pd, rkey, addr, op)
     }
 
+    fn store_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, value: [u8; 8]) -> Result<(), MemoryFault> {
+        self.nic.atomics_run += 1;
+        self.nic.memory.write_remote(pd, rkey, addr, &value)
+    }
+
+    fn flush_remote(&mut self, pd: PdId, rkey: RKey, range: Option<(u64, u64)>) -> Result<(), MemoryFault> {
+        self.nic.memory.flush_remote(pd, rkey, range)
+    }
+
     fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
         self.nic.memory.invalidate(pd, rkey)
     }

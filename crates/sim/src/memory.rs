@@ -133,6 +133,17 @@ impl Memory {
         Ok(())
     }
 
+    /// Whether a peer may flush there; there is nothing to flush.
+    pub(crate) fn flush_remote(
+        &self,
+        pd: PdId,
+        rkey: RKey,
+        range: Option<(u64, u64)>,
+    ) -> Result<(), MemoryFault> {
+        let region = self.by_remote(pd, rkey, Access::FLUSH_GLOBAL)?;
+        range.map_or(Ok(()), |(addr, len)| region.span(rkey.0, addr, len).map(drop))
+    }
+
     /// Runs an atomic for a peer; the operands are in host order, as a NIC keeps them.
     pub(crate) fn atomic(
         &mut self,

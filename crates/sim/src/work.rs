@@ -1,7 +1,7 @@
 //! Work requests as a test writes them.
 
 use crate::node::Mr;
-use ferroce_proto::verbs::{AtomicOp, Payload, SendFlags, SendOp, SendWr, Sge, UdTarget};
+use ferroce_proto::verbs::{AtomicOp, FlushWhat, Payload, SendFlags, SendOp, SendWr, Sge, UdTarget};
 use ferroce_proto::{RKey, Srqn};
 
 /// A send work request that owns its parts. Signalled unless it says otherwise.
@@ -54,6 +54,15 @@ impl Wr {
     pub fn compare_swap(wr_id: u64, at: &Mr, offset: u64, compare: u64, swap: u64) -> Wr {
         let op = AtomicOp::CompareSwap { compare, swap };
         Wr::new(wr_id, SendOp::Atomic { addr: at.addr(offset), rkey: at.rkey, op })
+    }
+    /// Atomic write.
+    pub fn atomic_write(wr_id: u64, at: &Mr, offset: u64, value: u64) -> Wr {
+        let value = value.to_ne_bytes();
+        Wr::new(wr_id, SendOp::AtomicWrite { addr: at.addr(offset), rkey: at.rkey, value })
+    }
+    /// Flush of `len` bytes.
+    pub fn flush(wr_id: u64, at: &Mr, offset: u64, len: u32, what: FlushWhat) -> Wr {
+        Wr::new(wr_id, SendOp::Flush { addr: at.addr(offset), rkey: at.rkey, len, what })
     }
     /// Local invalidate.
     pub fn local_inv(wr_id: u64, rkey: RKey) -> Wr {

@@ -3,17 +3,18 @@
 //! A context that was imported stands beside the one it came from: same objects, events of its own. What is imported
 //! from it is another pointer to the same object. Contexts of other processes cannot be imported: their NIC is there.
 
-use crate::abi::{ibv_context, ibv_mr, ibv_pd};
+use crate::abi::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use crate::context::Context;
+use crate::dm::DmObject;
 use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
 use crate::handle::{Handle, Uses};
 use crate::mr::MrObject;
 use crate::pd::PdObject;
-use ferroce_nic::{MemoryRegion, Nic, Pd};
+use ferroce_nic::{DeviceMemory, MemoryRegion, Nic, Pd};
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -26,13 +27,8 @@ pub(crate) struct Exports {
     /// The file that their descriptors lead to.
     inode: u64,
     pds: Mutex<HashMap<u32, (Weak<Pd>, Weak<Uses>)>>,
-    regions: Mutex<HashMap<u32, ExportedRegion>>,
-}
-
-/// A region that can be imported.
-struct ExportedRegion {
-    region: Weak<Mutex<MemoryRegion>>,
-    uses: Weak<Uses>,
+    regions: Mutex<HashMap<u32, Weak<Mutex<MemoryRegion>>>>,
+    device_memory: Mutex<HashMap<u32, Weak<DeviceMemory>>>,
 }
 
 /// Every family of contexts that is open.
@@ -48,7 +44,13 @@ impl Exports {
     /// For a context that was opened, whose descriptor this is.
     pub(crate) fn found(nic: Nic, cmd_fd: RawFd) -> Result<Arc<Exports>, Refused> {
         let inode = inode(cmd_fd)?;
-        let family = Arc::new(Exports { nic, inode, pds: Mutex::default(), regions: Mutex::default() });
+        let family = Arc::new(Exports {
+            nic,
+            inode,
+            pds: Mutex::default(),
+            regions: Mutex::default(),
+            device_memory: Mutex::default(),
+        });
         let mut families = FAMILIES.lock();
         families.retain(|family| family.strong_count() > 0);
         families.push(Arc::downgrade(&family));
@@ -75,14 +77,23 @@ impl Exports {
     }
 
     /// A region was made.
-    pub(crate) fn add_region(&self, handle: u32, region: &Arc<Mutex<MemoryRegion>>, uses: &Arc<Uses>) {
-        let entry = ExportedRegion { region: Arc::downgrade(region), uses: Arc::downgrade(uses) };
-        self.regions.lock().insert(handle, entry);
+    pub(crate) fn add_region(&self, handle: u32, region: &Arc<Mutex<MemoryRegion>>) {
+        self.regions.lock().insert(handle, Arc::downgrade(region));
     }
 
     /// It is gone.
     pub(crate) fn remove_region(&self, handle: u32) {
         self.regions.lock().remove(&handle);
+    }
+
+    /// Device memory was taken.
+    pub(crate) fn add_device_memory(&self, handle: u32, memory: &Arc<DeviceMemory>) {
+        self.device_memory.lock().insert(handle, Arc::downgrade(memory));
+    }
+
+    /// It is gone.
+    pub(crate) fn remove_device_memory(&self, handle: u32) {
+        self.device_memory.lock().remove(&handle);
     }
 }
 
@@ -142,8 +153,7 @@ pub(crate) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
         let (domain, context) = unsafe { PdObject::of(pd)? };
         // SAFETY: as above.
         let owner = unsafe { Context::of(context)? };
-        let entry = owner.exports.regions.lock().get(&handle).map(|e| (e.region.upgrade(), e.uses.upgrade()));
-        let Some((Some(region), Some(uses))) = entry else {
+        let Some(region) = owner.exports.regions.lock().get(&handle).and_then(Weak::upgrade) else {
             return Err(invalid("no memory region of this context has the handle"));
         };
         let (lkey, rkey, length) = {
@@ -151,7 +161,7 @@ pub(crate) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
             (region.lkey().0, region.rkey().0, region.len())
         };
         let abi = ibv_mr { context, pd, addr: std::ptr::null_mut(), length, handle, lkey, rkey };
-        Ok(Handle::publish(abi, MrObject::shared(region, uses, domain)))
+        Ok(Handle::publish(abi, MrObject::shared(region, domain)))
     })
 }
 
@@ -165,6 +175,21 @@ pub(crate) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
     });
 }
 
-pub(crate) unsafe extern "C" fn import_dm(_context: *mut ibv_context, _handle: u32) -> *mut c_void {
-    guard::pointer("ibv_import_dm", || Err(unsupported("importing device memory")))
+pub(crate) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
+    guard::pointer("ibv_import_dm", || {
+        // SAFETY: a context of ours.
+        let owner = unsafe { Context::of(context)? };
+        let Some(memory) = owner.exports.device_memory.lock().get(&handle).and_then(Weak::upgrade) else {
+            return Err(invalid("no device memory of this context has the handle"));
+        };
+        // SAFETY: as above.
+        unsafe { DmObject::publish(context, memory, handle) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
+    guard::quiet("ibv_unimport_dm", || {
+        // SAFETY: device memory of ours, which the program gives back.
+        unsafe { DmObject::take(dm) }.map(drop)
+    });
 }

@@ -8,9 +8,10 @@
 //! | `handle`, `acks` | what a program's pointer leads to, who still uses it, which events are out |
 //! | `device`, `identity`, `context` | the one device, who it says it is, and opening it |
 //! | `query`, `clock`, `gid`, `sysfs`, `names`, `rates` | what can be asked |
-//! | `pd`, `domain`, `mr`, `ah`, `mcast`, `srq` | the objects |
+//! | `pd`, `domain`, `mr`, `mw`, `dm`, `advise`, `ah`, `mcast`, `srq`, `xrcd` | the objects |
 //! | `cq`, `cq_ex`, `channel`, `event` | completions and events |
 //! | `qp`, `send`, `recv` | queue pairs and what is posted to them |
+//! | `flow`, `counters`, `wq` | raw packets: who gets them |
 //! | `fork`, `import`, `ece`, `private` | what exists because somebody links with it |
 //!
 //! Every pointer is the program's. The verbs say which of them must be good, and that is what each `SAFETY` comment
@@ -18,18 +19,22 @@
 
 mod abi;
 mod acks;
+mod advise;
 mod ah;
 mod channel;
 mod clock;
 mod context;
+mod counters;
 mod cq;
 mod cq_ex;
 mod device;
+mod dm;
 mod domain;
 mod ece;
 mod errno;
 mod event;
 mod exports;
+mod flow;
 mod fork;
 mod gid;
 mod guard;
@@ -38,6 +43,7 @@ mod identity;
 mod import;
 mod mcast;
 mod mr;
+mod mw;
 mod names;
 mod ops;
 mod pd;
@@ -49,3 +55,5 @@ mod recv;
 mod send;
 mod srq;
 mod sysfs;
+mod wq;
+mod xrcd;

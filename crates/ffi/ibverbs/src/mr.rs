@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Refused, busy, invalid, unsupported};
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Uses};
+use crate::handle::{Handle, Object, Use};
 use crate::pd::PdObject;
 use ferroce_nic::MemoryRegion;
 use ferroce_proto::verbs::Access;
@@ -15,16 +15,9 @@ use std::sync::Arc;
 /// A memory region.
 pub(crate) struct MrObject {
     pub(crate) region: Arc<Mutex<MemoryRegion>>,
-    /// Windows bound to it.
-    pub(crate) uses: Arc<Uses>,
     pd: Mutex<Use>,
-}
-
-impl MrObject {
-    /// Another pointer to a region, whose windows count for both.
-    pub(crate) fn shared(region: Arc<Mutex<MemoryRegion>>, uses: Arc<Uses>, pd: &PdObject) -> MrObject {
-        MrObject { region, uses, pd: Mutex::new(pd.uses.hold()) }
-    }
+    /// What it lies on, if that is an object too.
+    _on: Option<Use>,
 }
 
 impl Object for MrObject {
@@ -37,6 +30,41 @@ pub(crate) fn access(flags: u32) -> Result<Access, Refused> {
     Access::from_bits(flags & !unknown_optional).ok_or(invalid("access flags that the device does not know"))
 }
 
+impl MrObject {
+    /// Hands a registration to the program.
+    ///
+    /// # Safety
+    /// The domain is one of ours.
+    pub(crate) unsafe fn publish(
+        pd: *mut ibv_pd,
+        addr: *mut c_void,
+        region: MemoryRegion,
+        on: Option<Use>,
+    ) -> Result<*mut ibv_mr, Refused> {
+        // SAFETY: as the caller promises.
+        let (object, context) = unsafe { PdObject::of(pd)? };
+        let (lkey, rkey, length) = (region.lkey().0, region.rkey().0, region.len());
+        let abi = ibv_mr { context, pd, addr, length, handle: lkey, lkey, rkey };
+        let region = Arc::new(Mutex::new(region));
+        // SAFETY: the domain's context.
+        unsafe { Context::of(context)? }.exports.add_region(lkey, &region);
+        Ok(Handle::publish(abi, MrObject { region, pd: Mutex::new(object.uses.hold()), _on: on }))
+    }
+
+    /// Another pointer to a region.
+    pub(crate) fn shared(region: Arc<Mutex<MemoryRegion>>, pd: &PdObject) -> MrObject {
+        MrObject { region, pd: Mutex::new(pd.uses.hold()), _on: None }
+    }
+
+    /// Refuses what cannot be while peers may come through windows.
+    fn check_unbound(&self) -> Result<(), Refused> {
+        match self.region.lock().bound_windows() {
+            0 => Ok(()),
+            _ => Err(busy("memory windows are bound to the region")),
+        }
+    }
+}
+
 unsafe fn register(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -45,53 +73,22 @@ unsafe fn register(
     flags: u32,
 ) -> Result<*mut ibv_mr, Refused> {
     // SAFETY: a domain of ours.
-    let (object, context) = unsafe { PdObject::of(pd)? };
+    let (object, _) = unsafe { PdObject::of(pd)? };
     let access = access(flags)?;
-    check_mapped(addr, length, access)?;
     // SAFETY: the program promises, as the verb demands, that the memory stays until it deregisters.
     let region = unsafe { object.pd.register(addr as usize, length, iova, access, None)? };
-    let (lkey, rkey) = (region.lkey().0, region.rkey().0);
-    let abi = ibv_mr { context, pd, addr, length, handle: lkey, lkey, rkey };
-    let mr = MrObject::shared(Arc::new(Mutex::new(region)), Arc::default(), object);
-    // SAFETY: the domain's context.
-    unsafe { Context::of(context)? }.exports.add_region(lkey, &mr.region, &mr.uses);
-    Ok(Handle::publish(abi, mr))
+    // SAFETY: a domain of ours.
+    unsafe { MrObject::publish(pd, addr, region, None) }
 }
 
-/// Memory that is not there, or cannot be written although that was asked for, must be refused now: later it would be
-/// this process that faults. Hardware pins the pages at this point; touching them costs about the same.
-fn check_mapped(addr: *mut c_void, length: usize, access: Access) -> Result<(), Refused> {
-    if access.contains(Access::ON_DEMAND) || length == 0 {
-        return Ok(());
-    }
-    // SAFETY: asks for a number.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-    let start = addr as usize & !(page - 1);
-    let Some(end) = (addr as usize).checked_add(length).and_then(|end| end.checked_next_multiple_of(page))
-    else {
-        return Ok(());
-    };
-    let populate = |advice| {
-        // SAFETY: changes no contents; a range that is not there is an error and nothing else.
-        match unsafe { libc::madvise(start as *mut c_void, end - start, advice) } {
-            0 => 0,
-            _ => std::io::Error::last_os_error().raw_os_error().unwrap_or(0),
-        }
-    };
-    const NO_MEMORY: Refused = Refused::Errno(libc::EFAULT, "the memory is not mapped");
-    const NO_WRITE: Refused = Refused::Errno(libc::EFAULT, "LOCAL_WRITE to memory that cannot be written");
-    if access.contains(Access::LOCAL_WRITE) {
-        return match populate(libc::MADV_POPULATE_WRITE) {
-            libc::EFAULT | libc::ENOMEM => Err(NO_MEMORY),
-            // Kernels before 5.14 know neither advice; then reading is refused as well, and nothing is known.
-            libc::EINVAL if populate(libc::MADV_POPULATE_READ) == 0 => Err(NO_WRITE),
-            _ => Ok(()),
-        };
-    }
-    match populate(libc::MADV_POPULATE_READ) {
-        libc::EFAULT | libc::ENOMEM => Err(NO_MEMORY),
-        _ => Ok(()),
-    }
+/// A region that is nowhere: what is written there vanishes.
+pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    guard::pointer("ibv_alloc_null_mr", || {
+        // SAFETY: a domain of ours.
+        let region = unsafe { PdObject::of(pd)? }.0.pd.alloc_null_region()?;
+        // SAFETY: as above.
+        unsafe { MrObject::publish(pd, std::ptr::null_mut(), region, None) }
+    })
 }
 
 pub(crate) unsafe extern "C" fn reg_mr(
@@ -141,23 +138,13 @@ pub(crate) unsafe extern "C" fn rereg_mr(
 ) -> c_int {
     let outcome = guard::run("ibv_rereg_mr", || {
         // SAFETY: what the verb demands of the program.
-        let change = unsafe { Change::of(mr, flags, pd, addr, length, new_access) };
-        // Until here nothing has happened.
-        let change = match change {
-            Ok(change) => change,
-            Err(refused) => return Ok(Err((IBV_REREG_MR_ERR_INPUT, refused))),
-        };
-        // SAFETY: as above.
-        Ok(unsafe { change.apply(mr) }.map_err(|refused| (IBV_REREG_MR_ERR_CMD, refused)))
+        unsafe { Change::of(mr, flags, pd, addr, length, new_access)?.apply(mr) }
     });
     match outcome {
-        Ok(Ok(())) => 0,
-        Ok(Err((code, refused))) => {
-            refused.explain("ibv_rereg_mr");
-            crate::errno::set(refused.errno());
-            code
-        }
-        Err(_) => IBV_REREG_MR_ERR_CMD,
+        Ok(()) => 0,
+        Err(libc::EIO) => IBV_REREG_MR_ERR_CMD,
+        // All of it happens, or nothing.
+        Err(_) => IBV_REREG_MR_ERR_INPUT,
     }
 }
 
@@ -184,9 +171,6 @@ impl Change<'_> {
         if flags == 0 || flags & !known != 0 {
             return Err(invalid("flags name no change, or one that is not known"));
         }
-        if object.uses.any() {
-            return Err(busy("memory windows are bound to the region"));
-        }
         let has = |flag| flags & flag != 0;
         let access = if has(IBV_REREG_MR_CHANGE_ACCESS) { Some(access(new_access as u32)?) } else { None };
         let place = has(IBV_REREG_MR_CHANGE_TRANSLATION).then_some((addr, length));
@@ -194,7 +178,6 @@ impl Change<'_> {
             if addr.is_null() || length == 0 {
                 return Err(invalid("the new place has no address or no length"));
             }
-            check_mapped(addr, length, access.unwrap_or(object.region.lock().access()))?;
         }
         // SAFETY: a domain of ours, if one is named.
         let pd = if has(IBV_REREG_MR_CHANGE_PD) { Some((pd, unsafe { PdObject::of(pd)? }.0)) } else { None };
@@ -224,9 +207,7 @@ impl Change<'_> {
 pub(crate) unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     guard::number("ibv_dereg_mr", || {
         // SAFETY: a region of ours.
-        if unsafe { Handle::<MrObject>::of(mr)? }.uses.any() {
-            return Err(busy("memory windows are bound to the region"));
-        }
+        unsafe { Handle::<MrObject>::of(mr)? }.check_unbound()?;
         // SAFETY: the region's own structure, and its context.
         unsafe { Context::of((*mr).context)?.exports.remove_region((*mr).handle) };
         // SAFETY: the program gives it back.

@@ -5,11 +5,12 @@ use crate::ah::AhObject;
 use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
 use crate::handle::Handle;
+use crate::mw;
 use crate::qp::QpObject;
-use ferroce_nic::MAX_INLINE;
+use ferroce_nic::{MAX_INLINE, Pd};
 use ferroce_proto::qp::PostError;
 use ferroce_proto::verbs::{AtomicOp, Payload, SendFlags, SendOp, SendWr, Sge, UdTarget};
-use ferroce_proto::{Qkey, Qpn, RKey};
+use ferroce_proto::{Qkey, Qpn, RKey, Srqn};
 use std::ffi::c_int;
 
 /// How one request is handed over.
@@ -25,12 +26,12 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: a queue pair of ours.
         let object = unsafe { QpObject::of(qp)? };
         // SAFETY: as above.
-        let is_datagram = unsafe { (*qp).qp_type } == IBV_QPT_UD;
+        let qp_type = unsafe { (*qp).qp_type };
         let outcome = object.qp.post_send_each(|post| {
             // SAFETY: the program's list; the end is NULL.
             while let Some(wr) = unsafe { at.as_ref() } {
                 // SAFETY: as above.
-                unsafe { post_one(wr, is_datagram, post)? };
+                unsafe { post_one(wr, qp_type, object.qp.pd(), post)? };
                 at = wr.next;
             }
             Ok(())
@@ -44,16 +45,23 @@ pub(crate) unsafe extern "C" fn post_send(
     })
 }
 
-unsafe fn post_one(wr: &ibv_send_wr, is_datagram: bool, post: &mut Post<'_>) -> Result<(), Refused> {
+unsafe fn post_one(wr: &ibv_send_wr, qp_type: u32, pd: &Pd, post: &mut Post<'_>) -> Result<(), Refused> {
     let flags =
         SendFlags::from_bits(wr.send_flags).ok_or(invalid("send_flags that the device does not know"))?;
     // SAFETY: the member that the opcode and the type of the queue pair name.
-    let (op, ud) = unsafe { (operation(wr)?, if is_datagram { Some(target(wr)?) } else { None }) };
+    let (op, ud) = unsafe { (operation(wr)?, if qp_type == IBV_QPT_UD { Some(target(wr)?) } else { None }) };
+    let srq = (qp_type == IBV_QPT_XRC_SEND).then(|| Srqn::new(wr.remote_srqn));
     // SAFETY: the program's list.
     let sges = unsafe { entries(wr.sg_list, wr.num_sge)? };
     let mut hand_over = |payload: Payload<'_>| -> Result<(), Refused> {
-        Ok(post(&SendWr { wr_id: wr.wr_id, op, flags, payload, ud, srq: None })?)
+        Ok(post(&SendWr { wr_id: wr.wr_id, op, flags, payload, ud, srq })?)
     };
+    if let SendOp::AtomicWrite { addr, rkey, .. } = op {
+        // SAFETY: as above.
+        let value = unsafe { stored_at_once(sges, flags, pd)? };
+        let (op, flags) = (SendOp::AtomicWrite { addr, rkey, value }, flags - SendFlags::INLINE);
+        return Ok(post(&SendWr { wr_id: wr.wr_id, op, flags, payload: Payload::Sges(&[]), ud, srq })?);
+    }
     if !flags.contains(SendFlags::INLINE) {
         return hand_over(Payload::Sges(sges));
     }
@@ -64,6 +72,26 @@ unsafe fn post_one(wr: &ibv_send_wr, is_datagram: bool, post: &mut Post<'_>) -> 
         // SAFETY: as above.
         many => unsafe { with_gathered(many, |data| hand_over(Payload::Inline(data))) },
     }
+}
+
+/// The eight bytes of an atomic write. They travel in the request itself, so they are read now.
+unsafe fn stored_at_once(sges: &[Sge], flags: SendFlags, pd: &Pd) -> Result<[u8; 8], Refused> {
+    if sges.iter().map(|sge| u64::from(sge.len)).sum::<u64>() != 8 {
+        return Err(invalid("an atomic write has eight bytes"));
+    }
+    let mut value = [0; 8];
+    if !flags.contains(SendFlags::INLINE) {
+        pd.gather(sges, &mut value)?;
+        return Ok(value);
+    }
+    let mut rest = &mut value[..];
+    for sge in sges {
+        let (now, later) = rest.split_at_mut(sge.len as usize);
+        // SAFETY: as the caller promises, the program's own bytes.
+        now.copy_from_slice(unsafe { bytes(sge) });
+        rest = later;
+    }
+    Ok(value)
 }
 
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Refused> {
@@ -85,6 +113,11 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Refused> {
             IBV_WR_ATOMIC_CMP_AND_SWP => on(AtomicOp::CompareSwap { compare: add, swap }),
             IBV_WR_ATOMIC_FETCH_AND_ADD => on(AtomicOp::FetchAdd { add }),
             IBV_WR_LOCAL_INV => SendOp::LocalInv(key),
+            IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite { addr, rkey, value: [0; 8] },
+            IBV_WR_BIND_MW => {
+                let bind = wr.extra.bind_mw;
+                SendOp::BindMw(mw::bind(bind.mw, bind.rkey, &bind.bind_info)?)
+            }
             _ => return Err(unsupported("an opcode that the device does not have")),
         })
     }

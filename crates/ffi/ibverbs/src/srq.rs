@@ -3,19 +3,28 @@
 use crate::abi::*;
 use crate::acks::Acks;
 use crate::context::{Context, Target};
-use crate::errno::{busy, invalid};
+use crate::cq::CqObject;
+use crate::errno::{Refused, busy, invalid, unsupported};
 use crate::guard;
 use crate::handle::{Handle, Object, Use, Uses};
 use crate::pd::PdObject;
+use crate::xrcd::XrcdObject;
 use ferroce_nic::{EventSource, Srq};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 
 /// A shared receive queue.
 pub(crate) struct SrqObject {
     pub(crate) srq: Srq,
     pub(crate) acks: Acks,
     pub(crate) uses: Uses,
-    _held: (Use, Use),
+    _held: Held,
+}
+
+/// What must not go before the queue does.
+struct Held {
+    _context: Use,
+    _pd: Use,
+    _xrc: Option<(Use, Use)>,
 }
 
 impl Object for SrqObject {
@@ -24,30 +33,94 @@ impl Object for SrqObject {
 
 pub(crate) unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     guard::pointer("ibv_create_srq", || {
-        // SAFETY: a domain of ours, and the program's attributes, into which the real sizes go.
-        let ((domain, context), init) =
-            unsafe { (PdObject::of(pd)?, init.as_mut().ok_or(invalid("srq_init_attr is NULL"))?) };
-        // SAFETY: the domain's context.
-        let owner = unsafe { Context::of(context)? };
-        let srq = domain.pd.create_srq(init.attr.max_wr, init.attr.max_sge)?;
-        let real = srq.query();
-        (init.attr.max_wr, init.attr.max_sge) = (real.max_wr, real.max_sge);
-        let id = srq.id();
-        let mut abi = ibv_srq::zeroed();
-        (abi.context, abi.srq_context, abi.pd) = (context, init.srq_context, pd);
-        abi.handle = id;
-        abi.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
-        abi.cond = libc::PTHREAD_COND_INITIALIZER;
-        let object = SrqObject {
-            srq,
-            acks: Acks::default(),
-            uses: Uses::default(),
-            _held: (owner.uses.hold(), domain.uses.hold()),
-        };
+        // SAFETY: the program's attributes, into which the real sizes go.
+        let init = unsafe { init.as_mut().ok_or(invalid("srq_init_attr is NULL"))? };
+        // SAFETY: what the verb demands of the program.
+        unsafe { create(pd, init.srq_context, &mut init.attr, None) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    guard::pointer("ibv_create_srq_ex", || {
+        // SAFETY: the program's attributes, into which the real sizes go.
+        let init = unsafe { init.as_mut().ok_or(invalid("srq_init_attr_ex is NULL"))? };
+        let known =
+            IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+        let has = |bit| init.comp_mask & bit != 0;
+        if init.comp_mask & !known != 0 {
+            return Err(unsupported("comp_mask asks for something that the device does not have"));
+        }
+        if !has(IBV_SRQ_INIT_ATTR_PD) {
+            return Err(invalid("a shared receive queue needs a protection domain"));
+        }
         // SAFETY: a domain of ours.
-        let made = Handle::publish_in(unsafe { PdObject::lender(pd) }, abi, object)?;
-        owner.targets.lock().insert(EventSource::Srq(id), Target::Srq(made));
-        Ok(made)
+        if unsafe { PdObject::of(init.pd)? }.1 != context {
+            return Err(invalid("the protection domain belongs to another context"));
+        }
+        let srq_type = if has(IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { IBV_SRQT_BASIC };
+        let xrc = match srq_type {
+            IBV_SRQT_BASIC => None,
+            IBV_SRQT_XRC if !has(IBV_SRQ_INIT_ATTR_XRCD) || !has(IBV_SRQ_INIT_ATTR_CQ) => {
+                return Err(invalid("an XRC queue needs an XRC domain and a completion queue"));
+            }
+            // SAFETY: objects of ours.
+            IBV_SRQT_XRC => Some(unsafe { (XrcdObject::of(init.xrcd, context)?, CqObject::of(init.cq)?) }),
+            _ => return Err(unsupported("the device has no shared receive queues of this type")),
+        };
+        // SAFETY: what the verb demands of the program.
+        unsafe { create(init.pd, init.srq_context, &mut init.attr, xrc) }
+    })
+}
+
+unsafe fn create(
+    pd: *mut ibv_pd,
+    cookie: *mut c_void,
+    attr: &mut ibv_srq_attr,
+    xrc: Option<(&XrcdObject, &CqObject)>,
+) -> Result<*mut ibv_srq, Refused> {
+    // SAFETY: a domain of ours.
+    let (domain, context) = unsafe { PdObject::of(pd)? };
+    // SAFETY: the domain's context.
+    let owner = unsafe { Context::of(context)? };
+    let srq = match xrc {
+        None => domain.pd.create_srq(attr.max_wr, attr.max_sge)?,
+        Some((xrcd, cq)) => domain.pd.create_xrc_srq(attr.max_wr, attr.max_sge, &xrcd.domain, &cq.cq)?,
+    };
+    let real = srq.query();
+    (attr.max_wr, attr.max_sge) = (real.max_wr, real.max_sge);
+    let id = srq.id();
+    let mut abi = ibv_srq::zeroed();
+    (abi.context, abi.srq_context, abi.pd) = (context, cookie, pd);
+    abi.handle = id;
+    abi.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+    abi.cond = libc::PTHREAD_COND_INITIALIZER;
+    let object = SrqObject {
+        srq,
+        acks: Acks::default(),
+        uses: Uses::default(),
+        _held: Held {
+            _context: owner.uses.hold(),
+            _pd: domain.uses.hold(),
+            _xrc: xrc.map(|(xrcd, cq)| (xrcd.uses.hold(), cq.uses.hold())),
+        },
+    };
+    // SAFETY: a domain of ours.
+    let made = Handle::publish_in(unsafe { PdObject::lender(pd) }, abi, object)?;
+    owner.targets.lock().insert(EventSource::Srq(id), Target::Srq(made));
+    Ok(made)
+}
+
+/// The number that peers name an XRC queue by.
+pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    guard::number("ibv_get_srq_num", || {
+        // SAFETY: a queue of ours, and room for the number.
+        let (object, out) =
+            unsafe { (Handle::<SrqObject>::of(srq)?, number.as_mut().ok_or(invalid("srq_num is NULL"))?) };
+        *out = object.srq.number().ok_or(invalid("only XRC queues have a number"))?.value();
+        Ok(())
     })
 }
 

@@ -111,6 +111,14 @@ impl Host for NicHost<'_> {
         self.engine.regions.atomic(self.peer(pd), rkey, addr, op)
     }
 
+    fn store_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, value: [u8; 8]) -> Result<(), MemoryFault> {
+        self.engine.regions.store_remote(self.peer(pd), rkey, addr, value)
+    }
+
+    fn flush_remote(&mut self, pd: PdId, rkey: RKey, range: Option<(u64, u64)>) -> Result<(), MemoryFault> {
+        self.engine.regions.flush_remote(self.peer(pd), rkey, range)
+    }
+
     fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
         self.engine.regions.invalidate(self.peer(pd), rkey)
     }

@@ -6,6 +6,7 @@ use super::region::{Backing, Kind, Peer, Region, WindowType};
 use super::table::{Held, RegionTable};
 use ferroce_proto::verbs::{Access, AtomicOp, MemoryFault, Sge};
 use ferroce_proto::{PdId, RKey};
+use std::sync::atomic::{Ordering, fence};
 
 fn region<'a>(held: &'a Held<'_>) -> &'a Region {
     held.as_ref().expect("the table hands out occupied slots only")
@@ -107,6 +108,38 @@ impl RegionTable {
             return Err(MemoryFault::Misaligned { addr });
         }
         copy::atomic(span, op)
+    }
+
+    /// The peer's atomic write.
+    pub(crate) fn store_remote(
+        &self,
+        peer: Peer,
+        rkey: RKey,
+        addr: u64,
+        value: [u8; 8],
+    ) -> Result<(), MemoryFault> {
+        let held = self.by_rkey(rkey)?;
+        let span = region(&held).remote(peer, addr, 8, Access::REMOTE_WRITE)?;
+        if !span.start.is_multiple_of(8) {
+            return Err(MemoryFault::Misaligned { addr });
+        }
+        copy::store(span, u64::from_ne_bytes(value))
+    }
+
+    /// The peer's flush. Stores of this NIC are stores of a processor, which all others see in order; so once the
+    /// peer may ask, there is nothing left to do but to keep later ones behind.
+    pub(crate) fn flush_remote(
+        &self,
+        peer: Peer,
+        rkey: RKey,
+        range: Option<(u64, u64)>,
+    ) -> Result<(), MemoryFault> {
+        let held = self.by_rkey(rkey)?;
+        let region = region(&held);
+        let (addr, len) = range.unwrap_or((region.iova, region.len));
+        region.remote(peer, addr, len, Access::FLUSH_GLOBAL)?;
+        fence(Ordering::SeqCst);
+        Ok(())
     }
 
     /// Brings pages of on-demand regions in, as the program advises. What cannot be brought in is told only if the

@@ -52,17 +52,31 @@ pub(super) fn write(span: Span, data: &[u8]) -> Result<(), MemoryFault> {
     }
 }
 
-/// Runs an atomic on eight aligned bytes and returns the original value.
-pub(super) fn atomic(span: Span, op: AtomicOp) -> Result<u64, MemoryFault> {
+/// Eight aligned bytes as an atomic; `None` if they are nowhere.
+fn word<'a>(span: Span) -> Result<Option<&'a AtomicU64>, MemoryFault> {
     debug_assert!(span.len == 8 && span.start.is_multiple_of(8));
     match span.backing {
         Backing::Mapped => {}
         Backing::OnDemand => on_demand::prefetch(span, on_demand::Prefetch::Write)?,
-        Backing::Null => return Ok(0),
+        Backing::Null => return Ok(None),
     }
     // SAFETY: the span has eight bytes of a live registration and is aligned; concurrent access by the application
-    // is atomic too if it means anything. On-demand pages were just brought in.
-    let cell = unsafe { AtomicU64::from_ptr(span.start as *mut u64) };
+    // is atomic too if it means anything. On-demand pages were just brought in. The caller keeps the region's lock as
+    // long as it uses the reference.
+    Ok(Some(unsafe { AtomicU64::from_ptr(span.start as *mut u64) }))
+}
+
+/// Stores eight aligned bytes at once.
+pub(super) fn store(span: Span, value: u64) -> Result<(), MemoryFault> {
+    if let Some(cell) = word(span)? {
+        cell.store(value, Ordering::SeqCst);
+    }
+    Ok(())
+}
+
+/// Runs an atomic on eight aligned bytes and returns the original value.
+pub(super) fn atomic(span: Span, op: AtomicOp) -> Result<u64, MemoryFault> {
+    let Some(cell) = word(span)? else { return Ok(0) };
     Ok(match op {
         AtomicOp::FetchAdd { add } => cell.fetch_add(add, Ordering::SeqCst),
         AtomicOp::CompareSwap { compare, swap } => {

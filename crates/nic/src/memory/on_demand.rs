@@ -4,8 +4,8 @@
 //! faults pages in as any access does, and says so where there is none. That costs a system call per packet, so only
 //! regions registered for on-demand paging pay it.
 
-use super::region::Span;
-use ferroce_proto::verbs::MemoryFault;
+use super::region::{Backing, Span};
+use ferroce_proto::verbs::{Access, MemoryFault};
 use std::io::{Error, ErrorKind};
 use std::sync::OnceLock;
 
@@ -75,18 +75,39 @@ pub(super) fn prefetch(span: Span, how: Prefetch) -> Result<(), MemoryFault> {
         Prefetch::Read => libc::MADV_POPULATE_READ,
         Prefetch::Write => libc::MADV_POPULATE_WRITE,
     };
-    let (start, len) = pages(span.start, span.len);
-    // SAFETY: populating pages changes nothing that they hold; the kernel checks the range.
-    if unsafe { libc::madvise(start as *mut libc::c_void, len, advice) } == 0 {
+    let populate = |advice| {
+        let (start, len) = pages(span.start, span.len);
+        // SAFETY: populating pages changes nothing that they hold; the kernel checks the range.
+        match unsafe { libc::madvise(start as *mut libc::c_void, len, advice) } {
+            0 => None,
+            _ => Error::last_os_error().raw_os_error(),
+        }
+    };
+    let is_there = match populate(advice) {
+        None => true,
+        // Pages that can be read but not written; or mappings of a device, or Linux before 5.14, where neither
+        // advice is known. Then what can be known is whether anything is mapped.
+        Some(libc::EINVAL) => {
+            let only_readable = how == Prefetch::Write && populate(libc::MADV_POPULATE_READ).is_none();
+            !only_readable && is_mapped(span.start, span.len)
+        }
+        Some(_) => false,
+    };
+    if is_there { Ok(()) } else { Err(fault(span)) }
+}
+
+/// What registration finds out. Hardware pins the pages at this point and so learns that there are none, or none that
+/// can be written; bringing them in costs about the same, and spares the data path its page faults.
+pub(crate) fn check_mapped(addr: usize, len: usize, access: Access) -> Result<(), MemoryFault> {
+    if access.contains(Access::ON_DEMAND) {
         return Ok(());
     }
-    // Before Linux 5.14 there is no such advice; then what can be known is whether anything is mapped.
-    let unknown_advice = Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
-    if unknown_advice && is_mapped(span.start, span.len) { Ok(()) } else { Err(fault(span)) }
+    let how = if access.contains(Access::LOCAL_WRITE) { Prefetch::Write } else { Prefetch::Read };
+    prefetch(Span { start: addr, len, backing: Backing::Mapped }, how)
 }
 
 /// Whether every page of the range belongs to some mapping. Looks at mappings, not pages, so it is cheap.
-pub(crate) fn is_mapped(start: usize, len: usize) -> bool {
+fn is_mapped(start: usize, len: usize) -> bool {
     let (start, len) = pages(start, len);
     // SAFETY: an asynchronous `msync` does nothing but look for holes in the range.
     unsafe { libc::msync(start as *mut libc::c_void, len, libc::MS_ASYNC) == 0 }

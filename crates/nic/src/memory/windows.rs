@@ -18,7 +18,7 @@ use std::collections::HashMap;
 const PROGRAM_BITS: u32 = 8;
 
 /// Most memory windows of a device.
-pub(crate) const MAX_MW: usize = 1 << 16;
+pub const MAX_MW: usize = 1 << 16;
 
 /// Which windows there are, by the 24 bits of their keys that never change.
 #[derive(Default)]

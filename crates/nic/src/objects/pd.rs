@@ -3,10 +3,10 @@
 use super::event::EventQueue;
 use super::region::MemoryRegion;
 use crate::error::Error;
-use crate::memory::{Backing, DeviceMemory, Kind, Prefetch, Region, is_mapped};
+use crate::memory::{Backing, DeviceMemory, Kind, Prefetch, Region, check_mapped};
 use crate::nic::NicInner;
 use ferroce_proto::PdId;
-use ferroce_proto::verbs::{Access, MemoryFault, Sge};
+use ferroce_proto::verbs::{Access, Sge};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Pd {
         check_access(access)?;
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
         check_range(addr, len, iova)?;
-        check_mapped(addr, len, access)?;
+        check_mapped(addr, len, access).map_err(Error::Memory)?;
         self.insert_region(Place { addr, len, iova, backing: backing(access) }, access, owner)
     }
 
@@ -80,6 +80,12 @@ impl Pd {
         self.nic.alive()?;
         let place = Place { addr: 0, len: usize::MAX, iova: 0, backing: Backing::Null };
         self.insert_region(place, Access::LOCAL_WRITE, None)
+    }
+
+    /// Copies the bytes that scatter/gather entries name, as the NIC does when it makes a packet of them.
+    pub fn gather(&self, sges: &[Sge], out: &mut [u8]) -> Result<(), Error> {
+        self.nic.alive()?;
+        self.nic.engine.regions.gather(self.id, sges, 0, out).map_err(Error::Memory)
     }
 
     /// Brings pages of on-demand regions in. With `wait`, pages that cannot be brought in are an error; keys, ranges and
@@ -131,14 +137,6 @@ struct Place {
 
 pub(super) fn backing(access: Access) -> Backing {
     if access.contains(Access::ON_DEMAND) { Backing::OnDemand } else { Backing::Mapped }
-}
-
-/// Hardware pins pages at registration, and so finds out at once that there are none.
-pub(super) fn check_mapped(addr: usize, len: usize, access: Access) -> Result<(), Error> {
-    if access.contains(Access::ON_DEMAND) || is_mapped(addr, len) {
-        return Ok(());
-    }
-    Err(Error::Memory(MemoryFault::NotPresent { addr: addr as u64, len: len as u64 }))
 }
 
 /// Remote write and atomic need local write (IBA 11.2.8.2): the NIC itself stores what the peer sends.

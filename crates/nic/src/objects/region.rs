@@ -1,7 +1,8 @@
 //! Memory regions, as programs hold them.
 
-use super::pd::{Pd, backing, check_access, check_mapped, check_range};
+use super::pd::{Pd, backing, check_access, check_range};
 use crate::error::Error;
+use crate::memory::check_mapped;
 use ferroce_proto::verbs::{Access, Sge};
 use ferroce_proto::{LKey, RKey};
 use std::sync::Arc;
@@ -156,7 +157,7 @@ impl MemoryRegion {
         let (addr, len, iova) = place.unwrap_or((self.addr, self.len, self.iova));
         let iova = if new_access.contains(Access::ZERO_BASED) { 0 } else { iova };
         check_range(addr, len, iova)?;
-        check_mapped(addr, len, new_access)?;
+        check_mapped(addr, len, new_access).map_err(Error::Memory)?;
         self.pd.nic.engine.regions.change_keeping_keys(self.slot, |region| {
             (region.pd, region.access, region.backing) = (new_pd.id, new_access, backing(new_access));
             (region.base, region.len, region.iova) = (addr, len as u64, iova);
@@ -175,7 +176,7 @@ impl MemoryRegion {
         self.check_unbound()?;
         let iova = if self.access.contains(Access::ZERO_BASED) { 0 } else { iova };
         check_range(addr, len, iova)?;
-        check_mapped(addr, len, self.access)?;
+        check_mapped(addr, len, self.access).map_err(Error::Memory)?;
         let keys = self.pd.nic.engine.regions.change(self.slot, |region| {
             (region.base, region.len, region.iova) = (addr, len as u64, iova);
         });

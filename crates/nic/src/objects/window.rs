@@ -62,7 +62,7 @@ pub fn next_rkey(RKey(key): RKey) -> RKey {
 
 impl Qp {
     /// Binds a window of type 1: posts the request, and returns the key that the window has once it is done. `old` is
-    /// the key that the program knows; no bytes means that the window is closed.
+    /// the key that the program knows; no bytes means that the window is closed, for which no region need be named.
     #[allow(clippy::too_many_arguments)] // the fields of the verb
     pub fn bind_window(
         &self,
@@ -70,7 +70,7 @@ impl Qp {
         flags: SendFlags,
         window: &MemoryWindow,
         old: RKey,
-        region: &MemoryRegion,
+        region: Option<&MemoryRegion>,
         addr: u64,
         len: u64,
         access: Access,
@@ -83,7 +83,8 @@ impl Qp {
         }
         check_bind(&window.pd, self.pd(), region, addr, len, access)?;
         let rkey = next_rkey(old);
-        let op = SendOp::BindMw(window.bind(rkey, region, addr, len, access));
+        let lkey = region.map(MemoryRegion::lkey).unwrap_or_default();
+        let op = SendOp::BindMw(MwBind { window: window.number, rkey, lkey, addr, len, access });
         let wr = SendWr { wr_id, op, flags, payload: Payload::Sges(&[]), ud: None, srq: None };
         self.post_send(&[wr]).map_err(|(_, error)| error)?;
         Ok(rkey)
@@ -94,30 +95,38 @@ impl Qp {
 fn check_bind(
     window: &Arc<Pd>,
     qp: &Arc<Pd>,
-    region: &MemoryRegion,
+    region: Option<&MemoryRegion>,
     addr: u64,
     len: u64,
     access: Access,
 ) -> Result<(), Error> {
-    let pds = [window.id(), qp.id(), region.pd().id()];
+    let pds = [window.id(), qp.id(), region.map_or(qp, MemoryRegion::pd).id()];
     if pds.iter().any(|pd| *pd != pds[0]) {
         return Err(Error::Invalid {
             attribute: "pd",
             why: "window, region and queue pair are not in one protection domain",
         });
     }
-    let granted = Access::REMOTE | Access::ZERO_BASED;
+    // LOCAL_WRITE means nothing for a window, but programs pass what they pass for a region.
+    let granted = Access::REMOTE | Access::ZERO_BASED | Access::LOCAL_WRITE;
     if !granted.contains(access) {
         return Err(Error::Invalid {
             attribute: "mw_access_flags",
             why: "a window grants remote access only",
         });
     }
-    let offset = addr.checked_sub(region.iova());
-    if len > 0 && offset.is_none_or(|at| at > region.len() as u64 || len > region.len() as u64 - at) {
-        return Err(Error::Invalid { attribute: "addr", why: "the bytes are not all inside the region" });
+    let is_inside = match region {
+        _ if len == 0 => true,
+        None => false,
+        Some(region) => {
+            let size = region.len() as u64;
+            addr.checked_sub(region.iova()).is_some_and(|at| at <= size && len <= size - at)
+        }
+    };
+    match is_inside {
+        true => Ok(()),
+        false => Err(Error::Invalid { attribute: "addr", why: "the bytes are not all inside a region" }),
     }
-    Ok(())
 }
 
 impl Drop for MemoryWindow {

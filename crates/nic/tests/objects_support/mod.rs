@@ -30,7 +30,7 @@ pub(crate) fn connect(nic: &Nic, qp: &Qp, to: Qpn) {
     use AttrMask as M;
     let attr = QpAttr {
         port: 1,
-        access: Access::LOCAL_WRITE | Access::REMOTE,
+        access: Access::LOCAL_WRITE | Access::REMOTE | Access::FLUSH_GLOBAL,
         path_mtu: Mtu::B1024,
         dest_qpn: to,
         max_rd_atomic: 16,

@@ -181,6 +181,12 @@ pub trait Host {
     /// Runs an atomic and returns the original value.
     fn atomic(&mut self, pd: PdId, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault>;
 
+    /// Stores eight bytes at once, on behalf of the peer. The address is a multiple of 8.
+    fn store_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, value: [u8; 8]) -> Result<(), MemoryFault>;
+
+    /// Sees to it that everything the peer wrote to these bytes, or to the whole region, can be seen by all.
+    fn flush_remote(&mut self, pd: PdId, rkey: RKey, range: Option<(u64, u64)>) -> Result<(), MemoryFault>;
+
     /// Makes a remote key invalid, on behalf of the peer (SEND with invalidate) or of a local work request.
     fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault>;
 

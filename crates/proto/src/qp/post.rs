@@ -137,7 +137,7 @@ impl Qp {
                 if sges.len() > max {
                     return Err(PostError::TooManySges { given: sges.len(), max });
                 }
-                let bytes = total_len(sges);
+                let bytes = if has_no_data(&wr.op) { 0 } else { total_len(sges) };
                 if bytes > u64::from(MAX_MESSAGE) {
                     return Err(PostError::MessageTooLong { bytes });
                 }
@@ -145,7 +145,7 @@ impl Qp {
             }
             Payload::Inline(bytes) => {
                 let max = cap.max_inline_data as usize;
-                if matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::BindMw(_)) {
+                if has_no_data(&wr.op) || matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. }) {
                     return Err(PostError::InlineNotAllowed);
                 }
                 if bytes.len() > max {
@@ -161,6 +161,11 @@ impl Qp {
     }
 }
 
+/// Whether an operation is all in the request, whatever entries it is given.
+fn has_no_data(op: &SendOp) -> bool {
+    matches!(op, SendOp::BindMw(_) | SendOp::AtomicWrite { .. } | SendOp::Flush { .. })
+}
+
 fn total_len(sges: &[Sge]) -> u64 {
     sges.iter().map(|s| u64::from(s.len)).sum()
 }
@@ -168,10 +173,13 @@ fn total_len(sges: &[Sge]) -> u64 {
 /// Which operations each transport has (IBA table 35).
 fn check_operation(transport: Transport, wr: &SendWr<'_>) -> Result<(), PostError> {
     let has = match (transport, wr.op) {
-        (Transport::Rc | Transport::XrcIni, _) => true,
+        (Transport::Rc, _) => true,
+        (Transport::XrcIni, op) => !matches!(op, SendOp::AtomicWrite { .. } | SendOp::Flush { .. }),
         (Transport::XrcTgt, _) => false,
         (Transport::Uc, op) => {
-            !matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::SendInv(_))
+            let answered = matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
+            let placed = matches!(op, SendOp::AtomicWrite { .. } | SendOp::Flush { .. });
+            !(answered || placed || matches!(op, SendOp::SendInv(_)))
         }
         (Transport::Ud, op) => matches!(op, SendOp::Send | SendOp::SendImm(_)),
     };

@@ -44,6 +44,8 @@ impl SendWqe {
             SendOp::Read { .. } => WcOpcode::RdmaRead,
             SendOp::Atomic { op: AtomicOp::CompareSwap { .. }, .. } => WcOpcode::CompSwap,
             SendOp::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => WcOpcode::FetchAdd,
+            SendOp::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+            SendOp::Flush { .. } => WcOpcode::Flush,
             SendOp::LocalInv(_) => WcOpcode::LocalInv,
             SendOp::BindMw(_) => WcOpcode::BindMw,
         }
@@ -56,14 +58,17 @@ impl SendWqe {
 
     /// Whether only a response, not an ACK, can finish it.
     pub(crate) fn awaits_response(&self) -> bool {
-        matches!(self.op, SendOp::Read { .. } | SendOp::Atomic { .. })
+        matches!(
+            self.op,
+            SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } | SendOp::Flush { .. }
+        )
     }
 
     /// How many sequence numbers a message of this length takes: a READ as many as its responses, at least one.
     pub(crate) fn packets_at(&self, mtu: u32) -> u32 {
         match self.op {
             SendOp::LocalInv(_) | SendOp::BindMw(_) => 0,
-            SendOp::Atomic { .. } => 1,
+            SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } | SendOp::Flush { .. } => 1,
             _ => self.len.div_ceil(mtu).max(1),
         }
     }

@@ -22,6 +22,8 @@ bitflags! {
         const ON_DEMAND = 1 << 6;
         /// The region is backed by huge pages.
         const HUGETLB = 1 << 7;
+        /// A peer may flush its writes here until everybody sees them.
+        const FLUSH_GLOBAL = 1 << 8;
         /// Writes may become visible out of order. Optional: accepted, and never made use of.
         const RELAXED_ORDERING = 1 << 20;
     }

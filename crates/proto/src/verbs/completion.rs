@@ -73,6 +73,10 @@ pub enum WcOpcode {
     BindMw = 5,
     /// Local invalidate.
     LocalInv = 6,
+    /// Flush.
+    Flush = 8,
+    /// Atomic write.
+    AtomicWrite = 9,
     /// A SEND was received.
     Recv = 128,
     /// A WRITE with immediate was received.

@@ -69,7 +69,7 @@ pub enum MemoryFault {
         /// The key the window has.
         window: u32,
     },
-    /// A page of an on-demand region is not there: the program unmapped it, or never mapped it.
+    /// A page is not there, or cannot be written: the program unmapped it, or never mapped it.
     NotPresent {
         /// First byte asked for, in the address space of the process.
         addr: u64,
@@ -118,10 +118,7 @@ impl fmt::Display for MemoryFault {
                 )
             }
             MemoryFault::NotPresent { addr, len } => {
-                write!(
-                    f,
-                    "{len} bytes at {addr:#x} of an on-demand region are not (all) mapped, or not writable"
-                )
+                write!(f, "{len} bytes at {addr:#x} are not (all) mapped, or not writable")
             }
             MemoryFault::NotOnDemand { key } => {
                 write!(f, "key {key:#x} names a region that was not registered with ON_DEMAND")

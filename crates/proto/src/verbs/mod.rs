@@ -14,4 +14,4 @@ pub use attr::{AttrMask, MigState, QpAttr, QpCap, QpState, Transport};
 pub use completion::{Completion, WcFlags, WcOpcode, WcStatus};
 pub use event::{EventKind, QpEvent};
 pub use fault::MemoryFault;
-pub use work::{AtomicOp, MwBind, Payload, RecvWr, SendFlags, SendOp, SendWr, Sge, UdTarget};
+pub use work::{AtomicOp, FlushWhat, MwBind, Payload, RecvWr, SendFlags, SendOp, SendWr, Sge, UdTarget};

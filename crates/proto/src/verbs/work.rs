@@ -60,6 +60,17 @@ impl AtomicOp {
     }
 }
 
+/// How far down a flush pushes earlier writes, and how many of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FlushWhat {
+    /// Until everybody sees them.
+    pub global: bool,
+    /// Until they survive a loss of power. No region of ours grants that.
+    pub persistent: bool,
+    /// All bytes of the region, not only those named.
+    pub whole_region: bool,
+}
+
 /// Which bytes of a memory region a window opens to the peer, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MwBind {
@@ -117,6 +128,26 @@ pub enum SendOp {
         rkey: RKey,
         /// What.
         op: AtomicOp,
+    },
+    /// Store eight bytes into the peer's memory at once. They are part of the request, so it has no other data.
+    AtomicWrite {
+        /// Where, a multiple of 8.
+        addr: u64,
+        /// With which key.
+        rkey: RKey,
+        /// The bytes, in the order of memory.
+        value: [u8; 8],
+    },
+    /// Complete once earlier writes are where `what` wants them.
+    Flush {
+        /// First byte.
+        addr: u64,
+        /// With which key.
+        rkey: RKey,
+        /// Number of bytes.
+        len: u32,
+        /// How much, and how far down.
+        what: FlushWhat,
     },
     /// Make a local key invalid.
     LocalInv(RKey),

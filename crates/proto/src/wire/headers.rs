@@ -1,7 +1,7 @@
 //! BTH and extension headers together, in the order in which they stand in a packet (IBA 5.2).
 
 use super::one_field::{atomic_ack, ieth, imm, xrceth};
-use super::{Aeth, AtomicEth, Bth, Deth, Malformed, Opcode, Reth};
+use super::{Aeth, AtomicEth, Bth, Deth, Feth, Malformed, Opcode, Reth};
 use crate::ids::{RKey, Srqn};
 
 /// All transport headers of a packet. The opcode alone decides which extension headers exist: the writer looks at
@@ -10,6 +10,8 @@ use crate::ids::{RKey, Srqn};
 pub struct Headers {
     /// Base transport header.
     pub bth: Bth,
+    /// What a flush does.
+    pub feth: Option<Feth>,
     /// Remote memory of a WRITE or READ.
     pub reth: Option<Reth>,
     /// Acknowledgement.
@@ -36,6 +38,7 @@ const fn extension_len(opcode: Opcode) -> usize {
     }
     if_has(opcode.has_xrceth(), xrceth::LEN)
         + if_has(opcode.has_deth(), Deth::LEN)
+        + if_has(opcode.has_feth(), Feth::LEN)
         + if_has(opcode.has_reth(), Reth::LEN)
         + if_has(opcode.has_atomic(), AtomicEth::LEN)
         + if_has(opcode.has_aeth(), Aeth::LEN)
@@ -52,6 +55,7 @@ impl Headers {
     pub const fn new(bth: Bth) -> Headers {
         Headers {
             bth,
+            feth: None,
             reth: None,
             aeth: None,
             atomic: None,
@@ -87,6 +91,9 @@ impl Headers {
         if opcode.has_deth() {
             put_extension(out, &mut at, self.deth.map(|h| h.to_bytes()));
         }
+        if opcode.has_feth() {
+            put_extension(out, &mut at, self.feth.map(|h| h.to_bytes()));
+        }
         if opcode.has_reth() {
             put_extension(out, &mut at, self.reth.map(|h| h.to_bytes()));
         }
@@ -116,6 +123,7 @@ impl Headers {
         let mut rest = Rest(&bytes[Bth::LEN..]);
         headers.xrceth = rest.take(opcode.has_xrceth(), xrceth::LEN, xrceth::parse)?;
         headers.deth = rest.take(opcode.has_deth(), Deth::LEN, Deth::parse)?;
+        headers.feth = rest.take(opcode.has_feth(), Feth::LEN, Feth::parse)?;
         headers.reth = rest.take(opcode.has_reth(), Reth::LEN, Reth::parse)?;
         headers.atomic = rest.take(opcode.has_atomic(), AtomicEth::LEN, AtomicEth::parse)?;
         headers.aeth = rest.take(opcode.has_aeth(), Aeth::LEN, Aeth::parse)?;

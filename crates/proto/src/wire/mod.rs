@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `opcode` | the BTH opcode, and which extension headers follow from it |
 //! | `bth` | base transport header |
-//! | `reth`, `aeth`, `atomic`, `deth` | extension headers with several fields |
+//! | `reth`, `aeth`, `atomic`, `deth`, `feth` | extension headers with several fields |
 //! | `one_field` | extension headers with one field: AtomicAckETH, ImmDt, IETH, XRCETH |
 //! | `headers` | BTH and all its extension headers together, as they stand in a packet |
 //! | `packet` | headers and payload: what arrives |
@@ -25,6 +25,7 @@ mod atomic;
 mod bth;
 pub mod cm;
 mod deth;
+mod feth;
 mod grh;
 mod headers;
 mod icrc;
@@ -42,6 +43,7 @@ pub use aeth::{Aeth, NakCode, Syndrome};
 pub use atomic::AtomicEth;
 pub use bth::{Bth, dest_qpn};
 pub use deth::Deth;
+pub use feth::Feth;
 pub use grh::Grh;
 pub use headers::Headers;
 pub use icrc::{FlowAddrs, ICRC_LEN, Icrc, icrc, verify_icrc};

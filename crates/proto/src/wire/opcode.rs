@@ -82,6 +82,10 @@ pub enum Operation {
     SendLastInv = 22,
     /// A whole SEND with a key to invalidate.
     SendOnlyInv = 23,
+    /// Flush: earlier writes of the connection are placed before it is answered (IBA annex A19).
+    Flush = 28,
+    /// Atomic write of eight bytes (IBA annex A19).
+    AtomicWrite = 29,
     /// Congestion notification, only under [`Service::Cnp`]. Bits 4..0 are 1, which every other service calls
     /// SEND middle; bit 5 of this number, which is not on the wire, keeps the two apart.
     CongestionNotification = 0x21,
@@ -91,7 +95,7 @@ use Operation as Op;
 
 impl Operation {
     /// All operations, [`Operation::CongestionNotification`] last.
-    pub const ALL: [Operation; 24] = [
+    pub const ALL: [Operation; 26] = [
         Op::SendFirst,
         Op::SendMiddle,
         Op::SendLast,
@@ -115,6 +119,8 @@ impl Operation {
         Op::FetchAdd,
         Op::SendLastInv,
         Op::SendOnlyInv,
+        Op::Flush,
+        Op::AtomicWrite,
         Op::CongestionNotification,
     ];
 
@@ -123,13 +129,18 @@ impl Operation {
             0..=20 => Operation::ALL[bits as usize],
             22 => Op::SendLastInv,
             23 => Op::SendOnlyInv,
+            28 => Op::Flush,
+            29 => Op::AtomicWrite,
             _ => return None,
         })
     }
 
     /// Whether a requester sends it.
     pub const fn is_request(self) -> bool {
-        self.is_send() || self.is_write() || matches!(self, Op::ReadRequest | Op::CompareSwap | Op::FetchAdd)
+        self.is_send()
+            || self.is_write()
+            || self.is_placement()
+            || matches!(self, Op::ReadRequest | Op::CompareSwap | Op::FetchAdd)
     }
     /// Whether a responder sends it.
     pub const fn is_response(self) -> bool {
@@ -183,6 +194,10 @@ impl Operation {
     pub const fn is_atomic(self) -> bool {
         matches!(self, Op::CompareSwap | Op::FetchAdd)
     }
+    /// Whether it is about placement in memory: a flush or an atomic write. Both are answered like a READ of no bytes.
+    pub const fn is_placement(self) -> bool {
+        matches!(self, Op::Flush | Op::AtomicWrite)
+    }
     /// Whether it ends with immediate data.
     pub const fn is_imm(self) -> bool {
         matches!(self, Op::SendLastImm | Op::SendOnlyImm | Op::WriteLastImm | Op::WriteOnlyImm)
@@ -221,7 +236,8 @@ impl Opcode {
         let Some(service) = Service::from_bits(byte >> 5) else { return None };
         let Some(operation) = Operation::from_bits(byte & 0x1f) else { return None };
         let defined = match service {
-            Service::Rc | Service::Xrc => true,
+            Service::Rc => true,
+            Service::Xrc => !operation.is_placement(),
             Service::Uc => (operation.is_send() && !operation.is_inv()) || operation.is_write(),
             Service::Ud => matches!(operation, Op::SendOnly | Op::SendOnlyImm),
             Service::Cnp => return if byte == Opcode::CNP.to_byte() { Some(Opcode::CNP) } else { None },
@@ -232,7 +248,14 @@ impl Opcode {
 
     /// Whether an RETH follows.
     pub const fn has_reth(self) -> bool {
-        matches!(self.operation, Op::WriteFirst | Op::WriteOnly | Op::WriteOnlyImm | Op::ReadRequest)
+        matches!(
+            self.operation,
+            Op::WriteFirst | Op::WriteOnly | Op::WriteOnlyImm | Op::ReadRequest | Op::Flush | Op::AtomicWrite
+        )
+    }
+    /// Whether an FETH follows.
+    pub const fn has_feth(self) -> bool {
+        matches!(self.operation, Op::Flush)
     }
     /// Whether an AETH follows; READ response middle packets have none.
     pub const fn has_aeth(self) -> bool {

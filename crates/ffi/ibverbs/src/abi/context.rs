@@ -1,6 +1,7 @@
 //! The context: two tables of operations around a handful of fields.
 
 use super::*;
+use ferroce_proto::verbs::Sge;
 use libc::pthread_mutex_t;
 
 /// Operations that the inline verbs call directly. The compat slots are from another age; nobody calls them.
@@ -11,7 +12,7 @@ pub(crate) struct ibv_context_ops {
     pub _compat_query_port: Slot,
     pub _compat_memory: [Slot; 5],
     pub alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, u32) -> *mut ibv_mw>,
-    pub bind_mw: Slot,
+    pub bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> i32>,
     pub dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> i32>,
     pub _compat_create_cq: Slot,
     pub poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, i32, *mut ibv_wc) -> i32>,
@@ -65,15 +66,17 @@ zeroed!(ibv_context);
 #[repr(C)]
 pub(crate) struct verbs_context {
     pub query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> i32>,
-    pub advise_mr: Slot,
+    pub advise_mr: Option<unsafe extern "C" fn(*mut ibv_pd, u32, u32, *mut Sge, u32) -> i32>,
     pub alloc_null_mr: Option<unsafe extern "C" fn(*mut ibv_pd) -> *mut ibv_mr>,
-    pub read_counters: Slot,
-    pub attach_counters_point_flow: Slot,
-    pub create_counters: Slot,
-    pub destroy_counters: Slot,
-    pub reg_dm_mr: Slot,
-    pub alloc_dm: Slot,
-    pub free_dm: Slot,
+    pub read_counters: Option<unsafe extern "C" fn(*mut ibv_counters, *mut u64, u32, u32) -> i32>,
+    pub attach_counters_point_flow:
+        Option<unsafe extern "C" fn(*mut ibv_counters, *mut ibv_counter_attach_attr, *mut ibv_flow) -> i32>,
+    pub create_counters:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_counters_init_attr) -> *mut ibv_counters>,
+    pub destroy_counters: Option<unsafe extern "C" fn(*mut ibv_counters) -> i32>,
+    pub reg_dm_mr: Option<unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, u32) -> *mut ibv_mr>,
+    pub alloc_dm: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm>,
+    pub free_dm: Option<unsafe extern "C" fn(*mut ibv_dm) -> i32>,
     pub modify_flow_action_esp: Slot,
     pub destroy_flow_action: Slot,
     pub create_flow_action_esp: Slot,
@@ -84,11 +87,13 @@ pub(crate) struct verbs_context {
     pub alloc_td: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td>,
     pub modify_cq: Slot,
     pub post_srq_ops: Slot,
-    pub destroy_rwq_ind_table: Slot,
-    pub create_rwq_ind_table: Slot,
-    pub destroy_wq: Slot,
-    pub modify_wq: Slot,
-    pub create_wq: Slot,
+    pub destroy_rwq_ind_table: Option<unsafe extern "C" fn(*mut ibv_rwq_ind_table) -> i32>,
+    pub create_rwq_ind_table: Option<
+        unsafe extern "C" fn(*mut ibv_context, *mut ibv_rwq_ind_table_init_attr) -> *mut ibv_rwq_ind_table,
+    >,
+    pub destroy_wq: Option<unsafe extern "C" fn(*mut ibv_wq) -> i32>,
+    pub modify_wq: Option<unsafe extern "C" fn(*mut ibv_wq, *mut ibv_wq_attr) -> i32>,
+    pub create_wq: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_wq_init_attr) -> *mut ibv_wq>,
     pub query_rt_values: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> i32>,
     pub create_cq_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
@@ -101,16 +106,17 @@ pub(crate) struct verbs_context {
             usize,
         ) -> i32,
     >,
-    pub ibv_destroy_flow: Slot,
+    pub ibv_destroy_flow: Option<unsafe extern "C" fn(*mut ibv_flow) -> i32>,
     pub placeholder2: Slot,
-    pub ibv_create_flow: Slot,
+    pub ibv_create_flow: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_flow_attr) -> *mut ibv_flow>,
     pub placeholder1: Slot,
-    pub open_qp: Slot,
+    pub open_qp: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_open_attr) -> *mut ibv_qp>,
     pub create_qp_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
-    pub get_srq_num: Slot,
-    pub create_srq_ex: Slot,
-    pub open_xrcd: Slot,
-    pub close_xrcd: Slot,
+    pub get_srq_num: Option<unsafe extern "C" fn(*mut ibv_srq, *mut u32) -> i32>,
+    pub create_srq_ex:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>,
+    pub open_xrcd: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd>,
+    pub close_xrcd: Option<unsafe extern "C" fn(*mut ibv_xrcd) -> i32>,
     pub placeholder3: u64,
     pub sz: usize,
     pub context: ibv_context,

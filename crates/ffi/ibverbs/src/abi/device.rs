@@ -88,7 +88,23 @@ pub(crate) const IBV_DEVICE_PORT_ACTIVE_EVENT: u32 = 1 << 10;
 pub(crate) const IBV_DEVICE_SYS_IMAGE_GUID: u32 = 1 << 11;
 pub(crate) const IBV_DEVICE_RC_RNR_NAK_GEN: u32 = 1 << 12;
 pub(crate) const IBV_DEVICE_SRQ_RESIZE: u32 = 1 << 13;
+pub(crate) const IBV_DEVICE_MEM_WINDOW: u32 = 1 << 17;
+pub(crate) const IBV_DEVICE_XRC: u32 = 1 << 20;
 pub(crate) const IBV_DEVICE_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
+pub(crate) const IBV_DEVICE_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
+pub(crate) const IBV_DEVICE_MANAGED_FLOW_STEERING: u32 = 1 << 29;
+/// Only in the long form; later headers than ours have names for them.
+pub(crate) const IBV_DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
+pub(crate) const IBV_DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
+
+pub(crate) const IBV_ODP_SUPPORT: u64 = 1;
+pub(crate) const IBV_ODP_SUPPORT_IMPLICIT: u64 = 1 << 1;
+pub(crate) const IBV_ODP_SUPPORT_SEND: u32 = 1;
+pub(crate) const IBV_ODP_SUPPORT_RECV: u32 = 1 << 1;
+pub(crate) const IBV_ODP_SUPPORT_WRITE: u32 = 1 << 2;
+pub(crate) const IBV_ODP_SUPPORT_READ: u32 = 1 << 3;
+pub(crate) const IBV_ODP_SUPPORT_ATOMIC: u32 = 1 << 4;
+pub(crate) const IBV_ODP_SUPPORT_SRQ_RECV: u32 = 1 << 5;
 
 #[derive(Clone, Copy)]
 #[repr(C)]

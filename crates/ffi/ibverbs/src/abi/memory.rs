@@ -49,3 +49,38 @@ pub(crate) struct ibv_mw_bind_info {
     pub mw_access_flags: u32,
 }
 layout!(ibv_mw_bind_info, 32, mw_access_flags = 24);
+
+#[repr(C)]
+pub(crate) struct ibv_mw_bind {
+    pub wr_id: u64,
+    pub send_flags: u32,
+    pub bind_info: ibv_mw_bind_info,
+}
+layout!(ibv_mw_bind, 48, send_flags = 8, bind_info = 16);
+
+pub(crate) const IBV_MW_TYPE_1: u32 = 1;
+pub(crate) const IBV_MW_TYPE_2: u32 = 2;
+
+#[repr(C)]
+pub(crate) struct ibv_alloc_dm_attr {
+    pub length: usize,
+    pub log_align_req: u32,
+    pub comp_mask: u32,
+}
+layout!(ibv_alloc_dm_attr, 16, log_align_req = 8, comp_mask = 12);
+
+/// Programs copy through the two functions in it.
+#[repr(C)]
+pub(crate) struct ibv_dm {
+    pub context: *mut ibv_context,
+    pub memcpy_to_dm: Option<unsafe extern "C" fn(*mut ibv_dm, u64, *const c_void, usize) -> i32>,
+    pub memcpy_from_dm: Option<unsafe extern "C" fn(*mut c_void, *mut ibv_dm, u64, usize) -> i32>,
+    pub comp_mask: u32,
+    pub handle: u32,
+}
+layout!(ibv_dm, 32, memcpy_to_dm = 8, memcpy_from_dm = 16, handle = 28);
+
+pub(crate) const IBV_ADVISE_MR_ADVICE_PREFETCH: u32 = 0;
+pub(crate) const IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE: u32 = 1;
+pub(crate) const IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: u32 = 2;
+pub(crate) const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1;

@@ -12,8 +12,10 @@ mod domain;
 mod event;
 mod memory;
 mod qp;
+mod raw;
 mod srq;
 mod work;
+mod xrcd;
 
 pub(crate) use address::*;
 pub(crate) use context::*;
@@ -23,8 +25,10 @@ pub(crate) use domain::*;
 pub(crate) use event::*;
 pub(crate) use memory::*;
 pub(crate) use qp::*;
+pub(crate) use raw::*;
 pub(crate) use srq::*;
 pub(crate) use work::*;
+pub(crate) use xrcd::*;
 
 /// Asserts a size and offsets when the library is compiled.
 macro_rules! layout {

@@ -8,6 +8,9 @@ use std::ffi::c_void;
 pub(crate) const IBV_QPT_RC: u32 = 2;
 pub(crate) const IBV_QPT_UC: u32 = 3;
 pub(crate) const IBV_QPT_UD: u32 = 4;
+pub(crate) const IBV_QPT_RAW_PACKET: u32 = 8;
+pub(crate) const IBV_QPT_XRC_SEND: u32 = 9;
+pub(crate) const IBV_QPT_XRC_RECV: u32 = 10;
 
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
@@ -51,7 +54,7 @@ pub(crate) struct ibv_qp_init_attr_ex {
     pub sq_sig_all: i32,
     pub comp_mask: u32,
     pub pd: *mut ibv_pd,
-    pub xrcd: *mut c_void,
+    pub xrcd: *mut ibv_xrcd,
     pub create_flags: u32,
     pub max_tso_header: u16,
     pub rwq_ind_tbl: *mut c_void,
@@ -59,10 +62,13 @@ pub(crate) struct ibv_qp_init_attr_ex {
     pub source_qpn: u32,
     pub send_ops_flags: u64,
 }
-layout!(ibv_qp_init_attr_ex, 136, sq_sig_all = 56, comp_mask = 60, pd = 64, send_ops_flags = 128);
+layout!(ibv_qp_init_attr_ex, 136, sq_sig_all = 56, comp_mask = 60, pd = 64, xrcd = 72, send_ops_flags = 128);
 
 pub(crate) const IBV_QP_INIT_ATTR_PD: u32 = 1;
+pub(crate) const IBV_QP_INIT_ATTR_XRCD: u32 = 1 << 1;
 pub(crate) const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
+pub(crate) const IBV_QP_INIT_ATTR_IND_TABLE: u32 = 1 << 4;
+pub(crate) const IBV_QP_INIT_ATTR_RX_HASH: u32 = 1 << 5;
 pub(crate) const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
 
 #[derive(Clone, Copy, Default)]
@@ -153,10 +159,12 @@ pub(crate) struct ibv_qp_ex {
     pub wr_complete: Option<unsafe extern "C" fn(Qp) -> i32>,
     pub wr_abort: Option<unsafe extern "C" fn(Qp)>,
     pub wr_atomic_write: Option<unsafe extern "C" fn(Qp, u32, u64, *const c_void)>,
+    /// Programs of rdma-core 44 do not know it; later ones do.
+    pub wr_flush: Option<unsafe extern "C" fn(Qp, u32, u64, usize, u8, u8)>,
 }
 layout!(
     ibv_qp_ex,
-    352,
+    360,
     comp_mask = 160,
     wr_id = 168,
     wr_flags = 176,
@@ -166,9 +174,15 @@ layout!(
     wr_set_sge = 304,
     wr_start = 320,
     wr_complete = 328,
-    wr_atomic_write = 344
+    wr_atomic_write = 344,
+    wr_flush = 352
 );
 zeroed!(ibv_qp_ex);
+
+pub(crate) const IBV_FLUSH_GLOBAL: u8 = 1;
+pub(crate) const IBV_FLUSH_PERSISTENT: u8 = 1 << 1;
+/// All of the region, not a range of it.
+pub(crate) const IBV_FLUSH_MR: u8 = 1;
 
 #[derive(Clone, Copy, Default)]
 #[repr(C)]

@@ -19,6 +19,27 @@ pub(crate) struct ibv_srq_init_attr {
 }
 layout!(ibv_srq_init_attr, 24, attr = 8);
 
+/// Starts with the fields of [`ibv_srq_init_attr`], whose padding `comp_mask` fills.
+#[repr(C)]
+pub(crate) struct ibv_srq_init_attr_ex {
+    pub srq_context: *mut c_void,
+    pub attr: ibv_srq_attr,
+    pub comp_mask: u32,
+    pub srq_type: u32,
+    pub pd: *mut ibv_pd,
+    pub xrcd: *mut ibv_xrcd,
+    pub cq: *mut ibv_cq,
+    pub tm_cap: [u32; 2],
+}
+layout!(ibv_srq_init_attr_ex, 64, attr = 8, comp_mask = 20, srq_type = 24, pd = 32, xrcd = 40, cq = 48);
+
+pub(crate) const IBV_SRQ_INIT_ATTR_TYPE: u32 = 1;
+pub(crate) const IBV_SRQ_INIT_ATTR_PD: u32 = 1 << 1;
+pub(crate) const IBV_SRQ_INIT_ATTR_XRCD: u32 = 1 << 2;
+pub(crate) const IBV_SRQ_INIT_ATTR_CQ: u32 = 1 << 3;
+pub(crate) const IBV_SRQT_BASIC: u32 = 0;
+pub(crate) const IBV_SRQT_XRC: u32 = 1;
+
 pub(crate) const IBV_SRQ_MAX_WR: u32 = 1;
 pub(crate) const IBV_SRQ_LIMIT: u32 = 1 << 1;
 

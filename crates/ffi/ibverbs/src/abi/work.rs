@@ -14,7 +14,9 @@ pub(crate) const IBV_WR_RDMA_READ: u32 = 4;
 pub(crate) const IBV_WR_ATOMIC_CMP_AND_SWP: u32 = 5;
 pub(crate) const IBV_WR_ATOMIC_FETCH_AND_ADD: u32 = 6;
 pub(crate) const IBV_WR_LOCAL_INV: u32 = 7;
+pub(crate) const IBV_WR_BIND_MW: u32 = 8;
 pub(crate) const IBV_WR_SEND_WITH_INV: u32 = 9;
+pub(crate) const IBV_WR_ATOMIC_WRITE: u32 = 15;
 
 #[derive(Clone, Copy)]
 #[repr(C)]

@@ -6,8 +6,11 @@ use crate::ah::AhObject;
 use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
 use crate::handle::Handle;
-use ferroce_proto::verbs::{AtomicOp, Payload, QpCap, SendFlags, SendOp, SendWr, Sge, Transport, UdTarget};
-use ferroce_proto::{Qkey, Qpn, RKey};
+use crate::mw;
+use ferroce_proto::verbs::{
+    AtomicOp, FlushWhat, Payload, QpCap, SendFlags, SendOp, SendWr, Sge, Transport, UdTarget,
+};
+use ferroce_proto::{Qkey, Qpn, RKey, Srqn};
 use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
 use std::cell::UnsafeCell;
@@ -20,6 +23,7 @@ struct Request {
     op: SendOp,
     flags: SendFlags,
     ud: Option<UdTarget>,
+    srq: Option<Srqn>,
     data: Data,
 }
 
@@ -53,8 +57,8 @@ unsafe impl Sync for Builder {}
 /// What each transport can post, as bits of `send_ops_flags`.
 const fn operations(transport: Transport) -> u64 {
     const DATAGRAM: u64 = 1 << 2 | 1 << 3;
-    const CONNECTED: u64 = DATAGRAM | 1 | 1 << 1 | 1 << 7;
-    const RELIABLE: u64 = CONNECTED | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 9;
+    const CONNECTED: u64 = DATAGRAM | 1 | 1 << 1 | 1 << 7 | 1 << 8;
+    const RELIABLE: u64 = CONNECTED | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 9 | 1 << 11 | 1 << 12;
     match transport {
         Transport::Rc | Transport::XrcIni => RELIABLE,
         Transport::Uc => CONNECTED,
@@ -87,6 +91,10 @@ pub(super) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(atomic_fetch_add);
     qp.wr_local_inv = Some(local_inv);
+    qp.wr_bind_mw = Some(bind_mw);
+    qp.wr_atomic_write = Some(atomic_write);
+    qp.wr_flush = Some(flush);
+    qp.wr_set_xrc_srqn = Some(set_xrc_srqn);
     qp.wr_set_ud_addr = Some(set_ud_addr);
     qp.wr_set_sge = Some(set_sge);
     qp.wr_set_sge_list = Some(set_sge_list);
@@ -151,8 +159,8 @@ impl Draft {
                     Data::Sges(at) => Payload::Sges(&self.sges[at.clone()]),
                     Data::Inline(at) => Payload::Inline(&self.bytes[at.clone()]),
                 };
-                let Request { wr_id, op, flags, ud, .. } = *request;
-                post(&SendWr { wr_id, op, flags, payload, ud, srq: None })?;
+                let Request { wr_id, op, flags, ud, srq, .. } = *request;
+                post(&SendWr { wr_id, op, flags, payload, ud, srq })?;
             }
             Ok(())
         })?
@@ -178,6 +186,11 @@ unsafe fn draw(
 }
 
 unsafe fn begin(qp: *mut ibv_qp_ex, verb: &'static str, op: SendOp) {
+    // SAFETY: as the caller promises.
+    unsafe { begin_with(qp, verb, || Ok(op)) }
+}
+
+unsafe fn begin_with(qp: *mut ibv_qp_ex, verb: &'static str, op: impl FnOnce() -> Result<SendOp, Refused>) {
     // SAFETY: the program set these two before the call.
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     // SAFETY: as `draw` demands.
@@ -185,8 +198,15 @@ unsafe fn begin(qp: *mut ibv_qp_ex, verb: &'static str, op: SendOp) {
         draw(qp, verb, |draft, _| {
             let flags =
                 SendFlags::from_bits(flags).ok_or(invalid("wr_flags that the device does not know"))?;
-            let end = draft.sges.len();
-            draft.requests.push(Request { wr_id, op, flags, ud: None, data: Data::Sges(end..end) });
+            let (op, end) = (op()?, draft.sges.len());
+            draft.requests.push(Request {
+                wr_id,
+                op,
+                flags,
+                ud: None,
+                srq: None,
+                data: Data::Sges(end..end),
+            });
             Ok(())
         });
     }
@@ -249,6 +269,54 @@ impl Draft {
         last.data = Data::Inline(start..end);
         last.flags |= SendFlags::INLINE;
         Ok(())
+    }
+}
+
+unsafe extern "C" fn bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
+    // SAFETY: between start and complete; objects of ours, and the program's attributes.
+    unsafe {
+        begin_with(qp, "ibv_wr_bind_mw", || {
+            let info = info.as_ref().ok_or(invalid("bind_info is NULL"))?;
+            Ok(SendOp::BindMw(mw::bind(mw, rkey, info)?))
+        });
+    }
+}
+
+unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, value: *const c_void) {
+    // SAFETY: between start and complete; eight bytes of the program's.
+    unsafe {
+        begin_with(qp, "ibv_wr_atomic_write", || {
+            let value = value.cast::<[u8; 8]>().as_ref().ok_or(invalid("atomic_wr is NULL"))?;
+            Ok(SendOp::AtomicWrite { addr, rkey: RKey(rkey), value: *value })
+        });
+    }
+}
+
+unsafe extern "C" fn flush(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, len: usize, places: u8, level: u8) {
+    // SAFETY: between start and complete.
+    unsafe {
+        begin_with(qp, "ibv_wr_flush", || {
+            if places & !(IBV_FLUSH_GLOBAL | IBV_FLUSH_PERSISTENT) != 0 || level > IBV_FLUSH_MR {
+                return Err(invalid("a type or level of flush that the device does not know"));
+            }
+            let len = u32::try_from(len).map_err(|_| invalid("more bytes than a flush can name"))?;
+            let what = FlushWhat {
+                global: places & IBV_FLUSH_GLOBAL != 0,
+                persistent: places & IBV_FLUSH_PERSISTENT != 0,
+                whole_region: level == IBV_FLUSH_MR,
+            };
+            Ok(SendOp::Flush { addr, rkey: RKey(rkey), len, what })
+        });
+    }
+}
+
+unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, number: u32) {
+    // SAFETY: between start and complete.
+    unsafe {
+        draw(qp, "ibv_wr_set_xrc_srqn", |draft, _| {
+            draft.last()?.srq = Some(Srqn::new(number));
+            Ok(())
+        });
     }
 }
 

@@ -1,6 +1,7 @@
 //! Making a queue pair.
 
 use super::builder::{self, Builder};
+use super::spread::create_spread;
 use super::{Held, QpObject};
 use crate::abi::*;
 use crate::acks::Acks;
@@ -11,8 +12,10 @@ use crate::guard;
 use crate::handle::{Handle, Uses};
 use crate::pd::PdObject;
 use crate::srq::SrqObject;
-use ferroce_nic::{EventSource, QpInit};
+use crate::xrcd::XrcdObject;
+use ferroce_nic::{EventSource, Qp, QpInit};
 use ferroce_proto::verbs::{QpCap, Transport};
+use std::ffi::c_void;
 
 pub(crate) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     guard::pointer("ibv_create_qp", || {
@@ -30,22 +33,35 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     guard::pointer("ibv_create_qp_ex", || {
         // SAFETY: the program's attributes.
         let attr = unsafe { init.as_ref() }.ok_or(invalid("qp_init_attr_ex is NULL"))?;
-        let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        let known = IBV_QP_INIT_ATTR_PD
+            | IBV_QP_INIT_ATTR_XRCD
+            | IBV_QP_INIT_ATTR_CREATE_FLAGS
+            | IBV_QP_INIT_ATTR_IND_TABLE
+            | IBV_QP_INIT_ATTR_RX_HASH
+            | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        let has = |bit| attr.comp_mask & bit != 0;
         if attr.comp_mask & !known != 0 {
             return Err(unsupported("comp_mask asks for something that the device does not have"));
         }
-        if attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0 {
+        if has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0 {
             return Err(unsupported("create_flags that the device does not have"));
         }
-        if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
+        if has(IBV_QP_INIT_ATTR_IND_TABLE) || has(IBV_QP_INIT_ATTR_RX_HASH) {
+            // SAFETY: what the verb demands of the program.
+            return unsafe { create_spread(context, attr) };
+        }
+        if attr.qp_type == IBV_QPT_XRC_RECV {
+            // SAFETY: what the verb demands of the program.
+            return unsafe { create_xrc_recv(context, attr) };
+        }
+        if !has(IBV_QP_INIT_ATTR_PD) {
             return Err(invalid("a queue pair needs a protection domain"));
         }
         // SAFETY: a domain of ours.
         if unsafe { PdObject::of(attr.pd)? }.1 != context {
             return Err(invalid("the protection domain belongs to another context"));
         }
-        let has_ops = attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
-        let ops = has_ops.then_some(attr.send_ops_flags);
+        let ops = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(attr.send_ops_flags);
         // SAFETY: what the verb demands of the program; the long form starts with the short one.
         unsafe { create(attr.pd, &mut *init.cast::<ibv_qp_init_attr>(), ops) }
     })
@@ -55,7 +71,10 @@ fn transport(qp_type: u32) -> Result<Transport, Refused> {
     match qp_type {
         IBV_QPT_RC => Ok(Transport::Rc),
         IBV_QPT_UC => Ok(Transport::Uc),
-        IBV_QPT_UD => Ok(Transport::Ud),
+        // To who posts, raw packets are datagrams without an address.
+        IBV_QPT_UD | IBV_QPT_RAW_PACKET => Ok(Transport::Ud),
+        IBV_QPT_XRC_SEND => Ok(Transport::XrcIni),
+        IBV_QPT_XRC_RECV => Err(invalid("a receiving end of XRC is made with an XRC domain")),
         _ => Err(unsupported("the device has no queue pairs of this type")),
     }
 }
@@ -69,55 +88,128 @@ unsafe fn create(
     let (domain, context) = unsafe { PdObject::of(pd)? };
     // SAFETY: as above.
     let owner = unsafe { Context::of(context)? };
+    let transport = transport(init.qp_type)?;
     // SAFETY: as above.
-    let (send_cq, recv_cq) = unsafe { (CqObject::of(init.send_cq)?, CqObject::of(init.recv_cq)?) };
+    let send_cq = unsafe { CqObject::of(init.send_cq)? };
+    if transport == Transport::XrcIni {
+        // It never receives, so what stands there may be anything.
+        init.recv_cq = init.send_cq;
+    }
+    // SAFETY: as above.
+    let recv_cq = unsafe { CqObject::of(init.recv_cq)? };
     let srq = match init.srq.is_null() {
         true => None,
         // SAFETY: as above.
         false => Some(unsafe { Handle::<SrqObject>::of(init.srq)? }),
     };
-    let transport = transport(init.qp_type)?;
-    let qp = domain.pd.create_qp(&QpInit {
+    let wanted = QpInit {
         transport,
         send_cq: &send_cq.cq,
         recv_cq: &recv_cq.cq,
         srq: srq.map(|srq| &srq.srq),
         cap: cap_in(&init.cap),
         signal_all: init.sq_sig_all != 0,
-    })?;
+    };
+    let qp = match init.qp_type {
+        IBV_QPT_RAW_PACKET => domain.pd.create_raw_qp(&wanted)?,
+        _ => domain.pd.create_qp(&wanted)?,
+    };
     let cap = qp.query().cap;
     let builder = ops.map(|wanted| Builder::new(transport, wanted, cap)).transpose()?;
     init.cap = cap_out(&cap);
-    let qpn = qp.qpn();
+    let held = Held {
+        _context: owner.uses.hold(),
+        _pd: Some(domain.uses.hold()),
+        _cqs: [Some(send_cq.uses.hold()), Some(recv_cq.uses.hold())],
+        _srq: srq.map(|srq| srq.uses.hold()),
+        _xrcd: None,
+    };
+    let source = EventSource::Qp(qp.qpn());
     let mut abi = ibv_qp_ex::zeroed();
-    abi.base.context = context;
-    abi.base.qp_context = init.qp_context;
     abi.base.pd = pd;
     (abi.base.send_cq, abi.base.recv_cq, abi.base.srq) = (init.send_cq, init.recv_cq, init.srq);
-    (abi.base.handle, abi.base.qp_num) = (qpn.value(), qpn.value());
-    abi.base.qp_type = init.qp_type;
-    abi.base.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
-    abi.base.cond = libc::PTHREAD_COND_INITIALIZER;
+    (abi.base.qp_context, abi.base.qp_type) = (init.qp_context, init.qp_type);
     if builder.is_some() {
         builder::fill(&mut abi);
     }
-    let object = QpObject {
-        qp,
-        acks: Acks::default(),
-        uses: Uses::default(),
-        signal_all: init.sq_sig_all != 0,
-        builder,
-        _held: Held {
-            _context: owner.uses.hold(),
-            _pd: domain.uses.hold(),
-            _send_cq: send_cq.uses.hold(),
-            _recv_cq: recv_cq.uses.hold(),
-            _srq: srq.map(|srq| srq.uses.hold()),
-        },
+    // SAFETY: the context of the domain.
+    unsafe { publish(context, abi, qp, Made { source, signal_all: init.sq_sig_all != 0, builder, held }) }
+}
+
+unsafe fn create_xrc_recv(
+    context: *mut ibv_context,
+    attr: &ibv_qp_init_attr_ex,
+) -> Result<*mut ibv_qp, Refused> {
+    if attr.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 {
+        return Err(invalid("a receiving end of XRC needs an XRC domain"));
+    }
+    if attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 && attr.send_ops_flags != 0 {
+        return Err(unsupported("a receiving end of XRC sends nothing"));
+    }
+    // SAFETY: objects of ours, as the verb demands.
+    let (owner, xrcd) = unsafe { (Context::of(context)?, XrcdObject::of(attr.xrcd, context)?) };
+    let qp = xrcd.domain.create_target(&owner.nic)?;
+    // SAFETY: as above.
+    unsafe { publish_xrc_recv(context, owner, xrcd, qp, attr.qp_context) }
+}
+
+/// Hands a receiving end of XRC to the program, or another handle of one.
+///
+/// # Safety
+/// A context of ours.
+pub(super) unsafe fn publish_xrc_recv(
+    context: *mut ibv_context,
+    owner: &Context,
+    xrcd: &XrcdObject,
+    qp: Qp,
+    cookie: *mut c_void,
+) -> Result<*mut ibv_qp, Refused> {
+    let held = Held {
+        _context: owner.uses.hold(),
+        _pd: None,
+        _cqs: [None, None],
+        _srq: None,
+        _xrcd: Some(xrcd.uses.hold()),
     };
-    // SAFETY: a domain of ours.
-    let made: *mut ibv_qp = Handle::publish_in(unsafe { PdObject::lender(pd) }, abi, object)?.cast();
-    owner.targets.lock().insert(EventSource::Qp(qpn), Target::Qp(made));
+    let source = EventSource::QpHandle(qp.qpn(), qp.handle());
+    let mut abi = ibv_qp_ex::zeroed();
+    (abi.base.qp_context, abi.base.qp_type) = (cookie, IBV_QPT_XRC_RECV);
+    // SAFETY: as the caller promises.
+    unsafe { publish(context, abi, qp, Made { source, signal_all: false, builder: None, held }) }
+}
+
+/// What a queue pair is made with, besides the NIC's own.
+pub(super) struct Made {
+    pub(super) source: EventSource,
+    pub(super) signal_all: bool,
+    pub(super) builder: Option<Builder>,
+    pub(super) held: Held,
+}
+
+/// Hands a queue pair to the program.
+///
+/// # Safety
+/// A context of ours.
+pub(super) unsafe fn publish(
+    context: *mut ibv_context,
+    mut abi: ibv_qp_ex,
+    qp: Qp,
+    made: Made,
+) -> Result<*mut ibv_qp, Refused> {
+    // SAFETY: as the caller promises, a context of ours.
+    let owner = unsafe { Context::of(context)? };
+    let (number, state) = (qp.qpn().value(), qp.query().state as u32);
+    abi.base.context = context;
+    (abi.base.handle, abi.base.qp_num, abi.base.state) = (number, number, state);
+    abi.base.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+    abi.base.cond = libc::PTHREAD_COND_INITIALIZER;
+    let Made { source, signal_all, builder, held } = made;
+    let (acks, uses) = (Acks::default(), Uses::default());
+    let object = QpObject { qp, acks, uses, source, signal_all, builder, _held: held };
+    // SAFETY: the domain is one of ours, or NULL.
+    let lender = unsafe { PdObject::lender(abi.base.pd) };
+    let made: *mut ibv_qp = Handle::publish_in(lender, abi, object)?.cast();
+    owner.targets.lock().insert(source, Target::Qp(made));
     Ok(made)
 }
 

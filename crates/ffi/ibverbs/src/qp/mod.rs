@@ -4,10 +4,13 @@ mod attr;
 mod builder;
 mod create;
 mod modify;
+mod open;
+mod spread;
 
 pub(crate) use attr::vector;
 pub(crate) use create::{create_qp, create_qp_ex};
 pub(crate) use modify::{modify_qp, query_qp};
+pub(crate) use open::open_qp;
 
 use crate::abi::*;
 use crate::acks::Acks;
@@ -25,6 +28,8 @@ pub(crate) struct QpObject {
     pub(crate) acks: Acks,
     /// Multicast groups it is attached to.
     pub(crate) uses: Uses,
+    /// What its events come under.
+    source: EventSource,
     signal_all: bool,
     /// There if it was made with operations for `ibv_wr_*`.
     builder: Option<Builder>,
@@ -34,10 +39,10 @@ pub(crate) struct QpObject {
 /// What must not go before the queue pair does.
 struct Held {
     _context: Use,
-    _pd: Use,
-    _send_cq: Use,
-    _recv_cq: Use,
+    _pd: Option<Use>,
+    _cqs: [Option<Use>; 2],
     _srq: Option<Use>,
+    _xrcd: Option<Use>,
 }
 
 impl Object for QpObject {
@@ -71,7 +76,7 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         if object.uses.any() {
             return Err(crate::errno::busy("the queue pair is attached to a multicast group"));
         }
-        context.targets.lock().remove(&EventSource::Qp(object.qp.qpn()));
+        context.targets.lock().remove(&object.source);
         object.acks.wait_settled();
         // SAFETY: the program gives it back.
         drop(unsafe { Handle::<QpObject>::take(qp.cast()) });

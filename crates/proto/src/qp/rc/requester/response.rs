@@ -34,7 +34,8 @@ impl Requester {
         let expected = (wqe.len - offset as u32).min(mtu) as usize;
         // The place in the READ follows from the sequence number alone. First, middle and last depend on how often
         // the READ was restarted, so a late response of an earlier try still fits.
-        if !matches!(wqe.op, SendOp::Read { .. }) || pkt.payload.len() != expected {
+        if matches!(wqe.op, SendOp::Atomic { .. }) || !wqe.awaits_response() || pkt.payload.len() != expected
+        {
             return Err(self.bad_response(pkt, expected, sq, io));
         }
         if expected > 0 {

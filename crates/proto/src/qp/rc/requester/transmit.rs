@@ -9,7 +9,7 @@ use super::{Requester, Stall};
 use crate::cc::CongestionControl;
 use crate::ids::{RKey, Srqn};
 use crate::verbs::{AtomicOp, QpState, SendOp, WcStatus};
-use crate::wire::{AtomicEth, Operation, Reth};
+use crate::wire::{AtomicEth, Feth, Operation, Reth};
 
 /// A large READ goes out as several requests of at most this many bytes, so that the in-flight window bounds the
 /// responses too. Their borders never move: a restart ends where the first try ended, because the responder knows
@@ -43,6 +43,7 @@ impl Requester {
                 },
                 SendOp::Read { addr, rkey } => self.send_read(&wqe, addr, rkey, srq, io),
                 SendOp::Atomic { addr, rkey, op } => self.send_atomic(&wqe, addr, rkey, op, srq, io),
+                SendOp::AtomicWrite { .. } | SendOp::Flush { .. } => self.send_placement(&wqe, io),
                 _ => self.send_data(&wqe, sq, io),
             };
             match step {
@@ -185,6 +186,33 @@ impl Requester {
         headers.atomic = Some(AtomicEth { addr, rkey, swap_or_add, compare });
         headers.xrceth = srq;
         if io.send(&headers, TxPayload::None).is_err() {
+            return Step::Blocked;
+        }
+        self.reads.push_back(self.psn);
+        self.on_sent(1, 8, wqe.packets, io);
+        Step::Sent
+    }
+
+    /// A flush or an atomic write: one packet, answered like a READ of no bytes, and counted like one.
+    fn send_placement<H: Host>(&mut self, wqe: &SendWqe, io: &mut Io<'_, H>) -> Step {
+        if let Some(step) = self.read_resources(1, io) {
+            return step;
+        }
+        let (operation, reth, feth, value) = match wqe.op {
+            SendOp::AtomicWrite { addr, rkey, value } => {
+                (Operation::AtomicWrite, Reth { addr, rkey, len: 8 }, None, Some(value))
+            }
+            SendOp::Flush { addr, rkey, len, what } => {
+                let placement = u8::from(what.global) | u8::from(what.persistent) << 1;
+                let feth = Feth { placement, level: u8::from(what.whole_region) };
+                (Operation::Flush, Reth { addr, rkey, len }, Some(feth), None)
+            }
+            _ => return Step::Blocked,
+        };
+        let payload = value.as_ref().map_or(TxPayload::None, |value| TxPayload::Bytes(value));
+        let mut headers = io.headers(operation, self.psn, payload.len() as u32);
+        (headers.reth, headers.feth) = (Some(reth), feth);
+        if io.send(&headers, payload).is_err() {
             return Step::Blocked;
         }
         self.reads.push_back(self.psn);

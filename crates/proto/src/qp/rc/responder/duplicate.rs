@@ -17,6 +17,7 @@ impl Responder {
         match pkt.headers.bth.opcode.operation {
             Operation::ReadRequest => self.on_duplicate_read(pkt, io),
             Operation::CompareSwap | Operation::FetchAdd => self.on_duplicate_atomic(pkt, io),
+            Operation::Flush | Operation::AtomicWrite => self.on_duplicate_placement(pkt, io),
             _ => {
                 // SEND and WRITE are not executed again; the requester needs to hear that they were (C9-105).
                 self.replies.ack(self.expected.minus(1), self.msn);
@@ -61,6 +62,18 @@ impl Responder {
         match self.replay.atomic(psn) {
             Some(original) => self.replies.atomic_again(psn, self.msn, original),
             None => self.forget(pkt, io),
+        }
+        Ok(())
+    }
+
+    /// Nor may an atomic write undo what was written since.
+    fn on_duplicate_placement<H: Host>(&mut self, pkt: &Packet<'_>, io: &mut Io<'_, H>) -> Result<(), Fatal> {
+        let psn = pkt.headers.bth.psn;
+        if self.replay.placement(psn) {
+            let reply = ReadReply::of_nothing(psn, self.msn, io.pd);
+            self.replies.read_again(ReadReply { again: true, ..reply }, io.mtu());
+        } else {
+            self.forget(pkt, io);
         }
         Ok(())
     }

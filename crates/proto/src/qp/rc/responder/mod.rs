@@ -8,12 +8,14 @@
 //! |---|---|
 //! | `request` | a SEND or WRITE that is next in sequence |
 //! | `read`, `atomic` | the requests that are answered with data |
+//! | `placement` | flush and atomic write, answered without |
 //! | `duplicate` | a request that was executed before |
 //! | `reply` | in which order answers leave |
 //! | `replay` | what is remembered of READs and atomics |
 
 mod atomic;
 mod duplicate;
+mod placement;
 mod read;
 mod replay;
 mod reply;
@@ -91,6 +93,7 @@ impl Responder {
         match pkt.headers.bth.opcode.operation {
             Operation::ReadRequest => self.on_read(pkt, io),
             Operation::CompareSwap | Operation::FetchAdd => self.on_atomic(pkt, io),
+            Operation::Flush | Operation::AtomicWrite => self.on_placement(pkt, io),
             _ => self.on_request(pkt, rq, io),
         }
     }

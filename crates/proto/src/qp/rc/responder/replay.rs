@@ -8,6 +8,8 @@ use alloc::collections::VecDeque;
 pub(super) enum Executed {
     /// A READ of `packets` responses; its data is read again on replay.
     Read { psn: Psn, packets: u32, addr: u64, rkey: RKey, len: u32 },
+    /// A flush or an atomic write.
+    Placement { psn: Psn },
     /// An atomic and the value it found.
     Atomic { psn: Psn, original: u64 },
 }
@@ -59,7 +61,12 @@ impl ReplayStore {
                 addr == start.wrapping_add(offset)
                     && u64::from(len) <= u64::from(whole).saturating_sub(offset)
             }
-            Executed::Atomic { .. } => false,
+            Executed::Atomic { .. } | Executed::Placement { .. } => false,
         })
+    }
+
+    /// Whether a flush or atomic write with this number was executed.
+    pub(super) fn placement(&self, psn: Psn) -> bool {
+        self.executed.contains(&Executed::Placement { psn })
     }
 }

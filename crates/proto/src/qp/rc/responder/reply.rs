@@ -29,6 +29,13 @@ pub(super) struct ReadReply {
     pub(super) again: bool,
 }
 
+impl ReadReply {
+    /// The answer to a flush or an atomic write.
+    pub(super) fn of_nothing(psn: Psn, msn: u32, pd: PdId) -> ReadReply {
+        ReadReply { psn, addr: 0, rkey: RKey(0), pd, len: 0, fresh: true, msn, again: false }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Reply {
     Ack { psn: Psn, msn: u32, syndrome: Syndrome },

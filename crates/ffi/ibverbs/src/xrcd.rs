@@ -1,0 +1,104 @@
+//! XRC domains. A file's inode can stand for one, so that those who share the file share the domain.
+
+use crate::abi::*;
+use crate::context::Context;
+use crate::errno::{Refused, busy, invalid};
+use crate::guard;
+use crate::handle::{Handle, Object, Use, Uses};
+use ferroce_nic::{XrcDomain, XrcKey};
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+/// An XRC domain, as one `ibv_open_xrcd` knows it.
+pub(crate) struct XrcdObject {
+    pub(crate) domain: Arc<XrcDomain>,
+    pub(crate) uses: Uses,
+    _context: Use,
+}
+
+impl Object for XrcdObject {
+    type Abi = ibv_xrcd;
+}
+
+impl XrcdObject {
+    /// The domain behind a pointer, which must have been opened in this context.
+    ///
+    /// # Safety
+    /// NULL, or a domain of ours.
+    pub(crate) unsafe fn of<'a>(
+        xrcd: *mut ibv_xrcd,
+        context: *mut ibv_context,
+    ) -> Result<&'a XrcdObject, Refused> {
+        // SAFETY: as the caller promises.
+        let object = unsafe { Handle::<XrcdObject>::of(xrcd)? };
+        // SAFETY: not NULL, once `of` answered.
+        if unsafe { (*xrcd).context } != context {
+            return Err(invalid("the XRC domain belongs to another context"));
+        }
+        Ok(object)
+    }
+}
+
+pub(crate) unsafe extern "C" fn open_xrcd(
+    context: *mut ibv_context,
+    attr: *mut ibv_xrcd_init_attr,
+) -> *mut ibv_xrcd {
+    guard::pointer("ibv_open_xrcd", || {
+        // SAFETY: a context of ours, and the program's attributes.
+        let (owner, attr) =
+            unsafe { (Context::of(context)?, attr.as_ref().ok_or(invalid("xrcd_init_attr is NULL"))?) };
+        if attr.comp_mask != IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS {
+            return Err(invalid("comp_mask must name fd and oflags, and nothing else"));
+        }
+        if attr.oflags & !(libc::O_CREAT | libc::O_EXCL) != 0 {
+            return Err(invalid("oflags other than O_CREAT and O_EXCL"));
+        }
+        let domain = match attr.fd {
+            -1 if attr.oflags & libc::O_CREAT == 0 => {
+                return Err(invalid("a domain without a file can only be created: O_CREAT"));
+            }
+            -1 => owner.nic.alloc_xrc_domain()?,
+            fd => of_file(owner, fd, attr.oflags)?,
+        };
+        let object = XrcdObject { domain, uses: Uses::default(), _context: owner.uses.hold() };
+        Ok(Handle::publish(ibv_xrcd { context }, object))
+    })
+}
+
+/// The domain of a file: the one there is, or a new one, as the flags say.
+fn of_file(owner: &Context, fd: c_int, oflags: c_int) -> Result<Arc<XrcDomain>, Refused> {
+    let key = inode(fd)?;
+    if oflags & libc::O_CREAT == 0 {
+        let found = owner.nic.find_xrc_domain(key);
+        return found.ok_or(Refused::Errno(libc::EAGAIN, "nobody has a domain of this file open"));
+    }
+    let (domain, is_new) = owner.nic.open_xrc_domain(key)?;
+    if !is_new && oflags & libc::O_EXCL != 0 {
+        return Err(invalid("O_EXCL, but there is a domain of this file"));
+    }
+    Ok(domain)
+}
+
+fn inode(fd: c_int) -> Result<XrcKey, Refused> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: there is room for the answer; a bad descriptor is an error and nothing else.
+    if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    // SAFETY: the call filled it in.
+    let stat = unsafe { stat.assume_init() };
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
+    guard::number("ibv_close_xrcd", || {
+        // SAFETY: a domain of ours.
+        if unsafe { Handle::<XrcdObject>::of(xrcd)? }.uses.any() {
+            return Err(busy("queue pairs or shared receive queues still belong to the XRC domain"));
+        }
+        // SAFETY: the program gives it back.
+        drop(unsafe { Handle::<XrcdObject>::take(xrcd) });
+        Ok(())
+    })
+}
