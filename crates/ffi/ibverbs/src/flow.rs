@@ -86,12 +86,10 @@ impl Spec<'_> {
 /// The specifications behind the attributes.
 ///
 /// # Safety
-/// As many of them as the attributes say lie there.
-unsafe fn specs<'a>(attr: *const ibv_flow_attr) -> Result<Vec<Spec<'a>>, Refused> {
+/// `count` of them lie there.
+unsafe fn specs<'a>(attr: *const ibv_flow_attr, count: u8) -> Result<Vec<Spec<'a>>, Refused> {
     /// Type and length.
     const HEAD: usize = 6;
-    // SAFETY: as the caller promises.
-    let count = unsafe { (*attr).num_of_specs };
     let mut at = attr.wrapping_add(1).cast::<u8>();
     let mut found = Vec::with_capacity(count.into());
     for _ in 0..count {
@@ -121,10 +119,14 @@ fn kind(attr: &ibv_flow_attr) -> Result<FlowKind, Refused> {
 
 pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow {
     guard::pointer("ibv_create_flow", || {
-        // SAFETY: a queue pair of ours, and the program's attributes.
-        let (object, head) =
-            unsafe { (QpObject::of(qp)?, attr.as_ref().ok_or(invalid("flow_attr is NULL"))?) };
-        let kind = kind(head)?;
+        // SAFETY: a queue pair of ours.
+        let object = unsafe { QpObject::of(qp)? };
+        if attr.is_null() {
+            return Err(invalid("flow_attr is NULL"));
+        }
+        // SAFETY: the program's attributes. Programs pack them with what follows, so they may lie anywhere.
+        let head = unsafe { attr.read_unaligned() };
+        let kind = kind(&head)?;
         let dont_trap = head.flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP != 0;
         if head.comp_mask != 0 || head.flags & !IBV_FLOW_ATTR_FLAGS_DONT_TRAP != 0 {
             return Err(unsupported("flags or comp_mask that the device does not have"));
@@ -143,7 +145,7 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow
         };
         let mut held = vec![object.uses.hold()];
         // SAFETY: what the verb demands of the program.
-        for spec in unsafe { specs(attr)? } {
+        for spec in unsafe { specs(attr, head.num_of_specs)? } {
             // SAFETY: as above.
             unsafe { spec.apply(&mut rule, &mut held)? };
         }

@@ -12,7 +12,7 @@
 //! | `cq`, `cq_ex`, `channel`, `event` | completions and events |
 //! | `qp`, `send`, `recv` | queue pairs and what is posted to them |
 //! | `flow`, `counters`, `wq` | raw packets: who gets them |
-//! | `fork`, `import`, `ece`, `private` | what exists because somebody links with it |
+//! | `fork`, `import`, `ece`, `kern`, `neighbour`, `private` | what exists because somebody links with it |
 //!
 //! Every pointer is the program's. The verbs say which of them must be good, and that is what each `SAFETY` comment
 //! leans on; NULL is refused wherever the manual does not give it a meaning.
@@ -41,10 +41,12 @@ mod guard;
 mod handle;
 mod identity;
 mod import;
+mod kern;
 mod mcast;
 mod mr;
 mod mw;
 mod names;
+mod neighbour;
 mod ops;
 mod pd;
 mod private;
