@@ -11,11 +11,12 @@ use serde_json::{Value, json};
 
 use crate::programs::network;
 use crate::programs::session::{Program, is_listening};
+use crate::tools::which;
 
 /// Rounds of each comparison, and of starts.
 const ROUNDS: usize = 5;
 const STARTS: usize = 15;
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 const FIRST_PORT: u16 = 23_000;
 
 #[derive(clap::Args)]
@@ -48,7 +49,7 @@ const COMPARISONS: [Comparison; 3] = [
         name: "SEND, 8 B, half a round trip",
         foreign: "ib_send_lat",
         own: "send-lat",
-        options: "-s 8 -n 20000 -I 64",
+        options: "-s 8 -n 10000 -I 64",
         column: 4,
         key: ["latency", "median_ns"],
         scale: 1e-3,
@@ -145,7 +146,7 @@ fn compare(args: &Args, comparison: &Comparison, gid: u64, port: &mut u16) -> Re
 fn both_sides(args: &Args, words: &[String], port: &mut u16) -> Result<String, String> {
     *port += 1;
     let side = |name: &str, host: Option<&str>| {
-        let mut command = Command::new(&args.ferroce);
+        let mut command = on_core(if host.is_some() { 0 } else { 1 }, words, &args.ferroce);
         command.args(words).args(["-p", &port.to_string()]).args(host);
         Program::of(command, &args.logs, &format!("boundary {name}"))
     };
@@ -157,6 +158,17 @@ fn both_sides(args: &Args, words: &[String], port: &mut u16) -> Result<String, S
     client.finish(LIMIT).map_err(|why| format!("{why}\n{}", client.said()))?;
     server.finish_soon()?;
     Ok(client.said())
+}
+
+/// `ferroce perf` keeps each side to a core of its own; perftest does not, so it is helped to.
+fn on_core(core: usize, words: &[String], ferroce: &Path) -> Command {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if words[0] != "run" || cores < 2 || which("taskset").is_none() {
+        return Command::new(ferroce);
+    }
+    let mut command = Command::new("taskset");
+    command.args(["-c", &core.to_string()]).arg(ferroce);
+    command
 }
 
 /// From the start of a program below `ferroce run` to its end, for the shortest useful one: a message there and back. The

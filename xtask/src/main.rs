@@ -80,7 +80,7 @@ fn main() -> ExitCode {
         Command::ProgramsWorker(args) => programs::worker::run(&args),
         Command::Install(args) => install::run(&Context::new(false, false), &args),
         Command::BoundaryWorker(args) => boundary::run(&args),
-        Command::Interop(args) => interop::run(&Context::new(true, false), &args),
+        Command::Interop(args) => interop::run(&Context::new(args.shows_progress(), false), &args),
         Command::Bench(args) => bench::run(&Context::new(true, false), &args),
     }
 }

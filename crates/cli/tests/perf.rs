@@ -94,8 +94,7 @@ fn both_sides_sleep_on_events() {
 #[test]
 fn both_sides_send_at_once() {
     let _turn = one_at_a_time();
-    // Unreliable messages may be lost when both sides begin at once, and with them what this test would check.
-    for (test, transport) in BANDWIDTH_TESTS.into_iter().filter(|(_, transport)| *transport == "rc") {
+    for (test, transport) in BANDWIDTH_TESTS {
         for more in ["", "-e"] {
             let size = if test == "atomic-bw" { 8 } else { 1000 };
             let line = &both_sides(test, &format!("-c {transport} -n 100 -s {size} -b {more}"))[0];

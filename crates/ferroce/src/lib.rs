@@ -35,7 +35,8 @@
 //! | memory for messages | [`Buffer`]: owned by the program or by the NIC, never both |
 //! | memory for peers | [`Region`], and what they must know of it, [`RemoteRegion`] |
 //! | queue pairs | [`RcQp`], [`UcQp`], [`UdQp`], [`QpBuilder`]; halves for two threads: [`SendHalf`], [`RecvHalf`] |
-//! | how they meet | [`Endpoint`], [`Qp::connect`], [`Qp::connect_over`]; datagrams: [`AddressHandle`] |
+//! | how they meet, by address and port | [`Listener`], [`Connector`], [`Connection`] |
+//! | how they meet, by other means | [`Endpoint`], [`Qp::connect`], [`Qp::connect_over`]; datagrams: [`AddressHandle`] |
 //! | receives for many | [`Srq`] |
 //! | what became of it | [`Cq`], [`Pending`], [`Done`], [`CompletionError`]; for tasks: `AsyncCq` (feature `tokio`) |
 //! | raw work requests | [`wr`], [`SendWr`], [`RecvWr`] |
@@ -45,6 +46,7 @@
 #![deny(unsafe_code)]
 
 mod address;
+mod cm;
 mod cq;
 mod device;
 mod endpoint;
@@ -59,6 +61,7 @@ mod srq;
 pub mod wr;
 
 pub use address::AddressHandle;
+pub use cm::{Connection, ConnectionEvent, Connector, Listener, Request};
 #[cfg(feature = "tokio")]
 pub use cq::AsyncCq;
 pub use cq::Cq;
@@ -78,7 +81,8 @@ pub use ferroce_nic::Error as Refusal;
 pub use ferroce_nic::link::{FaultConfig, LinkCounters};
 /// What the NIC below gives as it is: settings, tables and numbers.
 pub use ferroce_nic::{
-    AsyncEvent, Config, ConfigError, Counters, DeviceAttr, EventSource, GidEntry, QpReport, SrqAttr,
+    AsyncEvent, CmRefusal, Config, ConfigError, Counters, DeviceAttr, EventSource, GidEntry, QpReport,
+    RejectReason, SrqAttr,
 };
 pub use ferroce_proto::qp::state::ModifyError;
 /// The vocabulary of the verbs.

@@ -34,6 +34,11 @@ fn pingpong() {
 }
 
 #[test]
+fn connect() {
+    run("connect");
+}
+
+#[test]
 fn one_sided() {
     run("one_sided");
 }

@@ -1,7 +1,7 @@
 //! What the device counts.
 
 use crate::link::LinkCounters;
-use ferroce_proto::qp::{DropReason, QpCounters};
+use ferroce_proto::qp::{DropReason, QpCounters, RefusalReason};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Default)]
 pub(crate) struct DeviceCounters {
     drops: [AtomicU64; DropReason::ALL.len()],
+    refusals: [AtomicU64; RefusalReason::ALL.len()],
     pub(crate) completions: AtomicU64,
     pub(crate) failed_completions: AtomicU64,
     /// Packets that queue pairs sent again, of those that are destroyed.
@@ -23,6 +24,15 @@ pub(crate) struct DeviceCounters {
 impl DeviceCounters {
     pub(crate) fn dropped(&self, reason: DropReason) {
         self.drops[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn refused(&self, reason: RefusalReason) {
+        self.refusals[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn refusals(&self) -> BTreeMap<&'static str, u64> {
+        let count = |reason: &RefusalReason| self.refusals[*reason as usize].load(Ordering::Relaxed);
+        RefusalReason::ALL.iter().map(|reason| (reason.name(), count(reason))).collect()
     }
 
     pub(crate) fn drops(&self) -> BTreeMap<&'static str, u64> {
@@ -39,6 +49,8 @@ pub struct Counters {
     pub slot: u8,
     /// Packets dropped, by reason.
     pub drops: BTreeMap<&'static str, u64>,
+    /// Requests refused, by reason.
+    pub refusals: BTreeMap<&'static str, u64>,
     /// Completions made.
     pub completions: u64,
     /// Those that were not successes.

@@ -51,7 +51,7 @@ pub use memory::{DeviceMemory, MAX_DM, MAX_MW, Prefetch, WindowType};
 pub use nic::{DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, Nic, gid_table};
 pub use objects::{
     AddressHandle, AsyncEvent, CompletionChannel, Cq, EventSource, MAX_SRQ_WR, MemoryRegion, MemoryWindow,
-    Pd, Qp, QpInit, Srq, SrqAttr, XrcDomain, XrcKey, next_rkey,
+    Moderation, Pd, Qp, QpInit, Srq, SrqAttr, Stamp, XrcDomain, XrcKey, next_rkey,
 };
 pub use raw::{
     Flow, FlowCounts, FlowFilter, FlowKind, FlowLayer, FlowRule, HashFields, MAX_SPREAD, RxHash, WorkQueue,

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::fork::Generation;
 use crate::gids::{self, GidEntry};
 use crate::inspect::{Answerer, Subject};
-use crate::link::{Capture, Faulty, Link, UdpConfig, UdpLink};
+use crate::link::{Capture, Faulty, Link, UdpConfig, UdpLink, now};
 use crate::memory::{Budget, DeviceMemory};
 use crate::objects::{
     AsyncEvent, CompletionChannel, Cq, CqCore, EventHub, EventQueue, EventSource, Pd, XrcDomains,
@@ -32,8 +32,8 @@ pub const MAX_QP_WR: u32 = 1 << 16;
 pub const MAX_INLINE: u32 = 1024;
 /// Most READs and atomics outstanding, in either direction.
 pub const MAX_RD_ATOMIC: u8 = 128;
-/// The window is not larger than this by default: at one percent of loss, going back costs what is in flight.
-const MAX_DEFAULT_WINDOW: u32 = 512 * 1024;
+/// The window is not larger than this by default: more hides no more of a peer's delays.
+const MAX_DEFAULT_WINDOW: u32 = 1024 * 1024;
 /// Entries that the GID table has room for.
 pub const GID_TABLE_LEN: usize = 256;
 
@@ -290,6 +290,11 @@ impl Nic {
         Ok(Arc::new(DeviceMemory::new(len, log_align, &self.inner.device_memory)?))
     }
 
+    /// The clock that completions are stamped with ([`Cq::stamp_completions`]): nanoseconds on `CLOCK_MONOTONIC`.
+    pub fn raw_clock_ns(&self) -> u64 {
+        now().0
+    }
+
     /// Makes a completion channel.
     pub fn create_channel(&self) -> Result<Arc<CompletionChannel>, Error> {
         self.inner.alive()?;
@@ -505,6 +510,7 @@ impl Engine {
             pid: std::process::id(),
             slot: self.link.slot(),
             drops: self.counters.drops(),
+            refusals: self.counters.refusals(),
             completions: self.counters.completions.load(Ordering::Relaxed),
             failed_completions: self.counters.failed_completions.load(Ordering::Relaxed),
             link: self.link.counters(),

@@ -263,8 +263,7 @@ fn a_closed_listener_refuses_what_nobody_has_seen() {
 }
 
 fn is_readable(channel: &CmChannel) -> bool {
-    // The channel says so itself: an event that could be taken is put back by closing the listener only, so look with
-    // the descriptor of the process.
+    // Without taking the event, as a program's `poll` would look.
     let path = format!("/proc/self/fdinfo/{}", channel.as_fd().as_raw_fd());
     let info = std::fs::read_to_string(path).unwrap();
     let count = info.lines().find_map(|l| l.strip_prefix("eventfd-count:")).unwrap().trim().to_owned();

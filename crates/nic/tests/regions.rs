@@ -155,6 +155,12 @@ fn memory_that_is_not_there_cannot_be_registered() {
     let refused = pages.register(&s.pd, OPEN);
     assert!(matches!(refused, Err(Error::Memory(MemoryFault::NotPresent { .. }))));
     assert!(pages.register(&s.pd, OPEN | Access::ON_DEMAND).is_ok());
+
+    let constant = Pages::map(2 * 4096);
+    constant.protect(libc::PROT_READ);
+    let refused = constant.register(&s.pd, OPEN);
+    assert!(matches!(refused, Err(Error::Memory(MemoryFault::NotPresent { .. }))), "cannot be written");
+    assert!(constant.register(&s.pd, Access::REMOTE_READ).is_ok());
 }
 
 #[test]

@@ -106,6 +106,7 @@ fn a_window_of_type_2_is_open_to_its_queue_pair_only() {
     let (c, d) = pair(&s.nic, &s.pd, &s.cq, Transport::Rc);
     post(&c, 3, SendOp::Write { addr: s.to.addr(1000), rkey }, &[s.from.sge(0, 10)]);
     assert_eq!(completions(&s.cq, 1)[0].status, WcStatus::RemAccessErr);
+    assert_eq!(s.nic.counters().refusals["wrong_qp"], 1);
     drop((c, d));
     let (c, d) = pair(&s.nic, &s.pd, &s.cq, Transport::Rc);
     post(&d, 4, SendOp::LocalInv(rkey), &[]);
@@ -207,7 +208,7 @@ fn windows_of_type_1_are_bound_by_the_verb() {
     };
     assert!(refused(&two, s.to.addr(0), 10, Access::REMOTE_READ), "type 2");
     assert!(refused(&window, s.to.addr(4000), 97, Access::REMOTE_READ), "past the end");
-    assert!(refused(&window, s.to.addr(0), 10, Access::LOCAL_WRITE), "no right of a window");
+    assert!(refused(&window, s.to.addr(0), 10, Access::MW_BIND), "no right of a window");
 }
 
 #[test]
@@ -220,7 +221,7 @@ fn a_region_is_busy_while_windows_are_bound_to_it() {
     completions(&cq, 1);
     let (addr, Buffer { mut mr, .. }) = (to.addr(0), to);
     assert!(matches!(mr.reregister(None, Some(Access::LOCAL_WRITE)), Err(Error::Busy { .. })));
-    let (mr, error) = mr.deregister().unwrap_err();
+    let error = mr.deregister().unwrap_err();
     assert!(matches!(error, Error::Busy { .. }), "{error}");
     assert_eq!(mr.bound_windows(), 1);
     drop(window);

@@ -126,6 +126,8 @@ fn what_makes_no_sense_is_refused() {
     let made = |transport, srq| s.pd.create_qp(&init(transport, srq)).map(|qp| qp.qpn());
     assert!(matches!(made(Transport::XrcTgt, None), Err(Error::Invalid { attribute: "transport", .. })));
     assert!(matches!(made(Transport::XrcIni, Some(&srq)), Err(Error::Invalid { attribute: "srq", .. })));
+    let numbered = s.pd.create_xrc_srq(4, 1, &domain, &s.cq).unwrap();
+    assert!(matches!(made(Transport::Rc, Some(&numbered)), Err(Error::Invalid { attribute: "srq", .. })));
     assert!(matches!(s.pd.create_xrc_srq(0, 1, &domain, &s.cq), Err(Error::Invalid { .. })));
     let ini = create(&s.pd, &s.cq, Transport::XrcIni);
     assert_eq!(ini.query().cap.max_recv_wr, 0);

@@ -5,7 +5,8 @@ mod golden;
 
 use ferroce_proto::Gid;
 use ferroce_proto::wire::{
-    FlowAddrs, ICRC_LEN, Ipv4Header, Opcode, Packet, Service, Syndrome, UdpHeader, dest_qpn, verify_icrc,
+    FlowAddrs, ICRC_LEN, Ipv4Header, Ipv6Header, Opcode, Packet, Service, Syndrome, UdpHeader, dest_qpn,
+    verify_icrc,
 };
 use golden::{Golden, TempFile, hex, unhex};
 use std::fmt::Write as _;
@@ -14,6 +15,7 @@ use std::{env, fs};
 
 const GOLDEN_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/golden.hex");
 const CAPTURED_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/captured.hex");
+const KERNEL_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/kernel.hex");
 const ICRC_SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/icrc.py");
 
 /// Lines of `name bytes`; `#` begins a comment.
@@ -67,23 +69,65 @@ fn captured_packets_of_hardware_are_understood() {
     let captured = read_hex_file(CAPTURED_FILE);
     assert!(!captured.is_empty());
     for (name, frame) in captured {
-        let ip = Ipv4Header::parse(&frame[14..]).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let udp = UdpHeader::parse(&frame[34..]).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let flow = FlowAddrs {
-            sgid: Gid::from_ip(ip.src.into()),
-            dgid: Gid::from_ip(ip.dst.into()),
-            sport: udp.sport,
-            dport: udp.dport,
-        };
-        let bytes = &frame[42..14 + usize::from(ip.total_len)];
-        assert_eq!(verify_icrc(&flow, ip.ident, bytes), Some(ip.ident), "{name}: hint right");
-        assert_eq!(verify_icrc(&flow, 0, bytes), Some(ip.ident), "{name}: hint wrong");
+        let (flow, ident, bytes) = outer_v4(&frame);
+        assert_eq!(verify_icrc(&flow, ident, bytes), Some(ident), "{name}: hint right");
+        assert_eq!(verify_icrc(&flow, 0, bytes), Some(ident), "{name}: hint wrong");
         let packet =
             Packet::parse(&bytes[..bytes.len() - ICRC_LEN]).unwrap_or_else(|e| panic!("{name}: {e}"));
         let mut again = vec![0; packet.headers.encoded_len()];
         packet.headers.write(&mut again);
         assert_eq!(hex(&again), hex(&bytes[..again.len()]), "{name}");
     }
+}
+
+/// Opcodes that a peer without XRC and congestion notification sends: RC, UC and UD, both IP versions.
+const KERNEL_OPCODES: [&str; 32] = [
+    "00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "0a", "0b", "0c", "0d", "0e", "0f", "10",
+    "11_ack", "11_rnr", "12", "13", "14", "20", "21", "22", "24", "26", "27", "28", "2a", "64", "65",
+];
+
+/// `cargo xtask interop --golden` takes them off the wire anew.
+#[test]
+fn packets_of_the_linux_kernel_are_understood() {
+    let frames = read_hex_file(KERNEL_FILE);
+    for version in ["v4", "v6"] {
+        for opcode in KERNEL_OPCODES {
+            let name = format!("{version}_{opcode}");
+            assert!(frames.iter().any(|(kept, _)| *kept == name), "{name} is missing");
+        }
+    }
+    for (name, frame) in frames {
+        let (flow, ident, bytes) = if name.starts_with("v4") { outer_v4(&frame) } else { outer_v6(&frame) };
+        assert_eq!(verify_icrc(&flow, ident, bytes), Some(ident), "{name}: hint right");
+        assert_eq!(verify_icrc(&flow, 0, bytes), Some(ident), "{name}: hint wrong");
+        let packet =
+            Packet::parse(&bytes[..bytes.len() - ICRC_LEN]).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let opcode = packet.headers.bth.opcode.to_byte();
+        assert_eq!(name[3..5], format!("{opcode:02x}"), "{name}: opcode");
+        let mut again = vec![0; packet.headers.encoded_len()];
+        packet.headers.write(&mut again);
+        assert_eq!(hex(&again), hex(&bytes[..again.len()]), "{name}: written again");
+        let mut damaged = bytes.to_vec();
+        damaged[bytes.len() / 2] ^= 1;
+        assert_ne!(verify_icrc(&flow, ident, &damaged), Some(ident), "{name}: a flipped bit shows");
+    }
+}
+
+fn outer_v4(frame: &[u8]) -> (FlowAddrs, u16, &[u8]) {
+    let ip = Ipv4Header::parse(&frame[14..]).expect("an IPv4 header");
+    let udp = UdpHeader::parse(&frame[34..]).expect("a UDP header");
+    let (sgid, dgid) = (Gid::from_ip(ip.src.into()), Gid::from_ip(ip.dst.into()));
+    let flow = FlowAddrs { sgid, dgid, sport: udp.sport, dport: udp.dport };
+    (flow, ip.ident, &frame[42..14 + usize::from(ip.total_len)])
+}
+
+/// The identification is 0: IPv6 has none.
+fn outer_v6(frame: &[u8]) -> (FlowAddrs, u16, &[u8]) {
+    let ip = Ipv6Header::parse(&frame[14..]).expect("an IPv6 header");
+    let udp = UdpHeader::parse(&frame[54..]).expect("a UDP header");
+    let (sgid, dgid) = (Gid::from_ip(ip.src.into()), Gid::from_ip(ip.dst.into()));
+    let flow = FlowAddrs { sgid, dgid, sport: udp.sport, dport: udp.dport };
+    (flow, 0, &frame[62..54 + usize::from(ip.payload_len)])
 }
 
 fn output_lines(command: &mut Command) -> Vec<String> {

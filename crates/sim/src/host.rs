@@ -3,7 +3,7 @@
 use crate::frame::Frame;
 use crate::journal::{Entry, Journal, NodeId};
 use crate::nic::Resources;
-use ferroce_proto::qp::{DropReason, Host, RecvWqe, Side, TxError, TxPayload};
+use ferroce_proto::qp::{DropReason, Host, RecvWqe, RefusalReason, Side, TxError, TxPayload};
 use ferroce_proto::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge};
 use ferroce_proto::wire::Headers;
 use ferroce_proto::{PdId, Qpn, RKey, Srqn, Time};
@@ -137,6 +137,11 @@ impl Host for SimHost<'_> {
 
     fn dropped(&mut self, reason: DropReason, why: fmt::Arguments<'_>) {
         self.journal.add(self.now, Entry::Dropped(self.node, self.qpn, reason, why.to_string()));
+    }
+
+    fn refused(&mut self, reason: RefusalReason, why: fmt::Arguments<'_>) {
+        *self.nic.refusals.entry(reason.name()).or_default() += 1;
+        self.explain(why);
     }
 
     fn explain(&mut self, why: fmt::Arguments<'_>) {

@@ -21,6 +21,8 @@ pub(crate) struct Resources {
     pub(crate) link_depth: usize,
     /// Atomics that reached memory; more than were posted means that one ran twice.
     pub(crate) atomics_run: u64,
+    /// Requests refused, by reason.
+    pub(crate) refusals: BTreeMap<&'static str, u64>,
     /// Window binds that were executed.
     pub(crate) binds: Vec<MwBind>,
     pub(crate) next_pd: u32,
@@ -64,6 +66,7 @@ impl Nic {
             outbox: VecDeque::new(),
             link_depth: usize::MAX,
             atomics_run: 0,
+            refusals: BTreeMap::new(),
             binds: Vec::new(),
             next_pd: 1,
             next_addr: 0x10_0000,

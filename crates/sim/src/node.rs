@@ -8,6 +8,7 @@ use crate::queue_pair::{QpSetup, QueuePair};
 use crate::queues::{CompletionQueue, SharedReceiveQueue, Xrc};
 use crate::world::World;
 use ferroce_proto::cc::{Controller, FixedWindow};
+use ferroce_proto::qp::RefusalReason;
 use ferroce_proto::verbs::{Access, Completion, EventKind, MwBind, RecvWr, Route, Sge, WcStatus};
 use ferroce_proto::{Gid, LKey, PdId, Qpn, RKey, Srqn};
 use rand::Rng;
@@ -144,6 +145,11 @@ impl Node {
     /// Takes all events raised so far. Events of a CQ or SRQ name queue pair 0.
     pub fn events(&self) -> Vec<(Qpn, EventKind)> {
         self.nic(|nic| nic.resources.events.drain(..).collect())
+    }
+
+    /// Requests refused here for this reason.
+    pub fn refusals(&self, reason: RefusalReason) -> u64 {
+        self.nic(|nic| nic.resources.refusals.get(reason.name()).copied().unwrap_or_default())
     }
 
     /// Memory window binds executed so far.

@@ -272,6 +272,57 @@ fn data_establishes_when_the_rtu_is_lost() {
 }
 
 #[test]
+fn an_end_establishes_when_the_rtu_is_lost() {
+    let mut pair = pair().with("RTU", None, Act::Lose);
+    whole_life(&mut pair);
+    assert_whole_life(&pair, "no RTU ever came");
+}
+
+/// Messages of the right kind with random content, at every state: nothing panics, nothing is left behind.
+#[test]
+fn random_messages_do_no_harm() {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+    for seed in 0..40 {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut pair = CmPair::new(seed, Config::default(), 8);
+        let id = pair.connect(100);
+        for round in 0..400 {
+            let mut bytes: [u8; 256] = std::array::from_fn(|_| rng.random());
+            bytes[..4].copy_from_slice(&[1, 7, 2, 3]);
+            bytes[16..18].copy_from_slice(&rng.random_range(0x10_u16..0x1b).to_be_bytes());
+            // Often about the connection there is, to and from the right ids.
+            let passive = pair.nodes[1].events.first().map(|_| pair.passive_id());
+            for (at, own) in [(24, id), (28, passive.unwrap_or(id))] {
+                if rng.random_bool(0.6) {
+                    bytes[at..at + 4].copy_from_slice(&own.0.to_be_bytes());
+                }
+            }
+            let to = rng.random_range(0..2);
+            pair.deliver(to, &bytes);
+            pair.run_until(Time(round * 1_000_000));
+        }
+        for node in [0, 1] {
+            let ids: Vec<CommId> = pair.nodes[node]
+                .events
+                .iter()
+                .filter_map(|(_, e)| match e {
+                    Event::Request(request) => Some(request.id),
+                    _ => None,
+                })
+                .chain([id])
+                .collect();
+            for id in ids {
+                let now = pair.now;
+                pair.cm(node).release(id, now);
+            }
+        }
+        pair.run();
+        assert_nothing_left(&pair);
+    }
+}
+
+#[test]
 fn an_offer_from_a_queue_pair_in_use_ends_the_old_connection() {
     let mut pair = pair();
     pair.connect(100);

@@ -1,6 +1,6 @@
 //! Atomic writes and flushes: answered like a READ of no bytes, executed once, refused like a WRITE.
 
-use ferroce_proto::qp::PostError;
+use ferroce_proto::qp::{PostError, RefusalReason};
 use ferroce_proto::verbs::{
     Access, EventKind, FlushWhat, Mtu, QpState, SendOp, Transport, WcOpcode, WcStatus,
 };
@@ -58,36 +58,29 @@ fn a_repeated_atomic_write_does_not_undo_what_came_after() {
 #[test]
 fn each_fault_has_its_answer() {
     type Make = fn(&Pair) -> Wr;
-    let cases: [(&str, Make, WcStatus, EventKind); 6] = [
-        ("misaligned", |p| Wr::atomic_write(1, &p.b.mr, 4, 7), WcStatus::RemInvReqErr, EventKind::QpReqErr),
-        (
-            "past the end",
-            |p| Wr::atomic_write(1, &p.b.mr, 256 * 1024, 7),
-            WcStatus::RemAccessErr,
-            EventKind::QpAccessErr,
-        ),
-        ("no right", |p| Wr::flush(1, &p.b.mr, 0, 8, GLOBAL), WcStatus::RemAccessErr, EventKind::QpAccessErr),
-        ("range", |p| Wr::flush(1, &open(p), 0, 65, GLOBAL), WcStatus::RemAccessErr, EventKind::QpAccessErr),
+    type Answer = (WcStatus, EventKind, RefusalReason);
+    let invalid = |why| (WcStatus::RemInvReqErr, EventKind::QpReqErr, why);
+    let access = |why| (WcStatus::RemAccessErr, EventKind::QpAccessErr, why);
+    let cases: [(&str, Make, Answer); 6] = [
+        ("misaligned", |p| Wr::atomic_write(1, &p.b.mr, 4, 7), invalid(RefusalReason::Misaligned)),
+        ("past the end", |p| Wr::atomic_write(1, &p.b.mr, 256 * 1024, 7), access(RefusalReason::OutOfRange)),
+        ("no right", |p| Wr::flush(1, &p.b.mr, 0, 8, GLOBAL), access(RefusalReason::Denied)),
+        ("range", |p| Wr::flush(1, &open(p), 0, 65, GLOBAL), access(RefusalReason::OutOfRange)),
         (
             "persistence",
             |p| Wr::flush(1, &open(p), 0, 8, FlushWhat { persistent: true, ..GLOBAL }),
-            WcStatus::RemAccessErr,
-            EventKind::QpAccessErr,
+            access(RefusalReason::Denied),
         ),
-        (
-            "nothing",
-            |p| Wr::flush(1, &open(p), 0, 8, FlushWhat::default()),
-            WcStatus::RemAccessErr,
-            EventKind::QpAccessErr,
-        ),
+        ("nothing", |p| Wr::flush(1, &open(p), 0, 8, FlushWhat::default()), access(RefusalReason::Denied)),
     ];
-    for (what, wr, status, event) in cases {
+    for (what, wr, (status, event, reason)) in cases {
         let pair = pair();
         pair.a.qp.post(wr(&pair));
         pair.run();
         assert_eq!(pair.a.send_cq.statuses(), [(1, status)], "{what}");
         assert_eq!(pair.b.node.events(), [(pair.b.qp.qpn, event)], "{what}");
         assert_eq!(pair.b.qp.state(), QpState::Err, "{what}");
+        assert_eq!(pair.b.node.refusals(reason), 1, "{what}");
     }
 }
 

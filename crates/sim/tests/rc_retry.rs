@@ -6,7 +6,7 @@
 use ferroce_proto::qp::Reason;
 use ferroce_proto::qp::state::timeout_ns;
 use ferroce_proto::verbs::{Mtu, QpState, WcStatus};
-use ferroce_sim::filter::{any, is_request};
+use ferroce_sim::filter::{any, is_request, is_sequence_nak};
 use ferroce_sim::{Pair, PairSetup, Rule, Wr};
 
 fn setup() -> PairSetup {
@@ -110,6 +110,20 @@ fn probes_cost_no_retry_and_do_not_put_off_the_timer() {
 }
 
 #[test]
+fn a_slow_peer_gets_nothing_twice_but_the_probes() {
+    let pair = PairSetup { timeout: 16, window: 16 * 256, ..setup() }.connect();
+    acquaint(&pair);
+    // Later than the probes, which therefore arrive behind what they ask after.
+    pair.world.rule(Rule::on(is_request).delay(2_000_000));
+    pair.a.qp.post(Wr::write(1, &pair.b.mr, 0).sge(pair.a.sge(0, 60 * 256)));
+    pair.run();
+    assert_eq!(pair.a.send_cq.statuses(), [(1, WcStatus::Success)]);
+    let counters = pair.a.qp.counters();
+    assert!(counters.probes > 0 && counters.timeouts == 0, "{counters:?}");
+    assert_eq!(counters.retransmitted, counters.probes, "{counters:?}");
+}
+
+#[test]
 fn a_probe_repairs_a_lost_tail_long_before_the_timer() {
     let pair = PairSetup { timeout: 20, ..setup() }.connect();
     acquaint(&pair);
@@ -122,6 +136,45 @@ fn a_probe_repairs_a_lost_tail_long_before_the_timer() {
     let took = pair.world.now().since_ns(start);
     assert!(took * 100 < timeout_ns(20).unwrap(), "{took} ns");
     assert_eq!(pair.a.qp.counters().timeouts, 0);
+}
+
+/// Three requests, so that the answer to the first says something about the others.
+fn post_three(pair: &Pair) {
+    pair.a.mr.fill(7);
+    for id in 1..=3 {
+        let offset = (id - 1) * 8000;
+        pair.a.qp.post(Wr::write(id, &pair.b.mr, offset).sge(pair.a.sge(offset, 8000)));
+    }
+}
+
+#[test]
+fn a_slow_peer_is_not_sent_everything_again() {
+    // Longer than all probes, shorter than the timer.
+    let pair = PairSetup { timeout: 17, ..setup() }.connect();
+    acquaint(&pair);
+    pair.world.rule(Rule::on(is_request).delay(40_000_000));
+    post_three(&pair);
+    pair.run();
+    assert_eq!(pair.a.send_cq.statuses(), [1, 2, 3].map(|id| (id, WcStatus::Success)));
+    let counters = pair.a.qp.counters();
+    assert!(counters.probes > 0);
+    assert_eq!(counters.retransmitted, counters.probes, "the probes and nothing else");
+}
+
+#[test]
+fn a_loss_behind_a_slow_stretch_is_repaired() {
+    let pair = PairSetup { timeout: 17, ..setup() }.connect();
+    acquaint(&pair);
+    let lost = pair.world.rule(Rule::on(is_request).nth(70).drop());
+    // No word of the loss either: only a timer can tell.
+    let silenced = pair.world.rule(Rule::on(is_sequence_nak).first().drop());
+    pair.world.rule(Rule::on(is_request).delay(40_000_000));
+    post_three(&pair);
+    pair.run();
+    lost.once();
+    silenced.once();
+    assert_eq!(pair.a.send_cq.statuses(), [1, 2, 3].map(|id| (id, WcStatus::Success)));
+    assert_eq!(pair.b.mr.read(0, 24_000), pair.a.mr.read(0, 24_000));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Extended reliable connections: one sending end, and a receiving end that serves every shared queue of its domain.
 
 use ferroce_proto::Srqn;
-use ferroce_proto::qp::{DropReason, PostError, Reason};
+use ferroce_proto::qp::{DropReason, PostError, Reason, RefusalReason};
 use ferroce_proto::verbs::{Access, EventKind, Mtu, QpState, Transport, WcFlags, WcOpcode, WcStatus};
 use ferroce_proto::wire::{Opcode, Operation, Service};
 use ferroce_sim::filter::{is_ack, is_rnr_nak, op};
@@ -90,6 +90,7 @@ fn a_wrong_queue_is_an_invalid_request() {
         assert_eq!(failed.status, WcStatus::RemInvReqErr, "{what}");
         assert_eq!(Reason::from_code(failed.vendor_err), Some(Reason::PeerSaysInvalid), "{what}");
         assert_eq!(pair.b.qp.state(), QpState::Err, "{what}");
+        assert_eq!(pair.b.node.refusals(RefusalReason::NoSuchSrq), 1, "{what}");
         let events = pair.b.node.events();
         assert!(events.contains(&(pair.b.qp.qpn, EventKind::QpReqErr)), "{what}: {events:?}");
     }

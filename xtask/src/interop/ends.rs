@@ -15,6 +15,8 @@ pub(crate) const ASIDE: usize = 1;
 
 /// Longest that one case may take.
 pub(crate) const LIMIT: Duration = Duration::from_secs(90);
+/// 134 ms, short enough for many losses and long enough for an emulated processor.
+const KERNEL_TIMER: [&str; 2] = ["-T", "15"];
 /// Until a server listens.
 const LISTEN_LIMIT: Duration = Duration::from_secs(30);
 
@@ -119,6 +121,11 @@ pub(crate) fn words(case: &Case, end: End, ip: Ip, port: u16, server: Option<&st
         words.push("-F".into());
     }
     words.extend(case.args.split_whitespace().map(str::to_owned));
+    let disturbed = !case.netem.is_empty() || !case.faults.is_empty();
+    if disturbed && end == End::Guest {
+        // The kernel has no early probe: every loss that no NAK tells of costs it a whole timer.
+        words.extend(KERNEL_TIMER.map(str::to_owned));
+    }
     words.extend(server.map(str::to_owned));
     words
 }

@@ -98,6 +98,8 @@ impl Drop for Guest {
         // The child is `timeout`, which passes the signal on to QEMU; killing it outright would leave QEMU behind.
         let _ = Command::new("kill").arg(self.qemu.id().to_string()).status();
         let _ = self.qemu.wait();
+        // What is worth keeping was put into an error message.
+        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 

@@ -5,6 +5,8 @@
 //! | `matrix` | the cases |
 //! | `runner`, `ends` | runs a case, judges it; the processes on both ends |
 //! | `capture`, `report` | counts packets; the table and the JSON |
+//! | `figures` | rdma_rxe and ferroce measured in the same guest |
+//! | `golden` | the kernel's packets, kept for the fast tests |
 //! | `packages` | Debian packages of the guest, fetched and unpacked |
 //! | `program` | our own verifying program, and the libraries for this host |
 //! | `modules`, `cpio`, `image` | which kernel modules, the archive format, the guest's file system |
@@ -17,6 +19,8 @@
 mod capture;
 mod cpio;
 mod ends;
+mod figures;
+mod golden;
 mod guest;
 mod image;
 mod matrix;
@@ -41,10 +45,12 @@ use image::Image;
 use matrix::{CASES, Case, Direction, Ip};
 use runner::{Bench, Outcome, Verdict};
 
+const GOLDEN_FILE: &str = "crates/proto/tests/data/kernel.hex";
+
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
-    /// Run only what has this in its name, for example `verify`, `v6` or `from-kernel`; several must all match.
-    #[arg(long, value_name = "WORD")]
+    /// Run only what has all these words in its name, for example `verify` or "ib_ v6 from-kernel"; may be repeated.
+    #[arg(long, value_name = "WORDS")]
     filter: Vec<String>,
     /// Print the results as JSON instead of a table.
     #[arg(long)]
@@ -55,12 +61,25 @@ pub(crate) struct Args {
     /// Keep captures and logs of cases that passed, too; they are in target/interop/artefacts.
     #[arg(long)]
     keep: bool,
+    /// Write the kernel's packets anew: crates/proto/tests/data/kernel.hex.
+    #[arg(long)]
+    golden: bool,
+    /// Measure rdma_rxe and ferroce in the same guest instead of testing.
+    #[arg(long)]
+    bench: bool,
     /// Boot the guest, run this line of shell in it, print what it says, and stop.
     #[arg(long, value_name = "COMMAND")]
     guest: Option<String>,
     /// Set by the outer run for the inner one.
     #[arg(long, hide = true)]
     inside: bool,
+}
+
+impl Args {
+    /// Whether the table and the output of tools are shown: not where a program reads what is printed.
+    pub(crate) fn shows_progress(&self) -> bool {
+        !self.json
+    }
 }
 
 /// Why nothing could be tested.
@@ -148,7 +167,8 @@ fn chosen(filter: &[String]) -> Vec<Run> {
         let ips = case.ips.iter();
         ips.flat_map(move |ip| Direction::BOTH.map(|direction| Run { case, direction, ip: *ip }))
     });
-    every.filter(|run| filter.iter().all(|word| run.id().contains(word.as_str()))).collect()
+    let matches = |run: &Run, words: &String| words.split_whitespace().all(|word| run.id().contains(word));
+    every.filter(|run| filter.is_empty() || filter.iter().any(|words| matches(run, words))).collect()
 }
 
 fn cache(ctx: &Context) -> PathBuf {
@@ -175,8 +195,8 @@ fn outside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     for word in &args.filter {
         job = job.args(["--filter", word]);
     }
-    if args.keep {
-        job = job.arg("--keep");
+    for (wanted, flag) in [(args.keep, "--keep"), (args.golden, "--golden"), (args.bench, "--bench")] {
+        job = if wanted { job.arg(flag) } else { job };
     }
     if let Some(command) = &args.guest {
         job = job.args(["--guest", command]);
@@ -190,7 +210,11 @@ fn outside(ctx: &Context, args: &Args) -> Result<(), Failure> {
 /// The guest, with what this project adds to it.
 fn image(ctx: &Context, cache: &Path) -> Result<Image, Failure> {
     let sysroot = packages::provide(ctx, cache)?;
-    image::build(ctx, cache, &sysroot, &[("usr/bin/verify".to_owned(), cache.join("verify"))])
+    let extra = [
+        ("usr/bin/verify".to_owned(), cache.join("verify")),
+        (format!("{}/libibverbs.so.1", figures::LIBRARY_DIR), cache.join("library/libibverbs.so.1")),
+    ];
+    image::build(ctx, cache, &sysroot, &extra)
 }
 
 fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
@@ -204,11 +228,19 @@ fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
         println!("{}\nstatus {}", answer.text, answer.status);
         return Ok(());
     }
+    if args.bench {
+        return figures::run(&guest);
+    }
     let artefacts = cache.join("artefacts");
     let _ = std::fs::remove_dir_all(&artefacts);
     std::fs::create_dir_all(&artefacts)?;
     let bench = Bench { guest, host: program::host(&cache), artefacts, keep: args.keep };
+    let tap = if args.golden { Some(golden::Tap::start(&dir)?) } else { None };
     let outcomes = run_all(&bench, &chosen(&args.filter))?;
+    if let Some(tap) = tap {
+        let kinds = tap.finish(&ctx.root.join(GOLDEN_FILE))?;
+        println!("{kinds} kinds of packets in {GOLDEN_FILE}");
+    }
     report::write(&outcomes, &results(ctx))?;
     let failed = outcomes.iter().filter(|outcome| matches!(outcome.verdict, Verdict::Failed(_))).count();
     println!("\n{} passed, {failed} failed, 0 skipped", outcomes.len() - failed);

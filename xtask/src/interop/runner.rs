@@ -182,8 +182,8 @@ fn judge(case: &Case, direction: Direction, ours: &Ended, theirs: &Ended) -> Ver
         Direction::FromKernel => end == "ferroce",
     };
     for (end, ended) in [("ferroce", ours), ("kernel", theirs)] {
-        let complaints: Vec<&str> =
-            ended.text.lines().filter(|line| line.contains("the specification asks for")).collect();
+        let complains = |line: &&str| line.contains("the specification asks for") || excused.contains(line);
+        let complaints: Vec<&str> = ended.text.lines().filter(complains).collect();
         let expected = if responder_dies && server_is(end) { KILLED } else { 0 };
         let excusable = !complaints.is_empty() && complaints.iter().all(|line| excused.contains(line));
         if excusable {
@@ -202,11 +202,9 @@ fn judge(case: &Case, direction: Direction, ours: &Ended, theirs: &Ended) -> Ver
 /// The last lines that say something; ferroce's own sentence is among them, since `FERROCE_LOG` is on.
 fn reason(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let complaints: Vec<&str> = lines
-        .iter()
-        .filter(|line| line.contains("specification") || line.contains("verify:"))
-        .copied()
-        .collect();
+    let telling =
+        |line: &&str| ["specification", "verify:", "ferroce["].iter().any(|word| line.contains(word));
+    let complaints: Vec<&str> = lines.iter().copied().filter(telling).collect();
     let chosen = if complaints.is_empty() { &lines } else { &complaints };
     chosen[chosen.len().saturating_sub(3)..].join(" | ")
 }

@@ -6,12 +6,13 @@
 //! | `trials` | what `ferroce run` itself promises |
 //! | `conformance` | rdma-core's own test suite |
 //! | `skips` | which of its tests may be skipped, and why; docs/conformance.md comes from it |
-//! | `network` | the namespace |
+//! | `network`, `hugepages` | the namespace, and memory that some tests ask for |
 //! | `pool`, `worker`, `session` | who runs what where |
 //! | `verdict` | rows, tables and tallies |
 
 mod cases;
 mod conformance;
+mod hugepages;
 pub(crate) mod network;
 mod pool;
 pub(crate) mod session;
@@ -167,6 +168,7 @@ fn run_all(
     if jobs.iter().any(|job| job.kind == "pyverbs") && Path::new(conformance::SOURCE).exists() {
         conformance::unpack(&conformance::folder(&logs))?;
     }
+    let _pages = jobs.iter().any(|job| job.kind == "pyverbs").then(hugepages::HugePages::borrow);
     let network = network::check();
     let mut rows = Vec::new();
     let (possible, skipped): (Vec<Job>, Vec<Job>) =

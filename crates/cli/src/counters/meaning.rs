@@ -26,6 +26,25 @@ pub(crate) fn of_drop(reason: &str) -> &'static str {
     }
 }
 
+/// A reason to refuse a request.
+pub(super) fn of_refusal(reason: &str) -> &'static str {
+    match reason {
+        "invalid_request" => "opcode, length or number of requests not allowed",
+        "no_such_srq" => "no such shared receive queue in the XRC domain (XRC)",
+        "receive_too_small" => "longer than the receive it met",
+        "receive_memory" => "the receive names memory that is not usable",
+        "no_such_key" => "a key that names nothing (any more)",
+        "wrong_pd" => "memory of another protection domain",
+        "out_of_range" => "outside the region or window",
+        "denied" => "a right that is not granted",
+        "wrong_qp" => "a memory window of another queue pair",
+        "misaligned" => "an atomic that is not aligned to 8",
+        "not_present" => "a page of on-demand memory that is not mapped",
+        "window" => "a memory window in the wrong state for it",
+        _ => "",
+    }
+}
+
 /// A counter of the link.
 pub(crate) fn of_link(name: &str) -> &'static str {
     match name {

@@ -27,6 +27,10 @@ fn block(device: &Snapshot, show_zeros: bool) -> String {
         none if none.is_empty() => "No packet was dropped.".to_owned(),
         drops => counter_table("dropped because", "packets", &drops, meaning::of_drop),
     });
+    let refusals = shown(device.refusals.iter().map(|(name, count)| (name.as_str(), *count)).collect());
+    if !refusals.is_empty() {
+        parts.push(counter_table("refused because", "requests", &refusals, meaning::of_refusal));
+    }
     let link = device.link.iter().map(|(name, count)| (name.as_str(), *count));
     let link = shown(link.filter(|(name, _)| !meaning::is_drop(name)).collect());
     if !link.is_empty() {

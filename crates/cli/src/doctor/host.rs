@@ -11,7 +11,7 @@ pub(super) fn before_threads() -> Vec<Finding> {
     // Whether the libraries are there is another question.
     let libraries =
         Libraries::find().unwrap_or(Libraries { verbs: "/nowhere".into(), connections: None, shim: None });
-    let sys = SysTree::of(&[]);
+    let sys = SysTree::of(&[], false);
     let as_root = rustix::process::geteuid().is_root();
     vec![match namespace::try_out(&Dress { sys: &sys, libraries: &libraries }) {
         Ok(()) if as_root => Finding::works("namespaces", "a mount namespace shows programs the device's files"),

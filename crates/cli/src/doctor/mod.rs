@@ -85,8 +85,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut findings = host::before_threads();
     findings.extend(network::check());
     findings.extend(host::check());
-    findings.extend(library::check());
-    findings.extend(programs::check());
+    let library = library::check();
+    let with_library = library.iter().all(|finding| finding.verdict != Verdict::Fails);
+    findings.extend(library);
+    findings.extend(programs::check(with_library));
     let fails = findings.iter().filter(|finding| finding.verdict == Verdict::Fails).count();
     match args.json {
         true => crate::print_json(&findings)?,

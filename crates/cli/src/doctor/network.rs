@@ -3,7 +3,8 @@
 use super::Finding;
 use crate::devices::settings;
 use ferroce_nic::{GidEntry, Nic};
-use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use rustix::net::{AddressFamily, SocketType};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd;
 
 pub(super) fn check() -> Vec<Finding> {
@@ -80,11 +81,14 @@ fn steering() -> Finding {
     let bytes = unsafe {
         std::slice::from_raw_parts((&raw const program).cast::<u8>(), size_of::<libc::sock_fprog>())
     };
-    let attach = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| {
-        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1_i32.to_ne_bytes())?;
+    // Only a socket that shared its port before it was bound has a group to steer in.
+    let attach = || -> std::io::Result<()> {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+        rustix::net::sockopt::set_socket_reuseport(&socket, true)?;
+        rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))?;
         set_option(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, bytes)
-    });
-    match attach {
+    };
+    match attach() {
         Ok(()) => {
             Finding::works("sharing the port", "the kernel steers packets to their process (classic BPF)")
         }
@@ -100,7 +104,7 @@ fn try_option(level: libc::c_int, name: libc::c_int, value: &[u8]) -> std::io::R
 }
 
 fn set_option(
-    socket: &UdpSocket,
+    socket: &impl AsRawFd,
     level: libc::c_int,
     name: libc::c_int,
     value: &[u8],

@@ -18,8 +18,11 @@ const KNOWN: [(&str, &str); 5] = [
 /// Longer than any of our transfers takes, on a machine that does other things besides.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-pub(super) fn check() -> Vec<Finding> {
-    vec![installed(), pyverbs(), own_transfer(), library_transfer()]
+/// `with_library`: whether the drop-in library is there.
+pub(super) fn check(with_library: bool) -> Vec<Finding> {
+    let mut findings = vec![installed(), pyverbs(), own_transfer()];
+    findings.extend(with_library.then(library_transfer));
+    findings
 }
 
 fn find(program: &str) -> Option<PathBuf> {

@@ -8,6 +8,9 @@
 //!         Go ─────────────▶          the client made its own
 //!               ◀────────── Started
 //!         …… traffic ……
+//!         Settle ─────────▶          unreliable traffic only: be quiet, and take what is still on its way
+//!               ◀────────── Settled
+//!         …… more traffic, and perhaps another break ……
 //!         Stop ───────────▶          all of the client's messages arrived
 //!               ◀────────── Report
 //!         Bye ────────────▶
@@ -23,7 +26,7 @@ use serde::{Deserialize, Serialize};
 /// First word of every conversation.
 const MAGIC: &str = "ferroce-perf";
 /// Changes whenever the messages below do.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// What the client says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -39,6 +42,8 @@ pub(crate) enum Request {
         /// The client's side.
         offer: Offer,
     },
+    /// A break in the traffic.
+    Settle,
     /// The traffic is over.
     Stop,
     /// No further test.
@@ -56,6 +61,8 @@ pub(crate) enum Reply {
     },
     /// The server is ready for traffic.
     Started,
+    /// The server sends nothing any more and has taken all that arrived.
+    Settled,
     /// What the server saw.
     Report(Report),
     /// Not with these parameters; another test may be asked for.
@@ -177,6 +184,19 @@ pub(crate) fn await_report(control: &mut Control) -> Result<Report, Failure> {
     }
 }
 
+/// Client: asks for a break.
+pub(crate) fn request_break(control: &mut Control) -> Result<(), Failure> {
+    control.send(&Request::Settle)
+}
+
+/// Client: takes the answer to that.
+pub(crate) fn await_settled(control: &mut Control) -> Result<(), Failure> {
+    match receive(control)? {
+        Reply::Settled => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
 /// Client: the server said something in the middle of the traffic, or left. Why the test cannot go on.
 pub(crate) fn interrupted(control: &mut Control) -> Failure {
     receive(control).map_or_else(|failure| failure, |reply| unexpected(&reply))
@@ -196,6 +216,29 @@ pub(crate) fn started(control: &mut Control) -> Result<(), Failure> {
     control.send(&Reply::Started)
 }
 
+/// How the traffic goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// A break.
+    Break,
+    /// It is over.
+    End,
+}
+
+/// Server: learns why the client speaks in the middle of the traffic.
+pub(crate) fn await_pause(control: &mut Control) -> Result<Pause, Failure> {
+    match control.receive(None)? {
+        Request::Settle => Ok(Pause::Break),
+        Request::Stop => Ok(Pause::End),
+        other => Err(out_of_order(&other)),
+    }
+}
+
+/// Server: the break may end.
+pub(crate) fn settled(control: &mut Control) -> Result<(), Failure> {
+    control.send(&Reply::Settled)
+}
+
 /// Server: waits for the end of the traffic.
 pub(crate) fn await_stop(control: &mut Control) -> Result<(), Failure> {
     match control.receive(None)? {
@@ -209,6 +252,7 @@ pub(crate) fn out_of_order(request: &Request) -> Failure {
     let said = match request {
         Request::Run { .. } => "run",
         Request::Go { .. } => "go",
+        Request::Settle => "settle",
         Request::Stop => "stop",
         Request::Bye => "bye",
     };
@@ -227,6 +271,7 @@ fn unexpected(reply: &Reply) -> Failure {
     let said = match reply {
         Reply::Ready { .. } => "ready",
         Reply::Started => "started",
+        Reply::Settled => "settled",
         Reply::Report(_) => "report",
         Reply::Refused { .. } => "refused",
         Reply::Failed { .. } => "failed",
@@ -259,6 +304,7 @@ mod tests {
         for request in [
             Request::Run { params: Params::defaults(Test::WriteBw) },
             Request::Go { offer: Offer::Socket { port: 7, nonce: u64::MAX } },
+            Request::Settle,
             Request::Stop,
             Request::Bye,
         ] {

@@ -87,7 +87,7 @@ without that bit.";
 /// Runs the program; the exit status is the program's.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let libraries = Libraries::find()?;
-    let sys = SysTree::of(&gids(args)?);
+    let sys = SysTree::of(&gids(args)?, libraries.connections.is_some());
     require_program(&args.command[0])?;
     let faults = args.faults.to_variable()?;
     let recording = args.capture.as_deref().map(Recording::begin).transpose()?;

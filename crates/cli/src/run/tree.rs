@@ -28,22 +28,30 @@ pub(crate) struct SysTree(Vec<(String, Entry)>);
 
 impl SysTree {
     /// The files for a device with these GIDs.
-    pub(crate) fn of(gids: &[GidEntry]) -> SysTree {
+    ///
+    /// Whoever finds a network interface there goes on to connect by rdma_cm. The system's librdmacm cannot do that without
+    /// a kernel module, and fails late and obscurely; so the interface is shown only where ferroce's own is there
+    /// (`connects`).
+    pub(crate) fn of(gids: &[GidEntry], connects: bool) -> SysTree {
         let mut tree = SysTree(Vec::new());
-        tree.device(gids);
+        tree.device();
+        tree.interface(gids.first().filter(|_| connects));
         tree.port(gids);
         gids.iter().enumerate().for_each(|(index, gid)| tree.gid(index, gid));
         tree
     }
 
-    fn device(&mut self, gids: &[GidEntry]) {
+    fn device(&mut self) {
         self.file("node_type", "1: CA");
         self.file("node_desc", "ferroce software RDMA NIC");
         self.file("fw_ver", env!("CARGO_PKG_VERSION"));
         self.file("hca_type", "ferroce");
         self.file("device/numa_node", "-1");
-        // The interface of the first GID, which is the one that programs pick.
-        if let Some(first) = gids.first() {
+    }
+
+    /// The interface of the first GID, which is the one that programs pick.
+    fn interface(&mut self, first: Option<&GidEntry>) {
+        if let Some(first) = first {
             let interface = Path::new("/sys/class/net").join(&first.interface);
             self.0.push((format!("device/net/{}", first.interface), Entry::Link(interface)));
         }
@@ -108,7 +116,7 @@ mod tests {
         let addresses = Some(vec!["127.0.0.5".parse().expect("an address")]);
         let gids = ferroce_nic::gid_table(&Config { addresses, ..Config::default() }).expect("loopback");
         let folder = std::env::temp_dir().join(format!("ferroce-tree-{}", std::process::id()));
-        SysTree::of(&gids).make_in(&folder).expect("files of ours");
+        SysTree::of(&gids, true).make_in(&folder).expect("files of ours");
         let read = |name: &str| std::fs::read_to_string(folder.join(DEVICE).join(name)).expect("a file");
         assert_eq!(read("ports/1/gids/0"), "0000:0000:0000:0000:0000:ffff:7f00:0005\n");
         assert_eq!(read("ports/1/gid_attrs/types/0"), "RoCE v2\n");
@@ -117,6 +125,13 @@ mod tests {
         let interfaces = std::fs::read_dir(folder.join(DEVICE).join("device/net")).expect("a folder");
         let names: Vec<_> = interfaces.flatten().map(|entry| entry.file_name()).collect();
         assert_eq!(names, ["lo"]);
+        std::fs::remove_dir_all(&folder).expect("our own folder");
+
+        SysTree::of(&gids, false).make_in(&folder).expect("files of ours");
+        assert!(
+            !folder.join(DEVICE).join("device/net").exists(),
+            "nobody is led to a librdmacm that cannot work"
+        );
         std::fs::remove_dir_all(folder).expect("our own folder");
     }
 }

@@ -4,6 +4,7 @@ use super::builder::Settings;
 use super::{Connected, Qp};
 use crate::endpoint::{BadEndpoint, Endpoint};
 use crate::error::Error;
+use ferroce_nic::RejectReason;
 use ferroce_proto::verbs::{AddressVector, AttrMask, QpAttr, QpState, Transport};
 use std::io::{self, Read, Write};
 
@@ -19,6 +20,17 @@ pub enum ConnectError {
     /// The peer sent something else than an endpoint.
     #[error("connecting: the peer sent no usable endpoint: {0}")]
     Endpoint(#[from] BadEndpoint),
+    /// The other side refused the offer.
+    #[error("connecting: refused, reason {reason}")]
+    Rejected {
+        /// Why.
+        reason: RejectReason,
+        /// What its program sent along; zeros behind what it gave.
+        private_data: Vec<u8>,
+    },
+    /// The other side does not answer.
+    #[error("connecting: no answer")]
+    Unreachable,
     /// The peer's queue pair is of another kind.
     #[error("connecting: the peer's queue pair is {theirs:?}, ours is {ours:?}")]
     Transport {

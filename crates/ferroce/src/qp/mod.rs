@@ -4,11 +4,12 @@
 //! |---|---|
 //! | here | what all queue pairs can do |
 //! | `builder` | how one is made |
-//! | `connect` | how two meet |
+//! | `connect`, `managed` | how two meet, by themselves or through the connection manager |
 //! | `send`, `recv` | what can be posted |
 
 mod builder;
 pub(crate) mod connect;
+mod managed;
 mod recv;
 mod send;
 

@@ -5,23 +5,9 @@ use crate::context::Context;
 use crate::errno::{invalid, unsupported};
 use crate::guard;
 use std::ffi::c_int;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Ticks per millisecond, as `hca_core_clock` counts.
 pub(crate) const CORE_CLOCK_KHZ: u64 = 1_000_000;
-
-/// The device's clock: what completions are stamped with.
-pub(crate) fn raw_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a place for the answer. This clock is always there.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
-}
-
-/// The wall's clock.
-pub(crate) fn wall_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
-}
 
 /// The raw clock is a number of ticks, all of it in `tv_nsec`: so devices do, and so programs read it.
 pub(crate) unsafe extern "C" fn query_rt_values(
@@ -30,12 +16,13 @@ pub(crate) unsafe extern "C" fn query_rt_values(
 ) -> c_int {
     guard::number("ibv_query_rt_values_ex", || {
         // SAFETY: a context of ours, and room for the answer.
-        let (_, out) = unsafe { (Context::of(context)?, values.as_mut().ok_or(invalid("values is NULL"))?) };
+        let (context, out) =
+            unsafe { (Context::of(context)?, values.as_mut().ok_or(invalid("values is NULL"))?) };
         if out.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
             return Err(unsupported("comp_mask asks for values that the device does not have"));
         }
         if out.comp_mask != 0 {
-            out.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: raw_ns().cast_signed() };
+            out.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: context.nic.raw_clock_ns().cast_signed() };
         }
         Ok(())
     })

@@ -8,11 +8,10 @@ use crate::errno::{Refused, busy, invalid};
 use crate::guard;
 use crate::handle::{Handle, Object, Use, Uses};
 use crate::pd::PdObject;
-use ferroce_nic::{Cq, EventSource};
+use ferroce_nic::{Cq, EventSource, Moderation, Stamp};
 use ferroce_proto::verbs::{Completion, WcFlags};
 use parking_lot::Mutex;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::AtomicU64;
 
 /// Completions that one round of polling takes.
 const BATCH: usize = 16;
@@ -26,8 +25,7 @@ pub(crate) struct CqObject {
     /// What the extended way of polling stands at.
     pub(crate) current: Mutex<Completion>,
     /// When that completion was added, if the program wants to know.
-    pub(crate) stamp_ns: AtomicU64,
-    pub(crate) is_stamped: bool,
+    pub(crate) stamp: Mutex<Stamp>,
     _held: (Use, Option<Use>, Option<Use>),
 }
 
@@ -92,7 +90,7 @@ impl CqObject {
         }
         let cq = owner.nic.create_cq(init.cqe, channel.map(|c| &c.channel), 0)?;
         if init.is_stamped {
-            cq.record_times();
+            cq.stamp_completions();
         }
         if init.ignores_overrun {
             cq.ignore_overrun();
@@ -113,8 +111,7 @@ impl CqObject {
             comp_acks: Acks::default(),
             async_acks: Acks::default(),
             current: Mutex::default(),
-            stamp_ns: AtomicU64::new(0),
-            is_stamped: init.is_stamped,
+            stamp: Mutex::default(),
             _held: (owner.uses.hold(), channel.map(|c| c.uses.hold()), domain.map(|(d, _)| d.uses.hold())),
         };
         // SAFETY: as the caller promises.
@@ -171,6 +168,21 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
         object.cq.resize(u32::try_from(cqe).map_err(|_| invalid("cqe is negative"))?)?;
         // SAFETY: the queue's own structure.
         unsafe { (*cq).cqe = cqe };
+        Ok(())
+    })
+}
+
+/// Fewer events than completions: a wish, which is kept. Ours come at once, and that is never later than wished.
+pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    guard::number("ibv_modify_cq", || {
+        // SAFETY: a queue of ours, and the program's attributes.
+        let (object, attr) = unsafe { (CqObject::of(cq)?, attr.as_ref().ok_or(invalid("cq_attr is NULL"))?) };
+        if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
+            return Err(invalid("attr_mask has unknown bits"));
+        }
+        if attr.attr_mask != 0 {
+            object.cq.moderate(Moderation { count: attr.cq_count, period_us: attr.cq_period });
+        }
         Ok(())
     })
 }

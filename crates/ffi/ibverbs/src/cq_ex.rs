@@ -3,10 +3,10 @@
 use crate::abi::*;
 use crate::cq::{CqInit, CqObject, imm_or_key};
 use crate::errno::{invalid, unsupported};
-use crate::{clock, guard};
+use crate::guard;
+use ferroce_nic::Stamp;
 use ferroce_proto::verbs::{Completion, WcFlags};
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
 
 /// What a completion can be asked for.
 const KNOWN_WC_FLAGS: u64 = IBV_WC_STANDARD_FLAGS
@@ -87,14 +87,11 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     let polled = guard::run("ibv_next_poll", || {
         // SAFETY: a queue of ours.
         let object = unsafe { CqObject::of(cq.cast())? };
-        let mut one = [Completion::default()];
-        if object.is_stamped {
-            let Some((completion, time)) = object.cq.poll_stamped()? else { return Ok(libc::ENOENT) };
-            one[0] = completion;
-            object.stamp_ns.store(time.0, Ordering::Relaxed);
-        } else if object.cq.poll(&mut one)? == 0 {
+        let (mut one, mut stamp) = ([Completion::default()], [Stamp::default()]);
+        if object.cq.poll_stamped(&mut one, &mut stamp)? == 0 {
             return Ok(libc::ENOENT);
         }
+        *object.stamp.lock() = stamp[0];
         *object.current.lock() = one[0];
         // SAFETY: the queue's own structure.
         unsafe { ((*cq).wr_id, (*cq).status) = (one[0].wr_id, one[0].status as u32) };
@@ -111,16 +108,20 @@ unsafe fn current(cq: *mut ibv_cq_ex) -> Completion {
     unsafe { CqObject::of(cq.cast()) }.map_or_else(|_| Completion::default(), |object| *object.current.lock())
 }
 
-unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: programs read between start and end of polling a queue of ours.
-    unsafe { CqObject::of(cq.cast()) }.map_or(0, |object| object.stamp_ns.load(Ordering::Relaxed))
+/// When the completion that polling stands at was made.
+unsafe fn stamp(cq: *mut ibv_cq_ex) -> Stamp {
+    // SAFETY: as the caller promises, a queue of ours.
+    unsafe { CqObject::of(cq.cast()) }.map_or_else(|_| Stamp::default(), |object| *object.stamp.lock())
 }
 
-/// The device's clock and the wall's run alike; their distance is what it is now.
+unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: programs read between start and end of polling a queue of ours.
+    unsafe { stamp(cq) }.raw_ns
+}
+
 unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: as above.
-    let age_ns = clock::raw_ns().saturating_sub(unsafe { read_completion_ts(cq) });
-    clock::wall_ns().saturating_sub(age_ns)
+    unsafe { stamp(cq) }.wall_ns
 }
 
 macro_rules! readers {

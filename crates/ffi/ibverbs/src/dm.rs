@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// A piece of device memory.
 pub(crate) struct DmObject {
     pub(crate) memory: Arc<DeviceMemory>,
-    /// Regions on it.
-    pub(crate) uses: Uses,
+    /// Regions on it, through whichever pointer they were made.
+    pub(crate) uses: Arc<Uses>,
     _context: Use,
 }
 
@@ -25,13 +25,14 @@ impl Object for DmObject {
 }
 
 impl DmObject {
-    /// Hands memory to a program, as an object of this context. Whoever imports it does that with the same handle.
+    /// Hands memory to a program, as an object of this context. Whoever imports it passes what the original has.
     ///
     /// # Safety
     /// A context of ours.
     pub(crate) unsafe fn publish(
         context: *mut ibv_context,
         memory: Arc<DeviceMemory>,
+        uses: Arc<Uses>,
         handle: u32,
     ) -> Result<*mut ibv_dm, Refused> {
         // SAFETY: as the caller promises.
@@ -43,7 +44,7 @@ impl DmObject {
             comp_mask: 0,
             handle,
         };
-        Ok(Handle::publish(abi, DmObject { memory, uses: Uses::default(), _context: owner.uses.hold() }))
+        Ok(Handle::publish(abi, DmObject { memory, uses, _context: owner.uses.hold() }))
     }
 
     /// Takes it back, unless regions are on it.
@@ -73,9 +74,10 @@ pub(crate) unsafe extern "C" fn alloc_dm(
         let memory = owner.nic.alloc_device_memory(attr.length, attr.log_align_req)?;
         static LAST_HANDLE: AtomicU32 = AtomicU32::new(0);
         let handle = LAST_HANDLE.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        owner.exports.add_device_memory(handle, &memory);
+        let uses = Arc::default();
+        owner.exports.add_device_memory(handle, &memory, &uses);
         // SAFETY: as above.
-        unsafe { DmObject::publish(context, memory, handle) }
+        unsafe { DmObject::publish(context, memory, uses, handle) }
     })
 }
 

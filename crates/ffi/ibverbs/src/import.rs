@@ -25,7 +25,7 @@ pub(crate) struct Exports {
     inode: u64,
     pds: Mutex<HashMap<u32, (Weak<Pd>, Weak<Uses>)>>,
     regions: Mutex<HashMap<u32, Weak<Mutex<MemoryRegion>>>>,
-    device_memory: Mutex<HashMap<u32, Weak<DeviceMemory>>>,
+    device_memory: Mutex<HashMap<u32, (Weak<DeviceMemory>, Weak<Uses>)>>,
 }
 
 /// Every family of contexts that is open.
@@ -88,8 +88,8 @@ impl Exports {
     }
 
     /// Device memory was taken.
-    pub(crate) fn add_device_memory(&self, handle: u32, memory: &Arc<DeviceMemory>) {
-        self.device_memory.lock().insert(handle, Arc::downgrade(memory));
+    pub(crate) fn add_device_memory(&self, handle: u32, memory: &Arc<DeviceMemory>, uses: &Arc<Uses>) {
+        self.device_memory.lock().insert(handle, (Arc::downgrade(memory), Arc::downgrade(uses)));
     }
 
     /// It is gone.
@@ -180,17 +180,22 @@ pub(crate) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32
     guard::pointer("ibv_import_dm", || {
         // SAFETY: a context of ours.
         let owner = unsafe { Context::of(context)? };
-        let Some(memory) = owner.exports.device_memory.lock().get(&handle).and_then(Weak::upgrade) else {
+        let entry =
+            owner.exports.device_memory.lock().get(&handle).map(|(m, uses)| (m.upgrade(), uses.upgrade()));
+        let Some((Some(memory), Some(uses))) = entry else {
             return Err(invalid("no device memory of this context has the handle"));
         };
         // SAFETY: as above.
-        unsafe { DmObject::publish(context, memory, handle) }
+        unsafe { DmObject::publish(context, memory, uses, handle) }
     })
 }
 
 pub(crate) unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
     guard::quiet("ibv_unimport_dm", || {
-        // SAFETY: device memory of ours, which the program gives back.
-        unsafe { DmObject::take(dm) }.map(drop)
+        // SAFETY: device memory of ours.
+        unsafe { Handle::<DmObject>::of(dm)? };
+        // SAFETY: the program gives it back. Regions that it made there keep the memory itself.
+        drop(unsafe { Handle::<DmObject>::take(dm) });
+        Ok(())
     });
 }

@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::context::Context;
-use crate::errno::{Refused, busy, invalid, unsupported};
+use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
 use crate::handle::{Handle, Object, Use};
 use crate::pd::PdObject;
@@ -54,14 +54,6 @@ impl MrObject {
     /// Another pointer to a region.
     pub(crate) fn shared(region: Arc<Mutex<MemoryRegion>>, pd: &PdObject) -> MrObject {
         MrObject { region, pd: Mutex::new(pd.uses.hold()), _on: None }
-    }
-
-    /// Refuses what cannot be while peers may come through windows.
-    fn check_unbound(&self) -> Result<(), Refused> {
-        match self.region.lock().bound_windows() {
-            0 => Ok(()),
-            _ => Err(busy("memory windows are bound to the region")),
-        }
     }
 }
 
@@ -174,10 +166,8 @@ impl Change<'_> {
         let has = |flag| flags & flag != 0;
         let access = if has(IBV_REREG_MR_CHANGE_ACCESS) { Some(access(new_access as u32)?) } else { None };
         let place = has(IBV_REREG_MR_CHANGE_TRANSLATION).then_some((addr, length));
-        if let Some((addr, length)) = place {
-            if addr.is_null() || length == 0 {
-                return Err(invalid("the new place has no address or no length"));
-            }
+        if place.is_some_and(|(addr, length)| addr.is_null() || length == 0) {
+            return Err(invalid("the new place has no address or no length"));
         }
         // SAFETY: a domain of ours, if one is named.
         let pd = if has(IBV_REREG_MR_CHANGE_PD) { Some((pd, unsafe { PdObject::of(pd)? }.0)) } else { None };
@@ -207,13 +197,14 @@ impl Change<'_> {
 pub(crate) unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     guard::number("ibv_dereg_mr", || {
         // SAFETY: a region of ours.
-        unsafe { Handle::<MrObject>::of(mr)? }.check_unbound()?;
+        let object = unsafe { Handle::<MrObject>::of(mr)? };
+        // Waits for accesses in flight; refused while memory windows are bound to it. Whoever imported it holds an empty
+        // shell from here on.
+        object.region.lock().deregister()?;
         // SAFETY: the region's own structure, and its context.
         unsafe { Context::of((*mr).context)?.exports.remove_region((*mr).handle) };
         // SAFETY: the program gives it back.
-        let object = unsafe { Handle::<MrObject>::take(mr) };
-        // Waits for accesses in flight; whoever imported it holds an empty shell.
-        object.region.lock().revoke();
+        drop(unsafe { Handle::<MrObject>::take(mr) });
         Ok(())
     })
 }

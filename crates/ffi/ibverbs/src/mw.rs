@@ -1,7 +1,7 @@
 //! Memory windows.
 
 use crate::abi::*;
-use crate::errno::{Refused, invalid, unsupported};
+use crate::errno::{Refused, invalid};
 use crate::guard;
 use crate::handle::{Handle, Object, Use};
 use crate::mr::{MrObject, access};
@@ -100,7 +100,7 @@ pub(crate) unsafe fn bind(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -
     // SAFETY: as the caller promises.
     let (object, region) = unsafe { (Handle::<MwObject>::of(mw)?, region(info)?) };
     if object.window.kind() != WindowType::Two {
-        return Err(unsupported("a window of type 1 is bound with ibv_bind_mw"));
+        return Err(invalid("a window of type 1 is bound with ibv_bind_mw"));
     }
     let lkey = region.map_or(LKey(0), |mr| mr.region.lock().lkey());
     Ok(MwBind {

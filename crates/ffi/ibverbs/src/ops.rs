@@ -37,6 +37,7 @@ pub(crate) fn fill(context: &mut verbs_context) {
     context.destroy_wq = Some(wq::destroy_wq);
     context.create_rwq_ind_table = Some(wq::create_rwq_ind_table);
     context.destroy_rwq_ind_table = Some(wq::destroy_rwq_ind_table);
+    context.modify_cq = Some(cq::modify_cq);
     let ops = &mut context.context.ops;
     ops.poll_cq = Some(cq::poll_cq);
     ops.req_notify_cq = Some(cq::req_notify_cq);

@@ -105,6 +105,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             rx_hash_function: IBV_RX_HASH_FUNC_TOEPLITZ,
         };
         out.max_wq_type_rq = PLENTY.cast_unsigned();
+        (out.max_cq_count, out.max_cq_period) = (u16::MAX, u16::MAX);
         out.completion_timestamp_mask = u64::MAX;
         out.hca_core_clock = crate::clock::CORE_CLOCK_KHZ;
         // SAFETY: the program gives room for `attr_len` bytes; no more than the structure has are read.

@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::context::Context;
-use crate::errno::{Refused, busy, invalid};
+use crate::errno::{Refused, busy, invalid, unsupported};
 use crate::guard;
 use crate::handle::{Handle, Object, Use, Uses};
 use ferroce_nic::{XrcDomain, XrcKey};
@@ -48,16 +48,15 @@ pub(crate) unsafe extern "C" fn open_xrcd(
         // SAFETY: a context of ours, and the program's attributes.
         let (owner, attr) =
             unsafe { (Context::of(context)?, attr.as_ref().ok_or(invalid("xrcd_init_attr is NULL"))?) };
-        if attr.comp_mask != IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS {
-            return Err(invalid("comp_mask must name fd and oflags, and nothing else"));
+        let needed = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+        if attr.comp_mask & !needed != 0 {
+            return Err(unsupported("comp_mask asks for something that the device does not have"));
         }
-        if attr.oflags & !(libc::O_CREAT | libc::O_EXCL) != 0 {
-            return Err(invalid("oflags other than O_CREAT and O_EXCL"));
+        if attr.comp_mask != needed {
+            return Err(invalid("comp_mask must name fd and oflags"));
         }
         let domain = match attr.fd {
-            -1 if attr.oflags & libc::O_CREAT == 0 => {
-                return Err(invalid("a domain without a file can only be created: O_CREAT"));
-            }
+            // Always a new one, O_CREAT or not, as the kernel has it.
             -1 => owner.nic.alloc_xrc_domain()?,
             fd => of_file(owner, fd, attr.oflags)?,
         };
@@ -66,14 +65,16 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     })
 }
 
+/// The kernel's number for it; it means "create it".
+const NO_DOMAIN: Refused = Refused::Errno(libc::EAGAIN, "nobody has a domain of this file open");
+
 /// The domain of a file: the one there is, or a new one, as the flags say.
 fn of_file(owner: &Context, fd: c_int, oflags: c_int) -> Result<Arc<XrcDomain>, Refused> {
     let key = inode(fd)?;
-    if oflags & libc::O_CREAT == 0 {
-        let found = owner.nic.find_xrc_domain(key);
-        return found.ok_or(Refused::Errno(libc::EAGAIN, "nobody has a domain of this file open"));
-    }
-    let (domain, is_new) = owner.nic.open_xrc_domain(key)?;
+    let (domain, is_new) = match oflags & libc::O_CREAT {
+        0 => (owner.nic.find_xrc_domain(key).ok_or(NO_DOMAIN)?, false),
+        _ => owner.nic.open_xrc_domain(key)?,
+    };
     if !is_new && oflags & libc::O_EXCL != 0 {
         return Err(invalid("O_EXCL, but there is a domain of this file"));
     }

@@ -96,6 +96,16 @@ fn domains_imports_clocks_and_raw_packets() {
 }
 
 #[test]
+fn extended_reliable_connections() {
+    run("xrc", &[]);
+}
+
+#[test]
+fn windows_device_memory_and_memory_on_demand() {
+    run("memory", &[]);
+}
+
+#[test]
 fn answers_equal_those_of_the_real_library() {
     let places = ["/usr/lib/x86_64-linux-gnu/libibverbs.so.1", "/usr/lib/aarch64-linux-gnu/libibverbs.so.1"];
     match places.iter().find(|place| Path::new(place).exists()) {

@@ -38,9 +38,8 @@ impl Managed {
                 self.tell(id, CmEventKind::TimewaitExit, 0, |_| {});
                 self.ids.remove(&id);
             }
-            Event::Answered { id, status, qpn, qkey, private_data } => {
-                let vector = self.upgrade(id).map(|id| id.vector()).unwrap_or_default();
-                let ud = UdParam { private_data, vector, qpn, qkey };
+            Event::Answered { id, path, status, qpn, qkey, private_data } => {
+                let ud = UdParam { private_data, vector: path.vector(), qpn, qkey };
                 match status {
                     SidrStatus::SUCCESS => {
                         self.tell(id, CmEventKind::Established, 0, |e| e.ud = Some(ud));

@@ -1,11 +1,12 @@
 //! How a queue pair reaches memory, links and completion queues.
 
 use super::Engine;
+use super::outgoing::Outgoing;
 use crate::link::TxBatch;
 use crate::log;
 use crate::memory::Peer;
 use crate::objects::{QpCore, SrqCore};
-use ferroce_proto::qp::{DropReason, Host, RecvWqe, Side, TxError, TxPayload};
+use ferroce_proto::qp::{DropReason, Host, RecvWqe, RefusalReason, Side, TxError, TxPayload};
 use ferroce_proto::verbs::{
     Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge, WcStatus,
 };
@@ -19,19 +20,22 @@ use std::sync::atomic::Ordering;
 const BURST: u32 = 256;
 
 /// The port of one queue pair for one turn.
-pub(super) struct NicHost<'a> {
+///
+/// The queue pair has a lifetime of its own, since only `out` has something to do when the host goes.
+pub(super) struct NicHost<'a, 'q> {
     engine: &'a Engine,
-    qp: &'a QpCore,
-    tx: &'a mut TxBatch,
+    qp: &'q QpCore,
+    out: Outgoing<'a>,
     burst_left: u32,
     /// The queue pair stopped only because its burst was used up.
     pub(super) has_more: bool,
     pub(super) completions: u32,
 }
 
-impl<'a> NicHost<'a> {
-    pub(super) fn new(engine: &'a Engine, qp: &'a QpCore, tx: &'a mut TxBatch) -> Self {
-        NicHost { engine, qp, tx, burst_left: BURST, has_more: false, completions: 0 }
+impl<'a, 'q> NicHost<'a, 'q> {
+    pub(super) fn new(engine: &'a Engine, qp: &'q QpCore, tx: &'a mut TxBatch) -> Self {
+        let out = Outgoing::new(engine, tx);
+        NicHost { engine, qp, out, burst_left: BURST, has_more: false, completions: 0 }
     }
 
     fn peer(&self, pd: PdId) -> Peer {
@@ -45,45 +49,17 @@ impl<'a> NicHost<'a> {
 
     /// Hands everything to the link. Called with the queue pair's lock held, so that its packets keep their order.
     pub(super) fn flush(&mut self) {
-        if !self.tx.is_empty() {
-            self.engine.link.send(self.tx);
-        }
+        self.out.flush();
     }
 }
 
-impl Host for NicHost<'_> {
+impl Host for NicHost<'_, '_> {
     fn transmit(&mut self, route: &Route, headers: &Headers, payload: TxPayload<'_>) -> Result<(), TxError> {
         if self.burst_left == 0 {
             self.has_more = true;
             return Err(TxError::Full);
         }
-        let head = headers.encoded_len();
-        let body = payload.len();
-        let len = head + body + usize::from(headers.bth.pad);
-        if !self.tx.has_room(len) {
-            self.flush();
-        }
-        let regions = &self.engine.regions;
-        let packet = self.tx.reserve(route, len);
-        headers.write(packet);
-        packet[head + body..].fill(0);
-        let filled = match payload {
-            TxPayload::None => Ok(()),
-            TxPayload::Bytes(bytes) => {
-                packet[head..head + body].copy_from_slice(bytes);
-                Ok(())
-            }
-            TxPayload::Local { pd, sges, offset, .. } => {
-                regions.gather(pd, sges, offset, &mut packet[head..head + body])
-            }
-            TxPayload::Remote { pd, rkey, addr, .. } => {
-                regions.read_remote(Peer { pd, qp: self.qp.qpn }, rkey, addr, &mut packet[head..head + body])
-            }
-        };
-        if let Err(fault) = filled {
-            self.tx.cancel_last();
-            return Err(TxError::Fault(fault));
-        }
+        self.out.push(route, headers, payload, self.qp).map_err(TxError::Fault)?;
         self.burst_left -= 1;
         Ok(())
     }
@@ -120,10 +96,14 @@ impl Host for NicHost<'_> {
     }
 
     fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
+        // It waits for all who hold the region, and one of them may be this very turn.
+        self.out.flush();
         self.engine.regions.invalidate(self.peer(pd), rkey)
     }
 
     fn bind_window(&mut self, pd: PdId, bind: &MwBind) -> Result<(), MemoryFault> {
+        // As above: binding anew takes the window's lock.
+        self.out.flush();
         self.engine.regions.bind(self.peer(pd), bind)
     }
 
@@ -172,6 +152,11 @@ impl Host for NicHost<'_> {
     fn dropped(&mut self, reason: DropReason, why: fmt::Arguments<'_>) {
         self.engine.counters.dropped(reason);
         log::drop(why);
+    }
+
+    fn refused(&mut self, reason: RefusalReason, why: fmt::Arguments<'_>) {
+        self.engine.counters.refused(reason);
+        log::completion(why);
     }
 
     fn explain(&mut self, why: fmt::Arguments<'_>) {

@@ -6,6 +6,7 @@
 //! | `calls` | what verbs do to a queue pair on the caller's thread |
 //! | `host` | how a queue pair reaches memory, links and completion queues |
 //! | `management` | what becomes of packets to QP1 |
+//! | `outgoing` | what of a packet is copied and what it points to |
 //! | `qps` | which queue pair has this number |
 //! | `srqs` | which XRC shared receive queue has this number |
 //! | `groups` | which queue pairs listen to this multicast group |
@@ -22,12 +23,14 @@ mod drive;
 mod groups;
 mod host;
 mod management;
+mod outgoing;
 mod pulse;
 mod qps;
 mod srqs;
 mod timers;
 
 pub(crate) use background::{Background, Chore};
+pub(crate) use outgoing::Resends;
 pub(crate) use pulse::Pulse;
 pub(crate) use qps::MAX_QP;
 pub(crate) use srqs::MAX_XRC_SRQ;
@@ -58,6 +61,8 @@ pub(crate) struct Engine {
     pub(crate) pulse: Arc<Pulse>,
     /// Connection management; set once, before anybody else has the engine.
     pub(crate) cm: OnceLock<CmService>,
+    /// The link takes packets that point to their payload.
+    may_point: bool,
     groups: Groups,
     timers: Timers,
     turn: Mutex<Turn>,
@@ -72,6 +77,7 @@ impl Engine {
             regions: RegionTable::new(),
             qps: QpTable::new(link.slot()),
             srqs: XrcSrqs::default(),
+            may_point: link.takes_external(),
             link,
             counters: DeviceCounters::default(),
             pulse,

@@ -68,6 +68,9 @@ pub struct Snapshot {
     pub failed_completions: u64,
     /// Packets dropped, by reason.
     pub drops: BTreeMap<String, u64>,
+    /// Requests refused, by reason; older devices do not say.
+    #[serde(default)]
+    pub refusals: BTreeMap<String, u64>,
     /// What the link did.
     pub link: BTreeMap<String, u64>,
     /// Queue pairs, as many as fit.
@@ -147,6 +150,7 @@ pub(super) mod tests {
             pid: 42,
             slot: 0x7f,
             drops: [("bad_psn", 3)].into(),
+            refusals: [("denied", 2)].into(),
             completions: 5,
             failed_completions: 1,
             link: LinkCounters { tx_packets: 9, ..LinkCounters::default() },
@@ -159,7 +163,7 @@ pub(super) mod tests {
     fn what_is_written_is_read() {
         let read = Snapshot::parse(&document(), 0x7f).unwrap();
         assert_eq!((read.pid, read.uptime_ms, read.queue_pairs_left_out), (42, 77, 6));
-        assert_eq!((read.drops["bad_psn"], read.link["tx_packets"]), (3, 9));
+        assert_eq!((read.drops["bad_psn"], read.refusals["denied"], read.link["tx_packets"]), (3, 2, 9));
         assert_eq!((read.queue_pairs, read.attributes), (vec![longest_qp()], attributes()));
         assert!(!read.command.is_empty() && !read.command.contains('\n'), "{:?}", read.command);
     }

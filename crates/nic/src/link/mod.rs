@@ -25,6 +25,7 @@ use std::os::fd::RawFd;
 pub use batch::{RxBatch, RxPacket, TxBatch, TxView};
 pub use capture::Capture;
 pub use clock::now;
+pub(crate) use clock::wall_clock_ns;
 pub use counters::LinkCounters;
 pub use error::LinkError;
 pub use faulty::{FaultConfig, FaultConfigError, Faulty};
@@ -37,6 +38,12 @@ pub trait Link: Send + Sync {
     /// Sends all packets and clears the batch. Packets with equal routes keep their order. What the kernel refuses is
     /// counted and dropped. Any number of threads may send at a time, each with its batch.
     fn send(&self, batch: &mut TxBatch);
+
+    /// Whether `send` takes packets whose payload lies in registered memory and not in the batch. Not if it looks at the
+    /// bytes on their way.
+    fn takes_external(&self) -> bool {
+        false
+    }
 
     /// Replaces the contents of `rx` by what has arrived, without blocking, and returns the number of packets.
     ///

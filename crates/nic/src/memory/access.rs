@@ -8,7 +8,8 @@ use ferroce_proto::verbs::{Access, AtomicOp, MemoryFault, Sge};
 use ferroce_proto::{PdId, RKey};
 use std::sync::atomic::{Ordering, fence};
 
-fn region<'a>(held: &'a Held<'_>) -> &'a Region {
+/// The region of a slot that the table found occupied.
+pub(super) fn region<'a>(held: &'a Held<'_>) -> &'a Region {
     held.as_ref().expect("the table hands out occupied slots only")
 }
 
@@ -194,7 +195,7 @@ impl RegionTable {
 }
 
 /// The parts of the entries that cover `len` bytes from `offset` on.
-fn pieces(sges: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = Sge> + '_ {
+pub(super) fn pieces(sges: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = Sge> + '_ {
     let (mut skip, mut left) = (offset, len as u64);
     sges.iter().filter_map(move |sge| {
         let whole = u64::from(sge.len);

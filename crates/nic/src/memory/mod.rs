@@ -9,11 +9,13 @@
 //! | `access` | the operations of work requests on keys, built from the three above |
 //! | `on_demand` | memory that may come and go |
 //! | `device` | memory of the device itself |
+//! | `external` | how packets point into regions instead of copying |
 //! | `copy` | the only place where bytes move |
 
 mod access;
 mod copy;
 mod device;
+mod external;
 mod keys;
 mod on_demand;
 mod region;
@@ -22,6 +24,7 @@ mod windows;
 
 pub(crate) use device::Budget;
 pub use device::{DeviceMemory, MAX_DM};
+pub(crate) use external::{External, Pins};
 pub use on_demand::Prefetch;
 pub(crate) use on_demand::check_mapped;
 pub use region::WindowType;

@@ -152,6 +152,17 @@ impl RegionTable {
         Ok((self.lkeys.slot_of(key.0), self.by_lkey(key)?))
     }
 
+    /// As [`Self::by_lkey`], to be held for as long as a system call takes. Whoever holds no region yet queues up behind
+    /// a waiting `dereg`; else threads that send all the time could keep it waiting for ever.
+    pub(super) fn pin_by_lkey(&self, key: LKey, is_first: bool) -> Result<Held<'_>, MemoryFault> {
+        if !is_first {
+            return self.by_lkey(key);
+        }
+        let unknown = MemoryFault::NoSuchKey { key: key.0 };
+        let held = self.slot(self.lkeys.slot_of(key.0)).ok_or(unknown)?.read();
+        if held.as_ref().is_some_and(|r| r.lkey == key) { Ok(held) } else { Err(unknown) }
+    }
+
     pub(super) fn by_rkey(&self, key: RKey) -> Result<Held<'_>, MemoryFault> {
         let unknown = MemoryFault::NoSuchKey { key: key.0 };
         let matches = |held: &Held<'_>| held.as_ref().is_some_and(|r| r.rkey == key);

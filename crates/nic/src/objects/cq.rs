@@ -4,10 +4,10 @@ use super::channel::CompletionChannel;
 use super::event::{EventQueue, EventSource};
 use crate::engine::Pulse;
 use crate::error::Error;
-use crate::link::now;
+use crate::link::{now, wall_clock_ns};
 use crate::nic::NicInner;
+use ferroce_proto::Qpn;
 use ferroce_proto::verbs::{Completion, EventKind, WcStatus};
-use ferroce_proto::{Qpn, Time};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -26,31 +26,34 @@ enum Armed {
     Solicited,
 }
 
-struct State {
-    ring: VecDeque<Completion>,
-    depth: usize,
-    armed: Armed,
-    /// When each completion of the ring was added, where somebody wants to know.
-    stamps: Option<VecDeque<Time>>,
-    /// A full ring loses its oldest completion instead of breaking.
-    ignores_overrun: bool,
+/// When a completion was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Stamp {
+    /// On the device's own clock: see [`Nic::raw_clock_ns`](crate::Nic::raw_clock_ns).
+    pub raw_ns: u64,
+    /// Since 1970.
+    pub wall_ns: u64,
 }
 
-impl State {
-    fn add(&mut self, completion: Completion) {
-        self.ring.push_back(completion);
-        if let Some(stamps) = &mut self.stamps {
-            stamps.push_back(now());
-        }
-    }
+/// What a program wishes about how often it is woken. Events come at once, which is never later than it wishes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Moderation {
+    /// Completions per event.
+    pub count: u16,
+    /// Longest time that an event may wait for more of them.
+    pub period_us: u16,
+}
 
-    fn forget(&mut self, is_forgotten: impl Fn(&Completion) -> bool) {
-        if let Some(stamps) = &mut self.stamps {
-            let mut of_ring = self.ring.iter();
-            stamps.retain(|_| of_ring.next().is_some_and(|completion| !is_forgotten(completion)));
-        }
-        self.ring.retain(|completion| !is_forgotten(completion));
-    }
+struct State {
+    ring: VecDeque<Completion>,
+    /// One for each entry of the ring if `stamping`, else none.
+    stamps: VecDeque<Stamp>,
+    stamping: bool,
+    moderation: Moderation,
+    depth: usize,
+    armed: Armed,
+    /// A full ring loses its oldest completion instead of breaking.
+    ignores_overrun: bool,
 }
 
 /// The part that queue pairs push into.
@@ -81,7 +84,15 @@ impl CqCore {
     ) -> Arc<Self> {
         let depth = depth as usize;
         let ring = VecDeque::with_capacity(depth);
-        let state = Mutex::new(State { ring, depth, armed: Armed::No, stamps: None, ignores_overrun: false });
+        let state = Mutex::new(State {
+            ring,
+            stamps: VecDeque::new(),
+            stamping: false,
+            moderation: Moderation::default(),
+            depth,
+            armed: Armed::No,
+            ignores_overrun: false,
+        });
         Arc::new_cyclic(|me| CqCore {
             id,
             cookie,
@@ -103,14 +114,17 @@ impl CqCore {
         let mut state = self.state.lock();
         if state.ring.len() >= state.depth && state.ignores_overrun {
             state.ring.pop_front();
-            state.stamps.as_mut().and_then(VecDeque::pop_front);
+            state.stamps.pop_front();
         } else if state.ring.len() >= state.depth {
             if !self.overrun.swap(true, Ordering::Relaxed) {
                 self.events.raise(EventKind::CqErr, EventSource::Cq(self.id));
             }
             return false;
         }
-        state.add(completion);
+        state.ring.push_back(completion);
+        if state.stamping {
+            state.stamps.push_back(Stamp { raw_ns: now().0, wall_ns: wall_clock_ns() });
+        }
         self.waiting.store(state.ring.len(), Ordering::Release);
         // A failure always counts as solicited, or its waiter would sleep on (IBA 11.4.2.2).
         let solicited = completion.solicited || completion.status != WcStatus::Success;
@@ -132,11 +146,15 @@ impl CqCore {
     /// Forgets the completions of a queue pair that is gone.
     pub(crate) fn purge(&self, qpn: Qpn) {
         let mut state = self.state.lock();
-        state.forget(|c| c.qpn == qpn);
+        let State { ring, stamps, .. } = &mut *state;
+        let mut kept = ring.iter().map(|c| c.qpn != qpn);
+        stamps.retain(|_| kept.next().unwrap_or(false));
+        ring.retain(|c| c.qpn != qpn);
         self.waiting.store(state.ring.len(), Ordering::Release);
     }
 
-    fn take(&self, out: &mut [Completion]) -> Result<usize, Error> {
+    /// Takes completions, and their stamps if the queue makes any. `stamps` is empty or as long as `out`.
+    fn take(&self, out: &mut [Completion], stamps: &mut [Stamp]) -> Result<usize, Error> {
         if self.waiting.load(Ordering::Acquire) == 0 {
             return Ok(0);
         }
@@ -145,22 +163,15 @@ impl CqCore {
         for (slot, completion) in out.iter_mut().zip(state.ring.drain(..n)) {
             *slot = completion;
         }
-        if let Some(stamps) = &mut state.stamps {
-            stamps.drain(..n);
+        if state.stamping {
+            for (i, stamp) in state.stamps.drain(..n).enumerate() {
+                if let Some(place) = stamps.get_mut(i) {
+                    *place = stamp;
+                }
+            }
         }
         self.waiting.store(state.ring.len(), Ordering::Release);
         Ok(n)
-    }
-
-    fn take_stamped(&self) -> Option<(Completion, Time)> {
-        if self.waiting.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        let mut state = self.state.lock();
-        let completion = state.ring.pop_front()?;
-        let stamp = state.stamps.as_mut().and_then(VecDeque::pop_front).unwrap_or_default();
-        self.waiting.store(state.ring.len(), Ordering::Release);
-        Some((completion, stamp))
     }
 
     fn check_overrun(&self) -> Result<(), Error> {
@@ -200,7 +211,13 @@ impl Cq {
     /// Takes completions, oldest first, and returns how many. If none waits, the calling thread drives the device
     /// for a moment: whoever polls is the NIC.
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, Error> {
-        let n = self.core.take(out)?;
+        self.poll_stamped(out, &mut [])
+    }
+
+    /// The same, and when each completion was made: see [`Cq::stamp_completions`]. Fills as many stamps as there is room
+    /// for.
+    pub fn poll_stamped(&self, out: &mut [Completion], stamps: &mut [Stamp]) -> Result<usize, Error> {
+        let n = self.core.take(out, stamps)?;
         if n > 0 || out.is_empty() {
             self.nic.engine.pulse.polled();
             // A program that always finds completions of its own sends would otherwise never receive.
@@ -213,16 +230,24 @@ impl Cq {
         }
         self.nic.alive()?;
         self.nic.engine.drive_for_poller();
-        let n = self.core.take(out)?;
+        let n = self.core.take(out, stamps)?;
         if n == 0 {
             self.core.check_overrun()?;
         }
         Ok(n)
     }
 
-    /// Notes from now on when each completion is added; for a queue that is still empty.
-    pub fn record_times(&self) {
-        self.core.state.lock().stamps.get_or_insert_default();
+    /// From now on notes when each completion is made. Costs two looks at the clock per completion, so nothing does it
+    /// unasked. Completions that wait already are stamped with now.
+    pub fn stamp_completions(&self) {
+        let mut state = self.core.state.lock();
+        if !state.stamping {
+            state.stamping = true;
+            let (stamp, waiting) = (Stamp { raw_ns: now().0, wall_ns: wall_clock_ns() }, state.ring.len());
+            state.stamps = std::iter::repeat_n(stamp, waiting).collect();
+            let depth = state.depth;
+            state.stamps.reserve(depth.saturating_sub(waiting));
+        }
     }
 
     /// Loses the oldest completion from now on when there is no room, instead of breaking the queue.
@@ -230,20 +255,14 @@ impl Cq {
         self.core.state.lock().ignores_overrun = true;
     }
 
-    /// Takes one completion with the time it was added, as [`Cq::poll`] takes many. The time counts if
-    /// [`Cq::record_times`] was called.
-    pub fn poll_stamped(&self) -> Result<Option<(Completion, Time)>, Error> {
-        if let Some(found) = self.core.take_stamped() {
-            self.nic.engine.pulse.polled();
-            return Ok(Some(found));
-        }
-        self.nic.alive()?;
-        self.nic.engine.drive_for_poller();
-        let found = self.core.take_stamped();
-        if found.is_none() {
-            self.core.check_overrun()?;
-        }
-        Ok(found)
+    /// Wishes for fewer events; kept, and of no consequence: see [`Moderation`].
+    pub fn moderate(&self, moderation: Moderation) {
+        self.core.state.lock().moderation = moderation;
+    }
+
+    /// The wish that was made.
+    pub fn moderation(&self) -> Moderation {
+        self.core.state.lock().moderation
     }
 
     /// Arms the channel for the next completion (or the next solicited one) that is added from now on. Poll once

@@ -13,7 +13,7 @@ mod xrc;
 
 pub use address::AddressHandle;
 pub use channel::CompletionChannel;
-pub use cq::Cq;
+pub use cq::{Cq, Moderation, Stamp};
 pub use event::{AsyncEvent, EventSource};
 pub use pd::Pd;
 pub use qp::{Qp, QpInit};

@@ -5,10 +5,11 @@ use super::event::{EventQueue, EventSource};
 use super::pd::Pd;
 use super::srq::{Srq, SrqCore};
 use super::xrc::XrcDomain;
+use crate::engine::Resends;
 use crate::error::Error;
 use crate::nic::{MAX_INLINE, MAX_QP_WR, MAX_SGE, Nic};
 use crate::raw::{Flow, FlowRule, RawQp};
-use ferroce_proto::cc::{Controller, FixedWindow};
+use ferroce_proto::cc::HalvingWindow;
 use ferroce_proto::qp::{self, PostError, QpConfig, QpCounters};
 use ferroce_proto::verbs::{AttrMask, EventKind, QpAttr, QpCap, RecvWr, SendWr, Transport};
 use ferroce_proto::{Gid, PdId, Qpn};
@@ -45,6 +46,8 @@ pub(crate) struct QpCore {
     handles: Option<Mutex<Vec<Handle>>>,
     pub(crate) machine: Mutex<qp::Qp>,
     pub(crate) events: Arc<EventQueue>,
+    /// What of it is sent again.
+    pub(crate) resends: Resends,
     /// Earliest deadline that the timer heap knows of; `u64::MAX` if none.
     pub(crate) timer_at: AtomicU64,
     /// Already in the engine's list of queue pairs to finish.
@@ -102,6 +105,12 @@ impl Pd {
             return Err(Error::Invalid { attribute: "srq", why: "a sending end has no receive queue" });
         }
         let cap = check_cap(&init.cap, init.srq.is_some() || init.transport == Transport::XrcIni)?;
+        if init.srq.is_some_and(|srq| srq.number().is_some()) {
+            return Err(Error::Invalid {
+                attribute: "srq",
+                why: "is an XRC one, which requests name by number",
+            });
+        }
         if init.srq.is_some_and(|srq| srq.pd().id != self.id || !Arc::ptr_eq(&srq.pd().nic, nic)) {
             return Err(Error::Invalid { attribute: "srq", why: "belongs to another protection domain" });
         }
@@ -137,7 +146,7 @@ impl Pd {
                 signal_all: parts.signal_all,
                 shared_recv: parts.srq.is_some(),
                 port_mtu: nic.port_mtu(),
-                congestion: Controller::Fixed(FixedWindow { bytes: nic.window_bytes }),
+                congestion: HalvingWindow::new(nic.window_bytes).into(),
             });
             Arc::new(QpCore {
                 qpn,
@@ -148,6 +157,7 @@ impl Pd {
                 handles: domain.as_ref().map(|_| Mutex::default()),
                 machine: Mutex::new(machine),
                 events: self.events.clone(),
+                resends: Resends::default(),
                 timer_at: AtomicU64::new(u64::MAX),
                 touched: AtomicBool::new(false),
                 ready: AtomicBool::new(false),

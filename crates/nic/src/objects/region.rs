@@ -79,7 +79,7 @@ impl MemoryRegion {
     }
 
     /// Deregisters, unless memory windows are bound to it: then it stays as it was. (Dropping it closes the windows.)
-    pub fn deregister(mut self) -> Result<(), (MemoryRegion, Error)> {
+    pub fn deregister(&mut self) -> Result<(), Error> {
         if self.gone || self.pd.nic.alive().is_err() {
             return Ok(());
         }
@@ -88,16 +88,8 @@ impl MemoryRegion {
                 self.gone = true;
                 Ok(())
             }
-            Err(_) => Err((self, Error::Busy { what: "the memory region", by: "memory windows" })),
+            Err(_) => Err(Error::Busy { what: "the memory region", by: "memory windows" }),
         }
-    }
-
-    /// Deregisters as dropping does, while others still hold it.
-    pub fn revoke(&mut self) {
-        if !self.gone && self.pd.nic.alive().is_ok() {
-            self.pd.nic.engine.regions.remove(self.slot);
-        }
-        self.gone = true;
     }
 
     /// A region that windows are bound to keeps its place and keys; and a null region is what it is.
@@ -190,6 +182,8 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        self.revoke();
+        if !self.gone && self.pd.nic.alive().is_ok() {
+            self.pd.nic.engine.regions.remove(self.slot);
+        }
     }
 }

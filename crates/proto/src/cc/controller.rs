@@ -1,6 +1,6 @@
 //! The controller a queue pair holds.
 
-use super::{CongestionControl, FixedWindow};
+use super::{CongestionControl, FixedWindow, HalvingWindow};
 use crate::time::Time;
 use alloc::boxed::Box;
 use core::fmt;
@@ -9,6 +9,8 @@ use core::fmt;
 pub enum Controller {
     /// A fixed window.
     Fixed(FixedWindow),
+    /// A window that gives way to losses.
+    Halving(HalvingWindow),
     /// Anything else.
     Boxed(Box<dyn CongestionControl + Send>),
 }
@@ -17,6 +19,7 @@ impl fmt::Debug for Controller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Controller::Fixed(c) => c.fmt(f),
+            Controller::Halving(c) => c.fmt(f),
             Controller::Boxed(c) => write!(f, "Boxed {{ window: {} }}", c.window()),
         }
     }
@@ -28,11 +31,18 @@ impl From<FixedWindow> for Controller {
     }
 }
 
+impl From<HalvingWindow> for Controller {
+    fn from(halving: HalvingWindow) -> Self {
+        Controller::Halving(halving)
+    }
+}
+
 /// Calls the same method of whichever controller this is.
 macro_rules! forward {
     ($self:expr, $c:ident => $call:expr) => {
         match $self {
             Controller::Fixed($c) => $call,
+            Controller::Halving($c) => $call,
             Controller::Boxed($c) => $call,
         }
     };

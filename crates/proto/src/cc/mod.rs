@@ -2,9 +2,11 @@
 
 mod controller;
 mod fixed;
+mod halving;
 
 pub use controller::Controller;
 pub use fixed::FixedWindow;
+pub use halving::HalvingWindow;
 
 use crate::time::Time;
 

@@ -318,6 +318,8 @@ pub enum Event {
     Answered {
         /// The question.
         id: CommId,
+        /// Way to whom was asked.
+        path: Path,
         /// Outcome.
         status: SidrStatus,
         /// Queue pair that serves the service.

@@ -177,7 +177,7 @@ impl Cm {
         Ok(())
     }
 
-    fn on_established(&mut self, id: CommId) {
+    pub(super) fn on_established(&mut self, id: CommId) {
         self.answered(id);
         self.set_state(id, State::Established);
         self.counters.established += 1;

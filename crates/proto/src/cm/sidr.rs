@@ -126,8 +126,9 @@ impl Cm {
             self.counters.unexpected += 1;
             return;
         }
+        let (path, private_data) = (connection.path, rep.private_data.to_vec());
         let SidrRep { status, qpn, qkey, .. } = *rep;
-        self.raise(id, Event::Answered { id, status, qpn, qkey, private_data: rep.private_data.to_vec() });
+        self.raise(id, Event::Answered { id, path, status, qpn, qkey, private_data });
         self.remove(id);
     }
 }

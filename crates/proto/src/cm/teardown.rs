@@ -68,6 +68,10 @@ impl Cm {
         };
         match connection.state {
             State::Established | State::RepSent | State::RepReceived | State::DreqSent => {
+                if connection.state == State::RepSent {
+                    // Only a connection in use is ended so; the RTU was lost.
+                    self.on_established(id);
+                }
                 self.confirm_end(id, tid);
                 self.end(id, false, now);
             }

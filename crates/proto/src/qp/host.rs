@@ -3,7 +3,7 @@
 //! A queue pair never touches memory, sockets or completion queues. It asks its [`Host`]; the NIC answers with real
 //! memory and real links, the simulator with vectors and virtual time.
 
-use super::RecvWqe;
+use super::{RecvWqe, RefusalReason};
 use crate::ids::{PdId, RKey, Srqn};
 use crate::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge};
 use crate::wire::Headers;
@@ -208,6 +208,9 @@ pub trait Host {
 
     /// A packet was dropped: count it, and say why if anybody listens.
     fn dropped(&mut self, reason: DropReason, why: fmt::Arguments<'_>);
+
+    /// A request was refused, the peer's or a local bind or invalidation: count it, and say why if anybody listens.
+    fn refused(&mut self, reason: RefusalReason, why: fmt::Arguments<'_>);
 
     /// Says why a completion is about to fail, if anybody listens.
     fn explain(&mut self, why: fmt::Arguments<'_>);

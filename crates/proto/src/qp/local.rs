@@ -1,8 +1,8 @@
 //! Work requests that never leave the NIC: LOCAL INVALIDATE and the binding of memory windows.
 
 use super::Host;
-use super::Reason;
 use super::io::Io;
+use super::{Reason, RefusalReason};
 use crate::verbs::{SendOp, WcStatus};
 
 /// What became of a local request: how its completion shall end, if it failed.
@@ -23,7 +23,8 @@ pub(super) fn execute<H: Host>(op: &SendOp, wr_id: u64, io: &mut Io<'_, H>) -> O
         _ => return None,
     };
     Some(done.map_err(|fault| {
-        io.host.explain(format_args!("QP {}: {what} wr_id {wr_id:#x} refused: {fault}", io.id.qpn));
+        let sentence = format_args!("QP {}: {what} wr_id {wr_id:#x} refused: {fault}", io.id.qpn);
+        io.host.refused(RefusalReason::from(&fault), sentence);
         (status, why)
     }))
 }

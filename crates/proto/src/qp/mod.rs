@@ -20,6 +20,7 @@
 //! | `local` | requests that never leave the NIC |
 //! | `sq`, `rq` | the queues |
 //! | `post`, `modify`, `receive`, `drive`, `flush` | the calls |
+//! | `reason`, `refusal` | why a completion failed, why a request was refused |
 //! | `host` | what the QP may ask of the NIC around it |
 
 mod counters;
@@ -34,6 +35,7 @@ mod post;
 mod rc;
 mod reason;
 mod receive;
+mod refusal;
 mod rq;
 mod segment;
 mod sq;
@@ -46,6 +48,7 @@ pub use host::{DropReason, Host, Side, TxError, TxPayload};
 pub use post::PostError;
 pub use reason::Reason;
 pub use receive::Arrival;
+pub use refusal::RefusalReason;
 pub use rq::{RecvQueue, RecvWqe};
 
 use crate::cc::Controller;

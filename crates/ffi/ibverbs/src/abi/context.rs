@@ -85,7 +85,7 @@ pub(crate) struct verbs_context {
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd>,
     pub dealloc_td: Option<unsafe extern "C" fn(*mut ibv_td) -> i32>,
     pub alloc_td: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td>,
-    pub modify_cq: Slot,
+    pub modify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, *mut ibv_modify_cq_attr) -> i32>,
     pub post_srq_ops: Slot,
     pub destroy_rwq_ind_table: Option<unsafe extern "C" fn(*mut ibv_rwq_ind_table) -> i32>,
     pub create_rwq_ind_table: Option<

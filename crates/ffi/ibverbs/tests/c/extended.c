@@ -125,6 +125,13 @@ static void clocks(struct ibv_context *context) {
     attr = (struct ibv_cq_init_attr_ex){.cqe = 1, .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS, .flags = 1 << 9};
     errno = 0;
     CHECK(ibv_create_cq_ex(context, &attr) == NULL && errno == EOPNOTSUPP);
+    struct ibv_cq *cq = ibv_create_cq(context, 1, NULL, NULL, 0);
+    MUST(cq != NULL);
+    struct ibv_modify_cq_attr moderation = {.attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = {8, 50}};
+    RETURNS(0, ibv_modify_cq(cq, &moderation));
+    moderation.attr_mask = IBV_CQ_ATTR_RESERVED;
+    RETURNS(EINVAL, ibv_modify_cq(cq, &moderation));
+    RETURNS(0, ibv_destroy_cq(cq));
     struct ibv_values_ex values = {.comp_mask = IBV_VALUES_MASK_RESERVED};
     RETURNS(EOPNOTSUPP, ibv_query_rt_values_ex(context, &values));
 }

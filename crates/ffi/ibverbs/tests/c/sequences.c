@@ -2,6 +2,7 @@
  * while something still needs them, and destroyed in the end. What is checked: a destroy answers EBUSY exactly when
  * something depends on the object, and whatever runs around this program (valgrind) finds nothing wrong. */
 #include "pair.h"
+#include <fcntl.h>
 
 #define MANY 12
 
@@ -16,10 +17,15 @@ static struct ibv_context *context;
 static struct { struct ibv_pd *pd; int users; } pds[MANY];
 static struct { struct ibv_comp_channel *channel; int users; } channels[MANY];
 static struct { struct ibv_cq *cq; int users, channel; } cqs[MANY];
-static struct { struct ibv_srq *srq; int users, pd; } srqs[MANY];
+static struct { struct ibv_xrcd *xrcd; int users; } xrcds[MANY];
+static struct { struct ibv_srq *srq; int users, pd, xrcd, cq; } srqs[MANY];
 static struct { struct ibv_mr *mr; int pd; } mrs[MANY];
 static struct { struct ibv_ah *ah; int pd; } ahs[MANY];
-static struct { struct ibv_qp *qp; int pd, cq, srq; } qps[MANY];
+static struct { struct ibv_qp *qp; int pd, cq, srq, xrcd; } qps[MANY];
+/* Which regions a window may be bound to: nobody knows before the completion. */
+static struct { struct ibv_mw *mw; int pd; uint32_t maybe; } mws[MANY];
+static struct { struct ibv_dm *dm; int users; } dms[MANY];
+static struct { struct ibv_mr *mr; int pd, dm; } dm_mrs[MANY];
 static char memory[MANY][4096];
 
 static void toggle_pd(int i) {
@@ -60,21 +66,46 @@ static void toggle_cq(int i) {
     }
 }
 
+static void toggle_xrcd(int i) {
+    if (xrcds[i].xrcd == NULL) {
+        struct ibv_xrcd_init_attr attr = {.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+            .fd = draw(2) ? -1 : STDERR_FILENO, .oflags = O_CREAT};
+        MUST((xrcds[i].xrcd = ibv_open_xrcd(context, &attr)) != NULL);
+        return;
+    }
+    RETURNS(xrcds[i].users ? EBUSY : 0, ibv_close_xrcd(xrcds[i].xrcd));
+    if (xrcds[i].users == 0)
+        xrcds[i].xrcd = NULL;
+}
+
+static void make_srq(int i) {
+    int pd = (int)draw(MANY), xrcd = (int)draw(MANY), cq = (int)draw(MANY);
+    if (pds[pd].pd == NULL)
+        return;
+    int is_xrc = xrcds[xrcd].xrcd != NULL && cqs[cq].cq != NULL && draw(2);
+    struct ibv_srq_init_attr_ex init = {.attr = {.max_wr = 1 + draw(50), .max_sge = 1 + draw(4)},
+        .comp_mask = IBV_SRQ_INIT_ATTR_PD, .pd = pds[pd].pd};
+    if (is_xrc) {
+        init.comp_mask |= IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+        init.srq_type = IBV_SRQT_XRC, init.xrcd = xrcds[xrcd].xrcd, init.cq = cqs[cq].cq;
+        xrcds[xrcd].users++, cqs[cq].users++;
+    }
+    MUST((srqs[i].srq = ibv_create_srq_ex(context, &init)) != NULL);
+    srqs[i].pd = pd, srqs[i].xrcd = is_xrc ? xrcd : -1, srqs[i].cq = cq;
+    pds[pd].users++;
+}
+
 static void toggle_srq(int i) {
     if (srqs[i].srq == NULL) {
-        int pd = (int)draw(MANY);
-        if (pds[pd].pd == NULL)
-            return;
-        struct ibv_srq_init_attr init = {.attr = {.max_wr = 1 + draw(50), .max_sge = 1 + draw(4)}};
-        MUST((srqs[i].srq = ibv_create_srq(pds[pd].pd, &init)) != NULL);
-        srqs[i].pd = pd;
-        pds[pd].users++;
+        make_srq(i);
         return;
     }
     RETURNS(srqs[i].users ? EBUSY : 0, ibv_destroy_srq(srqs[i].srq));
     if (srqs[i].users == 0) {
         srqs[i].srq = NULL;
         pds[srqs[i].pd].users--;
+        if (srqs[i].xrcd >= 0)
+            xrcds[srqs[i].xrcd].users--, cqs[srqs[i].cq].users--;
     }
 }
 
@@ -84,14 +115,86 @@ static void toggle_mr(int i) {
         if (pds[pd].pd == NULL)
             return;
         int access = draw(2) ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ : 0;
+        access |= (draw(2) ? IBV_ACCESS_MW_BIND : 0) | (draw(2) ? IBV_ACCESS_ON_DEMAND : 0);
         MUST((mrs[i].mr = ibv_reg_mr(pds[pd].pd, memory[i], 1 + draw(4096), access)) != NULL);
         mrs[i].pd = pd;
         pds[pd].users++;
         return;
     }
-    RETURNS(0, ibv_dereg_mr(mrs[i].mr));
+    int answer = ibv_dereg_mr(mrs[i].mr);
+    if (answer == EBUSY) {
+        int is_bound = 0;
+        for (int w = 0; w < MANY; w++)
+            is_bound |= mws[w].mw != NULL && mws[w].maybe >> i & 1;
+        CHECK(is_bound);
+        return;
+    }
+    RETURNS(0, answer);
     mrs[i].mr = NULL;
     pds[mrs[i].pd].users--;
+}
+
+static void toggle_mw(int i) {
+    if (mws[i].mw == NULL) {
+        int pd = (int)draw(MANY);
+        if (pds[pd].pd == NULL)
+            return;
+        MUST((mws[i].mw = ibv_alloc_mw(pds[pd].pd, draw(2) ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2)) != NULL);
+        mws[i].pd = pd, mws[i].maybe = 0;
+        pds[pd].users++;
+        return;
+    }
+    RETURNS(0, ibv_dealloc_mw(mws[i].mw));
+    mws[i].mw = NULL;
+    pds[mws[i].pd].users--;
+}
+
+/* Binds that make sense and binds that do not; what a window is bound to then is up to the completion. */
+static void bind_window(int i) {
+    int mr = (int)draw(MANY), qp = (int)draw(MANY);
+    if (mws[i].mw == NULL || mrs[mr].mr == NULL || qps[qp].qp == NULL)
+        return;
+    struct ibv_mw_bind_info info = {.mr = mrs[mr].mr, .addr = (uintptr_t)memory[mr], .length = draw(200),
+        .mw_access_flags = draw(2) ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE};
+    int answer;
+    if (draw(2)) {
+        struct ibv_mw_bind bind = {.wr_id = i, .send_flags = draw(4), .bind_info = info};
+        answer = ibv_bind_mw(qps[qp].qp, mws[i].mw, &bind);
+    } else {
+        struct ibv_send_wr *bad, wr = {.wr_id = i, .opcode = IBV_WR_BIND_MW, .send_flags = draw(4),
+            .bind_mw = {.mw = mws[i].mw, .rkey = ibv_inc_rkey(mws[i].mw->rkey), .bind_info = info}};
+        answer = ibv_post_send(qps[qp].qp, &wr, &bad);
+    }
+    CHECK(answer >= 0);
+    if (answer == 0)
+        mws[i].maybe |= 1u << mr;
+}
+
+static void toggle_dm(int i) {
+    if (dms[i].dm == NULL) {
+        struct ibv_alloc_dm_attr attr = {.length = 4 * (1 + draw(1000)), .log_align_req = draw(13)};
+        MUST((dms[i].dm = ibv_alloc_dm(context, &attr)) != NULL);
+        return;
+    }
+    RETURNS(dms[i].users ? EBUSY : 0, ibv_free_dm(dms[i].dm));
+    if (dms[i].users == 0)
+        dms[i].dm = NULL;
+}
+
+static void toggle_dm_mr(int i) {
+    if (dm_mrs[i].mr == NULL) {
+        int pd = (int)draw(MANY), dm = (int)draw(MANY);
+        if (pds[pd].pd == NULL || dms[dm].dm == NULL)
+            return;
+        RETURNS(0, ibv_memcpy_to_dm(dms[dm].dm, 0, memory[i], 4));
+        MUST((dm_mrs[i].mr = ibv_reg_dm_mr(pds[pd].pd, dms[dm].dm, 0, 4, IBV_ACCESS_ZERO_BASED)) != NULL);
+        dm_mrs[i].pd = pd, dm_mrs[i].dm = dm;
+        pds[pd].users++, dms[dm].users++;
+        return;
+    }
+    RETURNS(0, ibv_dereg_mr(dm_mrs[i].mr));
+    dm_mrs[i].mr = NULL;
+    pds[dm_mrs[i].pd].users--, dms[dm_mrs[i].dm].users--;
 }
 
 static void toggle_ah(int i) {
@@ -111,11 +214,34 @@ static void toggle_ah(int i) {
     pds[ahs[i].pd].users--;
 }
 
+/* One end or the other of an extended reliable connection. */
+static void make_xrc_qp(int i) {
+    int pd = (int)draw(MANY), cq = (int)draw(MANY), xrcd = (int)draw(MANY);
+    int receives = (int)draw(2);
+    if (receives ? xrcds[xrcd].xrcd == NULL : pds[pd].pd == NULL || cqs[cq].cq == NULL)
+        return;
+    struct ibv_qp_init_attr_ex init = {.qp_type = IBV_QPT_XRC_SEND, .comp_mask = IBV_QP_INIT_ATTR_PD,
+        .pd = pds[pd].pd, .send_cq = cqs[cq].cq, .cap = {.max_send_wr = 1 + draw(20), .max_send_sge = 1}};
+    if (receives)
+        init = (struct ibv_qp_init_attr_ex){.qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD,
+            .xrcd = xrcds[xrcd].xrcd};
+    MUST((qps[i].qp = ibv_create_qp_ex(context, &init)) != NULL);
+    qps[i].srq = -1, qps[i].pd = receives ? -1 : pd, qps[i].cq = cq, qps[i].xrcd = receives ? xrcd : -1;
+    if (receives)
+        xrcds[xrcd].users++;
+    else
+        pds[pd].users++, cqs[cq].users++;
+}
+
 static void make_qp(int i) {
+    if (draw(3) == 0) {
+        make_xrc_qp(i);
+        return;
+    }
     int pd = (int)draw(MANY), cq = (int)draw(MANY), srq = (int)draw(MANY);
     if (pds[pd].pd == NULL || cqs[cq].cq == NULL)
         return;
-    if (srqs[srq].srq == NULL || srqs[srq].pd != pd || draw(2))
+    if (srqs[srq].srq == NULL || srqs[srq].pd != pd || srqs[srq].xrcd >= 0 || draw(2))
         srq = -1;
     static const enum ibv_qp_type types[] = {IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD};
     struct ibv_qp_init_attr init = {.send_cq = cqs[cq].cq, .recv_cq = cqs[cq].cq,
@@ -123,7 +249,7 @@ static void make_qp(int i) {
         .cap = {.max_send_wr = 1 + draw(20), .max_recv_wr = 1 + draw(20), .max_send_sge = 1 + draw(3),
             .max_recv_sge = 1 + draw(3), .max_inline_data = draw(200)}};
     MUST((qps[i].qp = ibv_create_qp(pds[pd].pd, &init)) != NULL);
-    qps[i].pd = pd, qps[i].cq = cq, qps[i].srq = srq;
+    qps[i].pd = pd, qps[i].cq = cq, qps[i].srq = srq, qps[i].xrcd = -1;
     pds[pd].users++, cqs[cq].users++;
     if (srq >= 0)
         srqs[srq].users++;
@@ -136,6 +262,10 @@ static void toggle_qp(int i) {
     }
     RETURNS(0, ibv_destroy_qp(qps[i].qp));
     qps[i].qp = NULL;
+    if (qps[i].xrcd >= 0) {
+        xrcds[qps[i].xrcd].users--;
+        return;
+    }
     pds[qps[i].pd].users--, cqs[qps[i].cq].users--;
     if (qps[i].srq >= 0)
         srqs[qps[i].srq].users--;
@@ -190,6 +320,8 @@ static void post(int i) {
         send.wr.ud.remote_qpn = draw(1 << 24);
         send.wr.ud.remote_qkey = 1;
     } else {
+        if (qps[i].qp->qp_type == IBV_QPT_XRC_SEND)
+            send.qp_type.xrc.remote_srqn = draw(1 << 24);
         send.wr.rdma.remote_addr = (uintptr_t)memory[mr];
         send.wr.rdma.rkey = mrs[mr].mr ? mrs[mr].mr->rkey : 1;
     }
@@ -210,14 +342,19 @@ static void poll(int i) {
 
 static void step(void) {
     static void (*const actions[])(int) = {toggle_pd, toggle_channel, toggle_cq, toggle_srq, toggle_mr, toggle_ah,
-        toggle_qp, change_qp, change_qp, change_qp, post, post, post, poll};
+        toggle_xrcd, toggle_mw, bind_window, toggle_dm, toggle_dm_mr, toggle_qp, toggle_qp, change_qp, change_qp, change_qp, post, post, post, poll};
     actions[draw(sizeof actions / sizeof *actions)]((int)draw(MANY));
 }
 
 static void sweep(void) {
-    for (int i = 0; i < MANY; i++)
+    for (int i = 0; i < MANY; i++) {
         if (qps[i].qp != NULL)
             toggle_qp(i);
+        if (mws[i].mw != NULL)
+            toggle_mw(i);
+        if (dm_mrs[i].mr != NULL)
+            toggle_dm_mr(i);
+    }
     for (int i = 0; i < MANY; i++) {
         if (mrs[i].mr != NULL)
             toggle_mr(i);
@@ -225,10 +362,15 @@ static void sweep(void) {
             toggle_ah(i);
         if (srqs[i].srq != NULL)
             toggle_srq(i);
+        if (dms[i].dm != NULL)
+            toggle_dm(i);
+    }
+    for (int i = 0; i < MANY; i++)
         if (cqs[i].cq != NULL)
             toggle_cq(i);
-    }
     for (int i = 0; i < MANY; i++) {
+        if (xrcds[i].xrcd != NULL)
+            toggle_xrcd(i);
         if (channels[i].channel != NULL)
             toggle_channel(i);
         if (pds[i].pd != NULL)

@@ -6,9 +6,9 @@
 //! its bytes are still in the first-level cache; sealing them all at the end costs a fifth of the bandwidth.
 
 use super::TxBatch;
-use super::tx::TxPacket;
+use super::tx::{Payload, TxPacket};
 use ferroce_proto::verbs::Route;
-use ferroce_proto::wire::{FlowAddrs, icrc};
+use ferroce_proto::wire::{FlowAddrs, Icrc, icrc};
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -50,10 +50,13 @@ pub(super) type SealedBy = Option<Weak<dyn Sealer>>;
 impl TxBatch {
     /// Seals the last packet, if it is known how: a next one is about to follow.
     pub(super) fn seal_early(&mut self) {
-        if let Some(index) = self.packets.len().checked_sub(1)
-            && self.packets[index].seal.is_none()
-            && let Some(sealer) = self.sealed_by.as_ref().and_then(Weak::upgrade)
-        {
+        let Some(index) = self.packets.len().checked_sub(1) else { return };
+        if self.packets[index].seal.is_some() {
+            return;
+        }
+        if let Some(exit) = self.exit_before(index) {
+            self.seal_for(index, exit);
+        } else if let Some(sealer) = self.sealed_by.as_ref().and_then(Weak::upgrade) {
             self.seal(index, &*sealer);
         }
     }
@@ -88,12 +91,17 @@ impl TxBatch {
     }
 
     fn seal(&mut self, index: usize, sealer: &dyn Sealer) {
-        let route = self.packets[index].route;
-        let before = index.checked_sub(1).map(|i| &self.packets[i]).filter(|p| p.route == route);
-        let exit = match before.and_then(|p| p.seal) {
-            Some(seal) => seal.exit,
-            None => sealer.exit(&route),
-        };
+        let exit = self.exit_before(index).unwrap_or_else(|| sealer.exit(&self.packets[index].route));
+        self.seal_for(index, exit);
+    }
+
+    /// How the packet in front leaves, if it goes the same way and is sealed.
+    fn exit_before(&self, index: usize) -> Option<Option<Exit>> {
+        let before = &self.packets[index.checked_sub(1)?];
+        before.seal.filter(|_| before.route == self.packets[index].route).map(|seal| seal.exit)
+    }
+
+    fn seal_for(&mut self, index: usize, exit: Option<Exit>) {
         let place = if exit.is_some_and(|e| e.may_segment) { self.place_in_run(index) } else { 0 };
         self.put_seal(index, Seal { exit, place });
     }
@@ -114,9 +122,19 @@ impl TxBatch {
         packet.seal = Some(seal);
         let Some(exit) = seal.exit else { return };
         let flow = FlowAddrs::new(packet.route.sgid, packet.route.dgid, exit.sport);
-        let (range, flip_bit) = (packet.wire_range(), packet.flip_bit);
+        let (range, flip_bit) = (packet.arena_range(), packet.flip_bit);
         let (body, tail) = self.arena[range].split_last_chunk_mut().expect("the ICRC has its place");
-        *tail = icrc(&flow, seal.place, body);
+        *tail = match packet.payload {
+            None => icrc(&flow, seal.place, body),
+            Some(Payload { external, head_len }) => {
+                let (head, pad) = body.split_at(head_len as usize);
+                let mut icrc = Icrc::start_with_bth(&flow, seal.place, packet.transport_len(), head);
+                // SAFETY: whoever added the packet promised that the region is held as long as the packet is here.
+                unsafe { external.feed(&mut icrc) };
+                icrc.update(pad);
+                icrc.finish()
+            }
+        };
         if let Some(bit) = flip_bit {
             flip(body, bit);
         }
@@ -127,7 +145,7 @@ impl TxBatch {
         let packet = &mut self.packets[index];
         let was_sealed = packet.seal.take().is_some_and(|s| s.exit.is_some());
         if let Some(bit) = packet.flip_bit.filter(|_| was_sealed) {
-            let range = packet.wire_range();
+            let range = packet.arena_range();
             flip(&mut self.arena[range], bit);
         }
     }

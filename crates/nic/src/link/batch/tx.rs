@@ -1,6 +1,7 @@
 //! Packets on their way out, in one arena.
 
 use super::seal::{Seal, SealedBy};
+use crate::memory::External;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{Bth, ICRC_LEN};
 use std::ops::Range;
@@ -15,10 +16,14 @@ const MAX_PACKETS: usize = 256;
 /// Packets to send, in one arena. Each is BTH to padding, followed by four bytes that the link fills with the ICRC.
 ///
 /// Packets lie one behind the other without gaps, so a run of equal length to one peer can be given to the kernel as
-/// one segmentation batch without copying.
+/// one segmentation batch without copying. The payload of a packet may lie elsewhere ([`Self::reserve_external`]); what
+/// is in front of it and behind it then lies in the arena as if it were not there.
 pub struct TxBatch {
     pub(super) arena: Box<[u8]>,
+    /// Bytes of the arena that packets lie in.
     used: usize,
+    /// Bytes of all packets, wherever they lie.
+    wire_len: usize,
     pub(super) packets: Vec<TxPacket>,
     pub(super) sealed_by: SealedBy,
 }
@@ -33,6 +38,24 @@ pub(crate) struct TxPacket {
     len: u32,
     /// Bit to invert once the ICRC is in place (fault injection); counted from the first bit of the packet.
     pub(super) flip_bit: Option<u32>,
+    pub(super) payload: Option<Payload>,
+}
+
+/// The payload of a packet that points to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Payload {
+    pub(super) external: External,
+    /// Bytes of the packet in front of it.
+    pub(super) head_len: u32,
+}
+
+/// A part of consecutive packets, as the kernel is to read it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TxPiece<'a> {
+    /// In the arena.
+    Arena(&'a [u8]),
+    /// In a region.
+    External(External),
 }
 
 impl TxPacket {
@@ -40,9 +63,14 @@ impl TxPacket {
     pub(crate) fn wire_len(&self) -> usize {
         self.len as usize + ICRC_LEN
     }
-    /// Where the packet lies in the arena, with its ICRC.
-    pub(crate) fn wire_range(&self) -> Range<usize> {
-        self.start as usize..self.start as usize + self.wire_len()
+    /// Bytes from the BTH to the padding.
+    pub(super) fn transport_len(&self) -> usize {
+        self.len as usize
+    }
+    /// Where the packet lies in the arena, with its ICRC and without a payload that lies elsewhere.
+    pub(super) fn arena_range(&self) -> Range<usize> {
+        let elsewhere = self.payload.map_or(0, |payload| payload.external.len());
+        self.start as usize..self.start as usize + self.wire_len() - elsewhere
     }
 }
 
@@ -70,7 +98,8 @@ impl TxBatch {
     /// An empty batch with its arena.
     pub fn new() -> Self {
         let arena = vec![0; ARENA_LEN].into_boxed_slice();
-        TxBatch { arena, used: 0, packets: Vec::with_capacity(MAX_PACKETS), sealed_by: None }
+        let packets = Vec::with_capacity(MAX_PACKETS);
+        TxBatch { arena, used: 0, wire_len: 0, packets, sealed_by: None }
     }
     /// Whether it holds no packet.
     pub fn is_empty(&self) -> bool {
@@ -82,7 +111,7 @@ impl TxBatch {
     }
     /// Forgets all packets.
     pub fn clear(&mut self) {
-        self.used = 0;
+        (self.used, self.wire_len) = (0, 0);
         self.packets.clear();
     }
     /// Whether one more packet of `len` transport bytes fits. An empty batch takes any packet up to
@@ -90,7 +119,7 @@ impl TxBatch {
     pub fn has_room(&self, len: usize) -> bool {
         len <= Self::MAX_PACKET_LEN
             && self.packets.len() < MAX_PACKETS
-            && self.used + len + ICRC_LEN <= self.arena.len()
+            && self.wire_len + len + ICRC_LEN <= self.arena.len()
     }
     /// Adds a packet of `len` transport bytes and returns those bytes to be filled; what they hold is left over from
     /// earlier packets.
@@ -98,38 +127,62 @@ impl TxBatch {
     /// # Panics
     /// If there is no room for it (ask [`Self::has_room`] first), or if it is shorter than a BTH.
     pub fn reserve(&mut self, route: &Route, len: usize) -> &mut [u8] {
+        let start = self.push(route, len, None);
+        &mut self.arena[start..start + len]
+    }
+    /// Adds a packet whose payload stays where it is, behind `head_len` bytes of headers and in front of `pad_len` zeros.
+    /// Returns the headers to be filled.
+    ///
+    /// # Safety
+    /// The region of `external` is held until the batch is sent or cleared.
+    ///
+    /// # Panics
+    /// As [`Self::reserve`].
+    pub(crate) unsafe fn reserve_external(
+        &mut self,
+        route: &Route,
+        head_len: usize,
+        external: External,
+        pad_len: usize,
+    ) -> &mut [u8] {
+        let payload = Payload { external, head_len: head_len as u32 };
+        let start = self.push(route, head_len + external.len() + pad_len, Some(payload));
+        let (head, rest) = self.arena[start..].split_at_mut(head_len);
+        rest[..pad_len].fill(0);
+        head
+    }
+    fn push(&mut self, route: &Route, len: usize, payload: Option<Payload>) -> usize {
         assert!(len >= Bth::LEN, "a packet of {len} bytes has no BTH");
         assert!(self.has_room(len), "no room for a packet of {len} bytes: ask has_room first");
         self.seal_early();
-        let start = self.used;
-        self.used += len + ICRC_LEN;
-        self.packets.push(TxPacket {
-            route: *route,
-            seal: None,
-            start: start as u32,
-            len: len as u32,
-            flip_bit: None,
-        });
-        &mut self.arena[start..start + len]
+        let (start, len) = (self.used as u32, len as u32);
+        let packet = TxPacket { route: *route, seal: None, start, len, flip_bit: None, payload };
+        self.used = packet.arena_range().end;
+        self.wire_len += packet.wire_len();
+        self.packets.push(packet);
+        start as usize
     }
     /// Takes back the last packet (its payload could not be gathered).
     pub fn cancel_last(&mut self) {
         if let Some(packet) = self.packets.pop() {
             self.used = packet.start as usize;
+            self.wire_len -= packet.wire_len();
         }
     }
     /// Has the link invert one bit of the last packet after it computed the ICRC, so that the receiver finds it
     /// damaged. `bit` counts from the first bit of the packet and is taken modulo its length.
     pub fn corrupt_last(&mut self, bit: u32) {
         if let Some(packet) = self.packets.last_mut() {
-            packet.flip_bit = (packet.len > 0).then(|| bit % (packet.len * 8));
+            let covered = (packet.arena_range().len() - ICRC_LEN) as u32;
+            packet.flip_bit = (covered > 0).then(|| bit % (covered * 8));
         }
     }
-    /// The packets, in the order they were added.
+    /// The packets, in the order they were added. A link that looks at them here must not let payloads lie elsewhere
+    /// ([`Link::takes_external`](super::super::Link::takes_external)): they would be missing.
     pub fn packets(&self) -> impl Iterator<Item = TxView<'_>> {
         self.packets.iter().map(|p| TxView {
             route: &p.route,
-            bytes: &self.arena[p.start as usize..(p.start + p.len) as usize],
+            bytes: &self.arena[p.start as usize..p.arena_range().end - ICRC_LEN],
             flip_bit: p.flip_bit,
         })
     }
@@ -138,17 +191,34 @@ impl TxBatch {
     pub(crate) fn entries(&self) -> &[TxPacket] {
         &self.packets
     }
-    /// Packet `index` with its ICRC.
+    /// Packet `index` with its ICRC, as far as it lies in the arena.
     pub(crate) fn wire_bytes(&self, index: usize) -> &[u8] {
-        &self.arena[self.packets[index].wire_range()]
+        &self.arena[self.packets[index].arena_range()]
     }
-    /// Where consecutive packets lie in the arena, ICRCs included.
-    pub(crate) fn run_range(&self, run: Range<usize>) -> Range<usize> {
-        self.packets[run.start].wire_range().start..self.packets[run.end - 1].wire_range().end
+    /// Bytes of consecutive packets that leave together: all but the last are as long as the first.
+    pub(crate) fn run_len(&self, run: &Range<usize>) -> usize {
+        let (first, last) = (&self.packets[run.start], &self.packets[run.end - 1]);
+        first.wire_len() * (run.len() - 1) + last.wire_len()
     }
-    /// The memory that all packets lie in.
-    pub(crate) fn arena(&self) -> &[u8] {
-        &self.arena
+    /// Consecutive packets, ICRCs included, if all of each lies in the arena.
+    pub(crate) fn in_one_piece(&self, run: Range<usize>) -> Option<&[u8]> {
+        let packets = &self.packets[run];
+        let range = packets[0].start as usize..packets[packets.len() - 1].arena_range().end;
+        packets.iter().all(|packet| packet.payload.is_none()).then(|| &self.arena[range])
+    }
+    /// What consecutive packets consist of, ICRCs included. What lies in the arena between two payloads is one piece.
+    pub(crate) fn each_piece<'a>(&'a self, run: Range<usize>, mut take: impl FnMut(TxPiece<'a>)) {
+        let packets = &self.packets[run];
+        let mut from = packets[0].start as usize;
+        for packet in packets {
+            if let Some(Payload { external, head_len }) = packet.payload {
+                let to = (packet.start + head_len) as usize;
+                take(TxPiece::Arena(&self.arena[from..to]));
+                take(TxPiece::External(external));
+                from = to;
+            }
+        }
+        take(TxPiece::Arena(&self.arena[from..packets[packets.len() - 1].arena_range().end]));
     }
 }
 
@@ -169,7 +239,7 @@ mod tests {
         batch.reserve(&route(3), 16).fill(3);
         let seen: Vec<_> = batch.packets().map(|p| (p.route.entropy, p.bytes.to_vec())).collect();
         assert_eq!(seen, [(1, vec![1; 12]), (3, vec![3; 16])]);
-        assert_eq!(batch.run_range(0..2), 0..12 + 16 + 8);
+        assert_eq!(batch.in_one_piece(0..2).map(<[u8]>::len), Some(12 + 16 + 8));
     }
 
     #[test]

@@ -114,6 +114,9 @@ impl Link for UdpLink {
     fn send(&self, batch: &mut TxBatch) {
         self.sender.send(batch);
     }
+    fn takes_external(&self) -> bool {
+        self.capture.is_none()
+    }
     fn receive(&self, rx: &mut RxBatch, thorough: bool) -> usize {
         self.receive_into(rx, thorough)
     }

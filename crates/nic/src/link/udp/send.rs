@@ -107,7 +107,8 @@ impl Sender {
         if !is_plain || self.capture.is_some() {
             return false;
         }
-        let (bytes, to) = (batch.wire_bytes(0), SockAddr::roce(packet.route.dgid));
+        let Some(bytes) = batch.in_one_piece(0..1) else { return false };
+        let to = SockAddr::roce(packet.route.dgid);
         if sys::send_plain(socket.socket.as_raw_fd(), bytes, &to).is_err() {
             return false;
         }
@@ -134,9 +135,7 @@ impl Sender {
     /// Bytes to one address past all packet machinery (probes).
     pub(super) fn send_raw(&self, to: Gid, bytes: &[u8]) {
         if let Some(from) = self.plan.exits.any(to.to_ipv4().is_some()) {
-            let (to, control) = (SockAddr::roce(to), Control::default());
-            let message = OutMessage { to, control, bytes: 0..bytes.len() };
-            let _ = sys::send_messages(from.socket.as_raw_fd(), bytes, &[message]);
+            let _ = sys::send_plain(from.socket.as_raw_fd(), bytes, &SockAddr::roce(to));
         }
     }
 
@@ -181,7 +180,7 @@ impl Sender {
         OutMessage {
             to: SockAddr::roce(first.route.dgid),
             control: Control::for_route(&first.route, pktinfo, segment_len),
-            bytes: batch.run_range(run.packets.clone()),
+            packets: run.packets.clone(),
         }
     }
 
@@ -205,7 +204,7 @@ impl Sender {
         while done < burst.messages.len() {
             add(&self.counters.tx_calls, 1);
             let fd = socket.socket.as_raw_fd();
-            match sys::send_messages(fd, batch.arena(), &burst.messages[done..]) {
+            match sys::send_messages(fd, batch, &burst.messages[done..]) {
                 Ok(sent) => {
                     for run in &burst.runs[done..done + sent] {
                         self.on_sent(socket, batch, run);
@@ -227,9 +226,8 @@ impl Sender {
     }
 
     fn on_sent(&self, socket: &SendSocket, batch: &TxBatch, run: &Run) {
-        let bytes = batch.run_range(run.packets.clone());
         add(&self.counters.tx_packets, run.packets.len() as u64);
-        add(&self.counters.tx_bytes, bytes.len() as u64);
+        add(&self.counters.tx_bytes, batch.run_len(&run.packets) as u64);
         add(&self.counters.gso_batches, u64::from(run.segmented));
         if let Some(capture) = &self.capture {
             let route = batch.entries()[run.packets.start].route;
@@ -256,7 +254,7 @@ impl Sender {
             batch.seal_alone(index);
             let message = self.message(socket, batch, &alone);
             add(&self.counters.tx_calls, 1);
-            match sys::send_messages(socket.socket.as_raw_fd(), batch.arena(), &[message]) {
+            match sys::send_messages(socket.socket.as_raw_fd(), batch, &[message]) {
                 Ok(_) => {
                     any_sent = true;
                     self.on_sent(socket, batch, &alone);
@@ -281,7 +279,7 @@ impl Sender {
 /// Whether a run costs less as one segmentation batch than packet by packet: setting one up costs as much as sending
 /// another small packet or two.
 fn is_worth_segmenting(batch: &TxBatch, run: &Range<usize>) -> bool {
-    run.len() >= FEW || (run.len() > 1 && batch.run_range(run.clone()).len() >= FEW_BYTES)
+    run.len() >= FEW || (run.len() > 1 && batch.run_len(run) >= FEW_BYTES)
 }
 
 fn needs_interface(route: &Route) -> bool {

@@ -5,7 +5,9 @@
 
 use super::address::SockAddr;
 use super::control::Control;
-use crate::link::batch::RX_BUFFERS;
+use crate::link::TxBatch;
+use crate::link::batch::{RX_BUFFERS, TxPiece};
+use smallvec::SmallVec;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -14,12 +16,15 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 /// Most messages of one `sendmmsg`.
 pub(super) const TX_BURST: usize = 16;
 
-/// A message to send: a piece of an arena, and where it goes.
+/// Pieces of the messages of one call: without allocation for two long segmentation batches whose payloads lie elsewhere.
+type Pieces = SmallVec<[libc::iovec; 64]>;
+
+/// A message to send: consecutive packets of a batch, and where they go.
 #[derive(Clone, Debug)]
 pub(super) struct OutMessage {
     pub(super) to: SockAddr,
     pub(super) control: Control,
-    pub(super) bytes: Range<usize>,
+    pub(super) packets: Range<usize>,
 }
 
 /// What arrived with a message.
@@ -69,16 +74,19 @@ pub(super) fn attach_steering(socket: &impl AsRawFd, program: &[libc::sock_filte
     set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, fprog)
 }
 
-/// Sends at most [`TX_BURST`] messages out of `arena` and returns how many the kernel took. An error speaks of the first
+/// Sends at most [`TX_BURST`] messages out of `batch` and returns how many the kernel took. An error speaks of the first
 /// message; those behind it were not tried.
 ///
 /// One message goes out by the call that costs least. All calls here bypass the C library's wrappers, which spend time
 /// on thread cancellation.
-pub(super) fn send_messages(fd: RawFd, arena: &[u8], messages: &[OutMessage]) -> io::Result<usize> {
-    match messages {
-        [one] if one.control.is_empty() => send_plain(fd, &arena[one.bytes.clone()], &one.to),
-        _ => send_many(fd, arena, messages),
+pub(super) fn send_messages(fd: RawFd, batch: &TxBatch, messages: &[OutMessage]) -> io::Result<usize> {
+    if let [one] = messages
+        && one.control.is_empty()
+        && let Some(bytes) = batch.in_one_piece(one.packets.clone())
+    {
+        return send_plain(fd, bytes, &one.to);
     }
+    send_many(fd, batch, messages)
 }
 
 /// Sends one packet that has no control messages.
@@ -98,19 +106,34 @@ pub(super) fn send_plain(fd: RawFd, bytes: &[u8], to: &SockAddr) -> io::Result<u
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(1) }
 }
 
-fn send_many(fd: RawFd, arena: &[u8], messages: &[OutMessage]) -> io::Result<usize> {
+fn as_iovec(piece: TxPiece<'_>) -> libc::iovec {
+    let (start, len) = match piece {
+        TxPiece::Arena(bytes) => (bytes.as_ptr(), bytes.len()),
+        TxPiece::External(external) => (external.as_ptr(), external.len()),
+    };
+    libc::iovec { iov_base: start.cast_mut().cast(), iov_len: len }
+}
+
+fn send_many(fd: RawFd, batch: &TxBatch, messages: &[OutMessage]) -> io::Result<usize> {
     let count = messages.len().min(TX_BURST);
-    let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; TX_BURST];
+    let mut pieces = Pieces::new();
+    let mut piece_counts = [0; TX_BURST];
+    for (message, pieces_of_message) in messages[..count].iter().zip(&mut piece_counts) {
+        let before = pieces.len();
+        batch.each_piece(message.packets.clone(), |piece| pieces.push(as_iovec(piece)));
+        *pieces_of_message = pieces.len() - before;
+    }
+    let mut rest = &mut pieces[..];
     let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; TX_BURST];
     for (i, message) in messages[..count].iter().enumerate() {
-        let bytes = &arena[message.bytes.clone()];
-        pieces[i].write(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() });
         // SAFETY: all-zero is a valid `mmsghdr` (null pointers, zero lengths).
         let header = headers[i].write(unsafe { MaybeUninit::zeroed().assume_init() });
         header.msg_hdr.msg_name = message.to.as_ptr().cast_mut().cast();
         header.msg_hdr.msg_namelen = message.to.len();
-        header.msg_hdr.msg_iov = pieces[i].as_mut_ptr();
-        header.msg_hdr.msg_iovlen = 1;
+        let (of_message, later) = rest.split_at_mut(piece_counts[i]);
+        rest = later;
+        header.msg_hdr.msg_iov = of_message.as_mut_ptr();
+        header.msg_hdr.msg_iovlen = of_message.len() as _;
         if !message.control.is_empty() {
             header.msg_hdr.msg_control = message.control.as_ptr().cast_mut().cast();
             header.msg_hdr.msg_controllen = message.control.len() as _;
@@ -118,8 +141,9 @@ fn send_many(fd: RawFd, arena: &[u8], messages: &[OutMessage]) -> io::Result<usi
     }
     let headers = headers.as_mut_ptr().cast::<libc::mmsghdr>();
     // SAFETY: the first `count` headers were written above and point to memory that lives until the end of this function;
-    // a sending call does not write through them, so making them from shared borrows is sound. `sendmsg` takes the
-    // `msghdr` that a `mmsghdr` begins with.
+    // a sending call does not write through them, so making them from shared borrows is sound. Payloads that lie in a
+    // region are readable as long as the batch holds their packets (`TxBatch::reserve_external`); the kernel does not
+    // mind that the application may write them meanwhile. `sendmsg` takes the `msghdr` that a `mmsghdr` begins with.
     let sent = unsafe {
         match count {
             1 => libc::syscall(libc::SYS_sendmsg, fd, headers, libc::MSG_DONTWAIT).min(1),

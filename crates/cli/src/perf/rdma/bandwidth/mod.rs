@@ -16,7 +16,7 @@ mod sender;
 mod traffic;
 
 use super::super::control::Control;
-use super::super::handshake::{self, Report};
+use super::super::handshake::Report;
 use super::super::measure::{Budget, Limit};
 use super::super::stats::Bandwidth;
 use super::super::test::Operation;
@@ -37,9 +37,11 @@ enum Phase {
 pub(super) fn run(station: &Station, control: &mut Control, budget: Budget) -> Result<Bandwidth, Failure> {
     let mut traffic = Traffic::new(station);
     let warm_up = traffic.stream(Limit::Time(budget.warm_up), Phase::Unmeasured, control)?;
+    traffic.settle(control)?;
     let start = Instant::now();
     let sent = traffic.stream(budget.limit, Phase::Measured, control)?;
     let elapsed = start.elapsed();
+    traffic.settle(control)?;
     let last = landing::prove(&mut traffic, control)?;
     let report = traffic.stop(control)?;
     landing::check_returned(station, &report)?;
@@ -54,7 +56,6 @@ pub(super) fn run(station: &Station, control: &mut Control, budget: Budget) -> R
 /// Server: receives, or lets its memory be used, until the client says stop; sends as well if asked to.
 pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, Failure> {
     let report = Traffic::new(station).serve(control)?;
-    handshake::await_stop(control)?;
     landing::check(station)?;
     Ok(report)
 }

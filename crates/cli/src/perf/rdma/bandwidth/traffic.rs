@@ -1,7 +1,7 @@
 //! Sender and receiver over one completion queue.
 
 use super::super::super::control::{Control, STEP_TIMEOUT};
-use super::super::super::handshake::{self, Report};
+use super::super::super::handshake::{self, Pause, Report};
 use super::super::super::measure::{FEWEST, Limit};
 use super::super::super::test::Operation;
 use super::super::send_lat::silent;
@@ -83,33 +83,64 @@ impl<'a> Traffic<'a> {
     /// Client: says that it is done, and goes on receiving until the server is.
     pub(super) fn stop(&mut self, control: &mut Control) -> Result<Report, Failure> {
         handshake::request_stop(control)?;
+        self.receive_until_news(control)?;
+        handshake::await_report(control)
+    }
+
+    /// Client: a break. Nobody holds unreliable messages back, so that a side that also sends falls behind with
+    /// receiving, and what comes behind a full buffer is lost, all of it: the messages that are measured behind those of
+    /// the warm-up, and the last ones behind those. Reliable ones wait their turn.
+    pub(super) fn settle(&mut self, control: &mut Control) -> Result<(), Failure> {
+        if self.station.is_reliable() {
+            return Ok(());
+        }
+        handshake::request_break(control)?;
+        self.receive_until_news(control)?;
+        handshake::await_settled(control)
+    }
+
+    fn receive_until_news(&mut self, control: &Control) -> Result<(), Failure> {
         let end = Instant::now() + STEP_TIMEOUT;
         loop {
             let found = self.poll()?;
             let look = self.waiter.after_poll(found, self.progress(), &self.station.cq, control)?;
             if look == Look::News || Instant::now() > end {
-                return handshake::await_report(control);
+                return Ok(());
             }
         }
     }
 
-    /// Server: until the client says stop.
-    pub(super) fn serve(&mut self, control: &Control) -> Result<Report, Failure> {
+    /// Server: until the client says stop. Unreliable messages it sends from the first break to the second only, while
+    /// those of the client count.
+    pub(super) fn serve(&mut self, control: &mut Control) -> Result<Report, Failure> {
         let bidirectional = self.station.params.bidirectional;
-        let start = Instant::now();
-        if bidirectional {
+        let (mut start, mut elapsed_ns, mut breaks) = (Instant::now(), 0, 0);
+        let mut sends = bidirectional && self.station.is_reliable();
+        if sends {
             self.sender.start(None, Phase::Measured);
         }
         loop {
             self.sender.post()?;
             let found = self.poll()?;
-            if self.waiter.after_poll(found, self.progress(), &self.station.cq, control)? == Look::News {
+            if self.waiter.after_poll(found, self.progress(), &self.station.cq, control)? != Look::News {
+                continue;
+            }
+            let pause = handshake::await_pause(control)?;
+            if std::mem::take(&mut sends) {
+                self.end_sending()?;
+                elapsed_ns = start.elapsed().as_nanos() as u64;
+            }
+            self.drain()?;
+            if pause == Pause::End {
                 break;
             }
+            handshake::settled(control)?;
+            breaks += 1;
+            if bidirectional && breaks == 1 {
+                (sends, start) = (true, Instant::now());
+                self.sender.start(None, Phase::Measured);
+            }
         }
-        self.end_sending()?;
-        let elapsed_ns = start.elapsed().as_nanos() as u64;
-        self.drain()?;
         Ok(Report {
             received: self.arrived()?,
             sent: self.sender.done(),

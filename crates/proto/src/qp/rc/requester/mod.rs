@@ -35,6 +35,16 @@ struct Stall {
     why: Reason,
 }
 
+/// Where sending stood when a timer interrupted it.
+#[derive(Clone, Copy, Debug)]
+struct FirstTry {
+    /// The packet that was sent again to ask.
+    asked: Psn,
+    cur: u64,
+    sent: u32,
+    psn: Psn,
+}
+
 #[derive(Debug)]
 pub(crate) struct Requester {
     una: Psn,
@@ -54,6 +64,8 @@ pub(crate) struct Requester {
     clock: RetryClock,
     /// One packet at a time until the peer answers again.
     cautious: bool,
+    /// What the timer may have given up on too early.
+    first_try: Option<FirstTry>,
     /// Where and when the cursor last went back without a timer, so that a burst of NAKs counts once.
     went_back: Option<(Psn, Time)>,
     cc: Controller,
@@ -74,6 +86,7 @@ impl Requester {
             stall: None,
             clock: RetryClock::default(),
             cautious: false,
+            first_try: None,
             went_back: None,
             cc,
         }
@@ -86,6 +99,7 @@ impl Requester {
         self.reads.clear();
         self.reads.reserve(usize::from(attr.max_rd_atomic));
         (self.since_ack_req, self.stall, self.cautious, self.went_back) = (0, None, false, None);
+        self.first_try = None;
         self.clock = RetryClock::new(attr);
     }
 
@@ -99,7 +113,7 @@ impl Requester {
         (self.cur, self.oldest, self.sent, self.acked) = (sq.tail(), sq.tail(), 0, 0);
         (self.una, self.psn) = (self.high, self.high);
         self.reads.clear();
-        self.stall = None;
+        (self.stall, self.first_try) = (None, None);
         self.clock.stop();
     }
 

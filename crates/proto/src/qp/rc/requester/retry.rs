@@ -9,7 +9,7 @@ use super::super::super::io::{Fatal, Io};
 use super::super::super::sq::SendQueue;
 use super::super::super::state::{rnr_timer_ns, timeout_ns};
 use super::super::super::{Host, Reason};
-use super::Requester;
+use super::{FirstTry, Requester};
 use crate::Time;
 use crate::cc::CongestionControl;
 use crate::ids::Psn;
@@ -137,8 +137,7 @@ impl Requester {
         if self.clock.probe_at().is_some_and(|at| at <= now) {
             self.clock.probes += 1;
             io.counters.probes += 1;
-            self.go_back();
-            self.cautious = true;
+            self.ask_again();
         }
         Ok(())
     }
@@ -160,9 +159,19 @@ impl Requester {
         self.clock.retry_left -= 1;
         self.clock.restart(io.now);
         self.cc.on_timeout(io.now);
-        self.go_back();
-        self.cautious = true;
+        self.ask_again();
         Ok(())
+    }
+
+    /// Sends the oldest packet once more, alone, and remembers the rest: a peer that is only slow still has it. READs
+    /// are asked for anew, because their answers cannot be told from those to the first try.
+    fn ask_again(&mut self) {
+        let stand = FirstTry { asked: self.una, cur: self.cur, sent: self.sent, psn: self.psn };
+        let worth_it = self.reads.is_empty() && stand.psn.is_after(stand.asked.plus(1));
+        // Asked a second time, the cursor stands behind the first question, not where sending stood.
+        let first_try = self.first_try.or(worth_it.then_some(stand));
+        self.go_back();
+        (self.first_try, self.cautious) = (first_try, true);
     }
 
     /// Moves the cursor to the oldest unanswered packet.
@@ -170,6 +179,7 @@ impl Requester {
         self.cur = self.oldest;
         (self.sent, self.psn) = (self.acked, self.una);
         self.reads.clear();
+        self.first_try = None;
         // Karn: a repeated packet's answer measures nothing.
         self.clock.sample = None;
     }
@@ -217,7 +227,14 @@ impl Requester {
     /// Bookkeeping after `una` moved by `packets`.
     pub(super) fn on_progress<H: Host>(&mut self, packets: u32, io: &mut Io<'_, H>) {
         self.cautious = false;
-        if self.psn.is_before(self.una) {
+        if let Some(first) = self.first_try.take()
+            && self.una.is_after(first.asked.plus(1))
+            && first.psn.is_after(self.una)
+        {
+            // More is answered than was sent again, so the first try arrived: it was slow, not lost. Sending all of it
+            // once more would make a slow peer slower still.
+            (self.cur, self.sent, self.psn) = (first.cur, first.sent, first.psn);
+        } else if self.psn.is_before(self.una) {
             // Answers to the first try overtook the second: nothing before `una` need be sent again.
             self.cur = self.oldest;
             (self.sent, self.psn) = (self.acked, self.una);

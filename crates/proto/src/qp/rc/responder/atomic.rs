@@ -20,7 +20,7 @@ impl Responder {
         }
         if eth.addr % 8 != 0 {
             let fault = MemoryFault::Misaligned { addr: eth.addr };
-            return Err(self.refuse_invalid(format_args!("{fault}"), io));
+            return Err(self.refuse_request((&fault).into(), format_args!("{fault}"), io));
         }
         let op = match pkt.headers.bth.opcode.operation {
             Operation::CompareSwap => AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_or_add },

@@ -23,7 +23,7 @@ mod request;
 
 use super::super::inbound::Inbound;
 use super::super::io::{Fatal, Io};
-use super::super::{Host, RecvQueue};
+use super::super::{Host, RecvQueue, RefusalReason};
 use crate::ids::Psn;
 use crate::verbs::{EventKind, MemoryFault, QpAttr};
 use crate::wire::{NakCode, Operation, Packet, Syndrome};
@@ -85,7 +85,8 @@ impl Responder {
         if let Some((srq, None)) = named {
             // Before the opcode is looked at: a wrong one is an invalid request too, so the requester sees no
             // difference.
-            return Err(self.refuse_invalid(
+            return Err(self.refuse_request(
+                RefusalReason::NoSuchSrq,
                 format_args!("it names XRC shared receive queue {srq}, which is not in this QP's XRC domain"),
                 io,
             ));
@@ -129,16 +130,23 @@ impl Responder {
     }
 
     fn refuse_access<H: Host>(&mut self, what: &str, fault: MemoryFault, io: &mut Io<'_, H>) -> Fatal {
-        io.host
-            .explain(format_args!("QP {}: {what} from QP {} refused: {fault}", io.id.qpn, io.attr.dest_qpn));
+        let why = format_args!("QP {}: {what} from QP {} refused: {fault}", io.id.qpn, io.attr.dest_qpn);
+        io.host.refused(RefusalReason::from(&fault), why);
         self.refuse(NakCode::RemoteAccess, Some(EventKind::QpAccessErr), io)
     }
 
     fn refuse_invalid<H: Host>(&mut self, why: core::fmt::Arguments<'_>, io: &mut Io<'_, H>) -> Fatal {
-        io.host.explain(format_args!(
-            "QP {}: request from QP {} is invalid: {why}",
-            io.id.qpn, io.attr.dest_qpn
-        ));
+        self.refuse_request(RefusalReason::InvalidRequest, why, io)
+    }
+
+    fn refuse_request<H: Host>(
+        &mut self,
+        reason: RefusalReason,
+        why: core::fmt::Arguments<'_>,
+        io: &mut Io<'_, H>,
+    ) -> Fatal {
+        let (qpn, peer) = (io.id.qpn, io.attr.dest_qpn);
+        io.host.refused(reason, format_args!("QP {qpn}: request from QP {peer} is invalid: {why}"));
         self.refuse(NakCode::InvalidRequest, Some(EventKind::QpReqErr), io)
     }
 }

@@ -49,7 +49,8 @@ impl Responder {
         };
         if reth.len != 8 || !reth.addr.is_multiple_of(8) {
             let fault = MemoryFault::Misaligned { addr: reth.addr };
-            return Err(self.refuse_invalid(format_args!("{fault}, or the length {} is not 8", reth.len), io));
+            let why = format_args!("{fault}, or the length {} is not 8", reth.len);
+            return Err(self.refuse_request((&fault).into(), why, io));
         }
         let granted = io.check_remote(reth.rkey, reth.addr, 8, Access::REMOTE_WRITE);
         match granted.and_then(|()| io.host.store_remote(io.pd, reth.rkey, reth.addr, value)) {

@@ -1,7 +1,7 @@
 //! In which order answers leave: the order of the requests, whatever kind of answer each one needs.
 
 use super::super::super::io::{Fatal, Io};
-use super::super::super::{DropReason, Host, TxError, TxPayload};
+use super::super::super::{DropReason, Host, RefusalReason, TxError, TxPayload};
 use super::Responder;
 use crate::ids::{PdId, Psn, RKey};
 use crate::verbs::EventKind;
@@ -176,10 +176,9 @@ impl Responder {
                 }
                 Err(TxError::Fault(fault)) => {
                     // The region went away under a READ that had been granted.
-                    io.host.explain(format_args!(
-                        "QP {}: READ by QP {} stopped: {fault}",
-                        io.id.qpn, io.attr.dest_qpn
-                    ));
+                    let (qpn, peer) = (io.id.qpn, io.attr.dest_qpn);
+                    let why = format_args!("QP {qpn}: READ by QP {peer} stopped: {fault}");
+                    io.host.refused(RefusalReason::from(&fault), why);
                     self.replies.queue.clear();
                     self.replies.reading = 0;
                     self.replies.nak(reply.psn(), self.msn, Syndrome::Nak(NakCode::RemoteAccess));

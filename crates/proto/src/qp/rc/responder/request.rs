@@ -2,7 +2,7 @@
 
 use super::super::super::inbound::Refusal;
 use super::super::super::io::{Fatal, Io};
-use super::super::super::{Host, Reason, RecvQueue};
+use super::super::super::{Host, Reason, RecvQueue, RefusalReason};
 use super::Responder;
 use crate::verbs::WcStatus;
 use crate::wire::{NakCode, Packet, Syndrome};
@@ -42,28 +42,32 @@ impl Responder {
         let (qpn, peer) = (io.id.qpn, io.attr.dest_qpn);
         match refusal {
             Refusal::TooLong { capacity, needed } => {
-                io.host.explain(format_args!(
+                let why = format_args!(
                     "QP {qpn}: a message of at least {needed} bytes from QP {peer} met a receive of {capacity} bytes"
-                ));
+                );
+                io.host.refused(RefusalReason::ReceiveTooSmall, why);
                 self.inbound.fail_recv(WcStatus::LocLenErr, Reason::ReceiveTooSmall, io);
                 self.refuse(NakCode::InvalidRequest, None, io)
             }
             Refusal::Local(fault) => {
-                io.host.explain(format_args!(
+                let why = format_args!(
                     "QP {qpn}: a message from QP {peer} cannot be placed into its receive: {fault}"
-                ));
+                );
+                io.host.refused(RefusalReason::ReceiveMemory, why);
                 self.inbound.fail_recv(WcStatus::LocProtErr, Reason::LocalMemory, io);
                 self.refuse(NakCode::RemoteOperational, None, io)
             }
             Refusal::Invalidate(fault) => {
-                io.host.explain(format_args!("QP {qpn}: QP {peer} may not invalidate: {fault}"));
+                let why = format_args!("QP {qpn}: QP {peer} may not invalidate: {fault}");
+                io.host.refused(RefusalReason::from(&fault), why);
                 self.inbound.fail_recv(WcStatus::LocProtErr, Reason::InvalidateRefused, io);
                 self.refuse(NakCode::RemoteAccess, None, io)
             }
             Refusal::Access(fault) => {
                 // A WRITE with immediate holds a receive; its consumer learns of the failure there (11.6.2).
                 if self.inbound.fail_recv(WcStatus::LocAccessErr, Reason::LocalMemory, io) {
-                    io.host.explain(format_args!("QP {qpn}: WRITE with immediate from QP {peer}: {fault}"));
+                    let why = format_args!("QP {qpn}: WRITE with immediate from QP {peer}: {fault}");
+                    io.host.refused(RefusalReason::from(&fault), why);
                     return self.refuse(NakCode::RemoteAccess, None, io);
                 }
                 self.refuse_access("WRITE", fault, io)

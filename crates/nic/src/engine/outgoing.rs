@@ -1,0 +1,181 @@
+//! Packets of one turn on their way to the link, with the regions that they point into.
+
+use super::Engine;
+use crate::link::TxBatch;
+use crate::memory::{External, Peer, Pins};
+use crate::objects::QpCore;
+use ferroce_proto::Psn;
+use ferroce_proto::qp::TxPayload;
+use ferroce_proto::verbs::{MemoryFault, Route};
+use ferroce_proto::wire::{Headers, Service};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// Payloads from this length on stay where they are. For shorter ones the copy costs less than two more pieces of a message.
+const EXTERNAL_FROM: usize = 1024;
+
+/// A packet this far behind the last one is sent again; one further behind belongs to another life of the queue pair.
+const FURTHEST_BACK: u32 = 1 << 16;
+/// Packets that are copied after one had to be sent again.
+const COPIED_AFTER_RESEND: u32 = 4096;
+
+/// A batch and the hold on what it points to. Neither outlives the other.
+pub(super) struct Outgoing<'a> {
+    engine: &'a Engine,
+    tx: &'a mut TxBatch,
+    pins: Pins<'a>,
+}
+
+impl<'a> Outgoing<'a> {
+    pub(super) fn new(engine: &'a Engine, tx: &'a mut TxBatch) -> Self {
+        Outgoing { engine, tx, pins: Pins::new(&engine.regions) }
+    }
+
+    /// Hands everything to the link.
+    pub(super) fn flush(&mut self) {
+        if !self.tx.is_empty() {
+            self.engine.link.send(self.tx);
+            self.tx.clear();
+        }
+        self.pins.release();
+    }
+
+    /// Adds a packet, and makes room for it first if need be.
+    pub(super) fn push(
+        &mut self,
+        route: &Route,
+        headers: &Headers,
+        payload: TxPayload<'_>,
+        qp: &QpCore,
+    ) -> Result<(), MemoryFault> {
+        let head_len = headers.encoded_len();
+        let pad_len = usize::from(headers.bth.pad);
+        if !self.tx.has_room(head_len + payload.len() + pad_len) {
+            self.flush();
+        }
+        match self.external(headers, payload, &qp.resends)? {
+            Some(external) => {
+                // SAFETY: `pins` hold the region, and let go of it only after the batch was cleared: in `flush` and when
+                // `self` is dropped.
+                let head = unsafe { self.tx.reserve_external(route, head_len, external, pad_len) };
+                headers.write(head);
+                Ok(())
+            }
+            None => self.push_copied(route, headers, payload, qp),
+        }
+    }
+
+    /// Where the payload lies, if the packet may point to it. Only data of reliable connections may: the others complete
+    /// before the batch is sent, and then the bytes are the application's again. What a peer reads is copied too, for
+    /// programs change such memory all the time.
+    fn external(
+        &mut self,
+        headers: &Headers,
+        payload: TxPayload<'_>,
+        resends: &Resends,
+    ) -> Result<Option<External>, MemoryFault> {
+        let TxPayload::Local { pd, sges, offset, len } = payload else { return Ok(None) };
+        let bth = &headers.bth;
+        let is_long = len as usize >= EXTERNAL_FROM && self.engine.may_point;
+        if !is_long || bth.opcode.service != Service::Rc || resends.must_copy(bth.psn) {
+            return Ok(None);
+        }
+        self.pins.local(pd, sges, offset, len as usize)
+    }
+
+    fn push_copied(
+        &mut self,
+        route: &Route,
+        headers: &Headers,
+        payload: TxPayload<'_>,
+        qp: &QpCore,
+    ) -> Result<(), MemoryFault> {
+        let (head, body) = (headers.encoded_len(), payload.len());
+        let packet = self.tx.reserve(route, head + body + usize::from(headers.bth.pad));
+        headers.write(packet);
+        let (out, pad) = packet[head..].split_at_mut(body);
+        pad.fill(0);
+        let regions = &self.engine.regions;
+        let filled = match payload {
+            TxPayload::None => Ok(()),
+            TxPayload::Bytes(bytes) => {
+                out.copy_from_slice(bytes);
+                Ok(())
+            }
+            TxPayload::Local { pd, sges, offset, .. } => regions.gather(pd, sges, offset, out),
+            TxPayload::Remote { pd, rkey, addr, .. } => {
+                regions.read_remote(Peer { pd, qp: qp.qpn }, rkey, addr, out)
+            }
+        };
+        if filled.is_err() {
+            self.tx.cancel_last();
+        }
+        filled
+    }
+}
+
+impl Drop for Outgoing<'_> {
+    fn drop(&mut self) {
+        if !self.pins.is_empty() {
+            // A panic may have come out of the link itself.
+            if std::thread::panicking() {
+                self.tx.clear();
+            }
+            self.flush();
+        }
+    }
+}
+
+/// Which packets of a queue pair are sent again.
+///
+/// A program that writes to a buffer while it is being sent can spoil the ICRC of a packet that points to it. That must
+/// not happen to the same packet again and again, so what is sent again is copied, and so is what follows for a while.
+/// Used under the queue pair's lock only.
+#[derive(Debug)]
+pub(crate) struct Resends {
+    /// The packet number behind the last packet; [`NONE_YET`] before the first.
+    next: AtomicU32,
+    /// Packets that will yet be copied.
+    copies_left: AtomicU32,
+}
+
+/// No packet number: those have 24 bits.
+const NONE_YET: u32 = u32::MAX;
+
+impl Default for Resends {
+    fn default() -> Self {
+        Resends { next: AtomicU32::new(NONE_YET), copies_left: AtomicU32::new(0) }
+    }
+}
+
+impl Resends {
+    /// Whether the payload of this packet, which is the next to be sent, must be copied.
+    fn must_copy(&self, psn: Psn) -> bool {
+        let behind = match self.next.load(Relaxed) {
+            NONE_YET => 0,
+            next => Psn::new(next).minus(psn.value()).value(),
+        };
+        self.next.store(psn.plus(1).value(), Relaxed);
+        let copies_left = match behind {
+            1..=FURTHEST_BACK => COPIED_AFTER_RESEND,
+            _ => self.copies_left.load(Relaxed),
+        };
+        self.copies_left.store(copies_left.saturating_sub(1), Relaxed);
+        copies_left > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sent_again_is_copied_and_so_is_what_follows() {
+        let resends = Resends::default();
+        let first = Psn::new(0xff_fff0);
+        assert!((0..100).all(|n| !resends.must_copy(first.plus(n))));
+        let again = (0..).take_while(|&n| resends.must_copy(first.plus(90 + n))).count();
+        assert_eq!(again, COPIED_AFTER_RESEND as usize);
+        assert!(!resends.must_copy(first.plus(1 << 20)), "a gap in front (a READ) is no resend");
+        assert!(!resends.must_copy(first), "another life of the queue pair");
+    }
+}

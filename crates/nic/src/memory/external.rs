@@ -1,0 +1,93 @@
+//! Registered memory that goes to the wire from where it is.
+//!
+//! A large payload is not copied into the packet: the packet points to it, and the kernel copies it out of the region.
+//! So the region must stay registered a little longer than a copy takes, until the system call is done: [`Pins`].
+
+use super::access::{pieces, region};
+use super::region::{Backing, Span};
+use super::table::{Held, RegionTable};
+use ferroce_proto::PdId;
+use ferroce_proto::verbs::{Access, MemoryFault, Sge};
+use ferroce_proto::wire::Icrc;
+use smallvec::SmallVec;
+
+/// Regions that one batch of packets may point into. More are rare, and then their bytes are copied.
+const MOST_PINS: usize = 8;
+
+/// Bytes of a region that a packet points to. Only good while the [`Pins`] that gave it hold the region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct External(Span);
+
+impl External {
+    /// Number of bytes.
+    pub(crate) fn len(self) -> usize {
+        self.0.len
+    }
+    /// The first of them. The kernel may read from here; nobody may make a reference of it.
+    pub(crate) fn as_ptr(self) -> *const u8 {
+        self.0.start as *const u8
+    }
+    /// Feeds the bytes to an ICRC.
+    ///
+    /// The application may change them between this and the system call that copies them. Then the ICRC is wrong, the
+    /// receiver drops the packet, and it is sent again.
+    ///
+    /// # Safety
+    /// The region is still held.
+    pub(crate) unsafe fn feed(self, icrc: &mut Icrc) {
+        // SAFETY: `Region::local` found the bytes inside a registration, which by the caller's promise is still held, so
+        // they are mapped. The application may write them meanwhile, as under hardware: whatever the checksum then
+        // reads, it only computes a number from it, and the slice is gone when it returns.
+        let bytes = unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) };
+        icrc.update(bytes);
+    }
+}
+
+/// Regions held for packets that point into them: none of them can be deregistered before [`Pins::release`].
+pub(crate) struct Pins<'a> {
+    table: &'a RegionTable,
+    held: SmallVec<[Held<'a>; 1]>,
+}
+
+impl<'a> Pins<'a> {
+    pub(crate) fn new(table: &'a RegionTable) -> Self {
+        Pins { table, held: SmallVec::new() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Lets go of all regions. No packet may point into them any more.
+    pub(crate) fn release(&mut self) {
+        self.held.clear();
+    }
+
+    /// `len` bytes from `offset` on of the concatenated entries, if they lie in one piece; `None` if they must be copied.
+    pub(crate) fn local(
+        &mut self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u64,
+        len: usize,
+    ) -> Result<Option<External>, MemoryFault> {
+        let Some(piece) = pieces(sges, offset, len).next().filter(|piece| piece.len as usize == len) else {
+            return Ok(None);
+        };
+        let known = self.held.iter().position(|held| region(held).lkey == piece.lkey);
+        if known.is_none() && self.held.len() == MOST_PINS {
+            return Ok(None);
+        }
+        let held = match known {
+            Some(at) => &self.held[at],
+            None => {
+                let held = self.table.pin_by_lkey(piece.lkey, self.held.is_empty())?;
+                self.held.push(held);
+                &self.held[self.held.len() - 1]
+            }
+        };
+        let span = region(held).local(pd, piece.addr, u64::from(piece.len), Access::empty())?;
+        // Only memory that stays: what may be gone, or was never there, needs a copy that can fail.
+        Ok((span.backing == Backing::Mapped).then_some(External(span)))
+    }
+}

@@ -1,0 +1,83 @@
+//! A window that gives way to losses.
+
+use super::CongestionControl;
+use crate::time::Time;
+
+/// Not less than this, or the peer would wait for the next packet more often than it works on one.
+const FLOOR_BYTES: u32 = 128 * 1024;
+/// Of so many acknowledged bytes, the window grows by one.
+const GROWTH_SHARE: u32 = 16;
+
+/// At most as many bytes in flight as were configured, half as many after each loss, and slowly more again.
+///
+/// A lost packet costs all that was sent behind it. A large window hides the delays of the peer where nothing is lost; at
+/// one packet in a hundred it would make two of three packets a repetition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HalvingWindow {
+    ceiling: u32,
+    window: u32,
+    /// Acknowledged bytes that are no whole byte of growth yet.
+    rest: u32,
+}
+
+impl HalvingWindow {
+    /// A window of this many bytes as long as nothing is lost.
+    pub const fn new(ceiling: u32) -> HalvingWindow {
+        HalvingWindow { ceiling, window: ceiling, rest: 0 }
+    }
+
+    fn shrink(&mut self) {
+        self.window = (self.window / 2).max(FLOOR_BYTES).min(self.ceiling);
+    }
+}
+
+impl CongestionControl for HalvingWindow {
+    #[inline]
+    fn window(&self) -> u32 {
+        self.window
+    }
+    #[inline]
+    fn on_sent(&mut self, _now: Time, _bytes: u32) {}
+    #[inline]
+    fn on_ack(&mut self, _now: Time, bytes: u32, _rtt_ns: Option<u64>, _ecn: bool) {
+        if self.window < self.ceiling {
+            let acked = self.rest.saturating_add(bytes);
+            self.rest = acked % GROWTH_SHARE;
+            self.window = self.window.saturating_add(acked / GROWTH_SHARE).min(self.ceiling);
+        }
+    }
+    fn on_loss(&mut self, _now: Time) {
+        self.shrink();
+    }
+    fn on_timeout(&mut self, _now: Time) {
+        self.shrink();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_halve_it_and_acknowledgements_bring_it_back() {
+        let mut cc = HalvingWindow::new(1 << 20);
+        assert_eq!(cc.window(), 1 << 20);
+        cc.on_loss(Time(0));
+        assert_eq!(cc.window(), 1 << 19);
+        for _ in 0..10 {
+            cc.on_timeout(Time(0));
+        }
+        assert_eq!(cc.window(), FLOOR_BYTES);
+        cc.on_ack(Time(0), 1 << 16, None, false);
+        assert_eq!(cc.window(), FLOOR_BYTES + (1 << 12));
+        cc.on_ack(Time(0), u32::MAX, None, false);
+        assert_eq!(cc.window(), 1 << 20);
+    }
+
+    #[test]
+    fn a_small_window_stays_as_it_is() {
+        let mut cc = HalvingWindow::new(4096);
+        cc.on_loss(Time(0));
+        assert_eq!(cc.window(), 4096);
+    }
+}

@@ -1,0 +1,101 @@
+//! Why a request was refused, as something to count.
+
+use crate::verbs::MemoryFault;
+
+/// One cause per counter. What the peer is told is a NAK with a coarser code; the numbers go to
+/// [`Host::refused`](super::Host::refused).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RefusalReason {
+    /// A request that makes no sense: its opcode, length or place in a message, or too many at once.
+    InvalidRequest,
+    /// An XRC request for a shared receive queue that is not in the XRC domain.
+    NoSuchSrq,
+    /// A message longer than the receive it met.
+    ReceiveTooSmall,
+    /// A message whose receive names memory that is not usable.
+    ReceiveMemory,
+    /// A key that names nothing: never registered, freed or invalidated.
+    NoSuchKey,
+    /// Memory of another protection domain.
+    WrongPd,
+    /// Bytes outside the region or window.
+    OutOfRange,
+    /// A right that the region, window or queue pair does not grant.
+    Denied,
+    /// A window of type 2 that was bound through another queue pair.
+    WrongQp,
+    /// An atomic at an address that is no multiple of 8.
+    Misaligned,
+    /// A page of an on-demand region that is not there.
+    NotPresent,
+    /// A bind or invalidation that the window does not allow in its state.
+    Window,
+}
+
+impl RefusalReason {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [RefusalReason; 12] = [
+        RefusalReason::InvalidRequest,
+        RefusalReason::NoSuchSrq,
+        RefusalReason::ReceiveTooSmall,
+        RefusalReason::ReceiveMemory,
+        RefusalReason::NoSuchKey,
+        RefusalReason::WrongPd,
+        RefusalReason::OutOfRange,
+        RefusalReason::Denied,
+        RefusalReason::WrongQp,
+        RefusalReason::Misaligned,
+        RefusalReason::NotPresent,
+        RefusalReason::Window,
+    ];
+
+    /// A name for tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RefusalReason::InvalidRequest => "invalid_request",
+            RefusalReason::NoSuchSrq => "no_such_srq",
+            RefusalReason::ReceiveTooSmall => "receive_too_small",
+            RefusalReason::ReceiveMemory => "receive_memory",
+            RefusalReason::NoSuchKey => "no_such_key",
+            RefusalReason::WrongPd => "wrong_pd",
+            RefusalReason::OutOfRange => "out_of_range",
+            RefusalReason::Denied => "denied",
+            RefusalReason::WrongQp => "wrong_qp",
+            RefusalReason::Misaligned => "misaligned",
+            RefusalReason::NotPresent => "not_present",
+            RefusalReason::Window => "window",
+        }
+    }
+}
+
+impl From<&MemoryFault> for RefusalReason {
+    fn from(fault: &MemoryFault) -> Self {
+        match fault {
+            MemoryFault::NoSuchKey { .. } => RefusalReason::NoSuchKey,
+            MemoryFault::WrongPd { .. } => RefusalReason::WrongPd,
+            MemoryFault::OutOfRange { .. } => RefusalReason::OutOfRange,
+            MemoryFault::Denied { .. } => RefusalReason::Denied,
+            MemoryFault::WrongQp { .. } => RefusalReason::WrongQp,
+            MemoryFault::Misaligned { .. } => RefusalReason::Misaligned,
+            MemoryFault::NotPresent { .. } => RefusalReason::NotPresent,
+            MemoryFault::StillBound { .. }
+            | MemoryFault::ForeignKey { .. }
+            | MemoryFault::NotInvalidatable { .. }
+            | MemoryFault::NotOnDemand { .. } => RefusalReason::Window,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_follow_the_list_and_names_differ() {
+        for (i, reason) in RefusalReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, i);
+            assert!(RefusalReason::ALL[..i].iter().all(|other| other.name() != reason.name()));
+        }
+    }
+}

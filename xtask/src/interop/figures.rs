@@ -1,0 +1,132 @@
+//! `cargo xtask interop --bench`: rdma_rxe and ferroce in the same guest, with the same programs.
+//!
+//! The kernel module owns UDP port 4791 of the whole machine, so the two cannot be there at once. They take turns, several
+//! times, so that a disturbance of the host hits both.
+
+use std::time::Duration;
+
+use super::Failure;
+use super::guest::Guest;
+use super::namespace::GUEST_V4;
+
+const ROUNDS: usize = 3;
+const LIMIT: Duration = Duration::from_secs(240);
+/// Where the guest has our library; the others come from its own folders.
+pub(crate) const LIBRARY_DIR: &str = "ferroce";
+
+/// A program with its arguments, and which column of its table counts.
+struct Figure {
+    name: &'static str,
+    command: &'static str,
+    column: usize,
+    unit: &'static str,
+    more_is_better: bool,
+}
+
+#[rustfmt::skip]
+const FIGURES: [Figure; 5] = [
+    Figure { name: "write 64 KiB", command: "ib_write_bw -s 65536 -n 1000", column: 3, unit: "MB/s", more_is_better: true },
+    Figure { name: "write 4 KiB", command: "ib_write_bw -s 4096 -n 5000", column: 3, unit: "MB/s", more_is_better: true },
+    Figure { name: "read 64 KiB", command: "ib_read_bw -s 65536 -n 1000", column: 3, unit: "MB/s", more_is_better: true },
+    Figure { name: "send latency 64 B", command: "ib_send_lat -s 64 -n 2000", column: 4, unit: "us", more_is_better: false },
+    Figure { name: "write latency 64 B", command: "ib_write_lat -s 64 -n 2000", column: 4, unit: "us", more_is_better: false },
+];
+
+/// Who is measured.
+#[derive(Clone, Copy)]
+enum Device {
+    Kernel,
+    Ferroce,
+}
+
+impl Device {
+    /// Makes it the one RDMA device of the guest.
+    fn enter(self, guest: &Guest) -> Result<(), Failure> {
+        let script = match self {
+            Self::Kernel => {
+                "lsmod | grep -q rdma_rxe || insmod /modules/*rdma_rxe.ko; [ -e /sys/class/infiniband/rxe0 ] || \
+                 rdma link add rxe0 type rxe netdev eth0"
+            }
+            Self::Ferroce => "rdma link delete rxe0; rmmod rdma_rxe",
+        };
+        let answer = guest.run(0, script, LIMIT)?;
+        if answer.status == 0 {
+            return Ok(());
+        }
+        Err(Failure::Broken(format!("changing the device: {}", answer.text)))
+    }
+
+    /// One shell line: a server in the background and its client.
+    fn line(self, command: &str, port: u16) -> String {
+        let (environment, device) = match self {
+            Self::Kernel => (String::new(), "-d rxe0 -x 1"),
+            Self::Ferroce => {
+                (format!("LD_LIBRARY_PATH=/{LIBRARY_DIR} FERROCE_ADDR={GUEST_V4}"), "-d ferroce0 -x 0")
+            }
+        };
+        let end = format!("{environment} timeout -s KILL 100 {command} -F -m 1024 -p {port} {device}");
+        let listening = format!("grep -q ':{port:04X} [0-9A-F:]* 0A' /proc/net/tcp /proc/net/tcp6");
+        format!(
+            "{end} > /tmp/server 2>&1 & i=0; until {listening} || [ $i -gt 200 ]; do usleep 50000; i=$((i+1)); done; \
+             {end} {GUEST_V4}; wait"
+        )
+    }
+}
+
+/// Measures and prints.
+pub(crate) fn run(guest: &Guest) -> Result<(), Failure> {
+    let mut values = vec![[const { Vec::new() }; 2]; FIGURES.len()];
+    let mut port = 21_000;
+    for _ in 0..ROUNDS {
+        for (at, device) in [Device::Kernel, Device::Ferroce].into_iter().enumerate() {
+            device.enter(guest)?;
+            for (figure, values) in FIGURES.iter().zip(&mut values) {
+                port += 1;
+                let answer = guest.run(0, &device.line(figure.command, port), LIMIT)?;
+                let value = measured(&answer.text, figure.column).ok_or_else(|| {
+                    Failure::Broken(format!("`{}` gave no figure: {}", figure.command, answer.text))
+                })?;
+                values[at].push(value);
+            }
+        }
+    }
+    println!("| figure | rdma_rxe | ferroce, UDP | ratio |\n|---|---|---|---|");
+    for (figure, values) in FIGURES.iter().zip(&mut values) {
+        let [kernel, ferroce] = values.each_mut().map(|values| median(values));
+        let ratio = if figure.more_is_better { ferroce / kernel } else { kernel / ferroce };
+        println!(
+            "| {} | {kernel:.1} {unit} | {ferroce:.1} {unit} | {ratio:.2} |",
+            figure.name,
+            unit = figure.unit
+        );
+    }
+    println!(
+        "\nMedian of {ROUNDS} rounds in one guest, path MTU 1024. A ratio above 1 means that ferroce is better."
+    );
+    Ok(())
+}
+
+/// The number in the last line of a table of perftest.
+fn measured(text: &str, column: usize) -> Option<f64> {
+    let mut rows = text.lines().rev().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let row = rows.find(|row| row.len() > column && row.iter().all(|word| word.parse::<f64>().is_ok()))?;
+    row[column].parse().ok()
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figure_is_read_out_of_the_table() {
+        let text = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n \
+                    65536      1000             95.10              90.26  \t\t   0.001444\n-------\n";
+        assert_eq!(measured(text, 3), Some(90.26));
+        assert_eq!(measured("Failed status 12", 3), None);
+    }
+}

@@ -1,0 +1,104 @@
+//! The kernel's packets, kept for tests that run where no virtual machine can.
+//!
+//! They are taken off the tap device, not out of ferroce's own capture: whatever ferroce misreads must not get in.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::namespace::{GUEST_V4, GUEST_V6, TAP};
+use super::{Failure, capture};
+use crate::tools::which;
+
+const ETHERNET: usize = 14;
+const UDP: usize = 8;
+const ROCE_PORT: [u8; 2] = 4791u16.to_be_bytes();
+const RC_ACKNOWLEDGE: u8 = 0x11;
+
+/// A capture in progress.
+pub(crate) struct Tap {
+    dumpcap: Child,
+    file: PathBuf,
+}
+
+impl Tap {
+    pub(crate) fn start(dir: &Path) -> Result<Self, Failure> {
+        if which("dumpcap").is_none() {
+            return Err(Failure::Skip("dumpcap is missing; it comes with tshark".to_owned()));
+        }
+        let file = dir.join("tap.pcapng");
+        let filter = format!("udp port 4791 and (src host {GUEST_V4} or src host {GUEST_V6})");
+        let mut command = Command::new("dumpcap");
+        command.args(["-q", "-i", TAP, "-f", &filter, "-w"]).arg(&file);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let dumpcap = command.spawn()?;
+        let started = Instant::now();
+        while !file.exists() && started.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(Self { dumpcap, file })
+    }
+
+    /// Stops, and writes the shortest frame of each kind.
+    pub(crate) fn finish(mut self, into: &Path) -> Result<usize, Failure> {
+        Command::new("kill").args(["-INT", &self.dumpcap.id().to_string()]).status()?;
+        self.dumpcap.wait()?;
+        let bytes = std::fs::read(&self.file)?;
+        std::fs::remove_file(&self.file)?;
+        let mut kept: BTreeMap<String, &[u8]> = BTreeMap::new();
+        for (frame, _) in capture::packets(&bytes) {
+            let Some(kind) = kind(frame) else { continue };
+            let place = kept.entry(kind).or_insert(frame);
+            if frame.len() < place.len() {
+                *place = frame;
+            }
+        }
+        let mut text = "# Frames of Linux 6.1's Soft-RoCE, taken off the wire by `cargo xtask interop --golden`: for each IP\n\
+                        # version and opcode (hexadecimal) the shortest that was seen.\n"
+            .to_owned();
+        for (name, frame) in &kept {
+            let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+            let _ = writeln!(text, "{name} {hex}");
+        }
+        std::fs::write(into, text)?;
+        Ok(kept.len())
+    }
+}
+
+/// What a frame is, by a name that sorts well; acknowledgements also by what they say.
+fn kind(frame: &[u8]) -> Option<String> {
+    let (version, ip) = match frame.get(12..14)? {
+        [0x08, 0x00] => ("v4", 20),
+        [0x86, 0xdd] => ("v6", 40),
+        _ => return None,
+    };
+    let udp = frame.get(ETHERNET + ip..)?;
+    let bth = udp.get(UDP..).filter(|_| udp.get(2..4) == Some(&ROCE_PORT))?;
+    let opcode = *bth.first()?;
+    let syndrome = match (opcode, bth.get(12)?) {
+        (RC_ACKNOWLEDGE, 0..=0x1f) => "_ack".to_owned(),
+        (RC_ACKNOWLEDGE, 0x20..=0x3f) => "_rnr".to_owned(),
+        (RC_ACKNOWLEDGE, syndrome) => format!("_nak{}", syndrome & 0x1f),
+        _ => String::new(),
+    };
+    Some(format!("{version}_{opcode:02x}{syndrome}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_named_by_version_opcode_and_syndrome() {
+        let mut frame = vec![0; ETHERNET + 20 + UDP + 16];
+        frame[12] = 8;
+        frame[36..38].copy_from_slice(&ROCE_PORT);
+        assert_eq!(kind(&frame).as_deref(), Some("v4_00"));
+        frame[42] = RC_ACKNOWLEDGE;
+        frame[54] = 0x63;
+        assert_eq!(kind(&frame).as_deref(), Some("v4_11_nak3"));
+        assert_eq!(kind(&frame[..30]), None);
+    }
+}
