@@ -18,14 +18,16 @@ use std::ffi::c_int;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
 
+type ByHandle<T> = Mutex<HashMap<u32, T>>;
+
 /// What contexts that stand beside each other share: the objects that can be imported, by handle.
 pub(crate) struct Exports {
     nic: Nic,
     /// The file that their descriptors lead to.
     inode: u64,
-    pds: Mutex<HashMap<u32, (Weak<Pd>, Weak<Uses>)>>,
-    regions: Mutex<HashMap<u32, Weak<Mutex<MemoryRegion>>>>,
-    device_memory: Mutex<HashMap<u32, (Weak<DeviceMemory>, Weak<Uses>)>>,
+    pds: ByHandle<(Weak<Pd>, Weak<Uses>)>,
+    regions: ByHandle<Weak<Mutex<MemoryRegion>>>,
+    device_memory: ByHandle<(Weak<DeviceMemory>, Weak<Uses>)>,
 }
 
 /// Every family of contexts that is open.

@@ -35,7 +35,7 @@ pub struct FlowFilter {
 }
 
 impl FlowFilter {
-    fn matches(&self, frame: &Frame) -> bool {
+    pub(super) fn matches(&self, frame: &Frame) -> bool {
         let Some(fields) = frame.layer(self.layer) else { return false };
         let wanted = self.value.iter().zip(&self.mask);
         fields.iter().zip(wanted).all(|(field, (value, mask))| (field ^ value) & mask == 0)

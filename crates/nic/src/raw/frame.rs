@@ -60,7 +60,7 @@ impl Frame {
         self.ipv4 = Some(fields);
         let is_first_fragment = u16::from_be_bytes([fixed[6], fixed[7]]) & 0x1fff == 0;
         let header = usize::from(fixed[0] & 0xf) * 4;
-        if is_first_fragment { self.parse_ports(fixed[9], ip.get(header..)?) } else { None }
+        if is_first_fragment && header >= 20 { self.parse_ports(fixed[9], ip.get(header..)?) } else { None }
     }
 
     fn parse_ipv6(&mut self, ip: &[u8]) -> Option<()> {
@@ -99,5 +99,53 @@ impl Frame {
     /// Whether it is for several receivers.
     pub(super) fn is_multicast(&self) -> bool {
         self.eth[0] & 1 != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raw::FlowFilter;
+
+    fn udp_in_ipv4(tags: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+        bytes.extend_from_slice(tags);
+        bytes.extend_from_slice(&[0x08, 0x00]);
+        bytes.extend_from_slice(&[0x45, 3, 0, 28, 0, 0, 0x40, 0, 64, UDP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        bytes.extend_from_slice(&[0x12, 0x34, 0x56, 0x78, 0, 8, 0, 0]);
+        bytes
+    }
+
+    #[test]
+    fn fields_are_found_behind_tags_too() {
+        for (tags, last) in [(&[][..], [0, 0]), (&[0x88, 0xa8, 0, 1, 0x81, 0, 0x20, 5], [0x20, 5])] {
+            let frame = Frame::parse(&udp_in_ipv4(tags)).unwrap();
+            assert_eq!(frame.eth[12..14], [0x08, 0x00]);
+            assert_eq!(frame.eth[14..], last);
+            assert_eq!(frame.ipv4, Some([10, 0, 0, 1, 10, 0, 0, 2, UDP, 3, 64, 2]));
+            assert_eq!(frame.udp, Some([0x56, 0x78, 0x12, 0x34]));
+            assert!(frame.tcp.is_none() && frame.ipv6.is_none());
+        }
+    }
+
+    #[test]
+    fn a_frame_cut_anywhere_is_no_trouble() {
+        let whole = udp_in_ipv4(&[0x81, 0, 0, 7]);
+        for len in 0..whole.len() {
+            let frame = Frame::parse(&whole[..len]);
+            assert_eq!(frame.is_some(), len >= 18, "{len}");
+            assert!(frame.is_none_or(|f| f.ipv4.is_some() == (len >= 38) && f.udp.is_some() == (len >= 42)));
+        }
+    }
+
+    #[test]
+    fn only_bits_of_the_mask_count() {
+        let frame = Frame::parse(&udp_in_ipv4(&[])).unwrap();
+        let filter =
+            |layer, value: &[u8], mask: &[u8]| FlowFilter { layer, value: value.into(), mask: mask.into() };
+        assert!(filter(FlowLayer::Ipv4, &[10, 9, 9, 9], &[255, 0, 0, 0]).matches(&frame));
+        assert!(!filter(FlowLayer::Ipv4, &[11, 0, 0, 1], &[255, 0, 0, 0]).matches(&frame));
+        assert!(filter(FlowLayer::Udp, &[0x56, 0x78], &[255, 255]).matches(&frame));
+        assert!(!filter(FlowLayer::Tcp, &[], &[]).matches(&frame));
     }
 }
