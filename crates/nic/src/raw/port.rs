@@ -40,8 +40,8 @@ impl RawPort {
     pub(crate) fn open(entry: &GidEntry) -> Result<RawPort, Error> {
         let socket = PacketSocket::open(entry.if_index).map_err(Error::system("opening a packet socket"))?;
         let wire = Wire {
+            is_loopback: socket.is_loopback(),
             socket,
-            is_loopback: entry.address.is_loopback(),
             rules: RwLock::default(),
             stop: AtomicBool::new(false),
             bell: EventFd::new().map_err(Error::system("creating an event descriptor"))?,

@@ -65,6 +65,16 @@ impl PacketSocket {
         if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
+    /// Whether the kernel itself turns what is sent around.
+    pub(super) fn is_loopback(&self) -> bool {
+        // SAFETY: all zero is a valid address of this family.
+        let mut addr: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: room for `len` bytes of address.
+        let failed = unsafe { libc::getsockname(self.fd.as_raw_fd(), (&raw mut addr).cast(), &mut len) };
+        failed == 0 && addr.sll_hatype == libc::ARPHRD_LOOPBACK
+    }
+
     fn set<T>(&self, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
         let len = size_of::<T>() as libc::socklen_t;
         // SAFETY: `len` bytes can be read at the value.
