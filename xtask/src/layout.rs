@@ -36,6 +36,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/memory/on_demand.rs", "copies of memory that may be gone, by the kernel"),
     ("crates/nic/src/objects/pd.rs", "registration: the caller promises that the memory stays"),
     ("crates/nic/src/objects/region.rs", "registration anew, with the same promise"),
+    ("crates/nic/src/raw/socket.rs", "a packet socket"),
     ("crates/nic/src/registry/directory.rs", "asks for rights and user"),
     ("crates/nic/src/registry/lock.rs", "locks bytes of a file"),
     ("crates/nic/src/shared.rs", "a place per process that outlives everybody"),

@@ -7,6 +7,7 @@
 //! | `memory` | registered memory: keys, checks, and the few lines that copy |
 //! | `engine` | moves packets between links and queue pairs, on whatever thread comes by |
 //! | `cm` | the connection manager: QP1, and ids shaped after librdmacm |
+//! | `raw` | raw packets: whole Ethernet frames, and rules for who gets them |
 //! | [`link`] | how packets leave and arrive: UDP, fault injection, capture |
 //! | [`registry`] | how the processes of one host find each other |
 //! | `shared` | the one NIC of a process that has no owner |
@@ -32,6 +33,7 @@ mod log;
 mod memory;
 mod nic;
 mod objects;
+mod raw;
 pub mod registry;
 mod shared;
 mod watch;
@@ -50,4 +52,8 @@ pub use nic::{DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, M
 pub use objects::{
     AddressHandle, AsyncEvent, CompletionChannel, Cq, EventSource, MAX_SRQ_WR, MemoryRegion, MemoryWindow,
     Moderation, Pd, Qp, QpInit, Srq, SrqAttr, Stamp, XrcDomain, XrcKey, next_rkey,
+};
+pub use raw::{
+    Flow, FlowCounts, FlowFilter, FlowKind, FlowLayer, FlowRule, HashFields, MAX_SPREAD, RxHash, WorkQueue,
+    WqState,
 };

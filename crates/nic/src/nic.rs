@@ -13,6 +13,7 @@ use crate::memory::{Budget, DeviceMemory};
 use crate::objects::{
     AsyncEvent, CompletionChannel, Cq, CqCore, EventHub, EventQueue, EventSource, Pd, XrcDomains,
 };
+use crate::raw::RawPort;
 use crate::registry;
 use crate::watch::AddressWatch;
 use ferroce_proto::qp::state::AttrLimits;
@@ -43,6 +44,7 @@ pub(crate) struct NicInner {
     pub(crate) window_bytes: u32,
     pub(crate) xrc_domains: XrcDomains,
     device_memory: Budget,
+    raw: Mutex<Weak<RawPort>>,
     table: Arc<AddressTable>,
     events: Arc<EventHub>,
     background: Mutex<Option<Arc<Background>>>,
@@ -212,6 +214,7 @@ impl Nic {
             engine,
             xrc_domains: XrcDomains::default(),
             device_memory: Budget::default(),
+            raw: Mutex::default(),
             table,
             events,
             background: Mutex::new(None),
@@ -274,6 +277,11 @@ impl Nic {
         self.inner.alive()?;
         let id = PdId(self.inner.next_id());
         Ok(Arc::new(Pd { id, nic: self.inner.clone(), events: self.events.clone() }))
+    }
+
+    /// The same protection domain, for objects whose events this handle on the device hears.
+    pub fn share_pd(&self, pd: &Pd) -> Arc<Pd> {
+        Arc::new(Pd { id: pd.id, nic: pd.nic.clone(), events: self.events.clone() })
     }
 
     /// Takes a piece of device memory whose first byte is aligned to `1 << log_align`. Works in a forked child too: it
@@ -402,6 +410,19 @@ impl NicInner {
 
     pub(crate) fn next_id(&self) -> u32 {
         self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The way to whole frames, on the interface of the first GID.
+    pub(crate) fn raw_port(&self) -> Result<Arc<RawPort>, Error> {
+        let mut known = self.raw.lock();
+        if let Some(port) = known.upgrade() {
+            return Ok(port);
+        }
+        let entries = self.table.entries.read();
+        let first = entries.first().ok_or(Error::NoSuchGid { index: 0, len: 0 })?;
+        let port = Arc::new(RawPort::open(first)?);
+        *known = Arc::downgrade(&port);
+        Ok(port)
     }
 
     /// Largest path MTU of the port.

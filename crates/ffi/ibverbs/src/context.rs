@@ -4,12 +4,14 @@ use crate::abi::*;
 use crate::device::device;
 use crate::errno::{Refused, invalid};
 use crate::handle::{Handle, Object, Uses};
+use crate::import::Exports;
 use crate::ops;
 use ferroce_nic::{Config, EventSource, Nic};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::mem::offset_of;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 /// An object that events are about, as the program knows it.
 #[derive(Clone, Copy)]
@@ -28,8 +30,29 @@ pub(crate) struct Context {
     pub(crate) uses: Uses,
     /// Who gets events: entered when an object is made, removed before it goes.
     pub(crate) targets: Mutex<HashMap<EventSource, Target>>,
-    /// Nothing is ever written there. It is a descriptor that names this context and can be passed around.
-    _cmd_fd: OwnedFd,
+    /// What can be imported, shared with the contexts that were imported from this one or it from.
+    pub(crate) exports: Arc<Exports>,
+    _cmd_fd: CmdFd,
+}
+
+/// Nothing is ever written there. It is a descriptor that names this context and can be passed around.
+struct CmdFd(OwnedFd);
+
+/// Descriptors that contexts hold: what an imported context must not take as its own.
+static HELD: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+
+impl CmdFd {
+    fn new(fd: OwnedFd) -> CmdFd {
+        HELD.lock().push(fd.as_raw_fd());
+        CmdFd(fd)
+    }
+}
+
+impl Drop for CmdFd {
+    fn drop(&mut self) {
+        let fd = self.0.as_raw_fd();
+        HELD.lock().retain(|held| *held != fd);
+    }
 }
 
 impl Object for Context {
@@ -40,11 +63,22 @@ impl Context {
     /// Opens the device: all contexts of a process share one NIC.
     pub(crate) fn open() -> Result<*mut ibv_context, Refused> {
         let nic = Nic::shared(|| Ok(Config::from_env()?))?;
-        Self::publish(nic)
+        let cmd_fd = name_tag()?;
+        let exports = Exports::found(nic.clone(), cmd_fd.as_raw_fd())?;
+        Self::publish(nic, cmd_fd, exports)
     }
 
-    fn publish(nic: Nic) -> Result<*mut ibv_context, Refused> {
-        let cmd_fd = name_tag()?;
+    /// Whether a descriptor belongs to an open context.
+    pub(crate) fn owns(fd: RawFd) -> bool {
+        HELD.lock().contains(&fd)
+    }
+
+    /// Hands a context to the program.
+    pub(crate) fn publish(
+        nic: Nic,
+        cmd_fd: OwnedFd,
+        exports: Arc<Exports>,
+    ) -> Result<*mut ibv_context, Refused> {
         let mut abi = verbs_context::zeroed();
         ops::fill(&mut abi);
         abi.sz = size_of::<verbs_context>();
@@ -54,7 +88,8 @@ impl Context {
         abi.context.num_comp_vectors = comp_vectors();
         abi.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         abi.context.abi_compat = VERBS_ABI_IS_EXTENDED;
-        let context = Context { nic, uses: Uses::default(), targets: Mutex::default(), _cmd_fd: cmd_fd };
+        let _cmd_fd = CmdFd::new(cmd_fd);
+        let context = Context { nic, uses: Uses::default(), targets: Mutex::default(), exports, _cmd_fd };
         let whole = Handle::publish(abi, context);
         // SAFETY: just made; the plain context is a member of it.
         Ok(unsafe { &raw mut (*whole).context })

@@ -7,7 +7,8 @@ use crate::context::{Context, Target};
 use crate::errno::{Refused, busy, invalid};
 use crate::guard;
 use crate::handle::{Handle, Object, Use, Uses};
-use ferroce_nic::{Cq, EventSource};
+use crate::pd::PdObject;
+use ferroce_nic::{Cq, EventSource, Moderation, Stamp};
 use ferroce_proto::verbs::{Completion, WcFlags};
 use parking_lot::Mutex;
 use std::ffi::{c_int, c_void};
@@ -23,7 +24,9 @@ pub(crate) struct CqObject {
     pub(crate) async_acks: Acks,
     /// What the extended way of polling stands at.
     pub(crate) current: Mutex<Completion>,
-    _held: (Use, Option<Use>),
+    /// When that completion was added, if the program wants to know.
+    pub(crate) stamp: Mutex<Stamp>,
+    _held: (Use, Option<Use>, Option<Use>),
 }
 
 impl Object for CqObject {
@@ -36,6 +39,11 @@ pub(crate) struct CqInit {
     pub(crate) cookie: *mut c_void,
     pub(crate) channel: *mut ibv_comp_channel,
     pub(crate) comp_vector: u32,
+    /// A parent domain that it belongs to, or NULL.
+    pub(crate) domain: *mut ibv_pd,
+    /// Whether completions tell when they were added.
+    pub(crate) is_stamped: bool,
+    pub(crate) ignores_overrun: bool,
 }
 
 impl CqObject {
@@ -72,7 +80,21 @@ impl CqObject {
         if channel.is_some() && unsafe { (*init.channel).context } != context {
             return Err(invalid("the channel belongs to another context"));
         }
+        let domain = match init.domain.is_null() {
+            true => None,
+            // SAFETY: as the caller promises.
+            false => Some(unsafe { PdObject::of(init.domain)? }),
+        };
+        if domain.is_some_and(|(domain, made_in)| made_in != context || !domain.is_parent()) {
+            return Err(invalid("no parent domain of this context"));
+        }
         let cq = owner.nic.create_cq(init.cqe, channel.map(|c| &c.channel), 0)?;
+        if init.is_stamped {
+            cq.stamp_completions();
+        }
+        if init.ignores_overrun {
+            cq.ignore_overrun();
+        }
         let id = cq.id();
         let mut abi = ibv_cq_ex::zeroed();
         abi.base.context = context;
@@ -89,9 +111,11 @@ impl CqObject {
             comp_acks: Acks::default(),
             async_acks: Acks::default(),
             current: Mutex::default(),
-            _held: (owner.uses.hold(), channel.map(|c| c.uses.hold())),
+            stamp: Mutex::default(),
+            _held: (owner.uses.hold(), channel.map(|c| c.uses.hold()), domain.map(|(d, _)| d.uses.hold())),
         };
-        let made = Handle::publish(abi, object);
+        // SAFETY: as the caller promises.
+        let made = Handle::publish_in(unsafe { PdObject::lender(init.domain) }, abi, object)?;
         owner.targets.lock().insert(EventSource::Cq(id), Target::Cq(made.cast()));
         Ok(made)
     }
@@ -107,7 +131,15 @@ pub(crate) unsafe extern "C" fn create_cq(
     guard::pointer("ibv_create_cq", || {
         let cqe = u32::try_from(cqe).map_err(|_| invalid("cqe is negative"))?;
         let comp_vector = u32::try_from(comp_vector).map_err(|_| invalid("comp_vector is negative"))?;
-        let init = CqInit { cqe, cookie, channel, comp_vector };
+        let init = CqInit {
+            cqe,
+            cookie,
+            channel,
+            comp_vector,
+            domain: std::ptr::null_mut(),
+            is_stamped: false,
+            ignores_overrun: false,
+        };
         // SAFETY: what the verb demands of the program.
         Ok(unsafe { CqObject::create(context, &init, |_| {})? }.cast())
     })
@@ -136,6 +168,21 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
         object.cq.resize(u32::try_from(cqe).map_err(|_| invalid("cqe is negative"))?)?;
         // SAFETY: the queue's own structure.
         unsafe { (*cq).cqe = cqe };
+        Ok(())
+    })
+}
+
+/// Fewer events than completions: a wish, which is kept. Ours come at once, and that is never later than wished.
+pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    guard::number("ibv_modify_cq", || {
+        // SAFETY: a queue of ours, and the program's attributes.
+        let (object, attr) = unsafe { (CqObject::of(cq)?, attr.as_ref().ok_or(invalid("cq_attr is NULL"))?) };
+        if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
+            return Err(invalid("attr_mask has unknown bits"));
+        }
+        if attr.attr_mask != 0 {
+            object.cq.moderate(Moderation { count: attr.cq_count, period_us: attr.cq_period });
+        }
         Ok(())
     })
 }

@@ -4,11 +4,17 @@ use crate::abi::*;
 use crate::cq::{CqInit, CqObject, imm_or_key};
 use crate::errno::{invalid, unsupported};
 use crate::guard;
-use ferroce_proto::verbs::Completion;
+use ferroce_nic::Stamp;
+use ferroce_proto::verbs::{Completion, WcFlags};
 use std::ffi::c_int;
 
 /// What a completion can be asked for.
-const KNOWN_WC_FLAGS: u64 = IBV_WC_STANDARD_FLAGS;
+const KNOWN_WC_FLAGS: u64 = IBV_WC_STANDARD_FLAGS
+    | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
+    | IBV_WC_EX_WITH_FLOW_TAG
+    | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+/// What makes a queue note times.
+const TIMES: u64 = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
@@ -21,7 +27,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             return Err(unsupported("comp_mask has unknown bits"));
         }
         let has_flags = attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0;
-        if has_flags && attr.flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
+        let flags = if has_flags { attr.flags } else { 0 };
+        if flags & !(IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0 {
             return Err(unsupported("flags that the device does not have"));
         }
         if attr.wc_flags & !KNOWN_WC_FLAGS != 0 {
@@ -32,13 +39,20 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             cookie: attr.cq_context,
             channel: attr.channel,
             comp_vector: attr.comp_vector,
+            domain: if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0 {
+                attr.parent_domain
+            } else {
+                std::ptr::null_mut()
+            },
+            is_stamped: attr.wc_flags & TIMES != 0,
+            ignores_overrun: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
         };
         // SAFETY: what the verb demands of the program.
-        unsafe { CqObject::create(context, &init, fill) }
+        unsafe { CqObject::create(context, &init, |cq| fill(cq, attr.wc_flags)) }
     })
 }
 
-fn fill(cq: &mut ibv_cq_ex) {
+fn fill(cq: &mut ibv_cq_ex, wc_flags: u64) {
     cq.start_poll = Some(start_poll);
     cq.next_poll = Some(next_poll);
     cq.end_poll = Some(end_poll);
@@ -52,6 +66,11 @@ fn fill(cq: &mut ibv_cq_ex) {
     cq.read_slid = Some(read_slid);
     cq.read_sl = Some(read_sl);
     cq.read_dlid_path_bits = Some(read_dlid_path_bits);
+    cq.read_flow_tag = Some(read_flow_tag);
+    if wc_flags & TIMES != 0 {
+        cq.read_completion_ts = Some(read_completion_ts);
+        cq.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
+    }
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
@@ -68,10 +87,11 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     let polled = guard::run("ibv_next_poll", || {
         // SAFETY: a queue of ours.
         let object = unsafe { CqObject::of(cq.cast())? };
-        let mut one = [Completion::default()];
-        if object.cq.poll(&mut one)? == 0 {
+        let (mut one, mut stamp) = ([Completion::default()], [Stamp::default()]);
+        if object.cq.poll_stamped(&mut one, &mut stamp)? == 0 {
             return Ok(libc::ENOENT);
         }
+        *object.stamp.lock() = stamp[0];
         *object.current.lock() = one[0];
         // SAFETY: the queue's own structure.
         unsafe { ((*cq).wr_id, (*cq).status) = (one[0].wr_id, one[0].status as u32) };
@@ -86,6 +106,22 @@ unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
 unsafe fn current(cq: *mut ibv_cq_ex) -> Completion {
     // SAFETY: as the caller promises, a queue of ours.
     unsafe { CqObject::of(cq.cast()) }.map_or_else(|_| Completion::default(), |object| *object.current.lock())
+}
+
+/// When the completion that polling stands at was made.
+unsafe fn stamp(cq: *mut ibv_cq_ex) -> Stamp {
+    // SAFETY: as the caller promises, a queue of ours.
+    unsafe { CqObject::of(cq.cast()) }.map_or_else(|_| Stamp::default(), |object| *object.stamp.lock())
+}
+
+unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: programs read between start and end of polling a queue of ours.
+    unsafe { stamp(cq) }.raw_ns
+}
+
+unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: as above.
+    unsafe { stamp(cq) }.wall_ns
 }
 
 macro_rules! readers {
@@ -109,4 +145,6 @@ readers! {
     read_slid -> u32 = |_c| 0;
     read_sl -> u8 = |c| c.sl;
     read_dlid_path_bits -> u8 = |_c| 0;
+    // Raw packets have no immediate data, so the NIC puts the tag of their flow there.
+    read_flow_tag -> u32 = |c| if c.flags.contains(WcFlags::WITH_IMM) { 0 } else { c.imm };
 }

@@ -74,15 +74,23 @@ pub(crate) unsafe extern "C" fn alloc_dm(
         let memory = owner.nic.alloc_device_memory(attr.length, attr.log_align_req)?;
         static LAST_HANDLE: AtomicU32 = AtomicU32::new(0);
         let handle = LAST_HANDLE.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let uses = Arc::default();
+        owner.exports.add_device_memory(handle, &memory, &uses);
         // SAFETY: as above.
-        unsafe { DmObject::publish(context, memory, Arc::default(), handle) }
+        unsafe { DmObject::publish(context, memory, uses, handle) }
     })
 }
 
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     guard::number("ibv_free_dm", || {
+        // SAFETY: device memory of ours, or NULL.
+        let known = unsafe { dm.as_ref() }.map(|dm| (dm.context, dm.handle));
         // SAFETY: the program gives it back.
         drop(unsafe { DmObject::take(dm)? });
+        if let Some((context, handle)) = known {
+            // SAFETY: the context of the device memory.
+            unsafe { Context::of(context)? }.exports.remove_device_memory(handle);
+        }
         Ok(())
     })
 }

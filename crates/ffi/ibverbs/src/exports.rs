@@ -2,8 +2,8 @@
 //! without its version, silently.
 
 use crate::{
-    ah, channel, cq, device, ece, event, fork, gid, import, mcast, mr, names, pd, private, qp, query, rates,
-    srq, sysfs,
+    ah, channel, cq, device, ece, event, fork, gid, import, kern, mcast, mr, names, neighbour, pd, private,
+    qp, query, rates, srq, sysfs,
 };
 
 #[cfg(target_arch = "x86_64")]
@@ -69,6 +69,9 @@ export! {
     "ibv_import_dm" => import::import_dm,
     "ibv_import_mr" => import::import_mr,
     "ibv_import_pd" => import::import_pd,
+    "ibv_unimport_dm" => import::unimport_dm,
+    "ibv_unimport_mr" => import::unimport_mr,
+    "ibv_unimport_pd" => import::unimport_pd,
     "ibv_attach_mcast" => mcast::attach_mcast,
     "ibv_detach_mcast" => mcast::detach_mcast,
     "ibv_dereg_mr" => mr::dereg_mr,
@@ -83,14 +86,11 @@ export! {
     "ibv_wc_status_str" => names::wc_status_str,
     "ibv_alloc_pd" => pd::alloc_pd,
     "ibv_dealloc_pd" => pd::dealloc_pd,
-    "ibv_copy_ah_attr_from_kern" => private::nothing,
-    "ibv_copy_path_rec_from_kern" => private::nothing,
-    "ibv_copy_path_rec_to_kern" => private::nothing,
-    "ibv_copy_qp_attr_from_kern" => private::nothing,
-    "ibv_resolve_eth_l2_from_gid" => private::no_driver,
-    "ibv_unimport_dm" => private::nothing,
-    "ibv_unimport_mr" => private::nothing,
-    "ibv_unimport_pd" => private::nothing,
+    "ibv_copy_ah_attr_from_kern" => kern::copy_ah_attr_from_kern,
+    "ibv_copy_path_rec_from_kern" => kern::copy_path_rec_from_kern,
+    "ibv_copy_path_rec_to_kern" => kern::copy_path_rec_to_kern,
+    "ibv_copy_qp_attr_from_kern" => kern::copy_qp_attr_from_kern,
+    "ibv_resolve_eth_l2_from_gid" => neighbour::resolve_eth_l2_from_gid,
     "ibv_create_qp" => qp::create_qp,
     "ibv_destroy_qp" => qp::destroy_qp,
     "ibv_modify_qp" => qp::modify_qp,

@@ -1,7 +1,9 @@
 //! What a program's pointer leads to: the C structure first, our object behind it.
 
+use crate::abi::{IBV_ALLOCATOR_USE_DEFAULT, PdAlloc, PdFree, ibv_pd};
 use crate::errno::{Refused, invalid};
 use std::cell::UnsafeCell;
+use std::ffi::c_void;
 use std::sync::Arc;
 
 /// An object that programs hold by a pointer to its C structure.
@@ -15,12 +17,43 @@ pub(crate) trait Object: Sized {
 pub(crate) struct Handle<T: Object> {
     abi: UnsafeCell<T::Abi>,
     object: T,
+    lender: Option<Lender>,
 }
+
+/// A program that gives the memory itself: the allocator of a parent domain.
+#[derive(Clone, Copy)]
+pub(crate) struct Lender {
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) context: *mut c_void,
+    pub(crate) alloc: PdAlloc,
+    pub(crate) free: PdFree,
+}
+
+/// What lent memory is for, as an allocator is told. Ours to choose; no driver has number 0.
+const RESOURCE_OBJECT: u64 = 1;
 
 impl<T: Object> Handle<T> {
     /// Hands a structure and its object to the program.
     pub(crate) fn publish(abi: T::Abi, object: T) -> *mut T::Abi {
-        Box::into_raw(Box::new(Handle { abi: UnsafeCell::new(abi), object })).cast()
+        Box::into_raw(Box::new(Handle { abi: UnsafeCell::new(abi), object, lender: None })).cast()
+    }
+
+    /// The same, in memory that the program lends.
+    pub(crate) fn publish_in(lender: Option<Lender>, abi: T::Abi, object: T) -> Result<*mut T::Abi, Refused> {
+        let Some(given) = lender else { return Ok(Self::publish(abi, object)) };
+        let (size, align) = (size_of::<Self>(), align_of::<Self>().max(align_of::<*mut c_void>()));
+        // SAFETY: the program's function, called as its type says.
+        let place = unsafe { (given.alloc)(given.pd, given.context, size, align, RESOURCE_OBJECT) };
+        if place == IBV_ALLOCATOR_USE_DEFAULT {
+            return Ok(Self::publish(abi, object));
+        }
+        if place.is_null() || !place.addr().is_multiple_of(align) {
+            return Err(Refused::Errno(libc::ENOMEM, "the parent domain's allocator gave no memory"));
+        }
+        let place = place.cast::<Self>();
+        // SAFETY: memory of the size and alignment that was asked for, and ours until it is given back.
+        unsafe { place.write(Handle { abi: UnsafeCell::new(abi), object, lender }) };
+        Ok(place.cast())
     }
 
     /// The object behind a pointer; NULL is refused.
@@ -39,9 +72,18 @@ impl<T: Object> Handle<T> {
     /// # Safety
     /// As for [`Handle::of`], and nobody uses the pointer any more.
     pub(crate) unsafe fn take(abi: *mut T::Abi) -> T {
+        let place = abi.cast::<Handle<T>>();
         // SAFETY: as the caller promises.
-        let handle = unsafe { Box::from_raw(abi.cast::<Handle<T>>()) };
-        handle.object
+        let Some(lender) = (unsafe { (*place).lender }) else {
+            // SAFETY: as the caller promises; nobody lent it, so it is a box.
+            return unsafe { Box::from_raw(place) }.object;
+        };
+        // SAFETY: as the caller promises; the memory is not read again, and goes back to where it came from.
+        unsafe {
+            let handle = place.read();
+            (lender.free)(lender.pd, lender.context, place.cast(), RESOURCE_OBJECT);
+            handle.object
+        }
     }
 }
 

@@ -1,22 +1,203 @@
-//! Objects of other contexts and processes: not shared yet.
+//! Objects of another context of this process: found by the descriptor of their context and their handle.
+//!
+//! A context that was imported stands beside the one it came from: same objects, events of its own. What is imported
+//! from it is another pointer to the same object. Contexts of other processes cannot be imported: their NIC is there.
 
-use crate::abi::{ibv_context, ibv_mr, ibv_pd};
-use crate::errno::unsupported;
+use crate::abi::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
+use crate::context::Context;
+use crate::dm::DmObject;
+use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
-use std::ffi::{c_int, c_void};
+use crate::handle::{Handle, Uses};
+use crate::mr::MrObject;
+use crate::pd::PdObject;
+use ferroce_nic::{DeviceMemory, MemoryRegion, Nic, Pd};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Weak};
 
-pub(crate) unsafe extern "C" fn import_device(_cmd_fd: c_int) -> *mut ibv_context {
-    guard::pointer("ibv_import_device", || Err(unsupported("importing a device")))
+type ByHandle<T> = Mutex<HashMap<u32, T>>;
+
+/// What contexts that stand beside each other share: the objects that can be imported, by handle.
+pub(crate) struct Exports {
+    nic: Nic,
+    /// The file that their descriptors lead to.
+    inode: u64,
+    pds: ByHandle<(Weak<Pd>, Weak<Uses>)>,
+    regions: ByHandle<Weak<Mutex<MemoryRegion>>>,
+    device_memory: ByHandle<(Weak<DeviceMemory>, Weak<Uses>)>,
 }
 
-pub(crate) unsafe extern "C" fn import_pd(_context: *mut ibv_context, _handle: u32) -> *mut ibv_pd {
-    guard::pointer("ibv_import_pd", || Err(unsupported("importing a protection domain")))
+/// Every family of contexts that is open.
+static FAMILIES: Mutex<Vec<Weak<Exports>>> = Mutex::new(Vec::new());
+
+fn inode(fd: RawFd) -> std::io::Result<u64> {
+    // SAFETY: all zero is a valid answer.
+    let mut about: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: room for the answer; a descriptor that is none is refused.
+    match unsafe { libc::fstat(fd, &mut about) } {
+        0 => Ok(about.st_ino),
+        _ => Err(std::io::Error::last_os_error()),
+    }
 }
 
-pub(crate) unsafe extern "C" fn import_mr(_pd: *mut ibv_pd, _handle: u32) -> *mut ibv_mr {
-    guard::pointer("ibv_import_mr", || Err(unsupported("importing a memory region")))
+impl Exports {
+    /// For a context that was opened, whose descriptor this is.
+    pub(crate) fn found(nic: Nic, cmd_fd: RawFd) -> Result<Arc<Exports>, Refused> {
+        let inode = inode(cmd_fd)?;
+        let family = Arc::new(Exports {
+            nic,
+            inode,
+            pds: Mutex::default(),
+            regions: Mutex::default(),
+            device_memory: Mutex::default(),
+        });
+        let mut families = FAMILIES.lock();
+        families.retain(|family| family.strong_count() > 0);
+        families.push(Arc::downgrade(&family));
+        Ok(family)
+    }
+
+    fn of_descriptor(cmd_fd: RawFd) -> Result<Arc<Exports>, Refused> {
+        let wanted = inode(cmd_fd)?;
+        let found = FAMILIES.lock().iter().filter_map(Weak::upgrade).find(|family| family.inode == wanted);
+        found.ok_or_else(|| match is_name_tag(cmd_fd) {
+            true => unsupported("the context is of another process, and so is its NIC"),
+            false => invalid("cmd_fd is not the descriptor of a context"),
+        })
+    }
+
+    /// A protection domain was made.
+    pub(crate) fn add_pd(&self, pd: &Arc<Pd>, uses: &Arc<Uses>) {
+        self.pds.lock().insert(pd.id().0, (Arc::downgrade(pd), Arc::downgrade(uses)));
+    }
+
+    /// It is gone.
+    pub(crate) fn remove_pd(&self, handle: u32) {
+        self.pds.lock().remove(&handle);
+    }
+
+    /// A region was made.
+    pub(crate) fn add_region(&self, handle: u32, region: &Arc<Mutex<MemoryRegion>>) {
+        self.regions.lock().insert(handle, Arc::downgrade(region));
+    }
+
+    /// It is gone.
+    pub(crate) fn remove_region(&self, handle: u32) {
+        self.regions.lock().remove(&handle);
+    }
+
+    /// Device memory was taken.
+    pub(crate) fn add_device_memory(&self, handle: u32, memory: &Arc<DeviceMemory>, uses: &Arc<Uses>) {
+        self.device_memory.lock().insert(handle, (Arc::downgrade(memory), Arc::downgrade(uses)));
+    }
+
+    /// It is gone.
+    pub(crate) fn remove_device_memory(&self, handle: u32) {
+        self.device_memory.lock().remove(&handle);
+    }
 }
 
-pub(crate) unsafe extern "C" fn import_dm(_context: *mut ibv_context, _handle: u32) -> *mut c_void {
-    guard::pointer("ibv_import_dm", || Err(unsupported("importing device memory")))
+/// Whether a descriptor looks like one of a context, be it of another process.
+fn is_name_tag(fd: RawFd) -> bool {
+    let target = std::fs::read_link(format!("/proc/self/fd/{fd}"));
+    target.is_ok_and(|path| path.to_string_lossy().starts_with("/memfd:ferroce"))
+}
+
+/// The descriptor is the context's from now on, as in the real library; one that still belongs to another context is
+/// copied first.
+pub(crate) unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut ibv_context {
+    guard::pointer("ibv_import_device", || {
+        let family = Exports::of_descriptor(cmd_fd)?;
+        let nic = family.nic.session()?;
+        let fd = match Context::owns(cmd_fd) {
+            // SAFETY: a plain system call on an open descriptor.
+            true => unsafe { libc::fcntl(cmd_fd, libc::F_DUPFD_CLOEXEC, 0) },
+            false => cmd_fd,
+        };
+        if fd < 0 {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        // SAFETY: the program gave it away, or it is our own copy.
+        Context::publish(nic, unsafe { OwnedFd::from_raw_fd(fd) }, family)
+    })
+}
+
+pub(crate) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
+    guard::pointer("ibv_import_pd", || {
+        // SAFETY: a context of ours.
+        let owner = unsafe { Context::of(context)? };
+        let entry = owner.exports.pds.lock().get(&handle).map(|(pd, uses)| (pd.upgrade(), uses.upgrade()));
+        let Some((Some(pd), Some(uses))) = entry else {
+            return Err(invalid("no protection domain of this context has the handle"));
+        };
+        let pd = owner.nic.share_pd(&pd);
+        Ok(Handle::publish(ibv_pd { context, handle }, PdObject::shared(pd, owner, uses)))
+    })
+}
+
+/// Whatever was made in it meanwhile stays.
+pub(crate) unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
+    guard::quiet("ibv_unimport_pd", || {
+        // SAFETY: a domain of ours.
+        unsafe { PdObject::of(pd)? };
+        // SAFETY: the program gives it back.
+        drop(unsafe { Handle::<PdObject>::take(pd) });
+        Ok(())
+    });
+}
+
+/// The address of an imported region is NULL, says the manual.
+pub(crate) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+    guard::pointer("ibv_import_mr", || {
+        // SAFETY: a domain of ours, and its context.
+        let (domain, context) = unsafe { PdObject::of(pd)? };
+        // SAFETY: as above.
+        let owner = unsafe { Context::of(context)? };
+        let Some(region) = owner.exports.regions.lock().get(&handle).and_then(Weak::upgrade) else {
+            return Err(invalid("no memory region of this context has the handle"));
+        };
+        let (lkey, rkey, length) = {
+            let region = region.lock();
+            (region.lkey().0, region.rkey().0, region.len())
+        };
+        let abi = ibv_mr { context, pd, addr: std::ptr::null_mut(), length, handle, lkey, rkey };
+        Ok(Handle::publish(abi, MrObject::shared(region, domain)))
+    })
+}
+
+pub(crate) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
+    guard::quiet("ibv_unimport_mr", || {
+        // SAFETY: a region of ours.
+        unsafe { Handle::<MrObject>::of(mr)? };
+        // SAFETY: the program gives it back.
+        drop(unsafe { Handle::<MrObject>::take(mr) });
+        Ok(())
+    });
+}
+
+pub(crate) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
+    guard::pointer("ibv_import_dm", || {
+        // SAFETY: a context of ours.
+        let owner = unsafe { Context::of(context)? };
+        let entry =
+            owner.exports.device_memory.lock().get(&handle).map(|(m, uses)| (m.upgrade(), uses.upgrade()));
+        let Some((Some(memory), Some(uses))) = entry else {
+            return Err(invalid("no device memory of this context has the handle"));
+        };
+        // SAFETY: as above.
+        unsafe { DmObject::publish(context, memory, uses, handle) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
+    guard::quiet("ibv_unimport_dm", || {
+        // SAFETY: device memory of ours.
+        unsafe { Handle::<DmObject>::of(dm)? };
+        // SAFETY: the program gives it back. Regions that it made there keep the memory itself.
+        drop(unsafe { Handle::<DmObject>::take(dm) });
+        Ok(())
+    });
 }

@@ -7,11 +7,12 @@
 //! | `guard`, `errno` | what every call goes through: panics and refusals become numbers |
 //! | `handle`, `acks` | what a program's pointer leads to, who still uses it, which events are out |
 //! | `device`, `identity`, `context` | the one device, who it says it is, and opening it |
-//! | `query`, `gid`, `sysfs`, `names`, `rates` | what can be asked |
-//! | `pd`, `mr`, `mw`, `dm`, `advise`, `ah`, `mcast`, `srq`, `xrcd` | the objects |
+//! | `query`, `clock`, `gid`, `sysfs`, `names`, `rates` | what can be asked |
+//! | `pd`, `domain`, `mr`, `mw`, `dm`, `advise`, `ah`, `mcast`, `srq`, `xrcd` | the objects |
 //! | `cq`, `cq_ex`, `channel`, `event` | completions and events |
 //! | `qp`, `send`, `recv` | queue pairs and what is posted to them |
-//! | `fork`, `import`, `ece`, `private` | what exists because somebody links with it |
+//! | `flow`, `counters`, `wq` | raw packets: who gets them |
+//! | `fork`, `import`, `ece`, `kern`, `neighbour`, `private` | what exists because somebody links with it |
 //!
 //! Every pointer is the program's. The verbs say which of them must be good, and that is what each `SAFETY` comment
 //! leans on; NULL is refused wherever the manual does not give it a meaning.
@@ -21,25 +22,31 @@ mod acks;
 mod advise;
 mod ah;
 mod channel;
+mod clock;
 mod context;
+mod counters;
 mod cq;
 mod cq_ex;
 mod device;
 mod dm;
+mod domain;
 mod ece;
 mod errno;
 mod event;
 mod exports;
+mod flow;
 mod fork;
 mod gid;
 mod guard;
 mod handle;
 mod identity;
 mod import;
+mod kern;
 mod mcast;
 mod mr;
 mod mw;
 mod names;
+mod neighbour;
 mod ops;
 mod pd;
 mod private;
@@ -50,4 +57,5 @@ mod recv;
 mod send;
 mod srq;
 mod sysfs;
+mod wq;
 mod xrcd;

@@ -1,6 +1,7 @@
 //! Memory regions.
 
 use crate::abi::*;
+use crate::context::Context;
 use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
 use crate::handle::{Handle, Object, Use};
@@ -9,10 +10,11 @@ use ferroce_nic::MemoryRegion;
 use ferroce_proto::verbs::Access;
 use parking_lot::Mutex;
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 /// A memory region.
 pub(crate) struct MrObject {
-    pub(crate) region: Mutex<MemoryRegion>,
+    pub(crate) region: Arc<Mutex<MemoryRegion>>,
     pd: Mutex<Use>,
     /// What it lies on, if that is an object too.
     _on: Option<Use>,
@@ -43,8 +45,15 @@ impl MrObject {
         let (object, context) = unsafe { PdObject::of(pd)? };
         let (lkey, rkey, length) = (region.lkey().0, region.rkey().0, region.len());
         let abi = ibv_mr { context, pd, addr, length, handle: lkey, lkey, rkey };
-        let mr = MrObject { region: Mutex::new(region), pd: Mutex::new(object.uses.hold()), _on: on };
-        Ok(Handle::publish(abi, mr))
+        let region = Arc::new(Mutex::new(region));
+        // SAFETY: the domain's context.
+        unsafe { Context::of(context)? }.exports.add_region(lkey, &region);
+        Ok(Handle::publish(abi, MrObject { region, pd: Mutex::new(object.uses.hold()), _on: on }))
+    }
+
+    /// Another pointer to a region.
+    pub(crate) fn shared(region: Arc<Mutex<MemoryRegion>>, pd: &PdObject) -> MrObject {
+        MrObject { region, pd: Mutex::new(pd.uses.hold()), _on: None }
     }
 }
 
@@ -189,8 +198,11 @@ pub(crate) unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     guard::number("ibv_dereg_mr", || {
         // SAFETY: a region of ours.
         let object = unsafe { Handle::<MrObject>::of(mr)? };
-        // Waits for accesses in flight; refused while memory windows are bound to it.
+        // Waits for accesses in flight; refused while memory windows are bound to it. Whoever imported it holds an empty
+        // shell from here on.
         object.region.lock().deregister()?;
+        // SAFETY: the region's own structure, and its context.
+        unsafe { Context::of((*mr).context)?.exports.remove_region((*mr).handle) };
         // SAFETY: the program gives it back.
         drop(unsafe { Handle::<MrObject>::take(mr) });
         Ok(())

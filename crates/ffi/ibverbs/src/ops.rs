@@ -4,7 +4,7 @@
 //! `query_device_ex`, and the other way round.
 
 use crate::abi::verbs_context;
-use crate::{advise, cq, cq_ex, dm, mr, mw, query, recv, send, srq, xrcd};
+use crate::{advise, clock, counters, cq, cq_ex, dm, domain, flow, mr, mw, query, recv, send, srq, wq, xrcd};
 
 /// Fills in what there is.
 pub(crate) fn fill(context: &mut verbs_context) {
@@ -22,6 +22,22 @@ pub(crate) fn fill(context: &mut verbs_context) {
     context.alloc_dm = Some(dm::alloc_dm);
     context.free_dm = Some(dm::free_dm);
     context.reg_dm_mr = Some(dm::reg_dm_mr);
+    context.alloc_td = Some(domain::alloc_td);
+    context.dealloc_td = Some(domain::dealloc_td);
+    context.alloc_parent_domain = Some(domain::alloc_parent_domain);
+    context.query_rt_values = Some(clock::query_rt_values);
+    context.ibv_create_flow = Some(flow::create_flow);
+    context.ibv_destroy_flow = Some(flow::destroy_flow);
+    context.create_counters = Some(counters::create_counters);
+    context.destroy_counters = Some(counters::destroy_counters);
+    context.attach_counters_point_flow = Some(counters::attach_counters_point_flow);
+    context.read_counters = Some(counters::read_counters);
+    context.create_wq = Some(wq::create_wq);
+    context.modify_wq = Some(wq::modify_wq);
+    context.destroy_wq = Some(wq::destroy_wq);
+    context.create_rwq_ind_table = Some(wq::create_rwq_ind_table);
+    context.destroy_rwq_ind_table = Some(wq::destroy_rwq_ind_table);
+    context.modify_cq = Some(cq::modify_cq);
     let ops = &mut context.context.ops;
     ops.poll_cq = Some(cq::poll_cq);
     ops.req_notify_cq = Some(cq::req_notify_cq);

@@ -2,9 +2,10 @@
 
 use crate::abi::*;
 use crate::context::Context;
+use crate::domain::Parent;
 use crate::errno::{Refused, busy};
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Uses};
+use crate::handle::{Handle, Lender, Object, Use, Uses};
 use ferroce_nic::Pd;
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -12,8 +13,10 @@ use std::sync::Arc;
 /// A protection domain.
 pub(crate) struct PdObject {
     pub(crate) pd: Arc<Pd>,
-    pub(crate) uses: Uses,
+    pub(crate) uses: Arc<Uses>,
     _context: Use,
+    /// There if it is a parent domain.
+    parent: Option<Parent>,
 }
 
 impl Object for PdObject {
@@ -21,6 +24,34 @@ impl Object for PdObject {
 }
 
 impl PdObject {
+    fn new(pd: Arc<Pd>, owner: &Context, parent: Option<Parent>) -> PdObject {
+        PdObject { pd, uses: Arc::default(), _context: owner.uses.hold(), parent }
+    }
+
+    /// Another pointer to a domain, whose users count for both.
+    pub(crate) fn shared(pd: Arc<Pd>, owner: &Context, uses: Arc<Uses>) -> PdObject {
+        PdObject { uses, ..Self::new(pd, owner, None) }
+    }
+
+    /// A parent domain around a protection domain.
+    pub(crate) fn parent(pd: Arc<Pd>, owner: &Context, parent: Parent) -> PdObject {
+        Self::new(pd, owner, Some(parent))
+    }
+
+    /// Whether it is a parent domain.
+    pub(crate) fn is_parent(&self) -> bool {
+        self.parent.is_some()
+    }
+
+    /// Who gives the memory for objects made in the domain at `pd`, if the program does.
+    ///
+    /// # Safety
+    /// NULL, or a domain of ours.
+    pub(crate) unsafe fn lender(pd: *mut ibv_pd) -> Option<Lender> {
+        // SAFETY: as the caller promises.
+        unsafe { Handle::<PdObject>::of(pd) }.ok()?.parent.as_ref()?.lender(pd)
+    }
+
     /// The domain behind a pointer, and the context it was made in.
     ///
     /// # Safety
@@ -37,16 +68,22 @@ pub(crate) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_
         let owner = unsafe { Context::of(context)? };
         let pd = owner.nic.alloc_pd()?;
         let abi = ibv_pd { context, handle: pd.id().0 };
-        Ok(Handle::publish(abi, PdObject { pd, uses: Uses::default(), _context: owner.uses.hold() }))
+        let object = PdObject::new(pd, owner, None);
+        owner.exports.add_pd(&object.pd, &object.uses);
+        Ok(Handle::publish(abi, object))
     })
 }
 
 pub(crate) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     guard::number("ibv_dealloc_pd", || {
         // SAFETY: a domain of ours.
-        let (object, _) = unsafe { PdObject::of(pd)? };
+        let (object, context) = unsafe { PdObject::of(pd)? };
         if object.uses.any() {
             return Err(busy("the protection domain still has regions, queue pairs or address handles"));
+        }
+        if !object.is_parent() {
+            // SAFETY: the domain's context.
+            unsafe { Context::of(context)? }.exports.remove_pd(object.pd.id().0);
         }
         // SAFETY: the program gives it back.
         drop(unsafe { Handle::<PdObject>::take(pd) });

@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Refused, invalid};
 use crate::{guard, identity};
-use ferroce_nic::{DeviceAttr, GID_TABLE_LEN, MAX_DM, MAX_MW, MAX_SRQ_WR};
+use ferroce_nic::{DeviceAttr, GID_TABLE_LEN, HashFields, MAX_DM, MAX_MW, MAX_SPREAD, MAX_SRQ_WR};
 use ferroce_proto::PKey;
 use ferroce_proto::verbs::Mtu;
 use std::ffi::c_int;
@@ -33,7 +33,8 @@ fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
         | IBV_DEVICE_MEM_WINDOW
         | IBV_DEVICE_XRC
         | IBV_DEVICE_MEM_MGT_EXTENSIONS
-        | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+        | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+        | IBV_DEVICE_MANAGED_FLOW_STEERING;
     out.max_sge = clamp(attr.max_sge.into());
     out.max_sge_rd = out.max_sge;
     out.max_cq = PLENTY;
@@ -45,6 +46,7 @@ fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
     out.max_qp_init_rd_atom = attr.max_rd_atomic.into();
     out.max_res_rd_atom = clamp(attr.max_qp * u64::from(attr.max_rd_atomic));
     out.atomic_cap = IBV_ATOMIC_HCA;
+    out.max_raw_ethy_qp = out.max_qp;
     out.max_mcast_grp = PLENTY;
     out.max_mcast_qp_attach = PLENTY;
     out.max_total_mcast_qp_attach = PLENTY;
@@ -95,6 +97,17 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         on_demand(&mut out);
         out.max_dm_size = MAX_DM as u64;
         out.phys_port_cnt_ex = 1;
+        out.rss_caps = ibv_rss_caps {
+            supported_qpts: 1 << IBV_QPT_RAW_PACKET,
+            max_rwq_indirection_tables: PLENTY.cast_unsigned(),
+            max_rwq_indirection_table_size: MAX_SPREAD as u32,
+            rx_hash_fields_mask: HashFields::all().bits(),
+            rx_hash_function: IBV_RX_HASH_FUNC_TOEPLITZ,
+        };
+        out.max_wq_type_rq = PLENTY.cast_unsigned();
+        (out.max_cq_count, out.max_cq_period) = (u16::MAX, u16::MAX);
+        out.completion_timestamp_mask = u64::MAX;
+        out.hca_core_clock = crate::clock::CORE_CLOCK_KHZ;
         // SAFETY: the program gives room for `attr_len` bytes; no more than the structure has are read.
         unsafe { copy_head(&out, attr, attr_len) };
         Ok(())

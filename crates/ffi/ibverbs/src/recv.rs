@@ -12,7 +12,10 @@ use ferroce_proto::verbs::RecvWr;
 use std::ffi::c_int;
 
 /// Hands over the list from `at` on, which stops at the request that was refused.
-unsafe fn post_list(
+///
+/// # Safety
+/// The program's list.
+pub(crate) unsafe fn post_list(
     at: &mut *mut ibv_recv_wr,
     post: &mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>,
 ) -> Result<(), Refused> {

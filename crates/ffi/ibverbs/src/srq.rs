@@ -107,7 +107,8 @@ unsafe fn create(
             _xrc: xrc.map(|(xrcd, cq)| (xrcd.uses.hold(), cq.uses.hold())),
         },
     };
-    let made = Handle::publish(abi, object);
+    // SAFETY: a domain of ours.
+    let made = Handle::publish_in(unsafe { PdObject::lender(pd) }, abi, object)?;
     owner.targets.lock().insert(EventSource::Srq(id), Target::Srq(made));
     Ok(made)
 }

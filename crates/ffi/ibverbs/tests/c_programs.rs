@@ -91,6 +91,11 @@ fn verbs_that_no_foreign_program_calls() {
 }
 
 #[test]
+fn domains_imports_clocks_and_raw_packets() {
+    run("extended", &[]);
+}
+
+#[test]
 fn extended_reliable_connections() {
     run("xrc", &[]);
 }

@@ -52,6 +52,8 @@ struct State {
     moderation: Moderation,
     depth: usize,
     armed: Armed,
+    /// A full ring loses its oldest completion instead of breaking.
+    ignores_overrun: bool,
 }
 
 /// The part that queue pairs push into.
@@ -89,6 +91,7 @@ impl CqCore {
             moderation: Moderation::default(),
             depth,
             armed: Armed::No,
+            ignores_overrun: false,
         });
         Arc::new_cyclic(|me| CqCore {
             id,
@@ -109,7 +112,10 @@ impl CqCore {
     #[must_use]
     pub(crate) fn push(&self, completion: Completion) -> bool {
         let mut state = self.state.lock();
-        if state.ring.len() >= state.depth {
+        if state.ring.len() >= state.depth && state.ignores_overrun {
+            state.ring.pop_front();
+            state.stamps.pop_front();
+        } else if state.ring.len() >= state.depth {
             if !self.overrun.swap(true, Ordering::Relaxed) {
                 self.events.raise(EventKind::CqErr, EventSource::Cq(self.id));
             }
@@ -242,6 +248,11 @@ impl Cq {
             let depth = state.depth;
             state.stamps.reserve(depth.saturating_sub(waiting));
         }
+    }
+
+    /// Loses the oldest completion from now on when there is no room, instead of breaking the queue.
+    pub fn ignore_overrun(&self) {
+        self.core.state.lock().ignores_overrun = true;
     }
 
     /// Wishes for fewer events; kept, and of no consequence: see [`Moderation`].

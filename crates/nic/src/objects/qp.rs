@@ -8,6 +8,7 @@ use super::xrc::XrcDomain;
 use crate::engine::Resends;
 use crate::error::Error;
 use crate::nic::{MAX_INLINE, MAX_QP_WR, MAX_SGE, Nic};
+use crate::raw::{Flow, FlowRule, RawQp};
 use ferroce_proto::cc::HalvingWindow;
 use ferroce_proto::qp::{self, PostError, QpConfig, QpCounters};
 use ferroce_proto::verbs::{AttrMask, EventKind, QpAttr, QpCap, RecvWr, SendWr, Transport};
@@ -85,6 +86,8 @@ pub struct Qp {
     groups: Mutex<Vec<Gid>>,
     handle: u32,
     domain: Option<Arc<XrcDomain>>,
+    /// There if it is for raw packets: then it does the work, and the machine only keeps the number.
+    pub(crate) raw: Option<RawQp>,
 }
 
 impl Pd {
@@ -108,7 +111,7 @@ impl Pd {
                 why: "is an XRC one, which requests name by number",
             });
         }
-        if init.srq.is_some_and(|srq| !Arc::ptr_eq(srq.pd(), self)) {
+        if init.srq.is_some_and(|srq| srq.pd().id != self.id || !Arc::ptr_eq(&srq.pd().nic, nic)) {
             return Err(Error::Invalid { attribute: "srq", why: "belongs to another protection domain" });
         }
         if !init.send_cq.belongs_to(nic) || !init.recv_cq.belongs_to(nic) {
@@ -166,7 +169,7 @@ impl Pd {
             .qps
             .insert(make)
             .ok_or(Error::Exhausted { what: "queue pairs", limit: crate::engine::MAX_QP })?;
-        Ok(Qp { core, pd: self.clone(), transport, groups: Mutex::default(), handle: 0, domain })
+        Ok(Qp { core, pd: self.clone(), transport, groups: Mutex::default(), handle: 0, domain, raw: None })
     }
 }
 
@@ -234,7 +237,7 @@ impl XrcDomain {
         }
         let pd = self.domain_of_its_own(device);
         let (transport, domain) = (Transport::XrcTgt, Some(self.clone()));
-        Ok(Qp { core, pd, transport, groups: Mutex::default(), handle, domain })
+        Ok(Qp { core, pd, transport, groups: Mutex::default(), handle, domain, raw: None })
     }
 }
 
@@ -278,6 +281,9 @@ impl Qp {
     }
     /// Its attributes, as they were set.
     pub fn query(&self) -> QpAttr {
+        if let Some(raw) = &self.raw {
+            return raw.query();
+        }
         self.core.machine.lock().query()
     }
     /// Sends that can be posted before the queue is full.
@@ -298,6 +304,9 @@ impl Qp {
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), Error> {
         let nic = &self.pd.nic;
         nic.alive()?;
+        if let Some(raw) = &self.raw {
+            return raw.modify(attr, mask);
+        }
         let route = match mask.contains(AttrMask::AV) {
             true if attr.av.dgid.is_zero() => None,
             true => Some(nic.resolve(&attr.av, self.core.qpn.value() as u16)?),
@@ -309,6 +318,12 @@ impl Qp {
     /// Posts sends, in order, and rings one doorbell for all of them. On error the first `n` were taken.
     pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
         self.pd.nic.alive().map_err(|e| (0, e))?;
+        if let Some(raw) = &self.raw {
+            let each = |post: &mut dyn FnMut(&SendWr<'_>) -> Result<(), PostError>| {
+                wrs.iter().enumerate().try_for_each(|(n, wr)| post(wr).map_err(|e| (n, e.into())))
+            };
+            return raw.post_send_each(each);
+        }
         self.pd.nic.engine.post_send(&self.core, wrs).map_err(|(n, e)| (n, e.into()))
     }
 
@@ -319,6 +334,9 @@ impl Qp {
         fill: impl FnOnce(&mut dyn FnMut(&SendWr<'_>) -> Result<(), PostError>) -> R,
     ) -> Result<R, Error> {
         self.pd.nic.alive()?;
+        if let Some(raw) = &self.raw {
+            return Ok(raw.post_send_each(fill));
+        }
         Ok(self.pd.nic.engine.post_send_each(&self.core, fill))
     }
 
@@ -328,19 +346,36 @@ impl Qp {
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
     ) -> Result<R, Error> {
         self.pd.nic.alive()?;
+        if let Some(raw) = &self.raw {
+            return Ok(raw.post_recv_each(fill));
+        }
         Ok(self.pd.nic.engine.post_recv_each(&self.core, fill))
     }
 
     /// Posts receives, in order. On error the first `n` were taken.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), (usize, Error)> {
         self.pd.nic.alive().map_err(|e| (0, e))?;
+        if let Some(raw) = &self.raw {
+            let each = |post: &mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>| {
+                wrs.iter().enumerate().try_for_each(|(n, wr)| post(wr).map_err(|e| (n, e.into())))
+            };
+            return raw.post_recv_each(each);
+        }
         self.pd.nic.engine.post_recv(&self.core, wrs).map_err(|(n, e)| (n, e.into()))
+    }
+
+    /// Frames that the rule matches come to this queue pair, which is one for raw packets, until the flow is dropped.
+    pub fn create_flow(&self, rule: FlowRule) -> Result<Flow, Error> {
+        self.pd.nic.alive()?;
+        let raw = self.raw.as_ref();
+        raw.ok_or(Error::Invalid { attribute: "qp", why: "flows are for queue pairs of raw packets" })?
+            .create_flow(rule)
     }
 
     /// Receives datagrams to this group from now on.
     pub fn attach_multicast(&self, group: Gid) -> Result<(), Error> {
         self.pd.nic.alive()?;
-        if self.transport != Transport::Ud {
+        if self.transport != Transport::Ud || self.raw.is_some() {
             return Err(Error::Invalid {
                 attribute: "qp",
                 why: "only datagram queue pairs join multicast groups",
@@ -373,6 +408,9 @@ impl Drop for Qp {
     fn drop(&mut self) {
         if self.pd.nic.alive().is_err() {
             return;
+        }
+        if let Some(raw) = &self.raw {
+            raw.close();
         }
         for group in self.groups.lock().drain(..) {
             let _ = self.pd.nic.engine.detach(&self.core, group);

@@ -83,8 +83,22 @@ pub(crate) struct ibv_cq_init_attr_ex {
 }
 layout!(ibv_cq_init_attr_ex, 56, comp_vector = 24, wc_flags = 32, comp_mask = 40, parent_domain = 48);
 
+#[repr(C)]
+pub(crate) struct ibv_modify_cq_attr {
+    pub attr_mask: u32,
+    pub cq_count: u16,
+    pub cq_period: u16,
+}
+layout!(ibv_modify_cq_attr, 8, cq_count = 4, cq_period = 6);
+
+pub(crate) const IBV_CQ_ATTR_MODERATE: u32 = 1;
+
 pub(crate) const IBV_CQ_INIT_ATTR_MASK_FLAGS: u32 = 1;
 pub(crate) const IBV_CQ_INIT_ATTR_MASK_PD: u32 = 1 << 1;
 pub(crate) const IBV_CREATE_CQ_ATTR_SINGLE_THREADED: u32 = 1;
+pub(crate) const IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN: u32 = 1 << 1;
+pub(crate) const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: u64 = 1 << 7;
+pub(crate) const IBV_WC_EX_WITH_FLOW_TAG: u64 = 1 << 9;
+pub(crate) const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK: u64 = 1 << 11;
 /// Length, immediate, numbers of both queue pairs, service level and the LIDs that RoCE does not have.
 pub(crate) const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;

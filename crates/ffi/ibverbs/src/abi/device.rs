@@ -92,6 +92,7 @@ pub(crate) const IBV_DEVICE_MEM_WINDOW: u32 = 1 << 17;
 pub(crate) const IBV_DEVICE_XRC: u32 = 1 << 20;
 pub(crate) const IBV_DEVICE_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
 pub(crate) const IBV_DEVICE_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
+pub(crate) const IBV_DEVICE_MANAGED_FLOW_STEERING: u32 = 1 << 29;
 /// Only in the long form; later headers than ours have names for them.
 pub(crate) const IBV_DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
 pub(crate) const IBV_DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
@@ -167,6 +168,15 @@ layout!(
     phys_port_cnt_ex = 396
 );
 zeroed!(ibv_device_attr_ex);
+
+#[repr(C)]
+pub(crate) struct ibv_values_ex {
+    pub comp_mask: u32,
+    pub raw_clock: libc::timespec,
+}
+layout!(ibv_values_ex, 24, raw_clock = 8);
+
+pub(crate) const IBV_VALUES_MASK_RAW_CLOCK: u32 = 1;
 
 #[repr(C)]
 pub(crate) struct ibv_query_device_ex_input {

@@ -8,6 +8,7 @@ use std::ffi::c_void;
 pub(crate) const IBV_QPT_RC: u32 = 2;
 pub(crate) const IBV_QPT_UC: u32 = 3;
 pub(crate) const IBV_QPT_UD: u32 = 4;
+pub(crate) const IBV_QPT_RAW_PACKET: u32 = 8;
 pub(crate) const IBV_QPT_XRC_SEND: u32 = 9;
 pub(crate) const IBV_QPT_XRC_RECV: u32 = 10;
 
@@ -66,6 +67,8 @@ layout!(ibv_qp_init_attr_ex, 136, sq_sig_all = 56, comp_mask = 60, pd = 64, xrcd
 pub(crate) const IBV_QP_INIT_ATTR_PD: u32 = 1;
 pub(crate) const IBV_QP_INIT_ATTR_XRCD: u32 = 1 << 1;
 pub(crate) const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
+pub(crate) const IBV_QP_INIT_ATTR_IND_TABLE: u32 = 1 << 4;
+pub(crate) const IBV_QP_INIT_ATTR_RX_HASH: u32 = 1 << 5;
 pub(crate) const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
 
 #[derive(Clone, Copy, Default)]

@@ -1,6 +1,7 @@
 //! Making a queue pair.
 
 use super::builder::{self, Builder};
+use super::spread::create_spread;
 use super::{Held, QpObject};
 use crate::abi::*;
 use crate::acks::Acks;
@@ -35,6 +36,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         let known = IBV_QP_INIT_ATTR_PD
             | IBV_QP_INIT_ATTR_XRCD
             | IBV_QP_INIT_ATTR_CREATE_FLAGS
+            | IBV_QP_INIT_ATTR_IND_TABLE
+            | IBV_QP_INIT_ATTR_RX_HASH
             | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
         let has = |bit| attr.comp_mask & bit != 0;
         if attr.comp_mask & !known != 0 {
@@ -42,6 +45,10 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         }
         if has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0 {
             return Err(unsupported("create_flags that the device does not have"));
+        }
+        if has(IBV_QP_INIT_ATTR_IND_TABLE) || has(IBV_QP_INIT_ATTR_RX_HASH) {
+            // SAFETY: what the verb demands of the program.
+            return unsafe { create_spread(context, attr) };
         }
         if attr.qp_type == IBV_QPT_XRC_RECV {
             // SAFETY: what the verb demands of the program.
@@ -64,7 +71,8 @@ fn transport(qp_type: u32) -> Result<Transport, Refused> {
     match qp_type {
         IBV_QPT_RC => Ok(Transport::Rc),
         IBV_QPT_UC => Ok(Transport::Uc),
-        IBV_QPT_UD => Ok(Transport::Ud),
+        // To who posts, raw packets are datagrams without an address.
+        IBV_QPT_UD | IBV_QPT_RAW_PACKET => Ok(Transport::Ud),
         IBV_QPT_XRC_SEND => Ok(Transport::XrcIni),
         IBV_QPT_XRC_RECV => Err(invalid("a receiving end of XRC is made with an XRC domain")),
         _ => Err(unsupported("the device has no queue pairs of this type")),
@@ -94,14 +102,18 @@ unsafe fn create(
         // SAFETY: as above.
         false => Some(unsafe { Handle::<SrqObject>::of(init.srq)? }),
     };
-    let qp = domain.pd.create_qp(&QpInit {
+    let wanted = QpInit {
         transport,
         send_cq: &send_cq.cq,
         recv_cq: &recv_cq.cq,
         srq: srq.map(|srq| &srq.srq),
         cap: cap_in(&init.cap),
         signal_all: init.sq_sig_all != 0,
-    })?;
+    };
+    let qp = match init.qp_type {
+        IBV_QPT_RAW_PACKET => domain.pd.create_raw_qp(&wanted)?,
+        _ => domain.pd.create_qp(&wanted)?,
+    };
     let cap = qp.query().cap;
     let builder = ops.map(|wanted| Builder::new(transport, wanted, cap)).transpose()?;
     init.cap = cap_out(&cap);
@@ -167,14 +179,18 @@ pub(super) unsafe fn publish_xrc_recv(
 }
 
 /// What a queue pair is made with, besides the NIC's own.
-struct Made {
-    source: EventSource,
-    signal_all: bool,
-    builder: Option<Builder>,
-    held: Held,
+pub(super) struct Made {
+    pub(super) source: EventSource,
+    pub(super) signal_all: bool,
+    pub(super) builder: Option<Builder>,
+    pub(super) held: Held,
 }
 
-unsafe fn publish(
+/// Hands a queue pair to the program.
+///
+/// # Safety
+/// A context of ours.
+pub(super) unsafe fn publish(
     context: *mut ibv_context,
     mut abi: ibv_qp_ex,
     qp: Qp,
@@ -190,7 +206,9 @@ unsafe fn publish(
     let Made { source, signal_all, builder, held } = made;
     let (acks, uses) = (Acks::default(), Uses::default());
     let object = QpObject { qp, acks, uses, source, signal_all, builder, _held: held };
-    let made: *mut ibv_qp = Handle::publish(abi, object).cast();
+    // SAFETY: the domain is one of ours, or NULL.
+    let lender = unsafe { PdObject::lender(abi.base.pd) };
+    let made: *mut ibv_qp = Handle::publish_in(lender, abi, object)?.cast();
     owner.targets.lock().insert(source, Target::Qp(made));
     Ok(made)
 }

@@ -5,6 +5,7 @@ mod builder;
 mod create;
 mod modify;
 mod open;
+mod spread;
 
 pub(crate) use attr::vector;
 pub(crate) use create::{create_qp, create_qp_ex};

@@ -1,0 +1,112 @@
+//! Thread domains and parent domains: a protection domain with a thread, an allocator, or both beside it.
+//!
+//! Our locks are cheap while nobody else wants them, so a thread domain changes nothing but who must outlive whom. The
+//! allocator of a parent domain gives the memory of the structures behind queue pairs, completion queues and shared
+//! receive queues; what only the NIC reads stays its own.
+
+use crate::abi::*;
+use crate::context::Context;
+use crate::errno::{Refused, busy, invalid, unsupported};
+use crate::guard;
+use crate::handle::{Handle, Lender, Object, Use, Uses};
+use crate::pd::PdObject;
+use std::ffi::c_int;
+
+/// A thread domain.
+pub(crate) struct TdObject {
+    uses: Uses,
+    _context: Use,
+}
+
+impl Object for TdObject {
+    type Abi = ibv_td;
+}
+
+pub(crate) unsafe extern "C" fn alloc_td(
+    context: *mut ibv_context,
+    init: *mut ibv_td_init_attr,
+) -> *mut ibv_td {
+    guard::pointer("ibv_alloc_td", || {
+        // SAFETY: a context of ours, and the program's attributes.
+        let (owner, init) =
+            unsafe { (Context::of(context)?, init.as_ref().ok_or(invalid("init_attr is NULL"))?) };
+        if init.comp_mask != 0 {
+            return Err(unsupported("comp_mask has unknown bits"));
+        }
+        Ok(Handle::publish(
+            ibv_td { context },
+            TdObject { uses: Uses::default(), _context: owner.uses.hold() },
+        ))
+    })
+}
+
+pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    guard::number("ibv_dealloc_td", || {
+        // SAFETY: a domain of ours.
+        if unsafe { Handle::<TdObject>::of(td)? }.uses.any() {
+            return Err(busy("a parent domain still has the thread domain"));
+        }
+        // SAFETY: the program gives it back.
+        drop(unsafe { Handle::<TdObject>::take(td) });
+        Ok(())
+    })
+}
+
+/// What a parent domain adds to its protection domain.
+pub(crate) struct Parent {
+    lender: Option<Lender>,
+    _pd: Use,
+    _td: Option<Use>,
+}
+
+impl Parent {
+    /// Who gives memory to objects of the parent domain, which itself is at `pd`.
+    pub(crate) fn lender(&self, pd: *mut ibv_pd) -> Option<Lender> {
+        self.lender.map(|lender| Lender { pd, ..lender })
+    }
+}
+
+/// Returned by `ibv_dealloc_pd` to the program like any protection domain.
+pub(crate) unsafe extern "C" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    init: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    guard::pointer("ibv_alloc_parent_domain", || {
+        // SAFETY: a context of ours, and the program's attributes.
+        let (owner, init) = unsafe { (Context::of(context)?, init.as_ref().ok_or(invalid("attr is NULL"))?) };
+        // SAFETY: a protection domain of ours.
+        let (domain, made_in) = unsafe { PdObject::of(init.pd)? };
+        if made_in != context {
+            return Err(invalid("the protection domain belongs to another context"));
+        }
+        let td = match init.td.is_null() {
+            true => None,
+            // SAFETY: a thread domain of ours.
+            false => Some(unsafe { Handle::<TdObject>::of(init.td)? }),
+        };
+        // SAFETY: as above.
+        if td.is_some() && unsafe { (*init.td).context } != context {
+            return Err(invalid("the thread domain belongs to another context"));
+        }
+        let parent =
+            Parent { lender: lender(init)?, _pd: domain.uses.hold(), _td: td.map(|td| td.uses.hold()) };
+        let abi = ibv_pd { context, handle: domain.pd.id().0 };
+        Ok(Handle::publish(abi, PdObject::parent(domain.pd.clone(), owner, parent)))
+    })
+}
+
+fn lender(init: &ibv_parent_domain_init_attr) -> Result<Option<Lender>, Refused> {
+    let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    if init.comp_mask & !known != 0 {
+        return Err(unsupported("comp_mask has unknown bits"));
+    }
+    if init.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS == 0 {
+        return Ok(None);
+    }
+    let (Some(alloc), Some(free)) = (init.alloc, init.free) else {
+        return Err(invalid("an allocator is a pair of functions"));
+    };
+    let has_context = init.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT != 0;
+    let context = if has_context { init.pd_context } else { std::ptr::null_mut() };
+    Ok(Some(Lender { pd: std::ptr::null_mut(), context, alloc, free }))
+}

@@ -1,0 +1,151 @@
+//! Which Ethernet address a GID has: our own, a group's, or what the kernel's neighbour table knows.
+
+use crate::abi::*;
+use crate::context::Context;
+use crate::errno::{Refused, invalid};
+use crate::guard;
+use ferroce_nic::GidEntry;
+use ferroce_proto::Gid;
+use std::ffi::c_int;
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+type Mac = [u8; 6];
+
+/// Where the kernel says that there is no VLAN.
+const NO_VLAN: u16 = 0xffff;
+const UNREACHABLE: Refused =
+    Refused::Errno(libc::EHOSTUNREACH, "the kernel's neighbour table does not have the address");
+
+/// Negative numbers on failure, as the real one. Asks nobody on the network: an address to which nothing was sent yet
+/// may be unknown.
+pub(crate) unsafe extern "C" fn resolve_eth_l2_from_gid(
+    context: *mut ibv_context,
+    attr: *mut ibv_ah_attr,
+    mac: *mut Mac,
+    vlan: *mut u16,
+) -> c_int {
+    let found = guard::run("ibv_resolve_eth_l2_from_gid", || {
+        // SAFETY: a context of ours, the program's address, and room for the answers.
+        let (context, attr, mac, vlan) =
+            unsafe { (Context::of(context)?, attr.as_ref(), mac.as_mut(), vlan.as_mut()) };
+        let (Some(attr), Some(mac)) = (attr, mac) else { return Err(invalid("attr or eth_mac is NULL")) };
+        let table = context.nic.gids();
+        let source = table.get(usize::from(attr.grh.sgid_index)).ok_or(invalid("no such sgid_index"))?;
+        let to = Gid(attr.grh.dgid.raw);
+        *mac = match table.iter().find(|entry| entry.gid == to) {
+            Some(own) => hardware_address(own)?,
+            None if to.is_multicast() => group(to.to_ip()),
+            None => neighbour(source.if_index, to.to_ip())?,
+        };
+        if let Some(vlan) = vlan {
+            *vlan = NO_VLAN;
+        }
+        Ok(())
+    });
+    found.map_or_else(|errno| -errno, |()| 0)
+}
+
+/// RFC 1112 and RFC 2464.
+fn group(address: IpAddr) -> Mac {
+    match address {
+        IpAddr::V4(v4) => {
+            let [_, b, c, d] = v4.octets();
+            [0x01, 0x00, 0x5e, b & 0x7f, c, d]
+        }
+        IpAddr::V6(v6) => {
+            let low = v6.octets();
+            [0x33, 0x33, low[12], low[13], low[14], low[15]]
+        }
+    }
+}
+
+fn hardware_address(entry: &GidEntry) -> Result<Mac, Refused> {
+    let socket = UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
+    // SAFETY: all zero is a valid request: an empty name and an empty answer.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(entry.interface.bytes()) {
+        *to = from.cast_signed();
+    }
+    // SAFETY: the descriptor is open, and the request is what this call reads and writes.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &mut request) } != 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    // SAFETY: the call wrote this member of the union.
+    let bytes = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
+    Ok(std::array::from_fn(|at| bytes[at].cast_unsigned()))
+}
+
+/// Asks the kernel for its neighbour table and looks for the address.
+fn neighbour(if_index: u32, address: IpAddr) -> Result<Mac, Refused> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: a plain system call; the result is checked and owned from here on.
+    let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    // SAFETY: a descriptor that nobody else owns.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut request = [0u8; 28];
+    request[..4].copy_from_slice(&28u32.to_ne_bytes());
+    request[4..6].copy_from_slice(&libc::RTM_GETNEIGH.to_ne_bytes());
+    request[6..8].copy_from_slice(&((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
+    request[16] = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8;
+    // SAFETY: reads the request and nothing else.
+    if unsafe { libc::send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) } < 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    let mut answer = vec![0u8; 1 << 16];
+    loop {
+        // SAFETY: receives at most the length of the buffer into it.
+        let n = unsafe { libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0) };
+        let n = usize::try_from(n).map_err(|_| std::io::Error::last_os_error())?;
+        let mut rest = &answer[..n];
+        while let Some((kind, body)) = next_message(&mut rest) {
+            if kind != libc::RTM_NEWNEIGH {
+                return Err(UNREACHABLE);
+            }
+            if let Some(mac) = entry(body, if_index, address) {
+                return Ok(mac);
+            }
+        }
+        if n == 0 {
+            return Err(UNREACHABLE);
+        }
+    }
+}
+
+/// Takes one message off the front: its type and what follows its header.
+fn next_message<'a>(rest: &mut &'a [u8]) -> Option<(u16, &'a [u8])> {
+    const HEADER: usize = 16;
+    let len = u32::from_ne_bytes(rest.get(..4)?.try_into().ok()?) as usize;
+    let kind = u16::from_ne_bytes(rest.get(4..6)?.try_into().ok()?);
+    let body = rest.get(HEADER..len)?;
+    *rest = rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+    Some((kind, body))
+}
+
+/// The hardware address of a table entry, if it is the one for this address.
+fn entry(body: &[u8], if_index: u32, address: IpAddr) -> Option<Mac> {
+    const FIXED: usize = 12;
+    if u32::from_ne_bytes(body.get(4..8)?.try_into().ok()?) != if_index {
+        return None;
+    }
+    let wanted = match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    };
+    let (mut rest, mut is_it, mut mac) = (body.get(FIXED..)?, false, None);
+    while let Some(head) = rest.get(..4) {
+        let len = usize::from(u16::from_ne_bytes([head[0], head[1]]));
+        let Some(value) = rest.get(4..len) else { break };
+        match u16::from_ne_bytes([head[2], head[3]]) {
+            libc::NDA_DST => is_it = value == wanted,
+            libc::NDA_LLADDR => mac = value.try_into().ok(),
+            _ => {}
+        }
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+    mac.filter(|_| is_it)
+}

@@ -1,0 +1,30 @@
+//! Raw packets: whole Ethernet frames through the verbs, where the process may (CAP_NET_RAW).
+//!
+//! | file | what lives there |
+//! |---|---|
+//! | `socket` | the packet socket on the port's interface |
+//! | `port` | who sends and receives through it, and the thread that receives |
+//! | `frame` | the headers of a frame |
+//! | `flow` | rules: which frames go to which queue |
+//! | `queue` | a receive queue, of a queue pair or on its own |
+//! | `spread` | a table of receive queues, chosen by a hash of the headers |
+//! | `qp` | queue pairs |
+//!
+//! The interface is that of the first entry of the GID table. A frame that a queue pair sends also reaches the rules of
+//! this host, as if the NIC looped it back: on the loopback interface the kernel does that; elsewhere frames of this
+//! process are matched as they leave, and those of other processes are seen by the socket as outgoing ones.
+
+mod flow;
+mod frame;
+mod port;
+mod qp;
+mod queue;
+mod socket;
+mod spread;
+
+pub use flow::{Flow, FlowCounts, FlowFilter, FlowKind, FlowLayer, FlowRule};
+pub use queue::{WorkQueue, WqState};
+pub use spread::{HashFields, MAX_SPREAD, RxHash};
+
+pub(crate) use port::RawPort;
+pub(crate) use qp::RawQp;
