@@ -65,7 +65,7 @@ impl Ledger {
     /// The work request was not posted after all: the buffer goes back to the caller.
     pub(crate) fn refuse(&self, wr_id: u64, error: Error) -> Result<(), Refused> {
         match self.take(wr_id) {
-            Some(Entry { buffer, .. }) => Err(Refused { error, buffer }),
+            Some(Entry { buffer, .. }) => Err(Refused { error: error.into(), buffer }),
             // Impossible: nobody else knows the number, and the NIC did not take it.
             None => Ok(()),
         }

@@ -106,13 +106,13 @@ impl Done {
 #[error("{error}")]
 pub struct Refused {
     /// Why.
-    pub error: Error,
+    pub error: Box<Error>,
     /// The buffer, untouched.
     pub buffer: Buffer,
 }
 
 impl From<Refused> for Error {
     fn from(refused: Refused) -> Self {
-        refused.error
+        *refused.error
     }
 }

@@ -63,7 +63,7 @@ impl Srq {
     fn post_owned(&self, buffer: Buffer, datagram: bool) -> Result<(), Refused> {
         let device = &self.inner.pd.device;
         if let Err(error) = device.check_ours("post_srq_recv") {
-            return Err(Refused { error, buffer });
+            return Err(Refused { error: error.into(), buffer });
         }
         let sges = [buffer.incoming(datagram)];
         let wr_id = device.ledger().enter(buffer, Taker::Srq(self.id()), None);

@@ -37,7 +37,7 @@ impl Core {
     fn recv(&self, buffer: Buffer) -> Result<Pending, Refused> {
         let device = &self.pd.device;
         if let Err(error) = device.check_ours("post_recv") {
-            return Err(Refused { error, buffer });
+            return Err(Refused { error: error.into(), buffer });
         }
         let sges = [buffer.incoming(self.nic.transport() == Transport::Ud)];
         let ticket = Arc::<Ticket>::default();

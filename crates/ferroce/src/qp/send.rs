@@ -57,7 +57,7 @@ impl<T: Service> SendHalf<T> {
     fn send_owned(&self, buffer: Buffer, op: SendOp, ud: Option<UdTarget>) -> Result<Pending, Refused> {
         let device = &self.core.pd.device;
         if let Err(error) = device.check_ours("post_send") {
-            return Err(Refused { error, buffer });
+            return Err(Refused { error: error.into(), buffer });
         }
         let sges = [buffer.outgoing()];
         let ticket = Arc::<Ticket>::default();
