@@ -30,6 +30,13 @@ const IDLE_TURNS_PER_CLOCK: u32 = 16;
 const WAITING_AFTER: u32 = 4;
 const LOOKS_WHILE_WAITING: u32 = 3;
 
+/// A poller that found nothing for so many turns (about a millisecond) lets others have the processor now and then. Where
+/// there are more spinning threads than processors, one of them is whom it waits for.
+const YIELDS_AFTER: u32 = 1024;
+const TURNS_PER_YIELD: u32 = 16;
+/// So often somebody else may be driving before a poller steps aside: whoever drives may be waiting for this processor.
+const MISSES_PER_YIELD: u32 = 64;
+
 /// What whoever drives works with: reused from turn to turn.
 pub(super) struct Turn {
     rx: RxBatch,
@@ -51,8 +58,21 @@ impl Engine {
     /// A turn on an application thread that found no completion.
     pub(crate) fn drive_for_poller(&self) {
         self.pulse.polled();
-        let Some(mut turn) = self.turn.try_lock() else { return };
+        let Some(mut turn) = self.turn.try_lock() else {
+            // A lost count does not matter.
+            let misses = self.misses.load(Ordering::Relaxed).wrapping_add(1);
+            self.misses.store(misses, Ordering::Relaxed);
+            if misses.is_multiple_of(MISSES_PER_YIELD) {
+                std::thread::yield_now();
+            }
+            return;
+        };
         self.run(&mut turn, true, false);
+        let idle = turn.idle;
+        drop(turn);
+        if idle >= YIELDS_AFTER && idle.is_multiple_of(TURNS_PER_YIELD) {
+            std::thread::yield_now();
+        }
     }
 
     /// A turn on the background thread. True if there was anything to do.

@@ -46,7 +46,7 @@ use parking_lot::Mutex;
 use qps::QpTable;
 use srqs::XrcSrqs;
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, OnceLock};
 use timers::Timers;
 
@@ -66,6 +66,8 @@ pub(crate) struct Engine {
     groups: Groups,
     timers: Timers,
     turn: Mutex<Turn>,
+    /// How often a poller found somebody else driving.
+    misses: AtomicU32,
     /// Queue pairs that stopped sending only to let others send.
     ready: Mutex<VecDeque<Arc<QpCore>>>,
     any_ready: AtomicBool,
@@ -85,6 +87,7 @@ impl Engine {
             groups: Groups::default(),
             timers: Timers::default(),
             turn: Mutex::new(Turn::new()),
+            misses: AtomicU32::new(0),
             ready: Mutex::default(),
             any_ready: AtomicBool::new(false),
         }
