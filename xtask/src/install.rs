@@ -96,8 +96,8 @@ pub(crate) fn check(ctx: &Context) -> Report {
         return Report::fail(format!("{}: {error}", prefix.display()));
     }
     // The loader prints what it would load; no program with verbs needs to be installed for that.
-    let script =
-        "readlink -f \"$LD_LIBRARY_PATH/libibverbs.so.1\" && cat /sys/class/infiniband/ferroce0/node_type";
+    // Cargo has put folders of its own into the path, behind which ours is the first.
+    let script = "readlink -f \"${LD_LIBRARY_PATH%%:*}/libibverbs.so.1\" && cat /sys/class/infiniband/ferroce0/node_type";
     let ran =
         Job::new(moved.join("bin/ferroce")).args(["run", "--", "sh", "-c", script]).limit_s(60).run(ctx);
     let wanted = moved.join("lib/ferroce/libibverbs.so.1").display().to_string();

@@ -134,7 +134,7 @@ mod tests {
         let found = search(&candidates(&prefix.join("bin"))).expect("installed names");
         assert!(found.verbs.ends_with("lib/ferroce/libibverbs.so.1"));
         assert!(found.connections.is_some());
-        assert_eq!(search(&candidates(&prefix.join("lib"))), None);
+        assert_eq!(search(&candidates(&prefix.join("share/doc"))), None);
         for made in [tree, prefix] {
             std::fs::remove_dir_all(made).expect("our own folder");
         }

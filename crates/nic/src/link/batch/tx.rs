@@ -16,7 +16,7 @@ const MAX_PACKETS: usize = 256;
 /// Packets to send, in one arena. Each is BTH to padding, followed by four bytes that the link fills with the ICRC.
 ///
 /// Packets lie one behind the other without gaps, so a run of equal length to one peer can be given to the kernel as
-/// one segmentation batch without copying. The payload of a packet may lie elsewhere ([`Self::reserve_external`]); what
+/// one segmentation batch without copying. The payload of a packet may lie elsewhere (`reserve_external`); what
 /// is in front of it and behind it then lies in the arena as if it were not there.
 pub struct TxBatch {
     pub(super) arena: Box<[u8]>,
