@@ -43,6 +43,11 @@ pub(crate) fn check(ctx: &Context) -> Report {
     if let Err(reason) = reachable(ctx, &home, &ferroce) {
         return Report::skip(reason);
     }
+    // The tests of the C library would build it themselves, but cargo belongs to the user who runs us.
+    let library = Job::cargo(["build", "--package", "ferroce-ibverbs"]).run(ctx);
+    if !library.success() {
+        return Report::of(library);
+    }
     let mut report = Report::of(perf(ctx, home.job(&ferroce), &home));
     match test_binaries(ctx) {
         Err(reason) => report.failures.push(reason),
@@ -60,6 +65,7 @@ fn repeat(ctx: &Context, home: &Home, binary: &TestBinary) -> Report {
         .job(&binary.executable)
         .args(["--show-output"])
         .env("CARGO_MANIFEST_DIR", &binary.package_dir)
+        .env("FERROCE_TEST_LIBRARY", target_dir(ctx).join("debug/libibverbs.so"))
         .dir(&binary.package_dir)
         .limit_s(15 * 60);
     let tools = ctx.tools();

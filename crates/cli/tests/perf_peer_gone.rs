@@ -59,8 +59,10 @@ fn a_silent_server_ends_the_client_with_the_reason() {
     for (test, options) in [("write-bw", "-s 64K"), ("read-lat", ""), ("send-lat", "")] {
         let client = interrupt(test, options, "-STOP");
         assert_eq!(client.code, 1, "{test} {options}: {client:?}");
+        // A server that is stopped between its acknowledgement and its answer leaves nothing to be sent again.
+        let is_waiting = test == "send-lat" && client.stderr.contains("does not answer over RDMA any more");
         assert!(
-            client.stderr.contains("no acknowledgement after all retries"),
+            is_waiting || client.stderr.contains("no acknowledgement after all retries"),
             "{test} {options}: {client:?}"
         );
     }

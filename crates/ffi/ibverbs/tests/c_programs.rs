@@ -16,7 +16,7 @@ fn compile(name: &str) -> Option<PathBuf> {
     // Two tests may want the same program at the same time, and one must not overwrite what the other runs.
     static COMPILED: AtomicU32 = AtomicU32::new(0);
     let count = COMPILED.fetch_add(1, Ordering::Relaxed);
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.{count}"));
+    let program = support::scratch().join(format!("{name}.{count}"));
     let mut cc = Command::new("cc");
     cc.args([
         "-Wall",
