@@ -146,11 +146,6 @@ fn random_sequences_under_valgrind() {
 }
 
 #[test]
-fn the_library_can_be_loaded_and_let_go() {
-    run("loading", &[]);
-}
-
-#[test]
 fn threads_with_contexts_of_their_own_do_not_meet() {
     run("threads", &[]);
 }
