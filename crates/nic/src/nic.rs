@@ -470,7 +470,9 @@ impl NicInner {
         }
         let mut chores: Vec<Box<dyn Chore>> = vec![Box::new(FollowAddresses(self.table.clone()))];
         chores.extend(self.answerer().map(|answerer| Box::new(answerer) as Box<dyn Chore>));
-        let started = Arc::new(Background::start(self.engine.clone(), chores)?);
+        let events = self.events.clone();
+        let on_panic = move || events.raise(EventKind::DeviceFatal, EventSource::Device);
+        let started = Arc::new(Background::start(self.engine.clone(), chores, on_panic)?);
         *background = Some(started.clone());
         Ok(started)
     }

@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::link::now;
 use ferroce_proto::Time;
 use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -52,7 +53,12 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    pub(crate) fn start(engine: Arc<Engine>, chores: Vec<Box<dyn Chore>>) -> Result<Self, Error> {
+    /// `on_panic` is told when the thread ends by a panic: nobody else would notice that the device has died.
+    pub(crate) fn start(
+        engine: Arc<Engine>,
+        chores: Vec<Box<dyn Chore>>,
+        on_panic: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         let pulse = engine.pulse.clone();
         let flag = stop.clone();
@@ -60,7 +66,7 @@ impl Background {
             .name("ferroce".into())
             .spawn(move || {
                 ask_for_short_slices();
-                Sleeper::new(engine, chores).run(&flag);
+                tell_of_panic(|| Sleeper::new(engine, chores).run(&flag), on_panic);
             })
             .map_err(Error::system("starting the background thread"))?;
         Ok(Background { pulse, stop, thread: Some(thread) })
@@ -85,6 +91,14 @@ impl Drop for Background {
         {
             let _ = thread.join();
         }
+    }
+}
+
+/// Runs `work`; if that panics, `on_panic` as well.
+fn tell_of_panic(work: impl FnOnce(), on_panic: impl FnOnce()) {
+    // Whatever it left half done belongs to the device, which is said to be dead.
+    if catch_unwind(AssertUnwindSafe(work)).is_err() {
+        on_panic();
     }
 }
 
@@ -255,5 +269,20 @@ impl Sleeper {
                 self.chores_rest_until = now() + CHORES_REST_NS;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tell_of_panic;
+    use std::cell::Cell;
+
+    #[test]
+    fn only_a_panic_is_told_of() {
+        let told = Cell::new(0);
+        tell_of_panic(|| (), || told.set(1));
+        assert_eq!(told.get(), 0);
+        tell_of_panic(|| panic!("on purpose"), || told.set(1));
+        assert_eq!(told.get(), 1);
     }
 }
