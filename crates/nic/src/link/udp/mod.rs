@@ -125,7 +125,7 @@ impl Link for UdpLink {
         addresses.chain([self.forwarder.as_raw_fd(), self.group_poll.as_raw_fd()]).collect()
     }
     fn deadline(&self) -> Option<Time> {
-        None
+        self.forwarder.deadline()
     }
     fn join_multicast(&self, group: Gid) -> io::Result<()> {
         self.join(group)

@@ -74,6 +74,7 @@ impl UdpLink {
         for (addr, slot) in left.unwrap_or_default() {
             self.forwarder.hand_over(&self.registry, slot, Forwarded::Reattach(addr), &[]);
         }
+        self.forwarder.drain(&self.registry);
     }
 }
 

@@ -79,6 +79,9 @@ impl UdpLink {
         if receiver.owes_repair && thorough {
             self.repair_owed(&mut receiver);
         }
+        if self.forwarder.deadline().is_some() {
+            add(&self.counters.forward_errors, self.forwarder.retry(&self.registry));
+        }
         let mut used = 0;
         for index in 0..receiver.sources.len() {
             if used == RX_BUFFERS {
