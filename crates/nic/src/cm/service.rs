@@ -5,9 +5,9 @@ use crate::gids::GidEntry;
 use crate::link::RxPacket;
 use crate::registry::Ports;
 use ferroce_proto::Gid;
-use ferroce_proto::cm::{Cm, CommId, Config, Inbound, ListenerId};
+use ferroce_proto::cm::{Cm, CommId, Config, Inbound, ListenerId, Transmit};
 use ferroce_proto::verbs::Mtu;
-use ferroce_proto::wire::cm::{CmMad, MadTarget};
+use ferroce_proto::wire::cm::{CmMad, MadTarget, offered_service};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,6 +95,16 @@ impl CmService {
     pub(crate) fn inbound(&self, packet: &RxPacket<'_>) -> Option<Inbound> {
         let (sgid_index, mtu) = self.addresses.find(packet.dgid)?;
         Some(Inbound { sgid: packet.sgid, dgid: packet.dgid, sgid_index, mtu })
+    }
+
+    /// The process of this host that listens to the service which `message` asks for; 0 if none is known, or if the message
+    /// is no offer: all others name their receiver themselves.
+    pub(crate) fn slot_hint(&self, message: &Transmit) -> u8 {
+        let Some(service) = offered_service(&message.mad) else { return 0 };
+        let (Some(ports), Some(space)) = (self.ports.as_ref(), service.space()) else { return 0 };
+        let to = message.route.dgid;
+        let is_here = to.to_ip().is_loopback() || self.addresses.find(to).is_some();
+        if is_here { ports.listener(space, service.port(), to).unwrap_or(0) } else { 0 }
     }
 
     /// Who should have this message. Packets to QP1 reach any process of the host. What nobody living can claim is

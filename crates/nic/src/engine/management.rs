@@ -3,7 +3,7 @@
 use super::Engine;
 use super::calls::with_outgoing;
 use crate::cm::{CmService, Destination, Managed};
-use crate::link::{RxPacket, TxBatch, now};
+use crate::link::{RxPacket, SLOT_HINT_AT, TxBatch, now};
 use crate::log;
 use ferroce_proto::cm::Transmit;
 use ferroce_proto::qp::DropReason;
@@ -56,6 +56,7 @@ impl Engine {
             let packet = tx.reserve(&route, len);
             headers.write(packet);
             packet[head..].copy_from_slice(&message.mad[..]);
+            packet[head + SLOT_HINT_AT] = self.cm().slot_hint(message);
         }
         self.link.send(tx);
     }
