@@ -40,6 +40,7 @@ pub(super) enum Garbage {
 impl Managed {
     /// Nobody holds anything any more.
     pub(crate) fn release_all(&mut self, now: ferroce_proto::Time) {
+        self.cm.stop_pacing();
         for (comm, _) in self.ids.drain() {
             self.cm.release(comm, now);
         }

@@ -1,5 +1,6 @@
 //! What is known of one connection.
 
+use super::pacing::Pace;
 use super::timing::Resend;
 use super::{CmTransport, CommId, Kind, ListenerId, Path, ServiceId};
 use crate::ids::{Gid, Psn, Qpn};
@@ -71,6 +72,7 @@ pub(super) struct Connection {
     pub(super) max_retries: u8,
     /// What is repeated: on time-out, or when the peer repeats itself.
     pub(super) last: Option<Box<[u8; MAD_LEN]>>,
+    pub(super) pace: Pace,
     pub(super) resend: Option<Resend>,
     pub(super) deadline: Option<Time>,
 }
@@ -101,6 +103,7 @@ impl Connection {
             response_ns: 0,
             max_retries: 0,
             last: None,
+            pace: Pace::Free,
             resend: None,
             deadline: None,
         }

@@ -17,6 +17,7 @@ impl Cm {
     /// The same for a message that was read already.
     pub fn handle_message(&mut self, inbound: &Inbound, mad: &CmMad, now: Time) {
         self.counters.received += 1;
+        self.at(now);
         let (tid, attr_mod) = (mad.tid, mad.attr_mod);
         match &mad.message {
             CmMessage::Req(m) => {

@@ -33,6 +33,7 @@
 //! | `sidr` | service resolution for datagrams |
 //! | `listeners` | who listens to which service on which address |
 //! | `dispatch` | which handler gets a message, and what becomes of strays |
+//! | `pacing` | how many questions are on their way at a time |
 //! | `timing` | repeats and their end |
 //! | `attributes` | what the queue pair must be set to |
 
@@ -42,6 +43,7 @@ mod connection;
 mod counters;
 mod dispatch;
 mod listeners;
+mod pacing;
 mod params;
 mod passive;
 mod refuse;
@@ -82,6 +84,11 @@ pub struct Cm {
     by_qpn: BTreeMap<(Gid, Qpn), CommId>,
     listeners: Listeners,
     deadlines: BTreeSet<(Time, CommId)>,
+    /// Time as of the last call that knew it.
+    clock: Time,
+    /// Connections whose message waits its turn; some may have ended meanwhile.
+    waiting: VecDeque<CommId>,
+    in_flight: usize,
     out: VecDeque<Transmit>,
     events: VecDeque<Event>,
     counters: CmCounters,
@@ -100,6 +107,9 @@ impl Cm {
             by_qpn: BTreeMap::new(),
             listeners: Listeners::default(),
             deadlines: BTreeSet::new(),
+            clock: Time(0),
+            waiting: VecDeque::new(),
+            in_flight: 0,
             out: VecDeque::new(),
             events: VecDeque::new(),
             counters: CmCounters::default(),
@@ -107,9 +117,11 @@ impl Cm {
         }
     }
 
-    /// A message to send, if there is one.
+    /// A message to send, if there is one. [`Self::deadline`] may change by it: a message is awaited once it is sent.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
-        self.out.pop_front()
+        let next = self.out.pop_front().or_else(|| self.send_waiting())?;
+        self.counters.sent += 1;
+        Some(next)
     }
 
     /// Something the program should know, if there is anything.
@@ -194,7 +206,6 @@ impl Cm {
     }
 
     fn transmit(&mut self, transmit: Transmit) {
-        self.counters.sent += 1;
         self.out.push_back(transmit);
     }
 
@@ -241,6 +252,7 @@ impl Cm {
     fn remove(&mut self, id: CommId) {
         self.set_state(id, State::Timewait);
         self.disarm(id);
+        self.landed(id);
         if let Some(connection) = self.connections.remove(&id) {
             let peer = connection.peer_key();
             if self.by_peer.get(&peer) == Some(&id) {

@@ -21,6 +21,8 @@ pub struct Config {
     pub max_retries: u8,
     /// When a message is repeated for the first time, earlier than the response time asks for.
     pub first_repeat_ns: u64,
+    /// Most messages that wait for an answer and are not yet overdue; the others wait their turn.
+    pub max_in_flight: usize,
     /// What an MRA asks for when the program takes its time: 4.096 us * 2^n.
     pub service_timeout: u8,
     /// Most undecided offers of all listeners together.
@@ -38,6 +40,7 @@ impl Default for Config {
             response_timeout: 20,
             max_retries: 15,
             first_repeat_ns: 50_000_000,
+            max_in_flight: 128,
             service_timeout: 24,
             max_pending: 4096,
             max_connections: 1 << 17,

@@ -36,8 +36,8 @@ impl Cm {
             max_retries,
             ..Connection::new(Kind::Datagram, State::SidrReqSent, id, query.path)
         });
-        self.send(id, 0, CmMessage::SidrReq(req));
-        self.expect_answer(id, now);
+        self.at(now);
+        self.ask(id, 0, CmMessage::SidrReq(req));
         Ok(id)
     }
 
