@@ -9,9 +9,13 @@ use ferroce_proto::cm::{Cm, CommId, Config, Inbound, ListenerId, Transmit};
 use ferroce_proto::verbs::Mtu;
 use ferroce_proto::wire::cm::{CmMad, MadTarget, offered_service};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Its holders have it for microseconds.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The addresses of the device.
 pub(crate) trait Addresses: Send + Sync {
@@ -86,6 +90,18 @@ impl CmService {
 
     pub(crate) fn set_next_ns(&self, next_ns: u64) {
         self.next_ns.store(next_ns, Ordering::SeqCst);
+    }
+
+    /// Everything counted, and what there is now.
+    pub(crate) fn named_counters(&self) -> BTreeMap<&'static str, u64> {
+        // At the exit of the process the holder of the lock may be a thread that is gone.
+        let Some(managed) = self.managed.try_lock_for(LOCK_PATIENCE) else { return BTreeMap::new() };
+        let now = [
+            ("connections_now", managed.cm.connections() as u64),
+            ("half_open_now", managed.cm.half_open() as u64),
+            ("undecided_now", managed.cm.pending() as u64),
+        ];
+        managed.cm.counters().named().into_iter().chain(now).collect()
     }
 
     pub(super) fn ports(&self) -> Result<&Ports, CmRefusal> {

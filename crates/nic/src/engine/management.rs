@@ -75,7 +75,7 @@ impl Engine {
         let mad = match CmMad::parse(packet.payload) {
             Ok(mad) => mad,
             Err(bad) => {
-                self.cm().managed.lock().cm.count_malformed();
+                self.cm().managed.lock().cm.count_bad(bad);
                 self.counters.dropped(DropReason::Malformed);
                 return log::drop(format_args!("management datagram from {}: {bad}", rx.sgid));
             }

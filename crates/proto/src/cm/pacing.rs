@@ -29,6 +29,7 @@ impl Cm {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.last = Some(Box::new(CmMad { tid: connection.tid, attr_mod, message }.to_bytes()));
         connection.pace = Pace::Waiting;
+        connection.asked = self.clock;
         connection.resend = None;
         self.disarm(id);
         self.waiting.push_back(id);
@@ -44,6 +45,7 @@ impl Cm {
                 continue;
             }
             connection.pace = Pace::InFlight;
+            self.counters.paced += u64::from(self.clock > connection.asked);
             self.in_flight += 1;
             let Some(mad) = connection.last.clone() else { continue };
             let route = connection.path.route();

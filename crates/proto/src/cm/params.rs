@@ -29,6 +29,11 @@ pub struct Config {
     pub max_pending: usize,
     /// Most connections, those in TIMEWAIT included.
     pub max_connections: usize,
+    /// Most offers of others that have not become an established connection, decided ones included until they are
+    /// forgotten.
+    pub max_half_open: usize,
+    /// Most of them from one address.
+    pub max_half_open_per_peer: usize,
 }
 
 impl Default for Config {
@@ -44,6 +49,8 @@ impl Default for Config {
             service_timeout: 24,
             max_pending: 4096,
             max_connections: 1 << 17,
+            max_half_open: 16_384,
+            max_half_open_per_peer: 8_192,
         }
     }
 }

@@ -3,15 +3,21 @@
 //! Steering (see `steer`) is only as good as our knowledge of the kernel's order, and that is stale for a moment after
 //! every join, leave and death. This detour makes the staleness harmless. The sockets live in a directory that only this
 //! user may enter, so what arrives here was verified by another process of ours.
+//!
+//! Such a socket holds ten messages, whatever its buffer. So what does not fit is held back here, up to a bound, and
+//! tried again shortly: offers to QP1 from other hosts reach any process, and come in bursts.
 
 use crate::link::batch::{RX_BUFFER_LEN, RxMeta};
 use crate::registry::Registry;
 use ferroce_proto::Gid;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixDatagram;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const MAGIC: [u8; 4] = *b"fwd1";
 const KIND_PACKETS: u8 = 1;
@@ -21,6 +27,11 @@ const KIND_REATTACH: u8 = 2;
 pub(super) const HEADER_LEN: usize = 44;
 /// Most bytes of packets in one message, so that header and packets fit the buffer of the receiver.
 pub(super) const MAX_RUN_LEN: usize = RX_BUFFER_LEN - HEADER_LEN;
+
+/// Most bytes that are held back.
+const MAX_HELD_LEN: usize = 1 << 20;
+/// When they are tried again.
+pub(super) const RETRY_AFTER_NS: u64 = 200_000;
 
 /// What one process tells another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +54,9 @@ pub(super) enum Handover {
     Done,
     /// There is no such process.
     Gone,
-    /// It does not keep up.
+    /// It does not keep up; the message is tried again shortly.
+    Held,
+    /// It does not keep up, and too much is held back already.
     Full,
 }
 
@@ -88,6 +101,16 @@ impl Forwarded {
 pub(super) struct Forwarder {
     socket: UnixDatagram,
     scratch: Mutex<Vec<u8>>,
+    held: Mutex<Held>,
+    /// Whether anything is held back, to be asked without the lock.
+    has_held: AtomicBool,
+}
+
+/// Messages that did not fit, each with the slot it is for.
+#[derive(Debug, Default)]
+struct Held {
+    messages: VecDeque<(u8, Vec<u8>)>,
+    bytes: usize,
 }
 
 impl Forwarder {
@@ -100,7 +123,8 @@ impl Forwarder {
         }
         let socket = UnixDatagram::bind(&path)?;
         socket.set_nonblocking(true)?;
-        Ok(Forwarder { socket, scratch: Mutex::new(Vec::new()) })
+        let (scratch, held) = (Mutex::default(), Mutex::default());
+        Ok(Forwarder { socket, scratch, held, has_held: AtomicBool::new(false) })
     }
 
     /// Hands a message, and the packets that belong to it, to the process in `slot`.
@@ -115,13 +139,69 @@ impl Forwarder {
         scratch.clear();
         scratch.extend_from_slice(&message.to_bytes());
         scratch.extend_from_slice(packets);
-        match self.socket.send_to(&scratch, registry.socket_path(slot)) {
+        // What is held back for the same process goes first.
+        let outcome = match self.has_held.load(Relaxed) && self.holds_for(slot) {
+            true => Handover::Full,
+            false => self.try_send(registry, slot, &scratch),
+        };
+        match outcome {
+            Handover::Full => self.hold(slot, &scratch),
+            outcome => outcome,
+        }
+    }
+
+    fn try_send(&self, registry: &Registry, slot: u8, message: &[u8]) -> Handover {
+        match self.socket.send_to(message, registry.socket_path(slot)) {
             Ok(_) => Handover::Done,
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 Handover::Gone
             }
             Err(_) => Handover::Full,
         }
+    }
+
+    fn holds_for(&self, slot: u8) -> bool {
+        self.held.lock().messages.iter().any(|(to, _)| *to == slot)
+    }
+
+    fn hold(&self, slot: u8, message: &[u8]) -> Handover {
+        let mut held = self.held.lock();
+        if held.bytes + message.len() > MAX_HELD_LEN {
+            return Handover::Full;
+        }
+        held.bytes += message.len();
+        held.messages.push_back((slot, message.to_vec()));
+        self.has_held.store(true, Relaxed);
+        Handover::Held
+    }
+
+    /// Tries what was held back, once round; says how many messages it got rid of, and how many of these in vain.
+    #[cold]
+    pub(super) fn retry(&self, registry: &Registry) -> (u64, u64) {
+        let (mut sent, mut lost) = (0, 0);
+        let mut held = self.held.lock();
+        let mut full = SmallVec::<[u8; 8]>::new();
+        for _ in 0..held.messages.len() {
+            let Some((slot, message)) = held.messages.pop_front() else { break };
+            let outcome =
+                if full.contains(&slot) { Handover::Full } else { self.try_send(registry, slot, &message) };
+            match outcome {
+                Handover::Full | Handover::Held => {
+                    full.push(slot);
+                    held.messages.push_back((slot, message));
+                    continue;
+                }
+                Handover::Done => sent += 1,
+                Handover::Gone => lost += 1,
+            }
+            held.bytes -= message.len();
+        }
+        self.has_held.store(!held.messages.is_empty(), Relaxed);
+        (sent, lost)
+    }
+
+    pub(super) fn has_held(&self) -> bool {
+        self.has_held.load(Relaxed)
     }
 
     pub(super) fn as_raw_fd(&self) -> RawFd {

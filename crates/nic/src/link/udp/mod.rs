@@ -39,7 +39,7 @@ mod sys;
 
 use super::capture::Capture;
 use super::counters::RunningCounters;
-use super::{Link, LinkCounters, RxBatch, RxPacket, TxBatch};
+use super::{Link, LinkCounters, RxBatch, RxPacket, TxBatch, now};
 use crate::registry::Registry;
 use ferroce_proto::{Gid, Time};
 use forward::Forwarder;
@@ -125,7 +125,7 @@ impl Link for UdpLink {
         addresses.chain([self.forwarder.as_raw_fd(), self.group_poll.as_raw_fd()]).collect()
     }
     fn deadline(&self) -> Option<Time> {
-        None
+        self.forwarder.has_held().then(|| now() + forward::RETRY_AFTER_NS)
     }
     fn join_multicast(&self, group: Gid) -> io::Result<()> {
         self.join(group)

@@ -76,6 +76,11 @@ impl UdpLink {
         rx.clear();
         let Some(mut receiver) = self.receiver.try_lock() else { return 0 };
         receiver.rota.begin();
+        if self.forwarder.has_held() {
+            let (sent, lost) = self.forwarder.retry(&self.registry);
+            add(&self.counters.forwarded_out, sent);
+            add(&self.counters.forward_errors, lost);
+        }
         if receiver.owes_repair && thorough {
             self.repair_owed(&mut receiver);
         }
@@ -252,6 +257,7 @@ impl UdpLink {
         let bytes = &rx.buffer(datagram.buffer)[bytes];
         match self.forwarder.hand_over(&self.registry, slot, message, bytes) {
             Handover::Done => add(&self.counters.forwarded_out, packets),
+            Handover::Held => {}
             Handover::Gone | Handover::Full => add(&self.counters.forward_errors, packets),
         }
     }
@@ -298,9 +304,12 @@ impl UdpLink {
         };
         let whole = [bytes, &[0; ICRC_LEN]].concat();
         let handover = self.forwarder.hand_over(&self.registry, slot, message, &whole);
-        let done = handover == Handover::Done;
-        add(if done { &self.counters.forwarded_out } else { &self.counters.forward_errors }, 1);
-        done
+        match handover {
+            Handover::Done => add(&self.counters.forwarded_out, 1),
+            Handover::Held => {}
+            Handover::Gone | Handover::Full => add(&self.counters.forward_errors, 1),
+        }
+        matches!(handover, Handover::Done | Handover::Held)
     }
 }
 
