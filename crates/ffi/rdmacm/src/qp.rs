@@ -11,6 +11,8 @@ const RTR: u32 = 2;
 const RTS: u32 = 3;
 const ERROR: u32 = 6;
 const IBV_QP_STATE: c_int = 1;
+/// Inline bytes in the place of a scatter/gather entry.
+const INLINE_PER_SGE: u32 = 16;
 
 /// Attributes for a state, as the NIC has them.
 pub(crate) fn attributes(id: &Id, state: u32) -> Result<(ibv_qp_attr, c_int), Refused> {
@@ -175,6 +177,8 @@ pub(crate) fn create(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), Refu
     if attr.srq.is_null() {
         attr.srq = abi.srq;
     }
+    // Every NIC has room for a few inline bytes, asked for or not; rdma_xclient relies on it.
+    attr.cap.max_inline_data = attr.cap.max_inline_data.max(attr.cap.max_send_sge.min(16) * INLINE_PER_SGE);
     // SAFETY: an open context, and attributes.
     let qp = made(unsafe { create_qp_of(abi.verbs, attr) }).inspect_err(|_| destroy_cqs(id))?;
     if let Err(refused) = initialise(id, qp) {
@@ -183,8 +187,12 @@ pub(crate) fn create(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), Refu
         destroy_cqs(id);
         return Err(refused);
     }
-    // SAFETY: just made.
-    (abi.pd, abi.qp) = (unsafe { (*qp).pd }, qp);
+    // SAFETY: just made. The receiving end of an extended connection has no domain of its own.
+    let pd = unsafe { (*qp).pd };
+    if !pd.is_null() {
+        abi.pd = pd;
+    }
+    abi.qp = qp;
     Ok(())
 }
 
