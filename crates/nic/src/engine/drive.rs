@@ -1,11 +1,12 @@
 //! One turn: put-off replies, arrivals, what follows from them, whoever waited for room, timers.
 
 use super::Engine;
+use super::forecaster::Forecaster;
 use super::host::NicHost;
-use crate::link::{RxBatch, RxPacket, TxBatch, now};
+use crate::link::{Forecast, RxBatch, RxPacket, TxBatch, now};
 use crate::log;
 use crate::objects::QpCore;
-use ferroce_proto::qp::{self, Arrival, DropReason};
+use ferroce_proto::qp::{self, Arrival, DropReason, Expected};
 use ferroce_proto::verbs::EventKind;
 use ferroce_proto::wire::Packet;
 use ferroce_proto::{Qpn, Time};
@@ -28,11 +29,22 @@ pub(super) struct Turn {
     put_off: Vec<Arc<QpCore>>,
     /// Turns since something arrived.
     idle: u32,
+    forecaster: Forecaster,
+    /// What was expected of the batch in hand: its placed packets are part of it.
+    expected: Option<Expected>,
 }
 
 impl Turn {
     pub(super) fn new() -> Self {
-        Turn { rx: RxBatch::new(), tx: TxBatch::new(), touched: Vec::new(), put_off: Vec::new(), idle: 0 }
+        Turn {
+            rx: RxBatch::new(),
+            tx: TxBatch::new(),
+            touched: Vec::new(),
+            put_off: Vec::new(),
+            idle: 0,
+            forecaster: Forecaster::new(),
+            expected: None,
+        }
     }
 }
 
@@ -63,7 +75,7 @@ impl Engine {
         if !turn.put_off.is_empty() {
             self.send_put_off(turn, now());
         }
-        let arrived = self.link.receive(&mut turn.rx, thorough);
+        let arrived = self.receive(turn, thorough);
         turn.idle = if arrived > 0 { 0 } else { turn.idle.wrapping_add(1) };
         // Reading the clock is a tenth of an idle turn, and timers are in milliseconds: look now and then.
         if for_poller
@@ -84,6 +96,24 @@ impl Engine {
         arrived > 0 || served
     }
 
+    /// Receives a batch; the payloads of packets that were expected land in their targets.
+    fn receive(&self, turn: &mut Turn, thorough: bool) -> usize {
+        let Turn { rx, forecaster, expected, .. } = turn;
+        *expected = if forecaster.has_any() { forecaster.guess(now()) } else { None };
+        let landing = expected.and_then(|e| self.regions.land(e.pd, e.target, e.bytes()));
+        let arrived = match (*expected, landing) {
+            (Some(e), Some(landing)) => {
+                self.link.receive_expected(rx, thorough, Forecast::new(e, landing))
+            }
+            _ => self.link.receive(rx, thorough),
+        };
+        if arrived == 0 && rx.placing() != (0, 0) {
+            // The guess was wrong and nothing of what came is for us.
+            forecaster.learn(rx.placing(), None, now());
+        }
+        arrived
+    }
+
     fn send_put_off(&self, turn: &mut Turn, now: Time) {
         let Turn { tx, put_off, .. } = turn;
         for qp in put_off.drain(..) {
@@ -98,8 +128,9 @@ impl Engine {
 
     /// Gives every packet to its queue pair; returns how many completions that made.
     fn dispatch(&self, turn: &mut Turn, now: Time) -> u32 {
-        let Turn { rx, tx, touched, .. } = turn;
+        let Turn { rx, tx, touched, forecaster, expected, .. } = turn;
         let mut completions = 0;
+        let mut next_expected = None;
         let mut packets = rx.packets().peekable();
         while let Some(first) = packets.next() {
             let Some((arrival, packet)) = self.parse(&first) else { continue };
@@ -115,22 +146,54 @@ impl Engine {
             };
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, &qp, tx);
-            machine.handle_packet(&arrival, &packet, now, &mut host);
+            self.handle(&mut machine, &arrival, &packet, expected.as_ref(), now, &mut host);
+            let mut last = packet.headers.bth;
             // Packets of one message come in a row: keep the lock for the row.
             while let Some(next) = packets.next_if(|p| ferroce_proto::wire::dest_qpn(p.bytes) == Some(qpn)) {
                 if let Some((arrival, packet)) = self.parse(&next) {
-                    machine.handle_packet(&arrival, &packet, now, &mut host);
+                    self.handle(&mut machine, &arrival, &packet, expected.as_ref(), now, &mut host);
+                    last = packet.headers.bth;
                 }
             }
+            next_expected = machine.expected_after(last.opcode).filter(|e| e.psn == last.psn.plus(1));
             completions += host.completions;
             drop(machine);
             touch(touched, qp);
         }
+        drop(packets);
+        forecaster.learn(rx.placing(), next_expected, now);
         completions
     }
 
+    /// Gives a packet to its queue pair. One whose payload is already in place must still be due there: the queue pair may
+    /// have changed since the guess, and nobody has the bytes any more.
+    fn handle(
+        &self,
+        machine: &mut qp::Qp,
+        arrival: &Arrival,
+        packet: &Packet<'_>,
+        expected: Option<&Expected>,
+        now: Time,
+        host: &mut NicHost<'_>,
+    ) {
+        let bth = &packet.headers.bth;
+        let is_due = || {
+            let due = machine.expected_after(bth.opcode);
+            due.zip(expected).is_some_and(|(due, guess)| due.continues(guess, bth.psn))
+        };
+        if packet.placed_len > 0 && !is_due() {
+            self.counters.dropped(DropReason::BadPsn);
+            return log::drop(format_args!("QP {}: PSN {} is not due any more", bth.dest_qpn, bth.psn));
+        }
+        machine.handle_packet(arrival, packet, now, host);
+    }
+
     fn parse<'a>(&self, rx: &RxPacket<'a>) -> Option<(Arrival, Packet<'a>)> {
-        match Packet::parse(rx.bytes) {
+        let parsed = match rx.placed_len {
+            0 => Packet::parse(rx.bytes),
+            len => Packet::placed(rx.bytes, len),
+        };
+        match parsed {
             Ok(packet) => {
                 let arrival =
                     Arrival { sgid: rx.sgid, dgid: rx.dgid, traffic_class: rx.tos, hop_limit: rx.ttl };

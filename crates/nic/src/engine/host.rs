@@ -79,6 +79,10 @@ impl Host for NicHost<'_> {
         self.engine.regions.scatter(pd, sges, offset, data)
     }
 
+    fn check_scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, len: u64) -> Result<(), MemoryFault> {
+        self.engine.regions.check_scatter(pd, sges, offset, len)
+    }
+
     fn check_remote(
         &mut self,
         pd: PdId,

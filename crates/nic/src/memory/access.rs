@@ -6,7 +6,7 @@ use super::table::{Held, RegionTable};
 use ferroce_proto::verbs::{Access, AtomicOp, MemoryFault, Sge};
 use ferroce_proto::{PdId, RKey};
 
-fn region<'a>(held: &'a Held<'_>) -> &'a Region {
+pub(super) fn region<'a>(held: &'a Held<'_>) -> &'a Region {
     held.as_ref().expect("the table hands out occupied slots only")
 }
 
@@ -56,6 +56,20 @@ impl RegionTable {
             rest = later;
         }
         Ok(())
+    }
+
+    /// Whether `scatter` would do that.
+    pub(crate) fn check_scatter(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u64,
+        len: u64,
+    ) -> Result<(), MemoryFault> {
+        pieces(sges, offset, len as usize).try_for_each(|piece| {
+            let held = self.by_lkey(piece.lkey)?;
+            region(&held).local(pd, piece.addr, u64::from(piece.len), Access::LOCAL_WRITE).map(|_| ())
+        })
     }
 
     /// Whether the peer may do `need`.

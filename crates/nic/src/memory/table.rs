@@ -21,6 +21,8 @@ pub(crate) struct RegionTable {
     free: Mutex<Free>,
     lkeys: KeyCipher,
     rkeys: KeyCipher,
+    /// Held while payloads are put into some region (see `landing`).
+    pub(super) landings: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -39,6 +41,7 @@ impl RegionTable {
             free: Mutex::default(),
             lkeys: KeyCipher::random(),
             rkeys: KeyCipher::random(),
+            landings: Mutex::new(()),
         }
     }
 
@@ -75,6 +78,7 @@ impl RegionTable {
     pub(crate) fn remove(&self, number: u32) {
         if let Some(slot) = self.slot(number) {
             let gone = slot.write().take();
+            self.wait_for_landing();
             drop(gone);
             self.free.lock().returned.push(number);
         }
@@ -87,7 +91,14 @@ impl RegionTable {
         let region = held.as_mut()?;
         change(region);
         (region.lkey, region.rkey, region.remote_open) = (keys.0, keys.1, true);
+        drop(held);
+        self.wait_for_landing();
         Some(keys)
+    }
+
+    /// Waits for payloads that are just being put into a region which has been taken away. Later ones will be refused.
+    fn wait_for_landing(&self) {
+        drop(self.landings.lock());
     }
 
     /// Closes a region to peers. The caller has checked that it may.
@@ -98,6 +109,7 @@ impl RegionTable {
         {
             region.remote_open = false;
         }
+        self.wait_for_landing();
     }
 
     // Recursive read locks: source and destination of one operation may be the same region, and a waiting `dereg`

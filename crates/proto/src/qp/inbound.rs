@@ -5,7 +5,7 @@
 //! a refusal does differ: RC turns it into a NAK, UC into a dropped message.
 
 use super::io::Io;
-use super::{Host, Reason, RecvQueue, RecvWqe, Side};
+use super::{Host, Reason, RecvQueue, RecvWqe, Side, Target};
 use crate::ids::RKey;
 use crate::verbs::{Access, Completion, MemoryFault, WcFlags, WcOpcode, WcStatus};
 use crate::wire::{Headers, Operation, Packet};
@@ -58,6 +58,14 @@ impl Inbound {
         self.kind != Kind::Idle
     }
 
+    /// Where the middle packets of the WRITE in progress go, and how many are still to come. The last one is never among
+    /// them: it alone may make the end of the message visible.
+    pub(crate) fn expected_write(&self, mtu: u32) -> Option<(Target, u32)> {
+        let middle = self.left.checked_sub(1)? / mtu;
+        let target = Target::Remote { rkey: self.rkey, addr: self.addr };
+        (self.kind == Kind::Write && middle > 0).then_some((target, middle))
+    }
+
     /// Forgets a half-received message but keeps the receive for the next one.
     pub(crate) fn abandon(&mut self) {
         self.kind = Kind::Idle;
@@ -79,7 +87,7 @@ impl Inbound {
     ) -> Result<bool, Refusal> {
         let op = pkt.headers.bth.opcode.operation;
         self.check_sequence(op)?;
-        check_payload(op, pkt.payload.len(), io.mtu())?;
+        check_payload(op, pkt.payload_len(), io.mtu())?;
         if op.is_send() { self.accept_send(pkt, rq, io) } else { self.accept_write(pkt, rq, io) }
     }
 
@@ -104,13 +112,13 @@ impl Inbound {
             self.kind = Kind::Send;
             self.placed = 0;
         }
-        let needed = self.placed + pkt.payload.len() as u64;
+        let needed = self.placed + pkt.payload_len() as u64;
         let capacity = self.recv.capacity();
         if needed > capacity {
             return Err(Refusal::TooLong { capacity, needed });
         }
-        if !pkt.payload.is_empty() {
-            io.host.scatter(io.id.pd, &self.recv.sges, self.placed, pkt.payload).map_err(Refusal::Local)?;
+        if pkt.payload_len() > 0 {
+            io.scatter(&self.recv.sges, self.placed, pkt).map_err(Refusal::Local)?;
         }
         self.placed = needed;
         if !op.ends_message() {
@@ -137,12 +145,12 @@ impl Inbound {
         if op.starts_message() {
             self.start_write(&pkt.headers, io)?;
         }
-        let len = pkt.payload.len() as u32;
+        let len = pkt.payload_len() as u32;
         if if op.ends_message() { len != self.left } else { len >= self.left } {
             return Err(Refusal::Length);
         }
         if len > 0 {
-            io.host.write_remote(io.id.pd, self.rkey, self.addr, pkt.payload).map_err(Refusal::Access)?;
+            io.write_remote(self.rkey, self.addr, pkt).map_err(Refusal::Access)?;
         }
         self.addr = self.addr.wrapping_add(u64::from(len));
         self.left -= len;

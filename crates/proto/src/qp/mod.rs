@@ -19,10 +19,12 @@
 //! | `segment` | cutting a message into packets |
 //! | `sq`, `rq` | the queues |
 //! | `post`, `modify`, `receive`, `drive`, `flush` | the calls |
+//! | `expect` | what comes next, for a link that puts payloads in place before it looks at them |
 //! | `host` | what the QP may ask of the NIC around it |
 
 mod counters;
 mod drive;
+mod expect;
 mod flush;
 mod host;
 mod inbound;
@@ -40,6 +42,7 @@ mod uc;
 mod ud;
 
 pub use counters::QpCounters;
+pub use expect::{Expected, Target};
 pub use host::{DropReason, Host, Side, TxError, TxPayload};
 pub use post::PostError;
 pub use reason::Reason;

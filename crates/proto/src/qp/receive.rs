@@ -28,7 +28,7 @@ impl Qp {
             return;
         }
         self.counters.rx_packets += 1;
-        self.counters.rx_bytes += pkt.payload.len() as u64;
+        self.counters.rx_bytes += pkt.payload_len() as u64;
         if self.attr.state == QpState::Rtr && !self.heard_peer && self.id.transport != Transport::Ud {
             self.heard_peer = true;
             host.event(EventKind::CommEst);

@@ -13,6 +13,8 @@ pub(crate) const RX_BUFFER_LEN: usize = 64 * 1024;
 pub struct RxBatch {
     memory: Box<[u8]>,
     packets: Vec<RxEntry>,
+    placed: usize,
+    misplaced: usize,
 }
 
 /// What the outer headers of a packet said.
@@ -29,6 +31,7 @@ struct RxEntry {
     meta: RxMeta,
     start: u32,
     len: u32,
+    placed_len: u32,
 }
 
 /// One packet of an [`RxBatch`].
@@ -46,6 +49,9 @@ pub struct RxPacket<'a> {
     pub ttl: u8,
     /// BTH to padding. The ICRC was right and is not part of it.
     pub bytes: &'a [u8],
+    /// Payload bytes that are not here: the link has put them to where they belong (see [`super::Forecast`]). Then `bytes`
+    /// are the headers alone.
+    pub placed_len: u32,
 }
 
 impl Default for RxBatch {
@@ -58,7 +64,7 @@ impl RxBatch {
     /// An empty batch with its buffers.
     pub fn new() -> Self {
         let memory = vec![0; RX_BUFFERS * RX_BUFFER_LEN].into_boxed_slice();
-        RxBatch { memory, packets: Vec::with_capacity(256) }
+        RxBatch { memory, packets: Vec::with_capacity(256), placed: 0, misplaced: 0 }
     }
     /// Whether it holds no packet.
     pub fn is_empty(&self) -> bool {
@@ -71,6 +77,7 @@ impl RxBatch {
     /// Forgets all packets.
     pub fn clear(&mut self) {
         self.packets.clear();
+        (self.placed, self.misplaced) = (0, 0);
     }
     /// The packets, in the order they arrived.
     pub fn packets(&self) -> impl Iterator<Item = RxPacket<'_>> {
@@ -81,6 +88,7 @@ impl RxBatch {
             tos: p.meta.tos,
             ttl: p.meta.ttl,
             bytes: &self.memory[p.start as usize..(p.start + p.len) as usize],
+            placed_len: p.placed_len,
         })
     }
 
@@ -92,11 +100,29 @@ impl RxBatch {
     pub(crate) fn buffer(&self, index: usize) -> &[u8] {
         &self.memory[index * RX_BUFFER_LEN..(index + 1) * RX_BUFFER_LEN]
     }
+    /// Buffer `index`, for a system call to fill.
+    pub(crate) fn buffer_mut(&mut self, index: usize) -> &mut [u8] {
+        &mut self.memory[index * RX_BUFFER_LEN..(index + 1) * RX_BUFFER_LEN]
+    }
+    /// Adds the packet whose headers lie at `range` of buffer `index`, and whose payload has been put in place.
+    pub(crate) fn push_placed(&mut self, index: usize, range: Range<usize>, placed_len: usize, meta: RxMeta) {
+        let start = (index * RX_BUFFER_LEN + range.start) as u32;
+        self.packets.push(RxEntry { meta, start, len: range.len() as u32, placed_len: placed_len as u32 });
+    }
+    /// Some packets were put in place, and for others that was a mistake.
+    pub(crate) fn on_placing(&mut self, placed: usize, misplaced: usize) {
+        self.placed += placed;
+        self.misplaced += misplaced;
+    }
+    /// How many packets were put in place, and for how many that was a mistake.
+    pub(crate) fn placing(&self) -> (usize, usize) {
+        (self.placed, self.misplaced)
+    }
     /// Adds the packet that lies at `range` of buffer `index`.
     pub(crate) fn push(&mut self, index: usize, range: Range<usize>, meta: RxMeta) {
         debug_assert!(range.end <= RX_BUFFER_LEN);
         let start = (index * RX_BUFFER_LEN + range.start) as u32;
-        self.packets.push(RxEntry { meta, start, len: range.len() as u32 });
+        self.packets.push(RxEntry { meta, start, len: range.len() as u32, placed_len: 0 });
     }
 }
 

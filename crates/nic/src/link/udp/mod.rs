@@ -12,6 +12,7 @@
 //! | `owner` | who has the port when we cannot |
 //! | `send` | packets out: segmentation batches, refusals |
 //! | `receive`, `source` | packets in, and which socket to look at |
+//! | `place`, `split` | packets in, with payloads put straight to where they belong |
 //! | `ident` | which IPv4 identification a packet may have had |
 //! | `steer`, `repair`, `probe` | which process gets a packet |
 //! | `forward` | the detour for packets that reached the wrong process |
@@ -27,18 +28,20 @@ mod interfaces;
 mod multicast;
 mod open;
 mod owner;
+mod place;
 mod probe;
 mod receive;
 mod repair;
 mod send;
 mod sockets;
 mod source;
+mod split;
 mod steer;
 mod sys;
 
 use super::capture::Capture;
 use super::counters::RunningCounters;
-use super::{Link, LinkCounters, RxBatch, RxPacket, TxBatch};
+use super::{Forecast, Link, LinkCounters, RxBatch, RxPacket, TxBatch};
 use crate::registry::Registry;
 use ferroce_proto::{Gid, Time};
 use forward::Forwarder;
@@ -107,7 +110,10 @@ impl Link for UdpLink {
         self.sender.send(batch);
     }
     fn receive(&self, rx: &mut RxBatch, thorough: bool) -> usize {
-        self.receive_into(rx, thorough)
+        self.receive_into(rx, thorough, None)
+    }
+    fn receive_expected(&self, rx: &mut RxBatch, thorough: bool, forecast: Forecast<'_>) -> usize {
+        self.receive_into(rx, thorough, Some(forecast))
     }
     fn wait_fds(&self) -> Vec<RawFd> {
         let addresses = self.addresses.iter().map(|a| a.socket.as_raw_fd());

@@ -10,7 +10,7 @@ use super::{UdpLink, multicast::Membership};
 use crate::link::batch::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
 use crate::link::capture::{Direction, Outer};
 use crate::link::counters::add;
-use crate::link::{RxBatch, RxPacket};
+use crate::link::{Forecast, RxBatch, RxPacket};
 use ferroce_proto::Qpn;
 use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, dest_qpn, verify_icrc};
 use std::ops::Range;
@@ -32,18 +32,30 @@ pub(super) struct Receiver {
     pub(super) token: u128,
     /// The link is leaving: the roster is locked and must not be touched from here.
     pub(super) is_closing: bool,
-    idents: Sources,
-    arrived: [InMessage; RX_BUFFERS],
+    pub(super) idents: Sources,
+    pub(super) arrived: [InMessage; RX_BUFFERS],
 }
 
 /// A datagram: one packet, or several that were merged.
-struct Datagram {
+pub(super) struct Datagram {
     kind: SourceKind,
-    meta: RxMeta,
+    pub(super) meta: RxMeta,
     buffer: usize,
-    len: usize,
+    /// What of the buffer holds packets.
+    pub(super) bytes: Range<usize>,
     /// Length of every packet but the last.
-    segment_len: usize,
+    pub(super) segment_len: usize,
+}
+
+impl Datagram {
+    /// What arrived with a message, and whether that makes sense.
+    pub(super) fn read(message: &InMessage, kind: SourceKind, buffer: usize) -> Option<Datagram> {
+        let (len, arrival) = (message.len.min(RX_BUFFER_LEN), message.control.arrival());
+        let (sgid, sport) = message.from.to_gid_and_port()?;
+        let meta = RxMeta { sgid, dgid: arrival.dgid?, sport, tos: arrival.tos, ttl: arrival.ttl };
+        let segment_len = arrival.segment_len.filter(|&l| l > 0).unwrap_or(len.max(1));
+        Some(Datagram { kind, meta, buffer, bytes: 0..len, segment_len })
+    }
 }
 
 /// Consecutive packets of one datagram that belong to another process.
@@ -69,17 +81,26 @@ impl Receiver {
 }
 
 impl UdpLink {
-    pub(super) fn receive_into(&self, rx: &mut RxBatch, thorough: bool) -> usize {
+    pub(super) fn receive_into(
+        &self,
+        rx: &mut RxBatch,
+        thorough: bool,
+        forecast: Option<Forecast<'_>>,
+    ) -> usize {
         rx.clear();
         let Some(mut receiver) = self.receiver.try_lock() else { return 0 };
         receiver.rota.begin();
         if receiver.owes_repair && thorough {
             self.repair_owed(&mut receiver);
         }
-        let mut used = 0;
+        let placed = forecast.and_then(|f| self.look_and_place(&mut receiver, rx, f));
+        let (looked_at, mut used) = placed.map_or((None, 0), |(index, used)| (Some(index), used));
         for index in 0..receiver.sources.len() {
             if used == RX_BUFFERS {
                 break;
+            }
+            if looked_at == Some(index) {
+                continue;
             }
             if thorough || receiver.rota.includes(index, &receiver.sources[index]) {
                 used += self.look_at(&mut receiver, index, rx, used);
@@ -126,7 +147,7 @@ impl UdpLink {
         filled
     }
 
-    fn take_datagram(
+    pub(super) fn take_datagram(
         &self,
         receiver: &mut Receiver,
         arrived: usize,
@@ -134,18 +155,15 @@ impl UdpLink {
         rx: &mut RxBatch,
         buffer: usize,
     ) {
-        let message = &receiver.arrived[arrived];
-        let (len, arrival) = (message.len.min(RX_BUFFER_LEN), message.control.arrival());
-        let (Some((sgid, sport)), Some(dgid)) = (message.from.to_gid_and_port(), arrival.dgid) else {
+        let Some(datagram) = Datagram::read(&receiver.arrived[arrived], kind, buffer) else {
             return add(&self.counters.malformed, 1);
         };
-        if let (SourceKind::Address(address), Some(probe)) = (kind, Probe::parse(&rx.buffer(buffer)[..len])) {
+        let bytes = &rx.buffer(buffer)[datagram.bytes.clone()];
+        if let (SourceKind::Address(address), Some(probe)) = (kind, Probe::parse(bytes)) {
             return self.on_probe(receiver, address, &probe);
         }
-        let meta = RxMeta { sgid, dgid, sport, tos: arrival.tos, ttl: arrival.ttl };
-        let segment_len = arrival.segment_len.filter(|&l| l > 0).unwrap_or(len.max(1));
-        let datagram = Datagram { kind, meta, buffer, len, segment_len };
-        let misdelivered = self.take_train(&mut receiver.idents, &datagram, rx);
+        let mut train = Train::new(&mut receiver.idents);
+        let misdelivered = self.take_train(&mut train, &datagram, rx);
         if let (SourceKind::Address(address), Some(slot)) = (kind, misdelivered) {
             self.on_misdelivery(receiver, address, slot);
         }
@@ -153,17 +171,21 @@ impl UdpLink {
 
     /// Splits what was merged, verifies each packet and keeps or forwards it. Returns the owner of the last packet that
     /// was not ours.
-    fn take_train(&self, idents: &mut Sources, datagram: &Datagram, rx: &mut RxBatch) -> Option<u8> {
-        let Datagram { buffer, len, segment_len, .. } = *datagram;
-        let mut train = Train::new(idents);
+    pub(super) fn take_train(
+        &self,
+        train: &mut Train<'_>,
+        datagram: &Datagram,
+        rx: &mut RxBatch,
+    ) -> Option<u8> {
+        let Datagram { buffer, segment_len, .. } = *datagram;
+        let Range { mut start, end } = datagram.bytes;
         let mut foreign: Option<ForeignRun> = None;
         let mut misdelivered = None;
-        let mut start = 0;
         // An empty datagram is one malformed packet.
-        while start < len.max(1) {
-            let range = start..(start + segment_len).min(len);
+        while start < end.max(1) {
+            let range = start..(start + segment_len).min(end);
             start += segment_len;
-            match self.check_packet(datagram, &rx.buffer(buffer)[range.clone()], &mut train) {
+            match self.check_packet(datagram, &rx.buffer(buffer)[range.clone()], train) {
                 Some(owner) if owner != self.slot => {
                     misdelivered = Some(owner);
                     foreign = self.extend_run(datagram, rx, foreign, owner, range);
@@ -277,8 +299,8 @@ impl UdpLink {
     /// Hands a packet to another process on behalf of the NIC (connection management reaches any process). The ICRC
     /// place is filled with zeros: nobody behind the detour looks at it again.
     pub(super) fn forward_packet(&self, slot: u8, packet: &RxPacket<'_>) -> bool {
-        let RxPacket { sgid, dgid, sport, tos, ttl, bytes } = *packet;
-        if bytes.len() + ICRC_LEN > forward::MAX_RUN_LEN {
+        let RxPacket { sgid, dgid, sport, tos, ttl, bytes, placed_len } = *packet;
+        if placed_len > 0 || bytes.len() + ICRC_LEN > forward::MAX_RUN_LEN {
             return false;
         }
         let message = Forwarded::Packets {

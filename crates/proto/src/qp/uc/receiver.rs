@@ -2,7 +2,7 @@
 
 use super::super::inbound::{Inbound, Refusal};
 use super::super::io::{Fatal, Io};
-use super::super::{DropReason, Host, Reason, RecvQueue};
+use super::super::{DropReason, Host, Reason, RecvQueue, Target};
 use crate::ids::Psn;
 use crate::verbs::{QpAttr, WcStatus};
 use crate::wire::Packet;
@@ -22,6 +22,11 @@ impl Receiver {
 
     pub(crate) fn inbound(&mut self) -> &mut Inbound {
         &mut self.inbound
+    }
+
+    /// The middle packets of a WRITE that come next: first sequence number, place, and how many.
+    pub(crate) fn expected_write(&self, mtu: u32) -> Option<(Psn, Target, u32)> {
+        self.inbound.expected_write(mtu).map(|(target, packets)| (self.expected, target, packets))
     }
 
     pub(crate) fn handle_packet<H: Host>(

@@ -4,10 +4,12 @@
 
 use super::super::super::io::{Fatal, Io};
 use super::super::super::sq::{SendQueue, SendWqe};
-use super::super::super::{DropReason, Host, Reason};
+use super::super::super::{DropReason, Host, Reason, Target};
 use super::Requester;
 use super::acknowledge::Reach;
-use crate::verbs::{MemoryFault, SendOp, WcStatus};
+use super::transmit::READ_CHUNK;
+use crate::ids::Psn;
+use crate::verbs::{MemoryFault, SendOp, Sge, WcStatus};
 use crate::wire::{NakCode, Packet, Syndrome};
 
 /// What to do with a response.
@@ -19,6 +21,22 @@ enum Fit {
 }
 
 impl Requester {
+    /// The middle packets of a READ response that come next: first sequence number, place, and how many. Whether they are
+    /// middle ones is a guess: a restart moves the borders (see [`Self::on_read_response`]).
+    pub(crate) fn expected_read(&self, sq: &SendQueue, mtu: u32) -> Option<(Psn, Target, u32)> {
+        let wqe = sq.get(sq.head())?;
+        let chunk = READ_CHUNK / mtu;
+        let last = ((self.acked / chunk + 1) * chunk).min(wqe.packets).checked_sub(1)?;
+        if !matches!(wqe.op, SendOp::Read { .. }) || self.acked.is_multiple_of(chunk) || self.acked >= last {
+            return None;
+        }
+        let (entry, skip) = entry_at(sq.sges(sq.head()), u64::from(self.acked) * u64::from(mtu))?;
+        let whole = (u64::from(entry.len) - skip) / u64::from(mtu);
+        let packets = (last - self.acked).min(whole as u32);
+        let target = Target::Local { lkey: entry.lkey, addr: entry.addr.wrapping_add(skip) };
+        (packets > 0).then_some((self.una, target, packets))
+    }
+
     pub(super) fn on_read_response<H: Host>(
         &mut self,
         pkt: &Packet<'_>,
@@ -34,13 +52,13 @@ impl Requester {
         let expected = (wqe.len - offset as u32).min(mtu) as usize;
         // The place in the READ follows from the sequence number alone. First, middle and last depend on how often
         // the READ was restarted, so a late response of an earlier try still fits.
-        if !matches!(wqe.op, SendOp::Read { .. }) || pkt.payload.len() != expected {
+        if !matches!(wqe.op, SendOp::Read { .. }) || pkt.payload_len() != expected {
             return Err(self.bad_response(pkt, expected, sq, io));
         }
         if expected > 0 {
             let number = sq.head();
             let sges = sq.sges(number);
-            if let Err(fault) = io.host.scatter(io.id.pd, sges, offset, pkt.payload) {
+            if let Err(fault) = io.scatter(sges, offset, pkt) {
                 return Err(self.unplaceable(&wqe, fault, sq, io));
             }
         }
@@ -111,7 +129,7 @@ impl Requester {
             "QP {}: {:?} with {} bytes answers PSN {}, where {expected} bytes were due",
             io.id.qpn,
             pkt.headers.bth.opcode.operation,
-            pkt.payload.len(),
+            pkt.payload_len(),
             pkt.headers.bth.psn
         ));
         self.fail_oldest(WcStatus::BadRespErr, Reason::BadResponse, sq, io)
@@ -130,4 +148,16 @@ impl Requester {
         ));
         self.fail_oldest(WcStatus::LocProtErr, Reason::LocalMemory, sq, io)
     }
+}
+
+/// The entry that holds byte `offset` of the concatenated entries, and where in it.
+fn entry_at(sges: &[Sge], mut offset: u64) -> Option<(Sge, u64)> {
+    for sge in sges {
+        let len = u64::from(sge.len);
+        if offset < len {
+            return Some((*sge, offset));
+        }
+        offset -= len;
+    }
+    None
 }

@@ -70,7 +70,7 @@ impl Responder {
             }
             Refusal::Sequence | Refusal::Length | Refusal::NoReceive => {
                 let op = pkt.headers.bth.opcode.operation;
-                let (len, mtu) = (pkt.payload.len(), io.mtu());
+                let (len, mtu) = (pkt.payload_len(), io.mtu());
                 self.refuse_invalid(
                     format_args!("{op:?} with {len} bytes may not stand here (MTU {mtu})"),
                     io,
