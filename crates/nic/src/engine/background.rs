@@ -17,6 +17,8 @@ use std::time::Duration;
 const STAND_OFF_MS: std::ops::RangeInclusive<i32> = 1..=4;
 /// How long it goes on looking after work was found: a wake-up costs more than this.
 const LINGER_NS: u64 = 50_000;
+/// A pause between two trains of packets: too short to yield the core, which may not come back as soon.
+const BREATH_NS: u64 = 5_000;
 /// The longest sleep, so that a lost wake-up is a hiccup and not a hang.
 const LONGEST_SLEEP_MS: u64 = 1_000;
 
@@ -110,14 +112,21 @@ impl Sleeper {
     /// Nobody polls: drive until there is nothing to do, then sleep until there is.
     fn take_over(&mut self, stop: &AtomicBool) {
         let mut last_work = now();
+        // While there is work, quiet sources are looked at now and then; all of them before going to sleep.
+        let mut busy = false;
         loop {
-            if self.engine.drive_in_background(true) {
-                last_work = now();
-            } else if now().since_ns(last_work) > LINGER_NS {
-                break;
+            if self.engine.drive_in_background(!busy) {
+                (busy, last_work) = (true, now());
             } else {
-                // Lingering must not keep a core from whoever has work on it.
-                std::thread::yield_now();
+                let idle_ns = now().since_ns(last_work);
+                busy = idle_ns < BREATH_NS;
+                if idle_ns > LINGER_NS {
+                    break;
+                }
+                if !busy {
+                    // Lingering must not keep a core from whoever has work on it.
+                    std::thread::yield_now();
+                }
             }
             let someone_polls =
                 self.engine.pulse.polls() != self.seen_polls && !self.engine.pulse.any_armed();

@@ -3,13 +3,11 @@
 use super::Engine;
 use super::forecaster::Forecaster;
 use super::host::NicHost;
-use crate::link::{Forecast, RxBatch, RxPacket, TxBatch, now};
-use crate::log;
+use crate::link::{Forecast, RxBatch, TxBatch, now};
 use crate::objects::QpCore;
-use ferroce_proto::qp::{self, Arrival, DropReason, Expected};
+use ferroce_proto::Time;
+use ferroce_proto::qp::{self, Expected};
 use ferroce_proto::verbs::EventKind;
-use ferroce_proto::wire::Packet;
-use ferroce_proto::{Qpn, Time};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,16 +20,16 @@ const IDLE_TURNS_PER_CLOCK: u32 = 16;
 
 /// What whoever drives works with: reused from turn to turn.
 pub(super) struct Turn {
-    rx: RxBatch,
-    tx: TxBatch,
-    touched: Vec<Arc<QpCore>>,
+    pub(super) rx: RxBatch,
+    pub(super) tx: TxBatch,
+    pub(super) touched: Vec<Arc<QpCore>>,
     /// Acknowledgements put off until the next turn, behind the answer of the application that just got its data.
     put_off: Vec<Arc<QpCore>>,
     /// Turns since something arrived.
     idle: u32,
-    forecaster: Forecaster,
+    pub(super) forecaster: Forecaster,
     /// What was expected of the batch in hand: its placed packets are part of it.
-    expected: Option<Expected>,
+    pub(super) expected: Option<Expected>,
 }
 
 impl Turn {
@@ -102,9 +100,7 @@ impl Engine {
         *expected = if forecaster.has_any() { forecaster.guess(now()) } else { None };
         let landing = expected.and_then(|e| self.regions.land(e.pd, e.target, e.bytes()));
         let arrived = match (*expected, landing) {
-            (Some(e), Some(landing)) => {
-                self.link.receive_expected(rx, thorough, Forecast::new(e, landing))
-            }
+            (Some(e), Some(landing)) => self.link.receive_expected(rx, thorough, Forecast::new(e, landing)),
             _ => self.link.receive(rx, thorough),
         };
         if arrived == 0 && rx.placing() != (0, 0) {
@@ -124,112 +120,6 @@ impl Engine {
             let more = host.has_more;
             self.after(&qp, machine, more, now);
         }
-    }
-
-    /// Gives every packet to its queue pair; returns how many completions that made.
-    fn dispatch(&self, turn: &mut Turn, now: Time) -> u32 {
-        let Turn { rx, tx, touched, forecaster, expected, .. } = turn;
-        let mut completions = 0;
-        let mut next_expected = None;
-        let mut packets = rx.packets().peekable();
-        while let Some(first) = packets.next() {
-            let Some((arrival, packet)) = self.parse(&first) else { continue };
-            let qpn = packet.headers.bth.dest_qpn;
-            if qpn == Qpn::MULTICAST {
-                completions += self.deliver_to_group(&arrival, &packet, tx, touched, now);
-                continue;
-            }
-            let Some(qp) = self.qps.get(qpn) else {
-                self.counters.dropped(DropReason::NoSuchQp);
-                log::drop(format_args!("no QP {qpn} here (from {})", arrival.sgid));
-                continue;
-            };
-            let mut machine = qp.machine.lock();
-            let mut host = NicHost::new(self, &qp, tx);
-            self.handle(&mut machine, &arrival, &packet, expected.as_ref(), now, &mut host);
-            let mut last = packet.headers.bth;
-            // Packets of one message come in a row: keep the lock for the row.
-            while let Some(next) = packets.next_if(|p| ferroce_proto::wire::dest_qpn(p.bytes) == Some(qpn)) {
-                if let Some((arrival, packet)) = self.parse(&next) {
-                    self.handle(&mut machine, &arrival, &packet, expected.as_ref(), now, &mut host);
-                    last = packet.headers.bth;
-                }
-            }
-            next_expected = machine.expected_after(last.opcode).filter(|e| e.psn == last.psn.plus(1));
-            completions += host.completions;
-            drop(machine);
-            touch(touched, qp);
-        }
-        drop(packets);
-        forecaster.learn(rx.placing(), next_expected, now);
-        completions
-    }
-
-    /// Gives a packet to its queue pair. One whose payload is already in place must still be due there: the queue pair may
-    /// have changed since the guess, and nobody has the bytes any more.
-    fn handle(
-        &self,
-        machine: &mut qp::Qp,
-        arrival: &Arrival,
-        packet: &Packet<'_>,
-        expected: Option<&Expected>,
-        now: Time,
-        host: &mut NicHost<'_>,
-    ) {
-        let bth = &packet.headers.bth;
-        let is_due = || {
-            let due = machine.expected_after(bth.opcode);
-            due.zip(expected).is_some_and(|(due, guess)| due.continues(guess, bth.psn))
-        };
-        if packet.placed_len > 0 && !is_due() {
-            self.counters.dropped(DropReason::BadPsn);
-            return log::drop(format_args!("QP {}: PSN {} is not due any more", bth.dest_qpn, bth.psn));
-        }
-        machine.handle_packet(arrival, packet, now, host);
-    }
-
-    fn parse<'a>(&self, rx: &RxPacket<'a>) -> Option<(Arrival, Packet<'a>)> {
-        let parsed = match rx.placed_len {
-            0 => Packet::parse(rx.bytes),
-            len => Packet::placed(rx.bytes, len),
-        };
-        match parsed {
-            Ok(packet) => {
-                let arrival =
-                    Arrival { sgid: rx.sgid, dgid: rx.dgid, traffic_class: rx.tos, hop_limit: rx.ttl };
-                Some((arrival, packet))
-            }
-            Err(malformed) => {
-                self.counters.dropped(DropReason::Malformed);
-                log::drop(format_args!("malformed packet from {}: {malformed}", rx.sgid));
-                None
-            }
-        }
-    }
-
-    fn deliver_to_group(
-        &self,
-        arrival: &Arrival,
-        packet: &Packet<'_>,
-        tx: &mut TxBatch,
-        touched: &mut Vec<Arc<QpCore>>,
-        now: Time,
-    ) -> u32 {
-        let listeners = self.groups.listeners(arrival.dgid);
-        if listeners.is_empty() {
-            self.counters.dropped(DropReason::NoSuchQp);
-            log::drop(format_args!("nobody listens to group {} here", arrival.dgid));
-        }
-        let mut completions = 0;
-        for qp in listeners {
-            let mut machine = qp.machine.lock();
-            let mut host = NicHost::new(self, &qp, tx);
-            machine.handle_packet(arrival, packet, now, &mut host);
-            completions += host.completions;
-            drop(machine);
-            touch(touched, qp);
-        }
-        completions
     }
 
     /// Sends what the arrivals call for, once per queue pair however many packets it got.
@@ -321,11 +211,5 @@ impl Engine {
         let link = self.link.deadline().map_or(u64::MAX, |t| t.0);
         let ready = if self.any_ready.load(Ordering::Relaxed) { 0 } else { u64::MAX };
         self.timers.next_ns().min(link).min(ready)
-    }
-}
-
-fn touch(touched: &mut Vec<Arc<QpCore>>, qp: Arc<QpCore>) {
-    if !qp.touched.swap(true, Ordering::Relaxed) {
-        touched.push(qp);
     }
 }

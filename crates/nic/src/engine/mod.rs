@@ -3,6 +3,7 @@
 //! | file | question |
 //! |---|---|
 //! | `drive` | what happens in one turn |
+//! | `dispatch` | which queue pair gets which packet |
 //! | `forecaster` | whether to guess what arrives next |
 //! | `calls` | what verbs do to a queue pair on the caller's thread |
 //! | `host` | how a queue pair reaches memory, links and completion queues |
@@ -17,6 +18,7 @@
 
 mod background;
 mod calls;
+mod dispatch;
 mod drive;
 mod forecaster;
 mod groups;

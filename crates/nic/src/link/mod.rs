@@ -24,7 +24,7 @@ use ferroce_proto::{Gid, Time};
 use std::io;
 use std::os::fd::RawFd;
 
-pub use batch::{RxBatch, RxPacket, TxBatch, TxView};
+pub use batch::{PlacedRun, RxBatch, RxPacket, TxBatch, TxView};
 pub use capture::Capture;
 pub use clock::now;
 pub use counters::LinkCounters;

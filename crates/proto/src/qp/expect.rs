@@ -1,20 +1,21 @@
 //! What comes next, for a link that puts payloads in place before it looks at them.
 //!
 //! While a long WRITE or READ response comes in, the next packets are nearly always its middle ones, and where their
-//! payloads go is known. A link that lets the kernel copy them straight there saves the host a copy. It must check
-//! afterwards that they were the expected ones; what it then passes on as placed ([`Packet::placed`]) goes through every
-//! check of an ordinary packet and only the copying is left out.
+//! payloads go is known. A link that lets the kernel copy them straight there saves the host a copy. It checks afterwards
+//! that they were the expected ones and hands them over as [`Placed`], many at a time; they go through every check of
+//! ordinary packets, and only the copying is left out.
 //!
 //! Only the middle is ever expected, never the last packet of a message, and never a SEND, whose length is not known
 //! before its end. So a wrong guess can only touch bytes that the message in progress has yet to overwrite and whose
 //! contents are undefined until it completes.
-//!
-//! [`Packet::placed`]: crate::wire::Packet::placed
 
-use super::{Machine, Qp};
+use super::flush::io;
+use super::io::Io;
+use super::{Arrival, DropReason, Host, Machine, Qp};
+use crate::Time;
 use crate::ids::{Gid, LKey, PdId, Psn, Qpn, RKey};
 use crate::verbs::QpState;
-use crate::wire::{Opcode, Operation};
+use crate::wire::{Bth, Opcode, Operation};
 
 /// Where payloads go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,23 +85,27 @@ impl Expected {
         }
     }
 
-    /// Whether the packet with this number is the first of this run and had the same place in an `earlier` one.
-    pub fn continues(&self, earlier: &Expected, psn: Psn) -> bool {
-        let passed = u32::try_from(psn.distance_from(earlier.psn));
-        passed.is_ok_and(|n| {
-            n < earlier.packets && self.psn == psn && {
-                let then = earlier.after(n);
-                Expected { packets: then.packets, ..*self } == then
-            }
-        })
+    /// Whether a part of this run, from its start, is expected here.
+    fn begins_with(&self, part: &Expected) -> bool {
+        part.packets <= self.packets && *part == Expected { packets: part.packets, ..*self }
     }
+}
+
+/// Packets of an expected run that have arrived and whose payloads are in their places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Header of the first. The others differ in nothing but number, congestion marks and acknowledge request.
+    pub first: Bth,
+    /// Which they are, and where their payloads lie.
+    pub run: Expected,
+    /// Whether one of them asks for an acknowledgement.
+    pub ack_req: bool,
 }
 
 impl Qp {
     /// What most likely follows a packet with this opcode, if that can be put in place before it is looked at.
     ///
-    /// A snapshot, and a guess: the peer may send something else. Ask again before a placed packet is handed to
-    /// [`Qp::handle_packet`], and treat it as lost unless the answer [continues](Expected::continues) the first one.
+    /// A snapshot, and a guess: the peer may send something else.
     pub fn expected_after(&self, opcode: Opcode) -> Option<Expected> {
         let mtu = self.attr.path_mtu.bytes();
         let (operation, (psn, target, packets)) = match (&self.machine, opcode.operation) {
@@ -126,5 +131,37 @@ impl Qp {
             pd: self.id.pd,
             target,
         })
+    }
+
+    /// Several packets with this queue pair's number, as if [`Qp::handle_packet`] had got each of them and copied its
+    /// payload. If they are not due any more, since the queue pair has changed after the guess, they are lost.
+    pub fn handle_placed<H: Host>(&mut self, arrival: &Arrival, placed: &Placed, now: Time, host: &mut H) {
+        if !self.admits(arrival, &placed.first, host) {
+            return;
+        }
+        let due = self.expected_after(placed.first.opcode);
+        if !due.is_some_and(|due| due.begins_with(&placed.run)) {
+            host.dropped(
+                DropReason::BadPsn,
+                format_args!("QP {}: PSN {} is not due any more", self.id.qpn, placed.run.psn),
+            );
+            return;
+        }
+        self.counters.rx_packets += u64::from(placed.run.packets);
+        self.counters.rx_bytes += placed.run.bytes();
+        let mut io = io!(self, now, host);
+        let turn = match (&mut self.machine, placed.run.target) {
+            (Machine::Rc(rc), Target::Local { .. }) => rc.0.handle_placed(placed, &mut self.sq, &mut io),
+            (Machine::Rc(rc), Target::Remote { .. }) => rc.1.handle_placed(placed, &mut io),
+            (Machine::Uc(uc), _) => {
+                uc.1.handle_placed(placed, &mut io);
+                Ok(())
+            }
+            (Machine::Ud(_), _) => Ok(()),
+        };
+        if turn.is_err() {
+            self.enter_error(now, host);
+        }
+        self.report_drained(host);
     }
 }

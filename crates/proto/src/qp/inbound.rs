@@ -66,6 +66,17 @@ impl Inbound {
         (self.kind == Kind::Write && middle > 0).then_some((target, middle))
     }
 
+    /// Takes over `len` bytes of the WRITE in progress that lie in their place already, as expected.
+    pub(crate) fn accept_placed<H: Host>(&mut self, len: u32, io: &mut Io<'_, H>) -> Result<(), Refusal> {
+        io.host
+            .check_remote(io.id.pd, self.rkey, self.addr, u64::from(len), Access::REMOTE_WRITE)
+            .map_err(Refusal::Access)?;
+        self.addr = self.addr.wrapping_add(u64::from(len));
+        self.left -= len;
+        self.placed += u64::from(len);
+        Ok(())
+    }
+
     /// Forgets a half-received message but keeps the receive for the next one.
     pub(crate) fn abandon(&mut self) {
         self.kind = Kind::Idle;
@@ -87,7 +98,7 @@ impl Inbound {
     ) -> Result<bool, Refusal> {
         let op = pkt.headers.bth.opcode.operation;
         self.check_sequence(op)?;
-        check_payload(op, pkt.payload_len(), io.mtu())?;
+        check_payload(op, pkt.payload.len(), io.mtu())?;
         if op.is_send() { self.accept_send(pkt, rq, io) } else { self.accept_write(pkt, rq, io) }
     }
 
@@ -112,13 +123,13 @@ impl Inbound {
             self.kind = Kind::Send;
             self.placed = 0;
         }
-        let needed = self.placed + pkt.payload_len() as u64;
+        let needed = self.placed + pkt.payload.len() as u64;
         let capacity = self.recv.capacity();
         if needed > capacity {
             return Err(Refusal::TooLong { capacity, needed });
         }
-        if pkt.payload_len() > 0 {
-            io.scatter(&self.recv.sges, self.placed, pkt).map_err(Refusal::Local)?;
+        if !pkt.payload.is_empty() {
+            io.host.scatter(io.id.pd, &self.recv.sges, self.placed, pkt.payload).map_err(Refusal::Local)?;
         }
         self.placed = needed;
         if !op.ends_message() {
@@ -145,12 +156,12 @@ impl Inbound {
         if op.starts_message() {
             self.start_write(&pkt.headers, io)?;
         }
-        let len = pkt.payload_len() as u32;
+        let len = pkt.payload.len() as u32;
         if if op.ends_message() { len != self.left } else { len >= self.left } {
             return Err(Refusal::Length);
         }
         if len > 0 {
-            io.write_remote(self.rkey, self.addr, pkt).map_err(Refusal::Access)?;
+            io.host.write_remote(io.id.pd, self.rkey, self.addr, pkt.payload).map_err(Refusal::Access)?;
         }
         self.addr = self.addr.wrapping_add(u64::from(len));
         self.left -= len;

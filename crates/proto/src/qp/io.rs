@@ -3,10 +3,8 @@
 use super::{Host, QpCounters, Reason, Side, TxError, TxPayload};
 use crate::Time;
 use crate::ids::{PdId, Psn, Qpn, RKey};
-use crate::verbs::{
-    Access, Completion, MemoryFault, QpAttr, Route, Sge, Transport, WcFlags, WcOpcode, WcStatus,
-};
-use crate::wire::{Bth, Headers, Opcode, Operation, Packet, Service};
+use crate::verbs::{Access, Completion, MemoryFault, QpAttr, Route, Transport, WcFlags, WcOpcode, WcStatus};
+use crate::wire::{Bth, Headers, Opcode, Operation, Service};
 
 /// What never changes about a queue pair.
 #[derive(Clone, Copy, Debug)]
@@ -82,27 +80,6 @@ impl<H: Host> Io<'_, H> {
             return Err(MemoryFault::Denied { key: rkey.0, need, have: self.attr.access });
         }
         self.host.check_remote(self.id.pd, rkey, addr, len, need)
-    }
-
-    /// Places the payload of a packet into a peer's target, or grants that it is there already.
-    pub(crate) fn write_remote(
-        &mut self,
-        rkey: RKey,
-        addr: u64,
-        pkt: &Packet<'_>,
-    ) -> Result<(), MemoryFault> {
-        match pkt.placed_len {
-            0 => self.host.write_remote(self.id.pd, rkey, addr, pkt.payload),
-            len => self.host.check_remote(self.id.pd, rkey, addr, u64::from(len), Access::REMOTE_WRITE),
-        }
-    }
-
-    /// Places the payload of a packet into the entries, or grants that it is there already.
-    pub(crate) fn scatter(&mut self, sges: &[Sge], offset: u64, pkt: &Packet<'_>) -> Result<(), MemoryFault> {
-        match pkt.placed_len {
-            0 => self.host.scatter(self.id.pd, sges, offset, pkt.payload),
-            len => self.host.check_scatter(self.id.pd, sges, offset, u64::from(len)),
-        }
     }
 
     pub(crate) fn complete_send(&mut self, wqe: &super::sq::SendWqe) {

@@ -42,7 +42,7 @@ mod uc;
 mod ud;
 
 pub use counters::QpCounters;
-pub use expect::{Expected, Target};
+pub use expect::{Expected, Placed, Target};
 pub use host::{DropReason, Host, Side, TxError, TxPayload};
 pub use post::PostError;
 pub use reason::Reason;

@@ -7,11 +7,8 @@ use super::{Headers, Malformed};
 pub struct Packet<'a> {
     /// Transport headers.
     pub headers: Headers,
-    /// What follows them, without pad and without ICRC. Empty if the link has put it in place.
+    /// What follows them, without pad and without ICRC.
     pub payload: &'a [u8],
-    /// Payload bytes that are not here because the link has already put them where they belong, see
-    /// [`Qp::expected_after`](crate::qp::Qp::expected_after).
-    pub placed_len: u32,
 }
 
 impl<'a> Packet<'a> {
@@ -30,26 +27,6 @@ impl<'a> Packet<'a> {
         let Some(len) = padded.len().checked_sub(usize::from(pad)) else {
             return Err(Malformed::BadPad { pad, have: padded.len() });
         };
-        Ok(Packet { headers, payload: &padded[..len], placed_len: 0 })
-    }
-
-    /// A packet whose payload of `placed_len` bytes, without pad, already lies where it belongs; `head` is what stands in
-    /// front of it.
-    #[inline]
-    pub fn placed(head: &[u8], placed_len: u32) -> Result<Packet<'static>, Malformed> {
-        let headers = Headers::parse(head)?;
-        if !(placed_len as usize).is_multiple_of(4) {
-            return Err(Malformed::Unaligned { len: placed_len as usize });
-        }
-        if headers.bth.pad != 0 {
-            return Err(Malformed::BadPad { pad: headers.bth.pad, have: 0 });
-        }
-        Ok(Packet { headers, payload: &[], placed_len })
-    }
-
-    /// Payload bytes, wherever they are.
-    #[inline]
-    pub fn payload_len(&self) -> usize {
-        self.payload.len() + self.placed_len as usize
+        Ok(Packet { headers, payload: &padded[..len] })
     }
 }

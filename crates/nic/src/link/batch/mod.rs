@@ -5,6 +5,6 @@
 mod rx;
 mod tx;
 
+pub use rx::{PlacedRun, RxBatch, RxPacket};
 pub(crate) use rx::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
-pub use rx::{RxBatch, RxPacket};
 pub use tx::{TxBatch, TxView};

@@ -24,15 +24,20 @@ use super::receive::{Datagram, Receiver};
 use super::source::SourceKind;
 use super::split::Split;
 use super::sys;
-use crate::link::batch::RX_BUFFER_LEN;
+use crate::link::batch::{RX_BUFFER_LEN, RxMeta};
 use crate::link::counters::add;
-use crate::link::{Forecast, RxBatch};
+use crate::link::{Forecast, PlacedRun, RxBatch};
 use crate::memory::Landing;
 use ferroce_proto::qp::Expected;
 use ferroce_proto::wire::{Bth, FlowAddrs, Icrc};
 
 /// Trains taken in one call. The sender waits for their acknowledgement, which leaves after the call.
 const MOST_TRAINS: usize = 2;
+/// Where in the BTH the congestion marks are; before them is what all packets of a run have in common.
+const VARIANT_AT: usize = 4;
+/// Where in the BTH the acknowledge request is, and which bit.
+const ACK_REQ_AT: usize = 8;
+const ACK_REQ: u8 = 0x80;
 
 /// What came of one look.
 enum Look {
@@ -123,23 +128,24 @@ impl UdpLink {
             let (landing, start) = (&mut *guess.landing, guess.start);
             split.join(rx.buffer_mut(buffer), len, good, |at, out| landing.take_back(start + at, out));
         }
-        self.count_placing(rx, &split, good, wrong);
+        rx.on_misplaced(wrong);
+        add(&self.counters.misplaced, wrong as u64);
         let Some(mut datagram) = datagram.filter(|_| good > 0) else { return (Look::Unexpected, 0) };
-        for i in 0..good {
-            rx.push_placed(buffer, split.bth(i), split.payload_len, datagram.meta);
-        }
+        self.keep_run(rx, &split, buffer, good, datagram.meta);
         datagram.bytes = if wrong > 0 { good * split.segment_len()..len } else { split.rest(len) };
         let whole = datagram.bytes.is_empty();
         let misdelivered = if whole { None } else { self.take_train(&mut train, &datagram, rx) };
         (Look::Taken { whole, misdelivered }, good)
     }
 
-    fn count_placing(&self, rx: &mut RxBatch, split: &Split, good: usize, wrong: usize) {
-        rx.on_placing(good, wrong);
-        add(&self.counters.placed, good as u64);
-        add(&self.counters.misplaced, wrong as u64);
-        add(&self.counters.rx_packets, good as u64);
-        add(&self.counters.rx_bytes, (good * split.segment_len()) as u64);
+    /// Adds what was placed to the batch.
+    fn keep_run(&self, rx: &mut RxBatch, split: &Split, buffer: usize, packets: usize, meta: RxMeta) {
+        let asks = |i: usize| rx.buffer(buffer)[split.bth(i)][ACK_REQ_AT] & ACK_REQ != 0;
+        let run = PlacedRun { packets: packets as u32, ack_req: (0..packets).any(asks) };
+        rx.push_run(buffer, split.bth(0), run, meta);
+        add(&self.counters.placed, packets as u64);
+        add(&self.counters.rx_packets, packets as u64);
+        add(&self.counters.rx_bytes, (packets * split.segment_len()) as u64);
     }
 }
 
@@ -157,20 +163,20 @@ impl Guess<'_, '_> {
 
     fn is_right(&self, i: usize, flow: &FlowAddrs, buffer: &[u8], train: &mut Train<'_>) -> bool {
         let split = &self.split;
-        let (head, icrc) = (&buffer[split.bth(i)], &buffer[split.icrc(i)]);
+        let (first, head) = (&buffer[split.bth(0)], &buffer[split.bth(i)]);
         let Expected { qpn, opcode, psn, .. } = self.expected;
         let fits = |bth: Bth| {
             bth.opcode == opcode && bth.dest_qpn == qpn && bth.psn == psn.plus(i as u32) && bth.pad == 0
         };
-        if !Bth::parse(head).is_ok_and(fits) {
+        if !Bth::parse(head).is_ok_and(fits) || head[..VARIANT_AT] != first[..VARIANT_AT] {
             return false;
         }
-        // Only with the likely identification: for a stranger's, the ordinary way is not too slow.
+        // Only with the likely identification: for a stranger's, the ordinary way is fast enough.
         let ident = train.guess();
         let mut computed = Icrc::start_with_bth(flow, ident, Bth::LEN + split.payload_len, head);
         let payload = split.payload(i);
         self.landing.update(&mut computed, self.start + payload.start..self.start + payload.end);
-        computed.finish() == icrc
-            && train.accept(flow.sgid, flow.sport, if flow.is_ipv4() { ident } else { 0 })
+        let ident = if flow.is_ipv4() { ident } else { 0 };
+        computed.finish() == buffer[split.icrc(i)] && train.accept(flow.sgid, flow.sport, ident)
     }
 }

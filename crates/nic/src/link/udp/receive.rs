@@ -299,8 +299,8 @@ impl UdpLink {
     /// Hands a packet to another process on behalf of the NIC (connection management reaches any process). The ICRC
     /// place is filled with zeros: nobody behind the detour looks at it again.
     pub(super) fn forward_packet(&self, slot: u8, packet: &RxPacket<'_>) -> bool {
-        let RxPacket { sgid, dgid, sport, tos, ttl, bytes, placed_len } = *packet;
-        if placed_len > 0 || bytes.len() + ICRC_LEN > forward::MAX_RUN_LEN {
+        let RxPacket { sgid, dgid, sport, tos, ttl, bytes, run } = *packet;
+        if run.is_some() || bytes.len() + ICRC_LEN > forward::MAX_RUN_LEN {
             return false;
         }
         let message = Forwarded::Packets {

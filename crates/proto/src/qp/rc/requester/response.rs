@@ -4,7 +4,7 @@
 
 use super::super::super::io::{Fatal, Io};
 use super::super::super::sq::{SendQueue, SendWqe};
-use super::super::super::{DropReason, Host, Reason, Target};
+use super::super::super::{DropReason, Host, Placed, Reason, Target};
 use super::Requester;
 use super::acknowledge::Reach;
 use super::transmit::READ_CHUNK;
@@ -32,9 +32,28 @@ impl Requester {
         }
         let (entry, skip) = entry_at(sq.sges(sq.head()), u64::from(self.acked) * u64::from(mtu))?;
         let whole = (u64::from(entry.len) - skip) / u64::from(mtu);
-        let packets = (last - self.acked).min(whole as u32);
+        let asked_for = self.high.distance_from(self.una).max(0) as u32;
+        let packets = (last - self.acked).min(whole as u32).min(asked_for);
         let target = Target::Local { lkey: entry.lkey, addr: entry.addr.wrapping_add(skip) };
         (packets > 0).then_some((self.una, target, packets))
+    }
+
+    /// Middle packets of a READ response, the next ones due, whose payloads are in place.
+    pub(crate) fn handle_placed<H: Host>(
+        &mut self,
+        placed: &Placed,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        let Some(wqe) = sq.get(sq.head()).copied() else { return Ok(()) };
+        let (offset, packets) = (u64::from(self.acked) * u64::from(io.mtu()), placed.run.packets);
+        let granted = io.host.check_scatter(io.id.pd, sq.sges(sq.head()), offset, placed.run.bytes());
+        if let Err(fault) = granted {
+            return Err(self.unplaceable(&wqe, fault, sq, io));
+        }
+        self.answer(packets, wqe.packets, sq, io);
+        self.on_progress(packets, io);
+        self.raise_stall(sq, io)
     }
 
     pub(super) fn on_read_response<H: Host>(
@@ -52,13 +71,13 @@ impl Requester {
         let expected = (wqe.len - offset as u32).min(mtu) as usize;
         // The place in the READ follows from the sequence number alone. First, middle and last depend on how often
         // the READ was restarted, so a late response of an earlier try still fits.
-        if !matches!(wqe.op, SendOp::Read { .. }) || pkt.payload_len() != expected {
+        if !matches!(wqe.op, SendOp::Read { .. }) || pkt.payload.len() != expected {
             return Err(self.bad_response(pkt, expected, sq, io));
         }
         if expected > 0 {
             let number = sq.head();
             let sges = sq.sges(number);
-            if let Err(fault) = io.scatter(sges, offset, pkt) {
+            if let Err(fault) = io.host.scatter(io.id.pd, sges, offset, pkt.payload) {
                 return Err(self.unplaceable(&wqe, fault, sq, io));
             }
         }
@@ -129,7 +148,7 @@ impl Requester {
             "QP {}: {:?} with {} bytes answers PSN {}, where {expected} bytes were due",
             io.id.qpn,
             pkt.headers.bth.opcode.operation,
-            pkt.payload_len(),
+            pkt.payload.len(),
             pkt.headers.bth.psn
         ));
         self.fail_oldest(WcStatus::BadRespErr, Reason::BadResponse, sq, io)
