@@ -82,6 +82,7 @@ impl Engine {
             host.flush();
             let more = host.has_more;
             self.after(qp, machine, more, now);
+            self.regions.wait_for_landing();
             Ok(())
         })
     }
@@ -95,6 +96,7 @@ impl Engine {
             machine.poll_replies(now(), &mut host);
             host.flush();
         });
+        self.regions.wait_for_landing();
         qp.send_cq.purge(qp.qpn);
         qp.recv_cq.purge(qp.qpn);
     }

@@ -98,16 +98,25 @@ impl Engine {
     fn receive(&self, turn: &mut Turn, thorough: bool) -> usize {
         let Turn { rx, forecaster, expected, .. } = turn;
         *expected = if forecaster.has_any() { forecaster.guess(now()) } else { None };
-        let landing = expected.and_then(|e| self.regions.land(e.pd, e.target, e.bytes()));
-        let arrived = match (*expected, landing) {
-            (Some(e), Some(landing)) => self.link.receive_expected(rx, thorough, Forecast::new(e, landing)),
-            _ => self.link.receive(rx, thorough),
+        let arrived = match expected.and_then(|e| self.forecast(e)) {
+            Some(forecast) => self.link.receive_expected(rx, thorough, forecast),
+            None => self.link.receive(rx, thorough),
         };
         if arrived == 0 && rx.placing() != (0, 0) {
             // The guess was wrong and nothing of what came is for us.
             forecaster.learn(rx.placing(), None, now());
         }
         arrived
+    }
+
+    /// Lets an expected run land, if its queue pair still waits for it. Whoever makes it wait no longer (an error, a
+    /// `modify`, a destruction) waits for the landing to end before the program hears of it. They may do so with the queue
+    /// pair locked, so that lock is only tried here.
+    fn forecast(&self, expected: Expected) -> Option<Forecast<'_>> {
+        let landing = self.regions.land(expected.pd, expected.target, expected.bytes())?;
+        let qp = self.qps.get(expected.qpn)?;
+        let still_due = qp.machine.try_lock()?.expected_after(expected.opcode) == Some(expected);
+        still_due.then(|| Forecast::new(expected, landing))
     }
 
     fn send_put_off(&self, turn: &mut Turn, now: Time) {

@@ -115,6 +115,8 @@ impl Host for NicHost<'_> {
         counters.completions.fetch_add(1, Ordering::Relaxed);
         if completion.status != WcStatus::Success {
             counters.failed_completions.fetch_add(1, Ordering::Relaxed);
+            // The program may use the memory of a failed request as soon as it hears of it.
+            self.engine.regions.wait_for_landing();
         }
         let cq = match side {
             Side::Send => &self.qp.send_cq,

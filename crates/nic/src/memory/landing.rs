@@ -1,10 +1,11 @@
 //! Memory that payloads may be put into before anybody has looked at them.
 //!
 //! A link that knows what comes next lets the kernel copy payloads straight to where they belong (see `link/forecast`).
-//! From the check of key, range and rights until the link is done with the bytes, a [`Landing`] exists, and whatever takes
-//! memory away from peers (deregistration, re-registration, invalidation) waits for it before it returns. It does so with
-//! a lock of its own and not with the region's: a landing ends before the packets are handed on, so nothing else is ever
-//! locked under it, and an invalidation that is among those packets does not wait for itself.
+//! From the check of key, range and rights until the link is done with the bytes, a [`Landing`] exists. Whatever ends the
+//! right to write there (deregistration, re-registration, invalidation, an error or the end of the queue pair) waits for it
+//! before the program hears of that: [`RegionTable::wait_for_landing`]. That is a lock of its own, not the region's, so
+//! that an invalidation among the packets that landed does not wait for itself. It may be waited for under the lock of a
+//! queue pair: while a landing exists, only such locks are taken under which nobody waits for one.
 //!
 //! The `unsafe` of placing is here, behind calls that check their bounds.
 

@@ -96,8 +96,9 @@ impl RegionTable {
         Some(keys)
     }
 
-    /// Waits for payloads that are just being put into a region which has been taken away. Later ones will be refused.
-    fn wait_for_landing(&self) {
+    /// Waits for payloads that are just being put into some region. Whoever has made sure before that later ones are refused
+    /// can tell the program so after this.
+    pub(crate) fn wait_for_landing(&self) {
         drop(self.landings.lock());
     }
 

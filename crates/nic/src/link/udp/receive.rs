@@ -89,12 +89,14 @@ impl UdpLink {
     ) -> usize {
         rx.clear();
         let Some(mut receiver) = self.receiver.try_lock() else { return 0 };
+        // Before anything that may have to wait: others wait for the forecast.
+        let placed = forecast.and_then(|f| self.look_and_place(&mut receiver, rx, f));
+        let (looked_at, used) = placed.unzip();
         receiver.rota.begin();
         if receiver.owes_repair && thorough {
             self.repair_owed(&mut receiver);
         }
-        let placed = forecast.and_then(|f| self.look_and_place(&mut receiver, rx, f));
-        let (looked_at, mut used) = placed.map_or((None, 0), |(index, used)| (Some(index), used));
+        let mut used = used.unwrap_or(0);
         for index in 0..receiver.sources.len() {
             if used == RX_BUFFERS {
                 break;

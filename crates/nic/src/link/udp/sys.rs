@@ -147,26 +147,27 @@ pub(super) fn receive_split(
     into: &mut InMessage,
 ) -> bool {
     const MOST_PIECES: usize = 2 * Split::MOST_PACKETS + 1;
-    let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST_PIECES];
+    let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; MOST_PIECES];
     let count = split.packets.min(Split::MOST_PACKETS);
     for i in 0..=count {
         let part = split.between(i, buffer.len());
         let part = &mut buffer[part];
-        pieces[2 * i] = libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() };
+        pieces[2 * i].write(libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
         if i < count {
             let payload = split.payload(i);
-            pieces[2 * i + 1] = landing.piece(start + payload.start..start + payload.end);
+            pieces[2 * i + 1].write(landing.piece(start + payload.start..start + payload.end));
         }
     }
     // SAFETY: all-zero is a valid `msghdr` (null pointers, zero lengths).
     let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     header.msg_name = into.from.as_mut_ptr().cast();
     header.msg_namelen = SockAddr::CAPACITY;
-    header.msg_iov = pieces.as_mut_ptr();
+    header.msg_iov = pieces.as_mut_ptr().cast();
     header.msg_iovlen = (2 * count + 1) as _;
     header.msg_control = into.control.as_mut_ptr().cast();
     header.msg_controllen = Control::CAPACITY as _;
-    // SAFETY: the header and the pieces live until the end of this function and have their true lengths. The pieces of
+    // SAFETY: the header and the first `2 * count + 1` pieces were written above, live until the end of this function and
+    // have their true lengths. The pieces of
     // the buffer are disjoint and borrowed mutably; those of the landing are registered memory that stays so while the
     // landing exists.
     let received = unsafe { libc::recvmsg(fd, &mut header, libc::MSG_DONTWAIT) };
