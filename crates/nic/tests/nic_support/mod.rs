@@ -138,6 +138,14 @@ impl Area {
         pattern(seed, &mut all[GUARD_LEN..end]);
     }
 
+    /// Overwrites everything, from the start on and as fast as possible.
+    pub(crate) fn blank(&self) {
+        // SAFETY: as in `all`.
+        let all = unsafe { &mut *self.memory };
+        let end = all.len() - GUARD_LEN;
+        all[GUARD_LEN..end].fill(0xee);
+    }
+
     pub(crate) fn mr(&self) -> &MemoryRegion {
         self.mr.as_ref().expect("registered")
     }
