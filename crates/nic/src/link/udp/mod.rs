@@ -12,7 +12,7 @@
 //! | `owner` | who has the port when we cannot |
 //! | `send` | packets out: segmentation batches, refusals |
 //! | `receive`, `source` | packets in, and which socket to look at |
-//! | `place`, `split` | packets in, with payloads put straight to where they belong |
+//! | `place`, `split`, `starts` | packets in, with payloads put straight to where they belong |
 //! | `ident` | which IPv4 identification a packet may have had |
 //! | `steer`, `repair`, `probe` | which process gets a packet |
 //! | `forward` | the detour for packets that reached the wrong process |
@@ -36,6 +36,7 @@ mod send;
 mod sockets;
 mod source;
 mod split;
+mod starts;
 mod steer;
 mod sys;
 

@@ -23,6 +23,7 @@ use super::ident::Train;
 use super::receive::{Datagram, Receiver};
 use super::source::SourceKind;
 use super::split::Split;
+use super::starts::IcrcStarts;
 use super::sys;
 use crate::link::batch::{RX_BUFFER_LEN, RxMeta};
 use crate::link::counters::add;
@@ -32,7 +33,7 @@ use ferroce_proto::qp::Expected;
 use ferroce_proto::wire::{Bth, FlowAddrs, Icrc};
 
 /// Trains taken in one call. The sender waits for their acknowledgement, which leaves after the call.
-const MOST_TRAINS: usize = 2;
+const MOST_TRAINS: usize = 4;
 /// Where in the BTH the congestion marks are; before them is what all packets of a run have in common.
 const VARIANT_AT: usize = 4;
 /// Where in the BTH the acknowledge request is, and which bit.
@@ -113,7 +114,7 @@ impl UdpLink {
         buffer: usize,
         guess: &mut Guess<'_, '_>,
     ) -> (Look, usize) {
-        let Receiver { sources, arrived, idents, .. } = receiver;
+        let Receiver { sources, arrived, idents, starts, .. } = receiver;
         let (source, message, split) = (&sources[index], &mut arrived[0], guess.split);
         add(&self.counters.rx_calls, 1);
         if !sys::receive_split(source.fd, rx.buffer_mut(buffer), guess.landing, guess.start, split, message) {
@@ -122,7 +123,7 @@ impl UdpLink {
         let len = message.len.min(RX_BUFFER_LEN);
         let mut train = Train::new(idents);
         let datagram = Datagram::read(message, source.kind, buffer);
-        let good = datagram.as_ref().map_or(0, |d| guess.right(d, rx.buffer(buffer), &mut train));
+        let good = datagram.as_ref().map_or(0, |d| guess.right(d, rx.buffer(buffer), &mut train, starts));
         let wrong = split.touched_by(len) - good;
         if wrong > 0 {
             let (landing, start) = (&mut *guess.landing, guess.start);
@@ -151,32 +152,46 @@ impl UdpLink {
 
 impl Guess<'_, '_> {
     /// How many packets at the start of a datagram are the expected ones.
-    fn right(&self, datagram: &Datagram, buffer: &[u8], train: &mut Train<'_>) -> usize {
+    fn right(
+        &self,
+        datagram: &Datagram,
+        buffer: &[u8],
+        train: &mut Train<'_>,
+        starts: &mut IcrcStarts,
+    ) -> usize {
         let split = &self.split;
-        if datagram.segment_len != split.segment_len() || datagram.meta.sgid != self.expected.from {
+        let RxMeta { sgid, dgid, sport, .. } = datagram.meta;
+        if datagram.segment_len != split.segment_len() || sgid != self.expected.from {
             return 0;
         }
-        let flow = FlowAddrs::new(datagram.meta.sgid, datagram.meta.dgid, datagram.meta.sport);
+        starts.select(&FlowAddrs::new(sgid, dgid, sport), Bth::LEN + split.payload_len);
+        let is_right = |i: usize| {
+            // Only with the likely identification: for a stranger's, the ordinary way is fast enough.
+            let ident = if sgid.to_ipv4().is_some() { train.guess() } else { 0 };
+            let start = starts.start(ident);
+            self.is_expected(i, buffer)
+                && start.is_some_and(|start| self.is_intact(i, buffer, start))
+                && train.accept(sgid, sport, ident)
+        };
         let packets = split.whole_in(datagram.bytes.len());
-        (0..packets).position(|i| !self.is_right(i, &flow, buffer, train)).unwrap_or(packets)
+        (0..packets).map(is_right).position(|right| !right).unwrap_or(packets)
     }
 
-    fn is_right(&self, i: usize, flow: &FlowAddrs, buffer: &[u8], train: &mut Train<'_>) -> bool {
-        let split = &self.split;
-        let (first, head) = (&buffer[split.bth(0)], &buffer[split.bth(i)]);
+    /// Whether packet `i` has the header that was expected.
+    fn is_expected(&self, i: usize, buffer: &[u8]) -> bool {
+        let (first, head) = (&buffer[self.split.bth(0)], &buffer[self.split.bth(i)]);
         let Expected { qpn, opcode, psn, .. } = self.expected;
         let fits = |bth: Bth| {
             bth.opcode == opcode && bth.dest_qpn == qpn && bth.psn == psn.plus(i as u32) && bth.pad == 0
         };
-        if !Bth::parse(head).is_ok_and(fits) || head[..VARIANT_AT] != first[..VARIANT_AT] {
-            return false;
-        }
-        // Only with the likely identification: for a stranger's, the ordinary way is fast enough.
-        let ident = train.guess();
-        let mut computed = Icrc::start_with_bth(flow, ident, Bth::LEN + split.payload_len, head);
-        let payload = split.payload(i);
-        self.landing.update(&mut computed, self.start + payload.start..self.start + payload.end);
-        let ident = if flow.is_ipv4() { ident } else { 0 };
-        computed.finish() == buffer[split.icrc(i)] && train.accept(flow.sgid, flow.sport, ident)
+        head[..VARIANT_AT] == first[..VARIANT_AT] && Bth::parse(head).is_ok_and(fits)
+    }
+
+    /// Whether the ICRC of packet `i` is right.
+    fn is_intact(&self, i: usize, buffer: &[u8], mut icrc: Icrc) -> bool {
+        let payload = self.split.payload(i);
+        icrc.update_headers(&buffer[self.split.bth(i)]);
+        self.landing.update(&mut icrc, self.start + payload.start..self.start + payload.end);
+        icrc.finish() == buffer[self.split.icrc(i)]
     }
 }

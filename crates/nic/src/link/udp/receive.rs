@@ -5,6 +5,7 @@ use super::ident::{Sources, Train};
 use super::probe::Probe;
 use super::repair::RepairPace;
 use super::source::{Rota, Source, SourceKind};
+use super::starts::IcrcStarts;
 use super::sys::{self, InMessage};
 use super::{UdpLink, multicast::Membership};
 use crate::link::batch::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
@@ -33,6 +34,7 @@ pub(super) struct Receiver {
     /// The link is leaving: the roster is locked and must not be touched from here.
     pub(super) is_closing: bool,
     pub(super) idents: Sources,
+    pub(super) starts: IcrcStarts,
     pub(super) arrived: [InMessage; RX_BUFFERS],
 }
 
@@ -75,6 +77,7 @@ impl Receiver {
             token,
             is_closing: false,
             idents: Sources::default(),
+            starts: IcrcStarts::default(),
             arrived: Default::default(),
         }
     }
