@@ -33,7 +33,7 @@ use ferroce_proto::qp::Expected;
 use ferroce_proto::wire::{Bth, FlowAddrs, Icrc};
 
 /// Trains taken in one call. The sender waits for their acknowledgement, which leaves after the call.
-const MOST_TRAINS: usize = 4;
+const MOST_TRAINS: usize = 2;
 /// Where in the BTH the congestion marks are; before them is what all packets of a run have in common.
 const VARIANT_AT: usize = 4;
 /// Where in the BTH the acknowledge request is, and which bit.
