@@ -86,7 +86,10 @@ impl Cm {
         let Some(connection) = self.known_or_peer(inbound, id, rej.local_comm_id) else { return };
         let (id, state) = (connection.local, connection.state);
         self.counters.rejected += 1;
-        if state == State::ReqSent && rej.reason == RejectReason::INVALID_SERVICE_ID && self.doubts_absence(id) {
+        if state == State::ReqSent
+            && rej.reason == RejectReason::INVALID_SERVICE_ID
+            && self.doubts_absence(id)
+        {
             return;
         }
         match state {
