@@ -2,7 +2,7 @@
 #include "cm.h"
 
 #define CLIENTS 4
-#define ROUNDS 20
+#define ROUNDS 200
 #define READERS 3
 
 static struct rdma_event_channel *offers;
