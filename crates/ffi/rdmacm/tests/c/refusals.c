@@ -208,6 +208,12 @@ static void names(void)
 	DONE(rdma_getaddrinfo(NULL, "80", &hints, &res));
 	CHECK(res->ai_flags & RAI_PASSIVE && res->ai_qp_type == IBV_QPT_UD && res->ai_src_len && !res->ai_dst_addr);
 	rdma_freeaddrinfo(res);
+	hints = (struct rdma_addrinfo){ .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_IB, .ai_qp_type = IBV_QPT_UD };
+	DONE(rdma_getaddrinfo(NULL, "80", &hints, &res));
+	struct rdma_cm_id *id;
+	REFUSED(rdma_create_ep(&id, res, NULL, NULL), EINVAL);
+	REFUSED(rdma_create_ep(&id, NULL, NULL, NULL), EINVAL);
+	rdma_freeaddrinfo(res);
 	CHECK(strcmp(rdma_event_str(RDMA_CM_EVENT_TIMEWAIT_EXIT), "RDMA_CM_EVENT_TIMEWAIT_EXIT") == 0);
 	CHECK(strcmp(rdma_event_str(99), "UNKNOWN EVENT") == 0);
 	int count = 0;
