@@ -4,6 +4,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Compiles a program of `tests/c`; `None`, with the reason printed, if this machine cannot.
 fn compile(name: &str) -> Option<PathBuf> {
@@ -12,7 +13,10 @@ fn compile(name: &str) -> Option<PathBuf> {
         return None;
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name).with_extension("c");
-    let program = support::scratch().join(format!("cm-{name}.{}", std::process::id()));
+    // Two tests may want the same program at the same time, and one must not overwrite what the other runs.
+    static COMPILED: AtomicU32 = AtomicU32::new(0);
+    let count = COMPILED.fetch_add(1, Ordering::Relaxed);
+    let program = support::scratch().join(format!("cm-{name}.{}.{count}", std::process::id()));
     let mut cc = Command::new("cc");
     cc.args([
         "-D_GNU_SOURCE",
@@ -33,9 +37,10 @@ fn compile(name: &str) -> Option<PathBuf> {
 }
 
 /// Runs it with the libraries of a folder. `timeout` ends a hang, which is a failure like any other.
-fn execute(program: &Path, libraries: &Path) -> Output {
+fn execute(words: &[&str], program: &Path, libraries: &Path) -> Output {
     Command::new("timeout")
         .arg("300")
+        .args(words)
         .arg(program)
         .env("LD_LIBRARY_PATH", libraries)
         .env("FERROCE_ADDR", "127.0.0.1")
@@ -44,8 +49,13 @@ fn execute(program: &Path, libraries: &Path) -> Output {
 }
 
 fn run(name: &str) {
+    run_below(&[], name);
+}
+
+/// The same below another command.
+fn run_below(words: &[&str], name: &str) {
     let Some(program) = compile(name) else { return };
-    let out = execute(&program, &support::library_folder());
+    let out = execute(words, &program, &support::library_folder());
     assert!(out.status.success(), "{name}: {}\n{}", out.status, String::from_utf8_lossy(&out.stderr));
 }
 
@@ -79,6 +89,25 @@ fn a_child_has_a_device_of_its_own() {
     run("fork");
 }
 
+/// Nothing is read that was freed, nothing is lost.
+#[test]
+fn connections_live_and_end_under_valgrind() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        return println!("SKIPPED: valgrind is missing; it is in the package of that name");
+    }
+    run_below(
+        &[
+            "valgrind",
+            "--error-exitcode=9",
+            "--leak-check=full",
+            "--errors-for-leak-kinds=definite",
+            "--fair-sched=yes",
+            concat!("--suppressions=", env!("CARGO_MANIFEST_DIR"), "/../ibverbs/tests/c/valgrind.supp"),
+        ],
+        "life",
+    );
+}
+
 /// Beside the system's libibverbs ours has nothing to work with, and says so instead of crashing.
 #[test]
 fn another_libibverbs_is_no_device() {
@@ -89,6 +118,6 @@ fn another_libibverbs_is_no_device() {
     if let Err(error) = std::os::unix::fs::symlink(support::library(), &link) {
         assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "{}: {error}", link.display());
     }
-    let out = execute(&program, &folder);
+    let out = execute(&[], &program, &folder);
     assert!(out.status.success(), "{}\n{}", out.status, String::from_utf8_lossy(&out.stderr));
 }

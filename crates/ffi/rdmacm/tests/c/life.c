@@ -130,6 +130,10 @@ static void own_queue_pairs(int port)
 	DONE(rdma_destroy_id(active));
 	PASS(there, DISCONNECTED);
 	DONE(rdma_destroy_id(passive));
+	for (int i = 0; i < 2; i++) {
+		free_end(&ends[i]);
+		DONE(ibv_dealloc_pd(ends[i].pd));
+	}
 }
 
 static void refused(int port)
