@@ -50,6 +50,8 @@ pub(super) struct Connection {
     pub(super) is_half_open: bool,
     /// A program wants to hear of it.
     pub(super) is_held: bool,
+    /// We were told that nobody listens, and asked again.
+    pub(super) asks_again: bool,
     pub(super) local: CommId,
     pub(super) remote: CommId,
     pub(super) tid: u64,
@@ -90,6 +92,7 @@ impl Connection {
             is_active: false,
             is_half_open: false,
             is_held: true,
+            asks_again: false,
             local,
             remote: CommId::NONE,
             tid: 0,
@@ -113,6 +116,12 @@ impl Connection {
             resend: None,
             deadline: None,
         }
+    }
+
+    /// Nobody listens there. The first time that is not believed, and the question is repeated in its time: programs agree by
+    /// other means on who listens, and then the offer can be faster than the listener.
+    pub(super) fn doubts_absence(&mut self) -> bool {
+        !core::mem::replace(&mut self.asks_again, true)
     }
 
     pub(super) fn peer_key(&self) -> (Gid, Kind, CommId) {

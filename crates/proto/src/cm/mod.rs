@@ -180,6 +180,11 @@ impl Cm {
         self.connections.get(&id).map(|c| &**c).ok_or(CmError::NoSuchConnection)
     }
 
+    /// Whether "nobody listens" is not believed yet.
+    fn doubts_absence(&mut self, id: CommId) -> bool {
+        self.connections.get_mut(&id).is_some_and(|connection| connection.doubts_absence())
+    }
+
     /// The connection if it is in one of these states.
     fn in_state(&mut self, id: CommId, states: &[State]) -> Result<&mut Connection, CmError> {
         let connection = self.connections.get_mut(&id).ok_or(CmError::NoSuchConnection)?;

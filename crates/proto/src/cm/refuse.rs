@@ -86,6 +86,12 @@ impl Cm {
         let Some(connection) = self.known_or_peer(inbound, id, rej.local_comm_id) else { return };
         let (id, state) = (connection.local, connection.state);
         self.counters.on_rejected(rej.reason);
+        if state == State::ReqSent
+            && rej.reason == RejectReason::INVALID_SERVICE_ID
+            && self.doubts_absence(id)
+        {
+            return;
+        }
         match state {
             State::ReqSent | State::RepSent | State::RepReceived | State::ReqReceived => {
                 let (reason, private_data) = (rej.reason, rej.private_data.to_vec());

@@ -127,6 +127,10 @@ impl Cm {
             self.counters.unexpected += 1;
             return;
         }
+        if rep.status == SidrStatus::UNSUPPORTED && self.doubts_absence(id) {
+            return;
+        }
+        let Ok(connection) = self.get(id) else { return };
         let (path, private_data) = (connection.path, rep.private_data.to_vec());
         let SidrRep { status, qpn, qkey, .. } = *rep;
         self.raise(id, Event::Answered { id, path, status, qpn, qkey, private_data });
