@@ -155,6 +155,14 @@ impl Engine {
                 log::drop(format_args!("no QP {qpn} here (from {})", arrival.sgid));
                 continue;
             };
+            if qp.is_shut.load(Ordering::Relaxed) {
+                self.counters.dropped(DropReason::WrongState);
+                log::drop(format_args!(
+                    "the peer of QP {qpn} has not proven its key (from {})",
+                    arrival.sgid
+                ));
+                continue;
+            }
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, &qp, tx);
             machine.handle_packet(&arrival, &packet, now, &mut host);
