@@ -162,6 +162,11 @@ impl Cm {
         self.connections.len()
     }
 
+    /// Ids of the connections that a program has not released.
+    pub fn held(&self) -> alloc::vec::Vec<CommId> {
+        self.connections.iter().filter(|(_, c)| c.is_held).map(|(id, _)| *id).collect()
+    }
+
     /// Offers of others that are not yet decided.
     pub fn pending(&self) -> usize {
         self.pending
