@@ -63,8 +63,12 @@ impl CmId {
         let service = ServiceId::of_port(self.space, bound.port);
         let (scope, weak) = (bound.scope, Arc::downgrade(self));
         let backlog = if backlog == 0 { DEFAULT_BACKLOG } else { backlog };
+        let secret = state.secret.clone();
         let listener = self.nic.engine.manage(|managed| {
             let listener = managed.cm.listen(service, scope, backlog)?;
+            if let Some(secret) = secret {
+                managed.cm.set_listener_secret(listener, secret);
+            }
             managed.listeners.insert(listener, weak);
             Ok::<_, CmRefusal>(listener)
         })?;

@@ -36,6 +36,12 @@ impl Engine {
                 log::drop(format_args!("no QP {qpn} here (from {})", first.arrival().sgid));
                 continue;
             };
+            if qp.is_shut.load(Ordering::Relaxed) {
+                self.counters.dropped(DropReason::WrongState);
+                let from = first.arrival().sgid;
+                log::drop(format_args!("the peer of QP {qpn} has not proven its key (from {from})"));
+                continue;
+            }
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, &qp, tx);
             first.give_to(&mut machine, now, &mut host);
