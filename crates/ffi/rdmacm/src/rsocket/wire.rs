@@ -339,8 +339,7 @@ mod tests {
 
     #[test]
     fn reach_of_a_mapping() {
-        let mapping =
-            Mapping { offset: 100, buffer: RemoteBuffer { addr: 0, rkey: 0, length: 10 } };
+        let mapping = Mapping { offset: 100, buffer: RemoteBuffer { addr: 0, rkey: 0, length: 10 } };
         assert_eq!([99, 100, 109, 110, u64::MAX].map(|at| mapping.reach(at)), [0, 10, 1, 0, 0]);
         let last = Mapping { offset: u64::MAX - 1, ..mapping };
         assert_eq!(last.reach(u64::MAX), 9, "an end beyond all numbers does not wrap");

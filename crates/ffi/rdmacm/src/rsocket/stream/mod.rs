@@ -17,7 +17,6 @@ mod machine;
 mod outbound;
 mod ring;
 
-pub(crate) use inbound::Violation;
 pub(crate) use life::{Direction, End};
 pub(crate) use machine::{CONTROL_SLOTS, Control, Machine, Peer, Sizes, TABLE_SLOTS, Work};
 pub(crate) use outbound::{Growth, LOW_WATER, Piece};

@@ -3,8 +3,7 @@
 use super::*;
 use std::collections::VecDeque;
 
-const SIZES: Sizes =
-    Sizes { send_ring: 8192, recv_ring: 4096, send_queue: 16, recv_queue: 16, inline: 16 };
+const SIZES: Sizes = Sizes { send_ring: 8192, recv_ring: 4096, send_queue: 16, recv_queue: 16, inline: 16 };
 
 /// One end: its machine, the memory of its receive ring, and what it was sent but has not handled.
 struct Tester {
