@@ -3,5 +3,9 @@
 //! | room | what lives there |
 //! |---|---|
 //! | `verbs` | the structures and numbers of <infiniband/verbs.h>, their layout asserted |
+//! | `cm` | the table through which librdmacm reaches the connection manager inside libibverbs |
+//! | `address` | addresses and ports as they cross that table, and as sockets have them |
 
+pub mod address;
+pub mod cm;
 pub mod verbs;

@@ -10,6 +10,7 @@
 //! | `pd`, `domain`, `mr`, `mw`, `dm`, `advise`, `ah`, `mcast`, `srq`, `xrcd` | the objects |
 //! | `cq`, `cq_ex`, `channel`, `event` | completions and events |
 //! | `qp`, `send`, `recv` | queue pairs and what is posted to them |
+//! | `cm` | the connection manager, for librdmacm.so.1 |
 //! | `flow`, `counters`, `wq` | raw packets: who gets them |
 //! | `fork`, `import`, `ece`, `kern`, `neighbour`, `private` | what exists because somebody links with it |
 //!
@@ -21,6 +22,7 @@ mod advise;
 mod ah;
 mod channel;
 mod clock;
+mod cm;
 mod context;
 mod counters;
 mod cq;

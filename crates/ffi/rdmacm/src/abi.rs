@@ -1,7 +1,7 @@
 //! The structures of <rdma/rdma_cma.h>, byte for byte as rdma-core 44 lays them out, and its numbers.
 //!
 //! Programs read and write these fields themselves, compiled in, as they do with those of the verbs.
-#![allow(non_camel_case_types)]
+#![allow(non_camel_case_types, dead_code, reason = "the names are the header's, and all of them are there")]
 
 pub(crate) use ferroce_bridge::verbs::*;
 

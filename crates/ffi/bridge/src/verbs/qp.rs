@@ -63,6 +63,7 @@ pub struct ibv_qp_init_attr_ex {
     pub send_ops_flags: u64,
 }
 layout!(ibv_qp_init_attr_ex, 136, sq_sig_all = 56, comp_mask = 60, pd = 64, xrcd = 72, send_ops_flags = 128);
+zeroed!(ibv_qp_init_attr_ex);
 
 pub const IBV_QP_INIT_ATTR_PD: u32 = 1;
 pub const IBV_QP_INIT_ATTR_XRCD: u32 = 1 << 1;
