@@ -12,8 +12,6 @@ pub(crate) const ACCESS_LOCAL_WRITE: c_int = 1;
 pub(crate) const ACCESS_REMOTE_WRITE: c_int = 1 << 1;
 pub(crate) const SEND_INLINE: u32 = 1 << 3;
 pub(crate) const WC_WITH_IMM: u32 = 1 << 1;
-pub(crate) const QPS_ERR: u32 = 6;
-pub(crate) const QP_STATE: c_int = 1;
 
 unsafe extern "C" {
     pub(crate) fn rdma_create_event_channel() -> *mut rdma_event_channel;
@@ -73,7 +71,6 @@ unsafe extern "C" {
     pub(crate) fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int)
     -> *mut ibv_mr;
     pub(crate) fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
-    pub(crate) fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int;
     pub(crate) fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int;
     pub(crate) fn ibv_query_gid(
         context: *mut ibv_context,

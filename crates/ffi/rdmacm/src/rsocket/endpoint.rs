@@ -4,8 +4,8 @@ use std::os::fd::RawFd;
 use std::ptr;
 
 use super::calls::{
-    ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, Entry, QP_STATE, QPS_ERR, SEND_INLINE, WC_WITH_IMM,
-    ibv_modify_qp, ibv_query_device, post_recv, post_send, rdma_create_qp, rdma_destroy_qp,
+    ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, Entry, SEND_INLINE, WC_WITH_IMM, ibv_query_device, post_recv,
+    post_send, rdma_create_qp, rdma_destroy_qp,
 };
 use super::completions::Completions;
 use super::errno::{Errno, Outcome};
@@ -289,13 +289,6 @@ impl Endpoint {
             count -= now;
         }
         Ok(())
-    }
-
-    /// Ends the queue pair at once: what is posted comes back failed, and who sleeps wakes up.
-    pub(crate) fn abort(&mut self) {
-        let mut attr = ibv_qp_attr { qp_state: QPS_ERR, ..Default::default() };
-        // SAFETY: the queue pair lives.
-        unsafe { ibv_modify_qp(self.qp, &mut attr, QP_STATE) };
     }
 }
 

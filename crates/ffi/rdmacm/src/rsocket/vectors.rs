@@ -71,11 +71,6 @@ impl<'a> Vectors<'a> {
             length -= taken;
         }
     }
-
-    /// The same buffers from where they stand; for a look that does not count.
-    pub(crate) fn again(&self) -> Self {
-        Self { list: self.list, done: self.done, left: self.left }
-    }
 }
 
 #[cfg(test)]
