@@ -88,7 +88,8 @@ impl Watched for Shared {
                 if self.can_send() || !self.is_writable() {
                     ready |= asked & POLLOUT;
                 }
-                match self.end() {
+                // While there is something to read, the end has not been reached.
+                match self.end().filter(|_| !self.has_data()) {
                     Some(End::Disconnected) => ready | POLLHUP,
                     Some(End::Failed) => ready | POLLERR,
                     None => ready,
