@@ -30,6 +30,7 @@ pub use counters::LinkCounters;
 pub use error::LinkError;
 pub use faulty::{FaultConfig, FaultConfigError, Faulty};
 pub use udp::{LocalAddress, UdpConfig, UdpLink, local_addresses};
+pub(crate) use udp::open_udp;
 
 /// Something that carries packets between NICs.
 ///

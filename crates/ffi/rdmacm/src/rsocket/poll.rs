@@ -21,11 +21,11 @@ struct Watch<'a> {
 
 impl Watch<'_> {
     /// Looks at all of them once; returns how many have something to tell.
-    fn look(&mut self) -> Outcome<usize> {
+    fn look(&mut self, own: Option<&Arc<Bell>>) -> Outcome<usize> {
         let mut others: Vec<pollfd> = Vec::new();
         for (fd, socket) in self.fds.iter_mut().zip(&self.sockets) {
             match socket {
-                Some(socket) => fd.revents = socket.pollable().ready(fd.events),
+                Some(socket) => fd.revents = socket.pollable().ready(fd.events, own),
                 None => others.push(watch(fd.fd, fd.events)),
             }
         }
@@ -67,7 +67,7 @@ impl Watch<'_> {
             }
         }
         if self.count() > 0 {
-            return self.look();
+            return self.look(Some(bell));
         }
         let quiet = Instant::now() + SILENCE;
         let woken = sleep_on(&mut slots, Some(deadline.map_or(quiet, |deadline| deadline.min(quiet))))?;
@@ -84,7 +84,7 @@ impl Watch<'_> {
         }
         for (fd, socket) in self.fds.iter_mut().zip(&self.sockets) {
             if let Some(socket) = socket {
-                fd.revents = socket.pollable().ready(fd.events);
+                fd.revents = socket.pollable().ready(fd.events, Some(bell));
             }
         }
         Ok(self.count())
@@ -105,7 +105,7 @@ fn poll_for(fds: &mut [pollfd], timeout: Option<Duration>) -> Outcome<usize> {
     let mut watch = Watch { fds, sockets };
     let spinning = Duration::from_micros(Defaults::of_machine().polling_us);
     loop {
-        let ready = watch.look()?;
+        let ready = watch.look(None)?;
         if ready > 0 || timeout == Some(Duration::ZERO) {
             return Ok(ready);
         }

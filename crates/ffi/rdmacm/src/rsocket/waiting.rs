@@ -105,8 +105,8 @@ pub(crate) fn sleep_until<'a, S: Watched>(
 
 /// What `rpoll` asks of a socket of either kind.
 pub(crate) trait Pollable {
-    /// Which of `events` are there now, and what is told unasked.
-    fn ready(&self, events: i16) -> i16;
+    /// Which of `events` are there now, and what is told unasked. `own` is the caller's bell, if it is registered.
+    fn ready(&self, events: i16, own: Option<&Arc<Bell>>) -> i16;
     /// The same, in preparation of sleep: arms first, and names the descriptors to sleep on.
     fn prepare(&self, bell: &Arc<Bell>, events: i16, fds: &mut Vec<pollfd>) -> i16;
     /// One of the descriptors was ready.
@@ -118,9 +118,9 @@ pub(crate) trait Pollable {
 }
 
 impl<S: Watched> Pollable for Mutex<S> {
-    fn ready(&self, events: i16) -> i16 {
+    fn ready(&self, events: i16, own: Option<&Arc<Bell>>) -> i16 {
         let mut state = self.lock();
-        state.progress(None);
+        state.progress(own);
         let ready = state.readiness(events);
         if ready != 0 {
             return ready;

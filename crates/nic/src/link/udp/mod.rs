@@ -54,6 +54,7 @@ use std::sync::Arc;
 use sys::PollSet;
 
 pub use interfaces::{LocalAddress, local_addresses};
+pub(crate) use sys::open_udp;
 
 /// How to open a [`UdpLink`].
 #[derive(Clone, Debug)]

@@ -149,7 +149,8 @@ impl Shared {
 
     /// A place in the peer's table that no mapping of ours has.
     fn free_place(&self) -> Option<u16> {
-        let places = self.link()?.peer_mappings.length as u16;
+        // A connection that was just accepted knows its peer before it is established.
+        let places = self.endpoint.as_ref()?.link.as_ref()?.peer_mappings.length as u16;
         (0..places).find(|place| !self.mapped.iter().any(|mapped| mapped.place == Some(*place)))
     }
 
