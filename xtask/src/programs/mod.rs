@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `cases` | the table: which programs, how, and what shows success |
 //! | `trials` | what `ferroce run` itself promises |
+//! | `rdmacm` | programs that connect by librdmacm |
 //! | `conformance` | rdma-core's own test suite |
 //! | `skips` | which of its tests may be skipped, and why; docs/conformance.md comes from it |
 //! | `network`, `hugepages` | the namespace, and memory that some tests ask for |
@@ -15,6 +16,7 @@ mod conformance;
 mod hugepages;
 pub(crate) mod network;
 mod pool;
+mod rdmacm;
 pub(crate) mod session;
 mod skips;
 mod trials;
@@ -51,13 +53,15 @@ pub(crate) struct Args {
 }
 
 /// Debian packages, and a file that shows that each is there.
-const PACKAGES: [(&str, &str); 6] = [
+const PACKAGES: [(&str, &str); 8] = [
     ("ibverbs-utils", "/usr/bin/ibv_devinfo"),
     ("perftest", "/usr/bin/ib_write_bw"),
     ("rdma-core", "/usr/share/doc/rdma-core/tests"),
     ("python3-pyverbs", "/usr/lib/python3/dist-packages/pyverbs"),
     ("libibverbs-dev", "/usr/include/infiniband/verbs.h"),
     ("iproute2", "/usr/share/doc/iproute2"),
+    ("rdmacm-utils", "/usr/bin/rping"),
+    ("librdmacm-dev", "/usr/include/rdma/rdma_cma.h"),
 ];
 
 /// The command `cargo xtask programs`.
@@ -122,7 +126,8 @@ fn jobs(filter: &[String]) -> Vec<Job> {
         conformance::MODULES.iter().map(|(name, _)| Job { kind: "pyverbs", name: (*name).to_owned() });
     let cases = cases::CASES.iter().map(|case| Job { kind: "case", name: case.line.to_owned() });
     let trials = trials::names().into_iter().map(|name| Job { kind: "trial", name: name.to_owned() });
-    let all = modules.chain(trials).chain(cases);
+    let rdmacm = rdmacm::CASES.iter().map(|case| Job { kind: "rdmacm", name: case.name.to_owned() });
+    let all = modules.chain(trials).chain(rdmacm).chain(cases);
     all.filter(|job| {
         filter.is_empty() || filter.iter().any(|part| job.name.contains(part.as_str()) || job.kind == part)
     })
@@ -147,6 +152,8 @@ pub(crate) fn build(ctx: &Context) -> Result<PathBuf, String> {
         "ferroce-cli",
         "-p",
         "ferroce-ibverbs",
+        "-p",
+        "ferroce-rdmacm",
         "-p",
         "ferroce-shim",
     ])
@@ -222,6 +229,7 @@ fn obstacle(job: &Job, ferroce: &Path, network: &Result<(), String>) -> Option<S
                 )
             })
         }
+        "rdmacm" => rdmacm::obstacle(&job.name),
         _ => None,
     }
 }

@@ -1,5 +1,6 @@
 //! What is known of one connection.
 
+use super::pacing::Pace;
 use super::timing::Resend;
 use super::{CmTransport, CommId, Kind, ListenerId, Path, ServiceId};
 use crate::ids::{Gid, Psn, Qpn};
@@ -45,8 +46,12 @@ pub(super) struct Connection {
     pub(super) state: State,
     /// We made the offer.
     pub(super) is_active: bool,
+    /// An offer of a peer that has not become an established connection.
+    pub(super) is_half_open: bool,
     /// A program wants to hear of it.
     pub(super) is_held: bool,
+    /// We were told that nobody listens, and asked again.
+    pub(super) asks_again: bool,
     pub(super) local: CommId,
     pub(super) remote: CommId,
     pub(super) tid: u64,
@@ -71,6 +76,9 @@ pub(super) struct Connection {
     pub(super) max_retries: u8,
     /// What is repeated: on time-out, or when the peer repeats itself.
     pub(super) last: Option<Box<[u8; MAD_LEN]>>,
+    pub(super) pace: Pace,
+    /// When its message began to wait its turn.
+    pub(super) asked: Time,
     pub(super) resend: Option<Resend>,
     pub(super) deadline: Option<Time>,
 }
@@ -82,7 +90,9 @@ impl Connection {
             kind,
             state,
             is_active: false,
+            is_half_open: false,
             is_held: true,
+            asks_again: false,
             local,
             remote: CommId::NONE,
             tid: 0,
@@ -101,9 +111,17 @@ impl Connection {
             response_ns: 0,
             max_retries: 0,
             last: None,
+            pace: Pace::Free,
+            asked: Time(0),
             resend: None,
             deadline: None,
         }
+    }
+
+    /// Nobody listens there. The first time that is not believed, and the question is repeated in its time: programs agree by
+    /// other means on who listens, and then the offer can be faster than the listener.
+    pub(super) fn doubts_absence(&mut self) -> bool {
+        !core::mem::replace(&mut self.asks_again, true)
     }
 
     pub(super) fn peer_key(&self) -> (Gid, Kind, CommId) {

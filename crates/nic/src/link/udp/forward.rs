@@ -5,17 +5,29 @@
 //! user may enter, so what arrives here was verified by another process of ours.
 
 use crate::link::batch::{RX_BUFFER_LEN, RxMeta};
+use crate::link::clock::now;
 use crate::registry::Registry;
-use ferroce_proto::Gid;
+use ferroce_proto::{Gid, Time};
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixDatagram;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 const MAGIC: [u8; 4] = *b"fwd1";
 const KIND_PACKETS: u8 = 1;
 const KIND_REATTACH: u8 = 2;
+
+const NEVER: u64 = u64::MAX;
+/// Time until a message that found no room is tried again.
+const RETRY_NS: u64 = 200_000;
+/// Most bytes that wait for other processes; beyond it packets are lost, as on any wire.
+const MAX_WAITING_BYTES: usize = 8 << 20;
+/// How long a link that closes waits for others to take their packets.
+const LAST_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Bytes in front of the packets.
 pub(super) const HEADER_LEN: usize = 44;
@@ -87,7 +99,18 @@ impl Forwarded {
 #[derive(Debug)]
 pub(super) struct Forwarder {
     socket: UnixDatagram,
-    scratch: Mutex<Vec<u8>>,
+    outbox: Mutex<Outbox>,
+    /// When the messages of the outbox are tried again; [`NEVER`] while there are none.
+    retry_at_ns: AtomicU64,
+}
+
+/// What could not be handed over yet. The kernel lets ten datagrams wait at a socket, and a process that does not run for
+/// a moment has more coming.
+#[derive(Debug, Default)]
+struct Outbox {
+    scratch: Vec<u8>,
+    waiting: VecDeque<(u8, Vec<u8>)>,
+    waiting_bytes: usize,
 }
 
 impl Forwarder {
@@ -100,10 +123,11 @@ impl Forwarder {
         }
         let socket = UnixDatagram::bind(&path)?;
         socket.set_nonblocking(true)?;
-        Ok(Forwarder { socket, scratch: Mutex::new(Vec::new()) })
+        Ok(Forwarder { socket, outbox: Mutex::default(), retry_at_ns: AtomicU64::new(NEVER) })
     }
 
-    /// Hands a message, and the packets that belong to it, to the process in `slot`.
+    /// Hands a message, and the packets that belong to it, to the process in `slot`. Packets that it has no room for are
+    /// kept and count as done; the caller sees to it that [`Self::retry`] is called by [`Self::deadline`].
     pub(super) fn hand_over(
         &self,
         registry: &Registry,
@@ -111,11 +135,76 @@ impl Forwarder {
         message: Forwarded,
         packets: &[u8],
     ) -> Handover {
-        let mut scratch = self.scratch.lock();
-        scratch.clear();
-        scratch.extend_from_slice(&message.to_bytes());
-        scratch.extend_from_slice(packets);
-        match self.socket.send_to(&scratch, registry.socket_path(slot)) {
+        let mut outbox = self.outbox.lock();
+        outbox.scratch.clear();
+        outbox.scratch.extend_from_slice(&message.to_bytes());
+        outbox.scratch.extend_from_slice(packets);
+        // Packets of one flow keep their order.
+        let is_behind = outbox.waiting.iter().any(|(to, _)| *to == slot);
+        let handover = if is_behind { Handover::Full } else { self.send(registry, slot, &outbox.scratch) };
+        // A notice to steer anew may be lost: the next detour says the same.
+        let keeps = matches!(message, Forwarded::Packets { .. });
+        if handover == Handover::Full
+            && keeps
+            && outbox.waiting_bytes + outbox.scratch.len() <= MAX_WAITING_BYTES
+        {
+            let message = outbox.scratch.clone();
+            outbox.waiting_bytes += message.len();
+            outbox.waiting.push_back((slot, message));
+            self.retry_at_ns.fetch_min(now().0 + RETRY_NS, Relaxed);
+            return Handover::Done;
+        }
+        handover
+    }
+
+    /// When [`Self::retry`] has work.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        let at = self.retry_at_ns.load(Relaxed);
+        (at != NEVER).then_some(Time(at))
+    }
+
+    /// Tries again what had no room, if it is time. Returns how many messages were lost since their process is gone.
+    pub(super) fn retry(&self, registry: &Registry) -> u64 {
+        if self.retry_at_ns.load(Relaxed) > now().0 {
+            return 0;
+        }
+        let mut outbox = self.outbox.lock();
+        let mut lost = 0;
+        let mut full = [false; 256];
+        let waiting = std::mem::take(&mut outbox.waiting);
+        for (slot, message) in waiting {
+            let is_full = &mut full[usize::from(slot)];
+            let handover = if *is_full { Handover::Full } else { self.send(registry, slot, &message) };
+            match handover {
+                Handover::Full => {
+                    *is_full = true;
+                    outbox.waiting.push_back((slot, message));
+                }
+                Handover::Done => outbox.waiting_bytes -= message.len(),
+                Handover::Gone => {
+                    outbox.waiting_bytes -= message.len();
+                    lost += 1;
+                }
+            }
+        }
+        let next = if outbox.waiting.is_empty() { NEVER } else { now().0 + RETRY_NS };
+        self.retry_at_ns.store(next, Relaxed);
+        lost
+    }
+
+    /// Hands over what is left, as far as the others take it in a moment: we are about to go.
+    pub(super) fn drain(&self, registry: &Registry) {
+        let start = Instant::now();
+        while let Some(at) = self.deadline()
+            && start.elapsed() < LAST_PATIENCE
+        {
+            std::thread::sleep(Duration::from_nanos(at.0.saturating_sub(now().0)));
+            self.retry(registry);
+        }
+    }
+
+    fn send(&self, registry: &Registry, slot: u8, message: &[u8]) -> Handover {
+        match self.socket.send_to(message, registry.socket_path(slot)) {
             Ok(_) => Handover::Done,
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 Handover::Gone
@@ -132,6 +221,35 @@ impl Forwarder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sleeper_gets_everything_in_order() {
+        let base = std::env::temp_dir().join(format!("ferroce-test-{}-forward", std::process::id()));
+        std::fs::create_dir_all(&base).unwrap();
+        let [here, there] = [(); 2].map(|()| Registry::open(&base).unwrap());
+        let [sender, sleeper] = [&here, &there].map(|r| Forwarder::open(r).unwrap());
+        let meta = RxMeta { sgid: Gid([1; 16]), dgid: Gid([2; 16]), sport: 0xC001, tos: 3, ttl: 4 };
+        let message = Forwarded::Packets { meta, segment_len: 4 };
+        for number in 0..100_u32 {
+            let handover = sender.hand_over(&here, there.slot(), message, &number.to_be_bytes());
+            assert_eq!(handover, Handover::Done);
+        }
+        assert!(sender.deadline().is_some(), "the kernel has no room for a hundred");
+        let mut buffer = [0; 64];
+        for number in 0..100_u32 {
+            let len = loop {
+                match sleeper.socket.recv(&mut buffer) {
+                    Ok(len) => break len,
+                    Err(_) => assert_eq!(sender.retry(&here), 0),
+                }
+            };
+            assert_eq!(buffer[HEADER_LEN..len], number.to_be_bytes());
+        }
+        sender.drain(&here);
+        assert_eq!(sender.deadline(), None);
+        drop((here, there));
+        let _ = std::fs::remove_dir_all(base);
+    }
 
     #[test]
     fn messages_come_back() {

@@ -12,6 +12,7 @@
 //! | `owner` | who has the port when we cannot |
 //! | `send`, `exits` | packets out: segmentation batches, refusals, and which socket they leave by |
 //! | `receive`, `source` | packets in, and which socket to look at |
+//! | `trickle` | packets in, one at a time, by the cheapest call |
 //! | `ident` | which IPv4 identification a packet may have had |
 //! | `steer`, `repair`, `probe` | which process gets a packet |
 //! | `forward` | the detour for packets that reached the wrong process |
@@ -36,6 +37,7 @@ mod sockets;
 mod source;
 mod steer;
 mod sys;
+mod trickle;
 
 use super::capture::Capture;
 use super::counters::RunningCounters;
@@ -51,6 +53,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use sys::PollSet;
 
 pub use interfaces::{LocalAddress, local_addresses};
@@ -89,6 +92,8 @@ pub struct UdpLink {
     sender: Sender,
     receiver: Mutex<Receiver>,
     forwarder: Forwarder,
+    /// Whether the kernel was told to report traffic class and hop limit.
+    reports_outer_fields: AtomicBool,
     /// Readable while a multicast group has packets; there from the start, so that `wait_fds` never changes.
     group_poll: PollSet,
     counters: Arc<RunningCounters>,
@@ -126,7 +131,7 @@ impl Link for UdpLink {
         addresses.chain([self.forwarder.as_raw_fd(), self.group_poll.as_raw_fd()]).collect()
     }
     fn deadline(&self) -> Option<Time> {
-        None
+        self.forwarder.deadline()
     }
     fn join_multicast(&self, group: Gid) -> io::Result<()> {
         self.join(group)
@@ -148,6 +153,7 @@ impl Link for UdpLink {
         self.slot
     }
     fn report_outer_fields(&self) {
+        self.reports_outer_fields.store(true, Relaxed);
         for BoundAddress { addr, socket } in &self.addresses {
             // The options exist on every kernel that can open the socket.
             let _ = sockets::report_outer_fields(socket, addr.is_ipv4());

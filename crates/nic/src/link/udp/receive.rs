@@ -6,6 +6,7 @@ use super::probe::Probe;
 use super::repair::RepairPace;
 use super::source::{Rota, Source, SourceKind};
 use super::sys::{self, InMessage};
+use super::trickle;
 use super::{BoundAddress, UdpLink, multicast::Membership};
 use crate::link::batch::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
 use crate::link::capture::{Direction, Outer};
@@ -14,6 +15,7 @@ use crate::link::{RxBatch, RxPacket};
 use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, dest_qpn, verify_icrc};
 use ferroce_proto::{Gid, Qpn};
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 
 const MIN_PACKET_LEN: usize = Bth::LEN + ICRC_LEN;
 /// How often a socket is looked at before it is closed; each look takes up to [`RX_BUFFERS`] datagrams.
@@ -46,6 +48,16 @@ struct Datagram {
     len: usize,
     /// Length of every packet but the last.
     segment_len: usize,
+    /// The ICRC of its only packet is right, with this identification.
+    verified: Option<u16>,
+}
+
+/// What became of the packets of a datagram.
+struct Taken {
+    /// The owner of the last packet that was not ours.
+    misdelivered: Option<u8>,
+    /// The identification of the last packet, if that was good.
+    ident: Option<u16>,
 }
 
 /// Consecutive packets of one datagram that belong to another process.
@@ -79,6 +91,9 @@ impl UdpLink {
         if receiver.owes_repair && thorough {
             self.repair_owed(&mut receiver);
         }
+        if self.forwarder.deadline().is_some() {
+            add(&self.counters.forward_errors, self.forwarder.retry(&self.registry));
+        }
         let mut used = 0;
         for index in 0..receiver.sources.len() {
             if used == RX_BUFFERS {
@@ -110,10 +125,16 @@ impl UdpLink {
     fn look_at(&self, receiver: &mut Receiver, index: usize, rx: &mut RxBatch, first_buffer: usize) -> usize {
         let source = &mut receiver.sources[index];
         let (kind, offer) = (source.kind, source.offer.min(RX_BUFFERS - first_buffer));
+        let asks_little = offer == 1 && !self.reports_outer_fields.load(Relaxed);
+        let expected = if asks_little { source.trickle.expected() } else { None };
         add_alone(&self.counters.rx_calls, 1);
         let memory = rx.buffers_from(first_buffer);
-        let filled = sys::receive_messages(source.fd, memory, RX_BUFFER_LEN, &mut receiver.arrived[..offer])
-            .unwrap_or(0);
+        let arrived = &mut receiver.arrived[..offer];
+        let filled = match expected {
+            Some(_) => sys::receive_plain(source.fd, &mut memory[..RX_BUFFER_LEN], &mut arrived[0]),
+            None => sys::receive_messages(source.fd, memory, RX_BUFFER_LEN, arrived),
+        };
+        let filled = filled.unwrap_or(0);
         let bytes = receiver.arrived[..filled].iter().map(|m| m.len).sum();
         source.on_look(offer, filled, bytes, RX_BUFFERS);
         if filled > 0 {
@@ -123,26 +144,29 @@ impl UdpLink {
             let buffer = first_buffer + i;
             match kind {
                 SourceKind::Forwarded => self.take_forwarded(receiver, i, rx, buffer),
-                _ => self.take_datagram(receiver, i, kind, rx, buffer),
+                _ => self.take_datagram(receiver, (index, i), expected, rx, buffer),
             }
         }
         filled
     }
 
+    /// Takes message number `arrived` of source number `index`. If it was taken as part of a trickle, it was probably sent
+    /// to `expected`.
     fn take_datagram(
         &self,
         receiver: &mut Receiver,
-        arrived: usize,
-        kind: SourceKind,
+        (index, arrived): (usize, usize),
+        expected: Option<Gid>,
         rx: &mut RxBatch,
         buffer: usize,
     ) {
+        let kind = receiver.sources[index].kind;
         let message = &receiver.arrived[arrived];
         let (len, arrival) = (message.len.min(RX_BUFFER_LEN), message.control.arrival());
         // A socket bound to one address is not told the address of each packet.
         let dgid = match kind {
             SourceKind::Group(group) => Some(group),
-            SourceKind::Address(i) => arrival.dgid.or(receiver.bound[i]),
+            SourceKind::Address(i) => arrival.dgid.or(expected).or(receiver.bound[i]),
             SourceKind::Forwarded => None,
         };
         let (Some((sgid, sport)), Some(dgid)) = (message.from.to_gid_and_port(), dgid) else {
@@ -153,16 +177,33 @@ impl UdpLink {
         }
         let meta = RxMeta { sgid, dgid, sport, tos: arrival.tos, ttl: arrival.ttl };
         let segment_len = arrival.segment_len.filter(|&l| l > 0).unwrap_or(len.max(1));
-        let datagram = Datagram { kind, meta, buffer, len, segment_len };
-        let misdelivered = self.take_train(&mut receiver.idents, &datagram, rx);
-        if let (SourceKind::Address(address), Some(slot)) = (kind, misdelivered) {
-            self.on_misdelivery(receiver, address, slot);
+        let mut datagram = Datagram { kind, meta, buffer, len, segment_len, verified: None };
+        let trickle = &mut receiver.sources[index].trickle;
+        if expected.is_some() {
+            let (flow, bytes) = (FlowAddrs::new(sgid, dgid, sport), &rx.buffer(buffer)[..len]);
+            if trickle::is_alone(&flow, bytes) {
+                datagram.verified = Some(0);
+            } else {
+                trickle.on_surprise();
+                if let Some(nature) = trickle::find_out(&flow, bytes) {
+                    (datagram.meta.dgid, datagram.segment_len) = (nature.dgid, nature.segment_len);
+                }
+            }
+        }
+        let taken = self.take_train(&mut receiver.idents, &datagram, rx);
+        if let SourceKind::Address(address) = kind {
+            if expected.is_none() {
+                let is_single = datagram.segment_len >= len;
+                receiver.sources[index].trickle.on_datagram(dgid, is_single, taken.ident);
+            }
+            if let Some(slot) = taken.misdelivered {
+                self.on_misdelivery(receiver, address, slot);
+            }
         }
     }
 
-    /// Splits what was merged, verifies each packet and keeps or forwards it. Returns the owner of the last packet that
-    /// was not ours.
-    fn take_train(&self, idents: &mut Sources, datagram: &Datagram, rx: &mut RxBatch) -> Option<u8> {
+    /// Splits what was merged, verifies each packet and keeps or forwards it.
+    fn take_train(&self, idents: &mut Sources, datagram: &Datagram, rx: &mut RxBatch) -> Taken {
         let Datagram { buffer, len, segment_len, .. } = *datagram;
         let mut train = Train::new(idents);
         let mut foreign: Option<ForeignRun> = None;
@@ -188,7 +229,7 @@ impl UdpLink {
             }
         }
         self.forward_run(datagram, rx, foreign);
-        misdelivered
+        Taken { misdelivered, ident: train.last() }
     }
 
     /// Verifies a packet and says which slot it belongs to; `None` if it was dropped. What belongs to nobody in
@@ -197,7 +238,8 @@ impl UdpLink {
         let meta = &datagram.meta;
         let flow = FlowAddrs::new(meta.sgid, meta.dgid, meta.sport);
         let well_formed = packet.len() >= MIN_PACKET_LEN && packet.len().is_multiple_of(4);
-        let ident = if well_formed { verify_icrc(&flow, train.guess(), packet) } else { None };
+        let verify = || verify_icrc(&flow, train.guess(), packet);
+        let ident = if well_formed { datagram.verified.or_else(verify) } else { None };
         if let Some(capture) = &self.capture {
             let outer = Outer { flow, ident: ident.unwrap_or(0), tos: meta.tos, ttl: meta.ttl };
             capture.record(Direction::Received, &outer, packet);

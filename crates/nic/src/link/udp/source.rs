@@ -3,6 +3,7 @@
 //! A spinning receiver pays one system call per look, so it looks at the socket that had traffic last, and at the others
 //! only as far as they are busy too.
 
+use super::trickle::Trickle;
 use ferroce_proto::Gid;
 use std::os::fd::RawFd;
 
@@ -37,11 +38,12 @@ pub(super) struct Source {
     pub(super) offer: usize,
     /// The last look filled all that it was offered.
     was_full: bool,
+    pub(super) trickle: Trickle,
 }
 
 impl Source {
     pub(super) fn new(kind: SourceKind, fd: RawFd) -> Source {
-        Source { kind, fd, misses: IDLE_AFTER, offer: 1, was_full: false }
+        Source { kind, fd, misses: IDLE_AFTER, offer: 1, was_full: false, trickle: Trickle::default() }
     }
 
     /// Learns from a look that was offered `offered` buffers and filled `filled` with `bytes`. Full trains are taken

@@ -215,6 +215,29 @@ pub(super) fn receive_messages(
     Ok(received as usize)
 }
 
+/// Receives one message by the call that costs least, without what the kernel would say about it.
+pub(super) fn receive_plain(fd: RawFd, buffer: &mut [u8], into: &mut InMessage) -> io::Result<usize> {
+    let mut from_len = SockAddr::CAPACITY;
+    // SAFETY: buffer and address are writable for the lengths given.
+    let len = unsafe {
+        libc::syscall(
+            libc::SYS_recvfrom,
+            fd,
+            buffer.as_mut_ptr(),
+            buffer.len(),
+            libc::MSG_DONTWAIT,
+            into.from.as_mut_ptr(),
+            &raw mut from_len,
+        )
+    };
+    if len < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    into.len = len as usize;
+    into.control.set_len(0);
+    Ok(1)
+}
+
 /// Waits until the socket takes more, at most `timeout_ms`.
 pub(super) fn wait_writable(fd: RawFd, timeout_ms: i32) {
     let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
