@@ -79,6 +79,11 @@ fn a_child_has_a_device_of_its_own() {
     run("fork");
 }
 
+#[test]
+fn sockets_over_connections() {
+    run("rsockets");
+}
+
 /// Beside the system's libibverbs ours has nothing to work with, and says so instead of crashing.
 #[test]
 fn another_libibverbs_is_no_device() {
