@@ -33,6 +33,7 @@ pub use error::LinkError;
 pub use faulty::{FaultConfig, FaultConfigError, Faulty};
 pub use forecast::Forecast;
 pub use udp::{LocalAddress, UdpConfig, UdpLink, local_addresses};
+pub(crate) use udp::open_udp;
 
 /// Byte of a management datagram, reserved and ignored by its readers, where a sender on this host names the slot of the
 /// process that an offer is for. Links may deliver by it; zero says nothing.

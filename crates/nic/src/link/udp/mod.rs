@@ -61,6 +61,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use sys::PollSet;
 
 pub use interfaces::{LocalAddress, local_addresses};
+pub(crate) use sys::open_udp;
 
 /// How to open a [`UdpLink`].
 #[derive(Clone, Debug)]

@@ -1,12 +1,12 @@
 //! The sockets of the link and the options that make them speak RoCEv2.
 
 use super::control::DEFAULT_HOP_LIMIT;
-use super::sys::set_option;
+use super::sys::{open_udp, set_option};
 use super::{UdpConfig, owner};
 use crate::link::LinkError;
 use ferroce_proto::wire::ROCE_UDP_PORT;
 use rand::Rng;
-use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+use socket2::{SockFilter, Socket};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -136,8 +136,7 @@ pub(super) fn unspecified(is_ipv4: bool) -> IpAddr {
 }
 
 fn open(is_ipv4: bool) -> io::Result<Socket> {
-    let domain = if is_ipv4 { Domain::IPV4 } else { Domain::IPV6 };
-    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    let socket = Socket::from(open_udp(is_ipv4)?);
     socket.set_nonblocking(true)?;
     Ok(socket)
 }

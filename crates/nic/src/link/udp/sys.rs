@@ -37,6 +37,20 @@ pub(super) struct InMessage {
     pub(super) len: usize,
 }
 
+/// A UDP socket, made by a bare system call. Below a library that replaces `socket` (librspreload does, to turn the sockets
+/// of a program into ours) the NIC's own sockets must stay what they are.
+pub(crate) fn open_udp(is_ipv4: bool) -> io::Result<OwnedFd> {
+    let domain = if is_ipv4 { libc::AF_INET } else { libc::AF_INET6 };
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: a plain system call; the result is checked and owned from here on.
+    let fd = unsafe { libc::syscall(libc::SYS_socket, domain, kind, libc::IPPROTO_UDP) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that nobody else owns; descriptors are small numbers.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
 /// Sets a socket option.
 pub(super) fn set_option<T: Copy>(
     socket: &impl AsRawFd,
