@@ -3,6 +3,7 @@
 //! | file | what lives there |
 //! |---|---|
 //! | `cases` | the table: which programs, how, and what shows success |
+//! | `middleware` | UCX, Open MPI, qperf: the big users of the library |
 //! | `trials` | what `ferroce run` itself promises |
 //! | `conformance` | rdma-core's own test suite |
 //! | `skips` | which of its tests may be skipped, and why; docs/conformance.md comes from it |
@@ -13,6 +14,7 @@
 mod cases;
 mod conformance;
 mod hugepages;
+mod middleware;
 pub(crate) mod network;
 mod pool;
 pub(crate) mod session;
@@ -51,13 +53,17 @@ pub(crate) struct Args {
 }
 
 /// Debian packages, and a file that shows that each is there.
-const PACKAGES: [(&str, &str); 6] = [
+const PACKAGES: [(&str, &str); 10] = [
     ("ibverbs-utils", "/usr/bin/ibv_devinfo"),
     ("perftest", "/usr/bin/ib_write_bw"),
     ("rdma-core", "/usr/share/doc/rdma-core/tests"),
     ("python3-pyverbs", "/usr/lib/python3/dist-packages/pyverbs"),
     ("libibverbs-dev", "/usr/include/infiniband/verbs.h"),
     ("iproute2", "/usr/share/doc/iproute2"),
+    ("ucx-utils", "/usr/bin/ucx_perftest"),
+    ("openmpi-bin", "/usr/bin/mpirun"),
+    ("libopenmpi-dev", "/usr/bin/mpicc"),
+    ("qperf", "/usr/bin/qperf"),
 ];
 
 /// The command `cargo xtask programs`.
@@ -122,7 +128,9 @@ fn jobs(filter: &[String]) -> Vec<Job> {
         conformance::MODULES.iter().map(|(name, _)| Job { kind: "pyverbs", name: (*name).to_owned() });
     let cases = cases::CASES.iter().map(|case| Job { kind: "case", name: case.line.to_owned() });
     let trials = trials::names().into_iter().map(|name| Job { kind: "trial", name: name.to_owned() });
-    let all = modules.chain(trials).chain(cases);
+    let middleware =
+        middleware::CASES.iter().map(|case| Job { kind: "middleware", name: case.name.to_owned() });
+    let all = modules.chain(trials).chain(middleware).chain(cases);
     all.filter(|job| {
         filter.is_empty() || filter.iter().any(|part| job.name.contains(part.as_str()) || job.kind == part)
     })
@@ -205,6 +213,7 @@ fn obstacle(job: &Job, ferroce: &Path, network: &Result<(), String>) -> Option<S
         "pyverbs" if !Path::new(conformance::SOURCE).exists() => {
             Some(format!("rdma-core is {}", install("rdma-core python3-pyverbs")))
         }
+        "middleware" => middleware::obstacle(&job.name),
         "case" | "trial" => {
             let program = if job.kind == "case" {
                 job.name.split(' ').next().unwrap_or_default()

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::cases::{CASES, Case, Kind};
 use super::conformance;
+use super::middleware;
 use super::network;
 use super::session::{Launcher, is_listening};
 use super::trials;
@@ -51,6 +52,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         let (kind, name) = line.split_once('\t').unwrap_or_default();
         let mut answer = match kind {
             "case" => case_job(&launcher, name, &gids),
+            "middleware" => middleware::run(&launcher, name),
             "trial" => trials::run(&launcher, name),
             _ => conformance::run_module(&launcher, name),
         };
