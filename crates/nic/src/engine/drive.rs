@@ -108,8 +108,11 @@ impl Engine {
         }
         let now = now();
         if arrived > 0 {
-            let completions = self.dispatch(turn, now, for_poller);
-            self.finish_touched(turn, now, for_poller && completions > 0);
+            // Asked before the arrivals use the arming up. Who sleeps on a channel expects what every device does: that
+            // the acknowledgement of a message is there before the answer to it. perftest's events count on it.
+            let may_put_off = for_poller && !self.pulse.any_armed();
+            let completions = self.dispatch(turn, now, may_put_off);
+            self.finish_touched(turn, now, may_put_off && completions > 0);
         }
         let served = self.any_ready.load(Ordering::Relaxed) && self.serve_ready(turn, now);
         // While packets wait unread, a deadline that passed says nothing: the answer may be among them.
@@ -135,7 +138,7 @@ impl Engine {
 
     /// Gives every packet to its queue pair; returns how many completions that made. Queue pairs that are not finished
     /// yet are left among the touched.
-    fn dispatch(&self, turn: &mut Turn, now: Time, for_poller: bool) -> u32 {
+    fn dispatch(&self, turn: &mut Turn, now: Time, may_put_off: bool) -> u32 {
         let Turn { rx, tx, touched, put_off, .. } = turn;
         let mut completions = 0;
         let mut packets = rx.packets().peekable();
@@ -167,7 +170,7 @@ impl Engine {
             completions += host.completions;
             if touched.is_empty() && packets.peek().is_none() {
                 // The only one with packets: it need not be locked again.
-                let may_put_off = for_poller && completions > 0;
+                let may_put_off = may_put_off && completions > 0;
                 self.finish(&qp, machine, host, now, may_put_off.then_some(put_off));
                 break;
             }
