@@ -5,7 +5,7 @@ use crate::device::device;
 use crate::errno::{Refused, invalid};
 use crate::handle::{Handle, Object, Uses};
 use crate::import::Exports;
-use crate::ops;
+use crate::{cm, ops};
 use ferroce_nic::{Config, EventSource, Nic};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -81,6 +81,7 @@ impl Context {
     ) -> Result<*mut ibv_context, Refused> {
         let mut abi = verbs_context::zeroed();
         ops::fill(&mut abi);
+        abi.r#priv = cm::pointer();
         abi.sz = size_of::<verbs_context>();
         abi.context.device = device();
         abi.context.cmd_fd = cmd_fd.as_raw_fd();

@@ -20,7 +20,8 @@ pub(crate) unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) ->
         // SAFETY: a queue pair of ours, and room for the options.
         let (_, out) = unsafe { (QpObject::of(qp)?, ece.as_mut().ok_or(invalid("ece is NULL"))?) };
         *out = ibv_ece::default();
-        Ok(())
+        // As every NIC without them answers: programs then leave them out of what they offer.
+        Err(unsupported("options of a vendor"))
     })
 }
 

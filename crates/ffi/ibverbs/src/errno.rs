@@ -1,6 +1,8 @@
 //! Why a verb was refused, as the number its manual page promises.
 
 use ferroce_nic::Error;
+use ferroce_nic::CmRefusal;
+use ferroce_proto::cm::CmError;
 use ferroce_proto::qp::PostError;
 use std::ffi::c_int;
 
@@ -75,6 +77,19 @@ fn of_nic(error: &Error) -> c_int {
         Error::Memory(_) => libc::EFAULT,
         Error::Busy { .. } => libc::EBUSY,
         Error::Forked | Error::CqOverrun { .. } => libc::EIO,
+        Error::Cm(refusal) => of_cm(refusal),
+        _ => libc::EINVAL,
+    }
+}
+
+/// What the kernel's connection manager answers in the same place.
+fn of_cm(refusal: &CmRefusal) -> c_int {
+    match refusal {
+        CmRefusal::AddressInUse | CmRefusal::Protocol(CmError::InUse) => libc::EADDRINUSE,
+        CmRefusal::AddressNotAvailable { .. } | CmRefusal::PortsExhausted => libc::EADDRNOTAVAIL,
+        CmRefusal::Unreachable { source, .. } => source.raw_os_error().unwrap_or(libc::EHOSTUNREACH),
+        CmRefusal::Protocol(CmError::TooMany) => libc::ENOMEM,
+        CmRefusal::Registry(_) | CmRefusal::NoRegistry => libc::EIO,
         _ => libc::EINVAL,
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! | room | what lives there |
 //! |---|---|
-//! | `abi` | the structures and numbers of <infiniband/verbs.h>, their layout asserted |
 //! | `exports`, `ops` | how programs reach a function: by symbol, or through the context's tables |
 //! | `guard`, `errno` | what every call goes through: panics and refusals become numbers |
 //! | `handle`, `acks` | what a program's pointer leads to, who still uses it, which events are out |
@@ -11,18 +10,19 @@
 //! | `pd`, `domain`, `mr`, `mw`, `dm`, `advise`, `ah`, `mcast`, `srq`, `xrcd` | the objects |
 //! | `cq`, `cq_ex`, `channel`, `event` | completions and events |
 //! | `qp`, `send`, `recv` | queue pairs and what is posted to them |
+//! | `cm` | the connection manager, for librdmacm.so.1 |
 //! | `flow`, `counters`, `wq` | raw packets: who gets them |
 //! | `fork`, `import`, `ece`, `kern`, `neighbour`, `private` | what exists because somebody links with it |
 //!
 //! Every pointer is the program's. The verbs say which of them must be good, and that is what each `SAFETY` comment
 //! leans on; NULL is refused wherever the manual does not give it a meaning.
 
-mod abi;
 mod acks;
 mod advise;
 mod ah;
 mod channel;
 mod clock;
+mod cm;
 mod context;
 mod counters;
 mod cq;
@@ -59,3 +59,6 @@ mod srq;
 mod sysfs;
 mod wq;
 mod xrcd;
+
+/// The structures and numbers of <infiniband/verbs.h>; both C libraries have them from one place.
+use ferroce_bridge::verbs as abi;

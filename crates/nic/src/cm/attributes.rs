@@ -12,9 +12,9 @@ impl CmId {
         if self.space.is_datagram() {
             return datagram_attributes(state);
         }
-        let (comm, rnr_timer) = {
+        let (comm, options) = {
             let own = self.state.lock();
-            (own.comm, own.options.min_rnr_timer)
+            (own.comm, own.options)
         };
         let Some(comm) = comm else {
             let attr = QpAttr { state, port: 1, ..QpAttr::default() };
@@ -26,7 +26,9 @@ impl CmId {
         };
         let managed = self.service().managed.lock();
         let (mut attr, mask) = managed.cm.qp_attributes(comm, state).map_err(CmRefusal::from)?;
-        attr.min_rnr_timer = rnr_timer.unwrap_or(attr.min_rnr_timer);
+        attr.min_rnr_timer = options.min_rnr_timer.unwrap_or(attr.min_rnr_timer);
+        // Also for whoever took an offer, whose path the other end chose.
+        attr.timeout = options.ack_timeout.unwrap_or(attr.timeout);
         Ok((attr, mask))
     }
 }

@@ -6,7 +6,7 @@ use crate::eventfd::EventFd;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// The part that ids hold. Events hold ids, so the queue must be emptied when the program lets go of the channel.
 pub(super) struct Queue {
@@ -37,8 +37,17 @@ impl Queue {
         out
     }
 
-    fn pop(&self) -> Option<CmEvent> {
-        self.waiting.lock().as_mut()?.pop_front()
+    /// The next event. It counts as handed out, and `seen` looks at it, before anybody can see the one behind it.
+    fn pop(&self, seen: impl FnOnce(&CmEvent)) -> Option<CmEvent> {
+        let mut waiting = self.waiting.lock();
+        let event = waiting.as_mut()?.pop_front()?;
+        let listener = event.listener.as_ref().and_then(Weak::upgrade);
+        listener.as_deref().unwrap_or(&event.id).count_handed_out();
+        seen(&event);
+        drop(waiting);
+        // It may be the last handle, whose end needs other locks.
+        drop(listener);
+        Some(event)
     }
 }
 
@@ -55,9 +64,15 @@ impl CmChannel {
 
     /// Waits for an event. Blocks, unless the descriptor was set to non-blocking: then `WouldBlock` says there is none.
     pub fn wait(&self) -> std::io::Result<CmEvent> {
+        self.wait_seeing(|_| {})
+    }
+
+    /// The same; `seen` looks at the event before another thread can get the one behind it. It must not call anything of
+    /// the channel or of ids but [`CmId::set_cookie`].
+    pub fn wait_seeing(&self, mut seen: impl FnMut(&CmEvent)) -> std::io::Result<CmEvent> {
         loop {
             self.queue.fd.take()?;
-            if let Some(event) = self.queue.pop() {
+            if let Some(event) = self.queue.pop(&mut seen) {
                 return Ok(event);
             }
         }
@@ -65,7 +80,7 @@ impl CmChannel {
 
     /// An event, if one waits.
     pub fn try_next(&self) -> Option<CmEvent> {
-        let event = self.queue.pop()?;
+        let event = self.queue.pop(|_| {})?;
         self.queue.fd.try_take();
         Some(event)
     }

@@ -11,7 +11,7 @@ use ferroce_proto::verbs::AddressVector;
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Settings of an id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,6 +61,8 @@ pub struct CmId {
     pub(super) nic: Arc<NicInner>,
     pub(super) space: PortSpace,
     cookie: AtomicU64,
+    /// Events that a program was given; C programs must give each of them back before the id can go.
+    handed_out: AtomicU32,
     queue: Mutex<Arc<Queue>>,
     pub(super) state: Mutex<IdState>,
 }
@@ -78,6 +80,7 @@ impl Nic {
             nic: self.inner().clone(),
             space,
             cookie: AtomicU64::new(cookie),
+            handed_out: AtomicU32::new(0),
             queue: Mutex::new(channel.queue.clone()),
             state: Mutex::default(),
         }))
@@ -104,6 +107,7 @@ impl CmId {
             nic: listener.nic.clone(),
             space: listener.space,
             cookie: AtomicU64::new(listener.cookie()),
+            handed_out: AtomicU32::new(0),
             queue: Mutex::new(listener.queue()),
             state: Mutex::new(state),
         })
@@ -116,6 +120,14 @@ impl CmId {
     /// Changes it.
     pub fn set_cookie(&self, cookie: u64) {
         self.cookie.store(cookie, Ordering::Relaxed);
+    }
+    /// How many events of it programs were given; an offer counts for its listener. After [`CmId::close`] there are no
+    /// more, so the number is final.
+    pub fn handed_out(&self) -> u32 {
+        self.handed_out.load(Ordering::Acquire)
+    }
+    pub(super) fn count_handed_out(&self) {
+        self.handed_out.fetch_add(1, Ordering::Release);
     }
     /// Its port space.
     pub fn space(&self) -> PortSpace {

@@ -12,6 +12,7 @@ use ferroce_proto::wire::cm::CmMad;
 use ferroce_proto::wire::{Bth, Deth, GSI_QKEY, Headers, Opcode, Operation, Packet, Service};
 use ferroce_proto::{PKey, Psn, Qpn, Time};
 use smallvec::SmallVec;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Engine {
     /// Connection management of this NIC.
@@ -52,7 +53,7 @@ impl Engine {
             }
             // Processes that share an address share QP1, and the kernel picks one of them by flow. A message that was lost on
             // the detour takes another way when it is repeated.
-            let route = Route { entropy: rand::random(), ..message.route };
+            let route = Route { entropy: fresh_entropy(), ..message.route };
             let packet = tx.reserve(&route, len);
             headers.write(packet);
             packet[head..].copy_from_slice(&message.mad[..]);
@@ -104,4 +105,12 @@ impl Engine {
             self.manage(|managed| managed.release_all(now()));
         }
     }
+}
+
+/// A number unlike the one before. Not from the thread's generator, which is gone when the last messages leave at exit.
+fn fresh_entropy() -> u16 {
+    static STEPS: AtomicU64 = AtomicU64::new(0);
+    let step = STEPS.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+    let mixed = (step ^ step >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed >> 48) as u16
 }

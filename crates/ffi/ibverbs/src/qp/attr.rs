@@ -47,7 +47,8 @@ pub(crate) fn ah_attr(vector: &AddressVector) -> ibv_ah_attr {
     }
 }
 
-fn state(code: u32) -> Result<QpState, Refused> {
+/// The state with this number.
+pub(crate) fn state(code: u32) -> Result<QpState, Refused> {
     QpState::ALL.get(code as usize).copied().ok_or(invalid("no such state of a queue pair"))
 }
 
@@ -108,7 +109,7 @@ pub(super) fn wanted(attr: &ibv_qp_attr, mask: AttrMask, nic: &Nic) -> Result<Qp
 }
 
 /// What `query_qp` returns.
-pub(super) fn reported(attr: &QpAttr) -> ibv_qp_attr {
+pub(crate) fn reported(attr: &QpAttr) -> ibv_qp_attr {
     ibv_qp_attr {
         qp_state: attr.state as u32,
         cur_qp_state: attr.state as u32,

@@ -7,7 +7,7 @@ mod modify;
 mod open;
 mod spread;
 
-pub(crate) use attr::vector;
+pub(crate) use attr::{ah_attr, reported, state, vector};
 pub(crate) use create::{create_qp, create_qp_ex};
 pub(crate) use modify::{modify_qp, query_qp};
 pub(crate) use open::open_qp;

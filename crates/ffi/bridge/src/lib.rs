@@ -1,0 +1,11 @@
+//! What the two C libraries agree on. Plain types without state: each library has its own copy of this crate.
+//!
+//! | room | what lives there |
+//! |---|---|
+//! | `verbs` | the structures and numbers of <infiniband/verbs.h>, their layout asserted |
+//! | `cm` | the table through which librdmacm reaches the connection manager inside libibverbs |
+//! | `address` | addresses and ports as they cross that table, and as sockets have them |
+
+pub mod address;
+pub mod cm;
+pub mod verbs;

@@ -1,0 +1,15 @@
+//! The connection manager, for librdmacm.so.1: the functions behind the table of `ferroce_bridge::cm`.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `table` | the table itself, and what is neither channel nor id |
+//! | `channel` | event channels and events |
+//! | `id` | ids: binding, resolving, asking |
+//! | `connect` | offering, taking, refusing, ending |
+
+mod channel;
+mod connect;
+mod id;
+mod table;
+
+pub(crate) use table::pointer;

@@ -1,0 +1,77 @@
+//! Binding ids, and finding the way to a destination.
+
+use crate::abi::*;
+use crate::event;
+use crate::guard::{self, Refused, check, invalid};
+use crate::id::Id;
+use ferroce_bridge::address::Address;
+use libc::sockaddr;
+use std::ffi::c_int;
+use std::ptr;
+
+/// What a program's pointer says; the manual calls everything but IPv4 and IPv6 invalid here.
+///
+/// # Safety
+/// NULL, or an address as long as its family says.
+pub(crate) unsafe fn read(address: *const sockaddr) -> Result<Address, Refused> {
+    // SAFETY: as the caller promises.
+    unsafe { Address::read(address) }.ok_or(invalid("neither an IPv4 nor an IPv6 address"))
+}
+
+/// Binds an id.
+pub(crate) fn bind(id: &Id, address: &Address) -> Result<(), Refused> {
+    // SAFETY: the NIC's half, and an address.
+    check(unsafe { (id.device.table.bind)(id.nic(), address) })?;
+    id.show_addresses();
+    Ok(())
+}
+
+/// Finds the way to a destination. How long that may take is of no account: everything needed is here.
+pub(crate) fn resolve(id: &Id, source: Option<Address>, to: &Address) -> Result<(), Refused> {
+    let source = source.as_ref().map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: the NIC's half, and addresses.
+    check(unsafe { (id.device.table.resolve_addr)(id.nic(), source, to) })?;
+    // SAFETY: the id's own structure.
+    unsafe { (*id.abi()).route.addr.dst = to.write().0 };
+    event::complete(id)
+}
+
+pub(crate) unsafe extern "C" fn bind_addr(id: *mut rdma_cm_id, address: *mut sockaddr) -> c_int {
+    guard::minus_one("rdma_bind_addr", || {
+        // SAFETY: an id of ours, and an address.
+        let (id, address) = unsafe { (Id::of(id)?, read(address)?) };
+        bind(id, &address)
+    })
+}
+
+pub(crate) unsafe extern "C" fn resolve_addr(
+    id: *mut rdma_cm_id,
+    source: *mut sockaddr,
+    to: *mut sockaddr,
+    _timeout_ms: c_int,
+) -> c_int {
+    guard::minus_one("rdma_resolve_addr", || {
+        // SAFETY: an id of ours, and addresses, of which the first may be NULL.
+        let (id, to) = unsafe { (Id::of(id)?, read(to)?) };
+        // SAFETY: as above.
+        let source = if source.is_null() { None } else { Some(unsafe { read(source)? }) };
+        resolve(id, source, &to)
+    })
+}
+
+/// The port of a program's address, in network order; 0 if it has none.
+fn port(address: &libc::sockaddr_storage) -> u16 {
+    // SAFETY: a whole storage, as long as every address.
+    let address = unsafe { Address::read(ptr::from_ref(address).cast()) };
+    address.map_or(0, |address| address.port.to_be())
+}
+
+pub(crate) unsafe extern "C" fn src_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: an id of ours.
+    unsafe { id.as_ref() }.map_or(0, |id| port(&id.route.addr.src))
+}
+
+pub(crate) unsafe extern "C" fn dst_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: an id of ours.
+    unsafe { id.as_ref() }.map_or(0, |id| port(&id.route.addr.dst))
+}

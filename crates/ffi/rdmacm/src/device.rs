@@ -1,0 +1,150 @@
+//! The one device, opened on first use and kept, as the real library keeps its devices.
+
+use crate::abi::*;
+use crate::guard::{Refused, check, made, refused};
+use crate::verbs::*;
+use ferroce_bridge::cm::{Table, table_of};
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The device as one process has it.
+pub(crate) struct Device {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) table: &'static Table,
+    /// Where ids put their queue pairs unless the program says otherwise.
+    pub(crate) pd: *mut ibv_pd,
+    /// READs and atomics that a queue pair can answer at a time.
+    pub(crate) max_responder_resources: u8,
+    /// READs and atomics that it can have outstanding.
+    pub(crate) max_initiator_depth: u8,
+    xrcd: OnceLock<Shared<ibv_xrcd>>,
+    process: libc::pid_t,
+}
+
+/// An object of libibverbs that all ids use.
+struct Shared<T>(*mut T);
+
+// SAFETY: objects of libibverbs may be used by all threads; so the verbs promise.
+unsafe impl<T> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Shared<T> {}
+
+/// The device of this process, or of the one that it was forked from. No lock: a child could find it held for ever.
+static CURRENT: AtomicPtr<Device> = AtomicPtr::new(ptr::null_mut());
+
+/// The device if this process has opened it.
+fn current() -> Option<&'static Device> {
+    // SAFETY: whatever stands there was leaked on purpose.
+    let device = unsafe { CURRENT.load(Ordering::Acquire).as_ref()? };
+    // SAFETY: a plain system call.
+    (device.process == unsafe { libc::getpid() }).then_some(device)
+}
+
+/// The device, opened if need be. A child after `fork` gets its own.
+pub(crate) fn device() -> Result<&'static Device, Refused> {
+    if let Some(device) = current() {
+        return Ok(device);
+    }
+    let before = CURRENT.load(Ordering::Acquire);
+    let fresh = Box::into_raw(Box::new(open()?));
+    match CURRENT.compare_exchange(before, fresh, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: never freed from here on.
+        Ok(_) => Ok(unsafe { &*fresh }),
+        Err(_) => {
+            // Another thread was faster.
+            // SAFETY: nobody else has seen it.
+            let unused = unsafe { Box::from_raw(fresh) };
+            // SAFETY: made by `open` a moment ago, and nothing else was made in it.
+            unsafe {
+                ibv_dealloc_pd(unused.pd);
+                ibv_close_device(unused.context);
+            }
+            device()
+        }
+    }
+}
+
+fn open() -> Result<Device, Refused> {
+    let context = open_first()?;
+    // SAFETY: just opened.
+    let Some(table) = (unsafe { table_of(context) }) else {
+        // SAFETY: just opened, and not used any more.
+        unsafe { ibv_close_device(context) };
+        return Err(refused(
+            libc::ENODEV,
+            "the libibverbs.so.1 that is loaded is not ferroce's; start the program with `ferroce run`",
+        ));
+    };
+    let mut attr = ibv_device_attr::zeroed();
+    // SAFETY: an open context, and room for the attributes.
+    check(unsafe { ibv_query_device(context, &mut attr) })?;
+    // SAFETY: an open context.
+    let pd = made(unsafe { ibv_alloc_pd(context) })?;
+    let depth = |most: i32| u8::try_from(most).unwrap_or(u8::MAX);
+    Ok(Device {
+        context,
+        table,
+        pd,
+        max_responder_resources: depth(attr.max_qp_rd_atom),
+        max_initiator_depth: depth(attr.max_qp_init_rd_atom),
+        xrcd: OnceLock::new(),
+        // SAFETY: a plain system call.
+        process: unsafe { libc::getpid() },
+    })
+}
+
+fn open_first() -> Result<*mut ibv_context, Refused> {
+    // SAFETY: the list is read up to its end, which is NULL, and freed after its use.
+    unsafe {
+        let list = made(ibv_get_device_list(ptr::null_mut()))?;
+        let context = if (*list).is_null() { ptr::null_mut() } else { ibv_open_device(*list) };
+        let opened = made(context);
+        ibv_free_device_list(list);
+        opened.map_err(|_| refused(libc::ENODEV, "there is no device, or it cannot be opened"))
+    }
+}
+
+impl Device {
+    /// The domain of extended connections that belong to no program in particular.
+    pub(crate) fn xrcd(&self) -> Result<*mut ibv_xrcd, Refused> {
+        if let Some(xrcd) = self.xrcd.get() {
+            return Ok(xrcd.0);
+        }
+        let mut attr = ibv_xrcd_init_attr {
+            comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+            fd: -1,
+            oflags: libc::O_CREAT,
+        };
+        // SAFETY: an open context, and attributes.
+        let fresh = made(unsafe { open_xrcd(self.context, &mut attr) })?;
+        let kept = self.xrcd.get_or_init(|| Shared(fresh)).0;
+        if kept != fresh {
+            // SAFETY: nobody else has seen it.
+            unsafe { close_xrcd(fresh) };
+        }
+        Ok(kept)
+    }
+}
+
+/// Says why a call was refused, if `FERROCE_LOG` asks for it.
+pub(crate) fn say(name: &str, why: &str) {
+    let text = format!("{name}: {why}");
+    match current() {
+        // SAFETY: a text and its length.
+        Some(device) => unsafe { (device.table.say)(text.as_ptr(), text.len()) },
+        // Nobody to ask how much to say; whoever set the variable wants to know why nothing works.
+        None if std::env::var_os("FERROCE_LOG").is_some_and(|value| !value.is_empty()) => {
+            eprintln!("ferroce[{}] refused: {text}", std::process::id());
+        }
+        None => {}
+    }
+}
+
+/// Declares the device dead.
+pub(crate) fn fail() {
+    if let Some(device) = current() {
+        // SAFETY: a function of the table.
+        unsafe { (device.table.fail)() };
+    }
+}

@@ -1,0 +1,107 @@
+//! Endpoints: an id with everything that belongs to it, in one call.
+
+use crate::abi::*;
+use crate::guard::{self, Refused, invalid};
+use crate::id::{self, Id, QpAttr};
+use crate::{address, event, options, qp, route, srq};
+use std::ffi::c_int;
+
+/// The passive end: bound, and told how to make queue pairs for its connections.
+fn passive(id: &Id, res: &rdma_addrinfo, pd: *mut ibv_pd, attr: Option<&ibv_qp_init_attr>) -> Result<(), Refused> {
+    // SAFETY: an address that `rdma_getaddrinfo` or the program made.
+    address::bind(id, &unsafe { address::read(res.ai_src_addr)? })?;
+    if !pd.is_null() {
+        // SAFETY: the id's own structure.
+        unsafe { (*id.abi()).pd = pd };
+    }
+    let attr = attr.map(|attr| QpAttr(ibv_qp_init_attr { qp_type: res.ai_qp_type as u32, ..*attr }));
+    id.state.lock().qp_attr = attr;
+    Ok(())
+}
+
+/// The active end: with a way to its destination, and a queue pair.
+fn active(
+    id: &Id,
+    res: &rdma_addrinfo,
+    pd: *mut ibv_pd,
+    attr: Option<&mut ibv_qp_init_attr>,
+) -> Result<(), Refused> {
+    // SAFETY: addresses that `rdma_getaddrinfo` or the program made.
+    let to = unsafe { address::read(res.ai_dst_addr)? };
+    // SAFETY: as above.
+    let source = if res.ai_src_addr.is_null() { None } else { Some(unsafe { address::read(res.ai_src_addr)? }) };
+    address::resolve(id, source, &to)?;
+    match res.ai_route_len {
+        0 => route::resolve(id)?,
+        // SAFETY: as long as the program says.
+        len => unsafe {
+            options::set_path(id, res.ai_route, len)?;
+            event::complete(id)?;
+        },
+    }
+    if let Some(attr) = attr {
+        attr.qp_type = res.ai_qp_type as u32;
+        qp::create_plain(id, pd, attr)?;
+    }
+    if res.ai_connect_len != 0 && !res.ai_connect.is_null() {
+        // SAFETY: as long as the program says.
+        let bytes = unsafe { std::slice::from_raw_parts(res.ai_connect.cast::<u8>(), res.ai_connect_len) };
+        id.state.lock().connect = bytes.to_vec();
+    }
+    Ok(())
+}
+
+/// Ends an endpoint with all that belongs to it.
+///
+/// # Safety
+/// As for [`id::destroy`].
+unsafe fn destroy(id: *mut rdma_cm_id) -> Result<(), Refused> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let own = Id::of(id)?;
+        if !own.qp().is_null() {
+            qp::destroy(own);
+        }
+        if !(*id).srq.is_null() {
+            srq::destroy(own);
+        }
+        id::destroy(id)
+    }
+}
+
+pub(crate) unsafe extern "C" fn create_ep(
+    id: *mut *mut rdma_cm_id,
+    res: *mut rdma_addrinfo,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    guard::minus_one("rdma_create_ep", || {
+        // SAFETY: the program's place for the id, its addresses, and attributes or NULL.
+        let (place, res, attr) = unsafe { (id.as_mut(), res.as_ref(), attr.as_mut()) };
+        let (Some(place), Some(res)) = (place, res) else { return Err(invalid("id or res is NULL")) };
+        let made = id::create(
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            res.ai_port_space as u32,
+            res.ai_qp_type as u32,
+        )?;
+        // SAFETY: just made.
+        let own = unsafe { Id::of(made)? };
+        let built = match res.ai_flags & RAI_PASSIVE {
+            0 => active(own, res, pd, attr),
+            _ => passive(own, res, pd, attr.as_deref()),
+        };
+        if let Err(refused) = built {
+            // SAFETY: nobody else has seen it.
+            let _ = unsafe { destroy(made) };
+            return Err(refused);
+        }
+        *place = made;
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn destroy_ep(id: *mut rdma_cm_id) {
+    // SAFETY: what the call demands of the program.
+    guard::quiet("rdma_destroy_ep", || unsafe { destroy(id) });
+}

@@ -1,0 +1,253 @@
+//! Events: from the NIC's to what programs read, doing on the way what the library does for them.
+
+use crate::abi::*;
+use crate::channel;
+use crate::guard::{self, Refused, check, invalid, told};
+use crate::id::Id;
+use crate::{multicast, qp};
+use ferroce_bridge::cm::{self, PRIVATE_DATA};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+
+/// The allocation behind an event's pointer.
+#[repr(C)]
+struct Event {
+    abi: rdma_cm_event,
+    /// Whose count it is in: for an offer, the listener's.
+    owner: *const Id,
+    private_data: [u8; PRIVATE_DATA],
+}
+
+/// What becomes of an event.
+enum Outcome {
+    /// The program gets it, as this kind and with this status.
+    Deliver(u32, c_int),
+    /// The program does not hear of it.
+    Swallow,
+}
+
+/// Waits for the next event of a channel.
+pub(crate) fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Refused> {
+    let device = channel::device_of(channel)?;
+    loop {
+        // An offer's id must be known to other threads before they can see another event of it.
+        let spare = Id::new(device, ptr::null_mut(), ptr::null_mut(), 0, 0);
+        let cookie = ptr::from_ref::<Id>(&spare).expose_provenance() as u64;
+        let mut event = cm::Event::default();
+        // SAFETY: the channel's other half, and a place for the event.
+        check(unsafe { (device.table.next_event)(channel::nic(channel), cookie, &mut event) })?;
+        // SAFETY: ids give their own address as cookie, and stay until their events are acknowledged.
+        let owner = unsafe { &*ptr::with_exposed_provenance::<Id>(event.cookie as usize) };
+        owner.wait_ready();
+        let mut out = Box::new(Event {
+            abi: rdma_cm_event::zeroed(),
+            owner,
+            private_data: event.parameters.private,
+        });
+        out.abi.id = owner.abi();
+        out.show_parameters(&event, owner.is_datagram());
+        match out.process(owner, spare, &event) {
+            Outcome::Deliver(kind, status) => {
+                (out.abi.event, out.abi.status) = (kind, status);
+                return Ok(Box::into_raw(out).cast());
+            }
+            Outcome::Swallow => owner.acknowledge(),
+        }
+    }
+}
+
+impl Event {
+    fn show_parameters(&mut self, event: &cm::Event, is_datagram: bool) {
+        let told = &event.parameters;
+        let private_data_len = told.private_len.min(PRIVATE_DATA as u32) as u8;
+        let private_data: *const c_void = match private_data_len {
+            0 => ptr::null(),
+            _ => (&raw const self.private_data).cast(),
+        };
+        if is_datagram || event.is_datagram != 0 {
+            let (ah_attr, qp_num, qkey) = (event.ah_attr, event.qpn, event.qkey);
+            self.abi.param.ud = rdma_ud_param { private_data, private_data_len, ah_attr, qp_num, qkey };
+        } else {
+            self.abi.param.conn = rdma_conn_param {
+                private_data,
+                private_data_len,
+                responder_resources: told.responder_resources,
+                initiator_depth: told.initiator_depth,
+                flow_control: told.flow_control,
+                retry_count: told.retry_count,
+                rnr_retry_count: told.rnr_retry,
+                srq: told.srq,
+                qp_num: told.qpn,
+            };
+        }
+    }
+
+    fn process(&mut self, owner: &Id, spare: Box<Id>, event: &cm::Event) -> Outcome {
+        let as_it_is = Outcome::Deliver(event.kind, event.status);
+        match event.kind {
+            RDMA_CM_EVENT_ADDR_RESOLVED => owner.show_addresses(),
+            RDMA_CM_EVENT_ROUTE_RESOLVED => owner.show_path(),
+            RDMA_CM_EVENT_CONNECT_REQUEST => return self.offer(owner, spare, event),
+            RDMA_CM_EVENT_CONNECT_RESPONSE => return response(owner, event),
+            RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_DISCONNECTED => {
+                if owner.state.lock().has_failed {
+                    return Outcome::Swallow;
+                }
+                if event.kind == RDMA_CM_EVENT_REJECTED {
+                    qp::to_error(owner);
+                }
+            }
+            RDMA_CM_EVENT_MULTICAST_JOIN => {
+                return match multicast::joined(owner, &event.ah_attr.grh.dgid) {
+                    None => Outcome::Swallow,
+                    Some((context, attached)) => {
+                        self.abi.param.ud.private_data = context;
+                        match attached {
+                            Ok(()) => as_it_is,
+                            Err(refused) => {
+                                Outcome::Deliver(RDMA_CM_EVENT_MULTICAST_ERROR, -refused.errno)
+                            }
+                        }
+                    }
+                };
+            }
+            _ => {}
+        }
+        as_it_is
+    }
+
+    /// Somebody offers a connection: the id that was made in case becomes its.
+    fn offer(&mut self, listener: &Id, spare: Box<Id>, event: &cm::Event) -> Outcome {
+        let id = Box::leak(spare);
+        id.set_nic(event.offer);
+        // SAFETY: both structures are ours; nobody has seen the new one.
+        unsafe {
+            let (from, to) = (&*listener.abi(), &mut *id.abi());
+            (to.channel, to.context) = (from.channel, from.context);
+            (to.ps, to.qp_type) = (from.ps, from.qp_type);
+        }
+        let is_sync = {
+            let mut state = id.state.lock();
+            state.responder_resources = event.parameters.responder_resources;
+            state.initiator_depth = event.parameters.initiator_depth;
+            state.remote_ece = event.parameters.ece;
+            listener.state.lock().is_sync
+        };
+        id.show_addresses();
+        id.show_path();
+        // Before it moves: that waits for events of it which other threads may have by now.
+        id.set_ready();
+        if is_sync && channel::migrate(id, ptr::null_mut()).is_err() {
+            // SAFETY: nobody has seen it. Its end refuses the offer.
+            let _ = unsafe { crate::id::destroy(id.abi()) };
+            return Outcome::Swallow;
+        }
+        (self.abi.id, self.abi.listen_id) = (id.abi(), listener.abi());
+        Outcome::Deliver(event.kind, event.status)
+    }
+}
+
+/// Our offer was taken: with a queue pair of the id's own everything left is done here, else it is the program's.
+fn response(id: &Id, event: &cm::Event) -> Outcome {
+    id.state.lock().remote_ece = event.parameters.ece;
+    if id.qp().is_null() {
+        return Outcome::Deliver(event.kind, event.status);
+    }
+    match qp::establish(id) {
+        Ok(()) => Outcome::Deliver(RDMA_CM_EVENT_ESTABLISHED, 0),
+        Err(refused) => {
+            id.state.lock().has_failed = true;
+            Outcome::Deliver(RDMA_CM_EVENT_CONNECT_ERROR, -refused.errno)
+        }
+    }
+}
+
+/// Gives an event back.
+///
+/// # Safety
+/// An event of ours that the program does not use any more.
+pub(crate) unsafe fn acknowledge(event: *mut rdma_cm_event) {
+    // SAFETY: as the caller promises.
+    let event = unsafe { Box::from_raw(event.cast::<Event>()) };
+    // SAFETY: the owner waits for this.
+    unsafe { &*event.owner }.acknowledge();
+}
+
+/// Gives back the event that a call of the id waited for, if there is one.
+///
+/// # Safety
+/// The program does not use it any more.
+pub(crate) unsafe fn acknowledge_own(id: &Id) {
+    // SAFETY: the id's own structure, and as the caller promises.
+    unsafe {
+        let event = std::mem::replace(&mut (*id.abi()).event, ptr::null_mut());
+        if !event.is_null() {
+            acknowledge(event);
+        }
+    }
+}
+
+/// If the id's calls wait for their events: waits for this one's, which the program finds in the id.
+pub(crate) fn complete(id: &Id) -> Result<(), Refused> {
+    if !id.state.lock().is_sync {
+        return Ok(());
+    }
+    // SAFETY: the manual lets the event go with the next call; the structure is ours.
+    unsafe {
+        acknowledge_own(id);
+        let event = next((*id.abi()).channel)?;
+        (*id.abi()).event = event;
+        match ((*event).event, (*event).status) {
+            (_, 0) => Ok(()),
+            (RDMA_CM_EVENT_REJECTED, _) => Err(told(libc::ECONNREFUSED)),
+            (_, status) => Err(told(status.abs())),
+        }
+    }
+}
+
+pub(crate) unsafe extern "C" fn get_cm_event(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
+    guard::minus_one("rdma_get_cm_event", || {
+        // SAFETY: the program's place for it.
+        let place = unsafe { event.as_mut() }.ok_or(invalid("event is NULL"))?;
+        *place = next(channel)?;
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+    guard::minus_one("rdma_ack_cm_event", || {
+        if event.is_null() {
+            return Err(invalid("event is NULL"));
+        }
+        // SAFETY: what the call demands of the program.
+        unsafe { acknowledge(event) };
+        Ok(())
+    })
+}
+
+const NAMES: [&CStr; 16] = [
+    c"RDMA_CM_EVENT_ADDR_RESOLVED",
+    c"RDMA_CM_EVENT_ADDR_ERROR",
+    c"RDMA_CM_EVENT_ROUTE_RESOLVED",
+    c"RDMA_CM_EVENT_ROUTE_ERROR",
+    c"RDMA_CM_EVENT_CONNECT_REQUEST",
+    c"RDMA_CM_EVENT_CONNECT_RESPONSE",
+    c"RDMA_CM_EVENT_CONNECT_ERROR",
+    c"RDMA_CM_EVENT_UNREACHABLE",
+    c"RDMA_CM_EVENT_REJECTED",
+    c"RDMA_CM_EVENT_ESTABLISHED",
+    c"RDMA_CM_EVENT_DISCONNECTED",
+    c"RDMA_CM_EVENT_DEVICE_REMOVAL",
+    c"RDMA_CM_EVENT_MULTICAST_JOIN",
+    c"RDMA_CM_EVENT_MULTICAST_ERROR",
+    c"RDMA_CM_EVENT_ADDR_CHANGE",
+    c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+];
+
+/// Programs print these names, and scripts look for them.
+pub(crate) extern "C" fn event_str(event: u32) -> *const c_char {
+    NAMES.get(event as usize).unwrap_or(&c"UNKNOWN EVENT").as_ptr()
+}

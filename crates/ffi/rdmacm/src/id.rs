@@ -1,0 +1,272 @@
+//! Ids: what a program holds of a connection, a listener or a datagram service.
+
+use crate::abi::*;
+use crate::channel;
+use crate::device::{Device, device};
+use crate::event;
+use crate::guard::{self, Refused, check, invalid};
+use crate::multicast::Group;
+use ferroce_bridge::cm::{self, Standing};
+use parking_lot::{Condvar, Mutex};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The allocation behind a pointer. Programs read and write the structure whenever they like, hence the cell.
+#[repr(C)]
+pub(crate) struct Id {
+    abi: UnsafeCell<rdma_cm_id>,
+    nic: AtomicPtr<cm::Id>,
+    pub(crate) device: &'static Device,
+    pub(crate) state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// What the structure has no place for.
+#[derive(Default)]
+pub(crate) struct State {
+    /// Events that the program gave back, of those it was given.
+    acknowledged: u32,
+    /// An offer's id is in the making, while other events of it may be under way to other threads.
+    is_ready: bool,
+    /// Calls wait for their event themselves.
+    pub(crate) is_sync: bool,
+    /// The queue pair could not be set up: what the peer says about it later is of no interest.
+    pub(crate) has_failed: bool,
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+    pub(crate) local_ece: [u32; 2],
+    pub(crate) remote_ece: [u32; 2],
+    pub(crate) groups: Vec<Group>,
+    /// What the queue pairs of a listener's connections are made of.
+    pub(crate) qp_attr: Option<QpAttr>,
+    /// Bytes that go in front of the program's when it connects.
+    pub(crate) connect: Vec<u8>,
+    path: Option<Box<ibv_sa_path_rec>>,
+}
+
+/// Attributes that wait for a connection. Their pointers are the program's, which keeps them good.
+pub(crate) struct QpAttr(pub(crate) ibv_qp_init_attr);
+
+// SAFETY: only addresses; objects of libibverbs may be used by all threads.
+unsafe impl Send for QpAttr {}
+
+impl Id {
+    /// An id that nobody has seen yet, with its events going to `channel`.
+    pub(crate) fn new(
+        device: &'static Device,
+        channel: *mut rdma_event_channel,
+        context: *mut c_void,
+        ps: u32,
+        qp_type: u32,
+    ) -> Box<Id> {
+        let mut abi = rdma_cm_id::zeroed();
+        (abi.channel, abi.context, abi.ps, abi.qp_type) = (channel, context, ps, qp_type);
+        Box::new(Id {
+            abi: UnsafeCell::new(abi),
+            nic: AtomicPtr::new(ptr::null_mut()),
+            device,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// The id behind a program's pointer; NULL is refused.
+    ///
+    /// # Safety
+    /// NULL, or an id that was made here and not destroyed, nor will be while the result is used.
+    pub(crate) unsafe fn of<'a>(id: *mut rdma_cm_id) -> Result<&'a Id, Refused> {
+        // SAFETY: as the caller promises; the structure is the first member of the allocation.
+        unsafe { id.cast::<Id>().as_ref() }.ok_or(invalid("the id is NULL"))
+    }
+
+    /// The structure, as the program has it.
+    pub(crate) fn abi(&self) -> *mut rdma_cm_id {
+        self.abi.get()
+    }
+
+    /// The program's queue pair, or NULL.
+    pub(crate) fn qp(&self) -> *mut ibv_qp {
+        // SAFETY: ours and the program's to read; the manual forbids it to change while a call runs.
+        unsafe { (*self.abi()).qp }
+    }
+
+    /// The type that its queue pair has or will have.
+    pub(crate) fn qp_type(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.abi()).qp_type }
+    }
+
+    /// Whether it is for datagrams.
+    pub(crate) fn is_datagram(&self) -> bool {
+        self.qp_type() == IBV_QPT_UD
+    }
+
+    /// The NIC's half.
+    pub(crate) fn nic(&self) -> *mut cm::Id {
+        self.nic.load(Ordering::Acquire)
+    }
+
+    /// Gives it its other half.
+    pub(crate) fn set_nic(&self, nic: *mut cm::Id) {
+        self.nic.store(nic, Ordering::Release);
+    }
+
+    /// Everything is in its place: other threads may hand out events of it.
+    pub(crate) fn set_ready(&self) {
+        self.state.lock().is_ready = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until it is.
+    pub(crate) fn wait_ready(&self) {
+        let mut state = self.state.lock();
+        self.changed.wait_while(&mut state, |state| !state.is_ready);
+    }
+
+    /// The program gave an event back.
+    pub(crate) fn acknowledge(&self) {
+        // Told under the lock: whoever waits for it frees the id.
+        let mut state = self.state.lock();
+        state.acknowledged += 1;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the program has given back as many events as it was handed out.
+    pub(crate) fn wait_acknowledged(&self, handed_out: u32) {
+        let mut state = self.state.lock();
+        self.changed.wait_while(&mut state, |state| state.acknowledged < handed_out);
+    }
+
+    /// What the NIC knows of it.
+    pub(crate) fn standing(&self) -> Standing {
+        let mut standing = Standing::default();
+        // SAFETY: the NIC's half of this id, and a place for the answer.
+        unsafe { (self.device.table.query_id)(self.nic(), &mut standing) };
+        standing
+    }
+
+    /// Shows the program addresses and, once one of them is that of the device, the device.
+    pub(crate) fn show_addresses(&self) {
+        let standing = self.standing();
+        let is_bound = standing.local.to_socket().is_some_and(|local| !local.ip().is_unspecified());
+        // SAFETY: the id's own structure.
+        let abi = unsafe { &mut *self.abi() };
+        let addr = &mut abi.route.addr;
+        addr.src = standing.local.write().0;
+        if standing.peer.version != 0 {
+            addr.dst = standing.peer.write().0;
+        }
+        if is_bound && abi.verbs.is_null() {
+            (abi.verbs, abi.port_num) = (self.device.context, 1);
+            if abi.pd.is_null() {
+                abi.pd = self.device.pd;
+            }
+        }
+        addr.ibaddr.pkey = 0xffff;
+        if standing.has_path != 0 {
+            addr.ibaddr.sgid.raw = standing.sgid;
+            addr.ibaddr.dgid.raw = standing.dgid;
+        } else if let Some(local) = standing.local.to_socket().filter(|_| is_bound) {
+            addr.ibaddr.sgid.raw = gid_of(local.ip());
+        }
+    }
+
+    /// Shows the program the way to its peer.
+    pub(crate) fn show_path(&self) {
+        let standing = self.standing();
+        if standing.has_path == 0 {
+            return;
+        }
+        let path = Box::new(crate::route::path_record(&standing));
+        let mut state = self.state.lock();
+        let path = state.path.insert(path);
+        // SAFETY: the id's own structure; the record lives as long as the id does.
+        let route = unsafe { &mut (*self.abi()).route };
+        (route.path_rec, route.num_paths) = (&raw mut **path, 1);
+    }
+}
+
+/// An address as a GID.
+fn gid_of(address: std::net::IpAddr) -> [u8; 16] {
+    match address {
+        std::net::IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        std::net::IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// Makes an id, and a channel of its own if there is none: then its calls wait.
+pub(crate) fn create(
+    channel: *mut rdma_event_channel,
+    context: *mut c_void,
+    ps: u32,
+    qp_type: u32,
+) -> Result<*mut rdma_cm_id, Refused> {
+    let device = device()?;
+    let is_sync = channel.is_null();
+    let channel = if is_sync { channel::create(device)? } else { channel };
+    let id = Id::new(device, channel, context, ps, qp_type);
+    id.state.lock().is_sync = is_sync;
+    let mut nic = ptr::null_mut();
+    let cookie = ptr::from_ref::<Id>(&id).expose_provenance() as u64;
+    // SAFETY: the open device, a channel, and a place for the id.
+    let made = check(unsafe {
+        (device.table.create_id)(device.context, channel::nic(channel), ps, cookie, &mut nic)
+    });
+    if let Err(refused) = made {
+        if is_sync {
+            // SAFETY: made above, and nobody else has seen it.
+            unsafe { channel::destroy(channel) };
+        }
+        return Err(refused);
+    }
+    id.set_nic(nic);
+    id.set_ready();
+    Ok(Box::into_raw(id).cast())
+}
+
+/// Ends an id: the connection in the NIC first, then everything that waits for the program's acknowledgements.
+///
+/// # Safety
+/// As for [`Id::of`]; the program uses it no more.
+pub(crate) unsafe fn destroy(id: *mut rdma_cm_id) -> Result<(), Refused> {
+    // SAFETY: as the caller promises.
+    let own = unsafe { Id::of(id)? };
+    let table = own.device.table;
+    // SAFETY: the NIC's half of this id.
+    let handed_out = unsafe { (table.close_id)(own.nic()) };
+    // SAFETY: the event that a call waited for, if any, belongs to the id.
+    unsafe { event::acknowledge_own(own) };
+    own.wait_acknowledged(handed_out);
+    // SAFETY: nobody uses it any more: no event leads to it, and the program gave it back.
+    let own = unsafe { Box::from_raw(id.cast::<Id>()) };
+    // SAFETY: as above.
+    unsafe {
+        (table.free_id)(own.nic());
+        if own.state.lock().is_sync {
+            channel::destroy((*own.abi()).channel);
+        }
+    }
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn create_id(
+    channel: *mut rdma_event_channel,
+    id: *mut *mut rdma_cm_id,
+    context: *mut c_void,
+    ps: u32,
+) -> c_int {
+    guard::minus_one("rdma_create_id", || {
+        // SAFETY: the program's place for the id.
+        let place = unsafe { id.as_mut() }.ok_or(invalid("id is NULL"))?;
+        let qp_type = if matches!(ps, RDMA_PS_UDP | RDMA_PS_IPOIB) { IBV_QPT_UD } else { IBV_QPT_RC };
+        *place = create(channel, context, ps, qp_type)?;
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
+    // SAFETY: what the call demands of the program.
+    guard::minus_one("rdma_destroy_id", || unsafe { destroy(id) })
+}

@@ -1,0 +1,45 @@
+//! `librdmacm.so.1`: how programs of the C world make connections, translated to ferroce's NIC and nothing else.
+//!
+//! All state of the NIC lives in libibverbs.so.1. What this library needs of it that is no verb comes through the table
+//! of `ferroce_bridge`.
+//!
+//! | room | what lives there |
+//! |---|---|
+//! | `abi` | the structures and numbers of <rdma/rdma_cma.h>, their layout asserted |
+//! | `exports` | the names that programs link with |
+//! | `guard` | what every call goes through: panics and refusals become numbers |
+//! | `verbs` | libibverbs.so.1, as this library calls it |
+//! | `device`, `devices` | the one device, opened on first use |
+//! | `channel`, `event` | event channels, events, and what is done for the program when it gets one |
+//! | `id`, `options` | ids, their end, their options |
+//! | `address`, `route`, `addrinfo` | names, binding, the way to a destination |
+//! | `listen`, `connect`, `ece` | offering, taking, refusing and ending connections |
+//! | `qp`, `srq` | the id's own queues |
+//! | `endpoint` | all of it in one call |
+//! | `multicast` | groups |
+//! | `rsocket` | sockets over connections |
+//!
+//! Every pointer is the program's. The manual says which of them must be good, and that is what each `SAFETY` comment
+//! leans on; NULL is refused wherever the manual does not give it a meaning.
+
+mod abi;
+mod address;
+mod addrinfo;
+mod channel;
+mod connect;
+mod device;
+mod devices;
+mod ece;
+mod endpoint;
+mod event;
+mod exports;
+mod guard;
+mod id;
+mod listen;
+mod multicast;
+mod options;
+mod qp;
+mod route;
+mod rsocket;
+mod srq;
+mod verbs;

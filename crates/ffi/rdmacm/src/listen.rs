@@ -1,0 +1,80 @@
+//! Listening, and taking offers one by one.
+
+use crate::abi::*;
+use crate::address;
+use crate::event;
+use crate::guard::{self, Refused, check, invalid, told};
+use crate::id::Id;
+use crate::qp;
+use ferroce_bridge::address::Address;
+use std::ffi::c_int;
+use std::net::{Ipv4Addr, SocketAddr};
+
+pub(crate) unsafe extern "C" fn listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
+    guard::minus_one("rdma_listen", || {
+        // SAFETY: an id of ours.
+        let id = unsafe { Id::of(id)? };
+        if id.standing().local.version == 0 {
+            // An id that nobody bound listens to all IPv4 addresses, as the kernel has it.
+            address::bind(id, &Address::from(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0)))?;
+        }
+        // SAFETY: the NIC's half.
+        check(unsafe { (id.device.table.listen)(id.nic(), backlog) })?;
+        id.show_addresses();
+        Ok(())
+    })
+}
+
+/// Waits for an offer to a listener whose calls wait.
+fn request(listener: &Id) -> Result<*mut rdma_cm_id, Refused> {
+    if !listener.state.lock().is_sync {
+        return Err(invalid("the listener has an event channel; wait there"));
+    }
+    // SAFETY: the manual lets the event go with the next call; the structure is ours.
+    let event = unsafe {
+        event::acknowledge_own(listener);
+        event::next((*listener.abi()).channel)?
+    };
+    match offered(listener, event) {
+        Ok(id) => {
+            // SAFETY: the new id is ours to write until the program has it.
+            unsafe { (*id).event = event };
+            Ok(id)
+        }
+        Err(refused) => {
+            // SAFETY: the listener's own structure.
+            unsafe { (*listener.abi()).event = event };
+            Err(refused)
+        }
+    }
+}
+
+/// The id of an offer, with a queue pair if the listener was told how to make them.
+fn offered(listener: &Id, event: *mut rdma_cm_event) -> Result<*mut rdma_cm_id, Refused> {
+    // SAFETY: an event of ours that nobody else has.
+    let event = unsafe { &*event };
+    match (event.event, event.status) {
+        (RDMA_CM_EVENT_REJECTED, _) => return Err(told(libc::ECONNREFUSED)),
+        (_, status) if status != 0 => return Err(told(status.abs())),
+        (RDMA_CM_EVENT_CONNECT_REQUEST, _) => {}
+        _ => return Err(invalid("the listener got an event that is no offer")),
+    }
+    let mut attr = listener.state.lock().qp_attr.as_ref().map(|attr| qp::extended(&attr.0));
+    if let Some(attr) = attr.as_mut() {
+        // SAFETY: an id of ours, and the listener's domain.
+        unsafe {
+            attr.pd = (*listener.abi()).pd;
+            qp::create(Id::of(event.id)?, attr)?;
+        }
+    }
+    Ok(event.id)
+}
+
+pub(crate) unsafe extern "C" fn get_request(listener: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
+    guard::minus_one("rdma_get_request", || {
+        // SAFETY: an id of ours, and the program's place for the new one.
+        let (listener, place) = unsafe { (Id::of(listener)?, id.as_mut()) };
+        *place.ok_or(invalid("id is NULL"))? = request(listener)?;
+        Ok(())
+    })
+}

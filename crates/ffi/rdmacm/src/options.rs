@@ -1,0 +1,110 @@
+//! Options of ids.
+
+use crate::abi::*;
+use crate::guard::{self, Refused, check, invalid, refused};
+use crate::id::Id;
+use ferroce_bridge::cm::Setting;
+use std::ffi::{c_int, c_void};
+
+/// A path record as <infiniband/sa.h> packs it. On RoCE only the traffic class is the program's to choose.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct PathData {
+    flags: u32,
+    reserved: u32,
+    service_id: u64,
+    gids: [[u8; 16]; 2],
+    lids: [u16; 2],
+    flow_label_hop_limit: u32,
+    traffic_class: u8,
+    rest: [u8; 15],
+}
+layout!(PathData, 72, gids = 16, traffic_class = 56);
+
+/// The first of the paths in both directions, which a program must give.
+const PATH_NEEDED: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 5;
+
+/// A value of the size that the option has.
+///
+/// # Safety
+/// NULL, or as many readable bytes.
+unsafe fn value<T: Copy>(value: *const c_void, len: usize) -> Result<T, Refused> {
+    if value.is_null() || len != size_of::<T>() {
+        return Err(invalid("the value has not the size of the option"));
+    }
+    // SAFETY: as the caller promises; it need not be aligned.
+    Ok(unsafe { value.cast::<T>().read_unaligned() })
+}
+
+fn set(id: &Id, setting: Setting, value: u32) -> Result<(), Refused> {
+    // SAFETY: the NIC's half.
+    check(unsafe { (id.device.table.set)(id.nic(), setting as u32, value) })
+}
+
+/// A route that the program found itself; the event that it is resolved follows.
+///
+/// # Safety
+/// As many readable bytes.
+pub(crate) unsafe fn set_path(id: &Id, paths: *const c_void, len: usize) -> Result<(), Refused> {
+    let size = size_of::<PathData>();
+    if paths.is_null() || len == 0 || !len.is_multiple_of(size) {
+        return Err(invalid("the value is no list of paths"));
+    }
+    let all = (0..len / size).map(|at| {
+        // SAFETY: inside the bytes, by the count; they need not be aligned.
+        unsafe { paths.cast::<PathData>().add(at).read_unaligned() }
+    });
+    let path = all.into_iter().find(|path| path.flags & PATH_NEEDED == PATH_NEEDED);
+    let path = path.ok_or(invalid("no path is the primary one in both directions"))?;
+    if path.traffic_class != 0 {
+        set(id, Setting::Tos, path.traffic_class.into())?;
+    }
+    // SAFETY: the NIC's half.
+    check(unsafe { (id.device.table.resolve_route)(id.nic()) })
+}
+
+unsafe fn set_own(id: &Id, option: c_int, place: *const c_void, len: usize) -> Result<(), Refused> {
+    let is_bound = id.standing().local.version != 0;
+    // SAFETY: as many bytes as the program says.
+    unsafe {
+        match option {
+            RDMA_OPTION_ID_TOS => set(id, Setting::Tos, value::<u8>(place, len)?.into()),
+            RDMA_OPTION_ID_REUSEADDR | RDMA_OPTION_ID_AFONLY => {
+                let truth = u32::from(value::<c_int>(place, len)? != 0);
+                if is_bound {
+                    return Err(invalid("the id is bound, so this comes too late"));
+                }
+                let is_reuse = option == RDMA_OPTION_ID_REUSEADDR;
+                set(id, if is_reuse { Setting::ReuseAddress } else { Setting::AfOnly }, truth)
+            }
+            RDMA_OPTION_ID_ACK_TIMEOUT => {
+                let exponent = value::<u8>(place, len)?;
+                if !matches!(id.qp_type(), IBV_QPT_RC | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV) || exponent > 31 {
+                    return Err(invalid("no such timer, or no acknowledgements to wait for"));
+                }
+                set(id, Setting::AckTimeout, exponent.into())
+            }
+            _ => Err(refused(libc::ENOSYS, "no such option")),
+        }
+    }
+}
+
+pub(crate) unsafe extern "C" fn set_option(
+    id: *mut rdma_cm_id,
+    level: c_int,
+    option: c_int,
+    value: *mut c_void,
+    len: usize,
+) -> c_int {
+    guard::minus_one("rdma_set_option", || {
+        // SAFETY: an id of ours, and as many bytes as the program says.
+        unsafe {
+            let id = Id::of(id)?;
+            match (level, option) {
+                (RDMA_OPTION_ID, option) => set_own(id, option, value, len),
+                (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => set_path(id, value, len),
+                _ => Err(refused(libc::ENOSYS, "no such option")),
+            }
+        }
+    })
+}

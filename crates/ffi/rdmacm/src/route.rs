@@ -1,0 +1,48 @@
+//! The way to the peer, as path records tell it.
+
+use crate::abi::*;
+use crate::event;
+use crate::guard::{self, Refused, check};
+use crate::id::Id;
+use ferroce_bridge::cm::Standing;
+use std::ffi::c_int;
+
+/// "Exactly", where a record can also say "more than" and "less than".
+const EXACTLY: u8 = 2;
+/// 100 Gb/s, which the port reports, as the verbs number rates.
+const RATE: u8 = 16;
+
+/// The record of a way. There are no LIDs on RoCE, and both directions are the same.
+pub(crate) fn path_record(standing: &Standing) -> ibv_sa_path_rec {
+    ibv_sa_path_rec {
+        dgid: ibv_gid { raw: standing.dgid },
+        sgid: ibv_gid { raw: standing.sgid },
+        flow_label: standing.flow_label.to_be(),
+        hop_limit: standing.hop_limit,
+        traffic_class: standing.traffic_class,
+        reversible: 1,
+        numb_path: 1,
+        pkey: 0xffff,
+        sl: standing.sl,
+        mtu_selector: EXACTLY,
+        mtu: standing.mtu,
+        rate_selector: EXACTLY,
+        rate: RATE,
+        packet_life_time_selector: EXACTLY,
+        // The transport timer is twice the life of a packet, and more by what the peer takes.
+        packet_life_time: standing.ack_timeout.saturating_sub(1),
+        ..ibv_sa_path_rec::zeroed()
+    }
+}
+
+/// Fixes the way.
+pub(crate) fn resolve(id: &Id) -> Result<(), Refused> {
+    // SAFETY: the NIC's half.
+    check(unsafe { (id.device.table.resolve_route)(id.nic()) })?;
+    event::complete(id)
+}
+
+pub(crate) unsafe extern "C" fn resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+    // SAFETY: an id of ours.
+    guard::minus_one("rdma_resolve_route", || resolve(unsafe { Id::of(id)? }))
+}
