@@ -55,6 +55,8 @@ pub struct Counters {
     pub completions: u64,
     /// Those that were not successes.
     pub failed_completions: u64,
+    /// What the connection manager did, and how much it has to do now.
+    pub cm: BTreeMap<&'static str, u64>,
     /// What the link did.
     pub link: LinkCounters,
     /// Queue pairs.

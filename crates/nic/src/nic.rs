@@ -515,6 +515,7 @@ impl Engine {
             refusals: self.counters.refusals(),
             completions: self.counters.completions.load(Ordering::Relaxed),
             failed_completions: self.counters.failed_completions.load(Ordering::Relaxed),
+            cm: self.cm.get().map(|cm| cm.named_counters()).unwrap_or_default(),
             link: self.link.counters(),
             queue_pairs: qps.iter().take(most_qps).map(|qp| QpReport::of(&qp.machine.lock())).collect(),
         };

@@ -2,7 +2,7 @@
 
 mod link_support;
 
-use ferroce_nic::link::{Link, TxBatch, UdpLink};
+use ferroce_nic::link::{Link, RxBatch, TxBatch, UdpLink};
 use link_support::*;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
@@ -66,6 +66,33 @@ fn packets_at_the_wrong_process_are_forwarded_and_steering_recovers() {
     send(&wrong, addr, 0, &packet(right.slot(), 9, 64));
     assert_eq!(number_of(&receive(&right, 1)[0]), 9);
     assert_eq!(right.counters().forwarded_in, 4);
+}
+
+/// The socket of the detour holds ten messages; the others are held back and not lost.
+#[test]
+fn a_burst_at_the_wrong_process_is_forwarded_whole() {
+    const PACKETS: u32 = 200;
+    let addr = "127.42.13.1";
+    let (wrong, right) = (open(&[addr]), open(&[addr]));
+    let mut arrived = Vec::new();
+    let mut rx = RxBatch::new();
+    for number in 0..PACKETS {
+        // Anew each time, as the receiver repairs it.
+        steer_all_to(&wrong, 0);
+        send(&wrong, addr, 0, &packet(right.slot(), number, 64));
+        wrong.receive(&mut rx, true);
+    }
+    assert!(wrong.deadline().is_some(), "something is held back");
+    let start = Instant::now();
+    while arrived.len() < PACKETS as usize {
+        assert!(start.elapsed() < PATIENCE, "only {} arrived", arrived.len());
+        right.receive(&mut rx, true);
+        arrived.extend(rx.packets().map(|p| number_of(p.bytes)));
+        wrong.receive(&mut rx, true);
+    }
+    assert_eq!(arrived, (0..PACKETS).collect::<Vec<_>>());
+    assert_eq!((wrong.deadline(), wrong.counters().forward_errors), (None, 0));
+    assert_eq!(wrong.counters().forwarded_out, u64::from(PACKETS));
 }
 
 #[test]

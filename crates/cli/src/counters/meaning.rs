@@ -45,6 +45,48 @@ pub(super) fn of_refusal(reason: &str) -> &'static str {
     }
 }
 
+/// A counter of the connection manager.
+pub(crate) fn of_cm(name: &str) -> &'static str {
+    match name {
+        "received" => "messages received and understood",
+        "sent" => "messages sent, repeats included",
+        "repeated" => "of those, sent again: no answer came, or theirs came again",
+        "malformed" => "datagrams to QP1 that are no message",
+        "foreign" => "management datagrams of another class",
+        "strays" => "about connections that are not (any more) here",
+        "duplicates" => "messages that came twice",
+        "wrong_address" => "not from the address of the connection's peer",
+        "unexpected" => "not what may come in the connection's state",
+        "no_listener" => "offers to ports that nobody listens on",
+        "backlog_full" => "offers dropped: their listener has enough undecided ones",
+        "overload" => "offers dropped: too many undecided ones or connections in all",
+        "stale" => "offers with a queue pair that is in an older connection",
+        "rejected" => "refusals received",
+        "refused" => "refusals sent",
+        "timed_out" => "given up for want of an answer",
+        "established" => "connections established",
+        "paced" => "messages that waited because enough were under way",
+        "unproven" => "dropped or refused: no proof of the key, or a wrong one",
+        "replayed" => "offers refused: their proof is old or was used before",
+        "connections_now" => "connections there are, ended ones in TIMEWAIT included",
+        "half_open_now" => "offers of others that are not (yet) established connections",
+        "undecided_now" => "offers that wait for the program",
+        _ => of_cm_family(name),
+    }
+}
+
+/// Those that come by kind of message or by reason.
+fn of_cm_family(name: &str) -> &'static str {
+    let families = [
+        ("received_", "messages of this kind received"),
+        ("sent_", "messages of this kind sent"),
+        ("repeated_", "messages of this kind sent again"),
+        ("rejected_", "refusals received for this reason"),
+        ("refused_", "refusals sent for this reason"),
+    ];
+    families.iter().find(|(prefix, _)| name.starts_with(prefix)).map_or("", |(_, meaning)| meaning)
+}
+
 /// A counter of the link.
 pub(crate) fn of_link(name: &str) -> &'static str {
     match name {
@@ -72,4 +114,17 @@ pub(crate) fn of_link(name: &str) -> &'static str {
 /// Counters of the link that are dropped packets, and are shown with those.
 pub(crate) fn is_drop(link_counter: &str) -> bool {
     !of_drop(link_counter).is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_of_the_connection_manager_is_explained() {
+        for (name, _) in ferroce_nic::CmCounters::default().named() {
+            assert!(!of_cm(name).is_empty(), "{name}");
+        }
+        assert_eq!(of_cm("brand_new"), "");
+    }
 }

@@ -31,6 +31,10 @@ fn block(device: &Snapshot, show_zeros: bool) -> String {
     if !refusals.is_empty() {
         parts.push(counter_table("refused because", "requests", &refusals, meaning::of_refusal));
     }
+    let cm = shown(device.cm.iter().map(|(name, count)| (name.as_str(), *count)).collect());
+    if !cm.is_empty() {
+        parts.push(counter_table("connection manager", "count", &cm, meaning::of_cm));
+    }
     let link = device.link.iter().map(|(name, count)| (name.as_str(), *count));
     let link = shown(link.filter(|(name, _)| !meaning::is_drop(name)).collect());
     if !link.is_empty() {
@@ -176,6 +180,7 @@ mod tests {
             },
             "completions": 7, "failed_completions": 2,
             "drops": {"bad_icrc": 0, "bad_psn": 4},
+            "cm": {"sent_req": 3, "stale": 0},
             "link": {"bad_icrc": 9, "tx_packets": 100, "repairs": 0, "brand_new": 1, "rx_overruns": 0},
             "queue_pairs": [qp(0x10001, "127.0.0.1"), qp(0x10002, "::")],
             "queue_pairs_left_out": 3,
@@ -204,6 +209,8 @@ mod tests {
         assert_eq!(words(&text, "bad_icrc")[1], "9", "the link's are added\n{text}");
         assert_eq!(words(&text, "bad_psn")[1], "4");
         assert_eq!(words(&text, "brand_new")[1], "1");
+        assert_eq!(words(&text, "sent_req")[1], "3");
+        assert!(words(&text, "stale").is_empty());
         assert!(words(&text, "repairs").is_empty() && words(&text, "rx_overruns").is_empty());
         assert_eq!(words(&text, "0x010001")[3..5], ["127.0.0.1", "0x020002"]);
         assert_eq!(words(&text, "0x010002")[3..5], ["-", "-"]);

@@ -5,13 +5,17 @@ use crate::gids::GidEntry;
 use crate::link::RxPacket;
 use crate::registry::Ports;
 use ferroce_proto::Gid;
-use ferroce_proto::cm::{Cm, CommId, Config, Inbound, ListenerId};
+use ferroce_proto::cm::{Cm, CommId, Config, Inbound, ListenerId, Transmit};
 use ferroce_proto::verbs::Mtu;
-use ferroce_proto::wire::cm::{CmMad, MadTarget};
+use ferroce_proto::wire::cm::{CmMad, MadTarget, offered_service};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Its holders have it for microseconds.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The addresses of the device.
 pub(crate) trait Addresses: Send + Sync {
@@ -40,6 +44,7 @@ pub(super) enum Garbage {
 impl Managed {
     /// Nobody holds anything any more.
     pub(crate) fn release_all(&mut self, now: ferroce_proto::Time) {
+        self.cm.stop_pacing();
         for (comm, _) in self.ids.drain() {
             self.cm.release(comm, now);
         }
@@ -87,6 +92,18 @@ impl CmService {
         self.next_ns.store(next_ns, Ordering::SeqCst);
     }
 
+    /// Everything counted, and what there is now.
+    pub(crate) fn named_counters(&self) -> BTreeMap<&'static str, u64> {
+        // At the exit of the process the holder of the lock may be a thread that is gone.
+        let Some(managed) = self.managed.try_lock_for(LOCK_PATIENCE) else { return BTreeMap::new() };
+        let now = [
+            ("connections_now", managed.cm.connections() as u64),
+            ("half_open_now", managed.cm.half_open() as u64),
+            ("undecided_now", managed.cm.pending() as u64),
+        ];
+        managed.cm.counters().named().into_iter().chain(now).collect()
+    }
+
     pub(super) fn ports(&self) -> Result<&Ports, CmRefusal> {
         self.ports.as_ref().ok_or(CmRefusal::NoRegistry)
     }
@@ -95,6 +112,16 @@ impl CmService {
     pub(crate) fn inbound(&self, packet: &RxPacket<'_>) -> Option<Inbound> {
         let (sgid_index, mtu) = self.addresses.find(packet.dgid)?;
         Some(Inbound { sgid: packet.sgid, dgid: packet.dgid, sgid_index, mtu })
+    }
+
+    /// The process of this host that listens to the service which `message` asks for; 0 if none is known, or if the message
+    /// is no offer: all others name their receiver themselves.
+    pub(crate) fn slot_hint(&self, message: &Transmit) -> u8 {
+        let Some(service) = offered_service(&message.mad) else { return 0 };
+        let (Some(ports), Some(space)) = (self.ports.as_ref(), service.space()) else { return 0 };
+        let to = message.route.dgid;
+        let is_here = to.to_ip().is_loopback() || self.addresses.find(to).is_some();
+        if is_here { ports.listener(space, service.port(), to).unwrap_or(0) } else { 0 }
     }
 
     /// Who should have this message. Packets to QP1 reach any process of the host. What nobody living can claim is

@@ -3,7 +3,7 @@
 use super::Engine;
 use super::calls::with_outgoing;
 use crate::cm::{CmService, Destination, Managed};
-use crate::link::{RxPacket, TxBatch, now};
+use crate::link::{RxPacket, SLOT_HINT_AT, TxBatch, now};
 use crate::log;
 use ferroce_proto::cm::Transmit;
 use ferroce_proto::qp::DropReason;
@@ -57,6 +57,7 @@ impl Engine {
             let packet = tx.reserve(&route, len);
             headers.write(packet);
             packet[head..].copy_from_slice(&message.mad[..]);
+            packet[head + SLOT_HINT_AT] = self.cm().slot_hint(message);
         }
         self.link.send(tx);
     }
@@ -75,7 +76,7 @@ impl Engine {
         let mad = match CmMad::parse(packet.payload) {
             Ok(mad) => mad,
             Err(bad) => {
-                self.cm().managed.lock().cm.count_malformed();
+                self.cm().managed.lock().cm.count_bad(bad);
                 self.counters.dropped(DropReason::Malformed);
                 return log::drop(format_args!("management datagram from {}: {bad}", rx.sgid));
             }

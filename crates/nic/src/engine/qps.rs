@@ -1,12 +1,14 @@
 //! Which queue pair has this number.
 //!
 //! A number is the process slot in the high eight bits, so that the host's processes find each other's packets, and
-//! sixteen random bits, so that nobody guesses it.
+//! sixteen random bits, so that nobody guesses it. A number that was given back rests as long as there are others: peers
+//! remember it while their end of a connection is in TIMEWAIT, and refuse an offer with it as stale.
 
 use crate::objects::QpCore;
 use ferroce_proto::Qpn;
 use parking_lot::{Mutex, RwLock};
 use rand::Rng;
+use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
 const CHUNK: usize = 256;
@@ -15,12 +17,47 @@ const CHUNKS: usize = 256;
 /// Most queue pairs of one NIC: three quarters of the numbers, so that a random free one is found quickly.
 pub(crate) const MAX_QP: u64 = 49_152;
 
+/// Numbers that are used or rest, at most: an eighth is left to choose from. Then those that rested longest are used again.
+const NOT_FREE: usize = 57_344;
+
 type Slot = RwLock<Option<Arc<QpCore>>>;
 
 pub(crate) struct QpTable {
     base: u32,
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
-    count: Mutex<u64>,
+    stock: Mutex<Stock>,
+}
+
+/// Which numbers may be given out.
+struct Stock {
+    count: u64,
+    resting: VecDeque<u16>,
+    /// The same as a set, one bit each.
+    rests: Box<[u64]>,
+}
+
+impl Stock {
+    fn is_resting(&self, low: u16) -> bool {
+        self.rests[usize::from(low) / 64] >> (low % 64) & 1 != 0
+    }
+
+    fn toggle(&mut self, low: u16) {
+        self.rests[usize::from(low) / 64] ^= 1 << (low % 64);
+    }
+
+    fn give_back(&mut self, low: u16) {
+        self.count -= 1;
+        self.resting.push_back(low);
+        self.toggle(low);
+    }
+
+    fn wake_rested(&mut self) {
+        while self.count as usize + self.resting.len() > NOT_FREE
+            && let Some(rested) = self.resting.pop_front()
+        {
+            self.toggle(rested);
+        }
+    }
 }
 
 impl QpTable {
@@ -28,7 +65,11 @@ impl QpTable {
         QpTable {
             base: u32::from(slot) << 16,
             chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
-            count: Mutex::new(0),
+            stock: Mutex::new(Stock {
+                count: 0,
+                resting: VecDeque::new(),
+                rests: vec![0; 0x1_0000 / 64].into(),
+            }),
         }
     }
 
@@ -46,18 +87,22 @@ impl QpTable {
 
     /// Adds a queue pair under a fresh random number.
     pub(crate) fn insert(&self, make: impl FnOnce(Qpn) -> Arc<QpCore>) -> Option<Arc<QpCore>> {
-        let mut count = self.count.lock();
-        if *count >= MAX_QP {
+        let mut stock = self.stock.lock();
+        if stock.count >= MAX_QP {
             return None;
         }
+        stock.wake_rested();
         let mut rng = rand::rng();
         loop {
             let low = rng.random_range(2..0xffff_u32);
+            if stock.is_resting(low as u16) {
+                continue;
+            }
             let chunk = self.chunks[low as usize / CHUNK]
                 .get_or_init(|| (0..CHUNK).map(|_| RwLock::new(None)).collect());
             let mut slot = chunk[low as usize % CHUNK].write();
             if slot.is_none() {
-                *count += 1;
+                stock.count += 1;
                 return Some(slot.insert(make(Qpn::new(self.base | low))).clone());
             }
         }
@@ -67,7 +112,7 @@ impl QpTable {
         if let Some(slot) = self.place(qpn)
             && slot.write().take().is_some()
         {
-            *self.count.lock() -= 1;
+            self.stock.lock().give_back((qpn.value() & 0xffff) as u16);
         }
     }
 
@@ -75,5 +120,27 @@ impl QpTable {
     pub(crate) fn all(&self) -> Vec<Arc<QpCore>> {
         let chunks = self.chunks.iter().filter_map(OnceLock::get);
         chunks.flat_map(|chunk| chunk.iter().filter_map(|slot| slot.read().clone())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_rests_as_long_as_there_are_others() {
+        const LIVE: usize = 9_000;
+        let rests = vec![0; 0x1_0000 / 64].into();
+        let mut stock = Stock { count: (NOT_FREE - 1) as u64, resting: VecDeque::new(), rests };
+        stock.give_back(5);
+        for low in 100..100 + (NOT_FREE - LIVE) as u16 {
+            stock.give_back(low);
+            stock.wake_rested();
+            assert!(stock.is_resting(5) && stock.is_resting(low));
+        }
+        stock.count += 3;
+        stock.wake_rested();
+        assert!(!stock.is_resting(5) && !stock.is_resting(100) && stock.is_resting(101));
+        const { assert!(MAX_QP < NOT_FREE as u64) };
     }
 }

@@ -21,7 +21,7 @@ const MOST_ANSWERS: usize = 16;
 /// Buffer to ask for; the kernel grants what its limits allow.
 const WANTED_BUFFER: usize = 1 << 19;
 /// More than the document has without its queue pairs.
-const FIXED_BYTES: usize = 4096;
+const FIXED_BYTES: usize = 12 * 1024;
 /// More than a queue pair takes.
 const QP_BYTES: usize = 768;
 /// Making this many entries takes well under a millisecond.

@@ -71,6 +71,9 @@ pub struct Snapshot {
     /// Requests refused, by reason; older devices do not say.
     #[serde(default)]
     pub refusals: BTreeMap<String, u64>,
+    /// What the connection manager did; older devices do not say.
+    #[serde(default)]
+    pub cm: BTreeMap<String, u64>,
     /// What the link did.
     pub link: BTreeMap<String, u64>,
     /// Queue pairs, as many as fit.
@@ -153,6 +156,7 @@ pub(super) mod tests {
             refusals: [("denied", 2)].into(),
             completions: 5,
             failed_completions: 1,
+            cm: [("sent_req", 4)].into(),
             link: LinkCounters { tx_packets: 9, ..LinkCounters::default() },
             queue_pairs: vec![longest_qp()],
         };
@@ -164,6 +168,7 @@ pub(super) mod tests {
         let read = Snapshot::parse(&document(), 0x7f).unwrap();
         assert_eq!((read.pid, read.uptime_ms, read.queue_pairs_left_out), (42, 77, 6));
         assert_eq!((read.drops["bad_psn"], read.refusals["denied"], read.link["tx_packets"]), (3, 2, 9));
+        assert_eq!(read.cm["sent_req"], 4);
         assert_eq!((read.queue_pairs, read.attributes), (vec![longest_qp()], attributes()));
         assert!(!read.command.is_empty() && !read.command.contains('\n'), "{:?}", read.command);
     }

@@ -31,6 +31,10 @@ pub use error::LinkError;
 pub use faulty::{FaultConfig, FaultConfigError, Faulty};
 pub use udp::{LocalAddress, UdpConfig, UdpLink, local_addresses};
 
+/// Byte of a management datagram, reserved and ignored by its readers, where a sender on this host names the slot of the
+/// process that an offer is for. Links may deliver by it; zero says nothing.
+pub(crate) const SLOT_HINT_AT: usize = 18;
+
 /// Something that carries packets between NICs.
 ///
 /// Links lose packets silently, as wires do: the transport recovers. Every loss that the link notices is counted.

@@ -80,8 +80,8 @@ impl Cm {
             max_retries,
             ..Connection::new(Kind::Connection, State::ReqSent, id, path)
         });
-        self.send(id, offer.ece.attr_mod, CmMessage::Req(req));
-        self.expect_answer(id, now);
+        self.at(now);
+        self.ask(id, offer.ece.attr_mod, CmMessage::Req(req));
         Ok(id)
     }
 

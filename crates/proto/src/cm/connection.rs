@@ -1,5 +1,6 @@
 //! What is known of one connection.
 
+use super::pacing::Pace;
 use super::timing::Resend;
 use super::{CmTransport, CommId, Kind, ListenerId, Path, ServiceId};
 use crate::ids::{Gid, Psn, Qpn};
@@ -45,6 +46,8 @@ pub(super) struct Connection {
     pub(super) state: State,
     /// We made the offer.
     pub(super) is_active: bool,
+    /// An offer of a peer that has not become an established connection.
+    pub(super) is_half_open: bool,
     /// A program wants to hear of it.
     pub(super) is_held: bool,
     pub(super) local: CommId,
@@ -71,6 +74,9 @@ pub(super) struct Connection {
     pub(super) max_retries: u8,
     /// What is repeated: on time-out, or when the peer repeats itself.
     pub(super) last: Option<Box<[u8; MAD_LEN]>>,
+    pub(super) pace: Pace,
+    /// When its message began to wait its turn.
+    pub(super) asked: Time,
     pub(super) resend: Option<Resend>,
     pub(super) deadline: Option<Time>,
 }
@@ -82,6 +88,7 @@ impl Connection {
             kind,
             state,
             is_active: false,
+            is_half_open: false,
             is_held: true,
             local,
             remote: CommId::NONE,
@@ -101,6 +108,8 @@ impl Connection {
             response_ns: 0,
             max_retries: 0,
             last: None,
+            pace: Pace::Free,
+            asked: Time(0),
             resend: None,
             deadline: None,
         }

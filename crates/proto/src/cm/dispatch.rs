@@ -9,14 +9,15 @@ use crate::wire::cm::{Apr, CmMad, CmMessage, Lap};
 impl Cm {
     /// Takes what arrived at QP1. Bytes that are no message are counted and change nothing.
     pub fn handle_mad(&mut self, inbound: &Inbound, bytes: &[u8], now: Time) -> Result<(), BadMad> {
-        let mad = CmMad::parse(bytes).inspect_err(|_| self.counters.malformed += 1)?;
+        let mad = CmMad::parse(bytes).inspect_err(|bad| self.counters.on_bad(*bad))?;
         self.handle_message(inbound, &mad, now);
         Ok(())
     }
 
     /// The same for a message that was read already.
     pub fn handle_message(&mut self, inbound: &Inbound, mad: &CmMad, now: Time) {
-        self.counters.received += 1;
+        self.counters.on_received(mad.message.attr_id());
+        self.at(now);
         let (tid, attr_mod) = (mad.tid, mad.attr_mod);
         match &mad.message {
             CmMessage::Req(m) => {
@@ -39,8 +40,8 @@ impl Cm {
     }
 
     /// Counts bytes that are no message.
-    pub fn count_malformed(&mut self) {
-        self.counters.malformed += 1;
+    pub fn count_bad(&mut self, bad: BadMad) {
+        self.counters.on_bad(bad);
     }
 
     /// Our connection `id`, if the message came from its peer.

@@ -32,7 +32,9 @@
 //! | `teardown` | DREQ, DREP, TIMEWAIT, release |
 //! | `sidr` | service resolution for datagrams |
 //! | `listeners` | who listens to which service on which address |
+//! | `half_open` | how many offers of strangers are remembered |
 //! | `dispatch` | which handler gets a message, and what becomes of strays |
+//! | `pacing` | how many questions are on their way at a time |
 //! | `timing` | repeats and their end |
 //! | `attributes` | what the queue pair must be set to |
 
@@ -41,7 +43,9 @@ mod attributes;
 mod connection;
 mod counters;
 mod dispatch;
+mod half_open;
 mod listeners;
+mod pacing;
 mod params;
 mod passive;
 mod refuse;
@@ -50,7 +54,7 @@ mod teardown;
 mod timing;
 
 pub use crate::wire::cm::{CmTransport, CommId, IpHeader, PortSpace, RejectReason, ServiceId, SidrStatus};
-pub use counters::CmCounters;
+pub use counters::{ByKind, ByReason, CmCounters};
 pub use listeners::{ListenerId, Scope};
 pub use params::{
     Accept, Answer, CmError, Config, Connect, Ece, Event, Inbound, Path, Query, Request, Response, Transmit,
@@ -62,6 +66,7 @@ use crate::wire::cm::{CmMad, CmMessage};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use connection::{Connection, State};
+use half_open::HalfOpen;
 use listeners::Listeners;
 
 /// Connections of two kinds have ids of their own at the peer.
@@ -82,11 +87,18 @@ pub struct Cm {
     by_qpn: BTreeMap<(Gid, Qpn), CommId>,
     listeners: Listeners,
     deadlines: BTreeSet<(Time, CommId)>,
+    /// Time as of the last call that knew it.
+    clock: Time,
+    /// Connections whose message waits its turn; some may have ended meanwhile.
+    waiting: VecDeque<CommId>,
+    in_flight: usize,
     out: VecDeque<Transmit>,
     events: VecDeque<Event>,
     counters: CmCounters,
     /// Offers and answers of others that are not yet decided.
     pending: usize,
+    /// Offers of others that have not become an established connection, by address.
+    half_open: HalfOpen,
 }
 
 impl Cm {
@@ -100,16 +112,22 @@ impl Cm {
             by_qpn: BTreeMap::new(),
             listeners: Listeners::default(),
             deadlines: BTreeSet::new(),
+            clock: Time(0),
+            waiting: VecDeque::new(),
+            in_flight: 0,
             out: VecDeque::new(),
             events: VecDeque::new(),
             counters: CmCounters::default(),
             pending: 0,
+            half_open: HalfOpen::default(),
         }
     }
 
-    /// A message to send, if there is one.
+    /// A message to send, if there is one. [`Self::deadline`] may change by it: a message is awaited once it is sent.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
-        self.out.pop_front()
+        let next = self.out.pop_front().or_else(|| self.send_waiting())?;
+        self.counters.on_sent(&next.mad);
+        Some(next)
     }
 
     /// Something the program should know, if there is anything.
@@ -182,7 +200,7 @@ impl Cm {
         let Some(connection) = self.connections.get(&id) else { return };
         if let Some(mad) = connection.last.clone() {
             let route = connection.path.route();
-            self.counters.repeated += 1;
+            self.counters.on_repeated(&mad);
             self.transmit(Transmit { route, mad });
         }
     }
@@ -194,7 +212,6 @@ impl Cm {
     }
 
     fn transmit(&mut self, transmit: Transmit) {
-        self.counters.sent += 1;
         self.out.push_back(transmit);
     }
 
@@ -210,6 +227,9 @@ impl Cm {
         let id = connection.local;
         if connection.remote != CommId::NONE {
             self.by_peer.insert(connection.peer_key(), id);
+        }
+        if connection.is_half_open {
+            self.half_open.add(connection.path.dgid);
         }
         if connection.state.is_undecided() {
             self.pending += 1;
@@ -241,6 +261,8 @@ impl Cm {
     fn remove(&mut self, id: CommId) {
         self.set_state(id, State::Timewait);
         self.disarm(id);
+        self.landed(id);
+        self.no_longer_half_open(id);
         if let Some(connection) = self.connections.remove(&id) {
             let peer = connection.peer_key();
             if self.by_peer.get(&peer) == Some(&id) {

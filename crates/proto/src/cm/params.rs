@@ -21,12 +21,19 @@ pub struct Config {
     pub max_retries: u8,
     /// When a message is repeated for the first time, earlier than the response time asks for.
     pub first_repeat_ns: u64,
+    /// Most messages that wait for an answer and are not yet overdue; the others wait their turn.
+    pub max_in_flight: usize,
     /// What an MRA asks for when the program takes its time: 4.096 us * 2^n.
     pub service_timeout: u8,
     /// Most undecided offers of all listeners together.
     pub max_pending: usize,
     /// Most connections, those in TIMEWAIT included.
     pub max_connections: usize,
+    /// Most offers of others that have not become an established connection, decided ones included until they are
+    /// forgotten.
+    pub max_half_open: usize,
+    /// Most of them from one address.
+    pub max_half_open_per_peer: usize,
 }
 
 impl Default for Config {
@@ -38,9 +45,12 @@ impl Default for Config {
             response_timeout: 20,
             max_retries: 15,
             first_repeat_ns: 50_000_000,
+            max_in_flight: 128,
             service_timeout: 24,
             max_pending: 4096,
             max_connections: 1 << 17,
+            max_half_open: 16_384,
+            max_half_open_per_peer: 8_192,
         }
     }
 }

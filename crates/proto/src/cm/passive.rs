@@ -6,7 +6,7 @@ use super::timing::response_ns;
 use super::{
     Accept, Cm, CmError, CommId, Ece, Event, Inbound, Kind, ListenerId, Path, RejectReason, Request,
 };
-use crate::ids::Psn;
+use crate::ids::{Gid, Psn};
 use crate::time::Time;
 use crate::verbs::Mtu;
 use crate::wire::cm::{CmMessage, IpHeader, RejectedMessage, Rep, Req, Rtu, ServiceId};
@@ -40,17 +40,19 @@ impl Cm {
         if service.has_ip_header() && IpHeader::parse(&req.private_data).is_none() {
             return Err(RejectReason::UNSUPPORTED);
         }
-        Ok(self.has_room_for(listener).then_some((listener, mtu)))
+        Ok(self.has_room_for(listener, inbound.sgid).then_some((listener, mtu)))
     }
 
     /// Whether another undecided offer may come. Refusing would tell the peer to give up; silence makes it try again.
-    pub(super) fn has_room_for(&mut self, listener: ListenerId) -> bool {
+    pub(super) fn has_room_for(&mut self, listener: ListenerId, from: Gid) -> bool {
         if !self.listeners.has_room(listener) {
             self.counters.backlog_full += 1;
             return false;
         }
-        let full =
-            self.pending >= self.config.max_pending || self.connections.len() >= self.config.max_connections;
+        let full = self.pending >= self.config.max_pending
+            || self.connections.len() >= self.config.max_connections
+            || self.half_open.total() >= self.config.max_half_open
+            || self.half_open.of(from) >= self.config.max_half_open_per_peer;
         self.counters.overload += u64::from(full);
         !full
     }
@@ -71,6 +73,7 @@ impl Cm {
             ack_timeout: req.primary.local_ack_timeout,
         };
         self.insert(Connection {
+            is_half_open: true,
             remote: req.local_comm_id,
             tid,
             listener: Some(listener),
@@ -179,6 +182,7 @@ impl Cm {
 
     pub(super) fn on_established(&mut self, id: CommId) {
         self.answered(id);
+        self.no_longer_half_open(id);
         self.set_state(id, State::Established);
         self.counters.established += 1;
         self.raise(id, Event::Established { id });

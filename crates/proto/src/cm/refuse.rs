@@ -57,14 +57,14 @@ impl Cm {
         rej.ari_len = info.len().min(Rej::ARI_LEN) as u8;
         let _ = put_private(&mut rej.ari, &info[..rej.ari_len.into()]);
         let _ = put_private(&mut rej.private_data, private_data);
-        self.counters.refused += 1;
+        self.counters.on_refused(reason);
         self.send(id, 0, CmMessage::Rej(rej));
     }
 
     /// Refuses an offer without remembering it.
     pub(super) fn refuse_req(&mut self, inbound: &Inbound, tid: u64, req: &Req, reason: RejectReason) {
         let rej = Rej { remote_comm_id: req.local_comm_id, reason, ..Rej::default() };
-        self.counters.refused += 1;
+        self.counters.on_refused(reason);
         self.send_back(inbound, tid, CmMessage::Rej(rej));
     }
 
@@ -77,7 +77,7 @@ impl Cm {
             reason: RejectReason::INVALID_COMM_ID,
             ..Rej::default()
         };
-        self.counters.refused += 1;
+        self.counters.on_refused(rej.reason);
         self.send_back(inbound, tid, CmMessage::Rej(rej));
     }
 
@@ -85,7 +85,7 @@ impl Cm {
         let id = rej.remote_comm_id;
         let Some(connection) = self.known_or_peer(inbound, id, rej.local_comm_id) else { return };
         let (id, state) = (connection.local, connection.state);
-        self.counters.rejected += 1;
+        self.counters.on_rejected(rej.reason);
         match state {
             State::ReqSent | State::RepSent | State::RepReceived | State::ReqReceived => {
                 let (reason, private_data) = (rej.reason, rej.private_data.to_vec());

@@ -36,8 +36,8 @@ impl Cm {
             max_retries,
             ..Connection::new(Kind::Datagram, State::SidrReqSent, id, query.path)
         });
-        self.send(id, 0, CmMessage::SidrReq(req));
-        self.expect_answer(id, now);
+        self.at(now);
+        self.ask(id, 0, CmMessage::SidrReq(req));
         Ok(id)
     }
 
@@ -62,7 +62,7 @@ impl Cm {
             };
             return self.send_back(inbound, tid, CmMessage::SidrRep(rep));
         };
-        if !self.has_room_for(listener) {
+        if !self.has_room_for(listener, inbound.sgid) {
             return;
         }
         let id = self.fresh_id();
@@ -76,6 +76,7 @@ impl Cm {
             ..Path::default()
         };
         self.insert(Connection {
+            is_half_open: true,
             remote: req.request_id,
             tid,
             listener: Some(listener),

@@ -1,6 +1,7 @@
 //! The end of a connection: DREQ, DREP, TIMEWAIT.
 
 use super::connection::State;
+use super::pacing::Pace;
 use super::params::put_private;
 use super::{Answer, Cm, CmError, CommId, Event, Inbound, RejectReason, SidrStatus};
 use crate::time::Time;
@@ -24,16 +25,18 @@ impl Cm {
         };
         put_private(&mut dreq.private_data, private_data)?;
         self.set_state(id, State::DreqSent);
-        self.send(id, 0, CmMessage::Dreq(dreq));
-        self.expect_answer(id, now);
+        self.at(now);
+        self.ask(id, 0, CmMessage::Dreq(dreq));
         Ok(())
     }
 
     /// The program lets go of the connection. What the peer has to be told is told, without further events.
     pub fn release(&mut self, id: CommId, now: Time) {
+        self.at(now);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.is_held = false;
         match connection.state {
+            State::ReqSent if connection.pace == Pace::Waiting => self.remove(id),
             State::ReqSent => {
                 self.send_rej(id, RejectedMessage::Other, RejectReason::TIMEOUT, &[], &[]);
                 self.remove(id);

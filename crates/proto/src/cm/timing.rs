@@ -38,6 +38,7 @@ impl Cm {
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.at(now);
         while let Some(&(time, id)) = self.deadlines.first() {
             if time > now {
                 return;
@@ -48,6 +49,7 @@ impl Cm {
     }
 
     fn on_deadline(&mut self, id: CommId, now: Time) {
+        self.landed(id);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if connection.state == State::Timewait {
             self.raise(id, Event::TimewaitExit { id });
@@ -98,6 +100,7 @@ impl Cm {
 
     /// The peer has the message and asks for this much time (MRA).
     pub(super) fn wait_longer(&mut self, id: CommId, service_timeout: u8, now: Time) {
+        self.landed(id);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let response_ns = connection.response_ns;
         let Some(resend) = connection.resend.as_mut() else { return };
@@ -111,6 +114,7 @@ impl Cm {
     /// From now on only repeated messages are answered, until none can be under way any more.
     pub(super) fn enter_timewait(&mut self, id: CommId, now: Time) {
         self.set_state(id, State::Timewait);
+        self.landed(id);
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.resend = None;
             let wait_ns = exponent_ns(connection.path.ack_timeout.min(LONGEST_TIMEWAIT));
@@ -137,6 +141,7 @@ impl Cm {
     /// The awaited answer is there.
     pub(super) fn answered(&mut self, id: CommId) {
         self.disarm(id);
+        self.landed(id);
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.resend = None;
         }

@@ -39,7 +39,7 @@ mod sys;
 
 use super::capture::Capture;
 use super::counters::RunningCounters;
-use super::{Link, LinkCounters, RxBatch, RxPacket, TxBatch};
+use super::{Link, LinkCounters, RxBatch, RxPacket, TxBatch, now};
 use crate::registry::Registry;
 use ferroce_proto::{Gid, Time};
 use forward::Forwarder;

@@ -1,7 +1,12 @@
 //! Which of the sockets on one port gets a packet: a classic BPF program that reads the destination QPN.
 //!
-//! The high eight bits of a QPN are the slot of the process that owns it. Everything else (connection management to QP1,
-//! strangers' numbers) goes to a socket that the kernel picks by hashing the flow.
+//! The high eight bits of a QPN are the slot of the process that owns it. All processes own QP1, so for its packets the
+//! program reads on: a message of connection management names the communication id of its receiver, whose high eight bits
+//! are the slot too. Offers name a service instead; a sender on this host, who can look up who listens, writes the slot into
+//! reserved bytes of the MAD ([`SLOT_HINT_AT`]). Everything else (offers from elsewhere, strangers' numbers) goes to a
+//! socket that the kernel picks by hashing the flow.
+
+use crate::link::SLOT_HINT_AT;
 
 /// First word of a probe, where a packet has its opcode: 0xff is reserved for manufacturers (IBA 9.2.1), so that
 /// no packet begins like this.
@@ -11,11 +16,28 @@ pub(super) const PROBE_PLACE_AT: usize = 4;
 
 /// Byte of a packet that holds the high bits of the destination QPN.
 const SLOT_AT: u32 = 5;
+/// Word of a packet that ends with the destination QPN, and that number in it.
+const QPN_WORD_AT: u32 = 4;
+const QPN_MASK: u32 = 0x00ff_ffff;
+const GSI: u32 = 1;
+/// Where a packet to QP1 has its MAD: behind BTH and DETH.
+const MAD_AT: u32 = 20;
+/// Which message it is.
+const ATTRIBUTE_AT: u32 = MAD_AT + 16;
+const REQ: u32 = 0x10;
+const SIDR_REQ: u32 = 0x17;
+const SIDR_REP: u32 = 0x18;
+/// First byte of the receiver's communication id, in a SIDR_REP and in all other answers.
+const SIDR_REQUEST_ID_AT: u32 = MAD_AT + 24;
+const REMOTE_COMM_ID_AT: u32 = MAD_AT + 28;
 /// A place that no socket has: the kernel then picks by hash.
 const NO_PLACE: u32 = u32::MAX;
 
 const LOAD_WORD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+const LOAD_HALF: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
 const LOAD_BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
+const AND: u32 = libc::BPF_ALU | libc::BPF_AND | libc::BPF_K;
+const JUMP: u32 = libc::BPF_JMP | libc::BPF_JA;
 const JUMP_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
 const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 const RETURN_LOADED: u32 = libc::BPF_RET | BPF_A;
@@ -40,7 +62,20 @@ fn assemble(order: &[u8], includes: impl Fn(u8) -> bool, otherwise: u32) -> Vec<
         branch(PROBE_MAGIC, 0, 2),
         step(LOAD_BYTE, PROBE_PLACE_AT as u32),
         step(RETURN_LOADED, 0),
+        step(LOAD_WORD, QPN_WORD_AT),
+        step(AND, QPN_MASK),
+        branch(GSI, 2, 0),
         step(LOAD_BYTE, SLOT_AT),
+        step(JUMP, 9),
+        step(LOAD_HALF, ATTRIBUTE_AT),
+        branch(REQ, 4, 0),
+        branch(SIDR_REQ, 3, 0),
+        branch(SIDR_REP, 4, 0),
+        step(LOAD_BYTE, REMOTE_COMM_ID_AT),
+        step(JUMP, 3),
+        step(LOAD_BYTE, MAD_AT + SLOT_HINT_AT as u32),
+        step(JUMP, 1),
+        step(LOAD_BYTE, SIDR_REQUEST_ID_AT),
     ];
     for (place, &slot) in order.iter().enumerate().filter(|&(_, &slot)| includes(slot)) {
         program.push(branch(u32::from(slot), 0, 1));
@@ -61,6 +96,11 @@ fn branch(k: u32, if_equal: u8, otherwise: u8) -> libc::sock_filter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ferroce_proto::wire::cm::{
+        Apr, CmMad, CmMessage, CommId, Drep, Dreq, Lap, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq,
+    };
+    use ferroce_proto::wire::{Bth, Deth, GSI_QKEY, Headers, Opcode, Operation, Service};
+    use ferroce_proto::{Psn, Qpn};
 
     /// The few instructions above, as the kernel runs them: a load outside the packet ends with 0.
     fn run(program: &[libc::sock_filter], packet: &[u8]) -> u32 {
@@ -73,6 +113,12 @@ mod tests {
                     Some(b) => loaded = u32::from_be_bytes(b.try_into().unwrap()),
                     None => return 0,
                 },
+                LOAD_HALF => match packet.get(i.k as usize..i.k as usize + 2) {
+                    Some(b) => loaded = u16::from_be_bytes(b.try_into().unwrap()).into(),
+                    None => return 0,
+                },
+                AND => loaded &= i.k,
+                JUMP => at += i.k as usize,
                 LOAD_BYTE => match packet.get(i.k as usize) {
                     Some(&b) => loaded = b.into(),
                     None => return 0,
@@ -96,6 +142,51 @@ mod tests {
             assert_eq!(run(&program, &to(stranger)), NO_PLACE);
         }
         assert_eq!(run(&program, &[1, 2]), 0);
+    }
+
+    /// A packet to QP1 as the NIC makes it.
+    fn management(message: CmMessage, hint: u8) -> Vec<u8> {
+        let bth = Bth::new(Opcode::new(Service::Ud, Operation::SendOnly), Qpn::GSI, Psn::new(0));
+        let mut headers = Headers::new(bth);
+        headers.deth = Some(Deth { qkey: GSI_QKEY, src_qpn: Qpn::GSI });
+        let mut packet = vec![0; headers.encoded_len()];
+        headers.write(&mut packet);
+        let mad = CmMad { tid: 7 << 56, attr_mod: u32::MAX, message };
+        packet.extend(mad.to_bytes());
+        packet[MAD_AT as usize + SLOT_HINT_AT] = hint;
+        assert_eq!(CmMad::parse(&packet[MAD_AT as usize..]), Ok(mad), "the hint is not part of the message");
+        packet
+    }
+
+    #[test]
+    fn management_goes_to_who_gave_out_the_id() {
+        let program = program(&[9, 3, 254]);
+        let (local_comm_id, remote_comm_id) = (CommId(0x09ff_ffff), CommId(0x03ff_ffff));
+        let answers = [
+            CmMessage::Mra(Mra { local_comm_id, remote_comm_id, ..Mra::default() }),
+            CmMessage::Rej(Rej { local_comm_id, remote_comm_id, ..Rej::default() }),
+            CmMessage::Rep(Rep { local_comm_id, remote_comm_id, ..Rep::default() }),
+            CmMessage::Rtu(Rtu { local_comm_id, remote_comm_id, ..Rtu::default() }),
+            CmMessage::Dreq(Dreq { local_comm_id, remote_comm_id, ..Dreq::default() }),
+            CmMessage::Drep(Drep { local_comm_id, remote_comm_id, ..Drep::default() }),
+            CmMessage::Lap(Lap { local_comm_id, remote_comm_id, ..Lap::default() }),
+            CmMessage::Apr(Apr { local_comm_id, remote_comm_id, ..Apr::default() }),
+            CmMessage::SidrRep(SidrRep { request_id: remote_comm_id, ..SidrRep::default() }),
+        ];
+        for message in answers {
+            assert_eq!(run(&program, &management(message, 254)), 1, "{}", message.name());
+        }
+        let offers = [
+            CmMessage::Req(Req { local_comm_id, ..Req::default() }),
+            CmMessage::SidrReq(SidrReq { request_id: local_comm_id, ..SidrReq::default() }),
+        ];
+        for message in offers {
+            assert_eq!(run(&program, &management(message, 0)), NO_PLACE, "{}", message.name());
+            assert_eq!(run(&program, &management(message, 254)), 2, "{}", message.name());
+        }
+        let unanswered = CmMessage::Rej(Rej { local_comm_id, ..Rej::default() });
+        assert_eq!(run(&program, &management(unanswered, 0)), NO_PLACE);
+        assert_eq!(run(&program, &management(unanswered, 0)[..40]), 0);
     }
 
     #[test]

@@ -119,6 +119,14 @@ impl CmMessage {
     }
 }
 
+/// The service that a REQ or SIDR_REQ of ours asks for, without reading all of it; `None` for other messages.
+pub fn offered_service(mad: &[u8; MAD_LEN]) -> Option<ServiceId> {
+    const SERVICE_AT: usize = MadHeader::LEN + 8;
+    let header = MadHeader::parse(mad).ok()?;
+    let service = mad[SERVICE_AT..].first_chunk().map(|b| ServiceId(u64::from_be_bytes(*b)));
+    service.filter(|_| matches!(header.attr_id, 0x10 | 0x17))
+}
+
 /// A message with what its MAD header says besides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmMad {

@@ -26,7 +26,7 @@ mod sidr;
 pub use alternate::{Apr, Lap};
 pub use closing::{Drep, Dreq, Rtu};
 pub use ip::{IpHeader, PortSpace, ServiceId};
-pub use message::{CmMad, CmMessage, MadTarget};
+pub use message::{CmMad, CmMessage, MadTarget, offered_service};
 pub use refusal::{Mra, Rej, RejectReason, RejectedMessage};
 pub use rep::Rep;
 pub use req::{CmPath, CmTransport, Req};

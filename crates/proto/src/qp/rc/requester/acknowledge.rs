@@ -13,7 +13,7 @@ use crate::wire::{NakCode, Packet, Syndrome};
 pub(super) enum Reach {
     /// Everything it covers is answered.
     Whole,
-    /// A READ or atomic before it has no response yet, so that response was lost.
+    /// A READ or atomic before it has no response yet, so that response is late or lost.
     Gap,
 }
 
@@ -37,7 +37,16 @@ impl Requester {
         // A NAK names the packet it refuses and so acknowledges those before it.
         let next = if nak { psn } else { psn.plus(1) };
         if self.advance(next, sq, io) == Reach::Gap {
-            self.recover(io);
+            match aeth.syndrome {
+                Syndrome::Ack { .. } => {}
+                Syndrome::Nak(NakCode::PsnSequence) => {
+                    io.counters.naks_received += 1;
+                    self.recover(psn, sq, io);
+                }
+                // It is about a request that must not fail before the older ones are done. They are asked for again, and
+                // then it.
+                _ => self.recover(self.una, sq, io),
+            }
             return Ok(());
         }
         match aeth.syndrome {
@@ -45,32 +54,44 @@ impl Requester {
             Syndrome::RnrNak { timer } => self.on_rnr(timer, sq, io),
             Syndrome::Nak(NakCode::PsnSequence) => {
                 io.counters.naks_received += 1;
-                self.recover(io);
+                self.recover(self.una, sq, io);
                 Ok(())
             }
             Syndrome::Nak(code) => Err(self.on_error_nak(code, sq, io)),
         }
     }
 
-    /// Marks everything before `next` as answered, completing requests on the way.
+    /// Marks everything before `next` as executed, completing requests on the way.
     pub(super) fn advance<H: Host>(&mut self, next: Psn, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Reach {
-        let total = next.distance_from(self.una).max(0) as u32;
-        let mut left = total;
-        let mut reach = Reach::Whole;
-        while left > 0 {
+        if next.is_after(self.reached) {
+            self.reached = next;
+        }
+        let moved = self.settle(sq, io);
+        if moved > 0 {
+            self.on_progress(moved, io);
+        }
+        if next.is_after(self.una) { Reach::Gap } else { Reach::Whole }
+    }
+
+    /// Counts as answered whatever is, up to the oldest answer that is missing. Returns how many packets that were.
+    pub(super) fn settle<H: Host>(&mut self, sq: &mut SendQueue, io: &mut Io<'_, H>) -> u32 {
+        let mut moved = 0;
+        while self.una.is_before(self.reached) {
             let Some(wqe) = sq.get(sq.head()).copied() else { break };
-            if wqe.awaits_response() {
-                reach = Reach::Gap;
+            let step = if !wqe.awaits_response() {
+                (wqe.packets - self.acked).min(self.reached.distance_from(self.una) as u32)
+            } else if self.early.take(self.una) {
+                1
+            } else {
+                break;
+            };
+            if step == 0 {
                 break;
             }
-            let step = left.min(wqe.packets - self.acked);
-            left -= step;
+            moved += step;
             self.answer(step, wqe.packets, sq, io);
         }
-        if left < total {
-            self.on_progress(total - left, io);
-        }
-        reach
+        moved
     }
 
     /// Counts `packets` of the oldest request as answered and completes it if that was all.

@@ -2,17 +2,23 @@
 //!
 //! Sequence numbers name packets. `una` is the oldest number without an answer and always lies inside the oldest
 //! work request of the send queue; `psn` is the next to send; `high` the first never sent. Going back means moving
-//! the cursor (`cur`, `sent`, `psn`) to `una`, nothing else: requests carry no other transmission state, so a lost
-//! packet, a NAK, a time-out and the restart of a READ in its middle are one mechanism.
+//! the cursor (`cur`, `sent`, `psn`) to `una`, nothing else, so a lost packet, a NAK and a time-out are one mechanism. What
+//! the peer is known to have done or sent already (`reached`, `early`) is passed over on the way. A READ response that
+//! others overtook is asked for by itself, and the cursor stays.
 //!
 //! | file | question |
 //! |---|---|
 //! | `transmit` | what is sent next, and what holds it back |
+//! | `awaited` | the packets of requests that are answered with data |
 //! | `acknowledge` | what an ACK or NAK means |
 //! | `response` | what a READ response or atomic acknowledgement means |
+//! | `early`, `holes` | which responses came before their turn; which are missing, and when to ask for them |
 //! | `retry` | when and how often to try again |
 
 mod acknowledge;
+mod awaited;
+mod early;
+mod holes;
 mod response;
 mod retry;
 mod transmit;
@@ -26,6 +32,8 @@ use crate::ids::Psn;
 use crate::verbs::{QpAttr, WcStatus};
 use crate::wire::{Operation, Packet};
 use alloc::collections::VecDeque;
+use early::Early;
+use holes::Awaited;
 use retry::RetryClock;
 
 /// A failure that waits until every earlier request has its completion.
@@ -57,8 +65,16 @@ pub(crate) struct Requester {
     sent: u32,
     psn: Psn,
     high: Psn,
-    /// Last sequence number of each READ request and atomic in flight.
-    reads: VecDeque<Psn>,
+    /// Each READ request and atomic in flight.
+    reads: VecDeque<Awaited>,
+    /// The peer has executed everything before this; it may lie behind `una` if answers with data are missing.
+    reached: Psn,
+    /// Answers with data behind `una`.
+    early: Early,
+    /// How many more questions for missing answers are put late, because the network reorders.
+    tolerance: u8,
+    /// When a missing answer was last counted as a loss.
+    lost_at: Option<Time>,
     since_ack_req: u32,
     stall: Option<Stall>,
     clock: RetryClock,
@@ -82,6 +98,10 @@ impl Requester {
             psn: Psn::default(),
             high: Psn::default(),
             reads: VecDeque::new(),
+            reached: Psn::default(),
+            early: Early::default(),
+            tolerance: 0,
+            lost_at: None,
             since_ack_req: 0,
             stall: None,
             clock: RetryClock::default(),
@@ -95,6 +115,9 @@ impl Requester {
     /// Enters RTS: sequence numbers start where `modify` said.
     pub(crate) fn start(&mut self, attr: &QpAttr, sq: &SendQueue) {
         (self.una, self.psn, self.high) = (attr.sq_psn, attr.sq_psn, attr.sq_psn);
+        self.reached = attr.sq_psn;
+        self.early.clear();
+        (self.tolerance, self.lost_at) = (0, None);
         (self.acked, self.sent, self.cur, self.oldest) = (0, 0, sq.head(), sq.head());
         self.reads.clear();
         self.reads.reserve(usize::from(attr.max_rd_atomic));
@@ -111,8 +134,9 @@ impl Requester {
     /// Stops for good: nothing is in flight any more.
     pub(crate) fn halt(&mut self, sq: &SendQueue) {
         (self.cur, self.oldest, self.sent, self.acked) = (sq.tail(), sq.tail(), 0, 0);
-        (self.una, self.psn) = (self.high, self.high);
+        (self.una, self.psn, self.reached) = (self.high, self.high, self.high);
         self.reads.clear();
+        self.early.clear();
         (self.stall, self.first_try) = (None, None);
         self.clock.stop();
     }

@@ -7,15 +7,16 @@ use super::super::super::sq::{SendQueue, SendWqe};
 use super::super::super::{DropReason, Host, Reason};
 use super::Requester;
 use super::acknowledge::Reach;
+use super::early::Early;
+use super::holes::Place;
 use crate::verbs::{MemoryFault, SendOp, WcStatus};
 use crate::wire::{NakCode, Packet, Syndrome};
 
-/// What to do with a response.
-enum Fit {
-    /// It answers the oldest request.
-    Oldest(SendWqe),
-    /// It was answered before, or something before it was lost; dealt with.
-    Handled,
+/// Where a response belongs.
+struct Fit {
+    place: Place,
+    /// It is the next one due; nothing before it is missing.
+    due: bool,
 }
 
 impl Requester {
@@ -25,29 +26,18 @@ impl Requester {
         sq: &mut SendQueue,
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
-        let wqe = match self.fit(pkt, sq, io)? {
-            Fit::Oldest(wqe) => wqe,
-            Fit::Handled => return Ok(()),
-        };
+        let Some(fit) = self.fit(pkt, sq, io) else { return Ok(()) };
+        let wqe = &fit.place.wqe;
         let mtu = io.mtu();
-        let offset = u64::from(self.acked) * u64::from(mtu);
-        let expected = (wqe.len - offset as u32).min(mtu) as usize;
+        let offset = u64::from(fit.place.index) * u64::from(mtu);
+        let expected = (u64::from(wqe.len).saturating_sub(offset)).min(u64::from(mtu)) as usize;
         // The place in the READ follows from the sequence number alone. First, middle and last depend on how often
         // the READ was restarted, so a late response of an earlier try still fits.
         if matches!(wqe.op, SendOp::Atomic { .. }) || !wqe.awaits_response() || pkt.payload.len() != expected
         {
-            return Err(self.bad_response(pkt, expected, sq, io));
+            return self.misfit(&fit, pkt, expected, sq, io);
         }
-        if expected > 0 {
-            let number = sq.head();
-            let sges = sq.sges(number);
-            if let Err(fault) = io.host.scatter(io.pd, sges, offset, pkt.payload) {
-                return Err(self.unplaceable(&wqe, fault, sq, io));
-            }
-        }
-        self.answer(1, wqe.packets, sq, io);
-        self.on_progress(1, io);
-        self.raise_stall(sq, io)
+        self.take_in(&fit, pkt, offset, pkt.payload, sq, io)
     }
 
     pub(super) fn on_atomic_acknowledge<H: Host>(
@@ -56,49 +46,90 @@ impl Requester {
         sq: &mut SendQueue,
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
-        let wqe = match self.fit(pkt, sq, io)? {
-            Fit::Oldest(wqe) => wqe,
-            Fit::Handled => return Ok(()),
+        let Some(fit) = self.fit(pkt, sq, io) else { return Ok(()) };
+        let (SendOp::Atomic { .. }, Some(original)) = (fit.place.wqe.op, pkt.headers.atomic_ack) else {
+            return self.misfit(&fit, pkt, 8, sq, io);
         };
-        let (SendOp::Atomic { .. }, Some(original)) = (wqe.op, pkt.headers.atomic_ack) else {
-            return Err(self.bad_response(pkt, 8, sq, io));
-        };
-        let sges = sq.sges(sq.head());
-        if let Err(fault) = io.host.scatter(io.pd, sges, 0, &original.to_ne_bytes()) {
-            return Err(self.unplaceable(&wqe, fault, sq, io));
-        }
-        self.answer(1, wqe.packets, sq, io);
-        self.on_progress(1, io);
-        self.raise_stall(sq, io)
+        self.take_in(&fit, pkt, 0, &original.to_ne_bytes(), sq, io)
     }
 
-    /// Acknowledges what the response implies and finds out whether it is the next one due.
-    fn fit<H: Host>(
-        &mut self,
-        pkt: &Packet<'_>,
-        sq: &mut SendQueue,
-        io: &mut Io<'_, H>,
-    ) -> Result<Fit, Fatal> {
+    /// Acknowledges what the response implies and finds its place, if it has one that is still empty.
+    fn fit<H: Host>(&mut self, pkt: &Packet<'_>, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Option<Fit> {
         let psn = pkt.headers.bth.psn;
-        if psn.is_before(self.una) {
+        if psn.is_before(self.una) || self.early.holds(psn) {
             io.counters.duplicates += 1;
-            return Ok(Fit::Handled);
+            self.on_reordering();
+            return None;
         }
         if let Some(Syndrome::Nak(NakCode::PsnSequence)) = pkt.headers.aeth.map(|a| a.syndrome) {
             io.host.dropped(
                 DropReason::UnexpectedOpcode,
                 format_args!("QP {}: a response to PSN {psn} carries a NAK", io.id.qpn),
             );
-            return Ok(Fit::Handled);
+            return None;
         }
-        if self.advance(psn, sq, io) == Reach::Gap {
-            self.recover(io);
-            return Ok(Fit::Handled);
+        if psn.is_before(self.reached) {
+            self.on_overtaken(psn, io.now);
         }
-        match sq.get(sq.head()) {
-            Some(wqe) if self.una == psn => Ok(Fit::Oldest(*wqe)),
-            _ => Ok(Fit::Handled),
+        let due = self.advance(psn, sq, io) == Reach::Whole;
+        let place = self.place_of(psn, sq)?;
+        (due || Early::has_room(self.una, psn)).then_some(Fit { place, due })
+    }
+
+    /// Places the data of an answer and counts it.
+    fn take_in<H: Host>(
+        &mut self,
+        fit: &Fit,
+        pkt: &Packet<'_>,
+        offset: u64,
+        data: &[u8],
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        if !data.is_empty()
+            && let Err(fault) = io.host.scatter(io.pd, sq.sges(fit.place.number), offset, data)
+        {
+            // What cannot be placed out of turn will be asked for in its turn, and then end its own request.
+            return if fit.due { Err(self.unplaceable(&fit.place.wqe, fault, sq, io)) } else { Ok(()) };
         }
+        let next = pkt.headers.bth.psn.plus(1);
+        if next.is_after(self.reached) {
+            self.reached = next;
+        }
+        if !fit.due {
+            self.early.insert(pkt.headers.bth.psn);
+            return Ok(());
+        }
+        self.answer(1, fit.place.wqe.packets, sq, io);
+        let moved = 1 + self.settle(sq, io);
+        self.on_progress(moved, io);
+        self.raise_stall(sq, io)
+    }
+
+    /// A response that does not fit its request ends that request; but not before those in front of it, so out of turn it
+    /// is only dropped.
+    fn misfit<H: Host>(
+        &mut self,
+        fit: &Fit,
+        pkt: &Packet<'_>,
+        expected: usize,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        if fit.due {
+            return Err(self.bad_response(pkt, expected, sq, io));
+        }
+        io.host.dropped(
+            DropReason::Unfit,
+            format_args!(
+                "QP {}: {:?} with {} bytes for PSN {}, where {expected} bytes are due, and not yet",
+                io.id.qpn,
+                pkt.headers.bth.opcode.operation,
+                pkt.payload.len(),
+                pkt.headers.bth.psn
+            ),
+        );
+        Ok(())
     }
 
     fn bad_response<H: Host>(

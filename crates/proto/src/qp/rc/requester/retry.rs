@@ -66,6 +66,11 @@ impl RetryClock {
         self.sample.get_or_insert((psn, now));
     }
 
+    /// Karn: the answer to a repeated packet measures nothing.
+    pub(super) fn forget_sample(&mut self) {
+        self.sample = None;
+    }
+
     /// The peer answered everything before `una`. Gives the round-trip time if this answer measured one.
     fn progress(&mut self, una: Psn, in_flight: bool, now: Time) -> Option<u64> {
         (self.retry_left, self.rnr_left) = (self.retry_cnt, self.rnr_retry);
@@ -81,7 +86,7 @@ impl RetryClock {
     }
 
     /// How long an answer to a restart may take before its absence means anything.
-    fn patience_ns(&self) -> u64 {
+    pub(super) fn patience_ns(&self) -> u64 {
         self.srtt_ns.map_or(PROBE_FLOOR_NS, |srtt| 2 * srtt)
     }
 
@@ -180,23 +185,33 @@ impl Requester {
         (self.sent, self.psn) = (self.acked, self.una);
         self.reads.clear();
         self.first_try = None;
-        // Karn: a repeated packet's answer measures nothing.
-        self.clock.sample = None;
+        self.clock.forget_sample();
     }
 
-    /// A NAK, or an answer that skips one, says that packets were lost. Costs no retry: the transport timer runs on
-    /// while nothing moves, so a peer that asks for ever is given up on, but not faster than a silent one.
-    pub(super) fn recover<H: Host>(&mut self, io: &mut Io<'_, H>) {
+    /// A NAK says that packets from `psn` on were lost. Costs no retry: the transport timer runs on while nothing moves,
+    /// so a peer that asks for ever is given up on, but not faster than a silent one.
+    pub(super) fn recover<H: Host>(&mut self, psn: Psn, sq: &SendQueue, io: &mut Io<'_, H>) {
         // Until the last restart has had time to be answered, this is news of the first try.
-        if let Some((psn, at)) = self.went_back
-            && psn == self.una
+        if let Some((back, at)) = self.went_back
+            && back == psn
             && io.now.since_ns(at) < self.clock.patience_ns()
         {
             return;
         }
-        self.went_back = Some((self.una, io.now));
+        self.went_back = Some((psn, io.now));
         self.cc.on_loss(io.now);
-        self.go_back();
+        match self.place_of(psn, sq) {
+            Some(place) if psn.is_after(self.una) => {
+                // What is before it was executed, so READs there are not asked for because of this.
+                if !psn.is_after(self.psn) {
+                    (self.cur, self.sent, self.psn) = (place.number, place.index, psn);
+                    self.reads.retain(|awaited| awaited.last.is_before(psn));
+                    self.first_try = None;
+                    self.clock.forget_sample();
+                }
+            }
+            _ => self.go_back(),
+        }
     }
 
     /// The peer has no receive posted: wait as long as it asked for.
@@ -239,7 +254,7 @@ impl Requester {
             self.cur = self.oldest;
             (self.sent, self.psn) = (self.acked, self.una);
         }
-        while self.reads.front().is_some_and(|last| last.is_before(self.una)) {
+        while self.reads.front().is_some_and(|awaited| awaited.last.is_before(self.una)) {
             self.reads.pop_front();
         }
         let in_flight = self.in_flight() > 0;

@@ -4,12 +4,11 @@ use super::super::super::io::{Fatal, Io};
 use super::super::super::local::execute;
 use super::super::super::segment::{add_extensions, operation_of};
 use super::super::super::sq::{SendQueue, SendWqe};
-use super::super::super::{Host, Reason, TxError, TxPayload};
+use super::super::super::{Host, Reason, TxError};
+use super::holes::Place;
 use super::{Requester, Stall};
 use crate::cc::CongestionControl;
-use crate::ids::{RKey, Srqn};
-use crate::verbs::{AtomicOp, QpState, SendOp, WcStatus};
-use crate::wire::{AtomicEth, Feth, Operation, Reth};
+use crate::verbs::{QpState, SendOp, WcStatus};
 
 /// A large READ goes out as several requests of at most this many bytes, so that the in-flight window bounds the
 /// responses too. Their borders never move: a restart ends where the first try ended, because the responder knows
@@ -33,17 +32,19 @@ impl Requester {
         if self.clock.is_paused(io.now) {
             return Ok(());
         }
+        if self.una.is_before(self.reached) {
+            self.ask_for_holes(sq, io);
+        }
         while self.stall.is_none() {
             let Some(wqe) = self.next_wqe(sq, io) else { break };
-            let srq = sq.srq(self.cur);
             let step = match wqe.op {
                 SendOp::LocalInv(_) | SendOp::BindMw(_) => match self.run_locally(&wqe, sq, io) {
                     Some(step) => step,
                     None => continue,
                 },
-                SendOp::Read { addr, rkey } => self.send_read(&wqe, addr, rkey, srq, io),
-                SendOp::Atomic { addr, rkey, op } => self.send_atomic(&wqe, addr, rkey, op, srq, io),
-                SendOp::AtomicWrite { .. } | SendOp::Flush { .. } => self.send_placement(&wqe, io),
+                SendOp::Read { .. } => self.send_read(&wqe, sq, io),
+                SendOp::Atomic { .. } => self.send_atomic(&wqe, sq, io),
+                SendOp::AtomicWrite { .. } | SendOp::Flush { .. } => self.send_awaited(&wqe, 1, sq, io),
                 _ => self.send_data(&wqe, sq, io),
             };
             match step {
@@ -87,6 +88,11 @@ impl Requester {
     }
 
     fn send_data<H: Host>(&mut self, wqe: &SendWqe, sq: &SendQueue, io: &mut Io<'_, H>) -> Step {
+        if self.psn.is_before(self.reached) {
+            let executed = self.reached.distance_from(self.psn) as u32;
+            self.pass(executed.min(wqe.packets - self.sent), wqe.packets);
+            return Step::Sent;
+        }
         let mtu = io.mtu();
         let window = self.window_packets(mtu);
         if self.in_flight() >= window {
@@ -131,43 +137,13 @@ impl Requester {
             || self.since_ack_req + 1 >= (window / 4).max(1)
     }
 
-    fn send_read<H: Host>(
-        &mut self,
-        wqe: &SendWqe,
-        addr: u64,
-        rkey: RKey,
-        srq: Option<Srqn>,
-        io: &mut Io<'_, H>,
-    ) -> Step {
-        let mtu = io.mtu();
-        let offset = u64::from(self.sent) * u64::from(mtu);
-        let chunk_packets = READ_CHUNK / mtu;
+    fn send_read<H: Host>(&mut self, wqe: &SendWqe, sq: &SendQueue, io: &mut Io<'_, H>) -> Step {
+        let chunk_packets = READ_CHUNK / io.mtu();
         let chunk_end = (self.sent / chunk_packets + 1) * chunk_packets;
-        let packets = chunk_end.min(wqe.packets) - self.sent;
-        if let Some(step) = self.read_resources(packets, io) {
-            return step;
-        }
-        let len = (wqe.len - offset as u32).min(packets * mtu);
-        let mut headers = io.headers(Operation::ReadRequest, self.psn, 0);
-        headers.reth = Some(Reth { addr: addr.wrapping_add(offset), rkey, len });
-        headers.xrceth = srq;
-        if io.send(&headers, TxPayload::None).is_err() {
-            return Step::Blocked;
-        }
-        self.reads.push_back(self.psn.plus(packets - 1));
-        self.on_sent(packets, len, wqe.packets, io);
-        Step::Sent
+        self.send_awaited(wqe, chunk_end.min(wqe.packets) - self.sent, sq, io)
     }
 
-    fn send_atomic<H: Host>(
-        &mut self,
-        wqe: &SendWqe,
-        addr: u64,
-        rkey: RKey,
-        op: AtomicOp,
-        srq: Option<Srqn>,
-        io: &mut Io<'_, H>,
-    ) -> Step {
+    fn send_atomic<H: Host>(&mut self, wqe: &SendWqe, sq: &SendQueue, io: &mut Io<'_, H>) -> Step {
         if wqe.len != 8 {
             io.host.explain(format_args!(
                 "QP {}: atomic wr_id {:#x} has a buffer of {} bytes, it must be 8",
@@ -175,48 +151,38 @@ impl Requester {
             ));
             return Step::Stalled(WcStatus::LocLenErr, Reason::AtomicLength);
         }
-        if let Some(step) = self.read_resources(1, io) {
-            return step;
-        }
-        let (operation, swap_or_add, compare) = match op {
-            AtomicOp::CompareSwap { compare, swap } => (Operation::CompareSwap, swap, compare),
-            AtomicOp::FetchAdd { add } => (Operation::FetchAdd, add, 0),
-        };
-        let mut headers = io.headers(operation, self.psn, 0);
-        headers.atomic = Some(AtomicEth { addr, rkey, swap_or_add, compare });
-        headers.xrceth = srq;
-        if io.send(&headers, TxPayload::None).is_err() {
-            return Step::Blocked;
-        }
-        self.reads.push_back(self.psn);
-        self.on_sent(1, 8, wqe.packets, io);
-        Step::Sent
+        self.send_awaited(wqe, 1, sq, io)
     }
 
-    /// A flush or an atomic write: one packet, answered like a READ of no bytes, and counted like one.
-    fn send_placement<H: Host>(&mut self, wqe: &SendWqe, io: &mut Io<'_, H>) -> Step {
-        if let Some(step) = self.read_resources(1, io) {
+    /// Sends a request for `packets` responses, or for those among them that are not there yet.
+    fn send_awaited<H: Host>(
+        &mut self,
+        wqe: &SendWqe,
+        packets: u32,
+        sq: &SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Step {
+        if let Some(step) = self.read_resources(packets, io) {
             return step;
         }
-        let (operation, reth, feth, value) = match wqe.op {
-            SendOp::AtomicWrite { addr, rkey, value } => {
-                (Operation::AtomicWrite, Reth { addr, rkey, len: 8 }, None, Some(value))
-            }
-            SendOp::Flush { addr, rkey, len, what } => {
-                let placement = u8::from(what.global) | u8::from(what.persistent) << 1;
-                let feth = Feth { placement, level: u8::from(what.whole_region) };
-                (Operation::Flush, Reth { addr, rkey, len }, Some(feth), None)
-            }
-            _ => return Step::Blocked,
+        let missing = if self.early.is_empty() {
+            Some((self.psn, packets))
+        } else {
+            let range = self.missing(self.psn, self.psn.plus(packets - 1));
+            range.map(|(low, high)| (low, high.distance_from(low) as u32 + 1))
         };
-        let payload = value.as_ref().map_or(TxPayload::None, |value| TxPayload::Bytes(value));
-        let mut headers = io.headers(operation, self.psn, payload.len() as u32);
-        (headers.reth, headers.feth) = (Some(reth), feth);
-        if io.send(&headers, payload).is_err() {
-            return Step::Blocked;
-        }
-        self.reads.push_back(self.psn);
-        self.on_sent(1, 8, wqe.packets, io);
+        // Also a request that is answered in full counts among those in flight until its turn comes: the peer remembers only
+        // so many, and must not forget an older one that is still missing.
+        let Some((low, count)) = missing else {
+            self.await_response(packets, io.now);
+            self.pass(packets, wqe.packets);
+            return Step::Sent;
+        };
+        let index = self.sent + low.distance_from(self.psn) as u32;
+        let place = Place { number: self.cur, index, wqe: *wqe };
+        let Ok(bytes) = self.send_request(&place, low, count, sq, io) else { return Step::Blocked };
+        self.await_response(packets, io.now);
+        self.on_sent(packets, bytes, wqe.packets, io);
         Step::Sent
     }
 
@@ -260,6 +226,11 @@ impl Requester {
         }
         self.clock.start(io.now);
         self.cc.on_sent(io.now, bytes);
+        self.pass(packets, of);
+    }
+
+    /// The same where nothing needs to be sent.
+    fn pass(&mut self, packets: u32, of: u32) {
         self.psn = self.psn.plus(packets);
         if self.psn.is_after(self.high) {
             self.high = self.psn;

@@ -1,0 +1,61 @@
+//! The packets of requests that are answered with data, whether they are sent for the first time or again.
+
+use super::super::super::io::Io;
+use super::super::super::sq::SendQueue;
+use super::super::super::{Host, TxError, TxPayload};
+use super::Requester;
+use super::holes::Place;
+use crate::ids::Psn;
+use crate::verbs::{AtomicOp, SendOp};
+use crate::wire::{AtomicEth, Feth, Operation, Reth};
+
+impl Requester {
+    /// Sends the request whose `packets` responses begin with number `psn` at `place`. Returns the bytes that it asks for.
+    pub(super) fn send_request<H: Host>(
+        &self,
+        place: &Place,
+        psn: Psn,
+        packets: u32,
+        sq: &SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<u32, TxError> {
+        let mut value = None;
+        let (mut headers, bytes) = match place.wqe.op {
+            SendOp::Read { addr, rkey } => {
+                let offset = place.index * io.mtu();
+                let len = (place.wqe.len - offset).min(packets.saturating_mul(io.mtu()));
+                let mut headers = io.headers(Operation::ReadRequest, psn, 0);
+                headers.reth = Some(Reth { addr: addr.wrapping_add(u64::from(offset)), rkey, len });
+                (headers, len)
+            }
+            SendOp::Atomic { addr, rkey, op } => {
+                let (operation, swap_or_add, compare) = match op {
+                    AtomicOp::CompareSwap { compare, swap } => (Operation::CompareSwap, swap, compare),
+                    AtomicOp::FetchAdd { add } => (Operation::FetchAdd, add, 0),
+                };
+                let mut headers = io.headers(operation, psn, 0);
+                headers.atomic = Some(AtomicEth { addr, rkey, swap_or_add, compare });
+                (headers, 8)
+            }
+            SendOp::AtomicWrite { addr, rkey, value: written } => {
+                value = Some(written);
+                let mut headers = io.headers(Operation::AtomicWrite, psn, 8);
+                headers.reth = Some(Reth { addr, rkey, len: 8 });
+                (headers, 8)
+            }
+            SendOp::Flush { addr, rkey, len, what } => {
+                let placement = u8::from(what.global) | u8::from(what.persistent) << 1;
+                let mut headers = io.headers(Operation::Flush, psn, 0);
+                headers.reth = Some(Reth { addr, rkey, len });
+                headers.feth = Some(Feth { placement, level: u8::from(what.whole_region) });
+                (headers, 8)
+            }
+            // Everything else is answered without data and never comes here.
+            _ => return Ok(0),
+        };
+        headers.xrceth = sq.srq(place.number);
+        let payload = value.as_ref().map_or(TxPayload::None, |value| TxPayload::Bytes(value));
+        io.send(&headers, payload)?;
+        Ok(bytes)
+    }
+}
