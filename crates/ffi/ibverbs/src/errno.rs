@@ -1,7 +1,7 @@
 //! Why a verb was refused, as the number its manual page promises.
 
-use ferroce_nic::Error;
 use ferroce_nic::CmRefusal;
+use ferroce_nic::Error;
 use ferroce_proto::cm::CmError;
 use ferroce_proto::qp::PostError;
 use std::ffi::c_int;

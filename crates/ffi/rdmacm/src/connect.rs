@@ -51,11 +51,7 @@ fn check_depths(id: &Id, param: Option<&rdma_conn_param>) -> Result<(), Refused>
 }
 
 /// What goes to the peer. The id's own queue pair counts more than what the program names.
-fn parameters(
-    id: &Id,
-    param: Option<&rdma_conn_param>,
-    in_front: &[u8],
-) -> Result<Parameters, Refused> {
+fn parameters(id: &Id, param: Option<&rdma_conn_param>, in_front: &[u8]) -> Result<Parameters, Refused> {
     let (responder_resources, initiator_depth) = {
         let state = id.state.lock();
         (state.responder_resources, state.initiator_depth)

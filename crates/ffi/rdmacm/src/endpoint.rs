@@ -7,7 +7,12 @@ use crate::{address, event, options, qp, route, srq};
 use std::ffi::c_int;
 
 /// The passive end: bound, and told how to make queue pairs for its connections.
-fn passive(id: &Id, res: &rdma_addrinfo, pd: *mut ibv_pd, attr: Option<&ibv_qp_init_attr>) -> Result<(), Refused> {
+fn passive(
+    id: &Id,
+    res: &rdma_addrinfo,
+    pd: *mut ibv_pd,
+    attr: Option<&ibv_qp_init_attr>,
+) -> Result<(), Refused> {
     // SAFETY: an address that `rdma_getaddrinfo` or the program made.
     address::bind(id, &unsafe { address::read(res.ai_src_addr)? })?;
     if !pd.is_null() {
@@ -29,7 +34,8 @@ fn active(
     // SAFETY: addresses that `rdma_getaddrinfo` or the program made.
     let to = unsafe { address::read(res.ai_dst_addr)? };
     // SAFETY: as above.
-    let source = if res.ai_src_addr.is_null() { None } else { Some(unsafe { address::read(res.ai_src_addr)? }) };
+    let source =
+        if res.ai_src_addr.is_null() { None } else { Some(unsafe { address::read(res.ai_src_addr)? }) };
     address::resolve(id, source, &to)?;
     match res.ai_route_len {
         0 => route::resolve(id)?,

@@ -39,11 +39,8 @@ pub(crate) fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_even
         // SAFETY: ids give their own address as cookie, and stay until their events are acknowledged.
         let owner = unsafe { &*ptr::with_exposed_provenance::<Id>(event.cookie as usize) };
         owner.wait_ready();
-        let mut out = Box::new(Event {
-            abi: rdma_cm_event::zeroed(),
-            owner,
-            private_data: event.parameters.private,
-        });
+        let mut out =
+            Box::new(Event { abi: rdma_cm_event::zeroed(), owner, private_data: event.parameters.private });
         out.abi.id = owner.abi();
         out.show_parameters(&event, owner.is_datagram());
         match out.process(owner, spare, &event) {
@@ -104,9 +101,7 @@ impl Event {
                         self.abi.param.ud.private_data = context;
                         match attached {
                             Ok(()) => as_it_is,
-                            Err(refused) => {
-                                Outcome::Deliver(RDMA_CM_EVENT_MULTICAST_ERROR, -refused.errno)
-                            }
+                            Err(refused) => Outcome::Deliver(RDMA_CM_EVENT_MULTICAST_ERROR, -refused.errno),
                         }
                     }
                 };

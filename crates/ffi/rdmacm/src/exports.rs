@@ -2,7 +2,8 @@
 //! without its version, silently.
 
 use crate::{
-    address, addrinfo, channel, connect, devices, ece, endpoint, event, id, listen, multicast, options, qp, route, srq,
+    address, addrinfo, channel, connect, devices, ece, endpoint, event, id, listen, multicast, options, qp,
+    route, srq,
 };
 
 #[cfg(target_arch = "x86_64")]

@@ -79,7 +79,8 @@ unsafe fn set_own(id: &Id, option: c_int, place: *const c_void, len: usize) -> R
             }
             RDMA_OPTION_ID_ACK_TIMEOUT => {
                 let exponent = value::<u8>(place, len)?;
-                if !matches!(id.qp_type(), IBV_QPT_RC | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV) || exponent > 31 {
+                if !matches!(id.qp_type(), IBV_QPT_RC | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV) || exponent > 31
+                {
                     return Err(invalid("no such timer, or no acknowledgements to wait for"));
                 }
                 set(id, Setting::AckTimeout, exponent.into())

@@ -50,6 +50,8 @@ pub(super) struct Connection {
     pub(super) is_half_open: bool,
     /// A program wants to hear of it.
     pub(super) is_held: bool,
+    /// The peer said once that nobody listens.
+    pub(super) was_turned_away: bool,
     pub(super) local: CommId,
     pub(super) remote: CommId,
     pub(super) tid: u64,
@@ -90,6 +92,7 @@ impl Connection {
             is_active: false,
             is_half_open: false,
             is_held: true,
+            was_turned_away: false,
             local,
             remote: CommId::NONE,
             tid: 0,

@@ -87,6 +87,7 @@ impl Cm {
         let (id, state) = (connection.local, connection.state);
         self.counters.on_rejected(rej.reason);
         match state {
+            State::ReqSent if self.asks_again(id, rej.reason) => {}
             State::ReqSent | State::RepSent | State::RepReceived | State::ReqReceived => {
                 let (reason, private_data) = (rej.reason, rej.private_data.to_vec());
                 self.raise(id, Event::Rejected { id, reason, private_data });
@@ -97,6 +98,16 @@ impl Cm {
             // A connection in use does not end by a message that anything on the way could have delayed.
             _ => self.counters.unexpected += 1,
         }
+    }
+
+    /// Whether an offer that nobody listened for is repeated once, when its time comes, instead of given up.
+    ///
+    /// Some servers tell their port before they listen (qperf up to 0.4.11). They get away with it where addresses take their
+    /// time to resolve; here they do not, and the offer is there first.
+    fn asks_again(&mut self, id: CommId, reason: RejectReason) -> bool {
+        let Some(connection) = self.connections.get_mut(&id) else { return false };
+        let first = reason == RejectReason::INVALID_SERVICE_ID && connection.max_retries > 0;
+        first && !core::mem::replace(&mut connection.was_turned_away, true)
     }
 
     pub(super) fn handle_mra(&mut self, inbound: &Inbound, mra: &Mra, now: Time) {

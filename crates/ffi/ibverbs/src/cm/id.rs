@@ -157,7 +157,11 @@ pub(super) unsafe extern "C" fn resolve_route(id: *mut Id) -> c_int {
     guard::number("rdma_resolve_route", || Ok(unsafe { of(id)? }.resolve_route()?))
 }
 
-pub(super) unsafe extern "C" fn qp_attributes(id: *mut Id, attr: *mut ibv_qp_attr, mask: *mut c_int) -> c_int {
+pub(super) unsafe extern "C" fn qp_attributes(
+    id: *mut Id,
+    attr: *mut ibv_qp_attr,
+    mask: *mut c_int,
+) -> c_int {
     guard::number("rdma_init_qp_attr", || {
         // SAFETY: an id of ours, and places for both answers.
         let (id, attr, mask) = unsafe { (of(id)?, attr.as_mut(), mask.as_mut()) };

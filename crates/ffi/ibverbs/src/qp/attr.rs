@@ -17,7 +17,13 @@ pub(crate) fn vector(ah: &ibv_ah_attr, nic: &Nic) -> Result<AddressVector, Refus
     if ah.is_global == 0 {
         let dgid = nic.gid(0).and_then(|entry| entry.neighbour(ah.dlid));
         let dgid = dgid.ok_or(invalid("a RoCE address needs is_global and a GRH"))?;
-        return Ok(AddressVector { dgid, hop_limit: u8::MAX, sl: ah.sl, port: ah.port_num, ..AddressVector::default() });
+        return Ok(AddressVector {
+            dgid,
+            hop_limit: u8::MAX,
+            sl: ah.sl,
+            port: ah.port_num,
+            ..AddressVector::default()
+        });
     }
     Ok(AddressVector {
         dgid: Gid(ah.grh.dgid.raw),
