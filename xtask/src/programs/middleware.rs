@@ -1,4 +1,4 @@
-//! Middleware on ferroce: UCX, Open MPI and qperf, each with both of its sides, as Debian packages them.
+//! Middleware on ferroce: UCX, Open MPI, libfabric, qperf and fio, each with both of its sides, as Debian packages them.
 //!
 //! `UCX_TLS` leaves UCX no other way than the device, and `ferroce run --explain` says how many packets the device carried:
 //! both must agree that the data went through ferroce.
@@ -27,9 +27,13 @@ enum Kind {
     Mpi(u32, &'static str),
     /// qperf with these options: a server, and these tests one after the other.
     Qperf(&'static str, &'static [&'static str]),
+    /// fi_pingpong over this provider, with endpoints of this kind, all sizes, every byte compared.
+    Fabric(&'static str, &'static str),
+    /// fio with this verb and these options of both sides; how deep the server's queue is.
+    Fio(&'static str, &'static str, u32),
 }
 
-use Kind::{Alone, Mpi, Qperf, Ucx};
+use Kind::{Alone, Fabric, Fio, Mpi, Qperf, Ucx};
 
 const fn case(name: &'static str, kind: Kind) -> Case {
     Case { name, kind }
@@ -74,7 +78,22 @@ pub(crate) const CASES: &[Case] = &[
     ])),
     case("qperf uc", Qperf("", &["uc_lat", "uc_bw", "uc_bi_bw", "uc_rdma_write_lat", "uc_rdma_write_poll_lat", "uc_rdma_write_bw"])),
     case("qperf ud", Qperf("", &["ud_lat", "ud_bw", "ud_bi_bw"])),
+    case("qperf rc, rdma_cm", Qperf("-cm1", &[
+        "rc_lat", "rc_bw", "rc_bi_bw", "rc_rdma_read_lat", "rc_rdma_read_bw", "rc_rdma_write_lat", "rc_rdma_write_bw",
+        "rc_compare_swap_mr", "rc_fetch_add_mr",
+    ])),
     case("qperf rc, polling", Qperf("-cp1", &["rc_lat", "rc_bw", "rc_rdma_read_lat", "rc_rdma_write_lat"])),
+
+    case("fi_info -p verbs", Alone("fi_info -p verbs", &["domain: ferroce0\n", "domain: ferroce0-dgram\n", "FI_EP_MSG", "FI_EP_DGRAM", "verbs;ofi_rxm"])),
+    case("fi_pingpong verbs msg", Fabric("verbs", "msg")), case("fi_pingpong verbs;ofi_rxm rdm", Fabric("verbs;ofi_rxm", "rdm")),
+    case("fi_pingpong verbs dgram", Fabric("verbs", "dgram")), case("fi_pingpong verbs;ofi_rxd rdm", Fabric("verbs;ofi_rxd", "rdm")),
+
+    // fio refuses random orders for this engine; with a depth, READs and WRITEs go to the server's buffers in random order.
+    // Only who gets SENDs looks at what is in them, and must have a receive for each: fio's servers allow no RNR retries.
+    case("fio --verb=write", Fio("write", "--iodepth=1", 1)), case("fio --verb=read", Fio("read", "--iodepth=1", 1)),
+    case("fio --verb=write, random buffers", Fio("write", "--iodepth=16", 16)),
+    case("fio --verb=read, random buffers", Fio("read", "--iodepth=16", 16)),
+    case("fio --verb=send, verified", Fio("send", "--iodepth=16 --verify=crc32c --do_verify=0", 128)),
 ];
 
 /// Each may share two processors with whatever the other worker runs.
@@ -89,10 +108,13 @@ impl Case {
     /// The program that must be there, and the package that brings it.
     fn needs(&self) -> (&'static str, &'static str) {
         match self.kind {
-            Alone(..) => ("ucx_info", "ucx-utils"),
+            Alone("ucx_info -d", _) => ("ucx_info", "ucx-utils"),
+            Alone(..) => ("fi_info", "libfabric-bin"),
             Ucx(..) => ("ucx_perftest", "ucx-utils"),
             Mpi(..) => ("mpicc", "openmpi-bin libopenmpi-dev"),
             Qperf(..) => ("qperf", "qperf"),
+            Fabric(..) => ("fi_pingpong", "libfabric-bin"),
+            Fio(..) => ("fio", "fio"),
         }
     }
 }
@@ -122,6 +144,8 @@ pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
         Ucx(tls, test, sizes) => session.ucx(tls, test, sizes, &mut tails),
         Mpi(ranks, tls) => session.mpi(ranks, tls, &mut tails),
         Qperf(options, tests) => session.qperf(options, tests, &mut tails),
+        Fabric(provider, kind) => session.fabric(provider, kind, &mut tails),
+        Fio(verb, options, depth) => session.fio(verb, options, depth, &mut tails),
     };
     answer(outcome, tails)
 }
@@ -149,10 +173,16 @@ impl Session<'_> {
         }
     }
 
-    /// A server and, once it listens, a client; what the client said. Both must end well and have used the device.
-    fn pair(&self, port: u16, server: &str, client: &str, tails: &mut Vec<String>) -> Result<String, String> {
+    /// A server and, once it is ready, a client; what each said. Both must end well and have used the device.
+    fn pair(
+        &self,
+        ready: impl Fn(&Program) -> bool,
+        server: &str,
+        client: &str,
+        tails: &mut Vec<String>,
+    ) -> Result<[String; 2], String> {
         let mut server = self.launcher.start(&format!("{} server", self.name), &words(server))?;
-        let listening = server.wait_until(LIMIT, "listening", |_| is_listening(port));
+        let listening = server.wait_until(LIMIT, "listening", ready);
         let mut client = match listening {
             Ok(()) => self.launcher.start(&format!("{} client", self.name), &words(client))?,
             Err(reason) => {
@@ -166,7 +196,7 @@ impl Session<'_> {
             .and_then(|()| carried(&client, 1))
             .and_then(|()| carried(&server, 1));
         tails.extend(server.tail().into_iter().chain(client.tail()));
-        outcome.map(|()| client.said())
+        outcome.map(|()| [server.said(), client.said()])
     }
 
     fn ucx(&self, tls: &str, test: &str, sizes: &[u32], tails: &mut Vec<String>) -> Result<(), String> {
@@ -174,7 +204,7 @@ impl Session<'_> {
             let base = format!("env UCX_TLS={tls} ucx_perftest -p {port}");
             let client = format!("{base} 127.0.0.1 -t {test} -s {size} -n {ITERATIONS} -w 10");
             tails.clear();
-            let said = self.pair(port, &base, &client, tails)?;
+            let [_, said] = self.pair(|_| is_listening(port), &base, &client, tails)?;
             ucx_figures(&said).ok_or(format!("no final row of {ITERATIONS} iterations with {size} bytes"))?;
         }
         Ok(())
@@ -209,11 +239,41 @@ impl Session<'_> {
         let server = format!("qperf -lp {port}");
         // Its option for a number of messages hangs, over TCP too; a second is the least time it takes.
         let client = format!("qperf -lp {port} {options} -t 1 127.0.0.1 {} quit", tests.join(" "));
-        let said = self.pair(port, &server, &client, tails)?;
+        let [_, said] = self.pair(|_| is_listening(port), &server, &client, tails)?;
         match tests.iter().find(|test| !is_measured(&said, test)) {
             Some(test) => Err(format!("no figure for {test}")),
             None => Ok(()),
         }
+    }
+}
+
+impl Session<'_> {
+    fn fabric(&self, provider: &str, kind: &str, tails: &mut Vec<String>) -> Result<(), String> {
+        let port = self.port;
+        let base = format!("fi_pingpong -p {provider} -e {kind} -c -I {ITERATIONS}");
+        let (server, client) = (format!("{base} -B {port}"), format!("{base} -P {port} 127.0.0.1"));
+        let [_, said] = self.pair(|_| is_listening(port), &server, &client, tails)?;
+        // 64 B, 256 B, 1 KiB, 4 KiB; 64 KiB and 1 MiB where a message may be longer than a packet.
+        let wanted = if kind == "dgram" { 4 } else { 6 };
+        let found = said.lines().filter(|line| line.contains(&format!(" ={ITERATIONS} "))).count();
+        if found < wanted {
+            return Err(format!("{found} rows of figures, at least {wanted} expected"));
+        }
+        Ok(())
+    }
+
+    fn fio(&self, verb: &str, options: &str, depth: u32, tails: &mut Vec<String>) -> Result<(), String> {
+        // Threads, because a child of fio ends without the exit handlers that write the device's report.
+        let base = format!("fio --ioengine=rdma --thread --port={} --bs=16k --size=1m {options}", self.port);
+        let server = format!("{base} --name=server --rw=read --iodepth={depth}");
+        let client = format!("{base} --name=client --rw=write --hostname=127.0.0.1 --verb={verb}");
+        let ready = |server: &Program| server.said().contains("waiting for connection");
+        for said in self.pair(ready, &server, &client, tails)? {
+            if !said.contains("err= 0") {
+                return Err("fio does not say that there was no error".to_owned());
+            }
+        }
+        Ok(())
     }
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct Args {
 }
 
 /// Debian packages, and a file that shows that each is there.
-const PACKAGES: [(&str, &str); 10] = [
+const PACKAGES: [(&str, &str); 12] = [
     ("ibverbs-utils", "/usr/bin/ibv_devinfo"),
     ("perftest", "/usr/bin/ib_write_bw"),
     ("rdma-core", "/usr/share/doc/rdma-core/tests"),
@@ -64,6 +64,8 @@ const PACKAGES: [(&str, &str); 10] = [
     ("openmpi-bin", "/usr/bin/mpirun"),
     ("libopenmpi-dev", "/usr/bin/mpicc"),
     ("qperf", "/usr/bin/qperf"),
+    ("libfabric-bin", "/usr/bin/fi_pingpong"),
+    ("fio", "/usr/bin/fio"),
 ];
 
 /// The command `cargo xtask programs`.
@@ -155,6 +157,8 @@ pub(crate) fn build(ctx: &Context) -> Result<PathBuf, String> {
         "ferroce-cli",
         "-p",
         "ferroce-ibverbs",
+        "-p",
+        "ferroce-rdmacm",
         "-p",
         "ferroce-shim",
     ])
