@@ -23,6 +23,9 @@ enum Kind {
     Alone(&'static str, &'static [&'static str]),
     /// ucx_perftest over these transports: the test, once for each size.
     Ucx(&'static str, &'static str, &'static [u32]),
+    /// ucx_perftest on one transport without the protocols above it: the test, once with each of these options. Atomics are
+    /// the device's own here, where `Ucx` makes them of messages, because RoCE has no swap.
+    Uct(&'static str, &'static str, &'static [&'static str]),
     /// Our program for MPI, on so many ranks, over these transports of UCX.
     Mpi(u32, &'static str),
     /// qperf with these options: a server, and these tests one after the other.
@@ -33,7 +36,7 @@ enum Kind {
     Fio(&'static str, &'static str, u32),
 }
 
-use Kind::{Alone, Fabric, Fio, Mpi, Qperf, Ucx};
+use Kind::{Alone, Fabric, Fio, Mpi, Qperf, Uct, Ucx};
 
 const fn case(name: &'static str, kind: Kind) -> Case {
     Case { name, kind }
@@ -44,6 +47,8 @@ const RC: &str = "rc_verbs,ud_verbs:aux";
 const UD: &str = "ud_verbs";
 /// Inline, one packet, and large: each is another protocol of UCX.
 const SIZES: &[u32] = &[8, 4000, 300_000];
+/// Inline, copied, in place.
+const LAYOUTS: &[&str] = &["-D short -s 8", "-D bcopy -s 2000", "-D zcopy -s 3000"];
 /// Atomics have one size.
 const WORD: &[u32] = &[8];
 
@@ -67,6 +72,13 @@ pub(crate) const CASES: &[Case] = &[
     case("ucx ud_verbs ucp_swap", Ucx(UD, "ucp_swap", WORD)), case("ucx ud_verbs ucp_cswap", Ucx(UD, "ucp_cswap", WORD)),
     case("ucx ud_verbs stream_lat", Ucx(UD, "stream_lat", SIZES)), case("ucx ud_verbs stream_bw", Ucx(UD, "stream_bw", SIZES)),
     case("ucx ud_verbs ucp_am_lat", Ucx(UD, "ucp_am_lat", SIZES)), case("ucx ud_verbs ucp_am_bw", Ucx(UD, "ucp_am_bw", SIZES)),
+
+    case("uct rc_verbs am_lat", Uct("rc_verbs", "am_lat", LAYOUTS)), case("uct rc_verbs am_bw", Uct("rc_verbs", "am_bw", LAYOUTS)),
+    case("uct rc_verbs put_lat", Uct("rc_verbs", "put_lat", LAYOUTS)), case("uct rc_verbs put_bw", Uct("rc_verbs", "put_bw", LAYOUTS)),
+    case("uct rc_verbs get", Uct("rc_verbs", "get", &["-D bcopy -s 2000", "-D zcopy -s 100000"])),
+    case("uct rc_verbs add_lat", Uct("rc_verbs", "add_lat", &["-s 8"])), case("uct rc_verbs add_mr", Uct("rc_verbs", "add_mr", &["-s 8"])),
+    case("uct rc_verbs fadd", Uct("rc_verbs", "fadd", &["-s 8"])), case("uct rc_verbs cswap", Uct("rc_verbs", "cswap", &["-s 8"])),
+    case("uct ud_verbs am_lat", Uct("ud_verbs", "am_lat", LAYOUTS)), case("uct ud_verbs am_bw", Uct("ud_verbs", "am_bw", LAYOUTS)),
 
     // A rank that sends to itself needs `self`.
     case("mpirun -n 2, rc_verbs", Mpi(2, "rc_verbs,ud_verbs:aux,self")), case("mpirun -n 4, rc_verbs", Mpi(4, "rc_verbs,ud_verbs:aux,self")),
@@ -110,7 +122,7 @@ impl Case {
         match self.kind {
             Alone("ucx_info -d", _) => ("ucx_info", "ucx-utils"),
             Alone(..) => ("fi_info", "libfabric-bin"),
-            Ucx(..) => ("ucx_perftest", "ucx-utils"),
+            Ucx(..) | Uct(..) => ("ucx_perftest", "ucx-utils"),
             Mpi(..) => ("mpicc", "openmpi-bin libopenmpi-dev"),
             Qperf(..) => ("qperf", "qperf"),
             Fabric(..) => ("fi_pingpong", "libfabric-bin"),
@@ -142,6 +154,7 @@ pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
     let outcome = match CASES[at].kind {
         Alone(line, says) => session.alone(line, says, &mut tails),
         Ucx(tls, test, sizes) => session.ucx(tls, test, sizes, &mut tails),
+        Uct(transport, test, options) => session.uct(transport, test, options, &mut tails),
         Mpi(ranks, tls) => session.mpi(ranks, tls, &mut tails),
         Qperf(options, tests) => session.qperf(options, tests, &mut tails),
         Fabric(provider, kind) => session.fabric(provider, kind, &mut tails),
@@ -200,12 +213,31 @@ impl Session<'_> {
     }
 
     fn ucx(&self, tls: &str, test: &str, sizes: &[u32], tails: &mut Vec<String>) -> Result<(), String> {
-        for (&size, port) in sizes.iter().zip(self.port..) {
-            let base = format!("env UCX_TLS={tls} ucx_perftest -p {port}");
-            let client = format!("{base} 127.0.0.1 -t {test} -s {size} -n {ITERATIONS} -w 10");
+        let front = format!("env UCX_TLS={tls} ucx_perftest");
+        let rounds = sizes.iter().map(|size| format!("-t {test} -s {size}")).collect();
+        self.perftest(&front, rounds, tails)
+    }
+
+    fn uct(
+        &self,
+        transport: &str,
+        test: &str,
+        options: &[&str],
+        tails: &mut Vec<String>,
+    ) -> Result<(), String> {
+        let round = |options: &&str| format!("-d ferroce0:1 -x {transport} -t {test} {options}");
+        self.perftest("ucx_perftest", options.iter().map(round).collect(), tails)
+    }
+
+    fn perftest(&self, front: &str, rounds: Vec<String>, tails: &mut Vec<String>) -> Result<(), String> {
+        for (round, port) in rounds.iter().zip(self.port..) {
+            let server = format!("{front} -p {port}");
+            let client = format!("{server} 127.0.0.1 {round} -n {ITERATIONS} -w 10");
             tails.clear();
-            let [_, said] = self.pair(|_| is_listening(port), &base, &client, tails)?;
-            ucx_figures(&said).ok_or(format!("no final row of {ITERATIONS} iterations with {size} bytes"))?;
+            let [_, said] = self.pair(|_| is_listening(port), &server, &client, tails)?;
+            if !has_final_row(&said) {
+                return Err(format!("no final row of {ITERATIONS} iterations for {round}"));
+            }
         }
         Ok(())
     }
@@ -277,12 +309,11 @@ impl Session<'_> {
     }
 }
 
-/// The final row of ucx_perftest: iterations, three times, two bandwidths, two rates.
-pub(crate) fn ucx_figures(said: &str) -> Option<Vec<f64>> {
-    let row = said.lines().rev().find_map(|line| line.trim().strip_prefix("Final:"))?;
+/// The final row of ucx_perftest has iterations, three times, two bandwidths, two rates.
+fn has_final_row(said: &str) -> bool {
+    let row = said.lines().rev().find_map(|line| line.trim().strip_prefix("Final:")).unwrap_or_default();
     let figures: Vec<f64> = row.split_whitespace().map_while(|word| word.parse().ok()).collect();
-    let complete = figures.len() == 8 && figures[0] >= ITERATIONS as f64 && figures[6] > 0.0;
-    complete.then_some(figures)
+    figures.len() == 8 && figures[0] >= ITERATIONS as f64 && figures[6] > 0.0
 }
 
 /// Under the name of the test qperf prints `latency = 12.3 us` or the like.
@@ -330,9 +361,9 @@ mod tests {
     #[test]
     fn rows_of_ucx_are_recognised() {
         let row = "Final:                   100      6.720  1506.760  1506.760        0.01       0.01         664         664";
-        assert_eq!(ucx_figures(row).map(|figures| figures[1]), Some(6.72));
-        assert!(ucx_figures("Final:  50  1 1 1 1 1 1 1").is_none(), "too few iterations");
-        assert!(ucx_figures("[thread 0]  100 6.7 15.7 15.7 0.01 0.01 664 664").is_none());
+        assert!(has_final_row(row));
+        assert!(!has_final_row("Final:  50  1 1 1 1 1 1 1"), "too few iterations");
+        assert!(!has_final_row("[thread 0]  100 6.7 15.7 15.7 0.01 0.01 664 664"));
     }
 
     #[test]
