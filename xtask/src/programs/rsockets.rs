@@ -108,7 +108,8 @@ pub(crate) fn obstacle(name: &str) -> Option<String> {
     if first == "{preload}" && preload().is_none() {
         return Some(missing("librspreload", "librdmacm1"));
     }
-    let (program, package) = if first == "{preload}" { (words.next()?, "iperf3") } else { (first, "rdmacm-utils") };
+    let (program, package) =
+        if first == "{preload}" { (words.next()?, "iperf3") } else { (first, "rdmacm-utils") };
     which(program).is_none().then(|| missing(program, package))
 }
 

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::cases::{CASES, Case, Kind};
 use super::conformance;
+use super::middleware;
 use super::network;
 use super::rdmacm;
 use super::rsockets;
@@ -55,6 +56,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             "case" => case_job(&launcher, name, &gids),
             "rdmacm" => rdmacm::run(&launcher, name),
             "rsockets" => rsockets::run(&launcher, name),
+            "middleware" => middleware::run(&launcher, name),
             "trial" => trials::run(&launcher, name),
             _ => conformance::run_module(&launcher, name),
         };

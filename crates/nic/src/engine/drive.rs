@@ -32,8 +32,13 @@ const LOOKS_WHILE_WAITING: u32 = 3;
 
 /// A poller that found nothing for so many turns (about a millisecond) lets others have the processor now and then. Where
 /// there are more spinning threads than processors, one of them is whom it waits for.
-const YIELDS_AFTER: u32 = 1024;
+pub(super) const YIELDS_AFTER: u32 = 1024;
 const TURNS_PER_YIELD: u32 = 16;
+/// So many where the last yield let somebody run: two that wait for each other on one processor would spend a millisecond
+/// per message otherwise.
+const YIELDS_AFTER_IN_CROWD: u32 = 32;
+/// A yield that takes longer than this let somebody run.
+const CROWDED_NS: u64 = 10_000;
 /// So often somebody else may be driving before a poller steps aside: whoever drives may be waiting for this processor.
 const MISSES_PER_YIELD: u32 = 64;
 
@@ -81,9 +86,17 @@ impl Engine {
         self.run(&mut turn, true, false);
         let idle = turn.idle;
         drop(turn);
-        if idle >= YIELDS_AFTER && idle.is_multiple_of(TURNS_PER_YIELD) {
-            std::thread::yield_now();
+        if idle.is_multiple_of(TURNS_PER_YIELD) && idle >= self.patience.load(Ordering::Relaxed) {
+            self.step_aside();
         }
+    }
+
+    /// Lets others have the processor, and remembers whether anybody wanted it.
+    fn step_aside(&self) {
+        let before = now();
+        std::thread::yield_now();
+        let crowded = now().since_ns(before) > CROWDED_NS;
+        self.patience.store(if crowded { YIELDS_AFTER_IN_CROWD } else { YIELDS_AFTER }, Ordering::Relaxed);
     }
 
     /// A turn on the background thread. True if there was anything to do.

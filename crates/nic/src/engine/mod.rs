@@ -72,6 +72,8 @@ pub(crate) struct Engine {
     turn: Mutex<Turn>,
     /// How often a poller found somebody else driving.
     misses: AtomicU32,
+    /// Turns without arrivals after which a poller lets others have the processor.
+    patience: AtomicU32,
     /// Queue pairs that stopped sending only to let others send.
     ready: Mutex<VecDeque<Arc<QpCore>>>,
     any_ready: AtomicBool,
@@ -92,6 +94,7 @@ impl Engine {
             timers: Timers::default(),
             turn: Mutex::new(Turn::new()),
             misses: AtomicU32::new(0),
+            patience: AtomicU32::new(drive::YIELDS_AFTER),
             ready: Mutex::default(),
             any_ready: AtomicBool::new(false),
         }

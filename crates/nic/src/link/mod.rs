@@ -32,8 +32,8 @@ pub use counters::LinkCounters;
 pub use error::LinkError;
 pub use faulty::{FaultConfig, FaultConfigError, Faulty};
 pub use forecast::Forecast;
-pub use udp::{LocalAddress, UdpConfig, UdpLink, local_addresses};
 pub(crate) use udp::open_udp;
+pub use udp::{LocalAddress, UdpConfig, UdpLink, local_addresses};
 
 /// Byte of a management datagram, reserved and ignored by its readers, where a sender on this host names the slot of the
 /// process that an offer is for. Links may deliver by it; zero says nothing.
