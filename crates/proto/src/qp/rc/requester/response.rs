@@ -139,6 +139,7 @@ impl Requester {
         }
         if !fit.due {
             self.early.insert(pkt.headers.bth.psn);
+            self.clock.on_early(pkt.headers.bth.psn, io.now);
             return Ok(());
         }
         self.answer(1, fit.place.wqe.packets, sq, io);
