@@ -63,32 +63,6 @@ pub(crate) struct ib_user_path_rec {
 }
 layout!(ib_user_path_rec, 64, mtu = 48, pkey = 52, numb_path = 56);
 
-/// A path, as programs have it.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct ibv_sa_path_rec {
-    dgid: ibv_gid,
-    sgid: ibv_gid,
-    dlid: u16,
-    slid: u16,
-    raw_traffic: i32,
-    flow_label: u32,
-    hop_limit: u8,
-    traffic_class: u8,
-    reversible: i32,
-    numb_path: u8,
-    pkey: u16,
-    sl: u8,
-    mtu_selector: u8,
-    mtu: u8,
-    rate_selector: u8,
-    rate: u8,
-    packet_life_time_selector: u8,
-    packet_life_time: u8,
-    preference: u8,
-}
-layout!(ibv_sa_path_rec, 64, raw_traffic = 36, reversible = 48, pkey = 54, mtu = 58, preference = 63);
-
 /// Runs a translation unless a pointer is NULL.
 unsafe fn translate<K, U>(verb: &'static str, kern: *const K, user: *mut U, work: impl FnOnce(&K, &mut U)) {
     guard::quiet(verb, || {

@@ -2,7 +2,6 @@
 //!
 //! | room | what lives there |
 //! |---|---|
-//! | `abi` | the structures and numbers of <infiniband/verbs.h>, their layout asserted |
 //! | `exports`, `ops` | how programs reach a function: by symbol, or through the context's tables |
 //! | `guard`, `errno` | what every call goes through: panics and refusals become numbers |
 //! | `handle`, `acks` | what a program's pointer leads to, who still uses it, which events are out |
@@ -17,7 +16,6 @@
 //! Every pointer is the program's. The verbs say which of them must be good, and that is what each `SAFETY` comment
 //! leans on; NULL is refused wherever the manual does not give it a meaning.
 
-mod abi;
 mod acks;
 mod advise;
 mod ah;
@@ -59,3 +57,6 @@ mod srq;
 mod sysfs;
 mod wq;
 mod xrcd;
+
+/// The structures and numbers of <infiniband/verbs.h>; both C libraries have them from one place.
+use ferroce_bridge::verbs as abi;

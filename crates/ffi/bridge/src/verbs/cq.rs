@@ -5,7 +5,7 @@ use libc::{pthread_cond_t, pthread_mutex_t};
 use std::ffi::c_void;
 
 #[repr(C)]
-pub(crate) struct ibv_cq {
+pub struct ibv_cq {
     pub context: *mut ibv_context,
     pub channel: *mut ibv_comp_channel,
     pub cq_context: *mut c_void,
@@ -20,7 +20,7 @@ layout!(ibv_cq, 128, cq_context = 16, handle = 24, cqe = 28, mutex = 32, comp_ev
 zeroed!(ibv_cq);
 
 #[repr(C)]
-pub(crate) struct ibv_poll_cq_attr {
+pub struct ibv_poll_cq_attr {
     pub comp_mask: u32,
 }
 
@@ -28,7 +28,7 @@ type Read<T> = Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> T>;
 
 /// Its head is an `ibv_cq`; every completion queue has room for the whole.
 #[repr(C)]
-pub(crate) struct ibv_cq_ex {
+pub struct ibv_cq_ex {
     pub base: ibv_cq,
     pub comp_mask: u32,
     pub status: u32,
@@ -71,7 +71,7 @@ layout!(
 zeroed!(ibv_cq_ex);
 
 #[repr(C)]
-pub(crate) struct ibv_cq_init_attr_ex {
+pub struct ibv_cq_init_attr_ex {
     pub cqe: u32,
     pub cq_context: *mut c_void,
     pub channel: *mut ibv_comp_channel,
@@ -84,21 +84,21 @@ pub(crate) struct ibv_cq_init_attr_ex {
 layout!(ibv_cq_init_attr_ex, 56, comp_vector = 24, wc_flags = 32, comp_mask = 40, parent_domain = 48);
 
 #[repr(C)]
-pub(crate) struct ibv_modify_cq_attr {
+pub struct ibv_modify_cq_attr {
     pub attr_mask: u32,
     pub cq_count: u16,
     pub cq_period: u16,
 }
 layout!(ibv_modify_cq_attr, 8, cq_count = 4, cq_period = 6);
 
-pub(crate) const IBV_CQ_ATTR_MODERATE: u32 = 1;
+pub const IBV_CQ_ATTR_MODERATE: u32 = 1;
 
-pub(crate) const IBV_CQ_INIT_ATTR_MASK_FLAGS: u32 = 1;
-pub(crate) const IBV_CQ_INIT_ATTR_MASK_PD: u32 = 1 << 1;
-pub(crate) const IBV_CREATE_CQ_ATTR_SINGLE_THREADED: u32 = 1;
-pub(crate) const IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN: u32 = 1 << 1;
-pub(crate) const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: u64 = 1 << 7;
-pub(crate) const IBV_WC_EX_WITH_FLOW_TAG: u64 = 1 << 9;
-pub(crate) const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK: u64 = 1 << 11;
+pub const IBV_CQ_INIT_ATTR_MASK_FLAGS: u32 = 1;
+pub const IBV_CQ_INIT_ATTR_MASK_PD: u32 = 1 << 1;
+pub const IBV_CREATE_CQ_ATTR_SINGLE_THREADED: u32 = 1;
+pub const IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN: u32 = 1 << 1;
+pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: u64 = 1 << 7;
+pub const IBV_WC_EX_WITH_FLOW_TAG: u64 = 1 << 9;
+pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK: u64 = 1 << 11;
 /// Length, immediate, numbers of both queue pairs, service level and the LIDs that RoCE does not have.
-pub(crate) const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
+pub const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;

@@ -5,16 +5,16 @@ use ferroce_proto::verbs::Sge;
 use libc::{pthread_cond_t, pthread_mutex_t};
 use std::ffi::c_void;
 
-pub(crate) const IBV_QPT_RC: u32 = 2;
-pub(crate) const IBV_QPT_UC: u32 = 3;
-pub(crate) const IBV_QPT_UD: u32 = 4;
-pub(crate) const IBV_QPT_RAW_PACKET: u32 = 8;
-pub(crate) const IBV_QPT_XRC_SEND: u32 = 9;
-pub(crate) const IBV_QPT_XRC_RECV: u32 = 10;
+pub const IBV_QPT_RC: u32 = 2;
+pub const IBV_QPT_UC: u32 = 3;
+pub const IBV_QPT_UD: u32 = 4;
+pub const IBV_QPT_RAW_PACKET: u32 = 8;
+pub const IBV_QPT_XRC_SEND: u32 = 9;
+pub const IBV_QPT_XRC_RECV: u32 = 10;
 
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-pub(crate) struct ibv_qp_cap {
+pub struct ibv_qp_cap {
     pub max_send_wr: u32,
     pub max_recv_wr: u32,
     pub max_send_sge: u32,
@@ -23,7 +23,7 @@ pub(crate) struct ibv_qp_cap {
 }
 
 #[repr(C)]
-pub(crate) struct ibv_qp_init_attr {
+pub struct ibv_qp_init_attr {
     pub qp_context: *mut c_void,
     pub send_cq: *mut ibv_cq,
     pub recv_cq: *mut ibv_cq,
@@ -35,7 +35,7 @@ pub(crate) struct ibv_qp_init_attr {
 layout!(ibv_qp_init_attr, 64, srq = 24, cap = 32, qp_type = 52, sq_sig_all = 56);
 
 #[repr(C)]
-pub(crate) struct ibv_rx_hash_conf {
+pub struct ibv_rx_hash_conf {
     pub rx_hash_function: u8,
     pub rx_hash_key_len: u8,
     pub rx_hash_key: *mut u8,
@@ -44,7 +44,7 @@ pub(crate) struct ibv_rx_hash_conf {
 
 /// Starts with the fields of [`ibv_qp_init_attr`], whose padding `comp_mask` fills.
 #[repr(C)]
-pub(crate) struct ibv_qp_init_attr_ex {
+pub struct ibv_qp_init_attr_ex {
     pub qp_context: *mut c_void,
     pub send_cq: *mut ibv_cq,
     pub recv_cq: *mut ibv_cq,
@@ -64,16 +64,16 @@ pub(crate) struct ibv_qp_init_attr_ex {
 }
 layout!(ibv_qp_init_attr_ex, 136, sq_sig_all = 56, comp_mask = 60, pd = 64, xrcd = 72, send_ops_flags = 128);
 
-pub(crate) const IBV_QP_INIT_ATTR_PD: u32 = 1;
-pub(crate) const IBV_QP_INIT_ATTR_XRCD: u32 = 1 << 1;
-pub(crate) const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
-pub(crate) const IBV_QP_INIT_ATTR_IND_TABLE: u32 = 1 << 4;
-pub(crate) const IBV_QP_INIT_ATTR_RX_HASH: u32 = 1 << 5;
-pub(crate) const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
+pub const IBV_QP_INIT_ATTR_PD: u32 = 1;
+pub const IBV_QP_INIT_ATTR_XRCD: u32 = 1 << 1;
+pub const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
+pub const IBV_QP_INIT_ATTR_IND_TABLE: u32 = 1 << 4;
+pub const IBV_QP_INIT_ATTR_RX_HASH: u32 = 1 << 5;
+pub const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
 
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-pub(crate) struct ibv_qp_attr {
+pub struct ibv_qp_attr {
     pub qp_state: u32,
     pub cur_qp_state: u32,
     pub path_mtu: u32,
@@ -104,7 +104,7 @@ pub(crate) struct ibv_qp_attr {
 layout!(ibv_qp_attr, 144, cap = 36, ah_attr = 56, alt_ah_attr = 88, pkey_index = 120, rate_limit = 136);
 
 #[repr(C)]
-pub(crate) struct ibv_qp {
+pub struct ibv_qp {
     pub context: *mut ibv_context,
     pub qp_context: *mut c_void,
     pub pd: *mut ibv_pd,
@@ -124,7 +124,7 @@ zeroed!(ibv_qp);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct ibv_data_buf {
+pub struct ibv_data_buf {
     pub addr: *mut c_void,
     pub length: usize,
 }
@@ -133,7 +133,7 @@ type Qp = *mut ibv_qp_ex;
 
 /// Its head is an `ibv_qp`; every queue pair has room for the whole.
 #[repr(C)]
-pub(crate) struct ibv_qp_ex {
+pub struct ibv_qp_ex {
     pub base: ibv_qp,
     pub comp_mask: u64,
     pub wr_id: u64,
@@ -179,14 +179,14 @@ layout!(
 );
 zeroed!(ibv_qp_ex);
 
-pub(crate) const IBV_FLUSH_GLOBAL: u8 = 1;
-pub(crate) const IBV_FLUSH_PERSISTENT: u8 = 1 << 1;
+pub const IBV_FLUSH_GLOBAL: u8 = 1;
+pub const IBV_FLUSH_PERSISTENT: u8 = 1 << 1;
 /// All of the region, not a range of it.
-pub(crate) const IBV_FLUSH_MR: u8 = 1;
+pub const IBV_FLUSH_MR: u8 = 1;
 
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-pub(crate) struct ibv_ece {
+pub struct ibv_ece {
     pub vendor_id: u32,
     pub options: u32,
     pub comp_mask: u32,

@@ -4,16 +4,16 @@ use super::*;
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C, align(8))]
-pub(crate) struct ibv_gid {
+pub struct ibv_gid {
     pub raw: [u8; 16],
 }
 layout!(ibv_gid, 16);
 
-pub(crate) const IBV_GID_TYPE_ROCE_V2: u32 = 2;
+pub const IBV_GID_TYPE_ROCE_V2: u32 = 2;
 
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-pub(crate) struct ibv_gid_entry {
+pub struct ibv_gid_entry {
     pub gid: ibv_gid,
     pub gid_index: u32,
     pub port_num: u32,
@@ -24,7 +24,7 @@ layout!(ibv_gid_entry, 32, gid_index = 16, ndev_ifindex = 28);
 
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-pub(crate) struct ibv_global_route {
+pub struct ibv_global_route {
     pub dgid: ibv_gid,
     pub flow_label: u32,
     pub sgid_index: u8,
@@ -35,7 +35,7 @@ layout!(ibv_global_route, 24, flow_label = 16, traffic_class = 22);
 
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-pub(crate) struct ibv_ah_attr {
+pub struct ibv_ah_attr {
     pub grh: ibv_global_route,
     pub dlid: u16,
     pub sl: u8,
@@ -47,7 +47,7 @@ pub(crate) struct ibv_ah_attr {
 layout!(ibv_ah_attr, 32, dlid = 24, is_global = 29, port_num = 30);
 
 #[repr(C)]
-pub(crate) struct ibv_ah {
+pub struct ibv_ah {
     pub context: *mut ibv_context,
     pub pd: *mut ibv_pd,
     pub handle: u32,

@@ -7,7 +7,7 @@ use libc::pthread_mutex_t;
 /// Operations that the inline verbs call directly. The compat slots are from another age; nobody calls them.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct ibv_context_ops {
+pub struct ibv_context_ops {
     pub _compat_query_device: Slot,
     pub _compat_query_port: Slot,
     pub _compat_memory: [Slot; 5],
@@ -41,7 +41,7 @@ layout!(
 zeroed!(ibv_context_ops);
 
 #[repr(C)]
-pub(crate) struct ibv_context {
+pub struct ibv_context {
     pub device: *mut ibv_device,
     pub ops: ibv_context_ops,
     pub cmd_fd: i32,
@@ -64,7 +64,7 @@ zeroed!(ibv_context);
 
 /// Grows at the top; the plain context is its last member.
 #[repr(C)]
-pub(crate) struct verbs_context {
+pub struct verbs_context {
     pub query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> i32>,
     pub advise_mr: Option<unsafe extern "C" fn(*mut ibv_pd, u32, u32, *mut Sge, u32) -> i32>,
     pub alloc_null_mr: Option<unsafe extern "C" fn(*mut ibv_pd) -> *mut ibv_mr>,
@@ -149,4 +149,4 @@ layout!(
 zeroed!(verbs_context);
 
 /// In `abi_compat`: the context is the tail of a `verbs_context`.
-pub(crate) const VERBS_ABI_IS_EXTENDED: *mut () = usize::MAX as *mut ();
+pub const VERBS_ABI_IS_EXTENDED: *mut () = usize::MAX as *mut ();

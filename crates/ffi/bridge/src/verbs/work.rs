@@ -6,28 +6,28 @@ use ferroce_proto::verbs::Sge;
 // A program's scatter/gather list is used where it lies: the NIC's own entry has the same layout.
 layout!(Sge, 16, addr = 0, len = 8, lkey = 12);
 
-pub(crate) const IBV_WR_RDMA_WRITE: u32 = 0;
-pub(crate) const IBV_WR_RDMA_WRITE_WITH_IMM: u32 = 1;
-pub(crate) const IBV_WR_SEND: u32 = 2;
-pub(crate) const IBV_WR_SEND_WITH_IMM: u32 = 3;
-pub(crate) const IBV_WR_RDMA_READ: u32 = 4;
-pub(crate) const IBV_WR_ATOMIC_CMP_AND_SWP: u32 = 5;
-pub(crate) const IBV_WR_ATOMIC_FETCH_AND_ADD: u32 = 6;
-pub(crate) const IBV_WR_LOCAL_INV: u32 = 7;
-pub(crate) const IBV_WR_BIND_MW: u32 = 8;
-pub(crate) const IBV_WR_SEND_WITH_INV: u32 = 9;
-pub(crate) const IBV_WR_ATOMIC_WRITE: u32 = 15;
+pub const IBV_WR_RDMA_WRITE: u32 = 0;
+pub const IBV_WR_RDMA_WRITE_WITH_IMM: u32 = 1;
+pub const IBV_WR_SEND: u32 = 2;
+pub const IBV_WR_SEND_WITH_IMM: u32 = 3;
+pub const IBV_WR_RDMA_READ: u32 = 4;
+pub const IBV_WR_ATOMIC_CMP_AND_SWP: u32 = 5;
+pub const IBV_WR_ATOMIC_FETCH_AND_ADD: u32 = 6;
+pub const IBV_WR_LOCAL_INV: u32 = 7;
+pub const IBV_WR_BIND_MW: u32 = 8;
+pub const IBV_WR_SEND_WITH_INV: u32 = 9;
+pub const IBV_WR_ATOMIC_WRITE: u32 = 15;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct wr_rdma {
+pub struct wr_rdma {
     pub remote_addr: u64,
     pub rkey: u32,
 }
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct wr_atomic {
+pub struct wr_atomic {
     pub remote_addr: u64,
     pub compare_add: u64,
     pub swap: u64,
@@ -36,7 +36,7 @@ pub(crate) struct wr_atomic {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct wr_ud {
+pub struct wr_ud {
     pub ah: *mut ibv_ah,
     pub remote_qpn: u32,
     pub remote_qkey: u32,
@@ -44,7 +44,7 @@ pub(crate) struct wr_ud {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) union ibv_wr_target {
+pub union ibv_wr_target {
     pub rdma: wr_rdma,
     pub atomic: wr_atomic,
     pub ud: wr_ud,
@@ -52,7 +52,7 @@ pub(crate) union ibv_wr_target {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct wr_bind_mw {
+pub struct wr_bind_mw {
     pub mw: *mut ibv_mw,
     pub rkey: u32,
     pub bind_info: ibv_mw_bind_info,
@@ -60,12 +60,12 @@ pub(crate) struct wr_bind_mw {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) union ibv_wr_extra {
+pub union ibv_wr_extra {
     pub bind_mw: wr_bind_mw,
 }
 
 #[repr(C)]
-pub(crate) struct ibv_send_wr {
+pub struct ibv_send_wr {
     pub wr_id: u64,
     pub next: *mut ibv_send_wr,
     pub sg_list: *mut Sge,
@@ -81,7 +81,7 @@ pub(crate) struct ibv_send_wr {
 layout!(ibv_send_wr, 128, num_sge = 24, opcode = 28, imm_or_key = 36, wr = 40, remote_srqn = 72, extra = 80);
 
 #[repr(C)]
-pub(crate) struct ibv_recv_wr {
+pub struct ibv_recv_wr {
     pub wr_id: u64,
     pub next: *mut ibv_recv_wr,
     pub sg_list: *mut Sge,
@@ -91,7 +91,7 @@ layout!(ibv_recv_wr, 32, sg_list = 16, num_sge = 24);
 
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-pub(crate) struct ibv_wc {
+pub struct ibv_wc {
     pub wr_id: u64,
     pub status: u32,
     pub opcode: u32,

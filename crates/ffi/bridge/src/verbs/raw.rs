@@ -4,25 +4,25 @@ use super::*;
 use libc::{pthread_cond_t, pthread_mutex_t};
 use std::ffi::c_void;
 
-pub(crate) const IBV_FLOW_ATTR_NORMAL: u32 = 0;
-pub(crate) const IBV_FLOW_ATTR_ALL_DEFAULT: u32 = 1;
-pub(crate) const IBV_FLOW_ATTR_MC_DEFAULT: u32 = 2;
-pub(crate) const IBV_FLOW_ATTR_SNIFFER: u32 = 3;
-pub(crate) const IBV_FLOW_ATTR_FLAGS_DONT_TRAP: u32 = 1 << 1;
+pub const IBV_FLOW_ATTR_NORMAL: u32 = 0;
+pub const IBV_FLOW_ATTR_ALL_DEFAULT: u32 = 1;
+pub const IBV_FLOW_ATTR_MC_DEFAULT: u32 = 2;
+pub const IBV_FLOW_ATTR_SNIFFER: u32 = 3;
+pub const IBV_FLOW_ATTR_FLAGS_DONT_TRAP: u32 = 1 << 1;
 
-pub(crate) const IBV_FLOW_SPEC_ETH: u32 = 0x20;
-pub(crate) const IBV_FLOW_SPEC_IPV4: u32 = 0x30;
-pub(crate) const IBV_FLOW_SPEC_IPV6: u32 = 0x31;
-pub(crate) const IBV_FLOW_SPEC_IPV4_EXT: u32 = 0x32;
-pub(crate) const IBV_FLOW_SPEC_TCP: u32 = 0x40;
-pub(crate) const IBV_FLOW_SPEC_UDP: u32 = 0x41;
-pub(crate) const IBV_FLOW_SPEC_ACTION_TAG: u32 = 0x1000;
-pub(crate) const IBV_FLOW_SPEC_ACTION_DROP: u32 = 0x1001;
-pub(crate) const IBV_FLOW_SPEC_ACTION_COUNT: u32 = 0x1003;
+pub const IBV_FLOW_SPEC_ETH: u32 = 0x20;
+pub const IBV_FLOW_SPEC_IPV4: u32 = 0x30;
+pub const IBV_FLOW_SPEC_IPV6: u32 = 0x31;
+pub const IBV_FLOW_SPEC_IPV4_EXT: u32 = 0x32;
+pub const IBV_FLOW_SPEC_TCP: u32 = 0x40;
+pub const IBV_FLOW_SPEC_UDP: u32 = 0x41;
+pub const IBV_FLOW_SPEC_ACTION_TAG: u32 = 0x1000;
+pub const IBV_FLOW_SPEC_ACTION_DROP: u32 = 0x1001;
+pub const IBV_FLOW_SPEC_ACTION_COUNT: u32 = 0x1003;
 
 /// Specifications of various lengths follow it, each of which begins with its type and its length.
 #[repr(C)]
-pub(crate) struct ibv_flow_attr {
+pub struct ibv_flow_attr {
     pub comp_mask: u32,
     pub r#type: u32,
     pub size: u16,
@@ -34,7 +34,7 @@ pub(crate) struct ibv_flow_attr {
 layout!(ibv_flow_attr, 20, size = 8, priority = 10, num_of_specs = 12, port = 13, flags = 16);
 
 #[repr(C)]
-pub(crate) struct ibv_flow {
+pub struct ibv_flow {
     pub comp_mask: u32,
     pub context: *mut ibv_context,
     pub handle: u32,
@@ -42,31 +42,31 @@ pub(crate) struct ibv_flow {
 layout!(ibv_flow, 24, context = 8, handle = 16);
 
 #[repr(C)]
-pub(crate) struct ibv_counters_init_attr {
+pub struct ibv_counters_init_attr {
     pub comp_mask: u32,
 }
 
 #[repr(C)]
-pub(crate) struct ibv_counters {
+pub struct ibv_counters {
     pub context: *mut ibv_context,
 }
 
-pub(crate) const IBV_COUNTER_PACKETS: u32 = 0;
-pub(crate) const IBV_COUNTER_BYTES: u32 = 1;
+pub const IBV_COUNTER_PACKETS: u32 = 0;
+pub const IBV_COUNTER_BYTES: u32 = 1;
 
 #[repr(C)]
-pub(crate) struct ibv_counter_attach_attr {
+pub struct ibv_counter_attach_attr {
     pub counter_desc: u32,
     pub index: u32,
     pub comp_mask: u32,
 }
 
-pub(crate) const IBV_WQT_RQ: u32 = 0;
-pub(crate) const IBV_WQ_ATTR_STATE: u32 = 1;
-pub(crate) const IBV_WQ_ATTR_CURR_STATE: u32 = 1 << 1;
+pub const IBV_WQT_RQ: u32 = 0;
+pub const IBV_WQ_ATTR_STATE: u32 = 1;
+pub const IBV_WQ_ATTR_CURR_STATE: u32 = 1 << 1;
 
 #[repr(C)]
-pub(crate) struct ibv_wq_init_attr {
+pub struct ibv_wq_init_attr {
     pub wq_context: *mut c_void,
     pub wq_type: u32,
     pub max_wr: u32,
@@ -79,7 +79,7 @@ pub(crate) struct ibv_wq_init_attr {
 layout!(ibv_wq_init_attr, 48, max_wr = 12, pd = 24, cq = 32, create_flags = 44);
 
 #[repr(C)]
-pub(crate) struct ibv_wq_attr {
+pub struct ibv_wq_attr {
     pub attr_mask: u32,
     pub wq_state: u32,
     pub curr_wq_state: u32,
@@ -88,7 +88,7 @@ pub(crate) struct ibv_wq_attr {
 }
 
 #[repr(C)]
-pub(crate) struct ibv_wq {
+pub struct ibv_wq {
     pub context: *mut ibv_context,
     pub wq_context: *mut c_void,
     pub pd: *mut ibv_pd,
@@ -107,7 +107,7 @@ layout!(ibv_wq, 152, wq_num = 32, state = 40, post_recv = 48, mutex = 56, comp_m
 zeroed!(ibv_wq);
 
 #[repr(C)]
-pub(crate) struct ibv_rwq_ind_table_init_attr {
+pub struct ibv_rwq_ind_table_init_attr {
     pub log_ind_tbl_size: u32,
     pub ind_tbl: *mut *mut ibv_wq,
     pub comp_mask: u32,
@@ -115,7 +115,7 @@ pub(crate) struct ibv_rwq_ind_table_init_attr {
 layout!(ibv_rwq_ind_table_init_attr, 24, ind_tbl = 8, comp_mask = 16);
 
 #[repr(C)]
-pub(crate) struct ibv_rwq_ind_table {
+pub struct ibv_rwq_ind_table {
     pub context: *mut ibv_context,
     pub ind_tbl_handle: i32,
     pub ind_tbl_num: i32,
@@ -123,4 +123,4 @@ pub(crate) struct ibv_rwq_ind_table {
 }
 layout!(ibv_rwq_ind_table, 24, ind_tbl_num = 12);
 
-pub(crate) const IBV_RX_HASH_FUNC_TOEPLITZ: u8 = 1;
+pub const IBV_RX_HASH_FUNC_TOEPLITZ: u8 = 1;

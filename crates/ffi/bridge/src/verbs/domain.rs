@@ -4,23 +4,23 @@ use super::*;
 use std::ffi::c_void;
 
 #[repr(C)]
-pub(crate) struct ibv_td_init_attr {
+pub struct ibv_td_init_attr {
     pub comp_mask: u32,
 }
 
 #[repr(C)]
-pub(crate) struct ibv_td {
+pub struct ibv_td {
     pub context: *mut ibv_context,
 }
 layout!(ibv_td, 8);
 
 /// Domain, the program's context, size, alignment, what it is for.
-pub(crate) type PdAlloc = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, usize, u64) -> *mut c_void;
+pub type PdAlloc = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, usize, u64) -> *mut c_void;
 /// Domain, the program's context, the memory, what it was for.
-pub(crate) type PdFree = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, *mut c_void, u64);
+pub type PdFree = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, *mut c_void, u64);
 
 #[repr(C)]
-pub(crate) struct ibv_parent_domain_init_attr {
+pub struct ibv_parent_domain_init_attr {
     pub pd: *mut ibv_pd,
     pub td: *mut ibv_td,
     pub comp_mask: u32,
@@ -30,7 +30,7 @@ pub(crate) struct ibv_parent_domain_init_attr {
 }
 layout!(ibv_parent_domain_init_attr, 48, td = 8, comp_mask = 16, alloc = 24, free = 32, pd_context = 40);
 
-pub(crate) const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS: u32 = 1;
-pub(crate) const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
+pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS: u32 = 1;
+pub const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
 /// What an allocator answers that does not want to: the library shall.
-pub(crate) const IBV_ALLOCATOR_USE_DEFAULT: *mut c_void = usize::MAX as *mut c_void;
+pub const IBV_ALLOCATOR_USE_DEFAULT: *mut c_void = usize::MAX as *mut c_void;

@@ -4,7 +4,7 @@ use super::*;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) union ibv_async_element {
+pub union ibv_async_element {
     pub cq: *mut ibv_cq,
     pub qp: *mut ibv_qp,
     pub srq: *mut ibv_srq,
@@ -12,14 +12,14 @@ pub(crate) union ibv_async_element {
 }
 
 #[repr(C)]
-pub(crate) struct ibv_async_event {
+pub struct ibv_async_event {
     pub element: ibv_async_element,
     pub event_type: u32,
 }
 layout!(ibv_async_event, 16, event_type = 8);
 
 #[repr(C)]
-pub(crate) struct ibv_comp_channel {
+pub struct ibv_comp_channel {
     pub context: *mut ibv_context,
     pub fd: i32,
     pub refcnt: i32,

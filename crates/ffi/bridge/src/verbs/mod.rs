@@ -13,24 +13,27 @@ mod event;
 mod memory;
 mod qp;
 mod raw;
+mod sa;
 mod srq;
 mod work;
 mod xrcd;
 
-pub(crate) use address::*;
-pub(crate) use context::*;
-pub(crate) use cq::*;
-pub(crate) use device::*;
-pub(crate) use domain::*;
-pub(crate) use event::*;
-pub(crate) use memory::*;
-pub(crate) use qp::*;
-pub(crate) use raw::*;
-pub(crate) use srq::*;
-pub(crate) use work::*;
-pub(crate) use xrcd::*;
+pub use address::*;
+pub use context::*;
+pub use cq::*;
+pub use device::*;
+pub use domain::*;
+pub use event::*;
+pub use memory::*;
+pub use qp::*;
+pub use raw::*;
+pub use sa::*;
+pub use srq::*;
+pub use work::*;
+pub use xrcd::*;
 
 /// Asserts a size and offsets when the library is compiled.
+#[macro_export]
 macro_rules! layout {
     ($name:ty, $size:literal $(, $field:ident = $offset:literal)* $(,)?) => {
         const _: () = {
@@ -39,28 +42,30 @@ macro_rules! layout {
         };
     };
 }
-pub(crate) use layout;
+pub use crate::layout;
 
 /// A structure for which all zeros mean "nothing there": numbers, pointers and optional function pointers.
 ///
 /// # Safety
 /// The all-zero pattern is a valid value.
-pub(crate) unsafe trait Zeroed: Sized {
+pub unsafe trait Zeroed: Sized {
     fn zeroed() -> Self {
         // SAFETY: what the trait promises.
         unsafe { std::mem::zeroed() }
     }
 }
 
+/// Says that all zeros are a value of these structures.
+#[macro_export]
 macro_rules! zeroed {
     ($($name:ty),* $(,)?) => {
         $(
             // SAFETY: numbers, pointers, optional functions and the system's lock types, all of which may be zero.
-            unsafe impl crate::abi::Zeroed for $name {}
+            unsafe impl $crate::verbs::Zeroed for $name {}
         )*
     };
 }
-pub(crate) use zeroed;
+pub use crate::zeroed;
 
 /// An operation that nobody has filled in: the inline verbs answer EOPNOTSUPP for it.
-pub(crate) type Slot = Option<unsafe extern "C" fn()>;
+pub type Slot = Option<unsafe extern "C" fn()>;

@@ -2,11 +2,11 @@
 
 use super::*;
 
-pub(crate) const IBV_NODE_CA: i32 = 1;
-pub(crate) const IBV_TRANSPORT_IB: i32 = 0;
+pub const IBV_NODE_CA: i32 = 1;
+pub const IBV_TRANSPORT_IB: i32 = 0;
 
 #[repr(C)]
-pub(crate) struct ibv_device {
+pub struct ibv_device {
     pub _ops: [*const (); 2],
     pub node_type: i32,
     pub transport_type: i32,
@@ -28,7 +28,7 @@ layout!(
 
 /// What libmlx5 and libefa take a device for: they look at `ops` to see whether it is one of theirs, so it stays NULL.
 #[repr(C)]
-pub(crate) struct verbs_device {
+pub struct verbs_device {
     pub device: ibv_device,
     pub ops: *const (),
     pub rest: [usize; 5],
@@ -37,7 +37,7 @@ layout!(verbs_device, 712, ops = 664);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct ibv_device_attr {
+pub struct ibv_device_attr {
     pub fw_ver: [u8; 64],
     pub node_guid: [u8; 8],
     pub sys_image_guid: [u8; 8],
@@ -82,33 +82,33 @@ pub(crate) struct ibv_device_attr {
 layout!(ibv_device_attr, 232, node_guid = 64, vendor_id = 96, max_qp = 108, phys_port_cnt = 227);
 zeroed!(ibv_device_attr);
 
-pub(crate) const IBV_ATOMIC_HCA: u32 = 1;
-pub(crate) const IBV_DEVICE_CURR_QP_STATE_MOD: u32 = 1 << 7;
-pub(crate) const IBV_DEVICE_PORT_ACTIVE_EVENT: u32 = 1 << 10;
-pub(crate) const IBV_DEVICE_SYS_IMAGE_GUID: u32 = 1 << 11;
-pub(crate) const IBV_DEVICE_RC_RNR_NAK_GEN: u32 = 1 << 12;
-pub(crate) const IBV_DEVICE_SRQ_RESIZE: u32 = 1 << 13;
-pub(crate) const IBV_DEVICE_MEM_WINDOW: u32 = 1 << 17;
-pub(crate) const IBV_DEVICE_XRC: u32 = 1 << 20;
-pub(crate) const IBV_DEVICE_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
-pub(crate) const IBV_DEVICE_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
-pub(crate) const IBV_DEVICE_MANAGED_FLOW_STEERING: u32 = 1 << 29;
+pub const IBV_ATOMIC_HCA: u32 = 1;
+pub const IBV_DEVICE_CURR_QP_STATE_MOD: u32 = 1 << 7;
+pub const IBV_DEVICE_PORT_ACTIVE_EVENT: u32 = 1 << 10;
+pub const IBV_DEVICE_SYS_IMAGE_GUID: u32 = 1 << 11;
+pub const IBV_DEVICE_RC_RNR_NAK_GEN: u32 = 1 << 12;
+pub const IBV_DEVICE_SRQ_RESIZE: u32 = 1 << 13;
+pub const IBV_DEVICE_MEM_WINDOW: u32 = 1 << 17;
+pub const IBV_DEVICE_XRC: u32 = 1 << 20;
+pub const IBV_DEVICE_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
+pub const IBV_DEVICE_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
+pub const IBV_DEVICE_MANAGED_FLOW_STEERING: u32 = 1 << 29;
 /// Only in the long form; later headers than ours have names for them.
-pub(crate) const IBV_DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
-pub(crate) const IBV_DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
+pub const IBV_DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
+pub const IBV_DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
 
-pub(crate) const IBV_ODP_SUPPORT: u64 = 1;
-pub(crate) const IBV_ODP_SUPPORT_IMPLICIT: u64 = 1 << 1;
-pub(crate) const IBV_ODP_SUPPORT_SEND: u32 = 1;
-pub(crate) const IBV_ODP_SUPPORT_RECV: u32 = 1 << 1;
-pub(crate) const IBV_ODP_SUPPORT_WRITE: u32 = 1 << 2;
-pub(crate) const IBV_ODP_SUPPORT_READ: u32 = 1 << 3;
-pub(crate) const IBV_ODP_SUPPORT_ATOMIC: u32 = 1 << 4;
-pub(crate) const IBV_ODP_SUPPORT_SRQ_RECV: u32 = 1 << 5;
+pub const IBV_ODP_SUPPORT: u64 = 1;
+pub const IBV_ODP_SUPPORT_IMPLICIT: u64 = 1 << 1;
+pub const IBV_ODP_SUPPORT_SEND: u32 = 1;
+pub const IBV_ODP_SUPPORT_RECV: u32 = 1 << 1;
+pub const IBV_ODP_SUPPORT_WRITE: u32 = 1 << 2;
+pub const IBV_ODP_SUPPORT_READ: u32 = 1 << 3;
+pub const IBV_ODP_SUPPORT_ATOMIC: u32 = 1 << 4;
+pub const IBV_ODP_SUPPORT_SRQ_RECV: u32 = 1 << 5;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct ibv_odp_caps {
+pub struct ibv_odp_caps {
     pub general_caps: u64,
     pub rc_odp_caps: u32,
     pub uc_odp_caps: u32,
@@ -117,7 +117,7 @@ pub(crate) struct ibv_odp_caps {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct ibv_rss_caps {
+pub struct ibv_rss_caps {
     pub supported_qpts: u32,
     pub max_rwq_indirection_tables: u32,
     pub max_rwq_indirection_table_size: u32,
@@ -128,7 +128,7 @@ pub(crate) struct ibv_rss_caps {
 /// The head is `ibv_device_attr`; a program compiled against an older header passes a shorter one.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct ibv_device_attr_ex {
+pub struct ibv_device_attr_ex {
     pub orig_attr: ibv_device_attr,
     pub comp_mask: u32,
     pub odp_caps: ibv_odp_caps,
@@ -170,22 +170,22 @@ layout!(
 zeroed!(ibv_device_attr_ex);
 
 #[repr(C)]
-pub(crate) struct ibv_values_ex {
+pub struct ibv_values_ex {
     pub comp_mask: u32,
     pub raw_clock: libc::timespec,
 }
 layout!(ibv_values_ex, 24, raw_clock = 8);
 
-pub(crate) const IBV_VALUES_MASK_RAW_CLOCK: u32 = 1;
+pub const IBV_VALUES_MASK_RAW_CLOCK: u32 = 1;
 
 #[repr(C)]
-pub(crate) struct ibv_query_device_ex_input {
+pub struct ibv_query_device_ex_input {
     pub comp_mask: u32,
 }
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct ibv_port_attr {
+pub struct ibv_port_attr {
     pub state: u32,
     pub max_mtu: u32,
     pub active_mtu: u32,
@@ -213,12 +213,12 @@ layout!(ibv_port_attr, 52, pkey_tbl_len = 32, link_layer = 46, flags = 47, port_
 zeroed!(ibv_port_attr);
 
 /// What the exported symbol may write: programs from before `port_cap_flags2` gave no more room.
-pub(crate) const COMPAT_PORT_ATTR_LEN: usize = 48;
+pub const COMPAT_PORT_ATTR_LEN: usize = 48;
 
-pub(crate) const IBV_PORT_DOWN: u32 = 1;
-pub(crate) const IBV_PORT_ACTIVE: u32 = 4;
-pub(crate) const IBV_PORT_CM_SUP: u32 = 1 << 16;
-pub(crate) const IBV_PORT_IP_BASED_GIDS: u32 = 1 << 26;
-pub(crate) const IBV_LINK_LAYER_ETHERNET: u8 = 2;
+pub const IBV_PORT_DOWN: u32 = 1;
+pub const IBV_PORT_ACTIVE: u32 = 4;
+pub const IBV_PORT_CM_SUP: u32 = 1 << 16;
+pub const IBV_PORT_IP_BASED_GIDS: u32 = 1 << 26;
+pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
 /// Address handles need a GRH, as always on RoCE.
-pub(crate) const IBV_QPF_GRH_REQUIRED: u8 = 1;
+pub const IBV_QPF_GRH_REQUIRED: u8 = 1;

@@ -1,0 +1,68 @@
+//! The names and versions that the library exports. A wrong one breaks programs without a word: the linker does not
+//! complain, and a program that asks for the version finds nothing.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use support::library;
+
+/// `name@@version` of every symbol that a library gives to others; `None` without readelf.
+fn exported(library: &Path) -> Option<BTreeSet<String>> {
+    let out = Command::new("readelf").args(["-W", "--dyn-syms"]).arg(library).output().ok()?;
+    assert!(out.status.success(), "readelf {}: {}", library.display(), out.status);
+    let text = String::from_utf8(out.stdout).expect("readelf prints text");
+    let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let ours = rows.filter(|row| row.len() >= 8 && matches!(row[4], "GLOBAL" | "WEAK") && row[6] != "UND");
+    // Version nodes are symbols themselves.
+    Some(ours.map(|row| row[7].to_owned()).filter(|name| !name.starts_with("RDMACM_")).collect())
+}
+
+fn listed() -> BTreeSet<String> {
+    include_str!("../symbols.txt").lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_library_exports_exactly_the_list() {
+    let Some(ours) = exported(&library()) else {
+        println!("SKIPPED: readelf is missing; it is in the package binutils");
+        return;
+    };
+    let list = listed();
+    assert_eq!(list.len(), 68);
+    let missing: Vec<_> = list.difference(&ours).collect();
+    let extra: Vec<_> = ours.difference(&list).collect();
+    assert!(missing.is_empty() && extra.is_empty(), "missing: {missing:?}\nnot in symbols.txt: {extra:?}");
+}
+
+/// The list is what Debian 12 ships (rdma-core 44). A later one has more; it must still have all of these.
+#[test]
+fn the_list_is_that_of_the_real_library() {
+    let places = ["/usr/lib/x86_64-linux-gnu/librdmacm.so.1", "/usr/lib/aarch64-linux-gnu/librdmacm.so.1"];
+    let Some(real) = places.iter().map(Path::new).find(|path| path.exists()) else {
+        println!("SKIPPED: the real librdmacm.so.1 is missing; it is in the package librdmacm1");
+        return;
+    };
+    let Some(real) = exported(real) else {
+        println!("SKIPPED: readelf is missing; it is in the package binutils");
+        return;
+    };
+    let list = listed();
+    let missing: Vec<_> = list.difference(&real).collect();
+    assert!(missing.is_empty(), "the real library has no {missing:?}");
+}
+
+/// Programs find the library by this name, and it must stay while calls of other threads are in it. It finds the verbs as
+/// the real one does.
+#[test]
+fn the_library_is_named_stays_loaded_and_needs_the_verbs() {
+    let Ok(out) = Command::new("readelf").args(["-W", "-d"]).arg(library()).output() else {
+        println!("SKIPPED: readelf is missing; it is in the package binutils");
+        return;
+    };
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(text.contains("soname: [librdmacm.so.1]"), "{text}");
+    assert!(text.contains("NODELETE"), "{text}");
+    assert!(text.contains("[libibverbs.so.1]"), "{text}");
+}
