@@ -4,9 +4,9 @@ use crate::abi::*;
 use crate::acks::Acks;
 use crate::channel::ChannelObject;
 use crate::context::{Context, Target};
-use crate::errno::{Refused, busy, invalid};
+use crate::errno::{Refused, invalid};
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Uses};
+use crate::handle::{Handle, Object, Use, Used, Uses};
 use crate::pd::PdObject;
 use ferroce_nic::{Cq, EventSource, Moderation, Stamp};
 use ferroce_proto::verbs::{Completion, WcFlags};
@@ -31,6 +31,12 @@ pub(crate) struct CqObject {
 
 impl Object for CqObject {
     type Abi = ibv_cq_ex;
+}
+
+impl Used for CqObject {
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
 }
 
 /// What a queue is made of.
@@ -147,17 +153,17 @@ pub(crate) unsafe extern "C" fn create_cq(
 
 pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     guard::number("ibv_destroy_cq", || {
-        // SAFETY: a queue of ours, and its context.
-        let (object, context) = unsafe { (CqObject::of(cq)?, Context::of((*cq).context)?) };
-        if object.uses.any() {
-            return Err(busy("queue pairs still use the completion queue"));
-        }
-        context.targets.lock().remove(&EventSource::Cq(object.cq.id()));
-        object.comp_acks.wait_settled();
-        object.async_acks.wait_settled();
-        // SAFETY: the program gives it back.
-        drop(unsafe { Handle::<CqObject>::take(cq.cast()) });
-        Ok(())
+        let settle = |object: &CqObject| {
+            // SAFETY: a queue of ours, and its context.
+            let context = unsafe { Context::of((*cq).context)? };
+            context.targets.lock().remove(&EventSource::Cq(object.cq.id()));
+            object.comp_acks.wait_settled();
+            object.async_acks.wait_settled();
+            Ok(())
+        };
+        // SAFETY: NULL, or a queue of ours, which the program gives back.
+        unsafe { Handle::take_settled(cq.cast(), "queue pairs still use the completion queue", settle) }
+            .map(drop)
     })
 }
 

@@ -28,6 +28,7 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: as above.
         let qp_type = unsafe { (*qp).qp_type };
         let outcome = object.qp.post_send_each(|post| {
+            guard::provoke("ibv_post_send, locked");
             // SAFETY: the program's list; the end is NULL.
             while let Some(wr) = unsafe { at.as_ref() } {
                 // SAFETY: as above.
