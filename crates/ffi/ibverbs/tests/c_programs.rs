@@ -159,3 +159,8 @@ fn a_panic_inside_is_a_number_and_a_fatal_event() {
 fn threads_with_contexts_of_their_own_do_not_meet() {
     run("threads", &[]);
 }
+
+#[test]
+fn threads_that_share_everything_do_not_mind() {
+    run("crowd", &[]);
+}
