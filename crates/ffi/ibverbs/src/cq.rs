@@ -13,9 +13,6 @@ use ferroce_proto::verbs::{Completion, WcFlags};
 use parking_lot::Mutex;
 use std::ffi::{c_int, c_void};
 
-/// Completions that one round of polling takes.
-const BATCH: usize = 16;
-
 /// A completion queue.
 pub(crate) struct CqObject {
     pub(crate) cq: Cq,
@@ -207,39 +204,13 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
         // SAFETY: a queue of ours.
         let object = unsafe { CqObject::of(cq)? };
         let room = usize::try_from(room).map_err(|_| invalid("num_entries is negative"))?;
-        // Programs that care for each nanosecond ask for one.
-        let written = match room {
+        let written = object.cq.poll_each(room, |n, completion| {
             // SAFETY: the program gives room for `room` completions.
-            0 | 1 => unsafe { poll_rounds(object, room, wc, &mut [Completion::default(); 1])? },
-            // SAFETY: as above.
-            _ => unsafe { poll_rounds(object, room, wc, &mut [Completion::default(); BATCH])? },
-        };
+            unsafe { wc.add(n).write(describe(&completion)) };
+        })?;
         Ok(written as c_int)
     });
     polled.unwrap_or_else(|errno| -errno)
-}
-
-/// Polls into `wc` through `batch` until there is no more, or no room.
-unsafe fn poll_rounds(
-    object: &CqObject,
-    room: usize,
-    wc: *mut ibv_wc,
-    batch: &mut [Completion],
-) -> Result<usize, Refused> {
-    let mut written = 0;
-    while written < room {
-        let want = (room - written).min(batch.len());
-        let got = object.cq.poll(&mut batch[..want])?;
-        for completion in &batch[..got] {
-            // SAFETY: as the caller promises, there is room.
-            unsafe { wc.add(written).write(describe(completion)) };
-            written += 1;
-        }
-        if got < want {
-            break;
-        }
-    }
-    Ok(written)
 }
 
 /// Immediate data in network order, or the invalidated key: they share a place.

@@ -21,6 +21,8 @@ use std::time::Instant;
 pub(super) const RECEIVES: u32 = 512;
 /// Code of the transport timer.
 pub(super) const TIMEOUT: u8 = 14;
+/// Hop limit of the packets.
+pub(super) const HOP_LIMIT: u8 = 255;
 
 /// Small messages of a bandwidth test come from, and go to, one cache line of a page after the other.
 const PAGE: u64 = 4096;

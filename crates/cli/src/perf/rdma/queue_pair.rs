@@ -10,6 +10,8 @@ use ferroce::{
 /// Code of the transport timer, 268 ms. A peer that is gone is known from the control channel at once; one that a
 /// busy machine keeps from running for half a second is not gone.
 pub(super) const TIMEOUT: u8 = 16;
+/// Hop limit of the packets.
+pub(super) const HOP_LIMIT: u8 = 64;
 
 /// A queue pair.
 pub(super) enum QueuePair {
@@ -28,12 +30,13 @@ pub(super) struct Shape {
     pub(super) receives: u32,
     pub(super) inline: u32,
     pub(super) timeout: u8,
+    pub(super) hop_limit: u8,
 }
 
 impl Shape {
     fn apply<T: Service>(&self, builder: QpBuilder<T>) -> QpBuilder<T> {
         let builder = builder.depth(self.sends, self.receives).sges(1, 1).inline(self.inline);
-        builder.gid_index(self.gid_index).mtu(self.mtu).signal_all(false)
+        builder.gid_index(self.gid_index).mtu(self.mtu).hop_limit(self.hop_limit).signal_all(false)
     }
 }
 

@@ -10,7 +10,7 @@ use super::like_perftest;
 use super::local::Local;
 use super::offer::Offer;
 use super::pattern;
-use super::queue_pair::{QueuePair, Shape, TIMEOUT};
+use super::queue_pair::{HOP_LIMIT, QueuePair, Shape, TIMEOUT};
 use super::refused;
 use crate::failure::Failure;
 use ferroce::{Cq, Endpoint, Mtu, Region};
@@ -175,5 +175,6 @@ fn shape(control: &Control, params: &Params, local: &Local) -> Result<Shape, Fai
         receives: receives(params),
         inline: params.inline,
         timeout: if params.like_perftest { like_perftest::TIMEOUT } else { TIMEOUT },
+        hop_limit: if params.like_perftest { like_perftest::HOP_LIMIT } else { HOP_LIMIT },
     })
 }
