@@ -1,8 +1,6 @@
 //! Connections under trouble: every message lost, doubled, late; peers that die at every step; floods and strangers.
 
-use ferroce_proto::cm::{
-    Cm, CmError, CommId, Config, Event, IpHeader, RejectReason, Scope, ServiceId, SidrStatus,
-};
+use ferroce_proto::cm::{Cm, CmError, CommId, Config, Event, IpHeader, RejectReason, ServiceId, SidrStatus};
 use ferroce_proto::verbs::{Access, AttrMask, QpState};
 use ferroce_proto::wire::cm::{CmMad, CmMessage, Dreq, Rep, Req, Rtu};
 use ferroce_proto::{Psn, Qpn, Time};

@@ -103,8 +103,9 @@ impl Sender {
         let [packet] = batch.entries() else { return false };
         let Some(exit) = packet.seal.and_then(|s| s.exit) else { return false };
         let socket = self.plan.exits.socket(exit.number);
-        let is_plain =
-            socket.is_bound && Control::is_needless(&packet.route) && !needs_interface(&packet.route);
+        let is_plain = socket.is_bound
+            && Control::is_needless(&packet.route, socket.hop_limit)
+            && !needs_interface(&packet.route);
         if !is_plain || self.capture.is_some() {
             return false;
         }
@@ -180,7 +181,7 @@ impl Sender {
         let pktinfo = (interface != 0 || !socket.is_bound).then_some(interface);
         OutMessage {
             to: SockAddr::roce(first.route.dgid),
-            control: Control::for_route(&first.route, pktinfo, segment_len),
+            control: Control::for_route(&first.route, socket.hop_limit, pktinfo, segment_len),
             packets: run.packets.clone(),
         }
     }
