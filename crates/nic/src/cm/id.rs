@@ -9,6 +9,7 @@ use crate::nic::{Nic, NicInner};
 use ferroce_proto::cm::{CommId, ListenerId, Path, PortSpace, Request, Scope, Secret};
 use ferroce_proto::verbs::AddressVector;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,6 +65,8 @@ pub struct CmId {
     pub(super) space: PortSpace,
     cookie: AtomicU64,
     queue: Mutex<Arc<Queue>>,
+    /// Numbers of the events of this id that wait in the queue, in order.
+    pub(super) events: Mutex<SmallVec<[u64; 4]>>,
     pub(super) state: Mutex<IdState>,
 }
 
@@ -81,6 +84,7 @@ impl Nic {
             space,
             cookie: AtomicU64::new(cookie),
             queue: Mutex::new(channel.queue.clone()),
+            events: Mutex::default(),
             state: Mutex::default(),
         }))
     }
@@ -107,6 +111,7 @@ impl CmId {
             space: listener.space,
             cookie: AtomicU64::new(listener.cookie()),
             queue: Mutex::new(listener.queue()),
+            events: Mutex::default(),
             state: Mutex::new(state),
         })
     }
@@ -215,11 +220,12 @@ impl CmId {
                 ports.return_ephemeral(self.space, bound.port);
             }
         }
-        let is_mine = |event: &CmEvent| {
-            let asked = event.listener.as_ref().is_some_and(|l| std::ptr::eq(l.as_ptr(), self));
-            asked || std::ptr::eq(&*event.id, self)
-        };
-        drop(self.queue().take_out(is_mine));
+        drop(self.queue().take_of(self));
+        if listener.is_some() {
+            let asked =
+                |event: &CmEvent| event.listener.as_ref().is_some_and(|l| std::ptr::eq(l.as_ptr(), self));
+            drop(self.queue().take_out(asked));
+        }
     }
 }
 
