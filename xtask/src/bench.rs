@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::step::Context;
 use crate::tools::which;
-use crate::{boundary, programs};
+use crate::{boundary, programs, ucx};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -22,6 +22,12 @@ pub(crate) struct Args {
     /// Measure only what the C library costs, not the whole table.
     #[arg(long, conflicts_with = "from")]
     boundary: bool,
+    /// Measure only UCX over ferroce against UCX's own tcp transport.
+    #[arg(long, conflicts_with_all = ["from", "boundary"])]
+    ucx: bool,
+    /// With --ucx: print JSON instead of Markdown.
+    #[arg(long, requires = "ucx")]
+    json: bool,
     /// Further arguments of `ferroce perf`, after `--`.
     #[arg(last = true)]
     perf: Vec<String>,
@@ -55,6 +61,9 @@ struct Measurement<'a> {
 pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     if args.boundary {
         return boundary_only(ctx);
+    }
+    if args.ucx {
+        return ucx_only(ctx, args.json);
     }
     let measured = match &args.from {
         Some(file) => Ok((file.clone(), true)),
@@ -96,6 +105,25 @@ fn boundary_only(ctx: &Context) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The same program over two transports of UCX.
+fn ucx_only(ctx: &Context, as_json: bool) -> ExitCode {
+    if which("ucx_perftest").is_none() {
+        eprintln!("ucx_perftest is not installed; install it: `sudo apt-get install -y ucx-utils`");
+        return ExitCode::FAILURE;
+    }
+    let logs = ctx.scratch().join("programs");
+    let made = std::fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()));
+    match made.and_then(|()| programs::build(ctx)).and_then(|ferroce| ucx::measure(&ferroce, &logs)) {
+        Ok(answer) if as_json => println!("{answer}"),
+        Ok(answer) => println!("{}", ucx::to_markdown(&answer)),
+        Err(reason) => {
+            eprintln!("{reason}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
 }
 
 /// Measure; the file with the answer, and whether everything went well. Its progress bar goes straight to the terminal.

@@ -34,6 +34,7 @@ mod source;
 mod step;
 mod test;
 mod tools;
+mod ucx;
 mod unprivileged;
 
 use std::process::ExitCode;
@@ -64,6 +65,9 @@ enum Command {
     /// The side of `bench` inside a network namespace.
     #[command(hide = true)]
     BoundaryWorker(boundary::Args),
+    /// The side of `bench --ucx` inside a network namespace.
+    #[command(hide = true)]
+    UcxWorker(ucx::Args),
     /// Install the command and its libraries: bin/ferroce, lib/ferroce/libibverbs.so.1.
     Install(install::Args),
     /// Talk to the Linux kernel's Soft-RoCE in a virtual machine.
@@ -80,6 +84,7 @@ fn main() -> ExitCode {
         Command::ProgramsWorker(args) => programs::worker::run(&args),
         Command::Install(args) => install::run(&Context::new(false, false), &args),
         Command::BoundaryWorker(args) => boundary::run(&args),
+        Command::UcxWorker(args) => ucx::run(&args),
         Command::Interop(args) => interop::run(&Context::new(args.shows_progress(), false), &args),
         Command::Bench(args) => bench::run(&Context::new(true, false), &args),
     }

@@ -35,6 +35,21 @@ impl GidEntry {
         Mtu::fitting(self.if_mtu)
     }
 
+    /// The LID of a NIC whose first entry this is: the low 16 bits of the address, 0 for none.
+    ///
+    /// RoCE has no LIDs, and hardware refuses an address without a GRH. Programs of InfiniBand's days know nothing else,
+    /// though (qperf over UC and UD). They are served among machines that differ in nothing but these bits.
+    pub fn lid(&self) -> u16 {
+        u16::from_be_bytes([self.gid.0[14], self.gid.0[15]])
+    }
+
+    /// Whom a LID names, seen from a NIC whose first entry this is.
+    pub fn neighbour(&self, lid: u16) -> Option<Gid> {
+        let mut gid = self.gid;
+        gid.0[14..].copy_from_slice(&lid.to_be_bytes());
+        (lid != 0).then_some(gid)
+    }
+
     /// Routable IPv4 first, then routable IPv6, then link-local, loopback last: index 0 is what programs try first.
     fn rank(&self) -> (u8, u32, IpAddr) {
         let rank = match self.address {
@@ -95,5 +110,14 @@ mod tests {
         let table = read(Some(&[five])).unwrap();
         assert_eq!((table.len(), table[0].address), (1, five));
         assert!(read(Some(&[IpAddr::V4(Ipv4Addr::new(192, 0, 2, 77))])).is_err());
+    }
+
+    #[test]
+    fn a_lid_is_the_end_of_an_address() {
+        let five = read(Some(&[IpAddr::V4(Ipv4Addr::new(127, 0, 3, 5))])).unwrap().remove(0);
+        assert_eq!(five.lid(), 0x0305);
+        assert_eq!(five.neighbour(five.lid()), Some(five.gid));
+        assert_eq!(five.neighbour(0x0309), Some(Gid::from(IpAddr::V4(Ipv4Addr::new(127, 0, 3, 9)))));
+        assert_eq!(five.neighbour(0), None, "LID 0 is nobody's");
     }
 }

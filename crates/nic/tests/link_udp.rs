@@ -303,7 +303,8 @@ fn a_trickle_may_swell_and_change_its_address() {
         (number - count..number, gid(to))
     };
     // Singles make a trickle; then a train, other addresses in the middle of one, and a train to another address.
-    let script = [("127.47.9.2", 1); 20].into_iter().chain([("127.47.9.2", 40)]).chain([("127.47.9.2", 1); 20]);
+    let script =
+        [("127.47.9.2", 1); 20].into_iter().chain([("127.47.9.2", 40)]).chain([("127.47.9.2", 1); 20]);
     let script = script.chain([("127.0.0.1", 1)]).chain([("127.47.9.2", 1); 20]).chain([("127.0.0.1", 30)]);
     for (to, count) in script {
         let (numbers, dgid) = send(to, count);

@@ -3,8 +3,10 @@
 //! | file | what lives there |
 //! |---|---|
 //! | `cases` | the table: which programs, how, and what shows success |
+//! | `middleware` | UCX, Open MPI, qperf: the big users of the library |
 //! | `trials` | what `ferroce run` itself promises |
 //! | `rdmacm` | programs that connect by librdmacm |
+//! | `rsockets` | programs over rsockets, and over librspreload |
 //! | `conformance` | rdma-core's own test suite |
 //! | `skips` | which of its tests may be skipped, and why; docs/conformance.md comes from it |
 //! | `network`, `hugepages` | the namespace, and memory that some tests ask for |
@@ -14,9 +16,11 @@
 mod cases;
 mod conformance;
 mod hugepages;
+mod middleware;
 pub(crate) mod network;
 mod pool;
 mod rdmacm;
+mod rsockets;
 pub(crate) mod session;
 mod skips;
 mod trials;
@@ -53,7 +57,7 @@ pub(crate) struct Args {
 }
 
 /// Debian packages, and a file that shows that each is there.
-const PACKAGES: [(&str, &str); 8] = [
+const PACKAGES: [(&str, &str); 15] = [
     ("ibverbs-utils", "/usr/bin/ibv_devinfo"),
     ("perftest", "/usr/bin/ib_write_bw"),
     ("rdma-core", "/usr/share/doc/rdma-core/tests"),
@@ -62,6 +66,13 @@ const PACKAGES: [(&str, &str); 8] = [
     ("iproute2", "/usr/share/doc/iproute2"),
     ("rdmacm-utils", "/usr/bin/rping"),
     ("librdmacm-dev", "/usr/include/rdma/rdma_cma.h"),
+    ("iperf3", "/usr/bin/iperf3"),
+    ("ucx-utils", "/usr/bin/ucx_perftest"),
+    ("openmpi-bin", "/usr/bin/mpirun"),
+    ("libopenmpi-dev", "/usr/bin/mpicc"),
+    ("qperf", "/usr/bin/qperf"),
+    ("libfabric-bin", "/usr/bin/fi_pingpong"),
+    ("fio", "/usr/bin/fio"),
 ];
 
 /// The command `cargo xtask programs`.
@@ -127,7 +138,10 @@ fn jobs(filter: &[String]) -> Vec<Job> {
     let cases = cases::CASES.iter().map(|case| Job { kind: "case", name: case.line.to_owned() });
     let trials = trials::names().into_iter().map(|name| Job { kind: "trial", name: name.to_owned() });
     let rdmacm = rdmacm::CASES.iter().map(|case| Job { kind: "rdmacm", name: case.name.to_owned() });
-    let all = modules.chain(trials).chain(rdmacm).chain(cases);
+    let rsockets = rsockets::CASES.iter().map(|case| Job { kind: "rsockets", name: case.name.to_owned() });
+    let middleware =
+        middleware::CASES.iter().map(|case| Job { kind: "middleware", name: case.name.to_owned() });
+    let all = modules.chain(trials).chain(middleware).chain(rdmacm).chain(rsockets).chain(cases);
     all.filter(|job| {
         filter.is_empty() || filter.iter().any(|part| job.name.contains(part.as_str()) || job.kind == part)
     })
@@ -212,6 +226,7 @@ fn obstacle(job: &Job, ferroce: &Path, network: &Result<(), String>) -> Option<S
         "pyverbs" if !Path::new(conformance::SOURCE).exists() => {
             Some(format!("rdma-core is {}", install("rdma-core python3-pyverbs")))
         }
+        "middleware" => middleware::obstacle(&job.name),
         "case" | "trial" => {
             let program = if job.kind == "case" {
                 job.name.split(' ').next().unwrap_or_default()
@@ -230,6 +245,7 @@ fn obstacle(job: &Job, ferroce: &Path, network: &Result<(), String>) -> Option<S
             })
         }
         "rdmacm" => rdmacm::obstacle(&job.name),
+        "rsockets" => rsockets::obstacle(&job.name),
         _ => None,
     }
 }

@@ -59,11 +59,12 @@ impl SysTree {
 
     fn port(&mut self, gids: &[GidEntry]) {
         let up = gids.iter().any(|gid| gid.up);
+        let lid = format!("{:#x}", gids.first().map_or(0, GidEntry::lid));
         let files = [
             ("state", if up { "4: ACTIVE" } else { "1: DOWN" }),
             ("phys_state", if up { "5: LinkUp" } else { "3: Disabled" }),
             ("link_layer", "Ethernet"),
-            ("lid", "0x0"),
+            ("lid", &lid),
             ("lid_mask_count", "0"),
             ("sm_lid", "0x0"),
             ("sm_sl", "0"),

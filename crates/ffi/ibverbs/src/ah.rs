@@ -27,7 +27,9 @@ impl Object for AhObject {
 unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Refused> {
     // SAFETY: a domain of ours.
     let (domain, context) = unsafe { PdObject::of(pd)? };
-    let ah = domain.pd.create_address_handle(&vector(attr)?)?;
+    // SAFETY: the domain's own context.
+    let nic = unsafe { &Context::of(context)?.nic };
+    let ah = domain.pd.create_address_handle(&vector(attr, nic)?)?;
     Ok(Handle::publish(ibv_ah { context, pd, handle: 0 }, AhObject { ah, _pd: domain.uses.hold() }))
 }
 

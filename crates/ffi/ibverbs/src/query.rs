@@ -148,6 +148,7 @@ fn port_attr(context: &Context, port: u8) -> Result<ibv_port_attr, Refused> {
     out.state = if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN };
     out.max_mtu = Mtu::B4096 as u32;
     out.active_mtu = Mtu::from_bytes(nic.active_mtu).unwrap_or_default() as u32;
+    out.lid = context.nic.gid(0).map_or(0, |entry| entry.lid());
     out.gid_tbl_len = GID_TABLE_LEN as i32;
     out.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
     out.max_msg_sz = nic.max_msg_sz;

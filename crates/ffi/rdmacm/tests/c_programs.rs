@@ -108,6 +108,11 @@ fn connections_live_and_end_under_valgrind() {
     );
 }
 
+#[test]
+fn sockets_over_connections() {
+    run("rsockets");
+}
+
 /// Beside the system's libibverbs ours has nothing to work with, and says so instead of crashing.
 #[test]
 fn another_libibverbs_is_no_device() {

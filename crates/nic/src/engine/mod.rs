@@ -3,6 +3,8 @@
 //! | file | question |
 //! |---|---|
 //! | `drive` | what happens in one turn |
+//! | `dispatch` | which queue pair gets which packet |
+//! | `forecaster` | whether to guess what arrives next |
 //! | `calls` | what verbs do to a queue pair on the caller's thread |
 //! | `host` | how a queue pair reaches memory, links and completion queues |
 //! | `management` | what becomes of packets to QP1 |
@@ -19,7 +21,9 @@
 
 mod background;
 mod calls;
+mod dispatch;
 mod drive;
+mod forecaster;
 mod groups;
 mod host;
 mod management;
@@ -68,6 +72,8 @@ pub(crate) struct Engine {
     turn: Mutex<Turn>,
     /// How often a poller found somebody else driving.
     misses: AtomicU32,
+    /// Turns without arrivals after which a poller lets others have the processor.
+    patience: AtomicU32,
     /// Queue pairs that stopped sending only to let others send.
     ready: Mutex<VecDeque<Arc<QpCore>>>,
     any_ready: AtomicBool,
@@ -88,6 +94,7 @@ impl Engine {
             timers: Timers::default(),
             turn: Mutex::new(Turn::new()),
             misses: AtomicU32::new(0),
+            patience: AtomicU32::new(drive::YIELDS_AFTER),
             ready: Mutex::default(),
             any_ready: AtomicBool::new(false),
         }

@@ -6,6 +6,9 @@ use super::{Cm, CmError, CommId, Event, Inbound, RejectReason};
 use crate::time::Time;
 use crate::wire::cm::{CmMessage, Mra, Rej, RejectedMessage, Rep, Req};
 
+/// What is told to whom has not proven the key, and to the program whose peer has not.
+pub(super) const NOT_PROVEN: &[u8] = b"ferroce: not proven with the key of this side";
+
 impl Cm {
     /// Refuses an offer, or an answer to ours. `info` is the additional information that some reasons have.
     pub fn reject(
@@ -66,6 +69,27 @@ impl Cm {
         let rej = Rej { remote_comm_id: req.local_comm_id, reason, ..Rej::default() };
         self.counters.on_refused(reason);
         self.send_back(inbound, tid, CmMessage::Rej(rej));
+    }
+
+    /// Refuses an offer of somebody who may not have the key. Nothing is remembered of strangers.
+    pub(super) fn refuse_unproven_req(&mut self, inbound: &Inbound, tid: u64, req: &Req) {
+        let reason = RejectReason::CONSUMER;
+        let mut rej = Rej { remote_comm_id: req.local_comm_id, reason, ..Rej::default() };
+        let _ = put_private(&mut rej.private_data, NOT_PROVEN);
+        self.counters.on_refused(reason);
+        self.send_back(inbound, tid, CmMessage::Rej(rej));
+    }
+
+    /// Whoever took our offer may not have the key.
+    pub(super) fn refuse_unproven_rep(&mut self, id: CommId, rep: &Rep, now: Time) {
+        self.at(now);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.remote = rep.local_comm_id;
+        }
+        let reason = RejectReason::CONSUMER;
+        self.send_rej(id, RejectedMessage::Rep, reason, &[], NOT_PROVEN);
+        self.raise(id, Event::Rejected { id, reason, private_data: NOT_PROVEN.to_vec() });
+        self.remove(id);
     }
 
     /// An answer to an offer that we do not remember: its sender need not wait for us.

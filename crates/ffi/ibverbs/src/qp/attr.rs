@@ -4,16 +4,26 @@ use super::create::cap_out;
 use crate::abi::*;
 use crate::errno::{Refused, invalid};
 use crate::mr::access;
+use ferroce_nic::Nic;
 use ferroce_proto::verbs::{AddressVector, AttrMask, MigState, Mtu, QpAttr, QpState};
 use ferroce_proto::{Gid, Psn, Qkey, Qpn};
 
-/// An address as `modify_qp` and `create_ah` take it. On RoCE it always has a global route.
-pub(crate) fn vector(ah: &ibv_ah_attr) -> Result<AddressVector, Refused> {
-    if ah.is_global == 0 {
-        return Err(invalid("a RoCE address needs is_global and a GRH"));
-    }
+/// An address as `modify_qp` and `create_ah` take it. On RoCE it always has a global route; one that has none is read
+/// as if it had, where its LID says enough.
+pub(crate) fn vector(ah: &ibv_ah_attr, nic: &Nic) -> Result<AddressVector, Refused> {
     if ah.port_num != 1 {
         return Err(invalid("the device has one port, number 1"));
+    }
+    if ah.is_global == 0 {
+        let dgid = nic.gid(0).and_then(|entry| entry.neighbour(ah.dlid));
+        let dgid = dgid.ok_or(invalid("a RoCE address needs is_global and a GRH"))?;
+        return Ok(AddressVector {
+            dgid,
+            hop_limit: u8::MAX,
+            sl: ah.sl,
+            port: ah.port_num,
+            ..AddressVector::default()
+        });
     }
     Ok(AddressVector {
         dgid: Gid(ah.grh.dgid.raw),
@@ -58,7 +68,7 @@ fn mig_state(code: u32) -> Result<MigState, Refused> {
 }
 
 /// What `modify_qp` is to set. Fields that the mask does not name may hold anything, so they are not looked at.
-pub(super) fn wanted(attr: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Refused> {
+pub(super) fn wanted(attr: &ibv_qp_attr, mask: AttrMask, nic: &Nic) -> Result<QpAttr, Refused> {
     let has = |bit| mask.contains(bit);
     let mut out = QpAttr {
         qkey: Qkey(attr.qkey),
@@ -96,10 +106,10 @@ pub(super) fn wanted(attr: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Refus
         out.access = access(attr.qp_access_flags)?;
     }
     if has(AttrMask::AV) {
-        out.av = vector(&attr.ah_attr)?;
+        out.av = vector(&attr.ah_attr, nic)?;
     }
     if has(AttrMask::ALT_PATH) {
-        out.alt_av = vector(&attr.alt_ah_attr)?;
+        out.alt_av = vector(&attr.alt_ah_attr, nic)?;
     }
     Ok(out)
 }

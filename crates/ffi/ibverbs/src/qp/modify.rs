@@ -3,6 +3,7 @@
 use super::QpObject;
 use super::attr::{reported, wanted};
 use crate::abi::*;
+use crate::context::Context;
 use crate::errno::invalid;
 use crate::guard;
 use ferroce_proto::verbs::AttrMask;
@@ -14,7 +15,9 @@ pub(crate) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_att
         let (object, attr) = unsafe { (QpObject::of(qp)?, attr.as_ref().ok_or(invalid("attr is NULL"))?) };
         // Bits that nobody knows stay in: the table of transitions refuses them.
         let mask = AttrMask::from_bits_retain(mask as u32);
-        object.qp.modify(&wanted(attr, mask)?, mask)?;
+        // SAFETY: the queue pair's own structure, and its context.
+        let nic = unsafe { &Context::of((*qp).context)?.nic };
+        object.qp.modify(&wanted(attr, mask, nic)?, mask)?;
         if mask.contains(AttrMask::STATE) {
             // SAFETY: the queue pair's own structure.
             unsafe { (*qp).state = attr.qp_state };

@@ -39,9 +39,15 @@ static void sizes_and_arguments(struct ibv_context *context, struct ibv_pd *pd) 
     srq_attr.attr.max_sge = device.max_srq_sge + 1;
     NULL_WITH(EINVAL, ibv_create_srq(pd, &srq_attr));
 
-    /* Ethernet has no addresses without a GRH. */
-    struct ibv_ah_attr ah = {.dlid = 1, .port_num = 1};
+    /* Ethernet has no addresses without a GRH, unless a LID of ours stands for one. */
+    struct ibv_ah_attr ah = {.dlid = 0, .port_num = 1};
     NULL_WITH(EINVAL, ibv_create_ah(pd, &ah));
+    struct ibv_port_attr own;
+    RETURNS(0, ibv_query_port(context, 1, &own));
+    ah.dlid = own.lid;
+    struct ibv_ah *by_lid = ibv_create_ah(pd, &ah);
+    CHECK((by_lid != NULL) == (own.lid != 0));
+    CHECK(by_lid == NULL || ibv_destroy_ah(by_lid) == 0);
     ah.is_global = 1;
     ah.grh.sgid_index = 255;
     CHECK(ibv_create_ah(pd, &ah) == NULL && errno != 0);

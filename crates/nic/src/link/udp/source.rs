@@ -59,6 +59,13 @@ impl Source {
         };
         self.was_full = is_full;
     }
+
+    /// Learns from looks that put payloads in place. The first packet after them, a message's first, should come alone:
+    /// those that follow it can be put in place once it has been looked at.
+    pub(super) fn on_placing(&mut self, filled: usize) {
+        self.misses = if filled > 0 { 0 } else { self.misses.saturating_add(1) };
+        self.offer = 1;
+    }
 }
 
 /// Decides which sources a call looks at.
@@ -79,6 +86,11 @@ impl Rota {
         index == self.favourite
             || source.misses < IDLE_AFTER
             || self.calls.wrapping_add(index as u32).is_multiple_of(IDLE_EVERY)
+    }
+
+    /// The source that had something last.
+    pub(super) fn favourite(&self) -> usize {
+        self.favourite
     }
 
     /// Source `index` had something.

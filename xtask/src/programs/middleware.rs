@@ -1,0 +1,386 @@
+//! Middleware on ferroce: UCX, Open MPI, libfabric, qperf and fio, each with both of its sides, as Debian packages them.
+//!
+//! `UCX_TLS` leaves UCX no other way than the device, and `ferroce run --explain` says how many packets the device carried:
+//! both must agree that the data went through ferroce.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::session::{Launcher, Program, is_listening};
+use super::worker::answer;
+use crate::tools::which;
+
+/// One row: what is run, and what shows success.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    kind: Kind,
+}
+
+enum Kind {
+    /// A program by itself, and everything that its output must name.
+    Alone(&'static str, &'static [&'static str]),
+    /// ucx_perftest over these transports: the test, once for each size.
+    Ucx(&'static str, &'static str, &'static [u32]),
+    /// ucx_perftest on one transport without the protocols above it: the test, once with each of these options. Atomics are
+    /// the device's own here, where `Ucx` makes them of messages, because RoCE has no swap.
+    Uct(&'static str, &'static str, &'static [&'static str]),
+    /// Our program for MPI, on so many ranks, over these transports of UCX.
+    Mpi(u32, &'static str),
+    /// qperf with these options: a server, and these tests one after the other.
+    Qperf(&'static str, &'static [&'static str]),
+    /// fi_pingpong over this provider, with endpoints of this kind, all sizes, every byte compared.
+    Fabric(&'static str, &'static str),
+    /// fio with this verb and these options of both sides; how deep the server's queue is.
+    Fio(&'static str, &'static str, u32),
+}
+
+use Kind::{Alone, Fabric, Fio, Mpi, Qperf, Uct, Ucx};
+
+const fn case(name: &'static str, kind: Kind) -> Case {
+    Case { name, kind }
+}
+
+/// UCX connects reliable connections with datagrams, whence the auxiliary transport: what its own short name `rc_v` means.
+const RC: &str = "rc_verbs,ud_verbs:aux";
+const UD: &str = "ud_verbs";
+/// Inline, one packet, and large: each is another protocol of UCX.
+const SIZES: &[u32] = &[8, 4000, 300_000];
+/// Inline, copied, in place.
+const LAYOUTS: &[&str] = &["-D short -s 8", "-D bcopy -s 2000", "-D zcopy -s 3000"];
+/// Atomics have one size.
+const WORD: &[u32] = &[8];
+
+/// Every row.
+#[rustfmt::skip]
+pub(crate) const CASES: &[Case] = &[
+    case("ucx_info -d", Alone("ucx_info -d", &["Device: ferroce0:1", "Transport: rc_verbs", "Transport: ud_verbs"])),
+
+    case("ucx rc_verbs tag_lat", Ucx(RC, "tag_lat", SIZES)), case("ucx rc_verbs tag_bw", Ucx(RC, "tag_bw", SIZES)),
+    case("ucx rc_verbs tag_sync_lat", Ucx(RC, "tag_sync_lat", SIZES)),
+    case("ucx rc_verbs ucp_put_lat", Ucx(RC, "ucp_put_lat", SIZES)), case("ucx rc_verbs ucp_put_bw", Ucx(RC, "ucp_put_bw", SIZES)),
+    case("ucx rc_verbs ucp_get", Ucx(RC, "ucp_get", SIZES)),
+    case("ucx rc_verbs ucp_add", Ucx(RC, "ucp_add", WORD)), case("ucx rc_verbs ucp_fadd", Ucx(RC, "ucp_fadd", WORD)),
+    case("ucx rc_verbs ucp_swap", Ucx(RC, "ucp_swap", WORD)), case("ucx rc_verbs ucp_cswap", Ucx(RC, "ucp_cswap", WORD)),
+    case("ucx rc_verbs stream_lat", Ucx(RC, "stream_lat", SIZES)), case("ucx rc_verbs stream_bw", Ucx(RC, "stream_bw", SIZES)),
+    case("ucx rc_verbs ucp_am_lat", Ucx(RC, "ucp_am_lat", SIZES)), case("ucx rc_verbs ucp_am_bw", Ucx(RC, "ucp_am_bw", SIZES)),
+
+    case("ucx ud_verbs tag_lat", Ucx(UD, "tag_lat", SIZES)), case("ucx ud_verbs tag_bw", Ucx(UD, "tag_bw", SIZES)),
+    case("ucx ud_verbs ucp_put_lat", Ucx(UD, "ucp_put_lat", SIZES)), case("ucx ud_verbs ucp_get", Ucx(UD, "ucp_get", SIZES)),
+    case("ucx ud_verbs ucp_add", Ucx(UD, "ucp_add", WORD)), case("ucx ud_verbs ucp_fadd", Ucx(UD, "ucp_fadd", WORD)),
+    case("ucx ud_verbs ucp_swap", Ucx(UD, "ucp_swap", WORD)), case("ucx ud_verbs ucp_cswap", Ucx(UD, "ucp_cswap", WORD)),
+    case("ucx ud_verbs stream_lat", Ucx(UD, "stream_lat", SIZES)), case("ucx ud_verbs stream_bw", Ucx(UD, "stream_bw", SIZES)),
+    case("ucx ud_verbs ucp_am_lat", Ucx(UD, "ucp_am_lat", SIZES)), case("ucx ud_verbs ucp_am_bw", Ucx(UD, "ucp_am_bw", SIZES)),
+
+    case("uct rc_verbs am_lat", Uct("rc_verbs", "am_lat", LAYOUTS)), case("uct rc_verbs am_bw", Uct("rc_verbs", "am_bw", LAYOUTS)),
+    case("uct rc_verbs put_lat", Uct("rc_verbs", "put_lat", LAYOUTS)), case("uct rc_verbs put_bw", Uct("rc_verbs", "put_bw", LAYOUTS)),
+    case("uct rc_verbs get", Uct("rc_verbs", "get", &["-D bcopy -s 2000", "-D zcopy -s 100000"])),
+    case("uct rc_verbs add_lat", Uct("rc_verbs", "add_lat", &["-s 8"])), case("uct rc_verbs add_mr", Uct("rc_verbs", "add_mr", &["-s 8"])),
+    case("uct rc_verbs fadd", Uct("rc_verbs", "fadd", &["-s 8"])), case("uct rc_verbs cswap", Uct("rc_verbs", "cswap", &["-s 8"])),
+    case("uct ud_verbs am_lat", Uct("ud_verbs", "am_lat", LAYOUTS)), case("uct ud_verbs am_bw", Uct("ud_verbs", "am_bw", LAYOUTS)),
+
+    // A rank that sends to itself needs `self`.
+    case("mpirun -n 2, rc_verbs", Mpi(2, "rc_verbs,ud_verbs:aux,self")), case("mpirun -n 4, rc_verbs", Mpi(4, "rc_verbs,ud_verbs:aux,self")),
+    case("mpirun -n 2, ud_verbs", Mpi(2, "ud_verbs,self")), case("mpirun -n 4, ud_verbs", Mpi(4, "ud_verbs,self")),
+
+    case("qperf rc", Qperf("", &[
+        "rc_lat", "rc_bw", "rc_bi_bw", "rc_rdma_read_lat", "rc_rdma_read_bw", "rc_rdma_write_lat", "rc_rdma_write_poll_lat",
+        "rc_rdma_write_bw", "rc_compare_swap_mr", "rc_fetch_add_mr", "ver_rc_compare_swap", "ver_rc_fetch_add",
+    ])),
+    case("qperf uc", Qperf("", &["uc_lat", "uc_bw", "uc_bi_bw", "uc_rdma_write_lat", "uc_rdma_write_poll_lat", "uc_rdma_write_bw"])),
+    case("qperf ud", Qperf("", &["ud_lat", "ud_bw", "ud_bi_bw"])),
+    case("qperf rc, rdma_cm", Qperf("-cm1", &[
+        "rc_lat", "rc_bw", "rc_bi_bw", "rc_rdma_read_lat", "rc_rdma_read_bw", "rc_rdma_write_lat", "rc_rdma_write_bw",
+        "rc_compare_swap_mr", "rc_fetch_add_mr",
+    ])),
+    case("qperf rc, polling", Qperf("-cp1", &["rc_lat", "rc_bw", "rc_rdma_read_lat", "rc_rdma_write_lat"])),
+
+    case("fi_info -p verbs", Alone("fi_info -p verbs", &["domain: ferroce0\n", "domain: ferroce0-dgram\n", "FI_EP_MSG", "FI_EP_DGRAM", "verbs;ofi_rxm"])),
+    case("fi_pingpong verbs msg", Fabric("verbs", "msg")), case("fi_pingpong verbs;ofi_rxm rdm", Fabric("verbs;ofi_rxm", "rdm")),
+    case("fi_pingpong verbs dgram", Fabric("verbs", "dgram")), case("fi_pingpong verbs;ofi_rxd rdm", Fabric("verbs;ofi_rxd", "rdm")),
+
+    // fio refuses random orders for this engine; with a depth, READs and WRITEs go to the server's buffers in random order.
+    // Only who gets SENDs looks at what is in them, and must have a receive for each: fio's servers allow no RNR retries.
+    case("fio --verb=write", Fio("write", "--iodepth=1", 1)), case("fio --verb=read", Fio("read", "--iodepth=1", 1)),
+    case("fio --verb=write, random buffers", Fio("write", "--iodepth=16", 16)),
+    case("fio --verb=read, random buffers", Fio("read", "--iodepth=16", 16)),
+    case("fio --verb=send, verified", Fio("send", "--iodepth=16 --verify=crc32c --do_verify=0", 128)),
+];
+
+/// Each may share two processors with whatever the other worker runs.
+const LIMIT: Duration = Duration::from_secs(120);
+/// First TCP port of these cases; the rows have `PORTS_PER_CASE` each.
+const FIRST_PORT: u16 = 24_000;
+const PORTS_PER_CASE: u16 = 8;
+const ITERATIONS: u64 = 100;
+const MPI_SOURCE: &str = include_str!("mpi.c");
+
+impl Case {
+    /// The program that must be there, and the package that brings it.
+    fn needs(&self) -> (&'static str, &'static str) {
+        match self.kind {
+            Alone("ucx_info -d", _) => ("ucx_info", "ucx-utils"),
+            Alone(..) => ("fi_info", "libfabric-bin"),
+            Ucx(..) | Uct(..) => ("ucx_perftest", "ucx-utils"),
+            Mpi(..) => ("mpicc", "openmpi-bin libopenmpi-dev"),
+            Qperf(..) => ("qperf", "qperf"),
+            Fabric(..) => ("fi_pingpong", "libfabric-bin"),
+            Fio(..) => ("fio", "fio"),
+        }
+    }
+}
+
+/// Why a row cannot be run here.
+pub(crate) fn obstacle(name: &str) -> Option<String> {
+    let (program, package) = CASES.iter().find(|case| case.name == name)?.needs();
+    which(program)
+        .is_none()
+        .then(|| format!("{program} is not installed; install it: `sudo apt-get install -y {package}`"))
+}
+
+/// The job of a worker.
+pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
+    let Some(at) = CASES.iter().position(|case| case.name == name) else {
+        return answer(Err(format!("no case {name}")), Vec::new());
+    };
+    let explaining = Launcher {
+        ferroce: launcher.ferroce.clone(),
+        options: vec!["--explain".to_owned()],
+        logs: launcher.logs.clone(),
+    };
+    let session = Session { launcher: explaining, name, port: FIRST_PORT + at as u16 * PORTS_PER_CASE };
+    let mut tails = Vec::new();
+    let outcome = match CASES[at].kind {
+        Alone(line, says) => session.alone(line, says, &mut tails),
+        Ucx(tls, test, sizes) => session.ucx(tls, test, sizes, &mut tails),
+        Uct(transport, test, options) => session.uct(transport, test, options, &mut tails),
+        Mpi(ranks, tls) => session.mpi(ranks, tls, &mut tails),
+        Qperf(options, tests) => session.qperf(options, tests, &mut tails),
+        Fabric(provider, kind) => session.fabric(provider, kind, &mut tails),
+        Fio(verb, options, depth) => session.fio(verb, options, depth, &mut tails),
+    };
+    answer(outcome, tails)
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+struct Session<'a> {
+    launcher: Launcher,
+    name: &'a str,
+    port: u16,
+}
+
+impl Session<'_> {
+    fn alone(&self, line: &str, says: &[&str], tails: &mut Vec<String>) -> Result<(), String> {
+        let mut program = self.launcher.start(self.name, &words(line))?;
+        let outcome = program.finish(LIMIT);
+        let said = program.said();
+        tails.extend(program.tail());
+        outcome?;
+        match says.iter().find(|text| !said.contains(**text)) {
+            Some(text) => Err(format!("the output lacks {text:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// A server and, once it is ready, a client; what each said. Both must end well and have used the device.
+    fn pair(
+        &self,
+        ready: impl Fn(&Program) -> bool,
+        server: &str,
+        client: &str,
+        tails: &mut Vec<String>,
+    ) -> Result<[String; 2], String> {
+        let mut server = self.launcher.start(&format!("{} server", self.name), &words(server))?;
+        let listening = server.wait_until(LIMIT, "listening", ready);
+        let mut client = match listening {
+            Ok(()) => self.launcher.start(&format!("{} client", self.name), &words(client))?,
+            Err(reason) => {
+                tails.extend(server.tail());
+                return Err(reason);
+            }
+        };
+        let outcome = client
+            .finish(LIMIT)
+            .and_then(|()| server.finish_soon())
+            .and_then(|()| carried(&client, 1))
+            .and_then(|()| carried(&server, 1));
+        tails.extend(server.tail().into_iter().chain(client.tail()));
+        outcome.map(|()| [server.said(), client.said()])
+    }
+
+    fn ucx(&self, tls: &str, test: &str, sizes: &[u32], tails: &mut Vec<String>) -> Result<(), String> {
+        let front = format!("env UCX_TLS={tls} ucx_perftest");
+        let rounds = sizes.iter().map(|size| format!("-t {test} -s {size}")).collect();
+        self.perftest(&front, rounds, tails)
+    }
+
+    fn uct(
+        &self,
+        transport: &str,
+        test: &str,
+        options: &[&str],
+        tails: &mut Vec<String>,
+    ) -> Result<(), String> {
+        let round = |options: &&str| format!("-d ferroce0:1 -x {transport} -t {test} {options}");
+        self.perftest("ucx_perftest", options.iter().map(round).collect(), tails)
+    }
+
+    fn perftest(&self, front: &str, rounds: Vec<String>, tails: &mut Vec<String>) -> Result<(), String> {
+        for (round, port) in rounds.iter().zip(self.port..) {
+            let server = format!("{front} -p {port}");
+            let client = format!("{server} 127.0.0.1 {round} -n {ITERATIONS} -w 10");
+            tails.clear();
+            let [_, said] = self.pair(|_| is_listening(port), &server, &client, tails)?;
+            if !has_final_row(&said) {
+                return Err(format!("no final row of {ITERATIONS} iterations for {round}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn mpi(&self, ranks: u32, tls: &str, tails: &mut Vec<String>) -> Result<(), String> {
+        let name = self.name.replace([' ', ','], "_");
+        let (source, program) = (format!("{name}.c"), format!("./{name}"));
+        let folder = &self.launcher.logs;
+        std::fs::write(folder.join(&source), MPI_SOURCE).map_err(|error| format!("{source}: {error}"))?;
+        let mut cc = Command::new("mpicc");
+        cc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o", &program, &source]).current_dir(folder);
+        Program::of(cc, folder, &format!("mpicc {name}"))?.finish(LIMIT)?;
+        // Two variables for whoever runs the tests as root; more ranks than processors on purpose.
+        let line = format!(
+            "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 UCX_TLS={tls} mpirun -n {ranks} --oversubscribe \
+             --bind-to none --mca pml ucx --mca osc ucx --mca btl ^openib {program}"
+        );
+        let mut run = self.launcher.start(self.name, &words(&line))?;
+        let outcome = run.finish(LIMIT);
+        tails.extend(run.tail());
+        outcome?;
+        if !run.said().contains(&format!("{ranks} ranks, ")) {
+            return Err("the program did not say that its checks held".to_owned());
+        }
+        // 2 MiB and 1 MiB went round the ring alone, in packets of 4 KiB at most.
+        carried(&run, 768 * u64::from(ranks))
+    }
+
+    fn qperf(&self, options: &str, tests: &[&str], tails: &mut Vec<String>) -> Result<(), String> {
+        let port = self.port;
+        let server = format!("qperf -lp {port}");
+        // Its option for a number of messages hangs, over TCP too; a second is the least time it takes.
+        let client = format!("qperf -lp {port} {options} -t 1 127.0.0.1 {} quit", tests.join(" "));
+        let [_, said] = self.pair(|_| is_listening(port), &server, &client, tails)?;
+        match tests.iter().find(|test| !is_measured(&said, test)) {
+            Some(test) => Err(format!("no figure for {test}")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Session<'_> {
+    fn fabric(&self, provider: &str, kind: &str, tails: &mut Vec<String>) -> Result<(), String> {
+        let port = self.port;
+        let base = format!("fi_pingpong -p {provider} -e {kind} -c -I {ITERATIONS}");
+        let (server, client) = (format!("{base} -B {port}"), format!("{base} -P {port} 127.0.0.1"));
+        let [_, said] = self.pair(|_| is_listening(port), &server, &client, tails)?;
+        // 64 B, 256 B, 1 KiB, 4 KiB; 64 KiB and 1 MiB where a message may be longer than a packet.
+        let wanted = if kind == "dgram" { 4 } else { 6 };
+        let found = said.lines().filter(|line| line.contains(&format!(" ={ITERATIONS} "))).count();
+        if found < wanted {
+            return Err(format!("{found} rows of figures, at least {wanted} expected"));
+        }
+        Ok(())
+    }
+
+    fn fio(&self, verb: &str, options: &str, depth: u32, tails: &mut Vec<String>) -> Result<(), String> {
+        // Threads, because a child of fio ends without the exit handlers that write the device's report.
+        let base = format!("fio --ioengine=rdma --thread --port={} --bs=16k --size=1m {options}", self.port);
+        let server = format!("{base} --name=server --rw=read --iodepth={depth}");
+        let client = format!("{base} --name=client --rw=write --hostname=127.0.0.1 --verb={verb}");
+        let ready = |server: &Program| server.said().contains("waiting for connection");
+        for said in self.pair(ready, &server, &client, tails)? {
+            if !said.contains("err= 0") {
+                return Err("fio does not say that there was no error".to_owned());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The final row of ucx_perftest has iterations, three times, two bandwidths, two rates.
+fn has_final_row(said: &str) -> bool {
+    let row = said.lines().rev().find_map(|line| line.trim().strip_prefix("Final:")).unwrap_or_default();
+    let figures: Vec<f64> = row.split_whitespace().map_while(|word| word.parse().ok()).collect();
+    figures.len() == 8 && figures[0] >= ITERATIONS as f64 && figures[6] > 0.0
+}
+
+/// Under the name of the test qperf prints `latency = 12.3 us` or the like.
+fn is_measured(said: &str, test: &str) -> bool {
+    let mut lines = said.lines().skip_while(|line| line.trim() != format!("{test}:")).skip(1);
+    lines.next().is_some_and(|line| match line.split_once('=') {
+        Some((_, figure)) => figure
+            .split_whitespace()
+            .next()
+            .and_then(|word| word.parse::<f64>().ok())
+            .is_some_and(|value| value > 0.0),
+        None => false,
+    })
+}
+
+/// `ferroce run --explain` must say that the device sent so many packets.
+fn carried(program: &Program, at_least: u64) -> Result<(), String> {
+    let sent = packets_sent(&program.said());
+    match sent >= at_least {
+        true => Ok(()),
+        false => Err(format!("ferroce carried {sent} packets, at least {at_least} expected")),
+    }
+}
+
+fn packets_sent(said: &str) -> u64 {
+    let number = |line: &str| {
+        line.split_once(" packets sent")?.0.rsplit(' ').next().and_then(|word| word.parse::<u64>().ok())
+    };
+    said.lines().filter_map(number).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
+        names.sort_unstable();
+        let before = names.len();
+        names.dedup();
+        assert_eq!(names.len(), before);
+    }
+
+    #[test]
+    fn rows_of_ucx_are_recognised() {
+        let row = "Final:                   100      6.720  1506.760  1506.760        0.01       0.01         664         664";
+        assert!(has_final_row(row));
+        assert!(!has_final_row("Final:  50  1 1 1 1 1 1 1"), "too few iterations");
+        assert!(!has_final_row("[thread 0]  100 6.7 15.7 15.7 0.01 0.01 664 664"));
+    }
+
+    #[test]
+    fn figures_of_qperf_are_recognised() {
+        let said =
+            "rc_lat:\n    latency  =  11.6 us\nrc_bw:\n    bw  =  0 bytes/sec\nud_lat:\nud_lat: failed\n";
+        assert!(is_measured(said, "rc_lat"));
+        assert!(!is_measured(said, "rc_bw"));
+        assert!(!is_measured(said, "ud_lat"));
+        assert!(!is_measured(said, "uc_lat"));
+    }
+
+    #[test]
+    fn packets_of_all_processes_count() {
+        let said = "x\nferroce run: process 1 (mpi): 5 completions, 0 of them failed; 2836 packets sent, 2 received, 1 sent again\n\
+                    ferroce run: process 2 (mpi): 7 completions, 0 of them failed; 4 packets sent, 2 received, 0 sent again\n";
+        assert_eq!(packets_sent(said), 2840);
+        assert_eq!(packets_sent("nothing"), 0);
+    }
+}

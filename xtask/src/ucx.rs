@@ -1,0 +1,174 @@
+//! UCX over ferroce's device against UCX's own tcp transport: the same program, in one run on one machine.
+//!
+//! Both kinds of runs take turns, because a machine has moods, and medians are compared. Each side is kept to a core of its
+//! own where there are two.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::programs::network;
+use crate::programs::session::{Program, is_listening};
+use crate::tools::which;
+
+const ROUNDS: usize = 5;
+const LIMIT: Duration = Duration::from_secs(120);
+const FIRST_PORT: u16 = 25_000;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[arg(long)]
+    ferroce: PathBuf,
+    #[arg(long)]
+    logs: PathBuf,
+}
+
+/// One comparison.
+struct Comparison {
+    name: &'static str,
+    test: &'static str,
+    /// Where the figure stands in the final row of ucx_perftest, counted from 0 behind the iterations.
+    column: usize,
+    unit: &'static str,
+    less_is_better: bool,
+}
+
+const COMPARISONS: [Comparison; 2] = [
+    Comparison {
+        name: "tag latency, 8 B, half a round trip, median",
+        test: "tag_lat -s 8 -n 20000 -w 1000",
+        column: 1,
+        unit: "µs",
+        less_is_better: true,
+    },
+    Comparison {
+        name: "tag bandwidth, 1 MiB",
+        test: "tag_bw -s 1048576 -n 2000 -w 100",
+        column: 5,
+        unit: "MB/s",
+        less_is_better: false,
+    },
+];
+
+/// Measures in a network of its own; the answer as JSON.
+pub(crate) fn measure(ferroce: &Path, logs: &Path) -> Result<Value, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = network::inside(&own);
+    command.arg("ucx-worker").arg("--ferroce").arg(ferroce).arg("--logs").arg(logs);
+    let output = command.stderr(Stdio::inherit()).output().map_err(|error| format!("unshare: {error}"))?;
+    serde_json::from_slice(&output.stdout).map_err(|_| "the comparison of UCX's transports failed".to_owned())
+}
+
+/// The side inside the network.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let mut ports = FIRST_PORT..;
+    let rows: Result<Vec<Value>, String> =
+        COMPARISONS.iter().map(|comparison| compare(args, comparison, &mut ports)).collect();
+    match rows {
+        Ok(rows) => {
+            println!("{}", json!({"ucx": rows, "rounds": ROUNDS}));
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            eprintln!("{reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn compare(
+    args: &Args,
+    comparison: &Comparison,
+    ports: &mut impl Iterator<Item = u16>,
+) -> Result<Value, String> {
+    let (mut ours, mut tcp) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        eprintln!("{}: round {} of {ROUNDS}", comparison.name, round + 1);
+        for (tls, figures) in [("rc_verbs,ud_verbs:aux", &mut ours), ("tcp", &mut tcp)] {
+            let said = both_sides(args, tls, comparison.test, ports.next().unwrap_or(FIRST_PORT))?;
+            let figure = figure(&said, comparison.column);
+            figures.push(figure.ok_or_else(|| format!("{tls}: no figures in\n{said}"))?);
+        }
+    }
+    let (ours, tcp) = (median(&mut ours), median(&mut tcp));
+    let ratio = if comparison.less_is_better { tcp / ours } else { ours / tcp };
+    Ok(json!({"name": comparison.name, "unit": comparison.unit, "ferroce": ours, "tcp": tcp, "ratio": ratio}))
+}
+
+/// A server and a client; what the client said.
+fn both_sides(args: &Args, tls: &str, test: &str, port: u16) -> Result<String, String> {
+    let side = |name: &str, core: usize, words: &str| {
+        let mut command = on_core(core);
+        command.arg(&args.ferroce).args(["run", "--", "ucx_perftest", "-p", &port.to_string()]);
+        command.args(words.split_whitespace()).env("UCX_TLS", tls);
+        Program::of(command, &args.logs, &format!("ucx {name}"))
+    };
+    let mut server = side("server", 1, "")?;
+    server
+        .wait_until(LIMIT, "listening", |_| is_listening(port))
+        .map_err(|why| format!("{why}\n{}", server.said()))?;
+    let mut client = side("client", 0, &format!("127.0.0.1 -t {test}"))?;
+    client.finish(LIMIT).map_err(|why| format!("{why}\n{}", client.said()))?;
+    server.finish_soon()?;
+    Ok(client.said())
+}
+
+fn on_core(core: usize) -> Command {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if cores < 2 || which("taskset").is_none() {
+        return Command::new("env");
+    }
+    let mut command = Command::new("taskset");
+    command.args(["-c", &core.to_string()]);
+    command
+}
+
+/// A figure of the final row of ucx_perftest: iterations, three times, two bandwidths, two rates.
+fn figure(said: &str, column: usize) -> Option<f64> {
+    let row = said.lines().rev().find_map(|line| line.trim().strip_prefix("Final:"))?;
+    row.split_whitespace().nth(column)?.parse().ok()
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The answer for the README.
+pub(crate) fn to_markdown(answer: &Value) -> String {
+    let mut text = "### UCX on ferroce against UCX's own tcp\n\n| ucx_perftest | rc_verbs on ferroce | tcp | ratio |\n|---|---:|---:|---:|\n".to_owned();
+    for row in answer["ucx"].as_array().into_iter().flatten() {
+        let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
+        let (name, unit) = (row["name"].as_str().unwrap_or("?"), row["unit"].as_str().unwrap_or(""));
+        let reached = if number("ratio") >= 1.0 { "reached" } else { "not reached" };
+        text += &format!(
+            "| {name} | {:.2} {unit} | {:.2} {unit} | {:.2} × (goal: 1 ×: {reached}) |\n",
+            number("ferroce"),
+            number("tcp"),
+            number("ratio")
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_final_row_is_read() {
+        let said =
+            "[thread 0] 9 1 1 1 1 1 1 1\nFinal:   20000   6.72   15.0   15.1   0.01   0.02   664   665\n";
+        assert_eq!((figure(said, 1), figure(said, 5)), (Some(6.72), Some(0.02)));
+        assert_eq!(figure("nothing", 1), None);
+    }
+
+    #[test]
+    fn the_answer_reads_as_a_table() {
+        let row = json!({"name": "tag", "unit": "µs", "ferroce": 4.0, "tcp": 6.0, "ratio": 1.5});
+        let text = to_markdown(&json!({"ucx": [row]}));
+        assert!(text.contains("| tag | 4.00 µs | 6.00 µs | 1.50 × (goal: 1 ×: reached) |"), "{text}");
+    }
+}
