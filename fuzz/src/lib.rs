@@ -1,6 +1,11 @@
 //! What the fuzz targets do with their bytes. `crates/proto/tests/wire_fuzz_smoke.rs` includes this file, so that every
 //! test run does the same with random bytes.
 
+#[path = "cm.rs"]
+mod management;
+
+pub use management::{cm, mad};
+
 use ferroce_proto::Gid;
 use ferroce_proto::wire::{
     Bth, FlowAddrs, Grh, ICRC_LEN, Ipv4Header, Ipv6Header, Opcode, Packet, UdpHeader, dest_qpn, icrc,

@@ -1,12 +1,12 @@
-//! What the C boundary costs: the same test through the drop-in library, by perftest, and through the Rust API, by `ferroce
-//! perf`, in one run on one machine; and how long a program needs from its start to its first completion.
+//! What the C boundary costs: the same test through the drop-in library, by perftest's own binaries, and through the Rust API,
+//! by `ferroce perf --like-perftest`, which makes the same calls in the same order, with the same depths, sizes and MTU, each
+//! side kept to the same core. Besides, a program that exists twice, in C and in Rust; and how long a program needs from its
+//! start to its first completion.
 //!
-//! The figure itself is a program that exists twice, in C and in Rust, call for call. perftest's tests stand beside it, but they
-//! are not the same programs: `ib_send_lat` waits for each acknowledgement, and its one-sided tests have a passive side that
-//! sleeps, where `ferroce perf` polls.
-//!
-//! Both kinds of runs take turns, because a machine has moods, and medians are compared.
+//! Both kinds of runs take turns, and who begins takes turns too, because a machine has moods. Medians are compared, and the
+//! worst row is the verdict.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::programs::session::{Program, is_listening};
 use crate::tools::which;
 
 /// Rounds of each comparison, and of starts.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 9;
 const STARTS: usize = 15;
 const LIMIT: Duration = Duration::from_secs(180);
 const FIRST_PORT: u16 = 23_000;
@@ -44,6 +44,8 @@ struct Comparison {
     own: &'static str,
     /// Options that both understand.
     options: &'static str,
+    /// Those of perftest alone: no peak to look at the clock for, and as many READs at once as the other has.
+    foreign_options: &'static str,
     /// Where the figure stands in a row of perftest, counted from 0.
     column: usize,
     /// Where it stands in the JSON of `ferroce perf`, and what makes it the same unit.
@@ -53,13 +55,17 @@ struct Comparison {
     less_is_better: bool,
 }
 
-/// Inline data is asked for, since perftest switches it off for devices that it does not know.
-const COMPARISONS: [Comparison; 3] = [
+/// perftest counts in MiB.
+const MIB_PER_GB: f64 = 1e9 / 1_048_576.0;
+
+/// No inline data: perftest does without for devices that it does not know, whatever -I says.
+const COMPARISONS: [Comparison; 4] = [
     Comparison {
         name: "SEND, 8 B, half a round trip",
         foreign: "ib_send_lat",
         own: "send-lat",
-        options: "-s 8 -n 10000 -I 64",
+        options: "-s 8 -n 20000 -I 0 -m 4096",
+        foreign_options: "",
         column: 4,
         key: ["latency", "median_ns"],
         scale: 1e-3,
@@ -70,7 +76,8 @@ const COMPARISONS: [Comparison; 3] = [
         name: "WRITE, 8 B, rate",
         foreign: "ib_write_bw",
         own: "write-bw",
-        options: "-s 8 -n 200000 -t 128",
+        options: "-s 8 -n 200000 -t 128 -Q 100 -I 0 -m 4096",
+        foreign_options: "-N",
         column: 4,
         key: ["bandwidth", "million_messages_per_s"],
         scale: 1.0,
@@ -81,11 +88,23 @@ const COMPARISONS: [Comparison; 3] = [
         name: "WRITE, 64 KiB, bandwidth",
         foreign: "ib_write_bw",
         own: "write-bw",
-        options: "-s 65536 -n 20000 -t 128",
+        options: "-s 65536 -n 20000 -t 128 -Q 1 -I 0 -m 4096",
+        foreign_options: "-N",
         column: 3,
         key: ["bandwidth", "gigabytes_per_s"],
-        // perftest counts in MiB.
-        scale: 1e9 / 1_048_576.0,
+        scale: MIB_PER_GB,
+        unit: "MiB/s",
+        less_is_better: false,
+    },
+    Comparison {
+        name: "READ, 64 KiB, bandwidth",
+        foreign: "ib_read_bw",
+        own: "read-bw",
+        options: "-s 65536 -n 20000 -t 128 -Q 1 -m 4096",
+        foreign_options: "-N -o 16",
+        column: 3,
+        key: ["bandwidth", "gigabytes_per_s"],
+        scale: MIB_PER_GB,
         unit: "MiB/s",
         less_is_better: false,
     },
@@ -128,12 +147,11 @@ fn compare_twins(args: &Args) -> Result<Value, String> {
         let said = String::from_utf8_lossy(&output.stdout);
         said.trim().parse().map_err(|_| format!("{command:?}: {}: {said}", output.status))
     };
-    let (mut foreign, mut own) = (Vec::new(), Vec::new());
-    for round in 0..ROUNDS {
-        eprintln!("the same program in C and Rust: round {} of {ROUNDS}", round + 1);
-        foreign.push(one(Command::new(&args.ferroce).args(["run", "--"]).arg(in_c))?);
-        own.push(one(&mut Command::new(in_rust))?);
-    }
+    let (mut foreign, mut own) = in_turns(
+        "the same program in C and Rust",
+        || one(Command::new(&args.ferroce).args(["run", "--"]).arg(in_c)),
+        || one(&mut Command::new(in_rust)),
+    )?;
     let (foreign, own) = (median(&mut foreign) * 1e-3, median(&mut own) * 1e-3);
     Ok(
         json!({"name": "WRITE, 8 B, post to completion, one process", "unit": "µs", "library": foreign, "rust": own,
@@ -143,11 +161,11 @@ fn compare_twins(args: &Args) -> Result<Value, String> {
 
 /// The side inside the network.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let mut port = FIRST_PORT;
+    let port = Cell::new(FIRST_PORT);
     let answer = network::gid_indices(&args.ferroce).and_then(|gids| {
         let rows: Result<Vec<Value>, String> =
-            COMPARISONS.iter().map(|comparison| compare(args, comparison, gids.v4, &mut port)).collect();
-        Ok(json!({"twins": compare_twins(args)?, "comparisons": rows?, "start": start(args, gids.v4, &mut port)?}))
+            COMPARISONS.iter().map(|comparison| compare(args, comparison, gids.v4, &port)).collect();
+        Ok(json!({"twins": compare_twins(args)?, "comparisons": rows?, "start": start(args, gids.v4, &port)?}))
     });
     match answer {
         Ok(answer) => {
@@ -161,31 +179,47 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-fn compare(args: &Args, comparison: &Comparison, gid: u64, port: &mut u16) -> Result<Value, String> {
-    let (mut foreign, mut own) = (Vec::new(), Vec::new());
+/// Both figures of every round. Who begins takes turns, so that neither always runs on the warmer machine.
+fn in_turns(
+    name: &str,
+    mut foreign: impl FnMut() -> Result<f64, String>,
+    mut own: impl FnMut() -> Result<f64, String>,
+) -> Result<(Vec<f64>, Vec<f64>), String> {
+    let (mut of_foreign, mut of_own) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        eprintln!("{}: round {} of {ROUNDS}", comparison.name, round + 1);
-        let options = format!("{} -x {gid}", comparison.options);
-        let words = |front: &[&str]| -> Vec<String> {
-            front.iter().copied().chain(options.split(' ')).map(str::to_owned).collect()
-        };
-        let said = both_sides(args, &words(&["run", "--", comparison.foreign, "-F"]), port)?;
-        foreign.push(
-            figure(&said, comparison.column)
-                .ok_or_else(|| format!("{}: no figures in\n{said}", comparison.foreign))?,
-        );
-        let said = both_sides(args, &words(&["perf", comparison.own, "--json"]), port)?;
-        let [group, name] = comparison.key;
-        let json: Value = said
-            .find(['[', '{'])
-            .map(|at| &said[at..])
-            .and_then(|text| serde_json::from_str(text).ok())
-            .unwrap_or_default();
-        let line = if json.is_array() { &json[0] } else { &json };
-        let value =
-            line[group][name].as_f64().ok_or_else(|| format!("{}: no figures in\n{said}", comparison.own))?;
-        own.push(value * comparison.scale);
+        eprintln!("{name}: round {} of {ROUNDS}", round + 1);
+        if round % 2 == 0 {
+            of_foreign.push(foreign()?);
+            of_own.push(own()?);
+        } else {
+            of_own.push(own()?);
+            of_foreign.push(foreign()?);
+        }
     }
+    Ok((of_foreign, of_own))
+}
+
+fn compare(args: &Args, comparison: &Comparison, gid: u64, port: &Cell<u16>) -> Result<Value, String> {
+    let words = |front: &str, back: &str| -> Vec<String> {
+        format!("{front} {} -x {gid} {back}", comparison.options)
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect()
+    };
+    let sides = |words: &[String]| both_sides(args, words, port);
+    let (mut foreign, mut own) = in_turns(
+        comparison.name,
+        || {
+            let said =
+                sides(&words(&format!("run -- {} -F", comparison.foreign), comparison.foreign_options))?;
+            figure(&said, comparison.column)
+                .ok_or_else(|| format!("{}: no figures in\n{said}", comparison.foreign))
+        },
+        || {
+            let said = sides(&words(&format!("perf {} --like-perftest --json", comparison.own), ""))?;
+            own_figure(&said, comparison).ok_or_else(|| format!("{}: no figures in\n{said}", comparison.own))
+        },
+    )?;
     let (foreign, own) = (median(&mut foreign), median(&mut own));
     let cost = if comparison.less_is_better { foreign / own - 1.0 } else { own / foreign - 1.0 };
     Ok(
@@ -193,17 +227,31 @@ fn compare(args: &Args, comparison: &Comparison, gid: u64, port: &mut u16) -> Re
     )
 }
 
+/// A figure of `ferroce perf --json`, in perftest's unit.
+fn own_figure(said: &str, comparison: &Comparison) -> Option<f64> {
+    let text = &said[said.find(['[', '{'])?..];
+    let json: Value = serde_json::from_str(text).ok()?;
+    let [group, name] = comparison.key;
+    let line = if json.is_array() { &json[0] } else { &json };
+    Some(line[group][name].as_f64()? * comparison.scale)
+}
+
+fn next(port: &Cell<u16>) -> u16 {
+    port.set(port.get() + 1);
+    port.get()
+}
+
 /// Runs a server and a client with the same words; what the client said.
-fn both_sides(args: &Args, words: &[String], port: &mut u16) -> Result<String, String> {
-    *port += 1;
+fn both_sides(args: &Args, words: &[String], port: &Cell<u16>) -> Result<String, String> {
+    let port = next(port);
     let side = |name: &str, host: Option<&str>| {
-        let mut command = on_core(if host.is_some() { 0 } else { 1 }, words, &args.ferroce);
+        let mut command = on_core(if host.is_some() { 0 } else { 1 }, &args.ferroce);
         command.args(words).args(["-p", &port.to_string()]).args(host);
         Program::of(command, &args.logs, &format!("boundary {name}"))
     };
     let mut server = side("server", None)?;
     server
-        .wait_until(LIMIT, "listening", |_| is_listening(*port))
+        .wait_until(LIMIT, "listening", |_| is_listening(port))
         .map_err(|why| format!("{why}\n{}", server.said()))?;
     let mut client = side("client", Some("127.0.0.1"))?;
     client.finish(LIMIT).map_err(|why| format!("{why}\n{}", client.said()))?;
@@ -211,10 +259,10 @@ fn both_sides(args: &Args, words: &[String], port: &mut u16) -> Result<String, S
     Ok(client.said())
 }
 
-/// `ferroce perf` keeps each side to a core of its own; perftest does not, so it is helped to.
-fn on_core(core: usize, words: &[String], ferroce: &Path) -> Command {
+/// Each side has a core of its own, in both kinds of runs: two that poll on one core would wait for the scheduler.
+fn on_core(core: usize, ferroce: &Path) -> Command {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if words[0] != "run" || cores < 2 || which("taskset").is_none() {
+    if cores < 2 || which("taskset").is_none() {
         return Command::new(ferroce);
     }
     let mut command = Command::new("taskset");
@@ -224,10 +272,10 @@ fn on_core(core: usize, words: &[String], ferroce: &Path) -> Command {
 
 /// From the start of a program below `ferroce run` to its end, for the shortest useful one: a message there and back. The
 /// first completion lies somewhere in between, so this is more than is asked for.
-fn start(args: &Args, gid: u64, port: &mut u16) -> Result<Value, String> {
+fn start(args: &Args, gid: u64, port: &Cell<u16>) -> Result<Value, String> {
     let mut times = Vec::new();
     for _ in 0..STARTS {
-        *port += 1;
+        let port = next(port);
         let side = |name: &str, host: Option<&str>| {
             let mut command = Command::new(&args.ferroce);
             command.args([
@@ -247,7 +295,7 @@ fn start(args: &Args, gid: u64, port: &mut u16) -> Result<Value, String> {
             Program::of(command, &args.logs, &format!("start {name}"))
         };
         let mut server = side("server", None)?;
-        server.wait_until(LIMIT, "listening", |_| is_listening(*port))?;
+        server.wait_until(LIMIT, "listening", |_| is_listening(port))?;
         let started = Instant::now();
         let mut client = side("client", Some("127.0.0.1"))?;
         client.finish(LIMIT).map_err(|why| format!("{why}\n{}", client.said()))?;
@@ -275,7 +323,11 @@ pub(crate) fn to_markdown(answer: &Value) -> String {
     let mut text = "### The C boundary\n\n| test | through libibverbs.so.1 | through the Rust API | difference |\n|---|---:|---:|---:|\n".to_owned();
     let twins = &answer["twins"];
     for (row, who) in std::iter::once((twins, "the same program in C and Rust")).chain(
-        answer["comparisons"].as_array().into_iter().flatten().map(|row| (row, "perftest, `ferroce perf`")),
+        answer["comparisons"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|row| (row, "perftest, `ferroce perf --like-perftest`")),
     ) {
         let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
         let (name, unit) = (row["name"].as_str().unwrap_or("?"), row["unit"].as_str().unwrap_or(""));
@@ -286,22 +338,14 @@ pub(crate) fn to_markdown(answer: &Value) -> String {
             100.0 * number("cost")
         );
     }
-    let cost = twins["cost"].as_f64().unwrap_or(f64::NAN);
-    let worst = answer["comparisons"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|row| row["cost"].as_f64())
-        .fold(f64::MIN, f64::max);
+    let worst = std::iter::once(twins)
+        .chain(answer["comparisons"].as_array().into_iter().flatten())
+        .map(|row| row["cost"].as_f64().unwrap_or(f64::NAN))
+        .fold(f64::MIN, |worst, cost| if cost > worst || cost.is_nan() { cost } else { worst });
     let verdict = |reached: bool| if reached { "reached" } else { "not reached" };
     let ms = answer["start"]["median_ms"].as_f64().unwrap_or(f64::NAN);
     text += &format!(
-        "\n- the C boundary costs {:.1} % in a program that exists twice (goal: under 5 %: {})\n",
-        100.0 * cost,
-        verdict(cost < 0.05)
-    );
-    text += &format!(
-        "- perftest's own binaries, against tests of ours that are not the same call for call: at most {:.1} % (goal: under 5 %: {})\n",
+        "\n- the C boundary costs at most {:.1} %, the worst of these rows (goal: under 5 %: {})\n",
         100.0 * worst,
         verdict(worst < 0.05)
     );
@@ -327,7 +371,21 @@ mod tests {
     fn the_answer_reads_as_a_table() {
         let row = json!({"name": "SEND", "unit": "µs", "library": 4.1, "rust": 4.0, "cost": 0.025});
         let text = to_markdown(&json!({"twins": row, "comparisons": [row], "start": {"median_ms": 25.0}}));
-        assert!(text.contains("| SEND (perftest, `ferroce perf`) | 4.10 µs | 4.00 µs | +2.5 % |"), "{text}");
+        assert!(
+            text.contains("| SEND (perftest, `ferroce perf --like-perftest`) | 4.10 µs | 4.00 µs | +2.5 % |"),
+            "{text}"
+        );
         assert!(text.contains("under 5 %: reached") && text.contains("under 20 ms: not reached"), "{text}");
+        // Every row counts, whichever it is, and one without a figure is no success.
+        for cost in [json!(0.06), Value::Null] {
+            let mut bad = row.clone();
+            bad["cost"] = cost;
+            for answer in [
+                json!({"twins": bad, "comparisons": [row]}),
+                json!({"twins": row, "comparisons": [row, bad]}),
+            ] {
+                assert!(to_markdown(&answer).contains("under 5 %: not reached"));
+            }
+        }
     }
 }

@@ -24,8 +24,6 @@ const FILES: [(&str, &str); 4] = [
     ("librdmacm.so", "lib/ferroce/librdmacm.so.1"),
     ("libferroce_shim.so", "lib/ferroce/libferroce_shim.so"),
 ];
-/// Those that a build may lack.
-const OPTIONAL: [&str; 1] = ["librdmacm.so"];
 
 /// The command.
 pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
@@ -69,9 +67,6 @@ fn install(built: &Path, prefix: &Path) -> Result<Vec<PathBuf>, String> {
     let mut installed = Vec::new();
     for (name, place) in FILES {
         let (from, to) = (built.join(name), prefix.join(place));
-        if OPTIONAL.contains(&name) && !from.exists() {
-            continue;
-        }
         let fresh = to.with_extension("new");
         let copied = std::fs::create_dir_all(to.parent().unwrap_or(prefix))
             .and_then(|()| std::fs::copy(&from, &fresh))
@@ -121,12 +116,12 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("ferroce-install-{}", std::process::id()));
         let (built, prefix) = (folder.join("built"), folder.join("prefix"));
         std::fs::create_dir_all(&built).expect("a folder");
-        for name in ["ferroce", "libibverbs.so", "libferroce_shim.so"] {
+        for (name, _) in FILES {
             std::fs::write(built.join(name), name).expect("a file");
         }
         for _again in 0..2 {
             let installed = install(&built, &prefix).expect("a writable folder");
-            assert_eq!(installed.len(), 3, "librdmacm is optional");
+            assert_eq!(installed.len(), FILES.len());
         }
         assert_eq!(
             std::fs::read_to_string(prefix.join("lib/ferroce/libibverbs.so.1")).expect("a file"),

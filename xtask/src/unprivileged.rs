@@ -44,7 +44,8 @@ pub(crate) fn check(ctx: &Context) -> Report {
         return Report::skip(reason);
     }
     // The tests of the C library would build it themselves, but cargo belongs to the user who runs us.
-    let library = Job::cargo(["build", "--package", "ferroce-ibverbs"]).run(ctx);
+    let library =
+        Job::cargo(["build", "--package", "ferroce-ibverbs", "--package", "ferroce-rdmacm"]).run(ctx);
     if !library.success() {
         return Report::of(library);
     }

@@ -61,7 +61,7 @@ mod srq;
 pub mod wr;
 
 pub use address::AddressHandle;
-pub use cm::{Connection, ConnectionEvent, Connector, Listener, Request};
+pub use cm::{Connection, ConnectionEvent, Connector, Listener, ListenerBuilder, Request};
 #[cfg(feature = "tokio")]
 pub use cq::AsyncCq;
 pub use cq::Cq;
@@ -81,8 +81,8 @@ pub use ferroce_nic::Error as Refusal;
 pub use ferroce_nic::link::{FaultConfig, LinkCounters};
 /// What the NIC below gives as it is: settings, tables and numbers.
 pub use ferroce_nic::{
-    AsyncEvent, CmRefusal, Config, ConfigError, Counters, DeviceAttr, EventSource, GidEntry, QpReport,
-    RejectReason, SrqAttr,
+    AsyncEvent, CmRefusal, Config, ConfigError, Counters, DeviceAttr, EventSource, GidEntry, KeyError,
+    QpReport, RejectReason, Secret, SrqAttr, read_key,
 };
 pub use ferroce_proto::qp::state::ModifyError;
 /// The vocabulary of the verbs.

@@ -4,7 +4,7 @@ mod support;
 
 use ferroce::{
     CmRefusal, ConnectError, Connection, ConnectionEvent, Connector, Device, Error, Listener, QpState, Rc,
-    RcQp, Refusal, RejectReason,
+    RcQp, Refusal, RejectReason, Secret,
 };
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -66,6 +66,36 @@ fn two_processes(test: &str, address: IpAddr) {
     assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
     assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::TimewaitExit);
     peer.finish();
+}
+
+#[test]
+fn keys_decide_who_connects() {
+    watched(|| {
+        let device = device();
+        let key = |byte: u8| Secret::new(&[byte; 32]).unwrap();
+        let listener = Listener::builder(&device).secret(key(1)).bind(SocketAddr::new(V4, 0)).unwrap();
+        let (to, qp) = (listener.local_addr(), queue_pair(&device));
+        for stranger in [Connector::new(&device, to), Connector::new(&device, to).secret(key(2))] {
+            match stranger.connect(&qp).unwrap_err() {
+                Error::Connect(ConnectError::Rejected { reason, .. }) => {
+                    assert_eq!(reason, RejectReason::CONSUMER);
+                }
+                other => panic!("{other}"),
+            }
+        }
+        assert!(listener.try_accept().unwrap().is_none());
+        std::thread::scope(|scope| {
+            let offer = scope.spawn(|| {
+                let qp = queue_pair(&device);
+                Connector::new(&device, to).secret(key(1)).private_data(&[7; 36]).connect(&qp).unwrap()
+            });
+            let request = listener.accept_timeout(PATIENCE).unwrap();
+            assert_eq!(request.private_data(), [7; 36]);
+            let connection = request.accept(&queue_pair(&device), b"welcome").unwrap();
+            assert_eq!(offer.join().unwrap().private_data().len(), 180);
+            drop(connection);
+        });
+    });
 }
 
 #[test]

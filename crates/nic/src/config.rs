@@ -1,6 +1,8 @@
 //! How a device is opened.
 
+use crate::cm::read_key;
 use crate::link::FaultConfig;
+use ferroce_proto::cm::Secret;
 use ferroce_proto::verbs::Mtu;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -19,13 +21,24 @@ pub struct Config {
     pub faults: Option<FaultConfig>,
     /// File to write every packet to. `FERROCE_CAPTURE`.
     pub capture: Option<PathBuf>,
+    /// Key that both ends of every connection must prove to have; `None`: connections are made with anybody. The variable
+    /// names a file, see [`crate::read_key`]. `FERROCE_CM_KEY`.
+    pub cm_secret: Option<Secret>,
     /// Segmentation offload, sending and receiving. `FERROCE_OFFLOAD=0` turns both off.
     pub offload: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { addresses: None, window_bytes: None, mtu: None, faults: None, capture: None, offload: true }
+        Config {
+            addresses: None,
+            window_bytes: None,
+            mtu: None,
+            faults: None,
+            capture: None,
+            cm_secret: None,
+            offload: true,
+        }
     }
 }
 
@@ -65,6 +78,10 @@ impl Config {
             })?);
         }
         config.capture = set("FERROCE_CAPTURE").map(|(_, path)| path.into());
+        if let Some((variable, value)) = set("FERROCE_CM_KEY") {
+            let read = |v: &str| read_key(v.as_ref()).map_err(|e| e.to_string());
+            config.cm_secret = Some(parse_with(variable, &value, read)?);
+        }
         config.offload = set("FERROCE_OFFLOAD").is_none_or(|(_, v)| v != "0");
         Ok(config)
     }
@@ -108,7 +125,12 @@ mod tests {
         assert_eq!(with("FERROCE_ADDR", "127.0.0.5, ::1").unwrap().addresses.unwrap().len(), 2);
         assert_eq!(with("FERROCE_MTU", "2048").unwrap().mtu, Some(Mtu::B2048));
         assert!(!with("FERROCE_OFFLOAD", "0").unwrap().offload);
-        for (name, value) in [("FERROCE_ADDR", "host"), ("FERROCE_MTU", "1500"), ("FERROCE_WINDOW", "1")] {
+        for (name, value) in [
+            ("FERROCE_ADDR", "host"),
+            ("FERROCE_MTU", "1500"),
+            ("FERROCE_WINDOW", "1"),
+            ("FERROCE_CM_KEY", "/"),
+        ] {
             let error = with(name, value).unwrap_err().to_string();
             assert!(error.starts_with(&format!("{name}={value}: ")), "{error}");
         }

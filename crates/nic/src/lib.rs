@@ -40,7 +40,7 @@ mod watch;
 
 pub use cm::{
     CmChannel, CmCounters, CmEvent, CmEventKind, CmId, CmOptions, CmRefusal, CmTransport, ConnParam, Ece,
-    PortSpace, RejectReason, UDP_QKEY, UdParam,
+    KeyError, PortSpace, RejectReason, Secret, UDP_QKEY, UdParam, read_key,
 };
 pub use config::{Config, ConfigError};
 pub use counters::{Counters, QpReport};

@@ -206,7 +206,8 @@ impl Nic {
             events: events.clone(),
         });
         let ports = registry::own_directory().and_then(|d| registry::Ports::open(d, engine.link.slot())).ok();
-        let _ = engine.cm.set(CmService::new(engine.link.slot(), ports, table.clone()));
+        let service = CmService::new(engine.link.slot(), ports, table.clone(), config.cm_secret.clone());
+        let _ = engine.cm.set(service);
         crate::exit::remember(&engine);
         crate::farewell::announce(&engine);
         let inner = NicInner {

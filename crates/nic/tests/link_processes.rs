@@ -142,6 +142,7 @@ fn the_nic_may_forward_what_reached_it() {
         tos: 4,
         ttl: 60,
         bytes: &bytes,
+        run: None,
     };
     assert!(one.forward(other.slot(), &got));
     let seen = receive_each(&other, 1, |p| (p.sgid, p.dgid, p.sport, p.tos, p.ttl, p.bytes.to_vec()));

@@ -287,3 +287,29 @@ fn descriptors_wake_a_sleeper() {
         assert!(!is_ready());
     }
 }
+
+#[test]
+fn a_trickle_may_swell_and_change_its_address() {
+    let link = UdpLink::open(&UdpConfig { bind: None, ..config(&[]) }).unwrap();
+    let from = "127.47.9.1";
+    let mut number = 0;
+    let mut send = |to: &str, count: u32| {
+        let mut batch = TxBatch::new();
+        for _ in 0..count {
+            add(&mut batch, &route(from, to, 0), &packet(link.slot(), number, 64));
+            number += 1;
+        }
+        link.send(&mut batch);
+        (number - count..number, gid(to))
+    };
+    // Singles make a trickle; then a train, other addresses in the middle of one, and a train to another address.
+    let script =
+        [("127.47.9.2", 1); 20].into_iter().chain([("127.47.9.2", 40)]).chain([("127.47.9.2", 1); 20]);
+    let script = script.chain([("127.0.0.1", 1)]).chain([("127.47.9.2", 1); 20]).chain([("127.0.0.1", 30)]);
+    for (to, count) in script {
+        let (numbers, dgid) = send(to, count);
+        let seen = receive_each(&link, count as usize, |p| (number_of(p.bytes), p.dgid));
+        assert_eq!(seen, numbers.map(|n| (n, dgid)).collect::<Vec<_>>());
+    }
+    assert_eq!(link.counters().bad_icrc, 0);
+}

@@ -100,3 +100,31 @@ fn packets() {
 fn invariant_checksums() {
     run(targets::icrc_of, 12);
 }
+
+/// Bytes that begin as messages do, so that not all are refused at once.
+#[test]
+fn management_datagrams() {
+    let mut random = Random(seed());
+    for _ in 0..INPUTS {
+        let len = 250 + random.below(12);
+        let mut input = random.bytes(len);
+        input[..4].copy_from_slice(&[1, 7, 2, 3]);
+        input[16..18].copy_from_slice(&[0, 0x10 + random.below(12) as u8]);
+        mutate(&mut random, &mut input);
+        targets::mad(&input);
+    }
+}
+
+#[test]
+fn sequences_of_connection_management() {
+    let seed = seed();
+    let mut random = Random(seed);
+    for round in 0..INPUTS / 5 {
+        let len = random.below(800);
+        let input = random.bytes(len);
+        if let Err(reason) = panic::catch_unwind(AssertUnwindSafe(|| targets::cm(&input))) {
+            println!("FERROCE_SEED={seed}, input {round}: {input:02x?}");
+            panic::resume_unwind(reason);
+        }
+    }
+}

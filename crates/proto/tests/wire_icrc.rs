@@ -124,6 +124,12 @@ proptest! {
         pieces.update(&transport[cuts[0]..cuts[1]]);
         pieces.update(&transport[cuts[1]..]);
         prop_assert_eq!(pieces.finish(), icrc(&flow, 3, &transport));
+        for flow in [flow, FlowAddrs { sgid: Gid([7; 16]), ..flow }] {
+            let mut pieces = Icrc::start_before_bth(&flow, 3, transport.len());
+            pieces.update_headers(&transport[..cuts[0]]);
+            pieces.update(&transport[cuts[0]..]);
+            prop_assert_eq!(pieces.finish(), icrc(&flow, 3, &transport));
+        }
     }
 
     #[test]

@@ -58,6 +58,10 @@ impl Host for SimHost<'_> {
         self.nic.memory.scatter(pd, sges, offset, data)
     }
 
+    fn check_scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, len: u64) -> Result<(), MemoryFault> {
+        self.nic.memory.check_scatter(pd, sges, offset, len)
+    }
+
     fn check_remote(
         &mut self,
         pd: PdId,

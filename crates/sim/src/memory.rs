@@ -234,6 +234,17 @@ impl Memory {
         }
         Ok(())
     }
+
+    /// Whether `scatter` would do that.
+    pub(crate) fn check_scatter(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u64,
+        len: u64,
+    ) -> Result<(), MemoryFault> {
+        self.pieces(pd, sges, offset, len, Access::LOCAL_WRITE).map(drop)
+    }
 }
 
 #[cfg(test)]

@@ -128,6 +128,8 @@ pub(crate) const CASES: &[Case] = &[
     trouble("trouble-loss-ours", "-t rc -n 3 -s 64,4096,65537", "", "loss=3%,seed=1"),
     trouble("trouble-loss-kernel", "-t rc -n 3 -s 64,4096,65537", "loss 3%", ""),
     trouble("trouble-reorder", "-t rc -n 3 -s 64,4096,20001", "delay 1ms reorder 97%", "reorder=3%,seed=2"),
+    trouble("trouble-reorder-reads", "-t rc -o read -k 8 -n 3 -s 64,4096,65537", "delay 1ms reorder 25%", ""),
+    trouble("trouble-reads-both-ways", "-t rc -o read -k 4 -n 2 -s 64,4096,20001", "delay 1ms reorder 75%", "reorder=25%,seed=6"),
     trouble("trouble-duplicate", "-t rc -n 3 -s 64,4096,65537", "duplicate 5%", "dup=5%,seed=3"),
     trouble("trouble-corrupt", "-t rc -n 2 -s 64,4096,65537", "corrupt 1%", "corrupt=1%,seed=4"),
     trouble("trouble-all", "-t rc -n 2 -q 3 -s 64,4096,20001", "delay 1ms reorder 98% loss 2% duplicate 2%", "loss=2%,reorder=2%,dup=2%,seed=5"),

@@ -229,7 +229,7 @@ fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
         return Ok(());
     }
     if args.bench {
-        return figures::run(&guest);
+        return figures::run(&guest, &args.filter);
     }
     let artefacts = cache.join("artefacts");
     let _ = std::fs::remove_dir_all(&artefacts);

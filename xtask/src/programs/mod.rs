@@ -5,6 +5,8 @@
 //! | `cases` | the table: which programs, how, and what shows success |
 //! | `middleware` | UCX, Open MPI, libfabric, qperf, fio; `mpi.c` is what the second one runs |
 //! | `trials` | what `ferroce run` itself promises |
+//! | `rdmacm` | programs that connect by librdmacm |
+//! | `rsockets` | programs over rsockets, and over librspreload |
 //! | `conformance` | rdma-core's own test suite |
 //! | `skips` | which of its tests may be skipped, and why; docs/conformance.md comes from it |
 //! | `network`, `hugepages` | the namespace, and memory that some tests ask for |
@@ -17,6 +19,8 @@ mod hugepages;
 mod middleware;
 pub(crate) mod network;
 mod pool;
+mod rdmacm;
+mod rsockets;
 pub(crate) mod session;
 mod skips;
 mod trials;
@@ -53,13 +57,16 @@ pub(crate) struct Args {
 }
 
 /// Debian packages, and a file that shows that each is there.
-const PACKAGES: [(&str, &str); 12] = [
+const PACKAGES: [(&str, &str); 15] = [
     ("ibverbs-utils", "/usr/bin/ibv_devinfo"),
     ("perftest", "/usr/bin/ib_write_bw"),
     ("rdma-core", "/usr/share/doc/rdma-core/tests"),
     ("python3-pyverbs", "/usr/lib/python3/dist-packages/pyverbs"),
     ("libibverbs-dev", "/usr/include/infiniband/verbs.h"),
     ("iproute2", "/usr/share/doc/iproute2"),
+    ("rdmacm-utils", "/usr/bin/rping"),
+    ("librdmacm-dev", "/usr/include/rdma/rdma_cma.h"),
+    ("iperf3", "/usr/bin/iperf3"),
     ("ucx-utils", "/usr/bin/ucx_perftest"),
     ("openmpi-bin", "/usr/bin/mpirun"),
     ("libopenmpi-dev", "/usr/bin/mpicc"),
@@ -130,9 +137,11 @@ fn jobs(filter: &[String]) -> Vec<Job> {
         conformance::MODULES.iter().map(|(name, _)| Job { kind: "pyverbs", name: (*name).to_owned() });
     let cases = cases::CASES.iter().map(|case| Job { kind: "case", name: case.line.to_owned() });
     let trials = trials::names().into_iter().map(|name| Job { kind: "trial", name: name.to_owned() });
+    let rdmacm = rdmacm::CASES.iter().map(|case| Job { kind: "rdmacm", name: case.name.to_owned() });
+    let rsockets = rsockets::CASES.iter().map(|case| Job { kind: "rsockets", name: case.name.to_owned() });
     let middleware =
         middleware::CASES.iter().map(|case| Job { kind: "middleware", name: case.name.to_owned() });
-    let all = modules.chain(trials).chain(middleware).chain(cases);
+    let all = modules.chain(trials).chain(middleware).chain(rdmacm).chain(rsockets).chain(cases);
     all.filter(|job| {
         filter.is_empty() || filter.iter().any(|part| job.name.contains(part.as_str()) || job.kind == part)
     })
@@ -235,6 +244,8 @@ fn obstacle(job: &Job, ferroce: &Path, network: &Result<(), String>) -> Option<S
                 )
             })
         }
+        "rdmacm" => rdmacm::obstacle(&job.name),
+        "rsockets" => rsockets::obstacle(&job.name),
         _ => None,
     }
 }

@@ -39,7 +39,16 @@ mod tests {
         entries().for_each(|(test, reason)| writeln!(text, "| `{test}` | {reason} |").expect("a string"));
         text + "\n| module | tests |\n|---|---:|\n"
             + &MODULES.iter().map(|(module, tests)| format!("| {module} | {tests} |\n")).collect::<String>()
+            + REFUSED
     }
+
+    /// What no test of the suite asks for, and the manual pages know.
+    const REFUSED: &str = "\n## What the manual pages know and ferroce refuses\n\n\
+        `ibv_import_device` with the descriptor of another process answers EOPNOTSUPP; within one process, devices, protection\n\
+        domains, memory regions and device memory are imported as the manual says. A kernel driver gives both processes the same\n\
+        device, and that device reaches the memory of either. Here each process has a NIC of its own, which checks keys and copies\n\
+        bytes in its own memory. An imported region would have to be checked and copied by the owner's NIC for each request that\n\
+        names it, and stay alive when the owner dies, so both processes would need one NIC: a daemon, which ferroce does not have.\n";
 
     #[test]
     fn conformance_page_tells_of_every_skip() {

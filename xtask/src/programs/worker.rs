@@ -13,6 +13,8 @@ use super::cases::{CASES, Case, Kind};
 use super::conformance;
 use super::middleware;
 use super::network;
+use super::rdmacm;
+use super::rsockets;
 use super::session::{Launcher, is_listening};
 use super::trials;
 
@@ -52,6 +54,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         let (kind, name) = line.split_once('\t').unwrap_or_default();
         let mut answer = match kind {
             "case" => case_job(&launcher, name, &gids),
+            "rdmacm" => rdmacm::run(&launcher, name),
+            "rsockets" => rsockets::run(&launcher, name),
             "middleware" => middleware::run(&launcher, name),
             "trial" => trials::run(&launcher, name),
             _ => conformance::run_module(&launcher, name),

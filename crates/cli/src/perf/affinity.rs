@@ -48,6 +48,11 @@ impl Lonely {
         Lonely(std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1))
     }
 
+    /// For a side that polls like a program that does not know us.
+    pub(crate) fn ignored() -> Lonely {
+        Lonely(false)
+    }
+
     /// Called when a poll found nothing. Costs nothing with two cores.
     #[inline]
     pub(crate) fn give_way(self) {

@@ -92,12 +92,21 @@ impl Control {
 
     /// Whether a message (or the end of the peer) waits to be received. Never blocks.
     pub(crate) fn has_news(&self) -> bool {
+        self.has_news_within(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+    }
+
+    /// Waits until the peer said something or is gone.
+    pub(crate) fn sleep_until_news(&self) {
+        // An interrupted sleep is only a short one.
+        while !self.has_news_within(None) {}
+    }
+
+    fn has_news_within(&self, longest: Option<&Timespec>) -> bool {
         if !self.received.is_empty() {
             return true;
         }
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut fds = [PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN)];
-        matches!(poll(&mut fds, Some(&now)), Ok(ready) if ready > 0)
+        matches!(poll(&mut fds, longest), Ok(ready) if ready > 0)
     }
 
     fn receive_line(&mut self, longest: Option<Duration>) -> Result<Vec<u8>, Failure> {

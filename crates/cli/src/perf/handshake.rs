@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 /// First word of every conversation.
 const MAGIC: &str = "ferroce-perf";
 /// Changes whenever the messages below do.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// What the client says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

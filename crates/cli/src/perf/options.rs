@@ -189,6 +189,17 @@ pub(crate) struct TestArgs {
     /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: the largest that fits].
     #[arg(short, long, value_name = "BYTES")]
     pub(crate) mtu: Option<u32>,
+    /// Messages between two that make a completion, for bandwidth [default: a quarter of the depth].
+    #[arg(short = 'Q', long = "cq-mod", value_name = "COUNT")]
+    pub(crate) cq_moderation: Option<u32>,
+    /// Make the calls that perftest's ib_send_lat, ib_write_bw and ib_read_bw make, in their order, to compare with them.
+    ///
+    /// send-lat waits for the completion of each SEND before it looks for the answer, polls for one completion at a
+    /// time and gives each receive back at once. write-bw and read-bw make a completion every 100 messages (every message
+    /// above 8 KiB; -Q changes it), poll for 16 at a time, and small messages walk through a page; the server sleeps. There
+    /// is no warm-up.
+    #[arg(long, conflicts_with = "duration")]
+    pub(crate) like_perftest: bool,
     /// Index of the local GID to send from (see `ferroce gids`) [default: the one of the route to the peer].
     #[arg(short = 'x', long = "gid-index", value_name = "INDEX")]
     pub(crate) gid_index: Option<u8>,
@@ -232,6 +243,8 @@ impl TestArgs {
             bidirectional: self.bidirectional,
             post_list,
             mtu: self.mtu,
+            cq_moderation: self.cq_moderation,
+            like_perftest: self.like_perftest,
         };
         params.check().map_err(Failure::usage)?;
         if self.all && test.operation() == Operation::Atomic {
@@ -261,7 +274,8 @@ impl TestArgs {
             (None, Some(count)) => Limit::Messages(count),
             (None, None) => Limit::Messages(if test.is_bandwidth() { 5000 } else { 1000 }),
         };
-        Budget { warm_up: Duration::from_millis(20), limit }
+        let warm_up = if self.like_perftest { Duration::ZERO } else { Duration::from_millis(20) };
+        Budget { warm_up, limit }
     }
 
     /// Whether a client's parameters agree with what this server was explicitly told.
@@ -287,6 +301,8 @@ impl TestArgs {
             ("-l", differs(self.post_list, asked.post_list)),
             ("-c", differs(self.transport, asked.transport)),
             ("-m", self.mtu.is_some() && self.mtu != asked.mtu),
+            ("-Q", self.cq_moderation.is_some() && self.cq_moderation != asked.cq_moderation),
+            ("--like-perftest", self.like_perftest && !asked.like_perftest),
         ] {
             if differs {
                 return Err(format!(
@@ -318,7 +334,8 @@ mod tests {
 
     #[test]
     fn perftest_options_are_understood() {
-        let line = "perf write-bw 192.0.2.7 -s 1M -n 100 -q 4 -t 64 -I 32 -e -b -l 8 -c UC -m 2048 -x 3 -p 7";
+        let line =
+            "perf write-bw 192.0.2.7 -s 1M -n 100 -q 4 -t 64 -I 32 -e -b -l 8 -c UC -m 2048 -Q 9 -x 3 -p 7";
         let (test, args) = parse(line).expect("clap accepts it");
         assert_eq!((test, args.host.as_deref(), args.port), (Test::WriteBw, Some("192.0.2.7"), 7));
         assert_eq!((args.iterations, args.gid_index), (Some(100), Some(3)));
@@ -333,6 +350,8 @@ mod tests {
             bidirectional: true,
             post_list: 8,
             mtu: Some(2048),
+            cq_moderation: Some(9),
+            like_perftest: false,
         };
         assert_eq!(args.params(test), Ok(expected));
     }
@@ -343,6 +362,7 @@ mod tests {
             "perf send-lat -s 8 -a",
             "perf send-lat -n 5 -D 5",
             "perf send-lat -n 0",
+            "perf send-lat -D 1 --like-perftest",
             "perf send-lat -c xrc",
             "perf send-lat -s many",
             "perf --quick send-lat",

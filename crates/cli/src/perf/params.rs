@@ -54,6 +54,10 @@ pub(crate) struct Params {
     pub(crate) post_list: u32,
     /// Path MTU in bytes; the best that the interface allows when absent.
     pub(crate) mtu: Option<u32>,
+    /// Messages of a bandwidth test between two that make a completion; a quarter of the depth when absent.
+    pub(crate) cq_moderation: Option<u32>,
+    /// Make the calls of perftest's programs, in their order.
+    pub(crate) like_perftest: bool,
 }
 
 /// Atomics work on eight bytes.
@@ -106,6 +110,8 @@ impl Params {
             bidirectional: false,
             post_list: 1,
             mtu: None,
+            cq_moderation: None,
+            like_perftest: false,
         }
     }
 
@@ -116,6 +122,8 @@ impl Params {
         within("the depth (-t)", self.tx_depth.into(), 1, MAX_DEPTH.into())?;
         within("the inline size (-I)", self.inline.into(), 0, MAX_INLINE.into())?;
         within("the post list (-l)", self.post_list.into(), 1, self.tx_depth.into())?;
+        let moderation = self.cq_moderation.unwrap_or(1);
+        within("the messages per completion (-Q)", moderation.into(), 1, self.tx_depth.into())?;
         if let Some(mtu) = self.mtu.filter(|mtu| !MTUS.contains(mtu)) {
             return Err(format!("{mtu} is no path MTU (-m); there are 256, 512, 1024, 2048 and 4096"));
         }
@@ -179,6 +187,9 @@ impl Params {
         if self.events && self.test == Test::WriteLat {
             return Err("write-lat cannot use events (-e): a WRITE makes no completion at its target".into());
         }
+        if self.like_perftest {
+            self.check_like_perftest()?;
+        }
         match self.test {
             Test::Qps => self.check_qps(),
             test if test.is_bandwidth() => Ok(()),
@@ -191,12 +202,32 @@ impl Params {
         if *self == plain { Ok(()) } else { Err("the test of many queue pairs only has their number".into()) }
     }
 
+    fn check_like_perftest(&self) -> Result<(), String> {
+        let plain = Params {
+            like_perftest: true,
+            tx_depth: self.tx_depth,
+            inline: self.inline,
+            mtu: self.mtu,
+            cq_moderation: self.cq_moderation,
+            ..Params::of_size(self.test, self.size)
+        };
+        if !matches!(self.test, Test::SendLat | Test::WriteBw | Test::ReadBw) || *self != plain {
+            return Err(
+                "--like-perftest is for send-lat, write-bw and read-bw over one reliable connection, \
+                        without -e, -b and -l"
+                    .into(),
+            );
+        }
+        Ok(())
+    }
+
     fn check_latency(&self) -> Result<(), String> {
         let name = self.test.name();
         for (wrong, option) in [
             (self.queue_pairs != 1, "several queue pairs (-q)"),
             (self.tx_depth != 1, "a depth (-t)"),
             (self.post_list != 1, "a post list (-l)"),
+            (self.cq_moderation.is_some(), "a number of messages per completion (-Q)"),
             (self.bidirectional, "both directions at once (-b)"),
         ] {
             if wrong {
@@ -277,6 +308,8 @@ mod tests {
             Params { post_list: 0, ..base.clone() },
             Params { post_list: 129, ..base.clone() },
             Params { mtu: Some(1500), ..base.clone() },
+            Params { cq_moderation: Some(0), ..base.clone() },
+            Params { cq_moderation: Some(129), ..base.clone() },
             Params { size: MAX_SIZE, queue_pairs: 16, ..base.clone() },
             Params { tx_depth: MAX_DEPTH, queue_pairs: 1000, ..base.clone() },
             Params { size: 65, ..Params::defaults(Test::Qps) },
@@ -295,5 +328,23 @@ mod tests {
         assert!(refused(Params { size: 4097, transport: Transport::Ud, ..base.clone() }).contains("4096"));
         assert!(refused(Params { size: 65_508, ..Params::defaults(Test::UdpLat) }).contains("65507"));
         assert!(refused(Params { events: true, ..Params::defaults(Test::TcpLat) }).contains("plain socket"));
+        assert!(refused(Params { cq_moderation: Some(1), ..base }).contains("-Q"));
+    }
+
+    #[test]
+    fn only_some_tests_can_be_like_those_of_perftest() {
+        let like = |test| Params { like_perftest: true, ..Params::defaults(test) };
+        for test in [Test::SendLat, Test::WriteBw, Test::ReadBw] {
+            assert_eq!(like(test).check(), Ok(()), "{}", test.name());
+        }
+        for params in [
+            like(Test::SendBw),
+            like(Test::WriteLat),
+            Params { events: true, ..like(Test::SendLat) },
+            Params { transport: Transport::Uc, ..like(Test::WriteBw) },
+            Params { post_list: 2, ..like(Test::ReadBw) },
+        ] {
+            assert!(refused(params).contains("--like-perftest"));
+        }
     }
 }

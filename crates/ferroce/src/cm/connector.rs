@@ -4,7 +4,7 @@ use super::{Connection, failure, next_event};
 use crate::device::Device;
 use crate::error::Error;
 use crate::qp::{Connected, Qp};
-use ferroce_nic::{CmChannel, CmEvent, CmEventKind, CmId, ConnParam, PortSpace};
+use ferroce_nic::{CmChannel, CmEvent, CmEventKind, CmId, ConnParam, PortSpace, Secret};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +18,7 @@ pub struct Connector {
     from: Option<SocketAddr>,
     private_data: Vec<u8>,
     timeout: Option<Duration>,
+    secret: Option<Secret>,
 }
 
 /// An offer that is under way.
@@ -41,7 +42,8 @@ impl Drop for OwnedId {
 impl Connector {
     /// Will connect to this address and port.
     pub fn new(device: &Device, to: SocketAddr) -> Self {
-        Connector { device: device.clone(), to, from: None, private_data: Vec::new(), timeout: None }
+        let (device, private_data) = (device.clone(), Vec::new());
+        Connector { device, to, from: None, private_data, timeout: None, secret: None }
     }
 
     /// From this local address, and port if it is not 0; else from wherever the system would.
@@ -50,7 +52,14 @@ impl Connector {
         self
     }
 
-    /// Bytes for the program that listens: at most 56.
+    /// Both ends must prove to have this key: whoever listens without it is refused, and refuses. Else with the key of
+    /// `FERROCE_CM_KEY`, if that is set.
+    pub fn secret(mut self, key: Secret) -> Self {
+        self.secret = Some(key);
+        self
+    }
+
+    /// Bytes for the program that listens: at most 56, and 36 where a key is in use.
     pub fn private_data(mut self, data: &[u8]) -> Self {
         self.private_data = data.to_vec();
         self
@@ -78,6 +87,9 @@ impl Connector {
         qp.prepare(&id.0);
         if let Some(timeout) = self.timeout {
             id.0.set_options(|options| options.response_timeout = Some(exponent_of(timeout)));
+        }
+        if let Some(key) = &self.secret {
+            id.0.set_secret(key.clone());
         }
         id.0.resolve_addr(self.from, self.to).map_err(&call)?;
         expect(&channel, CmEventKind::AddrResolved)?;

@@ -5,7 +5,7 @@ use super::{Connection, failure, next_event};
 use crate::device::Device;
 use crate::error::Error;
 use crate::qp::{Connected, Qp};
-use ferroce_nic::{CmChannel, CmEvent, CmEventKind, CmTransport, PortSpace, RejectReason};
+use ferroce_nic::{CmChannel, CmEvent, CmEventKind, CmTransport, PortSpace, RejectReason, Secret};
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,12 +25,12 @@ pub struct Listener {
 impl Listener {
     /// Listens on this address and port: `0.0.0.0` for all of IPv4, `[::]` for all addresses, port 0 for any that is free.
     pub fn bind(device: &Device, address: SocketAddr) -> Result<Listener, Error> {
-        let call = Error::in_call("listen");
-        let channel = device.nic().create_cm_channel().map_err(&call)?;
-        let id = OwnedId(device.nic().create_cm_id(&channel, PortSpace::Tcp, 0).map_err(&call)?);
-        id.0.bind(address).map_err(&call)?;
-        id.0.listen(BACKLOG).map_err(&call)?;
-        Ok(Listener { id, channel, device: device.clone() })
+        Listener::builder(device).bind(address)
+    }
+
+    /// A listener with settings.
+    pub fn builder(device: &Device) -> ListenerBuilder {
+        ListenerBuilder { device: device.clone(), backlog: BACKLOG, secret: None }
     }
 
     /// Where it listens.
@@ -77,6 +77,44 @@ impl Listener {
     }
 }
 
+/// A listener to be. Nothing happens before [`ListenerBuilder::bind`].
+#[must_use = "nothing happens before `bind`"]
+#[derive(Clone)]
+pub struct ListenerBuilder {
+    device: Device,
+    backlog: u32,
+    secret: Option<Secret>,
+}
+
+impl ListenerBuilder {
+    /// Whoever offers must prove to have this key; strangers are refused and never seen. Else the key of
+    /// `FERROCE_CM_KEY`, if that is set. Private data has less room then: 36 bytes with an offer, 180 with its answer.
+    pub fn secret(mut self, key: Secret) -> Self {
+        self.secret = Some(key);
+        self
+    }
+
+    /// How many offers may wait undecided; else 1024. Those beyond are dropped, and their senders try again.
+    pub fn backlog(mut self, offers: u32) -> Self {
+        self.backlog = offers.max(1);
+        self
+    }
+
+    /// Listens, as [`Listener::bind`] does.
+    pub fn bind(&self, address: SocketAddr) -> Result<Listener, Error> {
+        let call = Error::in_call("listen");
+        let nic = self.device.nic();
+        let channel = nic.create_cm_channel().map_err(&call)?;
+        let id = OwnedId(nic.create_cm_id(&channel, PortSpace::Tcp, 0).map_err(&call)?);
+        if let Some(key) = &self.secret {
+            id.0.set_secret(key.clone());
+        }
+        id.0.bind(address).map_err(&call)?;
+        id.0.listen(self.backlog).map_err(&call)?;
+        Ok(Listener { id, channel, device: self.device.clone() })
+    }
+}
+
 /// Readable while an offer waits.
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -106,7 +144,7 @@ pub(super) struct Taken<T: Connected> {
 }
 
 impl Request {
-    /// What the other program sent along: 56 bytes, zeros behind what it gave.
+    /// What the other program sent along: 56 bytes, or 36 under a key, zeros behind what it gave.
     pub fn private_data(&self) -> &[u8] {
         &self.event.conn.private_data
     }

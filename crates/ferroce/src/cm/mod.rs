@@ -15,7 +15,7 @@ mod listener;
 
 pub use connection::{Connection, ConnectionEvent};
 pub use connector::Connector;
-pub use listener::{Listener, Request};
+pub use listener::{Listener, ListenerBuilder, Request};
 
 use crate::error::Error;
 use crate::qp::connect::ConnectError;

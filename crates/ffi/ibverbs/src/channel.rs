@@ -3,9 +3,9 @@
 use crate::abi::*;
 use crate::context::{Context, Target};
 use crate::cq::CqObject;
-use crate::errno::{busy, invalid};
+use crate::errno::invalid;
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Uses};
+use crate::handle::{Handle, Object, Use, Used, Uses};
 use ferroce_nic::{CompletionChannel, EventSource};
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{AsFd, AsRawFd};
@@ -22,6 +22,12 @@ impl Object for ChannelObject {
     type Abi = ibv_comp_channel;
 }
 
+impl Used for ChannelObject {
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
+}
+
 pub(crate) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     guard::pointer("ibv_create_comp_channel", || {
         // SAFETY: a context of ours.
@@ -35,13 +41,9 @@ pub(crate) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -
 
 pub(crate) unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     guard::number("ibv_destroy_comp_channel", || {
-        // SAFETY: a channel of ours.
-        if unsafe { Handle::<ChannelObject>::of(channel)? }.uses.any() {
-            return Err(busy("completion queues still use the channel"));
-        }
-        // SAFETY: the program gives it back.
-        drop(unsafe { Handle::<ChannelObject>::take(channel) });
-        Ok(())
+        // SAFETY: NULL, or a channel of ours, which the program gives back.
+        unsafe { Handle::<ChannelObject>::take_unused(channel, "completion queues still use the channel") }
+            .map(drop)
     })
 }
 

@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Refused, busy, invalid, unsupported};
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Uses};
+use crate::handle::{Handle, Object, Use, Used, Uses};
 use ferroce_nic::FlowCounts;
 use parking_lot::Mutex;
 use std::ffi::c_int;
@@ -28,6 +28,12 @@ pub(crate) struct CountersObject {
 
 impl Object for CountersObject {
     type Abi = ibv_counters;
+}
+
+impl Used for CountersObject {
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
 }
 
 impl CountersObject {
@@ -65,13 +71,8 @@ pub(crate) unsafe extern "C" fn create_counters(
 
 pub(crate) unsafe extern "C" fn destroy_counters(counters: *mut ibv_counters) -> c_int {
     guard::number("ibv_destroy_counters", || {
-        // SAFETY: counters of ours.
-        if unsafe { Handle::<CountersObject>::of(counters)? }.uses.any() {
-            return Err(busy("flows still count there"));
-        }
-        // SAFETY: the program gives them back.
-        drop(unsafe { Handle::<CountersObject>::take(counters) });
-        Ok(())
+        // SAFETY: NULL, or counters of ours, which the program gives back.
+        unsafe { Handle::<CountersObject>::take_unused(counters, "flows still count there") }.map(drop)
     })
 }
 

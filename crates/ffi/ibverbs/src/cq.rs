@@ -4,17 +4,14 @@ use crate::abi::*;
 use crate::acks::Acks;
 use crate::channel::ChannelObject;
 use crate::context::{Context, Target};
-use crate::errno::{Refused, busy, invalid};
+use crate::errno::{Refused, invalid};
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Uses};
+use crate::handle::{Handle, Object, Use, Used, Uses};
 use crate::pd::PdObject;
 use ferroce_nic::{Cq, EventSource, Moderation, Stamp};
 use ferroce_proto::verbs::{Completion, WcFlags};
 use parking_lot::Mutex;
 use std::ffi::{c_int, c_void};
-
-/// Completions that one round of polling takes.
-const BATCH: usize = 16;
 
 /// A completion queue.
 pub(crate) struct CqObject {
@@ -31,6 +28,12 @@ pub(crate) struct CqObject {
 
 impl Object for CqObject {
     type Abi = ibv_cq_ex;
+}
+
+impl Used for CqObject {
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
 }
 
 /// What a queue is made of.
@@ -147,17 +150,17 @@ pub(crate) unsafe extern "C" fn create_cq(
 
 pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     guard::number("ibv_destroy_cq", || {
-        // SAFETY: a queue of ours, and its context.
-        let (object, context) = unsafe { (CqObject::of(cq)?, Context::of((*cq).context)?) };
-        if object.uses.any() {
-            return Err(busy("queue pairs still use the completion queue"));
-        }
-        context.targets.lock().remove(&EventSource::Cq(object.cq.id()));
-        object.comp_acks.wait_settled();
-        object.async_acks.wait_settled();
-        // SAFETY: the program gives it back.
-        drop(unsafe { Handle::<CqObject>::take(cq.cast()) });
-        Ok(())
+        let settle = |object: &CqObject| {
+            // SAFETY: a queue of ours, and its context.
+            let context = unsafe { Context::of((*cq).context)? };
+            context.targets.lock().remove(&EventSource::Cq(object.cq.id()));
+            object.comp_acks.wait_settled();
+            object.async_acks.wait_settled();
+            Ok(())
+        };
+        // SAFETY: NULL, or a queue of ours, which the program gives back.
+        unsafe { Handle::take_settled(cq.cast(), "queue pairs still use the completion queue", settle) }
+            .map(drop)
     })
 }
 
@@ -201,39 +204,13 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
         // SAFETY: a queue of ours.
         let object = unsafe { CqObject::of(cq)? };
         let room = usize::try_from(room).map_err(|_| invalid("num_entries is negative"))?;
-        // Programs that care for each nanosecond ask for one.
-        let written = match room {
+        let written = object.cq.poll_each(room, |n, completion| {
             // SAFETY: the program gives room for `room` completions.
-            0 | 1 => unsafe { poll_rounds(object, room, wc, &mut [Completion::default(); 1])? },
-            // SAFETY: as above.
-            _ => unsafe { poll_rounds(object, room, wc, &mut [Completion::default(); BATCH])? },
-        };
+            unsafe { wc.add(n).write(describe(&completion)) };
+        })?;
         Ok(written as c_int)
     });
     polled.unwrap_or_else(|errno| -errno)
-}
-
-/// Polls into `wc` through `batch` until there is no more, or no room.
-unsafe fn poll_rounds(
-    object: &CqObject,
-    room: usize,
-    wc: *mut ibv_wc,
-    batch: &mut [Completion],
-) -> Result<usize, Refused> {
-    let mut written = 0;
-    while written < room {
-        let want = (room - written).min(batch.len());
-        let got = object.cq.poll(&mut batch[..want])?;
-        for completion in &batch[..got] {
-            // SAFETY: as the caller promises, there is room.
-            unsafe { wc.add(written).write(describe(completion)) };
-            written += 1;
-        }
-        if got < want {
-            break;
-        }
-    }
-    Ok(written)
 }
 
 /// Immediate data in network order, or the invalidated key: they share a place.

@@ -2,9 +2,9 @@
 
 use crate::abi::*;
 use crate::context::Context;
-use crate::errno::{Refused, busy, invalid};
+use crate::errno::{Refused, invalid};
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Uses};
+use crate::handle::{Handle, Object, Use, Used, Uses};
 use crate::mr::{MrObject, access};
 use crate::pd::PdObject;
 use ferroce_nic::DeviceMemory;
@@ -22,6 +22,12 @@ pub(crate) struct DmObject {
 
 impl Object for DmObject {
     type Abi = ibv_dm;
+}
+
+impl Used for DmObject {
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
 }
 
 impl DmObject {
@@ -45,19 +51,6 @@ impl DmObject {
             handle,
         };
         Ok(Handle::publish(abi, DmObject { memory, uses, _context: owner.uses.hold() }))
-    }
-
-    /// Takes it back, unless regions are on it.
-    ///
-    /// # Safety
-    /// NULL, or device memory of ours that nobody uses any more.
-    pub(crate) unsafe fn take(dm: *mut ibv_dm) -> Result<Arc<DeviceMemory>, Refused> {
-        // SAFETY: as the caller promises.
-        if unsafe { Handle::<DmObject>::of(dm)? }.uses.any() {
-            return Err(busy("memory regions are still on the device memory"));
-        }
-        // SAFETY: as above.
-        Ok(unsafe { Handle::<DmObject>::take(dm) }.memory)
     }
 }
 
@@ -83,15 +76,13 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     guard::number("ibv_free_dm", || {
-        // SAFETY: device memory of ours, or NULL.
-        let known = unsafe { dm.as_ref() }.map(|dm| (dm.context, dm.handle));
-        // SAFETY: the program gives it back.
-        drop(unsafe { DmObject::take(dm)? });
-        if let Some((context, handle)) = known {
-            // SAFETY: the context of the device memory.
-            unsafe { Context::of(context)? }.exports.remove_device_memory(handle);
-        }
-        Ok(())
+        let settle = |_: &DmObject| {
+            // SAFETY: device memory of ours, and its context.
+            unsafe { Context::of((*dm).context)?.exports.remove_device_memory((*dm).handle) };
+            Ok(())
+        };
+        // SAFETY: NULL, or device memory of ours, which the program gives back.
+        unsafe { Handle::take_settled(dm, "memory regions are still on the device memory", settle) }.map(drop)
     })
 }
 

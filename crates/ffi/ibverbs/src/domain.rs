@@ -6,9 +6,9 @@
 
 use crate::abi::*;
 use crate::context::Context;
-use crate::errno::{Refused, busy, invalid, unsupported};
+use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
-use crate::handle::{Handle, Lender, Object, Use, Uses};
+use crate::handle::{Handle, Lender, Object, Use, Used, Uses};
 use crate::pd::PdObject;
 use std::ffi::c_int;
 
@@ -20,6 +20,12 @@ pub(crate) struct TdObject {
 
 impl Object for TdObject {
     type Abi = ibv_td;
+}
+
+impl Used for TdObject {
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
 }
 
 pub(crate) unsafe extern "C" fn alloc_td(
@@ -42,13 +48,9 @@ pub(crate) unsafe extern "C" fn alloc_td(
 
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     guard::number("ibv_dealloc_td", || {
-        // SAFETY: a domain of ours.
-        if unsafe { Handle::<TdObject>::of(td)? }.uses.any() {
-            return Err(busy("a parent domain still has the thread domain"));
-        }
-        // SAFETY: the program gives it back.
-        drop(unsafe { Handle::<TdObject>::take(td) });
-        Ok(())
+        // SAFETY: NULL, or a domain of ours, which the program gives back.
+        unsafe { Handle::<TdObject>::take_unused(td, "a parent domain still has the thread domain") }
+            .map(drop)
     })
 }
 

@@ -2,8 +2,12 @@
 
 use crate::errno::{self, Refused};
 use std::ffi::c_int;
+#[cfg(debug_assertions)]
+use std::ffi::{OsStr, OsString};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
+#[cfg(debug_assertions)]
+use std::sync::OnceLock;
 
 /// What a panic leaves behind: the device is said to have failed, since nobody knows what state it is in.
 #[cold]
@@ -18,10 +22,27 @@ fn after_panic(verb: &str) -> Refused {
     Refused::Errno(libc::EIO, "an error inside ferroce")
 }
 
+/// Panics where `FERROCE_TEST_PANIC` names this place, as a mistake of ours would: a verb, or a spot within one. Only in
+/// a library that was built for tests.
+#[cfg(debug_assertions)]
+pub(crate) fn provoke(place: &str) {
+    static WANTED: OnceLock<Option<OsString>> = OnceLock::new();
+    let wanted = WANTED.get_or_init(|| std::env::var_os("FERROCE_TEST_PANIC"));
+    assert!(wanted.as_deref() != Some(OsStr::new(place)), "a panic that a test asked for, in {place}");
+}
+
+#[cfg(not(debug_assertions))]
+#[inline]
+pub(crate) fn provoke(_: &str) {}
+
 /// Runs a verb.
 pub(crate) fn run<T>(verb: &'static str, call: impl FnOnce() -> Result<T, Refused>) -> Result<T, c_int> {
     // Whatever a panic left half done belongs to the NIC, which is declared dead; the program's own memory is whole.
-    let refused = match catch_unwind(AssertUnwindSafe(call)) {
+    let guarded = || {
+        provoke(verb);
+        call()
+    };
+    let refused = match catch_unwind(AssertUnwindSafe(guarded)) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(refused)) => refused,
         Err(_) => after_panic(verb),

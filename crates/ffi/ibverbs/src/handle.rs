@@ -1,7 +1,7 @@
 //! What a program's pointer leads to: the C structure first, our object behind it.
 
 use crate::abi::{IBV_ALLOCATOR_USE_DEFAULT, PdAlloc, PdFree, ibv_pd};
-use crate::errno::{Refused, invalid};
+use crate::errno::{Refused, busy, invalid};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -10,6 +10,12 @@ use std::sync::Arc;
 pub(crate) trait Object: Sized {
     /// The C structure.
     type Abi;
+}
+
+/// An object that others can depend on: as long as they do, the program cannot give it back.
+pub(crate) trait Used: Object {
+    /// Who does.
+    fn uses(&self) -> &Uses;
 }
 
 /// The allocation behind a pointer. Programs read and write the structure whenever they like, hence the cell.
@@ -84,6 +90,36 @@ impl<T: Object> Handle<T> {
             (lender.free)(lender.pd, lender.context, place.cast(), RESOURCE_OBJECT);
             handle.object
         }
+    }
+}
+
+impl<T: Used> Handle<T> {
+    /// Takes it back, unless something depends on it: `who` says what, and the program is told EBUSY.
+    ///
+    /// # Safety
+    /// The pointer is NULL, or as for [`Handle::take`] if nothing depends on the object.
+    pub(crate) unsafe fn take_unused(abi: *mut T::Abi, who: &'static str) -> Result<T, Refused> {
+        // SAFETY: as the caller promises.
+        unsafe { Self::take_settled(abi, who, |_| Ok(())) }
+    }
+
+    /// The same, with what must be done first once nothing depends on it.
+    ///
+    /// # Safety
+    /// As for [`Handle::take_unused`].
+    pub(crate) unsafe fn take_settled(
+        abi: *mut T::Abi,
+        who: &'static str,
+        settle: impl FnOnce(&T) -> Result<(), Refused>,
+    ) -> Result<T, Refused> {
+        // SAFETY: as the caller promises.
+        let object = unsafe { Self::of(abi)? };
+        if object.uses().any() {
+            return Err(busy(who));
+        }
+        settle(object)?;
+        // SAFETY: as the caller promises.
+        Ok(unsafe { Self::take(abi) })
     }
 }
 

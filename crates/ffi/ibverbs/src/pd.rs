@@ -3,9 +3,9 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::domain::Parent;
-use crate::errno::{Refused, busy};
+use crate::errno::Refused;
 use crate::guard;
-use crate::handle::{Handle, Lender, Object, Use, Uses};
+use crate::handle::{Handle, Lender, Object, Use, Used, Uses};
 use ferroce_nic::Pd;
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -21,6 +21,12 @@ pub(crate) struct PdObject {
 
 impl Object for PdObject {
     type Abi = ibv_pd;
+}
+
+impl Used for PdObject {
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
 }
 
 impl PdObject {
@@ -76,17 +82,15 @@ pub(crate) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_
 
 pub(crate) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     guard::number("ibv_dealloc_pd", || {
-        // SAFETY: a domain of ours.
-        let (object, context) = unsafe { PdObject::of(pd)? };
-        if object.uses.any() {
-            return Err(busy("the protection domain still has regions, queue pairs or address handles"));
-        }
-        if !object.is_parent() {
-            // SAFETY: the domain's context.
-            unsafe { Context::of(context)? }.exports.remove_pd(object.pd.id().0);
-        }
-        // SAFETY: the program gives it back.
-        drop(unsafe { Handle::<PdObject>::take(pd) });
-        Ok(())
+        let settle = |object: &PdObject| {
+            if !object.is_parent() {
+                // SAFETY: a domain of ours, and its context.
+                unsafe { Context::of((*pd).context)? }.exports.remove_pd(object.pd.id().0);
+            }
+            Ok(())
+        };
+        let who = "the protection domain still has regions, queue pairs or address handles";
+        // SAFETY: NULL, or a domain of ours, which the program gives back.
+        unsafe { Handle::take_settled(pd, who, settle) }.map(drop)
     })
 }

@@ -28,6 +28,7 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: as above.
         let qp_type = unsafe { (*qp).qp_type };
         let outcome = object.qp.post_send_each(|post| {
+            guard::provoke("ibv_post_send, locked");
             // SAFETY: the program's list; the end is NULL.
             while let Some(wr) = unsafe { at.as_ref() } {
                 // SAFETY: as above.
@@ -53,25 +54,27 @@ unsafe fn post_one(wr: &ibv_send_wr, qp_type: u32, pd: &Pd, post: &mut Post<'_>)
     let srq = (qp_type == IBV_QPT_XRC_SEND).then(|| Srqn::new(wr.remote_srqn));
     // SAFETY: the program's list.
     let sges = unsafe { entries(wr.sg_list, wr.num_sge)? };
-    let mut hand_over = |payload: Payload<'_>| -> Result<(), Refused> {
-        Ok(post(&SendWr { wr_id: wr.wr_id, op, flags, payload, ud, srq })?)
-    };
-    if let SendOp::AtomicWrite { addr, rkey, .. } = op {
+    // Made once and changed in place: moving it costs more than all the rest of this function.
+    let mut request = SendWr { wr_id: wr.wr_id, op, flags, payload: Payload::Sges(sges), ud, srq };
+    if let SendOp::AtomicWrite { value, .. } = &mut request.op {
         // SAFETY: as above.
-        let value = unsafe { stored_at_once(sges, flags, pd)? };
-        let (op, flags) = (SendOp::AtomicWrite { addr, rkey, value }, flags - SendFlags::INLINE);
-        return Ok(post(&SendWr { wr_id: wr.wr_id, op, flags, payload: Payload::Sges(&[]), ud, srq })?);
+        *value = unsafe { stored_at_once(sges, flags, pd)? };
+        request.flags -= SendFlags::INLINE;
+        request.payload = Payload::Sges(&[]);
+    } else if flags.contains(SendFlags::INLINE) {
+        request.payload = match sges {
+            [] => Payload::Inline(&[]),
+            // SAFETY: bytes that the program wants sent; inline means they are read now.
+            [one] => Payload::Inline(unsafe { bytes(one) }),
+            many => {
+                let hand_over =
+                    |data: &[u8]| Ok(post(&SendWr { payload: Payload::Inline(data), ..request })?);
+                // SAFETY: as above.
+                return unsafe { with_gathered(many, hand_over) };
+            }
+        };
     }
-    if !flags.contains(SendFlags::INLINE) {
-        return hand_over(Payload::Sges(sges));
-    }
-    match sges {
-        [] => hand_over(Payload::Inline(&[])),
-        // SAFETY: bytes that the program wants sent; inline means they are read now.
-        [one] => hand_over(Payload::Inline(unsafe { bytes(one) })),
-        // SAFETY: as above.
-        many => unsafe { with_gathered(many, |data| hand_over(Payload::Inline(data))) },
-    }
+    Ok(post(&request)?)
 }
 
 /// The eight bytes of an atomic write. They travel in the request itself, so they are read now.

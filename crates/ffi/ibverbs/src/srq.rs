@@ -4,9 +4,9 @@ use crate::abi::*;
 use crate::acks::Acks;
 use crate::context::{Context, Target};
 use crate::cq::CqObject;
-use crate::errno::{Refused, busy, invalid, unsupported};
+use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Uses};
+use crate::handle::{Handle, Object, Use, Used, Uses};
 use crate::pd::PdObject;
 use crate::xrcd::XrcdObject;
 use ferroce_nic::{EventSource, Srq};
@@ -29,6 +29,12 @@ struct Held {
 
 impl Object for SrqObject {
     type Abi = ibv_srq;
+}
+
+impl Used for SrqObject {
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
 }
 
 pub(crate) unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
@@ -160,15 +166,14 @@ pub(crate) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_
 
 pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     guard::number("ibv_destroy_srq", || {
-        // SAFETY: a queue of ours, and its context.
-        let (object, context) = unsafe { (Handle::<SrqObject>::of(srq)?, Context::of((*srq).context)?) };
-        if object.uses.any() {
-            return Err(busy("queue pairs still take receives from it"));
-        }
-        context.targets.lock().remove(&EventSource::Srq(object.srq.id()));
-        object.acks.wait_settled();
-        // SAFETY: the program gives it back.
-        drop(unsafe { Handle::<SrqObject>::take(srq) });
-        Ok(())
+        let settle = |object: &SrqObject| {
+            // SAFETY: a queue of ours, and its context.
+            let context = unsafe { Context::of((*srq).context)? };
+            context.targets.lock().remove(&EventSource::Srq(object.srq.id()));
+            object.acks.wait_settled();
+            Ok(())
+        };
+        // SAFETY: NULL, or a queue of ours, which the program gives back.
+        unsafe { Handle::take_settled(srq, "queue pairs still take receives from it", settle) }.map(drop)
     })
 }

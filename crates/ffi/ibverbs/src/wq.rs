@@ -3,9 +3,9 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::cq::CqObject;
-use crate::errno::{Refused, busy, invalid, unsupported};
+use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Uses};
+use crate::handle::{Handle, Object, Use, Used, Uses};
 use crate::pd::PdObject;
 use crate::recv::post_list;
 use ferroce_nic::{MAX_SPREAD, WorkQueue, WqState};
@@ -21,6 +21,12 @@ pub(crate) struct WqObject {
 
 impl Object for WqObject {
     type Abi = ibv_wq;
+}
+
+impl Used for WqObject {
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
 }
 
 pub(crate) unsafe extern "C" fn create_wq(
@@ -82,13 +88,8 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_att
 
 pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
     guard::number("ibv_destroy_wq", || {
-        // SAFETY: a queue of ours.
-        if unsafe { Handle::<WqObject>::of(wq)? }.uses.any() {
-            return Err(busy("a table still has the work queue"));
-        }
-        // SAFETY: the program gives it back.
-        drop(unsafe { Handle::<WqObject>::take(wq) });
-        Ok(())
+        // SAFETY: NULL, or a queue of ours, which the program gives back.
+        unsafe { Handle::<WqObject>::take_unused(wq, "a table still has the work queue") }.map(drop)
     })
 }
 
@@ -125,6 +126,12 @@ impl Object for TableObject {
     type Abi = ibv_rwq_ind_table;
 }
 
+impl Used for TableObject {
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
+}
+
 pub(crate) unsafe extern "C" fn create_rwq_ind_table(
     context: *mut ibv_context,
     init: *mut ibv_rwq_ind_table_init_attr,
@@ -156,12 +163,8 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
 
 pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
     guard::number("ibv_destroy_rwq_ind_table", || {
-        // SAFETY: a table of ours.
-        if unsafe { Handle::<TableObject>::of(table)? }.uses.any() {
-            return Err(busy("a queue pair still spreads over the table"));
-        }
-        // SAFETY: the program gives it back.
-        drop(unsafe { Handle::<TableObject>::take(table) });
-        Ok(())
+        // SAFETY: NULL, or a table of ours, which the program gives back.
+        unsafe { Handle::<TableObject>::take_unused(table, "a queue pair still spreads over the table") }
+            .map(drop)
     })
 }

@@ -2,9 +2,9 @@
 
 use crate::abi::*;
 use crate::context::Context;
-use crate::errno::{Refused, busy, invalid, unsupported};
+use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Uses};
+use crate::handle::{Handle, Object, Use, Used, Uses};
 use ferroce_nic::{XrcDomain, XrcKey};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -19,6 +19,12 @@ pub(crate) struct XrcdObject {
 
 impl Object for XrcdObject {
     type Abi = ibv_xrcd;
+}
+
+impl Used for XrcdObject {
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
 }
 
 impl XrcdObject {
@@ -94,12 +100,13 @@ fn inode(fd: c_int) -> Result<XrcKey, Refused> {
 
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     guard::number("ibv_close_xrcd", || {
-        // SAFETY: a domain of ours.
-        if unsafe { Handle::<XrcdObject>::of(xrcd)? }.uses.any() {
-            return Err(busy("queue pairs or shared receive queues still belong to the XRC domain"));
+        // SAFETY: NULL, or a domain of ours, which the program gives back.
+        unsafe {
+            Handle::<XrcdObject>::take_unused(
+                xrcd,
+                "queue pairs or shared receive queues still belong to the XRC domain",
+            )
         }
-        // SAFETY: the program gives it back.
-        drop(unsafe { Handle::<XrcdObject>::take(xrcd) });
-        Ok(())
+        .map(drop)
     })
 }

@@ -145,7 +145,22 @@ fn random_sequences_under_valgrind() {
     }
 }
 
+/// Whatever panics inside, the program gets EIO and a fatal event, and lives on.
+#[test]
+fn a_panic_inside_is_a_number_and_a_fatal_event() {
+    let Some(program) = compile("panic") else { return };
+    let program = program.to_str().expect("a path of ours");
+    for place in ["ibv_reg_mr", "ibv_poll_cq", "ibv_post_send", "ibv_post_send, locked"] {
+        succeed(&["env", &format!("FERROCE_TEST_PANIC={place}"), program, place]);
+    }
+}
+
 #[test]
 fn threads_with_contexts_of_their_own_do_not_meet() {
     run("threads", &[]);
+}
+
+#[test]
+fn threads_that_share_everything_do_not_mind() {
+    run("crowd", &[]);
 }

@@ -18,6 +18,18 @@ pub(crate) unsafe fn read(address: *const sockaddr) -> Result<Address, Refused> 
     unsafe { Address::read(address) }.ok_or(invalid("neither an IPv4 nor an IPv6 address"))
 }
 
+/// The same where NULL means that the program leaves it open.
+///
+/// # Safety
+/// As for [`read`].
+pub(crate) unsafe fn read_optional(address: *const sockaddr) -> Result<Option<Address>, Refused> {
+    if address.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: as the caller promises.
+    unsafe { read(address).map(Some) }
+}
+
 /// Binds an id.
 pub(crate) fn bind(id: &Id, address: &Address) -> Result<(), Refused> {
     // SAFETY: the NIC's half, and an address.
@@ -52,9 +64,7 @@ pub(crate) unsafe extern "C" fn resolve_addr(
 ) -> c_int {
     guard::minus_one("rdma_resolve_addr", || {
         // SAFETY: an id of ours, and addresses, of which the first may be NULL.
-        let (id, to) = unsafe { (Id::of(id)?, read(to)?) };
-        // SAFETY: as above.
-        let source = if source.is_null() { None } else { Some(unsafe { read(source)? }) };
+        let (id, source, to) = unsafe { (Id::of(id)?, read_optional(source)?, read(to)?) };
         resolve(id, source, &to)
     })
 }

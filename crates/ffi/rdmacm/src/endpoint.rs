@@ -32,10 +32,7 @@ fn active(
     attr: Option<&mut ibv_qp_init_attr>,
 ) -> Result<(), Refused> {
     // SAFETY: addresses that `rdma_getaddrinfo` or the program made.
-    let to = unsafe { address::read(res.ai_dst_addr)? };
-    // SAFETY: as above.
-    let source =
-        if res.ai_src_addr.is_null() { None } else { Some(unsafe { address::read(res.ai_src_addr)? }) };
+    let (source, to) = unsafe { (address::read_optional(res.ai_src_addr)?, address::read(res.ai_dst_addr)?) };
     address::resolve(id, source, &to)?;
     match res.ai_route_len {
         0 => route::resolve(id)?,

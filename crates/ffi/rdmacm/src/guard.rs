@@ -79,9 +79,3 @@ pub(crate) fn pointer<T>(name: &'static str, call: impl FnOnce() -> Result<*mut 
 pub(crate) fn quiet(name: &'static str, call: impl FnOnce() -> Result<(), Refused>) {
     let _ = run(name, call);
 }
-
-/// A call that is not there.
-pub(crate) extern "C" fn absent() -> c_int {
-    set_errno(libc::ENOSYS);
-    -1
-}

@@ -203,6 +203,9 @@ pub(crate) fn create(
     ps: u32,
     qp_type: u32,
 ) -> Result<*mut rdma_cm_id, Refused> {
+    if ps == RDMA_PS_IB && qp_type == IBV_QPT_UD {
+        return Err(invalid("datagrams are in the UDP port space"));
+    }
     let device = device()?;
     let is_sync = channel.is_null();
     let channel = if is_sync { channel::create(device)? } else { channel };

@@ -5,6 +5,7 @@ use super::id::{Bound, IdState};
 use super::{CmId, CmRefusal};
 use crate::error::Error;
 use crate::gids::GidEntry;
+use crate::link::open_udp;
 use ferroce_proto::cm::{Path, Scope, ServiceId};
 use ferroce_proto::wire::ROCE_UDP_PORT;
 use ferroce_proto::{Gid, Qpn};
@@ -63,8 +64,12 @@ impl CmId {
         let service = ServiceId::of_port(self.space, bound.port);
         let (scope, weak) = (bound.scope, Arc::downgrade(self));
         let backlog = if backlog == 0 { DEFAULT_BACKLOG } else { backlog };
+        let secret = state.secret.clone();
         let listener = self.nic.engine.manage(|managed| {
             let listener = managed.cm.listen(service, scope, backlog)?;
+            if let Some(secret) = secret {
+                managed.cm.set_listener_secret(listener, secret);
+            }
             managed.listeners.insert(listener, weak);
             Ok::<_, CmRefusal>(listener)
         })?;
@@ -195,8 +200,7 @@ fn scope_of(address: IpAddr, af_only: bool) -> Scope {
 /// that was given 127.0.0.5 alone reaches 127.0.0.6 from there, although the system would choose 127.0.0.1.
 fn source_for(entries: &[GidEntry], to: IpAddr) -> Result<IpAddr, CmRefusal> {
     let unreachable = |source| CmRefusal::Unreachable { destination: to, source };
-    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = UdpSocket::bind((any, 0)).map_err(unreachable)?;
+    let socket = UdpSocket::from(open_udp(to.is_ipv4()).map_err(unreachable)?);
     socket.connect((to, ROCE_UDP_PORT)).map_err(unreachable)?;
     let chosen = socket.local_addr().map_err(unreachable)?.ip().to_canonical();
     if entries.iter().any(|e| e.address == chosen) {

@@ -1,13 +1,14 @@
 //! Offering, taking, refusing and ending connections.
 
 use super::event::{ConnParam, UDP_QKEY};
-use super::{CmId, CmRefusal, CmTransport};
+use super::{CmId, CmRefusal, CmTransport, Managed};
 use crate::error::Error;
 use crate::link::now;
 use ferroce_proto::cm::{
     Accept, Answer, CmError, CommId, Connect, IpHeader, Query, RejectReason, ServiceId, SidrStatus,
 };
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl CmId {
     /// Offers a connection, or asks for the datagram service, at the resolved destination. What becomes of it comes as
@@ -26,10 +27,15 @@ impl CmId {
         let ip = service.has_ip_header().then_some(ip);
         let (response_timeout, max_retries) = (state.options.response_timeout, state.options.max_retries);
         let weak = Arc::downgrade(self);
+        let secret = state.secret.as_ref();
+        if let Some(qp) = self.nic.engine.qps.get(param.qpn) {
+            // Left shut by an earlier connection that never was proven.
+            qp.is_shut.store(false, Ordering::Relaxed);
+        }
         let comm = self.nic.engine.manage(|managed| {
             let private_data = &param.private_data[..];
             let comm = if self.space.is_datagram() {
-                let query = Query { service, path, ip, private_data, response_timeout, max_retries };
+                let query = Query { service, path, ip, private_data, response_timeout, max_retries, secret };
                 managed.cm.query(&query, now())?
             } else {
                 let offer = Connect {
@@ -48,6 +54,7 @@ impl CmId {
                     private_data,
                     response_timeout,
                     max_retries,
+                    secret,
                 };
                 managed.cm.connect(&offer, now())?
             };
@@ -62,12 +69,13 @@ impl CmId {
     /// connections should be in RTR or RTS: the peer may send at once.
     pub fn accept(&self, param: &ConnParam) -> Result<(), Error> {
         let private_data = &param.private_data[..];
-        self.with_comm(|cm, comm| {
-            if self.space.is_datagram() {
-                let qkey = param.qkey.unwrap_or(UDP_QKEY);
-                let status = SidrStatus::SUCCESS;
-                return cm.answer(comm, &Answer { status, qpn: param.qpn, qkey, private_data });
-            }
+        if self.space.is_datagram() {
+            let (qkey, status) = (param.qkey.unwrap_or(UDP_QKEY), SidrStatus::SUCCESS);
+            let answer = Answer { status, qpn: param.qpn, qkey, private_data };
+            return self.with_comm(|managed, comm| managed.cm.answer(comm, &answer));
+        }
+        let qp = self.nic.engine.qps.get(param.qpn);
+        self.with_comm(|managed, comm| {
             let accept = Accept {
                 qpn: param.qpn,
                 responder_resources: param.responder_resources,
@@ -78,29 +86,29 @@ impl CmId {
                 ece: param.ece,
                 private_data,
             };
-            cm.accept(comm, &accept, now())
+            managed.accept(comm, &accept, qp)
         })
     }
 
     /// Refuses the offer, or an answer to ours.
     pub fn reject(&self, reason: RejectReason, private_data: &[u8]) -> Result<(), Error> {
-        self.with_comm(|cm, comm| {
+        self.with_comm(|managed, comm| {
             if self.space.is_datagram() {
                 let status = SidrStatus::REJECT;
-                return cm.answer(comm, &Answer { status, private_data, ..Answer::default() });
+                return managed.cm.answer(comm, &Answer { status, private_data, ..Answer::default() });
             }
-            cm.reject(comm, reason, &[], private_data, now())
+            managed.cm.reject(comm, reason, &[], private_data, now())
         })
     }
 
     /// The queue pair is ready: tells the peer, after `ConnectResponse`.
     pub fn establish(&self) -> Result<(), Error> {
-        self.with_comm(|cm, comm| cm.establish(comm, &[]))
+        self.with_comm(|managed, comm| managed.cm.establish(comm, &[]))
     }
 
     /// Data arrived although the peer's last message did not: `Established` follows. No error if it came meanwhile.
     pub fn notify_established(&self) -> Result<(), Error> {
-        self.with_comm(|cm, comm| match cm.notify_established(comm) {
+        self.with_comm(|managed, comm| match managed.cm.notify_established(comm) {
             Err(CmError::WrongState) => Ok(()),
             other => other,
         })
@@ -111,20 +119,17 @@ impl CmId {
         if self.space.is_datagram() {
             return Err(CmRefusal::WrongState { why: "datagram services are not connected" }.into());
         }
-        self.with_comm(|cm, comm| match cm.disconnect(comm, &[], now()) {
+        self.with_comm(|managed, comm| match managed.cm.disconnect(comm, &[], now()) {
             // TIMEWAIT is over already: ended is what was asked for.
             Err(CmError::NoSuchConnection) => Ok(()),
             other => other,
         })
     }
 
-    fn with_comm(
-        &self,
-        work: impl FnOnce(&mut ferroce_proto::cm::Cm, CommId) -> Result<(), CmError>,
-    ) -> Result<(), Error> {
+    fn with_comm(&self, work: impl FnOnce(&mut Managed, CommId) -> Result<(), CmError>) -> Result<(), Error> {
         self.nic.alive()?;
         let comm = self.state.lock().comm.ok_or(CmRefusal::WrongState { why: "it has no connection" })?;
-        self.nic.engine.manage(|managed| work(&mut managed.cm, comm)).map_err(CmRefusal::from)?;
+        self.nic.engine.manage(|managed| work(managed, comm)).map_err(CmRefusal::from)?;
         Ok(())
     }
 }

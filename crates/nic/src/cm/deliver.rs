@@ -21,14 +21,17 @@ impl Managed {
                 let id = response.id;
                 self.tell(id, CmEventKind::ConnectResponse, 0, |e| e.conn = response_param(response));
             }
-            Event::Established { id } => self.tell(id, CmEventKind::Established, 0, |_| {}),
+            Event::Established { id } => {
+                self.proven(id);
+                self.tell(id, CmEventKind::Established, 0, |_| {});
+            }
             Event::Rejected { id, reason, private_data } => {
                 self.tell(id, CmEventKind::Rejected, reason.0.into(), |e| e.conn.private_data = private_data);
-                self.ids.remove(&id);
+                self.forget(id);
             }
             Event::Unreachable { id } => {
                 self.tell(id, CmEventKind::Unreachable, -libc::ETIMEDOUT, |_| {});
-                self.ids.remove(&id);
+                self.forget(id);
             }
             Event::Disconnected { id, timed_out } => {
                 let status = if timed_out { -libc::ETIMEDOUT } else { 0 };
@@ -36,7 +39,7 @@ impl Managed {
             }
             Event::TimewaitExit { id } => {
                 self.tell(id, CmEventKind::TimewaitExit, 0, |_| {});
-                self.ids.remove(&id);
+                self.forget(id);
             }
             Event::Answered { id, path, status, qpn, qkey, private_data } => {
                 let ud = UdParam { private_data, vector: path.vector(), qpn, qkey };
@@ -51,6 +54,12 @@ impl Managed {
                 self.ids.remove(&id);
             }
         }
+    }
+
+    /// The connection is gone.
+    fn forget(&mut self, id: CommId) {
+        self.ids.remove(&id);
+        self.forget_shut(id);
     }
 
     fn deliver_request(&mut self, request: Request) {

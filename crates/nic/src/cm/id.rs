@@ -6,7 +6,7 @@ use super::{CmChannel, CmService};
 use crate::error::Error;
 use crate::link::now;
 use crate::nic::{Nic, NicInner};
-use ferroce_proto::cm::{CommId, ListenerId, Path, PortSpace, Request, Scope};
+use ferroce_proto::cm::{CommId, ListenerId, Path, PortSpace, Request, Scope, Secret};
 use ferroce_proto::verbs::AddressVector;
 use parking_lot::Mutex;
 use std::net::SocketAddr;
@@ -54,6 +54,8 @@ pub(super) struct IdState {
     pub(super) comm: Option<CommId>,
     pub(super) listener: Option<ListenerId>,
     pub(super) is_closed: bool,
+    /// A key of its own.
+    pub(super) secret: Option<Secret>,
 }
 
 /// An id of the connection manager. [`CmId::close`] it when done: events that wait keep it alive otherwise.
@@ -158,6 +160,11 @@ impl CmId {
         change(&mut self.state.lock().options);
     }
 
+    /// Both ends must prove to have this key, whatever the device says: call it before `listen` or `connect`.
+    pub fn set_secret(&self, secret: Secret) {
+        self.state.lock().secret = Some(secret);
+    }
+
     /// From now on events go to another channel; those that wait move along.
     pub fn migrate(&self, channel: &CmChannel) {
         let old = std::mem::replace(&mut *self.queue.lock(), channel.queue.clone());
@@ -203,6 +210,7 @@ impl CmId {
             self.nic.engine.manage(|managed| {
                 if let Some(comm) = comm {
                     managed.ids.remove(&comm);
+                    managed.forget_shut(comm);
                     managed.cm.release(comm, now());
                 }
                 if let Some(listener) = listener {

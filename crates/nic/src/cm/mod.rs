@@ -14,6 +14,7 @@
 //! | `address` | binding, and finding the way to a destination |
 //! | `connect` | offering, taking, refusing, ending |
 //! | `attributes` | what the id's queue pair must be set to |
+//! | `key` | where keys for secure set-up come from |
 //! | `error` | why a call was refused |
 //!
 //! Locks: an id's state, then the manager, then a channel. Whatever may drop the last handle of an id does so with none of
@@ -27,12 +28,14 @@ mod deliver;
 mod error;
 mod event;
 mod id;
+mod key;
 mod service;
 
 pub use channel::CmChannel;
 pub use error::CmRefusal;
 pub use event::{CmEvent, CmEventKind, ConnParam, UDP_QKEY, UdParam};
 pub use id::{CmId, CmOptions};
+pub use key::{KeyError, read_key};
 pub(crate) use service::{Addresses, CmService, Destination, Managed};
 
-pub use ferroce_proto::cm::{CmCounters, CmTransport, Ece, PortSpace, RejectReason};
+pub use ferroce_proto::cm::{CmCounters, CmTransport, Ece, PortSpace, RejectReason, Secret};

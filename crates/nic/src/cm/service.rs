@@ -2,10 +2,11 @@
 
 use super::{CmChannel, CmEvent, CmId, CmRefusal};
 use crate::gids::GidEntry;
-use crate::link::RxPacket;
+use crate::link::{RxPacket, now};
+use crate::objects::QpCore;
 use crate::registry::Ports;
 use ferroce_proto::Gid;
-use ferroce_proto::cm::{Cm, CommId, Config, Inbound, ListenerId, Transmit};
+use ferroce_proto::cm::{Accept, Cm, CmError, CommId, Config, Inbound, ListenerId, Secret, Transmit};
 use ferroce_proto::verbs::Mtu;
 use ferroce_proto::wire::cm::{CmMad, MadTarget, offered_service};
 use parking_lot::Mutex;
@@ -30,6 +31,8 @@ pub(crate) struct Managed {
     pub(crate) cm: Cm,
     pub(super) ids: HashMap<CommId, Weak<CmId>>,
     pub(super) listeners: HashMap<ListenerId, Weak<CmId>>,
+    /// Queue pairs that get no packets before their peer has proven that it has the key.
+    shut: HashMap<CommId, Weak<QpCore>>,
     /// What must be dropped once the lock is given up: it may end in the last handle of an id.
     garbage: Vec<Garbage>,
 }
@@ -48,6 +51,35 @@ impl Managed {
         for (comm, _) in self.ids.drain() {
             self.cm.release(comm, now);
         }
+    }
+
+    /// Takes an offer. Under a key, the queue pair gets no packets before the peer has confirmed with it.
+    pub(super) fn accept(
+        &mut self,
+        comm: CommId,
+        accept: &Accept<'_>,
+        qp: Option<Arc<QpCore>>,
+    ) -> Result<(), CmError> {
+        if let Some(qp) = &qp {
+            let shut = self.cm.is_secured(comm);
+            qp.is_shut.store(shut, Ordering::Relaxed);
+            if shut {
+                self.shut.insert(comm, Arc::downgrade(qp));
+            }
+        }
+        self.cm.accept(comm, accept, now()).inspect_err(|_| self.proven(comm))
+    }
+
+    /// The peer has confirmed, or was not asked to.
+    pub(super) fn proven(&mut self, comm: CommId) {
+        if let Some(qp) = self.forget_shut(comm) {
+            qp.is_shut.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// There will be no confirmation; the queue pair stays shut until it is reset or connected anew.
+    pub(super) fn forget_shut(&mut self, comm: CommId) -> Option<Arc<QpCore>> {
+        self.shut.remove(&comm)?.upgrade()
     }
 
     pub(super) fn drop_later(&mut self, garbage: Garbage) {
@@ -77,10 +109,17 @@ pub(crate) enum Destination {
 }
 
 impl CmService {
-    pub(crate) fn new(slot: u8, ports: Option<Ports>, addresses: Arc<dyn Addresses>) -> CmService {
+    pub(crate) fn new(
+        slot: u8,
+        ports: Option<Ports>,
+        addresses: Arc<dyn Addresses>,
+        secret: Option<Secret>,
+    ) -> CmService {
         let config = Config { slot, ca_guid: rand::random::<u64>() | 1, ..Config::default() };
-        let cm = Cm::new(config, Box::new(rand::random::<u64>));
-        let managed = Managed { cm, ids: HashMap::new(), listeners: HashMap::new(), garbage: Vec::new() };
+        let mut cm = Cm::new(config, Box::new(rand::random::<u64>));
+        cm.set_secret(secret);
+        let (ids, listeners, shut) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let managed = Managed { cm, ids, listeners, shut, garbage: Vec::new() };
         CmService { managed: Mutex::new(managed), next_ns: AtomicU64::new(u64::MAX), slot, ports, addresses }
     }
 

@@ -100,6 +100,7 @@ impl Engine {
                 qp.send_cq.purge(qp.qpn);
                 qp.recv_cq.purge(qp.qpn);
             }
+            self.regions.wait_for_landing();
             Ok(())
         })
     }
@@ -115,6 +116,7 @@ impl Engine {
             self.counters.retransmitted.fetch_add(machine.counters().retransmitted, Ordering::Relaxed);
             machine.retire();
         });
+        self.regions.wait_for_landing();
         qp.send_cq.purge(qp.qpn);
         qp.recv_cq.purge(qp.qpn);
     }

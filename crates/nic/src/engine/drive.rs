@@ -1,14 +1,14 @@
 //! One turn: put-off replies, arrivals, what follows from them, whoever waited for room, timers.
 
 use super::Engine;
+use super::forecaster::Forecaster;
 use super::host::NicHost;
-use crate::link::{RxBatch, RxPacket, TxBatch, now};
-use crate::log;
+use crate::link::{Forecast, RxBatch, TxBatch, now};
+use crate::memory::Peer;
 use crate::objects::QpCore;
-use ferroce_proto::qp::{self, Arrival, DropReason};
+use ferroce_proto::Time;
+use ferroce_proto::qp::{self, Expected};
 use ferroce_proto::verbs::EventKind;
-use ferroce_proto::wire::Packet;
-use ferroce_proto::{Qpn, Time};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -44,18 +44,29 @@ const MISSES_PER_YIELD: u32 = 64;
 
 /// What whoever drives works with: reused from turn to turn.
 pub(super) struct Turn {
-    rx: RxBatch,
-    tx: TxBatch,
-    touched: Vec<Arc<QpCore>>,
+    pub(super) rx: RxBatch,
+    pub(super) tx: TxBatch,
+    pub(super) touched: Vec<Arc<QpCore>>,
     /// Acknowledgements put off until the next turn, behind the answer of the application that just got its data.
-    put_off: Vec<Arc<QpCore>>,
+    pub(super) put_off: Vec<Arc<QpCore>>,
     /// Turns since something arrived.
     idle: u32,
+    pub(super) forecaster: Forecaster,
+    /// What was expected of the batch in hand: its placed packets are part of it.
+    pub(super) expected: Option<Expected>,
 }
 
 impl Turn {
     pub(super) fn new() -> Self {
-        Turn { rx: RxBatch::new(), tx: TxBatch::new(), touched: Vec::new(), put_off: Vec::new(), idle: 0 }
+        Turn {
+            rx: RxBatch::new(),
+            tx: TxBatch::new(),
+            touched: Vec::new(),
+            put_off: Vec::new(),
+            idle: 0,
+            forecaster: Forecaster::new(),
+            expected: None,
+        }
     }
 }
 
@@ -109,7 +120,7 @@ impl Engine {
             self.send_put_off(turn, now());
         }
         let looks = if for_poller && turn.idle >= WAITING_AFTER { LOOKS_WHILE_WAITING } else { 1 };
-        let mut receive = || self.link.receive(&mut turn.rx, thorough);
+        let mut receive = || self.receive(turn, thorough);
         let arrived = (0..looks).map(|_| receive()).find(|&arrived| arrived > 0).unwrap_or(0);
         turn.idle = if arrived > 0 { 0 } else { turn.idle.wrapping_add(1) };
         // Reading the clock is a tenth of an idle turn, and timers are in milliseconds: look now and then.
@@ -137,6 +148,32 @@ impl Engine {
         arrived > 0 || served
     }
 
+    /// Receives a batch; the payloads of packets that were expected land in their targets.
+    fn receive(&self, turn: &mut Turn, thorough: bool) -> usize {
+        let Turn { rx, forecaster, expected, .. } = turn;
+        *expected = if forecaster.has_any() { forecaster.guess(now()) } else { None };
+        let arrived = match expected.and_then(|e| self.forecast(e)) {
+            Some(forecast) => self.link.receive_expected(rx, thorough, forecast),
+            None => self.link.receive(rx, thorough),
+        };
+        if arrived == 0 && rx.placing() != (0, 0) {
+            // The guess was wrong and nothing of what came is for us.
+            forecaster.learn(rx.placing(), None, now());
+        }
+        arrived
+    }
+
+    /// Lets an expected run land, if its queue pair still waits for it. Whoever makes it wait no longer (an error, a
+    /// `modify`, a destruction) waits for the landing to end before the program hears of it. They may do so with the queue
+    /// pair locked, so that lock is only tried here.
+    fn forecast(&self, expected: Expected) -> Option<Forecast<'_>> {
+        let peer = Peer { pd: expected.pd, qp: expected.qpn };
+        let landing = self.regions.land(peer, expected.target, expected.bytes())?;
+        let qp = self.qps.get(expected.qpn)?;
+        let still_due = qp.machine.try_lock()?.expected_after(expected.opcode) == Some(expected);
+        still_due.then(|| Forecast::new(expected, landing))
+    }
+
     fn send_put_off(&self, turn: &mut Turn, now: Time) {
         let Turn { tx, put_off, .. } = turn;
         for qp in put_off.drain(..) {
@@ -147,90 +184,6 @@ impl Engine {
             let more = host.has_more;
             self.after(&qp, machine, more, now);
         }
-    }
-
-    /// Gives every packet to its queue pair; returns how many completions that made. Queue pairs that are not finished
-    /// yet are left among the touched.
-    fn dispatch(&self, turn: &mut Turn, now: Time, may_put_off: bool) -> u32 {
-        let Turn { rx, tx, touched, put_off, .. } = turn;
-        let mut completions = 0;
-        let mut packets = rx.packets().peekable();
-        while let Some(first) = packets.next() {
-            let Some((arrival, packet)) = self.parse(&first) else { continue };
-            let qpn = packet.headers.bth.dest_qpn;
-            if qpn == Qpn::MULTICAST {
-                completions += self.deliver_to_group(&arrival, &packet, tx, touched, now);
-                continue;
-            }
-            let Some(qp) = self.qps.get(qpn) else {
-                if qpn == Qpn::GSI {
-                    self.receive_management(&first, &packet, now);
-                    continue;
-                }
-                self.counters.dropped(DropReason::NoSuchQp);
-                log::drop(format_args!("no QP {qpn} here (from {})", arrival.sgid));
-                continue;
-            };
-            let mut machine = qp.machine.lock();
-            let mut host = NicHost::new(self, &qp, tx);
-            machine.handle_packet(&arrival, &packet, now, &mut host);
-            // Packets of one message come in a row: keep the lock for the row.
-            while let Some(next) = packets.next_if(|p| ferroce_proto::wire::dest_qpn(p.bytes) == Some(qpn)) {
-                if let Some((arrival, packet)) = self.parse(&next) {
-                    machine.handle_packet(&arrival, &packet, now, &mut host);
-                }
-            }
-            completions += host.completions;
-            if touched.is_empty() && packets.peek().is_none() {
-                // The only one with packets: it need not be locked again.
-                let may_put_off = may_put_off && completions > 0;
-                self.finish(&qp, machine, host, now, may_put_off.then_some(put_off));
-                break;
-            }
-            drop(machine);
-            touch(touched, qp);
-        }
-        completions
-    }
-
-    fn parse<'a>(&self, rx: &RxPacket<'a>) -> Option<(Arrival, Packet<'a>)> {
-        match Packet::parse(rx.bytes) {
-            Ok(packet) => {
-                let arrival =
-                    Arrival { sgid: rx.sgid, dgid: rx.dgid, traffic_class: rx.tos, hop_limit: rx.ttl };
-                Some((arrival, packet))
-            }
-            Err(malformed) => {
-                self.counters.dropped(DropReason::Malformed);
-                log::drop(format_args!("malformed packet from {}: {malformed}", rx.sgid));
-                None
-            }
-        }
-    }
-
-    fn deliver_to_group(
-        &self,
-        arrival: &Arrival,
-        packet: &Packet<'_>,
-        tx: &mut TxBatch,
-        touched: &mut Vec<Arc<QpCore>>,
-        now: Time,
-    ) -> u32 {
-        let listeners = self.groups.listeners(arrival.dgid);
-        if listeners.is_empty() {
-            self.counters.dropped(DropReason::NoSuchQp);
-            log::drop(format_args!("nobody listens to group {} here", arrival.dgid));
-        }
-        let mut completions = 0;
-        for qp in listeners {
-            let mut machine = qp.machine.lock();
-            let mut host = NicHost::new(self, &qp, tx);
-            machine.handle_packet(arrival, packet, now, &mut host);
-            completions += host.completions;
-            drop(machine);
-            touch(touched, qp);
-        }
-        completions
     }
 
     /// Sends what the arrivals call for, once per queue pair however many packets it got.
@@ -245,7 +198,7 @@ impl Engine {
     }
 
     /// Sends what the arrivals at one queue pair call for. Acknowledgements may wait in `put_off`, if there is one.
-    fn finish(
+    pub(super) fn finish(
         &self,
         qp: &Arc<QpCore>,
         mut machine: MutexGuard<'_, qp::Qp>,
@@ -335,11 +288,5 @@ impl Engine {
         let ready = if self.any_ready.load(Ordering::Relaxed) { 0 } else { u64::MAX };
         let management = self.cm.get().map_or(u64::MAX, |cm| cm.next_ns());
         self.timers.next_ns().min(link).min(ready).min(management)
-    }
-}
-
-fn touch(touched: &mut Vec<Arc<QpCore>>, qp: Arc<QpCore>) {
-    if !qp.touched.swap(true, Ordering::Relaxed) {
-        touched.push(qp);
     }
 }

@@ -68,6 +68,10 @@ impl Host for NicHost<'_, '_> {
         self.engine.regions.scatter(pd, sges, offset, data)
     }
 
+    fn check_scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, len: u64) -> Result<(), MemoryFault> {
+        self.engine.regions.check_scatter(pd, sges, offset, len)
+    }
+
     fn check_remote(
         &mut self,
         pd: PdId,
@@ -123,6 +127,8 @@ impl Host for NicHost<'_, '_> {
         counters.completions.fetch_add(1, Ordering::Relaxed);
         if completion.status != WcStatus::Success {
             counters.failed_completions.fetch_add(1, Ordering::Relaxed);
+            // The program may use the memory of a failed request as soon as it hears of it.
+            self.engine.regions.wait_for_landing();
         }
         let shared;
         let cq = match side {

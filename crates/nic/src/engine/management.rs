@@ -3,7 +3,7 @@
 use super::Engine;
 use super::calls::with_outgoing;
 use crate::cm::{CmService, Destination, Managed};
-use crate::link::{RxPacket, SLOT_HINT_AT, TxBatch, now};
+use crate::link::{RxPacket, SLOT_HINT_AT, TxBatch, now, wall_clock_ns};
 use crate::log;
 use ferroce_proto::cm::Transmit;
 use ferroce_proto::qp::DropReason;
@@ -26,6 +26,9 @@ impl Engine {
         let mut out = SmallVec::<[Transmit; 4]>::new();
         let (result, deadline, garbage) = {
             let mut managed = service.managed.lock();
+            if managed.cm.has_secrets() {
+                managed.cm.set_unix_time(wall_clock_ns(), now());
+            }
             let result = work(&mut managed);
             managed.deliver();
             out.extend(std::iter::from_fn(|| managed.cm.poll_transmit()));

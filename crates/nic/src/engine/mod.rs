@@ -3,6 +3,8 @@
 //! | file | question |
 //! |---|---|
 //! | `drive` | what happens in one turn |
+//! | `dispatch` | which queue pair gets which packet |
+//! | `forecaster` | whether to guess what arrives next |
 //! | `calls` | what verbs do to a queue pair on the caller's thread |
 //! | `host` | how a queue pair reaches memory, links and completion queues |
 //! | `management` | what becomes of packets to QP1 |
@@ -19,7 +21,9 @@
 
 mod background;
 mod calls;
+mod dispatch;
 mod drive;
+mod forecaster;
 mod groups;
 mod host;
 mod management;

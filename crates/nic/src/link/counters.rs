@@ -53,6 +53,10 @@ counters! {
     rx_bytes,
     /// System calls that received something or found nothing.
     rx_calls,
+    /// Of the packets received, how many had their payload put straight to where it belongs.
+    placed,
+    /// Packets for which that was tried, but which were not the expected ones and went the ordinary way.
+    misplaced,
     /// Packets whose ICRC was wrong.
     bad_icrc,
     /// Datagrams too short to be a packet, or with headers that make no sense.

@@ -5,6 +5,7 @@
 //! | file | what lives there |
 //! |---|---|
 //! | `batch` | packets in bulk, in memory that is used again |
+//! | `forecast` | what most likely arrives next, and where its payloads belong |
 //! | `counters` | what a link did |
 //! | `udp` | RoCEv2 on UDP port 4791, shared by the processes of one user |
 //! | `faulty` | a wrapper that loses, reorders, duplicates, delays and damages packets by seed |
@@ -16,19 +17,22 @@ mod clock;
 mod counters;
 mod error;
 mod faulty;
+mod forecast;
 mod udp;
 
 use ferroce_proto::{Gid, Time};
 use std::io;
 use std::os::fd::RawFd;
 
-pub use batch::{RxBatch, RxPacket, TxBatch, TxView};
+pub use batch::{PlacedRun, RxBatch, RxPacket, TxBatch, TxView};
 pub use capture::Capture;
 pub use clock::now;
 pub(crate) use clock::wall_clock_ns;
 pub use counters::LinkCounters;
 pub use error::LinkError;
 pub use faulty::{FaultConfig, FaultConfigError, Faulty};
+pub use forecast::Forecast;
+pub(crate) use udp::open_udp;
 pub use udp::{LocalAddress, UdpConfig, UdpLink, local_addresses};
 
 /// Byte of a management datagram, reserved and ignored by its readers, where a sender on this host names the slot of the
@@ -57,6 +61,13 @@ pub trait Link: Send + Sync {
     ///
     /// One thread at a time: a second one finds nothing.
     fn receive(&self, rx: &mut RxBatch, thorough: bool) -> usize;
+
+    /// Like [`Self::receive`], for a caller that has a guess what comes next. A link that can, puts the payloads of such
+    /// packets to where they belong while it receives them; a link that cannot, ignores the guess.
+    fn receive_expected(&self, rx: &mut RxBatch, thorough: bool, forecast: Forecast<'_>) -> usize {
+        drop(forecast);
+        self.receive(rx, thorough)
+    }
 
     /// File descriptors that are readable while `receive` has work. They stay the same for the life of the link.
     /// Level-triggered waiting only: one `receive` need not drain them.

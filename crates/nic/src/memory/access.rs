@@ -61,6 +61,20 @@ impl RegionTable {
         Ok(())
     }
 
+    /// Whether `scatter` would do that.
+    pub(crate) fn check_scatter(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u64,
+        len: u64,
+    ) -> Result<(), MemoryFault> {
+        pieces(sges, offset, len as usize).try_for_each(|piece| {
+            let held = self.by_lkey(piece.lkey)?;
+            region(&held).local(pd, piece.addr, u64::from(piece.len), Access::LOCAL_WRITE).map(|_| ())
+        })
+    }
+
     /// Whether the peer may do `need`.
     pub(crate) fn check_remote(
         &self,

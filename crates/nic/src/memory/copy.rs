@@ -1,4 +1,4 @@
-//! The only place where bytes of registered memory move.
+//! How bytes move between packets and registered memory.
 //!
 //! Applications read and write this memory while the NIC does, as under hardware; races on it are theirs to order
 //! (with completions). So no reference is ever made to it, only raw copies and atomics.

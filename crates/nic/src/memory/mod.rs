@@ -11,12 +11,14 @@
 //! | `device` | memory of the device itself |
 //! | `external` | how packets point into regions instead of copying |
 //! | `copy` | the only place where bytes move |
+//! | `landing` | bytes that the kernel may put straight into a region |
 
 mod access;
 mod copy;
 mod device;
 mod external;
 mod keys;
+mod landing;
 mod on_demand;
 mod region;
 mod table;
@@ -25,6 +27,7 @@ mod windows;
 pub(crate) use device::Budget;
 pub use device::{DeviceMemory, MAX_DM};
 pub(crate) use external::{External, Pins};
+pub(crate) use landing::Landing;
 pub use on_demand::Prefetch;
 pub(crate) use on_demand::check_mapped;
 pub use region::WindowType;

@@ -23,6 +23,8 @@ pub(crate) struct RegionTable {
     lkeys: KeyCipher,
     rkeys: KeyCipher,
     pub(super) windows: WindowKeys,
+    /// Held while payloads are put into some region (see `landing`).
+    pub(super) landings: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -42,6 +44,7 @@ impl RegionTable {
             lkeys: KeyCipher::random(),
             rkeys: KeyCipher::random(),
             windows: WindowKeys::default(),
+            landings: Mutex::new(()),
         }
     }
 
@@ -103,6 +106,7 @@ impl RegionTable {
     pub(super) fn take_out(&self, number: u32) {
         if let Some(slot) = self.slot(number) {
             let gone = slot.write().take();
+            self.wait_for_landing();
             drop(gone);
             self.free.lock().returned.push(number);
         }
@@ -115,6 +119,8 @@ impl RegionTable {
         let region = held.as_mut()?;
         change(region);
         (region.lkey, region.rkey, region.remote_open) = (keys.0, keys.1, true);
+        drop(held);
+        self.wait_for_landing();
         Some(keys)
     }
 
@@ -126,6 +132,13 @@ impl RegionTable {
             change(region);
             region.remote_open = true;
         }
+        self.wait_for_landing();
+    }
+
+    /// Waits for payloads that are just being put into some region. Whoever has made sure before that later ones are refused
+    /// can tell the program so after this.
+    pub(crate) fn wait_for_landing(&self) {
+        drop(self.landings.lock());
     }
 
     /// Closes a region to peers. The caller has checked that it may.
@@ -136,6 +149,7 @@ impl RegionTable {
         {
             region.remote_open = false;
         }
+        self.wait_for_landing();
     }
 
     // Recursive read locks: source and destination of one operation may be the same region, and a waiting `dereg`

@@ -153,15 +153,15 @@ impl CqCore {
         self.waiting.store(state.ring.len(), Ordering::Release);
     }
 
-    /// Takes completions, and their stamps if the queue makes any. `stamps` is empty or as long as `out`.
-    fn take(&self, out: &mut [Completion], stamps: &mut [Stamp]) -> Result<usize, Error> {
+    /// Takes at most so many completions, and their stamps if the queue makes any and there is room for them.
+    fn take(&self, most: usize, stamps: &mut [Stamp], each: &mut impl FnMut(usize, Completion)) -> usize {
         if self.waiting.load(Ordering::Acquire) == 0 {
-            return Ok(0);
+            return 0;
         }
         let mut state = self.state.lock();
-        let n = out.len().min(state.ring.len());
-        for (slot, completion) in out.iter_mut().zip(state.ring.drain(..n)) {
-            *slot = completion;
+        let n = most.min(state.ring.len());
+        for (i, completion) in state.ring.drain(..n).enumerate() {
+            each(i, completion);
         }
         if state.stamping {
             for (i, stamp) in state.stamps.drain(..n).enumerate() {
@@ -171,7 +171,7 @@ impl CqCore {
             }
         }
         self.waiting.store(state.ring.len(), Ordering::Release);
-        Ok(n)
+        n
     }
 
     fn check_overrun(&self) -> Result<(), Error> {
@@ -217,8 +217,24 @@ impl Cq {
     /// The same, and when each completion was made: see [`Cq::stamp_completions`]. Fills as many stamps as there is room
     /// for.
     pub fn poll_stamped(&self, out: &mut [Completion], stamps: &mut [Stamp]) -> Result<usize, Error> {
-        let n = self.core.take(out, stamps)?;
-        if n > 0 || out.is_empty() {
+        self.poll_into(out.len(), stamps, |i, completion| out[i] = completion)
+    }
+
+    /// The same for those who want completions in another form: each is handed over with its number, while the queue is
+    /// locked.
+    pub fn poll_each(&self, most: usize, each: impl FnMut(usize, Completion)) -> Result<usize, Error> {
+        self.poll_into(most, &mut [], each)
+    }
+
+    #[inline]
+    fn poll_into(
+        &self,
+        most: usize,
+        stamps: &mut [Stamp],
+        mut each: impl FnMut(usize, Completion),
+    ) -> Result<usize, Error> {
+        let n = self.core.take(most, stamps, &mut each);
+        if n > 0 || most == 0 {
             self.nic.engine.pulse.polled();
             // A program that always finds completions of its own sends would otherwise never receive.
             let hits = self.core.hits.load(Ordering::Relaxed).wrapping_add(1);
@@ -230,7 +246,7 @@ impl Cq {
         }
         self.nic.alive()?;
         self.nic.engine.drive_for_poller();
-        let n = self.core.take(out, stamps)?;
+        let n = self.core.take(most, stamps, &mut each);
         if n == 0 {
             self.core.check_overrun()?;
         }

@@ -11,11 +11,11 @@ use crate::nic::{MAX_INLINE, MAX_QP_WR, MAX_SGE, Nic};
 use crate::raw::{Flow, FlowRule, RawQp};
 use ferroce_proto::cc::HalvingWindow;
 use ferroce_proto::qp::{self, PostError, QpConfig, QpCounters};
-use ferroce_proto::verbs::{AttrMask, EventKind, QpAttr, QpCap, RecvWr, SendWr, Transport};
+use ferroce_proto::verbs::{AttrMask, EventKind, QpAttr, QpCap, QpState, RecvWr, SendWr, Transport};
 use ferroce_proto::{Gid, PdId, Qpn};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a queue pair is made with.
 pub struct QpInit<'a> {
@@ -56,6 +56,8 @@ pub(crate) struct QpCore {
     pub(crate) ready: AtomicBool,
     /// A completion found no room.
     pub(crate) overrun: AtomicBool,
+    /// No packet gets in: its peer has to prove its key first.
+    pub(crate) is_shut: AtomicBool,
 }
 
 /// One of several handles of a queue pair, and who hears its events.
@@ -162,6 +164,7 @@ impl Pd {
                 touched: AtomicBool::new(false),
                 ready: AtomicBool::new(false),
                 overrun: AtomicBool::new(false),
+                is_shut: AtomicBool::new(false),
             })
         };
         let core = nic
@@ -306,6 +309,9 @@ impl Qp {
         nic.alive()?;
         if let Some(raw) = &self.raw {
             return raw.modify(attr, mask);
+        }
+        if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
+            self.core.is_shut.store(false, Ordering::Relaxed);
         }
         let route = match mask.contains(AttrMask::AV) {
             true if attr.av.dgid.is_zero() => None,

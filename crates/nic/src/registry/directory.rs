@@ -75,7 +75,7 @@ fn untrusted(path: &Path, why: String) -> RegistryError {
     RegistryError::Untrusted { path: path.to_path_buf(), why }
 }
 
-fn effective_uid() -> u32 {
+pub(crate) fn effective_uid() -> u32 {
     // SAFETY: cannot fail and touches no memory.
     unsafe { libc::geteuid() }
 }

@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use directory::default_base;
+pub(crate) use directory::effective_uid;
 pub(crate) use ports::{PortError, Ports};
 pub(crate) use roster::Roster;
 

@@ -2,7 +2,8 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 use ferroce_nic::{
-    CmChannel, CmEvent, CmEventKind, CmId, CmTransport, Config, ConnParam, Cq, Nic, Pd, PortSpace, Qp, QpInit,
+    CmChannel, CmEvent, CmEventKind, CmId, CmTransport, Config, ConnParam, Cq, Nic, Pd, PortSpace, Qp,
+    QpInit, Secret,
 };
 use ferroce_proto::verbs::{
     Completion, Payload, QpCap, QpState, RecvWr, SendFlags, SendOp, SendWr, Transport, WcStatus,
@@ -23,8 +24,13 @@ pub(crate) struct End {
 
 impl End {
     pub(crate) fn new(addresses: &[&str]) -> End {
+        End::with_secret(addresses, None)
+    }
+
+    /// One whose connections are all under a key.
+    pub(crate) fn with_secret(addresses: &[&str], cm_secret: Option<Secret>) -> End {
         let addresses = Some(addresses.iter().map(|a| a.parse().unwrap()).collect());
-        let nic = Nic::open(Config { addresses, ..Config::default() }).expect("the device opens");
+        let nic = Nic::open(Config { addresses, cm_secret, ..Config::default() }).expect("the device opens");
         let channel = nic.create_cm_channel().unwrap();
         let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(64, None, 0).unwrap());
         End { nic, channel, pd, cq }
@@ -138,4 +144,14 @@ pub(crate) fn send(from: (&End, &Qp), to: (&End, &Qp)) {
     from.1.post_send(&[wr]).unwrap();
     assert_eq!(completion(&to.0.cq).wr_id, 1);
     assert_eq!(completion(&from.0.cq).wr_id, 2);
+}
+
+/// Waits for something that is bound to happen.
+#[track_caller]
+pub(crate) fn wait_until(mut happened: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !happened() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain");
+        std::thread::sleep(Duration::from_micros(200));
+    }
 }

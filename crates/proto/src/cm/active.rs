@@ -1,12 +1,13 @@
 //! The side that offers: REQ, then RTU.
 
 use super::connection::{Connection, State};
-use super::params::put_private;
+use super::params::put_private_before;
+use super::proof::OFFER_PROOF_LEN;
 use super::timing::response_ns;
 use super::{Cm, CmError, CommId, Connect, Ece, Event, Inbound, Kind, Response};
 use crate::ids::{PKey, Psn};
 use crate::time::Time;
-use crate::wire::cm::{CmMessage, CmPath, IpHeader, Mra, RejectedMessage, Rep, Req, Rtu};
+use crate::wire::cm::{CmMad, CmMessage, CmPath, IpHeader, Mra, RejectedMessage, Rep, Req, Rtu};
 
 /// Packet rate in REQs, as the verbs number it: 10 Gb/s. Nobody paces by it.
 const PACKET_RATE: u8 = 3;
@@ -19,13 +20,16 @@ impl Cm {
         if self.connections.len() >= self.config.max_connections {
             return Err(CmError::TooMany);
         }
+        let secret = offer.secret.or(self.secret.as_ref()).cloned();
+        self.uses_secrets |= secret.is_some();
+        let proof_len = if secret.is_some() { OFFER_PROOF_LEN } else { 0 };
         let mut private_data = [0; Req::PRIVATE_LEN];
         match offer.ip {
             Some(ip) => {
                 private_data[..IpHeader::LEN].copy_from_slice(&ip.to_bytes());
-                put_private(&mut private_data[IpHeader::LEN..], offer.private_data)?;
+                put_private_before(&mut private_data[IpHeader::LEN..], offer.private_data, proof_len)?;
             }
-            None => put_private(&mut private_data, offer.private_data)?,
+            None => put_private_before(&mut private_data, offer.private_data, proof_len)?,
         }
         let (response_timeout, max_retries) = self.patience(offer.response_timeout, offer.max_retries);
         let (id, tid, psn) = (self.fresh_id(), (self.random)(), Psn::new((self.random)() as u32));
@@ -78,6 +82,7 @@ impl Cm {
             rnr_retry: req.rnr_retry_count,
             response_ns: response_ns(response_timeout),
             max_retries,
+            secret,
             ..Connection::new(Kind::Connection, State::ReqSent, id, path)
         });
         self.at(now);
@@ -90,11 +95,15 @@ impl Cm {
         (response_timeout, max_retries.unwrap_or(self.config.max_retries).min(15))
     }
 
-    pub(super) fn handle_rep(&mut self, inbound: &Inbound, tid: u64, ece: Ece, rep: &Rep) {
+    pub(super) fn handle_rep(&mut self, inbound: &Inbound, mad: &CmMad, rep: &Rep, now: Time) {
+        let (tid, ece) = (mad.tid, Ece { vendor_id: rep.vendor_id, attr_mod: mad.attr_mod });
         let id = rep.remote_comm_id;
         let Some(connection) = self.own(inbound, id) else { return self.refuse_stray_rep(inbound, tid, rep) };
         match connection.state {
-            State::ReqSent => self.take_rep(id, ece, rep),
+            State::ReqSent => match self.is_proven(id, inbound, mad) {
+                true => self.take_rep(id, ece, rep),
+                false => self.refuse_unproven_rep(id, rep, now),
+            },
             State::RepReceived | State::Established if connection.remote != rep.local_comm_id => {
                 self.counters.unexpected += 1;
             }
@@ -113,6 +122,7 @@ impl Cm {
 
     fn take_rep(&mut self, id: CommId, ece: Ece, rep: &Rep) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
+        let private_len = rep.private_data.len() - connection.proof_len();
         connection.remote = rep.local_comm_id;
         connection.remote_qpn = rep.local_qpn;
         connection.remote_psn = rep.starting_psn;
@@ -134,7 +144,7 @@ impl Cm {
             flow_control: rep.flow_control,
             srq: rep.srq,
             ece,
-            private_data: rep.private_data.to_vec(),
+            private_data: rep.private_data[..private_len].to_vec(),
         };
         self.raise(id, Event::Response(response));
     }
@@ -144,7 +154,7 @@ impl Cm {
         let connection = self.in_state(id, &[State::RepReceived])?;
         let mut rtu =
             Rtu { local_comm_id: id, remote_comm_id: connection.remote, private_data: [0; Rtu::PRIVATE_LEN] };
-        put_private(&mut rtu.private_data, private_data)?;
+        put_private_before(&mut rtu.private_data, private_data, connection.proof_len())?;
         self.set_state(id, State::Established);
         self.counters.established += 1;
         self.send(id, 0, CmMessage::Rtu(rtu));

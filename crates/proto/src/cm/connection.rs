@@ -1,6 +1,7 @@
 //! What is known of one connection.
 
 use super::pacing::Pace;
+use super::proof::{Binding, MAC_LEN, Secret};
 use super::timing::Resend;
 use super::{CmTransport, CommId, Kind, ListenerId, Path, ServiceId};
 use crate::ids::{Gid, Psn, Qpn};
@@ -50,8 +51,8 @@ pub(super) struct Connection {
     pub(super) is_half_open: bool,
     /// A program wants to hear of it.
     pub(super) is_held: bool,
-    /// The peer said once that nobody listens.
-    pub(super) was_turned_away: bool,
+    /// We were told that nobody listens, and asked again.
+    pub(super) asks_again: bool,
     pub(super) local: CommId,
     pub(super) remote: CommId,
     pub(super) tid: u64,
@@ -74,6 +75,9 @@ pub(super) struct Connection {
     /// How long the peer may take to answer, and how often that is waited for.
     pub(super) response_ns: u64,
     pub(super) max_retries: u8,
+    /// The key that the peer must prove to have.
+    pub(super) secret: Option<Secret>,
+    pub(super) binding: Binding,
     /// What is repeated: on time-out, or when the peer repeats itself.
     pub(super) last: Option<Box<[u8; MAD_LEN]>>,
     pub(super) pace: Pace,
@@ -92,7 +96,7 @@ impl Connection {
             is_active: false,
             is_half_open: false,
             is_held: true,
-            was_turned_away: false,
+            asks_again: false,
             local,
             remote: CommId::NONE,
             tid: 0,
@@ -110,12 +114,25 @@ impl Connection {
             rnr_retry: 0,
             response_ns: 0,
             max_retries: 0,
+            secret: None,
+            binding: Binding::default(),
             last: None,
             pace: Pace::Free,
             asked: Time(0),
             resend: None,
             deadline: None,
         }
+    }
+
+    /// Nobody listens there. The first time that is not believed, and the question is repeated in its time: programs agree by
+    /// other means on who listens, and then the offer can be faster than the listener.
+    pub(super) fn doubts_absence(&mut self) -> bool {
+        !core::mem::replace(&mut self.asks_again, true)
+    }
+
+    /// Bytes of private data that an answer's proof takes.
+    pub(super) fn proof_len(&self) -> usize {
+        if self.secret.is_some() { MAC_LEN } else { 0 }
     }
 
     pub(super) fn peer_key(&self) -> (Gid, Kind, CommId) {

@@ -1,7 +1,7 @@
 //! Which handler gets a message, and what becomes of strays.
 
 use super::connection::Connection;
-use super::{Cm, CommId, Ece, Inbound, Kind};
+use super::{Cm, CommId, Inbound, Kind};
 use crate::time::Time;
 use crate::wire::BadMad;
 use crate::wire::cm::{Apr, CmMad, CmMessage, Lap};
@@ -18,22 +18,17 @@ impl Cm {
     pub fn handle_message(&mut self, inbound: &Inbound, mad: &CmMad, now: Time) {
         self.counters.on_received(mad.message.attr_id());
         self.at(now);
-        let (tid, attr_mod) = (mad.tid, mad.attr_mod);
+        let tid = mad.tid;
         match &mad.message {
-            CmMessage::Req(m) => {
-                let ece = Ece { vendor_id: m.vendor_id, attr_mod };
-                self.handle_req(inbound, tid, ece, m, now);
-            }
-            CmMessage::Rep(m) => {
-                self.handle_rep(inbound, tid, Ece { vendor_id: m.vendor_id, attr_mod }, m);
-            }
-            CmMessage::Rtu(m) => self.handle_rtu(inbound, m),
+            CmMessage::Req(m) => self.handle_req(inbound, mad, m, now),
+            CmMessage::Rep(m) => self.handle_rep(inbound, mad, m, now),
+            CmMessage::Rtu(m) => self.handle_rtu(inbound, mad, m),
             CmMessage::Rej(m) => self.handle_rej(inbound, m, now),
             CmMessage::Mra(m) => self.handle_mra(inbound, m, now),
-            CmMessage::Dreq(m) => self.handle_dreq(inbound, tid, m, now),
+            CmMessage::Dreq(m) => self.handle_dreq(inbound, mad, m, now),
             CmMessage::Drep(m) => self.handle_drep(inbound, m, now),
-            CmMessage::SidrReq(m) => self.handle_sidr_req(inbound, tid, m),
-            CmMessage::SidrRep(m) => self.handle_sidr_rep(inbound, m),
+            CmMessage::SidrReq(m) => self.handle_sidr_req(inbound, mad, m),
+            CmMessage::SidrRep(m) => self.handle_sidr_rep(inbound, mad, m),
             CmMessage::Lap(m) => self.handle_lap(inbound, tid, m),
             CmMessage::Apr(_) => self.counters.unexpected += 1,
         }

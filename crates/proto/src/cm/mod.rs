@@ -29,6 +29,7 @@
 //! | `connection` | what is known of one connection |
 //! | `active`, `passive` | the two halves of the handshake |
 //! | `refuse` | REJ and MRA |
+//! | `proof` | whether the peer has our key, where there is one |
 //! | `teardown` | DREQ, DREP, TIMEWAIT, release |
 //! | `sidr` | service resolution for datagrams |
 //! | `listeners` | who listens to which service on which address |
@@ -48,6 +49,7 @@ mod listeners;
 mod pacing;
 mod params;
 mod passive;
+mod proof;
 mod refuse;
 mod sidr;
 mod teardown;
@@ -59,6 +61,7 @@ pub use listeners::{ListenerId, Scope};
 pub use params::{
     Accept, Answer, CmError, Config, Connect, Ece, Event, Inbound, Path, Query, Request, Response, Transmit,
 };
+pub use proof::Secret;
 
 use crate::ids::{Gid, Qpn};
 use crate::time::Time;
@@ -68,6 +71,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use connection::{Connection, State};
 use half_open::HalfOpen;
 use listeners::Listeners;
+use proof::Replays;
 
 /// Connections of two kinds have ids of their own at the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,6 +103,14 @@ pub struct Cm {
     pending: usize,
     /// Offers of others that have not become an established connection, by address.
     half_open: HalfOpen,
+    /// The key of everything that has no key of its own.
+    secret: Option<Secret>,
+    listener_secrets: BTreeMap<ListenerId, Secret>,
+    /// Some connection had a key of its own.
+    uses_secrets: bool,
+    replays: Replays,
+    /// Time of day at time 0.
+    unix_offset_ns: u64,
 }
 
 impl Cm {
@@ -120,6 +132,11 @@ impl Cm {
             counters: CmCounters::default(),
             pending: 0,
             half_open: HalfOpen::default(),
+            secret: None,
+            listener_secrets: BTreeMap::new(),
+            uses_secrets: false,
+            replays: Replays::default(),
+            unix_offset_ns: 0,
         }
     }
 
@@ -145,6 +162,11 @@ impl Cm {
         self.connections.len()
     }
 
+    /// Ids of the connections that a program has not released.
+    pub fn held(&self) -> alloc::vec::Vec<CommId> {
+        self.connections.iter().filter(|(_, c)| c.is_held).map(|(id, _)| *id).collect()
+    }
+
     /// Offers of others that are not yet decided.
     pub fn pending(&self) -> usize {
         self.pending
@@ -158,6 +180,7 @@ impl Cm {
     /// Removes a listener. Its undecided offers stay until they are decided or released.
     pub fn unlisten(&mut self, listener: ListenerId) {
         self.listeners.remove(listener);
+        self.listener_secrets.remove(&listener);
     }
 
     /// Whether somebody here listens to `service` at `address`.
@@ -180,6 +203,11 @@ impl Cm {
         self.connections.get(&id).map(|c| &**c).ok_or(CmError::NoSuchConnection)
     }
 
+    /// Whether "nobody listens" is not believed yet.
+    fn doubts_absence(&mut self, id: CommId) -> bool {
+        self.connections.get_mut(&id).is_some_and(|connection| connection.doubts_absence())
+    }
+
     /// The connection if it is in one of these states.
     fn in_state(&mut self, id: CommId, states: &[State]) -> Result<&mut Connection, CmError> {
         let connection = self.connections.get_mut(&id).ok_or(CmError::NoSuchConnection)?;
@@ -188,11 +216,19 @@ impl Cm {
 
     /// Sends a message of connection `id`; it becomes the one that is repeated.
     fn send(&mut self, id: CommId, attr_mod: u32, message: CmMessage) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        let mad = Box::new(CmMad { tid: connection.tid, attr_mod, message }.to_bytes());
+        if let Some(transmit) = self.prepare(id, attr_mod, message) {
+            self.transmit(transmit);
+        }
+    }
+
+    /// Makes a message of connection `id`; it becomes the one that is repeated.
+    fn prepare(&mut self, id: CommId, attr_mod: u32, message: CmMessage) -> Option<Transmit> {
+        let tid = self.connections.get(&id)?.tid;
+        let mut mad = Box::new(CmMad { tid, attr_mod, message }.to_bytes());
+        self.seal(id, &message, &mut mad);
+        let connection = self.connections.get_mut(&id)?;
         connection.last = Some(mad.clone());
-        let route = connection.path.route();
-        self.transmit(Transmit { route, mad });
+        Some(Transmit { route: connection.path.route(), mad })
     }
 
     /// Sends the last message of connection `id` once more.

@@ -7,8 +7,7 @@
 
 use super::{Cm, CommId, Transmit};
 use crate::time::Time;
-use crate::wire::cm::{CmMad, CmMessage};
-use alloc::boxed::Box;
+use crate::wire::cm::CmMessage;
 
 /// Where the message of a connection that asks for an answer stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,8 +25,8 @@ impl Cm {
     /// Sends a message of connection `id` that is repeated until it is answered, as soon as it is its turn.
     pub(super) fn ask(&mut self, id: CommId, attr_mod: u32, message: CmMessage) {
         self.landed(id);
+        self.prepare(id, attr_mod, message);
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        connection.last = Some(Box::new(CmMad { tid: connection.tid, attr_mod, message }.to_bytes()));
         connection.pace = Pace::Waiting;
         connection.asked = self.clock;
         connection.resend = None;

@@ -1,6 +1,6 @@
 //! What goes into the communication manager and what comes out.
 
-use super::{CmTransport, CommId, IpHeader, ListenerId, RejectReason, ServiceId, SidrStatus};
+use super::{CmTransport, CommId, IpHeader, ListenerId, RejectReason, Secret, ServiceId, SidrStatus};
 use crate::ids::{Gid, Qkey, Qpn};
 use crate::verbs::{AddressVector, Mtu, Route};
 use crate::wire::MAD_LEN;
@@ -175,6 +175,8 @@ pub struct Connect<'a> {
     pub response_timeout: Option<u8>,
     /// How often to repeat, if not as [`Config`] says.
     pub max_retries: Option<u8>,
+    /// The key that both ends prove to have, if not that of [`super::Cm::set_secret`].
+    pub secret: Option<&'a Secret>,
 }
 
 /// What [`super::Cm::accept`] answers.
@@ -213,6 +215,8 @@ pub struct Query<'a> {
     pub response_timeout: Option<u8>,
     /// How often to repeat, if not as [`Config`] says.
     pub max_retries: Option<u8>,
+    /// The key that both ends prove to have, if not that of [`super::Cm::set_secret`].
+    pub secret: Option<&'a Secret>,
 }
 
 /// What [`super::Cm::answer`] tells.
@@ -376,6 +380,12 @@ impl fmt::Display for CmError {
 }
 
 impl core::error::Error for CmError {}
+
+/// Copies private data into its place, all but the last `proof_len` bytes of which it may fill.
+pub(super) fn put_private_before(place: &mut [u8], data: &[u8], proof_len: usize) -> Result<(), CmError> {
+    let room = place.len().saturating_sub(proof_len);
+    put_private(&mut place[..room], data)
+}
 
 /// Copies private data into its place.
 pub(super) fn put_private(place: &mut [u8], data: &[u8]) -> Result<(), CmError> {

@@ -1,7 +1,8 @@
 //! The side that is offered to: REP.
 
 use super::connection::{Connection, State};
-use super::params::put_private;
+use super::params::put_private_before;
+use super::proof::{OFFER_PROOF_LEN, Offered};
 use super::timing::response_ns;
 use super::{
     Accept, Cm, CmError, CommId, Ece, Event, Inbound, Kind, ListenerId, Path, RejectReason, Request,
@@ -9,22 +10,43 @@ use super::{
 use crate::ids::{Gid, Psn};
 use crate::time::Time;
 use crate::verbs::Mtu;
-use crate::wire::cm::{CmMessage, IpHeader, RejectedMessage, Rep, Req, Rtu, ServiceId};
+use crate::wire::cm::{CmMad, CmMessage, IpHeader, RejectedMessage, Rep, Req, Rtu, ServiceId};
 
 impl Cm {
-    pub(super) fn handle_req(&mut self, inbound: &Inbound, tid: u64, ece: Ece, req: &Req, now: Time) {
-        let key = (inbound.sgid, Kind::Connection, req.local_comm_id);
-        if let Some(&id) = self.by_peer.get(&key) {
-            return self.on_known_req(id, inbound, tid, req, now);
+    pub(super) fn handle_req(&mut self, inbound: &Inbound, mad: &CmMad, req: &Req, now: Time) {
+        let (tid, ece) = (mad.tid, Ece { vendor_id: req.vendor_id, attr_mod: mad.attr_mod });
+        let known = self.by_peer.get(&(inbound.sgid, Kind::Connection, req.local_comm_id)).copied();
+        if let Some(id) = known.filter(|id| self.is_repeated(*id, tid)) {
+            return self.on_repeated_req(id);
         }
-        if let Some(&old) = self.by_qpn.get(&(inbound.sgid, req.local_qpn)) {
+        // Before anything follows from it: an offer can end an older connection.
+        let listener = self.listeners.find(ServiceId(req.service_id), inbound.dgid);
+        let proof = match self.prove_offer(listener, inbound, mad) {
+            Offered::Open => None,
+            Offered::Proven(secret, mac) => Some((secret, mac)),
+            Offered::Unproven => return self.refuse_unproven_req(inbound, tid, req),
+            Offered::NoRoom => return self.counters.overload += 1,
+        };
+        let old = known.or_else(|| self.by_qpn.get(&(inbound.sgid, req.local_qpn)).copied());
+        if let Some(old) = old {
             return self.on_stale(old, inbound, tid, req, now);
         }
         match self.check_req(inbound, req) {
-            Ok(Some((listener, mtu))) => self.take_req(listener, mtu, inbound, tid, ece, req),
+            Ok(Some((listener, mtu))) => {
+                let id = self.take_req((listener, mtu), inbound, tid, ece, req, proof.is_some());
+                if let (Some((secret, mac)), Some(connection)) = (proof, self.connections.get_mut(&id)) {
+                    (connection.secret, connection.binding) = (Some(secret), mac);
+                    self.remember_offer(mac);
+                }
+            }
             Ok(None) => {}
             Err(reason) => self.refuse_req(inbound, tid, req, reason),
         }
+    }
+
+    /// Whether an offer with this transaction id is the one that made connection `id`.
+    fn is_repeated(&self, id: CommId, tid: u64) -> bool {
+        self.connections.get(&id).is_some_and(|c| !c.is_active && c.tid == tid)
     }
 
     /// Who gets the offer and at which MTU; why it is refused; or `None` if it is dropped, for the peer to repeat.
@@ -57,7 +79,15 @@ impl Cm {
         !full
     }
 
-    fn take_req(&mut self, listener: ListenerId, mtu: Mtu, inbound: &Inbound, tid: u64, ece: Ece, req: &Req) {
+    fn take_req(
+        &mut self,
+        (listener, mtu): (ListenerId, Mtu),
+        inbound: &Inbound,
+        tid: u64,
+        ece: Ece,
+        req: &Req,
+        is_proven: bool,
+    ) -> CommId {
         let (id, psn) = (self.fresh_id(), Psn::new((self.random)() as u32));
         let transport = req.transport().unwrap_or_default();
         let service = ServiceId(req.service_id);
@@ -92,6 +122,7 @@ impl Cm {
         });
         let ip = if service.has_ip_header() { IpHeader::parse(&req.private_data) } else { None };
         let skip = if ip.is_some() { IpHeader::LEN } else { 0 };
+        let end = if is_proven { Req::PRIVATE_LEN - OFFER_PROOF_LEN } else { Req::PRIVATE_LEN };
         self.events.push_back(Event::Request(Request {
             listener,
             id,
@@ -107,16 +138,14 @@ impl Cm {
             flow_control: req.flow_control,
             srq: req.srq,
             ece,
-            private_data: req.private_data[skip..].to_vec(),
+            private_data: req.private_data[skip..end].to_vec(),
         }));
+        id
     }
 
-    /// An offer whose id we know: repeated, or from a peer that forgot the connection it had.
-    fn on_known_req(&mut self, id: CommId, inbound: &Inbound, tid: u64, req: &Req, now: Time) {
+    /// The peer repeats its offer.
+    fn on_repeated_req(&mut self, id: CommId) {
         let Some(connection) = self.connections.get(&id) else { return };
-        if connection.is_active || connection.tid != tid {
-            return self.on_stale(id, inbound, tid, req, now);
-        }
         self.counters.duplicates += 1;
         match connection.state {
             State::ReqReceived => self.ask_for_patience(id, RejectedMessage::Req),
@@ -152,7 +181,7 @@ impl Cm {
             local_ca_guid: ca_guid,
             ..Rep::default()
         };
-        put_private(&mut rep.private_data, accept.private_data)?;
+        put_private_before(&mut rep.private_data, accept.private_data, connection.proof_len())?;
         connection.local_qpn = accept.qpn;
         connection.responder_resources = accept.responder_resources;
         connection.initiator_depth = accept.initiator_depth;
@@ -162,11 +191,14 @@ impl Cm {
         Ok(())
     }
 
-    pub(super) fn handle_rtu(&mut self, inbound: &Inbound, rtu: &Rtu) {
-        let Some(connection) = self.known(inbound, rtu.remote_comm_id) else { return };
+    pub(super) fn handle_rtu(&mut self, inbound: &Inbound, mad: &CmMad, rtu: &Rtu) {
+        let id = rtu.remote_comm_id;
+        let Some(connection) = self.known(inbound, id) else { return };
         match connection.state {
             State::RepSent if connection.remote == rtu.local_comm_id => {
-                self.on_established(rtu.remote_comm_id)
+                if self.is_proven(id, inbound, mad) {
+                    self.on_established(id);
+                }
             }
             State::Established => self.counters.duplicates += 1,
             _ => self.counters.unexpected += 1,
@@ -174,8 +206,11 @@ impl Cm {
     }
 
     /// Data arrived on the queue pair, so the peer has our answer although its RTU did not come.
+    /// Under a key only its own message proves that.
     pub fn notify_established(&mut self, id: CommId) -> Result<(), CmError> {
-        self.in_state(id, &[State::RepSent])?;
+        if self.in_state(id, &[State::RepSent])?.secret.is_some() {
+            return Err(CmError::WrongState);
+        }
         self.on_established(id);
         Ok(())
     }

@@ -6,6 +6,9 @@ use super::{Cm, CmError, CommId, Event, Inbound, RejectReason};
 use crate::time::Time;
 use crate::wire::cm::{CmMessage, Mra, Rej, RejectedMessage, Rep, Req};
 
+/// What is told to whom has not proven the key, and to the program whose peer has not.
+pub(super) const NOT_PROVEN: &[u8] = b"ferroce: not proven with the key of this side";
+
 impl Cm {
     /// Refuses an offer, or an answer to ours. `info` is the additional information that some reasons have.
     pub fn reject(
@@ -68,6 +71,27 @@ impl Cm {
         self.send_back(inbound, tid, CmMessage::Rej(rej));
     }
 
+    /// Refuses an offer of somebody who may not have the key. Nothing is remembered of strangers.
+    pub(super) fn refuse_unproven_req(&mut self, inbound: &Inbound, tid: u64, req: &Req) {
+        let reason = RejectReason::CONSUMER;
+        let mut rej = Rej { remote_comm_id: req.local_comm_id, reason, ..Rej::default() };
+        let _ = put_private(&mut rej.private_data, NOT_PROVEN);
+        self.counters.on_refused(reason);
+        self.send_back(inbound, tid, CmMessage::Rej(rej));
+    }
+
+    /// Whoever took our offer may not have the key.
+    pub(super) fn refuse_unproven_rep(&mut self, id: CommId, rep: &Rep, now: Time) {
+        self.at(now);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.remote = rep.local_comm_id;
+        }
+        let reason = RejectReason::CONSUMER;
+        self.send_rej(id, RejectedMessage::Rep, reason, &[], NOT_PROVEN);
+        self.raise(id, Event::Rejected { id, reason, private_data: NOT_PROVEN.to_vec() });
+        self.remove(id);
+    }
+
     /// An answer to an offer that we do not remember: its sender need not wait for us.
     pub(super) fn refuse_stray_rep(&mut self, inbound: &Inbound, tid: u64, rep: &Rep) {
         let rej = Rej {
@@ -86,8 +110,13 @@ impl Cm {
         let Some(connection) = self.known_or_peer(inbound, id, rej.local_comm_id) else { return };
         let (id, state) = (connection.local, connection.state);
         self.counters.on_rejected(rej.reason);
+        if state == State::ReqSent
+            && rej.reason == RejectReason::INVALID_SERVICE_ID
+            && self.doubts_absence(id)
+        {
+            return;
+        }
         match state {
-            State::ReqSent if self.asks_again(id, rej.reason) => {}
             State::ReqSent | State::RepSent | State::RepReceived | State::ReqReceived => {
                 let (reason, private_data) = (rej.reason, rej.private_data.to_vec());
                 self.raise(id, Event::Rejected { id, reason, private_data });
@@ -98,16 +127,6 @@ impl Cm {
             // A connection in use does not end by a message that anything on the way could have delayed.
             _ => self.counters.unexpected += 1,
         }
-    }
-
-    /// Whether an offer that nobody listened for is repeated once, when its time comes, instead of given up.
-    ///
-    /// Some servers tell their port before they listen (qperf up to 0.4.11). They get away with it where addresses take their
-    /// time to resolve; here they do not, and the offer is there first.
-    fn asks_again(&mut self, id: CommId, reason: RejectReason) -> bool {
-        let Some(connection) = self.connections.get_mut(&id) else { return false };
-        let first = reason == RejectReason::INVALID_SERVICE_ID && connection.max_retries > 0;
-        first && !core::mem::replace(&mut connection.was_turned_away, true)
     }
 
     pub(super) fn handle_mra(&mut self, inbound: &Inbound, mra: &Mra, now: Time) {

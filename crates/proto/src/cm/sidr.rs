@@ -1,12 +1,13 @@
 //! Service resolution for datagrams: a question, an answer, no connection.
 
 use super::connection::{Connection, State};
-use super::params::put_private;
+use super::params::put_private_before;
+use super::proof::{Binding, OFFER_PROOF_LEN, Offered};
 use super::timing::response_ns;
 use super::{Answer, Cm, CmError, CommId, Ece, Event, Inbound, Kind, Path, Query, Request, SidrStatus};
 use crate::ids::{PKey, Qpn};
 use crate::time::Time;
-use crate::wire::cm::{CmMessage, IpHeader, ServiceId, SidrRep, SidrReq};
+use crate::wire::cm::{CmMad, CmMessage, IpHeader, ServiceId, SidrRep, SidrReq};
 
 /// How long an answer is remembered for repeated questions, as the exponent of a transport timer.
 const REMEMBERED: u8 = 18;
@@ -18,12 +19,15 @@ impl Cm {
             return Err(CmError::TooMany);
         }
         let mut req = SidrReq { pkey: PKey::DEFAULT, service_id: query.service.0, ..SidrReq::default() };
+        let secret = query.secret.or(self.secret.as_ref()).cloned();
+        self.uses_secrets |= secret.is_some();
+        let proof_len = if secret.is_some() { OFFER_PROOF_LEN } else { 0 };
         match query.ip {
             Some(ip) => {
                 req.private_data[..IpHeader::LEN].copy_from_slice(&ip.to_bytes());
-                put_private(&mut req.private_data[IpHeader::LEN..], query.private_data)?;
+                put_private_before(&mut req.private_data[IpHeader::LEN..], query.private_data, proof_len)?;
             }
-            None => put_private(&mut req.private_data, query.private_data)?,
+            None => put_private_before(&mut req.private_data, query.private_data, proof_len)?,
         }
         let (response_timeout, max_retries) = self.patience(query.response_timeout, query.max_retries);
         let (id, tid) = (self.fresh_id(), (self.random)());
@@ -34,6 +38,7 @@ impl Cm {
             service: query.service,
             response_ns: response_ns(response_timeout),
             max_retries,
+            secret,
             ..Connection::new(Kind::Datagram, State::SidrReqSent, id, query.path)
         });
         self.at(now);
@@ -41,7 +46,8 @@ impl Cm {
         Ok(id)
     }
 
-    pub(super) fn handle_sidr_req(&mut self, inbound: &Inbound, tid: u64, req: &SidrReq) {
+    pub(super) fn handle_sidr_req(&mut self, inbound: &Inbound, mad: &CmMad, req: &SidrReq) {
+        let tid = mad.tid;
         let key = (inbound.sgid, Kind::Datagram, req.request_id);
         if let Some(&id) = self.by_peer.get(&key) {
             self.counters.duplicates += 1;
@@ -50,20 +56,22 @@ impl Cm {
         let service = ServiceId(req.service_id);
         let ip = IpHeader::parse(&req.private_data).filter(|_| service.has_ip_header());
         let listener = self.listeners.find(service, inbound.dgid);
+        let (secret, binding) = match self.prove_offer(listener, inbound, mad) {
+            Offered::Open => (None, Binding::default()),
+            Offered::Proven(secret, mac) => (Some(secret), mac),
+            Offered::Unproven => return self.refuse_question(inbound, tid, req, SidrStatus::REJECT),
+            Offered::NoRoom => return self.counters.overload += 1,
+        };
         let Some(listener) = listener.filter(|_| ip.is_some() || !service.has_ip_header()) else {
             self.counters.no_listener += 1;
-            self.counters.refused += 1;
-            let status = SidrStatus::UNSUPPORTED;
-            let rep = SidrRep {
-                request_id: req.request_id,
-                status,
-                service_id: req.service_id,
-                ..SidrRep::default()
-            };
-            return self.send_back(inbound, tid, CmMessage::SidrRep(rep));
+            return self.refuse_question(inbound, tid, req, SidrStatus::UNSUPPORTED);
         };
         if !self.has_room_for(listener, inbound.sgid) {
             return;
+        }
+        let end = req.private_data.len() - if secret.is_some() { OFFER_PROOF_LEN } else { 0 };
+        if secret.is_some() {
+            self.remember_offer(binding);
         }
         let id = self.fresh_id();
         let path = Path {
@@ -81,6 +89,8 @@ impl Cm {
             tid,
             listener: Some(listener),
             service,
+            secret,
+            binding,
             ..Connection::new(Kind::Datagram, State::SidrReqReceived, id, path)
         });
         let skip = if ip.is_some() { IpHeader::LEN } else { 0 };
@@ -99,8 +109,16 @@ impl Cm {
             flow_control: false,
             srq: false,
             ece: Ece::default(),
-            private_data: req.private_data[skip..].to_vec(),
+            private_data: req.private_data[skip..end].to_vec(),
         }));
+    }
+
+    /// Says no to a question without remembering it.
+    fn refuse_question(&mut self, inbound: &Inbound, tid: u64, req: &SidrReq, status: SidrStatus) {
+        self.counters.refused += 1;
+        let rep =
+            SidrRep { request_id: req.request_id, status, service_id: req.service_id, ..SidrRep::default() };
+        self.send_back(inbound, tid, CmMessage::SidrRep(rep));
     }
 
     /// Answers a question about a datagram service; with any status but success, refuses it.
@@ -114,21 +132,30 @@ impl Cm {
             qkey: answer.qkey,
             ..SidrRep::default()
         };
-        put_private(&mut rep.private_data, answer.private_data)?;
+        put_private_before(&mut rep.private_data, answer.private_data, connection.proof_len())?;
         self.set_state(id, State::SidrRepSent);
         self.send(id, 0, CmMessage::SidrRep(rep));
         Ok(())
     }
 
-    pub(super) fn handle_sidr_rep(&mut self, inbound: &Inbound, rep: &SidrRep) {
+    pub(super) fn handle_sidr_rep(&mut self, inbound: &Inbound, mad: &CmMad, rep: &SidrRep) {
         let id = rep.request_id;
         let Some(connection) = self.known(inbound, id) else { return };
         if connection.state != State::SidrReqSent {
             self.counters.unexpected += 1;
             return;
         }
-        let (path, private_data) = (connection.path, rep.private_data.to_vec());
-        let SidrRep { status, qpn, qkey, .. } = *rep;
+        if rep.status == SidrStatus::UNSUPPORTED && self.doubts_absence(id) {
+            return;
+        }
+        let Ok(connection) = self.get(id) else { return };
+        let private_len = rep.private_data.len() - connection.proof_len();
+        let (path, private_data) = (connection.path, rep.private_data[..private_len].to_vec());
+        let SidrRep { mut status, qpn, qkey, .. } = *rep;
+        // Anybody may say no; yes has to be proven.
+        if status == SidrStatus::SUCCESS && !self.is_proven(id, inbound, mad) {
+            status = SidrStatus::REJECT;
+        }
         self.raise(id, Event::Answered { id, path, status, qpn, qkey, private_data });
         self.remove(id);
     }

@@ -2,10 +2,10 @@
 
 use super::connection::State;
 use super::pacing::Pace;
-use super::params::put_private;
+use super::params::put_private_before;
 use super::{Answer, Cm, CmError, CommId, Event, Inbound, RejectReason, SidrStatus};
 use crate::time::Time;
-use crate::wire::cm::{CmMessage, Drep, Dreq, RejectedMessage};
+use crate::wire::cm::{CmMad, CmMessage, Drep, Dreq, RejectedMessage};
 
 impl Cm {
     /// Ends the connection. [`Event::Disconnected`] follows, and later [`Event::TimewaitExit`]. On a connection that the peer
@@ -23,7 +23,7 @@ impl Cm {
             remote_qpn: connection.remote_qpn,
             ..Dreq::default()
         };
-        put_private(&mut dreq.private_data, private_data)?;
+        put_private_before(&mut dreq.private_data, private_data, connection.proof_len())?;
         self.set_state(id, State::DreqSent);
         self.at(now);
         self.ask(id, 0, CmMessage::Dreq(dreq));
@@ -57,8 +57,8 @@ impl Cm {
         }
     }
 
-    pub(super) fn handle_dreq(&mut self, inbound: &Inbound, tid: u64, dreq: &Dreq, now: Time) {
-        let id = dreq.remote_comm_id;
+    pub(super) fn handle_dreq(&mut self, inbound: &Inbound, mad: &CmMad, dreq: &Dreq, now: Time) {
+        let (id, tid) = (dreq.remote_comm_id, mad.tid);
         let Some(connection) = self.own(inbound, id).filter(|c| c.remote == dreq.local_comm_id) else {
             // Whatever it was, here it has ended.
             let drep = Drep {
@@ -69,9 +69,13 @@ impl Cm {
             self.counters.strays += 1;
             return self.send_back(inbound, tid, CmMessage::Drep(drep));
         };
-        match connection.state {
+        let state = connection.state;
+        match state {
             State::Established | State::RepSent | State::RepReceived | State::DreqSent => {
-                if connection.state == State::RepSent {
+                if !self.is_proven(id, inbound, mad) {
+                    return;
+                }
+                if state == State::RepSent {
                     // Only a connection in use is ended so; the RTU was lost.
                     self.on_established(id);
                 }

@@ -102,11 +102,14 @@ impl Cm {
     pub(super) fn wait_longer(&mut self, id: CommId, service_timeout: u8, now: Time) {
         self.landed(id);
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let response_ns = connection.response_ns;
+        let (response_ns, state) = (connection.response_ns, connection.state);
         let Some(resend) = connection.resend.as_mut() else { return };
-        resend.next = now + exponent_ns(service_timeout.min(LONGEST_SERVICE));
+        let patience_ns = exponent_ns(service_timeout.min(LONGEST_SERVICE));
+        // The RTU that follows is not repeated by itself: if it is lost, only another REP brings the next.
+        let pause_ns = if state == State::RepSent { patience_ns.min(response_ns) } else { patience_ns };
+        resend.next = now + pause_ns;
         resend.interval_ns = response_ns;
-        resend.give_up = resend.give_up.max(resend.next + response_ns);
+        resend.give_up = resend.give_up.max(now + patience_ns + response_ns);
         let next = resend.next;
         self.arm(id, next);
     }

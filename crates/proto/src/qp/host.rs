@@ -165,6 +165,9 @@ pub trait Host {
     /// has checked that the entries are long enough.
     fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault>;
 
+    /// Whether `scatter` would do that: the data lies there already (see [`Placed`](super::Placed)).
+    fn check_scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, len: u64) -> Result<(), MemoryFault>;
+
     /// Whether the peer may do `need` on those bytes. A length of zero always may (IBA 9.7.4.1.3: no key check).
     fn check_remote(
         &mut self,

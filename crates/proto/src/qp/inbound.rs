@@ -5,7 +5,7 @@
 //! a refusal does differ: RC turns it into a NAK, UC into a dropped message.
 
 use super::io::Io;
-use super::{Host, Reason, RecvQueue, RecvWqe, Side};
+use super::{Host, Reason, RecvQueue, RecvWqe, Side, Target};
 use crate::ids::RKey;
 use crate::verbs::{Access, Completion, MemoryFault, WcFlags, WcOpcode, WcStatus};
 use crate::wire::{Headers, Operation, Packet};
@@ -58,6 +58,25 @@ impl Inbound {
     /// Whether a message is half received.
     pub(crate) fn in_message(&self) -> bool {
         self.kind != Kind::Idle
+    }
+
+    /// Where the middle packets of the WRITE in progress go, and how many are still to come. The last one is never among
+    /// them: it alone may make the end of the message visible.
+    pub(crate) fn expected_write(&self, mtu: u32) -> Option<(Target, u32)> {
+        let middle = self.left.checked_sub(1)? / mtu;
+        let target = Target::Remote { rkey: self.rkey, addr: self.addr };
+        (self.kind == Kind::Write && middle > 0).then_some((target, middle))
+    }
+
+    /// Takes over `len` bytes of the WRITE in progress that lie in their place already, as expected.
+    pub(crate) fn accept_placed<H: Host>(&mut self, len: u32, io: &mut Io<'_, H>) -> Result<(), Refusal> {
+        io.host
+            .check_remote(io.id.pd, self.rkey, self.addr, u64::from(len), Access::REMOTE_WRITE)
+            .map_err(Refusal::Access)?;
+        self.addr = self.addr.wrapping_add(u64::from(len));
+        self.left -= len;
+        self.placed += u64::from(len);
+        Ok(())
     }
 
     /// Forgets a half-received message but keeps the receive for the next one.

@@ -21,10 +21,12 @@
 //! | `sq`, `rq` | the queues |
 //! | `post`, `modify`, `receive`, `drive`, `flush` | the calls |
 //! | `reason`, `refusal` | why a completion failed, why a request was refused |
+//! | `expect` | what comes next, for a link that puts payloads in place before it looks at them |
 //! | `host` | what the QP may ask of the NIC around it |
 
 mod counters;
 mod drive;
+mod expect;
 mod flush;
 mod host;
 mod inbound;
@@ -44,6 +46,7 @@ mod uc;
 mod ud;
 
 pub use counters::QpCounters;
+pub use expect::{Expected, Placed, Target};
 pub use host::{DropReason, Host, Side, TxError, TxPayload};
 pub use post::PostError;
 pub use reason::Reason;

@@ -6,7 +6,7 @@ use super::{DropReason, Host, Machine, Qp};
 use crate::Time;
 use crate::ids::{Gid, PKey};
 use crate::verbs::{EventKind, QpState, Transport};
-use crate::wire::Packet;
+use crate::wire::{Bth, Packet};
 
 /// What the outer headers of a packet said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Arrival {
 impl Qp {
     /// A packet with this queue pair's number, or one of a multicast group it is attached to.
     pub fn handle_packet<H: Host>(&mut self, arrival: &Arrival, pkt: &Packet<'_>, now: Time, host: &mut H) {
-        if !self.admits(arrival, pkt, host) {
+        if !self.admits(arrival, &pkt.headers.bth, host) {
             return;
         }
         self.counters.rx_packets += 1;
@@ -49,9 +49,8 @@ impl Qp {
         self.report_drained(host);
     }
 
-    fn admits<H: Host>(&self, arrival: &Arrival, pkt: &Packet<'_>, host: &mut H) -> bool {
-        let (bth, qpn) = (&pkt.headers.bth, self.id.qpn);
-        let state = self.attr.state;
+    pub(super) fn admits<H: Host>(&self, arrival: &Arrival, bth: &Bth, host: &mut H) -> bool {
+        let (qpn, state) = (self.id.qpn, self.attr.state);
         if !matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
             host.dropped(
                 DropReason::WrongState,

@@ -71,6 +71,33 @@ impl Icrc {
         Icrc(hasher)
     }
 
+    /// Begins with what stands in front of the BTH. All packets of a flow that agree in length and identification begin
+    /// alike, so whoever has many of them keeps a copy of this; [`Icrc::update_headers`] goes on.
+    pub fn start_before_bth(flow: &FlowAddrs, ident: u16, transport_len: usize) -> Icrc {
+        let mut hasher = Hasher::new();
+        let bth = [0; Bth::LEN];
+        if flow.is_ipv4() {
+            hasher.update(&masked_v4(flow, ident, transport_len, &bth)[..MASKED_LEN_V4 - Bth::LEN]);
+        } else {
+            hasher.update(&masked_v6(flow, transport_len, &bth)[..MASKED_LEN_V6 - Bth::LEN]);
+        }
+        Icrc(hasher)
+    }
+
+    /// Takes the first bytes of the packet, at least the whole BTH, after [`Icrc::start_before_bth`].
+    ///
+    /// # Panics
+    /// When `headers` are shorter than a BTH.
+    #[inline]
+    pub fn update_headers(&mut self, headers: &[u8]) {
+        let (bth, rest) =
+            headers.split_first_chunk::<{ Bth::LEN }>().expect("an ICRC begins with a whole BTH");
+        let mut masked = *bth;
+        masked[BTH_VARIANT] = 0xff;
+        self.0.update(&masked);
+        self.0.update(rest);
+    }
+
     /// Takes the next bytes of the packet.
     #[inline]
     pub fn update(&mut self, bytes: &[u8]) {

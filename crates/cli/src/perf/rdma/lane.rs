@@ -2,6 +2,7 @@
 
 use super::super::params::{Params, Transport};
 use super::super::test::{Operation, Test};
+use super::like_perftest;
 use super::queue_pair::QueuePair;
 use crate::failure::Failure;
 use ferroce::{AtomicOp, Payload, RecvWr, RemoteRegion, SendFlags, SendOp, SendWr, Sge, UdTarget};
@@ -22,7 +23,10 @@ pub(super) struct Layout {
 impl Layout {
     /// For these parameters.
     pub(super) fn of(params: &Params) -> Layout {
-        let pitch = params.size.next_multiple_of(64);
+        let pitch = match like_perftest::walk(params) {
+            Some(walk) => walk.end,
+            None => params.size.next_multiple_of(64),
+        };
         // Very many queue pairs are counted, not filled: all of them use the same bytes.
         let stride = if params.test == Test::Qps { 0 } else { 2 * pitch + HEADROOM };
         Layout { size: params.size, pitch, stride }
@@ -98,6 +102,26 @@ impl Lane {
             None => Payload::Sges(&self.local),
         };
         SendWr { wr_id, op: self.op, flags, payload, ud: self.ud, srq: None }
+    }
+
+    /// The work request for other bytes than usual: those that lie `offset` behind, here and there.
+    #[inline]
+    pub(super) fn request_at<'a>(&self, offset: u64, room: &'a mut [Sge; 1], signalled: bool) -> SendWr<'a> {
+        let op = match self.op {
+            SendOp::Write { addr, rkey } => SendOp::Write { addr: addr + offset, rkey },
+            SendOp::Read { addr, rkey } => SendOp::Read { addr: addr + offset, rkey },
+            other => other,
+        };
+        *room = self.local;
+        room[0].addr += offset;
+        let flags = if signalled { SendFlags::SIGNALED } else { SendFlags::empty() };
+        SendWr { wr_id: 0, op, flags, payload: Payload::Sges(room), ud: self.ud, srq: None }
+    }
+
+    /// Posts one receive.
+    #[inline]
+    pub(super) fn post_receive(&self) -> Result<(), Failure> {
+        self.qp.post_recv(&[RecvWr { wr_id: 0, sges: &self.receive }])
     }
 
     /// Posts that many receives.

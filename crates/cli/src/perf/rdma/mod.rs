@@ -7,11 +7,13 @@
 //! | `wait` | how does a side wait without hanging? |
 //! | `ping`, `send_lat`, `write_lat`, `one_sided_lat` | what is timed one by one? |
 //! | `bandwidth` | what is streamed? |
+//! | `like_perftest` | what do perftest's programs call, and when? |
 //! | `many` | what do very many queue pairs cost? |
 //! | `pattern` | did the bytes arrive? |
 
 mod bandwidth;
 mod lane;
+mod like_perftest;
 mod local;
 mod many;
 mod offer;
@@ -50,6 +52,9 @@ pub(crate) fn run(
     station.connect(offer::of_peer(offer)?)?;
     handshake::go(control, station.offer()?)?;
     match params.test {
+        Test::SendLat if params.like_perftest => {
+            like_perftest::run_send_lat(&station, control, budget).map(Measurement::Latency)
+        }
         Test::SendLat => send_lat::run(&station, control, budget).map(Measurement::Latency),
         Test::WriteLat => write_lat::run(&station, control, budget).map(Measurement::Latency),
         Test::ReadLat | Test::AtomicLat => {
@@ -70,6 +75,7 @@ pub(crate) fn serve(control: &mut Control, params: &Params, local: &Local) -> Re
     station.connect(offer::of_peer(&offer)?)?;
     handshake::started(control)?;
     match params.test {
+        Test::SendLat if params.like_perftest => like_perftest::serve_send_lat(&station, control),
         Test::SendLat => send_lat::serve(&station, control),
         Test::WriteLat => write_lat::serve(&station, control),
         Test::ReadLat | Test::AtomicLat => one_sided_lat::serve(&station, control),

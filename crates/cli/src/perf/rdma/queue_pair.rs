@@ -9,7 +9,9 @@ use ferroce::{
 
 /// Code of the transport timer, 268 ms. A peer that is gone is known from the control channel at once; one that a
 /// busy machine keeps from running for half a second is not gone.
-const TIMEOUT: u8 = 16;
+pub(super) const TIMEOUT: u8 = 16;
+/// Hop limit of the packets.
+pub(super) const HOP_LIMIT: u8 = 64;
 
 /// A queue pair.
 pub(super) enum QueuePair {
@@ -27,27 +29,32 @@ pub(super) struct Shape {
     pub(super) sends: u32,
     pub(super) receives: u32,
     pub(super) inline: u32,
+    pub(super) timeout: u8,
+    pub(super) hop_limit: u8,
 }
 
 impl Shape {
     fn apply<T: Service>(&self, builder: QpBuilder<T>) -> QpBuilder<T> {
         let builder = builder.depth(self.sends, self.receives).sges(1, 1).inline(self.inline);
-        builder.gid_index(self.gid_index).mtu(self.mtu).signal_all(false)
+        builder.gid_index(self.gid_index).mtu(self.mtu).hop_limit(self.hop_limit).signal_all(false)
     }
 }
 
 impl QueuePair {
     /// Makes one.
-    pub(super) fn create(pd: &Pd, cq: &Cq, shape: &Shape) -> Result<QueuePair, Failure> {
+    pub(super) fn create(pd: &Pd, cq: &Cq, recv_cq: &Cq, shape: &Shape) -> Result<QueuePair, Failure> {
         Ok(match shape.transport {
             Transport::Rc => {
-                let builder = shape.apply(pd.rc(cq)).timeout(TIMEOUT);
+                let builder = shape.apply(pd.rc(cq).recv_cq(recv_cq)).timeout(shape.timeout);
                 QueuePair::Rc(builder.create().map_err(refused)?)
             }
-            Transport::Uc => QueuePair::Uc(shape.apply(pd.uc(cq)).create().map_err(refused)?),
-            Transport::Ud => {
-                QueuePair::Ud(shape.apply(pd.ud(cq)).create().map_err(refused)?, shape.gid_index)
+            Transport::Uc => {
+                QueuePair::Uc(shape.apply(pd.uc(cq).recv_cq(recv_cq)).create().map_err(refused)?)
             }
+            Transport::Ud => QueuePair::Ud(
+                shape.apply(pd.ud(cq).recv_cq(recv_cq)).create().map_err(refused)?,
+                shape.gid_index,
+            ),
         })
     }
 

@@ -6,10 +6,11 @@ use super::super::handshake;
 use super::super::params::{Params, Transport};
 use super::super::test::{Operation, Test};
 use super::lane::{Lane, Layout};
+use super::like_perftest;
 use super::local::Local;
 use super::offer::Offer;
 use super::pattern;
-use super::queue_pair::{QueuePair, Shape};
+use super::queue_pair::{HOP_LIMIT, QueuePair, Shape, TIMEOUT};
 use super::refused;
 use crate::failure::Failure;
 use ferroce::{Cq, Endpoint, Mtu, Region};
@@ -24,6 +25,8 @@ pub(super) struct Station {
     pub(super) params: Params,
     pub(super) lonely: Lonely,
     pub(super) cq: Cq,
+    /// Where receives complete; the same queue, unless the test is one of perftest's.
+    pub(super) recv_cq: Cq,
     pub(super) region: Region,
     pub(super) layout: Layout,
     pub(super) lanes: Vec<Lane>,
@@ -36,9 +39,10 @@ impl Station {
         let device = local.device()?;
         let shape = shape(control, params, local)?;
         let pd = device.alloc_pd().map_err(refused)?;
-        let cq = device
-            .create_cq(params.queue_pairs.saturating_mul(shape.sends + shape.receives).max(16))
-            .map_err(refused)?;
+        let depth = params.queue_pairs.saturating_mul(shape.sends + shape.receives).max(16);
+        let cq = device.create_cq(depth).map_err(refused)?;
+        let recv_cq =
+            if params.like_perftest { device.create_cq(depth).map_err(refused)? } else { cq.clone() };
         let layout = Layout::of(params);
         let region = pd
             .region(layout.total(params.queue_pairs) as usize)
@@ -48,7 +52,7 @@ impl Station {
             .register()
             .map_err(refused)?;
         let lane = |n: usize| {
-            let qp = QueuePair::create(&pd, &cq, &shape)?;
+            let qp = QueuePair::create(&pd, &cq, &recv_cq, &shape)?;
             let receive = region.sge(layout.receive(n, params.transport)).map_err(refused)?;
             let at = if params.test.operation() == Operation::Read {
                 layout.incoming(n)
@@ -59,8 +63,9 @@ impl Station {
             Ok(Lane::new(qp, receive, local))
         };
         let lanes = (0..params.queue_pairs as usize).map(lane).collect::<Result<_, Failure>>()?;
-        let (params, lonely) = (params.clone(), local.lonely);
-        let mut station = Station { params, lonely, cq, region, layout, lanes, mtu: shape.mtu };
+        let lonely = if params.like_perftest { Lonely::ignored() } else { local.lonely };
+        let params = params.clone();
+        let mut station = Station { params, lonely, cq, recv_cq, region, layout, lanes, mtu: shape.mtu };
         station.fill(false)?;
         Ok(station)
     }
@@ -141,6 +146,7 @@ impl Station {
 /// Receives that wait on a queue pair.
 pub(super) fn receives(params: &Params) -> u32 {
     match params.test {
+        Test::SendLat if params.like_perftest => like_perftest::RECEIVES,
         Test::SendLat => LATENCY_RECEIVES,
         // As many as the other side may have in flight, and more while we are busy giving them back.
         Test::SendBw => (4 * params.tx_depth).max(64),
@@ -165,8 +171,10 @@ fn shape(control: &Control, params: &Params, local: &Local) -> Result<Shape, Fai
         transport: params.transport,
         gid_index: local.gid_index(control)?,
         mtu,
-        sends: if latency { LATENCY_SENDS } else { params.tx_depth },
+        sends: if latency && !params.like_perftest { LATENCY_SENDS } else { params.tx_depth },
         receives: receives(params),
         inline: params.inline,
+        timeout: if params.like_perftest { like_perftest::TIMEOUT } else { TIMEOUT },
+        hop_limit: if params.like_perftest { like_perftest::HOP_LIMIT } else { HOP_LIMIT },
     })
 }

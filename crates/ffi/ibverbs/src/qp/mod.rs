@@ -17,7 +17,7 @@ use crate::acks::Acks;
 use crate::context::Context;
 use crate::errno::Refused;
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Uses};
+use crate::handle::{Handle, Object, Use, Used, Uses};
 use builder::Builder;
 use ferroce_nic::{EventSource, Qp};
 use std::ffi::c_int;
@@ -49,6 +49,12 @@ impl Object for QpObject {
     type Abi = ibv_qp_ex;
 }
 
+impl Used for QpObject {
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
+}
+
 impl QpObject {
     /// The queue pair behind a pointer.
     ///
@@ -71,15 +77,15 @@ pub(crate) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
 
 pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     guard::number("ibv_destroy_qp", || {
-        // SAFETY: a queue pair of ours, and its context.
-        let (object, context) = unsafe { (QpObject::of(qp)?, Context::of((*qp).context)?) };
-        if object.uses.any() {
-            return Err(crate::errno::busy("the queue pair is attached to a multicast group"));
-        }
-        context.targets.lock().remove(&object.source);
-        object.acks.wait_settled();
-        // SAFETY: the program gives it back.
-        drop(unsafe { Handle::<QpObject>::take(qp.cast()) });
-        Ok(())
+        let settle = |object: &QpObject| {
+            // SAFETY: a queue pair of ours, and its context.
+            let context = unsafe { Context::of((*qp).context)? };
+            context.targets.lock().remove(&object.source);
+            object.acks.wait_settled();
+            Ok(())
+        };
+        // SAFETY: NULL, or a queue pair of ours, which the program gives back.
+        unsafe { Handle::take_settled(qp.cast(), "the queue pair is attached to a multicast group", settle) }
+            .map(drop)
     })
 }

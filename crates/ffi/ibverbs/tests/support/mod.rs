@@ -26,18 +26,30 @@ pub(crate) fn library() -> PathBuf {
         .status()
         .expect("cargo runs");
     assert!(built.success(), "cargo build --package ferroce-ibverbs: {built}");
-    // <target>/tmp is where cargo lets integration tests write.
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("tmp lies in the target folder");
-    target.join("debug/libibverbs.so")
+    target_folder().join("debug/libibverbs.so")
+}
+
+/// Cargo's target folder: <target>/tmp is where it lets integration tests write.
+pub(crate) fn target_folder() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("tmp lies in the target folder").to_path_buf()
+}
+
+/// Whether cargo can be run, and its folder be written.
+pub(crate) fn may_build() -> bool {
+    std::env::var_os(BUILT).is_none()
 }
 
 /// A folder in which the loader finds it under the name that programs ask for.
 pub(crate) fn library_folder() -> PathBuf {
-    let library = library();
-    let folder = scratch().join(format!("lib.{}", std::process::id()));
+    folder_of(&library(), "lib")
+}
+
+/// The same for any build of the library, in a folder with a name of its own.
+pub(crate) fn folder_of(library: &Path, name: &str) -> PathBuf {
+    let folder = scratch().join(format!("{name}.{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("the folder for tests can be written");
     let link = folder.join("libibverbs.so.1");
-    if let Err(error) = std::os::unix::fs::symlink(&library, &link) {
+    if let Err(error) = std::os::unix::fs::symlink(library, &link) {
         assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "{}: {error}", link.display());
     }
     folder

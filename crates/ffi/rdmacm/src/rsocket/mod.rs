@@ -1,34 +1,38 @@
-//! Sockets over connections. Not there yet: every call answers ENOSYS.
+//! Sockets over connections: rdma-core's rsockets, the same calls and the same bytes on the wire.
+//!
+//! Built on the public calls of this library and on the verbs, as any program could be; nothing here knows the NIC.
+//!
+//! | room | what lives there |
+//! |---|---|
+//! | `entry`, `errno` | the calls as C makes them, and what every one goes through |
+//! | `socket`, `table` | which number is which socket |
+//! | `wire`, `stream` | the protocol of streams, pure: bytes and a machine |
+//! | `connection` | a stream socket: the machine driven by events and completions |
+//! | `endpoint`, `completions`, `memory`, `channel` | what a stream has of the NIC and of the connection manager |
+//! | `datagram` | a datagram socket, its headers included |
+//! | `wait`, `waiting`, `poll` | sleeping, waking, and `rpoll` |
+//! | `keepalive` | the service behind `SO_KEEPALIVE` |
+//! | `address`, `vectors`, `option`, `settings` | arguments and sizes |
+//! | `calls` | the calls that all this is made of |
 
-use crate::exports::export;
-use crate::guard::absent;
-
-export! {
-    "raccept" => absent,
-    "rbind" => absent,
-    "rclose" => absent,
-    "rconnect" => absent,
-    "rfcntl" => absent,
-    "rgetpeername" => absent,
-    "rgetsockname" => absent,
-    "rgetsockopt" => absent,
-    "riomap" => absent,
-    "riounmap" => absent,
-    "riowrite" => absent,
-    "rlisten" => absent,
-    "rpoll" => absent,
-    "rread" => absent,
-    "rreadv" => absent,
-    "rrecv" => absent,
-    "rrecvfrom" => absent,
-    "rrecvmsg" => absent,
-    "rselect" => absent,
-    "rsend" => absent,
-    "rsendmsg" => absent,
-    "rsendto" => absent,
-    "rsetsockopt" => absent,
-    "rshutdown" => absent,
-    "rsocket" => absent,
-    "rwrite" => absent,
-    "rwritev" => absent,
-}
+mod address;
+mod calls;
+mod channel;
+mod completions;
+mod connection;
+mod datagram;
+mod endpoint;
+mod entry;
+mod errno;
+mod keepalive;
+mod memory;
+mod option;
+mod poll;
+mod settings;
+mod socket;
+mod stream;
+mod table;
+mod vectors;
+mod wait;
+mod waiting;
+mod wire;

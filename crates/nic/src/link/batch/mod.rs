@@ -6,8 +6,8 @@ mod rx;
 mod seal;
 mod tx;
 
+pub use rx::{PlacedRun, RxBatch, RxPacket};
 pub(crate) use rx::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
-pub use rx::{RxBatch, RxPacket};
 pub(crate) use seal::{Exit, Sealer};
 pub(crate) use tx::TxPiece;
 pub use tx::{TxBatch, TxView};

@@ -13,6 +13,10 @@ pub(crate) const RX_BUFFER_LEN: usize = 64 * 1024;
 pub struct RxBatch {
     memory: Box<[u8]>,
     packets: Vec<RxEntry>,
+    /// Packets put in place; each run of them is one entry.
+    placed: usize,
+    runs: usize,
+    misplaced: usize,
 }
 
 /// What the outer headers of a packet said.
@@ -29,6 +33,7 @@ struct RxEntry {
     meta: RxMeta,
     start: u32,
     len: u32,
+    run: Option<PlacedRun>,
 }
 
 /// One packet of an [`RxBatch`].
@@ -46,6 +51,19 @@ pub struct RxPacket<'a> {
     pub ttl: u8,
     /// BTH to padding. The ICRC was right and is not part of it.
     pub bytes: &'a [u8],
+    /// It is the first of several whose payloads the link has put to where they belong (see
+    /// [`Forecast`](crate::link::Forecast)). Then `bytes` are its headers alone.
+    pub run: Option<PlacedRun>,
+}
+
+/// Packets that differ from the first in nothing but number, congestion marks and acknowledge request, and whose payloads
+/// have been put to where they belong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacedRun {
+    /// How many, the first included.
+    pub packets: u32,
+    /// Whether one of them asks for an acknowledgement.
+    pub ack_req: bool,
 }
 
 impl Default for RxBatch {
@@ -58,7 +76,7 @@ impl RxBatch {
     /// An empty batch with its buffers.
     pub fn new() -> Self {
         let memory = vec![0; RX_BUFFERS * RX_BUFFER_LEN].into_boxed_slice();
-        RxBatch { memory, packets: Vec::with_capacity(256) }
+        RxBatch { memory, packets: Vec::with_capacity(256), placed: 0, runs: 0, misplaced: 0 }
     }
     /// Whether it holds no packet.
     pub fn is_empty(&self) -> bool {
@@ -66,11 +84,12 @@ impl RxBatch {
     }
     /// How many packets it holds.
     pub fn len(&self) -> usize {
-        self.packets.len()
+        self.packets.len() - self.runs + self.placed
     }
     /// Forgets all packets.
     pub fn clear(&mut self) {
         self.packets.clear();
+        (self.placed, self.runs, self.misplaced) = (0, 0, 0);
     }
     /// The packets, in the order they arrived.
     pub fn packets(&self) -> impl Iterator<Item = RxPacket<'_>> {
@@ -81,6 +100,7 @@ impl RxBatch {
             tos: p.meta.tos,
             ttl: p.meta.ttl,
             bytes: &self.memory[p.start as usize..(p.start + p.len) as usize],
+            run: p.run,
         })
     }
 
@@ -92,11 +112,30 @@ impl RxBatch {
     pub(crate) fn buffer(&self, index: usize) -> &[u8] {
         &self.memory[index * RX_BUFFER_LEN..(index + 1) * RX_BUFFER_LEN]
     }
+    /// Buffer `index`, for a system call to fill.
+    pub(crate) fn buffer_mut(&mut self, index: usize) -> &mut [u8] {
+        &mut self.memory[index * RX_BUFFER_LEN..(index + 1) * RX_BUFFER_LEN]
+    }
+    /// Adds packets whose payloads have been put in place; the headers of the first lie at `range` of buffer `index`.
+    pub(crate) fn push_run(&mut self, index: usize, range: Range<usize>, run: PlacedRun, meta: RxMeta) {
+        let start = (index * RX_BUFFER_LEN + range.start) as u32;
+        self.packets.push(RxEntry { meta, start, len: range.len() as u32, run: Some(run) });
+        self.placed += run.packets as usize;
+        self.runs += 1;
+    }
+    /// Some packets were put in place by mistake; if they are for us, they are added as ordinary ones.
+    pub(crate) fn on_misplaced(&mut self, packets: usize) {
+        self.misplaced += packets;
+    }
+    /// How many packets were put in place, and for how many that was a mistake.
+    pub(crate) fn placing(&self) -> (usize, usize) {
+        (self.placed, self.misplaced)
+    }
     /// Adds the packet that lies at `range` of buffer `index`.
     pub(crate) fn push(&mut self, index: usize, range: Range<usize>, meta: RxMeta) {
         debug_assert!(range.end <= RX_BUFFER_LEN);
         let start = (index * RX_BUFFER_LEN + range.start) as u32;
-        self.packets.push(RxEntry { meta, start, len: range.len() as u32 });
+        self.packets.push(RxEntry { meta, start, len: range.len() as u32, run: None });
     }
 }
 

@@ -6,7 +6,7 @@
 mod config;
 mod held;
 
-use super::{Link, LinkCounters, RxBatch, RxPacket, TxBatch, TxView, now};
+use super::{Forecast, Link, LinkCounters, RxBatch, RxPacket, TxBatch, TxView, now};
 use ferroce_proto::verbs::Route;
 use ferroce_proto::{Gid, Time};
 use held::{Held, HeldBack};
@@ -144,6 +144,15 @@ impl Faulty {
             self.pass_on(state, &held.route, &held.bytes, held.flip_bit);
         }
     }
+
+    fn release_due(&self) {
+        if let Some(mut state) = self.state.try_lock()
+            && !state.held.is_empty()
+        {
+            self.release(&mut state, now());
+            self.inner.send(&mut state.out);
+        }
+    }
 }
 
 impl Link for Faulty {
@@ -159,13 +168,13 @@ impl Link for Faulty {
     }
 
     fn receive(&self, rx: &mut RxBatch, thorough: bool) -> usize {
-        if let Some(mut state) = self.state.try_lock()
-            && !state.held.is_empty()
-        {
-            self.release(&mut state, now());
-            self.inner.send(&mut state.out);
-        }
+        self.release_due();
         self.inner.receive(rx, thorough)
+    }
+
+    fn receive_expected(&self, rx: &mut RxBatch, thorough: bool, forecast: Forecast<'_>) -> usize {
+        self.release_due();
+        self.inner.receive_expected(rx, thorough, forecast)
     }
 
     fn deadline(&self) -> Option<Time> {

@@ -30,8 +30,14 @@ impl Control {
     pub(super) const CAPACITY: usize = 128;
 
     /// What a packet of this route needs beyond what the socket does anyway: source address and outgoing interface if
-    /// `pktinfo` gives an interface number (0: any), TOS, TTL, and the segment length of a batch.
-    pub(super) fn for_route(route: &Route, pktinfo: Option<u32>, segment_len: Option<u16>) -> Control {
+    /// `pktinfo` gives an interface number (0: any), TOS, TTL unless it is that of the socket, and the segment length of a
+    /// batch.
+    pub(super) fn for_route(
+        route: &Route,
+        of_socket: u8,
+        pktinfo: Option<u32>,
+        segment_len: Option<u16>,
+    ) -> Control {
         let mut control = Control::default();
         if let Some(interface) = pktinfo {
             control.push_pktinfo(route.sgid, interface);
@@ -42,7 +48,7 @@ impl Control {
             None => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT),
         };
         control.push_unless(level, tos, route.traffic_class, 0);
-        control.push_unless(level, ttl, hop_limit, DEFAULT_HOP_LIMIT);
+        control.push_unless(level, ttl, hop_limit, of_socket);
         if let Some(len) = segment_len {
             control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &len.to_ne_bytes());
         }
@@ -50,8 +56,8 @@ impl Control {
     }
 
     /// Whether [`Self::for_route`] would say nothing about a packet on its own from a bound socket.
-    pub(super) fn is_needless(route: &Route) -> bool {
-        route.traffic_class == 0 && effective_hop_limit(route) == DEFAULT_HOP_LIMIT
+    pub(super) fn is_needless(route: &Route, of_socket: u8) -> bool {
+        route.traffic_class == 0 && effective_hop_limit(route) == of_socket
     }
 
     fn push_pktinfo(&mut self, source: Gid, interface: u32) {
@@ -186,7 +192,7 @@ mod tests {
     #[test]
     fn the_fullest_message_fits() {
         for ip in ["10.1.2.3", "fd00::7"] {
-            let control = Control::for_route(&route(ip), Some(1), Some(4116));
+            let control = Control::for_route(&route(ip), DEFAULT_HOP_LIMIT, Some(1), Some(4116));
             let kinds: Vec<_> = control.messages().map(|(level, kind, _)| (level, kind)).collect();
             assert_eq!(kinds.len(), 4, "{kinds:?}");
             let arrival = control.arrival();
@@ -198,8 +204,14 @@ mod tests {
     fn defaults_travel_without_a_message() {
         let mut plain = route("10.1.2.3");
         (plain.traffic_class, plain.hop_limit) = (0, 0);
-        assert!(Control::for_route(&plain, None, None).is_empty() && Control::is_needless(&plain));
-        assert!(!Control::is_needless(&route("10.1.2.3")));
+        for (hop_limit, of_socket) in [(0, DEFAULT_HOP_LIMIT), (3, 3)] {
+            plain.hop_limit = hop_limit;
+            assert!(Control::for_route(&plain, of_socket, None, None).is_empty());
+            assert!(Control::is_needless(&plain, of_socket));
+        }
+        assert!(!Control::is_needless(&plain, DEFAULT_HOP_LIMIT));
+        assert!(!Control::is_needless(&route("10.1.2.3"), 3));
+        plain.hop_limit = 0;
         plain.dgid = Gid::from_ip("239.0.0.1".parse().unwrap());
         assert_eq!(effective_hop_limit(&plain), 1);
     }

@@ -1,9 +1,10 @@
 //! The sockets that packets leave by.
 //!
-//! Each source address gets a few sockets bound to it, made when it first sends: a bound socket needs no control message
-//! to name the source, which makes the shortest send a third cheaper. Addresses that cannot be bound (link-local ones need
+//! Each source address gets a few sockets bound to it for every hop limit that it sends with, made when it first does: such a
+//! socket needs no control message to name either, which makes the shortest send a third cheaper. Addresses that cannot be bound (link-local ones need
 //! an interface), and more addresses than the table holds, leave by a socket bound to no address.
 
+use super::control::{DEFAULT_HOP_LIMIT, effective_hop_limit};
 use super::sockets::{SendSocket, open_send_socket, unspecified};
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
@@ -14,7 +15,7 @@ use std::sync::OnceLock;
 
 /// Sockets per address, at most.
 const MOST_SOCKETS: usize = 16;
-/// Source addresses with sockets of their own, at most.
+/// Source addresses with sockets of their own, at most; one with two hop limits counts twice.
 const MOST_ADDRESSES: usize = 64;
 
 /// All sockets that packets leave by, each with a number.
@@ -29,10 +30,11 @@ pub(super) struct Exits {
     adding: Mutex<()>,
 }
 
-/// A source address and its sockets.
+/// A source address, a hop limit and their sockets.
 #[derive(Debug)]
 struct Address {
     gid: Gid,
+    hop_limit: u8,
     sockets: Vec<SendSocket>,
 }
 
@@ -43,14 +45,14 @@ const ANY_V6: u16 = u16::MAX - 2;
 impl Exits {
     /// Opens the sockets bound to no address; the others follow with the first packet of each address.
     pub(super) fn open(per_address: usize) -> io::Result<Exits> {
-        let any_v6 = match open_send_socket(unspecified(false)) {
+        let any_v6 = match open_send_socket(unspecified(false), DEFAULT_HOP_LIMIT) {
             Ok(socket) => Some(socket),
             Err(e) if has_no_ipv6(&e) => None,
             Err(e) => return Err(e),
         };
         Ok(Exits {
             per_address: per_address.clamp(1, MOST_SOCKETS),
-            any_v4: open_send_socket(unspecified(true))?,
+            any_v4: open_send_socket(unspecified(true), DEFAULT_HOP_LIMIT)?,
             any_v6,
             addresses: (0..MOST_ADDRESSES).map(|_| OnceLock::new()).collect(),
             adding: Mutex::new(()),
@@ -65,7 +67,9 @@ impl Exits {
             return None;
         }
         let mut known = self.addresses.iter().map_while(OnceLock::get);
-        let address = known.position(|a| a.gid == route.sgid).or_else(|| self.add(route.sgid));
+        let hop_limit = effective_hop_limit(route);
+        let is_it = |a: &Address| a.gid == route.sgid && a.hop_limit == hop_limit;
+        let address = known.position(is_it).or_else(|| self.add(route.sgid, hop_limit));
         match address {
             Some(i) => Some((i * MOST_SOCKETS + usize::from(route.entropy) % self.per_address) as u16),
             None if is_ipv4 => Some(ANY_V4),
@@ -91,7 +95,7 @@ impl Exits {
 
     /// Opens the sockets of an address. `None` if it cannot have any.
     #[cold]
-    fn add(&self, sgid: Gid) -> Option<usize> {
+    fn add(&self, sgid: Gid, hop_limit: u8) -> Option<usize> {
         let addr = sgid.to_ip();
         let is_bindable = match addr {
             IpAddr::V4(v4) => !v4.is_unspecified() && !v4.is_multicast(),
@@ -103,14 +107,16 @@ impl Exits {
         let _adding = self.adding.lock();
         let mut filled = 0;
         while let Some(address) = self.addresses.get(filled)?.get() {
-            if address.gid == sgid {
+            if address.gid == sgid && address.hop_limit == hop_limit {
                 return Some(filled);
             }
             filled += 1;
         }
-        let sockets =
-            (0..self.per_address).map(|_| open_send_socket(addr)).collect::<io::Result<_>>().ok()?;
-        self.addresses[filled].set(Address { gid: sgid, sockets }).ok()?;
+        let sockets = (0..self.per_address)
+            .map(|_| open_send_socket(addr, hop_limit))
+            .collect::<io::Result<_>>()
+            .ok()?;
+        self.addresses[filled].set(Address { gid: sgid, hop_limit, sockets }).ok()?;
         Some(filled)
     }
 }
@@ -127,6 +133,23 @@ mod tests {
     fn route(from: &str, to: &str, entropy: u16) -> Route {
         let gid = |s: &str| Gid::from_ip(s.parse().unwrap());
         Route { sgid: gid(from), dgid: gid(to), entropy, ..Route::default() }
+    }
+
+    #[test]
+    fn a_hop_limit_has_sockets_of_its_own() {
+        let exits = Exits::open(1).unwrap();
+        let number = |hop_limit| {
+            exits
+                .choose(&Route { hop_limit, ..route("127.48.0.3", "127.0.0.1", 0) })
+                .expect("it can be bound")
+        };
+        for hop_limit in [64, 255, 1] {
+            assert_eq!(number(hop_limit), number(hop_limit));
+            let socket = exits.socket(number(hop_limit));
+            assert_eq!((socket.hop_limit, socket.socket.ttl_v4().unwrap()), (hop_limit, hop_limit.into()));
+        }
+        assert_eq!(number(0), number(64));
+        assert_ne!(number(64), number(255));
     }
 
     #[test]

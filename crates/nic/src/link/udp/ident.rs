@@ -71,6 +71,11 @@ impl<'a> Train<'a> {
         Train { sources, last: None, step: 1 }
     }
 
+    /// What the last good packet had.
+    pub(super) fn last(&self) -> Option<u16> {
+        self.last
+    }
+
     /// What the next packet probably has.
     pub(super) fn guess(&self) -> u16 {
         self.last.map_or(0, |last| last.wrapping_add(self.step))

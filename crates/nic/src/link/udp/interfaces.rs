@@ -1,8 +1,9 @@
 //! The machine's network interfaces and their addresses.
 
+use super::sys::open_udp;
 use std::ffi::CStr;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 
 /// What an interface that does not say carries.
@@ -70,7 +71,7 @@ fn local_address(entry: &libc::ifaddrs) -> Option<LocalAddress> {
 
 /// Asks a socket, because /sys/class/net may show another network namespace: that in which it was mounted.
 fn interface_mtu(name: &CStr) -> Option<u32> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    let socket = open_udp(true).ok()?;
     // SAFETY: all zero is a valid `ifreq`: an empty name and an empty answer.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // One byte less than there is room for, so that the name stays terminated.

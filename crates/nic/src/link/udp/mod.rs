@@ -12,6 +12,8 @@
 //! | `owner` | who has the port when we cannot |
 //! | `send`, `exits` | packets out: segmentation batches, refusals, and which socket they leave by |
 //! | `receive`, `source` | packets in, and which socket to look at |
+//! | `trickle` | packets in, one at a time, by the cheapest call |
+//! | `place`, `split`, `starts` | packets in, with payloads put straight to where they belong |
 //! | `ident` | which IPv4 identification a packet may have had |
 //! | `steer`, `repair`, `probe` | which process gets a packet |
 //! | `forward` | the detour for packets that reached the wrong process |
@@ -28,18 +30,22 @@ mod interfaces;
 mod multicast;
 mod open;
 mod owner;
+mod place;
 mod probe;
 mod receive;
 mod repair;
 mod send;
 mod sockets;
 mod source;
+mod split;
+mod starts;
 mod steer;
 mod sys;
+mod trickle;
 
 use super::capture::Capture;
 use super::counters::RunningCounters;
-use super::{Link, LinkCounters, RxBatch, RxPacket, TxBatch, now};
+use super::{Forecast, Link, LinkCounters, RxBatch, RxPacket, TxBatch};
 use crate::registry::Registry;
 use ferroce_proto::{Gid, Time};
 use forward::Forwarder;
@@ -51,9 +57,11 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use sys::PollSet;
 
 pub use interfaces::{LocalAddress, local_addresses};
+pub(crate) use sys::open_udp;
 
 /// How to open a [`UdpLink`].
 #[derive(Clone, Debug)]
@@ -88,6 +96,8 @@ pub struct UdpLink {
     sender: Sender,
     receiver: Mutex<Receiver>,
     forwarder: Forwarder,
+    /// Whether the kernel was told to report traffic class and hop limit.
+    reports_outer_fields: AtomicBool,
     /// Readable while a multicast group has packets; there from the start, so that `wait_fds` never changes.
     group_poll: PollSet,
     counters: Arc<RunningCounters>,
@@ -118,7 +128,10 @@ impl Link for UdpLink {
         self.capture.is_none()
     }
     fn receive(&self, rx: &mut RxBatch, thorough: bool) -> usize {
-        self.receive_into(rx, thorough)
+        self.receive_into(rx, thorough, None)
+    }
+    fn receive_expected(&self, rx: &mut RxBatch, thorough: bool, forecast: Forecast<'_>) -> usize {
+        self.receive_into(rx, thorough, Some(forecast))
     }
     fn wait_fds(&self) -> Vec<RawFd> {
         let addresses = self.addresses.iter().map(|a| a.socket.as_raw_fd());
@@ -147,6 +160,7 @@ impl Link for UdpLink {
         self.slot
     }
     fn report_outer_fields(&self) {
+        self.reports_outer_fields.store(true, Relaxed);
         for BoundAddress { addr, socket } in &self.addresses {
             // The options exist on every kernel that can open the socket.
             let _ = sockets::report_outer_fields(socket, addr.is_ipv4());

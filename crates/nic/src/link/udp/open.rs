@@ -16,6 +16,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 impl UdpLink {
     /// Opens the port, claims a process slot and joins the processes that share the port.
@@ -43,6 +44,7 @@ impl UdpLink {
             sender,
             receiver: Mutex::new(receiver),
             forwarder,
+            reports_outer_fields: AtomicBool::new(false),
             group_poll,
             counters,
             capture: config.capture.clone(),

@@ -5,15 +5,18 @@ use super::ident::{Sources, Train};
 use super::probe::Probe;
 use super::repair::RepairPace;
 use super::source::{Rota, Source, SourceKind};
+use super::starts::IcrcStarts;
 use super::sys::{self, InMessage};
+use super::trickle;
 use super::{BoundAddress, UdpLink, multicast::Membership};
 use crate::link::batch::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
 use crate::link::capture::{Direction, Outer};
 use crate::link::counters::{add, add_alone};
-use crate::link::{RxBatch, RxPacket};
+use crate::link::{Forecast, RxBatch, RxPacket};
 use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, dest_qpn, verify_icrc};
 use ferroce_proto::{Gid, Qpn};
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 
 const MIN_PACKET_LEN: usize = Bth::LEN + ICRC_LEN;
 /// How often a socket is looked at before it is closed; each look takes up to [`RX_BUFFERS`] datagrams.
@@ -34,18 +37,51 @@ pub(super) struct Receiver {
     pub(super) token: u128,
     /// The link is leaving: the roster is locked and must not be touched from here.
     pub(super) is_closing: bool,
-    idents: Sources,
-    arrived: [InMessage; RX_BUFFERS],
+    pub(super) idents: Sources,
+    pub(super) starts: IcrcStarts,
+    pub(super) arrived: [InMessage; RX_BUFFERS],
 }
 
 /// A datagram: one packet, or several that were merged.
-struct Datagram {
+pub(super) struct Datagram {
     kind: SourceKind,
-    meta: RxMeta,
+    pub(super) meta: RxMeta,
     buffer: usize,
-    len: usize,
+    /// What of the buffer holds packets.
+    pub(super) bytes: Range<usize>,
     /// Length of every packet but the last.
-    segment_len: usize,
+    pub(super) segment_len: usize,
+    /// The ICRC of its only packet is right, with this identification.
+    verified: Option<u16>,
+}
+
+/// What became of the packets of a datagram.
+pub(super) struct Taken {
+    /// The owner of the last packet that was not ours.
+    pub(super) misdelivered: Option<u8>,
+    /// The identification of the last packet, if that was good.
+    ident: Option<u16>,
+}
+
+impl Datagram {
+    /// What arrived with a message, and whether that makes sense. `only` is where it was sent to if nothing says so.
+    pub(super) fn read(
+        message: &InMessage,
+        kind: SourceKind,
+        only: Option<Gid>,
+        buffer: usize,
+    ) -> Option<Datagram> {
+        let (len, arrival) = (message.len.min(RX_BUFFER_LEN), message.control.arrival());
+        let (sgid, sport) = message.from.to_gid_and_port()?;
+        let dgid = match kind {
+            SourceKind::Group(group) => group,
+            SourceKind::Address(_) => arrival.dgid.or(only)?,
+            SourceKind::Forwarded => return None,
+        };
+        let meta = RxMeta { sgid, dgid, sport, tos: arrival.tos, ttl: arrival.ttl };
+        let segment_len = arrival.segment_len.filter(|&l| l > 0).unwrap_or(len.max(1));
+        Some(Datagram { kind, meta, buffer, bytes: 0..len, segment_len, verified: None })
+    }
 }
 
 /// Consecutive packets of one datagram that belong to another process.
@@ -66,15 +102,32 @@ impl Receiver {
             token,
             is_closing: false,
             idents: Sources::default(),
+            starts: IcrcStarts::default(),
             arrived: Default::default(),
+        }
+    }
+
+    /// Where everything that arrives at a source was sent to, if that is one place.
+    pub(super) fn only_address(&self, kind: SourceKind) -> Option<Gid> {
+        match kind {
+            SourceKind::Address(i) => self.bound[i],
+            _ => None,
         }
     }
 }
 
 impl UdpLink {
-    pub(super) fn receive_into(&self, rx: &mut RxBatch, thorough: bool) -> usize {
+    pub(super) fn receive_into(
+        &self,
+        rx: &mut RxBatch,
+        thorough: bool,
+        forecast: Option<Forecast<'_>>,
+    ) -> usize {
         rx.clear();
         let Some(mut receiver) = self.receiver.try_lock() else { return 0 };
+        // Before anything that may have to wait: others wait for the forecast.
+        let placed = forecast.and_then(|f| self.look_and_place(&mut receiver, rx, f));
+        let (looked_at, used) = placed.unzip();
         receiver.rota.begin();
         if receiver.owes_repair && thorough {
             self.repair_owed(&mut receiver);
@@ -82,10 +135,13 @@ impl UdpLink {
         if self.forwarder.deadline().is_some() {
             add(&self.counters.forward_errors, self.forwarder.retry(&self.registry));
         }
-        let mut used = 0;
+        let mut used = used.unwrap_or(0);
         for index in 0..receiver.sources.len() {
             if used == RX_BUFFERS {
                 break;
+            }
+            if looked_at == Some(index) {
+                continue;
             }
             if thorough || receiver.rota.includes(index, &receiver.sources[index]) {
                 used += self.look_at(&mut receiver, index, rx, used);
@@ -113,10 +169,16 @@ impl UdpLink {
     fn look_at(&self, receiver: &mut Receiver, index: usize, rx: &mut RxBatch, first_buffer: usize) -> usize {
         let source = &mut receiver.sources[index];
         let (kind, offer) = (source.kind, source.offer.min(RX_BUFFERS - first_buffer));
+        let asks_little = offer == 1 && !self.reports_outer_fields.load(Relaxed);
+        let expected = if asks_little { source.trickle.expected() } else { None };
         add_alone(&self.counters.rx_calls, 1);
         let memory = rx.buffers_from(first_buffer);
-        let filled = sys::receive_messages(source.fd, memory, RX_BUFFER_LEN, &mut receiver.arrived[..offer])
-            .unwrap_or(0);
+        let arrived = &mut receiver.arrived[..offer];
+        let filled = match expected {
+            Some(_) => sys::receive_plain(source.fd, &mut memory[..RX_BUFFER_LEN], &mut arrived[0]),
+            None => sys::receive_messages(source.fd, memory, RX_BUFFER_LEN, arrived),
+        };
+        let filled = filled.unwrap_or(0);
         let bytes = receiver.arrived[..filled].iter().map(|m| m.len).sum();
         source.on_look(offer, filled, bytes, RX_BUFFERS);
         if filled > 0 {
@@ -126,56 +188,68 @@ impl UdpLink {
             let buffer = first_buffer + i;
             match kind {
                 SourceKind::Forwarded => self.take_forwarded(receiver, i, rx, buffer),
-                _ => self.take_datagram(receiver, i, kind, rx, buffer),
+                _ => self.take_datagram(receiver, (index, i), expected, rx, buffer),
             }
         }
         filled
     }
 
-    fn take_datagram(
+    /// Takes message number `arrived` of source number `index`. If it was taken as part of a trickle, it was probably sent
+    /// to `expected`.
+    pub(super) fn take_datagram(
         &self,
         receiver: &mut Receiver,
-        arrived: usize,
-        kind: SourceKind,
+        (index, arrived): (usize, usize),
+        expected: Option<Gid>,
         rx: &mut RxBatch,
         buffer: usize,
     ) {
-        let message = &receiver.arrived[arrived];
-        let (len, arrival) = (message.len.min(RX_BUFFER_LEN), message.control.arrival());
-        // A socket bound to one address is not told the address of each packet.
-        let dgid = match kind {
-            SourceKind::Group(group) => Some(group),
-            SourceKind::Address(i) => arrival.dgid.or(receiver.bound[i]),
-            SourceKind::Forwarded => None,
-        };
-        let (Some((sgid, sport)), Some(dgid)) = (message.from.to_gid_and_port(), dgid) else {
+        let kind = receiver.sources[index].kind;
+        let only = expected.or(receiver.only_address(kind));
+        let Some(mut datagram) = Datagram::read(&receiver.arrived[arrived], kind, only, buffer) else {
             return add_alone(&self.counters.malformed, 1);
         };
-        if let (SourceKind::Address(address), Some(probe)) = (kind, Probe::parse(&rx.buffer(buffer)[..len])) {
+        let bytes = &rx.buffer(buffer)[datagram.bytes.clone()];
+        if let (SourceKind::Address(address), Some(probe)) = (kind, Probe::parse(bytes)) {
             return self.on_probe(receiver, address, &probe);
         }
-        let meta = RxMeta { sgid, dgid, sport, tos: arrival.tos, ttl: arrival.ttl };
-        let segment_len = arrival.segment_len.filter(|&l| l > 0).unwrap_or(len.max(1));
-        let datagram = Datagram { kind, meta, buffer, len, segment_len };
-        let misdelivered = self.take_train(&mut receiver.idents, &datagram, rx);
-        if let (SourceKind::Address(address), Some(slot)) = (kind, misdelivered) {
-            self.on_misdelivery(receiver, address, slot);
+        if expected.is_some() {
+            let RxMeta { sgid, dgid, sport, .. } = datagram.meta;
+            let (flow, bytes) =
+                (FlowAddrs::new(sgid, dgid, sport), &rx.buffer(buffer)[datagram.bytes.clone()]);
+            if trickle::is_alone(&flow, bytes) {
+                datagram.verified = Some(0);
+            } else {
+                receiver.sources[index].trickle.on_surprise();
+                if let Some(nature) = trickle::find_out(&flow, bytes) {
+                    (datagram.meta.dgid, datagram.segment_len) = (nature.dgid, nature.segment_len);
+                }
+            }
+        }
+        let mut train = Train::new(&mut receiver.idents);
+        let taken = self.take_train(&mut train, &datagram, rx);
+        if let SourceKind::Address(address) = kind {
+            if expected.is_none() {
+                let is_single = datagram.segment_len >= datagram.bytes.len();
+                receiver.sources[index].trickle.on_datagram(datagram.meta.dgid, is_single, taken.ident);
+            }
+            if let Some(slot) = taken.misdelivered {
+                self.on_misdelivery(receiver, address, slot);
+            }
         }
     }
 
-    /// Splits what was merged, verifies each packet and keeps or forwards it. Returns the owner of the last packet that
-    /// was not ours.
-    fn take_train(&self, idents: &mut Sources, datagram: &Datagram, rx: &mut RxBatch) -> Option<u8> {
-        let Datagram { buffer, len, segment_len, .. } = *datagram;
-        let mut train = Train::new(idents);
+    /// Splits what was merged, verifies each packet and keeps or forwards it.
+    pub(super) fn take_train(&self, train: &mut Train<'_>, datagram: &Datagram, rx: &mut RxBatch) -> Taken {
+        let Datagram { buffer, segment_len, .. } = *datagram;
+        let Range { mut start, end } = datagram.bytes;
         let mut foreign: Option<ForeignRun> = None;
         let mut misdelivered = None;
-        let mut start = 0;
         // An empty datagram is one malformed packet.
-        while start < len.max(1) {
-            let range = start..(start + segment_len).min(len);
+        while start < end.max(1) {
+            let range = start..(start + segment_len).min(end);
             start += segment_len;
-            match self.check_packet(datagram, &rx.buffer(buffer)[range.clone()], &mut train) {
+            match self.check_packet(datagram, &rx.buffer(buffer)[range.clone()], train) {
                 Some(owner) if owner != self.slot => {
                     misdelivered = Some(owner);
                     foreign = self.extend_run(datagram, rx, foreign, owner, range);
@@ -191,7 +265,7 @@ impl UdpLink {
             }
         }
         self.forward_run(datagram, rx, foreign);
-        misdelivered
+        Taken { misdelivered, ident: train.last() }
     }
 
     /// Verifies a packet and says which slot it belongs to; `None` if it was dropped. What belongs to nobody in
@@ -200,7 +274,8 @@ impl UdpLink {
         let meta = &datagram.meta;
         let flow = FlowAddrs::new(meta.sgid, meta.dgid, meta.sport);
         let well_formed = packet.len() >= MIN_PACKET_LEN && packet.len().is_multiple_of(4);
-        let ident = if well_formed { verify_icrc(&flow, train.guess(), packet) } else { None };
+        let verify = || verify_icrc(&flow, train.guess(), packet);
+        let ident = if well_formed { datagram.verified.or_else(verify) } else { None };
         if let Some(capture) = &self.capture {
             let outer = Outer { flow, ident: ident.unwrap_or(0), tos: meta.tos, ttl: meta.ttl };
             capture.record(Direction::Received, &outer, packet);
@@ -291,8 +366,8 @@ impl UdpLink {
     /// Hands a packet to another process on behalf of the NIC (connection management reaches any process). The ICRC
     /// place is filled with zeros: nobody behind the detour looks at it again.
     pub(super) fn forward_packet(&self, slot: u8, packet: &RxPacket<'_>) -> bool {
-        let RxPacket { sgid, dgid, sport, tos, ttl, bytes } = *packet;
-        if bytes.len() + ICRC_LEN > forward::MAX_RUN_LEN {
+        let RxPacket { sgid, dgid, sport, tos, ttl, bytes, run } = *packet;
+        if run.is_some() || bytes.len() + ICRC_LEN > forward::MAX_RUN_LEN {
             return false;
         }
         let message = Forwarded::Packets {

@@ -1,12 +1,11 @@
 //! The sockets of the link and the options that make them speak RoCEv2.
 
-use super::control::DEFAULT_HOP_LIMIT;
-use super::sys::set_option;
+use super::sys::{open_udp, set_option};
 use super::{UdpConfig, owner};
 use crate::link::LinkError;
 use ferroce_proto::wire::ROCE_UDP_PORT;
 use rand::Rng;
-use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+use socket2::{SockFilter, Socket};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -27,6 +26,8 @@ pub(super) struct SendSocket {
     pub(super) port: u16,
     /// Whether packets leave with the address it is bound to; else each must name its source.
     pub(super) is_bound: bool,
+    /// What packets leave with unless they say otherwise.
+    pub(super) hop_limit: u8,
 }
 
 /// Opens a socket that receives on `addr`, not yet bound: binding belongs under the registry's lock.
@@ -87,14 +88,15 @@ pub(super) fn bind_in_scope(socket: &Socket, addr: IpAddr, scope: u32) -> Result
     })
 }
 
-/// Opens a socket that sends from `addr`, or from any address if that is the wildcard, with a source port of its own.
+/// Opens a socket that sends from `addr`, or from any address if that is the wildcard, with a source port of its own and
+/// this hop limit.
 ///
 /// Unconnected and with "don't fragment": only then does the kernel write identification 0, which the ICRC covers.
-pub(super) fn open_send_socket(addr: IpAddr) -> io::Result<SendSocket> {
+pub(super) fn open_send_socket(addr: IpAddr, hop_limit: u8) -> io::Result<SendSocket> {
     let is_ipv4 = addr.is_ipv4();
     let socket = open(is_ipv4)?;
     let on: libc::c_int = 1;
-    let hops = libc::c_int::from(DEFAULT_HOP_LIMIT);
+    let hops = libc::c_int::from(hop_limit);
     if is_ipv4 {
         set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
         set_option(&socket, libc::IPPROTO_IP, libc::IP_TTL, hops)?;
@@ -113,7 +115,7 @@ pub(super) fn open_send_socket(addr: IpAddr) -> io::Result<SendSocket> {
     let drop_all = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
     socket.attach_filter(&[drop_all])?;
     let port = bind_source_port(&socket, addr)?;
-    Ok(SendSocket { socket, port, is_bound: !addr.is_unspecified() })
+    Ok(SendSocket { socket, port, is_bound: !addr.is_unspecified(), hop_limit })
 }
 
 fn bind_source_port(socket: &Socket, addr: IpAddr) -> io::Result<u16> {
@@ -136,8 +138,7 @@ pub(super) fn unspecified(is_ipv4: bool) -> IpAddr {
 }
 
 fn open(is_ipv4: bool) -> io::Result<Socket> {
-    let domain = if is_ipv4 { Domain::IPV4 } else { Domain::IPV6 };
-    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    let socket = Socket::from(open_udp(is_ipv4)?);
     socket.set_nonblocking(true)?;
     Ok(socket)
 }

@@ -3,6 +3,7 @@
 //! A spinning receiver pays one system call per look, so it looks at the socket that had traffic last, and at the others
 //! only as far as they are busy too.
 
+use super::trickle::Trickle;
 use ferroce_proto::Gid;
 use std::os::fd::RawFd;
 
@@ -37,11 +38,12 @@ pub(super) struct Source {
     pub(super) offer: usize,
     /// The last look filled all that it was offered.
     was_full: bool,
+    pub(super) trickle: Trickle,
 }
 
 impl Source {
     pub(super) fn new(kind: SourceKind, fd: RawFd) -> Source {
-        Source { kind, fd, misses: IDLE_AFTER, offer: 1, was_full: false }
+        Source { kind, fd, misses: IDLE_AFTER, offer: 1, was_full: false, trickle: Trickle::default() }
     }
 
     /// Learns from a look that was offered `offered` buffers and filled `filled` with `bytes`. Full trains are taken
@@ -56,6 +58,13 @@ impl Source {
             false => filled.clamp(1, most),
         };
         self.was_full = is_full;
+    }
+
+    /// Learns from looks that put payloads in place. The first packet after them, a message's first, should come alone:
+    /// those that follow it can be put in place once it has been looked at.
+    pub(super) fn on_placing(&mut self, filled: usize) {
+        self.misses = if filled > 0 { 0 } else { self.misses.saturating_add(1) };
+        self.offer = 1;
     }
 }
 
@@ -77,6 +86,11 @@ impl Rota {
         index == self.favourite
             || source.misses < IDLE_AFTER
             || self.calls.wrapping_add(index as u32).is_multiple_of(IDLE_EVERY)
+    }
+
+    /// The source that had something last.
+    pub(super) fn favourite(&self) -> usize {
+        self.favourite
     }
 
     /// Source `index` had something.

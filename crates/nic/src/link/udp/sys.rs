@@ -5,8 +5,10 @@
 
 use super::address::SockAddr;
 use super::control::Control;
+use super::split::Split;
 use crate::link::TxBatch;
 use crate::link::batch::{RX_BUFFERS, TxPiece};
+use crate::memory::Landing;
 use smallvec::SmallVec;
 use std::io;
 use std::mem::MaybeUninit;
@@ -33,6 +35,20 @@ pub(super) struct InMessage {
     pub(super) from: SockAddr,
     pub(super) control: Control,
     pub(super) len: usize,
+}
+
+/// A UDP socket, made by a bare system call. Below a library that replaces `socket` (librspreload does, to turn the sockets
+/// of a program into ours) the NIC's own sockets must stay what they are.
+pub(crate) fn open_udp(is_ipv4: bool) -> io::Result<OwnedFd> {
+    let domain = if is_ipv4 { libc::AF_INET } else { libc::AF_INET6 };
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: a plain system call; the result is checked and owned from here on.
+    let fd = unsafe { libc::syscall(libc::SYS_socket, domain, kind, libc::IPPROTO_UDP) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that nobody else owns; descriptors are small numbers.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 /// Sets a socket option.
@@ -199,6 +215,69 @@ pub(super) fn receive_messages(
         message.control.set_len(header.msg_hdr.msg_controllen as _);
     }
     Ok(received as usize)
+}
+
+/// Receives one message by the call that costs least, without what the kernel would say about it.
+pub(super) fn receive_plain(fd: RawFd, buffer: &mut [u8], into: &mut InMessage) -> io::Result<usize> {
+    let mut from_len = SockAddr::CAPACITY;
+    // SAFETY: buffer and address are writable for the lengths given.
+    let len = unsafe {
+        libc::syscall(
+            libc::SYS_recvfrom,
+            fd,
+            buffer.as_mut_ptr(),
+            buffer.len(),
+            libc::MSG_DONTWAIT,
+            into.from.as_mut_ptr(),
+            &raw mut from_len,
+        )
+    };
+    if len < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    into.len = len as usize;
+    into.control.set_len(0);
+    Ok(1)
+}
+
+/// Receives one message, part of it into `buffer` and part of it into `landing` from `start` on. False if there was none.
+pub(super) fn receive_split(
+    fd: RawFd,
+    buffer: &mut [u8],
+    landing: &mut Landing<'_>,
+    start: usize,
+    split: Split,
+    into: &mut InMessage,
+) -> bool {
+    const MOST_PIECES: usize = 2 * Split::MOST_PACKETS + 1;
+    let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; MOST_PIECES];
+    let count = split.packets.min(Split::MOST_PACKETS);
+    for i in 0..=count {
+        let part = split.between(i, buffer.len());
+        let part = &mut buffer[part];
+        pieces[2 * i].write(libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
+        if i < count {
+            let payload = split.payload(i);
+            pieces[2 * i + 1].write(landing.piece(start + payload.start..start + payload.end));
+        }
+    }
+    // SAFETY: all-zero is a valid `msghdr` (null pointers, zero lengths).
+    let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    header.msg_name = into.from.as_mut_ptr().cast();
+    header.msg_namelen = SockAddr::CAPACITY;
+    header.msg_iov = pieces.as_mut_ptr().cast();
+    header.msg_iovlen = (2 * count + 1) as _;
+    header.msg_control = into.control.as_mut_ptr().cast();
+    header.msg_controllen = Control::CAPACITY as _;
+    // SAFETY: the header and the first `2 * count + 1` pieces were written above, live until the end of this function and
+    // have their true lengths. The pieces of
+    // the buffer are disjoint and borrowed mutably; those of the landing are registered memory that stays so while the
+    // landing exists.
+    let received = unsafe { libc::recvmsg(fd, &mut header, libc::MSG_DONTWAIT) };
+    let Ok(len) = usize::try_from(received) else { return false };
+    into.len = len;
+    into.control.set_len(header.msg_controllen as _);
+    true
 }
 
 /// Waits until the socket takes more, at most `timeout_ms`.

@@ -2,7 +2,7 @@
 
 use super::super::inbound::{Inbound, Refusal};
 use super::super::io::{Fatal, Io};
-use super::super::{DropReason, Host, Reason, RecvQueue};
+use super::super::{DropReason, Host, Placed, Reason, RecvQueue, Target};
 use crate::ids::Psn;
 use crate::verbs::{QpAttr, WcStatus};
 use crate::wire::Packet;
@@ -22,6 +22,19 @@ impl Receiver {
 
     pub(crate) fn inbound(&mut self) -> &mut Inbound {
         &mut self.inbound
+    }
+
+    /// The middle packets of a WRITE that come next: first sequence number, place, and how many.
+    pub(crate) fn expected_write(&self, mtu: u32) -> Option<(Psn, Target, u32)> {
+        self.inbound.expected_write(mtu).map(|(target, packets)| (self.expected, target, packets))
+    }
+
+    /// Middle packets of a WRITE, next in sequence, whose payloads are in place.
+    pub(crate) fn handle_placed<H: Host>(&mut self, placed: &Placed, io: &mut Io<'_, H>) {
+        self.expected = self.expected.plus(placed.run.packets);
+        if let Err(refusal) = self.inbound.accept_placed(placed.run.bytes() as u32, io) {
+            self.on_refusal(refusal, io);
+        }
     }
 
     pub(crate) fn handle_packet<H: Host>(

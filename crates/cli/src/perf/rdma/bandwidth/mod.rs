@@ -20,6 +20,7 @@ use super::super::handshake::Report;
 use super::super::measure::{Budget, Limit};
 use super::super::stats::Bandwidth;
 use super::super::test::Operation;
+use super::like_perftest;
 use super::station::Station;
 use crate::failure::Failure;
 use std::time::{Duration, Instant};
@@ -36,6 +37,12 @@ enum Phase {
 /// Client.
 pub(super) fn run(station: &Station, control: &mut Control, budget: Budget) -> Result<Bandwidth, Failure> {
     let mut traffic = Traffic::new(station);
+    if station.params.like_perftest {
+        let bandwidth = like_perftest::stream(station, budget)?;
+        landing::prove(&mut traffic, control)?;
+        traffic.stop(control)?;
+        return Ok(bandwidth);
+    }
     let warm_up = traffic.stream(Limit::Time(budget.warm_up), Phase::Unmeasured, control)?;
     traffic.settle(control)?;
     let start = Instant::now();
@@ -55,6 +62,9 @@ pub(super) fn run(station: &Station, control: &mut Control, budget: Budget) -> R
 
 /// Server: receives, or lets its memory be used, until the client says stop; sends as well if asked to.
 pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, Failure> {
+    if station.params.like_perftest {
+        control.sleep_until_news();
+    }
     let report = Traffic::new(station).serve(control)?;
     landing::check(station)?;
     Ok(report)

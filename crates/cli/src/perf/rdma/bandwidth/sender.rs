@@ -40,7 +40,7 @@ impl<'a> Sender<'a> {
             depth: params.tx_depth,
             list: params.post_list,
             // Often enough that the queue never runs dry, seldom enough that completions cost little.
-            signal_every: (params.tx_depth / 4).max(1),
+            signal_every: params.cq_moderation.unwrap_or((params.tx_depth / 4).max(1)),
             phase: Phase::Unmeasured,
             batch: Vec::with_capacity(params.post_list as usize),
             posted: 0,

@@ -20,13 +20,18 @@ use crate::ids::Psn;
 const TOLERANT_FOR: u8 = 16;
 /// How many questions after one request are put without waiting.
 const HASTY_QUESTIONS: u8 = 3;
+/// An answer that takes longer than this is lost for all practical purposes.
+const MAX_LATE_NS: u64 = 20_000_000;
+/// Each question waits twice as long as the one before, so often.
+const MAX_DOUBLINGS: u8 = 4;
 
 /// A READ request, atomic, flush or atomic write without its whole answer, or behind one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Awaited {
     pub(super) first: Psn,
     pub(super) last: Psn,
-    /// When it was last asked for.
+    /// When it was asked for the first time, and the last.
+    sent_at: Time,
     asked_at: Time,
     /// The first number that was asked for only once.
     asked_to: Psn,
@@ -50,7 +55,15 @@ impl Requester {
     pub(super) fn await_response(&mut self, packets: u32, now: Time) {
         let (first, last) = (self.psn, self.psn.plus(packets - 1));
         let asked_to = if first.is_before(self.high) { last.plus(1) } else { first };
-        self.reads.push_back(Awaited { first, last, asked_at: now, asked_to, questions: 0, whole: false });
+        self.reads.push_back(Awaited {
+            first,
+            last,
+            sent_at: now,
+            asked_at: now,
+            asked_to,
+            questions: 0,
+            whole: false,
+        });
     }
 
     /// The work request that `psn`, which has no answer yet, belongs to.
@@ -74,6 +87,11 @@ impl Requester {
         Some((low, high))
     }
 
+    /// How long an answer may take before it is asked for again.
+    fn wait_ns(&self, awaited: &Awaited) -> u64 {
+        self.clock.patience_ns().max(self.late_ns) << awaited.questions.min(MAX_DOUBLINGS)
+    }
+
     /// Asks for answers that others overtook, if it is time to.
     pub(super) fn ask_for_holes<H: Host>(&mut self, sq: &SendQueue, io: &mut Io<'_, H>) {
         for at in 0..self.reads.len() {
@@ -81,7 +99,7 @@ impl Requester {
             if !awaited.first.is_before(self.reached) {
                 break;
             }
-            let rested = io.now.since_ns(awaited.asked_at) >= self.clock.patience_ns();
+            let rested = io.now.since_ns(awaited.asked_at) >= self.wait_ns(&awaited);
             let hasty = self.tolerance == 0 && awaited.questions < HASTY_QUESTIONS;
             if awaited.whole || !(rested || hasty) {
                 continue;
@@ -118,8 +136,8 @@ impl Requester {
         let bytes = self.send_request(&place, low, packets, sq, io)?;
         io.counters.retransmitted += 1;
         self.tolerance = self.tolerance.saturating_sub(1);
-        // Karn: the answer may be the one to the first try.
-        self.clock.forget_sample();
+        self.late_ns -= self.late_ns / 16;
+        self.clock.forget_sample(low, high);
         self.cc.on_sent(io.now, bytes);
         if self.lost_at.is_none_or(|at| io.now.since_ns(at) >= self.clock.patience_ns()) {
             self.lost_at = Some(io.now);
@@ -133,6 +151,7 @@ impl Requester {
         let Some(awaited) = self.reads.iter().find(|a| !a.last.is_before(psn)) else { return };
         let too_soon = now.since_ns(awaited.asked_at) < self.clock.patience_ns() / 4;
         if !psn.is_before(awaited.asked_to) || too_soon {
+            self.late_ns = self.late_ns.max(now.since_ns(awaited.sent_at)).min(MAX_LATE_NS);
             self.on_reordering();
         }
     }

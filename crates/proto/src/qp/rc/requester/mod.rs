@@ -73,6 +73,8 @@ pub(crate) struct Requester {
     early: Early,
     /// How many more questions for missing answers are put late, because the network reorders.
     tolerance: u8,
+    /// The longest that an answer took that others overtook; fades as questions are put.
+    late_ns: u64,
     /// When a missing answer was last counted as a loss.
     lost_at: Option<Time>,
     since_ack_req: u32,
@@ -101,6 +103,7 @@ impl Requester {
             reached: Psn::default(),
             early: Early::default(),
             tolerance: 0,
+            late_ns: 0,
             lost_at: None,
             since_ack_req: 0,
             stall: None,
@@ -117,7 +120,7 @@ impl Requester {
         (self.una, self.psn, self.high) = (attr.sq_psn, attr.sq_psn, attr.sq_psn);
         self.reached = attr.sq_psn;
         self.early.clear();
-        (self.tolerance, self.lost_at) = (0, None);
+        (self.tolerance, self.late_ns, self.lost_at) = (0, 0, None);
         (self.acked, self.sent, self.cur, self.oldest) = (0, 0, sq.head(), sq.head());
         self.reads.clear();
         self.reads.reserve(usize::from(attr.max_rd_atomic));

@@ -4,12 +4,14 @@
 
 use super::super::super::io::{Fatal, Io};
 use super::super::super::sq::{SendQueue, SendWqe};
-use super::super::super::{DropReason, Host, Reason};
+use super::super::super::{DropReason, Host, Placed, Reason, Target};
 use super::Requester;
 use super::acknowledge::Reach;
 use super::early::Early;
 use super::holes::Place;
-use crate::verbs::{MemoryFault, SendOp, WcStatus};
+use super::transmit::READ_CHUNK;
+use crate::ids::Psn;
+use crate::verbs::{MemoryFault, SendOp, Sge, WcStatus};
 use crate::wire::{NakCode, Packet, Syndrome};
 
 /// Where a response belongs.
@@ -20,6 +22,45 @@ struct Fit {
 }
 
 impl Requester {
+    /// The middle packets of a READ response that come next: first sequence number, place, and how many. Whether they are
+    /// middle ones is a guess: a restart moves the borders (see [`Self::on_read_response`]).
+    pub(crate) fn expected_read(&self, sq: &SendQueue, mtu: u32) -> Option<(Psn, Target, u32)> {
+        let wqe = sq.get(sq.head())?;
+        let chunk = READ_CHUNK / mtu;
+        let last = ((self.acked / chunk + 1) * chunk).min(wqe.packets).checked_sub(1)?;
+        if !matches!(wqe.op, SendOp::Read { .. }) || self.acked.is_multiple_of(chunk) || self.acked >= last {
+            return None;
+        }
+        // A wrong guess destroys what is there, and behind a hole some of that is already right.
+        if !self.early.is_empty() {
+            return None;
+        }
+        let (entry, skip) = entry_at(sq.sges(sq.head()), u64::from(self.acked) * u64::from(mtu))?;
+        let whole = (u64::from(entry.len) - skip) / u64::from(mtu);
+        let asked_for = self.high.distance_from(self.una).max(0) as u32;
+        let packets = (last - self.acked).min(whole as u32).min(asked_for);
+        let target = Target::Local { lkey: entry.lkey, addr: entry.addr.wrapping_add(skip) };
+        (packets > 0).then_some((self.una, target, packets))
+    }
+
+    /// Middle packets of a READ response, the next ones due, whose payloads are in place.
+    pub(crate) fn handle_placed<H: Host>(
+        &mut self,
+        placed: &Placed,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        let Some(wqe) = sq.get(sq.head()).copied() else { return Ok(()) };
+        let (offset, packets) = (u64::from(self.acked) * u64::from(io.mtu()), placed.run.packets);
+        let granted = io.host.check_scatter(io.id.pd, sq.sges(sq.head()), offset, placed.run.bytes());
+        if let Err(fault) = granted {
+            return Err(self.unplaceable(&wqe, fault, sq, io));
+        }
+        self.answer(packets, wqe.packets, sq, io);
+        self.on_progress(packets, io);
+        self.raise_stall(sq, io)
+    }
+
     pub(super) fn on_read_response<H: Host>(
         &mut self,
         pkt: &Packet<'_>,
@@ -98,6 +139,7 @@ impl Requester {
         }
         if !fit.due {
             self.early.insert(pkt.headers.bth.psn);
+            self.clock.on_early(pkt.headers.bth.psn, io.now);
             return Ok(());
         }
         self.answer(1, fit.place.wqe.packets, sq, io);
@@ -162,4 +204,16 @@ impl Requester {
         ));
         self.fail_oldest(WcStatus::LocProtErr, Reason::LocalMemory, sq, io)
     }
+}
+
+/// The entry that holds byte `offset` of the concatenated entries, and where in it.
+fn entry_at(sges: &[Sge], mut offset: u64) -> Option<(Sge, u64)> {
+    for sge in sges {
+        let len = u64::from(sge.len);
+        if offset < len {
+            return Some((*sge, offset));
+        }
+        offset -= len;
+    }
+    None
 }

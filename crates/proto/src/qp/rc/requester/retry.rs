@@ -66,23 +66,32 @@ impl RetryClock {
         self.sample.get_or_insert((psn, now));
     }
 
-    /// Karn: the answer to a repeated packet measures nothing.
-    pub(super) fn forget_sample(&mut self) {
-        self.sample = None;
+    /// Karn: the answer to a repeated packet, here `low` to `high`, measures nothing.
+    pub(super) fn forget_sample(&mut self, low: Psn, high: Psn) {
+        self.sample = self.sample.filter(|(psn, _)| psn.is_before(low) || psn.is_after(high));
     }
 
     /// The peer answered everything before `una`. Gives the round-trip time if this answer measured one.
     fn progress(&mut self, una: Psn, in_flight: bool, now: Time) -> Option<u64> {
         (self.retry_left, self.rnr_left) = (self.retry_cnt, self.rnr_retry);
         (self.waiting_since, self.probes) = (in_flight.then_some(now), 0);
-        let (psn, sent_at) = self.sample?;
-        if !psn.is_before(una) {
-            return None;
-        }
-        self.sample = None;
+        let (psn, _) = self.sample?;
+        if psn.is_before(una) { self.measure(now) } else { None }
+    }
+
+    /// Takes the round-trip time from the sample.
+    fn measure(&mut self, now: Time) -> Option<u64> {
+        let (_, sent_at) = self.sample.take()?;
         let rtt = now.since_ns(sent_at);
         self.srtt_ns = Some(self.srtt_ns.map_or(rtt, |s| (7 * s + rtt) / 8));
         Some(rtt)
+    }
+
+    /// An answer came before its turn.
+    pub(super) fn on_early(&mut self, psn: Psn, now: Time) {
+        if self.sample.is_some_and(|(sampled, _)| sampled == psn) {
+            self.measure(now);
+        }
     }
 
     /// How long an answer to a restart may take before its absence means anything.
@@ -185,7 +194,7 @@ impl Requester {
         (self.sent, self.psn) = (self.acked, self.una);
         self.reads.clear();
         self.first_try = None;
-        self.clock.forget_sample();
+        self.clock.sample = None;
     }
 
     /// A NAK says that packets from `psn` on were lost. Costs no retry: the transport timer runs on while nothing moves,
@@ -207,7 +216,7 @@ impl Requester {
                     (self.cur, self.sent, self.psn) = (place.number, place.index, psn);
                     self.reads.retain(|awaited| awaited.last.is_before(psn));
                     self.first_try = None;
-                    self.clock.forget_sample();
+                    self.clock.sample = None;
                 }
             }
             _ => self.go_back(),

@@ -13,7 +13,7 @@ use crate::verbs::{QpState, SendOp, WcStatus};
 /// A large READ goes out as several requests of at most this many bytes, so that the in-flight window bounds the
 /// responses too. Their borders never move: a restart ends where the first try ended, because the responder knows
 /// the request by its sequence numbers.
-const READ_CHUNK: u32 = 64 * 1024;
+pub(super) const READ_CHUNK: u32 = 64 * 1024;
 
 enum Step {
     Sent,

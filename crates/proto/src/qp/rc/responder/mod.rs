@@ -23,7 +23,7 @@ mod request;
 
 use super::super::inbound::Inbound;
 use super::super::io::{Fatal, Io};
-use super::super::{Host, RecvQueue, RefusalReason};
+use super::super::{Host, RecvQueue, RefusalReason, Target};
 use crate::ids::Psn;
 use crate::verbs::{EventKind, MemoryFault, QpAttr};
 use crate::wire::{NakCode, Operation, Packet, Syndrome};
@@ -59,6 +59,11 @@ impl Responder {
 
     pub(crate) fn inbound(&mut self) -> &mut Inbound {
         &mut self.inbound
+    }
+
+    /// The middle packets of a WRITE that come next: first sequence number, place, and how many.
+    pub(crate) fn expected_write(&self, mtu: u32) -> Option<(Psn, Target, u32)> {
+        self.inbound.expected_write(mtu).map(|(target, packets)| (self.expected, target, packets))
     }
 
     /// A request packet.

@@ -2,10 +2,10 @@
 
 use super::super::super::inbound::Refusal;
 use super::super::super::io::{Fatal, Io};
-use super::super::super::{Host, Reason, RecvQueue, RefusalReason};
+use super::super::super::{Host, Placed, Reason, RecvQueue, RefusalReason};
 use super::Responder;
 use crate::verbs::WcStatus;
-use crate::wire::{NakCode, Packet, Syndrome};
+use crate::wire::{Headers, NakCode, Packet, Syndrome};
 
 impl Responder {
     pub(super) fn on_request<H: Host>(
@@ -28,6 +28,24 @@ impl Responder {
             }
             Err(refusal) => Err(self.on_refusal(refusal, pkt, io)),
         }
+    }
+
+    /// Middle packets of a WRITE, next in sequence, whose payloads are in place.
+    pub(crate) fn handle_placed<H: Host>(
+        &mut self,
+        placed: &Placed,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        self.asked_again = None;
+        if let Err(refusal) = self.inbound.accept_placed(placed.run.bytes() as u32, io) {
+            let first = Packet { headers: Headers::new(placed.first), payload: &[] };
+            return Err(self.on_refusal(refusal, &first, io));
+        }
+        self.step(placed.run.packets, false);
+        if placed.ack_req {
+            self.replies.ack(self.expected.minus(1), self.msn);
+        }
+        Ok(())
     }
 
     /// No receive is posted: the requester shall come again after `min_rnr_timer`. What it has already sent behind

@@ -1,0 +1,139 @@
+//! What perftest's programs call, and when: so that both can be compared, call for call.
+//!
+//! Nothing is looked at in between, neither the clock nor the other side: a peer that is gone ends in a completion with
+//! an error.
+
+use super::super::control::Control;
+use super::super::handshake::{self, Report};
+use super::super::measure::{Budget, Limit};
+use super::super::params::Params;
+use super::super::stats::{Bandwidth, Histogram};
+use super::super::test::Test;
+use super::station::Station;
+use super::wait::{Look, Waiter};
+use super::{broken, pattern, refused};
+use crate::failure::Failure;
+use ferroce::{Completion, Cq, Outcome, Sge};
+use std::ops::Range;
+use std::time::Instant;
+
+/// Receives that wait in a SEND test.
+pub(super) const RECEIVES: u32 = 512;
+/// Code of the transport timer.
+pub(super) const TIMEOUT: u8 = 14;
+/// Hop limit of the packets.
+pub(super) const HOP_LIMIT: u8 = 255;
+
+/// Small messages of a bandwidth test come from, and go to, one cache line of a page after the other.
+const PAGE: u64 = 4096;
+const CACHE_LINE: u64 = 64;
+/// Messages per completion, and up to which size.
+const CQ_MODERATION: u32 = 100;
+const LARGEST_MODERATED: u64 = 8192;
+/// Completions that a bandwidth test polls for.
+const POLL_BATCH: usize = 16;
+
+/// The offsets that messages walk through, if they do.
+pub(super) fn walk(params: &Params) -> Option<Range<u64>> {
+    let walks = params.like_perftest && params.test != Test::SendLat && params.size <= PAGE / 2;
+    walks.then_some(0..PAGE)
+}
+
+fn messages(budget: Budget) -> u64 {
+    match budget.limit {
+        Limit::Messages(count) => count,
+        // The command line refuses it.
+        Limit::Time(_) => 1,
+    }
+}
+
+/// Client of write-bw and read-bw.
+pub(super) fn stream(station: &Station, budget: Budget) -> Result<Bandwidth, Failure> {
+    let params = &station.params;
+    let (lane, count, depth) = (&station.lanes[0], messages(budget), u64::from(params.tx_depth));
+    let usual = if params.size > LARGEST_MODERATED { 1 } else { CQ_MODERATION.min(params.tx_depth) };
+    let moderation = u64::from(params.cq_moderation.unwrap_or(usual));
+    let (step, end) = match walk(params) {
+        Some(walk) => (params.size.next_multiple_of(CACHE_LINE), walk.end),
+        None => (0, u64::MAX),
+    };
+    let (mut posted, mut completed, mut offset) = (0, 0, 0);
+    let mut room = [Sge::default(); 1];
+    let mut completions = [Completion::default(); POLL_BATCH];
+    let start = Instant::now();
+    while posted < count || completed < count {
+        while posted < count && posted - completed < depth {
+            let signalled = posted % moderation == moderation - 1 || posted == count - 1;
+            lane.qp.post_send(&[lane.request_at(offset, &mut room, signalled)])?;
+            posted += 1;
+            offset = if offset + 2 * step > end { 0 } else { offset + step };
+        }
+        let found = station.cq.poll(&mut completions).map_err(refused)?;
+        for completion in &completions[..found] {
+            completion.ok().map_err(broken)?;
+            // The last one may stand for fewer.
+            completed = (completed + moderation).min(posted);
+        }
+    }
+    Ok(Bandwidth::new(count, count * params.size, start.elapsed().as_nanos() as u64))
+}
+
+/// Polls until there is a completion.
+#[inline]
+fn one_of(cq: &Cq) -> Result<(), Failure> {
+    let mut one = [Completion::default()];
+    while cq.poll(&mut one).map_err(refused)? == 0 {}
+    one[0].ok().map_err(broken)?;
+    Ok(())
+}
+
+/// Posts the message and waits until the other side has it.
+#[inline]
+fn send(station: &Station) -> Result<(), Failure> {
+    let lane = &station.lanes[0];
+    lane.qp.post_send(&[lane.request(0, true)])?;
+    one_of(&station.cq)
+}
+
+/// Client of send-lat.
+pub(super) fn run_send_lat(
+    station: &Station,
+    control: &mut Control,
+    budget: Budget,
+) -> Result<Histogram, Failure> {
+    let mut histogram = Histogram::new();
+    let mut before = Instant::now();
+    for _ in 0..messages(budget) {
+        send(station)?;
+        one_of(&station.recv_cq)?;
+        station.lanes[0].post_receive()?;
+        let now = Instant::now();
+        histogram.record((now - before).as_nanos() as u64);
+        before = now;
+    }
+    let report = handshake::stop(control)?;
+    if report.received != messages(budget) {
+        return Err(Failure::new(format!("the server received {} messages", report.received)));
+    }
+    pattern::check(&station.region, station.layout.incoming(0), &station.message(0, false), "an answer")?;
+    Ok(histogram)
+}
+
+/// Server of send-lat: answers until the client says stop.
+pub(super) fn serve_send_lat(station: &Station, control: &mut Control) -> Result<Report, Failure> {
+    let mut waiter = Waiter::new(station);
+    let mut received = 0;
+    let mut one = [Completion::default()];
+    loop {
+        while station.recv_cq.poll(&mut one).map_err(refused)? == 0 {
+            if waiter.after_poll(0, received, &station.recv_cq, control)? == Look::News {
+                handshake::await_stop(control)?;
+                return Ok(Report { received, ..Report::default() });
+            }
+        }
+        one[0].ok().map_err(broken)?;
+        received += 1;
+        station.lanes[0].post_receive()?;
+        send(station)?;
+    }
+}

@@ -1,0 +1,61 @@
+// A panic inside the library, provoked by FERROCE_TEST_PANIC at the place that argv[1] names: the call answers EIO, the device
+// says that it failed, and the program lives on and puts its things away.
+#include "check.h"
+
+static void expect_fatal(struct ibv_context *context)
+{
+	struct ibv_async_event event;
+	CHECK(ibv_get_async_event(context, &event) == 0);
+	CHECK(event.event_type == IBV_EVENT_DEVICE_FATAL);
+	ibv_ack_async_event(&event);
+}
+
+static struct ibv_send_wr a_write(struct ibv_sge *word, const struct end *to)
+{
+	return (struct ibv_send_wr){ .sg_list = word,
+				     .num_sge = 1,
+				     .opcode = IBV_WR_RDMA_WRITE,
+				     .send_flags = IBV_SEND_SIGNALED,
+				     .wr.rdma = { (uintptr_t)to->buf, to->mr->rkey } };
+}
+
+int main(int argc, char **argv)
+{
+	CHECK(argc == 2);
+	struct ibv_context *context = open_device(), *bystander = open_device();
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	CHECK(pd);
+	if (strcmp(argv[1], "ibv_reg_mr") == 0) {
+		static char memory[64];
+		CHECK_NULL(ibv_reg_mr(pd, memory, sizeof memory, 0), EIO);
+	} else {
+		struct end a = make_end(context, IBV_QPT_RC, NULL, pd), b = make_end(context, IBV_QPT_RC, NULL, pd);
+		connect_end(&a, b.qp->qp_num);
+		connect_end(&b, a.qp->qp_num);
+		struct ibv_sge word = { (uintptr_t)a.buf, 8, a.mr->lkey };
+		struct ibv_send_wr write = a_write(&word, &b), *bad = NULL;
+		struct ibv_wc wc;
+		errno = 0;
+		if (strcmp(argv[1], "ibv_poll_cq") == 0) {
+			CHECK(ibv_post_send(a.qp, &write, &bad) == 0);
+			CHECK(ibv_poll_cq(a.cq, 1, &wc) < 0 && errno == EIO);
+		} else {
+			CHECK(ibv_post_send(a.qp, &write, &bad) == EIO);
+			// Whatever lock was held is free again: this neither hangs nor fails.
+			CHECK(ibv_poll_cq(a.cq, 1, &wc) == 0);
+			struct ibv_qp_attr attr;
+			struct ibv_qp_init_attr init;
+			CHECK(ibv_query_qp(a.qp, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_RTS);
+		}
+		free_end(&a);
+		free_end(&b);
+	}
+	// Everybody who has the device open is told.
+	expect_fatal(context);
+	expect_fatal(bystander);
+	struct ibv_device_attr attr;
+	CHECK(ibv_query_device(context, &attr) == 0);
+	CHECK(ibv_dealloc_pd(pd) == 0);
+	CHECK(ibv_close_device(context) == 0 && ibv_close_device(bystander) == 0);
+	return 0;
+}

@@ -1,0 +1,20 @@
+// Two threads add to one plain number: what the race detector must find, or it finds nothing.
+#include <pthread.h>
+
+static long number;
+
+static void *work(void *nothing)
+{
+	number++;
+	return nothing;
+}
+
+int main(void)
+{
+	pthread_t threads[2];
+	for (int i = 0; i < 2; i++)
+		pthread_create(&threads[i], 0, work, 0);
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], 0);
+	return number != 2;
+}

@@ -1,0 +1,174 @@
+//! Addresses as programs pass them: a pointer and a length, of which only the length is known to be true.
+
+use std::ffi::c_int;
+use std::mem::offset_of;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
+
+use super::errno::{Errno, Outcome};
+
+const LEN_V4: usize = size_of::<sockaddr_in>();
+const LEN_V6: usize = size_of::<sockaddr_in6>();
+
+/// An address of any family, copied from the program.
+#[derive(Clone, Copy)]
+pub(crate) struct Address {
+    pub(crate) storage: sockaddr_storage,
+}
+
+impl Address {
+    /// Nothing but a family.
+    pub(crate) fn unspecified(family: c_int) -> Self {
+        // SAFETY: numbers, which may be zero.
+        let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
+        storage.ss_family = family as u16;
+        Self { storage }
+    }
+
+    /// # Safety
+    /// `length` bytes can be read at `addr`, if it is not NULL.
+    pub(crate) unsafe fn read(addr: *const sockaddr, length: socklen_t) -> Outcome<Self> {
+        if addr.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        let length = length as usize;
+        if length < offset_of!(sockaddr, sa_data) || length > size_of::<sockaddr_storage>() {
+            return Err(Errno(libc::EINVAL));
+        }
+        let mut copied = Self::unspecified(0);
+        // SAFETY: what the caller promises; the storage has room for that much.
+        unsafe { std::ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut copied.storage).cast(), length) };
+        if length < copied.length() {
+            return Err(Errno(libc::EINVAL));
+        }
+        Ok(copied)
+    }
+
+    pub(crate) fn family(&self) -> c_int {
+        self.storage.ss_family.into()
+    }
+
+    /// As long as its family is.
+    pub(crate) fn length(&self) -> usize {
+        match self.family() {
+            libc::AF_INET => LEN_V4,
+            libc::AF_INET6 => LEN_V6,
+            _ => offset_of!(sockaddr, sa_data),
+        }
+    }
+
+    pub(crate) fn as_ptr(&mut self) -> *mut sockaddr {
+        (&raw mut self.storage).cast()
+    }
+
+    /// Gives it to the program as `getsockname` does: as much as there is room for, and how long it would be.
+    ///
+    /// # Safety
+    /// `length` points to the room at `addr`, which may be NULL if there is none.
+    pub(crate) unsafe fn write(&self, addr: *mut sockaddr, length: *mut socklen_t) -> Outcome<()> {
+        if length.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        // SAFETY: what the caller promises.
+        unsafe {
+            let room = (*length as usize).min(self.length());
+            if room > 0 && addr.is_null() {
+                return Err(Errno(libc::EFAULT));
+            }
+            std::ptr::copy_nonoverlapping((&raw const self.storage).cast::<u8>(), addr.cast(), room);
+            *length = self.length() as socklen_t;
+        }
+        Ok(())
+    }
+
+    /// As Rust has it; `None` for other families than IP.
+    pub(crate) fn ip(&self) -> Option<SocketAddr> {
+        let storage = &raw const self.storage;
+        match self.family() {
+            libc::AF_INET => {
+                // SAFETY: the storage is larger than, and aligned for, every kind of address.
+                let v4 = unsafe { &*storage.cast::<sockaddr_in>() };
+                let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+                Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+            }
+            libc::AF_INET6 => {
+                // SAFETY: as above.
+                let v6 = unsafe { &*storage.cast::<sockaddr_in6>() };
+                let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+                let port = u16::from_be(v6.sin6_port);
+                Some(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
+            }
+            _ => None,
+        }
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(addr: SocketAddr) -> Self {
+        let mut made = match addr {
+            SocketAddr::V4(_) => Self::unspecified(libc::AF_INET),
+            SocketAddr::V6(_) => Self::unspecified(libc::AF_INET6),
+        };
+        let storage = &raw mut made.storage;
+        match addr {
+            SocketAddr::V4(from) => {
+                // SAFETY: the storage is larger than, and aligned for, every kind of address.
+                let v4 = unsafe { &mut *storage.cast::<sockaddr_in>() };
+                v4.sin_port = from.port().to_be();
+                v4.sin_addr.s_addr = u32::from(*from.ip()).to_be();
+            }
+            SocketAddr::V6(from) => {
+                // SAFETY: as above.
+                let v6 = unsafe { &mut *storage.cast::<sockaddr_in6>() };
+                v6.sin6_port = from.port().to_be();
+                v6.sin6_flowinfo = from.flowinfo();
+                v6.sin6_scope_id = from.scope_id();
+                v6.sin6_addr.s6_addr = from.ip().octets();
+            }
+        }
+        made
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_the_journey() {
+        for text in ["192.0.2.7:4791", "[2001:db8::1%3]:9"] {
+            let addr: SocketAddr = text.parse().unwrap();
+            let mut made = Address::from(addr);
+            // SAFETY: a whole address.
+            let read = unsafe { Address::read(made.as_ptr(), made.length() as socklen_t) }.unwrap();
+            assert_eq!(read.ip(), Some(addr));
+        }
+    }
+
+    #[test]
+    fn short_and_missing_addresses_are_refused() {
+        let mut v6 = Address::from("[::1]:1".parse::<SocketAddr>().unwrap());
+        let refused = |addr, length| {
+            // SAFETY: at most as much as there is.
+            unsafe { Address::read(addr, length) }.err()
+        };
+        assert_eq!(
+            refused(v6.as_ptr(), 16),
+            Some(Errno(libc::EINVAL)),
+            "an IPv6 address in the space of IPv4"
+        );
+        assert_eq!(refused(v6.as_ptr(), 1), Some(Errno(libc::EINVAL)));
+        assert_eq!(refused(std::ptr::null(), 16), Some(Errno(libc::EFAULT)));
+    }
+
+    /// librspreload asks for the length alone to learn the family.
+    #[test]
+    fn the_length_alone_can_be_asked_for() {
+        let v6 = Address::unspecified(libc::AF_INET6);
+        let mut length = 0;
+        // SAFETY: no room is claimed.
+        unsafe { v6.write(std::ptr::null_mut(), &mut length) }.unwrap();
+        assert_eq!(length as usize, LEN_V6);
+    }
+}

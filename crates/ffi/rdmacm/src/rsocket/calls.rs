@@ -1,0 +1,151 @@
+//! The public calls that sockets are made of: those of this library, and the verbs.
+//!
+//! Nothing here knows the NIC; what works below sockets works for any program.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use libc::sockaddr;
+
+use crate::abi::*;
+
+pub(crate) const ACCESS_LOCAL_WRITE: c_int = 1;
+pub(crate) const ACCESS_REMOTE_WRITE: c_int = 1 << 1;
+pub(crate) const SEND_INLINE: u32 = 1 << 3;
+pub(crate) const WC_WITH_IMM: u32 = 1 << 1;
+
+unsafe extern "C" {
+    pub(crate) fn rdma_create_event_channel() -> *mut rdma_event_channel;
+    pub(crate) fn rdma_destroy_event_channel(channel: *mut rdma_event_channel);
+    pub(crate) fn rdma_create_id(
+        channel: *mut rdma_event_channel,
+        id: *mut *mut rdma_cm_id,
+        context: *mut c_void,
+        ps: u32,
+    ) -> c_int;
+    pub(crate) fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int;
+    pub(crate) fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int;
+    pub(crate) fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int;
+    pub(crate) fn rdma_resolve_addr(
+        id: *mut rdma_cm_id,
+        src: *mut sockaddr,
+        dst: *mut sockaddr,
+        timeout_ms: c_int,
+    ) -> c_int;
+    pub(crate) fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_int) -> c_int;
+    pub(crate) fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int;
+    pub(crate) fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int;
+    pub(crate) fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int;
+    pub(crate) fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int;
+    pub(crate) fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int;
+    pub(crate) fn rdma_get_cm_event(
+        channel: *mut rdma_event_channel,
+        event: *mut *mut rdma_cm_event,
+    ) -> c_int;
+    pub(crate) fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int;
+    pub(crate) fn rdma_create_qp(id: *mut rdma_cm_id, pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> c_int;
+    pub(crate) fn rdma_destroy_qp(id: *mut rdma_cm_id);
+    pub(crate) fn rdma_set_option(
+        id: *mut rdma_cm_id,
+        level: c_int,
+        name: c_int,
+        value: *mut c_void,
+        length: usize,
+    ) -> c_int;
+
+    pub(crate) fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
+    pub(crate) fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
+    pub(crate) fn ibv_create_cq(
+        context: *mut ibv_context,
+        cqe: c_int,
+        cq_context: *mut c_void,
+        channel: *mut ibv_comp_channel,
+        comp_vector: c_int,
+    ) -> *mut ibv_cq;
+    pub(crate) fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int;
+    pub(crate) fn ibv_get_cq_event(
+        channel: *mut ibv_comp_channel,
+        cq: *mut *mut ibv_cq,
+        context: *mut *mut c_void,
+    ) -> c_int;
+    pub(crate) fn ibv_ack_cq_events(cq: *mut ibv_cq, count: c_uint);
+    pub(crate) fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int)
+    -> *mut ibv_mr;
+    pub(crate) fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
+    pub(crate) fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int;
+    pub(crate) fn ibv_query_gid(
+        context: *mut ibv_context,
+        port: u8,
+        index: c_int,
+        gid: *mut ibv_gid,
+    ) -> c_int;
+    pub(crate) fn ibv_query_port(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int;
+    pub(crate) fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
+    pub(crate) fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
+}
+
+/// A scatter/gather entry, laid out as the verbs want it.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Entry {
+    pub(crate) addr: u64,
+    pub(crate) length: u32,
+    pub(crate) lkey: u32,
+}
+
+/// `ibv_poll_cq`, which is a pointer in the context.
+///
+/// # Safety
+/// The queue lives.
+pub(crate) unsafe fn poll_cq(cq: *mut ibv_cq, into: &mut [ibv_wc]) -> c_int {
+    // SAFETY: a living queue has a living context, whose table is filled for good.
+    unsafe {
+        match (*(*cq).context).ops.poll_cq {
+            Some(poll) => poll(cq, into.len() as c_int, into.as_mut_ptr()),
+            None => -1,
+        }
+    }
+}
+
+/// `ibv_req_notify_cq` for any completion.
+///
+/// # Safety
+/// The queue lives.
+pub(crate) unsafe fn request_notify(cq: *mut ibv_cq) -> c_int {
+    // SAFETY: as in `poll_cq`.
+    unsafe {
+        match (*(*cq).context).ops.req_notify_cq {
+            Some(notify) => notify(cq, 0),
+            None => libc::EOPNOTSUPP,
+        }
+    }
+}
+
+/// `ibv_post_send` of one request.
+///
+/// # Safety
+/// The queue pair lives, and the request points to what it says.
+pub(crate) unsafe fn post_send(qp: *mut ibv_qp, request: &mut ibv_send_wr) -> c_int {
+    let mut bad = std::ptr::null_mut();
+    // SAFETY: as in `poll_cq`, and what the caller promises.
+    unsafe {
+        match (*(*qp).context).ops.post_send {
+            Some(post) => post(qp, request, &mut bad),
+            None => libc::EOPNOTSUPP,
+        }
+    }
+}
+
+/// `ibv_post_recv` of a list.
+///
+/// # Safety
+/// The queue pair lives, and the requests point to what they say.
+pub(crate) unsafe fn post_recv(qp: *mut ibv_qp, request: *mut ibv_recv_wr) -> c_int {
+    let mut bad = std::ptr::null_mut();
+    // SAFETY: as in `poll_cq`, and what the caller promises.
+    unsafe {
+        match (*(*qp).context).ops.post_recv {
+            Some(post) => post(qp, request, &mut bad),
+            None => libc::EOPNOTSUPP,
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! A completion queue with a descriptor to sleep on.
+
+use std::os::fd::RawFd;
+use std::ptr;
+
+use super::calls::{
+    ibv_ack_cq_events, ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
+    ibv_get_cq_event, poll_cq, request_notify,
+};
+use super::errno::{Errno, Outcome};
+use super::wait::set_nonblocking;
+use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
+
+/// Acknowledging takes a lock in the library, so it is done for many events at once.
+const ACK_BATCH: u32 = 128;
+
+/// One queue for both directions, and its channel. Its descriptor never blocks: who sleeps does so in `poll`.
+pub(crate) struct Completions {
+    channel: *mut ibv_comp_channel,
+    cq: *mut ibv_cq,
+    armed: bool,
+    unacknowledged: u32,
+}
+
+// SAFETY: handles that any thread may use; the fields change only behind the socket's lock.
+unsafe impl Send for Completions {}
+
+impl Completions {
+    /// # Safety
+    /// The context outlives it.
+    pub(crate) unsafe fn new(context: *mut ibv_context, depth: u32) -> Outcome<Self> {
+        // SAFETY: what the caller promises.
+        let channel = Errno::not_null(unsafe { ibv_create_comp_channel(context) })?;
+        // SAFETY: as above; the channel is new.
+        let made = unsafe {
+            set_nonblocking((*channel).fd).and_then(|()| {
+                Errno::not_null(ibv_create_cq(context, depth as i32, ptr::null_mut(), channel, 0))
+            })
+        };
+        match made {
+            Ok(cq) => Ok(Self { channel, cq, armed: false, unacknowledged: 0 }),
+            Err(errno) => {
+                // SAFETY: made above, and nobody else has it.
+                unsafe { ibv_destroy_comp_channel(channel) };
+                Err(errno)
+            }
+        }
+    }
+
+    pub(crate) fn cq(&self) -> *mut ibv_cq {
+        self.cq
+    }
+
+    /// Readable when the queue was armed and something has completed since.
+    pub(crate) fn fd(&self) -> RawFd {
+        // SAFETY: the channel lives as long as we do.
+        unsafe { (*self.channel).fd }
+    }
+
+    /// Takes completions; none if there are none or the queue is broken, which shows in the queue pair.
+    pub(crate) fn poll<'a>(&mut self, into: &'a mut [ibv_wc]) -> &'a [ibv_wc] {
+        // SAFETY: the queue lives as long as we do.
+        let count = unsafe { poll_cq(self.cq, into) };
+        &into[..usize::try_from(count).unwrap_or(0)]
+    }
+
+    /// Makes the next completion readable at the descriptor. What completed before must be polled afterwards.
+    pub(crate) fn arm(&mut self) {
+        if !self.armed {
+            // SAFETY: the queue lives as long as we do.
+            self.armed = unsafe { request_notify(self.cq) } == 0;
+        }
+    }
+
+    /// Takes the event off the descriptor; true if there was one, so that others who slept on it must look too.
+    pub(crate) fn take_event(&mut self) -> bool {
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the channel lives, and its descriptor does not block.
+        if unsafe { ibv_get_cq_event(self.channel, &mut cq, &mut context) } != 0 {
+            return false;
+        }
+        self.armed = false;
+        self.unacknowledged += 1;
+        if self.unacknowledged >= ACK_BATCH {
+            self.acknowledge();
+        }
+        true
+    }
+
+    fn acknowledge(&mut self) {
+        // SAFETY: the queue lives, and so many events came from it.
+        unsafe { ibv_ack_cq_events(self.cq, self.unacknowledged) };
+        self.unacknowledged = 0;
+    }
+}
+
+impl Drop for Completions {
+    fn drop(&mut self) {
+        self.acknowledge();
+        // SAFETY: ours, and the queue pair that used them is gone.
+        unsafe {
+            ibv_destroy_cq(self.cq);
+            ibv_destroy_comp_channel(self.channel);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Bind and connect: one call of the connection manager after the other, each begun by the event of the one before.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use super::Connection;
+use super::shared::{Shared, State};
+use crate::abi::*;
+use crate::rsocket::address::Address;
+use crate::rsocket::calls::{
+    rdma_bind_addr, rdma_connect, rdma_resolve_addr, rdma_resolve_route, rdma_set_option,
+};
+use crate::rsocket::channel::Happened;
+use crate::rsocket::endpoint::Endpoint;
+use crate::rsocket::errno::{Errno, Outcome};
+use crate::rsocket::wire::ConnectData;
+
+/// A resolution gets a second, and twice as long with each retry.
+const FIRST_TIMEOUT_MS: c_int = 1000;
+const MAX_RETRIES: u32 = 6;
+/// Retries of the transport; for a receiver that is not ready, without end: that is what makes control messages safe.
+const RETRIES: u8 = 7;
+
+impl Connection {
+    pub(crate) fn bind(&self, mut address: Address) -> Outcome<()> {
+        let mut shared = self.shared.lock();
+        if shared.state != State::Fresh {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: the id lives as long as the channel, the address until this returns.
+        Errno::check(unsafe { rdma_bind_addr(shared.channel.id(), address.as_ptr()) })?;
+        shared.state = State::Bound;
+        Ok(())
+    }
+
+    pub(crate) fn connect(&self, address: Address) -> Outcome<()> {
+        let mut shared = self.shared.lock();
+        match shared.state {
+            State::Fresh | State::Bound => {}
+            State::Connected | State::Accepting => return Err(Errno(libc::EISCONN)),
+            state if state.is_opening() => return Err(Errno(libc::EALREADY)),
+            State::Refused(errno) => return Err(errno),
+            _ => return Err(Errno(libc::EINVAL)),
+        }
+        shared.destination = Some(address);
+        shared.retries = 0;
+        shared.resolve_address()?;
+        drop(shared);
+        self.finish_opening(self.must_not_wait(0))
+            .map_err(|errno| if errno == Errno::WOULD_BLOCK { Errno(libc::EINPROGRESS) } else { errno })
+    }
+
+    /// Waits until the connection is there, or says why it is not.
+    pub(crate) fn finish_opening(&self, must_not_wait: bool) -> Outcome<()> {
+        let mut shared = self.wait(must_not_wait, |shared| !shared.state.is_opening())?;
+        match shared.state {
+            State::Connected => Ok(()),
+            State::Refused(errno) => {
+                // The caller is told now, so it need not ask.
+                shared.error = 0;
+                Err(errno)
+            }
+            _ => Err(Errno(libc::ENOTCONN)),
+        }
+    }
+}
+
+impl Shared {
+    fn timeout_ms(&mut self) -> c_int {
+        let timeout = FIRST_TIMEOUT_MS << self.retries;
+        self.retries += 1;
+        timeout
+    }
+
+    fn resolve_address(&mut self) -> Outcome<()> {
+        let Some(mut destination) = self.destination else { return Err(Errno(libc::EDESTADDRREQ)) };
+        let timeout_ms = self.timeout_ms();
+        let id = self.channel.id();
+        // SAFETY: the id lives as long as the channel, the address until this returns.
+        Errno::check(unsafe { rdma_resolve_addr(id, ptr::null_mut(), destination.as_ptr(), timeout_ms) })?;
+        self.state = State::ResolvingAddress;
+        Ok(())
+    }
+
+    fn resolve_route(&mut self) -> Outcome<()> {
+        let id = self.channel.id();
+        if let Some(mut route) = self.options.route.take() {
+            let (value, length) = (route.as_mut_ptr().cast(), route.len());
+            // SAFETY: the id lives as long as the channel, the bytes until this returns.
+            let set = unsafe { rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, value, length) };
+            Errno::check(set)?;
+        } else {
+            let timeout_ms = self.timeout_ms();
+            // SAFETY: the id lives as long as the channel.
+            Errno::check(unsafe { rdma_resolve_route(id, timeout_ms) })?;
+        }
+        self.state = State::ResolvingRoute;
+        Ok(())
+    }
+
+    fn request(&mut self) -> Outcome<()> {
+        let id = self.channel.id();
+        // SAFETY: the id has found its device, lives as long as the channel, and the endpoint goes before it.
+        let endpoint = unsafe { Endpoint::new(id, self.sizing)? };
+        let data = endpoint.connect_data().to_bytes();
+        self.endpoint = Some(endpoint);
+        let mut param = rdma_conn_param {
+            private_data: data.as_ptr().cast(),
+            private_data_len: data.len() as u8,
+            flow_control: 1,
+            retry_count: RETRIES,
+            rnr_retry_count: RETRIES,
+            ..rdma_conn_param::zeroed()
+        };
+        // SAFETY: as above; the data is copied before this returns.
+        Errno::check(unsafe { rdma_connect(id, &mut param) })?;
+        self.state = State::Connecting;
+        Ok(())
+    }
+
+    fn welcome(&mut self, private_data: &[u8]) -> Outcome<()> {
+        let peer = ConnectData::parse(private_data).map_err(|_| Errno(libc::EPROTO))?;
+        let endpoint = self.endpoint.as_mut().ok_or(Errno(libc::ENOTCONN))?;
+        endpoint.meet(&peer);
+        self.state = State::Connected;
+        Ok(())
+    }
+
+    /// An event while the connection is being made.
+    pub(crate) fn on_opening_event(&mut self, happened: &Happened) {
+        let timed_out = happened.status.abs() == libc::ETIMEDOUT && self.retries <= MAX_RETRIES;
+        let next = match (self.state, happened.event) {
+            (State::ResolvingAddress, RDMA_CM_EVENT_ADDR_RESOLVED) => {
+                self.retries = 0;
+                self.resolve_route()
+            }
+            (State::ResolvingAddress, RDMA_CM_EVENT_ADDR_ERROR) if timed_out => self.resolve_address(),
+            (State::ResolvingRoute, RDMA_CM_EVENT_ROUTE_RESOLVED) => self.request(),
+            (State::ResolvingRoute, RDMA_CM_EVENT_ROUTE_ERROR) if timed_out => self.resolve_route(),
+            (State::Connecting, RDMA_CM_EVENT_ESTABLISHED) => self.welcome(&happened.private_data),
+            (State::Accepting, RDMA_CM_EVENT_ESTABLISHED) => {
+                self.state = State::Connected;
+                Ok(())
+            }
+            (State::Accepting, _) => Err(Errno(libc::ECONNRESET)),
+            _ => Err(happened.failure()),
+        };
+        if let Err(errno) = next {
+            self.refuse(errno);
+        }
+    }
+}

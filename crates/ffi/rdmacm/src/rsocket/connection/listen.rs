@@ -1,0 +1,87 @@
+//! Listen and accept. Requests wait in the listener until a call takes them.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use super::Connection;
+use super::shared::{Request, Shared, State};
+use crate::abi::{Zeroed, rdma_conn_param};
+use crate::rsocket::calls::{rdma_accept, rdma_listen, rdma_reject};
+use crate::rsocket::channel::{Channel, refuse};
+use crate::rsocket::endpoint::Endpoint;
+use crate::rsocket::errno::{Errno, Outcome};
+use crate::rsocket::settings::Sizing;
+use crate::rsocket::wire::ConnectData;
+
+impl Connection {
+    pub(crate) fn listen(&self, backlog: c_int) -> Outcome<()> {
+        let mut shared = self.shared.lock();
+        match shared.state {
+            State::Listening => return Ok(()),
+            State::Fresh | State::Bound => {}
+            _ => return Err(Errno(libc::EINVAL)),
+        }
+        // SAFETY: the id lives as long as the channel.
+        Errno::check(unsafe { rdma_listen(shared.channel.id(), backlog) })?;
+        shared.state = State::Listening;
+        Ok(())
+    }
+
+    /// Takes a request that waits, or waits for one. One that cannot be accepted is turned down, and the next one taken.
+    pub(crate) fn accept(&self) -> Outcome<Connection> {
+        loop {
+            let mut shared = self.wait(self.must_not_wait(0), |shared| {
+                shared.state != State::Listening || !shared.requests.is_empty()
+            })?;
+            let Some(request) = shared.requests.pop_front() else { return Err(Errno(libc::EINVAL)) };
+            let sizing = shared.sizing;
+            drop(shared);
+            if let Ok(connection) = self.welcome_peer(request, sizing) {
+                return Ok(connection);
+            }
+        }
+    }
+
+    fn welcome_peer(&self, request: Request, sizing: Sizing) -> Outcome<Connection> {
+        let Ok(peer) = ConnectData::parse(&request.private_data) else {
+            // SAFETY: the request is ours alone.
+            unsafe { refuse(request.id) };
+            return Err(Errno(libc::EPROTO));
+        };
+        // SAFETY: the request is ours alone, and its event was acknowledged when it was taken.
+        let channel = unsafe { Channel::adopt(request.id)? };
+        let flags =
+            (self.status_flags.load(Ordering::Relaxed), self.descriptor_flags.load(Ordering::Relaxed));
+        let connection = Connection::of(channel, self.domain, sizing, State::Accepting, flags);
+        let mut shared = connection.shared.lock();
+        if let Err(errno) = shared.reply(&peer) {
+            // SAFETY: the id lives as long as the channel. Saying no is all that is left to do.
+            unsafe { rdma_reject(shared.channel.id(), std::ptr::null(), 0) };
+            return Err(errno);
+        }
+        drop(shared);
+        Ok(connection)
+    }
+}
+
+impl Shared {
+    fn reply(&mut self, peer: &ConnectData) -> Outcome<()> {
+        let id = self.channel.id();
+        // SAFETY: an id that came with a request has its device, and lives as long as the channel.
+        let mut endpoint = unsafe { Endpoint::new(id, self.sizing)? };
+        endpoint.meet(peer);
+        let data = endpoint.connect_data().to_bytes();
+        self.endpoint = Some(endpoint);
+        let mut param = rdma_conn_param {
+            private_data: data.as_ptr().cast(),
+            private_data_len: data.len() as u8,
+            flow_control: 1,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            ..rdma_conn_param::zeroed()
+        };
+        // SAFETY: as above; the data is copied before this returns.
+        Errno::check(unsafe { rdma_accept(id, &mut param) })?;
+        Ok(())
+    }
+}

@@ -1,0 +1,167 @@
+//! Memory of the program that its peer writes to directly, found by offset (`riomap`, `riounmap`, `riowrite`).
+
+use std::ffi::{c_int, c_void};
+
+use libc::off_t;
+
+use super::Connection;
+use super::shared::Shared;
+use super::transfer::SendPiece;
+use crate::abi::ibv_mr;
+use crate::rsocket::calls::{ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, ibv_dereg_mr, ibv_reg_mr};
+use crate::rsocket::errno::{Errno, Outcome};
+use crate::rsocket::stream::Growth;
+use crate::rsocket::vectors::Vectors;
+use crate::rsocket::wire::{Mapping, Message, RemoteBuffer};
+
+/// A buffer that the program mapped.
+pub(crate) struct Mapped {
+    mr: *mut ibv_mr,
+    offset: u64,
+    /// Its place in the peer's table; none if it is for local use.
+    place: Option<u16>,
+    /// Whether the peer was told.
+    announced: bool,
+}
+
+// SAFETY: a handle that any thread may use.
+unsafe impl Send for Mapped {}
+
+impl Mapped {
+    fn is(&self, buffer: *mut c_void, length: usize) -> bool {
+        // SAFETY: the region lives as long as we do.
+        unsafe { (*self.mr).addr == buffer && (*self.mr).length == length }
+    }
+
+    fn entry(&self) -> Mapping {
+        // SAFETY: the region lives as long as we do.
+        let (addr, rkey, length) = unsafe { ((*self.mr).addr as u64, (*self.mr).rkey, (*self.mr).length) };
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        Mapping { offset: self.offset, buffer: RemoteBuffer { addr, rkey, length } }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: ours, and used by nobody else.
+        unsafe { ibv_dereg_mr(self.mr) };
+    }
+}
+
+impl Connection {
+    /// Maps a buffer to an offset, or to its own address if that is -1. The peer is told with the next thing sent.
+    pub(crate) fn map(
+        &self,
+        buffer: *mut c_void,
+        length: usize,
+        protection: c_int,
+        offset: off_t,
+    ) -> Outcome<off_t> {
+        if protection & !(libc::PROT_WRITE | libc::PROT_NONE) != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let mut shared = self.shared.lock();
+        let pd = shared.endpoint.as_ref().ok_or(Errno(libc::EINVAL))?.pd();
+        let remote = protection & libc::PROT_WRITE != 0;
+        let place = if remote { Some(shared.free_place().ok_or(Errno(libc::ENOMEM))?) } else { None };
+        let access = if remote { ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE } else { ACCESS_LOCAL_WRITE };
+        // SAFETY: the program promises that the buffer stays until it unmaps it.
+        let mr = Errno::not_null(unsafe { ibv_reg_mr(pd, buffer, length, access) })?;
+        let offset = if offset == -1 { buffer as off_t } else { offset };
+        shared.mapped.push(Mapped { mr, offset: offset as u64, place, announced: false });
+        Ok(offset)
+    }
+
+    pub(crate) fn unmap(&self, buffer: *mut c_void, length: usize) -> Outcome<()> {
+        let mut shared = self.shared.lock();
+        let at = shared.mapped.iter().position(|mapped| mapped.is(buffer, length));
+        shared.mapped.remove(at.ok_or(Errno(libc::EINVAL))?);
+        Ok(())
+    }
+
+    /// Tells the peer of mappings that it does not know. The caller has the turn to write.
+    pub(crate) fn announce_mappings(&self, must_not_wait: bool) -> Outcome<()> {
+        loop {
+            if self.shared.lock().unannounced().is_none() {
+                return Ok(());
+            }
+            let mut shared = self.wait_for_room(must_not_wait, Shared::has_room)?;
+            let Some(at) = shared.unannounced() else { return Ok(()) };
+            let (entry, place) = (shared.mapped[at].entry(), shared.mapped[at].place.unwrap_or(0));
+            let Some(link) = shared.link_mut() else { return Err(Errno(libc::ENOTCONN)) };
+            let mut bytes = entry.to_bytes(link.peer_order);
+            let target = RemoteBuffer {
+                addr: link.peer_mappings.addr.wrapping_add(u64::from(place) * Mapping::LEN as u64),
+                ..link.peer_mappings
+            };
+            let Some(piece) = link.machine.outbound.plan_beside(Mapping::LEN as u32) else { continue };
+            shared.mapped[at].announced = true;
+            let list = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
+            let mut from = Vectors::new(&list)?;
+            shared.send_piece(&piece, &mut from, |shared| {
+                shared.link_mut()?.machine.outbound.commit_beside(&piece);
+                Some((target, Some(Message::Mapping(place))))
+            })?;
+        }
+    }
+
+    /// Writes straight into what the peer mapped at `offset`; stops where nothing is mapped.
+    pub(crate) fn write_mapped(
+        &self,
+        mut from: Vectors<'_>,
+        mut offset: u64,
+        flags: c_int,
+    ) -> Outcome<usize> {
+        let must_not_wait = self.must_not_wait(flags);
+        let _turn = self.writing.lock();
+        self.announce_mappings(must_not_wait)?;
+        let mut growth = Growth::new();
+        let mut written = 0;
+        while from.left() > 0 {
+            let limit = growth.next(from.left());
+            let mut shared = match self.wait_for_room(must_not_wait, Shared::has_room) {
+                Ok(shared) => shared,
+                Err(_) if written > 0 => break,
+                Err(errno) => return Err(errno),
+            };
+            let Some(target) = shared.find_mapping(offset) else { break };
+            let Some(link) = shared.link_mut() else { break };
+            let Some(piece) = link.machine.outbound.plan_beside(limit.min(target.length)) else { continue };
+            shared.send_piece(&piece, &mut from, |shared| {
+                shared.link_mut()?.machine.outbound.commit_beside(&piece);
+                Some((target, None))
+            })?;
+            offset += u64::from(piece.length);
+            written += piece.length as usize;
+        }
+        Ok(written)
+    }
+}
+
+impl Shared {
+    pub(crate) fn has_room(&self) -> bool {
+        self.link().is_some_and(|link| link.machine.outbound.has_room())
+    }
+
+    fn unannounced(&self) -> Option<usize> {
+        self.mapped.iter().position(|mapped| mapped.place.is_some() && !mapped.announced)
+    }
+
+    /// A place in the peer's table that no mapping of ours has.
+    fn free_place(&self) -> Option<u16> {
+        // A connection that was just accepted knows its peer before it is established.
+        let places = self.endpoint.as_ref()?.link.as_ref()?.peer_mappings.length as u16;
+        (0..places).find(|place| !self.mapped.iter().any(|mapped| mapped.place == Some(*place)))
+    }
+
+    /// Where the peer wants the bytes of this offset, and how many may follow.
+    fn find_mapping(&self, offset: u64) -> Option<RemoteBuffer> {
+        let mapping = self.link()?.mappings.iter().find(|mapping| mapping.reach(offset) > 0)?;
+        let into = offset - mapping.offset;
+        Some(RemoteBuffer {
+            addr: mapping.buffer.addr.wrapping_add(into),
+            rkey: mapping.buffer.rkey,
+            length: mapping.reach(offset),
+        })
+    }
+}

@@ -1,0 +1,119 @@
+//! A stream socket: an id, an endpoint once there is a peer, and who waits for it.
+//!
+//! One thread may read and one may write at the same time; others wait for their turn. All state is behind one lock,
+//! which nobody holds while sleeping or copying a program's bytes.
+//!
+//! | file | what lives there |
+//! |---|---|
+//! | `shared` | the state, and how events and completions change it |
+//! | `waiting` | what waiting for it means |
+//! | `establish` | bind and connect |
+//! | `listen` | listen and accept |
+//! | `transfer` | send and receive |
+//! | `mappings` | memory that the peer writes to directly |
+//! | `finish` | shut down and close |
+//! | `options` | `rsetsockopt` and `rgetsockopt` |
+
+mod establish;
+mod finish;
+mod listen;
+mod mappings;
+mod options;
+mod shared;
+mod transfer;
+mod waiting;
+
+use std::ffi::c_int;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::address::Address;
+use super::channel::Channel;
+use super::errno::{Errno, Outcome};
+use super::settings::{Defaults, Sizing};
+use super::waiting::{Pollable, wait};
+use crate::abi::RDMA_PS_TCP;
+pub(crate) use options::KeepAlive;
+use options::Options;
+use shared::{Shared, State};
+
+/// A stream socket.
+pub(crate) struct Connection {
+    fd: RawFd,
+    domain: c_int,
+    shared: Mutex<Shared>,
+    reading: Mutex<()>,
+    writing: Mutex<()>,
+    /// What `rfcntl` set.
+    status_flags: AtomicI32,
+    descriptor_flags: AtomicI32,
+}
+
+impl Connection {
+    pub(crate) fn new(domain: c_int, status_flags: c_int, descriptor_flags: c_int) -> Outcome<Self> {
+        let channel = Channel::new(RDMA_PS_TCP)?;
+        let sizing = Defaults::of_machine().sizing;
+        Ok(Self::of(channel, domain, sizing, State::Fresh, (status_flags, descriptor_flags)))
+    }
+
+    fn of(channel: Channel, domain: c_int, sizing: Sizing, state: State, flags: (c_int, c_int)) -> Self {
+        Self {
+            fd: channel.fd(),
+            domain,
+            shared: Mutex::new(Shared::new(channel, sizing, Options::default(), state)),
+            reading: Mutex::new(()),
+            writing: Mutex::new(()),
+            status_flags: AtomicI32::new(flags.0),
+            descriptor_flags: AtomicI32::new(flags.1),
+        }
+    }
+
+    /// The socket's number.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.fd
+    }
+
+    /// As `rpoll` sees it.
+    pub(crate) fn pollable(&self) -> &dyn Pollable {
+        &self.shared
+    }
+
+    fn wait(&self, must_not_wait: bool, ready: impl Fn(&Shared) -> bool) -> Outcome<MutexGuard<'_, Shared>> {
+        wait(&self.shared, must_not_wait, ready)
+    }
+
+    /// Whether a call with these flags must not wait.
+    fn must_not_wait(&self, flags: c_int) -> bool {
+        (self.status_flags.load(Ordering::Relaxed) & libc::O_NONBLOCK) | (flags & libc::MSG_DONTWAIT) != 0
+    }
+
+    /// `rfcntl`. The channel's own descriptor never blocks, so only we need to know.
+    pub(crate) fn control(&self, command: c_int, argument: c_int) -> Outcome<c_int> {
+        match command {
+            libc::F_GETFL => return Ok(self.status_flags.load(Ordering::Relaxed)),
+            libc::F_SETFL => self.status_flags.store(argument, Ordering::Relaxed),
+            libc::F_GETFD => return Ok(self.descriptor_flags.load(Ordering::Relaxed)),
+            libc::F_SETFD => self.descriptor_flags.store(argument, Ordering::Relaxed),
+            _ => return Err(Errno(libc::ENOTSUP)),
+        }
+        Ok(0)
+    }
+
+    /// Our address; before the socket has one, its family alone.
+    pub(crate) fn local_address(&self) -> Address {
+        let shared = self.shared.lock();
+        // SAFETY: the id lives as long as the channel.
+        let storage = unsafe { (*shared.channel.id()).route.addr.src };
+        if storage.ss_family == 0 { Address::unspecified(self.domain) } else { Address { storage } }
+    }
+
+    /// The peer's address.
+    pub(crate) fn peer_address(&self) -> Outcome<Address> {
+        let shared = self.shared.lock();
+        // SAFETY: as above.
+        let storage = unsafe { (*shared.channel.id()).route.addr.dst };
+        if storage.ss_family == 0 { Err(Errno(libc::ENOTCONN)) } else { Ok(Address { storage }) }
+    }
+}

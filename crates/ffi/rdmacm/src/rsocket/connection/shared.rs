@@ -1,0 +1,180 @@
+//! The state of a stream socket, and how events and completions change it.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::time::Instant;
+
+use super::mappings::Mapped;
+use super::options::Options;
+use crate::abi::*;
+use crate::rsocket::address::Address;
+use crate::rsocket::calls::rdma_disconnect;
+use crate::rsocket::channel::{Channel, Happened, refuse};
+use crate::rsocket::endpoint::{Endpoint, Link};
+use crate::rsocket::errno::Errno;
+use crate::rsocket::settings::Sizing;
+use crate::rsocket::stream::End;
+use crate::rsocket::wait::Sleepers;
+
+/// Where a socket is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    Fresh,
+    Bound,
+    Listening,
+    ResolvingAddress,
+    ResolvingRoute,
+    Connecting,
+    /// Our reply is on its way; the peer has not said that it came.
+    Accepting,
+    /// From here on the machine's own life counts.
+    Connected,
+    /// It could not be connected, for this reason.
+    Refused(Errno),
+}
+
+impl State {
+    /// Whether events of the connection manager will move it on.
+    pub(crate) fn is_opening(self) -> bool {
+        matches!(self, State::ResolvingAddress | State::ResolvingRoute | State::Connecting | State::Accepting)
+    }
+}
+
+/// A request to connect that nobody has accepted yet.
+pub(crate) struct Request {
+    pub(crate) id: *mut rdma_cm_id,
+    pub(crate) private_data: Vec<u8>,
+}
+
+// SAFETY: a handle that any thread may use, and bytes.
+unsafe impl Send for Request {}
+
+/// Everything behind the socket's lock. The order of the fields is the order in which they must go.
+pub(crate) struct Shared {
+    pub(crate) endpoint: Option<Endpoint>,
+    pub(crate) mapped: Vec<Mapped>,
+    pub(crate) requests: VecDeque<Request>,
+    pub(crate) channel: Channel,
+    pub(crate) state: State,
+    pub(crate) sizing: Sizing,
+    pub(crate) options: Options,
+    pub(crate) sleepers: Sleepers,
+    /// What `SO_ERROR` answers, once.
+    pub(crate) error: c_int,
+    pub(crate) destination: Option<Address>,
+    pub(crate) retries: u32,
+    pub(crate) closed: bool,
+    /// When somebody last looked for events without having slept.
+    pub(crate) glanced: Instant,
+}
+
+impl Shared {
+    pub(crate) fn new(channel: Channel, sizing: Sizing, options: Options, state: State) -> Self {
+        Self {
+            endpoint: None,
+            mapped: Vec::new(),
+            requests: VecDeque::new(),
+            channel,
+            state,
+            sizing,
+            options,
+            sleepers: Sleepers::default(),
+            error: 0,
+            destination: None,
+            retries: 0,
+            closed: false,
+            glanced: Instant::now(),
+        }
+    }
+
+    pub(crate) fn link(&self) -> Option<&Link> {
+        self.endpoint.as_ref()?.link.as_ref().filter(|_| self.state == State::Connected)
+    }
+
+    pub(crate) fn link_mut(&mut self) -> Option<&mut Link> {
+        let connected = self.state == State::Connected;
+        self.endpoint.as_mut()?.link.as_mut().filter(|_| connected)
+    }
+
+    pub(crate) fn has_data(&self) -> bool {
+        self.link().is_some_and(|link| link.machine.inbound.has_data())
+    }
+
+    pub(crate) fn is_readable(&self) -> bool {
+        self.link().is_some_and(|link| link.machine.life.is_readable())
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.link().is_some_and(|link| link.machine.life.is_writable())
+    }
+
+    pub(crate) fn can_send(&self) -> bool {
+        self.link().is_some_and(|link| link.machine.outbound.can_send())
+    }
+
+    pub(crate) fn end(&self) -> Option<End> {
+        self.link().and_then(|link| link.machine.life.end())
+    }
+
+    /// Handles all events of the connection manager; returns how many there were.
+    pub(crate) fn take_cm_events(&mut self) -> usize {
+        let mut count = 0;
+        while let Some(happened) = self.channel.next() {
+            count += 1;
+            match self.state {
+                State::Listening => self.on_listener_event(happened),
+                State::Connected => self.on_connected_event(&happened),
+                state if state.is_opening() => self.on_opening_event(&happened),
+                _ => {}
+            }
+        }
+        count
+    }
+
+    fn on_listener_event(&mut self, happened: Happened) {
+        if happened.event == RDMA_CM_EVENT_CONNECT_REQUEST {
+            let Happened { id, private_data, .. } = happened;
+            self.requests.push_back(Request { id, private_data });
+            return;
+        }
+        // The peer of a request has gone before anybody accepted it.
+        if let Some(at) = self.requests.iter().position(|request| request.id == happened.id)
+            && let Some(request) = self.requests.remove(at)
+        {
+            // SAFETY: nobody else has the id of a waiting request.
+            unsafe { refuse(request.id) };
+        }
+    }
+
+    fn on_connected_event(&mut self, happened: &Happened) {
+        if happened.event != RDMA_CM_EVENT_DISCONNECTED {
+            return;
+        }
+        if let Some(endpoint) = &mut self.endpoint {
+            // What came before the end still counts.
+            endpoint.progress();
+            if let Some(link) = &mut endpoint.link {
+                link.machine.life.on_end(End::Disconnected);
+            }
+        }
+        // SAFETY: the id lives as long as the channel.
+        unsafe { rdma_disconnect(self.channel.id()) };
+    }
+
+    pub(crate) fn refuse(&mut self, errno: Errno) {
+        self.state = State::Refused(errno);
+        self.error = errno.0;
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.state == State::Listening {
+            self.take_cm_events();
+        }
+        for request in self.requests.drain(..) {
+            // SAFETY: nobody else has the id of a waiting request.
+            unsafe { refuse(request.id) };
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! The NIC's side of a datagram socket at one local address: a UD queue pair and slots for messages.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+use std::ptr;
+
+use super::header::SourceHeader;
+use crate::abi::*;
+use crate::rsocket::address::Address;
+use crate::rsocket::calls::*;
+use crate::rsocket::channel::Channel;
+use crate::rsocket::completions::Completions;
+use crate::rsocket::errno::{Errno, Outcome};
+use crate::rsocket::memory::Registered;
+use crate::rsocket::settings::Sizing;
+use crate::rsocket::stream::Span;
+use crate::rsocket::vectors::Vectors;
+
+/// Room for one message with its header, as rdma-core has it.
+pub(crate) const SLOT: u32 = 2048;
+/// The NIC puts the network header of every message in front; all share one place, since nobody reads it.
+const GRH: u32 = 40;
+/// The key that all datagram sockets share.
+const QKEY: u32 = 0x0123_4567;
+const BATCH: usize = 32;
+/// wr_id: what is above the slot's number.
+const RECEIVE: u64 = 1 << 32;
+
+/// A message that has come and lies in its slot.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrived {
+    pub(crate) source: SocketAddr,
+    pub(crate) data: Span,
+    slot: u32,
+}
+
+/// Where a peer's queue pair is.
+pub(crate) struct Handle(*mut ibv_ah);
+
+// SAFETY: a handle that any thread may use.
+unsafe impl Send for Handle {}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: ours; a message that was posted has its own copy of what it needs.
+        unsafe { ibv_destroy_ah(self.0) };
+    }
+}
+
+/// One queue pair. The order of the fields is the order in which they must go, after the queue pair itself.
+pub(crate) struct Endpoint {
+    /// Address handles by peer address: they belong to the queue pair's domain.
+    handles: HashMap<IpAddr, Handle>,
+    completions: Completions,
+    send: Registered,
+    recv: Registered,
+    channel: Channel,
+    pub(crate) local: SocketAddr,
+    header: SourceHeader,
+    sgid_index: u8,
+    free: Vec<u32>,
+    slots: u32,
+    recv_slots: u32,
+    /// The most bytes that a message of ours can carry behind its header: a slot's, or the network's.
+    pub(crate) capacity: usize,
+}
+
+impl Endpoint {
+    pub(crate) fn new(local: SocketAddr, sizing: &Sizing) -> Outcome<Self> {
+        let channel = Channel::new(RDMA_PS_UDP)?;
+        let id = channel.id();
+        let mut address = Address::from(local);
+        // SAFETY: the id lives as long as the channel, for all that follows.
+        unsafe {
+            Errno::check(rdma_bind_addr(id, address.as_ptr()))?;
+            if (*id).verbs.is_null() {
+                return Err(Errno(libc::ENODEV));
+            }
+            let slots = (sizing.send_ring / SLOT).min(sizing.send_queue.into()).max(1);
+            let recv_slots = (sizing.recv_ring / SLOT).min(sizing.recv_queue.into()).max(1);
+            let completions = Completions::new((*id).verbs, slots + recv_slots)?;
+            create_qp(id, &completions, slots, recv_slots)?;
+            let rings = Self::rings((*(*id).qp).pd, slots, recv_slots);
+            let (send, recv) = rings.inspect_err(|_| rdma_destroy_qp(id))?;
+            let mut endpoint = Self {
+                handles: HashMap::new(),
+                completions,
+                send,
+                recv,
+                channel,
+                local,
+                header: SourceHeader::new(local),
+                sgid_index: gid_index(id, local.ip()),
+                free: (0..slots).collect(),
+                slots,
+                recv_slots,
+                capacity: mtu(id).min(SLOT as usize) - SourceHeader::new(local).as_bytes().len(),
+            };
+            for slot in 0..recv_slots {
+                endpoint.post_receive(slot)?;
+            }
+            Ok(endpoint)
+        }
+    }
+
+    /// # Safety
+    /// The domain outlives them.
+    unsafe fn rings(pd: *mut ibv_pd, slots: u32, recv_slots: u32) -> Outcome<(Registered, Registered)> {
+        // SAFETY: what the caller promises.
+        unsafe {
+            let send = Registered::new(pd, (slots * SLOT) as usize, ACCESS_LOCAL_WRITE)?;
+            let recv = Registered::new(pd, (recv_slots * SLOT + GRH) as usize, ACCESS_LOCAL_WRITE)?;
+            Ok((send, recv))
+        }
+    }
+
+    fn qp(&self) -> *mut ibv_qp {
+        // SAFETY: the id lives as long as the channel, and has had its queue pair from the beginning.
+        unsafe { (*self.channel.id()).qp }
+    }
+
+    pub(crate) fn qpn(&self) -> u32 {
+        // SAFETY: the queue pair lives as long as we do.
+        unsafe { (*self.qp()).qp_num }
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.completions.fd()
+    }
+
+    pub(crate) fn arm(&mut self) {
+        self.completions.arm();
+    }
+
+    pub(crate) fn take_event(&mut self) -> bool {
+        self.completions.take_event()
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.free.len() == self.slots as usize
+    }
+
+    /// Handles completions; what came goes to `take`. Returns how many there were.
+    pub(crate) fn progress(&mut self, mut take: impl FnMut(Arrived)) -> usize {
+        let mut total = 0;
+        let mut batch = [ibv_wc::default(); BATCH];
+        loop {
+            let done = self.completions.poll(&mut batch).len();
+            for wc in &batch[..done] {
+                let slot = wc.wr_id as u32;
+                if wc.wr_id & RECEIVE == 0 {
+                    self.free.push(slot);
+                } else if let Some(arrived) = self.read_header(slot, wc) {
+                    take(arrived);
+                } else {
+                    // Not one of ours, or the queue pair is going: then this fails too, and there is nobody to tell.
+                    let _ = self.post_receive(slot);
+                }
+            }
+            total += done;
+            if done < BATCH {
+                return total;
+            }
+        }
+    }
+
+    fn read_header(&self, slot: u32, wc: &ibv_wc) -> Option<Arrived> {
+        let length = wc.byte_len.checked_sub(GRH).filter(|length| *length <= SLOT && wc.status == 0)?;
+        if slot >= self.recv_slots {
+            return None;
+        }
+        let offset = slot * SLOT;
+        let head: [u8; SourceHeader::MAX_LEN] = self.recv.bytes(offset as usize);
+        let seen = head.len().min(length as usize);
+        let (source, header) = SourceHeader::parse(&head[..seen]).ok()?;
+        let header = header as u32;
+        Some(Arrived { source, data: Span { offset: offset + header, length: length - header }, slot })
+    }
+
+    /// Copies a message to the program, as much as there is room for.
+    pub(crate) fn copy(&self, arrived: &Arrived, into: &mut Vectors<'_>) {
+        let mut at = arrived.data.offset;
+        into.walk(arrived.data.length as usize, |start, count| {
+            // SAFETY: the program's buffers are as long as it said.
+            unsafe { self.recv.read(Span { offset: at, length: count as u32 }, start) };
+            at += count as u32;
+        });
+    }
+
+    /// Its slot may be used again.
+    pub(crate) fn release(&mut self, arrived: &Arrived) {
+        // If the queue pair cannot take it, it is gone, and the socket with it.
+        let _ = self.post_receive(arrived.slot);
+    }
+
+    fn post_receive(&mut self, slot: u32) -> Outcome<()> {
+        let (addr, lkey) = (self.recv.addr(), self.recv.lkey());
+        let header = Entry { addr: addr + u64::from(self.recv_slots * SLOT), length: GRH, lkey };
+        let body = Entry { addr: addr + u64::from(slot * SLOT), length: SLOT, lkey };
+        let mut entries = [header, body];
+        let mut request = ibv_recv_wr {
+            wr_id: RECEIVE | u64::from(slot),
+            next: ptr::null_mut(),
+            sg_list: entries.as_mut_ptr().cast(),
+            num_sge: 2,
+        };
+        // SAFETY: the queue pair lives, and so does the memory.
+        Errno::of_verb(unsafe { post_recv(self.qp(), &mut request) })
+    }
+
+    /// Sends the program's bytes, which fit, to a queue pair. There is room.
+    pub(crate) fn send(&mut self, to: IpAddr, qpn: u32, mut from: Vectors<'_>) -> Outcome<()> {
+        let ah = self.handle(to)?;
+        let slot = self.free.pop().ok_or(Errno::WOULD_BLOCK)?;
+        let mut at = slot * SLOT;
+        let head = self.header.as_bytes();
+        // SAFETY: a header's bytes; then the program's buffers, as long as it said.
+        unsafe { self.send.write(Span { offset: at, length: head.len() as u32 }, head.as_ptr()) };
+        at += head.len() as u32;
+        from.walk(from.left(), |start, count| {
+            // SAFETY: as above.
+            unsafe { self.send.write(Span { offset: at, length: count as u32 }, start) };
+            at += count as u32;
+        });
+        let offset = slot * SLOT;
+        let addr = self.send.addr() + u64::from(offset);
+        let mut entry = [Entry { addr, length: at - offset, lkey: self.send.lkey() }];
+        // SAFETY: all zeros are a request of nothing.
+        let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
+        request.wr_id = slot.into();
+        request.sg_list = entry.as_mut_ptr().cast();
+        request.num_sge = 1;
+        request.opcode = IBV_WR_SEND;
+        request.wr.ud = wr_ud { ah, remote_qpn: qpn, remote_qkey: QKEY };
+        // SAFETY: the queue pair and the handle live, and the slot is ours until it completes.
+        let posted = Errno::of_verb(unsafe { post_send(self.qp(), &mut request) });
+        if posted.is_err() {
+            self.free.push(slot);
+        }
+        posted
+    }
+
+    fn handle(&mut self, to: IpAddr) -> Outcome<*mut ibv_ah> {
+        const MOST: usize = 1024;
+        if let Some(handle) = self.handles.get(&to) {
+            return Ok(handle.0);
+        }
+        if self.handles.len() >= MOST {
+            self.handles.clear();
+        }
+        // SAFETY: the id lives and has its device; the queue pair has its domain.
+        let handle = unsafe {
+            let mut attr = ibv_ah_attr {
+                is_global: 1,
+                port_num: (*self.channel.id()).port_num,
+                grh: ibv_global_route {
+                    dgid: gid_of(to),
+                    sgid_index: self.sgid_index,
+                    hop_limit: 64,
+                    ..Default::default()
+                },
+                ..Default::default()
+            };
+            Handle(Errno::not_null(ibv_create_ah((*self.qp()).pd, &mut attr))?)
+        };
+        Ok(self.handles.entry(to).or_insert(handle).0)
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // SAFETY: the id lives, and the queue pair is ours. Queue and memory go after it.
+        unsafe { rdma_destroy_qp(self.channel.id()) };
+    }
+}
+
+/// An address as RoCE names it: IPv4 inside IPv6.
+fn gid_of(ip: IpAddr) -> ibv_gid {
+    let raw = match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    ibv_gid { raw }
+}
+
+/// # Safety
+/// The id lives and has its device.
+unsafe fn mtu(id: *mut rdma_cm_id) -> usize {
+    const LEAST: usize = 256;
+    let mut port = ibv_port_attr::zeroed();
+    // SAFETY: what the caller promises.
+    let known = unsafe { ibv_query_port((*id).verbs, (*id).port_num, &mut port) } == 0;
+    // 1 stands for 256 bytes, and each further number for twice as many.
+    if known { LEAST << port.active_mtu.clamp(1, 5) >> 1 } else { LEAST }
+}
+
+/// # Safety
+/// The id lives and has its device.
+unsafe fn gid_index(id: *mut rdma_cm_id, ip: IpAddr) -> u8 {
+    let wanted = gid_of(ip);
+    let is_wanted = |index: &u8| {
+        let mut gid = ibv_gid::default();
+        // SAFETY: what the caller promises.
+        let known = unsafe { ibv_query_gid((*id).verbs, (*id).port_num, (*index).into(), &mut gid) };
+        known == 0 && gid == wanted
+    };
+    (0..=u8::MAX).find(is_wanted).unwrap_or(0)
+}
+
+/// # Safety
+/// The id lives and has its device.
+unsafe fn create_qp(
+    id: *mut rdma_cm_id,
+    completions: &Completions,
+    sends: u32,
+    receives: u32,
+) -> Outcome<()> {
+    let cap = ibv_qp_cap {
+        max_send_wr: sends,
+        max_recv_wr: receives,
+        max_send_sge: 1,
+        max_recv_sge: 2,
+        max_inline_data: 0,
+    };
+    let mut attr = ibv_qp_init_attr {
+        qp_context: ptr::null_mut(),
+        send_cq: completions.cq(),
+        recv_cq: completions.cq(),
+        srq: ptr::null_mut(),
+        cap,
+        qp_type: IBV_QPT_UD,
+        sq_sig_all: 1,
+    };
+    // SAFETY: what the caller promises; the queues live.
+    Errno::check(unsafe { rdma_create_qp(id, ptr::null_mut(), &mut attr) }).map(drop)
+}

@@ -1,0 +1,190 @@
+//! A datagram socket: plain UDP until both ends know each other's queue pair, UD messages from then on.
+//!
+//! | file | what lives there |
+//! |---|---|
+//! | `header` | the two headers on the wire |
+//! | `udp` | the plain socket |
+//! | `endpoint` | a UD queue pair with its slots |
+//! | `shared` | the state: queue pairs, peers, what has come |
+
+mod endpoint;
+mod header;
+mod shared;
+mod udp;
+
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::address::Address;
+use super::errno::{Errno, Outcome};
+use super::option::{Given, RDMA_INLINE, RDMA_RQSIZE, RDMA_SQSIZE, SOL_RDMA, Taken};
+use super::settings::Defaults;
+use super::vectors::Vectors;
+use super::waiting::{self, Pollable, Watched};
+use shared::Shared;
+use udp::Udp;
+
+/// How long a close waits for datagrams to leave; they need nobody's consent.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// A datagram socket.
+pub(crate) struct Datagrams {
+    udp: Arc<Udp>,
+    shared: Mutex<Shared>,
+    status_flags: AtomicI32,
+    descriptor_flags: AtomicI32,
+}
+
+/// A datagram that was read.
+pub(crate) struct Received {
+    pub(crate) source: Address,
+    /// Bytes that the program got.
+    pub(crate) copied: usize,
+    /// Bytes that the datagram had.
+    pub(crate) length: usize,
+}
+
+impl Datagrams {
+    pub(crate) fn new(domain: c_int, status_flags: c_int, descriptor_flags: c_int) -> Outcome<Self> {
+        let udp = Arc::new(Udp::new(domain)?);
+        Ok(Self {
+            shared: Mutex::new(Shared::new(udp.clone(), Defaults::of_machine().sizing)),
+            udp,
+            status_flags: AtomicI32::new(status_flags),
+            descriptor_flags: AtomicI32::new(descriptor_flags),
+        })
+    }
+
+    /// The socket's number.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.udp.fd()
+    }
+
+    pub(crate) fn pollable(&self) -> &dyn Pollable {
+        &self.shared
+    }
+
+    fn must_not_wait(&self, flags: c_int) -> bool {
+        (self.status_flags.load(Ordering::Relaxed) & libc::O_NONBLOCK) | (flags & libc::MSG_DONTWAIT) != 0
+    }
+
+    pub(crate) fn bind(&self, address: Address) -> Outcome<()> {
+        self.udp.bind(address)
+    }
+
+    pub(crate) fn connect(&self, address: Address) -> Outcome<()> {
+        let mut shared = self.shared.lock();
+        self.udp.connect(address)?;
+        let peer = address.ip().ok_or(Errno(libc::EAFNOSUPPORT))?;
+        shared.meet(peer)?;
+        shared.connected = Some(peer);
+        Ok(())
+    }
+
+    /// Sends one datagram to `to`, or to whom the socket is connected.
+    pub(crate) fn send(&self, from: Vectors<'_>, to: Option<Address>, flags: c_int) -> Outcome<usize> {
+        let to: Option<SocketAddr> = match to {
+            Some(address) => Some(address.ip().ok_or(Errno(libc::EAFNOSUPPORT))?),
+            None => None,
+        };
+        let mut shared = self.shared.lock();
+        let to = to.or(shared.connected).ok_or(Errno(libc::EDESTADDRREQ))?;
+        if !shared.has_room() {
+            drop(shared);
+            shared = waiting::wait(&self.shared, self.must_not_wait(flags), Shared::has_room)?;
+        }
+        let length = from.left();
+        shared.send(to, from, flags & libc::MSG_DONTWAIT)?;
+        Ok(length)
+    }
+
+    /// Reads one datagram; what does not fit is lost.
+    pub(crate) fn receive(&self, into: Vectors<'_>, flags: c_int) -> Outcome<Received> {
+        let must_not_wait = self.must_not_wait(flags);
+        let mut shared = self.shared.lock();
+        if shared.waiting.is_empty() {
+            drop(shared);
+            shared = waiting::wait(&self.shared, must_not_wait, |shared| !shared.waiting.is_empty())?;
+        }
+        let read = shared.read(into, flags & libc::MSG_PEEK != 0);
+        let (source, length, copied) = read.ok_or(Errno::WOULD_BLOCK)?;
+        Ok(Received { source: source.into(), copied, length })
+    }
+
+    pub(crate) fn local_address(&self) -> Outcome<Address> {
+        self.udp.local()
+    }
+
+    pub(crate) fn peer_address(&self) -> Outcome<Address> {
+        self.udp.peer()
+    }
+
+    /// Waits until everything has left.
+    pub(crate) fn shut_down(&self) -> Outcome<()> {
+        let shared = self.shared.lock();
+        // Late datagrams are lost datagrams, which is nothing to complain about.
+        drop(waiting::sleep_until(shared, Some(Instant::now() + LINGER), Shared::is_flushed));
+        Ok(())
+    }
+
+    pub(crate) fn close(&self) {
+        let _ = self.shut_down();
+        let mut shared = self.shared.lock();
+        shared.closed = true;
+        shared.sleepers().wake(None);
+    }
+
+    pub(crate) fn control(&self, command: c_int, argument: c_int) -> Outcome<c_int> {
+        match command {
+            libc::F_GETFL => return Ok(self.status_flags.load(Ordering::Relaxed)),
+            libc::F_SETFL => self.status_flags.store(argument, Ordering::Relaxed),
+            libc::F_GETFD => return Ok(self.descriptor_flags.load(Ordering::Relaxed)),
+            libc::F_SETFD => self.descriptor_flags.store(argument, Ordering::Relaxed),
+            _ => return Err(Errno(libc::ENOTSUP)),
+        }
+        Ok(0)
+    }
+
+    /// Sizes are ours; everything else is the plain socket's.
+    pub(crate) fn set_option(&self, level: c_int, name: c_int, value: &Given) -> Outcome<()> {
+        let mut shared = self.shared.lock();
+        let fresh = !shared.has_endpoints();
+        match (level, name) {
+            (SOL_RDMA, _) if !fresh => return Err(Errno(libc::EINVAL)),
+            (SOL_RDMA, RDMA_SQSIZE) => shared.sizing.set_send_queue(value.size()?),
+            (SOL_RDMA, RDMA_RQSIZE) => shared.sizing.set_recv_queue(value.size()?),
+            (SOL_RDMA, RDMA_INLINE) => shared.sizing.set_inline(value.size()?),
+            (SOL_RDMA, _) => return Err(Errno(libc::ENOTSUP)),
+            (libc::SOL_SOCKET, libc::SO_RCVBUF) if fresh => shared.sizing.set_recv_ring(value.size()?),
+            (libc::SOL_SOCKET, libc::SO_SNDBUF) if fresh => shared.sizing.set_send_ring(value.size()?),
+            (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => {}
+            _ => {
+                let bytes = value.bytes();
+                let (pointer, length) = (bytes.as_ptr().cast(), bytes.len() as libc::socklen_t);
+                // SAFETY: as many bytes as it says.
+                Errno::check(unsafe { libc::setsockopt(self.fd(), level, name, pointer, length) })?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn option(&self, level: c_int, name: c_int, into: &mut Taken) -> Outcome<()> {
+        let sizing = self.shared.lock().sizing;
+        let number = match (level, name) {
+            (SOL_RDMA, RDMA_SQSIZE) => c_int::from(sizing.send_queue),
+            (SOL_RDMA, RDMA_RQSIZE) => c_int::from(sizing.recv_queue),
+            (SOL_RDMA, RDMA_INLINE) => sizing.inline as c_int,
+            (SOL_RDMA, _) => return Err(Errno(libc::ENOTSUP)),
+            (libc::SOL_SOCKET, libc::SO_RCVBUF) => sizing.recv_ring as c_int,
+            (libc::SOL_SOCKET, libc::SO_SNDBUF) => sizing.send_ring as c_int,
+            _ => return into.ask(self.fd(), level, name),
+        };
+        into.put(&number)
+    }
+}

@@ -1,0 +1,265 @@
+//! The state of a datagram socket: its queue pairs, the peers it knows, and what has come.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libc::{POLLIN, POLLOUT, pollfd};
+
+use super::endpoint::{Arrived, Endpoint, SLOT};
+use super::header::{Purpose, ServiceHeader};
+use super::udp::{Udp, source_for};
+use crate::rsocket::address::Address;
+use crate::rsocket::errno::{Errno, Outcome};
+use crate::rsocket::settings::Sizing;
+use crate::rsocket::vectors::Vectors;
+use crate::rsocket::wait::{Bell, Sleepers, watch};
+use crate::rsocket::waiting::Watched;
+
+/// Peers that are remembered; more is a flood, and all are forgotten.
+const MAX_PEERS: usize = 1024;
+/// How often a caller that never sleeps looks at the UDP socket; each look is a system call.
+const GLANCE: Duration = Duration::from_micros(50);
+
+/// What is known of another socket.
+#[derive(Clone, Copy)]
+struct Peer {
+    /// Which of our queue pairs reaches it.
+    endpoint: usize,
+    /// Its queue pair, once it told us.
+    qpn: Option<u32>,
+}
+
+/// A datagram that nobody has read yet.
+pub(crate) enum Waiting {
+    /// It came over plain UDP.
+    Copied(SocketAddr, Vec<u8>),
+    /// It lies in a slot of one of our queue pairs.
+    InSlot(usize, Arrived),
+}
+
+pub(crate) struct Shared {
+    endpoints: Vec<Endpoint>,
+    peers: HashMap<SocketAddr, Peer>,
+    pub(crate) waiting: VecDeque<Waiting>,
+    pub(crate) udp: Arc<Udp>,
+    pub(crate) connected: Option<SocketAddr>,
+    pub(crate) sizing: Sizing,
+    pub(crate) sleepers: Sleepers,
+    pub(crate) closed: bool,
+    glanced: Instant,
+}
+
+impl Shared {
+    pub(crate) fn new(udp: Arc<Udp>, sizing: Sizing) -> Self {
+        Self {
+            endpoints: Vec::new(),
+            peers: HashMap::new(),
+            waiting: VecDeque::new(),
+            udp,
+            connected: None,
+            sizing,
+            sleepers: Sleepers::default(),
+            closed: false,
+            glanced: Instant::now(),
+        }
+    }
+
+    pub(crate) fn has_endpoints(&self) -> bool {
+        !self.endpoints.is_empty()
+    }
+
+    /// Whether everything sent has left.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.endpoints.iter().all(Endpoint::is_idle)
+    }
+
+    /// The queue pair at the address from which `to` is reached; made if it is not there.
+    fn endpoint_for(&mut self, to: SocketAddr) -> Outcome<usize> {
+        let mut local = self.local_port(to)?;
+        if local.ip().is_unspecified() || local.ip().is_loopback() {
+            local.set_ip(source_for(to)?.ip());
+        }
+        if let Some(at) = self.endpoints.iter().position(|endpoint| endpoint.local == local) {
+            return Ok(at);
+        }
+        let mut sizing = self.sizing;
+        sizing.fit(u32::from(u16::MAX));
+        self.endpoints.push(Endpoint::new(local, &sizing)?);
+        Ok(self.endpoints.len() - 1)
+    }
+
+    /// Our address with a port: a peer must know where to answer.
+    fn local_port(&self, to: SocketAddr) -> Outcome<SocketAddr> {
+        let unknown = Errno(libc::EADDRNOTAVAIL);
+        let local = self.udp.local()?.ip().ok_or(unknown)?;
+        if local.port() != 0 {
+            return Ok(local);
+        }
+        let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        self.udp.bind(Address::unspecified(family))?;
+        self.udp.local()?.ip().ok_or(unknown)
+    }
+
+    fn peer(&mut self, address: SocketAddr) -> Outcome<Peer> {
+        if let Some(peer) = self.peers.get(&address) {
+            return Ok(*peer);
+        }
+        let endpoint = self.endpoint_for(address)?;
+        if self.peers.len() >= MAX_PEERS {
+            self.peers.clear();
+        }
+        let peer = Peer { endpoint, qpn: None };
+        self.peers.insert(address, peer);
+        Ok(peer)
+    }
+
+    /// Makes sure that a peer can be reached at all.
+    pub(crate) fn meet(&mut self, address: SocketAddr) -> Outcome<()> {
+        self.peer(address).map(drop)
+    }
+
+    /// Whether a datagram could leave now.
+    pub(crate) fn has_room(&self) -> bool {
+        self.endpoints.iter().all(Endpoint::has_room)
+    }
+
+    /// Sends a datagram, over the NIC if the peer's queue pair is known and it fits, else over plain UDP.
+    pub(crate) fn send(&mut self, to: SocketAddr, from: Vectors<'_>, flags: i32) -> Outcome<()> {
+        let mut peer = self.peer(to)?;
+        if peer.qpn.is_none() {
+            // Its answer may be there.
+            self.take_packets();
+            peer = self.peer(to)?;
+        }
+        let Some(endpoint) = self.endpoints.get_mut(peer.endpoint) else { return Err(Errno(libc::ENODEV)) };
+        match peer.qpn {
+            Some(qpn) if from.left() <= endpoint.capacity => endpoint.send(to.ip(), qpn, from),
+            _ => {
+                let header = service_header(endpoint, Purpose::Data);
+                if header.len() + from.left() > SLOT as usize {
+                    return Err(Errno(libc::EMSGSIZE));
+                }
+                self.udp.send(to, &header, from, flags)
+            }
+        }
+    }
+
+    /// Reads what came over plain UDP, as long as there is room for it; returns how many packets that were.
+    fn take_packets(&mut self) -> usize {
+        let mut count = 0;
+        let most = usize::from(self.sizing.recv_queue.max(1));
+        let mut packet = [0; SLOT as usize];
+        while self.waiting.len() < most {
+            let udp = self.udp.clone();
+            let Some((source, bytes)) = udp.receive(&mut packet) else { break };
+            count += 1;
+            // A stranger's packet, or one that cannot be answered: dropped, as datagrams may be.
+            let _ = self.take_packet(source, bytes);
+        }
+        count
+    }
+
+    fn take_packet(&mut self, source: SocketAddr, bytes: &[u8]) -> Outcome<()> {
+        let Ok((header, length)) = ServiceHeader::parse(bytes, &source) else { return Ok(()) };
+        let mut peer = self.peer(source)?;
+        peer.qpn = Some(header.qpn);
+        self.peers.insert(source, peer);
+        if header.purpose == Purpose::Data {
+            self.waiting.push_back(Waiting::Copied(source, bytes[length..].to_vec()));
+            let Some(endpoint) = self.endpoints.get(peer.endpoint) else { return Ok(()) };
+            let answer = service_header(endpoint, Purpose::Answer);
+            self.udp.send(source, &answer, Vectors::new(&[])?, libc::MSG_DONTWAIT)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the oldest datagram to the program; it goes unless it is only looked at. There is one.
+    pub(crate) fn read(&mut self, mut into: Vectors<'_>, peek: bool) -> Option<(SocketAddr, usize, usize)> {
+        let (source, length, copied) = match self.waiting.front()? {
+            Waiting::Copied(source, bytes) => {
+                let (room, mut at) = (into.left(), 0);
+                let count = bytes.len().min(room);
+                into.walk(count, |start, part| {
+                    // SAFETY: the program's buffers are as long as it said; `at` and `part` stay within `count`.
+                    unsafe { std::ptr::copy_nonoverlapping(bytes[at..at + part].as_ptr(), start, part) };
+                    at += part;
+                });
+                (*source, bytes.len(), count)
+            }
+            Waiting::InSlot(at, arrived) => {
+                let length = arrived.data.length as usize;
+                let count = length.min(into.left());
+                self.endpoints.get(*at)?.copy(arrived, &mut into);
+                (arrived.source, length, count)
+            }
+        };
+        if !peek
+            && let Some(Waiting::InSlot(at, arrived)) = self.waiting.pop_front()
+            && let Some(endpoint) = self.endpoints.get_mut(at)
+        {
+            endpoint.release(&arrived);
+        }
+        Some((source, length, copied))
+    }
+}
+
+fn service_header(endpoint: &Endpoint, purpose: Purpose) -> Vec<u8> {
+    ServiceHeader { purpose, qpn: endpoint.qpn(), address: endpoint.local.ip() }.to_bytes()
+}
+
+impl Watched for Shared {
+    fn progress(&mut self, own: Option<&Arc<Bell>>) {
+        let mut changes = 0;
+        for (at, endpoint) in self.endpoints.iter_mut().enumerate() {
+            changes += endpoint.progress(|arrived| self.waiting.push_back(Waiting::InSlot(at, arrived)));
+        }
+        if changes > 0 {
+            self.sleepers.wake(own);
+        }
+    }
+
+    fn glance(&mut self) {
+        if self.glanced.elapsed() >= GLANCE {
+            self.glanced = Instant::now();
+            if self.take_packets() > 0 {
+                self.sleepers.wake(None);
+            }
+        }
+    }
+
+    fn arm(&mut self) {
+        self.endpoints.iter_mut().for_each(Endpoint::arm);
+    }
+
+    fn watch(&self, fds: &mut Vec<pollfd>) {
+        fds.push(watch(self.udp.fd(), POLLIN));
+        fds.extend(self.endpoints.iter().map(|endpoint| watch(endpoint.fd(), POLLIN)));
+    }
+
+    fn take_events(&mut self, own: Option<&Arc<Bell>>) {
+        let mut changes = self.take_packets();
+        changes +=
+            self.endpoints.iter_mut().filter_map(|endpoint| endpoint.take_event().then_some(())).count();
+        if changes > 0 {
+            self.sleepers.wake(own);
+        }
+    }
+
+    fn on_silence(&mut self) {}
+
+    fn readiness(&self, events: i16) -> i16 {
+        let mut ready = if self.waiting.is_empty() { 0 } else { POLLIN };
+        ready |= if self.has_room() { POLLOUT } else { 0 };
+        ready & events
+    }
+
+    fn sleepers(&mut self) -> &mut Sleepers {
+        &mut self.sleepers
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed
+    }
+}

@@ -1,0 +1,374 @@
+//! The NIC's side of a stream: queue pair, completions and rings, and the machine that says what to do with them.
+
+use std::os::fd::RawFd;
+use std::ptr;
+
+use super::calls::{
+    ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, Entry, SEND_INLINE, WC_WITH_IMM, ibv_query_device, post_recv,
+    post_send, rdma_create_qp, rdma_destroy_qp,
+};
+use super::completions::Completions;
+use super::errno::{Errno, Outcome};
+use super::memory::Registered;
+use super::settings::Sizing;
+use super::stream::{CONTROL_SLOTS, Control, End, Machine, Peer, Piece, Sizes, Span, TABLE_SLOTS, Work};
+use super::wire::{ConnectData, Mapping, Message, Order, RemoteBuffer};
+use crate::abi::*;
+
+const BATCH: usize = 32;
+/// Inline data is put together in a place of this size first.
+pub(crate) const MAX_INLINE: usize = 512;
+
+/// A queue pair and its rings. The machine comes with the peer's data.
+pub(crate) struct Endpoint {
+    id: *mut rdma_cm_id,
+    qp: *mut ibv_qp,
+    completions: Completions,
+    sizes: Sizes,
+    /// The send ring, and behind it a place for each control message.
+    pub(crate) send_ring: Registered,
+    pub(crate) recv_ring: Registered,
+    /// What the peer writes about its buffers and mappings.
+    table: Registered,
+    control_place: u32,
+    pub(crate) link: Option<Link>,
+    own_mappings: u16,
+}
+
+/// What is known once the peer is.
+pub(crate) struct Link {
+    pub(crate) machine: Machine,
+    /// The peer's table of mappings; its `length` counts entries.
+    pub(crate) peer_mappings: RemoteBuffer,
+    pub(crate) peer_order: Order,
+    /// The mappings that the peer told us of, by place.
+    pub(crate) mappings: Vec<Mapping>,
+}
+
+// SAFETY: handles that any thread may use; everything else changes only behind the socket's lock.
+unsafe impl Send for Endpoint {}
+
+impl Endpoint {
+    /// # Safety
+    /// The id is bound to a device, has no queue pair, and outlives the endpoint.
+    pub(crate) unsafe fn new(id: *mut rdma_cm_id, mut sizing: Sizing) -> Outcome<Self> {
+        // SAFETY: what the caller promises, for all that follows.
+        unsafe {
+            let context = (*id).verbs;
+            if context.is_null() {
+                return Err(Errno(libc::ENODEV));
+            }
+            let mut device = ibv_device_attr::zeroed();
+            Errno::of_verb(ibv_query_device(context, &mut device))?;
+            sizing.fit(device.max_qp_wr.max(0) as u32);
+            let depth = u32::from(sizing.send_queue) + u32::from(sizing.recv_queue);
+            let completions = Completions::new(context, depth)?;
+            let inline = create_qp(id, &completions, &sizing)?;
+            let sizes = Sizes {
+                send_ring: sizing.send_ring,
+                recv_ring: sizing.recv_ring,
+                send_queue: sizing.send_queue,
+                recv_queue: sizing.recv_queue,
+                inline,
+            };
+            let rings = Rings::new((*(*id).qp).pd, &sizes, sizing.mappings);
+            let Rings { send, recv, table } = match rings {
+                Ok(rings) => rings,
+                Err(errno) => {
+                    rdma_destroy_qp(id);
+                    return Err(errno);
+                }
+            };
+            let mut endpoint = Self {
+                id,
+                qp: (*id).qp,
+                completions,
+                sizes,
+                send_ring: send,
+                recv_ring: recv,
+                table,
+                control_place: 0,
+                link: None,
+                own_mappings: sizing.mappings,
+            };
+            endpoint.post_receives(sizes.recv_queue.into())?;
+            Ok(endpoint)
+        }
+    }
+
+    /// What the peer must know of us.
+    pub(crate) fn connect_data(&self) -> ConnectData {
+        let data = RemoteBuffer {
+            addr: self.recv_ring.addr(),
+            rkey: self.recv_ring.rkey(),
+            length: self.sizes.recv_ring / 2,
+        };
+        let table = RemoteBuffer { addr: self.table.addr(), rkey: self.table.rkey(), length: TABLE_SLOTS };
+        ConnectData {
+            order: Order::HERE,
+            mappings_known: true,
+            credits: self.sizes.recv_queue,
+            mappings: self.own_mappings,
+            table,
+            data,
+        }
+    }
+
+    /// The peer is known: the stream can begin.
+    pub(crate) fn meet(&mut self, peer: &ConnectData) {
+        let ring = RemoteBuffer {
+            addr: self.recv_ring.addr(),
+            rkey: self.recv_ring.rkey(),
+            length: self.sizes.recv_ring,
+        };
+        let known = Peer { order: peer.order, credits: peer.credits, table: peer.table, data: peer.data };
+        let buffers = u64::from(peer.table.length) * RemoteBuffer::LEN as u64;
+        self.link = Some(Link {
+            machine: Machine::new(&self.sizes, ring, &known),
+            peer_mappings: RemoteBuffer {
+                addr: peer.table.addr.wrapping_add(buffers),
+                rkey: peer.table.rkey,
+                length: peer.mappings.into(),
+            },
+            peer_order: peer.order,
+            mappings: vec![Mapping::default(); self.own_mappings.into()],
+        });
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.completions.fd()
+    }
+
+    pub(crate) fn arm(&mut self) {
+        self.completions.arm();
+    }
+
+    pub(crate) fn take_event(&mut self) -> bool {
+        self.completions.take_event()
+    }
+
+    /// The domain in which the program's own memory is registered.
+    pub(crate) fn pd(&self) -> *mut ibv_pd {
+        // SAFETY: the queue pair lives as long as we do.
+        unsafe { (*self.qp).pd }
+    }
+
+    /// Handles all completions and sends the control messages that follow; returns how many there were.
+    pub(crate) fn progress(&mut self) -> usize {
+        let Some(link) = &mut self.link else { return 0 };
+        let (mut total, mut received) = (0, 0);
+        let mut batch = [ibv_wc::default(); BATCH];
+        loop {
+            let done = self.completions.poll(&mut batch);
+            for wc in done {
+                match Work::from_id(wc.wr_id) {
+                    Work::Receive if wc.status == 0 => {
+                        received += 1;
+                        take_message(link, &self.table, wc);
+                    }
+                    Work::Receive => link.machine.life.on_end(End::Failed),
+                    work => link.machine.handle_sent(work, wc.status == 0),
+                }
+            }
+            total += done.len();
+            if done.len() < BATCH {
+                break;
+            }
+        }
+        if received > 0 && link.machine.life.is_connected() && self.post_receives(received).is_err() {
+            self.fail();
+        }
+        self.flush_control();
+        total
+    }
+
+    fn fail(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.machine.life.on_end(End::Failed);
+        }
+    }
+
+    /// Sends the control messages that are due.
+    pub(crate) fn flush_control(&mut self) {
+        while let Some((control, work)) = self.link.as_mut().and_then(|link| link.machine.poll_control()) {
+            let posted = match control {
+                Control::Bare(message) => {
+                    self.post_write(&mut [], RemoteBuffer::default(), Some(message), work, 0)
+                }
+                Control::Probe => self.post_write(&mut [], RemoteBuffer::default(), None, work, 0),
+                Control::Entry { message, bytes, target } => self.post_entry(message, &bytes, target, work),
+            };
+            if posted.is_err() {
+                self.fail();
+            }
+        }
+    }
+
+    fn post_entry(
+        &mut self,
+        message: Message,
+        bytes: &[u8; RemoteBuffer::LEN],
+        target: RemoteBuffer,
+        work: Work,
+    ) -> Outcome<()> {
+        let length = RemoteBuffer::LEN as u32;
+        if length <= self.sizes.inline {
+            let mut entry = [Entry { addr: bytes.as_ptr() as u64, length, lkey: 0 }];
+            return self.post_write(&mut entry, target, Some(message), work, SEND_INLINE);
+        }
+        // Each control message that is under way has its own place.
+        let span = Span { offset: self.sizes.send_ring + self.control_place * length, length };
+        self.control_place = (self.control_place + 1) % CONTROL_SLOTS;
+        // SAFETY: the array has so many bytes.
+        unsafe { self.send_ring.write(span, bytes.as_ptr()) };
+        let addr = self.send_ring.addr() + u64::from(span.offset);
+        let mut entry = [Entry { addr, length, lkey: self.send_ring.lkey() }];
+        self.post_write(&mut entry, target, Some(message), work, 0)
+    }
+
+    /// Posts a piece whose bytes are in the ring already, or at `inline_from` if it has no place there.
+    pub(crate) fn post_piece(
+        &mut self,
+        piece: &Piece,
+        inline_from: *const u8,
+        target: RemoteBuffer,
+        message: Option<Message>,
+    ) -> Outcome<()> {
+        let work = Work::Sent(piece.ring_bytes());
+        let Some(spans) = piece.place else {
+            let mut entry = [Entry { addr: inline_from as u64, length: piece.length, lkey: 0 }];
+            return self.post_write(&mut entry, target, message, work, SEND_INLINE);
+        };
+        let (base, lkey) = (self.send_ring.addr(), self.send_ring.lkey());
+        let entry = |span: Span| Entry { addr: base + u64::from(span.offset), length: span.length, lkey };
+        let mut entries = spans.map(entry);
+        let count = if spans[1].length > 0 { 2 } else { 1 };
+        self.post_write(&mut entries[..count], target, message, work, 0)
+    }
+
+    fn post_write(
+        &mut self,
+        entries: &mut [Entry],
+        target: RemoteBuffer,
+        message: Option<Message>,
+        work: Work,
+        flags: u32,
+    ) -> Outcome<()> {
+        // SAFETY: all zeros are a request of nothing.
+        let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
+        request.wr_id = work.to_id();
+        request.sg_list = entries.as_mut_ptr().cast();
+        request.num_sge = entries.len() as i32;
+        request.send_flags = flags;
+        request.wr.rdma = wr_rdma { remote_addr: target.addr, rkey: target.rkey };
+        request.opcode = IBV_WR_RDMA_WRITE;
+        if let Some(message) = message {
+            request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+            request.imm_or_key = message.to_u32().to_be();
+        }
+        // SAFETY: the queue pair lives; entries name our ring, which outlives it, or are taken over before this returns.
+        Errno::of_verb(unsafe { post_send(self.qp, &mut request) })
+    }
+
+    /// Messages need no memory: all they say is in the immediate data.
+    fn post_receives(&mut self, mut count: usize) -> Outcome<()> {
+        let blank = || ibv_recv_wr {
+            wr_id: Work::Receive.to_id(),
+            next: ptr::null_mut(),
+            sg_list: ptr::null_mut(),
+            num_sge: 0,
+        };
+        while count > 0 {
+            let mut list: [ibv_recv_wr; BATCH] = std::array::from_fn(|_| blank());
+            let now = count.min(BATCH);
+            for at in 1..now {
+                list[at - 1].next = &raw mut list[at];
+            }
+            // SAFETY: the queue pair lives, and the list is whole until this returns.
+            Errno::of_verb(unsafe { post_recv(self.qp, list.as_mut_ptr()) })?;
+            count -= now;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // SAFETY: the id lives, and the queue pair is ours. Queue and rings go after it.
+        unsafe { rdma_destroy_qp(self.id) };
+    }
+}
+
+/// Hands a message to the machine, with what it brought.
+fn take_message(link: &mut Link, table: &Registered, wc: &ibv_wc) {
+    if wc.wc_flags & WC_WITH_IMM == 0 {
+        return;
+    }
+    let message = Message::from_u32(u32::from_be(wc.imm_or_key));
+    let mut entry = None;
+    match message {
+        // The entry is read now, when it is known to be whole, and not where the peer may write it again.
+        Message::Credits(_) if wc.byte_len as usize >= RemoteBuffer::LEN => {
+            let at = link.machine.next_own_slot() as usize * RemoteBuffer::LEN;
+            entry = Some(RemoteBuffer::from_bytes(table.bytes(at), Order::HERE));
+        }
+        Message::Mapping(index) => {
+            if let Some(mapping) = link.mappings.get_mut(usize::from(index)) {
+                let at = TABLE_SLOTS as usize * RemoteBuffer::LEN + usize::from(index) * Mapping::LEN;
+                *mapping = Mapping::from_bytes(table.bytes(at), Order::HERE);
+            }
+        }
+        _ => {}
+    }
+    link.machine.handle_message(message, entry);
+}
+
+struct Rings {
+    send: Registered,
+    recv: Registered,
+    table: Registered,
+}
+
+impl Rings {
+    /// # Safety
+    /// The domain outlives them.
+    unsafe fn new(pd: *mut ibv_pd, sizes: &Sizes, mappings: u16) -> Outcome<Self> {
+        let control = CONTROL_SLOTS as usize * RemoteBuffer::LEN;
+        let table = TABLE_SLOTS as usize * RemoteBuffer::LEN + usize::from(mappings) * Mapping::LEN;
+        let remote = ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE;
+        // SAFETY: what the caller promises.
+        unsafe {
+            Ok(Self {
+                send: Registered::new(pd, sizes.send_ring as usize + control, ACCESS_LOCAL_WRITE)?,
+                recv: Registered::new(pd, sizes.recv_ring as usize, remote)?,
+                table: Registered::new(pd, table, remote)?,
+            })
+        }
+    }
+}
+
+/// Makes the id's queue pair; returns how many bytes may go inline.
+///
+/// # Safety
+/// As for [`Endpoint::new`].
+unsafe fn create_qp(id: *mut rdma_cm_id, completions: &Completions, sizing: &Sizing) -> Outcome<u32> {
+    let cap = ibv_qp_cap {
+        max_send_wr: sizing.send_queue.into(),
+        max_recv_wr: sizing.recv_queue.into(),
+        max_send_sge: 2,
+        max_recv_sge: 1,
+        max_inline_data: sizing.inline,
+    };
+    let mut attr = ibv_qp_init_attr {
+        qp_context: ptr::null_mut(),
+        send_cq: completions.cq(),
+        recv_cq: completions.cq(),
+        srq: ptr::null_mut(),
+        cap,
+        qp_type: IBV_QPT_RC,
+        sq_sig_all: 1,
+    };
+    // SAFETY: what the caller promises; the queues live.
+    Errno::check(unsafe { rdma_create_qp(id, ptr::null_mut(), &mut attr) })?;
+    Ok(attr.cap.max_inline_data.min(MAX_INLINE as u32))
+}

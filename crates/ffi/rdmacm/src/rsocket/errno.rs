@@ -1,0 +1,57 @@
+//! Why a socket call was refused: a number, as the manual pages of the socket calls name it.
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::guard::set_errno;
+
+/// A number of <errno.h>.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+/// What a call comes to.
+pub(crate) type Outcome<T> = Result<T, Errno>;
+
+impl Errno {
+    pub(crate) const WOULD_BLOCK: Errno = Errno(libc::EWOULDBLOCK);
+
+    /// What the last call of the C world left in `errno`.
+    pub(crate) fn last() -> Errno {
+        match std::io::Error::last_os_error().raw_os_error() {
+            Some(number) if number != 0 => Errno(number),
+            // A failure without a reason is still a failure.
+            _ => Errno(libc::EIO),
+        }
+    }
+
+    /// The outcome of a call that returns 0, or -1 with a reason in `errno`.
+    pub(crate) fn check(returned: c_int) -> Outcome<c_int> {
+        if returned < 0 { Err(Errno::last()) } else { Ok(returned) }
+    }
+
+    /// The outcome of a verb that returns 0 or the reason itself.
+    pub(crate) fn of_verb(returned: c_int) -> Outcome<()> {
+        match returned {
+            0 => Ok(()),
+            number if number > 0 => Err(Errno(number)),
+            _ => Err(Errno::last()),
+        }
+    }
+
+    /// The outcome of a call that returns an object, or NULL with a reason in `errno`.
+    pub(crate) fn not_null<T>(pointer: *mut T) -> Outcome<*mut T> {
+        if pointer.is_null() { Err(Errno::last()) } else { Ok(pointer) }
+    }
+}
+
+/// Runs a call of a program: a panic never reaches it, and a refusal becomes -1 with its number in `errno`.
+pub(crate) fn answer<T: From<i8>>(call: impl FnOnce() -> Outcome<T>) -> T {
+    // What a panic leaves half done belongs to one socket, whose later calls find it as it is.
+    let refused = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => return value,
+        Ok(Err(errno)) => errno,
+        Err(_) => Errno(libc::EIO),
+    };
+    set_errno(refused.0);
+    T::from(-1)
+}

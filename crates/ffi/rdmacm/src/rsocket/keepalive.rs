@@ -1,0 +1,74 @@
+//! The service behind `SO_KEEPALIVE`: one thread, as long as a socket asks for it, that probes quiet connections.
+//!
+//! A probe is a write of no bytes, which the peer's NIC acknowledges by itself. If nobody does, the connection fails and
+//! whoever sleeps on it wakes up.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::socket::Socket;
+
+struct Entry {
+    socket: Weak<Socket>,
+    every: Duration,
+    due: Instant,
+}
+
+struct Service {
+    entries: Vec<Entry>,
+    /// The process whose thread serves them: a forked child has no thread.
+    served_by: Option<u32>,
+}
+
+static SERVICE: Mutex<Service> = Mutex::new(Service { entries: Vec::new(), served_by: None });
+static CHANGED: Condvar = Condvar::new();
+
+/// Probes the socket so often from now on.
+pub(crate) fn start(socket: &Arc<Socket>, every: Duration) {
+    let mut service = SERVICE.lock();
+    service.forget(socket);
+    service.entries.push(Entry { socket: Arc::downgrade(socket), every, due: Instant::now() + every });
+    CHANGED.notify_one();
+    let process = Some(std::process::id());
+    if service.served_by != process {
+        // Without a thread the option has no effect, which is all that rdma-core's manual page promises.
+        let started = std::thread::Builder::new().name("rsocket-alive".into()).spawn(serve);
+        service.served_by = if started.is_ok() { process } else { None };
+    }
+}
+
+/// Probes it no more.
+pub(crate) fn stop(socket: &Arc<Socket>) {
+    SERVICE.lock().forget(socket);
+    CHANGED.notify_one();
+}
+
+impl Service {
+    fn forget(&mut self, socket: &Arc<Socket>) {
+        self.entries.retain(|entry| !std::ptr::eq(entry.socket.as_ptr(), Arc::as_ptr(socket)));
+    }
+}
+
+fn serve() {
+    let mut service = SERVICE.lock();
+    loop {
+        let now = Instant::now();
+        let mut due = Vec::new();
+        for entry in service.entries.iter_mut().filter(|entry| entry.due <= now) {
+            entry.due = now + entry.every;
+            due.extend(entry.socket.upgrade());
+        }
+        // Not under the lock: closing a socket takes both, in the other order.
+        MutexGuard::unlocked(&mut service, || due.retain(|socket| !socket.keep_alive()));
+        due.iter().for_each(|ended| service.forget(ended));
+        service.entries.retain(|entry| entry.socket.strong_count() > 0);
+        MutexGuard::unlocked(&mut service, || drop(due));
+        let Some(next) = service.entries.iter().map(|entry| entry.due).min() else {
+            service.served_by = None;
+            return;
+        };
+        CHANGED.wait_until(&mut service, next);
+    }
+}

@@ -1,0 +1,108 @@
+//! Memory of a socket's own, registered with the NIC.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ffi::c_int;
+use std::ptr::NonNull;
+
+use super::calls::{ibv_dereg_mr, ibv_reg_mr};
+use super::errno::{Errno, Outcome};
+use super::stream::Span;
+use crate::abi::{ibv_mr, ibv_pd};
+
+/// Whole pages, so that nothing else shares them.
+const PAGE: usize = 4096;
+
+/// Zeroed pages that the NIC may read, and the peer perhaps write. Nobody makes a reference into them: the peer can
+/// write at any moment.
+pub(crate) struct Registered {
+    start: NonNull<u8>,
+    layout: Layout,
+    mr: *mut ibv_mr,
+}
+
+// SAFETY: plain memory and a handle that any thread may use; who touches which bytes is the rings' business.
+unsafe impl Send for Registered {}
+// SAFETY: as above.
+unsafe impl Sync for Registered {}
+
+impl Registered {
+    /// At least `length` bytes in the domain.
+    ///
+    /// # Safety
+    /// The domain outlives them.
+    pub(crate) unsafe fn new(pd: *mut ibv_pd, length: usize, access: c_int) -> Outcome<Self> {
+        let no_memory = Errno(libc::ENOMEM);
+        let length = length.max(1).next_multiple_of(PAGE);
+        let layout = Layout::from_size_align(length, PAGE).map_err(|_| no_memory)?;
+        // SAFETY: the layout is not empty.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(no_memory)?;
+        // SAFETY: the memory is ours until `drop`, which first deregisters it.
+        let mr = unsafe { ibv_reg_mr(pd, start.as_ptr().cast(), length, access) };
+        match Errno::not_null(mr) {
+            Ok(mr) => Ok(Self { start, layout, mr }),
+            Err(errno) => {
+                // SAFETY: allocated above with this layout.
+                unsafe { dealloc(start.as_ptr(), layout) };
+                Err(errno)
+            }
+        }
+    }
+
+    pub(crate) fn addr(&self) -> u64 {
+        self.start.as_ptr() as u64
+    }
+
+    pub(crate) fn lkey(&self) -> u32 {
+        // SAFETY: the region lives as long as we do.
+        unsafe { (*self.mr).lkey }
+    }
+
+    pub(crate) fn rkey(&self) -> u32 {
+        // SAFETY: the region lives as long as we do.
+        unsafe { (*self.mr).rkey }
+    }
+
+    fn at(&self, span: Span) -> *mut u8 {
+        let (offset, length) = (span.offset as usize, span.length as usize);
+        assert!(offset + length <= self.layout.size(), "a span outside its ring");
+        self.start.as_ptr().wrapping_add(offset)
+    }
+
+    /// Copies the bytes of a span to `to`.
+    ///
+    /// # Safety
+    /// There is room for them at `to`.
+    pub(crate) unsafe fn read(&self, span: Span, to: *mut u8) {
+        // SAFETY: the span lies inside, as `at` makes sure. A peer that writes meanwhile spoils only its own data.
+        unsafe { std::ptr::copy_nonoverlapping(self.at(span), to, span.length as usize) };
+    }
+
+    /// Copies bytes from `from` to a span.
+    ///
+    /// # Safety
+    /// So many bytes can be read at `from`.
+    pub(crate) unsafe fn write(&self, span: Span, from: *const u8) {
+        // SAFETY: as in `read`.
+        unsafe { std::ptr::copy_nonoverlapping(from, self.at(span), span.length as usize) };
+    }
+
+    /// A few bytes at an offset.
+    pub(crate) fn bytes<const N: usize>(&self, offset: usize) -> [u8; N] {
+        let mut bytes = [0; N];
+        let span = Span { offset: offset as u32, length: N as u32 };
+        // SAFETY: the array has room for them.
+        unsafe { self.read(span, bytes.as_mut_ptr()) };
+        bytes
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // SAFETY: registered and allocated in `new`. If the region cannot go, the NIC may still write: then leak.
+        unsafe {
+            if ibv_dereg_mr(self.mr) == 0 {
+                dealloc(self.start.as_ptr(), self.layout);
+            }
+        }
+    }
+}

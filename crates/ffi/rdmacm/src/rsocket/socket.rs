@@ -1,0 +1,98 @@
+//! Sockets of both kinds behind their numbers.
+
+use std::ffi::c_int;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use super::connection::Connection;
+use super::datagram::Datagrams;
+use super::errno::{Errno, Outcome};
+use super::table::Table;
+use super::waiting::Pollable;
+
+/// A socket.
+pub(crate) enum Socket {
+    Stream(Box<Connection>),
+    Datagram(Box<Datagrams>),
+}
+
+static SOCKETS: Table<Socket> = Table::new();
+
+const AF_IB: c_int = 27;
+
+impl Socket {
+    /// `rsocket`.
+    pub(crate) fn open(domain: c_int, kind: c_int, protocol: c_int) -> Outcome<RawFd> {
+        let unsupported = Err(Errno(libc::ENOTSUP));
+        if ![libc::AF_INET, libc::AF_INET6, AF_IB].contains(&domain) {
+            return unsupported;
+        }
+        let status = if kind & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
+        let descriptor = if kind & libc::SOCK_CLOEXEC != 0 { libc::FD_CLOEXEC } else { 0 };
+        let socket = match (kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC), protocol) {
+            (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {
+                Socket::Stream(Box::new(Connection::new(domain, status, descriptor)?))
+            }
+            (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) if domain != AF_IB => {
+                Socket::Datagram(Box::new(Datagrams::new(domain, status, descriptor)?))
+            }
+            _ => return unsupported,
+        };
+        Ok(socket.publish())
+    }
+
+    /// Gives it a number.
+    pub(crate) fn publish(self) -> RawFd {
+        let fd = match &self {
+            Socket::Stream(stream) => stream.fd(),
+            Socket::Datagram(datagrams) => datagrams.fd(),
+        };
+        SOCKETS.insert(fd, Arc::new(self));
+        fd
+    }
+
+    /// The socket behind a number; `None` if it is some other descriptor.
+    pub(crate) fn find(fd: RawFd) -> Option<Arc<Socket>> {
+        SOCKETS.find(fd)
+    }
+
+    /// The socket behind a number that must be one.
+    pub(crate) fn of(fd: RawFd) -> Outcome<Arc<Socket>> {
+        Self::find(fd).ok_or(Errno(libc::EBADF))
+    }
+
+    /// `rclose`: from now on the number means nothing.
+    pub(crate) fn close(fd: RawFd) -> Outcome<()> {
+        let socket = Self::of(fd)?;
+        super::keepalive::stop(&socket);
+        // Said while it still has its number: the peer may be told, and others woken.
+        match &*socket {
+            Socket::Stream(stream) => stream.close(),
+            Socket::Datagram(datagrams) => datagrams.close(),
+        }
+        SOCKETS.remove(fd).map(drop).ok_or(Errno(libc::EBADF))
+    }
+
+    /// The stream, for calls that only streams have.
+    pub(crate) fn stream(&self) -> Outcome<&Connection> {
+        match self {
+            Socket::Stream(stream) => Ok(stream),
+            Socket::Datagram(_) => Err(Errno(libc::EOPNOTSUPP)),
+        }
+    }
+
+    pub(crate) fn pollable(&self) -> &dyn Pollable {
+        match self {
+            Socket::Stream(stream) => stream.pollable(),
+            Socket::Datagram(datagrams) => datagrams.pollable(),
+        }
+    }
+
+    /// A probe is due; false if there is nothing left to keep alive.
+    pub(crate) fn keep_alive(&self) -> bool {
+        match self {
+            Socket::Stream(stream) => stream.keep_alive(),
+            Socket::Datagram(_) => false,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Who may still send, and why a connection ended.
+
+/// Which half of a connection is shut down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direction {
+    Read,
+    Write,
+    Both,
+}
+
+/// Why nothing more comes or goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// Both ends are done, or one of them said goodbye.
+    Disconnected,
+    /// The transport gave up, or the peer broke the protocol.
+    Failed,
+}
+
+/// The life of an established connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Life {
+    readable: bool,
+    writable: bool,
+    end: Option<End>,
+}
+
+impl Life {
+    pub(crate) fn new() -> Self {
+        Self { readable: true, writable: true, end: None }
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.end.is_none()
+    }
+
+    /// Whether the peer may send more.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.readable && self.is_connected()
+    }
+
+    /// Whether we may send more.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable && self.is_connected()
+    }
+
+    pub(crate) fn end(&self) -> Option<End> {
+        self.end
+    }
+
+    /// It is over; the first reason stays.
+    pub(crate) fn on_end(&mut self, end: End) {
+        self.end.get_or_insert(end);
+    }
+
+    /// The peer will send no more; if we will not either, that was all.
+    pub(crate) fn on_peer_shutdown(&mut self) {
+        self.readable = false;
+        if !self.writable {
+            self.on_end(End::Disconnected);
+        }
+    }
+
+    /// The program is done with a direction. Returns what the peer must hear: whether all is over, if anything.
+    pub(crate) fn shut_down(&mut self, direction: Direction) -> Option<Farewell> {
+        if !self.is_connected() {
+            return None;
+        }
+        let had = (self.readable, self.writable);
+        self.readable &= direction == Direction::Write;
+        self.writable &= direction == Direction::Read;
+        match (self.readable, self.writable) {
+            now if now == had => None,
+            (_, true) => None,
+            (true, false) => Some(Farewell::Shutdown),
+            (false, false) => Some(Farewell::Disconnect),
+        }
+    }
+}
+
+/// What is said when a direction ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Farewell {
+    /// We send no more, but read on.
+    Shutdown,
+    /// Nothing more in either direction.
+    Disconnect,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_direction_ends_by_itself() {
+        let mut life = Life::new();
+        assert_eq!(life.shut_down(Direction::Write), Some(Farewell::Shutdown));
+        assert!(life.is_readable() && !life.is_writable());
+        assert_eq!(life.shut_down(Direction::Write), None, "said once");
+        assert_eq!(life.shut_down(Direction::Read), Some(Farewell::Disconnect));
+        assert!(life.is_connected(), "until the message has left");
+        assert_eq!(Life::new().shut_down(Direction::Read), None, "the peer need not know");
+        assert_eq!(Life::new().shut_down(Direction::Both), Some(Farewell::Disconnect));
+    }
+
+    #[test]
+    fn the_peers_last_word() {
+        let mut life = Life::new();
+        life.on_peer_shutdown();
+        assert!(!life.is_readable() && life.is_writable());
+        let mut life = Life::new();
+        life.shut_down(Direction::Write);
+        life.on_peer_shutdown();
+        assert_eq!(life.end(), Some(End::Disconnected));
+    }
+
+    #[test]
+    fn the_first_reason_stays() {
+        let mut life = Life::new();
+        life.on_end(End::Failed);
+        life.on_end(End::Disconnected);
+        assert_eq!(life.end(), Some(End::Failed));
+        assert_eq!(life.shut_down(Direction::Both), None);
+    }
+}

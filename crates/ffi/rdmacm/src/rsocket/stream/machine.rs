@@ -1,0 +1,222 @@
+//! The whole stream: completions in (`handle_*`), control messages out (`poll_control`).
+//!
+//! After every batch of completions, and after every read, the caller takes control messages until there are none.
+
+use super::inbound::{Inbound, Violation};
+use super::life::{Direction, End, Farewell, Life};
+use super::outbound::Outbound;
+use super::ring::Span;
+use crate::rsocket::wire::{Message, Order, RemoteBuffer};
+
+/// Requests that are kept for control messages, so that data can never hold them up.
+pub(crate) const CONTROL_SLOTS: u32 = 4;
+/// Places in the table that the peer writes its buffers' successors to.
+pub(crate) const TABLE_SLOTS: u32 = 2;
+
+/// How large everything is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) send_ring: u32,
+    /// An even number.
+    pub(crate) recv_ring: u32,
+    pub(crate) send_queue: u16,
+    pub(crate) recv_queue: u16,
+    pub(crate) inline: u32,
+}
+
+/// What the peer said when we connected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) order: Order,
+    pub(crate) credits: u16,
+    pub(crate) table: RemoteBuffer,
+    pub(crate) data: RemoteBuffer,
+}
+
+/// A posted request, as its completion names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Work {
+    Receive,
+    /// Data or a mapping, with its bytes of the send ring.
+    Sent(u32),
+    Control,
+    /// The message after which nothing follows.
+    LastControl,
+}
+
+impl Work {
+    pub(crate) fn to_id(self) -> u64 {
+        match self {
+            Work::Receive => 1 << 32,
+            Work::Sent(bytes) => 2 << 32 | u64::from(bytes),
+            Work::Control => 3 << 32,
+            Work::LastControl => 4 << 32,
+        }
+    }
+
+    pub(crate) fn from_id(id: u64) -> Self {
+        match id >> 32 {
+            1 => Work::Receive,
+            2 => Work::Sent(id as u32),
+            4 => Work::LastControl,
+            _ => Work::Control,
+        }
+    }
+}
+
+/// A control message to post.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Control {
+    /// Immediate data alone.
+    Bare(Message),
+    /// An entry for the peer's table, announced by the message.
+    Entry { message: Message, bytes: [u8; RemoteBuffer::LEN], target: RemoteBuffer },
+    /// A write of no bytes: only the peer's NIC answers it.
+    Probe,
+}
+
+/// A stream that is connected, or was.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) outbound: Outbound,
+    pub(crate) inbound: Inbound,
+    pub(crate) life: Life,
+    /// Our ring as the peer reaches it.
+    ring: RemoteBuffer,
+    peer_order: Order,
+    peer_table: RemoteBuffer,
+    peer_slot: u32,
+    own_slot: u32,
+    control_slots: u32,
+    farewell: Option<Farewell>,
+    probe: bool,
+}
+
+impl Machine {
+    /// `ring` is our receive ring as the peer reaches it.
+    pub(crate) fn new(sizes: &Sizes, ring: RemoteBuffer, peer: &Peer) -> Self {
+        let slots = u32::from(sizes.send_queue).saturating_sub(CONTROL_SLOTS).max(1);
+        let mut outbound = Outbound::new(sizes.send_ring, slots, sizes.inline);
+        outbound.on_credit(peer.credits);
+        outbound.on_target(peer.data);
+        Self {
+            outbound,
+            inbound: Inbound::new(sizes.recv_ring, sizes.recv_queue),
+            life: Life::new(),
+            ring,
+            peer_order: peer.order,
+            peer_table: peer.table,
+            // The first entry came with the connection, on both sides.
+            peer_slot: 1 % peer.table.length.max(1),
+            own_slot: 1 % TABLE_SLOTS,
+            control_slots: CONTROL_SLOTS,
+            farewell: None,
+            probe: false,
+        }
+    }
+
+    /// Which place of our table the peer writes next; to be read when a message of credits brought bytes.
+    pub(crate) fn next_own_slot(&self) -> u32 {
+        self.own_slot
+    }
+
+    /// A message came; `entry` is the table's entry, if it brought one.
+    pub(crate) fn handle_message(&mut self, message: Message, entry: Option<RemoteBuffer>) {
+        let kept = match message {
+            Message::Data(length) => self.inbound.on_data(length),
+            Message::Credits(credit) => self.on_credits(credit, entry),
+            Message::Disconnect => {
+                self.life.on_end(End::Disconnected);
+                Ok(())
+            }
+            Message::Shutdown => {
+                self.life.on_peer_shutdown();
+                Ok(())
+            }
+            Message::Mapping(_) | Message::KeepAlive | Message::Unknown(_) => Ok(()),
+        };
+        if kept.is_err() {
+            self.life.on_end(End::Failed);
+        }
+    }
+
+    fn on_credits(&mut self, credit: u16, entry: Option<RemoteBuffer>) -> Result<(), Violation> {
+        self.outbound.on_credit(credit);
+        let Some(entry) = entry else { return Ok(()) };
+        self.own_slot = (self.own_slot + 1) % TABLE_SLOTS;
+        if self.outbound.on_target(entry) { Ok(()) } else { Err(Violation::Buffers) }
+    }
+
+    /// A request of ours is done, well or badly.
+    pub(crate) fn handle_sent(&mut self, work: Work, success: bool) {
+        match work {
+            Work::Receive => return,
+            Work::Sent(bytes) => self.outbound.on_sent(bytes),
+            Work::Control | Work::LastControl => {
+                self.control_slots = (self.control_slots + 1).min(CONTROL_SLOTS);
+            }
+        }
+        if !success {
+            self.life.on_end(End::Failed);
+        } else if work == Work::LastControl {
+            self.life.on_end(End::Disconnected);
+        }
+    }
+
+    /// The program is done with a direction.
+    pub(crate) fn handle_shutdown(&mut self, direction: Direction) {
+        if let Some(farewell) = self.life.shut_down(direction) {
+            self.farewell = Some(farewell);
+        }
+    }
+
+    /// Asks for a probe of the connection.
+    pub(crate) fn handle_keepalive_timer(&mut self) {
+        self.probe = true;
+    }
+
+    /// The next control message, which must be posted with the work it names.
+    pub(crate) fn poll_control(&mut self) -> Option<(Control, Work)> {
+        if !self.life.is_connected() || self.control_slots == 0 {
+            return None;
+        }
+        let next = if let Some(farewell) = self.farewell.take() {
+            match farewell {
+                Farewell::Shutdown => (Control::Bare(Message::Shutdown), Work::Control),
+                Farewell::Disconnect => (Control::Bare(Message::Disconnect), Work::LastControl),
+            }
+        } else if self.life.is_readable() && self.inbound.wants_grant() {
+            (self.grant(), Work::Control)
+        } else if std::mem::take(&mut self.probe) {
+            (Control::Probe, Work::Control)
+        } else {
+            return None;
+        };
+        self.control_slots -= 1;
+        Some(next)
+    }
+
+    fn grant(&mut self) -> Control {
+        let grant = self.inbound.grant();
+        let message = Message::Credits(grant.credit);
+        let Some(Span { offset, length }) = grant.buffer else { return Control::Bare(message) };
+        let buffer = RemoteBuffer { addr: self.ring.addr + u64::from(offset), rkey: self.ring.rkey, length };
+        let place = u64::from(self.peer_slot) * RemoteBuffer::LEN as u64;
+        let target = RemoteBuffer {
+            addr: self.peer_table.addr.wrapping_add(place),
+            rkey: self.peer_table.rkey,
+            length: RemoteBuffer::LEN as u32,
+        };
+        self.peer_slot = (self.peer_slot + 1) % self.peer_table.length.max(1);
+        Control::Entry { message, bytes: buffer.to_bytes(self.peer_order), target }
+    }
+
+    /// Whether everything that was posted is done.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.outbound.is_idle() && self.control_slots == CONTROL_SLOTS && self.farewell.is_none()
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

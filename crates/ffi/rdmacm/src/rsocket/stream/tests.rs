@@ -1,0 +1,234 @@
+//! Two machines with a wire between them: what one posts, the other gets, in order.
+
+use super::*;
+use std::collections::VecDeque;
+
+const SIZES: Sizes = Sizes { send_ring: 8192, recv_ring: 4096, send_queue: 16, recv_queue: 16, inline: 16 };
+
+/// One end: its machine, the memory of its receive ring, and what it was sent but has not handled.
+struct Tester {
+    machine: Machine,
+    ring: Vec<u8>,
+    table: [[u8; RemoteBuffer::LEN]; 2],
+    arrivals: VecDeque<(Message, bool)>,
+    sent: VecDeque<Work>,
+    base: u64,
+}
+
+fn table_of(base: u64) -> RemoteBuffer {
+    RemoteBuffer { addr: base + 0x10_0000, rkey: 2, length: TABLE_SLOTS }
+}
+
+fn tester(base: u64, peer_base: u64, peer_order: Order) -> Tester {
+    let ring = RemoteBuffer { addr: base, rkey: 1, length: SIZES.recv_ring };
+    let peer = Peer {
+        order: peer_order,
+        credits: SIZES.recv_queue,
+        table: table_of(peer_base),
+        data: RemoteBuffer { addr: peer_base, rkey: 1, length: SIZES.recv_ring / 2 },
+    };
+    Tester {
+        machine: Machine::new(&SIZES, ring, &peer),
+        ring: vec![0; SIZES.recv_ring as usize],
+        table: Default::default(),
+        arrivals: VecDeque::new(),
+        sent: VecDeque::new(),
+        base,
+    }
+}
+
+fn pair() -> (Tester, Tester) {
+    (tester(0x1000_0000, 0x2000_0000, Order::HERE), tester(0x2000_0000, 0x1000_0000, Order::HERE))
+}
+
+impl Tester {
+    /// Handles what came and posts the control messages that follow from it.
+    fn step(&mut self, peer: &mut Tester) {
+        while let Some(work) = self.sent.pop_front() {
+            self.machine.handle_sent(work, true);
+        }
+        while let Some((message, entry)) = self.arrivals.pop_front() {
+            let slot = self.machine.next_own_slot() as usize;
+            let entry = entry.then(|| RemoteBuffer::from_bytes(self.table[slot], Order::HERE));
+            self.machine.handle_message(message, entry);
+        }
+        while let Some((control, work)) = self.machine.poll_control() {
+            self.sent.push_back(work);
+            match control {
+                Control::Bare(message) => peer.arrivals.push_back((message, false)),
+                Control::Probe => {}
+                Control::Entry { message, bytes, target } => {
+                    let slot = (target.addr - table_of(peer.base).addr) / RemoteBuffer::LEN as u64;
+                    peer.table[slot as usize] = bytes;
+                    peer.arrivals.push_back((message, true));
+                }
+            }
+        }
+    }
+
+    /// Sends as much of `bytes` as goes; returns how much that was.
+    fn send(&mut self, peer: &mut Tester, bytes: &[u8]) -> usize {
+        let mut done = 0;
+        while done < bytes.len() {
+            let Some(piece) = self.machine.outbound.plan((bytes.len() - done) as u32) else { break };
+            let target = self.machine.outbound.commit(&piece);
+            let at = (target.addr - peer.base) as usize;
+            let length = piece.length as usize;
+            peer.ring[at..at + length].copy_from_slice(&bytes[done..done + length]);
+            peer.arrivals.push_back((Message::Data(piece.length), false));
+            self.sent.push_back(Work::Sent(piece.ring_bytes()));
+            done += length;
+        }
+        done
+    }
+
+    fn read(&mut self, limit: usize) -> Vec<u8> {
+        let spans = self.machine.inbound.next(limit);
+        let bytes: Vec<u8> = spans
+            .iter()
+            .flat_map(|span| self.ring[span.offset as usize..][..span.length as usize].to_vec())
+            .collect();
+        self.machine.inbound.on_read(bytes.len() as u32);
+        bytes
+    }
+}
+
+/// A generator whose numbers follow from the seed alone.
+fn numbers(mut seed: u64) -> impl FnMut(usize) -> usize {
+    move |below| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize % below.max(1)
+    }
+}
+
+#[test]
+fn every_byte_arrives_in_order_whatever_the_sizes() {
+    for seed in 0..50 {
+        let (mut a, mut b) = pair();
+        let mut next = numbers(seed);
+        let stream: Vec<u8> = (0..60_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let (mut sent, mut got) = (0, Vec::new());
+        for turn in 0.. {
+            assert!(turn < 200_000, "stuck with seed {seed} at {} of {}", got.len(), stream.len());
+            let upto = stream.len().min(sent + next(3000));
+            sent += a.send(&mut b, &stream[sent..upto]);
+            a.step(&mut b);
+            b.step(&mut a);
+            got.extend(b.read(next(3000)));
+            if got.len() == stream.len() {
+                break;
+            }
+        }
+        assert_eq!(got, stream, "seed {seed}");
+        assert!(b.machine.life.is_connected() && a.machine.life.is_connected());
+    }
+}
+
+#[test]
+fn a_reader_that_sleeps_stops_the_writer_and_nothing_else() {
+    let (mut a, mut b) = pair();
+    let bytes = vec![7; 100_000];
+    let mut sent = 0;
+    for _ in 0..100 {
+        sent += a.send(&mut b, &bytes[sent..]);
+        b.step(&mut a);
+        a.step(&mut b);
+    }
+    assert_eq!(sent, SIZES.recv_ring as usize, "the peer's ring is full");
+    let back = b.send(&mut a, &bytes[..100]);
+    assert_eq!(back, 100, "the other direction flows");
+    a.step(&mut b);
+    assert_eq!(a.read(1000).len(), 100);
+}
+
+#[test]
+fn small_messages_run_out_of_credits_before_bytes() {
+    let (mut a, mut b) = pair();
+    let mut count = 0;
+    for _ in 0..100 {
+        count += a.send(&mut b, &[1]);
+        a.step(&mut b);
+        b.step(&mut a);
+    }
+    assert_eq!(count, usize::from(SIZES.recv_queue));
+    b.read(usize::from(SIZES.recv_queue) / 2);
+    b.step(&mut a);
+    a.step(&mut b);
+    assert_eq!(a.send(&mut b, &[1]), 1);
+}
+
+#[test]
+fn goodbye_comes_behind_the_data() {
+    let (mut a, mut b) = pair();
+    a.send(&mut b, b"last words");
+    a.machine.handle_shutdown(Direction::Both);
+    a.step(&mut b);
+    assert!(!a.machine.is_flushed());
+    b.step(&mut a);
+    assert_eq!(b.machine.life.end(), Some(End::Disconnected));
+    assert_eq!(b.read(100), b"last words");
+    a.step(&mut b);
+    assert_eq!(a.machine.life.end(), Some(End::Disconnected));
+    assert!(a.machine.is_flushed());
+}
+
+#[test]
+fn half_closed_connections_flow_the_other_way() {
+    let (mut a, mut b) = pair();
+    a.machine.handle_shutdown(Direction::Write);
+    a.step(&mut b);
+    b.step(&mut a);
+    assert!(!b.machine.life.is_readable() && b.machine.life.is_writable());
+    b.send(&mut a, &[1, 2, 3]);
+    a.step(&mut b);
+    assert_eq!(a.read(10), [1, 2, 3]);
+    b.machine.handle_shutdown(Direction::Write);
+    b.step(&mut a);
+    a.step(&mut b);
+    assert_eq!(a.machine.life.end(), Some(End::Disconnected));
+}
+
+#[test]
+fn a_failed_request_or_a_broken_rule_ends_it() {
+    let (mut a, _) = pair();
+    a.machine.handle_sent(Work::Sent(0), false);
+    assert_eq!(a.machine.life.end(), Some(End::Failed));
+    let (mut a, _) = pair();
+    a.machine.handle_message(Message::Data(u32::MAX >> 3), None);
+    assert_eq!(a.machine.life.end(), Some(End::Failed));
+    let (mut a, _) = pair();
+    for _ in 0..2 {
+        a.machine.handle_message(Message::Credits(1), Some(RemoteBuffer { addr: 0, rkey: 0, length: 1 }));
+    }
+    assert_eq!(a.machine.life.end(), Some(End::Failed));
+    assert_eq!(a.machine.poll_control(), None, "nothing is said to a peer that is gone");
+}
+
+#[test]
+fn a_probe_is_sent_once_per_timer() {
+    let (mut a, mut b) = pair();
+    a.step(&mut b);
+    a.step(&mut b);
+    a.machine.handle_keepalive_timer();
+    assert_eq!(a.machine.poll_control(), Some((Control::Probe, Work::Control)));
+    assert_eq!(a.machine.poll_control(), None);
+}
+
+#[test]
+fn entries_are_written_in_the_peers_order() {
+    let mut a = tester(0x1000_0000, 0x2000_0000, Order::Big);
+    let Some((Control::Entry { bytes, target, .. }, Work::Control)) = a.machine.poll_control() else {
+        panic!("the second half is granted at once");
+    };
+    let half = SIZES.recv_ring / 2;
+    let wanted = RemoteBuffer { addr: 0x1000_0000 + u64::from(half), rkey: 1, length: half };
+    assert_eq!(RemoteBuffer::from_bytes(bytes, Order::Big), wanted);
+    assert_eq!(target.addr, table_of(0x2000_0000).addr + 16, "the second entry first");
+}
+
+#[test]
+fn work_survives_its_number() {
+    for work in [Work::Receive, Work::Sent(0), Work::Sent(u32::MAX), Work::Control, Work::LastControl] {
+        assert_eq!(Work::from_id(work.to_id()), work);
+    }
+}

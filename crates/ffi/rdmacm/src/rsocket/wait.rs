@@ -1,0 +1,136 @@
+//! Sleeping on descriptors, and waking those who sleep.
+//!
+//! Several threads may wait for the same socket, and the one that takes an event off a descriptor takes it from all.
+//! So each sleeping thread has a *bell*, a descriptor of its own, which whoever changes the socket rings.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libc::pollfd;
+
+use super::errno::{Errno, Outcome};
+
+/// Makes a descriptor return instead of block.
+pub(crate) fn set_nonblocking(fd: RawFd) -> Outcome<()> {
+    // SAFETY: flags of a descriptor; no memory is involved.
+    unsafe {
+        let flags = Errno::check(libc::fcntl(fd, libc::F_GETFL))?;
+        Errno::check(libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK))?;
+    }
+    Ok(())
+}
+
+/// What to wait for on a descriptor.
+pub(crate) fn watch(fd: RawFd, events: i16) -> pollfd {
+    pollfd { fd, events, revents: 0 }
+}
+
+/// `poll` until a deadline; an interruption is an error, as for any socket call.
+pub(crate) fn sleep_on(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<usize> {
+    let timeout_ms = match until {
+        None => -1,
+        Some(until) => {
+            // Rounded up, lest the last millisecond be spent spinning.
+            let left = until.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
+            i32::try_from(left.as_millis()).unwrap_or(i32::MAX)
+        }
+    };
+    // SAFETY: a slice of such structures and its length.
+    let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
+    Ok(Errno::check(ready)? as usize)
+}
+
+/// A thread's own descriptor to be woken by.
+pub(crate) struct Bell(OwnedFd);
+
+impl Bell {
+    pub(crate) fn new() -> Outcome<Arc<Self>> {
+        // SAFETY: a new descriptor, which nobody else owns.
+        let fd = unsafe {
+            let fd = Errno::check(libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC))?;
+            OwnedFd::from_raw_fd(fd)
+        };
+        Ok(Arc::new(Self(fd)))
+    }
+
+    /// The calling thread's.
+    pub(crate) fn of_thread() -> Outcome<Arc<Self>> {
+        thread_local! {
+            static BELL: std::cell::RefCell<Option<Arc<Bell>>> = const { std::cell::RefCell::new(None) };
+        }
+        // A thread that is ending has no more place for one; then a fresh one does.
+        let kept = BELL.try_with(|kept| {
+            let mut kept = kept.borrow_mut();
+            match &*kept {
+                Some(bell) => Ok(bell.clone()),
+                None => Bell::new().inspect(|bell| *kept = Some(bell.clone())),
+            }
+        });
+        kept.unwrap_or_else(|_| Bell::new())
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    fn ring(&self) {
+        let one = 1u64;
+        // SAFETY: eight bytes, as an event descriptor takes them. Full means rung already.
+        unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
+    }
+
+    /// Silences it.
+    pub(crate) fn hush(&self) {
+        let mut count = 0u64;
+        // SAFETY: room for eight bytes. Empty means silent already.
+        unsafe { libc::read(self.fd(), (&raw mut count).cast(), 8) };
+    }
+}
+
+/// Who sleeps on a socket.
+#[derive(Default)]
+pub(crate) struct Sleepers(Vec<Arc<Bell>>);
+
+impl Sleepers {
+    pub(crate) fn add(&mut self, bell: &Arc<Bell>) {
+        self.0.push(bell.clone());
+    }
+
+    pub(crate) fn remove(&mut self, bell: &Arc<Bell>) {
+        if let Some(at) = self.0.iter().position(|other| Arc::ptr_eq(other, bell)) {
+            self.0.swap_remove(at);
+        }
+    }
+
+    /// Something has changed: all must look again, except the one who says so, if it sleeps here too.
+    pub(crate) fn wake(&self, except: Option<&Arc<Bell>>) {
+        let others = self.0.iter().filter(|bell| !except.is_some_and(|own| Arc::ptr_eq(own, bell)));
+        others.for_each(|bell| bell.ring());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bell_wakes_and_is_hushed() {
+        let bell = Bell::of_thread().unwrap();
+        let mut sleepers = Sleepers::default();
+        sleepers.add(&bell);
+        let now = Some(Instant::now());
+        let mut fds = [watch(bell.fd(), libc::POLLIN)];
+        assert_eq!(sleep_on(&mut fds, now), Ok(0));
+        sleepers.wake(Some(&bell));
+        assert_eq!(sleep_on(&mut fds, now), Ok(0));
+        sleepers.wake(None);
+        sleepers.wake(None);
+        assert_eq!(sleep_on(&mut fds, None), Ok(1));
+        bell.hush();
+        assert_eq!(sleep_on(&mut fds, now), Ok(0));
+        sleepers.remove(&bell);
+        sleepers.wake(None);
+        assert_eq!(sleep_on(&mut fds, now), Ok(0));
+    }
+}

@@ -1,0 +1,152 @@
+//! How a call waits for its socket: looks for a moment, then sleeps on the descriptors until somebody changes it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libc::pollfd;
+use parking_lot::{Mutex, MutexGuard};
+
+use super::errno::{Errno, Outcome};
+use super::settings::Defaults;
+use super::wait::{Bell, Sleepers, sleep_on, watch};
+
+/// How long a sleeper hears nothing before it looks whether the peer still lives. A peer that was killed says nothing.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// The state of a socket, as somebody who waits for it sees it. `own` is the bell of who calls: it need not be woken.
+pub(crate) trait Watched {
+    /// Handles what has completed, and wakes others if that was something.
+    fn progress(&mut self, own: Option<&Arc<Bell>>);
+    /// For callers that look again and again and never sleep: now and then, what costs a system call to see.
+    fn glance(&mut self);
+    /// Makes the next completion readable at a descriptor.
+    fn arm(&mut self);
+    /// The descriptors at which a change would show.
+    fn watch(&self, fds: &mut Vec<pollfd>);
+    /// A descriptor said that something happened. What is taken is taken from all, so others are woken.
+    fn take_events(&mut self, own: Option<&Arc<Bell>>);
+    /// Nothing has happened for long.
+    fn on_silence(&mut self);
+    /// Which of the events that `poll` knows are there.
+    fn readiness(&self, events: i16) -> i16;
+    fn sleepers(&mut self) -> &mut Sleepers;
+    fn is_closed(&self) -> bool;
+}
+
+/// Waits until `ready`; the lock comes with it, so that nothing changes in between.
+pub(crate) fn wait<S: Watched>(
+    socket: &Mutex<S>,
+    must_not_wait: bool,
+    ready: impl Fn(&S) -> bool,
+) -> Outcome<MutexGuard<'_, S>> {
+    let mut state = socket.lock();
+    state.progress(None);
+    if must_not_wait && !ready(&state) {
+        state.glance();
+    }
+    if ready(&state) {
+        return Ok(state);
+    }
+    if must_not_wait {
+        return Err(Errno::WOULD_BLOCK);
+    }
+    let spinning = Duration::from_micros(Defaults::of_machine().polling_us);
+    let started = Instant::now();
+    while started.elapsed() < spinning {
+        MutexGuard::bump(&mut state);
+        state.progress(None);
+        if ready(&state) {
+            return Ok(state);
+        }
+    }
+    sleep_until(state, None, ready)
+}
+
+/// The same, without looking first, until a deadline at the latest; then EWOULDBLOCK.
+pub(crate) fn sleep_until<'a, S: Watched>(
+    mut state: MutexGuard<'a, S>,
+    deadline: Option<Instant>,
+    ready: impl Fn(&S) -> bool,
+) -> Outcome<MutexGuard<'a, S>> {
+    let bell = Bell::of_thread()?;
+    bell.hush();
+    state.sleepers().add(&bell);
+    let mut fds = Vec::with_capacity(4);
+    let outcome = loop {
+        // Armed before the last look: what completes after it is seen by `poll`.
+        state.arm();
+        state.progress(Some(&bell));
+        if ready(&state) {
+            break Ok(());
+        }
+        if state.is_closed() {
+            break Err(Errno(libc::EBADF));
+        }
+        let now = Instant::now();
+        if deadline.is_some_and(|deadline| deadline <= now) {
+            break Err(Errno::WOULD_BLOCK);
+        }
+        fds.clear();
+        fds.push(watch(bell.fd(), libc::POLLIN));
+        state.watch(&mut fds);
+        let quiet = now + SILENCE;
+        let until = deadline.map_or(quiet, |deadline| deadline.min(quiet));
+        let slept = MutexGuard::unlocked(&mut state, || sleep_on(&mut fds, Some(until)));
+        bell.hush();
+        match slept {
+            Err(errno) => break Err(errno),
+            Ok(0) => state.on_silence(),
+            Ok(_) => state.take_events(Some(&bell)),
+        }
+    };
+    state.sleepers().remove(&bell);
+    outcome.map(|()| state)
+}
+
+/// What `rpoll` asks of a socket of either kind.
+pub(crate) trait Pollable {
+    /// Which of `events` are there now, and what is told unasked. `own` is the caller's bell, if it is registered.
+    fn ready(&self, events: i16, own: Option<&Arc<Bell>>) -> i16;
+    /// The same, in preparation of sleep: arms first, and names the descriptors to sleep on.
+    fn prepare(&self, bell: &Arc<Bell>, events: i16, fds: &mut Vec<pollfd>) -> i16;
+    /// One of the descriptors was ready.
+    fn awaken(&self, bell: &Arc<Bell>);
+    /// Nothing has happened for long.
+    fn fall_silent(&self);
+    /// Joins those who are woken, or leaves them.
+    fn register(&self, bell: &Arc<Bell>, here: bool);
+}
+
+impl<S: Watched> Pollable for Mutex<S> {
+    fn ready(&self, events: i16, own: Option<&Arc<Bell>>) -> i16 {
+        let mut state = self.lock();
+        state.progress(own);
+        let ready = state.readiness(events);
+        if ready != 0 {
+            return ready;
+        }
+        state.glance();
+        state.readiness(events)
+    }
+
+    fn prepare(&self, bell: &Arc<Bell>, events: i16, fds: &mut Vec<pollfd>) -> i16 {
+        let mut state = self.lock();
+        state.arm();
+        state.progress(Some(bell));
+        state.watch(fds);
+        state.readiness(events)
+    }
+
+    fn awaken(&self, bell: &Arc<Bell>) {
+        self.lock().take_events(Some(bell));
+    }
+
+    fn fall_silent(&self) {
+        self.lock().on_silence();
+    }
+
+    fn register(&self, bell: &Arc<Bell>, here: bool) {
+        let mut state = self.lock();
+        if here { state.sleepers().add(bell) } else { state.sleepers().remove(bell) }
+    }
+}

@@ -1,0 +1,13 @@
+// Run beside a libibverbs that is not ferroce's: everything that needs the device says ENODEV.
+#include "cm.h"
+
+int main(void)
+{
+	struct rdma_cm_id *id;
+	int count = 7;
+	CHECK_NULL(rdma_create_event_channel(), ENODEV);
+	REFUSED(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP), ENODEV);
+	CHECK_NULL(rdma_get_devices(&count), ENODEV);
+	CHECK(strcmp(rdma_event_str(RDMA_CM_EVENT_REJECTED), "RDMA_CM_EVENT_REJECTED") == 0);
+	return 0;
+}

@@ -1,0 +1,89 @@
+// Many threads: several read one channel, others have ids whose calls wait, and everybody connects.
+#include "cm.h"
+
+#define CLIENTS 4
+#define ROUNDS 200
+#define READERS 3
+
+static struct rdma_event_channel *offers;
+static int port;
+
+// Takes offers as they come; ends what the peer ends. Each event of a connection may come to another thread.
+static void *serves(void *ignored)
+{
+	(void)ignored;
+	for (;;) {
+		struct rdma_cm_event *event;
+		DONE(rdma_get_cm_event(offers, &event));
+		struct rdma_cm_id *id = event->id;
+		enum rdma_cm_event_type kind = event->event;
+		struct rdma_cm_id *listens = event->listen_id;
+		DONE(rdma_ack_cm_event(event));
+		switch (kind) {
+		case RDMA_CM_EVENT_CONNECT_REQUEST: {
+			CHECK(listens);
+			struct ibv_qp_init_attr attr = small_qp(IBV_QPT_RC);
+			DONE(rdma_create_qp(id, NULL, &attr));
+			DONE(rdma_accept(id, NULL));
+			break;
+		}
+		case RDMA_CM_EVENT_ESTABLISHED:
+		case RDMA_CM_EVENT_DISCONNECTED:
+			break;
+		case RDMA_CM_EVENT_TIMEWAIT_EXIT:
+			rdma_destroy_ep(id);
+			break;
+		case RDMA_CM_EVENT_ADDR_RESOLVED:
+			// The main thread wants the readers to go: one event for each.
+			return NULL;
+		default:
+			fprintf(stderr, "unexpected %s\n", rdma_event_str(kind));
+			exit(1);
+		}
+	}
+}
+
+static void *connects(void *ignored)
+{
+	(void)ignored;
+	for (int round = 0; round < ROUNDS; round++) {
+		struct rdma_cm_id *id;
+		struct sockaddr_in to = address("127.0.0.1", port);
+		struct ibv_qp_init_attr attr = small_qp(IBV_QPT_RC);
+		DONE(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP));
+		DONE(rdma_resolve_addr(id, NULL, SA(to), 2000));
+		DONE(rdma_resolve_route(id, 2000));
+		DONE(rdma_create_qp(id, NULL, &attr));
+		DONE(rdma_connect(id, NULL));
+		if (round % 2)
+			DONE(rdma_disconnect(id));
+		rdma_destroy_ep(id);
+	}
+	return NULL;
+}
+
+int main(void)
+{
+	pthread_t readers[READERS], clients[CLIENTS];
+	offers = rdma_create_event_channel();
+	CHECK(offers);
+	struct rdma_cm_id *listens = listener(offers, RDMA_PS_TCP, &port);
+	for (int i = 0; i < READERS; i++)
+		CHECK(pthread_create(&readers[i], NULL, serves, NULL) == 0);
+	for (int i = 0; i < CLIENTS; i++)
+		CHECK(pthread_create(&clients[i], NULL, connects, NULL) == 0);
+	for (int i = 0; i < CLIENTS; i++)
+		CHECK(pthread_join(clients[i], NULL) == 0);
+	struct rdma_cm_id *ends[READERS];
+	struct sockaddr_in to = address("127.0.0.1", port);
+	for (int i = 0; i < READERS; i++) {
+		DONE(rdma_create_id(offers, &ends[i], NULL, RDMA_PS_TCP));
+		DONE(rdma_resolve_addr(ends[i], NULL, SA(to), 2000));
+	}
+	for (int i = 0; i < READERS; i++)
+		CHECK(pthread_join(readers[i], NULL) == 0);
+	for (int i = 0; i < READERS; i++)
+		DONE(rdma_destroy_id(ends[i]));
+	DONE(rdma_destroy_id(listens));
+	return 0;
+}

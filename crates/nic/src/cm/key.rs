@@ -1,0 +1,103 @@
+//! Keys for secure set-up come from files that nobody else can read.
+
+use crate::registry::effective_uid;
+use ferroce_proto::cm::Secret;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// The longest key file.
+const MAX_LEN: u64 = 4096;
+
+/// Why a file is no key.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// It cannot be read.
+    #[error("the key file cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
+    /// It is a folder, a pipe or the like.
+    #[error("the key file is not a regular file")]
+    NotAFile,
+    /// Others may read or change it.
+    #[error("the key file has mode {mode:04o}, so that others can read or change it; `chmod 600` it")]
+    Open {
+        /// Its permissions.
+        mode: u32,
+    },
+    /// It belongs to somebody else, who can change it.
+    #[error("the key file belongs to user {owner}, not to user {user} or root")]
+    Foreign {
+        /// Whose it is.
+        owner: u32,
+        /// Who we are.
+        user: u32,
+    },
+    /// Too short or too long.
+    #[error("the key file holds {len} bytes without the newline at its end; a key has {min} to {max}")]
+    Length {
+        /// How many it holds.
+        len: u64,
+        /// The least.
+        min: usize,
+        /// The most.
+        max: u64,
+    },
+}
+
+/// Reads a key from a file: 16 bytes or more, of which a newline at the end is no part. Only its owner, who is this user
+/// or root, may have any right to it.
+pub fn read_key(path: &Path) -> Result<Secret, KeyError> {
+    let file = File::open(path)?;
+    // Of the opened file: a name may lead elsewhere a moment later.
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(KeyError::NotAFile);
+    }
+    let (mode, owner, user) = (meta.mode() & 0o7777, meta.uid(), effective_uid());
+    if mode & 0o077 != 0 {
+        return Err(KeyError::Open { mode });
+    }
+    if owner != user && owner != 0 {
+        return Err(KeyError::Foreign { owner, user });
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_LEN + 1).read_to_end(&mut bytes)?;
+    let key = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+    let wrong_length = KeyError::Length { len: key.len() as u64, min: Secret::MIN_LEN, max: MAX_LEN };
+    if key.len() as u64 > MAX_LEN {
+        return Err(wrong_length);
+    }
+    Secret::new(key).ok_or(wrong_length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{Permissions, set_permissions, write};
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn only_files_that_nobody_else_can_touch_are_keys() {
+        let directory = std::env::temp_dir().join(format!("ferroce-key-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("key");
+        let with = |bytes: &[u8], mode: u32| {
+            write(&path, bytes).unwrap();
+            set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            read_key(&path)
+        };
+        let good = with(b"0123456789abcdef\n", 0o600).unwrap();
+        assert_eq!(good, with(b"0123456789abcdef", 0o400).unwrap(), "the newline is no part of it");
+        assert_ne!(good, with(b"0123456789abcdeg", 0o600).unwrap());
+        for mode in [0o640, 0o604, 0o660, 0o644, 0o602, 0o601] {
+            assert!(matches!(with(&[1; 32], mode), Err(KeyError::Open { mode: m }) if m == mode), "{mode:o}");
+        }
+        assert!(matches!(with(b"0123456789abcde\n", 0o600), Err(KeyError::Length { len: 15, .. })));
+        assert!(matches!(with(&[1; 4097], 0o600), Err(KeyError::Length { .. })));
+        assert!(matches!(read_key(&directory), Err(KeyError::NotAFile)));
+        assert!(matches!(read_key(&directory.join("none")), Err(KeyError::Unreadable(_))));
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}

@@ -1,0 +1,250 @@
+//! A peer that is killed at each step of the handshake: the documented event comes, nothing hangs, nothing is left.
+//!
+//! Once with an address of its own, where nobody answers for the dead, and once with the address of the other process,
+//! which then answers for it at once.
+
+mod cm_support;
+
+use cm_support::{End, advance, param, wait_until};
+use ferroce_nic::{CmEventKind, CmId, CmTransport, PortSpace, Qp, RejectReason};
+use ferroce_proto::verbs::QpState;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+
+/// Step at which the process that is going to be killed stops; set in that process only.
+const STEP: &str = "CM_KILLED_STEP";
+const ADDRESS: &str = "CM_KILLED_ADDRESS";
+const PEER: &str = "CM_KILLED_PEER";
+
+/// Half a second of patience with the dead: 67 ms, eight times.
+fn impatient(id: &CmId) {
+    id.set_options(|options| (options.response_timeout, options.max_retries) = (Some(14), Some(7)));
+}
+
+/// Offers a connection to `to`.
+fn offer(end: &End, to: SocketAddr) -> (Arc<CmId>, Qp) {
+    let (id, qp) = (end.routed(PortSpace::Tcp, to), end.qp());
+    impatient(&id);
+    advance(&id, &qp, &[QpState::Init]);
+    id.connect(CmTransport::Rc, &param(&qp, b"")).unwrap();
+    (id, qp)
+}
+
+/// Takes the next offer.
+fn take(end: &End) -> (Arc<CmId>, Qp) {
+    let (request, qp) = (end.next(CmEventKind::ConnectRequest), end.qp());
+    advance(&request.id, &qp, &[QpState::Init, QpState::Rtr, QpState::Rts]);
+    request.id.accept(&param(&qp, b"")).unwrap();
+    (request.id, qp)
+}
+
+fn confirm(end: &End, (id, qp): &(Arc<CmId>, Qp)) {
+    end.next(CmEventKind::ConnectResponse);
+    advance(id, qp, &[QpState::Rtr, QpState::Rts]);
+    id.establish().unwrap();
+}
+
+/// Not a test: the process that is going to be killed, up to its step.
+#[test]
+fn victim() {
+    let Ok(step) = std::env::var(STEP) else { return };
+    let end = End::new(&[&std::env::var(ADDRESS).unwrap()]);
+    let to = std::env::var(PEER).ok().and_then(|peer| peer.parse().ok());
+    let mut kept = Vec::new();
+    let listener = end.listener(&format!("{}:0", std::env::var(ADDRESS).unwrap()), 8);
+    println!("listens {}", listener.local_addr().unwrap());
+    match step.as_str() {
+        "offered to" => std::mem::forget(end.next(CmEventKind::ConnectRequest)),
+        "took the offer" => kept.push(take(&end)),
+        "offers" => kept.push(offer(&end, to.unwrap())),
+        "was answered" => {
+            kept.push(offer(&end, to.unwrap()));
+            end.next(CmEventKind::ConnectResponse);
+        }
+        "confirmed" | "ends" => {
+            kept.push(offer(&end, to.unwrap()));
+            confirm(&end, &kept[0]);
+            if step == "ends" {
+                kept[0].0.disconnect().unwrap();
+            }
+        }
+        other => panic!("no step {other}"),
+    }
+    // At once and by itself: a moment later it might answer a repeated message with a plea for patience, which is granted.
+    std::process::abort();
+}
+
+struct Victim {
+    process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Victim {
+    fn start(step: &str, address: &str, peer: Option<SocketAddr>) -> Victim {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["victim", "--exact", "--nocapture"]).env(STEP, step).env(ADDRESS, address);
+        if let Some(peer) = peer {
+            command.env(PEER, peer.to_string());
+        }
+        let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        Victim { process, output }
+    }
+
+    /// What follows the word on the line that has it.
+    fn line(&mut self, word: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "it ended before it said {word:?}");
+            if let Some((_, rest)) = line.split_once(word) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+
+    fn await_death(mut self) {
+        let status = self.process.wait().unwrap();
+        assert_eq!(status.signal(), Some(libc::SIGABRT), "{status}");
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[track_caller]
+fn nothing_is_left(end: &End) {
+    wait_until(|| {
+        let cm = end.nic.counters().cm;
+        (cm["connections_now"], cm["half_open_now"], cm["undecided_now"]) == (0, 0, 0)
+    });
+    while let Some(event) = end.channel.try_next() {
+        assert_eq!(event.kind, CmEventKind::TimewaitExit);
+    }
+    assert_eq!(end.nic.counters().queue_pairs.len(), 0);
+}
+
+/// What an end hears for want of a confirmation: silence where nobody answers, or a neighbour's refusal.
+#[track_caller]
+fn given_up(end: &End, is_shared: bool, reason: RejectReason) {
+    match is_shared {
+        true => assert_eq!(end.next(CmEventKind::Rejected).status, i32::from(reason.0)),
+        false => assert_eq!(end.next(CmEventKind::Unreachable).status, -libc::ETIMEDOUT),
+    }
+}
+
+/// Ends a connection whose other end is dead.
+#[track_caller]
+fn ended(end: &End, id: &CmId, is_shared: bool) {
+    id.disconnect().unwrap();
+    let status = if is_shared { 0 } else { -libc::ETIMEDOUT };
+    assert_eq!(end.next(CmEventKind::Disconnected).status, status);
+}
+
+/// Address of the one that lives and of the one that dies, per test.
+fn addresses(number: u8) -> [(String, String, bool); 2] {
+    let own = format!("127.45.{number}.1");
+    [(own.clone(), format!("127.45.{number}.2"), false), (own.clone(), own, true)]
+}
+
+#[test]
+fn killed_while_it_thinks_about_our_offer() {
+    for (own, its, is_shared) in addresses(1) {
+        let end = End::new(&[&own]);
+        let mut victim = Victim::start("offered to", &its, None);
+        let to = victim.line("listens ").parse().unwrap();
+        let (id, qp) = offer(&end, to);
+        victim.await_death();
+        match end.channel.wait().unwrap() {
+            event if is_shared => assert_eq!(
+                (event.kind, event.status),
+                (CmEventKind::Rejected, RejectReason::INVALID_SERVICE_ID.0.into())
+            ),
+            event => assert_eq!((event.kind, event.status), (CmEventKind::Unreachable, -libc::ETIMEDOUT)),
+        }
+        drop((id, qp));
+        nothing_is_left(&end);
+    }
+}
+
+#[test]
+fn killed_after_it_took_our_offer() {
+    for (own, its, is_shared) in addresses(2) {
+        let end = End::new(&[&own]);
+        let mut victim = Victim::start("took the offer", &its, None);
+        let to = victim.line("listens ").parse().unwrap();
+        let connection = offer(&end, to);
+        victim.await_death();
+        // Its answer is here; whom we confirm to is not. Only an end, or data, shows.
+        confirm(&end, &connection);
+        ended(&end, &connection.0, is_shared);
+        drop(connection);
+        nothing_is_left(&end);
+    }
+}
+
+#[test]
+fn killed_after_its_offer() {
+    for (own, its, is_shared) in addresses(3) {
+        let end = End::new(&[&own]);
+        let listener = end.listener(&format!("{own}:0"), 8);
+        let victim = Victim::start("offers", &its, listener.local_addr());
+        let (request, qp) = (end.next(CmEventKind::ConnectRequest), end.qp());
+        victim.await_death();
+        advance(&request.id, &qp, &[QpState::Init, QpState::Rtr, QpState::Rts]);
+        request.id.accept(&param(&qp, b"")).unwrap();
+        given_up(&end, is_shared, RejectReason::INVALID_COMM_ID);
+        drop((request, qp));
+        nothing_is_left(&end);
+    }
+}
+
+#[test]
+fn killed_after_it_was_answered() {
+    for (own, its, is_shared) in addresses(4) {
+        let end = End::new(&[&own]);
+        let listener = end.listener(&format!("{own}:0"), 8);
+        let victim = Victim::start("was answered", &its, listener.local_addr());
+        let connection = take(&end);
+        victim.await_death();
+        given_up(&end, is_shared, RejectReason::INVALID_COMM_ID);
+        drop(connection);
+        nothing_is_left(&end);
+    }
+}
+
+#[test]
+fn killed_when_established() {
+    for (own, its, is_shared) in addresses(5) {
+        let end = End::new(&[&own]);
+        let listener = end.listener(&format!("{own}:0"), 8);
+        let victim = Victim::start("confirmed", &its, listener.local_addr());
+        let connection = take(&end);
+        end.next(CmEventKind::Established);
+        victim.await_death();
+        ended(&end, &connection.0, is_shared);
+        drop(connection);
+        nothing_is_left(&end);
+    }
+}
+
+#[test]
+fn killed_while_it_ends() {
+    for (own, its, _) in addresses(6) {
+        let end = End::new(&[&own]);
+        let listener = end.listener(&format!("{own}:0"), 8);
+        let victim = Victim::start("ends", &its, listener.local_addr());
+        let connection = take(&end);
+        victim.await_death();
+        end.next(CmEventKind::Established);
+        assert_eq!(end.next(CmEventKind::Disconnected).status, 0);
+        drop(connection);
+        nothing_is_left(&end);
+    }
+}

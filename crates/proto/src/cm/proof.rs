@@ -1,0 +1,261 @@
+//! Proof that a peer holds the shared key, carried at the end of the private data. An option of ours; off without a key.
+//!
+//! ```text
+//!   REQ, SIDR_REQ   ... private data | time, 4 bytes | MAC, 16 bytes      MAC over the message, nothing before it
+//!   REP             ... private data                 | MAC, 16 bytes      ... and the MAC of the REQ
+//!   RTU, DREQ       ... private data                 | MAC, 16 bytes      ... and the MAC of the REP
+//!   SIDR_REP        ... private data                 | MAC, 16 bytes      ... and the MAC of the SIDR_REQ
+//! ```
+//!
+//! The MAC is HMAC-SHA256, cut to 16 bytes, over both addresses, the MAC of the message that this one answers, and the
+//! whole management datagram up to the MAC: transaction id, communication ids, queue pair, first sequence number, service,
+//! addresses and port, the program's private data. An offer is new because its random ids are, so its MAC is remembered
+//! while its time is still acceptable; a REP answers one offer, and an RTU one REP, whose random ids are the passive side's
+//! challenge. REJ, MRA and DREP are not proven: they can only end what was not agreed on yet, or was ended already.
+
+use super::{Cm, CommId, Inbound, ListenerId};
+use crate::ids::Gid;
+use crate::time::Time;
+use crate::wire::MAD_LEN;
+use crate::wire::cm::{CmMad, CmMessage};
+use alloc::collections::{BTreeSet, VecDeque};
+use core::fmt;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+/// Bytes of a proof in an answer, and in an offer.
+pub(super) const MAC_LEN: usize = 16;
+pub(super) const OFFER_PROOF_LEN: usize = 4 + MAC_LEN;
+const MAC_AT: usize = MAD_LEN - MAC_LEN;
+const TIME_AT: usize = MAC_AT - 4;
+
+/// How far the clocks of two machines may be apart, with the time that an offer is repeated (69 seconds) within it.
+const WINDOW_S: u64 = 75;
+/// Most offers remembered; only who has the key can fill this. Beyond, offers are dropped.
+const MAX_REMEMBERED: usize = 1 << 20;
+
+const PURPOSE: &[u8] = b"ferroce connection set-up 1";
+
+/// A key that both ends hold.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret([u8; 32]);
+
+impl Secret {
+    /// The shortest key.
+    pub const MIN_LEN: usize = 16;
+
+    /// From bytes that nobody can guess; `None` if there are less than [`Self::MIN_LEN`].
+    pub fn new(key: &[u8]) -> Option<Secret> {
+        if key.len() < Self::MIN_LEN {
+            return None;
+        }
+        // Keyed by the purpose, so that the same file used for something else gives another key.
+        let mut mac = Hmac::<Sha256>::new_from_slice(PURPOSE).ok()?;
+        mac.update(key);
+        Some(Secret(mac.finalize().into_bytes().into()))
+    }
+
+    fn mac(&self, from: Gid, to: Gid, binding: &Binding, mad: &[u8; MAD_LEN]) -> Option<Hmac<Sha256>> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
+        mac.update(&from.0);
+        mac.update(&to.0);
+        mac.update(&binding.0);
+        mac.update(&mad[..MAC_AT]);
+        Some(mac)
+    }
+}
+
+/// Never shows the key.
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// MAC of the message that the next one must answer; zeros for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Binding([u8; MAC_LEN]);
+
+impl Binding {
+    fn of(mad: &[u8; MAD_LEN]) -> Binding {
+        Binding(mad.last_chunk().copied().unwrap_or_default())
+    }
+
+    /// Enough of it to know it again.
+    fn short(self) -> u64 {
+        u64::from_be_bytes(self.0.first_chunk().copied().unwrap_or_default())
+    }
+}
+
+/// Offers that were taken while their time was acceptable.
+#[derive(Default)]
+pub(super) struct Replays {
+    seen: BTreeSet<u64>,
+    order: VecDeque<(u64, u64)>,
+}
+
+impl Replays {
+    fn forget_old(&mut self, now_s: u64) {
+        // An offer may come from clocks ahead of ours by the window, and is acceptable for another.
+        while self.order.front().is_some_and(|(at, _)| at + 2 * WINDOW_S < now_s) {
+            if let Some((_, mac)) = self.order.pop_front() {
+                self.seen.remove(&mac);
+            }
+        }
+    }
+
+    fn remember(&mut self, mac: Binding, now_s: u64) {
+        self.forget_old(now_s);
+        if self.seen.insert(mac.short()) {
+            self.order.push_back((now_s, mac.short()));
+        }
+    }
+}
+
+/// What an offer proved.
+pub(super) enum Offered {
+    /// Nothing was asked for.
+    Open,
+    /// The key, with this MAC.
+    Proven(Secret, Binding),
+    /// Nothing, although it was asked for, or something old.
+    Unproven,
+    /// Something, but there is no room to remember it.
+    NoRoom,
+}
+
+impl Cm {
+    /// From now on every connection must be proven with this key, except where a listener or an offer has its own.
+    pub fn set_secret(&mut self, secret: Option<Secret>) {
+        self.secret = secret;
+    }
+
+    /// Offers to this listener must be proven with this key.
+    pub fn set_listener_secret(&mut self, listener: ListenerId, secret: Secret) {
+        self.listener_secrets.insert(listener, secret);
+    }
+
+    /// Whether any key is in use, so that [`Self::set_unix_time`] matters.
+    pub fn has_secrets(&self) -> bool {
+        self.uses_secrets || self.secret.is_some() || !self.listener_secrets.is_empty()
+    }
+
+    /// Tells the time of day, of which [`Time`] knows nothing.
+    pub fn set_unix_time(&mut self, unix_ns: u64, now: Time) {
+        self.at(now);
+        self.unix_offset_ns = unix_ns.wrapping_sub(now.0);
+    }
+
+    /// Whether connection `id` is under a key. Then the passive side must not let packets to its queue pair before
+    /// [`super::Event::Established`].
+    pub fn is_secured(&self, id: CommId) -> bool {
+        self.connections.get(&id).is_some_and(|c| c.secret.is_some())
+    }
+
+    fn unix_s(&self) -> u64 {
+        self.unix_offset_ns.wrapping_add(self.clock.0) / 1_000_000_000
+    }
+
+    /// Writes the proof of a message that is about to be sent.
+    pub(super) fn seal(&mut self, id: CommId, message: &CmMessage, mad: &mut [u8; MAD_LEN]) {
+        let now_s = self.unix_s();
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(secret) = &connection.secret else { return };
+        let binding = match message {
+            CmMessage::Req(_) | CmMessage::SidrReq(_) => {
+                mad[TIME_AT..MAC_AT].copy_from_slice(&(now_s as u32).to_be_bytes());
+                Binding::default()
+            }
+            CmMessage::Rep(_) | CmMessage::Rtu(_) | CmMessage::Dreq(_) | CmMessage::SidrRep(_) => {
+                connection.binding
+            }
+            _ => return,
+        };
+        let Some(mac) = secret.mac(connection.path.sgid, connection.path.dgid, &binding, mad) else { return };
+        mad[MAC_AT..].copy_from_slice(&mac.finalize().into_bytes()[..MAC_LEN]);
+        if !matches!(message, CmMessage::Rtu(_) | CmMessage::Dreq(_) | CmMessage::SidrRep(_)) {
+            connection.binding = Binding::of(mad);
+        }
+    }
+
+    /// Whether a message of connection `id` proves the key, or need not. A proven REP is what the next must answer.
+    pub(super) fn is_proven(&mut self, id: CommId, inbound: &Inbound, mad: &CmMad) -> bool {
+        let Some(connection) = self.connections.get_mut(&id) else { return false };
+        let Some(secret) = &connection.secret else { return true };
+        let bytes = mad.to_bytes();
+        let proven = matches(secret, inbound, &connection.binding, &bytes);
+        if !proven {
+            self.counters.unproven += 1;
+        } else if matches!(mad.message, CmMessage::Rep(_)) {
+            connection.binding = Binding::of(&bytes);
+        }
+        proven
+    }
+
+    /// What an offer to `listener` proves.
+    pub(super) fn prove_offer(
+        &mut self,
+        listener: Option<ListenerId>,
+        inbound: &Inbound,
+        mad: &CmMad,
+    ) -> Offered {
+        let own = listener.and_then(|id| self.listener_secrets.get(&id));
+        let Some(secret) = own.or(self.secret.as_ref()).cloned() else { return Offered::Open };
+        let (bytes, now_s) = (mad.to_bytes(), self.unix_s());
+        if !matches(&secret, inbound, &Binding::default(), &bytes) {
+            self.counters.unproven += 1;
+            return Offered::Unproven;
+        }
+        let sent_s = bytes[TIME_AT..MAC_AT].try_into().map_or(0, u32::from_be_bytes);
+        // Differences, so that the year 2106 is a day like any other.
+        let apart_s = i64::from((now_s as u32).wrapping_sub(sent_s) as i32).unsigned_abs();
+        let mac = Binding::of(&bytes);
+        self.replays.forget_old(now_s);
+        if apart_s > WINDOW_S || self.replays.seen.contains(&mac.short()) {
+            self.counters.replayed += 1;
+            return Offered::Unproven;
+        }
+        match self.replays.seen.len() < MAX_REMEMBERED {
+            true => Offered::Proven(secret, mac),
+            false => Offered::NoRoom,
+        }
+    }
+
+    /// The offer was taken; the same is not taken again.
+    pub(super) fn remember_offer(&mut self, mac: Binding) {
+        let now_s = self.unix_s();
+        self.replays.remember(mac, now_s);
+    }
+}
+
+fn matches(secret: &Secret, inbound: &Inbound, binding: &Binding, bytes: &[u8; MAD_LEN]) -> bool {
+    let mac = secret.mac(inbound.sgid, inbound.dgid, binding, bytes);
+    mac.is_some_and(|mac| mac.verify_truncated_left(&bytes[MAC_AT..]).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_long_enough_and_never_shown() {
+        assert_eq!(Secret::new(&[7; Secret::MIN_LEN - 1]), None);
+        let secret = Secret::new(&[7; Secret::MIN_LEN]).unwrap();
+        assert_ne!(Some(&secret), Secret::new(&[8; Secret::MIN_LEN]).as_ref());
+        assert_eq!(alloc::format!("{secret:?}"), "Secret(..)");
+    }
+
+    #[test]
+    fn offers_are_remembered_as_long_as_they_are_acceptable() {
+        let mut replays = Replays::default();
+        let mac = |n: u8| Binding([n; MAC_LEN]);
+        replays.remember(mac(1), 100);
+        replays.remember(mac(1), 101);
+        replays.remember(mac(2), 100 + WINDOW_S);
+        replays.forget_old(100 + 2 * WINDOW_S);
+        assert!(replays.seen.contains(&mac(1).short()));
+        replays.forget_old(101 + 2 * WINDOW_S);
+        assert!(!replays.seen.contains(&mac(1).short()) && replays.seen.contains(&mac(2).short()));
+        assert_eq!((replays.seen.len(), replays.order.len()), (1, 1));
+    }
+}

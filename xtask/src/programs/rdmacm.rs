@@ -1,0 +1,195 @@
+//! Programs that connect by librdmacm: rdmacm-utils, and perftest with `-R`.
+//!
+//! A server is ready when its port stands in ferroce's own table as listened to; there is no socket of the kernel to look for.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::cases::Proof::{self, Rows, Says};
+use super::session::{Launcher, Program};
+use super::worker::answer;
+use crate::tools::which;
+
+/// One row: what is run, and what shows success.
+pub(crate) struct Case {
+    /// The client's line; also the case's name. `{port}` stands for the port.
+    pub(crate) name: &'static str,
+    server: &'static str,
+    proof: Proof,
+    end: End,
+}
+
+/// What the server does when its client has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It ends, too, and says so.
+    Follows,
+    /// It stays for others: a second client comes, and then it is stopped.
+    Stays,
+    /// It listens to nobody, but says when it is in the group.
+    InGroup,
+}
+
+use End::{Follows, InGroup, Stays};
+
+const fn case(end: End, server: &'static str, name: &'static str, proof: Proof) -> Case {
+    Case { name, server, proof, end }
+}
+
+const PINGS: Proof = Says("rdma-ping-9");
+const DONE: Proof = Says("return status 0");
+
+/// A test of perftest with its options: both sides have the same line, and the client the address.
+macro_rules! perftest {
+    ($line:literal) => {
+        perftest!($line, "198.18.0.1", 1)
+    };
+    ($line:literal, $address:literal, $rows:literal) => {
+        case(
+            Follows,
+            concat!($line, " -R -F -p {port}"),
+            concat!($line, " -R -F -p {port} ", $address),
+            Rows($rows),
+        )
+    };
+}
+
+/// Every row.
+#[rustfmt::skip]
+pub(crate) const CASES: &[Case] = &[
+    case(Follows, "rping -s -v -C 10 -p {port} -a 0.0.0.0", "rping -c -v -C 10 -p {port} -a 127.0.0.1", PINGS),
+    case(Follows, "rping -s -v -V -C 10 -p {port} -a 198.18.0.1", "rping -c -v -V -C 10 -p {port} -a 198.18.0.1", PINGS),
+    case(Follows, "rping -s -v -V -C 10 -S 60000 -p {port} -a ::", "rping -c -v -V -C 10 -S 60000 -p {port} -a fd18::1", PINGS),
+    case(Follows, "rping -s -v -C 10 -p {port} -a ::1", "rping -c -v -C 10 -p {port} -a ::1", PINGS),
+    case(Follows, "rping -s -q -v -C 10 -p {port} -a 0.0.0.0", "rping -c -q -v -C 10 -p {port} -a 127.0.0.1", PINGS),
+    case(Stays, "rping -s -P -v -p {port} -a 0.0.0.0", "rping -c -v -C 10 -p {port} -a 198.18.0.1 -d", PINGS),
+
+    case(Follows, "ucmatose -p {port}", "ucmatose -s 127.0.0.1 -p {port}", DONE),
+    case(Follows, "ucmatose -p {port} -c 10 -C 20 -S 5000 -t 8", "ucmatose -s 198.18.0.1 -p {port} -c 10 -C 20 -S 5000 -t 8", DONE),
+    case(Follows, "ucmatose -p {port} -b fd18::1 -f ip6", "ucmatose -s fd18::1 -p {port} -b fd18::1", DONE),
+    case(Follows, "ucmatose -p {port} -m -c 4", "ucmatose -s 127.0.0.1 -p {port} -m -c 4", DONE),
+    case(Follows, "udaddy", "udaddy -s 127.0.0.1", DONE),
+    case(Follows, "udaddy -c 5 -C 20 -S 1000 -b fd18::1", "udaddy -s fd18::1 -c 5 -C 20 -S 1000", DONE),
+    case(InGroup, "mckey -m 239.1.1.1 -b 198.18.0.1", "mckey -m 239.1.1.1 -b 198.18.0.1 -s", DONE),
+    case(InGroup, "mckey -m 239.1.1.2 -b 198.18.0.1 -c 3 -C 20", "mckey -m 239.1.1.2 -b 198.18.0.1 -s -c 3 -C 20 -o", DONE),
+    case(InGroup, "mckey -m ff0e::77 -b fd18::1", "mckey -m ff0e::77 -b fd18::1 -s", DONE),
+    case(Stays, "cmtime -p {port} -c 100", "cmtime -s 127.0.0.1 -p {port} -c 100", Says("destroy")),
+    case(Follows, "rdma_server -p {port}", "rdma_client -s 127.0.0.1 -p {port}", Says("rdma_client: end 0")),
+    case(Follows, "rdma_xserver -p {port}", "rdma_xclient -s 127.0.0.1 -p {port}", Says("rdma_xclient: end 0")),
+    case(Follows, "rdma_xserver -p {port} -c x", "rdma_xclient -s 127.0.0.1 -p {port} -c x", Says("rdma_xclient: end 0")),
+
+    // perftest refuses -R with UC and XRC itself.
+    perftest!("ib_send_bw -n 240"), perftest!("ib_send_lat -n 240"), perftest!("ib_write_bw -n 240"), perftest!("ib_write_lat -n 240"),
+    perftest!("ib_read_bw -n 240"), perftest!("ib_read_lat -n 240"), perftest!("ib_atomic_bw -n 240"), perftest!("ib_atomic_lat -n 240"),
+    perftest!("ib_send_bw -c UD -n 240"), perftest!("ib_send_lat -c UD -n 240"),
+    perftest!("ib_send_bw -b -e -n 240"), perftest!("ib_write_bw -q 8 -n 240"), perftest!("ib_read_bw -q 8 -n 240"), perftest!("ib_send_bw -q 4 -T 96 -n 240"),
+    perftest!("ib_write_bw -a -n 5", "127.0.0.1", 23), perftest!("ib_send_lat -a -n 5", "127.0.0.1", 23),
+    perftest!("ib_write_bw -D 3 -f 1"),
+];
+
+const LIMIT: Duration = Duration::from_secs(120);
+/// First port of these cases; each has its own.
+const FIRST_PORT: u16 = 26_000;
+/// That of programs which cannot be told.
+const FIXED_PORT: u16 = 7174;
+
+/// Why a row cannot be run here.
+pub(crate) fn obstacle(name: &str) -> Option<String> {
+    let program = name.split(' ').next()?;
+    let package = if program.starts_with("ib_") { "perftest" } else { "rdmacm-utils" };
+    which(program)
+        .is_none()
+        .then(|| format!("{program} is not installed; install it: `sudo apt-get install -y {package}`"))
+}
+
+/// The job of a worker.
+pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
+    let Some(at) = CASES.iter().position(|case| case.name == name) else {
+        return answer(Err(format!("no case {name}")), Vec::new());
+    };
+    let case = &CASES[at];
+    let port = if case.server.contains("{port}") { FIRST_PORT + at as u16 } else { FIXED_PORT };
+    let mut tails = Vec::new();
+    answer(converse(launcher, case, port, &mut tails), tails)
+}
+
+fn converse(launcher: &Launcher, case: &Case, port: u16, tails: &mut Vec<String>) -> Result<(), String> {
+    let mut server = launcher.start(&format!("{} server", case.name), &words(case.server, port))?;
+    let outcome = meet(launcher, case, port, &mut server, tails);
+    tails.extend(server.tail());
+    outcome
+}
+
+fn meet(
+    launcher: &Launcher,
+    case: &Case,
+    port: u16,
+    server: &mut Program,
+    tails: &mut Vec<String>,
+) -> Result<(), String> {
+    server.wait_until(LIMIT, "ready", |server| match case.end {
+        InGroup => server.said().contains("receiving data"),
+        _ => listens(port),
+    })?;
+    let clients = if case.end == Stays { 2 } else { 1 };
+    for _client in 0..clients {
+        let mut client = launcher.start(&format!("{} client", case.name), &words(case.name, port))?;
+        let outcome = client.finish(LIMIT);
+        tails.extend(client.tail());
+        outcome?;
+        if let Some(missing) = case.proof.missing_in(&client.said()) {
+            return Err(missing);
+        }
+    }
+    if case.end == Stays { Ok(()) } else { server.finish_soon() }
+}
+
+/// Their output goes to files, where libc would keep lines back; so they run with lines let go.
+fn words(line: &str, port: u16) -> Vec<String> {
+    let line = format!("stdbuf -oL {}", line.replace("{port}", &port.to_string()));
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Whether somebody listens to this port of ferroce, in our network namespace.
+pub(super) fn listens(port: u16) -> bool {
+    let space = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    let space: String = space.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
+    let is_ours = |name: &str| name.starts_with("ferroce-") && name.split('-').nth(2) == Some(space.as_str());
+    let folders = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    folders
+        .filter(|folder| folder.file_name().to_str().is_some_and(is_ours))
+        .any(|folder| is_listed(&read(&folder.path().join("ports")), port))
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// A line is: slot, port space, first and last port, addresses, use.
+fn is_listed(table: &str, port: u16) -> bool {
+    let port = port.to_string();
+    table.lines().any(|line| line.ends_with(" listening") && line.split(' ').nth(2) == Some(port.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
+        names.sort_unstable();
+        let before = names.len();
+        names.dedup();
+        assert_eq!(names.len(), before);
+    }
+
+    #[test]
+    fn a_listener_is_seen() {
+        let table = "ferroce ports 1\n156 106 7174 7174 any4 listening\n156 106 7175 7175 any4 bound\n3 106 40960 41023 any block\n";
+        assert!(is_listed(table, 7174));
+        assert!(!is_listed(table, 7175) && !is_listed(table, 106));
+    }
+}

@@ -1,0 +1,220 @@
+//! Programs over rsockets: those of rdmacm-utils, and ordinary socket programs below Debian's librspreload.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::cases::Proof::{self, Says};
+use super::rdmacm::listens;
+use super::session::{Launcher, Program, is_listening};
+use super::worker::answer;
+use crate::tools::which;
+
+/// One row: what is run, and what shows success.
+pub(crate) struct Case {
+    /// The client's line; also the case's name. `{port}` stands for the port, `{file}` for a file to copy, `{copy}` for
+    /// the copy, `{preload}` for what turns a program's sockets into rsockets.
+    pub(crate) name: &'static str,
+    server: &'static str,
+    proof: Proof,
+    end: End,
+}
+
+/// What the server does when its client has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It ends, too, and says so.
+    Follows,
+    /// It stays for others: a second client comes, and then it is stopped.
+    Stays,
+}
+
+use End::{Follows, Stays};
+
+const fn case(end: End, server: &'static str, name: &'static str, proof: Proof) -> Case {
+    Case { name, server, proof, end }
+}
+
+/// A pair of rstream or riostream: both sides have the same line, and the client the address.
+macro_rules! pair {
+    ($line:literal, $proof:expr) => {
+        pair!($line, "127.0.0.1", $proof)
+    };
+    ($line:literal, $address:literal, $proof:expr) => {
+        case(
+            Follows,
+            concat!($line, " -p {port} -b ", $address),
+            concat!($line, " -p {port} -s ", $address),
+            $proof,
+        )
+    };
+}
+
+/// What a run of one size prints.
+const ONE: Proof = Says("custom");
+/// The last of all sizes.
+const ALL: Proof = Says("6m_bw");
+
+/// Every row.
+#[rustfmt::skip]
+pub(crate) const CASES: &[Case] = &[
+    pair!("rstream", Says("1m_bw")),
+    pair!("rstream -S all -T b", ALL),
+    pair!("rstream -S 5000 -C 100 -I 10 -T v", ONE), pair!("rstream -S 5000 -C 100 -I 10 -T a -T v", ONE),
+    pair!("rstream -S 5000 -C 100 -I 10 -T b -T v", ONE), pair!("rstream -S 5000 -C 100 -I 10 -T b -T a", ONE),
+    pair!("rstream -S 5000 -C 100 -I 10 -T n", ONE), pair!("rstream -S 5000 -C 100 -I 10 -T r", ONE),
+    pair!("rstream -S 1000000 -C 10 -T b -T v -B 8192", ONE), pair!("rstream -S 300 -C 1000 -T v -i 0", ONE),
+    pair!("rstream -S 100000 -C 100 -T b -T v", "fd18::1", ONE), pair!("rstream -S 100000 -C 100 -T v", "198.18.0.1", ONE),
+    pair!("rstream -S 5000 -C 100 -k 1", Says("Keepalive: ON")),
+    // These two use sockets of the kernel; what they show is that `ferroce run` does not get in their way.
+    pair!("rstream -S 5000 -C 100 -T s", ONE), pair!("rstream -S 5000 -C 100 -T f -T b", ONE),
+
+    pair!("riostream -S 64 -C 1 -I 500", ONE), pair!("riostream -S 5000 -C 50 -I 2 -T v", ONE),
+    pair!("riostream -S 5000 -C 50 -T b -T v", ONE), pair!("riostream -S 5000 -C 50 -T a -T v", ONE),
+    pair!("riostream -S 4096 -C 50 -T v", "fd18::1", ONE), pair!("riostream -S 65536 -C 50 -T v", ONE),
+    pair!("riostream -S 1048576 -C 10 -T v", "198.18.0.1", ONE), pair!("riostream -S 6291456 -C 4 -T v", ONE),
+
+    case(Stays, "rcopy -p {port}", "rcopy {file} 127.0.0.1:{copy} -p {port}", Says("bytes in")),
+
+    case(Stays, "udpong -p {port} -b 127.0.0.1", "udpong -p {port} -s 127.0.0.1 -S 500 -C 500", ONE),
+    case(Stays, "udpong -p {port} -b 127.0.0.1 -T b", "udpong -p {port} -s 127.0.0.1 -S 1000 -C 200 -T e -T b", ONE),
+    case(Stays, "udpong -p {port} -b fd18::1 -T a", "udpong -p {port} -s fd18::1 -S 64 -C 200 -T a -T e", ONE),
+
+    case(Follows, "{preload} iperf3 -s -1 -p {port}", "{preload} iperf3 -c 127.0.0.1 -t 2 -p {port}", Says("iperf Done")),
+    case(Follows, "{preload} iperf3 -s -1 -p {port}", "{preload} iperf3 -c 127.0.0.1 -n 20M -R -P 3 -p {port}", Says("iperf Done")),
+];
+
+const LIMIT: Duration = Duration::from_secs(240);
+/// First port of these cases; each has its own.
+const FIRST_PORT: u16 = 27_000;
+/// Where Debian keeps librspreload.
+const PRELOADS: [&str; 2] = [
+    "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so",
+    "/usr/lib/aarch64-linux-gnu/rsocket/librspreload.so",
+];
+
+fn preload() -> Option<&'static str> {
+    PRELOADS.into_iter().find(|path| Path::new(path).exists())
+}
+
+/// Why a row cannot be run here.
+pub(crate) fn obstacle(name: &str) -> Option<String> {
+    let missing = |what: &str, package: &str| {
+        format!("{what} is not installed; install it: `sudo apt-get install -y {package}`")
+    };
+    let mut words = name.split(' ');
+    let first = words.next()?;
+    if first == "{preload}" && preload().is_none() {
+        return Some(missing("librspreload", "librdmacm1"));
+    }
+    let (program, package) =
+        if first == "{preload}" { (words.next()?, "iperf3") } else { (first, "rdmacm-utils") };
+    which(program).is_none().then(|| missing(program, package))
+}
+
+/// The job of a worker.
+pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
+    let Some(at) = CASES.iter().position(|case| case.name == name) else {
+        return answer(Err(format!("no case {name}")), Vec::new());
+    };
+    let mut tails = Vec::new();
+    answer(converse(launcher, &CASES[at], FIRST_PORT + at as u16, &mut tails), tails)
+}
+
+fn converse(launcher: &Launcher, case: &Case, port: u16, tails: &mut Vec<String>) -> Result<(), String> {
+    let files = Files::new(&launcher.logs, case.name)?;
+    let mut server = launcher.start(&format!("{} server", case.name), &words(case.server, port, &files))?;
+    let outcome = meet(launcher, case, port, &files, &mut server, tails);
+    tails.extend(server.tail());
+    outcome
+}
+
+fn meet(
+    launcher: &Launcher,
+    case: &Case,
+    port: u16,
+    files: &Files,
+    server: &mut Program,
+    tails: &mut Vec<String>,
+) -> Result<(), String> {
+    server.wait_until(LIMIT, "ready", |_| listens(port) || is_listening(port) || is_bound(port))?;
+    let clients = if case.end == Stays { 2 } else { 1 };
+    for _client in 0..clients {
+        let mut client = launcher.start(&format!("{} client", case.name), &words(case.name, port, files))?;
+        let outcome = client.finish(LIMIT);
+        tails.extend(client.tail());
+        outcome?;
+        if let Some(missing) = case.proof.missing_in(&client.said()) {
+            return Err(missing);
+        }
+        files.compare()?;
+    }
+    if case.end == Stays { Ok(()) } else { server.finish_soon() }
+}
+
+/// Their output goes to files, where libc would keep lines back; so they run with lines let go.
+fn words(line: &str, port: u16, files: &Files) -> Vec<String> {
+    let preload = format!("env LD_PRELOAD={}", preload().unwrap_or_default());
+    let line = line.replace("{port}", &port.to_string()).replace("{preload}", &preload);
+    let line = line.replace("{file}", &files.file).replace("{copy}", &files.copy);
+    let line = if line.starts_with("env ") { line } else { format!("stdbuf -oL {line}") };
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+/// A file and its copy, for programs that copy.
+struct Files {
+    file: String,
+    copy: String,
+    wanted: bool,
+}
+
+impl Files {
+    fn new(folder: &Path, name: &str) -> Result<Self, String> {
+        let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
+        let made = Self { file: path("rcopy.from"), copy: path("rcopy.to"), wanted: name.contains("{copy}") };
+        if made.wanted {
+            let bytes: Vec<u8> =
+                (0..5_000_011u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+            std::fs::write(&made.file, bytes).map_err(|error| format!("{}: {error}", made.file))?;
+        }
+        Ok(made)
+    }
+
+    fn compare(&self) -> Result<(), String> {
+        if !self.wanted {
+            return Ok(());
+        }
+        let read = |path: &str| std::fs::read(path).map_err(|error| format!("{path}: {error}"));
+        if read(&self.file)? == read(&self.copy)? { Ok(()) } else { Err("the copy differs".to_owned()) }
+    }
+}
+
+/// Whether a UDP socket of our network namespace has this port.
+fn is_bound(port: u16) -> bool {
+    let wanted = format!(":{port:04X}");
+    let is_it = |line: &str| line.split_whitespace().nth(1).is_some_and(|local| local.ends_with(&wanted));
+    let tables = ["/proc/self/net/udp", "/proc/self/net/udp6"];
+    tables.iter().any(|table| std::fs::read_to_string(table).unwrap_or_default().lines().any(is_it))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
+        names.sort_unstable();
+        let before = names.len();
+        names.dedup();
+        assert_eq!(names.len(), before);
+    }
+
+    #[test]
+    fn lines_are_filled_in() {
+        let files = Files { file: "/a".into(), copy: "/b".into(), wanted: false };
+        let line = words("rcopy {file} 127.0.0.1:{copy} -p {port}", 7, &files);
+        assert_eq!(line.join(" "), "stdbuf -oL rcopy /a 127.0.0.1:/b -p 7");
+    }
+}
