@@ -18,7 +18,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 /// 134 ms, short enough for many losses and long enough for an emulated processor.
 const KERNEL_TIMER: [&str; 2] = ["-T", "15"];
 /// Until a server listens.
-const LISTEN_LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LISTEN_LIMIT: Duration = Duration::from_secs(30);
 
 /// What a program left behind.
 pub(crate) struct Ended {
@@ -29,7 +29,7 @@ pub(crate) struct Ended {
 
 /// How programs run on ferroce.
 pub(crate) struct Host {
-    /// Folder with our libibverbs.so.1.
+    /// Folder with our libibverbs.so.1 and librdmacm.so.1.
     pub(crate) library: PathBuf,
     /// Libraries of the packages, for programs that the host has not installed.
     pub(crate) others: PathBuf,
@@ -58,6 +58,8 @@ impl Host {
         command
             .args(["--pdeathsig", "KILL", "--", "timeout", "--foreground", "-s", "KILL"])
             .arg(LIMIT.as_secs().to_string())
+            // A server that is stopped is stopped by killing `timeout`, and must not outlive it.
+            .args(["setpriv", "--pdeathsig", "KILL", "--"])
             .arg(program)
             .args(&words[1..])
             .env("LD_LIBRARY_PATH", path)

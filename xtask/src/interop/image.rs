@@ -12,7 +12,7 @@ use crate::process::Job;
 use crate::step::Context;
 
 /// Programs of the packages, by their place there.
-const PROGRAMS: [&str; 20] = [
+const PROGRAMS: [&str; 21] = [
     "usr/bin/busybox",
     "usr/bin/ip",
     "usr/sbin/tc",
@@ -33,6 +33,7 @@ const PROGRAMS: [&str; 20] = [
     "usr/bin/rping",
     "usr/bin/ucmatose",
     "usr/bin/udaddy",
+    "usr/bin/cmtime",
 ];
 /// What programs load by name at run time, so that no list of dependencies shows it.
 const LOADED: [&str; 1] = ["usr/lib/x86_64-linux-gnu/libgcc_s.so.1"];

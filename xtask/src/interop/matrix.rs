@@ -2,6 +2,8 @@
 //!
 //! Software emulation is slow, so counts are small; what matters is that every path is walked, not how often.
 
+use super::cm::Lines;
+
 /// Which side asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
@@ -62,10 +64,12 @@ pub(crate) struct Case {
     /// `FERROCE_FAULTS`: what our link does to packets that leave the host.
     pub(crate) faults: &'static str,
     pub(crate) deviations: &'static [Deviation],
+    /// How programs are called that connect by the connection manager; their `args` are empty.
+    pub(crate) cm: Option<Lines>,
 }
 
 const fn case(name: &'static str, program: &'static str, args: &'static str, ips: &'static [Ip]) -> Case {
-    Case { name, program, args, ips, netem: "", faults: "", deviations: &[] }
+    Case { name, program, args, ips, netem: "", faults: "", deviations: &[], cm: None }
 }
 
 const fn trouble(name: &'static str, args: &'static str, netem: &'static str, faults: &'static str) -> Case {
@@ -74,6 +78,31 @@ const fn trouble(name: &'static str, args: &'static str, netem: &'static str, fa
 
 const fn refusal(name: &'static str, args: &'static str, deviations: &'static [Deviation]) -> Case {
     Case { deviations, ..case(name, "verify", args, V4) }
+}
+
+const fn by_cm(name: &'static str, program: &'static str, ips: &'static [Ip], lines: Lines) -> Case {
+    Case { cm: Some(lines), ..case(name, program, "", ips) }
+}
+
+/// A server that ends with its client.
+const fn lines(server: &'static str, client: &'static str, says: &'static str) -> Lines {
+    Lines { server, client, says, stays: false }
+}
+
+/// perftest with -R: both ends have the same line, and the client the address.
+macro_rules! perftest_by_cm {
+    ($name:literal, $program:literal, $args:literal, $ips:expr) => {
+        by_cm(
+            $name,
+            $program,
+            $ips,
+            lines(
+                concat!($program, " -R -F -p {port} ", $args),
+                concat!($program, " -R -F -p {port} ", $args, " {server}"),
+                "BW average",
+            ),
+        )
+    };
 }
 
 /// The responder in the kernel raises no asynchronous event.
@@ -186,6 +215,18 @@ pub(crate) const CASES: &[Case] = &[
     case("ibv_uc_pingpong", "ibv_uc_pingpong", "-c -n 50 -s 4096", BOTH),
     case("ibv_ud_pingpong", "ibv_ud_pingpong", "-c -n 50 -s 1024", BOTH),
     case("ibv_srq_pingpong", "ibv_srq_pingpong", "-c -q 4 -n 50 -s 4096", BOTH),
+    // The kernel's connection manager as the peer of ours.
+    by_cm("cm-rping", "rping", BOTH, lines("rping -s -v -C 5 -p {port} -a {server}", "rping -c -v -C 5 -p {port} -a {server}", "rdma-ping-4")),
+    by_cm("cm-rping-any", "rping", V4, lines("rping -s -v -V -C 3 -S 20000 -p {port} -a 0.0.0.0", "rping -c -v -V -C 3 -S 20000 -p {port} -a {server}", "rdma-ping-2")),
+    by_cm("cm-ucmatose", "ucmatose", BOTH, lines("ucmatose -p {port} -b {server}", "ucmatose -s {server} -b {client} -p {port}", "return status 0")),
+    by_cm("cm-ucmatose-4", "ucmatose", V4, lines("ucmatose -p {port} -c 4 -C 5 -S 5000", "ucmatose -s {server} -p {port} -c 4 -C 5 -S 5000", "return status 0")),
+    by_cm("cm-udaddy", "udaddy", BOTH, lines("udaddy -b {server}", "udaddy -s {server} -b {client}", "return status 0")),
+    by_cm("cm-udaddy-4", "udaddy", V4, lines("udaddy -c 4 -C 5 -S 1000", "udaddy -s {server} -c 4 -C 5 -S 1000", "return status 0")),
+    by_cm("cm-cmtime", "cmtime", V4, Lines { stays: true, ..lines("cmtime -p {port} -c 20", "cmtime -s {server} -p {port} -c 20", "destroy") }),
+    perftest_by_cm!("cm-ib_send_bw", "ib_send_bw", "-s 4096 -n 16 -u 18", BOTH),
+    perftest_by_cm!("cm-ib_write_bw", "ib_write_bw", "-s 65536 -n 5 -u 18", V4),
+    perftest_by_cm!("cm-ib_write_bw-4qps", "ib_write_bw", "-q 4 -s 4096 -n 8 -u 18", V4),
+    perftest_by_cm!("cm-ib_read_bw", "ib_read_bw", "-s 65536 -n 5 -u 18", V4),
 ];
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! | file | what lives there |
 //! |---|---|
 //! | `matrix` | the cases |
+//! | `cm` | those that connect by the connection manager |
 //! | `runner`, `ends` | runs a case, judges it; the processes on both ends |
 //! | `capture`, `report` | counts packets; the table and the JSON |
 //! | `figures` | rdma_rxe and ferroce measured in the same guest |
@@ -17,6 +18,7 @@
 //! namespace, where the guest boots and the cases run.
 
 mod capture;
+mod cm;
 mod cpio;
 mod ends;
 mod figures;

@@ -56,10 +56,13 @@ const OF_THE_LOADER: [&str; 12] = [
     "libthread_db",
 ];
 
-/// Builds our libibverbs and lays out two folders: ours under the name that programs ask for, and links to everything
+/// What ferroce puts in the place of the packages'.
+const OURS: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
+
+/// Builds our libraries and lays out two folders: ours under the names that programs ask for, and links to everything
 /// else that perftest wants, for hosts that have it not installed.
 pub(crate) fn provide_libraries(ctx: &Context, cache: &Path, sysroot: &Sysroot) -> Result<(), Failure> {
-    let built = Job::cargo(["build", "--release", "-p", "ferroce-ibverbs"]).run(ctx);
+    let built = Job::cargo(["build", "--release", "-p", "ferroce-ibverbs", "-p", "ferroce-rdmacm"]).run(ctx);
     if let Some(failure) = built.failure() {
         return Err(Failure::Broken(format!("{failure}\n{}", built.lines.join("\n"))));
     }
@@ -69,12 +72,15 @@ pub(crate) fn provide_libraries(ctx: &Context, cache: &Path, sysroot: &Sysroot) 
         let _ = std::fs::remove_dir_all(folder);
         std::fs::create_dir_all(folder)?;
     }
-    let library = ctx.root.join("target/release/libibverbs.so");
-    std::os::unix::fs::symlink(library, ours.join("libibverbs.so.1"))?;
+    for name in OURS {
+        let library = ctx.root.join("target/release").join(name);
+        std::os::unix::fs::symlink(library, ours.join(format!("{name}.1")))?;
+    }
     for entry in std::fs::read_dir(sysroot.path.join("usr/lib/x86_64-linux-gnu"))?.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let of_the_loader = OF_THE_LOADER.iter().any(|prefix| name.starts_with(prefix));
-        if name.contains(".so.") && !of_the_loader && !name.starts_with("libibverbs.") {
+        let is_ours = OURS.iter().any(|ours| name.starts_with(ours));
+        if name.contains(".so.") && !of_the_loader && !is_ours {
             std::os::unix::fs::symlink(entry.path(), others.join(&name))?;
         }
     }

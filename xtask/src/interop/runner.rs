@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::Failure;
 use super::capture::{self, Traffic};
+use super::cm;
 use super::ends::{ASIDE, End, Ended, Host, LIMIT, in_guest, wait, wait_for_listener, words};
 use super::guest::Guest;
 use super::matrix::{Case, Direction, Ip};
@@ -89,13 +90,17 @@ impl Bench {
             Direction::ToKernel => (Some(GUEST_V4), None),
             Direction::FromKernel => (None, Some(HOST_V4)),
         };
-        let host_words = words(case, End::Host, ip, port, host_server);
-        let guest_words = words(case, End::Guest, ip, port, guest_server);
+        let line = |end, server: Option<&str>| match &case.cm {
+            Some(lines) => lines.words(server.is_none(), direction, ip, port),
+            None => words(case, end, ip, port, server),
+        };
+        let host_words = line(End::Host, host_server);
+        let guest_words = line(End::Guest, guest_server);
         let guest = &self.guest;
         std::thread::scope(|scope| match direction {
             Direction::ToKernel => {
                 let theirs = scope.spawn(|| in_guest(guest, &guest_words));
-                wait_for_listener(guest, End::Guest, port, || false)?;
+                wait_for_server(guest, case, End::Guest, port, || false)?;
                 let mut child = self.host.start(case, &host_words, log, pcap)?;
                 let ours = wait(&mut child, LIMIT, log)?;
                 self.stop_guest_after(case, &ours, || theirs.is_finished())?;
@@ -103,11 +108,10 @@ impl Bench {
             }
             Direction::FromKernel => {
                 let mut child = self.host.start(case, &host_words, log, pcap)?;
-                wait_for_listener(guest, End::Host, port, || matches!(child.try_wait(), Ok(Some(_))))?;
+                let ended = || matches!(child.try_wait(), Ok(Some(_)));
+                wait_for_server(guest, case, End::Host, port, ended)?;
                 let theirs = in_guest(guest, &guest_words)?;
-                // A server whose client failed waits for ever.
-                let patience = Duration::from_secs(if theirs.status == 0 { 20 } else { 3 });
-                Ok((wait(&mut child, patience, log)?, theirs))
+                Ok((wait(&mut child, patience(case, theirs.status), log)?, theirs))
             }
         })
     }
@@ -118,7 +122,7 @@ impl Bench {
         ours: &Ended,
         finished: impl Fn() -> bool,
     ) -> Result<(), Failure> {
-        let patience = Duration::from_secs(if ours.status == 0 { 20 } else { 3 });
+        let patience = patience(case, ours.status);
         let since = Instant::now();
         while !finished() && since.elapsed() < patience {
             std::thread::sleep(Duration::from_millis(10));
@@ -167,6 +171,29 @@ impl Bench {
     }
 }
 
+/// How long a server may take to end after its client: one whose client failed waits for ever.
+fn patience(case: &Case, client_status: i32) -> Duration {
+    let stays = case.cm.as_ref().is_some_and(|lines| lines.stays);
+    Duration::from_secs(match client_status {
+        _ if stays => 0,
+        0 => 20,
+        _ => 3,
+    })
+}
+
+fn wait_for_server(
+    guest: &Guest,
+    case: &Case,
+    end: End,
+    port: u16,
+    ended: impl FnMut() -> bool,
+) -> Result<(), Failure> {
+    match &case.cm {
+        Some(lines) => cm::wait_for_listener(guest, end, lines.port(port), ended),
+        None => wait_for_listener(guest, end, port, ended),
+    }
+}
+
 fn judge(case: &Case, direction: Direction, ours: &Ended, theirs: &Ended) -> Verdict {
     let excused: Vec<&str> = case
         .deviations
@@ -175,7 +202,8 @@ fn judge(case: &Case, direction: Direction, ours: &Ended, theirs: &Ended) -> Ver
         .flat_map(|deviation| deviation.lines)
         .copied()
         .collect();
-    let responder_dies = case.args.contains("killed");
+    let stays = case.cm.as_ref().is_some_and(|lines| lines.stays);
+    let responder_dies = stays || case.args.contains("killed");
     let (mut problems, mut deviations) = (Vec::new(), Vec::new());
     let server_is = |end: &str| match direction {
         Direction::ToKernel => end == "kernel",
@@ -190,6 +218,11 @@ fn judge(case: &Case, direction: Direction, ours: &Ended, theirs: &Ended) -> Ver
             deviations.extend(complaints.iter().map(|line| format!("{end}: {line}")));
         } else if ended.status != expected {
             problems.push(format!("{end}: exit status {}; {}", ended.status, reason(&ended.text)));
+        } else if let Some(lines) = &case.cm
+            && !server_is(end)
+            && !ended.text.contains(lines.says)
+        {
+            problems.push(format!("{end}: never said `{}`; {}", lines.says, reason(&ended.text)));
         }
     }
     match (problems.is_empty(), deviations.is_empty()) {

@@ -19,7 +19,7 @@ mod hugepages;
 mod middleware;
 pub(crate) mod network;
 mod pool;
-mod rdmacm;
+pub(crate) mod rdmacm;
 mod rsockets;
 pub(crate) mod session;
 mod skips;

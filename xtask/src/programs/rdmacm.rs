@@ -153,7 +153,7 @@ fn words(line: &str, port: u16) -> Vec<String> {
 }
 
 /// Whether somebody listens to this port of ferroce, in our network namespace.
-pub(super) fn listens(port: u16) -> bool {
+pub(crate) fn listens(port: u16) -> bool {
     let space = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
     let space: String = space.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
     let is_ours = |name: &str| name.starts_with("ferroce-") && name.split('-').nth(2) == Some(space.as_str());

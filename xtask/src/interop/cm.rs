@@ -1,0 +1,93 @@
+//! Programs that connect by the connection manager: ferroce's librdmacm.so.1 here, the kernel's rdma_cm there.
+//!
+//! Nothing but RoCE goes between the two ends, except where perftest agrees on its parameters by TCP first.
+
+use std::time::{Duration, Instant};
+
+use super::Failure;
+use super::ends::{ASIDE, End, LISTEN_LIMIT};
+use super::guest::Guest;
+use super::matrix::{Direction, Ip};
+use super::namespace::{GUEST_V4, GUEST_V6, HOST_V4, HOST_V6};
+use crate::programs::rdmacm::listens;
+
+/// The port of programs which cannot be told another.
+const FIXED_PORT: u16 = 7174;
+
+/// What is typed at both ends. `{server}` is the server's address, `{client}` the client's, `{port}` the port.
+pub(crate) struct Lines {
+    pub(crate) server: &'static str,
+    pub(crate) client: &'static str,
+    /// What the client says when it has done everything: some programs end with status 0 whatever happened.
+    pub(crate) says: &'static str,
+    /// The server waits for further clients and has to be stopped.
+    pub(crate) stays: bool,
+}
+
+impl Lines {
+    /// The command line of the server or of the client.
+    pub(crate) fn words(&self, serves: bool, direction: Direction, ip: Ip, port: u16) -> Vec<String> {
+        let (host, guest) = match ip {
+            Ip::V4 => (HOST_V4, GUEST_V4),
+            Ip::V6 => (HOST_V6, GUEST_V6),
+        };
+        let (server, client) = match direction {
+            Direction::ToKernel => (guest, host),
+            Direction::FromKernel => (host, guest),
+        };
+        let line = if serves { self.server } else { self.client };
+        let line = line.replace("{server}", server).replace("{client}", client);
+        line.replace("{port}", &port.to_string()).split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// Where the server listens.
+    pub(crate) fn port(&self, port: u16) -> u16 {
+        if self.server.contains("{port}") { port } else { FIXED_PORT }
+    }
+}
+
+/// Returns once somebody listens at the port of the connection manager, or when it makes no sense to wait longer.
+pub(crate) fn wait_for_listener(
+    guest: &Guest,
+    end: End,
+    port: u16,
+    mut ended: impl FnMut() -> bool,
+) -> Result<(), Failure> {
+    match end {
+        End::Guest => {
+            let tries = LISTEN_LIMIT.as_millis() / 100;
+            let script = format!(
+                "i=0; until rdma resource show cm_id | grep -q 'LISTEN.*:{port} '; do \
+                 i=$((i+1)); [ $i -gt {tries} ] && break; usleep 100000; done"
+            );
+            guest.run(ASIDE, &script, LISTEN_LIMIT * 4).map(drop)
+        }
+        End::Host => {
+            let started = Instant::now();
+            while !listens(port) && started.elapsed() < LISTEN_LIMIT && !ended() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_name_the_addresses_of_their_direction() {
+        let lines = Lines {
+            server: "x -s {server} -p {port}",
+            client: "x {server} {client}",
+            says: "",
+            stays: false,
+        };
+        let words = |serves, direction| lines.words(serves, direction, Ip::V6, 7).join(" ");
+        assert_eq!(words(true, Direction::ToKernel), format!("x -s {GUEST_V6} -p 7"));
+        assert_eq!(words(false, Direction::FromKernel), format!("x {HOST_V6} {GUEST_V6}"));
+        assert_eq!(lines.port(9), 9);
+        assert_eq!(Lines { server: "udaddy", ..lines }.port(9), FIXED_PORT);
+    }
+}
