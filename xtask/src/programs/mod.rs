@@ -3,7 +3,7 @@
 //! | file | what lives there |
 //! |---|---|
 //! | `cases` | the table: which programs, how, and what shows success |
-//! | `middleware` | UCX, Open MPI, qperf: the big users of the library |
+//! | `middleware` | UCX, Open MPI, libfabric, qperf, fio; `mpi.c` is what the second one runs |
 //! | `trials` | what `ferroce run` itself promises |
 //! | `rdmacm` | programs that connect by librdmacm |
 //! | `rsockets` | programs over rsockets, and over librspreload |

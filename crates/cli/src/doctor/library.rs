@@ -31,7 +31,7 @@ pub(super) fn check() -> Vec<Finding> {
         Some(path) => Finding::works("librdmacm", path.display().to_string()),
         None => Finding::limited(
             "librdmacm",
-            "not part of this build: programs that connect by rdma_cm (perftest -R, rping) do not work yet",
+            "not beside libibverbs: programs that connect by rdma_cm (perftest -R, rping) do not work without it",
         ),
     });
     findings

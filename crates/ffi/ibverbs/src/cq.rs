@@ -6,7 +6,7 @@ use crate::channel::ChannelObject;
 use crate::context::{Context, Target};
 use crate::errno::{Refused, invalid};
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Used, Uses};
+use crate::handle::{Handle, Object, Use, Used, Uses, store_word};
 use crate::pd::PdObject;
 use ferroce_nic::{Cq, EventSource, Moderation, Stamp};
 use ferroce_proto::verbs::{Completion, WcFlags};
@@ -170,7 +170,7 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
         let object = unsafe { CqObject::of(cq)? };
         object.cq.resize(u32::try_from(cqe).map_err(|_| invalid("cqe is negative"))?)?;
         // SAFETY: the queue's own structure.
-        unsafe { (*cq).cqe = cqe };
+        unsafe { store_word((&raw mut (*cq).cqe).cast(), cqe as u32) };
         Ok(())
     })
 }

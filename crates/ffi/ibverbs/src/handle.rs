@@ -5,6 +5,7 @@ use crate::errno::{Refused, busy, invalid};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// An object that programs hold by a pointer to its C structure.
 pub(crate) trait Object: Sized {
@@ -121,6 +122,16 @@ impl<T: Used> Handle<T> {
         // SAFETY: as the caller promises.
         Ok(unsafe { Self::take(abi) })
     }
+}
+
+/// Writes a word of a structure that the program holds. Calls on one object may come from several threads at once, and each
+/// writes what it found; so the word is never written plainly.
+///
+/// # Safety
+/// The word of a structure of ours.
+pub(crate) unsafe fn store_word(place: *mut u32, value: u32) {
+    // SAFETY: as the caller promises; such words are aligned as C has it.
+    unsafe { AtomicU32::from_ptr(place) }.store(value, Ordering::Relaxed);
 }
 
 /// Counts who depends on an object, so that destroying it can answer EBUSY.

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::cq::CqObject;
 use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
-use crate::handle::{Handle, Object, Use, Used, Uses};
+use crate::handle::{Handle, Object, Use, Used, Uses, store_word};
 use crate::pd::PdObject;
 use crate::recv::post_list;
 use ferroce_nic::{MAX_SPREAD, WorkQueue, WqState};
@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_att
         if attr.attr_mask & IBV_WQ_ATTR_STATE != 0 {
             object.wq.modify(state(attr.wq_state)?)?;
             // SAFETY: the queue's own structure.
-            unsafe { (*wq).state = attr.wq_state };
+            unsafe { store_word(&raw mut (*wq).state, attr.wq_state) };
         }
         Ok(())
     })

@@ -10,7 +10,7 @@ use ferroce_proto::cm::{Path, Scope, ServiceId};
 use ferroce_proto::wire::ROCE_UDP_PORT;
 use ferroce_proto::{Gid, Qpn};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::sync::Arc;
 
 /// Transport timer exponent of a path: 0.5 seconds. Long enough for a peer whose machine is busy.
@@ -90,7 +90,7 @@ impl CmId {
             return Err(CmRefusal::WrongState { why: "it listens or is connected already" }.into());
         }
         let wish = state.local.or(source).map(|s| s.ip()).filter(|ip| !ip.is_unspecified());
-        let found = self.way_to(&state, wish, destination.ip().to_canonical());
+        let found = self.way_to(&state, wish, destination.ip().to_canonical(), scope_id(destination));
         let path = match found {
             Ok(path) => path,
             Err(CmRefusal::Unreachable { source, .. }) => {
@@ -107,7 +107,7 @@ impl CmId {
         }
         let port = state.bound.map_or(0, |bound| bound.port);
         state.local = Some(SocketAddr::new(path.sgid.to_ip(), port));
-        state.peer = Some(SocketAddr::new(path.dgid.to_ip(), destination.port()));
+        state.peer = Some(scoped(path.dgid.to_ip(), destination.port(), scope_id(destination)));
         state.path = Some(path);
         drop(state);
         self.raise(CmEventKind::AddrResolved, 0);
@@ -140,7 +140,7 @@ impl CmId {
         let mgid = Gid::from_ip(group.to_canonical());
         let path = match state.path {
             Some(path) => Path { dgid: mgid, ..path },
-            None => self.way_to(&state, wish, group.to_canonical())?,
+            None => self.way_to(&state, wish, group.to_canonical(), 0)?,
         };
         drop(state);
         let ud =
@@ -149,12 +149,18 @@ impl CmId {
         Ok(())
     }
 
-    fn way_to(&self, state: &IdState, wish: Option<IpAddr>, to: IpAddr) -> Result<Path, CmRefusal> {
+    fn way_to(
+        &self,
+        state: &IdState,
+        wish: Option<IpAddr>,
+        to: IpAddr,
+        scope_id: u32,
+    ) -> Result<Path, CmRefusal> {
         let entries = self.service().addresses.entries();
         let to = if to.is_unspecified() { wish.unwrap_or_else(|| loopback(to)) } else { to };
         let from = match wish {
             Some(address) => address.to_canonical(),
-            None => source_for(&entries, to)?,
+            None => source_for(&entries, to, scope_id)?,
         };
         if from.is_ipv4() != to.is_ipv4() {
             let source = io::Error::from_raw_os_error(libc::EAFNOSUPPORT);
@@ -187,6 +193,21 @@ fn loopback(like: IpAddr) -> IpAddr {
     }
 }
 
+/// The interface that a link-local address belongs to; 0 for all others.
+fn scope_id(address: SocketAddr) -> u32 {
+    match address {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(address) => address.scope_id(),
+    }
+}
+
+fn scoped(address: IpAddr, port: u16, scope_id: u32) -> SocketAddr {
+    match address {
+        IpAddr::V4(_) => SocketAddr::new(address, port),
+        IpAddr::V6(address) => SocketAddrV6::new(address, port, 0, scope_id).into(),
+    }
+}
+
 fn scope_of(address: IpAddr, af_only: bool) -> Scope {
     match address {
         IpAddr::V4(a) if a.is_unspecified() => Scope::AnyV4,
@@ -198,10 +219,10 @@ fn scope_of(address: IpAddr, af_only: bool) -> Scope {
 
 /// The address that the system would send from; if the device does not have that one, another of the same kind. A device
 /// that was given 127.0.0.5 alone reaches 127.0.0.6 from there, although the system would choose 127.0.0.1.
-fn source_for(entries: &[GidEntry], to: IpAddr) -> Result<IpAddr, CmRefusal> {
+fn source_for(entries: &[GidEntry], to: IpAddr, scope_id: u32) -> Result<IpAddr, CmRefusal> {
     let unreachable = |source| CmRefusal::Unreachable { destination: to, source };
     let socket = UdpSocket::from(open_udp(to.is_ipv4()).map_err(unreachable)?);
-    socket.connect((to, ROCE_UDP_PORT)).map_err(unreachable)?;
+    socket.connect(scoped(to, ROCE_UDP_PORT, scope_id)).map_err(unreachable)?;
     let chosen = socket.local_addr().map_err(unreachable)?.ip().to_canonical();
     if entries.iter().any(|e| e.address == chosen) {
         return Ok(chosen);

@@ -4,15 +4,23 @@ use super::{CmEvent, CmId};
 use crate::error::Error;
 use crate::eventfd::EventFd;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+
+/// Numbers events, so that each id knows its own: a program that ends ten thousand connections has ten thousand events
+/// waiting, and must not look at all of them for each.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// Events by their numbers, the first one first.
+type Waiting = BTreeMap<u64, CmEvent>;
 
 /// The part that ids hold. Events hold ids, so the queue must be emptied when the program lets go of the channel.
 pub(super) struct Queue {
     fd: EventFd,
     /// `None` once the program let go.
-    waiting: Mutex<Option<VecDeque<CmEvent>>>,
+    waiting: Mutex<Option<Waiting>>,
 }
 
 impl Queue {
@@ -20,7 +28,9 @@ impl Queue {
     pub(super) fn push(&self, event: CmEvent) -> Option<CmEvent> {
         let mut waiting = self.waiting.lock();
         let Some(queue) = waiting.as_mut() else { return Some(event) };
-        queue.push_back(event);
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        event.id.events.lock().push(number);
+        queue.insert(number, event);
         self.fd.add();
         None
     }
@@ -29,18 +39,30 @@ impl Queue {
     pub(super) fn take_out(&self, is_wanted: impl Fn(&CmEvent) -> bool) -> Vec<CmEvent> {
         let mut waiting = self.waiting.lock();
         let Some(queue) = waiting.as_mut() else { return Vec::new() };
-        let (out, rest): (Vec<_>, Vec<_>) = queue.drain(..).partition(|e| is_wanted(e));
-        queue.extend(rest);
-        for _ in &out {
-            self.fd.try_take();
-        }
-        out
+        let wanted: Vec<u64> = queue.iter().filter(|(_, event)| is_wanted(event)).map(|(n, _)| *n).collect();
+        wanted.into_iter().filter_map(|number| self.take_number(queue, number)).collect()
+    }
+
+    /// Takes out the events of one id.
+    pub(super) fn take_of(&self, id: &CmId) -> Vec<CmEvent> {
+        let mut waiting = self.waiting.lock();
+        let Some(queue) = waiting.as_mut() else { return Vec::new() };
+        let numbers = std::mem::take(&mut *id.events.lock());
+        numbers.into_iter().filter_map(|number| self.take_number(queue, number)).collect()
+    }
+
+    fn take_number(&self, queue: &mut Waiting, number: u64) -> Option<CmEvent> {
+        let event = queue.remove(&number)?;
+        event.id.events.lock().retain(|n| *n != number);
+        self.fd.try_take();
+        Some(event)
     }
 
     /// The next event. It counts as handed out, and `seen` looks at it, before anybody can see the one behind it.
     fn pop(&self, seen: impl FnOnce(&CmEvent)) -> Option<CmEvent> {
         let mut waiting = self.waiting.lock();
-        let event = waiting.as_mut()?.pop_front()?;
+        let (number, event) = waiting.as_mut()?.pop_first()?;
+        event.id.events.lock().retain(|n| *n != number);
         let listener = event.listener.as_ref().and_then(Weak::upgrade);
         listener.as_deref().unwrap_or(&event.id).count_handed_out();
         seen(&event);
@@ -59,7 +81,7 @@ pub struct CmChannel {
 impl CmChannel {
     pub(crate) fn new() -> Result<CmChannel, Error> {
         let fd = EventFd::new().map_err(Error::system("creating an event channel"))?;
-        Ok(CmChannel { queue: Arc::new(Queue { fd, waiting: Mutex::new(Some(VecDeque::new())) }) })
+        Ok(CmChannel { queue: Arc::new(Queue { fd, waiting: Mutex::new(Some(Waiting::new())) }) })
     }
 
     /// Waits for an event. Blocks, unless the descriptor was set to non-blocking: then `WouldBlock` says there is none.
@@ -88,7 +110,7 @@ impl CmChannel {
     /// Moves the events of `id` that wait elsewhere to here.
     pub(super) fn adopt(&self, from: &Arc<Queue>, id: &CmId) {
         if !Arc::ptr_eq(from, &self.queue) {
-            for event in from.take_out(|e| std::ptr::eq(&*e.id, id)) {
+            for event in from.take_of(id) {
                 drop(self.queue.push(event));
             }
         }

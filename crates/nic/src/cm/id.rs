@@ -9,6 +9,7 @@ use crate::nic::{Nic, NicInner};
 use ferroce_proto::cm::{CommId, ListenerId, Path, PortSpace, Request, Scope, Secret};
 use ferroce_proto::verbs::AddressVector;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -66,6 +67,8 @@ pub struct CmId {
     /// Events that a program was given; C programs must give each of them back before the id can go.
     handed_out: AtomicU32,
     queue: Mutex<Arc<Queue>>,
+    /// Numbers of the events of this id that wait in the queue, in order.
+    pub(super) events: Mutex<SmallVec<[u64; 4]>>,
     pub(super) state: Mutex<IdState>,
 }
 
@@ -84,6 +87,7 @@ impl Nic {
             cookie: AtomicU64::new(cookie),
             handed_out: AtomicU32::new(0),
             queue: Mutex::new(channel.queue.clone()),
+            events: Mutex::default(),
             state: Mutex::default(),
         }))
     }
@@ -111,6 +115,7 @@ impl CmId {
             cookie: AtomicU64::new(listener.cookie()),
             handed_out: AtomicU32::new(0),
             queue: Mutex::new(listener.queue()),
+            events: Mutex::default(),
             state: Mutex::new(state),
         })
     }
@@ -227,11 +232,12 @@ impl CmId {
                 ports.return_ephemeral(self.space, bound.port);
             }
         }
-        let is_mine = |event: &CmEvent| {
-            let asked = event.listener.as_ref().is_some_and(|l| std::ptr::eq(l.as_ptr(), self));
-            asked || std::ptr::eq(&*event.id, self)
-        };
-        drop(self.queue().take_out(is_mine));
+        drop(self.queue().take_of(self));
+        if listener.is_some() {
+            let asked =
+                |event: &CmEvent| event.listener.as_ref().is_some_and(|l| std::ptr::eq(l.as_ptr(), self));
+            drop(self.queue().take_out(asked));
+        }
     }
 }
 

@@ -36,7 +36,9 @@ fn ready_to_receive(connection: &Connection) -> (QpAttr, AttrMask) {
         av: connection.path.vector(),
         path_mtu: connection.path.mtu,
         dest_qpn: connection.remote_qpn,
-        rq_psn: connection.remote_psn,
+        // What each end calls its starting PSN is the one it wants to receive first; the other end begins to send with
+        // it (12.7.31; Linux reads it so, and two ends that both read it the other way understand each other alone).
+        rq_psn: connection.local_psn,
         max_dest_rd_atomic: connection.responder_resources,
         ..QpAttr::default()
     };
@@ -51,7 +53,7 @@ fn ready_to_receive(connection: &Connection) -> (QpAttr, AttrMask) {
 fn ready_to_send(connection: &Connection) -> (QpAttr, AttrMask) {
     let attr = QpAttr {
         state: QpState::Rts,
-        sq_psn: connection.local_psn,
+        sq_psn: connection.remote_psn,
         timeout: connection.path.ack_timeout,
         retry_cnt: connection.retry_count,
         rnr_retry: connection.rnr_retry,

@@ -62,9 +62,9 @@ pub(super) struct Connection {
     pub(super) transport: CmTransport,
     pub(super) local_qpn: Qpn,
     pub(super) remote_qpn: Qpn,
-    /// First number that we send.
+    /// What our message calls the starting PSN: the first number that the peer sends.
     pub(super) local_psn: Psn,
-    /// First number that the peer sends.
+    /// What the peer's message calls it: the first number that we send.
     pub(super) remote_psn: Psn,
     /// READs and atomics that we answer at a time.
     pub(super) responder_resources: u8,

@@ -117,6 +117,8 @@ impl Cm {
             return;
         }
         match state {
+            // Refused when it came, and taken when it came again: what was said last counts, whatever arrives last.
+            State::RepReceived if rej.rejected == RejectedMessage::Req => self.counters.unexpected += 1,
             State::ReqSent | State::RepSent | State::RepReceived | State::ReqReceived => {
                 let (reason, private_data) = (rej.reason, rej.private_data.to_vec());
                 self.raise(id, Event::Rejected { id, reason, private_data });

@@ -19,8 +19,6 @@ use std::time::Instant;
 
 /// Receives that wait in a SEND test.
 pub(super) const RECEIVES: u32 = 512;
-/// Code of the transport timer.
-pub(super) const TIMEOUT: u8 = 14;
 /// Hop limit of the packets.
 pub(super) const HOP_LIMIT: u8 = 255;
 

@@ -9,7 +9,7 @@ use ferroce::{
 
 /// Code of the transport timer, 268 ms. A peer that is gone is known from the control channel at once; one that a
 /// busy machine keeps from running for half a second is not gone.
-pub(super) const TIMEOUT: u8 = 16;
+const TIMEOUT: u8 = 16;
 /// Hop limit of the packets.
 pub(super) const HOP_LIMIT: u8 = 64;
 
@@ -29,7 +29,6 @@ pub(super) struct Shape {
     pub(super) sends: u32,
     pub(super) receives: u32,
     pub(super) inline: u32,
-    pub(super) timeout: u8,
     pub(super) hop_limit: u8,
 }
 
@@ -45,7 +44,7 @@ impl QueuePair {
     pub(super) fn create(pd: &Pd, cq: &Cq, recv_cq: &Cq, shape: &Shape) -> Result<QueuePair, Failure> {
         Ok(match shape.transport {
             Transport::Rc => {
-                let builder = shape.apply(pd.rc(cq).recv_cq(recv_cq)).timeout(shape.timeout);
+                let builder = shape.apply(pd.rc(cq).recv_cq(recv_cq)).timeout(TIMEOUT);
                 QueuePair::Rc(builder.create().map_err(refused)?)
             }
             Transport::Uc => {

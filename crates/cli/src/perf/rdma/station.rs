@@ -10,7 +10,7 @@ use super::like_perftest;
 use super::local::Local;
 use super::offer::Offer;
 use super::pattern;
-use super::queue_pair::{HOP_LIMIT, QueuePair, Shape, TIMEOUT};
+use super::queue_pair::{HOP_LIMIT, QueuePair, Shape};
 use super::refused;
 use crate::failure::Failure;
 use ferroce::{Cq, Endpoint, Mtu, Region};
@@ -174,7 +174,6 @@ fn shape(control: &Control, params: &Params, local: &Local) -> Result<Shape, Fai
         sends: if latency && !params.like_perftest { LATENCY_SENDS } else { params.tx_depth },
         receives: receives(params),
         inline: params.inline,
-        timeout: if params.like_perftest { like_perftest::TIMEOUT } else { TIMEOUT },
         hop_limit: if params.like_perftest { like_perftest::HOP_LIMIT } else { HOP_LIMIT },
     })
 }

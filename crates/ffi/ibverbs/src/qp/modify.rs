@@ -6,6 +6,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::invalid;
 use crate::guard;
+use crate::handle::store_word;
 use ferroce_proto::verbs::AttrMask;
 use std::ffi::c_int;
 
@@ -20,7 +21,7 @@ pub(crate) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_att
         object.qp.modify(&wanted(attr, mask, nic)?, mask)?;
         if mask.contains(AttrMask::STATE) {
             // SAFETY: the queue pair's own structure.
-            unsafe { (*qp).state = attr.qp_state };
+            unsafe { store_word(&raw mut (*qp).state, attr.qp_state) };
         }
         Ok(())
     })
@@ -42,7 +43,7 @@ pub(crate) unsafe extern "C" fn query_qp(
         let now = reported(&object.qp.query());
         // SAFETY: the queue pair's own structure, and room that the program gave.
         unsafe {
-            (*qp).state = now.qp_state;
+            store_word(&raw mut (*qp).state, now.qp_state);
             init.write(ibv_qp_init_attr {
                 qp_context: (*qp).qp_context,
                 send_cq: (*qp).send_cq,

@@ -5,7 +5,7 @@ int main(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct rdma_cm_id *id;
-	struct sockaddr_in to = address("127.0.0.99", 5);
+	struct sockaddr_in to = address("127.250.1.99", 5);
 	CHECK(channel);
 	DONE(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
 	DONE(rdma_resolve_addr(id, NULL, SA(to), 2000));

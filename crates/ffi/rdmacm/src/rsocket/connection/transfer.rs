@@ -151,11 +151,10 @@ impl Shared {
     }
 
     fn why_not_writable(&self) -> Errno {
-        match (self.link(), self.end()) {
-            (None, _) => Errno(libc::ENOTCONN),
-            (_, Some(_)) => Errno(libc::ECONNRESET),
-            // The program has shut it down itself.
-            (_, None) => Errno(libc::EPIPE),
+        match self.link() {
+            None => Errno(libc::ENOTCONN),
+            Some(link) if link.machine.life.is_shut_for_writing() => Errno(libc::EPIPE),
+            Some(_) => Errno(libc::ECONNRESET),
         }
     }
 }

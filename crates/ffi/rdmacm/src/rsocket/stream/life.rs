@@ -44,6 +44,11 @@ impl Life {
         self.writable && self.is_connected()
     }
 
+    /// Whether the program itself has said that it sends no more.
+    pub(crate) fn is_shut_for_writing(&self) -> bool {
+        !self.writable
+    }
+
     pub(crate) fn end(&self) -> Option<End> {
         self.end
     }
