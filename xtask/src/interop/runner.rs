@@ -64,8 +64,12 @@ impl Bench {
         let kernel_retries = self.kernel_retries()?.saturating_sub(before);
         self.calm(case)?;
         let (ours, theirs) = both?;
-        let verdict = judge(case, direction, &ours, &theirs);
         let traffic = capture::count(&pcap);
+        let mut verdict = judge(case, direction, &ours, &theirs);
+        // These programs could also have met somebody else; one that was stopped did not complete its file.
+        if case.cm.is_some() && ours.status == 0 && traffic.sent == 0 {
+            verdict = Verdict::Failed(vec!["ferroce: the capture has no packet".to_owned()]);
+        }
         if let Verdict::Failed(_) = &verdict {
             let _ = std::fs::write(file("guest.log"), &theirs.text);
         } else if !self.keep {
