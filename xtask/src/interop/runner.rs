@@ -34,7 +34,7 @@ pub(crate) struct Outcome {
     pub(crate) verdict: Verdict,
     pub(crate) seconds: f64,
     pub(crate) traffic: Traffic,
-    /// Packets that the kernel sent again, by its own counter.
+    /// Packets and messages of connection management that the kernel sent again, by its own counters.
     pub(crate) kernel_retries: u64,
 }
 
@@ -169,9 +169,10 @@ impl Bench {
     }
 
     fn kernel_retries(&self) -> Result<u64, Failure> {
-        let counters = "cd /sys/class/infiniband/rxe0/ports/1/hw_counters; cat completer_retry_err";
+        let counters =
+            "cd /sys/class/infiniband/rxe0/ports/1; cat hw_counters/completer_retry_err cm_tx_retries/*";
         let answer = self.guest.run(ASIDE, counters, QUESTION_LIMIT)?;
-        Ok(answer.text.trim().parse().unwrap_or(0))
+        Ok(answer.text.split_whitespace().filter_map(|count| count.parse::<u64>().ok()).sum())
     }
 }
 
