@@ -1,4 +1,5 @@
-//! A process that ends right after its last completion: the acknowledgement that was put off behind it still leaves.
+//! A process that ends right after its last completion: the acknowledgement that was put off behind it still leaves, and
+//! a capture is whole.
 
 use crate::engine::Engine;
 use crate::fork::Generation;
@@ -14,6 +15,7 @@ extern "C" fn at_exit() {
             engine.close_connections();
             engine.settle();
             crate::farewell::write(&engine);
+            crate::link::flush_captures();
             // Dropping an engine here would join threads that the dying process may have stopped already.
             std::mem::forget(engine);
         }

@@ -4,6 +4,7 @@
 mod golden;
 
 use ferroce_proto::Gid;
+use ferroce_proto::wire::cm::{CmMad, CmMessage, IpHeader, PortSpace, ServiceId};
 use ferroce_proto::wire::{
     FlowAddrs, ICRC_LEN, Ipv4Header, Ipv6Header, Opcode, Packet, Service, Syndrome, UdpHeader, dest_qpn,
     verify_icrc,
@@ -111,6 +112,44 @@ fn packets_of_the_linux_kernel_are_understood() {
         let mut damaged = bytes.to_vec();
         damaged[bytes.len() / 2] ^= 1;
         assert_ne!(verify_icrc(&flow, ident, &damaged), Some(ident), "{name}: a flipped bit shows");
+    }
+}
+
+/// REQ, MRA, REP, RTU, DREQ and DREP over both, and what the kernel says of datagrams and refusals.
+const KERNEL_MESSAGES: [&str; 15] = [
+    "v4_64_cm0010",
+    "v4_64_cm0011",
+    "v4_64_cm0012",
+    "v4_64_cm0013",
+    "v4_64_cm0014",
+    "v4_64_cm0015",
+    "v4_64_cm0016",
+    "v4_64_cm0017",
+    "v4_64_cm0018",
+    "v6_64_cm0010",
+    "v6_64_cm0011",
+    "v6_64_cm0013",
+    "v6_64_cm0014",
+    "v6_64_cm0015",
+    "v6_64_cm0016",
+];
+
+/// What the kernel's connection manager says is read, and written again as it was.
+#[test]
+fn messages_of_the_kernels_connection_manager_are_understood() {
+    let frames = read_hex_file(KERNEL_FILE);
+    for wanted in KERNEL_MESSAGES {
+        let (name, frame) = frames.iter().find(|(name, _)| name == wanted).expect(wanted);
+        let (_, _, bytes) = if name.starts_with("v4") { outer_v4(frame) } else { outer_v6(frame) };
+        let packet = Packet::parse(&bytes[..bytes.len() - ICRC_LEN]).expect(wanted);
+        let mad = CmMad::parse(packet.payload).unwrap_or_else(|e| panic!("{name}: {e:?}"));
+        assert_eq!(name[8..], format!("{:04x}", mad.message.attr_id()), "{name}");
+        assert_eq!(hex(&mad.to_bytes()), hex(packet.payload), "{name}: written again");
+        if let CmMessage::Req(req) = &mad.message {
+            let ip = IpHeader::parse(&req.private_data).expect("an IP header");
+            assert_eq!(ip.src.is_ipv6(), name.starts_with("v6"), "{name}");
+            assert_eq!(ServiceId(req.service_id).space(), Some(PortSpace::Tcp), "{name}");
+        }
     }
 }
 

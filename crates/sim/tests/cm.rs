@@ -206,6 +206,21 @@ fn a_listener_that_is_a_moment_late_gets_the_offer() {
     }
 }
 
+/// A kernel believes at once that nobody listens, so a server that closes and opens its listener must not say so between.
+#[test]
+fn a_listener_that_closed_a_moment_ago_may_come_back() {
+    let mut pair = pair();
+    let (now, listener) = (pair.now, pair.listener);
+    pair.cm(1).unlisten(listener, now);
+    pair.connect(100);
+    pair.run_until(Time(100_000_000));
+    assert_eq!(pair.nodes[0].names(), [""; 0], "{}", pair.journal);
+    assert!(!pair.journal.contains("REJ"), "{}", pair.journal);
+    pair.listener = pair.cm(1).listen(SERVICE, ferroce_proto::cm::Scope::Any, 4).unwrap();
+    pair.run_until(Time(SECOND));
+    assert_eq!(pair.nodes[0].names()[0], "response", "{}", pair.journal);
+}
+
 #[test]
 fn a_peer_that_dies_at_each_step_is_noticed_in_time() {
     // (message, who dies, what the survivor is told, how long after the last message it heard)

@@ -16,6 +16,11 @@ const ETHERNET: usize = 14;
 const UDP: usize = 8;
 const ROCE_PORT: [u8; 2] = 4791u16.to_be_bytes();
 const RC_ACKNOWLEDGE: u8 = 0x11;
+const UD_SEND_ONLY: u8 = 0x64;
+/// Behind BTH and DETH.
+const MAD: usize = 20;
+/// The management class of communication management.
+const CM_CLASS: u8 = 7;
 
 /// A capture in progress.
 pub(crate) struct Tap {
@@ -56,7 +61,7 @@ impl Tap {
             }
         }
         let mut text = "# Frames of Linux 6.1's Soft-RoCE, taken off the wire by `cargo xtask interop --golden`: for each IP\n\
-                        # version and opcode (hexadecimal) the shortest that was seen.\n"
+                        # version and opcode (hexadecimal) the shortest that was seen; of connection management one for each attribute.\n"
             .to_owned();
         for (name, frame) in &kept {
             let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -67,7 +72,8 @@ impl Tap {
     }
 }
 
-/// What a frame is, by a name that sorts well; acknowledgements also by what they say.
+/// What a frame is, by a name that sorts well; acknowledgements also by what they say, messages of connection management by
+/// their attribute.
 fn kind(frame: &[u8]) -> Option<String> {
     let (version, ip) = match frame.get(12..14)? {
         [0x08, 0x00] => ("v4", 20),
@@ -77,13 +83,18 @@ fn kind(frame: &[u8]) -> Option<String> {
     let udp = frame.get(ETHERNET + ip..)?;
     let bth = udp.get(UDP..).filter(|_| udp.get(2..4) == Some(&ROCE_PORT))?;
     let opcode = *bth.first()?;
-    let syndrome = match (opcode, bth.get(12)?) {
+    let to_manager = bth.get(5..8)? == [0, 0, 1] && bth.get(MAD + 1) == Some(&CM_CLASS);
+    let detail = match (opcode, bth.get(12)?) {
+        (UD_SEND_ONLY, _) if to_manager => {
+            let attribute = bth.get(MAD + 16..MAD + 18)?;
+            format!("_cm{:02x}{:02x}", attribute[0], attribute[1])
+        }
         (RC_ACKNOWLEDGE, 0..=0x1f) => "_ack".to_owned(),
         (RC_ACKNOWLEDGE, 0x20..=0x3f) => "_rnr".to_owned(),
         (RC_ACKNOWLEDGE, syndrome) => format!("_nak{}", syndrome & 0x1f),
         _ => String::new(),
     };
-    Some(format!("{version}_{opcode:02x}{syndrome}"))
+    Some(format!("{version}_{opcode:02x}{detail}"))
 }
 
 #[cfg(test)]
@@ -100,5 +111,9 @@ mod tests {
         frame[54] = 0x63;
         assert_eq!(kind(&frame).as_deref(), Some("v4_11_nak3"));
         assert_eq!(kind(&frame[..30]), None);
+        frame.resize(ETHERNET + 20 + UDP + MAD + 256, 0);
+        let bth = &mut frame[ETHERNET + 20 + UDP..];
+        (bth[0], bth[7], bth[MAD + 1], bth[MAD + 17]) = (UD_SEND_ONLY, 1, CM_CLASS, 0x10);
+        assert_eq!(kind(&frame).as_deref(), Some("v4_64_cm0010"));
     }
 }

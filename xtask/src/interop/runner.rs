@@ -34,7 +34,7 @@ pub(crate) struct Outcome {
     pub(crate) verdict: Verdict,
     pub(crate) seconds: f64,
     pub(crate) traffic: Traffic,
-    /// Packets that the kernel sent again, by its own counter.
+    /// Packets and messages of connection management that the kernel sent again, by its own counters.
     pub(crate) kernel_retries: u64,
 }
 
@@ -64,8 +64,12 @@ impl Bench {
         let kernel_retries = self.kernel_retries()?.saturating_sub(before);
         self.calm(case)?;
         let (ours, theirs) = both?;
-        let verdict = judge(case, direction, &ours, &theirs);
         let traffic = capture::count(&pcap);
+        let mut verdict = judge(case, direction, &ours, &theirs);
+        // These programs could also have met somebody else; one that was stopped did not complete its file.
+        if case.cm.is_some() && ours.status == 0 && traffic.sent == 0 {
+            verdict = Verdict::Failed(vec!["ferroce: the capture has no packet".to_owned()]);
+        }
         if let Verdict::Failed(_) = &verdict {
             let _ = std::fs::write(file("guest.log"), &theirs.text);
         } else if !self.keep {
@@ -165,9 +169,10 @@ impl Bench {
     }
 
     fn kernel_retries(&self) -> Result<u64, Failure> {
-        let counters = "cd /sys/class/infiniband/rxe0/ports/1/hw_counters; cat completer_retry_err";
+        let counters =
+            "cd /sys/class/infiniband/rxe0/ports/1; cat hw_counters/completer_retry_err cm_tx_retries/*";
         let answer = self.guest.run(ASIDE, counters, QUESTION_LIMIT)?;
-        Ok(answer.text.trim().parse().unwrap_or(0))
+        Ok(answer.text.split_whitespace().filter_map(|count| count.parse::<u64>().ok()).sum())
     }
 }
 

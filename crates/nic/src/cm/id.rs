@@ -220,7 +220,7 @@ impl CmId {
                 }
                 if let Some(listener) = listener {
                     managed.listeners.remove(&listener);
-                    managed.cm.unlisten(listener);
+                    managed.cm.unlisten(listener, now());
                 }
             });
         }

@@ -4,6 +4,7 @@
 //! are zero, as on the loopback interface; all else is what the wire had, so Wireshark can check the ICRC.
 
 use super::clock::wall_clock_ns;
+use crate::fork::Generation;
 use ferroce_proto::wire::{FlowAddrs, Ipv4Header, Ipv6Header, UdpHeader};
 use parking_lot::{Condvar, Mutex};
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
@@ -18,13 +19,17 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A packet is in the file at most this long after it crossed the link, also if nothing follows it.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
+/// At the exit of the process the holder of a lock may be a thread that is gone.
+const LOCK_PATIENCE: Duration = Duration::from_millis(100);
+/// Captures of this process, for [`flush_all`].
+static OPEN: Mutex<Vec<(Generation, Weak<Shared>)>> = Mutex::new(Vec::new());
 const BUFFER_LEN: usize = 256 * 1024;
 const ETHERNET_LEN: usize = 14;
 
@@ -80,6 +85,7 @@ impl Capture {
         };
         let shared =
             Arc::new(Shared { state: Mutex::new(state), stopped: Condvar::new(), errors: AtomicU64::new(0) });
+        remember(&shared);
         let of_thread = Arc::clone(&shared);
         let flusher = std::thread::Builder::new()
             .name("ferroce-capture".into())
@@ -111,6 +117,25 @@ impl Capture {
         if written.is_err() {
             *file = None;
             self.shared.errors.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+fn remember(shared: &Arc<Shared>) {
+    let mut open = OPEN.lock();
+    open.retain(|(_, shared)| shared.strong_count() > 0);
+    open.push((Generation::current(), Arc::downgrade(shared)));
+}
+
+/// Completes the files of a process that exits without closing its devices, as programs of librdmacm do. What a forked
+/// child has of its parent's captures is not the child's to write.
+pub(crate) fn flush_all() {
+    let Some(open) = OPEN.try_lock_for(LOCK_PATIENCE) else { return };
+    for (_, shared) in open.iter().filter(|(born, _)| born.is_current()) {
+        if let Some(shared) = shared.upgrade()
+            && let Some(mut state) = shared.state.try_lock_for(LOCK_PATIENCE)
+        {
+            shared.flush(&mut state);
         }
     }
 }
@@ -298,6 +323,20 @@ mod tests {
             assert!(std::fs::metadata(&path).unwrap().len() > 0);
             std::fs::remove_file(path).unwrap();
         }
+    }
+
+    #[test]
+    fn an_exit_completes_the_file() {
+        let path = temporary("exit");
+        let capture = Capture::create(&path).unwrap();
+        let gid = Gid::from_ip("127.0.0.1".parse().unwrap());
+        let outer = Outer { flow: FlowAddrs::new(gid, gid, 0xC000), ident: 0, tos: 0, ttl: 64 };
+        capture.record(Direction::Sent, &outer, b"the last packet of all");
+        flush_all();
+        let file = std::fs::read(&path).unwrap();
+        assert!(file.windows(8).any(|bytes| bytes == b"the last"));
+        drop(capture);
+        std::fs::remove_file(path).unwrap();
     }
 
     #[test]

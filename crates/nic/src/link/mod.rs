@@ -24,6 +24,7 @@ use std::os::fd::RawFd;
 
 pub use batch::{RxBatch, RxPacket, TxBatch, TxView};
 pub use capture::Capture;
+pub(crate) use capture::flush_all as flush_captures;
 pub use clock::now;
 pub(crate) use clock::wall_clock_ns;
 pub use counters::LinkCounters;

@@ -2,8 +2,15 @@
 
 use super::{CmError, ServiceId};
 use crate::ids::Gid;
-use alloc::collections::BTreeMap;
+use crate::time::Time;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+
+/// How long after its listener closed a service may be about to be listened to again. A peer that was told "nobody" gives
+/// up; one that hears nothing repeats its offer. `ib_send_bw -R` closes and listens anew between its two connections.
+const REOPEN_NS: u64 = 500_000_000;
+/// Closed services that are remembered; the oldest go first.
+const MAX_CLOSED: usize = 64;
 
 /// Names a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,6 +61,8 @@ struct Listener {
 pub(super) struct Listeners {
     all: BTreeMap<ListenerId, Listener>,
     by_service: BTreeMap<ServiceId, Vec<(Scope, ListenerId)>>,
+    /// Services whose listener closed a moment ago, in that order.
+    closed: VecDeque<(ServiceId, Time)>,
     last: u32,
 }
 
@@ -77,8 +86,12 @@ impl Listeners {
         Ok(id)
     }
 
-    pub(super) fn remove(&mut self, id: ListenerId) {
+    pub(super) fn remove(&mut self, id: ListenerId, now: Time) {
         let Some(listener) = self.all.remove(&id) else { return };
+        if self.closed.len() == MAX_CLOSED {
+            self.closed.pop_front();
+        }
+        self.closed.push_back((listener.service, now));
         if let Some(same) = self.by_service.get_mut(&listener.service) {
             same.retain(|(scope, other)| (*scope, *other) != (listener.scope, id));
             if same.is_empty() {
@@ -90,6 +103,14 @@ impl Listeners {
     pub(super) fn find(&self, service: ServiceId, address: Gid) -> Option<ListenerId> {
         let same = self.by_service.get(&service)?;
         same.iter().find(|(scope, _)| scope.covers(address)).map(|(_, id)| *id)
+    }
+
+    /// Whether `service` was listened to a moment ago, so that it may be again in another.
+    pub(super) fn may_reopen(&mut self, service: ServiceId, now: Time) -> bool {
+        while self.closed.front().is_some_and(|(_, closed)| now >= *closed + REOPEN_NS) {
+            self.closed.pop_front();
+        }
+        self.closed.iter().any(|(closed, _)| *closed == service)
     }
 
     pub(super) fn has_room(&self, id: ListenerId) -> bool {
@@ -121,10 +142,25 @@ mod tests {
         assert_eq!(listeners.add(service, Scope::AnyV4, 1), Err(CmError::InUse));
         let find = |l: &Listeners, gid| l.find(service, gid);
         assert_eq!([one, two, six].map(|g| find(&listeners, g)), [Some(only), Some(v4), Some(any)]);
-        listeners.remove(only);
-        listeners.remove(any);
+        listeners.remove(only, Time(0));
+        listeners.remove(any, Time(0));
         assert_eq!([one, two, six].map(|g| find(&listeners, g)), [Some(v4), Some(v4), None]);
         assert_eq!(listeners.find(ServiceId(8), one), None);
+    }
+
+    #[test]
+    fn closed_services_are_remembered_for_a_moment_and_not_without_end() {
+        let mut listeners = Listeners::default();
+        for at in 0..=MAX_CLOSED as u64 {
+            let id = listeners.add(ServiceId(at), Scope::Any, 1).unwrap();
+            listeners.remove(id, Time(at));
+        }
+        assert_eq!(listeners.closed.len(), MAX_CLOSED);
+        assert!(
+            !listeners.may_reopen(ServiceId(0), Time(100)) && listeners.may_reopen(ServiceId(1), Time(100))
+        );
+        assert!(!listeners.may_reopen(ServiceId(1), Time(1 + REOPEN_NS)));
+        assert!(listeners.may_reopen(ServiceId(2), Time(1 + REOPEN_NS)));
     }
 
     #[test]

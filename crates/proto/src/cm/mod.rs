@@ -178,8 +178,8 @@ impl Cm {
     }
 
     /// Removes a listener. Its undecided offers stay until they are decided or released.
-    pub fn unlisten(&mut self, listener: ListenerId) {
-        self.listeners.remove(listener);
+    pub fn unlisten(&mut self, listener: ListenerId, now: Time) {
+        self.listeners.remove(listener, now);
         self.listener_secrets.remove(&listener);
     }
 

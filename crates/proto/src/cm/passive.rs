@@ -31,7 +31,7 @@ impl Cm {
         if let Some(old) = old {
             return self.on_stale(old, inbound, tid, req, now);
         }
-        match self.check_req(inbound, req) {
+        match self.check_req(inbound, req, now) {
             Ok(Some((listener, mtu))) => {
                 let id = self.take_req((listener, mtu), inbound, tid, ece, req, proof.is_some());
                 if let (Some((secret, mac)), Some(connection)) = (proof, self.connections.get_mut(&id)) {
@@ -50,11 +50,17 @@ impl Cm {
     }
 
     /// Who gets the offer and at which MTU; why it is refused; or `None` if it is dropped, for the peer to repeat.
-    fn check_req(&mut self, inbound: &Inbound, req: &Req) -> Result<Option<(ListenerId, Mtu)>, RejectReason> {
+    fn check_req(
+        &mut self,
+        inbound: &Inbound,
+        req: &Req,
+        now: Time,
+    ) -> Result<Option<(ListenerId, Mtu)>, RejectReason> {
         let service = ServiceId(req.service_id);
         let Some(listener) = self.listeners.find(service, inbound.dgid) else {
             self.counters.no_listener += 1;
-            return Err(RejectReason::INVALID_SERVICE_ID);
+            let may_reopen = self.listeners.may_reopen(service, now);
+            return if may_reopen { Ok(None) } else { Err(RejectReason::INVALID_SERVICE_ID) };
         };
         req.transport().ok_or(RejectReason::INVALID_TRANSPORT)?;
         let mtu = Mtu::from_code(req.path_mtu.into()).filter(|mtu| *mtu <= inbound.mtu);
