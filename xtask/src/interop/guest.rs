@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::Failure;
 use super::image::Image;
-use super::namespace::{MTU, TAP};
+use super::namespace::{GUEST_MAC, MTU, TAP};
 
 /// Commands that can run at the same time.
 const CHANNELS: usize = 3;
@@ -21,8 +21,6 @@ const PROCESSOR: &str = "max,la57=off,pclmulqdq=off,vpclmulqdq=off,erms=off,fsrm
 /// All emulated processors show the host's counter, but start at different moments, so the guest would not trust it and read
 /// an emulated clock chip instead: thousands of instructions, wherever a program or the kernel asks for the time.
 const CLOCK: &str = "tsc=reliable";
-/// Locally administered, so nobody owns it.
-const GUEST_MAC: &str = "52:54:00:77:00:02";
 /// Software emulation on a busy machine; six seconds are usual.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
 /// Whatever happens, the machine is gone after this.

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use super::cpio::Archive;
-use super::namespace::{GUEST_V4, GUEST_V6, MTU};
+use super::namespace::{GUEST_V4, GUEST_V6, HOST_MAC, HOST_V4, HOST_V6, MTU};
 use super::packages::Sysroot;
 use super::{Failure, modules};
 use crate::process::Job;
@@ -56,7 +56,7 @@ pub(crate) fn build(
     let kernel = kernel(&sysroot.path)?;
     let init = std::fs::read(ctx.root.join("interop/init.sh"))?;
     let mut hash = DefaultHasher::new();
-    (&sysroot.fingerprint, &init, PROGRAMS, MTU, GUEST_V4, GUEST_V6).hash(&mut hash);
+    (&sysroot.fingerprint, &init, PROGRAMS, MTU, GUEST_V4, GUEST_V6, HOST_MAC).hash(&mut hash);
     for (name, file) in extra {
         (name, std::fs::read(file)?).hash(&mut hash);
     }
@@ -114,7 +114,10 @@ fn write(
         list.push_str(&format!("/{place}\n"));
         files.insert(place, module.clone());
     }
-    let conf = format!("MTU={MTU}\nGUEST_V4={GUEST_V4}\nGUEST_V6={GUEST_V6}\n");
+    let conf = format!(
+        "MTU={MTU}\nGUEST_V4={GUEST_V4}\nGUEST_V6={GUEST_V6}\n\
+         HOST_V4={HOST_V4}\nHOST_V6={HOST_V6}\nHOST_MAC={HOST_MAC}\n"
+    );
     let texts = [
         ("init", init),
         ("modules.list", list.as_bytes()),

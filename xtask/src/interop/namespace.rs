@@ -15,6 +15,10 @@ pub(crate) const HOST_V4: &str = "10.77.0.1";
 pub(crate) const HOST_V6: &str = "fd77::1";
 pub(crate) const GUEST_V4: &str = "10.77.0.2";
 pub(crate) const GUEST_V6: &str = "fd77::2";
+/// Known to both ends from the start: on a busy machine the emulated guest takes longer to ask for an address than its kernel
+/// waits for the answer when a queue pair is connected.
+pub(crate) const HOST_MAC: &str = "52:54:00:77:00:01";
+pub(crate) const GUEST_MAC: &str = "52:54:00:77:00:02";
 /// Room for a path MTU of 4096 with every header.
 pub(crate) const MTU: u32 = 4500;
 
@@ -37,9 +41,11 @@ pub(crate) fn enter(ctx: &Context, program: &Path) -> Result<Job, Failure> {
 /// Inside: the tap device with its addresses.
 pub(crate) fn set_up() -> Result<(), Failure> {
     let script = format!(
-        "set -e; ip link set lo up; ip tuntap add {TAP} mode tap; \
+        "set -e; ip link set lo up; ip tuntap add {TAP} mode tap; ip link set {TAP} address {HOST_MAC}; \
          ip link set {TAP} mtu {MTU} txqueuelen 20000 up; ip addr add {HOST_V4}/24 dev {TAP}; \
-         ip -6 addr add {HOST_V6}/64 dev {TAP} nodad"
+         ip -6 addr add {HOST_V6}/64 dev {TAP} nodad; \
+         ip neigh replace {GUEST_V4} lladdr {GUEST_MAC} dev {TAP} nud permanent; \
+         ip -6 neigh replace {GUEST_V6} lladdr {GUEST_MAC} dev {TAP} nud permanent"
     );
     let output = Command::new("sh").args(["-c", &script]).output()?;
     if output.status.success() {
