@@ -350,15 +350,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique() {
-        let mut names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
-        names.sort_unstable();
-        let before = names.len();
-        names.dedup();
-        assert_eq!(names.len(), before);
-    }
-
-    #[test]
     fn rows_of_ucx_are_recognised() {
         let row = "Final:                   100      6.720  1506.760  1506.760        0.01       0.01         664         664";
         assert!(has_final_row(row));

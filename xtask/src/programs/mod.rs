@@ -3,6 +3,7 @@
 //! | file | what lives there |
 //! |---|---|
 //! | `cases` | the table: which programs, how, and what shows success |
+//! | `conversation` | how a server and its clients are run |
 //! | `middleware` | UCX, Open MPI, libfabric, qperf, fio; `mpi.c` is what the second one runs |
 //! | `trials` | what `ferroce run` itself promises |
 //! | `rdmacm` | programs that connect by librdmacm |
@@ -15,6 +16,7 @@
 
 mod cases;
 mod conformance;
+mod conversation;
 mod hugepages;
 mod middleware;
 pub(crate) mod network;
@@ -247,5 +249,18 @@ fn obstacle(job: &Job, ferroce: &Path, network: &Result<(), String>) -> Option<S
         "rdmacm" => rdmacm::obstacle(&job.name),
         "rsockets" => rsockets::obstacle(&job.name),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_job_has_a_name_of_its_own() {
+        let mut names: Vec<(&str, String)> = jobs(&[]).into_iter().map(|job| (job.kind, job.name)).collect();
+        names.sort_unstable();
+        let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
+        assert_eq!(twice, None);
     }
 }

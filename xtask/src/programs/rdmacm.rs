@@ -8,35 +8,12 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::cases::Proof::{self, Rows, Says};
+use super::conversation::{self, Case, End, Manner, case};
 use super::session::{Launcher, Program};
 use super::worker::answer;
 use crate::tools::which;
 
-/// One row: what is run, and what shows success.
-pub(crate) struct Case {
-    /// The client's line; also the case's name. `{port}` stands for the port.
-    pub(crate) name: &'static str,
-    server: &'static str,
-    proof: Proof,
-    end: End,
-}
-
-/// What the server does when its client has ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// It ends, too, and says so.
-    Follows,
-    /// It stays for others: a second client comes, and then it is stopped.
-    Stays,
-    /// It listens to nobody, but says when it is in the group.
-    InGroup,
-}
-
 use End::{Follows, InGroup, Stays};
-
-const fn case(end: End, server: &'static str, name: &'static str, proof: Proof) -> Case {
-    Case { name, server, proof, end }
-}
 
 const PINGS: Proof = Says("rdma-ping-9");
 const DONE: Proof = Says("return status 0");
@@ -106,44 +83,18 @@ pub(crate) fn obstacle(name: &str) -> Option<String> {
 
 /// The job of a worker.
 pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
-    let Some(at) = CASES.iter().position(|case| case.name == name) else {
-        return answer(Err(format!("no case {name}")), Vec::new());
+    let (at, case) = match conversation::find(CASES, name) {
+        Ok(found) => found,
+        Err(unknown) => return answer(Err(unknown), Vec::new()),
     };
-    let case = &CASES[at];
     let port = if case.server.contains("{port}") { FIRST_PORT + at as u16 } else { FIXED_PORT };
-    let mut tails = Vec::new();
-    answer(converse(launcher, case, port, &mut tails), tails)
-}
-
-fn converse(launcher: &Launcher, case: &Case, port: u16, tails: &mut Vec<String>) -> Result<(), String> {
-    let mut server = launcher.start(&format!("{} server", case.name), &words(case.server, port))?;
-    let outcome = meet(launcher, case, port, &mut server, tails);
-    tails.extend(server.tail());
-    outcome
-}
-
-fn meet(
-    launcher: &Launcher,
-    case: &Case,
-    port: u16,
-    server: &mut Program,
-    tails: &mut Vec<String>,
-) -> Result<(), String> {
-    server.wait_until(LIMIT, "ready", |server| match case.end {
+    let is_ready = |server: &Program| match case.end {
         InGroup => server.said().contains("receiving data"),
-        _ => listens(port),
-    })?;
-    let clients = if case.end == Stays { 2 } else { 1 };
-    for _client in 0..clients {
-        let mut client = launcher.start(&format!("{} client", case.name), &words(case.name, port))?;
-        let outcome = client.finish(LIMIT);
-        tails.extend(client.tail());
-        outcome?;
-        if let Some(missing) = case.proof.missing_in(&client.said()) {
-            return Err(missing);
-        }
-    }
-    if case.end == Stays { Ok(()) } else { server.finish_soon() }
+        Follows | Stays => listens(port),
+    };
+    let manner =
+        Manner { limit: LIMIT, words: &|line| words(line, port), is_ready: &is_ready, check: &|| Ok(()) };
+    conversation::run(launcher, case, &manner)
 }
 
 /// Their output goes to files, where libc would keep lines back; so they run with lines let go.
@@ -176,15 +127,6 @@ fn is_listed(table: &str, port: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_unique() {
-        let mut names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
-        names.sort_unstable();
-        let before = names.len();
-        names.dedup();
-        assert_eq!(names.len(), before);
-    }
 
     #[test]
     fn a_listener_is_seen() {

@@ -6,35 +6,13 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::cases::Proof::{self, Says};
+use super::conversation::{self, Case, End, Manner, case};
 use super::rdmacm::listens;
-use super::session::{Launcher, Program, is_listening};
+use super::session::{Launcher, is_listening};
 use super::worker::answer;
 use crate::tools::which;
 
-/// One row: what is run, and what shows success.
-pub(crate) struct Case {
-    /// The client's line; also the case's name. `{port}` stands for the port, `{file}` for a file to copy, `{copy}` for
-    /// the copy, `{preload}` for what turns a program's sockets into rsockets.
-    pub(crate) name: &'static str,
-    server: &'static str,
-    proof: Proof,
-    end: End,
-}
-
-/// What the server does when its client has ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// It ends, too, and says so.
-    Follows,
-    /// It stays for others: a second client comes, and then it is stopped.
-    Stays,
-}
-
 use End::{Follows, Stays};
-
-const fn case(end: End, server: &'static str, name: &'static str, proof: Proof) -> Case {
-    Case { name, server, proof, end }
-}
 
 /// A pair of rstream or riostream: both sides have the same line, and the client the address.
 macro_rules! pair {
@@ -56,7 +34,8 @@ const ONE: Proof = Says("custom");
 /// The last of all sizes.
 const ALL: Proof = Says("6m_bw");
 
-/// Every row.
+/// Every row. `{file}` stands for a file to copy, `{copy}` for the copy, `{preload}` for what turns a program's sockets
+/// into rsockets.
 #[rustfmt::skip]
 pub(crate) const CASES: &[Case] = &[
     pair!("rstream", Says("1m_bw")),
@@ -115,42 +94,20 @@ pub(crate) fn obstacle(name: &str) -> Option<String> {
 
 /// The job of a worker.
 pub(crate) fn run(launcher: &Launcher, name: &str) -> Value {
-    let Some(at) = CASES.iter().position(|case| case.name == name) else {
-        return answer(Err(format!("no case {name}")), Vec::new());
+    let found = conversation::find(CASES, name)
+        .and_then(|(at, case)| Ok((at, case, Files::new(&launcher.logs, case.name)?)));
+    let (at, case, files) = match found {
+        Ok(found) => found,
+        Err(why) => return answer(Err(why), Vec::new()),
     };
-    let mut tails = Vec::new();
-    answer(converse(launcher, &CASES[at], FIRST_PORT + at as u16, &mut tails), tails)
-}
-
-fn converse(launcher: &Launcher, case: &Case, port: u16, tails: &mut Vec<String>) -> Result<(), String> {
-    let files = Files::new(&launcher.logs, case.name)?;
-    let mut server = launcher.start(&format!("{} server", case.name), &words(case.server, port, &files))?;
-    let outcome = meet(launcher, case, port, &files, &mut server, tails);
-    tails.extend(server.tail());
-    outcome
-}
-
-fn meet(
-    launcher: &Launcher,
-    case: &Case,
-    port: u16,
-    files: &Files,
-    server: &mut Program,
-    tails: &mut Vec<String>,
-) -> Result<(), String> {
-    server.wait_until(LIMIT, "ready", |_| listens(port) || is_listening(port) || is_bound(port))?;
-    let clients = if case.end == Stays { 2 } else { 1 };
-    for _client in 0..clients {
-        let mut client = launcher.start(&format!("{} client", case.name), &words(case.name, port, files))?;
-        let outcome = client.finish(LIMIT);
-        tails.extend(client.tail());
-        outcome?;
-        if let Some(missing) = case.proof.missing_in(&client.said()) {
-            return Err(missing);
-        }
-        files.compare()?;
-    }
-    if case.end == Stays { Ok(()) } else { server.finish_soon() }
+    let port = FIRST_PORT + at as u16;
+    let manner = Manner {
+        limit: LIMIT,
+        words: &|line| words(line, port, &files),
+        is_ready: &|_| listens(port) || is_listening(port) || is_bound(port),
+        check: &|| files.compare(),
+    };
+    conversation::run(launcher, case, &manner)
 }
 
 /// Their output goes to files, where libc would keep lines back; so they run with lines let go.
@@ -201,15 +158,6 @@ fn is_bound(port: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_unique() {
-        let mut names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
-        names.sort_unstable();
-        let before = names.len();
-        names.dedup();
-        assert_eq!(names.len(), before);
-    }
 
     #[test]
     fn lines_are_filled_in() {

@@ -4,8 +4,10 @@
 //! |---|---|
 //! | `verbs` | the structures and numbers of <infiniband/verbs.h>, their layout asserted |
 //! | `cm` | the table through which librdmacm reaches the connection manager inside libibverbs |
+//! | `export` | how a function gets the name that programs link with |
 //! | `address` | addresses and ports as they cross that table, and as sockets have them |
 
 pub mod address;
 pub mod cm;
+mod export;
 pub mod verbs;

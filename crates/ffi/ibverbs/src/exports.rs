@@ -1,38 +1,10 @@
-//! The names that programs link with. Each is a jump to its function: a symbol that Rust exports itself would come out
-//! without its version, silently.
+//! The names that programs link with.
 
 use crate::{
     ah, channel, cq, device, ece, event, fork, gid, import, kern, mcast, mr, names, neighbour, pd, private,
     qp, query, rates, srq, sysfs,
 };
-
-#[cfg(target_arch = "x86_64")]
-macro_rules! jump {
-    () => {
-        "jmp {function}"
-    };
-}
-#[cfg(target_arch = "aarch64")]
-macro_rules! jump {
-    () => {
-        "b {function}"
-    };
-}
-
-macro_rules! export {
-    ($($name:literal => $function:path,)*) => {
-        $(core::arch::global_asm!(
-            ".pushsection .text.exports,\"ax\",@progbits",
-            concat!(".globl ", $name),
-            concat!(".type ", $name, ",@function"),
-            concat!($name, ":"),
-            jump!(),
-            concat!(".size ", $name, ", .-", $name),
-            ".popsection",
-            function = sym $function,
-        );)*
-    };
-}
+use ferroce_bridge::export;
 
 export! {
     "ibv_create_ah" => ah::create_ah,

@@ -1,41 +1,10 @@
-//! The names that programs link with. Each is a jump to its function: a symbol that Rust exports itself would come out
-//! without its version, silently.
+//! The names that programs link with.
 
 use crate::{
     address, addrinfo, channel, connect, devices, ece, endpoint, event, id, listen, multicast, options, qp,
     route, srq,
 };
-
-#[cfg(target_arch = "x86_64")]
-macro_rules! jump {
-    () => {
-        "jmp {function}"
-    };
-}
-#[cfg(target_arch = "aarch64")]
-macro_rules! jump {
-    () => {
-        "b {function}"
-    };
-}
-pub(crate) use jump;
-
-/// Exports functions under the names of the C library.
-macro_rules! export {
-    ($($name:literal => $function:path,)*) => {
-        $(core::arch::global_asm!(
-            ".pushsection .text.exports,\"ax\",@progbits",
-            concat!(".globl ", $name),
-            concat!(".type ", $name, ",@function"),
-            concat!($name, ":"),
-            $crate::exports::jump!(),
-            concat!(".size ", $name, ", .-", $name),
-            ".popsection",
-            function = sym $function,
-        );)*
-    };
-}
-pub(crate) use export;
+use ferroce_bridge::export;
 
 export! {
     "rdma_accept" => connect::accept,

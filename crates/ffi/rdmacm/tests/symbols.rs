@@ -1,39 +1,28 @@
 //! The names and versions that the library exports. A wrong one breaks programs without a word: the linker does not
 //! complain, and a program that asks for the version finds nothing.
 
+#[path = "../../ibverbs/tests/support/elf.rs"]
+mod elf;
 mod support;
 
+use elf::{assert_exports, exported};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 use support::library;
 
-/// `name@@version` of every symbol that a library gives to others; `None` without readelf.
-fn exported(library: &Path) -> Option<BTreeSet<String>> {
-    let out = Command::new("readelf").args(["-W", "--dyn-syms"]).arg(library).output().ok()?;
-    assert!(out.status.success(), "readelf {}: {}", library.display(), out.status);
-    let text = String::from_utf8(out.stdout).expect("readelf prints text");
-    let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let ours = rows.filter(|row| row.len() >= 8 && matches!(row[4], "GLOBAL" | "WEAK") && row[6] != "UND");
-    // Version nodes are symbols themselves.
-    Some(ours.map(|row| row[7].to_owned()).filter(|name| !name.starts_with("RDMACM_")).collect())
-}
+/// How the names of versions begin.
+const VERSIONS: &str = "RDMACM_";
+const LIST: &str = include_str!("../symbols.txt");
 
 fn listed() -> BTreeSet<String> {
-    include_str!("../symbols.txt").lines().map(str::to_owned).collect()
+    LIST.lines().map(str::to_owned).collect()
 }
 
 #[test]
 fn the_library_exports_exactly_the_list() {
-    let Some(ours) = exported(&library()) else {
-        println!("SKIPPED: readelf is missing; it is in the package binutils");
-        return;
-    };
-    let list = listed();
-    assert_eq!(list.len(), 68);
-    let missing: Vec<_> = list.difference(&ours).collect();
-    let extra: Vec<_> = ours.difference(&list).collect();
-    assert!(missing.is_empty() && extra.is_empty(), "missing: {missing:?}\nnot in symbols.txt: {extra:?}");
+    assert_eq!(listed().len(), 68);
+    assert_exports(&library(), VERSIONS, LIST);
 }
 
 /// The list is what Debian 12 ships (rdma-core 44). A later one has more; it must still have all of these.
@@ -44,7 +33,7 @@ fn the_list_is_that_of_the_real_library() {
         println!("SKIPPED: the real librdmacm.so.1 is missing; it is in the package librdmacm1");
         return;
     };
-    let Some(real) = exported(real) else {
+    let Some(real) = exported(real, VERSIONS) else {
         println!("SKIPPED: readelf is missing; it is in the package binutils");
         return;
     };

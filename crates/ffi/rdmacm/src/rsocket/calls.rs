@@ -7,6 +7,9 @@ use std::ffi::{c_int, c_uint, c_void};
 use libc::sockaddr;
 
 use crate::abi::*;
+pub(crate) use crate::verbs::{
+    ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq, ibv_query_device,
+};
 
 pub(crate) const ACCESS_LOCAL_WRITE: c_int = 1;
 pub(crate) const ACCESS_REMOTE_WRITE: c_int = 1 << 1;
@@ -52,16 +55,6 @@ unsafe extern "C" {
         length: usize,
     ) -> c_int;
 
-    pub(crate) fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
-    pub(crate) fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
-    pub(crate) fn ibv_create_cq(
-        context: *mut ibv_context,
-        cqe: c_int,
-        cq_context: *mut c_void,
-        channel: *mut ibv_comp_channel,
-        comp_vector: c_int,
-    ) -> *mut ibv_cq;
-    pub(crate) fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int;
     pub(crate) fn ibv_get_cq_event(
         channel: *mut ibv_comp_channel,
         cq: *mut *mut ibv_cq,
@@ -71,7 +64,6 @@ unsafe extern "C" {
     pub(crate) fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int)
     -> *mut ibv_mr;
     pub(crate) fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
-    pub(crate) fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int;
     pub(crate) fn ibv_query_gid(
         context: *mut ibv_context,
         port: u8,

@@ -16,7 +16,7 @@ use super::poll::{self, Sets};
 use super::socket::Socket;
 use super::stream::Direction;
 use super::vectors::Vectors;
-use crate::exports::export;
+use ferroce_bridge::export;
 
 export! {
     "raccept" => raccept,
@@ -351,8 +351,8 @@ unsafe extern "C" fn rgetsockopt(
 /// number comes in the same register either way; commands without one ignore what is there.
 extern "C" fn rfcntl(socket: c_int, command: c_int, argument: c_long) -> c_int {
     answer(|| match &*Socket::of(socket)? {
-        Socket::Stream(stream) => stream.control(command, argument as c_int),
-        Socket::Datagram(datagrams) => datagrams.control(command, argument as c_int),
+        Socket::Stream(stream) => stream.flags().control(command, argument as c_int),
+        Socket::Datagram(datagrams) => datagrams.flags().control(command, argument as c_int),
     })
 }
 

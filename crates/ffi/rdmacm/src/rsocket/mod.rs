@@ -12,7 +12,7 @@
 //! | `datagram` | a datagram socket, its headers included |
 //! | `wait`, `waiting`, `poll` | sleeping, waking, and `rpoll` |
 //! | `keepalive` | the service behind `SO_KEEPALIVE` |
-//! | `address`, `vectors`, `option`, `settings` | arguments and sizes |
+//! | `address`, `vectors`, `option`, `flags`, `settings` | arguments, flags and sizes |
 //! | `calls` | the calls that all this is made of |
 
 mod address;
@@ -24,6 +24,7 @@ mod datagram;
 mod endpoint;
 mod entry;
 mod errno;
+mod flags;
 mod keepalive;
 mod memory;
 mod option;

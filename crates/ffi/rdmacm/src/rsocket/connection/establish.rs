@@ -46,7 +46,7 @@ impl Connection {
         shared.retries = 0;
         shared.resolve_address()?;
         drop(shared);
-        self.finish_opening(self.must_not_wait(0))
+        self.finish_opening(self.flags.forbid_waiting(0))
             .map_err(|errno| if errno == Errno::WOULD_BLOCK { Errno(libc::EINPROGRESS) } else { errno })
     }
 

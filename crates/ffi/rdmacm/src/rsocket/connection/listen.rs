@@ -1,7 +1,6 @@
 //! Listen and accept. Requests wait in the listener until a call takes them.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
 
 use super::Connection;
 use super::shared::{Request, Shared, State};
@@ -30,7 +29,7 @@ impl Connection {
     /// Takes a request that waits, or waits for one. One that cannot be accepted is turned down, and the next one taken.
     pub(crate) fn accept(&self) -> Outcome<Connection> {
         loop {
-            let mut shared = self.wait(self.must_not_wait(0), |shared| {
+            let mut shared = self.wait(self.flags.forbid_waiting(0), |shared| {
                 shared.state != State::Listening || !shared.requests.is_empty()
             })?;
             let Some(request) = shared.requests.pop_front() else { return Err(Errno(libc::EINVAL)) };
@@ -50,9 +49,8 @@ impl Connection {
         };
         // SAFETY: the request is ours alone, and its event was acknowledged when it was taken.
         let channel = unsafe { Channel::adopt(request.id)? };
-        let flags =
-            (self.status_flags.load(Ordering::Relaxed), self.descriptor_flags.load(Ordering::Relaxed));
-        let connection = Connection::of(channel, self.domain, sizing, State::Accepting, flags);
+        let connection =
+            Connection::of(channel, self.domain, sizing, State::Accepting, self.flags.inherited());
         let mut shared = connection.shared.lock();
         if let Err(errno) = shared.reply(&peer) {
             // SAFETY: the id lives as long as the channel. Saying no is all that is left to do.

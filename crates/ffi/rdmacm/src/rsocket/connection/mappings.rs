@@ -112,7 +112,7 @@ impl Connection {
         mut offset: u64,
         flags: c_int,
     ) -> Outcome<usize> {
-        let must_not_wait = self.must_not_wait(flags);
+        let must_not_wait = self.flags.forbid_waiting(flags);
         let _turn = self.writing.lock();
         self.announce_mappings(must_not_wait)?;
         let mut growth = Growth::new();

@@ -25,13 +25,13 @@ mod waiting;
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicI32, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
 use super::address::Address;
 use super::channel::Channel;
 use super::errno::{Errno, Outcome};
+use super::flags::Flags;
 use super::settings::{Defaults, Sizing};
 use super::waiting::{Pollable, wait};
 use crate::abi::RDMA_PS_TCP;
@@ -46,27 +46,24 @@ pub(crate) struct Connection {
     shared: Mutex<Shared>,
     reading: Mutex<()>,
     writing: Mutex<()>,
-    /// What `rfcntl` set.
-    status_flags: AtomicI32,
-    descriptor_flags: AtomicI32,
+    flags: Flags,
 }
 
 impl Connection {
     pub(crate) fn new(domain: c_int, status_flags: c_int, descriptor_flags: c_int) -> Outcome<Self> {
         let channel = Channel::new(RDMA_PS_TCP)?;
         let sizing = Defaults::of_machine().sizing;
-        Ok(Self::of(channel, domain, sizing, State::Fresh, (status_flags, descriptor_flags)))
+        Ok(Self::of(channel, domain, sizing, State::Fresh, Flags::new(status_flags, descriptor_flags)))
     }
 
-    fn of(channel: Channel, domain: c_int, sizing: Sizing, state: State, flags: (c_int, c_int)) -> Self {
+    fn of(channel: Channel, domain: c_int, sizing: Sizing, state: State, flags: Flags) -> Self {
         Self {
             fd: channel.fd(),
             domain,
             shared: Mutex::new(Shared::new(channel, sizing, Options::default(), state)),
             reading: Mutex::new(()),
             writing: Mutex::new(()),
-            status_flags: AtomicI32::new(flags.0),
-            descriptor_flags: AtomicI32::new(flags.1),
+            flags,
         }
     }
 
@@ -84,21 +81,9 @@ impl Connection {
         wait(&self.shared, must_not_wait, ready)
     }
 
-    /// Whether a call with these flags must not wait.
-    fn must_not_wait(&self, flags: c_int) -> bool {
-        (self.status_flags.load(Ordering::Relaxed) & libc::O_NONBLOCK) | (flags & libc::MSG_DONTWAIT) != 0
-    }
-
-    /// `rfcntl`. The channel's own descriptor never blocks, so only we need to know.
-    pub(crate) fn control(&self, command: c_int, argument: c_int) -> Outcome<c_int> {
-        match command {
-            libc::F_GETFL => return Ok(self.status_flags.load(Ordering::Relaxed)),
-            libc::F_SETFL => self.status_flags.store(argument, Ordering::Relaxed),
-            libc::F_GETFD => return Ok(self.descriptor_flags.load(Ordering::Relaxed)),
-            libc::F_SETFD => self.descriptor_flags.store(argument, Ordering::Relaxed),
-            _ => return Err(Errno(libc::ENOTSUP)),
-        }
-        Ok(0)
+    /// What `rfcntl` reads and sets.
+    pub(crate) fn flags(&self) -> &Flags {
+        &self.flags
     }
 
     /// Our address; before the socket has one, its family alone.

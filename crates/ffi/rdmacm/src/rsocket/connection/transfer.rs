@@ -51,7 +51,7 @@ impl Connection {
     }
 
     pub(crate) fn send(&self, mut from: Vectors<'_>, flags: c_int) -> Outcome<usize> {
-        let must_not_wait = self.must_not_wait(flags);
+        let must_not_wait = self.flags.forbid_waiting(flags);
         self.settle(must_not_wait)?;
         let _turn = self.writing.lock();
         self.announce_mappings(must_not_wait)?;
@@ -93,7 +93,7 @@ impl Connection {
     }
 
     pub(crate) fn receive(&self, mut into: Vectors<'_>, flags: c_int) -> Outcome<usize> {
-        let must_not_wait = self.must_not_wait(flags);
+        let must_not_wait = self.flags.forbid_waiting(flags);
         self.settle(must_not_wait)?;
         let _turn = self.reading.lock();
         let mut got = 0;

@@ -16,13 +16,13 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::address::Address;
 use super::errno::{Errno, Outcome};
+use super::flags::Flags;
 use super::option::{Given, RDMA_INLINE, RDMA_RQSIZE, RDMA_SQSIZE, SOL_RDMA, Taken};
 use super::settings::Defaults;
 use super::vectors::Vectors;
@@ -37,8 +37,7 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(crate) struct Datagrams {
     udp: Arc<Udp>,
     shared: Mutex<Shared>,
-    status_flags: AtomicI32,
-    descriptor_flags: AtomicI32,
+    flags: Flags,
 }
 
 /// A datagram that was read.
@@ -56,8 +55,7 @@ impl Datagrams {
         Ok(Self {
             shared: Mutex::new(Shared::new(udp.clone(), Defaults::of_machine().sizing)),
             udp,
-            status_flags: AtomicI32::new(status_flags),
-            descriptor_flags: AtomicI32::new(descriptor_flags),
+            flags: Flags::new(status_flags, descriptor_flags),
         })
     }
 
@@ -68,10 +66,6 @@ impl Datagrams {
 
     pub(crate) fn pollable(&self) -> &dyn Pollable {
         &self.shared
-    }
-
-    fn must_not_wait(&self, flags: c_int) -> bool {
-        (self.status_flags.load(Ordering::Relaxed) & libc::O_NONBLOCK) | (flags & libc::MSG_DONTWAIT) != 0
     }
 
     pub(crate) fn bind(&self, address: Address) -> Outcome<()> {
@@ -97,7 +91,7 @@ impl Datagrams {
         let to = to.or(shared.connected).ok_or(Errno(libc::EDESTADDRREQ))?;
         if !shared.has_room() {
             drop(shared);
-            shared = waiting::wait(&self.shared, self.must_not_wait(flags), Shared::has_room)?;
+            shared = waiting::wait(&self.shared, self.flags.forbid_waiting(flags), Shared::has_room)?;
         }
         let length = from.left();
         shared.send(to, from, flags & libc::MSG_DONTWAIT)?;
@@ -106,7 +100,7 @@ impl Datagrams {
 
     /// Reads one datagram; what does not fit is lost.
     pub(crate) fn receive(&self, into: Vectors<'_>, flags: c_int) -> Outcome<Received> {
-        let must_not_wait = self.must_not_wait(flags);
+        let must_not_wait = self.flags.forbid_waiting(flags);
         let mut shared = self.shared.lock();
         if shared.waiting.is_empty() {
             drop(shared);
@@ -140,15 +134,9 @@ impl Datagrams {
         shared.sleepers().wake(None);
     }
 
-    pub(crate) fn control(&self, command: c_int, argument: c_int) -> Outcome<c_int> {
-        match command {
-            libc::F_GETFL => return Ok(self.status_flags.load(Ordering::Relaxed)),
-            libc::F_SETFL => self.status_flags.store(argument, Ordering::Relaxed),
-            libc::F_GETFD => return Ok(self.descriptor_flags.load(Ordering::Relaxed)),
-            libc::F_SETFD => self.descriptor_flags.store(argument, Ordering::Relaxed),
-            _ => return Err(Errno(libc::ENOTSUP)),
-        }
-        Ok(0)
+    /// What `rfcntl` reads and sets.
+    pub(crate) fn flags(&self) -> &Flags {
+        &self.flags
     }
 
     /// Sizes are ours; everything else is the plain socket's.

@@ -1,0 +1,39 @@
+//! How a library gives functions to programs under the names, and with the versions, of the C library.
+
+/// The instruction that goes on at `{function}`.
+#[cfg(target_arch = "x86_64")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! jump {
+    () => {
+        "jmp {function}"
+    };
+}
+
+/// The instruction that goes on at `{function}`.
+#[cfg(target_arch = "aarch64")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! jump {
+    () => {
+        "b {function}"
+    };
+}
+
+/// Exports functions under the names of the C library. Each name is a jump to its function: a symbol that Rust exports
+/// itself would come out without its version, silently.
+#[macro_export]
+macro_rules! export {
+    ($($name:literal => $function:path,)*) => {
+        $(core::arch::global_asm!(
+            ".pushsection .text.exports,\"ax\",@progbits",
+            concat!(".globl ", $name),
+            concat!(".type ", $name, ",@function"),
+            concat!($name, ":"),
+            $crate::jump!(),
+            concat!(".size ", $name, ", .-", $name),
+            ".popsection",
+            function = sym $function,
+        );)*
+    };
+}

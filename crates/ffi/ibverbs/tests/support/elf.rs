@@ -1,0 +1,27 @@
+//! What a shared library gives to others.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+/// `name@@version` of every symbol that a library gives to others, without the versions themselves, which are symbols too
+/// and begin with `versions`; `None` without readelf.
+pub(crate) fn exported(library: &Path, versions: &str) -> Option<BTreeSet<String>> {
+    let out = Command::new("readelf").args(["-W", "--dyn-syms"]).arg(library).output().ok()?;
+    assert!(out.status.success(), "readelf {}: {}", library.display(), out.status);
+    let text = String::from_utf8(out.stdout).expect("readelf prints text");
+    let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let ours = rows.filter(|row| row.len() >= 8 && matches!(row[4], "GLOBAL" | "WEAK") && row[6] != "UND");
+    Some(ours.map(|row| row[7].to_owned()).filter(|name| !name.starts_with(versions)).collect())
+}
+
+/// Asserts that a library exports exactly what is listed, one `name@@version` a line.
+pub(crate) fn assert_exports(library: &Path, versions: &str, list: &str) {
+    let Some(ours) = exported(library, versions) else {
+        return println!("SKIPPED: readelf is missing; it is in the package binutils");
+    };
+    let list: BTreeSet<String> = list.lines().map(str::to_owned).collect();
+    let missing: Vec<_> = list.difference(&ours).collect();
+    let extra: Vec<_> = ours.difference(&list).collect();
+    assert!(missing.is_empty() && extra.is_empty(), "missing: {missing:?}\nnot in symbols.txt: {extra:?}");
+}

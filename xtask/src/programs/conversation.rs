@@ -1,0 +1,89 @@
+//! A server, then its clients: how programs are run that meet over a port.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::cases::Proof;
+use super::session::{Launcher, Program};
+use super::worker::answer;
+
+/// One row: what is run, and what shows success.
+pub(crate) struct Case {
+    /// The client's line; also the case's name. `{port}` stands for the port; a table may know more such words.
+    pub(crate) name: &'static str,
+    pub(crate) server: &'static str,
+    pub(crate) proof: Proof,
+    pub(crate) end: End,
+}
+
+/// What the server does when its client has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It ends, too, and says so.
+    Follows,
+    /// It stays for others: a second client comes, and then it is stopped.
+    Stays,
+    /// It listens to nobody, but says when it is in the group; it ends with its client.
+    InGroup,
+}
+
+pub(crate) const fn case(end: End, server: &'static str, name: &'static str, proof: Proof) -> Case {
+    Case { name, server, proof, end }
+}
+
+/// How the programs of one table are run.
+pub(crate) struct Manner<'a> {
+    pub(crate) limit: Duration,
+    /// A line with everything filled in.
+    pub(crate) words: &'a dyn Fn(&str) -> Vec<String>,
+    /// Whether the server is ready for its client.
+    pub(crate) is_ready: &'a dyn Fn(&Program) -> bool,
+    /// What must be true after each client, besides its proof.
+    pub(crate) check: &'a dyn Fn() -> Result<(), String>,
+}
+
+/// The case with this name, and its place in the table.
+pub(crate) fn find(cases: &'static [Case], name: &str) -> Result<(usize, &'static Case), String> {
+    cases.iter().enumerate().find(|(_, case)| case.name == name).ok_or_else(|| format!("no case {name}"))
+}
+
+/// Runs a case and tells how it went.
+pub(crate) fn run(launcher: &Launcher, case: &Case, manner: &Manner<'_>) -> Value {
+    let mut tails = Vec::new();
+    answer(converse(launcher, case, manner, &mut tails), tails)
+}
+
+fn converse(
+    launcher: &Launcher,
+    case: &Case,
+    manner: &Manner<'_>,
+    tails: &mut Vec<String>,
+) -> Result<(), String> {
+    let mut server = launcher.start(&format!("{} server", case.name), &(manner.words)(case.server))?;
+    let outcome = meet(launcher, case, manner, &mut server, tails);
+    tails.extend(server.tail());
+    outcome
+}
+
+fn meet(
+    launcher: &Launcher,
+    case: &Case,
+    manner: &Manner<'_>,
+    server: &mut Program,
+    tails: &mut Vec<String>,
+) -> Result<(), String> {
+    server.wait_until(manner.limit, "ready", |server| (manner.is_ready)(server))?;
+    let clients = if case.end == End::Stays { 2 } else { 1 };
+    for _client in 0..clients {
+        let mut client = launcher.start(&format!("{} client", case.name), &(manner.words)(case.name))?;
+        let outcome = client.finish(manner.limit);
+        tails.extend(client.tail());
+        outcome?;
+        if let Some(missing) = case.proof.missing_in(&client.said()) {
+            return Err(missing);
+        }
+        (manner.check)()?;
+    }
+    if case.end == End::Stays { Ok(()) } else { server.finish_soon() }
+}
