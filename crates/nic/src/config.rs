@@ -24,6 +24,8 @@ pub struct Config {
     /// Key that both ends of every connection must prove to have; `None`: connections are made with anybody. The variable
     /// names a file, see [`crate::read_key`]. `FERROCE_CM_KEY`.
     pub cm_secret: Option<Secret>,
+    /// Whether processes of this host are reached through shared memory. `FERROCE_LINK`: `auto` or `udp`.
+    pub link: LinkChoice,
     /// Segmentation offload, sending and receiving. `FERROCE_OFFLOAD=0` turns both off.
     pub offload: bool,
 }
@@ -37,9 +39,21 @@ impl Default for Config {
             faults: None,
             capture: None,
             cm_secret: None,
+            link: LinkChoice::Auto,
             offload: true,
         }
     }
+}
+
+/// Which ways packets may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LinkChoice {
+    /// Through shared memory to processes of this user on this host, UDP to all others. With faults to inject or packets to
+    /// capture, UDP to all: that is where they are injected and captured.
+    #[default]
+    Auto,
+    /// UDP to all.
+    Udp,
 }
 
 /// A variable that cannot be understood.
@@ -82,8 +96,19 @@ impl Config {
             let read = |v: &str| read_key(v.as_ref()).map_err(|e| e.to_string());
             config.cm_secret = Some(parse_with(variable, &value, read)?);
         }
+        if let Some((variable, value)) = set("FERROCE_LINK") {
+            config.link = parse_with(variable, &value, parse_link)?;
+        }
         config.offload = set("FERROCE_OFFLOAD").is_none_or(|(_, v)| v != "0");
         Ok(config)
+    }
+}
+
+fn parse_link(value: &str) -> Result<LinkChoice, String> {
+    match value {
+        "auto" => Ok(LinkChoice::Auto),
+        "udp" => Ok(LinkChoice::Udp),
+        _ => Err("must be auto or udp".into()),
     }
 }
 

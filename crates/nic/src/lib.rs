@@ -9,6 +9,7 @@
 //! | `cm` | the connection manager: QP1, and ids shaped after librdmacm |
 //! | `raw` | raw packets: whole Ethernet frames, and rules for who gets them |
 //! | [`link`] | how packets leave and arrive: UDP, fault injection, capture |
+//! | `local` | the same-host fabric: rings, and operations in the memory of neighbours |
 //! | [`registry`] | how the processes of one host find each other |
 //! | `shared` | the one NIC of a process that has no owner |
 //! | `gids`, `watch` | the GID table, and how it follows the machine's addresses |
@@ -29,6 +30,7 @@ mod fork;
 mod gids;
 pub mod inspect;
 pub mod link;
+mod local;
 mod log;
 mod memory;
 mod nic;
@@ -42,7 +44,7 @@ pub use cm::{
     CmChannel, CmCounters, CmEvent, CmEventKind, CmId, CmOptions, CmRefusal, CmTransport, ConnParam, Ece,
     KeyError, PortSpace, RejectReason, Secret, UDP_QKEY, UdParam, read_key,
 };
-pub use config::{Config, ConfigError};
+pub use config::{Config, ConfigError, LinkChoice};
 pub use counters::{Counters, QpReport};
 pub use error::Error;
 pub use gids::GidEntry;

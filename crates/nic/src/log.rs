@@ -51,6 +51,13 @@ pub(crate) fn drop(why: fmt::Arguments<'_>) {
     }
 }
 
+/// Says which way the device chose, for whoever wants to know about calls.
+pub(crate) fn choice(why: fmt::Arguments<'_>) {
+    if topics().calls {
+        say("chose", why);
+    }
+}
+
 /// Says why a call was refused, if `FERROCE_LOG` asks for it. For the rooms above, whose callers see a bare number.
 pub fn log_refusal(why: fmt::Arguments<'_>) {
     if topics().calls {

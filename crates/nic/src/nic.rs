@@ -1,7 +1,7 @@
 //! The device: opening it, asking it, making objects of it.
 
 use crate::cm::{Addresses, CmService};
-use crate::config::Config;
+use crate::config::{Config, LinkChoice};
 use crate::counters::{Counters, QpReport};
 use crate::engine::{Background, Chore, Engine, MAX_QP, Pulse};
 use crate::error::Error;
@@ -9,6 +9,8 @@ use crate::fork::Generation;
 use crate::gids::{self, GidEntry};
 use crate::inspect::{Answerer, Subject};
 use crate::link::{Capture, Faulty, Link, UdpConfig, UdpLink, now};
+use crate::local::{Fabric, LocalLink};
+use crate::log;
 use crate::memory::{Budget, DeviceMemory};
 use crate::objects::{
     AsyncEvent, CompletionChannel, Cq, CqCore, EventHub, EventQueue, EventSource, Pd, XrcDomains,
@@ -184,19 +186,19 @@ impl Nic {
     pub fn open(config: Config) -> Result<Nic, Error> {
         let born = Generation::current();
         let entries = gids::read(config.addresses.as_deref())?;
-        let link = open_link(&config)?;
-        Self::with_link(&config, link, entries, born)
+        let ways = open_ways(&config)?;
+        Self::with_ways(&config, ways, entries, born)
     }
 
-    fn with_link(
+    fn with_ways(
         config: &Config,
-        link: Arc<dyn Link>,
+        ways: Ways,
         entries: Vec<GidEntry>,
         born: Generation,
     ) -> Result<Nic, Error> {
         let events = Arc::new(EventHub::default());
         let pulse = Arc::new(Pulse::new().map_err(Error::system("creating an event descriptor"))?);
-        let engine = Arc::new(Engine::new(link, pulse));
+        let engine = Arc::new(Engine::new(ways.link, ways.fabric, pulse));
         let table = Arc::new(AddressTable {
             wanted: config.addresses.clone(),
             mtu_wish: config.mtu,
@@ -387,20 +389,40 @@ pub fn gid_table(config: &Config) -> Result<Vec<GidEntry>, Error> {
     gids::read(config.addresses.as_deref())
 }
 
-/// The UDP link, with the wrappers that were asked for around it.
-fn open_link(config: &Config) -> Result<Arc<dyn Link>, Error> {
+/// How packets leave and arrive, and the same-host fabric if that is part of it.
+struct Ways {
+    link: Arc<dyn Link>,
+    fabric: Option<Arc<Fabric>>,
+}
+
+/// Opens the link, with what was asked for around it.
+fn open_ways(config: &Config) -> Result<Ways, Error> {
     let capture = config.capture.as_deref().map(Capture::create).transpose();
-    let udp = UdpLink::open(&UdpConfig {
+    let udp = Arc::new(UdpLink::open(&UdpConfig {
         bind: config.addresses.clone(),
         gso: config.offload,
         gro: config.offload,
         capture: capture.map_err(Error::system("creating the capture file"))?.map(Arc::new),
         ..UdpConfig::default()
-    })?;
-    Ok(match &config.faults {
-        Some(faults) => Arc::new(Faulty::new(Arc::new(udp), *faults)),
-        None => Arc::new(udp),
-    })
+    })?);
+    if let Some(faults) = &config.faults {
+        return Ok(Ways { link: Arc::new(Faulty::new(udp, *faults)), fabric: None });
+    }
+    if config.link == LinkChoice::Udp || config.capture.is_some() {
+        return Ok(Ways { link: udp, fabric: None });
+    }
+    match LocalLink::open(udp.clone()) {
+        Ok(local) => {
+            let fabric = Some(local.fabric().clone());
+            Ok(Ways { link: Arc::new(local), fabric })
+        }
+        Err(why) => {
+            log::choice(format_args!(
+                "UDP to processes of this host too: no shared memory with them ({why})"
+            ));
+            Ok(Ways { link: udp, fabric: None })
+        }
+    }
 }
 
 impl NicInner {

@@ -257,8 +257,14 @@ impl Sleeper {
             fd.revents = 0;
         }
         debug_assert!(count <= self.fds.len());
+        let for_packets = count == self.fds.len();
+        // What came through shared memory while nobody was told to ring must not wait.
+        let timeout_ms = if for_packets && !self.engine.link.about_to_sleep() { 0 } else { timeout_ms };
         // SAFETY: `count` is at most the length of the vector that the pointer leads to.
         unsafe { libc::poll(self.fds.as_mut_ptr(), count as libc::nfds_t, timeout_ms) };
+        if for_packets {
+            self.engine.link.woke_up();
+        }
     }
 
     /// Does the chores that the last sleep found.

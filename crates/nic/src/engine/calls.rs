@@ -94,6 +94,7 @@ impl Engine {
             machine.poll_requests(now, &mut host);
             host.flush();
             let more = host.has_more;
+            self.choose_path(qp, &machine);
             self.after(qp, machine, more, now);
             if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
                 // A new life begins: completions of the old one would be taken for its own.
@@ -114,6 +115,7 @@ impl Engine {
             host.flush();
             self.counters.retransmitted.fetch_add(machine.counters().retransmitted, Ordering::Relaxed);
             machine.retire();
+            self.show(qp, &machine);
         });
         qp.send_cq.purge(qp.qpn);
         qp.recv_cq.purge(qp.qpn);

@@ -323,6 +323,7 @@ impl Engine {
             let mut tx = TxBatch::new();
             machine.fail(EventKind::QpFatal, now, &mut NicHost::new(self, qp, &mut tx));
         }
+        self.show(qp, &machine);
         if has_more && !qp.ready.swap(true, Ordering::Relaxed) {
             self.ready.lock().push_back(qp.clone());
             self.any_ready.store(true, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use crate::link::TxBatch;
 use crate::log;
 use crate::memory::Peer;
 use crate::objects::{QpCore, SrqCore};
-use ferroce_proto::qp::{DropReason, Host, RecvWqe, RefusalReason, Side, TxError, TxPayload};
+use ferroce_proto::qp::{DropReason, Host, OneSided, RecvWqe, RefusalReason, Side, TxError, TxPayload};
 use ferroce_proto::verbs::{
     Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge, WcStatus,
 };
@@ -62,6 +62,11 @@ impl Host for NicHost<'_, '_> {
         self.out.push(route, headers, payload, self.qp).map_err(TxError::Fault)?;
         self.burst_left -= 1;
         Ok(())
+    }
+
+    fn perform(&mut self, pd: PdId, request: &OneSided<'_>) -> bool {
+        let mut path = self.qp.path.lock();
+        path.as_mut().is_some_and(|path| path.perform(&self.engine.regions, pd, request))
     }
 
     fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {

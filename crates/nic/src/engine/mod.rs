@@ -5,6 +5,7 @@
 //! | `drive` | what happens in one turn |
 //! | `calls` | what verbs do to a queue pair on the caller's thread |
 //! | `host` | how a queue pair reaches memory, links and completion queues |
+//! | `neighbours` | what processes of this host see of a queue pair, and how it reaches them |
 //! | `management` | what becomes of packets to QP1 |
 //! | `outgoing` | what of a packet is copied and what it points to |
 //! | `qps` | which queue pair has this number |
@@ -23,6 +24,7 @@ mod drive;
 mod groups;
 mod host;
 mod management;
+mod neighbours;
 mod outgoing;
 mod pulse;
 mod qps;
@@ -38,6 +40,7 @@ pub(crate) use srqs::MAX_XRC_SRQ;
 use crate::cm::CmService;
 use crate::counters::DeviceCounters;
 use crate::link::Link;
+use crate::local::Fabric;
 use crate::memory::RegionTable;
 use crate::objects::QpCore;
 use drive::Turn;
@@ -54,6 +57,8 @@ use timers::Timers;
 #[repr(align(128))] // no cache line shared with another object that another core writes
 pub(crate) struct Engine {
     pub(crate) link: Arc<dyn Link>,
+    /// What it shares with the processes of this host, if anything.
+    pub(crate) fabric: Option<Arc<Fabric>>,
     pub(crate) regions: RegionTable,
     pub(crate) qps: QpTable,
     pub(crate) srqs: XrcSrqs,
@@ -76,9 +81,10 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(link: Arc<dyn Link>, pulse: Arc<Pulse>) -> Self {
+    pub(crate) fn new(link: Arc<dyn Link>, fabric: Option<Arc<Fabric>>, pulse: Arc<Pulse>) -> Self {
         Engine {
-            regions: RegionTable::new(),
+            regions: RegionTable::new(fabric.as_ref().map(|fabric| fabric.region_board())),
+            fabric,
             qps: QpTable::new(link.slot()),
             srqs: XrcSrqs::default(),
             may_point: link.takes_external(),

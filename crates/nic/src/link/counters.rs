@@ -77,6 +77,24 @@ counters! {
     injected_reorders,
     /// Packets that could not be written to the capture file.
     capture_errors,
+    /// Packets given to processes of this host through shared memory; not among `tx_packets`.
+    local_tx_packets,
+    /// Their bytes, from the BTH to the padding.
+    local_tx_bytes,
+    /// Packets taken from processes of this host through shared memory; not among `rx_packets`.
+    local_rx_packets,
+    /// Their bytes, from the BTH to the padding.
+    local_rx_bytes,
+    /// Those that found a ring full and waited.
+    local_waited,
+    /// Those that were lost: their process is gone, or has not read for long.
+    local_lost,
+    /// How often a sleeping process was woken.
+    local_bells,
+    /// One-sided operations done in memory of other processes that is mapped here.
+    direct_mapped,
+    /// Those that the kernel did, copying between the processes.
+    direct_copied,
 }
 
 /// Adds to a counter that only the holder of the receiver changes: without the cost of an atomic addition.

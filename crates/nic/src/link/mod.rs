@@ -23,6 +23,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 pub use batch::{RxBatch, RxPacket, TxBatch, TxView};
+pub(crate) use batch::{RxMeta, TxPiece};
 pub use capture::Capture;
 pub(crate) use capture::flush_all as flush_captures;
 pub use clock::now;
@@ -85,6 +86,14 @@ pub trait Link: Send + Sync {
 
     /// Sends what is held back, whatever its time: the link is about to go, and what is on the wire by then arrives.
     fn flush(&self) {}
+
+    /// The caller is about to sleep on [`Self::wait_fds`]. False if it must not: something has arrived already.
+    fn about_to_sleep(&self) -> bool {
+        true
+    }
+
+    /// The caller of [`Self::about_to_sleep`] is awake again.
+    fn woke_up(&self) {}
 
     /// Hands a received packet to the process in `slot`: packets to QP1 reach any of them. Returns whether it got it.
     fn forward(&self, slot: u8, packet: &RxPacket<'_>) -> bool;

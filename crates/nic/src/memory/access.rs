@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn gather_and_scatter_respect_the_registration() {
         let mut memory = vec![0u8; 64];
-        let table = RegionTable::new();
+        let table = RegionTable::new(None);
         let base = memory.as_mut_ptr() as usize;
         let make = |access| {
             move |lkey, rkey| Region {
@@ -245,6 +245,7 @@ mod tests {
                 only_qp: None,
                 kind: Kind::Memory { windows: Vec::new() },
                 backing: Backing::Mapped,
+                card: None,
                 _owner: None,
             }
         };

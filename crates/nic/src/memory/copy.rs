@@ -37,18 +37,48 @@ pub(super) fn write(span: Span, data: &[u8]) -> Result<(), MemoryFault> {
     debug_assert_eq!(span.len, data.len());
     match span.backing {
         Backing::Mapped => {
-            let Some((last, before)) = data.split_last() else { return Ok(()) };
-            let start = span.start as *mut u8;
-            // SAFETY: as in `read`; the span is as long as `data`, so both stores stay inside it.
-            unsafe {
-                std::ptr::copy_nonoverlapping(before.as_ptr(), start, before.len());
-                fence(Ordering::Release);
-                start.add(before.len()).write_volatile(*last);
-            }
+            // SAFETY: as in `read`; the span is as long as `data`.
+            unsafe { put(data.as_ptr(), span.start as *mut u8, data.len()) };
             Ok(())
         }
         Backing::OnDemand => on_demand::write(span, data),
         Backing::Null => Ok(()),
+    }
+}
+
+/// Copies so that the last byte becomes visible last. Eight aligned bytes become visible at once.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `len` bytes. They may be the same memory, and others may change it meanwhile.
+unsafe fn put(from: *const u8, to: *mut u8, len: usize) {
+    if len == 0 {
+        return;
+    }
+    if len == 8 && to.cast::<u64>().is_aligned() {
+        // SAFETY: eight bytes on both sides, the destination aligned.
+        unsafe { to.cast::<u64>().write_volatile(from.cast::<u64>().read_unaligned()) };
+        return;
+    }
+    // SAFETY: inside what the caller vouches for.
+    unsafe {
+        let last = from.add(len - 1).read_volatile();
+        std::ptr::copy(from, to, len - 1);
+        fence(Ordering::Release);
+        to.add(len - 1).write_volatile(last);
+    }
+}
+
+/// Copies between several spans of this process, one behind the other, and one span that is as long as all of them:
+/// towards that one, or from it.
+pub(super) fn spread(near: &[Span], far: Span, towards_far: bool) {
+    debug_assert_eq!(near.iter().map(|span| span.len).sum::<usize>(), far.len);
+    let mut at = far.start;
+    for span in near {
+        let (from, to) = if towards_far { (span.start, at) } else { (at, span.start) };
+        // SAFETY: the near spans came from `Region` checks whose locks are held; the far one is memory of a neighbour that
+        // is mapped here, or of this process, and stays as long as the neighbour's region does, which the caller holds.
+        unsafe { put(from as *const u8, to as *mut u8, span.len) };
+        at += span.len;
     }
 }
 

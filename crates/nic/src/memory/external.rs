@@ -27,6 +27,15 @@ impl External {
     pub(crate) fn as_ptr(self) -> *const u8 {
         self.0.start as *const u8
     }
+    /// Copies the bytes.
+    ///
+    /// # Safety
+    /// The region is still held.
+    pub(crate) unsafe fn copy_to(self, out: &mut [u8]) {
+        assert_eq!(out.len(), self.len());
+        // SAFETY: as in `feed`; `out` is as long.
+        unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), out.as_mut_ptr(), out.len()) };
+    }
     /// Feeds the bytes to an ICRC.
     ///
     /// The application may change them between this and the system call that copies them. Then the ICRC is wrong, the

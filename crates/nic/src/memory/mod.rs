@@ -10,11 +10,15 @@
 //! | `on_demand` | memory that may come and go |
 //! | `device` | memory of the device itself |
 //! | `external` | how packets point into regions instead of copying |
+//! | `direct` | operations in the memory of a neighbour |
+//! | `across` | copies between processes, by the kernel |
 //! | `copy` | the only place where bytes move |
 
 mod access;
+mod across;
 mod copy;
 mod device;
+mod direct;
 mod external;
 mod keys;
 mod on_demand;
@@ -24,10 +28,11 @@ mod windows;
 
 pub(crate) use device::Budget;
 pub use device::{DeviceMemory, MAX_DM};
+pub(crate) use direct::Far;
 pub(crate) use external::{External, Pins};
 pub use on_demand::Prefetch;
 pub(crate) use on_demand::check_mapped;
 pub use region::WindowType;
-pub(crate) use region::{Backing, Kind, Peer, Region};
+pub(crate) use region::{Backing, Kind, Peer, Region, Span};
 pub(crate) use table::RegionTable;
 pub use windows::MAX_MW;

@@ -1,5 +1,6 @@
 //! A region, and whether an access is inside it and allowed.
 
+use crate::local::RegionCard;
 use ferroce_proto::verbs::{Access, MemoryFault};
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
 use std::any::Any;
@@ -59,6 +60,8 @@ pub(crate) struct Region {
     pub(crate) only_qp: Option<Qpn>,
     pub(crate) kind: Kind,
     pub(crate) backing: Backing,
+    /// Its card on the board that neighbours read.
+    pub(crate) card: Option<usize>,
     /// What keeps the memory alive, if the NIC was given that.
     pub(crate) _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -71,7 +74,38 @@ pub(crate) struct Span {
     pub(super) backing: Backing,
 }
 
+impl Span {
+    /// The first byte.
+    pub(crate) fn start(self) -> usize {
+        self.start
+    }
+    /// How many there are.
+    pub(crate) fn len(self) -> usize {
+        self.len
+    }
+    /// The same bytes, seen at another address.
+    pub(crate) fn moved_to(self, start: usize) -> Span {
+        Span { start, ..self }
+    }
+}
+
 impl Region {
+    /// What neighbours must know of it, if they may reach it.
+    pub(crate) fn card(&self) -> Option<RegionCard> {
+        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let is_memory = matches!(self.kind, Kind::Memory { .. }) && self.backing == Backing::Mapped;
+        let is_open = self.remote_open && self.only_qp.is_none() && self.access.intersects(remote);
+        (is_memory && is_open).then_some(RegionCard {
+            rkey: self.rkey,
+            access: self.access,
+            pd: self.pd,
+            iova: self.iova,
+            len: self.len,
+            base: self.base as u64,
+            file: None,
+        })
+    }
+
     /// Bytes `[addr, addr + len)` as work requests name them, or why not. Cannot wrap: lengths are compared, never
     /// end addresses.
     pub(super) fn span(&self, key: u32, addr: u64, len: u64) -> Result<Span, MemoryFault> {
@@ -139,6 +173,7 @@ mod tests {
             only_qp: None,
             kind: Kind::Memory { windows: Vec::new() },
             backing: Backing::Mapped,
+            card: None,
             _owner: None,
         }
     }

@@ -6,6 +6,7 @@
 use super::keys::{KeyCipher, SLOT_BITS};
 use super::region::Region;
 use super::windows::WindowKeys;
+use crate::local::RegionBoard;
 use ferroce_proto::verbs::MemoryFault;
 use ferroce_proto::{LKey, RKey};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -23,6 +24,8 @@ pub(crate) struct RegionTable {
     lkeys: KeyCipher,
     rkeys: KeyCipher,
     pub(super) windows: WindowKeys,
+    /// Where neighbours see what they may reach.
+    board: Option<RegionBoard>,
 }
 
 #[derive(Default)]
@@ -35,13 +38,30 @@ struct Free {
 pub(super) type Held<'a> = RwLockReadGuard<'a, Option<Region>>;
 
 impl RegionTable {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(board: Option<RegionBoard>) -> Self {
         RegionTable {
             chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
             free: Mutex::default(),
             lkeys: KeyCipher::random(),
             rkeys: KeyCipher::random(),
             windows: WindowKeys::default(),
+            board,
+        }
+    }
+
+    /// Shows a region to neighbours, if they may reach it.
+    fn show(&self, region: &mut Region) {
+        region.card = self.board.as_ref().zip(region.card()).and_then(|(board, card)| board.show(&card));
+    }
+
+    /// Hides a region from neighbours and waits for those who access it. Before its lock is taken for writing: an access
+    /// from this very process may need it for reading.
+    fn hide(&self, number: u32) {
+        // Taken out under the lock, so that nobody hides it twice: the card may be another region's by then.
+        let card =
+            self.slot(number).and_then(|slot| slot.write().as_mut().and_then(|region| region.card.take()));
+        if let Some((board, card)) = self.board.as_ref().zip(card) {
+            board.hide(card);
         }
     }
 
@@ -73,7 +93,8 @@ impl RegionTable {
         Some(free.fresh - 1)
     }
 
-    pub(super) fn place(&self, number: u32, region: Region) {
+    pub(super) fn place(&self, number: u32, mut region: Region) {
+        self.show(&mut region);
         let chunk = self.chunks[number as usize / CHUNK]
             .get_or_init(|| (0..CHUNK).map(|_| RwLock::new(None)).collect());
         *chunk[number as usize % CHUNK].write() = Some(region);
@@ -101,6 +122,7 @@ impl RegionTable {
 
     /// Removes, after waiting for accesses in flight.
     pub(super) fn take_out(&self, number: u32) {
+        self.hide(number);
         if let Some(slot) = self.slot(number) {
             let gone = slot.write().take();
             drop(gone);
@@ -111,25 +133,32 @@ impl RegionTable {
     /// Changes a region under its write lock, with new keys: the old ones may be in the hands of a peer.
     pub(crate) fn change(&self, number: u32, change: impl FnOnce(&mut Region)) -> Option<(LKey, RKey)> {
         let keys = self.windows.beside(|taken| self.fresh_keys(number, taken));
+        self.hide(number);
         let mut held = self.slot(number)?.write();
         let region = held.as_mut()?;
         change(region);
         (region.lkey, region.rkey, region.remote_open) = (keys.0, keys.1, true);
+        self.show(region);
         Some(keys)
     }
 
     /// Changes a region under its write lock. The keys stay.
     pub(crate) fn change_keeping_keys(&self, number: u32, change: impl FnOnce(&mut Region)) {
+        self.hide(number);
         if let Some(slot) = self.slot(number)
             && let Some(region) = slot.write().as_mut()
         {
             change(region);
             region.remote_open = true;
+            self.show(region);
         }
     }
 
     /// Closes a region to peers. The caller has checked that it may.
     pub(super) fn close_remote(&self, key: RKey) {
+        if self.is_region_key(key) {
+            self.hide(self.rkeys.slot_of(key.0));
+        }
         if let Some(slot) = self.slot(self.rkeys.slot_of(key.0))
             && let Some(region) = slot.write().as_mut()
             && region.rkey == key

@@ -69,6 +69,7 @@ impl RegionTable {
             only_qp: None,
             kind: Kind::Window { kind, region: None },
             backing: Backing::Mapped,
+            card: None,
             _owner: None,
         };
         self.place(number, window);

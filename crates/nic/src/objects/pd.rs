@@ -115,6 +115,7 @@ impl Pd {
             only_qp: None,
             kind: Kind::Memory { windows: Vec::new() },
             backing,
+            card: None,
             _owner: owner,
         };
         let (slot, lkey, rkey) = self

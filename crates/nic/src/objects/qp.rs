@@ -7,6 +7,7 @@ use super::srq::{Srq, SrqCore};
 use super::xrc::XrcDomain;
 use crate::engine::Resends;
 use crate::error::Error;
+use crate::local::{Path, QpCard};
 use crate::nic::{MAX_INLINE, MAX_QP_WR, MAX_SGE, Nic};
 use crate::raw::{Flow, FlowRule, RawQp};
 use ferroce_proto::cc::HalvingWindow;
@@ -46,6 +47,10 @@ pub(crate) struct QpCore {
     handles: Option<Mutex<Vec<Handle>>>,
     pub(crate) machine: Mutex<qp::Qp>,
     pub(crate) events: Arc<EventQueue>,
+    /// How to reach the peer's memory, if it is on this host. Only used under the machine's lock.
+    pub(crate) path: Mutex<Option<Path>>,
+    /// What neighbours are shown of it.
+    pub(crate) shown: Mutex<Option<QpCard>>,
     /// What of it is sent again.
     pub(crate) resends: Resends,
     /// Earliest deadline that the timer heap knows of; `u64::MAX` if none.
@@ -159,6 +164,8 @@ impl Pd {
                 handles: domain.as_ref().map(|_| Mutex::default()),
                 machine: Mutex::new(machine),
                 events: self.events.clone(),
+                path: Mutex::new(None),
+                shown: Mutex::new(None),
                 resends: Resends::default(),
                 timer_at: AtomicU64::new(u64::MAX),
                 touched: AtomicBool::new(false),

@@ -7,6 +7,8 @@ pub struct QpCounters {
     pub tx_packets: u64,
     /// Payload bytes sent, repeats included.
     pub tx_bytes: u64,
+    /// One-sided operations that the host did at once, without a packet.
+    pub performed: u64,
     /// Packets received and meant for this QP.
     pub rx_packets: u64,
     /// Payload bytes received.

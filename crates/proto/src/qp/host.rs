@@ -155,11 +155,54 @@ impl DropReason {
     }
 }
 
+/// A one-sided operation as a whole: what a host may do at once where the peer's memory is within its own reach.
+#[derive(Clone, Copy, Debug)]
+pub struct OneSided<'a> {
+    /// The peer's key.
+    pub rkey: RKey,
+    /// The peer's address.
+    pub addr: u64,
+    /// What to do there.
+    pub kind: OneSidedKind<'a>,
+}
+
+/// The kinds of one-sided operations.
+#[derive(Clone, Copy, Debug)]
+pub enum OneSidedKind<'a> {
+    /// WRITE.
+    Write {
+        /// The whole message.
+        data: TxPayload<'a>,
+    },
+    /// READ.
+    Read {
+        /// Where the bytes go.
+        sges: &'a [Sge],
+        /// How many there are.
+        len: u32,
+    },
+    /// An atomic on eight bytes.
+    Atomic {
+        /// Which.
+        op: AtomicOp,
+        /// Where the original value goes.
+        sges: &'a [Sge],
+    },
+}
+
 /// What a queue pair may ask of the NIC around it. All memory calls check key, domain, range and rights, and do
 /// either everything or nothing.
 pub trait Host {
     /// Sends one packet: `headers`, then the payload padded to four bytes. `headers.bth.pad` is already right.
     fn transmit(&mut self, route: &Route, headers: &Headers, payload: TxPayload<'_>) -> Result<(), TxError>;
+
+    /// Does a one-sided operation at once, where the peer's memory is within reach and every check of this end and of
+    /// the peer's passes. False: nothing was done, and packets must do it; then the peer finds out what is wrong, if
+    /// anything is. Asked for the oldest request only, when nothing before it is under way.
+    fn perform(&mut self, pd: PdId, request: &OneSided<'_>) -> bool {
+        let _ = (pd, request);
+        false
+    }
 
     /// Copies `data` to the entries, starting `offset` bytes into them; they must allow local writes. The caller
     /// has checked that the entries are long enough.

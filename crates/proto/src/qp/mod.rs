@@ -44,7 +44,7 @@ mod uc;
 mod ud;
 
 pub use counters::QpCounters;
-pub use host::{DropReason, Host, Side, TxError, TxPayload};
+pub use host::{DropReason, Host, OneSided, OneSidedKind, Side, TxError, TxPayload};
 pub use post::PostError;
 pub use reason::Reason;
 pub use receive::Arrival;
@@ -53,7 +53,7 @@ pub use rq::{RecvQueue, RecvWqe};
 
 use crate::cc::Controller;
 use crate::ids::{PdId, Qpn};
-use crate::verbs::{Mtu, QpAttr, QpCap, QpState, Route, Transport};
+use crate::verbs::{Access, Mtu, QpAttr, QpCap, QpState, Route, Transport};
 use alloc::boxed::Box;
 use io::Identity;
 use sq::SendQueue;
@@ -159,6 +159,14 @@ impl Qp {
     /// Where its packets go (connected transports).
     pub fn route(&self) -> &Route {
         &self.route
+    }
+    /// What a peer within reach must know to do one-sided operations on its own: rights, domain, and who the peer is.
+    /// Only while requests of a reliable connection are taken, and not before it is established, which a packet must
+    /// tell.
+    pub fn terms(&self) -> Option<(Access, PdId, Qpn)> {
+        let takes =
+            matches!(self.attr.state, QpState::Rts | QpState::Sqd) && self.id.transport == Transport::Rc;
+        takes.then_some((self.attr.access, self.id.pd, self.attr.dest_qpn))
     }
     /// What it counted.
     pub fn counters(&self) -> &QpCounters {

@@ -84,6 +84,15 @@ impl RxBatch {
         })
     }
 
+    /// Adds a packet of `len` bytes behind those that were added this way, and returns its bytes to be filled; nothing if
+    /// there is no room. Not to be mixed with [`Self::push`].
+    pub(crate) fn append(&mut self, len: usize, meta: RxMeta) -> Option<&mut [u8]> {
+        let start = self.packets.last().map_or(0, |p| (p.start + p.len) as usize);
+        let place = self.memory.get_mut(start..start + len)?;
+        self.packets.push(RxEntry { meta, start: start as u32, len: len as u32 });
+        Some(place)
+    }
+
     /// The buffers from `index` on, for a system call to fill.
     pub(crate) fn buffers_from(&mut self, index: usize) -> &mut [u8] {
         &mut self.memory[index * RX_BUFFER_LEN..]

@@ -206,6 +206,27 @@ impl TxBatch {
         let range = packets[0].start as usize..packets[packets.len() - 1].arena_range().end;
         packets.iter().all(|packet| packet.payload.is_none()).then(|| &self.arena[range])
     }
+    /// Copies packet `index`, wherever its bytes lie, to another batch, which has room for it.
+    pub(crate) fn copy_packet(&self, index: usize, to: &mut TxBatch) {
+        let packet = &self.packets[index];
+        let out = to.reserve(&packet.route, packet.transport_len());
+        let mut at = 0;
+        self.each_piece(index..index + 1, |piece| {
+            let len = match piece {
+                TxPiece::Arena(bytes) => {
+                    let len = bytes.len().min(out.len() - at);
+                    out[at..at + len].copy_from_slice(&bytes[..len]);
+                    len
+                }
+                TxPiece::External(external) => {
+                    // SAFETY: the region is held until this batch is sent or cleared, as whoever added it promised.
+                    unsafe { external.copy_to(&mut out[at..at + external.len()]) };
+                    external.len()
+                }
+            };
+            at += len;
+        });
+    }
     /// What consecutive packets consist of, ICRCs included. What lies in the arena between two payloads is one piece.
     pub(crate) fn each_piece<'a>(&'a self, run: Range<usize>, mut take: impl FnMut(TxPiece<'a>)) {
         let packets = &self.packets[run];

@@ -157,6 +157,11 @@ impl Forwarder {
         handover
     }
 
+    /// Wakes the process in `slot`. A socket that is full wakes it just as well.
+    pub(super) fn wake(&self, registry: &Registry, slot: u8) {
+        self.send(registry, slot, &[]);
+    }
+
     /// When [`Self::retry`] has work.
     pub(super) fn deadline(&self) -> Option<Time> {
         let at = self.retry_at_ns.load(Relaxed);

@@ -99,7 +99,7 @@ pub struct UdpLink {
     counters: Arc<RunningCounters>,
     capture: Option<Arc<Capture>>,
     /// Last: the slot is freed when nothing of the link is left.
-    registry: Registry,
+    registry: Arc<Registry>,
 }
 
 /// An address we receive on.
@@ -113,6 +113,18 @@ impl BoundAddress {
     /// The only address that packets arriving here can have been sent to, unless this is the wildcard.
     fn only_gid(&self) -> Option<Gid> {
         (!self.addr.is_unspecified()).then(|| Gid::from_ip(self.addr))
+    }
+}
+
+impl UdpLink {
+    /// The registry that it has its slot from.
+    pub(crate) fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// Has the descriptors of the process in `slot` become readable, so that its driver wakes.
+    pub(crate) fn wake(&self, slot: u8) {
+        self.forwarder.wake(&self.registry, slot);
     }
 }
 

@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicBool;
 impl UdpLink {
     /// Opens the port, claims a process slot and joins the processes that share the port.
     pub fn open(config: &UdpConfig) -> Result<UdpLink, LinkError> {
-        let registry = Registry::open(&config.registry_base.clone().unwrap_or_else(default_base))?;
+        let registry = Arc::new(Registry::open(&config.registry_base.clone().unwrap_or_else(default_base))?);
         let forwarder = Forwarder::open(&registry)
             .map_err(|source| failed(format!("listen in {}", registry.directory().display()), source))?;
         let group_poll = PollSet::new().map_err(|e| failed("open a poll set".into(), e))?;

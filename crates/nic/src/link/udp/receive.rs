@@ -310,6 +310,8 @@ impl UdpLink {
                 }
             }
             Some(Forwarded::Reattach(addr)) => self.on_reattach(receiver, addr),
+            // An empty message only wakes.
+            None if len == 0 => {}
             None => add_alone(&self.counters.malformed, 1),
         }
     }

@@ -4,11 +4,11 @@ use super::super::super::io::{Fatal, Io};
 use super::super::super::local::execute;
 use super::super::super::segment::{add_extensions, operation_of};
 use super::super::super::sq::{SendQueue, SendWqe};
-use super::super::super::{Host, Reason, TxError};
+use super::super::super::{Host, OneSided, OneSidedKind, Reason, TxError};
 use super::holes::Place;
 use super::{Requester, Stall};
 use crate::cc::CongestionControl;
-use crate::verbs::{QpState, SendOp, WcStatus};
+use crate::verbs::{QpState, SendOp, Transport, WcStatus};
 
 /// A large READ goes out as several requests of at most this many bytes, so that the in-flight window bounds the
 /// responses too. Their borders never move: a restart ends where the first try ended, because the responder knows
@@ -37,6 +37,9 @@ impl Requester {
         }
         while self.stall.is_none() {
             let Some(wqe) = self.next_wqe(sq, io) else { break };
+            if self.perform(&wqe, sq, io) {
+                continue;
+            }
             let step = match wqe.op {
                 SendOp::LocalInv(_) | SendOp::BindMw(_) => match self.run_locally(&wqe, sq, io) {
                     Some(step) => step,
@@ -54,6 +57,45 @@ impl Requester {
             }
         }
         self.raise_stall(sq, io)
+    }
+
+    /// Has the host do a one-sided operation at once, if it can: nothing before it may be under way, for the peer
+    /// executes requests in order. Takes no sequence number, since no packet tells of it.
+    fn perform<H: Host>(&mut self, wqe: &SendWqe, sq: &mut SendQueue, io: &mut Io<'_, H>) -> bool {
+        let is_alone =
+            self.cur == sq.head() && self.sent == 0 && self.una == self.psn && self.psn == self.high;
+        if !is_alone || io.id.transport != Transport::Rc {
+            return false;
+        }
+        let (rkey, addr, kind) = match wqe.op {
+            SendOp::Write { addr, rkey } => {
+                (rkey, addr, OneSidedKind::Write { data: sq.payload(self.cur, io.pd, 0, wqe.len) })
+            }
+            SendOp::Read { addr, rkey } => {
+                (rkey, addr, OneSidedKind::Read { sges: sq.sges(self.cur), len: wqe.len })
+            }
+            SendOp::Atomic { addr, rkey, op } if wqe.len == 8 => {
+                (rkey, addr, OneSidedKind::Atomic { op, sges: sq.sges(self.cur) })
+            }
+            _ => return false,
+        };
+        let needs_resources = !matches!(kind, OneSidedKind::Write { .. });
+        if needs_resources && io.attr.max_rd_atomic == 0 {
+            return false;
+        }
+        if !io.host.perform(io.pd, &OneSided { rkey, addr, kind }) {
+            return false;
+        }
+        io.counters.performed += 1;
+        self.finish_at_once(wqe, sq, io);
+        true
+    }
+
+    /// Completes the oldest request, which used no sequence number.
+    fn finish_at_once<H: Host>(&mut self, wqe: &SendWqe, sq: &mut SendQueue, io: &mut Io<'_, H>) {
+        sq.pop();
+        (self.cur, self.oldest) = (self.cur + 1, self.oldest + 1);
+        io.complete_send(wqe);
     }
 
     /// A local failure is told once everything before it is done: completions keep the order of posting.
@@ -211,9 +253,7 @@ impl Requester {
         if let Some(Err((status, why))) = execute(&wqe.op, wqe.wr_id, io) {
             return Some(Step::Stalled(status, why));
         }
-        sq.pop();
-        (self.cur, self.oldest) = (self.cur + 1, self.oldest + 1);
-        io.complete_send(wqe);
+        self.finish_at_once(wqe, sq, io);
         None
     }
 

@@ -1,0 +1,31 @@
+//! What processes of this host see of a queue pair, and how it reaches them.
+
+use super::Engine;
+use crate::local::{Path, QpCard};
+use crate::objects::QpCore;
+use ferroce_proto::qp::Qp;
+use std::sync::atomic::Ordering;
+
+impl Engine {
+    /// Finds out whether the peer's memory is within reach. Called with the queue pair's lock held, when it was modified.
+    pub(super) fn choose_path(&self, qp: &QpCore, machine: &Qp) {
+        let Some(fabric) = &self.fabric else { return };
+        let peer = machine.terms().map(|(_, _, peer)| peer);
+        let neighbour = peer.and_then(|peer| Some((fabric.neighbour(machine.route().dgid, peer)?, peer)));
+        *qp.path.lock() =
+            neighbour.map(|(neighbour, peer)| Path::new(fabric.clone(), neighbour, peer, qp.qpn));
+    }
+
+    /// Shows neighbours what they may do to this queue pair, if that has changed. Called with its lock held.
+    pub(super) fn show(&self, qp: &QpCore, machine: &Qp) {
+        let Some(fabric) = &self.fabric else { return };
+        let is_shut = qp.is_shut.load(Ordering::Relaxed);
+        let terms = machine.terms().filter(|_| !is_shut);
+        let card = terms.map(|(access, pd, peer)| QpCard { access, pd, peer });
+        let mut shown = qp.shown.lock();
+        if *shown != card {
+            *shown = card;
+            fabric.show_qp(qp.qpn, card);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Which queue pairs and regions of this process neighbours may reach directly.
+//!
+//! A card says what the checks need to know. It is written by its owner alone and read by anybody: a queue pair's in two
+//! words that change together or not at all as far as anyone can tell (a number is not used again for long), a region's
+//! under a version that changes with it.
+
+use super::hold;
+use super::place::{Place, REGION_CARDS};
+use crate::registry::Registry;
+use ferroce_proto::verbs::Access;
+use ferroce_proto::{PdId, Qpn, RKey};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const OPEN: u64 = 1 << 63;
+/// Places where a region's card may lie, from the one that its key names on.
+const PROBES: usize = 8;
+
+/// What a neighbour must know of a queue pair: of a reliable connection that receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QpCard {
+    pub(crate) access: Access,
+    pub(crate) pd: PdId,
+    pub(crate) peer: Qpn,
+}
+
+impl QpCard {
+    fn first_word(self) -> u64 {
+        OPEN | u64::from(self.access.bits() & 0xffff) << 32 | u64::from(self.pd.0)
+    }
+}
+
+/// Shows a queue pair to neighbours, or hides it.
+pub(super) fn show_qp(place: &Place, qpn: Qpn, card: Option<QpCard>) {
+    let (first, second) = place.qp_card(qpn.value() as u16);
+    match card {
+        None => first.store(0, Ordering::Release),
+        Some(card) => {
+            second.store(card.peer.value().into(), Ordering::Release);
+            first.store(card.first_word(), Ordering::Release);
+        }
+    }
+}
+
+/// What a neighbour shows of a queue pair.
+#[inline]
+pub(super) fn find_qp(place: &Place, qpn: Qpn) -> Option<QpCard> {
+    let (first, second) = place.qp_card(qpn.value() as u16);
+    let word = first.load(Ordering::Acquire);
+    (word & OPEN != 0).then(|| QpCard {
+        access: Access::from_bits_truncate((word >> 32) as u32 & 0xffff),
+        pd: PdId(word as u32),
+        peer: Qpn::new(second.load(Ordering::Acquire) as u32),
+    })
+}
+
+/// What a neighbour must know of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RegionCard {
+    pub(crate) rkey: RKey,
+    pub(crate) access: Access,
+    pub(crate) pd: PdId,
+    pub(crate) iova: u64,
+    pub(crate) len: u64,
+    /// First byte in the owner's address space.
+    pub(crate) base: u64,
+    /// The part of it that can be mapped, if any.
+    pub(crate) file: Option<FileCard>,
+}
+
+/// Where the pages of a region lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FileCard {
+    /// The first page, in the owner's address space, and how many bytes of pages there are.
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    /// Descriptor of the file in the owner, and what it leads to.
+    pub(crate) descriptor: u32,
+    pub(crate) inode: u64,
+    pub(crate) device: u64,
+}
+
+const VERSION: usize = 0;
+const FIELDS: usize = 10;
+
+impl RegionCard {
+    fn fields(&self) -> [u64; FIELDS] {
+        let file = self.file.unwrap_or_default();
+        [
+            u64::from(self.access.bits()) << 32 | u64::from(self.rkey.0),
+            self.pd.0.into(),
+            self.iova,
+            self.len,
+            self.base,
+            file.start,
+            file.len,
+            file.descriptor.into(),
+            file.inode,
+            file.device,
+        ]
+    }
+
+    fn from_fields(fields: [u64; FIELDS]) -> RegionCard {
+        let [key, pd, iova, len, base, start, file_len, descriptor, inode, device] = fields;
+        let file = FileCard { start, len: file_len, descriptor: descriptor as u32, inode, device };
+        RegionCard {
+            rkey: RKey(key as u32),
+            access: Access::from_bits_truncate((key >> 32) as u32),
+            pd: PdId(pd as u32),
+            iova,
+            len,
+            base,
+            file: (file_len > 0).then_some(file),
+        }
+    }
+}
+
+fn first_probe(rkey: RKey) -> usize {
+    (rkey.0.wrapping_mul(0x9E37_79B9) >> 20) as usize % REGION_CARDS
+}
+
+fn probes(rkey: RKey) -> impl Iterator<Item = usize> {
+    (0..PROBES).map(move |step| (first_probe(rkey) + step) % REGION_CARDS)
+}
+
+/// A card that a neighbour shows, and the version of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shown {
+    pub(super) number: usize,
+    pub(super) version: u64,
+    pub(super) card: RegionCard,
+}
+
+impl Shown {
+    /// Whether the card is still what it was.
+    #[inline]
+    pub(super) fn is_valid(&self, place: &Place) -> bool {
+        place.region_field(self.number, VERSION).load(Ordering::SeqCst) == self.version
+    }
+}
+
+/// What a neighbour shows under this key. Only good once an access is announced and the version found unchanged.
+pub(super) fn find_region(place: &Place, rkey: RKey) -> Option<Shown> {
+    probes(rkey).find_map(|number| {
+        let version = place.region_field(number, VERSION).load(Ordering::Acquire);
+        let is_shown = version != 0 && version.is_multiple_of(2);
+        let key = place.region_field(number, 1).load(Ordering::Relaxed) as u32;
+        if !is_shown || key != rkey.0 {
+            return None;
+        }
+        let field = |index| place.region_field(number, index + 1).load(Ordering::Relaxed);
+        let card = RegionCard::from_fields(std::array::from_fn(field));
+        Some(Shown { number, version, card })
+    })
+}
+
+/// The owner's side of the board of regions.
+pub(crate) struct RegionBoard {
+    place: Arc<Place>,
+    registry: Arc<Registry>,
+    used: Mutex<Box<[bool]>>,
+}
+
+impl std::fmt::Debug for RegionBoard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RegionBoard").finish_non_exhaustive()
+    }
+}
+
+impl RegionBoard {
+    pub(super) fn new(place: Arc<Place>, registry: Arc<Registry>) -> Self {
+        RegionBoard { place, registry, used: Mutex::new(vec![false; REGION_CARDS].into()) }
+    }
+
+    /// Shows a region. Nothing if there is no room: then packets must do.
+    pub(crate) fn show(&self, card: &RegionCard) -> Option<usize> {
+        let mut used = self.used.lock();
+        let number = probes(card.rkey).find(|&number| !used[number])?;
+        used[number] = true;
+        let version = self.place.region_field(number, VERSION);
+        // Odd while it changes. One writer: the lock is held.
+        let odd = version.load(Ordering::Relaxed) | 1;
+        version.store(odd, Ordering::SeqCst);
+        for (index, value) in card.fields().into_iter().enumerate() {
+            self.place.region_field(number, index + 1).store(value, Ordering::Relaxed);
+        }
+        version.store(odd + 1, Ordering::Release);
+        Some(number)
+    }
+
+    /// Hides a region and waits for those who access it.
+    pub(crate) fn hide(&self, number: usize) {
+        let version = self.place.region_field(number, VERSION);
+        version.store(version.load(Ordering::Relaxed) | 1, Ordering::SeqCst);
+        hold::wait_for(&self.place, number, &self.registry);
+        self.used.lock()[number] = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card(rkey: u32) -> RegionCard {
+        RegionCard {
+            rkey: RKey(rkey),
+            access: Access::REMOTE_READ | Access::LOCAL_WRITE,
+            pd: PdId(7),
+            iova: 1 << 40,
+            len: 12_345,
+            base: 4096,
+            file: Some(FileCard { start: 4096, len: 8192, descriptor: 5, inode: 6, device: 7 }),
+        }
+    }
+
+    #[test]
+    fn what_is_shown_is_found_until_it_is_hidden() {
+        let base = std::env::temp_dir().join(format!("ferroce-boards-{}", std::process::id()));
+        std::fs::create_dir_all(&base).unwrap();
+        let registry = Arc::new(Registry::open(&base).unwrap());
+        let place = Arc::new(Place::create(&registry).unwrap());
+        let board = RegionBoard::new(place.clone(), registry.clone());
+        let numbers: Vec<usize> = (1..=500).map(|key| board.show(&card(key)).unwrap()).collect();
+        let theirs = Place::open(registry.directory(), registry.slot()).unwrap();
+        let shown = find_region(&theirs, RKey(77)).unwrap();
+        assert_eq!(shown.card, card(77));
+        assert!(shown.is_valid(&theirs) && find_region(&theirs, RKey(501)).is_none());
+        board.hide(numbers[76]);
+        assert!(!shown.is_valid(&theirs) && find_region(&theirs, RKey(77)).is_none());
+        assert_eq!(board.show(&card(77)).map(|number| number == numbers[76]), Some(true));
+        assert!(!shown.is_valid(&theirs), "the same card in another life");
+
+        let qpn = Qpn::new(0x01_1234);
+        let terms = QpCard { access: Access::REMOTE_WRITE, pd: PdId(9), peer: Qpn::new(0x02_5678) };
+        show_qp(&place, qpn, Some(terms));
+        assert_eq!(find_qp(&theirs, qpn), Some(terms));
+        show_qp(&place, qpn, None);
+        assert_eq!(find_qp(&theirs, qpn), None);
+        drop((board, place));
+        assert!(theirs.is_closed());
+        drop(registry);
+        std::fs::remove_dir_all(base).unwrap();
+    }
+
+    #[test]
+    fn hiding_waits_for_the_living_and_not_for_the_dead() {
+        let base = std::env::temp_dir().join(format!("ferroce-holds-{}", std::process::id()));
+        std::fs::create_dir_all(&base).unwrap();
+        let registry = Arc::new(Registry::open(&base).unwrap());
+        let place = Arc::new(Place::create(&registry).unwrap());
+        let board = RegionBoard::new(place.clone(), registry.clone());
+        let number = board.show(&card(1)).unwrap();
+        let theirs = Place::open(registry.directory(), registry.slot()).unwrap();
+        hold::arrive(&theirs, registry.slot(), theirs.instance());
+        let access = hold::Hold::take(&theirs, registry.slot(), number).unwrap();
+        std::thread::scope(|s| {
+            let hiding = s.spawn(|| board.hide(number));
+            while find_region(&theirs, RKey(1)).is_some() {}
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!hiding.is_finished());
+            drop(access);
+            hiding.join().unwrap();
+        });
+        let number = board.show(&card(2)).unwrap();
+        let dead_slot = registry.slot() + 1;
+        hold::arrive(&theirs, dead_slot, 4711);
+        std::mem::forget(hold::Hold::take(&theirs, dead_slot, number).unwrap());
+        board.hide(number);
+        drop((board, place, registry));
+        std::fs::remove_dir_all(base).unwrap();
+    }
+}

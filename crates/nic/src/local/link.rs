@@ -1,0 +1,408 @@
+//! The link that takes the ring where it can and UDP where it must.
+
+use super::neighbours::{Fabric, Neighbour, Pushed};
+use super::place::{Place, SLOTS};
+use super::ring::{Found, Piece, Reader};
+use crate::link::{Link, LinkCounters, RxBatch, RxMeta, RxPacket, TxBatch, TxPiece, UdpLink, now};
+use ferroce_proto::wire::{ICRC_LEN, dest_qpn};
+use ferroce_proto::{Gid, Time};
+use parking_lot::Mutex;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Packets taken from one ring before others get their turn.
+const PACKETS_PER_RING: usize = 64;
+/// The longest packet in a ring: what a batch takes.
+const MAX_PACKET_LEN: usize = TxBatch::MAX_PACKET_LEN;
+/// Looks at the rings between two at the sockets, for a caller that spins and found packets in rings lately.
+const LOOKS_PER_CALL: u32 = 32;
+/// Looks without a packet after which rings are no longer believed to be where packets come from.
+const RINGS_QUIET_AFTER: u32 = 20_000;
+/// Time until packets that found no room are tried again although nothing arrives.
+const RETRY_NS: u64 = 50_000;
+/// How often the writers of quiet rings are looked after.
+const ROLL_CALL_NS: u64 = 1_000_000_000;
+
+/// How long a link that closes waits for others to take notice of their packets.
+const LAST_PATIENCE_NS: u64 = 200_000_000;
+
+/// UDP, and rings in shared memory to the processes of this host.
+pub(crate) struct LocalLink {
+    udp: Arc<UdpLink>,
+    fabric: Arc<Fabric>,
+    inbound: Mutex<Inbound>,
+    /// Packets wait for room in some ring.
+    any_waiting: AtomicBool,
+    tx_packets: AtomicU64,
+    tx_bytes: AtomicU64,
+    rx_packets: AtomicU64,
+    rx_bytes: AtomicU64,
+    waited: AtomicU64,
+    lost: AtomicU64,
+    bells: AtomicU64,
+}
+
+/// The rings of others that lead here.
+struct Inbound {
+    rings: Vec<Ring>,
+    /// Looks since a ring had a packet.
+    quiet: u32,
+    looks: u32,
+    next_roll_call_ns: u64,
+}
+
+struct Ring {
+    slot: u8,
+    /// Which life of the slot writes.
+    place: Place,
+    reader: Reader,
+}
+
+/// Who packets go to. Most packets of a batch have the same destination.
+struct Directory<'a> {
+    fabric: &'a Fabric,
+    last: Option<(Gid, u8, Option<Arc<Neighbour>>)>,
+}
+
+impl Directory<'_> {
+    /// The neighbour that packet `index` goes to, if it does.
+    fn neighbour(&mut self, batch: &TxBatch, index: usize) -> Option<Arc<Neighbour>> {
+        let qpn = dest_qpn(batch.wire_bytes(index))?;
+        let (dgid, slot) = (batch.entries()[index].route.dgid, (qpn.value() >> 16) as u8);
+        if let Some((known_dgid, known_slot, neighbour)) = &self.last
+            && (*known_dgid, *known_slot) == (dgid, slot)
+        {
+            return neighbour.clone();
+        }
+        let neighbour = self.fabric.neighbour(dgid, qpn);
+        self.last = Some((dgid, slot, neighbour.clone()));
+        neighbour
+    }
+}
+
+impl LocalLink {
+    /// The same-host fabric beside an open UDP link.
+    pub(crate) fn open(udp: Arc<UdpLink>) -> io::Result<LocalLink> {
+        let fabric = Arc::new(Fabric::open(udp.registry().clone())?);
+        let next_roll_call_ns = now().0 + ROLL_CALL_NS;
+        Ok(LocalLink {
+            udp,
+            fabric,
+            inbound: Mutex::new(Inbound { rings: Vec::new(), quiet: 0, looks: 0, next_roll_call_ns }),
+            any_waiting: AtomicBool::new(false),
+            tx_packets: AtomicU64::new(0),
+            tx_bytes: AtomicU64::new(0),
+            rx_packets: AtomicU64::new(0),
+            rx_bytes: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            bells: AtomicU64::new(0),
+        })
+    }
+
+    /// The fabric that it is part of.
+    pub(crate) fn fabric(&self) -> &Arc<Fabric> {
+        &self.fabric
+    }
+
+    /// Puts packet `index` into the neighbour's ring.
+    fn push(&self, neighbour: &Neighbour, batch: &TxBatch, index: usize) {
+        let route = &batch.entries()[index].route;
+        let meta = RxMeta {
+            sgid: route.sgid,
+            dgid: route.dgid,
+            sport: 0xC000 | route.entropy & 0x3fff,
+            tos: route.traffic_class,
+            ttl: route.hop_limit,
+        };
+        let len = batch.entries()[index].wire_len() - ICRC_LEN;
+        let (mut pieces, mut count, mut left) = ([Piece { start: std::ptr::null(), len: 0 }; 3], 0, len);
+        batch.each_piece(index..index + 1, |piece| {
+            let (start, piece_len) = match piece {
+                TxPiece::Arena(bytes) => (bytes.as_ptr(), bytes.len()),
+                TxPiece::External(external) => (external.as_ptr(), external.len()),
+            };
+            // The ICRC at the end stays behind: nothing can happen to the bytes on their way.
+            let piece_len = piece_len.min(left);
+            pieces[count] = Piece { start, len: piece_len };
+            (count, left) = (count + 1, left - piece_len);
+        });
+        debug_assert_eq!(left, 0);
+        let pieces = &pieces[..count];
+        // SAFETY: the pieces are the packet: parts of the batch, or of regions that the sender of the batch holds; and
+        // they have `len` bytes, for what is missing at the end was cut off above.
+        let pushed = unsafe { neighbour.push(self.fabric.slot(), &meta, len, pieces.iter().copied()) };
+        match pushed {
+            Pushed::Done => {}
+            Pushed::Waits => {
+                self.waited.fetch_add(1, Ordering::Relaxed);
+                self.any_waiting.store(true, Ordering::Relaxed);
+            }
+            Pushed::Lost => {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.tx_packets.fetch_add(1, Ordering::Relaxed);
+        self.tx_bytes.fetch_add(len as u64, Ordering::Relaxed);
+    }
+
+    fn wake(&self, neighbour: &Neighbour) {
+        if neighbour.must_be_woken() {
+            self.bells.fetch_add(1, Ordering::Relaxed);
+            self.udp.wake(neighbour.slot);
+        }
+    }
+
+    /// Sends a batch whose packets take different ways.
+    fn send_mixed(&self, batch: &TxBatch, directory: &mut Directory<'_>) {
+        let mut rest = TxBatch::new();
+        for index in 0..batch.len() {
+            if let Some(neighbour) = directory.neighbour(batch, index) {
+                self.push(&neighbour, batch, index);
+                self.wake(&neighbour);
+                continue;
+            }
+            if !rest.has_room(batch.entries()[index].wire_len() - ICRC_LEN) {
+                self.udp.send(&mut rest);
+            }
+            batch.copy_packet(index, &mut rest);
+        }
+        self.udp.send(&mut rest);
+    }
+
+    /// Tries again what found no room.
+    fn retry(&self) {
+        let mut any = false;
+        for neighbour in self.fabric.neighbours().into_iter().filter(|n| n.has_waiting()) {
+            let is_gone = neighbour.place.is_closed() || !self.fabric.registry.is_alive(neighbour.slot);
+            if is_gone {
+                neighbour.give_up();
+            } else if neighbour.retry(self.fabric.slot()) {
+                self.wake(&neighbour);
+            }
+            any |= neighbour.has_waiting();
+        }
+        self.any_waiting.store(any, Ordering::Relaxed);
+    }
+
+    /// Waits a moment until others have seen that we sent to them: who has not opened a ring when its writer goes never will.
+    fn settle(&self) {
+        let start = now();
+        let unsettled = |n: &Arc<Neighbour>| !n.is_self && !n.is_settled(self.fabric.slot());
+        while now().since_ns(start) < LAST_PATIENCE_NS {
+            self.retry();
+            let waiting: Vec<_> = self.fabric.neighbours().into_iter().filter(unsettled).collect();
+            if waiting.is_empty() {
+                return;
+            }
+            waiting.iter().for_each(|neighbour| self.wake(neighbour));
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// Takes what lies in the rings.
+    fn receive_rings(&self, inbound: &mut Inbound, rx: &mut RxBatch) -> usize {
+        self.meet_callers(inbound);
+        let (mut packets, mut bytes) = (0, 0);
+        let mut broken = None;
+        for (index, ring) in inbound.rings.iter_mut().enumerate() {
+            let before = packets;
+            for _ in 0..PACKETS_PER_RING {
+                let (at, len) = match ring.reader.look(MAX_PACKET_LEN) {
+                    Found::Nothing => break,
+                    Found::Nonsense => {
+                        broken = Some(index);
+                        break;
+                    }
+                    Found::Packet { at, len } => (at, len),
+                };
+                let meta = ring.reader.meta(at);
+                let Some(place) = rx.append(len, meta) else { break };
+                ring.reader.take(at, place);
+                (packets, bytes) = (packets + 1, bytes + len as u64);
+            }
+            if packets > before {
+                self.fabric.place.consumed(ring.slot).store(ring.reader.position(), Ordering::Release);
+            }
+        }
+        if let Some(index) = broken {
+            inbound.rings.swap_remove(index);
+        }
+        if packets > 0 {
+            self.rx_packets.fetch_add(packets as u64, Ordering::Relaxed);
+            self.rx_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        packets
+    }
+
+    /// Opens the rings of those who began to send here.
+    fn meet_callers(&self, inbound: &mut Inbound) {
+        for index in 0..SLOTS / 64 {
+            let news = self.fabric.place.news(index);
+            if news.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let bits = news.swap(0, Ordering::SeqCst);
+            for bit in (0..64).filter(|bit| bits >> bit & 1 != 0) {
+                self.open_ring(inbound, (index * 64 + bit) as u8);
+            }
+        }
+    }
+
+    fn open_ring(&self, inbound: &mut Inbound, slot: u8) {
+        inbound.rings.retain(|ring| ring.slot != slot);
+        let (instance, start) = self.fabric.place.call(slot);
+        let instance = instance.load(Ordering::Acquire);
+        let Ok(place) = Place::open(self.fabric.registry.directory(), slot) else { return };
+        if place.instance() != instance {
+            return;
+        }
+        let Ok(memory) = place.ring_to(self.fabric.slot()) else { return };
+        let reader = Reader::new(memory, start.load(Ordering::Relaxed));
+        self.fabric.place.consumed(slot).store(reader.position(), Ordering::Release);
+        inbound.rings.push(Ring { slot, place, reader });
+    }
+
+    /// Closes the rings of those who are gone and have nothing left in them.
+    fn roll_call(&self, inbound: &mut Inbound) {
+        inbound.next_roll_call_ns = now().0 + ROLL_CALL_NS;
+        let registry = &self.fabric.registry;
+        inbound.rings.retain_mut(|ring| {
+            let is_gone = ring.place.is_closed() || !registry.is_alive(ring.slot);
+            !is_gone || matches!(ring.reader.look(MAX_PACKET_LEN), Found::Packet { .. })
+        });
+    }
+}
+
+impl Drop for LocalLink {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}
+
+impl Link for LocalLink {
+    fn send(&self, batch: &mut TxBatch) {
+        let mut directory = Directory { fabric: &self.fabric, last: None };
+        let local = (0..batch.len()).filter(|&index| directory.neighbour(batch, index).is_some()).count();
+        if local == 0 {
+            return self.udp.send(batch);
+        }
+        if local == batch.len() {
+            let mut woken = None;
+            for index in 0..batch.len() {
+                let Some(neighbour) = directory.neighbour(batch, index) else { continue };
+                self.push(&neighbour, batch, index);
+                let others = woken.replace(neighbour);
+                others
+                    .filter(|n| !woken.as_ref().is_some_and(|now| Arc::ptr_eq(n, now)))
+                    .inspect(|n| self.wake(n));
+            }
+            woken.inspect(|neighbour| self.wake(neighbour));
+        } else {
+            self.send_mixed(batch, &mut directory);
+        }
+        batch.clear();
+    }
+
+    fn takes_external(&self) -> bool {
+        self.udp.takes_external()
+    }
+
+    fn receive(&self, rx: &mut RxBatch, thorough: bool) -> usize {
+        if self.any_waiting.load(Ordering::Relaxed) {
+            self.retry();
+        }
+        let Some(mut inbound) = self.inbound.try_lock() else {
+            rx.clear();
+            return 0;
+        };
+        rx.clear();
+        inbound.looks = inbound.looks.wrapping_add(1);
+        let sockets_turn = inbound.looks.is_multiple_of(LOOKS_PER_CALL);
+        let found = self.receive_rings(&mut inbound, rx);
+        if found > 0 {
+            inbound.quiet = 0;
+            return found;
+        }
+        inbound.quiet = inbound.quiet.saturating_add(1);
+        if thorough && now().0 > inbound.next_roll_call_ns {
+            self.roll_call(&mut inbound);
+        }
+        let is_quiet = inbound.quiet > RINGS_QUIET_AFTER || inbound.rings.is_empty();
+        drop(inbound);
+        match thorough || sockets_turn || is_quiet {
+            true => self.udp.receive(rx, thorough),
+            false => 0,
+        }
+    }
+
+    fn wait_fds(&self) -> Vec<RawFd> {
+        self.udp.wait_fds()
+    }
+
+    fn about_to_sleep(&self) -> bool {
+        self.fabric.place.asleep().store(1, Ordering::SeqCst);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let Some(mut inbound) = self.inbound.try_lock() else { return false };
+        self.meet_callers(&mut inbound);
+        let any = inbound.rings.iter_mut().any(|ring| ring.reader.look(MAX_PACKET_LEN) != Found::Nothing);
+        if any {
+            self.fabric.place.asleep().store(0, Ordering::SeqCst);
+        }
+        !any
+    }
+
+    fn woke_up(&self) {
+        self.fabric.place.asleep().store(0, Ordering::SeqCst);
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        let retry = self.any_waiting.load(Ordering::Relaxed).then(|| now() + RETRY_NS);
+        match (self.udp.deadline(), retry) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    fn join_multicast(&self, group: Gid) -> io::Result<()> {
+        self.udp.join_multicast(group)
+    }
+
+    fn leave_multicast(&self, group: Gid) -> io::Result<()> {
+        self.udp.leave_multicast(group)
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let mut counters = self.udp.counters();
+        counters.local_tx_packets = self.tx_packets.load(Ordering::Relaxed);
+        counters.local_tx_bytes = self.tx_bytes.load(Ordering::Relaxed);
+        counters.local_rx_packets = self.rx_packets.load(Ordering::Relaxed);
+        counters.local_rx_bytes = self.rx_bytes.load(Ordering::Relaxed);
+        counters.local_waited = self.waited.load(Ordering::Relaxed);
+        counters.local_lost = self.lost.load(Ordering::Relaxed);
+        counters.local_bells = self.bells.load(Ordering::Relaxed);
+        counters.direct_mapped = self.fabric.mapped_operations.load(Ordering::Relaxed);
+        counters.direct_copied = self.fabric.copied_operations.load(Ordering::Relaxed);
+        counters
+    }
+
+    fn slot(&self) -> u8 {
+        self.udp.slot()
+    }
+
+    fn report_outer_fields(&self) {
+        self.udp.report_outer_fields();
+    }
+
+    fn flush(&self) {
+        self.settle();
+        self.udp.flush();
+    }
+
+    fn forward(&self, slot: u8, packet: &RxPacket<'_>) -> bool {
+        self.udp.forward(slot, packet)
+    }
+}

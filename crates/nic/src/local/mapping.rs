@@ -1,0 +1,102 @@
+//! Memory of a file that several processes see.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Part of a file in memory, shared with every process that maps it. Others change it at any time, so it is only ever
+/// touched through atomics and raw copies.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the memory belongs to the mapping until it is dropped, and is only touched through atomics and raw copies, which
+// any thread may do.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of the file from `offset` on.
+    pub(super) fn new(file: &File, offset: u64, len: usize, writable: bool) -> io::Result<Mapping> {
+        let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                protection,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                offset as libc::off_t,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(at.cast::<u8>()).ok_or_else(|| io::Error::other("mapped at zero"))?;
+        Ok(Mapping { start, len })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The first byte.
+    pub(super) fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Four bytes as an atomic.
+    #[inline]
+    pub(super) fn word(&self, at: usize) -> &AtomicU32 {
+        assert!(at.is_multiple_of(4) && at <= self.len - 4);
+        // SAFETY: inside the mapping and aligned, for mappings start at a page; everybody treats it as an atomic.
+        unsafe { AtomicU32::from_ptr(self.start().add(at).cast()) }
+    }
+
+    /// Eight bytes as an atomic.
+    #[inline]
+    pub(super) fn long(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at <= self.len - 8);
+        // SAFETY: as above.
+        unsafe { AtomicU64::from_ptr(self.start().add(at).cast()) }
+    }
+
+    /// Copies bytes in.
+    #[inline]
+    pub(super) fn write(&self, at: usize, bytes: &[u8]) {
+        assert!(at <= self.len && bytes.len() <= self.len - at);
+        // SAFETY: inside the mapping, which nobody has a reference into.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start().add(at), bytes.len()) }
+    }
+
+    /// Copies bytes in from memory that others may change meanwhile.
+    ///
+    /// # Safety
+    /// `from` has `len` readable bytes.
+    pub(super) unsafe fn write_raw(&self, at: usize, from: *const u8, len: usize) {
+        assert!(at <= self.len && len <= self.len - at);
+        // SAFETY: inside the mapping; the caller vouches for the source.
+        unsafe { std::ptr::copy_nonoverlapping(from, self.start().add(at), len) }
+    }
+
+    /// Copies bytes out.
+    #[inline]
+    pub(super) fn read(&self, at: usize, out: &mut [u8]) {
+        assert!(at <= self.len && out.len() <= self.len - at);
+        // SAFETY: inside the mapping; `out` is ours.
+        unsafe { std::ptr::copy_nonoverlapping(self.start().add(at), out.as_mut_ptr(), out.len()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nothing that was borrowed from it is left.
+        unsafe { libc::munmap(self.start().cast(), self.len) };
+    }
+}

@@ -1,0 +1,35 @@
+//! The same-host fabric: what two processes of one user do without a wire.
+//!
+//! Every NIC keeps one file in the registry's directory, its *place*. What others need to know of it lies there: which queue
+//! pairs may be reached, which memory is registered and where, and the rings through which it sends packets to others.
+//! Packets are those of the wire, so a neighbour is treated as any peer is; only one-sided operations that find every
+//! check passed take the short way and are done by the requester's own processor in the memory of the target.
+//!
+//! | file | question |
+//! |---|---|
+//! | `mapping` | memory of a file that several processes see |
+//! | `place` | what lies where in a place; making one, finding another's |
+//! | `ring` | packets from one process to another |
+//! | `boards` | which queue pairs and regions neighbours may reach directly |
+//! | `hold` | how deregistration waits for neighbours that access a region, and never for a dead one |
+//! | `adopt` | how registered memory becomes memory that a neighbour can map |
+//! | `neighbours` | who else is there, and which addresses are this host's |
+//! | `reach` | one-sided operations in the memory of a neighbour |
+//! | `link` | the link that takes the ring where it can and UDP where it must |
+//!
+//! Nothing here needs a live partner: a process may die at any instruction. A ring has one writer and one reader and no
+//! lock; a place that is left behind is marked and removed by whoever gets its slot next.
+
+mod boards;
+mod hold;
+mod link;
+mod mapping;
+mod neighbours;
+mod place;
+mod reach;
+mod ring;
+
+pub(crate) use boards::{QpCard, RegionBoard, RegionCard};
+pub(crate) use link::LocalLink;
+pub(crate) use neighbours::Fabric;
+pub(crate) use reach::Path;

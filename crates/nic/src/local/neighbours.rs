@@ -1,0 +1,325 @@
+//! Who else is there, and which addresses are this host's.
+
+use super::boards::{QpCard, RegionBoard, show_qp};
+use super::hold;
+use super::mapping::Mapping;
+use super::place::{Place, SLOTS, retire_the_dead};
+use super::ring::{Piece, Writer};
+use crate::link::{RxMeta, local_addresses, now};
+use crate::registry::Registry;
+use ferroce_proto::{Gid, Qpn};
+use parking_lot::{Mutex, RwLock};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// How long a slot that is no neighbour is not looked at again.
+const NOBODY_FOR_NS: u64 = 20_000_000;
+/// How long the list of the host's addresses is believed.
+const ADDRESSES_FOR_NS: u64 = 1_000_000_000;
+/// Most bytes that wait for one neighbour; beyond it packets are lost, as on any wire.
+const MAX_WAITING_BYTES: usize = 16 << 20;
+
+/// Another NIC of this user on this host.
+#[derive(Debug)]
+pub(crate) struct Neighbour {
+    pub(super) slot: u8,
+    pub(super) place: Place,
+    /// It is this very NIC.
+    pub(super) is_self: bool,
+    /// Which life of the slot it is.
+    instance: u64,
+    /// Shared with neighbours that had the slot before: there is one ring to a slot.
+    out: Arc<Mutex<Outgoing>>,
+    /// Packets that found no room.
+    waiting: AtomicUsize,
+    pub(super) windows: Mutex<HashMap<(u64, u64), Arc<Mapping>>>,
+}
+
+/// The ring to one slot, and what waits for it.
+#[derive(Debug)]
+struct Outgoing {
+    ring: Writer,
+    /// Which life of the slot reads it.
+    reader: u64,
+    waiting: VecDeque<(RxMeta, Vec<u8>)>,
+    waiting_bytes: usize,
+}
+
+impl Outgoing {
+    fn try_push(&mut self, meta: &RxMeta, bytes: &[u8], consumed: &AtomicU64) -> bool {
+        let piece = Piece { start: bytes.as_ptr(), len: bytes.len() };
+        // SAFETY: one piece, which is a slice.
+        unsafe { self.ring.push(meta, bytes.len(), std::iter::once(piece), consumed) }
+    }
+
+    /// Moves what waited into the ring, as far as there is room. True if nothing waits any more.
+    fn flush(&mut self, consumed: &AtomicU64) -> bool {
+        while let Some((meta, bytes)) = self.waiting.pop_front() {
+            if !self.try_push(&meta, &bytes, consumed) {
+                self.waiting.push_front((meta, bytes));
+                return false;
+            }
+            self.waiting_bytes -= bytes.len();
+        }
+        true
+    }
+}
+
+/// What became of a packet for a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pushed {
+    /// It lies in the ring.
+    Done,
+    /// It waits for room.
+    Waits,
+    /// There was no room at all.
+    Lost,
+}
+
+impl Neighbour {
+    /// Sends a packet in pieces.
+    ///
+    /// # Safety
+    /// The pieces are readable and have `len` bytes together.
+    pub(super) unsafe fn push(
+        &self,
+        own_slot: u8,
+        meta: &RxMeta,
+        len: usize,
+        pieces: impl Iterator<Item = Piece> + Clone,
+    ) -> Pushed {
+        let consumed = self.place.consumed(own_slot);
+        let mut out = self.out.lock();
+        if out.reader != self.instance {
+            return Pushed::Lost;
+        }
+        // SAFETY: the caller's promise.
+        if out.flush(consumed) && unsafe { out.ring.push(meta, len, pieces.clone(), consumed) } {
+            self.waiting.store(0, Ordering::Relaxed);
+            return Pushed::Done;
+        }
+        if out.waiting_bytes + len > MAX_WAITING_BYTES {
+            return Pushed::Lost;
+        }
+        let mut bytes = Vec::with_capacity(len);
+        for piece in pieces {
+            // SAFETY: the caller's promise. Whoever changes the bytes meanwhile spoils a message of its own.
+            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(piece.start, piece.len) });
+        }
+        out.waiting_bytes += len;
+        out.waiting.push_back((*meta, bytes));
+        self.waiting.store(out.waiting.len(), Ordering::Relaxed);
+        Pushed::Waits
+    }
+
+    /// Whether packets wait for room.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Tries again what waits. True if some of it went.
+    pub(super) fn retry(&self, own_slot: u8) -> bool {
+        let mut out = self.out.lock();
+        if out.reader != self.instance {
+            self.waiting.store(0, Ordering::Relaxed);
+            return false;
+        }
+        let before = out.waiting.len();
+        out.flush(self.place.consumed(own_slot));
+        self.waiting.store(out.waiting.len(), Ordering::Relaxed);
+        out.waiting.len() < before
+    }
+
+    /// Whether everything that was sent will be read, whatever becomes of us.
+    pub(super) fn is_settled(&self, own_slot: u8) -> bool {
+        let out = self.out.lock();
+        let is_other = out.reader != self.instance || self.place.is_closed();
+        is_other || (out.waiting.is_empty() && out.ring.is_settled(self.place.consumed(own_slot)))
+    }
+
+    /// Forgets what waits: nobody will read it.
+    pub(super) fn give_up(&self) {
+        let mut out = self.out.lock();
+        if out.reader == self.instance {
+            (out.waiting_bytes, out.waiting) = (0, VecDeque::new());
+        }
+        self.waiting.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether it sleeps and wants to be woken; whoever asks does it.
+    pub(super) fn must_be_woken(&self) -> bool {
+        // The packet must be there before we look, or both of us might miss the other.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let asleep = self.place.asleep();
+        asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::SeqCst) != 0
+    }
+}
+
+#[derive(Default)]
+enum Known {
+    /// Nobody has looked.
+    #[default]
+    Unknown,
+    Neighbour(Arc<Neighbour>),
+    /// Nobody was there at that time.
+    Nobody {
+        since_ns: u64,
+    },
+}
+
+struct Addresses {
+    read_ns: u64,
+    gids: Vec<Gid>,
+}
+
+/// What a NIC has of the same-host fabric: its own place, and its neighbours.
+pub(crate) struct Fabric {
+    pub(super) place: Arc<Place>,
+    pub(super) registry: Arc<Registry>,
+    /// By slot.
+    known: Box<[RwLock<Known>]>,
+    rings: Mutex<HashMap<u8, Arc<Mutex<Outgoing>>>>,
+    addresses: RwLock<Addresses>,
+    /// Operations done in the memory of neighbours: mapped, and by the kernel.
+    pub(super) mapped_operations: AtomicU64,
+    pub(super) copied_operations: AtomicU64,
+}
+
+impl Fabric {
+    pub(super) fn open(registry: Arc<Registry>) -> io::Result<Fabric> {
+        retire_the_dead(&registry);
+        let place = Arc::new(Place::create(&registry)?);
+        Ok(Fabric {
+            place,
+            registry,
+            known: (0..SLOTS).map(|_| RwLock::default()).collect(),
+            rings: Mutex::default(),
+            addresses: RwLock::new(Addresses { read_ns: 0, gids: Vec::new() }),
+            mapped_operations: AtomicU64::new(0),
+            copied_operations: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn slot(&self) -> u8 {
+        self.registry.slot()
+    }
+
+    /// A board for this NIC's regions.
+    pub(crate) fn region_board(&self) -> RegionBoard {
+        RegionBoard::new(self.place.clone(), self.registry.clone())
+    }
+
+    /// Shows a queue pair to neighbours, or hides it.
+    pub(crate) fn show_qp(&self, qpn: Qpn, card: Option<QpCard>) {
+        show_qp(&self.place, qpn, card);
+    }
+
+    /// The NIC that owns `qpn`, if it can be reached at `dgid` without a wire.
+    pub(crate) fn neighbour(&self, dgid: Gid, qpn: Qpn) -> Option<Arc<Neighbour>> {
+        let slot = (qpn.value() >> 16) as u8;
+        if !(crate::registry::FIRST_SLOT..=crate::registry::LAST_SLOT).contains(&slot) || !self.is_local(dgid)
+        {
+            return None;
+        }
+        match &*self.known[usize::from(slot)].read() {
+            Known::Neighbour(neighbour) if !neighbour.place.is_closed() => return Some(neighbour.clone()),
+            Known::Nobody { since_ns } if now().0.wrapping_sub(*since_ns) < NOBODY_FOR_NS => return None,
+            _ => {}
+        }
+        self.meet(slot)
+    }
+
+    /// All neighbours that are known.
+    pub(super) fn neighbours(&self) -> Vec<Arc<Neighbour>> {
+        let each = self.known.iter().filter_map(|known| match &*known.read() {
+            Known::Neighbour(neighbour) => Some(neighbour.clone()),
+            _ => None,
+        });
+        each.collect()
+    }
+
+    /// Looks for a neighbour and tells it that packets will come.
+    fn meet(&self, slot: u8) -> Option<Arc<Neighbour>> {
+        let mut known = self.known[usize::from(slot)].write();
+        if let Known::Neighbour(neighbour) = &*known
+            && !neighbour.place.is_closed()
+        {
+            return Some(neighbour.clone());
+        }
+        match self.try_meet(slot) {
+            Ok(neighbour) => {
+                let neighbour = Arc::new(neighbour);
+                *known = Known::Neighbour(neighbour.clone());
+                Some(neighbour)
+            }
+            Err(_) => {
+                *known = Known::Nobody { since_ns: now().0 };
+                None
+            }
+        }
+    }
+
+    fn try_meet(&self, slot: u8) -> io::Result<Neighbour> {
+        if !self.registry.is_alive(slot) {
+            return Err(io::Error::other("nobody there"));
+        }
+        let place = Place::open(self.registry.directory(), slot)?;
+        let own = self.slot();
+        hold::arrive(&place, own, self.place.instance());
+        let out = self.ring_to(slot)?;
+        {
+            let mut out = out.lock();
+            (out.reader, out.waiting_bytes, out.waiting) = (place.instance(), 0, VecDeque::new());
+            let (instance, start) = place.call(own);
+            start.store(out.ring.restart(), Ordering::Relaxed);
+            instance.store(self.place.instance(), Ordering::Release);
+            place.news(usize::from(own) / 64).fetch_or(1 << (own % 64), Ordering::SeqCst);
+        }
+        Ok(Neighbour {
+            slot,
+            is_self: slot == own,
+            instance: place.instance(),
+            place,
+            out,
+            waiting: AtomicUsize::new(0),
+            windows: Mutex::default(),
+        })
+    }
+
+    fn ring_to(&self, slot: u8) -> io::Result<Arc<Mutex<Outgoing>>> {
+        let mut rings = self.rings.lock();
+        if let Some(ring) = rings.get(&slot) {
+            return Ok(ring.clone());
+        }
+        let ring = Writer::new(self.place.make_ring(slot)?);
+        let out = Outgoing { ring, reader: 0, waiting: VecDeque::new(), waiting_bytes: 0 };
+        Ok(rings.entry(slot).or_insert(Arc::new(Mutex::new(out))).clone())
+    }
+
+    /// Whether packets to this address stay on this host.
+    fn is_local(&self, dgid: Gid) -> bool {
+        let ip = dgid.to_ip();
+        if ip.is_loopback() {
+            return true;
+        }
+        if dgid.is_multicast() {
+            return false;
+        }
+        let age = |addresses: &Addresses| now().0.wrapping_sub(addresses.read_ns);
+        {
+            let addresses = self.addresses.read();
+            if age(&addresses) < ADDRESSES_FOR_NS {
+                return addresses.gids.contains(&dgid);
+            }
+        }
+        let mut addresses = self.addresses.write();
+        if age(&addresses) >= ADDRESSES_FOR_NS {
+            let list = local_addresses().unwrap_or_default();
+            addresses.gids = list.into_iter().map(|local| Gid::from_ip(local.addr)).collect();
+            addresses.read_ns = now().0;
+        }
+        addresses.gids.contains(&dgid)
+    }
+}

@@ -1,0 +1,163 @@
+//! One-sided operations in the memory of a neighbour, by the requester's own processor.
+//!
+//! Only the short way for what is in order: whatever is not, or cannot be told from here, goes by packets, and the target
+//! finds out what is wrong, answers and reports it as it does for any peer.
+
+use super::boards::{Shown, find_qp, find_region};
+use super::hold::Hold;
+use super::mapping::Mapping;
+use super::neighbours::{Fabric, Neighbour};
+use crate::memory::{Backing, Far, Kind, Peer, Region, RegionTable, Span};
+use ferroce_proto::qp::{OneSided, OneSidedKind};
+use ferroce_proto::verbs::Access;
+use ferroce_proto::{LKey, PdId, Qpn, RKey};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How a queue pair reaches the memory of its peer.
+pub(crate) struct Path {
+    fabric: Arc<Fabric>,
+    neighbour: Arc<Neighbour>,
+    peer: Qpn,
+    own: Qpn,
+    /// The region of the last operation: most programs use one again and again.
+    last: Option<Known>,
+}
+
+/// A region of the neighbour, as we know it.
+struct Known {
+    shown: Shown,
+    region: Region,
+    window: Option<Window>,
+}
+
+/// Pages of the neighbour that are mapped here.
+struct Window {
+    memory: Arc<Mapping>,
+    /// Where they are in the neighbour's address space.
+    start: usize,
+    len: usize,
+}
+
+impl Path {
+    pub(crate) fn new(fabric: Arc<Fabric>, neighbour: Arc<Neighbour>, peer: Qpn, own: Qpn) -> Path {
+        Path { fabric, neighbour, peer, own, last: None }
+    }
+
+    /// Does the whole operation. False: nothing was done, and packets must do it.
+    pub(crate) fn perform(&mut self, regions: &RegionTable, pd: PdId, request: &OneSided<'_>) -> bool {
+        let done = self.try_perform(regions, pd, request);
+        match done {
+            Some(Way::Mapped) => self.fabric.mapped_operations.fetch_add(1, Ordering::Relaxed),
+            Some(Way::Copied) => self.fabric.copied_operations.fetch_add(1, Ordering::Relaxed),
+            None => return false,
+        };
+        true
+    }
+
+    fn try_perform(&mut self, regions: &RegionTable, pd: PdId, request: &OneSided<'_>) -> Option<Way> {
+        let place = &self.neighbour.place;
+        let (need, len) = match request.kind {
+            OneSidedKind::Write { data } => (Access::REMOTE_WRITE, data.len() as u64),
+            OneSidedKind::Read { len, .. } => (Access::REMOTE_READ, u64::from(len)),
+            OneSidedKind::Atomic { .. } => (Access::REMOTE_ATOMIC, 8),
+        };
+        let terms = find_qp(place, self.peer)?;
+        if place.is_closed() || terms.peer != self.own || !terms.access.contains(need) || len == 0 {
+            return None;
+        }
+        if self.last.as_ref().is_none_or(|known| known.shown.card.rkey != request.rkey) {
+            self.last = None;
+            self.last = Some(find(&self.neighbour, request.rkey)?);
+        }
+        let known = self.last.as_ref()?;
+        let hold = Hold::take(place, self.fabric.slot(), known.shown.number)?;
+        if !known.shown.is_valid(place) {
+            drop(hold);
+            self.last = None;
+            return None;
+        }
+        let span = known.region.remote(Peer { pd: terms.pd, qp: self.peer }, request.addr, len, need).ok()?;
+        let there = self.locate(known, span)?;
+        let way = if matches!(there, Far::Mapped(_)) { Way::Mapped } else { Way::Copied };
+        let done = match request.kind {
+            OneSidedKind::Write { data } => regions.send_direct(pd, data, &there),
+            OneSidedKind::Read { sges, .. } => regions.fetch_direct(pd, sges, &there),
+            OneSidedKind::Atomic { op, sges } => regions.atomic_direct(pd, op, sges, &there),
+        };
+        drop(hold);
+        done.then_some(way)
+    }
+
+    /// How to get at bytes of the neighbour.
+    fn locate(&self, known: &Known, span: Span) -> Option<Far> {
+        if self.neighbour.is_self {
+            return Some(Far::Mapped(span));
+        }
+        if let Some(window) = &known.window {
+            let offset = span.start().wrapping_sub(window.start);
+            if offset <= window.len && span.len() <= window.len - offset {
+                return Some(Far::Mapped(span.moved_to(window.memory.start() as usize + offset)));
+            }
+        }
+        // A process number may be used again: only while its slot is held is it the neighbour's.
+        let process = self.neighbour.place.process()?;
+        let lives = self.fabric.registry.is_alive(self.neighbour.slot) && !self.neighbour.place.is_closed();
+        lives.then_some(Far::Copied { process, at: span.start(), len: span.len() })
+    }
+}
+
+enum Way {
+    Mapped,
+    Copied,
+}
+
+fn find(neighbour: &Neighbour, rkey: RKey) -> Option<Known> {
+    let shown = find_region(&neighbour.place, rkey)?;
+    let card = shown.card;
+    let region = Region {
+        base: card.base as usize,
+        len: card.len,
+        iova: card.iova,
+        pd: card.pd,
+        access: card.access,
+        lkey: LKey(0),
+        rkey,
+        remote_open: true,
+        only_qp: None,
+        kind: Kind::Memory { windows: Vec::new() },
+        backing: Backing::Mapped,
+        card: None,
+        _owner: None,
+    };
+    let window = card.file.filter(|_| !neighbour.is_self).and_then(|file| {
+        let (start, len) = (file.start as usize, file.len as usize);
+        let key = (file.device, file.inode);
+        let mut windows = neighbour.windows.lock();
+        if let Some(memory) = windows.get(&key).filter(|memory| memory.len() == len) {
+            return Some(Window { memory: memory.clone(), start, len });
+        }
+        let memory = Arc::new(map(neighbour, &file)?);
+        // Others may be the last traces of regions that are gone.
+        windows.retain(|_, memory| Arc::strong_count(memory) > 1);
+        windows.insert(key, memory.clone());
+        Some(Window { memory, start, len })
+    });
+    Some(Known { shown, region, window })
+}
+
+/// Maps pages of the neighbour. The kernel lets us open its descriptors if it would let us trace it.
+fn map(neighbour: &Neighbour, card: &super::boards::FileCard) -> Option<Mapping> {
+    let process = neighbour.place.process()?;
+    let path = format!("/proc/{process}/fd/{}", card.descriptor);
+    let file = File::options().read(true).write(true).open(path).ok()?;
+    let meta = file.metadata().ok()?;
+    // The process may be another by now, or the descriptor.
+    let is_it = meta.ino() == card.inode && meta.dev() == card.device && meta.size() >= card.len;
+    if !is_it {
+        return None;
+    }
+    Mapping::new(&file, 0, card.len as usize, true).ok()
+}

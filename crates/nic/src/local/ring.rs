@@ -1,0 +1,276 @@
+//! Packets from one process to another: a ring of bytes with one writer and one reader.
+//!
+//! A record is a word with its length, then what the outer headers would have said, then the packet. The word of the record
+//! behind the last one is zero. The writer first writes the record, then zero behind it, then the record's own word; so the
+//! reader needs to look at one word only, and finds the packet right behind it. Positions only grow. How far the reader has
+//! come stands in the reader's own place, where the writer looks when it believes the ring to be full.
+//!
+//! The reader trusts nothing: the writer may have died in the middle of a record, or be another program. A length that
+//! cannot be ends the ring.
+
+use super::mapping::Mapping;
+use super::place::RING_LEN;
+use crate::link::RxMeta;
+use ferroce_proto::Gid;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The length word and, padded to a line, what the outer headers would have said.
+const HEAD_LEN: usize = 48;
+/// Marks a record without a packet: the rest of the ring is skipped.
+const SKIP: u32 = u32::MAX;
+/// Records begin at multiples of a cache line, so that a short one takes as few as possible.
+const ALIGN: usize = 64;
+
+/// A piece of a packet, wherever it lies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub(super) start: *const u8,
+    pub(super) len: usize,
+}
+
+fn record_len(packet_len: usize) -> usize {
+    (HEAD_LEN + packet_len).next_multiple_of(ALIGN)
+}
+
+fn place_of(position: u64) -> usize {
+    (position % RING_LEN as u64) as usize
+}
+
+/// The writing end. Its owner has it behind a lock.
+#[derive(Debug)]
+pub(super) struct Writer {
+    memory: Mapping,
+    position: u64,
+    /// How far the reader had come when we last looked.
+    consumed: u64,
+    /// Where the present reader was told to begin.
+    start: u64,
+}
+
+impl Writer {
+    /// A ring that nobody has read yet. Positions begin at some lap, so that what is left of another life means nothing.
+    pub(super) fn new(memory: Mapping) -> Writer {
+        let position = RING_LEN as u64 * (1 + u64::from(rand::random::<u32>()));
+        Writer { memory, position, consumed: position, start: position }
+    }
+
+    /// Begins anew for another reader: what the last one left is forgotten. Returns where it shall begin.
+    pub(super) fn restart(&mut self) -> u64 {
+        self.memory.word(place_of(self.position)).store(0, Ordering::Relaxed);
+        (self.consumed, self.start) = (self.position, self.position);
+        self.position
+    }
+
+    /// Whether nothing was written for the present reader, or it has begun to read: then the rest is safe with it.
+    pub(super) fn is_settled(&self, consumed: &AtomicU64) -> bool {
+        self.position == self.start
+            || (self.start..=self.position).contains(&consumed.load(Ordering::Acquire))
+    }
+
+    /// Whether `len` more bytes fit; the end of the ring must leave room for a zero word.
+    fn has_room(&mut self, len: usize, consumed: &AtomicU64) -> bool {
+        let fits = |consumed: u64| self.position + (len + ALIGN) as u64 - consumed <= RING_LEN as u64;
+        if fits(self.consumed) {
+            return true;
+        }
+        let read = consumed.load(Ordering::Acquire);
+        // Zero: the reader has not begun. What lies is no reader of ours.
+        if (self.consumed..=self.position).contains(&read) {
+            self.consumed = read;
+        }
+        fits(self.consumed)
+    }
+
+    /// Adds a packet of `len` bytes; false if there is no room.
+    ///
+    /// # Safety
+    /// The pieces are readable and have `len` bytes together.
+    pub(super) unsafe fn push(
+        &mut self,
+        meta: &RxMeta,
+        len: usize,
+        pieces: impl Iterator<Item = Piece>,
+        consumed: &AtomicU64,
+    ) -> bool {
+        let whole = record_len(len);
+        let at = place_of(self.position);
+        let skipped = if at + whole > RING_LEN { RING_LEN - at } else { 0 };
+        if whole > RING_LEN / 2 || !self.has_room(skipped + whole, consumed) {
+            return false;
+        }
+        let first = at;
+        let at = if skipped > 0 { 0 } else { at };
+        self.write_head(at, meta);
+        let mut to = at + HEAD_LEN;
+        for piece in pieces {
+            debug_assert!(to + piece.len <= at + HEAD_LEN + len);
+            // SAFETY: the caller vouches for the piece; the mapping checks its own side.
+            unsafe { self.memory.write_raw(to, piece.start, piece.len) };
+            to += piece.len;
+        }
+        self.memory.word(place_of((at + whole) as u64)).store(0, Ordering::Relaxed);
+        if skipped > 0 {
+            self.memory.word(at).store(len as u32, Ordering::Relaxed);
+            self.memory.word(first).store(SKIP, Ordering::Release);
+        } else {
+            self.memory.word(at).store(len as u32, Ordering::Release);
+        }
+        self.position += (skipped + whole) as u64;
+        true
+    }
+
+    fn write_head(&self, at: usize, meta: &RxMeta) {
+        let mut head = [0; HEAD_LEN - 4];
+        (head[0], head[1]) = (meta.tos, meta.ttl);
+        head[2..4].copy_from_slice(&meta.sport.to_ne_bytes());
+        head[4..20].copy_from_slice(&meta.sgid.0);
+        head[20..36].copy_from_slice(&meta.dgid.0);
+        self.memory.write(at + 4, &head);
+    }
+}
+
+/// What the reader found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Nothing yet.
+    Nothing,
+    /// A packet of so many bytes, at this place of the ring.
+    Packet { at: usize, len: usize },
+    /// Something that no writer of ours writes.
+    Nonsense,
+}
+
+/// The reading end.
+#[derive(Debug)]
+pub(super) struct Reader {
+    memory: Mapping,
+    position: u64,
+}
+
+impl Reader {
+    /// Reads from `position` on.
+    pub(super) fn new(memory: Mapping, position: u64) -> Reader {
+        Reader { memory, position: position.next_multiple_of(ALIGN as u64) }
+    }
+
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Looks at the next record without taking it. A packet longer than `most` is nonsense.
+    #[inline]
+    pub(super) fn look(&mut self, most: usize) -> Found {
+        let at = place_of(self.position);
+        match self.memory.word(at).load(Ordering::Acquire) {
+            0 => Found::Nothing,
+            SKIP if at > 0 => {
+                self.position += (RING_LEN - at) as u64;
+                self.look(most)
+            }
+            SKIP => Found::Nonsense,
+            len if len as usize > most || at + record_len(len as usize) > RING_LEN => Found::Nonsense,
+            len => Found::Packet { at, len: len as usize },
+        }
+    }
+
+    /// What the outer headers of the packet at this place would have said.
+    pub(super) fn meta(&self, at: usize) -> RxMeta {
+        let mut head = [0; HEAD_LEN - 4];
+        self.memory.read(at + 4, &mut head);
+        let gid = |from: usize| {
+            let mut gid = [0; 16];
+            gid.copy_from_slice(&head[from..from + 16]);
+            Gid(gid)
+        };
+        let sport = u16::from_ne_bytes([head[2], head[3]]);
+        RxMeta { sgid: gid(4), dgid: gid(20), sport, tos: head[0], ttl: head[1] }
+    }
+
+    /// Copies the packet at this place and moves on.
+    pub(super) fn take(&mut self, at: usize, out: &mut [u8]) {
+        self.memory.read(at + HEAD_LEN, out);
+        self.position += record_len(out.len()) as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    fn memory() -> (File, [Mapping; 2]) {
+        let path = std::env::temp_dir().join(format!(
+            "ferroce-ring-{}-{:x}",
+            std::process::id(),
+            rand::random::<u64>()
+        ));
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.set_len(RING_LEN as u64).unwrap();
+        std::fs::remove_file(path).unwrap();
+        let map = |writable| Mapping::new(&file, 0, RING_LEN, writable).unwrap();
+        let both = [map(true), map(false)];
+        (file, both)
+    }
+
+    const META: RxMeta = RxMeta { sgid: Gid([1; 16]), dgid: Gid([2; 16]), sport: 3, tos: 4, ttl: 5 };
+
+    fn push(writer: &mut Writer, bytes: &[u8], consumed: &AtomicU64) -> bool {
+        let (first, rest) = bytes.split_at(bytes.len() / 3);
+        let pieces = [first, rest].map(|part| Piece { start: part.as_ptr(), len: part.len() });
+        // SAFETY: the pieces are parts of a slice.
+        unsafe { writer.push(&META, bytes.len(), pieces.into_iter(), consumed) }
+    }
+
+    #[test]
+    fn everything_arrives_in_order_over_many_laps() {
+        let (_file, [ours, theirs]) = memory();
+        let consumed = AtomicU64::new(0);
+        let mut writer = Writer::new(ours);
+        let mut reader = Reader::new(theirs, writer.restart());
+        let len_of = |number: usize| 12 + number * 7919 % 9000;
+        let (mut sent, mut received, mut full) = (0, 0, 0);
+        while received < 3000 {
+            while sent < 3000 && push(&mut writer, &vec![sent as u8; len_of(sent)], &consumed) {
+                sent += 1;
+            }
+            full += usize::from(sent < 3000);
+            // Reads a little at a time, so that the writer meets a full ring at every place of it.
+            for _ in 0..17 {
+                let Found::Packet { at, len } = reader.look(10_000) else { break };
+                assert_eq!((len, reader.meta(at)), (len_of(received), META));
+                let mut out = vec![0; len];
+                reader.take(at, &mut out);
+                assert!(out.iter().all(|&byte| byte == received as u8));
+                received += 1;
+            }
+            consumed.store(reader.position(), Ordering::Release);
+        }
+        assert_eq!(reader.look(10_000), Found::Nothing);
+        assert!(full > 100);
+    }
+
+    #[test]
+    fn a_new_reader_begins_where_the_writer_stands() {
+        let (_file, [ours, theirs]) = memory();
+        let consumed = AtomicU64::new(0);
+        let mut writer = Writer::new(ours);
+        while push(&mut writer, &[7; 5000], &consumed) {}
+        let mut reader = Reader::new(theirs, writer.restart());
+        assert_eq!(reader.look(10_000), Found::Nothing);
+        assert!(push(&mut writer, &[8; 12], &consumed), "what the last reader left is in nobody's way");
+        assert!(matches!(reader.look(10_000), Found::Packet { len: 12, .. }));
+    }
+
+    #[test]
+    fn nonsense_is_seen() {
+        let (_file, [ours, theirs]) = memory();
+        let mut reader = Reader::new(theirs, RING_LEN as u64);
+        for word in [SKIP, 10_001, 1 << 30] {
+            ours.word(0).store(word, Ordering::Relaxed);
+            assert_eq!(reader.look(10_000), Found::Nonsense);
+        }
+        let mut late = Reader { position: (RING_LEN - ALIGN) as u64, ..reader };
+        ours.word(RING_LEN - ALIGN).store(100, Ordering::Relaxed);
+        assert_eq!(late.look(10_000), Found::Nonsense, "reaches past the end");
+    }
+}

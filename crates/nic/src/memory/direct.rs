@@ -1,0 +1,109 @@
+//! Operations between registered memory and bytes of a neighbour.
+//!
+//! All checks on this end are made before a byte moves; those on the other end have been made by the caller, who also sees to
+//! it that the bytes there stay. Whatever cannot be done in one go is left to packets, which can say what is wrong.
+
+use super::access::{pieces, region};
+use super::across::copy_across;
+use super::copy;
+use super::region::{Backing, Span};
+use super::table::{Held, RegionTable};
+use ferroce_proto::PdId;
+use ferroce_proto::qp::TxPayload;
+use ferroce_proto::verbs::{Access, AtomicOp, Sge};
+use smallvec::SmallVec;
+
+/// Bytes of a neighbour, and how to get at them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Far {
+    /// They are in our memory too.
+    Mapped(Span),
+    /// The kernel can copy them.
+    Copied {
+        /// The neighbour's process.
+        process: libc::pid_t,
+        /// Where they are there.
+        at: usize,
+        /// How many there are.
+        len: usize,
+    },
+}
+
+/// Local memory of one operation, checked and held.
+struct Near<'a> {
+    spans: SmallVec<[Span; 2]>,
+    /// Kept until the bytes have moved.
+    _held: SmallVec<[Held<'a>; 2]>,
+}
+
+impl RegionTable {
+    /// WRITE. False: nothing happened.
+    pub(crate) fn send_direct(&self, pd: PdId, data: TxPayload<'_>, far: &Far) -> bool {
+        match (data, far) {
+            (TxPayload::Bytes(bytes), Far::Mapped(span)) => copy::write(*span, bytes).is_ok(),
+            (TxPayload::Bytes(bytes), Far::Copied { process, at, .. }) => {
+                let near =
+                    Span { start: bytes.as_ptr() as usize, len: bytes.len(), backing: Backing::Mapped };
+                copy_across(*process, *at, &[near], true)
+            }
+            (TxPayload::Local { sges, len, .. }, far) => {
+                let Some(near) = self.near(pd, sges, len as usize, Access::empty()) else { return false };
+                match far {
+                    Far::Mapped(span) => {
+                        copy::spread(&near.spans, *span, true);
+                        true
+                    }
+                    Far::Copied { process, at, .. } => copy_across(*process, *at, &near.spans, true),
+                }
+            }
+            _ => false,
+        }
+    }
+
+    /// READ. False: nothing that counts happened.
+    pub(crate) fn fetch_direct(&self, pd: PdId, sges: &[Sge], far: &Far) -> bool {
+        let len = match far {
+            Far::Mapped(span) => span.len,
+            Far::Copied { len, .. } => *len,
+        };
+        let Some(near) = self.near(pd, sges, len, Access::LOCAL_WRITE) else { return false };
+        match far {
+            Far::Mapped(span) => {
+                copy::spread(&near.spans, *span, false);
+                true
+            }
+            Far::Copied { process, at, .. } => copy_across(*process, *at, &near.spans, false),
+        }
+    }
+
+    /// ATOMIC. False: nothing happened. Only on memory that is mapped: the kernel has no such copy.
+    pub(crate) fn atomic_direct(&self, pd: PdId, op: AtomicOp, sges: &[Sge], far: &Far) -> bool {
+        let Far::Mapped(span) = far else { return false };
+        let Some(near) = self.near(pd, sges, 8, Access::LOCAL_WRITE) else { return false };
+        if !span.start.is_multiple_of(8) || span.len != 8 {
+            return false;
+        }
+        let Ok(original) = copy::atomic(*span, op) else { return false };
+        let bytes = original.to_ne_bytes();
+        let from = Span { start: bytes.as_ptr() as usize, len: 8, backing: Backing::Mapped };
+        copy::spread(&near.spans, from, false);
+        true
+    }
+
+    /// The local memory of an operation on `len` bytes, if all of it may be used and is there to stay.
+    fn near(&self, pd: PdId, sges: &[Sge], len: usize, need: Access) -> Option<Near<'_>> {
+        let mut near = Near { spans: SmallVec::new(), _held: SmallVec::new() };
+        let mut found = 0;
+        for piece in pieces(sges, 0, len) {
+            let held = self.by_lkey(piece.lkey).ok()?;
+            let span = region(&held).local(pd, piece.addr, u64::from(piece.len), need).ok()?;
+            if span.backing != Backing::Mapped {
+                return None;
+            }
+            found += span.len;
+            near.spans.push(span);
+            near._held.push(held);
+        }
+        (found == len).then_some(near)
+    }
+}
