@@ -29,6 +29,7 @@ mod fork;
 mod gids;
 pub mod inspect;
 pub mod link;
+mod local;
 mod log;
 mod memory;
 mod nic;
