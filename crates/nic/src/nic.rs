@@ -411,7 +411,7 @@ fn open_ways(config: &Config) -> Result<Ways, Error> {
     if config.link == LinkChoice::Udp || config.capture.is_some() {
         return Ok(Ways { link: udp, fabric: None });
     }
-    match LocalLink::open(udp.clone()) {
+    match LocalLink::open(udp.clone(), config.adopt) {
         Ok(local) => {
             let fabric = Some(local.fabric().clone());
             Ok(Ways { link: Arc::new(local), fabric })

@@ -4,8 +4,10 @@
 //! words that change together or not at all as far as anyone can tell (a number is not used again for long), a region's
 //! under a version that changes with it.
 
+use super::adopt::Adopted;
 use super::hold;
 use super::place::{Place, REGION_CARDS};
+use crate::log;
 use crate::registry::Registry;
 use ferroce_proto::verbs::Access;
 use ferroce_proto::{PdId, Qpn, RKey};
@@ -160,6 +162,7 @@ pub(crate) struct RegionBoard {
     place: Arc<Place>,
     registry: Arc<Registry>,
     used: Mutex<Box<[bool]>>,
+    adopts: bool,
 }
 
 impl std::fmt::Debug for RegionBoard {
@@ -169,8 +172,28 @@ impl std::fmt::Debug for RegionBoard {
 }
 
 impl RegionBoard {
-    pub(super) fn new(place: Arc<Place>, registry: Arc<Registry>) -> Self {
-        RegionBoard { place, registry, used: Mutex::new(vec![false; REGION_CARDS].into()) }
+    pub(super) fn new(place: Arc<Place>, registry: Arc<Registry>, adopts: bool) -> Self {
+        RegionBoard { place, registry, used: Mutex::new(vec![false; REGION_CARDS].into()), adopts }
+    }
+
+    /// Makes it possible for neighbours to map the pages of a region, where that is sound.
+    pub(crate) fn adopt(&self, base: usize, len: usize) -> Option<Arc<Adopted>> {
+        if !self.adopts {
+            return None;
+        }
+        let adopted = Adopted::adopt(base, len);
+        match &adopted {
+            Err(why) => {
+                log::choice(format_args!("neighbours cannot map the {len} bytes at {base:#x}: {why}"));
+            }
+            Ok(pages) if !pages.held_stores_back() => {
+                log::choice(format_args!(
+                    "a store to the {len} bytes at {base:#x} may have been lost: no userfaultfd"
+                ));
+            }
+            Ok(_) => {}
+        }
+        adopted.ok()
     }
 
     /// Shows a region. Nothing if there is no room: then packets must do.
@@ -220,7 +243,7 @@ mod tests {
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
         let place = Arc::new(Place::create(&registry).unwrap());
-        let board = RegionBoard::new(place.clone(), registry.clone());
+        let board = RegionBoard::new(place.clone(), registry.clone(), false);
         let numbers: Vec<usize> = (1..=500).map(|key| board.show(&card(key)).unwrap()).collect();
         let theirs = Place::open(registry.directory(), registry.slot()).unwrap();
         let shown = find_region(&theirs, RKey(77)).unwrap();
@@ -249,7 +272,7 @@ mod tests {
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
         let place = Arc::new(Place::create(&registry).unwrap());
-        let board = RegionBoard::new(place.clone(), registry.clone());
+        let board = RegionBoard::new(place.clone(), registry.clone(), false);
         let number = board.show(&card(1)).unwrap();
         let theirs = Place::open(registry.directory(), registry.slot()).unwrap();
         hold::arrive(&theirs, registry.slot(), theirs.instance());

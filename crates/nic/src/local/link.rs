@@ -85,8 +85,8 @@ impl Directory<'_> {
 
 impl LocalLink {
     /// The same-host fabric beside an open UDP link.
-    pub(crate) fn open(udp: Arc<UdpLink>) -> io::Result<LocalLink> {
-        let fabric = Arc::new(Fabric::open(udp.registry().clone())?);
+    pub(crate) fn open(udp: Arc<UdpLink>, adopts: bool) -> io::Result<LocalLink> {
+        let fabric = Arc::new(Fabric::open(udp.registry().clone(), adopts)?);
         let next_roll_call_ns = now().0 + ROLL_CALL_NS;
         Ok(LocalLink {
             udp,

@@ -13,6 +13,7 @@
 //! | `boards` | which queue pairs and regions neighbours may reach directly |
 //! | `hold` | how deregistration waits for neighbours that access a region, and never for a dead one |
 //! | `adopt` | how registered memory becomes memory that a neighbour can map |
+//! | `maps`, `standstill` | what the kernel says of a mapping; how nobody writes to one for a moment |
 //! | `neighbours` | who else is there, and which addresses are this host's |
 //! | `reach` | one-sided operations in the memory of a neighbour |
 //! | `link` | the link that takes the ring where it can and UDP where it must |
@@ -20,16 +21,20 @@
 //! Nothing here needs a live partner: a process may die at any instruction. A ring has one writer and one reader and no
 //! lock; a place that is left behind is marked and removed by whoever gets its slot next.
 
+mod adopt;
 mod boards;
 mod hold;
 mod link;
 mod mapping;
+mod maps;
 mod neighbours;
 mod place;
 mod reach;
 mod ring;
+mod standstill;
 
-pub(crate) use boards::{QpCard, RegionBoard, RegionCard};
+pub(crate) use adopt::Adopted;
+pub(crate) use boards::{FileCard, QpCard, RegionBoard, RegionCard};
 pub(crate) use link::LocalLink;
 pub(crate) use neighbours::Fabric;
 pub(crate) use reach::Path;

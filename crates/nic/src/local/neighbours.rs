@@ -178,6 +178,8 @@ struct Addresses {
 pub(crate) struct Fabric {
     pub(super) place: Arc<Place>,
     pub(super) registry: Arc<Registry>,
+    /// Registered memory becomes memory that neighbours can map.
+    adopts: bool,
     /// By slot.
     known: Box<[RwLock<Known>]>,
     rings: Mutex<HashMap<u8, Arc<Mutex<Outgoing>>>>,
@@ -188,12 +190,13 @@ pub(crate) struct Fabric {
 }
 
 impl Fabric {
-    pub(super) fn open(registry: Arc<Registry>) -> io::Result<Fabric> {
+    pub(super) fn open(registry: Arc<Registry>, adopts: bool) -> io::Result<Fabric> {
         retire_the_dead(&registry);
         let place = Arc::new(Place::create(&registry)?);
         Ok(Fabric {
             place,
             registry,
+            adopts,
             known: (0..SLOTS).map(|_| RwLock::default()).collect(),
             rings: Mutex::default(),
             addresses: RwLock::new(Addresses { read_ns: 0, gids: Vec::new() }),
@@ -208,7 +211,7 @@ impl Fabric {
 
     /// A board for this NIC's regions.
     pub(crate) fn region_board(&self) -> RegionBoard {
-        RegionBoard::new(self.place.clone(), self.registry.clone())
+        RegionBoard::new(self.place.clone(), self.registry.clone(), self.adopts)
     }
 
     /// Shows a queue pair to neighbours, or hides it.

@@ -130,6 +130,7 @@ fn find(neighbour: &Neighbour, rkey: RKey) -> Option<Known> {
         kind: Kind::Memory { windows: Vec::new() },
         backing: Backing::Mapped,
         card: None,
+        adopted: None,
         _owner: None,
     };
     let window = card.file.filter(|_| !neighbour.is_self).and_then(|file| {

@@ -246,6 +246,7 @@ mod tests {
                 kind: Kind::Memory { windows: Vec::new() },
                 backing: Backing::Mapped,
                 card: None,
+                adopted: None,
                 _owner: None,
             }
         };

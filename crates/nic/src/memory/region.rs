@@ -1,6 +1,6 @@
 //! A region, and whether an access is inside it and allowed.
 
-use crate::local::RegionCard;
+use crate::local::{Adopted, FileCard, RegionCard};
 use ferroce_proto::verbs::{Access, MemoryFault};
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
 use std::any::Any;
@@ -62,6 +62,8 @@ pub(crate) struct Region {
     pub(crate) backing: Backing,
     /// Its card on the board that neighbours read.
     pub(crate) card: Option<usize>,
+    /// Its pages, if neighbours can map them.
+    pub(crate) adopted: Option<Arc<Adopted>>,
     /// What keeps the memory alive, if the NIC was given that.
     pub(crate) _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -95,14 +97,20 @@ impl Region {
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let is_memory = matches!(self.kind, Kind::Memory { .. }) && self.backing == Backing::Mapped;
         let is_open = self.remote_open && self.only_qp.is_none() && self.access.intersects(remote);
-        (is_memory && is_open).then_some(RegionCard {
+        (is_memory && is_open).then(|| RegionCard {
             rkey: self.rkey,
             access: self.access,
             pd: self.pd,
             iova: self.iova,
             len: self.len,
             base: self.base as u64,
-            file: None,
+            file: self.adopted.as_deref().map(|pages| FileCard {
+                start: pages.start() as u64,
+                len: pages.len() as u64,
+                descriptor: pages.fd() as u32,
+                inode: pages.inode(),
+                device: pages.device(),
+            }),
         })
     }
 
@@ -174,6 +182,7 @@ mod tests {
             kind: Kind::Memory { windows: Vec::new() },
             backing: Backing::Mapped,
             card: None,
+            adopted: None,
             _owner: None,
         }
     }

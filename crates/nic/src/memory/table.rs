@@ -51,7 +51,9 @@ impl RegionTable {
 
     /// Shows a region to neighbours, if they may reach it.
     fn show(&self, region: &mut Region) {
-        region.card = self.board.as_ref().zip(region.card()).and_then(|(board, card)| board.show(&card));
+        let Some(board) = self.board.as_ref().filter(|_| region.card().is_some()) else { return };
+        region.adopted = board.adopt(region.base, region.len as usize);
+        region.card = region.card().and_then(|card| board.show(&card));
     }
 
     /// Hides a region from neighbours and waits for those who access it. Before its lock is taken for writing: an access

@@ -70,6 +70,7 @@ impl RegionTable {
             kind: Kind::Window { kind, region: None },
             backing: Backing::Mapped,
             card: None,
+            adopted: None,
             _owner: None,
         };
         self.place(number, window);

@@ -116,6 +116,7 @@ impl Pd {
             kind: Kind::Memory { windows: Vec::new() },
             backing,
             card: None,
+            adopted: None,
             _owner: owner,
         };
         let (slot, lkey, rkey) = self
