@@ -11,7 +11,7 @@ use ferroce_proto::verbs::{
     Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge, WcStatus,
 };
 use ferroce_proto::wire::Headers;
-use ferroce_proto::{PdId, RKey, Srqn};
+use ferroce_proto::{PdId, RKey, Srqn, Time};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -64,9 +64,13 @@ impl Host for NicHost<'_, '_> {
         Ok(())
     }
 
-    fn perform(&mut self, pd: PdId, request: &OneSided<'_>) -> bool {
+    fn perform(&mut self, pd: PdId, request: &OneSided<'_>, now: Time) -> bool {
         let mut path = self.qp.path.lock();
-        path.as_mut().is_some_and(|path| path.perform(&self.engine.regions, pd, request))
+        path.as_mut().is_some_and(|path| path.perform(&self.engine.regions, pd, request, now))
+    }
+
+    fn reaches(&mut self, rkey: RKey) -> bool {
+        self.qp.path.lock().as_ref().is_some_and(|path| path.reaches(rkey))
     }
 
     fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {

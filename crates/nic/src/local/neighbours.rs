@@ -7,7 +7,7 @@ use super::place::{Place, SLOTS, retire_the_dead};
 use super::ring::{Piece, Writer};
 use crate::link::{RxMeta, local_addresses, now};
 use crate::registry::Registry;
-use ferroce_proto::{Gid, Qpn};
+use ferroce_proto::{Gid, Qpn, Time};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -20,6 +20,11 @@ const NOBODY_FOR_NS: u64 = 20_000_000;
 const ADDRESSES_FOR_NS: u64 = 1_000_000_000;
 /// Most bytes that wait for one neighbour; beyond it packets are lost, as on any wire.
 const MAX_WAITING_BYTES: usize = 16 << 20;
+
+/// How long a process that was seen alive is believed to be. Its memory stays mapped here when it dies, and what is
+/// written there meanwhile is written as if it had arrived just before.
+const BELIEVED_ALIVE_NS: u64 = 1_000_000;
+const GONE: u64 = u64::MAX;
 
 /// Another NIC of this user on this host.
 #[derive(Debug)]
@@ -34,6 +39,8 @@ pub(crate) struct Neighbour {
     out: Arc<Mutex<Outgoing>>,
     /// Packets that found no room.
     waiting: AtomicUsize,
+    /// When its process was last seen alive; [`GONE`] once it was not.
+    seen_ns: AtomicU64,
     pub(super) windows: Mutex<HashMap<(u64, u64), Arc<Mapping>>>,
 }
 
@@ -112,6 +119,25 @@ impl Neighbour {
         out.waiting.push_back((*meta, bytes));
         self.waiting.store(out.waiting.len(), Ordering::Relaxed);
         Pushed::Waits
+    }
+
+    /// Whether its process is alive, as far as was seen a moment ago.
+    pub(super) fn lives(&self, registry: &Registry, now: Time) -> bool {
+        let seen_ns = self.seen_ns.load(Ordering::Relaxed);
+        if seen_ns == GONE {
+            return false;
+        }
+        if now.0.saturating_sub(seen_ns) < BELIEVED_ALIVE_NS {
+            return true;
+        }
+        let lives = !self.place.is_closed() && registry.is_alive(self.slot);
+        self.seen_ns.store(if lives { now.0 } else { GONE }, Ordering::Relaxed);
+        lives
+    }
+
+    /// Whether its process is known to be gone.
+    pub(super) fn is_gone(&self) -> bool {
+        self.seen_ns.load(Ordering::Relaxed) == GONE || self.place.is_closed()
     }
 
     /// Whether packets wait for room.
@@ -227,7 +253,7 @@ impl Fabric {
             return None;
         }
         match &*self.known[usize::from(slot)].read() {
-            Known::Neighbour(neighbour) if !neighbour.place.is_closed() => return Some(neighbour.clone()),
+            Known::Neighbour(neighbour) if !neighbour.is_gone() => return Some(neighbour.clone()),
             Known::Nobody { since_ns } if now().0.wrapping_sub(*since_ns) < NOBODY_FOR_NS => return None,
             _ => {}
         }
@@ -247,7 +273,7 @@ impl Fabric {
     fn meet(&self, slot: u8) -> Option<Arc<Neighbour>> {
         let mut known = self.known[usize::from(slot)].write();
         if let Known::Neighbour(neighbour) = &*known
-            && !neighbour.place.is_closed()
+            && !neighbour.is_gone()
         {
             return Some(neighbour.clone());
         }
@@ -287,6 +313,7 @@ impl Fabric {
             place,
             out,
             waiting: AtomicUsize::new(0),
+            seen_ns: AtomicU64::new(0),
             windows: Mutex::default(),
         })
     }

@@ -10,7 +10,7 @@ use super::neighbours::{Fabric, Neighbour};
 use crate::memory::{Backing, Far, Kind, Peer, Region, RegionTable, Span};
 use ferroce_proto::qp::{OneSided, OneSidedKind};
 use ferroce_proto::verbs::Access;
-use ferroce_proto::{LKey, PdId, Qpn, RKey};
+use ferroce_proto::{LKey, PdId, Qpn, RKey, Time};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -47,7 +47,16 @@ impl Path {
     }
 
     /// Does the whole operation. False: nothing was done, and packets must do it.
-    pub(crate) fn perform(&mut self, regions: &RegionTable, pd: PdId, request: &OneSided<'_>) -> bool {
+    pub(crate) fn perform(
+        &mut self,
+        regions: &RegionTable,
+        pd: PdId,
+        request: &OneSided<'_>,
+        now: Time,
+    ) -> bool {
+        if !self.neighbour.lives(&self.fabric.registry, now) {
+            return false;
+        }
         let done = self.try_perform(regions, pd, request);
         match done {
             Some(Way::Mapped) => self.fabric.mapped_operations.fetch_add(1, Ordering::Relaxed),
@@ -55,6 +64,13 @@ impl Path {
             None => return false,
         };
         true
+    }
+
+    /// Whether an operation with this key would be within reach.
+    pub(crate) fn reaches(&self, rkey: RKey) -> bool {
+        let place = &self.neighbour.place;
+        let is_open = find_qp(place, self.peer).is_some_and(|terms| terms.peer == self.own);
+        is_open && !self.neighbour.is_gone() && find_region(place, rkey).is_some()
     }
 
     fn try_perform(&mut self, regions: &RegionTable, pd: PdId, request: &OneSided<'_>) -> Option<Way> {
@@ -65,7 +81,7 @@ impl Path {
             OneSidedKind::Atomic { .. } => (Access::REMOTE_ATOMIC, 8),
         };
         let terms = find_qp(place, self.peer)?;
-        if place.is_closed() || terms.peer != self.own || !terms.access.contains(need) || len == 0 {
+        if terms.peer != self.own || !terms.access.contains(need) || len == 0 {
             return None;
         }
         if self.last.as_ref().is_none_or(|known| known.shown.card.rkey != request.rkey) {
@@ -104,7 +120,7 @@ impl Path {
         }
         // A process number may be used again: only while its slot is held is it the neighbour's.
         let process = self.neighbour.place.process()?;
-        let lives = self.fabric.registry.is_alive(self.neighbour.slot) && !self.neighbour.place.is_closed();
+        let lives = self.fabric.registry.is_alive(self.neighbour.slot) && !self.neighbour.is_gone();
         lives.then_some(Far::Copied { process, at: span.start(), len: span.len() })
     }
 }

@@ -161,12 +161,16 @@ impl Qp {
         &self.route
     }
     /// What a peer within reach must know to do one-sided operations on its own: rights, domain, and who the peer is.
-    /// Only while requests of a reliable connection are taken, and not before it is established, which a packet must
-    /// tell.
+    /// Only while requests of a reliable connection are taken, and not before it is established: in RTR a packet must
+    /// have come first.
     pub fn terms(&self) -> Option<(Access, PdId, Qpn)> {
-        let takes =
-            matches!(self.attr.state, QpState::Rts | QpState::Sqd) && self.id.transport == Transport::Rc;
-        takes.then_some((self.attr.access, self.id.pd, self.attr.dest_qpn))
+        let takes = match self.attr.state {
+            QpState::Rts | QpState::Sqd => true,
+            QpState::Rtr => self.heard_peer,
+            _ => false,
+        };
+        let is_reliable = self.id.transport == Transport::Rc;
+        (takes && is_reliable).then_some((self.attr.access, self.id.pd, self.attr.dest_qpn))
     }
     /// What it counted.
     pub fn counters(&self) -> &QpCounters {

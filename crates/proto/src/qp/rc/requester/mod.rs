@@ -78,6 +78,8 @@ pub(crate) struct Requester {
     /// When a missing answer was last counted as a loss.
     lost_at: Option<Time>,
     since_ack_req: u32,
+    /// What is under way is one-sided requests, and nothing else.
+    one_sided_under_way: bool,
     stall: Option<Stall>,
     clock: RetryClock,
     /// One packet at a time until the peer answers again.
@@ -106,6 +108,7 @@ impl Requester {
             late_ns: 0,
             lost_at: None,
             since_ack_req: 0,
+            one_sided_under_way: false,
             stall: None,
             clock: RetryClock::default(),
             cautious: false,

@@ -40,6 +40,9 @@ impl Requester {
             if self.perform(&wqe, sq, io) {
                 continue;
             }
+            if self.awaits_reach(&wqe, io) {
+                break;
+            }
             let step = match wqe.op {
                 SendOp::LocalInv(_) | SendOp::BindMw(_) => match self.run_locally(&wqe, sq, io) {
                     Some(step) => step,
@@ -83,12 +86,32 @@ impl Requester {
         if needs_resources && io.attr.max_rd_atomic == 0 {
             return false;
         }
-        if !io.host.perform(io.pd, &OneSided { rkey, addr, kind }) {
+        if !io.host.perform(io.pd, &OneSided { rkey, addr, kind }, io.now) {
             return false;
         }
         io.counters.performed += 1;
         self.finish_at_once(wqe, sq, io);
         true
+    }
+
+    /// Whether a one-sided request shall wait until those before it are done, because the host can then do it at once.
+    /// Not behind messages: those take their time, and packets can follow them.
+    fn awaits_reach<H: Host>(&mut self, wqe: &SendWqe, io: &mut Io<'_, H>) -> bool {
+        let rkey = match wqe.op {
+            SendOp::Write { rkey, .. } | SendOp::Read { rkey, .. } | SendOp::Atomic { rkey, .. } => rkey,
+            _ => {
+                self.one_sided_under_way = false;
+                return false;
+            }
+        };
+        if self.sent > 0 || self.psn != self.high {
+            return false;
+        }
+        if self.in_flight() > 0 && self.one_sided_under_way && io.host.reaches(rkey) {
+            return true;
+        }
+        self.one_sided_under_way |= self.in_flight() == 0;
+        false
     }
 
     /// Completes the oldest request, which used no sequence number.

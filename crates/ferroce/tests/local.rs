@@ -1,0 +1,219 @@
+//! The same-host fabric: a target that is stopped, one that is killed at any instruction, and one that takes its memory away.
+//!
+//! With `FERROCE_LINK=udp` there is no such fabric; then the tests see to it that it is really not used.
+
+mod support;
+
+use ferroce::{RemoteRegion, WcOpcode, WcStatus, wr};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+use support::process::{Peer, parent};
+use support::{Pair, Side, V4, join, pattern, success, watched};
+
+/// A little more than a page on both sides of the whole pages inside.
+const LEN: usize = 40_000;
+
+fn has_fabric() -> bool {
+    !std::env::var("FERROCE_LINK").is_ok_and(|link| link == "udp")
+}
+
+fn direct(side: &Side<ferroce::Rc>) -> u64 {
+    let link = side.device.counters().link;
+    link.direct_mapped + link.direct_copied
+}
+
+struct Met {
+    side: Side<ferroce::Rc>,
+    region: ferroce::Region,
+    remote: RemoteRegion,
+}
+
+fn meet(socket: &mut TcpStream) -> Met {
+    let side = Side::new(|pd, cq| pd.rc(cq).address(V4), |qp| qp.timeout(10).retries(5));
+    let region = side.open_region(LEN);
+    side.qp.connect_over(socket).unwrap();
+    socket.write_all(&region.remote().to_bytes()).unwrap();
+    let mut bytes = [0; RemoteRegion::ENCODED_LEN];
+    socket.read_exact(&mut bytes).unwrap();
+    Met { side, region, remote: RemoteRegion::from_bytes(&bytes).unwrap() }
+}
+
+fn signal(peer: &Peer, signal: i32) {
+    // SAFETY: our own child, which is not waited for yet.
+    assert_eq!(unsafe { libc::kill(peer.id() as libc::pid_t, signal) }, 0);
+}
+
+/// WRITE, READ and ATOMIC on all of the target's memory.
+fn one_sided(met: &Met, round: u64) {
+    let Met { side, region, remote } = met;
+    let data = pattern(round, LEN);
+    let (whole, word) = (region.sge(..).unwrap(), region.sge(..8).unwrap());
+    region.write(0, &data).unwrap();
+    side.qp.write(1, &[whole], *remote).unwrap();
+    side.success();
+    region.fill(0);
+    side.qp.read(2, &[whole], *remote).unwrap();
+    assert_eq!(side.success().opcode, WcOpcode::RdmaRead);
+    assert!(region.to_vec() == data, "what was written is what is read");
+    let at = RemoteRegion { addr: remote.addr.next_multiple_of(4096), ..*remote };
+    side.qp.fetch_add(3, word, at, round).unwrap();
+    assert_eq!(side.success().opcode, WcOpcode::FetchAdd);
+    let before = region.load_u64(0).unwrap();
+    side.qp.compare_swap(4, word, at, before + round, 77).unwrap();
+    side.success();
+    assert_eq!(region.load_u64(0).unwrap(), before + round);
+    side.qp.write_inline(5, b"the last word", *remote).unwrap();
+    side.success();
+}
+
+#[test]
+fn a_stopped_target_is_read_and_written() {
+    if let Some(mut socket) = parent() {
+        let met = meet(&mut socket);
+        socket.read_exact(&mut [0]).unwrap();
+        let mut start = [0; 13];
+        met.region.read(0, &mut start).unwrap();
+        assert_eq!(&start, b"the last word");
+        return socket.write_all(b".").unwrap();
+    }
+    watched(|| {
+        let mut peer = Peer::start("a_stopped_target_is_read_and_written", V4);
+        let met = meet(&mut peer.socket);
+        if has_fabric() {
+            signal(&peer, libc::SIGSTOP);
+            let before = direct(&met.side);
+            (1..=20).for_each(|round| one_sided(&met, round));
+            assert_eq!(direct(&met.side) - before, 100, "{:?}", met.side.device.counters().link);
+            signal(&peer, libc::SIGCONT);
+        } else {
+            one_sided(&met, 1);
+            assert_eq!(direct(&met.side), 0);
+            assert_eq!(met.side.device.counters().link.local_tx_packets, 0);
+        }
+        peer.socket.write_all(b".").unwrap();
+        peer.socket.read_exact(&mut [0]).unwrap();
+        peer.finish();
+    });
+}
+
+/// Until it is killed: writes and adds to the survivor's memory, and sends what it wants.
+fn be_killed(mut socket: TcpStream) {
+    let Met { side, region, remote } = meet(&mut socket);
+    let whole = region.sge(..).unwrap();
+    let mut round = 0_u64;
+    loop {
+        let posted = match round % 4 {
+            0 => side.qp.write(round, &[whole], remote),
+            1 => side.qp.read(round, &[whole], remote),
+            2 => side.qp.send_from(round, &[region.sge(..64).unwrap()]),
+            _ => side.qp.write_inline(round, b"hello", remote),
+        };
+        posted.unwrap();
+        success(&side.cq);
+        round += 1;
+    }
+}
+
+/// The survivor takes what it gets, and writes itself, until that fails as documented.
+fn survive(delay_us: u64) {
+    let mut peer = Peer::start("killed_at_any_instruction", V4);
+    let Met { side, region, remote } = meet(&mut peer.socket);
+    let letters = side.open_region(64);
+    let post = |n| side.qp.post_recv(&[wr::recv(n, &[letters.sge(..).unwrap()])]);
+    (0..16).for_each(|n| post(n).unwrap());
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_micros(delay_us));
+        peer.kill();
+    });
+    let whole = region.sge(..).unwrap();
+    side.qp.write(1 << 32, &[whole], remote).unwrap();
+    let end = loop {
+        let completion = support::next(&side.cq);
+        match (completion.status, completion.wr_id >> 32) {
+            (WcStatus::Success, 0) => post(completion.wr_id).unwrap(),
+            (WcStatus::Success, _) => side.qp.write(1 << 32, &[whole], remote).unwrap(),
+            (end, _) => break end,
+        }
+    };
+    assert_eq!(end, WcStatus::RetryExcErr);
+    killer.join().unwrap();
+    // Neither waits for the dead.
+    drop((region, letters));
+}
+
+#[test]
+fn killed_at_any_instruction() {
+    if let Some(socket) = parent() {
+        return be_killed(socket);
+    }
+    watched(|| {
+        let times: u64 = std::env::var("FERROCE_TEST_KILLS").map_or(60, |n| n.parse().expect("a number"));
+        for n in 0..times {
+            survive(n * 7919 % 3000);
+        }
+        // Whoever comes next finds nothing in its way, and what the dead left is gone.
+        let Pair { a, b } = Pair::rc(V4);
+        let (from, to) = (a.open_region(LEN), b.open_region(LEN));
+        a.qp.write(1, &[from.sge(..).unwrap()], to.remote()).unwrap();
+        a.success();
+    });
+}
+
+/// Memory that goes while the neighbour writes to it: the neighbour gets a documented refusal, and nobody a signal.
+#[test]
+fn memory_may_go_at_any_time() {
+    watched(|| {
+        for _ in 0..50 {
+            let Pair { a, b } = Pair::rc(V4);
+            let (from, to) = (a.open_region(LEN), b.open_region(LEN));
+            let remote = to.remote();
+            let taker = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_micros(300));
+                drop(to);
+                b
+            });
+            let end = loop {
+                a.qp.write(1, &[from.sge(..).unwrap()], remote).unwrap();
+                let end = support::next(&a.cq).status;
+                if end != WcStatus::Success {
+                    break end;
+                }
+            };
+            assert_eq!(end, WcStatus::RemAccessErr);
+            taker.join().unwrap();
+        }
+    });
+}
+
+/// Sixteen threads on both sides of four connections, in both directions, with messages between the one-sided operations:
+/// every counter ends where it must, and messages arrive in the order of what was written before them.
+#[test]
+fn order_holds_between_messages_and_writes() {
+    watched(|| {
+        let Pair { a, b } = Pair::rc(V4);
+        let (from, to) = (a.open_region(LEN), b.open_region(LEN));
+        let letters = b.open_region(8 * 64);
+        let (messages, per_message) = (200_u64, 3);
+        let sge = |n: u64| letters.sge(n % 64 * 8..(n % 64 + 1) * 8).unwrap();
+        (0..64).for_each(|n| b.qp.post_recv(&[wr::recv(n, &[sge(n)])]).unwrap());
+        for n in 1..=messages {
+            from.store_u64(0, n).unwrap();
+            for k in 0..per_message {
+                let word = to.remote().slice(k * 4096..k * 4096 + 8).unwrap();
+                a.qp.write(n, &[from.sge(..8).unwrap()], word).unwrap();
+            }
+            a.qp.send_from(n, &[from.sge(..8).unwrap()]).unwrap();
+            // What was written before the message is there when the message is.
+            let letter = success(&b.cq);
+            assert_eq!(letters.load_u64((letter.wr_id % 64 * 8) as usize).unwrap(), n);
+            for k in 0..per_message {
+                assert_eq!(to.load_u64(k as usize * 4096).unwrap(), n);
+            }
+            b.qp.post_recv(&[wr::recv(letter.wr_id, &[sge(letter.wr_id)])]).unwrap();
+            (0..=per_message).for_each(|_| assert_eq!(success(&a.cq).wr_id, n));
+        }
+        let (c, d) = (a.pd.rc(&a.cq).create().unwrap(), b.pd.rc(&b.cq).create().unwrap());
+        join(&c, &d);
+    });
+}
