@@ -10,10 +10,14 @@
 //! copies instead then). A forked child shares adopted pages with its parent; registered memory is off limits to it
 //! anyway.
 //!
+//! The stacks of other threads cannot be told from other memory. A region there must be deregistered before its frame ends.
+//!
 //! The program must not unmap or remap the pages during these calls; before and after, it may.
 
 use super::maps::{self, Mapping};
-use super::standstill::{Errno, Kind, Means, SignalsHeld, Standstill, last_errno, own, populate};
+use super::standstill::{
+    Errno, Kind, Means, SignalsHeld, Standstill, is_own_stack, last_errno, own, populate,
+};
 use crate::fork::Generation;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -71,7 +75,7 @@ impl Adopted {
             Err(ranges) => ranges,
         };
         let found = mappings(&pages)?;
-        if !maps::covers(&found, &pages) || !found.iter().all(Mapping::is_plain) {
+        if !maps::covers(&found, &pages) || !found.iter().all(Mapping::is_plain) || is_own_stack(&pages) {
             return Err(WhyNot::NotPlainMemory);
         }
         let file = Memfd::new(pages.len()).map_err(WhyNot::Refused)?;
@@ -274,6 +278,7 @@ impl Memfd {
     }
 
     /// Moves private pages in. If it fails, they are as before.
+    #[inline(never)]
     fn take_in(&self, pages: &Range<usize>, most: Means) -> Result<Means, Errno> {
         let standstill = Standstill::begin(pages, Kind::Anonymous, most)?;
         self.write(pages)?;
@@ -289,6 +294,7 @@ impl Memfd {
     }
 
     /// Makes private memory of what a mapping still shows of `adopted`. If it fails, the pages stay shared.
+    #[inline(never)]
     fn give_back(&self, mapping: &Mapping, adopted: &Range<usize>, most: Means) -> Result<(), Errno> {
         let piece = mapping.pages.start.max(adopted.start)..mapping.pages.end.min(adopted.end);
         let offset = piece.start - adopted.start;

@@ -147,6 +147,15 @@ fn the_file_is_what_a_neighbour_needs() {
     assert_eq!(unsafe { libc::fcntl(adopted.fd(), libc::F_GETFD) }, libc::FD_CLOEXEC);
 }
 
+/// Ends the other threads of a test, even if its own panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Threads store numbers that grow by one and look whether the last is still there, while `disturb` runs.
 fn hammer(memory: &Memory, disturb: impl FnOnce()) {
     let stop = AtomicBool::new(false);
@@ -167,8 +176,9 @@ fn hammer(memory: &Memory, disturb: impl FnOnce()) {
                 assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == stored));
             })
         });
+        let end = Stop(&stop);
         disturb();
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
         threads.into_iter().for_each(|thread| thread.join().expect("no store was lost"));
     });
 }
@@ -209,8 +219,9 @@ fn forks_meanwhile_hang_nobody() {
                 in_child(|| true);
             }
         });
+        let end = Stop(&stop);
         hammer(&memory, || (0..200).for_each(|_| drop(memory.adopt(0..4).expect("adopted"))));
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
         forks.join().expect("children");
     });
 }
@@ -235,8 +246,9 @@ fn system_calls_store_too() {
                 assert_eq!(word(memory.0.start + 8).load(Ordering::Relaxed), number);
             }
         });
+        let end = Stop(&stop);
         (0..500).for_each(|_| drop(memory.adopt(0..2).expect("adopted")));
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
         reader.join().expect("no store was lost");
     });
 }
