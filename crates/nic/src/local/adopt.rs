@@ -263,7 +263,7 @@ impl Memfd {
             libc::EINVAL => make(libc::MFD_ALLOW_SEALING),
             errno => Err(errno),
         })?;
-        leave_descriptors_to_program(&fd)?;
+        leave_rest_to_program(&fd, len)?;
         // A signal makes `fallocate` undo its work and fail; with a profiler's timer it would never get through.
         let _signals = SignalsHeld::new();
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -427,12 +427,20 @@ fn give_up() -> ! {
     std::process::abort()
 }
 
-/// Refuses a descriptor from the upper half of what the process may have: the program needs some too.
-fn leave_descriptors_to_program(fd: &OwnedFd) -> Result<(), Errno> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: fills `limit`.
-    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
-    if fd.as_raw_fd() as libc::rlim_t >= limit.rlim_cur / 2 { Err(libc::EMFILE) } else { Ok(()) }
+/// Refuses a descriptor from the upper half of what the process may have, since the program needs some too; and a length that the
+/// kernel would answer with a signal.
+fn leave_rest_to_program(fd: &OwnedFd, len: usize) -> Result<(), Errno> {
+    let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    let (mut descriptors, mut length) = (unlimited, unlimited);
+    // SAFETY: fills both.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut descriptors);
+        libc::getrlimit(libc::RLIMIT_FSIZE, &mut length);
+    }
+    if fd.as_raw_fd() as libc::rlim_t >= descriptors.rlim_cur / 2 {
+        return Err(libc::EMFILE);
+    }
+    if len as libc::rlim_t > length.rlim_cur { Err(libc::EFBIG) } else { Ok(()) }
 }
 
 fn identity(fd: &OwnedFd) -> Result<(u64, u64), Errno> {
