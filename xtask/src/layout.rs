@@ -33,6 +33,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/link/udp/sys.rs", "system calls for batches of datagrams"),
     ("crates/nic/src/local/adopt.rs", "moves pages of registered memory into a memfd and back"),
     ("crates/nic/src/local/adopt/tests.rs", "maps, shares and unmaps memory, and forks"),
+    ("crates/nic/src/local/adopt/tests/refusals.rs", "maps, protects and seals memory"),
     ("crates/nic/src/local/maps.rs", "asks the kernel about mappings"),
     ("crates/nic/src/local/standstill.rs", "holds stores back with userfaultfd while pages move"),
     ("crates/nic/src/local/link.rs", "vouches for the pieces of a packet that it puts into a ring"),

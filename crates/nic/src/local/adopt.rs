@@ -10,10 +10,14 @@
 //! copies instead then). A forked child shares adopted pages with its parent; registered memory is off limits to it
 //! anyway.
 //!
+//! The stacks of other threads cannot be told from other memory. A region there must be deregistered before its frame ends.
+//!
 //! The program must not unmap or remap the pages during these calls; before and after, it may.
 
 use super::maps::{self, Mapping};
-use super::standstill::{Errno, Kind, Means, SignalsHeld, Standstill, last_errno, own, populate};
+use super::standstill::{
+    Errno, Kind, Means, SignalsHeld, Standstill, is_own_stack, last_errno, own, populate,
+};
 use crate::fork::Generation;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -71,7 +75,7 @@ impl Adopted {
             Err(ranges) => ranges,
         };
         let found = mappings(&pages)?;
-        if !maps::covers(&found, &pages) || !found.iter().all(Mapping::is_plain) {
+        if !maps::covers(&found, &pages) || !found.iter().all(Mapping::is_plain) || is_own_stack(&pages) {
             return Err(WhyNot::NotPlainMemory);
         }
         let file = Memfd::new(pages.len()).map_err(WhyNot::Refused)?;
@@ -259,7 +263,7 @@ impl Memfd {
             libc::EINVAL => make(libc::MFD_ALLOW_SEALING),
             errno => Err(errno),
         })?;
-        leave_descriptors_to_program(&fd)?;
+        leave_rest_to_program(&fd, len)?;
         // A signal makes `fallocate` undo its work and fail; with a profiler's timer it would never get through.
         let _signals = SignalsHeld::new();
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -274,6 +278,7 @@ impl Memfd {
     }
 
     /// Moves private pages in. If it fails, they are as before.
+    #[inline(never)]
     fn take_in(&self, pages: &Range<usize>, most: Means) -> Result<Means, Errno> {
         let standstill = Standstill::begin(pages, Kind::Anonymous, most)?;
         self.write(pages)?;
@@ -289,6 +294,7 @@ impl Memfd {
     }
 
     /// Makes private memory of what a mapping still shows of `adopted`. If it fails, the pages stay shared.
+    #[inline(never)]
     fn give_back(&self, mapping: &Mapping, adopted: &Range<usize>, most: Means) -> Result<(), Errno> {
         let piece = mapping.pages.start.max(adopted.start)..mapping.pages.end.min(adopted.end);
         let offset = piece.start - adopted.start;
@@ -421,12 +427,20 @@ fn give_up() -> ! {
     std::process::abort()
 }
 
-/// Refuses a descriptor from the upper half of what the process may have: the program needs some too.
-fn leave_descriptors_to_program(fd: &OwnedFd) -> Result<(), Errno> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: fills `limit`.
-    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
-    if fd.as_raw_fd() as libc::rlim_t >= limit.rlim_cur / 2 { Err(libc::EMFILE) } else { Ok(()) }
+/// Refuses a descriptor from the upper half of what the process may have, since the program needs some too; and a length that the
+/// kernel would answer with a signal.
+fn leave_rest_to_program(fd: &OwnedFd, len: usize) -> Result<(), Errno> {
+    let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    let (mut descriptors, mut length) = (unlimited, unlimited);
+    // SAFETY: fills both.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut descriptors);
+        libc::getrlimit(libc::RLIMIT_FSIZE, &mut length);
+    }
+    if fd.as_raw_fd() as libc::rlim_t >= descriptors.rlim_cur / 2 {
+        return Err(libc::EMFILE);
+    }
+    if len as libc::rlim_t > length.rlim_cur { Err(libc::EFBIG) } else { Ok(()) }
 }
 
 fn identity(fd: &OwnedFd) -> Result<(u64, u64), Errno> {

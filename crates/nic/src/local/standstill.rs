@@ -52,7 +52,7 @@ pub(super) struct Standstill {
 }
 
 impl Standstill {
-    /// Begins one, with `most` or less. `EDEADLK`: the calling thread itself needs to write there. `EBUSY`: the program
+    /// Begins one, with `most` or less. The caller must not be inlined, see `STACK_ABOVE`. `EDEADLK`: the calling thread itself needs to write there. `EBUSY`: the program
     /// watches this memory with a userfaultfd of its own.
     pub(super) fn begin(pages: &Range<usize>, kind: Kind, most: Means) -> Result<Standstill, Errno> {
         if is_needed_by_caller(pages) {
@@ -91,15 +91,35 @@ impl Drop for Standstill {
     }
 }
 
-/// What the thread may use of its stack until the standstill ends, in both directions from here.
-const STACK_NEED: usize = 64 << 10;
+/// What the thread uses of its stack until the standstill ends: the frames that follow, and above them the one of whoever
+/// begins it. Not more, for a thread's stack has other memory of the program right beside it.
+const STACK_BELOW: usize = 16 << 10;
+const STACK_ABOVE: usize = 4 << 10;
 
 /// Whether the calling thread writes there whatever it does: its stack, and where system calls leave their errors.
 fn is_needed_by_caller(pages: &Range<usize>) -> bool {
     let here = std::ptr::from_ref(&pages).addr();
     // SAFETY: only the address is taken.
     let errno = unsafe { libc::__errno_location() }.addr();
-    pages.start < here + STACK_NEED && pages.end > here - STACK_NEED || pages.contains(&errno)
+    pages.start < here + STACK_ABOVE && pages.end > here - STACK_BELOW || pages.contains(&errno)
+}
+
+/// Whether part of it is the calling thread's stack, other than the first thread's, which the kernel knows by name. Shared
+/// pages must not become one: after a fork two processes would run on it.
+pub(super) fn is_own_stack(pages: &Range<usize>) -> bool {
+    let mut attributes = MaybeUninit::uninit();
+    let (mut start, mut len) = (std::ptr::null_mut(), 0);
+    // SAFETY: asks about the calling thread; the attributes are used and given back only if they were filled.
+    unsafe {
+        if libc::gettid() == libc::getpid()
+            || libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0
+        {
+            return false;
+        }
+        libc::pthread_attr_getstack(attributes.as_ptr(), &mut start, &mut len);
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+    }
+    pages.start < start.addr() + len && pages.end > start.addr()
 }
 
 /// Signals of this thread wait.

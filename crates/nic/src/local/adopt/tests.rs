@@ -5,6 +5,8 @@ use std::os::fd::FromRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
 
+mod refusals;
+
 const PAGE: usize = 4096;
 const ALL_MEANS: [Means; 3] = [Means::Everyone, Means::Threads, Means::Nothing];
 const RW: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
@@ -147,6 +149,15 @@ fn the_file_is_what_a_neighbour_needs() {
     assert_eq!(unsafe { libc::fcntl(adopted.fd(), libc::F_GETFD) }, libc::FD_CLOEXEC);
 }
 
+/// Ends the other threads of a test, even if its own panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Threads store numbers that grow by one and look whether the last is still there, while `disturb` runs.
 fn hammer(memory: &Memory, disturb: impl FnOnce()) {
     let stop = AtomicBool::new(false);
@@ -167,8 +178,9 @@ fn hammer(memory: &Memory, disturb: impl FnOnce()) {
                 assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == stored));
             })
         });
+        let end = Stop(&stop);
         disturb();
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
         threads.into_iter().for_each(|thread| thread.join().expect("no store was lost"));
     });
 }
@@ -209,10 +221,44 @@ fn forks_meanwhile_hang_nobody() {
                 in_child(|| true);
             }
         });
+        let end = Stop(&stop);
         hammer(&memory, || (0..200).for_each(|_| drop(memory.adopt(0..4).expect("adopted"))));
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
         forks.join().expect("children");
     });
+}
+
+/// A handler that writes there, and interrupts the very thread that moves the pages, waits until they are in place.
+#[test]
+fn signal_handlers_store_too() {
+    static PLACE: AtomicU64 = AtomicU64::new(0);
+    extern "C" fn handler(_: libc::c_int) {
+        word(PLACE.load(Ordering::Relaxed) as usize).fetch_add(1, Ordering::Relaxed);
+    }
+    let memory = Memory::new(4);
+    PLACE.store(memory.0.start as u64, Ordering::Relaxed);
+    // SAFETY: a handler that adds to a word of memory which outlives the signals; and the calling thread.
+    let mover = unsafe {
+        libc::signal(libc::SIGUSR2, handler as extern "C" fn(libc::c_int) as libc::sighandler_t);
+        libc::pthread_self()
+    };
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut seen = 0;
+            while !stop.load(Ordering::Relaxed) {
+                // SAFETY: the thread is in this scope, so it lives.
+                unsafe { libc::pthread_kill(mover, libc::SIGUSR2) };
+                let now = word(memory.0.start).load(Ordering::Relaxed);
+                assert!(now >= seen, "a store was lost");
+                seen = now;
+            }
+        });
+        let end = Stop(&stop);
+        (0..500).for_each(|_| drop(memory.adopt(0..4).expect("adopted")));
+        drop(end);
+    });
+    assert!(memory.is_private());
 }
 
 /// The kernel's stores on behalf of a thread wait as its own do, where that is allowed.
@@ -235,8 +281,9 @@ fn system_calls_store_too() {
                 assert_eq!(word(memory.0.start + 8).load(Ordering::Relaxed), number);
             }
         });
+        let end = Stop(&stop);
         (0..500).for_each(|_| drop(memory.adopt(0..2).expect("adopted")));
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
         reader.join().expect("no store was lost");
     });
 }
@@ -289,60 +336,6 @@ fn heap_memory_is_adopted() {
     assert!(owned.iter().step_by(PAGE).all(|byte| *byte == 8));
     owned.resize(8 << 20, 9);
     assert_eq!((owned[0], owned[1], owned[8 << 19]), (8, 7, 9));
-}
-
-#[test]
-fn other_memory_is_refused() {
-    let refused = |memory: &Memory| memory.adopt(0..4).err() == Some(WhyNot::NotPlainMemory);
-    let shared = Memory::filled(4);
-    shared.map_anew(1..2, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    assert!(refused(&shared));
-    let gap = Memory::filled(4);
-    gap.unmap(1..2);
-    assert!(refused(&gap));
-    let end = Memory::filled(4);
-    end.unmap(3..4);
-    assert!(refused(&end));
-    let rights = Memory::filled(4);
-    for other in [libc::PROT_NONE, libc::PROT_READ, RW | libc::PROT_EXEC] {
-        // SAFETY: a page of this test.
-        assert_eq!(unsafe { libc::mprotect(rights.page(2) as *mut _, PAGE, other) }, 0);
-        assert!(refused(&rights));
-    }
-    let of_file = Memory::filled(4);
-    let file = Memfd::new(PAGE).expect("memfd");
-    map(of_file.page(0), PAGE, RW, libc::MAP_PRIVATE | libc::MAP_FIXED, file.fd.as_raw_fd(), 0)
-        .expect("file");
-    assert!(refused(&of_file));
-    let stack = [0u8; 3 * PAGE];
-    assert_eq!(Adopted::adopt(stack.as_ptr().addr(), stack.len()).err(), Some(WhyNot::NotPlainMemory));
-}
-
-#[test]
-fn odd_sizes_are_refused() {
-    let memory = Memory::new(2);
-    let (at, none) = (memory.0.start, Some(WhyNot::NoWholePage));
-    for (addr, len) in
-        [(at, 0), (at, PAGE - 1), (at + 1, 2 * PAGE - 2), (usize::MAX - 5, 3), (at, usize::MAX)]
-    {
-        assert_eq!(Adopted::adopt(addr, len).err(), none);
-    }
-    assert_eq!(Adopted::adopt(at, MAX_ADOPTED + PAGE).err(), Some(WhyNot::TooLarge));
-}
-
-#[test]
-fn memory_that_the_program_watches_is_left_to_it() {
-    let memory = Memory::filled(2);
-    let watch = Standstill::begin(&memory.0, Kind::Anonymous, Means::Everyone).expect("standstill");
-    if watch.means() == Means::Nothing {
-        println!("SKIPPED: userfaultfd is not allowed here");
-        return;
-    }
-    for _ in 0..2 {
-        assert_eq!(memory.adopt(0..2).err(), Some(WhyNot::Refused(libc::EBUSY)));
-    }
-    drop(watch);
-    memory.adopt(0..2).expect("adopted");
 }
 
 #[test]
@@ -405,17 +398,6 @@ fn a_hole_is_filled_from_the_file() {
     assert!(!is_mapped(&memory.0));
     file.fill_hole(&memory.0);
     assert!(memory.is_private() && memory.holds(3));
-}
-
-#[test]
-fn descriptors_are_left_to_the_program() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: fills `limit`.
-    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }).expect("limit");
-    let low = Memfd::new(PAGE).expect("memfd").fd;
-    // SAFETY: a copy with a number in the upper half.
-    let high = own(unsafe { libc::fcntl(low.as_raw_fd(), libc::F_DUPFD_CLOEXEC, limit.rlim_cur / 2) });
-    assert_eq!(leave_descriptors_to_program(&high.expect("descriptor")), Err(libc::EMFILE));
 }
 
 /// Whether a forked child says yes.
