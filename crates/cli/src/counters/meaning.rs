@@ -21,6 +21,7 @@ pub(crate) fn of_drop(reason: &str) -> &'static str {
         "rx_overruns" => "the kernel's receive buffer was full",
         "send_errors" => "refused by the kernel when sending",
         "forward_errors" => "for a process that is gone or does not keep up",
+        "local_lost" => "for a process of this host that is gone or does not read",
         "injected_losses" => "lost on purpose (fault injection)",
         _ => "",
     }
@@ -106,6 +107,14 @@ pub(crate) fn of_link(name: &str) -> &'static str {
         "injected_corruptions" => "packets damaged on purpose",
         "injected_reorders" => "packets delayed on purpose",
         "capture_errors" => "packets missing in the capture file",
+        "local_tx_packets" => "packets given to processes of this host through shared memory",
+        "local_tx_bytes" => "their bytes, BTH to padding",
+        "local_rx_packets" => "packets taken from processes of this host",
+        "local_rx_bytes" => "their bytes, BTH to padding",
+        "local_waited" => "of those sent, found a ring full and waited",
+        "local_bells" => "sleeping processes of this host woken",
+        "direct_mapped" => "one-sided operations in a neighbour's memory, mapped here",
+        "direct_copied" => "those that the kernel copied between the processes",
         "rcvbuf_bytes" => "largest receive buffer, in bytes",
         _ => "",
     }

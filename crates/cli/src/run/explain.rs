@@ -82,10 +82,17 @@ fn to_text(reports: &[Report], silent: &[String]) -> String {
             report.command,
             report.completions,
             report.failed_completions,
-            link("tx_packets"),
-            link("rx_packets"),
+            link("tx_packets") + link("local_tx_packets"),
+            link("rx_packets") + link("local_rx_packets"),
             report.retransmitted,
         );
+        let [packets, mapped, copied] = ["local_tx_packets", "direct_mapped", "direct_copied"].map(link);
+        if packets + mapped + copied > 0 {
+            text += &format!(
+                "  on this host: {packets} packets through shared memory; one-sided without a packet: {mapped} in mapped memory, \
+                 {copied} copied by the kernel\n"
+            );
+        }
         let losses = report.link.iter().filter(|(name, _)| meaning::is_drop(name));
         for (name, count) in report.drops.iter().chain(losses).filter(|(_, count)| **count > 0) {
             text += &format!("  {count:>9} {name:18} {}\n", meaning::of_drop(name));
@@ -110,11 +117,12 @@ mod tests {
     #[test]
     fn reports_become_sentences() {
         let json = r#"{"pid": 7, "command": "ib_x", "completions": 5, "failed_completions": 1, "retransmitted": 2, "new": 1,
-            "drops": {"bad_psn": 3, "no_such_qp": 0}, "link": {"tx_packets": 9, "rx_packets": 8, "rx_overruns": 4}}"#;
+            "drops": {"bad_psn": 3, "no_such_qp": 0}, "link": {"tx_packets": 9, "rx_packets": 8, "rx_overruns": 4,
+            "direct_mapped": 6}}"#;
         let report: Report = serde_json::from_str(json).expect("a report");
         let text = to_text(&[report], &["99".to_owned()]);
         for part in
-            ["process 7 (ib_x): 5 completions, 1 of them failed; 9 packets sent", "bad_psn", "rx_overruns"]
+            ["process 7 (ib_x): 5 completions, 1 of them failed; 9 packets sent", "6 in mapped", "bad_psn", "rx_overruns"]
         {
             assert!(text.contains(part), "{part}: {text}");
         }

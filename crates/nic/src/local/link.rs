@@ -52,6 +52,7 @@ struct Inbound {
     quiet: u32,
     looks: u32,
     next_roll_call_ns: u64,
+    news_seen: u32,
 }
 
 struct Ring {
@@ -91,7 +92,13 @@ impl LocalLink {
         Ok(LocalLink {
             udp,
             fabric,
-            inbound: Mutex::new(Inbound { rings: Vec::new(), quiet: 0, looks: 0, next_roll_call_ns }),
+            inbound: Mutex::new(Inbound {
+                rings: Vec::new(),
+                quiet: 0,
+                looks: 0,
+                next_roll_call_ns,
+                news_seen: 0,
+            }),
             any_waiting: AtomicBool::new(false),
             tx_packets: AtomicU64::new(0),
             tx_bytes: AtomicU64::new(0),
@@ -211,17 +218,16 @@ impl LocalLink {
         for (index, ring) in inbound.rings.iter_mut().enumerate() {
             let before = packets;
             for _ in 0..PACKETS_PER_RING {
-                let (at, len) = match ring.reader.look(MAX_PACKET_LEN) {
+                let (len, meta) = match ring.reader.look(MAX_PACKET_LEN) {
                     Found::Nothing => break,
                     Found::Nonsense => {
                         broken = Some(index);
                         break;
                     }
-                    Found::Packet { at, len } => (at, len),
+                    Found::Packet { len, meta } => (len, meta),
                 };
-                let meta = ring.reader.meta(at);
                 let Some(place) = rx.append(len, meta) else { break };
-                ring.reader.take(at, place);
+                ring.reader.take(meta, place);
                 (packets, bytes) = (packets + 1, bytes + len as u64);
             }
             if packets > before {
@@ -240,6 +246,11 @@ impl LocalLink {
 
     /// Opens the rings of those who began to send here.
     fn meet_callers(&self, inbound: &mut Inbound) {
+        let count = self.fabric.place.news_count().load(Ordering::Acquire);
+        if count == inbound.news_seen {
+            return;
+        }
+        inbound.news_seen = count;
         for index in 0..SLOTS / 64 {
             let news = self.fabric.place.news(index);
             if news.load(Ordering::Relaxed) == 0 {

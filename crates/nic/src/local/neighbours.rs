@@ -305,6 +305,7 @@ impl Fabric {
             start.store(out.ring.restart(), Ordering::Relaxed);
             instance.store(self.place.instance(), Ordering::Release);
             place.news(usize::from(own) / 64).fetch_or(1 << (own % 64), Ordering::SeqCst);
+            place.news_count().fetch_add(1, Ordering::SeqCst);
         }
         Ok(Neighbour {
             slot,

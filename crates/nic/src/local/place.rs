@@ -132,6 +132,11 @@ impl Place {
         self.memory.long(NEWS_AT + (index % (SLOTS / 64)) * 8)
     }
 
+    /// Changes with the news, so that one look tells that there is none.
+    pub(super) fn news_count(&self) -> &AtomicU32 {
+        self.memory.word(NEWS_AT + 64)
+    }
+
     /// What `slot` accesses in the owner's memory just now: numbers of region cards, plus one.
     pub(super) fn hold(&self, slot: u8, index: usize) -> &AtomicU32 {
         self.memory.word(HOLDS_AT + usize::from(slot) * 64 + 8 + (index % HOLDS_PER_SLOT) * 4)

@@ -1,6 +1,7 @@
 //! Packets from one process to another: a ring of bytes with one writer and one reader.
 //!
-//! A record is a word with its length, then what the outer headers would have said, then the packet. The word of the record
+//! A record is a word with its length, then, unless it is as for the record before, what the outer headers would have said,
+//! then the packet. So a short packet of a flow fits one cache line. The word of the record
 //! behind the last one is zero. The writer first writes the record, then zero behind it, then the record's own word; so the
 //! reader needs to look at one word only, and finds the packet right behind it. Positions only grow. How far the reader has
 //! come stands in the reader's own place, where the writer looks when it believes the ring to be full.
@@ -14,10 +15,14 @@ use crate::link::RxMeta;
 use ferroce_proto::Gid;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The length word and, padded to a line, what the outer headers would have said.
-const HEAD_LEN: usize = 48;
+/// The length word and what the outer headers would have said.
+const HEAD_LEN: usize = 40;
+/// The length word alone, padded.
+const SHORT_HEAD_LEN: usize = 8;
+/// Marks a record that says nothing of the outer headers: they are as before.
+const AS_BEFORE: u32 = 1 << 31;
 /// Marks a record without a packet: the rest of the ring is skipped.
-const SKIP: u32 = u32::MAX;
+const SKIP: u32 = AS_BEFORE - 1;
 /// Records begin at multiples of a cache line, so that a short one takes as few as possible.
 const ALIGN: usize = 64;
 
@@ -28,8 +33,8 @@ pub(super) struct Piece {
     pub(super) len: usize,
 }
 
-fn record_len(packet_len: usize) -> usize {
-    (HEAD_LEN + packet_len).next_multiple_of(ALIGN)
+fn record_len(head_len: usize, packet_len: usize) -> usize {
+    (head_len + packet_len).next_multiple_of(ALIGN)
 }
 
 fn place_of(position: u64) -> usize {
@@ -45,19 +50,21 @@ pub(super) struct Writer {
     consumed: u64,
     /// Where the present reader was told to begin.
     start: u64,
+    /// What the record before said of the outer headers.
+    before: Option<RxMeta>,
 }
 
 impl Writer {
     /// A ring that nobody has read yet. Positions begin at some lap, so that what is left of another life means nothing.
     pub(super) fn new(memory: Mapping) -> Writer {
         let position = RING_LEN as u64 * (1 + u64::from(rand::random::<u32>()));
-        Writer { memory, position, consumed: position, start: position }
+        Writer { memory, position, consumed: position, start: position, before: None }
     }
 
     /// Begins anew for another reader: what the last one left is forgotten. Returns where it shall begin.
     pub(super) fn restart(&mut self) -> u64 {
         self.memory.word(place_of(self.position)).store(0, Ordering::Relaxed);
-        (self.consumed, self.start) = (self.position, self.position);
+        (self.consumed, self.start, self.before) = (self.position, self.position, None);
         self.position
     }
 
@@ -92,7 +99,9 @@ impl Writer {
         pieces: impl Iterator<Item = Piece>,
         consumed: &AtomicU64,
     ) -> bool {
-        let whole = record_len(len);
+        let is_as_before = self.before == Some(*meta);
+        let (head_len, flag) = if is_as_before { (SHORT_HEAD_LEN, AS_BEFORE) } else { (HEAD_LEN, 0) };
+        let whole = record_len(head_len, len);
         let at = place_of(self.position);
         let skipped = if at + whole > RING_LEN { RING_LEN - at } else { 0 };
         if whole > RING_LEN / 2 || !self.has_room(skipped + whole, consumed) {
@@ -100,20 +109,23 @@ impl Writer {
         }
         let first = at;
         let at = if skipped > 0 { 0 } else { at };
-        self.write_head(at, meta);
-        let mut to = at + HEAD_LEN;
+        if !is_as_before {
+            self.write_head(at, meta);
+            self.before = Some(*meta);
+        }
+        let mut to = at + head_len;
         for piece in pieces {
-            debug_assert!(to + piece.len <= at + HEAD_LEN + len);
+            debug_assert!(to + piece.len <= at + head_len + len);
             // SAFETY: the caller vouches for the piece; the mapping checks its own side.
             unsafe { self.memory.write_raw(to, piece.start, piece.len) };
             to += piece.len;
         }
         self.memory.word(place_of((at + whole) as u64)).store(0, Ordering::Relaxed);
         if skipped > 0 {
-            self.memory.word(at).store(len as u32, Ordering::Relaxed);
+            self.memory.word(at).store(len as u32 | flag, Ordering::Relaxed);
             self.memory.word(first).store(SKIP, Ordering::Release);
         } else {
-            self.memory.word(at).store(len as u32, Ordering::Release);
+            self.memory.word(at).store(len as u32 | flag, Ordering::Release);
         }
         self.position += (skipped + whole) as u64;
         true
@@ -134,8 +146,8 @@ impl Writer {
 pub(super) enum Found {
     /// Nothing yet.
     Nothing,
-    /// A packet of so many bytes, at this place of the ring.
-    Packet { at: usize, len: usize },
+    /// A packet of so many bytes, and what the outer headers would have said.
+    Packet { len: usize, meta: RxMeta },
     /// Something that no writer of ours writes.
     Nonsense,
 }
@@ -145,12 +157,14 @@ pub(super) enum Found {
 pub(super) struct Reader {
     memory: Mapping,
     position: u64,
+    /// What the record before said of the outer headers.
+    before: Option<RxMeta>,
 }
 
 impl Reader {
     /// Reads from `position` on.
     pub(super) fn new(memory: Mapping, position: u64) -> Reader {
-        Reader { memory, position: position.next_multiple_of(ALIGN as u64) }
+        Reader { memory, position: position.next_multiple_of(ALIGN as u64), before: None }
     }
 
     pub(super) fn position(&self) -> u64 {
@@ -168,13 +182,25 @@ impl Reader {
                 self.look(most)
             }
             SKIP => Found::Nonsense,
-            len if len as usize > most || at + record_len(len as usize) > RING_LEN => Found::Nonsense,
-            len => Found::Packet { at, len: len as usize },
+            word => self.look_at(at, word, most),
+        }
+    }
+
+    fn look_at(&self, at: usize, word: u32, most: usize) -> Found {
+        let is_as_before = word & AS_BEFORE != 0;
+        let len = (word & !AS_BEFORE) as usize;
+        let head_len = if is_as_before { SHORT_HEAD_LEN } else { HEAD_LEN };
+        if len > most || at + record_len(head_len, len) > RING_LEN {
+            return Found::Nonsense;
+        }
+        match if is_as_before { self.before } else { Some(self.meta(at)) } {
+            Some(meta) => Found::Packet { len, meta },
+            None => Found::Nonsense,
         }
     }
 
     /// What the outer headers of the packet at this place would have said.
-    pub(super) fn meta(&self, at: usize) -> RxMeta {
+    fn meta(&self, at: usize) -> RxMeta {
         let mut head = [0; HEAD_LEN - 4];
         self.memory.read(at + 4, &mut head);
         let gid = |from: usize| {
@@ -186,10 +212,15 @@ impl Reader {
         RxMeta { sgid: gid(4), dgid: gid(20), sport, tos: head[0], ttl: head[1] }
     }
 
-    /// Copies the packet at this place and moves on.
-    pub(super) fn take(&mut self, at: usize, out: &mut [u8]) {
-        self.memory.read(at + HEAD_LEN, out);
-        self.position += record_len(out.len()) as u64;
+    /// Copies the packet that [`Self::look`] found, which is as long as `out`, and moves on.
+    pub(super) fn take(&mut self, meta: RxMeta, out: &mut [u8]) {
+        let at = place_of(self.position);
+        let is_as_before = self.memory.word(at).load(Ordering::Relaxed) & AS_BEFORE != 0;
+        let head_len = if is_as_before { SHORT_HEAD_LEN } else { HEAD_LEN };
+        // The writer may have changed the word since; what is read stays inside the ring all the same.
+        self.memory.read((at + head_len).min(RING_LEN - out.len()), out);
+        self.before = Some(meta);
+        self.position += record_len(head_len, out.len()) as u64;
     }
 }
 
@@ -214,11 +245,20 @@ mod tests {
 
     const META: RxMeta = RxMeta { sgid: Gid([1; 16]), dgid: Gid([2; 16]), sport: 3, tos: 4, ttl: 5 };
 
+    /// Flows that come in turns of five packets.
+    fn meta_of(number: usize) -> RxMeta {
+        RxMeta { sport: (number / 5 % 3) as u16, ..META }
+    }
+
     fn push(writer: &mut Writer, bytes: &[u8], consumed: &AtomicU64) -> bool {
+        push_as(writer, &META, bytes, consumed)
+    }
+
+    fn push_as(writer: &mut Writer, meta: &RxMeta, bytes: &[u8], consumed: &AtomicU64) -> bool {
         let (first, rest) = bytes.split_at(bytes.len() / 3);
         let pieces = [first, rest].map(|part| Piece { start: part.as_ptr(), len: part.len() });
         // SAFETY: the pieces are parts of a slice.
-        unsafe { writer.push(&META, bytes.len(), pieces.into_iter(), consumed) }
+        unsafe { writer.push(meta, bytes.len(), pieces.into_iter(), consumed) }
     }
 
     #[test]
@@ -230,16 +270,18 @@ mod tests {
         let len_of = |number: usize| 12 + number * 7919 % 9000;
         let (mut sent, mut received, mut full) = (0, 0, 0);
         while received < 3000 {
-            while sent < 3000 && push(&mut writer, &vec![sent as u8; len_of(sent)], &consumed) {
+            while sent < 3000
+                && push_as(&mut writer, &meta_of(sent), &vec![sent as u8; len_of(sent)], &consumed)
+            {
                 sent += 1;
             }
             full += usize::from(sent < 3000);
             // Reads a little at a time, so that the writer meets a full ring at every place of it.
             for _ in 0..17 {
-                let Found::Packet { at, len } = reader.look(10_000) else { break };
-                assert_eq!((len, reader.meta(at)), (len_of(received), META));
+                let Found::Packet { len, meta } = reader.look(10_000) else { break };
+                assert_eq!((len, meta), (len_of(received), meta_of(received)));
                 let mut out = vec![0; len];
-                reader.take(at, &mut out);
+                reader.take(meta, &mut out);
                 assert!(out.iter().all(|&byte| byte == received as u8));
                 received += 1;
             }
@@ -265,7 +307,7 @@ mod tests {
     fn nonsense_is_seen() {
         let (_file, [ours, theirs]) = memory();
         let mut reader = Reader::new(theirs, RING_LEN as u64);
-        for word in [SKIP, 10_001, 1 << 30] {
+        for word in [SKIP, 10_001, 1 << 30, AS_BEFORE | 12] {
             ours.word(0).store(word, Ordering::Relaxed);
             assert_eq!(reader.look(10_000), Found::Nonsense);
         }
