@@ -56,6 +56,15 @@ pub(crate) fn test(ctx: &Context) -> Report {
     libtest::report(job.run(ctx))
 }
 
+/// The tests of everything that opens a NIC, between processes of one host that must not use what they share.
+pub(crate) fn test_over_udp(ctx: &Context) -> Report {
+    let packages = ["ferroce", "ferroce-nic", "ferroce-ibverbs", "ferroce-rdmacm", "ferroce-cli"];
+    let packages = packages.iter().flat_map(|name| ["-p", name]);
+    let args =
+        ["test", "--tests", "--no-fail-fast"].into_iter().chain(packages).chain(["--", "--show-output"]);
+    libtest::report(Job::cargo(args).env("FERROCE_LINK", "udp").limit_s(15 * 60).run(ctx))
+}
+
 pub(crate) fn no_std(ctx: &Context) -> Report {
     let build = ["build", "-p", "ferroce-proto", "--no-default-features"];
     let mut report = Report::of(Job::cargo(build).run(ctx));

@@ -11,17 +11,19 @@ const SHOWN_LINES: usize = 400;
 
 /// What is run, cheapest first; `tools` before everything that uses one.
 #[rustfmt::skip]
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 15] = [
     Step { name: "layout", quick: true, run: layout::check, about: "house style: file sizes, unsafe, names" },
     Step { name: "fmt", quick: true, run: cargo::fmt, about: "cargo fmt --check" },
     Step { name: "tools", quick: false, run: tools::provide, about: "tshark, scapy, setpriv, c++: found or installed" },
     Step { name: "clippy", quick: true, run: cargo::clippy, about: "all targets and features, warnings denied" },
     Step { name: "test", quick: true, run: cargo::test, about: "cargo test, all targets and features (quick: unit tests)" },
+    Step { name: "test-udp", quick: false, run: cargo::test_over_udp, about: "the tests that open a NIC once more, without the same-host fabric" },
     Step { name: "no-std", quick: false, run: cargo::no_std, about: "proto built without the standard library" },
     Step { name: "examples", quick: false, run: cargo::examples, about: "every example built" },
     Step { name: "doc", quick: false, run: cargo::doc, about: "cargo doc, warnings denied" },
     Step { name: "install", quick: false, run: install::check, about: "cargo xtask install, and the installed tree works" },
     Step { name: "programs", quick: false, run: programs::check, about: "Debian's RDMA programs and rdma-core's conformance suite on ferroce" },
+    Step { name: "programs-udp", quick: false, run: programs::check_over_udp, about: "the same programs once more, without the same-host fabric" },
     Step { name: "unprivileged", quick: false, run: unprivileged::check, about: "ferroce perf and the integration tests as a user without rights" },
     Step { name: "fuzz", quick: false, run: fuzz::smoke, about: "each fuzz target for 20 s" },
     Step { name: "interop", quick: false, run: interop::check, about: "the Linux kernel's Soft-RoCE as the peer, in a virtual machine" },

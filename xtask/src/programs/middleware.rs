@@ -334,7 +334,9 @@ fn carried(program: &Program, at_least: u64) -> Result<(), String> {
     let done = work_done(&program.said());
     match done >= at_least {
         true => Ok(()),
-        false => Err(format!("ferroce sent {done} packets or did that many operations, at least {at_least} expected")),
+        false => Err(format!(
+            "ferroce sent {done} packets or did that many operations, at least {at_least} expected"
+        )),
     }
 }
 
@@ -343,7 +345,9 @@ fn work_done(said: &str) -> u64 {
         let number = |line: &str| line.split_once(what)?.0.rsplit(' ').next()?.parse::<u64>().ok();
         said.lines().filter_map(number).sum::<u64>()
     };
-    number_before(" packets sent") + number_before(" in mapped memory") + number_before(" copied by the kernel")
+    number_before(" packets sent")
+        + number_before(" in mapped memory")
+        + number_before(" copied by the kernel")
 }
 
 #[cfg(test)]

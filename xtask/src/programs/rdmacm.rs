@@ -58,10 +58,10 @@ pub(crate) const CASES: &[Case] = &[
     case(Follows, "rdma_xserver -p {port} -c x", "rdma_xclient -s 127.0.0.1 -p {port} -c x", Says("rdma_xclient: end 0")),
 
     // perftest refuses -R with UC and XRC itself.
-    perftest!("ib_send_bw -n 240"), perftest!("ib_send_lat -n 240"), perftest!("ib_write_bw -n 240"), perftest!("ib_write_lat -n 240"),
-    perftest!("ib_read_bw -n 240"), perftest!("ib_read_lat -n 240"), perftest!("ib_atomic_bw -n 240"), perftest!("ib_atomic_lat -n 240"),
-    perftest!("ib_send_bw -c UD -n 240"), perftest!("ib_send_lat -c UD -n 240"),
-    perftest!("ib_send_bw -b -e -n 240"), perftest!("ib_write_bw -q 8 -n 240"), perftest!("ib_read_bw -q 8 -n 240"), perftest!("ib_send_bw -q 4 -T 96 -n 240"),
+    perftest!("ib_send_bw -n 300"), perftest!("ib_send_lat -n 300"), perftest!("ib_write_bw -n 300"), perftest!("ib_write_lat -n 300"),
+    perftest!("ib_read_bw -n 300"), perftest!("ib_read_lat -n 300"), perftest!("ib_atomic_bw -n 300"), perftest!("ib_atomic_lat -n 300"),
+    perftest!("ib_send_bw -c UD -n 300"), perftest!("ib_send_lat -c UD -n 300"),
+    perftest!("ib_send_bw -b -e -n 300"), perftest!("ib_write_bw -q 8 -n 300"), perftest!("ib_read_bw -q 8 -n 300"), perftest!("ib_send_bw -q 4 -T 96 -n 300"),
     perftest!("ib_write_bw -a -n 5", "127.0.0.1", 23), perftest!("ib_send_lat -a -n 5", "127.0.0.1", 23),
     perftest!("ib_write_bw -D 3 -f 1"),
 ];

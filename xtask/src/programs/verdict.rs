@@ -59,6 +59,29 @@ impl Row {
     }
 }
 
+/// Tallies what [`Row::line`] wrote, of a run in another process.
+pub(super) fn from_lines(lines: &[String], report: &mut Report) {
+    for line in lines {
+        let Some((word, rest)) = line.split_once(' ') else { continue };
+        if !rest.contains(" s  ") {
+            continue;
+        }
+        let (known, place) = match word {
+            "pass" => {
+                report.passed += 1;
+                continue;
+            }
+            "FAIL" => (report.failures.contains(line), &mut report.failures),
+            "SKIP" => (report.skips.contains(line), &mut report.skips),
+            _ => continue,
+        };
+        // The table at the end says them again.
+        if !known {
+            place.push(line.clone());
+        }
+    }
+}
+
 /// The rows of a worker's answer: one for a case, one for each test of a module.
 pub(crate) fn rows_of(job: &Job, answer: &Value) -> Vec<Row> {
     let tail: Vec<String> = answer["tail"]

@@ -121,9 +121,12 @@ mod tests {
             "direct_mapped": 6}}"#;
         let report: Report = serde_json::from_str(json).expect("a report");
         let text = to_text(&[report], &["99".to_owned()]);
-        for part in
-            ["process 7 (ib_x): 5 completions, 1 of them failed; 9 packets sent", "6 in mapped", "bad_psn", "rx_overruns"]
-        {
+        for part in [
+            "process 7 (ib_x): 5 completions, 1 of them failed; 9 packets sent",
+            "6 in mapped",
+            "bad_psn",
+            "rx_overruns",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("no_such_qp") && text.contains("process 99 left no report"), "{text}");
