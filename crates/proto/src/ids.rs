@@ -176,6 +176,7 @@ impl Gid {
         }
     }
     /// The IPv4 address, if this is an IPv4-mapped GID.
+    #[inline]
     pub const fn to_ipv4(self) -> Option<Ipv4Addr> {
         Ipv6Addr::from_octets(self.0).to_ipv4_mapped()
     }

@@ -10,12 +10,14 @@
 //! | `on_demand` | memory that may come and go |
 //! | `device` | memory of the device itself |
 //! | `external` | how packets point into regions instead of copying |
+//! | `grip` | how a row of packets is placed |
 //! | `copy` | the only place where bytes move |
 
 mod access;
 mod copy;
 mod device;
 mod external;
+mod grip;
 mod keys;
 mod on_demand;
 mod region;
@@ -25,6 +27,7 @@ mod windows;
 pub(crate) use device::Budget;
 pub use device::{DeviceMemory, MAX_DM};
 pub(crate) use external::{External, Pins};
+pub(crate) use grip::Grip;
 pub use on_demand::Prefetch;
 pub(crate) use on_demand::check_mapped;
 pub use region::WindowType;

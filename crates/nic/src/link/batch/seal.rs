@@ -8,7 +8,7 @@
 use super::TxBatch;
 use super::tx::{Payload, TxPacket};
 use ferroce_proto::verbs::Route;
-use ferroce_proto::wire::{FlowAddrs, Icrc, icrc};
+use ferroce_proto::wire::FlowAddrs;
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -125,13 +125,16 @@ impl TxBatch {
         let (range, flip_bit) = (packet.arena_range(), packet.flip_bit);
         let (body, tail) = self.arena[range].split_last_chunk_mut().expect("the ICRC has its place");
         *tail = match packet.payload {
-            None => icrc(&flow, seal.place, body),
+            None => self.prefixes.icrc(&flow, seal.place, body),
             Some(Payload { external, head_len }) => {
                 let (head, pad) = body.split_at(head_len as usize);
-                let mut icrc = Icrc::start_with_bth(&flow, seal.place, packet.transport_len(), head);
+                let mut icrc = self.prefixes.start(&flow, seal.place, packet.transport_len(), head);
+                icrc.update(head);
                 // SAFETY: whoever added the packet promised that the region is held as long as the packet is here.
                 unsafe { external.feed(&mut icrc) };
-                icrc.update(pad);
+                if !pad.is_empty() {
+                    icrc.update(pad);
+                }
                 icrc.finish()
             }
         };

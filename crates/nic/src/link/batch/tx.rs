@@ -3,7 +3,7 @@
 use super::seal::{Seal, SealedBy};
 use crate::memory::External;
 use ferroce_proto::verbs::Route;
-use ferroce_proto::wire::{Bth, ICRC_LEN};
+use ferroce_proto::wire::{Bth, ICRC_LEN, IcrcPrefix};
 use std::ops::Range;
 
 /// Two full segmentation runs: small enough to stay in the second-level cache between the copy that fills it and the copy
@@ -26,6 +26,7 @@ pub struct TxBatch {
     wire_len: usize,
     pub(super) packets: Vec<TxPacket>,
     pub(super) sealed_by: SealedBy,
+    pub(super) prefixes: IcrcPrefix,
 }
 
 /// Where one packet lies and where it goes.
@@ -99,7 +100,7 @@ impl TxBatch {
     pub fn new() -> Self {
         let arena = vec![0; ARENA_LEN].into_boxed_slice();
         let packets = Vec::with_capacity(MAX_PACKETS);
-        TxBatch { arena, used: 0, wire_len: 0, packets, sealed_by: None }
+        TxBatch { arena, used: 0, wire_len: 0, packets, sealed_by: None, prefixes: IcrcPrefix::default() }
     }
     /// Whether it holds no packet.
     pub fn is_empty(&self) -> bool {

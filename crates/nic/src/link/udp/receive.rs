@@ -12,7 +12,7 @@ use crate::link::batch::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
 use crate::link::capture::{Direction, Outer};
 use crate::link::counters::{add, add_alone};
 use crate::link::{RxBatch, RxPacket};
-use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, dest_qpn, verify_icrc};
+use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, IcrcPrefix, dest_qpn};
 use ferroce_proto::{Gid, Qpn};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -37,6 +37,7 @@ pub(super) struct Receiver {
     /// The link is leaving: the roster is locked and must not be touched from here.
     pub(super) is_closing: bool,
     idents: Sources,
+    prefixes: IcrcPrefix,
     arrived: [InMessage; RX_BUFFERS],
 }
 
@@ -78,6 +79,7 @@ impl Receiver {
             token,
             is_closing: false,
             idents: Sources::default(),
+            prefixes: IcrcPrefix::default(),
             arrived: Default::default(),
         }
     }
@@ -181,7 +183,7 @@ impl UdpLink {
         let trickle = &mut receiver.sources[index].trickle;
         if expected.is_some() {
             let (flow, bytes) = (FlowAddrs::new(sgid, dgid, sport), &rx.buffer(buffer)[..len]);
-            if trickle::is_alone(&flow, bytes) {
+            if trickle::is_alone(&mut receiver.prefixes, &flow, bytes) {
                 datagram.verified = Some(0);
             } else {
                 trickle.on_surprise();
@@ -190,7 +192,8 @@ impl UdpLink {
                 }
             }
         }
-        let taken = self.take_train(&mut receiver.idents, &datagram, rx);
+        let train = Train::new(&mut receiver.idents);
+        let taken = self.take_train(train, &mut receiver.prefixes, &datagram, rx);
         if let SourceKind::Address(address) = kind {
             if expected.is_none() {
                 let is_single = datagram.segment_len >= len;
@@ -203,9 +206,14 @@ impl UdpLink {
     }
 
     /// Splits what was merged, verifies each packet and keeps or forwards it.
-    fn take_train(&self, idents: &mut Sources, datagram: &Datagram, rx: &mut RxBatch) -> Taken {
+    fn take_train(
+        &self,
+        mut train: Train<'_>,
+        prefixes: &mut IcrcPrefix,
+        datagram: &Datagram,
+        rx: &mut RxBatch,
+    ) -> Taken {
         let Datagram { buffer, len, segment_len, .. } = *datagram;
-        let mut train = Train::new(idents);
         let mut foreign: Option<ForeignRun> = None;
         let mut misdelivered = None;
         let mut start = 0;
@@ -213,7 +221,8 @@ impl UdpLink {
         while start < len.max(1) {
             let range = start..(start + segment_len).min(len);
             start += segment_len;
-            match self.check_packet(datagram, &rx.buffer(buffer)[range.clone()], &mut train) {
+            let packet = &rx.buffer(buffer)[range.clone()];
+            match self.check_packet(datagram, packet, &mut train, prefixes) {
                 Some(owner) if owner != self.slot => {
                     misdelivered = Some(owner);
                     foreign = self.extend_run(datagram, rx, foreign, owner, range);
@@ -234,11 +243,17 @@ impl UdpLink {
 
     /// Verifies a packet and says which slot it belongs to; `None` if it was dropped. What belongs to nobody in
     /// particular (connection management, groups) belongs to whoever received it.
-    fn check_packet(&self, datagram: &Datagram, packet: &[u8], train: &mut Train<'_>) -> Option<u8> {
+    fn check_packet(
+        &self,
+        datagram: &Datagram,
+        packet: &[u8],
+        train: &mut Train<'_>,
+        prefixes: &mut IcrcPrefix,
+    ) -> Option<u8> {
         let meta = &datagram.meta;
         let flow = FlowAddrs::new(meta.sgid, meta.dgid, meta.sport);
         let well_formed = packet.len() >= MIN_PACKET_LEN && packet.len().is_multiple_of(4);
-        let verify = || verify_icrc(&flow, train.guess(), packet);
+        let verify = || prefixes.verify(&flow, train.guess(), packet);
         let ident = if well_formed { datagram.verified.or_else(verify) } else { None };
         if let Some(capture) = &self.capture {
             let outer = Outer { flow, ident: ident.unwrap_or(0), tos: meta.tos, ttl: meta.ttl };

@@ -15,6 +15,16 @@ use crate::verbs::{QpState, SendOp, WcStatus};
 /// the request by its sequence numbers.
 const READ_CHUNK: u32 = 64 * 1024;
 
+/// What a link sends in one go at most, roughly. An acknowledgement that opens the window by a whole number of these lets
+/// the next packets leave in full loads.
+const LOAD: u32 = 60 * 1024;
+
+/// Packets after which an acknowledgement is asked for, so that the window opens long before it is used up.
+fn ack_every(window: u32, mtu: u32) -> u32 {
+    let (quarter, load) = ((window / 4).max(1), LOAD / mtu);
+    if quarter > load { quarter - quarter % load } else { quarter }
+}
+
 enum Step {
     Sent,
     Blocked,
@@ -105,7 +115,7 @@ impl Requester {
         let operation = operation_of(&wqe.op, index == 0, last);
         let mut headers = io.headers(operation, self.psn, len);
         headers.bth.solicited = last && wqe.solicited;
-        headers.bth.ack_req = self.wants_ack(wqe, last, window, sq);
+        headers.bth.ack_req = self.wants_ack(wqe, last, (window, mtu), sq);
         add_extensions(&mut headers, wqe, index == 0, last);
         headers.xrceth = sq.srq(self.cur);
         let payload = sq.payload(self.cur, io.pd, offset, len);
@@ -128,13 +138,13 @@ impl Requester {
     /// An acknowledgement is asked for where somebody waits for it: a signalled request, a queue that fills up, a
     /// window about to close, a local request behind, a probe. The end of an unsignalled burst waits for the next request, or for the probe
     /// that comes if there is none: in a ping-pong that halves the packets. Unless there is no probe yet.
-    fn wants_ack(&self, wqe: &SendWqe, last: bool, window: u32, sq: &SendQueue) -> bool {
+    fn wants_ack(&self, wqe: &SendWqe, last: bool, (window, mtu): (u32, u32), sq: &SendQueue) -> bool {
         let crowded = || sq.outstanding() * 2 >= sq.depth();
         let unwatched = || self.cur + 1 == sq.tail() && !self.clock.can_probe();
         let awaited = || sq.get(self.cur + 1).is_some_and(SendWqe::is_local);
         (last && (wqe.signaled || crowded() || unwatched() || awaited()))
             || self.in_flight() + 1 >= window
-            || self.since_ack_req + 1 >= (window / 4).max(1)
+            || self.since_ack_req + 1 >= ack_every(window, mtu)
     }
 
     fn send_read<H: Host>(&mut self, wqe: &SendWqe, sq: &SendQueue, io: &mut Io<'_, H>) -> Step {
