@@ -8,6 +8,7 @@ use super::super::super::{Host, Reason, TxError};
 use super::holes::Place;
 use super::{Requester, Stall};
 use crate::cc::CongestionControl;
+use crate::ids::Psn;
 use crate::verbs::{QpState, SendOp, WcStatus};
 
 /// A large READ goes out as several requests of at most this many bytes, so that the in-flight window bounds the
@@ -108,19 +109,10 @@ impl Requester {
         if self.in_flight() >= window {
             return Step::Blocked;
         }
-        let index = self.sent;
-        let last = index + 1 == wqe.packets;
-        let offset = u64::from(index) * u64::from(mtu);
-        let len = (wqe.len - offset as u32).min(mtu);
-        let operation = operation_of(&wqe.op, index == 0, last);
-        let mut headers = io.headers(operation, self.psn, len);
-        headers.bth.solicited = last && wqe.solicited;
-        headers.bth.ack_req = self.wants_ack(wqe, last, (window, mtu), sq);
-        add_extensions(&mut headers, wqe, index == 0, last);
-        headers.xrceth = sq.srq(self.cur);
-        let payload = sq.payload(self.cur, io.pd, offset, len);
-        match io.send(&headers, payload) {
-            Ok(()) => {}
+        let ack_req = self.wants_ack(wqe, self.sent + 1 == wqe.packets, (window, mtu), sq);
+        let place = Place { number: self.cur, index: self.sent, wqe: *wqe };
+        let len = match self.send_packet(&place, self.psn, ack_req, sq, io) {
+            Ok(len) => len,
             Err(TxError::Full) => return Step::Blocked,
             Err(TxError::Fault(fault)) => {
                 io.host.explain(format_args!(
@@ -129,10 +121,35 @@ impl Requester {
                 ));
                 return Step::Stalled(WcStatus::LocProtErr, Reason::LocalMemory);
             }
-        }
-        self.since_ack_req = if headers.bth.ack_req { 0 } else { self.since_ack_req + 1 };
+        };
+        self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
         self.on_sent(1, len, wqe.packets, io);
         Step::Sent
+    }
+
+    /// Sends the packet of a SEND or WRITE that lies at `place`. Returns the bytes that it carries.
+    #[inline]
+    pub(super) fn send_packet<H: Host>(
+        &self,
+        place: &Place,
+        psn: Psn,
+        ack_req: bool,
+        sq: &SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<u32, TxError> {
+        let Place { number, index, wqe } = place;
+        let mtu = io.mtu();
+        let (first, last) = (*index == 0, index + 1 == wqe.packets);
+        let offset = u64::from(*index) * u64::from(mtu);
+        let len = (wqe.len - offset as u32).min(mtu);
+        let mut headers = io.headers(operation_of(&wqe.op, first, last), psn, len);
+        headers.bth.solicited = last && wqe.solicited;
+        headers.bth.ack_req = ack_req;
+        headers.bth.selective = self.peer_selects && psn.is_before(self.high);
+        add_extensions(&mut headers, wqe, first, last);
+        headers.xrceth = sq.srq(*number);
+        io.send(&headers, sq.payload(*number, io.pd, offset, len))?;
+        Ok(len)
     }
 
     /// An acknowledgement is asked for where somebody waits for it: a signalled request, a queue that fills up, a
