@@ -83,6 +83,18 @@ impl TxBatch {
         self.put_seal(index, Seal { exit, place: 0 });
     }
 
+    /// Takes a packet out. Those that would have left behind it in one segmentation batch become one of their own.
+    pub(crate) fn remove(&mut self, index: usize) {
+        self.forget(index);
+        let mut place = 0;
+        for next in index..self.packets.len() {
+            let Some(Seal { exit, place: 1.. }) = self.packets[next].seal else { break };
+            self.unseal(next);
+            self.put_seal(next, Seal { exit, place });
+            place += 1;
+        }
+    }
+
     /// The packets that leave together with packet `first`, which begins a run.
     pub(crate) fn run_from(&self, first: usize) -> Range<usize> {
         let continues = |p: &&TxPacket| p.seal.is_some_and(|s| s.place > 0);
@@ -113,7 +125,9 @@ impl TxBatch {
         let Some(seal) = before.seal.filter(|_| before.route == packet.route) else { return 0 };
         let segment_len = self.packets[index - 1 - usize::from(seal.place)].wire_len();
         let most = (MAX_RUN_LEN / segment_len).min(MAX_SEGMENTS);
-        let is_open = before.wire_len() == segment_len && usize::from(seal.place) + 1 < most;
+        // One between them may have been taken out.
+        let adjoins = before.arena_range().end == packet.arena_range().start;
+        let is_open = adjoins && before.wire_len() == segment_len && usize::from(seal.place) + 1 < most;
         if is_open && packet.wire_len() <= segment_len { seal.place + 1 } else { 0 }
     }
 
@@ -224,6 +238,22 @@ mod tests {
         assert_all_right(&batch, 0xC000);
         let runs: Vec<_> = [0, 4, 6, 8].map(|first| batch.run_from(first)).into();
         assert_eq!(runs, [0..4, 4..6, 6..8, 8..9]);
+    }
+
+    #[test]
+    fn what_follows_a_packet_that_is_taken_out_is_sealed_anew() {
+        for gone in 0..6 {
+            let (mut batch, sealer) = (TxBatch::new(), sealer(0xC000, true));
+            batch.seal_all(&sealer);
+            fill(&mut batch, &[100; 6]);
+            batch.remove(gone);
+            batch.seal_all(&sealer);
+            let expected: Vec<_> = (0..gone as u16).chain(0..5 - gone as u16).collect();
+            assert_eq!(places(&batch), expected);
+            assert_all_right(&batch, 0xC000);
+            let numbers: Vec<_> = batch.packets().map(|p| usize::from(p.bytes[0])).collect();
+            assert_eq!(numbers, (0..6).filter(|n| *n != gone).collect::<Vec<_>>());
+        }
     }
 
     #[test]

@@ -170,6 +170,11 @@ impl TxBatch {
             self.wire_len -= packet.wire_len();
         }
     }
+    /// Takes a packet off the list; its bytes stay in the arena until that is cleared.
+    pub(super) fn forget(&mut self, index: usize) {
+        let packet = self.packets.remove(index);
+        self.wire_len -= packet.wire_len();
+    }
     /// Has the link invert one bit of the last packet after it computed the ICRC, so that the receiver finds it
     /// damaged. `bit` counts from the first bit of the packet and is taken modulo its length.
     pub fn corrupt_last(&mut self, bit: u32) {
