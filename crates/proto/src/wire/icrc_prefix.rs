@@ -36,6 +36,7 @@ const ZERO_VARIANT: u32 = gf2::unshift(0xff, VARIANT_AT);
 struct Known {
     flow: FlowAddrs,
     transport_len: usize,
+    is_ipv4: bool,
     register: u32,
 }
 
@@ -56,15 +57,11 @@ impl IcrcPrefix {
     #[inline]
     pub fn start(&mut self, flow: &FlowAddrs, ident: u16, transport_len: usize, headers: &[u8]) -> Icrc {
         let place = &mut self.known[transport_len / 4 % PLACES];
-        let mut register = match place {
-            Some(known) if known.transport_len == transport_len && known.flow == *flow => known.register,
-            _ => {
-                let register = prefix(flow, transport_len);
-                *place = Some(Known { flow: *flow, transport_len, register });
-                register
-            }
+        let Known { mut register, is_ipv4, .. } = match place {
+            Some(known) if known.transport_len == transport_len && known.flow == *flow => *known,
+            _ => *place.insert(Known::of(flow, transport_len)),
         };
-        if flow.is_ipv4() {
+        if is_ipv4 {
             let mut bits = ident;
             while bits != 0 {
                 register ^= IDENT_BITS[bits.trailing_zeros() as usize];
@@ -109,16 +106,18 @@ impl IcrcPrefix {
     }
 }
 
-/// The register behind all headers in front of a BTH, with identification 0.
-#[cold]
-fn prefix(flow: &FlowAddrs, transport_len: usize) -> u32 {
-    let mut hasher = Hasher::new();
-    if flow.is_ipv4() {
-        hasher.update(&masked_v4(flow, 0, transport_len, &[0; Bth::LEN])[..PREFIX_LEN_V4]);
-    } else {
-        hasher.update(&masked_v6(flow, transport_len, &[0; Bth::LEN])[..PREFIX_LEN_V6]);
+impl Known {
+    /// The register behind all headers in front of a BTH, with identification 0.
+    #[cold]
+    fn of(flow: &FlowAddrs, transport_len: usize) -> Known {
+        let (mut hasher, is_ipv4) = (Hasher::new(), flow.is_ipv4());
+        if is_ipv4 {
+            hasher.update(&masked_v4(flow, 0, transport_len, &[0; Bth::LEN])[..PREFIX_LEN_V4]);
+        } else {
+            hasher.update(&masked_v6(flow, transport_len, &[0; Bth::LEN])[..PREFIX_LEN_V6]);
+        }
+        Known { flow: *flow, transport_len, is_ipv4, register: hasher.finalize() }
     }
-    hasher.finalize()
 }
 
 #[cfg(test)]

@@ -22,6 +22,10 @@ const MAX_RUN_LEN: usize = 65_000;
 pub(crate) trait Sealer: Send + Sync + Debug {
     /// How packets of this route leave; `None` if they cannot.
     fn exit(&self, route: &Route) -> Option<Exit>;
+    /// Whether the answers to that stay the same.
+    fn is_settled(&self) -> bool {
+        true
+    }
 }
 
 /// How packets of one route leave.
@@ -68,6 +72,7 @@ impl TxBatch {
         if !is_known {
             (0..self.packets.len()).for_each(|index| self.unseal(index));
             self.sealed_by = Some(Arc::downgrade(sealer));
+            self.last_exit = None;
         }
         for index in 0..self.packets.len() {
             if self.packets[index].seal.is_none() {
@@ -86,12 +91,10 @@ impl TxBatch {
     /// Takes a packet out. Those that would have left behind it in one segmentation batch become one of their own.
     pub(crate) fn remove(&mut self, index: usize) {
         self.forget(index);
-        let mut place = 0;
-        for next in index..self.packets.len() {
+        for (place, next) in (index..self.packets.len()).enumerate() {
             let Some(Seal { exit, place: 1.. }) = self.packets[next].seal else { break };
             self.unseal(next);
-            self.put_seal(next, Seal { exit, place });
-            place += 1;
+            self.put_seal(next, Seal { exit, place: place as u16 });
         }
     }
 
@@ -103,8 +106,21 @@ impl TxBatch {
     }
 
     fn seal(&mut self, index: usize, sealer: &dyn Sealer) {
-        let exit = self.exit_before(index).unwrap_or_else(|| sealer.exit(&self.packets[index].route));
+        let exit = self.exit_before(index).unwrap_or_else(|| self.find_exit(index, sealer));
         self.seal_for(index, exit);
+    }
+
+    fn find_exit(&mut self, index: usize, sealer: &dyn Sealer) -> Option<Exit> {
+        let route = &self.packets[index].route;
+        if let Some((last, exit)) = &self.last_exit
+            && last == route
+            && sealer.is_settled()
+        {
+            return Some(*exit);
+        }
+        let exit = sealer.exit(route);
+        self.last_exit = exit.map(|exit| (*route, exit));
+        exit
     }
 
     /// How the packet in front leaves, if it goes the same way and is sealed.

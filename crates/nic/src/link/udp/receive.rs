@@ -129,16 +129,18 @@ impl UdpLink {
         let (kind, offer) = (source.kind, source.offer.min(RX_BUFFERS - first_buffer));
         let asks_little = offer == 1 && !self.reports_outer_fields.load(Relaxed);
         let expected = if asks_little { source.trickle.expected() } else { None };
-        add_alone(&self.counters.rx_calls, 1);
         let memory = rx.buffers_from(first_buffer);
         let arrived = &mut receiver.arrived[..offer];
-        let filled = match expected {
-            Some(_) => sys::receive_plain(source.fd, &mut memory[..RX_BUFFER_LEN], &mut arrived[0]),
-            None => sys::receive_messages(source.fd, memory, RX_BUFFER_LEN, arrived),
+        let (filled, calls) = match expected {
+            Some(_) => {
+                let memory = &mut memory[..RX_BUFFER_LEN];
+                sys::receive_plain(source.fd, memory, &mut arrived[0], source.patience())
+            }
+            None => (sys::receive_messages(source.fd, memory, RX_BUFFER_LEN, arrived).unwrap_or(0), 1),
         };
-        let filled = filled.unwrap_or(0);
+        add_alone(&self.counters.rx_calls, calls);
         let bytes = receiver.arrived[..filled].iter().map(|m| m.len).sum();
-        source.on_look(offer, filled, bytes, RX_BUFFERS);
+        source.on_look(calls, offer, filled, bytes);
         if filled > 0 {
             receiver.rota.on_hit(index);
         }
@@ -184,6 +186,9 @@ impl UdpLink {
         if expected.is_some() {
             let (flow, bytes) = (FlowAddrs::new(sgid, dgid, sport), &rx.buffer(buffer)[..len]);
             if trickle::is_alone(&mut receiver.prefixes, &flow, bytes) {
+                if self.take_single(&mut receiver.idents, &meta, buffer, len, rx) {
+                    return;
+                }
                 datagram.verified = Some(0);
             } else {
                 trickle.on_surprise();
@@ -203,6 +208,27 @@ impl UdpLink {
                 self.on_misdelivery(receiver, address, slot);
             }
         }
+    }
+
+    /// Keeps a packet that came alone and was found good, if it is ours: what every small message is. False if there is more
+    /// to it.
+    #[inline]
+    fn take_single(
+        &self,
+        idents: &mut Sources,
+        meta: &RxMeta,
+        buffer: usize,
+        len: usize,
+        rx: &mut RxBatch,
+    ) -> bool {
+        let is_ours = dest_qpn(rx.buffer(buffer)).and_then(owner_of) == Some(self.slot);
+        if !is_ours || self.capture.is_some() || !Train::new(idents).accept(meta.sgid, meta.sport, 0) {
+            return false;
+        }
+        add_alone(&self.counters.rx_packets, 1);
+        add_alone(&self.counters.rx_bytes, len as u64);
+        rx.push(buffer, 0..len - ICRC_LEN, *meta);
+        true
     }
 
     /// Splits what was merged, verifies each packet and keeps or forwards it.
