@@ -45,7 +45,7 @@ pub fn packet(bytes: &[u8]) {
 /// The parser ignores reserved bits and the writer clears them.
 fn clear_reserved(opcode: Opcode, bytes: &mut [u8]) {
     bytes[4] &= 0xc0;
-    bytes[8] &= 0x80;
+    bytes[8] &= 0x81;
     if opcode.has_xrceth() {
         bytes[Bth::LEN] = 0;
     }

@@ -168,16 +168,19 @@ impl Gid {
         }
     }
     /// The IP address behind this GID; IPv4-mapped ones come back as IPv4.
+    #[inline]
     pub const fn to_ip(self) -> IpAddr {
-        let v6 = Ipv6Addr::from_octets(self.0);
-        match v6.to_ipv4_mapped() {
+        match self.to_ipv4() {
             Some(v4) => IpAddr::V4(v4),
-            None => IpAddr::V6(v6),
+            None => IpAddr::V6(Ipv6Addr::from_octets(self.0)),
         }
     }
     /// The IPv4 address, if this is an IPv4-mapped GID.
+    #[inline]
     pub const fn to_ipv4(self) -> Option<Ipv4Addr> {
-        Ipv6Addr::from_octets(self.0).to_ipv4_mapped()
+        // As one number: the library compares byte by byte, and this is asked several times for each packet.
+        let bits = u128::from_be_bytes(self.0);
+        if bits >> 32 == 0xffff { Some(Ipv4Addr::from_bits(bits as u32)) } else { None }
     }
     /// Whether packets to this GID go to a group.
     pub const fn is_multicast(self) -> bool {

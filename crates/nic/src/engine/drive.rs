@@ -25,11 +25,6 @@ const OVERDUE_NS: u64 = 5_000_000;
 /// Turns without arrivals between two looks at the clock.
 const IDLE_TURNS_PER_CLOCK: u32 = 16;
 
-/// A poller that found nothing so often is waiting for something, and is better served by several looks per call: the
-/// way from the application to the link and back takes nearly as long as a look.
-const WAITING_AFTER: u32 = 4;
-const LOOKS_WHILE_WAITING: u32 = 3;
-
 /// A poller that found nothing for so many turns (about a millisecond) lets others have the processor now and then. Where
 /// there are more spinning threads than processors, one of them is whom it waits for.
 pub(super) const YIELDS_AFTER: u32 = 1024;
@@ -108,9 +103,7 @@ impl Engine {
         if !turn.put_off.is_empty() {
             self.send_put_off(turn, now());
         }
-        let looks = if for_poller && turn.idle >= WAITING_AFTER { LOOKS_WHILE_WAITING } else { 1 };
-        let mut receive = || self.link.receive(&mut turn.rx, thorough);
-        let arrived = (0..looks).map(|_| receive()).find(|&arrived| arrived > 0).unwrap_or(0);
+        let arrived = self.link.receive(&mut turn.rx, thorough);
         turn.idle = if arrived > 0 { 0 } else { turn.idle.wrapping_add(1) };
         // Reading the clock is a tenth of an idle turn, and timers are in milliseconds: look now and then.
         if for_poller

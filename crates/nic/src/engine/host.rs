@@ -4,7 +4,7 @@ use super::Engine;
 use super::outgoing::Outgoing;
 use crate::link::TxBatch;
 use crate::log;
-use crate::memory::Peer;
+use crate::memory::{Grip, Peer};
 use crate::objects::{QpCore, SrqCore};
 use ferroce_proto::qp::{DropReason, Host, OneSided, RecvWqe, RefusalReason, Side, TxError, TxPayload};
 use ferroce_proto::verbs::{
@@ -26,6 +26,8 @@ pub(super) struct NicHost<'a, 'q> {
     engine: &'a Engine,
     qp: &'q QpCore,
     out: Outgoing<'a>,
+    /// Holds no region whenever `out` may have to wait for one.
+    grip: Grip<'a>,
     burst_left: u32,
     /// The queue pair stopped only because its burst was used up.
     pub(super) has_more: bool,
@@ -35,7 +37,8 @@ pub(super) struct NicHost<'a, 'q> {
 impl<'a, 'q> NicHost<'a, 'q> {
     pub(super) fn new(engine: &'a Engine, qp: &'q QpCore, tx: &'a mut TxBatch) -> Self {
         let out = Outgoing::new(engine, tx);
-        NicHost { engine, qp, out, burst_left: BURST, has_more: false, completions: 0 }
+        let grip = Grip::new(&engine.regions);
+        NicHost { engine, qp, out, grip, burst_left: BURST, has_more: false, completions: 0 }
     }
 
     fn peer(&self, pd: PdId) -> Peer {
@@ -49,6 +52,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
 
     /// Hands everything to the link. Called with the queue pair's lock held, so that its packets keep their order.
     pub(super) fn flush(&mut self) {
+        self.grip.release();
         self.out.flush();
     }
 }
@@ -59,6 +63,7 @@ impl Host for NicHost<'_, '_> {
             self.has_more = true;
             return Err(TxError::Full);
         }
+        self.grip.release();
         self.out.push(route, headers, payload, self.qp).map_err(TxError::Fault)?;
         self.burst_left -= 1;
         Ok(())
@@ -74,7 +79,7 @@ impl Host for NicHost<'_, '_> {
     }
 
     fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
-        self.engine.regions.scatter(pd, sges, offset, data)
+        self.grip.scatter(pd, sges, offset, data)
     }
 
     fn check_remote(
@@ -89,7 +94,7 @@ impl Host for NicHost<'_, '_> {
     }
 
     fn write_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryFault> {
-        self.engine.regions.write_remote(self.peer(pd), rkey, addr, data)
+        self.grip.write_remote(self.peer(pd), rkey, addr, data)
     }
 
     fn atomic(&mut self, pd: PdId, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
@@ -106,13 +111,13 @@ impl Host for NicHost<'_, '_> {
 
     fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
         // It waits for all who hold the region, and one of them may be this very turn.
-        self.out.flush();
+        self.flush();
         self.engine.regions.invalidate(self.peer(pd), rkey)
     }
 
     fn bind_window(&mut self, pd: PdId, bind: &MwBind) -> Result<(), MemoryFault> {
         // As above: binding anew takes the window's lock.
-        self.out.flush();
+        self.flush();
         self.engine.regions.bind(self.peer(pd), bind)
     }
 

@@ -93,7 +93,9 @@ impl<'a> Outgoing<'a> {
         let packet = self.tx.reserve(route, head + body + usize::from(headers.bth.pad));
         headers.write(packet);
         let (out, pad) = packet[head..].split_at_mut(body);
-        pad.fill(0);
+        if !pad.is_empty() {
+            pad.fill(0);
+        }
         let regions = &self.engine.regions;
         let filled = match payload {
             TxPayload::None => Ok(()),

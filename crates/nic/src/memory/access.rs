@@ -74,19 +74,6 @@ impl RegionTable {
         region(&held).remote(peer, addr, len, need).map(|_| ())
     }
 
-    /// The peer's WRITE.
-    pub(crate) fn write_remote(
-        &self,
-        peer: Peer,
-        rkey: RKey,
-        addr: u64,
-        data: &[u8],
-    ) -> Result<(), MemoryFault> {
-        let held = self.by_rkey(rkey)?;
-        let span = region(&held).remote(peer, addr, data.len() as u64, Access::REMOTE_WRITE)?;
-        copy::write(span, data)
-    }
-
     /// The peer's READ.
     pub(crate) fn read_remote(
         &self,

@@ -12,6 +12,7 @@
 //! | `external` | how packets point into regions instead of copying |
 //! | `direct` | operations in the memory of a neighbour |
 //! | `across` | copies between processes, by the kernel |
+//! | `grip` | how a row of packets is placed |
 //! | `copy` | the only place where bytes move |
 
 mod access;
@@ -20,6 +21,7 @@ mod copy;
 mod device;
 mod direct;
 mod external;
+mod grip;
 mod keys;
 mod on_demand;
 mod region;
@@ -30,6 +32,7 @@ pub(crate) use device::Budget;
 pub use device::{DeviceMemory, MAX_DM};
 pub(crate) use direct::Far;
 pub(crate) use external::{External, Pins};
+pub(crate) use grip::Grip;
 pub use on_demand::Prefetch;
 pub(crate) use on_demand::check_mapped;
 pub use region::WindowType;

@@ -64,6 +64,9 @@ impl CongestionControl for Controller {
     fn on_loss(&mut self, now: Time) {
         forward!(self, c => c.on_loss(now));
     }
+    fn on_hole(&mut self, now: Time, bytes: u32) {
+        forward!(self, c => c.on_hole(now, bytes));
+    }
     fn on_timeout(&mut self, now: Time) {
         forward!(self, c => c.on_timeout(now));
     }
@@ -88,6 +91,9 @@ mod tests {
         fn on_loss(&mut self, _now: Time) {
             self.window /= 2;
         }
+        fn on_hole(&mut self, _now: Time, bytes: u32) {
+            self.window -= bytes;
+        }
         fn on_timeout(&mut self, _now: Time) {
             self.window = 1;
         }
@@ -99,6 +105,7 @@ mod tests {
         fixed.on_sent(Time(0), 4096);
         fixed.on_ack(Time(1), 4096, Some(1), true);
         fixed.on_loss(Time(2));
+        fixed.on_hole(Time(2), 4096);
         fixed.on_timeout(Time(3));
         assert_eq!(fixed.window(), 4096);
     }
@@ -110,6 +117,8 @@ mod tests {
         assert_eq!(boxed.window(), 200);
         boxed.on_loss(Time(1));
         assert_eq!(boxed.window(), 100);
+        boxed.on_hole(Time(2), 10);
+        assert_eq!(boxed.window(), 90);
         boxed.on_timeout(Time(2));
         assert_eq!(boxed.window(), 1);
     }

@@ -20,5 +20,6 @@ impl CongestionControl for FixedWindow {
     #[inline]
     fn on_ack(&mut self, _now: Time, _bytes: u32, _rtt_ns: Option<u64>, _ecn: bool) {}
     fn on_loss(&mut self, _now: Time) {}
+    fn on_hole(&mut self, _now: Time, _bytes: u32) {}
     fn on_timeout(&mut self, _now: Time) {}
 }

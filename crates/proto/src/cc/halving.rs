@@ -7,6 +7,9 @@ use crate::time::Time;
 const FLOOR_BYTES: u32 = 128 * 1024;
 /// Of so many acknowledged bytes, the window grows by one.
 const GROWTH_SHARE: u32 = 16;
+/// A packet that is sent again by itself makes the window so many times smaller than itself. Together with the growth that
+/// leaves it alone up to one loss in 64 packets, which is no congestion, and closes it beyond.
+const HOLE_COSTS: u32 = 4;
 
 /// At most as many bytes in flight as were configured, half as many after each loss, and slowly more again.
 ///
@@ -49,6 +52,10 @@ impl CongestionControl for HalvingWindow {
     fn on_loss(&mut self, _now: Time) {
         self.shrink();
     }
+    fn on_hole(&mut self, _now: Time, bytes: u32) {
+        let less = self.window.saturating_sub(bytes.saturating_mul(HOLE_COSTS));
+        self.window = less.max(FLOOR_BYTES).min(self.ceiling);
+    }
     fn on_timeout(&mut self, _now: Time) {
         self.shrink();
     }
@@ -72,6 +79,18 @@ mod tests {
         assert_eq!(cc.window(), FLOOR_BYTES + (1 << 12));
         cc.on_ack(Time(0), u32::MAX, None, false);
         assert_eq!(cc.window(), 1 << 20);
+    }
+
+    #[test]
+    fn it_bears_a_loss_in_a_hundred_packets_and_not_one_in_thirty() {
+        for (packets, expected) in [(100, 1 << 20), (30, FLOOR_BYTES)] {
+            let mut cc = HalvingWindow::new(1 << 20);
+            for _ in 0..1000 {
+                cc.on_hole(Time(0), 4096);
+                cc.on_ack(Time(0), 4096 * packets, None, false);
+            }
+            assert!(cc.window().abs_diff(expected) <= 32 * 1024, "{packets}: {}", cc.window());
+        }
     }
 
     #[test]

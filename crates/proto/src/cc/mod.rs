@@ -25,6 +25,12 @@ pub trait CongestionControl {
     fn on_ack(&mut self, now: Time, bytes: u32, rtt_ns: Option<u64>, ecn: bool);
     /// The peer reported a gap.
     fn on_loss(&mut self, now: Time);
+    /// The peer reported a single packet of `bytes` missing among others that it has: only that one is sent again. Counts
+    /// as any loss, unless the controller knows better.
+    fn on_hole(&mut self, now: Time, bytes: u32) {
+        let _ = bytes;
+        self.on_loss(now);
+    }
     /// The transport timer expired.
     fn on_timeout(&mut self, now: Time);
 }

@@ -61,6 +61,7 @@ impl<H: Host> Io<'_, H> {
             becn: false,
             dest_qpn: self.attr.dest_qpn,
             ack_req: false,
+            selective: false,
             psn,
         })
     }

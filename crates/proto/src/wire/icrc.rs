@@ -13,13 +13,13 @@ use crc32fast::Hasher;
 /// Bytes of the ICRC at the end of a packet.
 pub const ICRC_LEN: usize = 4;
 
-const LRH_LEN: usize = 8;
+pub(super) const LRH_LEN: usize = 8;
 const MASKED_LEN_V4: usize = LRH_LEN + Ipv4Header::LEN + UdpHeader::LEN + Bth::LEN;
 const MASKED_LEN_V6: usize = LRH_LEN + Ipv6Header::LEN + UdpHeader::LEN + Bth::LEN;
 /// Byte of the BTH that holds FECN, BECN and reserved bits.
 const BTH_VARIANT: usize = 4;
 /// Where identification, flags and fragment offset (four bytes) stand, counted from the start of the masked LRH.
-const IDENT_AT: usize = LRH_LEN + 4;
+pub(super) const IDENT_AT: usize = LRH_LEN + 4;
 
 /// The addresses of a packet. It travels over IPv4 when both GIDs are IPv4-mapped, else over IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,6 +41,7 @@ impl FlowAddrs {
     }
 
     /// Whether packets of this flow have IPv4 headers.
+    #[inline]
     pub const fn is_ipv4(&self) -> bool {
         self.sgid.to_ipv4().is_some() && self.dgid.to_ipv4().is_some()
     }
@@ -48,7 +49,7 @@ impl FlowAddrs {
 
 /// An ICRC in the making, for packets that do not lie in one piece.
 #[derive(Clone, Debug)]
-pub struct Icrc(Hasher);
+pub struct Icrc(pub(super) Hasher);
 
 impl Icrc {
     /// Begins with the headers of a packet: `transport_len` is the length from the BTH to the pad, without the ICRC;
@@ -123,7 +124,7 @@ pub fn verify_icrc(flow: &FlowAddrs, ident_hint: u16, packet_with_icrc: &[u8]) -
 /// those four bytes, shifted through them and all bytes behind. That shift multiplies by a power of x, which has an
 /// inverse: the difference of the four bytes comes back, and is believable only where a sender may choose.
 #[cold]
-fn solve_ident(hint: u16, difference: u32, transport_len: usize) -> Option<u16> {
+pub(super) fn solve_ident(hint: u16, difference: u32, transport_len: usize) -> Option<u16> {
     let shifted_by = MASKED_LEN_V4 - IDENT_AT + (transport_len - Bth::LEN);
     let [ident_hi, ident_lo, flags, fragment] = gf2::unshift(difference, shifted_by).to_le_bytes();
     const DONT_FRAGMENT: u8 = (Ipv4Header::DONT_FRAGMENT >> 8) as u8;
@@ -132,7 +133,7 @@ fn solve_ident(hint: u16, difference: u32, transport_len: usize) -> Option<u16> 
 }
 
 #[inline]
-fn masked_v4(
+pub(super) fn masked_v4(
     flow: &FlowAddrs,
     ident: u16,
     transport_len: usize,
@@ -153,7 +154,7 @@ fn masked_v4(
 }
 
 #[inline]
-fn masked_v6(flow: &FlowAddrs, transport_len: usize, bth: &[u8; Bth::LEN]) -> [u8; MASKED_LEN_V6] {
+pub(super) fn masked_v6(flow: &FlowAddrs, transport_len: usize, bth: &[u8; Bth::LEN]) -> [u8; MASKED_LEN_V6] {
     let udp_len = UdpHeader::LEN + transport_len + ICRC_LEN;
     let mut b = [0xff; MASKED_LEN_V6];
     let (ip, rest) = b[LRH_LEN..].split_at_mut(Ipv6Header::LEN);
@@ -177,7 +178,7 @@ fn mask_udp_and_bth(out: &mut [u8], flow: &FlowAddrs, udp_len: usize, bth: &[u8;
 }
 
 /// Polynomials over GF(2) modulo that of CRC-32, in its bit order: the highest bit is the coefficient of x^0.
-mod gf2 {
+pub(super) mod gf2 {
     const POLYNOMIAL: u32 = 0xedb8_8320;
     const ONE: u32 = 0x8000_0000;
 
@@ -216,10 +217,20 @@ mod gf2 {
     };
 
     /// The register that became `register` while `bytes` zero bytes went through.
-    pub(super) fn unshift(mut register: u32, mut bytes: usize) -> u32 {
+    pub(in crate::wire) const fn unshift(mut register: u32, mut bytes: usize) -> u32 {
         while bytes != 0 {
             register = times(UNSHIFT[bytes.trailing_zeros() as usize], register);
             bytes &= bytes - 1;
+        }
+        register
+    }
+
+    /// The register that `register` becomes while `bytes` zero bytes go through.
+    pub(in crate::wire) const fn shift(mut register: u32, bytes: usize) -> u32 {
+        let mut bits = bytes * 8;
+        while bits != 0 {
+            register = register >> 1 ^ if register & 1 != 0 { POLYNOMIAL } else { 0 };
+            bits -= 1;
         }
         register
     }

@@ -15,6 +15,7 @@
 //! | `packet` | headers and payload: what arrives |
 //! | `ipv4`, `ipv6`, `udp`, `grh` | what stands outside |
 //! | `icrc` | the invariant checksum |
+//! | `icrc_prefix` | the part of it that packets of one flow share |
 //! | `mad`, [`cm`] | management datagrams, and the messages of communication management in them |
 //!
 //! Reserved bits are written as zero and ignored when read. So writing what was
@@ -29,6 +30,7 @@ mod feth;
 mod grh;
 mod headers;
 mod icrc;
+mod icrc_prefix;
 mod ipv4;
 mod ipv6;
 mod mad;
@@ -47,6 +49,7 @@ pub use feth::Feth;
 pub use grh::Grh;
 pub use headers::Headers;
 pub use icrc::{FlowAddrs, ICRC_LEN, Icrc, icrc, verify_icrc};
+pub use icrc_prefix::IcrcPrefix;
 pub use ipv4::Ipv4Header;
 pub use ipv6::Ipv6Header;
 pub use mad::{BadMad, GSI_QKEY, MAD_BODY_LEN, MAD_LEN, MadHeader};

@@ -8,7 +8,7 @@
 use super::TxBatch;
 use super::tx::{Payload, TxPacket};
 use ferroce_proto::verbs::Route;
-use ferroce_proto::wire::{FlowAddrs, Icrc, icrc};
+use ferroce_proto::wire::FlowAddrs;
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -22,6 +22,10 @@ const MAX_RUN_LEN: usize = 65_000;
 pub(crate) trait Sealer: Send + Sync + Debug {
     /// How packets of this route leave; `None` if they cannot.
     fn exit(&self, route: &Route) -> Option<Exit>;
+    /// Whether the answers to that stay the same.
+    fn is_settled(&self) -> bool {
+        true
+    }
 }
 
 /// How packets of one route leave.
@@ -68,6 +72,7 @@ impl TxBatch {
         if !is_known {
             (0..self.packets.len()).for_each(|index| self.unseal(index));
             self.sealed_by = Some(Arc::downgrade(sealer));
+            self.last_exit = None;
         }
         for index in 0..self.packets.len() {
             if self.packets[index].seal.is_none() {
@@ -83,6 +88,16 @@ impl TxBatch {
         self.put_seal(index, Seal { exit, place: 0 });
     }
 
+    /// Takes a packet out. Those that would have left behind it in one segmentation batch become one of their own.
+    pub(crate) fn remove(&mut self, index: usize) {
+        self.forget(index);
+        for (place, next) in (index..self.packets.len()).enumerate() {
+            let Some(Seal { exit, place: 1.. }) = self.packets[next].seal else { break };
+            self.unseal(next);
+            self.put_seal(next, Seal { exit, place: place as u16 });
+        }
+    }
+
     /// The packets that leave together with packet `first`, which begins a run.
     pub(crate) fn run_from(&self, first: usize) -> Range<usize> {
         let continues = |p: &&TxPacket| p.seal.is_some_and(|s| s.place > 0);
@@ -91,8 +106,21 @@ impl TxBatch {
     }
 
     fn seal(&mut self, index: usize, sealer: &dyn Sealer) {
-        let exit = self.exit_before(index).unwrap_or_else(|| sealer.exit(&self.packets[index].route));
+        let exit = self.exit_before(index).unwrap_or_else(|| self.find_exit(index, sealer));
         self.seal_for(index, exit);
+    }
+
+    fn find_exit(&mut self, index: usize, sealer: &dyn Sealer) -> Option<Exit> {
+        let route = &self.packets[index].route;
+        if let Some((last, exit)) = &self.last_exit
+            && last == route
+            && sealer.is_settled()
+        {
+            return Some(*exit);
+        }
+        let exit = sealer.exit(route);
+        self.last_exit = exit.map(|exit| (*route, exit));
+        exit
     }
 
     /// How the packet in front leaves, if it goes the same way and is sealed.
@@ -113,7 +141,9 @@ impl TxBatch {
         let Some(seal) = before.seal.filter(|_| before.route == packet.route) else { return 0 };
         let segment_len = self.packets[index - 1 - usize::from(seal.place)].wire_len();
         let most = (MAX_RUN_LEN / segment_len).min(MAX_SEGMENTS);
-        let is_open = before.wire_len() == segment_len && usize::from(seal.place) + 1 < most;
+        // One between them may have been taken out.
+        let adjoins = before.arena_range().end == packet.arena_range().start;
+        let is_open = adjoins && before.wire_len() == segment_len && usize::from(seal.place) + 1 < most;
         if is_open && packet.wire_len() <= segment_len { seal.place + 1 } else { 0 }
     }
 
@@ -125,13 +155,16 @@ impl TxBatch {
         let (range, flip_bit) = (packet.arena_range(), packet.flip_bit);
         let (body, tail) = self.arena[range].split_last_chunk_mut().expect("the ICRC has its place");
         *tail = match packet.payload {
-            None => icrc(&flow, seal.place, body),
+            None => self.prefixes.icrc(&flow, seal.place, body),
             Some(Payload { external, head_len }) => {
                 let (head, pad) = body.split_at(head_len as usize);
-                let mut icrc = Icrc::start_with_bth(&flow, seal.place, packet.transport_len(), head);
+                let mut icrc = self.prefixes.start(&flow, seal.place, packet.transport_len(), head);
+                icrc.update(head);
                 // SAFETY: whoever added the packet promised that the region is held as long as the packet is here.
                 unsafe { external.feed(&mut icrc) };
-                icrc.update(pad);
+                if !pad.is_empty() {
+                    icrc.update(pad);
+                }
                 icrc.finish()
             }
         };
@@ -221,6 +254,22 @@ mod tests {
         assert_all_right(&batch, 0xC000);
         let runs: Vec<_> = [0, 4, 6, 8].map(|first| batch.run_from(first)).into();
         assert_eq!(runs, [0..4, 4..6, 6..8, 8..9]);
+    }
+
+    #[test]
+    fn what_follows_a_packet_that_is_taken_out_is_sealed_anew() {
+        for gone in 0..6 {
+            let (mut batch, sealer) = (TxBatch::new(), sealer(0xC000, true));
+            batch.seal_all(&sealer);
+            fill(&mut batch, &[100; 6]);
+            batch.remove(gone);
+            batch.seal_all(&sealer);
+            let expected: Vec<_> = (0..gone as u16).chain(0..5 - gone as u16).collect();
+            assert_eq!(places(&batch), expected);
+            assert_all_right(&batch, 0xC000);
+            let numbers: Vec<_> = batch.packets().map(|p| usize::from(p.bytes[0])).collect();
+            assert_eq!(numbers, (0..6).filter(|n| *n != gone).collect::<Vec<_>>());
+        }
     }
 
     #[test]

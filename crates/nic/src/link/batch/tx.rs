@@ -1,9 +1,9 @@
 //! Packets on their way out, in one arena.
 
-use super::seal::{Seal, SealedBy};
+use super::seal::{Exit, Seal, SealedBy};
 use crate::memory::External;
 use ferroce_proto::verbs::Route;
-use ferroce_proto::wire::{Bth, ICRC_LEN};
+use ferroce_proto::wire::{Bth, ICRC_LEN, IcrcPrefix};
 use std::ops::Range;
 
 /// Two full segmentation runs: small enough to stay in the second-level cache between the copy that fills it and the copy
@@ -26,6 +26,9 @@ pub struct TxBatch {
     wire_len: usize,
     pub(super) packets: Vec<TxPacket>,
     pub(super) sealed_by: SealedBy,
+    /// How packets of the last route leave, as `sealed_by` said.
+    pub(super) last_exit: Option<(Route, Exit)>,
+    pub(super) prefixes: IcrcPrefix,
 }
 
 /// Where one packet lies and where it goes.
@@ -99,7 +102,15 @@ impl TxBatch {
     pub fn new() -> Self {
         let arena = vec![0; ARENA_LEN].into_boxed_slice();
         let packets = Vec::with_capacity(MAX_PACKETS);
-        TxBatch { arena, used: 0, wire_len: 0, packets, sealed_by: None }
+        TxBatch {
+            arena,
+            used: 0,
+            wire_len: 0,
+            packets,
+            sealed_by: None,
+            last_exit: None,
+            prefixes: IcrcPrefix::default(),
+        }
     }
     /// Whether it holds no packet.
     pub fn is_empty(&self) -> bool {
@@ -148,7 +159,9 @@ impl TxBatch {
         let payload = Payload { external, head_len: head_len as u32 };
         let start = self.push(route, head_len + external.len() + pad_len, Some(payload));
         let (head, rest) = self.arena[start..].split_at_mut(head_len);
-        rest[..pad_len].fill(0);
+        if pad_len > 0 {
+            rest[..pad_len].fill(0);
+        }
         head
     }
     fn push(&mut self, route: &Route, len: usize, payload: Option<Payload>) -> usize {
@@ -168,6 +181,11 @@ impl TxBatch {
             self.used = packet.start as usize;
             self.wire_len -= packet.wire_len();
         }
+    }
+    /// Takes a packet off the list; its bytes stay in the arena until that is cleared.
+    pub(super) fn forget(&mut self, index: usize) {
+        let packet = self.packets.remove(index);
+        self.wire_len -= packet.wire_len();
     }
     /// Has the link invert one bit of the last packet after it computed the ICRC, so that the receiver finds it
     /// damaged. `bit` counts from the first bit of the packet and is taken modulo its length.
@@ -199,6 +217,11 @@ impl TxBatch {
     pub(crate) fn run_len(&self, run: &Range<usize>) -> usize {
         let (first, last) = (&self.packets[run.start], &self.packets[run.end - 1]);
         first.wire_len() * (run.len() - 1) + last.wire_len()
+    }
+    /// The only packet, with its bytes and its ICRC, if all of it lies in the arena.
+    pub(crate) fn single(&self) -> Option<(&TxPacket, &[u8])> {
+        let [packet] = &self.packets[..] else { return None };
+        packet.payload.is_none().then(|| (packet, &self.arena[packet.arena_range()]))
     }
     /// Consecutive packets, ICRCs included, if all of each lies in the arena.
     pub(crate) fn in_one_piece(&self, run: Range<usize>) -> Option<&[u8]> {

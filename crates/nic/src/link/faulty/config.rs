@@ -54,6 +54,14 @@ pub enum FaultConfigError {
     BadSeed(String),
 }
 
+impl FaultConfig {
+    /// Whether packets are lost and nothing else happens to them.
+    pub(super) fn only_loses(&self) -> bool {
+        let FaultConfig { reorder, duplicate, corrupt, delay_ns, jitter_ns, .. } = *self;
+        (reorder, duplicate, corrupt, delay_ns, jitter_ns) == (0.0, 0.0, 0.0, 0, 0)
+    }
+}
+
 impl FromStr for FaultConfig {
     type Err = FaultConfigError;
 

@@ -85,6 +85,20 @@ impl Faulty {
         Faulty { inner, config, state: Mutex::new(state) }
     }
 
+    /// Loses packets where nothing else is to happen to them: the others need not be copied, so that what is measured is
+    /// the loss and not this wrapper.
+    fn lose(&self, state: &mut State, batch: &mut TxBatch) {
+        let mut next = 0;
+        for _ in 0..batch.len() {
+            if Fate::draw(&mut state.rng, &self.config).is_lost {
+                state.losses += 1;
+                batch.remove(next);
+            } else {
+                next += 1;
+            }
+        }
+    }
+
     fn apply(&self, state: &mut State, packet: &TxView<'_>, now: Time) {
         let fate = Fate::draw(&mut state.rng, &self.config);
         if fate.is_lost {
@@ -149,6 +163,10 @@ impl Faulty {
 impl Link for Faulty {
     fn send(&self, batch: &mut TxBatch) {
         let mut state = self.state.lock();
+        if self.config.only_loses() {
+            self.lose(&mut state, batch);
+            return self.inner.send(batch);
+        }
         let now = now();
         self.release(&mut state, now);
         for packet in batch.packets() {
@@ -158,8 +176,13 @@ impl Link for Faulty {
         self.inner.send(&mut state.out);
     }
 
+    fn takes_external(&self) -> bool {
+        self.config.only_loses() && self.inner.takes_external()
+    }
+
     fn receive(&self, rx: &mut RxBatch, thorough: bool) -> usize {
-        if let Some(mut state) = self.state.try_lock()
+        if !self.config.only_loses()
+            && let Some(mut state) = self.state.try_lock()
             && !state.held.is_empty()
         {
             self.release(&mut state, now());

@@ -12,7 +12,7 @@ use crate::link::batch::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
 use crate::link::capture::{Direction, Outer};
 use crate::link::counters::{add, add_alone};
 use crate::link::{RxBatch, RxPacket};
-use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, dest_qpn, verify_icrc};
+use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, IcrcPrefix, dest_qpn};
 use ferroce_proto::{Gid, Qpn};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -37,6 +37,7 @@ pub(super) struct Receiver {
     /// The link is leaving: the roster is locked and must not be touched from here.
     pub(super) is_closing: bool,
     idents: Sources,
+    prefixes: IcrcPrefix,
     arrived: [InMessage; RX_BUFFERS],
 }
 
@@ -78,6 +79,7 @@ impl Receiver {
             token,
             is_closing: false,
             idents: Sources::default(),
+            prefixes: IcrcPrefix::default(),
             arrived: Default::default(),
         }
     }
@@ -127,16 +129,18 @@ impl UdpLink {
         let (kind, offer) = (source.kind, source.offer.min(RX_BUFFERS - first_buffer));
         let asks_little = offer == 1 && !self.reports_outer_fields.load(Relaxed);
         let expected = if asks_little { source.trickle.expected() } else { None };
-        add_alone(&self.counters.rx_calls, 1);
         let memory = rx.buffers_from(first_buffer);
         let arrived = &mut receiver.arrived[..offer];
-        let filled = match expected {
-            Some(_) => sys::receive_plain(source.fd, &mut memory[..RX_BUFFER_LEN], &mut arrived[0]),
-            None => sys::receive_messages(source.fd, memory, RX_BUFFER_LEN, arrived),
+        let (filled, calls) = match expected {
+            Some(_) => {
+                let memory = &mut memory[..RX_BUFFER_LEN];
+                sys::receive_plain(source.fd, memory, &mut arrived[0], source.patience())
+            }
+            None => (sys::receive_messages(source.fd, memory, RX_BUFFER_LEN, arrived).unwrap_or(0), 1),
         };
-        let filled = filled.unwrap_or(0);
+        add_alone(&self.counters.rx_calls, calls);
         let bytes = receiver.arrived[..filled].iter().map(|m| m.len).sum();
-        source.on_look(offer, filled, bytes, RX_BUFFERS);
+        source.on_look(calls, offer, filled, bytes);
         if filled > 0 {
             receiver.rota.on_hit(index);
         }
@@ -181,7 +185,10 @@ impl UdpLink {
         let trickle = &mut receiver.sources[index].trickle;
         if expected.is_some() {
             let (flow, bytes) = (FlowAddrs::new(sgid, dgid, sport), &rx.buffer(buffer)[..len]);
-            if trickle::is_alone(&flow, bytes) {
+            if trickle::is_alone(&mut receiver.prefixes, &flow, bytes) {
+                if self.take_single(&mut receiver.idents, &meta, buffer, len, rx) {
+                    return;
+                }
                 datagram.verified = Some(0);
             } else {
                 trickle.on_surprise();
@@ -190,7 +197,8 @@ impl UdpLink {
                 }
             }
         }
-        let taken = self.take_train(&mut receiver.idents, &datagram, rx);
+        let train = Train::new(&mut receiver.idents);
+        let taken = self.take_train(train, &mut receiver.prefixes, &datagram, rx);
         if let SourceKind::Address(address) = kind {
             if expected.is_none() {
                 let is_single = datagram.segment_len >= len;
@@ -202,10 +210,36 @@ impl UdpLink {
         }
     }
 
+    /// Keeps a packet that came alone and was found good, if it is ours: what every small message is. False if there is more
+    /// to it.
+    #[inline]
+    fn take_single(
+        &self,
+        idents: &mut Sources,
+        meta: &RxMeta,
+        buffer: usize,
+        len: usize,
+        rx: &mut RxBatch,
+    ) -> bool {
+        let is_ours = dest_qpn(rx.buffer(buffer)).and_then(owner_of) == Some(self.slot);
+        if !is_ours || self.capture.is_some() || !Train::new(idents).accept(meta.sgid, meta.sport, 0) {
+            return false;
+        }
+        add_alone(&self.counters.rx_packets, 1);
+        add_alone(&self.counters.rx_bytes, len as u64);
+        rx.push(buffer, 0..len - ICRC_LEN, *meta);
+        true
+    }
+
     /// Splits what was merged, verifies each packet and keeps or forwards it.
-    fn take_train(&self, idents: &mut Sources, datagram: &Datagram, rx: &mut RxBatch) -> Taken {
+    fn take_train(
+        &self,
+        mut train: Train<'_>,
+        prefixes: &mut IcrcPrefix,
+        datagram: &Datagram,
+        rx: &mut RxBatch,
+    ) -> Taken {
         let Datagram { buffer, len, segment_len, .. } = *datagram;
-        let mut train = Train::new(idents);
         let mut foreign: Option<ForeignRun> = None;
         let mut misdelivered = None;
         let mut start = 0;
@@ -213,7 +247,8 @@ impl UdpLink {
         while start < len.max(1) {
             let range = start..(start + segment_len).min(len);
             start += segment_len;
-            match self.check_packet(datagram, &rx.buffer(buffer)[range.clone()], &mut train) {
+            let packet = &rx.buffer(buffer)[range.clone()];
+            match self.check_packet(datagram, packet, &mut train, prefixes) {
                 Some(owner) if owner != self.slot => {
                     misdelivered = Some(owner);
                     foreign = self.extend_run(datagram, rx, foreign, owner, range);
@@ -234,11 +269,17 @@ impl UdpLink {
 
     /// Verifies a packet and says which slot it belongs to; `None` if it was dropped. What belongs to nobody in
     /// particular (connection management, groups) belongs to whoever received it.
-    fn check_packet(&self, datagram: &Datagram, packet: &[u8], train: &mut Train<'_>) -> Option<u8> {
+    fn check_packet(
+        &self,
+        datagram: &Datagram,
+        packet: &[u8],
+        train: &mut Train<'_>,
+        prefixes: &mut IcrcPrefix,
+    ) -> Option<u8> {
         let meta = &datagram.meta;
         let flow = FlowAddrs::new(meta.sgid, meta.dgid, meta.sport);
         let well_formed = packet.len() >= MIN_PACKET_LEN && packet.len().is_multiple_of(4);
-        let verify = || verify_icrc(&flow, train.guess(), packet);
+        let verify = || prefixes.verify(&flow, train.guess(), packet);
         let ident = if well_formed { datagram.verified.or_else(verify) } else { None };
         if let Some(capture) = &self.capture {
             let outer = Outer { flow, ident: ident.unwrap_or(0), tos: meta.tos, ttl: meta.ttl };

@@ -59,6 +59,9 @@ impl Sealer for Plan {
         let refused = self.has_plain_only.load(Relaxed) && self.plain_only.read().contains(&route.sgid);
         Some(Exit { number, sport: self.exits.socket(number).port, may_segment: self.gso && !refused })
     }
+    fn is_settled(&self) -> bool {
+        !self.has_plain_only.load(Relaxed)
+    }
 }
 
 /// Consecutive packets of one route that go out as one message.
@@ -100,7 +103,7 @@ impl Sender {
     /// What every small message is: one packet that needs nothing said beside it. False if this is not that, or the
     /// kernel did not take it.
     fn send_single(&self, batch: &TxBatch) -> bool {
-        let [packet] = batch.entries() else { return false };
+        let Some((packet, bytes)) = batch.single() else { return false };
         let Some(exit) = packet.seal.and_then(|s| s.exit) else { return false };
         let socket = self.plan.exits.socket(exit.number);
         let is_plain = socket.is_bound
@@ -109,7 +112,6 @@ impl Sender {
         if !is_plain || self.capture.is_some() {
             return false;
         }
-        let Some(bytes) = batch.in_one_piece(0..1) else { return false };
         let to = SockAddr::roce(packet.route.dgid);
         if sys::send_plain(socket.socket.as_raw_fd(), bytes, &to).is_err() {
             return false;

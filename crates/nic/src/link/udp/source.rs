@@ -4,6 +4,7 @@
 //! only as far as they are busy too.
 
 use super::trickle::Trickle;
+use crate::link::batch::RX_BUFFERS;
 use ferroce_proto::Gid;
 use std::os::fd::RawFd;
 
@@ -11,6 +12,11 @@ use std::os::fd::RawFd;
 const IDLE_AFTER: u32 = 64;
 /// ...and is looked at only every so many calls.
 const IDLE_EVERY: u32 = 32;
+
+/// A poller that found nothing so often waits for something, and is better served by several looks per call: the way from
+/// the application to the socket and back takes nearly as long as a look.
+const WAITING_AFTER: u32 = 4;
+const LOOKS_WHILE_WAITING: u64 = 4;
 
 /// A datagram of more bytes than this is a train of many packets.
 const LONG_TRAIN: usize = 16 * 1024;
@@ -46,12 +52,17 @@ impl Source {
         Source { kind, fd, misses: IDLE_AFTER, offer: 1, was_full: false, trickle: Trickle::default() }
     }
 
-    /// Learns from a look that was offered `offered` buffers and filled `filled` with `bytes`. Full trains are taken
+    /// How often to look before the caller is told that there is nothing.
+    pub(super) fn patience(&self) -> u64 {
+        if self.misses >= WAITING_AFTER { LOOKS_WHILE_WAITING } else { 1 }
+    }
+
+    /// Learns from a call that looked `looks` times, was offered `offered` buffers and filled `filled` with `bytes`. Full trains are taken
     /// two at a time: the sender waits for their acknowledgement, and the cache has room for no more.
-    pub(super) fn on_look(&mut self, offered: usize, filled: usize, bytes: usize, most: usize) {
+    pub(super) fn on_look(&mut self, looks: u64, offered: usize, filled: usize, bytes: usize) {
         self.misses = if filled > 0 { 0 } else { self.misses.saturating_add(1) };
-        let most = if bytes > filled * LONG_TRAIN { 2 } else { most };
-        let is_full = filled == offered;
+        let most = if bytes > filled * LONG_TRAIN { 2 } else { RX_BUFFERS };
+        let is_full = filled == offered && looks == 1;
         // One full look is a message, a second one right behind it the beginning of a stream.
         self.offer = match is_full && (self.was_full || offered > 1) {
             true => (self.offer * 2).min(most),
@@ -102,7 +113,7 @@ mod tests {
                 if rota.includes(i, source) {
                     looks[i] += 1;
                     let hit = call == 0 && i == 0;
-                    source.on_look(1, hit.into(), 100, 8);
+                    source.on_look(1, 1, hit.into(), 100);
                     if hit {
                         rota.on_hit(i);
                     }
@@ -118,10 +129,10 @@ mod tests {
         let mut offers = Vec::new();
         for filled in [1, 0, 1, 1, 2, 4, 8, 8, 3, 1, 0] {
             offers.push(source.offer);
-            source.on_look(source.offer, filled, 100 * filled, 8);
+            source.on_look(1, source.offer, filled, 100 * filled);
         }
         assert_eq!(offers, [1, 1, 1, 1, 2, 4, 8, 8, 8, 3, 1]);
-        source.on_look(8, 8, 8 * 60_000, 8);
+        source.on_look(1, 8, 8, 8 * 60_000);
         assert_eq!(source.offer, 2);
     }
 }

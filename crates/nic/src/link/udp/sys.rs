@@ -215,27 +215,30 @@ pub(super) fn receive_messages(
     Ok(received as usize)
 }
 
-/// Receives one message by the call that costs least, without what the kernel would say about it.
-pub(super) fn receive_plain(fd: RawFd, buffer: &mut [u8], into: &mut InMessage) -> io::Result<usize> {
-    let mut from_len = SockAddr::CAPACITY;
-    // SAFETY: buffer and address are writable for the lengths given.
-    let len = unsafe {
-        libc::syscall(
-            libc::SYS_recvfrom,
-            fd,
-            buffer.as_mut_ptr(),
-            buffer.len(),
-            libc::MSG_DONTWAIT,
-            into.from.as_mut_ptr(),
-            &raw mut from_len,
-        )
-    };
-    if len < 0 {
-        return Err(io::Error::last_os_error());
+/// Receives one message by the call that costs least, without what the kernel would say about it. Looks at most so many
+/// times. Returns how many messages came and how often it looked.
+pub(super) fn receive_plain(fd: RawFd, buffer: &mut [u8], into: &mut InMessage, looks: u64) -> (usize, u64) {
+    for look in 1..=looks {
+        let mut from_len = SockAddr::CAPACITY;
+        // SAFETY: buffer and address are writable for the lengths given.
+        let len = unsafe {
+            libc::syscall(
+                libc::SYS_recvfrom,
+                fd,
+                buffer.as_mut_ptr(),
+                buffer.len(),
+                libc::MSG_DONTWAIT,
+                into.from.as_mut_ptr(),
+                &raw mut from_len,
+            )
+        };
+        if len >= 0 {
+            into.len = len as usize;
+            into.control.set_len(0);
+            return (1, look);
+        }
     }
-    into.len = len as usize;
-    into.control.set_len(0);
-    Ok(1)
+    (0, looks)
 }
 
 /// Waits until the socket takes more, at most `timeout_ms`.

@@ -34,14 +34,16 @@ impl Requester {
             );
             return Ok(());
         }
+        if nak {
+            self.peer_selects |= pkt.headers.bth.selective;
+        }
         // A NAK names the packet it refuses and so acknowledges those before it.
         let next = if nak { psn } else { psn.plus(1) };
         if self.advance(next, sq, io) == Reach::Gap {
             match aeth.syndrome {
                 Syndrome::Ack { .. } => {}
                 Syndrome::Nak(NakCode::PsnSequence) => {
-                    io.counters.naks_received += 1;
-                    self.recover(psn, sq, io);
+                    self.on_sequence_nak(psn, pkt.payload, sq, io);
                 }
                 // It is about a request that must not fail before the older ones are done. They are asked for again, and
                 // then it.
@@ -53,12 +55,17 @@ impl Requester {
             Syndrome::Ack { .. } => self.raise_stall(sq, io),
             Syndrome::RnrNak { timer } => self.on_rnr(timer, sq, io),
             Syndrome::Nak(NakCode::PsnSequence) => {
-                io.counters.naks_received += 1;
-                self.recover(self.una, sq, io);
+                self.on_sequence_nak(self.una, pkt.payload, sq, io);
                 Ok(())
             }
             Syndrome::Nak(code) => Err(self.on_error_nak(code, sq, io)),
         }
+    }
+
+    /// The peer misses packet `psn`, and may report which of those behind it are there.
+    fn on_sequence_nak<H: Host>(&mut self, psn: Psn, report: &[u8], sq: &SendQueue, io: &mut Io<'_, H>) {
+        io.counters.naks_received += 1;
+        if report.is_empty() { self.recover(psn, sq, io) } else { self.on_report(psn, report, sq, io) }
     }
 
     /// Marks everything before `next` as executed, completing requests on the way.

@@ -13,6 +13,7 @@
 //! | `acknowledge` | what an ACK or NAK means |
 //! | `response` | what a READ response or atomic acknowledgement means |
 //! | `early`, `holes` | which responses came before their turn; which are missing, and when to ask for them |
+//! | `selective` | which requests are sent again when the peer says what it has |
 //! | `retry` | when and how often to try again |
 
 mod acknowledge;
@@ -21,6 +22,7 @@ mod early;
 mod holes;
 mod response;
 mod retry;
+mod selective;
 mod transmit;
 
 use super::super::io::{Fatal, Io};
@@ -35,6 +37,7 @@ use alloc::collections::VecDeque;
 use early::Early;
 use holes::Awaited;
 use retry::RetryClock;
+use selective::Repairs;
 
 /// A failure that waits until every earlier request has its completion.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +91,9 @@ pub(crate) struct Requester {
     first_try: Option<FirstTry>,
     /// Where and when the cursor last went back without a timer, so that a burst of NAKs counts once.
     went_back: Option<(Psn, Time)>,
+    /// The peer marked a NAK: it may be told that we repeat selectively.
+    peer_selects: bool,
+    repairs: Repairs,
     cc: Controller,
 }
 
@@ -114,6 +120,8 @@ impl Requester {
             cautious: false,
             first_try: None,
             went_back: None,
+            peer_selects: false,
+            repairs: Repairs::default(),
             cc,
         }
     }
@@ -128,7 +136,8 @@ impl Requester {
         self.reads.clear();
         self.reads.reserve(usize::from(attr.max_rd_atomic));
         (self.since_ack_req, self.stall, self.cautious, self.went_back) = (0, None, false, None);
-        self.first_try = None;
+        (self.first_try, self.peer_selects) = (None, false);
+        self.repairs.clear();
         self.clock = RetryClock::new(attr);
     }
 

@@ -8,12 +8,23 @@ use super::super::super::{Host, OneSided, OneSidedKind, Reason, TxError};
 use super::holes::Place;
 use super::{Requester, Stall};
 use crate::cc::CongestionControl;
+use crate::ids::Psn;
 use crate::verbs::{QpState, SendOp, Transport, WcStatus};
 
 /// A large READ goes out as several requests of at most this many bytes, so that the in-flight window bounds the
 /// responses too. Their borders never move: a restart ends where the first try ended, because the responder knows
 /// the request by its sequence numbers.
 const READ_CHUNK: u32 = 64 * 1024;
+
+/// What a link sends in one go at most, roughly. An acknowledgement that opens the window by a whole number of these lets
+/// the next packets leave in full loads.
+const LOAD: u32 = 60 * 1024;
+
+/// Packets after which an acknowledgement is asked for, so that the window opens long before it is used up.
+fn ack_every(window: u32, mtu: u32) -> u32 {
+    let (quarter, load) = ((window / 4).max(1), LOAD / mtu);
+    if quarter > load { quarter - quarter % load } else { quarter }
+}
 
 enum Step {
     Sent,
@@ -163,19 +174,10 @@ impl Requester {
         if self.in_flight() >= window {
             return Step::Blocked;
         }
-        let index = self.sent;
-        let last = index + 1 == wqe.packets;
-        let offset = u64::from(index) * u64::from(mtu);
-        let len = (wqe.len - offset as u32).min(mtu);
-        let operation = operation_of(&wqe.op, index == 0, last);
-        let mut headers = io.headers(operation, self.psn, len);
-        headers.bth.solicited = last && wqe.solicited;
-        headers.bth.ack_req = self.wants_ack(wqe, last, window, sq);
-        add_extensions(&mut headers, wqe, index == 0, last);
-        headers.xrceth = sq.srq(self.cur);
-        let payload = sq.payload(self.cur, io.pd, offset, len);
-        match io.send(&headers, payload) {
-            Ok(()) => {}
+        let ack_req = self.wants_ack(wqe, self.sent + 1 == wqe.packets, (window, mtu), sq);
+        let place = Place { number: self.cur, index: self.sent, wqe: *wqe };
+        let len = match self.send_packet(&place, self.psn, ack_req, sq, io) {
+            Ok(len) => len,
             Err(TxError::Full) => return Step::Blocked,
             Err(TxError::Fault(fault)) => {
                 io.host.explain(format_args!(
@@ -184,22 +186,47 @@ impl Requester {
                 ));
                 return Step::Stalled(WcStatus::LocProtErr, Reason::LocalMemory);
             }
-        }
-        self.since_ack_req = if headers.bth.ack_req { 0 } else { self.since_ack_req + 1 };
+        };
+        self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
         self.on_sent(1, len, wqe.packets, io);
         Step::Sent
+    }
+
+    /// Sends the packet of a SEND or WRITE that lies at `place`. Returns the bytes that it carries.
+    #[inline]
+    pub(super) fn send_packet<H: Host>(
+        &self,
+        place: &Place,
+        psn: Psn,
+        ack_req: bool,
+        sq: &SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<u32, TxError> {
+        let Place { number, index, wqe } = place;
+        let mtu = io.mtu();
+        let (first, last) = (*index == 0, index + 1 == wqe.packets);
+        let offset = u64::from(*index) * u64::from(mtu);
+        let len = (wqe.len - offset as u32).min(mtu);
+        let mut headers = io.headers(operation_of(&wqe.op, first, last), psn, len);
+        headers.bth.solicited = last && wqe.solicited;
+        headers.bth.ack_req = ack_req;
+        headers.bth.selective = self.peer_selects && psn.is_before(self.high);
+        add_extensions(&mut headers, wqe, first, last);
+        headers.xrceth = sq.srq(*number);
+        io.send(&headers, sq.payload(*number, io.pd, offset, len))?;
+        Ok(len)
     }
 
     /// An acknowledgement is asked for where somebody waits for it: a signalled request, a queue that fills up, a
     /// window about to close, a local request behind, a probe. The end of an unsignalled burst waits for the next request, or for the probe
     /// that comes if there is none: in a ping-pong that halves the packets. Unless there is no probe yet.
-    fn wants_ack(&self, wqe: &SendWqe, last: bool, window: u32, sq: &SendQueue) -> bool {
+    fn wants_ack(&self, wqe: &SendWqe, last: bool, (window, mtu): (u32, u32), sq: &SendQueue) -> bool {
         let crowded = || sq.outstanding() * 2 >= sq.depth();
         let unwatched = || self.cur + 1 == sq.tail() && !self.clock.can_probe();
         let awaited = || sq.get(self.cur + 1).is_some_and(SendWqe::is_local);
         (last && (wqe.signaled || crowded() || unwatched() || awaited()))
             || self.in_flight() + 1 >= window
-            || self.since_ack_req + 1 >= (window / 4).max(1)
+            || self.since_ack_req + 1 >= ack_every(window, mtu)
     }
 
     fn send_read<H: Host>(&mut self, wqe: &SendWqe, sq: &SendQueue, io: &mut Io<'_, H>) -> Step {

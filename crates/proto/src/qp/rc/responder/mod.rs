@@ -10,11 +10,14 @@
 //! | `read`, `atomic` | the requests that are answered with data |
 //! | `placement` | flush and atomic write, answered without |
 //! | `duplicate` | a request that was executed before |
+//! | `gap`, `kept` | a request that came too early |
 //! | `reply` | in which order answers leave |
 //! | `replay` | what is remembered of READs and atomics |
 
 mod atomic;
 mod duplicate;
+mod gap;
+mod kept;
 mod placement;
 mod read;
 mod replay;
@@ -24,9 +27,11 @@ mod request;
 use super::super::inbound::Inbound;
 use super::super::io::{Fatal, Io};
 use super::super::{Host, RecvQueue, RefusalReason};
-use crate::ids::Psn;
+use crate::ids::{Psn, Srqn};
 use crate::verbs::{EventKind, MemoryFault, QpAttr};
 use crate::wire::{NakCode, Operation, Packet, Syndrome};
+use kept::Kept;
+pub(super) use kept::REPORT_LEN;
 use replay::ReplayStore;
 use reply::Replies;
 
@@ -43,6 +48,12 @@ pub(crate) struct Responder {
     replay: ReplayStore,
     /// A NAK for `expected` is out: the last out-of-order number seen since.
     asked_again: Option<Psn>,
+    /// What came too early.
+    kept: Kept,
+    /// No receive was posted for `expected`: all that follows will come again.
+    not_ready: bool,
+    /// The peer understands reports of what is kept.
+    peer_selects: bool,
 }
 
 impl Responder {
@@ -68,21 +79,40 @@ impl Responder {
         rq: &mut RecvQueue,
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
-        let psn = pkt.headers.bth.psn;
-        let named = pkt.headers.xrceth.map(|srq| (srq, io.host.xrc_pd(srq)));
-        if let Some((_, Some(pd))) = named {
-            io.pd = pd;
-        }
-        match psn.distance_from(self.expected) {
-            0 => {}
-            d if d < 0 => return self.on_duplicate(pkt, io),
+        self.peer_selects |= pkt.headers.bth.selective;
+        match pkt.headers.bth.psn.distance_from(self.expected) {
+            0 => {
+                self.in_turn(pkt, rq, io)?;
+                if self.kept.is_empty() { Ok(()) } else { self.catch_up(rq, io) }
+            }
+            d if d < 0 => {
+                self.name_domain(pkt, io);
+                self.on_duplicate(pkt, io)
+            }
             _ => {
-                self.on_gap(psn, io);
-                return Ok(());
+                self.on_gap(pkt, io);
+                Ok(())
             }
         }
-        self.asked_again = None;
-        if let Some((srq, None)) = named {
+    }
+
+    /// The XRC shared receive queue that a request names, and whether there is one: its domain is the one that counts.
+    fn name_domain<H: Host>(&self, pkt: &Packet<'_>, io: &mut Io<'_, H>) -> Option<(Srqn, bool)> {
+        let srq = pkt.headers.xrceth?;
+        let pd = io.host.xrc_pd(srq);
+        io.pd = pd.unwrap_or(io.pd);
+        Some((srq, pd.is_some()))
+    }
+
+    /// A request that is next in sequence.
+    fn in_turn<H: Host>(
+        &mut self,
+        pkt: &Packet<'_>,
+        rq: &mut RecvQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        (self.asked_again, self.not_ready) = (None, false);
+        if let Some((srq, false)) = self.name_domain(pkt, io) {
             // Before the opcode is looked at: a wrong one is an invalid request too, so the requester sees no
             // difference.
             return Err(self.refuse_request(
@@ -99,20 +129,11 @@ impl Responder {
         }
     }
 
-    /// Something before this packet was lost. One NAK says so; another only when the numbers start over, which
-    /// shows that the packet was sent again and lost again.
-    fn on_gap<H: Host>(&mut self, psn: Psn, io: &mut Io<'_, H>) {
-        io.counters.out_of_order += 1;
-        let ask = self.asked_again.is_none_or(|seen| !psn.is_after(seen));
-        self.asked_again = Some(psn);
-        if ask {
-            io.counters.naks_sent += 1;
-            self.replies.nak(self.expected, self.msn, Syndrome::Nak(NakCode::PsnSequence));
-        }
-    }
-
     /// Finishes `packets` sequence numbers of a request.
     fn step(&mut self, packets: u32, ends_message: bool) {
+        if packets > 1 {
+            self.kept.pass(self.expected.plus(1), packets - 1);
+        }
         self.expected = self.expected.plus(packets);
         if ends_message {
             self.msn = (self.msn + 1) & MASK_24;

@@ -3,6 +3,7 @@
 use super::super::super::io::{Fatal, Io};
 use super::super::super::{DropReason, Host, RefusalReason, TxError, TxPayload};
 use super::Responder;
+use super::kept::REPORT_LEN;
 use crate::ids::{PdId, Psn, RKey};
 use crate::verbs::EventKind;
 use crate::wire::{Aeth, NakCode, Operation, Syndrome};
@@ -155,6 +156,9 @@ impl Responder {
     pub(crate) fn poll_transmit<H: Host>(&mut self, io: &mut Io<'_, H>) -> Result<(), Fatal> {
         while let Some(reply) = self.replies.queue.front().copied() {
             let sent = match reply {
+                Reply::Ack { psn, msn, syndrome: Syndrome::Nak(NakCode::PsnSequence) } => {
+                    self.send_sequence_nak(psn, msn, io)
+                }
                 Reply::Ack { psn, msn, syndrome } => send_ack(psn, msn, syndrome, io),
                 Reply::Atomic { psn, msn, original, .. } => send_atomic(psn, msn, original, io),
                 Reply::Read(read) => self.send_read(read, io),
@@ -188,6 +192,23 @@ impl Responder {
             }
         }
         Ok(())
+    }
+
+    /// Says which packet is missing; to a peer that understands, also which of those behind it are here.
+    fn send_sequence_nak<H: Host>(&self, psn: Psn, msn: u32, io: &mut Io<'_, H>) -> Result<bool, TxError> {
+        if psn != self.expected {
+            // It came while the NAK waited. An acknowledgement may have made room for the NAK, so one goes out.
+            return send_ack(psn.minus(1), msn, NO_CREDITS, io);
+        }
+        let mut report = [0; REPORT_LEN];
+        let len = if self.peer_selects { self.kept.report(psn, &mut report) } else { 0 };
+        let mut headers = io.headers(Operation::Acknowledge, psn, 0);
+        headers.bth.selective = true;
+        headers.aeth = Some(Aeth { syndrome: Syndrome::Nak(NakCode::PsnSequence), msn });
+        let payload = if len == 0 { TxPayload::None } else { TxPayload::Bytes(&report[..len]) };
+        io.send(&headers, payload)?;
+        io.counters.acks_sent += 1;
+        Ok(true)
     }
 
     /// Sends the next packet of a READ's answer; true when it was the last.

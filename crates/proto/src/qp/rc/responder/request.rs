@@ -34,7 +34,7 @@ impl Responder {
     /// this packet is out of sequence and is passed over in silence.
     fn not_ready<H: Host>(&mut self, io: &mut Io<'_, H>) {
         io.counters.rnr_sent += 1;
-        self.asked_again = Some(self.expected);
+        (self.asked_again, self.not_ready) = (Some(self.expected), true);
         self.replies.nak(self.expected, self.msn, Syndrome::RnrNak { timer: io.attr.min_rnr_timer });
     }
 

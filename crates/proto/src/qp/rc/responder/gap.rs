@@ -1,0 +1,49 @@
+//! Requests that came too early, and what is said about those before them.
+//!
+//! To a requester that goes back, one NAK names the first missing packet; what came behind it is kept nevertheless, and
+//! what it sends again is then a duplicate. One that repeats selectively is told about every missing packet.
+
+use super::super::super::io::{Fatal, Io};
+use super::super::super::{Host, RecvQueue};
+use super::Responder;
+use crate::wire::{NakCode, Packet, Syndrome};
+
+impl Responder {
+    /// Something before this packet was lost.
+    pub(super) fn on_gap<H: Host>(&mut self, pkt: &Packet<'_>, io: &mut Io<'_, H>) {
+        io.counters.out_of_order += 1;
+        let psn = pkt.headers.bth.psn;
+        // The numbers start over: what was asked for was sent again, and lost again.
+        let starts_over = self.asked_again.is_none_or(|seen| !psn.is_after(seen));
+        self.asked_again = Some(psn);
+        let mut ask = starts_over;
+        if !self.not_ready {
+            let next = self.kept.highest().map_or(self.expected, |highest| highest.plus(1));
+            let is_news = psn.is_after(next) || pkt.headers.bth.ack_req;
+            ask |= self.peer_selects && is_news;
+            self.kept.keep(self.expected, pkt);
+        }
+        if ask {
+            self.ask_for_missing(io);
+        }
+    }
+
+    /// What was kept and is now next in sequence is executed.
+    pub(super) fn catch_up<H: Host>(&mut self, rq: &mut RecvQueue, io: &mut Io<'_, H>) -> Result<(), Fatal> {
+        while let Some(early) = self.kept.take(self.expected) {
+            self.in_turn(&early.packet(), rq, io)?;
+        }
+        if self.not_ready || self.kept.is_empty() {
+            self.kept.clear();
+        } else {
+            self.asked_again = self.kept.highest();
+            self.ask_for_missing(io);
+        }
+        Ok(())
+    }
+
+    fn ask_for_missing<H: Host>(&mut self, io: &mut Io<'_, H>) {
+        io.counters.naks_sent += 1;
+        self.replies.nak(self.expected, self.msn, Syndrome::Nak(NakCode::PsnSequence));
+    }
+}

@@ -1,0 +1,173 @@
+//! The part of an ICRC that the packets of a flow share.
+//!
+//! Three quarters of what the ICRC of a small packet covers are headers that the packet does not even contain: what stands
+//! in front of its BTH. They are the same for all packets of one flow and length but for the identification, and CRC-32 is
+//! linear: another identification adds a number that depends on nothing else. So does the one masked byte of the BTH.
+//! What is left is one pass over the packet as it lies there.
+
+use super::icrc::{IDENT_AT, Icrc, LRH_LEN, gf2, masked_v4, masked_v6, solve_ident};
+use super::{Bth, FlowAddrs, ICRC_LEN, Ipv4Header, Ipv6Header, UdpHeader};
+use crc32fast::Hasher;
+
+const PREFIX_LEN_V4: usize = LRH_LEN + Ipv4Header::LEN + UdpHeader::LEN;
+const PREFIX_LEN_V6: usize = LRH_LEN + Ipv6Header::LEN + UdpHeader::LEN;
+/// Byte of the BTH that counts as ones.
+const VARIANT_AT: usize = 4;
+/// Flows and lengths that are remembered.
+const PLACES: usize = 8;
+
+/// What bit k of the identification adds to the register at the end of an IPv4 prefix.
+const IDENT_BITS: [u32; 16] = {
+    let mut bits = [0; 16];
+    let mut k = 0;
+    while k < 16 {
+        let [high, low] = (1_u16 << k).to_be_bytes();
+        let four = u32::from_le_bytes([high, low, 0, 0]);
+        bits[k] = gf2::shift(four, PREFIX_LEN_V4 - IDENT_AT);
+        k += 1;
+    }
+    bits
+};
+
+/// What to add to the register in front of a BTH whose masked byte is zero.
+const ZERO_VARIANT: u32 = gf2::unshift(0xff, VARIANT_AT);
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    flow: FlowAddrs,
+    transport_len: usize,
+    is_ipv4: bool,
+    register: u32,
+}
+
+/// Remembers prefixes. Any packet may come at any time; those like the last ones are fast.
+#[derive(Clone, Debug, Default)]
+pub struct IcrcPrefix {
+    known: [Option<Known>; PLACES],
+}
+
+impl IcrcPrefix {
+    /// Begins the ICRC of a packet of `transport_len` bytes from the BTH to the pad, whose BTH is the start of `headers`.
+    /// All its bytes, from the BTH on, then go to [`Icrc::update`] as they are.
+    ///
+    /// `ident` is the identification of the IPv4 header; without meaning over IPv6.
+    ///
+    /// # Panics
+    /// When `headers` are shorter than a BTH.
+    #[inline]
+    pub fn start(&mut self, flow: &FlowAddrs, ident: u16, transport_len: usize, headers: &[u8]) -> Icrc {
+        let place = &mut self.known[transport_len / 4 % PLACES];
+        let Known { mut register, is_ipv4, .. } = match place {
+            Some(known) if known.transport_len == transport_len && known.flow == *flow => *known,
+            _ => *place.insert(Known::of(flow, transport_len)),
+        };
+        if is_ipv4 {
+            let mut bits = ident;
+            while bits != 0 {
+                register ^= IDENT_BITS[bits.trailing_zeros() as usize];
+                bits &= bits - 1;
+            }
+        }
+        register ^= match headers[..Bth::LEN][VARIANT_AT] {
+            0 => ZERO_VARIANT,
+            byte => gf2::unshift(u32::from(!byte), VARIANT_AT),
+        };
+        Icrc(Hasher::new_with_initial(register))
+    }
+
+    /// As [`icrc`](super::icrc()).
+    ///
+    /// # Panics
+    /// When `transport` is shorter than a BTH.
+    #[inline]
+    pub fn icrc(&mut self, flow: &FlowAddrs, ident: u16, transport: &[u8]) -> [u8; ICRC_LEN] {
+        let mut icrc = self.start(flow, ident, transport.len(), transport);
+        icrc.update(transport);
+        icrc.finish()
+    }
+
+    /// As [`verify_icrc`](super::verify_icrc).
+    #[inline]
+    pub fn verify(&mut self, flow: &FlowAddrs, ident_hint: u16, packet_with_icrc: &[u8]) -> Option<u16> {
+        let (transport, found) = packet_with_icrc.split_last_chunk::<ICRC_LEN>()?;
+        if transport.len() < Bth::LEN {
+            return None;
+        }
+        let computed = self.icrc(flow, ident_hint, transport);
+        match (computed == *found, flow.is_ipv4()) {
+            (true, true) => Some(ident_hint),
+            (true, false) => Some(0),
+            (false, true) => {
+                let difference = u32::from_le_bytes(computed) ^ u32::from_le_bytes(*found);
+                solve_ident(ident_hint, difference, transport.len())
+            }
+            (false, false) => None,
+        }
+    }
+}
+
+impl Known {
+    /// The register behind all headers in front of a BTH, with identification 0.
+    #[cold]
+    fn of(flow: &FlowAddrs, transport_len: usize) -> Known {
+        let (mut hasher, is_ipv4) = (Hasher::new(), flow.is_ipv4());
+        if is_ipv4 {
+            hasher.update(&masked_v4(flow, 0, transport_len, &[0; Bth::LEN])[..PREFIX_LEN_V4]);
+        } else {
+            hasher.update(&masked_v6(flow, transport_len, &[0; Bth::LEN])[..PREFIX_LEN_V6]);
+        }
+        Known { flow: *flow, transport_len, is_ipv4, register: hasher.finalize() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{icrc, verify_icrc};
+    use super::*;
+    use crate::ids::Gid;
+    use alloc::vec::Vec;
+
+    fn flow(last: u8, is_ipv4: bool) -> FlowAddrs {
+        let mut gid = Gid([0x20; 16]);
+        if is_ipv4 {
+            gid = Gid::from_ip([10, 1, 2, 3].into());
+        }
+        let mut other = gid;
+        other.0[15] = last;
+        FlowAddrs::new(gid, other, 0xC000 + u16::from(last))
+    }
+
+    #[test]
+    fn it_is_the_same_checksum() {
+        let mut prefixes = IcrcPrefix::default();
+        for round in 0..3000_u32 {
+            let noise = |n: u32| (round.wrapping_mul(2_654_435_761) ^ n).wrapping_mul(0x9e37_79b9) >> 9;
+            let flow = flow(noise(1) as u8 % 3, noise(2) % 2 == 0);
+            let len = Bth::LEN + [0, 4, 8, 16, 1024, 4096][noise(3) as usize % 6];
+            let ident = if noise(4) % 2 == 0 { noise(5) as u16 % 64 } else { noise(6) as u16 };
+            let mut packet: Vec<u8> = (0..len as u32).map(|n| noise(100 + n) as u8).collect();
+            if noise(7) % 4 > 0 {
+                packet[VARIANT_AT] = 0;
+            }
+            let right = icrc(&flow, ident, &packet);
+            assert_eq!(prefixes.icrc(&flow, ident, &packet), right, "round {round}");
+            packet.extend(right);
+            for hint in [ident, 0, noise(8) as u16] {
+                let expected = verify_icrc(&flow, hint, &packet);
+                assert!(expected.is_some());
+                assert_eq!(prefixes.verify(&flow, hint, &packet), expected, "round {round}");
+            }
+            let bit = noise(9) as usize % (len * 8);
+            packet[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(prefixes.verify(&flow, ident, &packet), verify_icrc(&flow, ident, &packet));
+        }
+    }
+
+    #[test]
+    fn what_is_too_short_is_refused() {
+        let mut prefixes = IcrcPrefix::default();
+        for len in 0..Bth::LEN + ICRC_LEN {
+            assert_eq!(prefixes.verify(&flow(1, true), 0, &[0; 16][..len]), None);
+        }
+    }
+}
