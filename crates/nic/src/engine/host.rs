@@ -78,6 +78,14 @@ impl Host for NicHost<'_, '_> {
         self.qp.path.lock().as_ref().is_some_and(|path| path.reaches(rkey))
     }
 
+    fn segment(&mut self) -> Option<u32> {
+        self.qp.path.lock().as_ref().and_then(|path| path.segment())
+    }
+
+    fn takes_large(&mut self) -> bool {
+        self.qp.path.lock().is_some()
+    }
+
     fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
         self.grip.scatter(pd, sges, offset, data)
     }

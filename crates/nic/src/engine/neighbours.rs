@@ -10,8 +10,8 @@ impl Engine {
     /// Finds out whether the peer's memory is within reach. Called with the queue pair's lock held, when it was modified.
     pub(super) fn choose_path(&self, qp: &QpCore, machine: &Qp) {
         let Some(fabric) = &self.fabric else { return };
-        let peer = machine.terms().map(|(_, _, peer)| peer);
-        let neighbour = peer.and_then(|peer| Some((fabric.neighbour(machine.route().dgid, peer)?, peer)));
+        let neighbour =
+            machine.peer().and_then(|peer| Some((fabric.neighbour(machine.route().dgid, peer)?, peer)));
         *qp.path.lock() =
             neighbour.map(|(neighbour, peer)| Path::new(fabric.clone(), neighbour, peer, qp.qpn));
     }
@@ -21,7 +21,8 @@ impl Engine {
         let Some(fabric) = &self.fabric else { return };
         let is_shut = qp.is_shut.load(Ordering::Relaxed);
         let terms = machine.terms().filter(|_| !is_shut);
-        let card = terms.map(|(access, pd, peer)| QpCard { access, pd, peer });
+        let takes_large = qp.path.lock().is_some();
+        let card = terms.map(|(access, pd, peer)| QpCard { access, pd, peer, takes_large });
         let mut shown = qp.shown.lock();
         if *shown != card {
             *shown = card;

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const OPEN: u64 = 1 << 63;
+const LARGE: u64 = 1 << 62;
 /// Places where a region's card may lie, from the one that its key names on.
 const PROBES: usize = 8;
 
@@ -25,11 +26,14 @@ pub(crate) struct QpCard {
     pub(crate) access: Access,
     pub(crate) pd: PdId,
     pub(crate) peer: Qpn,
+    /// It takes packets that are larger than any wire would.
+    pub(crate) takes_large: bool,
 }
 
 impl QpCard {
     fn first_word(self) -> u64 {
-        OPEN | u64::from(self.access.bits() & 0xffff) << 32 | u64::from(self.pd.0)
+        let large = if self.takes_large { LARGE } else { 0 };
+        OPEN | large | u64::from(self.access.bits() & 0xffff) << 32 | u64::from(self.pd.0)
     }
 }
 
@@ -54,6 +58,7 @@ pub(super) fn find_qp(place: &Place, qpn: Qpn) -> Option<QpCard> {
         access: Access::from_bits_truncate((word >> 32) as u32 & 0xffff),
         pd: PdId(word as u32),
         peer: Qpn::new(second.load(Ordering::Acquire) as u32),
+        takes_large: word & LARGE != 0,
     })
 }
 
@@ -255,7 +260,12 @@ mod tests {
         assert!(!shown.is_valid(&theirs), "the same card in another life");
 
         let qpn = Qpn::new(0x01_1234);
-        let terms = QpCard { access: Access::REMOTE_WRITE, pd: PdId(9), peer: Qpn::new(0x02_5678) };
+        let terms = QpCard {
+            access: Access::REMOTE_WRITE,
+            pd: PdId(9),
+            peer: Qpn::new(0x02_5678),
+            takes_large: true,
+        };
         show_qp(&place, qpn, Some(terms));
         assert_eq!(find_qp(&theirs, qpn), Some(terms));
         show_qp(&place, qpn, None);

@@ -1,7 +1,7 @@
 //! The link that takes the ring where it can and UDP where it must.
 
 use super::neighbours::{Fabric, Neighbour, Pushed};
-use super::place::{Place, SLOTS};
+use super::place::{Place, RING_LEN, SLOTS};
 use super::ring::{Found, Piece, Reader};
 use crate::link::{Link, LinkCounters, RxBatch, RxMeta, RxPacket, TxBatch, TxPiece, UdpLink, now};
 use ferroce_proto::wire::{ICRC_LEN, dest_qpn};
@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// Packets taken from one ring before others get their turn.
 const PACKETS_PER_RING: usize = 64;
+/// Bytes taken from one ring before its writer is told, at most: it shall not wait for long.
+const BYTES_PER_RING: u64 = RING_LEN as u64 / 4;
 /// The longest packet in a ring: what a batch takes.
 const MAX_PACKET_LEN: usize = TxBatch::MAX_PACKET_LEN;
 /// Looks at the rings between two at the sockets, for a caller that spins and found packets in rings lately.
@@ -48,6 +50,8 @@ pub(crate) struct LocalLink {
 /// The rings of others that lead here.
 struct Inbound {
     rings: Vec<Ring>,
+    /// Rings that are no longer read; what was last taken from them may still be in use.
+    left: Vec<Ring>,
     /// Looks since a ring had a packet.
     quiet: u32,
     looks: u32,
@@ -60,6 +64,8 @@ struct Ring {
     /// Which life of the slot writes.
     place: Place,
     reader: Reader,
+    /// How far the writer was told that we have read.
+    told: u64,
 }
 
 /// Who packets go to. Most packets of a batch have the same destination.
@@ -70,17 +76,14 @@ struct Directory<'a> {
 
 impl Directory<'_> {
     /// The neighbour that packet `index` goes to, if it does.
-    fn neighbour(&mut self, batch: &TxBatch, index: usize) -> Option<Arc<Neighbour>> {
+    fn find(&mut self, batch: &TxBatch, index: usize) -> Option<&Arc<Neighbour>> {
         let qpn = dest_qpn(batch.wire_bytes(index))?;
         let (dgid, slot) = (batch.entries()[index].route.dgid, (qpn.value() >> 16) as u8);
-        if let Some((known_dgid, known_slot, neighbour)) = &self.last
-            && (*known_dgid, *known_slot) == (dgid, slot)
-        {
-            return neighbour.clone();
+        let is_known = matches!(&self.last, Some((known, at, _)) if (*known, *at) == (dgid, slot));
+        if !is_known {
+            self.last = Some((dgid, slot, self.fabric.neighbour(dgid, qpn)));
         }
-        let neighbour = self.fabric.neighbour(dgid, qpn);
-        self.last = Some((dgid, slot, neighbour.clone()));
-        neighbour
+        self.last.as_ref().and_then(|(_, _, neighbour)| neighbour.as_ref())
     }
 }
 
@@ -94,6 +97,7 @@ impl LocalLink {
             fabric,
             inbound: Mutex::new(Inbound {
                 rings: Vec::new(),
+                left: Vec::new(),
                 quiet: 0,
                 looks: 0,
                 next_roll_call_ns,
@@ -163,13 +167,26 @@ impl LocalLink {
         }
     }
 
+    /// Sends a batch whose packets all go to neighbours, nearly always to one.
+    fn send_local(&self, batch: &TxBatch, directory: &mut Directory<'_>) {
+        let mut last: Option<Arc<Neighbour>> = None;
+        for index in 0..batch.len() {
+            let Some(neighbour) = directory.find(batch, index) else { continue };
+            self.push(neighbour, batch, index);
+            if !last.as_ref().is_some_and(|last| Arc::ptr_eq(last, neighbour)) {
+                last.replace(neighbour.clone()).inspect(|done| self.wake(done));
+            }
+        }
+        last.inspect(|done| self.wake(done));
+    }
+
     /// Sends a batch whose packets take different ways.
     fn send_mixed(&self, batch: &TxBatch, directory: &mut Directory<'_>) {
         let mut rest = TxBatch::new();
         for index in 0..batch.len() {
-            if let Some(neighbour) = directory.neighbour(batch, index) {
-                self.push(&neighbour, batch, index);
-                self.wake(&neighbour);
+            if let Some(neighbour) = directory.find(batch, index) {
+                self.push(neighbour, batch, index);
+                self.wake(neighbour);
                 continue;
             }
             if !rest.has_room(batch.entries()[index].wire_len() - ICRC_LEN) {
@@ -212,11 +229,11 @@ impl LocalLink {
 
     /// Takes what lies in the rings.
     fn receive_rings(&self, inbound: &mut Inbound, rx: &mut RxBatch) -> usize {
+        self.tell_writers(inbound);
         self.meet_callers(inbound);
         let (mut packets, mut bytes) = (0, 0);
         let mut broken = None;
         for (index, ring) in inbound.rings.iter_mut().enumerate() {
-            let before = packets;
             for _ in 0..PACKETS_PER_RING {
                 let (len, meta) = match ring.reader.look(MAX_PACKET_LEN) {
                     Found::Nothing => break,
@@ -226,22 +243,37 @@ impl LocalLink {
                     }
                     Found::Packet { len, meta } => (len, meta),
                 };
-                let Some(place) = rx.append(len, meta) else { break };
-                ring.reader.take(meta, place);
+                let start = ring.reader.take(len, meta);
+                // SAFETY: the writer is told that the place is free in the next `receive`, or when the driver sleeps; both
+                // come when the batch is done with. The ring lives as long as the link or longer than that.
+                unsafe { rx.push_there(start, len, meta) };
                 (packets, bytes) = (packets + 1, bytes + len as u64);
-            }
-            if packets > before {
-                self.fabric.place.consumed(ring.slot).store(ring.reader.position(), Ordering::Release);
+                if ring.reader.position() - ring.told >= BYTES_PER_RING {
+                    break;
+                }
             }
         }
         if let Some(index) = broken {
-            inbound.rings.swap_remove(index);
+            let broken = inbound.rings.swap_remove(index);
+            // What was just taken from it may still be read.
+            inbound.left.push(broken);
         }
         if packets > 0 {
             self.rx_packets.fetch_add(packets as u64, Ordering::Relaxed);
             self.rx_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
         packets
+    }
+
+    /// Tells the writers of the rings how far they were read. What was read is done with.
+    fn tell_writers(&self, inbound: &mut Inbound) {
+        inbound.left.clear();
+        for ring in &mut inbound.rings {
+            if ring.told != ring.reader.position() {
+                ring.told = ring.reader.position();
+                self.fabric.place.consumed(ring.slot).store(ring.told, Ordering::Release);
+            }
+        }
     }
 
     /// Opens the rings of those who began to send here.
@@ -264,7 +296,8 @@ impl LocalLink {
     }
 
     fn open_ring(&self, inbound: &mut Inbound, slot: u8) {
-        inbound.rings.retain(|ring| ring.slot != slot);
+        let gone = inbound.rings.extract_if(.., |ring| ring.slot == slot);
+        inbound.left.extend(gone);
         let (instance, start) = self.fabric.place.call(slot);
         let instance = instance.load(Ordering::Acquire);
         let Ok(place) = Place::open(self.fabric.registry.directory(), slot) else { return };
@@ -273,8 +306,9 @@ impl LocalLink {
         }
         let Ok(memory) = place.ring_to(self.fabric.slot()) else { return };
         let reader = Reader::new(memory, start.load(Ordering::Relaxed));
-        self.fabric.place.consumed(slot).store(reader.position(), Ordering::Release);
-        inbound.rings.push(Ring { slot, place, reader });
+        let told = reader.position();
+        self.fabric.place.consumed(slot).store(told, Ordering::Release);
+        inbound.rings.push(Ring { slot, place, reader, told });
     }
 
     /// Closes the rings of those who are gone and have nothing left in them.
@@ -297,21 +331,12 @@ impl Drop for LocalLink {
 impl Link for LocalLink {
     fn send(&self, batch: &mut TxBatch) {
         let mut directory = Directory { fabric: &self.fabric, last: None };
-        let local = (0..batch.len()).filter(|&index| directory.neighbour(batch, index).is_some()).count();
+        let local = (0..batch.len()).filter(|&index| directory.find(batch, index).is_some()).count();
         if local == 0 {
             return self.udp.send(batch);
         }
         if local == batch.len() {
-            let mut woken = None;
-            for index in 0..batch.len() {
-                let Some(neighbour) = directory.neighbour(batch, index) else { continue };
-                self.push(&neighbour, batch, index);
-                let others = woken.replace(neighbour);
-                others
-                    .filter(|n| !woken.as_ref().is_some_and(|now| Arc::ptr_eq(n, now)))
-                    .inspect(|n| self.wake(n));
-            }
-            woken.inspect(|neighbour| self.wake(neighbour));
+            self.send_local(batch, &mut directory);
         } else {
             self.send_mixed(batch, &mut directory);
         }

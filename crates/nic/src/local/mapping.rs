@@ -85,6 +85,13 @@ impl Mapping {
         unsafe { std::ptr::copy_nonoverlapping(from, self.start().add(at), len) }
     }
 
+    /// Where a byte is.
+    pub(super) fn bytes_at(&self, at: usize) -> NonNull<u8> {
+        assert!(at <= self.len);
+        // SAFETY: inside the mapping or just behind it.
+        unsafe { self.start.add(at) }
+    }
+
     /// Copies bytes out.
     #[inline]
     pub(super) fn read(&self, at: usize, out: &mut [u8]) {

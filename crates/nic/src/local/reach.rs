@@ -8,7 +8,7 @@ use super::hold::Hold;
 use super::mapping::Mapping;
 use super::neighbours::{Fabric, Neighbour};
 use crate::memory::{Backing, Far, Kind, Peer, Region, RegionTable, Span};
-use ferroce_proto::qp::{OneSided, OneSidedKind};
+use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind};
 use ferroce_proto::verbs::Access;
 use ferroce_proto::{LKey, PdId, Qpn, RKey, Time};
 use std::fs::File;
@@ -71,6 +71,12 @@ impl Path {
         let place = &self.neighbour.place;
         let is_open = find_qp(place, self.peer).is_some_and(|terms| terms.peer == self.own);
         is_open && !self.neighbour.is_gone() && find_region(place, rkey).is_some()
+    }
+
+    /// How large packets to the peer may be, if it takes more than a wire would.
+    pub(crate) fn segment(&self) -> Option<u32> {
+        let terms = find_qp(&self.neighbour.place, self.peer)?;
+        (terms.takes_large && terms.peer == self.own && !self.neighbour.is_gone()).then_some(LARGE_SEGMENT)
     }
 
     fn try_perform(&mut self, regions: &RegionTable, pd: PdId, request: &OneSided<'_>) -> Option<Way> {

@@ -13,6 +13,7 @@ use super::mapping::Mapping;
 use super::place::RING_LEN;
 use crate::link::RxMeta;
 use ferroce_proto::Gid;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The length word and what the outer headers would have said.
@@ -212,15 +213,16 @@ impl Reader {
         RxMeta { sgid: gid(4), dgid: gid(20), sport, tos: head[0], ttl: head[1] }
     }
 
-    /// Copies the packet that [`Self::look`] found, which is as long as `out`, and moves on.
-    pub(super) fn take(&mut self, meta: RxMeta, out: &mut [u8]) {
+    /// Moves on behind the packet that [`Self::look`] found. Its bytes stay in the ring until the writer is told of the new
+    /// position.
+    pub(super) fn take(&mut self, len: usize, meta: RxMeta) -> NonNull<u8> {
         let at = place_of(self.position);
         let is_as_before = self.memory.word(at).load(Ordering::Relaxed) & AS_BEFORE != 0;
         let head_len = if is_as_before { SHORT_HEAD_LEN } else { HEAD_LEN };
-        // The writer may have changed the word since; what is read stays inside the ring all the same.
-        self.memory.read((at + head_len).min(RING_LEN - out.len()), out);
         self.before = Some(meta);
-        self.position += record_len(head_len, out.len()) as u64;
+        self.position += record_len(head_len, len) as u64;
+        // The writer may have changed the word since; what is read stays inside the ring all the same.
+        self.memory.bytes_at((at + head_len).min(RING_LEN - len))
     }
 }
 
@@ -280,8 +282,9 @@ mod tests {
             for _ in 0..17 {
                 let Found::Packet { len, meta } = reader.look(10_000) else { break };
                 assert_eq!((len, meta), (len_of(received), meta_of(received)));
-                let mut out = vec![0; len];
-                reader.take(meta, &mut out);
+                let start = reader.take(len, meta);
+                // SAFETY: in the ring, and not overwritten before the writer is told below.
+                let out = unsafe { std::slice::from_raw_parts(start.as_ptr(), len) };
                 assert!(out.iter().all(|&byte| byte == received as u8));
                 received += 1;
             }

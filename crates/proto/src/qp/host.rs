@@ -156,6 +156,9 @@ impl DropReason {
     }
 }
 
+/// Payload of a packet that never sees a wire. A message of several such packets takes a sequence number for each.
+pub const LARGE_SEGMENT: u32 = 32 * 1024;
+
 /// A one-sided operation as a whole: what a host may do at once where the peer's memory is within its own reach.
 #[derive(Clone, Copy, Debug)]
 pub struct OneSided<'a> {
@@ -208,6 +211,17 @@ pub trait Host {
     /// Whether [`Self::perform`] could do an operation with this key now, as far as one can tell beforehand.
     fn reaches(&mut self, rkey: RKey) -> bool {
         let _ = rkey;
+        false
+    }
+
+    /// How much longer than the path MTU packets to the peer may be, on a path without a wire whose other end
+    /// [takes](Self::takes_large) them: [`LARGE_SEGMENT`] or nothing.
+    fn segment(&mut self) -> Option<u32> {
+        None
+    }
+
+    /// Whether the peer may send packets with [`LARGE_SEGMENT`] bytes each.
+    fn takes_large(&mut self) -> bool {
         false
     }
 

@@ -5,7 +5,7 @@
 //! a refusal does differ: RC turns it into a NAK, UC into a dropped message.
 
 use super::io::Io;
-use super::{Host, Reason, RecvQueue, RecvWqe, Side};
+use super::{Host, LARGE_SEGMENT, Reason, RecvQueue, RecvWqe, Side};
 use crate::ids::RKey;
 use crate::verbs::{Access, Completion, MemoryFault, WcFlags, WcOpcode, WcStatus};
 use crate::wire::{Headers, Operation, Packet};
@@ -48,6 +48,8 @@ pub(crate) struct Inbound {
     side: Side,
     /// Bytes of the message already placed.
     placed: u64,
+    /// Payload of each of its packets but the last.
+    segment: u32,
     /// Rest of a WRITE.
     rkey: RKey,
     addr: u64,
@@ -81,7 +83,11 @@ impl Inbound {
     ) -> Result<bool, Refusal> {
         let op = pkt.headers.bth.opcode.operation;
         self.check_sequence(op)?;
-        check_payload(op, pkt.payload.len(), io.mtu())?;
+        if op.starts_message() {
+            let is_large = pkt.payload.len() > io.mtu() as usize && io.host.takes_large();
+            self.segment = if is_large { LARGE_SEGMENT } else { io.mtu() };
+        }
+        check_payload(op, pkt.payload.len(), self.segment)?;
         if op.is_send() { self.accept_send(pkt, rq, io) } else { self.accept_write(pkt, rq, io) }
     }
 

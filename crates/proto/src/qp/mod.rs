@@ -44,7 +44,7 @@ mod uc;
 mod ud;
 
 pub use counters::QpCounters;
-pub use host::{DropReason, Host, OneSided, OneSidedKind, Side, TxError, TxPayload};
+pub use host::{DropReason, Host, LARGE_SEGMENT, OneSided, OneSidedKind, Side, TxError, TxPayload};
 pub use post::PostError;
 pub use reason::Reason;
 pub use receive::Arrival;
@@ -159,6 +159,11 @@ impl Qp {
     /// Where its packets go (connected transports).
     pub fn route(&self) -> &Route {
         &self.route
+    }
+    /// The peer of a reliable connection that sends or receives.
+    pub fn peer(&self) -> Option<Qpn> {
+        let is_up = matches!(self.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
+        (is_up && self.id.transport == Transport::Rc).then_some(self.attr.dest_qpn)
     }
     /// What a peer within reach must know to do one-sided operations on its own: rights, domain, and who the peer is.
     /// Only while requests of a reliable connection are taken, and not before it is established: in RTR a packet must

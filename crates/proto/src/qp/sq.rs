@@ -16,6 +16,8 @@ pub(crate) struct SendWqe {
     pub(crate) len: u32,
     /// Sequence numbers it uses; 0 until its first packet is due.
     pub(crate) packets: u32,
+    /// Payload of each of its packets but the last.
+    pub(crate) segment: u32,
     pub(crate) sge_count: u8,
     pub(crate) inline: bool,
     pub(crate) signaled: bool,
@@ -29,6 +31,7 @@ impl SendWqe {
         op: SendOp::Send,
         len: 0,
         packets: 0,
+        segment: 0,
         sge_count: 0,
         inline: false,
         signaled: false,
@@ -168,6 +171,7 @@ impl SendQueue {
             op: wr.op,
             len,
             packets: 0,
+            segment: 0,
             sge_count,
             inline,
             signaled: signal_all || wr.flags.contains(SendFlags::SIGNALED),

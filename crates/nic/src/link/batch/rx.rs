@@ -2,6 +2,7 @@
 
 use ferroce_proto::Gid;
 use std::ops::Range;
+use std::ptr::NonNull;
 
 /// Datagrams read by one system call. Few, since every further buffer pushes an older one out of the cache.
 pub(crate) const RX_BUFFERS: usize = 8;
@@ -9,11 +10,16 @@ pub(crate) const RX_BUFFERS: usize = 8;
 /// A merged train of packets is at most this long.
 pub(crate) const RX_BUFFER_LEN: usize = 64 * 1024;
 
-/// Received packets, whose bytes stay where the kernel put them until the next `receive`.
+/// Received packets, whose bytes stay where the kernel, or another process, put them until the next `receive`.
 pub struct RxBatch {
     memory: Box<[u8]>,
     packets: Vec<RxEntry>,
 }
+
+// SAFETY: memory elsewhere belongs to a link, which any thread may use.
+unsafe impl Send for RxBatch {}
+// SAFETY: as above.
+unsafe impl Sync for RxBatch {}
 
 /// What the outer headers of a packet said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +33,17 @@ pub(crate) struct RxMeta {
 
 struct RxEntry {
     meta: RxMeta,
-    start: u32,
+    at: At,
     len: u32,
+}
+
+/// Where the bytes of a packet lie.
+#[derive(Clone, Copy)]
+enum At {
+    /// In the batch's own memory.
+    Here(u32),
+    /// In memory that the link keeps until the next `receive`.
+    There(NonNull<u8>),
 }
 
 /// One packet of an [`RxBatch`].
@@ -80,17 +95,21 @@ impl RxBatch {
             sport: p.meta.sport,
             tos: p.meta.tos,
             ttl: p.meta.ttl,
-            bytes: &self.memory[p.start as usize..(p.start + p.len) as usize],
+            bytes: match p.at {
+                At::Here(start) => &self.memory[start as usize..(start + p.len) as usize],
+                // SAFETY: whoever added it promised that the bytes stay until the next `receive`, which needs the batch
+                // for itself.
+                At::There(start) => unsafe { std::slice::from_raw_parts(start.as_ptr(), p.len as usize) },
+            },
         })
     }
 
-    /// Adds a packet of `len` bytes behind those that were added this way, and returns its bytes to be filled; nothing if
-    /// there is no room. Not to be mixed with [`Self::push`].
-    pub(crate) fn append(&mut self, len: usize, meta: RxMeta) -> Option<&mut [u8]> {
-        let start = self.packets.last().map_or(0, |p| (p.start + p.len) as usize);
-        let place = self.memory.get_mut(start..start + len)?;
-        self.packets.push(RxEntry { meta, start: start as u32, len: len as u32 });
-        Some(place)
+    /// Adds a packet that lies elsewhere.
+    ///
+    /// # Safety
+    /// The bytes stay, and nobody who keeps to the rules changes them, until the link's next `receive` with this batch.
+    pub(crate) unsafe fn push_there(&mut self, start: NonNull<u8>, len: usize, meta: RxMeta) {
+        self.packets.push(RxEntry { meta, at: At::There(start), len: len as u32 });
     }
 
     /// The buffers from `index` on, for a system call to fill.
@@ -105,7 +124,7 @@ impl RxBatch {
     pub(crate) fn push(&mut self, index: usize, range: Range<usize>, meta: RxMeta) {
         debug_assert!(range.end <= RX_BUFFER_LEN);
         let start = (index * RX_BUFFER_LEN + range.start) as u32;
-        self.packets.push(RxEntry { meta, start, len: range.len() as u32 });
+        self.packets.push(RxEntry { meta, at: At::Here(start), len: range.len() as u32 });
     }
 }
 

@@ -148,7 +148,7 @@ impl Requester {
     }
 
     /// The request under the cursor, started if it may be.
-    fn next_wqe<H: Host>(&mut self, sq: &mut SendQueue, io: &Io<'_, H>) -> Option<SendWqe> {
+    fn next_wqe<H: Host>(&mut self, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Option<SendWqe> {
         let mtu = io.mtu();
         let fenced = self.sent == 0 && !self.reads.is_empty();
         let unstarted = self.sent == 0 && self.psn == self.high;
@@ -158,7 +158,10 @@ impl Requester {
             return None;
         }
         if wqe.packets == 0 {
-            wqe.packets = wqe.packets_at(mtu);
+            let may_be_large = wqe.len > mtu && !wqe.awaits_response();
+            let large = if may_be_large { io.host.segment() } else { None };
+            wqe.segment = large.unwrap_or(mtu).max(mtu);
+            wqe.packets = wqe.packets_at(wqe.segment);
         }
         Some(*wqe)
     }
@@ -169,7 +172,7 @@ impl Requester {
             self.pass(executed.min(wqe.packets - self.sent), wqe.packets);
             return Step::Sent;
         }
-        let mtu = io.mtu();
+        let mtu = wqe.segment;
         let window = self.window_packets(mtu);
         if self.in_flight() >= window {
             return Step::Blocked;
@@ -203,7 +206,7 @@ impl Requester {
         io: &mut Io<'_, H>,
     ) -> Result<u32, TxError> {
         let Place { number, index, wqe } = place;
-        let mtu = io.mtu();
+        let mtu = wqe.segment;
         let (first, last) = (*index == 0, index + 1 == wqe.packets);
         let offset = u64::from(*index) * u64::from(mtu);
         let len = (wqe.len - offset as u32).min(mtu);
