@@ -19,8 +19,9 @@ const PACKETS_PER_RING: usize = 64;
 const BYTES_PER_RING: u64 = RING_LEN as u64 / 4;
 /// The longest packet in a ring: what a batch takes.
 const MAX_PACKET_LEN: usize = TxBatch::MAX_PACKET_LEN;
-/// Looks at the rings between two at the sockets, for a caller that spins and found packets in rings lately.
-const LOOKS_PER_CALL: u32 = 32;
+/// Looks at the rings between two at the sockets, where packets come through rings: a look at a ring takes some nanoseconds,
+/// one at a socket a system call.
+const LOOKS_PER_CALL: u32 = 256;
 /// Looks without a packet after which rings are no longer believed to be where packets come from.
 const RINGS_QUIET_AFTER: u32 = 20_000;
 /// Time until packets that found no room are tried again although nothing arrives.
@@ -356,8 +357,15 @@ impl Link for LocalLink {
             return 0;
         };
         rx.clear();
-        inbound.looks = inbound.looks.wrapping_add(1);
-        let sockets_turn = inbound.looks.is_multiple_of(LOOKS_PER_CALL);
+        inbound.looks += 1;
+        // Also rings that are never empty must not keep others waiting.
+        if inbound.looks >= LOOKS_PER_CALL {
+            inbound.looks = 0;
+            let found = self.udp.receive(rx, thorough);
+            if found > 0 {
+                return found;
+            }
+        }
         let found = self.receive_rings(&mut inbound, rx);
         if found > 0 {
             inbound.quiet = 0;
@@ -367,12 +375,12 @@ impl Link for LocalLink {
         if thorough && now().0 > inbound.next_roll_call_ns {
             self.roll_call(&mut inbound);
         }
-        let is_quiet = inbound.quiet > RINGS_QUIET_AFTER || inbound.rings.is_empty();
-        drop(inbound);
-        match thorough || sockets_turn || is_quiet {
-            true => self.udp.receive(rx, thorough),
-            false => 0,
+        let rings_are_quiet = inbound.quiet > RINGS_QUIET_AFTER || inbound.rings.is_empty();
+        if !(thorough || rings_are_quiet) {
+            return 0;
         }
+        inbound.looks = 0;
+        self.udp.receive(rx, thorough)
     }
 
     fn wait_fds(&self) -> Vec<RawFd> {
