@@ -20,10 +20,11 @@ const READ_CHUNK: u32 = 64 * 1024;
 /// the next packets leave in full loads.
 const LOAD: u32 = 60 * 1024;
 
-/// Packets after which an acknowledgement is asked for, so that the window opens long before it is used up.
+/// Packets after which an acknowledgement is asked for, so that the window opens long before it is used up: a quarter of it,
+/// but where that is less than a load, up to half of it.
 fn ack_every(window: u32, mtu: u32) -> u32 {
-    let (quarter, load) = ((window / 4).max(1), LOAD / mtu);
-    if quarter > load { quarter - quarter % load } else { quarter }
+    let (quarter, load) = (window / 4, LOAD / mtu);
+    if quarter >= load { quarter - quarter % load } else { load.min(window / 2).max(1) }
 }
 
 enum Step {
