@@ -18,6 +18,7 @@ use crate::objects::{
 use crate::raw::RawPort;
 use crate::registry;
 use crate::watch::AddressWatch;
+use ferroce_proto::cc::Share;
 use ferroce_proto::qp::state::AttrLimits;
 use ferroce_proto::verbs::{AddressVector, EventKind, Mtu, Route};
 use ferroce_proto::{Gid, PdId};
@@ -44,6 +45,8 @@ pub(crate) struct NicInner {
     pub(crate) engine: Arc<Engine>,
     /// Bytes that one queue pair may have in flight.
     pub(crate) window_bytes: u32,
+    /// Bytes that all of them may have in flight together.
+    pub(crate) share: Arc<Share>,
     pub(crate) xrc_domains: XrcDomains,
     device_memory: Budget,
     raw: Mutex<Weak<RawPort>>,
@@ -212,8 +215,11 @@ impl Nic {
         let _ = engine.cm.set(service);
         crate::exit::remember(&engine);
         crate::farewell::announce(&engine);
+        let half_buffer = engine.link.counters().rcvbuf_bytes / 2;
+        let window_bytes = config.window_bytes.unwrap_or_else(|| default_window(half_buffer));
         let inner = NicInner {
-            window_bytes: config.window_bytes.unwrap_or_else(|| default_window(&*engine.link)),
+            window_bytes,
+            share: Share::new(u32::try_from(half_buffer).unwrap_or(u32::MAX).max(window_bytes)),
             engine,
             xrc_domains: XrcDomains::default(),
             device_memory: Budget::default(),
@@ -368,8 +374,7 @@ impl Nic {
 
 /// A window that fits the receive buffer, as far as one can know: the peer's is not ours, but machines of one network
 /// tend to be set up alike. The kernel counts its own overhead in, so half of it is for data.
-fn default_window(link: &dyn Link) -> u32 {
-    let half_buffer = link.counters().rcvbuf_bytes / 2;
+fn default_window(half_buffer: u64) -> u32 {
     half_buffer.clamp(64 * 1024, u64::from(MAX_DEFAULT_WINDOW)) as u32
 }
 

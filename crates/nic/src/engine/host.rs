@@ -86,6 +86,24 @@ impl Host for NicHost<'_, '_> {
         self.qp.path.lock().is_some()
     }
 
+    fn transmit_row(
+        &mut self,
+        route: &Route,
+        headers: &Headers,
+        payload: TxPayload<'_>,
+        count: u32,
+    ) -> Result<u32, TxError> {
+        let count = count.min(self.burst_left);
+        if count == 0 {
+            self.has_more = true;
+            return Err(TxError::Full);
+        }
+        self.grip.release();
+        let sent = self.out.push_row(route, headers, payload, count, self.qp).map_err(TxError::Fault)?;
+        self.burst_left -= sent;
+        Ok(sent)
+    }
+
     fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
         self.grip.scatter(pd, sges, offset, data)
     }

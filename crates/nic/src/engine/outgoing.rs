@@ -5,9 +5,9 @@ use crate::link::TxBatch;
 use crate::memory::{External, Peer, Pins};
 use crate::objects::QpCore;
 use ferroce_proto::Psn;
-use ferroce_proto::qp::TxPayload;
+use ferroce_proto::qp::{TxPayload, in_row};
 use ferroce_proto::verbs::{MemoryFault, Route};
-use ferroce_proto::wire::{Headers, Service};
+use ferroce_proto::wire::{Bth, Headers, Service};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Payloads from this length on stay where they are. For shorter ones the copy costs less than two more pieces of a message.
@@ -64,6 +64,58 @@ impl<'a> Outgoing<'a> {
         }
     }
 
+    /// Adds a row of packets: see [`Host::transmit_row`](ferroce_proto::qp::Host::transmit_row).
+    pub(super) fn push_row(
+        &mut self,
+        route: &Route,
+        headers: &Headers,
+        payload: TxPayload<'_>,
+        count: u32,
+        qp: &QpCore,
+    ) -> Result<u32, MemoryFault> {
+        let mut done = 0;
+        while done < count {
+            let (headers, payload) = in_row(headers, payload, done);
+            let outcome = match self.push_loads(route, &headers, payload, count - done, &qp.resends) {
+                0 => self.push(route, &headers, payload, qp).map(|()| 1),
+                added => Ok(added),
+            };
+            match outcome {
+                Ok(added) => done += added,
+                Err(fault) if done == 0 => return Err(fault),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Adds as many packets of a row as fit and may point to their payload; 0 if the first may not.
+    fn push_loads(
+        &mut self,
+        route: &Route,
+        headers: &Headers,
+        payload: TxPayload<'_>,
+        count: u32,
+        resends: &Resends,
+    ) -> u32 {
+        let TxPayload::Local { pd, sges, offset, len } = payload else { return 0 };
+        let (bth, len) = (&headers.bth, len as usize);
+        let is_plain = bth.opcode.service == Service::Rc && headers.encoded_len() == Bth::LEN && bth.pad == 0;
+        if !is_plain || len < EXTERNAL_FROM || !self.engine.may_point || resends.is_copying(bth.psn) {
+            return 0;
+        }
+        if self.tx.room_for(Bth::LEN + len) == 0 {
+            self.flush();
+        }
+        let count = (count as usize).min(self.tx.room_for(Bth::LEN + len));
+        // What is wrong with a later packet is found when it comes to it.
+        let Ok(Some(external)) = self.pins.local(pd, sges, offset, count * len) else { return 0 };
+        // SAFETY: as in `push`.
+        unsafe { self.tx.push_row(route, bth, external, len) };
+        resends.on_row(bth.psn, count as u32);
+        count as u32
+    }
+
     /// Where the payload lies, if the packet may point to it. Only data of reliable connections may: the others complete
     /// before the batch is sent, and then the bytes are the application's again. What a peer reads is copied too, for
     /// programs change such memory all the time.
@@ -76,7 +128,8 @@ impl<'a> Outgoing<'a> {
         let TxPayload::Local { pd, sges, offset, len } = payload else { return Ok(None) };
         let bth = &headers.bth;
         let is_long = len as usize >= EXTERNAL_FROM && self.engine.may_point;
-        if !is_long || bth.opcode.service != Service::Rc || resends.must_copy(bth.psn) {
+        // What a peer that repeats selectively missed is copied, and nothing else is because of it.
+        if !is_long || bth.opcode.service != Service::Rc || bth.selective || resends.must_copy(bth.psn) {
             return Ok(None);
         }
         self.pins.local(pd, sges, offset, len as usize)
@@ -150,6 +203,17 @@ impl Default for Resends {
 }
 
 impl Resends {
+    /// Whether packets are being copied, or will be from this one on.
+    fn is_copying(&self, psn: Psn) -> bool {
+        let next = self.next.load(Relaxed);
+        self.copies_left.load(Relaxed) > 0 || (next != NONE_YET && next != psn.value())
+    }
+
+    /// A row of packets from this one on was sent, as far as [`Self::is_copying`] had nothing against it.
+    fn on_row(&self, psn: Psn, count: u32) {
+        self.next.store(psn.plus(count).value(), Relaxed);
+    }
+
     /// Whether the payload of this packet, which is the next to be sent, must be copied.
     fn must_copy(&self, psn: Psn) -> bool {
         let behind = match self.next.load(Relaxed) {

@@ -23,6 +23,11 @@ impl External {
     pub(crate) fn len(self) -> usize {
         self.0.len
     }
+    /// Some of them. They must be among those that it has.
+    pub(crate) fn part(self, from: usize, len: usize) -> External {
+        debug_assert!(from + len <= self.0.len);
+        External(Span { start: self.0.start + from, len, ..self.0 })
+    }
     /// The first of them. The kernel may read from here; nobody may make a reference of it.
     pub(crate) fn as_ptr(self) -> *const u8 {
         self.0.start as *const u8

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::local::{Path, QpCard};
 use crate::nic::{MAX_INLINE, MAX_QP_WR, MAX_SGE, Nic};
 use crate::raw::{Flow, FlowRule, RawQp};
-use ferroce_proto::cc::HalvingWindow;
+use ferroce_proto::cc::{HalvingWindow, SharedWindow};
 use ferroce_proto::qp::{self, PostError, QpConfig, QpCounters};
 use ferroce_proto::verbs::{AttrMask, EventKind, QpAttr, QpCap, QpState, RecvWr, SendWr, Transport};
 use ferroce_proto::{Gid, PdId, Qpn};
@@ -153,7 +153,7 @@ impl Pd {
                 signal_all: parts.signal_all,
                 shared_recv: parts.srq.is_some(),
                 port_mtu: nic.port_mtu(),
-                congestion: HalvingWindow::new(nic.window_bytes).into(),
+                congestion: SharedWindow::new(HalvingWindow::new(nic.window_bytes), nic.share.clone()).into(),
             });
             Arc::new(QpCore {
                 qpn,

@@ -1,6 +1,6 @@
 //! The controller a queue pair holds.
 
-use super::{CongestionControl, FixedWindow, HalvingWindow};
+use super::{CongestionControl, FixedWindow, HalvingWindow, SharedWindow};
 use crate::time::Time;
 use alloc::boxed::Box;
 use core::fmt;
@@ -11,6 +11,8 @@ pub enum Controller {
     Fixed(FixedWindow),
     /// A window that gives way to losses.
     Halving(HalvingWindow),
+    /// The same, as part of what all queue pairs of a NIC may have in flight.
+    Shared(SharedWindow),
     /// Anything else.
     Boxed(Box<dyn CongestionControl + Send>),
 }
@@ -20,6 +22,7 @@ impl fmt::Debug for Controller {
         match self {
             Controller::Fixed(c) => c.fmt(f),
             Controller::Halving(c) => c.fmt(f),
+            Controller::Shared(c) => c.fmt(f),
             Controller::Boxed(c) => write!(f, "Boxed {{ window: {} }}", c.window()),
         }
     }
@@ -37,12 +40,19 @@ impl From<HalvingWindow> for Controller {
     }
 }
 
+impl From<SharedWindow> for Controller {
+    fn from(shared: SharedWindow) -> Self {
+        Controller::Shared(shared)
+    }
+}
+
 /// Calls the same method of whichever controller this is.
 macro_rules! forward {
     ($self:expr, $c:ident => $call:expr) => {
         match $self {
             Controller::Fixed($c) => $call,
             Controller::Halving($c) => $call,
+            Controller::Shared($c) => $call,
             Controller::Boxed($c) => $call,
         }
     };
@@ -69,6 +79,10 @@ impl CongestionControl for Controller {
     }
     fn on_timeout(&mut self, now: Time) {
         forward!(self, c => c.on_timeout(now));
+    }
+    #[inline]
+    fn on_drained(&mut self) {
+        forward!(self, c => c.on_drained());
     }
 }
 

@@ -3,10 +3,12 @@
 mod controller;
 mod fixed;
 mod halving;
+mod shared;
 
 pub use controller::Controller;
 pub use fixed::FixedWindow;
 pub use halving::HalvingWindow;
+pub use shared::{Share, SharedWindow};
 
 use crate::time::Time;
 
@@ -33,4 +35,6 @@ pub trait CongestionControl {
     }
     /// The transport timer expired.
     fn on_timeout(&mut self, now: Time);
+    /// Nothing is in flight any more.
+    fn on_drained(&mut self) {}
 }

@@ -194,6 +194,19 @@ pub enum OneSidedKind<'a> {
     },
 }
 
+/// Packet `n` of a row that begins with these.
+pub fn in_row<'a>(headers: &Headers, payload: TxPayload<'a>, n: u32) -> (Headers, TxPayload<'a>) {
+    let mut headers = *headers;
+    headers.bth.psn = headers.bth.psn.plus(n);
+    let payload = match payload {
+        TxPayload::Local { pd, sges, offset, len } => {
+            TxPayload::Local { pd, sges, offset: offset + u64::from(n) * u64::from(len), len }
+        }
+        other => other,
+    };
+    (headers, payload)
+}
+
 /// What a queue pair may ask of the NIC around it. All memory calls check key, domain, range and rights, and do
 /// either everything or nothing.
 pub trait Host {
@@ -223,6 +236,27 @@ pub trait Host {
     /// Whether the peer may send packets with [`LARGE_SEGMENT`] bytes each.
     fn takes_large(&mut self) -> bool {
         false
+    }
+
+    /// Sends a row of packets: each has the number behind the last and as many bytes of payload, those that follow in the
+    /// entries. `payload` is that of the first, and is [`TxPayload::Local`]. Returns how many were taken; an error only if
+    /// none was.
+    fn transmit_row(
+        &mut self,
+        route: &Route,
+        headers: &Headers,
+        payload: TxPayload<'_>,
+        count: u32,
+    ) -> Result<u32, TxError> {
+        for n in 0..count {
+            let (headers, payload) = in_row(headers, payload, n);
+            match self.transmit(route, &headers, payload) {
+                Ok(()) => {}
+                Err(error) if n == 0 => return Err(error),
+                Err(_) => return Ok(n),
+            }
+        }
+        Ok(count)
     }
 
     /// Copies `data` to the entries, starting `offset` bytes into them; they must allow local writes. The caller

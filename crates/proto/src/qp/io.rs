@@ -73,6 +73,19 @@ impl<H: Host> Io<'_, H> {
         Ok(())
     }
 
+    /// Sends a row of packets and returns how many were taken.
+    pub(crate) fn send_row(
+        &mut self,
+        headers: &Headers,
+        payload: TxPayload<'_>,
+        count: u32,
+    ) -> Result<u32, TxError> {
+        let sent = self.host.transmit_row(self.route, headers, payload, count)?;
+        self.counters.tx_packets += u64::from(sent);
+        self.counters.tx_bytes += u64::from(sent) * payload.len() as u64;
+        Ok(sent)
+    }
+
     /// The queue pair's own rights first, then the region's.
     pub(crate) fn check_remote(
         &mut self,

@@ -44,7 +44,7 @@ mod uc;
 mod ud;
 
 pub use counters::QpCounters;
-pub use host::{DropReason, Host, LARGE_SEGMENT, OneSided, OneSidedKind, Side, TxError, TxPayload};
+pub use host::{DropReason, Host, LARGE_SEGMENT, OneSided, OneSidedKind, Side, TxError, TxPayload, in_row};
 pub use post::PostError;
 pub use reason::Reason;
 pub use receive::Arrival;

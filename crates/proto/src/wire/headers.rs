@@ -32,7 +32,24 @@ pub struct Headers {
 
 /// Length of the extension headers of an opcode.
 #[inline]
-const fn extension_len(opcode: Opcode) -> usize {
+fn extension_len(opcode: Opcode) -> usize {
+    usize::from(EXTENSION_LENS[usize::from(opcode.to_byte())])
+}
+
+/// The same for all of them: every packet asks.
+static EXTENSION_LENS: [u8; 256] = {
+    let mut lens = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        if let Some(opcode) = Opcode::of_bits(byte as u8) {
+            lens[byte] = sum_of_extensions(opcode) as u8;
+        }
+        byte += 1;
+    }
+    lens
+};
+
+const fn sum_of_extensions(opcode: Opcode) -> usize {
     const fn if_has(has: bool, len: usize) -> usize {
         if has { len } else { 0 }
     }
@@ -85,6 +102,9 @@ impl Headers {
         let opcode = self.bth.opcode;
         let mut at = 0;
         put(out, &mut at, self.bth.to_bytes());
+        if extension_len(opcode) == 0 {
+            return at;
+        }
         if opcode.has_xrceth() {
             put_extension(out, &mut at, self.xrceth.map(xrceth::to_bytes));
         }
@@ -120,6 +140,9 @@ impl Headers {
     pub fn parse(bytes: &[u8]) -> Result<Headers, Malformed> {
         let mut headers = Headers::new(Bth::parse(bytes)?);
         let opcode = headers.bth.opcode;
+        if extension_len(opcode) == 0 {
+            return Ok(headers);
+        }
         let mut rest = Rest(&bytes[Bth::LEN..]);
         headers.xrceth = rest.take(opcode.has_xrceth(), xrceth::LEN, xrceth::parse)?;
         headers.deth = rest.take(opcode.has_deth(), Deth::LEN, Deth::parse)?;

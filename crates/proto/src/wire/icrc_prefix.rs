@@ -56,23 +56,18 @@ impl IcrcPrefix {
     /// When `headers` are shorter than a BTH.
     #[inline]
     pub fn start(&mut self, flow: &FlowAddrs, ident: u16, transport_len: usize, headers: &[u8]) -> Icrc {
+        self.row(flow, transport_len).start(ident, headers)
+    }
+
+    /// What packets of this flow and length have in common.
+    #[inline]
+    pub fn row(&mut self, flow: &FlowAddrs, transport_len: usize) -> IcrcRow {
         let place = &mut self.known[transport_len / 4 % PLACES];
-        let Known { mut register, is_ipv4, .. } = match place {
+        let Known { register, is_ipv4, .. } = match place {
             Some(known) if known.transport_len == transport_len && known.flow == *flow => *known,
             _ => *place.insert(Known::of(flow, transport_len)),
         };
-        if is_ipv4 {
-            let mut bits = ident;
-            while bits != 0 {
-                register ^= IDENT_BITS[bits.trailing_zeros() as usize];
-                bits &= bits - 1;
-            }
-        }
-        register ^= match headers[..Bth::LEN][VARIANT_AT] {
-            0 => ZERO_VARIANT,
-            byte => gf2::unshift(u32::from(!byte), VARIANT_AT),
-        };
-        Icrc(Hasher::new_with_initial(register))
+        IcrcRow { register, is_ipv4 }
     }
 
     /// As [`icrc`](super::icrc()).
@@ -103,6 +98,36 @@ impl IcrcPrefix {
             }
             (false, false) => None,
         }
+    }
+}
+
+/// What packets of one flow and length have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct IcrcRow {
+    register: u32,
+    is_ipv4: bool,
+}
+
+impl IcrcRow {
+    /// Begins the ICRC of one of them: see [`IcrcPrefix::start`].
+    ///
+    /// # Panics
+    /// When `headers` are shorter than a BTH.
+    #[inline]
+    pub fn start(&self, ident: u16, headers: &[u8]) -> Icrc {
+        let mut register = self.register;
+        if self.is_ipv4 {
+            let mut bits = ident;
+            while bits != 0 {
+                register ^= IDENT_BITS[bits.trailing_zeros() as usize];
+                bits &= bits - 1;
+            }
+        }
+        register ^= match headers[..Bth::LEN][VARIANT_AT] {
+            0 => ZERO_VARIANT,
+            byte => gf2::unshift(u32::from(!byte), VARIANT_AT),
+        };
+        Icrc(Hasher::new_with_initial(register))
     }
 }
 

@@ -49,7 +49,7 @@ pub use feth::Feth;
 pub use grh::Grh;
 pub use headers::Headers;
 pub use icrc::{FlowAddrs, ICRC_LEN, Icrc, icrc, verify_icrc};
-pub use icrc_prefix::IcrcPrefix;
+pub use icrc_prefix::{IcrcPrefix, IcrcRow};
 pub use ipv4::Ipv4Header;
 pub use ipv6::Ipv6Header;
 pub use mad::{BadMad, GSI_QKEY, MAD_BODY_LEN, MAD_LEN, MadHeader};

@@ -217,6 +217,17 @@ pub struct Opcode {
     pub operation: Operation,
 }
 
+/// What each byte means: every packet asks, and most answers take a dozen comparisons.
+static DEFINED: [Option<Opcode>; 256] = {
+    let mut defined = [None; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        defined[byte] = Opcode::decode(byte as u8);
+        byte += 1;
+    }
+    defined
+};
+
 impl Opcode {
     /// Congestion notification packet, the only opcode of its service.
     pub const CNP: Opcode = Opcode::new(Service::Cnp, Op::CongestionNotification);
@@ -232,9 +243,21 @@ impl Opcode {
     }
 
     /// The opcode behind a byte, if the specification defines one. Reliable datagram is not spoken here.
+    #[inline]
     pub const fn from_byte(byte: u8) -> Option<Opcode> {
-        let Some(service) = Service::from_bits(byte >> 5) else { return None };
-        let Some(operation) = Operation::from_bits(byte & 0x1f) else { return None };
+        DEFINED[byte as usize]
+    }
+
+    /// Service and operation, whether the specification puts them together or not.
+    pub(super) const fn of_bits(byte: u8) -> Option<Opcode> {
+        match (Service::from_bits(byte >> 5), Operation::from_bits(byte & 0x1f)) {
+            (Some(service), Some(operation)) => Some(Opcode { service, operation }),
+            _ => None,
+        }
+    }
+
+    const fn decode(byte: u8) -> Option<Opcode> {
+        let Some(Opcode { service, operation }) = Opcode::of_bits(byte) else { return None };
         let defined = match service {
             Service::Rc => true,
             Service::Xrc => !operation.is_placement(),

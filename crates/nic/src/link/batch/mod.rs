@@ -2,6 +2,7 @@
 //!
 //! Both batches own their memory and are used again and again, so that nothing is allocated per packet.
 
+mod row;
 mod rx;
 mod seal;
 mod tx;

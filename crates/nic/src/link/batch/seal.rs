@@ -48,6 +48,12 @@ pub(crate) struct Seal {
     pub(crate) place: u16,
 }
 
+/// Packets of this length in one batch.
+#[inline]
+pub(super) fn longest_run(wire_len: usize) -> usize {
+    (MAX_RUN_LEN / wire_len).min(MAX_SEGMENTS)
+}
+
 /// Who seals the packets of a batch. Weak, for a batch may outlive the link that it was last sent by.
 pub(super) type SealedBy = Option<Weak<dyn Sealer>>;
 
@@ -140,7 +146,7 @@ impl TxBatch {
         let Some(before) = index.checked_sub(1).map(|i| &self.packets[i]) else { return 0 };
         let Some(seal) = before.seal.filter(|_| before.route == packet.route) else { return 0 };
         let segment_len = self.packets[index - 1 - usize::from(seal.place)].wire_len();
-        let most = (MAX_RUN_LEN / segment_len).min(MAX_SEGMENTS);
+        let most = longest_run(segment_len);
         // One between them may have been taken out.
         let adjoins = before.arena_range().end == packet.arena_range().start;
         let is_open = adjoins && before.wire_len() == segment_len && usize::from(seal.place) + 1 < most;

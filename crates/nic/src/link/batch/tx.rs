@@ -132,6 +132,11 @@ impl TxBatch {
             && self.packets.len() < MAX_PACKETS
             && self.wire_len + len + ICRC_LEN <= self.arena.len()
     }
+    /// How many packets of `len` transport bytes fit.
+    pub(crate) fn room_for(&self, len: usize) -> usize {
+        let of_bytes = self.arena.len().saturating_sub(self.wire_len) / (len + ICRC_LEN);
+        of_bytes.min(MAX_PACKETS - self.packets.len())
+    }
     /// Adds a packet of `len` transport bytes and returns those bytes to be filled; what they hold is left over from
     /// earlier packets.
     ///

@@ -154,6 +154,7 @@ impl Requester {
         self.early.clear();
         (self.stall, self.first_try) = (None, None);
         self.clock.stop();
+        self.cc.on_drained();
     }
 
     /// When [`Self::handle_timeout`] wants to be called.

@@ -270,5 +270,8 @@ impl Requester {
         let rtt = self.clock.progress(self.una, in_flight, io.now);
         let bytes = packets.saturating_mul(io.mtu());
         self.cc.on_ack(io.now, bytes, rtt, false);
+        if self.una == self.high {
+            self.cc.on_drained();
+        }
     }
 }

@@ -20,10 +20,11 @@ const READ_CHUNK: u32 = 64 * 1024;
 /// the next packets leave in full loads.
 const LOAD: u32 = 60 * 1024;
 
-/// Packets after which an acknowledgement is asked for, so that the window opens long before it is used up.
+/// Packets after which an acknowledgement is asked for, so that the window opens long before it is used up: a quarter of it,
+/// but where that is less than a load, up to half of it.
 fn ack_every(window: u32, mtu: u32) -> u32 {
-    let (quarter, load) = ((window / 4).max(1), LOAD / mtu);
-    if quarter > load { quarter - quarter % load } else { quarter }
+    let (quarter, load) = (window / 4, (LOAD / mtu).max(1));
+    if quarter >= load { quarter - quarter % load } else { load.min(window / 2).max(1) }
 }
 
 enum Step {
@@ -177,22 +178,65 @@ impl Requester {
         if self.in_flight() >= window {
             return Step::Blocked;
         }
+        let row = self.row_len(wqe, (window, mtu));
+        if row > 1 {
+            return self.send_row(wqe, row, sq, io);
+        }
         let ack_req = self.wants_ack(wqe, self.sent + 1 == wqe.packets, (window, mtu), sq);
         let place = Place { number: self.cur, index: self.sent, wqe: *wqe };
         let len = match self.send_packet(&place, self.psn, ack_req, sq, io) {
             Ok(len) => len,
-            Err(TxError::Full) => return Step::Blocked,
-            Err(TxError::Fault(fault)) => {
-                io.host.explain(format_args!(
-                    "QP {}: send wr_id {:#x} cannot read its data: {fault}",
-                    io.id.qpn, wqe.wr_id
-                ));
-                return Step::Stalled(WcStatus::LocProtErr, Reason::LocalMemory);
-            }
+            Err(error) => return self.unsent(wqe, error, io),
         };
         self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
         self.on_sent(1, len, wqe.packets, io);
         Step::Sent
+    }
+
+    /// A packet was not taken.
+    fn unsent<H: Host>(&self, wqe: &SendWqe, error: TxError, io: &mut Io<'_, H>) -> Step {
+        let TxError::Fault(fault) = error else { return Step::Blocked };
+        io.host.explain(format_args!(
+            "QP {}: send wr_id {:#x} cannot read its data: {fault}",
+            io.id.qpn, wqe.wr_id
+        ));
+        Step::Stalled(WcStatus::LocProtErr, Reason::LocalMemory)
+    }
+
+    /// How many of the next packets differ in nothing but number and payload: from the middle of a message, and none of
+    /// them asks for an acknowledgement.
+    fn row_len(&self, wqe: &SendWqe, (window, mtu): (u32, u32)) -> u32 {
+        if self.sent == 0 || wqe.inline || wqe.packets < self.sent + 3 {
+            return 0;
+        }
+        let of_message = wqe.packets - 1 - self.sent;
+        let of_window = window - self.in_flight() - 1;
+        let unasked = (ack_every(window, mtu) - 1).saturating_sub(self.since_ack_req);
+        // Packets that are sent again may carry a mark.
+        let of_kind = match self.high.distance_from(self.psn) {
+            again @ 1.. => again as u32,
+            _ => u32::MAX,
+        };
+        of_message.min(of_window).min(unasked).min(of_kind)
+    }
+
+    fn send_row<H: Host>(&mut self, wqe: &SendWqe, count: u32, sq: &SendQueue, io: &mut Io<'_, H>) -> Step {
+        let mtu = wqe.segment;
+        let mut headers = io.headers(operation_of(&wqe.op, false, false), self.psn, mtu);
+        headers.bth.selective = self.peer_selects && self.psn.is_before(self.high);
+        headers.xrceth = sq.srq(self.cur);
+        let payload = sq.payload(self.cur, io.pd, u64::from(self.sent) * u64::from(mtu), mtu);
+        match io.send_row(&headers, payload, count) {
+            Ok(sent) => {
+                self.since_ack_req += sent;
+                if self.psn.is_before(self.high) {
+                    io.counters.retransmitted += u64::from(sent) - 1;
+                }
+                self.on_sent(sent, sent * mtu, wqe.packets, io);
+                Step::Sent
+            }
+            Err(error) => self.unsent(wqe, error, io),
+        }
     }
 
     /// Sends the packet of a SEND or WRITE that lies at `place`. Returns the bytes that it carries.
