@@ -1,0 +1,49 @@
+//! Distributed shared memory: several processes, on one machine or many, with one heap.
+//!
+//! ```
+//! use ferroce_dsm::{Job, Placement, Settings};
+//!
+//! # fn main() -> Result<(), ferroce_dsm::Error> {
+//! let job = Job::join(Settings::from_env()?)?;
+//! let counter = job.alloc(8, &Placement::Rotating)?.cast::<u64>();
+//! job.lock(0)?;
+//! // SAFETY: 8 aligned bytes of the shared heap, and lock 0 keeps the others away.
+//! unsafe { *counter += 1 };
+//! job.unlock(0)?;
+//! job.barrier()?;
+//! // SAFETY: the same bytes; nobody writes after the barrier.
+//! assert_eq!(unsafe { *counter }, u64::from(job.size()));
+//! job.leave()
+//! # }
+//! ```
+//!
+//! | what | where |
+//! |---|---|
+//! | a process of a job | [`Job`], [`Settings`], [`Error`] |
+//! | where shared memory lies | [`Placement`], and `heap/` |
+//! | how the processes find each other, and learn of a death | [`Rendezvous`], and `meet/` |
+//! | all processes on one host: the memory itself is shared | `local/` |
+//! | what was it all good for | [`Statistics`] |
+#![deny(unsafe_code)]
+
+mod backend;
+mod error;
+mod futex;
+mod heap;
+mod job;
+mod local;
+mod mailbox;
+mod map;
+mod meet;
+mod settings;
+mod statistics;
+
+pub use error::Error;
+pub use heap::Placement;
+pub use job::{FLAGS, Job, LOCKS, Tuning};
+pub use meet::{Departure, Rendezvous, Reporter};
+pub use settings::{Settings, TransportKind};
+pub use statistics::Statistics;
+
+/// Bytes of a page: the unit of coherence, and what every allocation is rounded up to.
+pub const PAGE: usize = 4096;
