@@ -262,7 +262,7 @@ impl Process {
 /// What became of a process, to follow its name.
 fn fate(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
-        (Some(0), _) => "ended before the others without having joined them".to_owned(),
+        (Some(0), _) => "ended before the others, without leaving the job".to_owned(),
         (Some(code), _) => format!("ended with status {code}"),
         (None, Some(signal)) => format!("was killed by signal {signal}"),
         (None, None) => "is gone".to_owned(),

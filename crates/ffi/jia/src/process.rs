@@ -3,7 +3,9 @@
 use crate::record;
 use ferroce_dsm::{Error, Job, Settings};
 use parking_lot::RwLock;
-use std::ffi::{CStr, c_char, c_int, c_void};
+#[cfg(target_env = "gnu")]
+use std::ffi::c_void;
+use std::ffi::{CStr, c_char, c_int};
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,7 +87,7 @@ pub(crate) extern "C" fn jia_init(_count: c_int, _arguments: *mut *mut c_char) {
         }
         record::begin(&job);
         *JOB.write() = Some(job);
-        leave_at_exit();
+        complain_at_exit();
         Ok(())
     });
 }
@@ -114,23 +116,26 @@ pub(crate) unsafe extern "C" fn ferroce_jia_fail(sentence: *const c_char) {
     guarded("jia_error", || fail(sentence.to_string_lossy().trim_end()))
 }
 
-/// A program may return from main without `jia_exit`. If it is content, it leaves as if it had called it; if not, the
-/// others must learn that it is gone.
+/// A program may end without `jia_exit`, by mistake or because something went wrong. The others cannot go on without it:
+/// the launcher sees the connection close, and ends them. Here it is said why.
 #[cfg(target_env = "gnu")]
-fn leave_at_exit() {
+fn complain_at_exit() {
     unsafe extern "C" {
         fn on_exit(call: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
     }
     extern "C" fn end(status: c_int, _: *mut c_void) {
-        if status == 0 {
-            jia_exit();
+        let alone = JOB.read().as_ref().is_none_or(|job| job.size() == 1);
+        if status == 0 && !alone && !LEFT.load(Ordering::Acquire) {
+            // SAFETY: a plain read of a number that only `jia_init` writes.
+            let rank = unsafe { jiapid };
+            let sentence = format!("ferroce dsm: process {rank} ends without jia_exit\n");
+            let _ = std::io::stderr().write_all(sentence.as_bytes());
         }
     }
     // SAFETY: the function stays, as the library is never unloaded, and ignores its argument.
     unsafe { on_exit(end, std::ptr::null_mut()) };
 }
 
+/// Elsewhere the C library does not say with which status a program ends.
 #[cfg(not(target_env = "gnu"))]
-fn leave_at_exit() {
-    let _: Option<c_void> = None;
-}
+fn complain_at_exit() {}
