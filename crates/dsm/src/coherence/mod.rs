@@ -22,6 +22,10 @@ mod diff;
 mod locality;
 mod machine;
 mod notice;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use diff::changed;
 pub(crate) use machine::{Fault, Machine, Options};
