@@ -27,6 +27,45 @@ pub(crate) fn wake(word: &AtomicU32, count: i32) {
     }
 }
 
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const CONTENDED: u32 = 2;
+
+/// Takes the lock that a word is.
+pub(crate) fn acquire(word: &AtomicU32, patience: Patience) {
+    if word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+        return;
+    }
+    for _ in 0..patience.0 {
+        let free = word.load(Ordering::Relaxed) == FREE;
+        if free && word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            return;
+        }
+        std::hint::spin_loop();
+    }
+    // Who slept cannot know whether others still do, so it takes the lock as contended.
+    while word.swap(CONTENDED, Ordering::Acquire) != FREE {
+        sleep(word, CONTENDED, NAP);
+    }
+}
+
+/// Tries to take it; if that fails, sleeps for at most a moment.
+pub(crate) fn try_acquire(word: &AtomicU32, most: Duration) -> bool {
+    let taken = word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        || word.swap(CONTENDED, Ordering::Acquire) == FREE;
+    if !taken {
+        sleep(word, CONTENDED, most);
+    }
+    taken
+}
+
+/// Gives it back.
+pub(crate) fn release(word: &AtomicU32) {
+    if word.swap(FREE, Ordering::Release) == CONTENDED {
+        wake(word, 1);
+    }
+}
+
 /// How long to spin: nothing if the processes do not all have a core.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience(u32);
@@ -38,9 +77,9 @@ impl Patience {
         Self(if processes as usize <= cores { 4000 } else { 50 })
     }
 
-    /// Tries worth making before a sleep.
-    pub(crate) fn spins(self) -> u32 {
-        self.0
+    /// For waits whose end is far away.
+    pub(crate) fn brief() -> Self {
+        Self(20)
     }
 
     /// Waits until `ready` likes what `word` says, and returns that. `sleepers` counts who needs a wake-up.

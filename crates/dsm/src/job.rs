@@ -6,6 +6,7 @@ use crate::heap::{Allocator, Placement, PlacementState};
 use crate::local::Local;
 use crate::map::anonymous_file;
 use crate::meet::{Meeting, host_id};
+use crate::paged::Paged;
 use crate::settings::{Settings, TransportKind};
 use crate::statistics::{Counters, Statistics, add, timed};
 use parking_lot::Mutex;
@@ -60,9 +61,9 @@ impl Job {
             None => Meeting::alone(),
         };
         let meeting = Arc::new(meeting);
-        let (transport, backend) = open(&settings, &meeting)?;
-        let heap = Mutex::new((Allocator::new(settings.heap_bytes), PlacementState::default()));
         let counters = Arc::new(Counters::default());
+        let (transport, backend) = open(&settings, &meeting, &counters)?;
+        let heap = Mutex::new((Allocator::new(settings.heap_bytes), PlacementState::default()));
         Ok(Job(Arc::new(Inner { settings, transport, backend, heap, counters, meeting })))
     }
 
@@ -233,7 +234,11 @@ fn known(what: &'static str, id: u32, count: u32) -> Result<(), Error> {
 }
 
 /// Agrees with the others on a transport, and opens it.
-fn open(settings: &Settings, meeting: &Arc<Meeting>) -> Result<(TransportKind, Box<dyn Backend>), Error> {
+fn open(
+    settings: &Settings,
+    meeting: &Arc<Meeting>,
+    counters: &Arc<Counters>,
+) -> Result<(TransportKind, Box<dyn Backend>), Error> {
     let memory = (settings.rank == 0)
         .then(|| anonymous_file(c"ferroce-dsm", Local::file_len(settings.size, settings.heap_bytes)))
         .transpose()?;
@@ -263,7 +268,7 @@ fn open(settings: &Settings, meeting: &Arc<Meeting>) -> Result<(TransportKind, B
             let place = format!("/proc/{}/fd/{}", word(&lines[0], 3), word(&lines[0], 4));
             Box::new(Local::open(settings, memory, &place, meeting)?)
         }
-        other => return Err(Error::Fabric(format!("transport {} is not there yet", other.name()))),
+        paged => Box::new(Paged::open(settings, paged, meeting, counters)?),
     };
     Ok((transport, backend))
 }

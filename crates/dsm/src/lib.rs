@@ -23,11 +23,15 @@
 //! | where shared memory lies | [`Placement`], and `heap/` |
 //! | how the processes find each other, and learn of a death | [`Rendezvous`], and `meet/` |
 //! | all processes on one host: the memory itself is shared | `local/` |
+//! | several hosts: pages that fault, are fetched and sent home | `paged/`, its protocol `coherence/`, its signals `faults/` |
+//! | how pages travel | `transport/` |
 //! | what was it all good for | [`Statistics`] |
 #![deny(unsafe_code)]
 
 mod backend;
+mod coherence;
 mod error;
+mod faults;
 mod futex;
 mod heap;
 mod job;
@@ -35,8 +39,10 @@ mod local;
 mod mailbox;
 mod map;
 mod meet;
+mod paged;
 mod settings;
 mod statistics;
+mod transport;
 
 pub use error::Error;
 pub use heap::Placement;

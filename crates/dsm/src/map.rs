@@ -3,10 +3,13 @@
 
 #![expect(unsafe_code, reason = "maps memory and touches what others may touch at the same time")]
 
+use crate::coherence::Access;
 use crate::error::Error;
+use ferroce::{Region, RegionBuilder};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::ptr;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Memory without a name, `len` bytes of zeros that cost nothing until they are touched.
@@ -83,6 +86,37 @@ impl Mapping {
         self.base
     }
 
+    /// Changes what the program may do with `len` bytes from `offset` on. `false`: there are too many pieces of
+    /// different rights already.
+    pub(crate) fn protect(&self, offset: usize, len: usize, access: Access) -> Result<bool, Error> {
+        let rights = match access {
+            Access::None => libc::PROT_NONE,
+            Access::Read => libc::PROT_READ,
+            Access::Write => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        // SAFETY: pages of this mapping, which nothing of ours points into.
+        let rc = unsafe { libc::mprotect(self.at(offset, len, crate::PAGE).cast(), len, rights) };
+        if rc == 0 {
+            return Ok(true);
+        }
+        let error = Error::system("mprotect of the shared heap");
+        match &error {
+            Error::System { source, .. } if source.raw_os_error() == Some(libc::ENOMEM) => Ok(false),
+            _ => Err(error),
+        }
+    }
+
+    /// Registers all of it, for peers to read and write.
+    pub(crate) fn register(self: &Arc<Self>, builder: RegionBuilder) -> Result<Region, ferroce::Error> {
+        let start = NonNull::new(self.base).ok_or(ferroce::Error::OutOfMemory { bytes: self.len })?;
+        // SAFETY: mapped while `self` lives, and only ever touched through pointers and atomics.
+        unsafe { builder.register_at(start, self.clone()) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     #[track_caller]
     fn at(&self, offset: usize, len: usize, align: usize) -> *mut u8 {
         assert!(
@@ -108,6 +142,13 @@ impl Mapping {
         let to = self.at(offset, bytes.len(), 1);
         // SAFETY: inside the mapping; who may write there now is decided by the words around it.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
+    }
+
+    /// Copies bytes from one place to another; the places may overlap.
+    pub(crate) fn copy_within(&self, from: usize, to: usize, len: usize) {
+        let (from, to) = (self.at(from, len, 1), self.at(to, len, 1));
+        // SAFETY: both inside the mapping.
+        unsafe { ptr::copy(from, to, len) }
     }
 
     /// Copies bytes out.

@@ -7,7 +7,7 @@ use ferroce_dsm::{Job, Placement, TransportKind};
 use support::{Plan, work};
 
 const SIZES: [u32; 4] = [1, 2, 4, 8];
-const TRANSPORTS: [TransportKind; 1] = [TransportKind::Local];
+const TRANSPORTS: [TransportKind; 2] = [TransportKind::Local, TransportKind::Rdma];
 
 fn everywhere(test: &str, body: fn(&Job)) {
     work(body);

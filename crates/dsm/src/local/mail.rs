@@ -2,16 +2,13 @@
 
 use super::layout::{Layout, MailboxLayout, RING};
 use crate::backend::Envelope;
-use crate::futex::{Patience, announce, sleep, wake};
-use crate::mailbox::Inbox;
+use crate::futex::{Patience, announce, release, sleep, try_acquire, wake};
+use crate::mailbox::{Inbox, Partial, header};
 use crate::map::Mapping;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// Sender, tag, length.
-const HEADER: usize = 16;
 
 pub(super) struct Mail {
     memory: Arc<Mapping>,
@@ -26,7 +23,7 @@ pub(super) struct Mail {
 struct Arrived {
     inbox: Inbox,
     /// The beginning of a message whose end is not written yet.
-    partial: Vec<u8>,
+    partial: Partial,
 }
 
 impl Mail {
@@ -41,33 +38,16 @@ impl Mail {
             return;
         }
         let mailbox = self.layout.mailbox(to);
-        let mut header = [0; HEADER];
-        header[..4].copy_from_slice(&self.rank.to_le_bytes());
-        header[4..8].copy_from_slice(&tag.to_le_bytes());
-        header[8..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
         self.begin(&mailbox);
-        self.stream(&mailbox, &header);
+        self.stream(&mailbox, &header((self.rank, tag), bytes.len()));
         self.stream(&mailbox, bytes);
-        self.end(&mailbox);
+        release(self.memory.word(mailbox.sending));
     }
 
     /// Becomes the one sender. Empties our own mailbox while waiting: the sender before us may wait for us to read.
     fn begin(&self, mailbox: &MailboxLayout) {
-        let sending = self.memory.word(mailbox.sending);
-        let mut taken = sending.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        while !taken {
+        while !try_acquire(self.memory.word(mailbox.sending), Duration::from_millis(1)) {
             self.drain(&mut self.arrived.lock());
-            taken = sending.swap(2, Ordering::Acquire) == 0;
-            if !taken {
-                sleep(sending, 2, Duration::from_millis(1));
-            }
-        }
-    }
-
-    fn end(&self, mailbox: &MailboxLayout) {
-        let sending = self.memory.word(mailbox.sending);
-        if sending.swap(0, Ordering::Release) == 2 {
-            wake(sending, 1);
         }
     }
 
@@ -127,43 +107,14 @@ impl Mail {
         }
         while at < end {
             let from = at as usize % RING;
-            let piece = ((end - at) as usize).min(RING - from).min(arrived.missing());
-            let old = arrived.partial.len();
-            arrived.partial.resize(old + piece, 0);
-            self.memory.read(mailbox.ring + from, &mut arrived.partial[old..]);
+            let piece = ((end - at) as usize).min(RING - from).min(arrived.partial.missing());
+            self.memory.read(mailbox.ring + from, arrived.partial.grow(piece));
             at += piece as u64;
-            arrived.finish();
+            arrived.partial.finish(&mut arrived.inbox);
         }
         read.store(at, Ordering::Release);
         let departures = self.memory.word(mailbox.departures);
         departures.fetch_add(1, Ordering::AcqRel);
         wake(departures, i32::MAX);
-    }
-}
-
-impl Arrived {
-    fn header(&self) -> Option<(Envelope, usize)> {
-        let (header, _) = self.partial.split_first_chunk::<HEADER>()?;
-        let word =
-            |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-        let len = u64::from(word(8)) | u64::from(word(12)) << 32;
-        Some(((word(0), word(4) as i32), len as usize))
-    }
-
-    /// Bytes until the header, or else the message, is complete.
-    fn missing(&self) -> usize {
-        match self.header() {
-            Some((_, len)) => HEADER + len - self.partial.len(),
-            None => HEADER - self.partial.len(),
-        }
-    }
-
-    fn finish(&mut self) {
-        if let Some((envelope, len)) = self.header()
-            && self.partial.len() == HEADER + len
-        {
-            self.inbox.push(envelope, self.partial.split_off(HEADER));
-            self.partial.clear();
-        }
     }
 }

@@ -6,8 +6,8 @@ mod mail;
 
 use crate::backend::{Backend, Envelope};
 use crate::error::Error;
-use crate::futex::{Patience, announce, sleep, wake};
-use crate::heap::Homes;
+use crate::futex::{Patience, acquire, announce, release};
+use crate::heap::{HEAP_ADDRESS, Homes};
 use crate::map::{Mapping, punch};
 use crate::meet::Meeting;
 use crate::settings::Settings;
@@ -16,14 +16,6 @@ use mail::Mail;
 use std::fs::{File, OpenOptions};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-/// Where the heap lies in every process: far from where the system puts anything by itself.
-pub(crate) const HEAP_ADDRESS: usize = 0x2000_0000_0000;
-
-const FREE: u32 = 0;
-const HELD: u32 = 1;
-const CONTENDED: u32 = 2;
 
 pub(crate) struct Local {
     rank: u32,
@@ -81,29 +73,12 @@ impl Backend for Local {
     }
 
     fn lock(&self, id: u32) -> Result<(), Error> {
-        let word = self.control.word(self.layout.lock(id));
-        if word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-            return Ok(());
-        }
-        for _ in 0..self.patience.spins() {
-            let free = word.load(Ordering::Relaxed) == FREE;
-            if free && word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return Ok(());
-            }
-            std::hint::spin_loop();
-        }
-        // Who slept cannot know whether others still do, so it takes the lock as contended.
-        while word.swap(CONTENDED, Ordering::Acquire) != FREE {
-            sleep(word, CONTENDED, Duration::from_millis(100));
-        }
+        acquire(self.control.word(self.layout.lock(id)), self.patience);
         Ok(())
     }
 
     fn unlock(&self, id: u32) -> Result<(), Error> {
-        let word = self.control.word(self.layout.lock(id));
-        if word.swap(FREE, Ordering::Release) == CONTENDED {
-            wake(word, 1);
-        }
+        release(self.control.word(self.layout.lock(id)));
         Ok(())
     }
 

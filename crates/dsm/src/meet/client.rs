@@ -4,7 +4,7 @@ use super::GREETING;
 use crate::error::Error;
 use parking_lot::Mutex;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -49,6 +49,11 @@ impl Meeting {
             .map_err(failed)?;
         let connection = Connection { socket: Mutex::new(socket), texts: Mutex::new(texts), left };
         Ok(Self { at: at.to_string(), size, connection: Some(connection) })
+    }
+
+    /// The address that this process has on the way to the launcher.
+    pub(crate) fn local_address(&self) -> Option<IpAddr> {
+        self.connection.as_ref()?.socket.lock().local_addr().ok().map(|address| address.ip())
     }
 
     /// Tells everybody `text`, and learns what everybody told, by rank. All processes must call it.

@@ -9,7 +9,7 @@ mod client;
 mod host;
 mod server;
 
-pub(crate) use client::Meeting;
+pub(crate) use client::{Meeting, stop};
 pub(crate) use host::host_id;
 pub use server::{Departure, Rendezvous, Reporter};
 

@@ -51,9 +51,8 @@ impl Plan<'_> {
             ended.errors.push(text);
         }
         // Workers that failed before they met leave the rendezvous waiting, and this thread with it.
-        if ended.statuses.iter().all(ExitStatus::success) {
-            ended.departure = meeting.join().expect("the rendezvous does not panic");
-        } else if meeting.is_finished() || ended.errors.iter().any(|text| text.contains("stops:")) {
+        let heard = ended.errors.iter().any(|text| text.contains("stops:"));
+        if ended.statuses.iter().all(ExitStatus::success) || meeting.is_finished() || heard {
             ended.departure = meeting.join().expect("the rendezvous does not panic");
         }
         ended
