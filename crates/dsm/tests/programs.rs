@@ -7,7 +7,7 @@ use ferroce_dsm::{Job, Placement, TransportKind};
 use support::{Plan, work};
 
 const SIZES: [u32; 4] = [1, 2, 4, 8];
-const TRANSPORTS: [TransportKind; 2] = [TransportKind::Local, TransportKind::Rdma];
+const TRANSPORTS: [TransportKind; 4] = TransportKind::ALL;
 
 fn everywhere(test: &str, body: fn(&Job)) {
     work(body);

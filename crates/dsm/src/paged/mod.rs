@@ -31,7 +31,7 @@ use crate::map::{Mapping, anonymous_file};
 use crate::meet::{Meeting, stop};
 use crate::settings::{Settings, TransportKind};
 use crate::statistics::Counters;
-use crate::transport::{Fabric, Rdma, Wires};
+use crate::transport::{Fabric, Messages, Rdma, Wires};
 use crate::{LOCKS, PAGE};
 use executor::Executor;
 use locks::Locks;
@@ -84,6 +84,8 @@ impl Paged {
         let view = Mapping::fixed(&file, layout.len(), settings.heap_bytes, HEAP_ADDRESS, libc::PROT_NONE)?;
         let fabric: Option<Box<dyn Fabric>> = match transport {
             _ if size == 1 => None,
+            TransportKind::RdmaMsg => Some(Box::new(Messages::over_verbs(rank, size, &window, meeting)?)),
+            TransportKind::Udp => Some(Box::new(Messages::over_udp(rank, size, &window, meeting)?)),
             _ => Some(Box::new(Rdma::open(rank, size, &window, meeting)?)),
         };
         let wires = Wires::new(rank, window.clone(), fabric);

@@ -32,7 +32,7 @@ impl Waiting {
         let mut nap_us = *NAPS_US.start();
         while !ready() {
             wires.progress()?;
-            std::thread::sleep(Duration::from_micros(nap_us));
+            wires.nap(Duration::from_micros(nap_us));
             nap_us = (nap_us * 2).min(*NAPS_US.end());
         }
         Ok(())

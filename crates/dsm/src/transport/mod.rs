@@ -3,15 +3,19 @@
 //! | file | how |
 //! |---|---|
 //! | `rdma` | READ, WRITE and FETCH_ADD of queue pairs: nothing runs at the other side |
+//! | `messages` | requests and replies, which a thread at the other side serves; over UDP sockets or SEND and RECV |
 
+mod messages;
 mod rdma;
 
+pub(crate) use messages::Messages;
 pub(crate) use rdma::Rdma;
 
 use crate::error::Error;
 use crate::map::Mapping;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// An operation on another process' window. Places are offsets, into its window or ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +38,10 @@ pub(crate) trait Fabric: Send + Sync {
     fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error>;
     /// A moment of the caller's time for what others do here. Called by those who wait.
     fn progress(&self) -> Result<(), Error>;
+    /// Sleeps, at most so long, or until something was written here where that can be known.
+    fn nap(&self, most: Duration) {
+        std::thread::sleep(most);
+    }
 }
 
 /// The windows of all processes, our own among them.
@@ -59,6 +67,13 @@ impl Wires {
 
     pub(crate) fn progress(&self) -> Result<(), Error> {
         self.fabric.as_ref().map_or(Ok(()), |fabric| fabric.progress())
+    }
+
+    pub(crate) fn nap(&self, most: Duration) {
+        match &self.fabric {
+            Some(fabric) => fabric.nap(most),
+            None => std::thread::sleep(most),
+        }
     }
 
     fn split(
