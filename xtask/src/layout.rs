@@ -17,6 +17,8 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/dsm/src/futex.rs", "sleeps on words of shared memory"),
     ("crates/dsm/src/map.rs", "maps shared memory and touches it"),
     ("crates/dsm/src/meet/client.rs", "ends the process when another one of its job has died"),
+    ("crates/dsm/src/typed/plain.rs", "promises that numbers are plain bytes"),
+    ("crates/dsm/src/typed/shared.rs", "reads and writes shared memory"),
     ("crates/dsm/tests/deaths.rs", "touches memory whose home is dead, and memory that is nowhere"),
     ("crates/dsm/tests/programs.rs", "uses shared memory as programs do"),
     ("crates/dsm/tests/stress.rs", "uses shared memory as programs do"),
