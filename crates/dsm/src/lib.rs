@@ -5,14 +5,13 @@
 //!
 //! # fn main() -> Result<(), ferroce_dsm::Error> {
 //! let job = Job::join(Settings::from_env()?)?;
-//! let counter = job.alloc(8, &Placement::Rotating)?.cast::<u64>();
-//! job.lock(0)?;
-//! // SAFETY: 8 aligned bytes of the shared heap, and lock 0 keeps the others away.
-//! unsafe { *counter += 1 };
-//! job.unlock(0)?;
+//! let counter = job.shared::<u64>(1, &Placement::Rotating)?;
+//! {
+//!     let _guard = job.guard(0)?;
+//!     counter.update(0, |count| count + 1);
+//! }
 //! job.barrier()?;
-//! // SAFETY: the same bytes; nobody writes after the barrier.
-//! assert_eq!(unsafe { *counter }, u64::from(job.size()));
+//! assert_eq!(counter.get(0), u64::from(job.size()));
 //! job.leave()
 //! # }
 //! ```
@@ -20,6 +19,7 @@
 //! | what | where |
 //! |---|---|
 //! | a process of a job | [`Job`], [`Settings`], [`Error`] |
+//! | arrays and locks for Rust programs | [`Shared`], [`Plain`], [`LockGuard`] |
 //! | where shared memory lies | [`Placement`], and `heap/` |
 //! | how the processes find each other, and learn of a death | [`Rendezvous`], and `meet/` |
 //! | all processes on one host: the memory itself is shared | `local/` |
@@ -43,6 +43,7 @@ mod paged;
 mod settings;
 mod statistics;
 mod transport;
+mod typed;
 
 pub use error::Error;
 pub use heap::Placement;
@@ -50,6 +51,7 @@ pub use job::{FLAGS, Job, LOCKS, Tuning};
 pub use meet::{Departure, Rendezvous, Reporter};
 pub use settings::{Settings, TransportKind};
 pub use statistics::Statistics;
+pub use typed::{LockGuard, Plain, Shared};
 
 /// Bytes of a page: the unit of coherence, and what every allocation is rounded up to.
 pub const PAGE: usize = 4096;

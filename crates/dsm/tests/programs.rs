@@ -136,3 +136,26 @@ fn calls_that_cannot_be_are_refused() {
         assert!(job.get(&mut [0], std::ptr::dangling()).is_err());
     });
 }
+
+#[test]
+fn typed_arrays_and_guards() {
+    everywhere("typed_arrays_and_guards", |job| {
+        let (rank, size) = (job.rank() as usize, job.size() as usize);
+        let array = job.shared::<f64>(3000, &Placement::Cyclic { block: 4096, first: 0 }).unwrap();
+        let sum = job.shared::<f64>(1, &Placement::Random).unwrap();
+        let own = array.len() * rank / size..array.len() * (rank + 1) / size;
+        let values: Vec<f64> = own.clone().map(|at| at as f64).collect();
+        array.write(own.start, &values).unwrap();
+        {
+            let _outer = job.guard(10).unwrap();
+            let _inner = job.guard(11).unwrap();
+            sum.update(0, |sum| sum + values.iter().sum::<f64>());
+        }
+        job.barrier().unwrap();
+        assert_eq!(sum.get(0), (0..3000).sum::<i32>() as f64);
+        let mut all = vec![0.0; 3000];
+        array.read(0, &mut all).unwrap();
+        assert!(all.iter().enumerate().all(|(at, value)| *value == at as f64));
+        job.free_shared(array).unwrap();
+    });
+}
