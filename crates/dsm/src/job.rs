@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::heap::{Allocator, Placement, PlacementState};
 use crate::local::Local;
 use crate::map::anonymous_file;
-use crate::meet::{Meeting, host_id};
+use crate::meet::{Kept, Meeting, arrange, host_id};
 use crate::paged::Paged;
 use crate::settings::{Settings, TransportKind};
 use crate::statistics::{Counters, Statistics, add, timed};
@@ -50,12 +50,15 @@ struct Inner {
     heap: Mutex<(Allocator, PlacementState)>,
     counters: Arc<Counters>,
     meeting: Arc<Meeting>,
+    /// The meeting place itself, where this process keeps it.
+    kept: Mutex<Option<Kept>>,
 }
 
 impl Job {
     /// Meets the other processes and sets the heap up. Returns when all are there.
     pub fn join(settings: Settings) -> Result<Job, Error> {
-        let settings = settings.checked()?;
+        let mut settings = settings.checked()?;
+        let kept = arrange(&mut settings)?;
         let meeting = match settings.meet {
             Some(at) => Meeting::connect(at, &settings.key, settings.rank, settings.size)?,
             None => Meeting::alone(),
@@ -64,7 +67,9 @@ impl Job {
         let counters = Arc::new(Counters::default());
         let (transport, backend) = open(&settings, &meeting, &counters)?;
         let heap = Mutex::new((Allocator::new(settings.heap_bytes), PlacementState::default()));
-        Ok(Job(Arc::new(Inner { settings, transport, backend, heap, counters, meeting })))
+        kept.iter().for_each(Kept::met);
+        let kept = Mutex::new(kept);
+        Ok(Job(Arc::new(Inner { settings, transport, backend, heap, counters, meeting, kept })))
     }
 
     /// Number of this process, from 0.
@@ -173,7 +178,8 @@ impl Job {
         self.0.backend.send(to, tag, bytes)
     }
 
-    /// Waits for a message, from anybody where `from` is `None`, with any tag where `tag` is. Copies as much as fits
+    /// Waits for a message, from anybody where `from` is `None`, with any tag from 0 on where `tag` is: negative tags are
+    /// for layers above this one, whose messages a program must not take by accident. Copies as much as fits
     /// into `into`, and returns the length of the message, its sender and its tag.
     pub fn recv(
         &self,
@@ -225,6 +231,7 @@ impl Job {
         self.0.backend.wait_all()?;
         self.0.backend.leave()?;
         self.0.meeting.leave();
+        self.0.kept.lock().iter_mut().for_each(Kept::finish);
         Ok(())
     }
 }

@@ -48,7 +48,7 @@ mod typed;
 pub use error::Error;
 pub use heap::Placement;
 pub use job::{FLAGS, Job, LOCKS, Tuning};
-pub use meet::{Departure, Rendezvous, Reporter};
+pub use meet::{Departure, ForeignJob, Rendezvous, Reporter};
 pub use settings::{Settings, TransportKind};
 pub use statistics::Statistics;
 pub use typed::{LockGuard, Plain, Shared};

@@ -14,10 +14,10 @@ impl Inbox {
         self.messages.push_back((envelope, bytes));
     }
 
-    /// The oldest message that fits.
+    /// The oldest message that fits. Negative tags must be asked for by name.
     pub(crate) fn take(&mut self, from: Option<u32>, tag: Option<i32>) -> Option<(Envelope, Vec<u8>)> {
         let fits = |&((sender, label), _): &(Envelope, Vec<u8>)| {
-            from.is_none_or(|from| from == sender) && tag.is_none_or(|tag| tag == label)
+            from.is_none_or(|from| from == sender) && tag.map_or(label >= 0, |tag| tag == label)
         };
         let at = self.messages.iter().position(fits)?;
         self.messages.remove(at)
@@ -90,5 +90,8 @@ mod tests {
         assert_eq!(inbox.take(None, Some(7)), Some(((1, 7), vec![1])));
         assert_eq!(inbox.take(Some(2), None), Some(((2, 7), vec![2])));
         assert_eq!(inbox.take(None, None), None);
+        inbox.push((1, -2), vec![4]);
+        assert_eq!(inbox.take(None, None), None, "not by accident");
+        assert_eq!(inbox.take(None, Some(-2)), Some(((1, -2), vec![4])));
     }
 }

@@ -1,6 +1,7 @@
 //! What the environment says about a job.
 
 use crate::error::Error;
+use crate::meet::ForeignJob;
 use std::net::SocketAddr;
 
 /// How the processes of a job reach each other's memory.
@@ -48,6 +49,8 @@ pub struct Settings {
     pub meet: Option<SocketAddr>,
     /// What proves to the rendezvous that this process belongs to the job.
     pub key: String,
+    /// Below mpirun or srun: who they say we are. Process 0 keeps the rendezvous then.
+    pub foreign: Option<ForeignJob>,
     /// `None`: local if all processes are on one host, else one-sided RDMA.
     pub transport: Option<TransportKind>,
     /// Size of the shared heap: address space, not memory.
@@ -69,6 +72,7 @@ impl Default for Settings {
             size: 1,
             meet: None,
             key: String::new(),
+            foreign: None,
             transport: None,
             heap_bytes: 64 << 30,
             cache_pages: 16384,
@@ -83,12 +87,19 @@ impl Default for Settings {
 pub(crate) const MAX_SIZE: u32 = 1024;
 
 impl Settings {
-    /// Reads the `FERROCE_DSM_*` variables; without any, a job of one process.
+    /// Reads the `FERROCE_DSM_*` variables; without any, those of mpirun and srun; without those, a job of one process.
     pub fn from_env() -> Result<Self, Error> {
         let default = Self::default();
+        let size = number("FERROCE_DSM_SIZE")?;
+        let foreign = match size {
+            Some(_) => None,
+            None => ForeignJob::of(|name| std::env::var(name).ok(), std::os::unix::process::parent_id()),
+        };
+        let foreign = foreign.filter(|job| job.size > 1);
         let settings = Self {
-            rank: number("FERROCE_DSM_RANK")?.unwrap_or(0),
-            size: number("FERROCE_DSM_SIZE")?.unwrap_or(1),
+            rank: number("FERROCE_DSM_RANK")?.or(foreign.as_ref().map(|job| job.rank)).unwrap_or(0),
+            size: size.or(foreign.as_ref().map(|job| job.size)).unwrap_or(1),
+            foreign,
             meet: read("FERROCE_DSM_MEET", "an address and port is wanted", |text| text.parse().ok())?,
             key: std::env::var("FERROCE_DSM_KEY").unwrap_or_default(),
             transport: read(
@@ -116,7 +127,7 @@ impl Settings {
         if self.rank >= self.size {
             return wrong("FERROCE_DSM_RANK", self.rank.to_string(), "it must be below FERROCE_DSM_SIZE");
         }
-        if self.size > 1 && self.meet.is_none() {
+        if self.size > 1 && self.meet.is_none() && self.foreign.is_none() {
             return wrong("FERROCE_DSM_MEET", String::new(), "a job of several processes needs it");
         }
         if self.cache_pages < 4 {

@@ -6,10 +6,13 @@
 //! closes without `bye` is a lost process, and for a process a lost launcher.
 
 mod client;
+mod foreign;
 mod host;
 mod server;
 
 pub(crate) use client::{Meeting, stop};
+pub use foreign::ForeignJob;
+pub(crate) use foreign::{Kept, arrange};
 pub(crate) use host::host_id;
 pub use server::{Departure, Rendezvous, Reporter};
 

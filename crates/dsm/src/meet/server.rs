@@ -86,6 +86,11 @@ impl Rendezvous {
         self.address
     }
 
+    /// What proves membership of the job.
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
     /// A way to report deaths while [`Rendezvous::run`] has the rest.
     pub fn reporter(&self) -> Reporter {
         Reporter(self.sender.clone())
