@@ -3,6 +3,7 @@
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::heap::{Allocator, Placement, PlacementState};
+use crate::heat::PageTraffic;
 use crate::local::Local;
 use crate::map::anonymous_file;
 use crate::meet::{Kept, Meeting, arrange, host_id};
@@ -223,6 +224,16 @@ impl Job {
     /// What this process did so far.
     pub fn statistics(&self) -> Statistics {
         self.0.counters.snapshot()
+    }
+
+    /// Whether to count page by page what travels.
+    pub fn count_pages(&self, on: bool) {
+        self.0.counters.heat.switch(on);
+    }
+
+    /// The pages that travelled while that was on, in order.
+    pub fn pages(&self) -> Vec<PageTraffic> {
+        self.0.counters.heat.pages()
     }
 
     /// The end: waits for all processes, then says goodbye. Memory stays mapped while a clone of this job lives, but it

@@ -34,6 +34,7 @@ mod error;
 mod faults;
 mod futex;
 mod heap;
+mod heat;
 mod job;
 mod local;
 mod mailbox;
@@ -47,6 +48,7 @@ mod typed;
 
 pub use error::Error;
 pub use heap::Placement;
+pub use heat::PageTraffic;
 pub use job::{FLAGS, Job, LOCKS, Tuning};
 pub use meet::{Departure, ForeignJob, Rendezvous, Reporter};
 pub use settings::{Settings, TransportKind};

@@ -1,5 +1,6 @@
 //! What a process counted.
 
+use crate::heat::Heat;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -11,7 +12,11 @@ macro_rules! counted {
 
         /// The same while it grows.
         #[derive(Debug, Default)]
-        pub(crate) struct Counters { $(pub(crate) $name: AtomicU64,)* }
+        pub(crate) struct Counters {
+            $(pub(crate) $name: AtomicU64,)*
+            /// Page by page.
+            pub(crate) heat: Heat,
+        }
 
         impl Counters {
             pub(crate) fn snapshot(&self) -> Statistics {

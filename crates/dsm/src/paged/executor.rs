@@ -128,6 +128,7 @@ impl Executor {
         add(if batch.fetches { &self.counters.prefetches } else { &self.counters.fetches }, 1);
         add(&self.counters.prefetches, run.count as u64 - 1);
         add(&self.counters.fetched_bytes, len as u64);
+        self.counters.heat.fetched(run.first, run.count);
         batch.fetches = true;
         batch.ops.push((home, Op::Read { remote: at, local: at, len }));
     }
@@ -139,6 +140,7 @@ impl Executor {
         self.window.read(at, &mut now);
         let ranges = changed(&twin[..], &now);
         add(&self.counters.diffs, u64::from(!ranges.is_empty()));
+        self.counters.heat.changed(page);
         for range in ranges {
             add(&self.counters.diff_bytes, range.len() as u64);
             let place = at + range.start;

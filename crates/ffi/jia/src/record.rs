@@ -18,6 +18,8 @@ const VARIABLE: &str = "FERROCE_DSM_STAT";
 const MARK: &str = "\u{1e}ferroce-dsm-statistics ";
 /// Waits that are kept one by one; more than that no picture shows.
 const MOST_SPANS: usize = 4096;
+/// Pages that are told; more than that no picture shows.
+const MOST_PAGES: usize = 16384;
 /// Shorter calls did not wait.
 const SHORTEST_NS: u64 = 2_000;
 
@@ -45,7 +47,7 @@ fn counters(job: &Job) -> Map<String, Value> {
 }
 
 /// Starts recording, if anybody wants to see it.
-pub(crate) fn begin(_job: &Job) {
+pub(crate) fn begin(job: &Job) {
     let wanted = std::env::var_os(VARIABLE).is_some_and(|value| !value.is_empty() && value != "0");
     if wanted {
         let began_unix_ns = nanoseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
@@ -58,6 +60,7 @@ pub(crate) fn begin(_job: &Job) {
             last: None,
         };
         let _ = RECORD.set(Mutex::new(record));
+        job.count_pages(true);
     }
 }
 
@@ -79,6 +82,16 @@ pub(crate) fn timed<T>(call: &'static str, work: impl FnOnce() -> T) -> T {
     result
 }
 
+/// `[page, fetched, changed]` of each page that travelled; the busiest, where there are too many.
+fn pages(job: &Job) -> Vec<[u64; 3]> {
+    let mut pages = job.pages();
+    if pages.len() > MOST_PAGES {
+        pages.sort_by_key(|page| std::cmp::Reverse(page.fetched + page.changed));
+        pages.truncate(MOST_PAGES);
+    }
+    pages.into_iter().map(|page| [page.page, page.fetched, page.changed]).collect()
+}
+
 /// Tells the launcher.
 pub(crate) fn report(job: &Job) {
     let Some(record) = RECORD.get() else { return };
@@ -92,6 +105,7 @@ pub(crate) fn report(job: &Job) {
         "counters": counters,
         "spans": record.spans,
         "spans_left_out": record.left_out,
+        "pages": pages(job),
     });
     // Nobody to tell if this fails.
     let _ = std::io::stderr().write_all(format!("{MARK}{line}\n").as_bytes());
