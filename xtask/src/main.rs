@@ -15,6 +15,7 @@
 //! | `unprivileged` | the perf run and the integration tests as a user without rights |
 //! | `fuzz` | libFuzzer targets on a stable toolchain |
 //! | `layout`, `source` | the house style as a check, and the blanking of comments and strings it needs |
+//! | `selection` | which cases of a table, and how they are shown |
 //! | `install` | the command and its libraries into a prefix |
 //! | `boundary` | what the C library costs against the Rust API |
 //! | `interop` | the Linux kernel's Soft-RoCE as the peer, in a virtual machine |
@@ -34,6 +35,7 @@ mod libtest;
 mod process;
 mod programs;
 mod screen;
+mod selection;
 mod source;
 mod step;
 mod test;
@@ -67,7 +69,7 @@ enum Command {
     #[command(hide = true)]
     ProgramsWorker(programs::worker::Args),
     /// Run the shared-memory programs of programs/jia, with 1 to 8 processes on every transport.
-    Dsm(dsm::Args),
+    Dsm(selection::Selection),
     /// The side of `dsm` inside a network namespace.
     #[command(hide = true)]
     DsmWorker(dsm::worker::Args),

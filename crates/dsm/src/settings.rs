@@ -87,7 +87,8 @@ impl Default for Settings {
 pub(crate) const MAX_SIZE: u32 = 1024;
 
 impl Settings {
-    /// Reads the `FERROCE_DSM_*` variables; without any, those of mpirun and srun; without those, a job of one process.
+    /// Reads the variables of docs/environment.md; without any, those of mpirun and srun; without those, a job of one
+    /// process.
     pub fn from_env() -> Result<Self, Error> {
         let default = Self::default();
         let size = number("FERROCE_DSM_SIZE")?;

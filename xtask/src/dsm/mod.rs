@@ -16,24 +16,12 @@ pub(crate) mod worker;
 
 use std::process::ExitCode;
 
+use crate::selection::Selection;
 use crate::step::{Context, Report};
 use matrix::{Row, Verdict};
 
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Run only what contains this, in a name such as `sor 4 udp`; may be given several times.
-    #[arg(long, value_name = "TEXT")]
-    filter: Vec<String>,
-    /// Print the rows as JSON.
-    #[arg(long)]
-    json: bool,
-    /// List what would be run, and stop.
-    #[arg(long)]
-    list: bool,
-}
-
 /// The command `cargo xtask dsm`.
-pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
+pub(crate) fn run(ctx: &Context, args: &Selection) -> ExitCode {
     let runs = matrix::runs(&args.filter);
     if args.list {
         runs.iter().for_each(|run| println!("{}", run.name()));

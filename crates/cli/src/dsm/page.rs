@@ -207,7 +207,11 @@ fn table(page: &mut String, told: &[Value]) {
     let (headings, rows) = statistics::rows(told);
     page.push_str("<div class=\"wide\"><table>\n<thead><tr>");
     for heading in headings {
-        let _ = write!(page, "<th scope=\"col\">{}</th>", escape(heading).replace('\n', "<br>"));
+        let _ = write!(
+            page,
+            "<th scope=\"col\">{}</th>",
+            heading.lines().map(escape).collect::<Vec<_>>().join("<br>")
+        );
     }
     page.push_str("</tr></thead>\n<tbody>\n");
     for row in rows {
