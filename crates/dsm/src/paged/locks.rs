@@ -172,7 +172,7 @@ impl Core {
                 let value = FILLED | u64::from(ticket);
                 return self
                     .wires
-                    .execute(&[(u32::from(to), Op::WriteWord { remote: self.layout.turn(id), value })]);
+                    .execute(&[(u32::from(to), Op::Tell { remote: self.layout.turn(id), value })]);
             }
             std::thread::yield_now();
         }
