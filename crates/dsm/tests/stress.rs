@@ -164,3 +164,21 @@ fn one_packet_in_a_hundred_is_lost() {
         Plan { test, size: 2, transport, variables }.run();
     }
 }
+
+/// The system has a limit on pieces of memory with different rights; beyond it everything is closed and faults anew.
+#[test]
+fn more_pieces_than_the_system_has() {
+    let test = "more_pieces_than_the_system_has";
+    work(|job| {
+        let pages = 100_000;
+        let array = words(job, pages * 512, &Placement::Rotating);
+        for round in 1..=2 {
+            for page in (0..pages).step_by(2) {
+                array[page * 512] += round;
+            }
+            job.barrier().unwrap();
+        }
+        assert!((0..pages).step_by(2).all(|page| array[page * 512] == 3));
+    });
+    Plan { test, size: 1, transport: TransportKind::Rdma, variables: &[] }.run();
+}

@@ -63,7 +63,7 @@ impl Core {
                 self.window.long(all + at * 8).store(*word, Ordering::Release);
             }
         }
-        let arrival = Op::WriteWord {
+        let arrival = Op::Tell {
             remote: self.layout.arrival(parity, self.rank),
             value: epoch << COUNT_BITS | count as u64,
         };
@@ -114,7 +114,7 @@ impl Core {
             passed.waits += 1;
             passed.waits
         };
-        let arrival = Op::WriteWord { remote: self.layout.wait_count(self.rank), value: count };
+        let arrival = Op::Tell { remote: self.layout.wait_count(self.rank), value: count };
         let ops: Vec<(u32, Op)> = self.others().map(|peer| (peer, arrival)).collect();
         self.wires.post(&ops)?;
         for rank in self.others() {

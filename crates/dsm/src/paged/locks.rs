@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::futex::{Patience, acquire, release};
 use crate::transport::Op;
 use parking_lot::Mutex;
+use std::cmp;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -93,10 +94,11 @@ impl Core {
         let mut seen = self.locks.seen.lock();
         let seen = seen.entry(id).or_default();
         seen.ticket = ticket;
-        let from = match (written == epoch, seen.epoch == epoch) {
-            (false, _) => next,
-            (true, false) => start,
-            (true, true) => seen.next,
+        let from = match written.cmp(&epoch) {
+            cmp::Ordering::Less => next,
+            cmp::Ordering::Equal if seen.epoch == epoch => seen.next,
+            // Another thread of ours may still be in the barrier that the writer has passed.
+            _ => start,
         };
         (seen.epoch, seen.next) = (epoch, next);
         if next - from > LOCK_NOTICES as u64 {
@@ -147,7 +149,7 @@ impl Core {
         let mut seen = self.locks.seen.lock();
         let seen = seen.entry(id).or_default();
         if !words.is_empty() {
-            if self.number(id, EPOCH) != seen.epoch {
+            if self.number(id, EPOCH) < seen.epoch {
                 self.set_number(id, EPOCH, seen.epoch);
                 self.set_number(id, START, seen.next);
             }
@@ -172,7 +174,7 @@ impl Core {
                 let value = FILLED | u64::from(ticket);
                 return self
                     .wires
-                    .execute(&[(u32::from(to), Op::WriteWord { remote: self.layout.turn(id), value })]);
+                    .execute(&[(u32::from(to), Op::Tell { remote: self.layout.turn(id), value })]);
             }
             std::thread::yield_now();
         }

@@ -34,7 +34,7 @@ impl Mail {
 
 impl Core {
     pub(super) fn change_flag(&self, id: u32, set: bool) -> Result<(), Error> {
-        let op = Op::WriteWord { remote: self.layout.flag(id), value: u64::from(set) };
+        let op = Op::Tell { remote: self.layout.flag(id), value: u64::from(set) };
         let ops: Vec<(u32, Op)> = (0..self.size).map(|rank| (rank, op)).collect();
         self.wires.execute(&ops)
     }
@@ -69,7 +69,7 @@ impl Core {
             let remote = self.layout.mail_ring(self.rank) + at;
             self.wires.post(&[
                 (to, Op::Write { remote, local, len: piece }),
-                (to, Op::WriteWord { remote: self.layout.mail_tail(self.rank), value: *sent }),
+                (to, Op::Tell { remote: self.layout.mail_tail(self.rank), value: *sent }),
             ])?;
             bytes = &bytes[piece..];
         }
@@ -80,8 +80,11 @@ impl Core {
         let mut found = None;
         let mut failure = Ok(());
         self.wait_until(|| {
-            failure = self.drain_mail();
-            found = self.mail.arrived.lock().inbox.take(from, tag);
+            // Asked again after a yes, it must not take another message.
+            if found.is_none() {
+                failure = self.drain_mail();
+                found = self.mail.arrived.lock().inbox.take(from, tag);
+            }
             found.is_some() || failure.is_err()
         })?;
         failure?;
@@ -106,7 +109,7 @@ impl Core {
                 *count += piece as u64;
                 partial.finish(inbox);
             }
-            ops.push((from, Op::WriteWord { remote: layout.mail_taken(rank), value: end }));
+            ops.push((from, Op::Tell { remote: layout.mail_taken(rank), value: end }));
         }
         if ops.is_empty() { Ok(()) } else { self.wires.post(&ops) }
     }

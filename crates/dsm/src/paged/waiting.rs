@@ -1,39 +1,41 @@
-//! How to wait for a word that somebody else writes into our memory: nobody wakes us, so we look.
+//! How to wait for a word that somebody else writes into our memory: we look for a while,
+//! then sleep until somebody tells us something.
 
 use crate::error::Error;
 use crate::transport::Wires;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Looks before the first nap where everybody has a core: a few hundred microseconds.
-const LOOKS: u32 = 2000;
+/// How long to look before the first nap where everybody has a core: a nap and a wake-up cost about as much.
+const LOOK: Duration = Duration::from_micros(100);
 /// And where not: the one we wait for may need ours.
-const LOOKS_IN_A_CROWD: u32 = 20;
-/// First and longest nap. The NIC's own thread serves our peers meanwhile.
-const NAPS_US: std::ops::RangeInclusive<u64> = 20..=500;
+const LOOK_IN_A_CROWD: Duration = Duration::from_micros(10);
+/// The longest nap: what a wake-up that went to another thread can cost.
+const NAP: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Waiting {
-    looks: u32,
+    look: Duration,
 }
 
 impl Waiting {
     pub(super) fn new(size: u32) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        Self { looks: if size as usize <= cores { LOOKS } else { LOOKS_IN_A_CROWD } }
+        Self { look: if size as usize <= cores { LOOK } else { LOOK_IN_A_CROWD } }
     }
 
     pub(super) fn until(self, wires: &Wires, mut ready: impl FnMut() -> bool) -> Result<(), Error> {
-        for _ in 0..self.looks {
+        if ready() {
+            return Ok(());
+        }
+        let start = Instant::now();
+        while start.elapsed() < self.look {
+            wires.progress()?;
             if ready() {
                 return Ok(());
             }
-            wires.progress()?;
         }
-        let mut nap_us = *NAPS_US.start();
         while !ready() {
-            wires.progress()?;
-            wires.nap(Duration::from_micros(nap_us));
-            nap_us = (nap_us * 2).min(*NAPS_US.end());
+            wires.nap(NAP, &mut ready)?;
         }
         Ok(())
     }

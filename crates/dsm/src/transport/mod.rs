@@ -26,6 +26,8 @@ pub(crate) enum Op {
     Write { remote: usize, local: usize, len: usize },
     /// Eight bytes at once.
     WriteWord { remote: usize, value: u64 },
+    /// The same, and whoever sleeps there for such a word is woken.
+    Tell { remote: usize, value: u64 },
     /// Adds to eight bytes of theirs; ours get what was there.
     FetchAdd { remote: usize, add: u64, old: usize },
 }
@@ -38,10 +40,9 @@ pub(crate) trait Fabric: Send + Sync {
     fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error>;
     /// A moment of the caller's time for what others do here. Called by those who wait.
     fn progress(&self) -> Result<(), Error>;
-    /// Sleeps, at most so long, or until something was written here where that can be known.
-    fn nap(&self, most: Duration) {
-        std::thread::sleep(most);
-    }
+    /// Sleeps until somebody has told us something, at most so long, and not at all if `ready`. The caller asks `ready`
+    /// again afterwards.
+    fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error>;
 }
 
 /// The windows of all processes, our own among them.
@@ -69,10 +70,13 @@ impl Wires {
         self.fabric.as_ref().map_or(Ok(()), |fabric| fabric.progress())
     }
 
-    pub(crate) fn nap(&self, most: Duration) {
+    pub(crate) fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
         match &self.fabric {
-            Some(fabric) => fabric.nap(most),
-            None => std::thread::sleep(most),
+            Some(fabric) => fabric.nap(most, ready),
+            None => {
+                std::thread::sleep(most.min(Duration::from_millis(1)));
+                Ok(())
+            }
         }
     }
 
@@ -100,7 +104,9 @@ fn perform(window: &Mapping, op: Op) {
     match op {
         Op::Read { remote, local, len } => window.copy_within(remote, local, len),
         Op::Write { remote, local, len } => window.copy_within(local, remote, len),
-        Op::WriteWord { remote, value } => window.long(remote).store(value, Ordering::Release),
+        Op::WriteWord { remote, value } | Op::Tell { remote, value } => {
+            window.long(remote).store(value, Ordering::Release)
+        }
         Op::FetchAdd { remote, add, old } => {
             let before = window.long(remote).fetch_add(add, Ordering::SeqCst);
             window.long(old).store(before, Ordering::Release);

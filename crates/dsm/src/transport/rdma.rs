@@ -5,16 +5,27 @@ use crate::error::Error;
 use crate::map::Mapping;
 use crate::meet::Meeting;
 use ferroce::{
-    Access, Completion, Cq, Device, Endpoint, Outcome, RcQp, Region, RemoteRegion, SendFlags, SendWr, Sge, wr,
+    Access, Completion, Cq, Device, Endpoint, Outcome, RcQp, RecvWr, Region, RemoteRegion, SendFlags, SendOp,
+    SendWr, Sge, Srq, WcOpcode, WcStatus, wr,
 };
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Most work requests in flight to one process.
 const DEPTH: usize = 1024;
 /// Most work requests of one doorbell.
 const CHUNK: usize = 256;
+/// Receives for words that are told; they have no buffers.
+const RECEIVES: usize = 4096;
+/// Receives that are posted again together.
+const REFILL: usize = 64;
+/// How long to poll for completions before sleeping: a sleep and a wake-up cost about as much.
+const SPIN: Duration = Duration::from_micros(50);
+/// The longest sleep.
+const DOZE: Duration = Duration::from_millis(5);
 /// 4.096 us * 2^16 = 268 ms, seven times: a process that does not run for two seconds is lost.
 const TIMEOUT: u8 = 16;
 
@@ -22,7 +33,15 @@ pub(crate) struct Rdma {
     cq: Cq,
     region: Region,
     peers: Vec<Option<Peer>>,
-    lanes: Mutex<Vec<Lane>>,
+    srq: Srq,
+    lanes: Mutex<Lanes>,
+}
+
+/// What is in flight, and what has come.
+struct Lanes {
+    to: Vec<Lane>,
+    /// Receives that were used up and are not posted again yet.
+    spent: usize,
 }
 
 struct Peer {
@@ -52,7 +71,8 @@ impl Rdma {
     ) -> Result<Self, Error> {
         let device = Device::open().map_err(failed)?;
         let pd = device.alloc_pd().map_err(failed)?;
-        let cq = device.create_cq(size * DEPTH as u32 / 4 + 16).map_err(failed)?;
+        let cq = device.create_cq(size * DEPTH as u32 / 4 + RECEIVES as u32 + 16).map_err(failed)?;
+        let srq = pd.srq(RECEIVES as u32, 1).map_err(failed)?;
         let builder = pd.region(window.len()).access(Access::LOCAL_WRITE | Access::REMOTE);
         let region = window.register(builder).map_err(failed)?;
         let address = meeting.local_address().filter(|address| device.gid_index(*address).is_ok());
@@ -60,7 +80,7 @@ impl Rdma {
         let mut line = hex(&region.remote().to_bytes());
         for peer in 0..size {
             let qp = (peer != rank).then(|| {
-                let builder = pd.rc(&cq).depth(DEPTH as u32, 1).signal_all(false).timeout(TIMEOUT);
+                let builder = pd.rc(&cq).srq(&srq).depth(DEPTH as u32, 1).signal_all(false).timeout(TIMEOUT);
                 match address {
                     Some(address) => builder.address(address).create(),
                     None => builder.create(),
@@ -74,6 +94,7 @@ impl Rdma {
             }
             qps.push(qp);
         }
+        receive(&srq, RECEIVES)?;
         let lines = meeting.gather(&line)?;
         let mut peers = Vec::new();
         for (qp, line) in qps.into_iter().zip(&lines) {
@@ -81,19 +102,19 @@ impl Rdma {
         }
         // Nobody sends before everybody can receive.
         meeting.gather("connected")?;
-        let lanes = Mutex::new((0..size).map(|_| Lane::default()).collect());
-        Ok(Self { cq, region, peers, lanes })
+        let lanes = Lanes { to: (0..size).map(|_| Lane::default()).collect(), spent: 0 };
+        Ok(Self { cq, region, peers, srq, lanes: Mutex::new(lanes) })
     }
 
     /// Posts operations for one process, `signal` saying whether the last completes visibly.
-    fn start(&self, lanes: &mut [Lane], to: u32, ops: &[Op], signal: bool) -> Result<(), Error> {
+    fn start(&self, lanes: &mut Lanes, to: u32, ops: &[Op], signal: bool) -> Result<(), Error> {
         let Some(peer) = self.peers.get(to as usize).and_then(Option::as_ref) else { return Ok(()) };
         for (at, chunk) in ops.chunks(CHUNK).enumerate() {
-            while lanes[to as usize].in_flight + chunk.len() > DEPTH - CHUNK {
+            while lanes.to[to as usize].in_flight + chunk.len() > DEPTH - CHUNK {
                 self.reap(lanes)?;
             }
             let last = (at + 1) * CHUNK >= ops.len();
-            self.ring(&mut lanes[to as usize], peer, to, chunk, signal || !last)?;
+            self.ring(&mut lanes.to[to as usize], peer, to, chunk, signal || !last)?;
         }
         Ok(())
     }
@@ -123,25 +144,38 @@ impl Rdma {
         let (at, len) = match op {
             Op::Read { local, len, .. } | Op::Write { local, len, .. } => (local, len),
             Op::FetchAdd { old, .. } => (old, 8),
-            Op::WriteWord { .. } => return Ok([Sge::default()]),
+            Op::WriteWord { .. } | Op::Tell { .. } => return Ok([Sge::default()]),
         };
         Ok([self.region.sge(at as u64..(at + len) as u64).map_err(failed)?])
     }
 
     /// Takes completions, if there are any.
-    fn reap(&self, lanes: &mut [Lane]) -> Result<(), Error> {
+    fn reap(&self, lanes: &mut Lanes) -> Result<(), Error> {
         let mut done = [Completion::default(); 16];
         let count = self.cq.poll(&mut done).map_err(failed)?;
         for completion in &done[..count] {
             let peer = completion.wr_id;
+            if completion.opcode == WcOpcode::RecvRdmaWithImm && completion.status == WcStatus::Success {
+                lanes.spent += 1;
+                continue;
+            }
             if let Err(error) = completion.ok() {
                 return Err(Error::Fabric(format!("process {peer} cannot be reached: {}", error.explain())));
             }
-            let lane = &mut lanes[peer as usize];
+            let lane = &mut lanes.to[peer as usize];
             lane.in_flight -= lane.groups.pop_front().unwrap_or(0);
+        }
+        if lanes.spent >= REFILL {
+            receive(&self.srq, std::mem::take(&mut lanes.spent))?;
         }
         Ok(())
     }
+}
+
+/// Posts receives without buffers.
+fn receive(srq: &Srq, count: usize) -> Result<(), Error> {
+    let none = RecvWr { wr_id: 0, sges: &[] };
+    srq.post_recv(&vec![none; count]).map_err(failed)
 }
 
 fn connect(qp: RcQp, line: &str, rank: u32) -> Result<Peer, Error> {
@@ -156,7 +190,7 @@ fn connect(qp: RcQp, line: &str, rank: u32) -> Result<Peer, Error> {
 
 fn word(op: Op) -> [u8; 8] {
     match op {
-        Op::WriteWord { value, .. } => value.to_ne_bytes(),
+        Op::WriteWord { value, .. } | Op::Tell { value, .. } => value.to_ne_bytes(),
         _ => [0; 8],
     }
 }
@@ -173,6 +207,11 @@ fn request<'a>(
         Op::Read { remote, len, .. } => wr::read(wr_id, sges, at(remote, len)?),
         Op::Write { remote, len, .. } => wr::write(wr_id, sges, at(remote, len)?),
         Op::WriteWord { remote, .. } => wr::write_inline(wr_id, word, at(remote, 8)?),
+        Op::Tell { remote, .. } => {
+            let to = at(remote, 8)?;
+            let op = SendOp::WriteImm { addr: to.addr, rkey: to.rkey, imm: 0 };
+            SendWr { op, ..wr::write_inline(wr_id, word, to) }
+        }
         Op::FetchAdd { remote, add, .. } => wr::fetch_add(wr_id, sges, at(remote, 8)?, add),
     })
 }
@@ -181,8 +220,17 @@ impl Fabric for Rdma {
     fn execute(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
         let mut lanes = self.lanes.lock();
         each_peer(ops, |to, ops| self.start(&mut lanes, to, ops, true))?;
-        while ops.iter().any(|(to, _)| !lanes[*to as usize].groups.is_empty()) {
+        let busy = |lanes: &Lanes| ops.iter().any(|(to, _)| !lanes.to[*to as usize].groups.is_empty());
+        let start = Instant::now();
+        while busy(&lanes) {
             self.reap(&mut lanes)?;
+            if start.elapsed() > SPIN && busy(&lanes) {
+                self.cq.arm(false).map_err(failed)?;
+                self.reap(&mut lanes)?;
+                if busy(&lanes) {
+                    doze(&self.cq, DOZE);
+                }
+            }
         }
         Ok(())
     }
@@ -196,6 +244,25 @@ impl Fabric for Rdma {
         // Whoever polls, drives.
         self.lanes.try_lock().map_or(Ok(()), |mut lanes| self.reap(&mut lanes))
     }
+
+    fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+        // An armed queue also makes the NIC's own thread serve our peers from now on.
+        self.cq.arm(false).map_err(failed)?;
+        self.progress()?;
+        if ready() {
+            return Ok(());
+        }
+        doze(&self.cq, most);
+        self.progress()
+    }
+}
+
+/// Sleeps until an armed queue has something. Whatever ends the sleep, the caller looks again.
+pub(super) fn doze(cq: &Cq, most: Duration) {
+    let mut fds = [PollFd::new(cq, PollFlags::IN)];
+    let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
+    let _ = poll(&mut fds, Some(&most));
+    cq.clear_events();
 }
 
 /// Calls `each` once per process, with all its operations in their order.

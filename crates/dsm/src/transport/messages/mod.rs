@@ -59,6 +59,8 @@ struct Shared {
 struct Calls {
     waiting: HashMap<u64, Call>,
     failure: Option<String>,
+    /// Messages that were handled.
+    handled: u64,
 }
 
 /// A request whose reply has not come.
@@ -148,7 +150,7 @@ impl Shared {
             }
         }
         // Whoever waits for a word in our window looks again.
-        drop(self.calls.lock());
+        self.calls.lock().handled += 1;
         self.news.notify_all();
         Ok(())
     }
@@ -204,7 +206,15 @@ impl Fabric for Messages {
         self.shared.calls.try_lock().map_or(Ok(()), |calls| Shared::check(&calls))
     }
 
-    fn nap(&self, most: Duration) {
-        self.shared.news.wait_for(&mut self.shared.calls.lock(), most);
+    fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+        let seen = self.shared.calls.lock().handled;
+        if ready() {
+            return Ok(());
+        }
+        let mut calls = self.shared.calls.lock();
+        if calls.handled == seen {
+            self.shared.news.wait_for(&mut calls, most);
+        }
+        Shared::check(&calls)
     }
 }

@@ -3,6 +3,7 @@
 use super::{Carrier, LARGEST};
 use crate::error::Error;
 use crate::meet::Meeting;
+use crate::transport::rdma::doze;
 use ferroce::{
     Completion, Cq, Device, Endpoint, Outcome, Qpn, RcQp, RecvWr, Region, SendFlags, SendWr, Srq, WcOpcode,
     wr,
@@ -126,6 +127,22 @@ impl Verbs {
         }
         Ok(())
     }
+
+    /// Handles everything that has completed, and returns how much that was.
+    fn drain(&self, each: &mut dyn FnMut(u32, &[u8])) -> Result<usize, Error> {
+        let mut done = [Completion::default(); 16];
+        let mut total = 0;
+        loop {
+            let count = self.cq.poll(&mut done).map_err(failed)?;
+            for completion in &done[..count] {
+                self.handle(completion, each)?;
+            }
+            total += count;
+            if count == 0 {
+                return Ok(total);
+            }
+        }
+    }
 }
 
 impl Carrier for Verbs {
@@ -136,21 +153,11 @@ impl Carrier for Verbs {
     }
 
     fn receive(&self, patience: Duration, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
-        let first = match self.cq.wait_timeout(patience) {
-            Ok(completion) => completion,
-            Err(ferroce::Error::TimedOut) => return Ok(()),
-            Err(error) => return Err(failed(error)),
-        };
-        self.handle(&first, each)?;
-        let mut more = [Completion::default(); 16];
-        loop {
-            let count = self.cq.poll(&mut more).map_err(failed)?;
-            for completion in &more[..count] {
-                self.handle(completion, each)?;
-            }
-            if count == 0 {
-                return self.pump(&mut self.sending.lock());
-            }
+        self.cq.arm(false).map_err(failed)?;
+        if self.drain(each)? == 0 {
+            doze(&self.cq, patience);
+            self.drain(each)?;
         }
+        self.pump(&mut self.sending.lock())
     }
 }
