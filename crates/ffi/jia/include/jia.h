@@ -112,6 +112,11 @@ unsigned long ferroce_jia_place(unsigned long bytes, int flag, unsigned long blo
 void ferroce_jia_fail(const char *sentence);
 void ferroce_jia_subscript(int *scheduler, int *index, int last, int processes);
 
+/* Programs of the time may be compiled as C90, which has no such function; the C library does. */
+#if !defined(__cplusplus) && (!defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L)
+extern int vsnprintf(char *text, size_t size, const char *format, va_list values);
+#endif
+
 /* Prints a sentence and ends the job, everywhere. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2), unused))
