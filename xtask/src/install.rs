@@ -113,7 +113,22 @@ pub(crate) fn check(ctx: &Context) -> Report {
         report.passed = 0;
         report.failures.push(format!("the installed command does not use {wanted}"));
     }
+    report.merge(check_shared_memory(ctx, &moved.join("bin/ferroce")));
     let _ = std::fs::remove_dir_all(&moved);
+    report
+}
+
+/// A C program, compiled and run with what was installed.
+fn check_shared_memory(ctx: &Context, ferroce: &Path) -> Report {
+    let (source, program) =
+        (ctx.root.join("programs/jia/pi.c"), ctx.scratch().join("pi of the installation"));
+    let compiled = Job::new(ferroce).args(["dsm", "cc", "-D_GNU_SOURCE", "-o"]).arg(&program).arg(source);
+    let mut report = Report::of(compiled.limit_s(60).run(ctx));
+    if report.failures.is_empty() {
+        let ran = Job::new(ferroce).args(["dsm", "run", "-n", "2"]).arg(&program).limit_s(60).run(ctx);
+        report.add(ran);
+    }
+    let _ = std::fs::remove_file(program);
     report
 }
 
