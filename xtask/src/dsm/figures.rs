@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::matrix::TRANSPORTS;
 use super::plot;
 use super::programs::{self, Built, PROGRAMS, Program};
-use super::worker::{Request, Worker};
+use super::worker::{Circumstance, Request, Worker};
 use crate::step::Context;
 use crate::ucx::median;
 
@@ -87,7 +87,9 @@ fn seconds(
     transport: &str,
     arguments: &str,
 ) -> Result<f64, String> {
-    let request = Request { program: program.name, processes, transport, limit_s: LIMIT_S, arguments };
+    let circumstance = Circumstance::Plain;
+    let request =
+        Request { program: program.name, processes, transport, circumstance, limit_s: LIMIT_S, arguments };
     let answer = worker.ask(&request);
     answer["seconds"].as_f64().ok_or_else(|| {
         format!(

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::programs::{Built, PROGRAMS, named};
-use super::worker::{Request, Worker};
+use super::worker::{Circumstance, Request, Worker};
 use crate::programs::network;
 use crate::step::Report;
 
@@ -13,6 +13,9 @@ use crate::step::Report;
 const PROCESSES: [u32; 4] = [1, 2, 4, 8];
 /// As `ferroce dsm run --transport` spells them.
 pub(crate) const TRANSPORTS: [&str; 4] = ["local", "rdma", "rdma-msg", "udp"];
+/// Programs that are also run under loss and over two hosts, with four processes: every kind of traffic once.
+const HARDENED: [&str; 7] = ["mm", "lu", "sor", "counter", "messages", "sharing", "threads"];
+const HARDENED_PROCESSES: u32 = 4;
 /// What one run may take, and all of them.
 const LIMIT_S: u64 = 30;
 const LIMIT_OF_ALL: Duration = Duration::from_secs(240);
@@ -22,12 +25,17 @@ pub(crate) struct Run {
     program: &'static str,
     processes: u32,
     transport: &'static str,
+    circumstance: Circumstance,
 }
 
 impl Run {
-    /// `sor 4 udp`
+    /// `sor 4 udp`, `sor 4 udp two-hosts`
     pub(crate) fn name(&self) -> String {
-        format!("{} {} {}", self.program, self.processes, self.transport)
+        let name = format!("{} {} {}", self.program, self.processes, self.transport);
+        match self.circumstance {
+            Circumstance::Plain => name,
+            harder => format!("{name} {}", harder.name()),
+        }
     }
 }
 
@@ -88,13 +96,36 @@ impl Row {
 
 /// Everything there is, as far as the filter lets it through. Program by program, so that a broken one shows early.
 pub(crate) fn runs(filter: &[String]) -> Vec<Run> {
-    let all = PROGRAMS.iter().flat_map(|program| {
+    let circumstance = Circumstance::Plain;
+    let plain = PROGRAMS.iter().flat_map(|program| {
         TRANSPORTS.iter().flat_map(move |&transport| {
-            PROCESSES.iter().map(move |&processes| Run { program: program.name, processes, transport })
+            let run = move |&processes| Run { program: program.name, processes, transport, circumstance };
+            PROCESSES.iter().map(run)
         })
     });
-    all.filter(|run| filter.is_empty() || filter.iter().any(|part| run.name().contains(part.as_str())))
+    plain
+        .chain(hardened())
+        .filter(|run| filter.is_empty() || filter.iter().any(|part| run.name().contains(part.as_str())))
         .collect()
+}
+
+fn hardened() -> impl Iterator<Item = Run> {
+    // The NIC loses packets where it is told to; plain sockets do not. One memory cannot lie on two hosts.
+    let kinds: [(&str, Circumstance); 5] = [
+        ("rdma", Circumstance::Loss),
+        ("rdma-msg", Circumstance::Loss),
+        ("rdma", Circumstance::TwoHosts),
+        ("rdma-msg", Circumstance::TwoHosts),
+        ("udp", Circumstance::TwoHosts),
+    ];
+    HARDENED.iter().flat_map(move |&program| {
+        kinds.into_iter().map(move |(transport, circumstance)| Run {
+            program,
+            processes: HARDENED_PROCESSES,
+            transport,
+            circumstance,
+        })
+    })
 }
 
 /// Runs them one after the other: each has processes enough to fill the machine.
@@ -111,8 +142,9 @@ pub(crate) fn run_all(runs: Vec<Run>, built: &Built, mut told: impl FnMut(&Row))
             }
             (Some(worker), _) => {
                 let arguments = named(run.program).map_or("", |program| program.small);
-                let (program, processes, transport) = (run.program, run.processes, run.transport);
-                let request = Request { program, processes, transport, limit_s: LIMIT_S, arguments };
+                let Run { program, processes, transport, circumstance } = run;
+                let request =
+                    Request { program, processes, transport, circumstance, limit_s: LIMIT_S, arguments };
                 Row::of(&run, &worker.ask(&request))
             }
         };
@@ -143,7 +175,8 @@ pub(crate) fn to_text(rows: &[Row]) -> String {
             let cells: Vec<Option<&Row>> = PROCESSES
                 .iter()
                 .map(|&processes| {
-                    let name = Run { program: program.name, processes, transport }.name();
+                    let circumstance = Circumstance::Plain;
+                    let name = Run { program: program.name, processes, transport, circumstance }.name();
                     rows.iter().find(|row| row.name == name)
                 })
                 .collect();
@@ -154,6 +187,7 @@ pub(crate) fn to_text(rows: &[Row]) -> String {
             }
         }
     }
+    text += &harder_text(rows);
     text += "(milliseconds, as the programs measured them)\n";
     for row in rows.iter().filter(|row| row.verdict == Verdict::Fail) {
         text += &format!("\n{}\n{}\n", row.line(), row.tail.join("\n"));
@@ -161,6 +195,13 @@ pub(crate) fn to_text(rows: &[Row]) -> String {
     let count = |verdict| rows.iter().filter(|row| row.verdict == verdict).count();
     let (passed, failed, skipped) = (count(Verdict::Pass), count(Verdict::Fail), count(Verdict::Skip));
     text + &format!("\n{passed} passed, {failed} failed, {skipped} skipped\n")
+}
+
+/// Under loss and over two hosts: a line each.
+fn harder_text(rows: &[Row]) -> String {
+    let names: Vec<String> = hardened().map(|run| run.name()).collect();
+    let harder = rows.iter().filter(|row| names.contains(&row.name));
+    harder.map(|row| format!("{:30} {:>9}\n", row.name, shown(Some(row)))).collect()
 }
 
 fn shown(row: Option<&Row>) -> String {
@@ -198,15 +239,18 @@ mod tests {
 
     #[test]
     fn a_filter_names_program_processes_and_transport() {
-        assert_eq!(runs(&[]).len(), PROGRAMS.len() * PROCESSES.len() * TRANSPORTS.len());
+        let plain = PROGRAMS.len() * PROCESSES.len() * TRANSPORTS.len();
+        assert_eq!(runs(&[]).len(), plain + hardened().count());
+        assert!(hardened().all(|run| named(run.program).is_some()));
         let names: Vec<String> =
             runs(&["sor 4 udp".into(), "pi 1 local".into()]).iter().map(Run::name).collect();
-        assert_eq!(names, ["sor 4 udp", "pi 1 local"]);
+        assert_eq!(names, ["sor 4 udp", "pi 1 local", "sor 4 udp two-hosts"]);
     }
 
     #[test]
     fn rows_become_tables_and_tallies() {
-        let run = |transport| Run { program: "sor", processes: 2, transport };
+        let circumstance = Circumstance::Plain;
+        let run = |transport| Run { program: "sor", processes: 2, transport, circumstance };
         let rows = [
             Row::of(&run("local"), &json!({"verdict": "pass", "seconds": 0.25, "wall_s": 1.0})),
             Row::of(&run("udp"), &json!({"verdict": "fail", "reason": "no", "tail": ["line"]})),

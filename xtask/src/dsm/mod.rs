@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `programs` | the programs, how large they run in a test and in a benchmark, and how they are compiled |
 //! | `worker` | the side inside a network namespace: one line in, one run, one line out |
+//! | `second_host` | another host, made of a network namespace |
 //! | `matrix` | who runs with how many processes over what; rows and tallies |
 //! | `figures` | `cargo xtask bench --dsm`: speed-ups, and the transports beside each other |
 //! | `plot` | the picture of docs/dsm-figures.md |
@@ -12,6 +13,7 @@ pub(crate) mod figures;
 mod matrix;
 mod plot;
 mod programs;
+mod second_host;
 pub(crate) mod worker;
 
 use std::process::ExitCode;

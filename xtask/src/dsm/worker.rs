@@ -1,6 +1,6 @@
 //! The side inside a network namespace: one line in, one run, one line out.
 //!
-//! A line is `PROGRAM PROCESSES TRANSPORT LIMIT ARGUMENTS…`; the answer is JSON: the program's own seconds, or why there are none.
+//! A line is `PROGRAM PROCESSES TRANSPORT CIRCUMSTANCE LIMIT ARGUMENTS…`; the answer is JSON: the program's own seconds, or why there are none.
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::programs::Built;
+use super::second_host::SecondHost;
 use crate::dialogue::Dialogue;
 use crate::programs::network;
 use crate::programs::session::Program;
@@ -26,28 +27,56 @@ pub(crate) struct Args {
     folder: PathBuf,
 }
 
+/// What makes a run harder than it is anyhow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Circumstance {
+    /// Nothing.
+    Plain,
+    /// One packet of a hundred is lost.
+    Loss,
+    /// Half of the processes are on another host.
+    TwoHosts,
+}
+
+impl Circumstance {
+    const ALL: [Circumstance; 3] = [Circumstance::Plain, Circumstance::Loss, Circumstance::TwoHosts];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Circumstance::Plain => "plain",
+            Circumstance::Loss => "loss",
+            Circumstance::TwoHosts => "two-hosts",
+        }
+    }
+}
+
 /// One run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request<'a> {
     pub(crate) program: &'a str,
     pub(crate) processes: u32,
     pub(crate) transport: &'a str,
+    pub(crate) circumstance: Circumstance,
     pub(crate) limit_s: u64,
     pub(crate) arguments: &'a str,
 }
 
 impl Request<'_> {
     fn to_line(&self) -> String {
-        let Request { program, processes, transport, limit_s, arguments } = self;
-        format!("{program} {processes} {transport} {limit_s} {arguments}")
+        let Request { program, processes, transport, circumstance, limit_s, arguments } = self;
+        format!("{program} {processes} {transport} {} {limit_s} {arguments}", circumstance.name())
     }
 
     fn of_line(line: &str) -> Option<Request<'_>> {
-        let mut words = line.splitn(5, ' ');
+        let mut words = line.splitn(6, ' ');
         Some(Request {
             program: words.next()?,
             processes: words.next()?.parse().ok()?,
             transport: words.next()?,
+            circumstance: {
+                let name = words.next()?;
+                Circumstance::ALL.into_iter().find(|circumstance| circumstance.name() == name)?
+            },
             limit_s: words.next()?.parse().ok()?,
             arguments: words.next()?,
         })
@@ -56,9 +85,10 @@ impl Request<'_> {
 
 /// The worker's life: until its standard input ends.
 pub(crate) fn run(args: &Args) -> ExitCode {
+    let mut second = None;
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let answer = match Request::of_line(&line) {
-            Some(request) => answer(args, &request),
+            Some(request) => answer(args, &request, &mut second),
             None => json!({"verdict": "fail", "reason": format!("not understood: {line}")}),
         };
         println!("{answer}");
@@ -67,14 +97,17 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn answer(args: &Args, request: &Request<'_>) -> Value {
+fn answer(args: &Args, request: &Request<'_>, second: &mut Option<SecondHost>) -> Value {
     let started = Instant::now();
-    let mut command = Command::new(&args.ferroce);
-    command.args(["dsm", "run", "--plain", "-n", &request.processes.to_string()]);
-    command.args(["--transport", request.transport]).arg(args.folder.join(request.program));
-    command.args(request.arguments.split_whitespace());
-    let log = format!("{} {} {}", request.program, request.processes, request.transport);
-    let mut outcome = match Program::of(command, &args.folder, &log) {
+    let log = format!(
+        "{} {} {} {}",
+        request.program,
+        request.processes,
+        request.transport,
+        request.circumstance.name()
+    );
+    let command = command(args, request, second);
+    let mut outcome = match command.and_then(|command| Program::of(command, &args.folder, &log)) {
         Err(reason) => json!({"verdict": "fail", "reason": reason}),
         Ok(mut program) => {
             let ended = program.finish(Duration::from_secs(request.limit_s));
@@ -83,6 +116,28 @@ fn answer(args: &Args, request: &Request<'_>) -> Value {
     };
     outcome["wall_s"] = started.elapsed().as_secs_f64().into();
     outcome
+}
+
+/// The command line; the second host is made when it is first needed.
+fn command(args: &Args, request: &Request<'_>, second: &mut Option<SecondHost>) -> Result<Command, String> {
+    let mut command = Command::new(&args.ferroce);
+    command.args(["dsm", "run", "--plain", "-n", &request.processes.to_string()]);
+    command.args(["--transport", request.transport]);
+    match request.circumstance {
+        Circumstance::Plain => {}
+        Circumstance::Loss => {
+            command.env("FERROCE_FAULTS", "loss=1%,seed=7");
+        }
+        Circumstance::TwoHosts => {
+            let host = match second.take() {
+                Some(host) => host,
+                None => SecondHost::make(&args.folder)?,
+            };
+            command.args(second.insert(host).options());
+        }
+    }
+    command.arg(args.folder.join(request.program)).args(request.arguments.split_whitespace());
+    Ok(command)
 }
 
 fn judge(ended: Result<(), String>, said: &str, tail: Vec<String>) -> Value {
@@ -126,9 +181,9 @@ mod tests {
 
     #[test]
     fn a_request_survives_its_line() {
-        for arguments in ["", "-n 64 -m 256"] {
-            let request =
-                Request { program: "sor", processes: 4, transport: "rdma-msg", limit_s: 30, arguments };
+        for (arguments, circumstance) in ["", "-n 64 -m 256", "x"].into_iter().zip(Circumstance::ALL) {
+            let (program, transport) = ("sor", "rdma-msg");
+            let request = Request { program, processes: 4, transport, circumstance, limit_s: 30, arguments };
             assert_eq!(Request::of_line(&request.to_line()), Some(request));
         }
         assert_eq!(Request::of_line("sor four"), None);
