@@ -138,6 +138,7 @@ impl Executor {
         let mut now = [0; PAGE];
         self.window.read(at, &mut now);
         let ranges = changed(&twin[..], &now);
+        state.machine.compared(page, !ranges.is_empty());
         add(&self.counters.diffs, u64::from(!ranges.is_empty()));
         for range in ranges {
             add(&self.counters.diff_bytes, range.len() as u64);
