@@ -26,6 +26,10 @@ impl Locality {
         Self { streams: [None; STREAMS], oldest: 0, most }
     }
 
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
     /// A fault that must fetch `page`: how many pages behind it to fetch too.
     pub(super) fn ahead(&mut self, page: usize) -> usize {
         let known = self.streams.iter_mut().flatten().find(|stream| stream.next == page);

@@ -1,13 +1,14 @@
 //! What happens to a page at a fault, a lock, a barrier.
 
 use super::cache::Cache;
+use super::guess::{MOST_HOME_GUESSES, PATIENCE};
 use super::locality::Locality;
 use super::notice::{Notice, Told};
 use super::{Access, Run, Step};
 use std::collections::BTreeMap;
 
-/// Home pages that one read fault opens at once; nothing is copied for them.
-const OPEN_AT_ONCE: usize = 64;
+/// Home pages that one fault opens at once where that tells nobody anything.
+const OPEN_AT_ONCE: usize = 512;
 
 /// What is fixed when a process joins.
 #[derive(Debug, Clone, Copy)]
@@ -18,38 +19,56 @@ pub(crate) struct Options {
     pub(crate) prefetch_pages: usize,
     /// How far behind it they may be.
     pub(crate) max_checking_pages: usize,
+    /// A job of one process.
+    pub(crate) alone: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Page {
-    home: u16,
-    access: Access,
+pub(super) struct Page {
+    pub(super) home: u16,
+    pub(super) access: Access,
     /// There is a copy here that may be read. Always so at home.
-    valid: bool,
+    pub(super) valid: bool,
     /// There is a twin: the copy has words that its home lacks.
-    dirty: bool,
+    pub(super) dirty: bool,
     /// Written since the last barrier.
-    written: bool,
+    pub(super) written: bool,
+    /// It really was, as far as can be known; not only opened on a guess.
+    pub(super) surely: bool,
     /// Counted by the cache.
-    resident: bool,
+    pub(super) resident: bool,
+    /// Interval in which it was last opened for writing, and last fetched; 0 for never.
+    pub(super) written_in: u32,
+    pub(super) fetched_in: u32,
+    /// How often in a row that was a guess.
+    pub(super) write_guesses: u8,
+    pub(super) fetch_guesses: u8,
 }
 
 /// The protocol of one process.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    rank: u32,
-    table: Vec<Page>,
+    pub(super) rank: u32,
+    pub(super) table: Vec<Page>,
     /// Pages with write access, unordered.
-    writable: Vec<usize>,
+    pub(super) writable: Vec<usize>,
     /// Pages with `written`, unordered.
-    written: Vec<usize>,
+    pub(super) written: Vec<usize>,
     /// Pages written under each lock that is held, unordered and with repetitions.
     scopes: BTreeMap<u32, Vec<usize>>,
-    cache: Cache,
-    locality: Locality,
-    max_checking_pages: usize,
-    migrate: bool,
-    migrations: u64,
+    pub(super) cache: Cache,
+    pub(super) locality: Locality,
+    /// The same for first writes.
+    pub(super) writing: Locality,
+    /// Counts the times that write access was taken from everything.
+    pub(super) interval: u32,
+    /// Whether pages are opened on a guess.
+    pub(super) guess: bool,
+    /// Nobody else is there: nothing need be noticed.
+    pub(super) alone: bool,
+    pub(super) max_checking_pages: usize,
+    pub(super) migrate: bool,
+    pub(super) migrations: u64,
 }
 
 /// What [`Machine::fault`] found.
@@ -71,46 +90,21 @@ impl Machine {
             scopes: BTreeMap::new(),
             cache: Cache::new(options.cache_pages),
             locality: Locality::new(options.prefetch_pages.min(options.cache_pages / 4)),
+            writing: Locality::new(MOST_HOME_GUESSES),
+            interval: 1,
+            guess: true,
+            alone: options.alone,
             max_checking_pages: options.max_checking_pages,
             migrate: false,
             migrations: 0,
         }
     }
 
-    /// Whether pages move to their only writer.
-    pub(crate) fn set_migration(&mut self, on: bool) {
-        self.migrate = on;
-    }
-
-    /// Pages that moved to this process.
-    pub(crate) fn migrations(&self) -> u64 {
-        self.migrations
-    }
-
-    /// New pages and their home.
-    pub(crate) fn place(&mut self, run: Run, home: u32) {
-        let end = run.first + run.count;
-        if self.table.len() < end {
-            self.table.resize(end, Page { home: u16::MAX, ..Page::default() });
-        }
-        let valid = home == self.rank;
-        self.table[run.pages()].fill(Page { home: home as u16, valid, ..Page::default() });
-    }
-
-    /// Pages that are no longer allocated. Their bytes are nobody's.
-    pub(crate) fn unplace(&mut self, run: Run) -> Vec<Step> {
-        self.table[run.pages()].fill(Page { home: u16::MAX, ..Page::default() });
-        self.writable.retain(|page| !run.pages().contains(page));
-        self.written.retain(|page| !run.pages().contains(page));
-        self.cache.retain(|page| !run.pages().contains(&page));
-        vec![Step::Protect(run, Access::None), Step::Discard(run)]
-    }
-
-    fn home(&self, page: usize) -> u32 {
+    pub(super) fn home(&self, page: usize) -> u32 {
         u32::from(self.table[page].home)
     }
 
-    fn is_home(&self, page: usize) -> bool {
+    pub(super) fn is_home(&self, page: usize) -> bool {
         self.home(page) == self.rank
     }
 
@@ -131,8 +125,10 @@ impl Machine {
         if write {
             self.begin_writing(page, &mut steps);
         } else if self.table[page].access == Access::None {
-            let run =
-                if self.is_home(page) { self.closed_home_pages(page) } else { Run { first: page, count: 1 } };
+            let run = match self.is_home(page) {
+                true => self.home_pages(page, |state| state.access == Access::None),
+                false => Run { first: page, count: 1 },
+            };
             self.set_access(run, Access::Read, &mut steps);
         }
         Fault::Steps(steps)
@@ -157,21 +153,15 @@ impl Machine {
         steps
     }
 
-    /// Pages around `page` that are at home here and not open yet.
-    fn closed_home_pages(&self, page: usize) -> Run {
-        let closed = |page: &usize| self.is_home(*page) && self.table[*page].access == Access::None;
+    /// Pages from `page` on that are at home here and for which `fits` holds.
+    fn home_pages(&self, page: usize, fits: impl Fn(&Page) -> bool) -> Run {
+        let fits = |page: &usize| self.is_home(*page) && fits(&self.table[*page]);
         let end = (page + OPEN_AT_ONCE).min(self.table.len());
-        Run { first: page, count: (page..end).take_while(closed).count() }
+        Run { first: page, count: (page..end).take_while(fits).count() }
     }
 
     fn bring(&mut self, page: usize, steps: &mut Vec<Step>) {
-        let ahead = self.locality.ahead(page);
-        let far = if ahead == 0 { 0 } else { self.max_checking_pages.max(ahead) };
-        let end = (page + 1 + far).min(self.table.len());
-        let wanted = |&page: &usize| !self.table[page].valid && self.table[page].home != u16::MAX;
-        let mut pages = vec![page];
-        pages.extend((page + 1..end).filter(wanted).take(ahead));
-        self.locality.fetched(page, pages.last().map_or(page, |last| last + 1));
+        let pages = self.fetched_together(page);
         self.fetch(&pages, page, steps);
     }
 
@@ -191,7 +181,10 @@ impl Machine {
             steps.push(Step::Fetch(Run { first, count: run.first + run.count - first }, self.home(first)));
         }
         for &page in pages {
-            self.table[page].valid = true;
+            let guess = page != keep;
+            let state = &mut self.table[page];
+            (state.valid, state.fetched_in) = (true, self.interval);
+            state.fetch_guesses = if guess { state.fetch_guesses.saturating_add(1) } else { 0 };
             if !self.table[page].resident {
                 self.table[page].resident = true;
                 self.cache.add(page);
@@ -234,20 +227,49 @@ impl Machine {
         }
     }
 
+    /// Opens a page for writing, and with it what is likely to be written next.
     fn begin_writing(&mut self, page: usize, steps: &mut Vec<Step>) {
-        if !self.is_home(page) && !self.table[page].dirty {
-            self.table[page].dirty = true;
+        if self.alone {
+            let run = self.home_pages(page, |state| state.access != Access::Write);
+            self.set_access(run, Access::Write, steps);
+            return;
+        }
+        let run = self.written_together(page);
+        for each in run.pages() {
+            self.note_write(each, each != page, steps);
+        }
+        self.writable.extend(run.pages());
+        self.set_access(run, Access::Write, steps);
+    }
+
+    fn note_write(&mut self, page: usize, guess: bool, steps: &mut Vec<Step>) {
+        let home = self.is_home(page);
+        let state = &mut self.table[page];
+        if !home && !state.dirty {
+            state.dirty = true;
             steps.push(Step::Twin(page));
         }
-        if !self.table[page].written {
-            self.table[page].written = true;
+        state.write_guesses = match (guess, state.written_in) {
+            (false, _) => 0,
+            // Nothing speaks for it but its neighbour: the next time it must show that it is written.
+            (true, 0) => PATIENCE,
+            (true, _) => state.write_guesses + 1,
+        };
+        state.written_in = self.interval;
+        // At home there is no twin to tell.
+        state.surely |= home || !guess;
+        if !state.written {
+            state.written = true;
             self.written.push(page);
         }
         for scope in self.scopes.values_mut() {
             scope.push(page);
         }
-        self.writable.push(page);
-        self.set_access(Run { first: page, count: 1 }, Access::Write, steps);
+    }
+
+    /// A page was compared with its twin.
+    pub(crate) fn compared(&mut self, page: usize, changed: bool) {
+        self.table[page].surely |= changed;
     }
 
     fn set_access(&mut self, run: Run, access: Access, steps: &mut Vec<Step>) {
@@ -259,6 +281,7 @@ impl Machine {
 
     /// Takes write access from everything, so that the next write of each page is noticed.
     fn close_interval(&mut self, steps: &mut Vec<Step>) {
+        self.interval = self.interval.wrapping_add(1).max(1);
         let mut writable = std::mem::take(&mut self.writable);
         writable.sort_unstable();
         writable.dedup();
@@ -277,43 +300,57 @@ impl Machine {
         steps
     }
 
-    /// A lock is about to be given back: what to do before, and what to tell the next holder.
-    pub(crate) fn release(&mut self, lock: u32) -> (Vec<Step>, Vec<Notice>) {
+    /// A lock is about to be given back: what to do before [`Machine::released`].
+    pub(crate) fn release(&mut self, lock: u32) -> Vec<Step> {
         let mut steps = Vec::new();
-        let mut pages = self.scopes.remove(&lock).unwrap_or_default();
+        let Some(pages) = self.scopes.get_mut(&lock) else { return steps };
         pages.sort_unstable();
         pages.dedup();
-        let open: Vec<usize> =
-            pages.iter().copied().filter(|&page| self.table[page].access == Access::Write).collect();
-        for run in Run::of(open) {
+        let pages = pages.clone();
+        let open = pages.iter().copied().filter(|&page| self.table[page].access == Access::Write);
+        for run in Run::of(open.collect::<Vec<_>>()) {
             self.set_access(run, Access::Read, &mut steps);
         }
         self.flush(&pages, &mut steps);
-        let notices = Run::of(pages).into_iter().map(|run| Notice { run, kept: false }).collect();
-        (steps, notices)
+        steps
     }
 
-    /// This process comes to a barrier: what to do before it says so, and what to tell everybody.
-    pub(crate) fn arrive(&mut self) -> (Vec<Step>, Vec<Notice>) {
+    /// That is done: what to tell the next holder.
+    pub(crate) fn released(&mut self, lock: u32) -> Vec<Notice> {
+        let mut pages = self.scopes.remove(&lock).unwrap_or_default();
+        pages.retain(|&page| self.table[page].surely);
+        Run::of(pages).into_iter().map(|run| Notice { run, kept: false }).collect()
+    }
+
+    /// This process comes to a barrier: what to do before [`Machine::arrived`].
+    pub(crate) fn arrive(&mut self) -> Vec<Step> {
         let mut steps = Vec::new();
         self.close_interval(&mut steps);
         let mut pages = std::mem::take(&mut self.written);
         pages.sort_unstable();
         self.flush(&pages, &mut steps);
-        for &page in &pages {
-            self.table[page].written = false;
-        }
+        self.written = pages;
+        steps
+    }
+
+    /// That is done: what to tell everybody.
+    pub(crate) fn arrived(&mut self) -> Vec<Notice> {
         let mut notices: Vec<Notice> = Vec::new();
-        for page in pages {
-            let kept = self.table[page].valid;
+        for page in std::mem::take(&mut self.written) {
+            let state = &mut self.table[page];
+            let kept = state.valid;
+            state.written = false;
+            if !std::mem::take(&mut state.surely) {
+                continue;
+            }
             match notices.last_mut() {
                 Some(last) if last.kept == kept && last.run.first + last.run.count == page => {
-                    last.run.count += 1
+                    last.run.count += 1;
                 }
                 _ => notices.push(Notice { run: Run { first: page, count: 1 }, kept }),
             }
         }
-        (steps, notices)
+        notices
     }
 
     /// Everybody has come to the barrier. `told` has what each process said, by rank, this one's own included.
@@ -351,43 +388,6 @@ impl Machine {
         stale.sort_unstable();
         stale.dedup();
         self.forget(&stale, steps);
-    }
-
-    /// A page that one process alone wrote, and still has, is at home there from now on. Everybody was told the same
-    /// and so decides the same.
-    fn move_homes(&mut self, told: &[Told]) {
-        let mut writers: BTreeMap<usize, Option<u16>> = BTreeMap::new();
-        let mut moved = false;
-        for (rank, told) in (0u16..).zip(told) {
-            let Told::Pages(notices) = told else { return };
-            for Notice { run, kept } in notices {
-                for page in run.pages() {
-                    writers.entry(page).and_modify(|writer| *writer = None).or_insert(kept.then_some(rank));
-                }
-            }
-        }
-        for (page, writer) in writers {
-            let Some(writer) = writer.filter(|_| page < self.table.len()) else { continue };
-            let state = &mut self.table[page];
-            if state.home == writer || state.home == u16::MAX {
-                continue;
-            }
-            let (was_home, is_home) = (u32::from(state.home) == self.rank, u32::from(writer) == self.rank);
-            state.home = writer;
-            if is_home {
-                moved = true;
-                self.migrations += 1;
-                (state.resident, state.dirty) = (false, false);
-            } else if was_home {
-                // Our copy is as good as the new home's until the next notice; from now on it counts.
-                state.resident = true;
-                self.cache.add(page);
-            }
-        }
-        if moved {
-            let table = &self.table;
-            self.cache.retain(|page| table[page].resident);
-        }
     }
 
     /// The program may do nothing at all now; every page it touches faults once more.

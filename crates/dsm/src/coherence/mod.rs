@@ -13,12 +13,15 @@
 //! |---|---|
 //! | `machine` | what happens to a page at a fault, a lock, a barrier |
 //! | `cache` | which copies go when there are too many |
-//! | `locality` | which pages will be wanted next |
+//! | `homes` | which page is at home where, and when that changes |
+//! | `guess`, `locality` | which pages will be wanted next |
 //! | `notice` | how written pages are told, and how that is packed |
 //! | `diff` | which words of a page changed |
 
 mod cache;
 mod diff;
+mod guess;
+mod homes;
 mod locality;
 mod machine;
 mod notice;

@@ -31,9 +31,9 @@ impl Core {
     pub(super) fn barrier(&self) -> Result<(), Error> {
         let words = {
             let mut state = self.state.lock();
-            let (steps, notices) = state.machine.arrive();
+            let steps = state.machine.arrive();
             self.executor.run(&self.wires, &mut state, steps)?;
-            Notice::pack(&notices)
+            Notice::pack(&state.machine.arrived())
         };
         let epoch = self.barriers.lock().epoch + 1;
         self.tell_everybody(epoch, &words)?;

@@ -139,6 +139,7 @@ impl Executor {
         let mut now = [0; PAGE];
         self.window.read(at, &mut now);
         let ranges = changed(&twin[..], &now);
+        state.machine.compared(page, !ranges.is_empty());
         add(&self.counters.diffs, u64::from(!ranges.is_empty()));
         self.counters.heat.changed(page);
         for range in ranges {

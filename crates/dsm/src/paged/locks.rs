@@ -111,9 +111,9 @@ impl Core {
     pub(super) fn unlock(&self, id: u32) -> Result<(), Error> {
         let words = {
             let mut state = self.state.lock();
-            let (steps, notices) = state.machine.release(id);
+            let steps = state.machine.release(id);
             self.executor.run(&self.wires, &mut state, steps)?;
-            Notice::pack(&notices)
+            Notice::pack(&state.machine.released(id))
         };
         let home = self.layout.lock_home(id);
         let mut ops = Vec::with_capacity(2);

@@ -94,6 +94,7 @@ impl Paged {
             cache_pages: settings.cache_pages,
             prefetch_pages: if settings.prefetch { settings.prefetch_pages } else { 0 },
             max_checking_pages: settings.max_checking_pages,
+            alone: size == 1,
         };
         let core = Arc::new(Core {
             rank,
@@ -205,8 +206,11 @@ impl Backend for Paged {
     }
 
     fn configure(&self, tuning: Tuning, on: bool) {
-        if tuning == Tuning::HomeMigration {
-            self.core.state.lock().machine.set_migration(on);
+        let machine = &mut self.core.state.lock().machine;
+        match tuning {
+            Tuning::HomeMigration => machine.set_migration(on),
+            Tuning::AdaptiveWriteDetection => machine.set_guessing(on),
+            Tuning::BroadcastTree | Tuning::LoadBalance | Tuning::ChangedBlocks => {}
         }
     }
 

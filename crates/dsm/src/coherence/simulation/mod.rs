@@ -54,6 +54,7 @@ impl World {
                 cache_pages: setup.cache_pages,
                 prefetch_pages: setup.prefetch_pages,
                 max_checking_pages: 4,
+                alone: setup.processes == 1,
             };
             Process::new(options, &homes, setup.migrate, program.acts(rank))
         };
@@ -91,9 +92,9 @@ impl World {
             Act::Write(word, value) => self.write(rank, word, value),
             Act::Lock(lock) => self.lock(rank, lock, setup),
             Act::Unlock(lock) => {
-                let (steps, notices) = self.processes[rank].machine.release(lock as u32);
+                let steps = self.processes[rank].machine.release(lock as u32);
                 self.processes[rank].plan(steps);
-                self.processes[rank].pending.push_back(Micro::Unlock(lock, notices));
+                self.processes[rank].pending.push_back(Micro::Unlock(lock));
                 Some(())
             }
             Act::Barrier => self.barrier(rank),
@@ -139,9 +140,9 @@ impl World {
         let process = &mut self.processes[rank];
         if !process.arrived {
             process.arrived = true;
-            let (steps, notices) = process.machine.arrive();
+            let steps = process.machine.arrive();
             process.plan(steps);
-            process.pending.push_back(Micro::Arrive(notices));
+            process.pending.push_back(Micro::Arrive);
             return None;
         }
         let told: Option<Vec<Told>> =
@@ -167,14 +168,15 @@ impl World {
             Micro::Send(word, home) => {
                 self.processes[home].memory[word] = self.processes[rank].memory[word];
             }
-            Micro::Unlock(lock, notices) => {
+            Micro::Unlock(lock) => {
+                let notices = self.processes[rank].machine.released(lock as u32);
                 let epoch = self.processes[rank].epoch;
                 let state = &mut self.locks[lock];
                 assert_eq!(state.holder.take(), Some(rank));
                 state.told.extend(notices.into_iter().map(|notice| (epoch, notice)));
                 self.processes[rank].seen[lock] = state.told.len();
             }
-            Micro::Arrive(notices) => self.arrivals[rank] = Some(notices),
+            Micro::Arrive => self.arrivals[rank] = Some(self.processes[rank].machine.arrived()),
             own => self.processes[rank].perform(own),
         }
     }

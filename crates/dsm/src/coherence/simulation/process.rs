@@ -3,7 +3,7 @@
 use super::program::Act;
 use super::{PAGE, WORD, WORDS};
 use crate::coherence::machine::Fault;
-use crate::coherence::{Access, Machine, Notice, Options, Run, Step, changed};
+use crate::coherence::{Access, Machine, Options, Run, Step, changed};
 use std::collections::{HashMap, VecDeque};
 
 /// What memory holds that nobody may look at.
@@ -21,8 +21,8 @@ pub(super) enum Micro {
     /// A word to its home.
     Send(usize, usize),
     Discard(Run),
-    Unlock(usize, Vec<Notice>),
-    Arrive(Vec<Notice>),
+    Unlock(usize),
+    Arrive,
 }
 
 pub(super) struct Process {
@@ -128,6 +128,7 @@ impl Process {
                 let twin = self.twins.remove(&page).expect("a dirty page has a twin");
                 let now = &self.memory[page * WORDS..(page + 1) * WORDS];
                 let ranges = changed(&Self::bytes(&twin), &Self::bytes(now));
+                self.machine.compared(page, !ranges.is_empty());
                 let words = ranges.into_iter().flat_map(|range| range.step_by(WORD));
                 for word in words.rev() {
                     assert!(word < PAGE);

@@ -6,7 +6,7 @@ use super::{Access, Machine, Notice, Options, Run, Step, Told};
 const ONE: Run = Run { first: 0, count: 1 };
 
 fn machine(rank: u32, cache_pages: usize) -> Machine {
-    let options = Options { rank, cache_pages, prefetch_pages: 0, max_checking_pages: 0 };
+    let options = Options { rank, cache_pages, prefetch_pages: 0, max_checking_pages: 0, alone: false };
     let mut machine = Machine::new(options);
     // Page 0 is at home at process 0, pages 1 to 9 at process 1.
     machine.place(ONE, 0);
@@ -44,7 +44,8 @@ fn a_page_is_fetched_once_and_twinned_at_the_first_write() {
 fn a_home_reads_and_writes_without_copies() {
     let mut machine = machine(0, 9);
     assert_eq!(steps(machine.fault(0, true)), [Step::Protect(ONE, Access::Write)]);
-    let (steps, notices) = machine.arrive();
+    let steps = machine.arrive();
+    let notices = machine.arrived();
     assert_eq!(
         steps,
         [Step::Protect(ONE, Access::Read)],
@@ -58,9 +59,8 @@ fn what_is_written_under_a_lock_goes_home_at_its_release() {
     let mut machine = machine(1, 9);
     assert_eq!(machine.acquire(5, &nothing()), []);
     steps(machine.fault(0, true));
-    let (steps, notices) = machine.release(5);
-    assert_eq!(steps, [Step::Protect(ONE, Access::Read), Step::Flush(0, 0)]);
-    assert_eq!(notices, [Notice { run: ONE, kept: false }]);
+    assert_eq!(machine.release(5), [Step::Protect(ONE, Access::Read), Step::Flush(0, 0)]);
+    assert_eq!(machine.released(5), [Notice { run: ONE, kept: false }]);
 }
 
 #[test]
@@ -68,12 +68,10 @@ fn what_was_written_before_a_lock_is_not_told_with_it() {
     let mut machine = machine(1, 9);
     steps(machine.fault(0, true));
     assert_eq!(machine.acquire(5, &nothing()), [Step::Protect(ONE, Access::Read)]);
-    assert_eq!(
-        machine.release(5),
-        (vec![], vec![]),
-        "scope consistency: another scope's writes may stay unseen"
-    );
-    let (steps, notices) = machine.arrive();
+    assert_eq!(machine.release(5), []);
+    assert_eq!(machine.released(5), [], "scope consistency: another scope's writes may stay unseen");
+    let steps = machine.arrive();
+    let notices = machine.arrived();
     assert_eq!(steps, [Step::Flush(0, 0)], "but a barrier shows everything");
     assert_eq!(notices.len(), 1);
 }
@@ -84,10 +82,10 @@ fn writes_of_an_inner_lock_are_told_with_the_outer_one_too() {
     machine.acquire(1, &nothing());
     machine.acquire(2, &nothing());
     steps(machine.fault(0, true));
-    assert_eq!(machine.release(2).1.len(), 1);
-    let (steps, notices) = machine.release(1);
-    assert_eq!(steps, [], "its words are at home already");
-    assert_eq!(notices.len(), 1);
+    machine.release(2);
+    assert_eq!(machine.released(2).len(), 1);
+    assert_eq!(machine.release(1), [], "its words are at home already");
+    assert_eq!(machine.released(1).len(), 1);
 }
 
 #[test]
@@ -124,13 +122,15 @@ fn a_full_cache_sends_dirty_pages_home() {
             Step::Protect(run(3), Access::Read),
         ]
     );
-    let (_, notices) = machine.arrive();
+    machine.arrive();
+    let notices = machine.arrived();
     assert_eq!(notices, [Notice { run: run(1), kept: false }], "an evicted page was written all the same");
 }
 
 #[test]
 fn neighbours_are_fetched_where_faults_walk() {
-    let options = Options { rank: 0, cache_pages: 40, prefetch_pages: 4, max_checking_pages: 4 };
+    let options =
+        Options { rank: 0, cache_pages: 40, prefetch_pages: 4, max_checking_pages: 4, alone: false };
     let mut machine = Machine::new(options);
     machine.place(Run { first: 0, count: 20 }, 1);
     let fetched = |machine: &mut Machine, page| match steps(machine.fault(page, false))[0] {
@@ -148,8 +148,10 @@ fn the_only_writer_becomes_the_home() {
         machine.set_migration(true);
     }
     steps(writer.fault(0, true));
-    let (_, notices) = writer.arrive();
+    writer.arrive();
+    let notices = writer.arrived();
     home.arrive();
+    home.arrived();
     let said = [nothing(), Told::Pages(notices)];
     assert_eq!((writer.depart(&said), home.depart(&said)), (vec![], vec![]), "no byte moves");
     assert_eq!(steps(writer.fault(0, true)), [Step::Protect(ONE, Access::Write)], "at home: no twin");
@@ -159,4 +161,66 @@ fn the_only_writer_becomes_the_home() {
     let before = home.migrations();
     home.depart(&[Told::Anything, told(&[0])]);
     assert_eq!(home.migrations(), before);
+}
+
+/// Pages 1 to 4 are written in every interval.
+fn write_all(machine: &mut Machine) -> usize {
+    let mut faults = 0;
+    let mut open = Vec::new();
+    for page in 1..5 {
+        if !open.contains(&page) {
+            faults += 1;
+            for step in steps(machine.fault(page, true)) {
+                if let Step::Protect(run, Access::Write) = step {
+                    open.extend(run.pages());
+                }
+            }
+        }
+    }
+    faults
+}
+
+#[test]
+fn what_was_written_together_is_opened_together() {
+    let mut machine = machine(1, 9);
+    let mut faults = Vec::new();
+    for interval in 0..20 {
+        faults.push(write_all(&mut machine));
+        machine.arrive();
+        let run = machine.arrived()[0].run;
+        assert!(run == Run { first: 1, count: 4 } || interval == 0, "{run:?}");
+    }
+    assert_eq!(faults[2..5], [1, 1, 1]);
+    assert!(
+        faults[5..].iter().any(|&count| count > 1),
+        "now and then each must show that it is still written: {faults:?}"
+    );
+    machine.set_guessing(false);
+    assert_eq!(write_all(&mut machine), 4);
+}
+
+#[test]
+fn a_wrong_guess_is_told_to_nobody() {
+    let mut machine = machine(0, 9);
+    write_all(&mut machine);
+    machine.arrive();
+    machine.arrived();
+    let opened = steps(machine.fault(1, true));
+    assert!(opened.contains(&Step::Twin(2)), "{opened:?}");
+    for step in machine.arrive() {
+        if let Step::Flush(page, _) = step {
+            machine.compared(page, page == 1);
+        }
+    }
+    assert_eq!(machine.arrived(), [Notice { run: Run { first: 1, count: 1 }, kept: true }]);
+}
+
+#[test]
+fn one_process_alone_is_left_in_peace() {
+    let options = Options { rank: 0, cache_pages: 9, prefetch_pages: 0, max_checking_pages: 0, alone: true };
+    let mut machine = Machine::new(options);
+    let all = Run { first: 0, count: 9 };
+    machine.place(all, 0);
+    assert_eq!(steps(machine.fault(0, true)), [Step::Protect(all, Access::Write)]);
+    assert_eq!((machine.arrive(), machine.arrived()), (vec![], vec![]));
 }
