@@ -2,12 +2,12 @@
 
 use crate::record;
 use ferroce_dsm::{Error, Job, Settings};
-use parking_lot::RwLock;
 #[cfg(target_env = "gnu")]
 use std::ffi::c_void;
 use std::ffi::{CStr, c_char, c_int};
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Number of this process. C programs read it, and nobody but `jia_init` writes it.
@@ -23,7 +23,7 @@ pub(crate) static mut jiahosts: c_int = 1;
 const REFUSED: c_int = 71;
 
 /// Kept after the end, too: programs print from shared memory once they have left.
-static JOB: RwLock<Option<Job>> = RwLock::new(None);
+static JOB: OnceLock<Job> = OnceLock::new();
 static LEFT: AtomicBool = AtomicBool::new(false);
 
 /// Runs a call. Whatever goes wrong in it ends the job: with one sentence, and never with a panic in a C program.
@@ -32,10 +32,8 @@ pub(crate) fn run<T>(call: &'static str, work: impl FnOnce(&Job) -> Result<T, Er
         if LEFT.load(Ordering::Acquire) {
             fail(&format!("{call}: after jia_exit"));
         }
-        // A clone: a thread that waits in a lock must not hold up one that leaves.
-        let job = JOB.read().clone();
-        let Some(job) = job else { fail(&format!("{call}: before jia_init")) };
-        record::timed(call, || work(&job))
+        let Some(job) = JOB.get() else { fail(&format!("{call}: before jia_init")) };
+        record::timed(call, || work(job))
     })
 }
 
@@ -76,7 +74,7 @@ fn flush() {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_init(_count: c_int, _arguments: *mut *mut c_char) {
     guarded("jia_init", || {
-        if JOB.read().is_some() {
+        if JOB.get().is_some() {
             fail("jia_init: called twice");
         }
         let job = Job::join(Settings::from_env()?)?;
@@ -86,7 +84,9 @@ pub(crate) extern "C" fn jia_init(_count: c_int, _arguments: *mut *mut c_char) {
             jiahosts = job.size() as c_int;
         }
         record::begin(&job);
-        *JOB.write() = Some(job);
+        if JOB.set(job).is_err() {
+            fail("jia_init: called by two threads");
+        }
         complain_at_exit();
         Ok(())
     });
@@ -95,7 +95,7 @@ pub(crate) extern "C" fn jia_init(_count: c_int, _arguments: *mut *mut c_char) {
 /// Waits for the others, and leaves.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_exit() {
-    if JOB.read().is_none() || LEFT.load(Ordering::Acquire) {
+    if JOB.get().is_none() || LEFT.load(Ordering::Acquire) {
         return;
     }
     run("jia_exit", |job| {
@@ -124,7 +124,7 @@ fn complain_at_exit() {
         fn on_exit(call: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
     }
     extern "C" fn end(status: c_int, _: *mut c_void) {
-        let alone = JOB.read().as_ref().is_none_or(|job| job.size() == 1);
+        let alone = JOB.get().is_none_or(|job| job.size() == 1);
         if status == 0 && !alone && !LEFT.load(Ordering::Acquire) {
             // SAFETY: a plain read of a number that only `jia_init` writes.
             let rank = unsafe { jiapid };
