@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::step::Context;
 use crate::tools::which;
-use crate::{boundary, programs, ucx};
+use crate::{boundary, dsm, programs, ucx};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -23,10 +23,13 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "from")]
     boundary: bool,
     /// Measure only UCX over ferroce against UCX's own tcp transport.
-    #[arg(long, conflicts_with_all = ["from", "boundary"])]
+    #[arg(long, conflicts_with_all = ["from", "boundary"], group = "one_subject")]
     ucx: bool,
-    /// With --ucx: print JSON instead of Markdown.
-    #[arg(long, requires = "ucx")]
+    /// Measure only the shared memory: two processes against one, and its transports; writes docs/dsm-figures.md.
+    #[arg(long, conflicts_with_all = ["from", "boundary"], group = "one_subject")]
+    dsm: bool,
+    /// With --ucx or --dsm: print JSON instead of Markdown.
+    #[arg(long, requires = "one_subject")]
     json: bool,
     /// Further arguments of `ferroce perf`, after `--`.
     #[arg(last = true)]
@@ -61,6 +64,9 @@ struct Measurement<'a> {
 pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     if args.boundary {
         return boundary_only(ctx);
+    }
+    if args.dsm {
+        return dsm::figures::run(ctx, args.json);
     }
     if args.ucx {
         return ucx_only(ctx, args.json);

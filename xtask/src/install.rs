@@ -1,7 +1,8 @@
 //! `cargo xtask install`: the command and its libraries into a prefix.
 //!
 //! The layout is the one that `ferroce run` knows: `bin/ferroce`, and the libraries by the names that programs ask for in
-//! `lib/ferroce`, which the system's loader does not search. So nothing but `ferroce run` ever uses them.
+//! `lib/ferroce`, which the system's loader does not search. So nothing but `ferroce run` ever uses them. C programs over
+//! shared memory are compiled by `ferroce dsm cc`, which finds the headers in `include/ferroce`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,12 +19,16 @@ pub(crate) struct Args {
 }
 
 /// What cargo builds, and where it goes.
-const FILES: [(&str, &str); 4] = [
+const FILES: [(&str, &str); 6] = [
     ("ferroce", "bin/ferroce"),
     ("libibverbs.so", "lib/ferroce/libibverbs.so.1"),
     ("librdmacm.so", "lib/ferroce/librdmacm.so.1"),
     ("libferroce_shim.so", "lib/ferroce/libferroce_shim.so"),
+    ("libjia.so", "lib/ferroce/libjia.so"),
+    ("libjia.a", "lib/ferroce/libjia.a"),
 ];
+/// What C programs include, and where it goes.
+const HEADERS: [&str; 3] = ["jia.h", "setting.h", "tools.h"];
 
 /// The command.
 pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
@@ -32,7 +37,7 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
         eprintln!("HOME is not set; name a folder: cargo xtask install --prefix DIR");
         return ExitCode::from(2);
     };
-    match build(ctx).and_then(|built| install(&built, &prefix)) {
+    match build(ctx).and_then(|built| install(&built, &headers(ctx), &prefix)) {
         Ok(installed) => {
             installed.iter().for_each(|file| println!("{}", file.display()));
             let bin = prefix.join("bin");
@@ -62,11 +67,16 @@ fn build(ctx: &Context) -> Result<PathBuf, String> {
     }
 }
 
+fn headers(ctx: &Context) -> PathBuf {
+    ctx.root.join("crates/ffi/jia/include")
+}
+
 /// Copies what was built. A file in use is replaced, not written into, so that running programs keep theirs.
-fn install(built: &Path, prefix: &Path) -> Result<Vec<PathBuf>, String> {
+fn install(built: &Path, headers: &Path, prefix: &Path) -> Result<Vec<PathBuf>, String> {
     let mut installed = Vec::new();
-    for (name, place) in FILES {
-        let (from, to) = (built.join(name), prefix.join(place));
+    let files = FILES.map(|(name, place)| (built.join(name), prefix.join(place)));
+    let headers = HEADERS.map(|name| (headers.join(name), prefix.join("include/ferroce").join(name)));
+    for (from, to) in files.into_iter().chain(headers) {
         let fresh = to.with_extension("new");
         let copied = std::fs::create_dir_all(to.parent().unwrap_or(prefix))
             .and_then(|()| std::fs::copy(&from, &fresh))
@@ -81,7 +91,7 @@ fn install(built: &Path, prefix: &Path) -> Result<Vec<PathBuf>, String> {
 pub(crate) fn check(ctx: &Context) -> Report {
     let prefix = ctx.scratch().join("prefix");
     let _ = std::fs::remove_dir_all(&prefix);
-    if let Err(reason) = build(ctx).and_then(|built| install(&built, &prefix)) {
+    if let Err(reason) = build(ctx).and_then(|built| install(&built, &headers(ctx), &prefix)) {
         return Report::fail(reason);
     }
     // A move shows that nothing remembers where it was installed to.
@@ -103,7 +113,22 @@ pub(crate) fn check(ctx: &Context) -> Report {
         report.passed = 0;
         report.failures.push(format!("the installed command does not use {wanted}"));
     }
+    report.merge(check_shared_memory(ctx, &moved.join("bin/ferroce")));
     let _ = std::fs::remove_dir_all(&moved);
+    report
+}
+
+/// A C program, compiled and run with what was installed.
+fn check_shared_memory(ctx: &Context, ferroce: &Path) -> Report {
+    let (source, program) =
+        (ctx.root.join("programs/jia/pi.c"), ctx.scratch().join("pi of the installation"));
+    let compiled = Job::new(ferroce).args(["dsm", "cc", "-D_GNU_SOURCE", "-o"]).arg(&program).arg(source);
+    let mut report = Report::of(compiled.limit_s(60).run(ctx));
+    if report.failures.is_empty() {
+        let ran = Job::new(ferroce).args(["dsm", "run", "-n", "2"]).arg(&program).limit_s(60).run(ctx);
+        report.add(ran);
+    }
+    let _ = std::fs::remove_file(program);
     report
 }
 
@@ -116,19 +141,19 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("ferroce-install-{}", std::process::id()));
         let (built, prefix) = (folder.join("built"), folder.join("prefix"));
         std::fs::create_dir_all(&built).expect("a folder");
-        for (name, _) in FILES {
+        for name in FILES.map(|(name, _)| name).into_iter().chain(HEADERS) {
             std::fs::write(built.join(name), name).expect("a file");
         }
         for _again in 0..2 {
-            let installed = install(&built, &prefix).expect("a writable folder");
-            assert_eq!(installed.len(), FILES.len());
+            let installed = install(&built, &built, &prefix).expect("a writable folder");
+            assert_eq!(installed.len(), FILES.len() + HEADERS.len());
         }
         assert_eq!(
             std::fs::read_to_string(prefix.join("lib/ferroce/libibverbs.so.1")).expect("a file"),
             "libibverbs.so"
         );
         std::fs::remove_file(built.join("libibverbs.so")).expect("our own file");
-        assert!(install(&built, &prefix).is_err_and(|reason| reason.contains("libibverbs.so")));
+        assert!(install(&built, &built, &prefix).is_err_and(|reason| reason.contains("libibverbs.so")));
         std::fs::remove_dir_all(folder).expect("our own folder");
     }
 }

@@ -5,14 +5,17 @@
 //! | `test` | the list of steps, and the loop that runs and tallies them |
 //! | `step` | what a step is handed and what it reports |
 //! | `process` | a child process: one output stream, a time limit, no orphans |
+//! | `dialogue` | a helper process that answers lines |
 //! | `screen` | progress on a terminal, plain lines elsewhere |
 //! | `cargo` | the steps that are one cargo command each |
 //! | `libtest` | reads the tallies, ignored tests and `SKIPPED:` lines out of libtest's output |
 //! | `tools` | foreign programs the tests lean on: found, installed, or loudly missing |
 //! | `programs` | foreign programs on ferroce, and rdma-core's conformance suite |
+//! | `dsm` | shared-memory programs over libjia: the tests, and the figures |
 //! | `unprivileged` | the perf run and the integration tests as a user without rights |
 //! | `fuzz` | libFuzzer targets on a stable toolchain |
 //! | `layout`, `source` | the house style as a check, and the blanking of comments and strings it needs |
+//! | `selection` | which cases of a table, and how they are shown |
 //! | `install` | the command and its libraries into a prefix |
 //! | `boundary` | what the C library costs against the Rust API |
 //! | `interop` | the Linux kernel's Soft-RoCE as the peer, in a virtual machine |
@@ -22,6 +25,8 @@
 mod bench;
 mod boundary;
 mod cargo;
+mod dialogue;
+mod dsm;
 mod fuzz;
 mod install;
 mod interop;
@@ -30,6 +35,7 @@ mod libtest;
 mod process;
 mod programs;
 mod screen;
+mod selection;
 mod source;
 mod step;
 mod test;
@@ -62,6 +68,11 @@ enum Command {
     /// The side of `programs` inside a network namespace.
     #[command(hide = true)]
     ProgramsWorker(programs::worker::Args),
+    /// Run the shared-memory programs of programs/jia, with 1 to 8 processes on every transport.
+    Dsm(selection::Selection),
+    /// The side of `dsm` inside a network namespace.
+    #[command(hide = true)]
+    DsmWorker(dsm::worker::Args),
     /// The side of `bench` inside a network namespace.
     #[command(hide = true)]
     BoundaryWorker(boundary::Args),
@@ -82,6 +93,8 @@ fn main() -> ExitCode {
         Command::Fuzz(args) => fuzz::run(&Context::new(true, false), &args),
         Command::Programs(args) => programs::run(&Context::new(false, false), &args),
         Command::ProgramsWorker(args) => programs::worker::run(&args),
+        Command::Dsm(args) => dsm::run(&Context::new(false, false), &args),
+        Command::DsmWorker(args) => dsm::worker::run(&args),
         Command::Install(args) => install::run(&Context::new(false, false), &args),
         Command::BoundaryWorker(args) => boundary::run(&args),
         Command::UcxWorker(args) => ucx::run(&args),

@@ -4,14 +4,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::step::{Context, Report, Step};
-use crate::{cargo, fuzz, install, interop, layout, programs, tools, unprivileged};
+use crate::{cargo, dsm, fuzz, install, interop, layout, programs, tools, unprivileged};
 
 /// Lines of a failed step's output that are shown; the whole of it is in the log.
 const SHOWN_LINES: usize = 400;
 
 /// What is run, cheapest first; `tools` before everything that uses one.
 #[rustfmt::skip]
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 16] = [
     Step { name: "layout", quick: true, run: layout::check, about: "house style: file sizes, unsafe, names" },
     Step { name: "fmt", quick: true, run: cargo::fmt, about: "cargo fmt --check" },
     Step { name: "tools", quick: false, run: tools::provide, about: "tshark, scapy, setpriv, c++: found or installed" },
@@ -24,6 +24,7 @@ const STEPS: [Step; 15] = [
     Step { name: "install", quick: false, run: install::check, about: "cargo xtask install, and the installed tree works" },
     Step { name: "programs", quick: false, run: programs::check, about: "Debian's RDMA programs and rdma-core's conformance suite on ferroce" },
     Step { name: "programs-udp", quick: false, run: programs::check_over_udp, about: "the same programs once more, without the same-host fabric" },
+    Step { name: "dsm", quick: false, run: dsm::check, about: "shared-memory programs: 1 to 8 processes on every transport" },
     Step { name: "unprivileged", quick: false, run: unprivileged::check, about: "ferroce perf and the integration tests as a user without rights" },
     Step { name: "fuzz", quick: false, run: fuzz::smoke, about: "each fuzz target for 20 s" },
     Step { name: "interop", quick: false, run: interop::check, about: "the Linux kernel's Soft-RoCE as the peer, in a virtual machine" },

@@ -131,7 +131,8 @@ fn figure(said: &str, column: usize) -> Option<f64> {
     row.split_whitespace().nth(column)?.parse().ok()
 }
 
-fn median(values: &mut [f64]) -> f64 {
+/// The middle one; a mood of the machine spoils a mean.
+pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -1,13 +1,14 @@
 //! The `ferroce` command: run RDMA programs, look at the software NIC, measure it, and see its packets.
 //!
-//! Exit status: 0 done, 1 a failure that is explained in one sentence, 2 a wrong command line; `run` and `capture` end
-//! as the program did.
+//! Exit status: 0 done, 1 a failure that is explained in one sentence, 2 a wrong command line; `run`, `capture` and
+//! `dsm run` end as the program did.
 
 mod capture;
 mod child;
 mod counters;
 mod devices;
 mod doctor;
+mod dsm;
 mod failure;
 mod faults;
 mod gids;
@@ -39,7 +40,8 @@ Examples:
   ferroce perf write-bw                   wait for a client of one test, here …
   ferroce perf write-bw 192.0.2.7 -a      … and on a second machine, start it, for all sizes
   ferroce gids                            which addresses RDMA programs can use
-  ferroce capture -o x.pcapng -- ./prog   run a program and record its RoCEv2 packets";
+  ferroce capture -o x.pcapng -- ./prog   run a program and record its RoCEv2 packets
+  ferroce dsm run -n 4 ./prog             run a shared-memory program as four processes";
 
 #[derive(Subcommand)]
 enum Command {
@@ -57,6 +59,9 @@ enum Command {
     Perf(Box<perf::Args>),
     /// Run an RDMA program: it finds a device, whatever this machine has.
     Run(run::Args),
+    /// Run programs that share memory over several processes and machines.
+    #[command(subcommand)]
+    Dsm(dsm::Command),
     /// Say what works on this machine, what does not, why, and what to do.
     Doctor(doctor::Args),
     /// Run a program and record its packets to a file for Wireshark.
@@ -73,6 +78,7 @@ fn main() -> ExitCode {
         Command::Counters(args) => counters::run(&args),
         Command::Perf(args) => perf::run(*args),
         Command::Run(args) => return run::run(&args).unwrap_or_else(|failure| failure.report()),
+        Command::Dsm(command) => return dsm::run(command).unwrap_or_else(|failure| failure.report()),
         Command::Doctor(args) => return doctor::run(&args).unwrap_or_else(|failure| failure.report()),
         Command::Capture(args) => return capture::run(&args).unwrap_or_else(|failure| failure.report()),
         Command::PerfPeer => perf::run_peer(),

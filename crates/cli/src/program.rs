@@ -34,7 +34,8 @@ pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
-fn cannot_start(command: &Command, error: &io::Error) -> Failure {
+/// Says why a program did not start, with the exit status of a shell.
+pub(crate) fn cannot_start(command: &Command, error: &io::Error) -> Failure {
     let program = Path::new(command.get_program());
     let failure = Failure::io(format!("cannot start {}", program.display()), error);
     match error.kind() {

@@ -4,6 +4,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
+use std::time::Duration;
 
 const PASSED_ON: [libc::c_int; 6] =
     [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
@@ -52,17 +53,38 @@ impl Blocked {
             if let Some(status) = child.try_wait()? {
                 return Ok(status);
             }
-            let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-            // SAFETY: the set was filled in `new`, and the kernel fills `info`.
-            let signal = unsafe { libc::sigwaitinfo(&self.taken, info.as_mut_ptr()) };
-            // SAFETY: all-zero is a valid `siginfo_t`, whether or not the kernel filled it.
-            let info = unsafe { info.assume_init() };
             // A signal of the terminal (Ctrl-C) went to the whole foreground group, the child included; only one
             // that a process sent to us alone has to be passed on.
-            if signal > 0 && signal != libc::SIGCHLD && info.si_code <= 0 {
+            if let Some(Taken { signal, by_process: true }) = self.next(FOREVER) {
                 // SAFETY: the child has not been waited for, so its id still names it.
                 unsafe { libc::kill(child.id() as libc::pid_t, signal) };
             }
         }
     }
+
+    /// Waits for the next signal that must be passed on; `None` when a child changed, or `patience` is over.
+    pub(crate) fn next(&self, patience: Duration) -> Option<Taken> {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        let limit = libc::timespec {
+            tv_sec: patience.as_secs() as libc::time_t,
+            tv_nsec: patience.subsec_nanos().into(),
+        };
+        // SAFETY: the set was filled in `new`, the limit is ours, and the kernel fills `info`.
+        let signal = unsafe { libc::sigtimedwait(&self.taken, info.as_mut_ptr(), &limit) };
+        // SAFETY: all-zero is a valid `siginfo_t`, whether or not the kernel filled it.
+        let info = unsafe { info.assume_init() };
+        (signal > 0 && signal != libc::SIGCHLD).then_some(Taken { signal, by_process: info.si_code <= 0 })
+    }
+}
+
+/// As long as anybody will wait; a signal ends it.
+const FOREVER: Duration = Duration::from_secs(3600);
+
+/// A signal that was sent to us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// Its number.
+    pub(crate) signal: libc::c_int,
+    /// A process sent it to us alone. Otherwise it came from the terminal, to everybody in the foreground.
+    pub(crate) by_process: bool,
 }

@@ -36,6 +36,7 @@ use std::sync::mpsc;
 use serde_json::Value;
 
 use crate::process::Job as Process;
+use crate::selection::Selection;
 use crate::step::{Context, Report};
 use crate::tools::{apt_install, which};
 use crate::unprivileged::target_dir;
@@ -44,15 +45,8 @@ use verdict::Row;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Run only the cases whose name contains this; may be given several times.
-    #[arg(long, value_name = "TEXT")]
-    filter: Vec<String>,
-    /// Print the rows as JSON.
-    #[arg(long)]
-    json: bool,
-    /// List the cases and stop.
-    #[arg(long)]
-    list: bool,
+    #[command(flatten)]
+    selection: Selection,
     /// Take this command instead of building one; its library lies next to it, or where FERROCE_LIB says.
     #[arg(long, value_name = "FILE")]
     ferroce: Option<PathBuf>,
@@ -79,8 +73,8 @@ const PACKAGES: [(&str, &str); 15] = [
 
 /// The command `cargo xtask programs`.
 pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
-    let jobs = jobs(&args.filter);
-    if args.list {
+    let jobs = jobs(&args.selection.filter);
+    if args.selection.list {
         jobs.iter().for_each(|job| println!("{:6} {}", job.kind, job.name));
         return ExitCode::SUCCESS;
     }
@@ -91,7 +85,8 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     let mut installed = Report::default();
     provide(ctx, &mut installed);
     let ferroce = args.ferroce.clone().map_or_else(|| build(ctx), Ok);
-    let rows = match ferroce.and_then(|ferroce| run_all(ctx, jobs, &ferroce, |row| announce(row, args.json)))
+    let rows = match ferroce
+        .and_then(|ferroce| run_all(ctx, jobs, &ferroce, |row| announce(row, args.selection.json)))
     {
         Ok(rows) => rows,
         Err(reason) => {
@@ -99,7 +94,7 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match args.json {
+    match args.selection.json {
         true => println!("{}", verdict::to_json(&rows)),
         false => print!("{}", verdict::to_text(&rows)),
     }

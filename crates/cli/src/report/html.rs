@@ -11,7 +11,7 @@ pub(crate) fn html(results: &Results) -> String {
     let mut page = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
     page.push_str("<title>ferroce perf</title>\n<style>\n");
-    page.push_str(include_str!("style.css"));
+    page.push_str(super::STYLE);
     page.push_str("</style>\n</head>\n<body>\n<h1>RDMA beside sockets</h1>\n");
     let _ = writeln!(page, "<p class=\"soft\">{}</p>", escape(&subtitle(results)));
     headlines(&mut page, &results.headlines);
@@ -139,7 +139,7 @@ fn table_row(results: &Results, row: &Row, size: u64) -> Option<String> {
 }
 
 /// Text as HTML, fit for elements and quoted attributes.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

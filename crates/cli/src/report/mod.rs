@@ -6,4 +6,7 @@ mod scale;
 mod sections;
 mod svg;
 
-pub(crate) use html::html;
+pub(crate) use html::{escape, html};
+
+/// How the pages look, light and dark.
+pub(crate) const STYLE: &str = include_str!("style.css");

@@ -53,10 +53,15 @@ impl Libraries {
 }
 
 /// The folder of this command, links resolved: `~/bin/ferroce` may be a link into a source tree.
-fn own_folder() -> Result<PathBuf, Failure> {
+pub(crate) fn own_folder() -> Result<PathBuf, Failure> {
     let own = std::env::current_exe().and_then(|path| path.canonicalize());
     let own = own.map_err(|error| Failure::io("cannot find out where this command lies", error))?;
     Ok(own.parent().unwrap_or(Path::new("/")).to_path_buf())
+}
+
+/// A library of ours that no program asks the system for: next to this command, by its name.
+pub(crate) fn beside(name: &str) -> Result<Option<PathBuf>, Failure> {
+    Ok(candidates(&own_folder()?).iter().find_map(|folder| in_folder(folder, name)))
 }
 
 fn candidates(own: &Path) -> [PathBuf; 2] {

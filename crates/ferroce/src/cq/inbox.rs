@@ -174,6 +174,15 @@ impl<'a> Sleeper<'a> {
 
 impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
-        self.0.inner.inbox.sleepers.fetch_sub(1, Ordering::SeqCst);
+        let inbox = &self.0.inner.inbox;
+        if inbox.sleepers.fetch_sub(1, Ordering::SeqCst) > 1 {
+            return;
+        }
+        // Nobody may ever ring for those who slept here, and each holds a descriptor. A new sleeper counts before it
+        // leaves its waker, so with none counted all are of the past.
+        let mut kept = inbox.kept.lock();
+        if inbox.sleepers.load(Ordering::SeqCst) == 0 {
+            kept.wakers.clear();
+        }
     }
 }

@@ -4,18 +4,23 @@
 //! through raw pointers and atomics; a reference to its bytes is made in [`Exclusive`] alone, whose memory the NIC
 //! has no request for while the program holds it.
 
+use super::region::{Region, RegionBuilder};
 use crate::error::Error;
 use ferroce_nic::{MemoryRegion, Pd};
 use ferroce_proto::verbs::{Access, Sge};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
-/// Zeroed memory of our own. The NIC holds a share of it as long as it is registered.
+/// Zeroed memory of our own, or memory that somebody else keeps. The NIC holds a share of it as long as it is
+/// registered.
 pub(super) struct Memory {
     start: NonNull<u8>,
     layout: Layout,
+    /// Who keeps it; nobody: it is ours to free.
+    keeper: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 // SAFETY: `Memory` is a range of bytes without any thread's data in it; all access goes through the methods below.
@@ -30,15 +35,31 @@ impl Memory {
         let layout = Layout::from_size_align(len.max(1), align).map_err(|_| refused())?;
         // SAFETY: the layout has at least one byte.
         let start = unsafe { alloc_zeroed(layout) };
-        Ok(Arc::new(Memory { start: NonNull::new(start).ok_or_else(refused)?, layout }))
+        Ok(Arc::new(Memory { start: NonNull::new(start).ok_or_else(refused)?, layout, keeper: None }))
+    }
+
+    /// Memory that `keeper` keeps mapped, readable and writable while it lives.
+    fn kept(
+        start: NonNull<u8>,
+        len: usize,
+        keeper: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Arc<Memory>, Error> {
+        let aligned = (start.as_ptr() as usize).is_multiple_of(8);
+        let layout = Layout::from_size_align(len, if aligned { 8 } else { 1 });
+        let layout = layout.map_err(|_| Error::OutOfMemory { bytes: len })?;
+        Ok(Arc::new(Memory { start, layout, keeper: Some(keeper) }))
     }
 
     /// Registers all of it.
     pub(super) fn register(self: &Arc<Self>, pd: &Arc<Pd>, access: Access) -> Result<MemoryRegion, Error> {
         let (addr, len) = (self.start.as_ptr() as usize, self.layout.size());
-        // SAFETY: the memory lives until the last share of it is gone, and the NIC gets one. Rust references to it
-        // exist in `Exclusive` only, see there.
-        let region = unsafe { pd.register(addr, len, addr as u64, access, Some(self.clone())) };
+        let region = match self.keeper {
+            // SAFETY: the memory lives until the last share of it is gone, and the NIC gets one. Rust references to it
+            // exist in `Exclusive` only, see there.
+            None => unsafe { pd.register(addr, len, addr as u64, access, Some(self.clone())) },
+            // SAFETY: as above; whoever called `register_at` promised the rest.
+            Some(_) => unsafe { pd.register_sparse(addr, len, access, Some(self.clone())) },
+        };
         region.map_err(Error::in_call("register"))
     }
 
@@ -88,8 +109,28 @@ impl Memory {
     }
 }
 
+impl RegionBuilder {
+    /// Registers memory that is there already instead of new memory: as many bytes at `start` as the builder was made
+    /// for. No page is brought in, so the range may be far larger than what is used of it.
+    ///
+    /// # Safety
+    /// `keeper` must keep the bytes mapped, readable and writable while it lives, and no Rust reference may point to
+    /// them: peers and the NIC read and write them at any time.
+    pub unsafe fn register_at(
+        self,
+        start: NonNull<u8>,
+        keeper: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Region, Error> {
+        let memory = Memory::kept(start, self.len(), keeper)?;
+        self.finish(memory)
+    }
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
+        if self.keeper.is_some() {
+            return;
+        }
         // SAFETY: allocated in `zeroed` with this very layout, and this was the last share.
         unsafe { dealloc(self.start.as_ptr(), self.layout) }
     }

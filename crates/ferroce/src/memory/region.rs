@@ -77,6 +77,14 @@ impl RegionBuilder {
             return Err(call(ferroce_nic::Error::Invalid { attribute: "length", why }));
         }
         let memory = Memory::zeroed(self.len, PAGE)?;
+        self.finish(memory)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn finish(self, memory: Arc<Memory>) -> Result<Region, Error> {
         let region = memory.register(&self.pd.nic, self.access)?;
         Ok(Region { inner: Arc::new(Inner { region, memory, pd: self.pd }) })
     }

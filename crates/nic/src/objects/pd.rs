@@ -50,6 +50,25 @@ impl Pd {
         self.insert_region(Place { addr, len, iova, backing: backing(access) }, access, owner)
     }
 
+    /// As [`Pd::register`], but brings no page in and looks at none: for ranges most of which are never used, such as
+    /// the shared heap of a job.
+    ///
+    /// # Safety
+    /// As for [`Pd::register`]; nobody checks that the bytes are mapped.
+    pub unsafe fn register_sparse(
+        self: &Arc<Self>,
+        addr: usize,
+        len: usize,
+        access: Access,
+        owner: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Result<MemoryRegion, Error> {
+        self.nic.alive()?;
+        check_access(access)?;
+        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { addr as u64 };
+        check_range(addr, len, iova)?;
+        self.insert_region(Place { addr, len, iova, backing: backing(access) }, access, owner)
+    }
+
     /// Registers part of the device's own memory; peers and work requests count from its first byte. The access must
     /// contain [`Access::ZERO_BASED`].
     pub fn register_device_memory(

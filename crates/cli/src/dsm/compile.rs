@@ -1,0 +1,67 @@
+//! `ferroce dsm cc`: the compiler, told where jia.h and libjia are.
+
+use crate::failure::Failure;
+use crate::program::{self, NOT_FOUND};
+use crate::run::library;
+use clap::Parser;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+/// Options of `ferroce dsm cc`.
+#[derive(Parser)]
+pub(crate) struct Args {
+    /// Put the library into the program, so that the program needs nothing else to run.
+    #[arg(long)]
+    r#static: bool,
+    /// Print the command instead of running it.
+    #[arg(long)]
+    show: bool,
+    /// Arguments of the compiler: -O2 mm.c -o mm
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
+    arguments: Vec<OsString>,
+}
+
+/// Runs the compiler; the exit status is the compiler's.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let (include, library) = (include_folder()?, library(args.r#static)?);
+    let mut command = Command::new(std::env::var_os("CC").filter(|cc| !cc.is_empty()).unwrap_or("cc".into()));
+    command.arg("-I").arg(include).args(&args.arguments);
+    match args.r#static {
+        true => {
+            command.arg(&library).args(["-lpthread", "-ldl"]);
+        }
+        false => {
+            let folder = library.parent().map(PathBuf::from).unwrap_or_default();
+            let mut run_path = OsString::from("-Wl,-rpath,");
+            run_path.push(&folder);
+            command.arg("-L").arg(folder).arg("-ljia").arg(run_path);
+        }
+    }
+    command.arg("-lm");
+    if args.show {
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        crate::print_text(&words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(ExitCode::from(program::exit_code(program::run_to_end(command)?)))
+}
+
+fn library(archive: bool) -> Result<PathBuf, Failure> {
+    let name = if archive { "libjia.a" } else { "libjia.so" };
+    library::beside(name)?.ok_or_else(|| missing(name))
+}
+
+/// An installation has `bin/ferroce` and `include/ferroce`; in a source tree the command lies in `target/release`.
+fn include_folder() -> Result<PathBuf, Failure> {
+    let own = library::own_folder()?;
+    let candidates = ["../include/ferroce", "../../crates/ffi/jia/include"].map(|place| own.join(place));
+    let found = candidates.into_iter().find(|folder| folder.join("jia.h").is_file());
+    found.map(|folder| folder.canonicalize().unwrap_or(folder)).ok_or_else(|| missing("jia.h"))
+}
+
+fn missing(what: &str) -> Failure {
+    Failure::new(format!("{what} is not where this command looks for it"))
+        .exit_with(NOT_FOUND)
+        .advise("Install it: cargo xtask install; in a source tree: cargo build --release -p ferroce-jia")
+}

@@ -1,0 +1,167 @@
+//! Lists of machines: one per line, `NAME[:PORT] [PROCESSES]`, `#` begins a comment.
+//!
+//! JIAJIA's own list is understood, too: `ADDRESS USER PASSWORD`. Passwords are neither used nor kept, ssh has keys for that.
+//! Beside it there may be a `.jiaconf`, whose settings are taken over where ours have the same meaning.
+
+use crate::failure::Failure;
+use std::path::Path;
+
+/// A machine to start processes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Host {
+    /// Its name or address.
+    pub(crate) name: String,
+    /// Who to be there; `None`: the same as here.
+    pub(crate) user: Option<String>,
+    /// Port of its ssh.
+    pub(crate) port: Option<u16>,
+    /// Processes to start there, in each round.
+    pub(crate) processes: u32,
+}
+
+/// What a list says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Hosts {
+    /// The machines, in order.
+    pub(crate) hosts: Vec<Host>,
+    /// Whether any line had a password.
+    pub(crate) passwords: bool,
+}
+
+/// Reads a list of machines.
+pub(crate) fn read(path: &Path) -> Result<Hosts, Failure> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::io(format!("cannot read the list of hosts {}", path.display()), error))?;
+    parse(&text).map_err(|(line, why)| {
+        Failure::usage(format!("{}, line {line}: {why}", path.display()))
+            .advise("One machine per line: NAME[:PORT] [PROCESSES]")
+    })
+}
+
+fn parse(text: &str) -> Result<Hosts, (usize, String)> {
+    let mut list = Hosts { hosts: Vec::new(), passwords: false };
+    for (at, line) in text.lines().enumerate() {
+        let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
+        if words.is_empty() {
+            continue;
+        }
+        let host = host(&words).map_err(|why| (at + 1, why))?;
+        list.passwords |= words.len() > 2 && host.user.is_some();
+        list.hosts.push(host);
+    }
+    match list.hosts.is_empty() {
+        true => Err((1, "no machine is named".to_owned())),
+        false => Ok(list),
+    }
+}
+
+fn host(words: &[&str]) -> Result<Host, String> {
+    let (name, port) = name_and_port(words[0])?;
+    let (user, name) = match name.split_once('@') {
+        Some((user, name)) => (Some(user.to_owned()), name.to_owned()),
+        None => (None, name),
+    };
+    // A name that begins with a dash would be an option of ssh.
+    let strange = |text: &str| text.is_empty() || text.starts_with('-');
+    if strange(&name) || user.as_deref().is_some_and(strange) {
+        return Err(format!("{:?} is no name of a machine", words[0]));
+    }
+    let Some(second) = words.get(1) else {
+        return Ok(Host { name, user, port, processes: 1 });
+    };
+    let count = second.strip_prefix("slots=").unwrap_or(second);
+    match count.parse::<u32>() {
+        Ok(0) => Err("0 processes on a machine".to_owned()),
+        Ok(processes) => Ok(Host { name, user, port, processes }),
+        Err(_) if strange(second) || second.contains('=') => {
+            Err(format!("{second:?} is no number of processes"))
+        }
+        // JIAJIA's form: the second word is the user, the third the password.
+        Err(_) => Ok(Host { name, user: Some((*second).to_owned()), port, processes: 1 }),
+    }
+}
+
+/// `name`, `name:2222`, `[fd00::1]:2222`, `fd00::1`.
+fn name_and_port(word: &str) -> Result<(String, Option<u16>), String> {
+    let port = |text: &str| text.parse().map_err(|_| format!("{text:?} is no port"));
+    if let Some(rest) = word.strip_prefix('[') {
+        let (name, rest) = rest.split_once(']').ok_or_else(|| format!("{word:?}: a ] is missing"))?;
+        let port = rest.strip_prefix(':').map(port).transpose()?;
+        return Ok((name.to_owned(), port));
+    }
+    match word.split_once(':') {
+        Some((name, text)) if !text.contains(':') => Ok((name.to_owned(), Some(port(text)?))),
+        _ => Ok((word.to_owned(), None)),
+    }
+}
+
+/// The variables that a `.jiaconf` beside the list stands for.
+pub(crate) fn settings_beside(list: &Path) -> Vec<(&'static str, String)> {
+    let path = list.with_file_name(".jiaconf");
+    std::fs::read_to_string(path).map_or(Vec::new(), |text| settings(&text))
+}
+
+fn settings(text: &str) -> Vec<(&'static str, String)> {
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    lines
+        .filter_map(|line| line.split_once('='))
+        .filter_map(|(key, value)| {
+            let value = value.trim().to_owned();
+            match key.trim() {
+                "comm_type" if value == "udp" || value == "rdma" => Some(("FERROCE_DSM_TRANSPORT", value)),
+                "prefetch" => Some(("FERROCE_DSM_PREFETCH", u8::from(value == "on").to_string())),
+                "prefetch_pages" => Some(("FERROCE_DSM_PREFETCH_PAGES", value)),
+                "max_checking_pages" => Some(("FERROCE_DSM_MAX_CHECKING_PAGES", value)),
+                // Its addresses, buffers and modes have no counterpart here.
+                _ => None,
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(name: &str, processes: u32) -> Host {
+        Host { name: name.into(), user: None, port: None, processes }
+    }
+
+    #[test]
+    fn our_own_form() {
+        let list =
+            parse("# mine\n\na\nb:2222 4\nme@c slots=2 # three\n[fd00::1]:22\nfd00::2 3\n").expect("a list");
+        let user = Host { user: Some("me".into()), ..plain("c", 2) };
+        let six = Host { port: Some(22), ..plain("fd00::1", 1) };
+        let two = Host { port: Some(2222), ..plain("b", 4) };
+        assert_eq!(list.hosts, [plain("a", 1), two, user, six, plain("fd00::2", 3)]);
+        assert!(!list.passwords);
+    }
+
+    #[test]
+    fn the_form_of_jiajia() {
+        let list = parse("192.0.2.1 ann secret\n192.0.2.2 ann secret\n").expect("a list");
+        assert_eq!(list.hosts[1], Host { user: Some("ann".into()), ..plain("192.0.2.2", 1) });
+        assert!(list.passwords);
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_line() {
+        for (text, line) in
+            [("", 1), ("a\nb:x\n", 2), ("a 0", 1), ("-oProxyCommand=x", 1), ("a -x", 1), ("a cores=2", 1)]
+        {
+            assert_eq!(parse(text).expect_err(text).0, line, "{text}");
+        }
+    }
+
+    #[test]
+    fn settings_are_translated() {
+        let text = "# x\ncomm_type = rdma\nprefetch = off\nprefetch_pages = 4 # four\nmsg_buffer_size = 16\n";
+        let wanted = [
+            ("FERROCE_DSM_TRANSPORT", "rdma".to_owned()),
+            ("FERROCE_DSM_PREFETCH", "0".to_owned()),
+            ("FERROCE_DSM_PREFETCH_PAGES", "4".to_owned()),
+        ];
+        assert_eq!(settings(text), wanted);
+    }
+}

@@ -1,0 +1,347 @@
+//! A job: started, watched, and ended together.
+//!
+//! One loop on the main thread waits for signals, dead processes and the verdict of the meeting place. Processes that learn
+//! from there that one of them died stop by themselves; those that do not are ended.
+
+use super::options::Run;
+use super::output::{Output, Stream};
+use super::plan::{Place, Plan};
+use super::{page, remote, statistics};
+use crate::child;
+use crate::failure::Failure;
+use crate::program::{self, CANNOT_RUN};
+use crate::run::library;
+use crate::signals::{Blocked, Taken};
+use ferroce_dsm::{Departure, Rendezvous, Reporter};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+const LIBRARY: &str = "libjia.so";
+/// How often we look around when nothing happens.
+const TICK: Duration = Duration::from_millis(50);
+/// The meeting place reads a goodbye within this time; only then is a process that ended one that died.
+const GOODBYE: Duration = Duration::from_millis(100);
+/// A process that never joined and ended well: the others may be on their way to the end, too.
+const STRANGER: Duration = Duration::from_secs(1);
+/// How long processes have to stop by themselves, and then to obey SIGTERM.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Exit status of a process that stopped because another one died (crates/dsm/src/meet/client.rs).
+const STOPPED: u8 = 70;
+
+/// A process of the job.
+struct Process {
+    rank: u32,
+    child: Child,
+    /// It has a process group of its own.
+    group: bool,
+    ended: Option<(ExitStatus, Instant)>,
+    reported: bool,
+}
+
+/// Starts the job, and waits for its end.
+pub(crate) fn run(args: &Run) -> Result<ExitCode, Failure> {
+    let plan = Plan::of(args)?;
+    plan.notes.iter().for_each(|note| eprintln!("ferroce dsm: {note}."));
+    // Before anything has a thread, so that the signals are blocked in all of them.
+    let blocked = Blocked::new();
+    let meeting = Rendezvous::bind_at(plan.size(), plan.meet)
+        .map_err(|error| Failure::new(error.to_string()).exit_with(CANNOT_RUN))?;
+    let mut job = Job::start(args, &plan, &meeting, &blocked)?;
+    let code = job.watch(meeting, &blocked);
+    let told = job.output.finish();
+    if let Some(page) = &args.stat {
+        show_statistics(&told, &args.command, page.as_deref())?;
+    }
+    Ok(ExitCode::from(code))
+}
+
+fn show_statistics(
+    told: &[serde_json::Value],
+    command: &[OsString],
+    page: Option<&Path>,
+) -> Result<(), Failure> {
+    eprintln!("{}", statistics::table(told));
+    let Some(path) = page else { return Ok(()) };
+    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    std::fs::write(path, page::html(&words.join(" "), told))
+        .map_err(|error| Failure::io(format!("cannot write {}", path.display()), error))?;
+    eprintln!("A page with pictures: {}", path.display());
+    Ok(())
+}
+
+struct Job {
+    processes: Vec<Process>,
+    output: Output,
+    /// The signal that ended us, and when patience ends.
+    interrupted: Option<libc::c_int>,
+    /// When those that are left get SIGTERM, and then SIGKILL.
+    term_at: Option<Instant>,
+    kill_at: Option<Instant>,
+}
+
+impl Job {
+    fn start(args: &Run, plan: &Plan, meeting: &Rendezvous, blocked: &Blocked) -> Result<Job, Failure> {
+        let mut job = Job {
+            processes: Vec::new(),
+            output: Output::new(!args.plain),
+            interrupted: None,
+            term_at: None,
+            kill_at: None,
+        };
+        let starter = Starter { args, plan, folder: folder()?, library_path: library_path()? };
+        for rank in 0..plan.size() {
+            if let Err(failure) = job.start_one(&starter, rank, meeting, blocked) {
+                job.signal_all(libc::SIGKILL);
+                job.processes.iter_mut().for_each(|process| drop(process.child.wait()));
+                return Err(failure);
+            }
+        }
+        Ok(job)
+    }
+
+    fn start_one(
+        &mut self,
+        starter: &Starter<'_>,
+        rank: u32,
+        meeting: &Rendezvous,
+        blocked: &Blocked,
+    ) -> Result<(), Failure> {
+        let variables = meeting.environment(rank);
+        let mut command = starter.command(rank, &variables);
+        // A group of its own lets us end all that a process started. But only our own group may read the terminal.
+        let group = rank != 0 || !io::stdin().is_terminal();
+        if group {
+            command.process_group(0);
+        }
+        child::die_with_parent(&mut command, libc::SIGKILL);
+        blocked.release_in(&mut command);
+        let mut child = command.spawn().map_err(|error| program::cannot_start(&command, &error))?;
+        if let Some(pipe) = child.stdout.take() {
+            self.output.follow(rank, Stream::Out, pipe);
+        }
+        if let Some(pipe) = child.stderr.take() {
+            self.output.follow(rank, Stream::Err, pipe);
+        }
+        if let Some(pipe) = child.stdin.take() {
+            feed(pipe, secret(&variables), rank == 0);
+        }
+        self.processes.push(Process { rank, child, group, ended: None, reported: false });
+        Ok(())
+    }
+
+    /// Until all have ended; the exit status of the job.
+    fn watch(&mut self, meeting: Rendezvous, blocked: &Blocked) -> u8 {
+        let reporter = meeting.reporter();
+        let (send, verdict) = channel();
+        // Left alone at the end: a job whose processes never joined keeps it waiting for them.
+        std::thread::spawn(move || send.send(meeting.run()));
+        while self.processes.iter().any(|process| process.ended.is_none()) {
+            if let Some(taken) = blocked.next(TICK) {
+                self.interrupt(taken);
+            }
+            self.reap();
+            self.report(&reporter);
+            self.hear(&verdict);
+            self.enforce();
+        }
+        self.explain();
+        self.code()
+    }
+
+    fn interrupt(&mut self, taken: Taken) {
+        for process in self.processes.iter().filter(|process| process.ended.is_none()) {
+            // Who shares our group has the terminal's signal already.
+            if process.group || taken.by_process {
+                process.signal(taken.signal);
+            }
+        }
+        if ![libc::SIGUSR1, libc::SIGUSR2].contains(&taken.signal) {
+            self.interrupted.get_or_insert(taken.signal);
+            self.kill_at.get_or_insert(Instant::now() + PATIENCE);
+        }
+    }
+
+    fn reap(&mut self) {
+        for process in self.processes.iter_mut().filter(|process| process.ended.is_none()) {
+            if let Ok(Some(status)) = process.child.try_wait() {
+                process.ended = Some((status, Instant::now()));
+            }
+        }
+    }
+
+    /// Tells the meeting place who died, so that the others learn it with the reason.
+    fn report(&mut self, reporter: &Reporter) {
+        for process in self.processes.iter_mut().filter(|process| !process.reported) {
+            let Some((status, since)) = process.ended else { continue };
+            let due = match (status.code(), status.success()) {
+                (None, _) => Duration::ZERO,
+                (_, false) => GOODBYE,
+                (_, true) => STRANGER,
+            };
+            if since.elapsed() >= due {
+                process.reported = true;
+                reporter.down(process.rank, &fate(status));
+            }
+        }
+    }
+
+    /// The meeting place knows that a process was lost.
+    fn hear(&mut self, verdict: &Receiver<Departure>) {
+        match verdict.try_recv() {
+            Ok(Departure::Down { .. }) => {
+                self.term_at.get_or_insert(Instant::now() + PATIENCE);
+            }
+            Ok(Departure::All) | Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
+        }
+    }
+
+    fn enforce(&mut self) {
+        let now = Instant::now();
+        if self.term_at.is_some_and(|at| now >= at) {
+            self.term_at = None;
+            self.kill_at.get_or_insert(now + PATIENCE);
+            self.signal_all(libc::SIGTERM);
+        }
+        if self.kill_at.is_some_and(|at| now >= at) {
+            self.kill_at = None;
+            self.signal_all(libc::SIGKILL);
+        }
+    }
+
+    fn signal_all(&self, signal: libc::c_int) {
+        self.processes
+            .iter()
+            .filter(|process| process.ended.is_none())
+            .for_each(|process| process.signal(signal));
+    }
+
+    /// Those that failed by themselves, not because another one did.
+    fn culprits(&self) -> impl Iterator<Item = (u32, ExitStatus)> {
+        let ended = self.processes.iter().filter_map(|process| Some((process.rank, process.ended?.0)));
+        ended.filter(|(_, status)| !status.success() && program::exit_code(*status) != STOPPED)
+    }
+
+    fn explain(&self) {
+        if self.interrupted.is_some() {
+            return;
+        }
+        for (rank, status) in self.culprits().filter(|(_, status)| status.code().is_none()) {
+            eprintln!("ferroce dsm: process {rank} {}.", fate(status));
+        }
+    }
+
+    fn code(&self) -> u8 {
+        if let Some(signal) = self.interrupted {
+            return 128 + signal as u8;
+        }
+        let codes = |status: ExitStatus| program::exit_code(status);
+        let worst = self.culprits().map(|(_, status)| codes(status)).max();
+        let all = self.processes.iter().filter_map(|process| Some(codes(process.ended?.0)));
+        worst.or(all.max()).unwrap_or(0)
+    }
+}
+
+impl Process {
+    fn signal(&self, signal: libc::c_int) {
+        let (Some(pid), Some(signal)) =
+            (Pid::from_raw(self.child.id() as i32), Signal::from_named_raw(signal))
+        else {
+            return;
+        };
+        // It may be gone already, which is what is wanted.
+        let _ = if self.group { kill_process_group(pid, signal) } else { kill_process(pid, signal) };
+    }
+}
+
+/// What became of a process, to follow its name.
+fn fate(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(0), _) => "ended before the others, without leaving the job".to_owned(),
+        (Some(code), _) => format!("ended with status {code}"),
+        (None, Some(signal)) => format!("was killed by signal {signal}"),
+        (None, None) => "is gone".to_owned(),
+    }
+}
+
+/// What all processes are started with.
+struct Starter<'a> {
+    args: &'a Run,
+    plan: &'a Plan,
+    folder: PathBuf,
+    library_path: OsString,
+}
+
+impl Starter<'_> {
+    fn command(&self, rank: u32, meeting: &[(&'static str, String)]) -> Command {
+        let (command, place) = (&self.args.command, &self.plan.places[rank as usize]);
+        let variables = meeting.iter().chain(&self.plan.variables);
+        let (mut started, stdin) = match place {
+            Place::Here => {
+                let mut started = Command::new(&command[0]);
+                started.args(&command[1..]).envs(variables.map(|(name, value)| (name, value)));
+                started.env("LD_LIBRARY_PATH", &self.library_path);
+                (started, if rank == 0 { Stdio::inherit() } else { Stdio::null() })
+            }
+            Place::There(host) => {
+                let mut all = self.variables_of_ours();
+                all.extend(variables.map(|(name, value)| (name.into(), value.into())));
+                all.retain(|(name, _)| name != remote::SECRET);
+                (remote::command(&self.args.ssh, host, &self.folder, &all, command), Stdio::piped())
+            }
+        };
+        let piped = !self.args.plain;
+        started.stdin(stdin);
+        started.stdout(if piped { Stdio::piped() } else { Stdio::inherit() });
+        started.stderr(if piped || self.args.stat.is_some() { Stdio::piped() } else { Stdio::inherit() });
+        started
+    }
+
+    /// Another machine starts from nothing, so what is set here for ferroce goes along.
+    fn variables_of_ours(&self) -> Vec<(OsString, OsString)> {
+        let named = |name: &OsString| name.as_encoded_bytes().starts_with(b"FERROCE_");
+        let mut all: Vec<_> = std::env::vars_os().filter(|(name, _)| named(name)).collect();
+        all.push(("LD_LIBRARY_PATH".into(), self.library_path.clone()));
+        all
+    }
+}
+
+fn folder() -> Result<PathBuf, Failure> {
+    std::env::current_dir().map_err(|error| Failure::io("cannot find out the present folder", error))
+}
+
+/// The library's folder in front of what is there. Programs that need no library, or bring it along, run without.
+fn library_path() -> Result<OsString, Failure> {
+    let before = std::env::var_os("LD_LIBRARY_PATH").filter(|value| !value.is_empty());
+    let Some(library) = library::beside(LIBRARY)? else { return Ok(before.unwrap_or_default()) };
+    let mut path = library.parent().unwrap_or(Path::new("/")).as_os_str().to_owned();
+    if let Some(before) = before {
+        path.push(":");
+        path.push(before);
+    }
+    Ok(path)
+}
+
+fn secret(variables: &[(&'static str, String)]) -> String {
+    variables
+        .iter()
+        .find(|(name, _)| *name == remote::SECRET)
+        .map(|(_, value)| value.clone())
+        .unwrap_or_default()
+}
+
+/// The first line of a process on another machine, and for process 0 all that we are given.
+fn feed(mut pipe: ChildStdin, secret: String, all: bool) {
+    std::thread::spawn(move || {
+        // If it does not listen, it has gone, and that is noticed elsewhere.
+        let greeted = writeln!(pipe, "{secret}");
+        if greeted.is_ok() && all {
+            let _ = io::copy(&mut io::stdin().lock(), &mut pipe);
+        }
+    });
+}

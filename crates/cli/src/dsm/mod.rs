@@ -1,0 +1,45 @@
+//! `ferroce dsm`: programs that share memory over several processes and machines.
+//!
+//! | file | question |
+//! |---|---|
+//! | `options` | what may be asked for |
+//! | `hosts` | which machines, from a list of hosts; JIAJIA's files as well |
+//! | `plan` | which process is started where, and with which environment |
+//! | `remote` | how a process is started on another machine |
+//! | `launch` | started, watched, ended together |
+//! | `output` | who said what |
+//! | `statistics`, `page` | what was counted, as a table and as an HTML page with pictures |
+//! | `compile` | `ferroce dsm cc` |
+
+mod compile;
+mod hosts;
+mod launch;
+mod options;
+mod output;
+mod page;
+mod plan;
+mod remote;
+mod statistics;
+
+use crate::failure::Failure;
+use clap::Subcommand;
+use std::process::ExitCode;
+
+/// Commands below `ferroce dsm`.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Start a program as several processes that share memory.
+    Run(options::Run),
+    /// Compile a C program against jia.h and libjia.
+    ///
+    /// Calls cc, or what CC names, with the folders of the header and of the library in front of your arguments.
+    Cc(compile::Args),
+}
+
+/// Runs the command; the exit status is the program's, or the compiler's.
+pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Run(args) => launch::run(&args),
+        Command::Cc(args) => compile::run(&args),
+    }
+}

@@ -1,0 +1,122 @@
+//! Who said what: the lines of all processes, each with the number of its process in front.
+//!
+//! Lines are written whole, so that those of two processes never mix. What a process tells the launcher about itself (see
+//! crates/ffi/jia/src/record.rs) is taken out on the way.
+
+use parking_lot::Mutex;
+use serde_json::Value;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Begins a line that is meant for us.
+const MARK: &[u8] = "\u{1e}ferroce-dsm-statistics ".as_bytes();
+/// How long a pipe may stay open after its process has ended: somebody it left behind may hold it.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Where a line goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+/// Takes the lines of all processes.
+pub(crate) struct Output {
+    label: bool,
+    told: Arc<Mutex<Vec<Value>>>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+impl Output {
+    /// With a number in front of each line, or without.
+    pub(crate) fn new(label: bool) -> Output {
+        Output { label, told: Arc::default(), readers: Vec::new() }
+    }
+
+    /// Forwards what process `rank` writes to this pipe.
+    pub(crate) fn follow(&mut self, rank: u32, stream: Stream, pipe: impl Read + Send + 'static) {
+        let label = if self.label { format!("[{rank}] ") } else { String::new() };
+        let told = self.told.clone();
+        self.readers.push(std::thread::spawn(move || {
+            forward(BufReader::new(pipe), label.as_bytes(), &told, |line| match stream {
+                Stream::Out => {
+                    let mut out = io::stdout().lock();
+                    out.write_all(line).and_then(|()| out.flush())
+                }
+                Stream::Err => io::stderr().lock().write_all(line),
+            });
+        }));
+    }
+
+    /// Everything that was still on its way; what the processes told about themselves.
+    pub(crate) fn finish(self) -> Vec<Value> {
+        let patience = Instant::now() + LINGER;
+        while self.readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let mut told = std::mem::take(&mut *self.told.lock());
+        told.sort_by_key(|process| process["rank"].as_u64());
+        told
+    }
+}
+
+fn forward(
+    mut pipe: impl BufRead,
+    label: &[u8],
+    told: &Mutex<Vec<Value>>,
+    mut write: impl FnMut(&[u8]) -> io::Result<()>,
+) {
+    let mut line = Vec::new();
+    // A reader that left (`| head`) is no reason to stop the processes: they are read on, and nobody hears it.
+    let mut heard = true;
+    loop {
+        line.clear();
+        line.extend_from_slice(label);
+        match pipe.read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        if let Some(json) = line[label.len()..].strip_prefix(MARK) {
+            if let Ok(value) = serde_json::from_slice(json) {
+                told.lock().push(value);
+            }
+            continue;
+        }
+        if line.last() != Some(&b'\n') && !label.is_empty() {
+            line.push(b'\n');
+        }
+        heard = heard && write(&line).is_ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn forwarded(label: &str, text: &str) -> (String, Vec<Value>) {
+        let (told, mut said) = (Mutex::new(Vec::new()), Vec::new());
+        forward(text.as_bytes(), label.as_bytes(), &told, |line| {
+            said.extend_from_slice(line);
+            Ok(())
+        });
+        (String::from_utf8(said).expect("text"), told.into_inner())
+    }
+
+    #[test]
+    fn lines_are_labelled_and_whole() {
+        assert_eq!(forwarded("[3] ", "a\n\nb").0, "[3] a\n[3] \n[3] b\n");
+        assert_eq!(forwarded("", "a\nb").0, "a\nb");
+    }
+
+    #[test]
+    fn what_is_meant_for_us_is_taken_out() {
+        let text = "a\n\u{1e}ferroce-dsm-statistics {\"rank\":1}\nb\n";
+        let (said, told) = forwarded("[1] ", text);
+        assert_eq!(said, "[1] a\n[1] b\n");
+        assert_eq!(told[0]["rank"], 1);
+    }
+}

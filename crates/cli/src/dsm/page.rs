@@ -1,0 +1,249 @@
+//! The page of `--stat=FILE`: where the time went, when each process waited, and which pages travelled. One file, no script, nothing
+//! from elsewhere.
+
+use super::statistics::{self, WAITS, computing_ns, duration};
+use crate::report::escape;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+const WIDTH: f64 = 980.0;
+const LEFT: f64 = 60.0;
+const LANE: f64 = 26.0;
+/// Cells of the map of pages in a row.
+const COLUMNS: u64 = 96;
+/// More cells than this no eye tells apart; then a cell is several pages.
+const MOST_CELLS: u64 = 96 * 40;
+
+/// The kinds of calls a process waits in, each with its colour on the page.
+const KINDS: [(&str, &str, &[&str]); 5] = [
+    ("barrier", "#0067b1", &["jia_barrier", "jia_wait", "jia_exit", "jia_free"]),
+    ("lock", "#c74a00", &["jia_lock", "jia_unlock"]),
+    ("flag", "#b37400", &["jia_waitcv", "jia_setcv", "jia_resetcv"]),
+    ("message", "#00805c", &["jia_send", "jia_recv", "jia_bcast", "jia_reduce", "jia_get", "jia_put"]),
+    ("other", "#a1378b", &[]),
+];
+
+/// The whole page.
+pub(crate) fn html(command: &str, told: &[Value]) -> String {
+    let mut page = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
+    page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
+    page.push_str("<title>ferroce dsm</title>\n<style>\n");
+    page.push_str(crate::report::STYLE);
+    page.push_str("</style>\n</head>\n<body>\n");
+    let _ = writeln!(page, "<h1>{}</h1>", escape(command));
+    let transport = told.first().and_then(|process| process["transport"].as_str()).unwrap_or("?");
+    let _ =
+        writeln!(page, "<p class=\"soft\">{} processes, transport {}.</p>", told.len(), escape(transport));
+    page.push_str("<h2>Where the time went</h2>\n");
+    shares(&mut page, told);
+    page.push_str("<h2>When each process waited</h2>\n");
+    timeline(&mut page, told);
+    page.push_str("<h2>Pages that travelled</h2>\n");
+    heat_map(&mut page, told);
+    page.push_str("<h2>All figures</h2>\n");
+    table(&mut page, told);
+    page.push_str("</body>\n</html>\n");
+    page
+}
+
+fn open_svg(page: &mut String, height: f64, label: &str) {
+    let _ = writeln!(
+        page,
+        "<figure><svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"{label}\">"
+    );
+}
+
+fn rectangle(page: &mut String, at: (f64, f64), size: (f64, f64), colour: &str, words: &str) {
+    let _ = writeln!(
+        page,
+        "<rect x=\"{:.2}\" y=\"{:.2}\" width=\"{:.2}\" height=\"{:.2}\" fill=\"{colour}\"><title>{}</title></rect>",
+        at.0,
+        at.1,
+        size.0.max(0.4),
+        size.1,
+        escape(words)
+    );
+}
+
+fn text(page: &mut String, at: (f64, f64), class: &str, words: &str) {
+    let _ = writeln!(
+        page,
+        "<text class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+        at.0,
+        at.1,
+        escape(words)
+    );
+}
+
+fn legend<'a>(page: &mut String, y: f64, entries: impl Iterator<Item = (&'a str, &'a str)>) {
+    for (at, (name, colour)) in entries.enumerate() {
+        let x = LEFT + 130.0 * at as f64;
+        rectangle(page, (x, y - 10.0), (12.0, 12.0), colour, name);
+        text(page, (x + 18.0, y), "legend", name);
+    }
+}
+
+/// One bar per process.
+fn shares(page: &mut String, told: &[Value]) {
+    const COLOURS: [&str; 4] = ["#5b6570", "#a1378b", "#c74a00", "#0067b1"];
+    let height = LANE * told.len() as f64 + 34.0;
+    open_svg(page, height, "time of each process by use");
+    let longest = told.iter().filter_map(|process| process["took_ns"].as_u64()).max().unwrap_or(1).max(1);
+    for (lane, process) in told.iter().enumerate() {
+        let y = LANE * lane as f64 + 4.0;
+        text(page, (LEFT - 10.0, y + 14.0), "end", &process["rank"].to_string());
+        let waits =
+            WAITS.iter().map(|(name, counter)| (*name, process["counters"][counter].as_u64().unwrap_or(0)));
+        let parts = std::iter::once(("own work", computing_ns(process))).chain(waits);
+        let mut x = LEFT;
+        for ((name, ns), colour) in parts.zip(COLOURS) {
+            let width = (WIDTH - LEFT - 10.0) * ns as f64 / longest as f64;
+            if ns > 0 {
+                rectangle(page, (x, y), (width, LANE - 8.0), colour, &format!("{name}: {}", duration(ns)));
+            }
+            x += width;
+        }
+    }
+    let names = std::iter::once("own work").chain(WAITS.iter().map(|(name, _)| *name));
+    legend(page, height - 8.0, names.zip(COLOURS));
+    page.push_str("</svg></figure>\n");
+}
+
+fn kind(call: &str) -> (&'static str, &'static str) {
+    let found = KINDS.iter().find(|(_, _, calls)| calls.contains(&call)).or(KINDS.last());
+    found.map_or(("other", "#a1378b"), |(name, colour, _)| (*name, *colour))
+}
+
+/// One lane per process, one rectangle per wait.
+fn timeline(page: &mut String, told: &[Value]) {
+    let began = |process: &Value| process["began_unix_ns"].as_u64().unwrap_or(0);
+    let took = |process: &Value| process["took_ns"].as_u64().unwrap_or(0);
+    let first = told.iter().map(began).min().unwrap_or(0);
+    let last = told.iter().map(|process| began(process) + took(process)).max().unwrap_or(1);
+    let scale = (WIDTH - LEFT - 10.0) / (last - first).max(1) as f64;
+    let height = LANE * told.len() as f64 + 56.0;
+    open_svg(page, height, "waits of each process over time");
+    let mut left_out = 0;
+    for (lane, process) in told.iter().enumerate() {
+        let y = LANE * lane as f64 + 4.0;
+        let offset = began(process) - first;
+        text(page, (LEFT - 10.0, y + 14.0), "end", &process["rank"].to_string());
+        let x = LEFT + offset as f64 * scale;
+        let size = (took(process) as f64 * scale, LANE - 8.0);
+        let _ = writeln!(
+            page,
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"#8a949e\" fill-opacity=\"0.25\"/>",
+            size.0, size.1
+        );
+        for span in process["spans"].as_array().into_iter().flatten() {
+            let (call, at, ns) = (span[0].as_str().unwrap_or("?"), span[1].as_u64(), span[2].as_u64());
+            let (Some(at), Some(ns)) = (at, ns) else { continue };
+            let words = format!("{call}: {} at {}", duration(ns), duration(offset + at));
+            let x = LEFT + (offset + at) as f64 * scale;
+            rectangle(page, (x, y), (ns as f64 * scale, LANE - 8.0), kind(call).1, &words);
+        }
+        left_out += process["spans_left_out"].as_u64().unwrap_or(0);
+    }
+    let axis = height - 34.0;
+    text(page, (LEFT, axis), "", "0");
+    text(page, (WIDTH - 10.0, axis), "end", &duration(last - first));
+    legend(page, height - 8.0, KINDS.iter().map(|(name, colour, _)| (*name, *colour)));
+    page.push_str("</svg>");
+    if left_out > 0 {
+        let _ = write!(page, "<figcaption>{left_out} later waits were not kept.</figcaption>");
+    }
+    page.push_str("</figure>\n");
+}
+
+/// How often each page travelled: fetched or changed, by all processes together.
+fn heat_map(page: &mut String, told: &[Value]) {
+    let mut heat: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    for entry in told.iter().flat_map(|process| process["pages"].as_array().into_iter().flatten()) {
+        if let (Some(at), Some(fetched), Some(changed)) =
+            (entry[0].as_u64(), entry[1].as_u64(), entry[2].as_u64())
+        {
+            let cell = heat.entry(at).or_default();
+            *cell = (cell.0 + fetched, cell.1 + changed);
+        }
+    }
+    let Some((&last, _)) = heat.last_key_value() else {
+        page.push_str("<p>None: the processes share the memory itself, or nobody counted.</p>\n");
+        return;
+    };
+    let pages_per_cell = (last + 1).div_ceil(MOST_CELLS).max(1);
+    let mut cells: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    for (at, (fetched, changed)) in heat {
+        let cell = cells.entry(at / pages_per_cell).or_default();
+        *cell = (cell.0 + fetched, cell.1 + changed);
+    }
+    draw_cells(page, &cells, pages_per_cell);
+}
+
+fn draw_cells(page: &mut String, cells: &BTreeMap<u64, (u64, u64)>, pages_per_cell: u64) {
+    let last = cells.last_key_value().map_or(0, |(&at, _)| at);
+    let hottest = cells.values().map(|(a, b)| a + b).max().unwrap_or(1).max(1);
+    let side = (WIDTH - LEFT) / COLUMNS as f64;
+    open_svg(page, side * (last / COLUMNS + 1) as f64 + 4.0, "how often each page travelled");
+    for (&at, &(fetched, changed)) in cells {
+        let place = (LEFT + (at % COLUMNS) as f64 * side, (at / COLUMNS) as f64 * side);
+        // By the logarithm: one page that everybody wants must not leave all others white.
+        let warmth = ((fetched + changed) as f64).ln_1p() / (hottest as f64).ln_1p();
+        let colour = format!("hsl({:.0} 85% {:.0}%)", 50.0 - 50.0 * warmth, 88.0 - 45.0 * warmth);
+        let first = at * pages_per_cell;
+        let words = format!("page {first}: fetched {fetched} times, changed {changed} times");
+        rectangle(page, place, (side - 0.6, side - 0.6), &colour, &words);
+    }
+    let of_each =
+        if pages_per_cell > 1 { format!("Each cell is {pages_per_cell} pages. ") } else { String::new() };
+    let _ = writeln!(
+        page,
+        "</svg><figcaption>Row by row from the start of the shared heap. {of_each}The darkest travelled {hottest} \
+         times.</figcaption></figure>"
+    );
+}
+
+fn table(page: &mut String, told: &[Value]) {
+    let (headings, rows) = statistics::rows(told);
+    page.push_str("<div class=\"wide\"><table>\n<thead><tr>");
+    for heading in headings {
+        let _ = write!(
+            page,
+            "<th scope=\"col\">{}</th>",
+            heading.lines().map(escape).collect::<Vec<_>>().join("<br>")
+        );
+    }
+    page.push_str("</tr></thead>\n<tbody>\n");
+    for row in rows {
+        page.push_str("<tr>");
+        row.iter().for_each(|cell| {
+            let _ = write!(page, "<td>{}</td>", escape(cell));
+        });
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</tbody>\n</table></div>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::statistics::tests::examples;
+    use super::*;
+
+    #[test]
+    fn the_page_stands_alone() {
+        let page = html("./mm -n \"<8>\"", &examples());
+        for outside in ["http:", "https:", "<script", "@import", "url(", "src="] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+        assert!(page.contains("&lt;8&gt;") && page.contains("&lt;x&gt;"));
+        assert_eq!(page.matches("<svg").count(), 3);
+        assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+        assert!(page.contains("fetched 8 times, changed 2 times"), "both processes add up");
+        assert!(!page.contains("NaN") && !page.contains("inf"));
+    }
+
+    #[test]
+    fn nothing_is_no_reason_to_fail() {
+        assert!(html("x", &[]).contains("None:"));
+    }
+}

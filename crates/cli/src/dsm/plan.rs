@@ -1,0 +1,142 @@
+//! Which process is started where, and with which environment.
+
+use super::hosts::{self, Host};
+use super::options::Run;
+use crate::failure::Failure;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+
+/// Processes without a hosts file and without a number.
+const FEW: u32 = 2;
+
+/// Where a process runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// This machine.
+    Here,
+    /// Another one.
+    There(Host),
+}
+
+/// The whole job, before anything has started.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// By number of the process.
+    pub(crate) places: Vec<Place>,
+    /// Where the processes meet.
+    pub(crate) meet: SocketAddr,
+    /// Variables of all processes, besides those of the meeting.
+    pub(crate) variables: Vec<(&'static str, String)>,
+    /// What should be said before it starts.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Plan {
+    /// What the options say.
+    pub(crate) fn of(args: &Run) -> Result<Plan, Failure> {
+        let mut plan = Plan {
+            places: vec![Place::Here; args.processes.unwrap_or(FEW) as usize],
+            meet: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
+            variables: Vec::new(),
+            notes: Vec::new(),
+        };
+        if let Some(path) = &args.hosts {
+            let list = hosts::read(path)?;
+            if list.passwords {
+                plan.notes.push(format!(
+                    "the passwords in {} are not used: ssh must work without (ssh-copy-id), and they are better removed",
+                    path.display()
+                ));
+            }
+            plan.places = deal(&list.hosts, args.processes);
+            plan.variables = hosts::settings_beside(path);
+            // What a person set for this run counts more than a file.
+            plan.variables.retain(|(name, _)| std::env::var_os(name).is_none());
+            plan.meet = SocketAddr::new(meeting_address(args.meet, &plan.places)?, 0);
+        }
+        if let Some(transport) = args.transport {
+            plan.variables.retain(|(name, _)| *name != "FERROCE_DSM_TRANSPORT");
+            plan.variables.push(("FERROCE_DSM_TRANSPORT", transport.name().to_owned()));
+        }
+        if args.stat.is_some() {
+            plan.variables.push(("FERROCE_DSM_STAT", "1".to_owned()));
+        }
+        Ok(plan)
+    }
+
+    /// Number of processes.
+    pub(crate) fn size(&self) -> u32 {
+        self.places.len() as u32
+    }
+}
+
+/// Each machine takes its processes in turn; where more are wanted than the list has, it begins anew.
+fn deal(hosts: &[Host], processes: Option<u32>) -> Vec<Place> {
+    let places = hosts.iter().flat_map(|host| {
+        let place = if is_here(&host.name) { Place::Here } else { Place::There(host.clone()) };
+        std::iter::repeat_n(place, host.processes as usize)
+    });
+    let all: Vec<Place> = places.collect();
+    let wanted = processes.map_or(all.len(), |processes| processes as usize);
+    all.iter().cycle().take(wanted).cloned().collect()
+}
+
+/// Whether a name is this machine, so that it needs no ssh.
+fn is_here(name: &str) -> bool {
+    let own = rustix::system::uname();
+    name == "localhost"
+        || own.nodename().to_str() == Ok(name)
+        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// The address that other machines use for this one: the one that packets to the first of them leave from.
+fn meeting_address(given: Option<IpAddr>, places: &[Place]) -> Result<IpAddr, Failure> {
+    if let Some(address) = given {
+        return Ok(address);
+    }
+    let first = places.iter().find_map(|place| match place {
+        Place::There(host) => Some(host),
+        Place::Here => None,
+    });
+    let Some(host) = first else { return Ok(Ipv4Addr::LOCALHOST.into()) };
+    let found = (host.name.as_str(), 9).to_socket_addrs().and_then(|mut all| {
+        let target = all.next().ok_or(std::io::ErrorKind::NotFound)?;
+        let any: SocketAddr = if target.is_ipv4() {
+            (Ipv4Addr::UNSPECIFIED, 0).into()
+        } else {
+            (std::net::Ipv6Addr::UNSPECIFIED, 0).into()
+        };
+        // Connecting a UDP socket sends nothing; it only chooses a route.
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(target)?;
+        Ok(socket.local_addr()?.ip())
+    });
+    found.map_err(|error| {
+        Failure::io(format!("cannot find out how {} reaches this machine", host.name), error)
+            .advise("Name an address of this machine that the others reach: --meet ADDRESS")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str, processes: u32) -> Host {
+        Host { name: name.into(), user: None, port: None, processes }
+    }
+
+    #[test]
+    fn processes_are_dealt_in_turn() {
+        let hosts = [host("localhost", 1), host("far.test", 2)];
+        let far = Place::There(hosts[1].clone());
+        assert_eq!(deal(&hosts, None), [Place::Here, far.clone(), far.clone()]);
+        assert_eq!(deal(&hosts, Some(2)), [Place::Here, far.clone()]);
+        assert_eq!(deal(&hosts, Some(5)), [Place::Here, far.clone(), far.clone(), Place::Here, far]);
+    }
+
+    #[test]
+    fn this_machine_needs_no_route() {
+        assert_eq!(meeting_address(None, &[Place::Here]), Ok(Ipv4Addr::LOCALHOST.into()));
+        let given = "192.0.2.1".parse().expect("an address");
+        assert_eq!(meeting_address(Some(given), &[Place::There(host("x", 1))]), Ok(given));
+    }
+}

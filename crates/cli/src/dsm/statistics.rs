@@ -1,0 +1,156 @@
+//! What the processes counted, as a table.
+
+use crate::table::{Align, Table};
+use serde_json::Value;
+
+/// A column: its heading, and the figure of a process.
+type Column = (&'static str, fn(&Value) -> Figure);
+
+/// Something that can be printed, and added up.
+enum Figure {
+    Count(u64),
+    Bytes(u64),
+    Time(u64),
+}
+
+fn counter(process: &Value, name: &str) -> u64 {
+    process["counters"][name].as_u64().unwrap_or(0)
+}
+
+/// Time in which a process did nothing for its program, by reason.
+pub(super) const WAITS: [(&str, &str); 3] =
+    [("page faults", "fault_ns"), ("locks", "lock_wait_ns"), ("barriers", "barrier_wait_ns")];
+
+/// Time of a process that its program had.
+pub(super) fn computing_ns(process: &Value) -> u64 {
+    let waited: u64 = WAITS.iter().map(|(_, name)| counter(process, name)).sum();
+    process["took_ns"].as_u64().unwrap_or(0).saturating_sub(waited)
+}
+
+/// The columns, in order.
+const COLUMNS: [Column; 15] = [
+    ("read\nfaults", |p| Figure::Count(counter(p, "read_faults"))),
+    ("write\nfaults", |p| Figure::Count(counter(p, "write_faults"))),
+    ("pages\nfetched", |p| Figure::Count(counter(p, "fetches"))),
+    ("pre-\nfetched", |p| Figure::Count(counter(p, "prefetches"))),
+    ("bytes\nfetched", |p| Figure::Bytes(counter(p, "fetched_bytes"))),
+    ("diffs", |p| Figure::Count(counter(p, "diffs"))),
+    ("bytes\nof diffs", |p| Figure::Bytes(counter(p, "diff_bytes"))),
+    ("messages", |p| Figure::Count(counter(p, "messages"))),
+    ("locks", |p| Figure::Count(counter(p, "locks"))),
+    ("barriers", |p| Figure::Count(counter(p, "barriers"))),
+    ("wait for\nfaults", |p| Figure::Time(counter(p, "fault_ns"))),
+    ("wait for\nlocks", |p| Figure::Time(counter(p, "lock_wait_ns"))),
+    ("wait for\nbarriers", |p| Figure::Time(counter(p, "barrier_wait_ns"))),
+    ("own\nwork", |p| Figure::Time(computing_ns(p))),
+    ("time", |p| Figure::Time(p["took_ns"].as_u64().unwrap_or(0))),
+];
+
+impl Figure {
+    fn value(&self) -> u64 {
+        let (Figure::Count(value) | Figure::Bytes(value) | Figure::Time(value)) = self;
+        *value
+    }
+
+    fn with(&self, value: u64) -> Figure {
+        match self {
+            Figure::Count(_) => Figure::Count(value),
+            Figure::Bytes(_) => Figure::Bytes(value),
+            Figure::Time(_) => Figure::Time(value),
+        }
+    }
+
+    fn show(&self) -> String {
+        match *self {
+            Figure::Count(count) => count.to_string(),
+            Figure::Bytes(bytes) => rounded(bytes),
+            Figure::Time(ns) => duration(ns),
+        }
+    }
+}
+
+/// Bytes with three digits or so: these are figures to look at, not to calculate with.
+pub(super) fn rounded(bytes: u64) -> String {
+    match bytes {
+        0..10_000 => format!("{bytes} B"),
+        10_000..10_000_000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        10_000_000..10_000_000_000 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+/// A time in the unit that fits it.
+pub(super) fn duration(ns: u64) -> String {
+    match ns {
+        0 => "0".to_owned(),
+        1..10_000 => format!("{ns} ns"),
+        10_000..10_000_000 => format!("{:.1} µs", ns as f64 * 1e-3),
+        10_000_000..10_000_000_000 => format!("{:.1} ms", ns as f64 * 1e-6),
+        _ => format!("{:.2} s", ns as f64 * 1e-9),
+    }
+}
+
+/// The headings, and a row for each process and for all together.
+pub(super) fn rows(told: &[Value]) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    let headings = std::iter::once("process").chain(COLUMNS.iter().map(|(heading, _)| *heading));
+    let row = |process: &Value| {
+        let name = process["rank"].to_string();
+        std::iter::once(name).chain(COLUMNS.iter().map(|(_, figure)| figure(process).show())).collect()
+    };
+    let mut rows: Vec<Vec<String>> = told.iter().map(row).collect();
+    if told.len() > 1 {
+        let sum = |(_, figure): &Column| {
+            let all = told.iter().map(|process| figure(process).value()).sum();
+            figure(&told[0]).with(all).show()
+        };
+        rows.push(std::iter::once("all".to_owned()).chain(COLUMNS.iter().map(sum)).collect());
+    }
+    (headings.collect(), rows)
+}
+
+/// The table for the terminal.
+pub(crate) fn table(told: &[Value]) -> String {
+    if told.is_empty() {
+        return "ferroce dsm: no process said what it counted; they do so in jia_exit.".to_owned();
+    }
+    let (headings, rows) = rows(told);
+    let columns: Vec<(&str, Align)> = headings.into_iter().map(|heading| (heading, Align::Right)).collect();
+    let mut table = Table::new(&columns);
+    rows.into_iter().for_each(|row| table.line(row));
+    let transport = told[0]["transport"].as_str().unwrap_or("?");
+    format!("\nTransport: {transport}\n{}", table.render())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Two processes that did this and that.
+    pub(in crate::dsm) fn examples() -> Vec<Value> {
+        let process = |rank: u64| {
+            json!({
+                "rank": rank, "transport": "rdma", "began_unix_ns": 1_000 + rank, "took_ns": 5_000_000,
+                "counters": {"read_faults": 3 + rank, "fetched_bytes": 20_480, "barrier_wait_ns": 2_000_000},
+                "spans": [["jia_barrier", 1_000_000, 2_000_000], ["<x>", 4_000_000, 10_000]],
+                "pages": [[0, 4, 1], [7, 1, 0]],
+            })
+        };
+        vec![process(0), process(1)]
+    }
+
+    #[test]
+    fn the_table_adds_up() {
+        let text = table(&examples());
+        let all = text.lines().last().expect("a last line");
+        assert!(all.contains("all") && all.contains("40.0 KiB") && all.contains("10.0 ms"), "{text}");
+        assert!(text.contains("Transport: rdma"));
+        assert!(table(&[]).contains("jia_exit"));
+    }
+
+    #[test]
+    fn figures_have_their_units() {
+        assert_eq!([rounded(9_999), rounded(20_480), rounded(1 << 30)], ["9999 B", "20.0 KiB", "1024.0 MiB"]);
+        assert_eq!([duration(0), duration(999), duration(1_500_000_000)], ["0", "999 ns", "1500.0 ms"]);
+    }
+}

@@ -1,0 +1,202 @@
+//! `ferroce dsm` as a user meets it: a C program over libjia, started as several processes that share memory.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use support::{Outcome, ferroce, finish, outcome};
+
+/// Whoever may not run cargo uses what is built (see docs/environment.md).
+fn may_build() -> bool {
+    std::env::var_os("FERROCE_TEST_LIBRARY").is_none()
+}
+
+fn scratch() -> PathBuf {
+    if may_build() { PathBuf::from(env!("CARGO_TARGET_TMPDIR")) } else { std::env::temp_dir() }
+}
+
+/// The program of tests/c, compiled by `ferroce dsm cc`. `None`, with the reason printed, if this machine cannot.
+fn program() -> Option<&'static Path> {
+    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    PROGRAM.get_or_init(build).as_deref()
+}
+
+fn build() -> Option<PathBuf> {
+    if Command::new("cc").arg("--version").stdout(Stdio::null()).status().is_err() {
+        println!("SKIPPED: cc is missing; it is in the package gcc");
+        return None;
+    }
+    if may_build() {
+        // A test of a cdylib's user does not make the cdylib.
+        let built =
+            Command::new(env!("CARGO")).args(["build", "--quiet", "--package", "ferroce-jia"]).status();
+        assert!(built.expect("cargo runs").success(), "cargo build --package ferroce-jia");
+    }
+    let program = scratch().join(format!("behaviour.{}", std::process::id()));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/behaviour.c");
+    let mut cc = ferroce("dsm cc -Wall -Wextra -Werror -D_GNU_SOURCE -o");
+    let compiled = outcome(cc.arg(&program).arg(source));
+    assert_eq!(compiled.code, 0, "{compiled:?}");
+    Some(program)
+}
+
+#[track_caller]
+fn run(options: &str, behaviour: &str) -> Option<Outcome> {
+    let program = program()?;
+    Some(outcome(ferroce(&format!("dsm run {options}")).arg(program).args(behaviour.split_whitespace())))
+}
+
+#[test]
+fn every_process_has_the_arguments_and_the_first_has_the_input() {
+    let Some(program) = program() else { return };
+    let mut command = ferroce("dsm run -n 3");
+    command.arg(program).args(["describe", "a b", "-n", "$HOME", ""]).current_dir("/");
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command starts");
+    child.stdin.take().expect("a pipe").write_all(b"hello\n").expect("it listens");
+    let found = finish(child);
+    assert_eq!(found.code, 0, "{found:?}");
+    for rank in 0..3 {
+        let line = format!("[{rank}] of 3, in /: <describe> <a b> <-n> <$HOME> <>");
+        assert!(found.stdout.lines().any(|said| said == line), "{line}: {found:?}");
+        let input = format!("[{rank}] input: {}", if rank == 0 { "hello" } else { "none" });
+        assert!(found.stdout.lines().any(|said| said == input), "{input}: {found:?}");
+    }
+}
+
+#[test]
+fn output_can_be_left_as_it_is() {
+    let Some(found) = run("-n 2 --plain", "describe") else { return };
+    assert!(
+        found.stdout.lines().all(|line| line.starts_with("of 2") || line.starts_with("input")),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_death_ends_all_and_is_named() {
+    for (behaviour, code, sentence) in [
+        ("killed", 128 + 9, "was killed by signal 9"),
+        ("exits", 3, "ended with status 3"),
+        ("error", 71, "the reason is 42"),
+        ("lock", 71, "lock 123456"),
+        ("unlock", 71, "jia_unlock: lock 3"),
+        ("reduce", 71, "no operation 99"),
+        ("forgets", 70, "process 2 ends without jia_exit"),
+    ] {
+        let Some(found) = run("-n 3", behaviour) else { return };
+        assert_eq!(found.code, code, "{behaviour}: {found:?}");
+        assert!(found.stderr.contains(sentence), "{behaviour}: {found:?}");
+        for rank in 0..2 {
+            let stopped = format!("[{rank}] ferroce dsm: process {rank} stops: process 2 of the job is down");
+            assert!(found.stderr.contains(&stopped), "{behaviour}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn a_process_that_never_joins_ends_the_others() {
+    let Some(found) = run("-n 3", "early") else { return };
+    assert_eq!(found.code, 5, "{found:?}");
+    assert!(found.stderr.contains("process 1 of the job is down: ended with status 5"), "{found:?}");
+}
+
+#[test]
+fn the_worst_status_is_returned() {
+    let Some(found) = run("-n 3", "late") else { return };
+    assert_eq!(found.code, 9, "{found:?}");
+}
+
+#[test]
+fn programs_that_share_nothing_run_too() {
+    let found = outcome(ferroce("dsm run -n 2 sh -c").arg("echo $FERROCE_DSM_RANK of $FERROCE_DSM_SIZE"));
+    let mut lines: Vec<&str> = found.stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["[0] 0 of 2", "[1] 1 of 2"], "{found:?}");
+    let found = outcome(&mut ferroce("dsm run -n 2 ./no/such/program"));
+    assert_eq!(found.code, 127, "{found:?}");
+}
+
+#[test]
+fn a_signal_to_the_launcher_ends_everything() {
+    let Some(program) = program() else { return };
+    let mut command = ferroce("dsm run -n 3");
+    command.arg(program).arg("sleeps").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the command starts");
+    let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut sleepers = Vec::new();
+    while sleepers.len() < 3 {
+        let mut line = String::new();
+        assert!(said.read_line(&mut line).expect("a line") > 0, "all three fall asleep");
+        sleepers.push(line.trim().rsplit(' ').next().expect("a number").to_owned());
+    }
+    let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    assert!(killed.expect("kill runs").success());
+    let found = finish(child);
+    assert_eq!(found.code, 128 + 15, "{found:?}");
+    for sleeper in sleepers {
+        assert!(!Path::new("/proc").join(&sleeper).exists(), "process {sleeper} is left");
+    }
+}
+
+#[test]
+fn other_machines_are_reached_by_ssh() {
+    let Some(program) = program() else { return };
+    let folder = scratch().join(format!("hosts.{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder of ours");
+    let (hosts, ssh) = (folder.join("hosts"), folder.join("ssh"));
+    std::fs::write(&hosts, "far.test 2\nnear.test ann secret\nlocalhost\n").expect("a file");
+    // A stand-in that runs the line here, as the shell of the other machine would.
+    let script = "#!/bin/sh\nfor word; do line=$word; done\necho \"to $*\" | cut -d' ' -f1-8 >&2\nexec sh -c \"$line\"\n";
+    std::fs::write(&ssh, script).expect("a file");
+    let mut command = ferroce("dsm run --meet 127.0.0.1 --hosts");
+    command.arg(&hosts).arg("--ssh").arg(format!("sh {}", ssh.display()));
+    let found = outcome(command.arg(program).args(["describe", "it's"]));
+    std::fs::remove_dir_all(folder).expect("our own folder");
+    assert_eq!(found.code, 0, "{found:?}");
+    for rank in 0..4 {
+        assert!(found.stdout.contains(&format!("[{rank}] of 4, in ")), "{found:?}");
+    }
+    assert_eq!(found.stdout.matches("<describe> <it's>").count(), 4, "{found:?}");
+    assert!(found.stderr.contains("[2] to -o BatchMode=yes -T -l ann near.test cd"), "{found:?}");
+    assert!(found.stderr.contains("passwords") && !found.stderr.contains("secret"), "{found:?}");
+}
+
+#[test]
+fn statistics_are_printed_and_drawn() {
+    let page = scratch().join(format!("stat.{}.html", std::process::id()));
+    let Some(found) = run(&format!("-n 2 --stat={}", page.display()), "describe") else { return };
+    assert_eq!(found.code, 0, "{found:?}");
+    assert!(found.stderr.contains("Transport: local") && found.stderr.contains("barriers"), "{found:?}");
+    assert!(!found.stdout.contains("statistics") && !found.stderr.contains('\u{1e}'), "{found:?}");
+    let html = std::fs::read_to_string(&page).expect("a page");
+    std::fs::remove_file(page).expect("our own file");
+    assert!(html.contains("jia_barrier") && html.ends_with("</html>\n"), "{html}");
+}
+
+#[test]
+fn mpirun_needs_no_launcher_of_ours() {
+    let Some(program) = program() else { return };
+    let start = |rank: u32| {
+        let mut command = Command::new(program);
+        command
+            .args(["describe"])
+            .env("OMPI_COMM_WORLD_RANK", rank.to_string())
+            .env("OMPI_COMM_WORLD_SIZE", "2");
+        command.env("PMIX_NAMESPACE", format!("test-{}", std::process::id()));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("the program starts")
+    };
+    // The one that keeps the meeting place comes last: the other must wait for it.
+    let [second, first] = [start(1), start(0)];
+    for child in [first, second] {
+        let found = finish(child);
+        assert!(found.code == 0 && found.stdout.contains("of 2, in"), "{found:?}");
+    }
+}

@@ -1,0 +1,39 @@
+//! What a transport of the shared memory does. Everything that all of them have alike (numbers, nesting, allocation,
+//! statistics) is in `job`.
+
+use crate::error::Error;
+use crate::heap::Homes;
+use crate::job::Tuning;
+
+/// Where a message goes, or came from: process and tag.
+pub(crate) type Envelope = (u32, i32);
+
+pub(crate) trait Backend: Send + Sync {
+    /// First byte of the heap.
+    fn heap(&self) -> *mut u8;
+
+    /// New pages, from byte `at` of the heap on.
+    fn place(&self, at: usize, homes: &Homes);
+    /// Makes a range zero again. All processes call it, and no one uses the range.
+    fn discard(&self, at: usize, len: usize) -> Result<(), Error>;
+
+    fn lock(&self, id: u32) -> Result<(), Error>;
+    fn unlock(&self, id: u32) -> Result<(), Error>;
+    fn barrier(&self) -> Result<(), Error>;
+    fn wait_all(&self) -> Result<(), Error>;
+    fn change_flag(&self, id: u32, set: bool) -> Result<(), Error>;
+    fn wait_flag(&self, id: u32) -> Result<(), Error>;
+
+    fn send(&self, to: u32, tag: i32, bytes: &[u8]) -> Result<(), Error>;
+    /// Blocks until a message that fits the question is here, and takes it.
+    fn recv(&self, from: Option<u32>, tag: Option<i32>) -> Result<(Envelope, Vec<u8>), Error>;
+
+    /// Copies from the heap, as a read by the program would.
+    fn get(&self, into: &mut [u8], at: usize) -> Result<(), Error>;
+    /// Copies to the heap, as a write by the program would.
+    fn put(&self, at: usize, from: &[u8]) -> Result<(), Error>;
+
+    fn configure(&self, _tuning: Tuning, _on: bool) {}
+    /// The last call. All processes have passed a barrier.
+    fn leave(&self) -> Result<(), Error>;
+}

@@ -1,0 +1,70 @@
+//! What is likely to be wanted with a page: what was wanted with it the last time.
+//!
+//! A fault costs more than anything else that is done for a page without sending it. Programs repeat themselves, so pages
+//! that were written, or fetched, in the same interval the last time are opened, or fetched, together. Now and then a page
+//! is left out, to see whether it is still wanted. A guess that was wrong costs a comparison with the twin; at home,
+//! where there is none, a notice too many.
+
+use super::machine::Machine;
+use super::{Access, Run};
+
+/// Most pages that one write fault opens besides its own: at home, and elsewhere, where each needs a twin.
+pub(super) const MOST_HOME_GUESSES: usize = 512;
+const MOST_TWIN_GUESSES: usize = 16;
+/// Guesses in a row before a page must show again that it is wanted.
+pub(super) const PATIENCE: u8 = 15;
+
+impl Machine {
+    /// Whether pages are opened for writing on a guess.
+    pub(crate) fn set_guessing(&mut self, on: bool) {
+        self.guess = on;
+    }
+
+    /// The pages to open for writing when `page` is, which comes first.
+    pub(super) fn written_together(&mut self, page: usize) -> Run {
+        let state = self.table[page];
+        let most = if self.is_home(page) { MOST_HOME_GUESSES } else { MOST_TWIN_GUESSES };
+        let most = match (self.guess, state.written_in) {
+            (false, _) => 0,
+            // Written for the first time: what comes next is written for the first time, too, if this is a walk.
+            (true, 0) => self.writing.ahead(page).min(most),
+            (true, _) => most,
+        };
+        let fits = |other: &usize| {
+            let other = &self.table[*other];
+            let alike = other.home == state.home && other.written_in == state.written_in;
+            alike && other.valid && other.access != Access::Write && other.write_guesses < PATIENCE
+        };
+        let end = (page + 1 + most).min(self.table.len());
+        let count = 1 + (page + 1..end).take_while(fits).count();
+        if state.written_in == 0 {
+            self.writing.fetched(page, page + count);
+        }
+        Run { first: page, count }
+    }
+
+    /// The pages to fetch when `page` is, which comes first.
+    pub(super) fn fetched_together(&mut self, page: usize) -> Vec<usize> {
+        let before = self.table[page].fetched_in;
+        let ahead = self.locality.ahead(page);
+        let most = self.locality.most();
+        let far = if most == 0 { 0 } else { self.max_checking_pages };
+        let end = (page + 1 + far.max(ahead)).min(self.table.len());
+        let mut pages = vec![page];
+        for other in page + 1..end {
+            let state = &self.table[other];
+            if pages.len() > most {
+                break;
+            }
+            if state.valid || state.home == u16::MAX {
+                continue;
+            }
+            let again = before != 0 && state.fetched_in == before && state.fetch_guesses < PATIENCE;
+            if again || pages.len() <= ahead {
+                pages.push(other);
+            }
+        }
+        self.locality.fetched(page, pages.last().map_or(page, |last| last + 1));
+        pages
+    }
+}

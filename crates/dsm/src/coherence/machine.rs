@@ -1,0 +1,400 @@
+//! What happens to a page at a fault, a lock, a barrier.
+
+use super::cache::Cache;
+use super::guess::{MOST_HOME_GUESSES, PATIENCE};
+use super::locality::Locality;
+use super::notice::{Notice, Told};
+use super::{Access, Run, Step};
+use std::collections::BTreeMap;
+
+/// Home pages that one fault opens at once where that tells nobody anything.
+const OPEN_AT_ONCE: usize = 512;
+
+/// What is fixed when a process joins.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Options {
+    pub(crate) rank: u32,
+    pub(crate) cache_pages: usize,
+    /// Most pages fetched together with one, 0 for none.
+    pub(crate) prefetch_pages: usize,
+    /// How far behind it they may be.
+    pub(crate) max_checking_pages: usize,
+    /// A job of one process.
+    pub(crate) alone: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Page {
+    pub(super) home: u16,
+    pub(super) access: Access,
+    /// There is a copy here that may be read. Always so at home.
+    pub(super) valid: bool,
+    /// There is a twin: the copy has words that its home lacks.
+    pub(super) dirty: bool,
+    /// Written since the last barrier.
+    pub(super) written: bool,
+    /// It really was, as far as can be known; not only opened on a guess.
+    pub(super) surely: bool,
+    /// Counted by the cache.
+    pub(super) resident: bool,
+    /// Interval in which it was last opened for writing, and last fetched; 0 for never.
+    pub(super) written_in: u32,
+    pub(super) fetched_in: u32,
+    /// How often in a row that was a guess.
+    pub(super) write_guesses: u8,
+    pub(super) fetch_guesses: u8,
+}
+
+/// The protocol of one process.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(super) rank: u32,
+    pub(super) table: Vec<Page>,
+    /// Pages with write access, unordered.
+    pub(super) writable: Vec<usize>,
+    /// Pages with `written`, unordered.
+    pub(super) written: Vec<usize>,
+    /// Pages written under each lock that is held, unordered and with repetitions.
+    scopes: BTreeMap<u32, Vec<usize>>,
+    pub(super) cache: Cache,
+    pub(super) locality: Locality,
+    /// The same for first writes.
+    pub(super) writing: Locality,
+    /// Counts the times that write access was taken from everything.
+    pub(super) interval: u32,
+    /// Whether pages are opened on a guess.
+    pub(super) guess: bool,
+    /// Nobody else is there: nothing need be noticed.
+    pub(super) alone: bool,
+    pub(super) max_checking_pages: usize,
+    pub(super) migrate: bool,
+    pub(super) migrations: u64,
+}
+
+/// What [`Machine::fault`] found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// To be done, then the program may go on.
+    Steps(Vec<Step>),
+    /// No allocation has this page.
+    Unknown,
+}
+
+impl Machine {
+    pub(crate) fn new(options: Options) -> Self {
+        Self {
+            rank: options.rank,
+            table: Vec::new(),
+            writable: Vec::new(),
+            written: Vec::new(),
+            scopes: BTreeMap::new(),
+            cache: Cache::new(options.cache_pages),
+            locality: Locality::new(options.prefetch_pages.min(options.cache_pages / 4)),
+            writing: Locality::new(MOST_HOME_GUESSES),
+            interval: 1,
+            guess: true,
+            alone: options.alone,
+            max_checking_pages: options.max_checking_pages,
+            migrate: false,
+            migrations: 0,
+        }
+    }
+
+    pub(super) fn home(&self, page: usize) -> u32 {
+        u32::from(self.table[page].home)
+    }
+
+    pub(super) fn is_home(&self, page: usize) -> bool {
+        self.home(page) == self.rank
+    }
+
+    /// The program touched a page that it may not.
+    pub(crate) fn fault(&mut self, page: usize, write: bool) -> Fault {
+        let Some(&state) = self.table.get(page).filter(|page| page.home != u16::MAX) else {
+            return Fault::Unknown;
+        };
+        let mut steps = Vec::new();
+        let wanted = if write { Access::Write } else { Access::Read };
+        // Another thread may have been here first.
+        if state.access >= wanted {
+            return Fault::Steps(steps);
+        }
+        if !state.valid {
+            self.bring(page, &mut steps);
+        }
+        if write {
+            self.begin_writing(page, &mut steps);
+        } else if self.table[page].access == Access::None {
+            let run = match self.is_home(page) {
+                true => self.home_pages(page, |state| state.access == Access::None),
+                false => Run { first: page, count: 1 },
+            };
+            self.set_access(run, Access::Read, &mut steps);
+        }
+        Fault::Steps(steps)
+    }
+
+    /// Whether the program may read a page now: then a fault there is a write.
+    pub(crate) fn is_readable(&self, page: usize) -> bool {
+        self.table.get(page).is_some_and(|page| page.access == Access::Read)
+    }
+
+    /// Steps that make all of these pages readable, fetched together.
+    pub(crate) fn fetch_all(&mut self, run: Run) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let known = run.first..(run.first + run.count).min(self.table.len());
+        let missing: Vec<usize> = known
+            .filter(|&page| !self.table[page].valid && self.table[page].home != u16::MAX)
+            .take(self.cache.most() / 2)
+            .collect();
+        if let Some(&first) = missing.first() {
+            self.fetch(&missing, first, &mut steps);
+        }
+        steps
+    }
+
+    /// Pages from `page` on that are at home here and for which `fits` holds.
+    fn home_pages(&self, page: usize, fits: impl Fn(&Page) -> bool) -> Run {
+        let fits = |page: &usize| self.is_home(*page) && fits(&self.table[*page]);
+        let end = (page + OPEN_AT_ONCE).min(self.table.len());
+        Run { first: page, count: (page..end).take_while(fits).count() }
+    }
+
+    fn bring(&mut self, page: usize, steps: &mut Vec<Step>) {
+        let pages = self.fetched_together(page);
+        self.fetch(&pages, page, steps);
+    }
+
+    /// Makes room for sorted pages and fetches them, readable.
+    fn fetch(&mut self, pages: &[usize], keep: usize, steps: &mut Vec<Step>) {
+        let need = pages.iter().filter(|&&page| !self.table[page].resident).count();
+        let victims = self.cache.victims(need, keep);
+        self.evict(&victims, steps);
+        for run in Run::of(pages.iter().copied()) {
+            let mut first = run.first;
+            for page in run.pages() {
+                if self.home(page) != self.home(first) {
+                    steps.push(Step::Fetch(Run { first, count: page - first }, self.home(first)));
+                    first = page;
+                }
+            }
+            steps.push(Step::Fetch(Run { first, count: run.first + run.count - first }, self.home(first)));
+        }
+        for &page in pages {
+            let guess = page != keep;
+            let state = &mut self.table[page];
+            (state.valid, state.fetched_in) = (true, self.interval);
+            state.fetch_guesses = if guess { state.fetch_guesses.saturating_add(1) } else { 0 };
+            if !self.table[page].resident {
+                self.table[page].resident = true;
+                self.cache.add(page);
+            }
+        }
+        for run in Run::of(pages.iter().copied()) {
+            self.set_access(run, Access::Read, steps);
+        }
+    }
+
+    fn evict(&mut self, victims: &[usize], steps: &mut Vec<Step>) {
+        if victims.is_empty() {
+            return;
+        }
+        self.forget(victims, steps);
+        for &page in victims {
+            self.table[page].resident = false;
+        }
+        steps.extend(Run::of(victims.iter().copied()).into_iter().map(Step::Discard));
+    }
+
+    /// Sorted copies are no longer good here; what they have alone goes home first.
+    fn forget(&mut self, pages: &[usize], steps: &mut Vec<Step>) {
+        let open = pages.iter().copied().filter(|&page| self.table[page].access != Access::None);
+        for run in Run::of(open) {
+            self.set_access(run, Access::None, steps);
+        }
+        self.flush(pages, steps);
+        for &page in pages {
+            self.table[page].valid = false;
+        }
+    }
+
+    /// Sends the changes of those pages that have any.
+    fn flush(&mut self, pages: &[usize], steps: &mut Vec<Step>) {
+        for &page in pages {
+            if std::mem::take(&mut self.table[page].dirty) {
+                steps.push(Step::Flush(page, self.home(page)));
+            }
+        }
+    }
+
+    /// Opens a page for writing, and with it what is likely to be written next.
+    fn begin_writing(&mut self, page: usize, steps: &mut Vec<Step>) {
+        if self.alone {
+            let run = self.home_pages(page, |state| state.access != Access::Write);
+            self.set_access(run, Access::Write, steps);
+            return;
+        }
+        let run = self.written_together(page);
+        for each in run.pages() {
+            self.note_write(each, each != page, steps);
+        }
+        self.writable.extend(run.pages());
+        self.set_access(run, Access::Write, steps);
+    }
+
+    fn note_write(&mut self, page: usize, guess: bool, steps: &mut Vec<Step>) {
+        let home = self.is_home(page);
+        let state = &mut self.table[page];
+        if !home && !state.dirty {
+            state.dirty = true;
+            steps.push(Step::Twin(page));
+        }
+        state.write_guesses = match (guess, state.written_in) {
+            (false, _) => 0,
+            // Nothing speaks for it but its neighbour: the next time it must show that it is written.
+            (true, 0) => PATIENCE,
+            (true, _) => state.write_guesses + 1,
+        };
+        state.written_in = self.interval;
+        // At home there is no twin to tell.
+        state.surely |= home || !guess;
+        if !state.written {
+            state.written = true;
+            self.written.push(page);
+        }
+        for scope in self.scopes.values_mut() {
+            scope.push(page);
+        }
+    }
+
+    /// A page was compared with its twin.
+    pub(crate) fn compared(&mut self, page: usize, changed: bool) {
+        self.table[page].surely |= changed;
+    }
+
+    fn set_access(&mut self, run: Run, access: Access, steps: &mut Vec<Step>) {
+        for page in &mut self.table[run.pages()] {
+            page.access = access;
+        }
+        steps.push(Step::Protect(run, access));
+    }
+
+    /// Takes write access from everything, so that the next write of each page is noticed.
+    fn close_interval(&mut self, steps: &mut Vec<Step>) {
+        self.interval = self.interval.wrapping_add(1).max(1);
+        let mut writable = std::mem::take(&mut self.writable);
+        writable.sort_unstable();
+        writable.dedup();
+        writable.retain(|&page| self.table[page].access == Access::Write);
+        for run in Run::of(writable) {
+            self.set_access(run, Access::Read, steps);
+        }
+    }
+
+    /// A lock was taken; `told` is what was written under it since this process last knew.
+    pub(crate) fn acquire(&mut self, lock: u32, told: &Told) -> Vec<Step> {
+        let mut steps = Vec::new();
+        self.close_interval(&mut steps);
+        self.invalidate([told], &mut steps);
+        self.scopes.insert(lock, Vec::new());
+        steps
+    }
+
+    /// A lock is about to be given back: what to do before [`Machine::released`].
+    pub(crate) fn release(&mut self, lock: u32) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let Some(pages) = self.scopes.get_mut(&lock) else { return steps };
+        pages.sort_unstable();
+        pages.dedup();
+        let pages = pages.clone();
+        let open = pages.iter().copied().filter(|&page| self.table[page].access == Access::Write);
+        for run in Run::of(open.collect::<Vec<_>>()) {
+            self.set_access(run, Access::Read, &mut steps);
+        }
+        self.flush(&pages, &mut steps);
+        steps
+    }
+
+    /// That is done: what to tell the next holder.
+    pub(crate) fn released(&mut self, lock: u32) -> Vec<Notice> {
+        let mut pages = self.scopes.remove(&lock).unwrap_or_default();
+        pages.retain(|&page| self.table[page].surely);
+        Run::of(pages).into_iter().map(|run| Notice { run, kept: false }).collect()
+    }
+
+    /// This process comes to a barrier: what to do before [`Machine::arrived`].
+    pub(crate) fn arrive(&mut self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        self.close_interval(&mut steps);
+        let mut pages = std::mem::take(&mut self.written);
+        pages.sort_unstable();
+        self.flush(&pages, &mut steps);
+        self.written = pages;
+        steps
+    }
+
+    /// That is done: what to tell everybody.
+    pub(crate) fn arrived(&mut self) -> Vec<Notice> {
+        let mut notices: Vec<Notice> = Vec::new();
+        for page in std::mem::take(&mut self.written) {
+            let state = &mut self.table[page];
+            let kept = state.valid;
+            state.written = false;
+            if !std::mem::take(&mut state.surely) {
+                continue;
+            }
+            match notices.last_mut() {
+                Some(last) if last.kept == kept && last.run.first + last.run.count == page => {
+                    last.run.count += 1;
+                }
+                _ => notices.push(Notice { run: Run { first: page, count: 1 }, kept }),
+            }
+        }
+        notices
+    }
+
+    /// Everybody has come to the barrier. `told` has what each process said, by rank, this one's own included.
+    pub(crate) fn depart(&mut self, told: &[Told]) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let own = self.rank as usize;
+        let others = told.iter().enumerate().filter(|(rank, _)| *rank != own);
+        self.invalidate(others.map(|(_, told)| told), &mut steps);
+        if self.migrate {
+            self.move_homes(told);
+        }
+        steps
+    }
+
+    /// Forgets copies that somebody else wrote.
+    fn invalidate<'a>(&mut self, told: impl IntoIterator<Item = &'a Told>, steps: &mut Vec<Step>) {
+        let mut stale = Vec::new();
+        for told in told {
+            match told {
+                Told::Pages(notices) => {
+                    let end = self.table.len();
+                    let pages = notices.iter().flat_map(|notice| {
+                        notice.run.first.min(end)..(notice.run.first + notice.run.count).min(end)
+                    });
+                    stale.extend(pages.filter(|&page| self.table[page].valid && !self.is_home(page)));
+                }
+                Told::Anything => {
+                    stale = (0..self.table.len())
+                        .filter(|&page| self.table[page].valid && !self.is_home(page))
+                        .collect();
+                    break;
+                }
+            }
+        }
+        stale.sort_unstable();
+        stale.dedup();
+        self.forget(&stale, steps);
+    }
+
+    /// The program may do nothing at all now; every page it touches faults once more.
+    pub(crate) fn close_all(&mut self) {
+        for page in &mut self.table {
+            page.access = Access::None;
+        }
+        self.writable.clear();
+    }
+}

@@ -1,0 +1,87 @@
+//! The coherence protocol of one process, as a machine without I/O, clock or memory of its own.
+//!
+//! Home based, several writers, scope consistency. Every page has a home, whose copy is always good. A process that
+//! reads a page of another home keeps a copy; one that writes it keeps a twin besides, and the words that differ go home
+//! when the interval ends: at the release of a lock for what was written under it, at a barrier for everything. What was
+//! written is told with the lock or the barrier (write notices), and who hears of it forgets its copy.
+//!
+//! The machine is told what happens ([`Machine::fault`], [`Machine::acquire`], [`Machine::release`],
+//! [`Machine::arrive`], [`Machine::depart`]) and answers with [`Step`]s, which the caller does in order, with nothing
+//! else of the machine in between.
+//!
+//! | file | question |
+//! |---|---|
+//! | `machine` | what happens to a page at a fault, a lock, a barrier |
+//! | `cache` | which copies go when there are too many |
+//! | `homes` | which page is at home where, and when that changes |
+//! | `guess`, `locality` | which pages will be wanted next |
+//! | `notice` | how written pages are told, and how that is packed |
+//! | `diff` | which words of a page changed |
+
+mod cache;
+mod diff;
+mod guess;
+mod homes;
+mod locality;
+mod machine;
+mod notice;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use diff::changed;
+pub(crate) use machine::{Fault, Machine, Options};
+pub(crate) use notice::{Notice, Told};
+
+/// What the program may do with a page right now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) enum Access {
+    /// Nothing: any access faults.
+    #[default]
+    None,
+    /// Read: a write faults.
+    Read,
+    /// Read and write.
+    Write,
+}
+
+/// Pages one after another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+}
+
+impl Run {
+    pub(crate) fn pages(self) -> std::ops::Range<usize> {
+        self.first..self.first + self.count
+    }
+
+    /// The runs that sorted pages form.
+    pub(crate) fn of(pages: impl IntoIterator<Item = usize>) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        for page in pages {
+            match runs.last_mut() {
+                Some(run) if run.first + run.count == page => run.count += 1,
+                _ => runs.push(Run { first: page, count: 1 }),
+            }
+        }
+        runs
+    }
+}
+
+/// What the caller must do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Change what the program may do.
+    Protect(Run, Access),
+    /// Copy pages from this home.
+    Fetch(Run, u32),
+    /// Keep a copy of a page, to compare with later.
+    Twin(usize),
+    /// Send the words that differ from the twin to this home, and forget the twin.
+    Flush(usize, u32),
+    /// Nobody needs these bytes any more, once what was to be sent from them has been.
+    Discard(Run),
+}

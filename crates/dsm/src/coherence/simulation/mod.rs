@@ -1,0 +1,228 @@
+//! Random programs over simulated processes, interleaved by a seed, against what a single memory would show.
+//!
+//! The programs are free of races under scope consistency: a word is either guarded by one lock, or has one owner
+//! between two barriers and is read by others only in other phases. So every read has one right answer.
+
+mod process;
+mod program;
+
+use super::{Notice, Options, Told};
+use process::{Micro, Process};
+use program::{Act, Program, Random};
+
+/// Bytes of a simulated page: small, so that pages are shared by many.
+const PAGE: usize = 64;
+const WORD: usize = 4;
+const WORDS: usize = PAGE / WORD;
+
+#[derive(Default)]
+struct Lock {
+    holder: Option<usize>,
+    /// Everything ever told under it, with the epoch it was told in.
+    told: Vec<(u64, Notice)>,
+}
+
+struct World {
+    processes: Vec<Process>,
+    truth: Vec<u32>,
+    locks: Vec<Lock>,
+    arrivals: Vec<Option<Vec<Notice>>>,
+    random: Random,
+    trace: u64,
+}
+
+/// How a simulation is made.
+#[derive(Debug, Clone, Copy)]
+struct Setup {
+    processes: usize,
+    pages: usize,
+    cache_pages: usize,
+    prefetch_pages: usize,
+    migrate: bool,
+    /// One in so many notices is lost as if a board had overflowed; 0 for none.
+    overflow: u64,
+}
+
+impl World {
+    fn new(seed: u64, setup: Setup) -> Self {
+        let mut random = Random::new(seed);
+        let program = Program::new(&mut random, setup.processes, setup.pages);
+        let homes: Vec<u32> = (0..setup.pages).map(|_| random.below(setup.processes as u64) as u32).collect();
+        let process = |rank: usize| {
+            let options = Options {
+                rank: rank as u32,
+                cache_pages: setup.cache_pages,
+                prefetch_pages: setup.prefetch_pages,
+                max_checking_pages: 4,
+                alone: setup.processes == 1,
+            };
+            Process::new(options, &homes, setup.migrate, program.acts(rank))
+        };
+        Self {
+            processes: (0..setup.processes).map(process).collect(),
+            truth: vec![0; setup.pages * WORDS],
+            locks: (0..program.locks).map(|_| Lock::default()).collect(),
+            arrivals: vec![None; setup.processes],
+            random,
+            trace: 0,
+        }
+    }
+
+    /// Runs to the end and returns a number that stands for everything that happened.
+    fn run(mut self, setup: Setup) -> u64 {
+        let mut idle = 0;
+        while self.processes.iter().any(|process| !process.is_done()) {
+            let rank = self.random.below(self.processes.len() as u64) as usize;
+            let moved = self.step(rank, setup);
+            idle = if moved { 0 } else { idle + 1 };
+            assert!(idle < 10_000, "nobody can go on");
+            self.trace = self.trace.wrapping_mul(31).wrapping_add(rank as u64 * 2 + u64::from(moved));
+        }
+        self.trace
+    }
+
+    fn step(&mut self, rank: usize, setup: Setup) -> bool {
+        if let Some(micro) = self.processes[rank].pending.pop_front() {
+            self.perform(rank, micro);
+            return true;
+        }
+        let Some(&act) = self.processes[rank].acts.front() else { return false };
+        let done = match act {
+            Act::Read(word) => self.read(rank, word),
+            Act::Write(word, value) => self.write(rank, word, value),
+            Act::Lock(lock) => self.lock(rank, lock, setup),
+            Act::Unlock(lock) => {
+                let steps = self.processes[rank].machine.release(lock as u32);
+                self.processes[rank].plan(steps);
+                self.processes[rank].pending.push_back(Micro::Unlock(lock));
+                Some(())
+            }
+            Act::Barrier => self.barrier(rank),
+        };
+        if done.is_some() {
+            self.processes[rank].acts.pop_front();
+        }
+        done.is_some() || !self.processes[rank].pending.is_empty()
+    }
+
+    fn read(&mut self, rank: usize, word: usize) -> Option<()> {
+        let value = self.processes[rank].load(word)?;
+        assert_eq!(value, self.truth[word], "process {rank} reads word {word} of page {}", word / WORDS);
+        self.trace = self.trace.wrapping_mul(31).wrapping_add(u64::from(value));
+        Some(())
+    }
+
+    fn write(&mut self, rank: usize, word: usize, value: u32) -> Option<()> {
+        self.processes[rank].store(word, value)?;
+        self.truth[word] = value;
+        Some(())
+    }
+
+    fn lock(&mut self, rank: usize, lock: usize, setup: Setup) -> Option<()> {
+        let state = &mut self.locks[lock];
+        if state.holder.is_some() {
+            return None;
+        }
+        state.holder = Some(rank);
+        let process = &mut self.processes[rank];
+        let seen = process.seen[lock];
+        process.seen[lock] = state.told.len();
+        let news = state.told[seen..].iter().filter(|(epoch, _)| *epoch == process.epoch);
+        let news: Vec<Notice> = news.map(|(_, notice)| *notice).collect();
+        let lost = setup.overflow > 0 && !news.is_empty() && self.random.below(setup.overflow) == 0;
+        let told = if lost { Told::Anything } else { Told::Pages(news) };
+        let steps = process.machine.acquire(lock as u32, &told);
+        process.plan(steps);
+        Some(())
+    }
+
+    fn barrier(&mut self, rank: usize) -> Option<()> {
+        let process = &mut self.processes[rank];
+        if !process.arrived {
+            process.arrived = true;
+            let steps = process.machine.arrive();
+            process.plan(steps);
+            process.pending.push_back(Micro::Arrive);
+            return None;
+        }
+        let told: Option<Vec<Told>> =
+            self.arrivals.iter().map(|notices| notices.clone().map(Told::Pages)).collect();
+        let told = told?;
+        process.arrived = false;
+        process.epoch += 1;
+        let steps = process.machine.depart(&told);
+        process.plan(steps);
+        process.departed = true;
+        if self.processes.iter().all(|process| process.departed) {
+            self.arrivals.fill(None);
+            self.processes.iter_mut().for_each(|process| process.departed = false);
+        }
+        Some(())
+    }
+
+    fn perform(&mut self, rank: usize, micro: Micro) {
+        match micro {
+            Micro::Fetch(word, home) => {
+                self.processes[rank].memory[word] = self.processes[home].memory[word];
+            }
+            Micro::Send(word, home) => {
+                self.processes[home].memory[word] = self.processes[rank].memory[word];
+            }
+            Micro::Unlock(lock) => {
+                let notices = self.processes[rank].machine.released(lock as u32);
+                let epoch = self.processes[rank].epoch;
+                let state = &mut self.locks[lock];
+                assert_eq!(state.holder.take(), Some(rank));
+                state.told.extend(notices.into_iter().map(|notice| (epoch, notice)));
+                self.processes[rank].seen[lock] = state.told.len();
+            }
+            Micro::Arrive => self.arrivals[rank] = Some(self.processes[rank].machine.arrived()),
+            own => self.processes[rank].perform(own),
+        }
+    }
+}
+
+fn simulate(seed: u64, setup: Setup) {
+    println!("seed {seed}, {setup:?}");
+    let first = World::new(seed, setup).run(setup);
+    let second = World::new(seed, setup).run(setup);
+    assert_eq!(first, second, "the same seed must give the same run");
+}
+
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    match std::env::var("FERROCE_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        Some(seed) => seed..seed + 1,
+        None => 1..1 + count,
+    }
+}
+
+const PLAIN: Setup =
+    Setup { processes: 3, pages: 12, cache_pages: 100, prefetch_pages: 0, migrate: false, overflow: 0 };
+
+#[test]
+fn every_read_sees_what_it_must() {
+    seeds(150).for_each(|seed| simulate(seed, PLAIN));
+}
+
+#[test]
+fn with_a_cache_of_four_pages() {
+    let setup = Setup { cache_pages: 4, prefetch_pages: 1, pages: 24, ..PLAIN };
+    seeds(150).for_each(|seed| simulate(seed, setup));
+}
+
+#[test]
+fn with_prefetch_and_homes_that_move() {
+    let setup = Setup { processes: 4, cache_pages: 8, prefetch_pages: 2, migrate: true, ..PLAIN };
+    seeds(150).for_each(|seed| simulate(seed, setup));
+}
+
+#[test]
+fn with_boards_that_overflow() {
+    let setup = Setup { processes: 2, cache_pages: 6, migrate: true, overflow: 3, ..PLAIN };
+    seeds(150).for_each(|seed| simulate(seed, setup));
+}
+
+#[test]
+fn one_process_alone() {
+    seeds(10).for_each(|seed| simulate(seed, Setup { processes: 1, ..PLAIN }));
+}

@@ -1,0 +1,147 @@
+//! A simulated process: the machine, and memory with rights.
+
+use super::program::Act;
+use super::{PAGE, WORD, WORDS};
+use crate::coherence::machine::Fault;
+use crate::coherence::{Access, Machine, Options, Run, Step, changed};
+use std::collections::{HashMap, VecDeque};
+
+/// What memory holds that nobody may look at.
+const GARBAGE: u32 = 0xdead_beef;
+
+/// The smallest things that other processes can come in between of.
+#[derive(Debug)]
+pub(super) enum Micro {
+    Protect(Run, Access),
+    /// A word from its home.
+    Fetch(usize, usize),
+    Twin(usize),
+    /// Compares with the twin; the words that differ are sent next, one by one.
+    Compare(usize, usize),
+    /// A word to its home.
+    Send(usize, usize),
+    Discard(Run),
+    Unlock(usize),
+    Arrive,
+}
+
+pub(super) struct Process {
+    pub(super) machine: Machine,
+    pub(super) memory: Vec<u32>,
+    access: Vec<Access>,
+    twins: HashMap<usize, Vec<u32>>,
+    pub(super) acts: VecDeque<Act>,
+    pub(super) pending: VecDeque<Micro>,
+    pub(super) seen: Vec<usize>,
+    pub(super) epoch: u64,
+    pub(super) arrived: bool,
+    pub(super) departed: bool,
+}
+
+impl Process {
+    pub(super) fn new(options: Options, homes: &[u32], migrate: bool, acts: VecDeque<Act>) -> Self {
+        let mut machine = Machine::new(options);
+        machine.set_migration(migrate);
+        let mut memory = vec![GARBAGE; homes.len() * WORDS];
+        for (page, &home) in homes.iter().enumerate() {
+            machine.place(Run { first: page, count: 1 }, home);
+            if home == options.rank {
+                memory[page * WORDS..(page + 1) * WORDS].fill(0);
+            }
+        }
+        Self {
+            machine,
+            memory,
+            access: vec![Access::None; homes.len()],
+            twins: HashMap::new(),
+            acts,
+            pending: VecDeque::new(),
+            seen: vec![0; super::program::LOCKS],
+            epoch: 0,
+            arrived: false,
+            departed: false,
+        }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.acts.is_empty() && self.pending.is_empty()
+    }
+
+    pub(super) fn plan(&mut self, steps: Vec<Step>) {
+        for step in steps {
+            match step {
+                Step::Protect(run, access) => self.pending.push_back(Micro::Protect(run, access)),
+                Step::Fetch(run, home) => {
+                    let words = run.first * WORDS..(run.first + run.count) * WORDS;
+                    self.pending.extend(words.map(|word| Micro::Fetch(word, home as usize)));
+                }
+                Step::Twin(page) => self.pending.push_back(Micro::Twin(page)),
+                Step::Flush(page, home) => self.pending.push_back(Micro::Compare(page, home as usize)),
+                Step::Discard(run) => self.pending.push_back(Micro::Discard(run)),
+            }
+        }
+    }
+
+    fn fault(&mut self, page: usize, write: bool) {
+        let Fault::Steps(steps) = self.machine.fault(page, write) else { panic!("page {page} is allocated") };
+        assert!(!steps.is_empty(), "a fault that nothing is done about");
+        if !write {
+            let opened =
+                steps.iter().any(|step| matches!(step, Step::Twin(_) | Step::Protect(_, Access::Write)));
+            assert!(!opened, "a read fault never counts as a write");
+        }
+        self.plan(steps);
+    }
+
+    /// `None`: it faulted, and what is to be done is planned.
+    pub(super) fn load(&mut self, word: usize) -> Option<u32> {
+        if self.access[word / WORDS] == Access::None {
+            self.fault(word / WORDS, false);
+            return None;
+        }
+        Some(self.memory[word])
+    }
+
+    /// As `load`.
+    pub(super) fn store(&mut self, word: usize, value: u32) -> Option<()> {
+        if self.access[word / WORDS] != Access::Write {
+            self.fault(word / WORDS, true);
+            return None;
+        }
+        self.memory[word] = value;
+        Some(())
+    }
+
+    fn bytes(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
+    pub(super) fn perform(&mut self, micro: Micro) {
+        match micro {
+            Micro::Protect(run, access) => self.access[run.pages()].fill(access),
+            Micro::Twin(page) => {
+                let copy = self.memory[page * WORDS..(page + 1) * WORDS].to_vec();
+                assert!(self.twins.insert(page, copy).is_none(), "a twin was there already");
+            }
+            Micro::Compare(page, home) => {
+                assert_ne!(self.access[page], Access::Write, "compared while it may change");
+                let twin = self.twins.remove(&page).expect("a dirty page has a twin");
+                let now = &self.memory[page * WORDS..(page + 1) * WORDS];
+                let ranges = changed(&Self::bytes(&twin), &Self::bytes(now));
+                self.machine.compared(page, !ranges.is_empty());
+                let words = ranges.into_iter().flat_map(|range| range.step_by(WORD));
+                for word in words.rev() {
+                    assert!(word < PAGE);
+                    self.pending.push_front(Micro::Send(page * WORDS + word / WORD, home));
+                }
+            }
+            Micro::Discard(run) => {
+                for page in run.pages() {
+                    assert_eq!(self.access[page], Access::None, "discarded while the program may look");
+                    self.memory[page * WORDS..(page + 1) * WORDS].fill(GARBAGE);
+                }
+            }
+            other => panic!("{other:?} concerns others"),
+        }
+    }
+}

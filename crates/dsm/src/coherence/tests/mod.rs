@@ -1,0 +1,226 @@
+//! Litmus tests: what must be seen after which lock or barrier, and the life of a page, step by step.
+
+use super::machine::Fault;
+use super::{Access, Machine, Notice, Options, Run, Step, Told};
+
+const ONE: Run = Run { first: 0, count: 1 };
+
+fn machine(rank: u32, cache_pages: usize) -> Machine {
+    let options = Options { rank, cache_pages, prefetch_pages: 0, max_checking_pages: 0, alone: false };
+    let mut machine = Machine::new(options);
+    // Page 0 is at home at process 0, pages 1 to 9 at process 1.
+    machine.place(ONE, 0);
+    machine.place(Run { first: 1, count: 9 }, 1);
+    machine
+}
+
+fn steps(fault: Fault) -> Vec<Step> {
+    match fault {
+        Fault::Steps(steps) => steps,
+        Fault::Unknown => panic!("the page is known"),
+    }
+}
+
+fn told(pages: &[usize]) -> Told {
+    let runs = Run::of(pages.iter().copied());
+    Told::Pages(runs.into_iter().map(|run| Notice { run, kept: true }).collect())
+}
+
+fn nothing() -> Told {
+    Told::Pages(Vec::new())
+}
+
+#[test]
+fn a_page_is_fetched_once_and_twinned_at_the_first_write() {
+    let mut machine = machine(1, 9);
+    assert_eq!(steps(machine.fault(0, false)), [Step::Fetch(ONE, 0), Step::Protect(ONE, Access::Read)]);
+    assert_eq!(steps(machine.fault(0, false)), [], "another thread was first");
+    assert_eq!(steps(machine.fault(0, true)), [Step::Twin(0), Step::Protect(ONE, Access::Write)]);
+    assert_eq!(steps(machine.fault(0, true)), []);
+    assert_eq!(machine.fault(10, false), Fault::Unknown);
+}
+
+#[test]
+fn a_home_reads_and_writes_without_copies() {
+    let mut machine = machine(0, 9);
+    assert_eq!(steps(machine.fault(0, true)), [Step::Protect(ONE, Access::Write)]);
+    let steps = machine.arrive();
+    let notices = machine.arrived();
+    assert_eq!(
+        steps,
+        [Step::Protect(ONE, Access::Read)],
+        "nothing to send, but the next write must be noticed"
+    );
+    assert_eq!(notices, [Notice { run: ONE, kept: true }]);
+}
+
+#[test]
+fn what_is_written_under_a_lock_goes_home_at_its_release() {
+    let mut machine = machine(1, 9);
+    assert_eq!(machine.acquire(5, &nothing()), []);
+    steps(machine.fault(0, true));
+    assert_eq!(machine.release(5), [Step::Protect(ONE, Access::Read), Step::Flush(0, 0)]);
+    assert_eq!(machine.released(5), [Notice { run: ONE, kept: false }]);
+}
+
+#[test]
+fn what_was_written_before_a_lock_is_not_told_with_it() {
+    let mut machine = machine(1, 9);
+    steps(machine.fault(0, true));
+    assert_eq!(machine.acquire(5, &nothing()), [Step::Protect(ONE, Access::Read)]);
+    assert_eq!(machine.release(5), []);
+    assert_eq!(machine.released(5), [], "scope consistency: another scope's writes may stay unseen");
+    let steps = machine.arrive();
+    let notices = machine.arrived();
+    assert_eq!(steps, [Step::Flush(0, 0)], "but a barrier shows everything");
+    assert_eq!(notices.len(), 1);
+}
+
+#[test]
+fn writes_of_an_inner_lock_are_told_with_the_outer_one_too() {
+    let mut machine = machine(1, 9);
+    machine.acquire(1, &nothing());
+    machine.acquire(2, &nothing());
+    steps(machine.fault(0, true));
+    machine.release(2);
+    assert_eq!(machine.released(2).len(), 1);
+    assert_eq!(machine.release(1), [], "its words are at home already");
+    assert_eq!(machine.released(1).len(), 1);
+}
+
+#[test]
+fn a_notice_drops_the_copy_and_saves_our_own_words_first() {
+    let mut machine = machine(1, 9);
+    steps(machine.fault(0, true));
+    let done = machine.acquire(5, &told(&[0, 3, 77]));
+    let closed = Step::Protect(ONE, Access::None);
+    assert_eq!(done, [Step::Protect(ONE, Access::Read), closed, Step::Flush(0, 0)]);
+    assert_eq!(steps(machine.fault(0, false))[0], Step::Fetch(ONE, 0));
+}
+
+#[test]
+fn a_notice_to_the_home_does_nothing() {
+    let mut machine = machine(0, 9);
+    steps(machine.fault(0, false));
+    assert_eq!(machine.depart(&[nothing(), told(&[0])]), []);
+    assert_eq!(steps(machine.fault(0, false)), []);
+}
+
+#[test]
+fn a_full_cache_sends_dirty_pages_home() {
+    let mut machine = machine(0, 2);
+    steps(machine.fault(1, true));
+    steps(machine.fault(2, false));
+    let run = |first| Run { first, count: 1 };
+    assert_eq!(
+        steps(machine.fault(3, false)),
+        [
+            Step::Protect(run(1), Access::None),
+            Step::Flush(1, 1),
+            Step::Discard(run(1)),
+            Step::Fetch(run(3), 1),
+            Step::Protect(run(3), Access::Read),
+        ]
+    );
+    machine.arrive();
+    let notices = machine.arrived();
+    assert_eq!(notices, [Notice { run: run(1), kept: false }], "an evicted page was written all the same");
+}
+
+#[test]
+fn neighbours_are_fetched_where_faults_walk() {
+    let options =
+        Options { rank: 0, cache_pages: 40, prefetch_pages: 4, max_checking_pages: 4, alone: false };
+    let mut machine = Machine::new(options);
+    machine.place(Run { first: 0, count: 20 }, 1);
+    let fetched = |machine: &mut Machine, page| match steps(machine.fault(page, false))[0] {
+        Step::Fetch(run, 1) => run.count,
+        step => panic!("{step:?}"),
+    };
+    assert_eq!([0, 1, 3, 7].map(|page| fetched(&mut machine, page)), [1, 2, 4, 5]);
+}
+
+#[test]
+fn the_only_writer_becomes_the_home() {
+    let mut writer = machine(1, 9);
+    let mut home = machine(0, 9);
+    for machine in [&mut writer, &mut home] {
+        machine.set_migration(true);
+    }
+    steps(writer.fault(0, true));
+    writer.arrive();
+    let notices = writer.arrived();
+    home.arrive();
+    home.arrived();
+    let said = [nothing(), Told::Pages(notices)];
+    assert_eq!((writer.depart(&said), home.depart(&said)), (vec![], vec![]), "no byte moves");
+    assert_eq!(steps(writer.fault(0, true)), [Step::Protect(ONE, Access::Write)], "at home: no twin");
+    assert_eq!(writer.migrations(), 1);
+    assert_eq!(steps(home.fault(0, true))[0], Step::Twin(0), "its copy is still good, but a copy");
+    // Somebody who could not tell everything prevents the move.
+    let before = home.migrations();
+    home.depart(&[Told::Anything, told(&[0])]);
+    assert_eq!(home.migrations(), before);
+}
+
+/// Pages 1 to 4 are written in every interval.
+fn write_all(machine: &mut Machine) -> usize {
+    let mut faults = 0;
+    let mut open = Vec::new();
+    for page in 1..5 {
+        if !open.contains(&page) {
+            faults += 1;
+            for step in steps(machine.fault(page, true)) {
+                if let Step::Protect(run, Access::Write) = step {
+                    open.extend(run.pages());
+                }
+            }
+        }
+    }
+    faults
+}
+
+#[test]
+fn what_was_written_together_is_opened_together() {
+    let mut machine = machine(1, 9);
+    let mut faults = Vec::new();
+    for interval in 0..20 {
+        faults.push(write_all(&mut machine));
+        machine.arrive();
+        let run = machine.arrived()[0].run;
+        assert!(run == Run { first: 1, count: 4 } || interval == 0, "{run:?}");
+    }
+    assert_eq!(faults[2..5], [1, 1, 1]);
+    assert!(
+        faults[5..].iter().any(|&count| count > 1),
+        "now and then each must show that it is still written: {faults:?}"
+    );
+    machine.set_guessing(false);
+    assert_eq!(write_all(&mut machine), 4);
+}
+
+#[test]
+fn a_wrong_guess_is_told_to_nobody() {
+    let mut machine = machine(0, 9);
+    write_all(&mut machine);
+    machine.arrive();
+    machine.arrived();
+    let opened = steps(machine.fault(1, true));
+    assert!(opened.contains(&Step::Twin(2)), "{opened:?}");
+    for step in machine.arrive() {
+        if let Step::Flush(page, _) = step {
+            machine.compared(page, page == 1);
+        }
+    }
+    assert_eq!(machine.arrived(), [Notice { run: Run { first: 1, count: 1 }, kept: true }]);
+}
+
+#[test]
+fn one_process_alone_is_left_in_peace() {
+    let options = Options { rank: 0, cache_pages: 9, prefetch_pages: 0, max_checking_pages: 0, alone: true };
+    let mut machine = Machine::new(options);
+    let all = Run { first: 0, count: 9 };
+    machine.place(all, 0);
+    assert_eq!(steps(machine.fault(0, true)), [Step::Protect(all, Access::Write)]);
+    assert_eq!((machine.arrive(), machine.arrived()), (vec![], vec![]));
+}

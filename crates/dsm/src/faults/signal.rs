@@ -1,0 +1,129 @@
+//! The signal handler: one for the process, told which addresses are ours.
+//!
+//! The signal is synchronous: the thread touched shared memory, so it is in the program's code, not inside the allocator
+//! or any lock of ours (nothing here touches the program's view of the heap with a lock held). Therefore the handler
+//! may do what any code may.
+
+#![expect(unsafe_code, reason = "installs a signal handler, which reads what the kernel says")]
+
+use crate::error::Error;
+use parking_lot::Mutex;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// What a thread wanted of an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Touch {
+    Read,
+    Write,
+    /// This processor does not say.
+    #[cfg_attr(target_arch = "x86_64", expect(dead_code, reason = "this processor does"))]
+    Unknown,
+}
+
+/// Answers a fault: whether the thread may try again.
+type Answer = Box<dyn Fn(usize, Touch) -> bool + Send + Sync>;
+
+struct Range {
+    start: usize,
+    len: usize,
+    answer: Answer,
+}
+
+static RANGE: AtomicPtr<Range> = AtomicPtr::new(ptr::null_mut());
+/// What was installed before us, once.
+static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
+static INSTALL: Mutex<()> = Mutex::new(());
+
+/// Faults in a range go to us while this lives.
+pub(crate) struct Registration(());
+
+impl Registration {
+    pub(crate) fn new(start: usize, len: usize, answer: Answer) -> Result<Self, Error> {
+        let _turn = INSTALL.lock();
+        if !RANGE.load(Ordering::Acquire).is_null() {
+            return Err(Error::Fabric("this process is in a job already".into()));
+        }
+        // Never freed: a thread may be inside the handler whenever a job ends.
+        RANGE.store(Box::into_raw(Box::new(Range { start, len, answer })), Ordering::Release);
+        if BEFORE.load(Ordering::Acquire).is_null() {
+            install()?;
+        }
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        RANGE.store(ptr::null_mut(), Ordering::Release);
+    }
+}
+
+fn install() -> Result<(), Error> {
+    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: a structure of numbers, for which zeros are a value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as *const () as usize;
+    // On the thread's own stack: alternative ones are too small for what a fetch needs.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
+    // SAFETY: both structures are ours; the handler has the signature that SA_SIGINFO asks for.
+    if unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, before.as_mut_ptr()) } != 0 {
+        return Err(Error::system("sigaction"));
+    }
+    // SAFETY: sigaction succeeded, so it has filled the structure.
+    BEFORE.store(Box::into_raw(Box::new(unsafe { before.assume_init() })), Ordering::Release);
+    Ok(())
+}
+
+extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the thread's own errno, which the code that was interrupted must find unchanged.
+    let errno = unsafe { *libc::__errno_location() };
+    // SAFETY: the kernel passes a valid structure, and SIGSEGV has an address.
+    let at = unsafe { (*info).si_addr() } as usize;
+    // SAFETY: a range is never freed.
+    let range = unsafe { RANGE.load(Ordering::Acquire).as_ref() };
+    let ours = range.filter(|range| at.checked_sub(range.start).is_some_and(|offset| offset < range.len));
+    let answered = ours.is_some_and(|range| (range.answer)(at - range.start, touch(context)));
+    if !answered {
+        pass_on(signal, info, context);
+    }
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+#[cfg(target_arch = "x86_64")]
+fn touch(context: *mut libc::c_void) -> Touch {
+    /// Bit of the page-fault error code: it was a write.
+    const WRITE: i64 = 2;
+    // SAFETY: the kernel passes the registers of the interrupted thread.
+    let error = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
+    if error & WRITE != 0 { Touch::Write } else { Touch::Read }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn touch(_context: *mut libc::c_void) -> Touch {
+    Touch::Unknown
+}
+
+/// To whoever had the signal before us, or to the end that the system has for it.
+fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: never freed once stored.
+    let before = unsafe { BEFORE.load(Ordering::Acquire).as_ref() };
+    let Some(before) = before.filter(|b| b.sa_sigaction != libc::SIG_DFL && b.sa_sigaction != libc::SIG_IGN)
+    else {
+        // SAFETY: the default action; the access faults again when we return, and ends the process.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        return;
+    };
+    if before.sa_flags & libc::SA_SIGINFO != 0 {
+        type Full = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
+        // SAFETY: whoever installed it promised this signature by its flags.
+        let next: Full = unsafe { std::mem::transmute(before.sa_sigaction) };
+        next(signal, info, context);
+    } else {
+        // SAFETY: as above.
+        let next: extern "C" fn(i32) = unsafe { std::mem::transmute(before.sa_sigaction) };
+        next(signal);
+    }
+}

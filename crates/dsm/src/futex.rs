@@ -1,0 +1,113 @@
+//! Waiting for a word in shared memory: a short spin, because the other process is often just about to write it, then
+//! sleep, because it may not run at all while we spin.
+
+#![expect(unsafe_code, reason = "the futex system call has no wrapper in libc")]
+
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::time::Duration;
+
+/// Longest sleep in one piece. Nothing depends on it: it only bounds what a missed wake-up would cost.
+const NAP: Duration = Duration::from_millis(100);
+
+/// Sleeps while `word` is `expected`, for at most a nap.
+pub(crate) fn sleep(word: &AtomicU32, expected: u32, most: Duration) {
+    let span = libc::timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
+    // SAFETY: the word lives as long as the borrow, and the time span is on our stack.
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const span, 0, 0);
+    }
+}
+
+/// Wakes up to `count` sleepers, in whichever processes they are.
+pub(crate) fn wake(word: &AtomicU32, count: i32) {
+    // SAFETY: the kernel only uses the address as a name.
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, count, ptr::null::<u8>(), 0, 0);
+    }
+}
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const CONTENDED: u32 = 2;
+
+/// Takes the lock that a word is.
+pub(crate) fn acquire(word: &AtomicU32, patience: Patience) {
+    if word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+        return;
+    }
+    for _ in 0..patience.0 {
+        let free = word.load(Ordering::Relaxed) == FREE;
+        if free && word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            return;
+        }
+        std::hint::spin_loop();
+    }
+    // Who slept cannot know whether others still do, so it takes the lock as contended.
+    while word.swap(CONTENDED, Ordering::Acquire) != FREE {
+        sleep(word, CONTENDED, NAP);
+    }
+}
+
+/// Tries to take it; if that fails, sleeps for at most a moment.
+pub(crate) fn try_acquire(word: &AtomicU32, most: Duration) -> bool {
+    let taken = word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        || word.swap(CONTENDED, Ordering::Acquire) == FREE;
+    if !taken {
+        sleep(word, CONTENDED, most);
+    }
+    taken
+}
+
+/// Gives it back.
+pub(crate) fn release(word: &AtomicU32) {
+    if word.swap(FREE, Ordering::Release) == CONTENDED {
+        wake(word, 1);
+    }
+}
+
+/// How long to spin: nothing if the processes do not all have a core.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience(u32);
+
+impl Patience {
+    /// For a job with `processes` on this host.
+    pub(crate) fn new(processes: u32) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        Self(if processes as usize <= cores { 4000 } else { 50 })
+    }
+
+    /// For waits whose end is far away.
+    pub(crate) fn brief() -> Self {
+        Self(20)
+    }
+
+    /// Waits until `ready` likes what `word` says, and returns that. `sleepers` counts who needs a wake-up.
+    pub(crate) fn wait(self, word: &AtomicU32, sleepers: &AtomicU32, ready: impl Fn(u32) -> bool) -> u32 {
+        for _ in 0..self.0 {
+            let value = word.load(Ordering::Acquire);
+            if ready(value) {
+                return value;
+            }
+            std::hint::spin_loop();
+        }
+        sleepers.fetch_add(1, Ordering::SeqCst);
+        let value = loop {
+            let value = word.load(Ordering::SeqCst);
+            if ready(value) {
+                break value;
+            }
+            sleep(word, value, NAP);
+        };
+        sleepers.fetch_sub(1, Ordering::SeqCst);
+        value
+    }
+}
+
+/// After a change of `word`: wakes everybody who sleeps on it, without a system call if nobody does.
+pub(crate) fn announce(word: &AtomicU32, sleepers: &AtomicU32) {
+    fence(Ordering::SeqCst);
+    if sleepers.load(Ordering::SeqCst) > 0 {
+        wake(word, i32::MAX);
+    }
+}

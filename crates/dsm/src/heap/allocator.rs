@@ -1,0 +1,70 @@
+//! Which parts of the heap are taken. Every process runs it with the same calls in the same order, so all agree
+//! without a word between them.
+
+use crate::PAGE;
+use crate::error::Error;
+use std::collections::BTreeMap;
+
+/// Offsets and lengths in bytes, all whole pages.
+#[derive(Debug)]
+pub(crate) struct Allocator {
+    len: usize,
+    taken: BTreeMap<usize, usize>,
+}
+
+impl Allocator {
+    pub(crate) fn new(len: usize) -> Self {
+        Self { len, taken: BTreeMap::new() }
+    }
+
+    /// The first gap that is large enough.
+    pub(crate) fn alloc(&mut self, len: usize) -> Result<usize, Error> {
+        let full = |left| Error::HeapFull { asked: len, left };
+        let room = len.max(1).checked_next_multiple_of(PAGE).ok_or(full(0))?;
+        let (mut from, mut largest) = (0, 0);
+        let ends = self.taken.iter().map(|(&at, &len)| (at, at + len)).chain([(self.len, self.len)]);
+        for (start, end) in ends {
+            if start - from >= room {
+                self.taken.insert(from, room);
+                return Ok(from);
+            }
+            largest = largest.max(start - from);
+            from = end;
+        }
+        Err(full(largest))
+    }
+
+    /// Length of the allocation that starts at `at`.
+    pub(crate) fn len_at(&self, at: usize) -> Option<usize> {
+        self.taken.get(&at).copied()
+    }
+
+    /// Gives it back; the caller has made its bytes zero.
+    pub(crate) fn free(&mut self, at: usize) {
+        self.taken.remove(&at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_used_again() {
+        let mut heap = Allocator::new(8 * PAGE);
+        let first = heap.alloc(1).unwrap();
+        let second = heap.alloc(2 * PAGE).unwrap();
+        let third = heap.alloc(PAGE + 1).unwrap();
+        assert_eq!((first, second, third), (0, PAGE, 3 * PAGE));
+        heap.free(second);
+        assert_eq!(heap.len_at(second), None);
+        assert_eq!(heap.alloc(3 * PAGE).unwrap(), 5 * PAGE);
+        assert_eq!(heap.alloc(PAGE).unwrap(), PAGE);
+        let error = heap.alloc(2 * PAGE).unwrap_err().to_string();
+        assert!(
+            error.starts_with("8192 bytes do not fit into the shared heap, 4096 bytes are left"),
+            "{error}"
+        );
+        assert!(heap.alloc(usize::MAX).is_err());
+    }
+}

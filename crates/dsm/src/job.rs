@@ -1,0 +1,292 @@
+//! A process of a job, as programs see it.
+
+use crate::backend::Backend;
+use crate::error::Error;
+use crate::heap::{Allocator, Placement, PlacementState};
+use crate::heat::PageTraffic;
+use crate::local::Local;
+use crate::map::anonymous_file;
+use crate::meet::{Kept, Meeting, arrange, host_id};
+use crate::paged::Paged;
+use crate::settings::{Settings, TransportKind};
+use crate::statistics::{Counters, Statistics, add, timed};
+use parking_lot::Mutex;
+use std::cell::RefCell;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+/// Number of locks.
+pub const LOCKS: u32 = 4096;
+/// Number of flags.
+pub const FLAGS: u32 = 1024;
+
+/// What a program may switch. None of it changes results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tuning {
+    /// A page that only one process writes moves to it.
+    HomeMigration,
+    /// A page that its home writes in every interval is taken as written, without a fault.
+    AdaptiveWriteDetection,
+    /// Barriers over a tree.
+    BroadcastTree,
+    /// Measure speeds, for dividing loops.
+    LoadBalance,
+    /// Fetch only the changed blocks of a page.
+    ChangedBlocks,
+}
+
+thread_local! {
+    /// Locks that this thread holds, oldest first.
+    static HELD: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A process' part in a job. Clones are the same part; all threads may use it.
+#[derive(Clone)]
+pub struct Job(Arc<Inner>);
+
+struct Inner {
+    settings: Settings,
+    transport: TransportKind,
+    backend: Box<dyn Backend>,
+    heap: Mutex<(Allocator, PlacementState)>,
+    counters: Arc<Counters>,
+    meeting: Arc<Meeting>,
+    /// The meeting place itself, where this process keeps it.
+    kept: Mutex<Option<Kept>>,
+}
+
+impl Job {
+    /// Meets the other processes and sets the heap up. Returns when all are there.
+    pub fn join(settings: Settings) -> Result<Job, Error> {
+        let mut settings = settings.checked()?;
+        let kept = arrange(&mut settings)?;
+        let meeting = match settings.meet {
+            Some(at) => Meeting::connect(at, &settings.key, settings.rank, settings.size)?,
+            None => Meeting::alone(),
+        };
+        let meeting = Arc::new(meeting);
+        let counters = Arc::new(Counters::default());
+        let (transport, backend) = open(&settings, &meeting, &counters)?;
+        let heap = Mutex::new((Allocator::new(settings.heap_bytes), PlacementState::default()));
+        kept.iter().for_each(Kept::met);
+        let kept = Mutex::new(kept);
+        Ok(Job(Arc::new(Inner { settings, transport, backend, heap, counters, meeting, kept })))
+    }
+
+    /// Number of this process, from 0.
+    pub fn rank(&self) -> u32 {
+        self.0.settings.rank
+    }
+
+    /// Number of processes.
+    pub fn size(&self) -> u32 {
+        self.0.settings.size
+    }
+
+    /// How the processes reach each other.
+    pub fn transport(&self) -> TransportKind {
+        self.0.transport
+    }
+
+    /// `len` bytes of zeros at a page's start, at the same address in every process. All processes must make the same
+    /// calls of `alloc` and `free` in the same order; `alloc` does not wait for them.
+    pub fn alloc(&self, len: usize, placement: &Placement) -> Result<*mut u8, Error> {
+        let mut heap = self.0.heap.lock();
+        let pages = len.max(1).div_ceil(crate::PAGE);
+        let homes = heap.1.homes(placement, pages, self.size())?;
+        let at = heap.0.alloc(len)?;
+        self.0.backend.place(at, &homes);
+        Ok(self.0.backend.heap().wrapping_add(at))
+    }
+
+    /// Gives an allocation back. All processes call it, and it waits for all: nobody may use the memory any more.
+    pub fn free(&self, at: *mut u8) -> Result<(), Error> {
+        let offset = (at as usize).wrapping_sub(self.0.backend.heap() as usize);
+        let mut heap = self.0.heap.lock();
+        let len = heap.0.len_at(offset).ok_or(Error::NotAllocated(at as usize))?;
+        self.0.backend.wait_all()?;
+        self.0.backend.discard(offset, len)?;
+        heap.0.free(offset);
+        self.0.backend.wait_all()
+    }
+
+    /// Waits until this thread has lock `id`, and sees what was written under it before.
+    pub fn lock(&self, id: u32) -> Result<(), Error> {
+        known("lock", id, LOCKS)?;
+        if HELD.with_borrow(|held| held.contains(&id)) {
+            return Err(Error::HeldAlready(id));
+        }
+        add(&self.0.counters.locks, 1);
+        timed(&self.0.counters.lock_wait_ns, || self.0.backend.lock(id))?;
+        HELD.with_borrow_mut(|held| held.push(id));
+        Ok(())
+    }
+
+    /// Gives lock `id` back, which must be the one that this thread took last.
+    pub fn unlock(&self, id: u32) -> Result<(), Error> {
+        let youngest = HELD.with_borrow(|held| held.last().copied());
+        if youngest != Some(id) {
+            let why = match youngest {
+                Some(other) => format!("this thread took lock {other} after it, or never took it"),
+                None => "this thread holds no lock".to_owned(),
+            };
+            return Err(Error::NotYoungest { id, why });
+        }
+        self.0.backend.unlock(id)?;
+        HELD.with_borrow_mut(|held| held.pop());
+        Ok(())
+    }
+
+    /// Waits for all processes; afterwards everybody sees everything that was written before. One thread per process
+    /// calls it.
+    pub fn barrier(&self) -> Result<(), Error> {
+        if let Some(id) = HELD.with_borrow(|held| held.last().copied()) {
+            return Err(Error::BarrierInLock(id));
+        }
+        add(&self.0.counters.barriers, 1);
+        timed(&self.0.counters.barrier_wait_ns, || self.0.backend.barrier())
+    }
+
+    /// Waits for all processes, and makes nothing visible.
+    pub fn wait_all(&self) -> Result<(), Error> {
+        add(&self.0.counters.barriers, 1);
+        timed(&self.0.counters.barrier_wait_ns, || self.0.backend.wait_all())
+    }
+
+    /// Sets a flag; it stays set until somebody resets it.
+    pub fn set_flag(&self, id: u32) -> Result<(), Error> {
+        known("flag", id, FLAGS)?;
+        self.0.backend.change_flag(id, true)
+    }
+
+    /// Resets a flag.
+    pub fn reset_flag(&self, id: u32) -> Result<(), Error> {
+        known("flag", id, FLAGS)?;
+        self.0.backend.change_flag(id, false)
+    }
+
+    /// Waits until a flag is set. Makes nothing visible.
+    pub fn wait_flag(&self, id: u32) -> Result<(), Error> {
+        known("flag", id, FLAGS)?;
+        self.0.backend.wait_flag(id)
+    }
+
+    /// Sends a message; returns when `bytes` may be used again, whether or not it was received.
+    pub fn send(&self, to: u32, tag: i32, bytes: &[u8]) -> Result<(), Error> {
+        known("process", to, self.size())?;
+        add(&self.0.counters.messages, 1);
+        add(&self.0.counters.message_bytes, bytes.len() as u64);
+        self.0.backend.send(to, tag, bytes)
+    }
+
+    /// Waits for a message, from anybody where `from` is `None`, with any tag from 0 on where `tag` is: negative tags are
+    /// for layers above this one, whose messages a program must not take by accident. Copies as much as fits
+    /// into `into`, and returns the length of the message, its sender and its tag.
+    pub fn recv(
+        &self,
+        from: Option<u32>,
+        tag: Option<i32>,
+        into: &mut [u8],
+    ) -> Result<(usize, u32, i32), Error> {
+        if let Some(from) = from {
+            known("process", from, self.size())?;
+        }
+        let ((sender, tag), bytes) = self.0.backend.recv(from, tag)?;
+        let fits = bytes.len().min(into.len());
+        into[..fits].copy_from_slice(&bytes[..fits]);
+        Ok((bytes.len(), sender, tag))
+    }
+
+    /// Copies out of shared memory in one go: several pages are fetched together.
+    pub fn get(&self, into: &mut [u8], from_shared: *const u8) -> Result<(), Error> {
+        let at = self.offset(from_shared as usize, into.len())?;
+        self.0.backend.get(into, at)
+    }
+
+    /// Copies into shared memory, with the visibility of any other write.
+    pub fn put(&self, to_shared: *mut u8, from: &[u8]) -> Result<(), Error> {
+        let at = self.offset(to_shared as usize, from.len())?;
+        self.0.backend.put(at, from)
+    }
+
+    fn offset(&self, at: usize, len: usize) -> Result<usize, Error> {
+        let outside = || Error::OutsideHeap { at, len };
+        let offset = at.checked_sub(self.0.backend.heap() as usize).ok_or_else(outside)?;
+        let room = self.0.settings.heap_bytes.checked_sub(offset).ok_or_else(outside)?;
+        if len <= room { Ok(offset) } else { Err(outside()) }
+    }
+
+    /// Switches an optimisation. All processes must do so between the same two barriers.
+    pub fn configure(&self, tuning: Tuning, on: bool) {
+        self.0.backend.configure(tuning, on);
+    }
+
+    /// What this process did so far.
+    pub fn statistics(&self) -> Statistics {
+        self.0.counters.snapshot()
+    }
+
+    /// Whether to count page by page what travels.
+    pub fn count_pages(&self, on: bool) {
+        self.0.counters.heat.switch(on);
+    }
+
+    /// The pages that travelled while that was on, in order.
+    pub fn pages(&self) -> Vec<PageTraffic> {
+        self.0.counters.heat.pages()
+    }
+
+    /// The end: waits for all processes, then says goodbye. Memory stays mapped while a clone of this job lives, but it
+    /// is shared no longer.
+    pub fn leave(self) -> Result<(), Error> {
+        self.0.backend.wait_all()?;
+        self.0.backend.leave()?;
+        self.0.meeting.leave();
+        self.0.kept.lock().iter_mut().for_each(Kept::finish);
+        Ok(())
+    }
+}
+
+fn known(what: &'static str, id: u32, count: u32) -> Result<(), Error> {
+    if id < count { Ok(()) } else { Err(Error::NoSuch { what, id, count }) }
+}
+
+/// Agrees with the others on a transport, and opens it.
+fn open(
+    settings: &Settings,
+    meeting: &Arc<Meeting>,
+    counters: &Arc<Counters>,
+) -> Result<(TransportKind, Box<dyn Backend>), Error> {
+    let memory = (settings.rank == 0)
+        .then(|| anonymous_file(c"ferroce-dsm", Local::file_len(settings.size, settings.heap_bytes)))
+        .transpose()?;
+    let wish = settings.transport.map_or("any", TransportKind::name);
+    let fd = memory.as_ref().map_or(-1, |file| file.as_raw_fd());
+    let mine = format!("{wish} {} {} {} {fd}", settings.heap_bytes, host_id(), std::process::id());
+    let lines = meeting.gather(&mine)?;
+    let word = |line: &str, at: usize| line.split(' ').nth(at).unwrap_or_default().to_owned();
+    for (rank, line) in lines.iter().enumerate() {
+        for (at, what) in [(0, "FERROCE_DSM_TRANSPORT"), (1, "FERROCE_DSM_HEAP")] {
+            let (theirs, ours) = (word(line, at), word(&mine, at));
+            if theirs != ours {
+                let why =
+                    format!("{what} is {theirs} at process {rank} and {ours} at process {}", settings.rank);
+                return Err(Error::Disagree(why));
+            }
+        }
+    }
+    let one_host = lines.iter().all(|line| word(line, 2) == word(&mine, 2));
+    let transport =
+        settings.transport.unwrap_or(if one_host { TransportKind::Local } else { TransportKind::Rdma });
+    let backend: Box<dyn Backend> = match transport {
+        TransportKind::Local if !one_host => {
+            return Err(Error::Disagree("transport local needs all processes on one host".into()));
+        }
+        TransportKind::Local => {
+            let place = format!("/proc/{}/fd/{}", word(&lines[0], 3), word(&lines[0], 4));
+            Box::new(Local::open(settings, memory, &place, meeting)?)
+        }
+        paged => Box::new(Paged::open(settings, paged, meeting, counters)?),
+    };
+    Ok((transport, backend))
+}

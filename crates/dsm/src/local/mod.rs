@@ -1,0 +1,137 @@
+//! All processes on one host: the heap is one piece of memory that everybody maps at the same address. The hardware
+//! keeps it coherent, better than any protocol of ours could; what is left to do here is to wait.
+
+mod layout;
+mod mail;
+
+use crate::backend::{Backend, Envelope};
+use crate::error::Error;
+use crate::futex::{Patience, acquire, announce, release};
+use crate::heap::{HEAP_ADDRESS, Homes};
+use crate::map::{Mapping, punch};
+use crate::meet::Meeting;
+use crate::settings::Settings;
+use layout::Layout;
+use mail::Mail;
+use std::fs::{File, OpenOptions};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+pub(crate) struct Local {
+    rank: u32,
+    size: u32,
+    file: File,
+    layout: Layout,
+    control: Arc<Mapping>,
+    heap: Mapping,
+    mail: Mail,
+    patience: Patience,
+}
+
+impl Local {
+    /// Bytes of the file that all share.
+    pub(crate) fn file_len(size: u32, heap_bytes: usize) -> usize {
+        Layout::new(size).len() + heap_bytes
+    }
+
+    /// `memory` is process 0's own, and `place` where the others find it.
+    pub(crate) fn open(
+        settings: &Settings,
+        memory: Option<File>,
+        place: &str,
+        meeting: &Meeting,
+    ) -> Result<Self, Error> {
+        let layout = Layout::new(settings.size);
+        let file = match memory {
+            Some(file) => file,
+            None => OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(place)
+                .map_err(|source| Error::System { call: "opening the memory of process 0", source })?,
+        };
+        let control = Arc::new(Mapping::anywhere(&file, 0, layout.len())?);
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let heap = Mapping::fixed(&file, layout.len(), settings.heap_bytes, HEAP_ADDRESS, access)?;
+        // Process 0 must not close its descriptor, by ending, before everybody has opened it.
+        meeting.gather("mapped")?;
+        let patience = Patience::new(settings.size);
+        let mail = Mail::new(control.clone(), layout, settings.rank, patience);
+        Ok(Self { rank: settings.rank, size: settings.size, file, layout, control, heap, mail, patience })
+    }
+}
+
+impl Backend for Local {
+    fn heap(&self) -> *mut u8 {
+        self.heap.base()
+    }
+
+    fn place(&self, _at: usize, _homes: &Homes) {}
+
+    fn discard(&self, at: usize, len: usize) -> Result<(), Error> {
+        if self.rank == 0 { punch(&self.file, self.layout.len() + at, len) } else { Ok(()) }
+    }
+
+    fn lock(&self, id: u32) -> Result<(), Error> {
+        acquire(self.control.word(self.layout.lock(id)), self.patience);
+        Ok(())
+    }
+
+    fn unlock(&self, id: u32) -> Result<(), Error> {
+        release(self.control.word(self.layout.lock(id)));
+        Ok(())
+    }
+
+    fn barrier(&self) -> Result<(), Error> {
+        self.wait_all()
+    }
+
+    fn wait_all(&self) -> Result<(), Error> {
+        let [count, round, sleepers] = self.layout.barrier().map(|at| self.control.word(at));
+        let now = round.load(Ordering::Acquire);
+        if count.fetch_add(1, Ordering::AcqRel) + 1 == self.size {
+            count.store(0, Ordering::Relaxed);
+            round.store(now.wrapping_add(1), Ordering::Release);
+            announce(round, sleepers);
+        } else {
+            self.patience.wait(round, sleepers, |round| round != now);
+        }
+        Ok(())
+    }
+
+    fn change_flag(&self, id: u32, set: bool) -> Result<(), Error> {
+        let [flag, sleepers] = self.layout.flag(id).map(|at| self.control.word(at));
+        flag.store(u32::from(set), Ordering::Release);
+        announce(flag, sleepers);
+        Ok(())
+    }
+
+    fn wait_flag(&self, id: u32) -> Result<(), Error> {
+        let [flag, sleepers] = self.layout.flag(id).map(|at| self.control.word(at));
+        self.patience.wait(flag, sleepers, |value| value != 0);
+        Ok(())
+    }
+
+    fn send(&self, to: u32, tag: i32, bytes: &[u8]) -> Result<(), Error> {
+        self.mail.send(to, tag, bytes);
+        Ok(())
+    }
+
+    fn recv(&self, from: Option<u32>, tag: Option<i32>) -> Result<(Envelope, Vec<u8>), Error> {
+        Ok(self.mail.recv(from, tag))
+    }
+
+    fn get(&self, into: &mut [u8], at: usize) -> Result<(), Error> {
+        self.heap.read(at, into);
+        Ok(())
+    }
+
+    fn put(&self, at: usize, from: &[u8]) -> Result<(), Error> {
+        self.heap.write(at, from);
+        Ok(())
+    }
+
+    fn leave(&self) -> Result<(), Error> {
+        Ok(())
+    }
+}

@@ -1,0 +1,167 @@
+//! Memory that several processes, or several parts of one, map: made, mapped and touched here, so that the rest of the
+//! crate needs no pointers.
+
+#![expect(unsafe_code, reason = "maps memory and touches what others may touch at the same time")]
+
+use crate::coherence::Access;
+use crate::error::Error;
+use ferroce::{Region, RegionBuilder};
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Memory without a name, `len` bytes of zeros that cost nothing until they are touched.
+pub(crate) fn anonymous_file(name: &'static std::ffi::CStr, len: usize) -> Result<File, Error> {
+    // SAFETY: the name is a C string; the descriptor is checked below.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(Error::system("memfd_create"));
+    }
+    // SAFETY: a fresh descriptor that nobody else knows.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(len as u64)
+        .map_err(|source| Error::System { call: "ftruncate of shared memory", source })?;
+    Ok(file)
+}
+
+/// Gives the pages of a part of `file` back to the system; they read as zeros afterwards, through every mapping.
+pub(crate) fn punch(file: &File, at: usize, len: usize) -> Result<(), Error> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: a system call on a descriptor we own.
+    let rc = unsafe { libc::fallocate(file.as_raw_fd(), mode, at as i64, len as i64) };
+    if rc == 0 { Ok(()) } else { Err(Error::system("fallocate of shared memory")) }
+}
+
+/// A shared mapping of a part of a file; unmapped when dropped.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the memory is shared between processes anyway; every access here is atomic or a plain copy of bytes whose
+// order the protocol above guarantees.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Readable and writable, wherever there is room.
+    pub(crate) fn anywhere(file: &File, at: usize, len: usize) -> Result<Self, Error> {
+        Self::new(file, at, len, 0, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    /// At one address, which must be free.
+    pub(crate) fn fixed(
+        file: &File,
+        at: usize,
+        len: usize,
+        address: usize,
+        access: i32,
+    ) -> Result<Self, Error> {
+        Self::new(file, at, len, address, access)
+    }
+
+    fn new(file: &File, at: usize, len: usize, address: usize, access: i32) -> Result<Self, Error> {
+        let place = if address == 0 { 0 } else { libc::MAP_FIXED_NOREPLACE };
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | place;
+        // SAFETY: a new mapping that replaces none.
+        let base = unsafe {
+            libc::mmap(address as *mut libc::c_void, len, access, flags, file.as_raw_fd(), at as i64)
+        };
+        if base == libc::MAP_FAILED {
+            return Err(Error::system("mmap of the shared heap"));
+        }
+        let mapping = Self { base: base.cast(), len };
+        if address != 0 && base as usize != address {
+            let source = std::io::Error::from_raw_os_error(libc::EEXIST);
+            return Err(Error::System { call: "mmap of the shared heap at its address", source });
+        }
+        Ok(mapping)
+    }
+
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Changes what the program may do with `len` bytes from `offset` on. `false`: there are too many pieces of
+    /// different rights already.
+    pub(crate) fn protect(&self, offset: usize, len: usize, access: Access) -> Result<bool, Error> {
+        let rights = match access {
+            Access::None => libc::PROT_NONE,
+            Access::Read => libc::PROT_READ,
+            Access::Write => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        // SAFETY: pages of this mapping, which nothing of ours points into.
+        let rc = unsafe { libc::mprotect(self.at(offset, len, crate::PAGE).cast(), len, rights) };
+        if rc == 0 {
+            return Ok(true);
+        }
+        let error = Error::system("mprotect of the shared heap");
+        match &error {
+            Error::System { source, .. } if source.raw_os_error() == Some(libc::ENOMEM) => Ok(false),
+            _ => Err(error),
+        }
+    }
+
+    /// Registers all of it, for peers to read and write.
+    pub(crate) fn register(self: &Arc<Self>, builder: RegionBuilder) -> Result<Region, ferroce::Error> {
+        let start = NonNull::new(self.base).ok_or(ferroce::Error::OutOfMemory { bytes: self.len })?;
+        // SAFETY: mapped while `self` lives, and only ever touched through pointers and atomics.
+        unsafe { builder.register_at(start, self.clone()) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[track_caller]
+    fn at(&self, offset: usize, len: usize, align: usize) -> *mut u8 {
+        assert!(
+            offset <= self.len && len <= self.len - offset && offset.is_multiple_of(align),
+            "offset {offset}"
+        );
+        // SAFETY: inside the mapping, as just checked.
+        unsafe { self.base.add(offset) }
+    }
+
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: aligned and inside a mapping that lives as long as `self`; all access to such words is atomic.
+        unsafe { AtomicU32::from_ptr(self.at(offset, 4, 4).cast()) }
+    }
+
+    pub(crate) fn long(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: as in `word`.
+        unsafe { AtomicU64::from_ptr(self.at(offset, 8, 8).cast()) }
+    }
+
+    /// Copies bytes in.
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
+        let to = self.at(offset, bytes.len(), 1);
+        // SAFETY: inside the mapping; who may write there now is decided by the words around it.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
+    }
+
+    /// Copies bytes from one place to another; the places may overlap.
+    pub(crate) fn copy_within(&self, from: usize, to: usize, len: usize) {
+        let (from, to) = (self.at(from, len, 1), self.at(to, len, 1));
+        // SAFETY: both inside the mapping.
+        unsafe { ptr::copy(from, to, len) }
+    }
+
+    /// Copies bytes out.
+    pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
+        let from = self.at(offset, into.len(), 1);
+        // SAFETY: inside the mapping; who may write there now is decided by the words around it.
+        unsafe { ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this mapping is ours, and whoever borrowed from it is gone.
+        unsafe { libc::munmap(self.base.cast(), self.len) };
+    }
+}

@@ -1,0 +1,128 @@
+//! The side of a process.
+
+use super::GREETING;
+use crate::error::Error;
+use parking_lot::Mutex;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How long the launcher may take to listen.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Exit status of a process that stops because another one did.
+const STOPPED: i32 = 70;
+
+/// A process' connection to the rendezvous. Without one (a job of one process) it meets only itself.
+pub(crate) struct Meeting {
+    at: String,
+    size: u32,
+    connection: Option<Connection>,
+}
+
+struct Connection {
+    socket: Mutex<TcpStream>,
+    texts: Mutex<Receiver<String>>,
+    left: Arc<AtomicBool>,
+}
+
+impl Meeting {
+    pub(crate) fn alone() -> Self {
+        Self { at: String::new(), size: 1, connection: None }
+    }
+
+    pub(crate) fn connect(at: SocketAddr, key: &str, rank: u32, size: u32) -> Result<Self, Error> {
+        let failed = |source| Error::Meet { at: at.to_string(), source };
+        let mut socket = connect(at).map_err(failed)?;
+        socket.set_nodelay(true).map_err(failed)?;
+        writeln!(socket, "{GREETING} {key} {rank}").map_err(failed)?;
+        let (sender, texts) = channel();
+        let left = Arc::new(AtomicBool::new(false));
+        let reader = BufReader::new(socket.try_clone().map_err(failed)?);
+        let gone = left.clone();
+        std::thread::Builder::new()
+            .name("ferroce-dsm-meet".into())
+            .spawn(move || listen(reader, rank, &gone, &sender))
+            .map_err(failed)?;
+        let connection = Connection { socket: Mutex::new(socket), texts: Mutex::new(texts), left };
+        Ok(Self { at: at.to_string(), size, connection: Some(connection) })
+    }
+
+    /// The address that this process has on the way to the launcher.
+    pub(crate) fn local_address(&self) -> Option<IpAddr> {
+        self.connection.as_ref()?.socket.lock().local_addr().ok().map(|address| address.ip())
+    }
+
+    /// Tells everybody `text`, and learns what everybody told, by rank. All processes must call it.
+    pub(crate) fn gather(&self, text: &str) -> Result<Vec<String>, Error> {
+        let Some(connection) = &self.connection else { return Ok(vec![text.to_owned()]) };
+        let failed = |source| Error::Meet { at: self.at.clone(), source };
+        debug_assert!(!text.contains('\n'));
+        connection.socket.lock().write_all(format!("gather {text}\n").as_bytes()).map_err(failed)?;
+        let texts = connection.texts.lock();
+        let closed = |_| failed(std::io::ErrorKind::ConnectionAborted.into());
+        (0..self.size).map(|_| texts.recv().map_err(closed)).collect()
+    }
+
+    /// A regular end: nobody need stop because of us.
+    pub(crate) fn leave(&self) {
+        if let Some(connection) = &self.connection {
+            connection.left.store(true, Ordering::Release);
+            let mut socket = connection.socket.lock();
+            // A launcher that is gone already has nothing to tell anybody.
+            let _ = socket.write_all(b"bye\n");
+            let _ = socket.shutdown(Shutdown::Write);
+        }
+    }
+}
+
+fn connect(at: SocketAddr) -> std::io::Result<TcpStream> {
+    let start = Instant::now();
+    loop {
+        match TcpStream::connect_timeout(&at, CONNECT_PATIENCE) {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::ConnectionRefused
+                    && start.elapsed() < CONNECT_PATIENCE =>
+            {
+                // The launcher of another host may be slower than we are.
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            result => return result,
+        }
+    }
+}
+
+fn listen(reader: BufReader<TcpStream>, rank: u32, left: &AtomicBool, texts: &Sender<String>) {
+    for line in reader.lines() {
+        let Ok(line) = line else { break };
+        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        match word {
+            "from" => {
+                let text = rest.split_once(' ').map_or("", |(_, text)| text);
+                let _ = texts.send(text.to_owned());
+            }
+            "down" if !left.load(Ordering::Acquire) => {
+                let (who, why) = rest.split_once(' ').unwrap_or((rest, ""));
+                stop(rank, &format!("process {who} of the job is down: {why}"));
+            }
+            "refused" => stop(rank, &format!("the launcher refused this process: {rest}")),
+            _ => {}
+        }
+    }
+    if !left.load(Ordering::Acquire) {
+        stop(rank, "the launcher is gone: its connection closed");
+    }
+}
+
+/// Ends this process at once. Other threads may wait for ever inside locks, so nothing that runs at exit can be waited
+/// for.
+#[expect(unsafe_code, reason = "ends the process without running what is registered for its exit")]
+pub(crate) fn stop(rank: u32, sentence: &str) -> ! {
+    let _ =
+        std::io::stderr().write_all(format!("ferroce dsm: process {rank} stops: {sentence}\n").as_bytes());
+    // SAFETY: does not return, and touches nothing.
+    unsafe { libc::_exit(STOPPED) }
+}

@@ -1,0 +1,177 @@
+//! Below a launcher that is not ours: mpirun, srun, mpiexec.
+//!
+//! Such a launcher says who we are, but keeps no meeting place. Process 0 keeps one then, and writes where it is, and the key, into a
+//! file that only this user can read; its name is made from the launcher's name for the job. So all processes must
+//! see the same folder: one machine. `ferroce dsm run --hosts` is for several.
+
+use super::server::{Departure, Rendezvous};
+use crate::error::Error;
+use crate::settings::Settings;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long process 0 may take to come up.
+const PATIENCE: Duration = Duration::from_secs(30);
+const TICK: Duration = Duration::from_millis(10);
+
+/// Variables of a launcher: rank, size, and what names the job, if it says so. A step of Slurm is asked for by a variable that
+/// batch scripts do not have; a program that is started there without srun is alone.
+const LAUNCHERS: [(&str, &str, &[&str]); 3] = [
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"]),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", &["SLURM_JOB_ID", "SLURM_STEP_ID"]),
+    ("PMI_RANK", "PMI_SIZE", &["PMI_JOBID"]),
+];
+
+/// Who a foreign launcher says we are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignJob {
+    /// Number of this process.
+    pub rank: u32,
+    /// Number of processes.
+    pub size: u32,
+    /// The same for all processes of the job, and for no other job of this user.
+    pub name: String,
+}
+
+impl ForeignJob {
+    /// What the environment says. `parent` names the job where the launcher does not: all its processes have the same.
+    pub(crate) fn of(variable: impl Fn(&str) -> Option<String>, parent: u32) -> Option<Self> {
+        LAUNCHERS.iter().find_map(|(rank, size, names)| {
+            let rank = variable(rank)?.parse().ok()?;
+            let size = variable(size)?.parse().ok()?;
+            let words: Vec<String> = names.iter().filter_map(|name| variable(name)).collect();
+            let name = if words.is_empty() { format!("parent-{parent}") } else { words.join("-") };
+            Some(Self { rank, size, name })
+        })
+    }
+
+    fn file(&self) -> PathBuf {
+        let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| Path::new(folder).is_dir());
+        let folder = folder.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        folder.join(format!(
+            "ferroce-dsm-{}-{}",
+            own_user(),
+            self.name.chars().map(plain).collect::<String>()
+        ))
+    }
+}
+
+/// The user that we are; the owner of our own entry in /proc.
+fn own_user() -> u32 {
+    std::fs::metadata("/proc/self").map_or(0, |entry| entry.uid())
+}
+
+/// The meeting place that this process keeps for all.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    file: PathBuf,
+    server: Option<JoinHandle<Departure>>,
+}
+
+impl Kept {
+    /// Everybody has come: nobody needs the file any more.
+    pub(crate) fn met(&self) {
+        let _ = std::fs::remove_file(&self.file);
+    }
+
+    /// The others must not find the place closed while they say goodbye.
+    pub(crate) fn finish(&mut self) {
+        if let Some(server) = self.server.take() {
+            let _ = server.join();
+        }
+    }
+}
+
+/// Fills in where the processes meet; process 0 makes the place.
+pub(crate) fn arrange(settings: &mut Settings) -> Result<Option<Kept>, Error> {
+    let Some(job) = settings.foreign.clone().filter(|_| settings.meet.is_none()) else { return Ok(None) };
+    let file = job.file();
+    let failed = |source| Error::Meet { at: file.display().to_string(), source };
+    let (kept, text) = match job.rank {
+        0 => {
+            let meeting = Rendezvous::bind(job.size)?;
+            let text = format!("{} {}", meeting.address(), meeting.key());
+            publish(&file, &text).map_err(failed)?;
+            let server = std::thread::Builder::new()
+                .name("ferroce-dsm-host".into())
+                .spawn(move || meeting.run())
+                .map_err(failed)?;
+            (Some(Kept { file: file.clone(), server: Some(server) }), text)
+        }
+        _ => (None, await_text(&file).map_err(failed)?),
+    };
+    let (address, key) = text.trim().split_once(' ').unwrap_or_default();
+    settings.meet = Some(address.parse().map_err(|_| failed(io::ErrorKind::InvalidData.into()))?);
+    settings.key = key.to_owned();
+    Ok(kept)
+}
+
+/// Whole or not at all: under another name first, so that nobody reads half of it.
+fn publish(file: &Path, text: &str) -> io::Result<()> {
+    let fresh = file.with_extension("new");
+    for old in [file, &fresh] {
+        match std::fs::remove_file(old) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    let mut written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    written.write_all(text.as_bytes())?;
+    std::fs::rename(&fresh, file)
+}
+
+fn await_text(file: &Path) -> io::Result<String> {
+    let started = Instant::now();
+    loop {
+        // Somebody else's file in /tmp is not from our process 0.
+        if std::fs::symlink_metadata(file).is_ok_and(|entry| entry.is_file() && entry.uid() == own_user()) {
+            return std::fs::read_to_string(file);
+        }
+        if started.elapsed() > PATIENCE {
+            let why = "process 0 did not write this file; below another launcher all processes must be on one machine";
+            return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(variables: &[(&str, &str)]) -> Option<ForeignJob> {
+        let find = |name: &str| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        };
+        ForeignJob::of(find, 77)
+    }
+
+    #[test]
+    fn launchers_are_known_by_their_variables() {
+        let job = |rank, size, name: &str| Some(ForeignJob { rank, size, name: name.into() });
+        let ompi = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4"), ("PMIX_NAMESPACE", "x@1")];
+        assert_eq!(of(&ompi), job(1, 4, "x@1"));
+        assert_eq!(of(&ompi[..2]), job(1, 4, "parent-77"));
+        let slurm = [("SLURM_PROCID", "0"), ("SLURM_JOB_ID", "9"), ("SLURM_STEP_ID", "2")];
+        assert_eq!(of(&slurm), None, "a batch script is no step");
+        let step = [&slurm[..], &[("SLURM_STEP_NUM_TASKS", "8")]].concat();
+        assert_eq!(of(&step), job(0, 8, "9-2"));
+        assert_eq!(of(&[("PMI_RANK", "3"), ("PMI_SIZE", "4")]), job(3, 4, "parent-77"));
+        assert_eq!(of(&[]), None);
+    }
+
+    #[test]
+    fn a_file_is_published_anew() {
+        let file = std::env::temp_dir().join(format!("ferroce-dsm-test-{}", std::process::id()));
+        for text in ["first", "second"] {
+            publish(&file, text).expect("a file of ours");
+            assert_eq!(await_text(&file).expect("it is there"), text);
+        }
+        std::fs::remove_file(&file).expect("our own file");
+    }
+}

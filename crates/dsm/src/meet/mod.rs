@@ -1,0 +1,20 @@
+//! Where the processes of a job meet: a TCP connection from each to the launcher, open for the whole job.
+//!
+//! Lines of text. A process says `ferroce-dsm 1 KEY RANK`, then `gather TEXT` as often as all processes do, and at the
+//! end `bye`. The rendezvous answers each round, once everybody's text is there, with a line `from RANK TEXT` per
+//! process, in order. When a process is lost it tells all others `down RANK why`, and they stop: a connection that
+//! closes without `bye` is a lost process, and for a process a lost launcher.
+
+mod client;
+mod foreign;
+mod host;
+mod server;
+
+pub(crate) use client::{Meeting, stop};
+pub use foreign::ForeignJob;
+pub(crate) use foreign::{Kept, arrange};
+pub(crate) use host::host_id;
+pub use server::{Departure, Rendezvous, Reporter};
+
+/// Name and version of the protocol, first on each connection.
+const GREETING: &str = "ferroce-dsm 1";

@@ -1,0 +1,296 @@
+//! The side of the launcher.
+
+use super::GREETING;
+use crate::error::Error;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How long the launcher may take to say why a connection closed.
+const REASON_PATIENCE: Duration = Duration::from_millis(300);
+/// How long processes have to stop after one was lost.
+const STOP_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a stranger may hold a connection without a greeting.
+const GREETING_PATIENCE: Duration = Duration::from_secs(10);
+/// Longest line that is read.
+const LONGEST_LINE: u64 = 4 << 20;
+
+/// The meeting place of one job. The launcher keeps it, starts the processes with [`Rendezvous::environment`], and lets
+/// [`Rendezvous::run`] work on a thread of its own.
+#[derive(Debug)]
+pub struct Rendezvous {
+    listener: TcpListener,
+    address: SocketAddr,
+    size: u32,
+    key: String,
+    sender: Sender<Event>,
+    events: Receiver<Event>,
+}
+
+/// How a job ended, as its meeting place saw it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Departure {
+    /// Every process said goodbye.
+    All,
+    /// A process was lost, and the others were told.
+    Down {
+        /// Which.
+        rank: u32,
+        /// What is known of it.
+        why: String,
+    },
+}
+
+/// Tells the meeting place what only the launcher knows: that a process died, and of what.
+#[derive(Debug, Clone)]
+pub struct Reporter(Sender<Event>);
+
+impl Reporter {
+    /// Process `rank` is gone without having left: all others stop. Does nothing for a process that left.
+    pub fn down(&self, rank: u32, why: &str) {
+        // Nobody listens any more when the job has ended.
+        let _ = self.0.send(Event::Down(rank, why.replace('\n', " ")));
+    }
+}
+
+#[derive(Debug)]
+enum Event {
+    Joined(u32, TcpStream),
+    Gather(u32, String),
+    Bye(u32),
+    Closed(u32),
+    Down(u32, String),
+}
+
+impl Rendezvous {
+    /// A meeting place for `size` processes of this machine.
+    pub fn bind(size: u32) -> Result<Self, Error> {
+        Self::bind_at(size, SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0))
+    }
+
+    /// A meeting place for `size` processes, at an address that other machines reach.
+    pub fn bind_at(size: u32, at: SocketAddr) -> Result<Self, Error> {
+        let failed = |source| Error::Meet { at: at.to_string(), source };
+        let listener = TcpListener::bind(at).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let (sender, events) = channel();
+        let key = format!("{:032x}", rand::random::<u128>());
+        Ok(Self { listener, address, size, key, sender, events })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What proves membership of the job.
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// A way to report deaths while [`Rendezvous::run`] has the rest.
+    pub fn reporter(&self) -> Reporter {
+        Reporter(self.sender.clone())
+    }
+
+    /// What process `rank` must find in its environment to come here.
+    pub fn environment(&self, rank: u32) -> Vec<(&'static str, String)> {
+        vec![
+            ("FERROCE_DSM_RANK", rank.to_string()),
+            ("FERROCE_DSM_SIZE", self.size.to_string()),
+            ("FERROCE_DSM_MEET", self.address.to_string()),
+            ("FERROCE_DSM_KEY", self.key.clone()),
+        ]
+    }
+
+    /// Serves the job to its end.
+    pub fn run(self) -> Departure {
+        let ended = Arc::new(AtomicBool::new(false));
+        let (listener, key, size) = (self.listener, self.key, self.size);
+        let doorman = std::thread::spawn({
+            let (ended, sender) = (ended.clone(), self.sender);
+            move || welcome(&listener, &key, size, &sender, &ended)
+        });
+        let departure = Round::new(size).serve(&self.events);
+        ended.store(true, Ordering::Release);
+        // The doorman waits in accept.
+        let _ = TcpStream::connect_timeout(&wake_address(self.address), Duration::from_secs(1));
+        let _ = doorman.join();
+        departure
+    }
+}
+
+fn wake_address(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        let loopback = if address.is_ipv4() {
+            Ipv4Addr::LOCALHOST.into()
+        } else {
+            IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)
+        };
+        address.set_ip(loopback);
+    }
+    address
+}
+
+fn welcome(listener: &TcpListener, key: &str, size: u32, events: &Sender<Event>, ended: &AtomicBool) {
+    for socket in listener.incoming() {
+        if ended.load(Ordering::Acquire) {
+            return;
+        }
+        let Ok(socket) = socket else { continue };
+        let (key, events) = (key.to_owned(), events.clone());
+        // A stranger who says nothing must not keep the others waiting.
+        std::thread::spawn(move || attend(socket, &key, size, &events));
+    }
+}
+
+/// Turns one connection into events.
+fn attend(mut socket: TcpStream, key: &str, size: u32, events: &Sender<Event>) -> Option<()> {
+    let _ = socket.set_nodelay(true);
+    socket.set_read_timeout(Some(GREETING_PATIENCE)).ok()?;
+    let mut reader = BufReader::new(socket.try_clone().ok()?);
+    let greeting = line(&mut reader)?;
+    let rank = greeting.strip_prefix(GREETING).map(str::trim).and_then(|rest| {
+        let (shown, rank) = rest.split_once(' ').unwrap_or(("", rest));
+        (shown == key).then(|| rank.parse::<u32>().ok()).flatten()
+    });
+    let Some(rank) = rank.filter(|&rank| rank < size) else {
+        let _ = socket.write_all(b"refused wrong key, rank or version\n");
+        return None;
+    };
+    socket.set_read_timeout(None).ok()?;
+    events.send(Event::Joined(rank, socket)).ok()?;
+    while let Some(line) = line(&mut reader) {
+        let event = match line.split_once(' ').unwrap_or((&line, "")) {
+            ("gather", text) => Event::Gather(rank, text.to_owned()),
+            ("bye", _) => Event::Bye(rank),
+            _ => continue,
+        };
+        events.send(event).ok()?;
+    }
+    events.send(Event::Closed(rank)).ok()
+}
+
+fn line(reader: &mut impl BufRead) -> Option<String> {
+    let mut line = String::new();
+    let count = reader.take(LONGEST_LINE).read_line(&mut line).ok()?;
+    (count > 0 && line.ends_with('\n')).then(|| line.trim_end_matches('\n').to_owned())
+}
+
+/// The job as seen from here.
+struct Round {
+    sockets: Vec<Option<TcpStream>>,
+    texts: Vec<Option<String>>,
+    left: Vec<bool>,
+    closed: Vec<bool>,
+    /// A connection that closed, and when its reason is no longer waited for.
+    lost: Option<(u32, Instant)>,
+    down: Option<(u32, String)>,
+    deadline: Option<Instant>,
+}
+
+impl Round {
+    fn new(size: u32) -> Self {
+        let size = size as usize;
+        Self {
+            sockets: (0..size).map(|_| None).collect(),
+            texts: vec![None; size],
+            left: vec![false; size],
+            closed: vec![false; size],
+            lost: None,
+            down: None,
+            deadline: None,
+        }
+    }
+
+    fn serve(mut self, events: &Receiver<Event>) -> Departure {
+        loop {
+            let now = Instant::now();
+            if let Some((rank, _)) = self.lost.filter(|(_, until)| *until <= now) {
+                self.handle_down(rank, "its connection closed".into());
+            }
+            if self.over(now) {
+                return self.down.map_or(Departure::All, |(rank, why)| Departure::Down { rank, why });
+            }
+            let until = [self.lost.map(|(_, until)| until), self.deadline].into_iter().flatten().min();
+            let event = match until {
+                Some(until) => events.recv_timeout(until.saturating_duration_since(now)),
+                None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            if let Ok(event) = event {
+                self.handle(event);
+            }
+        }
+    }
+
+    fn over(&self, now: Instant) -> bool {
+        let gone = |at: usize| self.left[at] || self.closed[at];
+        let connected = |at: usize| self.sockets[at].is_some() && !gone(at);
+        match self.deadline {
+            Some(deadline) => now >= deadline || !(0..self.left.len()).any(connected),
+            None => (0..self.left.len()).all(|at| self.left[at]),
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Joined(rank, socket) => self.handle_joined(rank, socket),
+            Event::Gather(rank, text) => self.handle_gather(rank, text),
+            Event::Bye(rank) => self.left[rank as usize] = true,
+            Event::Closed(rank) => {
+                self.closed[rank as usize] = true;
+                if !self.left[rank as usize] && self.down.is_none() && self.lost.is_none() {
+                    self.lost = Some((rank, Instant::now() + REASON_PATIENCE));
+                }
+            }
+            Event::Down(rank, why) if !self.left.get(rank as usize).copied().unwrap_or(true) => {
+                self.handle_down(rank, why);
+            }
+            Event::Down(..) => {}
+        }
+    }
+
+    fn handle_joined(&mut self, rank: u32, mut socket: TcpStream) {
+        if self.sockets[rank as usize].is_some() {
+            let _ = writeln!(socket, "refused process {rank} is here already");
+            return;
+        }
+        if let Some((who, why)) = &self.down {
+            let _ = writeln!(socket, "down {who} {why}");
+        }
+        self.sockets[rank as usize] = Some(socket);
+    }
+
+    fn handle_gather(&mut self, rank: u32, text: String) {
+        self.texts[rank as usize] = Some(text);
+        if self.texts.iter().any(Option::is_none) {
+            return;
+        }
+        let texts = self
+            .texts
+            .iter_mut()
+            .enumerate()
+            .map(|(at, text)| format!("from {at} {}\n", text.take().unwrap_or_default()));
+        let answer: String = texts.collect();
+        self.tell(&answer);
+    }
+
+    fn handle_down(&mut self, rank: u32, why: String) {
+        self.lost = None;
+        if self.down.is_none() {
+            self.tell(&format!("down {rank} {why}\n"));
+            self.down = Some((rank, why));
+            self.deadline = Some(Instant::now() + STOP_PATIENCE);
+        }
+    }
+
+    fn tell(&mut self, text: &str) {
+        for socket in self.sockets.iter_mut().flatten() {
+            // Who cannot hear it has gone, and its connection says so.
+            let _ = socket.write_all(text.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! How the steps of the coherence machine are done.
+
+use super::State;
+use super::window::Window;
+use crate::PAGE;
+use crate::coherence::{Access, Fault, Run, Step, changed};
+use crate::error::Error;
+use crate::faults::Touch;
+use crate::map::{Mapping, punch};
+use crate::statistics::{Counters, add};
+use crate::transport::{Op, Wires};
+use std::collections::HashMap;
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Pages as they were before the program wrote them.
+pub(super) type Twins = HashMap<usize, Box<[u8; PAGE]>>;
+
+pub(super) struct Executor {
+    /// The program's mapping of the heap.
+    view: Mapping,
+    file: File,
+    window: Arc<Mapping>,
+    heap: usize,
+    counters: Arc<Counters>,
+}
+
+/// Operations that are collected before they are done together.
+#[derive(Default)]
+struct Batch {
+    ops: Vec<(u32, Op)>,
+    fetches: bool,
+}
+
+impl Executor {
+    pub(super) fn new(
+        view: Mapping,
+        file: File,
+        window: Arc<Mapping>,
+        layout: Window,
+        counters: Arc<Counters>,
+    ) -> Self {
+        Self { view, file, window, heap: layout.len(), counters }
+    }
+
+    pub(super) fn view(&self) -> *mut u8 {
+        self.view.base()
+    }
+
+    pub(super) fn count_fault(&self, time: Duration) {
+        add(&self.counters.fault_ns, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// What a barrier did to our copies.
+    pub(super) fn count_departure(&self, steps: &[Step], migrations: u64) {
+        let closed = |step: &Step| match step {
+            Step::Protect(run, Access::None) => run.count as u64,
+            _ => 0,
+        };
+        add(&self.counters.invalidations, steps.iter().map(closed).sum());
+        add(&self.counters.migrations, migrations);
+    }
+
+    /// Whether the page is one of the heap's.
+    pub(super) fn fault(
+        &self,
+        wires: &Wires,
+        state: &mut State,
+        page: usize,
+        touch: Touch,
+    ) -> Result<bool, Error> {
+        let write = match touch {
+            Touch::Write => true,
+            Touch::Read => false,
+            Touch::Unknown => state.machine.is_readable(page),
+        };
+        let Fault::Steps(steps) = state.machine.fault(page, write) else { return Ok(false) };
+        add(if write { &self.counters.write_faults } else { &self.counters.read_faults }, 1);
+        self.run(wires, state, steps)?;
+        Ok(true)
+    }
+
+    /// Does steps, in order.
+    pub(super) fn run(&self, wires: &Wires, state: &mut State, steps: Vec<Step>) -> Result<(), Error> {
+        let mut batch = Batch::default();
+        let mut closed = false;
+        for step in steps {
+            match step {
+                Step::Protect(_, access) if closed && access != Access::None => {}
+                Step::Protect(run, access) => {
+                    self.finish_fetches(wires, &mut batch)?;
+                    closed |= !self.protect(state, run, access)?;
+                }
+                Step::Fetch(run, home) => self.fetch(&mut batch, run, home),
+                Step::Twin(page) => {
+                    self.finish_fetches(wires, &mut batch)?;
+                    let mut twin = Box::new([0; PAGE]);
+                    self.window.read(self.heap + page * PAGE, &mut twin[..]);
+                    state.twins.insert(page, twin);
+                }
+                Step::Flush(page, home) => self.flush(&mut batch, state, page, home),
+                Step::Discard(run) => {
+                    self.finish(wires, &mut batch)?;
+                    add(&self.counters.evictions, run.count as u64);
+                    punch(&self.file, self.heap + run.first * PAGE, run.count * PAGE)?;
+                }
+            }
+        }
+        self.finish(wires, &mut batch)
+    }
+
+    /// False: the system cannot have pages with so many different rights, and all are closed now instead.
+    fn protect(&self, state: &mut State, run: Run, access: Access) -> Result<bool, Error> {
+        if self.view.protect(run.first * PAGE, run.count * PAGE, access)? {
+            return Ok(true);
+        }
+        state.machine.close_all();
+        if !self.view.protect(0, self.view.len(), Access::None)? {
+            return Err(Error::system("mprotect of the whole heap"));
+        }
+        Ok(false)
+    }
+
+    fn fetch(&self, batch: &mut Batch, run: Run, home: u32) {
+        let at = self.heap + run.first * PAGE;
+        let len = run.count * PAGE;
+        add(if batch.fetches { &self.counters.prefetches } else { &self.counters.fetches }, 1);
+        add(&self.counters.prefetches, run.count as u64 - 1);
+        add(&self.counters.fetched_bytes, len as u64);
+        self.counters.heat.fetched(run.first, run.count);
+        batch.fetches = true;
+        batch.ops.push((home, Op::Read { remote: at, local: at, len }));
+    }
+
+    fn flush(&self, batch: &mut Batch, state: &mut State, page: usize, home: u32) {
+        let Some(twin) = state.twins.remove(&page) else { return };
+        let at = self.heap + page * PAGE;
+        let mut now = [0; PAGE];
+        self.window.read(at, &mut now);
+        let ranges = changed(&twin[..], &now);
+        state.machine.compared(page, !ranges.is_empty());
+        add(&self.counters.diffs, u64::from(!ranges.is_empty()));
+        self.counters.heat.changed(page);
+        for range in ranges {
+            add(&self.counters.diff_bytes, range.len() as u64);
+            let place = at + range.start;
+            batch.ops.push((home, Op::Write { remote: place, local: place, len: range.len() }));
+        }
+    }
+
+    fn finish_fetches(&self, wires: &Wires, batch: &mut Batch) -> Result<(), Error> {
+        if batch.fetches { self.finish(wires, batch) } else { Ok(()) }
+    }
+
+    fn finish(&self, wires: &Wires, batch: &mut Batch) -> Result<(), Error> {
+        batch.fetches = false;
+        let ops = std::mem::take(&mut batch.ops);
+        if ops.is_empty() { Ok(()) } else { wires.execute(&ops) }
+    }
+
+    /// Copies through the program's mapping: faults happen, and must not happen with a lock held.
+    pub(super) fn copy_out(&self, at: usize, into: &mut [u8]) {
+        self.view.read(at, into);
+    }
+
+    /// The same the other way.
+    pub(super) fn copy_in(&self, at: usize, from: &[u8]) {
+        self.view.write(at, from);
+    }
+
+    /// The end of coherence.
+    pub(super) fn open_to_all(&self, access: Access) -> Result<(), Error> {
+        self.view.protect(0, self.view.len(), access).map(|_| ())
+    }
+}

@@ -1,0 +1,224 @@
+//! The heap as pages with homes: what does not share memory shares it by this.
+//!
+//! Each process has a *window*: one file of memory with a part for locks, boards and mail, and the whole heap behind it.
+//! It is mapped twice. The other processes, and our own copying, use the first mapping, which may always be written. The
+//! program sees the second, at the heap's address, whose pages are closed until they are good: so no thread ever sees
+//! half a page.
+//!
+//! | file | question |
+//! |---|---|
+//! | `window` | what lies where in a window |
+//! | `executor` | how the steps of the coherence machine are done |
+//! | `locks` | who holds a lock, and what was written under it |
+//! | `barrier` | how all processes meet, with notices and without |
+//! | `mail` | flags and messages |
+//! | `waiting` | how to wait for a word that somebody else writes |
+
+mod barrier;
+mod executor;
+mod locks;
+mod mail;
+mod waiting;
+mod window;
+
+use crate::backend::{Backend, Envelope};
+use crate::coherence::{Access, Machine, Options, Run};
+use crate::error::Error;
+use crate::faults::{Registration, Touch};
+use crate::heap::{HEAP_ADDRESS, Homes};
+use crate::job::Tuning;
+use crate::map::{Mapping, anonymous_file};
+use crate::meet::{Meeting, stop};
+use crate::settings::{Settings, TransportKind};
+use crate::statistics::Counters;
+use crate::transport::{Fabric, Messages, Rdma, Wires};
+use crate::{LOCKS, PAGE};
+use executor::Executor;
+use locks::Locks;
+use mail::Mail;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use waiting::Waiting;
+use window::Window;
+
+/// A process of a job whose heap has homes.
+pub(crate) struct Paged {
+    core: Arc<Core>,
+    meeting: Arc<Meeting>,
+    /// Before the mappings go, faults must not come here any more.
+    _faults: Registration,
+}
+
+/// What the fault handler needs as well.
+struct Core {
+    rank: u32,
+    size: u32,
+    layout: Window,
+    window: Arc<Mapping>,
+    wires: Wires,
+    waiting: Waiting,
+    state: Mutex<State>,
+    executor: Executor,
+    locks: Locks,
+    mail: Mail,
+    barriers: Mutex<barrier::Passed>,
+}
+
+/// What changes with every fault.
+struct State {
+    machine: Machine,
+    twins: executor::Twins,
+}
+
+impl Paged {
+    pub(crate) fn open(
+        settings: &Settings,
+        transport: TransportKind,
+        meeting: &Arc<Meeting>,
+        counters: &Arc<Counters>,
+    ) -> Result<Self, Error> {
+        let (rank, size) = (settings.rank, settings.size);
+        let layout = Window::new(size);
+        let file = anonymous_file(c"ferroce-dsm-window", layout.len() + settings.heap_bytes)?;
+        let window = Arc::new(Mapping::anywhere(&file, 0, layout.len() + settings.heap_bytes)?);
+        let view = Mapping::fixed(&file, layout.len(), settings.heap_bytes, HEAP_ADDRESS, libc::PROT_NONE)?;
+        let fabric: Option<Box<dyn Fabric>> = match transport {
+            _ if size == 1 => None,
+            TransportKind::RdmaMsg => Some(Box::new(Messages::over_verbs(rank, size, &window, meeting)?)),
+            TransportKind::Udp => Some(Box::new(Messages::over_udp(rank, size, &window, meeting)?)),
+            _ => Some(Box::new(Rdma::open(rank, size, &window, meeting)?)),
+        };
+        let wires = Wires::new(rank, window.clone(), fabric);
+        let options = Options {
+            rank,
+            cache_pages: settings.cache_pages,
+            prefetch_pages: if settings.prefetch { settings.prefetch_pages } else { 0 },
+            max_checking_pages: settings.max_checking_pages,
+            alone: size == 1,
+        };
+        let core = Arc::new(Core {
+            rank,
+            size,
+            layout,
+            waiting: Waiting::new(size),
+            state: Mutex::new(State { machine: Machine::new(options), twins: Default::default() }),
+            executor: Executor::new(view, file, window.clone(), layout, counters.clone()),
+            locks: Locks::new(LOCKS),
+            mail: Mail::new(rank, size, layout),
+            barriers: Mutex::default(),
+            window,
+            wires,
+        });
+        let handler = Arc::downgrade(&core);
+        let answer = move |at, touch| handler.upgrade().is_some_and(|core| core.answer(at, touch));
+        let faults = Registration::new(HEAP_ADDRESS, settings.heap_bytes, Box::new(answer))?;
+        Ok(Self { core, meeting: meeting.clone(), _faults: faults })
+    }
+}
+
+impl Core {
+    /// A thread of the program touched a page that it may not: makes it so that it may.
+    fn answer(&self, at: usize, touch: Touch) -> bool {
+        let start = std::time::Instant::now();
+        let result = self.executor.fault(&self.wires, &mut self.state.lock(), at / PAGE, touch);
+        self.executor.count_fault(start.elapsed());
+        match result {
+            Ok(known) => known,
+            // There is nobody to return an error to: the program only read a variable.
+            Err(error) => stop(self.rank, &error.to_string()),
+        }
+    }
+
+    /// Waits until `ready`, and gives the processes around us a chance meanwhile.
+    fn wait_until(&self, ready: impl FnMut() -> bool) -> Result<(), Error> {
+        self.waiting.until(&self.wires, ready)
+    }
+}
+
+impl Backend for Paged {
+    fn heap(&self) -> *mut u8 {
+        self.core.executor.view()
+    }
+
+    fn place(&self, at: usize, homes: &Homes) {
+        let mut state = self.core.state.lock();
+        let mut first = at / PAGE;
+        for &(count, home) in homes {
+            state.machine.place(Run { first, count }, home);
+            first += count;
+        }
+    }
+
+    fn discard(&self, at: usize, len: usize) -> Result<(), Error> {
+        let mut state = self.core.state.lock();
+        let steps = state.machine.unplace(Run { first: at / PAGE, count: len / PAGE });
+        self.core.executor.run(&self.core.wires, &mut state, steps)
+    }
+
+    fn lock(&self, id: u32) -> Result<(), Error> {
+        self.core.lock(id)
+    }
+
+    fn unlock(&self, id: u32) -> Result<(), Error> {
+        self.core.unlock(id)
+    }
+
+    fn barrier(&self) -> Result<(), Error> {
+        self.core.barrier()
+    }
+
+    fn wait_all(&self) -> Result<(), Error> {
+        self.core.wait_all()
+    }
+
+    fn change_flag(&self, id: u32, set: bool) -> Result<(), Error> {
+        self.core.change_flag(id, set)
+    }
+
+    fn wait_flag(&self, id: u32) -> Result<(), Error> {
+        self.core.wait_flag(id)
+    }
+
+    fn send(&self, to: u32, tag: i32, bytes: &[u8]) -> Result<(), Error> {
+        // The bytes may be shared memory, and must not fault while a lock of ours is held.
+        let bytes = bytes.to_vec();
+        self.core.send(to, tag, &bytes)
+    }
+
+    fn recv(&self, from: Option<u32>, tag: Option<i32>) -> Result<(Envelope, Vec<u8>), Error> {
+        self.core.recv(from, tag)
+    }
+
+    fn get(&self, into: &mut [u8], at: usize) -> Result<(), Error> {
+        let (first, end) = (at / PAGE, (at + into.len()).div_ceil(PAGE));
+        {
+            let mut state = self.core.state.lock();
+            let steps = state.machine.fetch_all(Run { first, count: end - first });
+            self.core.executor.run(&self.core.wires, &mut state, steps)?;
+        }
+        self.core.executor.copy_out(at, into);
+        Ok(())
+    }
+
+    fn put(&self, at: usize, from: &[u8]) -> Result<(), Error> {
+        self.core.executor.copy_in(at, from);
+        Ok(())
+    }
+
+    fn configure(&self, tuning: Tuning, on: bool) {
+        let machine = &mut self.core.state.lock().machine;
+        match tuning {
+            Tuning::HomeMigration => machine.set_migration(on),
+            Tuning::AdaptiveWriteDetection => machine.set_guessing(on),
+            Tuning::BroadcastTree | Tuning::LoadBalance | Tuning::ChangedBlocks => {}
+        }
+    }
+
+    fn leave(&self) -> Result<(), Error> {
+        // What was only started must be done before we go, and we must be there to answer while others do the same.
+        self.core.drain()?;
+        self.meeting.gather("done")?;
+        // The program may go on reading its own copies.
+        self.core.executor.open_to_all(Access::Write)
+    }
+}

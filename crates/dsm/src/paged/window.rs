@@ -1,0 +1,162 @@
+//! What lies where in a window. All windows of a job are alike, so a place in one is a place in all.
+
+use crate::{FLAGS, LOCKS, PAGE};
+
+/// Notices that a lock remembers; who has missed more forgets all its copies.
+pub(super) const LOCK_NOTICES: usize = 60;
+/// Bytes of a lock: its word, three numbers, and its notices.
+const LOCK: usize = 8 + LOCK_HEADER + 8 * LOCK_NOTICES;
+const LOCK_HEADER: usize = 24;
+/// Notices of a barrier that are written to everybody; more are fetched by who needs them.
+pub(super) const SHORT_NOTICES: usize = 64;
+/// Notices of a barrier that can be told at all.
+pub(super) const LONG_NOTICES: usize = 64 << 10;
+/// Bytes of messages under way from one process to another.
+pub(super) const RING: usize = 64 << 10;
+
+/// Places for a job of some size.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Window {
+    size: usize,
+    /// Waiters that each lock has places for; a power of two, so that tickets may wrap around.
+    places: usize,
+}
+
+impl Window {
+    pub(super) fn new(size: u32) -> Self {
+        let size = size as usize;
+        Self { size, places: size.next_power_of_two() }
+    }
+
+    /// Processes that have passed how many barriers without coherence.
+    pub(super) fn wait_count(&self, rank: u32) -> usize {
+        rank as usize * 8
+    }
+
+    /// What process `rank` said at the last barrier of this parity.
+    pub(super) fn arrival(&self, parity: usize, rank: u32) -> usize {
+        self.wait_count(self.size as u32) + (parity * self.size + rank as usize) * 8
+    }
+
+    pub(super) fn flag(&self, id: u32) -> usize {
+        self.arrival(2, 0) + id as usize * 8
+    }
+
+    /// Written by who hands a lock over to us.
+    pub(super) fn turn(&self, lock: u32) -> usize {
+        self.flag(FLAGS) + lock as usize * 8
+    }
+
+    /// Ours alone: where the old value of a lock's word arrives.
+    pub(super) fn ticket(&self, lock: u32) -> usize {
+        self.turn(LOCKS) + lock as usize * 8
+    }
+
+    /// Ours alone: a copy of a lock's header and notices.
+    pub(super) fn lock_copy(&self, lock: u32) -> usize {
+        self.ticket(LOCKS) + lock as usize * (LOCK - 8)
+    }
+
+    /// Bytes of that copy.
+    pub(super) fn lock_copy_len(&self) -> usize {
+        LOCK - 8
+    }
+
+    /// The process that has a lock's word.
+    pub(super) fn lock_home(&self, lock: u32) -> u32 {
+        lock % self.size as u32
+    }
+
+    /// There: its word.
+    pub(super) fn lock_word(&self, lock: u32) -> usize {
+        self.lock_copy(LOCKS) + lock as usize / self.size * LOCK
+    }
+
+    /// There: its header and notices.
+    pub(super) fn lock_board(&self, lock: u32) -> usize {
+        self.lock_word(lock) + 8
+    }
+
+    fn locks_per_home(&self) -> usize {
+        (LOCKS as usize).div_ceil(self.size)
+    }
+
+    fn lock_places(&self) -> usize {
+        self.lock_copy(LOCKS) + self.locks_per_home() * LOCK
+    }
+
+    /// There: who waits with this ticket.
+    pub(super) fn lock_place(&self, lock: u32, ticket: u32) -> usize {
+        let place = ticket as usize & (self.places - 1);
+        self.lock_places() + (lock as usize / self.size * self.places + place) * 8
+    }
+
+    /// Bytes of messages that came from a process.
+    pub(super) fn mail_tail(&self, from: u32) -> usize {
+        self.lock_places() + self.locks_per_home() * self.places * 8 + from as usize * 8
+    }
+
+    /// Bytes of messages that a process has taken of what we sent.
+    pub(super) fn mail_taken(&self, by: u32) -> usize {
+        self.mail_tail(self.size as u32) + by as usize * 8
+    }
+
+    /// Where somebody may write a word that nobody reads.
+    pub(super) fn nothing(&self) -> usize {
+        self.mail_taken(self.size as u32)
+    }
+
+    pub(super) fn short_notices(&self, parity: usize, rank: u32) -> usize {
+        self.nothing() + 8 + (parity * self.size + rank as usize) * SHORT_NOTICES * 8
+    }
+
+    /// Ours to write: all notices of a barrier.
+    pub(super) fn long_notices(&self, parity: usize) -> usize {
+        self.short_notices(2, 0) + parity * LONG_NOTICES * 8
+    }
+
+    /// Ours alone: a copy of somebody's notices.
+    pub(super) fn notices_copy(&self) -> usize {
+        self.long_notices(2)
+    }
+
+    pub(super) fn mail_ring(&self, from: u32) -> usize {
+        self.notices_copy() + LONG_NOTICES * 8 + from as usize * RING
+    }
+
+    /// Ours alone: what we send, at the same places as in the receiver's ring.
+    pub(super) fn mail_stage(&self, to: u32) -> usize {
+        self.mail_ring(self.size as u32) + to as usize * RING
+    }
+
+    /// Start of the heap.
+    pub(super) fn len(&self) -> usize {
+        self.mail_stage(self.size as u32).next_multiple_of(PAGE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_overlaps_its_neighbour() {
+        for size in [1, 2, 3, 64, 1024] {
+            let window = Window::new(size);
+            let last = size - 1;
+            let ends = [
+                (window.wait_count(last) + 8, window.arrival(0, 0)),
+                (window.arrival(1, last) + 8, window.flag(0)),
+                (window.lock_copy(LOCKS - 1) + window.lock_copy_len(), window.lock_word(0)),
+                (window.lock_board(LOCKS - 1) + window.lock_copy_len(), window.lock_place(0, 0)),
+                (window.lock_place(LOCKS - 1, u32::MAX) + 8, window.mail_tail(0)),
+                (window.mail_taken(last) + 8, window.nothing()),
+                (window.short_notices(1, last) + SHORT_NOTICES * 8, window.long_notices(0)),
+                (window.mail_stage(last) + RING, window.len()),
+            ];
+            for (end, next) in ends {
+                assert!(end <= next && end.is_multiple_of(8), "{size} processes: {end} {next}");
+            }
+        }
+    }
+}

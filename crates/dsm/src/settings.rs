@@ -1,0 +1,191 @@
+//! What the environment says about a job.
+
+use crate::error::Error;
+use crate::meet::ForeignJob;
+use std::net::SocketAddr;
+
+/// How the processes of a job reach each other's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TransportKind {
+    /// All on one host: the heap is one piece of memory that all map.
+    Local,
+    /// One-sided RDMA: READ, WRITE and atomics.
+    Rdma,
+    /// Two-sided RDMA: SEND and RECV, with a service thread at each home.
+    RdmaMsg,
+    /// The same messages over plain UDP sockets.
+    Udp,
+}
+
+impl TransportKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Local, Self::Rdma, Self::RdmaMsg, Self::Udp];
+
+    /// As `FERROCE_DSM_TRANSPORT` and `--transport` spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Rdma => "rdma",
+            Self::RdmaMsg => "rdma-msg",
+            Self::Udp => "udp",
+        }
+    }
+
+    /// The one that is spelt so.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// Everything [`crate::Job::join`] must know. `Settings::default()` is a job of one process.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Number of this process.
+    pub rank: u32,
+    /// Number of processes.
+    pub size: u32,
+    /// The launcher's rendezvous; needed where `size` is more than 1.
+    pub meet: Option<SocketAddr>,
+    /// What proves to the rendezvous that this process belongs to the job.
+    pub key: String,
+    /// Below mpirun or srun: who they say we are. Process 0 keeps the rendezvous then.
+    pub foreign: Option<ForeignJob>,
+    /// `None`: local if all processes are on one host, else one-sided RDMA.
+    pub transport: Option<TransportKind>,
+    /// Size of the shared heap: address space, not memory.
+    pub heap_bytes: usize,
+    /// Pages of other homes that a process keeps at once.
+    pub cache_pages: usize,
+    /// Whether neighbours of a page are fetched with it.
+    pub prefetch: bool,
+    /// How many neighbours at most.
+    pub prefetch_pages: usize,
+    /// How far away a neighbour may be.
+    pub max_checking_pages: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            rank: 0,
+            size: 1,
+            meet: None,
+            key: String::new(),
+            foreign: None,
+            transport: None,
+            heap_bytes: 64 << 30,
+            cache_pages: 16384,
+            prefetch: true,
+            prefetch_pages: 8,
+            max_checking_pages: 8,
+        }
+    }
+}
+
+/// Most processes of a job.
+pub(crate) const MAX_SIZE: u32 = 1024;
+
+impl Settings {
+    /// Reads the variables of docs/environment.md; without any, those of mpirun and srun; without those, a job of one
+    /// process.
+    pub fn from_env() -> Result<Self, Error> {
+        let default = Self::default();
+        let size = number("FERROCE_DSM_SIZE")?;
+        let foreign = match size {
+            Some(_) => None,
+            None => ForeignJob::of(|name| std::env::var(name).ok(), std::os::unix::process::parent_id()),
+        };
+        let foreign = foreign.filter(|job| job.size > 1);
+        let settings = Self {
+            rank: number("FERROCE_DSM_RANK")?.or(foreign.as_ref().map(|job| job.rank)).unwrap_or(0),
+            size: size.or(foreign.as_ref().map(|job| job.size)).unwrap_or(1),
+            foreign,
+            meet: read("FERROCE_DSM_MEET", "an address and port is wanted", |text| text.parse().ok())?,
+            key: std::env::var("FERROCE_DSM_KEY").unwrap_or_default(),
+            transport: read(
+                "FERROCE_DSM_TRANSPORT",
+                "local, rdma, rdma-msg or udp is wanted",
+                TransportKind::from_name,
+            )?,
+            heap_bytes: read("FERROCE_DSM_HEAP", "bytes are wanted, such as 64G", bytes)?
+                .unwrap_or(default.heap_bytes),
+            cache_pages: number("FERROCE_DSM_CACHE_PAGES")?.unwrap_or(default.cache_pages),
+            prefetch: number::<u8>("FERROCE_DSM_PREFETCH")?.map_or(default.prefetch, |on| on != 0),
+            prefetch_pages: number("FERROCE_DSM_PREFETCH_PAGES")?.unwrap_or(default.prefetch_pages),
+            max_checking_pages: number("FERROCE_DSM_MAX_CHECKING_PAGES")?
+                .unwrap_or(default.max_checking_pages),
+        };
+        settings.checked()
+    }
+
+    /// The same, if it makes sense.
+    pub(crate) fn checked(mut self) -> Result<Self, Error> {
+        let wrong = |variable, value: String, wanted| Err(Error::Setting { variable, value, wanted });
+        if self.size == 0 || self.size > MAX_SIZE {
+            return wrong("FERROCE_DSM_SIZE", self.size.to_string(), "1 to 1024 processes are possible");
+        }
+        if self.rank >= self.size {
+            return wrong("FERROCE_DSM_RANK", self.rank.to_string(), "it must be below FERROCE_DSM_SIZE");
+        }
+        if self.size > 1 && self.meet.is_none() && self.foreign.is_none() {
+            return wrong("FERROCE_DSM_MEET", String::new(), "a job of several processes needs it");
+        }
+        if self.cache_pages < 4 {
+            return wrong("FERROCE_DSM_CACHE_PAGES", self.cache_pages.to_string(), "at least 4 are needed");
+        }
+        if self.heap_bytes > 16 << 40 {
+            return wrong("FERROCE_DSM_HEAP", self.heap_bytes.to_string(), "at most 16T are possible");
+        }
+        self.heap_bytes = self.heap_bytes.max(crate::PAGE).next_multiple_of(crate::PAGE);
+        Ok(self)
+    }
+}
+
+fn read<T>(
+    variable: &'static str,
+    wanted: &'static str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, Error> {
+    match std::env::var(variable) {
+        Ok(value) if !value.is_empty() => {
+            parse(&value).map(Some).ok_or(Error::Setting { variable, value, wanted })
+        }
+        _ => Ok(None),
+    }
+}
+
+fn number<T: std::str::FromStr>(variable: &'static str) -> Result<Option<T>, Error> {
+    read(variable, "a whole number is wanted", |text| text.parse().ok())
+}
+
+fn bytes(text: &str) -> Option<usize> {
+    let (digits, shift) = match text.as_bytes().last()?.to_ascii_uppercase() {
+        b'K' => (&text[..text.len() - 1], 10),
+        b'M' => (&text[..text.len() - 1], 20),
+        b'G' => (&text[..text.len() - 1], 30),
+        b'T' => (&text[..text.len() - 1], 40),
+        _ => (text, 0),
+    };
+    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(bytes("4096"), Some(4096));
+        assert_eq!(bytes("64G"), Some(64 << 30));
+        assert_eq!(bytes("2m"), Some(2 << 20));
+        assert_eq!(bytes("G"), None);
+        assert_eq!(bytes("99999999999T"), None);
+    }
+
+    #[test]
+    fn a_rank_beyond_the_size_is_refused() {
+        let error = Settings { rank: 3, size: 2, ..Settings::default() }.checked().unwrap_err();
+        assert_eq!(error.to_string(), "FERROCE_DSM_RANK is \"3\", but it must be below FERROCE_DSM_SIZE");
+    }
+}

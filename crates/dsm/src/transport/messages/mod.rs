@@ -1,0 +1,220 @@
+//! The operations of a window as messages: a request asks for some of them, a thread of the other process does them and
+//! replies. What one-sided operations save is just this thread.
+//!
+//! | file | question |
+//! |---|---|
+//! | here | who asks, who waits |
+//! | `codec` | what a request and a reply look like |
+//! | `udp` | messages over plain sockets, with acknowledgement and retransmission |
+//! | `window` | which datagram was lost, as a machine without sockets |
+//! | `verbs` | messages over SEND and RECV |
+
+mod codec;
+mod udp;
+mod verbs;
+mod window;
+
+use super::rdma::each_peer;
+use super::{Fabric, Op};
+use crate::error::Error;
+use crate::map::Mapping;
+use crate::meet::Meeting;
+use codec::Message;
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Longest message that a carrier must carry: two pages and what is around them.
+const LARGEST: usize = 2 * crate::PAGE + 256;
+/// How long the service thread waits for a message before it looks whether it should end.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Carries messages of up to [`LARGEST`] bytes, in order, each once.
+trait Carrier: Send + Sync {
+    /// Never waits for the receiver.
+    fn send(&self, to: u32, message: Vec<u8>) -> Result<(), Error>;
+    /// Hands over what came, waiting at most `patience` for it. Only the service thread calls it.
+    fn receive(&self, patience: Duration, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error>;
+}
+
+pub(crate) struct Messages {
+    shared: Arc<Shared>,
+    service: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    window: Arc<Mapping>,
+    carrier: Box<dyn Carrier>,
+    next: AtomicU64,
+    calls: Mutex<Calls>,
+    /// A call is done, or something was written here.
+    news: Condvar,
+    ended: AtomicBool,
+}
+
+#[derive(Default)]
+struct Calls {
+    waiting: HashMap<u64, Call>,
+    failure: Option<String>,
+    /// Messages that were handled.
+    handled: u64,
+}
+
+/// A request whose reply has not come.
+struct Call {
+    /// Where the bytes of the reply go.
+    places: Vec<(usize, usize)>,
+    /// Requests that its caller waits for.
+    left: Option<Arc<AtomicUsize>>,
+}
+
+impl Messages {
+    pub(crate) fn over_udp(
+        rank: u32,
+        size: u32,
+        window: &Arc<Mapping>,
+        meeting: &Meeting,
+    ) -> Result<Self, Error> {
+        let carrier = Box::new(udp::Udp::open(rank, size, meeting)?);
+        Self::start(window, carrier, meeting)
+    }
+
+    pub(crate) fn over_verbs(
+        rank: u32,
+        size: u32,
+        window: &Arc<Mapping>,
+        meeting: &Meeting,
+    ) -> Result<Self, Error> {
+        let carrier = Box::new(verbs::Verbs::open(rank, size, meeting)?);
+        Self::start(window, carrier, meeting)
+    }
+
+    fn start(window: &Arc<Mapping>, carrier: Box<dyn Carrier>, meeting: &Meeting) -> Result<Self, Error> {
+        let shared = Arc::new(Shared {
+            window: window.clone(),
+            carrier,
+            next: AtomicU64::new(0),
+            calls: Mutex::default(),
+            news: Condvar::new(),
+            ended: AtomicBool::new(false),
+        });
+        let server = shared.clone();
+        let service = std::thread::Builder::new()
+            .name("ferroce-dsm-home".into())
+            .spawn(move || server.serve())
+            .map_err(|source| Error::System { call: "starting the service thread", source })?;
+        meeting.gather("serving")?;
+        Ok(Self { shared, service: Some(service) })
+    }
+}
+
+impl Drop for Messages {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Release);
+        if let Some(service) = self.service.take() {
+            let _ = service.join();
+        }
+    }
+}
+
+impl Shared {
+    fn serve(&self) {
+        while !self.ended.load(Ordering::Acquire) {
+            let mut failure = None;
+            let result = self.carrier.receive(LOOK, &mut |from, bytes| {
+                failure = failure.take().or(self.handle(from, bytes).err());
+            });
+            if let Some(error) = failure.or(result.err()) {
+                self.calls.lock().failure = Some(error.to_string());
+                self.news.notify_all();
+                return;
+            }
+        }
+    }
+
+    fn handle(&self, from: u32, bytes: &[u8]) -> Result<(), Error> {
+        let wrong = |why: codec::Malformed| Error::Fabric(format!("process {from} sent nonsense: {why:?}"));
+        match Message::parse(bytes).map_err(wrong)? {
+            Message::Request { id, ops } => {
+                let reply = codec::serve(&self.window, id, ops).map_err(wrong)?;
+                self.carrier.send(from, reply)?;
+            }
+            Message::Reply { id, bytes } => {
+                let call = self.calls.lock().waiting.remove(&id);
+                if let Some(call) = call {
+                    self.finish(&call, bytes).map_err(wrong)?;
+                }
+            }
+        }
+        // Whoever waits for a word in our window looks again.
+        self.calls.lock().handled += 1;
+        self.news.notify_all();
+        Ok(())
+    }
+
+    fn finish(&self, call: &Call, mut bytes: &[u8]) -> Result<(), codec::Malformed> {
+        for &(at, len) in &call.places {
+            let (part, rest) = bytes.split_at_checked(len).ok_or(codec::Malformed::Short)?;
+            self.window.write(at, part);
+            bytes = rest;
+        }
+        if let Some(left) = &call.left {
+            left.fetch_sub(1, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    fn ask(&self, to: u32, ops: &[Op], left: Option<&Arc<AtomicUsize>>) -> Result<(), Error> {
+        for request in codec::requests(ops, &self.window) {
+            let id = self.next.fetch_add(1, Ordering::Relaxed);
+            if let Some(left) = left {
+                left.fetch_add(1, Ordering::AcqRel);
+            }
+            let call = Call { places: request.places, left: left.cloned() };
+            self.calls.lock().waiting.insert(id, call);
+            self.carrier.send(to, codec::with_id(request.bytes, id))?;
+        }
+        Ok(())
+    }
+
+    fn check(calls: &Calls) -> Result<(), Error> {
+        calls.failure.as_ref().map_or(Ok(()), |why| Err(Error::Fabric(why.clone())))
+    }
+}
+
+impl Fabric for Messages {
+    fn execute(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
+        let left = Arc::new(AtomicUsize::new(0));
+        each_peer(ops, |to, ops| self.shared.ask(to, ops, Some(&left)))?;
+        let mut calls = self.shared.calls.lock();
+        while left.load(Ordering::Acquire) > 0 {
+            Shared::check(&calls)?;
+            self.shared.news.wait_for(&mut calls, Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
+        each_peer(ops, |to, ops| self.shared.ask(to, ops, None))
+    }
+
+    fn progress(&self) -> Result<(), Error> {
+        std::hint::spin_loop();
+        self.shared.calls.try_lock().map_or(Ok(()), |calls| Shared::check(&calls))
+    }
+
+    fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+        let seen = self.shared.calls.lock().handled;
+        if ready() {
+            return Ok(());
+        }
+        let mut calls = self.shared.calls.lock();
+        if calls.handled == seen {
+            self.shared.news.wait_for(&mut calls, most);
+        }
+        Shared::check(&calls)
+    }
+}

@@ -1,0 +1,115 @@
+//! How processes reach each other's windows: one-sided operations, whoever carries them out.
+//!
+//! | file | how |
+//! |---|---|
+//! | `rdma` | READ, WRITE and FETCH_ADD of queue pairs: nothing runs at the other side |
+//! | `messages` | requests and replies, which a thread at the other side serves; over UDP sockets or SEND and RECV |
+
+mod messages;
+mod rdma;
+
+pub(crate) use messages::Messages;
+pub(crate) use rdma::Rdma;
+
+use crate::error::Error;
+use crate::map::Mapping;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// An operation on another process' window. Places are offsets, into its window or ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// Bytes of theirs to ours.
+    Read { remote: usize, local: usize, len: usize },
+    /// Bytes of ours to theirs. Ours must not change until the operation is done.
+    Write { remote: usize, local: usize, len: usize },
+    /// Eight bytes at once.
+    WriteWord { remote: usize, value: u64 },
+    /// The same, and whoever sleeps there for such a word is woken.
+    Tell { remote: usize, value: u64 },
+    /// Adds to eight bytes of theirs; ours get what was there.
+    FetchAdd { remote: usize, add: u64, old: usize },
+}
+
+/// A way to other processes. Operations for one process happen in the order they are given.
+pub(crate) trait Fabric: Send + Sync {
+    /// Does operations and returns when all are done.
+    fn execute(&self, ops: &[(u32, Op)]) -> Result<(), Error>;
+    /// Starts writes; they are done some time later.
+    fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error>;
+    /// A moment of the caller's time for what others do here. Called by those who wait.
+    fn progress(&self) -> Result<(), Error>;
+    /// Sleeps until somebody has told us something, at most so long, and not at all if `ready`. The caller asks `ready`
+    /// again afterwards.
+    fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error>;
+}
+
+/// The windows of all processes, our own among them.
+pub(crate) struct Wires {
+    rank: u32,
+    window: Arc<Mapping>,
+    /// None in a job of one process.
+    fabric: Option<Box<dyn Fabric>>,
+}
+
+impl Wires {
+    pub(crate) fn new(rank: u32, window: Arc<Mapping>, fabric: Option<Box<dyn Fabric>>) -> Self {
+        Self { rank, window, fabric }
+    }
+
+    pub(crate) fn execute(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
+        self.split(ops, |fabric, ops| fabric.execute(ops))
+    }
+
+    pub(crate) fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
+        self.split(ops, |fabric, ops| fabric.post(ops))
+    }
+
+    pub(crate) fn progress(&self) -> Result<(), Error> {
+        self.fabric.as_ref().map_or(Ok(()), |fabric| fabric.progress())
+    }
+
+    pub(crate) fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+        match &self.fabric {
+            Some(fabric) => fabric.nap(most, ready),
+            None => {
+                std::thread::sleep(most.min(Duration::from_millis(1)));
+                Ok(())
+            }
+        }
+    }
+
+    fn split(
+        &self,
+        ops: &[(u32, Op)],
+        send: impl Fn(&dyn Fabric, &[(u32, Op)]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Some(fabric) = self.fabric.as_deref().filter(|_| ops.iter().any(|(to, _)| *to != self.rank))
+        else {
+            ops.iter().for_each(|(_, op)| perform(&self.window, *op));
+            return Ok(());
+        };
+        if ops.iter().all(|(to, _)| *to != self.rank) {
+            return send(fabric, ops);
+        }
+        let (ours, theirs): (Vec<_>, Vec<_>) = ops.iter().partition(|(to, _)| *to == self.rank);
+        ours.iter().for_each(|(_, op)| perform(&self.window, *op));
+        send(fabric, &theirs)
+    }
+}
+
+/// An operation of a process on its own window. Atomic with those of others, who use the same instructions.
+fn perform(window: &Mapping, op: Op) {
+    match op {
+        Op::Read { remote, local, len } => window.copy_within(remote, local, len),
+        Op::Write { remote, local, len } => window.copy_within(local, remote, len),
+        Op::WriteWord { remote, value } | Op::Tell { remote, value } => {
+            window.long(remote).store(value, Ordering::Release)
+        }
+        Op::FetchAdd { remote, add, old } => {
+            let before = window.long(remote).fetch_add(add, Ordering::SeqCst);
+            window.long(old).store(before, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! One-sided operations over reliable connections, one to each process.
+
+use super::{Fabric, Op};
+use crate::error::Error;
+use crate::map::Mapping;
+use crate::meet::Meeting;
+use ferroce::{
+    Access, Completion, Cq, Device, Endpoint, Outcome, RcQp, RecvWr, Region, RemoteRegion, SendFlags, SendOp,
+    SendWr, Sge, Srq, WcOpcode, WcStatus, wr,
+};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Most work requests in flight to one process.
+const DEPTH: usize = 1024;
+/// Most work requests of one doorbell.
+const CHUNK: usize = 256;
+/// Receives for words that are told; they have no buffers.
+const RECEIVES: usize = 4096;
+/// Receives that are posted again together.
+const REFILL: usize = 64;
+/// How long to poll for completions before sleeping: a sleep and a wake-up cost about as much.
+const SPIN: Duration = Duration::from_micros(50);
+/// The longest sleep.
+const DOZE: Duration = Duration::from_millis(5);
+/// 4.096 us * 2^16 = 268 ms, seven times: a process that does not run for two seconds is lost.
+const TIMEOUT: u8 = 16;
+
+pub(crate) struct Rdma {
+    cq: Cq,
+    region: Region,
+    peers: Vec<Option<Peer>>,
+    srq: Srq,
+    lanes: Mutex<Lanes>,
+}
+
+/// What is in flight, and what has come.
+struct Lanes {
+    to: Vec<Lane>,
+    /// Receives that were used up and are not posted again yet.
+    spent: usize,
+}
+
+struct Peer {
+    qp: RcQp,
+    window: RemoteRegion,
+}
+
+/// What is in flight to one process.
+#[derive(Default)]
+struct Lane {
+    in_flight: usize,
+    /// Requests that each completion to come stands for.
+    groups: VecDeque<usize>,
+}
+
+fn failed(error: ferroce::Error) -> Error {
+    Error::Fabric(error.to_string())
+}
+
+impl Rdma {
+    /// Connects every process with every other.
+    pub(crate) fn open(
+        rank: u32,
+        size: u32,
+        window: &Arc<Mapping>,
+        meeting: &Meeting,
+    ) -> Result<Self, Error> {
+        let device = Device::open().map_err(failed)?;
+        let pd = device.alloc_pd().map_err(failed)?;
+        let cq = device.create_cq(size * DEPTH as u32 / 4 + RECEIVES as u32 + 16).map_err(failed)?;
+        let srq = pd.srq(RECEIVES as u32, 1).map_err(failed)?;
+        let builder = pd.region(window.len()).access(Access::LOCAL_WRITE | Access::REMOTE);
+        let region = window.register(builder).map_err(failed)?;
+        let address = meeting.local_address().filter(|address| device.gid_index(*address).is_ok());
+        let mut qps = Vec::new();
+        let mut line = hex(&region.remote().to_bytes());
+        for peer in 0..size {
+            let qp = (peer != rank).then(|| {
+                let builder = pd.rc(&cq).srq(&srq).depth(DEPTH as u32, 1).signal_all(false).timeout(TIMEOUT);
+                match address {
+                    Some(address) => builder.address(address).create(),
+                    None => builder.create(),
+                }
+            });
+            let qp = qp.transpose().map_err(failed)?;
+            line.push(' ');
+            match &qp {
+                Some(qp) => line.push_str(&qp.endpoint().map_err(failed)?.to_string()),
+                None => line.push('-'),
+            }
+            qps.push(qp);
+        }
+        receive(&srq, RECEIVES)?;
+        let lines = meeting.gather(&line)?;
+        let mut peers = Vec::new();
+        for (qp, line) in qps.into_iter().zip(&lines) {
+            peers.push(qp.map(|qp| connect(qp, line, rank)).transpose()?);
+        }
+        // Nobody sends before everybody can receive.
+        meeting.gather("connected")?;
+        let lanes = Lanes { to: (0..size).map(|_| Lane::default()).collect(), spent: 0 };
+        Ok(Self { cq, region, peers, srq, lanes: Mutex::new(lanes) })
+    }
+
+    /// Posts operations for one process, `signal` saying whether the last completes visibly.
+    fn start(&self, lanes: &mut Lanes, to: u32, ops: &[Op], signal: bool) -> Result<(), Error> {
+        let Some(peer) = self.peers.get(to as usize).and_then(Option::as_ref) else { return Ok(()) };
+        for (at, chunk) in ops.chunks(CHUNK).enumerate() {
+            while lanes.to[to as usize].in_flight + chunk.len() > DEPTH - CHUNK {
+                self.reap(lanes)?;
+            }
+            let last = (at + 1) * CHUNK >= ops.len();
+            self.ring(&mut lanes.to[to as usize], peer, to, chunk, signal || !last)?;
+        }
+        Ok(())
+    }
+
+    fn ring(&self, lane: &mut Lane, peer: &Peer, to: u32, ops: &[Op], signal: bool) -> Result<(), Error> {
+        let sges: Vec<[Sge; 1]> = ops.iter().map(|op| self.local(*op)).collect::<Result<_, _>>()?;
+        let words: Vec<[u8; 8]> = ops.iter().map(|op| word(*op)).collect();
+        lane.in_flight += ops.len();
+        // Requests without a completion of their own are done when a later one is; some must have one, or the queue
+        // would fill up.
+        let unsignalled = lane.in_flight - lane.groups.iter().sum::<usize>();
+        let signal = signal || unsignalled > CHUNK;
+        let mut requests: Vec<SendWr<'_>> = Vec::with_capacity(ops.len());
+        for ((op, sges), word) in ops.iter().zip(&sges).zip(&words) {
+            requests.push(request(*op, peer.window, sges, word, u64::from(to))?);
+        }
+        if signal {
+            if let Some(last) = requests.last_mut() {
+                last.flags |= SendFlags::SIGNALED;
+            }
+            lane.groups.push_back(unsignalled);
+        }
+        peer.qp.post_send(&requests).map_err(failed)
+    }
+
+    fn local(&self, op: Op) -> Result<[Sge; 1], Error> {
+        let (at, len) = match op {
+            Op::Read { local, len, .. } | Op::Write { local, len, .. } => (local, len),
+            Op::FetchAdd { old, .. } => (old, 8),
+            Op::WriteWord { .. } | Op::Tell { .. } => return Ok([Sge::default()]),
+        };
+        Ok([self.region.sge(at as u64..(at + len) as u64).map_err(failed)?])
+    }
+
+    /// Takes completions, if there are any.
+    fn reap(&self, lanes: &mut Lanes) -> Result<(), Error> {
+        let mut done = [Completion::default(); 16];
+        let count = self.cq.poll(&mut done).map_err(failed)?;
+        for completion in &done[..count] {
+            let peer = completion.wr_id;
+            if completion.opcode == WcOpcode::RecvRdmaWithImm && completion.status == WcStatus::Success {
+                lanes.spent += 1;
+                continue;
+            }
+            if let Err(error) = completion.ok() {
+                return Err(Error::Fabric(format!("process {peer} cannot be reached: {}", error.explain())));
+            }
+            let lane = &mut lanes.to[peer as usize];
+            lane.in_flight -= lane.groups.pop_front().unwrap_or(0);
+        }
+        if lanes.spent >= REFILL {
+            receive(&self.srq, std::mem::take(&mut lanes.spent))?;
+        }
+        Ok(())
+    }
+}
+
+/// Posts receives without buffers.
+fn receive(srq: &Srq, count: usize) -> Result<(), Error> {
+    let none = RecvWr { wr_id: 0, sges: &[] };
+    srq.post_recv(&vec![none; count]).map_err(failed)
+}
+
+fn connect(qp: RcQp, line: &str, rank: u32) -> Result<Peer, Error> {
+    let bad = || Error::Disagree(format!("{line:?} is no address of a process"));
+    let mut words = line.split(' ');
+    let window = words.next().and_then(unhex).ok_or_else(bad)?;
+    let window = RemoteRegion::from_bytes(&window).map_err(|_| bad())?;
+    let endpoint: Endpoint = words.nth(rank as usize).ok_or_else(bad)?.parse().map_err(|_| bad())?;
+    qp.connect(&endpoint).map_err(failed)?;
+    Ok(Peer { qp, window })
+}
+
+fn word(op: Op) -> [u8; 8] {
+    match op {
+        Op::WriteWord { value, .. } | Op::Tell { value, .. } => value.to_ne_bytes(),
+        _ => [0; 8],
+    }
+}
+
+fn request<'a>(
+    op: Op,
+    window: RemoteRegion,
+    sges: &'a [Sge],
+    word: &'a [u8],
+    wr_id: u64,
+) -> Result<SendWr<'a>, Error> {
+    let at = |start: usize, len: usize| window.slice(start as u64..(start + len) as u64).map_err(failed);
+    Ok(match op {
+        Op::Read { remote, len, .. } => wr::read(wr_id, sges, at(remote, len)?),
+        Op::Write { remote, len, .. } => wr::write(wr_id, sges, at(remote, len)?),
+        Op::WriteWord { remote, .. } => wr::write_inline(wr_id, word, at(remote, 8)?),
+        Op::Tell { remote, .. } => {
+            let to = at(remote, 8)?;
+            let op = SendOp::WriteImm { addr: to.addr, rkey: to.rkey, imm: 0 };
+            SendWr { op, ..wr::write_inline(wr_id, word, to) }
+        }
+        Op::FetchAdd { remote, add, .. } => wr::fetch_add(wr_id, sges, at(remote, 8)?, add),
+    })
+}
+
+impl Fabric for Rdma {
+    fn execute(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
+        let mut lanes = self.lanes.lock();
+        each_peer(ops, |to, ops| self.start(&mut lanes, to, ops, true))?;
+        let busy = |lanes: &Lanes| ops.iter().any(|(to, _)| !lanes.to[*to as usize].groups.is_empty());
+        let start = Instant::now();
+        while busy(&lanes) {
+            self.reap(&mut lanes)?;
+            if start.elapsed() > SPIN && busy(&lanes) {
+                self.cq.arm(false).map_err(failed)?;
+                self.reap(&mut lanes)?;
+                if busy(&lanes) {
+                    doze(&self.cq, DOZE);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
+        let mut lanes = self.lanes.lock();
+        each_peer(ops, |to, ops| self.start(&mut lanes, to, ops, false))
+    }
+
+    fn progress(&self) -> Result<(), Error> {
+        // Whoever polls, drives.
+        self.lanes.try_lock().map_or(Ok(()), |mut lanes| self.reap(&mut lanes))
+    }
+
+    fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+        // An armed queue also makes the NIC's own thread serve our peers from now on.
+        self.cq.arm(false).map_err(failed)?;
+        self.progress()?;
+        if ready() {
+            return Ok(());
+        }
+        doze(&self.cq, most);
+        self.progress()
+    }
+}
+
+/// Sleeps until an armed queue has something. Whatever ends the sleep, the caller looks again.
+pub(super) fn doze(cq: &Cq, most: Duration) {
+    let mut fds = [PollFd::new(cq, PollFlags::IN)];
+    let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
+    let _ = poll(&mut fds, Some(&most));
+    cq.clear_events();
+}
+
+/// Calls `each` once per process, with all its operations in their order.
+pub(super) fn each_peer(
+    ops: &[(u32, Op)],
+    mut each: impl FnMut(u32, &[Op]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let Some(&(first, _)) = ops.first() else { return Ok(()) };
+    if ops.iter().all(|(to, _)| *to == first) {
+        let ops: Vec<Op> = ops.iter().map(|(_, op)| *op).collect();
+        return each(first, &ops);
+    }
+    let mut peers: Vec<u32> = ops.iter().map(|(to, _)| *to).collect();
+    peers.sort_unstable();
+    peers.dedup();
+    for peer in peers {
+        let ops: Vec<Op> = ops.iter().filter(|(to, _)| *to == peer).map(|(_, op)| *op).collect();
+        each(peer, &ops)?;
+    }
+    Ok(())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    if text.len() != 2 * N || !text.is_ascii() {
+        return None;
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(bytes)
+}

@@ -1,0 +1,67 @@
+//! A process that dies takes the job with it, and everybody says why.
+
+#[allow(dead_code)]
+mod support;
+
+use ferroce_dsm::{Departure, Job, Placement, TransportKind};
+use support::{Plan, work};
+
+fn survivors_name_the_dead(test: &str, wait: fn(&Job)) {
+    work(|job| {
+        job.barrier().unwrap();
+        if job.rank() == 1 {
+            std::process::abort();
+        }
+        wait(job);
+    });
+    for transport in TransportKind::ALL {
+        let ended = Plan { test, size: 3, transport, variables: &[] }.run_with(|_| ());
+        assert_eq!(ended.departure, Departure::Down { rank: 1, why: "its connection closed".into() });
+        for rank in [0, 2] {
+            let sentence =
+                format!("process {rank} stops: process 1 of the job is down: its connection closed");
+            assert!(ended.errors[rank].contains(&sentence), "process {rank}: {}", ended.errors[rank]);
+            assert_eq!(ended.statuses[rank].code(), Some(70));
+        }
+    }
+}
+
+#[test]
+fn in_a_barrier() {
+    survivors_name_the_dead("in_a_barrier", |job| job.barrier().unwrap());
+}
+
+#[test]
+fn in_a_receive() {
+    survivors_name_the_dead("in_a_receive", |job| {
+        job.recv(None, None, &mut [0; 8]).unwrap();
+    });
+}
+
+#[test]
+fn in_a_page_fault() {
+    survivors_name_the_dead("in_a_page_fault", |job| {
+        let pages = 1 << 20;
+        let at = job.alloc(pages * 4096, &Placement::On(1)).unwrap();
+        // Long before the last page the home is known to be dead. The local transport has no faults, and waits here.
+        for page in 0..pages {
+            // SAFETY: shared memory that nobody writes.
+            std::hint::black_box(unsafe { at.add(page * 4096).read_volatile() });
+            if job.transport() == TransportKind::Local {
+                job.barrier().unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_foreign_fault_is_still_one() {
+    let test = "a_foreign_fault_is_still_one";
+    work(|job| {
+        job.barrier().unwrap();
+        // SAFETY: none; this must end the process, and not wait for ever in our handler.
+        unsafe { std::ptr::null_mut::<u8>().wrapping_add(64).write_volatile(1) };
+    });
+    let ended = Plan { test, size: 1, transport: TransportKind::Rdma, variables: &[] }.run_with(|_| ());
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended.statuses[0]), Some(libc::SIGSEGV));
+}

@@ -1,0 +1,103 @@
+//! A job of real processes: the test binary itself, started again once per rank to run one test as a worker.
+
+use ferroce_dsm::{Departure, Job, Rendezvous, Settings, TransportKind};
+use std::io::Read;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest that one job may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+const WORKER: &str = "FERROCE_TEST_WORKER";
+
+/// A job to be started.
+pub(crate) struct Plan<'a> {
+    /// Full name of the test that calls [`Plan::run`], so that workers find their way back there.
+    pub(crate) test: &'a str,
+    pub(crate) size: u32,
+    pub(crate) transport: TransportKind,
+    pub(crate) variables: &'a [(&'a str, &'a str)],
+}
+
+/// What became of it.
+pub(crate) struct Ended {
+    pub(crate) departure: Departure,
+    pub(crate) statuses: Vec<ExitStatus>,
+    pub(crate) errors: Vec<String>,
+}
+
+/// In a worker: runs `body` as one process of the job and ends. In the test itself: returns.
+pub(crate) fn work(body: impl FnOnce(&Job)) {
+    if std::env::var(WORKER).is_ok() {
+        let job = Job::join(Settings::from_env().expect("good settings")).expect("the job starts");
+        body(&job);
+        job.leave().expect("the job ends");
+        std::process::exit(0);
+    }
+}
+
+impl Plan<'_> {
+    /// Starts all processes and waits for them, `meddle` having had a chance to disturb them.
+    pub(crate) fn run_with(&self, meddle: impl FnOnce(&mut [Child])) -> Ended {
+        let rendezvous = Rendezvous::bind(self.size).expect("a port on loopback");
+        let mut children: Vec<Child> = (0..self.size).map(|rank| self.start(&rendezvous, rank)).collect();
+        let meeting = std::thread::spawn(move || rendezvous.run());
+        meddle(&mut children);
+        let start = Instant::now();
+        let mut ended = Ended { departure: Departure::All, statuses: Vec::new(), errors: Vec::new() };
+        for (rank, child) in children.iter_mut().enumerate() {
+            ended.statuses.push(wait(child, rank, start));
+            let mut text = String::new();
+            child.stderr.take().expect("a pipe").read_to_string(&mut text).expect("text");
+            ended.errors.push(text);
+        }
+        // Workers that failed before they met leave the rendezvous waiting, and this thread with it.
+        let heard = ended.errors.iter().any(|text| text.contains("stops:"));
+        if ended.statuses.iter().all(ExitStatus::success) || meeting.is_finished() || heard {
+            ended.departure = meeting.join().expect("the rendezvous does not panic");
+        }
+        ended
+    }
+
+    /// The same, and everything must go well.
+    #[track_caller]
+    pub(crate) fn run(&self) {
+        let ended = self.run_with(|_| ());
+        let good = ended.statuses.iter().all(ExitStatus::success) && ended.departure == Departure::All;
+        assert!(
+            good,
+            "{} with {} processes over {}: {:?} {:?}\n{}",
+            self.test,
+            self.size,
+            self.transport.name(),
+            ended.departure,
+            ended.statuses,
+            ended.errors.join("---\n")
+        );
+    }
+
+    fn start(&self, rendezvous: &Rendezvous, rank: u32) -> Child {
+        Command::new(std::env::current_exe().expect("a test has a binary"))
+            .args(["--exact", self.test, "--nocapture", "--test-threads=1"])
+            .env(WORKER, self.test)
+            .env("FERROCE_DSM_TRANSPORT", self.transport.name())
+            .envs(rendezvous.environment(rank))
+            .envs(self.variables.iter().copied())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the test binary starts again")
+    }
+}
+
+fn wait(child: &mut Child, rank: usize, start: Instant) -> ExitStatus {
+    loop {
+        if let Some(status) = child.try_wait().expect("a child of ours") {
+            return status;
+        }
+        if start.elapsed() > PATIENCE {
+            let _ = child.kill();
+            eprintln!("watchdog: process {rank} has not ended after {PATIENCE:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,216 @@
+/*
+ * jia.h: shared memory over several processes, for programs in C.
+ *
+ * Every process runs the same main(). Memory from jia_alloc has one address in all of them; what one process writes
+ * inside jia_lock(n) ... jia_unlock(n) is seen by the next holder of n, and jia_barrier shows everything to everybody.
+ * docs/jia.md explains it, and how to start a program: ferroce dsm run -n 4 ./program
+ *
+ * A call that cannot be done prints one sentence and ends the whole job, since programs do not look at answers here.
+ */
+#ifndef FERROCE_JIA_H
+#define FERROCE_JIA_H
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "setting.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Number of this process, and how many there are. Right after jia_init. */
+extern int jiapid;
+extern int jiahosts;
+
+/* Joins the job that the launcher started; a program that was started alone is a job of one process. */
+void jia_init(int argc, char **argv);
+/* Waits for the others and leaves; then returns, and jiapid stays what it was. Shared memory is gone. */
+void jia_exit(void);
+
+/*
+ * Memory: zero, at the same address everywhere. All processes make the same calls in the same order.
+ * A home is the process where a page lives; pages of a home cost its owner least.
+ */
+unsigned long jia_alloc(unsigned long bytes);                                    /* pages in turn over all homes */
+unsigned long jia_alloc1(unsigned long bytes);                                   /* all on process 0 */
+unsigned long jia_alloc2(unsigned long bytes, unsigned long block);              /* blocks in turn, from process 0 */
+unsigned long jia_alloc2p(unsigned long bytes, int home);                        /* all on one process */
+unsigned long jia_alloc3(unsigned long bytes, unsigned long block, int first);   /* blocks in turn, from `first` */
+unsigned long jia_alloc4(unsigned long bytes, int *blocks, int count, int first); /* block size changes each trip */
+unsigned long jia_alloc_array(unsigned long bytes, int *shares, int count);      /* shares[i] bytes on process i */
+unsigned long jia_alloc_random(unsigned long bytes);                             /* all on one process, any */
+void jia_free(void *memory);
+
+/* Placements of jia_falloc, with what follows the flag. */
+#define JIA_CYCLIC 0   /* unsigned long block, int first */
+#define JIA_ON_HOME 1  /* int home */
+#define JIA_ROTATING 2 /* nothing: each call takes the next process */
+#define JIA_RANDOM 3   /* nothing */
+#define JIA_TRIPS 4    /* int *blocks, int count, int first */
+#define JIA_SHARES 5   /* int *shares, int count */
+
+/* Copies between private and shared memory in one go: no page faults, no page kept. Both return their first argument's
+ * counterpart as C's memcpy does: jia_get the private buffer. */
+unsigned char *jia_get(void *into, const void *shared, unsigned long bytes);
+void jia_put(const void *from, void *shared, unsigned long bytes);
+
+/* Locks 0 to 4095. They nest; the last one taken is given back first. */
+void jia_lock(int lock);
+void jia_unlock(int lock);
+/* Everybody waits for everybody. The first makes all writes visible and may not be called with a lock held. */
+void jia_barrier(void);
+void jia_wait(void);
+/* Flags that stay up until they are taken down. They say nothing about shared memory. */
+void jia_setcv(int flag);
+void jia_resetcv(int flag);
+void jia_waitcv(int flag);
+
+/* Messages. -1 for `from` or `tag` takes any. jia_recv waits, and answers how many bytes came. */
+void jia_send(const void *bytes, int length, int to, int tag);
+int jia_recv(void *bytes, int length, int from, int tag);
+void jia_bcast(void *bytes, int length, int root);
+/* `count` numbers of each process become `count` numbers at the root; operations below. */
+void jia_reduce(const void *numbers, void *result, int count, int operation, int root);
+
+#define JIA_SUM_INT 0
+#define JIA_MAX_INT 1
+#define JIA_MIN_INT 2
+#define JIA_SUM_FLOAT 10
+#define JIA_MAX_FLOAT 11
+#define JIA_MIN_FLOAT 12
+#define JIA_SUM_DOUBLE 20
+#define JIA_MAX_DOUBLE 21
+#define JIA_MIN_DOUBLE 22
+
+/* Ways of working that a program may turn on and off; results never depend on them. */
+void jia_config(int option, int on);
+
+#ifndef ON
+#define OFF 0
+#define ON 1
+#endif
+#define HMIG 0      /* a page's home moves to its only writer */
+#define ADWD 1      /* a page that one process keeps writing stays writable */
+#define BROADCAST 2 /* barriers and broadcasts go down a tree */
+#define LOADBAL 3   /* jia_divtask goes by measured speed */
+#define WVEC 4      /* only the changed blocks of a page are fetched */
+
+/* In: a loop's first and last index. Out: the part of it that this process should do. */
+void jia_divtask(int *begin, int *end);
+/* Measures how fast each process was since the last call; with LOADBAL on, jia_divtask then splits accordingly. */
+void jia_loadcheck(void);
+
+/* Seconds since shortly before the first call of this process; before jia_init, too. */
+double jia_clock(void);
+/* Begin and end of the part that counts in `ferroce dsm run --stat`; microseconds since the program began. */
+unsigned int jia_startstat(void);
+unsigned int jia_stopstat(void);
+
+/* What the calls with `...` below are made of. */
+unsigned long ferroce_jia_place(unsigned long bytes, int flag, unsigned long block, int *blocks, int count, int home);
+void ferroce_jia_fail(const char *sentence);
+void ferroce_jia_subscript(int *scheduler, int *index, int last, int processes);
+
+/* Programs of the time may be compiled as C90, which has no such function; the C library does. */
+#if !defined(__cplusplus) && (!defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L)
+extern int vsnprintf(char *text, size_t size, const char *format, va_list values);
+#endif
+
+/* Prints a sentence and ends the job, everywhere. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 1, 2), unused))
+#endif
+static void jia_error(const char *format, ...)
+{
+    char sentence[1024];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(sentence, sizeof sentence, format, values);
+    va_end(values);
+    ferroce_jia_fail(sentence);
+}
+#define jia_errexit jia_error
+
+/* jia_alloc with a placement as its flag says. */
+#if defined(__GNUC__)
+__attribute__((unused))
+#endif
+static unsigned long jia_falloc(unsigned long bytes, int flag, ...)
+{
+    unsigned long block = 0;
+    int *blocks = NULL;
+    int count = 0, home = 0;
+    va_list values;
+    va_start(values, flag);
+    if (flag == JIA_CYCLIC)
+        block = va_arg(values, unsigned long);
+    if (flag == JIA_TRIPS || flag == JIA_SHARES) {
+        blocks = va_arg(values, int *);
+        count = va_arg(values, int);
+    }
+    if (flag == JIA_CYCLIC || flag == JIA_ON_HOME || flag == JIA_TRIPS)
+        home = va_arg(values, int);
+    va_end(values);
+    return ferroce_jia_place(bytes, flag, block, blocks, count, home);
+}
+
+/* Hints of older versions; nothing to do. */
+#define jia_wtnt(a, b)
+#define jia_wtntw(a)
+#define jia_wtntd(a)
+
+/*
+ * The macros of Argonne's parallel programs. They are whole statements, as the macros always were: programs write them
+ * with and without a semicolon. Numbers are handed out in the order of the calls, so every process makes the same ones.
+ */
+extern int jia_lock_index;
+extern int jia_pause_index;
+
+#define FERROCE_JIA_LOCKS 4096
+#define FERROCE_JIA_FLAGS 256
+
+#define LOCKDEC(lock) int lock;
+#define LOCKINIT(lock) (lock) = jia_lock_index++ % FERROCE_JIA_LOCKS;
+#define LOCK(lock) jia_lock(lock);
+#define UNLOCK(lock) jia_unlock(lock);
+
+#define ALOCKDEC(locks, count) int locks[count];
+#define ALOCKINIT(locks, count) \
+    { int ferroce_at; for (ferroce_at = 0; ferroce_at < (count); ferroce_at++) { LOCKINIT((locks)[ferroce_at]) } }
+#define ALOCK(locks, at) jia_lock((locks)[at]);
+#define AULOCK(locks, at) jia_unlock((locks)[at]);
+
+#define BARDEC(barrier) int barrier;
+#define BARINIT(barrier) (barrier) = 0;
+#define BARRIER(barrier, processes) jia_barrier();
+
+#define EXTERN_ENV
+#define MAIN_ENV
+#define MAIN_INITENV(a, b)
+#define MAIN_END
+#define WAIT_FOR_END(processes) jia_barrier();
+
+#define PAUSEDEC(pause) int pause;
+#define PAUSEINIT(pause) (pause) = jia_pause_index++ % FERROCE_JIA_FLAGS;
+#define PAUSE_SET(pause, value) jia_setcv(pause);
+#define PAUSE_RESET(pause) jia_resetcv(pause);
+#define PAUSE_POLL(pause) jia_waitcv(pause);
+#define PAUSE_ACCEPT(pause) jia_waitcv(pause);
+
+/* Self-scheduled loops. The declaration belongs into shared memory: { lock, next index, how many saw the end }. */
+#define GSDEC(scheduler) int scheduler[3];
+#define GSINIT(scheduler) { LOCKINIT((scheduler)[0]) (scheduler)[1] = 0; (scheduler)[2] = 0; }
+/* `index` becomes the next number from 0 to `last`, or -1 at the end; after all processes saw the end it starts anew. */
+#define GETSUB(scheduler, index, last, processes) ferroce_jia_subscript((scheduler), &(index), (last), (processes));
+
+#define G_MALLOC(bytes) jia_alloc(bytes);
+#define G2_MALLOC(bytes, home) jia_alloc2p((bytes), (home));
+
+#define CLOCK(x) x = jia_clock();
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

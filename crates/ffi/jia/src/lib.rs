@@ -1,0 +1,24 @@
+//! `libjia`: the C interface of include/jia.h, over `ferroce-dsm`.
+//!
+//! Translation and nothing else: numbers and pointers of C become those of Rust, and a refusal becomes one sentence and
+//! the end of the job, since nearly all calls of this interface have no answer.
+//!
+//! | file | calls |
+//! |---|---|
+//! | `process` | `jia_init`, `jia_exit`, `jia_error`; the gate that every call goes through |
+//! | `memory` | `jia_alloc*`, `jia_free`, `jia_get`, `jia_put` |
+//! | `order` | locks, barriers, flags, `jia_config`, self-scheduled loops |
+//! | `messages` | `jia_send`, `jia_recv` |
+//! | `tree` | `jia_bcast`, `jia_reduce` |
+//! | `balance` | `jia_divtask`, `jia_loadcheck` |
+//! | `clock` | `jia_clock`, `jia_current_time` |
+//! | `record` | `jia_startstat`, `jia_stopstat`, and what `ferroce dsm run --stat` shows |
+
+mod balance;
+mod clock;
+mod memory;
+mod messages;
+mod order;
+mod process;
+mod record;
+mod tree;

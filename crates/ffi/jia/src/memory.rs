@@ -1,0 +1,174 @@
+//! Allocation, and copies that bypass page faults.
+
+use crate::process::{fail, named, run};
+use ferroce_dsm::{Job, PAGE, Placement};
+use std::ffi::{c_int, c_uchar, c_ulong, c_void};
+
+/// What `jia_falloc` is given; the numbers of include/jia.h.
+const CYCLIC: c_int = 0;
+const ON_HOME: c_int = 1;
+const ROTATING: c_int = 2;
+const RANDOM: c_int = 3;
+const TRIPS: c_int = 4;
+const SHARES: c_int = 5;
+
+fn alloc(call: &'static str, bytes: c_ulong, placement: &Placement) -> c_ulong {
+    run(call, |job: &Job| Ok(job.alloc(bytes as usize, placement)? as usize as c_ulong))
+}
+
+/// Blocks in turn. Programs divide sizes by the number of processes; where nothing is left, a page is meant.
+fn cyclic(block: c_ulong, first: c_int) -> Placement {
+    Placement::Cyclic { block: (block as usize).max(1), first: named("process", first) }
+}
+
+/// A list of sizes, as C hands it over.
+///
+/// # Safety
+/// `sizes` leads to `count` numbers.
+unsafe fn sizes(call: &str, sizes: *const c_int, count: c_int) -> Vec<usize> {
+    if sizes.is_null() || count <= 0 {
+        fail(&format!("{call}: a list of sizes is missing"));
+    }
+    // SAFETY: the caller's promise, and not null.
+    let sizes = unsafe { std::slice::from_raw_parts(sizes, count as usize) };
+    let size =
+        |&size: &c_int| usize::try_from(size).unwrap_or_else(|_| fail(&format!("{call}: size {size}")));
+    sizes.iter().map(size).collect()
+}
+
+/// Pages in turn over all processes.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn jia_alloc(bytes: c_ulong) -> c_ulong {
+    alloc("jia_alloc", bytes, &Placement::Cyclic { block: PAGE, first: 0 })
+}
+
+/// All on process 0.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn jia_alloc1(bytes: c_ulong) -> c_ulong {
+    alloc("jia_alloc1", bytes, &Placement::On(0))
+}
+
+/// Blocks in turn, from process 0.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn jia_alloc2(bytes: c_ulong, block: c_ulong) -> c_ulong {
+    alloc("jia_alloc2", bytes, &cyclic(block, 0))
+}
+
+/// All on one process.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn jia_alloc2p(bytes: c_ulong, home: c_int) -> c_ulong {
+    alloc("jia_alloc2p", bytes, &Placement::On(named("process", home)))
+}
+
+/// Blocks in turn, from process `first`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn jia_alloc3(bytes: c_ulong, block: c_ulong, first: c_int) -> c_ulong {
+    alloc("jia_alloc3", bytes, &cyclic(block, first))
+}
+
+/// Blocks in turn, of another size on each trip.
+///
+/// # Safety
+/// `blocks` leads to `count` numbers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn jia_alloc4(
+    bytes: c_ulong,
+    blocks: *const c_int,
+    count: c_int,
+    first: c_int,
+) -> c_ulong {
+    // SAFETY: the caller's promise.
+    let blocks = unsafe { sizes("jia_alloc4", blocks, count) };
+    alloc("jia_alloc4", bytes, &Placement::Trips { blocks, first: named("process", first) })
+}
+
+/// `shares[i]` bytes on process i.
+///
+/// # Safety
+/// `shares` leads to `count` numbers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn jia_alloc_array(
+    bytes: c_ulong,
+    shares: *const c_int,
+    count: c_int,
+) -> c_ulong {
+    // SAFETY: the caller's promise.
+    let shares = unsafe { sizes("jia_alloc_array", shares, count) };
+    alloc("jia_alloc_array", bytes, &Placement::Shares(shares))
+}
+
+/// All on one process, whichever.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn jia_alloc_random(bytes: c_ulong) -> c_ulong {
+    alloc("jia_alloc_random", bytes, &Placement::Random)
+}
+
+/// What `jia_falloc` of the header calls.
+///
+/// # Safety
+/// `blocks` leads to `count` numbers where the flag asks for them.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ferroce_jia_place(
+    bytes: c_ulong,
+    flag: c_int,
+    block: c_ulong,
+    blocks: *const c_int,
+    count: c_int,
+    home: c_int,
+) -> c_ulong {
+    let call = "jia_falloc";
+    let placement = match flag {
+        CYCLIC => cyclic(block, home),
+        ON_HOME => Placement::On(named("process", home)),
+        ROTATING => Placement::Rotating,
+        RANDOM => Placement::Random,
+        TRIPS => {
+            // SAFETY: the caller's promise, for this flag.
+            let blocks = unsafe { sizes(call, blocks, count) };
+            Placement::Trips { blocks, first: named("process", home) }
+        }
+        // SAFETY: as above.
+        SHARES => Placement::Shares(unsafe { sizes(call, blocks, count) }),
+        other => fail(&format!("{call}: there is no flag {other}")),
+    };
+    alloc(call, bytes, &placement)
+}
+
+/// Gives memory back; all processes call it. NULL is nothing to do, as with `free`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn jia_free(memory: *mut c_void) {
+    if !memory.is_null() {
+        run("jia_free", |job| job.free(memory.cast()));
+    }
+}
+
+/// Copies out of shared memory.
+///
+/// # Safety
+/// `into` leads to `bytes` bytes of private memory that nobody else touches.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn jia_get(
+    into: *mut c_void,
+    shared: *const c_void,
+    bytes: c_ulong,
+) -> *mut c_uchar {
+    if bytes > 0 {
+        // SAFETY: the caller's promise; a C programmer's buffer may hold anything, so its bytes are only written.
+        let private = unsafe { std::slice::from_raw_parts_mut(into.cast::<u8>(), bytes as usize) };
+        run("jia_get", |job| job.get(private, shared.cast()));
+    }
+    into.cast()
+}
+
+/// Copies into shared memory.
+///
+/// # Safety
+/// `from` leads to `bytes` bytes of private memory.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn jia_put(from: *const c_void, shared: *mut c_void, bytes: c_ulong) {
+    if bytes > 0 {
+        // SAFETY: the caller's promise.
+        let private = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes as usize) };
+        run("jia_put", |job| job.put(shared.cast(), private));
+    }
+}

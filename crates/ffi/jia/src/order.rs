@@ -1,0 +1,115 @@
+//! Who goes first, and who waits: locks, barriers, flags, and loops that schedule themselves.
+
+use crate::process::{fail, named, run};
+use crate::{balance, tree};
+use ferroce_dsm::Tuning;
+use std::ffi::c_int;
+
+/// The lock that the next `LOCKINIT` hands out; the macros of jia.h count it up.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "the name that C programs know")]
+pub(crate) static mut jia_lock_index: c_int = 0;
+/// The flag that the next `PAUSEINIT` hands out.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "the name that the header knows")]
+pub(crate) static mut jia_pause_index: c_int = 0;
+
+/// Waits until this thread has the lock.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn jia_lock(lock: c_int) {
+    run("jia_lock", |job| job.lock(named("lock", lock)));
+}
+
+/// Gives it back.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn jia_unlock(lock: c_int) {
+    run("jia_unlock", |job| job.unlock(named("lock", lock)));
+}
+
+/// Waits for everybody, and shows everything to everybody.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn jia_barrier() {
+    run("jia_barrier", |job| job.barrier());
+}
+
+/// Waits for everybody.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn jia_wait() {
+    run("jia_wait", |job| job.wait_all());
+}
+
+/// Raises a flag.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn jia_setcv(flag: c_int) {
+    run("jia_setcv", |job| job.set_flag(named("flag", flag)));
+}
+
+/// Takes a flag down.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn jia_resetcv(flag: c_int) {
+    run("jia_resetcv", |job| job.reset_flag(named("flag", flag)));
+}
+
+/// Waits until a flag is up.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn jia_waitcv(flag: c_int) {
+    run("jia_waitcv", |job| job.wait_flag(named("flag", flag)));
+}
+
+/// Turns a way of working on or off.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn jia_config(option: c_int, on: c_int) {
+    let on = on != 0;
+    let tuning = match option {
+        0 => Tuning::HomeMigration,
+        1 => Tuning::AdaptiveWriteDetection,
+        2 => {
+            tree::shape(on);
+            Tuning::BroadcastTree
+        }
+        3 => {
+            balance::switch(on);
+            Tuning::LoadBalance
+        }
+        4 => Tuning::ChangedBlocks,
+        other => {
+            fail(&format!("jia_config: there is no option {other}; HMIG, ADWD, BROADCAST, LOADBAL, WVEC"))
+        }
+    };
+    run("jia_config", |job| {
+        job.configure(tuning, on);
+        Ok(())
+    });
+}
+
+/// The next index of a self-scheduled loop (`GETSUB`): 0 to `last`, then -1. Once all processes saw the end, the loop is
+/// ready to run again.
+///
+/// # Safety
+/// `scheduler` leads to what `GSINIT` filled, and `index` to a number.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ferroce_jia_subscript(
+    scheduler: *mut c_int,
+    index: *mut c_int,
+    last: c_int,
+    processes: c_int,
+) {
+    // SAFETY: the caller's promise: three numbers in shared memory, of which `GSINIT` wrote the first before a barrier.
+    let lock = unsafe { *scheduler };
+    jia_lock(lock);
+    // SAFETY: the lock keeps everybody else away from the two others; `index` is the caller's own.
+    unsafe {
+        let (next, ended) = (scheduler.add(1), scheduler.add(2));
+        if *next <= last {
+            *index = *next;
+            *next += 1;
+        } else {
+            *index = -1;
+            *ended += 1;
+            if *ended >= processes {
+                (*next, *ended) = (0, 0);
+            }
+        }
+    }
+    jia_unlock(lock);
+}

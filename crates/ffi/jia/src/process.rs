@@ -1,0 +1,141 @@
+//! The process' part in its job, and the gate that every call goes through.
+
+use crate::record;
+use ferroce_dsm::{Error, Job, Settings};
+#[cfg(target_env = "gnu")]
+use std::ffi::c_void;
+use std::ffi::{CStr, c_char, c_int};
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Number of this process. C programs read it, and nobody but `jia_init` writes it.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "the name that C programs know")]
+pub(crate) static mut jiapid: c_int = 0;
+/// Number of processes.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "the name that C programs know")]
+pub(crate) static mut jiahosts: c_int = 1;
+
+/// Exit status of a process whose call was refused.
+const REFUSED: c_int = 71;
+
+/// Kept after the end, too: programs print from shared memory once they have left.
+static JOB: OnceLock<Job> = OnceLock::new();
+static LEFT: AtomicBool = AtomicBool::new(false);
+
+/// Runs a call. Whatever goes wrong in it ends the job: with one sentence, and never with a panic in a C program.
+pub(crate) fn run<T>(call: &'static str, work: impl FnOnce(&Job) -> Result<T, Error>) -> T {
+    guarded(call, || {
+        if LEFT.load(Ordering::Acquire) {
+            fail(&format!("{call}: after jia_exit"));
+        }
+        let Some(job) = JOB.get() else { fail(&format!("{call}: before jia_init")) };
+        record::timed(call, || work(job))
+    })
+}
+
+/// The same for what needs no job.
+pub(crate) fn guarded<T>(call: &'static str, work: impl FnOnce() -> Result<T, Error>) -> T {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(value)) => value,
+        Ok(Err(error)) => fail(&format!("{call}: {error}")),
+        Err(_) => fail(&format!("{call}: an error inside ferroce; please report it")),
+    }
+}
+
+/// A number of C that names something: negative ones name nothing.
+pub(crate) fn named(what: &str, number: c_int) -> u32 {
+    u32::try_from(number).unwrap_or_else(|_| fail(&format!("{what} {number}: numbers begin with 0")))
+}
+
+/// Ends this process with a sentence; the launcher sees it gone, and ends the others.
+pub(crate) fn fail(sentence: &str) -> ! {
+    // SAFETY: a plain read of a number that only `jia_init` writes.
+    let rank = unsafe { jiapid };
+    flush();
+    let _ = std::io::stderr().write_all(format!("ferroce dsm: process {rank} ends: {sentence}\n").as_bytes());
+    // SAFETY: does not return. What is registered for the exit is left out, since other threads may hold locks for ever.
+    unsafe { libc::_exit(REFUSED) }
+}
+
+/// What the program printed and C still keeps.
+fn flush() {
+    unsafe extern "C" {
+        static stdout: *mut libc::FILE;
+    }
+    // SAFETY: the C library's own stream, which exists for the whole life of a process.
+    unsafe { libc::fflush(stdout) };
+}
+
+/// Joins the job.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn jia_init(_count: c_int, _arguments: *mut *mut c_char) {
+    guarded("jia_init", || {
+        if JOB.get().is_some() {
+            fail("jia_init: called twice");
+        }
+        let job = Job::join(Settings::from_env()?)?;
+        // SAFETY: the program has no business with these numbers before this call returns.
+        unsafe {
+            jiapid = job.rank() as c_int;
+            jiahosts = job.size() as c_int;
+        }
+        record::begin(&job);
+        if JOB.set(job).is_err() {
+            fail("jia_init: called by two threads");
+        }
+        complain_at_exit();
+        Ok(())
+    });
+}
+
+/// Waits for the others, and leaves.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn jia_exit() {
+    if JOB.get().is_none() || LEFT.load(Ordering::Acquire) {
+        return;
+    }
+    run("jia_exit", |job| {
+        record::report(job);
+        LEFT.store(true, Ordering::Release);
+        job.clone().leave()
+    });
+}
+
+/// Ends the job with the program's own sentence.
+///
+/// # Safety
+/// `sentence` is a C string.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ferroce_jia_fail(sentence: *const c_char) {
+    // SAFETY: the caller's promise; header jia.h makes it for every program.
+    let sentence = unsafe { CStr::from_ptr(sentence) };
+    guarded("jia_error", || fail(sentence.to_string_lossy().trim_end()))
+}
+
+/// A program may end without `jia_exit`, by mistake or because something went wrong. The others cannot go on without it:
+/// the launcher sees the connection close, and ends them. Here it is said why.
+#[cfg(target_env = "gnu")]
+fn complain_at_exit() {
+    unsafe extern "C" {
+        fn on_exit(call: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+    }
+    extern "C" fn end(status: c_int, _: *mut c_void) {
+        let alone = JOB.get().is_none_or(|job| job.size() == 1);
+        if status == 0 && !alone && !LEFT.load(Ordering::Acquire) {
+            // SAFETY: a plain read of a number that only `jia_init` writes.
+            let rank = unsafe { jiapid };
+            let sentence = format!("ferroce dsm: process {rank} ends without jia_exit\n");
+            let _ = std::io::stderr().write_all(sentence.as_bytes());
+        }
+    }
+    // SAFETY: the function stays, as the library is never unloaded, and ignores its argument.
+    unsafe { on_exit(end, std::ptr::null_mut()) };
+}
+
+/// Elsewhere the C library does not say with which status a program ends.
+#[cfg(not(target_env = "gnu"))]
+fn complain_at_exit() {}

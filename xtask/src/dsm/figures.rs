@@ -1,0 +1,239 @@
+//! `cargo xtask bench --dsm`: how much faster two processes are than one, and the transports beside each other.
+//!
+//! Runs take turns, because a machine has moods, and medians are compared. The result is docs/dsm-figures.md with a picture.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use super::matrix::TRANSPORTS;
+use super::plot;
+use super::programs::{self, Built, PROGRAMS, Program};
+use super::worker::{Circumstance, Request, Worker};
+use crate::step::Context;
+use crate::ucx::median;
+
+/// Rounds of the speed-ups, and of the comparison.
+const ROUNDS: usize = 5;
+const ROUNDS_COMPARED: usize = 3;
+const LIMIT_S: u64 = 120;
+
+/// One to two processes.
+struct SpeedUp {
+    program: &'static str,
+    arguments: &'static str,
+    one_s: f64,
+    two_s: f64,
+    goal: f64,
+}
+
+/// One program over all transports, with two processes; seconds, as far as it ran.
+pub(super) struct Comparison {
+    pub(super) program: &'static str,
+    pub(super) arguments: &'static str,
+    pub(super) seconds: Vec<(&'static str, Option<f64>)>,
+}
+
+/// The command.
+pub(crate) fn run(ctx: &Context, as_json: bool) -> ExitCode {
+    let measured = programs::build(ctx).and_then(|built| measure(&built));
+    let written = measured.and_then(|(ups, comparisons)| {
+        let (page, picture) = (to_markdown(&ups, &comparisons), plot::bars(&comparisons));
+        write(&ctx.root.join("docs"), &page, &picture)?;
+        if as_json {
+            println!("{}", to_json(&ups, &comparisons))
+        } else {
+            print!("{page}")
+        }
+        Ok(())
+    });
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("{reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn write(docs: &Path, page: &str, picture: &str) -> Result<(), String> {
+    for (name, text) in [("dsm-figures.md", page), ("dsm-figures.svg", picture)] {
+        let path = docs.join(name);
+        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn measure(built: &Built) -> Result<(Vec<SpeedUp>, Vec<Comparison>), String> {
+    let mut worker = Worker::start(built)?;
+    let ups = PROGRAMS
+        .iter()
+        .filter_map(|program| Some((program, program.sped_up?)))
+        .map(|(program, (arguments, goal))| speed_up(&mut worker, program, arguments, goal))
+        .collect::<Result<_, _>>()?;
+    let comparisons = PROGRAMS
+        .iter()
+        .filter_map(|program| Some((program, program.compared?)))
+        .map(|(program, arguments)| compare(&mut worker, program, arguments))
+        .collect();
+    Ok((ups, comparisons))
+}
+
+fn seconds(
+    worker: &mut Worker,
+    program: &Program,
+    processes: u32,
+    transport: &str,
+    arguments: &str,
+) -> Result<f64, String> {
+    let circumstance = Circumstance::Plain;
+    let request =
+        Request { program: program.name, processes, transport, circumstance, limit_s: LIMIT_S, arguments };
+    let answer = worker.ask(&request);
+    answer["seconds"].as_f64().ok_or_else(|| {
+        format!(
+            "{} with {processes} over {transport}: {}",
+            program.name,
+            answer["reason"].as_str().unwrap_or("?")
+        )
+    })
+}
+
+fn speed_up(
+    worker: &mut Worker,
+    program: &'static Program,
+    arguments: &'static str,
+    goal: f64,
+) -> Result<SpeedUp, String> {
+    let (mut one, mut two) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        eprintln!("{} {arguments}: round {} of {ROUNDS}", program.name, round + 1);
+        one.push(seconds(worker, program, 1, "local", arguments)?);
+        two.push(seconds(worker, program, 2, "local", arguments)?);
+    }
+    Ok(SpeedUp { program: program.name, arguments, one_s: median(&mut one), two_s: median(&mut two), goal })
+}
+
+fn compare(worker: &mut Worker, program: &'static Program, arguments: &'static str) -> Comparison {
+    let mut all: Vec<(&'static str, Vec<f64>)> =
+        TRANSPORTS.iter().map(|&transport| (transport, Vec::new())).collect();
+    for round in 0..ROUNDS_COMPARED {
+        eprintln!(
+            "{} {arguments} over all transports: round {} of {ROUNDS_COMPARED}",
+            program.name,
+            round + 1
+        );
+        for (transport, figures) in &mut all {
+            match seconds(worker, program, 2, transport, arguments) {
+                Ok(figure) => figures.push(figure),
+                Err(reason) => eprintln!("  {reason}"),
+            }
+        }
+    }
+    let seconds = all.into_iter().map(|(transport, mut figures)| {
+        (transport, (figures.len() == ROUNDS_COMPARED).then(|| median(&mut figures)))
+    });
+    Comparison { program: program.name, arguments, seconds: seconds.collect() }
+}
+
+/// Milliseconds with three digits or so.
+pub(super) fn milliseconds(seconds: f64) -> String {
+    let ms = seconds * 1e3;
+    if ms < 10.0 {
+        format!("{ms:.2}")
+    } else if ms < 100.0 {
+        format!("{ms:.1}")
+    } else {
+        format!("{ms:.0}")
+    }
+}
+
+fn to_json(ups: &[SpeedUp], comparisons: &[Comparison]) -> Value {
+    let ups = ups.iter().map(|up| {
+        json!({"program": up.program, "arguments": up.arguments, "one_s": up.one_s, "two_s": up.two_s, "goal": up.goal})
+    });
+    let comparisons = comparisons
+        .iter()
+        .map(|row| json!({"program": row.program, "arguments": row.arguments, "seconds": row.seconds}));
+    json!({"speed_up": ups.collect::<Vec<_>>(), "transports": comparisons.collect::<Vec<_>>()})
+}
+
+const HEAD: &str = "# Figures of the shared memory
+
+<!-- Written by `cargo xtask bench --dsm`. -->
+
+All on one machine, in one run, by the programs of programs/jia, which measure themselves and check their results.
+Medians; runs of one comparison take turns.
+
+## Two processes against one
+
+Transport `local`: both processes map the same memory.
+
+| program | 1 process, ms | 2 processes, ms | faster | wanted |
+|---|---:|---:|---:|---|
+";
+
+const MIDDLE: &str = "
+## The transports beside each other
+
+Two processes, milliseconds. `rdma`, `rdma-msg` and `udp` go through the loopback interface of one machine: what a page costs
+without a network in between. In brackets: times as long as `local`.
+
+| program |";
+
+fn to_markdown(ups: &[SpeedUp], comparisons: &[Comparison]) -> String {
+    let mut text = HEAD.to_owned();
+    for up in ups {
+        let ratio = up.one_s / up.two_s;
+        let reached = if ratio >= up.goal { "reached" } else { "not reached" };
+        text += &format!(
+            "| `{} {}` | {} | {} | {ratio:.2} × | {} ×: {reached} |\n",
+            up.program,
+            up.arguments,
+            milliseconds(up.one_s),
+            milliseconds(up.two_s),
+            up.goal
+        );
+    }
+    text += MIDDLE;
+    TRANSPORTS.iter().for_each(|transport| text += &format!(" {transport} |"));
+    text += &format!("\n|---|{}\n", "---:|".repeat(TRANSPORTS.len()));
+    for row in comparisons {
+        text += &format!("| `{} {}` |", row.program, row.arguments);
+        let base = row.seconds.first().and_then(|(_, seconds)| *seconds);
+        for (transport, seconds) in &row.seconds {
+            let ratio =
+                seconds.zip(base).filter(|_| *transport != "local").map(|(s, b)| format!(" ({:.1})", s / b));
+            let cell = seconds.map_or("–".to_owned(), milliseconds) + &ratio.unwrap_or_default();
+            text += &format!(" {cell} |");
+        }
+        text += "\n";
+    }
+    text + "\n![Time of each program over each transport, as a multiple of local](dsm-figures.svg)\n"
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::dsm) fn examples() -> Vec<Comparison> {
+        let row = |program, udp| Comparison {
+            program,
+            arguments: "-n 8",
+            seconds: vec![("local", Some(0.5)), ("rdma", Some(1.0)), ("rdma-msg", Some(2.0)), ("udp", udp)],
+        };
+        vec![row("mm", Some(50.0)), row("<x>", None)]
+    }
+
+    #[test]
+    fn goals_and_ratios_are_shown() {
+        let up = SpeedUp { program: "mm", arguments: "-n 8", one_s: 2.0, two_s: 1.0, goal: 1.8 };
+        let slow = SpeedUp { program: "lu", arguments: "-n 8", one_s: 0.001, two_s: 0.001, goal: 1.5 };
+        let text = to_markdown(&[up, slow], &examples());
+        assert!(text.contains("| `mm -n 8` | 2000 | 1000 | 2.00 × | 1.8 ×: reached |"), "{text}");
+        assert!(text.contains("| `lu -n 8` | 1.00 | 1.00 | 1.00 × | 1.5 ×: not reached |"), "{text}");
+        assert!(text.contains("| 500 | 1000 (2.0) | 2000 (4.0) | 50000 (100.0) |"), "{text}");
+        assert!(text.contains("| – |"), "{text}");
+    }
+}

@@ -1,0 +1,266 @@
+//! Every program with every number of processes over every transport; rows and tallies.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::programs::{Built, PROGRAMS, named};
+use super::worker::{Circumstance, Request, Worker};
+use crate::programs::network;
+use crate::step::Report;
+
+/// Numbers of processes: alone, a pair, and more than most machines of tests have cores.
+const PROCESSES: [u32; 4] = [1, 2, 4, 8];
+/// As `ferroce dsm run --transport` spells them.
+pub(crate) const TRANSPORTS: [&str; 4] = ["local", "rdma", "rdma-msg", "udp"];
+/// Programs that are also run under loss and over two hosts, with four processes: every kind of traffic once.
+const HARDENED: [&str; 7] = ["mm", "lu", "sor", "counter", "messages", "sharing", "threads"];
+const HARDENED_PROCESSES: u32 = 4;
+/// What one run may take, and all of them.
+const LIMIT_S: u64 = 30;
+const LIMIT_OF_ALL: Duration = Duration::from_secs(240);
+
+/// A run that is planned.
+pub(crate) struct Run {
+    program: &'static str,
+    processes: u32,
+    transport: &'static str,
+    circumstance: Circumstance,
+}
+
+impl Run {
+    /// `sor 4 udp`, `sor 4 udp two-hosts`
+    pub(crate) fn name(&self) -> String {
+        let name = format!("{} {} {}", self.program, self.processes, self.transport);
+        match self.circumstance {
+            Circumstance::Plain => name,
+            harder => format!("{name} {}", harder.name()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Pass,
+    Fail,
+    Skip,
+}
+
+/// What came of a run.
+pub(crate) struct Row {
+    name: String,
+    pub(crate) verdict: Verdict,
+    reason: String,
+    /// The program's own time, and that of the whole run.
+    seconds: Option<f64>,
+    wall_s: f64,
+    tail: Vec<String>,
+}
+
+impl Row {
+    fn of(run: &Run, answer: &Value) -> Row {
+        let verdict = match answer["verdict"].as_str() {
+            Some("pass") => Verdict::Pass,
+            Some("skip") => Verdict::Skip,
+            _ => Verdict::Fail,
+        };
+        let tail = answer["tail"].as_array().into_iter().flatten();
+        Row {
+            name: run.name(),
+            verdict,
+            reason: answer["reason"].as_str().unwrap_or_default().to_owned(),
+            seconds: answer["seconds"].as_f64(),
+            wall_s: answer["wall_s"].as_f64().unwrap_or(0.0),
+            tail: tail.filter_map(|line| Some(line.as_str()?.to_owned())).collect(),
+        }
+    }
+
+    fn skipped(run: &Run, reason: &str) -> Row {
+        Row::of(run, &json!({"verdict": "skip", "reason": reason}))
+    }
+
+    fn word(&self) -> &'static str {
+        match self.verdict {
+            Verdict::Pass => "pass",
+            Verdict::Fail => "FAIL",
+            Verdict::Skip => "SKIP",
+        }
+    }
+
+    /// The row as one line.
+    pub(crate) fn line(&self) -> String {
+        let colon = if self.reason.is_empty() { "" } else { ": " };
+        format!("{} {:7.2} s  {}{colon}{}", self.word(), self.wall_s, self.name, self.reason)
+    }
+}
+
+/// Everything there is, as far as the filter lets it through. Program by program, so that a broken one shows early.
+pub(crate) fn runs(filter: &[String]) -> Vec<Run> {
+    let circumstance = Circumstance::Plain;
+    let plain = PROGRAMS.iter().flat_map(|program| {
+        TRANSPORTS.iter().flat_map(move |&transport| {
+            let run = move |&processes| Run { program: program.name, processes, transport, circumstance };
+            PROCESSES.iter().map(run)
+        })
+    });
+    plain
+        .chain(hardened())
+        .filter(|run| filter.is_empty() || filter.iter().any(|part| run.name().contains(part.as_str())))
+        .collect()
+}
+
+fn hardened() -> impl Iterator<Item = Run> {
+    // The NIC loses packets where it is told to; plain sockets do not. One memory cannot lie on two hosts.
+    let kinds: [(&str, Circumstance); 5] = [
+        ("rdma", Circumstance::Loss),
+        ("rdma-msg", Circumstance::Loss),
+        ("rdma", Circumstance::TwoHosts),
+        ("rdma-msg", Circumstance::TwoHosts),
+        ("udp", Circumstance::TwoHosts),
+    ];
+    HARDENED.iter().flat_map(move |&program| {
+        kinds.into_iter().map(move |(transport, circumstance)| Run {
+            program,
+            processes: HARDENED_PROCESSES,
+            transport,
+            circumstance,
+        })
+    })
+}
+
+/// Runs them one after the other: each has processes enough to fill the machine.
+pub(crate) fn run_all(runs: Vec<Run>, built: &Built, mut told: impl FnMut(&Row)) -> Result<Vec<Row>, String> {
+    let network = network::check();
+    let mut worker = network.is_ok().then(|| Worker::start(built)).transpose()?;
+    let started = Instant::now();
+    let mut rows = Vec::new();
+    for run in runs {
+        let row = match (&mut worker, &network) {
+            (None, why) => Row::skipped(&run, why.as_ref().err().map_or("no namespace", String::as_str)),
+            _ if started.elapsed() > LIMIT_OF_ALL => {
+                Row::skipped(&run, "the time for all runs was over; run it alone: cargo xtask dsm --filter")
+            }
+            (Some(worker), _) => {
+                let arguments = named(run.program).map_or("", |program| program.small);
+                let Run { program, processes, transport, circumstance } = run;
+                let request =
+                    Request { program, processes, transport, circumstance, limit_s: LIMIT_S, arguments };
+                Row::of(&run, &worker.ask(&request))
+            }
+        };
+        told(&row);
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+/// The rows for programs.
+pub(crate) fn to_json(rows: &[Row]) -> Value {
+    let row = |row: &Row| {
+        json!({
+            "name": row.name, "verdict": row.word(), "reason": row.reason, "seconds": row.seconds,
+            "wall_s": row.wall_s,
+        })
+    };
+    json!({"rows": rows.iter().map(row).collect::<Vec<_>>()})
+}
+
+/// The table for people: a line per program and transport, a column per number of processes, and what went wrong.
+pub(crate) fn to_text(rows: &[Row]) -> String {
+    let mut text = format!("\n{:10} {:9}", "program", "transport");
+    PROCESSES.iter().for_each(|processes| text += &format!(" {processes:>9}"));
+    text += "\n";
+    for program in &PROGRAMS {
+        for transport in TRANSPORTS {
+            let cells: Vec<Option<&Row>> = PROCESSES
+                .iter()
+                .map(|&processes| {
+                    let circumstance = Circumstance::Plain;
+                    let name = Run { program: program.name, processes, transport, circumstance }.name();
+                    rows.iter().find(|row| row.name == name)
+                })
+                .collect();
+            if cells.iter().any(Option::is_some) {
+                text += &format!("{:10} {transport:9}", program.name);
+                cells.into_iter().for_each(|cell| text += &format!(" {:>9}", shown(cell)));
+                text += "\n";
+            }
+        }
+    }
+    text += &harder_text(rows);
+    text += "(milliseconds, as the programs measured them)\n";
+    for row in rows.iter().filter(|row| row.verdict == Verdict::Fail) {
+        text += &format!("\n{}\n{}\n", row.line(), row.tail.join("\n"));
+    }
+    let count = |verdict| rows.iter().filter(|row| row.verdict == verdict).count();
+    let (passed, failed, skipped) = (count(Verdict::Pass), count(Verdict::Fail), count(Verdict::Skip));
+    text + &format!("\n{passed} passed, {failed} failed, {skipped} skipped\n")
+}
+
+/// Under loss and over two hosts: a line each.
+fn harder_text(rows: &[Row]) -> String {
+    let names: Vec<String> = hardened().map(|run| run.name()).collect();
+    let harder = rows.iter().filter(|row| names.contains(&row.name));
+    harder.map(|row| format!("{:30} {:>9}\n", row.name, shown(Some(row)))).collect()
+}
+
+fn shown(row: Option<&Row>) -> String {
+    match row {
+        None => String::new(),
+        Some(Row { seconds: Some(seconds), verdict: Verdict::Pass, .. }) => format!("{:.1}", seconds * 1e3),
+        Some(row) => row.word().to_owned(),
+    }
+}
+
+/// The rows for `cargo xtask test`. Equal reasons to skip are one line.
+pub(crate) fn to_report(rows: &[Row]) -> Report {
+    let mut report = Report::default();
+    for row in rows {
+        report.output.push(row.line());
+        match row.verdict {
+            Verdict::Pass => report.passed += 1,
+            Verdict::Fail => {
+                report.failures.push(format!("{}: {}", row.name, row.reason));
+                report.extract.push(row.line());
+                report.extract.extend(row.tail.clone());
+            }
+            Verdict::Skip if !report.skips.iter().any(|skip| skip.ends_with(&row.reason)) => {
+                report.skips.push(format!("{} and others like it: {}", row.name, row.reason));
+            }
+            Verdict::Skip => {}
+        }
+    }
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_names_program_processes_and_transport() {
+        let plain = PROGRAMS.len() * PROCESSES.len() * TRANSPORTS.len();
+        assert_eq!(runs(&[]).len(), plain + hardened().count());
+        assert!(hardened().all(|run| named(run.program).is_some()));
+        let names: Vec<String> =
+            runs(&["sor 4 udp".into(), "pi 1 local".into()]).iter().map(Run::name).collect();
+        assert_eq!(names, ["sor 4 udp", "pi 1 local", "sor 4 udp two-hosts"]);
+    }
+
+    #[test]
+    fn rows_become_tables_and_tallies() {
+        let circumstance = Circumstance::Plain;
+        let run = |transport| Run { program: "sor", processes: 2, transport, circumstance };
+        let rows = [
+            Row::of(&run("local"), &json!({"verdict": "pass", "seconds": 0.25, "wall_s": 1.0})),
+            Row::of(&run("udp"), &json!({"verdict": "fail", "reason": "no", "tail": ["line"]})),
+            Row::skipped(&run("rdma"), "why"),
+            Row::skipped(&run("rdma-msg"), "why"),
+        ];
+        let text = to_text(&rows);
+        assert!(text.contains("250.0") && text.contains("FAIL") && text.contains("line"), "{text}");
+        assert!(text.ends_with("1 passed, 1 failed, 2 skipped\n"), "{text}");
+        let report = to_report(&rows);
+        assert_eq!((report.passed, report.failures.len(), report.skips.len()), (1, 1, 1));
+    }
+}

@@ -1,0 +1,68 @@
+//! Shared-memory programs: the C programs of programs/jia over libjia, with 1 to 8 processes on every transport.
+//!
+//! | file | what lives there |
+//! |---|---|
+//! | `programs` | the programs, how large they run in a test and in a benchmark, and how they are compiled |
+//! | `worker` | the side inside a network namespace: one line in, one run, one line out |
+//! | `second_host` | another host, made of a network namespace |
+//! | `matrix` | who runs with how many processes over what; rows and tallies |
+//! | `figures` | `cargo xtask bench --dsm`: speed-ups, and the transports beside each other |
+//! | `plot` | the picture of docs/dsm-figures.md |
+
+pub(crate) mod figures;
+mod matrix;
+mod plot;
+mod programs;
+mod second_host;
+pub(crate) mod worker;
+
+use std::process::ExitCode;
+
+use crate::selection::Selection;
+use crate::step::{Context, Report};
+use matrix::{Row, Verdict};
+
+/// The command `cargo xtask dsm`.
+pub(crate) fn run(ctx: &Context, args: &Selection) -> ExitCode {
+    let runs = matrix::runs(&args.filter);
+    if args.list {
+        runs.iter().for_each(|run| println!("{}", run.name()));
+        return ExitCode::SUCCESS;
+    }
+    if runs.is_empty() {
+        eprintln!("nothing matches; `cargo xtask dsm --list` names the runs");
+        return ExitCode::from(2);
+    }
+    let announce = |row: &Row| {
+        if !args.json || row.verdict == Verdict::Fail {
+            eprintln!("{}", row.line());
+        }
+    };
+    match programs::build(ctx).and_then(|built| matrix::run_all(runs, &built, announce)) {
+        Ok(rows) => {
+            match args.json {
+                true => println!("{}", matrix::to_json(&rows)),
+                false => print!("{}", matrix::to_text(&rows)),
+            }
+            let failed = rows.iter().any(|row| row.verdict == Verdict::Fail);
+            if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+        }
+        Err(reason) => {
+            eprintln!("{reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The step of `cargo xtask test`.
+pub(crate) fn check(ctx: &Context) -> Report {
+    let runs = matrix::runs(&[]);
+    let (total, mut done) = (runs.len(), 0);
+    let rows = programs::build(ctx).and_then(|built| {
+        matrix::run_all(runs, &built, |row| {
+            done += 1;
+            ctx.screen.borrow_mut().line(&format!("[{done}/{total}] {}", row.line()));
+        })
+    });
+    rows.map_or_else(Report::fail, |rows| matrix::to_report(&rows))
+}

@@ -1,0 +1,113 @@
+//! The programs, and how they are compiled: by `ferroce dsm cc`, as a person would.
+
+use std::path::PathBuf;
+
+use crate::process::Job;
+use crate::step::Context;
+use crate::unprivileged::target_dir;
+
+/// A program of programs/jia.
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
+    /// Arguments in a test: small enough for eight processes on two cores over messages.
+    pub(crate) small: &'static str,
+    /// Arguments where the transports are compared, by programs that are worth it.
+    pub(crate) compared: Option<&'static str>,
+    /// Arguments of the speed-up from one process to two, and how much of it is wanted.
+    pub(crate) sped_up: Option<(&'static str, f64)>,
+}
+
+const fn litmus(name: &'static str, small: &'static str) -> Program {
+    Program { name, small, compared: None, sped_up: None }
+}
+
+/// All of them; what computes first, then what only asks whether the interface keeps its word.
+pub(crate) const PROGRAMS: [Program; 17] = [
+    Program { name: "mm", small: "-n 128", compared: Some("-n 512"), sped_up: Some(("-n 1024", 1.8)) },
+    Program { name: "ep", small: "-n 16", compared: Some("-n 22"), sped_up: Some(("-n 26", 1.8)) },
+    Program { name: "tsp", small: "-n 12", compared: Some("-n 17"), sped_up: Some(("-n 20", 1.8)) },
+    Program { name: "lu", small: "-n 128", compared: Some("-n 512"), sped_up: Some(("-n 1024", 1.5)) },
+    Program {
+        name: "sor",
+        small: "-n 64 -m 256 -t 5",
+        compared: Some("-n 256 -m 2048 -t 50"),
+        sped_up: Some(("-n 256 -m 2048 -t 100", 1.5)),
+    },
+    Program {
+        name: "water",
+        small: "-n 32 -t 2",
+        compared: Some("-n 288 -t 10"),
+        sped_up: Some(("-n 288 -t 20", 1.5)),
+    },
+    Program { name: "is", small: "-n 14 -t 2", compared: Some("-n 20"), sped_up: Some(("-n 22", 1.5)) },
+    Program { name: "jacobi", small: "-n 62 -t 5", compared: Some("-n 510 -t 50"), sped_up: None },
+    Program { name: "pi", small: "-n 100000", compared: Some("-n 100000000"), sped_up: None },
+    litmus("counter", "-n 2"),
+    litmus("flags", "-n 3"),
+    litmus("messages", "-n 10"),
+    litmus("alloc", "-n 3"),
+    litmus("pointers", "-n 10"),
+    litmus("threads", "-n 4 -t 2"),
+    litmus("sharing", "-n 24 -t 2"),
+    litmus("macros", "-n 1"),
+];
+
+/// The program of that name.
+pub(crate) fn named(name: &str) -> Option<&'static Program> {
+    PROGRAMS.iter().find(|program| program.name == name)
+}
+
+/// What was built.
+pub(crate) struct Built {
+    pub(crate) ferroce: PathBuf,
+    /// Where the programs lie.
+    pub(crate) folder: PathBuf,
+}
+
+/// The command, the library and all programs.
+pub(crate) fn build(ctx: &Context) -> Result<Built, String> {
+    let ran = Job::cargo(["build", "--release", "-p", "ferroce-cli", "-p", "ferroce-jia"]).run(ctx);
+    if let Some(failure) = ran.failure() {
+        return Err(format!("{failure}\n{}", ran.lines.join("\n")));
+    }
+    let ferroce = target_dir(ctx).join("release/ferroce");
+    let folder = ctx.scratch().join("dsm");
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    for program in &PROGRAMS {
+        let source = ctx.root.join("programs/jia").join(program.name).with_extension("c");
+        let options = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"];
+        let ran = Job::new(&ferroce)
+            .args(["dsm", "cc"])
+            .args(options)
+            .arg(source)
+            .arg("-o")
+            .arg(folder.join(program.name))
+            .limit_s(60)
+            .run(ctx);
+        if let Some(failure) = ran.failure() {
+            return Err(format!("{failure}\n{}", ran.lines.join("\n")));
+        }
+    }
+    Ok(Built { ferroce, folder })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn every_source_is_a_program_and_every_program_has_a_source() {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../programs/jia");
+        let mut found: Vec<String> = std::fs::read_dir(sources)
+            .expect("the programs lie in the repository")
+            .filter_map(|entry| {
+                entry.ok()?.path().file_name()?.to_str()?.strip_suffix(".c").map(str::to_owned)
+            })
+            .collect();
+        let mut known: Vec<String> = PROGRAMS.iter().map(|program| program.name.to_owned()).collect();
+        found.sort();
+        known.sort();
+        assert_eq!(found, known);
+    }
+}

@@ -1,0 +1,75 @@
+//! A second host for `ferroce dsm run --hosts`: a network namespace, joined to the worker's by a cable of its own, and a stand-in for
+//! ssh that starts commands there.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// Ends of the cable. All addresses are from a range kept for tests.
+const HERE: &str = "198.18.7.1";
+const THERE: &str = "198.18.7.2";
+
+/// It lives as long as this value.
+pub(super) struct SecondHost {
+    /// Holds the namespace open.
+    keeper: Child,
+    ssh: PathBuf,
+    hosts: PathBuf,
+}
+
+impl SecondHost {
+    /// Makes it; files go to `folder`.
+    pub(super) fn make(folder: &Path) -> Result<SecondHost, String> {
+        let keeper = Command::new("unshare")
+            .args(["-n", "sleep", "1000"])
+            .stdin(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("unshare did not start: {error}"))?;
+        let id = keeper.id();
+        let host = SecondHost { keeper, ssh: folder.join("ssh-stand-in"), hosts: folder.join("two-hosts") };
+        let script =
+            format!("#!/bin/sh\nfor word; do line=$word; done\nexec nsenter -t {id} -n sh -c \"$line\"\n");
+        let list = format!("localhost 2\n{THERE} 2\n");
+        for (path, text) in [(&host.ssh, script), (&host.hosts, list)] {
+            std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        host.lay_cable()?;
+        Ok(host)
+    }
+
+    /// The keeper has its namespace a moment after it has started, so the first step is tried again until it has.
+    fn lay_cable(&self) -> Result<(), String> {
+        let id = self.keeper.id();
+        let script = format!(
+            "set -e
+            while test \"$(readlink /proc/{id}/ns/net)\" = \"$(readlink /proc/self/ns/net)\"; do sleep 0.01; done
+            ip link add dsm0 type veth peer name dsm1 netns {id}
+            ip addr add {HERE}/24 dev dsm0
+            ip link set dsm0 mtu 9000 up
+            nsenter -t {id} -n sh -ec '
+                ip link set lo up
+                ip addr add {THERE}/24 dev dsm1
+                ip link set dsm1 mtu 9000 up'"
+        );
+        let output = Command::new("timeout").args(["10", "sh", "-c", &script]).output();
+        let output = output.map_err(|error| format!("sh did not start: {error}"))?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(format!("no second host: {}", String::from_utf8_lossy(&output.stderr).trim())),
+        }
+    }
+
+    /// Options of `ferroce dsm run` that start half of the processes there.
+    pub(super) fn options(&self) -> Vec<String> {
+        let ssh = format!("sh {}", self.ssh.display());
+        let hosts = self.hosts.display().to_string();
+        vec!["--hosts".into(), hosts, "--meet".into(), HERE.into(), "--ssh".into(), ssh]
+    }
+}
+
+impl Drop for SecondHost {
+    fn drop(&mut self) {
+        // Its namespace, and with it the cable, goes when nobody is left in it.
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+    }
+}

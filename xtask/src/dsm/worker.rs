@@ -1,0 +1,202 @@
+//! The side inside a network namespace: one line in, one run, one line out.
+//!
+//! A line is `PROGRAM PROCESSES TRANSPORT CIRCUMSTANCE LIMIT ARGUMENTS…`; the answer is JSON: the program's own seconds, or why there are none.
+
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::programs::Built;
+use super::second_host::SecondHost;
+use crate::dialogue::Dialogue;
+use crate::programs::network;
+use crate::programs::session::Program;
+
+/// The sentence of a transport that this build does not have.
+const NOT_THERE: &str = "is not there yet";
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[arg(long)]
+    ferroce: PathBuf,
+    /// Where the programs lie; outputs go there, too.
+    #[arg(long)]
+    folder: PathBuf,
+}
+
+/// What makes a run harder than it is anyhow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Circumstance {
+    /// Nothing.
+    Plain,
+    /// One packet of a hundred is lost.
+    Loss,
+    /// Half of the processes are on another host.
+    TwoHosts,
+}
+
+impl Circumstance {
+    const ALL: [Circumstance; 3] = [Circumstance::Plain, Circumstance::Loss, Circumstance::TwoHosts];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Circumstance::Plain => "plain",
+            Circumstance::Loss => "loss",
+            Circumstance::TwoHosts => "two-hosts",
+        }
+    }
+}
+
+/// One run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Request<'a> {
+    pub(crate) program: &'a str,
+    pub(crate) processes: u32,
+    pub(crate) transport: &'a str,
+    pub(crate) circumstance: Circumstance,
+    pub(crate) limit_s: u64,
+    pub(crate) arguments: &'a str,
+}
+
+impl Request<'_> {
+    fn to_line(&self) -> String {
+        let Request { program, processes, transport, circumstance, limit_s, arguments } = self;
+        format!("{program} {processes} {transport} {} {limit_s} {arguments}", circumstance.name())
+    }
+
+    fn of_line(line: &str) -> Option<Request<'_>> {
+        let mut words = line.splitn(6, ' ');
+        Some(Request {
+            program: words.next()?,
+            processes: words.next()?.parse().ok()?,
+            transport: words.next()?,
+            circumstance: {
+                let name = words.next()?;
+                Circumstance::ALL.into_iter().find(|circumstance| circumstance.name() == name)?
+            },
+            limit_s: words.next()?.parse().ok()?,
+            arguments: words.next()?,
+        })
+    }
+}
+
+/// The worker's life: until its standard input ends.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let mut second = None;
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let answer = match Request::of_line(&line) {
+            Some(request) => answer(args, &request, &mut second),
+            None => json!({"verdict": "fail", "reason": format!("not understood: {line}")}),
+        };
+        println!("{answer}");
+        let _ = std::io::stdout().flush();
+    }
+    ExitCode::SUCCESS
+}
+
+fn answer(args: &Args, request: &Request<'_>, second: &mut Option<SecondHost>) -> Value {
+    let started = Instant::now();
+    let log = format!(
+        "{} {} {} {}",
+        request.program,
+        request.processes,
+        request.transport,
+        request.circumstance.name()
+    );
+    let command = command(args, request, second);
+    let mut outcome = match command.and_then(|command| Program::of(command, &args.folder, &log)) {
+        Err(reason) => json!({"verdict": "fail", "reason": reason}),
+        Ok(mut program) => {
+            let ended = program.finish(Duration::from_secs(request.limit_s));
+            judge(ended, &program.said(), program.tail())
+        }
+    };
+    outcome["wall_s"] = started.elapsed().as_secs_f64().into();
+    outcome
+}
+
+/// The command line; the second host is made when it is first needed.
+fn command(args: &Args, request: &Request<'_>, second: &mut Option<SecondHost>) -> Result<Command, String> {
+    let mut command = Command::new(&args.ferroce);
+    command.args(["dsm", "run", "--plain", "-n", &request.processes.to_string()]);
+    command.args(["--transport", request.transport]);
+    match request.circumstance {
+        Circumstance::Plain => {}
+        Circumstance::Loss => {
+            command.env("FERROCE_FAULTS", "loss=1%,seed=7");
+        }
+        Circumstance::TwoHosts => {
+            let host = match second.take() {
+                Some(host) => host,
+                None => SecondHost::make(&args.folder)?,
+            };
+            command.args(second.insert(host).options());
+        }
+    }
+    command.arg(args.folder.join(request.program)).args(request.arguments.split_whitespace());
+    Ok(command)
+}
+
+fn judge(ended: Result<(), String>, said: &str, tail: Vec<String>) -> Value {
+    match (ended, seconds(said)) {
+        (Ok(()), Some(seconds)) => json!({"verdict": "pass", "seconds": seconds}),
+        (Err(_), _) if said.contains(NOT_THERE) => {
+            json!({"verdict": "skip", "reason": said.lines().next().unwrap_or_default()})
+        }
+        (Ok(()), None) => json!({"verdict": "fail", "reason": "it did not say ok", "tail": tail}),
+        (Err(reason), _) => json!({"verdict": "fail", "reason": reason, "tail": tail}),
+    }
+}
+
+/// `mm size=128 processes=2 0.012345 s ok`
+fn seconds(said: &str) -> Option<f64> {
+    let line = said.lines().find_map(|line| line.strip_suffix(" s ok"))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+/// The other end: a worker in a namespace of its own.
+pub(crate) struct Worker(Dialogue);
+
+impl Worker {
+    pub(crate) fn start(built: &Built) -> Result<Worker, String> {
+        let own = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut command = network::inside(&own);
+        command.arg("dsm-worker").arg("--ferroce").arg(&built.ferroce).arg("--folder").arg(&built.folder);
+        Dialogue::start(command).map(Worker)
+    }
+
+    /// Runs it; whatever goes wrong is an answer, too.
+    pub(crate) fn ask(&mut self, request: &Request<'_>) -> Value {
+        let answer = self.0.ask(&request.to_line());
+        answer.unwrap_or_else(|reason| json!({"verdict": "fail", "reason": reason}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_survives_its_line() {
+        for (arguments, circumstance) in ["", "-n 64 -m 256", "x"].into_iter().zip(Circumstance::ALL) {
+            let (program, transport) = ("sor", "rdma-msg");
+            let request = Request { program, processes: 4, transport, circumstance, limit_s: 30, arguments };
+            assert_eq!(Request::of_line(&request.to_line()), Some(request));
+        }
+        assert_eq!(Request::of_line("sor four"), None);
+    }
+
+    #[test]
+    fn the_last_line_is_read() {
+        assert_eq!(seconds("x\nmm size=128 processes=2 0.012500 s ok\n"), Some(0.0125));
+        assert_eq!(seconds("mm size=128 processes=2 0.012500 s WRONG\n"), None);
+        let verdict = |said: &str, ended| judge(ended, said, Vec::new())["verdict"].clone();
+        assert_eq!(verdict("mm 0.5 s ok", Ok(())), "pass");
+        assert_eq!(verdict("mm 0.5 s ok", Err("status 1".into())), "fail");
+        assert_eq!(verdict("nothing", Ok(())), "fail");
+        assert_eq!(verdict("transport udp is not there yet", Err("status 1".into())), "skip");
+    }
+}
