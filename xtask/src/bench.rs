@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::step::Context;
 use crate::tools::which;
-use crate::{boundary, programs, ucx};
+use crate::{boundary, fabric, programs, ucx};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -23,14 +23,30 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "from")]
     boundary: bool,
     /// Measure only UCX over ferroce against UCX's own tcp transport.
-    #[arg(long, conflicts_with_all = ["from", "boundary"])]
+    #[arg(long, conflicts_with_all = ["from", "boundary"], group = "compared")]
     ucx: bool,
-    /// With --ucx: print JSON instead of Markdown.
-    #[arg(long, requires = "ucx")]
+    /// Measure only unmodified programs on the same-host fabric and the UDP link beside their peers, in under four minutes.
+    #[arg(long, conflicts_with_all = ["from", "boundary"], group = "compared")]
+    fabric: bool,
+    /// With --ucx or --fabric: print JSON instead of Markdown.
+    #[arg(long, requires = "compared")]
     json: bool,
+    /// With --fabric: renew docs/fabric-figures.md, its picture, and the snapshot of the ratios.
+    #[arg(long, requires = "fabric")]
+    write: bool,
+    /// With --fabric: take this command instead of building one; its libraries lie next to it.
+    #[arg(long, value_name = "FILE", requires = "fabric")]
+    ferroce: Option<PathBuf>,
     /// Further arguments of `ferroce perf`, after `--`.
     #[arg(last = true)]
     perf: Vec<String>,
+}
+
+impl Args {
+    /// Whether what is built and installed may be shown: JSON has standard output to itself.
+    pub(crate) fn shows_progress(&self) -> bool {
+        !self.json
+    }
 }
 
 /// One figure of all tests over all sizes.
@@ -64,6 +80,9 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     }
     if args.ucx {
         return ucx_only(ctx, args.json);
+    }
+    if args.fabric {
+        return fabric::bench(ctx, args.ferroce.as_deref(), args.json, args.write);
     }
     let measured = match &args.from {
         Some(file) => Ok((file.clone(), true)),

@@ -15,6 +15,9 @@
 //! | `layout`, `source` | the house style as a check, and the blanking of comments and strings it needs |
 //! | `install` | the command and its libraries into a prefix |
 //! | `boundary` | what the C library costs against the Rust API |
+//! | `ucx` | UCX over ferroce against UCX's own tcp |
+//! | `fabric` | unmodified programs on the same-host fabric and the UDP link beside their peers |
+//! | `sides`, `figure` | pairs of programs that measure, and how their figures are read |
 //! | `interop` | the Linux kernel's Soft-RoCE as the peer, in a virtual machine |
 //! | `bench` | `ferroce perf --json` into the table of the README |
 #![forbid(unsafe_code)]
@@ -22,6 +25,8 @@
 mod bench;
 mod boundary;
 mod cargo;
+mod fabric;
+mod figure;
 mod fuzz;
 mod install;
 mod interop;
@@ -30,6 +35,7 @@ mod libtest;
 mod process;
 mod programs;
 mod screen;
+mod sides;
 mod source;
 mod step;
 mod test;
@@ -68,6 +74,9 @@ enum Command {
     /// The side of `bench --ucx` inside a network namespace.
     #[command(hide = true)]
     UcxWorker(ucx::Args),
+    /// The side of `bench --fabric` inside a network namespace.
+    #[command(hide = true)]
+    FabricWorker(fabric::run::Args),
     /// Install the command and its libraries: bin/ferroce, lib/ferroce/libibverbs.so.1.
     Install(install::Args),
     /// Talk to the Linux kernel's Soft-RoCE in a virtual machine.
@@ -85,7 +94,8 @@ fn main() -> ExitCode {
         Command::Install(args) => install::run(&Context::new(false, false), &args),
         Command::BoundaryWorker(args) => boundary::run(&args),
         Command::UcxWorker(args) => ucx::run(&args),
+        Command::FabricWorker(args) => fabric::run::run(&args),
         Command::Interop(args) => interop::run(&Context::new(args.shows_progress(), false), &args),
-        Command::Bench(args) => bench::run(&Context::new(true, false), &args),
+        Command::Bench(args) => bench::run(&Context::new(args.shows_progress(), false), &args),
     }
 }
