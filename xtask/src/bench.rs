@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::step::Context;
 use crate::tools::which;
-use crate::{boundary, dsm, programs, ucx};
+use crate::{boundary, dsm, fabric, programs, ucx};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -23,17 +23,33 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "from")]
     boundary: bool,
     /// Measure only UCX over ferroce against UCX's own tcp transport.
-    #[arg(long, conflicts_with_all = ["from", "boundary"], group = "one_subject")]
+    #[arg(long, conflicts_with_all = ["from", "boundary"], group = "compared")]
     ucx: bool,
+    /// Measure only unmodified programs on the same-host fabric and the UDP link beside their peers, in under four minutes.
+    #[arg(long, conflicts_with_all = ["from", "boundary"], group = "compared")]
+    fabric: bool,
     /// Measure only the shared memory: two processes against one, and its transports; writes docs/dsm-figures.md.
-    #[arg(long, conflicts_with_all = ["from", "boundary"], group = "one_subject")]
+    #[arg(long, conflicts_with_all = ["from", "boundary"], group = "compared")]
     dsm: bool,
-    /// With --ucx or --dsm: print JSON instead of Markdown.
-    #[arg(long, requires = "one_subject")]
+    /// With --ucx, --fabric or --dsm: print JSON instead of Markdown.
+    #[arg(long, requires = "compared")]
     json: bool,
+    /// With --fabric: renew docs/fabric-figures.md, its picture, and the snapshot of the ratios.
+    #[arg(long, requires = "fabric")]
+    write: bool,
+    /// With --fabric: take this command instead of building one; its libraries lie next to it.
+    #[arg(long, value_name = "FILE", requires = "fabric")]
+    ferroce: Option<PathBuf>,
     /// Further arguments of `ferroce perf`, after `--`.
     #[arg(last = true)]
     perf: Vec<String>,
+}
+
+impl Args {
+    /// Whether what is built and installed may be shown: JSON has standard output to itself.
+    pub(crate) fn shows_progress(&self) -> bool {
+        !self.json
+    }
 }
 
 /// One figure of all tests over all sizes.
@@ -70,6 +86,9 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     }
     if args.ucx {
         return ucx_only(ctx, args.json);
+    }
+    if args.fabric {
+        return fabric::bench(ctx, args.ferroce.as_deref(), args.json, args.write);
     }
     let measured = match &args.from {
         Some(file) => Ok((file.clone(), true)),

@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::figure::{self, MIB, median};
 use crate::programs::network;
 use crate::programs::session::{Program, is_listening};
-use crate::tools::which;
+use crate::sides::{on_core_of, talk};
 
 /// Rounds of each comparison, and of starts.
 const ROUNDS: usize = 9;
@@ -56,8 +57,7 @@ struct Comparison {
     less_is_better: bool,
 }
 
-/// perftest counts in MiB.
-const MIB_PER_GB: f64 = 1e9 / 1_048_576.0;
+const MIB_PER_GB: f64 = 1e9 / MIB;
 
 /// No inline data: perftest does without for devices that it does not know, whatever -I says.
 const COMPARISONS: [Comparison; 4] = [
@@ -213,12 +213,14 @@ fn compare(args: &Args, comparison: &Comparison, gid: u64, port: &Cell<u16>) -> 
         || {
             let said =
                 sides(&words(&format!("run -- {} -F", comparison.foreign), comparison.foreign_options))?;
-            figure(&said, comparison.column)
+            figure::of_perftest(&said, comparison.column)
                 .ok_or_else(|| format!("{}: no figures in\n{said}", comparison.foreign))
         },
         || {
             let said = sides(&words(&format!("perf {} --like-perftest --json", comparison.own), ""))?;
-            own_figure(&said, comparison).ok_or_else(|| format!("{}: no figures in\n{said}", comparison.own))
+            figure::of_own_perf(&said, comparison.key)
+                .map(|figure| figure * comparison.scale)
+                .ok_or_else(|| format!("{}: no figures in\n{said}", comparison.own))
         },
     )?;
     let (foreign, own) = (median(&mut foreign), median(&mut own));
@@ -226,15 +228,6 @@ fn compare(args: &Args, comparison: &Comparison, gid: u64, port: &Cell<u16>) -> 
     Ok(
         json!({"name": comparison.name, "unit": comparison.unit, "library": foreign, "rust": own, "cost": cost}),
     )
-}
-
-/// A figure of `ferroce perf --json`, in perftest's unit.
-fn own_figure(said: &str, comparison: &Comparison) -> Option<f64> {
-    let text = &said[said.find(['[', '{'])?..];
-    let json: Value = serde_json::from_str(text).ok()?;
-    let [group, name] = comparison.key;
-    let line = if json.is_array() { &json[0] } else { &json };
-    Some(line[group][name].as_f64()? * comparison.scale)
 }
 
 fn next(port: &Cell<u16>) -> u16 {
@@ -245,30 +238,11 @@ fn next(port: &Cell<u16>) -> u16 {
 /// Runs a server and a client with the same words; what the client said.
 fn both_sides(args: &Args, words: &[String], port: &Cell<u16>) -> Result<String, String> {
     let port = next(port);
-    let side = |name: &str, host: Option<&str>| {
-        let mut command = on_core(if host.is_some() { 0 } else { 1 }, &args.ferroce);
+    talk(&args.logs, "boundary", port, LIMIT, |host| {
+        let mut command = on_core_of(host, &args.ferroce);
         command.args(words).args(["-p", &port.to_string()]).args(host);
-        Program::of(command, &args.logs, &format!("boundary {name}"))
-    };
-    let mut server = side("server", None)?;
-    server
-        .wait_until(LIMIT, "listening", |_| is_listening(port))
-        .map_err(|why| format!("{why}\n{}", server.said()))?;
-    let mut client = side("client", Some("127.0.0.1"))?;
-    client.finish(LIMIT).map_err(|why| format!("{why}\n{}", client.said()))?;
-    server.finish_soon()?;
-    Ok(client.said())
-}
-
-/// Each side has a core of its own, in both kinds of runs: two that poll on one core would wait for the scheduler.
-fn on_core(core: usize, ferroce: &Path) -> Command {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if cores < 2 || which("taskset").is_none() {
-        return Command::new(ferroce);
-    }
-    let mut command = Command::new("taskset");
-    command.args(["-c", &core.to_string()]).arg(ferroce);
-    command
+        command
+    })
 }
 
 /// From the start of a program below `ferroce run` to its end, for the shortest useful one: a message there and back. The
@@ -304,19 +278,6 @@ fn start(args: &Args, gid: u64, port: &Cell<u16>) -> Result<Value, String> {
         server.finish_soon()?;
     }
     Ok(json!({"median_ms": median(&mut times)}))
-}
-
-/// A figure of perftest's last row.
-fn figure(said: &str, column: usize) -> Option<f64> {
-    said.lines().rev().find_map(|line| {
-        let numbers: Vec<f64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
-        (numbers.len() >= 4).then(|| numbers.get(column).copied()).flatten()
-    })
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// The answer for the README.
@@ -359,14 +320,6 @@ pub(crate) fn to_markdown(answer: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn figures_of_perftest_are_read() {
-        let said = " #bytes #iterations t_min t_max t_typical\n 8       1000          4.81           20.11        5.01     5.20\n---\n";
-        assert_eq!(figure(said, 4), Some(5.01));
-        assert_eq!(figure("nothing", 3), None);
-        assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
-    }
 
     #[test]
     fn the_answer_reads_as_a_table() {

@@ -18,6 +18,9 @@
 //! | `selection` | which cases of a table, and how they are shown |
 //! | `install` | the command and its libraries into a prefix |
 //! | `boundary` | what the C library costs against the Rust API |
+//! | `ucx` | UCX over ferroce against UCX's own tcp |
+//! | `fabric` | unmodified programs on the same-host fabric and the UDP link beside their peers |
+//! | `sides`, `figure` | pairs of programs that measure, and how their figures are read |
 //! | `interop` | the Linux kernel's Soft-RoCE as the peer, in a virtual machine |
 //! | `bench` | `ferroce perf --json` into the table of the README |
 #![forbid(unsafe_code)]
@@ -27,6 +30,8 @@ mod boundary;
 mod cargo;
 mod dialogue;
 mod dsm;
+mod fabric;
+mod figure;
 mod fuzz;
 mod install;
 mod interop;
@@ -36,6 +41,7 @@ mod process;
 mod programs;
 mod screen;
 mod selection;
+mod sides;
 mod source;
 mod step;
 mod test;
@@ -79,6 +85,9 @@ enum Command {
     /// The side of `bench --ucx` inside a network namespace.
     #[command(hide = true)]
     UcxWorker(ucx::Args),
+    /// The side of `bench --fabric` inside a network namespace.
+    #[command(hide = true)]
+    FabricWorker(fabric::run::Args),
     /// Install the command and its libraries: bin/ferroce, lib/ferroce/libibverbs.so.1.
     Install(install::Args),
     /// Talk to the Linux kernel's Soft-RoCE in a virtual machine.
@@ -98,7 +107,8 @@ fn main() -> ExitCode {
         Command::Install(args) => install::run(&Context::new(false, false), &args),
         Command::BoundaryWorker(args) => boundary::run(&args),
         Command::UcxWorker(args) => ucx::run(&args),
+        Command::FabricWorker(args) => fabric::run::run(&args),
         Command::Interop(args) => interop::run(&Context::new(args.shows_progress(), false), &args),
-        Command::Bench(args) => bench::run(&Context::new(true, false), &args),
+        Command::Bench(args) => bench::run(&Context::new(args.shows_progress(), false), &args),
     }
 }

@@ -4,14 +4,14 @@
 //! own where there are two.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::figure::{self, median};
 use crate::programs::network;
-use crate::programs::session::{Program, is_listening};
-use crate::tools::which;
+use crate::sides::{on_core_of, talk};
 
 const ROUNDS: usize = 5;
 const LIMIT: Duration = Duration::from_secs(120);
@@ -88,7 +88,7 @@ fn compare(
         eprintln!("{}: round {} of {ROUNDS}", comparison.name, round + 1);
         for (tls, figures) in [("rc_verbs,ud_verbs:aux", &mut ours), ("tcp", &mut tcp)] {
             let said = both_sides(args, tls, comparison.test, ports.next().unwrap_or(FIRST_PORT))?;
-            let figure = figure(&said, comparison.column);
+            let figure = figure::of_ucx(&said, comparison.column);
             figures.push(figure.ok_or_else(|| format!("{tls}: no figures in\n{said}"))?);
         }
     }
@@ -99,42 +99,14 @@ fn compare(
 
 /// A server and a client; what the client said.
 fn both_sides(args: &Args, tls: &str, test: &str, port: u16) -> Result<String, String> {
-    let side = |name: &str, core: usize, words: &str| {
-        let mut command = on_core(core);
-        command.arg(&args.ferroce).args(["run", "--", "ucx_perftest", "-p", &port.to_string()]);
-        command.args(words.split_whitespace()).env("UCX_TLS", tls);
-        Program::of(command, &args.logs, &format!("ucx {name}"))
-    };
-    let mut server = side("server", 1, "")?;
-    server
-        .wait_until(LIMIT, "listening", |_| is_listening(port))
-        .map_err(|why| format!("{why}\n{}", server.said()))?;
-    let mut client = side("client", 0, &format!("127.0.0.1 -t {test}"))?;
-    client.finish(LIMIT).map_err(|why| format!("{why}\n{}", client.said()))?;
-    server.finish_soon()?;
-    Ok(client.said())
-}
-
-fn on_core(core: usize) -> Command {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if cores < 2 || which("taskset").is_none() {
-        return Command::new("env");
-    }
-    let mut command = Command::new("taskset");
-    command.args(["-c", &core.to_string()]);
-    command
-}
-
-/// A figure of the final row of ucx_perftest: iterations, three times, two bandwidths, two rates.
-fn figure(said: &str, column: usize) -> Option<f64> {
-    let row = said.lines().rev().find_map(|line| line.trim().strip_prefix("Final:"))?;
-    row.split_whitespace().nth(column)?.parse().ok()
-}
-
-/// The middle one; a mood of the machine spoils a mean.
-pub(crate) fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    talk(&args.logs, "ucx", port, LIMIT, |host| {
+        let mut command = on_core_of(host, &args.ferroce);
+        command.args(["run", "--", "ucx_perftest", "-p", &port.to_string()]).env("UCX_TLS", tls);
+        if let Some(host) = host {
+            command.args([host, "-t"]).args(test.split_whitespace());
+        }
+        command
+    })
 }
 
 /// The answer for the README.
@@ -157,14 +129,6 @@ pub(crate) fn to_markdown(answer: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_final_row_is_read() {
-        let said =
-            "[thread 0] 9 1 1 1 1 1 1 1\nFinal:   20000   6.72   15.0   15.1   0.01   0.02   664   665\n";
-        assert_eq!((figure(said, 1), figure(said, 5)), (Some(6.72), Some(0.02)));
-        assert_eq!(figure("nothing", 1), None);
-    }
 
     #[test]
     fn the_answer_reads_as_a_table() {

@@ -11,8 +11,8 @@ use super::matrix::TRANSPORTS;
 use super::plot;
 use super::programs::{self, Built, PROGRAMS, Program};
 use super::worker::{Circumstance, Request, Worker};
+use crate::figure::median;
 use crate::step::Context;
-use crate::ucx::median;
 
 /// Rounds of the speed-ups, and of the comparison.
 const ROUNDS: usize = 5;

@@ -163,7 +163,7 @@ fn jobs(filter: &[String]) -> Vec<Job> {
 }
 
 /// Installs what is missing, where that is allowed.
-fn provide(ctx: &Context, report: &mut Report) {
+pub(crate) fn provide(ctx: &Context, report: &mut Report) {
     let missing: Vec<&str> =
         PACKAGES.iter().filter(|(_, file)| !Path::new(file).exists()).map(|(name, _)| *name).collect();
     if !missing.is_empty() && !apt_install(ctx, &missing, report) {

@@ -1,0 +1,83 @@
+//! The rows as Markdown.
+
+use super::machine::Machine;
+use super::run::ROUNDS;
+use super::verdict::Verdict;
+
+/// The page in docs.
+pub(crate) fn page(machine: &Machine, verdicts: &[Verdict]) -> String {
+    format!(
+        "# The figures of the fabric\n\n\
+         <!-- Made by `cargo xtask bench --fabric --write`, with fabric-figures.svg and fabric-snapshot.json. -->\n\n\
+         Unmodified perftest programs below `ferroce run`, both sides on one machine, beside what else the same machine can do.\n\
+         Ratios travel between machines; absolute figures do not. Rows that lose stay in.\n\n\
+         ![How many times as good as the peer](fabric-figures.svg)\n\n{}\n\
+         Latencies are medians: half a round trip for WRITE, SEND and the ping-pongs, a whole operation for READ and atomics. Each side has a\n\
+         core of its own, except with 64 queue pairs and their peer, which the scheduler places. UCX runs with `UCX_TLS=sm,self`. Lost packets\n\
+         are lost by `FERROCE_FAULTS=loss=1%` on both sides. [fabric-snapshot.json](fabric-snapshot.json) holds the ratios alone, so that a\n\
+         regression shows in review.\n",
+        table(machine, verdicts)
+    )
+}
+
+/// The table, and where it was measured.
+pub(crate) fn table(machine: &Machine, verdicts: &[Verdict]) -> String {
+    let mut text =
+        "| test | peer | ours | peer's | ratio | goal | reached |\n|---|---|---:|---:|---:|---|---|\n"
+            .to_owned();
+    verdicts.iter().for_each(|verdict| text += &line(verdict));
+    let count = verdicts.iter().filter(|verdict| verdict.reached()).count();
+    text +=
+        &format!("\n{count} of {} reached. A ratio above 1 means that ferroce is better. ", verdicts.len());
+    text + &format!("Medians of {ROUNDS} rounds.\n{}\n", machine.line())
+}
+
+fn line(verdict: &Verdict) -> String {
+    let row = verdict.row;
+    let (ours, peer, unit) = (row.ours.name, row.peer.name, row.ours.unit.symbol());
+    let note = if row.note.is_empty() { String::new() } else { format!(" ({})", row.note) };
+    let goal = format!("{:.2} ×{note}", row.goal);
+    match &verdict.figures {
+        Ok(figures) => format!(
+            "| {ours} | {peer} | {} {unit} | {} {unit} | {:.2} × | {goal} | {} |\n",
+            digits(figures.ours),
+            digits(figures.peer),
+            figures.ratio,
+            if verdict.reached() { "yes" } else { "no" }
+        ),
+        Err(_) => format!("| {ours} | {peer} | – | – | – | {goal} | could not run |\n"),
+    }
+}
+
+/// Three digits that matter are enough for any of them.
+fn digits(figure: f64) -> String {
+    match figure {
+        ..10.0 => format!("{figure:.2}"),
+        ..100.0 => format!("{figure:.1}"),
+        _ => format!("{figure:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{machine, verdict};
+    use super::*;
+
+    #[test]
+    fn every_row_has_its_line() {
+        let text = page(&machine::example(), &verdict::example());
+        let first =
+            "| ib_write_lat 8 B, local | UCX put latency 8 B | 1.00 µs | 1.10 µs | 1.10 × | 1.00 × | yes |";
+        assert!(text.contains(first), "{text}");
+        assert!(text.contains("| 0.77 × (aim: no worse than 1.3 ×) | yes |"), "{text}");
+        assert!(text.contains(
+            "| ib_send_lat 8 B, local | UCX tag latency 8 B | – | – | – | 1.30 × | could not run |"
+        ));
+        assert!(text.contains("Z80, 2 cores, Linux 6.1, 2026-01-31; 25 % busy"), "{text}");
+    }
+
+    #[test]
+    fn figures_have_the_digits_that_matter() {
+        assert_eq!([0.1724, 39.26, 35_800.4].map(digits), ["0.17", "39.3", "35800"]);
+    }
+}

@@ -1,0 +1,269 @@
+//! Runs what the table names, inside the network of its own; the answer is one JSON object.
+//!
+//! A round runs everything once, and the next one backwards, because a machine has moods. What cannot run is tried once, named
+//! with its reason, and keeps nothing else from running.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Map, Value, json};
+
+use super::table::{Link, Source, Unit, Way, sources};
+use crate::figure::{self, median};
+use crate::programs::network;
+use crate::programs::session::Program;
+use crate::sides::{converse, on_core_of, talk};
+
+pub(crate) const ROUNDS: usize = 3;
+/// A busy machine takes several times as long as a quiet one; what takes longer than this hangs.
+const LIMIT: Duration = Duration::from_secs(30);
+const FIRST_PORT: u16 = 26_000;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[arg(long)]
+    ferroce: PathBuf,
+    #[arg(long)]
+    logs: PathBuf,
+    /// The bare ping-pong, where it could be built.
+    #[arg(long)]
+    pingpong: Option<PathBuf>,
+}
+
+/// The side inside the network.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match network::gid_indices(&args.ferroce) {
+        Ok(gids) => {
+            println!("{}", Runner { args, gid: gids.v4, next_port: FIRST_PORT }.all_rounds());
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            eprintln!("{reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What came of one source so far.
+struct Course {
+    source: &'static Source,
+    figures: Vec<f64>,
+    failure: Option<String>,
+}
+
+struct Runner<'a> {
+    args: &'a Args,
+    gid: u64,
+    next_port: u16,
+}
+
+impl Runner<'_> {
+    /// The median of each source, or why there is none, by name.
+    fn all_rounds(mut self) -> Value {
+        let course = |source| Course { source, figures: Vec::new(), failure: None };
+        let mut courses: Vec<Course> = sources().into_iter().map(course).collect();
+        let progress = Progress::new((ROUNDS * courses.len()) as u64);
+        for round in 1..=ROUNDS {
+            for course in &mut courses {
+                progress.step(round, course.source.name);
+                if course.failure.is_some() {
+                    continue;
+                }
+                match self.measure(course.source) {
+                    Ok(figure) => course.figures.push(figure),
+                    Err(reason) => course.failure = Some(reason),
+                }
+            }
+            courses.reverse();
+        }
+        progress.finish();
+        let answers: Map<String, Value> = courses
+            .iter_mut()
+            .map(|course| {
+                let answer = match &course.failure {
+                    Some(reason) => json!({"failure": reason}),
+                    None => json!({"figure": median(&mut course.figures), "rounds": course.figures}),
+                };
+                (course.source.name.to_owned(), answer)
+            })
+            .collect();
+        Value::Object(answers)
+    }
+
+    fn measure(&mut self, source: &Source) -> Result<f64, String> {
+        let (said, figure) = match source.way {
+            Way::Perftest(line, link) => {
+                let port = self.take_port();
+                let side = |host: Option<&str>| {
+                    let mut command = on_core_of(host, &self.args.ferroce);
+                    self.add_perftest(&mut command, line, link, port, host);
+                    command
+                };
+                let said = self.talk(port, side)?;
+                let figure = perftest_figure(&said, source.unit);
+                (said, figure)
+            }
+            Way::Crowd(line, link, pairs) => self.crowd(line, link, pairs)?,
+            Way::Ucx(test) => {
+                let said = self.ucx(test)?;
+                let figure = ucx_figure(&said, source.unit);
+                (said, figure)
+            }
+            Way::BarePingPong => {
+                let said = self.pingpong()?;
+                let figure = said.trim().parse::<f64>().ok().map(|ns| ns * 1e-3);
+                (said, figure)
+            }
+            Way::BareUdp => {
+                let said = self.bare_udp()?;
+                let figure = figure::of_own_perf(&said, ["latency", "median_ns"]).map(|ns| ns * 1e-3);
+                (said, figure)
+            }
+            Way::Iperf3 => {
+                let said = self.iperf3()?;
+                let figure = figure::of_iperf3(&said);
+                (said, figure)
+            }
+        };
+        let good = figure.filter(|figure| figure.is_finite() && *figure > 0.0);
+        good.ok_or_else(|| format!("no figure in\n{said}"))
+    }
+
+    fn take_port(&mut self) -> u16 {
+        self.next_port += 1;
+        self.next_port
+    }
+
+    fn talk(&self, port: u16, side: impl Fn(Option<&str>) -> Command) -> Result<String, String> {
+        talk(&self.args.logs, "fabric", port, LIMIT, side)
+    }
+
+    fn add_perftest(&self, command: &mut Command, line: &str, link: Link, port: u16, host: Option<&str>) {
+        command.args(["run", "--"]).args(line.split_whitespace());
+        command.args(["-F", "-x", &self.gid.to_string(), "-p", &port.to_string()]).args(host);
+        // Neither may come from the shell that started us: the rows say what they measure.
+        command.env_remove("FERROCE_LINK").env_remove("FERROCE_FAULTS");
+        if link != Link::Local {
+            command.env("FERROCE_LINK", "udp");
+        }
+        if link == Link::LossyUdp {
+            command.env("FERROCE_FAULTS", "loss=1%");
+        }
+    }
+
+    fn crowd(&mut self, line: &str, link: Link, pairs: u16) -> Result<(String, Option<f64>), String> {
+        let ports: Vec<u16> = (0..pairs).map(|_| self.take_port()).collect();
+        let said = converse(&self.args.logs, "fabric crowd", &ports, LIMIT, |port, host| {
+            let mut command = Command::new(&self.args.ferroce);
+            self.add_perftest(&mut command, line, link, port, host);
+            command
+        })?;
+        let total = said.iter().map(|said| perftest_figure(said, Unit::MibPerSecond)).sum();
+        Ok((said.concat(), total))
+    }
+
+    fn ucx(&mut self, test: &str) -> Result<String, String> {
+        let port = self.take_port();
+        self.talk(port, |host| {
+            let mut command = on_core_of(host, "ucx_perftest");
+            command.args(["-p", &port.to_string()]).env("UCX_TLS", "sm,self");
+            if let Some(host) = host {
+                command.args([host, "-t"]).args(test.split_whitespace());
+            }
+            command
+        })
+    }
+
+    fn pingpong(&self) -> Result<String, String> {
+        let program =
+            self.args.pingpong.as_ref().ok_or("the program could not be built: no C compiler `cc`")?;
+        let mut program = Program::of(Command::new(program), &self.args.logs, "fabric pingpong")?;
+        program.finish(LIMIT)?;
+        Ok(program.said())
+    }
+
+    fn bare_udp(&mut self) -> Result<String, String> {
+        let port = self.take_port();
+        self.talk(port, |host| {
+            let mut command = on_core_of(host, &self.args.ferroce);
+            command.args(["perf", "udp-lat", "-p", &port.to_string()]);
+            if let Some(host) = host {
+                command.args([host, "-s", "8", "-n", "50000", "--json"]);
+            }
+            command
+        })
+    }
+
+    fn iperf3(&mut self) -> Result<String, String> {
+        let port = self.take_port();
+        self.talk(port, |host| {
+            let mut command = on_core_of(host, "iperf3");
+            command.args(["-p", &port.to_string()]);
+            match host {
+                Some(host) => command.args(["-t", "1", "--json", "-c", host]),
+                None => command.args(["-s", "-1"]),
+            };
+            command
+        })
+    }
+}
+
+fn perftest_figure(said: &str, unit: Unit) -> Option<f64> {
+    figure::of_perftest(said, if unit == Unit::MibPerSecond { 3 } else { 4 })
+}
+
+fn ucx_figure(said: &str, unit: Unit) -> Option<f64> {
+    match unit {
+        Unit::Microseconds => figure::of_ucx(said, 1),
+        Unit::MibPerSecond => figure::of_ucx(said, 5),
+        Unit::MillionPerSecond => figure::of_ucx(said, 7).map(|rate| rate * 1e-6),
+    }
+}
+
+/// A bar on a terminal, a line per run elsewhere. It is drawn between two runs only, from which it would take time.
+struct Progress(Option<ProgressBar>);
+
+impl Progress {
+    fn new(steps: u64) -> Self {
+        Self(std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
+            let style = ProgressStyle::with_template("{bar:32} {pos}/{len}  {eta} left  {msg}");
+            bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        }))
+    }
+
+    fn step(&self, round: usize, name: &str) {
+        match &self.0 {
+            Some(bar) => {
+                bar.set_message(format!("round {round}: {name}"));
+                bar.inc(1);
+            }
+            None => eprintln!("round {round} of {ROUNDS}: {name}"),
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_unit_has_its_column() {
+        let perftest = " 65536      20000            0.00               9985.48\t\t   0.159768\n";
+        assert_eq!(perftest_figure(perftest, Unit::MibPerSecond), Some(9985.48));
+        assert_eq!(perftest_figure(perftest, Unit::MillionPerSecond), Some(0.159768));
+        let ucx = "Final:               2000000      0.028     0.096     0.096       79.75      79.75    10452860    10452860\n";
+        assert_eq!(ucx_figure(ucx, Unit::Microseconds), Some(0.028));
+        assert_eq!(ucx_figure(ucx, Unit::MibPerSecond), Some(79.75));
+        assert_eq!(ucx_figure(ucx, Unit::MillionPerSecond).map(|rate| (rate * 100.0).round()), Some(1045.0));
+    }
+}

@@ -1,0 +1,173 @@
+//! What is measured, against what, and how good it has to be: the figures that the same-host fabric and the UDP link were
+//! built for. Rows are in the order in which a round runs them, so that a figure and its peer are measured close together.
+
+/// What a figure counts in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unit {
+    /// A latency, which is better when it is less.
+    Microseconds,
+    /// A bandwidth.
+    MibPerSecond,
+    /// A rate of messages.
+    MillionPerSecond,
+}
+
+impl Unit {
+    pub(crate) fn symbol(self) -> &'static str {
+        match self {
+            Self::Microseconds => "µs",
+            Self::MibPerSecond => "MiB/s",
+            Self::MillionPerSecond => "M/s",
+        }
+    }
+
+    /// How many times as good as the peer.
+    pub(crate) fn ratio(self, ours: f64, peer: f64) -> f64 {
+        if self == Self::Microseconds { peer / ours } else { ours / peer }
+    }
+}
+
+/// What lies between the two sides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Link {
+    /// Whatever ferroce chooses, which is shared memory.
+    Local,
+    /// UDP.
+    Udp,
+    /// UDP, where each side loses one packet of a hundred.
+    LossyUdp,
+}
+
+/// How a figure comes about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    /// A perftest program below `ferroce run`, each side on a core of its own.
+    Perftest(&'static str, Link),
+    /// So many pairs of them at once, wherever the scheduler puts them; their bandwidths added up.
+    Crowd(&'static str, Link, u16),
+    /// A test of ucx_perftest over UCX's own shared memory.
+    Ucx(&'static str),
+    /// Two words in a shared mapping.
+    BarePingPong,
+    /// Two spinning UDP sockets, by `ferroce perf`.
+    BareUdp,
+    /// One TCP stream.
+    Iperf3,
+}
+
+/// Something that is measured once a round, however many rows it stands in.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// Its name in tables; no two share one.
+    pub(crate) name: &'static str,
+    pub(crate) way: Way,
+    pub(crate) unit: Unit,
+}
+
+/// One comparison.
+pub(crate) struct Row {
+    /// Its name in the snapshot, which should outlive changes of words.
+    pub(crate) id: &'static str,
+    pub(crate) ours: &'static Source,
+    pub(crate) peer: &'static Source,
+    /// The ratio that counts as reached.
+    pub(crate) goal: f64,
+    /// What else is to say about the goal.
+    pub(crate) note: &'static str,
+}
+
+use Link::{Local, LossyUdp, Udp};
+use Unit::{MibPerSecond, Microseconds, MillionPerSecond};
+use Way::{BarePingPong, BareUdp, Crowd, Iperf3, Perftest, Ucx};
+
+/// Counts are such that a quiet machine needs about half a second for each.
+#[rustfmt::skip]
+mod sources {
+    use super::{BarePingPong, BareUdp, Crowd, Iperf3, Local, LossyUdp, MibPerSecond, Microseconds, MillionPerSecond, Perftest, Source, Udp, Ucx};
+
+    pub(super) static BARE: Source = Source { name: "bare shared-memory ping-pong", way: BarePingPong, unit: Microseconds };
+    pub(super) static WRITE_LAT: Source = Source { name: "ib_write_lat 8 B, local", way: Perftest("ib_write_lat -s 8 -n 200000", Local), unit: Microseconds };
+    pub(super) static PUT_LAT: Source = Source { name: "UCX put latency 8 B", way: Ucx("ucp_put_lat -s 8 -n 500000 -w 10000"), unit: Microseconds };
+    pub(super) static READ_LAT: Source = Source { name: "ib_read_lat 8 B, local", way: Perftest("ib_read_lat -s 8 -n 200000", Local), unit: Microseconds };
+    pub(super) static ATOMIC_LAT: Source = Source { name: "ib_atomic_lat, local", way: Perftest("ib_atomic_lat -n 200000", Local), unit: Microseconds };
+    pub(super) static SEND_LAT: Source = Source { name: "ib_send_lat 8 B, local", way: Perftest("ib_send_lat -s 8 -n 200000", Local), unit: Microseconds };
+    pub(super) static TAG_LAT: Source = Source { name: "UCX tag latency 8 B", way: Ucx("tag_lat -s 8 -n 200000 -w 10000"), unit: Microseconds };
+    pub(super) static WRITE_64K: Source = Source { name: "ib_write_bw 64 KiB, local", way: Perftest("ib_write_bw -s 65536 -n 100000 -N", Local), unit: MibPerSecond };
+    pub(super) static PUT_64K: Source = Source { name: "UCX put bandwidth 64 KiB", way: Ucx("ucp_put_bw -s 65536 -n 100000 -w 1000"), unit: MibPerSecond };
+    pub(super) static SEND_64K: Source = Source { name: "ib_send_bw 64 KiB, local", way: Perftest("ib_send_bw -s 65536 -n 50000 -N", Local), unit: MibPerSecond };
+    pub(super) static TAG_64K: Source = Source { name: "UCX tag bandwidth 64 KiB", way: Ucx("tag_bw -s 65536 -n 50000 -w 1000"), unit: MibPerSecond };
+    pub(super) static SEND_1M: Source = Source { name: "ib_send_bw 1 MiB, local", way: Perftest("ib_send_bw -s 1048576 -n 4000 -N", Local), unit: MibPerSecond };
+    pub(super) static TAG_1M: Source = Source { name: "UCX tag bandwidth 1 MiB", way: Ucx("tag_bw -s 1048576 -n 4000 -w 100"), unit: MibPerSecond };
+    pub(super) static WRITE_RATE: Source = Source { name: "ib_write_bw 8 B, post list of 32, local", way: Perftest("ib_write_bw -s 8 -l 32 -n 3000000 -N", Local), unit: MillionPerSecond };
+    pub(super) static PUT_RATE: Source = Source { name: "UCX put rate 8 B", way: Ucx("ucp_put_bw -s 8 -n 10000000 -w 10000"), unit: MillionPerSecond };
+    pub(super) static UDP_SEND_LAT: Source = Source { name: "ib_send_lat 8 B, UDP", way: Perftest("ib_send_lat -s 8 -n 50000", Udp), unit: Microseconds };
+    pub(super) static UDP_BARE: Source = Source { name: "bare spinning UDP ping-pong", way: BareUdp, unit: Microseconds };
+    pub(super) static TCP: Source = Source { name: "iperf3, one TCP stream", way: Iperf3, unit: MibPerSecond };
+    pub(super) static UDP_WRITE_1M: Source = Source { name: "ib_write_bw 1 MiB, UDP", way: Perftest("ib_write_bw -s 1048576 -n 2000 -N", Udp), unit: MibPerSecond };
+    pub(super) static UDP_LOSSY_1M: Source = Source { name: "ib_write_bw 1 MiB, UDP, 1 % loss", way: Perftest("ib_write_bw -s 1048576 -n 2000 -N", LossyUdp), unit: MibPerSecond };
+    // All run at once in the middle of their time, which is what is counted: the sum of their bandwidths is then true.
+    pub(super) static ONE_LOCAL: Source = Source { name: "ib_write_bw 64 KiB, one QP, local", way: Crowd("ib_write_bw -s 65536 -D 3 -f 1", Local, 1), unit: MibPerSecond };
+    pub(super) static MANY_LOCAL: Source = Source { name: "ib_write_bw 64 KiB, 64 QPs of 8 clients, local", way: Crowd("ib_write_bw -s 65536 -D 3 -f 1 -q 8", Local, 8), unit: MibPerSecond };
+    pub(super) static ONE_UDP: Source = Source { name: "ib_write_bw 64 KiB, one QP, UDP", way: Crowd("ib_write_bw -s 65536 -D 3 -f 1", Udp, 1), unit: MibPerSecond };
+    pub(super) static MANY_UDP: Source = Source { name: "ib_write_bw 64 KiB, 64 QPs of 8 clients, UDP", way: Crowd("ib_write_bw -s 65536 -D 3 -f 1 -q 8", Udp, 8), unit: MibPerSecond };
+}
+use sources::*;
+
+/// A latency that may be so many times the peer's is as good as the inverse.
+#[rustfmt::skip]
+pub(crate) static ROWS: [Row; 14] = [
+    Row { id: "write-lat-8/ucx-put", ours: &WRITE_LAT, peer: &PUT_LAT, goal: 1.0, note: "" },
+    Row { id: "write-lat-8/bare", ours: &WRITE_LAT, peer: &BARE, goal: 1.0 / 1.3, note: "aim: no worse than 1.3 ×" },
+    Row { id: "read-lat-8/bare", ours: &READ_LAT, peer: &BARE, goal: 0.5, note: "no worse than 2 ×" },
+    Row { id: "atomic-lat/bare", ours: &ATOMIC_LAT, peer: &BARE, goal: 0.5, note: "no worse than 2 ×" },
+    Row { id: "send-lat-8/ucx-tag", ours: &SEND_LAT, peer: &TAG_LAT, goal: 1.3, note: "" },
+    Row { id: "write-bw-64k/ucx-put", ours: &WRITE_64K, peer: &PUT_64K, goal: 1.0, note: "" },
+    Row { id: "send-bw-64k/ucx-tag", ours: &SEND_64K, peer: &TAG_64K, goal: 1.2, note: "" },
+    Row { id: "send-bw-1m/ucx-tag", ours: &SEND_1M, peer: &TAG_1M, goal: 1.2, note: "" },
+    Row { id: "write-rate-8/ucx-put", ours: &WRITE_RATE, peer: &PUT_RATE, goal: 0.8, note: "aim: 1 ×" },
+    Row { id: "udp-send-lat-8/bare-udp", ours: &UDP_SEND_LAT, peer: &UDP_BARE, goal: 0.8, note: "no worse than 1.25 ×" },
+    Row { id: "udp-write-bw-1m/tcp", ours: &UDP_WRITE_1M, peer: &TCP, goal: 1.2, note: "" },
+    Row { id: "udp-loss-1/no-loss", ours: &UDP_LOSSY_1M, peer: &UDP_WRITE_1M, goal: 0.7, note: "" },
+    Row { id: "qps-64/one-qp", ours: &MANY_LOCAL, peer: &ONE_LOCAL, goal: 1.0, note: "" },
+    Row { id: "udp-qps-64/one-qp", ours: &MANY_UDP, peer: &ONE_UDP, goal: 1.0, note: "" },
+];
+
+/// Everything that the rows need, each once, in their order.
+pub(crate) fn sources() -> Vec<&'static Source> {
+    let mut all: Vec<&Source> = Vec::new();
+    for source in ROWS.iter().flat_map(|row| [row.ours, row.peer]) {
+        if !all.iter().any(|known| known.name == source.name) {
+            all.push(source);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_compare_like_with_like_under_names_of_their_own() {
+        assert!(ROWS.iter().all(|row| row.ours.unit == row.peer.unit));
+        let mut ids: Vec<&str> = ROWS.iter().map(|row| row.id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), ROWS.len());
+    }
+
+    #[test]
+    fn sources_that_share_a_name_are_one() {
+        for one in sources() {
+            for row in ROWS.iter().flat_map(|row| [row.ours, row.peer]) {
+                assert_eq!(one.name == row.name, std::ptr::eq(one, row), "{}", one.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_ratio_above_one_is_better() {
+        assert_eq!(Unit::Microseconds.ratio(2.0, 4.0), 2.0);
+        assert_eq!(Unit::MibPerSecond.ratio(2.0, 4.0), 0.5);
+    }
+}

@@ -1,0 +1,150 @@
+//! What the figures come to: a ratio for each row, and what became worse.
+
+use serde_json::{Map, Value, json};
+
+use super::machine::Machine;
+use super::run::ROUNDS;
+use super::table::{ROWS, Row, sources};
+
+/// Two runs on one quiet machine differ by less than this.
+const NOISE: f64 = 0.15;
+
+/// Both figures of a row.
+pub(crate) struct Figures {
+    pub(crate) ours: f64,
+    pub(crate) peer: f64,
+    /// How many times as good as the peer's ours is.
+    pub(crate) ratio: f64,
+}
+
+/// One row, measured.
+pub(crate) struct Verdict {
+    pub(crate) row: &'static Row,
+    /// Or what could not run, and why.
+    pub(crate) figures: Result<Figures, String>,
+}
+
+impl Verdict {
+    pub(crate) fn reached(&self) -> bool {
+        self.figures.as_ref().is_ok_and(|figures| figures.ratio >= self.row.goal)
+    }
+
+    fn to_json(&self) -> Value {
+        let Row { id, ours, peer, goal, note } = self.row;
+        let mut json = json!({"id": id, "test": ours.name, "peer": peer.name, "unit": ours.unit.symbol(),
+            "goal": goal, "note": note, "reached": self.reached()});
+        match &self.figures {
+            Ok(figures) => {
+                json["ours"] = json!(figures.ours);
+                json["theirs"] = json!(figures.peer);
+                json["ratio"] = json!(figures.ratio);
+            }
+            Err(reason) => json["failure"] = json!(reason),
+        }
+        json
+    }
+}
+
+/// The rows out of what the measuring side answered.
+pub(crate) fn of(answer: &Value) -> Vec<Verdict> {
+    let figure = |name: &str| -> Result<f64, String> {
+        let source = &answer[name];
+        let reason = || source["failure"].as_str().unwrap_or("no answer").to_owned();
+        source["figure"].as_f64().ok_or_else(|| format!("{name}: {}", reason()))
+    };
+    let verdict = |row: &'static Row| {
+        let figures = figure(row.ours.name).and_then(|ours| {
+            let peer = figure(row.peer.name)?;
+            Ok(Figures { ours, peer, ratio: row.ours.unit.ratio(ours, peer) })
+        });
+        Verdict { row, figures }
+    };
+    ROWS.iter().map(verdict).collect()
+}
+
+/// What could not run and why, each once, however many rows it leaves empty.
+pub(crate) fn failures(verdicts: &[Verdict]) -> Vec<&str> {
+    let mut all: Vec<&str> = Vec::new();
+    for reason in verdicts.iter().filter_map(|verdict| verdict.figures.as_ref().err()) {
+        if !all.contains(&reason.as_str()) {
+            all.push(reason);
+        }
+    }
+    all
+}
+
+pub(crate) fn to_json(machine: &Machine, verdicts: &[Verdict]) -> Value {
+    let rows: Vec<Value> = verdicts.iter().map(Verdict::to_json).collect();
+    json!({"machine": machine.to_json(), "rounds": ROUNDS, "sources": sources().len(), "rows": rows})
+}
+
+/// Ratios only: they travel between machines, absolute times do not. Two digits, or every renewal would change every line.
+pub(crate) fn snapshot(verdicts: &[Verdict]) -> Value {
+    let ratio = |verdict: &Verdict| {
+        let figures = verdict.figures.as_ref().ok()?;
+        Some((verdict.row.id.to_owned(), json!((figures.ratio * 100.0).round() / 100.0)))
+    };
+    Value::Object(verdicts.iter().filter_map(ratio).collect::<Map<String, Value>>())
+}
+
+/// A sentence for each row that is worse than the snapshot says, by more than noise.
+pub(crate) fn regressions(verdicts: &[Verdict], kept: &Value) -> Vec<String> {
+    let worse = |verdict: &Verdict| {
+        let (now, before) = (verdict.figures.as_ref().ok()?.ratio, kept[verdict.row.id].as_f64()?);
+        let names = format!("{} against {}", verdict.row.ours.name, verdict.row.peer.name);
+        (now < before * (1.0 - NOISE))
+            .then(|| format!("worse than in the snapshot: {names}: {now:.2} ×, was {before:.2} ×"))
+    };
+    verdicts.iter().filter_map(worse).collect()
+}
+
+#[cfg(test)]
+pub(crate) fn example() -> Vec<Verdict> {
+    let mut answer = Map::new();
+    for (at, source) in sources().into_iter().enumerate() {
+        answer.insert(source.name.to_owned(), json!({"figure": 1.0 + at as f64 / 10.0}));
+    }
+    answer.insert("ib_send_lat 8 B, local".to_owned(), json!({"failure": "no <room>\nmore"}));
+    of(&Value::Object(answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_and_bandwidths_are_judged_their_own_way() {
+        let verdicts = example();
+        let ratio =
+            |at: usize| verdicts[at].figures.as_ref().map(|figures| figures.ratio).unwrap_or(f64::NAN);
+        assert!((ratio(0) - 1.1).abs() < 1e-9 && verdicts[0].reached(), "a latency of 1.0 against 1.1");
+        assert!(ratio(5) < 1.0 && !verdicts[5].reached(), "a bandwidth less than its peer's");
+    }
+
+    #[test]
+    fn what_could_not_run_is_named_once_and_keeps_nothing_back() {
+        let verdicts = example();
+        assert_eq!(failures(&verdicts), ["ib_send_lat 8 B, local: no <room>\nmore"]);
+        assert_eq!(
+            failures(&of(&json!({}))).len(),
+            of(&json!({})).len() - 1,
+            "ib_write_lat stands in two rows"
+        );
+        let json = to_json(&super::super::machine::example(), &verdicts);
+        assert_eq!(json["rows"].as_array().map(Vec::len), Some(ROWS.len()));
+        assert_eq!(json["rows"][4]["reached"], false);
+        assert_eq!(json["rows"][4]["failure"], "ib_send_lat 8 B, local: no <room>\nmore");
+    }
+
+    #[test]
+    fn the_snapshot_shows_what_became_worse() {
+        let verdicts = example();
+        let mut kept = snapshot(&verdicts);
+        assert_eq!(kept.as_object().map(Map::len), Some(ROWS.len() - 1));
+        assert!(regressions(&verdicts, &kept).is_empty());
+        kept["write-lat-8/ucx-put"] = json!(1.5);
+        let told = regressions(&verdicts, &kept);
+        assert_eq!(told.len(), 1);
+        assert!(told[0].contains("1.10 ×, was 1.50 ×"), "{told:?}");
+    }
+}

@@ -1,0 +1,64 @@
+//! A server and its client, or several such pairs at once, as every comparison of two ways of doing the same runs them.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::programs::session::{Program, is_listening};
+use crate::tools::which;
+
+/// Where clients find their server.
+const HOST: &str = "127.0.0.1";
+
+/// Runs a server per port, and a client for each once all of them listen; what the clients said. `side` makes the command
+/// of one side out of its port and, for a client, the host.
+pub(crate) fn converse(
+    logs: &Path,
+    name: &str,
+    ports: &[u16],
+    limit: Duration,
+    side: impl Fn(u16, Option<&str>) -> Command,
+) -> Result<Vec<String>, String> {
+    let start = |kind: &str, host: Option<&str>| -> Result<Vec<Program>, String> {
+        let one =
+            |(at, &port): (usize, &u16)| Program::of(side(port, host), logs, &format!("{name} {kind} {at}"));
+        ports.iter().enumerate().map(one).collect()
+    };
+    let mut servers = start("server", None)?;
+    for (server, &port) in servers.iter_mut().zip(ports) {
+        server
+            .wait_until(limit, "listening", |_| is_listening(port))
+            .map_err(|why| format!("{why}\n{}", server.said()))?;
+    }
+    let mut clients = start("client", Some(HOST))?;
+    for client in &mut clients {
+        client.finish(limit).map_err(|why| format!("{why}\n{}", client.said()))?;
+    }
+    for server in &mut servers {
+        server.finish_soon()?;
+    }
+    Ok(clients.iter().map(Program::said).collect())
+}
+
+/// The only pair of a conversation; what its client said.
+pub(crate) fn talk(
+    logs: &Path,
+    name: &str,
+    port: u16,
+    limit: Duration,
+    side: impl Fn(Option<&str>) -> Command,
+) -> Result<String, String> {
+    Ok(converse(logs, name, &[port], limit, |_, host| side(host))?.concat())
+}
+
+/// Each side has a core of its own, in all kinds of runs: two that poll on one core would wait for the scheduler.
+pub(crate) fn on_core_of(host: Option<&str>, program: impl AsRef<OsStr>) -> Command {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if cores < 2 || which("taskset").is_none() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("taskset");
+    command.args(["-c", if host.is_some() { "0" } else { "1" }]).arg(program);
+    command
+}
