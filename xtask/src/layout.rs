@@ -13,6 +13,8 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/cli/src/faults.rs", "sets a variable of its own process"),
     ("crates/cli/src/run/namespace.rs", "enters namespaces, and forks to try it first"),
     ("crates/cli/src/signals.rs", "blocks signals and waits for them"),
+    ("crates/dsm/examples/jacobi.rs", "works on shared memory where it lies, between two barriers"),
+    ("crates/dsm/examples/mm.rs", "works on shared memory where it lies, between two barriers"),
     ("crates/dsm/src/faults/signal.rs", "a signal handler"),
     ("crates/dsm/src/futex.rs", "sleeps on words of shared memory"),
     ("crates/dsm/src/map.rs", "maps shared memory and touches it"),

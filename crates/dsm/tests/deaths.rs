@@ -65,3 +65,32 @@ fn a_foreign_fault_is_still_one() {
     let ended = Plan { test, size: 1, transport: TransportKind::Rdma, variables: &[] }.run_with(|_| ());
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended.statuses[0]), Some(libc::SIGSEGV));
 }
+
+/// Whatever the others are doing at that moment.
+#[test]
+fn killed_at_any_time() {
+    let test = "killed_at_any_time";
+    work(|job| {
+        let at = job.alloc(64 * 4096, &Placement::Cyclic { block: 4096, first: 0 }).unwrap().cast::<u64>();
+        for round in 0.. {
+            job.lock(round % 3).unwrap();
+            // SAFETY: shared memory; each lock has pages of its own.
+            unsafe { at.add((round as usize * 7 % 20 * 3 + round as usize % 3) * 512).write_volatile(1) };
+            job.unlock(round % 3).unwrap();
+            if round % 5 == 0 {
+                job.barrier().unwrap();
+            }
+        }
+    });
+    for (number, transport) in (0u64..).zip(TransportKind::ALL) {
+        let ended = Plan { test, size: 3, transport, variables: &[] }.run_with(|children| {
+            std::thread::sleep(std::time::Duration::from_millis(100 + 37 * number));
+            children[2].kill().unwrap();
+        });
+        assert_eq!(ended.departure, Departure::Down { rank: 2, why: "its connection closed".into() });
+        for rank in [0, 1] {
+            assert!(ended.errors[rank].contains("process 2"), "process {rank}: {}", ended.errors[rank]);
+            assert!(!ended.statuses[rank].success());
+        }
+    }
+}

@@ -12,7 +12,7 @@ use super::{Access, Run};
 pub(super) const MOST_HOME_GUESSES: usize = 512;
 const MOST_TWIN_GUESSES: usize = 16;
 /// Guesses in a row before a page must show again that it is wanted.
-pub(super) const PATIENCE: u8 = 15;
+pub(super) const PATIENCE: u8 = 31;
 
 impl Machine {
     /// Whether pages are opened for writing on a guess.

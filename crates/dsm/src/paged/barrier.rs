@@ -41,7 +41,7 @@ impl Core {
         let mut state = self.state.lock();
         let before = state.machine.migrations();
         let steps = state.machine.depart(&told);
-        self.executor.count_departure(&steps, state.machine.migrations() - before);
+        self.executor.count_losses(&steps, state.machine.migrations() - before);
         self.executor.run(&self.wires, &mut state, steps)?;
         drop(state);
         self.barriers.lock().epoch = epoch;

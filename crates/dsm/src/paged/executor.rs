@@ -52,8 +52,8 @@ impl Executor {
         add(&self.counters.fault_ns, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// What a barrier did to our copies.
-    pub(super) fn count_departure(&self, steps: &[Step], migrations: u64) {
+    /// What a lock or a barrier did to our copies.
+    pub(super) fn count_losses(&self, steps: &[Step], migrations: u64) {
         let closed = |step: &Step| match step {
             Step::Protect(run, Access::None) => run.count as u64,
             _ => 0,

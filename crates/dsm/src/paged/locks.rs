@@ -53,6 +53,7 @@ impl Core {
         let told = self.read_board(id, epoch, ticket);
         let mut state = self.state.lock();
         let steps = state.machine.acquire(id, &told);
+        self.executor.count_losses(&steps, 0);
         self.executor.run(&self.wires, &mut state, steps)
     }
 

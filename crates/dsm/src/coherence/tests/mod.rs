@@ -184,7 +184,7 @@ fn write_all(machine: &mut Machine) -> usize {
 fn what_was_written_together_is_opened_together() {
     let mut machine = machine(1, 9);
     let mut faults = Vec::new();
-    for interval in 0..20 {
+    for interval in 0..40 {
         faults.push(write_all(&mut machine));
         machine.arrive();
         let run = machine.arrived()[0].run;
