@@ -13,7 +13,8 @@ use crate::step::Report;
 const PROCESSES: [u32; 4] = [1, 2, 4, 8];
 /// As `ferroce dsm run --transport` spells them.
 pub(crate) const TRANSPORTS: [&str; 4] = ["local", "rdma", "rdma-msg", "udp"];
-/// Programs that are also run under loss and over two hosts, with four processes: every kind of traffic once.
+/// Programs that are also run under loss, over two hosts and with a small cache, with four processes: every kind of
+/// traffic once.
 const HARDENED: [&str; 7] = ["mm", "lu", "sor", "counter", "messages", "sharing", "threads"];
 const HARDENED_PROCESSES: u32 = 4;
 /// What one run may take, and all of them.
@@ -111,12 +112,15 @@ pub(crate) fn runs(filter: &[String]) -> Vec<Run> {
 
 fn hardened() -> impl Iterator<Item = Run> {
     // The NIC loses packets where it is told to; plain sockets do not. One memory cannot lie on two hosts.
-    let kinds: [(&str, Circumstance); 5] = [
+    let kinds: [(&str, Circumstance); 8] = [
         ("rdma", Circumstance::Loss),
         ("rdma-msg", Circumstance::Loss),
         ("rdma", Circumstance::TwoHosts),
         ("rdma-msg", Circumstance::TwoHosts),
         ("udp", Circumstance::TwoHosts),
+        ("rdma", Circumstance::SmallCache),
+        ("rdma-msg", Circumstance::SmallCache),
+        ("udp", Circumstance::SmallCache),
     ];
     HARDENED.iter().flat_map(move |&program| {
         kinds.into_iter().map(move |(transport, circumstance)| Run {
@@ -197,7 +201,7 @@ pub(crate) fn to_text(rows: &[Row]) -> String {
     text + &format!("\n{passed} passed, {failed} failed, {skipped} skipped\n")
 }
 
-/// Under loss and over two hosts: a line each.
+/// The harder ones: a line each.
 fn harder_text(rows: &[Row]) -> String {
     let names: Vec<String> = hardened().map(|run| run.name()).collect();
     let harder = rows.iter().filter(|row| names.contains(&row.name));
@@ -244,7 +248,7 @@ mod tests {
         assert!(hardened().all(|run| named(run.program).is_some()));
         let names: Vec<String> =
             runs(&["sor 4 udp".into(), "pi 1 local".into()]).iter().map(Run::name).collect();
-        assert_eq!(names, ["sor 4 udp", "pi 1 local", "sor 4 udp two-hosts"]);
+        assert_eq!(names, ["sor 4 udp", "pi 1 local", "sor 4 udp two-hosts", "sor 4 udp small-cache"]);
     }
 
     #[test]

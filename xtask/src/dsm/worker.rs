@@ -36,16 +36,20 @@ pub(crate) enum Circumstance {
     Loss,
     /// Half of the processes are on another host.
     TwoHosts,
+    /// Hardly any page of others can be kept.
+    SmallCache,
 }
 
 impl Circumstance {
-    const ALL: [Circumstance; 3] = [Circumstance::Plain, Circumstance::Loss, Circumstance::TwoHosts];
+    const ALL: [Circumstance; 4] =
+        [Circumstance::Plain, Circumstance::Loss, Circumstance::TwoHosts, Circumstance::SmallCache];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Circumstance::Plain => "plain",
             Circumstance::Loss => "loss",
             Circumstance::TwoHosts => "two-hosts",
+            Circumstance::SmallCache => "small-cache",
         }
     }
 }
@@ -128,6 +132,9 @@ fn command(args: &Args, request: &Request<'_>, second: &mut Option<SecondHost>) 
         Circumstance::Loss => {
             command.env("FERROCE_FAULTS", "loss=1%,seed=7");
         }
+        Circumstance::SmallCache => {
+            command.env("FERROCE_DSM_CACHE_PAGES", "8");
+        }
         Circumstance::TwoHosts => {
             let host = match second.take() {
                 Some(host) => host,
@@ -181,7 +188,8 @@ mod tests {
 
     #[test]
     fn a_request_survives_its_line() {
-        for (arguments, circumstance) in ["", "-n 64 -m 256", "x"].into_iter().zip(Circumstance::ALL) {
+        for (arguments, circumstance) in ["", "-n 64 -m 256", "x", "-t 1"].into_iter().zip(Circumstance::ALL)
+        {
             let (program, transport) = ("sor", "rdma-msg");
             let request = Request { program, processes: 4, transport, circumstance, limit_s: 30, arguments };
             assert_eq!(Request::of_line(&request.to_line()), Some(request));
