@@ -72,13 +72,13 @@ impl Runner<'_> {
         for round in 1..=self.args.rounds {
             for course in &mut courses {
                 progress.step(round, course.source.name);
-                if course.failure.is_some() {
-                    continue;
+                if course.failure.is_none() {
+                    match self.measure(course.source) {
+                        Ok(figure) => course.figures.push(figure),
+                        Err(reason) => course.failure = Some(reason),
+                    }
                 }
-                match self.measure(course.source) {
-                    Ok(figure) => course.figures.push(figure),
-                    Err(reason) => course.failure = Some(reason),
-                }
+                progress.step_done();
             }
             courses.reverse();
         }
@@ -233,19 +233,20 @@ impl Progress {
     fn new(steps: u64) -> Self {
         Self(std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
-            let style = ProgressStyle::with_template("{bar:32} {pos}/{len}  {eta} left  {msg}");
+            let style = ProgressStyle::with_template("{bar:24} {pos}/{len}  {eta} left  {wide_msg}");
             bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         }))
     }
 
     fn step(&self, round: usize, name: &str) {
         match &self.0 {
-            Some(bar) => {
-                bar.set_message(format!("round {round}: {name}"));
-                bar.inc(1);
-            }
+            Some(bar) => bar.set_message(format!("round {round}: {name}")),
             None => eprintln!("round {round}: {name}"),
         }
+    }
+
+    fn step_done(&self) {
+        self.0.iter().for_each(|bar| bar.inc(1));
     }
 
     fn finish(&self) {
