@@ -34,12 +34,8 @@ pub(crate) struct Args {
     /// With --ucx, --fabric or --dsm: print JSON instead of Markdown.
     #[arg(long, requires = "compared")]
     json: bool,
-    /// With --fabric: renew docs/fabric-figures.md, its picture, and the snapshot of the ratios.
-    #[arg(long, requires = "fabric")]
-    write: bool,
-    /// With --fabric: take this command instead of building one; its libraries lie next to it.
-    #[arg(long, value_name = "FILE", requires = "fabric")]
-    ferroce: Option<PathBuf>,
+    #[command(flatten)]
+    of_fabric: fabric::Options,
     /// Further arguments of `ferroce perf`, after `--`.
     #[arg(last = true)]
     perf: Vec<String>,
@@ -88,7 +84,7 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
         return ucx_only(ctx, args.json);
     }
     if args.fabric {
-        return fabric::bench(ctx, args.ferroce.as_deref(), args.json, args.write);
+        return fabric::bench(ctx, &args.of_fabric, args.json);
     }
     let measured = match &args.from {
         Some(file) => Ok((file.clone(), true)),

@@ -112,3 +112,13 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&Context::new(args.shows_progress(), false), &args),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_contradicts_itself_nowhere() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+}

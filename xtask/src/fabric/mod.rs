@@ -17,7 +17,7 @@ pub(crate) mod run;
 mod table;
 mod verdict;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
 use serde_json::Value;
@@ -31,13 +31,38 @@ const PAGE: &str = "docs/fabric-figures.md";
 const PICTURE: &str = "docs/fabric-figures.svg";
 const SNAPSHOT: &str = "docs/fabric-snapshot.json";
 
+/// What only this comparison understands.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// With --fabric: renew docs/fabric-figures.md, its picture, and the snapshot of the ratios.
+    #[arg(long, requires = "fabric", conflicts_with = "filter")]
+    write: bool,
+    /// With --fabric: run only the rows that have this in a name; may be given several times.
+    #[arg(long, value_name = "TEXT", requires = "fabric")]
+    filter: Vec<String>,
+    /// With --fabric: how often everything is measured; medians are compared.
+    #[arg(long, value_name = "N", requires = "fabric", default_value_t = 3, value_parser = at_least_one)]
+    rounds: usize,
+    /// With --fabric: take this command instead of building one; its libraries lie next to it.
+    #[arg(long, value_name = "FILE", requires = "fabric")]
+    ferroce: Option<PathBuf>,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|rounds| *rounds > 0).ok_or_else(|| "a number of at least 1".to_owned())
+}
+
 /// Measures and tells; a ratio is never a failure, but what could not run is.
-pub(crate) fn bench(ctx: &Context, ferroce: Option<&Path>, as_json: bool, write: bool) -> ExitCode {
+pub(crate) fn bench(ctx: &Context, args: &Options, as_json: bool) -> ExitCode {
+    if table::rows(&args.filter).is_empty() {
+        eprintln!("no row has {} in a name", args.filter.join(" or "));
+        return ExitCode::from(2);
+    }
     let mut installed = Report::default();
     programs::provide(ctx, &mut installed);
     installed.output.iter().for_each(|line| eprintln!("{line}"));
-    match measure(ctx, ferroce) {
-        Ok((machine, verdicts)) => tell(ctx, &machine, &verdicts, as_json, write),
+    match measure(ctx, args) {
+        Ok((machine, verdicts)) => tell(ctx, args, as_json, &machine, &verdicts),
         Err(reason) => {
             eprintln!("{reason}");
             ExitCode::FAILURE
@@ -45,11 +70,11 @@ pub(crate) fn bench(ctx: &Context, ferroce: Option<&Path>, as_json: bool, write:
     }
 }
 
-fn tell(ctx: &Context, machine: &Machine, verdicts: &[Verdict], as_json: bool, write: bool) -> ExitCode {
+fn tell(ctx: &Context, args: &Options, as_json: bool, machine: &Machine, verdicts: &[Verdict]) -> ExitCode {
     if as_json {
-        println!("{}", verdict::to_json(machine, verdicts));
+        println!("{}", verdict::to_json(machine, args.rounds, verdicts));
     } else {
-        print!("{}", page::table(machine, verdicts));
+        print!("{}", page::table(machine, args.rounds, verdicts));
         let kept = std::fs::read_to_string(ctx.root.join(SNAPSHOT)).ok();
         let kept: Option<Value> = kept.and_then(|text| serde_json::from_str(&text).ok());
         kept.iter()
@@ -58,22 +83,22 @@ fn tell(ctx: &Context, machine: &Machine, verdicts: &[Verdict], as_json: bool, w
     }
     let failures = verdict::failures(verdicts);
     failures.iter().for_each(|failure| eprintln!("could not run: {failure}"));
-    if write && failures.is_empty() {
-        if let Err(reason) = write_all(ctx, machine, verdicts) {
+    if args.write && failures.is_empty() {
+        if let Err(reason) = write_all(ctx, args.rounds, machine, verdicts) {
             eprintln!("{reason}");
             return ExitCode::FAILURE;
         }
-    } else if write {
+    } else if args.write {
         eprintln!("{PAGE}, {PICTURE} and {SNAPSHOT} stay as they are: they are only written whole");
     }
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn write_all(ctx: &Context, machine: &Machine, verdicts: &[Verdict]) -> Result<(), String> {
+fn write_all(ctx: &Context, rounds: usize, machine: &Machine, verdicts: &[Verdict]) -> Result<(), String> {
     let snapshot =
         serde_json::to_string_pretty(&verdict::snapshot(verdicts)).map_err(|error| error.to_string())?;
     for (file, text) in [
-        (PAGE, page::page(machine, verdicts)),
+        (PAGE, page::page(machine, rounds, verdicts)),
         (PICTURE, plot::picture(verdicts)),
         (SNAPSHOT, format!("{snapshot}\n")),
     ] {
@@ -83,12 +108,12 @@ fn write_all(ctx: &Context, machine: &Machine, verdicts: &[Verdict]) -> Result<(
     Ok(())
 }
 
-fn measure(ctx: &Context, ferroce: Option<&Path>) -> Result<(Machine, Vec<Verdict>), String> {
+fn measure(ctx: &Context, args: &Options) -> Result<(Machine, Vec<Verdict>), String> {
     network::check()?;
-    let ferroce = ferroce.map_or_else(
-        || programs::build(ctx),
-        |given| given.canonicalize().map_err(|error| format!("{}: {error}", given.display())),
-    )?;
+    let ferroce = match &args.ferroce {
+        Some(given) => given.canonicalize().map_err(|error| format!("{}: {error}", given.display()))?,
+        None => programs::build(ctx)?,
+    };
     let logs = ctx.scratch().join("programs");
     std::fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()))?;
     let pingpong = build_pingpong(ctx);
@@ -97,13 +122,15 @@ fn measure(ctx: &Context, ferroce: Option<&Path>) -> Result<(Machine, Vec<Verdic
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = network::inside(&own);
     command.arg("fabric-worker").arg("--ferroce").arg(ferroce).arg("--logs").arg(&logs);
+    command.args(["--rounds", &args.rounds.to_string()]);
+    command.args(args.filter.iter().flat_map(|word| ["--filter", word]));
     if let Some(pingpong) = pingpong {
         command.arg("--pingpong").arg(pingpong);
     }
     let output = command.stderr(Stdio::inherit()).output().map_err(|error| format!("unshare: {error}"))?;
     let answer: Value = serde_json::from_slice(&output.stdout)
         .map_err(|_| format!("the measuring side: {}", output.status))?;
-    Ok((machine, verdict::of(&answer)))
+    Ok((machine, verdict::of(table::rows(&args.filter), &answer)))
 }
 
 /// The bare ping-pong in C, because it has to stay as bare as it is: nothing of ours is in it.

@@ -1,11 +1,10 @@
 //! The rows as Markdown.
 
 use super::machine::Machine;
-use super::run::ROUNDS;
 use super::verdict::Verdict;
 
 /// The page in docs.
-pub(crate) fn page(machine: &Machine, verdicts: &[Verdict]) -> String {
+pub(crate) fn page(machine: &Machine, rounds: usize, verdicts: &[Verdict]) -> String {
     format!(
         "# The figures of the fabric\n\n\
          <!-- Made by `cargo xtask bench --fabric --write`, with fabric-figures.svg and fabric-snapshot.json. -->\n\n\
@@ -16,12 +15,12 @@ pub(crate) fn page(machine: &Machine, verdicts: &[Verdict]) -> String {
          core of its own, except with 64 queue pairs and their peer, which the scheduler places. UCX runs with `UCX_TLS=sm,self`. Lost packets\n\
          are lost by `FERROCE_FAULTS=loss=1%` on both sides. [fabric-snapshot.json](fabric-snapshot.json) holds the ratios alone, so that a\n\
          regression shows in review.\n",
-        table(machine, verdicts)
+        table(machine, rounds, verdicts)
     )
 }
 
 /// The table, and where it was measured.
-pub(crate) fn table(machine: &Machine, verdicts: &[Verdict]) -> String {
+pub(crate) fn table(machine: &Machine, rounds: usize, verdicts: &[Verdict]) -> String {
     let mut text =
         "| test | peer | ours | peer's | ratio | goal | reached |\n|---|---|---:|---:|---:|---|---|\n"
             .to_owned();
@@ -29,7 +28,7 @@ pub(crate) fn table(machine: &Machine, verdicts: &[Verdict]) -> String {
     let count = verdicts.iter().filter(|verdict| verdict.reached()).count();
     text +=
         &format!("\n{count} of {} reached. A ratio above 1 means that ferroce is better. ", verdicts.len());
-    text + &format!("Medians of {ROUNDS} rounds.\n{}\n", machine.line())
+    text + &format!("Rounds: {rounds}, medians.\n{}\n", machine.line())
 }
 
 fn line(verdict: &Verdict) -> String {
@@ -65,7 +64,7 @@ mod tests {
 
     #[test]
     fn every_row_has_its_line() {
-        let text = page(&machine::example(), &verdict::example());
+        let text = page(&machine::example(), 3, &verdict::example());
         let first =
             "| ib_write_lat 8 B, local | UCX put latency 8 B | 1.00 µs | 1.10 µs | 1.10 × | 1.00 × | yes |";
         assert!(text.contains(first), "{text}");

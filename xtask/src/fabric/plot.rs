@@ -8,7 +8,9 @@ use super::verdict::Verdict;
 
 const WIDTH: f64 = 1000.0;
 const LEFT: f64 = 560.0;
-const RIGHT: f64 = 930.0;
+const RIGHT: f64 = 900.0;
+/// Where the numbers end.
+const NUMBERS: f64 = 990.0;
 const TOP: f64 = 44.0;
 const LINE: f64 = 30.0;
 const BAR: f64 = 16.0;
@@ -74,8 +76,7 @@ fn draw(svg: &mut String, verdict: &Verdict, y: f64) {
     );
     let _ = writeln!(
         svg,
-        "<text x=\"{:.1}\" y=\"{baseline:.1}\" fill=\"#222222\">{number}</text>",
-        end.max(goal) + 8.0
+        "<text x=\"{NUMBERS}\" y=\"{baseline:.1}\" text-anchor=\"end\" fill=\"#222222\">{number}</text>"
     );
 }
 

@@ -11,13 +11,12 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
 
-use super::table::{Link, Source, Unit, Way, sources};
+use super::table::{Link, Source, Unit, Way, rows, sources};
 use crate::figure::{self, median};
 use crate::programs::network;
 use crate::programs::session::Program;
 use crate::sides::{converse, on_core_of, talk};
 
-pub(crate) const ROUNDS: usize = 3;
 /// A busy machine takes several times as long as a quiet one; what takes longer than this hangs.
 const LIMIT: Duration = Duration::from_secs(30);
 const FIRST_PORT: u16 = 26_000;
@@ -31,6 +30,10 @@ pub(crate) struct Args {
     /// The bare ping-pong, where it could be built.
     #[arg(long)]
     pingpong: Option<PathBuf>,
+    #[arg(long)]
+    rounds: usize,
+    #[arg(long)]
+    filter: Vec<String>,
 }
 
 /// The side inside the network.
@@ -64,18 +67,18 @@ impl Runner<'_> {
     /// The median of each source, or why there is none, by name.
     fn all_rounds(mut self) -> Value {
         let course = |source| Course { source, figures: Vec::new(), failure: None };
-        let mut courses: Vec<Course> = sources().into_iter().map(course).collect();
-        let progress = Progress::new((ROUNDS * courses.len()) as u64);
-        for round in 1..=ROUNDS {
+        let mut courses: Vec<Course> = sources(&rows(&self.args.filter)).into_iter().map(course).collect();
+        let progress = Progress::new((self.args.rounds * courses.len()) as u64);
+        for round in 1..=self.args.rounds {
             for course in &mut courses {
                 progress.step(round, course.source.name);
-                if course.failure.is_some() {
-                    continue;
+                if course.failure.is_none() {
+                    match self.measure(course.source) {
+                        Ok(figure) => course.figures.push(figure),
+                        Err(reason) => course.failure = Some(reason),
+                    }
                 }
-                match self.measure(course.source) {
-                    Ok(figure) => course.figures.push(figure),
-                    Err(reason) => course.failure = Some(reason),
-                }
+                progress.step_done();
             }
             courses.reverse();
         }
@@ -230,19 +233,20 @@ impl Progress {
     fn new(steps: u64) -> Self {
         Self(std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
-            let style = ProgressStyle::with_template("{bar:32} {pos}/{len}  {eta} left  {msg}");
+            let style = ProgressStyle::with_template("{bar:24} {pos}/{len}  {eta} left  {wide_msg}");
             bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         }))
     }
 
     fn step(&self, round: usize, name: &str) {
         match &self.0 {
-            Some(bar) => {
-                bar.set_message(format!("round {round}: {name}"));
-                bar.inc(1);
-            }
-            None => eprintln!("round {round} of {ROUNDS}: {name}"),
+            Some(bar) => bar.set_message(format!("round {round}: {name}")),
+            None => eprintln!("round {round}: {name}"),
         }
+    }
+
+    fn step_done(&self) {
+        self.0.iter().for_each(|bar| bar.inc(1));
     }
 
     fn finish(&self) {

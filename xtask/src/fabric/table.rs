@@ -115,7 +115,7 @@ use sources::*;
 
 /// A latency that may be so many times the peer's is as good as the inverse.
 #[rustfmt::skip]
-pub(crate) static ROWS: [Row; 14] = [
+static ROWS: [Row; 14] = [
     Row { id: "write-lat-8/ucx-put", ours: &WRITE_LAT, peer: &PUT_LAT, goal: 1.0, note: "" },
     Row { id: "write-lat-8/bare", ours: &WRITE_LAT, peer: &BARE, goal: 1.0 / 1.3, note: "aim: no worse than 1.3 ×" },
     Row { id: "read-lat-8/bare", ours: &READ_LAT, peer: &BARE, goal: 0.5, note: "no worse than 2 ×" },
@@ -132,10 +132,17 @@ pub(crate) static ROWS: [Row; 14] = [
     Row { id: "udp-qps-64/one-qp", ours: &MANY_UDP, peer: &ONE_UDP, goal: 1.0, note: "" },
 ];
 
-/// Everything that the rows need, each once, in their order.
-pub(crate) fn sources() -> Vec<&'static Source> {
+/// The rows that a filter lets through: those that have one of its words in a name, all without any.
+pub(crate) fn rows(filter: &[String]) -> Vec<&'static Row> {
+    let has =
+        |row: &Row, word: &str| [row.id, row.ours.name, row.peer.name].iter().any(|name| name.contains(word));
+    ROWS.iter().filter(|row| filter.is_empty() || filter.iter().any(|word| has(row, word))).collect()
+}
+
+/// Everything that rows need, each once, in their order.
+pub(crate) fn sources(rows: &[&'static Row]) -> Vec<&'static Source> {
     let mut all: Vec<&Source> = Vec::new();
-    for source in ROWS.iter().flat_map(|row| [row.ours, row.peer]) {
+    for source in rows.iter().flat_map(|row| [row.ours, row.peer]) {
         if !all.iter().any(|known| known.name == source.name) {
             all.push(source);
         }
@@ -158,11 +165,22 @@ mod tests {
 
     #[test]
     fn sources_that_share_a_name_are_one() {
-        for one in sources() {
+        for one in sources(&rows(&[])) {
             for row in ROWS.iter().flat_map(|row| [row.ours, row.peer]) {
                 assert_eq!(one.name == row.name, std::ptr::eq(one, row), "{}", one.name);
             }
         }
+    }
+
+    #[test]
+    fn a_filter_chooses_rows() {
+        let count =
+            |filter: &[&str]| rows(&filter.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).len();
+        assert_eq!(
+            [count(&[]), count(&["iperf3"]), count(&["qps-64"]), count(&["nothing"])],
+            [ROWS.len(), 1, 2, 0]
+        );
+        assert_eq!(sources(&rows(&["bare shared".to_owned()])).len(), 4);
     }
 
     #[test]
