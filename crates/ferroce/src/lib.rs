@@ -82,7 +82,7 @@ pub use ferroce_nic::link::{FaultConfig, LinkCounters};
 /// What the NIC below gives as it is: settings, tables and numbers.
 pub use ferroce_nic::{
     AsyncEvent, CmRefusal, Config, ConfigError, Counters, DeviceAttr, EventSource, GidEntry, KeyError,
-    QpReport, RejectReason, Secret, SrqAttr, read_key,
+    LinkChoice, QpReport, RejectReason, Secret, SrqAttr, read_key,
 };
 pub use ferroce_proto::qp::state::ModifyError;
 /// The vocabulary of the verbs.

@@ -30,6 +30,7 @@ use std::process::{Command, ExitCode};
 use tree::SysTree;
 
 const ADDRESS_VARIABLE: &str = "FERROCE_ADDR";
+const LINK_VARIABLE: &str = "FERROCE_LINK";
 /// Tells the shim below which folder the device's files are.
 const SHIM_VARIABLE: &str = "FERROCE_SHIM";
 
@@ -62,7 +63,7 @@ pub(crate) struct Args {
 /// How packets travel.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LinkChoice {
-    /// The best there is; today that is udp.
+    /// Shared memory to programs of this user on this host, udp to all others.
     Auto,
     /// RoCEv2 over UDP port 4791.
     Udp,
@@ -100,6 +101,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     if !args.addr.is_empty() {
         let list: Vec<String> = args.addr.iter().map(IpAddr::to_string).collect();
         command.env(ADDRESS_VARIABLE, list.join(","));
+    }
+    if args.link == LinkChoice::Udp {
+        command.env(LINK_VARIABLE, "udp");
     }
     let reports = args.explain.then(PrivateFolder::make).transpose()?;
     reports.iter().for_each(|folder| explain::apply_to(&mut command, folder.path()));
