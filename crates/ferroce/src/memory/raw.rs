@@ -4,7 +4,7 @@
 //! through raw pointers and atomics; a reference to its bytes is made in [`Exclusive`] alone, whose memory the NIC
 //! has no request for while the program holds it.
 
-use super::region::{Region, RegionBuilder};
+use super::region::{PAGE, Region, RegionBuilder};
 use crate::error::Error;
 use ferroce_nic::{MemoryRegion, Pd};
 use ferroce_proto::verbs::{Access, Sge};
@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 /// registered.
 pub(super) struct Memory {
     start: NonNull<u8>,
+    len: usize,
+    /// What is allocated: whole pages where it begins at one, so that nobody else's data lies in the last.
     layout: Layout,
     /// Who keeps it; nobody: it is ours to free.
     keeper: Option<Arc<dyn Any + Send + Sync>>,
@@ -32,10 +34,12 @@ impl Memory {
     /// `len` bytes (at least one), aligned to `align`.
     pub(super) fn zeroed(len: usize, align: usize) -> Result<Arc<Memory>, Error> {
         let refused = || Error::OutOfMemory { bytes: len };
-        let layout = Layout::from_size_align(len.max(1), align).map_err(|_| refused())?;
+        let len = len.max(1);
+        let layout = Layout::from_size_align(len, align).map_err(|_| refused())?;
+        let layout = if align >= PAGE { layout.pad_to_align() } else { layout };
         // SAFETY: the layout has at least one byte.
         let start = unsafe { alloc_zeroed(layout) };
-        Ok(Arc::new(Memory { start: NonNull::new(start).ok_or_else(refused)?, layout, keeper: None }))
+        Ok(Arc::new(Memory { start: NonNull::new(start).ok_or_else(refused)?, len, layout, keeper: None }))
     }
 
     /// Memory that `keeper` keeps mapped, readable and writable while it lives.
@@ -47,16 +51,16 @@ impl Memory {
         let aligned = (start.as_ptr() as usize).is_multiple_of(8);
         let layout = Layout::from_size_align(len, if aligned { 8 } else { 1 });
         let layout = layout.map_err(|_| Error::OutOfMemory { bytes: len })?;
-        Ok(Arc::new(Memory { start, layout, keeper: Some(keeper) }))
+        Ok(Arc::new(Memory { start, len, layout, keeper: Some(keeper) }))
     }
 
     /// Registers all of it.
     pub(super) fn register(self: &Arc<Self>, pd: &Arc<Pd>, access: Access) -> Result<MemoryRegion, Error> {
-        let (addr, len) = (self.start.as_ptr() as usize, self.layout.size());
+        let (addr, len, room) = (self.start.as_ptr() as usize, self.len, self.layout.size());
         let region = match self.keeper {
             // SAFETY: the memory lives until the last share of it is gone, and the NIC gets one. Rust references to it
             // exist in `Exclusive` only, see there.
-            None => unsafe { pd.register(addr, len, addr as u64, access, Some(self.clone())) },
+            None => unsafe { pd.register_with_room(addr, len, room, access, Some(self.clone())) },
             // SAFETY: as above; whoever called `register_at` promised the rest.
             Some(_) => unsafe { pd.register_sparse(addr, len, access, Some(self.clone())) },
         };
@@ -64,7 +68,7 @@ impl Memory {
     }
 
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
-        let size = self.layout.size();
+        let size = self.len;
         assert!(offset <= size && len <= size - offset, "checked by the callers in `region` and `buffer`");
         // SAFETY: the offset is inside the allocation, or one past its end for empty accesses.
         unsafe { self.start.as_ptr().add(offset) }

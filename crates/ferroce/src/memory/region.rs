@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Page size that regions are aligned to.
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 
 /// Registered, page-aligned memory that work requests name by key, and that peers may touch at any time if its rights
 /// say so. So it is read and written by copy. Cheap to clone; the memory lives until the last clone is gone and the

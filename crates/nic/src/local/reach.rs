@@ -151,6 +151,7 @@ fn find(neighbour: &Neighbour, rkey: RKey) -> Option<Known> {
         only_qp: None,
         kind: Kind::Memory { windows: Vec::new() },
         backing: Backing::Mapped,
+        room: 0,
         card: None,
         adopted: None,
         _owner: None,

@@ -232,6 +232,7 @@ mod tests {
                 only_qp: None,
                 kind: Kind::Memory { windows: Vec::new() },
                 backing: Backing::Mapped,
+                room: 0,
                 card: None,
                 adopted: None,
                 _owner: None,

@@ -60,6 +60,8 @@ pub(crate) struct Region {
     pub(crate) only_qp: Option<Qpn>,
     pub(crate) kind: Kind,
     pub(crate) backing: Backing,
+    /// Bytes from `base` on that are nobody else's: what of it may be adopted.
+    pub(crate) room: usize,
     /// Its card on the board that neighbours read.
     pub(crate) card: Option<usize>,
     /// Its pages, if neighbours can map them.
@@ -181,6 +183,7 @@ mod tests {
             only_qp: None,
             kind: Kind::Memory { windows: Vec::new() },
             backing: Backing::Mapped,
+            room: 0,
             card: None,
             adopted: None,
             _owner: None,

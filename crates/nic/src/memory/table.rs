@@ -52,7 +52,7 @@ impl RegionTable {
     /// Shows a region to neighbours, if they may reach it.
     fn show(&self, region: &mut Region) {
         let Some(board) = self.board.as_ref().filter(|_| region.card().is_some()) else { return };
-        region.adopted = board.adopt(region.base, region.len as usize);
+        region.adopted = board.adopt(region.base, region.room);
         region.card = region.card().and_then(|card| board.show(&card));
     }
 

@@ -69,6 +69,7 @@ impl RegionTable {
             only_qp: None,
             kind: Kind::Window { kind, region: None },
             backing: Backing::Mapped,
+            room: 0,
             card: None,
             adopted: None,
             _owner: None,

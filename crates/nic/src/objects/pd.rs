@@ -47,7 +47,30 @@ impl Pd {
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
         check_range(addr, len, iova)?;
         check_mapped(addr, len, access).map_err(Error::Memory)?;
-        self.insert_region(Place { addr, len, iova, backing: backing(access) }, access, owner)
+        self.insert_region(Place { addr, len, room: len, iova, backing: backing(access) }, access, owner)
+    }
+
+    /// As [`Pd::register`], where the `room` bytes from `addr` on, of which the region has the first `len`, are nobody
+    /// else's. So its last page can be shared with processes of this host too, though the region does not fill it.
+    ///
+    /// # Safety
+    /// As for [`Pd::register`]; and all of the room stays mapped, readable and writable.
+    pub unsafe fn register_with_room(
+        self: &Arc<Self>,
+        addr: usize,
+        len: usize,
+        room: usize,
+        access: Access,
+        owner: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Result<MemoryRegion, Error> {
+        self.nic.alive()?;
+        check_access(access)?;
+        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { addr as u64 };
+        check_range(addr, room.max(len), iova)?;
+        check_range(addr, len, iova)?;
+        check_mapped(addr, len, access).map_err(Error::Memory)?;
+        let place = Place { addr, len, room: room.max(len), iova, backing: backing(access) };
+        self.insert_region(place, access, owner)
     }
 
     /// As [`Pd::register`], but brings no page in and looks at none: for ranges most of which are never used, such as
@@ -66,7 +89,7 @@ impl Pd {
         check_access(access)?;
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { addr as u64 };
         check_range(addr, len, iova)?;
-        self.insert_region(Place { addr, len, iova, backing: backing(access) }, access, owner)
+        self.insert_region(Place { addr, len, room: len, iova, backing: backing(access) }, access, owner)
     }
 
     /// Registers part of the device's own memory; peers and work requests count from its first byte. The access must
@@ -90,14 +113,20 @@ impl Pd {
         if offset > size || len as u64 > size - offset {
             return Err(Error::Invalid { attribute: "dm_offset", why: "past the end of the device memory" });
         }
-        let place = Place { addr: memory.start() + offset as usize, len, iova: 0, backing: Backing::Mapped };
+        let place = Place {
+            addr: memory.start() + offset as usize,
+            len,
+            room: len,
+            iova: 0,
+            backing: Backing::Mapped,
+        };
         self.insert_region(place, access, Some(memory.clone()))
     }
 
     /// Makes a region that is nowhere: whatever is written there vanishes, and zeros are read. Only its lkey works.
     pub fn alloc_null_region(self: &Arc<Self>) -> Result<MemoryRegion, Error> {
         self.nic.alive()?;
-        let place = Place { addr: 0, len: usize::MAX, iova: 0, backing: Backing::Null };
+        let place = Place { addr: 0, len: usize::MAX, room: usize::MAX, iova: 0, backing: Backing::Null };
         self.insert_region(place, Access::LOCAL_WRITE, None)
     }
 
@@ -120,7 +149,7 @@ impl Pd {
         access: Access,
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<MemoryRegion, Error> {
-        let Place { addr, len, iova, backing } = place;
+        let Place { addr, len, room, iova, backing } = place;
         let make = |lkey, rkey| Region {
             base: addr,
             len: len as u64,
@@ -134,6 +163,7 @@ impl Pd {
             only_qp: None,
             kind: Kind::Memory { windows: Vec::new() },
             backing,
+            room,
             card: None,
             adopted: None,
             _owner: owner,
@@ -152,6 +182,8 @@ impl Pd {
 struct Place {
     addr: usize,
     len: usize,
+    /// Bytes from `addr` on that are nobody else's.
+    room: usize,
     iova: u64,
     backing: Backing,
 }
