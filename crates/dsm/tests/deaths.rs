@@ -94,3 +94,30 @@ fn killed_at_any_time() {
         }
     }
 }
+
+/// A process that is cut off closes no connection; one that is stopped behaves the same.
+#[test]
+fn silent_without_being_dead() {
+    let test = "silent_without_being_dead";
+    work(|job| {
+        job.barrier().unwrap();
+        if job.rank() == 1 {
+            // SAFETY: a signal to this process itself.
+            unsafe { libc::raise(libc::SIGSTOP) };
+        }
+        job.barrier().unwrap();
+    });
+    let transport = TransportKind::Udp;
+    let ended = Plan { test, size: 3, transport, variables: &[] }.run_with(|children| {
+        // Its own end is ours to make, once the others have found it silent.
+        for rank in [0, 2] {
+            children[rank].wait().unwrap();
+        }
+        children[1].kill().unwrap();
+    });
+    assert_eq!(ended.departure, Departure::Down { rank: 1, why: "it has been silent for 5 seconds".into() });
+    for rank in [0, 2] {
+        let sentence = "process 1 of the job is down: it has been silent for 5 seconds";
+        assert!(ended.errors[rank].contains(sentence), "process {rank}: {}", ended.errors[rank]);
+    }
+}

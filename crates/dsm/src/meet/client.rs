@@ -1,9 +1,10 @@
 //! The side of a process.
 
-use super::GREETING;
+use super::lines::{Heard, Lines};
+use super::{BEAT, GREETING};
 use crate::error::Error;
 use parking_lot::Mutex;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +25,7 @@ pub(crate) struct Meeting {
 }
 
 struct Connection {
-    socket: Mutex<TcpStream>,
+    socket: Arc<Mutex<TcpStream>>,
     texts: Mutex<Receiver<String>>,
     left: Arc<AtomicBool>,
 }
@@ -41,13 +42,15 @@ impl Meeting {
         writeln!(socket, "{GREETING} {key} {rank}").map_err(failed)?;
         let (sender, texts) = channel();
         let left = Arc::new(AtomicBool::new(false));
-        let reader = BufReader::new(socket.try_clone().map_err(failed)?);
+        let lines = Lines::new(socket.try_clone().map_err(failed)?).map_err(failed)?;
+        let socket = Arc::new(Mutex::new(socket));
+        let beat = socket.clone();
         let gone = left.clone();
         std::thread::Builder::new()
             .name("ferroce-dsm-meet".into())
-            .spawn(move || listen(reader, rank, &gone, &sender))
+            .spawn(move || listen(lines, &beat, rank, &gone, &sender))
             .map_err(failed)?;
-        let connection = Connection { socket: Mutex::new(socket), texts: Mutex::new(texts), left };
+        let connection = Connection { socket, texts: Mutex::new(texts), left };
         Ok(Self { at: at.to_string(), size, connection: Some(connection) })
     }
 
@@ -95,25 +98,39 @@ fn connect(at: SocketAddr) -> std::io::Result<TcpStream> {
     }
 }
 
-fn listen(reader: BufReader<TcpStream>, rank: u32, left: &AtomicBool, texts: &Sender<String>) {
-    for line in reader.lines() {
-        let Ok(line) = line else { break };
-        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
-        match word {
-            "from" => {
-                let text = rest.split_once(' ').map_or("", |(_, text)| text);
-                let _ = texts.send(text.to_owned());
-            }
-            "down" if !left.load(Ordering::Acquire) => {
-                let (who, why) = rest.split_once(' ').unwrap_or((rest, ""));
-                stop(rank, &format!("process {who} of the job is down: {why}"));
-            }
-            "refused" => stop(rank, &format!("the launcher refused this process: {rest}")),
-            _ => {}
+fn listen(mut lines: Lines, socket: &Mutex<TcpStream>, rank: u32, left: &AtomicBool, texts: &Sender<String>) {
+    let mut told = Instant::now();
+    loop {
+        let heard = lines.next();
+        if left.load(Ordering::Acquire) {
+            return;
+        }
+        match heard {
+            Heard::Line(line) => handle(&line, rank, left, texts),
+            Heard::Nothing => {}
+            Heard::Lost(why) => stop(rank, &format!("the launcher is gone: {why}")),
+        }
+        if told.elapsed() >= BEAT {
+            told = Instant::now();
+            // If this fails, reading does too.
+            let _ = socket.lock().write_all(b"alive\n");
         }
     }
-    if !left.load(Ordering::Acquire) {
-        stop(rank, "the launcher is gone: its connection closed");
+}
+
+fn handle(line: &str, rank: u32, left: &AtomicBool, texts: &Sender<String>) {
+    let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+    match word {
+        "from" => {
+            let text = rest.split_once(' ').map_or("", |(_, text)| text);
+            let _ = texts.send(text.to_owned());
+        }
+        "down" if !left.load(Ordering::Acquire) => {
+            let (who, why) = rest.split_once(' ').unwrap_or((rest, ""));
+            stop(rank, &format!("process {who} of the job is down: {why}"));
+        }
+        "refused" => stop(rank, &format!("the launcher refused this process: {rest}")),
+        _ => {}
     }
 }
 

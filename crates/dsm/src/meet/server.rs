@@ -1,22 +1,19 @@
 //! The side of the launcher.
 
-use super::GREETING;
+use super::lines::{Heard, Lines};
+use super::{BEAT, GREETING};
 use crate::error::Error;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// How long the launcher may take to say why a connection closed.
 const REASON_PATIENCE: Duration = Duration::from_millis(300);
 /// How long processes have to stop after one was lost.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a stranger may hold a connection without a greeting.
-const GREETING_PATIENCE: Duration = Duration::from_secs(10);
-/// Longest line that is read.
-const LONGEST_LINE: u64 = 4 << 20;
 
 /// The meeting place of one job. The launcher keeps it, starts the processes with [`Rendezvous::environment`], and lets
 /// [`Rendezvous::run`] work on a thread of its own.
@@ -61,7 +58,7 @@ enum Event {
     Joined(u32, TcpStream),
     Gather(u32, String),
     Bye(u32),
-    Closed(u32),
+    Lost(u32, &'static str),
     Down(u32, String),
 }
 
@@ -150,9 +147,14 @@ fn welcome(listener: &TcpListener, key: &str, size: u32, events: &Sender<Event>,
 /// Turns one connection into events.
 fn attend(mut socket: TcpStream, key: &str, size: u32, events: &Sender<Event>) -> Option<()> {
     let _ = socket.set_nodelay(true);
-    socket.set_read_timeout(Some(GREETING_PATIENCE)).ok()?;
-    let mut reader = BufReader::new(socket.try_clone().ok()?);
-    let greeting = line(&mut reader)?;
+    let mut lines = Lines::new(socket.try_clone().ok()?).ok()?;
+    let greeting = loop {
+        match lines.next() {
+            Heard::Line(line) => break line,
+            Heard::Nothing => {}
+            Heard::Lost(_) => return None,
+        }
+    };
     let rank = greeting.strip_prefix(GREETING).map(str::trim).and_then(|rest| {
         let (shown, rank) = rest.split_once(' ').unwrap_or(("", rest));
         (shown == key).then(|| rank.parse::<u32>().ok()).flatten()
@@ -161,9 +163,13 @@ fn attend(mut socket: TcpStream, key: &str, size: u32, events: &Sender<Event>) -
         let _ = socket.write_all(b"refused wrong key, rank or version\n");
         return None;
     };
-    socket.set_read_timeout(None).ok()?;
     events.send(Event::Joined(rank, socket)).ok()?;
-    while let Some(line) = line(&mut reader) {
+    loop {
+        let line = match lines.next() {
+            Heard::Line(line) => line,
+            Heard::Nothing => continue,
+            Heard::Lost(why) => return events.send(Event::Lost(rank, why)).ok(),
+        };
         let event = match line.split_once(' ').unwrap_or((&line, "")) {
             ("gather", text) => Event::Gather(rank, text.to_owned()),
             ("bye", _) => Event::Bye(rank),
@@ -171,13 +177,6 @@ fn attend(mut socket: TcpStream, key: &str, size: u32, events: &Sender<Event>) -
         };
         events.send(event).ok()?;
     }
-    events.send(Event::Closed(rank)).ok()
-}
-
-fn line(reader: &mut impl BufRead) -> Option<String> {
-    let mut line = String::new();
-    let count = reader.take(LONGEST_LINE).read_line(&mut line).ok()?;
-    (count > 0 && line.ends_with('\n')).then(|| line.trim_end_matches('\n').to_owned())
 }
 
 /// The job as seen from here.
@@ -186,10 +185,12 @@ struct Round {
     texts: Vec<Option<String>>,
     left: Vec<bool>,
     closed: Vec<bool>,
-    /// A connection that closed, and when its reason is no longer waited for.
-    lost: Option<(u32, Instant)>,
+    /// A connection that ended, why as far as it shows, and until when a better reason is waited for.
+    lost: Option<(u32, &'static str, Instant)>,
     down: Option<(u32, String)>,
     deadline: Option<Instant>,
+    /// When everybody is told again that we are alive.
+    beat: Instant,
 }
 
 impl Round {
@@ -203,24 +204,27 @@ impl Round {
             lost: None,
             down: None,
             deadline: None,
+            beat: Instant::now(),
         }
     }
 
     fn serve(mut self, events: &Receiver<Event>) -> Departure {
         loop {
             let now = Instant::now();
-            if let Some((rank, _)) = self.lost.filter(|(_, until)| *until <= now) {
-                self.handle_down(rank, "its connection closed".into());
+            if let Some((rank, why, _)) = self.lost.filter(|(_, _, until)| *until <= now) {
+                self.handle_down(rank, why.into());
             }
             if self.over(now) {
                 return self.down.map_or(Departure::All, |(rank, why)| Departure::Down { rank, why });
             }
-            let until = [self.lost.map(|(_, until)| until), self.deadline].into_iter().flatten().min();
-            let event = match until {
-                Some(until) => events.recv_timeout(until.saturating_duration_since(now)),
-                None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            };
-            if let Ok(event) = event {
+            if now >= self.beat {
+                self.beat = now + BEAT;
+                self.tell("alive\n");
+            }
+            let until = [self.lost.map(|(_, _, until)| until), self.deadline, Some(self.beat)];
+            let until = until.into_iter().flatten().min().unwrap_or(now);
+            // Whether something came or the time is up is seen at the top.
+            if let Ok(event) = events.recv_timeout(until.saturating_duration_since(now)) {
                 self.handle(event);
             }
         }
@@ -240,10 +244,10 @@ impl Round {
             Event::Joined(rank, socket) => self.handle_joined(rank, socket),
             Event::Gather(rank, text) => self.handle_gather(rank, text),
             Event::Bye(rank) => self.left[rank as usize] = true,
-            Event::Closed(rank) => {
+            Event::Lost(rank, why) => {
                 self.closed[rank as usize] = true;
                 if !self.left[rank as usize] && self.down.is_none() && self.lost.is_none() {
-                    self.lost = Some((rank, Instant::now() + REASON_PATIENCE));
+                    self.lost = Some((rank, why, Instant::now() + REASON_PATIENCE));
                 }
             }
             Event::Down(rank, why) if !self.left.get(rank as usize).copied().unwrap_or(true) => {

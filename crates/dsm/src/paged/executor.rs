@@ -83,6 +83,17 @@ impl Executor {
 
     /// Does steps, in order.
     pub(super) fn run(&self, wires: &Wires, state: &mut State, steps: Vec<Step>) -> Result<(), Error> {
+        let ops = self.start(wires, state, steps)?;
+        if ops.is_empty() { Ok(()) } else { wires.execute(&ops) }
+    }
+
+    /// The same, but returns the last writes instead of doing them.
+    pub(super) fn start(
+        &self,
+        wires: &Wires,
+        state: &mut State,
+        steps: Vec<Step>,
+    ) -> Result<Vec<(u32, Op)>, Error> {
         let mut batch = Batch::default();
         let mut closed = false;
         for step in steps {
@@ -107,7 +118,8 @@ impl Executor {
                 }
             }
         }
-        self.finish(wires, &mut batch)
+        self.finish_fetches(wires, &mut batch)?;
+        Ok(batch.ops)
     }
 
     /// False: the system cannot have pages with so many different rights, and all are closed now instead.

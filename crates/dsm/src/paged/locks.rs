@@ -37,6 +37,8 @@ struct Seen {
     next: u64,
     /// While it is held: our ticket.
     ticket: u32,
+    /// Somebody waited when it was last given back.
+    wanted: bool,
 }
 
 impl Locks {
@@ -75,8 +77,8 @@ impl Core {
             let place = self.layout.lock_place(id, ticket);
             self.wires.execute(&[(home, Op::WriteWord { remote: place, value: name })])?;
             let turn = self.window.long(self.layout.turn(id));
+            // The board comes with the turn.
             self.wait_until(|| turn.load(Ordering::Acquire) == FILLED | u64::from(ticket))?;
-            self.wires.execute(&[(home, copy_board)])?;
         }
         Ok(ticket)
     }
@@ -110,43 +112,54 @@ impl Core {
     }
 
     pub(super) fn unlock(&self, id: u32) -> Result<(), Error> {
-        let words = {
+        let home = self.layout.lock_home(id);
+        let (mut ops, words) = {
             let mut state = self.state.lock();
             let steps = state.machine.release(id);
-            self.executor.run(&self.wires, &mut state, steps)?;
-            Notice::pack(&state.machine.released(id))
+            let ops = self.executor.start(&self.wires, &mut state, steps)?;
+            (ops, Notice::pack(&state.machine.released(id)))
         };
-        let home = self.layout.lock_home(id);
-        let mut ops = Vec::with_capacity(2);
-        let ticket = self.write_board(id, &words);
+        // What was written must be at home before the lock is free. At the lock's own home it is: operations of one
+        // process on one window keep their order.
+        if ops.iter().any(|(to, _)| *to != home) {
+            self.wires.execute(&std::mem::take(&mut ops))?;
+        }
+        let seen = self.write_board(id, &words);
         if !words.is_empty() {
-            ops.push((
-                home,
-                Op::Write {
-                    remote: self.layout.lock_board(id),
-                    local: self.layout.lock_copy(id),
-                    len: self.layout.lock_copy_len(),
-                },
-            ));
+            ops.push((home, self.copy_to_home(id)));
         }
         // The lower half counts who is served; its overflow must not reach the upper one.
-        let add = if ticket == u32::MAX { 1u64.wrapping_sub(1 << 32) } else { 1 };
+        let add = if seen.ticket == u32::MAX { 1u64.wrapping_sub(1 << 32) } else { 1 };
         ops.push((
             home,
             Op::FetchAdd { remote: self.layout.lock_word(id), add, old: self.layout.ticket(id) },
         ));
+        let next = seen.ticket.wrapping_add(1);
+        if seen.wanted {
+            ops.push((home, self.read_name(id, next)));
+        }
         self.wires.execute(&ops)?;
         let word = self.window.long(self.layout.ticket(id)).load(Ordering::Acquire);
-        let next = ticket.wrapping_add(1);
-        if (word >> 32) as u32 != next {
-            self.hand_over(id, home, next)?;
+        let wanted = (word >> 32) as u32 != next;
+        if wanted {
+            self.hand_over(id, home, next, seen.wanted)?;
         }
+        self.locks.seen.lock().entry(id).or_default().wanted = wanted;
         release(&self.locks.gates[id as usize]);
         Ok(())
     }
 
-    /// Adds notices to the copy of the board, and returns our ticket.
-    fn write_board(&self, id: u32, words: &[u64]) -> u32 {
+    fn copy_to_home(&self, id: u32) -> Op {
+        let (remote, local) = (self.layout.lock_board(id), self.layout.lock_copy(id));
+        Op::Write { remote, local, len: self.layout.lock_copy_len() }
+    }
+
+    fn read_name(&self, id: u32, ticket: u32) -> Op {
+        Op::Read { remote: self.layout.lock_place(id, ticket), local: self.layout.next_name(id), len: 8 }
+    }
+
+    /// Adds notices to the copy of the board, and returns what we know of the lock.
+    fn write_board(&self, id: u32, words: &[u64]) -> Seen {
         let mut seen = self.locks.seen.lock();
         let seen = seen.entry(id).or_default();
         if !words.is_empty() {
@@ -160,22 +173,23 @@ impl Core {
             seen.next += words.len() as u64;
             self.set_number(id, NEXT, seen.next);
         }
-        seen.ticket
+        *seen
     }
 
-    /// Finds who has the next ticket, who may not have written its name yet, and tells it.
-    fn hand_over(&self, id: u32, home: u32, ticket: u32) -> Result<(), Error> {
-        let place = self.layout.lock_place(id, ticket);
-        let scratch = self.layout.ticket(id);
+    /// Finds who has the next ticket, who may not have written its name yet, and gives it the board and the turn.
+    fn hand_over(&self, id: u32, home: u32, ticket: u32, mut read: bool) -> Result<(), Error> {
         loop {
-            self.wires.execute(&[(home, Op::Read { remote: place, local: scratch, len: 8 })])?;
-            let name = self.window.long(scratch).load(Ordering::Acquire);
+            if !read {
+                self.wires.execute(&[(home, self.read_name(id, ticket))])?;
+            }
+            read = false;
+            let name = self.window.long(self.layout.next_name(id)).load(Ordering::Acquire);
             if name & FILLED != 0 && (name >> 16) as u32 == ticket {
-                let to = name as u16;
-                let value = FILLED | u64::from(ticket);
-                return self
-                    .wires
-                    .execute(&[(u32::from(to), Op::Tell { remote: self.layout.turn(id), value })]);
+                let to = u32::from(name as u16);
+                let copy = self.layout.lock_copy(id);
+                let board = Op::Write { remote: copy, local: copy, len: self.layout.lock_copy_len() };
+                let turn = Op::Tell { remote: self.layout.turn(id), value: FILLED | u64::from(ticket) };
+                return self.wires.execute(&[(to, board), (to, turn)]);
             }
             std::thread::yield_now();
         }

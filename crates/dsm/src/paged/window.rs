@@ -52,9 +52,14 @@ impl Window {
         self.turn(LOCKS) + lock as usize * 8
     }
 
-    /// Ours alone: a copy of a lock's header and notices.
+    /// Ours alone: where the name of the next in turn arrives.
+    pub(super) fn next_name(&self, lock: u32) -> usize {
+        self.ticket(LOCKS) + lock as usize * 8
+    }
+
+    /// A copy of a lock's header and notices; written by ourselves, or by who hands the lock over to us.
     pub(super) fn lock_copy(&self, lock: u32) -> usize {
-        self.ticket(LOCKS) + lock as usize * (LOCK - 8)
+        self.next_name(LOCKS) + lock as usize * (LOCK - 8)
     }
 
     /// Bytes of that copy.

@@ -26,8 +26,8 @@ const REFILL: usize = 64;
 const SPIN: Duration = Duration::from_micros(50);
 /// The longest sleep.
 const DOZE: Duration = Duration::from_millis(5);
-/// 4.096 us * 2^16 = 268 ms, seven times: a process that does not run for two seconds is lost.
-const TIMEOUT: u8 = 16;
+/// 4.096 us * 2^17 = 537 ms, eight times: a process that cannot be reached for four seconds is lost.
+const TIMEOUT: u8 = 17;
 
 pub(crate) struct Rdma {
     cq: Cq,

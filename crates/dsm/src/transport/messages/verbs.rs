@@ -17,7 +17,7 @@ const SLOT: usize = LARGEST.next_multiple_of(64);
 /// Receives that are posted, and sends that are under way, at most.
 const SLOTS: usize = 256;
 /// As for one-sided connections.
-const TIMEOUT: u8 = 16;
+const TIMEOUT: u8 = 17;
 
 pub(super) struct Verbs {
     cq: Cq,
