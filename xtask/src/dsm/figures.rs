@@ -188,7 +188,7 @@ fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = text.split(' ').next().unwrap_or("?").to_owned();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    format!("Before the run, {load} other programs were running on {cores} cores.")
+    format!("Before the run the load of the machine was {load}, on {cores} cores.")
 }
 
 fn to_markdown(load: &str, ups: &[SpeedUp], comparisons: &[Comparison]) -> String {
