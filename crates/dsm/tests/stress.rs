@@ -160,8 +160,8 @@ fn all_transports_compute_the_same() {
 fn one_packet_in_a_hundred_is_lost() {
     let test = "one_packet_in_a_hundred_is_lost";
     work(relax);
-    for transport in [TransportKind::Rdma, TransportKind::RdmaMsg] {
-        let variables = &[("FERROCE_FAULTS", "loss=1%,seed=3")];
+    for transport in PAGED {
+        let variables = &[("FERROCE_FAULTS", "loss=1%,dup=1%,seed=3")];
         Plan { test, size: 2, transport, variables }.run();
     }
 }

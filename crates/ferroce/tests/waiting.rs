@@ -318,3 +318,15 @@ fn one_sided_operations_progress_while_the_target_sleeps() {
         assert!(watcher.join().unwrap().iter().all(|b| *b == 0xaa), "the last byte is written last");
     });
 }
+
+#[test]
+fn who_slept_leaves_no_descriptor_behind() {
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let cq = support::device().create_cq(16).unwrap();
+    let before = open();
+    for _ in 0..300 {
+        assert!(matches!(cq.wait_timeout(Duration::from_micros(60)), Err(Error::TimedOut)));
+    }
+    // Tests beside this one open some of their own.
+    assert!(open() < before + 200, "{} descriptors, {before} before", open());
+}

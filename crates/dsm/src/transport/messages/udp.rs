@@ -4,9 +4,11 @@ use super::Carrier;
 use super::window::{Incoming, Outgoing};
 use crate::error::Error;
 use crate::meet::Meeting;
+use ferroce::FaultConfig;
 use parking_lot::Mutex;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const DATA: u8 = 1;
@@ -24,6 +26,9 @@ pub(super) struct Udp {
     addresses: Vec<SocketAddr>,
     outgoing: Vec<Mutex<Outgoing>>,
     incoming: Mutex<Vec<Incoming>>,
+    /// What the NIC would do to packets, so that all transports can be tried on the same bad network.
+    faults: FaultConfig,
+    dice: AtomicU64,
 }
 
 fn failed(call: &'static str) -> impl Fn(std::io::Error) -> Error {
@@ -47,8 +52,12 @@ impl Udp {
             addresses.push(address.parse().map_err(|_| bad())?);
             key |= word.parse::<u64>().map_err(|_| bad())?;
         }
+        let faults = ferroce::Config::from_env().map_err(|error| Error::Fabric(error.to_string()))?.faults;
+        let faults = faults.unwrap_or_default();
         let now = Instant::now();
         Ok(Self {
+            faults,
+            dice: AtomicU64::new(faults.seed.wrapping_add(u64::from(rank) << 32)),
             socket,
             key,
             addresses,
@@ -57,14 +66,32 @@ impl Udp {
         })
     }
 
+    /// Whether something of this probability happens now.
+    fn happens(&self, probability: f64) -> bool {
+        if probability <= 0.0 {
+            return false;
+        }
+        // The finalizer of SplitMix64: neighbouring numbers give unrelated ones.
+        let mut roll = self.dice.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        roll = (roll ^ roll >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        roll = (roll ^ roll >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((roll ^ roll >> 31) >> 11) as f64 / (1u64 << 53) as f64 <= probability
+    }
+
     fn transmit(&self, to: usize, kind: u8, number: u64, message: &[u8]) {
         let mut datagram = Vec::with_capacity(HEAD + message.len());
         datagram.extend(self.key.to_le_bytes());
         datagram.push(kind);
         datagram.extend(number.to_le_bytes());
         datagram.extend(message);
-        // A datagram that the system refuses is lost like any other: it is sent again.
-        let _ = self.socket.send_to(&datagram, self.addresses[to]);
+        if self.happens(self.faults.loss) {
+            return;
+        }
+        let copies = 1 + usize::from(self.happens(self.faults.duplicate));
+        for _ in 0..copies {
+            // A datagram that the system refuses is lost like any other: it is sent again.
+            let _ = self.socket.send_to(&datagram, self.addresses[to]);
+        }
     }
 
     fn pump(&self, to: usize, outgoing: &mut Outgoing) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Datagrams in flight at most: together they fit into a default receive buffer.
 const IN_FLIGHT: usize = 16;
 /// First and longest wait for an acknowledgement.
-const WAIT: Duration = Duration::from_millis(20);
+const WAIT: Duration = Duration::from_millis(10);
 const LONGEST_WAIT: Duration = Duration::from_millis(320);
 /// The same acknowledgement so many times more means that the next datagram was lost.
 const REPEATS: u32 = 2;
