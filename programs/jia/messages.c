@@ -65,6 +65,32 @@ static int large(void)
     return good;
 }
 
+/* Out of shared memory that was never looked at here, and into shared memory, as programs do. */
+static int through_shared(void)
+{
+    int count = 5000, next = (jiapid + 1) % jiahosts, good = 1, i;
+    int before = (jiapid + jiahosts - 1) % jiahosts;
+    size_t bytes = (size_t)count * sizeof(int);
+    int *from = (int *)jia_alloc2p(bytes, 0);
+    int *into = (int *)jia_alloc((unsigned long)jiahosts * bytes) + jiapid * count;
+    if (jiapid == 0)
+        for (i = 0; i < count; i++)
+            from[i] = 3 * i;
+    jia_barrier();
+    jia_send(from, (int)bytes, next, 40);
+    good &= jia_recv(into, (int)bytes, before, 40) == (int)bytes;
+    jia_barrier();
+    into += (next - jiapid) * count;
+    for (i = 0; i < count; i++)
+        good &= into[i] == 3 * i;
+    jia_barrier();
+    jia_reduce(from, into, count, JIA_SUM_INT, 0);
+    for (i = 0; jiapid == 0 && i < count; i++)
+        good &= into[i] == 3 * i * jiahosts;
+    jia_barrier();
+    return good;
+}
+
 static int broadcasts(void)
 {
     int root, good = 1, i;
@@ -112,9 +138,9 @@ static int reductions(void)
 int main(int argc, char **argv)
 {
     long n = 100;
-    int verdict[6], good = 1, at;
+    int verdict[7], good = 1, at;
     double started, seconds;
-    static const char *names[6] = {"ring", "tags", "anybody", "large", "broadcasts", "reductions"};
+    static const char *names[7] = {"ring", "tags", "anybody", "large", "broadcasts", "reductions", "shared"};
 
     number_options(argc, argv, "n", &n);
     jia_init(argc, argv);
@@ -125,8 +151,9 @@ int main(int argc, char **argv)
     verdict[3] = large();
     verdict[4] = broadcasts();
     verdict[5] = reductions();
+    verdict[6] = through_shared();
     seconds = jia_clock() - started;
-    for (at = 0; at < 6; at++)
+    for (at = 0; at < 7; at++)
         if (!verdict[at]) {
             fprintf(stderr, "messages: %s\n", names[at]);
             good = 0;

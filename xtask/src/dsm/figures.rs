@@ -37,9 +37,10 @@ pub(super) struct Comparison {
 
 /// The command.
 pub(crate) fn run(ctx: &Context, as_json: bool) -> ExitCode {
+    let before = load();
     let measured = programs::build(ctx).and_then(|built| measure(&built));
     let written = measured.and_then(|(ups, comparisons)| {
-        let (page, picture) = (to_markdown(&ups, &comparisons), plot::bars(&comparisons));
+        let (page, picture) = (to_markdown(&before, &ups, &comparisons), plot::bars(&comparisons));
         write(&ctx.root.join("docs"), &page, &picture)?;
         if as_json {
             println!("{}", to_json(&ups, &comparisons))
@@ -164,7 +165,7 @@ const HEAD: &str = "# Figures of the shared memory
 <!-- Written by `cargo xtask bench --dsm`. -->
 
 All on one machine, in one run, by the programs of programs/jia, which measure themselves and check their results.
-Medians; runs of one comparison take turns.
+Medians; runs of one comparison take turns. LOAD
 
 ## Two processes against one
 
@@ -182,8 +183,16 @@ without a network in between. In brackets: times as long as `local`.
 
 | program |";
 
-fn to_markdown(ups: &[SpeedUp], comparisons: &[Comparison]) -> String {
-    let mut text = HEAD.to_owned();
+/// Figures of a machine that did other work at the same time do not count; so the page says what it did before.
+fn load() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = text.split(' ').next().unwrap_or("?").to_owned();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("Before the run the load of the machine was {load}, on {cores} cores.")
+}
+
+fn to_markdown(load: &str, ups: &[SpeedUp], comparisons: &[Comparison]) -> String {
+    let mut text = HEAD.replace("LOAD", load);
     for up in ups {
         let ratio = up.one_s / up.two_s;
         let reached = if ratio >= up.goal { "reached" } else { "not reached" };
@@ -230,7 +239,8 @@ pub(super) mod tests {
     fn goals_and_ratios_are_shown() {
         let up = SpeedUp { program: "mm", arguments: "-n 8", one_s: 2.0, two_s: 1.0, goal: 1.8 };
         let slow = SpeedUp { program: "lu", arguments: "-n 8", one_s: 0.001, two_s: 0.001, goal: 1.5 };
-        let text = to_markdown(&[up, slow], &examples());
+        let text = to_markdown("Nothing else ran.", &[up, slow], &examples());
+        assert!(text.contains("take turns. Nothing else ran.\n"), "{text}");
         assert!(text.contains("| `mm -n 8` | 2000 | 1000 | 2.00 × | 1.8 ×: reached |"), "{text}");
         assert!(text.contains("| `lu -n 8` | 1.00 | 1.00 | 1.00 × | 1.5 ×: not reached |"), "{text}");
         assert!(text.contains("| 500 | 1000 (2.0) | 2000 (4.0) | 50000 (100.0) |"), "{text}");

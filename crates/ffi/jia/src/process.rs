@@ -39,10 +39,15 @@ pub(crate) fn run<T>(call: &'static str, work: impl FnOnce(&Job) -> Result<T, Er
 
 /// The same for what needs no job.
 pub(crate) fn guarded<T>(call: &'static str, work: impl FnOnce() -> Result<T, Error>) -> T {
+    caught(call, work).unwrap_or_else(|sentence| fail(&sentence))
+}
+
+/// What went wrong, as a sentence; a panic is only one more way to go wrong.
+fn caught<T>(call: &'static str, work: impl FnOnce() -> Result<T, Error>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(Ok(value)) => value,
-        Ok(Err(error)) => fail(&format!("{call}: {error}")),
-        Err(_) => fail(&format!("{call}: an error inside ferroce; please report it")),
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(format!("{call}: {error}")),
+        Err(_) => Err(format!("{call}: an error inside ferroce; please report it")),
     }
 }
 
@@ -139,3 +144,17 @@ fn complain_at_exit() {
 /// Elsewhere the C library does not say with which status a program ends.
 #[cfg(not(target_env = "gnu"))]
 fn complain_at_exit() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_a_sentence() {
+        assert_eq!(caught("jia_x", || Ok(7)), Ok(7));
+        let refused = caught::<()>("jia_x", || Err(Error::HeldAlready(3)));
+        assert_eq!(refused, Err("jia_x: lock 3 is held by this thread already".into()));
+        let panicked = caught::<()>("jia_x", || panic!("on purpose"));
+        assert_eq!(panicked, Err("jia_x: an error inside ferroce; please report it".into()));
+    }
+}
