@@ -21,7 +21,7 @@ impl Responder {
             let next = self.kept.highest().map_or(self.expected, |highest| highest.plus(1));
             let is_news = psn.is_after(next) || pkt.headers.bth.ack_req;
             ask |= self.peer_selects && is_news;
-            self.kept.keep(self.expected, pkt);
+            self.kept.keep(self.expected, pkt, io.mtu());
         }
         if ask {
             self.ask_for_missing(io);
@@ -30,9 +30,19 @@ impl Responder {
 
     /// What was kept and is now next in sequence is executed.
     pub(super) fn catch_up<H: Host>(&mut self, rq: &mut RecvQueue, io: &mut Io<'_, H>) -> Result<(), Fatal> {
-        while let Some(early) = self.kept.take(self.expected) {
-            self.in_turn(&early.packet(), rq, io)?;
+        // Out of hand while its packets are looked at: they lie in it.
+        let mut kept = core::mem::take(&mut self.kept);
+        let mut outcome = Ok(());
+        while outcome.is_ok()
+            && let Some(early) = kept.take(self.expected)
+        {
+            let expected = self.expected;
+            outcome = self.in_turn(&early, rq, io);
+            let passed = self.expected.distance_from(expected) as u32;
+            kept.pass(expected, passed);
         }
+        self.kept = kept;
+        outcome?;
         if self.not_ready || self.kept.is_empty() {
             self.kept.clear();
         } else {

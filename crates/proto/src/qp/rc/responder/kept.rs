@@ -6,40 +6,40 @@
 use crate::ids::Psn;
 use crate::wire::{Headers, Packet};
 use alloc::boxed::Box;
+use alloc::vec;
 
 /// Most packets that are kept behind the first missing one. A power of two, so that the ring fits the space of sequence
 /// numbers.
 const MOST_KEPT: u32 = 1024;
 /// Most bytes of data among them: what one peer may make us hold.
-const MOST_BYTES: usize = 1 << 20;
+const MOST_BYTES: u32 = 1 << 20;
+/// The memory is given back after so many requests in sequence. Where packets are lost, it will be needed again before.
+const RESTS_AFTER: u32 = 16 * 1024;
 
 /// Bytes of a report that says which packets are kept.
 pub(in super::super) const REPORT_LEN: usize = MOST_KEPT as usize / 8;
 
-#[derive(Debug)]
-pub(super) struct Early {
-    pub(super) headers: Headers,
-    payload: Box<[u8]>,
+/// What is kept of a packet beside its payload.
+#[derive(Clone, Copy, Debug)]
+struct Early {
+    headers: Headers,
+    len: u32,
 }
 
-impl Early {
-    pub(super) fn packet(&self) -> Packet<'_> {
-        Packet { headers: self.headers, payload: &self.payload }
-    }
-}
-
-/// The store. It takes no memory until something comes early, and gives it back when nothing is kept any more.
+/// The store. It takes no memory until something comes early.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    ring: Box<[Option<Box<Early>>]>,
+    /// One place for each number, as many as there is room for.
+    ring: Box<[Option<Early>]>,
+    /// The payloads, each in the place of its number.
+    payloads: Box<[u8]>,
+    /// Bytes of such a place.
+    stride: u32,
     count: u32,
-    bytes: usize,
     /// The highest number that is kept.
     highest: Psn,
-}
-
-fn slot(psn: Psn) -> usize {
-    (psn.value() % MOST_KEPT) as usize
+    /// Requests in sequence since something was kept.
+    in_sequence: u32,
 }
 
 impl Kept {
@@ -52,61 +52,124 @@ impl Kept {
         (self.count > 0).then_some(self.highest)
     }
 
+    fn slot(&self, psn: Psn) -> usize {
+        psn.value() as usize % self.ring.len()
+    }
+
     /// Keeps a packet that is ahead of `expected`, if there is room. One that is kept already stays.
-    pub(super) fn keep(&mut self, expected: Psn, pkt: &Packet<'_>) {
-        let psn = pkt.headers.bth.psn;
-        let is_near = (1..MOST_KEPT as i32).contains(&psn.distance_from(expected));
-        if !is_near || self.bytes + pkt.payload.len() > MOST_BYTES {
-            return;
-        }
+    pub(super) fn keep(&mut self, expected: Psn, pkt: &Packet<'_>, mtu: u32) {
         if self.ring.is_empty() {
-            self.ring = (0..MOST_KEPT).map(|_| None).collect();
+            let places = (MOST_BYTES / mtu).min(MOST_KEPT);
+            self.ring = vec![None; places as usize].into();
+            self.payloads = vec![0; (places * mtu) as usize].into();
+            self.stride = mtu;
         }
-        let place = &mut self.ring[slot(psn)];
-        if place.is_some() {
+        let (psn, len) = (pkt.headers.bth.psn, pkt.payload.len());
+        let is_near = (1..self.ring.len() as i32).contains(&psn.distance_from(expected));
+        let slot = self.slot(psn);
+        if !is_near || len > self.stride as usize || self.ring[slot].is_some() {
             return;
         }
-        *place = Some(Box::new(Early { headers: pkt.headers, payload: pkt.payload.into() }));
+        let start = slot * self.stride as usize;
+        self.payloads[start..start + len].copy_from_slice(pkt.payload);
+        self.ring[slot] = Some(Early { headers: pkt.headers, len: len as u32 });
         if self.count == 0 || psn.is_after(self.highest) {
             self.highest = psn;
         }
         self.count += 1;
-        self.bytes += pkt.payload.len();
+        self.in_sequence = 0;
     }
 
-    /// The packet with this number, whose turn has come.
-    pub(super) fn take(&mut self, psn: Psn) -> Option<Box<Early>> {
+    /// Hands over the packet with this number, whose turn has come.
+    pub(super) fn take(&mut self, psn: Psn) -> Option<Packet<'_>> {
         if self.count == 0 {
             return None;
         }
-        let early = self.ring[slot(psn)].take()?;
+        let slot = self.slot(psn);
+        let Early { headers, len } = self.ring[slot].take()?;
         self.count -= 1;
-        self.bytes -= early.payload.len();
-        Some(early)
+        let start = slot * self.stride as usize;
+        Some(Packet { headers, payload: &self.payloads[start..start + len as usize] })
     }
 
     /// Forgets what `expected` has passed although it was kept: numbers inside a READ.
     pub(super) fn pass(&mut self, from: Psn, packets: u32) {
         if self.count > 0 {
-            (0..packets.min(MOST_KEPT)).for_each(|n| drop(self.take(from.plus(n))));
+            for n in 0..packets.min(MOST_KEPT) {
+                let _ = self.take(from.plus(n));
+            }
         }
     }
 
-    /// Forgets everything, and gives the memory back.
+    /// Forgets everything.
     pub(super) fn clear(&mut self) {
-        *self = Kept::default();
+        if self.count > 0 {
+            self.ring.fill(None);
+            self.count = 0;
+        }
+    }
+
+    /// A request came in sequence and nothing is kept: after many of them the memory is given back.
+    #[inline]
+    pub(super) fn on_sequence(&mut self) {
+        if self.stride > 0 {
+            self.in_sequence += 1;
+            if self.in_sequence > RESTS_AFTER {
+                *self = Kept::default();
+            }
+        }
     }
 
     /// Which of the numbers behind `expected` are kept: bit k of the report stands for `expected` + 1 + k. Returns its
     /// length, a multiple of four.
     pub(super) fn report(&self, expected: Psn, out: &mut [u8; REPORT_LEN]) -> usize {
         let Some(highest) = self.highest() else { return 0 };
-        let span = highest.distance_from(expected).clamp(0, MOST_KEPT as i32) as usize;
+        let span = highest.distance_from(expected).clamp(0, self.ring.len() as i32 - 1) as usize;
         for k in 0..span {
-            if self.ring[slot(expected.plus(1 + k as u32))].is_some() {
+            if self.ring[self.slot(expected.plus(1 + k as u32))].is_some() {
                 out[k / 8] |= 1 << (k % 8);
             }
         }
         span.div_ceil(32) * 4
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Qpn;
+    use crate::wire::{Bth, Opcode, Operation, Service};
+
+    fn packet(psn: Psn, payload: &[u8]) -> Packet<'_> {
+        let opcode = Opcode::new(Service::Rc, Operation::WriteMiddle);
+        Packet { headers: Headers::new(Bth::new(opcode, Qpn::new(2), psn)), payload }
+    }
+
+    #[test]
+    fn what_came_early_is_there_once_also_where_numbers_start_over() {
+        let (mut kept, expected) = (Kept::default(), Psn::new(0xff_fff0));
+        assert!(kept.take(expected).is_none() && kept.is_empty());
+        for n in [1, 2, 40, 255] {
+            for fill in [n as u8, 99] {
+                kept.keep(expected, &packet(expected.plus(n), &[fill; 4096][..n as usize]), 4096);
+            }
+        }
+        for n in [0, 256, 100_000] {
+            kept.keep(expected, &packet(expected.plus(n), &[1]), 4096);
+        }
+        kept.keep(expected, &packet(expected.plus(3), &[1; 4097]), 4096);
+        let mut report = [0; REPORT_LEN];
+        assert_eq!(kept.report(expected, &mut report), 32);
+        let set = (0..REPORT_LEN * 8).filter(|k| report[k / 8] >> (k % 8) & 1 != 0);
+        assert_eq!(set.collect::<alloc::vec::Vec<_>>(), [0, 1, 39, 254]);
+        assert!(kept.take(expected.plus(3)).is_none());
+        for n in [1, 2, 40, 255] {
+            let early = kept.take(expected.plus(n)).expect("it was kept");
+            assert_eq!(early, packet(expected.plus(n), &[n as u8; 4096][..n as usize]));
+            assert!(kept.take(expected.plus(n)).is_none());
+        }
+        assert!(kept.is_empty() && kept.stride > 0);
+        (0..=RESTS_AFTER).for_each(|_| kept.on_sequence());
+        assert!(kept.ring.is_empty() && kept.payloads.is_empty());
     }
 }

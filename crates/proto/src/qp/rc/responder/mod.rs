@@ -83,7 +83,12 @@ impl Responder {
         match pkt.headers.bth.psn.distance_from(self.expected) {
             0 => {
                 self.in_turn(pkt, rq, io)?;
-                if self.kept.is_empty() { Ok(()) } else { self.catch_up(rq, io) }
+                if self.kept.is_empty() {
+                    self.kept.on_sequence();
+                    Ok(())
+                } else {
+                    self.catch_up(rq, io)
+                }
             }
             d if d < 0 => {
                 self.name_domain(pkt, io);
