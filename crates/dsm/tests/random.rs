@@ -102,8 +102,9 @@ fn program(job: &Job) {
 
 fn on(test: &str, transport: TransportKind) {
     work(program);
-    for seed in 1..=4u64 {
-        let seed_text = seed.to_string();
+    let seeds = std::env::var("FERROCE_SOAK_SEEDS").map_or(4, |count| count.parse().expect("a number"));
+    for seed in 1..=seeds {
+        let seed_text = u64::to_string(&seed);
         let size = [2, 3, 4, 8][seed as usize % 4];
         println!("seed {seed}");
         let variables = &[("FERROCE_SEED", seed_text.as_str()), ("FERROCE_DSM_CACHE_PAGES", "12")];

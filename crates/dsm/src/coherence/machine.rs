@@ -69,6 +69,7 @@ pub(crate) struct Machine {
     pub(super) max_checking_pages: usize,
     pub(super) migrate: bool,
     pub(super) migrations: u64,
+    evictions: u64,
 }
 
 /// What [`Machine::fault`] found.
@@ -97,6 +98,7 @@ impl Machine {
             max_checking_pages: options.max_checking_pages,
             migrate: false,
             migrations: 0,
+            evictions: 0,
         }
     }
 
@@ -132,6 +134,11 @@ impl Machine {
             self.set_access(run, Access::Read, &mut steps);
         }
         Fault::Steps(steps)
+    }
+
+    /// Copies that had to go for others.
+    pub(crate) fn evictions(&self) -> u64 {
+        self.evictions
     }
 
     /// Whether the program may read a page now: then a fault there is a write.
@@ -199,6 +206,7 @@ impl Machine {
         if victims.is_empty() {
             return;
         }
+        self.evictions += victims.len() as u64;
         self.forget(victims, steps);
         for &page in victims {
             self.table[page].resident = false;

@@ -12,6 +12,7 @@ use crate::transport::{Op, Wires};
 use std::collections::HashMap;
 use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Pages as they were before the program wrote them.
@@ -113,11 +114,11 @@ impl Executor {
                 Step::Flush(page, home) => self.flush(&mut batch, state, page, home),
                 Step::Discard(run) => {
                     self.finish(wires, &mut batch)?;
-                    add(&self.counters.evictions, run.count as u64);
                     punch(&self.file, self.heap + run.first * PAGE, run.count * PAGE)?;
                 }
             }
         }
+        self.counters.evictions.store(state.machine.evictions(), Ordering::Relaxed);
         self.finish_fetches(wires, &mut batch)?;
         Ok(batch.ops)
     }
