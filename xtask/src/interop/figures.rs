@@ -3,6 +3,7 @@
 //! The kernel module owns UDP port 4791 of the whole machine, so the two cannot be there at once. They take turns, several
 //! times, so that a disturbance of the host hits both.
 
+use crate::figure::median;
 use std::time::Duration;
 
 use super::Failure;
@@ -115,11 +116,6 @@ fn measured(text: &str, column: usize) -> Option<f64> {
     let mut rows = text.lines().rev().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let row = rows.find(|row| row.len() > column && row.iter().all(|word| word.parse::<f64>().is_ok()))?;
     row[column].parse().ok()
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 #[cfg(test)]

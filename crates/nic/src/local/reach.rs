@@ -7,7 +7,7 @@ use super::boards::{Shown, find_qp, find_region};
 use super::hold::Hold;
 use super::mapping::Mapping;
 use super::neighbours::{Fabric, Neighbour};
-use crate::memory::{Backing, Far, Kind, Peer, Region, RegionTable, Span};
+use crate::memory::{Far, Peer, Region, RegionTable, Span};
 use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind};
 use ferroce_proto::verbs::Access;
 use ferroce_proto::{LKey, PdId, Qpn, RKey, Time};
@@ -139,23 +139,8 @@ enum Way {
 fn find(neighbour: &Neighbour, rkey: RKey) -> Option<Known> {
     let shown = find_region(&neighbour.place, rkey)?;
     let card = shown.card;
-    let region = Region {
-        base: card.base as usize,
-        len: card.len,
-        iova: card.iova,
-        pd: card.pd,
-        access: card.access,
-        lkey: LKey(0),
-        rkey,
-        remote_open: true,
-        only_qp: None,
-        kind: Kind::Memory { windows: Vec::new() },
-        backing: Backing::Mapped,
-        room: 0,
-        card: None,
-        adopted: None,
-        _owner: None,
-    };
+    let (base, iova) = (card.base as usize, card.iova);
+    let region = Region { iova, ..Region::plain(base, card.len, card.pd, card.access, LKey(0), rkey) };
     let window = card.file.filter(|_| !neighbour.is_self).and_then(|file| {
         let (start, len) = (file.start as usize, file.len as usize);
         let key = (file.device, file.inode);

@@ -36,6 +36,6 @@ pub(crate) use grip::Grip;
 pub use on_demand::Prefetch;
 pub(crate) use on_demand::check_mapped;
 pub use region::WindowType;
-pub(crate) use region::{Backing, Kind, Peer, Region, Span};
+pub(crate) use region::{Backing, Peer, Region, Span};
 pub(crate) use table::RegionTable;
 pub use windows::MAX_MW;

@@ -94,6 +94,27 @@ impl Span {
 }
 
 impl Region {
+    /// A registration of memory that stays mapped, named from zero on, open to peers.
+    pub(crate) fn plain(base: usize, len: u64, pd: PdId, access: Access, lkey: LKey, rkey: RKey) -> Region {
+        Region {
+            base,
+            len,
+            iova: 0,
+            pd,
+            access,
+            lkey,
+            rkey,
+            remote_open: true,
+            only_qp: None,
+            kind: Kind::Memory { windows: Vec::new() },
+            backing: Backing::Mapped,
+            room: len as usize,
+            card: None,
+            adopted: None,
+            _owner: None,
+        }
+    }
+
     /// What neighbours must know of it, if they may reach it.
     pub(crate) fn card(&self) -> Option<RegionCard> {
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
@@ -171,23 +192,7 @@ mod tests {
     use super::*;
 
     fn region(iova: u64, len: u64) -> Region {
-        Region {
-            base: 0x1000,
-            len,
-            iova,
-            pd: PdId(1),
-            access: Access::REMOTE_READ,
-            lkey: LKey(1),
-            rkey: RKey(2),
-            remote_open: true,
-            only_qp: None,
-            kind: Kind::Memory { windows: Vec::new() },
-            backing: Backing::Mapped,
-            room: 0,
-            card: None,
-            adopted: None,
-            _owner: None,
-        }
+        Region { iova, ..Region::plain(0x1000, len, PdId(1), Access::REMOTE_READ, LKey(1), RKey(2)) }
     }
 
     const PEER: Peer = Peer { pd: PdId(1), qp: Qpn::GSI };

@@ -7,7 +7,7 @@
 //! Binding, unbinding and deregistration take one lock, then the lock of one entry at a time. An access takes the lock
 //! of the entry it goes through and no other; so a region waits for accesses through its windows by unbinding them.
 
-use super::region::{Backing, Kind, Peer, Region, Span, WindowType};
+use super::region::{Kind, Peer, Region, Span, WindowType};
 use super::table::RegionTable;
 use ferroce_proto::verbs::{Access, MemoryFault, MwBind};
 use ferroce_proto::{LKey, PdId, RKey};
@@ -58,21 +58,9 @@ impl RegionTable {
         };
         numbers.insert(rkey.0 >> PROGRAM_BITS, number);
         let window = Region {
-            base: 0,
-            len: 0,
-            iova: 0,
-            pd,
-            access: Access::empty(),
-            lkey: self.useless_lkey(number),
-            rkey,
             remote_open: false,
-            only_qp: None,
             kind: Kind::Window { kind, region: None },
-            backing: Backing::Mapped,
-            room: 0,
-            card: None,
-            adopted: None,
-            _owner: None,
+            ..Region::plain(0, 0, pd, Access::empty(), self.useless_lkey(number), rkey)
         };
         self.place(number, window);
         Some((number, rkey))

@@ -3,7 +3,7 @@
 use super::event::EventQueue;
 use super::region::MemoryRegion;
 use crate::error::Error;
-use crate::memory::{Backing, DeviceMemory, Kind, Prefetch, Region, check_mapped};
+use crate::memory::{Backing, DeviceMemory, Prefetch, Region, check_mapped};
 use crate::nic::NicInner;
 use ferroce_proto::PdId;
 use ferroce_proto::verbs::{Access, Sge};
@@ -42,12 +42,8 @@ impl Pd {
         access: Access,
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<MemoryRegion, Error> {
-        self.nic.alive()?;
-        check_access(access)?;
-        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
-        check_range(addr, len, iova)?;
-        check_mapped(addr, len, access).map_err(Error::Memory)?;
-        self.insert_region(Place { addr, len, room: len, iova, backing: backing(access) }, access, owner)
+        let place = Place { addr, len, room: len, iova, backing: backing(access) };
+        self.register_place(place, access, Pages::MustBeThere, owner)
     }
 
     /// As [`Pd::register`], where the `room` bytes from `addr` on, of which the region has the first `len`, are nobody
@@ -63,14 +59,8 @@ impl Pd {
         access: Access,
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<MemoryRegion, Error> {
-        self.nic.alive()?;
-        check_access(access)?;
-        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { addr as u64 };
-        check_range(addr, room.max(len), iova)?;
-        check_range(addr, len, iova)?;
-        check_mapped(addr, len, access).map_err(Error::Memory)?;
-        let place = Place { addr, len, room: room.max(len), iova, backing: backing(access) };
-        self.insert_region(place, access, owner)
+        let place = Place { addr, len, room: room.max(len), iova: addr as u64, backing: backing(access) };
+        self.register_place(place, access, Pages::MustBeThere, owner)
     }
 
     /// As [`Pd::register`], but brings no page in and looks at none: for ranges most of which are never used, such as
@@ -85,11 +75,27 @@ impl Pd {
         access: Access,
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<MemoryRegion, Error> {
+        let place = Place { addr, len, room: len, iova: addr as u64, backing: backing(access) };
+        self.register_place(place, access, Pages::MayBeMissing, owner)
+    }
+
+    fn register_place(
+        self: &Arc<Self>,
+        mut place: Place,
+        access: Access,
+        pages: Pages,
+        owner: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Result<MemoryRegion, Error> {
         self.nic.alive()?;
         check_access(access)?;
-        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { addr as u64 };
-        check_range(addr, len, iova)?;
-        self.insert_region(Place { addr, len, room: len, iova, backing: backing(access) }, access, owner)
+        if access.contains(Access::ZERO_BASED) {
+            place.iova = 0;
+        }
+        check_range(place.addr, place.len, place.iova)?;
+        if pages == Pages::MustBeThere {
+            check_mapped(place.addr, place.len, access).map_err(Error::Memory)?;
+        }
+        self.insert_region(place, access, owner)
     }
 
     /// Registers part of the device's own memory; peers and work requests count from its first byte. The access must
@@ -151,22 +157,13 @@ impl Pd {
     ) -> Result<MemoryRegion, Error> {
         let Place { addr, len, room, iova, backing } = place;
         let make = |lkey, rkey| Region {
-            base: addr,
-            len: len as u64,
             iova,
-            pd: self.id,
-            access,
-            lkey,
-            rkey,
             // A null region is not for peers.
             remote_open: backing != Backing::Null,
-            only_qp: None,
-            kind: Kind::Memory { windows: Vec::new() },
             backing,
             room,
-            card: None,
-            adopted: None,
             _owner: owner,
+            ..Region::plain(addr, len as u64, self.id, access, lkey, rkey)
         };
         let (slot, lkey, rkey) = self
             .nic
@@ -176,6 +173,13 @@ impl Pd {
             .ok_or(Error::Exhausted { what: "memory regions", limit: 1 << 20 })?;
         Ok(MemoryRegion::new(self.clone(), slot, addr, len, iova, access, lkey, rkey))
     }
+}
+
+/// Whether registration brings pages in, and so learns that there are none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pages {
+    MustBeThere,
+    MayBeMissing,
 }
 
 /// Where a region is.

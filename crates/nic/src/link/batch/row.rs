@@ -81,7 +81,7 @@ impl TxBatch {
 mod tests {
     use super::super::Sealer;
     use super::*;
-    use crate::memory::{Backing, Kind, Pins, Region, RegionTable};
+    use crate::memory::{Pins, Region, RegionTable};
     use ferroce_proto::verbs::{Access, Sge};
     use ferroce_proto::wire::{Opcode, Operation, Service};
     use ferroce_proto::{Gid, PdId, Psn, Qpn};
@@ -120,22 +120,10 @@ mod tests {
     fn a_row_is_what_its_packets_are_one_by_one() {
         let memory: Vec<u8> = (0..90 * LEN).map(|n| (n * 7 + n / 251) as u8).collect();
         let table = RegionTable::new(None);
+        let (base, len) = (memory.as_ptr() as usize, memory.len() as u64);
         let region = |lkey, rkey| Region {
-            base: memory.as_ptr() as usize,
-            len: memory.len() as u64,
-            iova: 0,
-            pd: PdId(1),
-            access: Access::empty(),
-            lkey,
-            rkey,
             remote_open: false,
-            only_qp: None,
-            kind: Kind::Memory { windows: Vec::new() },
-            backing: Backing::Mapped,
-            room: 0,
-            card: None,
-            adopted: None,
-            _owner: None,
+            ..Region::plain(base, len, PdId(1), Access::empty(), lkey, rkey)
         };
         let (_, lkey, _) = table.insert(region).unwrap();
         let mut pins = Pins::new(&table);
