@@ -6,12 +6,14 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use support::{Outcome, Server, ferroce, finish};
 
-/// Starts both sides of a test that would take an hour, waits until traffic runs, and sends the server a signal.
-fn interrupt(test: &str, options: &str, signal: &str) -> Outcome {
+/// Starts both sides of a test that would take an hour, waits until traffic runs, and sends the server a signal. The link
+/// is the client's choice: without the same-host fabric on one side there is none.
+fn interrupt(test: &str, options: &str, link: &str, signal: &str) -> Outcome {
     let server = Server::start(&format!("perf {test}"));
     let line = format!("perf {test} 127.0.0.1 -p {} {options} -D 3600", server.port);
-    let client =
-        ferroce(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the client starts");
+    let mut client = ferroce(&line);
+    client.env("FERROCE_LINK", link).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let client = client.spawn().expect("the client starts");
     await_work(server.child.id());
     let id = server.child.id().to_string();
     assert!(Command::new("kill").args([signal, &id]).status().expect("kill runs").success());
@@ -48,16 +50,25 @@ fn a_killed_server_ends_the_client() {
         ("write-bw", "-b"),
         ("read-bw", "-q 4"),
     ] {
-        let client = interrupt(test, options, "-KILL");
-        assert_eq!((client.code, client.stdout.as_str()), (1, ""), "{test} {options}: {client:?}");
-        assert!(client.stderr.starts_with("ferroce: "), "{test} {options}: {client:?}");
+        for link in ["auto", "udp"] {
+            let client = interrupt(test, options, link, "-KILL");
+            assert_eq!((client.code, client.stdout.as_str()), (1, ""), "{test} {options} {link}: {client:?}");
+            assert!(client.stderr.starts_with("ferroce: "), "{test} {options} {link}: {client:?}");
+        }
     }
 }
 
 #[test]
 fn a_silent_server_ends_the_client_with_the_reason() {
-    for (test, options) in [("write-bw", "-s 64K"), ("read-lat", ""), ("send-lat", "")] {
-        let client = interrupt(test, options, "-STOP");
+    // One-sided operations over the same-host fabric are none of a stopped server's business: they go on.
+    let cases = [
+        ("write-bw", "-s 64K", "udp"),
+        ("read-lat", "", "udp"),
+        ("send-lat", "", "udp"),
+        ("send-lat", "", "auto"),
+    ];
+    for (test, options, link) in cases {
+        let client = interrupt(test, options, link, "-STOP");
         assert_eq!(client.code, 1, "{test} {options}: {client:?}");
         // A server that is stopped between its acknowledgement and its answer leaves nothing to be sent again.
         let is_waiting = test == "send-lat" && client.stderr.contains("does not answer over RDMA any more");
