@@ -88,7 +88,7 @@ fn seconds(
     transport: &str,
     arguments: &str,
 ) -> Result<f64, String> {
-    let circumstance = Circumstance::Plain;
+    let circumstance = Circumstance::Wire;
     let request =
         Request { program: program.name, processes, transport, circumstance, limit_s: LIMIT_S, arguments };
     let answer = worker.ask(&request);

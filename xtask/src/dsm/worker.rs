@@ -32,6 +32,8 @@ pub(crate) struct Args {
 pub(crate) enum Circumstance {
     /// Nothing.
     Plain,
+    /// RDMA over UDP although the processes share a host.
+    Wire,
     /// One packet of a hundred is lost.
     Loss,
     /// Half of the processes are on another host.
@@ -41,12 +43,18 @@ pub(crate) enum Circumstance {
 }
 
 impl Circumstance {
-    const ALL: [Circumstance; 4] =
-        [Circumstance::Plain, Circumstance::Loss, Circumstance::TwoHosts, Circumstance::SmallCache];
+    const ALL: [Circumstance; 5] = [
+        Circumstance::Plain,
+        Circumstance::Wire,
+        Circumstance::Loss,
+        Circumstance::TwoHosts,
+        Circumstance::SmallCache,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Circumstance::Plain => "plain",
+            Circumstance::Wire => "wire",
             Circumstance::Loss => "loss",
             Circumstance::TwoHosts => "two-hosts",
             Circumstance::SmallCache => "small-cache",
@@ -129,6 +137,9 @@ fn command(args: &Args, request: &Request<'_>, second: &mut Option<SecondHost>) 
     command.args(["--transport", request.transport]);
     match request.circumstance {
         Circumstance::Plain => {}
+        Circumstance::Wire => {
+            command.env("FERROCE_LINK", "udp");
+        }
         Circumstance::Loss => {
             command.env("FERROCE_FAULTS", "loss=1%,seed=7");
         }
