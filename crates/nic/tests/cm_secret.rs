@@ -4,7 +4,7 @@ mod cm_support;
 
 use cm_support::{End, advance, connected, param, send};
 use ferroce_nic::{CmEventKind, CmTransport, PortSpace, RejectReason, Secret};
-use ferroce_proto::verbs::{Payload, QpState, RecvWr, SendFlags, SendOp, SendWr};
+use ferroce_proto::verbs::{Access, Payload, QpState, RecvWr, SendFlags, SendOp, SendWr};
 use std::net::SocketAddr;
 
 fn key(byte: u8) -> Secret {
@@ -120,6 +120,46 @@ fn nothing_gets_in_before_the_confirmation() {
     server.next(CmEventKind::Established);
     assert_eq!(cm_support::completion(&server.cq).wr_id, 1);
     assert_eq!(cm_support::completion(&client.cq).wr_id, 2);
+}
+
+/// The same for memory: a peer on this host needs no packet to write, and must not write either.
+#[test]
+fn nothing_is_written_before_the_confirmation() {
+    let (client, server) = (end("127.44.7.1", Some(1)), end("127.44.7.2", Some(1)));
+    let listener = server.listener("127.44.7.2:0", 8);
+    let to = listener.local_addr().unwrap();
+    let (id, qp) = (client.routed(PortSpace::Tcp, to), client.qp());
+    advance(&id, &qp, &[QpState::Init]);
+    id.connect(CmTransport::Rc, &param(&qp, b"")).unwrap();
+    let request = server.next(CmEventKind::ConnectRequest);
+    let their_qp = server.qp();
+    advance(&request.id, &their_qp, &[QpState::Init, QpState::Rtr, QpState::Rts]);
+    let memory = server.nic.alloc_device_memory(64, 3).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::ZERO_BASED;
+    let region = server.pd.register_device_memory(&memory, 0, 64, access).unwrap();
+    request.id.accept(&param(&their_qp, b"")).unwrap();
+    client.next(CmEventKind::ConnectResponse);
+    advance(&id, &qp, &[QpState::Rtr, QpState::Rts]);
+    let wr = SendWr {
+        wr_id: 3,
+        op: SendOp::Write { addr: 0, rkey: region.rkey() },
+        payload: Payload::Inline(b"too soon"),
+        flags: SendFlags::SIGNALED,
+        ud: None,
+        srq: None,
+    };
+    let written = || {
+        let mut bytes = [0; 8];
+        memory.copy_from(0, &mut bytes).unwrap();
+        bytes
+    };
+    qp.post_send(&[wr]).unwrap();
+    cm_support::wait_until(|| server.nic.counters().drops["wrong_state"] > 0);
+    assert_eq!(written(), [0; 8]);
+    id.establish().unwrap();
+    server.next(CmEventKind::Established);
+    assert_eq!(cm_support::completion(&client.cq).wr_id, 3);
+    assert_eq!(&written(), b"too soon");
 }
 
 #[test]

@@ -86,7 +86,10 @@ impl CmId {
                 ece: param.ece,
                 private_data,
             };
-            managed.accept(comm, &accept, qp)
+            let accepted = managed.accept(comm, &accept, qp.clone());
+            // Before the answer leaves: a peer on this host could write to memory that packets do not get to.
+            qp.inspect(|qp| self.nic.engine.hide_shut(qp));
+            accepted
         })
     }
 

@@ -19,14 +19,25 @@ impl Engine {
     /// Shows neighbours what they may do to this queue pair, if that has changed. Called with its lock held.
     pub(super) fn show(&self, qp: &QpCore, machine: &Qp) {
         let Some(fabric) = &self.fabric else { return };
-        let is_shut = qp.is_shut.load(Ordering::Relaxed);
-        let terms = machine.terms().filter(|_| !is_shut);
         let takes_large = qp.path.lock().is_some();
-        let card = terms.map(|(access, pd, peer)| QpCard { access, pd, peer, takes_large });
+        let card = machine.terms().map(|(access, pd, peer)| QpCard { access, pd, peer, takes_large });
         let mut shown = qp.shown.lock();
+        // Asked under this lock, so that whoever shuts it and then hides it is not overtaken.
+        let card = card.filter(|_| !qp.is_shut.load(Ordering::Relaxed));
         if *shown != card {
             *shown = card;
             fabric.show_qp(qp.qpn, card);
+        }
+    }
+
+    /// Hides a queue pair that was shut after it had been shown. It is shown again when something happens to it after
+    /// it was opened.
+    pub(crate) fn hide_shut(&self, qp: &QpCore) {
+        let Some(fabric) = &self.fabric else { return };
+        if qp.is_shut.load(Ordering::Relaxed) {
+            let mut shown = qp.shown.lock();
+            *shown = None;
+            fabric.show_qp(qp.qpn, None);
         }
     }
 }
