@@ -48,6 +48,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/local/adopt.rs", "moves pages of registered memory into a memfd and back"),
     ("crates/nic/src/local/adopt/tests.rs", "maps, shares and unmaps memory, and forks"),
     ("crates/nic/src/local/adopt/tests/refusals.rs", "maps, protects and seals memory"),
+    ("crates/nic/src/local/backlog.rs", "keeps packets that lie in pieces"),
     ("crates/nic/src/local/maps.rs", "asks the kernel about mappings"),
     ("crates/nic/src/local/standstill.rs", "holds stores back with userfaultfd while pages move"),
     ("crates/nic/src/local/link.rs", "vouches for the pieces of a packet that it puts into a ring"),
@@ -74,6 +75,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/tests/link_udp.rs", "polls descriptors as the engine does"),
     ("crates/nic/tests/objects_support/mod.rs", "registers memory, and keeps it alive"),
     ("crates/nic/tests/regions.rs", "maps and unmaps memory, and registers it"),
+    ("crates/ferroce/tests/no_allocation.rs", "counts allocations, and stops a process"),
     ("crates/nic/tests/qp_memory.rs", "counts what the allocator hands out"),
 ];
 

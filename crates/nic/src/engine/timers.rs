@@ -15,9 +15,12 @@ pub(super) struct Timers {
     next_ns: AtomicU64,
 }
 
+/// Deadlines that there is room for from the start: a verb that needs one shall not have to allocate.
+const ROOM: usize = 1024;
+
 impl Default for Timers {
     fn default() -> Self {
-        Timers { heap: Mutex::default(), next_ns: AtomicU64::new(u64::MAX) }
+        Timers { heap: Mutex::new(BinaryHeap::with_capacity(ROOM)), next_ns: AtomicU64::new(u64::MAX) }
     }
 }
 

@@ -201,7 +201,7 @@ impl LocalLink {
     /// Tries again what found no room.
     fn retry(&self) {
         let mut any = false;
-        for neighbour in self.fabric.neighbours().into_iter().filter(|n| n.has_waiting()) {
+        for neighbour in self.fabric.neighbours().filter(|n| n.has_waiting()) {
             let is_gone = neighbour.place.is_closed() || !self.fabric.registry.is_alive(neighbour.slot);
             if is_gone {
                 neighbour.give_up();
@@ -219,7 +219,7 @@ impl LocalLink {
         let unsettled = |n: &Arc<Neighbour>| !n.is_self && !n.is_settled(self.fabric.slot());
         while now().since_ns(start) < LAST_PATIENCE_NS {
             self.retry();
-            let waiting: Vec<_> = self.fabric.neighbours().into_iter().filter(unsettled).collect();
+            let waiting: Vec<_> = self.fabric.neighbours().filter(unsettled).collect();
             if waiting.is_empty() {
                 return;
             }

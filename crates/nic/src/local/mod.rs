@@ -10,6 +10,7 @@
 //! | `mapping` | memory of a file that several processes see |
 //! | `place` | what lies where in a place; making one, finding another's |
 //! | `ring` | packets from one process to another |
+//! | `backlog` | packets that found no room in a ring |
 //! | `boards` | which queue pairs and regions neighbours may reach directly |
 //! | `hold` | how deregistration waits for neighbours that access a region, and never for a dead one |
 //! | `adopt` | how registered memory becomes memory that a neighbour can map |
@@ -22,6 +23,7 @@
 //! lock; a place that is left behind is marked and removed by whoever gets its slot next.
 
 mod adopt;
+mod backlog;
 mod boards;
 mod hold;
 mod link;

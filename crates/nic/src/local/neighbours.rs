@@ -1,5 +1,6 @@
 //! Who else is there, and which addresses are this host's.
 
+use super::backlog::Backlog;
 use super::boards::{QpCard, RegionBoard, show_qp};
 use super::hold;
 use super::mapping::Mapping;
@@ -9,7 +10,7 @@ use crate::link::{RxMeta, local_addresses, now};
 use crate::registry::Registry;
 use ferroce_proto::{Gid, Qpn, Time};
 use parking_lot::{Mutex, RwLock};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,8 +19,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 const NOBODY_FOR_NS: u64 = 20_000_000;
 /// How long the list of the host's addresses is believed.
 const ADDRESSES_FOR_NS: u64 = 1_000_000_000;
-/// Most bytes that wait for one neighbour; beyond it packets are lost, as on any wire.
-const MAX_WAITING_BYTES: usize = 16 << 20;
 
 /// How long a process that was seen alive is believed to be. Its memory stays mapped here when it dies, and what is
 /// written there meanwhile is written as if it had arrived just before.
@@ -50,25 +49,19 @@ struct Outgoing {
     ring: Writer,
     /// Which life of the slot reads it.
     reader: u64,
-    waiting: VecDeque<(RxMeta, Vec<u8>)>,
-    waiting_bytes: usize,
+    waiting: Backlog,
 }
 
 impl Outgoing {
-    fn try_push(&mut self, meta: &RxMeta, bytes: &[u8], consumed: &AtomicU64) -> bool {
-        let piece = Piece { start: bytes.as_ptr(), len: bytes.len() };
-        // SAFETY: one piece, which is a slice.
-        unsafe { self.ring.push(meta, bytes.len(), std::iter::once(piece), consumed) }
-    }
-
     /// Moves what waited into the ring, as far as there is room. True if nothing waits any more.
     fn flush(&mut self, consumed: &AtomicU64) -> bool {
-        while let Some((meta, bytes)) = self.waiting.pop_front() {
-            if !self.try_push(&meta, &bytes, consumed) {
-                self.waiting.push_front((meta, bytes));
+        while let Some((meta, bytes)) = self.waiting.first() {
+            let piece = Piece { start: bytes.as_ptr(), len: bytes.len() };
+            // SAFETY: one piece, which is a slice.
+            if !unsafe { self.ring.push(meta, bytes.len(), std::iter::once(piece), consumed) } {
                 return false;
             }
-            self.waiting_bytes -= bytes.len();
+            self.waiting.drop_first();
         }
         true
     }
@@ -107,16 +100,10 @@ impl Neighbour {
             self.waiting.store(0, Ordering::Relaxed);
             return Pushed::Done;
         }
-        if out.waiting_bytes + len > MAX_WAITING_BYTES {
+        // SAFETY: the caller's promise.
+        if !unsafe { out.waiting.keep(meta, len, pieces) } {
             return Pushed::Lost;
         }
-        let mut bytes = Vec::with_capacity(len);
-        for piece in pieces {
-            // SAFETY: the caller's promise. Whoever changes the bytes meanwhile spoils a message of its own.
-            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(piece.start, piece.len) });
-        }
-        out.waiting_bytes += len;
-        out.waiting.push_back((*meta, bytes));
         self.waiting.store(out.waiting.len(), Ordering::Relaxed);
         Pushed::Waits
     }
@@ -169,7 +156,7 @@ impl Neighbour {
     pub(super) fn give_up(&self) {
         let mut out = self.out.lock();
         if out.reader == self.instance {
-            (out.waiting_bytes, out.waiting) = (0, VecDeque::new());
+            out.waiting.clear();
         }
         self.waiting.store(0, Ordering::Relaxed);
     }
@@ -261,12 +248,11 @@ impl Fabric {
     }
 
     /// All neighbours that are known.
-    pub(super) fn neighbours(&self) -> Vec<Arc<Neighbour>> {
-        let each = self.known.iter().filter_map(|known| match &*known.read() {
+    pub(super) fn neighbours(&self) -> impl Iterator<Item = Arc<Neighbour>> {
+        self.known.iter().filter_map(|known| match &*known.read() {
             Known::Neighbour(neighbour) => Some(neighbour.clone()),
             _ => None,
-        });
-        each.collect()
+        })
     }
 
     /// Looks for a neighbour and tells it that packets will come.
@@ -300,7 +286,8 @@ impl Fabric {
         let out = self.ring_to(slot)?;
         {
             let mut out = out.lock();
-            (out.reader, out.waiting_bytes, out.waiting) = (place.instance(), 0, VecDeque::new());
+            out.reader = place.instance();
+            out.waiting.clear();
             let (instance, start) = place.call(own);
             start.store(out.ring.restart(), Ordering::Relaxed);
             instance.store(self.place.instance(), Ordering::Release);
@@ -325,7 +312,7 @@ impl Fabric {
             return Ok(ring.clone());
         }
         let ring = Writer::new(self.place.make_ring(slot)?);
-        let out = Outgoing { ring, reader: 0, waiting: VecDeque::new(), waiting_bytes: 0 };
+        let out = Outgoing { ring, reader: 0, waiting: Backlog::new() };
         Ok(rings.entry(slot).or_insert(Arc::new(Mutex::new(out))).clone())
     }
 

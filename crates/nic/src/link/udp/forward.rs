@@ -13,7 +13,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -99,6 +100,8 @@ impl Forwarded {
 #[derive(Debug)]
 pub(super) struct Forwarder {
     socket: UnixDatagram,
+    /// Where the others listen, by slot: nothing is allocated for a message, since programs rely on that.
+    others: Box<[OnceLock<SocketAddr>]>,
     outbox: Mutex<Outbox>,
     /// When the messages of the outbox are tried again; [`NEVER`] while there are none.
     retry_at_ns: AtomicU64,
@@ -123,7 +126,8 @@ impl Forwarder {
         }
         let socket = UnixDatagram::bind(&path)?;
         socket.set_nonblocking(true)?;
-        Ok(Forwarder { socket, outbox: Mutex::default(), retry_at_ns: AtomicU64::new(NEVER) })
+        let others = (0..=u8::MAX).map(|_| OnceLock::new()).collect();
+        Ok(Forwarder { socket, others, outbox: Mutex::default(), retry_at_ns: AtomicU64::new(NEVER) })
     }
 
     /// Hands a message, and the packets that belong to it, to the process in `slot`. Packets that it has no room for are
@@ -209,7 +213,15 @@ impl Forwarder {
     }
 
     fn send(&self, registry: &Registry, slot: u8, message: &[u8]) -> Handover {
-        match self.socket.send_to(message, registry.socket_path(slot)) {
+        let other = &self.others[usize::from(slot)];
+        if other.get().is_none() {
+            let Ok(address) = SocketAddr::from_pathname(registry.socket_path(slot)) else {
+                return Handover::Gone;
+            };
+            let _ = other.set(address);
+        }
+        let Some(other) = other.get() else { return Handover::Gone };
+        match self.socket.send_to_addr(message, other) {
             Ok(_) => Handover::Done,
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 Handover::Gone
