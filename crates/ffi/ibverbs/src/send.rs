@@ -46,6 +46,7 @@ pub(crate) unsafe extern "C" fn post_send(
     })
 }
 
+#[inline]
 unsafe fn post_one(wr: &ibv_send_wr, qp_type: u32, pd: &Pd, post: &mut Post<'_>) -> Result<(), Refused> {
     let flags =
         SendFlags::from_bits(wr.send_flags).ok_or(invalid("send_flags that the device does not know"))?;
@@ -97,6 +98,7 @@ unsafe fn stored_at_once(sges: &[Sge], flags: SendFlags, pd: &Pd) -> Result<[u8;
     Ok(value)
 }
 
+#[inline]
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Refused> {
     let imm = u32::from_be(wr.imm_or_key);
     let key = RKey(wr.imm_or_key);

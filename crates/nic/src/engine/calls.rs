@@ -41,11 +41,19 @@ impl Engine {
         qp: &Arc<QpCore>,
         fill: impl FnOnce(&mut dyn FnMut(&SendWr<'_>) -> Result<(), PostError>) -> R,
     ) -> R {
-        let now = now();
         with_outgoing(|tx| {
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, qp, tx);
-            let outcome = fill(&mut |wr| machine.post_send(wr, now, &mut host));
+            // What is done at once needs no time, and to ask for it takes as long as the rest.
+            let mut asked = None;
+            let outcome = fill(&mut |wr| match machine.post_at_once(wr, &mut host) {
+                true => Ok(()),
+                false => machine.post_send(wr, *asked.get_or_insert_with(now), &mut host),
+            });
+            if machine.is_quiet() && !qp.overrun.load(Ordering::Relaxed) {
+                return outcome;
+            }
+            let now = asked.unwrap_or_else(now);
             machine.poll_requests(now, &mut host);
             // An acknowledgement that was put off rides along: behind the data, in the same system call and often the
             // same segmentation batch.

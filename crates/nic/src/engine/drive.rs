@@ -186,6 +186,7 @@ impl Engine {
                 self.finish(&qp, machine, host, now, may_put_off.then_some(put_off));
                 break;
             }
+            drop(host);
             drop(machine);
             touch(touched, qp);
         }
@@ -226,6 +227,7 @@ impl Engine {
             let mut host = NicHost::new(self, &qp, tx);
             machine.handle_packet(arrival, packet, now, &mut host);
             completions += host.completions;
+            drop(host);
             drop(machine);
             touch(touched, qp);
         }

@@ -3,6 +3,7 @@
 use super::Engine;
 use super::outgoing::Outgoing;
 use crate::link::TxBatch;
+use crate::local::{Path, Reaching};
 use crate::log;
 use crate::memory::{Grip, Peer};
 use crate::objects::{QpCore, SrqCore};
@@ -11,7 +12,7 @@ use ferroce_proto::verbs::{
     Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge, WcStatus,
 };
 use ferroce_proto::wire::Headers;
-use ferroce_proto::{PdId, RKey, Srqn, Time};
+use ferroce_proto::{PdId, RKey, Srqn};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,6 +29,8 @@ pub(super) struct NicHost<'a, 'q> {
     out: Outgoing<'a>,
     /// Holds no region whenever `out` may have to wait for one.
     grip: Grip<'a>,
+    /// The way to the peer's memory, once it is used, until something is sent.
+    reaching: Option<Reaching<'q>>,
     burst_left: u32,
     /// The queue pair stopped only because its burst was used up.
     pub(super) has_more: bool,
@@ -38,7 +41,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
     pub(super) fn new(engine: &'a Engine, qp: &'q QpCore, tx: &'a mut TxBatch) -> Self {
         let out = Outgoing::new(engine, tx);
         let grip = Grip::new(&engine.regions);
-        NicHost { engine, qp, out, grip, burst_left: BURST, has_more: false, completions: 0 }
+        NicHost { engine, qp, out, grip, reaching: None, burst_left: BURST, has_more: false, completions: 0 }
     }
 
     fn peer(&self, pd: PdId) -> Peer {
@@ -52,8 +55,19 @@ impl<'a, 'q> NicHost<'a, 'q> {
 
     /// Hands everything to the link. Called with the queue pair's lock held, so that its packets keep their order.
     pub(super) fn flush(&mut self) {
-        self.grip.release();
+        self.let_go();
         self.out.flush();
+    }
+
+    /// Lets go of memory, this end's and the peer's. Nothing that may wait comes before it.
+    pub(super) fn let_go(&mut self) {
+        self.grip.release();
+        self.reaching = None;
+    }
+
+    fn path(&mut self) -> Option<&mut Path> {
+        let qp = self.qp;
+        self.reaching.get_or_insert_with(|| Reaching::new(&qp.path)).path()
     }
 }
 
@@ -63,27 +77,29 @@ impl Host for NicHost<'_, '_> {
             self.has_more = true;
             return Err(TxError::Full);
         }
-        self.grip.release();
+        self.let_go();
         self.out.push(route, headers, payload, self.qp).map_err(TxError::Fault)?;
         self.burst_left -= 1;
         Ok(())
     }
 
-    fn perform(&mut self, pd: PdId, request: &OneSided<'_>, now: Time) -> bool {
-        let mut path = self.qp.path.lock();
-        path.as_mut().is_some_and(|path| path.perform(&self.engine.regions, pd, request, now))
+    #[inline(always)]
+    fn perform(&mut self, pd: PdId, request: &OneSided<'_>) -> bool {
+        let qp = self.qp;
+        let path = self.reaching.get_or_insert_with(|| Reaching::new(&qp.path)).path();
+        path.is_some_and(|path| path.perform(&mut self.grip, pd, request))
     }
 
     fn reaches(&mut self, rkey: RKey) -> bool {
-        self.qp.path.lock().as_ref().is_some_and(|path| path.reaches(rkey))
+        self.path().is_some_and(|path| path.reaches(rkey))
     }
 
     fn segment(&mut self) -> Option<u32> {
-        self.qp.path.lock().as_ref().and_then(|path| path.segment())
+        self.path().and_then(|path| path.segment())
     }
 
     fn takes_large(&mut self) -> bool {
-        self.qp.path.lock().is_some()
+        self.path().is_some()
     }
 
     fn transmit_row(
@@ -98,7 +114,7 @@ impl Host for NicHost<'_, '_> {
             self.has_more = true;
             return Err(TxError::Full);
         }
-        self.grip.release();
+        self.let_go();
         let sent = self.out.push_row(route, headers, payload, count, self.qp).map_err(TxError::Fault)?;
         self.burst_left -= sent;
         Ok(sent)

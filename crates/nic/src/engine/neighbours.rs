@@ -12,6 +12,7 @@ impl Engine {
         let Some(fabric) = &self.fabric else { return };
         let neighbour =
             machine.peer().and_then(|peer| Some((fabric.neighbour(machine.route().dgid, peer)?, peer)));
+        qp.has_path.store(neighbour.is_some(), Ordering::Relaxed);
         *qp.path.lock() =
             neighbour.map(|(neighbour, peer)| Path::new(fabric.clone(), neighbour, peer, qp.qpn));
     }
@@ -19,13 +20,18 @@ impl Engine {
     /// Shows neighbours what they may do to this queue pair, if that has changed. Called with its lock held.
     pub(super) fn show(&self, qp: &QpCore, machine: &Qp) {
         let Some(fabric) = &self.fabric else { return };
-        let takes_large = qp.path.lock().is_some();
+        let takes_large = qp.has_path.load(Ordering::Relaxed);
         let card = machine.terms().map(|(access, pd, peer)| QpCard { access, pd, peer, takes_large });
+        // Nearly always nothing has changed. A change takes the lock and looks again.
+        if qp.shown_word.load(Ordering::Relaxed) == word_of(card) {
+            return;
+        }
         let mut shown = qp.shown.lock();
         // Asked under this lock, so that whoever shuts it and then hides it is not overtaken.
         let card = card.filter(|_| !qp.is_shut.load(Ordering::Relaxed));
         if *shown != card {
             *shown = card;
+            qp.shown_word.store(word_of(card), Ordering::Relaxed);
             fabric.show_qp(qp.qpn, card);
         }
     }
@@ -37,7 +43,17 @@ impl Engine {
         if qp.is_shut.load(Ordering::Relaxed) {
             let mut shown = qp.shown.lock();
             *shown = None;
+            qp.shown_word.store(word_of(None), Ordering::Relaxed);
             fabric.show_qp(qp.qpn, None);
         }
     }
+}
+
+/// A card in one word, different for cards that differ; zero for none. The protection domain of a queue pair never changes, so it
+/// has no part in it.
+fn word_of(card: Option<QpCard>) -> u64 {
+    card.map_or(0, |card| {
+        let large = u64::from(card.takes_large) << 62;
+        1 << 63 | large | u64::from(card.access.bits() & 0xffff) << 24 | u64::from(card.peer.value())
+    })
 }

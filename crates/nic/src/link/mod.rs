@@ -26,6 +26,7 @@ pub use batch::{RxBatch, RxPacket, TxBatch, TxView};
 pub(crate) use batch::{RxMeta, TxPiece};
 pub use capture::Capture;
 pub(crate) use capture::flush_all as flush_captures;
+pub(crate) use clock::coarse_now;
 pub use clock::now;
 pub(crate) use clock::wall_clock_ns;
 pub use counters::LinkCounters;

@@ -286,19 +286,19 @@ mod tests {
         let number = board.show(&card(1)).unwrap();
         let theirs = Place::open(registry.directory(), registry.slot()).unwrap();
         hold::arrive(&theirs, registry.slot(), theirs.instance());
-        let access = hold::Hold::take(&theirs, registry.slot(), number).unwrap();
+        let access = hold::announce(&theirs, registry.slot(), number).unwrap();
         std::thread::scope(|s| {
             let hiding = s.spawn(|| board.hide(number));
             while find_region(&theirs, RKey(1)).is_some() {}
             std::thread::sleep(std::time::Duration::from_millis(20));
             assert!(!hiding.is_finished());
-            drop(access);
+            hold::withdraw(&theirs, registry.slot(), access);
             hiding.join().unwrap();
         });
         let number = board.show(&card(2)).unwrap();
         let dead_slot = registry.slot() + 1;
         hold::arrive(&theirs, dead_slot, 4711);
-        std::mem::forget(hold::Hold::take(&theirs, dead_slot, number).unwrap());
+        hold::announce(&theirs, dead_slot, number).unwrap();
         board.hide(number);
         drop((board, place, registry));
         std::fs::remove_dir_all(base).unwrap();

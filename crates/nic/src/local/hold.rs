@@ -7,7 +7,7 @@
 use super::place::{HOLDS_PER_SLOT, Place, SLOTS};
 use crate::registry::Registry;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 thread_local! {
@@ -15,30 +15,30 @@ thread_local! {
     static FREE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// An access under way.
-pub(super) struct Hold<'a>(&'a AtomicU32);
+/// Which word says that an access is under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hold(usize);
 
-impl<'a> Hold<'a> {
-    /// Announces an access by `slot` to the region behind `card`. Nothing if all words are in use.
-    #[inline]
-    pub(super) fn take(place: &'a Place, slot: u8, card: usize) -> Option<Hold<'a>> {
-        let first = FREE.try_with(Cell::get).unwrap_or(0);
-        (first..first + HOLDS_PER_SLOT).find_map(|index| {
-            let word = place.hold(slot, index);
-            // A full barrier: the look at the card's version must come after it.
-            word.compare_exchange(0, card as u32 + 1, Ordering::SeqCst, Ordering::Relaxed).ok()?;
-            if index != first {
-                let _ = FREE.try_with(|free| free.set(index % HOLDS_PER_SLOT));
-            }
-            Some(Hold(word))
-        })
-    }
+/// Announces an access by `slot` to the region behind `card`, until it is [withdrawn](withdraw). Nothing if all words are
+/// in use.
+#[inline]
+pub(super) fn announce(place: &Place, slot: u8, card: usize) -> Option<Hold> {
+    let first = FREE.try_with(Cell::get).unwrap_or(0);
+    (first..first + HOLDS_PER_SLOT).find_map(|index| {
+        // A full barrier: the look at the card's version must come after it.
+        let word = place.hold(slot, index);
+        word.compare_exchange(0, card as u32 + 1, Ordering::SeqCst, Ordering::Relaxed).ok()?;
+        if index != first {
+            let _ = FREE.try_with(|free| free.set(index % HOLDS_PER_SLOT));
+        }
+        Some(Hold(index))
+    })
 }
 
-impl Drop for Hold<'_> {
-    fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
-    }
+/// The access is done.
+#[inline]
+pub(super) fn withdraw(place: &Place, slot: u8, Hold(index): Hold) {
+    place.hold(slot, index).store(0, Ordering::Release);
 }
 
 /// Announces a new life of `slot` at a place. What an earlier one held there when it died is free.

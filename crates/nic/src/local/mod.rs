@@ -39,4 +39,4 @@ pub(crate) use adopt::Adopted;
 pub(crate) use boards::{FileCard, QpCard, RegionBoard, RegionCard};
 pub(crate) use link::LocalLink;
 pub(crate) use neighbours::Fabric;
-pub(crate) use reach::Path;
+pub(crate) use reach::{Path, Reaching};

@@ -6,9 +6,9 @@ use super::hold;
 use super::mapping::Mapping;
 use super::place::{Place, SLOTS, retire_the_dead};
 use super::ring::{Piece, Writer};
-use crate::link::{RxMeta, local_addresses, now};
+use crate::link::{RxMeta, coarse_now, local_addresses, now};
 use crate::registry::Registry;
-use ferroce_proto::{Gid, Qpn, Time};
+use ferroce_proto::{Gid, Qpn};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::io;
@@ -20,7 +20,7 @@ const NOBODY_FOR_NS: u64 = 20_000_000;
 /// How long the list of the host's addresses is believed.
 const ADDRESSES_FOR_NS: u64 = 1_000_000_000;
 
-/// How long a process that was seen alive is believed to be. Its memory stays mapped here when it dies, and what is
+/// How long a process that was seen alive is believed to be, and until the coarse clock ticks. Its memory stays mapped here when it dies, and what is
 /// written there meanwhile is written as if it had arrived just before.
 const BELIEVED_ALIVE_NS: u64 = 1_000_000;
 const GONE: u64 = u64::MAX;
@@ -109,7 +109,9 @@ impl Neighbour {
     }
 
     /// Whether its process is alive, as far as was seen a moment ago.
-    pub(super) fn lives(&self, registry: &Registry, now: Time) -> bool {
+    #[inline]
+    pub(super) fn lives(&self, registry: &Registry) -> bool {
+        let now = coarse_now();
         let seen_ns = self.seen_ns.load(Ordering::Relaxed);
         if seen_ns == GONE {
             return false;

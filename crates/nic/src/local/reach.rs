@@ -4,13 +4,14 @@
 //! finds out what is wrong, answers and reports it as it does for any peer.
 
 use super::boards::{Shown, find_qp, find_region};
-use super::hold::Hold;
+use super::hold::{self, Hold};
 use super::mapping::Mapping;
 use super::neighbours::{Fabric, Neighbour};
-use crate::memory::{Far, Peer, Region, RegionTable, Span};
+use crate::memory::{Far, Grip, Peer, Region, Span};
 use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind};
 use ferroce_proto::verbs::Access;
-use ferroce_proto::{LKey, PdId, Qpn, RKey, Time};
+use ferroce_proto::{LKey, PdId, Qpn, RKey};
+use parking_lot::{Mutex, MutexGuard};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -24,6 +25,35 @@ pub(crate) struct Path {
     own: Qpn,
     /// The region of the last operation: most programs use one again and again.
     last: Option<Known>,
+    /// An access to it is announced: kept from one operation to the next while a list of them is posted.
+    hold: Option<Hold>,
+    /// Operations that were not counted yet: mapped, and by the kernel.
+    mapped: u64,
+    copied: u64,
+}
+
+/// A path in use. Dropping it lets go of the neighbour's memory.
+pub(crate) struct Reaching<'q>(MutexGuard<'q, Option<Path>>);
+
+impl<'q> Reaching<'q> {
+    #[inline]
+    pub(crate) fn new(path: &'q Mutex<Option<Path>>) -> Self {
+        Reaching(path.lock())
+    }
+
+    /// The path, if there is one.
+    #[inline]
+    pub(crate) fn path(&mut self) -> Option<&mut Path> {
+        self.0.as_mut()
+    }
+}
+
+impl Drop for Reaching<'_> {
+    fn drop(&mut self) {
+        if let Some(path) = self.path() {
+            path.let_go();
+        }
+    }
 }
 
 /// A region of the neighbour, as we know it.
@@ -43,27 +73,39 @@ struct Window {
 
 impl Path {
     pub(crate) fn new(fabric: Arc<Fabric>, neighbour: Arc<Neighbour>, peer: Qpn, own: Qpn) -> Path {
-        Path { fabric, neighbour, peer, own, last: None }
+        Path { fabric, neighbour, peer, own, last: None, hold: None, mapped: 0, copied: 0 }
     }
 
     /// Does the whole operation. False: nothing was done, and packets must do it.
-    pub(crate) fn perform(
-        &mut self,
-        regions: &RegionTable,
-        pd: PdId,
-        request: &OneSided<'_>,
-        now: Time,
-    ) -> bool {
-        if !self.neighbour.lives(&self.fabric.registry, now) {
+    #[inline(always)]
+    pub(crate) fn perform(&mut self, grip: &mut Grip<'_>, pd: PdId, request: &OneSided<'_>) -> bool {
+        if !self.neighbour.lives(&self.fabric.registry) {
             return false;
         }
-        let done = self.try_perform(regions, pd, request);
-        match done {
-            Some(Way::Mapped) => self.fabric.mapped_operations.fetch_add(1, Ordering::Relaxed),
-            Some(Way::Copied) => self.fabric.copied_operations.fetch_add(1, Ordering::Relaxed),
-            None => return false,
+        let Some(there) = self.far(request) else { return false };
+        let done = match request.kind {
+            OneSidedKind::Write { data } => grip.send_direct(pd, data, &there),
+            OneSidedKind::Read { sges, .. } => grip.fetch_direct(pd, sges, &there),
+            OneSidedKind::Atomic { op, sges } => grip.atomic_direct(pd, op, sges, &there),
         };
-        true
+        let count = if matches!(there, Far::Mapped(_)) { &mut self.mapped } else { &mut self.copied };
+        *count += u64::from(done);
+        done
+    }
+
+    /// Lets go of the neighbour's memory.
+    fn let_go(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            hold::withdraw(&self.neighbour.place, self.fabric.slot(), hold);
+        }
+        for (count, of) in [
+            (&mut self.mapped, &self.fabric.mapped_operations),
+            (&mut self.copied, &self.fabric.copied_operations),
+        ] {
+            if *count > 0 {
+                of.fetch_add(std::mem::take(count), Ordering::Relaxed);
+            }
+        }
     }
 
     /// Whether an operation with this key would be within reach.
@@ -79,7 +121,9 @@ impl Path {
         (terms.takes_large && terms.peer == self.own && !self.neighbour.is_gone()).then_some(LARGE_SEGMENT)
     }
 
-    fn try_perform(&mut self, regions: &RegionTable, pd: PdId, request: &OneSided<'_>) -> Option<Way> {
+    /// The memory that a request is for, with an access to it announced, if every check of the neighbour's passes.
+    #[inline(always)]
+    fn far(&mut self, request: &OneSided<'_>) -> Option<Far> {
         let place = &self.neighbour.place;
         let (need, len) = match request.kind {
             OneSidedKind::Write { data } => (Access::REMOTE_WRITE, data.len() as u64),
@@ -91,29 +135,29 @@ impl Path {
             return None;
         }
         if self.last.as_ref().is_none_or(|known| known.shown.card.rkey != request.rkey) {
-            self.last = None;
+            self.forget();
             self.last = Some(find(&self.neighbour, request.rkey)?);
         }
-        let known = self.last.as_ref()?;
-        let hold = Hold::take(place, self.fabric.slot(), known.shown.number)?;
+        let (place, known) = (&self.neighbour.place, self.last.as_ref()?);
+        if self.hold.is_none() {
+            self.hold = Some(hold::announce(place, self.fabric.slot(), known.shown.number)?);
+        }
         if !known.shown.is_valid(place) {
-            drop(hold);
-            self.last = None;
+            self.forget();
             return None;
         }
         let span = known.region.remote(Peer { pd: terms.pd, qp: self.peer }, request.addr, len, need).ok()?;
-        let there = self.locate(known, span)?;
-        let way = if matches!(there, Far::Mapped(_)) { Way::Mapped } else { Way::Copied };
-        let done = match request.kind {
-            OneSidedKind::Write { data } => regions.send_direct(pd, data, &there),
-            OneSidedKind::Read { sges, .. } => regions.fetch_direct(pd, sges, &there),
-            OneSidedKind::Atomic { op, sges } => regions.atomic_direct(pd, op, sges, &there),
-        };
-        drop(hold);
-        done.then_some(way)
+        self.locate(known, span)
+    }
+
+    /// Forgets the region of the last operation.
+    fn forget(&mut self) {
+        self.let_go();
+        self.last = None;
     }
 
     /// How to get at bytes of the neighbour.
+    #[inline(always)]
     fn locate(&self, known: &Known, span: Span) -> Option<Far> {
         if self.neighbour.is_self {
             return Some(Far::Mapped(span));
@@ -129,11 +173,6 @@ impl Path {
         let lives = self.fabric.registry.is_alive(self.neighbour.slot) && !self.neighbour.is_gone();
         lives.then_some(Far::Copied { process, at: span.start(), len: span.len() })
     }
-}
-
-enum Way {
-    Mapped,
-    Copied,
 }
 
 fn find(neighbour: &Neighbour, rkey: RKey) -> Option<Known> {

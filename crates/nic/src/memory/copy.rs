@@ -50,6 +50,7 @@ pub(super) fn write(span: Span, data: &[u8]) -> Result<(), MemoryFault> {
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `len` bytes. They may be the same memory, and others may change it meanwhile.
+#[inline]
 unsafe fn put(from: *const u8, to: *mut u8, len: usize) {
     if len == 0 {
         return;
@@ -70,6 +71,7 @@ unsafe fn put(from: *const u8, to: *mut u8, len: usize) {
 
 /// Copies between several spans of this process, one behind the other, and one span that is as long as all of them:
 /// towards that one, or from it.
+#[inline]
 pub(super) fn spread(near: &[Span], far: Span, towards_far: bool) {
     debug_assert_eq!(near.iter().map(|span| span.len).sum::<usize>(), far.len);
     let mut at = far.start;

@@ -6,6 +6,7 @@
 use super::access::{pieces, region};
 use super::across::copy_across;
 use super::copy;
+use super::grip::Grip;
 use super::region::{Backing, Span};
 use super::table::{Held, RegionTable};
 use ferroce_proto::PdId;
@@ -36,9 +37,71 @@ struct Near<'a> {
     _held: SmallVec<[Held<'a>; 2]>,
 }
 
-impl RegionTable {
+impl Grip<'_> {
     /// WRITE. False: nothing happened.
-    pub(crate) fn send_direct(&self, pd: PdId, data: TxPayload<'_>, far: &Far) -> bool {
+    #[inline(always)]
+    pub(crate) fn send_direct(&mut self, pd: PdId, data: TxPayload<'_>, far: &Far) -> bool {
+        if let (TxPayload::Local { sges: [sge], len, .. }, Far::Mapped(there)) = (data, far)
+            && sge.len == len
+        {
+            let near = self.near(pd, sge, Access::empty());
+            return near.is_some_and(|near| near.moves(*there, true));
+        }
+        self.table().send_direct(pd, data, far)
+    }
+
+    /// READ. False: nothing that counts happened.
+    #[inline]
+    pub(crate) fn fetch_direct(&mut self, pd: PdId, sges: &[Sge], far: &Far) -> bool {
+        if let ([sge], Far::Mapped(there)) = (sges, far)
+            && sge.len as usize == there.len
+        {
+            let near = self.near(pd, sge, Access::LOCAL_WRITE);
+            return near.is_some_and(|near| near.moves(*there, false));
+        }
+        self.table().fetch_direct(pd, sges, far)
+    }
+
+    /// ATOMIC. False: nothing happened. Only on memory that is mapped: the kernel has no such copy.
+    #[inline]
+    pub(crate) fn atomic_direct(&mut self, pd: PdId, op: AtomicOp, sges: &[Sge], far: &Far) -> bool {
+        let Far::Mapped(there) = far else { return false };
+        if !there.start.is_multiple_of(8) || there.len != 8 {
+            return false;
+        }
+        let [sge] = sges else { return self.table().atomic_direct(pd, op, sges, *there) };
+        let Some(near) = self.near(pd, sge, Access::LOCAL_WRITE).filter(|near| near.len == 8) else {
+            return false;
+        };
+        let Ok(original) = copy::atomic(*there, op) else { return false };
+        near.moves(value(&original.to_ne_bytes()), false)
+    }
+
+    /// The bytes of an entry, if all of them may be used and are there to stay.
+    #[inline(always)]
+    fn near(&mut self, pd: PdId, sge: &Sge, need: Access) -> Option<Span> {
+        let span = self.local(sge.lkey).ok()?.local(pd, sge.addr, u64::from(sge.len), need).ok()?;
+        (span.backing == Backing::Mapped).then_some(span)
+    }
+}
+
+impl Span {
+    /// Copies towards another span of the same length, or from it. True, for it cannot fail.
+    #[inline(always)]
+    fn moves(self, far: Span, towards_far: bool) -> bool {
+        copy::spread(std::slice::from_ref(&self), far, towards_far);
+        true
+    }
+}
+
+/// Eight bytes of ours as a span.
+fn value(bytes: &[u8; 8]) -> Span {
+    Span { start: bytes.as_ptr() as usize, len: 8, backing: Backing::Mapped }
+}
+
+/// What needs more than one entry, or the kernel.
+impl RegionTable {
+    fn send_direct(&self, pd: PdId, data: TxPayload<'_>, far: &Far) -> bool {
         match (data, far) {
             (TxPayload::Bytes(bytes), Far::Mapped(span)) => copy::write(*span, bytes).is_ok(),
             (TxPayload::Bytes(bytes), Far::Copied { process, at, .. }) => {
@@ -60,8 +123,7 @@ impl RegionTable {
         }
     }
 
-    /// READ. False: nothing that counts happened.
-    pub(crate) fn fetch_direct(&self, pd: PdId, sges: &[Sge], far: &Far) -> bool {
+    fn fetch_direct(&self, pd: PdId, sges: &[Sge], far: &Far) -> bool {
         let len = match far {
             Far::Mapped(span) => span.len,
             Far::Copied { len, .. } => *len,
@@ -76,17 +138,10 @@ impl RegionTable {
         }
     }
 
-    /// ATOMIC. False: nothing happened. Only on memory that is mapped: the kernel has no such copy.
-    pub(crate) fn atomic_direct(&self, pd: PdId, op: AtomicOp, sges: &[Sge], far: &Far) -> bool {
-        let Far::Mapped(span) = far else { return false };
+    fn atomic_direct(&self, pd: PdId, op: AtomicOp, sges: &[Sge], there: Span) -> bool {
         let Some(near) = self.near(pd, sges, 8, Access::LOCAL_WRITE) else { return false };
-        if !span.start.is_multiple_of(8) || span.len != 8 {
-            return false;
-        }
-        let Ok(original) = copy::atomic(*span, op) else { return false };
-        let bytes = original.to_ne_bytes();
-        let from = Span { start: bytes.as_ptr() as usize, len: 8, backing: Backing::Mapped };
-        copy::spread(&near.spans, from, false);
+        let Ok(original) = copy::atomic(there, op) else { return false };
+        copy::spread(&near.spans, value(&original.to_ne_bytes()), false);
         true
     }
 

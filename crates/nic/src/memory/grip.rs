@@ -9,7 +9,7 @@ use super::copy;
 use super::region::{Peer, Region};
 use super::table::{Held, RegionTable};
 use ferroce_proto::verbs::{Access, MemoryFault, Sge};
-use ferroce_proto::{PdId, RKey};
+use ferroce_proto::{LKey, PdId, RKey};
 
 /// The region that the last packet was placed in. Whoever holds it must not wait for a region in any way but
 /// [`RegionTable::by_lkey`]'s: a `dereg` may be waiting for this one.
@@ -27,6 +27,17 @@ impl<'a> Grip<'a> {
     #[inline]
     pub(crate) fn release(&mut self) {
         self.held = None;
+    }
+
+    pub(super) fn table(&self) -> &'a RegionTable {
+        self.table
+    }
+
+    /// The region with this local key.
+    #[inline]
+    pub(super) fn local(&mut self, lkey: LKey) -> Result<&Region, MemoryFault> {
+        let table = self.table;
+        self.hold(|r| r.lkey == lkey, || table.by_lkey(lkey))
     }
 
     /// The peer's WRITE.
@@ -55,12 +66,13 @@ impl<'a> Grip<'a> {
         if offset.saturating_add(data.len() as u64) > u64::from(sge.len) {
             return table.scatter(pd, sges, offset, data);
         }
-        let region = self.hold(|r| r.lkey == sge.lkey, || table.by_lkey(sge.lkey))?;
+        let region = self.local(sge.lkey)?;
         let addr = sge.addr.wrapping_add(offset);
         copy::write(region.local(pd, addr, data.len() as u64, Access::LOCAL_WRITE)?, data)
     }
 
     /// The region in hand if it is the right one, else the one that `find` finds.
+    #[inline]
     fn hold(
         &mut self,
         is_right: impl FnOnce(&Region) -> bool,

@@ -49,6 +49,10 @@ pub(crate) struct QpCore {
     pub(crate) events: Arc<EventQueue>,
     /// How to reach the peer's memory, if it is on this host. Only used under the machine's lock.
     pub(crate) path: Mutex<Option<Path>>,
+    /// There is such a way.
+    pub(crate) has_path: AtomicBool,
+    /// What neighbours are shown of it, in one word.
+    pub(crate) shown_word: AtomicU64,
     /// What neighbours are shown of it.
     pub(crate) shown: Mutex<Option<QpCard>>,
     /// What of it is sent again.
@@ -165,6 +169,8 @@ impl Pd {
                 machine: Mutex::new(machine),
                 events: self.events.clone(),
                 path: Mutex::new(None),
+                has_path: AtomicBool::new(false),
+                shown_word: AtomicU64::new(0),
                 shown: Mutex::new(None),
                 resends: Resends::default(),
                 timer_at: AtomicU64::new(u64::MAX),

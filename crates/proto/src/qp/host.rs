@@ -4,7 +4,6 @@
 //! memory and real links, the simulator with vectors and virtual time.
 
 use super::{RecvWqe, RefusalReason};
-use crate::Time;
 use crate::ids::{PdId, RKey, Srqn};
 use crate::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge};
 use crate::wire::Headers;
@@ -216,8 +215,8 @@ pub trait Host {
     /// Does a one-sided operation at once, where the peer's memory is within reach and every check of this end and of
     /// the peer's passes. False: nothing was done, and packets must do it; then the peer finds out what is wrong, if
     /// anything is. Asked for the oldest request only, when nothing before it is under way.
-    fn perform(&mut self, pd: PdId, request: &OneSided<'_>, now: Time) -> bool {
-        let _ = (pd, request, now);
+    fn perform(&mut self, pd: PdId, request: &OneSided<'_>) -> bool {
+        let _ = (pd, request);
         false
     }
 

@@ -4,7 +4,7 @@ use super::io::Io;
 use super::state::{may_post_recv, may_post_send, state_name};
 use super::{Host, MAX_MESSAGE, Qp, Reason, Side};
 use crate::Time;
-use crate::verbs::{Payload, QpState, RecvWr, SendOp, SendWr, Sge, Transport, WcOpcode, WcStatus};
+use crate::verbs::{Payload, QpState, RecvWr, SendFlags, SendOp, SendWr, Sge, Transport, WcOpcode, WcStatus};
 use core::fmt;
 
 /// Why a work request was not taken.
@@ -129,7 +129,8 @@ impl Qp {
         Ok(())
     }
 
-    fn check_payload(&self, wr: &SendWr<'_>) -> Result<u32, PostError> {
+    #[inline]
+    pub(super) fn check_payload(&self, wr: &SendWr<'_>) -> Result<u32, PostError> {
         let cap = &self.attr.cap;
         match wr.payload {
             Payload::Sges(sges) => {
@@ -159,6 +160,12 @@ impl Qp {
     pub(super) fn flush_one<H: Host>(io: &mut Io<'_, H>, side: Side, wr_id: u64, opcode: WcOpcode) {
         io.complete_failed(side, wr_id, opcode, WcStatus::WrFlushErr, Reason::Flushed);
     }
+}
+
+/// Whether a request makes a completion when it is done.
+#[inline]
+pub(super) fn signals(wr: &SendWr<'_>, signal_all: bool) -> bool {
+    signal_all || wr.flags.contains(SendFlags::SIGNALED)
 }
 
 /// Whether an operation is all in the request, whatever entries it is given.

@@ -1,5 +1,6 @@
 //! The send queue: a ring of work queue entries, filled by `post_send`, emptied as completions are made.
 
+use super::post::signals;
 use crate::ids::{PdId, Srqn};
 use crate::qp::TxPayload;
 use crate::verbs::{Payload, QpCap, SendFlags, SendOp, SendWr, Sge, Transport, UdTarget, WcOpcode};
@@ -40,18 +41,7 @@ impl SendWqe {
     };
 
     pub(crate) fn wc_opcode(&self) -> WcOpcode {
-        use crate::verbs::AtomicOp;
-        match self.op {
-            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => WcOpcode::Send,
-            SendOp::Write { .. } | SendOp::WriteImm { .. } => WcOpcode::RdmaWrite,
-            SendOp::Read { .. } => WcOpcode::RdmaRead,
-            SendOp::Atomic { op: AtomicOp::CompareSwap { .. }, .. } => WcOpcode::CompSwap,
-            SendOp::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => WcOpcode::FetchAdd,
-            SendOp::AtomicWrite { .. } => WcOpcode::AtomicWrite,
-            SendOp::Flush { .. } => WcOpcode::Flush,
-            SendOp::LocalInv(_) => WcOpcode::LocalInv,
-            SendOp::BindMw(_) => WcOpcode::BindMw,
-        }
+        wc_opcode(&self.op)
     }
 
     /// Whether it never leaves the NIC.
@@ -61,10 +51,7 @@ impl SendWqe {
 
     /// Whether only a response, not an ACK, can finish it.
     pub(crate) fn awaits_response(&self) -> bool {
-        matches!(
-            self.op,
-            SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } | SendOp::Flush { .. }
-        )
+        awaits_response(&self.op)
     }
 
     /// How many sequence numbers a message of this length takes: a READ as many as its responses, at least one.
@@ -75,6 +62,32 @@ impl SendWqe {
             _ => self.len.div_ceil(mtu).max(1),
         }
     }
+}
+
+/// What a completion of this operation is called.
+#[inline]
+pub(super) fn wc_opcode(op: &SendOp) -> WcOpcode {
+    use crate::verbs::AtomicOp;
+    match op {
+        SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => WcOpcode::Send,
+        SendOp::Write { .. } | SendOp::WriteImm { .. } => WcOpcode::RdmaWrite,
+        SendOp::Read { .. } => WcOpcode::RdmaRead,
+        SendOp::Atomic { op: AtomicOp::CompareSwap { .. }, .. } => WcOpcode::CompSwap,
+        SendOp::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => WcOpcode::FetchAdd,
+        SendOp::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+        SendOp::Flush { .. } => WcOpcode::Flush,
+        SendOp::LocalInv(_) => WcOpcode::LocalInv,
+        SendOp::BindMw(_) => WcOpcode::BindMw,
+    }
+}
+
+/// Whether only a response, not an ACK, can finish this operation.
+#[inline]
+pub(super) fn awaits_response(op: &SendOp) -> bool {
+    matches!(
+        op,
+        SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } | SendOp::Flush { .. }
+    )
 }
 
 /// The ring. Entries are named by a number that only grows; `head` is the oldest not yet completed.
@@ -118,6 +131,10 @@ impl SendQueue {
     }
     pub(crate) fn is_empty(&self) -> bool {
         self.head == self.tail
+    }
+    /// Whether nothing is in it, and something could be.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_empty() && !self.ring.is_empty()
     }
     pub(crate) fn head(&self) -> u64 {
         self.head
@@ -174,7 +191,7 @@ impl SendQueue {
             segment: 0,
             sge_count,
             inline,
-            signaled: signal_all || wr.flags.contains(SendFlags::SIGNALED),
+            signaled: signals(wr, signal_all),
             fence: wr.flags.contains(SendFlags::FENCE),
             solicited: wr.flags.contains(SendFlags::SOLICITED),
         };

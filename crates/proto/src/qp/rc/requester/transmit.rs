@@ -1,10 +1,11 @@
 //! What is sent next, and what holds it back.
 
+use super::super::super::at_once::one_sided;
 use super::super::super::io::{Fatal, Io};
 use super::super::super::local::execute;
 use super::super::super::segment::{add_extensions, operation_of};
 use super::super::super::sq::{SendQueue, SendWqe};
-use super::super::super::{Host, OneSided, OneSidedKind, Reason, TxError};
+use super::super::super::{Host, Reason, TxError};
 use super::holes::Place;
 use super::{Requester, Stall};
 use crate::cc::CongestionControl;
@@ -77,33 +78,27 @@ impl Requester {
     /// Has the host do a one-sided operation at once, if it can: nothing before it may be under way, for the peer
     /// executes requests in order. Takes no sequence number, since no packet tells of it.
     fn perform<H: Host>(&mut self, wqe: &SendWqe, sq: &mut SendQueue, io: &mut Io<'_, H>) -> bool {
-        let is_alone =
-            self.cur == sq.head() && self.sent == 0 && self.una == self.psn && self.psn == self.high;
-        if !is_alone || io.id.transport != Transport::Rc {
+        if !self.is_alone(sq) || io.id.transport != Transport::Rc {
             return false;
         }
-        let (rkey, addr, kind) = match wqe.op {
-            SendOp::Write { addr, rkey } => {
-                (rkey, addr, OneSidedKind::Write { data: sq.payload(self.cur, io.pd, 0, wqe.len) })
-            }
-            SendOp::Read { addr, rkey } => {
-                (rkey, addr, OneSidedKind::Read { sges: sq.sges(self.cur), len: wqe.len })
-            }
-            SendOp::Atomic { addr, rkey, op } if wqe.len == 8 => {
-                (rkey, addr, OneSidedKind::Atomic { op, sges: sq.sges(self.cur) })
-            }
-            _ => return false,
-        };
-        let needs_resources = !matches!(kind, OneSidedKind::Write { .. });
-        if needs_resources && io.attr.max_rd_atomic == 0 {
-            return false;
-        }
-        if !io.host.perform(io.pd, &OneSided { rkey, addr, kind }, io.now) {
+        let (data, sges) = (sq.payload(self.cur, io.pd, 0, wqe.len), sq.sges(self.cur));
+        let request = one_sided(&wqe.op, data, sges, wqe.len, io.attr.max_rd_atomic);
+        if !request.is_some_and(|request| io.host.perform(io.pd, &request)) {
             return false;
         }
         io.counters.performed += 1;
         self.finish_at_once(wqe, sq, io);
         true
+    }
+
+    /// Whether nothing is under way before the request under the cursor.
+    #[inline]
+    pub(crate) fn is_alone(&self, sq: &SendQueue) -> bool {
+        self.cur == sq.head()
+            && self.sent == 0
+            && self.una == self.psn
+            && self.psn == self.high
+            && self.stall.is_none()
     }
 
     /// Whether a one-sided request shall wait until those before it are done, because the host can then do it at once.
