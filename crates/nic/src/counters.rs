@@ -1,7 +1,9 @@
 //! What the device counts.
 
 use crate::link::LinkCounters;
+use crate::objects::Tally;
 use ferroce_proto::qp::{DropReason, QpCounters, RefusalReason};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct DeviceCounters {
     drops: [AtomicU64; DropReason::ALL.len()],
     refusals: [AtomicU64; RefusalReason::ALL.len()],
-    pub(crate) completions: AtomicU64,
-    pub(crate) failed_completions: AtomicU64,
+    /// What queue pairs counted that are destroyed.
+    pub(crate) retired: Mutex<Tally>,
     /// Packets that queue pairs sent again, of those that are destroyed.
     pub(crate) retransmitted: AtomicU64,
     /// Where all of this is to be reported at the end, if anywhere.

@@ -13,7 +13,7 @@ use crate::local::{Fabric, LocalLink};
 use crate::log;
 use crate::memory::{Budget, DeviceMemory};
 use crate::objects::{
-    AsyncEvent, CompletionChannel, Cq, CqCore, EventHub, EventQueue, EventSource, Pd, XrcDomains,
+    AsyncEvent, CompletionChannel, Cq, CqCore, EventHub, EventQueue, EventSource, Pd, Tally, XrcDomains,
 };
 use crate::raw::RawPort;
 use crate::registry;
@@ -536,15 +536,20 @@ impl Engine {
     pub(crate) fn report(&self, most_qps: usize) -> (Counters, usize) {
         let qps = self.qps.all();
         let left_out = qps.len().saturating_sub(most_qps);
+        let tally = Tally::default();
+        qps.iter().for_each(|qp| tally.add(&qp.tally));
+        tally.add(&self.counters.retired.lock());
+        let mut link = self.link.counters();
+        (link.direct_mapped, link.direct_copied) = (tally.mapped.value(), tally.copied.value());
         let counters = Counters {
             pid: std::process::id(),
             slot: self.link.slot(),
             drops: self.counters.drops(),
             refusals: self.counters.refusals(),
-            completions: self.counters.completions.load(Ordering::Relaxed),
-            failed_completions: self.counters.failed_completions.load(Ordering::Relaxed),
+            completions: tally.completions.value(),
+            failed_completions: tally.failed_completions.value(),
             cm: self.cm.get().map(|cm| cm.named_counters()).unwrap_or_default(),
-            link: self.link.counters(),
+            link,
             queue_pairs: qps.iter().take(most_qps).map(|qp| QpReport::of(&qp.machine.lock())).collect(),
         };
         (counters, left_out)

@@ -121,6 +121,7 @@ impl Engine {
             let mut host = NicHost::new(self, qp, tx);
             machine.poll_replies(now(), &mut host);
             host.flush();
+            self.counters.retired.lock().add(&qp.tally);
             self.counters.retransmitted.fetch_add(machine.counters().retransmitted, Ordering::Relaxed);
             machine.retire();
             self.show(qp, &machine);

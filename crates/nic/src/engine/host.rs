@@ -66,9 +66,15 @@ impl<'a, 'q> NicHost<'a, 'q> {
     }
 
     fn path(&mut self) -> Option<&mut Path> {
-        let qp = self.qp;
-        self.reaching.get_or_insert_with(|| Reaching::new(&qp.path)).path()
+        reach(&mut self.reaching, self.qp).path()
     }
+}
+
+/// The way to the peer's memory, which is in use from now on.
+#[inline]
+fn reach<'r, 'q>(reaching: &'r mut Option<Reaching<'q>>, qp: &'q QpCore) -> &'r mut Reaching<'q> {
+    // SAFETY: a host exists only while the lock of its queue pair is held, and there is one at a time that has not let go.
+    reaching.get_or_insert_with(|| Reaching::new(unsafe { qp.path.get() }, &qp.tally))
 }
 
 impl Host for NicHost<'_, '_> {
@@ -85,8 +91,7 @@ impl Host for NicHost<'_, '_> {
 
     #[inline(always)]
     fn perform(&mut self, pd: PdId, request: &OneSided<'_>) -> bool {
-        let qp = self.qp;
-        let path = self.reaching.get_or_insert_with(|| Reaching::new(&qp.path)).path();
+        let path = reach(&mut self.reaching, self.qp).path();
         path.is_some_and(|path| path.perform(&mut self.grip, pd, request))
     }
 
@@ -175,10 +180,9 @@ impl Host for NicHost<'_, '_> {
     }
 
     fn complete(&mut self, side: Side, completion: Completion) {
-        let counters = &self.engine.counters;
-        counters.completions.fetch_add(1, Ordering::Relaxed);
+        self.qp.tally.completions.add(1);
         if completion.status != WcStatus::Success {
-            counters.failed_completions.fetch_add(1, Ordering::Relaxed);
+            self.qp.tally.failed_completions.add(1);
         }
         let shared;
         let cq = match side {

@@ -13,8 +13,9 @@ impl Engine {
         let neighbour =
             machine.peer().and_then(|peer| Some((fabric.neighbour(machine.route().dgid, peer)?, peer)));
         qp.has_path.store(neighbour.is_some(), Ordering::Relaxed);
-        *qp.path.lock() =
-            neighbour.map(|(neighbour, peer)| Path::new(fabric.clone(), neighbour, peer, qp.qpn));
+        let path = neighbour.map(|(neighbour, peer)| Path::new(fabric.clone(), neighbour, peer, qp.qpn));
+        // SAFETY: called with the lock held, and the host of the call has let go of it.
+        *unsafe { qp.path.get() } = path;
     }
 
     /// Shows neighbours what they may do to this queue pair, if that has changed. Called with its lock held.

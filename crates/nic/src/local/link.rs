@@ -428,8 +428,6 @@ impl Link for LocalLink {
         counters.local_waited = self.waited.load(Ordering::Relaxed);
         counters.local_lost = self.lost.load(Ordering::Relaxed);
         counters.local_bells = self.bells.load(Ordering::Relaxed);
-        counters.direct_mapped = self.fabric.mapped_operations.load(Ordering::Relaxed);
-        counters.direct_copied = self.fabric.copied_operations.load(Ordering::Relaxed);
         counters
     }
 

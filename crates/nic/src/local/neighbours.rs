@@ -199,9 +199,6 @@ pub(crate) struct Fabric {
     known: Box<[RwLock<Known>]>,
     rings: Mutex<HashMap<u8, Arc<Mutex<Outgoing>>>>,
     addresses: RwLock<Addresses>,
-    /// Operations done in the memory of neighbours: mapped, and by the kernel.
-    pub(super) mapped_operations: AtomicU64,
-    pub(super) copied_operations: AtomicU64,
 }
 
 impl Fabric {
@@ -215,8 +212,6 @@ impl Fabric {
             known: (0..SLOTS).map(|_| RwLock::default()).collect(),
             rings: Mutex::default(),
             addresses: RwLock::new(Addresses { read_ns: 0, gids: Vec::new() }),
-            mapped_operations: AtomicU64::new(0),
-            copied_operations: AtomicU64::new(0),
         })
     }
 

@@ -8,14 +8,13 @@ use super::hold::{self, Hold};
 use super::mapping::Mapping;
 use super::neighbours::{Fabric, Neighbour};
 use crate::memory::{Far, Grip, Peer, Region, Span};
+use crate::objects::Tally;
 use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind};
 use ferroce_proto::verbs::Access;
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
-use parking_lot::{Mutex, MutexGuard};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// How a queue pair reaches the memory of its peer.
 pub(crate) struct Path {
@@ -33,25 +32,30 @@ pub(crate) struct Path {
 }
 
 /// A path in use. Dropping it lets go of the neighbour's memory.
-pub(crate) struct Reaching<'q>(MutexGuard<'q, Option<Path>>);
+pub(crate) struct Reaching<'q> {
+    path: &'q mut Option<Path>,
+    tally: &'q Tally,
+}
 
 impl<'q> Reaching<'q> {
     #[inline]
-    pub(crate) fn new(path: &'q Mutex<Option<Path>>) -> Self {
-        Reaching(path.lock())
+    pub(crate) fn new(path: &'q mut Option<Path>, tally: &'q Tally) -> Self {
+        Reaching { path, tally }
     }
 
     /// The path, if there is one.
     #[inline]
     pub(crate) fn path(&mut self) -> Option<&mut Path> {
-        self.0.as_mut()
+        self.path.as_mut()
     }
 }
 
 impl Drop for Reaching<'_> {
     fn drop(&mut self) {
-        if let Some(path) = self.path() {
+        if let Some(path) = self.path {
             path.let_go();
+            self.tally.mapped.add(std::mem::take(&mut path.mapped));
+            self.tally.copied.add(std::mem::take(&mut path.copied));
         }
     }
 }
@@ -97,14 +101,6 @@ impl Path {
     fn let_go(&mut self) {
         if let Some(hold) = self.hold.take() {
             hold::withdraw(&self.neighbour.place, self.fabric.slot(), hold);
-        }
-        for (count, of) in [
-            (&mut self.mapped, &self.fabric.mapped_operations),
-            (&mut self.copied, &self.fabric.copied_operations),
-        ] {
-            if *count > 0 {
-                of.fetch_add(std::mem::take(count), Ordering::Relaxed);
-            }
         }
     }
 

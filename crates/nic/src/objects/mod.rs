@@ -4,6 +4,7 @@ mod address;
 mod channel;
 mod cq;
 mod event;
+mod guarded;
 mod pd;
 mod qp;
 mod region;
@@ -24,6 +25,7 @@ pub use xrc::{XrcDomain, XrcKey};
 
 pub(crate) use cq::{CqCore, MAX_CQE};
 pub(crate) use event::{EventHub, EventQueue};
+pub(crate) use guarded::Tally;
 pub(crate) use qp::QpCore;
 pub(crate) use srq::SrqCore;
 pub(crate) use xrc::XrcDomains;

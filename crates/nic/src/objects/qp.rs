@@ -2,6 +2,7 @@
 
 use super::cq::{Cq, CqCore};
 use super::event::{EventQueue, EventSource};
+use super::guarded::{Guarded, Tally};
 use super::pd::Pd;
 use super::srq::{Srq, SrqCore};
 use super::xrc::XrcDomain;
@@ -47,8 +48,10 @@ pub(crate) struct QpCore {
     handles: Option<Mutex<Vec<Handle>>>,
     pub(crate) machine: Mutex<qp::Qp>,
     pub(crate) events: Arc<EventQueue>,
-    /// How to reach the peer's memory, if it is on this host. Only used under the machine's lock.
-    pub(crate) path: Mutex<Option<Path>>,
+    /// How to reach the peer's memory, if it is on this host.
+    pub(crate) path: Guarded<Option<Path>>,
+    /// What it counted for its device.
+    pub(crate) tally: Tally,
     /// There is such a way.
     pub(crate) has_path: AtomicBool,
     /// What neighbours are shown of it, in one word.
@@ -168,7 +171,8 @@ impl Pd {
                 handles: domain.as_ref().map(|_| Mutex::default()),
                 machine: Mutex::new(machine),
                 events: self.events.clone(),
-                path: Mutex::new(None),
+                path: Guarded::new(None),
+                tally: Tally::default(),
                 has_path: AtomicBool::new(false),
                 shown_word: AtomicU64::new(0),
                 shown: Mutex::new(None),
