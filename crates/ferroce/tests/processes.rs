@@ -52,6 +52,8 @@ fn exchange_everything(mut socket: TcpStream, begins: bool) {
         qp.read(102, &[whole], remote).unwrap();
         assert_eq!(side.success().opcode, WcOpcode::RdmaRead);
         assert!(region.to_vec()[..LEN] == data, "what was written is what is read");
+        // What was received lies where the atomics go, and its owner need not run for those.
+        rendezvous(&mut socket);
         let word = remote.slice(LEN as u64..).unwrap();
         let word = RemoteRegion { addr: word.addr.next_multiple_of(8), ..word };
         qp.fetch_add(103, region.sge(..8).unwrap(), word, 5).unwrap();
@@ -67,6 +69,7 @@ fn exchange_everything(mut socket: TcpStream, begins: bool) {
         let told = side.success();
         assert_eq!((told.wr_id, told.imm), (1, 0xfeed));
         assert!(region.to_vec()[..LEN] == data);
+        rendezvous(&mut socket);
         rendezvous(&mut socket);
         assert_eq!(region.load_u64(LEN.next_multiple_of(8)).unwrap(), 99);
     }
