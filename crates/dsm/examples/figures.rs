@@ -6,8 +6,8 @@
 //!
 //!     ip netns exec one target/release/examples/figures rdma 10.9.0.1 ip netns exec two
 
-use ferroce::{Device, Endpoint, Outcome, RcQp, RemoteRegion};
-use ferroce_dsm::{Job, PAGE, Placement, Rendezvous, Settings, Tuning};
+use ferroce::{Completion, Device, Endpoint, Outcome, RcQp, Region, RemoteRegion};
+use ferroce_dsm::{Job, PAGE, Placement, Rendezvous, Settings, Shared, Tuning};
 use std::error::Error;
 use std::net::SocketAddr;
 use std::process::Command;
@@ -15,16 +15,14 @@ use std::time::Instant;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-const ROUNDS: u32 = 2000;
-const PAGES: usize = 2000;
-
 fn main() -> Result<()> {
     if std::env::var("FERROCE_DSM_RANK").is_ok() {
         return measure();
     }
     let mut arguments = std::env::args().skip(1);
     let transport = arguments.next().unwrap_or("rdma".into());
-    let rendezvous = match arguments.next() {
+    let address = arguments.next();
+    let rendezvous = match &address {
         Some(address) => Rendezvous::bind_at(2, SocketAddr::new(address.parse()?, 0))?,
         None => Rendezvous::bind(2)?,
     };
@@ -41,148 +39,200 @@ fn main() -> Result<()> {
             None => Command::new(program),
         };
         command.envs(rendezvous.environment(rank)).env("FERROCE_DSM_TRANSPORT", &transport);
+        if let Some(address) = address.as_ref().filter(|_| rank == 0) {
+            // The bare operations must use the same link.
+            command.env("FERROCE_ADDR", address);
+        }
         children.push(command.spawn()?);
     }
     rendezvous.run();
     for mut child in children {
-        child.wait()?;
+        let status = child.wait()?;
+        if !status.success() {
+            return Err(format!("a process ended with {status}").into());
+        }
     }
     Ok(())
 }
 
-/// Microseconds per round, of the best of many short runs: what else the machine does is not the question.
-fn timed(rounds: u32, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
-    const RUN: u32 = 20;
-    let mut best = f64::MAX;
-    for _ in 0..rounds / RUN {
+/// What is measured takes turns, so that a mood of the machine meets all of it.
+const TURNS: usize = 21;
+/// Operations of one turn.
+const RUN: usize = 40;
+
+/// Figures by name, in the order in which they were first measured.
+#[derive(Default)]
+struct Figures(Vec<(&'static str, Vec<f64>)>);
+
+impl Figures {
+    /// Does `work` so often, and notes microseconds per time.
+    fn time(&mut self, what: &'static str, times: usize, mut work: impl FnMut() -> Result<()>) -> Result<()> {
         let start = Instant::now();
-        for _ in 0..RUN {
+        for _ in 0..times {
             work()?;
         }
-        best = best.min(start.elapsed().as_secs_f64() * 1e6 / f64::from(RUN));
+        let us = start.elapsed().as_secs_f64() * 1e6 / times as f64;
+        match self.0.iter_mut().find(|(name, _)| *name == what) {
+            Some((_, all)) => all.push(us),
+            None => self.0.push((what, vec![us])),
+        }
+        Ok(())
     }
-    Ok(best)
-}
 
-fn show(job: &Job, what: &str, us: f64) {
-    if job.rank() == 0 {
-        println!("{:9} {what:44} {us:9.2} us", job.transport().name());
+    fn show(mut self, job: &Job) {
+        if job.rank() == 0 {
+            for (what, all) in &mut self.0 {
+                all.sort_by(f64::total_cmp);
+                println!("{:9} {what:50} {:9.3} us", job.transport().name(), all[all.len() / 2]);
+            }
+        }
     }
 }
 
 fn measure() -> Result<()> {
     let job = Job::join(Settings::from_env()?)?;
-    bare(&job)?;
+    let mut figures = Figures::default();
+    let bare = Bare::open(&job)?;
+    let fetched = Pages::new(&job, TURNS * RUN)?;
     for _ in 0..100 {
         job.barrier()?;
     }
-    let us = timed(ROUNDS, || Ok(job.barrier()?))?;
-    show(&job, "empty barrier", us);
-    locks(&job)?;
-    pages(&job)?;
-    if job.rank() == 0 {
-        println!("{:?}", job.statistics());
+    for turn in 0..TURNS {
+        if job.rank() == 0 {
+            figures.time("bare READ of 4096 bytes", RUN, || bare.read())?;
+            fetched.fetch(&mut figures, turn)?;
+            figures.time("bare FETCH_ADD", RUN, || bare.fetch_add())?;
+            figures.time("lock and unlock, remote, nobody else", RUN, || {
+                job.lock(1)?;
+                Ok(job.unlock(1)?)
+            })?;
+        }
+        job.barrier()?;
+        figures.time("empty barrier", RUN, || Ok(job.barrier()?))?;
     }
+    counter(&job, &mut figures)?;
+    pages(&job, &mut figures)?;
+    figures.show(&job);
     Ok(job.leave()?)
 }
 
-fn locks(job: &Job) -> Result<()> {
+fn counter(job: &Job, figures: &mut Figures) -> Result<()> {
     let counter = job.shared::<u64>(1, &Placement::On(1))?;
-    if job.rank() == 0 {
-        let us = timed(ROUNDS, || {
-            job.lock(1)?;
-            Ok(job.unlock(1)?)
+    job.barrier()?;
+    for _ in 0..TURNS {
+        figures.time("counter under one lock, both", RUN, || {
+            let _guard = job.guard(1)?;
+            counter.update(0, |count| count + 1);
+            Ok(())
         })?;
-        show(job, "lock and unlock, remote, nobody else", us);
     }
     job.barrier()?;
-    let us = timed(ROUNDS, || {
-        let _guard = job.guard(1)?;
-        counter.update(0, |count| count + 1);
-        Ok(())
-    })?;
-    job.barrier()?;
-    assert_eq!(counter.get(0), 2 * u64::from(ROUNDS));
-    show(job, "counter under one lock, both", us);
+    assert_eq!(counter.get(0), 2 * (TURNS * RUN) as u64);
     Ok(())
 }
 
-fn pages(job: &Job) -> Result<()> {
-    job.configure(Tuning::HomeMigration, false);
-    let words = PAGE / 8;
-    let array = job.shared::<u64>(PAGES * words, &Placement::On(1))?;
-    if job.rank() == 1 {
-        (0..PAGES * words).for_each(|at| array.set(at, at as u64));
+/// Pages at home at process 1, each with a word that tells its number.
+struct Pages {
+    array: Shared<[u64]>,
+    count: usize,
+}
+
+/// Words of a page.
+const WORDS: usize = PAGE / 8;
+
+impl Pages {
+    fn new(job: &Job, count: usize) -> Result<Self> {
+        let array = job.shared::<u64>(count * WORDS, &Placement::On(1))?;
+        if job.rank() == 1 {
+            (0..count).for_each(|page| array.set(page * WORDS, page as u64));
+        }
+        job.barrier()?;
+        Ok(Self { array, count })
     }
-    job.barrier()?;
-    if job.rank() == 0 {
-        // A walk that is no walk: no page is the neighbour of the one before.
-        let mut step = 0;
-        let us = timed(PAGES as u32, || {
-            let page = step * 7 % PAGES;
+
+    /// A walk that is no walk: no page is the neighbour of the one before.
+    fn fetch(&self, figures: &mut Figures, turn: usize) -> Result<()> {
+        let mut step = turn * RUN;
+        figures.time("read fault and fetch of a page", RUN, || {
+            // Coprime with the number of pages, so that each comes once.
+            let page = step * 11 % self.count;
             step += 1;
-            assert_eq!(array.get(page * words), (page * words) as u64);
+            assert_eq!(self.array.get(page * WORDS), page as u64);
             Ok(())
-        })?;
-        show(job, "read fault and fetch of a page", us);
+        })
     }
-    job.barrier()?;
-    if job.rank() == 1 {
-        (0..PAGES).for_each(|page| array.update(page * words, |word| word + 1));
+}
+
+/// Process 1 writes, process 0 walks and writes, over and over.
+fn pages(job: &Job, figures: &mut Figures) -> Result<()> {
+    const PAGES: usize = 200;
+    job.configure(Tuning::HomeMigration, false);
+    let pages = Pages::new(job, PAGES)?;
+    for turn in 0..TURNS as u64 {
+        if job.rank() == 1 {
+            (0..PAGES).for_each(|page| pages.array.set(page * WORDS, turn));
+        }
+        job.barrier()?;
+        if job.rank() == 0 {
+            let mut page = 0;
+            figures.time("a page in order, with prefetch", PAGES, || {
+                assert_eq!(pages.array.get(page * WORDS), turn);
+                page += 1;
+                Ok(())
+            })?;
+            let mut page = 0;
+            figures.time("write fault with twin", PAGES, || {
+                pages.array.set(page * WORDS + 3, turn);
+                page += 1;
+                Ok(())
+            })?;
+        }
+        let mut barrier = || Ok(job.barrier()?);
+        figures.time("200 changed pages sent home, at a barrier", 1, &mut barrier)?;
+        assert_eq!(pages.array.get(3), turn);
     }
-    job.barrier()?;
-    if job.rank() == 0 {
-        let mut page = 0;
-        let us = timed(PAGES as u32, || {
-            assert_eq!(array.get(page * words), (page * words) as u64 + 1);
-            page += 1;
-            Ok(())
-        })?;
-        show(job, "the same in order, with prefetch", us);
-        let start = Instant::now();
-        (0..PAGES).for_each(|page| array.set(page * words + 3, 7));
-        show(job, "write fault with twin", start.elapsed().as_secs_f64() * 1e6 / PAGES as f64);
-    }
-    let start = Instant::now();
-    job.barrier()?;
-    show(job, "diff of a page, at a barrier", start.elapsed().as_secs_f64() * 1e6 / PAGES as f64);
-    assert_eq!(array.get(3), 7);
     Ok(())
 }
 
-/// Bare operations on queue pairs of our own.
-fn bare(job: &Job) -> Result<()> {
-    let device = Device::open()?;
-    let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
-    let region = pd.region(1 << 16).remote_read().remote_write().remote_atomic().register()?;
-    let qp = pd.rc(&cq).create()?;
-    let peer = 1 - job.rank();
-    job.send(peer, 0, &qp.endpoint()?.to_bytes())?;
-    job.send(peer, 1, &region.remote().to_bytes())?;
-    let (mut endpoint, mut remote) = ([0; Endpoint::ENCODED_LEN], [0; RemoteRegion::ENCODED_LEN]);
-    job.recv(Some(peer), Some(0), &mut endpoint)?;
-    job.recv(Some(peer), Some(1), &mut remote)?;
-    qp.connect(&Endpoint::from_bytes(&endpoint)?)?;
-    job.wait_all()?;
-    if job.rank() == 0 {
-        let remote = RemoteRegion::from_bytes(&remote)?;
-        operations(job, &qp, &region, remote)?;
-    }
-    Ok(job.wait_all()?)
+/// Operations on a queue pair of our own.
+struct Bare {
+    qp: RcQp,
+    region: Region,
+    remote: RemoteRegion,
 }
 
-fn operations(job: &Job, qp: &RcQp, region: &ferroce::Region, remote: RemoteRegion) -> Result<()> {
-    let us = timed(ROUNDS, || {
-        qp.read(1, &[region.sge(0..4096)?], remote.slice(0..4096)?)?;
-        qp.send_cq().wait()?.ok()?;
+impl Bare {
+    fn open(job: &Job) -> Result<Self> {
+        let device = Device::open()?;
+        let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
+        let region = pd.region(1 << 16).remote_read().remote_write().remote_atomic().register()?;
+        let qp = pd.rc(&cq).create()?;
+        let peer = 1 - job.rank();
+        job.send(peer, 0, &qp.endpoint()?.to_bytes())?;
+        job.send(peer, 1, &region.remote().to_bytes())?;
+        let (mut endpoint, mut remote) = ([0; Endpoint::ENCODED_LEN], [0; RemoteRegion::ENCODED_LEN]);
+        job.recv(Some(peer), Some(0), &mut endpoint)?;
+        job.recv(Some(peer), Some(1), &mut remote)?;
+        qp.connect(&Endpoint::from_bytes(&endpoint)?)?;
+        job.wait_all()?;
+        Ok(Self { qp, region, remote: RemoteRegion::from_bytes(&remote)? })
+    }
+
+    fn read(&self) -> Result<()> {
+        self.qp.read(1, &[self.region.sge(0..4096)?], self.remote.slice(0..4096)?)?;
+        self.done()
+    }
+
+    fn fetch_add(&self) -> Result<()> {
+        self.qp.fetch_add(1, self.region.sge(0..8)?, self.remote.slice(0..8)?, 1)?;
+        self.done()
+    }
+
+    /// Polls, as the fastest programs do.
+    fn done(&self) -> Result<()> {
+        let mut done = [Completion::default()];
+        while self.qp.send_cq().poll(&mut done)? == 0 {}
+        done[0].ok()?;
         Ok(())
-    })?;
-    show(job, "bare READ of 4096 bytes", us);
-    let us = timed(ROUNDS, || {
-        qp.fetch_add(1, region.sge(0..8)?, remote.slice(0..8)?, 1)?;
-        qp.send_cq().wait()?.ok()?;
-        Ok(())
-    })?;
-    show(job, "bare FETCH_ADD", us);
-    Ok(())
+    }
 }
