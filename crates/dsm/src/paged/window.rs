@@ -57,9 +57,14 @@ impl Window {
         self.ticket(LOCKS) + lock as usize * 8
     }
 
+    /// Ours alone: where the old value of a lock's word arrives after it was given back.
+    pub(super) fn released(&self, lock: u32) -> usize {
+        self.next_name(LOCKS) + lock as usize * 8
+    }
+
     /// A copy of a lock's header and notices; written by ourselves, or by who hands the lock over to us.
     pub(super) fn lock_copy(&self, lock: u32) -> usize {
-        self.next_name(LOCKS) + lock as usize * (LOCK - 8)
+        self.released(LOCKS) + lock as usize * (LOCK - 8)
     }
 
     /// Bytes of that copy.
