@@ -226,6 +226,11 @@ impl Job {
         self.0.counters.snapshot()
     }
 
+    /// How page faults come to us: `none`, `userfaultfd` or `SIGSEGV`, with the reason where there was no choice.
+    pub fn faults(&self) -> &str {
+        self.0.backend.faults()
+    }
+
     /// Whether to count page by page what travels.
     pub fn count_pages(&self, on: bool) {
         self.0.counters.heat.switch(on);

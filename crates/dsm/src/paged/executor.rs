@@ -5,7 +5,7 @@ use super::window::Window;
 use crate::PAGE;
 use crate::coherence::{Access, Fault, Run, Step, changed};
 use crate::error::Error;
-use crate::faults::Touch;
+use crate::faults::{Touch, View};
 use crate::map::{Mapping, punch};
 use crate::statistics::{Counters, add};
 use crate::transport::{Op, Wires};
@@ -20,7 +20,7 @@ pub(super) type Twins = HashMap<usize, Box<[u8; PAGE]>>;
 
 pub(super) struct Executor {
     /// The program's mapping of the heap.
-    view: Mapping,
+    view: View,
     file: File,
     window: Arc<Mapping>,
     heap: usize,
@@ -36,7 +36,7 @@ struct Batch {
 
 impl Executor {
     pub(super) fn new(
-        view: Mapping,
+        view: View,
         file: File,
         window: Arc<Mapping>,
         layout: Window,
@@ -45,8 +45,13 @@ impl Executor {
         Self { view, file, window, heap: layout.len(), counters }
     }
 
+    /// How faults come to us.
+    pub(super) fn faults(&self) -> &str {
+        self.view.story()
+    }
+
     pub(super) fn view(&self) -> *mut u8 {
-        self.view.base()
+        self.view.mapping().base()
     }
 
     pub(super) fn count_fault(&self, time: Duration) {
@@ -77,6 +82,10 @@ impl Executor {
             Touch::Unknown => state.machine.is_readable(page),
         };
         let Fault::Steps(steps) = state.machine.fault(page, write) else { return Ok(false) };
+        if steps.is_empty() {
+            self.view.reopen(page)?;
+            return Ok(true);
+        }
         add(if write { &self.counters.write_faults } else { &self.counters.read_faults }, 1);
         self.run(wires, state, steps)?;
         Ok(true)
@@ -129,7 +138,7 @@ impl Executor {
             return Ok(true);
         }
         state.machine.close_all();
-        if !self.view.protect(0, self.view.len(), Access::None)? {
+        if !self.view.protect(0, self.view.mapping().len(), Access::None)? {
             return Err(Error::system("mprotect of the whole heap"));
         }
         Ok(false)
@@ -169,21 +178,31 @@ impl Executor {
     fn finish(&self, wires: &Wires, batch: &mut Batch) -> Result<(), Error> {
         batch.fetches = false;
         let ops = std::mem::take(&mut batch.ops);
-        if ops.is_empty() { Ok(()) } else { wires.execute(&ops) }
+        if ops.is_empty() {
+            return Ok(());
+        }
+        // A page that was never here takes a microsecond to make, which is nothing while its bytes are under way.
+        wires.execute_while(&ops, &mut || {
+            for (_, op) in &ops {
+                if let Op::Read { local, len, .. } = op {
+                    (*local..local + len).step_by(PAGE).for_each(|place| self.window.touch(place));
+                }
+            }
+        })
     }
 
     /// Copies through the program's mapping: faults happen, and must not happen with a lock held.
     pub(super) fn copy_out(&self, at: usize, into: &mut [u8]) {
-        self.view.read(at, into);
+        self.view.mapping().read(at, into);
     }
 
     /// The same the other way.
     pub(super) fn copy_in(&self, at: usize, from: &[u8]) {
-        self.view.write(at, from);
+        self.view.mapping().write(at, from);
     }
 
     /// The end of coherence.
-    pub(super) fn open_to_all(&self, access: Access) -> Result<(), Error> {
-        self.view.protect(0, self.view.len(), access).map(|_| ())
+    pub(super) fn open_to_all(&self) -> Result<(), Error> {
+        self.view.open_to_all()
     }
 }

@@ -204,7 +204,11 @@ impl Core {
             self.locks.seen.lock().entry(id).or_default().wanted = wanted;
         } else {
             // Changes must be at home before we tell anybody of them in any other way: at a barrier, or by another lock.
-            if changed { self.wires.execute(&ops)? } else { self.wires.post(&ops)? }
+            if changed {
+                self.wires.execute(&ops)?
+            } else {
+                self.wires.post(&ops)?
+            }
             self.locks.seen.lock().entry(id).or_default().unanswered = true;
         }
         release(&self.locks.gates[id as usize]);

@@ -22,9 +22,9 @@ mod waiting;
 mod window;
 
 use crate::backend::{Backend, Envelope};
-use crate::coherence::{Access, Machine, Options, Run};
+use crate::coherence::{Machine, Options, Run};
 use crate::error::Error;
-use crate::faults::{Registration, Touch};
+use crate::faults::{Registration, Touch, View};
 use crate::heap::{HEAP_ADDRESS, Homes};
 use crate::job::Tuning;
 use crate::map::{Mapping, anonymous_file};
@@ -81,7 +81,7 @@ impl Paged {
         let layout = Window::new(size);
         let file = anonymous_file(c"ferroce-dsm-window", layout.len() + settings.heap_bytes)?;
         let window = Arc::new(Mapping::anywhere(&file, 0, layout.len() + settings.heap_bytes)?);
-        let view = Mapping::fixed(&file, layout.len(), settings.heap_bytes, HEAP_ADDRESS, libc::PROT_NONE)?;
+        let view = View::new(&file, &window, layout.len(), settings.heap_bytes, settings.faults)?;
         let fabric: Option<Box<dyn Fabric>> = match transport {
             _ if size == 1 => None,
             TransportKind::RdmaMsg => Some(Box::new(Messages::over_verbs(rank, size, &window, meeting)?)),
@@ -214,11 +214,15 @@ impl Backend for Paged {
         }
     }
 
+    fn faults(&self) -> &str {
+        self.core.executor.faults()
+    }
+
     fn leave(&self) -> Result<(), Error> {
         // What was only started must be done before we go, and we must be there to answer while others do the same.
         self.core.drain()?;
         self.meeting.gather("done")?;
         // The program may go on reading its own copies.
-        self.core.executor.open_to_all(Access::Write)
+        self.core.executor.open_to_all()
     }
 }
