@@ -3,7 +3,7 @@
 use super::State;
 use super::window::Window;
 use crate::PAGE;
-use crate::coherence::{Access, Fault, Run, Step, changed};
+use crate::coherence::{Access, Blocks, Fault, Run, Step, changed};
 use crate::error::Error;
 use crate::faults::{Touch, View};
 use crate::map::{Mapping, punch};
@@ -114,6 +114,7 @@ impl Executor {
                     closed |= !self.protect(state, run, access)?;
                 }
                 Step::Fetch(run, home) => self.fetch(&mut batch, run, home),
+                Step::FetchBlocks(page, blocks, home) => self.fetch_blocks(&mut batch, page, blocks, home),
                 Step::Twin(page) => {
                     self.finish_fetches(wires, &mut batch)?;
                     let mut twin = Box::new([0; PAGE]);
@@ -121,6 +122,9 @@ impl Executor {
                     state.twins.insert(page, twin);
                 }
                 Step::Flush(page, home) => self.flush(&mut batch, state, page, home),
+                Step::Compare(page) => {
+                    self.compare(state, page);
+                }
                 Step::Discard(run) => {
                     self.finish(wires, &mut batch)?;
                     punch(&self.file, self.heap + run.first * PAGE, run.count * PAGE)?;
@@ -155,18 +159,34 @@ impl Executor {
         batch.ops.push((home, Op::Read { remote: at, local: at, len }));
     }
 
-    fn flush(&self, batch: &mut Batch, state: &mut State, page: usize, home: u32) {
-        let Some(twin) = state.twins.remove(&page) else { return };
-        let at = self.heap + page * PAGE;
+    fn fetch_blocks(&self, batch: &mut Batch, page: usize, blocks: Blocks, home: u32) {
+        add(if batch.fetches { &self.counters.prefetches } else { &self.counters.fetches }, 1);
+        self.counters.heat.fetched(page, 1);
+        batch.fetches = true;
+        for range in blocks.ranges(PAGE) {
+            let at = self.heap + page * PAGE + range.start;
+            add(&self.counters.fetched_bytes, range.len() as u64);
+            batch.ops.push((home, Op::Read { remote: at, local: at, len: range.len() }));
+        }
+    }
+
+    /// What differs from the twin, which is forgotten.
+    fn compare(&self, state: &mut State, page: usize) -> Vec<std::ops::Range<usize>> {
+        let Some(twin) = state.twins.remove(&page) else { return Vec::new() };
         let mut now = [0; PAGE];
-        self.window.read(at, &mut now);
+        self.window.read(self.heap + page * PAGE, &mut now);
         let ranges = changed(&twin[..], &now);
-        state.machine.compared(page, !ranges.is_empty());
+        state.machine.compared(page, Blocks::of(&ranges, PAGE));
+        ranges
+    }
+
+    fn flush(&self, batch: &mut Batch, state: &mut State, page: usize, home: u32) {
+        let ranges = self.compare(state, page);
         add(&self.counters.diffs, u64::from(!ranges.is_empty()));
         self.counters.heat.changed(page);
         for range in ranges {
             add(&self.counters.diff_bytes, range.len() as u64);
-            let place = at + range.start;
+            let place = self.heap + page * PAGE + range.start;
             batch.ops.push((home, Op::Write { remote: place, local: place, len: range.len() }));
         }
     }

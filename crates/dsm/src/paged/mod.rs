@@ -210,7 +210,8 @@ impl Backend for Paged {
         match tuning {
             Tuning::HomeMigration => machine.set_migration(on),
             Tuning::AdaptiveWriteDetection => machine.set_guessing(on),
-            Tuning::BroadcastTree | Tuning::LoadBalance | Tuning::ChangedBlocks => {}
+            Tuning::ChangedBlocks => machine.set_changed_blocks(on),
+            Tuning::BroadcastTree | Tuning::LoadBalance => {}
         }
     }
 
