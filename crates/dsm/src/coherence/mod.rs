@@ -32,7 +32,7 @@ mod simulation;
 mod tests;
 
 pub(crate) use blocks::Blocks;
-pub(crate) use diff::changed;
+pub(crate) use diff::{WORD, changed};
 pub(crate) use machine::{Fault, Machine, Options};
 pub(crate) use notice::{Notice, Told};
 

@@ -1,6 +1,7 @@
 //! How the steps of the coherence machine are done.
 
 use super::State;
+use super::packed::{Parcels, SCATTERED};
 use super::window::Window;
 use crate::PAGE;
 use crate::coherence::{Access, Blocks, Fault, Run, Step, changed};
@@ -29,9 +30,11 @@ pub(super) struct Executor {
 
 /// Operations that are collected before they are done together.
 #[derive(Default)]
-struct Batch {
+struct Batch<'a> {
     ops: Vec<(u32, Op)>,
     fetches: bool,
+    /// Where changes may be packed.
+    parcels: Option<&'a mut Parcels>,
 }
 
 impl Executor {
@@ -104,7 +107,27 @@ impl Executor {
         state: &mut State,
         steps: Vec<Step>,
     ) -> Result<Vec<(u32, Op)>, Error> {
-        let mut batch = Batch::default();
+        self.start_batch(wires, state, steps, Batch::default())
+    }
+
+    /// The same, with changes of many pieces put into parcels.
+    pub(super) fn start_packing(
+        &self,
+        wires: &Wires,
+        state: &mut State,
+        steps: Vec<Step>,
+        parcels: &mut Parcels,
+    ) -> Result<Vec<(u32, Op)>, Error> {
+        self.start_batch(wires, state, steps, Batch { parcels: Some(parcels), ..Batch::default() })
+    }
+
+    fn start_batch(
+        &self,
+        wires: &Wires,
+        state: &mut State,
+        steps: Vec<Step>,
+        mut batch: Batch<'_>,
+    ) -> Result<Vec<(u32, Op)>, Error> {
         let mut closed = false;
         for step in steps {
             match step {
@@ -148,7 +171,7 @@ impl Executor {
         Ok(false)
     }
 
-    fn fetch(&self, batch: &mut Batch, run: Run, home: u32) {
+    fn fetch(&self, batch: &mut Batch<'_>, run: Run, home: u32) {
         let at = self.heap + run.first * PAGE;
         let len = run.count * PAGE;
         add(if batch.fetches { &self.counters.prefetches } else { &self.counters.fetches }, 1);
@@ -159,7 +182,7 @@ impl Executor {
         batch.ops.push((home, Op::Read { remote: at, local: at, len }));
     }
 
-    fn fetch_blocks(&self, batch: &mut Batch, page: usize, blocks: Blocks, home: u32) {
+    fn fetch_blocks(&self, batch: &mut Batch<'_>, page: usize, blocks: Blocks, home: u32) {
         add(if batch.fetches { &self.counters.prefetches } else { &self.counters.fetches }, 1);
         self.counters.heat.fetched(page, 1);
         batch.fetches = true;
@@ -180,22 +203,31 @@ impl Executor {
         ranges
     }
 
-    fn flush(&self, batch: &mut Batch, state: &mut State, page: usize, home: u32) {
+    fn flush(&self, batch: &mut Batch<'_>, state: &mut State, page: usize, home: u32) {
         let ranges = self.compare(state, page);
+        let bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
+        add(&self.counters.diff_bytes, bytes as u64);
         add(&self.counters.diffs, u64::from(!ranges.is_empty()));
         self.counters.heat.changed(page);
+        if let Some(parcels) = batch.parcels.as_mut().filter(|_| ranges.len() >= SCATTERED) {
+            let mut now = [0; PAGE];
+            self.window.read(self.heap + page * PAGE, &mut now);
+            if parcels.add(home, page, &now, &ranges) {
+                add(&self.counters.packed_diffs, 1);
+                return;
+            }
+        }
         for range in ranges {
-            add(&self.counters.diff_bytes, range.len() as u64);
             let place = self.heap + page * PAGE + range.start;
             batch.ops.push((home, Op::Write { remote: place, local: place, len: range.len() }));
         }
     }
 
-    fn finish_fetches(&self, wires: &Wires, batch: &mut Batch) -> Result<(), Error> {
+    fn finish_fetches(&self, wires: &Wires, batch: &mut Batch<'_>) -> Result<(), Error> {
         if batch.fetches { self.finish(wires, batch) } else { Ok(()) }
     }
 
-    fn finish(&self, wires: &Wires, batch: &mut Batch) -> Result<(), Error> {
+    fn finish(&self, wires: &Wires, batch: &mut Batch<'_>) -> Result<(), Error> {
         batch.fetches = false;
         let ops = std::mem::take(&mut batch.ops);
         if ops.is_empty() {

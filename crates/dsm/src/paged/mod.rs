@@ -10,7 +10,8 @@
 //! | `window` | what lies where in a window |
 //! | `executor` | how the steps of the coherence machine are done |
 //! | `locks` | who holds a lock, and what was written under it |
-//! | `barrier` | how all processes meet, with notices and without |
+//! | `barrier`, `tree` | how all processes meet, with notices and without; the same over a tree |
+//! | `packed` | how a page of many small changes goes home |
 //! | `mail` | flags and messages |
 //! | `waiting` | how to wait for a word that somebody else writes |
 
@@ -18,6 +19,8 @@ mod barrier;
 mod executor;
 mod locks;
 mod mail;
+mod packed;
+mod tree;
 mod waiting;
 mod window;
 
@@ -38,6 +41,7 @@ use locks::Locks;
 use mail::Mail;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use waiting::Waiting;
 use window::Window;
 
@@ -62,6 +66,8 @@ struct Core {
     locks: Locks,
     mail: Mail,
     barriers: Mutex<barrier::Passed>,
+    /// Whether barriers go over a tree.
+    tree: AtomicBool,
 }
 
 /// What changes with every fault.
@@ -106,6 +112,7 @@ impl Paged {
             locks: Locks::new(LOCKS),
             mail: Mail::new(rank, size, layout),
             barriers: Mutex::default(),
+            tree: AtomicBool::new(false),
             window,
             wires,
         });
@@ -208,10 +215,11 @@ impl Backend for Paged {
     fn configure(&self, tuning: Tuning, on: bool) {
         let machine = &mut self.core.state.lock().machine;
         match tuning {
+            Tuning::BroadcastTree => self.core.tree.store(on, Ordering::Relaxed),
             Tuning::HomeMigration => machine.set_migration(on),
             Tuning::AdaptiveWriteDetection => machine.set_guessing(on),
             Tuning::ChangedBlocks => machine.set_changed_blocks(on),
-            Tuning::BroadcastTree | Tuning::LoadBalance => {}
+            Tuning::LoadBalance => {}
         }
     }
 
