@@ -33,6 +33,8 @@ pub enum Tuning {
     LoadBalance,
     /// Fetch only the changed blocks of a page.
     ChangedBlocks,
+    /// Changes of many single words of a page go home together. On, unless switched off.
+    Parcels,
 }
 
 thread_local! {

@@ -50,7 +50,8 @@ impl Core {
         let words = {
             let mut state = self.state.lock();
             let steps = state.machine.arrive();
-            let mut ops = self.executor.start_packing(&self.wires, &mut state, steps, &mut parcels)?;
+            let packing = self.packs.load(Ordering::Relaxed).then_some(&mut parcels);
+            let mut ops = self.executor.start_packing(&self.wires, &mut state, steps, packing)?;
             self.send_parcels(epoch, &parcels, &mut ops);
             self.wires.execute(&ops)?;
             Notice::pack(&state.machine.arrived())

@@ -110,15 +110,15 @@ impl Executor {
         self.start_batch(wires, state, steps, Batch::default())
     }
 
-    /// The same, with changes of many pieces put into parcels.
+    /// The same, with changes of many pieces put into parcels, if there are any.
     pub(super) fn start_packing(
         &self,
         wires: &Wires,
         state: &mut State,
         steps: Vec<Step>,
-        parcels: &mut Parcels,
+        parcels: Option<&mut Parcels>,
     ) -> Result<Vec<(u32, Op)>, Error> {
-        self.start_batch(wires, state, steps, Batch { parcels: Some(parcels), ..Batch::default() })
+        self.start_batch(wires, state, steps, Batch { parcels, ..Batch::default() })
     }
 
     fn start_batch(

@@ -68,6 +68,8 @@ struct Core {
     barriers: Mutex<barrier::Passed>,
     /// Whether barriers go over a tree.
     tree: AtomicBool,
+    /// Whether scattered changes are packed at barriers.
+    packs: AtomicBool,
 }
 
 /// What changes with every fault.
@@ -113,6 +115,7 @@ impl Paged {
             mail: Mail::new(rank, size, layout),
             barriers: Mutex::default(),
             tree: AtomicBool::new(false),
+            packs: AtomicBool::new(true),
             window,
             wires,
         });
@@ -215,6 +218,7 @@ impl Backend for Paged {
     fn configure(&self, tuning: Tuning, on: bool) {
         let machine = &mut self.core.state.lock().machine;
         match tuning {
+            Tuning::Parcels => self.core.packs.store(on, Ordering::Relaxed),
             Tuning::BroadcastTree => self.core.tree.store(on, Ordering::Relaxed),
             Tuning::HomeMigration => machine.set_migration(on),
             Tuning::AdaptiveWriteDetection => machine.set_guessing(on),

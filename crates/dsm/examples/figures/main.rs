@@ -2,9 +2,12 @@
 //!
 //!     cargo run --release -p ferroce-dsm --example figures -- rdma
 //!
-//! Over a link between two network namespaces: an address of the first, and how to start a program in the second.
+//! With a number behind the transport, so many processes measure nothing but their barrier, straight and over a tree. Over a link
+//! between two network namespaces: an address of the first, and how to start a program in the second.
 //!
 //!     ip netns exec one target/release/examples/figures rdma 10.9.0.1 ip netns exec two
+
+mod switches;
 
 use ferroce::{Completion, Device, Endpoint, Outcome, RcQp, Region, RemoteRegion};
 use ferroce_dsm::{Job, PAGE, Placement, Rendezvous, Settings, Shared, Tuning};
@@ -21,14 +24,21 @@ fn main() -> Result<()> {
     }
     let mut arguments = std::env::args().skip(1);
     let transport = arguments.next().unwrap_or("rdma".into());
-    let address = arguments.next();
+    let mut address = arguments.next();
+    let size = match address.as_ref().and_then(|word| word.parse().ok()) {
+        Some(size) => {
+            address = arguments.next();
+            size
+        }
+        None => 2,
+    };
     let rendezvous = match &address {
-        Some(address) => Rendezvous::bind_at(2, SocketAddr::new(address.parse()?, 0))?,
-        None => Rendezvous::bind(2)?,
+        Some(address) => Rendezvous::bind_at(size, SocketAddr::new(address.parse()?, 0))?,
+        None => Rendezvous::bind(size)?,
     };
     let elsewhere: Vec<String> = arguments.collect();
     let mut children = Vec::new();
-    for rank in 0..2 {
+    for rank in 0..size {
         let program = std::env::current_exe()?;
         let mut command = match elsewhere.split_first().filter(|_| rank == 1) {
             Some((first, rest)) => {
@@ -92,6 +102,11 @@ impl Figures {
 fn measure() -> Result<()> {
     let job = Job::join(Settings::from_env()?)?;
     let mut figures = Figures::default();
+    if job.size() != 2 {
+        switches::tree(&job, &mut figures)?;
+        figures.show(&job);
+        return Ok(job.leave()?);
+    }
     let bare = Bare::open(&job)?;
     let fetched = Pages::new(&job, TURNS * RUN)?;
     for _ in 0..100 {
@@ -112,6 +127,7 @@ fn measure() -> Result<()> {
     }
     counter(&job, &mut figures)?;
     pages(&job, &mut figures)?;
+    switches::measure(&job, &mut figures)?;
     figures.show(&job);
     Ok(job.leave()?)
 }
