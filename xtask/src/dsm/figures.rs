@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::goals::{self, Ratio};
+use super::goals::{self, Goals};
 use super::matrix::TRANSPORTS;
 use super::programs::{self, Built, PROGRAMS, Program};
 use super::worker::{Circumstance, Request, Worker};
@@ -85,7 +85,7 @@ fn write(docs: &Path, page: &str, picture: &str) -> Result<(), String> {
     Ok(())
 }
 
-type Measured = (Vec<SpeedUp>, Vec<Ratio>, Vec<Comparison>);
+type Measured = (Vec<SpeedUp>, Goals, Vec<Comparison>);
 
 fn measure(ctx: &Context, built: &Built) -> Result<Measured, String> {
     let mpi = pieces::build(ctx, &built.folder)?;
@@ -184,7 +184,7 @@ pub(super) fn milliseconds(seconds: f64) -> String {
     }
 }
 
-fn to_json(ups: &[SpeedUp], ratios: &[Ratio], comparisons: &[Comparison]) -> Value {
+fn to_json(ups: &[SpeedUp], ratios: &Goals, comparisons: &[Comparison]) -> Value {
     let ups = ups.iter().map(|up| {
         json!({"program": up.program, "arguments": up.arguments, "one_s": up.one_s, "two_s": up.two_s, "goal": up.goal})
     });
@@ -214,7 +214,7 @@ const PIECES: &str = "
 ## The pieces beside bare operations
 
 Two processes, each on a host of its own where a link is named: two network namespaces joined by a cable (veth, frames of 9000 bytes).
-What is compared takes turns within each of five runs; medians. Each side spins while it waits, as MPI does.
+What is compared takes turns within each of five runs; medians.
 
 ";
 
@@ -234,7 +234,7 @@ fn load() -> String {
     format!("Before the run the load of the machine was {load}, on {cores} cores.")
 }
 
-fn to_markdown(load: &str, ups: &[SpeedUp], ratios: &[Ratio], comparisons: &[Comparison]) -> String {
+fn to_markdown(load: &str, ups: &[SpeedUp], ratios: &Goals, comparisons: &[Comparison]) -> String {
     let mut text = HEAD.replace("LOAD", load);
     for up in ups {
         let ratio = up.one_s / up.two_s;

@@ -1,4 +1,5 @@
-//! Ratios that are wanted of the pieces: a fetch to a bare READ, a lock to a bare atomic, a barrier to MPI's, loss to none.
+//! Ratios that are wanted of the pieces: a fetch to a bare READ, a lock to a bare atomic, a barrier to MPI's, loss to none; and what
+//! every switch is good for.
 
 use std::collections::HashMap;
 
@@ -56,6 +57,62 @@ const GOALS: [Goal; 4] = [
     },
 ];
 
+/// The same work with a switch off and on.
+struct Switch {
+    what: &'static str,
+    off: Source,
+    on: Source,
+}
+
+const fn switch(what: &'static str, off: &'static str, on: &'static str) -> Switch {
+    Switch { what, off: (Piece::TwoHosts, off), on: (Piece::TwoHosts, on) }
+}
+
+const SWITCHES: [Switch; 7] = [
+    switch(
+        "changed blocks (`WVEC`): one word of each of 100 pages changes, the other process reads them",
+        "one word of 100 pages told, whole pages",
+        "one word of 100 pages told, changed blocks",
+    ),
+    switch(
+        "home migration (`HMIG`): 100 pages of another home written over and over",
+        "100 pages of another home written, homes stay",
+        "100 pages of another home written, homes move",
+    ),
+    switch(
+        "adaptive write detection (`ADWD`, on by itself): 100 pages written at home over and over, and read by the other",
+        "100 own pages written, each noticed",
+        "100 own pages written, writing foreseen",
+    ),
+    switch(
+        "parcels (on by themselves): every second word of 100 pages changes",
+        "every second word of 100 pages, one by one",
+        "every second word of 100 pages, in parcels",
+    ),
+    Switch {
+        what: "tree (`BROADCAST`): empty barrier of 8 processes over UDP on this machine",
+        off: (Piece::Eight, "empty barrier, straight"),
+        on: (Piece::Eight, "empty barrier, over a tree"),
+    },
+    Switch {
+        what: "userfaultfd (off: SIGSEGV): read fault and fetch of a page",
+        off: (Piece::TwoHostsSignal, "read fault and fetch of a page"),
+        on: (Piece::TwoHosts, "read fault and fetch of a page"),
+    },
+    Switch {
+        what: "userfaultfd (off: SIGSEGV): write fault with twin",
+        off: (Piece::TwoHostsSignal, "write fault with twin"),
+        on: (Piece::TwoHosts, "write fault with twin"),
+    },
+];
+
+/// Everything that was measured.
+pub(super) struct Goals {
+    ratios: Vec<Ratio>,
+    /// What, off, on; microseconds.
+    switches: Vec<(&'static str, f64, f64)>,
+}
+
 /// One comparison.
 pub(super) struct Ratio {
     what: String,
@@ -66,18 +123,17 @@ pub(super) struct Ratio {
 }
 
 /// Every figure of every round, by piece and name.
-type Measured = HashMap<(&'static str, String), Vec<f64>>;
+type Measured = HashMap<(Piece, String), Vec<f64>>;
 
 /// Runs everything; without Open MPI the barriers have no rows.
-pub(super) fn measure(worker: &mut Worker, mpi: bool) -> Result<Vec<Ratio>, String> {
-    let kinds = [("o", Piece::TwoHosts), ("l", Piece::Local), ("s", Piece::MpiShared), ("t", Piece::MpiTcp)];
+pub(super) fn measure(worker: &mut Worker, mpi: bool) -> Result<Goals, String> {
     let mut all = Measured::new();
     let mut sor: [Vec<f64>; 2] = Default::default();
     for round in 0..ROUNDS {
         eprintln!("pieces beside bare operations: round {} of {ROUNDS}", round + 1);
-        for (key, piece) in kinds.into_iter().filter(|(key, _)| mpi || !["s", "t"].contains(key)) {
+        for piece in Piece::ALL.into_iter().filter(|piece| mpi || !piece.is_mpi()) {
             for (name, us) in worker.measure(piece)?.as_object().into_iter().flatten() {
-                all.entry((key, name.clone())).or_default().extend(us.as_f64());
+                all.entry((piece, name.clone())).or_default().extend(us.as_f64());
             }
         }
         for (circumstance, times) in [Circumstance::Wire, Circumstance::Loss].into_iter().zip(&mut sor) {
@@ -86,12 +142,11 @@ pub(super) fn measure(worker: &mut Worker, mpi: bool) -> Result<Vec<Ratio>, Stri
         }
     }
     let mut figure = |(piece, name): Source| {
-        let key = kinds.iter().find(|(_, kind)| *kind == piece).map_or("", |(key, _)| *key);
-        let values = all.get_mut(&(key, name.to_owned()));
+        let values = all.get_mut(&(piece, name.to_owned()));
         values.map(|values| median(values)).ok_or_else(|| format!("{piece:?} said nothing of {name:?}"))
     };
     let mut rows = Vec::new();
-    for goal in GOALS.iter().filter(|goal| mpi || goal.theirs.0 == Piece::TwoHosts) {
+    for goal in GOALS.iter().filter(|goal| mpi || !goal.theirs.0.is_mpi()) {
         let (ours_us, theirs_us) = (figure(goal.ours)?, figure(goal.theirs)?);
         let (what, peer) = (goal.what.to_owned(), goal.peer.to_owned());
         rows.push(Ratio { what, ours_us, peer, theirs_us, at_most: goal.at_most });
@@ -104,13 +159,15 @@ pub(super) fn measure(worker: &mut Worker, mpi: bool) -> Result<Vec<Ratio>, Stri
         theirs_us: median(clean),
         at_most: 2.0,
     });
-    Ok(rows)
+    let switches = SWITCHES.iter().map(|row| Ok((row.what, figure(row.off)?, figure(row.on)?)));
+    let switches = switches.collect::<Result<_, String>>()?;
+    Ok(Goals { ratios: rows, switches })
 }
 
-/// The table.
-pub(super) fn to_markdown(rows: &[Ratio]) -> String {
+/// The tables.
+pub(super) fn to_markdown(goals: &Goals) -> String {
     let mut text = "| | µs | beside | µs | ratio | wanted |\n|---|---:|---|---:|---:|---|\n".to_owned();
-    for row in rows {
+    for row in &goals.ratios {
         let ratio = row.ours_us / row.theirs_us;
         let reached = if ratio <= row.at_most { "reached" } else { "not reached" };
         text += &format!(
@@ -122,6 +179,10 @@ pub(super) fn to_markdown(rows: &[Ratio]) -> String {
             row.at_most
         );
     }
+    text += "\nThe same work with a switch off and on, microseconds:\n\n| | off | on | off / on |\n|---|---:|---:|---:|\n";
+    for (what, off, on) in &goals.switches {
+        text += &format!("| {what} | {} | {} | {:.2} |\n", microseconds(*off), microseconds(*on), off / on);
+    }
     text
 }
 
@@ -129,16 +190,20 @@ fn microseconds(us: f64) -> String {
     if us < 100.0 { format!("{us:.2}") } else { format!("{us:.0}") }
 }
 
-pub(super) fn to_json(rows: &[Ratio]) -> Value {
+pub(super) fn to_json(goals: &Goals) -> Value {
     let row = |row: &Ratio| json!({"what": row.what, "us": row.ours_us, "peer": row.peer, "peer_us": row.theirs_us, "at_most": row.at_most});
-    rows.iter().map(row).collect()
+    let switch = |(what, off, on): &(&str, f64, f64)| json!({"what": what, "off_us": off, "on_us": on});
+    json!({
+        "ratios": goals.ratios.iter().map(row).collect::<Value>(),
+        "switches": goals.switches.iter().map(switch).collect::<Value>(),
+    })
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
 
-    pub(in crate::dsm) fn examples() -> Vec<Ratio> {
+    pub(in crate::dsm) fn examples() -> Goals {
         let row = |what: &str, ours_us| Ratio {
             what: what.into(),
             ours_us,
@@ -146,7 +211,8 @@ pub(super) mod tests {
             theirs_us: 10.0,
             at_most: 1.5,
         };
-        vec![row("fetch", 15.0), row("slow", 1600.0)]
+        let ratios = vec![row("fetch", 15.0), row("slow", 1600.0)];
+        Goals { ratios, switches: vec![("tree", 300.0, 75.0)] }
     }
 
     #[test]

@@ -15,12 +15,16 @@ use crate::tools::which;
 use crate::unprivileged::target_dir;
 
 /// What can be run; each kind prints lines that end with a number and `us`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Piece {
     /// The example on one host, in one memory.
     Local,
     /// The example over the UDP link between two namespaces.
     TwoHosts,
+    /// The same, with page faults by SIGSEGV.
+    TwoHostsSignal,
+    /// Barriers of eight processes over UDP on one host.
+    Eight,
     /// Open MPI in shared memory.
     MpiShared,
     /// Open MPI over TCP between the same two namespaces.
@@ -28,12 +32,19 @@ pub(crate) enum Piece {
 }
 
 impl Piece {
-    const ALL: [Piece; 4] = [Piece::Local, Piece::TwoHosts, Piece::MpiShared, Piece::MpiTcp];
+    pub(super) const ALL: [Piece; 6] =
+        [Piece::TwoHosts, Piece::TwoHostsSignal, Piece::Local, Piece::Eight, Piece::MpiShared, Piece::MpiTcp];
+
+    pub(super) fn is_mpi(self) -> bool {
+        matches!(self, Piece::MpiShared | Piece::MpiTcp)
+    }
 
     fn name(self) -> &'static str {
         match self {
             Piece::Local => "local",
             Piece::TwoHosts => "two-hosts",
+            Piece::TwoHostsSignal => "two-hosts-signal",
+            Piece::Eight => "eight",
             Piece::MpiShared => "mpi-shared",
             Piece::MpiTcp => "mpi-tcp",
         }
@@ -52,10 +63,20 @@ impl Piece {
 
     /// How it is started, in the worker's namespace.
     pub(super) fn command(self, folder: &Path, second: &mut Option<SecondHost>) -> Result<Command, String> {
-        if self == Piece::Local {
-            let mut command = Command::new(folder.join("figures"));
-            command.arg("local");
-            return Ok(command);
+        let mut example = Command::new(folder.join("figures"));
+        match self {
+            Piece::Local => {
+                example.arg("local");
+                return Ok(example);
+            }
+            Piece::Eight => {
+                example.args(["rdma", "8"]).env("FERROCE_LINK", "udp");
+                return Ok(example);
+            }
+            Piece::TwoHostsSignal => {
+                example.env("FERROCE_DSM_FAULTS", "signal");
+            }
+            _ => {}
         }
         if self == Piece::MpiShared {
             return Ok(mpirun(folder, &["--mca", "btl", "self,vader"]));
@@ -70,9 +91,8 @@ impl Piece {
                 mpirun(folder, &host.options_of_mpirun()?.iter().map(String::as_str).collect::<Vec<_>>())
             }
             _ => {
-                let mut command = Command::new(folder.join("figures"));
-                command.arg("rdma").args(host.options_of_figures());
-                command
+                example.arg("rdma").args(host.options_of_figures());
+                example
             }
         })
     }
