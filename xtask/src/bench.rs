@@ -31,6 +31,9 @@ pub(crate) struct Args {
     /// Measure only the shared memory: two processes against one, and its transports; writes docs/dsm-figures.md.
     #[arg(long, conflicts_with_all = ["from", "boundary"], group = "compared")]
     dsm: bool,
+    /// With --dsm: only the pieces beside bare operations and Open MPI, in under a minute; writes nothing.
+    #[arg(long, requires = "dsm")]
+    pieces: bool,
     /// With --ucx, --fabric or --dsm: print JSON instead of Markdown.
     #[arg(long, requires = "compared")]
     json: bool,
@@ -76,6 +79,9 @@ struct Measurement<'a> {
 pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     if args.boundary {
         return boundary_only(ctx);
+    }
+    if args.pieces {
+        return dsm::figures::run_pieces(ctx, args.json);
     }
     if args.dsm {
         return dsm::figures::run(ctx, args.json);

@@ -34,6 +34,10 @@ pub(crate) trait Backend: Send + Sync {
     fn put(&self, at: usize, from: &[u8]) -> Result<(), Error>;
 
     fn configure(&self, _tuning: Tuning, _on: bool) {}
+    /// How page faults of the program come to us.
+    fn faults(&self) -> &str {
+        "none"
+    }
     /// The last call. All processes have passed a barrier.
     fn leave(&self) -> Result<(), Error>;
 }

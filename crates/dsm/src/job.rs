@@ -33,6 +33,8 @@ pub enum Tuning {
     LoadBalance,
     /// Fetch only the changed blocks of a page.
     ChangedBlocks,
+    /// Changes of many single words of a page go home together. On, unless switched off.
+    Parcels,
 }
 
 thread_local! {
@@ -224,6 +226,11 @@ impl Job {
     /// What this process did so far.
     pub fn statistics(&self) -> Statistics {
         self.0.counters.snapshot()
+    }
+
+    /// How page faults come to us: `none`, `userfaultfd` or `SIGSEGV`, with the reason where there was no choice.
+    pub fn faults(&self) -> &str {
+        self.0.backend.faults()
     }
 
     /// Whether to count page by page what travels.

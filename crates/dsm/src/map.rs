@@ -106,6 +106,19 @@ impl Mapping {
         }
     }
 
+    /// Closes pages again by taking their entries out of the page table; what is in them stays.
+    pub(crate) fn unmap_entries(&self, offset: usize, len: usize) -> Result<(), Error> {
+        // SAFETY: pages of this mapping, which is shared, so that nothing is lost.
+        let rc = unsafe { libc::madvise(self.at(offset, len, crate::PAGE).cast(), len, libc::MADV_DONTNEED) };
+        if rc == 0 { Ok(()) } else { Err(Error::system("madvise of the shared heap")) }
+    }
+
+    /// Brings the page of this byte into memory.
+    pub(crate) fn touch(&self, offset: usize) {
+        // SAFETY: inside the mapping; any value will do.
+        unsafe { ptr::read_volatile(self.at(offset, 1, 1)) };
+    }
+
     /// Registers all of it, for peers to read and write.
     pub(crate) fn register(self: &Arc<Self>, builder: RegionBuilder) -> Result<Region, ferroce::Error> {
         let start = NonNull::new(self.base).ok_or(ferroce::Error::OutOfMemory { bytes: self.len })?;

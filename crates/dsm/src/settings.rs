@@ -38,6 +38,30 @@ impl TransportKind {
     }
 }
 
+/// How page faults of the program come to us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FaultKind {
+    /// By userfaultfd where the system allows it, else by SIGSEGV.
+    #[default]
+    Auto,
+    /// By SIGSEGV: rights of the mapping.
+    Signal,
+    /// By userfaultfd, or not at all.
+    Userfault,
+}
+
+impl FaultKind {
+    /// As `FERROCE_DSM_FAULTS` spells it.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "auto" => Some(Self::Auto),
+            "signal" => Some(Self::Signal),
+            "userfaultfd" => Some(Self::Userfault),
+            _ => None,
+        }
+    }
+}
+
 /// Everything [`crate::Job::join`] must know. `Settings::default()` is a job of one process.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -53,6 +77,8 @@ pub struct Settings {
     pub foreign: Option<ForeignJob>,
     /// `None`: local if all processes are on one host, else one-sided RDMA.
     pub transport: Option<TransportKind>,
+    /// How page faults come to us, where there are any.
+    pub faults: FaultKind,
     /// Size of the shared heap: address space, not memory.
     pub heap_bytes: usize,
     /// Pages of other homes that a process keeps at once.
@@ -74,6 +100,7 @@ impl Default for Settings {
             key: String::new(),
             foreign: None,
             transport: None,
+            faults: FaultKind::default(),
             heap_bytes: 64 << 30,
             cache_pages: 16384,
             prefetch: true,
@@ -108,6 +135,12 @@ impl Settings {
                 "local, rdma, rdma-msg or udp is wanted",
                 TransportKind::from_name,
             )?,
+            faults: read(
+                "FERROCE_DSM_FAULTS",
+                "auto, signal or userfaultfd is wanted",
+                FaultKind::from_name,
+            )?
+            .unwrap_or_default(),
             heap_bytes: read("FERROCE_DSM_HEAP", "bytes are wanted, such as 64G", bytes)?
                 .unwrap_or(default.heap_bytes),
             cache_pages: number("FERROCE_DSM_CACHE_PAGES")?.unwrap_or(default.cache_pages),

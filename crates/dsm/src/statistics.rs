@@ -37,7 +37,9 @@ counted! {
     prefetches,
     /// Pages whose changes went home.
     diffs,
-    /// Bytes of those changes.
+    /// Those of them that went in a parcel, because many single words changed.
+    packed_diffs,
+    /// Bytes of all those changes.
     diff_bytes,
     /// Bytes of pages that came from their homes.
     fetched_bytes,

@@ -1,4 +1,5 @@
-//! `cargo xtask bench --dsm`: how much faster two processes are than one, and the transports beside each other.
+//! `cargo xtask bench --dsm`: how much faster two processes are than one, what the pieces cost beside bare operations, and the
+//! transports beside each other.
 //!
 //! Runs take turns, because a machine has moods, and medians are compared. The result is docs/dsm-figures.md with a picture.
 
@@ -7,10 +8,11 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
+use super::goals::{self, Goals};
 use super::matrix::TRANSPORTS;
-use super::plot;
 use super::programs::{self, Built, PROGRAMS, Program};
 use super::worker::{Circumstance, Request, Worker};
+use super::{pieces, plot};
 use crate::figure::median;
 use crate::step::Context;
 
@@ -38,12 +40,12 @@ pub(super) struct Comparison {
 /// The command.
 pub(crate) fn run(ctx: &Context, as_json: bool) -> ExitCode {
     let before = load();
-    let measured = programs::build(ctx).and_then(|built| measure(&built));
-    let written = measured.and_then(|(ups, comparisons)| {
-        let (page, picture) = (to_markdown(&before, &ups, &comparisons), plot::bars(&comparisons));
+    let measured = programs::build(ctx).and_then(|built| measure(ctx, &built));
+    let written = measured.and_then(|(ups, ratios, comparisons)| {
+        let (page, picture) = (to_markdown(&before, &ups, &ratios, &comparisons), plot::bars(&comparisons));
         write(&ctx.root.join("docs"), &page, &picture)?;
         if as_json {
-            println!("{}", to_json(&ups, &comparisons))
+            println!("{}", to_json(&ups, &ratios, &comparisons))
         } else {
             print!("{page}")
         }
@@ -58,6 +60,23 @@ pub(crate) fn run(ctx: &Context, as_json: bool) -> ExitCode {
     }
 }
 
+/// The command with `--pieces`.
+pub(crate) fn run_pieces(ctx: &Context, as_json: bool) -> ExitCode {
+    let ratios = programs::build(ctx).and_then(|built| {
+        let mpi = pieces::build(ctx, &built.folder)?;
+        goals::measure(&mut Worker::start(&built)?, mpi)
+    });
+    match ratios {
+        Ok(ratios) if as_json => println!("{}", goals::to_json(&ratios)),
+        Ok(ratios) => print!("{}", goals::to_markdown(&ratios)),
+        Err(reason) => {
+            eprintln!("{reason}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
 fn write(docs: &Path, page: &str, picture: &str) -> Result<(), String> {
     for (name, text) in [("dsm-figures.md", page), ("dsm-figures.svg", picture)] {
         let path = docs.join(name);
@@ -66,8 +85,12 @@ fn write(docs: &Path, page: &str, picture: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn measure(built: &Built) -> Result<(Vec<SpeedUp>, Vec<Comparison>), String> {
+type Measured = (Vec<SpeedUp>, Goals, Vec<Comparison>);
+
+fn measure(ctx: &Context, built: &Built) -> Result<Measured, String> {
+    let mpi = pieces::build(ctx, &built.folder)?;
     let mut worker = Worker::start(built)?;
+    let ratios = goals::measure(&mut worker, mpi)?;
     let ups = PROGRAMS
         .iter()
         .filter_map(|program| Some((program, program.sped_up?)))
@@ -78,7 +101,7 @@ fn measure(built: &Built) -> Result<(Vec<SpeedUp>, Vec<Comparison>), String> {
         .filter_map(|program| Some((program, program.compared?)))
         .map(|(program, arguments)| compare(&mut worker, program, arguments))
         .collect();
-    Ok((ups, comparisons))
+    Ok((ups, ratios, comparisons))
 }
 
 fn seconds(
@@ -88,7 +111,18 @@ fn seconds(
     transport: &str,
     arguments: &str,
 ) -> Result<f64, String> {
-    let circumstance = Circumstance::Wire;
+    seconds_of(worker, program, processes, transport, Circumstance::Wire, arguments)
+}
+
+/// What a program measured of itself.
+pub(super) fn seconds_of(
+    worker: &mut Worker,
+    program: &Program,
+    processes: u32,
+    transport: &str,
+    circumstance: Circumstance,
+    arguments: &str,
+) -> Result<f64, String> {
     let request =
         Request { program: program.name, processes, transport, circumstance, limit_s: LIMIT_S, arguments };
     let answer = worker.ask(&request);
@@ -150,14 +184,15 @@ pub(super) fn milliseconds(seconds: f64) -> String {
     }
 }
 
-fn to_json(ups: &[SpeedUp], comparisons: &[Comparison]) -> Value {
+fn to_json(ups: &[SpeedUp], ratios: &Goals, comparisons: &[Comparison]) -> Value {
     let ups = ups.iter().map(|up| {
         json!({"program": up.program, "arguments": up.arguments, "one_s": up.one_s, "two_s": up.two_s, "goal": up.goal})
     });
     let comparisons = comparisons
         .iter()
         .map(|row| json!({"program": row.program, "arguments": row.arguments, "seconds": row.seconds}));
-    json!({"speed_up": ups.collect::<Vec<_>>(), "transports": comparisons.collect::<Vec<_>>()})
+    let (ups, comparisons): (Vec<_>, Vec<_>) = (ups.collect(), comparisons.collect());
+    json!({"speed_up": ups, "pieces": goals::to_json(ratios), "transports": comparisons})
 }
 
 const HEAD: &str = "# Figures of the shared memory
@@ -173,6 +208,14 @@ Transport `local`: both processes map the same memory.
 
 | program | 1 process, ms | 2 processes, ms | faster | wanted |
 |---|---:|---:|---:|---|
+";
+
+const PIECES: &str = "
+## The pieces beside bare operations
+
+Two processes, each on a host of its own where a link is named: two network namespaces joined by a cable (veth, frames of 9000 bytes).
+What is compared takes turns within each of five runs; medians.
+
 ";
 
 const MIDDLE: &str = "
@@ -191,7 +234,7 @@ fn load() -> String {
     format!("Before the run the load of the machine was {load}, on {cores} cores.")
 }
 
-fn to_markdown(load: &str, ups: &[SpeedUp], comparisons: &[Comparison]) -> String {
+fn to_markdown(load: &str, ups: &[SpeedUp], ratios: &Goals, comparisons: &[Comparison]) -> String {
     let mut text = HEAD.replace("LOAD", load);
     for up in ups {
         let ratio = up.one_s / up.two_s;
@@ -205,6 +248,8 @@ fn to_markdown(load: &str, ups: &[SpeedUp], comparisons: &[Comparison]) -> Strin
             up.goal
         );
     }
+    text += PIECES;
+    text += &goals::to_markdown(ratios);
     text += MIDDLE;
     TRANSPORTS.iter().for_each(|transport| text += &format!(" {transport} |"));
     text += &format!("\n|---|{}\n", "---:|".repeat(TRANSPORTS.len()));
@@ -239,7 +284,8 @@ pub(super) mod tests {
     fn goals_and_ratios_are_shown() {
         let up = SpeedUp { program: "mm", arguments: "-n 8", one_s: 2.0, two_s: 1.0, goal: 1.8 };
         let slow = SpeedUp { program: "lu", arguments: "-n 8", one_s: 0.001, two_s: 0.001, goal: 1.5 };
-        let text = to_markdown("Nothing else ran.", &[up, slow], &examples());
+        let text = to_markdown("Nothing else ran.", &[up, slow], &goals::tests::examples(), &examples());
+        assert!(text.contains("| at most 1.5: reached |"), "{text}");
         assert!(text.contains("take turns. Nothing else ran.\n"), "{text}");
         assert!(text.contains("| `mm -n 8` | 2000 | 1000 | 2.00 × | 1.8 ×: reached |"), "{text}");
         assert!(text.contains("| `lu -n 8` | 1.00 | 1.00 | 1.00 × | 1.5 ×: not reached |"), "{text}");

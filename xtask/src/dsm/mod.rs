@@ -7,10 +7,14 @@
 //! | `second_host` | another host, made of a network namespace |
 //! | `matrix` | who runs with how many processes over what; rows and tallies |
 //! | `figures` | `cargo xtask bench --dsm`: speed-ups, and the transports beside each other |
+//! | `pieces` | the pieces of it beside bare operations and Open MPI, as far as running them goes |
+//! | `goals` | the same compared with what is wanted |
 //! | `plot` | the picture of docs/dsm-figures.md |
 
 pub(crate) mod figures;
+mod goals;
 mod matrix;
+mod pieces;
 mod plot;
 mod programs;
 mod second_host;

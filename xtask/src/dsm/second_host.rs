@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 /// Ends of the cable. All addresses are from a range kept for tests.
 const HERE: &str = "198.18.7.1";
 const THERE: &str = "198.18.7.2";
+const CABLE: &str = "198.18.7.0/24";
 
 /// It lives as long as this value.
 pub(super) struct SecondHost {
@@ -63,6 +64,34 @@ impl SecondHost {
         let ssh = format!("sh {}", self.ssh.display());
         let hosts = self.hosts.display().to_string();
         vec!["--hosts".into(), hosts, "--meet".into(), HERE.into(), "--ssh".into(), ssh]
+    }
+}
+
+impl SecondHost {
+    /// Arguments of the example `figures` that start its second process there.
+    pub(super) fn options_of_figures(&self) -> Vec<String> {
+        let id = self.keeper.id().to_string();
+        [HERE, "nsenter", "-t", &id, "-n"].map(str::to_owned).into()
+    }
+
+    /// Options of mpirun that start one of two processes there and keep all its traffic on the cable.
+    pub(super) fn options_of_mpirun(&self) -> Result<Vec<String>, String> {
+        let agent = self.ssh.with_file_name("mpi-stand-in");
+        let id = self.keeper.id();
+        // mpirun gives the words of the command one by one, behind the host's name.
+        let script = format!("#!/bin/sh\nshift\nexec nsenter -t {id} -n sh -c \"$*\"\n");
+        std::fs::write(&agent, script).map_err(|error| format!("{}: {error}", agent.display()))?;
+        let mut words = vec!["--host".to_owned(), format!("{HERE}:1,{THERE}:1")];
+        let settings = [
+            ("plm_rsh_agent", format!("sh {}", agent.display())),
+            ("btl", "self,tcp".to_owned()),
+            ("btl_tcp_if_include", CABLE.to_owned()),
+            ("oob_tcp_if_include", CABLE.to_owned()),
+        ];
+        for (name, value) in settings {
+            words.extend(["--mca".to_owned(), name.to_owned(), value]);
+        }
+        Ok(words)
     }
 }
 

@@ -9,12 +9,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::pieces::{self, Piece};
 use super::programs::Built;
 use super::second_host::SecondHost;
 use crate::dialogue::Dialogue;
 use crate::programs::network;
 use crate::programs::session::Program;
 
+/// What one run of a piece may take.
+const PIECE_LIMIT: Duration = Duration::from_secs(60);
 /// The sentence of a transport that this build does not have.
 const NOT_THERE: &str = "is not there yet";
 
@@ -99,9 +102,10 @@ impl Request<'_> {
 pub(crate) fn run(args: &Args) -> ExitCode {
     let mut second = None;
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-        let answer = match Request::of_line(&line) {
-            Some(request) => answer(args, &request, &mut second),
-            None => json!({"verdict": "fail", "reason": format!("not understood: {line}")}),
+        let answer = match (Request::of_line(&line), Piece::of_line(&line)) {
+            (_, Some(piece)) => measure(args, piece, &mut second),
+            (Some(request), None) => answer(args, &request, &mut second),
+            (None, None) => json!({"verdict": "fail", "reason": format!("not understood: {line}")}),
         };
         println!("{answer}");
         let _ = std::io::stdout().flush();
@@ -128,6 +132,21 @@ fn answer(args: &Args, request: &Request<'_>, second: &mut Option<SecondHost>) -
     };
     outcome["wall_s"] = started.elapsed().as_secs_f64().into();
     outcome
+}
+
+/// The figures of a piece, or why there are none.
+fn measure(args: &Args, piece: Piece, second: &mut Option<SecondHost>) -> Value {
+    let command = piece.command(&args.folder, second);
+    let ran = command.and_then(|command| Program::of(command, &args.folder, &piece.to_line())).and_then(
+        |mut program| {
+            let ended = program.finish(PIECE_LIMIT);
+            ended.map(|()| program.said()).map_err(|why| format!("{why}\n{}", program.said()))
+        },
+    );
+    match ran {
+        Ok(said) => pieces::figures(&said),
+        Err(reason) => json!({"reason": reason}),
+    }
 }
 
 /// The command line; the second host is made when it is first needed.
@@ -190,6 +209,15 @@ impl Worker {
     pub(crate) fn ask(&mut self, request: &Request<'_>) -> Value {
         let answer = self.0.ask(&request.to_line());
         answer.unwrap_or_else(|reason| json!({"verdict": "fail", "reason": reason}))
+    }
+
+    /// The figures of a piece by name, in microseconds.
+    pub(crate) fn measure(&mut self, piece: Piece) -> Result<Value, String> {
+        let answer = self.0.ask(&piece.to_line())?;
+        match answer["reason"].as_str() {
+            Some(reason) => Err(format!("{}: {reason}", piece.to_line())),
+            None => Ok(answer),
+        }
     }
 }
 

@@ -23,7 +23,8 @@ impl Machine {
     /// The pages to open for writing when `page` is, which comes first.
     pub(super) fn written_together(&mut self, page: usize) -> Run {
         let state = self.table[page];
-        let most = if self.is_home(page) { MOST_HOME_GUESSES } else { MOST_TWIN_GUESSES };
+        let twins = self.changed_blocks || !self.is_home(page);
+        let most = if twins { MOST_TWIN_GUESSES } else { MOST_HOME_GUESSES };
         let most = match (self.guess, state.written_in) {
             (false, _) => 0,
             // Written for the first time: what comes next is written for the first time, too, if this is a walk.

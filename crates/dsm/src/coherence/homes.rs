@@ -2,7 +2,7 @@
 
 use super::machine::{Machine, Page};
 use super::notice::{Notice, Told};
-use super::{Access, Run, Step};
+use super::{Access, Blocks, Run, Step};
 use std::collections::BTreeMap;
 
 impl Machine {
@@ -23,7 +23,8 @@ impl Machine {
             self.table.resize(end, Page { home: u16::MAX, ..Page::default() });
         }
         let valid = home == self.rank;
-        self.table[run.pages()].fill(Page { home: home as u16, valid, ..Page::default() });
+        let here = if valid { Blocks::ALL } else { Blocks::NONE };
+        self.table[run.pages()].fill(Page { home: home as u16, valid, here, ..Page::default() });
     }
 
     /// Pages that are no longer allocated. Their bytes are nobody's.
@@ -42,7 +43,7 @@ impl Machine {
         let mut moved = false;
         for (rank, told) in (0u16..).zip(told) {
             let Told::Pages(notices) = told else { return };
-            for Notice { run, kept } in notices {
+            for Notice { run, kept, .. } in notices {
                 for page in run.pages() {
                     writers.entry(page).and_modify(|writer| *writer = None).or_insert(kept.then_some(rank));
                 }
@@ -56,6 +57,10 @@ impl Machine {
             }
             let (was_home, is_home) = (u32::from(state.home) == self.rank, u32::from(writer) == self.rank);
             state.home = writer;
+            if was_home || is_home {
+                // What is at home is whole, and what was is a whole copy.
+                state.here = Blocks::ALL;
+            }
             if is_home {
                 moved = true;
                 self.migrations += 1;

@@ -1,5 +1,6 @@
 //! What happens to a page at a fault, a lock, a barrier.
 
+use super::blocks::Blocks;
 use super::cache::Cache;
 use super::guess::{MOST_HOME_GUESSES, PATIENCE};
 use super::locality::Locality;
@@ -9,6 +10,10 @@ use std::collections::BTreeMap;
 
 /// Home pages that one fault opens at once where that tells nobody anything.
 const OPEN_AT_ONCE: usize = 512;
+
+/// Notices with blocks that a lock or a barrier may tell; more are told without, which makes fewer of them.
+const MOST_LOCK_NOTICES: usize = 20;
+const MOST_BARRIER_NOTICES: usize = 1024;
 
 /// What is fixed when a process joins.
 #[derive(Debug, Clone, Copy)]
@@ -29,8 +34,12 @@ pub(super) struct Page {
     pub(super) access: Access,
     /// There is a copy here that may be read. Always so at home.
     pub(super) valid: bool,
-    /// There is a twin: the copy has words that its home lacks.
+    /// There is a twin: the copy may have words that its home lacks.
     pub(super) dirty: bool,
+    /// Blocks of the bytes here that nobody is known to have written since they came.
+    pub(super) here: Blocks,
+    /// Blocks that this process wrote since the last barrier, as far as was compared.
+    pub(super) wrote: Blocks,
     /// Written since the last barrier.
     pub(super) written: bool,
     /// It really was, as far as can be known; not only opened on a guess.
@@ -67,6 +76,8 @@ pub(crate) struct Machine {
     /// Nobody else is there: nothing need be noticed.
     pub(super) alone: bool,
     pub(super) max_checking_pages: usize,
+    /// Whether notices name blocks.
+    pub(super) changed_blocks: bool,
     pub(super) migrate: bool,
     pub(super) migrations: u64,
     evictions: u64,
@@ -96,6 +107,7 @@ impl Machine {
             guess: true,
             alone: options.alone,
             max_checking_pages: options.max_checking_pages,
+            changed_blocks: false,
             migrate: false,
             migrations: 0,
             evictions: 0,
@@ -177,16 +189,7 @@ impl Machine {
         let need = pages.iter().filter(|&&page| !self.table[page].resident).count();
         let victims = self.cache.victims(need, keep);
         self.evict(&victims, steps);
-        for run in Run::of(pages.iter().copied()) {
-            let mut first = run.first;
-            for page in run.pages() {
-                if self.home(page) != self.home(first) {
-                    steps.push(Step::Fetch(Run { first, count: page - first }, self.home(first)));
-                    first = page;
-                }
-            }
-            steps.push(Step::Fetch(Run { first, count: run.first + run.count - first }, self.home(first)));
-        }
+        self.fetch_steps(pages, steps);
         for &page in pages {
             let guess = page != keep;
             let state = &mut self.table[page];
@@ -209,7 +212,7 @@ impl Machine {
         self.evictions += victims.len() as u64;
         self.forget(victims, steps);
         for &page in victims {
-            self.table[page].resident = false;
+            (self.table[page].resident, self.table[page].here) = (false, Blocks::NONE);
         }
         steps.extend(Run::of(victims.iter().copied()).into_iter().map(Step::Discard));
     }
@@ -230,7 +233,8 @@ impl Machine {
     fn flush(&mut self, pages: &[usize], steps: &mut Vec<Step>) {
         for &page in pages {
             if std::mem::take(&mut self.table[page].dirty) {
-                steps.push(Step::Flush(page, self.home(page)));
+                let home = self.home(page);
+                steps.push(if home == self.rank { Step::Compare(page) } else { Step::Flush(page, home) });
             }
         }
     }
@@ -251,9 +255,10 @@ impl Machine {
     }
 
     fn note_write(&mut self, page: usize, guess: bool, steps: &mut Vec<Step>) {
-        let home = self.is_home(page);
+        // At home a twin is good for nothing but to tell which blocks changed.
+        let twin = self.changed_blocks || !self.is_home(page);
         let state = &mut self.table[page];
-        if !home && !state.dirty {
+        if twin && !state.dirty {
             state.dirty = true;
             steps.push(Step::Twin(page));
         }
@@ -264,8 +269,11 @@ impl Machine {
             (true, _) => state.write_guesses + 1,
         };
         state.written_in = self.interval;
-        // At home there is no twin to tell.
-        state.surely |= home || !guess;
+        if !twin {
+            // There is nothing to compare with later.
+            (state.surely, state.wrote) = (true, Blocks::ALL);
+        }
+        state.surely |= !guess;
         if !state.written {
             state.written = true;
             self.written.push(page);
@@ -275,9 +283,11 @@ impl Machine {
         }
     }
 
-    /// A page was compared with its twin.
-    pub(crate) fn compared(&mut self, page: usize, changed: bool) {
-        self.table[page].surely |= changed;
+    /// A page was compared with its twin, and these blocks differ.
+    pub(crate) fn compared(&mut self, page: usize, changed: Blocks) {
+        let state = &mut self.table[page];
+        state.surely |= !changed.is_empty();
+        state.wrote = state.wrote.with(changed);
     }
 
     fn set_access(&mut self, run: Run, access: Access, steps: &mut Vec<Step>) {
@@ -327,7 +337,15 @@ impl Machine {
     pub(crate) fn released(&mut self, lock: u32) -> Vec<Notice> {
         let mut pages = self.scopes.remove(&lock).unwrap_or_default();
         pages.retain(|&page| self.table[page].surely);
-        Run::of(pages).into_iter().map(|run| Notice { run, kept: false }).collect()
+        let notices = pages.into_iter().map(|page| self.notice(page, false));
+        Notice::merged(notices.collect(), MOST_LOCK_NOTICES)
+    }
+
+    fn notice(&self, page: usize, kept: bool) -> Notice {
+        // Written, but found to be the same: somebody may have been told so before, so all of it counts.
+        let wrote = self.table[page].wrote;
+        let blocks = if self.changed_blocks && !wrote.is_empty() { wrote } else { Blocks::ALL };
+        Notice { run: Run { first: page, count: 1 }, kept, blocks }
     }
 
     /// This process comes to a barrier: what to do before [`Machine::arrived`].
@@ -345,20 +363,14 @@ impl Machine {
     pub(crate) fn arrived(&mut self) -> Vec<Notice> {
         let mut notices: Vec<Notice> = Vec::new();
         for page in std::mem::take(&mut self.written) {
+            let notice = self.notice(page, self.table[page].valid);
             let state = &mut self.table[page];
-            let kept = state.valid;
-            state.written = false;
-            if !std::mem::take(&mut state.surely) {
-                continue;
-            }
-            match notices.last_mut() {
-                Some(last) if last.kept == kept && last.run.first + last.run.count == page => {
-                    last.run.count += 1;
-                }
-                _ => notices.push(Notice { run: Run { first: page, count: 1 }, kept }),
+            (state.written, state.wrote) = (false, Blocks::NONE);
+            if std::mem::take(&mut state.surely) {
+                notices.push(notice);
             }
         }
-        notices
+        Notice::merged(notices, MOST_BARRIER_NOTICES)
     }
 
     /// Everybody has come to the barrier. `told` has what each process said, by rank, this one's own included.
@@ -380,15 +392,13 @@ impl Machine {
             match told {
                 Told::Pages(notices) => {
                     let end = self.table.len();
-                    let pages = notices.iter().flat_map(|notice| {
-                        notice.run.first.min(end)..(notice.run.first + notice.run.count).min(end)
-                    });
-                    stale.extend(pages.filter(|&page| self.table[page].valid && !self.is_home(page)));
+                    for Notice { run, blocks, .. } in notices {
+                        let pages = run.first.min(end)..(run.first + run.count).min(end);
+                        stale.extend(pages.filter(|&page| self.lose(page, *blocks)));
+                    }
                 }
                 Told::Anything => {
-                    stale = (0..self.table.len())
-                        .filter(|&page| self.table[page].valid && !self.is_home(page))
-                        .collect();
+                    stale = (0..self.table.len()).filter(|&page| self.lose(page, Blocks::ALL)).collect();
                     break;
                 }
             }
@@ -396,6 +406,16 @@ impl Machine {
         stale.sort_unstable();
         stale.dedup();
         self.forget(&stale, steps);
+    }
+
+    /// Somebody else wrote these blocks: whether there is a copy to be forgotten.
+    fn lose(&mut self, page: usize, blocks: Blocks) -> bool {
+        if self.is_home(page) {
+            return false;
+        }
+        let state = &mut self.table[page];
+        state.here = state.here.without(blocks);
+        state.valid
     }
 
     /// The program may do nothing at all now; every page it touches faults once more.

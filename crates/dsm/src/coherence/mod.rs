@@ -16,8 +16,9 @@
 //! | `homes` | which page is at home where, and when that changes |
 //! | `guess`, `locality` | which pages will be wanted next |
 //! | `notice` | how written pages are told, and how that is packed |
-//! | `diff` | which words of a page changed |
+//! | `diff`, `blocks` | which words of a page changed, and which parts must be fetched again |
 
+mod blocks;
 mod cache;
 mod diff;
 mod guess;
@@ -30,7 +31,8 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use diff::changed;
+pub(crate) use blocks::Blocks;
+pub(crate) use diff::{WORD, changed};
 pub(crate) use machine::{Fault, Machine, Options};
 pub(crate) use notice::{Notice, Told};
 
@@ -78,10 +80,14 @@ pub(crate) enum Step {
     Protect(Run, Access),
     /// Copy pages from this home.
     Fetch(Run, u32),
+    /// Copy parts of a page from this home.
+    FetchBlocks(usize, Blocks, u32),
     /// Keep a copy of a page, to compare with later.
     Twin(usize),
     /// Send the words that differ from the twin to this home, and forget the twin.
     Flush(usize, u32),
+    /// Compare a page with its twin, and forget the twin.
+    Compare(usize),
     /// Nobody needs these bytes any more, once what was to be sent from them has been.
     Discard(Run),
 }

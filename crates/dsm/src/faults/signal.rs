@@ -1,4 +1,5 @@
-//! The signal handler: one for the process, told which addresses are ours.
+//! The signal handler: one for the process, told which addresses are ours. SIGSEGV comes where a mapping forbids the access,
+//! SIGBUS where userfaultfd does.
 //!
 //! The signal is synchronous: the thread touched shared memory, so it is in the program's code, not inside the allocator
 //! or any lock of ours (nothing here touches the program's view of the heap with a lock held). Therefore the handler
@@ -32,8 +33,9 @@ struct Range {
 }
 
 static RANGE: AtomicPtr<Range> = AtomicPtr::new(ptr::null_mut());
-/// What was installed before us, once.
-static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
+/// Signals of ours, and what was installed for them before, once.
+const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
+static BEFORE: [AtomicPtr<libc::sigaction>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
 static INSTALL: Mutex<()> = Mutex::new(());
 
 /// Faults in a range go to us while this lives.
@@ -47,8 +49,10 @@ impl Registration {
         }
         // Never freed: a thread may be inside the handler whenever a job ends.
         RANGE.store(Box::into_raw(Box::new(Range { start, len, answer })), Ordering::Release);
-        if BEFORE.load(Ordering::Acquire).is_null() {
-            install()?;
+        for (signal, before) in SIGNALS.into_iter().zip(&BEFORE) {
+            if before.load(Ordering::Acquire).is_null() {
+                before.store(install(signal)?, Ordering::Release);
+            }
         }
         Ok(Self(()))
     }
@@ -60,7 +64,7 @@ impl Drop for Registration {
     }
 }
 
-fn install() -> Result<(), Error> {
+fn install(signal: i32) -> Result<*mut libc::sigaction, Error> {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: a structure of numbers, for which zeros are a value.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -68,18 +72,17 @@ fn install() -> Result<(), Error> {
     // On the thread's own stack: alternative ones are too small for what a fetch needs.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
     // SAFETY: both structures are ours; the handler has the signature that SA_SIGINFO asks for.
-    if unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, before.as_mut_ptr()) } != 0 {
+    if unsafe { libc::sigaction(signal, &raw const action, before.as_mut_ptr()) } != 0 {
         return Err(Error::system("sigaction"));
     }
     // SAFETY: sigaction succeeded, so it has filled the structure.
-    BEFORE.store(Box::into_raw(Box::new(unsafe { before.assume_init() })), Ordering::Release);
-    Ok(())
+    Ok(Box::into_raw(Box::new(unsafe { before.assume_init() })))
 }
 
 extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the thread's own errno, which the code that was interrupted must find unchanged.
     let errno = unsafe { *libc::__errno_location() };
-    // SAFETY: the kernel passes a valid structure, and SIGSEGV has an address.
+    // SAFETY: the kernel passes a valid structure, and both signals have an address.
     let at = unsafe { (*info).si_addr() } as usize;
     // SAFETY: a range is never freed.
     let range = unsafe { RANGE.load(Ordering::Acquire).as_ref() };
@@ -108,8 +111,9 @@ fn touch(_context: *mut libc::c_void) -> Touch {
 
 /// To whoever had the signal before us, or to the end that the system has for it.
 fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let at = SIGNALS.iter().position(|ours| *ours == signal).unwrap_or(0);
     // SAFETY: never freed once stored.
-    let before = unsafe { BEFORE.load(Ordering::Acquire).as_ref() };
+    let before = unsafe { BEFORE[at].load(Ordering::Acquire).as_ref() };
     let Some(before) = before.filter(|b| b.sa_sigaction != libc::SIG_DFL && b.sa_sigaction != libc::SIG_IGN)
     else {
         // SAFETY: the default action; the access faults again when we return, and ends the process.

@@ -1,11 +1,12 @@
 //! How the steps of the coherence machine are done.
 
 use super::State;
+use super::packed::{Parcels, SCATTERED};
 use super::window::Window;
 use crate::PAGE;
-use crate::coherence::{Access, Fault, Run, Step, changed};
+use crate::coherence::{Access, Blocks, Fault, Run, Step, changed};
 use crate::error::Error;
-use crate::faults::Touch;
+use crate::faults::{Touch, View};
 use crate::map::{Mapping, punch};
 use crate::statistics::{Counters, add};
 use crate::transport::{Op, Wires};
@@ -20,7 +21,7 @@ pub(super) type Twins = HashMap<usize, Box<[u8; PAGE]>>;
 
 pub(super) struct Executor {
     /// The program's mapping of the heap.
-    view: Mapping,
+    view: View,
     file: File,
     window: Arc<Mapping>,
     heap: usize,
@@ -29,14 +30,16 @@ pub(super) struct Executor {
 
 /// Operations that are collected before they are done together.
 #[derive(Default)]
-struct Batch {
+struct Batch<'a> {
     ops: Vec<(u32, Op)>,
     fetches: bool,
+    /// Where changes may be packed.
+    parcels: Option<&'a mut Parcels>,
 }
 
 impl Executor {
     pub(super) fn new(
-        view: Mapping,
+        view: View,
         file: File,
         window: Arc<Mapping>,
         layout: Window,
@@ -45,8 +48,13 @@ impl Executor {
         Self { view, file, window, heap: layout.len(), counters }
     }
 
+    /// How faults come to us.
+    pub(super) fn faults(&self) -> &str {
+        self.view.story()
+    }
+
     pub(super) fn view(&self) -> *mut u8 {
-        self.view.base()
+        self.view.mapping().base()
     }
 
     pub(super) fn count_fault(&self, time: Duration) {
@@ -77,6 +85,10 @@ impl Executor {
             Touch::Unknown => state.machine.is_readable(page),
         };
         let Fault::Steps(steps) = state.machine.fault(page, write) else { return Ok(false) };
+        if steps.is_empty() {
+            self.view.reopen(page)?;
+            return Ok(true);
+        }
         add(if write { &self.counters.write_faults } else { &self.counters.read_faults }, 1);
         self.run(wires, state, steps)?;
         Ok(true)
@@ -95,7 +107,27 @@ impl Executor {
         state: &mut State,
         steps: Vec<Step>,
     ) -> Result<Vec<(u32, Op)>, Error> {
-        let mut batch = Batch::default();
+        self.start_batch(wires, state, steps, Batch::default())
+    }
+
+    /// The same, with changes of many pieces put into parcels, if there are any.
+    pub(super) fn start_packing(
+        &self,
+        wires: &Wires,
+        state: &mut State,
+        steps: Vec<Step>,
+        parcels: Option<&mut Parcels>,
+    ) -> Result<Vec<(u32, Op)>, Error> {
+        self.start_batch(wires, state, steps, Batch { parcels, ..Batch::default() })
+    }
+
+    fn start_batch(
+        &self,
+        wires: &Wires,
+        state: &mut State,
+        steps: Vec<Step>,
+        mut batch: Batch<'_>,
+    ) -> Result<Vec<(u32, Op)>, Error> {
         let mut closed = false;
         for step in steps {
             match step {
@@ -105,6 +137,7 @@ impl Executor {
                     closed |= !self.protect(state, run, access)?;
                 }
                 Step::Fetch(run, home) => self.fetch(&mut batch, run, home),
+                Step::FetchBlocks(page, blocks, home) => self.fetch_blocks(&mut batch, page, blocks, home),
                 Step::Twin(page) => {
                     self.finish_fetches(wires, &mut batch)?;
                     let mut twin = Box::new([0; PAGE]);
@@ -112,6 +145,9 @@ impl Executor {
                     state.twins.insert(page, twin);
                 }
                 Step::Flush(page, home) => self.flush(&mut batch, state, page, home),
+                Step::Compare(page) => {
+                    self.compare(state, page);
+                }
                 Step::Discard(run) => {
                     self.finish(wires, &mut batch)?;
                     punch(&self.file, self.heap + run.first * PAGE, run.count * PAGE)?;
@@ -129,13 +165,13 @@ impl Executor {
             return Ok(true);
         }
         state.machine.close_all();
-        if !self.view.protect(0, self.view.len(), Access::None)? {
+        if !self.view.protect(0, self.view.mapping().len(), Access::None)? {
             return Err(Error::system("mprotect of the whole heap"));
         }
         Ok(false)
     }
 
-    fn fetch(&self, batch: &mut Batch, run: Run, home: u32) {
+    fn fetch(&self, batch: &mut Batch<'_>, run: Run, home: u32) {
         let at = self.heap + run.first * PAGE;
         let len = run.count * PAGE;
         add(if batch.fetches { &self.counters.prefetches } else { &self.counters.fetches }, 1);
@@ -146,44 +182,79 @@ impl Executor {
         batch.ops.push((home, Op::Read { remote: at, local: at, len }));
     }
 
-    fn flush(&self, batch: &mut Batch, state: &mut State, page: usize, home: u32) {
-        let Some(twin) = state.twins.remove(&page) else { return };
-        let at = self.heap + page * PAGE;
+    fn fetch_blocks(&self, batch: &mut Batch<'_>, page: usize, blocks: Blocks, home: u32) {
+        add(if batch.fetches { &self.counters.prefetches } else { &self.counters.fetches }, 1);
+        self.counters.heat.fetched(page, 1);
+        batch.fetches = true;
+        for range in blocks.ranges(PAGE) {
+            let at = self.heap + page * PAGE + range.start;
+            add(&self.counters.fetched_bytes, range.len() as u64);
+            batch.ops.push((home, Op::Read { remote: at, local: at, len: range.len() }));
+        }
+    }
+
+    /// What differs from the twin, which is forgotten.
+    fn compare(&self, state: &mut State, page: usize) -> Vec<std::ops::Range<usize>> {
+        let Some(twin) = state.twins.remove(&page) else { return Vec::new() };
         let mut now = [0; PAGE];
-        self.window.read(at, &mut now);
+        self.window.read(self.heap + page * PAGE, &mut now);
         let ranges = changed(&twin[..], &now);
-        state.machine.compared(page, !ranges.is_empty());
+        state.machine.compared(page, Blocks::of(&ranges, PAGE));
+        ranges
+    }
+
+    fn flush(&self, batch: &mut Batch<'_>, state: &mut State, page: usize, home: u32) {
+        let ranges = self.compare(state, page);
+        let bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
+        add(&self.counters.diff_bytes, bytes as u64);
         add(&self.counters.diffs, u64::from(!ranges.is_empty()));
         self.counters.heat.changed(page);
+        if let Some(parcels) = batch.parcels.as_mut().filter(|_| ranges.len() >= SCATTERED) {
+            let mut now = [0; PAGE];
+            self.window.read(self.heap + page * PAGE, &mut now);
+            if parcels.add(home, page, &now, &ranges) {
+                add(&self.counters.packed_diffs, 1);
+                return;
+            }
+        }
         for range in ranges {
-            add(&self.counters.diff_bytes, range.len() as u64);
-            let place = at + range.start;
+            let place = self.heap + page * PAGE + range.start;
             batch.ops.push((home, Op::Write { remote: place, local: place, len: range.len() }));
         }
     }
 
-    fn finish_fetches(&self, wires: &Wires, batch: &mut Batch) -> Result<(), Error> {
+    fn finish_fetches(&self, wires: &Wires, batch: &mut Batch<'_>) -> Result<(), Error> {
         if batch.fetches { self.finish(wires, batch) } else { Ok(()) }
     }
 
-    fn finish(&self, wires: &Wires, batch: &mut Batch) -> Result<(), Error> {
+    fn finish(&self, wires: &Wires, batch: &mut Batch<'_>) -> Result<(), Error> {
         batch.fetches = false;
         let ops = std::mem::take(&mut batch.ops);
-        if ops.is_empty() { Ok(()) } else { wires.execute(&ops) }
+        if ops.is_empty() {
+            return Ok(());
+        }
+        // A page that was never here takes a microsecond to make, which is nothing while its bytes are under way.
+        wires.execute_while(&ops, &mut || {
+            for (_, op) in &ops {
+                if let Op::Read { local, len, .. } = op {
+                    (*local..local + len).step_by(PAGE).for_each(|place| self.window.touch(place));
+                }
+            }
+        })
     }
 
     /// Copies through the program's mapping: faults happen, and must not happen with a lock held.
     pub(super) fn copy_out(&self, at: usize, into: &mut [u8]) {
-        self.view.read(at, into);
+        self.view.mapping().read(at, into);
     }
 
     /// The same the other way.
     pub(super) fn copy_in(&self, at: usize, from: &[u8]) {
-        self.view.write(at, from);
+        self.view.mapping().write(at, from);
     }
 
     /// The end of coherence.
-    pub(super) fn open_to_all(&self, access: Access) -> Result<(), Error> {
-        self.view.protect(0, self.view.len(), access).map(|_| ())
+    pub(super) fn open_to_all(&self) -> Result<(), Error> {
+        self.view.open_to_all()
     }
 }

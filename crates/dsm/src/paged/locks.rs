@@ -1,7 +1,12 @@
 //! Locks: tickets from a word at the lock's home, and a board beside it of what was written under the lock.
 //!
-//! Taking a ticket and reading the board is one trip. Who has to wait writes its name at its ticket's place and then
-//! looks at its own memory; who gives the lock back looks up the next name and writes there. Nothing runs at the home.
+//! Taking a ticket and reading the board is one trip; who had the lock last needs no board. Giving it back is a trip that nobody
+//! waits for, as long as nobody wants the lock: the word then says that the next one may help itself. Who has to wait writes its
+//! name at its ticket's place, looks at its own memory, and now and then at the word. Where somebody was seen to wait, who gives
+//! the lock back stays to look up the next name, and writes there. Nothing runs at the home.
+//!
+//! The word: the upper half counts tickets. The lower half is changed by the holder alone: the ticket that is served, times two,
+//! and one more if its owner may help itself.
 
 use super::Core;
 use super::window::LOCK_NOTICES;
@@ -13,6 +18,7 @@ use parking_lot::Mutex;
 use std::cmp;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Where in a lock's copy its numbers are.
 const EPOCH: usize = 0;
@@ -22,6 +28,17 @@ const NOTICES: usize = 24;
 
 /// In a place or a turn: it is filled.
 const FILLED: u64 = 1 << 63;
+
+/// The lower half of the word while a ticket is served.
+fn serving(ticket: u32, by_itself: bool) -> u32 {
+    ticket << 1 | u32::from(by_itself)
+}
+
+/// Times that a lock is given back by hand after somebody was seen to wait for it.
+const BY_HAND: u8 = 16;
+/// How long to wait for a turn before looking whether the lock lies there for us; doubled each time, up to the longest.
+const LOOK_AT_HOME: Duration = Duration::from_micros(30);
+const LOOK_AT_HOME_MOST: Duration = Duration::from_millis(2);
 
 pub(super) struct Locks {
     /// Threads of this process take turns before they ask the home.
@@ -35,10 +52,17 @@ struct Seen {
     epoch: u64,
     /// Notices from this number on are new.
     next: u64,
-    /// While it is held: our ticket.
+    /// Our last ticket, and the lower half of the word while it is served.
     ticket: u32,
-    /// Somebody waited when it was last given back.
-    wanted: bool,
+    serving: u32,
+    /// It was taken before, so that `ticket` is one.
+    taken: bool,
+    /// We had it the last two times, so that its board is likely to be ours.
+    ours: bool,
+    /// Somebody waited not so many times ago.
+    wanted: u8,
+    /// It was given back without waiting for the answer.
+    unanswered: bool,
 }
 
 impl Locks {
@@ -50,9 +74,9 @@ impl Locks {
 impl Core {
     pub(super) fn lock(&self, id: u32) -> Result<(), Error> {
         acquire(&self.locks.gates[id as usize], Patience::brief());
-        let ticket = self.take_ticket(id)?;
+        self.take_lock(id)?;
         let epoch = self.barriers.lock().epoch();
-        let told = self.read_board(id, epoch, ticket);
+        let told = self.read_board(id, epoch);
         let mut state = self.state.lock();
         let steps = state.machine.acquire(id, &told);
         self.executor.count_losses(&steps, 0);
@@ -60,27 +84,61 @@ impl Core {
     }
 
     /// Returns when the lock is ours and its board is copied.
-    fn take_ticket(&self, id: u32) -> Result<u32, Error> {
+    fn take_lock(&self, id: u32) -> Result<(), Error> {
         let home = self.layout.lock_home(id);
-        let copy_board = Op::Read {
-            remote: self.layout.lock_board(id),
-            local: self.layout.lock_copy(id),
-            len: self.layout.lock_copy_len(),
-        };
+        let before = self.locks.seen.lock().get(&id).copied().unwrap_or_default();
         let draw =
             Op::FetchAdd { remote: self.layout.lock_word(id), add: 1 << 32, old: self.layout.ticket(id) };
-        self.wires.execute(&[(home, draw), (home, copy_board)])?;
-        let word = self.window.long(self.layout.ticket(id)).load(Ordering::Acquire);
-        let (ticket, serving) = ((word >> 32) as u32, word as u32);
-        if ticket != serving {
-            let name = FILLED | u64::from(ticket) << 16 | u64::from(self.rank);
-            let place = self.layout.lock_place(id, ticket);
-            self.wires.execute(&[(home, Op::WriteWord { remote: place, value: name })])?;
-            let turn = self.window.long(self.layout.turn(id));
-            // The board comes with the turn.
-            self.wait_until(|| turn.load(Ordering::Acquire) == FILLED | u64::from(ticket))?;
+        if before.ours {
+            self.wires.execute(&[(home, draw)])?;
+        } else {
+            self.wires.execute(&[(home, draw), (home, self.copy_board(id))])?;
         }
-        Ok(ticket)
+        let word = self.window.long(self.layout.ticket(id)).load(Ordering::Acquire);
+        let (ticket, mut lower) = ((word >> 32) as u32, word as u32);
+        let ours = before.taken && ticket == before.ticket.wrapping_add(1);
+        let waits = lower >> 1 != serving(ticket, false) >> 1;
+        if waits {
+            lower = self.wait_for_turn(id, home, ticket)?;
+        } else if before.ours && !ours {
+            self.wires.execute(&[(home, self.copy_board(id))])?;
+        }
+        let mut seen = self.locks.seen.lock();
+        let seen = seen.entry(id).or_default();
+        // The answer to giving it back came before the one to taking it.
+        let answer = self.window.long(self.layout.released(id)).load(Ordering::Acquire);
+        let missed = before.unanswered && (answer >> 32) as u32 != before.ticket.wrapping_add(1);
+        let wanted = if waits || missed { BY_HAND } else { before.wanted };
+        *seen = Seen { ticket, serving: lower, taken: true, ours, wanted, unanswered: false, ..before };
+        Ok(())
+    }
+
+    fn copy_board(&self, id: u32) -> Op {
+        let (remote, local) = (self.layout.lock_board(id), self.layout.lock_copy(id));
+        Op::Read { remote, local, len: self.layout.lock_copy_len() }
+    }
+
+    /// Returns the lower half of the word.
+    fn wait_for_turn(&self, id: u32, home: u32, ticket: u32) -> Result<u32, Error> {
+        let name = FILLED | u64::from(ticket) << 16 | u64::from(self.rank);
+        let place = self.layout.lock_place(id, ticket);
+        self.wires.execute(&[(home, Op::WriteWord { remote: place, value: name })])?;
+        let turn = self.window.long(self.layout.turn(id));
+        let mine = FILLED | u64::from(ticket);
+        let mut patience = LOOK_AT_HOME;
+        // The board comes with the turn.
+        while !self.waiting.until_or(&self.wires, patience, || turn.load(Ordering::Acquire) == mine)? {
+            let old = self.layout.ticket(id);
+            let look = Op::FetchAdd { remote: self.layout.lock_word(id), add: 0, old };
+            self.wires.execute(&[(home, look)])?;
+            let lower = self.window.long(old).load(Ordering::Acquire) as u32;
+            if lower == serving(ticket, true) {
+                self.wires.execute(&[(home, self.copy_board(id))])?;
+                return Ok(lower);
+            }
+            patience = (patience * 2).min(LOOK_AT_HOME_MOST);
+        }
+        Ok(serving(ticket, false))
     }
 
     fn number(&self, id: u32, what: usize) -> u64 {
@@ -92,11 +150,10 @@ impl Core {
     }
 
     /// What the copied board tells that we do not know. Notices of earlier epochs are known to all: a barrier lies between.
-    fn read_board(&self, id: u32, epoch: u64, ticket: u32) -> Told {
+    fn read_board(&self, id: u32, epoch: u64) -> Told {
         let (written, start, next) = (self.number(id, EPOCH), self.number(id, START), self.number(id, NEXT));
         let mut seen = self.locks.seen.lock();
         let seen = seen.entry(id).or_default();
-        seen.ticket = ticket;
         let from = match written.cmp(&epoch) {
             cmp::Ordering::Less => next,
             cmp::Ordering::Equal if seen.epoch == epoch => seen.next,
@@ -124,27 +181,36 @@ impl Core {
         if ops.iter().any(|(to, _)| *to != home) {
             self.wires.execute(&std::mem::take(&mut ops))?;
         }
+        let changed = !ops.is_empty();
         let seen = self.write_board(id, &words);
+        let next = seen.ticket.wrapping_add(1);
+        let by_hand = seen.wanted > 0;
         if !words.is_empty() {
             ops.push((home, self.copy_to_home(id)));
         }
-        // The lower half counts who is served; its overflow must not reach the upper one.
-        let add = if seen.ticket == u32::MAX { 1u64.wrapping_sub(1 << 32) } else { 1 };
-        ops.push((
-            home,
-            Op::FetchAdd { remote: self.layout.lock_word(id), add, old: self.layout.ticket(id) },
-        ));
-        let next = seen.ticket.wrapping_add(1);
-        if seen.wanted {
+        // Nobody else changes the lower half, so a sum sets it.
+        let add = u64::from(serving(next, !by_hand)).wrapping_sub(u64::from(seen.serving));
+        let old = self.layout.released(id);
+        ops.push((home, Op::FetchAdd { remote: self.layout.lock_word(id), add, old }));
+        if by_hand {
             ops.push((home, self.read_name(id, next)));
+            self.wires.execute(&ops)?;
+            let word = self.window.long(old).load(Ordering::Acquire);
+            let wanted = (word >> 32) as u32 != next;
+            if wanted {
+                self.hand_over(id, home, next)?;
+            }
+            let wanted = if wanted { BY_HAND } else { seen.wanted - 1 };
+            self.locks.seen.lock().entry(id).or_default().wanted = wanted;
+        } else {
+            // Changes must be at home before we tell anybody of them in any other way: at a barrier, or by another lock.
+            if changed {
+                self.wires.execute(&ops)?
+            } else {
+                self.wires.post(&ops)?
+            }
+            self.locks.seen.lock().entry(id).or_default().unanswered = true;
         }
-        self.wires.execute(&ops)?;
-        let word = self.window.long(self.layout.ticket(id)).load(Ordering::Acquire);
-        let wanted = (word >> 32) as u32 != next;
-        if wanted {
-            self.hand_over(id, home, next, seen.wanted)?;
-        }
-        self.locks.seen.lock().entry(id).or_default().wanted = wanted;
         release(&self.locks.gates[id as usize]);
         Ok(())
     }
@@ -177,12 +243,8 @@ impl Core {
     }
 
     /// Finds who has the next ticket, who may not have written its name yet, and gives it the board and the turn.
-    fn hand_over(&self, id: u32, home: u32, ticket: u32, mut read: bool) -> Result<(), Error> {
+    fn hand_over(&self, id: u32, home: u32, ticket: u32) -> Result<(), Error> {
         loop {
-            if !read {
-                self.wires.execute(&[(home, self.read_name(id, ticket))])?;
-            }
-            read = false;
             let name = self.window.long(self.layout.next_name(id)).load(Ordering::Acquire);
             if name & FILLED != 0 && (name >> 16) as u32 == ticket {
                 let to = u32::from(name as u16);
@@ -192,6 +254,7 @@ impl Core {
                 return self.wires.execute(&[(to, board), (to, turn)]);
             }
             std::thread::yield_now();
+            self.wires.execute(&[(home, self.read_name(id, ticket))])?;
         }
     }
 }

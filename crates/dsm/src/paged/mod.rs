@@ -10,7 +10,8 @@
 //! | `window` | what lies where in a window |
 //! | `executor` | how the steps of the coherence machine are done |
 //! | `locks` | who holds a lock, and what was written under it |
-//! | `barrier` | how all processes meet, with notices and without |
+//! | `barrier`, `tree` | how all processes meet, with notices and without; the same over a tree |
+//! | `packed` | how a page of many small changes goes home |
 //! | `mail` | flags and messages |
 //! | `waiting` | how to wait for a word that somebody else writes |
 
@@ -18,13 +19,15 @@ mod barrier;
 mod executor;
 mod locks;
 mod mail;
+mod packed;
+mod tree;
 mod waiting;
 mod window;
 
 use crate::backend::{Backend, Envelope};
-use crate::coherence::{Access, Machine, Options, Run};
+use crate::coherence::{Machine, Options, Run};
 use crate::error::Error;
-use crate::faults::{Registration, Touch};
+use crate::faults::{Registration, Touch, View};
 use crate::heap::{HEAP_ADDRESS, Homes};
 use crate::job::Tuning;
 use crate::map::{Mapping, anonymous_file};
@@ -38,6 +41,7 @@ use locks::Locks;
 use mail::Mail;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use waiting::Waiting;
 use window::Window;
 
@@ -62,6 +66,10 @@ struct Core {
     locks: Locks,
     mail: Mail,
     barriers: Mutex<barrier::Passed>,
+    /// Whether barriers go over a tree.
+    tree: AtomicBool,
+    /// Whether scattered changes are packed at barriers.
+    packs: AtomicBool,
 }
 
 /// What changes with every fault.
@@ -81,7 +89,7 @@ impl Paged {
         let layout = Window::new(size);
         let file = anonymous_file(c"ferroce-dsm-window", layout.len() + settings.heap_bytes)?;
         let window = Arc::new(Mapping::anywhere(&file, 0, layout.len() + settings.heap_bytes)?);
-        let view = Mapping::fixed(&file, layout.len(), settings.heap_bytes, HEAP_ADDRESS, libc::PROT_NONE)?;
+        let view = View::new(&file, &window, layout.len(), settings.heap_bytes, settings.faults)?;
         let fabric: Option<Box<dyn Fabric>> = match transport {
             _ if size == 1 => None,
             TransportKind::RdmaMsg => Some(Box::new(Messages::over_verbs(rank, size, &window, meeting)?)),
@@ -106,6 +114,8 @@ impl Paged {
             locks: Locks::new(LOCKS),
             mail: Mail::new(rank, size, layout),
             barriers: Mutex::default(),
+            tree: AtomicBool::new(false),
+            packs: AtomicBool::new(true),
             window,
             wires,
         });
@@ -208,10 +218,17 @@ impl Backend for Paged {
     fn configure(&self, tuning: Tuning, on: bool) {
         let machine = &mut self.core.state.lock().machine;
         match tuning {
+            Tuning::Parcels => self.core.packs.store(on, Ordering::Relaxed),
+            Tuning::BroadcastTree => self.core.tree.store(on, Ordering::Relaxed),
             Tuning::HomeMigration => machine.set_migration(on),
             Tuning::AdaptiveWriteDetection => machine.set_guessing(on),
-            Tuning::BroadcastTree | Tuning::LoadBalance | Tuning::ChangedBlocks => {}
+            Tuning::ChangedBlocks => machine.set_changed_blocks(on),
+            Tuning::LoadBalance => {}
         }
+    }
+
+    fn faults(&self) -> &str {
+        self.core.executor.faults()
     }
 
     fn leave(&self) -> Result<(), Error> {
@@ -219,6 +236,6 @@ impl Backend for Paged {
         self.core.drain()?;
         self.meeting.gather("done")?;
         // The program may go on reading its own copies.
-        self.core.executor.open_to_all(Access::Write)
+        self.core.executor.open_to_all()
     }
 }

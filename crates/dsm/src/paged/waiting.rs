@@ -23,6 +23,24 @@ impl Waiting {
         Self { look: if size as usize <= cores { LOOK } else { LOOK_IN_A_CROWD } }
     }
 
+    /// The same, but not for ever: whether it came.
+    pub(super) fn until_or(
+        self,
+        wires: &Wires,
+        most: Duration,
+        mut ready: impl FnMut() -> bool,
+    ) -> Result<bool, Error> {
+        let start = Instant::now();
+        while !ready() {
+            let waited = start.elapsed();
+            if waited >= most {
+                return Ok(false);
+            }
+            if waited < self.look { wires.progress()? } else { wires.nap(most - waited, &mut ready)? }
+        }
+        Ok(true)
+    }
+
     pub(super) fn until(self, wires: &Wires, mut ready: impl FnMut() -> bool) -> Result<(), Error> {
         if ready() {
             return Ok(());

@@ -11,6 +11,8 @@ const LOCK_HEADER: usize = 24;
 pub(super) const SHORT_NOTICES: usize = 64;
 /// Notices of a barrier that can be told at all.
 pub(super) const LONG_NOTICES: usize = 64 << 10;
+/// Bytes of changes that one process packs for another at a barrier.
+pub(super) const PARCEL: usize = 1 << 20;
 /// Bytes of messages under way from one process to another.
 pub(super) const RING: usize = 64 << 10;
 
@@ -38,8 +40,18 @@ impl Window {
         self.wait_count(self.size as u32) + (parity * self.size + rank as usize) * 8
     }
 
+    /// Barrier, by parity, for which a child in the tree has gathered all below it.
+    pub(super) fn gathered(&self, parity: usize, child: u32) -> usize {
+        self.arrival(2, 0) + (parity * self.size + child as usize) * 8
+    }
+
+    /// Barrier, by parity, for which the parent in the tree has told everything.
+    pub(super) fn spread(&self, parity: usize) -> usize {
+        self.gathered(2, 0) + parity * 8
+    }
+
     pub(super) fn flag(&self, id: u32) -> usize {
-        self.arrival(2, 0) + id as usize * 8
+        self.spread(2) + id as usize * 8
     }
 
     /// Written by who hands a lock over to us.
@@ -57,9 +69,14 @@ impl Window {
         self.ticket(LOCKS) + lock as usize * 8
     }
 
+    /// Ours alone: where the old value of a lock's word arrives after it was given back.
+    pub(super) fn released(&self, lock: u32) -> usize {
+        self.next_name(LOCKS) + lock as usize * 8
+    }
+
     /// A copy of a lock's header and notices; written by ourselves, or by who hands the lock over to us.
     pub(super) fn lock_copy(&self, lock: u32) -> usize {
-        self.next_name(LOCKS) + lock as usize * (LOCK - 8)
+        self.released(LOCKS) + lock as usize * (LOCK - 8)
     }
 
     /// Bytes of that copy.
@@ -134,9 +151,19 @@ impl Window {
         self.mail_ring(self.size as u32) + to as usize * RING
     }
 
+    /// Changes that a process packed for us.
+    pub(super) fn parcel(&self, from: u32) -> usize {
+        self.mail_stage(self.size as u32) + from as usize * PARCEL
+    }
+
+    /// Ours alone: changes that we pack for a process.
+    pub(super) fn parcel_stage(&self, to: u32) -> usize {
+        self.parcel(self.size as u32) + to as usize * PARCEL
+    }
+
     /// Start of the heap.
     pub(super) fn len(&self) -> usize {
-        self.mail_stage(self.size as u32).next_multiple_of(PAGE)
+        self.parcel_stage(self.size as u32).next_multiple_of(PAGE)
     }
 }
 
@@ -151,13 +178,15 @@ mod tests {
             let last = size - 1;
             let ends = [
                 (window.wait_count(last) + 8, window.arrival(0, 0)),
-                (window.arrival(1, last) + 8, window.flag(0)),
+                (window.arrival(1, last) + 8, window.gathered(0, 0)),
+                (window.spread(1) + 8, window.flag(0)),
                 (window.lock_copy(LOCKS - 1) + window.lock_copy_len(), window.lock_word(0)),
                 (window.lock_board(LOCKS - 1) + window.lock_copy_len(), window.lock_place(0, 0)),
                 (window.lock_place(LOCKS - 1, u32::MAX) + 8, window.mail_tail(0)),
                 (window.mail_taken(last) + 8, window.nothing()),
                 (window.short_notices(1, last) + SHORT_NOTICES * 8, window.long_notices(0)),
-                (window.mail_stage(last) + RING, window.len()),
+                (window.mail_stage(last) + RING, window.parcel(0)),
+                (window.parcel_stage(last) + PARCEL, window.len()),
             ];
             for (end, next) in ends {
                 assert!(end <= next && end.is_multiple_of(8), "{size} processes: {end} {next}");

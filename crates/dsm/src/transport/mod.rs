@@ -34,8 +34,8 @@ pub(crate) enum Op {
 
 /// A way to other processes. Operations for one process happen in the order they are given.
 pub(crate) trait Fabric: Send + Sync {
-    /// Does operations and returns when all are done.
-    fn execute(&self, ops: &[(u32, Op)]) -> Result<(), Error>;
+    /// Does operations and returns when all are done. `meanwhile` is called while they are under way.
+    fn execute(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error>;
     /// Starts writes; they are done some time later.
     fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error>;
     /// A moment of the caller's time for what others do here. Called by those who wait.
@@ -59,7 +59,12 @@ impl Wires {
     }
 
     pub(crate) fn execute(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
-        self.split(ops, |fabric, ops| fabric.execute(ops))
+        self.split(ops, |fabric, ops| fabric.execute(ops, &mut || ()))
+    }
+
+    /// The same; where anything has to travel, `meanwhile` is called while it does.
+    pub(crate) fn execute_while(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error> {
+        self.split(ops, |fabric, ops| fabric.execute(ops, meanwhile))
     }
 
     pub(crate) fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
@@ -83,7 +88,7 @@ impl Wires {
     fn split(
         &self,
         ops: &[(u32, Op)],
-        send: impl Fn(&dyn Fabric, &[(u32, Op)]) -> Result<(), Error>,
+        mut send: impl FnMut(&dyn Fabric, &[(u32, Op)]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let Some(fabric) = self.fabric.as_deref().filter(|_| ops.iter().any(|(to, _)| *to != self.rank))
         else {

@@ -217,9 +217,10 @@ fn request<'a>(
 }
 
 impl Fabric for Rdma {
-    fn execute(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
+    fn execute(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error> {
         let mut lanes = self.lanes.lock();
         each_peer(ops, |to, ops| self.start(&mut lanes, to, ops, true))?;
+        meanwhile();
         let busy = |lanes: &Lanes| ops.iter().any(|(to, _)| !lanes.to[*to as usize].groups.is_empty());
         let start = Instant::now();
         while busy(&lanes) {

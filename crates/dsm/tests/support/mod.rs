@@ -25,9 +25,15 @@ pub(crate) struct Ended {
     pub(crate) errors: Vec<String>,
 }
 
+/// Whether this is a worker, not the test itself.
+#[allow(dead_code, reason = "not every test asks")]
+pub(crate) fn is_worker() -> bool {
+    std::env::var(WORKER).is_ok()
+}
+
 /// In a worker: runs `body` as one process of the job and ends. In the test itself: returns.
 pub(crate) fn work(body: impl FnOnce(&Job)) {
-    if std::env::var(WORKER).is_ok() {
+    if is_worker() {
         let job = Job::join(Settings::from_env().expect("good settings")).expect("the job starts");
         body(&job);
         job.leave().expect("the job ends");

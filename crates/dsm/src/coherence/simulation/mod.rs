@@ -39,6 +39,8 @@ struct Setup {
     cache_pages: usize,
     prefetch_pages: usize,
     migrate: bool,
+    /// Only changed blocks are fetched.
+    blocks: bool,
     /// One in so many notices is lost as if a board had overflowed; 0 for none.
     overflow: u64,
 }
@@ -56,7 +58,7 @@ impl World {
                 max_checking_pages: 4,
                 alone: setup.processes == 1,
             };
-            Process::new(options, &homes, setup.migrate, program.acts(rank))
+            Process::new(options, &homes, setup, program.acts(rank))
         };
         Self {
             processes: (0..setup.processes).map(process).collect(),
@@ -196,8 +198,15 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
     }
 }
 
-const PLAIN: Setup =
-    Setup { processes: 3, pages: 12, cache_pages: 100, prefetch_pages: 0, migrate: false, overflow: 0 };
+const PLAIN: Setup = Setup {
+    processes: 3,
+    pages: 12,
+    cache_pages: 100,
+    prefetch_pages: 0,
+    migrate: false,
+    blocks: false,
+    overflow: 0,
+};
 
 #[test]
 fn every_read_sees_what_it_must() {
@@ -219,6 +228,25 @@ fn with_prefetch_and_homes_that_move() {
 #[test]
 fn with_boards_that_overflow() {
     let setup = Setup { processes: 2, cache_pages: 6, migrate: true, overflow: 3, ..PLAIN };
+    seeds(150).for_each(|seed| simulate(seed, setup));
+}
+
+#[test]
+fn with_changed_blocks_alone() {
+    let setup = Setup { blocks: true, ..PLAIN };
+    seeds(150).for_each(|seed| simulate(seed, setup));
+}
+
+#[test]
+fn with_changed_blocks_small_caches_and_homes_that_move() {
+    let setup =
+        Setup { processes: 4, cache_pages: 6, prefetch_pages: 1, migrate: true, blocks: true, ..PLAIN };
+    seeds(150).for_each(|seed| simulate(seed, setup));
+}
+
+#[test]
+fn with_changed_blocks_and_boards_that_overflow() {
+    let setup = Setup { processes: 2, cache_pages: 6, blocks: true, overflow: 3, ..PLAIN };
     seeds(150).for_each(|seed| simulate(seed, setup));
 }
 

@@ -1,9 +1,9 @@
 //! A simulated process: the machine, and memory with rights.
 
 use super::program::Act;
-use super::{PAGE, WORD, WORDS};
+use super::{PAGE, Setup, WORD, WORDS};
 use crate::coherence::machine::Fault;
-use crate::coherence::{Access, Machine, Options, Run, Step, changed};
+use crate::coherence::{Access, Blocks, Machine, Options, Run, Step, changed};
 use std::collections::{HashMap, VecDeque};
 
 /// What memory holds that nobody may look at.
@@ -16,8 +16,8 @@ pub(super) enum Micro {
     /// A word from its home.
     Fetch(usize, usize),
     Twin(usize),
-    /// Compares with the twin; the words that differ are sent next, one by one.
-    Compare(usize, usize),
+    /// Compares with the twin; the words that differ are sent next, one by one, except at home.
+    Compare(usize, Option<usize>),
     /// A word to its home.
     Send(usize, usize),
     Discard(Run),
@@ -39,9 +39,10 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn new(options: Options, homes: &[u32], migrate: bool, acts: VecDeque<Act>) -> Self {
+    pub(super) fn new(options: Options, homes: &[u32], setup: Setup, acts: VecDeque<Act>) -> Self {
         let mut machine = Machine::new(options);
-        machine.set_migration(migrate);
+        machine.set_migration(setup.migrate);
+        machine.set_changed_blocks(setup.blocks);
         let mut memory = vec![GARBAGE; homes.len() * WORDS];
         for (page, &home) in homes.iter().enumerate() {
             machine.place(Run { first: page, count: 1 }, home);
@@ -75,8 +76,14 @@ impl Process {
                     let words = run.first * WORDS..(run.first + run.count) * WORDS;
                     self.pending.extend(words.map(|word| Micro::Fetch(word, home as usize)));
                 }
+                Step::FetchBlocks(page, blocks, home) => {
+                    let words = blocks.ranges(PAGE).into_iter().flat_map(|range| range.step_by(WORD));
+                    let words = words.map(|at| Micro::Fetch(page * WORDS + at / WORD, home as usize));
+                    self.pending.extend(words);
+                }
                 Step::Twin(page) => self.pending.push_back(Micro::Twin(page)),
-                Step::Flush(page, home) => self.pending.push_back(Micro::Compare(page, home as usize)),
+                Step::Flush(page, home) => self.pending.push_back(Micro::Compare(page, Some(home as usize))),
+                Step::Compare(page) => self.pending.push_back(Micro::Compare(page, None)),
                 Step::Discard(run) => self.pending.push_back(Micro::Discard(run)),
             }
         }
@@ -128,7 +135,8 @@ impl Process {
                 let twin = self.twins.remove(&page).expect("a dirty page has a twin");
                 let now = &self.memory[page * WORDS..(page + 1) * WORDS];
                 let ranges = changed(&Self::bytes(&twin), &Self::bytes(now));
-                self.machine.compared(page, !ranges.is_empty());
+                self.machine.compared(page, Blocks::of(&ranges, PAGE));
+                let Some(home) = home else { return };
                 let words = ranges.into_iter().flat_map(|range| range.step_by(WORD));
                 for word in words.rev() {
                     assert!(word < PAGE);

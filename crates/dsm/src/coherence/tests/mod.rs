@@ -1,5 +1,6 @@
 //! Litmus tests: what must be seen after which lock or barrier, and the life of a page, step by step.
 
+use super::Blocks;
 use super::machine::Fault;
 use super::{Access, Machine, Notice, Options, Run, Step, Told};
 
@@ -23,7 +24,7 @@ fn steps(fault: Fault) -> Vec<Step> {
 
 fn told(pages: &[usize]) -> Told {
     let runs = Run::of(pages.iter().copied());
-    Told::Pages(runs.into_iter().map(|run| Notice { run, kept: true }).collect())
+    Told::Pages(runs.into_iter().map(|run| Notice { run, kept: true, blocks: Blocks::ALL }).collect())
 }
 
 fn nothing() -> Told {
@@ -51,7 +52,7 @@ fn a_home_reads_and_writes_without_copies() {
         [Step::Protect(ONE, Access::Read)],
         "nothing to send, but the next write must be noticed"
     );
-    assert_eq!(notices, [Notice { run: ONE, kept: true }]);
+    assert_eq!(notices, [Notice { run: ONE, kept: true, blocks: Blocks::ALL }]);
 }
 
 #[test]
@@ -60,7 +61,7 @@ fn what_is_written_under_a_lock_goes_home_at_its_release() {
     assert_eq!(machine.acquire(5, &nothing()), []);
     steps(machine.fault(0, true));
     assert_eq!(machine.release(5), [Step::Protect(ONE, Access::Read), Step::Flush(0, 0)]);
-    assert_eq!(machine.released(5), [Notice { run: ONE, kept: false }]);
+    assert_eq!(machine.released(5), [Notice { run: ONE, kept: false, blocks: Blocks::ALL }]);
 }
 
 #[test]
@@ -124,7 +125,11 @@ fn a_full_cache_sends_dirty_pages_home() {
     );
     machine.arrive();
     let notices = machine.arrived();
-    assert_eq!(notices, [Notice { run: run(1), kept: false }], "an evicted page was written all the same");
+    assert_eq!(
+        notices,
+        [Notice { run: run(1), kept: false, blocks: Blocks::ALL }],
+        "an evicted page was written all the same"
+    );
 }
 
 #[test]
@@ -209,10 +214,13 @@ fn a_wrong_guess_is_told_to_nobody() {
     assert!(opened.contains(&Step::Twin(2)), "{opened:?}");
     for step in machine.arrive() {
         if let Step::Flush(page, _) = step {
-            machine.compared(page, page == 1);
+            machine.compared(page, if page == 1 { Blocks(4) } else { Blocks::NONE });
         }
     }
-    assert_eq!(machine.arrived(), [Notice { run: Run { first: 1, count: 1 }, kept: true }]);
+    assert_eq!(
+        machine.arrived(),
+        [Notice { run: Run { first: 1, count: 1 }, kept: true, blocks: Blocks::ALL }]
+    );
 }
 
 #[test]

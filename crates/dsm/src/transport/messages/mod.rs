@@ -186,9 +186,10 @@ impl Shared {
 }
 
 impl Fabric for Messages {
-    fn execute(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
+    fn execute(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error> {
         let left = Arc::new(AtomicUsize::new(0));
         each_peer(ops, |to, ops| self.shared.ask(to, ops, Some(&left)))?;
+        meanwhile();
         let mut calls = self.shared.calls.lock();
         while left.load(Ordering::Acquire) > 0 {
             Shared::check(&calls)?;

@@ -1,0 +1,94 @@
+//! What each switch is good for: the same work with it off and on, in turn.
+
+use crate::{Figures, RUN, Result, TURNS, WORDS};
+use ferroce_dsm::{Job, Placement, Shared, Tuning};
+
+const PAGES: usize = 100;
+/// Intervals of one turn.
+const INTERVALS: u64 = 4;
+
+/// A switch, its figure with it off and on, and an interval of the work that it should help.
+struct Case {
+    tuning: Tuning,
+    names: [&'static str; 2],
+    work: fn(&Job, &Shared<[u64]>, u64),
+}
+
+const CASES: [Case; 4] = [
+    Case {
+        tuning: Tuning::ChangedBlocks,
+        names: ["one word of 100 pages told, whole pages", "one word of 100 pages told, changed blocks"],
+        work: |job, array, round| {
+            if job.rank() == 1 {
+                (0..PAGES).for_each(|page| array.set(page * WORDS + round as usize % WORDS, round));
+            }
+        },
+    },
+    Case {
+        tuning: Tuning::HomeMigration,
+        names: [
+            "100 pages of another home written, homes stay",
+            "100 pages of another home written, homes move",
+        ],
+        work: |job, array, round| {
+            if job.rank() == 0 {
+                (0..PAGES * WORDS).step_by(4).for_each(|at| array.set(at, round));
+            }
+        },
+    },
+    Case {
+        tuning: Tuning::AdaptiveWriteDetection,
+        names: ["100 own pages written, each noticed", "100 own pages written, writing foreseen"],
+        work: |job, array, round| {
+            if job.rank() == 1 {
+                (0..PAGES).for_each(|page| array.set(page * WORDS, round));
+            }
+        },
+    },
+    Case {
+        tuning: Tuning::Parcels,
+        names: ["every second word of 100 pages, one by one", "every second word of 100 pages, in parcels"],
+        work: |job, array, round| {
+            if job.rank() == 0 {
+                (0..PAGES * WORDS).for_each(|at| array.update(at, |old| old & !0xffff_ffff | round));
+            }
+        },
+    },
+];
+
+/// An interval: the work, a barrier, and a look by the other process; all of it counts.
+pub(crate) fn measure(job: &Job, figures: &mut Figures) -> Result<()> {
+    for case in &CASES {
+        let usual = matches!(case.tuning, Tuning::AdaptiveWriteDetection | Tuning::Parcels);
+        let mut round = 0;
+        for on in [false, true].repeat(TURNS / 2) {
+            // Where homes moved, they must not stay so for the other half.
+            let array = job.shared::<u64>(PAGES * WORDS, &Placement::On(1))?;
+            job.barrier()?;
+            job.configure(case.tuning, on);
+            let mut interval = || {
+                round += 1;
+                (case.work)(job, &array, round);
+                job.barrier()?;
+                (0..PAGES).for_each(|page| assert!(array.get(page * WORDS) <= round));
+                Ok(job.barrier()?)
+            };
+            interval()?;
+            figures.time(case.names[usize::from(on)], INTERVALS as usize, interval)?;
+            job.configure(case.tuning, usual);
+        }
+    }
+    Ok(())
+}
+
+/// Barriers of all processes, straight and over a tree.
+pub(crate) fn tree(job: &Job, figures: &mut Figures) -> Result<()> {
+    for on in [false, true].repeat(TURNS / 2) {
+        job.barrier()?;
+        job.configure(Tuning::BroadcastTree, on);
+        job.barrier()?;
+        let name = if on { "empty barrier, over a tree" } else { "empty barrier, straight" };
+        figures.time(name, RUN, || Ok(job.barrier()?))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! Which sixteenths of a page changed, so that only those are fetched again.
+//!
+//! A copy that somebody wrote elsewhere is closed, but its bytes stay. A notice says which blocks were written; what no notice
+//! named since the copy was fetched is as good as it was. The home has no part in it.
+
+use super::machine::Machine;
+use super::{Run, Step};
+use std::ops::Range;
+
+/// Blocks of a page.
+pub(crate) const BLOCKS: usize = 16;
+/// READs that one page may be worth; one of the whole page is better than more.
+const MOST_PIECES: usize = 2;
+/// Blocks of a page from which on the whole of it is fetched.
+const NEARLY_ALL: u32 = 12;
+
+/// A set of blocks, one bit each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Blocks(pub(crate) u16);
+
+impl Blocks {
+    pub(crate) const ALL: Blocks = Blocks(u16::MAX);
+    pub(crate) const NONE: Blocks = Blocks(0);
+
+    /// Those that byte ranges of a page of so many bytes touch.
+    pub(crate) fn of(ranges: &[Range<usize>], page_bytes: usize) -> Blocks {
+        let block = page_bytes / BLOCKS;
+        let blocks = ranges.iter().flat_map(|range| range.start / block..range.end.div_ceil(block));
+        Blocks(blocks.fold(0, |bits, block| bits | 1 << block))
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self == Blocks::NONE
+    }
+
+    pub(crate) fn with(self, more: Blocks) -> Blocks {
+        Blocks(self.0 | more.0)
+    }
+
+    pub(crate) fn without(self, fewer: Blocks) -> Blocks {
+        Blocks(self.0 & !fewer.0)
+    }
+
+    fn missing(self) -> Blocks {
+        Blocks(!self.0)
+    }
+
+    /// Byte ranges of the blocks, as long as possible.
+    pub(crate) fn ranges(self, page_bytes: usize) -> Vec<Range<usize>> {
+        let block = page_bytes / BLOCKS;
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        for at in (0..BLOCKS).filter(|at| self.0 >> at & 1 != 0) {
+            match ranges.last_mut() {
+                Some(range) if range.end == at * block => range.end += block,
+                _ => ranges.push(at * block..(at + 1) * block),
+            }
+        }
+        ranges
+    }
+}
+
+impl Machine {
+    /// Whether notices say which blocks of a page were written, and only those are fetched.
+    pub(crate) fn set_changed_blocks(&mut self, on: bool) {
+        self.changed_blocks = on;
+    }
+
+    /// The steps that fetch sorted pages: whole ones in runs, and blocks of those whose other blocks are here.
+    pub(super) fn fetch_steps(&mut self, pages: &[usize], steps: &mut Vec<Step>) {
+        let mut whole = Vec::with_capacity(pages.len());
+        for &page in pages {
+            let missing = std::mem::replace(&mut self.table[page].here, Blocks::ALL).missing();
+            let worth = missing.0.count_ones() < NEARLY_ALL && missing.ranges(BLOCKS).len() <= MOST_PIECES;
+            if self.changed_blocks && worth {
+                steps.push(Step::FetchBlocks(page, missing, self.home(page)));
+            } else {
+                whole.push(page);
+            }
+        }
+        for run in Run::of(whole) {
+            let mut first = run.first;
+            for page in run.pages() {
+                if self.home(page) != self.home(first) {
+                    steps.push(Step::Fetch(Run { first, count: page - first }, self.home(first)));
+                    first = page;
+                }
+            }
+            steps.push(Step::Fetch(Run { first, count: run.first + run.count - first }, self.home(first)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_cover_what_changed_and_no_more() {
+        let blocks = Blocks::of(&[4..12, 500..516, 4092..4096], 4096);
+        assert_eq!(blocks.ranges(4096), [0..768, 3840..4096]);
+        assert_eq!(Blocks::of(&[], 4096), Blocks::NONE);
+        assert_eq!(Blocks::of(&[0..2048, 2048..4096], 4096), Blocks::ALL);
+        assert_eq!(Blocks::ALL.without(blocks).with(blocks), Blocks::ALL);
+    }
+}

@@ -1,0 +1,162 @@
+//! What the pieces of the shared memory cost beside bare operations on the same link, and beside Open MPI.
+//!
+//! The example `figures` of crates/dsm measures ours and the bare ones in one run, taking turns; `programs/mpi/barrier.c` is the peer
+//! of the barrier. Whole runs take turns, too, and medians of their medians are compared.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::second_host::SecondHost;
+use crate::process::Job;
+use crate::step::Context;
+use crate::tools::which;
+use crate::unprivileged::target_dir;
+
+/// What can be run; each kind prints lines that end with a number and `us`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Piece {
+    /// The example on one host, in one memory.
+    Local,
+    /// The example over the UDP link between two namespaces.
+    TwoHosts,
+    /// The same, with page faults by SIGSEGV.
+    TwoHostsSignal,
+    /// Barriers of eight processes over UDP on one host.
+    Eight,
+    /// Open MPI in shared memory.
+    MpiShared,
+    /// Open MPI over TCP between the same two namespaces.
+    MpiTcp,
+}
+
+impl Piece {
+    pub(super) const ALL: [Piece; 6] =
+        [Piece::TwoHosts, Piece::TwoHostsSignal, Piece::Local, Piece::Eight, Piece::MpiShared, Piece::MpiTcp];
+
+    pub(super) fn is_mpi(self) -> bool {
+        matches!(self, Piece::MpiShared | Piece::MpiTcp)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Piece::Local => "local",
+            Piece::TwoHosts => "two-hosts",
+            Piece::TwoHostsSignal => "two-hosts-signal",
+            Piece::Eight => "eight",
+            Piece::MpiShared => "mpi-shared",
+            Piece::MpiTcp => "mpi-tcp",
+        }
+    }
+
+    /// A line for the worker.
+    pub(crate) fn to_line(self) -> String {
+        format!("piece {}", self.name())
+    }
+
+    /// The piece that such a line names.
+    pub(crate) fn of_line(line: &str) -> Option<Piece> {
+        let name = line.strip_prefix("piece ")?;
+        Piece::ALL.into_iter().find(|piece| piece.name() == name)
+    }
+
+    /// How it is started, in the worker's namespace.
+    pub(super) fn command(self, folder: &Path, second: &mut Option<SecondHost>) -> Result<Command, String> {
+        let mut example = Command::new(folder.join("figures"));
+        match self {
+            Piece::Local => {
+                example.arg("local");
+                return Ok(example);
+            }
+            Piece::Eight => {
+                example.args(["rdma", "8"]).env("FERROCE_LINK", "udp");
+                return Ok(example);
+            }
+            Piece::TwoHostsSignal => {
+                example.env("FERROCE_DSM_FAULTS", "signal");
+            }
+            _ => {}
+        }
+        if self == Piece::MpiShared {
+            return Ok(mpirun(folder, &["--mca", "btl", "self,vader"]));
+        }
+        let host = match second.take() {
+            Some(host) => host,
+            None => SecondHost::make(folder)?,
+        };
+        let host = second.insert(host);
+        Ok(match self {
+            Piece::MpiTcp => {
+                mpirun(folder, &host.options_of_mpirun()?.iter().map(String::as_str).collect::<Vec<_>>())
+            }
+            _ => {
+                example.arg("rdma").args(host.options_of_figures());
+                example
+            }
+        })
+    }
+}
+
+fn mpirun(folder: &Path, options: &[&str]) -> Command {
+    let mut command = Command::new("mpirun");
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command.args(["-n", "2", "--bind-to", "none", "--mca", "pml", "ob1"]).args(options);
+    command.arg(folder.join("mpi-barrier"));
+    command
+}
+
+/// Builds both programs into `folder`; whether Open MPI is here.
+pub(crate) fn build(ctx: &Context, folder: &Path) -> Result<bool, String> {
+    let example = ["build", "--release", "-p", "ferroce-dsm", "--example", "figures"];
+    let ran = Job::cargo(example).run(ctx);
+    if let Some(failure) = ran.failure() {
+        return Err(format!("{failure}\n{}", ran.lines.join("\n")));
+    }
+    let built: PathBuf = target_dir(ctx).join("release/examples/figures");
+    std::fs::copy(&built, folder.join("figures")).map_err(|error| format!("{}: {error}", built.display()))?;
+    if which("mpicc").is_none() || which("mpirun").is_none() {
+        eprintln!("no mpicc or mpirun: the barrier has no peer (apt-get install openmpi-bin libopenmpi-dev)");
+        return Ok(false);
+    }
+    let source = ctx.root.join("programs/mpi/barrier.c");
+    let options = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"];
+    let ran = Job::new("mpicc").args(options).arg(source).arg("-o").arg(folder.join("mpi-barrier")).run(ctx);
+    match ran.failure() {
+        Some(failure) => Err(format!("{failure}\n{}", ran.lines.join("\n"))),
+        None => Ok(true),
+    }
+}
+
+/// The figures in what a piece said: `rdma  empty barrier  4.30 us`, the first word of ours being the transport.
+pub(crate) fn figures(said: &str) -> Value {
+    let mut all = json!({});
+    for line in said.lines().filter_map(|line| line.strip_suffix(" us")) {
+        let Some((name, number)) = line.trim_end().rsplit_once(' ') else { continue };
+        let name = ["local ", "rdma "].into_iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name);
+        if let Ok(us) = number.parse::<f64>() {
+            all[name.trim()] = us.into();
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_found_by_name() {
+        let said =
+            "rdma      bare FETCH_ADD            7.269 us\nnoise\nempty barrier 0.427 us\nrdma x y us\n";
+        assert_eq!(figures(said), json!({"bare FETCH_ADD": 7.269, "empty barrier": 0.427}));
+    }
+
+    #[test]
+    fn a_piece_survives_its_line() {
+        for piece in Piece::ALL {
+            assert_eq!(Piece::of_line(&piece.to_line()), Some(piece));
+        }
+        assert_eq!(Piece::of_line("sor 2 rdma plain 30 -n 1"), None);
+    }
+}
