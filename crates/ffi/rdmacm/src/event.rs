@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::channel;
 use crate::guard::{self, Refused, check, invalid, told};
+use crate::ib::Names;
 use crate::id::Id;
 use crate::{multicast, qp};
 use ferroce_bridge::cm::{self, PRIVATE_DATA};
@@ -128,6 +129,10 @@ impl Event {
             state.remote_ece = event.parameters.ece;
             listener.state.lock().is_sync
         };
+        let names = listener.state.lock().ib;
+        if let Some(names) = names {
+            id.state.lock().ib = Some(Names::of_offer(&names, id));
+        }
         id.show_addresses();
         id.show_path();
         // Before it moves: that waits for events of it which other threads may have by now.

@@ -80,6 +80,11 @@ fn nobody_answers() {
 }
 
 #[test]
+fn names_of_infiniband_are_what_they_are_on_roce() {
+    run("ib");
+}
+
+#[test]
 fn threads_share_a_channel() {
     run("threads");
 }

@@ -34,7 +34,7 @@ impl CmId {
         }
         let comm = self.nic.engine.manage(|managed| {
             let private_data = &param.private_data[..];
-            let comm = if self.space.is_datagram() {
+            let comm = if self.is_datagram() {
                 let query = Query { service, path, ip, private_data, response_timeout, max_retries, secret };
                 managed.cm.query(&query, now())?
             } else {
@@ -69,7 +69,7 @@ impl CmId {
     /// connections should be in RTR or RTS: the peer may send at once.
     pub fn accept(&self, param: &ConnParam) -> Result<(), Error> {
         let private_data = &param.private_data[..];
-        if self.space.is_datagram() {
+        if self.is_datagram() {
             let (qkey, status) = (param.qkey.unwrap_or(UDP_QKEY), SidrStatus::SUCCESS);
             let answer = Answer { status, qpn: param.qpn, qkey, private_data };
             return self.with_comm(|managed, comm| managed.cm.answer(comm, &answer));
@@ -96,7 +96,7 @@ impl CmId {
     /// Refuses the offer, or an answer to ours.
     pub fn reject(&self, reason: RejectReason, private_data: &[u8]) -> Result<(), Error> {
         self.with_comm(|managed, comm| {
-            if self.space.is_datagram() {
+            if self.is_datagram() {
                 let status = SidrStatus::REJECT;
                 return managed.cm.answer(comm, &Answer { status, private_data, ..Answer::default() });
             }
@@ -119,7 +119,7 @@ impl CmId {
 
     /// Ends the connection: `Disconnected` follows, unless the peer was first; later `TimewaitExit`.
     pub fn disconnect(&self) -> Result<(), Error> {
-        if self.space.is_datagram() {
+        if self.is_datagram() {
             return Err(CmRefusal::WrongState { why: "datagram services are not connected" }.into());
         }
         self.with_comm(|managed, comm| match managed.cm.disconnect(comm, &[], now()) {
