@@ -195,9 +195,15 @@ pub(crate) fn complete(id: &Id) -> Result<(), Refused> {
     // SAFETY: the manual lets the event go with the next call; the structure is ours.
     unsafe {
         acknowledge_own(id);
-        let event = next((*id.abi()).channel)?;
+        let mut event = next((*id.abi()).channel)?;
+        // No call's answer, and nobody else would read it.
+        while (*event).event == RDMA_CM_EVENT_ADDR_CHANGE {
+            acknowledge(event);
+            event = next((*id.abi()).channel)?;
+        }
         (*id.abi()).event = event;
         match ((*event).event, (*event).status) {
+            (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => Err(told(libc::ENODEV)),
             (_, 0) => Ok(()),
             (RDMA_CM_EVENT_REJECTED, _) => Err(told(libc::ECONNREFUSED)),
             (_, status) => Err(told(status.abs())),

@@ -20,7 +20,7 @@ const HOP_LIMIT: u8 = 64;
 impl CmId {
     /// Binds to an address and port; port 0 for any that is free.
     pub fn bind(&self, address: SocketAddr) -> Result<(), Error> {
-        self.nic.alive()?;
+        self.usable()?;
         let mut state = self.state.lock();
         if state.bound.is_some() || state.is_closed {
             return Err(CmRefusal::WrongState { why: "it is bound already" }.into());
@@ -51,7 +51,7 @@ impl CmId {
 
     /// Listens on the bound address and port, with room for `backlog` offers that the program has not decided.
     pub fn listen(self: &Arc<Self>, backlog: u32) -> Result<(), Error> {
-        self.nic.alive()?;
+        self.usable()?;
         let mut state = self.state.lock();
         if state.listener.is_some() || state.comm.is_some() {
             return Err(CmRefusal::WrongState { why: "it listens or is connected already" }.into());
@@ -87,7 +87,7 @@ impl CmId {
         source: Option<SocketAddr>,
         destination: SocketAddr,
     ) -> Result<(), Error> {
-        self.nic.alive()?;
+        self.usable()?;
         let mut state = self.state.lock();
         if state.comm.is_some() || state.listener.is_some() {
             return Err(CmRefusal::WrongState { why: "it listens or is connected already" }.into());
@@ -119,7 +119,7 @@ impl CmId {
 
     /// Fixes the way to the destination. [`CmEventKind::RouteResolved`] follows.
     pub fn resolve_route(self: &Arc<Self>) -> Result<(), Error> {
-        self.nic.alive()?;
+        self.usable()?;
         let mut state = self.state.lock();
         let options = state.options;
         let Some(path) = state.path.as_mut() else {
@@ -137,7 +137,7 @@ impl CmId {
     /// Joins a multicast group: [`CmEventKind::MulticastJoin`] follows and says how to reach it. Attaching the queue pair
     /// is the caller's.
     pub fn join_multicast(self: &Arc<Self>, group: IpAddr) -> Result<(), Error> {
-        self.nic.alive()?;
+        self.usable()?;
         let state = self.state.lock();
         let wish = state.local.map(|s| s.ip()).filter(|ip| !ip.is_unspecified());
         let mgid = Gid::from_ip(group.to_canonical());

@@ -8,7 +8,7 @@ use ferroce_proto::verbs::{AttrMask, QpAttr, QpState};
 impl CmId {
     /// Attributes that take the id's queue pair to INIT, RTR or RTS. INIT can be asked for at any time.
     pub fn qp_attributes(&self, state: QpState) -> Result<(QpAttr, AttrMask), Error> {
-        self.nic.alive()?;
+        self.usable()?;
         if self.is_datagram() {
             return datagram_attributes(state);
         }

@@ -14,11 +14,16 @@ impl CmId {
     /// Offers a connection, or asks for the datagram service, at the resolved destination. What becomes of it comes as
     /// an event: `ConnectResponse`, `Established` (datagrams), `Rejected` or `Unreachable`.
     pub fn connect(self: &Arc<Self>, transport: CmTransport, param: &ConnParam) -> Result<(), Error> {
-        self.nic.alive()?;
+        self.usable()?;
         let mut state = self.state.lock();
-        let (Some(path), true) = (state.path, state.is_routed) else {
+        let (Some(mut path), true) = (state.path, state.is_routed) else {
             return Err(CmRefusal::WrongState { why: "the route is not resolved" }.into());
         };
+        // It may have moved in the table since then, or left.
+        let still = self.service().addresses.find(path.sgid);
+        let gone = || CmRefusal::AddressNotAvailable { address: path.sgid.to_ip() };
+        path.sgid_index = still.ok_or_else(gone)?.0;
+        state.path = Some(path);
         let (Some(local), Some(peer), None) = (state.local, state.peer, state.comm) else {
             return Err(CmRefusal::WrongState { why: "it is connected already" }.into());
         };
@@ -130,7 +135,7 @@ impl CmId {
     }
 
     fn with_comm(&self, work: impl FnOnce(&mut Managed, CommId) -> Result<(), CmError>) -> Result<(), Error> {
-        self.nic.alive()?;
+        self.usable()?;
         let comm = self.state.lock().comm.ok_or(CmRefusal::WrongState { why: "it has no connection" })?;
         self.nic.engine.manage(|managed| work(managed, comm)).map_err(CmRefusal::from)?;
         Ok(())

@@ -76,6 +76,7 @@ pub struct CmId {
     /// Numbers of the events of this id that wait in the queue, in order.
     pub(super) events: Mutex<SmallVec<[u64; 4]>>,
     pub(super) state: Mutex<IdState>,
+    pub(super) is_removed: AtomicBool,
 }
 
 impl Nic {
@@ -87,7 +88,7 @@ impl Nic {
         cookie: u64,
     ) -> Result<Arc<CmId>, Error> {
         self.check_process()?;
-        Ok(Arc::new(CmId {
+        let id = Arc::new(CmId {
             nic: self.inner().clone(),
             space,
             is_datagram: AtomicBool::new(space.is_datagram()),
@@ -96,7 +97,10 @@ impl Nic {
             queue: Mutex::new(channel.queue.clone()),
             events: Mutex::default(),
             state: Mutex::default(),
-        }))
+            is_removed: AtomicBool::new(false),
+        });
+        id.service().roll.add(&id);
+        Ok(id)
     }
 }
 
@@ -116,7 +120,7 @@ impl CmId {
             comm: Some(request.id),
             ..IdState::default()
         };
-        Arc::new(CmId {
+        let id = Arc::new(CmId {
             nic: listener.nic.clone(),
             space: listener.space,
             is_datagram: AtomicBool::new(request.transport.is_none()),
@@ -125,7 +129,10 @@ impl CmId {
             queue: Mutex::new(listener.queue()),
             events: Mutex::default(),
             state: Mutex::new(state),
-        })
+            is_removed: AtomicBool::new(false),
+        });
+        id.service().roll.add(&id);
+        id
     }
 
     /// The program's number.
@@ -224,9 +231,20 @@ impl CmId {
         if self.nic.alive().is_err() {
             return;
         }
+        self.state.lock().is_closed = true;
+        let listened = self.let_go();
+        drop(self.queue().take_of(self));
+        if listened {
+            let asked =
+                |event: &CmEvent| event.listener.as_ref().is_some_and(|l| std::ptr::eq(l.as_ptr(), self));
+            drop(self.queue().take_out(asked));
+        }
+    }
+
+    /// Gives up connection, listener and port. Whether it listened.
+    pub(super) fn let_go(&self) -> bool {
         let (comm, listener, bound) = {
             let mut state = self.state.lock();
-            state.is_closed = true;
             (state.comm.take(), state.listener.take(), state.bound.take())
         };
         if comm.is_some() || listener.is_some() {
@@ -250,12 +268,7 @@ impl CmId {
                 ports.return_ephemeral(bound.space, bound.port);
             }
         }
-        drop(self.queue().take_of(self));
-        if listener.is_some() {
-            let asked =
-                |event: &CmEvent| event.listener.as_ref().is_some_and(|l| std::ptr::eq(l.as_ptr(), self));
-            drop(self.queue().take_out(asked));
-        }
+        listener.is_some()
     }
 }
 
@@ -264,5 +277,6 @@ impl Drop for CmId {
         if !self.state.get_mut().is_closed {
             self.close();
         }
+        self.service().roll.remove(self);
     }
 }
