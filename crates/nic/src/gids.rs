@@ -66,6 +66,14 @@ impl GidEntry {
 /// The table: all addresses, or only those in `wanted`. Addresses that are wanted but that no interface lists (all of
 /// 127.0.0.0/8 is local) stand on the loopback interface.
 pub(crate) fn read(wanted: Option<&[IpAddr]>) -> Result<Vec<GidEntry>, Error> {
+    let table = present(wanted)?;
+    let missing =
+        Error::Invalid { attribute: "FERROCE_ADDR", why: "names an address that this machine does not have" };
+    if wanted.is_some_and(|wanted| wanted.len() != table.len()) { Err(missing) } else { Ok(table) }
+}
+
+/// The same later, when addresses may have left: those that are there.
+pub(crate) fn present(wanted: Option<&[IpAddr]>) -> Result<Vec<GidEntry>, Error> {
     let found = local_addresses().map_err(Error::system("listing local addresses"))?;
     let mut all: Vec<GidEntry> = found.into_iter().map(GidEntry::from).collect();
     all.sort_by_key(GidEntry::rank);
@@ -79,9 +87,7 @@ pub(crate) fn read(wanted: Option<&[IpAddr]>) -> Result<Vec<GidEntry>, Error> {
             Some(GidEntry { gid: Gid::from_ip(*address), address: *address, ..lo })
         })
     };
-    let missing =
-        Error::Invalid { attribute: "FERROCE_ADDR", why: "names an address that this machine does not have" };
-    wanted.iter().map(entry).collect::<Option<Vec<_>>>().ok_or(missing)
+    Ok(wanted.iter().filter_map(entry).collect())
 }
 
 impl From<LocalAddress> for GidEntry {

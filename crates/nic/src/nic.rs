@@ -17,7 +17,7 @@ use crate::objects::{
 };
 use crate::raw::RawPort;
 use crate::registry;
-use crate::watch::AddressWatch;
+use crate::watch::{self, AddressWatch};
 use ferroce_proto::cc::Share;
 use ferroce_proto::qp::state::AttrLimits;
 use ferroce_proto::verbs::{AddressVector, EventKind, Mtu, Route};
@@ -74,18 +74,24 @@ impl AddressTable {
         self.mtu_wish.map_or(carried, |wish| wish.min(carried))
     }
 
-    fn refresh(&self) {
+    /// The interfaces that have its addresses.
+    fn interfaces(&self) -> Vec<u32> {
+        self.entries.read().iter().map(|e| e.if_index).collect()
+    }
+
+    /// Reads the table anew; if it changed, what it was and what it is.
+    fn refresh(&self) -> Option<(Vec<GidEntry>, Vec<GidEntry>)> {
         if let Some(watch) = &self.watch {
             watch.drain();
         }
-        let Ok(fresh) = gids::read(self.wanted.as_deref()) else { return };
+        let fresh = gids::present(self.wanted.as_deref()).ok()?;
         let mut entries = self.entries.write();
         if *entries == fresh {
-            return;
+            return None;
         }
         let was_up = entries.iter().any(|e| e.up);
         let is_up = fresh.iter().any(|e| e.up);
-        *entries = fresh;
+        let old = std::mem::replace(&mut *entries, fresh.clone());
         drop(entries);
         self.events.raise(EventKind::GidChange, EventSource::Port(1));
         match (was_up, is_up) {
@@ -93,6 +99,7 @@ impl AddressTable {
             (false, true) => self.events.raise(EventKind::PortActive, EventSource::Port(1)),
             _ => {}
         }
+        Some((old, fresh))
     }
 }
 
@@ -108,15 +115,49 @@ impl Addresses for AddressTable {
     }
 }
 
-/// Keeps the GID table true.
-struct FollowAddresses(Arc<AddressTable>);
+/// Keeps the GID table true, and the ids of connections informed.
+struct FollowAddresses {
+    table: Arc<AddressTable>,
+    engine: Arc<Engine>,
+    /// Those that had addresses of ours when there last were any.
+    interfaces: Vec<u32>,
+}
+
+impl FollowAddresses {
+    fn new(table: Arc<AddressTable>, engine: Arc<Engine>) -> Self {
+        let interfaces = table.interfaces();
+        FollowAddresses { table, engine, interfaces }
+    }
+
+    /// Whether the device has gone with its interfaces, as a kernel's RoCE device does. Told once.
+    fn is_device_gone(&mut self) -> bool {
+        let now = self.table.interfaces();
+        if !now.is_empty() {
+            self.interfaces = now;
+            return false;
+        }
+        let is_gone =
+            !self.interfaces.is_empty() && !self.interfaces.iter().any(|i| watch::has_interface(*i));
+        if is_gone {
+            self.interfaces.clear();
+        }
+        is_gone
+    }
+}
 
 impl Chore for FollowAddresses {
     fn descriptor(&self) -> std::os::fd::RawFd {
-        self.0.watch.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+        self.table.watch.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
     fn attend(&mut self) {
-        self.0.refresh();
+        let changed = self.table.refresh();
+        // The addresses leave first, the interface a moment later.
+        if self.is_device_gone() {
+            self.table.events.raise(EventKind::DeviceFatal, EventSource::Device);
+            self.engine.remove_device();
+        } else if let Some((old, new)) = changed {
+            self.engine.follow_addresses(&old, &new);
+        }
     }
 }
 
@@ -254,6 +295,7 @@ impl Nic {
     /// Tells every session that the device failed. For the rooms above, when something went wrong that must not.
     pub fn raise_fatal(&self) {
         self.inner.events.raise(EventKind::DeviceFatal, EventSource::Device);
+        self.inner.engine.remove_device();
     }
 
     /// What it can do.
@@ -496,10 +538,15 @@ impl NicInner {
         if let Some(running) = &*background {
             return Ok(running.clone());
         }
-        let mut chores: Vec<Box<dyn Chore>> = vec![Box::new(FollowAddresses(self.table.clone()))];
+        let follow = FollowAddresses::new(self.table.clone(), self.engine.clone());
+        let mut chores: Vec<Box<dyn Chore>> = vec![Box::new(follow)];
         chores.extend(self.answerer().map(|answerer| Box::new(answerer) as Box<dyn Chore>));
         let events = self.events.clone();
-        let on_panic = move || events.raise(EventKind::DeviceFatal, EventSource::Device);
+        let engine = Arc::downgrade(&self.engine);
+        let on_panic = move || {
+            events.raise(EventKind::DeviceFatal, EventSource::Device);
+            engine.upgrade().inspect(|engine| engine.remove_device());
+        };
         let started = Arc::new(Background::start(self.engine.clone(), chores, on_panic)?);
         *background = Some(started.clone());
         Ok(started)

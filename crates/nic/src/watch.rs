@@ -42,6 +42,13 @@ impl AddressWatch {
     }
 }
 
+/// Whether the machine has an interface with this number.
+pub(crate) fn has_interface(index: u32) -> bool {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: room for the longest name, which is what the call asks for.
+    !unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null()
+}
+
 impl AsRawFd for AddressWatch {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()

@@ -29,6 +29,19 @@ macro_rules! pair {
     };
 }
 
+/// One of the sizes that `riostream -S all` runs through. All of them with its own counts, some million transfers that each
+/// wait for the other program's processor, take minutes where two cores have more to do; a few of each take a moment.
+macro_rules! every {
+    ($size:literal) => {
+        case(
+            Follows,
+            concat!("riostream -T v -S ", $size, " -p {port} -b 127.0.0.1"),
+            concat!("riostream -T v -S ", $size, " -p {port} -s 127.0.0.1"),
+            ONE,
+        )
+    };
+}
+
 /// What a run of one size prints.
 const ONE: Proof = Says("custom");
 /// The last of all sizes.
@@ -49,6 +62,14 @@ pub(crate) const CASES: &[Case] = &[
     // These two use sockets of the kernel; what they show is that `ferroce run` does not get in their way.
     pair!("rstream -S 5000 -C 100 -T s", ONE), pair!("rstream -S 5000 -C 100 -T f -T b", ONE),
 
+    pair!("riostream", Says("1m_bw")),
+    every!("64 -C 20 -I 10"), every!("128 -C 20 -I 10"), every!("192 -C 20 -I 10"), every!("256 -C 20 -I 10"), every!("384 -C 20 -I 10"),
+    every!("512 -C 20 -I 10"), every!("768 -C 20 -I 10"), every!("1024 -C 20 -I 10"), every!("1536 -C 20 -I 10"), every!("2048 -C 20 -I 10"),
+    every!("3072 -C 20 -I 10"), every!("4096 -C 20 -I 10"), every!("6144 -C 20 -I 10"), every!("8192 -C 20 -I 10"), every!("12288 -C 20 -I 10"),
+    every!("16384 -C 20 -I 10"), every!("24576 -C 20 -I 10"), every!("32768 -C 20 -I 10"), every!("49152 -C 20 -I 10"), every!("65536 -C 20 -I 10"),
+    every!("98304 -C 10 -I 3"), every!("131072 -C 10 -I 3"), every!("196608 -C 10 -I 3"), every!("262144 -C 10 -I 3"), every!("393216 -C 10 -I 3"),
+    every!("524288 -C 10 -I 3"), every!("786432 -C 10 -I 3"), every!("1048576 -C 10 -I 3"), every!("1572864 -C 3 -I 3"), every!("2097152 -C 3 -I 3"),
+    every!("3145728 -C 3 -I 3"), every!("4194304 -C 3 -I 3"), every!("6291456 -C 3 -I 3"),
     pair!("riostream -S 64 -C 1 -I 500", ONE), pair!("riostream -S 5000 -C 50 -I 2 -T v", ONE),
     pair!("riostream -S 5000 -C 50 -T b -T v", ONE), pair!("riostream -S 5000 -C 50 -T a -T v", ONE),
     pair!("riostream -S 4096 -C 50 -T v", "fd18::1", ONE), pair!("riostream -S 65536 -C 50 -T v", ONE),
@@ -64,7 +85,9 @@ pub(crate) const CASES: &[Case] = &[
     case(Follows, "{preload} iperf3 -s -1 -p {port}", "{preload} iperf3 -c 127.0.0.1 -n 20M -R -P 3 -p {port}", Says("iperf Done")),
 ];
 
-const LIMIT: Duration = Duration::from_secs(240);
+/// Sweeps are some hundred thousand round trips of programs that spin: moments on an idle machine, minutes where two cores have
+/// sixteen threads to run.
+const LIMIT: Duration = Duration::from_secs(480);
 /// First port of these cases; each has its own.
 const FIRST_PORT: u16 = 27_000;
 /// Where Debian keeps librspreload.

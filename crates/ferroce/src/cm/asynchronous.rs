@@ -4,7 +4,7 @@ use super::connection::event_of;
 use super::{Connection, ConnectionEvent, Connector, Listener, Request};
 use crate::error::Error;
 use crate::qp::{Connected, Qp};
-use ferroce_nic::{CmChannel, CmEvent};
+use ferroce_nic::{CmChannel, CmEvent, CmEventKind};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -35,6 +35,16 @@ async fn next_event(channel: &CmChannel) -> Result<CmEvent, Error> {
     }
 }
 
+/// The next event that decides something, as for those who wait.
+async fn next_answer(channel: &CmChannel) -> Result<CmEvent, Error> {
+    loop {
+        let event = next_event(channel).await?;
+        if event.kind != CmEventKind::AddrChange {
+            return Ok(event);
+        }
+    }
+}
+
 impl Listener {
     /// Waits for an offer. If the future is dropped, no offer is lost.
     pub async fn accept_async(&self) -> Result<Request, Error> {
@@ -54,7 +64,7 @@ impl Request {
         private_data: &[u8],
     ) -> Result<Connection<T>, Error> {
         let taken = self.take(qp, private_data)?;
-        let event = next_event(&taken.channel).await?;
+        let event = next_answer(&taken.channel).await?;
         taken.finish(&event)
     }
 }
@@ -63,7 +73,7 @@ impl Connector {
     /// As [`Connector::connect`]. If the future is dropped, the offer is taken back.
     pub async fn connect_async<T: Connected>(&self, qp: &Qp<T>) -> Result<Connection<T>, Error> {
         let offer = self.offer(qp)?;
-        let event = next_event(&offer.channel).await?;
+        let event = next_answer(&offer.channel).await?;
         offer.finish(event)
     }
 }

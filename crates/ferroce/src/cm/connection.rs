@@ -17,6 +17,11 @@ pub enum ConnectionEvent {
     Disconnected,
     /// No packet of it is under way any more: its queue pair may be used again.
     TimewaitExit,
+    /// Its address on this side has left the machine, or moved to another interface. The connection is not ended by that:
+    /// the address may come back.
+    AddressChanged,
+    /// The device is gone, and the connection with it.
+    DeviceRemoved,
 }
 
 /// A connection. Dropping it ends it; the queue pair lives on, without a peer.
@@ -88,6 +93,8 @@ pub(super) fn event_of(event: &CmEvent) -> Option<ConnectionEvent> {
     match event.kind {
         CmEventKind::Disconnected => Some(ConnectionEvent::Disconnected),
         CmEventKind::TimewaitExit => Some(ConnectionEvent::TimewaitExit),
+        CmEventKind::AddrChange => Some(ConnectionEvent::AddressChanged),
+        CmEventKind::DeviceRemoval => Some(ConnectionEvent::DeviceRemoved),
         _ => None,
     }
 }

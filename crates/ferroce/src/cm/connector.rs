@@ -1,6 +1,6 @@
 //! Offering a connection.
 
-use super::{Connection, failure, next_event};
+use super::{Connection, failure, next_answer};
 use crate::device::Device;
 use crate::error::Error;
 use crate::qp::{Connected, Qp};
@@ -75,7 +75,7 @@ impl Connector {
     /// and should be, posted before.
     pub fn connect<T: Connected>(&self, qp: &Qp<T>) -> Result<Connection<T>, Error> {
         let offer = self.offer(qp)?;
-        let event = next_event(&offer.channel, None)?;
+        let event = next_answer(&offer.channel)?;
         offer.finish(event)
     }
 
@@ -116,7 +116,7 @@ impl<T: Connected> Offer<T> {
 
 /// Events of resolution are there when the call returns.
 fn expect(channel: &CmChannel, kind: CmEventKind) -> Result<(), Error> {
-    let event = next_event(channel, None)?;
+    let event = next_answer(channel)?;
     if event.kind == kind { Ok(()) } else { Err(failure(&event)) }
 }
 

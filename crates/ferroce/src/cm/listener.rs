@@ -1,7 +1,7 @@
 //! Receiving offers.
 
 use super::connector::OwnedId;
-use super::{Connection, failure, next_event};
+use super::{Connection, failure, next_answer, next_event};
 use crate::device::Device;
 use crate::error::Error;
 use crate::qp::{Connected, Qp};
@@ -163,7 +163,7 @@ impl Request {
     /// side is ready, too. At most 196 bytes of private data.
     pub fn accept<T: Connected>(self, qp: &Qp<T>, private_data: &[u8]) -> Result<Connection<T>, Error> {
         let taken = self.take(qp, private_data)?;
-        let event = next_event(&taken.channel, None)?;
+        let event = next_answer(&taken.channel)?;
         taken.finish(&event)
     }
 

@@ -34,6 +34,16 @@ fn next_event(channel: &CmChannel, deadline: Option<Instant>) -> Result<CmEvent,
     }
 }
 
+/// The next event that decides something: that an address has left does not.
+fn next_answer(channel: &CmChannel) -> Result<CmEvent, Error> {
+    loop {
+        let event = next_event(channel, None)?;
+        if event.kind != CmEventKind::AddrChange {
+            return Ok(event);
+        }
+    }
+}
+
 /// Why there is no connection, from the event that says so.
 fn failure(event: &CmEvent) -> Error {
     let status = event.status;

@@ -160,6 +160,12 @@ pub enum Setting {
     AfOnly = 2,
     /// Transport timer exponent.
     AckTimeout = 3,
+    /// Whether an id of the port space for both asks for datagram services.
+    Datagrams = 4,
+    /// Whether offers to a listener come with all of their private data.
+    WholeOffers = 5,
+    /// Number of the port space that its port is taken from; 0 for its own.
+    PortSpace = 6,
 }
 
 /// Transports that connections can be of, as queue pairs number them.

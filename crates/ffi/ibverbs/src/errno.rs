@@ -89,6 +89,7 @@ fn of_cm(refusal: &CmRefusal) -> c_int {
         CmRefusal::AddressNotAvailable { .. } | CmRefusal::PortsExhausted => libc::EADDRNOTAVAIL,
         CmRefusal::Unreachable { source, .. } => source.raw_os_error().unwrap_or(libc::EHOSTUNREACH),
         CmRefusal::Protocol(CmError::TooMany) => libc::ENOMEM,
+        CmRefusal::DeviceRemoved => libc::ENXIO,
         CmRefusal::Registry(_) | CmRefusal::NoRegistry => libc::EIO,
         _ => libc::EINVAL,
     }

@@ -19,8 +19,10 @@ pub(crate) const RDMA_CM_EVENT_UNREACHABLE: u32 = 7;
 pub(crate) const RDMA_CM_EVENT_REJECTED: u32 = 8;
 pub(crate) const RDMA_CM_EVENT_ESTABLISHED: u32 = 9;
 pub(crate) const RDMA_CM_EVENT_DISCONNECTED: u32 = 10;
+pub(crate) const RDMA_CM_EVENT_DEVICE_REMOVAL: u32 = 11;
 pub(crate) const RDMA_CM_EVENT_MULTICAST_JOIN: u32 = 12;
 pub(crate) const RDMA_CM_EVENT_MULTICAST_ERROR: u32 = 13;
+pub(crate) const RDMA_CM_EVENT_ADDR_CHANGE: u32 = 14;
 
 pub(crate) const RDMA_PS_IPOIB: u32 = 0x0002;
 pub(crate) const RDMA_PS_TCP: u32 = 0x0106;

@@ -3,13 +3,14 @@
 use crate::abi::*;
 use crate::event;
 use crate::guard::{self, Refused, check, invalid};
+use crate::ib::{AF_IB, Name, sockaddr_ib};
 use crate::id::Id;
 use ferroce_bridge::address::Address;
 use libc::sockaddr;
 use std::ffi::c_int;
 use std::ptr;
 
-/// What a program's pointer says; the manual calls everything but IPv4 and IPv6 invalid here.
+/// What a program's pointer says, where only IPv4 and IPv6 have a meaning.
 ///
 /// # Safety
 /// NULL, or an address as long as its family says.
@@ -18,16 +19,32 @@ pub(crate) unsafe fn read(address: *const sockaddr) -> Result<Address, Refused> 
     unsafe { Address::read(address) }.ok_or(invalid("neither an IPv4 nor an IPv6 address"))
 }
 
+/// The same where a service of InfiniBand has one, too.
+///
+/// # Safety
+/// As for [`read`].
+pub(crate) unsafe fn read_name(address: *const sockaddr) -> Result<Name, Refused> {
+    // SAFETY: as the caller promises; programs need not align it.
+    unsafe {
+        match address.as_ref() {
+            Some(found) if found.sa_family == AF_IB => {
+                Ok(Name::Ib(address.cast::<sockaddr_ib>().read_unaligned()))
+            }
+            _ => read(address).map(Name::Ip),
+        }
+    }
+}
+
 /// The same where NULL means that the program leaves it open.
 ///
 /// # Safety
 /// As for [`read`].
-pub(crate) unsafe fn read_optional(address: *const sockaddr) -> Result<Option<Address>, Refused> {
+pub(crate) unsafe fn read_optional(address: *const sockaddr) -> Result<Option<Name>, Refused> {
     if address.is_null() {
         return Ok(None);
     }
     // SAFETY: as the caller promises.
-    unsafe { read(address).map(Some) }
+    unsafe { read_name(address).map(Some) }
 }
 
 /// Binds an id.
@@ -51,8 +68,8 @@ pub(crate) fn resolve(id: &Id, source: Option<Address>, to: &Address) -> Result<
 pub(crate) unsafe extern "C" fn bind_addr(id: *mut rdma_cm_id, address: *mut sockaddr) -> c_int {
     guard::minus_one("rdma_bind_addr", || {
         // SAFETY: an id of ours, and an address.
-        let (id, address) = unsafe { (Id::of(id)?, read(address)?) };
-        bind(id, &address)
+        let (id, address) = unsafe { (Id::of(id)?, read_name(address)?) };
+        address.bind(id)
     })
 }
 
@@ -64,16 +81,19 @@ pub(crate) unsafe extern "C" fn resolve_addr(
 ) -> c_int {
     guard::minus_one("rdma_resolve_addr", || {
         // SAFETY: an id of ours, and addresses, of which the first may be NULL.
-        let (id, source, to) = unsafe { (Id::of(id)?, read_optional(source)?, read(to)?) };
-        resolve(id, source, &to)
+        let (id, source, to) = unsafe { (Id::of(id)?, read_optional(source)?, read_name(to)?) };
+        to.resolve(id, source)
     })
 }
 
 /// The port of a program's address, in network order; 0 if it has none.
 fn port(address: &libc::sockaddr_storage) -> u16 {
     // SAFETY: a whole storage, as long as every address.
-    let address = unsafe { Address::read(ptr::from_ref(address).cast()) };
-    address.map_or(0, |address| address.port.to_be())
+    match unsafe { read_name(ptr::from_ref(address).cast()) } {
+        Ok(Name::Ip(address)) => address.port.to_be(),
+        Ok(Name::Ib(address)) => address.shown_port().to_be(),
+        Err(_) => 0,
+    }
 }
 
 pub(crate) unsafe extern "C" fn src_port(id: *mut rdma_cm_id) -> u16 {

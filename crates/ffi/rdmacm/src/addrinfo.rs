@@ -3,6 +3,8 @@
 use crate::abi::*;
 use crate::device::device;
 use crate::guard::{self, Refused, invalid, refused};
+use crate::ib::{AF_IB, sockaddr_ib};
+use ferroce_bridge::address::Address;
 use libc::{addrinfo, sockaddr, socklen_t};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
@@ -14,7 +16,8 @@ const RAI_SA: c_int = 1 << 4;
 fn system_hints(hints: &rdma_addrinfo) -> addrinfo {
     // SAFETY: numbers and pointers, all of which may be zero.
     let mut out: addrinfo = unsafe { std::mem::zeroed() };
-    out.ai_family = hints.ai_family;
+    // Names of GIDs are those of IPv6 addresses, and numbers are enough.
+    out.ai_family = if hints.ai_family == c_int::from(AF_IB) { 0 } else { hints.ai_family };
     if hints.ai_flags & RAI_PASSIVE != 0 {
         out.ai_flags |= libc::AI_PASSIVE;
     }
@@ -78,6 +81,20 @@ unsafe fn resolve(
     }
 }
 
+/// The answer as a GID, if the program asks for one and gives its number.
+///
+/// # Safety
+/// An entry of the system's list.
+unsafe fn gid_name(first: &addrinfo, hints: &rdma_addrinfo, ps: u32) -> Option<sockaddr_ib> {
+    let wanted = RAI_FAMILY | RAI_NUMERICHOST;
+    if hints.ai_family != c_int::from(AF_IB) || hints.ai_flags & wanted != wanted {
+        return None;
+    }
+    // SAFETY: as the caller promises.
+    let address = unsafe { Address::read(first.ai_addr) }?.to_socket()?;
+    Some(sockaddr_ib::of_port(address, ps))
+}
+
 /// # Safety
 /// An entry of the system's list.
 unsafe fn fill(first: &addrinfo, hints: &rdma_addrinfo, out: &mut rdma_addrinfo) -> Result<(), Refused> {
@@ -87,12 +104,21 @@ unsafe fn fill(first: &addrinfo, hints: &rdma_addrinfo, out: &mut rdma_addrinfo)
     out.ai_port_space = of_hints(hints.ai_port_space, if is_datagram { RDMA_PS_UDP } else { RDMA_PS_TCP });
     out.ai_family = first.ai_family;
     // SAFETY: as the caller promises.
-    let address = unsafe { copy(first.ai_addr, first.ai_addrlen)? };
+    let (address, len) = unsafe {
+        match gid_name(first, hints, out.ai_port_space as u32) {
+            Some(name) => {
+                out.ai_family = AF_IB.into();
+                let len = size_of_val(&name) as socklen_t;
+                (copy((&raw const name).cast(), len)?, len)
+            }
+            None => (copy(first.ai_addr, first.ai_addrlen)?, first.ai_addrlen),
+        }
+    };
     if hints.ai_flags & RAI_PASSIVE != 0 {
         out.ai_flags = RAI_PASSIVE;
-        (out.ai_src_addr, out.ai_src_len) = (address, first.ai_addrlen);
+        (out.ai_src_addr, out.ai_src_len) = (address, len);
     } else {
-        (out.ai_dst_addr, out.ai_dst_len) = (address, first.ai_addrlen);
+        (out.ai_dst_addr, out.ai_dst_len) = (address, len);
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ fn passive(
     attr: Option<&ibv_qp_init_attr>,
 ) -> Result<(), Refused> {
     // SAFETY: an address that `rdma_getaddrinfo` or the program made.
-    address::bind(id, &unsafe { address::read(res.ai_src_addr)? })?;
+    unsafe { address::read_name(res.ai_src_addr)? }.bind(id)?;
     if !pd.is_null() {
         // SAFETY: the id's own structure.
         unsafe { (*id.abi()).pd = pd };
@@ -32,8 +32,9 @@ fn active(
     attr: Option<&mut ibv_qp_init_attr>,
 ) -> Result<(), Refused> {
     // SAFETY: addresses that `rdma_getaddrinfo` or the program made.
-    let (source, to) = unsafe { (address::read_optional(res.ai_src_addr)?, address::read(res.ai_dst_addr)?) };
-    address::resolve(id, source, &to)?;
+    let (source, to) =
+        unsafe { (address::read_optional(res.ai_src_addr)?, address::read_name(res.ai_dst_addr)?) };
+    to.resolve(id, source)?;
     match res.ai_route_len {
         0 => route::resolve(id)?,
         // SAFETY: as long as the program says.

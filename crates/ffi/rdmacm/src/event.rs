@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::channel;
 use crate::guard::{self, Refused, check, invalid, told};
+use crate::ib::Names;
 use crate::id::Id;
 use crate::{multicast, qp};
 use ferroce_bridge::cm::{self, PRIVATE_DATA};
@@ -128,6 +129,10 @@ impl Event {
             state.remote_ece = event.parameters.ece;
             listener.state.lock().is_sync
         };
+        let names = listener.state.lock().ib;
+        if let Some(names) = names {
+            id.state.lock().ib = Some(Names::of_offer(&names, id));
+        }
         id.show_addresses();
         id.show_path();
         // Before it moves: that waits for events of it which other threads may have by now.
@@ -190,9 +195,15 @@ pub(crate) fn complete(id: &Id) -> Result<(), Refused> {
     // SAFETY: the manual lets the event go with the next call; the structure is ours.
     unsafe {
         acknowledge_own(id);
-        let event = next((*id.abi()).channel)?;
+        let mut event = next((*id.abi()).channel)?;
+        // No call's answer, and nobody else would read it.
+        while (*event).event == RDMA_CM_EVENT_ADDR_CHANGE {
+            acknowledge(event);
+            event = next((*id.abi()).channel)?;
+        }
         (*id.abi()).event = event;
         match ((*event).event, (*event).status) {
+            (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => Err(told(libc::ENODEV)),
             (_, 0) => Ok(()),
             (RDMA_CM_EVENT_REJECTED, _) => Err(told(libc::ECONNREFUSED)),
             (_, status) => Err(told(status.abs())),

@@ -5,8 +5,9 @@ use crate::channel;
 use crate::device::{Device, device};
 use crate::event;
 use crate::guard::{self, Refused, check, invalid};
+use crate::ib::Names;
 use crate::multicast::Group;
-use ferroce_bridge::cm::{self, Standing};
+use ferroce_bridge::cm::{self, Setting, Standing};
 use parking_lot::{Condvar, Mutex};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -39,6 +40,8 @@ pub(crate) struct State {
     pub(crate) local_ece: [u32; 2],
     pub(crate) remote_ece: [u32; 2],
     pub(crate) groups: Vec<Group>,
+    /// Its names, if it is bound to a service and not to an IP address.
+    pub(crate) ib: Option<Names>,
     /// What the queue pairs of a listener's connections are made of.
     pub(crate) qp_attr: Option<QpAttr>,
     /// Bytes that go in front of the program's when it connects.
@@ -154,9 +157,18 @@ impl Id {
         // SAFETY: the id's own structure.
         let abi = unsafe { &mut *self.abi() };
         let addr = &mut abi.route.addr;
-        addr.src = standing.local.write().0;
-        if standing.peer.version != 0 {
-            addr.dst = standing.peer.write().0;
+        let names = self.state.lock().ib;
+        match names {
+            Some(names) => {
+                addr.src = names.local.write();
+                names.peer.inspect(|peer| addr.dst = peer.write());
+            }
+            None => {
+                addr.src = standing.local.write().0;
+                if standing.peer.version != 0 {
+                    addr.dst = standing.peer.write().0;
+                }
+            }
         }
         if is_bound && abi.verbs.is_null() {
             (abi.verbs, abi.port_num) = (self.device.context, 1);
@@ -203,9 +215,6 @@ pub(crate) fn create(
     ps: u32,
     qp_type: u32,
 ) -> Result<*mut rdma_cm_id, Refused> {
-    if ps == RDMA_PS_IB && qp_type == IBV_QPT_UD {
-        return Err(invalid("datagrams are in the UDP port space"));
-    }
     let device = device()?;
     let is_sync = channel.is_null();
     let channel = if is_sync { channel::create(device)? } else { channel };
@@ -225,6 +234,8 @@ pub(crate) fn create(
         return Err(refused);
     }
     id.set_nic(nic);
+    // SAFETY: the NIC's half.
+    unsafe { (device.table.set)(nic, Setting::Datagrams as u32, (qp_type == IBV_QPT_UD).into()) };
     id.set_ready();
     Ok(Box::into_raw(id).cast())
 }

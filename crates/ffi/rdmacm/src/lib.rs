@@ -13,6 +13,7 @@
 //! | `channel`, `event` | event channels, events, and what is done for the program when it gets one |
 //! | `id`, `options` | ids, their end, their options |
 //! | `address`, `route`, `addrinfo` | names, binding, the way to a destination |
+//! | `ib` | names of the family AF_IB |
 //! | `listen`, `connect`, `ece` | offering, taking, refusing and ending connections |
 //! | `qp`, `srq` | the id's own queues |
 //! | `endpoint` | all of it in one call |
@@ -34,6 +35,7 @@ mod endpoint;
 mod event;
 mod exports;
 mod guard;
+mod ib;
 mod id;
 mod listen;
 mod multicast;

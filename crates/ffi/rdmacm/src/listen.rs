@@ -33,7 +33,12 @@ fn request(listener: &Id) -> Result<*mut rdma_cm_id, Refused> {
     // SAFETY: the manual lets the event go with the next call; the structure is ours.
     let event = unsafe {
         event::acknowledge_own(listener);
-        event::next((*listener.abi()).channel)?
+        let mut event = event::next((*listener.abi()).channel)?;
+        while (*event).event == RDMA_CM_EVENT_ADDR_CHANGE {
+            event::acknowledge(event);
+            event = event::next((*listener.abi()).channel)?;
+        }
+        event
     };
     match offered(listener, event) {
         Ok(id) => {
@@ -55,6 +60,7 @@ fn offered(listener: &Id, event: *mut rdma_cm_event) -> Result<*mut rdma_cm_id, 
     let event = unsafe { &*event };
     match (event.event, event.status) {
         (RDMA_CM_EVENT_REJECTED, _) => return Err(told(libc::ECONNREFUSED)),
+        (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => return Err(told(libc::ENODEV)),
         (_, status) if status != 0 => return Err(told(status.abs())),
         (RDMA_CM_EVENT_CONNECT_REQUEST, _) => {}
         _ => return Err(invalid("the listener got an event that is no offer")),

@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::event;
 use crate::guard::{self, Refused, check};
+use crate::ib;
 use crate::id::Id;
 use ferroce_bridge::cm::Standing;
 use std::ffi::c_int;
@@ -37,6 +38,7 @@ pub(crate) fn path_record(standing: &Standing) -> ibv_sa_path_rec {
 
 /// Fixes the way.
 pub(crate) fn resolve(id: &Id) -> Result<(), Refused> {
+    ib::check_route(id)?;
     // SAFETY: the NIC's half.
     check(unsafe { (id.device.table.resolve_route)(id.nic()) })?;
     event::complete(id)

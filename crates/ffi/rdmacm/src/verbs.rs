@@ -26,6 +26,12 @@ unsafe extern "C" {
     pub(crate) fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int;
     pub(crate) fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
     pub(crate) fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
+    pub(crate) fn ibv_query_gid(
+        context: *mut ibv_context,
+        port: u8,
+        index: c_int,
+        gid: *mut ibv_gid,
+    ) -> c_int;
     pub(crate) fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int;
 }
 

@@ -80,6 +80,22 @@ fn nobody_answers() {
 }
 
 #[test]
+fn names_of_infiniband_are_what_they_are_on_roce() {
+    run("ib");
+}
+
+#[test]
+fn addresses_leave_and_the_device_goes() {
+    let Some(program) = compile("leaving") else { return };
+    let out = execute(&[], &program, &support::library_folder());
+    let said = String::from_utf8_lossy(&out.stderr);
+    match out.status.code() {
+        Some(77) => println!("SKIPPED: {}", said.trim()),
+        _ => assert!(out.status.success(), "leaving: {}\n{said}", out.status),
+    }
+}
+
+#[test]
 fn threads_share_a_channel() {
     run("threads");
 }

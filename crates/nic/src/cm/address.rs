@@ -6,7 +6,7 @@ use super::{CmId, CmRefusal};
 use crate::error::Error;
 use crate::gids::GidEntry;
 use crate::link::open_udp;
-use ferroce_proto::cm::{Path, Scope, ServiceId};
+use ferroce_proto::cm::{Offers, Path, Scope, ServiceId};
 use ferroce_proto::wire::ROCE_UDP_PORT;
 use ferroce_proto::{Gid, Qpn};
 use std::io;
@@ -20,7 +20,7 @@ const HOP_LIMIT: u8 = 64;
 impl CmId {
     /// Binds to an address and port; port 0 for any that is free.
     pub fn bind(&self, address: SocketAddr) -> Result<(), Error> {
-        self.nic.alive()?;
+        self.usable()?;
         let mut state = self.state.lock();
         if state.bound.is_some() || state.is_closed {
             return Err(CmRefusal::WrongState { why: "it is bound already" }.into());
@@ -35,13 +35,14 @@ impl CmId {
         }
         let scope = scope_of(ip, state.options.af_only);
         let ports = self.service().ports()?;
+        let space = state.options.port_space.unwrap_or(self.space);
         let bound = if address.port() == 0 {
-            let port = ports.take_ephemeral(self.space).map_err(CmRefusal::from)?;
-            Bound { port, scope, is_ephemeral: true, is_listed: false }
+            let port = ports.take_ephemeral(space).map_err(CmRefusal::from)?;
+            Bound { space, port, scope, is_ephemeral: true, is_listed: false }
         } else {
             let share = state.options.reuse_address;
-            ports.bind(self.space, address.port(), scope, share).map_err(CmRefusal::from)?;
-            Bound { port: address.port(), scope, is_ephemeral: false, is_listed: true }
+            ports.bind(space, address.port(), scope, share).map_err(CmRefusal::from)?;
+            Bound { space, port: address.port(), scope, is_ephemeral: false, is_listed: true }
         };
         state.bound = Some(bound);
         state.local = Some(SocketAddr::new(ip, bound.port));
@@ -50,7 +51,7 @@ impl CmId {
 
     /// Listens on the bound address and port, with room for `backlog` offers that the program has not decided.
     pub fn listen(self: &Arc<Self>, backlog: u32) -> Result<(), Error> {
-        self.nic.alive()?;
+        self.usable()?;
         let mut state = self.state.lock();
         if state.listener.is_some() || state.comm.is_some() {
             return Err(CmRefusal::WrongState { why: "it listens or is connected already" }.into());
@@ -59,14 +60,16 @@ impl CmId {
             self.bind_locked(&mut state, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0))?;
         }
         let Some(bound) = state.bound.as_mut() else { return Ok(()) };
-        self.service().ports()?.listen(self.space, bound.port, bound.scope).map_err(CmRefusal::from)?;
+        self.service().ports()?.listen(bound.space, bound.port, bound.scope).map_err(CmRefusal::from)?;
         bound.is_listed = true;
-        let service = ServiceId::of_port(self.space, bound.port);
+        let service = ServiceId::of_port(bound.space, bound.port);
         let (scope, weak) = (bound.scope, Arc::downgrade(self));
         let backlog = if backlog == 0 { DEFAULT_BACKLOG } else { backlog };
         let secret = state.secret.clone();
+        let offers = Offers { are_datagrams: self.is_datagram(), are_whole: state.options.whole_offers };
         let listener = self.nic.engine.manage(|managed| {
             let listener = managed.cm.listen(service, scope, backlog)?;
+            managed.cm.set_listener_offers(listener, offers);
             if let Some(secret) = secret {
                 managed.cm.set_listener_secret(listener, secret);
             }
@@ -84,7 +87,7 @@ impl CmId {
         source: Option<SocketAddr>,
         destination: SocketAddr,
     ) -> Result<(), Error> {
-        self.nic.alive()?;
+        self.usable()?;
         let mut state = self.state.lock();
         if state.comm.is_some() || state.listener.is_some() {
             return Err(CmRefusal::WrongState { why: "it listens or is connected already" }.into());
@@ -116,7 +119,7 @@ impl CmId {
 
     /// Fixes the way to the destination. [`CmEventKind::RouteResolved`] follows.
     pub fn resolve_route(self: &Arc<Self>) -> Result<(), Error> {
-        self.nic.alive()?;
+        self.usable()?;
         let mut state = self.state.lock();
         let options = state.options;
         let Some(path) = state.path.as_mut() else {
@@ -134,7 +137,7 @@ impl CmId {
     /// Joins a multicast group: [`CmEventKind::MulticastJoin`] follows and says how to reach it. Attaching the queue pair
     /// is the caller's.
     pub fn join_multicast(self: &Arc<Self>, group: IpAddr) -> Result<(), Error> {
-        self.nic.alive()?;
+        self.usable()?;
         let state = self.state.lock();
         let wish = state.local.map(|s| s.ip()).filter(|ip| !ip.is_unspecified());
         let mgid = Gid::from_ip(group.to_canonical());

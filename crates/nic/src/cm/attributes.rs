@@ -8,8 +8,8 @@ use ferroce_proto::verbs::{AttrMask, QpAttr, QpState};
 impl CmId {
     /// Attributes that take the id's queue pair to INIT, RTR or RTS. INIT can be asked for at any time.
     pub fn qp_attributes(&self, state: QpState) -> Result<(QpAttr, AttrMask), Error> {
-        self.nic.alive()?;
-        if self.space.is_datagram() {
+        self.usable()?;
+        if self.is_datagram() {
             return datagram_attributes(state);
         }
         let (comm, options) = {

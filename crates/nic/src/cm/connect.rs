@@ -14,11 +14,16 @@ impl CmId {
     /// Offers a connection, or asks for the datagram service, at the resolved destination. What becomes of it comes as
     /// an event: `ConnectResponse`, `Established` (datagrams), `Rejected` or `Unreachable`.
     pub fn connect(self: &Arc<Self>, transport: CmTransport, param: &ConnParam) -> Result<(), Error> {
-        self.nic.alive()?;
+        self.usable()?;
         let mut state = self.state.lock();
-        let (Some(path), true) = (state.path, state.is_routed) else {
+        let (Some(mut path), true) = (state.path, state.is_routed) else {
             return Err(CmRefusal::WrongState { why: "the route is not resolved" }.into());
         };
+        // It may have moved in the table since then, or left.
+        let still = self.service().addresses.find(path.sgid);
+        let gone = || CmRefusal::AddressNotAvailable { address: path.sgid.to_ip() };
+        path.sgid_index = still.ok_or_else(gone)?.0;
+        state.path = Some(path);
         let (Some(local), Some(peer), None) = (state.local, state.peer, state.comm) else {
             return Err(CmRefusal::WrongState { why: "it is connected already" }.into());
         };
@@ -34,7 +39,7 @@ impl CmId {
         }
         let comm = self.nic.engine.manage(|managed| {
             let private_data = &param.private_data[..];
-            let comm = if self.space.is_datagram() {
+            let comm = if self.is_datagram() {
                 let query = Query { service, path, ip, private_data, response_timeout, max_retries, secret };
                 managed.cm.query(&query, now())?
             } else {
@@ -69,7 +74,7 @@ impl CmId {
     /// connections should be in RTR or RTS: the peer may send at once.
     pub fn accept(&self, param: &ConnParam) -> Result<(), Error> {
         let private_data = &param.private_data[..];
-        if self.space.is_datagram() {
+        if self.is_datagram() {
             let (qkey, status) = (param.qkey.unwrap_or(UDP_QKEY), SidrStatus::SUCCESS);
             let answer = Answer { status, qpn: param.qpn, qkey, private_data };
             return self.with_comm(|managed, comm| managed.cm.answer(comm, &answer));
@@ -96,7 +101,7 @@ impl CmId {
     /// Refuses the offer, or an answer to ours.
     pub fn reject(&self, reason: RejectReason, private_data: &[u8]) -> Result<(), Error> {
         self.with_comm(|managed, comm| {
-            if self.space.is_datagram() {
+            if self.is_datagram() {
                 let status = SidrStatus::REJECT;
                 return managed.cm.answer(comm, &Answer { status, private_data, ..Answer::default() });
             }
@@ -119,7 +124,7 @@ impl CmId {
 
     /// Ends the connection: `Disconnected` follows, unless the peer was first; later `TimewaitExit`.
     pub fn disconnect(&self) -> Result<(), Error> {
-        if self.space.is_datagram() {
+        if self.is_datagram() {
             return Err(CmRefusal::WrongState { why: "datagram services are not connected" }.into());
         }
         self.with_comm(|managed, comm| match managed.cm.disconnect(comm, &[], now()) {
@@ -130,7 +135,7 @@ impl CmId {
     }
 
     fn with_comm(&self, work: impl FnOnce(&mut Managed, CommId) -> Result<(), CmError>) -> Result<(), Error> {
-        self.nic.alive()?;
+        self.usable()?;
         let comm = self.state.lock().comm.ok_or(CmRefusal::WrongState { why: "it has no connection" })?;
         self.nic.engine.manage(|managed| work(managed, comm)).map_err(CmRefusal::from)?;
         Ok(())

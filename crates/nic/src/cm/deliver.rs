@@ -92,7 +92,7 @@ impl Managed {
     }
 
     fn tell(&mut self, comm: CommId, kind: CmEventKind, status: i32, fill: impl FnOnce(&mut CmEvent)) {
-        let Some(id) = self.upgrade(comm) else { return };
+        let Some(id) = self.upgrade(comm).filter(|id| !id.is_removed()) else { return };
         let mut event = CmEvent::new(kind, status, id.clone());
         fill(&mut event);
         self.push(&id, event);

@@ -34,6 +34,9 @@ pub enum CmRefusal {
         /// What is missing.
         why: &'static str,
     },
+    /// The device that the id had is gone.
+    #[error("the device of the id is gone; only its end is left")]
+    DeviceRemoved,
     /// The protocol refused.
     #[error(transparent)]
     Protocol(#[from] CmError),

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Settings of an id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +27,10 @@ pub struct CmOptions {
     pub reuse_address: bool,
     /// Whether listening on all IPv6 addresses leaves IPv4 alone.
     pub af_only: bool,
+    /// The port space of its port, where that is not the id's own: services of InfiniBand's addresses name it themselves.
+    pub port_space: Option<PortSpace>,
+    /// Whether the offers to a listener come with all of their private data, and need no IP header in it.
+    pub whole_offers: bool,
     /// How long the peer may take to answer: 4.096 us * 2^n; 20.
     pub response_timeout: Option<u8>,
     /// How often that is waited for, less one; 15.
@@ -36,6 +40,7 @@ pub struct CmOptions {
 /// A port, and how it was got.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bound {
+    pub(super) space: PortSpace,
     pub(super) port: u16,
     pub(super) scope: Scope,
     /// From a block of ours, and not from the table.
@@ -63,6 +68,7 @@ pub(super) struct IdState {
 pub struct CmId {
     pub(super) nic: Arc<NicInner>,
     pub(super) space: PortSpace,
+    is_datagram: AtomicBool,
     cookie: AtomicU64,
     /// Events that a program was given; C programs must give each of them back before the id can go.
     handed_out: AtomicU32,
@@ -70,6 +76,7 @@ pub struct CmId {
     /// Numbers of the events of this id that wait in the queue, in order.
     pub(super) events: Mutex<SmallVec<[u64; 4]>>,
     pub(super) state: Mutex<IdState>,
+    pub(super) is_removed: AtomicBool,
 }
 
 impl Nic {
@@ -81,15 +88,19 @@ impl Nic {
         cookie: u64,
     ) -> Result<Arc<CmId>, Error> {
         self.check_process()?;
-        Ok(Arc::new(CmId {
+        let id = Arc::new(CmId {
             nic: self.inner().clone(),
             space,
+            is_datagram: AtomicBool::new(space.is_datagram()),
             cookie: AtomicU64::new(cookie),
             handed_out: AtomicU32::new(0),
             queue: Mutex::new(channel.queue.clone()),
             events: Mutex::default(),
             state: Mutex::default(),
-        }))
+            is_removed: AtomicBool::new(false),
+        });
+        id.service().roll.add(&id);
+        Ok(id)
     }
 }
 
@@ -109,15 +120,19 @@ impl CmId {
             comm: Some(request.id),
             ..IdState::default()
         };
-        Arc::new(CmId {
+        let id = Arc::new(CmId {
             nic: listener.nic.clone(),
             space: listener.space,
+            is_datagram: AtomicBool::new(request.transport.is_none()),
             cookie: AtomicU64::new(listener.cookie()),
             handed_out: AtomicU32::new(0),
             queue: Mutex::new(listener.queue()),
             events: Mutex::default(),
             state: Mutex::new(state),
-        })
+            is_removed: AtomicBool::new(false),
+        });
+        id.service().roll.add(&id);
+        id
     }
 
     /// The program's number.
@@ -139,6 +154,16 @@ impl CmId {
     /// Its port space.
     pub fn space(&self) -> PortSpace {
         self.space
+    }
+    /// Whether it asks for datagram services instead of connecting.
+    pub fn is_datagram(&self) -> bool {
+        self.is_datagram.load(Ordering::Relaxed)
+    }
+    /// Decides that for a new id of [`PortSpace::Ib`], which has both; the other spaces decide themselves.
+    pub fn set_datagram(&self, is_datagram: bool) {
+        if self.space == PortSpace::Ib {
+            self.is_datagram.store(is_datagram, Ordering::Relaxed);
+        }
     }
     /// Its address and port, once bound.
     pub fn local_addr(&self) -> Option<SocketAddr> {
@@ -206,9 +231,20 @@ impl CmId {
         if self.nic.alive().is_err() {
             return;
         }
+        self.state.lock().is_closed = true;
+        let listened = self.let_go();
+        drop(self.queue().take_of(self));
+        if listened {
+            let asked =
+                |event: &CmEvent| event.listener.as_ref().is_some_and(|l| std::ptr::eq(l.as_ptr(), self));
+            drop(self.queue().take_out(asked));
+        }
+    }
+
+    /// Gives up connection, listener and port. Whether it listened.
+    pub(super) fn let_go(&self) -> bool {
         let (comm, listener, bound) = {
             let mut state = self.state.lock();
-            state.is_closed = true;
             (state.comm.take(), state.listener.take(), state.bound.take())
         };
         if comm.is_some() || listener.is_some() {
@@ -226,18 +262,13 @@ impl CmId {
         }
         if let (Some(bound), Ok(ports)) = (bound, self.service().ports()) {
             if bound.is_listed {
-                ports.unbind(self.space, bound.port, bound.scope);
+                ports.unbind(bound.space, bound.port, bound.scope);
             }
             if bound.is_ephemeral {
-                ports.return_ephemeral(self.space, bound.port);
+                ports.return_ephemeral(bound.space, bound.port);
             }
         }
-        drop(self.queue().take_of(self));
-        if listener.is_some() {
-            let asked =
-                |event: &CmEvent| event.listener.as_ref().is_some_and(|l| std::ptr::eq(l.as_ptr(), self));
-            drop(self.queue().take_out(asked));
-        }
+        listener.is_some()
     }
 }
 
@@ -246,5 +277,6 @@ impl Drop for CmId {
         if !self.state.get_mut().is_closed {
             self.close();
         }
+        self.service().roll.remove(self);
     }
 }

@@ -13,6 +13,7 @@
 //! | `id` | what an id is, and its end |
 //! | `address` | binding, and finding the way to a destination |
 //! | `connect` | offering, taking, refusing, ending |
+//! | `following` | what ids hear of addresses that leave, and of the end of the device |
 //! | `attributes` | what the id's queue pair must be set to |
 //! | `key` | where keys for secure set-up come from |
 //! | `error` | why a call was refused |
@@ -27,6 +28,7 @@ mod connect;
 mod deliver;
 mod error;
 mod event;
+mod following;
 mod id;
 mod key;
 mod service;

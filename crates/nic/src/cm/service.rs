@@ -1,5 +1,6 @@
 //! What one NIC has of connection management: the machine, its ids, its ports.
 
+use super::following::Roll;
 use super::{CmChannel, CmEvent, CmId, CmRefusal};
 use crate::gids::GidEntry;
 use crate::link::{RxPacket, now};
@@ -98,6 +99,7 @@ pub(crate) struct CmService {
     slot: u8,
     ports: Option<Ports>,
     pub(super) addresses: Arc<dyn Addresses>,
+    pub(super) roll: Roll,
 }
 
 /// What to do with a message that arrived.
@@ -120,7 +122,8 @@ impl CmService {
         cm.set_secret(secret);
         let (ids, listeners, shut) = (HashMap::new(), HashMap::new(), HashMap::new());
         let managed = Managed { cm, ids, listeners, shut, garbage: Vec::new() };
-        CmService { managed: Mutex::new(managed), next_ns: AtomicU64::new(u64::MAX), slot, ports, addresses }
+        let (managed, next_ns) = (Mutex::new(managed), AtomicU64::new(u64::MAX));
+        CmService { managed, next_ns, slot, ports, addresses, roll: Roll::default() }
     }
 
     pub(crate) fn next_ns(&self) -> u64 {

@@ -25,6 +25,9 @@ use std::time::Duration;
 const STAND_OFF_MS: std::ops::RangeInclusive<i32> = 1..=4;
 /// How long it goes on looking after work was found: a wake-up costs more than this.
 const LINGER_NS: u64 = 50_000;
+/// How many sleeps it does without lingering after it had to wait for the processor while it did: whoever spins there would
+/// get a whole turn each time, and a thread that waits its turn is not woken for packets as one that sleeps is.
+const CROWDED_SLEEPS: u32 = 256;
 /// What work found in a gap is worth at most, and what each wake-up beside a poller that finds work adds to it. One that
 /// finds nothing takes one away, so a third must be of use: such a program polls for one packet and misses another.
 const GAP_CREDIT: u32 = 16;
@@ -137,6 +140,8 @@ struct Sleeper {
     stand_off_ms: i32,
     /// How far it is believed that pollers leave gaps; 0 = sleep through packets while somebody polls.
     gap_credit: u32,
+    /// Sleeps left to do without lingering.
+    crowded: u32,
     /// Whether the last thing done was to stay out of a poller's way.
     stood_off: bool,
     looked_for_chores: Time,
@@ -155,6 +160,7 @@ impl Sleeper {
             stand_off_ms: *STAND_OFF_MS.start(),
             gap_credit: 0,
             stood_off: false,
+            crowded: 0,
             looked_for_chores: now(),
             chores_rest_until: Time(0),
         }
@@ -215,11 +221,16 @@ impl Sleeper {
                     self.sleep_on(1 + self.chores.len(), 0);
                     self.attend_chores();
                 }
-            } else if now().since_ns(last_work) > LINGER_NS {
+            } else if self.crowded > 0 || now().since_ns(last_work) > LINGER_NS {
+                self.crowded = self.crowded.saturating_sub(1);
                 break;
             } else {
                 // Lingering must not keep a core from whoever has work on it.
+                let before = now();
                 std::thread::yield_now();
+                if now().since_ns(before) > LINGER_NS {
+                    self.crowded = CROWDED_SLEEPS;
+                }
             }
             let someone_polls =
                 self.engine.pulse.polls() != self.seen_polls && !self.engine.pulse.any_armed();

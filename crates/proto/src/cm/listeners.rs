@@ -1,6 +1,6 @@
 //! Who listens to which service on which address.
 
-use super::{CmError, ServiceId};
+use super::{CmError, PortSpace, ServiceId};
 use crate::ids::Gid;
 use crate::time::Time;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -50,7 +50,25 @@ impl Scope {
     }
 }
 
+/// Which offers a listener takes, and what it is given of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offers {
+    /// Questions about a datagram service, and no connections; or the other way round.
+    pub are_datagrams: bool,
+    /// The private data with whatever stands in front of it, also where an IP header should stand and does not.
+    pub are_whole: bool,
+}
+
+impl Offers {
+    /// What the port space of a service says.
+    fn of(service: ServiceId) -> Offers {
+        let are_datagrams = service.space().is_some_and(PortSpace::is_datagram);
+        Offers { are_datagrams, are_whole: false }
+    }
+}
+
 struct Listener {
+    offers: Offers,
     service: ServiceId,
     scope: Scope,
     backlog: u32,
@@ -82,7 +100,8 @@ impl Listeners {
         same.push((scope, id));
         // One address before all of a family before all: the closest listener gets the offer.
         same.sort_unstable();
-        self.all.insert(id, Listener { service, scope, backlog, pending: 0 });
+        let offers = Offers::of(service);
+        self.all.insert(id, Listener { offers, service, scope, backlog, pending: 0 });
         Ok(id)
     }
 
@@ -111,6 +130,17 @@ impl Listeners {
             self.closed.pop_front();
         }
         self.closed.iter().any(|(closed, _)| *closed == service)
+    }
+
+    /// What a listener takes; nothing special if there is none of that name.
+    pub(super) fn offers(&self, id: ListenerId) -> Offers {
+        self.all.get(&id).map_or(Offers::of(ServiceId(0)), |listener| listener.offers)
+    }
+
+    pub(super) fn set_offers(&mut self, id: ListenerId, offers: Offers) {
+        if let Some(listener) = self.all.get_mut(&id) {
+            listener.offers = offers;
+        }
     }
 
     pub(super) fn has_room(&self, id: ListenerId) -> bool {

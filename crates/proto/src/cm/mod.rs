@@ -57,7 +57,7 @@ mod timing;
 
 pub use crate::wire::cm::{CmTransport, CommId, IpHeader, PortSpace, RejectReason, ServiceId, SidrStatus};
 pub use counters::{ByKind, ByReason, CmCounters};
-pub use listeners::{ListenerId, Scope};
+pub use listeners::{ListenerId, Offers, Scope};
 pub use params::{
     Accept, Answer, CmError, Config, Connect, Ece, Event, Inbound, Path, Query, Request, Response, Transmit,
 };
@@ -175,6 +175,11 @@ impl Cm {
     /// Adds a listener with room for `backlog` undecided offers.
     pub fn listen(&mut self, service: ServiceId, scope: Scope, backlog: u32) -> Result<ListenerId, CmError> {
         self.listeners.add(service, scope, backlog.clamp(1, self.config.max_pending as u32))
+    }
+
+    /// What the listener takes, where the port space does not say: [`PortSpace::Ib`] is for connections and datagrams.
+    pub fn set_listener_offers(&mut self, listener: ListenerId, offers: Offers) {
+        self.listeners.set_offers(listener, offers);
     }
 
     /// Removes a listener. Its undecided offers stay until they are decided or released.

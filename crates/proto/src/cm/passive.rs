@@ -62,10 +62,15 @@ impl Cm {
             let may_reopen = self.listeners.may_reopen(service, now);
             return if may_reopen { Ok(None) } else { Err(RejectReason::INVALID_SERVICE_ID) };
         };
+        let offers = self.listeners.offers(listener);
+        if offers.are_datagrams {
+            // As Linux answers: its listener looks at the offer and wants none of it.
+            return Err(RejectReason::CONSUMER);
+        }
         req.transport().ok_or(RejectReason::INVALID_TRANSPORT)?;
         let mtu = Mtu::from_code(req.path_mtu.into()).filter(|mtu| *mtu <= inbound.mtu);
         let mtu = mtu.ok_or(RejectReason::INVALID_MTU)?;
-        if service.has_ip_header() && IpHeader::parse(&req.private_data).is_none() {
+        if service.has_ip_header() && !offers.are_whole && IpHeader::parse(&req.private_data).is_none() {
             return Err(RejectReason::UNSUPPORTED);
         }
         Ok(self.has_room_for(listener, inbound.sgid).then_some((listener, mtu)))
@@ -126,7 +131,8 @@ impl Cm {
             max_retries: req.max_cm_retries,
             ..Connection::new(Kind::Connection, State::ReqReceived, id, path)
         });
-        let ip = if service.has_ip_header() { IpHeader::parse(&req.private_data) } else { None };
+        let is_whole = self.listeners.offers(listener).are_whole;
+        let ip = IpHeader::parse(&req.private_data).filter(|_| service.has_ip_header() && !is_whole);
         let skip = if ip.is_some() { IpHeader::LEN } else { 0 };
         let end = if is_proven { Req::PRIVATE_LEN - OFFER_PROOF_LEN } else { Req::PRIVATE_LEN };
         self.events.push_back(Event::Request(Request {

@@ -54,18 +54,23 @@ impl Cm {
             return self.send_again(id);
         }
         let service = ServiceId(req.service_id);
-        let ip = IpHeader::parse(&req.private_data).filter(|_| service.has_ip_header());
         let listener = self.listeners.find(service, inbound.dgid);
+        let offers = listener.map(|listener| self.listeners.offers(listener));
+        let has_header = service.has_ip_header() && !offers.is_some_and(|offers| offers.are_whole);
+        let ip = IpHeader::parse(&req.private_data).filter(|_| has_header);
         let (secret, binding) = match self.prove_offer(listener, inbound, mad) {
             Offered::Open => (None, Binding::default()),
             Offered::Proven(secret, mac) => (Some(secret), mac),
             Offered::Unproven => return self.refuse_question(inbound, tid, req, SidrStatus::REJECT),
             Offered::NoRoom => return self.counters.overload += 1,
         };
-        let Some(listener) = listener.filter(|_| ip.is_some() || !service.has_ip_header()) else {
+        let Some(listener) = listener.filter(|_| ip.is_some() || !has_header) else {
             self.counters.no_listener += 1;
             return self.refuse_question(inbound, tid, req, SidrStatus::UNSUPPORTED);
         };
+        if offers.is_some_and(|offers| !offers.are_datagrams) {
+            return self.refuse_question(inbound, tid, req, SidrStatus::REJECT);
+        }
         if !self.has_room_for(listener, inbound.sgid) {
             return;
         }

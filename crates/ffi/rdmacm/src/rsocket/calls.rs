@@ -102,11 +102,11 @@ pub(crate) unsafe fn poll_cq(cq: *mut ibv_cq, into: &mut [ibv_wc]) -> c_int {
 ///
 /// # Safety
 /// The queue lives.
-pub(crate) unsafe fn request_notify(cq: *mut ibv_cq) -> c_int {
+pub(crate) unsafe fn request_notify(cq: *mut ibv_cq, solicited_only: bool) -> c_int {
     // SAFETY: as in `poll_cq`.
     unsafe {
         match (*(*cq).context).ops.req_notify_cq {
-            Some(notify) => notify(cq, 0),
+            Some(notify) => notify(cq, solicited_only.into()),
             None => libc::EOPNOTSUPP,
         }
     }

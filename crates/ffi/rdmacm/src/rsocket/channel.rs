@@ -9,7 +9,9 @@ use super::calls::{
 };
 use super::errno::{Errno, Outcome};
 use super::wait::set_nonblocking;
-use crate::abi::{RDMA_CM_EVENT_REJECTED, rdma_cm_event, rdma_cm_id, rdma_event_channel};
+use crate::abi::{
+    RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_REJECTED, rdma_cm_event, rdma_cm_id, rdma_event_channel,
+};
 
 /// An event, taken over: what it pointed to is copied, and it is acknowledged.
 pub(crate) struct Happened {
@@ -24,6 +26,7 @@ impl Happened {
     pub(crate) fn failure(&self) -> Errno {
         match self.event {
             RDMA_CM_EVENT_REJECTED => Errno(libc::ECONNREFUSED),
+            RDMA_CM_EVENT_DEVICE_REMOVAL => Errno(libc::ENODEV),
             _ if self.status == 0 => Errno(libc::ECONNREFUSED),
             _ => Errno(self.status.abs()),
         }

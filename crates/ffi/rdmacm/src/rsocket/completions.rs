@@ -19,6 +19,8 @@ pub(crate) struct Completions {
     channel: *mut ibv_comp_channel,
     cq: *mut ibv_cq,
     armed: bool,
+    /// Armed for what never comes, see [`Self::stay_attended`].
+    attended: bool,
     unacknowledged: u32,
 }
 
@@ -38,7 +40,7 @@ impl Completions {
             })
         };
         match made {
-            Ok(cq) => Ok(Self { channel, cq, armed: false, unacknowledged: 0 }),
+            Ok(cq) => Ok(Self { channel, cq, armed: false, attended: false, unacknowledged: 0 }),
             Err(errno) => {
                 // SAFETY: made above, and nobody else has it.
                 unsafe { ibv_destroy_comp_channel(channel) };
@@ -68,7 +70,7 @@ impl Completions {
     pub(crate) fn arm(&mut self) {
         if !self.armed {
             // SAFETY: the queue lives as long as we do.
-            self.armed = unsafe { request_notify(self.cq) } == 0;
+            self.armed = unsafe { request_notify(self.cq, false) } == 0;
         }
     }
 
@@ -79,12 +81,25 @@ impl Completions {
         if unsafe { ibv_get_cq_event(self.channel, &mut cq, &mut context) } != 0 {
             return false;
         }
-        self.armed = false;
+        (self.armed, self.attended) = (false, false);
         self.unacknowledged += 1;
         if self.unacknowledged >= ACK_BATCH {
             self.acknowledge();
         }
         true
+    }
+
+    /// The program may make no call for long and watch its memory for what the peer writes there. So the NIC's own thread
+    /// must not wait for it to poll: an armed queue says that. Nobody here sends what is solicited, so it stays armed.
+    pub(crate) fn stay_attended(&mut self) {
+        if self.armed {
+            // It may have come and left the queue disarmed.
+            self.take_event();
+        }
+        if !self.armed && !self.attended {
+            // SAFETY: the queue lives as long as we do.
+            self.attended = unsafe { request_notify(self.cq, true) } == 0;
+        }
     }
 
     fn acknowledge(&mut self) {

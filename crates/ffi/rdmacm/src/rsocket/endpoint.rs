@@ -33,6 +33,8 @@ pub(crate) struct Endpoint {
     control_place: u32,
     pub(crate) link: Option<Link>,
     own_mappings: u16,
+    /// The peer writes to memory of the program, which may look at nothing else.
+    pub(crate) is_mapped: bool,
 }
 
 /// What is known once the peer is.
@@ -90,6 +92,7 @@ impl Endpoint {
                 control_place: 0,
                 link: None,
                 own_mappings: sizing.mappings,
+                is_mapped: false,
             };
             endpoint.post_receives(sizes.recv_queue.into())?;
             Ok(endpoint)
@@ -179,6 +182,9 @@ impl Endpoint {
             self.fail();
         }
         self.flush_control();
+        if self.is_mapped {
+            self.completions.stay_attended();
+        }
         total
     }
 

@@ -208,8 +208,9 @@ static void names(void)
 	DONE(rdma_getaddrinfo(NULL, "80", &hints, &res));
 	CHECK(res->ai_flags & RAI_PASSIVE && res->ai_qp_type == IBV_QPT_UD && res->ai_src_len && !res->ai_dst_addr);
 	rdma_freeaddrinfo(res);
-	hints = (struct rdma_addrinfo){ .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_IB, .ai_qp_type = IBV_QPT_UD };
+	hints = (struct rdma_addrinfo){ .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP };
 	DONE(rdma_getaddrinfo(NULL, "80", &hints, &res));
+	res->ai_port_space = 0x999;
 	struct rdma_cm_id *id;
 	REFUSED(rdma_create_ep(&id, res, NULL, NULL), EINVAL);
 	REFUSED(rdma_create_ep(&id, NULL, NULL, NULL), EINVAL);

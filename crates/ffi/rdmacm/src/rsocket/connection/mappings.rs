@@ -69,6 +69,7 @@ impl Connection {
         let mr = Errno::not_null(unsafe { ibv_reg_mr(pd, buffer, length, access) })?;
         let offset = if offset == -1 { buffer as off_t } else { offset };
         shared.mapped.push(Mapped { mr, offset: offset as u64, place, announced: false });
+        shared.note_mapped();
         Ok(offset)
     }
 
@@ -76,6 +77,7 @@ impl Connection {
         let mut shared = self.shared.lock();
         let at = shared.mapped.iter().position(|mapped| mapped.is(buffer, length));
         shared.mapped.remove(at.ok_or(Errno(libc::EINVAL))?);
+        shared.note_mapped();
         Ok(())
     }
 
@@ -139,6 +141,13 @@ impl Connection {
 }
 
 impl Shared {
+    fn note_mapped(&mut self) {
+        let is_mapped = self.mapped.iter().any(|mapped| mapped.place.is_some());
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.is_mapped = is_mapped;
+        }
+    }
+
     pub(crate) fn has_room(&self) -> bool {
         self.link().is_some_and(|link| link.machine.outbound.has_room())
     }

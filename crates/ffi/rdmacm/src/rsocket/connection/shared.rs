@@ -121,6 +121,10 @@ impl Shared {
         let mut count = 0;
         while let Some(happened) = self.channel.next() {
             count += 1;
+            if happened.event == RDMA_CM_EVENT_ADDR_CHANGE {
+                // A hint, of which sockets know nothing: what follows from it, the transport will tell.
+                continue;
+            }
             match self.state {
                 State::Listening => self.on_listener_event(happened),
                 State::Connected => self.on_connected_event(&happened),
@@ -147,7 +151,7 @@ impl Shared {
     }
 
     fn on_connected_event(&mut self, happened: &Happened) {
-        if happened.event != RDMA_CM_EVENT_DISCONNECTED {
+        if !matches!(happened.event, RDMA_CM_EVENT_DISCONNECTED | RDMA_CM_EVENT_DEVICE_REMOVAL) {
             return;
         }
         if let Some(endpoint) = &mut self.endpoint {

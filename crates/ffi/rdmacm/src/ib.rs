@@ -1,0 +1,239 @@
+//! Addresses of the family AF_IB: a GID and a service id in the place of an IP address and a port.
+//!
+//! They are InfiniBand's. On a RoCE device Linux takes the addresses that stand for all devices, so that a program can
+//! listen to a service whoever asks for it, and has no device for any other GID; a program hears the same here.
+
+use crate::abi::*;
+use crate::address;
+use crate::device::Device;
+use crate::event;
+use crate::guard::{Refused, check, invalid, refused};
+use crate::id::Id;
+use crate::verbs::ibv_query_gid;
+use ferroce_bridge::address::Address;
+use ferroce_bridge::cm::Setting;
+use libc::sockaddr_storage;
+use std::net::{Ipv6Addr, SocketAddr};
+
+/// The family's number.
+pub(crate) const AF_IB: u16 = 27;
+/// The bits of a service id that name its port space.
+const SPACE_MASK: u64 = !0xffff;
+/// The key of the partition that everybody is in.
+const DEFAULT_PKEY: u16 = 0xffff;
+
+/// The structure of <infiniband/ib.h>; its numbers are in network order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct sockaddr_ib {
+    sib_family: u16,
+    sib_pkey: u16,
+    sib_flowinfo: u32,
+    sib_addr: [u8; 16],
+    sib_sid: u64,
+    sib_sid_mask: u64,
+    sib_scope_id: u64,
+}
+layout!(sockaddr_ib, 48, sib_addr = 8, sib_sid = 24, sib_sid_mask = 32, sib_scope_id = 40);
+
+impl sockaddr_ib {
+    /// A GID, and nothing said about the service.
+    fn of(gid: [u8; 16]) -> sockaddr_ib {
+        sockaddr_ib {
+            sib_family: AF_IB,
+            sib_pkey: DEFAULT_PKEY.to_be(),
+            sib_flowinfo: 0,
+            sib_addr: gid,
+            sib_sid: 0,
+            sib_sid_mask: 0,
+            sib_scope_id: 0,
+        }
+    }
+
+    /// An address and port of IPv6 or IPv4, as the name of the same service in this family.
+    pub(crate) fn of_port(address: SocketAddr, ps: u32) -> sockaddr_ib {
+        let port = address.port();
+        let port_mask = if port == 0 { 0 } else { u64::from(u16::MAX) };
+        let gid = match address {
+            SocketAddr::V4(v4) => v4.ip().to_ipv6_mapped(),
+            SocketAddr::V6(v6) => *v6.ip(),
+        };
+        let (flow, scope) = match address {
+            SocketAddr::V4(_) => (0, 0),
+            SocketAddr::V6(v6) => (v6.flowinfo(), v6.scope_id()),
+        };
+        sockaddr_ib {
+            sib_flowinfo: flow,
+            sib_sid: (u64::from(ps) << 16 | u64::from(port)).to_be(),
+            sib_sid_mask: (if ps == 0 { port_mask } else { SPACE_MASK | port_mask }).to_be(),
+            sib_scope_id: scope.into(),
+            ..sockaddr_ib::of(gid.octets())
+        }
+    }
+
+    /// The port, of the bits that count.
+    fn port(&self) -> u16 {
+        u64::from_be(self.sib_sid & self.sib_sid_mask) as u16
+    }
+
+    /// The port that `rdma_get_src_port` shows, whatever counts.
+    pub(crate) fn shown_port(&self) -> u16 {
+        u64::from_be(self.sib_sid) as u16
+    }
+
+    /// Whether it stands for every device: the GID of nobody, or the one that means "here".
+    fn is_any(&self) -> bool {
+        let gid = Ipv6Addr::from(self.sib_addr);
+        gid.is_unspecified() || gid.is_loopback()
+    }
+
+    /// The port space that a service of an id in `ps` is in; `None` if it is in none that such an id may have.
+    fn space(&self, ps: u32) -> Option<u32> {
+        let mask = u64::from_be(self.sib_sid_mask) & SPACE_MASK;
+        let wanted = u64::from_be(self.sib_sid) & mask;
+        let may_have = |space: u32| ps == RDMA_PS_IB || ps == space;
+        let is_it = |space: &u32| may_have(*space) && wanted == (u64::from(*space) << 16) & mask;
+        [RDMA_PS_IB, RDMA_PS_TCP, RDMA_PS_UDP].into_iter().find(is_it)
+    }
+
+    /// The same with the whole service id, once its port is known.
+    fn bound(self, space: u32, port: u16) -> sockaddr_ib {
+        let sid = u64::from(space) << 16 | u64::from(port);
+        sockaddr_ib { sib_sid: sid.to_be(), sib_sid_mask: u64::MAX, ..self }
+    }
+
+    /// For a program to read.
+    pub(crate) fn write(self) -> sockaddr_storage {
+        // SAFETY: numbers, all of which may be zero.
+        let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
+        // SAFETY: the storage is larger than every address, and aligned for all.
+        unsafe { (&raw mut storage).cast::<sockaddr_ib>().write(self) };
+        storage
+    }
+}
+
+/// What a program's id shows of this family.
+#[derive(Clone, Copy)]
+pub(crate) struct Names {
+    pub(crate) local: sockaddr_ib,
+    pub(crate) peer: Option<sockaddr_ib>,
+}
+
+impl Names {
+    /// Those of an offer's id: from the way that the offer names, or from the listener where a question names none.
+    pub(crate) fn of_offer(listener: &Names, id: &Id) -> Names {
+        let none = sockaddr_ib { sib_pkey: 0, ..sockaddr_ib::of([0; 16]) };
+        let standing = id.standing();
+        if id.is_datagram() || standing.has_path == 0 {
+            return Names { peer: Some(none), ..*listener };
+        }
+        let flow = standing.flow_label.to_be();
+        let local = sockaddr_ib { sib_flowinfo: flow, sib_addr: standing.sgid, ..listener.local };
+        let peer = sockaddr_ib { sib_flowinfo: flow, ..sockaddr_ib::of(standing.dgid) };
+        Names { local, peer: Some(peer) }
+    }
+}
+
+const NO_DEVICE: Refused =
+    refused(libc::ENODEV, "a GID of the family AF_IB is InfiniBand's; on RoCE use the IP address");
+
+/// Binds an id to a service on all addresses.
+pub(crate) fn bind(id: &Id, to: sockaddr_ib) -> Result<(), Refused> {
+    if id.standing().local.version != 0 {
+        return Err(invalid("it is bound already"));
+    }
+    if !to.is_any() {
+        return Err(NO_DEVICE);
+    }
+    // SAFETY: the id's own structure.
+    let ps = unsafe { (*id.abi()).ps };
+    let space = to.space(ps);
+    let space = space.ok_or(refused(libc::EPROTONOSUPPORT, "the service is in another port space"))?;
+    let set = |setting: Setting, value: u32| {
+        // SAFETY: the NIC's half.
+        check(unsafe { (id.device.table.set)(id.nic(), setting as u32, value) })
+    };
+    set(Setting::PortSpace, space)?;
+    set(Setting::WholeOffers, 1)?;
+    let everywhere = Address::from(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), to.port()));
+    // SAFETY: the NIC's half, and an address.
+    if let Err(refused) = check(unsafe { (id.device.table.bind)(id.nic(), &everywhere) }) {
+        set(Setting::PortSpace, 0)?;
+        set(Setting::WholeOffers, 0)?;
+        return Err(refused);
+    }
+    let local = to.bound(space, id.standing().local.port);
+    id.state.lock().ib = Some(Names { local, peer: None });
+    id.show_addresses();
+    Ok(())
+}
+
+/// Finds the way to a destination: only to this host itself.
+pub(crate) fn resolve(id: &Id, source: Option<sockaddr_ib>, to: sockaddr_ib) -> Result<(), Refused> {
+    if id.standing().local.version == 0 {
+        let pkey = to.sib_pkey;
+        bind(id, source.unwrap_or(sockaddr_ib { sib_pkey: pkey, ..sockaddr_ib::of([0; 16]) }))?;
+    }
+    if !to.is_any() {
+        return Err(NO_DEVICE);
+    }
+    {
+        let mut state = id.state.lock();
+        let names = state.ib.as_mut().ok_or(invalid("it is bound to an address of another family"))?;
+        names.peer = Some(to);
+        names.local.sib_addr = Ipv6Addr::LOCALHOST.octets();
+    }
+    let here = first_address(id.device)?;
+    // SAFETY: the NIC's half, and addresses.
+    check(unsafe { (id.device.table.resolve_addr)(id.nic(), std::ptr::null(), &here) })?;
+    event::complete(id)
+}
+
+/// The address of the device that stands for this host.
+fn first_address(device: &Device) -> Result<Address, Refused> {
+    let mut gid = ibv_gid { raw: [0; 16] };
+    // SAFETY: an open context, and a place for the answer.
+    if unsafe { ibv_query_gid(device.context, 1, 0, &mut gid) } != 0 {
+        return Err(refused(libc::ENODEV, "the device has no address"));
+    }
+    let ip = Ipv6Addr::from(gid.raw).to_canonical();
+    Ok(Address::from(SocketAddr::new(ip, 0)))
+}
+
+/// Ways between GIDs are a matter of InfiniBand's subnet administration; Linux has none on RoCE either.
+pub(crate) fn check_route(id: &Id) -> Result<(), Refused> {
+    if id.state.lock().ib.is_some() { Err(NO_DEVICE) } else { Ok(()) }
+}
+
+/// An address of either kind.
+#[derive(Clone, Copy)]
+pub(crate) enum Name {
+    Ip(Address),
+    Ib(sockaddr_ib),
+}
+
+impl Name {
+    /// Binds an id to it.
+    pub(crate) fn bind(self, id: &Id) -> Result<(), Refused> {
+        match self {
+            Name::Ip(ip) => address::bind(id, &ip),
+            Name::Ib(ib) => bind(id, ib),
+        }
+    }
+
+    /// Finds the way to it. Both ends are of one family.
+    pub(crate) fn resolve(self, id: &Id, source: Option<Name>) -> Result<(), Refused> {
+        let is_ib = id.state.lock().ib.is_some();
+        let is_bound = id.standing().local.version != 0;
+        let other = invalid("source and destination are of different families");
+        match (self, source) {
+            (Name::Ip(_), _) if is_ib => Err(other),
+            (Name::Ib(_), _) if is_bound && !is_ib => Err(other),
+            (Name::Ip(to), None) => address::resolve(id, None, &to),
+            (Name::Ip(to), Some(Name::Ip(from))) => address::resolve(id, Some(from), &to),
+            (Name::Ib(to), None) => resolve(id, None, to),
+            (Name::Ib(to), Some(Name::Ib(from))) => resolve(id, Some(from), to),
+            _ => Err(other),
+        }
+    }
+}
