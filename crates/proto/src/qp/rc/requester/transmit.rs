@@ -10,6 +10,7 @@ use super::{Requester, Stall};
 use crate::cc::CongestionControl;
 use crate::ids::Psn;
 use crate::verbs::{QpState, SendOp, Transport, WcStatus};
+use crate::wire::Rider;
 
 /// A large READ goes out as several requests of at most this many bytes, so that the in-flight window bounds the
 /// responses too. Their borders never move: a restart ends where the first try ended, because the responder knows
@@ -260,7 +261,13 @@ impl Requester {
         headers.bth.selective = self.peer_selects && psn.is_before(self.high);
         add_extensions(&mut headers, wqe, first, last);
         headers.xrceth = sq.srq(*number);
+        // The packet stays within the path MTU, and of packets sent together only the shortest kind may differ in length.
+        headers.rider = io.rider.filter(|_| first && last && len as usize + Rider::LEN <= mtu as usize);
+        headers.bth.rider = headers.rider.is_some();
         io.send(&headers, sq.payload(*number, io.pd, offset, len))?;
+        if headers.rider.is_some() {
+            io.rider = None;
+        }
         Ok(len)
     }
 

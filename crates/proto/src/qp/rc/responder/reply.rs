@@ -5,8 +5,8 @@ use super::super::super::{DropReason, Host, RefusalReason, TxError, TxPayload};
 use super::Responder;
 use super::kept::REPORT_LEN;
 use crate::ids::{PdId, Psn, RKey};
-use crate::verbs::EventKind;
-use crate::wire::{Aeth, NakCode, Operation, Syndrome};
+use crate::verbs::{EventKind, Transport};
+use crate::wire::{Aeth, NakCode, Operation, Rider, Syndrome};
 use alloc::collections::VecDeque;
 
 /// No end-to-end credits: a receiver that runs dry says RNR instead (IBA 9.7.7.2.1, the "invalid" code).
@@ -152,6 +152,22 @@ impl Responder {
         self.replies.queue.iter().all(is_ack)
     }
 
+    /// The acknowledgement that waits, if it is all that waits and may ride in a request.
+    pub(crate) fn rider(&self) -> Option<Rider> {
+        match (self.replies.queue.len(), self.replies.queue.front()) {
+            (1, Some(&Reply::Ack { psn, msn, syndrome: syndrome @ Syndrome::Ack { .. } })) => {
+                Some(Rider { psn, aeth: Aeth { syndrome, msn } })
+            }
+            _ => None,
+        }
+    }
+
+    /// The rider left in a request.
+    pub(crate) fn on_ridden<H: Host>(&mut self, io: &mut Io<'_, H>) {
+        self.replies.queue.pop_front();
+        io.counters.acks_sent += 1;
+    }
+
     /// Sends answers until there is none or the link is full.
     pub(crate) fn poll_transmit<H: Host>(&mut self, io: &mut Io<'_, H>) -> Result<(), Fatal> {
         while let Some(reply) = self.replies.queue.front().copied() {
@@ -159,7 +175,7 @@ impl Responder {
                 Reply::Ack { psn, msn, syndrome: Syndrome::Nak(NakCode::PsnSequence) } => {
                     self.send_sequence_nak(psn, msn, io)
                 }
-                Reply::Ack { psn, msn, syndrome } => send_ack(psn, msn, syndrome, io),
+                Reply::Ack { psn, msn, syndrome } => self.send_ack(psn, msn, syndrome, io),
                 Reply::Atomic { psn, msn, original, .. } => send_atomic(psn, msn, original, io),
                 Reply::Read(read) => self.send_read(read, io),
             };
@@ -195,10 +211,15 @@ impl Responder {
     }
 
     /// Says which packet is missing; to a peer that understands, also which of those behind it are here.
-    fn send_sequence_nak<H: Host>(&self, psn: Psn, msn: u32, io: &mut Io<'_, H>) -> Result<bool, TxError> {
+    fn send_sequence_nak<H: Host>(
+        &mut self,
+        psn: Psn,
+        msn: u32,
+        io: &mut Io<'_, H>,
+    ) -> Result<bool, TxError> {
         if psn != self.expected {
             // It came while the NAK waited. An acknowledgement may have made room for the NAK, so one goes out.
-            return send_ack(psn.minus(1), msn, NO_CREDITS, io);
+            return self.send_ack(psn.minus(1), msn, NO_CREDITS, io);
         }
         let mut report = [0; REPORT_LEN];
         let len = if self.peer_selects { self.kept.report(psn, &mut report) } else { 0 };
@@ -207,6 +228,22 @@ impl Responder {
         headers.aeth = Some(Aeth { syndrome: Syndrome::Nak(NakCode::PsnSequence), msn });
         let payload = if len == 0 { TxPayload::None } else { TxPayload::Bytes(&report[..len]) };
         io.send(&headers, payload)?;
+        io.counters.acks_sent += 1;
+        Ok(true)
+    }
+
+    fn send_ack<H: Host>(
+        &mut self,
+        psn: Psn,
+        msn: u32,
+        syndrome: Syndrome,
+        io: &mut Io<'_, H>,
+    ) -> Result<bool, TxError> {
+        let mut headers = io.headers(Operation::Acknowledge, psn, 0);
+        headers.bth.rider = self.announcements_left > 0 && io.id.transport == Transport::Rc;
+        headers.aeth = Some(Aeth { syndrome, msn });
+        io.send(&headers, TxPayload::None)?;
+        self.announcements_left = self.announcements_left.saturating_sub(1);
         io.counters.acks_sent += 1;
         Ok(true)
     }
@@ -240,14 +277,6 @@ impl Responder {
         }
         Ok(last)
     }
-}
-
-fn send_ack<H: Host>(psn: Psn, msn: u32, syndrome: Syndrome, io: &mut Io<'_, H>) -> Result<bool, TxError> {
-    let mut headers = io.headers(Operation::Acknowledge, psn, 0);
-    headers.aeth = Some(Aeth { syndrome, msn });
-    io.send(&headers, TxPayload::None)?;
-    io.counters.acks_sent += 1;
-    Ok(true)
 }
 
 fn send_atomic<H: Host>(psn: Psn, msn: u32, original: u64, io: &mut Io<'_, H>) -> Result<bool, TxError> {
