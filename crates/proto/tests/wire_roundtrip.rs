@@ -58,7 +58,7 @@ prop_compose! {
         dest_qpn: u32,
         psn: u32,
     ) -> Bth {
-        let [solicited, mig_req, fecn, becn, ack_req, rider, selective] = flags;
+        let [solicited, mig_req, fecn, becn, ack_req, extended, selective] = flags;
         Bth {
             opcode,
             solicited,
@@ -69,7 +69,7 @@ prop_compose! {
             becn,
             dest_qpn: Qpn::new(dest_qpn),
             ack_req,
-            rider,
+            extended,
             selective,
             psn: Psn::new(psn),
         }
@@ -90,7 +90,7 @@ prop_compose! {
         Headers {
             bth,
             feth: opcode.has_feth().then_some(Feth { placement: words[0] as u8 & 15, level: words[1] as u8 & 3 }),
-            reth: opcode.has_reth().then_some(reth),
+            reth: (opcode.has_reth() || bth.extended && opcode.may_repeat_reth()).then_some(reth),
             aeth: opcode.has_aeth().then_some(aeth),
             atomic: opcode.has_atomic().then_some(atomic),
             atomic_ack: opcode.has_atomic_ack().then_some(atomic_ack),
@@ -98,7 +98,7 @@ prop_compose! {
             imm: opcode.has_imm().then_some(words[0]),
             ieth: opcode.has_ieth().then_some(RKey(words[1])),
             xrceth: opcode.has_xrceth().then_some(Srqn::new(words[2])),
-            rider: (bth.rider && opcode.may_carry_rider()).then_some(Rider { psn: Psn::new(words[2]), aeth }),
+            rider: (bth.extended && opcode.may_carry_rider()).then_some(Rider { psn: Psn::new(words[2]), aeth }),
         }
     }
 }

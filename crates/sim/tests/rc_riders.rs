@@ -1,4 +1,5 @@
-//! Reliable connection: acknowledgements that ride in requests, between two ferroce ends and nobody else.
+//! Reliable connection: what two ferroce ends say to each other and to nobody else. Acknowledgements ride in requests, and the
+//! packets of a short WRITE are equally long.
 
 mod support;
 
@@ -7,6 +8,8 @@ use ferroce_proto::verbs::{Mtu, WcStatus};
 use ferroce_proto::wire::Rider;
 use ferroce_sim::filter::{Seen, is_ack, is_request};
 use ferroce_sim::{Faults, Pair, PairSetup, Rule, Wr};
+use std::cell::RefCell;
+use std::rc::Rc;
 use support::both_ready;
 
 const LEN: u32 = 8;
@@ -20,7 +23,7 @@ fn carries(seen: &Seen<'_>) -> bool {
 }
 
 fn is_marked(seen: &Seen<'_>) -> bool {
-    seen.packet.headers.bth.rider
+    seen.packet.headers.bth.extended
 }
 
 fn connect(setup: &PairSetup) -> Pair {
@@ -124,4 +127,64 @@ fn no_packet_is_longer_for_it() {
         ping_pong(&pair, 20, len);
         assert_eq!(riders.hits() > 0, rides, "{len} bytes");
     }
+}
+
+/// Writes of so many bytes each; returns the lengths of all request packets behind the BTH.
+fn writes(pair: &Pair, count: u64, len: u32) -> Vec<usize> {
+    let lengths = Rc::new(RefCell::new(Vec::new()));
+    let seen = Rc::clone(&lengths);
+    pair.world.rule(Rule::on(move |s: &Seen<'_>| {
+        if is_request(s) {
+            seen.borrow_mut().push(s.packet.headers.encoded_len() + s.packet.payload.len());
+        }
+        false
+    }));
+    for id in 0..count {
+        pair.a.qp.post(Wr::write(id, &pair.b.mr, 128 * 1024).sge(pair.a.sge(id * 16, len)));
+        pair.run();
+        let (near, far) =
+            (pair.a.mr.read(id as usize * 16, len as usize), pair.b.mr.read(128 * 1024, len as usize));
+        assert!(near == far, "write {id} differs");
+    }
+    assert!(pair.a.send_cq.statuses().iter().all(|(_, status)| *status == WcStatus::Success));
+    both_ready(pair);
+    lengths.take()
+}
+
+#[test]
+fn packets_of_a_short_write_are_equally_long() {
+    let pair = connect(&PairSetup::rc());
+    let lengths = writes(&pair, 4, 4096);
+    let (before, after) = lengths.split_at(4);
+    assert_eq!(before, [1024 + 28, 1024 + 12, 1024 + 12, 1024 + 12], "nothing is known about the peer");
+    assert_eq!(after, [1024 + 28; 12]);
+}
+
+#[test]
+fn packets_of_a_write_to_a_foreign_peer_are_as_specified() {
+    let pair = connect(&PairSetup::rc());
+    pair.world.rule(Rule::on(is_ack).rewrite(|bytes| bytes[8] &= 0x81));
+    let lengths = writes(&pair, 8, 4096);
+    assert!(lengths.chunks(4).all(|m| m == [1024 + 28, 1024 + 12, 1024 + 12, 1024 + 12]), "{lengths:?}");
+}
+
+#[test]
+fn equally_long_packets_survive_trouble() {
+    for seed in 0..10 {
+        let pair = connect(&PairSetup { seed, ..PairSetup::rc() });
+        pair.world.set_faults(Faults { reordering: 0.1, ..Faults::all(0.03) });
+        writes(&pair, 30, 7000);
+    }
+}
+
+#[test]
+fn a_write_of_several_packets_is_refused_as_a_whole() {
+    let pair = connect(&PairSetup::rc());
+    writes(&pair, 2, 4096);
+    let end = PairSetup::rc().memory as u64;
+    let before = pair.b.mr.read(end as usize - 2048, 2048);
+    pair.a.qp.post(Wr::write(9, &pair.b.mr, end - 2048).sge(pair.a.sge(0, 4096)));
+    pair.run();
+    assert_eq!(pair.a.send_cq.statuses(), [(9, WcStatus::RemAccessErr)]);
+    assert_eq!(pair.b.mr.read(end as usize - 2048, 2048), before, "nothing of it was written");
 }

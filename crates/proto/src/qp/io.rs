@@ -63,7 +63,7 @@ impl<H: Host> Io<'_, H> {
             becn: false,
             dest_qpn: self.attr.dest_qpn,
             ack_req: false,
-            rider: false,
+            extended: false,
             selective: false,
             psn,
         })

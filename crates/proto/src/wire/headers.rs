@@ -4,8 +4,8 @@ use super::one_field::{atomic_ack, ieth, imm, xrceth};
 use super::{Aeth, AtomicEth, Bth, Deth, Feth, Malformed, Opcode, Reth, Rider};
 use crate::ids::{RKey, Srqn};
 
-/// All transport headers of a packet. The opcode alone decides which extension headers exist, and the rider bit whether a
-/// rider follows them: the writer looks at no field whose header is not there.
+/// All transport headers of a packet. The opcode alone decides which extension headers exist, and the extended bit whether
+/// something of ours stands with them: the writer looks at no field whose header is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
     /// Base transport header.
@@ -69,7 +69,13 @@ const fn sum_of_extensions(opcode: Opcode) -> usize {
 /// Whether an acknowledgement rides in the packet.
 #[inline]
 fn has_rider(bth: &Bth) -> bool {
-    bth.rider && bth.opcode.may_carry_rider()
+    bth.extended && bth.opcode.may_carry_rider()
+}
+
+/// Whether the packet has a RETH that the opcode alone does not give it.
+#[inline]
+fn repeats_reth(bth: &Bth) -> bool {
+    bth.extended && bth.opcode.may_repeat_reth()
 }
 
 impl Headers {
@@ -96,8 +102,12 @@ impl Headers {
     /// Bytes on the wire, as BTH and opcode have it.
     #[inline]
     pub fn encoded_len(&self) -> usize {
-        let rider_len = if has_rider(&self.bth) { Rider::LEN } else { 0 };
-        Bth::LEN + extension_len(self.bth.opcode) + rider_len
+        let ours_len = match self.bth.extended {
+            true if has_rider(&self.bth) => Rider::LEN,
+            true if repeats_reth(&self.bth) => Reth::LEN,
+            _ => 0,
+        };
+        Bth::LEN + extension_len(self.bth.opcode) + ours_len
     }
 
     /// Writes the headers to the start of `out` and returns how long they are.
@@ -112,6 +122,9 @@ impl Headers {
         let opcode = self.bth.opcode;
         let mut at = 0;
         put(out, &mut at, self.bth.to_bytes());
+        if repeats_reth(&self.bth) {
+            put_extension(out, &mut at, self.reth.map(|h| h.to_bytes()));
+        }
         if extension_len(opcode) > 0 {
             self.write_extensions(out, &mut at);
         }
@@ -159,6 +172,7 @@ impl Headers {
         let mut headers = Headers::new(Bth::parse(bytes)?);
         let opcode = headers.bth.opcode;
         let mut rest = Rest(&bytes[Bth::LEN..]);
+        headers.reth = rest.take(repeats_reth(&headers.bth), Reth::LEN, Reth::parse)?;
         if extension_len(opcode) > 0 {
             headers.read_extensions(&mut rest)?;
         }
@@ -172,7 +186,9 @@ impl Headers {
         self.xrceth = rest.take(opcode.has_xrceth(), xrceth::LEN, xrceth::parse)?;
         self.deth = rest.take(opcode.has_deth(), Deth::LEN, Deth::parse)?;
         self.feth = rest.take(opcode.has_feth(), Feth::LEN, Feth::parse)?;
-        self.reth = rest.take(opcode.has_reth(), Reth::LEN, Reth::parse)?;
+        if opcode.has_reth() {
+            self.reth = rest.take(true, Reth::LEN, Reth::parse)?;
+        }
         self.atomic = rest.take(opcode.has_atomic(), AtomicEth::LEN, AtomicEth::parse)?;
         self.aeth = rest.take(opcode.has_aeth(), Aeth::LEN, Aeth::parse)?;
         self.atomic_ack = rest.take(opcode.has_atomic_ack(), atomic_ack::LEN, atomic_ack::parse)?;

@@ -313,6 +313,12 @@ impl Opcode {
         );
         matches!(self.service, Service::Rc) && is_whole
     }
+    /// Whether the RETH of the message may be repeated in the packet, for no other purpose than that all packets of a WRITE are
+    /// equally long and leave in one segmentation batch.
+    pub const fn may_repeat_reth(self) -> bool {
+        let is_later = matches!(self.operation, Op::WriteMiddle | Op::WriteLast | Op::WriteLastImm);
+        matches!(self.service, Service::Rc) && is_later
+    }
     /// Whether an XRCETH follows; only requests name a shared receive queue (IBA annex A14).
     pub const fn has_xrceth(self) -> bool {
         matches!(self.service, Service::Xrc) && self.operation.is_request()

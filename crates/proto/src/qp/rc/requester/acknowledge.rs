@@ -38,7 +38,7 @@ impl Requester {
             self.peer_selects |= pkt.headers.bth.selective;
         }
         // Only from an answer to what is under way: a forger would have to guess its number.
-        self.peer_reads_riders |= pkt.headers.bth.rider && !psn.is_before(self.una);
+        self.peer_reads_riders |= pkt.headers.bth.extended && !psn.is_before(self.una);
         // A NAK names the packet it refuses and so acknowledges those before it.
         let next = if nak { psn } else { psn.plus(1) };
         if self.advance(next, sq, io) == Reach::Gap {

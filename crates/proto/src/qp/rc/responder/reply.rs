@@ -240,7 +240,7 @@ impl Responder {
         io: &mut Io<'_, H>,
     ) -> Result<bool, TxError> {
         let mut headers = io.headers(Operation::Acknowledge, psn, 0);
-        headers.bth.rider = self.announcements_left > 0 && io.id.transport == Transport::Rc;
+        headers.bth.extended = self.announcements_left > 0 && io.id.transport == Transport::Rc;
         headers.aeth = Some(Aeth { syndrome, msn });
         io.send(&headers, TxPayload::None)?;
         self.announcements_left = self.announcements_left.saturating_sub(1);
