@@ -91,7 +91,7 @@ prop_compose! {
             bth,
             feth: opcode.has_feth().then_some(Feth { placement: words[0] as u8 & 15, level: words[1] as u8 & 3 }),
             reth: (opcode.has_reth() || bth.extended && opcode.may_repeat_reth()).then_some(reth),
-            aeth: opcode.has_aeth().then_some(aeth),
+            aeth: (opcode.has_aeth() || bth.extended && opcode.may_repeat_aeth()).then_some(aeth),
             atomic: opcode.has_atomic().then_some(atomic),
             atomic_ack: opcode.has_atomic_ack().then_some(atomic_ack),
             deth: opcode.has_deth().then_some(deth),

@@ -1,12 +1,12 @@
 //! Reliable connection: what two ferroce ends say to each other and to nobody else. Acknowledgements ride in requests, and the
-//! packets of a short WRITE are equally long.
+//! packets of a short WRITE, and the responses to a READ, are equally long.
 
 mod support;
 
 use ferroce_proto::Psn;
 use ferroce_proto::verbs::{Mtu, WcStatus};
 use ferroce_proto::wire::Rider;
-use ferroce_sim::filter::{Seen, is_ack, is_request};
+use ferroce_sim::filter::{Seen, is_ack, is_request, is_response};
 use ferroce_sim::{Faults, Pair, PairSetup, Rule, Wr};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -129,16 +129,68 @@ fn no_packet_is_longer_for_it() {
     }
 }
 
-/// Writes of so many bytes each; returns the lengths of all request packets behind the BTH.
-fn writes(pair: &Pair, count: u64, len: u32) -> Vec<usize> {
+/// Notes the lengths of packets.
+fn lengths(pair: &Pair, of: fn(&Seen<'_>) -> bool) -> Rc<RefCell<Vec<usize>>> {
     let lengths = Rc::new(RefCell::new(Vec::new()));
     let seen = Rc::clone(&lengths);
     pair.world.rule(Rule::on(move |s: &Seen<'_>| {
-        if is_request(s) {
+        if of(s) {
             seen.borrow_mut().push(s.packet.headers.encoded_len() + s.packet.payload.len());
         }
         false
     }));
+    lengths
+}
+
+/// READs of so many bytes each.
+fn reads(pair: &Pair, count: u64, len: u32) {
+    for id in 0..count {
+        pair.a.qp.post(Wr::read(id, &pair.b.mr, id * 16).sge(pair.a.sge(128 * 1024, len)));
+        pair.run();
+        let (near, far) =
+            (pair.a.mr.read(128 * 1024, len as usize), pair.b.mr.read(id as usize * 16, len as usize));
+        assert!(near == far, "READ {id} differs");
+    }
+    assert!(pair.a.send_cq.statuses().iter().all(|(_, status)| *status == WcStatus::Success));
+    both_ready(pair);
+}
+
+#[test]
+fn responses_to_a_read_are_equally_long() {
+    let pair = connect(&PairSetup::rc());
+    let lengths = lengths(&pair, is_response);
+    reads(&pair, 4, 4096);
+    let lengths = lengths.take();
+    let (before, after) = lengths.split_at(4);
+    assert_eq!(before, [1024 + 16, 1024 + 12, 1024 + 12, 1024 + 16], "nothing is known about the peer");
+    assert_eq!(after, [1024 + 16; 12]);
+}
+
+#[test]
+fn responses_to_a_foreign_peer_are_as_specified() {
+    let pair = connect(&PairSetup::rc());
+    let lengths = lengths(&pair, is_response);
+    let marked = pair.world.rule(Rule::on(|s: &Seen<'_>| is_request(s) && is_marked(s)));
+    let announced = Rule::on(|s: &Seen<'_>| is_response(s) && is_marked(s)).rewrite(|bytes| bytes[8] &= 0x81);
+    let announced = pair.world.rule(announced);
+    reads(&pair, 20, 4096);
+    let lengths = lengths.take();
+    assert_eq!((marked.hits(), announced.hits()), (0, 16));
+    assert!(lengths.chunks(4).all(|m| m == [1024 + 16, 1024 + 12, 1024 + 12, 1024 + 16]), "{lengths:?}");
+}
+
+#[test]
+fn equally_long_responses_survive_trouble() {
+    for seed in 0..10 {
+        let pair = connect(&PairSetup { seed, ..PairSetup::rc() });
+        pair.world.set_faults(Faults { reordering: 0.1, ..Faults::all(0.03) });
+        reads(&pair, 30, 7000);
+    }
+}
+
+/// Writes of so many bytes each; returns the lengths of all request packets behind the BTH.
+fn writes(pair: &Pair, count: u64, len: u32) -> Vec<usize> {
+    let lengths = lengths(pair, is_request);
     for id in 0..count {
         pair.a.qp.post(Wr::write(id, &pair.b.mr, 128 * 1024).sge(pair.a.sge(id * 16, len)));
         pair.run();

@@ -40,9 +40,11 @@ pub struct Bth {
     pub dest_qpn: Qpn,
     /// Whether the responder should acknowledge now.
     pub ack_req: bool,
-    /// Another reserved bit, which ferroce ends use between themselves. On an acknowledgement: whoever sent it reads what the bit
-    /// stands for elsewhere. On a request that [may carry one](Opcode::may_carry_rider): a [`Rider`](super::Rider) stands behind
-    /// the other headers. On a request that [may repeat it](Opcode::may_repeat_reth): the RETH is there again.
+    /// Another reserved bit, which ferroce ends use between themselves. On an acknowledgement, and on a READ response that has an
+    /// AETH anyhow: whoever sent it reads what the bit stands for elsewhere. On a request that
+    /// [may carry one](Opcode::may_carry_rider): a [`Rider`](super::Rider) stands behind the other headers. On packets that
+    /// [may repeat](Opcode::may_repeat_reth) the RETH or [the AETH](Opcode::may_repeat_aeth): that header is there again. On a READ
+    /// request: the AETH may be repeated in the answer.
     pub extended: bool,
     /// Selective repeat is spoken here. A bit that is reserved: the specification has senders leave it zero and receivers
     /// ignore it. It stands on sequence NAKs, and on what is sent again to whoever sent such a NAK.

@@ -72,6 +72,12 @@ fn has_rider(bth: &Bth) -> bool {
     bth.extended && bth.opcode.may_carry_rider()
 }
 
+/// Whether the packet has an AETH that the opcode alone does not give it.
+#[inline]
+fn repeats_aeth(bth: &Bth) -> bool {
+    bth.extended && bth.opcode.may_repeat_aeth()
+}
+
 /// Whether the packet has a RETH that the opcode alone does not give it.
 #[inline]
 fn repeats_reth(bth: &Bth) -> bool {
@@ -105,6 +111,7 @@ impl Headers {
         let ours_len = match self.bth.extended {
             true if has_rider(&self.bth) => Rider::LEN,
             true if repeats_reth(&self.bth) => Reth::LEN,
+            true if repeats_aeth(&self.bth) => Aeth::LEN,
             _ => 0,
         };
         Bth::LEN + extension_len(self.bth.opcode) + ours_len
@@ -127,6 +134,9 @@ impl Headers {
         }
         if extension_len(opcode) > 0 {
             self.write_extensions(out, &mut at);
+        }
+        if repeats_aeth(&self.bth) {
+            put_extension(out, &mut at, self.aeth.map(|h| h.to_bytes()));
         }
         if has_rider(&self.bth) {
             put_extension(out, &mut at, self.rider.map(|h| h.to_bytes()));
@@ -173,6 +183,7 @@ impl Headers {
         let opcode = headers.bth.opcode;
         let mut rest = Rest(&bytes[Bth::LEN..]);
         headers.reth = rest.take(repeats_reth(&headers.bth), Reth::LEN, Reth::parse)?;
+        headers.aeth = rest.take(repeats_aeth(&headers.bth), Aeth::LEN, Aeth::parse)?;
         if extension_len(opcode) > 0 {
             headers.read_extensions(&mut rest)?;
         }
@@ -190,7 +201,9 @@ impl Headers {
             self.reth = rest.take(true, Reth::LEN, Reth::parse)?;
         }
         self.atomic = rest.take(opcode.has_atomic(), AtomicEth::LEN, AtomicEth::parse)?;
-        self.aeth = rest.take(opcode.has_aeth(), Aeth::LEN, Aeth::parse)?;
+        if opcode.has_aeth() {
+            self.aeth = rest.take(true, Aeth::LEN, Aeth::parse)?;
+        }
         self.atomic_ack = rest.take(opcode.has_atomic_ack(), atomic_ack::LEN, atomic_ack::parse)?;
         self.imm = rest.take(opcode.has_imm(), imm::LEN, imm::parse)?;
         self.ieth = rest.take(opcode.has_ieth(), ieth::LEN, ieth::parse)?;

@@ -319,6 +319,10 @@ impl Opcode {
         let is_later = matches!(self.operation, Op::WriteMiddle | Op::WriteLast | Op::WriteLastImm);
         matches!(self.service, Service::Rc) && is_later
     }
+    /// The same for the AETH of a READ response.
+    pub const fn may_repeat_aeth(self) -> bool {
+        matches!((self.service, self.operation), (Service::Rc, Op::ReadResponseMiddle))
+    }
     /// Whether an XRCETH follows; only requests name a shared receive queue (IBA annex A14).
     pub const fn has_xrceth(self) -> bool {
         matches!(self.service, Service::Xrc) && self.operation.is_request()

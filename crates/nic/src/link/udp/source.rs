@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(source.change_of_merging(), Some(true));
         assert_eq!(source.change_of_merging(), None);
 
-        (0..2 * CALM).for_each(|_| drop(ping(&mut source)));
+        assert_eq!((0..2 * CALM).filter_map(|_| ping(&mut source)).collect::<Vec<_>>(), [false]);
         assert_eq!(source.merges, Some(false));
         source.trickle.on_surprise();
         assert_eq!(source.change_of_merging(), Some(true), "a merged datagram must be known for what it is");

@@ -28,12 +28,14 @@ pub(super) struct ReadReply {
     pub(super) msn: u32,
     /// An answer given again does not count against `max_dest_rd_atomic`: the requester may long have the first.
     pub(super) again: bool,
+    /// All packets of the answer have an AETH, so that all are equally long: the requester takes that.
+    pub(super) even: bool,
 }
 
 impl ReadReply {
     /// The answer to a flush or an atomic write.
     pub(super) fn of_nothing(psn: Psn, msn: u32, pd: PdId) -> ReadReply {
-        ReadReply { psn, addr: 0, rkey: RKey(0), pd, len: 0, fresh: true, msn, again: false }
+        ReadReply { psn, addr: 0, rkey: RKey(0), pd, len: 0, fresh: true, msn, again: false, even: false }
     }
 }
 
@@ -232,6 +234,11 @@ impl Responder {
         Ok(true)
     }
 
+    /// Whether the next acknowledgement says that we read what the specification does not have.
+    fn announces<H: Host>(&self, io: &Io<'_, H>) -> bool {
+        self.announcements_left > 0 && io.id.transport == Transport::Rc
+    }
+
     fn send_ack<H: Host>(
         &mut self,
         psn: Psn,
@@ -240,10 +247,10 @@ impl Responder {
         io: &mut Io<'_, H>,
     ) -> Result<bool, TxError> {
         let mut headers = io.headers(Operation::Acknowledge, psn, 0);
-        headers.bth.extended = self.announcements_left > 0 && io.id.transport == Transport::Rc;
+        headers.bth.extended = self.announces(io);
         headers.aeth = Some(Aeth { syndrome, msn });
         io.send(&headers, TxPayload::None)?;
-        self.announcements_left = self.announcements_left.saturating_sub(1);
+        self.announcements_left -= u8::from(headers.bth.extended);
         io.counters.acks_sent += 1;
         Ok(true)
     }
@@ -260,15 +267,18 @@ impl Responder {
             (false, false) => Operation::ReadResponseMiddle,
         };
         let mut headers = io.headers(operation, read.psn, len);
-        if operation != Operation::ReadResponseMiddle {
+        let is_middle = operation == Operation::ReadResponseMiddle;
+        if !is_middle || read.even {
             headers.aeth = Some(Aeth { syndrome: NO_CREDITS, msn: read.msn });
         }
+        headers.bth.extended = if is_middle { read.even } else { self.announces(io) };
         let payload = if len == 0 {
             TxPayload::None
         } else {
             TxPayload::Remote { pd: read.pd, rkey: read.rkey, addr: read.addr, len }
         };
         io.send(&headers, payload)?;
+        self.announcements_left -= u8::from(headers.bth.extended && !is_middle);
         if !last && let Some(Reply::Read(front)) = self.replies.queue.front_mut() {
             front.psn = read.psn.plus(1);
             front.addr = read.addr.wrapping_add(u64::from(len));
