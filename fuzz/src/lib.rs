@@ -6,11 +6,11 @@ mod management;
 
 pub use management::{cm, mad};
 
-use ferroce_proto::Gid;
 use ferroce_proto::wire::{
-    Bth, FlowAddrs, Grh, ICRC_LEN, Ipv4Header, Ipv6Header, Opcode, Packet, UdpHeader, dest_qpn, icrc,
-    verify_icrc,
+    Bth, FlowAddrs, Grh, Headers, ICRC_LEN, Ipv4Header, Ipv6Header, Opcode, Packet, UdpHeader, dest_qpn,
+    icrc, verify_icrc,
 };
+use ferroce_proto::{Gid, Psn, Qpn};
 
 /// Any bytes are refused, or read and written back the same.
 pub fn packet(bytes: &[u8]) {
@@ -45,7 +45,11 @@ pub fn packet(bytes: &[u8]) {
 /// The parser ignores reserved bits and the writer clears them.
 fn clear_reserved(opcode: Opcode, bytes: &mut [u8]) {
     bytes[4] &= 0xc0;
-    bytes[8] &= 0x81;
+    bytes[8] &= 0x83;
+    if opcode.may_carry_rider() && bytes[8] & 0x02 != 0 {
+        let extensions = Headers::new(Bth::new(opcode, Qpn::new(0), Psn::new(0))).encoded_len();
+        bytes[extensions] = 0;
+    }
     if opcode.has_xrceth() {
         bytes[Bth::LEN] = 0;
     }

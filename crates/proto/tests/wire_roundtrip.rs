@@ -2,7 +2,7 @@
 
 use ferroce_proto::wire::{
     Aeth, AtomicEth, Bth, Deth, Feth, Grh, Headers, Ipv4Header, Ipv6Header, Malformed, NakCode, Opcode,
-    Packet, Reth, Syndrome, UdpHeader, dest_qpn,
+    Packet, Reth, Rider, Syndrome, UdpHeader, dest_qpn,
 };
 use ferroce_proto::{Gid, PKey, Psn, Qkey, Qpn, RKey, Srqn};
 use proptest::prelude::*;
@@ -52,13 +52,13 @@ prop_compose! {
 prop_compose! {
     fn any_bth()(
         opcode in select(opcodes()),
-        flags: [bool; 6],
+        flags: [bool; 7],
         pad in 0u8..4,
         pkey: u16,
         dest_qpn: u32,
         psn: u32,
     ) -> Bth {
-        let [solicited, mig_req, fecn, becn, ack_req, selective] = flags;
+        let [solicited, mig_req, fecn, becn, ack_req, extended, selective] = flags;
         Bth {
             opcode,
             solicited,
@@ -69,6 +69,7 @@ prop_compose! {
             becn,
             dest_qpn: Qpn::new(dest_qpn),
             ack_req,
+            extended,
             selective,
             psn: Psn::new(psn),
         }
@@ -89,14 +90,15 @@ prop_compose! {
         Headers {
             bth,
             feth: opcode.has_feth().then_some(Feth { placement: words[0] as u8 & 15, level: words[1] as u8 & 3 }),
-            reth: opcode.has_reth().then_some(reth),
-            aeth: opcode.has_aeth().then_some(aeth),
+            reth: (opcode.has_reth() || bth.extended && opcode.may_repeat_reth()).then_some(reth),
+            aeth: (opcode.has_aeth() || bth.extended && opcode.may_repeat_aeth()).then_some(aeth),
             atomic: opcode.has_atomic().then_some(atomic),
             atomic_ack: opcode.has_atomic_ack().then_some(atomic_ack),
             deth: opcode.has_deth().then_some(deth),
             imm: opcode.has_imm().then_some(words[0]),
             ieth: opcode.has_ieth().then_some(RKey(words[1])),
             xrceth: opcode.has_xrceth().then_some(Srqn::new(words[2])),
+            rider: (bth.extended && opcode.may_carry_rider()).then_some(Rider { psn: Psn::new(words[2]), aeth }),
         }
     }
 }

@@ -123,7 +123,7 @@ impl Node {
             srq: setup.srq.map(|srq| srq.number),
         };
         let qp = setup.build(qpn, congestion);
-        self.nic(|nic| nic.qps.insert(qpn, Slot { qp, queues }));
+        self.nic(|nic| nic.qps.insert(qpn, Slot { qp, queues, put_off_until: None }));
         QueuePair { node: self.clone(), qpn }
     }
 
@@ -140,6 +140,11 @@ impl Node {
     /// How many packets may wait for its link, before queue pairs hear that it is full.
     pub fn set_link_depth(&self, packets: usize) {
         self.nic(|nic| nic.resources.link_depth = packets);
+    }
+
+    /// How long its acknowledgements wait for a request to the same peer that they can leave with; not at all, unless told.
+    pub fn put_off_acks(&self, ns: u64) {
+        self.nic(|nic| nic.put_off_ns = ns);
     }
 
     /// Takes all events raised so far. Events of a CQ or SRQ name queue pair 0.

@@ -44,19 +44,28 @@ pub(super) struct Turn {
     touched: Vec<Arc<QpCore>>,
     /// Acknowledgements put off until the next turn, behind the answer of the application that just got its data.
     put_off: Vec<Arc<QpCore>>,
+    /// They have outlasted a turn already.
+    is_overdue: bool,
     /// Turns since something arrived.
     idle: u32,
 }
 
 impl Turn {
     pub(super) fn new() -> Self {
-        Turn { rx: RxBatch::new(), tx: TxBatch::new(), touched: Vec::new(), put_off: Vec::new(), idle: 0 }
+        Turn {
+            rx: RxBatch::new(),
+            tx: TxBatch::new(),
+            touched: Vec::new(),
+            put_off: Vec::new(),
+            is_overdue: false,
+            idle: 0,
+        }
     }
 }
 
 impl Engine {
-    /// A turn on an application thread that found no completion.
-    pub(crate) fn drive_for_poller(&self) {
+    /// A turn on an application thread that polls. If it `found` a completion, its answer may be about to come.
+    pub(crate) fn drive_for_poller(&self, found: bool) {
         self.pulse.polled();
         let Some(mut turn) = self.turn.try_lock() else {
             // A lost count does not matter.
@@ -67,6 +76,7 @@ impl Engine {
             }
             return;
         };
+        turn.is_overdue |= !found;
         self.run(&mut turn, true, false);
         let idle = turn.idle;
         drop(turn);
@@ -86,7 +96,10 @@ impl Engine {
     /// A turn on the background thread. True if there was anything to do.
     pub(super) fn drive_in_background(&self, thorough: bool) -> bool {
         match self.turn.try_lock() {
-            Some(mut turn) => self.run(&mut turn, false, thorough),
+            Some(mut turn) => {
+                turn.is_overdue = true;
+                self.run(&mut turn, false, thorough)
+            }
             None => false,
         }
     }
@@ -100,9 +113,11 @@ impl Engine {
     }
 
     fn run(&self, turn: &mut Turn, for_poller: bool, thorough: bool) -> bool {
-        if !turn.put_off.is_empty() {
+        if !turn.put_off.is_empty() && turn.is_overdue {
             self.send_put_off(turn, now());
         }
+        // One turn of a program that finds what it looks for is no reason to send them, two are.
+        turn.is_overdue = !turn.put_off.is_empty();
         let arrived = self.link.receive(&mut turn.rx, thorough);
         turn.idle = if arrived > 0 { 0 } else { turn.idle.wrapping_add(1) };
         // Reading the clock is a tenth of an idle turn, and timers are in milliseconds: look now and then.

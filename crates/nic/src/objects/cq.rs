@@ -240,12 +240,12 @@ impl Cq {
             let hits = self.core.hits.load(Ordering::Relaxed).wrapping_add(1);
             self.core.hits.store(hits, Ordering::Relaxed);
             if hits.is_multiple_of(HITS_PER_TURN) && self.nic.alive().is_ok() {
-                self.nic.engine.drive_for_poller();
+                self.nic.engine.drive_for_poller(true);
             }
             return Ok(n);
         }
         self.nic.alive()?;
-        self.nic.engine.drive_for_poller();
+        self.nic.engine.drive_for_poller(false);
         let n = self.core.take(most, stamps, &mut each);
         if n == 0 {
             self.core.check_overrun()?;

@@ -40,7 +40,16 @@ impl Qp {
         }
         let mut io = io!(self, now, host);
         let turn = match &mut self.machine {
-            Machine::Rc(rc) => rc.0.poll_transmit(&mut self.sq, &mut io),
+            Machine::Rc(rc) => {
+                let (requester, responder) = &mut **rc;
+                let rider = if requester.may_carry() { responder.rider() } else { None };
+                io.rider = rider;
+                let turn = requester.poll_transmit(&mut self.sq, &mut io);
+                if io.rider != rider {
+                    responder.on_ridden(&mut io);
+                }
+                turn
+            }
             Machine::Uc(uc) => uc.0.poll_transmit(&mut self.sq, &mut io),
             Machine::Ud(ud) => ud.poll_transmit(&mut self.sq, &mut io),
         };

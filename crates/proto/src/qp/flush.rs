@@ -15,6 +15,7 @@ macro_rules! io {
             route: &$qp.route,
             counters: &mut $qp.counters,
             now: $now,
+            rider: None,
         }
     };
 }

@@ -4,7 +4,7 @@ use super::{Host, QpCounters, Reason, Side, TxError, TxPayload};
 use crate::Time;
 use crate::ids::{PdId, Psn, Qpn, RKey};
 use crate::verbs::{Access, Completion, MemoryFault, QpAttr, Route, Transport, WcFlags, WcOpcode, WcStatus};
-use crate::wire::{Bth, Headers, Opcode, Operation, Service};
+use crate::wire::{Bth, Headers, Opcode, Operation, Rider, Service};
 
 /// What never changes about a queue pair.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +42,8 @@ pub(crate) struct Io<'a, H: Host> {
     pub(crate) route: &'a Route,
     pub(crate) counters: &'a mut QpCounters,
     pub(crate) now: Time,
+    /// An acknowledgement that may ride in the next request.
+    pub(crate) rider: Option<Rider>,
 }
 
 impl<H: Host> Io<'_, H> {
@@ -61,6 +63,7 @@ impl<H: Host> Io<'_, H> {
             becn: false,
             dest_qpn: self.attr.dest_qpn,
             ack_req: false,
+            extended: false,
             selective: false,
             psn,
         })

@@ -35,6 +35,11 @@ impl Qp {
         }
         let mut io = io!(self, now, host);
         let turn = match &mut self.machine {
+            Machine::Rc(rc) if pkt.headers.rider.is_some() => {
+                // The acknowledgement is of what was sent before the request came about.
+                let ridden = rc.0.handle_rider(pkt, &mut self.sq, &mut io);
+                ridden.and_then(|()| rc.1.handle_request(pkt, &mut self.rq, &mut io))
+            }
             Machine::Rc(rc) if pkt.headers.bth.opcode.operation.is_response() => {
                 rc.0.handle_response(pkt, &mut self.sq, &mut io)
             }

@@ -46,13 +46,20 @@ pub(super) fn operation_of(op: &SendOp, first: bool, last: bool) -> Operation {
     }
 }
 
+/// Where a WRITE goes.
+pub(super) fn reth_of(wqe: &SendWqe) -> Option<Reth> {
+    match wqe.op {
+        SendOp::Write { addr, rkey } | SendOp::WriteImm { addr, rkey, .. } => {
+            Some(Reth { addr, rkey, len: wqe.len })
+        }
+        _ => None,
+    }
+}
+
 /// The extension headers of a packet by its place in the message.
 pub(super) fn add_extensions(headers: &mut Headers, wqe: &SendWqe, first: bool, last: bool) {
-    match wqe.op {
-        SendOp::Write { addr, rkey } | SendOp::WriteImm { addr, rkey, .. } if first => {
-            headers.reth = Some(Reth { addr, rkey, len: wqe.len });
-        }
-        _ => {}
+    if first {
+        headers.reth = reth_of(wqe);
     }
     match wqe.op {
         SendOp::SendImm(imm) | SendOp::WriteImm { imm, .. } if last => headers.imm = Some(imm),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0 opcode | 1 S M pad(2) TVer(4) | 2..4 P_Key | 4 F B reserved(6) | 5..8 destination QPN
-//!  8 A reserved(6) selective | 9..12 PSN
+//!  8 A reserved(5) extended selective | 9..12 PSN
 //! ```
 
 use super::malformed::first_bytes;
@@ -16,6 +16,7 @@ const VERSION_MASK: u8 = 0x0f;
 const FECN: u8 = 0x80;
 const BECN: u8 = 0x40;
 const ACK_REQ: u8 = 0x80;
+const EXTENDED: u8 = 0x02;
 const SELECTIVE: u8 = 0x01;
 
 /// Base transport header.
@@ -39,6 +40,12 @@ pub struct Bth {
     pub dest_qpn: Qpn,
     /// Whether the responder should acknowledge now.
     pub ack_req: bool,
+    /// Another reserved bit, which ferroce ends use between themselves. On an acknowledgement, and on a READ response that has an
+    /// AETH anyhow: whoever sent it reads what the bit stands for elsewhere. On a request that
+    /// [may carry one](Opcode::may_carry_rider): a [`Rider`](super::Rider) stands behind the other headers. On packets that
+    /// [may repeat](Opcode::may_repeat_reth) the RETH or [the AETH](Opcode::may_repeat_aeth): that header is there again. On a READ
+    /// request: the AETH may be repeated in the answer.
+    pub extended: bool,
     /// Selective repeat is spoken here. A bit that is reserved: the specification has senders leave it zero and receivers
     /// ignore it. It stands on sequence NAKs, and on what is sent again to whoever sent such a NAK.
     pub selective: bool,
@@ -62,6 +69,7 @@ impl Bth {
             becn: false,
             dest_qpn,
             ack_req: false,
+            extended: false,
             selective: false,
             psn,
         }
@@ -85,6 +93,7 @@ impl Bth {
             becn: b[4] & BECN != 0,
             dest_qpn: Qpn::new(u32::from_be_bytes([0, b[5], b[6], b[7]])),
             ack_req: b[8] & ACK_REQ != 0,
+            extended: b[8] & EXTENDED != 0,
             selective: b[8] & SELECTIVE != 0,
             psn: Psn::new(u32::from_be_bytes([0, b[9], b[10], b[11]])),
         })
@@ -106,7 +115,7 @@ impl Bth {
             qpn[1],
             qpn[2],
             qpn[3],
-            flag(self.ack_req, ACK_REQ) | flag(self.selective, SELECTIVE),
+            flag(self.ack_req, ACK_REQ) | flag(self.extended, EXTENDED) | flag(self.selective, SELECTIVE),
             psn[1],
             psn[2],
             psn[3],

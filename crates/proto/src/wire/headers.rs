@@ -1,11 +1,11 @@
 //! BTH and extension headers together, in the order in which they stand in a packet (IBA 5.2).
 
 use super::one_field::{atomic_ack, ieth, imm, xrceth};
-use super::{Aeth, AtomicEth, Bth, Deth, Feth, Malformed, Opcode, Reth};
+use super::{Aeth, AtomicEth, Bth, Deth, Feth, Malformed, Opcode, Reth, Rider};
 use crate::ids::{RKey, Srqn};
 
-/// All transport headers of a packet. The opcode alone decides which extension headers exist: the writer looks at
-/// no field whose header the opcode does not have.
+/// All transport headers of a packet. The opcode alone decides which extension headers exist, and the extended bit whether
+/// something of ours stands with them: the writer looks at no field whose header is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
     /// Base transport header.
@@ -28,6 +28,8 @@ pub struct Headers {
     pub ieth: Option<RKey>,
     /// Shared receive queue of an XRC request.
     pub xrceth: Option<Srqn>,
+    /// Acknowledgement that rides along.
+    pub rider: Option<Rider>,
 }
 
 /// Length of the extension headers of an opcode.
@@ -64,6 +66,24 @@ const fn sum_of_extensions(opcode: Opcode) -> usize {
         + if_has(opcode.has_ieth(), ieth::LEN)
 }
 
+/// Whether an acknowledgement rides in the packet.
+#[inline]
+fn has_rider(bth: &Bth) -> bool {
+    bth.extended && bth.opcode.may_carry_rider()
+}
+
+/// Whether the packet has an AETH that the opcode alone does not give it.
+#[inline]
+fn repeats_aeth(bth: &Bth) -> bool {
+    bth.extended && bth.opcode.may_repeat_aeth()
+}
+
+/// Whether the packet has a RETH that the opcode alone does not give it.
+#[inline]
+fn repeats_reth(bth: &Bth) -> bool {
+    bth.extended && bth.opcode.may_repeat_reth()
+}
+
 impl Headers {
     /// No opcode needs more bytes; an XRC atomic needs these.
     pub const MAX_LEN: usize = Bth::LEN + xrceth::LEN + AtomicEth::LEN;
@@ -81,13 +101,20 @@ impl Headers {
             imm: None,
             ieth: None,
             xrceth: None,
+            rider: None,
         }
     }
 
-    /// Bytes on the wire, as the opcode has it.
+    /// Bytes on the wire, as BTH and opcode have it.
     #[inline]
     pub fn encoded_len(&self) -> usize {
-        Bth::LEN + extension_len(self.bth.opcode)
+        let ours_len = match self.bth.extended {
+            true if has_rider(&self.bth) => Rider::LEN,
+            true if repeats_reth(&self.bth) => Reth::LEN,
+            true if repeats_aeth(&self.bth) => Aeth::LEN,
+            _ => 0,
+        };
+        Bth::LEN + extension_len(self.bth.opcode) + ours_len
     }
 
     /// Writes the headers to the start of `out` and returns how long they are.
@@ -102,37 +129,51 @@ impl Headers {
         let opcode = self.bth.opcode;
         let mut at = 0;
         put(out, &mut at, self.bth.to_bytes());
-        if extension_len(opcode) == 0 {
-            return at;
-        }
-        if opcode.has_xrceth() {
-            put_extension(out, &mut at, self.xrceth.map(xrceth::to_bytes));
-        }
-        if opcode.has_deth() {
-            put_extension(out, &mut at, self.deth.map(|h| h.to_bytes()));
-        }
-        if opcode.has_feth() {
-            put_extension(out, &mut at, self.feth.map(|h| h.to_bytes()));
-        }
-        if opcode.has_reth() {
+        if repeats_reth(&self.bth) {
             put_extension(out, &mut at, self.reth.map(|h| h.to_bytes()));
         }
-        if opcode.has_atomic() {
-            put_extension(out, &mut at, self.atomic.map(|h| h.to_bytes()));
+        if extension_len(opcode) > 0 {
+            self.write_extensions(out, &mut at);
         }
-        if opcode.has_aeth() {
+        if repeats_aeth(&self.bth) {
             put_extension(out, &mut at, self.aeth.map(|h| h.to_bytes()));
         }
-        if opcode.has_atomic_ack() {
-            put_extension(out, &mut at, self.atomic_ack.map(atomic_ack::to_bytes));
-        }
-        if opcode.has_imm() {
-            put_extension(out, &mut at, self.imm.map(imm::to_bytes));
-        }
-        if opcode.has_ieth() {
-            put_extension(out, &mut at, self.ieth.map(ieth::to_bytes));
+        if has_rider(&self.bth) {
+            put_extension(out, &mut at, self.rider.map(|h| h.to_bytes()));
         }
         at
+    }
+
+    #[inline]
+    fn write_extensions(&self, out: &mut [u8], at: &mut usize) {
+        let opcode = self.bth.opcode;
+        if opcode.has_xrceth() {
+            put_extension(out, at, self.xrceth.map(xrceth::to_bytes));
+        }
+        if opcode.has_deth() {
+            put_extension(out, at, self.deth.map(|h| h.to_bytes()));
+        }
+        if opcode.has_feth() {
+            put_extension(out, at, self.feth.map(|h| h.to_bytes()));
+        }
+        if opcode.has_reth() {
+            put_extension(out, at, self.reth.map(|h| h.to_bytes()));
+        }
+        if opcode.has_atomic() {
+            put_extension(out, at, self.atomic.map(|h| h.to_bytes()));
+        }
+        if opcode.has_aeth() {
+            put_extension(out, at, self.aeth.map(|h| h.to_bytes()));
+        }
+        if opcode.has_atomic_ack() {
+            put_extension(out, at, self.atomic_ack.map(atomic_ack::to_bytes));
+        }
+        if opcode.has_imm() {
+            put_extension(out, at, self.imm.map(imm::to_bytes));
+        }
+        if opcode.has_ieth() {
+            put_extension(out, at, self.ieth.map(ieth::to_bytes));
+        }
     }
 
     /// Reads the headers at the start of `bytes`; [`Headers::encoded_len`] then says where they end.
@@ -140,20 +181,33 @@ impl Headers {
     pub fn parse(bytes: &[u8]) -> Result<Headers, Malformed> {
         let mut headers = Headers::new(Bth::parse(bytes)?);
         let opcode = headers.bth.opcode;
-        if extension_len(opcode) == 0 {
-            return Ok(headers);
-        }
         let mut rest = Rest(&bytes[Bth::LEN..]);
-        headers.xrceth = rest.take(opcode.has_xrceth(), xrceth::LEN, xrceth::parse)?;
-        headers.deth = rest.take(opcode.has_deth(), Deth::LEN, Deth::parse)?;
-        headers.feth = rest.take(opcode.has_feth(), Feth::LEN, Feth::parse)?;
-        headers.reth = rest.take(opcode.has_reth(), Reth::LEN, Reth::parse)?;
-        headers.atomic = rest.take(opcode.has_atomic(), AtomicEth::LEN, AtomicEth::parse)?;
-        headers.aeth = rest.take(opcode.has_aeth(), Aeth::LEN, Aeth::parse)?;
-        headers.atomic_ack = rest.take(opcode.has_atomic_ack(), atomic_ack::LEN, atomic_ack::parse)?;
-        headers.imm = rest.take(opcode.has_imm(), imm::LEN, imm::parse)?;
-        headers.ieth = rest.take(opcode.has_ieth(), ieth::LEN, ieth::parse)?;
+        headers.reth = rest.take(repeats_reth(&headers.bth), Reth::LEN, Reth::parse)?;
+        headers.aeth = rest.take(repeats_aeth(&headers.bth), Aeth::LEN, Aeth::parse)?;
+        if extension_len(opcode) > 0 {
+            headers.read_extensions(&mut rest)?;
+        }
+        headers.rider = rest.take(has_rider(&headers.bth), Rider::LEN, Rider::parse)?;
         Ok(headers)
+    }
+
+    #[inline]
+    fn read_extensions(&mut self, rest: &mut Rest<'_>) -> Result<(), Malformed> {
+        let opcode = self.bth.opcode;
+        self.xrceth = rest.take(opcode.has_xrceth(), xrceth::LEN, xrceth::parse)?;
+        self.deth = rest.take(opcode.has_deth(), Deth::LEN, Deth::parse)?;
+        self.feth = rest.take(opcode.has_feth(), Feth::LEN, Feth::parse)?;
+        if opcode.has_reth() {
+            self.reth = rest.take(true, Reth::LEN, Reth::parse)?;
+        }
+        self.atomic = rest.take(opcode.has_atomic(), AtomicEth::LEN, AtomicEth::parse)?;
+        if opcode.has_aeth() {
+            self.aeth = rest.take(true, Aeth::LEN, Aeth::parse)?;
+        }
+        self.atomic_ack = rest.take(opcode.has_atomic_ack(), atomic_ack::LEN, atomic_ack::parse)?;
+        self.imm = rest.take(opcode.has_imm(), imm::LEN, imm::parse)?;
+        self.ieth = rest.take(opcode.has_ieth(), ieth::LEN, ieth::parse)?;
+        Ok(())
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `opcode` | the BTH opcode, and which extension headers follow from it |
 //! | `bth` | base transport header |
 //! | `reth`, `aeth`, `atomic`, `deth`, `feth` | extension headers with several fields |
+//! | `rider` | an acknowledgement in a request packet, between two ferroce ends |
 //! | `one_field` | extension headers with one field: AtomicAckETH, ImmDt, IETH, XRCETH |
 //! | `headers` | BTH and all its extension headers together, as they stand in a packet |
 //! | `packet` | headers and payload: what arrives |
@@ -18,7 +19,8 @@
 //! | `icrc_prefix` | the part of it that packets of one flow share |
 //! | `mad`, [`cm`] | management datagrams, and the messages of communication management in them |
 //!
-//! Reserved bits are written as zero and ignored when read. So writing what was
+//! Reserved bits are written as zero and ignored when read, except for two of the BTH that ferroce ends use between
+//! themselves. So writing what was
 //! parsed gives back the same bytes, except in those bits.
 
 mod aeth;
@@ -39,6 +41,7 @@ mod one_field;
 mod opcode;
 mod packet;
 mod reth;
+mod rider;
 mod udp;
 
 pub use aeth::{Aeth, NakCode, Syndrome};
@@ -57,4 +60,5 @@ pub use malformed::Malformed;
 pub use opcode::{Opcode, Operation, Service};
 pub use packet::Packet;
 pub use reth::Reth;
+pub use rider::Rider;
 pub use udp::{ROCE_UDP_PORT, UdpHeader};

@@ -304,6 +304,25 @@ impl Opcode {
     pub const fn has_ieth(self) -> bool {
         self.operation.is_inv()
     }
+    /// Whether an acknowledgement of ours may ride in the packet: in a whole SEND or WRITE of a reliable connection. Not in one of
+    /// several packets, which leave in batches of equal length.
+    pub const fn may_carry_rider(self) -> bool {
+        let is_whole = matches!(
+            self.operation,
+            Op::SendOnly | Op::SendOnlyImm | Op::SendOnlyInv | Op::WriteOnly | Op::WriteOnlyImm
+        );
+        matches!(self.service, Service::Rc) && is_whole
+    }
+    /// Whether the RETH of the message may be repeated in the packet, for no other purpose than that all packets of a WRITE are
+    /// equally long and leave in one segmentation batch.
+    pub const fn may_repeat_reth(self) -> bool {
+        let is_later = matches!(self.operation, Op::WriteMiddle | Op::WriteLast | Op::WriteLastImm);
+        matches!(self.service, Service::Rc) && is_later
+    }
+    /// The same for the AETH of a READ response.
+    pub const fn may_repeat_aeth(self) -> bool {
+        matches!((self.service, self.operation), (Service::Rc, Op::ReadResponseMiddle))
+    }
     /// Whether an XRCETH follows; only requests name a shared receive queue (IBA annex A14).
     pub const fn has_xrceth(self) -> bool {
         matches!(self.service, Service::Xrc) && self.operation.is_request()

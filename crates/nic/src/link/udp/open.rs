@@ -34,6 +34,7 @@ impl UdpLink {
             .iter()
             .enumerate()
             .map(|(i, a)| Source::new(SourceKind::Address(i), a.socket.as_raw_fd()))
+            .map(|source| if config.gro { source.merging() } else { source })
             .collect();
         sources.push(Source::new(SourceKind::Forwarded, forwarder.as_raw_fd()));
         let receiver = Receiver::new(sources, &addresses, token);

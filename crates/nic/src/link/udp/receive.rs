@@ -141,6 +141,10 @@ impl UdpLink {
         add_alone(&self.counters.rx_calls, calls);
         let bytes = receiver.arrived[..filled].iter().map(|m| m.len).sum();
         source.on_look(calls, offer, filled, bytes);
+        if let Some(merges) = source.change_of_merging() {
+            // The option exists on this kernel: it took it when the socket was opened.
+            let _ = sys::set_option(&source.fd, libc::SOL_UDP, libc::UDP_GRO, libc::c_int::from(merges));
+        }
         if filled > 0 {
             receiver.rota.on_hit(index);
         }

@@ -6,7 +6,7 @@ use super::super::super::{DropReason, Host, Reason};
 use super::Requester;
 use crate::ids::Psn;
 use crate::verbs::WcStatus;
-use crate::wire::{NakCode, Packet, Syndrome};
+use crate::wire::{Bth, Headers, NakCode, Opcode, Operation, Packet, Rider, Service, Syndrome};
 
 /// How far an acknowledgement reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,8 @@ impl Requester {
         if nak {
             self.peer_selects |= pkt.headers.bth.selective;
         }
+        // Only from an answer to what is under way: a forger would have to guess its number.
+        self.peer_reads_riders |= pkt.headers.bth.extended && !psn.is_before(self.una);
         // A NAK names the packet it refuses and so acknowledges those before it.
         let next = if nak { psn } else { psn.plus(1) };
         if self.advance(next, sq, io) == Reach::Gap {
@@ -60,6 +62,20 @@ impl Requester {
             }
             Syndrome::Nak(code) => Err(self.on_error_nak(code, sq, io)),
         }
+    }
+
+    /// An acknowledgement that came in a request: what it says is what an ACK packet would say.
+    pub(crate) fn handle_rider<H: Host>(
+        &mut self,
+        pkt: &Packet<'_>,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        let Some(Rider { psn, aeth }) = pkt.headers.rider else { return Ok(()) };
+        let opcode = Opcode::new(Service::Rc, Operation::Acknowledge);
+        let mut headers = Headers::new(Bth { opcode, psn, ..pkt.headers.bth });
+        headers.aeth = Some(aeth);
+        self.handle_response(&Packet { headers, payload: &[] }, sq, io)
     }
 
     /// The peer misses packet `psn`, and may report which of those behind it are there.

@@ -93,6 +93,8 @@ pub(crate) struct Requester {
     went_back: Option<(Psn, Time)>,
     /// The peer marked a NAK: it may be told that we repeat selectively.
     peer_selects: bool,
+    /// The peer showed that it reads acknowledgements in requests.
+    peer_reads_riders: bool,
     repairs: Repairs,
     cc: Controller,
 }
@@ -121,6 +123,7 @@ impl Requester {
             first_try: None,
             went_back: None,
             peer_selects: false,
+            peer_reads_riders: false,
             repairs: Repairs::default(),
             cc,
         }
@@ -136,7 +139,7 @@ impl Requester {
         self.reads.clear();
         self.reads.reserve(usize::from(attr.max_rd_atomic));
         (self.since_ack_req, self.stall, self.cautious, self.went_back) = (0, None, false, None);
-        (self.first_try, self.peer_selects) = (None, false);
+        (self.first_try, self.peer_selects, self.peer_reads_riders) = (None, false, false);
         self.repairs.clear();
         self.clock = RetryClock::new(attr);
     }
@@ -160,6 +163,11 @@ impl Requester {
     /// When [`Self::handle_timeout`] wants to be called.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.clock.deadline()
+    }
+
+    /// Whether an acknowledgement may ride in the next request.
+    pub(crate) fn may_carry(&self) -> bool {
+        self.peer_reads_riders
     }
 
     /// Packets (or READ responses) on their way.

@@ -3,7 +3,7 @@
 use super::super::super::at_once::one_sided;
 use super::super::super::io::{Fatal, Io};
 use super::super::super::local::execute;
-use super::super::super::segment::{add_extensions, operation_of};
+use super::super::super::segment::{add_extensions, operation_of, reth_of};
 use super::super::super::sq::{SendQueue, SendWqe};
 use super::super::super::{Host, Reason, TxError};
 use super::holes::Place;
@@ -11,6 +11,7 @@ use super::{Requester, Stall};
 use crate::cc::CongestionControl;
 use crate::ids::Psn;
 use crate::verbs::{QpState, SendOp, Transport, WcStatus};
+use crate::wire::Rider;
 
 /// A large READ goes out as several requests of at most this many bytes, so that the in-flight window bounds the
 /// responses too. Their borders never move: a restart ends where the first try ended, because the responder knows
@@ -20,6 +21,10 @@ const READ_CHUNK: u32 = 64 * 1024;
 /// What a link sends in one go at most, roughly. An acknowledgement that opens the window by a whole number of these lets
 /// the next packets leave in full loads.
 const LOAD: u32 = 60 * 1024;
+
+/// Packets of a message that is worth making them equally long: in longer ones a second batch does not count, and packets from
+/// the middle are made in a row.
+const SHORT: u32 = 16;
 
 /// Packets after which an acknowledgement is asked for, so that the window opens long before it is used up: a quarter of it,
 /// but where that is less than a load, up to half of it.
@@ -201,7 +206,7 @@ impl Requester {
     /// How many of the next packets differ in nothing but number and payload: from the middle of a message, and none of
     /// them asks for an acknowledgement.
     fn row_len(&self, wqe: &SendWqe, (window, mtu): (u32, u32)) -> u32 {
-        if self.sent == 0 || wqe.inline || wqe.packets < self.sent + 3 {
+        if self.sent == 0 || wqe.inline || wqe.packets < self.sent + 3 || self.repeats_reth(wqe) {
             return 0;
         }
         let of_message = wqe.packets - 1 - self.sent;
@@ -255,8 +260,24 @@ impl Requester {
         headers.bth.selective = self.peer_selects && psn.is_before(self.high);
         add_extensions(&mut headers, wqe, first, last);
         headers.xrceth = sq.srq(*number);
+        // The packet stays within the path MTU, and of packets sent together only the shortest kind may differ in length.
+        headers.rider = io.rider.filter(|_| first && last && len as usize + Rider::LEN <= mtu as usize);
+        if !first && self.repeats_reth(wqe) {
+            headers.reth = reth_of(wqe);
+        }
+        headers.bth.extended = headers.rider.is_some() || (!first && headers.reth.is_some());
         io.send(&headers, sq.payload(*number, io.pd, offset, len))?;
+        if headers.rider.is_some() {
+            io.rider = None;
+        }
         Ok(len)
+    }
+
+    /// Whether all packets of a WRITE get the RETH. The first has it anyhow, and a segmentation batch ends with the first packet that is
+    /// shorter; a short message would leave in two batches, each of which costs as much as a long one.
+    fn repeats_reth(&self, wqe: &SendWqe) -> bool {
+        let is_short = (2..=SHORT).contains(&wqe.packets);
+        is_short && self.peer_reads_riders && matches!(wqe.op, SendOp::Write { .. } | SendOp::WriteImm { .. })
     }
 
     /// An acknowledgement is asked for where somebody waits for it: a signalled request, a queue that fills up, a

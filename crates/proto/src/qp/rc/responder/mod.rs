@@ -37,6 +37,10 @@ use reply::Replies;
 
 const MASK_24: u32 = 0x00ff_ffff;
 
+/// Acknowledgements, the first of a connection, that say that we read riders. A few, since each may be lost; not all, since a
+/// foreign peer has no use for the mark.
+const ANNOUNCEMENTS: u8 = 16;
+
 #[derive(Debug, Default)]
 pub(crate) struct Responder {
     /// The next sequence number due.
@@ -54,12 +58,15 @@ pub(crate) struct Responder {
     not_ready: bool,
     /// The peer understands reports of what is kept.
     peer_selects: bool,
+    /// Acknowledgements that will yet say that we read riders.
+    announcements_left: u8,
 }
 
 impl Responder {
     /// Enters RTR.
     pub(crate) fn start(&mut self, attr: &QpAttr) {
-        *self = Responder { expected: attr.rq_psn, ..Responder::default() };
+        *self =
+            Responder { expected: attr.rq_psn, announcements_left: ANNOUNCEMENTS, ..Responder::default() };
         self.replay.resize(usize::from(attr.max_dest_rd_atomic));
     }
 

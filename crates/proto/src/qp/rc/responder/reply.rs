@@ -5,8 +5,8 @@ use super::super::super::{DropReason, Host, RefusalReason, TxError, TxPayload};
 use super::Responder;
 use super::kept::REPORT_LEN;
 use crate::ids::{PdId, Psn, RKey};
-use crate::verbs::EventKind;
-use crate::wire::{Aeth, NakCode, Operation, Syndrome};
+use crate::verbs::{EventKind, Transport};
+use crate::wire::{Aeth, NakCode, Operation, Rider, Syndrome};
 use alloc::collections::VecDeque;
 
 /// No end-to-end credits: a receiver that runs dry says RNR instead (IBA 9.7.7.2.1, the "invalid" code).
@@ -28,12 +28,14 @@ pub(super) struct ReadReply {
     pub(super) msn: u32,
     /// An answer given again does not count against `max_dest_rd_atomic`: the requester may long have the first.
     pub(super) again: bool,
+    /// All packets of the answer have an AETH, so that all are equally long: the requester takes that.
+    pub(super) even: bool,
 }
 
 impl ReadReply {
     /// The answer to a flush or an atomic write.
     pub(super) fn of_nothing(psn: Psn, msn: u32, pd: PdId) -> ReadReply {
-        ReadReply { psn, addr: 0, rkey: RKey(0), pd, len: 0, fresh: true, msn, again: false }
+        ReadReply { psn, addr: 0, rkey: RKey(0), pd, len: 0, fresh: true, msn, again: false, even: false }
     }
 }
 
@@ -152,6 +154,22 @@ impl Responder {
         self.replies.queue.iter().all(is_ack)
     }
 
+    /// The acknowledgement that waits, if it is all that waits and may ride in a request.
+    pub(crate) fn rider(&self) -> Option<Rider> {
+        match (self.replies.queue.len(), self.replies.queue.front()) {
+            (1, Some(&Reply::Ack { psn, msn, syndrome: syndrome @ Syndrome::Ack { .. } })) => {
+                Some(Rider { psn, aeth: Aeth { syndrome, msn } })
+            }
+            _ => None,
+        }
+    }
+
+    /// The rider left in a request.
+    pub(crate) fn on_ridden<H: Host>(&mut self, io: &mut Io<'_, H>) {
+        self.replies.queue.pop_front();
+        io.counters.acks_sent += 1;
+    }
+
     /// Sends answers until there is none or the link is full.
     pub(crate) fn poll_transmit<H: Host>(&mut self, io: &mut Io<'_, H>) -> Result<(), Fatal> {
         while let Some(reply) = self.replies.queue.front().copied() {
@@ -159,7 +177,7 @@ impl Responder {
                 Reply::Ack { psn, msn, syndrome: Syndrome::Nak(NakCode::PsnSequence) } => {
                     self.send_sequence_nak(psn, msn, io)
                 }
-                Reply::Ack { psn, msn, syndrome } => send_ack(psn, msn, syndrome, io),
+                Reply::Ack { psn, msn, syndrome } => self.send_ack(psn, msn, syndrome, io),
                 Reply::Atomic { psn, msn, original, .. } => send_atomic(psn, msn, original, io),
                 Reply::Read(read) => self.send_read(read, io),
             };
@@ -195,10 +213,15 @@ impl Responder {
     }
 
     /// Says which packet is missing; to a peer that understands, also which of those behind it are here.
-    fn send_sequence_nak<H: Host>(&self, psn: Psn, msn: u32, io: &mut Io<'_, H>) -> Result<bool, TxError> {
+    fn send_sequence_nak<H: Host>(
+        &mut self,
+        psn: Psn,
+        msn: u32,
+        io: &mut Io<'_, H>,
+    ) -> Result<bool, TxError> {
         if psn != self.expected {
             // It came while the NAK waited. An acknowledgement may have made room for the NAK, so one goes out.
-            return send_ack(psn.minus(1), msn, NO_CREDITS, io);
+            return self.send_ack(psn.minus(1), msn, NO_CREDITS, io);
         }
         let mut report = [0; REPORT_LEN];
         let len = if self.peer_selects { self.kept.report(psn, &mut report) } else { 0 };
@@ -207,6 +230,27 @@ impl Responder {
         headers.aeth = Some(Aeth { syndrome: Syndrome::Nak(NakCode::PsnSequence), msn });
         let payload = if len == 0 { TxPayload::None } else { TxPayload::Bytes(&report[..len]) };
         io.send(&headers, payload)?;
+        io.counters.acks_sent += 1;
+        Ok(true)
+    }
+
+    /// Whether the next acknowledgement says that we read what the specification does not have.
+    fn announces<H: Host>(&self, io: &Io<'_, H>) -> bool {
+        self.announcements_left > 0 && io.id.transport == Transport::Rc
+    }
+
+    fn send_ack<H: Host>(
+        &mut self,
+        psn: Psn,
+        msn: u32,
+        syndrome: Syndrome,
+        io: &mut Io<'_, H>,
+    ) -> Result<bool, TxError> {
+        let mut headers = io.headers(Operation::Acknowledge, psn, 0);
+        headers.bth.extended = self.announces(io);
+        headers.aeth = Some(Aeth { syndrome, msn });
+        io.send(&headers, TxPayload::None)?;
+        self.announcements_left -= u8::from(headers.bth.extended);
         io.counters.acks_sent += 1;
         Ok(true)
     }
@@ -223,15 +267,18 @@ impl Responder {
             (false, false) => Operation::ReadResponseMiddle,
         };
         let mut headers = io.headers(operation, read.psn, len);
-        if operation != Operation::ReadResponseMiddle {
+        let is_middle = operation == Operation::ReadResponseMiddle;
+        if !is_middle || read.even {
             headers.aeth = Some(Aeth { syndrome: NO_CREDITS, msn: read.msn });
         }
+        headers.bth.extended = if is_middle { read.even } else { self.announces(io) };
         let payload = if len == 0 {
             TxPayload::None
         } else {
             TxPayload::Remote { pd: read.pd, rkey: read.rkey, addr: read.addr, len }
         };
         io.send(&headers, payload)?;
+        self.announcements_left -= u8::from(headers.bth.extended && !is_middle);
         if !last && let Some(Reply::Read(front)) = self.replies.queue.front_mut() {
             front.psn = read.psn.plus(1);
             front.addr = read.addr.wrapping_add(u64::from(len));
@@ -240,14 +287,6 @@ impl Responder {
         }
         Ok(last)
     }
-}
-
-fn send_ack<H: Host>(psn: Psn, msn: u32, syndrome: Syndrome, io: &mut Io<'_, H>) -> Result<bool, TxError> {
-    let mut headers = io.headers(Operation::Acknowledge, psn, 0);
-    headers.aeth = Some(Aeth { syndrome, msn });
-    io.send(&headers, TxPayload::None)?;
-    io.counters.acks_sent += 1;
-    Ok(true)
 }
 
 fn send_atomic<H: Host>(psn: Psn, msn: u32, original: u64, io: &mut Io<'_, H>) -> Result<bool, TxError> {

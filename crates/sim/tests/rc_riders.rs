@@ -1,0 +1,242 @@
+//! Reliable connection: what two ferroce ends say to each other and to nobody else. Acknowledgements ride in requests, and the
+//! packets of a short WRITE, and the responses to a READ, are equally long.
+
+mod support;
+
+use ferroce_proto::Psn;
+use ferroce_proto::verbs::{Mtu, WcStatus};
+use ferroce_proto::wire::Rider;
+use ferroce_sim::filter::{Seen, is_ack, is_request, is_response};
+use ferroce_sim::{Faults, Pair, PairSetup, Rule, Wr};
+use std::cell::RefCell;
+use std::rc::Rc;
+use support::both_ready;
+
+const LEN: u32 = 8;
+/// Longer than a program takes to answer, shorter than any timer.
+const PUT_OFF_NS: u64 = 20_000;
+/// In pieces of the virtual time that a packet takes.
+const STEP_NS: u64 = 500;
+
+fn carries(seen: &Seen<'_>) -> bool {
+    seen.packet.headers.rider.is_some()
+}
+
+fn is_marked(seen: &Seen<'_>) -> bool {
+    seen.packet.headers.bth.extended
+}
+
+fn connect(setup: &PairSetup) -> Pair {
+    let pair = setup.connect();
+    for end in [&pair.a, &pair.b] {
+        end.node.put_off_acks(PUT_OFF_NS);
+    }
+    pair
+}
+
+/// Messages to and fro, each sent when the one before has come; every send is signalled.
+fn ping_pong(pair: &Pair, rounds: u64, len: u32) {
+    for round in 0..rounds {
+        for (from, to) in [(&pair.a, &pair.b), (&pair.b, &pair.a)] {
+            to.post_recv(round, 4096, len);
+            from.qp.post(Wr::send(round).sge(from.sge(round % 64 * 8, len)));
+            let came = (0..1_000_000).any(|_| {
+                pair.world.run_for(STEP_NS);
+                to.recv_cq.poll().is_some_and(|c| c.status == WcStatus::Success && c.wr_id == round)
+            });
+            assert!(came, "message {round} did not come");
+            assert_eq!(to.mr.read(4096, len as usize), from.mr.read((round % 64 * 8) as usize, len as usize));
+        }
+    }
+    pair.run();
+    let all: Vec<_> = (0..rounds).map(|round| (round, WcStatus::Success)).collect();
+    assert_eq!((pair.a.send_cq.statuses(), pair.b.send_cq.statuses()), (all.clone(), all));
+    both_ready(pair);
+}
+
+#[test]
+fn a_ping_pong_takes_one_packet_each_way() {
+    let setup = PairSetup { psn_a: Psn::new(0xff_fff0), ..PairSetup::rc() };
+    let pair = connect(&setup);
+    let (acks, riders) = (pair.world.rule(Rule::on(is_ack)), pair.world.rule(Rule::on(carries)));
+    ping_pong(&pair, 100, LEN);
+    // The first message of each side cannot know its peer, and nothing answers the last.
+    println!("{} acknowledgements, {} riders", acks.hits(), riders.hits());
+    assert!(acks.hits() <= 4 && riders.hits() >= 196, "{} {}", acks.hits(), riders.hits());
+    let (a, b) = (pair.a.qp.counters(), pair.b.qp.counters());
+    assert_eq!((a.acks_sent, b.acks_sent), (100, 100));
+    assert_eq!((a.retransmitted, b.retransmitted), (0, 0));
+}
+
+#[test]
+fn a_foreign_peer_never_sees_one() {
+    let pair = connect(&PairSetup::rc());
+    // Neither end shows that it reads riders, as a foreign one would not.
+    let acks = pair.world.rule(Rule::on(|s: &Seen<'_>| is_ack(s) && is_marked(s)).rewrite(|b| b[8] &= 0x81));
+    let marked = pair.world.rule(Rule::on(|s: &Seen<'_>| is_request(s) && is_marked(s)));
+    ping_pong(&pair, 100, LEN);
+    assert_eq!(marked.hits(), 0);
+    assert_eq!(acks.hits(), 32, "the mark is shown to a stranger on his first acknowledgements only");
+}
+
+#[test]
+fn an_answer_to_what_is_answered_shows_nothing() {
+    let pair = connect(&PairSetup::rc());
+    let marked = pair.world.rule(Rule::on(|s: &Seen<'_>| is_request(s) && is_marked(s)));
+    // A forger, who cannot know which number is under way. The real acknowledgement is lost, and the others have no mark.
+    let forged = pair.world.rule(Rule::on(is_ack).nth(5).rewrite(|bytes| {
+        let psn = u32::from_be_bytes([0, bytes[9], bytes[10], bytes[11]]) - 1;
+        bytes[9..12].copy_from_slice(&psn.to_be_bytes()[1..]);
+    }));
+    pair.world.rule(Rule::on(is_ack).rewrite(|bytes| bytes[8] &= 0x81));
+    ping_pong(&pair, 20, LEN);
+    forged.once();
+    assert_eq!(marked.hits(), 0);
+}
+
+#[test]
+fn a_lost_rider_is_a_lost_acknowledgement() {
+    for (seed, nth) in (1..20).enumerate() {
+        let pair = connect(&PairSetup { seed: seed as u64, ..PairSetup::rc() });
+        let lost = pair.world.rule(Rule::on(carries).nth(nth).drop());
+        ping_pong(&pair, 20, LEN);
+        lost.once();
+    }
+}
+
+#[test]
+fn trouble_changes_nothing() {
+    for seed in 0..20 {
+        println!("seed {seed}");
+        let pair = connect(&PairSetup { seed, ..PairSetup::rc() });
+        let riders = pair.world.rule(Rule::on(carries));
+        pair.world.set_faults(Faults { reordering: 0.1, ..Faults::all(0.03) });
+        ping_pong(&pair, 60, LEN);
+        assert!(riders.hits() > 0);
+    }
+}
+
+#[test]
+fn no_packet_is_longer_for_it() {
+    let mtu = Mtu::B256.bytes();
+    for (len, rides) in
+        [(mtu - Rider::LEN as u32, true), (mtu - Rider::LEN as u32 + 1, false), (3 * mtu, false)]
+    {
+        let pair = connect(&PairSetup { mtu: Mtu::B256, ..PairSetup::rc() });
+        let riders = pair.world.rule(Rule::on(carries));
+        ping_pong(&pair, 20, len);
+        assert_eq!(riders.hits() > 0, rides, "{len} bytes");
+    }
+}
+
+/// Notes the lengths of packets.
+fn lengths(pair: &Pair, of: fn(&Seen<'_>) -> bool) -> Rc<RefCell<Vec<usize>>> {
+    let lengths = Rc::new(RefCell::new(Vec::new()));
+    let seen = Rc::clone(&lengths);
+    pair.world.rule(Rule::on(move |s: &Seen<'_>| {
+        if of(s) {
+            seen.borrow_mut().push(s.packet.headers.encoded_len() + s.packet.payload.len());
+        }
+        false
+    }));
+    lengths
+}
+
+/// READs of so many bytes each.
+fn reads(pair: &Pair, count: u64, len: u32) {
+    for id in 0..count {
+        pair.a.qp.post(Wr::read(id, &pair.b.mr, id * 16).sge(pair.a.sge(128 * 1024, len)));
+        pair.run();
+        let (near, far) =
+            (pair.a.mr.read(128 * 1024, len as usize), pair.b.mr.read(id as usize * 16, len as usize));
+        assert!(near == far, "READ {id} differs");
+    }
+    assert!(pair.a.send_cq.statuses().iter().all(|(_, status)| *status == WcStatus::Success));
+    both_ready(pair);
+}
+
+#[test]
+fn responses_to_a_read_are_equally_long() {
+    let pair = connect(&PairSetup::rc());
+    let lengths = lengths(&pair, is_response);
+    reads(&pair, 4, 4096);
+    let lengths = lengths.take();
+    let (before, after) = lengths.split_at(4);
+    assert_eq!(before, [1024 + 16, 1024 + 12, 1024 + 12, 1024 + 16], "nothing is known about the peer");
+    assert_eq!(after, [1024 + 16; 12]);
+}
+
+#[test]
+fn responses_to_a_foreign_peer_are_as_specified() {
+    let pair = connect(&PairSetup::rc());
+    let lengths = lengths(&pair, is_response);
+    let marked = pair.world.rule(Rule::on(|s: &Seen<'_>| is_request(s) && is_marked(s)));
+    let announced = Rule::on(|s: &Seen<'_>| is_response(s) && is_marked(s)).rewrite(|bytes| bytes[8] &= 0x81);
+    let announced = pair.world.rule(announced);
+    reads(&pair, 20, 4096);
+    let lengths = lengths.take();
+    assert_eq!((marked.hits(), announced.hits()), (0, 16));
+    assert!(lengths.chunks(4).all(|m| m == [1024 + 16, 1024 + 12, 1024 + 12, 1024 + 16]), "{lengths:?}");
+}
+
+#[test]
+fn equally_long_responses_survive_trouble() {
+    for seed in 0..10 {
+        let pair = connect(&PairSetup { seed, ..PairSetup::rc() });
+        pair.world.set_faults(Faults { reordering: 0.1, ..Faults::all(0.03) });
+        reads(&pair, 30, 7000);
+    }
+}
+
+/// Writes of so many bytes each; returns the lengths of all request packets behind the BTH.
+fn writes(pair: &Pair, count: u64, len: u32) -> Vec<usize> {
+    let lengths = lengths(pair, is_request);
+    for id in 0..count {
+        pair.a.qp.post(Wr::write(id, &pair.b.mr, 128 * 1024).sge(pair.a.sge(id * 16, len)));
+        pair.run();
+        let (near, far) =
+            (pair.a.mr.read(id as usize * 16, len as usize), pair.b.mr.read(128 * 1024, len as usize));
+        assert!(near == far, "write {id} differs");
+    }
+    assert!(pair.a.send_cq.statuses().iter().all(|(_, status)| *status == WcStatus::Success));
+    both_ready(pair);
+    lengths.take()
+}
+
+#[test]
+fn packets_of_a_short_write_are_equally_long() {
+    let pair = connect(&PairSetup::rc());
+    let lengths = writes(&pair, 4, 4096);
+    let (before, after) = lengths.split_at(4);
+    assert_eq!(before, [1024 + 28, 1024 + 12, 1024 + 12, 1024 + 12], "nothing is known about the peer");
+    assert_eq!(after, [1024 + 28; 12]);
+}
+
+#[test]
+fn packets_of_a_write_to_a_foreign_peer_are_as_specified() {
+    let pair = connect(&PairSetup::rc());
+    pair.world.rule(Rule::on(is_ack).rewrite(|bytes| bytes[8] &= 0x81));
+    let lengths = writes(&pair, 8, 4096);
+    assert!(lengths.chunks(4).all(|m| m == [1024 + 28, 1024 + 12, 1024 + 12, 1024 + 12]), "{lengths:?}");
+}
+
+#[test]
+fn equally_long_packets_survive_trouble() {
+    for seed in 0..10 {
+        let pair = connect(&PairSetup { seed, ..PairSetup::rc() });
+        pair.world.set_faults(Faults { reordering: 0.1, ..Faults::all(0.03) });
+        writes(&pair, 30, 7000);
+    }
+}
+
+#[test]
+fn a_write_of_several_packets_is_refused_as_a_whole() {
+    let pair = connect(&PairSetup::rc());
+    writes(&pair, 2, 4096);
+    let end = PairSetup::rc().memory as u64;
+    let before = pair.b.mr.read(end as usize - 2048, 2048);
+    pair.a.qp.post(Wr::write(9, &pair.b.mr, end - 2048).sge(pair.a.sge(0, 4096)));
+    pair.run();
+    assert_eq!(pair.a.send_cq.statuses(), [(9, WcStatus::RemAccessErr)]);
+    assert_eq!(pair.b.mr.read(end as usize - 2048, 2048), before, "nothing of it was written");
+}
