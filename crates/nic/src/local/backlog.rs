@@ -4,18 +4,20 @@
 //! rely on nothing being allocated then. (perftest's alarm handler reads a file; were it to interrupt an allocation of
 //! ours, it would wait for itself.) Pages that no packet ever waited in are never touched.
 
+use super::mapping::Mapping;
 use super::ring::Piece;
 use crate::link::RxMeta;
 use std::collections::VecDeque;
+use std::io;
 
 /// Most bytes that wait for one neighbour; beyond it packets are lost, as on any wire.
 const MAX_BYTES: usize = 16 << 20;
 /// Most packets that wait for one neighbour.
-const MAX_PACKETS: usize = 1 << 16;
+const MAX_PACKETS: usize = 1 << 14;
 
 #[derive(Debug)]
 pub(super) struct Backlog {
-    bytes: Box<[u8]>,
+    bytes: Mapping,
     packets: VecDeque<Packet>,
 }
 
@@ -27,11 +29,8 @@ struct Packet {
 }
 
 impl Backlog {
-    pub(super) fn new() -> Backlog {
-        Backlog {
-            bytes: vec![0; MAX_BYTES].into_boxed_slice(),
-            packets: VecDeque::with_capacity(MAX_PACKETS),
-        }
+    pub(super) fn new() -> io::Result<Backlog> {
+        Ok(Backlog { bytes: Mapping::private(MAX_BYTES)?, packets: VecDeque::with_capacity(MAX_PACKETS) })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -46,9 +45,10 @@ impl Backlog {
         self.packets.clear();
     }
 
-    /// The packet that has waited longest.
-    pub(super) fn first(&self) -> Option<(&RxMeta, &[u8])> {
-        self.packets.front().map(|packet| (&packet.meta, &self.bytes[packet.at..packet.at + packet.len]))
+    /// The packet that has waited longest. It stays until it is dropped.
+    pub(super) fn first(&self) -> Option<(&RxMeta, Piece)> {
+        let packet = self.packets.front()?;
+        Some((&packet.meta, Piece { start: self.bytes.bytes_at(packet.at).as_ptr(), len: packet.len }))
     }
 
     /// Forgets the packet that has waited longest.
@@ -59,7 +59,7 @@ impl Backlog {
     /// Keeps a packet of `len` bytes; false if there is no room even here.
     ///
     /// # Safety
-    /// The pieces are readable.
+    /// The pieces are readable and have `len` bytes together.
     pub(super) unsafe fn keep(
         &mut self,
         meta: &RxMeta,
@@ -67,14 +67,13 @@ impl Backlog {
         pieces: impl Iterator<Item = Piece>,
     ) -> bool {
         let Some(at) = self.room_for(len) else { return false };
-        let mut rest = &mut self.bytes[at..at + len];
+        let mut to = at;
         for piece in pieces {
-            // SAFETY: the caller's promise. Whoever changes the bytes meanwhile spoils a message of its own.
-            let bytes = unsafe { std::slice::from_raw_parts(piece.start, piece.len) };
-            let (here, behind) = rest.split_at_mut(bytes.len());
-            here.copy_from_slice(bytes);
-            rest = behind;
+            // SAFETY: the caller's promise.
+            unsafe { self.bytes.write_raw(to, piece.start, piece.len) };
+            to += piece.len;
         }
+        debug_assert_eq!(to, at + len);
         self.packets.push_back(Packet { meta: *meta, at, len });
         true
     }
@@ -113,7 +112,7 @@ mod tests {
 
     #[test]
     fn packets_leave_in_order_and_whole_over_many_laps() {
-        let mut backlog = Backlog::new();
+        let mut backlog = Backlog::new().unwrap();
         let bytes_of = |number: usize| vec![number as u8; 1 + number * 7919 % 40_000];
         let (mut kept, mut left, mut full) = (0, 0, 0);
         while left < 5_000 {
@@ -122,7 +121,9 @@ mod tests {
             }
             full += usize::from(kept < 5_000);
             for _ in 0..37 {
-                let Some((found, bytes)) = backlog.first() else { break };
+                let Some((found, piece)) = backlog.first() else { break };
+                // SAFETY: a packet that lies in the backlog.
+                let bytes = unsafe { std::slice::from_raw_parts(piece.start, piece.len) };
                 assert_eq!((*found, bytes), (meta(left), &bytes_of(left)[..]));
                 backlog.drop_first();
                 left += 1;
@@ -134,12 +135,12 @@ mod tests {
 
     #[test]
     fn it_is_bounded_in_packets_and_bytes() {
-        let mut backlog = Backlog::new();
+        let mut backlog = Backlog::new().unwrap();
         let most = (0..).take_while(|&number| keep(&mut backlog, number, &[7])).count();
         assert_eq!((most, backlog.len()), (MAX_PACKETS, MAX_PACKETS));
         backlog.clear();
         assert!(keep(&mut backlog, 0, &vec![1; MAX_BYTES]));
         assert!(!keep(&mut backlog, 1, &[1]));
-        assert!(!keep(&mut Backlog::new(), 0, &vec![1; MAX_BYTES + 1]));
+        assert!(!keep(&mut Backlog::new().unwrap(), 0, &vec![1; MAX_BYTES + 1]));
     }
 }

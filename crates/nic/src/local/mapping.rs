@@ -1,8 +1,8 @@
-//! Memory of a file that several processes see.
+//! Memory of a file that several processes see, and memory as large that only one does.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -24,17 +24,19 @@ impl Mapping {
     /// Maps `len` bytes of the file from `offset` on.
     pub(super) fn new(file: &File, offset: u64, len: usize, writable: bool) -> io::Result<Mapping> {
         let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        Mapping::map(len, protection, libc::MAP_SHARED, file.as_raw_fd(), offset)
+    }
+
+    /// `len` bytes that nobody else sees, all zero. Pages that are never touched cost nothing.
+    pub(super) fn private(len: usize) -> io::Result<Mapping> {
+        let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        Mapping::map(len, libc::PROT_READ | libc::PROT_WRITE, how, -1, 0)
+    }
+
+    fn map(len: usize, protection: i32, how: i32, file: RawFd, offset: u64) -> io::Result<Mapping> {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
-        let at = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                protection,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                offset as libc::off_t,
-            )
-        };
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, protection, how, file, offset as libc::off_t) };
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }

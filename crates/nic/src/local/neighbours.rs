@@ -55,10 +55,9 @@ struct Outgoing {
 impl Outgoing {
     /// Moves what waited into the ring, as far as there is room. True if nothing waits any more.
     fn flush(&mut self, consumed: &AtomicU64) -> bool {
-        while let Some((meta, bytes)) = self.waiting.first() {
-            let piece = Piece { start: bytes.as_ptr(), len: bytes.len() };
-            // SAFETY: one piece, which is a slice.
-            if !unsafe { self.ring.push(meta, bytes.len(), std::iter::once(piece), consumed) } {
+        while let Some((meta, piece)) = self.waiting.first() {
+            // SAFETY: one piece, which lies in the backlog until it is dropped below.
+            if !unsafe { self.ring.push(meta, piece.len, std::iter::once(piece), consumed) } {
                 return false;
             }
             self.waiting.drop_first();
@@ -309,7 +308,7 @@ impl Fabric {
             return Ok(ring.clone());
         }
         let ring = Writer::new(self.place.make_ring(slot)?);
-        let out = Outgoing { ring, reader: 0, waiting: Backlog::new() };
+        let out = Outgoing { ring, reader: 0, waiting: Backlog::new()? };
         Ok(rings.entry(slot).or_insert(Arc::new(Mutex::new(out))).clone())
     }
 
