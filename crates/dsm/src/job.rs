@@ -39,6 +39,20 @@ pub enum Tuning {
     Parcels,
 }
 
+impl Tuning {
+    /// As `FERROCE_DSM_SWITCHES` spells it.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "home-migration" => Self::HomeMigration,
+            "write-detection" => Self::AdaptiveWriteDetection,
+            "tree" => Self::BroadcastTree,
+            "changed-blocks" => Self::ChangedBlocks,
+            "parcels" => Self::Parcels,
+            _ => return None,
+        })
+    }
+}
+
 thread_local! {
     /// Locks that this thread holds, oldest first.
     static HELD: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
@@ -73,6 +87,7 @@ impl Job {
         let meeting = Arc::new(meeting);
         let counters = Arc::new(Counters::default());
         let (transport, backend) = open(&settings, &meeting, &counters)?;
+        settings.switches.iter().for_each(|&(tuning, on)| backend.configure(tuning, on));
         let heap = Mutex::new((Allocator::new(settings.heap_bytes), PlacementState::default()));
         kept.iter().for_each(Kept::met);
         let kept = Mutex::new(kept);
