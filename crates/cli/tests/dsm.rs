@@ -1,5 +1,6 @@
 //! `ferroce dsm` as a user meets it: a C program over libjia, started as several processes that share memory.
 
+mod sshd;
 mod support;
 
 use std::io::{BufRead, BufReader, Write};
@@ -168,6 +169,76 @@ fn other_machines_are_reached_by_ssh() {
     assert!(found.stderr.contains("passwords") && !found.stderr.contains("secret"), "{found:?}");
 }
 
+fn sshd(name: &str) -> Option<sshd::Sshd> {
+    sshd::Sshd::start(scratch().join(format!("{name}.{}", std::process::id())))
+}
+
+#[test]
+fn a_real_ssh_server_starts_processes() {
+    let (Some(program), Some(server)) = (program(), sshd("ssh")) else { return };
+    let mut command = ferroce("dsm run --meet 127.0.0.1 --stat --hosts");
+    command.arg(server.hosts(1, 2)).args(["--ssh", &server.command()]).arg(program);
+    command.args(["describe", "it's", "a b", "$HOME", ""]).current_dir("/");
+    let found = outcome(&mut command);
+    assert_eq!(found.code, 0, "{found:?}");
+    for rank in 0..3 {
+        let line = format!("[{rank}] of 3, in /: <describe> <it's> <a b> <$HOME> <>");
+        assert!(found.stdout.lines().any(|said| said == line), "{line}: {found:?}");
+    }
+    assert!(found.stderr.contains("Transport: ") && !found.stderr.contains('\u{1e}'), "{found:?}");
+    // The worst status comes back from there, and a death is named.
+    let mut command = ferroce("dsm run --meet 127.0.0.1 --hosts");
+    command.arg(server.hosts(1, 2)).args(["--ssh", &server.command()]).arg(program).arg("exits");
+    let found = outcome(&mut command);
+    assert_eq!(found.code, 3, "{found:?}");
+    assert!(found.stderr.contains("process 2 of the job is down"), "{found:?}");
+}
+
+#[test]
+fn processes_behind_a_real_ssh_end_with_the_launcher() {
+    let (Some(program), Some(server)) = (program(), sshd("ssh-end")) else { return };
+    let mut command = ferroce("dsm run --meet 127.0.0.1 --hosts");
+    command.arg(server.hosts(1, 1)).args(["--ssh", &server.command()]).arg(program).arg("sleeps");
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
+    let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut sleepers = Vec::new();
+    while sleepers.len() < 2 {
+        let mut line = String::new();
+        assert!(said.read_line(&mut line).expect("a line") > 0, "both fall asleep");
+        sleepers.push(line.trim().rsplit(' ').next().expect("a number").to_owned());
+    }
+    let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    assert!(killed.expect("kill runs").success());
+    let found = finish(child);
+    assert_eq!(found.code, 128 + 15, "{found:?}");
+    // Behind ssh nobody waits for the process itself; it hears from the meeting place that the launcher is gone.
+    let patience = std::time::Instant::now();
+    while sleepers.iter().any(|sleeper| Path::new("/proc").join(sleeper).exists()) {
+        assert!(patience.elapsed() < std::time::Duration::from_secs(20), "left: {sleepers:?}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn programs_in_rust_tell_what_they_counted() {
+    if !may_build() {
+        println!("SKIPPED: the example is built by cargo, which this user may not run");
+        return;
+    }
+    let example = ["build", "--quiet", "--package", "ferroce-dsm", "--example", "jacobi"];
+    assert!(Command::new(env!("CARGO")).args(example).status().expect("cargo runs").success());
+    let program = Path::new(env!("CARGO_BIN_EXE_ferroce")).with_file_name("examples").join("jacobi");
+    let page = scratch().join(format!("stat-rust.{}.html", std::process::id()));
+    let mut command = ferroce(&format!("dsm run -n 2 --transport rdma --stat={}", page.display()));
+    let found = outcome(command.arg(program).args(["64", "64", "5"]));
+    assert_eq!(found.code, 0, "{found:?}");
+    assert!(found.stderr.contains("Transport: rdma, page faults by "), "{found:?}");
+    let html = std::fs::read_to_string(&page).expect("a page");
+    std::fs::remove_file(page).expect("our own file");
+    assert!(html.contains("barrier: ") && html.ends_with("</html>\n"), "{html}");
+}
+
 #[test]
 fn statistics_are_printed_and_drawn() {
     let page = scratch().join(format!("stat.{}.html", std::process::id()));
@@ -177,7 +248,7 @@ fn statistics_are_printed_and_drawn() {
     assert!(!found.stdout.contains("statistics") && !found.stderr.contains('\u{1e}'), "{found:?}");
     let html = std::fs::read_to_string(&page).expect("a page");
     std::fs::remove_file(page).expect("our own file");
-    assert!(html.contains("jia_barrier") && html.ends_with("</html>\n"), "{html}");
+    assert!(html.contains("barrier: ") && html.ends_with("</html>\n"), "{html}");
 }
 
 #[test]

@@ -8,12 +8,14 @@ use crate::local::Local;
 use crate::map::anonymous_file;
 use crate::meet::{Kept, Meeting, arrange, host_id};
 use crate::paged::Paged;
+use crate::record::Record;
 use crate::settings::{Settings, TransportKind};
 use crate::statistics::{Counters, Statistics, add, timed};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Number of locks.
 pub const LOCKS: u32 = 4096;
@@ -37,6 +39,20 @@ pub enum Tuning {
     Parcels,
 }
 
+impl Tuning {
+    /// As `FERROCE_DSM_SWITCHES` spells it.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "home-migration" => Self::HomeMigration,
+            "write-detection" => Self::AdaptiveWriteDetection,
+            "tree" => Self::BroadcastTree,
+            "changed-blocks" => Self::ChangedBlocks,
+            "parcels" => Self::Parcels,
+            _ => return None,
+        })
+    }
+}
+
 thread_local! {
     /// Locks that this thread holds, oldest first.
     static HELD: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
@@ -53,6 +69,8 @@ struct Inner {
     heap: Mutex<(Allocator, PlacementState)>,
     counters: Arc<Counters>,
     meeting: Arc<Meeting>,
+    /// Where the launcher wants to know what we did.
+    record: Option<Record>,
     /// The meeting place itself, where this process keeps it.
     kept: Mutex<Option<Kept>>,
 }
@@ -69,10 +87,22 @@ impl Job {
         let meeting = Arc::new(meeting);
         let counters = Arc::new(Counters::default());
         let (transport, backend) = open(&settings, &meeting, &counters)?;
+        settings.switches.iter().for_each(|&(tuning, on)| backend.configure(tuning, on));
         let heap = Mutex::new((Allocator::new(settings.heap_bytes), PlacementState::default()));
         kept.iter().for_each(Kept::met);
         let kept = Mutex::new(kept);
-        Ok(Job(Arc::new(Inner { settings, transport, backend, heap, counters, meeting, kept })))
+        let record = Record::begin();
+        counters.heat.switch(record.is_some());
+        Ok(Job(Arc::new(Inner { settings, transport, backend, heap, counters, meeting, record, kept })))
+    }
+
+    /// Does something that may have to wait, and notes how long it took.
+    fn spanned<T>(&self, call: &'static str, work: impl FnOnce() -> T) -> T {
+        let Some(record) = &self.0.record else { return work() };
+        let started = Instant::now();
+        let result = work();
+        record.note(call, started);
+        result
     }
 
     /// Number of this process, from 0.
@@ -106,10 +136,12 @@ impl Job {
         let offset = (at as usize).wrapping_sub(self.0.backend.heap() as usize);
         let mut heap = self.0.heap.lock();
         let len = heap.0.len_at(offset).ok_or(Error::NotAllocated(at as usize))?;
-        self.0.backend.wait_all()?;
-        self.0.backend.discard(offset, len)?;
-        heap.0.free(offset);
-        self.0.backend.wait_all()
+        self.spanned("free", || {
+            self.0.backend.wait_all()?;
+            self.0.backend.discard(offset, len)?;
+            heap.0.free(offset);
+            self.0.backend.wait_all()
+        })
     }
 
     /// Waits until this thread has lock `id`, and sees what was written under it before.
@@ -119,7 +151,7 @@ impl Job {
             return Err(Error::HeldAlready(id));
         }
         add(&self.0.counters.locks, 1);
-        timed(&self.0.counters.lock_wait_ns, || self.0.backend.lock(id))?;
+        self.spanned("lock", || timed(&self.0.counters.lock_wait_ns, || self.0.backend.lock(id)))?;
         HELD.with_borrow_mut(|held| held.push(id));
         Ok(())
     }
@@ -134,7 +166,7 @@ impl Job {
             };
             return Err(Error::NotYoungest { id, why });
         }
-        self.0.backend.unlock(id)?;
+        self.spanned("unlock", || self.0.backend.unlock(id))?;
         HELD.with_borrow_mut(|held| held.pop());
         Ok(())
     }
@@ -146,31 +178,31 @@ impl Job {
             return Err(Error::BarrierInLock(id));
         }
         add(&self.0.counters.barriers, 1);
-        timed(&self.0.counters.barrier_wait_ns, || self.0.backend.barrier())
+        self.spanned("barrier", || timed(&self.0.counters.barrier_wait_ns, || self.0.backend.barrier()))
     }
 
     /// Waits for all processes, and makes nothing visible.
     pub fn wait_all(&self) -> Result<(), Error> {
         add(&self.0.counters.barriers, 1);
-        timed(&self.0.counters.barrier_wait_ns, || self.0.backend.wait_all())
+        self.spanned("wait_all", || timed(&self.0.counters.barrier_wait_ns, || self.0.backend.wait_all()))
     }
 
     /// Sets a flag; it stays set until somebody resets it.
     pub fn set_flag(&self, id: u32) -> Result<(), Error> {
         known("flag", id, FLAGS)?;
-        self.0.backend.change_flag(id, true)
+        self.spanned("set_flag", || self.0.backend.change_flag(id, true))
     }
 
     /// Resets a flag.
     pub fn reset_flag(&self, id: u32) -> Result<(), Error> {
         known("flag", id, FLAGS)?;
-        self.0.backend.change_flag(id, false)
+        self.spanned("reset_flag", || self.0.backend.change_flag(id, false))
     }
 
     /// Waits until a flag is set. Makes nothing visible.
     pub fn wait_flag(&self, id: u32) -> Result<(), Error> {
         known("flag", id, FLAGS)?;
-        self.0.backend.wait_flag(id)
+        self.spanned("wait_flag", || self.0.backend.wait_flag(id))
     }
 
     /// Sends a message; returns when `bytes` may be used again, whether or not it was received.
@@ -178,7 +210,7 @@ impl Job {
         known("process", to, self.size())?;
         add(&self.0.counters.messages, 1);
         add(&self.0.counters.message_bytes, bytes.len() as u64);
-        self.0.backend.send(to, tag, bytes)
+        self.spanned("send", || self.0.backend.send(to, tag, bytes))
     }
 
     /// Waits for a message, from anybody where `from` is `None`, with any tag from 0 on where `tag` is: negative tags are
@@ -193,7 +225,7 @@ impl Job {
         if let Some(from) = from {
             known("process", from, self.size())?;
         }
-        let ((sender, tag), bytes) = self.0.backend.recv(from, tag)?;
+        let ((sender, tag), bytes) = self.spanned("recv", || self.0.backend.recv(from, tag))?;
         let fits = bytes.len().min(into.len());
         into[..fits].copy_from_slice(&bytes[..fits]);
         Ok((bytes.len(), sender, tag))
@@ -202,13 +234,13 @@ impl Job {
     /// Copies out of shared memory in one go: several pages are fetched together.
     pub fn get(&self, into: &mut [u8], from_shared: *const u8) -> Result<(), Error> {
         let at = self.offset(from_shared as usize, into.len())?;
-        self.0.backend.get(into, at)
+        self.spanned("get", || self.0.backend.get(into, at))
     }
 
     /// Copies into shared memory, with the visibility of any other write.
     pub fn put(&self, to_shared: *mut u8, from: &[u8]) -> Result<(), Error> {
         let at = self.offset(to_shared as usize, from.len())?;
-        self.0.backend.put(at, from)
+        self.spanned("put", || self.0.backend.put(at, from))
     }
 
     fn offset(&self, at: usize, len: usize) -> Result<usize, Error> {
@@ -226,6 +258,16 @@ impl Job {
     /// What this process did so far.
     pub fn statistics(&self) -> Statistics {
         self.0.counters.snapshot()
+    }
+
+    /// What `ferroce dsm run --stat` counts begins here; without this call, where the process joined.
+    pub fn begin_statistics(&self) {
+        self.0.record.iter().for_each(|record| record.first(self.statistics()));
+    }
+
+    /// And ends here; without this call, where the process leaves.
+    pub fn end_statistics(&self) {
+        self.0.record.iter().for_each(|record| record.last(self.statistics()));
     }
 
     /// How page faults come to us: `none`, `userfaultfd` or `SIGSEGV`, with the reason where there was no choice.
@@ -246,6 +288,11 @@ impl Job {
     /// The end: waits for all processes, then says goodbye. Memory stays mapped while a clone of this job lives, but it
     /// is shared no longer.
     pub fn leave(self) -> Result<(), Error> {
+        if let Some(record) = &self.0.record {
+            let (transport, faults) = (self.transport().name(), self.faults());
+            let who = serde_json::json!({"rank": self.rank(), "transport": transport, "faults": faults});
+            record.report(who, &self.statistics(), self.pages());
+        }
         self.0.backend.wait_all()?;
         self.0.backend.leave()?;
         self.0.meeting.leave();

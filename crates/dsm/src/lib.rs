@@ -41,6 +41,7 @@ mod mailbox;
 mod map;
 mod meet;
 mod paged;
+mod record;
 mod settings;
 mod statistics;
 mod transport;

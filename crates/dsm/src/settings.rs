@@ -1,6 +1,7 @@
 //! What the environment says about a job.
 
 use crate::error::Error;
+use crate::job::Tuning;
 use crate::meet::ForeignJob;
 use std::net::SocketAddr;
 
@@ -79,6 +80,8 @@ pub struct Settings {
     pub transport: Option<TransportKind>,
     /// How page faults come to us, where there are any.
     pub faults: FaultKind,
+    /// Optimisations that are on or off from the start; a program may change them later.
+    pub switches: Vec<(Tuning, bool)>,
     /// Size of the shared heap: address space, not memory.
     pub heap_bytes: usize,
     /// Pages of other homes that a process keeps at once.
@@ -101,6 +104,7 @@ impl Default for Settings {
             foreign: None,
             transport: None,
             faults: FaultKind::default(),
+            switches: Vec::new(),
             heap_bytes: 64 << 30,
             cache_pages: 16384,
             prefetch: true,
@@ -139,6 +143,12 @@ impl Settings {
                 "FERROCE_DSM_FAULTS",
                 "auto, signal or userfaultfd is wanted",
                 FaultKind::from_name,
+            )?
+            .unwrap_or_default(),
+            switches: read(
+                "FERROCE_DSM_SWITCHES",
+                "a list of home-migration, write-detection, tree, changed-blocks, parcels is wanted, each perhaps with no- in front",
+                switches,
             )?
             .unwrap_or_default(),
             heap_bytes: read("FERROCE_DSM_HEAP", "bytes are wanted, such as 64G", bytes)?
@@ -192,6 +202,15 @@ fn number<T: std::str::FromStr>(variable: &'static str) -> Result<Option<T>, Err
     read(variable, "a whole number is wanted", |text| text.parse().ok())
 }
 
+/// `tree,no-parcels`
+fn switches(text: &str) -> Option<Vec<(Tuning, bool)>> {
+    let one = |word: &str| match word.strip_prefix("no-") {
+        Some(name) => Tuning::from_name(name).map(|tuning| (tuning, false)),
+        None => Tuning::from_name(word).map(|tuning| (tuning, true)),
+    };
+    text.split(',').map(|word| one(word.trim())).collect()
+}
+
 fn bytes(text: &str) -> Option<usize> {
     let (digits, shift) = match text.as_bytes().last()?.to_ascii_uppercase() {
         b'K' => (&text[..text.len() - 1], 10),
@@ -214,6 +233,13 @@ mod tests {
         assert_eq!(bytes("2m"), Some(2 << 20));
         assert_eq!(bytes("G"), None);
         assert_eq!(bytes("99999999999T"), None);
+    }
+
+    #[test]
+    fn switches_are_a_list() {
+        let both = vec![(Tuning::BroadcastTree, true), (Tuning::Parcels, false)];
+        assert_eq!(switches("tree, no-parcels"), Some(both));
+        assert_eq!(switches("tree,forest"), None);
     }
 
     #[test]

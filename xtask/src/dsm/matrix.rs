@@ -13,7 +13,7 @@ use crate::step::Report;
 const PROCESSES: [u32; 4] = [1, 2, 4, 8];
 /// As `ferroce dsm run --transport` spells them.
 pub(crate) const TRANSPORTS: [&str; 4] = ["local", "rdma", "rdma-msg", "udp"];
-/// Programs that are also run under loss, over two hosts and with a small cache, with four processes: every kind of
+/// Programs that are also run under loss, over two hosts, with a small cache and with other switches, with four processes: every kind of
 /// traffic once.
 const HARDENED: [&str; 7] = ["mm", "lu", "sor", "counter", "messages", "sharing", "threads"];
 const HARDENED_PROCESSES: u32 = 4;
@@ -112,7 +112,7 @@ pub(crate) fn runs(filter: &[String]) -> Vec<Run> {
 
 fn hardened() -> impl Iterator<Item = Run> {
     // The NIC loses packets where it is told to; plain sockets do not. One memory cannot lie on two hosts.
-    let kinds: [(&str, Circumstance); 8] = [
+    let kinds: [(&str, Circumstance); 10] = [
         ("rdma", Circumstance::Loss),
         ("rdma-msg", Circumstance::Loss),
         ("rdma", Circumstance::TwoHosts),
@@ -121,6 +121,8 @@ fn hardened() -> impl Iterator<Item = Run> {
         ("rdma", Circumstance::SmallCache),
         ("rdma-msg", Circumstance::SmallCache),
         ("udp", Circumstance::SmallCache),
+        ("rdma", Circumstance::Switched),
+        ("udp", Circumstance::Switched),
     ];
     HARDENED.iter().flat_map(move |&program| {
         kinds.into_iter().map(move |(transport, circumstance)| Run {
@@ -248,7 +250,10 @@ mod tests {
         assert!(hardened().all(|run| named(run.program).is_some()));
         let names: Vec<String> =
             runs(&["sor 4 udp".into(), "pi 1 local".into()]).iter().map(Run::name).collect();
-        assert_eq!(names, ["sor 4 udp", "pi 1 local", "sor 4 udp two-hosts", "sor 4 udp small-cache"]);
+        assert_eq!(
+            names,
+            ["sor 4 udp", "pi 1 local", "sor 4 udp two-hosts", "sor 4 udp small-cache", "sor 4 udp switched"]
+        );
     }
 
     #[test]

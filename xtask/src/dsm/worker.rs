@@ -43,15 +43,18 @@ pub(crate) enum Circumstance {
     TwoHosts,
     /// Hardly any page of others can be kept.
     SmallCache,
+    /// Everything that can be switched on is.
+    Switched,
 }
 
 impl Circumstance {
-    const ALL: [Circumstance; 5] = [
+    const ALL: [Circumstance; 6] = [
         Circumstance::Plain,
         Circumstance::Wire,
         Circumstance::Loss,
         Circumstance::TwoHosts,
         Circumstance::SmallCache,
+        Circumstance::Switched,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -61,6 +64,7 @@ impl Circumstance {
             Circumstance::Loss => "loss",
             Circumstance::TwoHosts => "two-hosts",
             Circumstance::SmallCache => "small-cache",
+            Circumstance::Switched => "switched",
         }
     }
 }
@@ -165,6 +169,10 @@ fn command(args: &Args, request: &Request<'_>, second: &mut Option<SecondHost>) 
         Circumstance::SmallCache => {
             command.env("FERROCE_DSM_CACHE_PAGES", "8");
         }
+        Circumstance::Switched => {
+            // Not homes that move: a program whose other threads write during a barrier must not have them.
+            command.env("FERROCE_DSM_SWITCHES", "tree,changed-blocks").env("FERROCE_DSM_FAULTS", "signal");
+        }
         Circumstance::TwoHosts => {
             let host = match second.take() {
                 Some(host) => host,
@@ -227,7 +235,8 @@ mod tests {
 
     #[test]
     fn a_request_survives_its_line() {
-        for (arguments, circumstance) in ["", "-n 64 -m 256", "x", "-t 1"].into_iter().zip(Circumstance::ALL)
+        for (arguments, circumstance) in
+            ["", "-n 64 -m 256", "x", "-t 1", "", "y"].into_iter().zip(Circumstance::ALL)
         {
             let (program, transport) = ("sor", "rdma-msg");
             let request = Request { program, processes: 4, transport, circumstance, limit_s: 30, arguments };

@@ -17,10 +17,10 @@ const MOST_CELLS: u64 = 96 * 40;
 
 /// The kinds of calls a process waits in, each with its colour on the page.
 const KINDS: [(&str, &str, &[&str]); 5] = [
-    ("barrier", "#0067b1", &["jia_barrier", "jia_wait", "jia_exit", "jia_free"]),
-    ("lock", "#c74a00", &["jia_lock", "jia_unlock"]),
-    ("flag", "#b37400", &["jia_waitcv", "jia_setcv", "jia_resetcv"]),
-    ("message", "#00805c", &["jia_send", "jia_recv", "jia_bcast", "jia_reduce", "jia_get", "jia_put"]),
+    ("barrier", "#0067b1", &["barrier", "wait_all", "free"]),
+    ("lock", "#c74a00", &["lock", "unlock"]),
+    ("flag", "#b37400", &["wait_flag", "set_flag", "reset_flag"]),
+    ("message", "#00805c", &["send", "recv", "get", "put"]),
     ("other", "#a1378b", &[]),
 ];
 

@@ -111,14 +111,18 @@ pub(super) fn rows(told: &[Value]) -> (Vec<&'static str>, Vec<Vec<String>>) {
 /// The table for the terminal.
 pub(crate) fn table(told: &[Value]) -> String {
     if told.is_empty() {
-        return "ferroce dsm: no process said what it counted; they do so in jia_exit.".to_owned();
+        return "ferroce dsm: no process said what it counted; they do so when they leave the job (jia_exit, Job::leave).".to_owned();
     }
     let (headings, rows) = rows(told);
     let columns: Vec<(&str, Align)> = headings.into_iter().map(|heading| (heading, Align::Right)).collect();
     let mut table = Table::new(&columns);
     rows.into_iter().for_each(|row| table.line(row));
     let transport = told[0]["transport"].as_str().unwrap_or("?");
-    format!("\nTransport: {transport}\n{}", table.render())
+    let faults = match told[0]["faults"].as_str() {
+        None | Some("none") => String::new(),
+        Some(how) => format!(", page faults by {how}"),
+    };
+    format!("\nTransport: {transport}{faults}\n{}", table.render())
 }
 
 #[cfg(test)]
@@ -130,9 +134,9 @@ pub(super) mod tests {
     pub(in crate::dsm) fn examples() -> Vec<Value> {
         let process = |rank: u64| {
             json!({
-                "rank": rank, "transport": "rdma", "began_unix_ns": 1_000 + rank, "took_ns": 5_000_000,
+                "rank": rank, "transport": "rdma", "faults": "SIGSEGV", "began_unix_ns": 1_000 + rank, "took_ns": 5_000_000,
                 "counters": {"read_faults": 3 + rank, "fetched_bytes": 20_480, "barrier_wait_ns": 2_000_000},
-                "spans": [["jia_barrier", 1_000_000, 2_000_000], ["<x>", 4_000_000, 10_000]],
+                "spans": [["barrier", 1_000_000, 2_000_000], ["<x>", 4_000_000, 10_000]],
                 "pages": [[0, 4, 1], [7, 1, 0]],
             })
         };
@@ -144,7 +148,7 @@ pub(super) mod tests {
         let text = table(&examples());
         let all = text.lines().last().expect("a last line");
         assert!(all.contains("all") && all.contains("40.0 KiB") && all.contains("10.0 ms"), "{text}");
-        assert!(text.contains("Transport: rdma"));
+        assert!(text.contains("Transport: rdma, page faults by SIGSEGV"));
         assert!(table(&[]).contains("jia_exit"));
     }
 

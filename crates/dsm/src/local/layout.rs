@@ -46,8 +46,14 @@ impl Layout {
         [0, LINE, LINE + 4]
     }
 
+    /// For a job of two: how often a process came to a barrier, and who sleeps for it.
+    pub(super) fn came(self, rank: u32) -> [usize; 2] {
+        let at = (2 + rank as usize) * LINE;
+        [at, at + 4]
+    }
+
     pub(super) fn lock(self, id: u32) -> usize {
-        2 * LINE + id as usize * LINE
+        4 * LINE + id as usize * LINE
     }
 
     /// The flag and its sleepers.

@@ -1,6 +1,5 @@
 //! The process' part in its job, and the gate that every call goes through.
 
-use crate::record;
 use ferroce_dsm::{Error, Job, Settings};
 #[cfg(target_env = "gnu")]
 use std::ffi::c_void;
@@ -33,7 +32,7 @@ pub(crate) fn run<T>(call: &'static str, work: impl FnOnce(&Job) -> Result<T, Er
             fail(&format!("{call}: after jia_exit"));
         }
         let Some(job) = JOB.get() else { fail(&format!("{call}: before jia_init")) };
-        record::timed(call, || work(job))
+        work(job)
     })
 }
 
@@ -88,7 +87,6 @@ pub(crate) extern "C" fn jia_init(_count: c_int, _arguments: *mut *mut c_char) {
             jiapid = job.rank() as c_int;
             jiahosts = job.size() as c_int;
         }
-        record::begin(&job);
         if JOB.set(job).is_err() {
             fail("jia_init: called by two threads");
         }
@@ -104,7 +102,6 @@ pub(crate) extern "C" fn jia_exit() {
         return;
     }
     run("jia_exit", |job| {
-        record::report(job);
         LEFT.store(true, Ordering::Release);
         job.clone().leave()
     });
