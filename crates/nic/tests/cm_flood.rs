@@ -153,6 +153,27 @@ fn damaged_and_foreign_datagrams_are_counted_and_dropped() {
     ping(&client, &server, &pair);
 }
 
+/// Programs may let peers in by their address.
+#[test]
+fn an_offer_cannot_claim_to_come_from_elsewhere() {
+    let server = End::new(&["127.43.4.1"]);
+    let listener = server.listener("127.43.4.1:0", 8);
+    let to = listener.local_addr().unwrap();
+    let stranger = Stranger::new("127.43.9.251", to);
+    let from = Ipv4Addr::new(127, 43, 9, 251);
+    let CmMessage::Req(mut req) = stranger.req(from, 1) else { unreachable!() };
+    let lie = IpHeader {
+        sport: 77,
+        src: Ipv4Addr::new(10, 0, 0, 1).into(),
+        dst: Ipv4Addr::new(10, 0, 0, 2).into(),
+    };
+    req.private_data[..IpHeader::LEN].copy_from_slice(&lie.to_bytes());
+    stranger.say(from, CmMessage::Req(req));
+    let offer = server.next(CmEventKind::ConnectRequest).id;
+    assert_eq!(offer.peer_addr(), Some(SocketAddr::new(from.into(), 77)));
+    assert_eq!(offer.local_addr(), Some(to));
+}
+
 #[test]
 fn strangers_cannot_end_or_steal_a_connection() {
     let (client, server) = (End::new(&["127.43.3.1"]), End::new(&["127.43.3.1"]));

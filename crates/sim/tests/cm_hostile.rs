@@ -1,12 +1,13 @@
 //! What a peer may send that means no good: offers of the wrong kind, messages about connections that are not so far, answers
 //! that change their mind, bytes that contradict each other.
 
-use ferroce_proto::Time;
 use ferroce_proto::cm::{
     CommId, Config, Event, IpHeader, Offers, PortSpace, RejectReason, Scope, ServiceId, SidrStatus,
 };
-use ferroce_proto::wire::cm::Req;
-use ferroce_sim::cm::{CmPair, DATAGRAM_SERVICE, SERVICE};
+use ferroce_proto::verbs::QpState;
+use ferroce_proto::wire::cm::{CmMad, CmMessage, Dreq, Mra, RejectedMessage, Rep, Req, Rtu, SidrReq};
+use ferroce_proto::{PKey, Psn, Qpn, Time};
+use ferroce_sim::cm::{CmPair, DATAGRAM_SERVICE, Manner, SERVICE};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -89,4 +90,148 @@ fn a_listener_may_have_the_private_data_whole() {
     let [(None, whole), (None, bare)] = &requests[..] else { panic!("{}", pair.journal) };
     assert_eq!((whole.len(), bare.len()), (Req::PRIVATE_LEN, Req::PRIVATE_LEN));
     assert_eq!((&whole[IpHeader::LEN..][..5], &bare[..5]), (&b"hello"[..], &b"hello"[..]));
+}
+
+fn say(pair: &mut CmPair, to: usize, message: CmMessage) {
+    pair.deliver(to, &CmMad { tid: 5, attr_mod: 0, message }.to_bytes());
+    pair.pump();
+}
+
+/// The first answer counts. One that names another queue pair later would lead the data of a connection elsewhere.
+#[test]
+fn an_answer_cannot_be_taken_back_for_another() {
+    for is_established in [false, true] {
+        let mut pair = pair();
+        if !is_established {
+            pair.nodes[0].manner = Manner::Sleep;
+        }
+        let id = pair.connect(100);
+        pair.run_until(Time(10_000_000));
+        let (rtr, _) = pair.cm(0).qp_attributes(id, QpState::Rtr).unwrap();
+        let (rts, _) = pair.cm(0).qp_attributes(id, QpState::Rts).unwrap();
+        let other = pair.passive_id();
+        for local_comm_id in [other, CommId(other.0 ^ 1), CommId(0)] {
+            let rep = Rep {
+                local_comm_id,
+                remote_comm_id: id,
+                local_qpn: Qpn::new(0x66_6666),
+                starting_psn: Psn::new(0x55_5555),
+                responder_resources: 200,
+                initiator_depth: 200,
+                ..Rep::default()
+            };
+            say(&mut pair, 0, CmMessage::Rep(rep));
+        }
+        let now = pair.cm(0).qp_attributes(id, QpState::Rtr).unwrap().0;
+        assert_eq!(now, rtr, "{}", pair.journal);
+        assert_eq!(pair.cm(0).qp_attributes(id, QpState::Rts).unwrap().0, rts, "{}", pair.journal);
+        assert_eq!(pair.nodes[0].names(), ["response"], "{}", pair.journal);
+    }
+}
+
+/// A confirmation of what was never answered establishes nothing, nor does one that names another connection.
+#[test]
+fn a_confirmation_needs_an_answer() {
+    let mut pair = pair();
+    say(&mut pair, 1, CmMessage::Rtu(Rtu { remote_comm_id: CommId(0x0200_0001), ..Rtu::default() }));
+    assert_eq!(pair.cm(1).counters().strays, 1);
+    pair.nodes[1].manner = Manner::Sleep;
+    let id = pair.connect(100);
+    pair.run_until(Time(10_000_000));
+    let remote_comm_id = pair.passive_id();
+    for local_comm_id in [id, CommId(id.0 ^ 1)] {
+        say(&mut pair, 1, CmMessage::Rtu(Rtu { local_comm_id, remote_comm_id, ..Rtu::default() }));
+    }
+    assert_eq!(pair.nodes[1].names(), ["request"], "{}", pair.journal);
+    assert_eq!(pair.cm(1).counters().unexpected, 2);
+    let accept = ferroce_proto::cm::Accept { qpn: Qpn::new(7), ..Default::default() };
+    let now = pair.now;
+    pair.cm(1).accept(remote_comm_id, &accept, now).unwrap();
+    let forged = Rtu { local_comm_id: CommId(id.0 ^ 1), remote_comm_id, ..Rtu::default() };
+    pair.deliver(1, &CmMad { tid: 5, attr_mod: 0, message: CmMessage::Rtu(forged) }.to_bytes());
+    let established = pair.cm(1).counters().established;
+    assert_eq!(established, 0, "{}", pair.journal);
+}
+
+/// An end names both ids and the queue pair; whoever knows less ends nothing.
+#[test]
+fn an_end_must_name_the_queue_pair() {
+    let mut pair = pair();
+    let id = pair.connect(100);
+    pair.run_until(Time(SECOND));
+    let other = pair.passive_id();
+    for remote_qpn in [0, 100, 0xff_ffff].map(Qpn::new) {
+        say(
+            &mut pair,
+            1,
+            CmMessage::Dreq(Dreq { local_comm_id: id, remote_comm_id: other, remote_qpn, ..Dreq::default() }),
+        );
+    }
+    assert_eq!(pair.nodes[1].names(), ["request", "established"], "{}", pair.journal);
+    let own = pair.cm(0).qp_attributes(id, QpState::Rtr).unwrap().0.dest_qpn;
+    say(
+        &mut pair,
+        1,
+        CmMessage::Dreq(Dreq {
+            local_comm_id: id,
+            remote_comm_id: other,
+            remote_qpn: own,
+            ..Dreq::default()
+        }),
+    );
+    assert_eq!(pair.nodes[1].names(), ["request", "established", "disconnected"], "{}", pair.journal);
+}
+
+/// Asking for patience is believed for some minutes at a time, however long it asks for.
+#[test]
+fn patience_is_not_without_end() {
+    let mut pair = pair();
+    pair.nodes[1].manner = Manner::Sleep;
+    let id = pair.connect(100);
+    pair.run_until(Time(10_000_000));
+    let mra = Mra {
+        local_comm_id: pair.passive_id(),
+        remote_comm_id: id,
+        received: RejectedMessage::Req,
+        service_timeout: 31,
+        ..Mra::default()
+    };
+    pair.nodes[1].cm = None;
+    say(&mut pair, 0, CmMessage::Mra(mra));
+    pair.run();
+    assert_eq!(pair.nodes[0].names(), ["unreachable"], "{}", pair.journal);
+    assert!(pair.nodes[0].when("unreachable") < Time(300 * SECOND), "2.4 hours were asked for");
+}
+
+/// Questions cost an attacker one packet, and us no more than what is bounded.
+#[test]
+fn a_flood_of_questions_is_bounded_and_hurts_nobody() {
+    let mut pair = CmPair::new(3, Config { max_pending: 100, ..Config::default() }, 8);
+    let id = pair.connect(100);
+    pair.run_until(Time(SECOND));
+    pair.nodes[1].manner = Manner::Sleep;
+    for n in 0..20_000_u32 {
+        let mut req = SidrReq {
+            request_id: CommId(0x7700_0000 + n),
+            pkey: PKey::DEFAULT,
+            service_id: DATAGRAM_SERVICE.0,
+            ..SidrReq::default()
+        };
+        let ip = pair.offer(0).ip.unwrap();
+        req.private_data[..IpHeader::LEN].copy_from_slice(&ip.to_bytes());
+        pair.deliver(1, &CmMad { tid: n.into(), attr_mod: 0, message: CmMessage::SidrReq(req) }.to_bytes());
+    }
+    assert_eq!((pair.cm(1).pending(), pair.cm(1).connections()), (8, 9));
+    assert_eq!(pair.cm(1).counters().backlog_full, 20_000 - 8);
+    // Nor do questions that nobody takes.
+    for n in 0..20_000_u32 {
+        let req = SidrReq { request_id: CommId(n), service_id: 0x0111_0001, ..SidrReq::default() };
+        pair.deliver(1, &CmMad { tid: n.into(), attr_mod: 0, message: CmMessage::SidrReq(req) }.to_bytes());
+        while pair.cm(1).poll_transmit().is_some() {}
+    }
+    assert_eq!(pair.cm(1).connections(), 9);
+    let now = pair.now;
+    pair.cm(0).disconnect(id, &[], now).unwrap();
+    pair.run();
+    assert_eq!(pair.nodes[0].names(), ["response", "disconnected"]);
 }

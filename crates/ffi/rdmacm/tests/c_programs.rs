@@ -129,6 +129,11 @@ fn sockets_over_connections() {
     run("rsockets");
 }
 
+#[test]
+fn a_hostile_peer_of_a_socket_hurts_only_its_own_connection() {
+    run("hostile");
+}
+
 /// Beside the system's libibverbs ours has nothing to work with, and says so instead of crashing.
 #[test]
 fn another_libibverbs_is_no_device() {

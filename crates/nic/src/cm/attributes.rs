@@ -12,9 +12,9 @@ impl CmId {
         if self.is_datagram() {
             return datagram_attributes(state);
         }
-        let (comm, options) = {
+        let (comm, options, path) = {
             let own = self.state.lock();
-            (own.comm, own.options)
+            (own.comm, own.options, own.path)
         };
         let Some(comm) = comm else {
             let attr = QpAttr { state, port: 1, ..QpAttr::default() };
@@ -29,6 +29,13 @@ impl CmId {
         attr.min_rnr_timer = options.min_rnr_timer.unwrap_or(attr.min_rnr_timer);
         // Also for whoever took an offer, whose path the other end chose.
         attr.timeout = options.ack_timeout.unwrap_or(attr.timeout);
+        drop(managed);
+        if let Some(path) = path.filter(|_| mask.contains(AttrMask::AV)) {
+            // Other addresses may have come or gone since the way was found, and moved ours in the table.
+            let found = self.service().addresses.find(path.sgid);
+            let gone = || CmRefusal::AddressNotAvailable { address: path.sgid.to_ip() };
+            attr.av.sgid_index = found.ok_or_else(gone)?.0;
+        }
         Ok((attr, mask))
     }
 }

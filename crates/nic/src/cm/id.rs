@@ -107,14 +107,12 @@ impl Nic {
 impl CmId {
     /// The id of an offer that just came.
     pub(super) fn from_request(listener: &CmId, request: &Request) -> Arc<CmId> {
-        let port = request.service.port();
-        let ip = request.ip;
+        // Addresses are those of the packets. The offer names them, too, but anybody can write anything there, and programs
+        // may decide by them who is let in.
+        let (local, peer) = (request.path.sgid.to_ip(), request.path.dgid.to_ip());
         let state = IdState {
-            local: Some(SocketAddr::new(ip.map_or(request.path.sgid.to_ip(), |ip| ip.dst), port)),
-            peer: Some(SocketAddr::new(
-                ip.map_or(request.path.dgid.to_ip(), |ip| ip.src),
-                ip.map_or(0, |ip| ip.sport),
-            )),
+            local: Some(SocketAddr::new(local, request.service.port())),
+            peer: Some(SocketAddr::new(peer, request.ip.map_or(0, |ip| ip.sport))),
             path: Some(request.path),
             is_routed: true,
             comm: Some(request.id),

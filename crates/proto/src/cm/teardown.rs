@@ -69,6 +69,11 @@ impl Cm {
             self.counters.strays += 1;
             return self.send_back(inbound, tid, CmMessage::Drep(drep));
         };
+        if dreq.remote_qpn != connection.local_qpn {
+            // It names what it wants to end (12.6.10), and that is not this.
+            self.counters.unexpected += 1;
+            return;
+        }
         let state = connection.state;
         match state {
             State::Established | State::RepSent | State::RepReceived | State::DreqSent => {

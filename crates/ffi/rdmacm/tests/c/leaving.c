@@ -146,6 +146,56 @@ static void address_leaves(void)
 		rdma_destroy_ep(ids[i]);
 }
 
+// The table of addresses is in order, so one that leaves moves those behind it. Connections in the making must not take the
+// number of a place for the address that was there.
+static void addresses_move(void)
+{
+	struct rdma_event_channel *there = channel(), *here = channel();
+	struct rdma_cm_id *listens = bound(there, "198.19.0.1", 1), *passive;
+	struct rdma_cm_id *active = on_the_way(here, "198.19.0.1", ntohs(rdma_get_src_port(listens)));
+	struct ibv_qp_init_attr attr = small_qp(IBV_QPT_RC);
+	struct rdma_conn_param param = { .retry_count = 3, .rnr_retry_count = 7 };
+	DONE(rdma_create_qp(active, NULL, &attr));
+	DONE(rdma_connect(active, &param));
+	struct rdma_cm_event *event = EXPECT(there, CONNECT_REQUEST);
+	passive = event->id;
+	DONE(rdma_ack_cm_event(event));
+	attr = small_qp(IBV_QPT_RC);
+	DONE(rdma_create_qp(passive, NULL, &attr));
+	static char sent[8] = "across", got[8];
+	struct ibv_mr *from = rdma_reg_msgs(active, sent, sizeof sent), *to = rdma_reg_msgs(passive, got, sizeof got);
+	CHECK(from && to);
+	DONE(rdma_post_recv(passive, NULL, got, sizeof got, to));
+	union ibv_gid first, own = { .raw = { [10] = 0xff, 0xff, 198, 19, 0, 1 } };
+	run("ip addr del 198.18.0.1/24 dev fe0");
+	struct ibv_async_event change;
+	do {
+		DONE(ibv_get_async_event(listens->verbs, &change));
+		ibv_ack_async_event(&change);
+		CHECK(ibv_query_gid(listens->verbs, 1, 0, &first) == 0);
+	} while (memcmp(&first, &own, sizeof own) != 0);
+	DONE(rdma_accept(passive, &param));
+	PASS(here, ESTABLISHED);
+	PASS(there, ESTABLISHED);
+	struct ibv_qp_attr asked;
+	struct ibv_qp_init_attr init;
+	struct rdma_cm_id *ends[] = { active, passive };
+	for (int i = 0; i < 2; i++) {
+		DONE(ibv_query_qp(ends[i]->qp, &asked, IBV_QP_AV, &init));
+		CHECK(asked.ah_attr.grh.sgid_index == 0);
+	}
+	DONE(rdma_post_send(active, NULL, sent, sizeof sent, from, IBV_SEND_SIGNALED));
+	struct ibv_wc wc;
+	CHECK(rdma_get_send_comp(active, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(rdma_get_recv_comp(passive, &wc) == 1 && strcmp(got, "across") == 0);
+	run("ip addr add 198.18.0.1/24 dev fe0");
+	DONE(rdma_dereg_mr(from));
+	DONE(rdma_dereg_mr(to));
+	rdma_destroy_ep(active);
+	rdma_destroy_ep(passive);
+	DONE(rdma_destroy_id(listens));
+}
+
 // The hint may come first, as addresses go before their interface.
 static void expect_removal(struct rdma_event_channel *channel, struct rdma_cm_id *id)
 {
@@ -191,10 +241,10 @@ static void device_goes(void)
 int main(void)
 {
 	enter_network();
-	void (*parts[])(void) = { address_leaves, device_goes };
-	const char *addresses[] = { "", "198.18.0.1" };
+	void (*parts[])(void) = { address_leaves, addresses_move, device_goes };
+	const char *addresses[] = { "", "", "198.18.0.1" };
 	int failed = 0;
-	for (int i = 0; i < 2 && !failed; i++) {
+	for (int i = 0; i < 3 && !failed; i++) {
 		pid_t child = fork();
 		if (child == 0) {
 			setenv("FERROCE_ADDR", addresses[i], 1);

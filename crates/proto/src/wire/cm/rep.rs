@@ -19,7 +19,7 @@ pub struct Rep {
     pub vendor_id: u32,
     /// End-to-end context of the sender, 24 bits.
     pub local_eecn: u32,
-    /// First sequence number that the sender will use.
+    /// The sequence number that the sender wants to receive first: the receiver begins to send with it (12.7.31).
     pub starting_psn: Psn,
     /// READs and atomics that the sender can answer at a time.
     pub responder_resources: u8,

@@ -88,7 +88,7 @@ pub struct Req {
     pub transport_service: u8,
     /// Whether the sender has end-to-end flow control.
     pub flow_control: bool,
-    /// First sequence number that the sender will use.
+    /// The sequence number that the sender wants to receive first: the receiver begins to send with it (12.7.31).
     pub starting_psn: Psn,
     /// How long the receiver of a REP should wait for the RTU: 4.096 us * 2^n, 5 bits.
     pub local_cm_response_timeout: u8,

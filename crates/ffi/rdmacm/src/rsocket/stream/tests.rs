@@ -232,3 +232,54 @@ fn work_survives_its_number() {
         assert_eq!(Work::from_id(work.to_id()), work);
     }
 }
+
+/// A peer may say anything, in any order, with any numbers. Nothing of it leads outside the ring or the send ring, and what
+/// breaks a rule ends the connection.
+#[test]
+fn a_peer_that_says_anything_gets_nowhere() {
+    for seed in 0..300 {
+        let (mut a, _) = pair();
+        let mut next = numbers(seed);
+        for _ in 0..2_000 {
+            let kind = next(8) as u32;
+            let value = if next(2) == 0 { next(5000) as u32 } else { next(usize::MAX) as u32 };
+            let raw = kind << 29 | (value & 0x1fff_ffff);
+            let entry = (next(2) == 0).then(|| RemoteBuffer {
+                addr: next(usize::MAX) as u64,
+                rkey: next(usize::MAX) as u32,
+                length: [0, 1, 2048, u32::MAX][next(4)],
+            });
+            a.machine.handle_message(Message::from_u32(raw), entry);
+            check_inside(&mut a, &mut next);
+            if next(16) == 0 {
+                a.machine.handle_sent(Work::from_id(next(usize::MAX) as u64), next(8) != 0);
+            }
+            while let Some((_, work)) = a.machine.poll_control() {
+                a.sent.push_back(work);
+            }
+            while let Some(work) = a.sent.pop_front() {
+                a.machine.handle_sent(work, true);
+            }
+        }
+    }
+}
+
+fn check_inside(tester: &mut Tester, next: &mut impl FnMut(usize) -> usize) {
+    let machine = &mut tester.machine;
+    assert!(machine.inbound.available() <= SIZES.recv_ring);
+    for span in machine.inbound.next(next(10_000)) {
+        assert!(u64::from(span.offset) + u64::from(span.length) <= u64::from(SIZES.recv_ring), "{span:?}");
+    }
+    machine.inbound.on_read(next(3_000) as u32);
+    if let Some(piece) = machine.outbound.plan(next(100_000) as u32) {
+        for span in piece.place.into_iter().flatten() {
+            assert!(
+                u64::from(span.offset) + u64::from(span.length) <= u64::from(SIZES.send_ring),
+                "{span:?}"
+            );
+        }
+        let target = machine.outbound.commit(&piece);
+        assert!(target.length >= piece.length, "more than the peer gave room for");
+        tester.sent.push_back(Work::Sent(piece.ring_bytes()));
+    }
+}
