@@ -66,7 +66,7 @@ impl Turn {
 impl Engine {
     /// A turn on an application thread that polls. If it `found` a completion, its answer may be about to come.
     pub(crate) fn drive_for_poller(&self, found: bool) {
-        self.pulse.polled();
+        self.pulse.drives();
         let Some(mut turn) = self.turn.try_lock() else {
             // A lost count does not matter.
             let misses = self.misses.load(Ordering::Relaxed).wrapping_add(1);

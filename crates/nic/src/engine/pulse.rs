@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 #[repr(align(128))] // no cache line shared with another object that another core writes
 pub(crate) struct Pulse {
     polls: AtomicU64,
+    /// What `polls` was when a poller last drove.
+    driven_at: AtomicU64,
     armed: AtomicUsize,
     /// The background thread sleeps and will not look again by itself before `sleeps_until`.
     asleep: AtomicBool,
@@ -23,6 +25,7 @@ impl Pulse {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Pulse {
             polls: AtomicU64::new(0),
+            driven_at: AtomicU64::new(0),
             armed: AtomicUsize::new(0),
             asleep: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(u64::MAX),
@@ -34,6 +37,17 @@ impl Pulse {
     pub(crate) fn polled(&self) {
         // Lost increments do not matter, only that the number changes: no read-modify-write on the hot path.
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The same, and it drives.
+    pub(super) fn drives(&self) {
+        self.polled();
+        self.driven_at.store(self.polls.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// How often application threads were here since one of them drove.
+    pub(crate) fn polls_since_drive(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed).wrapping_sub(self.driven_at.load(Ordering::Relaxed))
     }
 
     pub(super) fn polls(&self) -> u64 {

@@ -10,14 +10,14 @@ use ferroce_proto::Qpn;
 use ferroce_proto::verbs::{Completion, EventKind, WcStatus};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Most entries of a CQ.
 pub(crate) const MAX_CQE: u32 = 1 << 22;
 
-/// Successful polls between two turns of the engine that they give.
-const HITS_PER_TURN: u32 = 8;
+/// Successful polls, with no other between them, after which one gives the engine a turn.
+const HITS_PER_TURN: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
@@ -66,8 +66,6 @@ pub(crate) struct CqCore {
     /// Length of the ring, readable without its lock.
     waiting: AtomicUsize,
     overrun: AtomicBool,
-    /// Polls that found something.
-    hits: AtomicU32,
     channel: Option<Arc<CompletionChannel>>,
     pulse: Arc<Pulse>,
     events: Arc<EventQueue>,
@@ -100,7 +98,6 @@ impl CqCore {
             state,
             waiting: AtomicUsize::new(0),
             overrun: AtomicBool::new(false),
-            hits: AtomicU32::new(0),
             channel,
             pulse,
             events,
@@ -235,12 +232,11 @@ impl Cq {
     ) -> Result<usize, Error> {
         let n = self.core.take(most, stamps, &mut each);
         if n > 0 || most == 0 {
-            self.nic.engine.pulse.polled();
+            let engine = &self.nic.engine;
+            engine.pulse.polled();
             // A program that always finds completions of its own sends would otherwise never receive.
-            let hits = self.core.hits.load(Ordering::Relaxed).wrapping_add(1);
-            self.core.hits.store(hits, Ordering::Relaxed);
-            if hits.is_multiple_of(HITS_PER_TURN) && self.nic.alive().is_ok() {
-                self.nic.engine.drive_for_poller(true);
+            if engine.pulse.polls_since_drive() >= HITS_PER_TURN && self.nic.alive().is_ok() {
+                engine.drive_for_poller(true);
             }
             return Ok(n);
         }
