@@ -30,7 +30,7 @@ mod memfd;
 mod tests;
 
 use memfd::Memfd;
-use memfd::{huge_pages, page_len};
+pub(super) use memfd::{huge_pages, identity, leave_rest_to_program, memory_device, page_len, stat};
 
 /// What one registration may move. Twice that much is in use for a moment, and all of it is copied.
 pub(crate) const MAX_ADOPTED: usize = 64 << 20;

@@ -32,6 +32,13 @@ pub(in crate::local) fn huge_pages() -> &'static [(u64, usize)] {
     })
 }
 
+/// The device on which memfds of ordinary pages lie, and System V segments.
+pub(in crate::local) fn memory_device() -> Option<u64> {
+    static DEVICE: OnceLock<Option<u64>> = OnceLock::new();
+    let ask = || Memfd::create(page_len()).and_then(|fd| identity(fd.as_raw_fd())).ok();
+    DEVICE.get_or_init(|| Some(ask()?.1)).to_owned()
+}
+
 /// What `mmap` and `memfd_create` want to be told of pages that are not the ordinary ones.
 fn page_flags(page: usize, huge: libc::c_uint) -> libc::c_uint {
     if page == page_len() { 0 } else { huge | page.ilog2() << libc::MAP_HUGE_SHIFT }

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// One test takes all huge pages there are.
+static POOL: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+
 /// Private huge pages of the usual length, numbered words in them.
 fn huge(pages: usize) -> Option<(Memory, usize)> {
     let how = PRIVATE | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB | libc::MAP_FIXED;
@@ -35,6 +38,7 @@ fn is_huge(memory: &Memory) -> bool {
 
 #[test]
 fn huge_pages_move_there_and_back() {
+    let _pool = POOL.lock();
     for means in ALL_MEANS {
         let Some((memory, page)) = huge(3) else { return };
         assert!(is_huge(&memory));
@@ -50,6 +54,7 @@ fn huge_pages_move_there_and_back() {
 
 #[test]
 fn only_whole_huge_pages_move() {
+    let _pool = POOL.lock();
     let Some((memory, page)) = huge(4) else { return };
     let (addr, len) = (memory.0.start + PAGE, memory.0.len() - 2 * PAGE);
     let adopted = Adopted::adopt(addr, len).expect("adopted");
@@ -63,6 +68,7 @@ fn only_whole_huge_pages_move() {
 
 #[test]
 fn no_store_to_huge_pages_is_lost() {
+    let _pool = POOL.lock();
     for means in [Means::Everyone, Means::Threads].into_iter().filter(|means| is_allowed(*means)) {
         let Some((memory, _)) = huge(2) else { return };
         memory.words().for_each(|word| word.store(0, Ordering::Relaxed));
@@ -79,6 +85,7 @@ fn no_store_to_huge_pages_is_lost() {
 /// Without a spare page they stay where they are, and so do the program's.
 #[test]
 fn without_spare_huge_pages_nothing_moves() {
+    let _pool = POOL.lock();
     let Some((memory, _)) = huge(1) else { return };
     let mut spare = Vec::new();
     while let Ok(start) =

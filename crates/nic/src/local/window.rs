@@ -1,0 +1,112 @@
+//! Memory of a neighbour that is mapped here.
+//!
+//! A window stays mapped as long as the neighbour shows the region it is of, so that a program that goes from region to region does
+//! not map them again and again; what is left of regions that are gone is unmapped by whoever comes by.
+
+use super::boards::{FileCard, FileSource, Shown};
+use super::mapping::{Mapping, segment_len};
+use super::place::Place;
+use super::shared::segment_namespace;
+use crate::memory::Span;
+use ferroce_proto::verbs::Access;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+/// Pages of the neighbour that are mapped here.
+pub(super) struct Window {
+    memory: Arc<Mapping>,
+    /// Where they are in the neighbour's address space.
+    start: usize,
+    len: usize,
+}
+
+impl Window {
+    /// Where bytes of the neighbour are here, if all of them are.
+    #[inline(always)]
+    pub(super) fn here(&self, span: Span) -> Option<Span> {
+        let offset = span.start().wrapping_sub(self.start);
+        let is_inside = offset <= self.len && span.len() <= self.len - offset;
+        is_inside.then(|| span.moved_to(self.memory.start() as usize + offset))
+    }
+}
+
+/// All windows to one neighbour.
+#[derive(Debug, Default)]
+pub(super) struct Windows(Mutex<HashMap<Key, Kept>>);
+
+/// What is mapped; two regions may be parts of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    file: FileCard,
+    writable: bool,
+}
+
+#[derive(Debug)]
+struct Kept {
+    memory: Arc<Mapping>,
+    /// The last region that it was mapped for.
+    shown: Shown,
+}
+
+impl Windows {
+    /// The window to a region, if it can be mapped.
+    pub(super) fn open(&self, place: &Place, shown: &Shown) -> Option<Window> {
+        let file = shown.card.file?;
+        let changes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let writable = shown.card.access.intersects(changes);
+        // The same pages may be at several addresses there.
+        let key = Key { file: FileCard { start: 0, ..file }, writable };
+        let mut windows = self.0.lock();
+        let memory = match windows.get_mut(&key) {
+            Some(kept) => {
+                kept.shown = *shown;
+                kept.memory.clone()
+            }
+            None => {
+                let memory = Arc::new(map(place, &file, writable)?);
+                windows.retain(|_, kept| kept.is_needed(place));
+                windows.insert(key, Kept { memory: memory.clone(), shown: *shown });
+                memory
+            }
+        };
+        Some(Window { memory, start: file.start as usize, len: file.len as usize })
+    }
+
+    /// Unmaps what is left of regions that are gone.
+    pub(super) fn clear(&self, place: &Place) {
+        self.0.lock().retain(|_, kept| kept.is_needed(place));
+    }
+}
+
+impl Kept {
+    fn is_needed(&self, place: &Place) -> bool {
+        Arc::strong_count(&self.memory) > 1 || !place.is_closed() && self.shown.is_valid(place)
+    }
+}
+
+fn map(place: &Place, card: &FileCard, writable: bool) -> Option<Mapping> {
+    match card.source {
+        FileSource::Descriptor(number) => map_file(place, card, number, writable),
+        FileSource::Segment => {
+            let is_same = card.device == segment_namespace() && segment_len(card.inode)? as u64 >= card.len;
+            is_same.then(|| Mapping::attach(card.inode, card.len as usize, writable).ok())?
+        }
+    }
+}
+
+/// The kernel lets us open the descriptors of a process if it would let us trace it.
+fn map_file(place: &Place, card: &FileCard, number: u32, writable: bool) -> Option<Mapping> {
+    let process = place.process()?;
+    let path = format!("/proc/{process}/fd/{number}");
+    let file = File::options().read(true).write(writable).open(path).ok()?;
+    let meta = file.metadata().ok()?;
+    // The process may be another by now, or the descriptor. The last page of a file is there as a whole.
+    let pages_end = meta.size().checked_next_multiple_of(meta.blksize().max(1))?;
+    let is_it = meta.ino() == card.inode && meta.dev() == card.device;
+    let is_long_enough = pages_end >= card.offset.checked_add(card.len)?;
+    let is_mapped = is_it && is_long_enough;
+    is_mapped.then(|| Mapping::new(&file, card.offset, card.len as usize, writable).ok())?
+}
