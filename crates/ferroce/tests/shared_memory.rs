@@ -46,6 +46,11 @@ impl Kind {
     fn is_mapped(self) -> bool {
         !matches!(self, Kind::PlainMemfd | Kind::PosixShm | Kind::OrdinaryFile)
     }
+
+    /// Whether its file keeps its length. Without the fabric nobody seals it.
+    fn stays(self) -> bool {
+        self.is_mapped() && (has_fabric() || self != Kind::SealableMemfd)
+    }
 }
 
 /// Memory of some kind, and its file if it has one.
@@ -258,11 +263,11 @@ fn takes_away(kind: Kind) {
             // It is told once writing is under way.
             20 => peer.socket.write_all(b".").unwrap(),
             // Those that cannot be made shorter stay; the end comes when the registration goes.
-            40 if kind.is_mapped() => peer.socket.write_all(b".").unwrap(),
+            40 if kind.stays() => peer.socket.write_all(b".").unwrap(),
             _ => {}
         }
     });
-    if kind.is_mapped() {
+    if kind.stays() {
         assert_eq!(end, WcStatus::RemAccessErr, "{kind:?}");
         peer.socket.write_all(b".").unwrap();
         peer.finish();

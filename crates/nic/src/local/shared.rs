@@ -103,8 +103,12 @@ impl SharedFiles {
     /// Finds out how a neighbour can map `[addr, addr + len)`.
     pub(super) fn find(&self, addr: usize, len: usize) -> Result<Shared, WhyNot> {
         let pages = outward(addr, len).ok_or(WhyNot::NotOnePiece)?;
-        let found = maps::mappings(&pages)
-            .map_err(|error| WhyNot::Refused(error.raw_os_error().unwrap_or(libc::EIO)))?;
+        // Private memory may be large, and in many pieces.
+        let first = mappings(&(pages.start..pages.start + 1))?;
+        if !first.first().is_some_and(|first| first.shared) {
+            return Err(WhyNot::NotShared);
+        }
+        let found = mappings(&pages)?;
         let piece = one_piece(&found, &pages)?;
         let is_huge = huge_pages().iter().any(|(device, _)| *device == piece.device);
         match piece.origin {
@@ -150,6 +154,10 @@ impl SharedFiles {
         files.insert((inode, device), Arc::downgrade(&held));
         Ok(held)
     }
+}
+
+fn mappings(pages: &Range<usize>) -> Result<Vec<Mapping>, WhyNot> {
+    maps::mappings(pages).map_err(|error| WhyNot::Refused(error.raw_os_error().unwrap_or(libc::EIO)))
 }
 
 fn outward(addr: usize, len: usize) -> Option<Range<usize>> {
