@@ -56,6 +56,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/local/shared.rs", "copies descriptors and seals files"),
     ("crates/nic/src/local/shared/tests.rs", "maps and unmaps files"),
     ("crates/nic/src/local/standstill.rs", "holds stores back with userfaultfd while pages move"),
+    ("crates/nic/src/local/descriptor.rs", "looks what a descriptor leads to before it closes it"),
     ("crates/nic/src/local/link.rs", "vouches for the pieces of a packet that it puts into a ring"),
     ("crates/nic/src/local/mapping.rs", "memory of a file that several processes see"),
     ("crates/nic/src/local/neighbours.rs", "puts packets into rings, piece by piece"),

@@ -20,7 +20,7 @@ use crate::fork::Generation;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Weak};
@@ -30,7 +30,7 @@ mod memfd;
 mod tests;
 
 use memfd::Memfd;
-pub(super) use memfd::{huge_pages, identity, leave_rest_to_program, memory_device, page_len, stat};
+pub(super) use memfd::{huge_pages, memory_device, page_len};
 
 /// What one registration may move. Twice that much is in use for a moment, and all of it is copied.
 pub(crate) const MAX_ADOPTED: usize = 64 << 20;
@@ -98,17 +98,17 @@ impl Adopted {
 
     /// The memfd. It cannot change its length, so that a neighbour that maps it need not fear SIGBUS.
     pub(crate) fn fd(&self) -> RawFd {
-        self.file.fd.as_raw_fd()
+        self.file.descriptor.raw()
     }
 
     /// The memfd's inode, by which a neighbour knows that what it opened is this.
     pub(crate) fn inode(&self) -> u64 {
-        self.file.inode
+        self.file.descriptor.inode
     }
 
     /// The memfd's device, as `stat` writes it.
     pub(crate) fn device(&self) -> u64 {
-        self.file.device
+        self.file.descriptor.device
     }
 
     /// The address of the first page, which is offset 0 of the memfd.
@@ -137,13 +137,13 @@ impl Drop for Adopted {
         }
         let table = table();
         let mut ranges = table.ranges.lock();
-        if self.file.is_still_open() {
+        if self.file.descriptor.is_open() {
             let found = maps::mappings(&self.pages).unwrap_or_default();
             for mapping in found.iter().filter(|mapping| self.file.is_in(mapping, self.pages.start)) {
                 let _ = self.file.give_back(mapping, &self.pages, self.means);
             }
         }
-        ranges.remove(&(self.pages.start, self.file.inode));
+        ranges.remove(&(self.pages.start, self.file.descriptor.inode));
         table.restored.notify_all();
     }
 }

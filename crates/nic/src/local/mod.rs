@@ -16,6 +16,7 @@
 //! | `adopt` | how registered memory becomes memory that a neighbour can map |
 //! | `shared` | how a neighbour maps memory that the program shares itself |
 //! | `pages` | which of the two it is |
+//! | `descriptor` | a file that we keep open in somebody else's process |
 //! | `maps`, `standstill` | what the kernel says of a mapping; how nobody writes to one for a moment |
 //! | `neighbours` | who else is there, and which addresses are this host's |
 //! | `reach` | one-sided operations in the memory of a neighbour |
@@ -28,6 +29,7 @@
 mod adopt;
 mod backlog;
 mod boards;
+mod descriptor;
 mod hold;
 mod link;
 mod mapping;

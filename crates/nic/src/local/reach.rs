@@ -64,7 +64,8 @@ struct Known {
 impl Drop for Path {
     fn drop(&mut self) {
         self.forget();
-        self.neighbour.windows.clear(&self.neighbour.place);
+        let lives = self.neighbour.lives(&self.fabric.registry);
+        self.neighbour.windows.clear(&self.neighbour.place, lives);
     }
 }
 
@@ -141,7 +142,7 @@ impl Path {
         }
         if !known.shown.is_valid(place) {
             self.forget();
-            self.neighbour.windows.clear(&self.neighbour.place);
+            self.neighbour.windows.clear(&self.neighbour.place, true);
             return None;
         }
         let span = known.region.remote(Peer { pd: terms.pd, qp: self.peer }, request.addr, len, need).ok()?;

@@ -7,8 +7,9 @@
 //!
 //! Files with names are never mapped: anybody may make them shorter. The kernel copies instead, which fails cleanly.
 
-use super::adopt::{huge_pages, identity, leave_rest_to_program, memory_device, page_len, stat};
+use super::adopt::{huge_pages, memory_device, page_len};
 use super::boards::{FileCard, FileSource};
+use super::descriptor::{Descriptor, identity, leave_rest_to_program, stat};
 use super::mapping::segment_len;
 use super::maps::{self, Mapping, Origin};
 use super::standstill::{Errno, last_errno, own};
@@ -62,32 +63,19 @@ pub(crate) struct Shared {
 
 #[derive(Debug)]
 enum Source {
-    File(Arc<Held>),
-    Segment { id: u64, namespace: u64 },
-}
-
-/// A descriptor of ours, since the program may close its own.
-#[derive(Debug)]
-struct Held {
-    fd: OwnedFd,
-    inode: u64,
-    device: u64,
-}
-
-impl Held {
-    /// Programs that become daemons close descriptors that they do not know.
-    fn is_still_open(&self) -> bool {
-        identity(self.fd.as_raw_fd()) == Ok((self.inode, self.device))
-    }
+    /// By a descriptor of ours, since the program may close its own.
+    File(Arc<Descriptor>),
+    Segment {
+        id: u64,
+        namespace: u64,
+    },
 }
 
 impl Shared {
     /// What neighbours need to know to map it.
     pub(super) fn card(&self) -> FileCard {
         let (source, inode, device) = match &self.source {
-            Source::File(held) => {
-                (FileSource::Descriptor(held.fd.as_raw_fd() as u32), held.inode, held.device)
-            }
+            Source::File(held) => (FileSource::Descriptor(held.raw() as u32), held.inode, held.device),
             Source::Segment { id, namespace } => (FileSource::Segment, *id, *namespace),
         };
         let (start, len) = (self.pages.start as u64, self.pages.len() as u64);
@@ -97,7 +85,7 @@ impl Shared {
 
 /// Descriptors of the files that registered memory lies in: one for each, however many regions there are.
 #[derive(Debug, Default)]
-pub(super) struct SharedFiles(Mutex<HashMap<(u64, u64), Weak<Held>>>);
+pub(super) struct SharedFiles(Mutex<HashMap<(u64, u64), Weak<Descriptor>>>);
 
 impl SharedFiles {
     /// Finds out how a neighbour can map `[addr, addr + len)`.
@@ -125,10 +113,10 @@ impl SharedFiles {
         }
         let held = self.hold(piece, found)?;
         if piece.origin == Origin::Memfd {
-            seal(held.fd.as_raw_fd())?;
+            seal(held.raw())?;
         }
         let offset = piece.offset + (pages.start - piece.pages.start) as u64;
-        let file_len = stat(held.fd.as_raw_fd()).map_err(WhyNot::Refused)?.st_size as u64;
+        let file_len = stat(held.raw()).map_err(WhyNot::Refused)?.st_size as u64;
         if file_len.next_multiple_of(page_len() as u64) < offset + pages.len() as u64 {
             return Err(WhyNot::TooShort);
         }
@@ -136,11 +124,10 @@ impl SharedFiles {
     }
 
     /// A descriptor of the file: one that we have, the program's, or what the kernel lets only the privileged open.
-    fn hold(&self, piece: &Mapping, found: &[Mapping]) -> Result<Arc<Held>, WhyNot> {
+    fn hold(&self, piece: &Mapping, found: &[Mapping]) -> Result<Arc<Descriptor>, WhyNot> {
         let (inode, device) = (piece.inode, piece.device);
         let mut files = self.0.lock();
-        if let Some(held) =
-            files.get(&(inode, device)).and_then(Weak::upgrade).filter(|held| held.is_still_open())
+        if let Some(held) = files.get(&(inode, device)).and_then(Weak::upgrade).filter(|held| held.is_open())
         {
             return Ok(held);
         }
@@ -149,7 +136,7 @@ impl SharedFiles {
             .filter(|fd| identity(fd.as_raw_fd()) == Ok((inode, device)))
             .ok_or(WhyNot::Closed)?;
         leave_rest_to_program(&fd, 0).map_err(WhyNot::Refused)?;
-        let held = Arc::new(Held { fd, inode, device });
+        let held = Arc::new(Descriptor::new(fd).map_err(WhyNot::Refused)?);
         files.retain(|_, held| held.strong_count() > 0);
         files.insert((inode, device), Arc::downgrade(&held));
         Ok(held)

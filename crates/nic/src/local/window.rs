@@ -67,7 +67,7 @@ impl Windows {
             }
             None => {
                 let memory = Arc::new(map(place, &file, writable)?);
-                windows.retain(|_, kept| kept.is_needed(place));
+                windows.retain(|_, kept| kept.is_used() || kept.is_shown(place));
                 windows.insert(key, Kept { memory: memory.clone(), shown: *shown });
                 memory
             }
@@ -75,15 +75,19 @@ impl Windows {
         Some(Window { memory, start: file.start as usize, len: file.len as usize })
     }
 
-    /// Unmaps what is left of regions that are gone.
-    pub(super) fn clear(&self, place: &Place) {
-        self.0.lock().retain(|_, kept| kept.is_needed(place));
+    /// Unmaps what nobody uses and is left of regions that are gone; all of them, if the neighbour itself is.
+    pub(super) fn clear(&self, place: &Place, lives: bool) {
+        self.0.lock().retain(|_, kept| kept.is_used() || lives && kept.is_shown(place));
     }
 }
 
 impl Kept {
-    fn is_needed(&self, place: &Place) -> bool {
-        Arc::strong_count(&self.memory) > 1 || !place.is_closed() && self.shown.is_valid(place)
+    fn is_used(&self) -> bool {
+        Arc::strong_count(&self.memory) > 1
+    }
+
+    fn is_shown(&self, place: &Place) -> bool {
+        !place.is_closed() && self.shown.is_valid(place)
     }
 }
 

@@ -3,10 +3,10 @@
 //! Files of huge pages cannot be read or written by system calls, so those are copied through a second mapping. All their pages are
 //! brought in by a call that can fail before any is touched: where there is none to be had, touching one is a signal.
 
+use super::super::descriptor::{Descriptor, check, identity, leave_rest_to_program};
 use super::super::maps::Mapping;
 use super::super::standstill::{Errno, Kind, Means, SignalsHeld, Standstill, last_errno, own, populate};
 use super::is_in_file;
-use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
@@ -47,9 +47,7 @@ fn page_flags(page: usize, huge: libc::c_uint) -> libc::c_uint {
 /// Memory as a file.
 #[derive(Debug)]
 pub(super) struct Memfd {
-    pub(super) fd: OwnedFd,
-    pub(super) inode: u64,
-    pub(super) device: u64,
+    pub(super) descriptor: Descriptor,
     /// Bytes of a page.
     page: usize,
 }
@@ -80,8 +78,7 @@ impl Memfd {
             check(libc::fallocate(fd.as_raw_fd(), 0, 0, len as libc::off_t))?;
             check(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals))?;
         }
-        let (inode, device) = identity(fd.as_raw_fd())?;
-        Ok(Memfd { fd, inode, device, page })
+        Ok(Memfd { descriptor: Descriptor::new(fd)?, page })
     }
 
     /// Moves private pages in. If it fails, they are as before.
@@ -132,7 +129,7 @@ impl Memfd {
     pub(super) fn map_over(&self, pages: &Range<usize>, offset: usize) -> Result<(), Errno> {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let how = libc::MAP_SHARED | libc::MAP_FIXED;
-        map(pages.start, pages.len(), rights, how, self.fd.as_raw_fd(), offset).map(drop)
+        map(pages.start, pages.len(), rights, how, self.descriptor.raw(), offset).map(drop)
     }
 
     /// The kernel unmaps before it maps, and old ones may fail in between. The contents are in the file by then.
@@ -152,7 +149,7 @@ impl Memfd {
     /// A second mapping of part of the file.
     fn view(&self, offset: usize, len: usize) -> Result<Scratch, Errno> {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let start = map(0, len, rights, libc::MAP_SHARED, self.fd.as_raw_fd(), offset)?;
+        let start = map(0, len, rights, libc::MAP_SHARED, self.descriptor.raw(), offset)?;
         let view = Scratch(start..start + len);
         populate(&view.0, libc::MADV_POPULATE_WRITE)?;
         Ok(view)
@@ -172,7 +169,7 @@ impl Memfd {
         while at < from.end {
             let offset = (at - from.start) as libc::off_t;
             // SAFETY: the kernel checks the pages that it reads from.
-            let n = unsafe { libc::pwrite(self.fd.as_raw_fd(), at as *const _, from.end - at, offset) };
+            let n = unsafe { libc::pwrite(self.descriptor.raw(), at as *const _, from.end - at, offset) };
             at += progress(n)?;
         }
         Ok(())
@@ -191,19 +188,14 @@ impl Memfd {
         while at < to.end {
             let offset = (offset + at - to.start) as libc::off_t;
             // SAFETY: only called for pages that nobody has a reference to: a copy in the making, or a hole just filled.
-            let n = unsafe { libc::pread(self.fd.as_raw_fd(), at as *mut _, to.end - at, offset) };
+            let n = unsafe { libc::pread(self.descriptor.raw(), at as *mut _, to.end - at, offset) };
             at += progress(n)?;
         }
         Ok(())
     }
 
     pub(super) fn is_in(&self, mapping: &Mapping, start: usize) -> bool {
-        is_in_file(mapping, self.inode, self.device, start)
-    }
-
-    /// Programs that become daemons close descriptors that they do not know.
-    pub(super) fn is_still_open(&self) -> bool {
-        identity(self.fd.as_raw_fd()) == Ok((self.inode, self.device))
+        is_in_file(mapping, self.descriptor.inode, self.descriptor.device, start)
     }
 }
 
@@ -281,40 +273,6 @@ pub(super) fn is_mapped(pages: &Range<usize>) -> bool {
 /// Memory of the program is gone and cannot be brought back; it must not run on into whatever is mapped there next.
 fn give_up() -> ! {
     std::process::abort()
-}
-
-/// Refuses a descriptor from the upper half of what the process may have, since the program needs some too; and a length that the
-/// kernel would answer with a signal.
-pub(in crate::local) fn leave_rest_to_program(fd: &OwnedFd, len: usize) -> Result<(), Errno> {
-    let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    let (mut descriptors, mut length) = (unlimited, unlimited);
-    // SAFETY: fills both.
-    unsafe {
-        libc::getrlimit(libc::RLIMIT_NOFILE, &mut descriptors);
-        libc::getrlimit(libc::RLIMIT_FSIZE, &mut length);
-    }
-    if fd.as_raw_fd() as libc::rlim_t >= descriptors.rlim_cur / 2 {
-        return Err(libc::EMFILE);
-    }
-    if len as libc::rlim_t > length.rlim_cur { Err(libc::EFBIG) } else { Ok(()) }
-}
-
-/// Inode and device of an open file.
-pub(in crate::local) fn identity(fd: RawFd) -> Result<(u64, u64), Errno> {
-    stat(fd).map(|stat| (stat.st_ino, stat.st_dev))
-}
-
-pub(in crate::local) fn stat(fd: RawFd) -> Result<libc::stat, Errno> {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: `fstat` fills it if it answers 0, and it is used only then.
-    unsafe {
-        check(libc::fstat(fd, stat.as_mut_ptr()))?;
-        Ok(stat.assume_init())
-    }
-}
-
-pub(super) fn check(answer: libc::c_int) -> Result<(), Errno> {
-    if answer < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
 fn progress(answer: isize) -> Result<usize, Errno> {

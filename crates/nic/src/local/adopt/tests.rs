@@ -1,9 +1,10 @@
 //! Real memory, moved there and back.
 
+use super::super::descriptor::{check, identity};
 use super::super::standstill::{Kind, Standstill};
-use super::memfd::{check, is_mapped, map};
+use super::memfd::{is_mapped, map};
 use super::*;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
 
