@@ -114,3 +114,57 @@ fn map_file(place: &Place, card: &FileCard, number: u32, writable: bool) -> Opti
     let is_mapped = is_it && is_long_enough;
     is_mapped.then(|| Mapping::new(&file, card.offset, card.len as usize, writable).ok())?
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local::boards::{RegionBoard, RegionCard, find_region};
+    use crate::registry::Registry;
+    use ferroce_proto::{PdId, RKey};
+
+    /// A region of pages of its own, and its card.
+    fn show(board: &RegionBoard, bytes: &[u8], rkey: u32) -> (usize, crate::local::Pages) {
+        let (base, len) = (bytes.as_ptr().addr(), bytes.len());
+        let pages = board.pages(base, len, len).expect("adopted");
+        let number = board.show(&RegionCard {
+            rkey: RKey(rkey),
+            access: Access::REMOTE,
+            pd: PdId(1),
+            iova: 0,
+            len: len as u64,
+            base: base as u64,
+            only_qp: None,
+            file: Some(pages.card()),
+        });
+        (number.expect("room"), pages)
+    }
+
+    #[test]
+    fn a_window_stays_as_long_as_its_region_is_shown() {
+        let base = std::env::temp_dir().join(format!("ferroce-windows-{}", std::process::id()));
+        std::fs::create_dir_all(&base).unwrap();
+        let registry = Arc::new(Registry::open(&base).unwrap());
+        let place = Arc::new(Place::create(&registry).unwrap());
+        let board = RegionBoard::new(place.clone(), registry.clone(), true);
+        let bytes = [vec![1_u8; 1 << 16], vec![2_u8; 1 << 16]];
+        let [first, second] = [0, 1].map(|n| show(&board, &bytes[n], n as u32 + 1));
+        let theirs = Place::open(registry.directory(), registry.slot()).unwrap();
+        let windows = Windows::default();
+        let open = |rkey| {
+            let window = windows.open(&theirs, &find_region(&theirs, RKey(rkey)).unwrap()).expect("mapped");
+            window.memory.start() as usize
+        };
+        // Nobody keeps the first while the second is used.
+        let places = [open(1), open(2)];
+        assert_eq!([open(1), open(2)], places, "they were not mapped again");
+        board.hide(first.0);
+        windows.clear(&theirs, true);
+        assert_eq!(windows.0.lock().len(), 1, "one region is gone");
+        assert_eq!(open(2), places[1]);
+        windows.clear(&theirs, false);
+        assert_eq!(windows.0.lock().len(), 0, "its owner is gone");
+        board.hide(second.0);
+        drop((first, second, board, place, registry));
+        std::fs::remove_dir_all(base).unwrap();
+    }
+}
