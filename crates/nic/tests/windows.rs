@@ -275,3 +275,103 @@ fn bind_and_the_send_that_tells_of_it_go_out_together() {
         assert_eq!(completions(&s.cq, 1)[0].status, WcStatus::Success);
     }
 }
+
+/// As [`Setup`], but the one that uses the window is a neighbour of the one that binds it, and there is more memory.
+fn neighbours(address: [&str; 2]) -> (Setup, Nic, Cq) {
+    let [near, far] = address.map(open);
+    let (near_pd, pd) = (near.alloc_pd().unwrap(), far.alloc_pd().unwrap());
+    let (near_cq, cq) = (near.create_cq(64, None, 0).unwrap(), far.create_cq(64, None, 0).unwrap());
+    let (a, b) = (create(&near_pd, &near_cq, Transport::Rc), create(&pd, &cq, Transport::Rc));
+    connect(&far, &a, b.qpn());
+    connect(&near, &b, a.qpn());
+    let from = Buffer::new(&near_pd, 4096, Access::LOCAL_WRITE);
+    from.fill(0, 4096, 9);
+    let to = Buffer::new(&pd, 5 * 4096, Access::LOCAL_WRITE | Access::MW_BIND);
+    (Setup { nic: far, pd, cq, a, b, from, to }, near, near_cq)
+}
+
+/// Operations that a neighbour did by itself, in memory that it has mapped.
+fn mapped(nic: &Nic) -> u64 {
+    nic.counters().link.direct_mapped
+}
+
+fn has_fabric() -> bool {
+    !std::env::var("FERROCE_LINK").is_ok_and(|link| link == "udp")
+}
+
+#[test]
+fn neighbours_reach_through_windows_by_themselves() {
+    let (s, near, near_cq) = neighbours(["127.91.2.20", "127.91.2.21"]);
+    let done = || completions(&near_cq, 1)[0].status;
+    let page = s.to.addr(0).next_multiple_of(4096);
+    let write = |rkey, addr, len| {
+        post(&s.a, 2, SendOp::Write { addr, rkey }, &[s.from.sge(0, len)]);
+        done()
+    };
+    let window = s.pd.alloc_window(WindowType::Two).unwrap();
+    let mut rkey = window.rkey();
+    for round in 0..3 {
+        rkey = next_rkey(rkey);
+        let bind = window.bind(rkey, &s.to.mr, page, 4096, Access::REMOTE);
+        assert_eq!(s.bind_status(bind), WcStatus::Success);
+        let before = mapped(&near);
+        assert_eq!(write(rkey, page + 100, 1000), WcStatus::Success);
+        let op = AtomicOp::FetchAdd { add: 1 };
+        post(&s.a, 3, SendOp::Atomic { addr: page, rkey, op }, &[s.from.sge(0, 8)]);
+        assert_eq!(done(), WcStatus::Success);
+        post(&s.a, 4, SendOp::Read { addr: page, rkey }, &[s.from.sge(0, 8)]);
+        assert_eq!(done(), WcStatus::Success);
+        assert_eq!(s.from.read(0, 1), [round + 1]);
+        assert_eq!(mapped(&near) - before, if has_fabric() { 3 } else { 0 });
+        post(&s.b, 5, SendOp::LocalInv(rkey), &[]);
+        assert_eq!(completions(&s.cq, 1)[0].status, WcStatus::Success);
+    }
+    assert_eq!(write(rkey, page + 100, 10), WcStatus::RemAccessErr, "it is closed");
+}
+
+#[test]
+fn a_window_of_type_2_is_open_to_the_neighbour_of_its_queue_pair_only() {
+    let (s, near, near_cq) = neighbours(["127.91.2.22", "127.91.2.23"]);
+    let window = s.pd.alloc_window(WindowType::Two).unwrap();
+    let rkey = s.bind_two(&window);
+    let (c, d) = (create(s.from.mr.pd(), &near_cq, Transport::Rc), create(&s.pd, &s.cq, Transport::Rc));
+    connect(&s.nic, &c, d.qpn());
+    connect(&near, &d, c.qpn());
+    post(&c, 3, SendOp::Write { addr: s.to.addr(1000), rkey }, &[s.from.sge(0, 10)]);
+    assert_eq!(completions(&near_cq, 1)[0].status, WcStatus::RemAccessErr);
+    assert_eq!(s.nic.counters().refusals["wrong_qp"], 1);
+}
+
+/// Once a window is closed, nobody writes there any more, and the neighbour that tries is refused.
+#[test]
+fn a_closed_window_is_closed_to_neighbours_under_way() {
+    for round in 0..20 {
+        let (s, _near, near_cq) = neighbours(["127.91.2.24", "127.91.2.25"]);
+        let window = s.pd.alloc_window(WindowType::Two).unwrap();
+        let rkey = next_rkey(window.rkey());
+        let page = s.to.addr(0).next_multiple_of(4096);
+        let bind = window.bind(rkey, &s.to.mr, page, 8192, Access::REMOTE);
+        assert_eq!(s.bind_status(bind), WcStatus::Success);
+        let begun = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                loop {
+                    post(&s.a, 2, SendOp::Write { addr: page, rkey }, &[s.from.sge(0, 4096)]);
+                    match completions(&near_cq, 1)[0].status {
+                        WcStatus::Success => begun.store(true, std::sync::atomic::Ordering::Relaxed),
+                        end => return end,
+                    }
+                }
+            });
+            while !begun.load(std::sync::atomic::Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            post(&s.b, 5, SendOp::LocalInv(rkey), &[]);
+            assert_eq!(completions(&s.cq, 1)[0].status, WcStatus::Success);
+            let at = (page - s.to.addr(0)) as usize;
+            s.to.fill(at, 4096, round);
+            assert_eq!(writer.join().unwrap(), WcStatus::RemAccessErr);
+            assert!(s.to.read(at, 4096).iter().all(|byte| *byte == round), "somebody wrote");
+        });
+    }
+}

@@ -4,10 +4,10 @@
 //! words that change together or not at all as far as anyone can tell (a number is not used again for long), a region's
 //! under a version that changes with it.
 
-use super::adopt::Adopted;
 use super::hold;
+use super::pages::Pages;
 use super::place::{Place, REGION_CARDS};
-use crate::log;
+use super::shared::SharedFiles;
 use crate::registry::Registry;
 use ferroce_proto::verbs::Access;
 use ferroce_proto::{PdId, Qpn, RKey};
@@ -72,45 +72,62 @@ pub(crate) struct RegionCard {
     pub(crate) len: u64,
     /// First byte in the owner's address space.
     pub(crate) base: u64,
+    /// The only queue pair that it may be reached through.
+    pub(crate) only_qp: Option<Qpn>,
     /// The part of it that can be mapped, if any.
     pub(crate) file: Option<FileCard>,
 }
 
 /// Where the pages of a region lie.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FileCard {
     /// The first page, in the owner's address space, and how many bytes of pages there are.
     pub(crate) start: u64,
     pub(crate) len: u64,
-    /// Descriptor of the file in the owner, and what it leads to.
-    pub(crate) descriptor: u32,
+    /// Where in the file they begin.
+    pub(crate) offset: u64,
+    pub(crate) source: FileSource,
+    /// What it leads to: the file's inode and device, or the segment's number and the namespace in which it has it.
     pub(crate) inode: u64,
     pub(crate) device: u64,
 }
 
+/// How a neighbour gets at the file. It never becomes shorter than the card says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum FileSource {
+    /// By a descriptor of the owner.
+    Descriptor(u32),
+    /// It is a System V segment.
+    Segment,
+}
+
 const VERSION: usize = 0;
-const FIELDS: usize = 10;
+const FIELDS: usize = 12;
+const SEGMENT: u64 = 1 << 32;
+const ONLY_QP: u64 = 1 << 32;
 
 impl RegionCard {
     fn fields(&self) -> [u64; FIELDS] {
-        let file = self.file.unwrap_or_default();
+        let file = self.file.map_or([0; 6], FileCard::fields);
+        let [start, len, offset, source, inode, device] = file;
         [
             u64::from(self.access.bits()) << 32 | u64::from(self.rkey.0),
             self.pd.0.into(),
             self.iova,
             self.len,
             self.base,
-            file.start,
-            file.len,
-            file.descriptor.into(),
-            file.inode,
-            file.device,
+            self.only_qp.map_or(0, |qpn| ONLY_QP | u64::from(qpn.value())),
+            start,
+            len,
+            offset,
+            source,
+            inode,
+            device,
         ]
     }
 
     fn from_fields(fields: [u64; FIELDS]) -> RegionCard {
-        let [key, pd, iova, len, base, start, file_len, descriptor, inode, device] = fields;
-        let file = FileCard { start, len: file_len, descriptor: descriptor as u32, inode, device };
+        let [key, pd, iova, len, base, only_qp, file @ ..] = fields;
         RegionCard {
             rkey: RKey(key as u32),
             access: Access::from_bits_truncate((key >> 32) as u32),
@@ -118,8 +135,26 @@ impl RegionCard {
             iova,
             len,
             base,
-            file: (file_len > 0).then_some(file),
+            only_qp: (only_qp & ONLY_QP != 0).then(|| Qpn::new(only_qp as u32)),
+            file: FileCard::from_fields(file),
         }
+    }
+}
+
+impl FileCard {
+    fn fields(self) -> [u64; 6] {
+        let source = match self.source {
+            FileSource::Descriptor(number) => number.into(),
+            FileSource::Segment => SEGMENT,
+        };
+        [self.start, self.len, self.offset, source, self.inode, self.device]
+    }
+
+    /// No bytes: no file.
+    fn from_fields([start, len, offset, source, inode, device]: [u64; 6]) -> Option<FileCard> {
+        let source =
+            if source == SEGMENT { FileSource::Segment } else { FileSource::Descriptor(source as u32) };
+        (len > 0).then_some(FileCard { start, len, offset, source, inode, device })
     }
 }
 
@@ -168,6 +203,7 @@ pub(crate) struct RegionBoard {
     registry: Arc<Registry>,
     used: Mutex<Box<[bool]>>,
     adopts: bool,
+    files: SharedFiles,
 }
 
 impl std::fmt::Debug for RegionBoard {
@@ -178,27 +214,14 @@ impl std::fmt::Debug for RegionBoard {
 
 impl RegionBoard {
     pub(super) fn new(place: Arc<Place>, registry: Arc<Registry>, adopts: bool) -> Self {
-        RegionBoard { place, registry, used: Mutex::new(vec![false; REGION_CARDS].into()), adopts }
+        let used = Mutex::new(vec![false; REGION_CARDS].into());
+        RegionBoard { place, registry, used, adopts, files: SharedFiles::default() }
     }
 
-    /// Makes it possible for neighbours to map the pages of a region, where that is sound.
-    pub(crate) fn adopt(&self, base: usize, len: usize) -> Option<Arc<Adopted>> {
-        if !self.adopts {
-            return None;
-        }
-        let adopted = Adopted::adopt(base, len);
-        match &adopted {
-            Err(why) => {
-                log::choice(format_args!("neighbours cannot map the {len} bytes at {base:#x}: {why}"));
-            }
-            Ok(pages) if !pages.held_stores_back() => {
-                log::choice(format_args!(
-                    "a store to the {len} bytes at {base:#x} may have been lost: no userfaultfd"
-                ));
-            }
-            Ok(_) => {}
-        }
-        adopted.ok()
+    /// Makes it possible for neighbours to map the pages of a region, where that is sound. `room` bytes from `base` on are nobody
+    /// else's.
+    pub(crate) fn pages(&self, base: usize, len: usize, room: usize) -> Option<Pages> {
+        if self.adopts { Pages::of(&self.files, base, len, room) } else { None }
     }
 
     /// Shows a region. Nothing if there is no room: then packets must do.
@@ -231,6 +254,7 @@ mod tests {
     use super::*;
 
     fn card(rkey: u32) -> RegionCard {
+        let source = if rkey.is_multiple_of(3) { FileSource::Segment } else { FileSource::Descriptor(rkey) };
         RegionCard {
             rkey: RKey(rkey),
             access: Access::REMOTE_READ | Access::LOCAL_WRITE,
@@ -238,7 +262,8 @@ mod tests {
             iova: 1 << 40,
             len: 12_345,
             base: 4096,
-            file: Some(FileCard { start: 4096, len: 8192, descriptor: 5, inode: 6, device: 7 }),
+            only_qp: rkey.is_multiple_of(2).then_some(Qpn::new(rkey)),
+            file: Some(FileCard { start: 4096, len: 8192, offset: 1 << 33, source, inode: 6, device: 7 }),
         }
     }
 
@@ -251,6 +276,9 @@ mod tests {
         let board = RegionBoard::new(place.clone(), registry.clone(), false);
         let numbers: Vec<usize> = (1..=500).map(|key| board.show(&card(key)).unwrap()).collect();
         let theirs = Place::open(registry.directory(), registry.slot()).unwrap();
+        for key in 1..=500 {
+            assert_eq!(find_region(&theirs, RKey(key)).unwrap().card, card(key));
+        }
         let shown = find_region(&theirs, RKey(77)).unwrap();
         assert_eq!(shown.card, card(77));
         assert!(shown.is_valid(&theirs) && find_region(&theirs, RKey(501)).is_none());

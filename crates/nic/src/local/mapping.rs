@@ -44,8 +44,18 @@ impl Mapping {
         Ok(Mapping { start, len })
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.len
+    /// Attaches a System V segment, of which `len` bytes are used.
+    pub(super) fn attach(segment: u64, len: usize, writable: bool) -> io::Result<Mapping> {
+        let how = if writable { 0 } else { libc::SHM_RDONLY };
+        let id = libc::c_int::try_from(segment).map_err(io::Error::other)?;
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours. What is mapped may as well be
+        // unmapped as detached.
+        let at = unsafe { libc::shmat(id, std::ptr::null(), how) };
+        if at as isize == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(at.cast::<u8>()).ok_or_else(|| io::Error::other("attached at zero"))?;
+        Ok(Mapping { start, len })
     }
 
     /// The first byte.
@@ -101,6 +111,20 @@ impl Mapping {
         // SAFETY: inside the mapping; `out` is ours.
         unsafe { std::ptr::copy_nonoverlapping(self.start().add(at), out.as_mut_ptr(), out.len()) }
     }
+}
+
+/// Bytes of the pages of a System V segment.
+pub(super) fn segment_len(segment: u64) -> Option<usize> {
+    let id = libc::c_int::try_from(segment).ok()?;
+    let mut state = std::mem::MaybeUninit::<libc::shmid_ds>::uninit();
+    // SAFETY: fills the structure if it answers 0, and it is read only then.
+    let len = unsafe {
+        if libc::shmctl(id, libc::IPC_STAT, state.as_mut_ptr()) != 0 {
+            return None;
+        }
+        state.assume_init().shm_segsz
+    };
+    len.checked_next_multiple_of(super::adopt::page_len())
 }
 
 impl Drop for Mapping {

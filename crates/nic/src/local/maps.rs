@@ -22,15 +22,69 @@ pub(super) struct Mapping {
     pub(super) inode: u64,
     /// The file's device, as `stat` writes it.
     pub(super) device: u64,
-    /// The kernel calls it something that ordinary memory is not: `[stack]`, `[vvar]`, `[vdso]`.
-    pub(super) special: bool,
+    pub(super) origin: Origin,
+}
+
+/// What is mapped, as its name tells. Names of files are believed only together with their device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Memory without a file.
+    Memory,
+    /// What the kernel calls something that ordinary memory is not: `[stack]`, `[vvar]`, `[vdso]`.
+    Special,
+    /// Huge pages without a file that the program knows of (`MAP_HUGETLB`, private).
+    HugeMemory,
+    /// A memfd of the program.
+    Memfd,
+    /// A memfd into which registered memory was moved. It goes when the registration does.
+    Adopted,
+    /// Shared memory without a file that the program knows of.
+    SharedMemory,
+    /// A System V segment, whose number the inode's is.
+    SystemV,
+    /// Any other file.
+    File,
+}
+
+impl Origin {
+    fn of_file(name: &[u8]) -> Origin {
+        match name {
+            b"/anon_hugepage (deleted)" => Origin::HugeMemory,
+            b"/dev/zero (deleted)" => Origin::SharedMemory,
+            b"/memfd:ferroce (deleted)" => Origin::Adopted,
+            _ if name.starts_with(b"/memfd:") => Origin::Memfd,
+            _ if name.starts_with(b"/SYSV") => Origin::SystemV,
+            _ => Origin::File,
+        }
+    }
+
+    /// Names that the kernel, or `prctl`, gives to ordinary memory.
+    fn of_memory(name: &[u8]) -> Origin {
+        match name {
+            b"" | b"[heap]" => Origin::Memory,
+            _ if name.starts_with(b"[anon:") => Origin::Memory,
+            _ => Origin::Special,
+        }
+    }
+
+    fn new(inode: u64, name: &[u8]) -> Origin {
+        if inode == 0 { Origin::of_memory(name) } else { Origin::of_file(name) }
+    }
 }
 
 impl Mapping {
-    /// Memory that nobody but this process has: private, without a file, for data. Huge pages of hugetlbfs have a file.
+    /// Memory that nobody but this process has: private, without a file, for data.
     pub(super) fn is_plain(&self) -> bool {
-        let for_data = self.readable && self.writable && !self.executable;
-        for_data && !self.shared && self.inode == 0 && !self.special
+        self.is_private_data() && self.inode == 0 && self.origin == Origin::Memory
+    }
+
+    /// The same, of huge pages. These have a file, of which nobody knows.
+    pub(super) fn is_huge(&self) -> bool {
+        self.is_private_data() && self.origin == Origin::HugeMemory
+    }
+
+    fn is_private_data(&self) -> bool {
+        self.readable && self.writable && !self.executable && !self.shared
     }
 }
 
@@ -52,11 +106,6 @@ pub(super) fn covers(found: &[Mapping], range: &Range<usize>) -> bool {
         if mapping.pages.start <= reached { reached.max(mapping.pages.end) } else { reached }
     });
     end >= range.end
-}
-
-/// Names that the kernel, or `prctl`, gives to ordinary memory.
-fn is_special(name: &[u8]) -> bool {
-    !(name.is_empty() || name == b"[heap]" || name.starts_with(b"[anon:"))
 }
 
 /// `struct procmap_query` of linux/fs.h.
@@ -88,8 +137,8 @@ const WRITABLE: u64 = 2;
 const EXECUTABLE: u64 = 4;
 const SHARED: u64 = 8;
 
-/// Longer than any name of a mapping without a file: those end at 80 characters.
-const NAME_LEN: usize = 256;
+/// Longer than any name that says something: those of memory end at 80 characters, those of memfds at 267.
+const NAME_LEN: usize = 512;
 
 fn ask(file: &File, range: &Range<usize>) -> Result<Vec<Mapping>> {
     let mut found = Vec::new();
@@ -106,14 +155,14 @@ fn ask(file: &File, range: &Range<usize>) -> Result<Vec<Mapping>> {
 
 /// The mapping at `addr`, or the next one above.
 fn ask_one(file: &File, addr: usize) -> Result<Option<Mapping>> {
-    let Some(query) = send(file, addr, &mut [])? else { return Ok(None) };
     let mut name = [0u8; NAME_LEN];
-    // The names of files can be long, and say nothing that the inode does not.
-    let special = query.inode == 0
-        && send(file, addr, &mut name)?.is_none_or(|named| {
-            let len = (named.vma_name_size as usize).saturating_sub(1);
-            is_special(&name[..len.min(NAME_LEN)])
-        });
+    let answer = match send(file, addr, &mut name) {
+        // A path that long is that of a file.
+        Err(error) if error.raw_os_error() == Some(libc::ENAMETOOLONG) => send(file, addr, &mut [])?,
+        answer => answer?,
+    };
+    let Some(query) = answer else { return Ok(None) };
+    let len = (query.vma_name_size as usize).saturating_sub(1).min(NAME_LEN);
     Ok(Some(Mapping {
         pages: query.vma_start as usize..query.vma_end as usize,
         readable: query.vma_flags & READABLE != 0,
@@ -123,7 +172,7 @@ fn ask_one(file: &File, addr: usize) -> Result<Option<Mapping>> {
         offset: query.vma_offset,
         inode: query.inode,
         device: libc::makedev(query.dev_major, query.dev_minor),
-        special,
+        origin: Origin::new(query.inode, &name[..len]),
     }))
 }
 
@@ -174,7 +223,7 @@ fn parse(line: &[u8]) -> Option<Mapping> {
         offset,
         inode,
         device: libc::makedev(hex(major)? as u32, hex(minor)? as u32),
-        special: inode == 0 && is_special(name),
+        origin: Origin::new(inode, name),
     })
 }
 
@@ -211,6 +260,13 @@ mod tests {
         }
         let file = parse(b"7f00-7f01 r--p 0001f000 08:02 12   /tmp/x").expect("a line");
         assert_eq!((file.offset, file.inode, file.device), (0x1f000, 12, libc::makedev(8, 2)));
+        let origin = |line: &[u8]| parse(line).expect("a line").origin;
+        assert_eq!(origin(b"7f00-7f01 rw-s 00000000 00:01 9   /memfd:mine (deleted)"), Origin::Memfd);
+        assert_eq!(origin(b"7f00-7f01 rw-s 00000000 00:01 9   /memfd:ferroce (deleted)"), Origin::Adopted);
+        assert_eq!(origin(b"7f00-7f01 rw-s 00000000 00:01 9   /SYSV0000002a (deleted)"), Origin::SystemV);
+        assert_eq!(origin(b"7f00-7f01 rw-s 00000000 00:01 9   /dev/zero (deleted)"), Origin::SharedMemory);
+        let huge = parse(b"7f00-7f01 rw-p 00000000 00:11 9   /anon_hugepage (deleted)").expect("a line");
+        assert!(huge.is_huge() && !huge.is_plain());
         for line in ["", "7f00", "7f00-7f01 rw-p", "x-y rw-p 0 0:0 0 ", "7f00-7f01 rw-p 0 0 0 "] {
             assert_eq!(parse(line.as_bytes()), None, "{line}");
         }
@@ -233,10 +289,11 @@ mod tests {
         for addr in stays {
             let (asked, listed) = (at(&asked, addr), at(&listed, addr));
             let same =
-                |a: &Mapping| (a.readable, a.writable, a.executable, a.shared, a.inode, a.device, a.special);
+                |a: &Mapping| (a.readable, a.writable, a.executable, a.shared, a.inode, a.device, a.origin);
             assert_eq!(same(asked), same(listed));
         }
-        let stack = |found: &[Mapping]| found.iter().filter(|m| m.special && m.writable).count();
+        let stack =
+            |found: &[Mapping]| found.iter().filter(|m| m.origin == Origin::Special && m.writable).count();
         assert_eq!(stack(&asked), stack(&listed), "the main thread's stack is told apart both ways");
     }
 

@@ -14,9 +14,13 @@
 //! | `boards` | which queue pairs and regions neighbours may reach directly |
 //! | `hold` | how deregistration waits for neighbours that access a region, and never for a dead one |
 //! | `adopt` | how registered memory becomes memory that a neighbour can map |
+//! | `shared` | how a neighbour maps memory that the program shares itself |
+//! | `pages` | which of the two it is |
+//! | `descriptor` | a file that we keep open in somebody else's process |
 //! | `maps`, `standstill` | what the kernel says of a mapping; how nobody writes to one for a moment |
 //! | `neighbours` | who else is there, and which addresses are this host's |
 //! | `reach` | one-sided operations in the memory of a neighbour |
+//! | `window` | memory of a neighbour that is mapped here |
 //! | `link` | the link that takes the ring where it can and UDP where it must |
 //!
 //! Nothing here needs a live partner: a process may die at any instruction. A ring has one writer and one reader and no
@@ -25,18 +29,22 @@
 mod adopt;
 mod backlog;
 mod boards;
+mod descriptor;
 mod hold;
 mod link;
 mod mapping;
 mod maps;
 mod neighbours;
+mod pages;
 mod place;
 mod reach;
 mod ring;
+mod shared;
 mod standstill;
+mod window;
 
-pub(crate) use adopt::Adopted;
-pub(crate) use boards::{FileCard, QpCard, RegionBoard, RegionCard};
+pub(crate) use boards::{QpCard, RegionBoard, RegionCard};
 pub(crate) use link::LocalLink;
 pub(crate) use neighbours::Fabric;
+pub(crate) use pages::Pages;
 pub(crate) use reach::{Path, Reaching};

@@ -3,9 +3,9 @@
 use super::backlog::Backlog;
 use super::boards::{QpCard, RegionBoard, show_qp};
 use super::hold;
-use super::mapping::Mapping;
 use super::place::{Place, SLOTS, retire_the_dead};
 use super::ring::{Piece, Writer};
+use super::window::Windows;
 use crate::link::{RxMeta, coarse_now, local_addresses, now};
 use crate::registry::Registry;
 use ferroce_proto::{Gid, Qpn};
@@ -40,7 +40,7 @@ pub(crate) struct Neighbour {
     waiting: AtomicUsize,
     /// When its process was last seen alive; [`GONE`] once it was not.
     seen_ns: AtomicU64,
-    pub(super) windows: Mutex<HashMap<(u64, u64), Arc<Mapping>>>,
+    pub(super) windows: Windows,
 }
 
 /// The ring to one slot, and what waits for it.
@@ -298,7 +298,7 @@ impl Fabric {
             out,
             waiting: AtomicUsize::new(0),
             seen_ns: AtomicU64::new(0),
-            windows: Mutex::default(),
+            windows: Windows::default(),
         })
     }
 

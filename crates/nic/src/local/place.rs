@@ -25,7 +25,7 @@ pub(super) const SLOTS: usize = 256;
 pub(super) const RING_LEN: usize = 1 << 20;
 
 /// Also the version: a place of another layout is nobody's neighbour.
-const MAGIC: u64 = 0x0001_6563_6172_7266;
+const MAGIC: u64 = 0x0002_6563_6172_7266;
 
 const INSTANCE_AT: usize = 8;
 const PROCESS_AT: usize = 16;

@@ -5,15 +5,13 @@
 
 use super::boards::{Shown, find_qp, find_region};
 use super::hold::{self, Hold};
-use super::mapping::Mapping;
 use super::neighbours::{Fabric, Neighbour};
+use super::window::Window;
 use crate::memory::{Far, Grip, Peer, Region, Span};
 use crate::objects::Tally;
 use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind};
 use ferroce_proto::verbs::Access;
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 /// How a queue pair reaches the memory of its peer.
@@ -67,12 +65,12 @@ struct Known {
     window: Option<Window>,
 }
 
-/// Pages of the neighbour that are mapped here.
-struct Window {
-    memory: Arc<Mapping>,
-    /// Where they are in the neighbour's address space.
-    start: usize,
-    len: usize,
+impl Drop for Path {
+    fn drop(&mut self) {
+        self.forget();
+        let lives = self.neighbour.lives(&self.fabric.registry);
+        self.neighbour.windows.clear(&self.neighbour.place, lives);
+    }
 }
 
 impl Path {
@@ -140,6 +138,7 @@ impl Path {
         }
         if !known.shown.is_valid(place) {
             self.forget();
+            self.neighbour.windows.clear(&self.neighbour.place, true);
             return None;
         }
         let span = known.region.remote(Peer { pd: terms.pd, qp: self.peer }, request.addr, len, need).ok()?;
@@ -158,11 +157,8 @@ impl Path {
         if self.neighbour.is_self {
             return Some(Far::Mapped(span));
         }
-        if let Some(window) = &known.window {
-            let offset = span.start().wrapping_sub(window.start);
-            if offset <= window.len && span.len() <= window.len - offset {
-                return Some(Far::Mapped(span.moved_to(window.memory.start() as usize + offset)));
-            }
+        if let Some(here) = known.window.as_ref().and_then(|window| window.here(span)) {
+            return Some(Far::Mapped(here));
         }
         // A process number may be used again: only while its slot is held is it the neighbour's.
         let process = self.neighbour.place.process()?;
@@ -175,33 +171,8 @@ fn find(neighbour: &Neighbour, rkey: RKey) -> Option<Known> {
     let shown = find_region(&neighbour.place, rkey)?;
     let card = shown.card;
     let (base, iova) = (card.base as usize, card.iova);
-    let region = Region { iova, ..Region::plain(base, card.len, card.pd, card.access, LKey(0), rkey) };
-    let window = card.file.filter(|_| !neighbour.is_self).and_then(|file| {
-        let (start, len) = (file.start as usize, file.len as usize);
-        let key = (file.device, file.inode);
-        let mut windows = neighbour.windows.lock();
-        if let Some(memory) = windows.get(&key).filter(|memory| memory.len() == len) {
-            return Some(Window { memory: memory.clone(), start, len });
-        }
-        let memory = Arc::new(map(neighbour, &file)?);
-        // Others may be the last traces of regions that are gone.
-        windows.retain(|_, memory| Arc::strong_count(memory) > 1);
-        windows.insert(key, memory.clone());
-        Some(Window { memory, start, len })
-    });
+    let plain = Region::plain(base, card.len, card.pd, card.access, LKey(0), rkey);
+    let region = Region { iova, only_qp: card.only_qp, ..plain };
+    let window = if neighbour.is_self { None } else { neighbour.windows.open(&neighbour.place, &shown) };
     Some(Known { shown, region, window })
-}
-
-/// Maps pages of the neighbour. The kernel lets us open its descriptors if it would let us trace it.
-fn map(neighbour: &Neighbour, card: &super::boards::FileCard) -> Option<Mapping> {
-    let process = neighbour.place.process()?;
-    let path = format!("/proc/{process}/fd/{}", card.descriptor);
-    let file = File::options().read(true).write(true).open(path).ok()?;
-    let meta = file.metadata().ok()?;
-    // The process may be another by now, or the descriptor.
-    let is_it = meta.ino() == card.inode && meta.dev() == card.device && meta.size() >= card.len;
-    if !is_it {
-        return None;
-    }
-    Mapping::new(&file, 0, card.len as usize, true).ok()
 }

@@ -1,6 +1,6 @@
 //! A region, and whether an access is inside it and allowed.
 
-use crate::local::{Adopted, FileCard, RegionCard};
+use crate::local::{Pages, RegionCard};
 use ferroce_proto::verbs::{Access, MemoryFault};
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
 use std::any::Any;
@@ -64,8 +64,8 @@ pub(crate) struct Region {
     pub(crate) room: usize,
     /// Its card on the board that neighbours read.
     pub(crate) card: Option<usize>,
-    /// Its pages, if neighbours can map them.
-    pub(crate) adopted: Option<Arc<Adopted>>,
+    /// Its pages, or of a window those of its region, if neighbours can map them.
+    pub(crate) pages: Option<Pages>,
     /// What keeps the memory alive, if the NIC was given that.
     pub(crate) _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -110,16 +110,22 @@ impl Region {
             backing: Backing::Mapped,
             room: len as usize,
             card: None,
-            adopted: None,
+            pages: None,
             _owner: None,
         }
+    }
+
+    /// Whether neighbours may reach it one day: by its own key, or by that of a window.
+    pub(crate) fn may_be_reached(&self) -> bool {
+        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::MW_BIND;
+        self.backing == Backing::Mapped && self.access.intersects(remote)
     }
 
     /// What neighbours must know of it, if they may reach it.
     pub(crate) fn card(&self) -> Option<RegionCard> {
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let is_memory = matches!(self.kind, Kind::Memory { .. }) && self.backing == Backing::Mapped;
-        let is_open = self.remote_open && self.only_qp.is_none() && self.access.intersects(remote);
+        let is_memory = self.backing == Backing::Mapped && self.len > 0;
+        let is_open = self.remote_open && self.access.intersects(remote);
         (is_memory && is_open).then(|| RegionCard {
             rkey: self.rkey,
             access: self.access,
@@ -127,13 +133,8 @@ impl Region {
             iova: self.iova,
             len: self.len,
             base: self.base as u64,
-            file: self.adopted.as_deref().map(|pages| FileCard {
-                start: pages.start() as u64,
-                len: pages.len() as u64,
-                descriptor: pages.fd() as u32,
-                inode: pages.inode(),
-                device: pages.device(),
-            }),
+            only_qp: self.only_qp,
+            file: self.pages.as_ref().map(Pages::card),
         })
     }
 

@@ -4,7 +4,7 @@
 //! flight finishes before `dereg` returns, and regions do not wait for each other.
 
 use super::keys::{KeyCipher, SLOT_BITS};
-use super::region::Region;
+use super::region::{Kind, Region};
 use super::windows::WindowKeys;
 use crate::local::RegionBoard;
 use ferroce_proto::verbs::MemoryFault;
@@ -50,15 +50,19 @@ impl RegionTable {
     }
 
     /// Shows a region to neighbours, if they may reach it.
-    fn show(&self, region: &mut Region) {
-        let Some(board) = self.board.as_ref().filter(|_| region.card().is_some()) else { return };
-        region.adopted = board.adopt(region.base, region.room);
+    pub(super) fn show(&self, region: &mut Region) {
+        let Some(board) = &self.board else { return };
+        // A window has the pages of the region it is bound to.
+        if let Kind::Memory { .. } = region.kind {
+            let pages = || board.pages(region.base, region.len as usize, region.room);
+            region.pages = region.may_be_reached().then(pages).flatten();
+        }
         region.card = region.card().and_then(|card| board.show(&card));
     }
 
     /// Hides a region from neighbours and waits for those who access it. Before its lock is taken for writing: an access
     /// from this very process may need it for reading.
-    fn hide(&self, number: u32) {
+    pub(super) fn hide(&self, number: u32) {
         // Taken out under the lock, so that nobody hides it twice: the card may be another region's by then.
         let card =
             self.slot(number).and_then(|slot| slot.write().as_mut().and_then(|region| region.card.take()));

@@ -9,6 +9,7 @@
 
 use super::region::{Kind, Peer, Region, Span, WindowType};
 use super::table::RegionTable;
+use crate::local::Pages;
 use ferroce_proto::verbs::{Access, MemoryFault, MwBind};
 use ferroce_proto::{LKey, PdId, RKey};
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -132,10 +133,13 @@ impl RegionTable {
 
     /// Closes a window; accesses through it have finished when this returns.
     fn unbind(&self, number: u32, _binding: &MutexGuard<'_, ()>) {
+        // Before the lock, as for a region: an access of a neighbour that is this very process may need it.
+        self.hide(number);
         let Some(slot) = self.slot(number) else { return };
         let bound_to = match slot.write().as_mut() {
             Some(window) => {
                 window.remote_open = false;
+                window.pages = None;
                 match &mut window.kind {
                     Kind::Window { region, .. } => region.take(),
                     Kind::Memory { .. } => None,
@@ -156,12 +160,13 @@ impl RegionTable {
         let binding = self.windows.binding.lock();
         let kind = self.check_window(by, bind)?;
         let found = if bind.len == 0 { None } else { Some(self.check_target(by.pd, bind)?) };
+        let region = found.as_ref().map(|(region, ..)| *region);
         self.unbind(bind.window, &binding);
         if let Some(slot) = self.slot(bind.window)
             && let Some(window) = slot.write().as_mut()
         {
             window.rkey = bind.rkey;
-            if let Some((region, span)) = found {
+            if let Some((region, span, pages)) = found {
                 let zero_based = bind.access.contains(Access::ZERO_BASED);
                 (window.base, window.len, window.backing) = (span.start, bind.len, span.backing);
                 window.iova = if zero_based { 0 } else { bind.addr };
@@ -169,9 +174,11 @@ impl RegionTable {
                 window.only_qp = (kind == WindowType::Two).then_some(by.qp);
                 window.remote_open = true;
                 window.kind = Kind::Window { kind, region: Some(region) };
+                window.pages = pages;
+                self.show(window);
             }
         }
-        if let Some((region, _)) = found
+        if let Some(region) = region
             && let Some(slot) = self.slot(region)
             && let Some(Kind::Memory { windows }) = slot.write().as_mut().map(|r| &mut r.kind)
         {
@@ -196,8 +203,8 @@ impl RegionTable {
         Ok(kind)
     }
 
-    /// The region's number, and which bytes of this process the window opens.
-    fn check_target(&self, pd: PdId, bind: &MwBind) -> Result<(u32, Span), MemoryFault> {
+    /// The region's number, which bytes of this process the window opens, and how neighbours map them.
+    fn check_target(&self, pd: PdId, bind: &MwBind) -> Result<(u32, Span, Option<Pages>), MemoryFault> {
         let LKey(key) = bind.lkey;
         let (number, held) = self.numbered_by_lkey(bind.lkey)?;
         let region = held.as_ref().ok_or(MemoryFault::NoSuchKey { key })?;
@@ -205,6 +212,6 @@ impl RegionTable {
         if bind.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
             region.check_access(key, Access::LOCAL_WRITE)?;
         }
-        Ok((number, span))
+        Ok((number, span, region.pages.clone()))
     }
 }

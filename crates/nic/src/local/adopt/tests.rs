@@ -1,10 +1,14 @@
 //! Real memory, moved there and back.
 
+use super::super::descriptor::{check, identity};
+use super::super::standstill::{Kind, Standstill};
+use super::memfd::{is_mapped, map};
 use super::*;
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
 
+mod huge;
 mod refusals;
 
 const PAGE: usize = 4096;
@@ -140,7 +144,7 @@ fn the_file_is_what_a_neighbour_needs() {
     let adopted = memory.adopt(0..2).expect("adopted");
     // SAFETY: a descriptor of its own.
     let other = unsafe { OwnedFd::from_raw_fd(libc::dup(adopted.fd())) };
-    assert_eq!(identity(&other), Ok((adopted.inode(), adopted.device())));
+    assert_eq!(identity(other.as_raw_fd()), Ok((adopted.inode(), adopted.device())));
     for len in [0, PAGE, 3 * PAGE] {
         // SAFETY: changes the length of a file of ours, or rather does not.
         assert_eq!(check(unsafe { libc::ftruncate(other.as_raw_fd(), len as i64) }), Err(libc::EPERM));
@@ -268,7 +272,7 @@ fn system_calls_store_too() {
         return;
     }
     let memory = Memory::new(2);
-    let source = Memfd::new(PAGE).expect("memfd");
+    let source = Memfd::new(PAGE, PAGE).expect("memfd");
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -392,7 +396,7 @@ fn rights_changed_meanwhile_are_kept() {
 #[test]
 fn a_hole_is_filled_from_the_file() {
     let memory = Memory::filled(2);
-    let file = Memfd::new(2 * PAGE).expect("memfd");
+    let file = Memfd::new(2 * PAGE, PAGE).expect("memfd");
     file.write(&memory.0).expect("write");
     memory.unmap(0..2);
     assert!(!is_mapped(&memory.0));

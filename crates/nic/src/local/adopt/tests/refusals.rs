@@ -1,6 +1,8 @@
 //! What is not adopted, and that it is then as it was before.
 
 use super::*;
+use crate::local::descriptor::leave_rest_to_program;
+use crate::local::standstill::own;
 
 #[test]
 fn other_memory_is_refused() {
@@ -21,8 +23,8 @@ fn other_memory_is_refused() {
         assert!(refused(&rights));
     }
     let of_file = Memory::filled(4);
-    let file = Memfd::new(PAGE).expect("memfd");
-    map(of_file.page(0), PAGE, RW, libc::MAP_PRIVATE | libc::MAP_FIXED, file.fd.as_raw_fd(), 0)
+    let file = Memfd::new(PAGE, PAGE).expect("memfd");
+    map(of_file.page(0), PAGE, RW, libc::MAP_PRIVATE | libc::MAP_FIXED, file.descriptor.raw(), 0)
         .expect("file");
     assert!(refused(&of_file));
     let stack = [0u8; 3 * PAGE];
@@ -61,9 +63,9 @@ fn descriptors_are_left_to_the_program() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: fills `limit`.
     check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }).expect("limit");
-    let low = Memfd::new(PAGE).expect("memfd").fd;
+    let low = Memfd::new(PAGE, PAGE).expect("memfd");
     // SAFETY: a copy with a number in the upper half.
-    let high = own(unsafe { libc::fcntl(low.as_raw_fd(), libc::F_DUPFD_CLOEXEC, limit.rlim_cur / 2) });
+    let high = own(unsafe { libc::fcntl(low.descriptor.raw(), libc::F_DUPFD_CLOEXEC, limit.rlim_cur / 2) });
     assert_eq!(leave_rest_to_program(&high.expect("descriptor"), PAGE), Err(libc::EMFILE));
 }
 
