@@ -1,5 +1,6 @@
 //! What the device counts.
 
+use crate::engine::Engine;
 use crate::link::LinkCounters;
 use crate::objects::Tally;
 use ferroce_proto::qp::{DropReason, QpCounters, RefusalReason};
@@ -151,5 +152,30 @@ impl QpReport {
             duplicates,
             out_of_order,
         }
+    }
+}
+
+impl Engine {
+    /// Everything it counted, with at most `most_qps` queue pairs, and how many were left out.
+    pub(crate) fn report(&self, most_qps: usize) -> (Counters, usize) {
+        let qps = self.qps.all();
+        let left_out = qps.len().saturating_sub(most_qps);
+        let tally = Tally::default();
+        qps.iter().for_each(|qp| tally.add(&qp.tally));
+        tally.add(&self.counters.retired.lock());
+        let mut link = self.link.counters();
+        (link.direct_mapped, link.direct_copied) = (tally.mapped.value(), tally.copied.value());
+        let counters = Counters {
+            pid: std::process::id(),
+            slot: self.link.slot(),
+            drops: self.counters.drops(),
+            refusals: self.counters.refusals(),
+            completions: tally.completions.value(),
+            failed_completions: tally.failed_completions.value(),
+            cm: self.cm.get().map(|cm| cm.named_counters()).unwrap_or_default(),
+            link,
+            queue_pairs: qps.iter().take(most_qps).map(|qp| QpReport::of(&qp.machine.lock())).collect(),
+        };
+        (counters, left_out)
     }
 }

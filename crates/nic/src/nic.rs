@@ -2,7 +2,7 @@
 
 use crate::cm::{Addresses, CmService};
 use crate::config::{Config, LinkChoice};
-use crate::counters::{Counters, QpReport};
+use crate::counters::Counters;
 use crate::engine::{Background, Chore, Engine, MAX_QP, Pulse};
 use crate::error::Error;
 use crate::fork::Generation;
@@ -13,7 +13,7 @@ use crate::local::{Fabric, LocalLink};
 use crate::log;
 use crate::memory::{Budget, DeviceMemory};
 use crate::objects::{
-    AsyncEvent, CompletionChannel, Cq, CqCore, EventHub, EventQueue, EventSource, Pd, Tally, XrcDomains,
+    AsyncEvent, CompletionChannel, Cq, CqCore, EventHub, EventQueue, EventSource, Pd, XrcDomains,
 };
 use crate::raw::RawPort;
 use crate::registry;
@@ -575,30 +575,5 @@ impl Drop for NicInner {
         } else if let Some(background) = background.and_then(Arc::into_inner) {
             background.forget();
         }
-    }
-}
-
-impl Engine {
-    /// Everything it counted, with at most `most_qps` queue pairs, and how many were left out.
-    pub(crate) fn report(&self, most_qps: usize) -> (Counters, usize) {
-        let qps = self.qps.all();
-        let left_out = qps.len().saturating_sub(most_qps);
-        let tally = Tally::default();
-        qps.iter().for_each(|qp| tally.add(&qp.tally));
-        tally.add(&self.counters.retired.lock());
-        let mut link = self.link.counters();
-        (link.direct_mapped, link.direct_copied) = (tally.mapped.value(), tally.copied.value());
-        let counters = Counters {
-            pid: std::process::id(),
-            slot: self.link.slot(),
-            drops: self.counters.drops(),
-            refusals: self.counters.refusals(),
-            completions: tally.completions.value(),
-            failed_completions: tally.failed_completions.value(),
-            cm: self.cm.get().map(|cm| cm.named_counters()).unwrap_or_default(),
-            link,
-            queue_pairs: qps.iter().take(most_qps).map(|qp| QpReport::of(&qp.machine.lock())).collect(),
-        };
-        (counters, left_out)
     }
 }
