@@ -17,6 +17,9 @@ pub(crate) const TRANSPORTS: [&str; 4] = ["local", "rdma", "rdma-msg", "udp"];
 /// traffic once.
 const HARDENED: [&str; 7] = ["mm", "lu", "sor", "counter", "messages", "sharing", "threads"];
 const HARDENED_PROCESSES: u32 = 4;
+/// What is also started by mpirun and by srun.
+const LAUNCHED: [(&str, u32, &str); 3] =
+    [("counter", 2, "local"), ("sor", 4, "rdma"), ("messages", 4, "udp")];
 /// What one run may take, and all of them.
 const LIMIT_S: u64 = 30;
 const LIMIT_OF_ALL: Duration = Duration::from_secs(240);
@@ -124,14 +127,23 @@ fn hardened() -> impl Iterator<Item = Run> {
         ("rdma", Circumstance::Switched),
         ("udp", Circumstance::Switched),
     ];
-    HARDENED.iter().flat_map(move |&program| {
+    let hardened = HARDENED.iter().flat_map(move |&program| {
         kinds.into_iter().map(move |(transport, circumstance)| Run {
             program,
             processes: HARDENED_PROCESSES,
             transport,
             circumstance,
         })
-    })
+    });
+    let launchers = [Circumstance::Mpirun, Circumstance::Srun].into_iter().flat_map(|circumstance| {
+        LAUNCHED.into_iter().map(move |(program, processes, transport)| Run {
+            program,
+            processes,
+            transport,
+            circumstance,
+        })
+    });
+    hardened.chain(launchers)
 }
 
 /// Runs them one after the other: each has processes enough to fill the machine.

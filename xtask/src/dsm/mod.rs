@@ -5,6 +5,7 @@
 //! | `programs` | the programs, how large they run in a test and in a benchmark, and how they are compiled |
 //! | `worker` | the side inside a network namespace: one line in, one run, one line out |
 //! | `second_host` | another host, made of a network namespace |
+//! | `launchers` | mpirun, and srun with a Slurm of our own |
 //! | `matrix` | who runs with how many processes over what; rows and tallies |
 //! | `figures` | `cargo xtask bench --dsm`: speed-ups, and the transports beside each other |
 //! | `pieces` | the pieces of it beside bare operations and Open MPI, as far as running them goes |
@@ -13,6 +14,7 @@
 
 pub(crate) mod figures;
 mod goals;
+mod launchers;
 mod matrix;
 mod pieces;
 mod plot;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::launchers::{self, Slurm};
 use super::pieces::{self, Piece};
 use super::programs::Built;
 use super::second_host::SecondHost;
@@ -18,6 +19,8 @@ use crate::programs::session::Program;
 
 /// What one run of a piece may take.
 const PIECE_LIMIT: Duration = Duration::from_secs(60);
+/// Begins the reason of what this machine lacks.
+pub(super) const SKIPPED: &str = "SKIPPED: ";
 /// The sentence of a transport that this build does not have.
 const NOT_THERE: &str = "is not there yet";
 
@@ -45,16 +48,22 @@ pub(crate) enum Circumstance {
     SmallCache,
     /// Everything that can be switched on is.
     Switched,
+    /// Started by mpirun, without our launcher.
+    Mpirun,
+    /// Started by srun.
+    Srun,
 }
 
 impl Circumstance {
-    const ALL: [Circumstance; 6] = [
+    const ALL: [Circumstance; 8] = [
         Circumstance::Plain,
         Circumstance::Wire,
         Circumstance::Loss,
         Circumstance::TwoHosts,
         Circumstance::SmallCache,
         Circumstance::Switched,
+        Circumstance::Mpirun,
+        Circumstance::Srun,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -65,6 +74,8 @@ impl Circumstance {
             Circumstance::TwoHosts => "two-hosts",
             Circumstance::SmallCache => "small-cache",
             Circumstance::Switched => "switched",
+            Circumstance::Mpirun => "mpirun",
+            Circumstance::Srun => "srun",
         }
     }
 }
@@ -102,13 +113,20 @@ impl Request<'_> {
     }
 }
 
+/// What lives beside the worker once something needed it.
+#[derive(Default)]
+struct Company {
+    second: Option<SecondHost>,
+    slurm: Option<Slurm>,
+}
+
 /// The worker's life: until its standard input ends.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let mut second = None;
+    let mut company = Company::default();
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let answer = match (Request::of_line(&line), Piece::of_line(&line)) {
-            (_, Some(piece)) => measure(args, piece, &mut second),
-            (Some(request), None) => answer(args, &request, &mut second),
+            (_, Some(piece)) => measure(args, piece, &mut company),
+            (Some(request), None) => answer(args, &request, &mut company),
             (None, None) => json!({"verdict": "fail", "reason": format!("not understood: {line}")}),
         };
         println!("{answer}");
@@ -117,7 +135,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn answer(args: &Args, request: &Request<'_>, second: &mut Option<SecondHost>) -> Value {
+fn answer(args: &Args, request: &Request<'_>, company: &mut Company) -> Value {
     let started = Instant::now();
     let log = format!(
         "{} {} {} {}",
@@ -126,9 +144,12 @@ fn answer(args: &Args, request: &Request<'_>, second: &mut Option<SecondHost>) -
         request.transport,
         request.circumstance.name()
     );
-    let command = command(args, request, second);
+    let command = command(args, request, company);
     let mut outcome = match command.and_then(|command| Program::of(command, &args.folder, &log)) {
-        Err(reason) => json!({"verdict": "fail", "reason": reason}),
+        Err(reason) => match reason.strip_prefix(SKIPPED) {
+            Some(reason) => json!({"verdict": "skip", "reason": reason}),
+            None => json!({"verdict": "fail", "reason": reason}),
+        },
         Ok(mut program) => {
             let ended = program.finish(Duration::from_secs(request.limit_s));
             judge(ended, &program.said(), program.tail())
@@ -139,8 +160,8 @@ fn answer(args: &Args, request: &Request<'_>, second: &mut Option<SecondHost>) -
 }
 
 /// The figures of a piece, or why there are none.
-fn measure(args: &Args, piece: Piece, second: &mut Option<SecondHost>) -> Value {
-    let command = piece.command(&args.folder, second);
+fn measure(args: &Args, piece: Piece, company: &mut Company) -> Value {
+    let command = piece.command(&args.folder, &mut company.second);
     let ran = command.and_then(|command| Program::of(command, &args.folder, &piece.to_line())).and_then(
         |mut program| {
             let ended = program.finish(PIECE_LIMIT);
@@ -153,13 +174,35 @@ fn measure(args: &Args, piece: Piece, second: &mut Option<SecondHost>) -> Value 
     }
 }
 
+/// A launcher that is not ours; the library and the transport are told by the environment.
+fn launched(args: &Args, request: &Request<'_>, company: &mut Company) -> Result<Option<Command>, String> {
+    let mut command = match request.circumstance {
+        Circumstance::Mpirun => launchers::mpirun(request.processes)?,
+        Circumstance::Srun => {
+            let slurm = match company.slurm.take() {
+                Some(slurm) => slurm,
+                None => Slurm::start(&args.folder)?,
+            };
+            company.slurm.insert(slurm).srun(request.processes)
+        }
+        _ => return Ok(None),
+    };
+    let library = args.ferroce.parent().unwrap_or(&args.folder);
+    command.env("LD_LIBRARY_PATH", library).env("FERROCE_DSM_TRANSPORT", request.transport);
+    command.arg(args.folder.join(request.program)).args(request.arguments.split_whitespace());
+    Ok(Some(command))
+}
+
 /// The command line; the second host is made when it is first needed.
-fn command(args: &Args, request: &Request<'_>, second: &mut Option<SecondHost>) -> Result<Command, String> {
+fn command(args: &Args, request: &Request<'_>, company: &mut Company) -> Result<Command, String> {
+    if let Some(command) = launched(args, request, company)? {
+        return Ok(command);
+    }
     let mut command = Command::new(&args.ferroce);
     command.args(["dsm", "run", "--plain", "-n", &request.processes.to_string()]);
     command.args(["--transport", request.transport]);
     match request.circumstance {
-        Circumstance::Plain => {}
+        Circumstance::Plain | Circumstance::Mpirun | Circumstance::Srun => {}
         Circumstance::Wire => {
             command.env("FERROCE_LINK", "udp");
         }
@@ -174,11 +217,11 @@ fn command(args: &Args, request: &Request<'_>, second: &mut Option<SecondHost>) 
             command.env("FERROCE_DSM_SWITCHES", "tree,changed-blocks").env("FERROCE_DSM_FAULTS", "signal");
         }
         Circumstance::TwoHosts => {
-            let host = match second.take() {
+            let host = match company.second.take() {
                 Some(host) => host,
                 None => SecondHost::make(&args.folder)?,
             };
-            command.args(second.insert(host).options());
+            command.args(company.second.insert(host).options());
         }
     }
     command.arg(args.folder.join(request.program)).args(request.arguments.split_whitespace());
@@ -236,7 +279,7 @@ mod tests {
     #[test]
     fn a_request_survives_its_line() {
         for (arguments, circumstance) in
-            ["", "-n 64 -m 256", "x", "-t 1", "", "y"].into_iter().zip(Circumstance::ALL)
+            ["", "-n 64 -m 256", "x", "-t 1", "", "y", "-n 1", "z"].into_iter().zip(Circumstance::ALL)
         {
             let (program, transport) = ("sor", "rdma-msg");
             let request = Request { program, processes: 4, transport, circumstance, limit_s: 30, arguments };

@@ -1,0 +1,122 @@
+//! Launchers that are not ours, for real: mpirun as it is, and srun with a Slurm of one node that lives as long as the tests.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::worker::SKIPPED;
+use crate::tools::which;
+
+/// The worker's own interface: Slurm does not look up names where there is nothing but loopback.
+const ADDRESS: &str = "198.18.0.1";
+/// How long its node may take to report.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn needs(programs: &[&str], packages: &str) -> Result<(), String> {
+    match programs.iter().find(|program| which(program).is_none()) {
+        Some(missing) => Err(format!("{SKIPPED}{missing} is missing: apt-get install {packages}")),
+        None => Ok(()),
+    }
+}
+
+/// The program that follows as so many processes of mpirun.
+pub(super) fn mpirun(processes: u32) -> Result<Command, String> {
+    needs(&["mpirun"], "openmpi-bin")?;
+    let mut command = Command::new("mpirun");
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command.args(["-n", &processes.to_string(), "--oversubscribe", "--bind-to", "none"]);
+    Ok(command)
+}
+
+/// A cluster of this machine. It lives as long as this value.
+pub(super) struct Slurm {
+    daemons: Vec<Child>,
+    configuration: PathBuf,
+}
+
+impl Slurm {
+    /// Starts it, everything it writes going to a folder below `folder`, and waits until its node can be used.
+    pub(super) fn start(folder: &Path) -> Result<Slurm, String> {
+        needs(&["slurmctld", "slurmd", "srun", "sinfo"], "slurmctld slurmd slurm-client")?;
+        // Root of a user namespace of our own does not count.
+        let users = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        if !users.contains("4294967295") {
+            return Err(format!("{SKIPPED}Slurm's daemons want to be root"));
+        }
+        let folder = folder.join("slurm");
+        // What an earlier cluster remembered is not wanted.
+        let _ = std::fs::remove_dir_all(&folder);
+        let wrong = |error: std::io::Error| format!("{}: {error}", folder.display());
+        std::fs::create_dir_all(folder.join("state")).map_err(wrong)?;
+        std::fs::create_dir_all(folder.join("spool")).map_err(wrong)?;
+        let configuration = folder.join("slurm.conf");
+        std::fs::write(&configuration, text(&folder)?).map_err(wrong)?;
+        let mut slurm = Slurm { daemons: Vec::new(), configuration };
+        for daemon in ["slurmctld", "slurmd"] {
+            // The worker has a /sys of its own without control groups, and slurmd does not start without them, although it
+            // is told to use none: so it sees the files of the worker's parent.
+            let mut command = Command::new("nsenter");
+            let parent = std::os::unix::process::parent_id().to_string();
+            command.args(["-t", &parent, "-m", daemon, "-D"]).env("SLURM_CONF", &slurm.configuration);
+            let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            slurm.daemons.push(quiet.spawn().map_err(|error| format!("{daemon}: {error}"))?);
+        }
+        slurm.wait_until_idle()?;
+        Ok(slurm)
+    }
+
+    fn wait_until_idle(&mut self) -> Result<(), String> {
+        let started = Instant::now();
+        while started.elapsed() < PATIENCE
+            && self.daemons.iter_mut().all(|daemon| matches!(daemon.try_wait(), Ok(None)))
+        {
+            let mut command = Command::new("sinfo");
+            command.args(["-h", "-o", "%t"]).env("SLURM_CONF", &self.configuration);
+            let said = command.output().map_err(|error| format!("sinfo: {error}"))?;
+            if said.stdout.starts_with(b"idle") {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Err(format!(
+            "the node of Slurm did not come up; see {}",
+            self.configuration.with_file_name("").display()
+        ))
+    }
+
+    /// The program that follows as so many processes of srun.
+    pub(super) fn srun(&self, processes: u32) -> Command {
+        let mut command = Command::new("srun");
+        command.args(["-n", &processes.to_string(), "--overcommit"]).env("SLURM_CONF", &self.configuration);
+        command
+    }
+}
+
+/// The settings: no users, no accounting, no control groups.
+fn text(folder: &Path) -> Result<String, String> {
+    let name = Command::new("hostname").arg("-s").output().map_err(|error| format!("hostname: {error}"))?;
+    let name = String::from_utf8_lossy(&name.stdout).trim().to_owned();
+    let at = |file: &str| folder.join(file).display().to_string();
+    Ok(format!(
+        "ClusterName=ferroce\nSlurmctldHost={name}({ADDRESS})\nSlurmUser=root\nAuthType=auth/none\nCredType=cred/none\n\
+        ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSelectType=select/linear\nMpiDefault=none\nReturnToService=2\n\
+        SlurmctldPidFile={}\nSlurmdPidFile={}\nSlurmctldLogFile={}\nSlurmdLogFile={}\nStateSaveLocation={}\nSlurmdSpoolDir={}\n\
+        NodeName={name} NodeAddr={ADDRESS} CPUs=1 State=UNKNOWN\n\
+        PartitionName=all Nodes={name} Default=YES State=UP OverSubscribe=FORCE:8\n",
+        at("controller.pid"),
+        at("node.pid"),
+        at("controller.log"),
+        at("node.log"),
+        at("state"),
+        at("spool"),
+    ))
+}
+
+impl Drop for Slurm {
+    fn drop(&mut self) {
+        for daemon in self.daemons.iter_mut().rev() {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+}
