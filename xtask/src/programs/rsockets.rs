@@ -85,9 +85,9 @@ pub(crate) const CASES: &[Case] = &[
     case(Follows, "{preload} iperf3 -s -1 -p {port}", "{preload} iperf3 -c 127.0.0.1 -n 20M -R -P 3 -p {port}", Says("iperf Done")),
 ];
 
-/// Sweeps are some hundred thousand round trips of programs that spin: moments on an idle machine, minutes where two cores have
-/// sixteen threads to run.
-const LIMIT: Duration = Duration::from_secs(480);
+/// Sweeps are some hundred thousand round trips of programs that spin: moments on an idle machine, a minute where two cores have
+/// ten threads to run.
+const LIMIT: Duration = Duration::from_secs(300);
 /// First port of these cases; each has its own.
 const FIRST_PORT: u16 = 27_000;
 /// Where Debian keeps librspreload.

@@ -1,6 +1,7 @@
 //! Memory of the program that its peer writes to directly, found by offset (`riomap`, `riounmap`, `riowrite`).
 
 use std::ffi::{c_int, c_void};
+use std::time::{Duration, Instant};
 
 use libc::off_t;
 
@@ -13,6 +14,10 @@ use crate::rsocket::errno::{Errno, Outcome};
 use crate::rsocket::stream::Growth;
 use crate::rsocket::vectors::Vectors;
 use crate::rsocket::wire::{Mapping, Message, RemoteBuffer};
+
+/// Writes that follow each other faster than this have nothing between them that could be waited for: an answer takes longer
+/// unless it comes from another processor, and then nobody needs this one.
+const AT_ONCE: Duration = Duration::from_micros(2);
 
 /// A buffer that the program mapped.
 pub(crate) struct Mapped {
@@ -114,6 +119,7 @@ impl Connection {
         mut offset: u64,
         flags: c_int,
     ) -> Outcome<usize> {
+        let started = Instant::now();
         let must_not_wait = self.flags.forbid_waiting(flags);
         let _turn = self.writing.lock();
         self.announce_mappings(must_not_wait)?;
@@ -136,7 +142,18 @@ impl Connection {
             offset += u64::from(piece.length);
             written += piece.length as usize;
         }
+        self.let_others_run(started);
         Ok(written)
+    }
+
+    /// Whoever watches memory for an answer spins outside of every call, also when the answer has to be written on the very
+    /// processor it spins on. If it did so before this write, it will after it.
+    fn let_others_run(&self, started: Instant) {
+        // Before it lets them: the time that they take is time that it waits.
+        let ended = self.shared.lock().mapped_write.replace(Instant::now());
+        if ended.is_some_and(|ended| started.saturating_duration_since(ended) > AT_ONCE) {
+            std::thread::yield_now();
+        }
     }
 }
 

@@ -53,6 +53,8 @@ unsafe impl Send for Request {}
 pub(crate) struct Shared {
     pub(crate) endpoint: Option<Endpoint>,
     pub(crate) mapped: Vec<Mapped>,
+    /// When the last write to the peer's mappings ended.
+    pub(crate) mapped_write: Option<Instant>,
     pub(crate) requests: VecDeque<Request>,
     pub(crate) channel: Channel,
     pub(crate) state: State,
@@ -73,6 +75,7 @@ impl Shared {
         Self {
             endpoint: None,
             mapped: Vec::new(),
+            mapped_write: None,
             requests: VecDeque::new(),
             channel,
             state,
