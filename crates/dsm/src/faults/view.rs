@@ -135,7 +135,13 @@ impl Entries {
             wanted.resize(end.next_power_of_two(), Access::None);
         }
         if wanted[first..end].iter().any(|before| *before != Access::None) {
-            self.userfault.protect(offset, len, access == Access::Read)?;
+            if access == Access::Read {
+                self.userfault.protect(offset, len, true)?;
+            } else {
+                // Given the right to write, an entry still faults once more in the kernel; a new entry does not.
+                mapping.unmap_entries(offset, len)?;
+                wanted[first..end].fill(Access::None);
+            }
         }
         self.fill(first, (end - first).min(AROUND));
         let mut page = first;
