@@ -5,55 +5,73 @@
 //! ours, it would wait for itself.) Pages that no packet ever waited in are never touched.
 
 use super::mapping::Mapping;
-use super::ring::Piece;
+use super::ring::{META_LEN, Piece, meta_from_bytes, meta_to_bytes};
 use crate::link::RxMeta;
-use std::collections::VecDeque;
 use std::io;
 
-/// Most bytes that wait for one neighbour; beyond it packets are lost, as on any wire.
+/// Most bytes that wait for one neighbour; beyond it packets are lost, as on any wire. Room for what a queue of unreliable
+/// messages is cut into with the smallest MTU.
 const MAX_BYTES: usize = 16 << 20;
-/// Most packets that wait for one neighbour.
-const MAX_PACKETS: usize = 1 << 14;
 
+/// In front of each packet: its length, and what the outer headers would have said.
+const HEAD_LEN: usize = 4 + META_LEN;
+
+/// Records one behind the other, from `head` to `tail`; or from `head` to `end` and on from the beginning to `tail`.
 #[derive(Debug)]
 pub(super) struct Backlog {
     bytes: Mapping,
-    packets: VecDeque<Packet>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Packet {
-    meta: RxMeta,
-    at: usize,
-    len: usize,
+    head: usize,
+    tail: usize,
+    /// Where the records end that lie behind `head`, if others follow at the beginning.
+    end: Option<usize>,
+    packets: usize,
 }
 
 impl Backlog {
     pub(super) fn new() -> io::Result<Backlog> {
-        Ok(Backlog { bytes: Mapping::private(MAX_BYTES)?, packets: VecDeque::with_capacity(MAX_PACKETS) })
+        Ok(Backlog { bytes: Mapping::private(MAX_BYTES)?, head: 0, tail: 0, end: None, packets: 0 })
     }
 
     pub(super) fn len(&self) -> usize {
-        self.packets.len()
+        self.packets
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.packets.is_empty()
+        self.packets == 0
     }
 
+    /// An empty backlog begins at its beginning again, where pages were touched.
     pub(super) fn clear(&mut self) {
-        self.packets.clear();
+        (self.head, self.tail, self.end, self.packets) = (0, 0, None, 0);
+    }
+
+    fn first_len(&self) -> usize {
+        let mut len = [0; 4];
+        self.bytes.read(self.head, &mut len);
+        u32::from_ne_bytes(len) as usize
     }
 
     /// The packet that has waited longest. It stays until it is dropped.
-    pub(super) fn first(&self) -> Option<(&RxMeta, Piece)> {
-        let packet = self.packets.front()?;
-        Some((&packet.meta, Piece { start: self.bytes.bytes_at(packet.at).as_ptr(), len: packet.len }))
+    pub(super) fn first(&self) -> Option<(RxMeta, Piece)> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut meta = [0; META_LEN];
+        self.bytes.read(self.head + 4, &mut meta);
+        let start = self.bytes.bytes_at(self.head + HEAD_LEN).as_ptr();
+        Some((meta_from_bytes(&meta), Piece { start, len: self.first_len() }))
     }
 
     /// Forgets the packet that has waited longest.
     pub(super) fn drop_first(&mut self) {
-        self.packets.pop_front();
+        if self.packets <= 1 {
+            return self.clear();
+        }
+        self.head += HEAD_LEN + self.first_len();
+        self.packets -= 1;
+        if self.end == Some(self.head) {
+            (self.head, self.end) = (0, None);
+        }
     }
 
     /// Keeps a packet of `len` bytes; false if there is no room even here.
@@ -66,31 +84,34 @@ impl Backlog {
         len: usize,
         pieces: impl Iterator<Item = Piece>,
     ) -> bool {
-        let Some(at) = self.room_for(len) else { return false };
-        let mut to = at;
+        let Some(at) = self.room_for(HEAD_LEN + len) else { return false };
+        self.bytes.write(at, &(len as u32).to_ne_bytes());
+        self.bytes.write(at + 4, &meta_to_bytes(meta));
+        let mut to = at + HEAD_LEN;
         for piece in pieces {
             // SAFETY: the caller's promise.
             unsafe { self.bytes.write_raw(to, piece.start, piece.len) };
             to += piece.len;
         }
-        debug_assert_eq!(to, at + len);
-        self.packets.push_back(Packet { meta: *meta, at, len });
+        debug_assert_eq!(to, at + HEAD_LEN + len);
+        self.tail = to;
+        self.packets += 1;
         true
     }
 
-    /// Where `len` bytes in a row are free. An empty backlog begins at its beginning again, where pages were touched.
-    fn room_for(&self, len: usize) -> Option<usize> {
-        if self.packets.len() == MAX_PACKETS || len > MAX_BYTES {
+    /// Where `len` bytes in a row are free.
+    fn room_for(&mut self, len: usize) -> Option<usize> {
+        if self.end.is_some() {
+            return (self.tail + len <= self.head).then_some(self.tail);
+        }
+        if self.tail + len <= MAX_BYTES {
+            return Some(self.tail);
+        }
+        if len > self.head {
             return None;
         }
-        let (Some(first), Some(last)) = (self.packets.front(), self.packets.back()) else { return Some(0) };
-        let end = last.at + last.len;
-        if last.at >= first.at && end + len <= MAX_BYTES {
-            return Some(end);
-        }
-        let begin = if last.at >= first.at { 0 } else { end };
-        // Strictly less: what ends where the first begins would look as if nothing lay between.
-        (begin + len < first.at).then_some(begin)
+        self.end = Some(self.tail);
+        Some(0)
     }
 }
 
@@ -124,7 +145,7 @@ mod tests {
                 let Some((found, piece)) = backlog.first() else { break };
                 // SAFETY: a packet that lies in the backlog.
                 let bytes = unsafe { std::slice::from_raw_parts(piece.start, piece.len) };
-                assert_eq!((*found, bytes), (meta(left), &bytes_of(left)[..]));
+                assert_eq!((found, bytes), (meta(left), &bytes_of(left)[..]));
                 backlog.drop_first();
                 left += 1;
             }
@@ -134,13 +155,16 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded_in_packets_and_bytes() {
+    fn it_is_bounded() {
         let mut backlog = Backlog::new().unwrap();
-        let most = (0..).take_while(|&number| keep(&mut backlog, number, &[7])).count();
-        assert_eq!((most, backlog.len()), (MAX_PACKETS, MAX_PACKETS));
+        let most = (0..).take_while(|&number| keep(&mut backlog, number, &[7; 256])).count();
+        assert_eq!((most, backlog.len()), (MAX_BYTES / (HEAD_LEN + 256), most));
+        assert!(most > 128 * 256, "128 messages of 64 KiB with the smallest MTU");
         backlog.clear();
-        assert!(keep(&mut backlog, 0, &vec![1; MAX_BYTES]));
+        assert!(keep(&mut backlog, 0, &vec![1; MAX_BYTES - HEAD_LEN]));
         assert!(!keep(&mut backlog, 1, &[1]));
-        assert!(!keep(&mut Backlog::new().unwrap(), 0, &vec![1; MAX_BYTES + 1]));
+        backlog.drop_first();
+        assert!(!keep(&mut backlog, 0, &vec![1; MAX_BYTES]), "longer than all of it");
+        assert!(backlog.is_empty());
     }
 }

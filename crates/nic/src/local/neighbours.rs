@@ -57,7 +57,7 @@ impl Outgoing {
     fn flush(&mut self, consumed: &AtomicU64) -> bool {
         while let Some((meta, piece)) = self.waiting.first() {
             // SAFETY: one piece, which lies in the backlog until it is dropped below.
-            if !unsafe { self.ring.push(meta, piece.len, std::iter::once(piece), consumed) } {
+            if !unsafe { self.ring.push(&meta, piece.len, std::iter::once(piece), consumed) } {
                 return false;
             }
             self.waiting.drop_first();

@@ -16,8 +16,10 @@ use ferroce_proto::Gid;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// What the outer headers would have said.
+pub(super) const META_LEN: usize = 36;
 /// The length word and what the outer headers would have said.
-const HEAD_LEN: usize = 40;
+const HEAD_LEN: usize = 4 + META_LEN;
 /// The length word alone, padded.
 const SHORT_HEAD_LEN: usize = 8;
 /// Marks a record that says nothing of the outer headers: they are as before.
@@ -32,6 +34,25 @@ const ALIGN: usize = 64;
 pub(super) struct Piece {
     pub(super) start: *const u8,
     pub(super) len: usize,
+}
+
+pub(super) fn meta_to_bytes(meta: &RxMeta) -> [u8; META_LEN] {
+    let mut bytes = [0; META_LEN];
+    (bytes[0], bytes[1]) = (meta.tos, meta.ttl);
+    bytes[2..4].copy_from_slice(&meta.sport.to_ne_bytes());
+    bytes[4..20].copy_from_slice(&meta.sgid.0);
+    bytes[20..36].copy_from_slice(&meta.dgid.0);
+    bytes
+}
+
+pub(super) fn meta_from_bytes(bytes: &[u8; META_LEN]) -> RxMeta {
+    let gid = |from: usize| {
+        let mut gid = [0; 16];
+        gid.copy_from_slice(&bytes[from..from + 16]);
+        Gid(gid)
+    };
+    let sport = u16::from_ne_bytes([bytes[2], bytes[3]]);
+    RxMeta { sgid: gid(4), dgid: gid(20), sport, tos: bytes[0], ttl: bytes[1] }
 }
 
 fn record_len(head_len: usize, packet_len: usize) -> usize {
@@ -133,12 +154,7 @@ impl Writer {
     }
 
     fn write_head(&self, at: usize, meta: &RxMeta) {
-        let mut head = [0; HEAD_LEN - 4];
-        (head[0], head[1]) = (meta.tos, meta.ttl);
-        head[2..4].copy_from_slice(&meta.sport.to_ne_bytes());
-        head[4..20].copy_from_slice(&meta.sgid.0);
-        head[20..36].copy_from_slice(&meta.dgid.0);
-        self.memory.write(at + 4, &head);
+        self.memory.write(at + 4, &meta_to_bytes(meta));
     }
 }
 
@@ -202,15 +218,9 @@ impl Reader {
 
     /// What the outer headers of the packet at this place would have said.
     fn meta(&self, at: usize) -> RxMeta {
-        let mut head = [0; HEAD_LEN - 4];
-        self.memory.read(at + 4, &mut head);
-        let gid = |from: usize| {
-            let mut gid = [0; 16];
-            gid.copy_from_slice(&head[from..from + 16]);
-            Gid(gid)
-        };
-        let sport = u16::from_ne_bytes([head[2], head[3]]);
-        RxMeta { sgid: gid(4), dgid: gid(20), sport, tos: head[0], ttl: head[1] }
+        let mut bytes = [0; META_LEN];
+        self.memory.read(at + 4, &mut bytes);
+        meta_from_bytes(&bytes)
     }
 
     /// Moves on behind the packet that [`Self::look`] found. Its bytes stay in the ring until the writer is told of the new
