@@ -323,7 +323,8 @@ fn is_measured(said: &str, test: &str) -> bool {
         Some((_, figure)) => figure
             .split_whitespace()
             .next()
-            .and_then(|word| word.parse::<f64>().ok())
+            // It writes a thousand as 1,000.
+            .and_then(|word| word.replace(',', "").parse::<f64>().ok())
             .is_some_and(|value| value > 0.0),
         None => false,
     })
@@ -375,6 +376,7 @@ mod tests {
     fn figures_of_qperf_are_recognised() {
         let said =
             "rc_lat:\n    latency  =  11.6 us\nrc_bw:\n    bw  =  0 bytes/sec\nud_lat:\nud_lat: failed\n";
+        assert!(is_measured("rc_rdma_read_bw:\n    bw  =  1,000 MB/sec\n", "rc_rdma_read_bw"));
         assert!(is_measured(said, "rc_lat"));
         assert!(!is_measured(said, "rc_bw"));
         assert!(!is_measured(said, "ud_lat"));
