@@ -71,6 +71,12 @@ fn victim() {
                 kept[0].0.disconnect().unwrap();
             }
         }
+        "hears the end" => {
+            kept.push(offer(&end, to.unwrap()));
+            confirm(&end, &kept[0]);
+            // Asleep, so that another thread handles the message and both have a processor when it is heard.
+            while end.channel.wait().unwrap().kind != CmEventKind::Disconnected {}
+        }
         other => panic!("no step {other}"),
     }
     // At once and by itself: a moment later it might answer a repeated message with a plea for patience, which is granted.
@@ -247,4 +253,21 @@ fn killed_while_it_ends() {
         drop(connection);
         nothing_is_left(&end);
     }
+}
+
+/// Whoever can hear of the end has answered it: programs leave right after.
+#[test]
+fn killed_when_it_hears_of_the_end() {
+    let end = End::new(&["127.45.7.1"]);
+    let listener = end.listener("127.45.7.1:0", 8);
+    for _ in 0..40 {
+        let victim = Victim::start("hears the end", "127.45.7.2", listener.local_addr());
+        let connection = take(&end);
+        end.next(CmEventKind::Established);
+        connection.0.disconnect().unwrap();
+        victim.await_death();
+        assert_eq!(end.next(CmEventKind::Disconnected).status, 0);
+        connection.0.close();
+    }
+    nothing_is_left(&end);
 }

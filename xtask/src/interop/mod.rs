@@ -54,6 +54,9 @@ pub(crate) struct Args {
     /// Run only what has all these words in its name, for example `verify` or "ib_ v6 from-kernel"; may be repeated.
     #[arg(long, value_name = "WORDS")]
     filter: Vec<String>,
+    /// Run what was chosen up to this many times in the same guest, until something fails: for failures that come seldom.
+    #[arg(long, value_name = "TIMES")]
+    repeat: Option<u16>,
     /// Print the results as JSON instead of a table.
     #[arg(long)]
     json: bool,
@@ -197,6 +200,9 @@ fn outside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     for word in &args.filter {
         job = job.args(["--filter", word]);
     }
+    if let Some(times) = args.repeat {
+        job = job.args(["--repeat", &times.to_string()]);
+    }
     for (wanted, flag) in [(args.keep, "--keep"), (args.golden, "--golden"), (args.bench, "--bench")] {
         job = if wanted { job.arg(flag) } else { job };
     }
@@ -238,7 +244,7 @@ fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     std::fs::create_dir_all(&artefacts)?;
     let bench = Bench { guest, host: program::host(&cache), artefacts, keep: args.keep };
     let tap = if args.golden { Some(golden::Tap::start(&dir)?) } else { None };
-    let outcomes = run_all(&bench, &chosen(&args.filter))?;
+    let outcomes = run_all(&bench, &chosen(&args.filter), args.repeat)?;
     if let Some(tap) = tap {
         let kinds = tap.finish(&ctx.root.join(GOLDEN_FILE))?;
         println!("{kinds} kinds of packets in {GOLDEN_FILE}");
@@ -252,13 +258,19 @@ fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn run_all(bench: &Bench, runs: &[Run]) -> Result<Vec<Outcome>, Failure> {
+fn run_all(bench: &Bench, runs: &[Run], repeat: Option<u16>) -> Result<Vec<Outcome>, Failure> {
     println!("{}", report::heading());
     let mut outcomes = Vec::new();
-    for (number, run) in (0..).zip(runs) {
+    let again = std::iter::repeat_n(runs, repeat.unwrap_or(1).into()).flatten();
+    for (number, run) in (0..).zip(again) {
         let outcome = bench.run(run.case, run.direction, run.ip, number)?;
         println!("{}", report::line(&outcome));
+        let failed = matches!(outcome.verdict, Verdict::Failed(_));
         outcomes.push(outcome);
+        if failed && repeat.is_some() {
+            // The next run of this case would overwrite what it left.
+            break;
+        }
     }
     Ok(outcomes)
 }

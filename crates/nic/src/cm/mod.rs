@@ -38,6 +38,6 @@ pub use error::CmRefusal;
 pub use event::{CmEvent, CmEventKind, ConnParam, UDP_QKEY, UdParam};
 pub use id::{CmId, CmOptions};
 pub use key::{KeyError, read_key};
-pub(crate) use service::{Addresses, CmService, Destination, Managed};
+pub(crate) use service::{Addresses, CmService, Destination, LOCK_PATIENCE, Managed};
 
 pub use ferroce_proto::cm::{CmCounters, CmTransport, Ece, PortSpace, RejectReason, Secret};

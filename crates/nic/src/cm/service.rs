@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Its holders have it for microseconds.
-const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+/// Its holders have it for as long as a few messages take to leave.
+pub(crate) const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The addresses of the device.
 pub(crate) trait Addresses: Send + Sync {

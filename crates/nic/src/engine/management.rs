@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::calls::with_outgoing;
-use crate::cm::{CmService, Destination, Managed};
+use crate::cm::{CmService, Destination, LOCK_PATIENCE, Managed};
 use crate::link::{RxPacket, SLOT_HINT_AT, TxBatch, now, wall_clock_ns};
 use crate::log;
 use ferroce_proto::cm::Transmit;
@@ -11,6 +11,7 @@ use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::cm::CmMad;
 use ferroce_proto::wire::{Bth, Deth, GSI_QKEY, Headers, Opcode, Operation, Packet, Service};
 use ferroce_proto::{PKey, Psn, Qpn, Time};
+use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,26 +23,38 @@ impl Engine {
 
     /// Works on the connection manager, then sends and tells what follows from it.
     pub(crate) fn manage<R>(&self, work: impl FnOnce(&mut Managed) -> R) -> R {
-        let service = self.cm();
-        let mut out = SmallVec::<[Transmit; 4]>::new();
-        let (result, deadline, garbage) = {
-            let mut managed = service.managed.lock();
-            if managed.cm.has_secrets() {
-                managed.cm.set_unix_time(wall_clock_ns(), now());
-            }
-            let result = work(&mut managed);
-            managed.deliver();
-            out.extend(std::iter::from_fn(|| managed.cm.poll_transmit()));
-            let deadline = managed.cm.deadline().map_or(u64::MAX, |t| t.0);
-            service.set_next_ns(deadline);
-            (result, deadline, managed.take_garbage())
-        };
+        self.manage_locked(self.cm().managed.lock(), work)
+    }
+
+    /// Messages leave before the program hears of what they answer, and in the order of the machine, so under its lock: who
+    /// hears that the peer disconnected may be gone a moment later, and the peer would wait for its answer in vain.
+    fn manage_locked<R>(
+        &self,
+        mut managed: MutexGuard<'_, Managed>,
+        work: impl FnOnce(&mut Managed) -> R,
+    ) -> R {
+        if managed.cm.has_secrets() {
+            managed.cm.set_unix_time(wall_clock_ns(), now());
+        }
+        let result = work(&mut managed);
+        self.send_waiting(&mut managed);
+        managed.deliver();
+        // An offer to a listener that is gone is refused while it is delivered.
+        self.send_waiting(&mut managed);
+        let deadline = managed.cm.deadline().map_or(u64::MAX, |t| t.0);
+        self.cm().set_next_ns(deadline);
+        let garbage = managed.take_garbage();
+        drop(managed);
         drop(garbage);
+        self.pulse.wake_before(deadline);
+        result
+    }
+
+    fn send_waiting(&self, managed: &mut Managed) {
+        let out: SmallVec<[Transmit; 4]> = std::iter::from_fn(|| managed.cm.poll_transmit()).collect();
         if !out.is_empty() {
             with_outgoing(|tx| self.send_messages(tx, &out));
         }
-        self.pulse.wake_before(deadline);
-        result
     }
 
     fn send_messages(&self, tx: &mut TxBatch, messages: &[Transmit]) {
@@ -104,9 +117,9 @@ impl Engine {
 
     /// Tells the peers of all connections that they end; the process or the device is about to go.
     pub(crate) fn close_connections(&self) {
-        // Not waiting for the lock: at the exit of the process its holder may be a thread that is gone.
-        if self.cm.get().is_some_and(|cm| cm.managed.try_lock().is_some()) {
-            self.manage(|managed| managed.release_all(now()));
+        // Not waiting for ever: at the exit of the process the holder of the lock may be a thread that is gone.
+        if let Some(managed) = self.cm.get().and_then(|cm| cm.managed.try_lock_for(LOCK_PATIENCE)) {
+            self.manage_locked(managed, |managed| managed.release_all(now()));
         }
     }
 }
