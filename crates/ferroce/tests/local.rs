@@ -4,7 +4,7 @@
 
 mod support;
 
-use ferroce::{RemoteRegion, WcOpcode, WcStatus, wr};
+use ferroce::{RemoteRegion, SendFlags, SendWr, WcOpcode, WcStatus, wr};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -229,5 +229,30 @@ fn order_holds_between_messages_and_writes() {
             b.qp.post_recv(&[wr::recv(letter.wr_id, &[sge(letter.wr_id)])]).unwrap();
             (0..=per_message).for_each(|_| assert_eq!(success(&a.cq).wr_id, n));
         }
+    });
+}
+
+/// A large READ behind a message that nobody waits for: it sees what the message left, and once such pairs are usual, the message is
+/// acknowledged soon enough for the READ to be a copy.
+#[test]
+fn a_large_read_behind_a_message_is_a_copy() {
+    watched(|| {
+        let Pair { a, b } = Pair::rc_with(V4, |qp| qp.signal_all(false));
+        let (from, to) = (a.open_region(LEN), b.open_region(LEN));
+        let (word, rounds) = (from.sge(..8).unwrap(), 50);
+        let before = direct(&a);
+        for n in 1..=rounds {
+            b.qp.post_recv(&[wr::recv(n, &[to.sge(4096..4104).unwrap()])]).unwrap();
+            from.store_u64(0, n).unwrap();
+            a.qp.post_send(&[SendWr { flags: SendFlags::empty(), ..wr::send(n, &[word]) }]).unwrap();
+            let whole = [from.sge(..).unwrap()];
+            let read = SendWr { flags: SendFlags::SIGNALED, ..wr::read(n, &whole, to.remote()) };
+            a.qp.post_send(&[read]).unwrap();
+            assert_eq!(a.success().opcode, WcOpcode::RdmaRead);
+            assert_eq!(from.load_u64(4096).unwrap(), n, "the peer executes requests in order");
+            assert_eq!(success(&b.cq).wr_id, n);
+        }
+        let copies = direct(&a) - before;
+        assert!(if has_fabric() { copies >= rounds - 5 } else { copies == 0 }, "{copies} of {rounds}");
     });
 }

@@ -83,6 +83,8 @@ pub(crate) struct Requester {
     since_ack_req: u32,
     /// What is under way is one-sided requests, and nothing else.
     one_sided_under_way: bool,
+    /// Large one-sided requests come behind messages here, and could be done at once if those were acknowledged.
+    is_waited_behind: bool,
     stall: Option<Stall>,
     clock: RetryClock,
     /// One packet at a time until the peer answers again.
@@ -117,6 +119,7 @@ impl Requester {
             lost_at: None,
             since_ack_req: 0,
             one_sided_under_way: false,
+            is_waited_behind: false,
             stall: None,
             clock: RetryClock::default(),
             cautious: false,
@@ -139,6 +142,7 @@ impl Requester {
         self.reads.clear();
         self.reads.reserve(usize::from(attr.max_rd_atomic));
         (self.since_ack_req, self.stall, self.cautious, self.went_back) = (0, None, false, None);
+        self.is_waited_behind = false;
         (self.first_try, self.peer_selects, self.peer_reads_riders) = (None, false, false);
         self.repairs.clear();
         self.clock = RetryClock::new(attr);

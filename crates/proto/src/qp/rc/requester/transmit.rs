@@ -18,6 +18,9 @@ use crate::wire::Rider;
 /// the request by its sequence numbers.
 const READ_CHUNK: u32 = 64 * 1024;
 
+/// Bytes from which a copy in place of packets saves more than the wait for an acknowledgement costs.
+const WORTH_WAITING: u32 = 32 * 1024;
+
 /// What a link sends in one go at most, roughly. An acknowledgement that opens the window by a whole number of these lets
 /// the next packets leave in full loads.
 const LOAD: u32 = 60 * 1024;
@@ -107,7 +110,8 @@ impl Requester {
     }
 
     /// Whether a one-sided request shall wait until those before it are done, because the host can then do it at once.
-    /// Not behind messages: those take their time, and packets can follow them.
+    /// Behind messages only a large one, and only where their acknowledgement is on its way: messages take their time, and
+    /// packets can follow them. Where it is not, the next messages will ask for it.
     fn awaits_reach<H: Host>(&mut self, wqe: &SendWqe, io: &mut Io<'_, H>) -> bool {
         let rkey = match wqe.op {
             SendOp::Write { rkey, .. } | SendOp::Read { rkey, .. } | SendOp::Atomic { rkey, .. } => rkey,
@@ -119,8 +123,12 @@ impl Requester {
         if self.sent > 0 || self.psn != self.high {
             return false;
         }
-        if self.in_flight() > 0 && self.one_sided_under_way && io.host.reaches(rkey) {
-            return true;
+        let is_large = wqe.len >= WORTH_WAITING;
+        if self.in_flight() > 0 && (self.one_sided_under_way || is_large) && io.host.reaches(rkey) {
+            self.is_waited_behind |= is_large;
+            if self.one_sided_under_way || self.since_ack_req == 0 {
+                return true;
+            }
         }
         self.one_sided_under_way |= self.in_flight() == 0;
         false
@@ -281,13 +289,13 @@ impl Requester {
     }
 
     /// An acknowledgement is asked for where somebody waits for it: a signalled request, a queue that fills up, a
-    /// window about to close, a local request behind, a probe. The end of an unsignalled burst waits for the next request, or for the probe
+    /// window about to close, a local request behind, a large one-sided one as they came before, a probe. The end of an unsignalled burst waits for the next request, or for the probe
     /// that comes if there is none: in a ping-pong that halves the packets. Unless there is no probe yet.
     fn wants_ack(&self, wqe: &SendWqe, last: bool, (window, mtu): (u32, u32), sq: &SendQueue) -> bool {
         let crowded = || sq.outstanding() * 2 >= sq.depth();
         let unwatched = || self.cur + 1 == sq.tail() && !self.clock.can_probe();
         let awaited = || sq.get(self.cur + 1).is_some_and(SendWqe::is_local);
-        (last && (wqe.signaled || crowded() || unwatched() || awaited()))
+        (last && (wqe.signaled || self.is_waited_behind || crowded() || unwatched() || awaited()))
             || self.in_flight() + 1 >= window
             || self.since_ack_req + 1 >= ack_every(window, mtu)
     }
