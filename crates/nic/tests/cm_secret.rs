@@ -3,9 +3,10 @@
 mod cm_support;
 
 use cm_support::{End, advance, connected, param, send};
-use ferroce_nic::{CmEventKind, CmTransport, PortSpace, RejectReason, Secret};
+use ferroce_nic::{CmEventKind, CmId, CmTransport, PortSpace, Qp, RejectReason, Secret};
 use ferroce_proto::verbs::{Access, Payload, QpState, RecvWr, SendFlags, SendOp, SendWr};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 fn key(byte: u8) -> Secret {
     Secret::new(&[byte; 32]).unwrap()
@@ -85,22 +86,27 @@ fn ids_may_have_keys_of_their_own() {
     assert_eq!(server.next(CmEventKind::ConnectRequest).conn.private_data, [1; 36]);
 }
 
-/// The peer knows everything but has not confirmed: its packets do not get in.
-#[test]
-fn nothing_gets_in_before_the_confirmation() {
-    let (client, server) = (end("127.44.5.1", Some(1)), end("127.44.5.2", Some(1)));
-    let listener = server.listener("127.44.5.2:0", 8);
+/// A connection to the server at `address` that lacks nothing but the client's confirmation: ids and queue pairs of both.
+fn unconfirmed(client: &End, server: &End, address: &str) -> [(Arc<CmId>, Qp); 2] {
+    let listener = server.listener(address, 8);
     let to = listener.local_addr().unwrap();
     let (id, qp) = (client.routed(PortSpace::Tcp, to), client.qp());
     advance(&id, &qp, &[QpState::Init]);
     id.connect(CmTransport::Rc, &param(&qp, b"")).unwrap();
-    let request = server.next(CmEventKind::ConnectRequest);
-    let their_qp = server.qp();
+    let (request, their_qp) = (server.next(CmEventKind::ConnectRequest), server.qp());
     advance(&request.id, &their_qp, &[QpState::Init, QpState::Rtr, QpState::Rts]);
-    their_qp.post_recv(&[RecvWr { wr_id: 1, sges: &[] }]).unwrap();
     request.id.accept(&param(&their_qp, b"")).unwrap();
     client.next(CmEventKind::ConnectResponse);
     advance(&id, &qp, &[QpState::Rtr, QpState::Rts]);
+    [(id, qp), (request.id, their_qp)]
+}
+
+/// The peer knows everything but has not confirmed: its packets do not get in.
+#[test]
+fn nothing_gets_in_before_the_confirmation() {
+    let (client, server) = (end("127.44.5.1", Some(1)), end("127.44.5.2", Some(1)));
+    let [(id, qp), (their_id, their_qp)] = unconfirmed(&client, &server, "127.44.5.2:0");
+    their_qp.post_recv(&[RecvWr { wr_id: 1, sges: &[] }]).unwrap();
     let wr = SendWr {
         wr_id: 2,
         op: SendOp::Send,
@@ -114,7 +120,7 @@ fn nothing_gets_in_before_the_confirmation() {
     cm_support::wait_until(|| dropped() > 0);
     assert_eq!(server.nic.counters().completions, 0);
     // Data is no proof, whatever the program says.
-    request.id.notify_established().unwrap();
+    their_id.notify_established().unwrap();
     assert!(server.channel.try_next().is_none());
     id.establish().unwrap();
     server.next(CmEventKind::Established);
@@ -126,20 +132,10 @@ fn nothing_gets_in_before_the_confirmation() {
 #[test]
 fn nothing_is_written_before_the_confirmation() {
     let (client, server) = (end("127.44.7.1", Some(1)), end("127.44.7.2", Some(1)));
-    let listener = server.listener("127.44.7.2:0", 8);
-    let to = listener.local_addr().unwrap();
-    let (id, qp) = (client.routed(PortSpace::Tcp, to), client.qp());
-    advance(&id, &qp, &[QpState::Init]);
-    id.connect(CmTransport::Rc, &param(&qp, b"")).unwrap();
-    let request = server.next(CmEventKind::ConnectRequest);
-    let their_qp = server.qp();
-    advance(&request.id, &their_qp, &[QpState::Init, QpState::Rtr, QpState::Rts]);
+    let [(id, qp), _theirs] = unconfirmed(&client, &server, "127.44.7.2:0");
     let memory = server.nic.alloc_device_memory(64, 3).unwrap();
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::ZERO_BASED;
     let region = server.pd.register_device_memory(&memory, 0, 64, access).unwrap();
-    request.id.accept(&param(&their_qp, b"")).unwrap();
-    client.next(CmEventKind::ConnectResponse);
-    advance(&id, &qp, &[QpState::Rtr, QpState::Rts]);
     let wr = SendWr {
         wr_id: 3,
         op: SendOp::Write { addr: 0, rkey: region.rkey() },

@@ -64,12 +64,6 @@ unsafe extern "C" {
     pub(crate) fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int)
     -> *mut ibv_mr;
     pub(crate) fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
-    pub(crate) fn ibv_query_gid(
-        context: *mut ibv_context,
-        port: u8,
-        index: c_int,
-        gid: *mut ibv_gid,
-    ) -> c_int;
     pub(crate) fn ibv_query_port(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int;
     pub(crate) fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
     pub(crate) fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;

@@ -16,6 +16,7 @@ use crate::rsocket::memory::Registered;
 use crate::rsocket::settings::Sizing;
 use crate::rsocket::stream::Span;
 use crate::rsocket::vectors::Vectors;
+use crate::verbs::ibv_query_gid;
 
 /// Room for one message with its header, as rdma-core has it.
 pub(crate) const SLOT: u32 = 2048;
