@@ -7,9 +7,9 @@
 use crate::error::Error;
 use crate::memory::Buffer;
 use crate::pending::{Done, Refused};
+use ferroce_nic::lock::Mutex;
 use ferroce_proto::Qpn;
 use ferroce_proto::verbs::Completion;
-use parking_lot::Mutex;
 use slab::Slab;
 use std::sync::Arc;
 

@@ -2,9 +2,9 @@
 
 use crate::engine::Engine;
 use crate::link::LinkCounters;
+use crate::lock::Mutex;
 use crate::objects::Tally;
 use ferroce_proto::qp::{DropReason, QpCounters, RefusalReason};
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;

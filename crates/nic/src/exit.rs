@@ -3,7 +3,7 @@
 
 use crate::engine::Engine;
 use crate::fork::Generation;
-use parking_lot::Mutex;
+use crate::lock::Mutex;
 use std::sync::{Arc, Once, Weak};
 
 static OPEN: Mutex<Vec<(Generation, Weak<Engine>)>> = Mutex::new(Vec::new());

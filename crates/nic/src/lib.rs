@@ -31,6 +31,7 @@ mod gids;
 pub mod inspect;
 pub mod link;
 mod local;
+pub mod lock;
 mod log;
 mod memory;
 mod nic;

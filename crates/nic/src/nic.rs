@@ -10,6 +10,7 @@ use crate::gids::{self, GidEntry};
 use crate::inspect::{Answerer, Subject};
 use crate::link::{Capture, Faulty, Link, UdpConfig, UdpLink, now};
 use crate::local::{Fabric, LocalLink};
+use crate::lock::{Mutex, RwLock};
 use crate::log;
 use crate::memory::{Budget, DeviceMemory};
 use crate::objects::{
@@ -22,7 +23,6 @@ use ferroce_proto::cc::Share;
 use ferroce_proto::qp::state::AttrLimits;
 use ferroce_proto::verbs::{AddressVector, EventKind, Mtu, Route};
 use ferroce_proto::{Gid, PdId};
-use parking_lot::{Mutex, RwLock};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};

@@ -3,8 +3,8 @@
 use crate::config::Config;
 use crate::error::Error;
 use crate::fork::Generation;
+use crate::lock::Mutex;
 use crate::nic::{Nic, WeakNic};
-use parking_lot::Mutex;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 

@@ -6,7 +6,7 @@ use crate::errno::{Refused, busy, invalid, unsupported};
 use crate::guard;
 use crate::handle::{Handle, Object, Use, Used, Uses};
 use ferroce_nic::FlowCounts;
-use parking_lot::Mutex;
+use ferroce_nic::lock::Mutex;
 use std::ffi::c_int;
 use std::sync::Arc;
 

@@ -8,9 +8,9 @@ use crate::errno::{Refused, invalid};
 use crate::guard;
 use crate::handle::{Handle, Object, Use, Used, Uses, store_word};
 use crate::pd::PdObject;
+use ferroce_nic::lock::Mutex;
 use ferroce_nic::{Cq, EventSource, Moderation, Stamp};
 use ferroce_proto::verbs::{Completion, WcFlags};
-use parking_lot::Mutex;
 use std::ffi::{c_int, c_void};
 
 /// A completion queue.

@@ -7,8 +7,8 @@ use crate::guard;
 use crate::handle::{Handle, Object, Use};
 use crate::pd::PdObject;
 use ferroce_nic::MemoryRegion;
+use ferroce_nic::lock::Mutex;
 use ferroce_proto::verbs::Access;
-use parking_lot::Mutex;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 

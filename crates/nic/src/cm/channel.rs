@@ -3,7 +3,7 @@
 use super::{CmEvent, CmId};
 use crate::error::Error;
 use crate::eventfd::EventFd;
-use parking_lot::Mutex;
+use crate::lock::Mutex;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -3,13 +3,13 @@
 use super::Engine;
 use super::host::NicHost;
 use crate::link::{RxBatch, RxPacket, TxBatch, now};
+use crate::lock::MutexGuard;
 use crate::log;
 use crate::objects::QpCore;
 use ferroce_proto::qp::{self, Arrival, DropReason};
 use ferroce_proto::verbs::EventKind;
 use ferroce_proto::wire::Packet;
 use ferroce_proto::{Qpn, Time};
-use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -1,8 +1,8 @@
 //! Which queue pairs listen to a multicast group.
 
+use crate::lock::RwLock;
 use crate::objects::QpCore;
 use ferroce_proto::Gid;
-use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
 

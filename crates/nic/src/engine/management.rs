@@ -4,6 +4,7 @@ use super::Engine;
 use super::calls::with_outgoing;
 use crate::cm::{CmService, Destination, LOCK_PATIENCE, Managed};
 use crate::link::{RxPacket, SLOT_HINT_AT, TxBatch, now, wall_clock_ns};
+use crate::lock::MutexGuard;
 use crate::log;
 use ferroce_proto::cm::Transmit;
 use ferroce_proto::qp::DropReason;
@@ -11,7 +12,6 @@ use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::cm::CmMad;
 use ferroce_proto::wire::{Bth, Deth, GSI_QKEY, Headers, Opcode, Operation, Packet, Service};
 use ferroce_proto::{PKey, Psn, Qpn, Time};
-use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -4,9 +4,9 @@
 //! sixteen random bits, so that nobody guesses it. A number that was given back rests as long as there are others: peers
 //! remember it while their end of a connection is in TIMEWAIT, and refuse an offer with it as stale.
 
+use crate::lock::{Mutex, RwLock};
 use crate::objects::QpCore;
 use ferroce_proto::Qpn;
-use parking_lot::{Mutex, RwLock};
 use rand::Rng;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};

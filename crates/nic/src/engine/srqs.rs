@@ -1,8 +1,8 @@
 //! Which XRC shared receive queue has this number.
 
+use crate::lock::RwLock;
 use crate::objects::SrqCore;
 use ferroce_proto::Srqn;
-use parking_lot::RwLock;
 use rand::Rng;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

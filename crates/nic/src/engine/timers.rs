@@ -3,9 +3,9 @@
 //! Deadlines move with every acknowledgement, almost always later. So the heap is told only of a deadline earlier
 //! than the one it knows; when that one comes, the queue pair is asked what it really wants.
 
+use crate::lock::Mutex;
 use crate::objects::QpCore;
 use ferroce_proto::{Qpn, Time};
-use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicU64, Ordering};

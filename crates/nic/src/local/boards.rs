@@ -8,10 +8,10 @@ use super::hold;
 use super::pages::Pages;
 use super::place::{Place, REGION_CARDS};
 use super::shared::SharedFiles;
+use crate::lock::Mutex;
 use crate::registry::Registry;
 use ferroce_proto::verbs::Access;
 use ferroce_proto::{PdId, Qpn, RKey};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -10,9 +10,9 @@
 use super::region::{Kind, Peer, Region, Span, WindowType};
 use super::table::RegionTable;
 use crate::local::Pages;
+use crate::lock::{Mutex, MutexGuard, RwLock};
 use ferroce_proto::verbs::{Access, MemoryFault, MwBind};
 use ferroce_proto::{LKey, PdId, RKey};
-use parking_lot::{Mutex, MutexGuard, RwLock};
 use rand::Rng;
 use std::collections::HashMap;
 

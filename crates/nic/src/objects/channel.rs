@@ -3,7 +3,7 @@
 use super::cq::CqCore;
 use crate::error::Error;
 use crate::eventfd::EventFd;
-use parking_lot::Mutex;
+use crate::lock::Mutex;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};

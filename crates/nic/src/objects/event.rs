@@ -2,9 +2,9 @@
 
 use crate::error::Error;
 use crate::eventfd::EventFd;
+use crate::lock::Mutex;
 use ferroce_proto::Qpn;
 use ferroce_proto::verbs::EventKind;
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};

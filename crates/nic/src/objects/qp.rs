@@ -9,13 +9,13 @@ use super::xrc::XrcDomain;
 use crate::engine::Resends;
 use crate::error::Error;
 use crate::local::{Path, QpCard};
+use crate::lock::Mutex;
 use crate::nic::{MAX_INLINE, MAX_QP_WR, MAX_SGE, Nic};
 use crate::raw::{Flow, FlowRule, RawQp};
 use ferroce_proto::cc::{HalvingWindow, SharedWindow};
 use ferroce_proto::qp::{self, PostError, QpConfig, QpCounters};
 use ferroce_proto::verbs::{AttrMask, EventKind, QpAttr, QpCap, QpState, RecvWr, SendWr, Transport};
 use ferroce_proto::{Gid, PdId, Qpn};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -5,11 +5,11 @@ use super::event::{EventQueue, EventSource};
 use super::pd::Pd;
 use super::xrc::XrcDomain;
 use crate::error::Error;
+use crate::lock::Mutex;
 use crate::nic::MAX_SGE;
 use ferroce_proto::qp::{PostError, RecvQueue, RecvWqe};
 use ferroce_proto::verbs::{EventKind, RecvWr};
 use ferroce_proto::{PdId, Srqn};
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Most receives that wait in a shared receive queue.

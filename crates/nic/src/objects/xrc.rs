@@ -3,8 +3,8 @@
 use super::cq::CqCore;
 use super::event::EventQueue;
 use crate::error::Error;
+use crate::lock::Mutex;
 use crate::nic::{Nic, NicInner};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 

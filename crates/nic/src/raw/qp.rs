@@ -6,6 +6,7 @@ use super::port::RawPort;
 use super::queue::{Phase, RawQueue, Size, WorkQueue};
 use super::spread::{RxHash, Spread};
 use crate::error::Error;
+use crate::lock::Mutex;
 use crate::objects::{CqCore, Pd, Qp, QpInit};
 use ferroce_proto::Qpn;
 use ferroce_proto::qp::PostError;
@@ -14,7 +15,6 @@ use ferroce_proto::verbs::{
     AttrMask, Completion, Payload, QpAttr, QpCap, QpState, RecvWr, SendFlags, SendOp, SendWr, Transport,
     WcOpcode, WcStatus,
 };
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// The part of a queue pair that is about frames.

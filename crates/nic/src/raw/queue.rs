@@ -2,12 +2,12 @@
 
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::lock::Mutex;
 use crate::nic::{MAX_QP_WR, MAX_SGE};
 use crate::objects::{Cq, CqCore, Pd, SrqCore};
 use ferroce_proto::qp::{PostError, RecvQueue, RecvWqe};
 use ferroce_proto::verbs::{Completion, QpState, RecvWr, WcOpcode, WcStatus};
 use ferroce_proto::{PdId, Qpn};
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// What may be done with the queue.

@@ -6,9 +6,9 @@
 
 use super::lock::ByteLocks;
 use super::{RegistryError, io_error};
+use crate::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::cm::{PortSpace, Scope};
-use parking_lot::Mutex;
 use rand::seq::SliceRandom;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

@@ -7,10 +7,10 @@ mod config;
 mod held;
 
 use super::{Link, LinkCounters, RxBatch, RxPacket, TxBatch, TxView, now};
+use crate::lock::Mutex;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::{Gid, Time};
 use held::{Held, HeldBack};
-use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::io;

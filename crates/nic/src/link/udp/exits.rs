@@ -6,9 +6,9 @@
 
 use super::control::{DEFAULT_HOP_LIMIT, effective_hop_limit};
 use super::sockets::{SendSocket, open_send_socket, unspecified};
+use crate::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
-use parking_lot::Mutex;
 use std::io;
 use std::net::IpAddr;
 use std::sync::OnceLock;

@@ -6,9 +6,9 @@
 
 use crate::link::batch::{RX_BUFFER_LEN, RxMeta};
 use crate::link::clock::now;
+use crate::lock::Mutex;
 use crate::registry::Registry;
 use ferroce_proto::{Gid, Time};
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;

@@ -68,22 +68,31 @@ fn fits(flow: &FlowAddrs, datagram: &[u8]) -> bool {
 }
 
 /// Finds out what a datagram is that was expected to be one packet of `flow`; `None` if it is nothing good.
+///
+/// Mostly it is a train of that flow. Only for what is not, this machine is asked for its other addresses, which takes memory
+/// from the system.
 #[cold]
 pub(super) fn find_out(flow: &FlowAddrs, datagram: &[u8]) -> Option<Nature> {
-    let mut addresses = vec![flow.dgid];
-    let is_ipv4 = flow.sgid.to_ipv4().is_some();
-    let local = local_addresses().unwrap_or_default().into_iter().map(|a| Gid::from_ip(a.addr));
-    addresses.extend(local.filter(|a| a.to_ipv4().is_some() == is_ipv4).take(MOST_ADDRESSES));
-    let flows: Vec<_> = addresses.into_iter().map(|dgid| FlowAddrs { dgid, ..*flow }).collect();
-    let nature = |flow: &FlowAddrs, segment_len| Nature { dgid: flow.dgid, segment_len };
-    let alone = || flows.iter().find(|f| fits(f, datagram)).map(|f| nature(f, datagram.len()));
-    let train = || flows.iter().find_map(|f| first_packet_len(f, datagram).map(|len| nature(f, len)));
-    // The identification of a foreign sender can be anything; it is the weakest evidence.
-    let foreign = || {
-        let mut fitting = flows.iter().filter(|f| verify_icrc(f, ALONE, datagram).is_some());
-        fitting.next().map(|f| nature(f, datagram.len()))
-    };
-    alone().or_else(train).or_else(foreign)
+    own_nature(flow, datagram).or_else(|| {
+        let is_ipv4 = flow.sgid.to_ipv4().is_some();
+        let local = local_addresses().unwrap_or_default().into_iter().map(|a| Gid::from_ip(a.addr));
+        let local = local.filter(|a| a.to_ipv4().is_some() == is_ipv4 && *a != flow.dgid);
+        let flows: Vec<_> = local.take(MOST_ADDRESSES).map(|dgid| FlowAddrs { dgid, ..*flow }).collect();
+        let own = flows.iter().find_map(|f| own_nature(f, datagram));
+        // The identification of a foreign sender can be anything; it is the weakest evidence.
+        own.or_else(|| {
+            let mut fitting = std::iter::once(flow).chain(&flows);
+            let found = fitting.find(|f| verify_icrc(f, ALONE, datagram).is_some())?;
+            Some(Nature { dgid: found.dgid, segment_len: datagram.len() })
+        })
+    })
+}
+
+/// What a datagram is if our senders sent it on this flow: one packet, or a train.
+fn own_nature(flow: &FlowAddrs, datagram: &[u8]) -> Option<Nature> {
+    let segment_len =
+        if fits(flow, datagram) { Some(datagram.len()) } else { first_packet_len(flow, datagram) };
+    Some(Nature { dgid: flow.dgid, segment_len: segment_len? })
 }
 
 /// The length of the first packet of a train. Those behind it are for the same queue pair in all trains but the rarest.
