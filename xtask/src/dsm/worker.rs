@@ -48,6 +48,8 @@ pub(crate) enum Circumstance {
     SmallCache,
     /// Everything that can be switched on is.
     Switched,
+    /// An unrelated copy of the same run beside it; the slower of the two counts.
+    Beside,
     /// Started by mpirun, without our launcher.
     Mpirun,
     /// Started by srun.
@@ -55,13 +57,14 @@ pub(crate) enum Circumstance {
 }
 
 impl Circumstance {
-    const ALL: [Circumstance; 8] = [
+    const ALL: [Circumstance; 9] = [
         Circumstance::Plain,
         Circumstance::Wire,
         Circumstance::Loss,
         Circumstance::TwoHosts,
         Circumstance::SmallCache,
         Circumstance::Switched,
+        Circumstance::Beside,
         Circumstance::Mpirun,
         Circumstance::Srun,
     ];
@@ -74,6 +77,7 @@ impl Circumstance {
             Circumstance::TwoHosts => "two-hosts",
             Circumstance::SmallCache => "small-cache",
             Circumstance::Switched => "switched",
+            Circumstance::Beside => "beside",
             Circumstance::Mpirun => "mpirun",
             Circumstance::Srun => "srun",
         }
@@ -144,19 +148,37 @@ fn answer(args: &Args, request: &Request<'_>, company: &mut Company) -> Value {
         request.transport,
         request.circumstance.name()
     );
-    let command = command(args, request, company);
-    let mut outcome = match command.and_then(|command| Program::of(command, &args.folder, &log)) {
+    let copy = match request.circumstance {
+        Circumstance::Beside => Some(begin(args, request, company, &format!("{log} copy"))),
+        _ => None,
+    };
+    let program = begin(args, request, company, &log);
+    let mut outcome = outcome(program, request.limit_s);
+    if let Some(copy) = copy.map(|copy| self::outcome(copy, request.limit_s)) {
+        let is_slower = copy["seconds"].as_f64() > outcome["seconds"].as_f64();
+        if is_slower || copy["verdict"] != "pass" {
+            outcome = copy;
+        }
+    }
+    outcome["wall_s"] = started.elapsed().as_secs_f64().into();
+    outcome
+}
+
+fn begin(args: &Args, request: &Request<'_>, company: &mut Company, log: &str) -> Result<Program, String> {
+    command(args, request, company).and_then(|command| Program::of(command, &args.folder, log))
+}
+
+fn outcome(program: Result<Program, String>, limit_s: u64) -> Value {
+    match program {
         Err(reason) => match reason.strip_prefix(SKIPPED) {
             Some(reason) => json!({"verdict": "skip", "reason": reason}),
             None => json!({"verdict": "fail", "reason": reason}),
         },
         Ok(mut program) => {
-            let ended = program.finish(Duration::from_secs(request.limit_s));
+            let ended = program.finish(Duration::from_secs(limit_s));
             judge(ended, &program.said(), program.tail())
         }
-    };
-    outcome["wall_s"] = started.elapsed().as_secs_f64().into();
-    outcome
+    }
 }
 
 /// The figures of a piece, or why there are none.
@@ -202,7 +224,7 @@ fn command(args: &Args, request: &Request<'_>, company: &mut Company) -> Result<
     command.args(["dsm", "run", "--plain", "-n", &request.processes.to_string()]);
     command.args(["--transport", request.transport]);
     match request.circumstance {
-        Circumstance::Plain | Circumstance::Mpirun | Circumstance::Srun => {}
+        Circumstance::Plain | Circumstance::Beside | Circumstance::Mpirun | Circumstance::Srun => {}
         Circumstance::Wire => {
             command.env("FERROCE_LINK", "udp");
         }
@@ -279,7 +301,7 @@ mod tests {
     #[test]
     fn a_request_survives_its_line() {
         for (arguments, circumstance) in
-            ["", "-n 64 -m 256", "x", "-t 1", "", "y", "-n 1", "z"].into_iter().zip(Circumstance::ALL)
+            ["", "-n 64 -m 256", "x", "-t 1", "", "y", "-n 1", "z", "-n"].into_iter().zip(Circumstance::ALL)
         {
             let (program, transport) = ("sor", "rdma-msg");
             let request = Request { program, processes: 4, transport, circumstance, limit_s: 30, arguments };
