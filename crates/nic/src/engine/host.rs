@@ -1,7 +1,7 @@
 //! How a queue pair reaches memory, links and completion queues.
 
 use super::Engine;
-use super::outgoing::Outgoing;
+use super::outgoing::{Batch, Outgoing};
 use crate::link::TxBatch;
 use crate::local::{Path, Reaching};
 use crate::log;
@@ -38,7 +38,19 @@ pub(super) struct NicHost<'a, 'q> {
 }
 
 impl<'a, 'q> NicHost<'a, 'q> {
+    /// With a batch for what it sends.
     pub(super) fn new(engine: &'a Engine, qp: &'q QpCore, tx: &'a mut TxBatch) -> Self {
+        Self::with(engine, qp, Batch::Shared(tx))
+    }
+
+    /// On its own: what it sends goes into the thread's batch.
+    #[inline]
+    pub(super) fn alone(engine: &'a Engine, qp: &'q QpCore) -> Self {
+        Self::with(engine, qp, Batch::Own(None))
+    }
+
+    #[inline]
+    fn with(engine: &'a Engine, qp: &'q QpCore, tx: Batch<'a>) -> Self {
         let out = Outgoing::new(engine, tx);
         let grip = Grip::new(&engine.regions);
         NicHost { engine, qp, out, grip, reaching: None, burst_left: BURST, has_more: false, completions: 0 }

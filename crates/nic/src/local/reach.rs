@@ -24,6 +24,8 @@ pub(crate) struct Path {
     last: Option<Known>,
     /// An access to it is announced: kept from one operation to the next while a list of them is posted.
     hold: Option<Hold>,
+    /// Where that was announced.
+    free_hold: usize,
     /// Operations that were not counted yet: mapped, and by the kernel.
     mapped: u64,
     copied: u64,
@@ -75,7 +77,7 @@ impl Drop for Path {
 
 impl Path {
     pub(crate) fn new(fabric: Arc<Fabric>, neighbour: Arc<Neighbour>, peer: Qpn, own: Qpn) -> Path {
-        Path { fabric, neighbour, peer, own, last: None, hold: None, mapped: 0, copied: 0 }
+        Path { fabric, neighbour, peer, own, last: None, hold: None, free_hold: 0, mapped: 0, copied: 0 }
     }
 
     /// Does the whole operation. False: nothing was done, and packets must do it.
@@ -134,7 +136,8 @@ impl Path {
         }
         let (place, known) = (&self.neighbour.place, self.last.as_ref()?);
         if self.hold.is_none() {
-            self.hold = Some(hold::announce(place, self.fabric.slot(), known.shown.number)?);
+            self.hold =
+                Some(hold::announce(place, self.fabric.slot(), known.shown.number, &mut self.free_hold)?);
         }
         if !known.shown.is_valid(place) {
             self.forget();
