@@ -46,6 +46,7 @@ pub use cm::{
 };
 pub use config::{Config, ConfigError, LinkChoice};
 pub use counters::{Counters, QpReport};
+pub use engine::Posting;
 pub use error::Error;
 pub use gids::GidEntry;
 pub use log::log_refusal;

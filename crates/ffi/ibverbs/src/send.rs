@@ -7,15 +7,11 @@ use crate::guard;
 use crate::handle::Handle;
 use crate::mw;
 use crate::qp::QpObject;
-use ferroce_nic::{MAX_INLINE, Pd};
-use ferroce_proto::qp::PostError;
+use ferroce_nic::{MAX_INLINE, Pd, Posting};
 use ferroce_proto::verbs::{AtomicOp, Payload, SendFlags, SendOp, SendWr, Sge, UdTarget};
 use ferroce_proto::{Qkey, Qpn, RKey, Srqn};
 use std::ffi::c_int;
 use std::slice::from_ref;
-
-/// How one request is handed over.
-type Post<'a> = dyn FnMut(&SendWr<'_>) -> Result<(), PostError> + 'a;
 
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
@@ -48,15 +44,15 @@ unsafe fn post_list(qp: *mut ibv_qp, at: &mut *mut ibv_send_wr) -> Result<(), Bo
     let object = unsafe { QpObject::of(qp) }.map_err(Box::new)?;
     // SAFETY: as above.
     let qp_type = unsafe { (*qp).qp_type };
-    let posted = object.qp.post_send_each(|post| {
+    let posted = object.qp.post_send_each(|posting| {
         guard::provoke("ibv_post_send, locked");
         // SAFETY: the program's list; the end is NULL.
         while let Some(wr) = unsafe { at.as_ref() } {
             // SAFETY: as above.
             match unsafe { plain(wr, qp_type) } {
-                Some(request) => post(&request).map_err(|error| Box::new(error.into()))?,
+                Some(request) => posting.post(&request).map_err(|error| Box::new(error.into()))?,
                 // SAFETY: as above.
-                None => unsafe { post_one(wr, qp_type, object.qp.pd(), post) }.map_err(Box::new)?,
+                None => unsafe { post_one(wr, qp_type, object.qp.pd(), posting) }.map_err(Box::new)?,
             }
             *at = wr.next;
         }
@@ -92,7 +88,12 @@ unsafe fn plain(wr: &ibv_send_wr, qp_type: u32) -> Option<SendWr<'_>> {
 
 /// Any request.
 #[inline(never)] // beside the short way for most of them, it would only be in the way
-unsafe fn post_one(wr: &ibv_send_wr, qp_type: u32, pd: &Pd, post: &mut Post<'_>) -> Result<(), Refused> {
+unsafe fn post_one(
+    wr: &ibv_send_wr,
+    qp_type: u32,
+    pd: &Pd,
+    posting: &mut Posting<'_>,
+) -> Result<(), Refused> {
     let flags =
         SendFlags::from_bits(wr.send_flags).ok_or(invalid("send_flags that the device does not know"))?;
     // SAFETY: the member that the opcode and the type of the queue pair name.
@@ -114,13 +115,13 @@ unsafe fn post_one(wr: &ibv_send_wr, qp_type: u32, pd: &Pd, post: &mut Post<'_>)
             [one] => Payload::Inline(unsafe { bytes(one) }),
             many => {
                 let hand_over =
-                    |data: &[u8]| Ok(post(&SendWr { payload: Payload::Inline(data), ..request })?);
+                    |data: &[u8]| Ok(posting.post(&SendWr { payload: Payload::Inline(data), ..request })?);
                 // SAFETY: as above.
                 return unsafe { with_gathered(many, hand_over) };
             }
         };
     }
-    Ok(post(&request)?)
+    Ok(posting.post(&request)?)
 }
 
 /// The eight bytes of an atomic write. They travel in the request itself, so they are read now.

@@ -5,6 +5,7 @@ use super::host::NicHost;
 use crate::error::Error;
 use crate::link::now;
 use crate::objects::QpCore;
+use crate::raw::RawQp;
 use ferroce_proto::qp::state::AttrLimits;
 use ferroce_proto::qp::{self, PostError};
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, RecvWr, Route, SendWr};
@@ -13,45 +14,56 @@ use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl Engine {
-    /// Posts all requests, then rings one doorbell.
-    pub(crate) fn post_send(&self, qp: &Arc<QpCore>, wrs: &[SendWr<'_>]) -> Result<(), (usize, PostError)> {
-        self.post_send_each(qp, |post| {
-            wrs.iter().enumerate().try_for_each(|(n, wr)| post(wr).map_err(|error| (n, error)))
-        })
+/// A queue pair that is being posted to. It is locked meanwhile.
+pub struct Posting<'a> {
+    // Goes before the lock does.
+    host: NicHost<'a, 'a>,
+    machine: MutexGuard<'a, qp::Qp>,
+    /// The time, once somebody wanted to know it.
+    asked: Option<Time>,
+    raw: Option<&'a RawQp>,
+}
+
+impl Posting<'_> {
+    /// Takes a request.
+    #[inline(always)]
+    pub fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        if let Some(raw) = self.raw {
+            return raw.post_send(wr);
+        }
+        // What is done at once needs no time, and to ask for it takes as long as the rest.
+        if self.machine.post_at_once(wr, &mut self.host) { Ok(()) } else { self.enqueue(wr) }
     }
 
-    /// Posts what `fill` hands over, then rings one doorbell.
-    #[inline]
+    #[inline(never)]
+    fn enqueue(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.machine.post_send(wr, *self.asked.get_or_insert_with(now), &mut self.host)
+    }
+}
+
+impl Engine {
+    /// Posts what `fill` hands over, then rings one doorbell. Requests of a queue pair for raw packets go to `raw`.
+    #[inline(always)] // both callers have one kind of list each
     pub(crate) fn post_send_each<R>(
         &self,
         qp: &Arc<QpCore>,
-        fill: impl FnOnce(&mut dyn FnMut(&SendWr<'_>) -> Result<(), PostError>) -> R,
+        raw: Option<&RawQp>,
+        fill: impl FnOnce(&mut Posting<'_>) -> R,
     ) -> R {
-        let mut machine = qp.machine.lock();
-        let mut host = NicHost::alone(self, qp);
-        // What is done at once needs no time, and to ask for it takes as long as the rest.
-        let mut asked = None;
-        let outcome = fill(&mut |wr| match machine.post_at_once(wr, &mut host) {
-            true => Ok(()),
-            false => machine.post_send(wr, *asked.get_or_insert_with(now), &mut host),
-        });
-        if machine.is_quiet() && !qp.overrun.load(Ordering::Relaxed) {
-            return outcome;
+        let machine = qp.machine.lock();
+        let mut posting = Posting { host: NicHost::alone(self, qp), machine, asked: None, raw };
+        let outcome = fill(&mut posting);
+        if !posting.machine.is_quiet() || qp.overrun.load(Ordering::Relaxed) {
+            self.ring(qp, posting);
         }
-        self.ring(qp, machine, host, asked.unwrap_or_else(now));
         outcome
     }
 
     /// The doorbell: what was posted leaves.
     #[inline(never)]
-    fn ring(
-        &self,
-        qp: &Arc<QpCore>,
-        mut machine: MutexGuard<'_, qp::Qp>,
-        mut host: NicHost<'_, '_>,
-        now: Time,
-    ) {
+    fn ring(&self, qp: &Arc<QpCore>, posting: Posting<'_>) {
+        let Posting { mut host, mut machine, asked, .. } = posting;
+        let now = asked.unwrap_or_else(now);
         machine.poll_requests(now, &mut host);
         // An acknowledgement that was put off rides along: behind the data, in the same system call and often the
         // same segmentation batch.

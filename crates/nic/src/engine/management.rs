@@ -53,7 +53,7 @@ impl Engine {
     fn send_waiting(&self, managed: &mut Managed) {
         let out: SmallVec<[Transmit; 4]> = std::iter::from_fn(|| managed.cm.poll_transmit()).collect();
         if !out.is_empty() {
-            self.send_messages(Batch::Own(None).packets(), &out);
+            self.send_messages(&mut Batch::own(), &out);
         }
     }
 

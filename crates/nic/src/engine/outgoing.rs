@@ -9,6 +9,7 @@ use ferroce_proto::qp::{TxPayload, in_row};
 use ferroce_proto::verbs::{MemoryFault, Route};
 use ferroce_proto::wire::{Bth, Headers, Service};
 use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Payloads from this length on stay where they are. For shorter ones the copy costs less than two more pieces of a message.
@@ -28,37 +29,43 @@ thread_local! {
 pub(super) enum Batch<'a> {
     /// With those of other queue pairs.
     Shared(&'a mut TxBatch),
-    /// In the thread's own batch, which is fetched for the first packet: what is done without packets does not pay for it.
+    /// In the thread's own batch. Only empty while it is given back.
     Own(Option<Box<TxBatch>>),
 }
 
 impl Batch<'_> {
+    /// The thread's own. In a shared library, to fetch it is a call: so only who sends does.
+    pub(super) fn own() -> Self {
+        let kept = KEPT.try_with(Cell::take).ok().flatten();
+        Batch::Own(Some(kept.unwrap_or_else(|| Box::new(TxBatch::new()))))
+    }
+}
+
+impl Deref for Batch<'_> {
+    type Target = TxBatch;
+
     #[inline]
-    pub(super) fn packets(&mut self) -> &mut TxBatch {
+    fn deref(&self) -> &TxBatch {
         match self {
             Batch::Shared(tx) => tx,
-            Batch::Own(kept) => kept.get_or_insert_with(|| {
-                let kept = KEPT.try_with(Cell::take).ok().flatten();
-                kept.unwrap_or_else(|| Box::new(TxBatch::new()))
-            }),
+            Batch::Own(kept) => kept.as_ref().expect("given back only at the end"),
         }
     }
+}
 
-    /// The packets, if there are any.
+impl DerefMut for Batch<'_> {
     #[inline]
-    fn any(&mut self) -> Option<&mut TxBatch> {
-        let tx = match self {
-            Batch::Shared(tx) => &mut **tx,
-            Batch::Own(kept) => kept.as_deref_mut()?,
-        };
-        (!tx.is_empty()).then_some(tx)
+    fn deref_mut(&mut self) -> &mut TxBatch {
+        match self {
+            Batch::Shared(tx) => tx,
+            Batch::Own(kept) => kept.as_mut().expect("given back only at the end"),
+        }
     }
 }
 
 impl Drop for Batch<'_> {
-    #[inline]
     fn drop(&mut self) {
-        if let Batch::Own(kept @ Some(_)) = self
+        if let Batch::Own(kept) = self
             && !std::thread::panicking()
         {
             // A thread that is being torn down has no place for it any more; then it is simply dropped.
@@ -81,9 +88,9 @@ impl<'a> Outgoing<'a> {
 
     /// Hands everything to the link.
     pub(super) fn flush(&mut self) {
-        if let Some(tx) = self.tx.any() {
-            self.engine.link.send(tx);
-            tx.clear();
+        if !self.tx.is_empty() {
+            self.engine.link.send(&mut self.tx);
+            self.tx.clear();
         }
         self.pins.release();
     }
@@ -98,14 +105,14 @@ impl<'a> Outgoing<'a> {
     ) -> Result<(), MemoryFault> {
         let head_len = headers.encoded_len();
         let pad_len = usize::from(headers.bth.pad);
-        if !self.tx.packets().has_room(head_len + payload.len() + pad_len) {
+        if !self.tx.has_room(head_len + payload.len() + pad_len) {
             self.flush();
         }
         match self.external(headers, payload, &qp.resends)? {
             Some(external) => {
                 // SAFETY: `pins` hold the region, and let go of it only after the batch was cleared: in `flush` and when
                 // `self` is dropped.
-                let head = unsafe { self.tx.packets().reserve_external(route, head_len, external, pad_len) };
+                let head = unsafe { self.tx.reserve_external(route, head_len, external, pad_len) };
                 headers.write(head);
                 Ok(())
             }
@@ -153,14 +160,14 @@ impl<'a> Outgoing<'a> {
         if !is_plain || len < EXTERNAL_FROM || !self.engine.may_point || resends.is_copying(bth.psn) {
             return 0;
         }
-        if self.tx.packets().room_for(Bth::LEN + len) == 0 {
+        if self.tx.room_for(Bth::LEN + len) == 0 {
             self.flush();
         }
-        let count = (count as usize).min(self.tx.packets().room_for(Bth::LEN + len));
+        let count = (count as usize).min(self.tx.room_for(Bth::LEN + len));
         // What is wrong with a later packet is found when it comes to it.
         let Ok(Some(external)) = self.pins.local(pd, sges, offset, count * len) else { return 0 };
         // SAFETY: as in `push`.
-        unsafe { self.tx.packets().push_row(route, bth, external, len) };
+        unsafe { self.tx.push_row(route, bth, external, len) };
         resends.on_row(bth.psn, count as u32);
         count as u32
     }
@@ -192,7 +199,7 @@ impl<'a> Outgoing<'a> {
         qp: &QpCore,
     ) -> Result<(), MemoryFault> {
         let (head, body) = (headers.encoded_len(), payload.len());
-        let packet = self.tx.packets().reserve(route, head + body + usize::from(headers.bth.pad));
+        let packet = self.tx.reserve(route, head + body + usize::from(headers.bth.pad));
         headers.write(packet);
         let (out, pad) = packet[head..].split_at_mut(body);
         if !pad.is_empty() {
@@ -211,7 +218,7 @@ impl<'a> Outgoing<'a> {
             }
         };
         if filled.is_err() {
-            self.tx.packets().cancel_last();
+            self.tx.cancel_last();
         }
         filled
     }
@@ -222,7 +229,7 @@ impl Drop for Outgoing<'_> {
         if !self.pins.is_empty() {
             // A panic may have come out of the link itself.
             if std::thread::panicking() {
-                self.tx.packets().clear();
+                self.tx.clear();
             }
             self.flush();
         }
