@@ -47,6 +47,7 @@ pub use cm::{
 };
 pub use config::{Config, ConfigError, LinkChoice};
 pub use counters::{Counters, QpReport};
+pub use engine::Posting;
 pub use error::Error;
 pub use gids::GidEntry;
 pub use log::log_refusal;

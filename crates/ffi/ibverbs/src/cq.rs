@@ -200,17 +200,29 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
 
 /// How many completions were written, or a negative number.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
-    let polled = guard::run("ibv_poll_cq", || {
-        // SAFETY: a queue of ours.
-        let object = unsafe { CqObject::of(cq)? };
-        let room = usize::try_from(room).map_err(|_| invalid("num_entries is negative"))?;
-        let written = object.cq.poll_each(room, |n, completion| {
-            // SAFETY: the program gives room for `room` completions.
-            unsafe { wc.add(n).write(describe(&completion)) };
-        })?;
-        Ok(written as c_int)
+    let verb = "ibv_poll_cq";
+    let polled = guard::hot(verb, || {
+        // SAFETY: what the verb demands of the program.
+        match unsafe { poll(cq, room, wc) } {
+            Ok(written) => written,
+            Err(refused) => -guard::refuse(verb, *refused),
+        }
     });
-    polled.unwrap_or_else(|errno| -errno)
+    polled.unwrap_or_else(|number| -number)
+}
+
+/// # Safety
+/// A queue of ours or NULL, and room for so many completions.
+#[inline(always)]
+unsafe fn poll(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> Result<c_int, Box<Refused>> {
+    // SAFETY: as the caller promises.
+    let object = unsafe { CqObject::of(cq) }.map_err(Box::new)?;
+    let room = usize::try_from(room).map_err(|_| Box::new(invalid("num_entries is negative")))?;
+    let polled = object.cq.poll_each(room, |n, completion| {
+        // SAFETY: the program gives room for `room` completions.
+        unsafe { wc.add(n).write(describe(&completion)) };
+    });
+    polled.map(|written| written as c_int).map_err(|error| Box::new(error.into()))
 }
 
 /// Immediate data in network order, or the invalidated key: they share a place.

@@ -47,10 +47,31 @@ pub(crate) fn run<T>(verb: &'static str, call: impl FnOnce() -> Result<T, Refuse
         Ok(Err(refused)) => refused,
         Err(_) => after_panic(verb),
     };
+    Err(refuse(verb, refused))
+}
+
+/// The gate of the verbs that programs call for every message: nothing but a number comes out of it, so that one that succeeds
+/// carries no refusal about, not even an empty one.
+#[inline(always)]
+pub(crate) fn hot(verb: &'static str, call: impl FnOnce() -> c_int) -> Result<c_int, c_int> {
+    let guarded = || {
+        provoke(verb);
+        call()
+    };
+    match catch_unwind(AssertUnwindSafe(guarded)) {
+        Ok(answer) => Ok(answer),
+        Err(_) => Err(refuse(verb, after_panic(verb))),
+    }
+}
+
+/// What a refusal comes to: it is explained, and its number stands in `errno`.
+#[cold]
+#[inline(never)]
+pub(crate) fn refuse(verb: &str, refused: Refused) -> c_int {
     refused.explain(verb);
     let number = refused.errno();
     errno::set(number);
-    Err(number)
+    number
 }
 
 /// For verbs that return 0 or the number itself.

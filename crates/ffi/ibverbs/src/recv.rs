@@ -7,33 +7,59 @@ use crate::handle::Handle;
 use crate::qp::QpObject;
 use crate::send::entries;
 use crate::srq::SrqObject;
+use ferroce_nic::Error;
 use ferroce_proto::qp::PostError;
 use ferroce_proto::verbs::RecvWr;
 use std::ffi::c_int;
+
+/// How one request is handed over.
+type Post<'a> = dyn FnMut(&RecvWr<'_>) -> Result<(), PostError> + 'a;
+
+/// What became of a list, and of the call.
+type Outcome = Result<Result<(), Box<Refused>>, Error>;
 
 /// Hands over the list from `at` on, which stops at the request that was refused.
 ///
 /// # Safety
 /// The program's list.
-pub(crate) unsafe fn post_list(
-    at: &mut *mut ibv_recv_wr,
-    post: &mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>,
-) -> Result<(), Refused> {
+#[inline(always)]
+pub(crate) unsafe fn post_list(at: &mut *mut ibv_recv_wr, post: &mut Post<'_>) -> Result<(), Box<Refused>> {
     // SAFETY: the program's list; the end is NULL.
     while let Some(wr) = unsafe { at.as_ref() } {
         // SAFETY: as above.
-        let sges = unsafe { entries(wr.sg_list, wr.num_sge)? };
-        post(&RecvWr { wr_id: wr.wr_id, sges })?;
+        let sges = unsafe { entries(wr.sg_list, wr.num_sge) }.map_err(Box::new)?;
+        post(&RecvWr { wr_id: wr.wr_id, sges }).map_err(|error| Box::new(error.into()))?;
         *at = wr.next;
     }
     Ok(())
 }
 
-unsafe fn report(outcome: &Result<(), Refused>, at: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) {
-    if outcome.is_err() && !bad.is_null() {
-        // SAFETY: the program gives room for the pointer.
-        unsafe { *bad = at };
-    }
+/// Goes through the list with `take`, and tells the program at which request it stopped.
+///
+/// # Safety
+/// The program's list, and room for a pointer or NULL.
+#[inline(always)]
+pub(crate) unsafe fn post_with(
+    verb: &'static str,
+    list: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+    take: impl FnOnce(&mut *mut ibv_recv_wr) -> Result<Outcome, Refused>,
+) -> c_int {
+    let mut at = list;
+    let posted = guard::hot(verb, || {
+        let outcome = match take(&mut at) {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(error)) => Err(Box::new(error.into())),
+            Err(refused) => Err(Box::new(refused)),
+        };
+        let Err(refused) = outcome else { return 0 };
+        if !bad.is_null() {
+            // SAFETY: the program gives room for the pointer.
+            unsafe { *bad = at };
+        }
+        guard::refuse(verb, *refused)
+    });
+    posted.unwrap_or_else(|number| number)
 }
 
 pub(crate) unsafe extern "C" fn post_recv(
@@ -41,17 +67,12 @@ pub(crate) unsafe extern "C" fn post_recv(
     list: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    let mut at = list;
-    guard::number("ibv_post_recv", || {
-        // SAFETY: a queue pair of ours.
-        let object = unsafe { QpObject::of(qp)? };
-        // SAFETY: the program's list.
-        let outcome = object.qp.post_recv_each(|post| unsafe { post_list(&mut at, post) });
-        let outcome = outcome.map_err(Refused::from).flatten();
-        // SAFETY: as the verb demands.
-        unsafe { report(&outcome, at, bad) };
-        outcome
-    })
+    // SAFETY: what the verb demands of the program.
+    unsafe {
+        post_with("ibv_post_recv", list, bad, |at| {
+            Ok(QpObject::of(qp)?.qp.post_recv_each(|post| post_list(at, post)))
+        })
+    }
 }
 
 pub(crate) unsafe extern "C" fn post_srq_recv(
@@ -59,15 +80,10 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     list: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    let mut at = list;
-    guard::number("ibv_post_srq_recv", || {
-        // SAFETY: a queue of ours.
-        let object = unsafe { Handle::<SrqObject>::of(srq)? };
-        // SAFETY: the program's list.
-        let outcome = object.srq.post_recv_each(|post| unsafe { post_list(&mut at, post) });
-        let outcome = outcome.map_err(Refused::from).flatten();
-        // SAFETY: as the verb demands.
-        unsafe { report(&outcome, at, bad) };
-        outcome
-    })
+    // SAFETY: what the verb demands of the program.
+    unsafe {
+        post_with("ibv_post_srq_recv", list, bad, |at| {
+            Ok(Handle::<SrqObject>::of(srq)?.srq.post_recv_each(|post| post_list(at, post)))
+        })
+    }
 }

@@ -7,47 +7,93 @@ use crate::guard;
 use crate::handle::Handle;
 use crate::mw;
 use crate::qp::QpObject;
-use ferroce_nic::{MAX_INLINE, Pd};
-use ferroce_proto::qp::PostError;
+use ferroce_nic::{MAX_INLINE, Pd, Posting};
 use ferroce_proto::verbs::{AtomicOp, Payload, SendFlags, SendOp, SendWr, Sge, UdTarget};
 use ferroce_proto::{Qkey, Qpn, RKey, Srqn};
 use std::ffi::c_int;
-
-/// How one request is handed over.
-type Post<'a> = dyn FnMut(&SendWr<'_>) -> Result<(), PostError> + 'a;
+use std::slice::from_ref;
 
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     list: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
+    let verb = "ibv_post_send";
     let mut at = list;
-    guard::number("ibv_post_send", || {
-        // SAFETY: a queue pair of ours.
-        let object = unsafe { QpObject::of(qp)? };
-        // SAFETY: as above.
-        let qp_type = unsafe { (*qp).qp_type };
-        let outcome = object.qp.post_send_each(|post| {
-            guard::provoke("ibv_post_send, locked");
-            // SAFETY: the program's list; the end is NULL.
-            while let Some(wr) = unsafe { at.as_ref() } {
-                // SAFETY: as above.
-                unsafe { post_one(wr, qp_type, object.qp.pd(), post)? };
-                at = wr.next;
+    // SAFETY: what the verb demands of the program.
+    let posted = guard::hot(verb, || match unsafe { post_list(qp, &mut at) } {
+        Ok(()) => 0,
+        Err(refused) => {
+            if !bad.is_null() {
+                // SAFETY: the program gives room for the pointer.
+                unsafe { *bad = at };
             }
-            Ok(())
-        });
-        let outcome = outcome.map_err(Refused::from).flatten();
-        if outcome.is_err() && !bad.is_null() {
-            // SAFETY: the program gives room for the pointer.
-            unsafe { *bad = at };
+            guard::refuse(verb, *refused)
         }
-        outcome
-    })
+    });
+    posted.unwrap_or_else(|number| number)
 }
 
-#[inline]
-unsafe fn post_one(wr: &ibv_send_wr, qp_type: u32, pd: &Pd, post: &mut Post<'_>) -> Result<(), Refused> {
+/// Hands over the list from `at` on, which stops at the request that was refused.
+///
+/// # Safety
+/// A queue pair of ours or NULL, and the program's list.
+#[inline(always)]
+unsafe fn post_list(qp: *mut ibv_qp, at: &mut *mut ibv_send_wr) -> Result<(), Box<Refused>> {
+    // SAFETY: as the caller promises.
+    let object = unsafe { QpObject::of(qp) }.map_err(Box::new)?;
+    // SAFETY: as above.
+    let qp_type = unsafe { (*qp).qp_type };
+    let posted = object.qp.post_send_each(|posting| {
+        guard::provoke("ibv_post_send, locked");
+        // SAFETY: the program's list; the end is NULL.
+        while let Some(wr) = unsafe { at.as_ref() } {
+            // SAFETY: as above.
+            match unsafe { plain(wr, qp_type) } {
+                Some(request) => posting.post(&request).map_err(|error| Box::new(error.into()))?,
+                // SAFETY: as above.
+                None => unsafe { post_one(wr, qp_type, object.qp.pd(), posting) }.map_err(Box::new)?,
+            }
+            *at = wr.next;
+        }
+        Ok(())
+    });
+    posted.unwrap_or_else(|error| Err(Box::new(error.into())))
+}
+
+/// Flags of a request whose data stays where it is.
+const PLAIN_FLAGS: SendFlags = SendFlags::all().difference(SendFlags::INLINE);
+
+/// The request, if it is one of those that programs post all the time: nothing can be wrong with it that the NIC does not find
+/// out, and there is nothing to look up.
+#[inline(always)]
+unsafe fn plain(wr: &ibv_send_wr, qp_type: u32) -> Option<SendWr<'_>> {
+    if qp_type != IBV_QPT_RC || wr.send_flags & !PLAIN_FLAGS.bits() != 0 || wr.num_sge != 1 {
+        return None;
+    }
+    // SAFETY: the program's entry, if it names one.
+    let sge = unsafe { wr.sg_list.as_ref()? };
+    // SAFETY: the opcode says which member counts.
+    let rdma = unsafe { wr.wr.rdma };
+    let (addr, rkey) = (rdma.remote_addr, RKey(rdma.rkey));
+    let op = match wr.opcode {
+        IBV_WR_SEND => SendOp::Send,
+        IBV_WR_RDMA_WRITE => SendOp::Write { addr, rkey },
+        IBV_WR_RDMA_READ => SendOp::Read { addr, rkey },
+        _ => return None,
+    };
+    let (flags, payload) = (SendFlags::from_bits_truncate(wr.send_flags), Payload::Sges(from_ref(sge)));
+    Some(SendWr { wr_id: wr.wr_id, op, flags, payload, ud: None, srq: None })
+}
+
+/// Any request.
+#[inline(never)] // beside the short way for most of them, it would only be in the way
+unsafe fn post_one(
+    wr: &ibv_send_wr,
+    qp_type: u32,
+    pd: &Pd,
+    posting: &mut Posting<'_>,
+) -> Result<(), Refused> {
     let flags =
         SendFlags::from_bits(wr.send_flags).ok_or(invalid("send_flags that the device does not know"))?;
     // SAFETY: the member that the opcode and the type of the queue pair name.
@@ -69,13 +115,13 @@ unsafe fn post_one(wr: &ibv_send_wr, qp_type: u32, pd: &Pd, post: &mut Post<'_>)
             [one] => Payload::Inline(unsafe { bytes(one) }),
             many => {
                 let hand_over =
-                    |data: &[u8]| Ok(post(&SendWr { payload: Payload::Inline(data), ..request })?);
+                    |data: &[u8]| Ok(posting.post(&SendWr { payload: Payload::Inline(data), ..request })?);
                 // SAFETY: as above.
                 return unsafe { with_gathered(many, hand_over) };
             }
         };
     }
-    Ok(post(&request)?)
+    Ok(posting.post(&request)?)
 }
 
 /// The eight bytes of an atomic write. They travel in the request itself, so they are read now.

@@ -7,7 +7,7 @@ use crate::errno::{Refused, invalid, unsupported};
 use crate::guard;
 use crate::handle::{Handle, Object, Use, Used, Uses, store_word};
 use crate::pd::PdObject;
-use crate::recv::post_list;
+use crate::recv::{post_list, post_with};
 use ferroce_nic::{MAX_SPREAD, WorkQueue, WqState};
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -98,19 +98,12 @@ unsafe extern "C" fn post_wq_recv(
     list: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    let mut at = list;
-    guard::number("ibv_post_wq_recv", || {
-        // SAFETY: a queue of ours.
-        let object = unsafe { Handle::<WqObject>::of(wq)? };
-        // SAFETY: the program's list.
-        let outcome = object.wq.post_recv_each(|post| unsafe { post_list(&mut at, post) });
-        let outcome = outcome.map_err(Refused::from).flatten();
-        if outcome.is_err() && !bad.is_null() {
-            // SAFETY: the program gives room for the pointer.
-            unsafe { *bad = at };
-        }
-        outcome
-    })
+    // SAFETY: what the verb demands of the program.
+    unsafe {
+        post_with("ibv_post_wq_recv", list, bad, |at| {
+            Ok(Handle::<WqObject>::of(wq)?.wq.post_recv_each(|post| post_list(at, post)))
+        })
+    }
 }
 
 /// A table of work queues.

@@ -1,7 +1,7 @@
 //! How a queue pair reaches memory, links and completion queues.
 
 use super::Engine;
-use super::outgoing::Outgoing;
+use super::outgoing::{Batch, Outgoing};
 use crate::link::TxBatch;
 use crate::local::{Path, Reaching};
 use crate::log;
@@ -26,7 +26,10 @@ const BURST: u32 = 256;
 pub(super) struct NicHost<'a, 'q> {
     engine: &'a Engine,
     qp: &'q QpCore,
-    out: Outgoing<'a>,
+    /// A batch that it shares, until it sends.
+    shared: Option<&'a mut TxBatch>,
+    /// What it sends, once it does: many operations need no packet, and then this costs nothing.
+    out: Option<Outgoing<'a>>,
     /// Holds no region whenever `out` may have to wait for one.
     grip: Grip<'a>,
     /// The way to the peer's memory, once it is used, until something is sent.
@@ -38,10 +41,38 @@ pub(super) struct NicHost<'a, 'q> {
 }
 
 impl<'a, 'q> NicHost<'a, 'q> {
+    /// With a batch for what it sends.
     pub(super) fn new(engine: &'a Engine, qp: &'q QpCore, tx: &'a mut TxBatch) -> Self {
-        let out = Outgoing::new(engine, tx);
+        Self::with(engine, qp, Some(tx))
+    }
+
+    /// On its own: what it sends goes into the thread's batch.
+    #[inline]
+    pub(super) fn alone(engine: &'a Engine, qp: &'q QpCore) -> Self {
+        Self::with(engine, qp, None)
+    }
+
+    #[inline]
+    fn with(engine: &'a Engine, qp: &'q QpCore, shared: Option<&'a mut TxBatch>) -> Self {
         let grip = Grip::new(&engine.regions);
-        NicHost { engine, qp, out, grip, reaching: None, burst_left: BURST, has_more: false, completions: 0 }
+        let (out, reaching) = (None, None);
+        NicHost {
+            engine,
+            qp,
+            shared,
+            out,
+            grip,
+            reaching,
+            burst_left: BURST,
+            has_more: false,
+            completions: 0,
+        }
+    }
+
+    #[inline]
+    fn out(&mut self) -> &mut Outgoing<'a> {
+        let NicHost { engine, shared, out, .. } = self;
+        out.get_or_insert_with(|| Outgoing::new(engine, shared.take().map_or_else(Batch::own, Batch::Shared)))
     }
 
     fn peer(&self, pd: PdId) -> Peer {
@@ -56,7 +87,10 @@ impl<'a, 'q> NicHost<'a, 'q> {
     /// Hands everything to the link. Called with the queue pair's lock held, so that its packets keep their order.
     pub(super) fn flush(&mut self) {
         self.let_go();
-        self.out.flush();
+        // What others left in a batch that it shares goes too.
+        if self.out.is_some() || self.shared.is_some() {
+            self.out().flush();
+        }
     }
 
     /// Lets go of memory, this end's and the peer's. Nothing that may wait comes before it.
@@ -84,7 +118,8 @@ impl Host for NicHost<'_, '_> {
             return Err(TxError::Full);
         }
         self.let_go();
-        self.out.push(route, headers, payload, self.qp).map_err(TxError::Fault)?;
+        let qp = self.qp;
+        self.out().push(route, headers, payload, qp).map_err(TxError::Fault)?;
         self.burst_left -= 1;
         Ok(())
     }
@@ -120,7 +155,8 @@ impl Host for NicHost<'_, '_> {
             return Err(TxError::Full);
         }
         self.let_go();
-        let sent = self.out.push_row(route, headers, payload, count, self.qp).map_err(TxError::Fault)?;
+        let qp = self.qp;
+        let sent = self.out().push_row(route, headers, payload, count, qp).map_err(TxError::Fault)?;
         self.burst_left -= sent;
         Ok(sent)
     }

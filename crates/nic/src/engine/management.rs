@@ -1,7 +1,7 @@
 //! Packets to QP1: connection management meets the engine.
 
 use super::Engine;
-use super::calls::with_outgoing;
+use super::outgoing::Batch;
 use crate::cm::{CmService, Destination, LOCK_PATIENCE, Managed};
 use crate::link::{RxPacket, SLOT_HINT_AT, TxBatch, now, wall_clock_ns};
 use crate::lock::MutexGuard;
@@ -53,7 +53,7 @@ impl Engine {
     fn send_waiting(&self, managed: &mut Managed) {
         let out: SmallVec<[Transmit; 4]> = std::iter::from_fn(|| managed.cm.poll_transmit()).collect();
         if !out.is_empty() {
-            with_outgoing(|tx| self.send_messages(tx, &out));
+            self.send_messages(&mut Batch::own(), &out);
         }
     }
 

@@ -32,6 +32,7 @@ mod srqs;
 mod timers;
 
 pub(crate) use background::{Background, Chore};
+pub use calls::Posting;
 pub(crate) use outgoing::Resends;
 pub(crate) use pulse::Pulse;
 pub(crate) use qps::MAX_QP;

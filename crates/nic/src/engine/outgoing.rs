@@ -8,6 +8,8 @@ use ferroce_proto::Psn;
 use ferroce_proto::qp::{TxPayload, in_row};
 use ferroce_proto::verbs::{MemoryFault, Route};
 use ferroce_proto::wire::{Bth, Headers, Service};
+use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Payloads from this length on stay where they are. For shorter ones the copy costs less than two more pieces of a message.
@@ -18,22 +20,76 @@ const FURTHEST_BACK: u32 = 1 << 16;
 /// Packets that are copied after one had to be sent again.
 const COPIED_AFTER_RESEND: u32 = 4096;
 
+thread_local! {
+    /// Each thread's packets on their way out. Made on first use, reused ever after.
+    static KEPT: Cell<Option<Box<TxBatch>>> = const { Cell::new(None) };
+}
+
+/// Where packets gather.
+pub(super) enum Batch<'a> {
+    /// With those of other queue pairs.
+    Shared(&'a mut TxBatch),
+    /// In the thread's own batch. Only empty while it is given back.
+    Own(Option<Box<TxBatch>>),
+}
+
+impl Batch<'_> {
+    /// The thread's own. In a shared library, to fetch it is a call: so only who sends does.
+    pub(super) fn own() -> Self {
+        let kept = KEPT.try_with(Cell::take).ok().flatten();
+        Batch::Own(Some(kept.unwrap_or_else(|| Box::new(TxBatch::new()))))
+    }
+}
+
+impl Deref for Batch<'_> {
+    type Target = TxBatch;
+
+    #[inline]
+    fn deref(&self) -> &TxBatch {
+        match self {
+            Batch::Shared(tx) => tx,
+            Batch::Own(kept) => kept.as_ref().expect("given back only at the end"),
+        }
+    }
+}
+
+impl DerefMut for Batch<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut TxBatch {
+        match self {
+            Batch::Shared(tx) => tx,
+            Batch::Own(kept) => kept.as_mut().expect("given back only at the end"),
+        }
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        if let Batch::Own(kept) = self
+            && !std::thread::panicking()
+        {
+            // A thread that is being torn down has no place for it any more; then it is simply dropped.
+            let _ = KEPT.try_with(|slot| slot.set(kept.take()));
+        }
+    }
+}
+
 /// A batch and the hold on what it points to. Neither outlives the other.
 pub(super) struct Outgoing<'a> {
     engine: &'a Engine,
-    tx: &'a mut TxBatch,
+    tx: Batch<'a>,
     pins: Pins<'a>,
 }
 
 impl<'a> Outgoing<'a> {
-    pub(super) fn new(engine: &'a Engine, tx: &'a mut TxBatch) -> Self {
+    pub(super) fn new(engine: &'a Engine, tx: Batch<'a>) -> Self {
         Outgoing { engine, tx, pins: Pins::new(&engine.regions) }
     }
 
     /// Hands everything to the link.
     pub(super) fn flush(&mut self) {
         if !self.tx.is_empty() {
-            self.engine.link.send(self.tx);
+            self.engine.link.send(&mut self.tx);
             self.tx.clear();
         }
         self.pins.release();

@@ -314,7 +314,7 @@ mod tests {
         let number = board.show(&card(1)).unwrap();
         let theirs = Place::open(registry.directory(), registry.slot()).unwrap();
         hold::arrive(&theirs, registry.slot(), theirs.instance());
-        let access = hold::announce(&theirs, registry.slot(), number).unwrap();
+        let access = hold::announce(&theirs, registry.slot(), number, &mut 0).unwrap();
         std::thread::scope(|s| {
             let hiding = s.spawn(|| board.hide(number));
             while find_region(&theirs, RKey(1)).is_some() {}
@@ -326,7 +326,7 @@ mod tests {
         let number = board.show(&card(2)).unwrap();
         let dead_slot = registry.slot() + 1;
         hold::arrive(&theirs, dead_slot, 4711);
-        hold::announce(&theirs, dead_slot, number).unwrap();
+        hold::announce(&theirs, dead_slot, number, &mut 0).unwrap();
         board.hide(number);
         drop((board, place, registry));
         std::fs::remove_dir_all(base).unwrap();

@@ -6,33 +6,31 @@
 
 use super::place::{HOLDS_PER_SLOT, Place, SLOTS};
 use crate::registry::Registry;
-use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-thread_local! {
-    /// Where this thread found a free word the last time: threads that stay apart do not get in each other's way.
-    static FREE: Cell<usize> = const { Cell::new(0) };
-}
 
 /// Which word says that an access is under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hold(usize);
 
 /// Announces an access by `slot` to the region behind `card`, until it is [withdrawn](withdraw). Nothing if all words are
-/// in use.
+/// in use. `free` is where the caller found a free word the last time: queue pairs that different threads use do not get in
+/// each other's way.
+#[inline(always)]
+pub(super) fn announce(place: &Place, slot: u8, card: usize, free: &mut usize) -> Option<Hold> {
+    if occupy(place, slot, card, *free) {
+        return Some(Hold(*free));
+    }
+    *free =
+        (*free + 1..*free + HOLDS_PER_SLOT).find(|&index| occupy(place, slot, card, index))? % HOLDS_PER_SLOT;
+    Some(Hold(*free))
+}
+
 #[inline]
-pub(super) fn announce(place: &Place, slot: u8, card: usize) -> Option<Hold> {
-    let first = FREE.try_with(Cell::get).unwrap_or(0);
-    (first..first + HOLDS_PER_SLOT).find_map(|index| {
-        // A full barrier: the look at the card's version must come after it.
-        let word = place.hold(slot, index);
-        word.compare_exchange(0, card as u32 + 1, Ordering::SeqCst, Ordering::Relaxed).ok()?;
-        if index != first {
-            let _ = FREE.try_with(|free| free.set(index % HOLDS_PER_SLOT));
-        }
-        Some(Hold(index))
-    })
+fn occupy(place: &Place, slot: u8, card: usize, index: usize) -> bool {
+    // A full barrier: the look at the card's version must come after it.
+    let word = place.hold(slot, index);
+    word.compare_exchange(0, card as u32 + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
 /// The access is done.

@@ -14,6 +14,9 @@ use ferroce_proto::verbs::Access;
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
 use std::sync::Arc;
 
+/// Operations of one list between two looks whether the neighbour lives.
+const LOOK_EVERY: u64 = 32;
+
 /// How a queue pair reaches the memory of its peer.
 pub(crate) struct Path {
     fabric: Arc<Fabric>,
@@ -24,6 +27,8 @@ pub(crate) struct Path {
     last: Option<Known>,
     /// An access to it is announced: kept from one operation to the next while a list of them is posted.
     hold: Option<Hold>,
+    /// Where that was announced.
+    free_hold: usize,
     /// Operations that were not counted yet: mapped, and by the kernel.
     mapped: u64,
     copied: u64,
@@ -75,20 +80,23 @@ impl Drop for Path {
 
 impl Path {
     pub(crate) fn new(fabric: Arc<Fabric>, neighbour: Arc<Neighbour>, peer: Qpn, own: Qpn) -> Path {
-        Path { fabric, neighbour, peer, own, last: None, hold: None, mapped: 0, copied: 0 }
+        Path { fabric, neighbour, peer, own, last: None, hold: None, free_hold: 0, mapped: 0, copied: 0 }
     }
 
     /// Does the whole operation. False: nothing was done, and packets must do it.
     #[inline(always)]
     pub(crate) fn perform(&mut self, grip: &mut Grip<'_>, pd: PdId, request: &OneSided<'_>) -> bool {
-        if !self.neighbour.lives(&self.fabric.registry) {
+        // Of a list only now and then: the clock takes as long as a short copy.
+        let is_due = self.hold.is_none() || self.mapped.is_multiple_of(LOOK_EVERY);
+        if is_due && !self.neighbour.lives(&self.fabric.registry) {
             return false;
         }
         let Some(there) = self.far(request) else { return false };
-        let done = match request.kind {
+        // By reference: copies of what was written a moment ago, in larger pieces, would have to wait for it.
+        let done = match &request.kind {
             OneSidedKind::Write { data } => grip.send_direct(pd, data, &there),
             OneSidedKind::Read { sges, .. } => grip.fetch_direct(pd, sges, &there),
-            OneSidedKind::Atomic { op, sges } => grip.atomic_direct(pd, op, sges, &there),
+            OneSidedKind::Atomic { op, sges } => grip.atomic_direct(pd, *op, sges, &there),
         };
         let count = if matches!(there, Far::Mapped(_)) { &mut self.mapped } else { &mut self.copied };
         *count += u64::from(done);
@@ -119,9 +127,9 @@ impl Path {
     #[inline(always)]
     fn far(&mut self, request: &OneSided<'_>) -> Option<Far> {
         let place = &self.neighbour.place;
-        let (need, len) = match request.kind {
+        let (need, len) = match &request.kind {
             OneSidedKind::Write { data } => (Access::REMOTE_WRITE, data.len() as u64),
-            OneSidedKind::Read { len, .. } => (Access::REMOTE_READ, u64::from(len)),
+            OneSidedKind::Read { len, .. } => (Access::REMOTE_READ, u64::from(*len)),
             OneSidedKind::Atomic { .. } => (Access::REMOTE_ATOMIC, 8),
         };
         let terms = find_qp(place, self.peer)?;
@@ -134,7 +142,8 @@ impl Path {
         }
         let (place, known) = (&self.neighbour.place, self.last.as_ref()?);
         if self.hold.is_none() {
-            self.hold = Some(hold::announce(place, self.fabric.slot(), known.shown.number)?);
+            self.hold =
+                Some(hold::announce(place, self.fabric.slot(), known.shown.number, &mut self.free_hold)?);
         }
         if !known.shown.is_valid(place) {
             self.forget();

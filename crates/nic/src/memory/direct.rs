@@ -40,14 +40,14 @@ struct Near<'a> {
 impl Grip<'_> {
     /// WRITE. False: nothing happened.
     #[inline(always)]
-    pub(crate) fn send_direct(&mut self, pd: PdId, data: TxPayload<'_>, far: &Far) -> bool {
+    pub(crate) fn send_direct(&mut self, pd: PdId, data: &TxPayload<'_>, far: &Far) -> bool {
         if let (TxPayload::Local { sges: [sge], len, .. }, Far::Mapped(there)) = (data, far)
-            && sge.len == len
+            && sge.len == *len
         {
             let near = self.near(pd, sge, Access::empty());
             return near.is_some_and(|near| near.moves(*there, true));
         }
-        self.table().send_direct(pd, data, far)
+        self.table().send_direct(pd, *data, far)
     }
 
     /// READ. False: nothing that counts happened.

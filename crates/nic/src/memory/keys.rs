@@ -4,22 +4,31 @@
 //! slot in a few nanoseconds, but knowing one key, or the lkey of a region, says nothing about any other key.
 
 use rand::Rng;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bits of a key that number the slot; the rest is the tag that tells generations apart.
 pub(super) const SLOT_BITS: u32 = 20;
 const TAG_BITS: u32 = 32 - SLOT_BITS;
 const ROUNDS: usize = 6;
+/// Keys whose slot is remembered.
+const REMEMBERED: usize = 256;
 
 /// A secret permutation of the 32-bit numbers: a balanced Feistel network with a multiplying round function.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct KeyCipher {
     round_keys: [u64; ROUNDS],
+    /// Key and slot of those asked for last: most programs use a few keys again and again, and six multiplications that wait for
+    /// each other take longer than a short copy. 0 where there is none, or the key 0 with slot 0, which is then not believed.
+    remembered: Box<[AtomicU64; REMEMBERED]>,
 }
 
 impl KeyCipher {
     pub(super) fn random() -> Self {
         let mut rng = rand::rng();
-        KeyCipher { round_keys: std::array::from_fn(|_| rng.random::<u64>() | 1) }
+        KeyCipher {
+            round_keys: std::array::from_fn(|_| rng.random::<u64>() | 1),
+            remembered: Box::new(std::array::from_fn(|_| AtomicU64::new(0))),
+        }
     }
 
     fn round(&self, i: usize, half: u32) -> u32 {
@@ -40,7 +49,20 @@ impl KeyCipher {
     }
 
     /// The slot that a key names; any number names some slot, so the caller compares the whole key there.
+    #[inline]
     pub(super) fn slot_of(&self, key: u32) -> u32 {
+        let place = &self.remembered[key as usize % REMEMBERED];
+        let known = place.load(Ordering::Relaxed);
+        if (known >> 32) as u32 == key && known != 0 {
+            return known as u32;
+        }
+        let slot = self.decipher(key);
+        place.store(u64::from(key) << 32 | u64::from(slot), Ordering::Relaxed);
+        slot
+    }
+
+    #[inline(never)]
+    fn decipher(&self, key: u32) -> u32 {
         let (mut left, mut right) = (key >> 16, key & 0xffff);
         for i in (0..ROUNDS).rev() {
             (left, right) = (right ^ self.round(i, left), left);
@@ -57,7 +79,12 @@ mod tests {
     fn every_key_leads_back_to_its_slot() {
         let cipher = KeyCipher::random();
         for slot in (0..1 << SLOT_BITS).step_by(997) {
-            assert_eq!(cipher.slot_of(cipher.key_for(slot)), slot);
+            let key = cipher.key_for(slot);
+            assert_eq!(
+                [cipher.slot_of(key), cipher.slot_of(key)],
+                [slot; 2],
+                "asked for the first time and again"
+            );
         }
     }
 

@@ -6,7 +6,7 @@ use super::guarded::{Guarded, Tally};
 use super::pd::Pd;
 use super::srq::{Srq, SrqCore};
 use super::xrc::XrcDomain;
-use crate::engine::Resends;
+use crate::engine::{Posting, Resends};
 use crate::error::Error;
 use crate::local::{Path, QpCard};
 use crate::lock::Mutex;
@@ -340,27 +340,21 @@ impl Qp {
 
     /// Posts sends, in order, and rings one doorbell for all of them. On error the first `n` were taken.
     pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
-        self.pd.nic.alive().map_err(|e| (0, e))?;
-        if let Some(raw) = &self.raw {
-            let each = |post: &mut dyn FnMut(&SendWr<'_>) -> Result<(), PostError>| {
-                wrs.iter().enumerate().try_for_each(|(n, wr)| post(wr).map_err(|e| (n, e.into())))
-            };
-            return raw.post_send_each(each);
+        let posted = self.post_send_each(|posting| {
+            wrs.iter().enumerate().try_for_each(|(n, wr)| posting.post(wr).map_err(|e| (n, e)))
+        });
+        match posted {
+            Ok(posted) => posted.map_err(|(n, e)| (n, e.into())),
+            Err(error) => Err((0, error)),
         }
-        self.pd.nic.engine.post_send(&self.core, wrs).map_err(|(n, e)| (n, e.into()))
     }
 
     /// Posts what `fill` hands over, in order, and rings one doorbell for all of it. For requests that do not lie in a
     /// slice. The queue pair is locked meanwhile: `fill` must not call it.
-    pub fn post_send_each<R>(
-        &self,
-        fill: impl FnOnce(&mut dyn FnMut(&SendWr<'_>) -> Result<(), PostError>) -> R,
-    ) -> Result<R, Error> {
+    #[inline(always)] // both callers have one kind of list each
+    pub fn post_send_each<R>(&self, fill: impl FnOnce(&mut Posting<'_>) -> R) -> Result<R, Error> {
         self.pd.nic.alive()?;
-        if let Some(raw) = &self.raw {
-            return Ok(raw.post_send_each(fill));
-        }
-        Ok(self.pd.nic.engine.post_send_each(&self.core, fill))
+        Ok(self.pd.nic.engine.post_send_each(&self.core, self.raw.as_ref(), fill))
     }
 
     /// Posts the receives that `fill` hands over, in order, under one lock.

@@ -154,15 +154,9 @@ impl RawQp {
     }
 
     /// Each frame is on its way, or lost, when this returns; so there is never one outstanding.
-    pub(crate) fn post_send_each<R>(
-        &self,
-        fill: impl FnOnce(&mut dyn FnMut(&SendWr<'_>) -> Result<(), PostError>) -> R,
-    ) -> R {
+    #[cold] // beside the transports, which share its entry
+    pub(crate) fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let mut frame = self.frame.lock();
-        fill(&mut |wr| self.post(&mut frame, wr))
-    }
-
-    fn post(&self, frame: &mut Vec<u8>, wr: &SendWr<'_>) -> Result<(), PostError> {
         let (state, cap) = {
             let attr = self.attr.lock();
             (attr.state, attr.cap)
@@ -180,7 +174,7 @@ impl RawQp {
             _ => {}
         }
         let status = match state {
-            QpState::Rts | QpState::Sqd => self.transmit(frame, &wr.payload),
+            QpState::Rts | QpState::Sqd => self.transmit(&mut frame, &wr.payload),
             QpState::Err | QpState::Sqe => WcStatus::WrFlushErr,
             _ => return Err(PostError::WrongState(state)),
         };

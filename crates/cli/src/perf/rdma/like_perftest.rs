@@ -45,35 +45,62 @@ fn messages(budget: Budget) -> u64 {
     }
 }
 
-/// Client of write-bw and read-bw.
+/// What perftest keeps for each queue pair while it posts.
+struct Course {
+    posted: u64,
+    completed: u64,
+    /// How far behind the first message's bytes the next one's lie, here and there.
+    offset: u64,
+    signalled: bool,
+}
+
+/// Client of write-bw and read-bw. It keeps books as perftest does, per queue pair and request by request, divisions and all:
+/// else the difference between the two programs would be taken for one between the two libraries.
 pub(super) fn stream(station: &Station, budget: Budget) -> Result<Bandwidth, Failure> {
     let params = &station.params;
-    let (lane, count, depth) = (&station.lanes[0], messages(budget), u64::from(params.tx_depth));
+    let (count, depth) = (messages(budget), u64::from(params.tx_depth));
     let usual = if params.size > LARGEST_MODERATED { 1 } else { CQ_MODERATION.min(params.tx_depth) };
     let moderation = u64::from(params.cq_moderation.unwrap_or(usual));
     let (step, end) = match walk(params) {
         Some(walk) => (params.size.next_multiple_of(CACHE_LINE), walk.end),
         None => (0, u64::MAX),
     };
-    let (mut posted, mut completed, mut offset) = (0, 0, 0);
+    let start_of =
+        |_| Course { posted: 0, completed: 0, offset: 0, signalled: moderation == 1 || count == 1 };
+    let mut courses: Vec<Course> = station.lanes.iter().map(start_of).collect();
+    let all = count * station.lanes.len() as u64;
+    let (mut posted, mut completed) = (0, 0);
     let mut room = [Sge::default(); 1];
     let mut completions = [Completion::default(); POLL_BATCH];
     let start = Instant::now();
-    while posted < count || completed < count {
-        while posted < count && posted - completed < depth {
-            let signalled = posted % moderation == moderation - 1 || posted == count - 1;
-            lane.qp.post_send(&[lane.request_at(offset, &mut room, signalled)])?;
-            posted += 1;
-            offset = if offset + 2 * step > end { 0 } else { offset + step };
+    while posted < all || completed < all {
+        for (lane, course) in station.lanes.iter().zip(&mut courses) {
+            while course.posted < count && course.posted - course.completed < depth {
+                if moderation > 1 && course.posted % moderation == 0 && course.posted != count - 1 {
+                    course.signalled = false;
+                }
+                lane.qp.post_send(&[lane.request_at(course.offset, &mut room, course.signalled)])?;
+                course.offset = if course.offset + 2 * step > end { 0 } else { course.offset + step };
+                course.posted += 1;
+                posted += 1;
+                if course.posted % moderation == moderation - 1 || course.posted == count - 1 {
+                    course.signalled = true;
+                }
+            }
         }
         let found = station.cq.poll(&mut completions).map_err(refused)?;
         for completion in &completions[..found] {
             completion.ok().map_err(broken)?;
+            let course = courses
+                .get_mut(completion.wr_id as usize)
+                .ok_or_else(|| Failure::new("a completion of nobody"))?;
             // The last one may stand for fewer.
-            completed = (completed + moderation).min(posted);
+            let fresh = moderation.min(course.posted - course.completed);
+            course.completed += fresh;
+            completed += fresh;
         }
     }
-    Ok(Bandwidth::new(count, count * params.size, start.elapsed().as_nanos() as u64))
+    Ok(Bandwidth::new(all, all * params.size, start.elapsed().as_nanos() as u64))
 }
 
 /// Polls until there is a completion.

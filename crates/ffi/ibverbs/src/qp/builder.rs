@@ -153,14 +153,14 @@ impl Draft {
         if self.requests.len() > object.qp.send_room() {
             return Err(Refused::Errno(libc::ENOMEM, "the send queue has no room for all of them"));
         }
-        object.qp.post_send_each(|post| {
+        object.qp.post_send_each(|posting| {
             for request in &self.requests {
                 let payload = match &request.data {
                     Data::Sges(at) => Payload::Sges(&self.sges[at.clone()]),
                     Data::Inline(at) => Payload::Inline(&self.bytes[at.clone()]),
                 };
                 let Request { wr_id, op, flags, ud, srq, .. } = *request;
-                post(&SendWr { wr_id, op, flags, payload, ud, srq })?;
+                posting.post(&SendWr { wr_id, op, flags, payload, ud, srq })?;
             }
             Ok(())
         })?
