@@ -48,16 +48,25 @@ impl Engine {
             let mut asked = None;
             let outcome = fill(&mut |wr| match machine.post_at_once(wr, &mut host) {
                 true => Ok(()),
-                false => machine.post_send(wr, *asked.get_or_insert_with(now), &mut host),
+                false => {
+                    let now = *asked.get_or_insert_with(now);
+                    machine.post_send(wr, now, &mut host)?;
+                    machine.send_express(now, &mut host);
+                    Ok(())
+                }
             });
             if machine.is_quiet() && !qp.overrun.load(Ordering::Relaxed) {
                 return outcome;
             }
             let now = asked.unwrap_or_else(now);
-            machine.poll_requests(now, &mut host);
+            if machine.has_unsent() {
+                machine.poll_requests(now, &mut host);
+            }
             // An acknowledgement that was put off rides along: behind the data, in the same system call and often the
             // same segmentation batch.
-            machine.poll_replies(now, &mut host);
+            if machine.has_replies() {
+                machine.poll_replies(now, &mut host);
+            }
             host.flush();
             let more = host.has_more;
             self.after(qp, machine, more, now);

@@ -7,7 +7,7 @@ use crate::log;
 use crate::objects::QpCore;
 use ferroce_proto::qp::{self, Arrival, DropReason};
 use ferroce_proto::verbs::EventKind;
-use ferroce_proto::wire::Packet;
+use ferroce_proto::wire::{Packet, SendOnly, dest_qpn};
 use ferroce_proto::{Qpn, Time};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
@@ -164,35 +164,23 @@ impl Engine {
         let mut completions = 0;
         let mut packets = rx.packets().peekable();
         while let Some(first) = packets.next() {
-            let Some((arrival, packet)) = self.parse(&first) else { continue };
-            let qpn = packet.headers.bth.dest_qpn;
-            if qpn == Qpn::MULTICAST {
-                completions += self.deliver_to_group(&arrival, &packet, tx, touched, now);
-                continue;
-            }
+            let qpn = dest_qpn(first.bytes).unwrap_or_default();
             let Some(qp) = self.qps.get(qpn) else {
-                if qpn == Qpn::GSI {
-                    self.receive_management(&first, &packet, now);
-                    continue;
-                }
-                self.counters.dropped(DropReason::NoSuchQp);
-                log::drop(format_args!("no QP {qpn} here (from {})", arrival.sgid));
+                completions += self.dispatch_elsewhere(&first, tx, touched, now);
                 continue;
             };
             if qp.is_shut.load(Ordering::Relaxed) {
                 self.counters.dropped(DropReason::WrongState);
-                let from = arrival.sgid;
+                let from = first.sgid;
                 log::drop(format_args!("the peer of QP {qpn} has not proven its key (from {from})"));
                 continue;
             }
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, &qp, tx);
-            machine.handle_packet(&arrival, &packet, now, &mut host);
+            self.deliver(&mut machine, &first, now, &mut host);
             // Packets of one message come in a row: keep the lock for the row.
-            while let Some(next) = packets.next_if(|p| ferroce_proto::wire::dest_qpn(p.bytes) == Some(qpn)) {
-                if let Some((arrival, packet)) = self.parse(&next) {
-                    machine.handle_packet(&arrival, &packet, now, &mut host);
-                }
+            while let Some(next) = packets.next_if(|p| dest_qpn(p.bytes) == Some(qpn)) {
+                self.deliver(&mut machine, &next, now, &mut host);
             }
             completions += host.completions;
             if touched.is_empty() && packets.peek().is_none() {
@@ -208,13 +196,42 @@ impl Engine {
         completions
     }
 
+    /// Gives a packet to the queue pair that it is for.
+    #[inline]
+    fn deliver(&self, machine: &mut qp::Qp, rx: &RxPacket<'_>, now: Time, host: &mut NicHost<'_, '_>) {
+        if let Some((head, payload)) = SendOnly::parse(rx.bytes)
+            && machine.handle_send_only(&arrival_of(rx), &head, payload, now, host)
+        {
+            return;
+        }
+        if let Some((arrival, packet)) = self.parse(rx) {
+            machine.handle_packet(&arrival, &packet, now, host);
+        }
+    }
+
+    /// What becomes of a packet that is for no queue pair of ours alone. Returns how many completions that made.
+    fn dispatch_elsewhere(
+        &self,
+        rx: &RxPacket<'_>,
+        tx: &mut TxBatch,
+        touched: &mut Vec<Arc<QpCore>>,
+        now: Time,
+    ) -> u32 {
+        let Some((arrival, packet)) = self.parse(rx) else { return 0 };
+        match packet.headers.bth.dest_qpn {
+            Qpn::MULTICAST => return self.deliver_to_group(&arrival, &packet, tx, touched, now),
+            Qpn::GSI => self.receive_management(rx, &packet, now),
+            qpn => {
+                self.counters.dropped(DropReason::NoSuchQp);
+                log::drop(format_args!("no QP {qpn} here (from {})", arrival.sgid));
+            }
+        }
+        0
+    }
+
     fn parse<'a>(&self, rx: &RxPacket<'a>) -> Option<(Arrival, Packet<'a>)> {
         match Packet::parse(rx.bytes) {
-            Ok(packet) => {
-                let arrival =
-                    Arrival { sgid: rx.sgid, dgid: rx.dgid, traffic_class: rx.tos, hop_limit: rx.ttl };
-                Some((arrival, packet))
-            }
+            Ok(packet) => Some((arrival_of(rx), packet)),
             Err(malformed) => {
                 self.counters.dropped(DropReason::Malformed);
                 log::drop(format_args!("malformed packet from {}: {malformed}", rx.sgid));
@@ -353,6 +370,11 @@ impl Engine {
         let management = self.cm.get().map_or(u64::MAX, |cm| cm.next_ns());
         self.timers.next_ns().min(link).min(ready).min(management)
     }
+}
+
+#[inline]
+fn arrival_of(rx: &RxPacket<'_>) -> Arrival {
+    Arrival { sgid: rx.sgid, dgid: rx.dgid, traffic_class: rx.tos, hop_limit: rx.ttl }
 }
 
 fn touch(touched: &mut Vec<Arc<QpCore>>, qp: Arc<QpCore>) {

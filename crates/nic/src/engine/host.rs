@@ -35,13 +35,25 @@ pub(super) struct NicHost<'a, 'q> {
     /// The queue pair stopped only because its burst was used up.
     pub(super) has_more: bool,
     pub(super) completions: u32,
+    /// Something went past the link, and the peer may sleep.
+    expressed: bool,
 }
 
 impl<'a, 'q> NicHost<'a, 'q> {
     pub(super) fn new(engine: &'a Engine, qp: &'q QpCore, tx: &'a mut TxBatch) -> Self {
         let out = Outgoing::new(engine, tx);
         let grip = Grip::new(&engine.regions);
-        NicHost { engine, qp, out, grip, reaching: None, burst_left: BURST, has_more: false, completions: 0 }
+        NicHost {
+            engine,
+            qp,
+            out,
+            grip,
+            reaching: None,
+            burst_left: BURST,
+            has_more: false,
+            completions: 0,
+            expressed: false,
+        }
     }
 
     fn peer(&self, pd: PdId) -> Peer {
@@ -55,8 +67,16 @@ impl<'a, 'q> NicHost<'a, 'q> {
 
     /// Hands everything to the link. Called with the queue pair's lock held, so that its packets keep their order.
     pub(super) fn flush(&mut self) {
+        let sleeper = if std::mem::take(&mut self.expressed) {
+            self.path().and_then(|path| path.sleeper())
+        } else {
+            None
+        };
         self.let_go();
         self.out.flush();
+        if let Some(slot) = sleeper {
+            self.engine.link.wake(slot);
+        }
     }
 
     /// Lets go of memory, this end's and the peer's. Nothing that may wait comes before it.
@@ -93,6 +113,22 @@ impl Host for NicHost<'_, '_> {
     fn perform(&mut self, pd: PdId, request: &OneSided<'_>) -> bool {
         let path = reach(&mut self.reaching, self.qp).path();
         path.is_some_and(|path| path.perform(&mut self.grip, pd, request))
+    }
+
+    #[inline]
+    fn express(&mut self, route: &Route, head: &[u8], payload: TxPayload<'_>) -> bool {
+        // What waits in the batch was sent before.
+        if !self.out.is_empty() {
+            return false;
+        }
+        let path = reach(&mut self.reaching, self.qp).path();
+        if !path.is_some_and(|path| path.express(&mut self.grip, route, head, payload)) {
+            return false;
+        }
+        self.expressed = true;
+        self.qp.tally.express.add(1);
+        self.qp.tally.express_bytes.add((head.len() + payload.len()) as u64);
+        true
     }
 
     fn reaches(&mut self, rkey: RKey) -> bool {
