@@ -85,12 +85,16 @@ impl Engine {
         qp: &Arc<QpCore>,
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
     ) -> R {
-        with_outgoing(|tx| {
-            let mut machine = qp.machine.lock();
-            let mut host = NicHost::new(self, qp, tx);
-            // Time is of no interest to a receive, and reading the clock is most of what posting one costs.
-            fill(&mut |wr| machine.post_recv(wr, ferroce_proto::Time(0), &mut host))
-        })
+        let mut machine = qp.machine.lock();
+        let mut must_flush = false;
+        let outcome = fill(&mut |wr| {
+            must_flush |= machine.queue_recv(wr)?;
+            Ok(())
+        });
+        if must_flush {
+            with_outgoing(|tx| machine.flush_posted(now(), &mut NicHost::new(self, qp, tx)));
+        }
+        outcome
     }
 
     pub(crate) fn modify(
@@ -135,6 +139,7 @@ impl Engine {
             machine.retire();
             self.show(qp, &machine);
         });
+        self.forget_recent();
         qp.send_cq.purge(qp.qpn);
         qp.recv_cq.purge(qp.qpn);
     }

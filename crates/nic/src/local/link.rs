@@ -4,10 +4,10 @@ use super::neighbours::{Fabric, Neighbour, Pushed};
 use super::place::{Place, RING_LEN, SLOTS};
 use super::ring::{Found, Piece, Reader};
 use crate::link::{Link, LinkCounters, RxBatch, RxMeta, RxPacket, TxBatch, TxPiece, UdpLink, now};
+use crate::try_lock::TryLock;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{ICRC_LEN, dest_qpn};
 use ferroce_proto::{Gid, Time};
-use parking_lot::Mutex;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ const LAST_PATIENCE_NS: u64 = 200_000_000;
 pub(crate) struct LocalLink {
     udp: Arc<UdpLink>,
     fabric: Arc<Fabric>,
-    inbound: Mutex<Inbound>,
+    inbound: TryLock<Inbound>,
     /// Packets wait for room in some ring.
     any_waiting: AtomicBool,
     tx_packets: AtomicU64,
@@ -97,7 +97,7 @@ impl LocalLink {
         Ok(LocalLink {
             udp,
             fabric,
-            inbound: Mutex::new(Inbound {
+            inbound: TryLock::new(Inbound {
                 rings: Vec::new(),
                 left: Vec::new(),
                 quiet: 0,
@@ -254,8 +254,10 @@ impl LocalLink {
             inbound.left.push(broken);
         }
         if packets > 0 {
-            self.rx_packets.fetch_add(packets as u64, Ordering::Relaxed);
-            self.rx_bytes.fetch_add(bytes, Ordering::Relaxed);
+            // One writer: whoever has the rings.
+            self.rx_packets
+                .store(self.rx_packets.load(Ordering::Relaxed) + packets as u64, Ordering::Relaxed);
+            self.rx_bytes.store(self.rx_bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
         }
         packets
     }
@@ -272,12 +274,17 @@ impl LocalLink {
     }
 
     /// Opens the rings of those who began to send here.
+    #[inline]
     fn meet_callers(&self, inbound: &mut Inbound) {
         let count = self.fabric.place.news_count().load(Ordering::Acquire);
-        if count == inbound.news_seen {
-            return;
+        if count != inbound.news_seen {
+            inbound.news_seen = count;
+            self.open_rings(inbound);
         }
-        inbound.news_seen = count;
+    }
+
+    #[cold]
+    fn open_rings(&self, inbound: &mut Inbound) {
         for index in 0..SLOTS / 64 {
             let news = self.fabric.place.news(index);
             if news.load(Ordering::Relaxed) == 0 {

@@ -66,7 +66,8 @@ impl SendOnly {
     pub fn parse(bytes: &[u8]) -> Option<(SendOnly, &[u8])> {
         let (&b, mut rest) = bytes.split_first_chunk::<{ Bth::LEN }>()?;
         let has_imm = b[0] == SEND_ONLY_IMM;
-        let is_plain = b[1] & 0x0f == 0 && b[8] & SELECTIVE == 0 && [b[2], b[3]] == PKey::DEFAULT.0.to_be_bytes();
+        let is_plain =
+            b[1] & 0x0f == 0 && b[8] & SELECTIVE == 0 && [b[2], b[3]] == PKey::DEFAULT.0.to_be_bytes();
         if !(b[0] == SEND_ONLY || has_imm) || !is_plain {
             return None;
         }
@@ -113,7 +114,8 @@ mod tests {
     use alloc::vec::Vec;
 
     fn all_kinds() -> impl Iterator<Item = (SendOnly, usize)> {
-        let rider = Rider { psn: Psn::new(0xff_fffe), aeth: Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 77 } };
+        let rider =
+            Rider { psn: Psn::new(0xff_fffe), aeth: Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 77 } };
         (0..16 * 7).map(move |n: usize| {
             let bit = |k: usize| n >> k & 1 != 0;
             let head = SendOnly {

@@ -66,12 +66,7 @@ impl Requester {
 
     /// An acknowledgement of everything up to `psn` that came with a message. False: it is not plain, and nothing was done.
     #[inline]
-    pub(crate) fn on_plain_ack<H: Host>(
-        &mut self,
-        psn: Psn,
-        sq: &mut SendQueue,
-        io: &mut Io<'_, H>,
-    ) -> bool {
+    pub(crate) fn on_plain_ack<H: Host>(&mut self, psn: Psn, sq: &mut SendQueue, io: &mut Io<'_, H>) -> bool {
         if !psn.is_before(self.high) || self.stall.is_some() {
             return false;
         }
