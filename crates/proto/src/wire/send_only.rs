@@ -152,6 +152,40 @@ mod tests {
         }
     }
 
+    /// Bytes of a hostile neighbour: nothing panics, and whatever is taken means the same to the parser of all packets.
+    #[test]
+    fn noise_is_taken_for_what_it_is() {
+        let (mut state, mut taken) = (0x9E37_79B9_7F4A_7C15_u64, 0);
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        for _ in 0..200_000 {
+            let len = random() as usize % 48;
+            let mut bytes: Vec<u8> = (0..len).map(|_| random() as u8).collect();
+            if len >= Bth::LEN {
+                let kinds = [SEND_ONLY, SEND_ONLY_IMM, 0x17, 0x24];
+                (bytes[0], bytes[1]) = (kinds[random() as usize % 4], bytes[1] & 0xf0);
+                bytes[2..4].fill(0xff);
+            }
+            if let Some((head, payload)) = SendOnly::parse(&bytes) {
+                let packet = Packet::parse(&bytes).expect("it is a packet");
+                let (bth, headers) = (packet.headers.bth, packet.headers);
+                assert_eq!(packet.payload, payload);
+                assert_eq!((headers.imm, headers.rider, bth.psn), (head.imm, head.rider, head.psn));
+                assert_eq!((bth.dest_qpn, bth.ack_req), (head.dest_qpn, head.ack_req));
+                assert_eq!(
+                    (bth.solicited, bth.selective, bth.opcode.service),
+                    (head.solicited, false, Service::Rc)
+                );
+                taken += 1;
+            }
+        }
+        assert!(taken > 1000, "{taken}");
+    }
+
     #[test]
     fn what_is_anything_else_is_left_to_others() {
         for (head, len) in all_kinds() {
