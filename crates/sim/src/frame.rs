@@ -40,6 +40,11 @@ impl Frame {
         Frame { route: *route, bytes }
     }
 
+    /// What the checksum covers.
+    pub(crate) fn transport(&self) -> &[u8] {
+        &self.bytes[..self.bytes.len().saturating_sub(ICRC_LEN)]
+    }
+
     /// Decodes it, as the receiver does. The checksum is compared with the one known identification, so that no
     /// damage can hide behind another.
     pub(crate) fn decode(&self) -> Result<Packet<'_>, Unreadable> {

@@ -7,6 +7,7 @@ use crate::memory::Memory;
 use crate::queues::{CompletionQueue, SharedReceiveQueue};
 use ferroce_proto::qp::{Arrival, DropReason, Qp};
 use ferroce_proto::verbs::{EventKind, MwBind, Route};
+use ferroce_proto::wire::SendOnly;
 use ferroce_proto::{Gid, Qpn, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -132,8 +133,13 @@ impl Nic {
         let Route { sgid, dgid, traffic_class, hop_limit, .. } = frame.route;
         let arrival = Arrival { sgid, dgid, traffic_class, hop_limit };
         for qpn in self.destinations(packet.headers.bth.dest_qpn, frame.route.dgid) {
+            let express = if self.id.is_express() { SendOnly::parse(frame.transport()) } else { None };
             let found = self.with_qp(now, qpn, journal, |qp, host| {
-                qp.handle_packet(&arrival, &packet, now, host);
+                let is_done = express
+                    .is_some_and(|(head, payload)| qp.handle_send_only(&arrival, &head, payload, now, host));
+                if !is_done {
+                    qp.handle_packet(&arrival, &packet, now, host);
+                }
             });
             if found.is_none() {
                 let why = format!("no queue pair has number {qpn}");

@@ -72,7 +72,16 @@ impl QueuePair {
 
     /// Posts a send.
     pub fn post_send(&self, wr: &Wr) -> Result<(), PostError> {
-        self.with(|qp, now, host| qp.post_send(&wr.borrow(), now, host))
+        self.with(|qp, now, host| {
+            qp.post_send(&wr.borrow(), now, host)?;
+            let sent = qp.counters().tx_packets;
+            qp.send_express(now, host);
+            if qp.counters().tx_packets > sent {
+                // What was put off waited for this.
+                qp.poll_replies(now, host);
+            }
+            Ok(())
+        })
     }
 
     /// Posts a send that must be accepted.

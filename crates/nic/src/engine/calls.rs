@@ -10,7 +10,7 @@ use ferroce_proto::qp::state::AttrLimits;
 use ferroce_proto::qp::{self, PostError};
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, RecvWr, Route, SendWr};
 use ferroce_proto::{Gid, Time};
-use parking_lot::MutexGuard;
+use crate::lock::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -37,7 +37,10 @@ impl Posting<'_> {
 
     #[inline(never)]
     fn enqueue(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.machine.post_send(wr, *self.asked.get_or_insert_with(now), &mut self.host)
+        let now = *self.asked.get_or_insert_with(now);
+        self.machine.post_send(wr, now, &mut self.host)?;
+        self.machine.send_express(now, &mut self.host);
+        Ok(())
     }
 }
 
@@ -64,10 +67,14 @@ impl Engine {
     fn ring(&self, qp: &Arc<QpCore>, posting: Posting<'_>) {
         let Posting { mut host, mut machine, asked, .. } = posting;
         let now = asked.unwrap_or_else(now);
-        machine.poll_requests(now, &mut host);
+        if machine.has_unsent() {
+            machine.poll_requests(now, &mut host);
+        }
         // An acknowledgement that was put off rides along: behind the data, in the same system call and often the
         // same segmentation batch.
-        machine.poll_replies(now, &mut host);
+        if machine.has_replies() {
+            machine.poll_replies(now, &mut host);
+        }
         host.flush();
         let more = host.has_more;
         self.after(qp, machine, more, now);
@@ -85,9 +92,15 @@ impl Engine {
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
     ) -> R {
         let mut machine = qp.machine.lock();
-        let mut host = NicHost::alone(self, qp);
-        // Time is of no interest to a receive, and reading the clock is most of what posting one costs.
-        fill(&mut |wr| machine.post_recv(wr, Time(0), &mut host))
+        let mut must_flush = false;
+        let outcome = fill(&mut |wr| {
+            must_flush |= machine.queue_recv(wr)?;
+            Ok(())
+        });
+        if must_flush {
+            machine.flush_posted(now(), &mut NicHost::alone(self, qp));
+        }
+        outcome
     }
 
     pub(crate) fn modify(
@@ -130,6 +143,7 @@ impl Engine {
         self.show(qp, &machine);
         drop(host);
         drop(machine);
+        self.forget_recent();
         qp.send_cq.purge(qp.qpn);
         qp.recv_cq.purge(qp.qpn);
     }

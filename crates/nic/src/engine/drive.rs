@@ -8,7 +8,7 @@ use crate::log;
 use crate::objects::QpCore;
 use ferroce_proto::qp::{self, Arrival, DropReason};
 use ferroce_proto::verbs::EventKind;
-use ferroce_proto::wire::Packet;
+use ferroce_proto::wire::{Packet, SendOnly, dest_qpn};
 use ferroce_proto::{Qpn, Time};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -44,6 +44,8 @@ pub(super) struct Turn {
     touched: Vec<Arc<QpCore>>,
     /// Acknowledgements put off until the next turn, behind the answer of the application that just got its data.
     put_off: Vec<Arc<QpCore>>,
+    /// The queue pair that the last packet was for, and how many had gone when it was found.
+    recent: Option<(u64, Arc<QpCore>)>,
     /// They have outlasted a turn already.
     is_overdue: bool,
     /// Turns since something arrived.
@@ -57,6 +59,7 @@ impl Turn {
             tx: TxBatch::new(),
             touched: Vec::new(),
             put_off: Vec::new(),
+            recent: None,
             is_overdue: false,
             idle: 0,
         }
@@ -116,6 +119,11 @@ impl Engine {
         if !turn.put_off.is_empty() && turn.is_overdue {
             self.send_put_off(turn, now());
         }
+        if let Some((at, _)) = &turn.recent
+            && *at != self.qps.removals()
+        {
+            turn.recent = None;
+        }
         // One turn of a program that finds what it looks for is no reason to send them, two are.
         turn.is_overdue = !turn.put_off.is_empty();
         let arrived = self.link.receive(&mut turn.rx, thorough);
@@ -160,61 +168,97 @@ impl Engine {
     /// Gives every packet to its queue pair; returns how many completions that made. Queue pairs that are not finished
     /// yet are left among the touched.
     fn dispatch(&self, turn: &mut Turn, now: Time, may_put_off: bool) -> u32 {
-        let Turn { rx, tx, touched, put_off, .. } = turn;
+        let Turn { rx, tx, touched, put_off, recent, .. } = turn;
         let mut completions = 0;
         let mut packets = rx.packets().peekable();
         while let Some(first) = packets.next() {
-            let Some((arrival, packet)) = self.parse(&first) else { continue };
-            let qpn = packet.headers.bth.dest_qpn;
-            if qpn == Qpn::MULTICAST {
-                completions += self.deliver_to_group(&arrival, &packet, tx, touched, now);
-                continue;
-            }
-            let Some(qp) = self.qps.get(qpn) else {
-                if qpn == Qpn::GSI {
-                    self.receive_management(&first, &packet, now);
-                    continue;
-                }
-                self.counters.dropped(DropReason::NoSuchQp);
-                log::drop(format_args!("no QP {qpn} here (from {})", arrival.sgid));
+            let qpn = dest_qpn(first.bytes).unwrap_or_default();
+            let Some(qp) = self.find(qpn, recent) else {
+                completions += self.dispatch_elsewhere(&first, tx, touched, now);
                 continue;
             };
             if qp.is_shut.load(Ordering::Relaxed) {
                 self.counters.dropped(DropReason::WrongState);
-                let from = arrival.sgid;
+                let from = first.sgid;
                 log::drop(format_args!("the peer of QP {qpn} has not proven its key (from {from})"));
                 continue;
             }
             let mut machine = qp.machine.lock();
-            let mut host = NicHost::new(self, &qp, tx);
-            machine.handle_packet(&arrival, &packet, now, &mut host);
+            let mut host = NicHost::new(self, qp, tx);
+            self.deliver(&mut machine, &first, now, &mut host);
             // Packets of one message come in a row: keep the lock for the row.
-            while let Some(next) = packets.next_if(|p| ferroce_proto::wire::dest_qpn(p.bytes) == Some(qpn)) {
-                if let Some((arrival, packet)) = self.parse(&next) {
-                    machine.handle_packet(&arrival, &packet, now, &mut host);
-                }
+            while let Some(next) = packets.next_if(|p| dest_qpn(p.bytes) == Some(qpn)) {
+                self.deliver(&mut machine, &next, now, &mut host);
             }
             completions += host.completions;
             if touched.is_empty() && packets.peek().is_none() {
                 // The only one with packets: it need not be locked again.
                 let may_put_off = may_put_off && completions > 0;
-                self.finish(&qp, machine, host, now, may_put_off.then_some(put_off));
+                self.finish(qp, machine, host, now, may_put_off.then_some(put_off));
                 break;
             }
             drop(host);
             drop(machine);
-            touch(touched, qp);
+            touch(touched, qp.clone());
         }
         completions
     }
 
+    /// The queue pair with this number. Most packets are for the one that the last was for; to take it from the table costs four
+    /// locked instructions.
+    #[inline]
+    fn find<'r>(&self, qpn: Qpn, recent: &'r mut Option<(u64, Arc<QpCore>)>) -> Option<&'r Arc<QpCore>> {
+        let removals = self.qps.removals();
+        let is_right = matches!(recent, Some((at, qp)) if *at == removals && qp.qpn == qpn);
+        if !is_right {
+            *recent = self.qps.get(qpn).map(|qp| (removals, qp));
+        }
+        recent.as_ref().map(|(_, qp)| qp)
+    }
+
+    /// Forgets a queue pair that goes, so that what it holds goes with it. If somebody drives just now, the next turn does.
+    pub(super) fn forget_recent(&self) {
+        if let Some(mut turn) = self.turn.try_lock() {
+            turn.recent = None;
+        }
+    }
+
+    /// Gives a packet to the queue pair that it is for.
+    #[inline]
+    fn deliver(&self, machine: &mut qp::Qp, rx: &RxPacket<'_>, now: Time, host: &mut NicHost<'_, '_>) {
+        if let Some((head, payload)) = SendOnly::parse(rx.bytes)
+            && machine.handle_send_only(&arrival_of(rx), &head, payload, now, host)
+        {
+            return;
+        }
+        if let Some((arrival, packet)) = self.parse(rx) {
+            machine.handle_packet(&arrival, &packet, now, host);
+        }
+    }
+
+    /// What becomes of a packet that is for no queue pair of ours alone. Returns how many completions that made.
+    fn dispatch_elsewhere(
+        &self,
+        rx: &RxPacket<'_>,
+        tx: &mut TxBatch,
+        touched: &mut Vec<Arc<QpCore>>,
+        now: Time,
+    ) -> u32 {
+        let Some((arrival, packet)) = self.parse(rx) else { return 0 };
+        match packet.headers.bth.dest_qpn {
+            Qpn::MULTICAST => return self.deliver_to_group(&arrival, &packet, tx, touched, now),
+            Qpn::GSI => self.receive_management(rx, &packet, now),
+            qpn => {
+                self.counters.dropped(DropReason::NoSuchQp);
+                log::drop(format_args!("no QP {qpn} here (from {})", arrival.sgid));
+            }
+        }
+        0
+    }
+
     fn parse<'a>(&self, rx: &RxPacket<'a>) -> Option<(Arrival, Packet<'a>)> {
         match Packet::parse(rx.bytes) {
-            Ok(packet) => {
-                let arrival =
-                    Arrival { sgid: rx.sgid, dgid: rx.dgid, traffic_class: rx.tos, hop_limit: rx.ttl };
-                Some((arrival, packet))
-            }
+            Ok(packet) => Some((arrival_of(rx), packet)),
             Err(malformed) => {
                 self.counters.dropped(DropReason::Malformed);
                 log::drop(format_args!("malformed packet from {}: {malformed}", rx.sgid));
@@ -353,6 +397,11 @@ impl Engine {
         let management = self.cm.get().map_or(u64::MAX, |cm| cm.next_ns());
         self.timers.next_ns().min(link).min(ready).min(management)
     }
+}
+
+#[inline]
+fn arrival_of(rx: &RxPacket<'_>) -> Arrival {
+    Arrival { sgid: rx.sgid, dgid: rx.dgid, traffic_class: rx.tos, hop_limit: rx.ttl }
 }
 
 fn touch(touched: &mut Vec<Arc<QpCore>>, qp: Arc<QpCore>) {

@@ -38,6 +38,8 @@ pub(super) struct NicHost<'a, 'q> {
     /// The queue pair stopped only because its burst was used up.
     pub(super) has_more: bool,
     pub(super) completions: u32,
+    /// Something went past the link, and the peer may sleep.
+    expressed: bool,
 }
 
 impl<'a, 'q> NicHost<'a, 'q> {
@@ -66,6 +68,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
             burst_left: BURST,
             has_more: false,
             completions: 0,
+            expressed: false,
         }
     }
 
@@ -86,10 +89,18 @@ impl<'a, 'q> NicHost<'a, 'q> {
 
     /// Hands everything to the link. Called with the queue pair's lock held, so that its packets keep their order.
     pub(super) fn flush(&mut self) {
+        let sleeper = if std::mem::take(&mut self.expressed) {
+            self.path().and_then(|path| path.sleeper())
+        } else {
+            None
+        };
         self.let_go();
         // What others left in a batch that it shares goes too.
         if self.out.is_some() || self.shared.is_some() {
             self.out().flush();
+        }
+        if let Some(slot) = sleeper {
+            self.engine.link.wake(slot);
         }
     }
 
@@ -128,6 +139,23 @@ impl Host for NicHost<'_, '_> {
     fn perform(&mut self, pd: PdId, request: &OneSided<'_>) -> bool {
         let path = reach(&mut self.reaching, self.qp).path();
         path.is_some_and(|path| path.perform(&mut self.grip, pd, request))
+    }
+
+    #[inline]
+    fn express(&mut self, route: &Route, head: &[u8], payload: TxPayload<'_>) -> bool {
+        // What waits in a batch was sent before.
+        let waits = self.out.as_ref().is_some_and(|out| !out.is_empty());
+        if waits || self.shared.as_ref().is_some_and(|tx| !tx.is_empty()) {
+            return false;
+        }
+        let path = reach(&mut self.reaching, self.qp).path();
+        if !path.is_some_and(|path| path.express(&mut self.grip, route, head, payload)) {
+            return false;
+        }
+        self.expressed = true;
+        self.qp.tally.express.add(1);
+        self.qp.tally.express_bytes.add((head.len() + payload.len()) as u64);
+        true
     }
 
     fn reaches(&mut self, rkey: RKey) -> bool {

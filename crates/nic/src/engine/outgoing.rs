@@ -86,6 +86,12 @@ impl<'a> Outgoing<'a> {
         Outgoing { engine, tx, pins: Pins::new(&engine.regions) }
     }
 
+    /// Whether no packet waits.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.tx.is_empty()
+    }
+
     /// Hands everything to the link.
     pub(super) fn flush(&mut self) {
         if !self.tx.is_empty() {

@@ -9,6 +9,7 @@ use crate::objects::QpCore;
 use ferroce_proto::Qpn;
 use rand::Rng;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 const CHUNK: usize = 256;
@@ -24,6 +25,8 @@ type Slot = RwLock<Option<Arc<QpCore>>>;
 
 pub(crate) struct QpTable {
     base: u32,
+    /// Changes with every queue pair that goes.
+    removals: AtomicU64,
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
     stock: Mutex<Stock>,
 }
@@ -64,6 +67,7 @@ impl QpTable {
     pub(super) fn new(slot: u8) -> Self {
         QpTable {
             base: u32::from(slot) << 16,
+            removals: AtomicU64::new(0),
             chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
             stock: Mutex::new(Stock {
                 count: 0,
@@ -79,6 +83,12 @@ impl QpTable {
         }
         let low = (qpn.value() & 0xffff) as usize;
         self.chunks[low / CHUNK].get()?.get(low % CHUNK)
+    }
+
+    /// A number that changes when a queue pair goes: what was found before may no longer be there.
+    #[inline]
+    pub(super) fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Acquire)
     }
 
     pub(crate) fn get(&self, qpn: Qpn) -> Option<Arc<QpCore>> {
@@ -112,6 +122,7 @@ impl QpTable {
         if let Some(slot) = self.place(qpn)
             && slot.write().take().is_some()
         {
+            self.removals.fetch_add(1, Ordering::Release);
             self.stock.lock().give_back((qpn.value() & 0xffff) as u16);
         }
     }

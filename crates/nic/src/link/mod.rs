@@ -62,6 +62,11 @@ pub trait Link: Send + Sync {
     /// One thread at a time: a second one finds nothing.
     fn receive(&self, rx: &mut RxBatch, thorough: bool) -> usize;
 
+    /// Wakes the process of this host that has the slot; whoever put something into its ring has seen that it sleeps.
+    fn wake(&self, slot: u8) {
+        let _ = slot;
+    }
+
     /// File descriptors that are readable while `receive` has work. They stay the same for the life of the link.
     /// Level-triggered waiting only: one `receive` need not drain them.
     fn wait_fds(&self) -> Vec<RawFd>;

@@ -4,7 +4,8 @@ use super::neighbours::{Fabric, Neighbour, Pushed};
 use super::place::{Place, RING_LEN, SLOTS};
 use super::ring::{Found, Piece, Reader};
 use crate::link::{Link, LinkCounters, RxBatch, RxMeta, RxPacket, TxBatch, TxPiece, UdpLink, now};
-use crate::lock::Mutex;
+use crate::try_lock::TryLock;
+use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{ICRC_LEN, dest_qpn};
 use ferroce_proto::{Gid, Time};
 use std::io;
@@ -36,7 +37,7 @@ const LAST_PATIENCE_NS: u64 = 200_000_000;
 pub(crate) struct LocalLink {
     udp: Arc<UdpLink>,
     fabric: Arc<Fabric>,
-    inbound: Mutex<Inbound>,
+    inbound: TryLock<Inbound>,
     /// Packets wait for room in some ring.
     any_waiting: AtomicBool,
     tx_packets: AtomicU64,
@@ -96,7 +97,7 @@ impl LocalLink {
         Ok(LocalLink {
             udp,
             fabric,
-            inbound: Mutex::new(Inbound {
+            inbound: TryLock::new(Inbound {
                 rings: Vec::new(),
                 left: Vec::new(),
                 quiet: 0,
@@ -123,13 +124,7 @@ impl LocalLink {
     /// Puts packet `index` into the neighbour's ring.
     fn push(&self, neighbour: &Neighbour, batch: &TxBatch, index: usize) {
         let route = &batch.entries()[index].route;
-        let meta = RxMeta {
-            sgid: route.sgid,
-            dgid: route.dgid,
-            sport: 0xC000 | route.entropy & 0x3fff,
-            tos: route.traffic_class,
-            ttl: route.hop_limit,
-        };
+        let meta = meta_of(route);
         let len = batch.entries()[index].wire_len() - ICRC_LEN;
         let (mut pieces, mut count, mut left) = ([Piece { start: std::ptr::null(), len: 0 }; 3], 0, len);
         batch.each_piece(index..index + 1, |piece| {
@@ -161,10 +156,9 @@ impl LocalLink {
         self.tx_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    fn wake(&self, neighbour: &Neighbour) {
+    fn wake_if_asleep(&self, neighbour: &Neighbour) {
         if neighbour.must_be_woken() {
-            self.bells.fetch_add(1, Ordering::Relaxed);
-            self.udp.wake(neighbour.slot);
+            self.wake(neighbour.slot);
         }
     }
 
@@ -175,10 +169,10 @@ impl LocalLink {
             let Some(neighbour) = directory.find(batch, index) else { continue };
             self.push(neighbour, batch, index);
             if !last.as_ref().is_some_and(|last| Arc::ptr_eq(last, neighbour)) {
-                last.replace(neighbour.clone()).inspect(|done| self.wake(done));
+                last.replace(neighbour.clone()).inspect(|done| self.wake_if_asleep(done));
             }
         }
-        last.inspect(|done| self.wake(done));
+        last.inspect(|done| self.wake_if_asleep(done));
     }
 
     /// Sends a batch whose packets take different ways.
@@ -187,7 +181,7 @@ impl LocalLink {
         for index in 0..batch.len() {
             if let Some(neighbour) = directory.find(batch, index) {
                 self.push(neighbour, batch, index);
-                self.wake(neighbour);
+                self.wake_if_asleep(neighbour);
                 continue;
             }
             if !rest.has_room(batch.entries()[index].wire_len() - ICRC_LEN) {
@@ -206,7 +200,7 @@ impl LocalLink {
             if is_gone {
                 neighbour.give_up();
             } else if neighbour.retry(self.fabric.slot()) {
-                self.wake(&neighbour);
+                self.wake_if_asleep(&neighbour);
             }
             any |= neighbour.has_waiting();
         }
@@ -223,7 +217,7 @@ impl LocalLink {
             if waiting.is_empty() {
                 return;
             }
-            waiting.iter().for_each(|neighbour| self.wake(neighbour));
+            waiting.iter().for_each(|neighbour| self.wake_if_asleep(neighbour));
             std::thread::sleep(Duration::from_micros(50));
         }
     }
@@ -260,8 +254,10 @@ impl LocalLink {
             inbound.left.push(broken);
         }
         if packets > 0 {
-            self.rx_packets.fetch_add(packets as u64, Ordering::Relaxed);
-            self.rx_bytes.fetch_add(bytes, Ordering::Relaxed);
+            // One writer: whoever has the rings.
+            self.rx_packets
+                .store(self.rx_packets.load(Ordering::Relaxed) + packets as u64, Ordering::Relaxed);
+            self.rx_bytes.store(self.rx_bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
         }
         packets
     }
@@ -278,12 +274,17 @@ impl LocalLink {
     }
 
     /// Opens the rings of those who began to send here.
+    #[inline]
     fn meet_callers(&self, inbound: &mut Inbound) {
         let count = self.fabric.place.news_count().load(Ordering::Acquire);
-        if count == inbound.news_seen {
-            return;
+        if count != inbound.news_seen {
+            inbound.news_seen = count;
+            self.open_rings(inbound);
         }
-        inbound.news_seen = count;
+    }
+
+    #[cold]
+    fn open_rings(&self, inbound: &mut Inbound) {
         for index in 0..SLOTS / 64 {
             let news = self.fabric.place.news(index);
             if news.load(Ordering::Relaxed) == 0 {
@@ -329,7 +330,24 @@ impl Drop for LocalLink {
     }
 }
 
+/// What the outer headers of packets on this route would say.
+#[inline]
+pub(super) fn meta_of(route: &Route) -> RxMeta {
+    RxMeta {
+        sgid: route.sgid,
+        dgid: route.dgid,
+        sport: 0xC000 | route.entropy & 0x3fff,
+        tos: route.traffic_class,
+        ttl: route.hop_limit,
+    }
+}
+
 impl Link for LocalLink {
+    fn wake(&self, slot: u8) {
+        self.bells.fetch_add(1, Ordering::Relaxed);
+        self.udp.wake(slot);
+    }
+
     fn send(&self, batch: &mut TxBatch) {
         let mut directory = Directory { fabric: &self.fabric, last: None };
         let local = (0..batch.len()).filter(|&index| directory.find(batch, index).is_some()).count();

@@ -107,6 +107,25 @@ impl Neighbour {
         Pushed::Waits
     }
 
+    /// The same if it can be done now: nothing waits before it, and there is room. False: nothing was sent.
+    ///
+    /// # Safety
+    /// As for [`Self::push`].
+    pub(super) unsafe fn push_now(
+        &self,
+        own_slot: u8,
+        meta: &RxMeta,
+        len: usize,
+        pieces: impl Iterator<Item = Piece>,
+    ) -> bool {
+        let mut out = self.out.lock();
+        if out.reader != self.instance || !out.waiting.is_empty() {
+            return false;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { out.ring.push(meta, len, pieces, self.place.consumed(own_slot)) }
+    }
+
     /// Whether its process is alive, as far as was seen a moment ago.
     #[inline]
     pub(super) fn lives(&self, registry: &Registry) -> bool {

@@ -5,12 +5,15 @@
 
 use super::boards::{Shown, find_qp, find_region};
 use super::hold::{self, Hold};
+use super::link::meta_of;
 use super::neighbours::{Fabric, Neighbour};
+use super::ring::Piece;
 use super::window::Window;
 use crate::memory::{Far, Grip, Peer, Region, Span};
 use crate::objects::Tally;
-use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind};
-use ferroce_proto::verbs::Access;
+use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
+use ferroce_proto::verbs::{Access, Route};
+use ferroce_proto::wire::pad_of;
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
 use std::sync::Arc;
 
@@ -121,6 +124,33 @@ impl Path {
     pub(crate) fn segment(&self) -> Option<u32> {
         let terms = find_qp(&self.neighbour.place, self.peer)?;
         (terms.takes_large && terms.peer == self.own && !self.neighbour.is_gone()).then_some(LARGE_SEGMENT)
+    }
+
+    /// Puts a packet into the ring: these headers and this payload. False: nothing was sent, and a batch must take it.
+    #[inline]
+    pub(crate) fn express(
+        &mut self,
+        grip: &mut Grip<'_>,
+        route: &Route,
+        head: &[u8],
+        payload: TxPayload<'_>,
+    ) -> bool {
+        // Taken before the ring, as whoever sends a batch does: the other way round, two could wait for each other.
+        let Some(span) = grip.readable(payload) else { return false };
+        let pad = &[0; 3][..pad_of(span.len())];
+        let pieces = [
+            Piece { start: head.as_ptr(), len: head.len() },
+            Piece { start: span.start() as *const u8, len: span.len() },
+            Piece { start: pad.as_ptr(), len: pad.len() },
+        ];
+        let len = head.len() + span.len() + pad.len();
+        // SAFETY: two pieces are slices. The third is bytes of a request, or of a region that `grip` holds.
+        unsafe { self.neighbour.push_now(self.fabric.slot(), &meta_of(route), len, pieces.into_iter()) }
+    }
+
+    /// The neighbour's slot, if it sleeps and whoever asks must wake it.
+    pub(crate) fn sleeper(&self) -> Option<u8> {
+        self.neighbour.must_be_woken().then_some(self.neighbour.slot)
     }
 
     /// The memory that a request is for, with an access to it announced, if every check of the neighbour's passes.

@@ -77,6 +77,20 @@ impl Grip<'_> {
         near.moves(value(&original.to_ne_bytes()), false)
     }
 
+    /// Where the payload of a packet lies, if it is in one piece, may be read and is there to stay. Good until the region is
+    /// released.
+    #[inline]
+    pub(crate) fn readable(&mut self, payload: TxPayload<'_>) -> Option<Span> {
+        match payload {
+            TxPayload::Bytes(bytes) => Some(bytes_span(bytes)),
+            TxPayload::Local { pd, sges: [sge], offset: 0, len } if sge.len == len => {
+                self.near(pd, sge, Access::empty())
+            }
+            TxPayload::None => Some(bytes_span(&[])),
+            _ => None,
+        }
+    }
+
     /// The bytes of an entry, if all of them may be used and are there to stay.
     #[inline(always)]
     fn near(&mut self, pd: PdId, sge: &Sge, need: Access) -> Option<Span> {
@@ -96,7 +110,12 @@ impl Span {
 
 /// Eight bytes of ours as a span.
 fn value(bytes: &[u8; 8]) -> Span {
-    Span { start: bytes.as_ptr() as usize, len: 8, backing: Backing::Mapped }
+    bytes_span(bytes)
+}
+
+/// Bytes of ours as a span.
+fn bytes_span(bytes: &[u8]) -> Span {
+    Span { start: bytes.as_ptr() as usize, len: bytes.len(), backing: Backing::Mapped }
 }
 
 /// What needs more than one entry, or the kernel.
@@ -105,9 +124,7 @@ impl RegionTable {
         match (data, far) {
             (TxPayload::Bytes(bytes), Far::Mapped(span)) => copy::write(*span, bytes).is_ok(),
             (TxPayload::Bytes(bytes), Far::Copied { process, at, .. }) => {
-                let near =
-                    Span { start: bytes.as_ptr() as usize, len: bytes.len(), backing: Backing::Mapped };
-                copy_across(*process, *at, &[near], true)
+                copy_across(*process, *at, &[bytes_span(bytes)], true)
             }
             (TxPayload::Local { sges, len, .. }, far) => {
                 let Some(near) = self.near(pd, sges, len as usize, Access::empty()) else { return false };

@@ -35,6 +35,9 @@ pub(crate) struct Tally {
     /// One-sided operations in the memory of a neighbour: mapped, and by the kernel.
     pub(crate) mapped: Count,
     pub(crate) copied: Count,
+    /// Packets that went past the link, and their bytes.
+    pub(crate) express: Count,
+    pub(crate) express_bytes: Count,
 }
 
 /// A number with one writer at a time.
@@ -60,5 +63,7 @@ impl Tally {
         self.failed_completions.add(other.failed_completions.value());
         self.mapped.add(other.mapped.value());
         self.copied.add(other.copied.value());
+        self.express.add(other.express.value());
+        self.express_bytes.add(other.express_bytes.value());
     }
 }

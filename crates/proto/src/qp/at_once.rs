@@ -13,7 +13,12 @@ impl Qp {
     /// was done, and [`Qp::post_send`] takes it or says what is wrong with it.
     #[inline(always)]
     pub fn post_at_once<H: Host>(&mut self, wr: &SendWr<'_>, host: &mut H) -> bool {
-        if self.attr.state != QpState::Rts || self.id.transport != Transport::Rc || !self.sq.is_idle() {
+        let is_message = matches!(wr.op, SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_));
+        if is_message
+            || self.attr.state != QpState::Rts
+            || self.id.transport != Transport::Rc
+            || !self.sq.is_idle()
+        {
             return false;
         }
         let Machine::Rc(rc) = &self.machine else { return false };

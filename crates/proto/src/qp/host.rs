@@ -226,6 +226,13 @@ pub trait Host {
         false
     }
 
+    /// Sends a message of one packet at once, past everything that only a wire needs: these headers, then the payload, padded to four
+    /// bytes. False: nothing was sent, and [`Self::transmit`] takes it or says what is wrong with it.
+    fn express(&mut self, route: &Route, head: &[u8], payload: TxPayload<'_>) -> bool {
+        let _ = (route, head, payload);
+        false
+    }
+
     /// How much longer than the path MTU packets to the peer may be, on a path without a wire whose other end
     /// [takes](Self::takes_large) them: [`LARGE_SEGMENT`] or nothing.
     fn segment(&mut self) -> Option<u32> {

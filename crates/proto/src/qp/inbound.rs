@@ -6,9 +6,9 @@
 
 use super::io::Io;
 use super::{Host, LARGE_SEGMENT, Reason, RecvQueue, RecvWqe, Side};
-use crate::ids::RKey;
+use crate::ids::{RKey, Srqn};
 use crate::verbs::{Access, Completion, MemoryFault, WcFlags, WcOpcode, WcStatus};
-use crate::wire::{Headers, Operation, Packet};
+use crate::wire::{Headers, Operation, Packet, SendOnly};
 
 /// Why a packet of a message was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,19 @@ enum Kind {
     Idle,
     Send,
     Write,
+}
+
+/// What a message says beside its data.
+struct Told {
+    imm: Option<u32>,
+    invalidated: Option<RKey>,
+    solicited: bool,
+}
+
+impl Told {
+    fn of(headers: &Headers) -> Told {
+        Told { imm: headers.imm, invalidated: headers.ieth, solicited: headers.bth.solicited }
+    }
 }
 
 /// The state of the message being received.
@@ -91,6 +104,32 @@ impl Inbound {
         if op.is_send() { self.accept_send(pkt, rq, io) } else { self.accept_write(pkt, rq, io) }
     }
 
+    /// Places a SEND of one packet, if nothing is wrong with it. False: nothing was placed that counts. A receive that was taken
+    /// for it stays in hand, and [`Self::accept`] finds it there.
+    #[inline]
+    pub(crate) fn accept_whole<H: Host>(
+        &mut self,
+        head: &SendOnly,
+        payload: &[u8],
+        rq: &mut RecvQueue,
+        io: &mut Io<'_, H>,
+    ) -> bool {
+        let is_large = payload.len() > io.mtu() as usize && io.host.takes_large();
+        let segment = if is_large { LARGE_SEGMENT } else { io.mtu() };
+        if payload.len() > segment as usize || self.ensure_recv(None, rq, io).is_err() {
+            return false;
+        }
+        if payload.len() as u64 > self.recv.capacity() {
+            return false;
+        }
+        if !payload.is_empty() && io.host.scatter(io.pd, &self.recv.sges, 0, payload).is_err() {
+            return false;
+        }
+        let told = Told { imm: head.imm, invalidated: None, solicited: head.solicited };
+        self.finish_recv(told, WcOpcode::Recv, payload.len() as u32, io);
+        true
+    }
+
     fn check_sequence(&self, op: Operation) -> Result<(), Refusal> {
         let fits = match self.kind {
             Kind::Idle => op.starts_message(),
@@ -108,7 +147,7 @@ impl Inbound {
     ) -> Result<bool, Refusal> {
         let op = pkt.headers.bth.opcode.operation;
         if op.starts_message() {
-            self.ensure_recv(pkt, rq, io)?;
+            self.ensure_recv(pkt.headers.xrceth, rq, io)?;
             self.kind = Kind::Send;
             self.placed = 0;
         }
@@ -127,7 +166,7 @@ impl Inbound {
         if let Some(rkey) = pkt.headers.ieth {
             io.host.invalidate(io.pd, rkey).map_err(Refusal::Invalidate)?;
         }
-        self.finish_recv(&pkt.headers, WcOpcode::Recv, needed as u32, io);
+        self.finish_recv(Told::of(&pkt.headers), WcOpcode::Recv, needed as u32, io);
         Ok(true)
     }
 
@@ -140,7 +179,7 @@ impl Inbound {
         let op = pkt.headers.bth.opcode.operation;
         // Before anything is written: a WRITE answered by RNR NAK comes again as a whole packet.
         if pkt.headers.imm.is_some() {
-            self.ensure_recv(pkt, rq, io)?;
+            self.ensure_recv(pkt.headers.xrceth, rq, io)?;
         }
         if op.starts_message() {
             self.start_write(&pkt.headers, io)?;
@@ -160,7 +199,7 @@ impl Inbound {
         }
         let written = self.placed as u32;
         if pkt.headers.imm.is_some() {
-            self.finish_recv(&pkt.headers, WcOpcode::RecvRdmaWithImm, written, io);
+            self.finish_recv(Told::of(&pkt.headers), WcOpcode::RecvRdmaWithImm, written, io);
         } else {
             self.abandon();
         }
@@ -184,12 +223,11 @@ impl Inbound {
 
     fn ensure_recv<H: Host>(
         &mut self,
-        pkt: &Packet<'_>,
+        xrc: Option<Srqn>,
         rq: &mut RecvQueue,
         io: &mut Io<'_, H>,
     ) -> Result<(), Refusal> {
         if !self.has_recv {
-            let xrc = pkt.headers.xrceth;
             self.has_recv = if io.id.shared_recv {
                 io.host.take_shared_recv(xrc, &mut self.recv)
             } else {
@@ -200,10 +238,10 @@ impl Inbound {
         if self.has_recv { Ok(()) } else { Err(Refusal::NoReceive) }
     }
 
-    fn finish_recv<H: Host>(&mut self, h: &Headers, opcode: WcOpcode, byte_len: u32, io: &mut Io<'_, H>) {
+    fn finish_recv<H: Host>(&mut self, told: Told, opcode: WcOpcode, byte_len: u32, io: &mut Io<'_, H>) {
         let mut flags = WcFlags::empty();
-        flags.set(WcFlags::WITH_IMM, h.imm.is_some());
-        flags.set(WcFlags::WITH_INV, h.ieth.is_some());
+        flags.set(WcFlags::WITH_IMM, told.imm.is_some());
+        flags.set(WcFlags::WITH_INV, told.invalidated.is_some());
         self.abandon();
         self.has_recv = false;
         io.host.complete(
@@ -212,12 +250,12 @@ impl Inbound {
                 wr_id: self.recv.wr_id,
                 opcode,
                 byte_len,
-                imm: h.imm.unwrap_or_default(),
-                invalidated: h.ieth.unwrap_or_default(),
+                imm: told.imm.unwrap_or_default(),
+                invalidated: told.invalidated.unwrap_or_default(),
                 qpn: io.id.qpn,
                 src_qpn: io.attr.dest_qpn,
                 flags,
-                solicited: h.bth.solicited,
+                solicited: told.solicited,
                 ..Completion::default()
             },
         );

@@ -19,13 +19,14 @@
 //! | `segment` | cutting a message into packets |
 //! | `local` | requests that never leave the NIC |
 //! | `sq`, `rq` | the queues |
-//! | `post`, `at_once`, `modify`, `receive`, `drive`, `flush` | the calls |
+//! | `post`, `at_once`, `express`, `modify`, `receive`, `drive`, `flush` | the calls |
 //! | `reason`, `refusal` | why a completion failed, why a request was refused |
 //! | `host` | what the QP may ask of the NIC around it |
 
 mod at_once;
 mod counters;
 mod drive;
+mod express;
 mod flush;
 mod host;
 mod inbound;

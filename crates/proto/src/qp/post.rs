@@ -107,6 +107,15 @@ impl Qp {
 
     /// Queues a receive.
     pub fn post_recv<H: Host>(&mut self, wr: &RecvWr<'_>, now: Time, host: &mut H) -> Result<(), PostError> {
+        if self.queue_recv(wr)? {
+            self.flush_recvs(now, host);
+        }
+        Ok(())
+    }
+
+    /// The same for who has no [`Host`] at hand: nearly always none is needed. True: [`Qp::flush_posted`] must follow.
+    #[inline]
+    pub fn queue_recv(&mut self, wr: &RecvWr<'_>) -> Result<bool, PostError> {
         if !self.id.transport.receives() {
             return Err(PostError::NotOnThisTransport(self.id.transport));
         }
@@ -123,10 +132,14 @@ impl Qp {
         if !self.rq.push(wr) {
             return Err(PostError::QueueFull { depth: self.rq.depth() });
         }
+        Ok(self.attr.state == QpState::Err)
+    }
+
+    /// Hands back receives that were queued in ERR.
+    pub fn flush_posted<H: Host>(&mut self, now: Time, host: &mut H) {
         if self.attr.state == QpState::Err {
             self.flush_recvs(now, host);
         }
-        Ok(())
     }
 
     #[inline]

@@ -14,6 +14,7 @@
 //! | `one_field` | extension headers with one field: AtomicAckETH, ImmDt, IETH, XRCETH |
 //! | `headers` | BTH and all its extension headers together, as they stand in a packet |
 //! | `packet` | headers and payload: what arrives |
+//! | `send_only` | the same for a SEND of one packet, in fewer steps |
 //! | `ipv4`, `ipv6`, `udp`, `grh` | what stands outside |
 //! | `icrc` | the invariant checksum |
 //! | `icrc_prefix` | the part of it that packets of one flow share |
@@ -42,6 +43,7 @@ mod opcode;
 mod packet;
 mod reth;
 mod rider;
+mod send_only;
 mod udp;
 
 pub use aeth::{Aeth, NakCode, Syndrome};
@@ -61,4 +63,5 @@ pub use opcode::{Opcode, Operation, Service};
 pub use packet::Packet;
 pub use reth::Reth;
 pub use rider::Rider;
+pub use send_only::{SendOnly, pad_of};
 pub use udp::{ROCE_UDP_PORT, UdpHeader};

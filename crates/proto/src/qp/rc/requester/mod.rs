@@ -9,6 +9,7 @@
 //! | file | question |
 //! |---|---|
 //! | `transmit` | what is sent next, and what holds it back |
+//! | `express` | what is sent while it is posted |
 //! | `awaited` | the packets of requests that are answered with data |
 //! | `acknowledge` | what an ACK or NAK means |
 //! | `response` | what a READ response or atomic acknowledgement means |
@@ -19,6 +20,7 @@
 mod acknowledge;
 mod awaited;
 mod early;
+mod express;
 mod holes;
 mod response;
 mod retry;

@@ -122,6 +122,12 @@ impl RetryClock {
         })
     }
 
+    /// Whether an RNR NAK held the queue back, and nobody has looked since whether it still does.
+    #[inline]
+    pub(super) fn has_pause(&self) -> bool {
+        self.resume_at.is_some()
+    }
+
     /// Whether an RNR NAK still holds the queue back.
     pub(super) fn is_paused(&mut self, now: Time) -> bool {
         match self.resume_at {

@@ -291,7 +291,13 @@ impl Requester {
     /// An acknowledgement is asked for where somebody waits for it: a signalled request, a queue that fills up, a
     /// window about to close, a local request behind, a large one-sided one as they came before, a probe. The end of an unsignalled burst waits for the next request, or for the probe
     /// that comes if there is none: in a ping-pong that halves the packets. Unless there is no probe yet.
-    fn wants_ack(&self, wqe: &SendWqe, last: bool, (window, mtu): (u32, u32), sq: &SendQueue) -> bool {
+    pub(super) fn wants_ack(
+        &self,
+        wqe: &SendWqe,
+        last: bool,
+        (window, mtu): (u32, u32),
+        sq: &SendQueue,
+    ) -> bool {
         let crowded = || sq.outstanding() * 2 >= sq.depth();
         let unwatched = || self.cur + 1 == sq.tail() && !self.clock.can_probe();
         let awaited = || sq.get(self.cur + 1).is_some_and(SendWqe::is_local);
@@ -379,7 +385,7 @@ impl Requester {
     }
 
     /// Moves the cursor over `packets` sequence numbers.
-    fn on_sent<H: Host>(&mut self, packets: u32, bytes: u32, of: u32, io: &mut Io<'_, H>) {
+    pub(super) fn on_sent<H: Host>(&mut self, packets: u32, bytes: u32, of: u32, io: &mut Io<'_, H>) {
         if self.psn.is_before(self.high) {
             io.counters.retransmitted += 1;
         } else {

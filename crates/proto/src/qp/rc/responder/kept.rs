@@ -47,6 +47,12 @@ impl Kept {
         self.count == 0
     }
 
+    /// Whether nothing is kept and no memory waits for it.
+    #[inline]
+    pub(super) fn is_unused(&self) -> bool {
+        self.stride == 0
+    }
+
     /// The highest number kept, if there is any.
     pub(super) fn highest(&self) -> Option<Psn> {
         (self.count > 0).then_some(self.highest)

@@ -7,6 +7,7 @@
 //! | file | question |
 //! |---|---|
 //! | `request` | a SEND or WRITE that is next in sequence |
+//! | `express` | a SEND of one packet that is next in sequence, in fewer steps |
 //! | `read`, `atomic` | the requests that are answered with data |
 //! | `placement` | flush and atomic write, answered without |
 //! | `duplicate` | a request that was executed before |
@@ -16,6 +17,7 @@
 
 mod atomic;
 mod duplicate;
+mod express;
 mod gap;
 mod kept;
 mod placement;

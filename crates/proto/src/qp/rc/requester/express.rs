@@ -1,0 +1,77 @@
+//! Messages that are sent while they are posted.
+
+use super::super::super::Host;
+use super::super::super::io::Io;
+use super::super::super::sq::SendQueue;
+use super::Requester;
+use crate::ids::Psn;
+use crate::verbs::SendOp;
+use crate::wire::{Rider, SendOnly};
+
+impl Requester {
+    /// Whether a request in the queue has packets that were not sent in this round.
+    #[inline]
+    pub(crate) fn has_unsent(&self, sq: &SendQueue) -> bool {
+        self.cur != sq.tail() || self.una.is_before(self.reached)
+    }
+
+    /// Sends the request that was just posted, if it is a message of one packet that nothing holds back.
+    #[inline]
+    pub(crate) fn send_express<H: Host>(&mut self, sq: &mut SendQueue, io: &mut Io<'_, H>) {
+        let is_next = self.cur + 1 == sq.tail() && self.sent == 0 && self.psn == self.high;
+        if !is_next || !self.is_undisturbed() {
+            return;
+        }
+        let mtu = io.mtu();
+        let Some(wqe) = sq.get_mut(self.cur) else { return };
+        let imm = match wqe.op {
+            SendOp::Send => None,
+            SendOp::SendImm(imm) => Some(imm),
+            _ => return,
+        };
+        let (len, solicited) = (wqe.len, wqe.solicited);
+        let segment = if len > mtu { io.host.segment().unwrap_or(mtu).max(mtu) } else { mtu };
+        let window = self.window_packets(segment);
+        if len > segment || (wqe.fence && !self.reads.is_empty()) || self.in_flight() >= window {
+            return;
+        }
+        (wqe.segment, wqe.packets) = (segment, 1);
+        let ack_req = sq.get(self.cur).is_some_and(|wqe| self.wants_ack(wqe, true, (window, segment), sq));
+        let rider = io.rider.filter(|_| len as usize + Rider::LEN <= segment as usize);
+        let head = SendOnly { dest_qpn: io.attr.dest_qpn, psn: self.psn, ack_req, solicited, imm, rider };
+        let (bytes, head_len) = head.to_bytes(len as usize);
+        let payload = sq.payload(self.cur, io.pd, 0, len);
+        if !io.host.express(io.route, &bytes[..head_len], payload) {
+            return;
+        }
+        if rider.is_some() {
+            io.rider = None;
+        }
+        io.counters.tx_packets += 1;
+        io.counters.tx_bytes += u64::from(len);
+        self.one_sided_under_way = false;
+        self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
+        self.on_sent(1, len, 1, io);
+    }
+
+    /// Whether nothing is being repeated, asked for or waited out.
+    #[inline]
+    fn is_undisturbed(&self) -> bool {
+        self.stall.is_none()
+            && !self.cautious
+            && self.first_try.is_none()
+            && !self.clock.has_pause()
+            && !self.una.is_before(self.reached)
+    }
+
+    /// An acknowledgement of everything up to `psn` that came with a message. False: it is not plain, and nothing was done.
+    #[inline]
+    pub(crate) fn on_plain_ack<H: Host>(&mut self, psn: Psn, sq: &mut SendQueue, io: &mut Io<'_, H>) -> bool {
+        if !psn.is_before(self.high) || self.stall.is_some() {
+            return false;
+        }
+        self.peer_reads_riders |= !psn.is_before(self.una);
+        self.advance(psn.plus(1), sq, io);
+        true
+    }
+}

@@ -1,0 +1,216 @@
+//! A SEND of one packet, and nothing else: what most small messages are.
+//!
+//! The bytes are those that [`Headers`](super::Headers) would write and read. But those are for every packet there is, and most of
+//! their work is about headers that a SEND does not have.
+
+use super::{Bth, Rider, Syndrome};
+use crate::ids::{PKey, Psn, Qpn};
+
+const SEND_ONLY: u8 = 0x04;
+const SEND_ONLY_IMM: u8 = 0x05;
+const SOLICITED: u8 = 0x80;
+const MIG_REQ: u8 = 0x40;
+const ACK_REQ: u8 = 0x80;
+const EXTENDED: u8 = 0x02;
+const SELECTIVE: u8 = 0x01;
+
+/// The headers of a SEND of one packet of a reliable connection, in the default partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendOnly {
+    /// Queue pair that it goes to.
+    pub dest_qpn: Qpn,
+    /// Packet sequence number.
+    pub psn: Psn,
+    /// Whether the responder should acknowledge now.
+    pub ack_req: bool,
+    /// Solicited event.
+    pub solicited: bool,
+    /// Immediate data, in host order.
+    pub imm: Option<u32>,
+    /// Acknowledgement that rides along.
+    pub rider: Option<Rider>,
+}
+
+impl SendOnly {
+    /// Most bytes on the wire.
+    pub const MAX_LEN: usize = Bth::LEN + 4 + Rider::LEN;
+
+    /// The headers as they stand on the wire before a payload of so many bytes, and how long they are.
+    #[inline]
+    pub fn to_bytes(&self, payload_len: usize) -> ([u8; SendOnly::MAX_LEN], usize) {
+        let mut out = [0; SendOnly::MAX_LEN];
+        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+        let (qpn, psn) = (self.dest_qpn.value().to_be_bytes(), self.psn.value().to_be_bytes());
+        let pad = pad_of(payload_len) as u8;
+        out[0] = if self.imm.is_some() { SEND_ONLY_IMM } else { SEND_ONLY };
+        out[1] = flag(self.solicited, SOLICITED) | MIG_REQ | pad << 4;
+        out[2..4].copy_from_slice(&PKey::DEFAULT.0.to_be_bytes());
+        out[5..8].copy_from_slice(&qpn[1..]);
+        out[8] = flag(self.ack_req, ACK_REQ) | flag(self.rider.is_some(), EXTENDED);
+        out[9..12].copy_from_slice(&psn[1..]);
+        let mut len = Bth::LEN;
+        if let Some(imm) = self.imm {
+            out[len..len + 4].copy_from_slice(&imm.to_be_bytes());
+            len += 4;
+        }
+        if let Some(rider) = self.rider {
+            out[len..len + Rider::LEN].copy_from_slice(&rider.to_bytes());
+            len += Rider::LEN;
+        }
+        (out, len)
+    }
+
+    /// Reads a packet, and its payload, if it is of this kind and there is nothing to be said against it. Nothing: a parser of
+    /// all packets finds out what it is.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Option<(SendOnly, &[u8])> {
+        let (&b, mut rest) = bytes.split_first_chunk::<{ Bth::LEN }>()?;
+        let has_imm = b[0] == SEND_ONLY_IMM;
+        let is_plain =
+            b[1] & 0x0f == 0 && b[8] & SELECTIVE == 0 && [b[2], b[3]] == PKey::DEFAULT.0.to_be_bytes();
+        if !(b[0] == SEND_ONLY || has_imm) || !is_plain {
+            return None;
+        }
+        let mut imm = None;
+        if has_imm {
+            let (field, behind) = rest.split_first_chunk::<4>()?;
+            (imm, rest) = (Some(u32::from_be_bytes(*field)), behind);
+        }
+        let mut rider = None;
+        if b[8] & EXTENDED != 0 {
+            let (field, behind) = rest.split_first_chunk::<{ Rider::LEN }>()?;
+            let ridden = Rider::parse(field).ok()?;
+            if !matches!(ridden.aeth.syndrome, Syndrome::Ack { .. }) {
+                return None;
+            }
+            (rider, rest) = (Some(ridden), behind);
+        }
+        if !rest.len().is_multiple_of(4) {
+            return None;
+        }
+        let payload = rest.get(..rest.len().checked_sub(usize::from(b[1] >> 4 & 3))?)?;
+        let head = SendOnly {
+            dest_qpn: Qpn::new(u32::from_be_bytes([0, b[5], b[6], b[7]])),
+            psn: Psn::new(u32::from_be_bytes([0, b[9], b[10], b[11]])),
+            ack_req: b[8] & ACK_REQ != 0,
+            solicited: b[1] & SOLICITED != 0,
+            imm,
+            rider,
+        };
+        Some((head, payload))
+    }
+}
+
+/// Bytes that fill a payload up to a multiple of four.
+#[inline]
+pub const fn pad_of(payload_len: usize) -> usize {
+    payload_len.wrapping_neg() & 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Aeth, Headers, Opcode, Operation, Packet, Service};
+    use alloc::vec::Vec;
+
+    fn all_kinds() -> impl Iterator<Item = (SendOnly, usize)> {
+        let rider =
+            Rider { psn: Psn::new(0xff_fffe), aeth: Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 77 } };
+        (0..16 * 7).map(move |n: usize| {
+            let bit = |k: usize| n >> k & 1 != 0;
+            let head = SendOnly {
+                dest_qpn: Qpn::new(0x12_3456),
+                psn: Psn::new(0x89_abcd),
+                ack_req: bit(0),
+                solicited: bit(1),
+                imm: bit(2).then_some(0xdead_beef),
+                rider: bit(3).then_some(rider),
+            };
+            (head, n / 16)
+        })
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_any_packet() {
+        for (head, len) in all_kinds() {
+            let payload: Vec<u8> = (0..len as u8).collect();
+            let (bytes, head_len) = head.to_bytes(len);
+            let mut packet = bytes[..head_len].to_vec();
+            packet.extend_from_slice(&payload);
+            packet.resize(head_len + len + pad_of(len), 0);
+
+            let operation = if head.imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly };
+            let mut headers =
+                Headers::new(Bth::new(Opcode::new(Service::Rc, operation), head.dest_qpn, head.psn));
+            headers.bth.ack_req = head.ack_req;
+            headers.bth.solicited = head.solicited;
+            headers.bth.extended = head.rider.is_some();
+            headers.bth.pad = pad_of(len) as u8;
+            (headers.imm, headers.rider) = (head.imm, head.rider);
+            assert_eq!(Packet::parse(&packet), Ok(Packet { headers, payload: &payload }));
+            assert_eq!(SendOnly::parse(&packet), Some((head, &payload[..])));
+        }
+    }
+
+    /// Bytes of a hostile neighbour: nothing panics, and whatever is taken means the same to the parser of all packets.
+    #[test]
+    fn noise_is_taken_for_what_it_is() {
+        let (mut state, mut taken) = (0x9E37_79B9_7F4A_7C15_u64, 0);
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        for _ in 0..200_000 {
+            let len = random() as usize % 48;
+            let mut bytes: Vec<u8> = (0..len).map(|_| random() as u8).collect();
+            if len >= Bth::LEN {
+                let kinds = [SEND_ONLY, SEND_ONLY_IMM, 0x17, 0x24];
+                (bytes[0], bytes[1]) = (kinds[random() as usize % 4], bytes[1] & 0xf0);
+                bytes[2..4].fill(0xff);
+            }
+            if let Some((head, payload)) = SendOnly::parse(&bytes) {
+                let packet = Packet::parse(&bytes).expect("it is a packet");
+                let (bth, headers) = (packet.headers.bth, packet.headers);
+                assert_eq!(packet.payload, payload);
+                assert_eq!((headers.imm, headers.rider, bth.psn), (head.imm, head.rider, head.psn));
+                assert_eq!((bth.dest_qpn, bth.ack_req), (head.dest_qpn, head.ack_req));
+                assert_eq!(
+                    (bth.solicited, bth.selective, bth.opcode.service),
+                    (head.solicited, false, Service::Rc)
+                );
+                taken += 1;
+            }
+        }
+        assert!(taken > 1000, "{taken}");
+    }
+
+    #[test]
+    fn what_is_anything_else_is_left_to_others() {
+        for (head, len) in all_kinds() {
+            let (bytes, head_len) = head.to_bytes(len);
+            let whole = head_len + len + pad_of(len);
+            let mut packet = bytes[..head_len].to_vec();
+            packet.resize(whole, 7);
+            for cut in 0..whole {
+                // Whatever it takes for one, so does the parser of all.
+                if SendOnly::parse(&packet[..cut]).is_some() {
+                    assert!(Packet::parse(&packet[..cut]).is_ok());
+                }
+            }
+            for (at, flip) in [(0, 0x01), (0, 0x20), (1, 0x01), (2, 0x80), (8, SELECTIVE)] {
+                let mut other = packet.clone();
+                other[at] ^= flip;
+                if let Some((_, payload)) = SendOnly::parse(&other) {
+                    assert_eq!(Packet::parse(&other).unwrap().payload, payload);
+                    assert_eq!((at, flip), (0, 0x01), "with or without immediate data");
+                }
+            }
+        }
+        let nak = Rider { psn: Psn::new(1), aeth: Aeth { syndrome: Syndrome::RnrNak { timer: 1 }, msn: 1 } };
+        let (head, _) = all_kinds().next().unwrap();
+        let (bytes, head_len) = SendOnly { rider: Some(nak), ..head }.to_bytes(0);
+        assert_eq!(SendOnly::parse(&bytes[..head_len]), None);
+    }
+}
