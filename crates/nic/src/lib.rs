@@ -14,6 +14,7 @@
 //! | `shared` | the one NIC of a process that has no owner |
 //! | `gids`, `watch` | the GID table, and how it follows the machine's addresses |
 //! | [`inspect`] | counters of running processes, for whoever asks |
+//! | `lock` | the lock of the hot path |
 //! | `fork`, `exit`, `farewell`, `log`, `counters` | what a process needs besides |
 //!
 //! The protocol itself is in `ferroce-proto`; nothing here knows an opcode.
@@ -31,6 +32,7 @@ mod gids;
 pub mod inspect;
 pub mod link;
 mod local;
+mod lock;
 mod log;
 mod memory;
 mod nic;

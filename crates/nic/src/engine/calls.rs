@@ -116,6 +116,7 @@ impl Engine {
     /// Takes a queue pair down. What the peer still waits for is sent first: it cannot know that we are gone.
     pub(crate) fn destroy(&self, qp: &Arc<QpCore>) {
         self.qps.remove(qp.qpn);
+        self.forget_recent();
         with_outgoing(|tx| {
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, qp, tx);

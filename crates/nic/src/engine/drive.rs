@@ -2,14 +2,15 @@
 
 use super::Engine;
 use super::host::NicHost;
+use super::qps::QpTable;
 use crate::link::{RxBatch, RxPacket, TxBatch, now};
+use crate::lock::LockGuard;
 use crate::log;
 use crate::objects::QpCore;
 use ferroce_proto::qp::{self, Arrival, DropReason};
 use ferroce_proto::verbs::EventKind;
 use ferroce_proto::wire::Packet;
 use ferroce_proto::{Qpn, Time};
-use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -48,6 +49,32 @@ pub(super) struct Turn {
     is_overdue: bool,
     /// Turns since something arrived.
     idle: u32,
+    recent: Recent,
+}
+
+/// The queue pair that got the last packet, so that the next one need not be looked up.
+#[derive(Default)]
+struct Recent {
+    qp: Option<Arc<QpCore>>,
+    /// What the table said about removals when it was looked up.
+    removals: u64,
+}
+
+impl Recent {
+    /// Forgets a queue pair that may be gone.
+    fn refresh(&mut self, removals: u64) {
+        if self.removals != removals {
+            *self = Recent { qp: None, removals };
+        }
+    }
+
+    /// The queue pair with this number.
+    fn find(&mut self, qpn: Qpn, table: &QpTable) -> Option<&Arc<QpCore>> {
+        if self.qp.as_ref().is_none_or(|qp| qp.qpn != qpn) {
+            self.qp = table.get(qpn);
+        }
+        self.qp.as_ref()
+    }
 }
 
 impl Turn {
@@ -59,6 +86,7 @@ impl Turn {
             put_off: Vec::new(),
             is_overdue: false,
             idle: 0,
+            recent: Recent::default(),
         }
     }
 }
@@ -104,6 +132,13 @@ impl Engine {
         }
     }
 
+    /// Lets go of a queue pair that was destroyed; whoever drives just now will see to that itself.
+    pub(super) fn forget_recent(&self) {
+        if let Some(mut turn) = self.turn.try_lock() {
+            turn.recent.refresh(self.qps.removals());
+        }
+    }
+
     /// Sends what was put off; the process or the device is about to go.
     pub(crate) fn settle(&self) {
         if let Some(mut turn) = self.turn.try_lock() {
@@ -120,6 +155,7 @@ impl Engine {
         turn.is_overdue = !turn.put_off.is_empty();
         let arrived = self.link.receive(&mut turn.rx, thorough);
         turn.idle = if arrived > 0 { 0 } else { turn.idle.wrapping_add(1) };
+        turn.recent.refresh(self.qps.removals());
         // Reading the clock is a tenth of an idle turn, and timers are in milliseconds: look now and then.
         if for_poller
             && !turn.idle.is_multiple_of(IDLE_TURNS_PER_CLOCK)
@@ -160,7 +196,7 @@ impl Engine {
     /// Gives every packet to its queue pair; returns how many completions that made. Queue pairs that are not finished
     /// yet are left among the touched.
     fn dispatch(&self, turn: &mut Turn, now: Time, may_put_off: bool) -> u32 {
-        let Turn { rx, tx, touched, put_off, .. } = turn;
+        let Turn { rx, tx, touched, put_off, recent, .. } = turn;
         let mut completions = 0;
         let mut packets = rx.packets().peekable();
         while let Some(first) = packets.next() {
@@ -170,7 +206,7 @@ impl Engine {
                 completions += self.deliver_to_group(&arrival, &packet, tx, touched, now);
                 continue;
             }
-            let Some(qp) = self.qps.get(qpn) else {
+            let Some(qp) = recent.find(qpn, &self.qps) else {
                 if qpn == Qpn::GSI {
                     self.receive_management(&first, &packet, now);
                     continue;
@@ -186,7 +222,7 @@ impl Engine {
                 continue;
             }
             let mut machine = qp.machine.lock();
-            let mut host = NicHost::new(self, &qp, tx);
+            let mut host = NicHost::new(self, qp, tx);
             machine.handle_packet(&arrival, &packet, now, &mut host);
             // Packets of one message come in a row: keep the lock for the row.
             while let Some(next) = packets.next_if(|p| ferroce_proto::wire::dest_qpn(p.bytes) == Some(qpn)) {
@@ -198,12 +234,12 @@ impl Engine {
             if touched.is_empty() && packets.peek().is_none() {
                 // The only one with packets: it need not be locked again.
                 let may_put_off = may_put_off && completions > 0;
-                self.finish(&qp, machine, host, now, may_put_off.then_some(put_off));
+                self.finish(qp, machine, host, now, may_put_off.then_some(put_off));
                 break;
             }
             drop(host);
             drop(machine);
-            touch(touched, qp);
+            touch(touched, qp.clone());
         }
         completions
     }
@@ -264,7 +300,7 @@ impl Engine {
     fn finish(
         &self,
         qp: &Arc<QpCore>,
-        mut machine: MutexGuard<'_, qp::Qp>,
+        mut machine: LockGuard<'_, qp::Qp>,
         mut host: NicHost<'_, '_>,
         now: Time,
         put_off: Option<&mut Vec<Arc<QpCore>>>,
@@ -325,7 +361,7 @@ impl Engine {
     pub(super) fn after(
         &self,
         qp: &Arc<QpCore>,
-        mut machine: MutexGuard<'_, qp::Qp>,
+        mut machine: LockGuard<'_, qp::Qp>,
         has_more: bool,
         now: Time,
     ) {

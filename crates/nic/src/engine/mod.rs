@@ -41,6 +41,7 @@ use crate::cm::CmService;
 use crate::counters::DeviceCounters;
 use crate::link::Link;
 use crate::local::Fabric;
+use crate::lock::Lock;
 use crate::memory::RegionTable;
 use crate::objects::QpCore;
 use drive::Turn;
@@ -70,7 +71,7 @@ pub(crate) struct Engine {
     may_point: bool,
     groups: Groups,
     timers: Timers,
-    turn: Mutex<Turn>,
+    turn: Lock<Turn>,
     /// How often a poller found somebody else driving.
     misses: AtomicU32,
     /// Turns without arrivals after which a poller lets others have the processor.
@@ -94,7 +95,7 @@ impl Engine {
             cm: OnceLock::new(),
             groups: Groups::default(),
             timers: Timers::default(),
-            turn: Mutex::new(Turn::new()),
+            turn: Lock::new(Turn::new()),
             misses: AtomicU32::new(0),
             patience: AtomicU32::new(drive::YIELDS_AFTER),
             ready: Mutex::default(),

@@ -9,6 +9,7 @@ use ferroce_proto::Qpn;
 use parking_lot::{Mutex, RwLock};
 use rand::Rng;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 const CHUNK: usize = 256;
@@ -26,6 +27,8 @@ pub(crate) struct QpTable {
     base: u32,
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
     stock: Mutex<Stock>,
+    /// Queue pairs that were taken out.
+    removals: AtomicU64,
 }
 
 /// Which numbers may be given out.
@@ -70,6 +73,7 @@ impl QpTable {
                 resting: VecDeque::new(),
                 rests: vec![0; 0x1_0000 / 64].into(),
             }),
+            removals: AtomicU64::new(0),
         }
     }
 
@@ -83,6 +87,11 @@ impl QpTable {
 
     pub(crate) fn get(&self, qpn: Qpn) -> Option<Arc<QpCore>> {
         self.place(qpn)?.read().clone()
+    }
+
+    /// Changes whenever a queue pair goes: whoever remembers one looks here first.
+    pub(super) fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Acquire)
     }
 
     /// Adds a queue pair under a fresh random number.
@@ -112,6 +121,7 @@ impl QpTable {
         if let Some(slot) = self.place(qpn)
             && slot.write().take().is_some()
         {
+            self.removals.fetch_add(1, Ordering::Release);
             self.stock.lock().give_back((qpn.value() & 0xffff) as u16);
         }
     }

@@ -9,6 +9,7 @@ use super::xrc::XrcDomain;
 use crate::engine::Resends;
 use crate::error::Error;
 use crate::local::{Path, QpCard};
+use crate::lock::Lock;
 use crate::nic::{MAX_INLINE, MAX_QP_WR, MAX_SGE, Nic};
 use crate::raw::{Flow, FlowRule, RawQp};
 use ferroce_proto::cc::{HalvingWindow, SharedWindow};
@@ -46,7 +47,7 @@ pub(crate) struct QpCore {
     pub(crate) xrc_domain: Option<u32>,
     /// The live handles, where there can be several. None left: the queue pair is going or gone.
     handles: Option<Mutex<Vec<Handle>>>,
-    pub(crate) machine: Mutex<qp::Qp>,
+    pub(crate) machine: Lock<qp::Qp>,
     pub(crate) events: Arc<EventQueue>,
     /// How to reach the peer's memory, if it is on this host.
     pub(crate) path: Guarded<Option<Path>>,
@@ -169,7 +170,7 @@ impl Pd {
                 srq: parts.srq,
                 xrc_domain: domain.as_ref().map(|d| d.id()),
                 handles: domain.as_ref().map(|_| Mutex::default()),
-                machine: Mutex::new(machine),
+                machine: Lock::new(machine),
                 events: self.events.clone(),
                 path: Guarded::new(None),
                 tally: Tally::default(),

@@ -42,10 +42,10 @@ mod trickle;
 use super::capture::Capture;
 use super::counters::RunningCounters;
 use super::{Link, LinkCounters, RxBatch, RxPacket, TxBatch};
+use crate::lock::Lock;
 use crate::registry::Registry;
 use ferroce_proto::{Gid, Time};
 use forward::Forwarder;
-use parking_lot::Mutex;
 use receive::Receiver;
 use send::Sender;
 use std::io;
@@ -90,7 +90,7 @@ pub struct UdpLink {
     slot: u8,
     addresses: Vec<BoundAddress>,
     sender: Sender,
-    receiver: Mutex<Receiver>,
+    receiver: Lock<Receiver>,
     forwarder: Forwarder,
     /// Whether the kernel was told to report traffic class and hop limit.
     reports_outer_fields: AtomicBool,
@@ -153,6 +153,7 @@ impl Link for UdpLink {
     }
     fn counters(&self) -> LinkCounters {
         let mut counters = self.counters.snapshot();
+        self.sender.add_counts(&mut counters);
         for address in &self.addresses {
             let (rcvbuf_bytes, drops) = sys::memory_figures(&address.socket);
             counters.rcvbuf_bytes = counters.rcvbuf_bytes.max(rcvbuf_bytes);

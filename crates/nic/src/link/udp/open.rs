@@ -10,8 +10,8 @@ use super::steer;
 use super::sys::{PollSet, attach_steering};
 use super::{BoundAddress, UdpConfig, UdpLink};
 use crate::link::LinkError;
+use crate::lock::Lock;
 use crate::registry::{Registry, default_base};
-use parking_lot::Mutex;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
@@ -43,7 +43,7 @@ impl UdpLink {
             slot: registry.slot(),
             addresses,
             sender,
-            receiver: Mutex::new(receiver),
+            receiver: Lock::new(receiver),
             forwarder,
             reports_outer_fields: AtomicBool::new(false),
             group_poll,
