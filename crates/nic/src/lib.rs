@@ -14,7 +14,8 @@
 //! | `shared` | the one NIC of a process that has no owner |
 //! | `gids`, `watch` | the GID table, and how it follows the machine's addresses |
 //! | [`inspect`] | counters of running processes, for whoever asks |
-//! | `fork`, `exit`, `farewell`, `log`, `counters`, `try_lock` | what a process needs besides |
+//! | [`lock`] | locks that never allocate |
+//! | `fork`, `exit`, `farewell`, `log`, `counters` | what a process needs besides |
 //!
 //! The protocol itself is in `ferroce-proto`; nothing here knows an opcode.
 
@@ -39,7 +40,6 @@ mod objects;
 mod raw;
 pub mod registry;
 mod shared;
-mod try_lock;
 mod watch;
 
 pub use cm::{

@@ -313,7 +313,10 @@ pub(super) mod tests {
         assert!(text.contains("| at most 1.5: reached |"), "{text}");
         assert!(text.contains("take turns. Nothing else ran.\n"), "{text}");
         assert!(text.contains("| `mm -n 8` | 2000 | 1000 | 2.00 × | 1.8 ×: reached | 1.60 × |"), "{text}");
-        assert!(text.contains("| `lu -n 8` | 1.00 | 1.00 | 1.00 × | 1.5 ×: not reached | 1.00 × |"), "{text}");
+        assert!(
+            text.contains("| `lu -n 8` | 1.00 | 1.00 | 1.00 × | 1.5 ×: not reached | 1.00 × |"),
+            "{text}"
+        );
         assert!(text.contains("| 500 | 1000 (2.0) | 2000 (4.0) | 50000 (100.0) |"), "{text}");
         assert!(text.contains("| – |"), "{text}");
     }

@@ -4,7 +4,7 @@ use super::following::Roll;
 use super::{CmChannel, CmEvent, CmId, CmRefusal};
 use crate::gids::GidEntry;
 use crate::link::{RxPacket, now};
-use crate::lock::Mutex;
+use crate::lock::{Mutex, lock_within};
 use crate::objects::QpCore;
 use crate::registry::Ports;
 use ferroce_proto::Gid;
@@ -137,7 +137,7 @@ impl CmService {
     /// Everything counted, and what there is now.
     pub(crate) fn named_counters(&self) -> BTreeMap<&'static str, u64> {
         // At the exit of the process the holder of the lock may be a thread that is gone.
-        let Some(managed) = self.managed.try_lock_for(LOCK_PATIENCE) else { return BTreeMap::new() };
+        let Some(managed) = lock_within(&self.managed, LOCK_PATIENCE) else { return BTreeMap::new() };
         let now = [
             ("connections_now", managed.cm.connections() as u64),
             ("half_open_now", managed.cm.half_open() as u64),

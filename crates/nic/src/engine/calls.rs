@@ -4,13 +4,13 @@ use super::Engine;
 use super::host::NicHost;
 use crate::error::Error;
 use crate::link::now;
+use crate::lock::MutexGuard;
 use crate::objects::QpCore;
 use crate::raw::RawQp;
 use ferroce_proto::qp::state::AttrLimits;
 use ferroce_proto::qp::{self, PostError};
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, RecvWr, Route, SendWr};
 use ferroce_proto::{Gid, Time};
-use crate::lock::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

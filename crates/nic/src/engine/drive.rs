@@ -2,6 +2,7 @@
 
 use super::Engine;
 use super::host::NicHost;
+use super::qps::QpTable;
 use crate::link::{RxBatch, RxPacket, TxBatch, now};
 use crate::lock::MutexGuard;
 use crate::log;
@@ -44,12 +45,39 @@ pub(super) struct Turn {
     touched: Vec<Arc<QpCore>>,
     /// Acknowledgements put off until the next turn, behind the answer of the application that just got its data.
     put_off: Vec<Arc<QpCore>>,
-    /// The queue pair that the last packet was for, and how many had gone when it was found.
-    recent: Option<(u64, Arc<QpCore>)>,
     /// They have outlasted a turn already.
     is_overdue: bool,
     /// Turns since something arrived.
     idle: u32,
+    recent: Recent,
+}
+
+/// The queue pair that got the last packet, so that the next one need not be looked up.
+#[derive(Default)]
+struct Recent {
+    qp: Option<Arc<QpCore>>,
+    /// What the table said about removals when it was looked up.
+    removals: u64,
+}
+
+impl Recent {
+    /// Forgets a queue pair that may be gone.
+    #[inline]
+    fn refresh(&mut self, removals: u64) {
+        if self.removals != removals {
+            *self = Recent { qp: None, removals };
+        }
+    }
+
+    /// The queue pair with this number. To take it from the table costs four locked instructions.
+    #[inline]
+    fn find(&mut self, qpn: Qpn, table: &QpTable) -> Option<&Arc<QpCore>> {
+        self.refresh(table.removals());
+        if self.qp.as_ref().is_none_or(|qp| qp.qpn != qpn) {
+            self.qp = table.get(qpn);
+        }
+        self.qp.as_ref()
+    }
 }
 
 impl Turn {
@@ -59,9 +87,9 @@ impl Turn {
             tx: TxBatch::new(),
             touched: Vec::new(),
             put_off: Vec::new(),
-            recent: None,
             is_overdue: false,
             idle: 0,
+            recent: Recent::default(),
         }
     }
 }
@@ -107,6 +135,13 @@ impl Engine {
         }
     }
 
+    /// Lets go of a queue pair that was destroyed; whoever drives just now will see to that itself.
+    pub(super) fn forget_recent(&self) {
+        if let Some(mut turn) = self.turn.try_lock() {
+            turn.recent.refresh(self.qps.removals());
+        }
+    }
+
     /// Sends what was put off; the process or the device is about to go.
     pub(crate) fn settle(&self) {
         if let Some(mut turn) = self.turn.try_lock() {
@@ -119,15 +154,11 @@ impl Engine {
         if !turn.put_off.is_empty() && turn.is_overdue {
             self.send_put_off(turn, now());
         }
-        if let Some((at, _)) = &turn.recent
-            && *at != self.qps.removals()
-        {
-            turn.recent = None;
-        }
         // One turn of a program that finds what it looks for is no reason to send them, two are.
         turn.is_overdue = !turn.put_off.is_empty();
         let arrived = self.link.receive(&mut turn.rx, thorough);
         turn.idle = if arrived > 0 { 0 } else { turn.idle.wrapping_add(1) };
+        turn.recent.refresh(self.qps.removals());
         // Reading the clock is a tenth of an idle turn, and timers are in milliseconds: look now and then.
         if for_poller
             && !turn.idle.is_multiple_of(IDLE_TURNS_PER_CLOCK)
@@ -173,7 +204,7 @@ impl Engine {
         let mut packets = rx.packets().peekable();
         while let Some(first) = packets.next() {
             let qpn = dest_qpn(first.bytes).unwrap_or_default();
-            let Some(qp) = self.find(qpn, recent) else {
+            let Some(qp) = recent.find(qpn, &self.qps) else {
                 completions += self.dispatch_elsewhere(&first, tx, touched, now);
                 continue;
             };
@@ -202,25 +233,6 @@ impl Engine {
             touch(touched, qp.clone());
         }
         completions
-    }
-
-    /// The queue pair with this number. Most packets are for the one that the last was for; to take it from the table costs four
-    /// locked instructions.
-    #[inline]
-    fn find<'r>(&self, qpn: Qpn, recent: &'r mut Option<(u64, Arc<QpCore>)>) -> Option<&'r Arc<QpCore>> {
-        let removals = self.qps.removals();
-        let is_right = matches!(recent, Some((at, qp)) if *at == removals && qp.qpn == qpn);
-        if !is_right {
-            *recent = self.qps.get(qpn).map(|qp| (removals, qp));
-        }
-        recent.as_ref().map(|(_, qp)| qp)
-    }
-
-    /// Forgets a queue pair that goes, so that what it holds goes with it. If somebody drives just now, the next turn does.
-    pub(super) fn forget_recent(&self) {
-        if let Some(mut turn) = self.turn.try_lock() {
-            turn.recent = None;
-        }
     }
 
     /// Gives a packet to the queue pair that it is for.

@@ -4,7 +4,7 @@ use super::Engine;
 use super::outgoing::Batch;
 use crate::cm::{CmService, Destination, LOCK_PATIENCE, Managed};
 use crate::link::{RxPacket, SLOT_HINT_AT, TxBatch, now, wall_clock_ns};
-use crate::lock::MutexGuard;
+use crate::lock::{MutexGuard, lock_within};
 use crate::log;
 use ferroce_proto::cm::Transmit;
 use ferroce_proto::qp::DropReason;
@@ -118,7 +118,7 @@ impl Engine {
     /// Tells the peers of all connections that they end; the process or the device is about to go.
     pub(crate) fn close_connections(&self) {
         // Not waiting for ever: at the exit of the process the holder of the lock may be a thread that is gone.
-        if let Some(managed) = self.cm.get().and_then(|cm| cm.managed.try_lock_for(LOCK_PATIENCE)) {
+        if let Some(managed) = self.cm.get().and_then(|cm| lock_within(&cm.managed, LOCK_PATIENCE)) {
             self.manage_locked(managed, |managed| managed.release_all(now()));
         }
     }

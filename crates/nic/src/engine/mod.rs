@@ -45,7 +45,6 @@ use crate::local::Fabric;
 use crate::lock::Mutex;
 use crate::memory::RegionTable;
 use crate::objects::QpCore;
-use crate::try_lock::TryLock;
 use drive::Turn;
 use groups::Groups;
 use qps::QpTable;
@@ -72,7 +71,7 @@ pub(crate) struct Engine {
     may_point: bool,
     groups: Groups,
     timers: Timers,
-    turn: TryLock<Turn>,
+    turn: Mutex<Turn>,
     /// How often a poller found somebody else driving.
     misses: AtomicU32,
     /// Turns without arrivals after which a poller lets others have the processor.
@@ -96,7 +95,7 @@ impl Engine {
             cm: OnceLock::new(),
             groups: Groups::default(),
             timers: Timers::default(),
-            turn: TryLock::new(Turn::new()),
+            turn: Mutex::new(Turn::new()),
             misses: AtomicU32::new(0),
             patience: AtomicU32::new(drive::YIELDS_AFTER),
             ready: Mutex::default(),

@@ -10,6 +10,9 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Not less than this for one queue pair, however many there are: a full load of the link.
 const LEAST_BYTES: u32 = 64 * 1024;
+/// A queue pair with no more than this in flight takes nobody's room. In a ping-pong of small messages, to count it would cost two
+/// atomic operations per message.
+const LITTLE_BYTES: u32 = 4 * 1024;
 
 /// What the queue pairs of a NIC may have in flight together.
 #[derive(Debug)]
@@ -24,14 +27,18 @@ impl Share {
         Arc::new(Share { most, busy: AtomicU32::new(0) })
     }
 
-    /// Queue pairs that have something in flight.
+    /// Queue pairs that have more than a little in flight.
     pub fn busy(&self) -> u32 {
         self.busy.load(Relaxed)
     }
 
     #[inline]
     fn of_one(&self) -> u32 {
-        (self.most / self.busy().max(1)).max(LEAST_BYTES)
+        match self.busy() {
+            0 | 1 => self.most,
+            many => self.most / many,
+        }
+        .max(LEAST_BYTES)
     }
 }
 
@@ -41,12 +48,14 @@ pub struct SharedWindow {
     own: HalvingWindow,
     share: Arc<Share>,
     is_busy: bool,
+    /// Bytes sent since nothing was in flight.
+    sent_bytes: u32,
 }
 
 impl SharedWindow {
     /// A queue pair that has nothing in flight.
     pub fn new(own: HalvingWindow, share: Arc<Share>) -> SharedWindow {
-        SharedWindow { own, share, is_busy: false }
+        SharedWindow { own, share, is_busy: false, sent_bytes: 0 }
     }
 }
 
@@ -57,7 +66,8 @@ impl CongestionControl for SharedWindow {
     }
     #[inline]
     fn on_sent(&mut self, now: Time, bytes: u32) {
-        if !self.is_busy {
+        self.sent_bytes = self.sent_bytes.saturating_add(bytes);
+        if !self.is_busy && self.sent_bytes > LITTLE_BYTES {
             self.is_busy = true;
             self.share.busy.fetch_add(1, Relaxed);
         }
@@ -78,6 +88,7 @@ impl CongestionControl for SharedWindow {
     }
     #[inline]
     fn on_drained(&mut self) {
+        self.sent_bytes = 0;
         if self.is_busy {
             self.is_busy = false;
             self.share.busy.fetch_sub(1, Relaxed);
@@ -103,6 +114,9 @@ mod tests {
         assert_eq!(windows[0].window(), 512 * 1024, "nobody sends");
         for window in &mut windows {
             window.on_sent(Time(0), 4096);
+        }
+        assert_eq!(share.busy(), 0, "little is nothing");
+        for window in &mut windows {
             window.on_sent(Time(0), 4096);
         }
         assert_eq!((share.busy(), windows[0].window()), (8, 128 * 1024));
@@ -113,7 +127,7 @@ mod tests {
         let many: alloc::vec::Vec<_> = (0..1000)
             .map(|_| SharedWindow::new(HalvingWindow::new(512 * 1024), share.clone()))
             .map(|mut window| {
-                window.on_sent(Time(0), 1);
+                window.on_sent(Time(0), LITTLE_BYTES + 1);
                 window
             })
             .collect();

@@ -206,6 +206,32 @@ impl Inbound {
         Ok(true)
     }
 
+    /// Places a packet that is `ahead` packets early, if it is from the middle of the WRITE under way: where its bytes belong is known,
+    /// and that the peer may write there was checked with the first packet. Never the last one, which programs watch for. False if
+    /// this is another kind of packet, or it cannot be placed; it then has to wait for its turn.
+    pub(crate) fn place_early<H: Host>(&self, pkt: &Packet<'_>, ahead: u32, io: &mut Io<'_, H>) -> bool {
+        let is_middle = pkt.headers.bth.opcode.operation == Operation::WriteMiddle;
+        if !is_middle || self.kind != Kind::Write || pkt.headers.xrceth.is_some() {
+            return false;
+        }
+        let offset = u64::from(ahead) * u64::from(self.segment);
+        let is_inside = offset + u64::from(self.segment) < u64::from(self.left);
+        is_inside
+            && pkt.payload.len() == self.segment as usize
+            && io.host.write_remote(io.pd, self.rkey, self.addr.wrapping_add(offset), pkt.payload).is_ok()
+    }
+
+    /// The turn of a packet has come that was placed early.
+    pub(crate) fn pass_placed<H: Host>(&mut self, io: &mut Io<'_, H>) -> Result<(), MemoryFault> {
+        let len = self.segment;
+        // Had it come in its turn, memory that has gone since would have refused it.
+        io.host.check_remote(io.pd, self.rkey, self.addr, u64::from(len), Access::REMOTE_WRITE)?;
+        self.addr = self.addr.wrapping_add(u64::from(len));
+        self.left = self.left.saturating_sub(len);
+        self.placed += u64::from(len);
+        Ok(())
+    }
+
     fn start_write<H: Host>(&mut self, headers: &Headers, io: &mut Io<'_, H>) -> Result<(), Refusal> {
         let reth = headers.reth.ok_or(Refusal::Sequence)?;
         if reth.len > super::MAX_MESSAGE {

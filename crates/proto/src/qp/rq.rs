@@ -84,13 +84,19 @@ impl RecvQueue {
         self.len = 0;
     }
 
+    /// A place in the ring, counted from its beginning and at most once past its end: no division is needed.
+    #[inline]
+    fn wrap(&self, place: usize) -> usize {
+        if place >= self.ring.len() { place - self.ring.len() } else { place }
+    }
+
     /// Adds a request; false if there is no room or it has too many entries.
     #[must_use]
     pub fn push(&mut self, wr: &RecvWr<'_>) -> bool {
         if self.len == self.ring.len() || wr.sges.len() > self.stride {
             return false;
         }
-        let slot = (self.head + self.len) % self.ring.len();
+        let slot = self.wrap(self.head + self.len);
         self.ring[slot] = Entry { wr_id: wr.wr_id, sge_count: wr.sges.len() as u8 };
         let start = slot * self.stride;
         self.sges[start..start + wr.sges.len()].copy_from_slice(wr.sges);
@@ -107,7 +113,7 @@ impl RecvQueue {
         let slot = self.head;
         let start = slot * self.stride;
         into.assign(self.ring[slot].wr_id, &self.sges[start..start + self.ring[slot].sge_count as usize]);
-        self.head = (slot + 1) % self.ring.len();
+        self.head = self.wrap(slot + 1);
         self.len -= 1;
         true
     }

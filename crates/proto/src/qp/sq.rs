@@ -59,7 +59,8 @@ impl SendWqe {
         match self.op {
             SendOp::LocalInv(_) | SendOp::BindMw(_) => 0,
             SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } | SendOp::Flush { .. } => 1,
-            _ => self.len.div_ceil(mtu).max(1),
+            _ if self.len <= mtu => 1,
+            _ => self.len.div_ceil(mtu),
         }
     }
 }
@@ -150,8 +151,11 @@ impl SendQueue {
         self.head = self.tail;
     }
 
+    /// Depths are mostly powers of two, and this is asked some ten times for a message: then without a division.
+    #[inline]
     fn slot(&self, number: u64) -> usize {
-        (number % self.ring.len() as u64) as usize
+        let (depth, mask) = (self.ring.len() as u64, (self.ring.len() as u64).wrapping_sub(1));
+        (if depth & mask == 0 { number & mask } else { number % depth }) as usize
     }
 
     pub(crate) fn get(&self, number: u64) -> Option<&SendWqe> {

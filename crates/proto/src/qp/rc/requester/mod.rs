@@ -40,6 +40,7 @@ use early::Early;
 use holes::Awaited;
 use retry::RetryClock;
 use selective::Repairs;
+use transmit::whole;
 
 /// A failure that waits until every earlier request has its completion.
 #[derive(Clone, Copy, Debug)]
@@ -187,7 +188,7 @@ impl Requester {
     }
 
     fn window_packets(&self, mtu: u32) -> u32 {
-        if self.cautious { 1 } else { (self.cc.window() / mtu).max(1) }
+        if self.cautious { 1 } else { whole(self.cc.window(), mtu).max(1) }
     }
 
     /// Answers from the peer.

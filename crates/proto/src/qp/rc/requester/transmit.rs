@@ -32,8 +32,14 @@ const SHORT: u32 = 16;
 /// Packets after which an acknowledgement is asked for, so that the window opens long before it is used up: a quarter of it,
 /// but where that is less than a load, up to half of it.
 fn ack_every(window: u32, mtu: u32) -> u32 {
-    let (quarter, load) = (window / 4, (LOAD / mtu).max(1));
+    let (quarter, load) = (window / 4, whole(LOAD, mtu).max(1));
     if quarter >= load { quarter - quarter % load } else { load.min(window / 2).max(1) }
+}
+
+/// How often `part`, mostly a power of two, fits into `n`.
+#[inline]
+pub(super) fn whole(n: u32, part: u32) -> u32 {
+    if part & part.wrapping_sub(1) == 0 { n >> part.trailing_zeros() } else { n / part }
 }
 
 enum Step {

@@ -21,7 +21,9 @@ impl Responder {
             let next = self.kept.highest().map_or(self.expected, |highest| highest.plus(1));
             let is_news = psn.is_after(next) || pkt.headers.bth.ack_req;
             ask |= self.peer_selects && is_news;
-            self.kept.keep(self.expected, pkt, io.mtu());
+            let mtu = io.mtu();
+            let inbound = &self.inbound;
+            self.kept.keep(self.expected, pkt, mtu, |ahead| inbound.place_early(pkt, ahead, io));
         }
         if ask {
             self.ask_for_missing(io);
@@ -33,10 +35,13 @@ impl Responder {
         // Out of hand while its packets are looked at: they lie in it.
         let mut kept = core::mem::take(&mut self.kept);
         let mut outcome = Ok(());
-        while outcome.is_ok()
-            && let Some(early) = kept.take(self.expected)
-        {
+        while outcome.is_ok() {
             let expected = self.expected;
+            if let Some(ack_req) = kept.take_placed(expected) {
+                outcome = self.pass_placed(ack_req, io);
+                continue;
+            }
+            let Some(early) = kept.take(expected) else { break };
             outcome = self.in_turn(&early, rq, io);
             let passed = self.expected.distance_from(expected) as u32;
             kept.pass(expected, passed);
@@ -48,6 +53,20 @@ impl Responder {
         } else {
             self.asked_again = self.kept.highest();
             self.ask_for_missing(io);
+        }
+        Ok(())
+    }
+
+    /// The packet that is next in sequence was placed when it came.
+    fn pass_placed<H: Host>(&mut self, ack_req: bool, io: &mut Io<'_, H>) -> Result<(), Fatal> {
+        (self.asked_again, self.not_ready) = (None, false);
+        if let Err(fault) = self.inbound.pass_placed(io) {
+            return Err(self.refuse_access("WRITE", fault, io));
+        }
+        let psn = self.expected;
+        self.step(1, false);
+        if ack_req {
+            self.replies.ack(psn, self.msn);
         }
         Ok(())
     }
