@@ -34,7 +34,7 @@ impl<'a> Grip<'a> {
     }
 
     /// The region with this local key.
-    #[inline]
+    #[inline(always)]
     pub(super) fn local(&mut self, lkey: LKey) -> Result<&Region, MemoryFault> {
         let table = self.table;
         self.hold(|r| r.lkey == lkey, || table.by_lkey(lkey))
@@ -72,7 +72,7 @@ impl<'a> Grip<'a> {
     }
 
     /// The region in hand if it is the right one, else the one that `find` finds.
-    #[inline]
+    #[inline(always)] // the region in hand is the right one nearly always, and that is two comparisons
     fn hold(
         &mut self,
         is_right: impl FnOnce(&Region) -> bool,
