@@ -50,7 +50,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/link/udp/sys.rs", "system calls for batches of datagrams"),
     ("crates/nic/src/engine/host.rs", "gets at what the queue pair's lock guards"),
     ("crates/nic/src/engine/neighbours.rs", "gets at what the queue pair's lock guards"),
-    ("crates/nic/src/try_lock.rs", "a lock"),
+    ("crates/nic/src/brief_lock.rs", "a lock"),
     ("crates/nic/src/objects/guarded.rs", "shares what another lock guards"),
     ("crates/nic/src/local/adopt.rs", "moves pages of registered memory into a memfd and back"),
     ("crates/nic/src/local/adopt/memfd.rs", "makes memfds, maps them over pages, and maps pages over them"),

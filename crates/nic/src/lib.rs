@@ -14,10 +14,11 @@
 //! | `shared` | the one NIC of a process that has no owner |
 //! | `gids`, `watch` | the GID table, and how it follows the machine's addresses |
 //! | [`inspect`] | counters of running processes, for whoever asks |
-//! | `fork`, `exit`, `farewell`, `log`, `counters`, `try_lock` | what a process needs besides |
+//! | `fork`, `exit`, `farewell`, `log`, `counters`, `brief_lock` | what a process needs besides |
 //!
 //! The protocol itself is in `ferroce-proto`; nothing here knows an opcode.
 
+mod brief_lock;
 mod cm;
 mod config;
 mod counters;
@@ -38,7 +39,6 @@ mod objects;
 mod raw;
 pub mod registry;
 mod shared;
-mod try_lock;
 mod watch;
 
 pub use cm::{

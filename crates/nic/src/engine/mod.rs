@@ -37,13 +37,13 @@ pub(crate) use pulse::Pulse;
 pub(crate) use qps::MAX_QP;
 pub(crate) use srqs::MAX_XRC_SRQ;
 
+use crate::brief_lock::BriefLock;
 use crate::cm::CmService;
 use crate::counters::DeviceCounters;
 use crate::link::Link;
 use crate::local::Fabric;
 use crate::memory::RegionTable;
 use crate::objects::QpCore;
-use crate::try_lock::TryLock;
 use drive::Turn;
 use groups::Groups;
 use parking_lot::Mutex;
@@ -71,7 +71,7 @@ pub(crate) struct Engine {
     may_point: bool,
     groups: Groups,
     timers: Timers,
-    turn: TryLock<Turn>,
+    turn: BriefLock<Turn>,
     /// How often a poller found somebody else driving.
     misses: AtomicU32,
     /// Turns without arrivals after which a poller lets others have the processor.
@@ -95,7 +95,7 @@ impl Engine {
             cm: OnceLock::new(),
             groups: Groups::default(),
             timers: Timers::default(),
-            turn: TryLock::new(Turn::new()),
+            turn: BriefLock::new(Turn::new()),
             misses: AtomicU32::new(0),
             patience: AtomicU32::new(drive::YIELDS_AFTER),
             ready: Mutex::default(),

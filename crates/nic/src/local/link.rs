@@ -3,8 +3,8 @@
 use super::neighbours::{Fabric, Neighbour, Pushed};
 use super::place::{Place, RING_LEN, SLOTS};
 use super::ring::{Found, Piece, Reader};
+use crate::brief_lock::BriefLock;
 use crate::link::{Link, LinkCounters, RxBatch, RxMeta, RxPacket, TxBatch, TxPiece, UdpLink, now};
-use crate::try_lock::TryLock;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{ICRC_LEN, dest_qpn};
 use ferroce_proto::{Gid, Time};
@@ -37,7 +37,7 @@ const LAST_PATIENCE_NS: u64 = 200_000_000;
 pub(crate) struct LocalLink {
     udp: Arc<UdpLink>,
     fabric: Arc<Fabric>,
-    inbound: TryLock<Inbound>,
+    inbound: BriefLock<Inbound>,
     /// Packets wait for room in some ring.
     any_waiting: AtomicBool,
     tx_packets: AtomicU64,
@@ -97,7 +97,7 @@ impl LocalLink {
         Ok(LocalLink {
             udp,
             fabric,
-            inbound: TryLock::new(Inbound {
+            inbound: BriefLock::new(Inbound {
                 rings: Vec::new(),
                 left: Vec::new(),
                 quiet: 0,

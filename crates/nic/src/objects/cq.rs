@@ -2,13 +2,13 @@
 
 use super::channel::CompletionChannel;
 use super::event::{EventQueue, EventSource};
+use crate::brief_lock::BriefLock;
 use crate::engine::Pulse;
 use crate::error::Error;
 use crate::link::{now, wall_clock_ns};
 use crate::nic::NicInner;
 use ferroce_proto::Qpn;
 use ferroce_proto::verbs::{Completion, EventKind, WcStatus};
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -62,7 +62,7 @@ pub(crate) struct CqCore {
     pub(crate) id: u32,
     pub(crate) cookie: u64,
     me: Weak<CqCore>,
-    state: Mutex<State>,
+    state: BriefLock<State>,
     /// Length of the ring, readable without its lock.
     waiting: AtomicUsize,
     overrun: AtomicBool,
@@ -82,7 +82,7 @@ impl CqCore {
     ) -> Arc<Self> {
         let depth = depth as usize;
         let ring = VecDeque::with_capacity(depth);
-        let state = Mutex::new(State {
+        let state = BriefLock::new(State {
             ring,
             stamps: VecDeque::new(),
             stamping: false,
