@@ -30,7 +30,7 @@ impl<T> BriefLock<T> {
         is_free.then(|| BriefGuard { lock: self })
     }
 
-    /// The inside. Only for locks that nobody holds while it waits for anything.
+    /// The inside. For what is held for moments: whoever finds it taken for longer naps, and sees late that it is free.
     #[inline]
     pub(crate) fn lock(&self) -> BriefGuard<'_, T> {
         match self.try_lock() {

@@ -2,6 +2,7 @@
 
 use super::Engine;
 use super::host::NicHost;
+use crate::brief_lock::BriefGuard;
 use crate::link::{RxBatch, RxPacket, TxBatch, now};
 use crate::log;
 use crate::objects::QpCore;
@@ -9,7 +10,6 @@ use ferroce_proto::qp::{self, Arrival, DropReason};
 use ferroce_proto::verbs::EventKind;
 use ferroce_proto::wire::{Packet, SendOnly, dest_qpn};
 use ferroce_proto::{Qpn, Time};
-use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -308,7 +308,7 @@ impl Engine {
     fn finish(
         &self,
         qp: &Arc<QpCore>,
-        mut machine: MutexGuard<'_, qp::Qp>,
+        mut machine: BriefGuard<'_, qp::Qp>,
         mut host: NicHost<'_, '_>,
         now: Time,
         put_off: Option<&mut Vec<Arc<QpCore>>>,
@@ -369,7 +369,7 @@ impl Engine {
     pub(super) fn after(
         &self,
         qp: &Arc<QpCore>,
-        mut machine: MutexGuard<'_, qp::Qp>,
+        mut machine: BriefGuard<'_, qp::Qp>,
         has_more: bool,
         now: Time,
     ) {

@@ -6,6 +6,7 @@ use super::hold;
 use super::place::{Place, SLOTS, retire_the_dead};
 use super::ring::{Piece, Writer};
 use super::window::Windows;
+use crate::brief_lock::BriefLock;
 use crate::link::{RxMeta, coarse_now, local_addresses, now};
 use crate::registry::Registry;
 use ferroce_proto::{Gid, Qpn};
@@ -35,7 +36,7 @@ pub(crate) struct Neighbour {
     /// Which life of the slot it is.
     instance: u64,
     /// Shared with neighbours that had the slot before: there is one ring to a slot.
-    out: Arc<Mutex<Outgoing>>,
+    out: Arc<BriefLock<Outgoing>>,
     /// Packets that found no room.
     waiting: AtomicUsize,
     /// When its process was last seen alive; [`GONE`] once it was not.
@@ -215,7 +216,7 @@ pub(crate) struct Fabric {
     adopts: bool,
     /// By slot.
     known: Box<[RwLock<Known>]>,
-    rings: Mutex<HashMap<u8, Arc<Mutex<Outgoing>>>>,
+    rings: Mutex<HashMap<u8, Arc<BriefLock<Outgoing>>>>,
     addresses: RwLock<Addresses>,
 }
 
@@ -321,14 +322,14 @@ impl Fabric {
         })
     }
 
-    fn ring_to(&self, slot: u8) -> io::Result<Arc<Mutex<Outgoing>>> {
+    fn ring_to(&self, slot: u8) -> io::Result<Arc<BriefLock<Outgoing>>> {
         let mut rings = self.rings.lock();
         if let Some(ring) = rings.get(&slot) {
             return Ok(ring.clone());
         }
         let ring = Writer::new(self.place.make_ring(slot)?);
         let out = Outgoing { ring, reader: 0, waiting: Backlog::new()? };
-        Ok(rings.entry(slot).or_insert(Arc::new(Mutex::new(out))).clone())
+        Ok(rings.entry(slot).or_insert(Arc::new(BriefLock::new(out))).clone())
     }
 
     /// Whether packets to this address stay on this host.

@@ -6,6 +6,7 @@ use super::guarded::{Guarded, Tally};
 use super::pd::Pd;
 use super::srq::{Srq, SrqCore};
 use super::xrc::XrcDomain;
+use crate::brief_lock::BriefLock;
 use crate::engine::Resends;
 use crate::error::Error;
 use crate::local::{Path, QpCard};
@@ -46,7 +47,7 @@ pub(crate) struct QpCore {
     pub(crate) xrc_domain: Option<u32>,
     /// The live handles, where there can be several. None left: the queue pair is going or gone.
     handles: Option<Mutex<Vec<Handle>>>,
-    pub(crate) machine: Mutex<qp::Qp>,
+    pub(crate) machine: BriefLock<qp::Qp>,
     pub(crate) events: Arc<EventQueue>,
     /// How to reach the peer's memory, if it is on this host.
     pub(crate) path: Guarded<Option<Path>>,
@@ -169,7 +170,7 @@ impl Pd {
                 srq: parts.srq,
                 xrc_domain: domain.as_ref().map(|d| d.id()),
                 handles: domain.as_ref().map(|_| Mutex::default()),
-                machine: Mutex::new(machine),
+                machine: BriefLock::new(machine),
                 events: self.events.clone(),
                 path: Guarded::new(None),
                 tally: Tally::default(),
