@@ -43,10 +43,12 @@ impl<T> BriefLock<T> {
     fn lock_later(&self) -> BriefGuard<'_, T> {
         let mut tries = 0_u32;
         loop {
-            match tries {
-                ..SPINS => std::hint::spin_loop(),
-                ..PATIENCE => std::thread::yield_now(),
-                _ => std::thread::sleep(NAP),
+            if tries < SPINS {
+                std::hint::spin_loop();
+            } else if tries < PATIENCE {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(NAP);
             }
             if let Some(guard) = self.try_lock() {
                 return guard;
