@@ -50,6 +50,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/link/udp/sys.rs", "system calls for batches of datagrams"),
     ("crates/nic/src/engine/host.rs", "gets at what the queue pair's lock guards"),
     ("crates/nic/src/engine/neighbours.rs", "gets at what the queue pair's lock guards"),
+    ("crates/nic/src/local/reach.rs", "puts the caller's bytes into a ring"),
     ("crates/nic/src/lock/raw.rs", "a lock that sleeps on a futex"),
     ("crates/nic/src/objects/guarded.rs", "shares what another lock guards"),
     ("crates/nic/src/local/adopt.rs", "moves pages of registered memory into a memfd and back"),
