@@ -54,6 +54,11 @@ impl Frame {
         Packet::parse(transport).map_err(Unreadable::Malformed)
     }
 
+    /// The packet from the BTH to the pad; only of a frame that could be decoded.
+    pub(crate) fn transport(&self) -> &[u8] {
+        &self.bytes[..self.bytes.len() - ICRC_LEN]
+    }
+
     /// Puts a right checksum on whatever the bytes are now.
     pub(crate) fn seal(&mut self) {
         let end = self.bytes.len() - ICRC_LEN;

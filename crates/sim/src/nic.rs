@@ -133,7 +133,10 @@ impl Nic {
         let arrival = Arrival { sgid, dgid, traffic_class, hop_limit };
         for qpn in self.destinations(packet.headers.bth.dest_qpn, frame.route.dgid) {
             let found = self.with_qp(now, qpn, journal, |qp, host| {
-                qp.handle_packet(&arrival, &packet, now, host);
+                // As the NIC does with all but the first packet of a row.
+                if !qp.handle_middle(&arrival, frame.transport(), now, host) {
+                    qp.handle_packet(&arrival, &packet, now, host);
+                }
             });
             if found.is_none() {
                 let why = format!("no queue pair has number {qpn}");

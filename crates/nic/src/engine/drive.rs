@@ -226,6 +226,9 @@ impl Engine {
             machine.handle_packet(&arrival, &packet, now, &mut host);
             // Packets of one message come in a row: keep the lock for the row.
             while let Some(next) = packets.next_if(|p| ferroce_proto::wire::dest_qpn(p.bytes) == Some(qpn)) {
+                if machine.handle_middle(&arrival_of(&next), next.bytes, now, &mut host) {
+                    continue;
+                }
                 if let Some((arrival, packet)) = self.parse(&next) {
                     machine.handle_packet(&arrival, &packet, now, &mut host);
                 }
@@ -246,11 +249,7 @@ impl Engine {
 
     fn parse<'a>(&self, rx: &RxPacket<'a>) -> Option<(Arrival, Packet<'a>)> {
         match Packet::parse(rx.bytes) {
-            Ok(packet) => {
-                let arrival =
-                    Arrival { sgid: rx.sgid, dgid: rx.dgid, traffic_class: rx.tos, hop_limit: rx.ttl };
-                Some((arrival, packet))
-            }
+            Ok(packet) => Some((arrival_of(rx), packet)),
             Err(malformed) => {
                 self.counters.dropped(DropReason::Malformed);
                 log::drop(format_args!("malformed packet from {}: {malformed}", rx.sgid));
@@ -389,6 +388,12 @@ impl Engine {
         let management = self.cm.get().map_or(u64::MAX, |cm| cm.next_ns());
         self.timers.next_ns().min(link).min(ready).min(management)
     }
+}
+
+/// What the outer headers of a packet said.
+#[inline]
+fn arrival_of(rx: &RxPacket<'_>) -> Arrival {
+    Arrival { sgid: rx.sgid, dgid: rx.dgid, traffic_class: rx.tos, hop_limit: rx.ttl }
 }
 
 fn touch(touched: &mut Vec<Arc<QpCore>>, qp: Arc<QpCore>) {
