@@ -33,10 +33,6 @@ pub(crate) struct RawLock {
 
 // SAFETY: `state` goes from free to held in one atomic step, and only whoever took that step gives it back.
 unsafe impl RawMutex for RawLock {
-    #[expect(
-        clippy::declare_interior_mutable_const,
-        reason = "the trait asks for it; every lock gets a copy"
-    )]
     const INIT: RawLock = RawLock { state: AtomicU32::new(FREE), sleepers: AtomicU32::new(0) };
     type GuardMarker = GuardNoSend;
 
