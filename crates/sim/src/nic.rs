@@ -137,7 +137,8 @@ impl Nic {
             let found = self.with_qp(now, qpn, journal, |qp, host| {
                 let is_done = express
                     .is_some_and(|(head, payload)| qp.handle_send_only(&arrival, &head, payload, now, host));
-                if !is_done {
+                // As the NIC does with all but the first packet of a row.
+                if !is_done && !qp.handle_middle(&arrival, frame.transport(), now, host) {
                     qp.handle_packet(&arrival, &packet, now, host);
                 }
             });

@@ -248,3 +248,23 @@ fn a_receive_that_comes_late_is_waited_for_as_ever() {
     assert_eq!(pair.b.recv_cq.statuses(), [(2, WcStatus::Success), (3, WcStatus::Success)]);
     both_ready(&pair);
 }
+
+/// Whether packet `index` of the WRITE at `FAR` is in the peer's memory.
+fn is_there(pair: &Pair, index: usize) -> bool {
+    pair.a.mr.read(index * 1024, 1024) == pair.b.mr.read(FAR as usize + index * 1024, 1024)
+}
+
+#[test]
+fn behind_a_gap_all_but_the_last_packet_is_placed() {
+    let pair = PairSetup { psn_a: Psn::new(0), ..setup() }.connect();
+    pair.world.rule(Rule::on(request(3)).drop());
+    pair.a.qp.post(Wr::write(1, &pair.b.mr, FAR).sge(pair.a.sge(0, 10 * 1024)));
+    pair.a.qp.post(Wr::write(2, &pair.b.mr, FAR + SLOT).sge(pair.a.sge(SLOT, 10 * 1024)));
+    pair.run();
+    let failed = pair.a.send_cq.statuses().first().map(|(id, status)| (*id, *status));
+    assert_eq!(failed, Some((1, WcStatus::RetryExcErr)));
+    let there: Vec<_> = (0..10).filter(|index| is_there(&pair, *index)).collect();
+    assert_eq!(there, [0, 1, 2, 4, 5, 6, 7, 8], "programs watch for the last byte");
+    let next = pair.b.mr.read((FAR + SLOT) as usize, 10 * 1024);
+    assert!(next != pair.a.mr.read(SLOT as usize, 10 * 1024), "a message behind a gap waits");
+}

@@ -219,7 +219,9 @@ impl Engine {
             self.deliver(&mut machine, &first, now, &mut host);
             // Packets of one message come in a row: keep the lock for the row.
             while let Some(next) = packets.next_if(|p| dest_qpn(p.bytes) == Some(qpn)) {
-                self.deliver(&mut machine, &next, now, &mut host);
+                if !machine.handle_middle(&arrival_of(&next), next.bytes, now, &mut host) {
+                    self.deliver(&mut machine, &next, now, &mut host);
+                }
             }
             completions += host.completions;
             if touched.is_empty() && packets.peek().is_none() {
@@ -411,6 +413,7 @@ impl Engine {
     }
 }
 
+/// What the outer headers of a packet said.
 #[inline]
 fn arrival_of(rx: &RxPacket<'_>) -> Arrival {
     Arrival { sgid: rx.sgid, dgid: rx.dgid, traffic_class: rx.tos, hop_limit: rx.ttl }

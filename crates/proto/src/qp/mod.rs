@@ -19,7 +19,7 @@
 //! | `segment` | cutting a message into packets |
 //! | `local` | requests that never leave the NIC |
 //! | `sq`, `rq` | the queues |
-//! | `post`, `at_once`, `express`, `modify`, `receive`, `drive`, `flush` | the calls |
+//! | `post`, `at_once`, `express`, `modify`, `receive`, `row`, `drive`, `flush` | the calls |
 //! | `reason`, `refusal` | why a completion failed, why a request was refused |
 //! | `host` | what the QP may ask of the NIC around it |
 
@@ -38,6 +38,7 @@ mod rc;
 mod reason;
 mod receive;
 mod refusal;
+mod row;
 mod rq;
 mod segment;
 mod sq;
