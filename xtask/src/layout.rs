@@ -46,7 +46,6 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/link/batch/seal.rs", "checksums payloads that lie in registered memory"),
     ("crates/nic/src/link/batch/tx.rs", "takes the promise that such payloads stay"),
     ("crates/nic/src/link/clock.rs", "reads the clock"),
-    ("crates/nic/src/lock.rs", "a lock: who holds it, sleeping and waking, and a barrier on all threads"),
     ("crates/nic/src/link/udp/interfaces.rs", "walks the kernel's list of interfaces"),
     ("crates/nic/src/link/udp/sys.rs", "system calls for batches of datagrams"),
     ("crates/nic/src/engine/host.rs", "gets at what the queue pair's lock guards"),
