@@ -71,7 +71,8 @@ impl<T: Object> Handle<T> {
     pub(crate) unsafe fn of<'a>(abi: *mut T::Abi) -> Result<&'a T, Refused> {
         // SAFETY: as the caller promises; the structure is the first member of the allocation.
         let handle = unsafe { abi.cast::<Handle<T>>().as_ref() };
-        handle.map(|handle| &handle.object).ok_or(invalid("a NULL pointer"))
+        // Only then: a refusal that nobody needs would have to be dropped, by every call.
+        handle.map(|handle| &handle.object).ok_or_else(|| invalid("a NULL pointer"))
     }
 
     /// Takes structure and object back from the program.
