@@ -177,27 +177,17 @@ impl Headers {
     }
 
     /// Reads the headers at the start of `bytes`; [`Headers::encoded_len`] then says where they end.
-    #[inline(always)]
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Headers, Malformed> {
-        let bth = Bth::parse(bytes)?;
-        // Most packets of a long message have nothing else. What follows moves headers to and fro on the stack, and a processor that
-        // reads back in one piece what it wrote in two waits until the payload of the packet before is in memory: an eighth of a
-        // receiver's time.
-        if !bth.extended && extension_len(bth.opcode) == 0 {
-            return Ok(Headers::new(bth));
-        }
-        Headers::parse_extended(bth, &bytes[Bth::LEN..])
-    }
-
-    fn parse_extended(bth: Bth, rest: &[u8]) -> Result<Headers, Malformed> {
-        let mut headers = Headers::new(bth);
-        let mut rest = Rest(rest);
-        headers.reth = rest.take(repeats_reth(&bth), Reth::LEN, Reth::parse)?;
-        headers.aeth = rest.take(repeats_aeth(&bth), Aeth::LEN, Aeth::parse)?;
-        if extension_len(bth.opcode) > 0 {
+        let mut headers = Headers::new(Bth::parse(bytes)?);
+        let opcode = headers.bth.opcode;
+        let mut rest = Rest(&bytes[Bth::LEN..]);
+        headers.reth = rest.take(repeats_reth(&headers.bth), Reth::LEN, Reth::parse)?;
+        headers.aeth = rest.take(repeats_aeth(&headers.bth), Aeth::LEN, Aeth::parse)?;
+        if extension_len(opcode) > 0 {
             headers.read_extensions(&mut rest)?;
         }
-        headers.rider = rest.take(has_rider(&bth), Rider::LEN, Rider::parse)?;
+        headers.rider = rest.take(has_rider(&headers.bth), Rider::LEN, Rider::parse)?;
         Ok(headers)
     }
 
