@@ -58,6 +58,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/local/adopt/tests/huge.rs", "maps and unmaps huge pages"),
     ("crates/nic/src/local/adopt/tests/refusals.rs", "maps, protects and seals memory"),
     ("crates/nic/src/local/backlog.rs", "keeps packets that lie in pieces"),
+    ("crates/nic/src/local/reach.rs", "puts a message into a ring from the region that it lies in"),
     ("crates/nic/src/local/maps.rs", "asks the kernel about mappings"),
     ("crates/nic/src/local/shared.rs", "copies descriptors and seals files"),
     ("crates/nic/src/local/shared/tests.rs", "maps and unmaps files"),
