@@ -40,6 +40,8 @@ pub(crate) struct LocalLink {
     inbound: Mutex<Inbound>,
     /// Packets wait for room in some ring.
     any_waiting: AtomicBool,
+    /// The driver sleeps, or is about to.
+    sleeps: AtomicBool,
     tx_packets: AtomicU64,
     tx_bytes: AtomicU64,
     rx_packets: AtomicU64,
@@ -106,6 +108,7 @@ impl LocalLink {
                 news_seen: 0,
             }),
             any_waiting: AtomicBool::new(false),
+            sleeps: AtomicBool::new(false),
             tx_packets: AtomicU64::new(0),
             tx_bytes: AtomicU64::new(0),
             rx_packets: AtomicU64::new(0),
@@ -219,6 +222,29 @@ impl LocalLink {
             }
             waiting.iter().for_each(|neighbour| self.wake_if_asleep(neighbour));
             std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// Takes what came by UDP.
+    fn receive_udp(&self, inbound: &mut Inbound, rx: &mut RxBatch, thorough: bool) -> usize {
+        let found = self.udp.receive(rx, thorough);
+        if !thorough && self.sleeps.load(Ordering::SeqCst) {
+            self.hang_bell_again(inbound);
+        }
+        found
+    }
+
+    /// A bell is a datagram, and a poller that looks at the socket may take it before the driver that it is for has woken up. That
+    /// one sleeps on then, and nobody would ring again.
+    fn hang_bell_again(&self, inbound: &mut Inbound) {
+        if self.fabric.place.asleep().swap(1, Ordering::SeqCst) != 0 {
+            return;
+        }
+        self.meet_callers(inbound);
+        // What came before the bell hung again rang none, and this poller may never come back.
+        if inbound.rings.iter_mut().any(|ring| ring.reader.look(MAX_PACKET_LEN) != Found::Nothing) {
+            self.fabric.place.asleep().store(0, Ordering::SeqCst);
+            self.wake(self.fabric.slot());
         }
     }
 
@@ -379,7 +405,7 @@ impl Link for LocalLink {
         // Also rings that are never empty must not keep others waiting.
         if inbound.looks >= LOOKS_PER_CALL {
             inbound.looks = 0;
-            let found = self.udp.receive(rx, thorough);
+            let found = self.receive_udp(&mut inbound, rx, thorough);
             if found > 0 {
                 return found;
             }
@@ -398,7 +424,7 @@ impl Link for LocalLink {
             return 0;
         }
         inbound.looks = 0;
-        self.udp.receive(rx, thorough)
+        self.receive_udp(&mut inbound, rx, thorough)
     }
 
     fn wait_fds(&self) -> Vec<RawFd> {
@@ -406,6 +432,7 @@ impl Link for LocalLink {
     }
 
     fn about_to_sleep(&self) -> bool {
+        self.sleeps.store(true, Ordering::SeqCst);
         self.fabric.place.asleep().store(1, Ordering::SeqCst);
         std::sync::atomic::fence(Ordering::SeqCst);
         let Some(mut inbound) = self.inbound.try_lock() else { return false };
@@ -418,6 +445,7 @@ impl Link for LocalLink {
     }
 
     fn woke_up(&self) {
+        self.sleeps.store(false, Ordering::SeqCst);
         self.fabric.place.asleep().store(0, Ordering::SeqCst);
     }
 
