@@ -110,6 +110,37 @@ impl<'a, 'q> NicHost<'a, 'q> {
         self.reaching = None;
     }
 
+    /// A short message to a neighbour: into its ring, where it can be read at once.
+    #[inline]
+    fn express_by_ring(&mut self, route: &Route, head: &[u8], payload: TxPayload<'_>) -> bool {
+        // What waits in a batch was sent before.
+        let waits = self.out.as_ref().is_some_and(|out| !out.is_empty());
+        if waits || self.shared.as_ref().is_some_and(|tx| !tx.is_empty()) {
+            return false;
+        }
+        let path = reach(&mut self.reaching, self.qp).path();
+        if !path.is_some_and(|path| path.express(&mut self.grip, route, head, payload)) {
+            return false;
+        }
+        self.expressed = true;
+        self.qp.tally.express.add(1);
+        self.qp.tally.express_bytes.add((head.len() + payload.len()) as u64);
+        true
+    }
+
+    /// A short message to somebody else: with all other packets.
+    #[inline]
+    fn express_by_batch(&mut self, route: &Route, head: &[u8], payload: TxPayload<'_>) -> bool {
+        if self.burst_left == 0 {
+            return false;
+        }
+        self.let_go();
+        let qp = self.qp;
+        let is_taken = self.out().push_short(route, head, payload, qp);
+        self.burst_left -= u32::from(is_taken);
+        is_taken
+    }
+
     fn path(&mut self) -> Option<&mut Path> {
         reach(&mut self.reaching, self.qp).path()
     }
@@ -143,19 +174,11 @@ impl Host for NicHost<'_, '_> {
 
     #[inline]
     fn express(&mut self, route: &Route, head: &[u8], payload: TxPayload<'_>) -> bool {
-        // What waits in a batch was sent before.
-        let waits = self.out.as_ref().is_some_and(|out| !out.is_empty());
-        if waits || self.shared.as_ref().is_some_and(|tx| !tx.is_empty()) {
-            return false;
+        if reach(&mut self.reaching, self.qp).path().is_some() {
+            self.express_by_ring(route, head, payload)
+        } else {
+            self.express_by_batch(route, head, payload)
         }
-        let path = reach(&mut self.reaching, self.qp).path();
-        if !path.is_some_and(|path| path.express(&mut self.grip, route, head, payload)) {
-            return false;
-        }
-        self.expressed = true;
-        self.qp.tally.express.add(1);
-        self.qp.tally.express_bytes.add((head.len() + payload.len()) as u64);
-        true
     }
 
     fn reaches(&mut self, rkey: RKey) -> bool {

@@ -7,7 +7,7 @@ use crate::objects::QpCore;
 use ferroce_proto::Psn;
 use ferroce_proto::qp::{TxPayload, in_row};
 use ferroce_proto::verbs::{MemoryFault, Route};
-use ferroce_proto::wire::{Bth, Headers, Service};
+use ferroce_proto::wire::{Bth, Headers, Service, pad_of};
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -122,8 +122,34 @@ impl<'a> Outgoing<'a> {
                 headers.write(head);
                 Ok(())
             }
-            None => self.push_copied(route, headers, payload, qp),
+            None => self.push_filled(route, head_len + payload.len() + pad_len, payload, qp, |packet| {
+                headers.write(packet);
+                head_len
+            }),
         }
+    }
+
+    /// Adds a packet whose headers are written already. False: its payload is long, or cannot be read, and nothing was added.
+    pub(super) fn push_short(
+        &mut self,
+        route: &Route,
+        head: &[u8],
+        payload: TxPayload<'_>,
+        qp: &QpCore,
+    ) -> bool {
+        let (body, pad) = (payload.len(), pad_of(payload.len()));
+        if body >= EXTERNAL_FROM {
+            return false;
+        }
+        let len = head.len() + body + pad;
+        if !self.tx.has_room(len) {
+            self.flush();
+        }
+        self.push_filled(route, len, payload, qp, |packet| {
+            packet[..head.len()].copy_from_slice(head);
+            head.len()
+        })
+        .is_ok()
     }
 
     /// Adds a row of packets: see [`Host::transmit_row`](ferroce_proto::qp::Host::transmit_row).
@@ -197,17 +223,19 @@ impl<'a> Outgoing<'a> {
         self.pins.local(pd, sges, offset, len as usize)
     }
 
-    fn push_copied(
+    /// Adds a packet of `len` bytes with a copy of the payload behind the headers, which `write_head` writes and measures.
+    #[inline]
+    fn push_filled(
         &mut self,
         route: &Route,
-        headers: &Headers,
+        len: usize,
         payload: TxPayload<'_>,
         qp: &QpCore,
+        write_head: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<(), MemoryFault> {
-        let (head, body) = (headers.encoded_len(), payload.len());
-        let packet = self.tx.reserve(route, head + body + usize::from(headers.bth.pad));
-        headers.write(packet);
-        let (out, pad) = packet[head..].split_at_mut(body);
+        let packet = self.tx.reserve(route, len);
+        let head_len = write_head(packet);
+        let (out, pad) = packet[head_len..].split_at_mut(payload.len());
         if !pad.is_empty() {
             pad.fill(0);
         }

@@ -1,4 +1,4 @@
-//! Messages of one packet between two queue pairs of one host, in fewer steps.
+//! Messages of one packet, in fewer steps.
 //!
 //! Nothing here is another protocol: the packet is the same, and so is all that follows from it. A message that is in order, as
 //! nearly all are, is sent while it is posted and placed without the detours that packets of every kind need; anything else is left to

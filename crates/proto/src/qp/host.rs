@@ -226,8 +226,8 @@ pub trait Host {
         false
     }
 
-    /// Sends a message of one packet at once, past everything that only a wire needs: these headers, then the payload, padded to four
-    /// bytes. False: nothing was sent, and [`Self::transmit`] takes it or says what is wrong with it.
+    /// Sends a message of one packet whose headers are written already: these, then the payload, padded to four bytes. False: nothing
+    /// was sent, and [`Self::transmit`] takes it or says what is wrong with it.
     fn express(&mut self, route: &Route, head: &[u8], payload: TxPayload<'_>) -> bool {
         let _ = (route, head, payload);
         false

@@ -11,7 +11,6 @@ use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::FlowAddrs;
 use std::fmt::Debug;
 use std::ops::Range;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 /// Segments in one batch: what every kernel with segmentation takes.
@@ -27,18 +26,6 @@ pub(crate) trait Sealer: Send + Sync + Debug {
     fn is_settled(&self) -> bool {
         true
     }
-    /// Where a batch that is sent for the first time has its packets counted.
-    fn tally(&self) -> Arc<TxTally> {
-        Arc::default()
-    }
-}
-
-/// What was sent out of one batch. Whoever has the batch is the only one who counts, so no atomic addition is needed.
-#[derive(Debug, Default)]
-pub(crate) struct TxTally {
-    pub(crate) calls: AtomicU64,
-    pub(crate) packets: AtomicU64,
-    pub(crate) bytes: AtomicU64,
 }
 
 /// How packets of one route leave.
@@ -92,7 +79,6 @@ impl TxBatch {
             (0..self.packets.len()).for_each(|index| self.unseal(index));
             self.sealed_by = Some(Arc::downgrade(sealer));
             self.last_exit = None;
-            self.tally = sealer.tally();
         }
         for index in 0..self.packets.len() {
             if self.packets[index].seal.is_none() {

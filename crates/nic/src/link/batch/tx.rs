@@ -1,11 +1,10 @@
 //! Packets on their way out, in one arena.
 
-use super::seal::{Exit, Seal, SealedBy, TxTally};
+use super::seal::{Exit, Seal, SealedBy};
 use crate::memory::External;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{Bth, ICRC_LEN, IcrcPrefix};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Two full segmentation runs: small enough to stay in the second-level cache between the copy that fills it and the copy
 /// of the kernel. Not 128 KiB, where two runs of 15 packets of 4 KiB would leave room for a lonely one behind them.
@@ -30,8 +29,6 @@ pub struct TxBatch {
     /// How packets of the last route leave, as `sealed_by` said.
     pub(super) last_exit: Option<(Route, Exit)>,
     pub(super) prefixes: IcrcPrefix,
-    /// Where what is sent out of it is counted, as `sealed_by` said.
-    pub(super) tally: Arc<TxTally>,
 }
 
 /// Where one packet lies and where it goes.
@@ -113,7 +110,6 @@ impl TxBatch {
             sealed_by: None,
             last_exit: None,
             prefixes: IcrcPrefix::default(),
-            tally: Arc::default(),
         }
     }
     /// Whether it holds no packet.
@@ -214,10 +210,6 @@ impl TxBatch {
         })
     }
 
-    /// Where whoever sends its packets counts them; nobody else may.
-    pub(crate) fn tally(&mut self) -> &TxTally {
-        &self.tally
-    }
     /// The packets as the link sees them.
     pub(crate) fn entries(&self) -> &[TxPacket] {
         &self.packets

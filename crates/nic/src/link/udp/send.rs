@@ -7,13 +7,14 @@ use super::interfaces::local_addresses;
 use super::sockets::SendSocket;
 use super::sys::{self, OutMessage, TX_BURST};
 use crate::link::TxBatch;
-use crate::link::batch::{Exit, Sealer, TxTally};
+use crate::link::batch::{Exit, Sealer};
 use crate::link::capture::{Capture, Direction, Outer};
-use crate::link::counters::{LinkCounters, RunningCounters, add, add_alone};
-use crate::lock::{Mutex, RwLock};
+use crate::link::counters::{RunningCounters, add};
+use crate::lock::RwLock;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::FlowAddrs;
+
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::io;
@@ -51,45 +52,6 @@ struct Plan {
     /// Sources whose device cannot segment, and whether there are any.
     plain_only: RwLock<Vec<Gid>>,
     has_plain_only: AtomicBool,
-    tallies: Mutex<Tallies>,
-}
-
-/// What was sent out of every batch.
-#[derive(Debug, Default)]
-struct Tallies {
-    alive: Vec<Arc<TxTally>>,
-    /// The sums of those whose batches are gone.
-    gone: LinkCounters,
-}
-
-impl Tallies {
-    /// Has a batch counted from now on.
-    fn begin(&mut self) -> Arc<TxTally> {
-        let Tallies { alive, gone } = self;
-        alive.retain(|tally| {
-            let is_alive = Arc::strong_count(tally) > 1;
-            if !is_alive {
-                add_tally(gone, tally);
-            }
-            is_alive
-        });
-        let fresh = Arc::<TxTally>::default();
-        alive.push(fresh.clone());
-        fresh
-    }
-
-    fn add_to(&self, counters: &mut LinkCounters) {
-        counters.tx_calls += self.gone.tx_calls;
-        counters.tx_packets += self.gone.tx_packets;
-        counters.tx_bytes += self.gone.tx_bytes;
-        self.alive.iter().for_each(|tally| add_tally(counters, tally));
-    }
-}
-
-fn add_tally(to: &mut LinkCounters, tally: &TxTally) {
-    to.tx_calls += tally.calls.load(Relaxed);
-    to.tx_packets += tally.packets.load(Relaxed);
-    to.tx_bytes += tally.bytes.load(Relaxed);
 }
 
 impl Sealer for Plan {
@@ -100,9 +62,6 @@ impl Sealer for Plan {
     }
     fn is_settled(&self) -> bool {
         !self.has_plain_only.load(Relaxed)
-    }
-    fn tally(&self) -> Arc<TxTally> {
-        self.tallies.lock().begin()
     }
 }
 
@@ -128,14 +87,9 @@ impl Sender {
         capture: Option<Arc<Capture>>,
     ) -> Sender {
         let (plain_only, has_plain_only) = (RwLock::default(), AtomicBool::new(false));
-        let plan = Arc::new(Plan { exits, gso, plain_only, has_plain_only, tallies: Mutex::default() });
+        let plan = Arc::new(Plan { exits, gso, plain_only, has_plain_only });
         let sealer: Arc<dyn Sealer> = Arc::clone(&plan) as _;
         Sender { plan, sealer, interfaces: RwLock::default(), counters, capture }
-    }
-
-    /// Adds what was counted apart from the running counters.
-    pub(super) fn add_counts(&self, counters: &mut LinkCounters) {
-        self.plan.tallies.lock().add_to(counters);
     }
 
     /// Sends everything, socket by socket: packets of one route share a socket and keep their order.
@@ -149,7 +103,7 @@ impl Sender {
 
     /// What every small message is: one packet that needs nothing said beside it. False if this is not that, or the
     /// kernel did not take it.
-    fn send_single(&self, batch: &mut TxBatch) -> bool {
+    fn send_single(&self, batch: &TxBatch) -> bool {
         let Some((packet, bytes)) = batch.single() else { return false };
         let Some(exit) = packet.seal.and_then(|s| s.exit) else { return false };
         let socket = self.plan.exits.socket(exit.number);
@@ -163,11 +117,9 @@ impl Sender {
         if sys::send_plain(socket.socket.as_raw_fd(), bytes, &to).is_err() {
             return false;
         }
-        let len = bytes.len() as u64;
-        let tally = batch.tally();
-        add_alone(&tally.calls, 1);
-        add_alone(&tally.packets, 1);
-        add_alone(&tally.bytes, len);
+        add(&self.counters.tx_calls, 1);
+        add(&self.counters.tx_packets, 1);
+        add(&self.counters.tx_bytes, bytes.len() as u64);
         true
     }
 
