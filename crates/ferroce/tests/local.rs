@@ -5,6 +5,7 @@
 mod support;
 
 use ferroce::{RemoteRegion, SendFlags, SendWr, WcOpcode, WcStatus, wr};
+use ferroce_nic::registry::{Registry, default_base};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -144,15 +145,6 @@ fn survive(delay_us: u64) -> u8 {
     (side.qp.query().dest_qpn.value() >> 16) as u8
 }
 
-/// Where the NIC in `slot` keeps what it shares with its neighbours.
-fn place_of(slot: u8) -> std::path::PathBuf {
-    use std::os::unix::fs::MetadataExt;
-    let uid = std::fs::metadata("/proc/self").unwrap().uid();
-    let netns = std::fs::metadata("/proc/self/ns/net").unwrap().ino();
-    let directory = ferroce_nic::registry::default_base().join(format!("ferroce-{uid}-{netns}"));
-    directory.join(format!("slot-{slot}.place"))
-}
-
 #[test]
 fn killed_at_any_instruction() {
     if let Some(socket) = parent() {
@@ -161,13 +153,14 @@ fn killed_at_any_instruction() {
     watched(|| {
         let times: u64 = std::env::var("FERROCE_TEST_KILLS").map_or(60, |n| n.parse().expect("a number"));
         let dead: Vec<u8> = (0..times).map(|n| survive(n * 7919 % 3000)).collect();
-        // Whoever comes next finds nothing in its way, and what the dead left is gone. (Slots of those who died long ago may
-        // be somebody's again.)
+        // Whoever comes next finds nothing in its way, and what the dead left is gone; their slots may be somebody's again.
         let Pair { a, b } = Pair::rc(V4);
         if has_fabric() {
+            let registry = Registry::open(&default_base()).unwrap();
+            let place_of = |slot: u8| registry.directory().join(format!("slot-{slot}.place"));
             assert!(place_of(a.device.counters().slot).exists(), "that is where they are");
-            let left: Vec<u8> =
-                dead.into_iter().rev().take(20).filter(|slot| place_of(*slot).exists()).collect();
+            let is_left = |slot: &u8| place_of(*slot).exists() && !registry.is_alive(*slot);
+            let left: Vec<u8> = dead.into_iter().rev().take(20).filter(is_left).collect();
             assert!(left.is_empty(), "slots {left:?} left something behind");
         }
         let (from, to) = (a.open_region(LEN), b.open_region(LEN));
