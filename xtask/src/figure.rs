@@ -37,6 +37,14 @@ fn json_in(said: &str) -> Option<Value> {
     serde_json::from_str(&said[said.find(['[', '{'])?..]).ok()
 }
 
+/// The best of some figures; not a number if there are none.
+pub(crate) fn best(values: &[f64], less_is_better: bool) -> f64 {
+    values
+        .iter()
+        .copied()
+        .fold(f64::NAN, |best, value| if less_is_better { best.min(value) } else { best.max(value) })
+}
+
 /// The middle one; no number if there is none.
 pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
@@ -85,5 +93,7 @@ mod tests {
     fn the_median_of_nothing_is_no_number() {
         assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
         assert!(median(&mut []).is_nan());
+        assert_eq!((best(&[3.0, 1.0, 2.0], true), best(&[3.0, 1.0, 2.0], false)), (1.0, 3.0));
+        assert!(best(&[], true).is_nan());
     }
 }

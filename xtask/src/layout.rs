@@ -36,6 +36,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/ffi/shim/src/resolve.rs", "libc's functions, wrapped"),
     ("crates/ffi/shim/src/wrap.rs", "libc's functions, wrapped"),
     ("crates/nic/src/engine/background.rs", "sleeps on descriptors"),
+    ("crates/nic/src/wait_set.rs", "sleeps on descriptors"),
     ("crates/nic/src/engine/outgoing.rs", "promises that what packets point to is held until they are sent"),
     ("crates/nic/src/eventfd.rs", "makes, reads and writes event descriptors"),
     ("crates/nic/src/exit.rs", "registers what runs at exit"),
@@ -66,6 +67,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/local/descriptor.rs", "looks what a descriptor leads to before it closes it"),
     ("crates/nic/src/local/link.rs", "vouches for the pieces of a packet that it puts into a ring"),
     ("crates/nic/src/local/mapping.rs", "memory of a file that several processes see"),
+    ("crates/nic/src/local/naming/tests.rs", "registers memory"),
     ("crates/nic/src/local/neighbours.rs", "puts packets into rings, piece by piece"),
     ("crates/nic/src/local/place.rs", "asks the kernel for room in a file"),
     ("crates/nic/src/local/ring.rs", "copies packets that lie in pieces"),
@@ -88,6 +90,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/tests/link_udp.rs", "polls descriptors as the engine does"),
     ("crates/nic/tests/objects_support/mod.rs", "registers memory, and keeps it alive"),
     ("crates/nic/tests/regions.rs", "maps and unmaps memory, and registers it"),
+    ("crates/ferroce/tests/named.rs", "stops and continues processes"),
     ("crates/ferroce/tests/no_allocation.rs", "counts allocations, and stops a process"),
     ("crates/nic/tests/qp_memory.rs", "counts what the allocator hands out"),
 ];

@@ -329,7 +329,8 @@ fn open(
             }
         }
     }
-    let one_host = lines.iter().all(|line| word(line, 2) == word(&mine, 2));
+    let neighbours = lines.iter().filter(|line| word(line, 2) == word(&mine, 2)).count();
+    let one_host = neighbours == lines.len();
     let transport =
         settings.transport.unwrap_or(if one_host { TransportKind::Local } else { TransportKind::Rdma });
     let backend: Box<dyn Backend> = match transport {
@@ -340,7 +341,7 @@ fn open(
             let place = format!("/proc/{}/fd/{}", word(&lines[0], 3), word(&lines[0], 4));
             Box::new(Local::open(settings, memory, &place, meeting)?)
         }
-        paged => Box::new(Paged::open(settings, paged, meeting, counters)?),
+        paged => Box::new(Paged::open(settings, paged, meeting, neighbours, counters)?),
     };
     Ok((transport, backend))
 }

@@ -31,7 +31,7 @@ struct Met {
 }
 
 fn meet(socket: &mut TcpStream) -> Met {
-    let side = Side::new(|pd, cq| pd.rc(cq).address(V4), |qp| qp.timeout(10).retries(5));
+    let side = Side::new(|pd, cq| pd.rc(cq).address(V4), |qp| qp.timeout(12).retries(5));
     let region = side.open_region(LEN);
     side.qp.connect_over(socket).unwrap();
     socket.write_all(&region.remote().to_bytes()).unwrap();
@@ -107,7 +107,8 @@ fn be_killed(mut socket: TcpStream) {
         let posted = match round % 4 {
             0 => side.qp.write(round, &[whole], remote),
             1 => side.qp.read(round, &[whole], remote),
-            2 => side.qp.send_from(round, &[region.sge(..64).unwrap()]),
+            2 if round % 8 == 2 => side.qp.send_from(round, &[region.sge(..64).unwrap()]),
+            2 => side.qp.send_from(round, &[whole]),
             _ => side.qp.write_inline(round, b"hello", remote),
         };
         posted.unwrap();
@@ -121,7 +122,7 @@ fn be_killed(mut socket: TcpStream) {
 fn survive(delay_us: u64) -> u8 {
     let mut peer = Peer::start("killed_at_any_instruction", V4);
     let Met { side, region, remote } = meet(&mut peer.socket);
-    let letters = side.open_region(64);
+    let letters = side.open_region(LEN);
     let post = |n| side.qp.post_recv(&[wr::recv(n, &[letters.sge(..).unwrap()])]);
     (0..16).for_each(|n| post(n).unwrap());
     let killer = std::thread::spawn(move || {

@@ -120,7 +120,7 @@ struct Met {
 }
 
 fn meet(socket: &mut TcpStream) -> Met {
-    let side = Side::new(|pd, cq| pd.rc(cq).address(V4), |qp| qp.timeout(10).retries(5));
+    let side = Side::new(|pd, cq| pd.rc(cq).address(V4), |qp| qp.timeout(12).retries(5));
     let letters = side.open_region(DEPTH as usize * 64);
     for n in 0..DEPTH {
         side.qp.post_recv(&[wr::recv(n, &[letters.sge(n * 64..(n + 1) * 64).unwrap()])]).unwrap();

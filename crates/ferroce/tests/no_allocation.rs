@@ -63,7 +63,9 @@ fn stretches(count: usize, devices: &[&ferroce::Device], work: impl Fn()) -> usi
     (0..count).filter(|_| stretch()).count()
 }
 
-const LEN: usize = 10_000;
+/// Long enough for a message to be copied once, and short enough for one to be copied twice.
+const LEN: usize = 40_000;
+const SHORT: u64 = 10_000;
 
 /// The next completion, which must be a success. Polls, as programs do that cannot sleep.
 fn done(cq: &ferroce::Cq) {
@@ -81,10 +83,12 @@ fn done(cq: &ferroce::Cq) {
 fn round(pair: &Pair<ferroce::Rc>, regions: &[ferroce::Region; 2], remote: RemoteRegion) {
     let [ours, theirs] = regions;
     let (whole, word) = (ours.sge(..).unwrap(), ours.sge(..8).unwrap());
-    pair.b.qp.post_recv(&[wr::recv(1, &[theirs.sge(..).unwrap()])]).unwrap();
-    pair.a.qp.send_from(1, &[whole]).unwrap();
-    done(&pair.a.cq);
-    done(&pair.b.cq);
+    for message in [whole, ours.sge(..SHORT).unwrap()] {
+        pair.b.qp.post_recv(&[wr::recv(1, &[theirs.sge(..).unwrap()])]).unwrap();
+        pair.a.qp.send_from(1, &[message]).unwrap();
+        done(&pair.a.cq);
+        done(&pair.b.cq);
+    }
     pair.a.qp.write(2, &[whole], remote).unwrap();
     done(&pair.a.cq);
     pair.a.qp.read(3, &[whole], remote).unwrap();

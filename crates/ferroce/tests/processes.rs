@@ -20,7 +20,7 @@ struct Met {
 /// Meets the peer. Its last words may be lost with it, so no wait here is longer than a few retries.
 fn meet(socket: &mut TcpStream) -> Met {
     let address = socket.local_addr().unwrap().ip();
-    let side = Side::new(|pd, cq| pd.rc(cq).address(address), |qp| qp.timeout(10).retries(6));
+    let side = Side::new(|pd, cq| pd.rc(cq).address(address), |qp| qp.timeout(14).retries(6));
     let region = side.open_region(2 * LEN);
     for n in 0..64 {
         side.qp.post_recv(&[wr::recv(n, &[region.sge(LEN as u64..).unwrap()])]).unwrap();

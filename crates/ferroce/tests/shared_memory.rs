@@ -139,7 +139,7 @@ fn file(kind: Kind, len: usize) -> libc::c_int {
 }
 
 fn side() -> Side<Rc> {
-    Side::new(|pd, cq| pd.rc(cq).address(V4), |qp| qp.timeout(10).retries(5))
+    Side::new(|pd, cq| pd.rc(cq).address(V4), |qp| qp.timeout(14).retries(5))
 }
 
 /// The target: memory of the kind that the parent names, for everything. Nothing if there is none.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 /// An `eventfd` in semaphore mode.
 pub(crate) struct EventFd(OwnedFd);
@@ -49,9 +50,15 @@ impl EventFd {
     }
 
     fn is_readable(&self) -> bool {
+        self.sleep(Duration::ZERO)
+    }
+
+    /// Sleeps until there is a unit, at most so long; whether there is one.
+    pub(crate) fn sleep(&self, most: Duration) -> bool {
         let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd, and the count says one.
-        unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+        let most = libc::timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos().into() };
+        // SAFETY: one pollfd, and the count says one; the time is read only, and no signals are named.
+        unsafe { libc::ppoll(&mut poll, 1, &most, std::ptr::null()) == 1 }
     }
 }
 

@@ -7,6 +7,7 @@
 //! | `memory` | registered memory: keys, checks, and the few lines that copy |
 //! | `engine` | moves packets between links and queue pairs, on whatever thread comes by |
 //! | `cm` | the connection manager: QP1, and ids shaped after librdmacm |
+//! | `random` | numbers that nobody can guess, also while the process exits |
 //! | `raw` | raw packets: whole Ethernet frames, and rules for who gets them |
 //! | [`link`] | how packets leave and arrive: UDP, fault injection, capture |
 //! | `local` | the same-host fabric: rings, and operations in the memory of neighbours |
@@ -15,6 +16,7 @@
 //! | `gids`, `watch` | the GID table, and how it follows the machine's addresses |
 //! | [`inspect`] | counters of running processes, for whoever asks |
 //! | [`lock`] | locks that never allocate |
+//! | `wait_set` | descriptors to sleep on, and who of several sleepers is woken |
 //! | `fork`, `exit`, `farewell`, `log`, `counters` | what a process needs besides |
 //!
 //! The protocol itself is in `ferroce-proto`; nothing here knows an opcode.
@@ -37,9 +39,11 @@ mod log;
 mod memory;
 mod nic;
 mod objects;
+mod random;
 mod raw;
 pub mod registry;
 mod shared;
+mod wait_set;
 mod watch;
 
 pub use cm::{

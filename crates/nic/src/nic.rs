@@ -229,6 +229,8 @@ impl Nic {
     /// Opens the device.
     pub fn open(config: Config) -> Result<Nic, Error> {
         let born = Generation::current();
+        // First of all: a process that has only one thread yet need not wait for it.
+        crate::lock::announce();
         let entries = gids::read(config.addresses.as_deref())?;
         let ways = open_ways(&config)?;
         Self::with_ways(&config, ways, entries, born)

@@ -141,6 +141,7 @@ fn the_nic_may_forward_what_reached_it() {
         sport: 0xC123,
         tos: 4,
         ttl: 60,
+        ring: None,
         bytes: &bytes,
     };
     assert!(one.forward(other.slot(), &got));

@@ -1,7 +1,10 @@
 //! A packet in flight: the very bytes that a UDP socket would carry.
 
 use ferroce_proto::verbs::Route;
-use ferroce_proto::wire::{FlowAddrs, Headers, ICRC_LEN, Malformed, Packet, icrc};
+use ferroce_proto::wire::{
+    Bth, FlowAddrs, Headers, ICRC_LEN, Malformed, Opcode, Operation, Packet, SendNamed, Service, icrc,
+};
+use std::rc::Rc;
 
 /// Bytes from the BTH to the ICRC, and where they go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,6 +13,9 @@ pub(crate) struct Frame {
     pub(crate) route: Route,
     /// BTH, extension headers, payload, pad, ICRC.
     pub(crate) bytes: Vec<u8>,
+    /// What lies in the memory that the frame names, if it is a message that does. Its sender must not change it before the
+    /// message is acknowledged, so it does not matter when it is read.
+    pub(crate) named: Option<Rc<[u8]>>,
 }
 
 /// Why a frame is no packet.
@@ -35,9 +41,18 @@ impl Frame {
         bytes.extend_from_slice(payload);
         bytes.resize(bytes.len() + usize::from(headers.bth.pad), 0);
         assert!(bytes.len().is_multiple_of(4), "pad {} is wrong: {headers:?}", headers.bth.pad);
+        Frame::sealed(route, bytes, None)
+    }
+
+    /// A message that names memory with these bytes.
+    pub(crate) fn naming(route: &Route, record: &[u8], named: Vec<u8>) -> Frame {
+        Frame::sealed(route, record.to_vec(), Some(named.into()))
+    }
+
+    fn sealed(route: &Route, mut bytes: Vec<u8>, named: Option<Rc<[u8]>>) -> Frame {
         let checksum = icrc(&flow(route), IP_IDENTIFICATION, &bytes);
         bytes.extend_from_slice(&checksum);
-        Frame { route: *route, bytes }
+        Frame { route: *route, bytes, named }
     }
 
     /// What the checksum covers.
@@ -56,6 +71,11 @@ impl Frame {
         if !checked {
             return Err(Unreadable::Icrc);
         }
+        if let Some(named) = &self.named
+            && let Some((head, _)) = SendNamed::parse(transport)
+        {
+            return Ok(Packet { headers: stand_in(&head), payload: named });
+        }
         Packet::parse(transport).map_err(Unreadable::Malformed)
     }
 
@@ -65,6 +85,15 @@ impl Frame {
         let checksum = icrc(&flow(&self.route), IP_IDENTIFICATION, &self.bytes[..end]);
         self.bytes[end..].copy_from_slice(&checksum);
     }
+}
+
+/// What rules and journals see of a message that names memory.
+fn stand_in(head: &SendNamed) -> Headers {
+    let operation = if head.imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly };
+    let mut headers = Headers::new(Bth::new(Opcode::new(Service::Rc, operation), head.dest_qpn, head.psn));
+    headers.bth.ack_req = true;
+    (headers.imm, headers.rider) = (head.imm, head.rider);
+    headers
 }
 
 fn flow(route: &Route) -> FlowAddrs {

@@ -5,9 +5,10 @@ use crate::journal::{Entry, Journal, NodeId};
 use crate::nic::Resources;
 use ferroce_proto::qp::{DropReason, Host, RecvWqe, RefusalReason, Side, TxError, TxPayload};
 use ferroce_proto::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge};
-use ferroce_proto::wire::Headers;
+use ferroce_proto::wire::{Headers, Name, Names, SendNamed};
 use ferroce_proto::{PdId, Qpn, RKey, Srqn, Time};
 use std::fmt;
+use std::rc::Rc;
 
 /// Which queues a queue pair uses.
 #[derive(Clone, Copy, Debug)]
@@ -25,10 +26,12 @@ pub(crate) struct SimHost<'a> {
     pub(crate) queues: Queues,
     pub(crate) nic: &'a mut Resources,
     pub(crate) journal: &'a mut Journal,
+    /// What the peer's memory holds where the message at hand says.
+    pub(crate) named: Option<Rc<[u8]>>,
 }
 
 impl SimHost<'_> {
-    fn fetch(&self, payload: TxPayload<'_>) -> Result<Vec<u8>, MemoryFault> {
+    fn fetch_own(&self, payload: TxPayload<'_>) -> Result<Vec<u8>, MemoryFault> {
         match payload {
             TxPayload::None => Ok(Vec::new()),
             TxPayload::Bytes(bytes) => Ok(bytes.to_vec()),
@@ -48,7 +51,7 @@ impl Host for SimHost<'_> {
         if self.nic.link_is_full() {
             return Err(TxError::Full);
         }
-        let data = self.fetch(payload).map_err(TxError::Fault)?;
+        let data = self.fetch_own(payload).map_err(TxError::Fault)?;
         assert_eq!(data.len(), payload.len(), "the host fetched another length than was asked for");
         self.nic.outbox.push_back(Frame::encode(route, headers, &data));
         Ok(())
@@ -61,6 +64,29 @@ impl Host for SimHost<'_> {
         }
         let Ok(headers) = Headers::parse(head) else { panic!("{head:?} are no headers") };
         self.transmit(route, &headers, payload).is_ok()
+    }
+
+    fn express_by_name(&mut self, route: &Route, head: &SendNamed, payload: TxPayload<'_>) -> bool {
+        let TxPayload::Local { sges, .. } = payload else { panic!("{payload:?} is no memory") };
+        let pieces = sges.iter().filter(|sge| sge.len > 0).map(|sge| Name { addr: sge.addr, len: sge.len });
+        let Some(names) = Names::new(pieces) else { return false };
+        let Ok(data) = self.fetch_own(payload) else { return false };
+        if !self.nic.naming.sends || self.nic.link_is_full() {
+            return false;
+        }
+        self.nic.naming.sent += 1;
+        let (record, len) = head.to_bytes(&names);
+        self.nic.outbox.push_back(Frame::naming(route, &record[..len], data));
+        true
+    }
+
+    fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &Names) -> bool {
+        let named = self.named.take().expect("asked once, and for a message that names memory");
+        assert_eq!(named.len(), names.message_len() as usize);
+        let naming = &mut self.nic.naming;
+        naming.asked += 1;
+        let is_refused = naming.refuses_every > 0 && naming.asked.is_multiple_of(naming.refuses_every);
+        !is_refused && self.nic.memory.scatter(pd, sges, 0, &named).is_ok()
     }
 
     fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {

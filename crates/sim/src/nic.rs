@@ -7,7 +7,7 @@ use crate::memory::Memory;
 use crate::queues::{CompletionQueue, SharedReceiveQueue};
 use ferroce_proto::qp::{Arrival, DropReason, Qp};
 use ferroce_proto::verbs::{EventKind, MwBind, Route};
-use ferroce_proto::wire::SendOnly;
+use ferroce_proto::wire::{SendNamed, SendOnly};
 use ferroce_proto::{Gid, Qpn, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -26,8 +26,21 @@ pub(crate) struct Resources {
     pub(crate) refusals: BTreeMap<&'static str, u64>,
     /// Window binds that were executed.
     pub(crate) binds: Vec<MwBind>,
+    pub(crate) naming: Naming,
     pub(crate) next_pd: u32,
     pub(crate) next_addr: u64,
+}
+
+/// What a NIC does with messages that name memory.
+#[derive(Default)]
+pub(crate) struct Naming {
+    /// It sends them.
+    pub(crate) sends: bool,
+    /// It cannot fetch every so many-th of them; all, if zero, it can.
+    pub(crate) refuses_every: u64,
+    /// Those sent, and those that were to be fetched.
+    pub(crate) sent: u64,
+    pub(crate) asked: u64,
 }
 
 impl Resources {
@@ -83,6 +96,7 @@ impl Nic {
             atomics_run: 0,
             refusals: BTreeMap::new(),
             binds: Vec::new(),
+            naming: Naming::default(),
             next_pd: 1,
             next_addr: 0x10_0000,
         };
@@ -109,8 +123,8 @@ impl Nic {
     ) -> Option<R> {
         let slot = self.qps.get_mut(&qpn)?;
         self.stirred = true;
-        let mut host =
-            SimHost { now, node: self.id, qpn, queues: slot.queues, nic: &mut self.resources, journal };
+        let nic = &mut self.resources;
+        let mut host = SimHost { now, node: self.id, qpn, queues: slot.queues, nic, journal, named: None };
         Some(call(&mut slot.qp, &mut host))
     }
 
@@ -133,19 +147,30 @@ impl Nic {
         let Route { sgid, dgid, traffic_class, hop_limit, .. } = frame.route;
         let arrival = Arrival { sgid, dgid, traffic_class, hop_limit };
         for qpn in self.destinations(packet.headers.bth.dest_qpn, frame.route.dgid) {
+            if let (Some(named), Some((head, names))) = (&frame.named, SendNamed::parse(frame.transport())) {
+                let found = self.with_qp(now, qpn, journal, |qp, host| {
+                    host.named = Some(named.clone());
+                    qp.handle_named(&arrival, &head, &names, now, host);
+                });
+                self.note_delivery(now, qpn, found, journal);
+                continue;
+            }
             let express = if self.id.is_express() { SendOnly::parse(frame.transport()) } else { None };
             let found = self.with_qp(now, qpn, journal, |qp, host| {
                 let is_done = express
                     .is_some_and(|(head, payload)| qp.handle_send_only(&arrival, &head, payload, now, host));
-                // As the NIC does with all but the first packet of a row.
-                if !is_done && !qp.handle_middle(&arrival, frame.transport(), now, host) {
+                if !is_done {
                     qp.handle_packet(&arrival, &packet, now, host);
                 }
             });
-            if found.is_none() {
-                let why = format!("no queue pair has number {qpn}");
-                journal.add(now, Entry::Dropped(self.id, qpn, DropReason::NoSuchQp, why));
-            }
+            self.note_delivery(now, qpn, found, journal);
+        }
+    }
+
+    fn note_delivery(&self, now: Time, qpn: Qpn, found: Option<()>, journal: &mut Journal) {
+        if found.is_none() {
+            let why = format!("no queue pair has number {qpn}");
+            journal.add(now, Entry::Dropped(self.id, qpn, DropReason::NoSuchQp, why));
         }
     }
 

@@ -147,6 +147,18 @@ impl Node {
         self.nic(|nic| nic.put_off_ns = ns);
     }
 
+    /// Sends long messages by naming its memory, if it can, and cannot fetch every so many-th that others named; all, if zero, it can.
+    pub fn name_messages(&self, refuses_every: u64) {
+        self.nic(|nic| {
+            (nic.resources.naming.sends, nic.resources.naming.refuses_every) = (true, refuses_every)
+        });
+    }
+
+    /// Messages that it sent by name, and those of others that it was to fetch.
+    pub fn named(&self) -> (u64, u64) {
+        self.nic(|nic| (nic.resources.naming.sent, nic.resources.naming.asked))
+    }
+
     /// Takes all events raised so far. Events of a CQ or SRQ name queue pair 0.
     pub fn events(&self) -> Vec<(Qpn, EventKind)> {
         self.nic(|nic| nic.resources.events.drain(..).collect())

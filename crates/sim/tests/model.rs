@@ -50,6 +50,9 @@ impl Model {
             world.set_faults(Faults::all(0.03));
         }
         let nodes = [world.node(), world.node()];
+        if rng.random() {
+            nodes.iter().for_each(|node| node.name_messages(4));
+        }
         let mut model = Model { rng, world, qps: Vec::new(), next_id: 0 };
         for transport in [Transport::Rc, Transport::Rc, Transport::Uc, Transport::Ud] {
             for node in &nodes {

@@ -4,7 +4,7 @@
 mod support;
 
 use ferroce_proto::Psn;
-use ferroce_proto::verbs::{Mtu, WcStatus};
+use ferroce_proto::verbs::{Access, EventKind, Mtu, WcStatus};
 use ferroce_sim::filter::{Seen, is_request, is_sequence_nak, request};
 use ferroce_sim::{Faults, Pair, PairSetup, Rule, Wr};
 use support::both_ready;
@@ -267,4 +267,25 @@ fn behind_a_gap_all_but_the_last_packet_is_placed() {
     assert_eq!(there, [0, 1, 2, 4, 5, 6, 7, 8], "programs watch for the last byte");
     let next = pair.b.mr.read((FAR + SLOT) as usize, 10 * 1024);
     assert!(next != pair.a.mr.read(SLOT as usize, 10 * 1024), "a message behind a gap waits");
+}
+
+/// Packets from the middle of a WRITE are placed when they come, also behind a gap. When the memory is deregistered before the gap is
+/// filled, the message is refused as if they had waited for their turn.
+#[test]
+fn memory_that_goes_before_the_gap_is_filled_refuses_the_message() {
+    let pair = setup().connect();
+    let (a, b) = (&pair.a, &pair.b);
+    let far = b.node.mr(b.pd, 64 * 1024, Access::REMOTE_WRITE | Access::LOCAL_WRITE);
+    let third = 0xff_ff02;
+    let delayed = pair.world.rule(Rule::on(request(third)).first().delay(200_000));
+    let again = pair.world.rule(Rule::on(request(third)).drop());
+    a.qp.post(Wr::write(1, &far, 0).sge(a.sge(0, 20_000)));
+    pair.world.run_for(100_000);
+    delayed.once();
+    assert!(far.read(3 * 1024, 1024) == a.mr.read(3 * 1024, 1024), "what came behind the gap is placed");
+    far.deregister();
+    pair.run();
+    assert!(again.hits() <= 8, "only what was asked for again: {}", again.hits());
+    assert_eq!(a.send_cq.statuses(), [(1, WcStatus::RemAccessErr)]);
+    assert_eq!(b.node.events(), [(b.qp.qpn, EventKind::QpAccessErr)]);
 }

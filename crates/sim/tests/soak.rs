@@ -8,7 +8,7 @@
 use ferroce_proto::verbs::{Access, Completion, Mtu, Transport, WcOpcode, WcStatus};
 use ferroce_proto::{Psn, Qpn};
 use ferroce_sim::journal::Journal;
-use ferroce_sim::{Cq, Faults, Mr, PairSetup, QpSetup, QueuePair, World, Wr};
+use ferroce_sim::{Cq, Faults, Mr, Node, PairSetup, QpSetup, QueuePair, World, Wr};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeSet;
@@ -104,6 +104,7 @@ fn shape(c: &Completion) -> Shape {
 
 struct Run {
     world: World,
+    nodes: Vec<Node>,
     sides: Vec<Side>,
     shared: Vec<Mr>,
 }
@@ -163,7 +164,7 @@ impl Run {
             }
             sides.extend(ends);
         }
-        Run { world, sides, shared }
+        Run { world, nodes, sides, shared }
     }
 
     /// Lets the applications do their work, in little pieces, until everything has come to rest.
@@ -294,9 +295,14 @@ impl Side {
     }
 }
 
+/// On a perfect network all data goes in packets; on a bad one every other node names it instead, and some cannot fetch all of it.
 fn run(seed: u64, faults: Faults) -> (Outcome, Journal) {
     let run = Run::new(seed);
     run.world.set_faults(faults);
+    if faults != Faults::default() {
+        let nodes = run.nodes.iter().enumerate();
+        nodes.filter(|(n, _)| n % 2 == 1).for_each(|(n, node)| node.name_messages([0, 5, 2, 40][n / 2]));
+    }
     run.finish(seed)
 }
 

@@ -1,7 +1,8 @@
 //! `cargo xtask bench --dsm`: how much faster two processes are than one, what the pieces cost beside bare operations, and the
 //! transports beside each other.
 //!
-//! Runs take turns, because a machine has moods, and medians are compared. The result is docs/dsm-figures.md with a picture.
+//! Runs take turns, because a machine has moods. Of two sides that follow each other the ratios are compared, round by round, of transports the
+//! shortest runs (`times`). The result is docs/dsm-figures.md with a picture.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,43 +12,52 @@ use serde_json::{Value, json};
 use super::goals::{self, Goals};
 use super::matrix::TRANSPORTS;
 use super::programs::{self, Built, PROGRAMS, Program};
+use super::times::Times;
 use super::worker::{Circumstance, Request, Worker};
 use super::{pieces, plot};
 use crate::figure::median;
 use crate::step::Context;
 
 /// Rounds of the speed-ups, and of the comparison.
-const ROUNDS: usize = 9;
-const ROUNDS_COMPARED: usize = 3;
+const ROUNDS: usize = 15;
+const ROUNDS_COMPARED: usize = 9;
 const LIMIT_S: u64 = 120;
 
 /// One to two processes.
 struct SpeedUp {
     program: &'static str,
     arguments: &'static str,
-    one_s: f64,
-    two_s: f64,
-    /// One process, while an unrelated copy of it ran.
-    beside_s: f64,
+    one: Times,
+    two: Times,
+    /// How much faster two were, the median over the rounds: the runs of a round follow each other, and have the machine in the same mood.
+    ratio: f64,
+    /// What twice the work at once gives where nothing is shared, by unrelated copies: caches and memory of the machine are. The same median.
+    limit: f64,
     goal: f64,
 }
 
 impl SpeedUp {
-    fn ratio(&self) -> f64 {
-        self.one_s / self.two_s
-    }
-
-    /// What twice the work at once gives where nothing is shared: caches and memory of the machine are.
-    fn limit(&self) -> f64 {
-        2.0 * self.one_s / self.beside_s
+    fn of_shortest(&self) -> f64 {
+        self.one.best_s / self.two.best_s
     }
 }
 
-/// One program over all transports, with two processes; seconds, as far as it ran.
+/// The median over the rounds of one figure divided by the other's.
+fn ratio_by_round(over: &[f64], under: &[f64]) -> f64 {
+    median(&mut over.iter().zip(under).map(|(over, under)| over / under).collect::<Vec<_>>())
+}
+
+/// One program over all transports, with two processes, as far as it ran.
 pub(super) struct Comparison {
     pub(super) program: &'static str,
     pub(super) arguments: &'static str,
-    pub(super) seconds: Vec<(&'static str, Option<f64>)>,
+    pub(super) times: Vec<(&'static str, Option<Times>)>,
+}
+
+impl Comparison {
+    pub(super) fn best_s(&self, transport: &str) -> Option<f64> {
+        self.times.iter().find(|(name, _)| *name == transport)?.1.map(|times| times.best_s)
+    }
 }
 
 /// The command.
@@ -161,8 +171,9 @@ fn speed_up(
         two.push(seconds(worker, program, 2, "local", arguments)?);
         beside.push(seconds_of(worker, program, 1, "local", Circumstance::Beside, arguments)?);
     }
-    let [one_s, two_s, beside_s] = [one, two, beside].map(|mut figures| median(&mut figures));
-    Ok(SpeedUp { program: program.name, arguments, one_s, two_s, beside_s, goal })
+    let (ratio, limit) = (ratio_by_round(&one, &two), 2.0 * ratio_by_round(&one, &beside));
+    let [one, two] = [one, two].map(|runs| Times::of(runs).ok_or("no rounds"));
+    Ok(SpeedUp { program: program.name, arguments, one: one?, two: two?, ratio, limit, goal })
 }
 
 fn compare(worker: &mut Worker, program: &'static Program, arguments: &'static str) -> Comparison {
@@ -181,31 +192,20 @@ fn compare(worker: &mut Worker, program: &'static Program, arguments: &'static s
             }
         }
     }
-    let seconds = all.into_iter().map(|(transport, mut figures)| {
-        (transport, (figures.len() == ROUNDS_COMPARED).then(|| median(&mut figures)))
-    });
-    Comparison { program: program.name, arguments, seconds: seconds.collect() }
-}
-
-/// Milliseconds with three digits or so.
-pub(super) fn milliseconds(seconds: f64) -> String {
-    let ms = seconds * 1e3;
-    if ms < 10.0 {
-        format!("{ms:.2}")
-    } else if ms < 100.0 {
-        format!("{ms:.1}")
-    } else {
-        format!("{ms:.0}")
-    }
+    let whole = |runs: &Vec<f64>| runs.len() == ROUNDS_COMPARED;
+    let times =
+        all.into_iter().map(|(transport, runs)| (transport, Some(runs).filter(whole).and_then(Times::of)));
+    Comparison { program: program.name, arguments, times: times.collect() }
 }
 
 fn to_json(ups: &[SpeedUp], ratios: &Goals, comparisons: &[Comparison]) -> Value {
     let ups = ups.iter().map(|up| {
-        json!({"program": up.program, "arguments": up.arguments, "one_s": up.one_s, "two_s": up.two_s, "beside_s": up.beside_s, "goal": up.goal})
+        json!({"program": up.program, "arguments": up.arguments, "one": up.one.to_json(), "two": up.two.to_json(), "ratio": up.ratio, "two_unrelated": up.limit, "goal": up.goal})
     });
-    let comparisons = comparisons
-        .iter()
-        .map(|row| json!({"program": row.program, "arguments": row.arguments, "seconds": row.seconds}));
+    let comparisons = comparisons.iter().map(|row| {
+        let times = row.times.iter().map(|(transport, times)| json!([transport, times.map(Times::to_json)]));
+        json!({"program": row.program, "arguments": row.arguments, "times": times.collect::<Value>()})
+    });
     let (ups, comparisons): (Vec<_>, Vec<_>) = (ups.collect(), comparisons.collect());
     json!({"speed_up": ups, "pieces": goals::to_json(ratios), "transports": comparisons})
 }
@@ -215,15 +215,20 @@ const HEAD: &str = "# Figures of the shared memory
 <!-- Written by `cargo xtask bench --dsm`. -->
 
 All on one machine, in one run, by the programs of programs/jia, which measure themselves and check their results.
-Medians; runs of one comparison take turns. LOAD
+Runs of one comparison take turns. LOAD
+
+The machine is a virtual one whose neighbours take time from it, and whose cores run faster now and then, mostly when one of them works alone. So the runs of a
+round follow each other, each round has a ratio of its own, and the median of those counts. Beside it stands what the shortest run of
+each side would say; where the two differ by much, the machine was in many moods.
 
 ## Two processes against one
 
-Transport `local`: both processes map the same memory. The last column is the machine's own share: how much faster two times the work
-was done by two unrelated processes at once, the slower of which counts, than by one after the other.
+Transport `local`: both processes map the same memory. Milliseconds, shortest and median of fifteen rounds. The last column is the
+machine's own share: how much faster two times the work was done by two unrelated processes at once, the slower of which counts, than
+by one after the other; by rounds, too.
 
-| program | 1 process, ms | 2 processes, ms | faster | wanted | two unrelated |
-|---|---:|---:|---:|---|---:|
+| program | 1 process | 2 processes | faster | wanted | by shortest runs | two unrelated |
+|---|---:|---:|---:|---|---:|---:|
 ";
 
 const PIECES: &str = "
@@ -237,8 +242,8 @@ What is compared takes turns within each of five runs; medians.
 const MIDDLE: &str = "
 ## The transports beside each other
 
-Two processes, milliseconds. `rdma`, `rdma-msg` and `udp` go through the loopback interface of one machine: what a page costs
-without a network in between. In brackets: times as long as `local`.
+Two processes, milliseconds, shortest and median of nine rounds. `rdma`, `rdma-msg` and `udp` go through the loopback interface of
+one machine: what a page costs without a network in between. In brackets: times as long as `local`, by the shortest runs.
 
 | program |";
 
@@ -253,33 +258,35 @@ fn load() -> String {
 fn to_markdown(load: &str, ups: &[SpeedUp], ratios: &Goals, comparisons: &[Comparison]) -> String {
     let mut text = HEAD.replace("LOAD", load);
     for up in ups {
-        let ratio = up.ratio();
+        let ratio = up.ratio;
         let reached = if ratio >= up.goal { "reached" } else { "not reached" };
         text += &format!(
-            "| `{} {}` | {} | {} | {ratio:.2} × | {} ×: {reached} | {:.2} × |\n",
+            "| `{} {}` | {} | {} | {ratio:.2} × | {} ×: {reached} | {:.2} × | {:.2} × |\n",
             up.program,
             up.arguments,
-            milliseconds(up.one_s),
-            milliseconds(up.two_s),
+            up.one.show(),
+            up.two.show(),
             up.goal,
-            up.limit()
+            up.of_shortest(),
+            up.limit
         );
     }
     text += PIECES;
     text += &goals::to_markdown(ratios);
     text += MIDDLE;
     TRANSPORTS.iter().for_each(|transport| text += &format!(" {transport} |"));
-    text += &format!("\n|---|{}\n", "---:|".repeat(TRANSPORTS.len()));
+    text += &format!(" rdma / udp |\n|---|{}\n", "---:|".repeat(TRANSPORTS.len() + 1));
     for row in comparisons {
         text += &format!("| `{} {}` |", row.program, row.arguments);
-        let base = row.seconds.first().and_then(|(_, seconds)| *seconds);
-        for (transport, seconds) in &row.seconds {
-            let ratio =
-                seconds.zip(base).filter(|_| *transport != "local").map(|(s, b)| format!(" ({:.1})", s / b));
-            let cell = seconds.map_or("–".to_owned(), milliseconds) + &ratio.unwrap_or_default();
+        let base = row.best_s("local");
+        for (transport, times) in &row.times {
+            let ratio = times.zip(base).filter(|_| *transport != "local");
+            let ratio = ratio.map(|(times, base)| format!(" ({:.1})", times.best_s / base));
+            let cell = times.map_or("–".to_owned(), |times| times.show()) + &ratio.unwrap_or_default();
             text += &format!(" {cell} |");
         }
-        text += "\n";
+        let ratio = row.best_s("rdma").zip(row.best_s("udp"));
+        text += &ratio.map_or(" – |\n".to_owned(), |(rdma, udp)| format!(" {:.2} |\n", rdma / udp));
     }
     text + "\n![Time of each program over each transport, as a multiple of local](dsm-figures.svg)\n"
 }
@@ -288,36 +295,55 @@ fn to_markdown(load: &str, ups: &[SpeedUp], ratios: &Goals, comparisons: &[Compa
 pub(super) mod tests {
     use super::*;
 
+    fn times(best_s: f64) -> Times {
+        Times { best_s, median_s: best_s * 1.5 }
+    }
+
     pub(in crate::dsm) fn examples() -> Vec<Comparison> {
         let row = |program, udp| Comparison {
             program,
             arguments: "-n 8",
-            seconds: vec![("local", Some(0.5)), ("rdma", Some(1.0)), ("rdma-msg", Some(2.0)), ("udp", udp)],
+            times: [("local", Some(0.5)), ("rdma", Some(1.0)), ("rdma-msg", Some(2.0)), ("udp", udp)]
+                .map(|(transport, best_s)| (transport, best_s.map(times)))
+                .into(),
         };
         vec![row("mm", Some(50.0)), row("<x>", None)]
     }
 
     #[test]
     fn goals_and_ratios_are_shown() {
-        let up =
-            SpeedUp { program: "mm", arguments: "-n 8", one_s: 2.0, two_s: 1.0, beside_s: 2.5, goal: 1.8 };
-        let slow = SpeedUp {
-            program: "lu",
+        let up = |program, one_s, two_s, ratio, goal| SpeedUp {
+            program,
             arguments: "-n 8",
-            one_s: 0.001,
-            two_s: 0.001,
-            beside_s: 0.002,
-            goal: 1.5,
+            one: times(one_s),
+            two: times(two_s),
+            ratio,
+            limit: 1.6,
+            goal,
         };
-        let text = to_markdown("Nothing else ran.", &[up, slow], &goals::tests::examples(), &examples());
+        assert_eq!(ratio_by_round(&[4.0, 9.0, 2.0], &[2.0, 1.0, 2.0]), 2.0);
+        let ups = [up("mm", 2.0, 1.0, 1.9, 1.8), up("lu", 0.001, 0.001, 1.1, 1.5)];
+        let text = to_markdown("Nothing else ran.", &ups, &goals::tests::examples(), &examples());
         assert!(text.contains("| at most 1.5: reached |"), "{text}");
         assert!(text.contains("take turns. Nothing else ran.\n"), "{text}");
-        assert!(text.contains("| `mm -n 8` | 2000 | 1000 | 2.00 × | 1.8 ×: reached | 1.60 × |"), "{text}");
         assert!(
-            text.contains("| `lu -n 8` | 1.00 | 1.00 | 1.00 × | 1.5 ×: not reached | 1.00 × |"),
+            text.contains(
+                "| `mm -n 8` | 2000 / 3000 | 1000 / 1500 | 1.90 × | 1.8 ×: reached | 2.00 × | 1.60 × |"
+            ),
             "{text}"
         );
-        assert!(text.contains("| 500 | 1000 (2.0) | 2000 (4.0) | 50000 (100.0) |"), "{text}");
+        assert!(
+            text.contains(
+                "| `lu -n 8` | 1.00 / 1.50 | 1.00 / 1.50 | 1.10 × | 1.5 ×: not reached | 1.00 × | 1.60 × |"
+            ),
+            "{text}"
+        );
+        assert!(
+            text.contains(
+                "| 500 / 750 | 1000 / 1500 (2.0) | 2000 / 3000 (4.0) | 50000 / 75000 (100.0) | 0.02 |"
+            ),
+            "{text}"
+        );
         assert!(text.contains("| – |"), "{text}");
     }
 }

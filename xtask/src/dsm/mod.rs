@@ -8,6 +8,7 @@
 //! | `launchers` | mpirun, and srun with a Slurm of our own |
 //! | `matrix` | who runs with how many processes over what; rows and tallies |
 //! | `figures` | `cargo xtask bench --dsm`: speed-ups, and the transports beside each other |
+//! | `times` | which of several runs counts |
 //! | `pieces` | the pieces of it beside bare operations and Open MPI, as far as running them goes |
 //! | `goals` | the same compared with what is wanted |
 //! | `plot` | the picture of docs/dsm-figures.md |
@@ -20,6 +21,7 @@ mod pieces;
 mod plot;
 mod programs;
 mod second_host;
+mod times;
 pub(crate) mod worker;
 
 use std::process::ExitCode;

@@ -23,6 +23,8 @@ pub(crate) enum Piece {
     TwoHosts,
     /// The same, with page faults by SIGSEGV.
     TwoHostsSignal,
+    /// The same over a cable of a gigabit per second.
+    TwoHostsNarrow,
     /// Barriers of eight processes over UDP on one host.
     Eight,
     /// Open MPI in shared memory.
@@ -32,11 +34,23 @@ pub(crate) enum Piece {
 }
 
 impl Piece {
-    pub(super) const ALL: [Piece; 6] =
-        [Piece::TwoHosts, Piece::TwoHostsSignal, Piece::Local, Piece::Eight, Piece::MpiShared, Piece::MpiTcp];
+    pub(super) const ALL: [Piece; 7] = [
+        Piece::TwoHosts,
+        Piece::TwoHostsSignal,
+        Piece::Local,
+        Piece::Eight,
+        Piece::MpiShared,
+        Piece::MpiTcp,
+        Piece::TwoHostsNarrow,
+    ];
 
     pub(super) fn is_mpi(self) -> bool {
         matches!(self, Piece::MpiShared | Piece::MpiTcp)
+    }
+
+    /// Whether a machine may lack what it takes: not every kernel can make a cable narrow.
+    pub(super) fn may_fail(self) -> bool {
+        self == Piece::TwoHostsNarrow
     }
 
     fn name(self) -> &'static str {
@@ -44,6 +58,7 @@ impl Piece {
             Piece::Local => "local",
             Piece::TwoHosts => "two-hosts",
             Piece::TwoHostsSignal => "two-hosts-signal",
+            Piece::TwoHostsNarrow => "two-hosts-narrow",
             Piece::Eight => "eight",
             Piece::MpiShared => "mpi-shared",
             Piece::MpiTcp => "mpi-tcp",
@@ -91,6 +106,9 @@ impl Piece {
                 mpirun(folder, &host.options_of_mpirun()?.iter().map(String::as_str).collect::<Vec<_>>())
             }
             _ => {
+                if self == Piece::TwoHostsNarrow {
+                    example = host.narrowed(&folder.join("figures"));
+                }
                 example.arg("rdma").args(host.options_of_figures());
                 example
             }

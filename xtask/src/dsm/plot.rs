@@ -21,8 +21,8 @@ fn height_of(multiple: f64, most: f64) -> f64 {
 /// The picture. White below it, because pages of documentation may be dark.
 pub(super) fn bars(comparisons: &[Comparison]) -> String {
     let multiples = |row: &Comparison| -> Vec<Option<f64>> {
-        let base = row.seconds.first().and_then(|(_, seconds)| *seconds);
-        row.seconds.iter().map(|(_, seconds)| Some((*seconds)? / base?)).collect()
+        let base = row.best_s("local");
+        row.times.iter().map(|(_, times)| Some(times.as_ref()?.best_s / base?)).collect()
     };
     let all: Vec<(&str, Vec<Option<f64>>)> =
         comparisons.iter().map(|row| (row.program, multiples(row))).collect();

@@ -9,6 +9,9 @@ const HERE: &str = "198.18.7.1";
 const THERE: &str = "198.18.7.2";
 const CABLE: &str = "198.18.7.0/24";
 
+/// What makes a cable narrow, in the words of `tc`.
+const NARROW: &str = "rate 1gbit burst 128k latency 50ms";
+
 /// It lives as long as this value.
 pub(super) struct SecondHost {
     /// Holds the namespace open.
@@ -72,6 +75,22 @@ impl SecondHost {
     pub(super) fn options_of_figures(&self) -> Vec<String> {
         let id = self.keeper.id().to_string();
         [HERE, "nsenter", "-t", &id, "-n"].map(str::to_owned).into()
+    }
+
+    /// A program that runs while the cable carries no more than a gigabit per second.
+    pub(super) fn narrowed(&self, program: &Path) -> Command {
+        let id = self.keeper.id();
+        // What a cable may hold at once must be more than a segmentation batch.
+        let script = format!(
+            "there='nsenter -t {id} -n'
+            trap 'tc qdisc del dev dsm0 root; $there tc qdisc del dev dsm1 root' EXIT
+            tc qdisc replace dev dsm0 root tbf {NARROW} || exit
+            $there tc qdisc replace dev dsm1 root tbf {NARROW} || exit
+            \"$@\""
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, "sh"]).arg(program);
+        command
     }
 
     /// Options of mpirun that start one of two processes there and keep all its traffic on the cable.

@@ -112,9 +112,11 @@ pub(crate) fn of_link(name: &str) -> &'static str {
         "local_rx_packets" => "packets taken from processes of this host",
         "local_rx_bytes" => "their bytes, BTH to padding",
         "local_waited" => "of those sent, found a ring full and waited",
+        "local_echoes" => "came by UDP as well (multicast) and were dropped",
         "local_bells" => "sleeping processes of this host woken",
         "direct_mapped" => "one-sided operations in a neighbour's memory, mapped here",
         "direct_copied" => "those that the kernel copied between the processes",
+        "messages_named" => "messages that a process of this host copied from this one's memory",
         "rcvbuf_bytes" => "largest receive buffer, in bytes",
         _ => "",
     }

@@ -86,12 +86,17 @@ fn to_text(reports: &[Report], silent: &[String]) -> String {
             link("rx_packets") + link("local_rx_packets"),
             report.retransmitted,
         );
-        let [packets, mapped, copied] = ["local_tx_packets", "direct_mapped", "direct_copied"].map(link);
+        let [packets, mapped, copied, named] =
+            ["local_tx_packets", "direct_mapped", "direct_copied", "messages_named"].map(link);
         if packets + mapped + copied > 0 {
             text += &format!(
                 "  on this host: {packets} packets through shared memory; one-sided without a packet: {mapped} in mapped memory, \
-                 {copied} copied by the kernel\n"
+                 {copied} copied by the kernel"
             );
+            if named > 0 {
+                text += &format!("; {named} messages fetched from its memory");
+            }
+            text.push('\n');
         }
         let losses = report.link.iter().filter(|(name, _)| meaning::is_drop(name));
         for (name, count) in report.drops.iter().chain(losses).filter(|(_, count)| **count > 0) {

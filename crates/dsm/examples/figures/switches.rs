@@ -7,10 +7,12 @@ const PAGES: usize = 100;
 /// Intervals of one turn.
 const INTERVALS: u64 = 4;
 
-/// A switch, its figure with it off and on, and an interval of the work that it should help.
+/// A switch, its figure with it off and on, an interval of the work that it should help, and how many pages both look at
+/// after it.
 struct Case {
     tuning: Tuning,
     names: [&'static str; 2],
+    seen: usize,
     work: fn(&Job, &Shared<[u64]>, u64),
 }
 
@@ -18,6 +20,7 @@ const CASES: [Case; 4] = [
     Case {
         tuning: Tuning::ChangedBlocks,
         names: ["one word of 100 pages told, whole pages", "one word of 100 pages told, changed blocks"],
+        seen: PAGES,
         work: |job, array, round| {
             if job.rank() == 1 {
                 (0..PAGES).for_each(|page| array.set(page * WORDS + round as usize % WORDS, round));
@@ -30,6 +33,8 @@ const CASES: [Case; 4] = [
             "100 pages of another home written, homes stay",
             "100 pages of another home written, homes move",
         ],
+        // As of a field that was placed wrong: the others want its edge.
+        seen: 2,
         work: |job, array, round| {
             if job.rank() == 0 {
                 (0..PAGES * WORDS).step_by(4).for_each(|at| array.set(at, round));
@@ -39,6 +44,7 @@ const CASES: [Case; 4] = [
     Case {
         tuning: Tuning::AdaptiveWriteDetection,
         names: ["100 own pages written, each noticed", "100 own pages written, writing foreseen"],
+        seen: PAGES,
         work: |job, array, round| {
             if job.rank() == 1 {
                 (0..PAGES).for_each(|page| array.set(page * WORDS, round));
@@ -48,6 +54,7 @@ const CASES: [Case; 4] = [
     Case {
         tuning: Tuning::Parcels,
         names: ["every second word of 100 pages, one by one", "every second word of 100 pages, in parcels"],
+        seen: PAGES,
         work: |job, array, round| {
             if job.rank() == 0 {
                 (0..PAGES * WORDS).for_each(|at| array.update(at, |old| old & !0xffff_ffff | round));
@@ -70,7 +77,7 @@ pub(crate) fn measure(job: &Job, figures: &mut Figures) -> Result<()> {
                 round += 1;
                 (case.work)(job, &array, round);
                 job.barrier()?;
-                (0..PAGES).for_each(|page| assert!(array.get(page * WORDS) <= round));
+                (0..case.seen).for_each(|page| assert!(array.get(page * WORDS) <= round));
                 Ok(job.barrier()?)
             };
             interval()?;

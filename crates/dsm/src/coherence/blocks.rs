@@ -65,17 +65,27 @@ impl Machine {
         self.changed_blocks = on;
     }
 
+    /// The blocks to fetch of a page, if those that are missing are worth it; else the whole of it is.
+    fn worth(&self, page: usize) -> Option<Blocks> {
+        let missing = self.table[page].here.missing();
+        let few = missing.0.count_ones() < NEARLY_ALL && missing.ranges(BLOCKS).len() <= MOST_PIECES;
+        Some(missing).filter(|_| self.changed_blocks && few)
+    }
+
+    /// How many those are.
+    pub(super) fn blocks_to_fetch(&self, page: usize) -> usize {
+        self.worth(page).map_or(BLOCKS, |blocks| blocks.0.count_ones() as usize)
+    }
+
     /// The steps that fetch sorted pages: whole ones in runs, and blocks of those whose other blocks are here.
     pub(super) fn fetch_steps(&mut self, pages: &[usize], steps: &mut Vec<Step>) {
         let mut whole = Vec::with_capacity(pages.len());
         for &page in pages {
-            let missing = std::mem::replace(&mut self.table[page].here, Blocks::ALL).missing();
-            let worth = missing.0.count_ones() < NEARLY_ALL && missing.ranges(BLOCKS).len() <= MOST_PIECES;
-            if self.changed_blocks && worth {
-                steps.push(Step::FetchBlocks(page, missing, self.home(page)));
-            } else {
-                whole.push(page);
+            match self.worth(page) {
+                Some(missing) => steps.push(Step::FetchBlocks(page, missing, self.home(page))),
+                None => whole.push(page),
             }
+            self.table[page].here = Blocks::ALL;
         }
         for run in Run::of(whole) {
             let mut first = run.first;

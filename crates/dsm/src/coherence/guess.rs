@@ -5,12 +5,16 @@
 //! is left out, to see whether it is still wanted. A guess that was wrong costs a comparison with the twin; at home,
 //! where there is none, a notice too many.
 
+use super::blocks::BLOCKS;
 use super::machine::Machine;
 use super::{Access, Run};
 
 /// Most pages that one write fault opens besides its own: at home, and elsewhere, where each needs a twin.
 pub(super) const MOST_HOME_GUESSES: usize = 512;
 const MOST_TWIN_GUESSES: usize = 16;
+/// Pages that one fault fetches at most where only some blocks of each are missing, for each that it may fetch whole: each is
+/// a READ of its own.
+const MOST_PAGES_OF_BLOCKS: usize = 8;
 /// Guesses in a row before a page must show again that it is wanted.
 pub(super) const PATIENCE: u8 = 31;
 
@@ -49,12 +53,15 @@ impl Machine {
         let before = self.table[page].fetched_in;
         let ahead = self.locality.ahead(page);
         let most = self.locality.most();
-        let far = if most == 0 { 0 } else { self.max_checking_pages };
+        // A page of which only some blocks are missing counts as those, so that as many bytes come as without.
+        let scale = if self.changed_blocks { BLOCKS } else { 1 };
+        let far = if most == 0 { 0 } else { self.max_checking_pages * scale };
         let end = (page + 1 + far.max(ahead)).min(self.table.len());
         let mut pages = vec![page];
+        let mut blocks = self.blocks_to_fetch(page);
         for other in page + 1..end {
             let state = &self.table[other];
-            if pages.len() > most {
+            if blocks > most * BLOCKS || pages.len() > most * MOST_PAGES_OF_BLOCKS {
                 break;
             }
             if state.valid || state.home == u16::MAX {
@@ -63,6 +70,7 @@ impl Machine {
             let again = before != 0 && state.fetched_in == before && state.fetch_guesses < PATIENCE;
             if again || pages.len() <= ahead {
                 pages.push(other);
+                blocks += self.blocks_to_fetch(other);
             }
         }
         self.locality.fetched(page, pages.last().map_or(page, |last| last + 1));

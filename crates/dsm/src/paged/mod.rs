@@ -42,7 +42,7 @@ use mail::Mail;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use waiting::Waiting;
+use waiting::{Patience, Waiting};
 use window::Window;
 
 /// A process of a job whose heap has homes.
@@ -83,8 +83,10 @@ impl Paged {
         settings: &Settings,
         transport: TransportKind,
         meeting: &Arc<Meeting>,
+        neighbours: usize,
         counters: &Arc<Counters>,
     ) -> Result<Self, Error> {
+        let patience = Patience::of(neighbours);
         let (rank, size) = (settings.rank, settings.size);
         let layout = Window::new(size);
         let file = anonymous_file(c"ferroce-dsm-window", layout.len() + settings.heap_bytes)?;
@@ -94,7 +96,7 @@ impl Paged {
             _ if size == 1 => None,
             TransportKind::RdmaMsg => Some(Box::new(Messages::over_verbs(rank, size, &window, meeting)?)),
             TransportKind::Udp => Some(Box::new(Messages::over_udp(rank, size, &window, meeting)?)),
-            _ => Some(Box::new(Rdma::open(rank, size, &window, meeting)?)),
+            _ => Some(Box::new(Rdma::open(rank, size, &window, meeting, patience.spin)?)),
         };
         let wires = Wires::new(rank, window.clone(), fabric);
         let options = Options {
@@ -108,7 +110,7 @@ impl Paged {
             rank,
             size,
             layout,
-            waiting: Waiting::new(size),
+            waiting: Waiting::new(patience.look),
             state: Mutex::new(State { machine: Machine::new(options), twins: Default::default() }),
             executor: Executor::new(view, file, window.clone(), layout, counters.clone()),
             locks: Locks::new(LOCKS),

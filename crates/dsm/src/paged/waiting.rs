@@ -5,12 +5,31 @@ use crate::error::Error;
 use crate::transport::Wires;
 use std::time::{Duration, Instant};
 
-/// How long to look before the first nap where everybody has a core: a nap and a wake-up cost about as much.
+/// How long to look before the first nap, and for the completion of an operation, where every thread has a core: a nap and a
+/// wake-up cost about as much.
 const LOOK: Duration = Duration::from_micros(100);
-/// And where not: the one we wait for may need ours.
-const LOOK_IN_A_CROWD: Duration = Duration::from_micros(10);
+const SPIN: Duration = Duration::from_micros(50);
 /// The longest nap: what a wake-up that went to another thread can cost.
 const NAP: Duration = Duration::from_millis(2);
+
+/// How long threads look before they sleep.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    pub(super) look: Duration,
+    pub(super) spin: Duration,
+}
+
+impl Patience {
+    /// With so many processes on this host, ourselves included. Each has a thread that serves the others. Where that has no core
+    /// of its own, looking keeps one from whom we wait for.
+    pub(super) fn of(neighbours: usize) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        match 2 * neighbours <= cores {
+            true => Self { look: LOOK, spin: SPIN },
+            false => Self { look: Duration::ZERO, spin: Duration::ZERO },
+        }
+    }
+}
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Waiting {
@@ -18,9 +37,8 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    pub(super) fn new(size: u32) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        Self { look: if size as usize <= cores { LOOK } else { LOOK_IN_A_CROWD } }
+    pub(super) fn new(look: Duration) -> Self {
+        Self { look }
     }
 
     /// The same, but not for ever: whether it came.

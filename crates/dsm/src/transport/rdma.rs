@@ -22,8 +22,6 @@ const CHUNK: usize = 256;
 const RECEIVES: usize = 4096;
 /// Receives that are posted again together.
 const REFILL: usize = 64;
-/// How long to poll for completions before sleeping: a sleep and a wake-up cost about as much.
-const SPIN: Duration = Duration::from_micros(50);
 /// The longest sleep.
 const DOZE: Duration = Duration::from_millis(5);
 /// 4.096 us * 2^17 = 537 ms, eight times: a process that cannot be reached for four seconds is lost.
@@ -35,6 +33,8 @@ pub(crate) struct Rdma {
     peers: Vec<Option<Peer>>,
     srq: Srq,
     lanes: Mutex<Lanes>,
+    /// How long to poll for completions before sleeping.
+    spin: Duration,
 }
 
 /// What is in flight, and what has come.
@@ -68,6 +68,7 @@ impl Rdma {
         size: u32,
         window: &Arc<Mapping>,
         meeting: &Meeting,
+        spin: Duration,
     ) -> Result<Self, Error> {
         let device = Device::open().map_err(failed)?;
         let pd = device.alloc_pd().map_err(failed)?;
@@ -100,10 +101,13 @@ impl Rdma {
         for (qp, line) in qps.into_iter().zip(&lines) {
             peers.push(qp.map(|qp| connect(qp, line, rank)).transpose()?);
         }
+        if spin.is_zero() {
+            cq.come_and_go().map_err(failed)?;
+        }
         // Nobody sends before everybody can receive.
         meeting.gather("connected")?;
         let lanes = Lanes { to: (0..size).map(|_| Lane::default()).collect(), spent: 0 };
-        Ok(Self { cq, region, peers, srq, lanes: Mutex::new(lanes) })
+        Ok(Self { cq, region, peers, srq, lanes: Mutex::new(lanes), spin })
     }
 
     /// Posts operations for one process, `signal` saying whether the last completes visibly.
@@ -147,6 +151,17 @@ impl Rdma {
             Op::WriteWord { .. } | Op::Tell { .. } => return Ok([Sge::default()]),
         };
         Ok([self.region.sge(at as u64..(at + len) as u64).map_err(failed)?])
+    }
+
+    /// Sleeps until an armed queue has something. Whatever ends the sleep, the caller looks again.
+    fn doze(&self, most: Duration) -> Result<(), Error> {
+        if self.spin.is_zero() {
+            return self.cq.sleep(most).map_err(failed);
+        }
+        // There is a core for the NIC's thread, which stays awake for a while after each of our peers' wishes: better than to be
+        // woken for every one ourselves.
+        doze(&self.cq, most);
+        Ok(())
     }
 
     /// Takes completions, if there are any.
@@ -224,14 +239,14 @@ impl Fabric for Rdma {
         let busy = |lanes: &Lanes| ops.iter().any(|(to, _)| !lanes.to[*to as usize].groups.is_empty());
         let start = Instant::now();
         while busy(&lanes) {
-            self.reap(&mut lanes)?;
-            if start.elapsed() > SPIN && busy(&lanes) {
+            if start.elapsed() >= self.spin {
                 self.cq.arm(false).map_err(failed)?;
                 self.reap(&mut lanes)?;
                 if busy(&lanes) {
-                    doze(&self.cq, DOZE);
+                    self.doze(DOZE)?;
                 }
             }
+            self.reap(&mut lanes)?;
         }
         Ok(())
     }
@@ -247,18 +262,17 @@ impl Fabric for Rdma {
     }
 
     fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
-        // An armed queue also makes the NIC's own thread serve our peers from now on.
         self.cq.arm(false).map_err(failed)?;
+        // What came before the arming wakes nobody.
         self.progress()?;
-        if ready() {
-            return Ok(());
+        if !ready() {
+            self.doze(most)?;
         }
-        doze(&self.cq, most);
         self.progress()
     }
 }
 
-/// Sleeps until an armed queue has something. Whatever ends the sleep, the caller looks again.
+/// Sleeps on the channel of an armed queue.
 pub(super) fn doze(cq: &Cq, most: Duration) {
     let mut fds = [PollFd::new(cq, PollFlags::IN)];
     let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };

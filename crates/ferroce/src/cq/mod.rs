@@ -108,6 +108,24 @@ impl Cq {
         std::iter::from_fn(|| self.inner.channel.try_next()).count()
     }
 
+    /// Sleeps until packets arrive or the armed queue gets a completion, at most so long. Who sleeps here is woken for packets
+    /// instead of the device's own thread, and takes care of them: a wake-up less. Arm the queue and poll once more before.
+    /// Arming does not outlast the sleep.
+    pub fn sleep(&self, most: Duration) -> Result<(), Error> {
+        if self.inner.nic.sleep(most).map_err(Error::in_call("sleep"))? {
+            self.clear_events();
+        }
+        Ok(())
+    }
+
+    /// Says that the program comes and goes: it polls a little, sleeps, and does something else. From now on, as long as
+    /// this queue lives, the device's own thread wakes for packets whenever nobody sleeps for them. Otherwise it takes a program
+    /// that polled just now for one that goes on doing so, and looks again a few milliseconds later. For programs that sleep
+    /// rather than poll: a long poll would share its packets with that thread.
+    pub fn come_and_go(&self) -> Result<(), Error> {
+        self.inner.nic.come_and_go().map_err(Error::in_call("come_and_go"))
+    }
+
     pub(crate) fn nic(&self) -> &ferroce_nic::Cq {
         &self.inner.nic
     }

@@ -81,6 +81,11 @@ fn threads_forks_and_a_second_context() {
 }
 
 #[test]
+fn verbs_in_a_handler_at_exit() {
+    run("at_exit", &[]);
+}
+
+#[test]
 fn loaded_and_let_go_at_run_time() {
     run("loaded", &[]);
 }

@@ -117,8 +117,8 @@ impl CmService {
         addresses: Arc<dyn Addresses>,
         secret: Option<Secret>,
     ) -> CmService {
-        let config = Config { slot, ca_guid: rand::random::<u64>() | 1, ..Config::default() };
-        let mut cm = Cm::new(config, Box::new(rand::random::<u64>));
+        let config = Config { slot, ca_guid: crate::random::number::<u64>() | 1, ..Config::default() };
+        let mut cm = Cm::new(config, Box::new(crate::random::number::<u64>));
         cm.set_secret(secret);
         let (ids, listeners, shut) = (HashMap::new(), HashMap::new(), HashMap::new());
         let managed = Managed { cm, ids, listeners, shut, garbage: Vec::new() };
@@ -157,12 +157,12 @@ impl CmService {
     }
 
     /// The process of this host that listens to the service which `message` asks for; 0 if none is known, or if the message
-    /// is no offer: all others name their receiver themselves.
-    pub(crate) fn slot_hint(&self, message: &Transmit) -> u8 {
+    /// is no offer: all others name their receiver themselves. The caller may know that it stays on this host.
+    pub(crate) fn slot_hint(&self, message: &Transmit, is_here: bool) -> u8 {
         let Some(service) = offered_service(&message.mad) else { return 0 };
         let (Some(ports), Some(space)) = (self.ports.as_ref(), service.space()) else { return 0 };
         let to = message.route.dgid;
-        let is_here = to.to_ip().is_loopback() || self.addresses.find(to).is_some();
+        let is_here = is_here || to.to_ip().is_loopback() || self.addresses.find(to).is_some();
         if is_here { ports.listener(space, service.port(), to).unwrap_or(0) } else { 0 }
     }
 

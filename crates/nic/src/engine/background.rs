@@ -5,7 +5,9 @@
 //! once. While somebody polls it stays out of the way and only looks every few milliseconds whether that is still so.
 //! Some programs poll for their own completion and then watch their memory for the peer's data; they leave gaps in which
 //! nobody would drive. Work that was found lying in such a gap is remembered: for a while the thread then wakes for
-//! packets although somebody polls, until it finds that the poller is always first.
+//! packets although somebody polls, until it finds that the poller is always first. A program that knows that it comes and
+//! goes says so ([`Cq::come_and_go`](crate::Cq::come_and_go)); and one that sleeps for packets itself
+//! ([`Cq::sleep`](crate::Cq::sleep)) is woken first.
 //!
 //! It also does the chores of the device, which have nothing to do with packets: following address changes, answering
 //! whoever asks for counters. They never touch the threads of the application.
@@ -28,6 +30,9 @@ const LINGER_NS: u64 = 50_000;
 /// How many sleeps it does without lingering after it had to wait for the processor while it did: whoever spins there would
 /// get a whole turn each time, and a thread that waits its turn is not woken for packets as one that sleeps is.
 const CROWDED_SLEEPS: u32 = 256;
+/// How often lingering may find nothing before it is given up, where a program sleeps for packets itself. Finding the next
+/// packet when it wakes up is then as good.
+const VAIN_LINGERS: u32 = 16;
 /// What work found in a gap is worth at most, and what each wake-up beside a poller that finds work adds to it. One that
 /// finds nothing takes one away, so a third must be of use: such a program polls for one packet and misses another.
 const GAP_CREDIT: u32 = 16;
@@ -134,14 +139,19 @@ struct Sleeper {
     // Before the engine, so that they are gone when its slot is given back.
     chores: Vec<Box<dyn Chore>>,
     engine: Arc<Engine>,
-    /// The bell, then the chores, then the links.
+    /// The bell, then the chores, then the links, or what stands for them once somebody sleeps in front of this thread.
     fds: Vec<libc::pollfd>,
+    /// The links, once something stands for them.
+    links: Vec<libc::pollfd>,
+    is_behind: bool,
     seen_polls: u64,
     stand_off_ms: i32,
     /// How far it is believed that pollers leave gaps; 0 = sleep through packets while somebody polls.
     gap_credit: u32,
     /// Sleeps left to do without lingering.
     crowded: u32,
+    /// How far it is believed that lingering finds nothing.
+    vain: u32,
     /// Whether the last thing done was to stay out of a poller's way.
     stood_off: bool,
     looked_for_chores: Time,
@@ -154,6 +164,8 @@ impl Sleeper {
         let fds = bell.chain(chores.iter().map(|chore| chore.descriptor())).chain(engine.link.wait_fds());
         Sleeper {
             fds: fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect(),
+            links: Vec::new(),
+            is_behind: false,
             chores,
             engine,
             seen_polls: 0,
@@ -161,6 +173,7 @@ impl Sleeper {
             gap_credit: 0,
             stood_off: false,
             crowded: 0,
+            vain: 0,
             looked_for_chores: now(),
             chores_rest_until: Time(0),
         }
@@ -168,6 +181,7 @@ impl Sleeper {
 
     fn run(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::SeqCst) {
+            self.let_others_in_front();
             let polls = self.engine.pulse.polls();
             if polls != self.seen_polls && !self.engine.pulse.any_armed() {
                 self.seen_polls = polls;
@@ -182,12 +196,21 @@ impl Sleeper {
         }
     }
 
+    /// Where threads of the application sleep for packets, they are woken first.
+    fn let_others_in_front(&mut self) {
+        if let Some(fd) = self.engine.pulse.back_fd().filter(|_| !self.is_behind) {
+            self.links = self.fds.split_off(1 + self.chores.len());
+            self.fds.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+            self.is_behind = true;
+        }
+    }
+
     /// Somebody polls: look again later, whatever arrives.
     fn stand_off(&mut self) {
         let until = now() + u64::from(self.stand_off_ms.unsigned_abs()) * 1_000_000;
         self.engine.pulse.going_to_sleep(until.0);
         self.sleep_on(1 + self.chores.len(), self.stand_off_ms);
-        self.engine.pulse.woke_up();
+        self.woke_up();
         self.attend_chores();
         self.stand_off_ms = (self.stand_off_ms + 1).min(*STAND_OFF_MS.end());
         self.stood_off = true;
@@ -198,13 +221,31 @@ impl Sleeper {
         let until = now() + u64::from(STAND_OFF_MS.start().unsigned_abs()) * 1_000_000;
         self.engine.pulse.going_to_sleep(until.0);
         self.sleep_on(self.fds.len(), *STAND_OFF_MS.start());
-        self.engine.pulse.woke_up();
+        self.woke_up();
         self.attend_chores();
         let is_first = self.engine.drive_in_background(true);
         self.gap_credit = match is_first {
             true => GAP_CREDIT.min(self.gap_credit + GAP_GAIN),
             false => self.gap_credit - 1,
         };
+    }
+
+    /// Whether any lie there. Sleeping would not tell: whom the kernel woke for them may have found this thread driving, and left
+    /// them to it.
+    fn any_packets(&mut self) -> bool {
+        for link in &mut self.links {
+            link.revents = 0;
+        }
+        // SAFETY: the count is the length of the vector that the pointer leads to.
+        unsafe { libc::poll(self.links.as_mut_ptr(), self.links.len() as libc::nfds_t, 0) > 0 }
+    }
+
+    /// Whether to go on looking after work was found. Not where that keeps a core from others; and where a thread of the
+    /// application comes and goes, not while it sleeps, since it is woken first, nor if it was of no use lately: what
+    /// such a program asks for comes one by one, with its own work in between.
+    fn may_linger(&self) -> bool {
+        let of_use = || !self.engine.pulse.anybody_in_front() && self.vain < VAIN_LINGERS;
+        self.crowded == 0 && (!self.is_behind || of_use())
     }
 
     /// Nobody polls: drive until there is nothing to do, then sleep until there is.
@@ -214,18 +255,31 @@ impl Sleeper {
         if std::mem::take(&mut self.stood_off) && self.engine.drive_in_background(true) {
             self.gap_credit = GAP_CREDIT;
         }
+        let mut is_thorough = !self.is_behind;
+        let mut lingers = false;
         loop {
-            if self.engine.drive_in_background(true) {
+            if self.engine.drive_in_background(is_thorough) {
                 last_work = now();
+                if std::mem::take(&mut lingers) {
+                    self.vain = 0;
+                }
                 if last_work.since_ns(self.looked_for_chores) > CHORES_EVERY_NS {
                     self.sleep_on(1 + self.chores.len(), 0);
                     self.attend_chores();
                 }
-            } else if self.crowded > 0 || now().since_ns(last_work) > LINGER_NS {
+                if self.is_behind && !self.may_linger() && !self.any_packets() {
+                    break;
+                }
+            } else if !is_thorough {
+                // Most packets come where the last ones came, but not all.
+                is_thorough = true;
+            } else if !self.may_linger() || now().since_ns(last_work) > LINGER_NS {
                 self.crowded = self.crowded.saturating_sub(1);
+                self.vain = VAIN_LINGERS.min(self.vain + u32::from(lingers));
                 break;
             } else {
                 // Lingering must not keep a core from whoever has work on it.
+                lingers = true;
                 let before = now();
                 std::thread::yield_now();
                 if now().since_ns(before) > LINGER_NS {
@@ -245,10 +299,25 @@ impl Sleeper {
         let stay = stop.load(Ordering::SeqCst);
         if !stay && wait_ns > 0 {
             let ms = Duration::from_nanos(wait_ns).as_millis() as u64 + 1;
+            let before = now();
             self.sleep_on(self.fds.len(), ms.min(LONGEST_SLEEP_MS) as i32);
+            if now().since_ns(before) < LINGER_NS {
+                // Lingering would have found it.
+                self.vain = self.vain.saturating_sub(VAIN_LINGERS / 4);
+            }
         }
-        self.engine.pulse.woke_up();
+        let any_packets = self.fds[1 + self.chores.len()..].iter().any(|fd| fd.revents != 0);
+        self.woke_up();
         self.attend_chores();
+        // Somebody may have polled since, which is a reason to stand off, but may be gone, and these packets are here.
+        if any_packets && !self.engine.pulse.any_armed() {
+            self.engine.drive_in_background(true);
+        }
+    }
+
+    fn woke_up(&mut self) {
+        let is_rung = std::mem::take(&mut self.fds[0].revents) != 0;
+        self.engine.pulse.woke_up(is_rung);
     }
 
     /// Sleeps on the first `count` descriptors.

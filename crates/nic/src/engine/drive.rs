@@ -9,8 +9,8 @@ use crate::log;
 use crate::objects::QpCore;
 use ferroce_proto::qp::{self, Arrival, DropReason};
 use ferroce_proto::verbs::EventKind;
-use ferroce_proto::wire::{Packet, SendOnly, dest_qpn};
-use ferroce_proto::{Qpn, Time};
+use ferroce_proto::wire::{Packet, SendNamed, SendOnly, dest_qpn};
+use ferroce_proto::{Gid, Qpn, Time};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -37,6 +37,9 @@ const YIELDS_AFTER_IN_CROWD: u32 = 32;
 const CROWDED_NS: u64 = 10_000;
 /// So often somebody else may be driving before a poller steps aside: whoever drives may be waiting for this processor.
 const MISSES_PER_YIELD: u32 = 64;
+
+/// Turns that a thread of the application does after a sleep before it leaves the rest to the background thread.
+const TURNS_PER_SLEEP: u32 = 64;
 
 /// What whoever drives works with: reused from turn to turn.
 pub(super) struct Turn {
@@ -135,6 +138,30 @@ impl Engine {
         }
     }
 
+    /// Turns on an application thread that slept for packets and was woken: while there are any, since nobody else was. False
+    /// if somebody else drives; otherwise `before` is called first.
+    pub(crate) fn drive_for_sleeper(
+        &self,
+        mut before: impl FnMut(),
+        mut any_packets: impl FnMut() -> bool,
+    ) -> bool {
+        for turn in 0..TURNS_PER_SLEEP {
+            let Some(mut held) = self.turn.try_lock() else { return turn > 0 };
+            if turn == 0 {
+                before();
+            }
+            held.is_overdue = true;
+            // They are most likely where the last ones were.
+            self.run(&mut held, false, turn > 0);
+            drop(held);
+            if !any_packets() {
+                return true;
+            }
+        }
+        self.pulse.wake();
+        true
+    }
+
     /// Lets go of a queue pair that was destroyed; whoever drives just now will see to that itself.
     pub(super) fn forget_recent(&self) {
         if let Some(mut turn) = self.turn.try_lock() {
@@ -219,9 +246,7 @@ impl Engine {
             self.deliver(&mut machine, &first, now, &mut host);
             // Packets of one message come in a row: keep the lock for the row.
             while let Some(next) = packets.next_if(|p| dest_qpn(p.bytes) == Some(qpn)) {
-                if !machine.handle_middle(&arrival_of(&next), next.bytes, now, &mut host) {
-                    self.deliver(&mut machine, &next, now, &mut host);
-                }
+                self.deliver(&mut machine, &next, now, &mut host);
             }
             completions += host.completions;
             if touched.is_empty() && packets.peek().is_none() {
@@ -245,6 +270,12 @@ impl Engine {
         {
             return;
         }
+        if let Some(slot) = rx.ring
+            && let Some((head, names)) = SendNamed::parse(rx.bytes)
+            && host.has_peer_at(slot)
+        {
+            return machine.handle_named(&arrival_of(rx), &head, &names, now, host);
+        }
         if let Some((arrival, packet)) = self.parse(rx) {
             machine.handle_packet(&arrival, &packet, now, host);
         }
@@ -258,16 +289,23 @@ impl Engine {
         touched: &mut Vec<Arc<QpCore>>,
         now: Time,
     ) -> u32 {
+        if rx.ring.is_some() && SendNamed::parse(rx.bytes).is_some() {
+            // No packet, but no nonsense either: the queue pair is gone.
+            self.drop_strange(dest_qpn(rx.bytes).unwrap_or_default(), rx.sgid);
+            return 0;
+        }
         let Some((arrival, packet)) = self.parse(rx) else { return 0 };
         match packet.headers.bth.dest_qpn {
             Qpn::MULTICAST => return self.deliver_to_group(&arrival, &packet, tx, touched, now),
             Qpn::GSI => self.receive_management(rx, &packet, now),
-            qpn => {
-                self.counters.dropped(DropReason::NoSuchQp);
-                log::drop(format_args!("no QP {qpn} here (from {})", arrival.sgid));
-            }
+            qpn => self.drop_strange(qpn, arrival.sgid),
         }
         0
+    }
+
+    fn drop_strange(&self, qpn: Qpn, from: Gid) {
+        self.counters.dropped(DropReason::NoSuchQp);
+        log::drop(format_args!("no QP {qpn} here (from {from})"));
     }
 
     fn parse<'a>(&self, rx: &RxPacket<'a>) -> Option<(Arrival, Packet<'a>)> {

@@ -11,14 +11,19 @@ use ferroce_proto::qp::{DropReason, Host, OneSided, RecvWqe, RefusalReason, Side
 use ferroce_proto::verbs::{
     Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge, WcStatus,
 };
-use ferroce_proto::wire::Headers;
+use ferroce_proto::wire::{Headers, Names, SendNamed};
 use ferroce_proto::{PdId, RKey, Srqn};
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Packets one queue pair may send before others get their turn.
 const BURST: u32 = 256;
+
+/// Messages of so many bytes are named to a neighbour. For shorter ones two copies cost less than a system call, and longer ones would
+/// keep everybody else waiting.
+const NAMED: RangeInclusive<usize> = 32 * 1024..=64 << 20;
 
 /// The port of one queue pair for one turn.
 ///
@@ -128,6 +133,30 @@ impl<'a, 'q> NicHost<'a, 'q> {
         true
     }
 
+    /// A long message to a neighbour: into its ring goes where it lies, and the neighbour copies it.
+    fn name(&mut self, route: &Route, head: &SendNamed, payload: TxPayload<'_>) -> Option<()> {
+        if !self.path().filter(|_| NAMED.contains(&payload.len()))?.may_name() {
+            return None;
+        }
+        // What waits in a batch was sent before.
+        let waits = self.out.as_ref().is_some_and(|out| !out.is_empty());
+        if waits || self.shared.as_ref().is_some_and(|tx| !tx.is_empty()) {
+            self.flush();
+        }
+        let path = reach(&mut self.reaching, self.qp).path()?;
+        let len = path.name(&mut self.grip, route, head, payload)?;
+        self.expressed = true;
+        self.qp.tally.express.add(1);
+        self.qp.tally.express_bytes.add(len as u64);
+        self.qp.tally.named.add(1);
+        Some(())
+    }
+
+    /// Whether the peer is a queue pair of the process that has this slot.
+    pub(super) fn has_peer_at(&mut self, slot: u8) -> bool {
+        self.path().is_some_and(|path| path.leads_to(slot))
+    }
+
     /// A short message to somebody else: with all other packets.
     #[inline]
     fn express_by_batch(&mut self, route: &Route, head: &[u8], payload: TxPayload<'_>) -> bool {
@@ -179,6 +208,20 @@ impl Host for NicHost<'_, '_> {
         } else {
             self.express_by_batch(route, head, payload)
         }
+    }
+
+    fn express_by_name(&mut self, route: &Route, head: &SendNamed, payload: TxPayload<'_>) -> bool {
+        self.name(route, head, payload).is_some()
+    }
+
+    fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &Names) -> bool {
+        let path = reach(&mut self.reaching, self.qp).path();
+        let is_fetched = path.is_some_and(|path| path.fetch(&mut self.grip, pd, sges, names));
+        if !is_fetched {
+            // Nothing more shall be named. The card changes when this turn is done.
+            self.qp.fetches.store(false, Ordering::Relaxed);
+        }
+        is_fetched
     }
 
     fn reaches(&mut self, rkey: RKey) -> bool {
@@ -270,6 +313,7 @@ impl Host for NicHost<'_, '_> {
         self.qp.tally.completions.add(1);
         if completion.status != WcStatus::Success {
             self.qp.tally.failed_completions.add(1);
+            self.engine.hide_failed(self.qp);
         }
         let shared;
         let cq = match side {

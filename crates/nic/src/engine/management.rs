@@ -57,7 +57,21 @@ impl Engine {
         }
     }
 
+    /// What was sent before goes over the wire: a neighbour that has not answered may not read its ring.
     fn send_messages(&self, tx: &mut TxBatch, messages: &[Transmit]) {
+        self.write_messages(tx, messages.iter().filter(|message| !message.is_repeat), |tx| {
+            self.link.send(tx)
+        });
+        let repeats = messages.iter().filter(|message| message.is_repeat);
+        self.write_messages(tx, repeats, |tx| self.link.send_by_wire(tx));
+    }
+
+    fn write_messages<'a>(
+        &self,
+        tx: &mut TxBatch,
+        messages: impl Iterator<Item = &'a Transmit>,
+        send: impl Fn(&mut TxBatch),
+    ) {
         for message in messages {
             let mut bth = Bth::new(Opcode::new(Service::Ud, Operation::SendOnly), Qpn::GSI, Psn::new(0));
             bth.pkey = PKey::DEFAULT;
@@ -65,7 +79,7 @@ impl Engine {
             headers.deth = Some(Deth { qkey: GSI_QKEY, src_qpn: Qpn::GSI });
             let (head, len) = (headers.encoded_len(), headers.encoded_len() + message.mad.len());
             if !tx.has_room(len) {
-                self.link.send(tx);
+                send(tx);
             }
             // Processes that share an address share QP1, and the kernel picks one of them by flow. A message that was lost on
             // the detour takes another way when it is repeated.
@@ -73,9 +87,12 @@ impl Engine {
             let packet = tx.reserve(&route, len);
             headers.write(packet);
             packet[head..].copy_from_slice(&message.mad[..]);
-            packet[head + SLOT_HINT_AT] = self.cm().slot_hint(message);
+            let is_here = self.fabric.as_ref().is_some_and(|fabric| fabric.is_local(message.route.dgid));
+            packet[head + SLOT_HINT_AT] = self.cm().slot_hint(message, is_here);
         }
-        self.link.send(tx);
+        if !tx.is_empty() {
+            send(tx);
+        }
     }
 
     /// A packet to QP1: for this process, or passed on to the one that it is for.

@@ -14,6 +14,7 @@ impl Engine {
             machine.peer().and_then(|peer| Some((fabric.neighbour(machine.route().dgid, peer)?, peer)));
         qp.has_path.store(neighbour.is_some(), Ordering::Relaxed);
         let path = neighbour.map(|(neighbour, peer)| Path::new(fabric.clone(), neighbour, peer, qp.qpn));
+        qp.fetches.store(path.as_ref().is_some_and(Path::can_fetch), Ordering::Relaxed);
         // SAFETY: called with the lock held, and the host of the call has let go of it.
         *unsafe { qp.path.get() } = path;
     }
@@ -21,8 +22,10 @@ impl Engine {
     /// Shows neighbours what they may do to this queue pair, if that has changed. Called with its lock held.
     pub(super) fn show(&self, qp: &QpCore, machine: &Qp) {
         let Some(fabric) = &self.fabric else { return };
-        let takes_large = qp.has_path.load(Ordering::Relaxed);
-        let card = machine.terms().map(|(access, pd, peer)| QpCard { access, pd, peer, takes_large });
+        let (takes_large, fetches) =
+            (qp.has_path.load(Ordering::Relaxed), qp.fetches.load(Ordering::Relaxed));
+        let card =
+            machine.terms().map(|(access, pd, peer)| QpCard { access, pd, peer, takes_large, fetches });
         // Nearly always nothing has changed. A change takes the lock and looks again.
         if qp.shown_word.load(Ordering::Relaxed) == word_of(card) {
             return;
@@ -40,13 +43,26 @@ impl Engine {
     /// Hides a queue pair that was shut after it had been shown. It is shown again when something happens to it after
     /// it was opened.
     pub(crate) fn hide_shut(&self, qp: &QpCore) {
-        let Some(fabric) = &self.fabric else { return };
         if qp.is_shut.load(Ordering::Relaxed) {
-            let mut shown = qp.shown.lock();
-            *shown = None;
-            qp.shown_word.store(word_of(None), Ordering::Relaxed);
-            fabric.show_qp(qp.qpn, None);
+            self.hide(qp);
         }
+    }
+
+    /// Hides a queue pair that gives its requests up, before anybody hears of it: from then on their memory may be used for something
+    /// else, and no message that it named must be taken any more. Called with its lock held.
+    #[cold]
+    pub(super) fn hide_failed(&self, qp: &QpCore) {
+        if qp.shown_word.load(Ordering::Relaxed) != word_of(None) {
+            self.hide(qp);
+        }
+    }
+
+    fn hide(&self, qp: &QpCore) {
+        let Some(fabric) = &self.fabric else { return };
+        let mut shown = qp.shown.lock();
+        *shown = None;
+        qp.shown_word.store(word_of(None), Ordering::Relaxed);
+        fabric.show_qp(qp.qpn, None);
     }
 }
 
@@ -54,7 +70,7 @@ impl Engine {
 /// has no part in it.
 fn word_of(card: Option<QpCard>) -> u64 {
     card.map_or(0, |card| {
-        let large = u64::from(card.takes_large) << 62;
+        let large = u64::from(card.takes_large) << 62 | u64::from(card.fetches) << 61;
         1 << 63 | large | u64::from(card.access.bits() & 0xffff) << 24 | u64::from(card.peer.value())
     })
 }

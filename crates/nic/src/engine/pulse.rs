@@ -2,12 +2,16 @@
 //!
 //! While somebody polls, the background thread must not wake for packets: on a machine with two cores it would take
 //! one from the very thread it wants to help. So pollers leave a trace here, a plain counter, and the background
-//! thread looks at it now and then. An armed CQ says the opposite: its owner is about to sleep.
+//! thread looks at it now and then. An armed CQ says the opposite: its owner is about to sleep. So does a program
+//! that says that it comes and goes: nobody can tell from its polls whether it is there.
 
 use crate::eventfd::EventFd;
+use crate::wait_set::WaitSet;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 #[repr(align(128))] // no cache line shared with another object that another core writes
 pub(crate) struct Pulse {
@@ -15,10 +19,14 @@ pub(crate) struct Pulse {
     /// What `polls` was when a poller last drove.
     driven_at: AtomicU64,
     armed: AtomicUsize,
+    /// Threads of the application that sleep for packets.
+    in_front: AtomicUsize,
     /// The background thread sleeps and will not look again by itself before `sleeps_until`.
     asleep: AtomicBool,
     sleeps_until: AtomicU64,
     bell: EventFd,
+    /// What the background thread sleeps on for packets, once somebody sleeps in front of it.
+    back: OnceLock<WaitSet>,
 }
 
 impl Pulse {
@@ -27,9 +35,11 @@ impl Pulse {
             polls: AtomicU64::new(0),
             driven_at: AtomicU64::new(0),
             armed: AtomicUsize::new(0),
+            in_front: AtomicUsize::new(0),
             asleep: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(u64::MAX),
             bell: EventFd::new()?,
+            back: OnceLock::new(),
         })
     }
 
@@ -54,8 +64,10 @@ impl Pulse {
         self.polls.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn armed(&self) {
-        self.armed.fetch_add(1, Ordering::SeqCst);
+    /// The background thread must wake for packets. It does so already if this is not the `true` that says to wake it.
+    #[must_use]
+    pub(crate) fn armed(&self) -> bool {
+        self.armed.fetch_add(1, Ordering::SeqCst) == 0
     }
 
     pub(crate) fn disarmed(&self) {
@@ -86,14 +98,48 @@ impl Pulse {
         self.asleep.store(true, Ordering::SeqCst);
     }
 
-    pub(super) fn woke_up(&self) {
+    /// It is awake; `rung` if the bell was found readable.
+    pub(super) fn woke_up(&self, rung: bool) {
         self.asleep.store(false, Ordering::SeqCst);
         // Every ring, also one that came late for an earlier sleep.
-        while self.bell.try_take() {}
+        while rung && self.bell.try_take() {}
         self.sleeps_until.store(0, Ordering::SeqCst);
     }
 
     pub(super) fn bell_fd(&self) -> RawFd {
         self.bell.as_raw_fd()
+    }
+
+    /// A set in which threads of the application sleep on these descriptors, in front of the background thread.
+    pub(crate) fn front(&self, fds: &[RawFd]) -> io::Result<WaitSet> {
+        let front = WaitSet::new()?;
+        for &fd in fds {
+            // Where that is refused, the background thread does it.
+            let _ = front.enter_exclusive(fd);
+        }
+        let made = if self.back.get().is_none() { Some(WaitSet::new()?) } else { None };
+        // One that another thread made at the same time is as good.
+        let back = made.map_or_else(|| self.back.get(), |made| Some(self.back.get_or_init(|| made)));
+        back.map_or(Ok(()), |back| back.enter_last(fds))?;
+        self.wake();
+        Ok(front)
+    }
+
+    /// Sleeps in such a set; whether there are packets.
+    pub(crate) fn sleep_in_front(&self, front: &WaitSet, most: Duration) -> bool {
+        self.in_front.fetch_add(1, Ordering::Relaxed);
+        let any_packets = front.sleep(most);
+        self.in_front.fetch_sub(1, Ordering::Relaxed);
+        any_packets
+    }
+
+    /// Whether anybody does, and so will see to what arrives.
+    pub(super) fn anybody_in_front(&self) -> bool {
+        self.in_front.load(Ordering::Relaxed) > 0
+    }
+
+    /// Readable while there are packets and nobody sleeps in front; none if nobody ever did.
+    pub(super) fn back_fd(&self) -> Option<RawFd> {
+        self.back.get().map(WaitSet::as_raw_fd)
     }
 }

@@ -102,7 +102,7 @@ impl QpTable {
             return None;
         }
         stock.wake_rested();
-        let mut rng = rand::rng();
+        let mut rng = crate::random::generator();
         loop {
             let low = rng.random_range(2..0xffff_u32);
             if stock.is_resting(low as u16) {

@@ -24,7 +24,7 @@ impl XrcSrqs {
         if by_number.len() >= MAX_XRC_SRQ {
             return None;
         }
-        let mut rng = rand::rng();
+        let mut rng = crate::random::generator();
         loop {
             let number = Srqn::new(rng.random_range(1..0xff_ffff));
             if let Entry::Vacant(place) = by_number.entry(number) {

@@ -89,12 +89,16 @@ counters! {
     local_waited,
     /// Those that were lost: their process is gone, or has not read for long.
     local_lost,
+    /// Packets to multicast groups that came by UDP and were dropped, since they came through shared memory as well.
+    local_echoes,
     /// How often a sleeping process was woken.
     local_bells,
     /// One-sided operations done in memory of other processes that is mapped here.
     direct_mapped,
     /// Those that the kernel did, copying between the processes.
     direct_copied,
+    /// Messages to processes of this host that name memory, from which those copy them.
+    messages_named,
 }
 
 /// Adds to a counter that only the holder of the receiver changes: without the cost of an atomic addition.

@@ -32,8 +32,8 @@ pub(crate) use clock::wall_clock_ns;
 pub use counters::LinkCounters;
 pub use error::LinkError;
 pub use faulty::{FaultConfig, FaultConfigError, Faulty};
-pub(crate) use udp::open_udp;
 pub use udp::{LocalAddress, UdpConfig, UdpLink, local_addresses};
+pub(crate) use udp::{Origin, is_last_word, management_slot, open_udp};
 
 /// Byte of a management datagram, reserved and ignored by its readers, where a sender on this host names the slot of the
 /// process that an offer is for. Links may deliver by it; zero says nothing.
@@ -46,6 +46,11 @@ pub trait Link: Send + Sync {
     /// Sends all packets and clears the batch. Packets with equal routes keep their order. What the kernel refuses is
     /// counted and dropped. Any number of threads may send at a time, each with its batch.
     fn send(&self, batch: &mut TxBatch);
+
+    /// The same, but not through memory of processes of this host: for what may have been lost on that way.
+    fn send_by_wire(&self, batch: &mut TxBatch) {
+        self.send(batch);
+    }
 
     /// Whether `send` takes packets whose payload lies in registered memory and not in the batch. Not if it looks at the
     /// bytes on their way.

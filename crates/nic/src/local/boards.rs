@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 
 const OPEN: u64 = 1 << 63;
 const LARGE: u64 = 1 << 62;
+const FETCHES: u64 = 1 << 61;
 /// Places where a region's card may lie, from the one that its key names on.
 const PROBES: usize = 8;
 
@@ -28,12 +29,15 @@ pub(crate) struct QpCard {
     pub(crate) peer: Qpn,
     /// It takes packets that are larger than any wire would.
     pub(crate) takes_large: bool,
+    /// It fetches messages that its peer names.
+    pub(crate) fetches: bool,
 }
 
 impl QpCard {
     fn first_word(self) -> u64 {
         let large = if self.takes_large { LARGE } else { 0 };
-        OPEN | large | u64::from(self.access.bits() & 0xffff) << 32 | u64::from(self.pd.0)
+        let fetches = if self.fetches { FETCHES } else { 0 };
+        OPEN | large | fetches | u64::from(self.access.bits() & 0xffff) << 32 | u64::from(self.pd.0)
     }
 }
 
@@ -59,6 +63,7 @@ pub(super) fn find_qp(place: &Place, qpn: Qpn) -> Option<QpCard> {
         pd: PdId(word as u32),
         peer: Qpn::new(second.load(Ordering::Acquire) as u32),
         takes_large: word & LARGE != 0,
+        fetches: word & FETCHES != 0,
     })
 }
 
@@ -272,7 +277,7 @@ mod tests {
         let base = std::env::temp_dir().join(format!("ferroce-boards-{}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
-        let place = Arc::new(Place::create(&registry).unwrap());
+        let place = Arc::new(Place::create(&registry, &[]).unwrap());
         let board = RegionBoard::new(place.clone(), registry.clone(), false);
         let numbers: Vec<usize> = (1..=500).map(|key| board.show(&card(key)).unwrap()).collect();
         let theirs = Place::open(registry.directory(), registry.slot()).unwrap();
@@ -293,6 +298,7 @@ mod tests {
             pd: PdId(9),
             peer: Qpn::new(0x02_5678),
             takes_large: true,
+            fetches: true,
         };
         show_qp(&place, qpn, Some(terms));
         assert_eq!(find_qp(&theirs, qpn), Some(terms));
@@ -309,7 +315,7 @@ mod tests {
         let base = std::env::temp_dir().join(format!("ferroce-holds-{}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
-        let place = Arc::new(Place::create(&registry).unwrap());
+        let place = Arc::new(Place::create(&registry, &[]).unwrap());
         let board = RegionBoard::new(place.clone(), registry.clone(), false);
         let number = board.show(&card(1)).unwrap();
         let theirs = Place::open(registry.directory(), registry.slot()).unwrap();

@@ -1,12 +1,13 @@
 //! The link that takes the ring where it can and UDP where it must.
 
+use super::cast::Cast;
 use super::neighbours::{Fabric, Neighbour, Pushed};
 use super::place::{Place, RING_LEN, SLOTS};
 use super::ring::{Found, Piece, Reader};
-use crate::link::{Link, LinkCounters, RxBatch, RxMeta, RxPacket, TxBatch, TxPiece, UdpLink, now};
+use crate::link::{Link, LinkCounters, Origin, RxBatch, RxMeta, RxPacket, TxBatch, TxPiece, UdpLink, now};
 use crate::lock::Mutex;
 use ferroce_proto::verbs::Route;
-use ferroce_proto::wire::{ICRC_LEN, dest_qpn};
+use ferroce_proto::wire::{ICRC_LEN, SendNamed, dest_qpn};
 use ferroce_proto::{Gid, Time};
 use std::io;
 use std::os::fd::RawFd;
@@ -18,6 +19,8 @@ use std::time::Duration;
 const PACKETS_PER_RING: usize = 64;
 /// Bytes taken from one ring before its writer is told, at most: it shall not wait for long.
 const BYTES_PER_RING: u64 = RING_LEN as u64 / 4;
+/// Bytes of messages that a ring names and that are fetched before their sender hears of it, at most, by one.
+const NAMED_PER_RING: u64 = 512 * 1024;
 /// The longest packet in a ring: what a batch takes.
 const MAX_PACKET_LEN: usize = TxBatch::MAX_PACKET_LEN;
 /// Looks at the rings between two at the sockets, where packets come through rings: a look at a ring takes some nanoseconds,
@@ -35,8 +38,9 @@ const LAST_PATIENCE_NS: u64 = 200_000_000;
 
 /// UDP, and rings in shared memory to the processes of this host.
 pub(crate) struct LocalLink {
-    udp: Arc<UdpLink>,
+    pub(super) udp: Arc<UdpLink>,
     fabric: Arc<Fabric>,
+    pub(super) cast: Cast,
     inbound: Mutex<Inbound>,
     /// Packets wait for room in some ring.
     any_waiting: AtomicBool,
@@ -52,8 +56,8 @@ pub(crate) struct LocalLink {
 }
 
 /// The rings of others that lead here.
-struct Inbound {
-    rings: Vec<Ring>,
+pub(super) struct Inbound {
+    pub(super) rings: Vec<Ring>,
     /// Rings that are no longer read; what was last taken from them may still be in use.
     left: Vec<Ring>,
     /// Looks since a ring had a packet.
@@ -61,12 +65,16 @@ struct Inbound {
     looks: u32,
     next_roll_call_ns: u64,
     news_seen: u32,
+    /// Where echoes of those came from whose rings are closed, until what they sent by UDP was read.
+    pub(super) departed: Vec<Origin>,
+    /// The kernel should learn anew which echoes need not be delivered.
+    pub(super) should_ignore: bool,
 }
 
-struct Ring {
+pub(super) struct Ring {
     slot: u8,
     /// Which life of the slot writes.
-    place: Place,
+    pub(super) place: Place,
     reader: Reader,
     /// How far the writer was told that we have read.
     told: u64,
@@ -94,11 +102,13 @@ impl Directory<'_> {
 impl LocalLink {
     /// The same-host fabric beside an open UDP link.
     pub(crate) fn open(udp: Arc<UdpLink>, adopts: bool) -> io::Result<LocalLink> {
-        let fabric = Arc::new(Fabric::open(udp.registry().clone(), adopts)?);
+        let fabric = Arc::new(Fabric::open(udp.registry().clone(), adopts, udp.bound_addresses())?);
+        let cast = Cast::open(&fabric)?;
         let next_roll_call_ns = now().0 + ROLL_CALL_NS;
         Ok(LocalLink {
             udp,
             fabric,
+            cast,
             inbound: Mutex::new(Inbound {
                 rings: Vec::new(),
                 left: Vec::new(),
@@ -106,6 +116,8 @@ impl LocalLink {
                 looks: 0,
                 next_roll_call_ns,
                 news_seen: 0,
+                departed: Vec::new(),
+                should_ignore: false,
             }),
             any_waiting: AtomicBool::new(false),
             sleeps: AtomicBool::new(false),
@@ -125,7 +137,7 @@ impl LocalLink {
     }
 
     /// Puts packet `index` into the neighbour's ring.
-    fn push(&self, neighbour: &Neighbour, batch: &TxBatch, index: usize) {
+    pub(super) fn push(&self, neighbour: &Neighbour, batch: &TxBatch, index: usize) {
         let route = &batch.entries()[index].route;
         let meta = meta_of(route);
         let len = batch.entries()[index].wire_len() - ICRC_LEN;
@@ -155,11 +167,15 @@ impl LocalLink {
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
         }
+        self.count_pushed(len);
+    }
+
+    pub(super) fn count_pushed(&self, len: usize) {
         self.tx_packets.fetch_add(1, Ordering::Relaxed);
         self.tx_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    fn wake_if_asleep(&self, neighbour: &Neighbour) {
+    pub(super) fn wake_if_asleep(&self, neighbour: &Neighbour) {
         if neighbour.must_be_woken() {
             self.wake(neighbour.slot);
         }
@@ -188,11 +204,11 @@ impl LocalLink {
                 continue;
             }
             if !rest.has_room(batch.entries()[index].wire_len() - ICRC_LEN) {
-                self.udp.send(&mut rest);
+                self.send_rest(&mut rest);
             }
             batch.copy_packet(index, &mut rest);
         }
-        self.udp.send(&mut rest);
+        self.send_rest(&mut rest);
     }
 
     /// Tries again what found no room.
@@ -231,6 +247,13 @@ impl LocalLink {
         if !thorough && self.sleeps.load(Ordering::SeqCst) {
             self.hang_bell_again(inbound);
         }
+        if found == 0 && thorough {
+            inbound.departed.clear();
+        }
+        let found = if found > 0 { self.drop_echoes(inbound, rx) } else { 0 };
+        if inbound.should_ignore {
+            self.ignore_echoes(inbound);
+        }
         found
     }
 
@@ -255,6 +278,7 @@ impl LocalLink {
         let (mut packets, mut bytes) = (0, 0);
         let mut broken = None;
         for (index, ring) in inbound.rings.iter_mut().enumerate() {
+            let mut named = 0;
             for _ in 0..PACKETS_PER_RING {
                 let (len, meta) = match ring.reader.look(MAX_PACKET_LEN) {
                     Found::Nothing => break,
@@ -267,15 +291,18 @@ impl LocalLink {
                 let start = ring.reader.take(len, meta);
                 // SAFETY: the writer is told that the place is free in the next `receive`, or when the driver sleeps; both
                 // come when the batch is done with. The ring lives as long as the link or longer than that.
-                unsafe { rx.push_there(start, len, meta) };
+                unsafe { rx.push_there(start, len, meta, ring.slot) };
                 (packets, bytes) = (packets + 1, bytes + len as u64);
-                if ring.reader.position() - ring.told >= BYTES_PER_RING {
+                named +=
+                    rx.packets().next_back().map_or(0, |packet| SendNamed::last_len(packet.bytes).into());
+                if ring.reader.position() - ring.told >= BYTES_PER_RING || named >= NAMED_PER_RING {
                     break;
                 }
             }
         }
         if let Some(index) = broken {
             let broken = inbound.rings.swap_remove(index);
+            inbound.depart(&broken.place);
             // What was just taken from it may still be read.
             inbound.left.push(broken);
         }
@@ -301,7 +328,7 @@ impl LocalLink {
 
     /// Opens the rings of those who began to send here.
     #[inline]
-    fn meet_callers(&self, inbound: &mut Inbound) {
+    pub(super) fn meet_callers(&self, inbound: &mut Inbound) {
         let count = self.fabric.place.news_count().load(Ordering::Acquire);
         if count != inbound.news_seen {
             inbound.news_seen = count;
@@ -324,7 +351,8 @@ impl LocalLink {
     }
 
     fn open_ring(&self, inbound: &mut Inbound, slot: u8) {
-        let gone = inbound.rings.extract_if(.., |ring| ring.slot == slot);
+        let gone: Vec<Ring> = inbound.rings.extract_if(.., |ring| ring.slot == slot).collect();
+        gone.iter().for_each(|ring| inbound.depart(&ring.place));
         inbound.left.extend(gone);
         let (instance, start) = self.fabric.place.call(slot);
         let instance = instance.load(Ordering::Acquire);
@@ -343,10 +371,12 @@ impl LocalLink {
     fn roll_call(&self, inbound: &mut Inbound) {
         inbound.next_roll_call_ns = now().0 + ROLL_CALL_NS;
         let registry = &self.fabric.registry;
-        inbound.rings.retain_mut(|ring| {
+        let is_over = |ring: &mut Ring| {
             let is_gone = ring.place.is_closed() || !registry.is_alive(ring.slot);
-            !is_gone || matches!(ring.reader.look(MAX_PACKET_LEN), Found::Packet { .. })
-        });
+            is_gone && !matches!(ring.reader.look(MAX_PACKET_LEN), Found::Packet { .. })
+        };
+        let over: Vec<Ring> = inbound.rings.extract_if(.., is_over).collect();
+        over.iter().for_each(|ring| inbound.depart(&ring.place));
     }
 }
 
@@ -378,7 +408,7 @@ impl Link for LocalLink {
         let mut directory = Directory { fabric: &self.fabric, last: None };
         let local = (0..batch.len()).filter(|&index| directory.find(batch, index).is_some()).count();
         if local == 0 {
-            return self.udp.send(batch);
+            return self.send_rest(batch);
         }
         if local == batch.len() {
             self.send_local(batch, &mut directory);
@@ -386,6 +416,10 @@ impl Link for LocalLink {
             self.send_mixed(batch, &mut directory);
         }
         batch.clear();
+    }
+
+    fn send_by_wire(&self, batch: &mut TxBatch) {
+        self.udp.send(batch);
     }
 
     fn takes_external(&self) -> bool {
@@ -458,11 +492,12 @@ impl Link for LocalLink {
     }
 
     fn join_multicast(&self, group: Gid) -> io::Result<()> {
-        self.udp.join_multicast(group)
+        let interfaces = self.udp.group_interfaces(group)?;
+        self.cast.board.join(group, &interfaces, || self.udp.join_on(group, &interfaces))
     }
 
     fn leave_multicast(&self, group: Gid) -> io::Result<()> {
-        self.udp.leave_multicast(group)
+        self.cast.board.leave(group, || self.udp.leave_multicast(group))
     }
 
     fn counters(&self) -> LinkCounters {
@@ -473,6 +508,7 @@ impl Link for LocalLink {
         counters.local_rx_bytes = self.rx_bytes.load(Ordering::Relaxed);
         counters.local_waited = self.waited.load(Ordering::Relaxed);
         counters.local_lost = self.lost.load(Ordering::Relaxed);
+        counters.local_echoes = self.cast.echoes.load(Ordering::Relaxed);
         counters.local_bells = self.bells.load(Ordering::Relaxed);
         counters
     }

@@ -20,8 +20,12 @@
 //! | `maps`, `standstill` | what the kernel says of a mapping; how nobody writes to one for a moment |
 //! | `neighbours` | who else is there, and which addresses are this host's |
 //! | `reach` | one-sided operations in the memory of a neighbour |
+//! | `naming` | messages that are copied once, from the memory of the sender |
 //! | `window` | memory of a neighbour that is mapped here |
 //! | `link` | the link that takes the ring where it can and UDP where it must |
+//! | `everybody` | packets to the queue pair numbers that every process has |
+//! | `groups` | who listens to which multicast group |
+//! | `cast` | packets to multicast groups, each to every member once |
 //!
 //! Nothing here needs a live partner: a process may die at any instruction. A ring has one writer and one reader and no
 //! lock; a place that is left behind is marked and removed by whoever gets its slot next.
@@ -29,11 +33,15 @@
 mod adopt;
 mod backlog;
 mod boards;
+mod cast;
 mod descriptor;
+mod everybody;
+mod groups;
 mod hold;
 mod link;
 mod mapping;
 mod maps;
+mod naming;
 mod neighbours;
 mod pages;
 mod place;

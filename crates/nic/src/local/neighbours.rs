@@ -3,7 +3,7 @@
 use super::backlog::Backlog;
 use super::boards::{QpCard, RegionBoard, show_qp};
 use super::hold;
-use super::place::{Place, SLOTS, retire_the_dead};
+use super::place::{ADDRESSES, Place, SLOTS, retire_the_dead};
 use super::ring::{Piece, Writer};
 use super::window::Windows;
 use crate::link::{RxMeta, coarse_now, local_addresses, now};
@@ -12,11 +12,12 @@ use crate::registry::Registry;
 use ferroce_proto::{Gid, Qpn};
 use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// How long a slot that is no neighbour is not looked at again.
-const NOBODY_FOR_NS: u64 = 20_000_000;
+pub(super) const NOBODY_FOR_NS: u64 = 20_000_000;
 /// How long the list of the host's addresses is believed.
 const ADDRESSES_FOR_NS: u64 = 1_000_000_000;
 
@@ -24,6 +25,11 @@ const ADDRESSES_FOR_NS: u64 = 1_000_000_000;
 /// written there meanwhile is written as if it had arrived just before.
 const BELIEVED_ALIVE_NS: u64 = 1_000_000;
 const GONE: u64 = u64::MAX;
+
+/// What stands for an end of the list of a NIC's addresses, and for all addresses of a kind.
+const NOWHERE: Gid = Gid::ZERO;
+const EVERY_V4: Gid = Gid::from_ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+const EVERY_V6: Gid = Gid([0xff; 16]);
 
 /// Another NIC of this user on this host.
 #[derive(Debug)]
@@ -41,6 +47,10 @@ pub(crate) struct Neighbour {
     /// When its process was last seen alive; [`GONE`] once it was not.
     seen_ns: AtomicU64,
     pub(super) windows: Windows,
+    /// Whether its memory may be read, once somebody tried.
+    is_readable: OnceLock<bool>,
+    /// Where it receives.
+    addresses: Vec<Gid>,
 }
 
 /// The ring to one slot, and what waits for it.
@@ -124,6 +134,33 @@ impl Neighbour {
         }
         // SAFETY: the caller's promise.
         unsafe { out.ring.push(meta, len, pieces, self.place.consumed(own_slot)) }
+    }
+
+    /// The same for bytes of ours.
+    pub(super) fn push_bytes_now(&self, own_slot: u8, meta: &RxMeta, bytes: &[u8]) -> bool {
+        let piece = Piece { start: bytes.as_ptr(), len: bytes.len() };
+        // SAFETY: the piece is the slice.
+        unsafe { self.push_now(own_slot, meta, bytes.len(), std::iter::once(piece)) }
+    }
+
+    /// Whether its memory may be read by the kernel, on our behalf: that takes the right to trace it.
+    pub(super) fn is_readable(&self) -> bool {
+        *self.is_readable.get_or_init(|| self.place.owner().is_some_and(|owner| owner.is_readable()))
+    }
+
+    /// Whether it receives what is sent to this address of the host.
+    fn receives_at(&self, dgid: Gid) -> bool {
+        let every = if dgid.to_ipv4().is_some() { EVERY_V4 } else { EVERY_V6 };
+        self.addresses.iter().any(|&address| address == every || address == dgid)
+    }
+
+    /// Whether its process is alive at this moment.
+    pub(super) fn lives_now(&self, registry: &Registry) -> bool {
+        let lives = !self.is_gone() && registry.is_alive(self.slot);
+        if !lives {
+            self.seen_ns.store(GONE, Ordering::Relaxed);
+        }
+        lives
     }
 
     /// Whether its process is alive, as far as was seen a moment ago.
@@ -211,8 +248,8 @@ struct Addresses {
 pub(crate) struct Fabric {
     pub(super) place: Arc<Place>,
     pub(super) registry: Arc<Registry>,
-    /// Registered memory becomes memory that neighbours can map.
-    adopts: bool,
+    /// Registered memory becomes memory that neighbours can map, and is named to them.
+    pub(super) adopts: bool,
     /// By slot.
     known: Box<[RwLock<Known>]>,
     rings: Mutex<HashMap<u8, Arc<Mutex<Outgoing>>>>,
@@ -220,9 +257,20 @@ pub(crate) struct Fabric {
 }
 
 impl Fabric {
-    pub(super) fn open(registry: Arc<Registry>, adopts: bool) -> io::Result<Fabric> {
+    /// The part of a NIC that receives at `addresses`; the wildcard stands for all of its kind.
+    pub(super) fn open(
+        registry: Arc<Registry>,
+        adopts: bool,
+        addresses: impl Iterator<Item = IpAddr>,
+    ) -> io::Result<Fabric> {
         retire_the_dead(&registry);
-        let place = Arc::new(Place::create(&registry)?);
+        let addresses: Vec<Gid> = addresses
+            .map(|address| match address {
+                IpAddr::V6(v6) if v6.is_unspecified() => EVERY_V6,
+                address => Gid::from_ip(address),
+            })
+            .collect();
+        let place = Arc::new(Place::create(&registry, &addresses)?);
         Ok(Fabric {
             place,
             registry,
@@ -249,11 +297,20 @@ impl Fabric {
 
     /// The NIC that owns `qpn`, if it can be reached at `dgid` without a wire.
     pub(crate) fn neighbour(&self, dgid: Gid, qpn: Qpn) -> Option<Arc<Neighbour>> {
-        let slot = (qpn.value() >> 16) as u8;
-        if !(crate::registry::FIRST_SLOT..=crate::registry::LAST_SLOT).contains(&slot) || !self.is_local(dgid)
-        {
+        self.neighbour_in((qpn.value() >> 16) as u8, dgid)
+    }
+
+    /// The NIC in `slot`, if it can be reached at `dgid` without a wire. Slots alone do not name it: another user's processes
+    /// on this host count theirs anew, and have other addresses.
+    pub(super) fn neighbour_in(&self, slot: u8, dgid: Gid) -> Option<Arc<Neighbour>> {
+        if !is_slot(slot) || !self.is_local(dgid) {
             return None;
         }
+        self.in_slot(slot).filter(|neighbour| neighbour.receives_at(dgid))
+    }
+
+    /// The NIC in `slot`, if there is one.
+    pub(super) fn in_slot(&self, slot: u8) -> Option<Arc<Neighbour>> {
         match &*self.known[usize::from(slot)].read() {
             Known::Neighbour(neighbour) if !neighbour.is_gone() => return Some(neighbour.clone()),
             Known::Nobody { since_ns } if now().0.wrapping_sub(*since_ns) < NOBODY_FOR_NS => return None,
@@ -296,6 +353,8 @@ impl Fabric {
             return Err(io::Error::other("nobody there"));
         }
         let place = Place::open(self.registry.directory(), slot)?;
+        let addresses =
+            (0..ADDRESSES).map(|index| place.address(index)).take_while(|a| *a != NOWHERE).collect();
         let own = self.slot();
         hold::arrive(&place, own, self.place.instance());
         let out = self.ring_to(slot)?;
@@ -318,6 +377,8 @@ impl Fabric {
             waiting: AtomicUsize::new(0),
             seen_ns: AtomicU64::new(0),
             windows: Windows::default(),
+            is_readable: OnceLock::new(),
+            addresses,
         })
     }
 
@@ -332,7 +393,7 @@ impl Fabric {
     }
 
     /// Whether packets to this address stay on this host.
-    fn is_local(&self, dgid: Gid) -> bool {
+    pub(crate) fn is_local(&self, dgid: Gid) -> bool {
         let ip = dgid.to_ip();
         if ip.is_loopback() {
             return true;
@@ -355,4 +416,8 @@ impl Fabric {
         }
         addresses.gids.contains(&dgid)
     }
+}
+
+fn is_slot(slot: u8) -> bool {
+    (crate::registry::FIRST_SLOT..=crate::registry::LAST_SLOT).contains(&slot)
 }

@@ -1,16 +1,20 @@
 //! What lies where in a place; making one, finding another's.
 //!
 //! ```text
-//! 0        head: magic, instance, process, namespace, closed, asleep, news bits
+//! 0        head: magic, instance, process, namespace, where the instance lies in the owner's memory, closed, asleep, news bits,
+//!          addresses, source ports of echoes
 //! 4 KiB    holds: one line per slot
 //! 20 KiB   calls: per slot, two lines: who sends to us from where on; how far we have read
 //! 52 KiB   board of queue pairs
 //! …        board of regions
+//! …        board of groups
 //! …        rings to every slot: a file with holes, filled when first used
 //! ```
 
 use super::mapping::Mapping;
+use crate::memory::Owner;
 use crate::registry::Registry;
+use ferroce_proto::Gid;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -25,15 +29,23 @@ pub(super) const SLOTS: usize = 256;
 pub(super) const RING_LEN: usize = 1 << 20;
 
 /// Also the version: a place of another layout is nobody's neighbour.
-const MAGIC: u64 = 0x0002_6563_6172_7266;
+const MAGIC: u64 = 0x0004_6563_6172_7266;
 
 const INSTANCE_AT: usize = 8;
 const PROCESS_AT: usize = 16;
 const NAMESPACE_AT: usize = 24;
+const MARK_AT: usize = 32;
 /// Lines of their own, for they are written while others read the rest.
 const CLOSED_AT: usize = 128;
 const ASLEEP_AT: usize = 256;
 const NEWS_AT: usize = 384;
+
+const ADDRESSES_AT: usize = 512;
+/// Addresses at which a NIC can be reached without a wire; at those beyond it is reached by UDP.
+pub(super) const ADDRESSES: usize = 128;
+const ECHOES_AT: usize = ADDRESSES_AT + ADDRESSES * 16;
+/// Sockets from which packets to groups leave that also went through rings.
+pub(super) const ECHOES: usize = 32;
 
 const HOLDS_AT: usize = 4096;
 /// Accesses that one process may have under way at a time in another's memory: a line of words, less the first two.
@@ -50,8 +62,13 @@ pub(super) const REGION_CARD_LEN: usize = 128;
 /// Regions that can be reached directly; those beyond are reached by packets.
 pub(super) const REGION_CARDS: usize = 4096;
 
+const GROUPS_AT: usize = REGIONS_AT + REGION_CARDS * REGION_CARD_LEN;
+const GROUP_CARD_LEN: usize = 32;
+/// Memberships, one per group and interface, that are shown; those beyond get their packets by UDP.
+pub(super) const GROUP_CARDS: usize = 256;
+
 /// What neighbours map of a place.
-pub(super) const BOARDS_LEN: usize = REGIONS_AT + REGION_CARDS * REGION_CARD_LEN;
+pub(super) const BOARDS_LEN: usize = GROUPS_AT + GROUP_CARDS * GROUP_CARD_LEN;
 const WHOLE_LEN: usize = BOARDS_LEN + SLOTS * RING_LEN;
 
 /// The head and the boards of a place, one's own or another's.
@@ -64,9 +81,9 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Makes the place of this slot. What a dead owner of the slot left is marked, so that all who still look at it see, and
-    /// removed.
-    pub(super) fn create(registry: &Registry) -> io::Result<Place> {
+    /// Makes the place of this slot, whose owner receives at these addresses. What a dead owner of the slot left is marked, so
+    /// that all who still look at it see, and removed.
+    pub(super) fn create(registry: &Registry, addresses: &[Gid]) -> io::Result<Place> {
         let path = path_of(registry.directory(), registry.slot());
         retire(&path);
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
@@ -75,9 +92,14 @@ impl Place {
             let _ = std::fs::remove_file(&path);
         })?;
         let place = Place { memory, file, path, is_own: true };
-        place.memory.long(INSTANCE_AT).store(rand::random::<u64>() | 1, Ordering::Relaxed);
+        place.memory.long(INSTANCE_AT).store(crate::random::number::<u64>() | 1, Ordering::Relaxed);
         place.memory.word(PROCESS_AT).store(std::process::id(), Ordering::Relaxed);
         place.memory.long(NAMESPACE_AT).store(process_namespace(), Ordering::Relaxed);
+        let mark_at = place.memory.start().addr() + INSTANCE_AT;
+        place.memory.long(MARK_AT).store(mark_at as u64, Ordering::Relaxed);
+        for (index, &address) in addresses.iter().take(ADDRESSES).enumerate() {
+            store_gid(place.address_words(index), address);
+        }
         place.memory.long(0).store(MAGIC, Ordering::Release);
         Ok(place)
     }
@@ -114,6 +136,12 @@ impl Place {
         let same = self.memory.long(NAMESPACE_AT).load(Ordering::Relaxed) == process_namespace();
         let process = self.memory.word(PROCESS_AT).load(Ordering::Relaxed);
         same.then_some(process as libc::pid_t).filter(|&process| process > 0)
+    }
+
+    /// Whose memory it is, if this process can name it. The mark is the number of this life, where the owner has it.
+    pub(super) fn owner(&self) -> Option<Owner> {
+        let mark_at = self.memory.long(MARK_AT).load(Ordering::Relaxed) as usize;
+        Some(Owner { process: self.process()?, mark_at, mark: self.instance() })
     }
 
     /// Whether its owner has left, as far as anybody has noticed.
@@ -171,6 +199,28 @@ impl Place {
         self.memory.long(REGIONS_AT + (card % REGION_CARDS) * REGION_CARD_LEN + (field % 16) * 8)
     }
 
+    /// An address at which the owner receives; zero where there are no more. It never changes.
+    pub(super) fn address(&self, index: usize) -> Gid {
+        load_gid(self.address_words(index))
+    }
+
+    fn address_words(&self, index: usize) -> [&AtomicU64; 2] {
+        let at = ADDRESSES_AT + (index % ADDRESSES) * 16;
+        [self.memory.long(at), self.memory.long(at + 8)]
+    }
+
+    /// What is said of a socket that echoes leave by: its port, and its address in two words.
+    pub(super) fn echo(&self, index: usize) -> (&AtomicU64, [&AtomicU64; 2]) {
+        let at = ECHOES_AT + (index % ECHOES) * 24;
+        (self.memory.long(at), [self.memory.long(at + 8), self.memory.long(at + 16)])
+    }
+
+    /// The card of a membership: the interface, and the group in two words.
+    pub(super) fn group_card(&self, index: usize) -> (&AtomicU64, [&AtomicU64; 2]) {
+        let at = GROUPS_AT + (index % GROUP_CARDS) * GROUP_CARD_LEN;
+        (self.memory.long(at), [self.memory.long(at + 8), self.memory.long(at + 16)])
+    }
+
     /// Memory for the ring to `slot`.
     pub(super) fn make_ring(&self, slot: u8) -> io::Result<Mapping> {
         let at = ring_at(slot);
@@ -191,6 +241,17 @@ impl Drop for Place {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+pub(super) fn store_gid([high, low]: [&AtomicU64; 2], gid: Gid) {
+    let both = u128::from_be_bytes(gid.0);
+    high.store((both >> 64) as u64, Ordering::Relaxed);
+    low.store(both as u64, Ordering::Relaxed);
+}
+
+pub(super) fn load_gid([high, low]: [&AtomicU64; 2]) -> Gid {
+    let [high, low] = [high, low].map(|word| u128::from(word.load(Ordering::Relaxed)));
+    Gid((high << 64 | low).to_be_bytes())
 }
 
 fn ring_at(slot: u8) -> usize {
@@ -235,7 +296,7 @@ fn slot_of(name: &str) -> Option<u8> {
     name.strip_prefix("slot-")?.strip_suffix(".place")?.parse().ok()
 }
 
-fn allocate(file: &File, at: usize, len: usize) -> io::Result<()> {
+pub(super) fn allocate(file: &File, at: usize, len: usize) -> io::Result<()> {
     // SAFETY: the file is open; memory is not touched.
     let error = unsafe { libc::posix_fallocate(file.as_raw_fd(), at as libc::off_t, len as libc::off_t) };
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
@@ -248,3 +309,4 @@ fn process_namespace() -> u64 {
 }
 
 const _: () = assert!(REGIONS_AT.is_multiple_of(4096) && BOARDS_LEN.is_multiple_of(4096));
+const _: () = assert!(ECHOES_AT + ECHOES * 24 <= HOLDS_AT);

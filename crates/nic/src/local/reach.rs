@@ -22,10 +22,10 @@ const LOOK_EVERY: u64 = 32;
 
 /// How a queue pair reaches the memory of its peer.
 pub(crate) struct Path {
-    fabric: Arc<Fabric>,
-    neighbour: Arc<Neighbour>,
-    peer: Qpn,
-    own: Qpn,
+    pub(super) fabric: Arc<Fabric>,
+    pub(super) neighbour: Arc<Neighbour>,
+    pub(super) peer: Qpn,
+    pub(super) own: Qpn,
     /// The region of the last operation: most programs use one again and again.
     last: Option<Known>,
     /// An access to it is announced: kept from one operation to the next while a list of them is posted.

@@ -144,7 +144,7 @@ mod tests {
         let base = std::env::temp_dir().join(format!("ferroce-windows-{}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
-        let place = Arc::new(Place::create(&registry).unwrap());
+        let place = Arc::new(Place::create(&registry, &[]).unwrap());
         let board = RegionBoard::new(place.clone(), registry.clone(), true);
         let bytes = [vec![1_u8; 1 << 16], vec![2_u8; 1 << 16]];
         let [first, second] = [0, 1].map(|n| show(&board, &bytes[n], n as u32 + 1));

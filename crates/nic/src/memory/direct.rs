@@ -31,10 +31,10 @@ pub(crate) enum Far {
 }
 
 /// Local memory of one operation, checked and held.
-struct Near<'a> {
-    spans: SmallVec<[Span; 2]>,
+pub(super) struct Near<'a> {
+    pub(super) spans: SmallVec<[Span; 4]>,
     /// Kept until the bytes have moved.
-    _held: SmallVec<[Held<'a>; 2]>,
+    _held: SmallVec<[Held<'a>; 4]>,
 }
 
 impl Grip<'_> {
@@ -93,7 +93,7 @@ impl Grip<'_> {
 
     /// The bytes of an entry, if all of them may be used and are there to stay.
     #[inline(always)]
-    fn near(&mut self, pd: PdId, sge: &Sge, need: Access) -> Option<Span> {
+    pub(super) fn near(&mut self, pd: PdId, sge: &Sge, need: Access) -> Option<Span> {
         let span = self.local(sge.lkey).ok()?.local(pd, sge.addr, u64::from(sge.len), need).ok()?;
         (span.backing == Backing::Mapped).then_some(span)
     }
@@ -163,7 +163,7 @@ impl RegionTable {
     }
 
     /// The local memory of an operation on `len` bytes, if all of it may be used and is there to stay.
-    fn near(&self, pd: PdId, sges: &[Sge], len: usize, need: Access) -> Option<Near<'_>> {
+    pub(super) fn near(&self, pd: PdId, sges: &[Sge], len: usize, need: Access) -> Option<Near<'_>> {
         let mut near = Near { spans: SmallVec::new(), _held: SmallVec::new() };
         let mut found = 0;
         for piece in pieces(sges, 0, len) {

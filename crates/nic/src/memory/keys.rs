@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bits of a key that number the slot; the rest is the tag that tells generations apart.
 pub(super) const SLOT_BITS: u32 = 20;
-const TAG_BITS: u32 = 32 - SLOT_BITS;
 const ROUNDS: usize = 6;
 /// Keys whose slot is remembered.
 const REMEMBERED: usize = 256;
@@ -24,7 +23,7 @@ pub(super) struct KeyCipher {
 
 impl KeyCipher {
     pub(super) fn random() -> Self {
-        let mut rng = rand::rng();
+        let mut rng = crate::random::generator();
         KeyCipher {
             round_keys: std::array::from_fn(|_| rng.random::<u64>() | 1),
             remembered: Box::new(std::array::from_fn(|_| AtomicU64::new(0))),
@@ -39,8 +38,8 @@ impl KeyCipher {
 
     /// A fresh key for a slot.
     pub(super) fn key_for(&self, slot: u32) -> u32 {
-        let tag = rand::rng().random_range(0..1u32 << TAG_BITS);
-        let plain = slot | tag << SLOT_BITS;
+        let tag = crate::random::number::<u32>() >> SLOT_BITS << SLOT_BITS;
+        let plain = slot | tag;
         let (mut left, mut right) = (plain >> 16, plain & 0xffff);
         for i in 0..ROUNDS {
             (left, right) = (right, left ^ self.round(i, right));

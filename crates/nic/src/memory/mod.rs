@@ -23,11 +23,13 @@ mod direct;
 mod external;
 mod grip;
 mod keys;
+mod named;
 mod on_demand;
 mod region;
 mod table;
 mod windows;
 
+pub(crate) use across::Owner;
 pub(crate) use device::Budget;
 pub use device::{DeviceMemory, MAX_DM};
 pub(crate) use direct::Far;

@@ -48,7 +48,7 @@ impl RegionTable {
             return None;
         }
         let number = self.free_number()?;
-        let mut rng = rand::rng();
+        let mut rng = crate::random::generator();
         let rkey = loop {
             let key = RKey(rng.random());
             let first = key.0 & !((1 << PROGRAM_BITS) - 1);

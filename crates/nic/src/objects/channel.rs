@@ -7,6 +7,7 @@ use crate::lock::Mutex;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// A completion channel. Several CQs can share one.
 pub struct CompletionChannel {
@@ -45,6 +46,11 @@ impl CompletionChannel {
             }
         }
         None
+    }
+
+    /// Sleeps until there is an event, at most so long.
+    pub(super) fn sleep(&self, most: Duration) {
+        self.fd.sleep(most);
     }
 
     fn pop_alive(&self) -> Option<(u32, u64)> {

@@ -7,17 +7,23 @@ use crate::error::Error;
 use crate::link::{now, wall_clock_ns};
 use crate::lock::Mutex;
 use crate::nic::NicInner;
+use crate::wait_set::WaitSet;
 use ferroce_proto::Qpn;
 use ferroce_proto::verbs::{Completion, EventKind, WcStatus};
 use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 /// Most entries of a CQ.
 pub(crate) const MAX_CQE: u32 = 1 << 22;
 
 /// Successful polls, with no other between them, after which one gives the engine a turn.
 const HITS_PER_TURN: u64 = 8;
+
+/// How long a thread that slept for packets leaves them to another that it found driving.
+const LEFT_TO_OTHERS: Duration = Duration::from_micros(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
@@ -184,11 +190,14 @@ impl CqCore {
 pub struct Cq {
     pub(crate) core: Arc<CqCore>,
     nic: Arc<NicInner>,
+    /// What [`Cq::sleep`] sleeps on, from the first time on.
+    front: OnceLock<WaitSet>,
+    comes_and_goes: AtomicBool,
 }
 
 impl Cq {
     pub(crate) fn new(core: Arc<CqCore>, nic: Arc<NicInner>) -> Self {
-        Cq { core, nic }
+        Cq { core, nic, front: OnceLock::new(), comes_and_goes: AtomicBool::new(false) }
     }
 
     pub(crate) fn belongs_to(&self, nic: &Arc<NicInner>) -> bool {
@@ -281,17 +290,79 @@ impl Cq {
     /// more after arming, before waiting: what was added before does not fire.
     pub fn request_notify(&self, solicited_only: bool) -> Result<(), Error> {
         self.nic.alive()?;
-        {
+        let is_first = {
             let mut state = self.core.state.lock();
-            if state.armed == Armed::No {
-                self.nic.engine.pulse.armed();
-            }
+            let is_first = state.armed == Armed::No && self.nic.engine.pulse.armed();
             // Asking for solicited ones does not take back asking for all (IBA 11.4.2.2).
             if state.armed != Armed::Any {
                 state.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
             }
+            is_first
+        };
+        let background = self.nic.background()?;
+        if is_first {
+            background.wake();
         }
-        self.nic.background()?.wake();
+        Ok(())
+    }
+
+    /// Takes arming back; whether it was used up already.
+    fn disarm(&self) -> bool {
+        let mut state = self.core.state.lock();
+        let is_used = state.armed == Armed::No;
+        if !is_used {
+            state.armed = Armed::No;
+            self.core.pulse.disarmed();
+        }
+        is_used
+    }
+
+    /// Sleeps until packets arrive or the armed CQ gets a completion, at most so long. Who sleeps here is woken for packets
+    /// before the background thread, and drives: a wake-up less than by the channel. Arm the queue and poll once more before.
+    /// Arming does not outlast the sleep; returns whether it was used up: then the channel has an event.
+    pub fn sleep(&self, most: Duration) -> Result<bool, Error> {
+        self.nic.alive()?;
+        let front = match self.front.get() {
+            Some(front) => front,
+            None => self.make_front()?,
+        };
+        let (core, engine) = (&self.core, &self.nic.engine);
+        let is_empty = || core.waiting.load(Ordering::Acquire) == 0;
+        // Neighbours ring for those who said that they sleep, once each time. The background thread said so; whoever was rung for
+        // instead says it again, before and after, on behalf of both.
+        let rings_are_empty = || engine.link.about_to_sleep();
+        let any_packets = is_empty() && (!rings_are_empty() || engine.pulse.sleep_in_front(front, most));
+        let mut is_used = None;
+        // What we find ourselves need not be told by the channel.
+        let mut disarm = || is_used = Some(self.disarm());
+        let any_left = || front.sleep(Duration::ZERO) || !rings_are_empty();
+        if any_packets && !engine.drive_for_sleeper(&mut disarm, any_left) && is_empty() {
+            // Whoever drives goes on until there is nothing left, and then the channel tells us.
+            // If it does not, the packets are still there.
+            core.channel.iter().for_each(|channel| channel.sleep(most.min(LEFT_TO_OTHERS)));
+        }
+        Ok(is_used.unwrap_or_else(|| self.disarm()))
+    }
+
+    fn make_front(&self) -> Result<&WaitSet, Error> {
+        let pulse = &self.nic.engine.pulse;
+        let made = pulse.front(&self.nic.engine.link.wait_fds()).and_then(|front| {
+            let channel = self.core.channel.as_ref().map(|channel| channel.as_fd().as_raw_fd());
+            channel.map_or(Ok(()), |fd| front.enter_other(fd)).map(|()| front)
+        });
+        let front = made.map_err(Error::system("making a set of descriptors"))?;
+        Ok(self.front.get_or_init(|| front))
+    }
+
+    /// Says that the program comes and goes: it polls a little, sleeps ([`Cq::sleep`]), and does something else without saying
+    /// so. From now on, as long as this CQ lives, the background thread wakes for packets whenever nobody sleeps
+    /// for them, however much is polled. A program that polls for long should not say so: it would share its packets.
+    pub fn come_and_go(&self) -> Result<(), Error> {
+        self.nic.alive()?;
+        let background = self.nic.background()?;
+        if !self.comes_and_goes.swap(true, Ordering::Relaxed) && self.core.pulse.armed() {
+            background.wake();
+        }
         Ok(())
     }
 
@@ -320,9 +391,8 @@ impl Drop for Cq {
         if self.nic.alive().is_err() {
             return;
         }
-        let mut state = self.core.state.lock();
-        if state.armed != Armed::No {
-            state.armed = Armed::No;
+        self.disarm();
+        if self.comes_and_goes.load(Ordering::Relaxed) {
             self.core.pulse.disarmed();
         }
     }

@@ -38,6 +38,8 @@ pub(crate) struct Tally {
     /// Packets that went past the link, and their bytes.
     pub(crate) express: Count,
     pub(crate) express_bytes: Count,
+    /// Messages among them that named memory.
+    pub(crate) named: Count,
 }
 
 /// A number with one writer at a time.
@@ -65,5 +67,6 @@ impl Tally {
         self.copied.add(other.copied.value());
         self.express.add(other.express.value());
         self.express_bytes.add(other.express_bytes.value());
+        self.named.add(other.named.value());
     }
 }

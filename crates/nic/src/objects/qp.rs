@@ -54,6 +54,8 @@ pub(crate) struct QpCore {
     pub(crate) tally: Tally,
     /// There is such a way.
     pub(crate) has_path: AtomicBool,
+    /// Messages that the peer names can be fetched.
+    pub(crate) fetches: AtomicBool,
     /// What neighbours are shown of it, in one word.
     pub(crate) shown_word: AtomicU64,
     /// What neighbours are shown of it.
@@ -174,6 +176,7 @@ impl Pd {
                 path: Guarded::new(None),
                 tally: Tally::default(),
                 has_path: AtomicBool::new(false),
+                fetches: AtomicBool::new(false),
                 shown_word: AtomicU64::new(0),
                 shown: Mutex::new(None),
                 resends: Resends::default(),

@@ -161,7 +161,7 @@ impl Ports {
         }
         let first = self.claim_block(space)?;
         let mut block: Vec<u16> = (first..first + BLOCK).collect();
-        block.shuffle(&mut rand::rng());
+        block.shuffle(&mut crate::random::generator());
         free.extend(block);
         free.pop_front().ok_or(PortError::Exhausted)
     }
@@ -173,7 +173,7 @@ impl Ports {
 
     fn claim_block(&self, space: PortSpace) -> Result<u16, PortError> {
         let mut firsts: Vec<u16> = EPHEMERAL.step_by(BLOCK.into()).collect();
-        firsts.shuffle(&mut rand::rng());
+        firsts.shuffle(&mut crate::random::generator());
         let scope = Scope::Any;
         self.update(|claims| {
             let free = firsts.iter().find_map(|&first| {

@@ -132,8 +132,8 @@ pub(crate) fn connected(a: &End, b: &End, to: SocketAddr) -> [(Arc<CmId>, Qp); 2
     [(id, qp), (request.id, their_qp)]
 }
 
-pub(crate) fn send(from: (&End, &Qp), to: (&End, &Qp)) {
-    to.1.post_recv(&[RecvWr { wr_id: 1, sges: &[] }]).unwrap();
+/// Sends an empty message.
+pub(crate) fn post(qp: &Qp) {
     let wr = SendWr {
         wr_id: 2,
         op: SendOp::Send,
@@ -142,7 +142,12 @@ pub(crate) fn send(from: (&End, &Qp), to: (&End, &Qp)) {
         ud: None,
         srq: None,
     };
-    from.1.post_send(&[wr]).unwrap();
+    qp.post_send(&[wr]).unwrap();
+}
+
+pub(crate) fn send(from: (&End, &Qp), to: (&End, &Qp)) {
+    to.1.post_recv(&[RecvWr { wr_id: 1, sges: &[] }]).unwrap();
+    post(from.1);
     assert_eq!(completion(&to.0.cq).wr_id, 1);
     assert_eq!(completion(&from.0.cq).wr_id, 2);
 }

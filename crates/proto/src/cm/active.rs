@@ -174,6 +174,7 @@ impl Cm {
         };
         let (tid, route) = (connection.tid, connection.path.route());
         let mad = crate::wire::cm::CmMad { tid, attr_mod: 0, message: CmMessage::Mra(mra) };
-        self.transmit(super::Transmit { route, mad: alloc::boxed::Box::new(mad.to_bytes()) });
+        let mad = alloc::boxed::Box::new(mad.to_bytes());
+        self.transmit(super::Transmit { route, mad, is_repeat: true });
     }
 }

@@ -233,7 +233,7 @@ impl Cm {
         self.seal(id, &message, &mut mad);
         let connection = self.connections.get_mut(&id)?;
         connection.last = Some(mad.clone());
-        Some(Transmit { route: connection.path.route(), mad })
+        Some(Transmit { route: connection.path.route(), mad, is_repeat: false })
     }
 
     /// Sends the last message of connection `id` once more.
@@ -242,14 +242,14 @@ impl Cm {
         if let Some(mad) = connection.last.clone() {
             let route = connection.path.route();
             self.counters.on_repeated(&mad);
-            self.transmit(Transmit { route, mad });
+            self.transmit(Transmit { route, mad, is_repeat: true });
         }
     }
 
     /// Answers a message that belongs to no connection of ours.
     fn send_back(&mut self, inbound: &Inbound, tid: u64, message: CmMessage) {
         let mad = Box::new(CmMad { tid, attr_mod: 0, message }.to_bytes());
-        self.transmit(Transmit { route: inbound.way_back(), mad });
+        self.transmit(Transmit { route: inbound.way_back(), mad, is_repeat: false });
     }
 
     fn transmit(&mut self, transmit: Transmit) {

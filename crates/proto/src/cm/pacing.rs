@@ -49,7 +49,7 @@ impl Cm {
             let Some(mad) = connection.last.clone() else { continue };
             let route = connection.path.route();
             self.expect_answer(id, self.clock);
-            return Some(Transmit { route, mad });
+            return Some(Transmit { route, mad, is_repeat: false });
         }
         None
     }

@@ -131,6 +131,8 @@ pub struct Transmit {
     pub route: Route,
     /// The message.
     pub mad: Box<[u8; MAD_LEN]>,
+    /// It was sent before: no answer came, or the peer's came again. Where there are two ways, it should take the other one.
+    pub is_repeat: bool,
 }
 
 /// Vendor options (enhanced connection establishment); zeros for none.

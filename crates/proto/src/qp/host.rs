@@ -6,7 +6,7 @@
 use super::{RecvWqe, RefusalReason};
 use crate::ids::{PdId, RKey, Srqn};
 use crate::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge};
-use crate::wire::Headers;
+use crate::wire::{Headers, Names, SendNamed};
 use core::fmt;
 
 /// Where the payload of an outgoing packet comes from. The host fetches it, so that it can choose between copying
@@ -230,6 +230,21 @@ pub trait Host {
     /// was sent, and [`Self::transmit`] takes it or says what is wrong with it.
     fn express(&mut self, route: &Route, head: &[u8], payload: TxPayload<'_>) -> bool {
         let _ = (route, head, payload);
+        false
+    }
+
+    /// Sends a whole message as one record that [names](SendNamed) this end's memory, which the peer then [fetches](Self::fetch). False: nothing was
+    /// sent, and packets must do it; if there is something wrong with the memory, they will tell. Asked for messages that are
+    /// sent for the first time and longer than the path MTU.
+    fn express_by_name(&mut self, route: &Route, head: &SendNamed, payload: TxPayload<'_>) -> bool {
+        let _ = (route, head, payload);
+        false
+    }
+
+    /// Copies a message that the peer named from its memory to the entries, which must allow local writes and are long enough. False: what
+    /// is in them now does not count, and the peer must send the message as packets.
+    fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &Names) -> bool {
+        let _ = (pd, sges, names);
         false
     }
 

@@ -8,7 +8,7 @@ use super::io::Io;
 use super::{Host, LARGE_SEGMENT, Reason, RecvQueue, RecvWqe, Side};
 use crate::ids::{RKey, Srqn};
 use crate::verbs::{Access, Completion, MemoryFault, WcFlags, WcOpcode, WcStatus};
-use crate::wire::{Headers, Operation, Packet, SendOnly};
+use crate::wire::{Headers, Names, Operation, Packet, SendNamed, SendOnly};
 
 /// Why a packet of a message was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +130,27 @@ impl Inbound {
         true
     }
 
+    /// Fetches a SEND that the peer named. False: it cannot be fetched, and a receive that was taken for it stays in hand.
+    pub(crate) fn accept_named<H: Host>(
+        &mut self,
+        head: &SendNamed,
+        names: &Names,
+        rq: &mut RecvQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<bool, Refusal> {
+        self.ensure_recv(None, rq, io)?;
+        let (needed, capacity) = (u64::from(names.message_len()), self.recv.capacity());
+        if needed > capacity {
+            return Err(Refusal::TooLong { capacity, needed });
+        }
+        if !io.host.fetch(io.pd, &self.recv.sges, names) {
+            return Ok(false);
+        }
+        let told = Told { imm: head.imm, invalidated: None, solicited: head.solicited };
+        self.finish_recv(told, WcOpcode::Recv, names.message_len(), io);
+        Ok(true)
+    }
+
     fn check_sequence(&self, op: Operation) -> Result<(), Refusal> {
         let fits = match self.kind {
             Kind::Idle => op.starts_message(),
@@ -204,20 +225,6 @@ impl Inbound {
             self.abandon();
         }
         Ok(true)
-    }
-
-    /// Places a packet from the middle of the WRITE under way. False if it is none such, or cannot be placed; then nothing has happened.
-    #[inline]
-    pub(crate) fn accept_middle<H: Host>(&mut self, payload: &[u8], io: &mut Io<'_, H>) -> bool {
-        let fits =
-            self.kind == Kind::Write && payload.len() == self.segment as usize && self.segment < self.left;
-        if !fits || io.host.write_remote(io.pd, self.rkey, self.addr, payload).is_err() {
-            return false;
-        }
-        self.addr = self.addr.wrapping_add(u64::from(self.segment));
-        self.left -= self.segment;
-        self.placed += u64::from(self.segment);
-        true
     }
 
     /// Places a packet that is `ahead` packets early, if it is from the middle of the WRITE under way: where its bytes belong is known,

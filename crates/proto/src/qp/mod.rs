@@ -38,7 +38,6 @@ mod rc;
 mod reason;
 mod receive;
 mod refusal;
-mod row;
 mod rq;
 mod segment;
 mod sq;

@@ -29,10 +29,7 @@ impl Qp {
         }
         self.counters.rx_packets += 1;
         self.counters.rx_bytes += pkt.payload.len() as u64;
-        if self.attr.state == QpState::Rtr && !self.heard_peer && self.id.transport != Transport::Ud {
-            self.heard_peer = true;
-            host.event(EventKind::CommEst);
-        }
+        self.hear_peer(host);
         let mut io = io!(self, now, host);
         let turn = match &mut self.machine {
             Machine::Rc(rc) if pkt.headers.rider.is_some() => {
@@ -54,7 +51,22 @@ impl Qp {
         self.report_drained(host);
     }
 
-    fn admits<H: Host>(&self, arrival: &Arrival, pkt: &Packet<'_>, host: &mut H) -> bool {
+    /// Whether it receives, and nothing is new about that: the first packet in RTR raises an event.
+    #[inline]
+    pub(super) fn hears_peer(&self) -> bool {
+        let state = self.attr.state;
+        state == QpState::Rts || (state == QpState::Rtr && self.heard_peer)
+    }
+
+    /// The first packet of a connection tells that it is established.
+    pub(super) fn hear_peer<H: Host>(&mut self, host: &mut H) {
+        if self.attr.state == QpState::Rtr && !self.heard_peer && self.id.transport != Transport::Ud {
+            self.heard_peer = true;
+            host.event(EventKind::CommEst);
+        }
+    }
+
+    pub(super) fn admits<H: Host>(&self, arrival: &Arrival, pkt: &Packet<'_>, host: &mut H) -> bool {
         let (bth, qpn) = (&pkt.headers.bth, self.id.qpn);
         let state = self.attr.state;
         if !matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {

@@ -9,15 +9,15 @@ use super::malformed::first_bytes;
 use super::{Malformed, Opcode};
 use crate::ids::{PKey, Psn, Qpn};
 
-const SOLICITED: u8 = 0x80;
-const MIG_REQ: u8 = 0x40;
+pub(super) const SOLICITED: u8 = 0x80;
+pub(super) const MIG_REQ: u8 = 0x40;
 const PAD_SHIFT: u8 = 4;
 const VERSION_MASK: u8 = 0x0f;
 const FECN: u8 = 0x80;
 const BECN: u8 = 0x40;
-const ACK_REQ: u8 = 0x80;
-const EXTENDED: u8 = 0x02;
-const SELECTIVE: u8 = 0x01;
+pub(super) const ACK_REQ: u8 = 0x80;
+pub(super) const EXTENDED: u8 = 0x02;
+pub(super) const SELECTIVE: u8 = 0x01;
 
 /// Base transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

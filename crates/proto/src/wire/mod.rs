@@ -15,6 +15,7 @@
 //! | `headers` | BTH and all its extension headers together, as they stand in a packet |
 //! | `packet` | headers and payload: what arrives |
 //! | `send_only` | the same for a SEND of one packet, in fewer steps |
+//! | `send_named` | a SEND that names memory instead of carrying it: never on a wire |
 //! | `ipv4`, `ipv6`, `udp`, `grh` | what stands outside |
 //! | `icrc` | the invariant checksum |
 //! | `icrc_prefix` | the part of it that packets of one flow share |
@@ -43,6 +44,7 @@ mod opcode;
 mod packet;
 mod reth;
 mod rider;
+mod send_named;
 mod send_only;
 mod udp;
 
@@ -63,5 +65,6 @@ pub use opcode::{Opcode, Operation, Service};
 pub use packet::Packet;
 pub use reth::Reth;
 pub use rider::Rider;
+pub use send_named::{Name, Names, SendNamed};
 pub use send_only::{SendOnly, pad_of};
 pub use udp::{ROCE_UDP_PORT, UdpHeader};

@@ -3,16 +3,12 @@
 //! The bytes are those that [`Headers`](super::Headers) would write and read. But those are for every packet there is, and most of
 //! their work is about headers that a SEND does not have.
 
+use super::bth::{ACK_REQ, EXTENDED, MIG_REQ, SELECTIVE, SOLICITED};
 use super::{Bth, Rider, Syndrome};
 use crate::ids::{PKey, Psn, Qpn};
 
 const SEND_ONLY: u8 = 0x04;
 const SEND_ONLY_IMM: u8 = 0x05;
-const SOLICITED: u8 = 0x80;
-const MIG_REQ: u8 = 0x40;
-const ACK_REQ: u8 = 0x80;
-const EXTENDED: u8 = 0x02;
-const SELECTIVE: u8 = 0x01;
 
 /// The headers of a SEND of one packet of a reliable connection, in the default partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,27 +60,14 @@ impl SendOnly {
     /// all packets finds out what it is.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(SendOnly, &[u8])> {
-        let (&b, mut rest) = bytes.split_first_chunk::<{ Bth::LEN }>()?;
+        let (&b, rest) = bytes.split_first_chunk::<{ Bth::LEN }>()?;
         let has_imm = b[0] == SEND_ONLY_IMM;
         let is_plain =
             b[1] & 0x0f == 0 && b[8] & SELECTIVE == 0 && [b[2], b[3]] == PKey::DEFAULT.0.to_be_bytes();
         if !(b[0] == SEND_ONLY || has_imm) || !is_plain {
             return None;
         }
-        let mut imm = None;
-        if has_imm {
-            let (field, behind) = rest.split_first_chunk::<4>()?;
-            (imm, rest) = (Some(u32::from_be_bytes(*field)), behind);
-        }
-        let mut rider = None;
-        if b[8] & EXTENDED != 0 {
-            let (field, behind) = rest.split_first_chunk::<{ Rider::LEN }>()?;
-            let ridden = Rider::parse(field).ok()?;
-            if !matches!(ridden.aeth.syndrome, Syndrome::Ack { .. }) {
-                return None;
-            }
-            (rider, rest) = (Some(ridden), behind);
-        }
+        let (imm, rider, rest) = imm_and_rider(rest, has_imm, b[8] & EXTENDED != 0)?;
         if !rest.len().is_multiple_of(4) {
             return None;
         }
@@ -99,6 +82,29 @@ impl SendOnly {
         };
         Some((head, payload))
     }
+}
+
+/// What may stand between the BTH and the rest, and that rest: immediate data, and an acknowledgement, no other answer, that rides along.
+#[inline]
+pub(super) fn imm_and_rider(
+    mut rest: &[u8],
+    has_imm: bool,
+    has_rider: bool,
+) -> Option<(Option<u32>, Option<Rider>, &[u8])> {
+    let (mut imm, mut rider) = (None, None);
+    if has_imm {
+        let (field, behind) = rest.split_first_chunk()?;
+        (imm, rest) = (Some(u32::from_be_bytes(*field)), behind);
+    }
+    if has_rider {
+        let (field, behind) = rest.split_first_chunk::<{ Rider::LEN }>()?;
+        let ridden = Rider::parse(field).ok()?;
+        if !matches!(ridden.aeth.syndrome, Syndrome::Ack { .. }) {
+            return None;
+        }
+        (rider, rest) = (Some(ridden), behind);
+    }
+    Some((imm, rider, rest))
 }
 
 /// Bytes that fill a payload up to a multiple of four.

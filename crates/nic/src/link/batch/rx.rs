@@ -35,6 +35,8 @@ struct RxEntry {
     meta: RxMeta,
     at: At,
     len: u32,
+    /// Whose ring it lies in.
+    ring: Option<u8>,
 }
 
 /// Where the bytes of a packet lie.
@@ -59,6 +61,8 @@ pub struct RxPacket<'a> {
     pub tos: u8,
     /// Hop limit (TTL) as it arrived.
     pub ttl: u8,
+    /// The slot of the process of this host that put it into its ring; nothing, if it came over a wire.
+    pub ring: Option<u8>,
     /// BTH to padding. The ICRC was right and is not part of it.
     pub bytes: &'a [u8],
 }
@@ -83,18 +87,23 @@ impl RxBatch {
     pub fn len(&self) -> usize {
         self.packets.len()
     }
+    /// Forgets the packets that do not match.
+    pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&RxMeta) -> bool) {
+        self.packets.retain(|packet| keeps(&packet.meta));
+    }
     /// Forgets all packets.
     pub fn clear(&mut self) {
         self.packets.clear();
     }
     /// The packets, in the order they arrived.
-    pub fn packets(&self) -> impl Iterator<Item = RxPacket<'_>> {
+    pub fn packets(&self) -> impl DoubleEndedIterator<Item = RxPacket<'_>> {
         self.packets.iter().map(|p| RxPacket {
             sgid: p.meta.sgid,
             dgid: p.meta.dgid,
             sport: p.meta.sport,
             tos: p.meta.tos,
             ttl: p.meta.ttl,
+            ring: p.ring,
             bytes: match p.at {
                 At::Here(start) => &self.memory[start as usize..(start + p.len) as usize],
                 // SAFETY: whoever added it promised that the bytes stay until the next `receive`, which needs the batch
@@ -104,12 +113,12 @@ impl RxBatch {
         })
     }
 
-    /// Adds a packet that lies elsewhere.
+    /// Adds a packet that lies elsewhere, in the ring of this slot.
     ///
     /// # Safety
     /// The bytes stay, and nobody who keeps to the rules changes them, until the link's next `receive` with this batch.
-    pub(crate) unsafe fn push_there(&mut self, start: NonNull<u8>, len: usize, meta: RxMeta) {
-        self.packets.push(RxEntry { meta, at: At::There(start), len: len as u32 });
+    pub(crate) unsafe fn push_there(&mut self, start: NonNull<u8>, len: usize, meta: RxMeta, slot: u8) {
+        self.packets.push(RxEntry { meta, at: At::There(start), len: len as u32, ring: Some(slot) });
     }
 
     /// The buffers from `index` on, for a system call to fill.
@@ -124,7 +133,7 @@ impl RxBatch {
     pub(crate) fn push(&mut self, index: usize, range: Range<usize>, meta: RxMeta) {
         debug_assert!(range.end <= RX_BUFFER_LEN);
         let start = (index * RX_BUFFER_LEN + range.start) as u32;
-        self.packets.push(RxEntry { meta, at: At::Here(start), len: range.len() as u32 });
+        self.packets.push(RxEntry { meta, at: At::Here(start), len: range.len() as u32, ring: None });
     }
 }
 

@@ -126,7 +126,9 @@ impl Forwarder {
         }
         let socket = UnixDatagram::bind(&path)?;
         socket.set_nonblocking(true)?;
-        let others = (0..=u8::MAX).map(|_| OnceLock::new()).collect();
+        let others: Box<[OnceLock<SocketAddr>]> = (0..=u8::MAX).map(|_| OnceLock::new()).collect();
+        // A bell for ourselves is hung again in the middle of a poll.
+        let _ = others[usize::from(registry.slot())].set(SocketAddr::from_pathname(&path)?);
         Ok(Forwarder { socket, others, outbox: Mutex::default(), retry_at_ns: AtomicU64::new(NEVER) })
     }
 

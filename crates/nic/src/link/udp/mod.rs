@@ -16,7 +16,7 @@
 //! | `ident` | which IPv4 identification a packet may have had |
 //! | `steer`, `repair`, `probe` | which process gets a packet |
 //! | `forward` | the detour for packets that reached the wrong process |
-//! | `multicast` | groups |
+//! | `multicast`, `ignore` | groups, and what the kernel need not deliver to them |
 //! | `interfaces` | the addresses of the machine |
 //! | `address`, `control`, `sys` | how to talk to the kernel; all `unsafe` of the hot path |
 
@@ -25,6 +25,7 @@ mod control;
 mod exits;
 mod forward;
 mod ident;
+mod ignore;
 mod interfaces;
 mod multicast;
 mod open;
@@ -44,6 +45,9 @@ use super::counters::RunningCounters;
 use super::{Link, LinkCounters, RxBatch, RxPacket, TxBatch};
 use crate::lock::Mutex;
 use crate::registry::Registry;
+use crate::wait_set::WaitSet;
+use exits::Exits;
+use ferroce_proto::verbs::Route;
 use ferroce_proto::{Gid, Time};
 use forward::Forwarder;
 use receive::Receiver;
@@ -52,11 +56,12 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use sys::PollSet;
+use std::sync::{Arc, OnceLock};
 
+pub(crate) use ignore::Origin;
 pub use interfaces::{LocalAddress, local_addresses};
+pub(crate) use steer::{is_last_word, management_slot};
 pub(crate) use sys::open_udp;
 
 /// How to open a [`UdpLink`].
@@ -90,12 +95,14 @@ pub struct UdpLink {
     slot: u8,
     addresses: Vec<BoundAddress>,
     sender: Sender,
+    /// For packets that reach some by another way as well; opened when there are any.
+    echoer: OnceLock<Option<Sender>>,
     receiver: Mutex<Receiver>,
     forwarder: Forwarder,
     /// Whether the kernel was told to report traffic class and hop limit.
     reports_outer_fields: AtomicBool,
     /// Readable while a multicast group has packets; there from the start, so that `wait_fds` never changes.
-    group_poll: PollSet,
+    group_poll: WaitSet,
     counters: Arc<RunningCounters>,
     capture: Option<Arc<Capture>>,
     /// Last: the slot is freed when nothing of the link is left.
@@ -122,6 +129,32 @@ impl UdpLink {
         &self.registry
     }
 
+    /// Where it receives.
+    pub(crate) fn bound_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().map(|bound| bound.addr)
+    }
+
+    /// The address, zero for none, and the port of the socket by which [`Self::send_echoes`] sends packets of this route. No
+    /// other packet leaves by it.
+    pub(crate) fn echo_exit(&self, route: &Route) -> Option<Origin> {
+        self.echoer()?.exit_of(route)
+    }
+
+    /// Sends packets whose receivers must be able to tell them from others by where they come from.
+    pub(crate) fn send_echoes(&self, batch: &mut TxBatch) {
+        if let Some(echoer) = self.echoer() {
+            echoer.send(batch);
+        }
+    }
+
+    fn echoer(&self) -> Option<&Sender> {
+        let open = || {
+            let exits = Exits::open(1).ok()?;
+            Some(Sender::new(exits, self.config.gso, Arc::clone(&self.counters), self.capture.clone()))
+        };
+        self.echoer.get_or_init(open).as_ref()
+    }
+
     /// Has the descriptors of the process in `slot` become readable, so that its driver wakes.
     pub(crate) fn wake(&self, slot: u8) {
         self.forwarder.wake(&self.registry, slot);
@@ -146,7 +179,7 @@ impl Link for UdpLink {
         self.forwarder.deadline()
     }
     fn join_multicast(&self, group: Gid) -> io::Result<()> {
-        self.join(group)
+        self.join_on(group, &self.group_interfaces(group)?)
     }
     fn leave_multicast(&self, group: Gid) -> io::Result<()> {
         self.leave(group)

@@ -4,6 +4,7 @@
 //! keeps the number of memberships per socket (20 by default) from limiting the number of groups.
 
 use super::UdpLink;
+use super::ignore::Origin;
 use super::interfaces::local_addresses;
 use super::receive::Receiver;
 use super::sockets;
@@ -18,32 +19,39 @@ use std::os::fd::AsRawFd;
 /// A group that was joined.
 #[derive(Debug)]
 pub(super) struct Membership {
-    group: Gid,
+    pub(super) group: Gid,
     joins: u32,
     /// One, or one per interface where the group's address means something else on each.
-    sockets: Vec<Socket>,
+    pub(super) sockets: Vec<Socket>,
+    /// What the kernel does not deliver to them.
+    pub(super) ignored: Vec<Origin>,
 }
 
 impl UdpLink {
-    pub(super) fn join(&self, group: Gid) -> io::Result<()> {
+    /// Interfaces on which a group is joined.
+    pub(crate) fn group_interfaces(&self, group: Gid) -> io::Result<Vec<u32>> {
         if !group.is_multicast() {
             return Err(invalid(format!("{} is no multicast address", group.to_ip())));
         }
+        interfaces(group.to_ip(), self.config.bind.as_deref())
+    }
+
+    /// Joins a group on these interfaces, unless it was joined before.
+    pub(crate) fn join_on(&self, group: Gid, interfaces: &[u32]) -> io::Result<()> {
         let mut receiver = self.receiver.lock();
         if let Some(membership) = receiver.memberships.iter_mut().find(|m| m.group == group) {
             membership.joins += 1;
             return Ok(());
         }
-        let interfaces = interfaces(group.to_ip(), self.config.bind.as_deref())?;
         let sockets = match is_scoped(group.to_ip()) {
-            false => vec![self.group_socket(group, 0, &interfaces)?],
-            true => first_good(&interfaces, |index| self.group_socket(group, index, &[index]))?,
+            false => vec![self.group_socket(group, 0, interfaces)?],
+            true => first_good(interfaces, |index| self.group_socket(group, index, &[index]))?,
         };
         for socket in &sockets {
-            self.group_poll.add(socket)?;
+            self.group_poll.enter(socket.as_raw_fd())?;
             receiver.sources.push(Source::new(SourceKind::Group(group), socket.as_raw_fd()));
         }
-        receiver.memberships.push(Membership { group, joins: 1, sockets });
+        receiver.memberships.push(Membership { group, joins: 1, sockets, ignored: Vec::new() });
         Ok(())
     }
 

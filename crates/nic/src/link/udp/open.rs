@@ -7,16 +7,17 @@ use super::send::Sender;
 use super::sockets::{self, bind, open_receive_socket};
 use super::source::{Source, SourceKind};
 use super::steer;
-use super::sys::{PollSet, attach_steering};
+use super::sys::attach_steering;
 use super::{BoundAddress, UdpConfig, UdpLink};
 use crate::link::LinkError;
 use crate::lock::Mutex;
 use crate::registry::{Registry, default_base};
+use crate::wait_set::WaitSet;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 impl UdpLink {
     /// Opens the port, claims a process slot and joins the processes that share the port.
@@ -24,7 +25,7 @@ impl UdpLink {
         let registry = Arc::new(Registry::open(&config.registry_base.clone().unwrap_or_else(default_base))?);
         let forwarder = Forwarder::open(&registry)
             .map_err(|source| failed(format!("listen in {}", registry.directory().display()), source))?;
-        let group_poll = PollSet::new().map_err(|e| failed("open a poll set".into(), e))?;
+        let group_poll = WaitSet::new().map_err(|e| failed("open a poll set".into(), e))?;
         let counters = Arc::default();
         let exits =
             Exits::open(config.send_sockets).map_err(|e| failed("open a socket to send from".into(), e))?;
@@ -43,6 +44,7 @@ impl UdpLink {
             slot: registry.slot(),
             addresses,
             sender,
+            echoer: OnceLock::new(),
             receiver: Mutex::new(receiver),
             forwarder,
             reports_outer_fields: AtomicBool::new(false),

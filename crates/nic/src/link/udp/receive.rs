@@ -377,7 +377,7 @@ impl UdpLink {
     /// Hands a packet to another process on behalf of the NIC (connection management reaches any process). The ICRC
     /// place is filled with zeros: nobody behind the detour looks at it again.
     pub(super) fn forward_packet(&self, slot: u8, packet: &RxPacket<'_>) -> bool {
-        let RxPacket { sgid, dgid, sport, tos, ttl, bytes } = *packet;
+        let RxPacket { sgid, dgid, sport, tos, ttl, bytes, .. } = *packet;
         if bytes.len() + ICRC_LEN > forward::MAX_RUN_LEN {
             return false;
         }

@@ -85,7 +85,7 @@ impl UdpLink {
     }
 
     fn send_probes(&self, addr: IpAddr, roster: &Roster) {
-        let round = rand::random();
+        let round = crate::random::number();
         let to = match addr {
             IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(v6) if v6.is_unspecified() => Ipv6Addr::LOCALHOST.into(),

@@ -137,6 +137,12 @@ impl Sender {
         }
     }
 
+    /// The address, zero if it is not bound to one, and the port of the socket that packets of this route leave by.
+    pub(super) fn exit_of(&self, route: &Route) -> Option<(Gid, u16)> {
+        let socket = self.plan.exits.socket(self.plan.exits.choose(route)?);
+        Some((if socket.is_bound { route.sgid } else { Gid::ZERO }, socket.port))
+    }
+
     /// Bytes to one address past all packet machinery (probes).
     pub(super) fn send_raw(&self, to: Gid, bytes: &[u8]) {
         if let Some(from) = self.plan.exits.any(to.to_ipv4().is_some()) {

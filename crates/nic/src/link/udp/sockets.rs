@@ -119,7 +119,7 @@ pub(super) fn open_send_socket(addr: IpAddr, hop_limit: u8) -> io::Result<SendSo
 }
 
 fn bind_source_port(socket: &Socket, addr: IpAddr) -> io::Result<u16> {
-    let mut rng = rand::rng();
+    let mut rng = crate::random::generator();
     let mut last_error = io::Error::from(io::ErrorKind::AddrInUse);
     for _ in 0..PORT_TRIES {
         let port = rng.random_range(SOURCE_PORTS);

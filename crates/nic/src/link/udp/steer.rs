@@ -25,6 +25,9 @@ const MAD_AT: u32 = 20;
 /// Which message it is.
 const ATTRIBUTE_AT: u32 = MAD_AT + 16;
 const REQ: u32 = 0x10;
+const REJ: u32 = 0x12;
+const DREQ: u32 = 0x15;
+const DREP: u32 = 0x16;
 const SIDR_REQ: u32 = 0x17;
 const SIDR_REP: u32 = 0x18;
 /// First byte of the receiver's communication id, in a SIDR_REP and in all other answers.
@@ -43,6 +46,26 @@ const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 const RETURN_LOADED: u32 = libc::BPF_RET | BPF_A;
 /// Not in the `libc` crate for every C library.
 const BPF_A: u32 = 0x10;
+
+/// The slot that a packet to QP1 names, as the program below finds it; zero if it names none.
+pub(crate) fn management_slot(packet: &[u8]) -> u8 {
+    let byte = |at: u32| packet.get(at as usize).copied().unwrap_or(0);
+    match management_attribute(packet) {
+        REQ | SIDR_REQ => byte(MAD_AT + SLOT_HINT_AT as u32),
+        SIDR_REP => byte(SIDR_REQUEST_ID_AT),
+        _ => byte(REMOTE_COMM_ID_AT),
+    }
+}
+
+/// Whether a packet to QP1 may be the last that its receiver hears from its sender, who need not live to repeat it.
+pub(crate) fn is_last_word(packet: &[u8]) -> bool {
+    matches!(management_attribute(packet), REJ | DREQ | DREP | SIDR_REP)
+}
+
+fn management_attribute(packet: &[u8]) -> u32 {
+    let half = packet.get(ATTRIBUTE_AT as usize..).and_then(|rest| rest.first_chunk());
+    half.map_or(0, |half| u16::from_be_bytes(*half).into())
+}
 
 /// The program for a group whose sockets belong to these slots, in the kernel's order.
 pub(super) fn program(order: &[u8]) -> Vec<libc::sock_filter> {
@@ -175,6 +198,7 @@ mod tests {
         ];
         for message in answers {
             assert_eq!(run(&program, &management(message, 254)), 1, "{}", message.name());
+            assert_eq!(management_slot(&management(message, 254)), 3, "{}", message.name());
         }
         let offers = [
             CmMessage::Req(Req { local_comm_id, ..Req::default() }),
@@ -183,10 +207,12 @@ mod tests {
         for message in offers {
             assert_eq!(run(&program, &management(message, 0)), NO_PLACE, "{}", message.name());
             assert_eq!(run(&program, &management(message, 254)), 2, "{}", message.name());
+            assert_eq!([0, 254].map(|hint| management_slot(&management(message, hint))), [0, 254]);
         }
         let unanswered = CmMessage::Rej(Rej { local_comm_id, ..Rej::default() });
         assert_eq!(run(&program, &management(unanswered, 0)), NO_PLACE);
         assert_eq!(run(&program, &management(unanswered, 0)[..40]), 0);
+        assert_eq!(management_slot(&management(unanswered, 0)[..40]), 0);
     }
 
     #[test]

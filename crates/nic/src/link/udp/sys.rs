@@ -247,35 +247,3 @@ pub(super) fn wait_writable(fd: RawFd, timeout_ms: i32) {
     // SAFETY: one valid `pollfd`.
     unsafe { libc::poll(&mut poll, 1, timeout_ms) };
 }
-
-/// A set of descriptors that is itself a descriptor: readable while one of them is.
-#[derive(Debug)]
-pub(super) struct PollSet(OwnedFd);
-
-impl PollSet {
-    /// An empty set.
-    pub(super) fn new() -> io::Result<PollSet> {
-        // SAFETY: takes no pointers.
-        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: just opened, and nobody else knows it.
-        Ok(PollSet(unsafe { OwnedFd::from_raw_fd(fd) }))
-    }
-
-    /// Adds a socket until it is closed.
-    pub(super) fn add(&self, socket: &impl AsRawFd) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-        let (set, fd) = (self.0.as_raw_fd(), socket.as_raw_fd());
-        // SAFETY: both descriptors are open and `event` is valid.
-        match unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &mut event) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-
-    pub(super) fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
-}

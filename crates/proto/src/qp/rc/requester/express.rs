@@ -32,10 +32,19 @@ impl Requester {
         let (len, solicited) = (wqe.len, wqe.solicited);
         let segment = if len > mtu { io.host.segment().unwrap_or(mtu).max(mtu) } else { mtu };
         let window = self.window_packets(segment);
-        if len > segment || (wqe.fence && !self.reads.is_empty()) || self.in_flight() >= window {
+        if wqe.fence && !self.reads.is_empty() {
             return;
         }
-        (wqe.segment, wqe.packets) = (segment, 1);
+        (wqe.segment, wqe.packets) = (segment, len.div_ceil(segment).max(1));
+        if len > mtu {
+            let wqe = *wqe;
+            if self.send_named(&wqe, sq, io) {
+                return;
+            }
+        }
+        if len > segment || self.in_flight() >= window {
+            return;
+        }
         let ack_req = sq.get(self.cur).is_some_and(|wqe| self.wants_ack(wqe, true, (window, segment), sq));
         let rider = io.rider.filter(|_| len as usize + Rider::LEN <= segment as usize);
         let head = SendOnly { dest_qpn: io.attr.dest_qpn, psn: self.psn, ack_req, solicited, imm, rider };
@@ -56,7 +65,7 @@ impl Requester {
 
     /// Whether nothing is being repeated, asked for or waited out.
     #[inline]
-    fn is_undisturbed(&self) -> bool {
+    pub(super) fn is_undisturbed(&self) -> bool {
         self.stall.is_none()
             && !self.cautious
             && self.first_try.is_none()

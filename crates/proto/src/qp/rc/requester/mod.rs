@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `transmit` | what is sent next, and what holds it back |
 //! | `express` | what is sent while it is posted |
+//! | `named` | messages whose bytes the peer fetches |
 //! | `awaited` | the packets of requests that are answered with data |
 //! | `acknowledge` | what an ACK or NAK means |
 //! | `response` | what a READ response or atomic acknowledgement means |
@@ -22,6 +23,7 @@ mod awaited;
 mod early;
 mod express;
 mod holes;
+mod named;
 mod response;
 mod retry;
 mod selective;

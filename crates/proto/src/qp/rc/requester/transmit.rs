@@ -187,6 +187,9 @@ impl Requester {
             self.pass(executed.min(wqe.packets - self.sent), wqe.packets);
             return Step::Sent;
         }
+        if self.send_named(wqe, sq, io) {
+            return Step::Sent;
+        }
         let mtu = wqe.segment;
         let window = self.window_packets(mtu);
         if self.in_flight() >= window {

@@ -71,7 +71,7 @@ impl Responder {
         Ok(())
     }
 
-    fn ask_for_missing<H: Host>(&mut self, io: &mut Io<'_, H>) {
+    pub(super) fn ask_for_missing<H: Host>(&mut self, io: &mut Io<'_, H>) {
         io.counters.naks_sent += 1;
         self.replies.nak(self.expected, self.msn, Syndrome::Nak(NakCode::PsnSequence));
     }

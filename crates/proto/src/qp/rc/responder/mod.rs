@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `request` | a SEND or WRITE that is next in sequence |
 //! | `express` | a SEND of one packet that is next in sequence, in fewer steps |
+//! | `named` | a SEND that the peer named instead of sending its bytes |
 //! | `read`, `atomic` | the requests that are answered with data |
 //! | `placement` | flush and atomic write, answered without |
 //! | `duplicate` | a request that was executed before |
@@ -20,6 +21,7 @@ mod duplicate;
 mod express;
 mod gap;
 mod kept;
+mod named;
 mod placement;
 mod read;
 mod replay;
@@ -31,7 +33,7 @@ use super::super::io::{Fatal, Io};
 use super::super::{Host, RecvQueue, RefusalReason};
 use crate::ids::{Psn, Srqn};
 use crate::verbs::{EventKind, MemoryFault, QpAttr};
-use crate::wire::{Bth, NakCode, Operation, Packet, Syndrome};
+use crate::wire::{NakCode, Operation, Packet, Syndrome};
 use kept::Kept;
 pub(super) use kept::REPORT_LEN;
 use replay::ReplayStore;
@@ -108,22 +110,6 @@ impl Responder {
                 Ok(())
             }
         }
-    }
-
-    /// A packet from the middle of a WRITE. False if it is not next in sequence, or anything is wrong with it; then nothing has happened.
-    #[inline]
-    pub(crate) fn handle_middle<H: Host>(&mut self, bth: &Bth, payload: &[u8], io: &mut Io<'_, H>) -> bool {
-        let is_next = bth.psn == self.expected && self.kept.is_empty();
-        if !is_next || !self.inbound.accept_middle(payload, io) {
-            return false;
-        }
-        (self.asked_again, self.not_ready) = (None, false);
-        self.step(1, false);
-        if bth.ack_req {
-            self.replies.ack(bth.psn, self.msn);
-        }
-        self.kept.on_sequence();
-        true
     }
 
     /// The XRC shared receive queue that a request names, and whether there is one: its domain is the one that counts.

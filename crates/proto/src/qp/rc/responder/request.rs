@@ -32,13 +32,18 @@ impl Responder {
 
     /// No receive is posted: the requester shall come again after `min_rnr_timer`. What it has already sent behind
     /// this packet is out of sequence and is passed over in silence.
-    fn not_ready<H: Host>(&mut self, io: &mut Io<'_, H>) {
+    pub(super) fn not_ready<H: Host>(&mut self, io: &mut Io<'_, H>) {
         io.counters.rnr_sent += 1;
         (self.asked_again, self.not_ready) = (Some(self.expected), true);
         self.replies.nak(self.expected, self.msn, Syndrome::RnrNak { timer: io.attr.min_rnr_timer });
     }
 
-    fn on_refusal<H: Host>(&mut self, refusal: Refusal, pkt: &Packet<'_>, io: &mut Io<'_, H>) -> Fatal {
+    pub(super) fn on_refusal<H: Host>(
+        &mut self,
+        refusal: Refusal,
+        pkt: &Packet<'_>,
+        io: &mut Io<'_, H>,
+    ) -> Fatal {
         let (qpn, peer) = (io.id.qpn, io.attr.dest_qpn);
         match refusal {
             Refusal::TooLong { capacity, needed } => {

@@ -1,0 +1,212 @@
+//! Records that no neighbour of ours would write: the receiver asks for packets, or says nothing, and goes on.
+
+use crate::link::TxBatch;
+use crate::objects::{Cq, Pd, Qp, QpInit};
+use crate::{Config, LinkChoice, MemoryRegion, Nic};
+use ferroce_proto::qp::DropReason;
+use ferroce_proto::verbs::{
+    Access, AddressVector, AttrMask, Completion, Mtu, Payload, QpAttr, QpCap, QpState, RecvWr, SendFlags,
+    SendOp, SendWr, Transport, WcStatus,
+};
+use ferroce_proto::wire::{Name, Names, SendNamed};
+use ferroce_proto::{Psn, Qpn};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+const LEN: u32 = 100_000;
+const PACKETS: u32 = LEN.div_ceil(ferroce_proto::qp::LARGE_SEGMENT);
+const PSN: Psn = Psn::new(0x1234);
+/// Nothing is ever mapped there.
+const NOWHERE: u64 = 0x1000;
+
+/// A NIC with a queue pair and some memory.
+struct End {
+    nic: Nic,
+    cq: Cq,
+    qp: Qp,
+    bytes: Arc<[AtomicU8]>,
+    mr: MemoryRegion,
+}
+
+fn end(address: &str, link: LinkChoice) -> End {
+    let addresses = Some(vec![address.parse().unwrap()]);
+    let nic = Nic::open(Config { addresses, link, ..Config::default() }).unwrap();
+    let pd: Arc<Pd> = nic.alloc_pd().unwrap();
+    let cq = nic.create_cq(64, None, 0).unwrap();
+    let cap =
+        QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 0 };
+    let init =
+        QpInit { transport: Transport::Rc, send_cq: &cq, recv_cq: &cq, srq: None, cap, signal_all: true };
+    let qp = pd.create_qp(&init).unwrap();
+    let bytes: Arc<[AtomicU8]> = (0..LEN).map(|n| AtomicU8::new((n % 251) as u8)).collect();
+    let addr = bytes.as_ptr() as usize;
+    let keep = Some(Arc::new(bytes.clone()) as Arc<_>);
+    // SAFETY: the region holds the bytes until it is dropped, and they are only accessed atomically.
+    let mr = unsafe { pd.register(addr, LEN as usize, addr as u64, Access::LOCAL_WRITE, keep) }.unwrap();
+    End { nic, cq, qp, bytes, mr }
+}
+
+fn connect(end: &End, peer: &End) {
+    use AttrMask as M;
+    let attr = QpAttr {
+        port: 1,
+        path_mtu: Mtu::B1024,
+        dest_qpn: peer.qp.qpn(),
+        rq_psn: PSN,
+        sq_psn: PSN,
+        min_rnr_timer: 1,
+        timeout: 14,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        av: AddressVector { dgid: peer.nic.gids()[0].gid, port: 1, ..AddressVector::default() },
+        ..QpAttr::default()
+    };
+    let init = M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
+    let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+    let rts = M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+    for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)] {
+        end.qp.modify(&QpAttr { state, ..attr }, mask | M::STATE).unwrap();
+    }
+}
+
+fn record(to: Qpn, psn: Psn, packets: u32, names: impl IntoIterator<Item = Name>) -> Vec<u8> {
+    let head = SendNamed { dest_qpn: to, psn, packets, solicited: false, imm: None, rider: None };
+    let (bytes, len) = head.to_bytes(&Names::new(names).unwrap());
+    bytes[..len].to_vec()
+}
+
+/// Sends bytes as if the queue pair of `from` had.
+fn inject(from: &End, bytes: &[u8]) {
+    let route = *from.qp.core.machine.lock().route();
+    let mut batch = TxBatch::new();
+    batch.reserve(&route, bytes.len()).copy_from_slice(bytes);
+    from.nic.inner.engine.link.send(&mut batch);
+}
+
+/// Polls, which drives the NIC, until something is true.
+#[track_caller]
+fn until(end: &End, what: &str, mut is_true: impl FnMut() -> bool) -> Vec<Completion> {
+    let give_up = Instant::now() + Duration::from_secs(20);
+    let mut all = Vec::new();
+    while !is_true() {
+        let mut some = [Completion::default(); 4];
+        let n = end.cq.poll(&mut some).unwrap();
+        all.extend_from_slice(&some[..n]);
+        assert!(Instant::now() < give_up, "waited in vain until {what}: {:?}", end.nic.counters());
+    }
+    all
+}
+
+fn drops(end: &End, reason: DropReason) -> u64 {
+    end.nic.counters().drops[reason.name()]
+}
+
+fn naks(end: &End) -> u64 {
+    end.nic.counters().queue_pairs[0].naks_sent
+}
+
+fn post_recv(end: &End) {
+    end.qp.post_recv(&[RecvWr { wr_id: 1, sges: &[end.mr.sge(0, LEN)] }]).unwrap();
+}
+
+/// A whole message from one end to the other, into the receive that is posted.
+fn send(from: &End, to: &End) {
+    to.bytes.iter().for_each(|byte| byte.store(0, Ordering::Relaxed));
+    let sges = [from.mr.sge(0, LEN)];
+    let (op, flags, payload) = (SendOp::Send, SendFlags::SIGNALED, Payload::Sges(&sges));
+    from.qp.post_send(&[SendWr { wr_id: 2, op, flags, payload, ud: None, srq: None }]).unwrap();
+    for (end, wr_id) in [(to, 1), (from, 2)] {
+        let give_up = Instant::now() + Duration::from_secs(20);
+        let mut one = [Completion::default()];
+        while end.cq.poll(&mut one).unwrap() == 0 {
+            // Whoever waits drives itself only, and the other may have something to say.
+            [from, to].iter().for_each(|end| end.nic.inner.engine.drive_for_poller(false));
+            assert!(Instant::now() < give_up, "no completion {wr_id}");
+        }
+        assert_eq!((one[0].wr_id, one[0].status), (wr_id, WcStatus::Success));
+    }
+    let is_same = from
+        .bytes
+        .iter()
+        .zip(&*to.bytes)
+        .all(|(a, b)| a.load(Ordering::Relaxed) == b.load(Ordering::Relaxed));
+    assert!(is_same, "what came is what was sent");
+}
+
+#[test]
+fn names_that_lead_nowhere_are_asked_for_as_packets() {
+    let [a, b] = ["127.43.1.1", "127.43.1.2"].map(|address| end(address, LinkChoice::Auto));
+    connect(&a, &b);
+    connect(&b, &a);
+    post_recv(&b);
+    for names in [
+        vec![Name { addr: NOWHERE, len: LEN }],
+        vec![Name { addr: a.bytes.as_ptr() as u64, len: LEN - 8 }, Name { addr: NOWHERE, len: 8 }],
+        vec![Name { addr: u64::MAX - 4, len: LEN }],
+    ] {
+        let before = naks(&b);
+        inject(&a, &record(b.qp.qpn(), PSN, PACKETS, names));
+        assert_eq!(until(&b, "it refuses", || naks(&b) > before), []);
+        assert!(!b.qp.core.fetches.load(Ordering::Relaxed), "nothing more shall be named");
+    }
+    assert_eq!(b.qp.core.machine.lock().state(), QpState::Rts);
+    send(&a, &b);
+    assert_eq!(a.nic.counters().link.messages_named, 0, "the card said no");
+}
+
+#[test]
+fn records_that_cannot_be_are_dropped() {
+    let [a, b, c] = ["127.43.2.1", "127.43.2.2", "127.43.2.1"].map(|address| end(address, LinkChoice::Auto));
+    let over_udp = end("127.43.2.1", LinkChoice::Udp);
+    connect(&a, &b);
+    connect(&b, &a);
+    // These two pretend to be `a`.
+    connect(&c, &b);
+    connect(&over_udp, &b);
+    post_recv(&b);
+    let good = [Name { addr: a.bytes.as_ptr() as u64, len: LEN }];
+    let fitting = record(b.qp.qpn(), PSN, PACKETS, good);
+    let mut empty = fitting.clone();
+    let at = empty.len() - 4;
+    empty[at..].fill(0);
+    let mut huge = fitting.clone();
+    huge[at..].fill(0xff);
+    let malformed = [
+        (&a, record(b.qp.qpn(), PSN, PACKETS + 1, good)),
+        (&a, record(b.qp.qpn(), PSN, 0, good)),
+        (&a, empty),
+        (&a, huge),
+        (&a, fitting[..at].to_vec()),
+        (&c, fitting.clone()),
+        (&over_udp, fitting.clone()),
+    ];
+    for (number, (from, bytes)) in malformed.into_iter().enumerate() {
+        let before = drops(&b, DropReason::Malformed);
+        inject(from, &bytes);
+        let what = format!("record {number} is dropped");
+        assert_eq!(until(&b, &what, || drops(&b, DropReason::Malformed) > before), []);
+    }
+    let (before, nobody) = (drops(&b, DropReason::NoSuchQp), Qpn::new(b.qp.qpn().value() ^ 1));
+    inject(&a, &record(nobody, PSN, PACKETS, good));
+    until(&b, "nobody is there", || drops(&b, DropReason::NoSuchQp) > before);
+    // Too early: asked for. A repetition: acknowledged.
+    inject(&a, &record(b.qp.qpn(), PSN.plus(7), PACKETS, good));
+    until(&b, "it asks for what is missing", || naks(&b) == 1);
+    inject(&a, &record(b.qp.qpn(), PSN.minus(PACKETS), PACKETS, good));
+    until(&b, "it knows that", || b.nic.counters().queue_pairs[0].duplicates == 1);
+    send(&a, &b);
+    assert_eq!(a.nic.counters().link.messages_named, 1);
+}
+
+#[test]
+fn what_its_sender_gave_up_is_not_taken() {
+    let [a, b] = ["127.43.3.1", "127.43.3.2"].map(|address| end(address, LinkChoice::Auto));
+    connect(&a, &b);
+    connect(&b, &a);
+    post_recv(&b);
+    let named = record(b.qp.qpn(), PSN, PACKETS, [Name { addr: a.bytes.as_ptr() as u64, len: LEN }]);
+    a.qp.modify(&QpAttr { state: QpState::Err, ..QpAttr::default() }, AttrMask::STATE).unwrap();
+    inject(&a, &named);
+    assert_eq!(until(&b, "it refuses", || naks(&b) == 1), []);
+}

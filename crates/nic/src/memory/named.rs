@@ -1,0 +1,44 @@
+//! Messages that name the sender's memory: what may be named, and where the named bytes go.
+//!
+//! All checks on this end are made before a byte moves, and the regions that bytes go to are held while they do. Whatever cannot be done
+//! in one go is left to packets, which can say what is wrong.
+
+use super::across::Owner;
+use super::grip::Grip;
+use super::region::Span;
+use ferroce_proto::PdId;
+use ferroce_proto::qp::TxPayload;
+use ferroce_proto::verbs::{Access, Sge};
+use ferroce_proto::wire::{Name, Names};
+
+fn name_of(span: &Span) -> Name {
+    Name { addr: span.start as u64, len: span.len as u32 }
+}
+
+impl Grip<'_> {
+    /// Where the bytes of a message lie, if they may be read, are there to stay and lie in few pieces.
+    pub(crate) fn name(&mut self, payload: TxPayload<'_>) -> Option<Names> {
+        match payload {
+            TxPayload::Local { pd, sges: [sge], offset: 0, len } if sge.len == len => {
+                Names::new([name_of(&self.near(pd, sge, Access::empty())?)])
+            }
+            TxPayload::Local { pd, sges, offset: 0, len } if sges.len() <= Names::MOST => {
+                let near = self.table().near(pd, sges, len as usize, Access::empty())?;
+                Names::new(near.spans.iter().map(name_of))
+            }
+            _ => None,
+        }
+    }
+
+    /// Copies a message from where its sender has it to the entries. False: what is in them now does not count.
+    pub(crate) fn fetch(&mut self, pd: PdId, sges: &[Sge], owner: &Owner, names: &Names) -> bool {
+        let len = names.message_len();
+        if let [sge] = sges {
+            let part = Sge { len, ..*sge };
+            let near = self.near(pd, &part, Access::LOCAL_WRITE);
+            return sge.len >= len && near.is_some_and(|near| owner.fetch(names.pieces(), &[near]));
+        }
+        let near = self.table().near(pd, sges, len as usize, Access::LOCAL_WRITE);
+        near.is_some_and(|near| owner.fetch(names.pieces(), &near.spans))
+    }
+}

@@ -1,0 +1,263 @@
+//! Connections between processes of one host need no wire, unless something stands in the way; then they use it, and nobody
+//! notices.
+
+mod cm_support;
+
+use cm_support::{End, advance, completion, param, send, wait_until};
+use ferroce_nic::registry::{Registry, default_base};
+use ferroce_nic::{CmEventKind, CmId, CmTransport, Config, LinkChoice, PortSpace, Qp, RejectReason};
+use ferroce_proto::verbs::{QpState, RecvWr};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+
+/// What the other process does; set in that process only.
+const ROLE: &str = "CM_LOCAL_ROLE";
+const ADDRESS: &str = "CM_LOCAL_ADDRESS";
+const NOBODY: u32 = 65_534;
+
+/// Another process that listens, and what it says.
+struct Other {
+    process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Other {
+    fn start(role: &str, address: &str) -> Other {
+        Self::run(&mut Command::new(std::env::current_exe().unwrap()), role, address)
+    }
+
+    fn run(command: &mut Command, role: &str, address: &str) -> Other {
+        command.args(["other_process", "--exact", "--nocapture"]).env(ROLE, role).env(ADDRESS, address);
+        let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        Other { process, output }
+    }
+
+    /// The same as user nobody, who may not enter the directory that the tests lie in.
+    fn start_as_nobody(role: &str, address: &str) -> Other {
+        let copy = std::env::temp_dir().join(format!("ferroce-cm-local-{}", std::process::id()));
+        std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+        let mut command = Command::new(&copy);
+        let other = Self::run(command.current_dir("/").uid(NOBODY).gid(NOBODY), role, address);
+        std::fs::remove_file(copy).unwrap();
+        other
+    }
+
+    /// What follows the word on the line that has it.
+    fn line(&mut self, word: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "it ended before it said {word:?}");
+            if let Some((_, rest)) = line.split_once(word) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+
+    fn stop(&self) {
+        let sent = Command::new("kill").args(["-STOP", &self.process.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        // The signal takes effect some time later, thread by thread.
+        let tasks = format!("/proc/{}/task", self.process.id());
+        let has_stopped = |task: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+        };
+        wait_until(|| std::fs::read_dir(&tasks).unwrap().flatten().all(has_stopped));
+    }
+
+    fn finish(mut self) {
+        let status = self.process.wait().unwrap();
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Not a test: the process that listens.
+#[test]
+fn other_process() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let address = std::env::var(ADDRESS).unwrap();
+    let end = End::new(&[&address]);
+    let listener = end.listener(&format!("{address}:0"), 8);
+    println!("@slot {}", end.nic.slot());
+    println!("@listens {}", listener.local_addr().unwrap());
+    let request = end.next(CmEventKind::ConnectRequest);
+    match role.as_str() {
+        "accepts" => {
+            let qp = end.qp();
+            advance(&request.id, &qp, &[QpState::Init, QpState::Rtr, QpState::Rts]);
+            qp.post_recv(&[RecvWr { wr_id: 1, sges: &[] }]).unwrap();
+            request.id.accept(&param(&qp, b"")).unwrap();
+            end.next(CmEventKind::Established);
+            assert_eq!(completion(&end.cq).wr_id, 1);
+            assert_eq!(end.next(CmEventKind::Disconnected).status, 0);
+            println!("@ways {}", ways(&end));
+        }
+        "rejects" => {
+            request.id.reject(RejectReason::CONSUMER, b"no").unwrap();
+            println!("@ways {}", ways(&end));
+        }
+        other => panic!("no role {other}"),
+    }
+}
+
+/// Which ways messages took, in words: none of them by UDP that was not repeated, or all.
+fn ways(end: &End) -> &'static str {
+    let (cm, link) = (end.nic.counters().cm, end.nic.counters().link);
+    let allowed = cm["repeated"] + cm["sent_mra"];
+    match (link.local_tx_packets, link.tx_packets) {
+        (0, 1..) => "UDP",
+        (1.., udp) if udp <= allowed => "memory",
+        (local, udp) => {
+            panic!("{local} packets through memory and {udp} by UDP, {allowed} messages repeated")
+        }
+    }
+}
+
+/// What both ends of a connection on one host should say.
+fn expected_ways() -> &'static str {
+    if Config::from_env().unwrap().link == LinkChoice::Udp { "UDP" } else { "memory" }
+}
+
+fn offer(end: &End, to: SocketAddr) -> (Arc<CmId>, Qp) {
+    let (id, qp) = (end.routed(PortSpace::Tcp, to), end.qp());
+    id.set_options(|options| (options.response_timeout, options.max_retries) = (Some(14), Some(7)));
+    advance(&id, &qp, &[QpState::Init]);
+    id.connect(CmTransport::Rc, &param(&qp, b"")).unwrap();
+    (id, qp)
+}
+
+/// A whole connection to a process that accepts, which it outlives.
+fn connect_send_disconnect(end: &End, to: SocketAddr) {
+    let (id, qp) = offer(end, to);
+    end.next(CmEventKind::ConnectResponse);
+    advance(&id, &qp, &[QpState::Rtr, QpState::Rts]);
+    id.establish().unwrap();
+    cm_support::post(&qp);
+    assert_eq!(completion(&end.cq).wr_id, 2);
+    id.disconnect().unwrap();
+    assert_eq!(end.next(CmEventKind::Disconnected).status, 0);
+}
+
+#[test]
+fn two_processes_connect_without_a_wire() {
+    // With addresses of their own, and with one that they share.
+    for its in ["127.47.1.2", "127.47.1.1"] {
+        let end = End::new(&["127.47.1.1"]);
+        let mut other = Other::start("accepts", its);
+        connect_send_disconnect(&end, other.line("@listens ").parse().unwrap());
+        assert_eq!(other.line("@ways "), expected_ways());
+        assert_eq!(ways(&end), expected_ways());
+        other.finish();
+    }
+}
+
+#[test]
+fn a_refusal_needs_no_wire() {
+    let end = End::new(&["127.47.2.1"]);
+    let mut other = Other::start("rejects", "127.47.2.2");
+    let (_id, _qp) = offer(&end, other.line("@listens ").parse().unwrap());
+    let rejected = end.next(CmEventKind::Rejected);
+    assert_eq!(rejected.status, i32::from(RejectReason::CONSUMER.0));
+    assert_eq!(other.line("@ways "), expected_ways());
+    assert_eq!(ways(&end), expected_ways());
+    other.finish();
+}
+
+#[test]
+fn three_on_one_address_find_each_other() {
+    let end = End::new(&["127.47.3.1"]);
+    let mut others = [(); 2].map(|()| Other::start("accepts", "127.47.3.1"));
+    let to = others.each_mut().map(|other| other.line("@listens ").parse().unwrap());
+    for (to, other) in to.into_iter().zip(others) {
+        connect_send_disconnect(&end, to);
+        other.finish();
+    }
+    assert_eq!(ways(&end), expected_ways());
+}
+
+#[test]
+fn a_neighbour_without_shared_memory_is_reached_by_udp() {
+    let end = End::new(&["127.47.4.1"]);
+    let mut without = Command::new(std::env::current_exe().unwrap());
+    let mut other = Other::run(without.env("FERROCE_LINK", "udp"), "accepts", "127.47.4.1");
+    connect_send_disconnect(&end, other.line("@listens ").parse().unwrap());
+    assert_eq!(other.line("@ways "), "UDP");
+    assert_eq!(ways(&end), "UDP");
+    other.finish();
+}
+
+#[test]
+fn who_has_stopped_does_not_answer_and_nobody_waits_longer() {
+    let end = End::new(&["127.47.5.1"]);
+    let mut other = Other::start("accepts", "127.47.5.2");
+    let to = other.line("@listens ").parse().unwrap();
+    other.stop();
+    let (_id, _qp) = offer(&end, to);
+    assert_eq!(end.next(CmEventKind::Unreachable).status, -libc::ETIMEDOUT);
+    let repeats = end.nic.counters().cm["repeated"];
+    assert!(repeats > 0 && end.nic.counters().link.tx_packets >= repeats, "repetitions take the other way");
+}
+
+/// Another user's processes count their slots anew, so one of ours may have the same.
+#[test]
+fn another_user_is_reached_by_udp_although_its_slot_is_one_of_ours() {
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        return println!("SKIPPED: only root can be another user");
+    }
+    let end = End::new(&["127.47.6.1"]);
+    let mut other = Other::start_as_nobody("accepts", "127.47.6.2");
+    let slot: u8 = other.line("@slot ").parse().unwrap();
+    let to = other.line("@listens ").parse().unwrap();
+    let _namesake = (0..300).find_map(|_| {
+        let next = Registry::open(&default_base()).unwrap().slot() % 254 + 1;
+        (next == slot).then(|| End::new(&["127.47.6.3"])).filter(|end| end.nic.slot() == slot)
+    });
+    connect_send_disconnect(&end, to);
+    assert_eq!(other.line("@ways "), "UDP");
+    assert_eq!(ways(&end), "UDP");
+    other.finish();
+}
+
+/// A process that goes while its last message lies in a ring is heard all the same.
+#[test]
+fn the_last_word_is_heard() {
+    for _ in 0..20 {
+        let end = End::new(&["127.47.7.1"]);
+        let mut other = Other::start("rejects", "127.47.7.2");
+        let (_id, _qp) = offer(&end, other.line("@listens ").parse().unwrap());
+        other.finish();
+        assert_eq!(end.next(CmEventKind::Rejected).status, i32::from(RejectReason::CONSUMER.0));
+    }
+}
+
+/// Messages and data take the same way, so that they cannot get in each other's.
+#[test]
+fn connections_come_and_go_under_traffic() {
+    let (a, b) = (End::new(&["127.47.8.1"]), End::new(&["127.47.8.2"]));
+    let listener = b.listener("127.47.8.2:0", 8);
+    let to = listener.local_addr().unwrap();
+    let [(_busy_id, busy), (_their_id, theirs)] = cm_support::connected(&a, &b, to);
+    for _ in 0..50 {
+        send((&a, &busy), (&b, &theirs));
+        let [(id, qp), (their_id, their_qp)] = cm_support::connected(&a, &b, to);
+        send((&b, &their_qp), (&a, &qp));
+        id.disconnect().unwrap();
+        assert_eq!(a.next(CmEventKind::Disconnected).status, 0);
+        assert_eq!(b.next(CmEventKind::Disconnected).status, 0);
+        drop((their_id, id));
+    }
+    wait_until(|| a.nic.counters().cm["connections_now"] == 1);
+    assert_eq!(ways(&a), expected_ways());
+}

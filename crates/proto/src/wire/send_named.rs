@@ -1,0 +1,226 @@
+//! A SEND that names the sender's memory instead of carrying it: for a ring in shared memory, never for a wire.
+//!
+//! ```text
+//!  BTH | ImmDt, if the opcode says so | rider, if the BTH says so | 4 packets | 12 for each name: address, length
+//! ```
+//!
+//! The opcode is one of those that the specification leaves to manufacturers (IBA 9.2.1), so [`Packet`](super::Packet) takes such
+//! bytes for no packet; only a link that knows who wrote them may hand them to [`SendNamed::parse`]. Such a message uses the sequence
+//! numbers that it would use as packets, so that it can be repeated as packets.
+
+use super::bth::{ACK_REQ, EXTENDED, MIG_REQ, SOLICITED};
+use super::send_only::imm_and_rider;
+use super::{Bth, Rider};
+use crate::ids::{PKey, Psn, Qpn};
+use crate::qp::MAX_MESSAGE;
+
+const SEND_NAMED: u8 = 0xc4;
+const SEND_NAMED_IMM: u8 = 0xc5;
+
+/// Bytes of the sender, in its own address space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Name {
+    /// The first of them.
+    pub addr: u64,
+    /// How many there are.
+    pub len: u32,
+}
+
+impl Name {
+    const LEN: usize = 12;
+}
+
+/// The bytes of a message, one piece behind the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Names {
+    list: [Name; Names::MOST],
+    count: usize,
+    len: u32,
+}
+
+impl Names {
+    /// Most pieces that a message may have.
+    pub const MOST: usize = 4;
+
+    /// These pieces. Nothing if they are too many, one of them is empty, or they are longer than a message may be.
+    pub fn new(names: impl IntoIterator<Item = Name>) -> Option<Names> {
+        let mut all = Names { list: [Name::default(); Names::MOST], count: 0, len: 0 };
+        for name in names {
+            *all.list.get_mut(all.count)? = name;
+            all.count += 1;
+            all.len = all.len.checked_add(name.len).filter(|&len| name.len > 0 && len <= MAX_MESSAGE)?;
+        }
+        (all.count > 0).then_some(all)
+    }
+
+    /// The pieces.
+    pub fn pieces(&self) -> &[Name] {
+        &self.list[..self.count]
+    }
+
+    /// Bytes of the message.
+    pub fn message_len(&self) -> u32 {
+        self.len
+    }
+}
+
+/// What stands before the names. It always asks for an acknowledgement: until that comes, the sender's memory is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendNamed {
+    /// Queue pair that it goes to.
+    pub dest_qpn: Qpn,
+    /// The first sequence number.
+    pub psn: Psn,
+    /// How many there are: as many as the message would have packets.
+    pub packets: u32,
+    /// Solicited event.
+    pub solicited: bool,
+    /// Immediate data, in host order.
+    pub imm: Option<u32>,
+    /// Acknowledgement that rides along.
+    pub rider: Option<Rider>,
+}
+
+impl SendNamed {
+    /// Most bytes of such a record.
+    pub const MAX_LEN: usize = Bth::LEN + 4 + Rider::LEN + 4 + Names::MOST * Name::LEN;
+
+    /// The record, and how long it is.
+    pub fn to_bytes(&self, names: &Names) -> ([u8; SendNamed::MAX_LEN], usize) {
+        let mut out = [0; SendNamed::MAX_LEN];
+        let mut len = 0;
+        let mut put = |bytes: &[u8]| {
+            out[len..len + bytes.len()].copy_from_slice(bytes);
+            len += bytes.len();
+        };
+        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+        let opcode = if self.imm.is_some() { SEND_NAMED_IMM } else { SEND_NAMED };
+        put(&[opcode, flag(self.solicited, SOLICITED) | MIG_REQ]);
+        put(&PKey::DEFAULT.0.to_be_bytes());
+        put(&self.dest_qpn.value().to_be_bytes());
+        put(&[ACK_REQ | flag(self.rider.is_some(), EXTENDED)]);
+        put(&self.psn.value().to_be_bytes()[1..]);
+        if let Some(imm) = self.imm {
+            put(&imm.to_be_bytes());
+        }
+        if let Some(rider) = self.rider {
+            put(&rider.to_bytes());
+        }
+        put(&self.packets.to_be_bytes());
+        for name in names.pieces() {
+            put(&name.addr.to_be_bytes());
+            put(&name.len.to_be_bytes());
+        }
+        (out, len)
+    }
+
+    /// Reads a record, if it is one.
+    pub fn parse(bytes: &[u8]) -> Option<(SendNamed, Names)> {
+        let (&b, rest) = bytes.split_first_chunk::<{ Bth::LEN }>()?;
+        let has_imm = b[0] == SEND_NAMED_IMM;
+        let is_plain = b[1] & !SOLICITED == MIG_REQ && [b[2], b[3]] == PKey::DEFAULT.0.to_be_bytes();
+        if !(b[0] == SEND_NAMED || has_imm) || !is_plain || b[8] & !EXTENDED != ACK_REQ {
+            return None;
+        }
+        let (imm, rider, rest) = imm_and_rider(rest, has_imm, b[8] & EXTENDED != 0)?;
+        let (packets, rest) = rest.split_first_chunk::<4>()?;
+        let (names, behind) = rest.as_chunks::<{ Name::LEN }>();
+        let names = Names::new(names.iter().map(|&[a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3]| Name {
+            addr: u64::from_be_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
+            len: u32::from_be_bytes([l0, l1, l2, l3]),
+        }))?;
+        let head = SendNamed {
+            dest_qpn: Qpn::new(u32::from_be_bytes([0, b[5], b[6], b[7]])),
+            psn: Psn::new(u32::from_be_bytes([0, b[9], b[10], b[11]])),
+            packets: u32::from_be_bytes(*packets),
+            solicited: b[1] & SOLICITED != 0,
+            imm,
+            rider,
+        };
+        behind.is_empty().then_some((head, names))
+    }
+
+    /// Bytes of the last piece that a record names, which is nearly always the only one; none, if it is an ordinary packet.
+    #[inline]
+    pub fn last_len(bytes: &[u8]) -> u32 {
+        match (bytes.first(), bytes.last_chunk::<4>()) {
+            (Some(&(SEND_NAMED | SEND_NAMED_IMM)), Some(&len)) => u32::from_be_bytes(len),
+            _ => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Aeth, Packet, Syndrome, dest_qpn};
+    use alloc::vec::Vec;
+
+    fn all_kinds() -> impl Iterator<Item = (SendNamed, Names)> {
+        let rider =
+            Rider { psn: Psn::new(0xff_fffe), aeth: Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 77 } };
+        (0..8 * Names::MOST).map(move |n| {
+            let bit = |k: usize| n >> k & 1 != 0;
+            let head = SendNamed {
+                dest_qpn: Qpn::new(0x12_3456),
+                psn: Psn::new(0x89_abcd),
+                packets: 3,
+                solicited: bit(0),
+                imm: bit(1).then_some(0xdead_beef),
+                rider: bit(2).then_some(rider),
+            };
+            let pieces = (0..=n as u64 / 8).map(|k| Name { addr: (k + 1) << 40, len: 20_000 + k as u32 });
+            (head, Names::new(pieces).expect("few and short"))
+        })
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_is_no_packet() {
+        for (head, names) in all_kinds() {
+            let (bytes, len) = head.to_bytes(&names);
+            let bytes = &bytes[..len];
+            assert_eq!(SendNamed::parse(bytes), Some((head, names)));
+            assert_eq!(dest_qpn(bytes), Some(head.dest_qpn));
+            assert_eq!(Some(SendNamed::last_len(bytes)), names.pieces().last().map(|name| name.len));
+            assert!(Packet::parse(bytes).is_err(), "nothing of it comes from a wire");
+            for cut in 0..len {
+                let whole = SendNamed::parse(&bytes[..cut]);
+                assert!(whole.is_none_or(|(_, fewer)| fewer.pieces().len() < names.pieces().len()));
+            }
+        }
+    }
+
+    #[test]
+    fn names_that_cannot_be_are_refused() {
+        let name = |len| Name { addr: 1, len };
+        assert!(Names::new([]).is_none());
+        assert!(Names::new([name(0)]).is_none());
+        assert!(Names::new([name(1), name(0)]).is_none());
+        assert!(Names::new([name(1); Names::MOST + 1]).is_none());
+        assert!(Names::new([name(MAX_MESSAGE + 1)]).is_none());
+        assert!(Names::new([name(u32::MAX), name(2)]).is_none());
+        assert!(Names::new([name(MAX_MESSAGE), name(1)]).is_none());
+        assert_eq!(Names::new([name(MAX_MESSAGE)]).map(|names| names.message_len()), Some(MAX_MESSAGE));
+    }
+
+    /// Bytes of a hostile neighbour: nothing panics.
+    #[test]
+    fn noise_is_taken_for_what_it_is() {
+        let (mut state, mut taken) = (0x9E37_79B9_7F4A_7C15_u64, 0);
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        for _ in 0..200_000 {
+            let mut bytes: Vec<u8> = (0..random() as usize % 90).map(|_| random() as u8).collect();
+            if bytes.len() >= Bth::LEN {
+                (bytes[0], bytes[1], bytes[8]) = (SEND_NAMED | bytes[0] & 1, MIG_REQ, ACK_REQ);
+                bytes[2..4].fill(0xff);
+            }
+            taken += u32::from(SendNamed::parse(&bytes).is_some_and(|(_, names)| names.message_len() > 0));
+        }
+        assert!(taken > 100, "{taken}");
+    }
+}
