@@ -4,6 +4,7 @@
 use crate::error::Error;
 use crate::heap::Homes;
 use crate::job::Tuning;
+use std::sync::atomic::AtomicU64;
 
 /// Where a message goes, or came from: process and tag.
 pub(crate) type Envelope = (u32, i32);
@@ -19,8 +20,10 @@ pub(crate) trait Backend: Send + Sync {
 
     fn lock(&self, id: u32) -> Result<(), Error>;
     fn unlock(&self, id: u32) -> Result<(), Error>;
-    fn barrier(&self) -> Result<(), Error>;
-    fn wait_all(&self) -> Result<(), Error>;
+    /// Adds the time that it waits to `waits`.
+    fn barrier(&self, waits: &AtomicU64) -> Result<(), Error>;
+    /// The same.
+    fn wait_all(&self, waits: &AtomicU64) -> Result<(), Error>;
     fn change_flag(&self, id: u32, set: bool) -> Result<(), Error>;
     fn wait_flag(&self, id: u32) -> Result<(), Error>;
 

@@ -82,6 +82,17 @@ impl Patience {
         Self(20)
     }
 
+    /// Looks a few times, for less than a microsecond, whether `ready` likes what `word` says.
+    pub(crate) fn glance(word: &AtomicU32, ready: impl Fn(u32) -> bool) -> bool {
+        (0..16).any(|_| {
+            let is_ready = ready(word.load(Ordering::Acquire));
+            if !is_ready {
+                std::hint::spin_loop();
+            }
+            is_ready
+        })
+    }
+
     /// Waits until `ready` likes what `word` says, and returns that. `sleepers` counts who needs a wake-up.
     pub(crate) fn wait(self, word: &AtomicU32, sleepers: &AtomicU32, ready: impl Fn(u32) -> bool) -> u32 {
         for _ in 0..self.0 {

@@ -137,10 +137,10 @@ impl Job {
         let mut heap = self.0.heap.lock();
         let len = heap.0.len_at(offset).ok_or(Error::NotAllocated(at as usize))?;
         self.spanned("free", || {
-            self.0.backend.wait_all()?;
+            self.0.backend.wait_all(&self.0.counters.barrier_wait_ns)?;
             self.0.backend.discard(offset, len)?;
             heap.0.free(offset);
-            self.0.backend.wait_all()
+            self.0.backend.wait_all(&self.0.counters.barrier_wait_ns)
         })
     }
 
@@ -178,13 +178,13 @@ impl Job {
             return Err(Error::BarrierInLock(id));
         }
         add(&self.0.counters.barriers, 1);
-        self.spanned("barrier", || timed(&self.0.counters.barrier_wait_ns, || self.0.backend.barrier()))
+        self.spanned("barrier", || self.0.backend.barrier(&self.0.counters.barrier_wait_ns))
     }
 
     /// Waits for all processes, and makes nothing visible.
     pub fn wait_all(&self) -> Result<(), Error> {
         add(&self.0.counters.barriers, 1);
-        self.spanned("wait_all", || timed(&self.0.counters.barrier_wait_ns, || self.0.backend.wait_all()))
+        self.spanned("wait_all", || self.0.backend.wait_all(&self.0.counters.barrier_wait_ns))
     }
 
     /// Sets a flag; it stays set until somebody resets it.
@@ -293,7 +293,7 @@ impl Job {
             let who = serde_json::json!({"rank": self.rank(), "transport": transport, "faults": faults});
             record.report(who, &self.statistics(), self.pages());
         }
-        self.0.backend.wait_all()?;
+        self.0.backend.wait_all(&self.0.counters.barrier_wait_ns)?;
         self.0.backend.leave()?;
         self.0.meeting.leave();
         self.0.kept.lock().iter_mut().for_each(Kept::finish);

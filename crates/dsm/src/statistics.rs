@@ -55,7 +55,7 @@ counted! {
     lock_wait_ns,
     /// Barriers passed, with coherence and without.
     barriers,
-    /// Time in them.
+    /// Time in them. Two processes on one host look at no clock where both come within a moment.
     barrier_wait_ns,
     /// Time until a faulting thread could go on.
     fault_ns,

@@ -11,11 +11,12 @@ use crate::heap::{HEAP_ADDRESS, Homes};
 use crate::map::{Mapping, punch};
 use crate::meet::Meeting;
 use crate::settings::Settings;
+use crate::statistics::timed;
 use layout::Layout;
 use mail::Mail;
 use std::fs::{File, OpenOptions};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) struct Local {
     rank: u32,
@@ -63,7 +64,7 @@ impl Local {
 
 impl Local {
     /// A barrier of two: each writes a line of its own and reads the other's, both at the same time.
-    fn wait_for_the_other(&self) {
+    fn wait_for_the_other(&self, waits: &AtomicU64) {
         let [came, sleepers] = self.layout.came(self.rank).map(|at| self.control.word(at));
         let [theirs, ours_sleeping] = self.layout.came(1 - self.rank).map(|at| self.control.word(at));
         let now = came.load(Ordering::Relaxed).wrapping_add(1);
@@ -73,8 +74,9 @@ impl Local {
         // Asked for before the announcement waits until our line is out: the two lines cross on their way.
         let already = there(theirs.load(Ordering::Acquire));
         announce(came, sleepers);
-        if !already {
-            self.patience.wait(theirs, ours_sleeping, there);
+        // Two looks at a clock would take a third of the time.
+        if !already && !Patience::glance(theirs, there) {
+            timed(waits, || self.patience.wait(theirs, ours_sleeping, there));
         }
     }
 }
@@ -100,13 +102,13 @@ impl Backend for Local {
         Ok(())
     }
 
-    fn barrier(&self) -> Result<(), Error> {
-        self.wait_all()
+    fn barrier(&self, waits: &AtomicU64) -> Result<(), Error> {
+        self.wait_all(waits)
     }
 
-    fn wait_all(&self) -> Result<(), Error> {
+    fn wait_all(&self, waits: &AtomicU64) -> Result<(), Error> {
         if self.size == 2 {
-            self.wait_for_the_other();
+            self.wait_for_the_other(waits);
             return Ok(());
         }
         let [count, round, sleepers] = self.layout.barrier().map(|at| self.control.word(at));
@@ -116,7 +118,7 @@ impl Backend for Local {
             round.store(now.wrapping_add(1), Ordering::Release);
             announce(round, sleepers);
         } else {
-            self.patience.wait(round, sleepers, |round| round != now);
+            timed(waits, || self.patience.wait(round, sleepers, |round| round != now));
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ use crate::job::Tuning;
 use crate::map::{Mapping, anonymous_file};
 use crate::meet::{Meeting, stop};
 use crate::settings::{Settings, TransportKind};
-use crate::statistics::Counters;
+use crate::statistics::{Counters, timed};
 use crate::transport::{Fabric, Messages, Rdma, Wires};
 use crate::{LOCKS, PAGE};
 use executor::Executor;
@@ -41,7 +41,7 @@ use locks::Locks;
 use mail::Mail;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use waiting::{Patience, Waiting};
 use window::Window;
 
@@ -175,12 +175,12 @@ impl Backend for Paged {
         self.core.unlock(id)
     }
 
-    fn barrier(&self) -> Result<(), Error> {
-        self.core.barrier()
+    fn barrier(&self, waits: &AtomicU64) -> Result<(), Error> {
+        timed(waits, || self.core.barrier())
     }
 
-    fn wait_all(&self) -> Result<(), Error> {
-        self.core.wait_all()
+    fn wait_all(&self, waits: &AtomicU64) -> Result<(), Error> {
+        timed(waits, || self.core.wait_all())
     }
 
     fn change_flag(&self, id: u32, set: bool) -> Result<(), Error> {
