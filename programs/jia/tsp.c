@@ -1,5 +1,6 @@
 /*
- * tsp: the shortest round trip through n cities, by branch and bound. All beginnings of three cities lie in a shared list;
+ * tsp: the shortest round trip through n cities, by branch and bound. All beginnings of three cities lie in a shared list,
+ * the shortest first, because most of the work is below them and nobody should be left with much of it at the end;
  * whoever has nothing to do takes the next one and searches below it, cutting off what cannot be shorter than the best
  * trip known. The best trip is shared, and is looked at with each new beginning.
  *
@@ -16,7 +17,13 @@ struct shared {
     int tour[MOST];
 };
 
+struct beginning {
+    int second, third, length;
+};
+
 static int n, distance[MOST][MOST], half_cheapest[MOST];
+static struct beginning beginnings[MOST * MOST];
+static int count;
 static struct shared *shared;
 
 /* What one process knows while it searches. */
@@ -106,21 +113,40 @@ static void descend(struct search *search, int depth, int used, int length, int 
         }
 }
 
-/* The beginning with this number; 0 if two of its cities are one. */
-static int begin_with(struct search *search, int number)
+static int by_length(const void *left, const void *right)
 {
-    int second = number / (n - 1) + 1, third = number % (n - 1) + 1, i, rest = 0;
-    int used = 1 | 1 << second | 1 << third;
-    if (second == third)
-        return 0;
+    const struct beginning *a = left, *b = right;
+    int order = a->length - b->length;
+    /* All processes must have the same list. */
+    if (order == 0)
+        order = a->second != b->second ? a->second - b->second : a->third - b->third;
+    return order;
+}
+
+static void list_beginnings(void)
+{
+    int second, third;
+    for (second = 1; second < n; second++)
+        for (third = 1; third < n; third++)
+            if (second != third) {
+                struct beginning *next = &beginnings[count++];
+                next->second = second;
+                next->third = third;
+                next->length = distance[0][second] + distance[second][third];
+            }
+    qsort(beginnings, (size_t)count, sizeof *beginnings, by_length);
+}
+
+static void begin_with(struct search *search, const struct beginning *start)
+{
+    int used = 1 | 1 << start->second | 1 << start->third, i, rest = 0;
     for (i = 1; i < n; i++)
         if (!(used >> i & 1))
             rest += half_cheapest[i];
     search->tour[0] = 0;
-    search->tour[1] = second;
-    search->tour[2] = third;
-    descend(search, 3, used, distance[0][second] + distance[second][third], rest);
-    return 1;
+    search->tour[1] = start->second;
+    search->tour[2] = start->third;
+    descend(search, 3, used, start->length, rest);
 }
 
 static void solve(void)
@@ -138,9 +164,9 @@ static void solve(void)
         number = shared->next;
         shared->next = number + 1;
         jia_unlock(LOCK_LIST);
-        if (number < (n - 1) * (n - 1))
-            begin_with(&search, number);
-    } while (number < (n - 1) * (n - 1) || search.found);
+        if (number < count)
+            begin_with(&search, &beginnings[number]);
+    } while (number < count || search.found);
 }
 
 /* shortest[set * m + c]: from city n - 1 through all of `set`, ending in c; cities of a set are 0 to m - 1. */
@@ -192,6 +218,7 @@ int main(int argc, char **argv)
     jia_init(argc, argv);
     shared = (struct shared *)jia_alloc(sizeof *shared);
     place_cities();
+    list_beginnings();
     if (jiapid == 0)
         shared->best = first_guess(shared->tour);
     jia_barrier();
