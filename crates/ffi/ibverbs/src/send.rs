@@ -61,14 +61,11 @@ unsafe fn post_list(qp: *mut ibv_qp, at: &mut *mut ibv_send_wr) -> Result<(), Bo
     posted.unwrap_or_else(|error| Err(Box::new(error.into())))
 }
 
-/// Flags of a request whose data stays where it is.
-const PLAIN_FLAGS: SendFlags = SendFlags::all().difference(SendFlags::INLINE);
-
 /// The request, if it is one of those that programs post all the time: nothing can be wrong with it that the NIC does not find
 /// out, and there is nothing to look up.
 #[inline(always)]
 unsafe fn plain(wr: &ibv_send_wr, qp_type: u32) -> Option<SendWr<'_>> {
-    if qp_type != IBV_QPT_RC || wr.send_flags & !PLAIN_FLAGS.bits() != 0 || wr.num_sge != 1 {
+    if qp_type != IBV_QPT_RC || wr.send_flags & !SendFlags::all().bits() != 0 || wr.num_sge != 1 {
         return None;
     }
     // SAFETY: the program's entry, if it names one.
@@ -82,7 +79,12 @@ unsafe fn plain(wr: &ibv_send_wr, qp_type: u32) -> Option<SendWr<'_>> {
         IBV_WR_RDMA_READ => SendOp::Read { addr, rkey },
         _ => return None,
     };
-    let (flags, payload) = (SendFlags::from_bits_truncate(wr.send_flags), Payload::Sges(from_ref(sge)));
+    let flags = SendFlags::from_bits_truncate(wr.send_flags);
+    let payload = match flags.contains(SendFlags::INLINE) {
+        // SAFETY: bytes that the program wants sent; inline means they are read now.
+        true => Payload::Inline(unsafe { bytes(sge) }),
+        false => Payload::Sges(from_ref(sge)),
+    };
     Some(SendWr { wr_id: wr.wr_id, op, flags, payload, ud: None, srq: None })
 }
 
@@ -115,13 +117,13 @@ unsafe fn post_one(
             [one] => Payload::Inline(unsafe { bytes(one) }),
             many => {
                 let hand_over =
-                    |data: &[u8]| Ok(posting.post(&SendWr { payload: Payload::Inline(data), ..request })?);
+                    |data: &[u8]| Ok(posting.post_seldom(&SendWr { payload: Payload::Inline(data), ..request })?);
                 // SAFETY: as above.
                 return unsafe { with_gathered(many, hand_over) };
             }
         };
     }
-    Ok(posting.post(&request)?)
+    Ok(posting.post_seldom(&request)?)
 }
 
 /// The eight bytes of an atomic write. They travel in the request itself, so they are read now.

@@ -35,6 +35,12 @@ impl Posting<'_> {
         if self.machine.post_at_once(wr, &mut self.host) { Ok(()) } else { self.enqueue(wr) }
     }
 
+    /// The same for requests that are posted seldom, and whose code shall not be in the way.
+    #[inline(never)]
+    pub fn post_seldom(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.post(wr)
+    }
+
     #[inline(never)]
     fn enqueue(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let now = *self.asked.get_or_insert_with(now);

@@ -197,8 +197,11 @@ impl Host for NicHost<'_, '_> {
 
     #[inline(always)]
     fn perform(&mut self, pd: PdId, request: &OneSided<'_>) -> bool {
-        let path = reach(&mut self.reaching, self.qp).path();
-        path.is_some_and(|path| path.perform(&mut self.grip, pd, request))
+        // No closure: it would not be inlined, and then all of the request is stored and loaded again.
+        match reach(&mut self.reaching, self.qp).path() {
+            Some(path) => path.perform(&mut self.grip, pd, request),
+            None => false,
+        }
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use super::link::meta_of;
 use super::neighbours::{Fabric, Neighbour};
 use super::ring::Piece;
 use super::window::Window;
-use crate::memory::{Far, Grip, Peer, Region, Span};
+use crate::memory::{Far, Grip, Lease, Peer, Region, Span};
 use crate::objects::Tally;
 use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
 use ferroce_proto::verbs::{Access, Route};
@@ -32,6 +32,8 @@ pub(crate) struct Path {
     hold: Option<Hold>,
     /// Where that was announced.
     free_hold: usize,
+    /// This end's region that operations use again and again.
+    lease: Lease,
     /// Operations that were not counted yet: mapped, and by the kernel.
     mapped: u64,
     copied: u64,
@@ -82,8 +84,15 @@ impl Drop for Path {
 }
 
 impl Path {
-    pub(crate) fn new(fabric: Arc<Fabric>, neighbour: Arc<Neighbour>, peer: Qpn, own: Qpn) -> Path {
-        Path { fabric, neighbour, peer, own, last: None, hold: None, free_hold: 0, mapped: 0, copied: 0 }
+    pub(crate) fn new(
+        fabric: Arc<Fabric>,
+        neighbour: Arc<Neighbour>,
+        peer: Qpn,
+        own: Qpn,
+        lease: Lease,
+    ) -> Path {
+        let (last, hold, free_hold) = (None, None, 0);
+        Path { fabric, neighbour, peer, own, last, hold, free_hold, lease, mapped: 0, copied: 0 }
     }
 
     /// Does the whole operation. False: nothing was done, and packets must do it.
@@ -97,9 +106,9 @@ impl Path {
         let Some(there) = self.far(request) else { return false };
         // By reference: copies of what was written a moment ago, in larger pieces, would have to wait for it.
         let done = match &request.kind {
-            OneSidedKind::Write { data } => grip.send_direct(pd, data, &there),
-            OneSidedKind::Read { sges, .. } => grip.fetch_direct(pd, sges, &there),
-            OneSidedKind::Atomic { op, sges } => grip.atomic_direct(pd, *op, sges, &there),
+            OneSidedKind::Write { data } => grip.send_direct(&mut self.lease, pd, data, &there),
+            OneSidedKind::Read { sges, .. } => grip.fetch_direct(&mut self.lease, pd, sges, &there),
+            OneSidedKind::Atomic { op, sges } => grip.atomic_direct(&mut self.lease, pd, *op, sges, &there),
         };
         let count = if matches!(there, Far::Mapped(_)) { &mut self.mapped } else { &mut self.copied };
         *count += u64::from(done);
@@ -136,7 +145,7 @@ impl Path {
         payload: TxPayload<'_>,
     ) -> bool {
         // Taken before the ring, as whoever sends a batch does: the other way round, two could wait for each other.
-        let Some(span) = grip.readable(payload) else { return false };
+        let Some(span) = grip.readable(&mut self.lease, payload) else { return false };
         let pad = &[0; 3][..pad_of(span.len())];
         let pieces = [
             Piece { start: head.as_ptr(), len: head.len() },
@@ -144,7 +153,7 @@ impl Path {
             Piece { start: pad.as_ptr(), len: pad.len() },
         ];
         let len = head.len() + span.len() + pad.len();
-        // SAFETY: two pieces are slices. The third is bytes of a request, or of a region that `grip` holds.
+        // SAFETY: two pieces are slices. The third is bytes of a request, or of a region that `grip` holds or that is leased.
         unsafe { self.neighbour.push_now(self.fabric.slot(), &meta_of(route), len, pieces.into_iter()) }
     }
 
@@ -167,8 +176,7 @@ impl Path {
             return None;
         }
         if self.last.as_ref().is_none_or(|known| known.shown.card.rkey != request.rkey) {
-            self.forget();
-            self.last = Some(find(&self.neighbour, request.rkey)?);
+            self.turn_to(request.rkey)?;
         }
         let (place, known) = (&self.neighbour.place, self.last.as_ref()?);
         if self.hold.is_none() {
@@ -176,12 +184,26 @@ impl Path {
                 Some(hold::announce(place, self.fabric.slot(), known.shown.number, &mut self.free_hold)?);
         }
         if !known.shown.is_valid(place) {
-            self.forget();
-            self.neighbour.windows.clear(&self.neighbour.place, true);
+            self.give_up();
             return None;
         }
         let span = known.region.remote(Peer { pd: terms.pd, qp: self.peer }, request.addr, len, need).ok()?;
         self.locate(known, span)
+    }
+
+    /// Another region than that of the last operation.
+    #[inline(never)]
+    fn turn_to(&mut self, rkey: RKey) -> Option<()> {
+        self.forget();
+        self.last = Some(find(&self.neighbour, rkey)?);
+        Some(())
+    }
+
+    /// The region of the last operation is no longer what it was.
+    #[inline(never)]
+    fn give_up(&mut self) {
+        self.forget();
+        self.neighbour.windows.clear(&self.neighbour.place, true);
     }
 
     /// Forgets the region of the last operation.
@@ -199,6 +221,12 @@ impl Path {
         if let Some(here) = known.window.as_ref().and_then(|window| window.here(span)) {
             return Some(Far::Mapped(here));
         }
+        self.locate_by_process(span)
+    }
+
+    /// The same for bytes that only the kernel can get at.
+    #[inline(never)]
+    fn locate_by_process(&self, span: Span) -> Option<Far> {
         // A process number may be used again: only while its slot is held is it the neighbour's.
         let process = self.neighbour.place.process()?;
         let lives = self.fabric.registry.is_alive(self.neighbour.slot) && !self.neighbour.is_gone();
