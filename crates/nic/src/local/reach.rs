@@ -12,7 +12,7 @@ use super::window::Window;
 use crate::memory::{Far, Grip, Lease, Peer, Region, Span};
 use crate::objects::Tally;
 use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
-use ferroce_proto::verbs::{Access, Route};
+use ferroce_proto::verbs::{Access, Payload, Route};
 use ferroce_proto::wire::pad_of;
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
 use std::sync::Arc;
@@ -96,14 +96,17 @@ impl Path {
     }
 
     /// Does the whole operation. False: nothing was done, and packets must do it.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn perform(&mut self, grip: &mut Grip<'_>, pd: PdId, request: &OneSided<'_>) -> bool {
-        // Of a list only now and then: the clock takes as long as a short copy.
-        let is_due = self.hold.is_none() || self.mapped.is_multiple_of(LOOK_EVERY);
-        if is_due && !self.neighbour.lives(&self.fabric.registry) {
+        let (need, len) = match &request.kind {
+            OneSidedKind::Write { data } => (Access::REMOTE_WRITE, data.len() as u64),
+            OneSidedKind::Read { len, .. } => (Access::REMOTE_READ, u64::from(*len)),
+            OneSidedKind::Atomic { .. } => (Access::REMOTE_ATOMIC, 8),
+        };
+        let Some(there) = self.grant(request.rkey, request.addr, len, need) else { return false };
+        let Some(there) = self.here(there).map(Far::Mapped).or_else(|| self.by_process(there)) else {
             return false;
-        }
-        let Some(there) = self.far(request) else { return false };
+        };
         // By reference: copies of what was written a moment ago, in larger pieces, would have to wait for it.
         let done = match &request.kind {
             OneSidedKind::Write { data } => grip.send_direct(&mut self.lease, pd, data, &there),
@@ -113,6 +116,27 @@ impl Path {
         let count = if matches!(there, Far::Mapped(_)) { &mut self.mapped } else { &mut self.copied };
         *count += u64::from(done);
         done
+    }
+
+    /// The same for a WRITE of inline data or of one entry, if that is leased and the neighbour's memory mapped. False: nothing was done.
+    #[inline(always)]
+    pub(crate) fn write(&mut self, pd: PdId, rkey: RKey, addr: u64, data: Payload<'_>) -> bool {
+        let near = match data {
+            Payload::Sges([sge]) => self.lease.near(pd, sge),
+            Payload::Sges(_) => None,
+            Payload::Inline(bytes) => Some(Span::of(bytes)),
+        };
+        near.is_some_and(|near| self.put(near.start(), near.len(), rkey, addr))
+    }
+
+    /// Writes bytes of this end that are there to stay.
+    #[inline(never)] // so few values that all stay in registers, as they would not among those of the callers
+    fn put(&mut self, start: usize, len: usize, rkey: RKey, addr: u64) -> bool {
+        let granted = self.grant(rkey, addr, len as u64, Access::REMOTE_WRITE);
+        let Some(there) = granted.and_then(|there| self.here(there)) else { return false };
+        there.moved_to(start).put_into(there);
+        self.mapped += 1;
+        true
     }
 
     /// Lets go of the neighbour's memory.
@@ -162,21 +186,20 @@ impl Path {
         self.neighbour.must_be_woken().then_some(self.neighbour.slot)
     }
 
-    /// The memory that a request is for, with an access to it announced, if every check of the neighbour's passes.
+    /// The neighbour's bytes, in its own address space, with an access to them announced, if every check of the neighbour's passes.
     #[inline(always)]
-    fn far(&mut self, request: &OneSided<'_>) -> Option<Far> {
-        let place = &self.neighbour.place;
-        let (need, len) = match &request.kind {
-            OneSidedKind::Write { data } => (Access::REMOTE_WRITE, data.len() as u64),
-            OneSidedKind::Read { len, .. } => (Access::REMOTE_READ, u64::from(*len)),
-            OneSidedKind::Atomic { .. } => (Access::REMOTE_ATOMIC, 8),
-        };
-        let terms = find_qp(place, self.peer)?;
+    fn grant(&mut self, rkey: RKey, addr: u64, len: u64, need: Access) -> Option<Span> {
+        // Of a list only now and then: the clock takes as long as a short copy.
+        let is_due = self.hold.is_none() || self.mapped.is_multiple_of(LOOK_EVERY);
+        if is_due && !self.neighbour.lives(&self.fabric.registry) {
+            return None;
+        }
+        let terms = find_qp(&self.neighbour.place, self.peer)?;
         if terms.peer != self.own || !terms.access.contains(need) || len == 0 {
             return None;
         }
-        if self.last.as_ref().is_none_or(|known| known.shown.card.rkey != request.rkey) {
-            self.turn_to(request.rkey)?;
+        if self.last.as_ref().is_none_or(|known| known.shown.card.rkey != rkey) {
+            self.turn_to(rkey)?;
         }
         let (place, known) = (&self.neighbour.place, self.last.as_ref()?);
         if self.hold.is_none() {
@@ -187,8 +210,7 @@ impl Path {
             self.give_up();
             return None;
         }
-        let span = known.region.remote(Peer { pd: terms.pd, qp: self.peer }, request.addr, len, need).ok()?;
-        self.locate(known, span)
+        known.region.remote(Peer { pd: terms.pd, qp: self.peer }, addr, len, need).ok()
     }
 
     /// Another region than that of the last operation.
@@ -212,25 +234,19 @@ impl Path {
         self.last = None;
     }
 
-    /// How to get at bytes of the neighbour.
+    /// Where bytes of the region of the last operation are here, if they are.
     #[inline(always)]
-    fn locate(&self, known: &Known, span: Span) -> Option<Far> {
-        if self.neighbour.is_self {
-            return Some(Far::Mapped(span));
-        }
-        if let Some(here) = known.window.as_ref().and_then(|window| window.here(span)) {
-            return Some(Far::Mapped(here));
-        }
-        self.locate_by_process(span)
+    fn here(&self, there: Span) -> Option<Span> {
+        if self.neighbour.is_self { Some(there) } else { self.last.as_ref()?.window.as_ref()?.here(there) }
     }
 
-    /// The same for bytes that only the kernel can get at.
+    /// How the kernel gets at bytes of the neighbour.
     #[inline(never)]
-    fn locate_by_process(&self, span: Span) -> Option<Far> {
+    fn by_process(&self, there: Span) -> Option<Far> {
         // A process number may be used again: only while its slot is held is it the neighbour's.
         let process = self.neighbour.place.process()?;
         let lives = self.fabric.registry.is_alive(self.neighbour.slot) && !self.neighbour.is_gone();
-        lives.then_some(Far::Copied { process, at: span.start(), len: span.len() })
+        lives.then_some(Far::Copied { process, at: there.start(), len: there.len() })
     }
 }
 

@@ -98,11 +98,11 @@ impl Grip<'_> {
     #[inline]
     pub(crate) fn readable(&mut self, lease: &mut Lease, payload: TxPayload<'_>) -> Option<Span> {
         match payload {
-            TxPayload::Bytes(bytes) => Some(bytes_span(bytes)),
+            TxPayload::Bytes(bytes) => Some(Span::of(bytes)),
             TxPayload::Local { pd, sges: [sge], offset: 0, len } if sge.len == len => {
                 self.near_on_lease(lease, pd, sge, Access::empty())
             }
-            TxPayload::None => Some(bytes_span(&[])),
+            TxPayload::None => Some(Span::of(&[])),
             _ => None,
         }
     }
@@ -139,7 +139,27 @@ fn usable(region: &Region, pd: PdId, sge: &Sge, need: Access) -> Option<Span> {
     (span.backing == Backing::Mapped).then_some(span)
 }
 
+impl Lease {
+    /// The bytes of an entry that a request reads, if its region is leased.
+    #[inline(always)]
+    pub(crate) fn near(&mut self, pd: PdId, sge: &Sge) -> Option<Span> {
+        usable(self.region(sge.lkey)?, pd, sge, Access::empty())
+    }
+}
+
 impl Span {
+    /// Bytes of ours.
+    #[inline(always)]
+    pub(crate) fn of(bytes: &[u8]) -> Span {
+        Span { start: bytes.as_ptr() as usize, len: bytes.len(), backing: Backing::Mapped }
+    }
+
+    /// Copies the bytes into another span of the same length, which is mapped.
+    #[inline(always)]
+    pub(crate) fn put_into(self, there: Span) {
+        copy::spread(std::slice::from_ref(&self), there, true);
+    }
+
     /// Copies towards another span of the same length, or from it. True, for it cannot fail.
     #[inline(always)]
     fn moves(self, far: Span, towards_far: bool) -> bool {
@@ -150,12 +170,7 @@ impl Span {
 
 /// Eight bytes of ours as a span.
 fn value(bytes: &[u8; 8]) -> Span {
-    bytes_span(bytes)
-}
-
-/// Bytes of ours as a span.
-fn bytes_span(bytes: &[u8]) -> Span {
-    Span { start: bytes.as_ptr() as usize, len: bytes.len(), backing: Backing::Mapped }
+    Span::of(bytes)
 }
 
 /// What needs more than one entry, or the kernel.
@@ -163,7 +178,7 @@ impl RegionTable {
     fn send_direct(&self, pd: PdId, data: TxPayload<'_>, far: &Far) -> bool {
         match (data, far) {
             (TxPayload::Bytes(bytes), Far::Copied { process, at, .. }) => {
-                copy_across(*process, *at, &[bytes_span(bytes)], true)
+                copy_across(*process, *at, &[Span::of(bytes)], true)
             }
             (TxPayload::Local { sges, len, .. }, far) => {
                 let Some(near) = self.near(pd, sges, len as usize, Access::empty()) else { return false };
