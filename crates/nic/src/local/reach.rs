@@ -103,10 +103,13 @@ impl Path {
             OneSidedKind::Read { len, .. } => (Access::REMOTE_READ, u64::from(*len)),
             OneSidedKind::Atomic { .. } => (Access::REMOTE_ATOMIC, 8),
         };
-        let Some(there) = self.grant(request.rkey, request.addr, len, need) else { return false };
+        let Some(there) = self.check(request.rkey, request.addr, len, need) else { return false };
         let Some(there) = self.here(there).map(Far::Mapped).or_else(|| self.by_process(there)) else {
             return false;
         };
+        if !self.announce() {
+            return false;
+        }
         // By reference: copies of what was written a moment ago, in larger pieces, would have to wait for it.
         let done = match &request.kind {
             OneSidedKind::Write { data } => grip.send_direct(&mut self.lease, pd, data, &there),
@@ -132,8 +135,11 @@ impl Path {
     /// Writes bytes of this end that are there to stay.
     #[inline(never)] // so few values that all stay in registers, as they would not among those of the callers
     fn put(&mut self, start: usize, len: usize, rkey: RKey, addr: u64) -> bool {
-        let granted = self.grant(rkey, addr, len as u64, Access::REMOTE_WRITE);
-        let Some(there) = granted.and_then(|there| self.here(there)) else { return false };
+        let checked = self.check(rkey, addr, len as u64, Access::REMOTE_WRITE);
+        let Some(there) = checked.and_then(|there| self.here(there)) else { return false };
+        if !self.announce() {
+            return false;
+        }
         there.moved_to(start).put_into(there);
         self.mapped += 1;
         true
@@ -186,9 +192,10 @@ impl Path {
         self.neighbour.must_be_woken().then_some(self.neighbour.slot)
     }
 
-    /// The neighbour's bytes, in its own address space, with an access to them announced, if every check of the neighbour's passes.
+    /// The neighbour's bytes, in its own address space, if every check of the neighbour's passes. Only good once an access to the region
+    /// is [announced](Self::announce).
     #[inline(always)]
-    fn grant(&mut self, rkey: RKey, addr: u64, len: u64, need: Access) -> Option<Span> {
+    fn check(&mut self, rkey: RKey, addr: u64, len: u64, need: Access) -> Option<Span> {
         // Of a list only now and then: the clock takes as long as a short copy.
         let is_due = self.hold.is_none() || self.mapped.is_multiple_of(LOOK_EVERY);
         if is_due && !self.neighbour.lives(&self.fabric.registry) {
@@ -201,16 +208,27 @@ impl Path {
         if self.last.as_ref().is_none_or(|known| known.shown.card.rkey != rkey) {
             self.turn_to(rkey)?;
         }
-        let (place, known) = (&self.neighbour.place, self.last.as_ref()?);
+        let checked =
+            self.last.as_ref()?.region.remote(Peer { pd: terms.pd, qp: self.peer }, addr, len, need);
+        if checked.is_err() {
+            self.refresh();
+        }
+        checked.ok()
+    }
+
+    /// Announces an access to the region of the last operation, until it is let go. False: it is not what it was, or too many
+    /// others are under way. What can be done before is: the processor waits here until all stores are done.
+    #[inline(always)]
+    fn announce(&mut self) -> bool {
+        let (place, Some(known)) = (&self.neighbour.place, self.last.as_ref()) else { return false };
         if self.hold.is_none() {
-            self.hold =
-                Some(hold::announce(place, self.fabric.slot(), known.shown.number, &mut self.free_hold)?);
+            self.hold = hold::announce(place, self.fabric.slot(), known.shown.number, &mut self.free_hold);
         }
-        if !known.shown.is_valid(place) {
-            self.give_up();
-            return None;
+        let is_good = self.hold.is_some() && known.shown.is_valid(place);
+        if !is_good {
+            self.refresh();
         }
-        known.region.remote(Peer { pd: terms.pd, qp: self.peer }, addr, len, need).ok()
+        is_good
     }
 
     /// Another region than that of the last operation.
@@ -221,11 +239,14 @@ impl Path {
         Some(())
     }
 
-    /// The region of the last operation is no longer what it was.
+    /// Forgets the region of the last operation if it is no longer what it was.
     #[inline(never)]
-    fn give_up(&mut self) {
-        self.forget();
-        self.neighbour.windows.clear(&self.neighbour.place, true);
+    fn refresh(&mut self) {
+        let place = &self.neighbour.place;
+        if self.last.as_ref().is_some_and(|known| !known.shown.is_valid(place)) {
+            self.forget();
+            self.neighbour.windows.clear(&self.neighbour.place, true);
+        }
     }
 
     /// Forgets the region of the last operation.
