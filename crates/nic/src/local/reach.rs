@@ -124,12 +124,25 @@ impl Path {
     /// The same for a WRITE of inline data or of one entry, if that is leased and the neighbour's memory mapped. False: nothing was done.
     #[inline(always)]
     pub(crate) fn write(&mut self, pd: PdId, rkey: RKey, addr: u64, data: Payload<'_>) -> bool {
+        self.ask_for(addr);
         let near = match data {
             Payload::Sges([sge]) => self.lease.near(pd, sge),
             Payload::Sges(_) => None,
             Payload::Inline(bytes) => Some(Span::of(bytes)),
         };
         near.is_some_and(|near| self.put(near.start(), near.len(), rkey, addr))
+    }
+
+    /// Asks for the cache line of a byte that will be written to the region of the last operation, if the checks pass. The neighbour
+    /// may be looking at it, and to take it away lasts as long as the checks.
+    #[inline(always)]
+    fn ask_for(&self, addr: u64) {
+        if let Some(known) = &self.last
+            && let Some(window) = &known.window
+        {
+            let offset = addr.wrapping_sub(known.region.iova) as usize;
+            window.ask_for(known.region.base.wrapping_add(offset));
+        }
     }
 
     /// Writes bytes of this end that are there to stay.

@@ -32,6 +32,7 @@ mod table;
 mod windows;
 
 pub(crate) use across::Owner;
+pub(crate) use copy::ask_for_line;
 pub(crate) use device::Budget;
 pub use device::{DeviceMemory, MAX_DM};
 pub(crate) use direct::Far;
