@@ -248,11 +248,11 @@ fn the_targets_region_may_change() {
 #[test]
 fn deregistration_waits_for_the_lessee() {
     let mut s = setup(["127.91.7.11", "127.91.7.12"]);
-    for _ in 0..50 {
-        let from = Buffer::new(&s.near_pd, 4096, Access::LOCAL_WRITE);
-        from.fill(0, 4096, 1);
+    for _ in 0..100 {
+        let from = Buffer::new(&s.near_pd, 16384, Access::LOCAL_WRITE);
+        from.fill(0, 16384, 1);
         let Buffer { bytes, mut mr } = from;
-        let sge = mr.sge(0, 4096);
+        let sge = mr.sge(0, 16384);
         let under_way = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
@@ -267,10 +267,11 @@ fn deregistration_waits_for_the_lessee() {
                 std::thread::yield_now();
             }
             MemoryRegion::deregister(&mut mr).unwrap();
-            bytes.iter().for_each(|byte| byte.store(2, Ordering::Relaxed));
+            // From the end: a copy under way is nearer the beginning.
+            bytes.iter().rev().for_each(|byte| byte.store(2, Ordering::Relaxed));
             writer.join().unwrap();
         });
-        assert!(s.at(s.page(), 4096).iter().all(|byte| *byte == 1), "bytes from after deregistration");
+        assert!(s.at(s.page(), 16384).iter().all(|byte| *byte == 1), "bytes from after deregistration");
         s.reconnect();
     }
 }

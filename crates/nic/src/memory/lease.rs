@@ -130,3 +130,90 @@ impl RegionTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Grip;
+    use ferroce_proto::PdId;
+    use ferroce_proto::qp::TxPayload;
+    use ferroce_proto::verbs::{Access, Sge};
+    use std::time::Duration;
+
+    const PD: PdId = PdId(1);
+
+    struct Holder(Mutex<()>);
+
+    impl Lessee for Holder {
+        fn wait_for_holder(&self) {
+            drop(self.0.lock());
+        }
+    }
+
+    fn lease_of(table: &RegionTable, holder: &Arc<Holder>) -> Lease {
+        let lessee: Weak<Holder> = Arc::downgrade(holder);
+        table.lease(lessee)
+    }
+
+    fn register(table: &RegionTable, bytes: &[u8]) -> (u32, Sge) {
+        let (base, len) = (bytes.as_ptr().addr(), bytes.len() as u64);
+        let make = |lkey, rkey| Region::plain(base, len, PD, Access::empty(), lkey, rkey);
+        let (number, lkey, _) = table.insert(make).unwrap();
+        (number, Sge { addr: 0, len: 8, lkey })
+    }
+
+    /// Uses an entry as any request does; false if it may not.
+    fn uses(table: &RegionTable, lease: &mut Lease, sge: Sge) -> bool {
+        let payload = TxPayload::Local { pd: PD, sges: &[sge], offset: 0, len: sge.len };
+        Grip::new(table).readable(lease, payload).is_some()
+    }
+
+    #[test]
+    fn the_region_that_is_used_again_and_again_is_leased() {
+        let (table, holder) = (RegionTable::new(None), Arc::new(Holder(Mutex::new(()))));
+        let bytes = [[0_u8; 64]; 2];
+        let (first, second) = (register(&table, &bytes[0]), register(&table, &bytes[1]));
+        let mut lease = lease_of(&table, &holder);
+        for _ in 0..2 {
+            assert!(lease.near(PD, &first.1).is_none() && uses(&table, &mut lease, first.1));
+        }
+        // Its lock is not needed, and all checks are made.
+        let changing = table.slot(first.0).unwrap().write();
+        assert!(lease.near(PD, &first.1).is_some() && uses(&table, &mut lease, first.1));
+        assert!(lease.near(PdId(2), &first.1).is_none(), "another domain");
+        assert!(lease.near(PD, &Sge { addr: 57, ..first.1 }).is_none(), "beyond the end");
+        drop(changing);
+        // By turns: the lease does not go back and forth.
+        for _ in 0..3 {
+            assert!(uses(&table, &mut lease, second.1) && uses(&table, &mut lease, first.1));
+            assert!(lease.near(PD, &first.1).is_some() && lease.near(PD, &second.1).is_none());
+        }
+        assert!(uses(&table, &mut lease, second.1) && uses(&table, &mut lease, second.1));
+        assert!(lease.near(PD, &first.1).is_none() && lease.near(PD, &second.1).is_some());
+        table.remove(first.0);
+        assert!(lease.near(PD, &second.1).is_some(), "not the one that is leased");
+    }
+
+    #[test]
+    fn removal_waits_for_who_may_be_using_the_lease() {
+        let (table, holder) = (RegionTable::new(None), Arc::new(Holder(Mutex::new(()))));
+        let bytes = [0_u8; 64];
+        let (number, sge) = register(&table, &bytes);
+        let mut leases = [lease_of(&table, &holder), lease_of(&table, &holder)];
+        assert!((0..2).all(|_| uses(&table, &mut leases[0], sge)));
+        std::thread::scope(|scope| {
+            let using = holder.0.lock();
+            let removal = scope.spawn(|| table.remove(number));
+            while leases[0].near(PD, &sge).is_some() {
+                std::thread::yield_now();
+            }
+            assert!((0..3).all(|_| uses(&table, &mut leases[1], sge)), "it is still there");
+            assert!(leases[1].near(PD, &sge).is_none(), "but is not leased any more");
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!removal.is_finished());
+            drop(using);
+            removal.join().unwrap();
+        });
+        assert!(!uses(&table, &mut leases[0], sge));
+    }
+}
