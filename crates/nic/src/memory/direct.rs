@@ -154,7 +154,7 @@ impl Span {
         Span { start: bytes.as_ptr() as usize, len: bytes.len(), backing: Backing::Mapped }
     }
 
-    /// Copies the bytes into another span of the same length, which is mapped.
+    /// Copies the bytes into a span of a neighbour, as many and mapped here. Both are held, or on lease.
     #[inline(always)]
     pub(crate) fn put_into(self, there: Span) {
         copy::spread(std::slice::from_ref(&self), there, true);
