@@ -8,6 +8,7 @@ use crate::handle::Handle;
 use crate::mw;
 use crate::qp::QpObject;
 use ferroce_nic::{MAX_INLINE, Pd, Posting};
+use ferroce_proto::qp::PlainWrite;
 use ferroce_proto::verbs::{AtomicOp, Payload, SendFlags, SendOp, SendWr, Sge, UdTarget};
 use ferroce_proto::{Qkey, Qpn, RKey, Srqn};
 use std::ffi::c_int;
@@ -49,10 +50,13 @@ unsafe fn post_list(qp: *mut ibv_qp, at: &mut *mut ibv_send_wr) -> Result<(), Bo
         // SAFETY: the program's list; the end is NULL.
         while let Some(wr) = unsafe { at.as_ref() } {
             // SAFETY: as above.
-            match unsafe { plain(wr, qp_type) } {
-                Some(request) => posting.post(&request).map_err(|error| Box::new(error.into()))?,
+            if !unsafe { plain_write(wr, qp_type) }.is_some_and(|write| posting.write_at_once(write)) {
                 // SAFETY: as above.
-                None => unsafe { post_one(wr, qp_type, object.qp.pd(), posting) }.map_err(Box::new)?,
+                match unsafe { plain(wr, qp_type) } {
+                    Some(request) => posting.post_any(&request).map_err(|error| Box::new(error.into()))?,
+                    // SAFETY: as above.
+                    None => unsafe { post_one(wr, qp_type, object.qp.pd(), posting) }.map_err(Box::new)?,
+                }
             }
             *at = wr.next;
         }
@@ -61,14 +65,37 @@ unsafe fn post_list(qp: *mut ibv_qp, at: &mut *mut ibv_send_wr) -> Result<(), Bo
     posted.unwrap_or_else(|error| Err(Box::new(error.into())))
 }
 
-/// Flags of a request whose data stays where it is.
-const PLAIN_FLAGS: SendFlags = SendFlags::all().difference(SendFlags::INLINE);
+/// The request, if it is a WRITE of data in one piece. Nothing else is made of it before its bytes are written.
+#[inline(always)]
+unsafe fn plain_write(wr: &ibv_send_wr, qp_type: u32) -> Option<PlainWrite<'_>> {
+    let is_plain = qp_type == IBV_QPT_RC && wr.send_flags & !SendFlags::all().bits() == 0 && wr.num_sge == 1;
+    if !is_plain || wr.opcode != IBV_WR_RDMA_WRITE {
+        return None;
+    }
+    // SAFETY: the program's entry, if it names one.
+    let sge = unsafe { wr.sg_list.as_ref()? };
+    // SAFETY: the opcode says that this member counts.
+    let (addr, rkey) = unsafe { (wr.wr.rdma.remote_addr, RKey(wr.wr.rdma.rkey)) };
+    let flags = SendFlags::from_bits_truncate(wr.send_flags);
+    // SAFETY: as above.
+    Some(PlainWrite { wr_id: wr.wr_id, flags, addr, rkey, data: unsafe { data_of(sge, flags) } })
+}
+
+/// The data of a request with one entry.
+#[inline(always)]
+unsafe fn data_of(sge: &Sge, flags: SendFlags) -> Payload<'_> {
+    match flags.contains(SendFlags::INLINE) {
+        // SAFETY: bytes that the program wants sent; inline means they are read now.
+        true => Payload::Inline(unsafe { bytes(sge) }),
+        false => Payload::Sges(from_ref(sge)),
+    }
+}
 
 /// The request, if it is one of those that programs post all the time: nothing can be wrong with it that the NIC does not find
 /// out, and there is nothing to look up.
 #[inline(always)]
 unsafe fn plain(wr: &ibv_send_wr, qp_type: u32) -> Option<SendWr<'_>> {
-    if qp_type != IBV_QPT_RC || wr.send_flags & !PLAIN_FLAGS.bits() != 0 || wr.num_sge != 1 {
+    if qp_type != IBV_QPT_RC || wr.send_flags & !SendFlags::all().bits() != 0 || wr.num_sge != 1 {
         return None;
     }
     // SAFETY: the program's entry, if it names one.
@@ -82,7 +109,9 @@ unsafe fn plain(wr: &ibv_send_wr, qp_type: u32) -> Option<SendWr<'_>> {
         IBV_WR_RDMA_READ => SendOp::Read { addr, rkey },
         _ => return None,
     };
-    let (flags, payload) = (SendFlags::from_bits_truncate(wr.send_flags), Payload::Sges(from_ref(sge)));
+    let flags = SendFlags::from_bits_truncate(wr.send_flags);
+    // SAFETY: as above.
+    let payload = unsafe { data_of(sge, flags) };
     Some(SendWr { wr_id: wr.wr_id, op, flags, payload, ud: None, srq: None })
 }
 
@@ -114,14 +143,15 @@ unsafe fn post_one(
             // SAFETY: bytes that the program wants sent; inline means they are read now.
             [one] => Payload::Inline(unsafe { bytes(one) }),
             many => {
-                let hand_over =
-                    |data: &[u8]| Ok(posting.post(&SendWr { payload: Payload::Inline(data), ..request })?);
+                let hand_over = |data: &[u8]| {
+                    Ok(posting.post_seldom(&SendWr { payload: Payload::Inline(data), ..request })?)
+                };
                 // SAFETY: as above.
                 return unsafe { with_gathered(many, hand_over) };
             }
         };
     }
-    Ok(posting.post(&request)?)
+    Ok(posting.post_seldom(&request)?)
 }
 
 /// The eight bytes of an atomic write. They travel in the request itself, so they are read now.

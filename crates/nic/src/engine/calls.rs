@@ -8,8 +8,8 @@ use crate::lock::MutexGuard;
 use crate::objects::QpCore;
 use crate::raw::RawQp;
 use ferroce_proto::qp::state::AttrLimits;
-use ferroce_proto::qp::{self, PostError};
-use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, RecvWr, Route, SendWr};
+use ferroce_proto::qp::{self, PlainWrite, PostError};
+use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, RecvWr, Route, SendOp, SendWr};
 use ferroce_proto::{Gid, Time};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,11 +28,35 @@ impl Posting<'_> {
     /// Takes a request.
     #[inline(always)]
     pub fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        if let (SendOp::Write { addr, rkey }, flags, data) = (wr.op, wr.flags, wr.payload)
+            && self.write_at_once(PlainWrite { wr_id: wr.wr_id, flags, addr, rkey, data })
+        {
+            return Ok(());
+        }
+        self.post_any(wr)
+    }
+
+    /// Takes a WRITE if it can be done at once and nothing has to be looked up for it. False: nothing was done, and
+    /// [`Self::post_any`] takes it or says what is wrong with it.
+    #[inline(always)]
+    pub fn write_at_once(&mut self, write: PlainWrite<'_>) -> bool {
+        self.raw.is_none() && self.machine.write_at_once(write, &mut self.host)
+    }
+
+    /// Takes any request, without that short way.
+    #[inline(always)]
+    pub fn post_any(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if let Some(raw) = self.raw {
             return raw.post_send(wr);
         }
         // What is done at once needs no time, and to ask for it takes as long as the rest.
         if self.machine.post_at_once(wr, &mut self.host) { Ok(()) } else { self.enqueue(wr) }
+    }
+
+    /// The same for requests that are posted seldom, and whose code shall not be in the way.
+    #[inline(never)]
+    pub fn post_seldom(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.post_any(wr)
     }
 
     #[inline(never)]

@@ -9,7 +9,7 @@ use crate::memory::{Grip, Peer};
 use crate::objects::{QpCore, SrqCore};
 use ferroce_proto::qp::{DropReason, Host, OneSided, RecvWqe, RefusalReason, Side, TxError, TxPayload};
 use ferroce_proto::verbs::{
-    Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge, WcStatus,
+    Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Payload, Route, Sge, WcStatus,
 };
 use ferroce_proto::wire::{Headers, Names, SendNamed};
 use ferroce_proto::{PdId, RKey, Srqn};
@@ -197,8 +197,19 @@ impl Host for NicHost<'_, '_> {
 
     #[inline(always)]
     fn perform(&mut self, pd: PdId, request: &OneSided<'_>) -> bool {
-        let path = reach(&mut self.reaching, self.qp).path();
-        path.is_some_and(|path| path.perform(&mut self.grip, pd, request))
+        // No closure: it would not be inlined, and then all of the request is stored and loaded again.
+        match reach(&mut self.reaching, self.qp).path() {
+            Some(path) => path.perform(&mut self.grip, pd, request),
+            None => false,
+        }
+    }
+
+    #[inline(always)]
+    fn write(&mut self, pd: PdId, rkey: RKey, addr: u64, data: Payload<'_>) -> bool {
+        match reach(&mut self.reaching, self.qp).path() {
+            Some(path) => path.write(pd, rkey, addr, data),
+            None => false,
+        }
     }
 
     #[inline]

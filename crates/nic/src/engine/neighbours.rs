@@ -5,15 +5,19 @@ use crate::local::{Path, QpCard};
 use crate::objects::QpCore;
 use ferroce_proto::qp::Qp;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 impl Engine {
     /// Finds out whether the peer's memory is within reach. Called with the queue pair's lock held, when it was modified.
-    pub(super) fn choose_path(&self, qp: &QpCore, machine: &Qp) {
+    pub(super) fn choose_path(&self, qp: &Arc<QpCore>, machine: &Qp) {
         let Some(fabric) = &self.fabric else { return };
         let neighbour =
             machine.peer().and_then(|peer| Some((fabric.neighbour(machine.route().dgid, peer)?, peer)));
         qp.has_path.store(neighbour.is_some(), Ordering::Relaxed);
-        let path = neighbour.map(|(neighbour, peer)| Path::new(fabric.clone(), neighbour, peer, qp.qpn));
+        let path = neighbour.map(|(neighbour, peer)| {
+            let lessee: Weak<QpCore> = Arc::downgrade(qp);
+            Path::new(fabric.clone(), neighbour, peer, qp.qpn, self.regions.lease(lessee))
+        });
         qp.fetches.store(path.as_ref().is_some_and(Path::can_fetch), Ordering::Relaxed);
         // SAFETY: called with the lock held, and the host of the call has let go of it.
         *unsafe { qp.path.get() } = path;

@@ -54,7 +54,7 @@ pub(super) fn show_qp(place: &Place, qpn: Qpn, card: Option<QpCard>) {
 }
 
 /// What a neighbour shows of a queue pair.
-#[inline]
+#[inline(always)]
 pub(super) fn find_qp(place: &Place, qpn: Qpn) -> Option<QpCard> {
     let (first, second) = place.qp_card(qpn.value() as u16);
     let word = first.load(Ordering::Acquire);
@@ -181,7 +181,7 @@ pub(super) struct Shown {
 
 impl Shown {
     /// Whether the card is still what it was.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_valid(&self, place: &Place) -> bool {
         place.region_field(self.number, VERSION).load(Ordering::SeqCst) == self.version
     }

@@ -18,15 +18,20 @@ pub(super) struct Hold(usize);
 /// each other's way.
 #[inline(always)]
 pub(super) fn announce(place: &Place, slot: u8, card: usize, free: &mut usize) -> Option<Hold> {
-    if occupy(place, slot, card, *free) {
-        return Some(Hold(*free));
+    if !occupy(place, slot, card, *free) {
+        *free = another(place, slot, card, *free)?;
     }
-    *free =
-        (*free + 1..*free + HOLDS_PER_SLOT).find(|&index| occupy(place, slot, card, index))? % HOLDS_PER_SLOT;
     Some(Hold(*free))
 }
 
-#[inline]
+/// Announces it in any word but `taken`.
+#[inline(never)]
+fn another(place: &Place, slot: u8, card: usize, taken: usize) -> Option<usize> {
+    let mut others = taken + 1..taken + HOLDS_PER_SLOT;
+    others.find(|&index| occupy(place, slot, card, index)).map(|index| index % HOLDS_PER_SLOT)
+}
+
+#[inline(always)]
 fn occupy(place: &Place, slot: u8, card: usize, index: usize) -> bool {
     // A full barrier: the look at the card's version must come after it.
     let word = place.hold(slot, index);

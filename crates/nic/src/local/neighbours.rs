@@ -164,18 +164,21 @@ impl Neighbour {
     }
 
     /// Whether its process is alive, as far as was seen a moment ago.
-    #[inline]
+    #[inline(always)]
     pub(super) fn lives(&self, registry: &Registry) -> bool {
-        let now = coarse_now();
+        let now_ns = coarse_now().0;
         let seen_ns = self.seen_ns.load(Ordering::Relaxed);
-        if seen_ns == GONE {
+        let was_just_seen = now_ns.saturating_sub(seen_ns) < BELIEVED_ALIVE_NS && seen_ns != GONE;
+        was_just_seen || self.lives_still(registry, now_ns)
+    }
+
+    #[inline(never)]
+    fn lives_still(&self, registry: &Registry, now_ns: u64) -> bool {
+        if self.seen_ns.load(Ordering::Relaxed) == GONE {
             return false;
         }
-        if now.0.saturating_sub(seen_ns) < BELIEVED_ALIVE_NS {
-            return true;
-        }
         let lives = !self.place.is_closed() && registry.is_alive(self.slot);
-        self.seen_ns.store(if lives { now.0 } else { GONE }, Ordering::Relaxed);
+        self.seen_ns.store(if lives { now_ns } else { GONE }, Ordering::Relaxed);
         lives
     }
 

@@ -9,10 +9,10 @@ use super::link::meta_of;
 use super::neighbours::{Fabric, Neighbour};
 use super::ring::Piece;
 use super::window::Window;
-use crate::memory::{Far, Grip, Peer, Region, Span};
+use crate::memory::{Far, Grip, Lease, Peer, Region, Span};
 use crate::objects::Tally;
 use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
-use ferroce_proto::verbs::{Access, Route};
+use ferroce_proto::verbs::{Access, Payload, Route};
 use ferroce_proto::wire::pad_of;
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
 use std::sync::Arc;
@@ -32,6 +32,8 @@ pub(crate) struct Path {
     hold: Option<Hold>,
     /// Where that was announced.
     free_hold: usize,
+    /// This end's region that operations use again and again.
+    lease: Lease,
     /// Operations that were not counted yet: mapped, and by the kernel.
     mapped: u64,
     copied: u64,
@@ -82,28 +84,78 @@ impl Drop for Path {
 }
 
 impl Path {
-    pub(crate) fn new(fabric: Arc<Fabric>, neighbour: Arc<Neighbour>, peer: Qpn, own: Qpn) -> Path {
-        Path { fabric, neighbour, peer, own, last: None, hold: None, free_hold: 0, mapped: 0, copied: 0 }
+    pub(crate) fn new(
+        fabric: Arc<Fabric>,
+        neighbour: Arc<Neighbour>,
+        peer: Qpn,
+        own: Qpn,
+        lease: Lease,
+    ) -> Path {
+        let (last, hold, free_hold) = (None, None, 0);
+        Path { fabric, neighbour, peer, own, last, hold, free_hold, lease, mapped: 0, copied: 0 }
     }
 
     /// Does the whole operation. False: nothing was done, and packets must do it.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn perform(&mut self, grip: &mut Grip<'_>, pd: PdId, request: &OneSided<'_>) -> bool {
-        // Of a list only now and then: the clock takes as long as a short copy.
-        let is_due = self.hold.is_none() || self.mapped.is_multiple_of(LOOK_EVERY);
-        if is_due && !self.neighbour.lives(&self.fabric.registry) {
+        let (need, len) = match &request.kind {
+            OneSidedKind::Write { data } => (Access::REMOTE_WRITE, data.len() as u64),
+            OneSidedKind::Read { len, .. } => (Access::REMOTE_READ, u64::from(*len)),
+            OneSidedKind::Atomic { .. } => (Access::REMOTE_ATOMIC, 8),
+        };
+        let Some(there) = self.check(request.rkey, request.addr, len, need) else { return false };
+        let Some(there) = self.here(there).map(Far::Mapped).or_else(|| self.by_process(there)) else {
+            return false;
+        };
+        if !self.announce() {
             return false;
         }
-        let Some(there) = self.far(request) else { return false };
         // By reference: copies of what was written a moment ago, in larger pieces, would have to wait for it.
         let done = match &request.kind {
-            OneSidedKind::Write { data } => grip.send_direct(pd, data, &there),
-            OneSidedKind::Read { sges, .. } => grip.fetch_direct(pd, sges, &there),
-            OneSidedKind::Atomic { op, sges } => grip.atomic_direct(pd, *op, sges, &there),
+            OneSidedKind::Write { data } => grip.send_direct(&mut self.lease, pd, data, &there),
+            OneSidedKind::Read { sges, .. } => grip.fetch_direct(&mut self.lease, pd, sges, &there),
+            OneSidedKind::Atomic { op, sges } => grip.atomic_direct(&mut self.lease, pd, *op, sges, &there),
         };
         let count = if matches!(there, Far::Mapped(_)) { &mut self.mapped } else { &mut self.copied };
         *count += u64::from(done);
         done
+    }
+
+    /// The same for a WRITE of inline data or of one entry, if that is leased and the neighbour's memory mapped. False: nothing was done.
+    #[inline(always)]
+    pub(crate) fn write(&mut self, pd: PdId, rkey: RKey, addr: u64, data: Payload<'_>) -> bool {
+        self.ask_for(addr);
+        let near = match data {
+            Payload::Sges([sge]) => self.lease.near(pd, sge),
+            Payload::Sges(_) => None,
+            Payload::Inline(bytes) => Some(Span::of(bytes)),
+        };
+        near.is_some_and(|near| self.put(near.start(), near.len(), rkey, addr))
+    }
+
+    /// Asks for the cache line of a byte that will be written to the region of the last operation, if the checks pass. The neighbour
+    /// may be looking at it, and to take it away lasts as long as the checks.
+    #[inline(always)]
+    fn ask_for(&self, addr: u64) {
+        if let Some(known) = &self.last
+            && let Some(window) = &known.window
+        {
+            let offset = addr.wrapping_sub(known.region.iova) as usize;
+            window.ask_for(known.region.base.wrapping_add(offset));
+        }
+    }
+
+    /// Writes bytes of this end that are there to stay.
+    #[inline(never)] // so few values that all stay in registers, as they would not among those of the callers
+    fn put(&mut self, start: usize, len: usize, rkey: RKey, addr: u64) -> bool {
+        let checked = self.check(rkey, addr, len as u64, Access::REMOTE_WRITE);
+        let Some(there) = checked.and_then(|there| self.here(there)) else { return false };
+        if !self.announce() {
+            return false;
+        }
+        there.moved_to(start).put_into(there);
+        self.mapped += 1;
+        true
     }
 
     /// Lets go of the neighbour's memory.
@@ -136,7 +188,7 @@ impl Path {
         payload: TxPayload<'_>,
     ) -> bool {
         // Taken before the ring, as whoever sends a batch does: the other way round, two could wait for each other.
-        let Some(span) = grip.readable(payload) else { return false };
+        let Some(span) = grip.readable(&mut self.lease, payload) else { return false };
         let pad = &[0; 3][..pad_of(span.len())];
         let pieces = [
             Piece { start: head.as_ptr(), len: head.len() },
@@ -144,7 +196,7 @@ impl Path {
             Piece { start: pad.as_ptr(), len: pad.len() },
         ];
         let len = head.len() + span.len() + pad.len();
-        // SAFETY: two pieces are slices. The third is bytes of a request, or of a region that `grip` holds.
+        // SAFETY: two pieces are slices. The third is bytes of a request, or of a region that `grip` holds or that is leased.
         unsafe { self.neighbour.push_now(self.fabric.slot(), &meta_of(route), len, pieces.into_iter()) }
     }
 
@@ -153,35 +205,61 @@ impl Path {
         self.neighbour.must_be_woken().then_some(self.neighbour.slot)
     }
 
-    /// The memory that a request is for, with an access to it announced, if every check of the neighbour's passes.
+    /// The neighbour's bytes, in its own address space, if every check of the neighbour's passes. Only good once an access to the region
+    /// is [announced](Self::announce).
     #[inline(always)]
-    fn far(&mut self, request: &OneSided<'_>) -> Option<Far> {
-        let place = &self.neighbour.place;
-        let (need, len) = match &request.kind {
-            OneSidedKind::Write { data } => (Access::REMOTE_WRITE, data.len() as u64),
-            OneSidedKind::Read { len, .. } => (Access::REMOTE_READ, u64::from(*len)),
-            OneSidedKind::Atomic { .. } => (Access::REMOTE_ATOMIC, 8),
-        };
-        let terms = find_qp(place, self.peer)?;
+    fn check(&mut self, rkey: RKey, addr: u64, len: u64, need: Access) -> Option<Span> {
+        // Of a list only now and then: the clock takes as long as a short copy.
+        let is_due = self.hold.is_none() || self.mapped.is_multiple_of(LOOK_EVERY);
+        if is_due && !self.neighbour.lives(&self.fabric.registry) {
+            return None;
+        }
+        let terms = find_qp(&self.neighbour.place, self.peer)?;
         if terms.peer != self.own || !terms.access.contains(need) || len == 0 {
             return None;
         }
-        if self.last.as_ref().is_none_or(|known| known.shown.card.rkey != request.rkey) {
-            self.forget();
-            self.last = Some(find(&self.neighbour, request.rkey)?);
+        if self.last.as_ref().is_none_or(|known| known.shown.card.rkey != rkey) {
+            self.turn_to(rkey)?;
         }
-        let (place, known) = (&self.neighbour.place, self.last.as_ref()?);
+        let checked =
+            self.last.as_ref()?.region.remote(Peer { pd: terms.pd, qp: self.peer }, addr, len, need);
+        if checked.is_err() {
+            self.refresh();
+        }
+        checked.ok()
+    }
+
+    /// Announces an access to the region of the last operation, until it is let go. False: it is not what it was, or too many
+    /// others are under way. What can be done before is: the processor waits here until all stores are done.
+    #[inline(always)]
+    fn announce(&mut self) -> bool {
+        let (place, Some(known)) = (&self.neighbour.place, self.last.as_ref()) else { return false };
         if self.hold.is_none() {
-            self.hold =
-                Some(hold::announce(place, self.fabric.slot(), known.shown.number, &mut self.free_hold)?);
+            self.hold = hold::announce(place, self.fabric.slot(), known.shown.number, &mut self.free_hold);
         }
-        if !known.shown.is_valid(place) {
+        let is_good = self.hold.is_some() && known.shown.is_valid(place);
+        if !is_good {
+            self.refresh();
+        }
+        is_good
+    }
+
+    /// Another region than that of the last operation.
+    #[inline(never)]
+    fn turn_to(&mut self, rkey: RKey) -> Option<()> {
+        self.forget();
+        self.last = Some(find(&self.neighbour, rkey)?);
+        Some(())
+    }
+
+    /// Forgets the region of the last operation if it is no longer what it was.
+    #[inline(never)]
+    fn refresh(&mut self) {
+        let place = &self.neighbour.place;
+        if self.last.as_ref().is_some_and(|known| !known.shown.is_valid(place)) {
             self.forget();
             self.neighbour.windows.clear(&self.neighbour.place, true);
-            return None;
         }
-        let span = known.region.remote(Peer { pd: terms.pd, qp: self.peer }, request.addr, len, need).ok()?;
-        self.locate(known, span)
     }
 
     /// Forgets the region of the last operation.
@@ -190,19 +268,19 @@ impl Path {
         self.last = None;
     }
 
-    /// How to get at bytes of the neighbour.
+    /// Where bytes of the region of the last operation are here, if they are.
     #[inline(always)]
-    fn locate(&self, known: &Known, span: Span) -> Option<Far> {
-        if self.neighbour.is_self {
-            return Some(Far::Mapped(span));
-        }
-        if let Some(here) = known.window.as_ref().and_then(|window| window.here(span)) {
-            return Some(Far::Mapped(here));
-        }
+    fn here(&self, there: Span) -> Option<Span> {
+        if self.neighbour.is_self { Some(there) } else { self.last.as_ref()?.window.as_ref()?.here(there) }
+    }
+
+    /// How the kernel gets at bytes of the neighbour.
+    #[inline(never)]
+    fn by_process(&self, there: Span) -> Option<Far> {
         // A process number may be used again: only while its slot is held is it the neighbour's.
         let process = self.neighbour.place.process()?;
         let lives = self.fabric.registry.is_alive(self.neighbour.slot) && !self.neighbour.is_gone();
-        lives.then_some(Far::Copied { process, at: span.start(), len: span.len() })
+        lives.then_some(Far::Copied { process, at: there.start(), len: there.len() })
     }
 }
 

@@ -8,7 +8,7 @@ use super::mapping::{Mapping, segment_len};
 use super::place::Place;
 use super::shared::segment_namespace;
 use crate::lock::Mutex;
-use crate::memory::Span;
+use crate::memory::{Span, ask_for_line};
 use ferroce_proto::verbs::Access;
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,6 +24,12 @@ pub(super) struct Window {
 }
 
 impl Window {
+    /// Asks for the cache line of a byte of the neighbour that will be written, wherever it may be.
+    #[inline(always)]
+    pub(super) fn ask_for(&self, at: usize) {
+        ask_for_line((self.memory.start() as usize).wrapping_add(at.wrapping_sub(self.start)));
+    }
+
     /// Where bytes of the neighbour are here, if all of them are.
     #[inline(always)]
     pub(super) fn here(&self, span: Span) -> Option<Span> {

@@ -69,6 +69,18 @@ unsafe fn put(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
+/// Asks for the cache line at an address, to write to it soon. A hint: nothing is read or written, whatever lies there.
+#[inline(always)]
+pub(crate) fn ask_for_line(at: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: the instruction changes no memory and no register, and never faults.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = at;
+}
+
 /// Copies between several spans of this process, one behind the other, and one span that is as long as all of them:
 /// towards that one, or from it.
 #[inline]
@@ -77,7 +89,7 @@ pub(super) fn spread(near: &[Span], far: Span, towards_far: bool) {
     let mut at = far.start;
     for span in near {
         let (from, to) = if towards_far { (span.start, at) } else { (at, span.start) };
-        // SAFETY: the near spans came from `Region` checks whose locks are held; the far one is memory of a neighbour that
+        // SAFETY: the near spans are bytes of a request, or came from `Region` checks whose locks are held, or on lease; the far one is memory of a neighbour that
         // is mapped here, or of this process, and stays as long as the neighbour's region does, which the caller holds.
         unsafe { put(from as *const u8, to as *mut u8, span.len) };
         at += span.len;

@@ -7,7 +7,8 @@ use super::access::{pieces, region};
 use super::across::copy_across;
 use super::copy;
 use super::grip::Grip;
-use super::region::{Backing, Span};
+use super::lease::Lease;
+use super::region::{Backing, Region, Span};
 use super::table::{Held, RegionTable};
 use ferroce_proto::PdId;
 use ferroce_proto::qp::TxPayload;
@@ -40,53 +41,68 @@ pub(super) struct Near<'a> {
 impl Grip<'_> {
     /// WRITE. False: nothing happened.
     #[inline(always)]
-    pub(crate) fn send_direct(&mut self, pd: PdId, data: &TxPayload<'_>, far: &Far) -> bool {
+    pub(crate) fn send_direct(
+        &mut self,
+        lease: &mut Lease,
+        pd: PdId,
+        data: &TxPayload<'_>,
+        far: &Far,
+    ) -> bool {
         if let (TxPayload::Local { sges: [sge], len, .. }, Far::Mapped(there)) = (data, far)
             && sge.len == *len
         {
-            let near = self.near(pd, sge, Access::empty());
-            return near.is_some_and(|near| near.moves(*there, true));
+            let Some(near) = self.near_on_lease(lease, pd, sge, Access::empty()) else { return false };
+            return near.moves(*there, true);
+        }
+        if let (TxPayload::Bytes(bytes), Far::Mapped(there)) = (data, far) {
+            return copy::write(*there, bytes).is_ok();
         }
         self.table().send_direct(pd, *data, far)
     }
 
     /// READ. False: nothing that counts happened.
     #[inline]
-    pub(crate) fn fetch_direct(&mut self, pd: PdId, sges: &[Sge], far: &Far) -> bool {
+    pub(crate) fn fetch_direct(&mut self, lease: &mut Lease, pd: PdId, sges: &[Sge], far: &Far) -> bool {
         if let ([sge], Far::Mapped(there)) = (sges, far)
             && sge.len as usize == there.len
         {
-            let near = self.near(pd, sge, Access::LOCAL_WRITE);
-            return near.is_some_and(|near| near.moves(*there, false));
+            let Some(near) = self.near_on_lease(lease, pd, sge, Access::LOCAL_WRITE) else { return false };
+            return near.moves(*there, false);
         }
         self.table().fetch_direct(pd, sges, far)
     }
 
     /// ATOMIC. False: nothing happened. Only on memory that is mapped: the kernel has no such copy.
     #[inline]
-    pub(crate) fn atomic_direct(&mut self, pd: PdId, op: AtomicOp, sges: &[Sge], far: &Far) -> bool {
+    pub(crate) fn atomic_direct(
+        &mut self,
+        lease: &mut Lease,
+        pd: PdId,
+        op: AtomicOp,
+        sges: &[Sge],
+        far: &Far,
+    ) -> bool {
         let Far::Mapped(there) = far else { return false };
         if !there.start.is_multiple_of(8) || there.len != 8 {
             return false;
         }
         let [sge] = sges else { return self.table().atomic_direct(pd, op, sges, *there) };
-        let Some(near) = self.near(pd, sge, Access::LOCAL_WRITE).filter(|near| near.len == 8) else {
-            return false;
-        };
+        let near = self.near_on_lease(lease, pd, sge, Access::LOCAL_WRITE);
+        let Some(near) = near.filter(|near| near.len == 8) else { return false };
         let Ok(original) = copy::atomic(*there, op) else { return false };
         near.moves(value(&original.to_ne_bytes()), false)
     }
 
     /// Where the payload of a packet lies, if it is in one piece, may be read and is there to stay. Good until the region is
-    /// released.
+    /// released, or the lock given back under which the lease is used.
     #[inline]
-    pub(crate) fn readable(&mut self, payload: TxPayload<'_>) -> Option<Span> {
+    pub(crate) fn readable(&mut self, lease: &mut Lease, payload: TxPayload<'_>) -> Option<Span> {
         match payload {
-            TxPayload::Bytes(bytes) => Some(bytes_span(bytes)),
+            TxPayload::Bytes(bytes) => Some(Span::of(bytes)),
             TxPayload::Local { pd, sges: [sge], offset: 0, len } if sge.len == len => {
-                self.near(pd, sge, Access::empty())
+                self.near_on_lease(lease, pd, sge, Access::empty())
             }
-            TxPayload::None => Some(bytes_span(&[])),
+            TxPayload::None => Some(Span::of(&[])),
             _ => None,
         }
     }
@@ -94,12 +110,56 @@ impl Grip<'_> {
     /// The bytes of an entry, if all of them may be used and are there to stay.
     #[inline(always)]
     pub(super) fn near(&mut self, pd: PdId, sge: &Sge, need: Access) -> Option<Span> {
-        let span = self.local(sge.lkey).ok()?.local(pd, sge.addr, u64::from(sge.len), need).ok()?;
-        (span.backing == Backing::Mapped).then_some(span)
+        usable(self.local(sge.lkey).ok()?, pd, sge, need)
+    }
+
+    /// The same without the region's lock, if it is leased.
+    #[inline(always)]
+    fn near_on_lease(&mut self, lease: &mut Lease, pd: PdId, sge: &Sge, need: Access) -> Option<Span> {
+        match lease.region(sge.lkey) {
+            Some(region) => usable(region, pd, sge, need),
+            None => self.near_leasing(lease, pd, sge, need),
+        }
+    }
+
+    /// The same for a region that is not leased yet.
+    #[inline(never)]
+    fn near_leasing(&mut self, lease: &mut Lease, pd: PdId, sge: &Sge, need: Access) -> Option<Span> {
+        let number = self.table().number_of(sge.lkey);
+        let region = self.local(sge.lkey).ok()?;
+        lease.renew(number, region);
+        usable(region, pd, sge, need)
+    }
+}
+
+/// The bytes of an entry in its region, if all of them may be used and are there to stay.
+#[inline(always)]
+fn usable(region: &Region, pd: PdId, sge: &Sge, need: Access) -> Option<Span> {
+    let span = region.local(pd, sge.addr, u64::from(sge.len), need).ok()?;
+    (span.backing == Backing::Mapped).then_some(span)
+}
+
+impl Lease {
+    /// The bytes of an entry that a request reads, if its region is leased.
+    #[inline(always)]
+    pub(crate) fn near(&mut self, pd: PdId, sge: &Sge) -> Option<Span> {
+        usable(self.region(sge.lkey)?, pd, sge, Access::empty())
     }
 }
 
 impl Span {
+    /// Bytes of ours.
+    #[inline(always)]
+    pub(crate) fn of(bytes: &[u8]) -> Span {
+        Span { start: bytes.as_ptr() as usize, len: bytes.len(), backing: Backing::Mapped }
+    }
+
+    /// Copies the bytes into a span of a neighbour, as many and mapped here. Both are held, or on lease.
+    #[inline(always)]
+    pub(crate) fn put_into(self, there: Span) {
+        copy::spread(std::slice::from_ref(&self), there, true);
+    }
+
     /// Copies towards another span of the same length, or from it. True, for it cannot fail.
     #[inline(always)]
     fn moves(self, far: Span, towards_far: bool) -> bool {
@@ -110,21 +170,15 @@ impl Span {
 
 /// Eight bytes of ours as a span.
 fn value(bytes: &[u8; 8]) -> Span {
-    bytes_span(bytes)
-}
-
-/// Bytes of ours as a span.
-fn bytes_span(bytes: &[u8]) -> Span {
-    Span { start: bytes.as_ptr() as usize, len: bytes.len(), backing: Backing::Mapped }
+    Span::of(bytes)
 }
 
 /// What needs more than one entry, or the kernel.
 impl RegionTable {
     fn send_direct(&self, pd: PdId, data: TxPayload<'_>, far: &Far) -> bool {
         match (data, far) {
-            (TxPayload::Bytes(bytes), Far::Mapped(span)) => copy::write(*span, bytes).is_ok(),
             (TxPayload::Bytes(bytes), Far::Copied { process, at, .. }) => {
-                copy_across(*process, *at, &[bytes_span(bytes)], true)
+                copy_across(*process, *at, &[Span::of(bytes)], true)
             }
             (TxPayload::Local { sges, len, .. }, far) => {
                 let Some(near) = self.near(pd, sges, len as usize, Access::empty()) else { return false };

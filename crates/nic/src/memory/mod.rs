@@ -13,6 +13,7 @@
 //! | `direct` | operations in the memory of a neighbour |
 //! | `across` | copies between processes, by the kernel |
 //! | `grip` | how a row of packets is placed |
+//! | `lease` | how a region is used again and again without its lock |
 //! | `copy` | the only place where bytes move |
 
 mod access;
@@ -23,6 +24,7 @@ mod direct;
 mod external;
 mod grip;
 mod keys;
+mod lease;
 mod named;
 mod on_demand;
 mod region;
@@ -30,11 +32,13 @@ mod table;
 mod windows;
 
 pub(crate) use across::Owner;
+pub(crate) use copy::ask_for_line;
 pub(crate) use device::Budget;
 pub use device::{DeviceMemory, MAX_DM};
 pub(crate) use direct::Far;
 pub(crate) use external::{External, Pins};
 pub(crate) use grip::Grip;
+pub(crate) use lease::{Lease, Lessee};
 pub use on_demand::Prefetch;
 pub(crate) use on_demand::check_mapped;
 pub use region::WindowType;

@@ -1,5 +1,6 @@
 //! A region, and whether an access is inside it and allowed.
 
+use super::lease::Leasing;
 use crate::local::{Pages, RegionCard};
 use ferroce_proto::verbs::{Access, MemoryFault};
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
@@ -66,6 +67,7 @@ pub(crate) struct Region {
     pub(crate) card: Option<usize>,
     /// Its pages, or of a window those of its region, if neighbours can map them.
     pub(crate) pages: Option<Pages>,
+    pub(crate) leasing: Leasing,
     /// What keeps the memory alive, if the NIC was given that.
     pub(crate) _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -111,8 +113,20 @@ impl Region {
             room: len as usize,
             card: None,
             pages: None,
+            leasing: Leasing::default(),
             _owner: None,
         }
+    }
+
+    /// What grants nothing.
+    pub(super) fn nowhere() -> Region {
+        Region::plain(0, 0, PdId(0), Access::empty(), LKey(0), RKey(0))
+    }
+
+    /// What [`Region::local`] needs to know of it.
+    pub(super) fn for_local_use(&self) -> Region {
+        let plain = Region::plain(self.base, self.len, self.pd, self.access, self.lkey, self.rkey);
+        Region { iova: self.iova, backing: self.backing, ..plain }
     }
 
     /// Whether neighbours may reach it one day: by its own key, or by that of a window.
@@ -140,6 +154,7 @@ impl Region {
 
     /// Bytes `[addr, addr + len)` as work requests name them, or why not. Cannot wrap: lengths are compared, never
     /// end addresses.
+    #[inline(always)] // so are the checks below: who only wants to know whether they pass does not pay for saying why not
     pub(super) fn span(&self, key: u32, addr: u64, len: u64) -> Result<Span, MemoryFault> {
         let outside = MemoryFault::OutOfRange { key, addr, len, start: self.iova, region_len: self.len };
         let offset = addr.checked_sub(self.iova).ok_or(outside)?;
@@ -149,10 +164,12 @@ impl Region {
         Ok(Span { start: self.base + offset as usize, len: len as usize, backing: self.backing })
     }
 
+    #[inline(always)]
     pub(super) fn check_pd(&self, key: u32, pd: PdId) -> Result<(), MemoryFault> {
         if self.pd == pd { Ok(()) } else { Err(MemoryFault::WrongPd { key, region: self.pd, qp: pd }) }
     }
 
+    #[inline(always)]
     pub(super) fn check_access(&self, key: u32, need: Access) -> Result<(), MemoryFault> {
         if self.access.contains(need) {
             Ok(())
@@ -162,6 +179,7 @@ impl Region {
     }
 
     /// Access by a local work request.
+    #[inline(always)]
     pub(crate) fn local(&self, pd: PdId, addr: u64, len: u64, need: Access) -> Result<Span, MemoryFault> {
         let key = self.lkey.0;
         self.check_pd(key, pd)?;
@@ -171,6 +189,7 @@ impl Region {
     }
 
     /// Access by the peer.
+    #[inline(always)]
     pub(crate) fn remote(&self, peer: Peer, addr: u64, len: u64, need: Access) -> Result<Span, MemoryFault> {
         let key = self.rkey.0;
         if !self.remote_open {

@@ -4,6 +4,7 @@
 //! flight finishes before `dereg` returns, and regions do not wait for each other.
 
 use super::keys::{KeyCipher, SLOT_BITS};
+use super::lease::{Leases, Leasing};
 use super::region::{Kind, Region};
 use super::windows::WindowKeys;
 use crate::local::RegionBoard;
@@ -24,6 +25,7 @@ pub(crate) struct RegionTable {
     lkeys: KeyCipher,
     rkeys: KeyCipher,
     pub(super) windows: WindowKeys,
+    pub(super) leases: Leases,
     /// Where neighbours see what they may reach.
     board: Option<RegionBoard>,
 }
@@ -45,6 +47,7 @@ impl RegionTable {
             lkeys: KeyCipher::random(),
             rkeys: KeyCipher::random(),
             windows: WindowKeys::default(),
+            leases: Leases::default(),
             board,
         }
     }
@@ -126,7 +129,7 @@ impl RegionTable {
         slot.is_some_and(|slot| slot.read().as_ref().is_some_and(|r| r.rkey == key))
     }
 
-    /// Removes, after waiting for accesses in flight.
+    /// Removes, after waiting for accesses in flight. Leases have ended.
     pub(super) fn take_out(&self, number: u32) {
         self.hide(number);
         if let Some(slot) = self.slot(number) {
@@ -139,23 +142,26 @@ impl RegionTable {
     /// Changes a region under its write lock, with new keys: the old ones may be in the hands of a peer.
     pub(crate) fn change(&self, number: u32, change: impl FnOnce(&mut Region)) -> Option<(LKey, RKey)> {
         let keys = self.windows.beside(|taken| self.fresh_keys(number, taken));
+        self.end_leases(number);
         self.hide(number);
         let mut held = self.slot(number)?.write();
         let region = held.as_mut()?;
         change(region);
         (region.lkey, region.rkey, region.remote_open) = (keys.0, keys.1, true);
+        region.leasing = Leasing::default();
         self.show(region);
         Some(keys)
     }
 
     /// Changes a region under its write lock. The keys stay.
     pub(crate) fn change_keeping_keys(&self, number: u32, change: impl FnOnce(&mut Region)) {
+        self.end_leases(number);
         self.hide(number);
         if let Some(slot) = self.slot(number)
             && let Some(region) = slot.write().as_mut()
         {
             change(region);
-            region.remote_open = true;
+            (region.remote_open, region.leasing) = (true, Leasing::default());
             self.show(region);
         }
     }
@@ -171,6 +177,11 @@ impl RegionTable {
         {
             region.remote_open = false;
         }
+    }
+
+    /// The number of the slot that a local key names.
+    pub(super) fn number_of(&self, key: LKey) -> u32 {
+        self.lkeys.slot_of(key.0)
     }
 
     // Recursive read locks: source and destination of one operation may be the same region, and a waiting `dereg`

@@ -85,19 +85,25 @@ impl RegionTable {
 
     /// Deregisters, after waiting for accesses in flight. Windows that are still bound end up bound to nothing.
     pub(crate) fn remove(&self, number: u32) {
+        self.end_leases(number);
         let binding = self.windows.binding.lock();
         self.remove_holding(number, &binding);
     }
 
     /// Deregisters unless windows are bound; how many, if so.
     pub(crate) fn remove_unless_bound(&self, number: u32) -> Result<(), usize> {
+        // Before the lock, which lessees may wait for.
+        self.end_leases(number);
         let binding = self.windows.binding.lock();
         match self.windows_of(number).len() {
             0 => {
                 self.remove_holding(number, &binding);
                 Ok(())
             }
-            bound => Err(bound),
+            bound => {
+                self.allow_leases(number);
+                Err(bound)
+            }
         }
     }
 

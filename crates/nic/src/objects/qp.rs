@@ -10,6 +10,7 @@ use crate::engine::{Posting, Resends};
 use crate::error::Error;
 use crate::local::{Path, QpCard};
 use crate::lock::Mutex;
+use crate::memory::Lessee;
 use crate::nic::{MAX_INLINE, MAX_QP_WR, MAX_SGE, Nic};
 use crate::raw::{Flow, FlowRule, RawQp};
 use ferroce_proto::cc::{HalvingWindow, SharedWindow};
@@ -78,6 +79,12 @@ pub(crate) struct QpCore {
 struct Handle {
     number: u32,
     events: Arc<EventQueue>,
+}
+
+impl Lessee for QpCore {
+    fn wait_for_holder(&self) {
+        drop(self.machine.lock());
+    }
 }
 
 impl QpCore {

@@ -6,23 +6,50 @@
 use super::post::signals;
 use super::sq::{awaits_response, wc_opcode};
 use super::{Host, MAX_MESSAGE, Machine, OneSided, OneSidedKind, Qp, Side, TxPayload};
-use crate::verbs::{Completion, Payload, QpState, SendOp, SendWr, Sge, Transport};
+use crate::RKey;
+use crate::verbs::{Completion, Payload, QpState, SendFlags, SendOp, SendWr, Sge, Transport, WcOpcode};
+
+/// A WRITE of data in one piece: the request that programs post most, and often one at a time while somebody waits for it.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainWrite<'a> {
+    /// The caller's number for it.
+    pub wr_id: u64,
+    /// Modifiers.
+    pub flags: SendFlags,
+    /// Where.
+    pub addr: u64,
+    /// With which key.
+    pub rkey: RKey,
+    /// Inline data, or one entry.
+    pub data: Payload<'a>,
+}
 
 impl Qp {
+    /// Does a WRITE at once as [`Qp::post_at_once`] does, if the host has all at hand that it takes. A short way to the same: all else is
+    /// done after the bytes are where they belong. False: nothing was done.
+    #[inline(always)]
+    pub fn write_at_once<H: Host>(&mut self, write: PlainWrite<'_>, host: &mut H) -> bool {
+        let is_fit = match write.data {
+            Payload::Sges([sge]) => self.attr.cap.max_send_sge > 0 && sge.len <= MAX_MESSAGE,
+            Payload::Sges(_) => false,
+            Payload::Inline(bytes) => bytes.len() <= self.attr.cap.max_inline_data as usize,
+        };
+        if !is_fit || !self.is_alone() || !host.write(self.id.pd, write.rkey, write.addr, write.data) {
+            return false;
+        }
+        self.counters.performed += 1;
+        if signals(write.flags, self.id.signal_all) {
+            self.complete_at_once(write.wr_id, WcOpcode::RdmaWrite, 0, host);
+        }
+        true
+    }
+
     /// Does a request at once, completion and all, if it is one-sided, nothing is before it and the host can. False: nothing
     /// was done, and [`Qp::post_send`] takes it or says what is wrong with it.
     #[inline(always)]
     pub fn post_at_once<H: Host>(&mut self, wr: &SendWr<'_>, host: &mut H) -> bool {
         let is_message = matches!(wr.op, SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_));
-        if is_message
-            || self.attr.state != QpState::Rts
-            || self.id.transport != Transport::Rc
-            || !self.sq.is_idle()
-        {
-            return false;
-        }
-        let Machine::Rc(rc) = &self.machine else { return false };
-        if !rc.0.is_alone(&self.sq) {
+        if is_message || !self.is_alone() {
             return false;
         }
         let len = match wr.payload {
@@ -42,20 +69,27 @@ impl Qp {
             return false;
         }
         self.counters.performed += 1;
-        if signals(wr, self.id.signal_all) {
+        if signals(wr.flags, self.id.signal_all) {
             let byte_len = if awaits_response(&wr.op) { len } else { 0 };
-            host.complete(
-                Side::Send,
-                Completion {
-                    wr_id: wr.wr_id,
-                    opcode: wc_opcode(&wr.op),
-                    byte_len,
-                    qpn: self.id.qpn,
-                    ..Completion::default()
-                },
-            );
+            self.complete_at_once(wr.wr_id, wc_opcode(&wr.op), byte_len, host);
         }
         true
+    }
+
+    /// Whether a request that is posted now would be the only one.
+    #[inline(always)]
+    fn is_alone(&self) -> bool {
+        let is_up = self.attr.state == QpState::Rts && self.id.transport == Transport::Rc;
+        match &self.machine {
+            Machine::Rc(rc) => is_up && self.sq.is_idle() && rc.0.is_alone(&self.sq),
+            _ => false,
+        }
+    }
+
+    #[inline(always)]
+    fn complete_at_once<H: Host>(&self, wr_id: u64, opcode: WcOpcode, byte_len: u32, host: &mut H) {
+        let completion = Completion { wr_id, opcode, byte_len, qpn: self.id.qpn, ..Completion::default() };
+        host.complete(Side::Send, completion);
     }
 
     /// Whether nothing waits to be sent, neither request nor reply.

@@ -5,7 +5,7 @@
 
 use super::{RecvWqe, RefusalReason};
 use crate::ids::{PdId, RKey, Srqn};
-use crate::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge};
+use crate::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Payload, Route, Sge};
 use crate::wire::{Headers, Names, SendNamed};
 use core::fmt;
 
@@ -217,6 +217,13 @@ pub trait Host {
     /// anything is. Asked for the oldest request only, when nothing before it is under way.
     fn perform(&mut self, pd: PdId, request: &OneSided<'_>) -> bool {
         let _ = (pd, request);
+        false
+    }
+
+    /// The same for a WRITE of inline data or of one entry, where nothing has to be looked up. False: nothing was done, and
+    /// [`Self::perform`] may still do it.
+    fn write(&mut self, pd: PdId, rkey: RKey, addr: u64, data: Payload<'_>) -> bool {
+        let _ = (pd, rkey, addr, data);
         false
     }
 

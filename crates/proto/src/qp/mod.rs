@@ -45,6 +45,7 @@ pub mod state;
 mod uc;
 mod ud;
 
+pub use at_once::PlainWrite;
 pub use counters::QpCounters;
 pub use host::{DropReason, Host, LARGE_SEGMENT, OneSided, OneSidedKind, Side, TxError, TxPayload, in_row};
 pub use post::PostError;

@@ -177,8 +177,8 @@ impl Qp {
 
 /// Whether a request makes a completion when it is done.
 #[inline]
-pub(super) fn signals(wr: &SendWr<'_>, signal_all: bool) -> bool {
-    signal_all || wr.flags.contains(SendFlags::SIGNALED)
+pub(super) fn signals(flags: SendFlags, signal_all: bool) -> bool {
+    signal_all || flags.contains(SendFlags::SIGNALED)
 }
 
 /// Whether an operation is all in the request, whatever entries it is given.

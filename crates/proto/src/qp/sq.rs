@@ -195,7 +195,7 @@ impl SendQueue {
             segment: 0,
             sge_count,
             inline,
-            signaled: signals(wr, signal_all),
+            signaled: signals(wr.flags, signal_all),
             fence: wr.flags.contains(SendFlags::FENCE),
             solicited: wr.flags.contains(SendFlags::SOLICITED),
         };

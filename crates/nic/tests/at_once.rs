@@ -1,0 +1,277 @@
+//! The short way of a WRITE in one piece to a neighbour: that it is taken, that it does what the long way does, and that it is not taken
+//! where anything is out of order. Regions are used on lease there, which ends with the region.
+
+mod objects_support;
+
+use ferroce_nic::{Cq, MemoryRegion, Nic, Pd, Qp, WindowType, next_rkey};
+use ferroce_proto::RKey;
+use ferroce_proto::qp::PlainWrite;
+use ferroce_proto::verbs::{
+    Access, AttrMask, Completion, Payload, QpAttr, QpState, SendFlags, SendOp, SendWr, Sge, Transport,
+    WcOpcode, WcStatus,
+};
+use objects_support::{Buffer, CAP, completions, connect, create, open, post};
+use std::slice::from_ref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const OPEN: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
+
+/// Queue pair `a` of one NIC, who writes, and `b` of another.
+struct Setup {
+    near: Nic,
+    far: Nic,
+    near_pd: Arc<Pd>,
+    far_pd: Arc<Pd>,
+    cq: Cq,
+    a: Qp,
+    b: Qp,
+    from: Buffer,
+    to: Buffer,
+}
+
+fn setup(addresses: [&str; 2]) -> Setup {
+    let [near, far] = addresses.map(open);
+    let [near_pd, far_pd] = [&near, &far].map(|nic| nic.alloc_pd().unwrap());
+    let [cq, far_cq] = [&near, &far].map(|nic| nic.create_cq(64, None, 0).unwrap());
+    let (a, b) = (create(&near_pd, &cq, Transport::Rc), create(&far_pd, &far_cq, Transport::Rc));
+    connect(&far, &a, b.qpn());
+    connect(&near, &b, a.qpn());
+    let from = Buffer::new(&near_pd, 4096, Access::LOCAL_WRITE);
+    from.fill(0, 4096, 9);
+    let to = Buffer::new(&far_pd, 5 * 4096, OPEN);
+    Setup { near, far, near_pd, far_pd, cq, a, b, from, to }
+}
+
+fn has_fabric() -> bool {
+    !std::env::var("FERROCE_LINK").is_ok_and(|link| link == "udp")
+}
+
+impl Setup {
+    /// An address of `to` whose page is the region's alone, so that it is mapped.
+    fn page(&self) -> u64 {
+        self.to.addr(0).next_multiple_of(4096)
+    }
+
+    fn at(&self, addr: u64, len: usize) -> Vec<u8> {
+        self.to.read((addr - self.to.addr(0)) as usize, len)
+    }
+
+    fn short(&self, addr: u64, rkey: RKey, data: Payload<'_>) -> bool {
+        let write = PlainWrite { wr_id: 7, flags: SendFlags::SIGNALED, addr, rkey, data };
+        self.a.post_send_each(|posting| posting.write_at_once(write)).unwrap()
+    }
+
+    /// By the short way alone.
+    fn short_of(&self, sge: Sge) -> bool {
+        self.short(self.page(), self.to.mr.rkey(), Payload::Sges(from_ref(&sge)))
+    }
+
+    /// By whatever way it takes.
+    fn status(&self, sge: Sge) -> WcStatus {
+        post(&self.a, 1, SendOp::Write { addr: self.page(), rkey: self.to.mr.rkey() }, &[sge]);
+        completions(&self.cq, 1)[0].status
+    }
+
+    /// Writes until the short way is open.
+    #[track_caller]
+    fn warm_up(&self, sge: Sge) {
+        for _ in 0..2 {
+            assert_eq!(self.status(sge), WcStatus::Success);
+        }
+        assert!(self.short_of(sge), "used again and again, and still not leased");
+        assert_eq!(completions(&self.cq, 1)[0].status, WcStatus::Success);
+    }
+
+    fn reconnect(&mut self) {
+        let cq = self.far.create_cq(64, None, 0).unwrap();
+        self.a = create(&self.near_pd, &self.cq, Transport::Rc);
+        self.b = create(&self.far_pd, &cq, Transport::Rc);
+        connect(&self.far, &self.a, self.b.qpn());
+        connect(&self.near, &self.b, self.a.qpn());
+    }
+}
+
+#[test]
+fn both_ways_do_the_same() {
+    if !has_fabric() {
+        return;
+    }
+    let s = setup(["127.91.7.1", "127.91.7.2"]);
+    let (sge, addr, rkey) = (s.from.sge(100, 8), s.page(), s.to.mr.rkey());
+    assert!(!s.short_of(sge), "nobody has used the region yet");
+    s.warm_up(sge);
+    let mapped = || s.near.counters().link.direct_mapped;
+    let mut seen = Vec::new();
+    for long in [true, false] {
+        s.from.fill(100, 8, 50 + u8::from(long));
+        let (before, performed) = (mapped(), s.a.counters().performed);
+        let (op, flags) = (SendOp::Write { addr, rkey }, SendFlags::SIGNALED);
+        let payload = Payload::Sges(from_ref(&sge));
+        let wr = SendWr { wr_id: 7, op, flags, payload, ud: None, srq: None };
+        match long {
+            true => s.a.post_send_each(|posting| posting.post_any(&wr)).unwrap().unwrap(),
+            false => assert!(s.short_of(sge)),
+        }
+        assert_eq!(s.at(addr, 8), [50 + u8::from(long); 8], "there before the call returns");
+        assert_eq!((mapped() - before, s.a.counters().performed - performed), (1, 1));
+        seen.push(completions(&s.cq, 1)[0]);
+    }
+    assert_eq!(seen[0], seen[1]);
+    let expected =
+        Completion { wr_id: 7, opcode: WcOpcode::RdmaWrite, qpn: s.a.qpn(), ..Completion::default() };
+    assert_eq!(seen[0], expected);
+    // Inline data needs no region; without the flag there is no completion.
+    assert!(s.short(addr + 8, rkey, Payload::Inline(&[3; 20])));
+    assert_eq!(s.at(addr + 8, 21)[19..], [3, 0]);
+    assert_eq!(completions(&s.cq, 1)[0], expected);
+    let data = Payload::Inline(&[4]);
+    let quiet = PlainWrite { wr_id: 8, flags: SendFlags::empty(), addr, rkey, data };
+    assert!(s.a.post_send_each(|posting| posting.write_at_once(quiet)).unwrap());
+    assert_eq!((s.at(addr, 1), s.cq.poll(&mut [Completion::default()]).unwrap()), (vec![4], 0));
+}
+
+#[test]
+fn whatever_is_out_of_order_is_left_to_the_long_way() {
+    if !has_fabric() {
+        return;
+    }
+    let mut s = setup(["127.91.7.3", "127.91.7.4"]);
+    let (addr, rkey, end) = (s.page(), s.to.mr.rkey(), s.to.addr(5 * 4096));
+    s.warm_up(s.from.sge(0, 8));
+    let closed = Buffer::new(&s.far_pd, 4096, Access::LOCAL_WRITE | Access::REMOTE_READ);
+    let strange = Buffer::new(&s.far.alloc_pd().unwrap(), 4096, OPEN);
+    let other = Buffer::new(&s.near_pd, 64, Access::LOCAL_WRITE);
+    let refused = [
+        (addr, RKey(rkey.0 ^ 1), s.from.sge(0, 8), "no such key"),
+        (end - 4, rkey, s.from.sge(0, 8), "beyond the target"),
+        (s.to.addr(0) - 1, rkey, s.from.sge(0, 8), "before it"),
+        (u64::MAX - 3, rkey, s.from.sge(0, 8), "around the end of all addresses"),
+        (closed.addr(0), closed.mr.rkey(), s.from.sge(0, 8), "no right to write"),
+        (strange.addr(0), strange.mr.rkey(), s.from.sge(0, 8), "another domain"),
+        (addr, rkey, s.from.sge(4092, 8), "beyond the source"),
+        (addr, rkey, s.from.sge(0, 0), "nothing"),
+        (addr, rkey, other.sge(0, 8), "not on lease"),
+    ];
+    let before = (s.to.read(0, 5 * 4096), s.near.counters().link.direct_mapped);
+    for (addr, rkey, sge, why) in refused {
+        assert!(!s.short(addr, rkey, Payload::Sges(&[sge])), "{why}");
+    }
+    let two = [s.from.sge(0, 8), s.from.sge(8, 8)];
+    assert!(!s.short(addr, rkey, Payload::Sges(&two)) && !s.short(addr, rkey, Payload::Sges(&[])));
+    assert!(!s.short(addr, rkey, Payload::Inline(&[1; CAP.max_inline_data as usize + 1])));
+    assert_eq!((s.to.read(0, 5 * 4096), s.near.counters().link.direct_mapped), before);
+    assert_eq!(s.cq.poll(&mut [Completion::default()]).unwrap(), 0);
+    s.warm_up(s.from.sge(0, 8));
+    // The two ends of the connection.
+    s.a.modify(&QpAttr { state: QpState::Err, ..QpAttr::default() }, AttrMask::STATE).unwrap();
+    assert!(!s.short_of(s.from.sge(0, 8)), "it is in ERR");
+    s.reconnect();
+    s.warm_up(s.from.sge(0, 8));
+    s.b.modify(&QpAttr { state: QpState::Err, ..QpAttr::default() }, AttrMask::STATE).unwrap();
+    assert!(!s.short_of(s.from.sge(0, 8)), "the peer is in ERR");
+}
+
+#[test]
+fn nothing_is_overtaken() {
+    if !has_fabric() {
+        return;
+    }
+    let s = setup(["127.91.7.5", "127.91.7.6"]);
+    s.warm_up(s.from.sge(0, 8));
+    // No receive is posted: the message stays under way.
+    post(&s.a, 1, SendOp::Send, &[s.from.sge(0, 8)]);
+    assert!(!s.short_of(s.from.sge(0, 8)), "a message is under way");
+    assert!(!s.short(s.page(), s.to.mr.rkey(), Payload::Inline(&[1])));
+}
+
+#[test]
+fn a_lease_ends_with_its_region() {
+    if !has_fabric() {
+        return;
+    }
+    let mut s = setup(["127.91.7.7", "127.91.7.8"]);
+    let sge = s.from.sge(0, 8);
+    s.warm_up(sge);
+    // Other bytes under the same keys.
+    let moved: Arc<[u8]> = Arc::from([77_u8; 64]);
+    let place = Some((moved.as_ptr() as usize, 64, s.from.mr.iova()));
+    // SAFETY: the bytes outlive the region, and nobody writes to them.
+    unsafe { s.from.mr.modify(None, None, place) }.unwrap();
+    assert!(!s.short_of(sge), "the lease has ended");
+    s.warm_up(sge);
+    assert_eq!(s.at(s.page(), 8), [77; 8]);
+    assert!(!s.short_of(Sge { len: 65, ..sge }), "it is shorter now");
+    // New keys.
+    s.from.mr.reregister(None, Some(Access::LOCAL_WRITE)).unwrap();
+    assert!(!s.short_of(sge));
+    s.warm_up(s.from.sge(0, 8));
+    // Windows keep it where it is.
+    let mut bound = Buffer::new(&s.near_pd, 4096, Access::LOCAL_WRITE | Access::MW_BIND);
+    let window = s.near_pd.alloc_window(WindowType::Two).unwrap();
+    let bind = window.bind(next_rkey(window.rkey()), &bound.mr, bound.addr(0), 4096, Access::REMOTE);
+    post(&s.a, 2, SendOp::BindMw(bind), &[]);
+    assert_eq!(completions(&s.cq, 1)[0].status, WcStatus::Success);
+    s.warm_up(bound.sge(0, 8));
+    assert!(bound.mr.deregister().is_err());
+    s.warm_up(bound.sge(0, 8));
+    // And gone.
+    let sge = s.from.sge(0, 8);
+    s.warm_up(sge);
+    s.from.mr.deregister().unwrap();
+    assert!(!s.short_of(sge));
+    assert_eq!(s.status(sge), WcStatus::LocProtErr);
+}
+
+#[test]
+fn the_targets_region_may_change() {
+    if !has_fabric() {
+        return;
+    }
+    let mut s = setup(["127.91.7.9", "127.91.7.10"]);
+    let sge = s.from.sge(0, 8);
+    s.warm_up(sge);
+    let all = Some((s.to.mr.addr(), s.to.mr.len(), s.to.mr.iova()));
+    let first = Some((s.to.mr.addr(), 8, s.to.mr.iova()));
+    // SAFETY: the same bytes, or the first of them.
+    unsafe { s.to.mr.modify(None, None, first) }.unwrap();
+    assert!(!s.short_of(sge), "it is shorter now");
+    // SAFETY: as above.
+    unsafe { s.to.mr.modify(None, None, all) }.unwrap();
+    s.warm_up(sge);
+    s.to.mr.deregister().unwrap();
+    assert!(!s.short_of(sge));
+    assert_eq!(s.status(sge), WcStatus::RemAccessErr);
+}
+
+/// Once a region is deregistered, nobody reads it any more: what the program writes there afterwards never arrives.
+#[test]
+fn deregistration_waits_for_the_lessee() {
+    let mut s = setup(["127.91.7.11", "127.91.7.12"]);
+    for _ in 0..100 {
+        let from = Buffer::new(&s.near_pd, 16384, Access::LOCAL_WRITE);
+        from.fill(0, 16384, 1);
+        let Buffer { bytes, mut mr } = from;
+        let sge = mr.sge(0, 16384);
+        let under_way = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for round in 0.. {
+                    if s.status(sge) != WcStatus::Success {
+                        break;
+                    }
+                    under_way.store(round > 3, Ordering::Relaxed);
+                }
+            });
+            while !under_way.load(Ordering::Relaxed) && !writer.is_finished() {
+                std::thread::yield_now();
+            }
+            MemoryRegion::deregister(&mut mr).unwrap();
+            // From the end: a copy under way is nearer the beginning.
+            bytes.iter().rev().for_each(|byte| byte.store(2, Ordering::Relaxed));
+            writer.join().unwrap();
+        });
+        assert!(s.at(s.page(), 16384).iter().all(|byte| *byte == 1), "bytes from after deregistration");
+        s.reconnect();
+    }
+}
