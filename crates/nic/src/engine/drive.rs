@@ -199,7 +199,9 @@ impl Engine {
             // the acknowledgement of a message is there before the answer to it. perftest's events count on it.
             let may_put_off = for_poller && !self.pulse.any_armed();
             let completions = self.dispatch(turn, now, may_put_off);
-            self.finish_touched(turn, now, may_put_off && completions > 0);
+            if !turn.touched.is_empty() {
+                self.finish_touched(turn, now, may_put_off && completions > 0);
+            }
         }
         let served = self.any_ready.load(Ordering::Relaxed) && self.serve_ready(turn, now);
         // While packets wait unread, a deadline that passed says nothing: the answer may be among them.
@@ -215,6 +217,10 @@ impl Engine {
         let Turn { tx, put_off, .. } = turn;
         for qp in put_off.drain(..) {
             let mut machine = qp.machine.lock();
+            if !machine.has_replies() {
+                // They rode in a request, and whoever sent that saw to the rest.
+                continue;
+            }
             let mut host = NicHost::new(self, &qp, tx);
             machine.poll_replies(now, &mut host);
             host.flush();
@@ -228,8 +234,10 @@ impl Engine {
     fn dispatch(&self, turn: &mut Turn, now: Time, may_put_off: bool) -> u32 {
         let Turn { rx, tx, touched, put_off, recent, .. } = turn;
         let mut completions = 0;
-        let mut packets = rx.packets().peekable();
-        while let Some(first) = packets.next() {
+        let mut next = 0;
+        while next < rx.len() {
+            let first = rx.packet(next);
+            next += 1;
             let qpn = dest_qpn(first.bytes).unwrap_or_default();
             let Some(qp) = recent.find(qpn, &self.qps) else {
                 completions += self.dispatch_elsewhere(&first, tx, touched, now);
@@ -245,11 +253,16 @@ impl Engine {
             let mut host = NicHost::new(self, qp, tx);
             self.deliver(&mut machine, &first, now, &mut host);
             // Packets of one message come in a row: keep the lock for the row.
-            while let Some(next) = packets.next_if(|p| dest_qpn(p.bytes) == Some(qpn)) {
-                self.deliver(&mut machine, &next, now, &mut host);
+            while next < rx.len() {
+                let packet = rx.packet(next);
+                if dest_qpn(packet.bytes) != Some(qpn) {
+                    break;
+                }
+                self.deliver(&mut machine, &packet, now, &mut host);
+                next += 1;
             }
             completions += host.completions;
-            if touched.is_empty() && packets.peek().is_none() {
+            if touched.is_empty() && next == rx.len() {
                 // The only one with packets: it need not be locked again.
                 let may_put_off = may_put_off && completions > 0;
                 self.finish(qp, machine, host, now, may_put_off.then_some(put_off));

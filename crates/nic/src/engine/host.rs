@@ -101,7 +101,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
         };
         self.let_go();
         // What others left in a batch that it shares goes too.
-        if self.out.is_some() || self.shared.is_some() {
+        if self.out.is_some() || self.shared.as_ref().is_some_and(|tx| !tx.is_empty()) {
             self.out().flush();
         }
         if let Some(slot) = sleeper {
