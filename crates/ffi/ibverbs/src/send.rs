@@ -48,6 +48,7 @@ unsafe fn post_list(qp: *mut ibv_qp, at: &mut *mut ibv_send_wr) -> Result<(), Bo
         guard::provoke("ibv_post_send, locked");
         // SAFETY: the program's list; the end is NULL.
         while let Some(wr) = unsafe { at.as_ref() } {
+            posting.is_last(wr.next.is_null());
             // SAFETY: as above.
             match unsafe { plain(wr, qp_type) } {
                 Some(request) => posting.post(&request).map_err(|error| Box::new(error.into()))?,

@@ -384,9 +384,12 @@ impl Engine {
                 _ => machine.poll_replies(now, &mut host),
             }
         }
-        machine.poll_requests(now, &mut host);
+        if machine.sends_outstanding() > 0 {
+            machine.poll_requests(now, &mut host);
+        }
         host.flush();
         let more = host.has_more;
+        drop(host);
         self.after(qp, machine, more, now);
     }
 

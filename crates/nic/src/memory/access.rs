@@ -15,6 +15,7 @@ pub(super) fn region<'a>(held: &'a Held<'_>) -> &'a Region {
 
 impl RegionTable {
     /// Copies `out.len()` bytes from `offset` on of the concatenated entries.
+    #[inline]
     pub(crate) fn gather(
         &self,
         pd: PdId,

@@ -140,6 +140,7 @@ impl Region {
 
     /// Bytes `[addr, addr + len)` as work requests name them, or why not. Cannot wrap: lengths are compared, never
     /// end addresses.
+    #[inline]
     pub(super) fn span(&self, key: u32, addr: u64, len: u64) -> Result<Span, MemoryFault> {
         let outside = MemoryFault::OutOfRange { key, addr, len, start: self.iova, region_len: self.len };
         let offset = addr.checked_sub(self.iova).ok_or(outside)?;
@@ -162,6 +163,7 @@ impl Region {
     }
 
     /// Access by a local work request.
+    #[inline]
     pub(crate) fn local(&self, pd: PdId, addr: u64, len: u64, need: Access) -> Result<Span, MemoryFault> {
         let key = self.lkey.0;
         self.check_pd(key, pd)?;

@@ -294,6 +294,7 @@ impl Inbound {
         if self.has_recv { Ok(()) } else { Err(Refusal::NoReceive) }
     }
 
+    #[inline]
     fn finish_recv<H: Host>(&mut self, told: Told, opcode: WcOpcode, byte_len: u32, io: &mut Io<'_, H>) {
         let mut flags = WcFlags::empty();
         flags.set(WcFlags::WITH_IMM, told.imm.is_some());

@@ -184,6 +184,7 @@ impl Qp {
         &self.counters
     }
     /// Sends posted and not completed.
+    #[inline]
     pub fn sends_outstanding(&self) -> usize {
         self.sq.outstanding()
     }

@@ -101,6 +101,7 @@ impl RecvQueue {
 
     /// Adds a request; false if there is no room or it has too many entries.
     #[must_use]
+    #[inline]
     pub fn push(&mut self, wr: &RecvWr<'_>) -> bool {
         if self.len == self.ring.len() || wr.sges.len() > self.stride {
             return false;

@@ -37,7 +37,7 @@ impl SendOnly {
     pub const MAX_LEN: usize = Bth::LEN + 4 + Rider::LEN;
 
     /// The headers as they stand on the wire before a payload of so many bytes, and how long they are.
-    #[inline]
+    #[inline(always)] // most of it is known where it is called
     pub fn to_bytes(&self, payload_len: usize) -> ([u8; SendOnly::MAX_LEN], usize) {
         let mut out = [0; SendOnly::MAX_LEN];
         let flag = |on: bool, bit: u8| if on { u32::from(bit) } else { 0 };

@@ -139,7 +139,11 @@ impl UdpLink {
             None => (sys::receive_messages(source.fd, memory, RX_BUFFER_LEN, arrived).unwrap_or(0), 1),
         };
         add_alone(&self.counters.rx_calls, calls);
-        let bytes = receiver.arrived[..filled].iter().map(|m| m.len).sum();
+        let bytes = match filled {
+            0 => 0,
+            1 => receiver.arrived[0].len,
+            _ => receiver.arrived[..filled].iter().map(|m| m.len).sum(),
+        };
         source.on_look(calls, offer, filled, bytes);
         if let Some(merges) = source.change_of_merging() {
             // The option exists on this kernel: it took it when the socket was opened.

@@ -6,10 +6,10 @@ use super::exits::Exits;
 use super::interfaces::local_addresses;
 use super::sockets::SendSocket;
 use super::sys::{self, OutMessage, TX_BURST};
-use crate::link::TxBatch;
 use crate::link::batch::{Exit, Sealer};
 use crate::link::capture::{Capture, Direction, Outer};
 use crate::link::counters::{RunningCounters, add};
+use crate::link::{Short, TxBatch};
 use crate::lock::RwLock;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
@@ -112,6 +112,18 @@ impl Sender {
             return false;
         }
         let Some((exit, route, bytes)) = batch.seal_single(&self.sealer) else { return false };
+        self.send_plain(exit, route, bytes)
+    }
+
+    /// One short packet of a queue pair, without a batch.
+    pub(super) fn send_short(&self, short: &mut Short, route: &Route) -> bool {
+        let exit = if self.capture.is_none() { short.plain_exit(|| self.plan.exit(route)) } else { None };
+        exit.is_some_and(|exit| self.send_plain(exit, route, short.seal(route, exit)))
+    }
+
+    /// A packet that needs nothing said beside it. False if the kernel did not take it.
+    #[inline]
+    fn send_plain(&self, exit: Exit, route: &Route, bytes: &[u8]) -> bool {
         let socket = self.plan.exits.socket(exit.number);
         if sys::send_plain(socket.socket.as_raw_fd(), bytes, &SockAddr::roce(route.dgid)).is_err() {
             return false;

@@ -85,6 +85,7 @@ impl Requester {
     }
 
     /// Marks everything before `next` as executed, completing requests on the way.
+    #[inline]
     pub(super) fn advance<H: Host>(&mut self, next: Psn, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Reach {
         if next.is_after(self.reached) {
             self.reached = next;
@@ -97,6 +98,7 @@ impl Requester {
     }
 
     /// Counts as answered whatever is, up to the oldest answer that is missing. Returns how many packets that were.
+    #[inline]
     pub(super) fn settle<H: Host>(&mut self, sq: &mut SendQueue, io: &mut Io<'_, H>) -> u32 {
         let mut moved = 0;
         while self.una.is_before(self.reached) {
@@ -119,7 +121,7 @@ impl Requester {
     }
 
     /// Counts `packets` of the oldest request as answered and completes it if that was all.
-    #[inline]
+    #[inline(always)] // nearly every answer is to one request, whose completion is made here
     pub(super) fn answer<H: Host>(&mut self, packets: u32, of: u32, sq: &mut SendQueue, io: &mut Io<'_, H>) {
         self.acked += packets;
         self.una = self.una.plus(packets);
