@@ -46,8 +46,7 @@ pub(super) struct Turn {
     rx: RxBatch,
     tx: TxBatch,
     touched: Vec<Arc<QpCore>>,
-    /// Acknowledgements put off until the next turn, behind the answer of the application that just got its data.
-    put_off: Vec<Arc<QpCore>>,
+    put_off: PutOff,
     /// They have outlasted a turn already.
     is_overdue: bool,
     /// Turns since something arrived.
@@ -83,13 +82,38 @@ impl Recent {
     }
 }
 
+/// Acknowledgements put off until the next turn, behind the answer of the application that just got its data.
+#[derive(Default)]
+struct PutOff {
+    waiting: Vec<Arc<QpCore>>,
+    /// Who waited last: in a ping-pong that is who waits next, and each reference that is counted is a locked instruction.
+    last: Option<Arc<QpCore>>,
+    /// What the table said about removals then.
+    removals: u64,
+}
+
+impl PutOff {
+    fn push(&mut self, qp: &Arc<QpCore>) {
+        let last = self.last.take().filter(|last| Arc::ptr_eq(last, qp));
+        self.waiting.push(last.unwrap_or_else(|| qp.clone()));
+    }
+
+    /// Forgets a queue pair that may be gone.
+    #[inline]
+    fn refresh(&mut self, removals: u64) {
+        if self.removals != removals {
+            (self.last, self.removals) = (None, removals);
+        }
+    }
+}
+
 impl Turn {
     pub(super) fn new() -> Self {
         Turn {
             rx: RxBatch::new(),
             tx: TxBatch::new(),
             touched: Vec::new(),
-            put_off: Vec::new(),
+            put_off: PutOff::default(),
             is_overdue: false,
             idle: 0,
             recent: Recent::default(),
@@ -166,6 +190,7 @@ impl Engine {
     pub(super) fn forget_recent(&self) {
         if let Some(mut turn) = self.turn.try_lock() {
             turn.recent.refresh(self.qps.removals());
+            turn.put_off.refresh(self.qps.removals());
         }
     }
 
@@ -178,14 +203,15 @@ impl Engine {
     }
 
     fn run(&self, turn: &mut Turn, for_poller: bool, thorough: bool) -> bool {
-        if !turn.put_off.is_empty() && turn.is_overdue {
+        if !turn.put_off.waiting.is_empty() && turn.is_overdue {
             self.send_put_off(turn, now());
         }
         // One turn of a program that finds what it looks for is no reason to send them, two are.
-        turn.is_overdue = !turn.put_off.is_empty();
+        turn.is_overdue = !turn.put_off.waiting.is_empty();
         let arrived = self.link.receive(&mut turn.rx, thorough);
         turn.idle = if arrived > 0 { 0 } else { turn.idle.wrapping_add(1) };
         turn.recent.refresh(self.qps.removals());
+        turn.put_off.refresh(self.qps.removals());
         // Reading the clock is a tenth of an idle turn, and timers are in milliseconds: look now and then.
         if for_poller
             && !turn.idle.is_multiple_of(IDLE_TURNS_PER_CLOCK)
@@ -215,17 +241,20 @@ impl Engine {
 
     fn send_put_off(&self, turn: &mut Turn, now: Time) {
         let Turn { tx, put_off, .. } = turn;
-        for qp in put_off.drain(..) {
+        for qp in put_off.waiting.drain(..) {
             let mut machine = qp.machine.lock();
-            if !machine.has_replies() {
-                // They rode in a request, and whoever sent that saw to the rest.
-                continue;
+            // None: they rode in a request, and whoever sent that saw to the rest.
+            if machine.has_replies() {
+                let mut host = NicHost::new(self, &qp, tx);
+                machine.poll_replies(now, &mut host);
+                host.flush();
+                let more = host.has_more;
+                drop(host);
+                self.after(&qp, machine, more, now);
+            } else {
+                drop(machine);
             }
-            let mut host = NicHost::new(self, &qp, tx);
-            machine.poll_replies(now, &mut host);
-            host.flush();
-            let more = host.has_more;
-            self.after(&qp, machine, more, now);
+            put_off.last = Some(qp);
         }
     }
 
@@ -376,11 +405,11 @@ impl Engine {
         mut machine: MutexGuard<'_, qp::Qp>,
         mut host: NicHost<'_, '_>,
         now: Time,
-        put_off: Option<&mut Vec<Arc<QpCore>>>,
+        put_off: Option<&mut PutOff>,
     ) {
         if machine.has_replies() {
             match put_off {
-                Some(put_off) if machine.only_acks_wait() => put_off.push(qp.clone()),
+                Some(put_off) if machine.only_acks_wait() => put_off.push(qp),
                 _ => machine.poll_replies(now, &mut host),
             }
         }

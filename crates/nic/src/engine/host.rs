@@ -395,3 +395,6 @@ impl Host for NicHost<'_, '_> {
         log::completion(why);
     }
 }
+
+#[cfg(test)]
+mod tests;

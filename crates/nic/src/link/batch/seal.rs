@@ -331,6 +331,8 @@ mod tests {
         assert_eq!(places(&batch), [0, 0, 0]);
     }
 
+    type Fill = fn(&mut TxBatch);
+
     #[test]
     fn a_packet_on_its_own_is_sealed_the_same_in_fewer_steps() {
         let (one, other) = (sealer(0xC000, true), sealer(0xD000, true));
@@ -348,7 +350,7 @@ mod tests {
             batch.seal_all(&one);
             assert_all_right(&batch, 0xC000);
         }
-        let prepare: [(&str, fn(&mut TxBatch)); 4] = [
+        let others: [(&str, Fill); 4] = [
             ("a second packet", |batch| fill(batch, &[32, 32])),
             ("damage on purpose", |batch| {
                 fill(batch, &[32]);
@@ -357,9 +359,9 @@ mod tests {
             ("another way", |batch| batch.reserve(&route(1), 32).fill(0)),
             ("no packet", |_| ()),
         ];
-        for (what, prepare) in prepare {
+        for (what, fill) in others {
             batch.clear();
-            prepare(&mut batch);
+            fill(&mut batch);
             assert!(batch.seal_single(&one).is_none(), "{what}");
         }
         batch.clear();
