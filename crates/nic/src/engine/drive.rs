@@ -280,14 +280,17 @@ impl Engine {
             }
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, qp, tx);
-            self.deliver(&mut machine, &first, now, &mut host);
-            // Packets of one message come in a row: keep the lock for the row.
-            while next < rx.len() {
-                let packet = rx.packet(next);
+            let mut packet = first;
+            loop {
+                self.deliver(&mut machine, &packet, now, &mut host);
+                if next == rx.len() {
+                    break;
+                }
+                packet = rx.packet(next);
+                // Packets of one message come in a row: keep the lock for the row.
                 if dest_qpn(packet.bytes) != Some(qpn) {
                     break;
                 }
-                self.deliver(&mut machine, &packet, now, &mut host);
                 next += 1;
             }
             completions += host.completions;
@@ -307,11 +310,17 @@ impl Engine {
     /// Gives a packet to the queue pair that it is for.
     #[inline]
     fn deliver(&self, machine: &mut qp::Qp, rx: &RxPacket<'_>, now: Time, host: &mut NicHost<'_, '_>) {
-        if let Some((head, payload)) = SendOnly::parse(rx.bytes)
-            && machine.handle_send_only(&arrival_of(rx), &head, payload, now, host)
-        {
-            return;
+        let is_taken = SendOnly::parse(rx.bytes).is_some_and(|(head, payload)| {
+            machine.handle_send_only(&arrival_of(rx), &head, payload, now, host)
+        });
+        if !is_taken {
+            self.deliver_other(machine, rx, now, host);
         }
+    }
+
+    /// The same for what is not a message of one packet, or not in order.
+    #[inline(never)]
+    fn deliver_other(&self, machine: &mut qp::Qp, rx: &RxPacket<'_>, now: Time, host: &mut NicHost<'_, '_>) {
         if let Some(slot) = rx.ring
             && let Some((head, names)) = SendNamed::parse(rx.bytes)
             && host.has_peer_at(slot)
