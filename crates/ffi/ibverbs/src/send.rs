@@ -49,6 +49,7 @@ unsafe fn post_list(qp: *mut ibv_qp, at: &mut *mut ibv_send_wr) -> Result<(), Bo
         guard::provoke("ibv_post_send, locked");
         // SAFETY: the program's list; the end is NULL.
         while let Some(wr) = unsafe { at.as_ref() } {
+            posting.is_last(wr.next.is_null());
             // SAFETY: as above.
             if !unsafe { plain_write(wr, qp_type) }.is_some_and(|write| posting.write_at_once(write)) {
                 // SAFETY: as above.

@@ -59,6 +59,12 @@ impl Posting<'_> {
         self.post_any(wr)
     }
 
+    /// Says whether the next request is the last one of the list: then it need not wait for others.
+    #[inline(always)]
+    pub fn is_last(&mut self, is_last: bool) {
+        self.host.is_last = is_last;
+    }
+
     #[inline(never)]
     fn enqueue(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let now = *self.asked.get_or_insert_with(now);
@@ -110,6 +116,7 @@ impl Engine {
         })
     }
 
+    #[inline(always)] // as in `Qp`
     pub(crate) fn post_recv_each<R>(
         &self,
         qp: &Arc<QpCore>,

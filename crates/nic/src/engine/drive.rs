@@ -46,8 +46,7 @@ pub(super) struct Turn {
     rx: RxBatch,
     tx: TxBatch,
     touched: Vec<Arc<QpCore>>,
-    /// Acknowledgements put off until the next turn, behind the answer of the application that just got its data.
-    put_off: Vec<Arc<QpCore>>,
+    put_off: PutOff,
     /// They have outlasted a turn already.
     is_overdue: bool,
     /// Turns since something arrived.
@@ -83,13 +82,38 @@ impl Recent {
     }
 }
 
+/// Acknowledgements put off until the next turn, behind the answer of the application that just got its data.
+#[derive(Default)]
+struct PutOff {
+    waiting: Vec<Arc<QpCore>>,
+    /// Who waited last: in a ping-pong that is who waits next, and each reference that is counted is a locked instruction.
+    last: Option<Arc<QpCore>>,
+    /// What the table said about removals then.
+    removals: u64,
+}
+
+impl PutOff {
+    fn push(&mut self, qp: &Arc<QpCore>) {
+        let last = self.last.take().filter(|last| Arc::ptr_eq(last, qp));
+        self.waiting.push(last.unwrap_or_else(|| qp.clone()));
+    }
+
+    /// Forgets a queue pair that may be gone.
+    #[inline]
+    fn refresh(&mut self, removals: u64) {
+        if self.removals != removals {
+            (self.last, self.removals) = (None, removals);
+        }
+    }
+}
+
 impl Turn {
     pub(super) fn new() -> Self {
         Turn {
             rx: RxBatch::new(),
             tx: TxBatch::new(),
             touched: Vec::new(),
-            put_off: Vec::new(),
+            put_off: PutOff::default(),
             is_overdue: false,
             idle: 0,
             recent: Recent::default(),
@@ -166,6 +190,7 @@ impl Engine {
     pub(super) fn forget_recent(&self) {
         if let Some(mut turn) = self.turn.try_lock() {
             turn.recent.refresh(self.qps.removals());
+            turn.put_off.refresh(self.qps.removals());
         }
     }
 
@@ -178,14 +203,15 @@ impl Engine {
     }
 
     fn run(&self, turn: &mut Turn, for_poller: bool, thorough: bool) -> bool {
-        if !turn.put_off.is_empty() && turn.is_overdue {
+        if !turn.put_off.waiting.is_empty() && turn.is_overdue {
             self.send_put_off(turn, now());
         }
         // One turn of a program that finds what it looks for is no reason to send them, two are.
-        turn.is_overdue = !turn.put_off.is_empty();
+        turn.is_overdue = !turn.put_off.waiting.is_empty();
         let arrived = self.link.receive(&mut turn.rx, thorough);
         turn.idle = if arrived > 0 { 0 } else { turn.idle.wrapping_add(1) };
         turn.recent.refresh(self.qps.removals());
+        turn.put_off.refresh(self.qps.removals());
         // Reading the clock is a tenth of an idle turn, and timers are in milliseconds: look now and then.
         if for_poller
             && !turn.idle.is_multiple_of(IDLE_TURNS_PER_CLOCK)
@@ -199,7 +225,9 @@ impl Engine {
             // the acknowledgement of a message is there before the answer to it. perftest's events count on it.
             let may_put_off = for_poller && !self.pulse.any_armed();
             let completions = self.dispatch(turn, now, may_put_off);
-            self.finish_touched(turn, now, may_put_off && completions > 0);
+            if !turn.touched.is_empty() {
+                self.finish_touched(turn, now, may_put_off && completions > 0);
+            }
         }
         let served = self.any_ready.load(Ordering::Relaxed) && self.serve_ready(turn, now);
         // While packets wait unread, a deadline that passed says nothing: the answer may be among them.
@@ -213,13 +241,20 @@ impl Engine {
 
     fn send_put_off(&self, turn: &mut Turn, now: Time) {
         let Turn { tx, put_off, .. } = turn;
-        for qp in put_off.drain(..) {
+        for qp in put_off.waiting.drain(..) {
             let mut machine = qp.machine.lock();
-            let mut host = NicHost::new(self, &qp, tx);
-            machine.poll_replies(now, &mut host);
-            host.flush();
-            let more = host.has_more;
-            self.after(&qp, machine, more, now);
+            // None: they rode in a request, and whoever sent that saw to the rest.
+            if machine.has_replies() {
+                let mut host = NicHost::new(self, &qp, tx);
+                machine.poll_replies(now, &mut host);
+                host.flush();
+                let more = host.has_more;
+                drop(host);
+                self.after(&qp, machine, more, now);
+            } else {
+                drop(machine);
+            }
+            put_off.last = Some(qp);
         }
     }
 
@@ -228,8 +263,10 @@ impl Engine {
     fn dispatch(&self, turn: &mut Turn, now: Time, may_put_off: bool) -> u32 {
         let Turn { rx, tx, touched, put_off, recent, .. } = turn;
         let mut completions = 0;
-        let mut packets = rx.packets().peekable();
-        while let Some(first) = packets.next() {
+        let mut next = 0;
+        while next < rx.len() {
+            let first = rx.packet(next);
+            next += 1;
             let qpn = dest_qpn(first.bytes).unwrap_or_default();
             let Some(qp) = recent.find(qpn, &self.qps) else {
                 completions += self.dispatch_elsewhere(&first, tx, touched, now);
@@ -243,13 +280,21 @@ impl Engine {
             }
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, qp, tx);
-            self.deliver(&mut machine, &first, now, &mut host);
-            // Packets of one message come in a row: keep the lock for the row.
-            while let Some(next) = packets.next_if(|p| dest_qpn(p.bytes) == Some(qpn)) {
-                self.deliver(&mut machine, &next, now, &mut host);
+            let mut packet = first;
+            loop {
+                self.deliver(&mut machine, &packet, now, &mut host);
+                if next == rx.len() {
+                    break;
+                }
+                packet = rx.packet(next);
+                // Packets of one message come in a row: keep the lock for the row.
+                if dest_qpn(packet.bytes) != Some(qpn) {
+                    break;
+                }
+                next += 1;
             }
             completions += host.completions;
-            if touched.is_empty() && packets.peek().is_none() {
+            if touched.is_empty() && next == rx.len() {
                 // The only one with packets: it need not be locked again.
                 let may_put_off = may_put_off && completions > 0;
                 self.finish(qp, machine, host, now, may_put_off.then_some(put_off));
@@ -265,11 +310,17 @@ impl Engine {
     /// Gives a packet to the queue pair that it is for.
     #[inline]
     fn deliver(&self, machine: &mut qp::Qp, rx: &RxPacket<'_>, now: Time, host: &mut NicHost<'_, '_>) {
-        if let Some((head, payload)) = SendOnly::parse(rx.bytes)
-            && machine.handle_send_only(&arrival_of(rx), &head, payload, now, host)
-        {
-            return;
+        let is_taken = SendOnly::parse(rx.bytes).is_some_and(|(head, payload)| {
+            machine.handle_send_only(&arrival_of(rx), &head, payload, now, host)
+        });
+        if !is_taken {
+            self.deliver_other(machine, rx, now, host);
         }
+    }
+
+    /// The same for what is not a message of one packet, or not in order.
+    #[inline(never)]
+    fn deliver_other(&self, machine: &mut qp::Qp, rx: &RxPacket<'_>, now: Time, host: &mut NicHost<'_, '_>) {
         if let Some(slot) = rx.ring
             && let Some((head, names)) = SendNamed::parse(rx.bytes)
             && host.has_peer_at(slot)
@@ -363,17 +414,20 @@ impl Engine {
         mut machine: MutexGuard<'_, qp::Qp>,
         mut host: NicHost<'_, '_>,
         now: Time,
-        put_off: Option<&mut Vec<Arc<QpCore>>>,
+        put_off: Option<&mut PutOff>,
     ) {
         if machine.has_replies() {
             match put_off {
-                Some(put_off) if machine.only_acks_wait() => put_off.push(qp.clone()),
+                Some(put_off) if machine.only_acks_wait() => put_off.push(qp),
                 _ => machine.poll_replies(now, &mut host),
             }
         }
-        machine.poll_requests(now, &mut host);
+        if machine.sends_outstanding() > 0 {
+            machine.poll_requests(now, &mut host);
+        }
         host.flush();
         let more = host.has_more;
+        drop(host);
         self.after(qp, machine, more, now);
     }
 

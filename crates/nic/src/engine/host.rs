@@ -45,6 +45,8 @@ pub(super) struct NicHost<'a, 'q> {
     pub(super) completions: u32,
     /// Something went past the link, and the peer may sleep.
     expressed: bool,
+    /// What is posted now is the last of its list.
+    pub(super) is_last: bool,
 }
 
 impl<'a, 'q> NicHost<'a, 'q> {
@@ -74,6 +76,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
             has_more: false,
             completions: 0,
             expressed: false,
+            is_last: false,
         }
     }
 
@@ -93,15 +96,22 @@ impl<'a, 'q> NicHost<'a, 'q> {
     }
 
     /// Hands everything to the link. Called with the queue pair's lock held, so that its packets keep their order.
+    #[inline]
     pub(super) fn flush(&mut self) {
+        // What others left in a batch that it shares goes too.
+        let any = self.out.is_some() || self.shared.as_ref().is_some_and(|tx| !tx.is_empty());
+        if any || self.expressed { self.flush_some() } else { self.let_go() }
+    }
+
+    #[inline(never)]
+    fn flush_some(&mut self) {
         let sleeper = if std::mem::take(&mut self.expressed) {
             self.path().and_then(|path| path.sleeper())
         } else {
             None
         };
         self.let_go();
-        // What others left in a batch that it shares goes too.
-        if self.out.is_some() || self.shared.is_some() {
+        if self.out.is_some() || self.shared.as_ref().is_some_and(|tx| !tx.is_empty()) {
             self.out().flush();
         }
         if let Some(slot) = sleeper {
@@ -110,6 +120,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
     }
 
     /// Lets go of memory, this end's and the peer's. Nothing that may wait comes before it.
+    #[inline]
     pub(super) fn let_go(&mut self) {
         self.grip.release();
         self.reaching = None;
@@ -155,6 +166,34 @@ impl<'a, 'q> NicHost<'a, 'q> {
     /// Whether the peer is a queue pair of the process that has this slot.
     pub(super) fn has_peer_at(&mut self, slot: u8) -> bool {
         self.path().is_some_and(|path| path.leads_to(slot))
+    }
+
+    /// A short message to somebody else that nothing waits before or behind: at once.
+    #[inline]
+    fn express_alone(&mut self, route: &Route, head: &[u8], payload: TxPayload<'_>) -> bool {
+        // A list leaves as one batch, and behind what waits in a batch comes what is sent later.
+        if !self.is_last || self.out.is_some() || self.shared.is_some() || self.burst_left == 0 {
+            return false;
+        }
+        // SAFETY: a host exists only while the lock of its queue pair is held, and nobody else uses this.
+        let short = unsafe { self.qp.short.get() };
+        let Some(place) = short.begin(head, payload.len()) else { return false };
+        let is_filled = match payload {
+            TxPayload::None => true,
+            TxPayload::Bytes(bytes) => {
+                place.copy_from_slice(bytes);
+                true
+            }
+            TxPayload::Local { pd, sges, offset, .. } => {
+                self.engine.regions.gather(pd, sges, offset, place).is_ok()
+            }
+            TxPayload::Remote { .. } => false,
+        };
+        // The call takes its time, and nobody shall wait for it to deregister a region.
+        self.let_go();
+        let is_sent = is_filled && self.engine.link.send_short(short, route);
+        self.burst_left -= u32::from(is_sent);
+        is_sent
     }
 
     /// A short message to somebody else: with all other packets.
@@ -217,7 +256,7 @@ impl Host for NicHost<'_, '_> {
         if reach(&mut self.reaching, self.qp).path().is_some() {
             self.express_by_ring(route, head, payload)
         } else {
-            self.express_by_batch(route, head, payload)
+            self.express_alone(route, head, payload) || self.express_by_batch(route, head, payload)
         }
     }
 
@@ -266,6 +305,7 @@ impl Host for NicHost<'_, '_> {
         Ok(sent)
     }
 
+    #[inline]
     fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
         self.grip.scatter(pd, sges, offset, data)
     }
@@ -320,6 +360,7 @@ impl Host for NicHost<'_, '_> {
         }
     }
 
+    #[inline]
     fn complete(&mut self, side: Side, completion: Completion) {
         self.qp.tally.completions.add(1);
         if completion.status != WcStatus::Success {
@@ -365,3 +406,6 @@ impl Host for NicHost<'_, '_> {
         log::completion(why);
     }
 }
+
+#[cfg(test)]
+mod tests;

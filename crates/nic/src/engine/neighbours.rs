@@ -8,8 +8,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 impl Engine {
-    /// Finds out whether the peer's memory is within reach. Called with the queue pair's lock held, when it was modified.
+    /// Finds out whether the peer's memory is within reach, and forgets how packets left. Called with the queue pair's lock held, when
+    /// it was modified.
     pub(super) fn choose_path(&self, qp: &Arc<QpCore>, machine: &Qp) {
+        // SAFETY: called with the lock held; the host uses it only while something is posted.
+        unsafe { qp.short.get() }.forget_way();
         let Some(fabric) = &self.fabric else { return };
         let neighbour =
             machine.peer().and_then(|peer| Some((fabric.neighbour(machine.route().dgid, peer)?, peer)));

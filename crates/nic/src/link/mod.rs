@@ -5,6 +5,7 @@
 //! | file | what lives there |
 //! |---|---|
 //! | `batch` | packets in bulk, in memory that is used again |
+//! | `short` | one short packet of a queue pair, sent at once |
 //! | `counters` | what a link did |
 //! | `udp` | RoCEv2 on UDP port 4791, shared by the processes of one user |
 //! | `faulty` | a wrapper that loses, reorders, duplicates, delays and damages packets by seed |
@@ -16,8 +17,10 @@ mod clock;
 mod counters;
 mod error;
 mod faulty;
+mod short;
 mod udp;
 
+use ferroce_proto::verbs::Route;
 use ferroce_proto::{Gid, Time};
 use std::io;
 use std::os::fd::RawFd;
@@ -32,6 +35,7 @@ pub(crate) use clock::wall_clock_ns;
 pub use counters::LinkCounters;
 pub use error::LinkError;
 pub use faulty::{FaultConfig, FaultConfigError, Faulty};
+pub use short::Short;
 pub use udp::{LocalAddress, UdpConfig, UdpLink, local_addresses};
 pub(crate) use udp::{Origin, is_last_word, management_slot, open_udp};
 
@@ -50,6 +54,12 @@ pub trait Link: Send + Sync {
     /// The same, but not through memory of processes of this host: for what may have been lost on that way.
     fn send_by_wire(&self, batch: &mut TxBatch) {
         self.send(batch);
+    }
+
+    /// Sends the packet in `short` at once, if it can leave with nothing said beside it. False: it was not sent, and belongs in a batch.
+    fn send_short(&self, short: &mut Short, route: &Route) -> bool {
+        let _ = (short, route);
+        false
     }
 
     /// Whether `send` takes packets whose payload lies in registered memory and not in the batch. Not if it looks at the

@@ -4,7 +4,9 @@ use super::cast::Cast;
 use super::neighbours::{Fabric, Neighbour, Pushed};
 use super::place::{Place, RING_LEN, SLOTS};
 use super::ring::{Found, Piece, Reader};
-use crate::link::{Link, LinkCounters, Origin, RxBatch, RxMeta, RxPacket, TxBatch, TxPiece, UdpLink, now};
+use crate::link::{
+    Link, LinkCounters, Origin, RxBatch, RxMeta, RxPacket, Short, TxBatch, TxPiece, UdpLink, now,
+};
 use crate::lock::Mutex;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{ICRC_LEN, SendNamed, dest_qpn};
@@ -420,6 +422,11 @@ impl Link for LocalLink {
 
     fn send_by_wire(&self, batch: &mut TxBatch) {
         self.udp.send(batch);
+    }
+
+    fn send_short(&self, short: &mut Short, route: &Route) -> bool {
+        // What has a ring goes through it.
+        !self.fabric.is_local(route.dgid) && self.udp.send_short(short, route)
     }
 
     fn takes_external(&self) -> bool {

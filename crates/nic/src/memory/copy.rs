@@ -13,10 +13,16 @@ use ferroce_proto::verbs::{AtomicOp, MemoryFault};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Copies out of registered memory; `out` is as long as the span.
+#[inline]
 pub(super) fn read(span: Span, out: &mut [u8]) -> Result<(), MemoryFault> {
     debug_assert_eq!(span.len, out.len());
     match span.backing {
         Backing::Mapped => {
+            if let Ok(eight) = <&mut [u8; 8]>::try_from(&mut *out) {
+                // SAFETY: as below.
+                *eight = unsafe { (span.start as *const [u8; 8]).read_unaligned() };
+                return Ok(());
+            }
             // SAFETY: `span` came from a `Region` check while its lock is held, so the bytes belong to a registration
             // whose owner promised that they stay mapped until it is gone; `out` is ours and cannot overlap memory of a
             // region unless the application registered the NIC's own buffers, which it cannot name.
@@ -33,6 +39,7 @@ pub(super) fn read(span: Span, out: &mut [u8]) -> Result<(), MemoryFault> {
 
 /// Copies into registered memory. The last bytes become visible last: programs poll on them (and hardware keeps
 /// that order), while `memcpy` promises none.
+#[inline]
 pub(super) fn write(span: Span, data: &[u8]) -> Result<(), MemoryFault> {
     debug_assert_eq!(span.len, data.len());
     match span.backing {

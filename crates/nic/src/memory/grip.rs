@@ -54,6 +54,7 @@ impl<'a> Grip<'a> {
     }
 
     /// As [`RegionTable::scatter`].
+    #[inline]
     pub(crate) fn scatter(
         &mut self,
         pd: PdId,

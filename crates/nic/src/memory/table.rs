@@ -187,6 +187,7 @@ impl RegionTable {
     // Recursive read locks: source and destination of one operation may be the same region, and a waiting `dereg`
     // must not come between the two.
 
+    #[inline]
     pub(super) fn by_lkey(&self, key: LKey) -> Result<Held<'_>, MemoryFault> {
         let unknown = MemoryFault::NoSuchKey { key: key.0 };
         let held = self.slot(self.lkeys.slot_of(key.0)).ok_or(unknown)?.read_recursive();

@@ -8,6 +8,7 @@ use super::srq::{Srq, SrqCore};
 use super::xrc::XrcDomain;
 use crate::engine::{Posting, Resends};
 use crate::error::Error;
+use crate::link::Short;
 use crate::local::{Path, QpCard};
 use crate::lock::Mutex;
 use crate::memory::Lessee;
@@ -51,6 +52,8 @@ pub(crate) struct QpCore {
     pub(crate) events: Arc<EventQueue>,
     /// How to reach the peer's memory, if it is on this host.
     pub(crate) path: Guarded<Option<Path>>,
+    /// One short packet on its way out.
+    pub(crate) short: Guarded<Short>,
     /// What it counted for its device.
     pub(crate) tally: Tally,
     /// There is such a way.
@@ -181,6 +184,7 @@ impl Pd {
                 machine: Mutex::new(machine),
                 events: self.events.clone(),
                 path: Guarded::new(None),
+                short: Guarded::default(),
                 tally: Tally::default(),
                 has_path: AtomicBool::new(false),
                 fetches: AtomicBool::new(false),
@@ -351,7 +355,10 @@ impl Qp {
     /// Posts sends, in order, and rings one doorbell for all of them. On error the first `n` were taken.
     pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
         let posted = self.post_send_each(|posting| {
-            wrs.iter().enumerate().try_for_each(|(n, wr)| posting.post(wr).map_err(|e| (n, e)))
+            wrs.iter().enumerate().try_for_each(|(n, wr)| {
+                posting.is_last(n + 1 == wrs.len());
+                posting.post(wr).map_err(|e| (n, e))
+            })
         });
         match posted {
             Ok(posted) => posted.map_err(|(n, e)| (n, e.into())),
@@ -368,6 +375,7 @@ impl Qp {
     }
 
     /// Posts the receives that `fill` hands over, in order, under one lock.
+    #[inline(always)] // then what `fill` is handed is no call through a pointer
     pub fn post_recv_each<R>(
         &self,
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,

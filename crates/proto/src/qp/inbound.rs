@@ -5,9 +5,10 @@
 //! a refusal does differ: RC turns it into a NAK, UC into a dropped message.
 
 use super::io::Io;
+use super::rq::capacity;
 use super::{Host, LARGE_SEGMENT, Reason, RecvQueue, RecvWqe, Side};
 use crate::ids::{RKey, Srqn};
-use crate::verbs::{Access, Completion, MemoryFault, WcFlags, WcOpcode, WcStatus};
+use crate::verbs::{Access, Completion, MemoryFault, Sge, WcFlags, WcOpcode, WcStatus};
 use crate::wire::{Headers, Names, Operation, Packet, SendNamed, SendOnly};
 
 /// Why a packet of a message was refused.
@@ -104,8 +105,8 @@ impl Inbound {
         if op.is_send() { self.accept_send(pkt, rq, io) } else { self.accept_write(pkt, rq, io) }
     }
 
-    /// Places a SEND of one packet, if nothing is wrong with it. False: nothing was placed that counts. A receive that was taken
-    /// for it stays in hand, and [`Self::accept`] finds it there.
+    /// Places a SEND of one packet, if nothing is wrong with it. False: nothing was placed that counts. The receive is where
+    /// [`Self::accept`] finds it: in the queue, or in hand if it came from a shared one.
     #[inline]
     pub(crate) fn accept_whole<H: Host>(
         &mut self,
@@ -116,14 +117,22 @@ impl Inbound {
     ) -> bool {
         let is_large = payload.len() > io.mtu() as usize && io.host.takes_large();
         let segment = if is_large { LARGE_SEGMENT } else { io.mtu() };
-        if payload.len() > segment as usize || self.ensure_recv(None, rq, io).is_err() {
+        if payload.len() > segment as usize {
             return false;
         }
-        if payload.len() as u64 > self.recv.capacity() {
-            return false;
-        }
-        if !payload.is_empty() && io.host.scatter(io.pd, &self.recv.sges, 0, payload).is_err() {
-            return false;
+        if self.has_recv || io.id.shared_recv {
+            if self.ensure_recv(None, rq, io).is_err() || !place_whole(&self.recv.sges, payload, io) {
+                return false;
+            }
+        } else {
+            // Used where it lies: to take it into the hand would be to copy it.
+            match rq.oldest() {
+                Some((wr_id, sges)) if place_whole(sges, payload, io) => {
+                    (self.recv.wr_id, self.side) = (wr_id, Side::Recv);
+                    rq.forget_oldest();
+                }
+                _ => return false,
+            }
         }
         let told = Told { imm: head.imm, invalidated: None, solicited: head.solicited };
         self.finish_recv(told, WcOpcode::Recv, payload.len() as u32, io);
@@ -285,6 +294,7 @@ impl Inbound {
         if self.has_recv { Ok(()) } else { Err(Refusal::NoReceive) }
     }
 
+    #[inline]
     fn finish_recv<H: Host>(&mut self, told: Told, opcode: WcOpcode, byte_len: u32, io: &mut Io<'_, H>) {
         let mut flags = WcFlags::empty();
         flags.set(WcFlags::WITH_IMM, told.imm.is_some());
@@ -318,6 +328,13 @@ impl Inbound {
             None => false,
         }
     }
+}
+
+/// Places a whole message. False if it does not fit, or the memory cannot be used.
+#[inline]
+fn place_whole<H: Host>(sges: &[Sge], payload: &[u8], io: &mut Io<'_, H>) -> bool {
+    payload.len() as u64 <= capacity(sges)
+        && (payload.is_empty() || io.host.scatter(io.pd, sges, 0, payload).is_ok())
 }
 
 /// First and middle packets carry exactly one MTU, last ones 1 to MTU, only ones up to it (C9-22 … C9-27).

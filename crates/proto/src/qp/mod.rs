@@ -185,6 +185,7 @@ impl Qp {
         &self.counters
     }
     /// Sends posted and not completed.
+    #[inline]
     pub fn sends_outstanding(&self) -> usize {
         self.sq.outstanding()
     }

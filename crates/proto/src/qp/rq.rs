@@ -17,7 +17,7 @@ pub struct RecvWqe {
 impl RecvWqe {
     /// Bytes it can hold.
     pub fn capacity(&self) -> u64 {
-        self.sges.iter().map(|s| u64::from(s.len)).sum()
+        capacity(&self.sges)
     }
 
     /// Takes over a posted request.
@@ -25,6 +25,15 @@ impl RecvWqe {
         self.wr_id = wr_id;
         self.sges.clear();
         self.sges.extend_from_slice(sges);
+    }
+}
+
+/// Bytes that fit into these.
+#[inline]
+pub(crate) fn capacity(sges: &[Sge]) -> u64 {
+    match sges {
+        [only] => u64::from(only.len),
+        _ => sges.iter().map(|s| u64::from(s.len)).sum(),
     }
 }
 
@@ -92,6 +101,7 @@ impl RecvQueue {
 
     /// Adds a request; false if there is no room or it has too many entries.
     #[must_use]
+    #[inline]
     pub fn push(&mut self, wr: &RecvWr<'_>) -> bool {
         if self.len == self.ring.len() || wr.sges.len() > self.stride {
             return false;
@@ -99,22 +109,36 @@ impl RecvQueue {
         let slot = self.wrap(self.head + self.len);
         self.ring[slot] = Entry { wr_id: wr.wr_id, sge_count: wr.sges.len() as u8 };
         let start = slot * self.stride;
-        self.sges[start..start + wr.sges.len()].copy_from_slice(wr.sges);
+        match wr.sges {
+            [only] => self.sges[start] = *only,
+            sges => self.sges[start..start + sges.len()].copy_from_slice(sges),
+        }
         self.len += 1;
         true
+    }
+
+    /// The oldest request, where it lies.
+    #[inline]
+    pub(crate) fn oldest(&self) -> Option<(u64, &[Sge])> {
+        let entry = self.ring.get(self.head).filter(|_| self.len > 0)?;
+        let start = self.head * self.stride;
+        Some((entry.wr_id, &self.sges[start..start + usize::from(entry.sge_count)]))
+    }
+
+    /// Removes the oldest request, which the caller has seen.
+    #[inline]
+    pub(crate) fn forget_oldest(&mut self) {
+        debug_assert!(self.len > 0);
+        self.head = self.wrap(self.head + 1);
+        self.len -= 1;
     }
 
     /// Takes the oldest request.
     #[must_use]
     pub fn pop(&mut self, into: &mut RecvWqe) -> bool {
-        if self.len == 0 {
-            return false;
-        }
-        let slot = self.head;
-        let start = slot * self.stride;
-        into.assign(self.ring[slot].wr_id, &self.sges[start..start + self.ring[slot].sge_count as usize]);
-        self.head = self.wrap(slot + 1);
-        self.len -= 1;
+        let Some((wr_id, sges)) = self.oldest() else { return false };
+        into.assign(wr_id, sges);
+        self.forget_oldest();
         true
     }
 

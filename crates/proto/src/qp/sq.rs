@@ -158,18 +158,25 @@ impl SendQueue {
         (if depth & mask == 0 { number & mask } else { number % depth }) as usize
     }
 
+    #[inline]
     pub(crate) fn get(&self, number: u64) -> Option<&SendWqe> {
         (self.head..self.tail).contains(&number).then(|| &self.ring[self.slot(number)])
     }
+    #[inline]
     pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut SendWqe> {
         let slot = self.slot(number);
         (self.head..self.tail).contains(&number).then(|| &mut self.ring[slot])
     }
 
     /// Adds an entry. The caller has checked that it fits.
+    #[inline]
     pub(crate) fn push(&mut self, wr: &SendWr<'_>, len: u32, signal_all: bool) {
         let slot = self.slot(self.tail);
         let (sge_count, inline) = match wr.payload {
+            Payload::Sges([only]) => {
+                self.sges[slot * self.sge_stride] = *only;
+                (1, false)
+            }
             Payload::Sges(sges) => {
                 let start = slot * self.sge_stride;
                 self.sges[start..start + sges.len()].copy_from_slice(sges);
@@ -202,6 +209,19 @@ impl SendQueue {
         self.tail += 1;
     }
 
+    /// The oldest entry.
+    #[inline]
+    pub(crate) fn oldest(&self) -> Option<&SendWqe> {
+        if self.is_empty() { None } else { Some(&self.ring[self.slot(self.head)]) }
+    }
+
+    /// Removes the oldest entry, which the caller has seen.
+    #[inline]
+    pub(crate) fn forget_oldest(&mut self) {
+        debug_assert!(!self.is_empty());
+        self.head += 1;
+    }
+
     /// Removes the oldest entry.
     pub(crate) fn pop(&mut self) -> Option<SendWqe> {
         if self.is_empty() {
@@ -220,6 +240,7 @@ impl SendQueue {
     }
 
     /// Part of an entry's message, as the payload of a packet.
+    #[inline]
     pub(crate) fn payload(&self, number: u64, pd: PdId, offset: u64, len: u32) -> TxPayload<'_> {
         let slot = self.slot(number);
         if len == 0 {

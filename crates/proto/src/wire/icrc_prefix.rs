@@ -32,12 +32,11 @@ const IDENT_BITS: [u32; 16] = {
 /// What to add to the register in front of a BTH whose masked byte is zero.
 const ZERO_VARIANT: u32 = gf2::unshift(0xff, VARIANT_AT);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Known {
     flow: FlowAddrs,
     transport_len: usize,
-    is_ipv4: bool,
-    register: u32,
+    row: IcrcRow,
 }
 
 /// Remembers prefixes. Any packet may come at any time; those like the last ones are fast.
@@ -61,13 +60,13 @@ impl IcrcPrefix {
 
     /// What packets of this flow and length have in common.
     #[inline]
-    pub fn row(&mut self, flow: &FlowAddrs, transport_len: usize) -> IcrcRow {
+    pub fn row(&mut self, flow: &FlowAddrs, transport_len: usize) -> &IcrcRow {
         let place = &mut self.known[transport_len / 4 % PLACES];
-        let Known { register, is_ipv4, .. } = match place {
-            Some(known) if known.transport_len == transport_len && known.flow == *flow => *known,
-            _ => *place.insert(Known::of(flow, transport_len)),
-        };
-        IcrcRow { register, is_ipv4 }
+        match place {
+            Some(known) if known.transport_len == transport_len && known.flow == *flow => {}
+            _ => *place = Some(Known::of(flow, transport_len)),
+        }
+        &place.as_ref().expect("just filled").row
     }
 
     /// As [`icrc`](super::icrc()).
@@ -102,19 +101,46 @@ impl IcrcPrefix {
 }
 
 /// What packets of one flow and length have in common.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct IcrcRow {
     register: u32,
     is_ipv4: bool,
+    /// Ready for a packet with identification 0 whose masked byte is zero. To make one asks what the processor can do.
+    plain: Hasher,
 }
 
 impl IcrcRow {
+    /// The ICRC of one of them that was sent on its own, with identification 0.
+    ///
+    /// # Panics
+    /// When `transport` is shorter than a BTH.
+    #[inline]
+    pub fn icrc_alone(&self, transport: &[u8]) -> [u8; ICRC_LEN] {
+        let mut icrc = self.start(0, transport);
+        icrc.update(transport);
+        icrc.finish()
+    }
+
+    /// Whether this is one of them, from the BTH to a right ICRC, that was sent on its own. The caller has compared the length.
+    #[inline]
+    pub fn is_alone(&self, packet_with_icrc: &[u8]) -> bool {
+        match packet_with_icrc.split_last_chunk::<ICRC_LEN>() {
+            Some((transport, found)) => transport.len() >= Bth::LEN && self.icrc_alone(transport) == *found,
+            None => false,
+        }
+    }
+
     /// Begins the ICRC of one of them: see [`IcrcPrefix::start`].
     ///
     /// # Panics
     /// When `headers` are shorter than a BTH.
     #[inline]
     pub fn start(&self, ident: u16, headers: &[u8]) -> Icrc {
+        let variant = headers[..Bth::LEN][VARIANT_AT];
+        if ident == 0 && variant == 0 { Icrc(self.plain.clone()) } else { self.start_other(ident, variant) }
+    }
+
+    fn start_other(&self, ident: u16, variant: u8) -> Icrc {
         let mut register = self.register;
         if self.is_ipv4 {
             let mut bits = ident;
@@ -123,7 +149,7 @@ impl IcrcRow {
                 bits &= bits - 1;
             }
         }
-        register ^= match headers[..Bth::LEN][VARIANT_AT] {
+        register ^= match variant {
             0 => ZERO_VARIANT,
             byte => gf2::unshift(u32::from(!byte), VARIANT_AT),
         };
@@ -141,7 +167,9 @@ impl Known {
         } else {
             hasher.update(&masked_v6(flow, transport_len, &[0; Bth::LEN])[..PREFIX_LEN_V6]);
         }
-        Known { flow: *flow, transport_len, is_ipv4, register: hasher.finalize() }
+        let register = hasher.finalize();
+        let plain = Hasher::new_with_initial(register ^ ZERO_VARIANT);
+        Known { flow: *flow, transport_len, row: IcrcRow { register, is_ipv4, plain } }
     }
 }
 
@@ -177,6 +205,8 @@ mod tests {
             let right = icrc(&flow, ident, &packet);
             assert_eq!(prefixes.icrc(&flow, ident, &packet), right, "round {round}");
             packet.extend(right);
+            let is_alone = prefixes.row(&flow, len).is_alone(&packet);
+            assert_eq!(is_alone, ident == 0 || !flow.is_ipv4(), "round {round}");
             for hint in [ident, 0, noise(8) as u16] {
                 let expected = verify_icrc(&flow, hint, &packet);
                 assert!(expected.is_some());
@@ -185,6 +215,9 @@ mod tests {
             let bit = noise(9) as usize % (len * 8);
             packet[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(prefixes.verify(&flow, ident, &packet), verify_icrc(&flow, ident, &packet));
+            // Every bit counts but those of the masked byte.
+            let counts = bit / 8 != VARIANT_AT;
+            assert_eq!(prefixes.row(&flow, len).is_alone(&packet), is_alone && !counts, "round {round}");
         }
     }
 
@@ -193,6 +226,7 @@ mod tests {
         let mut prefixes = IcrcPrefix::default();
         for len in 0..Bth::LEN + ICRC_LEN {
             assert_eq!(prefixes.verify(&flow(1, true), 0, &[0; 16][..len]), None);
+            assert!(!prefixes.row(&flow(1, true), 12).is_alone(&[0; 16][..len]));
         }
     }
 }

@@ -9,6 +9,11 @@ use crate::ids::{PKey, Psn, Qpn};
 
 const SEND_ONLY: u8 = 0x04;
 const SEND_ONLY_IMM: u8 = 0x05;
+const DEFAULT_PKEY: u32 = PKey::DEFAULT.0 as u32;
+
+/// The first word of the BTH as far as it must be what it is: either opcode, version 0, the default partition.
+const KIND: u32 = (SEND_ONLY as u32) << 24 | DEFAULT_PKEY;
+const KIND_MASK: u32 = 0xfe0f_ffff;
 
 /// The headers of a SEND of one packet of a reliable connection, in the default partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,18 +37,21 @@ impl SendOnly {
     pub const MAX_LEN: usize = Bth::LEN + 4 + Rider::LEN;
 
     /// The headers as they stand on the wire before a payload of so many bytes, and how long they are.
-    #[inline]
+    #[inline(always)] // most of it is known where it is called
     pub fn to_bytes(&self, payload_len: usize) -> ([u8; SendOnly::MAX_LEN], usize) {
         let mut out = [0; SendOnly::MAX_LEN];
-        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
-        let (qpn, psn) = (self.dest_qpn.value().to_be_bytes(), self.psn.value().to_be_bytes());
-        let pad = pad_of(payload_len) as u8;
-        out[0] = if self.imm.is_some() { SEND_ONLY_IMM } else { SEND_ONLY };
-        out[1] = flag(self.solicited, SOLICITED) | MIG_REQ | pad << 4;
-        out[2..4].copy_from_slice(&PKey::DEFAULT.0.to_be_bytes());
-        out[5..8].copy_from_slice(&qpn[1..]);
-        out[8] = flag(self.ack_req, ACK_REQ) | flag(self.rider.is_some(), EXTENDED);
-        out[9..12].copy_from_slice(&psn[1..]);
+        let flag = |on: bool, bit: u8| if on { u32::from(bit) } else { 0 };
+        let opcode = u32::from(if self.imm.is_some() { SEND_ONLY_IMM } else { SEND_ONLY });
+        let flags = flag(self.solicited, SOLICITED) | u32::from(MIG_REQ) | (pad_of(payload_len) as u32) << 4;
+        let requests = flag(self.ack_req, ACK_REQ) | flag(self.rider.is_some(), EXTENDED);
+        let words = [
+            opcode << 24 | flags << 16 | DEFAULT_PKEY,
+            self.dest_qpn.value(),
+            requests << 24 | self.psn.value(),
+        ];
+        for (place, word) in out.chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_be_bytes());
+        }
         let mut len = Bth::LEN;
         if let Some(imm) = self.imm {
             out[len..len + 4].copy_from_slice(&imm.to_be_bytes());
@@ -60,23 +68,23 @@ impl SendOnly {
     /// all packets finds out what it is.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(SendOnly, &[u8])> {
-        let (&b, rest) = bytes.split_first_chunk::<{ Bth::LEN }>()?;
-        let has_imm = b[0] == SEND_ONLY_IMM;
-        let is_plain =
-            b[1] & 0x0f == 0 && b[8] & SELECTIVE == 0 && [b[2], b[3]] == PKey::DEFAULT.0.to_be_bytes();
-        if !(b[0] == SEND_ONLY || has_imm) || !is_plain {
+        let (&[w0, w1, w2, w3, _, q0, q1, q2, b8, p0, p1, p2], rest) =
+            bytes.split_first_chunk::<{ Bth::LEN }>()?;
+        let kind = u32::from_be_bytes([w0, w1, w2, w3]);
+        if kind & KIND_MASK != KIND || b8 & SELECTIVE != 0 {
             return None;
         }
-        let (imm, rider, rest) = imm_and_rider(rest, has_imm, b[8] & EXTENDED != 0)?;
+        let has_imm = w0 == SEND_ONLY_IMM;
+        let (imm, rider, rest) = imm_and_rider(rest, has_imm, b8 & EXTENDED != 0)?;
         if !rest.len().is_multiple_of(4) {
             return None;
         }
-        let payload = rest.get(..rest.len().checked_sub(usize::from(b[1] >> 4 & 3))?)?;
+        let payload = rest.get(..rest.len().checked_sub(usize::from(w1 >> 4 & 3))?)?;
         let head = SendOnly {
-            dest_qpn: Qpn::new(u32::from_be_bytes([0, b[5], b[6], b[7]])),
-            psn: Psn::new(u32::from_be_bytes([0, b[9], b[10], b[11]])),
-            ack_req: b[8] & ACK_REQ != 0,
-            solicited: b[1] & SOLICITED != 0,
+            dest_qpn: Qpn::new(u32::from_be_bytes([0, q0, q1, q2])),
+            psn: Psn::new(u32::from_be_bytes([0, p0, p1, p2])),
+            ack_req: b8 & ACK_REQ != 0,
+            solicited: w1 & SOLICITED != 0,
             imm,
             rider,
         };

@@ -154,7 +154,8 @@ impl Draft {
             return Err(Refused::Errno(libc::ENOMEM, "the send queue has no room for all of them"));
         }
         object.qp.post_send_each(|posting| {
-            for request in &self.requests {
+            for (n, request) in self.requests.iter().enumerate() {
+                posting.is_last(n + 1 == self.requests.len());
                 let payload = match &request.data {
                     Data::Sges(at) => Payload::Sges(&self.sges[at.clone()]),
                     Data::Inline(at) => Payload::Inline(&self.bytes[at.clone()]),

@@ -57,7 +57,7 @@ impl TxBatch {
         let exit = packet.seal?.exit?;
         let flow = FlowAddrs::new(packet.route.sgid, packet.route.dgid, exit.sport);
         let most = if exit.may_segment { longest_run(packet.wire_len()) } else { 1 };
-        Some(Common { exit, sums: self.prefixes.row(&flow, packet.transport_len()), most })
+        Some(Common { exit, sums: self.prefixes.row(&flow, packet.transport_len()).clone(), most })
     }
 
     fn seal_in_row(&mut self, index: usize, common: &Common) {
@@ -96,7 +96,7 @@ mod tests {
 
     impl Sealer for Fixed {
         fn exit(&self, _: &Route) -> Option<Exit> {
-            Some(Exit { number: 0, sport: 0xC000, may_segment: self.may_segment })
+            Some(Exit { number: 0, sport: 0xC000, may_segment: self.may_segment, is_plain: true })
         }
     }
 

@@ -97,7 +97,16 @@ impl RxBatch {
     }
     /// The packets, in the order they arrived.
     pub fn packets(&self) -> impl DoubleEndedIterator<Item = RxPacket<'_>> {
-        self.packets.iter().map(|p| RxPacket {
+        (0..self.packets.len()).map(|index| self.packet(index))
+    }
+    /// The packet with this number.
+    ///
+    /// # Panics
+    /// When there are not so many.
+    #[inline]
+    pub fn packet(&self, index: usize) -> RxPacket<'_> {
+        let p = &self.packets[index];
+        RxPacket {
             sgid: p.meta.sgid,
             dgid: p.meta.dgid,
             sport: p.meta.sport,
@@ -110,7 +119,7 @@ impl RxBatch {
                 // for itself.
                 At::There(start) => unsafe { std::slice::from_raw_parts(start.as_ptr(), p.len as usize) },
             },
-        })
+        }
     }
 
     /// Adds a packet that lies elsewhere, in the ring of this slot.

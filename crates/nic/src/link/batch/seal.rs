@@ -8,7 +8,7 @@
 use super::TxBatch;
 use super::tx::{Payload, TxPacket};
 use ferroce_proto::verbs::Route;
-use ferroce_proto::wire::FlowAddrs;
+use ferroce_proto::wire::{FlowAddrs, ICRC_LEN, IcrcRow};
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -37,6 +37,15 @@ pub(crate) struct Exit {
     pub(crate) sport: u16,
     /// Whether runs may leave as one segmentation batch.
     pub(crate) may_segment: bool,
+    /// Whether a packet on its own needs nothing said beside it.
+    pub(crate) is_plain: bool,
+}
+
+/// How packets of a route leave, and what those of one length that leave alone have in common.
+pub(super) struct LastExit {
+    route: Route,
+    exit: Exit,
+    alone: Option<(usize, IcrcRow)>,
 }
 
 /// What sealing found out about a packet.
@@ -73,9 +82,7 @@ impl TxBatch {
 
     /// Seals what is not sealed yet, and has packets sealed early from now on.
     pub(crate) fn seal_all(&mut self, sealer: &Arc<dyn Sealer>) {
-        let is_known =
-            self.sealed_by.as_ref().is_some_and(|s| std::ptr::addr_eq(s.as_ptr(), Arc::as_ptr(sealer)));
-        if !is_known {
+        if !is_same(&self.sealed_by, sealer) {
             (0..self.packets.len()).for_each(|index| self.unseal(index));
             self.sealed_by = Some(Arc::downgrade(sealer));
             self.last_exit = None;
@@ -85,6 +92,30 @@ impl TxBatch {
                 self.seal(index, &**sealer);
             }
         }
+    }
+
+    /// Seals the only packet, if it needs nothing said beside it and goes the way of the last one: what nearly every small
+    /// message is. The packet is then as [`Self::seal_all`] would leave it. Nothing: that has to be asked.
+    #[inline]
+    pub(crate) fn seal_single(&mut self, sealer: &Arc<dyn Sealer>) -> Option<(Exit, &Route, &[u8])> {
+        let ([packet], Some(last)) = (&mut self.packets[..], &mut self.last_exit) else { return None };
+        let is_ordinary = packet.seal.is_none() && packet.payload.is_none() && packet.flip_bit.is_none();
+        let is_known = is_same(&self.sealed_by, sealer) && last.route == packet.route && sealer.is_settled();
+        if !is_ordinary || !is_known || !last.exit.is_plain {
+            return None;
+        }
+        let bytes = &mut self.arena[packet.arena_range()];
+        let (body, tail) = bytes.split_last_chunk_mut::<ICRC_LEN>()?;
+        let row = match &mut last.alone {
+            Some((len, row)) if *len == body.len() => row,
+            other => {
+                let flow = FlowAddrs::new(last.route.sgid, last.route.dgid, last.exit.sport);
+                &mut other.insert((body.len(), self.prefixes.row(&flow, body.len()).clone())).1
+            }
+        };
+        *tail = row.icrc_alone(body);
+        packet.seal = Some(Seal { exit: Some(last.exit), place: 0 });
+        Some((last.exit, &last.route, bytes))
     }
 
     /// Seals a packet again, for leaving on its own.
@@ -118,14 +149,14 @@ impl TxBatch {
 
     fn find_exit(&mut self, index: usize, sealer: &dyn Sealer) -> Option<Exit> {
         let route = &self.packets[index].route;
-        if let Some((last, exit)) = &self.last_exit
-            && last == route
+        if let Some(last) = &self.last_exit
+            && last.route == *route
             && sealer.is_settled()
         {
-            return Some(*exit);
+            return Some(last.exit);
         }
         let exit = sealer.exit(route);
-        self.last_exit = exit.map(|exit| (*route, exit));
+        self.last_exit = exit.map(|exit| LastExit { route: *route, exit, alone: None });
         exit
     }
 
@@ -190,6 +221,10 @@ impl TxBatch {
     }
 }
 
+fn is_same(sealed_by: &SealedBy, sealer: &Arc<dyn Sealer>) -> bool {
+    sealed_by.as_ref().is_some_and(|s| std::ptr::addr_eq(s.as_ptr(), Arc::as_ptr(sealer)))
+}
+
 fn flip(bytes: &mut [u8], bit: u32) {
     bytes[bit as usize / 8] ^= 0x80 >> (bit % 8);
 }
@@ -209,7 +244,8 @@ mod tests {
     impl Sealer for Fixed {
         fn exit(&self, route: &Route) -> Option<Exit> {
             let Fixed { sport, may_segment } = *self;
-            (route.entropy != 13).then_some(Exit { number: route.entropy, sport, may_segment })
+            let (number, is_plain) = (route.entropy, route.traffic_class == 0);
+            (number != 13).then_some(Exit { number, sport, may_segment, is_plain })
         }
     }
 
@@ -293,6 +329,53 @@ mod tests {
         fill(&mut batch, &[16; 3]);
         batch.seal_all(&sealer(0xC000, false));
         assert_eq!(places(&batch), [0, 0, 0]);
+    }
+
+    type Fill = fn(&mut TxBatch);
+
+    #[test]
+    fn a_packet_on_its_own_is_sealed_the_same_in_fewer_steps() {
+        let (one, other) = (sealer(0xC000, true), sealer(0xD000, true));
+        let mut batch = TxBatch::new();
+        fill(&mut batch, &[32]);
+        assert!(batch.seal_single(&one).is_none(), "nothing is known yet");
+        batch.seal_all(&one);
+        for len in [32, 32, 16, 200, 32] {
+            batch.clear();
+            fill(&mut batch, &[len]);
+            let (exit, to, bytes) = batch.seal_single(&one).expect("as the last one");
+            assert_eq!((exit.sport, *to, bytes.len()), (0xC000, route(0), len + ICRC_LEN));
+            assert_all_right(&batch, 0xC000);
+            assert_eq!(places(&batch), [0]);
+            batch.seal_all(&one);
+            assert_all_right(&batch, 0xC000);
+        }
+        let others: [(&str, Fill); 4] = [
+            ("a second packet", |batch| fill(batch, &[32, 32])),
+            ("damage on purpose", |batch| {
+                fill(batch, &[32]);
+                batch.corrupt_last(9);
+            }),
+            ("another way", |batch| batch.reserve(&route(1), 32).fill(0)),
+            ("no packet", |_| ()),
+        ];
+        for (what, fill) in others {
+            batch.clear();
+            fill(&mut batch);
+            assert!(batch.seal_single(&one).is_none(), "{what}");
+        }
+        batch.clear();
+        fill(&mut batch, &[32]);
+        assert!(batch.seal_single(&other).is_none(), "another link");
+        batch.seal_all(&other);
+        assert_all_right(&batch, 0xD000);
+        let marked = Route { traffic_class: 7, ..route(0) };
+        for _ in 0..2 {
+            batch.clear();
+            batch.reserve(&marked, 32).fill(0);
+            assert!(batch.seal_single(&other).is_none(), "something is to be said beside it");
+            batch.seal_all(&other);
+        }
     }
 
     #[test]

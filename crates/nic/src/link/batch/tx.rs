@@ -1,6 +1,6 @@
 //! Packets on their way out, in one arena.
 
-use super::seal::{Exit, Seal, SealedBy};
+use super::seal::{LastExit, Seal, SealedBy};
 use crate::memory::External;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{Bth, ICRC_LEN, IcrcPrefix};
@@ -27,7 +27,7 @@ pub struct TxBatch {
     pub(super) packets: Vec<TxPacket>,
     pub(super) sealed_by: SealedBy,
     /// How packets of the last route leave, as `sealed_by` said.
-    pub(super) last_exit: Option<(Route, Exit)>,
+    pub(super) last_exit: Option<LastExit>,
     pub(super) prefixes: IcrcPrefix,
 }
 
@@ -222,11 +222,6 @@ impl TxBatch {
     pub(crate) fn run_len(&self, run: &Range<usize>) -> usize {
         let (first, last) = (&self.packets[run.start], &self.packets[run.end - 1]);
         first.wire_len() * (run.len() - 1) + last.wire_len()
-    }
-    /// The only packet, with its bytes and its ICRC, if all of it lies in the arena.
-    pub(crate) fn single(&self) -> Option<(&TxPacket, &[u8])> {
-        let [packet] = &self.packets[..] else { return None };
-        packet.payload.is_none().then(|| (packet, &self.arena[packet.arena_range()]))
     }
     /// Consecutive packets, ICRCs included, if all of each lies in the arena.
     pub(crate) fn in_one_piece(&self, run: Range<usize>) -> Option<&[u8]> {

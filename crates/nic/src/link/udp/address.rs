@@ -9,7 +9,7 @@ const LEN_V6: usize = 28;
 const LEN_V4: usize = 16;
 
 /// A `sockaddr_in` or `sockaddr_in6`.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(4))]
 pub(super) struct SockAddr([u8; LEN_V6]);
 

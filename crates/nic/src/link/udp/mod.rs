@@ -42,7 +42,7 @@ mod trickle;
 
 use super::capture::Capture;
 use super::counters::RunningCounters;
-use super::{Link, LinkCounters, RxBatch, RxPacket, TxBatch};
+use super::{Link, LinkCounters, RxBatch, RxPacket, Short, TxBatch};
 use crate::lock::Mutex;
 use crate::registry::Registry;
 use crate::wait_set::WaitSet;
@@ -164,6 +164,9 @@ impl UdpLink {
 impl Link for UdpLink {
     fn send(&self, batch: &mut TxBatch) {
         self.sender.send(batch);
+    }
+    fn send_short(&self, short: &mut Short, route: &Route) -> bool {
+        self.sender.send_short(short, route)
     }
     fn takes_external(&self) -> bool {
         self.capture.is_none()

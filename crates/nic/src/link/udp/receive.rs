@@ -139,14 +139,22 @@ impl UdpLink {
             None => (sys::receive_messages(source.fd, memory, RX_BUFFER_LEN, arrived).unwrap_or(0), 1),
         };
         add_alone(&self.counters.rx_calls, calls);
-        let bytes = receiver.arrived[..filled].iter().map(|m| m.len).sum();
+        let bytes = match filled {
+            0 => 0,
+            1 => receiver.arrived[0].len,
+            _ => receiver.arrived[..filled].iter().map(|m| m.len).sum(),
+        };
         source.on_look(calls, offer, filled, bytes);
         if let Some(merges) = source.change_of_merging() {
             // The option exists on this kernel: it took it when the socket was opened.
             let _ = sys::set_option(&source.fd, libc::SOL_UDP, libc::UDP_GRO, libc::c_int::from(merges));
         }
-        if filled > 0 {
-            receiver.rota.on_hit(index);
+        if filled == 0 {
+            return 0;
+        }
+        receiver.rota.on_hit(index);
+        if expected.is_some() && self.take_familiar(receiver, index, rx, first_buffer) {
+            return filled;
         }
         for i in 0..filled {
             let buffer = first_buffer + i;
@@ -156,6 +164,19 @@ impl UdpLink {
             }
         }
         filled
+    }
+
+    /// Takes the first message of source number `index`, a trickle, if it is a packet for us like the last one. False if there is
+    /// more to it; nothing was done then.
+    #[inline]
+    fn take_familiar(&self, receiver: &mut Receiver, index: usize, rx: &mut RxBatch, buffer: usize) -> bool {
+        let Receiver { sources, arrived, idents, .. } = receiver;
+        let InMessage { from, len, .. } = &arrived[0];
+        let datagram = &rx.buffer(buffer)[..(*len).min(RX_BUFFER_LEN)];
+        match sources[index].trickle.recognise(from, datagram) {
+            Some(&meta) => self.take_single(idents, &meta, buffer, datagram.len(), rx),
+            None => false,
+        }
     }
 
     /// Takes message number `arrived` of source number `index`. If it was taken as part of a trickle, it was probably sent
@@ -190,6 +211,7 @@ impl UdpLink {
         if expected.is_some() {
             let (flow, bytes) = (FlowAddrs::new(sgid, dgid, sport), &rx.buffer(buffer)[..len]);
             if trickle::is_alone(&mut receiver.prefixes, &flow, bytes) {
+                trickle.remember(message.from, len, meta, &mut receiver.prefixes);
                 if self.take_single(&mut receiver.idents, &meta, buffer, len, rx) {
                     return;
                 }

@@ -6,10 +6,10 @@ use super::exits::Exits;
 use super::interfaces::local_addresses;
 use super::sockets::SendSocket;
 use super::sys::{self, OutMessage, TX_BURST};
-use crate::link::TxBatch;
 use crate::link::batch::{Exit, Sealer};
 use crate::link::capture::{Capture, Direction, Outer};
 use crate::link::counters::{RunningCounters, add};
+use crate::link::{Short, TxBatch};
 use crate::lock::RwLock;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
@@ -58,7 +58,10 @@ impl Sealer for Plan {
     fn exit(&self, route: &Route) -> Option<Exit> {
         let number = self.exits.choose(route)?;
         let refused = self.has_plain_only.load(Relaxed) && self.plain_only.read().contains(&route.sgid);
-        Some(Exit { number, sport: self.exits.socket(number).port, may_segment: self.gso && !refused })
+        let socket = self.exits.socket(number);
+        let is_plain =
+            socket.is_bound && Control::is_needless(route, socket.hop_limit) && !needs_interface(route);
+        Some(Exit { number, sport: socket.port, may_segment: self.gso && !refused, is_plain })
     }
     fn is_settled(&self) -> bool {
         !self.has_plain_only.load(Relaxed)
@@ -94,27 +97,35 @@ impl Sender {
 
     /// Sends everything, socket by socket: packets of one route share a socket and keep their order.
     pub(super) fn send(&self, batch: &mut TxBatch) {
-        batch.seal_all(&self.sealer);
         if !self.send_single(batch) {
+            batch.seal_all(&self.sealer);
             self.send_by_socket(batch);
         }
         batch.clear();
     }
 
-    /// What every small message is: one packet that needs nothing said beside it. False if this is not that, or the
-    /// kernel did not take it.
-    fn send_single(&self, batch: &TxBatch) -> bool {
-        let Some((packet, bytes)) = batch.single() else { return false };
-        let Some(exit) = packet.seal.and_then(|s| s.exit) else { return false };
-        let socket = self.plan.exits.socket(exit.number);
-        let is_plain = socket.is_bound
-            && Control::is_needless(&packet.route, socket.hop_limit)
-            && !needs_interface(&packet.route);
-        if !is_plain || self.capture.is_some() {
+    /// What every small message is: one packet that needs nothing said beside it and goes where the last one went. False
+    /// if this is not that, or the kernel did not take it.
+    #[inline]
+    fn send_single(&self, batch: &mut TxBatch) -> bool {
+        if self.capture.is_some() {
             return false;
         }
-        let to = SockAddr::roce(packet.route.dgid);
-        if sys::send_plain(socket.socket.as_raw_fd(), bytes, &to).is_err() {
+        let Some((exit, route, bytes)) = batch.seal_single(&self.sealer) else { return false };
+        self.send_plain(exit, route, bytes)
+    }
+
+    /// One short packet of a queue pair, without a batch.
+    pub(super) fn send_short(&self, short: &mut Short, route: &Route) -> bool {
+        let exit = if self.capture.is_none() { short.plain_exit(|| self.plan.exit(route)) } else { None };
+        exit.is_some_and(|exit| self.send_plain(exit, route, short.seal(route, exit)))
+    }
+
+    /// A packet that needs nothing said beside it. False if the kernel did not take it.
+    #[inline]
+    fn send_plain(&self, exit: Exit, route: &Route, bytes: &[u8]) -> bool {
+        let socket = self.plan.exits.socket(exit.number);
+        if sys::send_plain(socket.socket.as_raw_fd(), bytes, &SockAddr::roce(route.dgid)).is_err() {
             return false;
         }
         add(&self.counters.tx_calls, 1);

@@ -85,6 +85,7 @@ impl Requester {
     }
 
     /// Marks everything before `next` as executed, completing requests on the way.
+    #[inline]
     pub(super) fn advance<H: Host>(&mut self, next: Psn, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Reach {
         if next.is_after(self.reached) {
             self.reached = next;
@@ -97,12 +98,14 @@ impl Requester {
     }
 
     /// Counts as answered whatever is, up to the oldest answer that is missing. Returns how many packets that were.
+    #[inline]
     pub(super) fn settle<H: Host>(&mut self, sq: &mut SendQueue, io: &mut Io<'_, H>) -> u32 {
         let mut moved = 0;
         while self.una.is_before(self.reached) {
-            let Some(wqe) = sq.get(sq.head()).copied() else { break };
+            let Some(wqe) = sq.oldest() else { break };
+            let packets = wqe.packets;
             let step = if !wqe.awaits_response() {
-                (wqe.packets - self.acked).min(self.reached.distance_from(self.una) as u32)
+                (packets - self.acked).min(self.reached.distance_from(self.una) as u32)
             } else if self.early.take(self.una) {
                 1
             } else {
@@ -112,20 +115,22 @@ impl Requester {
                 break;
             }
             moved += step;
-            self.answer(step, wqe.packets, sq, io);
+            self.answer(step, packets, sq, io);
         }
         moved
     }
 
     /// Counts `packets` of the oldest request as answered and completes it if that was all.
+    #[inline(always)] // nearly every answer is to one request, whose completion is made here
     pub(super) fn answer<H: Host>(&mut self, packets: u32, of: u32, sq: &mut SendQueue, io: &mut Io<'_, H>) {
         self.acked += packets;
         self.una = self.una.plus(packets);
         if self.acked == of {
             self.acked = 0;
             self.oldest += 1;
-            if let Some(wqe) = sq.pop() {
-                io.complete_send(&wqe);
+            if let Some(wqe) = sq.oldest() {
+                io.complete_send(wqe);
+                sq.forget_oldest();
             }
         }
     }

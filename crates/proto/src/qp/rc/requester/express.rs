@@ -29,14 +29,15 @@ impl Requester {
             SendOp::SendImm(imm) => Some(imm),
             _ => return,
         };
-        let (len, solicited) = (wqe.len, wqe.solicited);
+        let (len, solicited, is_signaled) = (wqe.len, wqe.solicited, wqe.signaled);
         let segment = if len > mtu { io.host.segment().unwrap_or(mtu).max(mtu) } else { mtu };
         let window = self.window_packets(segment);
         if wqe.fence && !self.reads.is_empty() {
             return;
         }
-        (wqe.segment, wqe.packets) = (segment, len.div_ceil(segment).max(1));
+        (wqe.segment, wqe.packets) = (segment, 1);
         if len > mtu {
+            wqe.packets = len.div_ceil(segment);
             let wqe = *wqe;
             if self.send_named(&wqe, sq, io) {
                 return;
@@ -45,7 +46,8 @@ impl Requester {
         if len > segment || self.in_flight() >= window {
             return;
         }
-        let ack_req = sq.get(self.cur).is_some_and(|wqe| self.wants_ack(wqe, true, (window, segment), sq));
+        let ack_req = is_signaled
+            || sq.get(self.cur).is_some_and(|wqe| self.wants_ack(wqe, true, (window, segment), sq));
         let rider = io.rider.filter(|_| len as usize + Rider::LEN <= segment as usize);
         let head = SendOnly { dest_qpn: io.attr.dest_qpn, psn: self.psn, ack_req, solicited, imm, rider };
         let (bytes, head_len) = head.to_bytes(len as usize);

@@ -189,6 +189,7 @@ impl Requester {
         self.una == self.high && self.acked == 0
     }
 
+    #[inline]
     fn window_packets(&self, mtu: u32) -> u32 {
         if self.cautious { 1 } else { whole(self.cc.window(), mtu).max(1) }
     }

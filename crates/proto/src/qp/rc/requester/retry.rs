@@ -72,6 +72,7 @@ impl RetryClock {
     }
 
     /// The peer answered everything before `una`. Gives the round-trip time if this answer measured one.
+    #[inline]
     fn progress(&mut self, una: Psn, in_flight: bool, now: Time) -> Option<u64> {
         (self.retry_left, self.rnr_left) = (self.retry_cnt, self.rnr_retry);
         (self.waiting_since, self.probes) = (in_flight.then_some(now), 0);
@@ -255,6 +256,7 @@ impl Requester {
     }
 
     /// Bookkeeping after `una` moved by `packets`.
+    #[inline]
     pub(super) fn on_progress<H: Host>(&mut self, packets: u32, io: &mut Io<'_, H>) {
         self.cautious = false;
         if let Some(first) = self.first_try.take()

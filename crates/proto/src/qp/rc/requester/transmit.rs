@@ -300,6 +300,7 @@ impl Requester {
     /// An acknowledgement is asked for where somebody waits for it: a signalled request, a queue that fills up, a
     /// window about to close, a local request behind, a large one-sided one as they came before, a probe. The end of an unsignalled burst waits for the next request, or for the probe
     /// that comes if there is none: in a ping-pong that halves the packets. Unless there is no probe yet.
+    #[inline]
     pub(super) fn wants_ack(
         &self,
         wqe: &SendWqe,
@@ -394,6 +395,7 @@ impl Requester {
     }
 
     /// Moves the cursor over `packets` sequence numbers.
+    #[inline]
     pub(super) fn on_sent<H: Host>(&mut self, packets: u32, bytes: u32, of: u32, io: &mut Io<'_, H>) {
         if self.psn.is_before(self.high) {
             io.counters.retransmitted += 1;

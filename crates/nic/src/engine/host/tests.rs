@@ -1,0 +1,181 @@
+//! Short messages over UDP: which of them leave at once, and that it makes no difference to anybody else.
+
+use crate::objects::{Cq, Qp, QpInit};
+use crate::{Config, LinkChoice, MemoryRegion, Nic};
+use ferroce_proto::verbs::{
+    Access, AddressVector, AttrMask, Completion, Mtu, Payload, QpAttr, QpCap, QpState, RecvWr, SendFlags,
+    SendOp, SendWr, Sge, Transport, WcOpcode, WcStatus,
+};
+use ferroce_proto::{LKey, Qpn};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+const LEN: usize = 4096;
+/// What arrives is placed from here on.
+const PLACE: usize = 2048;
+
+/// A NIC with two queue pairs that talk to each other, and memory whose byte n is n modulo 251.
+struct Pair {
+    nic: Nic,
+    cq: Cq,
+    near: Qp,
+    far: Qp,
+    bytes: Arc<[AtomicU8]>,
+    mr: MemoryRegion,
+}
+
+fn pair(address: &str) -> Pair {
+    let addresses = Some(vec![address.parse().unwrap()]);
+    let nic = Nic::open(Config { addresses, link: LinkChoice::Udp, ..Config::default() }).unwrap();
+    let pd = nic.alloc_pd().unwrap();
+    let cq = nic.create_cq(64, None, 0).unwrap();
+    let cap =
+        QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 64 };
+    let init =
+        QpInit { transport: Transport::Rc, send_cq: &cq, recv_cq: &cq, srq: None, cap, signal_all: true };
+    let (near, far) = (pd.create_qp(&init).unwrap(), pd.create_qp(&init).unwrap());
+    connect(&nic, &near, far.qpn());
+    connect(&nic, &far, near.qpn());
+    let bytes: Arc<[AtomicU8]> = (0..LEN).map(|n| AtomicU8::new((n % 251) as u8)).collect();
+    let addr = bytes.as_ptr() as usize;
+    let keep = Some(Arc::new(bytes.clone()) as Arc<_>);
+    // SAFETY: the region holds the bytes until it is dropped, and they are only accessed atomically.
+    let mr = unsafe { pd.register(addr, LEN, addr as u64, Access::LOCAL_WRITE, keep) }.unwrap();
+    Pair { nic, cq, near, far, bytes, mr }
+}
+
+fn connect(nic: &Nic, qp: &Qp, to: Qpn) {
+    use AttrMask as M;
+    let attr = QpAttr {
+        port: 1,
+        path_mtu: Mtu::B1024,
+        dest_qpn: to,
+        min_rnr_timer: 1,
+        timeout: 14,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        av: AddressVector { dgid: nic.gids()[0].gid, port: 1, ..AddressVector::default() },
+        ..QpAttr::default()
+    };
+    let init = M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
+    let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+    let rts = M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+    for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)] {
+        qp.modify(&QpAttr { state, ..attr }, mask | M::STATE).unwrap();
+    }
+}
+
+impl Pair {
+    /// Whether a message left at once since the queue pair was modified.
+    fn left_at_once(&self) -> bool {
+        let _held = self.near.core.machine.lock();
+        // SAFETY: the lock is held, and nobody else is in this test.
+        unsafe { self.near.core.short.get() }.knows_way()
+    }
+
+    fn send(&self, payloads: &[Payload<'_>]) {
+        let wrs: Vec<SendWr<'_>> = payloads
+            .iter()
+            .enumerate()
+            .map(|(n, &payload)| SendWr {
+                wr_id: n as u64,
+                op: SendOp::Send,
+                flags: SendFlags::empty(),
+                payload,
+                ud: None,
+                srq: None,
+            })
+            .collect();
+        self.near.post_send(&wrs).unwrap();
+    }
+
+    /// Posts receives for so many messages of 512 bytes each.
+    fn expect(&self, count: usize) {
+        for n in 0..count {
+            let sges = [self.mr.sge(PLACE + n * 512, 512)];
+            self.far.post_recv(&[RecvWr { wr_id: 100 + n as u64, sges: &sges }]).unwrap();
+        }
+    }
+
+    /// The completions of one side, in order.
+    fn completions(&self, count: usize, opcode: WcOpcode) -> Vec<Completion> {
+        let give_up = Instant::now() + Duration::from_secs(20);
+        let mut all = Vec::new();
+        while all.len() < 2 * count {
+            let mut some = [Completion::default(); 8];
+            let n = self.cq.poll(&mut some).unwrap();
+            all.extend_from_slice(&some[..n]);
+            assert!(Instant::now() < give_up, "{all:?}");
+        }
+        all.retain(|c| c.opcode == opcode && c.status == WcStatus::Success);
+        all
+    }
+
+    fn arrived(&self, n: usize, len: usize) -> Vec<u8> {
+        let at = PLACE + n * 512;
+        self.bytes[at..at + len].iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
+    }
+
+    /// How packets left so far: calls and packets.
+    fn sent(&self) -> (u64, u64) {
+        let link = self.nic.counters().link;
+        (link.tx_calls, link.tx_packets)
+    }
+}
+
+fn expected(from: usize, len: usize) -> Vec<u8> {
+    (from..from + len).map(|n| (n % 251) as u8).collect()
+}
+
+#[test]
+fn one_short_message_leaves_at_once() {
+    let pair = pair("127.49.1.1");
+    for (len, inline) in [(8, false), (8, true), (5, false), (0, false), (200, false)] {
+        pair.expect(1);
+        let before = pair.sent();
+        let sges = [pair.mr.sge(len, len as u32)];
+        let bytes = expected(len, len);
+        pair.send(&[if inline { Payload::Inline(&bytes) } else { Payload::Sges(&sges) }]);
+        assert!(pair.left_at_once(), "{len} bytes");
+        assert_eq!(pair.sent(), (before.0 + 1, before.1 + 1), "and it is counted as any packet");
+        let received = pair.completions(1, WcOpcode::Recv);
+        assert_eq!((received[0].byte_len as usize, received[0].wr_id), (len, 100));
+        assert_eq!(pair.arrived(0, len), bytes);
+    }
+    pair.near.modify(&QpAttr { min_rnr_timer: 2, ..QpAttr::default() }, AttrMask::MIN_RNR_TIMER).unwrap();
+    assert!(!pair.left_at_once(), "what is modified may go elsewhere");
+}
+
+#[test]
+fn lists_and_long_messages_take_the_batch() {
+    let pair = pair("127.49.1.2");
+    pair.expect(3);
+    let sges: Vec<_> = (0..3).map(|n| [pair.mr.sge(n * 16, 16)]).collect();
+    pair.send(&[Payload::Sges(&sges[0]), Payload::Sges(&sges[1]), Payload::Sges(&sges[2])]);
+    assert!(!pair.left_at_once(), "a list leaves together");
+    let received = pair.completions(3, WcOpcode::Recv);
+    assert_eq!(received.iter().map(|c| c.wr_id).collect::<Vec<_>>(), [100, 101, 102]);
+    (0..3).for_each(|n| assert_eq!(pair.arrived(n, 16), expected(n * 16, 16)));
+    pair.expect(1);
+    pair.send(&[Payload::Sges(&[pair.mr.sge(0, 400)])]);
+    assert!(!pair.left_at_once(), "there is no room for it");
+    assert_eq!(pair.completions(1, WcOpcode::Recv)[0].byte_len, 400);
+    assert_eq!(pair.arrived(0, 400), expected(0, 400));
+}
+
+#[test]
+fn memory_that_cannot_be_read_fails_as_ever() {
+    let pair = pair("127.49.1.3");
+    pair.expect(1);
+    let sge = pair.mr.sge(0, 8);
+    pair.send(&[Payload::Sges(&[Sge { lkey: LKey(sge.lkey.0 ^ 1), ..sge }])]);
+    assert!(!pair.left_at_once());
+    let mut got = [Completion::default(); 1];
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while pair.cq.poll(&mut got).unwrap() == 0 {
+        assert!(Instant::now() < give_up);
+    }
+    assert_eq!((got[0].status, got[0].wr_id), (WcStatus::LocProtErr, 0));
+    assert_eq!(pair.sent().1, 0, "nothing left");
+}
