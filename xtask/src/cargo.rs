@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::hugepages::HugePages;
 use crate::libtest;
 use crate::process::Job;
 use crate::step::{Context, Report};
@@ -53,6 +54,7 @@ pub(crate) fn test(ctx: &Context) -> Report {
     if tools.complete() && !ctx.quick {
         job = job.env("FERROCE_REQUIRE_TOOLS", "1");
     }
+    let _pages = HugePages::borrow();
     libtest::report(job.run(ctx))
 }
 
@@ -62,6 +64,7 @@ pub(crate) fn test_over_udp(ctx: &Context) -> Report {
     let packages = packages.iter().flat_map(|name| ["-p", name]);
     let args =
         ["test", "--tests", "--no-fail-fast"].into_iter().chain(packages).chain(["--", "--show-output"]);
+    let _pages = HugePages::borrow();
     libtest::report(Job::cargo(args).env("FERROCE_LINK", "udp").limit_s(15 * 60).run(ctx))
 }
 

@@ -33,6 +33,7 @@ mod dsm;
 mod fabric;
 mod figure;
 mod fuzz;
+mod hugepages;
 mod install;
 mod interop;
 mod layout;

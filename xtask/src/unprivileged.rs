@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::hugepages::HugePages;
 use crate::libtest;
 use crate::process::Job;
 use crate::step::{Context, Report, is_root};
@@ -24,6 +25,7 @@ struct TestBinary {
 
 /// The step. Run by an ordinary user it only adds the perf run: the `test` step was unprivileged already.
 pub(crate) fn check(ctx: &Context) -> Report {
+    let _pages = HugePages::borrow();
     // As command one of the README builds it, so that this build is checked as well.
     let built = Job::cargo(["build", "--release", "--bin", "ferroce"]).run(ctx);
     if !built.success() {

@@ -10,14 +10,13 @@
 //! | `rsockets` | programs over rsockets, and over librspreload |
 //! | `conformance` | rdma-core's own test suite |
 //! | `skips` | which of its tests may be skipped, and why; docs/conformance.md comes from it |
-//! | `network`, `hugepages` | the namespace, and memory that some tests ask for |
+//! | `network` | the namespace |
 //! | `pool`, `worker`, `session` | who runs what where |
 //! | `verdict` | rows, tables and tallies |
 
 mod cases;
 mod conformance;
 mod conversation;
-mod hugepages;
 mod middleware;
 pub(crate) mod network;
 mod pool;
@@ -35,6 +34,7 @@ use std::sync::mpsc;
 
 use serde_json::Value;
 
+use crate::hugepages::HugePages;
 use crate::process::Job as Process;
 use crate::selection::Selection;
 use crate::step::{Context, Report};
@@ -203,7 +203,7 @@ fn run_all(
     if jobs.iter().any(|job| job.kind == "pyverbs") && Path::new(conformance::SOURCE).exists() {
         conformance::unpack(&conformance::folder(&logs))?;
     }
-    let _pages = jobs.iter().any(|job| job.kind == "pyverbs").then(hugepages::HugePages::borrow);
+    let _pages = jobs.iter().any(|job| job.kind == "pyverbs").then(HugePages::borrow);
     let network = network::check();
     let mut rows = Vec::new();
     let (possible, skipped): (Vec<Job>, Vec<Job>) =

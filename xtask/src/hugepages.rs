@@ -1,4 +1,4 @@
-//! A few huge pages for the time of the conformance suite, where we are root.
+//! A few huge pages while tests run that want some, where we are root.
 
 use std::path::Path;
 
