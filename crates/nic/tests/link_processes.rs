@@ -110,6 +110,34 @@ fn a_merged_train_of_full_length_is_forwarded_whole() {
     assert_eq!(receive(&right, 15), packets);
 }
 
+/// Runs of foreign packets in a train that is handed out in portions: they neither end with a portion nor get lost at its border.
+#[test]
+fn foreign_packets_are_cut_out_of_a_long_train() {
+    let addr = "127.42.14.1";
+    let (wrong, right) = (open(&[addr]), open(&[addr]));
+    steer_all_to(&wrong, 0);
+    let is_foreign = |number: u32| (2..9).contains(&number) || number == 14;
+    let mut batch = TxBatch::new();
+    for number in 0..15 {
+        let slot = if is_foreign(number) { right.slot() } else { wrong.slot() };
+        add(&mut batch, &route(addr, addr, 0), &packet(slot, number, 4096 + 16));
+    }
+    right.send(&mut batch);
+    let (mut rx, mut kept) = (RxBatch::new(), Vec::new());
+    let start = Instant::now();
+    while kept.len() < 7 {
+        assert!(start.elapsed() < PATIENCE, "only {kept:?} arrived");
+        wrong.receive_some(&mut rx, true);
+        while wrong.receive_more(&mut rx) {}
+        kept.extend(rx.packets().map(|p| number_of(p.bytes)));
+    }
+    assert_eq!(kept, (0..15).filter(|&n| !is_foreign(n)).collect::<Vec<_>>());
+    let forwarded: Vec<_> = receive(&right, 8).iter().map(|b| number_of(b)).collect();
+    assert_eq!(forwarded, (0..15).filter(|&n| is_foreign(n)).collect::<Vec<_>>());
+    let counters = wrong.counters();
+    assert_eq!((counters.misdelivered, counters.forwarded_out, counters.repairs), (8, 8, 1));
+}
+
 #[test]
 fn a_packet_for_nobody_is_dropped_and_counted() {
     let addr = "127.42.5.1";

@@ -2,12 +2,13 @@
 
 mod link_support;
 
-use ferroce_nic::link::{Link, LinkError, TxBatch, UdpConfig, UdpLink};
+use ferroce_nic::link::{Link, LinkError, RxBatch, TxBatch, UdpConfig, UdpLink};
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{FlowAddrs, ROCE_UDP_PORT, icrc};
 use link_support::*;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
+use std::time::Instant;
 
 /// Packets of many lengths, some of them in runs, all to one queue pair.
 fn mixed_lengths() -> Vec<usize> {
@@ -136,6 +137,48 @@ fn a_segmentation_run_of_4_kib_packets_arrives() {
     assert_eq!(receive(&receiver, 15), packets);
     let counters = sender.counters();
     assert_eq!((counters.gso_batches, counters.tx_calls), (1, 1));
+}
+
+/// Two long trains and a short one are handed out in portions, in their order and without the damaged packet.
+#[test]
+fn long_trains_are_handed_out_in_portions() {
+    let (sender, receiver) = (open(&["127.41.13.1"]), open(&["127.41.13.2"]));
+    let there = route("127.41.13.1", "127.41.13.2", 0);
+    let mut rx = RxBatch::new();
+    // The receiver offers room for several datagrams once it has seen a stream.
+    for round in 0..4 {
+        let first = round * 100;
+        let mut batch = TxBatch::new();
+        for number in first..first + 34 {
+            if number == first + 15 || number == first + 30 {
+                sender.send(&mut batch);
+            }
+            add(&mut batch, &there, &packet(receiver.slot(), number, 4096 + 16));
+            if number == first + 9 {
+                batch.corrupt_last(2000 * 8);
+            }
+        }
+        sender.send(&mut batch);
+        let (mut arrived, mut looks, mut portions) = (Vec::new(), 0, 0);
+        let start = Instant::now();
+        while arrived.len() < 33 {
+            assert!(start.elapsed() < PATIENCE, "only {arrived:?}; {:?}", receiver.counters());
+            receiver.receive_some(&mut rx, true);
+            looks += u32::from(!rx.is_empty());
+            portions += u32::from(!rx.is_empty());
+            while receiver.receive_more(&mut rx) {
+                portions += 1;
+            }
+            arrived.extend(rx.packets().map(|p| {
+                assert_eq!(p.bytes, packet(receiver.slot(), number_of(p.bytes), 4096 + 16));
+                number_of(p.bytes)
+            }));
+        }
+        assert_eq!(arrived, (first..first + 34).filter(|&n| n != first + 9).collect::<Vec<_>>());
+        assert!(portions > looks + 4, "{portions} portions in {looks} looks");
+        assert!(!receiver.receive_more(&mut rx), "nothing is left");
+    }
+    assert_eq!(receiver.counters().bad_icrc, 4);
 }
 
 #[test]

@@ -208,7 +208,7 @@ impl Engine {
         }
         // One turn of a program that finds what it looks for is no reason to send them, two are.
         turn.is_overdue = !turn.put_off.waiting.is_empty();
-        let arrived = self.link.receive(&mut turn.rx, thorough);
+        let arrived = self.link.receive_some(&mut turn.rx, thorough);
         turn.idle = if arrived > 0 { 0 } else { turn.idle.wrapping_add(1) };
         turn.recent.refresh(self.qps.removals());
         turn.put_off.refresh(self.qps.removals());
@@ -264,7 +264,7 @@ impl Engine {
         let Turn { rx, tx, touched, put_off, recent, .. } = turn;
         let mut completions = 0;
         let mut next = 0;
-        while next < rx.len() {
+        while next < rx.len() || self.any_more(rx) {
             let first = rx.packet(next);
             next += 1;
             let qpn = dest_qpn(first.bytes).unwrap_or_default();
@@ -283,7 +283,7 @@ impl Engine {
             let mut packet = first;
             loop {
                 self.deliver(&mut machine, &packet, now, &mut host);
-                if next == rx.len() {
+                if next == rx.len() && !self.any_more(rx) {
                     break;
                 }
                 packet = rx.packet(next);
@@ -305,6 +305,12 @@ impl Engine {
             touch(touched, qp.clone());
         }
         completions
+    }
+
+    /// Whether the batch could be given more packets out of what was read.
+    #[inline]
+    fn any_more(&self, rx: &mut RxBatch) -> bool {
+        rx.has_more && self.link.receive_more(rx)
     }
 
     /// Gives a packet to the queue pair that it is for.

@@ -77,6 +77,19 @@ pub trait Link: Send + Sync {
     /// One thread at a time: a second one finds nothing.
     fn receive(&self, rx: &mut RxBatch, thorough: bool) -> usize;
 
+    /// As [`Self::receive`], but what was read may be left for [`Self::receive_more`]: a long train of packets is verified piece by piece,
+    /// so that the bytes are still near when they are wanted.
+    fn receive_some(&self, rx: &mut RxBatch, thorough: bool) -> usize {
+        self.receive(rx, thorough)
+    }
+
+    /// Adds to `rx` some of what [`Self::receive_some`] left, and returns whether there was any. Whoever does not ask until there is none
+    /// loses the rest.
+    fn receive_more(&self, rx: &mut RxBatch) -> bool {
+        let _ = rx;
+        false
+    }
+
     /// Wakes the process of this host that has the slot; whoever put something into its ring has seen that it sleeps.
     fn wake(&self, slot: u8) {
         let _ = slot;

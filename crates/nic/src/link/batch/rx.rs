@@ -14,6 +14,8 @@ pub(crate) const RX_BUFFER_LEN: usize = 64 * 1024;
 pub struct RxBatch {
     memory: Box<[u8]>,
     packets: Vec<RxEntry>,
+    /// There are more in the buffers, which the link has not looked at.
+    pub(crate) has_more: bool,
 }
 
 // SAFETY: memory elsewhere belongs to a link, which any thread may use.
@@ -77,7 +79,7 @@ impl RxBatch {
     /// An empty batch with its buffers.
     pub fn new() -> Self {
         let memory = vec![0; RX_BUFFERS * RX_BUFFER_LEN].into_boxed_slice();
-        RxBatch { memory, packets: Vec::with_capacity(256) }
+        RxBatch { memory, packets: Vec::with_capacity(256), has_more: false }
     }
     /// Whether it holds no packet.
     pub fn is_empty(&self) -> bool {
@@ -94,6 +96,7 @@ impl RxBatch {
     /// Forgets all packets.
     pub fn clear(&mut self) {
         self.packets.clear();
+        self.has_more = false;
     }
     /// The packets, in the order they arrived.
     pub fn packets(&self) -> impl DoubleEndedIterator<Item = RxPacket<'_>> {

@@ -59,16 +59,15 @@ impl Sources {
 
 /// The identifications within packets that were merged. Segments of one batch count up; packets that were sent one by
 /// one all have the same.
-#[derive(Debug)]
-pub(super) struct Train<'a> {
-    sources: &'a mut Sources,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Train {
     last: Option<u16>,
     step: u16,
 }
 
-impl<'a> Train<'a> {
-    pub(super) fn new(sources: &'a mut Sources) -> Train<'a> {
-        Train { sources, last: None, step: 1 }
+impl Train {
+    pub(super) fn new() -> Train {
+        Train { last: None, step: 1 }
     }
 
     /// What the last good packet had.
@@ -82,8 +81,8 @@ impl<'a> Train<'a> {
     }
 
     /// The next packet would be right with this identification. Returns whether that is believed.
-    pub(super) fn accept(&mut self, sgid: Gid, sport: u16, ident: u16) -> bool {
-        let believed = sgid.to_ipv4().is_none() || self.sources.believe(sgid, sport, ident);
+    pub(super) fn accept(&mut self, sources: &mut Sources, sgid: Gid, sport: u16, ident: u16) -> bool {
+        let believed = sgid.to_ipv4().is_none() || sources.believe(sgid, sport, ident);
         if believed {
             self.step = self.last.map_or(1, |last| ident.wrapping_sub(last));
             self.last = Some(ident);
@@ -104,11 +103,11 @@ mod tests {
 
     fn wrong_guesses(idents: &[u16]) -> usize {
         let mut sources = Sources::default();
-        let mut train = Train::new(&mut sources);
+        let mut train = Train::new();
         let mut wrong = 0;
         for &ident in idents {
             wrong += usize::from(train.guess() != ident);
-            assert!(train.accept(gid(), PORT, ident));
+            assert!(train.accept(&mut sources, gid(), PORT, ident));
         }
         wrong
     }

@@ -12,6 +12,7 @@
 //! | `owner` | who has the port when we cannot |
 //! | `send`, `exits` | packets out: segmentation batches, refusals, and which socket they leave by |
 //! | `receive`, `source` | packets in, and which socket to look at |
+//! | `train` | what was merged is split and verified, in portions if it is long |
 //! | `trickle` | packets in, one at a time, by the cheapest call |
 //! | `ident` | which IPv4 identification a packet may have had |
 //! | `steer`, `repair`, `probe` | which process gets a packet |
@@ -38,6 +39,7 @@ mod sockets;
 mod source;
 mod steer;
 mod sys;
+mod train;
 mod trickle;
 
 use super::capture::Capture;
@@ -172,7 +174,13 @@ impl Link for UdpLink {
         self.capture.is_none()
     }
     fn receive(&self, rx: &mut RxBatch, thorough: bool) -> usize {
-        self.receive_into(rx, thorough)
+        self.receive_into(rx, thorough, false)
+    }
+    fn receive_some(&self, rx: &mut RxBatch, thorough: bool) -> usize {
+        self.receive_into(rx, thorough, true)
+    }
+    fn receive_more(&self, rx: &mut RxBatch) -> bool {
+        self.receive_rest(rx)
     }
     fn wait_fds(&self) -> Vec<RawFd> {
         let addresses = self.addresses.iter().map(|a| a.socket.as_raw_fd());

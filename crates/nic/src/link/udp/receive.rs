@@ -6,20 +6,23 @@ use super::probe::Probe;
 use super::repair::RepairPace;
 use super::source::{Rota, Source, SourceKind};
 use super::sys::{self, InMessage};
+use super::train::{Datagram, Opening};
 use super::trickle;
 use super::{BoundAddress, UdpLink, multicast::Membership};
 use crate::link::batch::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
-use crate::link::capture::{Direction, Outer};
 use crate::link::counters::{add, add_alone};
 use crate::link::{RxBatch, RxPacket};
 use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, IcrcPrefix, dest_qpn};
 use ferroce_proto::{Gid, Qpn};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
-const MIN_PACKET_LEN: usize = Bth::LEN + ICRC_LEN;
+pub(super) const MIN_PACKET_LEN: usize = Bth::LEN + ICRC_LEN;
 /// How often a socket is looked at before it is closed; each look takes up to [`RX_BUFFERS`] datagrams.
 const LAST_LOOKS: usize = 256;
+/// Bytes of a long train that are verified at a time: with the place they are then copied to, half of the nearest cache.
+const PORTION: usize = 16 * 1024;
 
 /// State of the receiving half; one thread at a time has it.
 #[derive(Debug)]
@@ -36,35 +39,11 @@ pub(super) struct Receiver {
     pub(super) token: u128,
     /// The link is leaving: the roster is locked and must not be touched from here.
     pub(super) is_closing: bool,
-    idents: Sources,
-    prefixes: IcrcPrefix,
+    pub(super) idents: Sources,
+    pub(super) prefixes: IcrcPrefix,
+    /// Datagrams of the last look, in their order, whose packets are to be verified when they are wanted.
+    unopened: VecDeque<Opening>,
     arrived: [InMessage; RX_BUFFERS],
-}
-
-/// A datagram: one packet, or several that were merged.
-struct Datagram {
-    kind: SourceKind,
-    meta: RxMeta,
-    buffer: usize,
-    len: usize,
-    /// Length of every packet but the last.
-    segment_len: usize,
-    /// The ICRC of its only packet is right, with this identification.
-    verified: Option<u16>,
-}
-
-/// What became of the packets of a datagram.
-struct Taken {
-    /// The owner of the last packet that was not ours.
-    misdelivered: Option<u8>,
-    /// The identification of the last packet, if that was good.
-    ident: Option<u16>,
-}
-
-/// Consecutive packets of one datagram that belong to another process.
-struct ForeignRun {
-    slot: u8,
-    bytes: Range<usize>,
 }
 
 impl Receiver {
@@ -80,15 +59,18 @@ impl Receiver {
             is_closing: false,
             idents: Sources::default(),
             prefixes: IcrcPrefix::default(),
+            unopened: VecDeque::new(),
             arrived: Default::default(),
         }
     }
 }
 
 impl UdpLink {
-    pub(super) fn receive_into(&self, rx: &mut RxBatch, thorough: bool) -> usize {
+    /// Reads what has arrived. Of a long train only the beginning is taken if the caller `asks_again`, by [`Self::receive_rest`].
+    pub(super) fn receive_into(&self, rx: &mut RxBatch, thorough: bool, asks_again: bool) -> usize {
         rx.clear();
         let Some(mut receiver) = self.receiver.try_lock() else { return 0 };
+        receiver.unopened.clear();
         receiver.rota.begin();
         if receiver.owes_repair && thorough {
             self.repair_owed(&mut receiver);
@@ -105,7 +87,17 @@ impl UdpLink {
                 used += self.look_at(&mut receiver, index, rx, used);
             }
         }
+        if !receiver.unopened.is_empty() {
+            self.open_some(&mut receiver, rx, asks_again);
+        }
         rx.len()
+    }
+
+    /// Adds packets of what [`Self::receive_into`] read. True if there were any.
+    pub(super) fn receive_rest(&self, rx: &mut RxBatch) -> bool {
+        let before = rx.len();
+        self.open_some(&mut self.receiver.lock(), rx, true);
+        rx.len() > before
     }
 
     /// Empties the sockets, so that packets for other processes find their way; our own are of no use any more.
@@ -119,6 +111,7 @@ impl UdpLink {
                 if !is_address || self.look_at(receiver, index, &mut rx, 0) == 0 {
                     break;
                 }
+                self.open_some(receiver, &mut rx, false);
             }
         }
     }
@@ -223,16 +216,43 @@ impl UdpLink {
                 }
             }
         }
-        let train = Train::new(&mut receiver.idents);
-        let taken = self.take_train(train, &mut receiver.prefixes, &datagram, rx);
-        if let SourceKind::Address(address) = kind {
-            if expected.is_none() {
-                let is_single = datagram.segment_len >= len;
-                receiver.sources[index].trickle.on_datagram(dgid, is_single, taken.ident);
+        let mut opening = Opening::new(datagram, index, expected.is_none());
+        // Copies for groups come in no order that anybody counts on, and other links look at them first.
+        let may_wait = opening.address().is_some() && !dgid.is_multicast();
+        if may_wait && (opening.is_long() || !receiver.unopened.is_empty()) {
+            receiver.unopened.push_back(opening);
+        } else {
+            self.take_from(receiver, &mut opening, rx, usize::MAX);
+            self.on_opened(receiver, &opening);
+        }
+    }
+
+    /// Opens some of what was read, until there is a packet for us; all of it, unless the caller asks again.
+    fn open_some(&self, receiver: &mut Receiver, rx: &mut RxBatch, asks_again: bool) {
+        let before = rx.len();
+        while let Some(mut opening) = receiver.unopened.pop_front() {
+            self.take_from(receiver, &mut opening, rx, if asks_again { PORTION } else { usize::MAX });
+            if opening.is_done() {
+                self.on_opened(receiver, &opening);
+            } else {
+                receiver.unopened.push_front(opening);
             }
-            if let Some(slot) = taken.misdelivered {
-                self.on_misdelivery(receiver, address, slot);
+            if asks_again && rx.len() > before {
+                break;
             }
+        }
+        rx.has_more = !receiver.unopened.is_empty();
+    }
+
+    /// What was learned from a datagram whose packets have all been looked at.
+    fn on_opened(&self, receiver: &mut Receiver, opening: &Opening) {
+        let Some(address) = opening.address() else { return };
+        if opening.is_telling {
+            let trickle = &mut receiver.sources[opening.source].trickle;
+            trickle.on_datagram(opening.dgid(), opening.is_single(), opening.last_ident());
+        }
+        if let Some(slot) = opening.misdelivered {
+            self.on_misdelivery(receiver, address, slot);
         }
     }
 
@@ -248,121 +268,13 @@ impl UdpLink {
         rx: &mut RxBatch,
     ) -> bool {
         let is_ours = dest_qpn(rx.buffer(buffer)).and_then(owner_of) == Some(self.slot);
-        if !is_ours || self.capture.is_some() || !Train::new(idents).accept(meta.sgid, meta.sport, 0) {
+        if !is_ours || self.capture.is_some() || !Train::new().accept(idents, meta.sgid, meta.sport, 0) {
             return false;
         }
         add_alone(&self.counters.rx_packets, 1);
         add_alone(&self.counters.rx_bytes, len as u64);
         rx.push(buffer, 0..len - ICRC_LEN, *meta);
         true
-    }
-
-    /// Splits what was merged, verifies each packet and keeps or forwards it.
-    fn take_train(
-        &self,
-        mut train: Train<'_>,
-        prefixes: &mut IcrcPrefix,
-        datagram: &Datagram,
-        rx: &mut RxBatch,
-    ) -> Taken {
-        let Datagram { buffer, len, segment_len, .. } = *datagram;
-        let mut foreign: Option<ForeignRun> = None;
-        let mut misdelivered = None;
-        let mut start = 0;
-        // An empty datagram is one malformed packet.
-        while start < len.max(1) {
-            let range = start..(start + segment_len).min(len);
-            start += segment_len;
-            let packet = &rx.buffer(buffer)[range.clone()];
-            match self.check_packet(datagram, packet, &mut train, prefixes) {
-                Some(owner) if owner != self.slot => {
-                    misdelivered = Some(owner);
-                    foreign = self.extend_run(datagram, rx, foreign, owner, range);
-                }
-                ours_or_bad => {
-                    self.forward_run(datagram, rx, foreign.take());
-                    if ours_or_bad.is_some() {
-                        add_alone(&self.counters.rx_packets, 1);
-                        add_alone(&self.counters.rx_bytes, range.len() as u64);
-                        rx.push(buffer, range.start..range.end - ICRC_LEN, datagram.meta);
-                    }
-                }
-            }
-        }
-        self.forward_run(datagram, rx, foreign);
-        Taken { misdelivered, ident: train.last() }
-    }
-
-    /// Verifies a packet and says which slot it belongs to; `None` if it was dropped. What belongs to nobody in
-    /// particular (connection management, groups) belongs to whoever received it.
-    fn check_packet(
-        &self,
-        datagram: &Datagram,
-        packet: &[u8],
-        train: &mut Train<'_>,
-        prefixes: &mut IcrcPrefix,
-    ) -> Option<u8> {
-        let meta = &datagram.meta;
-        let flow = FlowAddrs::new(meta.sgid, meta.dgid, meta.sport);
-        let well_formed = packet.len() >= MIN_PACKET_LEN && packet.len().is_multiple_of(4);
-        let verify = || prefixes.verify(&flow, train.guess(), packet);
-        let ident = if well_formed { datagram.verified.or_else(verify) } else { None };
-        if let Some(capture) = &self.capture {
-            let outer = Outer { flow, ident: ident.unwrap_or(0), tos: meta.tos, ttl: meta.ttl };
-            capture.record(Direction::Received, &outer, packet);
-        }
-        if !well_formed {
-            add_alone(&self.counters.malformed, 1);
-            crate::log::drop(format_args!("{} bytes from {} are no RoCE packet", packet.len(), meta.sgid));
-            return None;
-        }
-        if !ident.is_some_and(|ident| train.accept(meta.sgid, meta.sport, ident)) {
-            add_alone(&self.counters.bad_icrc, 1);
-            crate::log::drop(format_args!("wrong ICRC on {} bytes from {}", packet.len(), meta.sgid));
-            return None;
-        }
-        let qpn = dest_qpn(packet)?;
-        match (datagram.kind, owner_of(qpn)) {
-            (_, None) => Some(self.slot),
-            (SourceKind::Group(_), Some(_)) => {
-                // Every member of the group has a copy; forwarding would multiply it.
-                add_alone(&self.counters.malformed, 1);
-                None
-            }
-            (_, Some(owner)) => Some(owner),
-        }
-    }
-
-    /// Adds a packet to the run of packets for one other process, or sends that run off and begins another.
-    fn extend_run(
-        &self,
-        datagram: &Datagram,
-        rx: &RxBatch,
-        run: Option<ForeignRun>,
-        slot: u8,
-        packet: Range<usize>,
-    ) -> Option<ForeignRun> {
-        match run {
-            Some(run) if run.slot == slot && packet.end - run.bytes.start <= forward::MAX_RUN_LEN => {
-                Some(ForeignRun { slot, bytes: run.bytes.start..packet.end })
-            }
-            other => {
-                self.forward_run(datagram, rx, other);
-                Some(ForeignRun { slot, bytes: packet })
-            }
-        }
-    }
-
-    fn forward_run(&self, datagram: &Datagram, rx: &RxBatch, run: Option<ForeignRun>) {
-        let Some(ForeignRun { slot, bytes }) = run else { return };
-        let packets = bytes.len().div_ceil(datagram.segment_len) as u64;
-        add_alone(&self.counters.misdelivered, packets);
-        let message = Forwarded::Packets { meta: datagram.meta, segment_len: datagram.segment_len };
-        let bytes = &rx.buffer(datagram.buffer)[bytes];
-        match self.forwarder.hand_over(&self.registry, slot, message, bytes) {
-            Handover::Done => add(&self.counters.forwarded_out, packets),
-            Handover::Gone | Handover::Full => add(&self.counters.forward_errors, packets),
-        }
     }
 
     fn take_forwarded(&self, receiver: &mut Receiver, arrived: usize, rx: &mut RxBatch, buffer: usize) {
@@ -416,7 +328,7 @@ impl UdpLink {
 }
 
 /// The slot that owns a queue pair number; `None` for those that every process has.
-fn owner_of(qpn: Qpn) -> Option<u8> {
+pub(super) fn owner_of(qpn: Qpn) -> Option<u8> {
     match (qpn.value() >> 16) as u8 {
         0 | 0xff => None,
         slot => Some(slot),

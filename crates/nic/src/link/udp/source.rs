@@ -19,7 +19,7 @@ const WAITING_AFTER: u32 = 4;
 const LOOKS_WHILE_WAITING: u64 = 4;
 
 /// A datagram of more bytes than this is a train of many packets.
-const LONG_TRAIN: usize = 16 * 1024;
+pub(super) const LONG_TRAIN: usize = 16 * 1024;
 
 /// Packets on their own, one after the other, after which the kernel is told not to merge any. A socket that merges takes nearly
 /// two tenths of a microsecond longer for each packet.
