@@ -19,6 +19,7 @@ mod report;
 mod run;
 mod signals;
 mod sizes;
+mod sockopt;
 mod table;
 
 use clap::{Parser, Subcommand};

@@ -41,11 +41,16 @@ fn a_missing_server_is_explained() {
 
 #[test]
 fn two_sides_measure_sockets() {
-    for (test, figure) in
-        [("tcp-lat", "latency"), ("tcp-rr", "latency"), ("tcp-bw", "bandwidth"), ("udp-lat", "latency")]
-    {
-        let line = &both_sides(test, "-s 64 -n 10")[0];
-        assert_eq!(line["params"]["size"], 64);
+    for (test, size, figure) in [
+        ("tcp-lat", 64, "latency"),
+        ("tcp-rr", 64, "latency"),
+        ("tcp-bw", 64, "bandwidth"),
+        ("udp-lat", 64, "latency"),
+        ("udp-bw", 8192, "bandwidth"),
+        ("udp-bw", 1 << 20, "bandwidth"),
+    ] {
+        let line = &both_sides(test, &format!("-s {size} -n 10"))[0];
+        assert_eq!(line["params"]["size"], size);
         let count = if figure == "latency" { "samples" } else { "messages" };
         assert_eq!(line[figure][count], 10, "{line}");
     }

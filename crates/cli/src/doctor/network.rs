@@ -2,10 +2,10 @@
 
 use super::Finding;
 use crate::devices::settings;
+use crate::sockopt;
 use ferroce_nic::{GidEntry, Nic};
 use rustix::net::{AddressFamily, SocketType};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, UdpSocket};
-use std::os::fd::AsRawFd;
 
 pub(super) fn check() -> Vec<Finding> {
     let config = match settings() {
@@ -54,7 +54,7 @@ fn ipv6(gids: &[GidEntry]) -> Finding {
 }
 
 fn segmentation() -> Finding {
-    match try_option(libc::SOL_UDP, libc::UDP_SEGMENT, &1000_i32.to_ne_bytes()) {
+    match udp_socket().and_then(|socket| sockopt::set_udp_segment(&socket, 1000)) {
         Ok(()) => Finding::works("sending in batches", "segmentation offload (UDP_SEGMENT)"),
         Err(error) => Finding::limited(
             "sending in batches",
@@ -64,7 +64,7 @@ fn segmentation() -> Finding {
 }
 
 fn coalescing() -> Finding {
-    match try_option(libc::SOL_UDP, libc::UDP_GRO, &1_i32.to_ne_bytes()) {
+    match udp_socket().and_then(|socket| sockopt::set_udp_gro(&socket)) {
         Ok(()) => Finding::works("receiving in batches", "receive offload (UDP_GRO)"),
         Err(error) => Finding::limited(
             "receiving in batches",
@@ -86,7 +86,7 @@ fn steering() -> Finding {
         let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
         rustix::net::sockopt::set_socket_reuseport(&socket, true)?;
         rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))?;
-        set_option(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, bytes)
+        sockopt::set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, bytes)
     };
     match attach() {
         Ok(()) => {
@@ -99,25 +99,6 @@ fn steering() -> Finding {
     }
 }
 
-fn try_option(level: libc::c_int, name: libc::c_int, value: &[u8]) -> std::io::Result<()> {
-    set_option(&UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?, level, name, value)
-}
-
-fn set_option(
-    socket: &impl AsRawFd,
-    level: libc::c_int,
-    name: libc::c_int,
-    value: &[u8],
-) -> std::io::Result<()> {
-    // SAFETY: the kernel reads `value.len()` bytes of a slice that lives through the call.
-    let code = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            name,
-            value.as_ptr().cast(),
-            value.len() as libc::socklen_t,
-        )
-    };
-    if code == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+fn udp_socket() -> std::io::Result<UdpSocket> {
+    UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
 }

@@ -1,13 +1,13 @@
 //! The side that asks for tests and measures.
 
 use super::affinity::Pinned;
-use super::baseline::{tcp, udp};
+use super::baseline::{tcp, udp, udp_stream};
 use super::control::Control;
 use super::handshake::{self, Request};
 use super::measure::{Budget, Measurement};
 use super::params::Params;
 use super::rdma;
-use super::test::Operation;
+use super::test::{Operation, Test};
 use crate::failure::Failure;
 
 /// A connection to a server.
@@ -30,6 +30,9 @@ impl Client {
         let offer = handshake::ask(&mut self.control, params)?;
         match params.test.operation() {
             Operation::Tcp => tcp::run(&mut self.control, params, budget, &offer),
+            Operation::Udp if params.test == Test::UdpBw => {
+                udp_stream::run(&mut self.control, params, budget, &offer, self.local.lonely)
+            }
             Operation::Udp => udp::run(&mut self.control, params, budget, &offer, self.local.lonely),
             _ => rdma::run(&mut self.control, params, budget, &offer, &self.local),
         }

@@ -1,7 +1,7 @@
 //! The command line of `ferroce perf`.
 
 use super::measure::{Budget, Limit};
-use super::params::{MAX_UDP_SIZE, Params, Transport};
+use super::params::{MAX_UDP_SIZE, Params, Transport, UDP_STREAM_UNIT};
 use super::test::{Operation, Test};
 use crate::failure::Failure;
 use crate::faults::FaultArgs;
@@ -120,6 +120,8 @@ pub(crate) enum TestCommand {
     TcpBw(TestArgs),
     /// UDP ping-pong, both sides spinning, to compare with send-lat.
     UdpLat(TestArgs),
+    /// UDP stream in packets like those of a WRITE, to see what the sockets of this machine carry.
+    UdpBw(TestArgs),
 }
 
 impl TestCommand {
@@ -138,6 +140,7 @@ impl TestCommand {
             TestCommand::TcpRr(args) => (Test::TcpRr, args),
             TestCommand::TcpBw(args) => (Test::TcpBw, args),
             TestCommand::UdpLat(args) => (Test::UdpLat, args),
+            TestCommand::UdpBw(args) => (Test::UdpBw, args),
         }
     }
 }
@@ -264,7 +267,8 @@ impl TestArgs {
             // A size that was asked for is not changed in silence.
             return vec![if self.size.is_some() { params.size } else { params.size.min(most) }];
         }
-        (1..=23).map(|power| 1 << power).filter(|size| *size <= most).collect()
+        let least = if params.test == Test::UdpBw { UDP_STREAM_UNIT } else { 1 };
+        (1..=23).map(|power| 1 << power).filter(|size| (least..=most).contains(size)).collect()
     }
 
     /// How long to measure.

@@ -68,6 +68,8 @@ pub(crate) const MAX_SIZE: u64 = 1 << 30;
 pub(crate) const QPS_DEPTH: u32 = 16;
 /// Largest datagram over IPv4, without its headers.
 pub(crate) const MAX_UDP_SIZE: u64 = 65_507;
+/// The UDP stream sends packets with this much of a message.
+pub(crate) const UDP_STREAM_UNIT: u64 = 4096;
 const MAX_QUEUE_PAIRS: u32 = 16_384;
 const MAX_DEPTH: u32 = 8192;
 const MAX_INLINE: u32 = 1024;
@@ -154,6 +156,12 @@ impl Params {
         }
         if self.test == Test::UdpLat && self.size > MAX_UDP_SIZE {
             return Err(format!("a UDP datagram holds at most {MAX_UDP_SIZE} bytes, not {}", self.size));
+        }
+        if self.test == Test::UdpBw && !self.size.is_multiple_of(UDP_STREAM_UNIT) {
+            return Err(format!(
+                "{name} sends whole packets: multiples of {UDP_STREAM_UNIT} bytes, not {}",
+                self.size
+            ));
         }
         Ok(())
     }
@@ -326,6 +334,7 @@ mod tests {
         assert!(refused(Params { events: true, ..Params::defaults(Test::WriteLat) }).contains("-e"));
         assert!(refused(Params { size: 16, ..Params::defaults(Test::AtomicLat) }).contains("8 bytes"));
         assert!(refused(Params { size: 4097, transport: Transport::Ud, ..base.clone() }).contains("4096"));
+        assert!(refused(Params { size: 5000, ..Params::defaults(Test::UdpBw) }).contains("4096"));
         assert!(refused(Params { size: 65_508, ..Params::defaults(Test::UdpLat) }).contains("65507"));
         assert!(refused(Params { events: true, ..Params::defaults(Test::TcpLat) }).contains("plain socket"));
         assert!(refused(Params { cq_moderation: Some(1), ..base }).contains("-Q"));

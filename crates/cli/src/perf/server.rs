@@ -1,12 +1,12 @@
 //! The side that serves one client's tests, one after the other.
 
 use super::affinity::Pinned;
-use super::baseline::{tcp, udp};
+use super::baseline::{tcp, udp, udp_stream};
 use super::control::{Control, STEP_TIMEOUT};
 use super::handshake::{self, Reply, Report, Request};
 use super::params::Params;
 use super::rdma;
-use super::test::Operation;
+use super::test::{Operation, Test};
 use crate::failure::Failure;
 use std::time::Duration;
 
@@ -58,6 +58,7 @@ fn serve_prepared(control: &mut Control, params: &Params, local: &rdma::Local) -
     let _pinned = local.pin.filter(|_| params.test.polls()).map(Pinned::to_core_of);
     match params.test.operation() {
         Operation::Tcp => tcp::serve(control, params),
+        Operation::Udp if params.test == Test::UdpBw => udp_stream::serve(control, params, local.lonely),
         Operation::Udp => udp::serve(control, params, local.lonely),
         _ => rdma::serve(control, params, local),
     }

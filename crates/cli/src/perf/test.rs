@@ -30,6 +30,8 @@ pub(crate) enum Test {
     TcpBw,
     /// UDP ping-pong, both sides spinning.
     UdpLat,
+    /// UDP stream, in packets like those of a WRITE.
+    UdpBw,
     /// Very many queue pairs; its result is neither a latency nor a bandwidth.
     Qps,
 }
@@ -53,11 +55,12 @@ pub(crate) enum Operation {
 
 impl Test {
     /// All tests with a latency or a bandwidth, in the order in which they are listed.
-    pub(crate) const ALL: [Test; 12] = [
+    pub(crate) const ALL: [Test; 13] = [
         Test::TcpLat,
         Test::TcpBw,
         Test::TcpRr,
         Test::UdpLat,
+        Test::UdpBw,
         Test::SendLat,
         Test::SendBw,
         Test::WriteLat,
@@ -83,6 +86,7 @@ impl Test {
             Test::TcpRr => "tcp-rr",
             Test::TcpBw => "tcp-bw",
             Test::UdpLat => "udp-lat",
+            Test::UdpBw => "udp-bw",
             Test::Qps => "qps",
         }
     }
@@ -95,13 +99,16 @@ impl Test {
             Test::ReadLat | Test::ReadBw => Operation::Read,
             Test::AtomicLat | Test::AtomicBw => Operation::Atomic,
             Test::TcpLat | Test::TcpRr | Test::TcpBw => Operation::Tcp,
-            Test::UdpLat => Operation::Udp,
+            Test::UdpLat | Test::UdpBw => Operation::Udp,
         }
     }
 
     /// Whether the result is a bandwidth rather than a latency.
     pub(crate) fn is_bandwidth(self) -> bool {
-        matches!(self, Test::SendBw | Test::WriteBw | Test::ReadBw | Test::AtomicBw | Test::TcpBw)
+        matches!(
+            self,
+            Test::SendBw | Test::WriteBw | Test::ReadBw | Test::AtomicBw | Test::TcpBw | Test::UdpBw
+        )
     }
 
     /// Whether it uses sockets only, as something to compare with.

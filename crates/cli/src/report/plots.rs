@@ -43,6 +43,7 @@ pub(super) fn bandwidth(results: &Results) -> Plot {
         label: rate_label,
         series: vec![
             series("TCP stream", "tcp", Marker::Square, Test::TcpBw),
+            series("UDP stream", "udp", Marker::Cross, Test::UdpBw),
             series("RC send", "send", Marker::Circle, Test::SendBw),
             series("RC write", "write", Marker::Triangle, Test::WriteBw),
             series("RC read", "read", Marker::Wedge, Test::ReadBw),

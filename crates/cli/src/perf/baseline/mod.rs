@@ -2,3 +2,4 @@
 
 pub(crate) mod tcp;
 pub(crate) mod udp;
+pub(crate) mod udp_stream;

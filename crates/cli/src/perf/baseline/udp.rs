@@ -13,7 +13,7 @@ use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 /// How many empty receives pass between two looks at the clock or the control channel.
-const SPINS_PER_LOOK: u32 = 1024;
+pub(super) const SPINS_PER_LOOK: u32 = 1024;
 /// A datagram without an answer after this time is lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 const LOST_IN_A_ROW: u32 = 5;
@@ -90,7 +90,7 @@ fn exchange(socket: &UdpSocket, message: &[u8], answer: &mut [u8], lonely: Lonel
         .advise("A firewall between the machines may drop UDP"))
 }
 
-fn bind(control: &Control) -> Result<UdpSocket, Failure> {
+pub(super) fn bind(control: &Control) -> Result<UdpSocket, Failure> {
     let socket =
         UdpSocket::bind(control.local_address(0)).map_err(|e| Failure::io("cannot bind a UDP socket", e))?;
     socket.set_nonblocking(true).map_err(broken)?;
@@ -101,18 +101,20 @@ fn here(socket: &UdpSocket) -> Result<Offer, Failure> {
     Ok(Offer::Socket { port: socket.local_addr().map_err(broken)?.port(), nonce: 0 })
 }
 
-fn connect(socket: &UdpSocket, control: &Control, offer: &Offer) -> Result<(), Failure> {
-    let &Offer::Socket { port, .. } = offer else {
+/// Connects to what was offered; returns the number that came with it.
+pub(super) fn connect(socket: &UdpSocket, control: &Control, offer: &Offer) -> Result<u64, Failure> {
+    let &Offer::Socket { port, nonce } = offer else {
         return Err(Failure::new("the other side offered queue pairs for a UDP test"));
     };
-    socket.connect(control.peer_address(port)).map_err(broken)
+    socket.connect(control.peer_address(port)).map_err(broken)?;
+    Ok(nonce)
 }
 
 /// An ICMP error of an earlier datagram; the datagram counts as lost, no more.
-fn is_bounce(error: &io::Error) -> bool {
+pub(super) fn is_bounce(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::Interrupted)
 }
 
-fn broken(error: io::Error) -> Failure {
+pub(super) fn broken(error: io::Error) -> Failure {
     Failure::io("the UDP socket of the test broke", error)
 }

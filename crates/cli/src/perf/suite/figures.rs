@@ -16,7 +16,7 @@ pub(crate) struct Row {
 pub(crate) const ROWS: [Row; 7] = [
     Row { label: "TCP socket", latency: Test::TcpLat, bandwidth: Some(Test::TcpBw) },
     Row { label: "TCP request/reply *", latency: Test::TcpRr, bandwidth: None },
-    Row { label: "UDP, spinning", latency: Test::UdpLat, bandwidth: None },
+    Row { label: "UDP, spinning", latency: Test::UdpLat, bandwidth: Some(Test::UdpBw) },
     Row { label: "RC send", latency: Test::SendLat, bandwidth: Some(Test::SendBw) },
     Row { label: "RC write", latency: Test::WriteLat, bandwidth: Some(Test::WriteBw) },
     Row { label: "RC read *", latency: Test::ReadLat, bandwidth: Some(Test::ReadBw) },

@@ -1,7 +1,7 @@
 //! What the suite measures, and for how long.
 
 use super::super::measure::{Budget, Limit};
-use super::super::params::{ATOMIC_SIZE, MAX_UDP_SIZE};
+use super::super::params::{ATOMIC_SIZE, MAX_UDP_SIZE, UDP_STREAM_UNIT};
 use super::super::test::{Operation, Test};
 use std::time::Duration;
 
@@ -52,6 +52,7 @@ impl Plan {
     pub(crate) fn tests(&self, size: u64) -> Vec<Test> {
         let exists = |test: &Test| match test.operation() {
             Operation::Atomic => size == ATOMIC_SIZE,
+            Operation::Udp if *test == Test::UdpBw => size.is_multiple_of(UDP_STREAM_UNIT),
             Operation::Udp => size <= MAX_UDP_SIZE,
             _ => true,
         };

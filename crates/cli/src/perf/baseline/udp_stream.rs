@@ -1,0 +1,194 @@
+//! UDP stream: packets as long and as many as those of a WRITE, merged as the kernel merges best, and nothing else. No
+//! checksum over the data, no retransmission, no memory that they belong in: what this machine's sockets carry at most, and so the bar
+//! for an RDMA bandwidth that travels through them.
+//!
+//! The receiver tells how much has arrived, and the sender keeps a window as a queue pair does, for a socket that is
+//! flooded drops most of it.
+
+use super::super::affinity::Lonely;
+use super::super::control::Control;
+use super::super::handshake::{self, Offer, Report};
+use super::super::measure::{Budget, Limit, Measurement};
+use super::super::params::{Params, UDP_STREAM_UNIT};
+use super::super::stats::Bandwidth;
+use super::udp::{SPINS_PER_LOOK, bind, broken, connect, is_bounce};
+use crate::failure::Failure;
+use crate::sockopt;
+use rustix::net::sockopt::{
+    set_socket_recv_buffer_size, set_socket_recv_buffer_size_force, socket_recv_buffer_size,
+};
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+/// Bytes of a message in one packet: the largest path MTU.
+const PAYLOAD: usize = UDP_STREAM_UNIT as usize;
+/// What a packet of a WRITE has beside its payload: BTH and ICRC.
+const OVERHEAD: usize = 16;
+const PACKET: usize = PAYLOAD + OVERHEAD;
+/// Packets that fit into one datagram before it is cut.
+const PACKETS_PER_TRAIN: usize = 15;
+/// The receive buffer that is asked for, and the most that is kept under way, as the NIC does.
+const BUFFER: usize = 16 << 20;
+const WINDOWS: std::ops::RangeInclusive<u64> = (64 << 10)..=(1 << 20);
+/// The receiver answers after so many bytes, or when nothing is left.
+const BYTES_PER_ANSWER: u64 = 128 << 10;
+/// What was not answered after this time is lost.
+const LOST_AFTER: Duration = Duration::from_millis(100);
+const LOST_WINDOWS: u32 = 20;
+
+/// Client.
+pub(crate) fn run(
+    control: &mut Control,
+    params: &Params,
+    budget: Budget,
+    offer: &Offer,
+    lonely: Lonely,
+) -> Result<Measurement, Failure> {
+    let socket = bind(control)?;
+    let window = connect(&socket, control, offer)?.clamp(*WINDOWS.start(), *WINDOWS.end());
+    let merges = sockopt::set_udp_segment(&socket, PACKET as u16).is_ok();
+    handshake::go(control, Offer::Socket { port: port(&socket)?, nonce: 0 })?;
+    let packets = params.size as usize / PAYLOAD;
+    let mut sender = Sender {
+        socket,
+        lonely,
+        bytes: vec![0x5a; packets * PACKET],
+        train: if merges { PACKETS_PER_TRAIN * PACKET } else { PACKET },
+        window,
+        sent: 0,
+        arrived: 0,
+        forgiven: 0,
+        lost: 0,
+    };
+    sender.stream(Limit::Time(budget.warm_up))?;
+    let (start, before) = (Instant::now(), sender.arrived);
+    sender.stream(budget.limit)?;
+    let (elapsed, bytes) = (start.elapsed(), sender.arrived - before);
+    handshake::stop(control)?;
+    let messages = bytes / sender.bytes.len() as u64;
+    Ok(Measurement::Bandwidth(Bandwidth::new(messages, messages * params.size, elapsed.as_nanos() as u64)))
+}
+
+/// Server: takes what comes until the client says stop.
+pub(crate) fn serve(control: &mut Control, _: &Params, lonely: Lonely) -> Result<Report, Failure> {
+    let socket = bind(control)?;
+    // Where the kernel does not merge, each packet comes on its own.
+    let _ = sockopt::set_udp_gro(&socket);
+    if set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
+        let _ = set_socket_recv_buffer_size(&socket, BUFFER);
+    }
+    // The kernel says twice what it gives, and counts its own structures.
+    let room = socket_recv_buffer_size(&socket).map_err(|error| broken(error.into()))? as u64 / 4;
+    let offer = handshake::ready(control, Offer::Socket { port: port(&socket)?, nonce: room })?;
+    connect(&socket, control, &offer)?;
+    handshake::started(control)?;
+    let mut train = vec![0; 64 << 10];
+    let (mut received, mut told, mut spins) = (0_u64, 0, 0_u32);
+    loop {
+        let must_answer = match socket.recv(&mut train) {
+            Ok(length) => {
+                received += length as u64;
+                received - told >= BYTES_PER_ANSWER
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                spins = spins.wrapping_add(1);
+                lonely.give_way();
+                if spins.is_multiple_of(SPINS_PER_LOOK) && control.has_news() {
+                    break;
+                }
+                received > told
+            }
+            Err(error) if is_bounce(&error) => false,
+            Err(error) => return Err(broken(error)),
+        };
+        if must_answer {
+            // An answer that finds no room is replaced by the next one.
+            let _ = socket.send(&received.to_be_bytes());
+            told = received;
+        }
+    }
+    handshake::await_stop(control)?;
+    Ok(Report { received: received / PACKET as u64, ..Report::default() })
+}
+
+struct Sender {
+    socket: UdpSocket,
+    lonely: Lonely,
+    /// A message, cut into packets.
+    bytes: Vec<u8>,
+    /// Bytes that leave with one call.
+    train: usize,
+    window: u64,
+    /// Bytes sent, bytes that the receiver has told of, and bytes that will not come any more.
+    sent: u64,
+    arrived: u64,
+    forgiven: u64,
+    /// Windows that were lost.
+    lost: u32,
+}
+
+impl Sender {
+    /// Sends messages until the limit is reached and all have arrived or are lost.
+    fn stream(&mut self, limit: Limit) -> Result<(), Failure> {
+        let start = Instant::now();
+        let mut messages = 0;
+        while !limit.is_reached(messages, start.elapsed()) {
+            let mut at = 0;
+            while at < self.bytes.len() {
+                self.wait(self.window)?;
+                let end = (at + self.train).min(self.bytes.len());
+                match self.socket.send(&self.bytes[at..end]) {
+                    Ok(length) => (at, self.sent) = (at + length, self.sent + length as u64),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => self.lonely.give_way(),
+                    Err(error) if is_bounce(&error) => {}
+                    Err(error) => return Err(broken(error)),
+                }
+            }
+            messages += 1;
+        }
+        self.wait(0)
+    }
+
+    /// Waits until no more than `most` bytes are under way.
+    fn wait(&mut self, most: u64) -> Result<(), Failure> {
+        let mut answer = [0; 8];
+        let (mut since, mut spins) = (None, 0_u32);
+        while self.sent - (self.arrived + self.forgiven).min(self.sent) > most {
+            match self.socket.recv(&mut answer) {
+                Ok(8) => {
+                    self.arrived = self.arrived.max(u64::from_be_bytes(answer));
+                    since = None;
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.lonely.give_way();
+                    spins = spins.wrapping_add(1);
+                    if spins.is_multiple_of(SPINS_PER_LOOK)
+                        && since.get_or_insert_with(Instant::now).elapsed() > LOST_AFTER
+                    {
+                        self.forgive()?;
+                    }
+                }
+                Err(error) if is_bounce(&error) => {}
+                Err(error) => return Err(broken(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// What is under way does not arrive any more.
+    fn forgive(&mut self) -> Result<(), Failure> {
+        self.forgiven = self.sent - self.arrived;
+        self.lost += 1;
+        if self.lost < LOST_WINDOWS {
+            return Ok(());
+        }
+        Err(Failure::new(format!("{LOST_WINDOWS} times some of a window of {} bytes was lost", self.window))
+            .advise("A firewall between the machines may drop UDP, or the receive buffer (net.core.rmem_max) is small"))
+    }
+}
+
+fn port(socket: &UdpSocket) -> Result<u16, Failure> {
+    Ok(socket.local_addr().map_err(broken)?.port())
+}
