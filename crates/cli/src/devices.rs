@@ -125,6 +125,7 @@ mod tests {
             max_msg_sz: 1 << 31,
             gid_tbl_len: 256,
             active_mtu: 1024,
+            largest_mtu: 4096,
             window_bytes: 512 << 10,
         };
         Device::new(attributes, &gids)

@@ -26,7 +26,12 @@ fn run(name: &str, options: &str, script: &str) -> Outcome {
 
 #[test]
 fn the_exit_status_is_the_programs() {
-    for (name, options) in [("plain", ""), ("parent", "--explain"), ("shim", "--no-namespace")] {
+    for (name, options) in [
+        ("plain", ""),
+        ("parent", "--explain"),
+        ("shim", "--no-namespace"),
+        ("both", "--no-namespace --explain"),
+    ] {
         assert_eq!(run(name, options, "exit 7").code, 7, "{options}");
         assert_eq!(run(name, options, "exit 0").code, 0, "{options}");
     }

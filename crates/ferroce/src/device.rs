@@ -120,8 +120,8 @@ impl Device {
 
     /// Largest path MTU from this entry of the GID table.
     pub(crate) fn path_mtu(&self, gid_index: u8) -> Mtu {
-        let port = Mtu::from_bytes(self.attributes().active_mtu).unwrap_or_default();
-        self.gids().get(usize::from(gid_index)).map_or(port, |entry| entry.path_mtu().min(port))
+        let largest = Mtu::from_bytes(self.attributes().largest_mtu).unwrap_or_default();
+        self.gids().get(usize::from(gid_index)).map_or(largest, |entry| entry.path_mtu().min(largest))
     }
 }
 

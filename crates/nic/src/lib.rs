@@ -13,7 +13,7 @@
 //! | `local` | the same-host fabric: rings, and operations in the memory of neighbours |
 //! | [`registry`] | how the processes of one host find each other |
 //! | `shared` | the one NIC of a process that has no owner |
-//! | `gids`, `watch` | the GID table, and how it follows the machine's addresses |
+//! | `addresses`, `gids`, `watch` | the GID table, what each entry carries, and how it follows the machine's addresses |
 //! | [`inspect`] | counters of running processes, for whoever asks |
 //! | [`lock`] | locks that never allocate |
 //! | `wait_set` | descriptors to sleep on, and who of several sleepers is woken |
@@ -21,6 +21,7 @@
 //!
 //! The protocol itself is in `ferroce-proto`; nothing here knows an opcode.
 
+mod addresses;
 mod cm;
 mod config;
 mod counters;

@@ -1,6 +1,7 @@
 //! The device: opening it, asking it, making objects of it.
 
-use crate::cm::{Addresses, CmService};
+use crate::addresses::{AddressTable, FollowAddresses};
+use crate::cm::CmService;
 use crate::config::{Config, LinkChoice};
 use crate::counters::Counters;
 use crate::engine::{Background, Chore, Engine, MAX_QP, Pulse};
@@ -18,12 +19,12 @@ use crate::objects::{
 };
 use crate::raw::RawPort;
 use crate::registry;
-use crate::watch::{self, AddressWatch};
+use crate::watch::AddressWatch;
 use ferroce_proto::cc::Share;
 use ferroce_proto::qp::state::AttrLimits;
 use ferroce_proto::verbs::{AddressVector, EventKind, Mtu, Route};
 use ferroce_proto::{Gid, PdId};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -57,110 +58,6 @@ pub(crate) struct NicInner {
     ids: AtomicU32,
 }
 
-/// The GID table and what keeps it true.
-struct AddressTable {
-    wanted: Option<Vec<std::net::IpAddr>>,
-    /// Largest path MTU to offer.
-    mtu_wish: Option<Mtu>,
-    entries: RwLock<Vec<GidEntry>>,
-    watch: Option<AddressWatch>,
-    events: Arc<EventHub>,
-}
-
-impl AddressTable {
-    /// Largest path MTU of the port: what its best interface carries.
-    fn port_mtu(&self) -> Mtu {
-        let carried = self.entries.read().iter().map(GidEntry::path_mtu).max().unwrap_or_default();
-        self.mtu_wish.map_or(carried, |wish| wish.min(carried))
-    }
-
-    /// The interfaces that have its addresses.
-    fn interfaces(&self) -> Vec<u32> {
-        self.entries.read().iter().map(|e| e.if_index).collect()
-    }
-
-    /// Reads the table anew; if it changed, what it was and what it is.
-    fn refresh(&self) -> Option<(Vec<GidEntry>, Vec<GidEntry>)> {
-        if let Some(watch) = &self.watch {
-            watch.drain();
-        }
-        let fresh = gids::present(self.wanted.as_deref()).ok()?;
-        let mut entries = self.entries.write();
-        if *entries == fresh {
-            return None;
-        }
-        let was_up = entries.iter().any(|e| e.up);
-        let is_up = fresh.iter().any(|e| e.up);
-        let old = std::mem::replace(&mut *entries, fresh.clone());
-        drop(entries);
-        self.events.raise(EventKind::GidChange, EventSource::Port(1));
-        match (was_up, is_up) {
-            (true, false) => self.events.raise(EventKind::PortErr, EventSource::Port(1)),
-            (false, true) => self.events.raise(EventKind::PortActive, EventSource::Port(1)),
-            _ => {}
-        }
-        Some((old, fresh))
-    }
-}
-
-impl Addresses for AddressTable {
-    fn entries(&self) -> Vec<GidEntry> {
-        self.entries.read().clone()
-    }
-    fn find(&self, gid: Gid) -> Option<(u8, Mtu)> {
-        let port_mtu = self.port_mtu();
-        let entries = self.entries.read();
-        let index = entries.iter().position(|e| e.gid == gid)?;
-        Some((u8::try_from(index).ok()?, entries[index].path_mtu().min(port_mtu)))
-    }
-}
-
-/// Keeps the GID table true, and the ids of connections informed.
-struct FollowAddresses {
-    table: Arc<AddressTable>,
-    engine: Arc<Engine>,
-    /// Those that had addresses of ours when there last were any.
-    interfaces: Vec<u32>,
-}
-
-impl FollowAddresses {
-    fn new(table: Arc<AddressTable>, engine: Arc<Engine>) -> Self {
-        let interfaces = table.interfaces();
-        FollowAddresses { table, engine, interfaces }
-    }
-
-    /// Whether the device has gone with its interfaces, as a kernel's RoCE device does. Told once.
-    fn is_device_gone(&mut self) -> bool {
-        let now = self.table.interfaces();
-        if !now.is_empty() {
-            self.interfaces = now;
-            return false;
-        }
-        let is_gone =
-            !self.interfaces.is_empty() && !self.interfaces.iter().any(|i| watch::has_interface(*i));
-        if is_gone {
-            self.interfaces.clear();
-        }
-        is_gone
-    }
-}
-
-impl Chore for FollowAddresses {
-    fn descriptor(&self) -> std::os::fd::RawFd {
-        self.table.watch.as_ref().map_or(-1, AsRawFd::as_raw_fd)
-    }
-    fn attend(&mut self) {
-        let changed = self.table.refresh();
-        // The addresses leave first, the interface a moment later.
-        if self.is_device_gone() {
-            self.table.events.raise(EventKind::DeviceFatal, EventSource::Device);
-            self.engine.remove_device();
-        } else if let Some((old, new)) = changed {
-            self.engine.follow_addresses(&old, &new);
-        }
-    }
-}
-
 /// What the device can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct DeviceAttr {
@@ -182,8 +79,11 @@ pub struct DeviceAttr {
     pub max_msg_sz: u32,
     /// Entries of the GID table.
     pub gid_tbl_len: usize,
-    /// Largest path MTU, in bytes.
+    /// Largest path MTU, in bytes, that every interface carries which leads out of this host.
     pub active_mtu: u32,
+    /// Largest path MTU of any of its addresses.
+    #[serde(default)]
+    pub largest_mtu: u32,
     /// Bytes one queue pair may have in flight.
     pub window_bytes: u32,
 }
@@ -200,7 +100,8 @@ impl DeviceAttr {
             max_rd_atomic: MAX_RD_ATOMIC,
             max_msg_sz: ferroce_proto::qp::MAX_MESSAGE,
             gid_tbl_len: GID_TABLE_LEN,
-            active_mtu: table.port_mtu().bytes(),
+            active_mtu: table.active_mtu().bytes(),
+            largest_mtu: table.largest_mtu().bytes(),
             window_bytes,
         }
     }
@@ -497,18 +398,20 @@ impl NicInner {
         Ok(port)
     }
 
-    /// Largest path MTU of the port.
-    pub(crate) fn port_mtu(&self) -> Mtu {
-        self.table.port_mtu()
+    /// Largest path MTU of any path.
+    pub(crate) fn largest_mtu(&self) -> Mtu {
+        self.table.largest_mtu()
     }
 
-    pub(crate) fn attr_limits(&self) -> AttrLimits {
+    /// What attributes may be, for a queue pair on this path.
+    pub(crate) fn attr_limits(&self, route: Option<&Route>) -> AttrLimits {
+        let path_mtu = route.map(|route| self.table.mtu_between(route.sgid, route.dgid));
         AttrLimits {
             max_rd_atomic: MAX_RD_ATOMIC,
             max_dest_rd_atomic: MAX_RD_ATOMIC,
             pkeys: 1,
             gids: GID_TABLE_LEN as u16,
-            active_mtu: self.port_mtu(),
+            active_mtu: path_mtu.unwrap_or_else(|| self.largest_mtu()),
         }
     }
 

@@ -6,6 +6,7 @@ use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Held open and locked by the run that the folder belongs to.
 const LOCK: &str = "lock";
@@ -22,7 +23,10 @@ impl PrivateFolder {
         let base = ferroce_nic::registry::default_base();
         let prefix = format!("ferroce-run-{}-", rustix::process::geteuid().as_raw());
         sweep(&base, &prefix);
-        let path = base.join(format!("{prefix}{}", std::process::id()));
+        // One run may need several.
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = base.join(format!("{prefix}{}-{number}", std::process::id()));
         make_at(path).map_err(|error| {
             Failure::io(format!("cannot make a folder in {}", base.display()), error)
                 .exit_with(CANNOT_RUN)

@@ -121,7 +121,10 @@ impl Engine {
         }
         match self.cm().inbound(rx) {
             Some(inbound) => self.manage(|managed| managed.cm.handle_message(&inbound, &mad, now)),
-            None => self.counters.dropped(DropReason::WrongAddress),
+            None => {
+                self.counters.dropped(DropReason::WrongAddress);
+                log::drop(format_args!("management datagram from {} to {}: not ours", rx.sgid, rx.dgid));
+            }
         }
     }
 

@@ -117,6 +117,7 @@ pub(super) mod tests {
             max_msg_sz: 8,
             gid_tbl_len: 9,
             active_mtu: 1024,
+            largest_mtu: 4096,
             window_bytes: 10,
         }
     }

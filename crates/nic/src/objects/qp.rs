@@ -171,7 +171,7 @@ impl Pd {
                 cap: parts.cap,
                 signal_all: parts.signal_all,
                 shared_recv: parts.srq.is_some(),
-                port_mtu: nic.port_mtu(),
+                port_mtu: nic.largest_mtu(),
                 congestion: SharedWindow::new(HalvingWindow::new(nic.window_bytes), nic.share.clone()).into(),
             });
             Arc::new(QpCore {
@@ -349,7 +349,8 @@ impl Qp {
             true => Some(nic.resolve(&attr.av, self.core.qpn.value() as u16)?),
             false => None,
         };
-        nic.engine.modify(&self.core, attr, mask, route, &nic.attr_limits())
+        let limits = nic.attr_limits(route.as_ref());
+        nic.engine.modify(&self.core, attr, mask, route, &limits)
     }
 
     /// Posts sends, in order, and rings one doorbell for all of them. On error the first `n` were taken.

@@ -6,7 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// A file whose bytes can be locked one by one.
@@ -20,6 +20,20 @@ impl ByteLocks {
         options.read(true).write(true).create(true).truncate(false);
         options.mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
         options.open(path).map(ByteLocks)
+    }
+
+    /// Opens the file if it is there.
+    pub(super) fn open_existing(path: &Path) -> io::Result<ByteLocks> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
+        options.open(path).map(ByteLocks)
+    }
+
+    /// Whether this is the file at `path`, which may have been removed, and another put there.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        let here = self.0.metadata().map(|meta| (meta.dev(), meta.ino()));
+        let there = std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()));
+        matches!((here, there), (Ok(here), Ok(there)) if here == there)
     }
 
     /// Locks a byte, or says `false` if somebody else has it.

@@ -13,11 +13,13 @@
 //! | `lock` | byte locks that die with their owner |
 //! | `ports` | which process has which port of the connection manager |
 //! | `roster` | the order of the sockets on each address, as text |
+//! | `sweep` | what the dead left behind |
 
 mod directory;
 mod lock;
 mod ports;
 mod roster;
+mod sweep;
 
 use directory::open_directory;
 use lock::ByteLocks;
@@ -39,6 +41,9 @@ pub const LAST_SLOT: u8 = 254;
 /// The byte that guards the roster; slots lock the byte of their own number.
 const ROSTER_BYTE: u8 = 0;
 const ROSTER_FILE: &str = "roster";
+const LOCK_FILE: &str = "lock";
+/// How often a registry may be swept away under whoever enters it.
+const ATTEMPTS: u32 = 100;
 /// Far longer than anybody holds the roster; after that its holder was stopped by a signal or a debugger.
 const ROSTER_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -88,8 +93,26 @@ pub struct Registry {
 impl Registry {
     /// Opens the registry of this user and network namespace under `base` (see [`default_base`]) and claims a slot.
     pub fn open(base: &Path) -> Result<Registry, RegistryError> {
+        for _ in 1..ATTEMPTS {
+            let entered = Registry::enter(base);
+            let is_there = |path: &Path, locks: &ByteLocks| locks.is_at(&path.join(LOCK_FILE));
+            match entered {
+                Ok(registry) if is_there(&registry.directory, &registry.locks) => {
+                    sweep::sweep_registries(&registry.directory);
+                    return Ok(registry);
+                }
+                // Somebody took it for abandoned, and it is gone.
+                Ok(_) => {}
+                Err(RegistryError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Registry::enter(base)
+    }
+
+    fn enter(base: &Path) -> Result<Registry, RegistryError> {
         let directory = open_directory(base)?;
-        let locks = ByteLocks::open(&directory.join("lock"))
+        let locks = ByteLocks::open(&directory.join(LOCK_FILE))
             .map_err(|source| io_error(&directory, "open the lock file", source))?;
         let mut registry = Registry { directory, locks, slot: 0 };
         registry.slot = registry.update(|registry, roster| registry.claim(roster))??;
@@ -177,6 +200,7 @@ impl Registry {
     /// their way.
     fn claim(&self, roster: &mut Roster) -> Result<u8, RegistryError> {
         roster.prune_all(|slot| self.locks.is_held(slot).unwrap_or(true));
+        sweep::sweep_sockets(&self.directory, &self.locks);
         let count = u16::from(LAST_SLOT - FIRST_SLOT) + 1;
         for step in 0..count {
             let slot = FIRST_SLOT + ((u16::from(roster.last_slot) + step) % count) as u8;

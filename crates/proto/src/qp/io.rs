@@ -98,7 +98,7 @@ impl<H: Host> Io<'_, H> {
         need: Access,
     ) -> Result<(), MemoryFault> {
         if !self.attr.access.contains(need) {
-            return Err(MemoryFault::Denied { key: rkey.0, need, have: self.attr.access });
+            return Err(MemoryFault::QpDenies { need, have: self.attr.access });
         }
         self.host.check_remote(self.pd, rkey, addr, len, need)
     }

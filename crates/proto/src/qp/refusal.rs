@@ -75,7 +75,7 @@ impl From<&MemoryFault> for RefusalReason {
             MemoryFault::NoSuchKey { .. } => RefusalReason::NoSuchKey,
             MemoryFault::WrongPd { .. } => RefusalReason::WrongPd,
             MemoryFault::OutOfRange { .. } => RefusalReason::OutOfRange,
-            MemoryFault::Denied { .. } => RefusalReason::Denied,
+            MemoryFault::Denied { .. } | MemoryFault::QpDenies { .. } => RefusalReason::Denied,
             MemoryFault::WrongQp { .. } => RefusalReason::WrongQp,
             MemoryFault::Misaligned { .. } => RefusalReason::Misaligned,
             MemoryFault::NotPresent { .. } => RefusalReason::NotPresent,

@@ -1,6 +1,7 @@
 //! What a memory region allows.
 
 use bitflags::bitflags;
+use core::fmt;
 
 bitflags! {
     /// Access rights of a memory region or queue pair; the bit values are those of the verbs ABI.
@@ -34,4 +35,29 @@ impl Access {
     pub const OPTIONAL: u32 = 0x3ff0_0000;
     /// Every right that lets a peer in.
     pub const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+}
+
+/// The rights by name; "nothing" for none.
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("nothing");
+        }
+        for (n, (name, _)) in self.iter_names().enumerate() {
+            write!(f, "{}{name}", if n == 0 { "" } else { " and " })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn rights_have_names() {
+        assert_eq!(Access::empty().to_string(), "nothing");
+        assert_eq!((Access::REMOTE_READ | Access::LOCAL_WRITE).to_string(), "LOCAL_WRITE and REMOTE_READ");
+    }
 }

@@ -34,10 +34,17 @@ pub enum MemoryFault {
         /// Length of the region.
         region_len: u64,
     },
-    /// The region, or the queue pair, does not grant this right.
+    /// The region does not grant this right.
     Denied {
         /// The key.
         key: u32,
+        /// What was needed.
+        need: Access,
+        /// What is granted.
+        have: Access,
+    },
+    /// The queue pair does not grant this right, whatever the region does.
+    QpDenies {
         /// What was needed.
         need: Access,
         /// What is granted.
@@ -102,7 +109,10 @@ impl fmt::Display for MemoryFault {
                 "{len} bytes at {addr:#x} are not inside the region of key {key:#x}, which has {region_len} bytes at {start:#x}"
             ),
             MemoryFault::Denied { key, need, have } => {
-                write!(f, "key {key:#x} grants {have:?}, the operation needs {need:?}")
+                write!(f, "key {key:#x} grants {have}, the operation needs {need}")
+            }
+            MemoryFault::QpDenies { need, have } => {
+                write!(f, "the access flags of the QP grant {have}, the operation needs {need}")
             }
             MemoryFault::Misaligned { addr } => write!(f, "atomic address {addr:#x} is not a multiple of 8"),
             MemoryFault::WrongQp { key, bound, qp } => {

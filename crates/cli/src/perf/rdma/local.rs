@@ -77,8 +77,8 @@ impl Local {
     /// The largest path MTU on the way to the other side.
     pub(crate) fn path_mtu(&self, control: &Control) -> Result<Mtu, Failure> {
         let (device, index) = (self.device()?, self.gid_index(control)?);
-        let port = Mtu::from_bytes(device.attributes().active_mtu).unwrap_or_default();
-        Ok(device.gids().get(usize::from(index)).map_or(port, |entry| entry.path_mtu().min(port)))
+        let largest = Mtu::from_bytes(device.attributes().largest_mtu).unwrap_or_default();
+        Ok(device.gids().get(usize::from(index)).map_or(largest, |entry| entry.path_mtu().min(largest)))
     }
 }
 

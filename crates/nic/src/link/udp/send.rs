@@ -268,7 +268,7 @@ impl Sender {
     fn on_refused(&self, socket: &SendSocket, batch: &mut TxBatch, run: &Run, error: &io::Error) {
         let errno = error.raw_os_error();
         if !run.segmented || !matches!(errno, Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE)) {
-            return self.on_dropped(run.packets.len(), error);
+            return self.on_dropped(batch, &run.packets, error);
         }
         let mut any_sent = false;
         for index in run.packets.clone() {
@@ -281,7 +281,7 @@ impl Sender {
                     any_sent = true;
                     self.on_sent(socket, batch, &alone);
                 }
-                Err(e) => self.on_dropped(1, &e),
+                Err(e) => self.on_dropped(batch, &alone.packets, &e),
             }
         }
         if any_sent && errno != Some(libc::EMSGSIZE) {
@@ -290,10 +290,18 @@ impl Sender {
         }
     }
 
-    fn on_dropped(&self, packets: usize, error: &io::Error) {
-        add(&self.counters.send_errors, packets as u64);
+    fn on_dropped(&self, batch: &TxBatch, packets: &Range<usize>, error: &io::Error) {
+        add(&self.counters.send_errors, packets.len() as u64);
+        let first = &batch.entries()[packets.start];
+        let (count, len, dgid) = (packets.len(), first.wire_len(), first.route.dgid);
         if error.raw_os_error() == Some(libc::EMSGSIZE) {
-            add(&self.counters.too_long, packets as u64);
+            add(&self.counters.too_long, packets.len() as u64);
+            let why = "too long for the interface; choose a smaller path MTU";
+            crate::log::drop(format_args!("{count} packets of {len} bytes to {dgid}: {why}"));
+        } else {
+            crate::log::drop(format_args!(
+                "{count} packets of {len} bytes to {dgid}: refused by the kernel: {error}"
+            ));
         }
     }
 }

@@ -156,6 +156,7 @@ impl UdpLink {
             (SourceKind::Group(_), Some(_)) => {
                 // Every member of the group has a copy; forwarding would multiply it.
                 add_alone(&self.counters.malformed, 1);
+                crate::log::drop(format_args!("QP {qpn} is no group's, but was sent to {}", meta.dgid));
                 None
             }
             (_, Some(owner)) => Some(owner),

@@ -77,8 +77,7 @@ impl Responder {
         }
         let (need, have) = (Access::FLUSH_GLOBAL, io.attr.access);
         if feth.placement != GLOBAL || !have.contains(need) {
-            let fault = MemoryFault::Denied { key: reth.rkey.0, need, have };
-            return Err(self.refuse_access("flush", fault, io));
+            return Err(self.refuse_access("flush", MemoryFault::QpDenies { need, have }, io));
         }
         match io.host.flush_remote(io.pd, reth.rkey, range) {
             Ok(()) => Ok(()),

@@ -1,0 +1,182 @@
+//! The addresses of the device: which there are, what they carry, and what happens when they change.
+
+use crate::cm::Addresses;
+use crate::engine::{Chore, Engine};
+use crate::gids::{self, GidEntry};
+use crate::lock::RwLock;
+use crate::objects::{EventHub, EventSource};
+use crate::watch::{self, AddressWatch};
+use ferroce_proto::Gid;
+use ferroce_proto::verbs::{EventKind, Mtu};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+/// The GID table and what keeps it true.
+pub(crate) struct AddressTable {
+    pub(crate) wanted: Option<Vec<std::net::IpAddr>>,
+    /// Largest path MTU to offer.
+    pub(crate) mtu_wish: Option<Mtu>,
+    pub(crate) entries: RwLock<Vec<GidEntry>>,
+    pub(crate) watch: Option<AddressWatch>,
+    pub(crate) events: Arc<EventHub>,
+}
+
+impl AddressTable {
+    /// Largest path MTU of any path: what the best interface carries.
+    pub(crate) fn largest_mtu(&self) -> Mtu {
+        let carried = self.entries.read().iter().map(GidEntry::path_mtu).max().unwrap_or_default();
+        self.mtu_wish.map_or(carried, |wish| wish.min(carried))
+    }
+
+    /// What programs are told, which use it for every path: what all interfaces that lead out carry. On this host more is possible.
+    pub(crate) fn active_mtu(&self) -> Mtu {
+        let entries = self.entries.read();
+        let leads_out = |entry: &&GidEntry| entry.up && !entry.address.is_loopback();
+        let carried = entries.iter().filter(leads_out).map(GidEntry::path_mtu).min();
+        drop(entries);
+        let largest = self.largest_mtu();
+        carried.map_or(largest, |carried| carried.min(largest))
+    }
+
+    /// Largest path MTU between these two. What stays on this host needs no wire.
+    pub(crate) fn mtu_between(&self, sgid: Gid, dgid: Gid) -> Mtu {
+        let largest = self.largest_mtu();
+        let entries = self.entries.read();
+        let at = |gid: Gid| entries.iter().find(|entry| entry.gid == gid);
+        match at(sgid) {
+            Some(source) if at(dgid).is_none() => source.path_mtu().min(largest),
+            _ => largest,
+        }
+    }
+
+    /// The interfaces that have its addresses.
+    fn interfaces(&self) -> Vec<u32> {
+        self.entries.read().iter().map(|e| e.if_index).collect()
+    }
+
+    /// Reads the table anew; if it changed, what it was and what it is.
+    fn refresh(&self) -> Option<(Vec<GidEntry>, Vec<GidEntry>)> {
+        if let Some(watch) = &self.watch {
+            watch.drain();
+        }
+        let fresh = gids::present(self.wanted.as_deref()).ok()?;
+        let mut entries = self.entries.write();
+        if *entries == fresh {
+            return None;
+        }
+        let was_up = entries.iter().any(|e| e.up);
+        let is_up = fresh.iter().any(|e| e.up);
+        let old = std::mem::replace(&mut *entries, fresh.clone());
+        drop(entries);
+        self.events.raise(EventKind::GidChange, EventSource::Port(1));
+        match (was_up, is_up) {
+            (true, false) => self.events.raise(EventKind::PortErr, EventSource::Port(1)),
+            (false, true) => self.events.raise(EventKind::PortActive, EventSource::Port(1)),
+            _ => {}
+        }
+        Some((old, fresh))
+    }
+}
+
+impl Addresses for AddressTable {
+    fn entries(&self) -> Vec<GidEntry> {
+        self.entries.read().clone()
+    }
+    fn find(&self, gid: Gid) -> Option<(u8, Mtu)> {
+        let largest = self.largest_mtu();
+        let entries = self.entries.read();
+        let index = entries.iter().position(|e| e.gid == gid)?;
+        Some((u8::try_from(index).ok()?, entries[index].path_mtu().min(largest)))
+    }
+}
+
+/// Keeps the GID table true, and the ids of connections informed.
+pub(crate) struct FollowAddresses {
+    table: Arc<AddressTable>,
+    engine: Arc<Engine>,
+    /// Those that had addresses of ours when there last were any.
+    interfaces: Vec<u32>,
+}
+
+impl FollowAddresses {
+    pub(crate) fn new(table: Arc<AddressTable>, engine: Arc<Engine>) -> Self {
+        let interfaces = table.interfaces();
+        FollowAddresses { table, engine, interfaces }
+    }
+
+    /// Whether the device has gone with its interfaces, as a kernel's RoCE device does. Told once.
+    fn is_device_gone(&mut self) -> bool {
+        let now = self.table.interfaces();
+        if !now.is_empty() {
+            self.interfaces = now;
+            return false;
+        }
+        let is_gone =
+            !self.interfaces.is_empty() && !self.interfaces.iter().any(|i| watch::has_interface(*i));
+        if is_gone {
+            self.interfaces.clear();
+        }
+        is_gone
+    }
+}
+
+impl Chore for FollowAddresses {
+    fn descriptor(&self) -> std::os::fd::RawFd {
+        self.table.watch.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+    fn attend(&mut self) {
+        let changed = self.table.refresh();
+        // The addresses leave first, the interface a moment later.
+        if self.is_device_gone() {
+            self.table.events.raise(EventKind::DeviceFatal, EventSource::Device);
+            self.engine.remove_device();
+        } else if let Some((old, new)) = changed {
+            self.engine.follow_addresses(&old, &new);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::IpAddr;
+
+    fn entry(address: &str, if_mtu: u32, up: bool) -> GidEntry {
+        let address: IpAddr = address.parse().unwrap();
+        let (interface, if_index) = (String::from("any"), if_mtu);
+        GidEntry { gid: Gid::from_ip(address), address, interface, if_index, if_mtu, up }
+    }
+
+    fn table(entries: &[GidEntry], mtu_wish: Option<Mtu>) -> AddressTable {
+        let (entries, events) = (RwLock::new(entries.to_vec()), Arc::new(EventHub::default()));
+        AddressTable { wanted: None, mtu_wish, entries, watch: None, events }
+    }
+
+    /// Programs use the number they are told for all paths: between machines it must fit every wire.
+    #[test]
+    fn programs_are_told_what_every_wire_carries() {
+        let lo = entry("127.0.0.1", 65_536, true);
+        let ethernet = entry("10.1.0.1", 1500, true);
+        let jumbo = entry("10.2.0.1", 9000, true);
+        let unplugged = entry("10.3.0.1", 576, false);
+        let told = |entries: &[GidEntry], wish| table(entries, wish).active_mtu();
+        assert_eq!(told(std::slice::from_ref(&lo), None), Mtu::B4096);
+        assert_eq!(told(&[jumbo.clone(), lo.clone()], None), Mtu::B4096);
+        let all = [ethernet.clone(), jumbo, unplugged, lo.clone()];
+        assert_eq!(told(&all, None), Mtu::B1024);
+        assert_eq!(told(&all, Some(Mtu::B512)), Mtu::B512);
+        assert_eq!(told(&[lo, ethernet], Some(Mtu::B4096)), Mtu::B1024);
+        assert_eq!(told(&[], None), Mtu::default());
+    }
+
+    #[test]
+    fn a_path_has_the_mtu_of_its_interface_unless_it_stays_here() {
+        let (ethernet, jumbo) = (entry("10.1.0.1", 1500, true), entry("10.2.0.1", 9000, true));
+        let (here, there) = ([ethernet.gid, jumbo.gid], Gid::from_ip([10, 9, 9, 9].into()));
+        let table = table(&[ethernet, jumbo, entry("127.0.0.1", 65_536, true)], None);
+        assert_eq!(table.mtu_between(here[0], there), Mtu::B1024);
+        assert_eq!(table.mtu_between(here[1], there), Mtu::B4096);
+        assert_eq!(table.mtu_between(here[0], here[1]), Mtu::B4096);
+        assert_eq!(table.mtu_between(here[0], here[0]), Mtu::B4096);
+    }
+}
