@@ -104,7 +104,10 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     match rendered {
         Ok((text, whole)) => {
             print!("{text}");
-            let compared = args.from.is_some() || boundary_only(ctx) == ExitCode::SUCCESS;
+            let all = || {
+                [boundary_only(ctx), fabric::bench(ctx, &args.of_fabric, args.json), ucx_only(ctx, args.json)]
+            };
+            let compared = args.from.is_some() || all().iter().all(|code| *code == ExitCode::SUCCESS);
             if whole && compared { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(reason) => {

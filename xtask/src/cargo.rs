@@ -68,6 +68,13 @@ pub(crate) fn test_over_udp(ctx: &Context) -> Report {
     libtest::report(Job::cargo(args).env("FERROCE_LINK", "udp").limit_s(15 * 60).run(ctx))
 }
 
+/// Processes killed at random moments under traffic, many times.
+pub(crate) fn kills(ctx: &Context) -> Report {
+    let args = "test -p ferroce --test local --test messages --no-fail-fast -- killed --show-output";
+    let job = Job::cargo(args.split(' ')).env("FERROCE_TEST_KILLS", "1000");
+    libtest::report(job.limit_s(15 * 60).run(ctx))
+}
+
 pub(crate) fn no_std(ctx: &Context) -> Report {
     let build = ["build", "-p", "ferroce-proto", "--no-default-features"];
     let mut report = Report::of(Job::cargo(build).run(ctx));

@@ -22,7 +22,7 @@
 //! | `fabric` | unmodified programs on the same-host fabric and the UDP link beside their peers |
 //! | `sides`, `figure` | pairs of programs that measure, and how their figures are read |
 //! | `interop` | the Linux kernel's Soft-RoCE as the peer, in a virtual machine |
-//! | `bench` | `ferroce perf --json` into the table of the README |
+//! | `bench` | every figure beside its peers: perf, the C boundary, the fabric, UCX |
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -93,7 +93,7 @@ enum Command {
     Install(install::Args),
     /// Talk to the Linux kernel's Soft-RoCE in a virtual machine.
     Interop(interop::Args),
-    /// Run `ferroce perf --json` and print its results as Markdown.
+    /// Measure everything beside its peers (`ferroce perf`, the C boundary, the fabric, UCX) and print it as Markdown.
     Bench(bench::Args),
 }
 

@@ -11,13 +11,14 @@ const SHOWN_LINES: usize = 400;
 
 /// What is run, cheapest first; `tools` before everything that uses one.
 #[rustfmt::skip]
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 17] = [
     Step { name: "layout", quick: true, run: layout::check, about: "house style: file sizes, unsafe, names" },
     Step { name: "fmt", quick: true, run: cargo::fmt, about: "cargo fmt --check" },
     Step { name: "tools", quick: false, run: tools::provide, about: "tshark, scapy, setpriv, c++: found or installed" },
     Step { name: "clippy", quick: true, run: cargo::clippy, about: "all targets and features, warnings denied" },
     Step { name: "test", quick: true, run: cargo::test, about: "cargo test, all targets and features (quick: unit tests)" },
     Step { name: "test-udp", quick: false, run: cargo::test_over_udp, about: "the tests that open a NIC once more, without the same-host fabric" },
+    Step { name: "kills", quick: false, run: cargo::kills, about: "two thousand processes killed at random moments under traffic" },
     Step { name: "no-std", quick: false, run: cargo::no_std, about: "proto built without the standard library" },
     Step { name: "examples", quick: false, run: cargo::examples, about: "every example built" },
     Step { name: "doc", quick: false, run: cargo::doc, about: "cargo doc, warnings denied" },

@@ -109,6 +109,7 @@ fn be_killed(mut socket: TcpStream) {
             1 => side.qp.read(round, &[whole], remote),
             2 if round % 8 == 2 => side.qp.send_from(round, &[region.sge(..64).unwrap()]),
             2 => side.qp.send_from(round, &[whole]),
+            _ if round % 8 == 3 => side.qp.fetch_add(round, region.sge(..8).unwrap(), remote, 1),
             _ => side.qp.write_inline(round, b"hello", remote),
         };
         posted.unwrap();
@@ -152,8 +153,16 @@ fn killed_at_any_instruction() {
         return be_killed(socket);
     }
     watched(|| {
-        let times: u64 = std::env::var("FERROCE_TEST_KILLS").map_or(60, |n| n.parse().expect("a number"));
-        let dead: Vec<u8> = (0..times).map(|n| survive(n * 7919 % 3000)).collect();
+        let mut dead = Vec::new();
+        for moment in support::moments(60) {
+            dead.push(survive(moment.as_micros() as u64 % 3000));
+            if dead.len() % 8 == 0 {
+                // Somewhere between its first instruction and its first message.
+                let mut early = Peer::start("killed_at_any_instruction", V4);
+                std::thread::sleep(moment);
+                early.kill();
+            }
+        }
         // Whoever comes next finds nothing in its way, and what the dead left is gone; their slots may be somebody's again.
         let Pair { a, b } = Pair::rc(V4);
         if has_fabric() {
@@ -167,6 +176,37 @@ fn killed_at_any_instruction() {
         let (from, to) = (a.open_region(LEN), b.open_region(LEN));
         a.qp.write(1, &[from.sge(..).unwrap()], to.remote()).unwrap();
         a.success();
+    });
+}
+
+/// Processor time of this process so far, in hundredths of a second.
+fn processor_time() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
+/// Connected, used, and then left alone: its thread sleeps.
+#[test]
+fn an_idle_nic_uses_no_processor() {
+    const SECONDS: u64 = 2;
+    if let Some(mut socket) = parent() {
+        let Met { side, region, remote } = meet(&mut socket);
+        side.qp.write(1, &[region.sge(..).unwrap()], remote).unwrap();
+        success(&side.cq);
+        // What lingers after work is done by then.
+        std::thread::sleep(Duration::from_millis(100));
+        let before = processor_time();
+        std::thread::sleep(Duration::from_secs(SECONDS));
+        return socket.write_all(&(processor_time() - before).to_be_bytes()).unwrap();
+    }
+    watched(|| {
+        let mut peer = Peer::start("an_idle_nic_uses_no_processor", V4);
+        let _met = meet(&mut peer.socket);
+        let mut used = [0; 8];
+        peer.socket.read_exact(&mut used).unwrap();
+        let used = u64::from_be_bytes(used);
+        assert!(used < 100 * SECONDS / 20, "{used} hundredths of a second in {SECONDS} s");
     });
 }
 

@@ -166,14 +166,13 @@ fn killed_while_messages_fly() {
         return;
     }
     watched(|| {
-        let times: u64 = std::env::var("FERROCE_TEST_KILLS").map_or(40, |n| n.parse().expect("a number"));
-        for n in 0..times {
+        for moment in support::moments(40) {
             let mut peer = Peer::start("killed_while_messages_fly", V4);
             let met = meet(&mut peer.socket);
             let is_gone = AtomicBool::new(false);
             std::thread::scope(|s| {
                 s.spawn(|| {
-                    std::thread::sleep(Duration::from_micros(n * 7919 % 3000));
+                    std::thread::sleep(Duration::from_micros(moment.as_micros() as u64 % 3000));
                     peer.kill();
                     is_gone.store(true, Ordering::Relaxed);
                 });

@@ -85,6 +85,24 @@ fn waits_that_sleep_are_woken_each_time() {
     });
 }
 
+/// Twice as many pairs as processors, all of whose threads spin: whoever waits must let the one run that it waits for.
+#[test]
+fn more_spinning_threads_than_processors_make_progress() {
+    watched(|| {
+        let processors = std::thread::available_parallelism().map_or(2, usize::from).min(8);
+        let pairs = (0..2 * processors).map(|_| {
+            std::thread::spawn(|| {
+                Player::play(300, 1, |cq| {
+                    while cq.try_next().unwrap().is_none() {
+                        std::hint::spin_loop();
+                    }
+                });
+            })
+        });
+        pairs.collect::<Vec<_>>().into_iter().for_each(|pair| pair.join().unwrap());
+    });
+}
+
 /// The protocol by hand, without any polling that could hide a lost wake-up: arm, look, sleep on the descriptor.
 fn sleep_for_one(cq: &Cq) {
     loop {

@@ -25,8 +25,10 @@ pub fn watched(body: impl FnOnce() + Send + 'static) {
         body();
         let _ = tell.send(());
     });
-    if let Err(mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(2 * PATIENCE) {
-        panic!("watchdog: the test hangs, it has not ended after {:?}", 2 * PATIENCE);
+    // Each kill takes a tenth of a second, more on a busy machine.
+    let limit = 2 * PATIENCE + Duration::from_millis(500) * number("FERROCE_TEST_KILLS").unwrap_or(0) as u32;
+    if let Err(mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(limit) {
+        panic!("watchdog: the test hangs, it has not ended after {limit:?}");
     }
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
@@ -175,4 +177,21 @@ pub fn post_error(error: &Error) -> Option<ferroce::PostError> {
         Some(ferroce::Refusal::Post(inner)) => Some(*inner),
         _ => None,
     }
+}
+
+/// Moments to kill somebody at, up to 30 ms: `FERROCE_TEST_KILLS` of them, or as many as `usual`. They differ from run to run;
+/// `FERROCE_TEST_SEED` brings those of a run that failed back.
+pub fn moments(usual: u64) -> impl Iterator<Item = Duration> {
+    let seed = number("FERROCE_TEST_SEED").unwrap_or_else(|| rand::random::<u32>().into());
+    println!("FERROCE_TEST_SEED={seed}");
+    let mut state = seed;
+    (0..number("FERROCE_TEST_KILLS").unwrap_or(usual)).map(move |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Duration::from_micros((state >> 33) % 30_000)
+    })
+}
+
+/// What an environment variable says, if it is set.
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|n| n.parse().expect("a number"))
 }
