@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::net::UdpSocket;
 use support::{Server, both_sides, ferroce, outcome};
 
 #[test]
@@ -30,6 +31,19 @@ fn wrong_command_lines_end_with_2() {
         assert_eq!((found.code, found.stdout.as_str()), (2, ""), "{line}: {found:?}");
         assert!(found.stderr.contains(word), "{line}: {found:?}");
     }
+}
+
+/// The whole suite takes a minute: what it cannot do without is tried first.
+#[test]
+fn what_the_suite_needs_is_tried_first() {
+    let found = outcome(&mut ferroce("perf --quick --report /nowhere/at/all/r.html"));
+    assert_eq!((found.code, found.stdout.as_str()), (1, ""), "{found:?}");
+    assert!(found.stderr.contains("cannot write the report /nowhere/at/all/r.html"), "{found:?}");
+    let addr = "127.77.21.1";
+    let _owner = UdpSocket::bind((addr, 4791)).expect("a socket of this test");
+    let found = outcome(ferroce("perf --quick --no-report").env("FERROCE_ADDR", addr));
+    assert_eq!((found.code, found.stdout.as_str()), (1, ""), "{found:?}");
+    assert!(found.stderr.contains("is taken by"), "{found:?}");
 }
 
 #[test]
