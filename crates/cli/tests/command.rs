@@ -19,7 +19,10 @@ fn wrong_command_lines_end_with_2() {
         ("perf send-bw -I 4096", "-I"),
         ("perf send-bw -m 1500", "-m"),
         ("perf send-bw -q 16384 -t 8192", "-q"),
+        ("perf send-lat -Q 4", "belongs to the -bw tests"),
+        ("perf send-lat -l 4", "(-l)"),
         ("perf tcp-bw -e", "plain socket"),
+        ("perf udp-lat -x 3", "no -x"),
         ("perf qps --count 20000", "16384"),
         ("perf loss --seed 3", "--loss"),
         ("perf --loss 200%", "share"),
@@ -51,6 +54,21 @@ fn a_missing_server_is_explained() {
     let found = outcome(&mut ferroce("perf tcp-lat 127.0.0.1 -p 1"));
     assert_eq!(found.code, 1);
     assert!(found.stderr.contains("ferroce perf tcp-lat -p 1"), "{found:?}");
+}
+
+#[test]
+fn an_address_that_cannot_be_reached_is_not_told_to_start_a_server() {
+    // The broadcast address: the kernel refuses to connect to it, whatever the machine has.
+    let found = outcome(&mut ferroce("perf tcp-lat 255.255.255.255 -p 1"));
+    assert_eq!(found.code, 1);
+    assert!(found.stderr.contains("No way leads there") && !found.stderr.contains("Start it"), "{found:?}");
+}
+
+#[test]
+fn only_commands_for_people_are_suggested() {
+    let found = outcome(&mut ferroce("pref"));
+    assert_eq!(found.code, 2);
+    assert!(found.stderr.contains("'perf'") && !found.stderr.contains("peer"), "{found:?}");
 }
 
 #[test]
