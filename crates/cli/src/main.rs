@@ -67,12 +67,13 @@ enum Command {
     Doctor(doctor::Args),
     /// Run a program and record its packets to a file for Wireshark.
     Capture(capture::Args),
-    /// The second process of `ferroce perf`.
-    #[command(name = perf::PEER_COMMAND, hide = true)]
-    PerfPeer,
 }
 
 fn main() -> ExitCode {
+    // No command for people, who would only be offered it when they mistype another.
+    if std::env::args_os().nth(1).is_some_and(|word| word == perf::PEER_COMMAND) {
+        return perf::run_peer().map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS);
+    }
     let outcome = match CommandLine::parse().command {
         Command::Devices(args) => devices::run(&args),
         Command::Gids(args) => gids::run(&args),
@@ -82,7 +83,6 @@ fn main() -> ExitCode {
         Command::Dsm(command) => return dsm::run(command).unwrap_or_else(|failure| failure.report()),
         Command::Doctor(args) => return doctor::run(&args).unwrap_or_else(|failure| failure.report()),
         Command::Capture(args) => return capture::run(&args).unwrap_or_else(|failure| failure.report()),
-        Command::PerfPeer => perf::run_peer(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::net::UdpSocket;
 use support::{Server, both_sides, ferroce, outcome};
 
 #[test]
@@ -18,7 +19,10 @@ fn wrong_command_lines_end_with_2() {
         ("perf send-bw -I 4096", "-I"),
         ("perf send-bw -m 1500", "-m"),
         ("perf send-bw -q 16384 -t 8192", "-q"),
+        ("perf send-lat -Q 4", "belongs to the -bw tests"),
+        ("perf send-lat -l 4", "(-l)"),
         ("perf tcp-bw -e", "plain socket"),
+        ("perf udp-lat -x 3", "no -x"),
         ("perf qps --count 20000", "16384"),
         ("perf loss --seed 3", "--loss"),
         ("perf --loss 200%", "share"),
@@ -32,11 +36,39 @@ fn wrong_command_lines_end_with_2() {
     }
 }
 
+/// The whole suite takes a minute: what it cannot do without is tried first.
+#[test]
+fn what_the_suite_needs_is_tried_first() {
+    let found = outcome(&mut ferroce("perf --quick --report /nowhere/at/all/r.html"));
+    assert_eq!((found.code, found.stdout.as_str()), (1, ""), "{found:?}");
+    assert!(found.stderr.contains("cannot write the report /nowhere/at/all/r.html"), "{found:?}");
+    let addr = "127.77.21.1";
+    let _owner = UdpSocket::bind((addr, 4791)).expect("a socket of this test");
+    let found = outcome(ferroce("perf --quick --no-report").env("FERROCE_ADDR", addr));
+    assert_eq!((found.code, found.stdout.as_str()), (1, ""), "{found:?}");
+    assert!(found.stderr.contains("is taken by"), "{found:?}");
+}
+
 #[test]
 fn a_missing_server_is_explained() {
     let found = outcome(&mut ferroce("perf tcp-lat 127.0.0.1 -p 1"));
     assert_eq!(found.code, 1);
     assert!(found.stderr.contains("ferroce perf tcp-lat -p 1"), "{found:?}");
+}
+
+#[test]
+fn an_address_that_cannot_be_reached_is_not_told_to_start_a_server() {
+    // The broadcast address: the kernel refuses to connect to it, whatever the machine has.
+    let found = outcome(&mut ferroce("perf tcp-lat 255.255.255.255 -p 1"));
+    assert_eq!(found.code, 1);
+    assert!(found.stderr.contains("No way leads there") && !found.stderr.contains("Start it"), "{found:?}");
+}
+
+#[test]
+fn only_commands_for_people_are_suggested() {
+    let found = outcome(&mut ferroce("pref"));
+    assert_eq!(found.code, 2);
+    assert!(found.stderr.contains("'perf'") && !found.stderr.contains("peer"), "{found:?}");
 }
 
 #[test]

@@ -176,6 +176,23 @@ fn lost_packets_cost_time_not_data() {
     assert!(line["bandwidth"]["lost"].as_u64() > Some(0), "{line}");
 }
 
+/// No figure without a proof that bytes arrive; but loss is not called damage.
+#[test]
+fn a_last_message_that_never_arrives_is_not_called_damaged() {
+    let _turn = one_at_a_time();
+    for test in ["send-bw", "write-bw"] {
+        let server = support::Server::start(&format!("perf {test}"));
+        let line =
+            format!("perf {test} 127.0.0.1 -p {} -c uc -s 64K -n 20 --loss 100% --seed 7", server.port);
+        let found = outcome(&mut ferroce(&line));
+        assert_eq!((found.code, found.stdout.as_str()), (1, ""), "{found:?}");
+        assert!(found.stderr.contains("times, nothing arrived"), "{found:?}");
+        let (code, said) = server.end();
+        assert_eq!(code, Some(1), "{said}");
+        assert!(!said.contains("did not arrive as it was sent"), "{said}");
+    }
+}
+
 #[test]
 fn many_queue_pairs_and_a_comparison_under_loss() {
     let _turn = one_at_a_time();

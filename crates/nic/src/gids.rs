@@ -1,5 +1,6 @@
 //! The GID table: every local address, IPv4 mapped and IPv6, in an order that puts the useful ones first.
 
+use crate::config::ConfigError;
 use crate::error::Error;
 use crate::link::{LocalAddress, local_addresses};
 use ferroce_proto::Gid;
@@ -67,9 +68,15 @@ impl GidEntry {
 /// 127.0.0.0/8 is local) stand on the loopback interface.
 pub(crate) fn read(wanted: Option<&[IpAddr]>) -> Result<Vec<GidEntry>, Error> {
     let table = present(wanted)?;
-    let missing =
-        Error::Invalid { attribute: "FERROCE_ADDR", why: "names an address that this machine does not have" };
-    if wanted.is_some_and(|wanted| wanted.len() != table.len()) { Err(missing) } else { Ok(table) }
+    let is_missing = |address: &&IpAddr| table.iter().all(|entry| entry.address != **address);
+    match wanted.unwrap_or_default().iter().find(is_missing) {
+        None => Ok(table),
+        Some(address) => Err(Error::Config(ConfigError {
+            variable: "FERROCE_ADDR",
+            value: address.to_string(),
+            why: "this machine does not have this address".into(),
+        })),
+    }
 }
 
 /// The same later, when addresses may have left: those that are there.
@@ -115,7 +122,9 @@ mod tests {
         let five = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 5));
         let table = read(Some(&[five])).unwrap();
         assert_eq!((table.len(), table[0].address), (1, five));
-        assert!(read(Some(&[IpAddr::V4(Ipv4Addr::new(192, 0, 2, 77))])).is_err());
+        let foreign = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 77));
+        let refusal = read(Some(&[five, foreign])).unwrap_err().to_string();
+        assert!(refusal.starts_with("FERROCE_ADDR=192.0.2.77: this machine does not have"), "{refusal}");
     }
 
     #[test]

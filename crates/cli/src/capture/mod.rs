@@ -17,7 +17,8 @@ use std::process::{Command, ExitCode};
 #[derive(Parser)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// File to write, in pcapng format. A second process of the program writes to FILE.<pid>.pcapng beside it.
+    /// File to write, in pcapng format. A file that exists is kept: then, and for a second process of the program, x.pcapng
+    /// becomes x.<pid>.pcapng.
     #[arg(short, long, value_name = "FILE", default_value = "ferroce.pcapng")]
     output: PathBuf,
     /// Print the summary as JSON.

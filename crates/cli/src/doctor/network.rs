@@ -3,7 +3,8 @@
 use super::Finding;
 use crate::devices::settings;
 use crate::sockopt;
-use ferroce_nic::{GidEntry, Nic};
+use ferroce_nic::link::LinkError;
+use ferroce_nic::{Config, Error, GidEntry, Nic};
 use rustix::net::{AddressFamily, SocketType};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, UdpSocket};
 
@@ -16,15 +17,30 @@ pub(super) fn check() -> Vec<Finding> {
             ];
         }
     };
-    let gids = ferroce_nic::gid_table(&config).unwrap_or_default();
-    let mut findings = vec![addresses(&gids), ipv6(&gids)];
-    findings.push(match Nic::open(config) {
-        Ok(_) => Finding::works("UDP port 4791", "free, or shared with your own processes"),
-        Err(error) => Finding::fails("UDP port 4791", error.to_string())
-            .advise("Use another address: FERROCE_ADDR=127.0.0.2, or ferroce run --addr 127.0.0.2"),
-    });
+    let mut findings = match ferroce_nic::gid_table(&config) {
+        Ok(gids) => vec![addresses(&gids), ipv6(&gids), port(config)],
+        Err(error) => vec![
+            Finding::fails("addresses", error.to_string())
+                .advise("Name addresses of this machine, or leave FERROCE_ADDR out to use all of them"),
+        ],
+    };
     findings.extend([segmentation(), coalescing(), steering()]);
     findings
+}
+
+fn port(config: Config) -> Finding {
+    const CHECK: &str = "UDP port 4791";
+    match Nic::open(config) {
+        Ok(_) => Finding::works(CHECK, "free, or shared with your own processes"),
+        Err(Error::Link(LinkError::PortTaken { addr, owner })) => {
+            Finding::fails(CHECK, format!("{addr} is taken by {owner}")).advise(
+                "End that program, or have it name its addresses (FERROCE_ADDR=127.0.0.1), since one that names none \
+                 has all of them; then any other is yours: FERROCE_ADDR=127.0.0.2, or ferroce run --addr 127.0.0.2",
+            )
+        }
+        Err(error) => Finding::fails(CHECK, error.to_string())
+            .advise("docs/environment.md lists the variables that change how the device is opened"),
+    }
 }
 
 fn addresses(gids: &[GidEntry]) -> Finding {

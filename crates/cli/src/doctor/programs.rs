@@ -1,6 +1,6 @@
 //! Foreign programs: which are installed, and does one transfer data through the library?
 
-use super::Finding;
+use super::{Finding, Verdict};
 use std::io::Read;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,20 @@ const KNOWN: [(&str, &str); 5] = [
     ("fi_info", "libfabric-bin"),
     ("qperf", "qperf"),
 ];
+const LIBRARY_TRANSFER: &str = "unmodified programs";
 /// Longer than any of our transfers takes, on a machine that does other things besides.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// `with_library`: whether the drop-in library is there.
 pub(super) fn check(with_library: bool) -> Vec<Finding> {
-    let mut findings = vec![installed(), pyverbs(), own_transfer()];
-    findings.extend(with_library.then(library_transfer));
+    let own = own_transfer();
+    // What does not work within one process does not between two, and they would wait for each other until they must end.
+    let can_transfer = own.verdict == Verdict::Works;
+    let mut findings = vec![installed(), pyverbs(), own];
+    findings.extend(with_library.then(|| match can_transfer {
+        true => library_transfer(),
+        false => Finding::note(LIBRARY_TRANSFER, "not tried: not even the transfer above works"),
+    }));
     findings
 }
 
@@ -76,14 +83,13 @@ fn own_transfer() -> Finding {
 
 /// A message between two unmodified programs, through the drop-in library.
 fn library_transfer() -> Finding {
-    const CHECK: &str = "unmodified programs";
     if find("ibv_rc_pingpong").is_none() {
-        return Finding::note(CHECK, "not tried: ibv_rc_pingpong is not installed")
+        return Finding::note(LIBRARY_TRANSFER, "not tried: ibv_rc_pingpong is not installed")
             .advise("On Debian: apt-get install ibverbs-utils");
     }
     match pingpong() {
-        Ok(line) => Finding::works(CHECK, format!("ibv_rc_pingpong through the library: {line}")),
-        Err(reason) => Finding::fails(CHECK, reason)
+        Ok(line) => Finding::works(LIBRARY_TRANSFER, format!("ibv_rc_pingpong through the library: {line}")),
+        Err(reason) => Finding::fails(LIBRARY_TRANSFER, reason)
             .advise("Try it by hand: ferroce run --explain -- ibv_rc_pingpong -g 0"),
     }
 }

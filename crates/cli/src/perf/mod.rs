@@ -28,7 +28,7 @@ pub(crate) use test::Test;
 use crate::failure::Failure;
 use options::Command;
 
-/// Hidden command that starts the second process of the suite.
+/// Word that starts the second process of the suite.
 pub(crate) const PEER_COMMAND: &str = "perf-peer";
 
 /// Runs `ferroce perf`.

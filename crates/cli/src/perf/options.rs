@@ -27,7 +27,7 @@ pub(crate) enum Command {
     Test(TestCommand),
     /// Connect very many queue pairs: time, memory of each, a message on all. Both sides on this machine.
     Qps(QpsArgs),
-    /// WRITE bandwidth with lost packets against without. Both sides on this machine.
+    /// WRITE bandwidth with lost packets (1 % if no fault is given) against without. Both sides on this machine.
     Loss(LossArgs),
 }
 
@@ -174,7 +174,7 @@ pub(crate) struct TestArgs {
     /// Sleep on completion events instead of polling.
     #[arg(short, long)]
     pub(crate) events: bool,
-    /// Both sides send at once.
+    /// Both sides send at once. -n is for the client, the server sends until the client is done; messages of both count.
     #[arg(short, long)]
     pub(crate) bidirectional: bool,
     /// Work requests per posting call.
@@ -233,6 +233,13 @@ impl TestArgs {
 
     /// The parameters for one size, checked.
     pub(crate) fn params_of_size(&self, test: Test, size: u64) -> Result<Params, Failure> {
+        if let Some(option) = self.rdma_option().filter(|_| test.is_baseline()) {
+            return Err(Failure::usage(format!(
+                "{} uses a plain socket, which has no {option}",
+                test.name()
+            ))
+            .advise("Of these options only -s, -a, -n, -D, -p and --json apply to it"));
+        }
         let base = Params::of_size(test, size);
         let post_list = self.post_list.unwrap_or(base.post_list);
         let params = Params {
@@ -254,6 +261,25 @@ impl TestArgs {
             return Err(Failure::usage(format!("an atomic works on 8 bytes: {} has no -a", test.name())));
         }
         Ok(params)
+    }
+
+    /// The first option that means something to RDMA only.
+    fn rdma_option(&self) -> Option<&'static str> {
+        let given = [
+            ("-q", self.qps.is_some()),
+            ("-t", self.tx_depth.is_some()),
+            ("-I", self.inline.is_some()),
+            ("-e", self.events),
+            ("-b", self.bidirectional),
+            ("-l", self.post_list.is_some()),
+            ("-c", self.transport.is_some()),
+            ("-m", self.mtu.is_some()),
+            ("-Q", self.cq_moderation.is_some()),
+            ("--like-perftest", self.like_perftest),
+            ("-x", self.gid_index.is_some()),
+            ("faults of RDMA packets", self.faults != FaultArgs::default()),
+        ];
+        given.into_iter().find_map(|(option, given)| given.then_some(option))
     }
 
     /// The sizes to run, where a path carries datagrams of up to `path_mtu` bytes.
@@ -379,6 +405,19 @@ mod tests {
         for line in ["perf atomic-lat -a", "perf read-bw -c uc", "perf write-lat -c ud", "perf send-lat -q 2"]
         {
             assert!(params(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn sockets_have_no_rdma_options() {
+        let options =
+            "-q 1,-t 1,-I 0,-e,-b,-l 1,-c rc,-m 1024,-Q 1,--like-perftest,-x 3,--loss 1%,--delay 1ms";
+        for test in Test::ALL.into_iter().filter(|test| test.is_baseline()) {
+            for option in options.split(',') {
+                let refusal = params(&format!("perf {} {option}", test.name())).expect_err(option);
+                assert!(refusal.what().contains("plain socket"), "{option}: {}", refusal.what());
+            }
+            assert!(params(&format!("perf {} h -s 8K -n 5 -p 7 --json", test.name())).is_ok());
         }
     }
 

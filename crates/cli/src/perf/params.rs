@@ -120,6 +120,12 @@ impl Params {
     /// Says in one sentence what is wrong, if anything is. Everything that a peer could send is bounded here.
     pub(crate) fn check(&self) -> Result<(), String> {
         within("the size (-s)", self.size, 1, MAX_SIZE)?;
+        // First what does not belong to the test at all: a range for it would say nothing.
+        match self.test {
+            test if test.is_baseline() => return self.check_baseline(),
+            test if !test.is_bandwidth() && test != Test::Qps => self.check_latency()?,
+            _ => {}
+        }
         within("the number of queue pairs (-q)", self.queue_pairs.into(), 1, MAX_QUEUE_PAIRS.into())?;
         within("the depth (-t)", self.tx_depth.into(), 1, MAX_DEPTH.into())?;
         within("the inline size (-I)", self.inline.into(), 0, MAX_INLINE.into())?;
@@ -143,7 +149,7 @@ impl Params {
                 self.queue_pairs, self.tx_depth
             ));
         }
-        if self.test.is_baseline() { self.check_baseline() } else { self.check_rdma() }
+        self.check_rdma()
     }
 
     fn check_baseline(&self) -> Result<(), String> {
@@ -198,11 +204,7 @@ impl Params {
         if self.like_perftest {
             self.check_like_perftest()?;
         }
-        match self.test {
-            Test::Qps => self.check_qps(),
-            test if test.is_bandwidth() => Ok(()),
-            _ => self.check_latency(),
-        }
+        if self.test == Test::Qps { self.check_qps() } else { Ok(()) }
     }
 
     fn check_qps(&self) -> Result<(), String> {
@@ -233,8 +235,9 @@ impl Params {
         let name = self.test.name();
         for (wrong, option) in [
             (self.queue_pairs != 1, "several queue pairs (-q)"),
-            (self.tx_depth != 1, "a depth (-t)"),
+            // A list makes the depth greater.
             (self.post_list != 1, "a post list (-l)"),
+            (self.tx_depth != 1, "a depth (-t)"),
             (self.cq_moderation.is_some(), "a number of messages per completion (-Q)"),
             (self.bidirectional, "both directions at once (-b)"),
         ] {
@@ -337,7 +340,12 @@ mod tests {
         assert!(refused(Params { size: 5000, ..Params::defaults(Test::UdpBw) }).contains("4096"));
         assert!(refused(Params { size: 65_508, ..Params::defaults(Test::UdpLat) }).contains("65507"));
         assert!(refused(Params { events: true, ..Params::defaults(Test::TcpLat) }).contains("plain socket"));
-        assert!(refused(Params { cq_moderation: Some(1), ..base }).contains("-Q"));
+        for messages in [1, 4] {
+            let refusal = refused(Params { cq_moderation: Some(messages), ..base.clone() });
+            assert!(refusal.contains("(-Q) belongs to the -bw tests"), "{refusal}");
+        }
+        let refusal = refused(Params { post_list: 4, tx_depth: 4, ..base });
+        assert!(refusal.contains("(-l) belongs to the -bw tests"), "{refusal}");
     }
 
     #[test]

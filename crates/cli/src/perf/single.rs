@@ -13,6 +13,7 @@ use super::test::Test;
 use crate::failure::Failure;
 use crate::table::{Align, Table};
 use serde::Serialize;
+use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 
 /// Result at one size.
@@ -58,16 +59,34 @@ fn connect(test: Test, host: &str, port: u16) -> Result<TcpStream, Failure> {
         Failure::io(format!("cannot find the host {host}"), error)
             .advise("Check the name, or give its address")
     })?;
-    let mut last = None;
+    let mut failed = Vec::new();
     for address in addresses {
         match TcpStream::connect_timeout(&address, STEP_TIMEOUT) {
             Ok(stream) => return Ok(stream),
-            Err(error) => last = Some(error),
+            Err(error) => failed.push(error),
         }
     }
-    let why = last.map_or_else(|| "it has no address".into(), |error| error.to_string());
-    Err(Failure::new(format!("cannot reach a server at {host} port {port}: {why}"))
-        .advise(format!("Start it there first: ferroce perf {} -p {port}", test.name())))
+    // An address at which the machine answered, or might have, says more than one to which no way leads.
+    failed.sort_by_key(|error| !may_be_there(error));
+    let why = failed.first().map_or_else(|| "it has no address".into(), io::Error::to_string);
+    let advice = match failed.first() {
+        Some(error) if may_be_there(error) => {
+            format!("Start it there first: ferroce perf {} -p {port}", test.name())
+        }
+        _ => "No way leads there from this machine; check the address, or try another of that host".into(),
+    };
+    Err(Failure::new(format!("cannot reach a server at {host} port {port}: {why}")).advise(advice))
+}
+
+/// Whether the error is that of a machine that can be reached, but has no server.
+fn may_be_there(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::ConnectionRefused
+            | ErrorKind::ConnectionReset
+            | ErrorKind::TimedOut
+            | ErrorKind::WouldBlock
+    )
 }
 
 fn run_server(test: Test, args: &TestArgs) -> Result<(), Failure> {

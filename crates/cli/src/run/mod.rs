@@ -41,7 +41,8 @@ pub(crate) struct Args {
     /// Say why a completion failed, when it happens, and at the end what each process counted.
     #[arg(long)]
     explain: bool,
-    /// Record all packets to this pcapng file; a second process writes to FILE.<pid>.pcapng beside it.
+    /// Record all packets to this pcapng file. A file that exists is kept: then, and for a second process, x.pcapng becomes
+    /// x.<pid>.pcapng.
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
     /// Addresses to use, comma separated: the GIDs of the device, in this order. All of the machine's if not given.

@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 pub enum LinkError {
     /// Somebody else has the port.
     #[error(
-        "{addr} is taken by {owner}: stop that program, or use an address of your own \
-         (on one host any of 127.0.0.0/8 works: FERROCE_ADDR=127.0.0.5)"
+        "{addr} is taken by {owner}: end that program, or have it name its addresses (FERROCE_ADDR=127.0.0.1), since \
+         one that names none has all of them; then any other is yours (FERROCE_ADDR=127.0.0.2)"
     )]
     PortTaken {
         /// The address we wanted.

@@ -82,8 +82,23 @@ impl Local {
     }
 }
 
+/// Whether the suite's device opens, and can be reached at all.
+pub(crate) fn try_device() -> Result<(), Failure> {
+    // Only what the measuring device sends belongs into a capture.
+    let config = Config { capture: None, ..config(None, true)? };
+    let device = Device::open_with(config).map_err(|error| cannot(error.to_string()))?;
+    match device.gids().is_empty() {
+        false => Ok(()),
+        true => Err(Failure::new("this machine has no address that RDMA could use")
+            .advise("Loopback is enough: ip link set lo up")),
+    }
+}
+
 fn open(faults: Option<&str>, for_suite: bool) -> Result<Device, Failure> {
-    let cannot = |why: String| Failure::new(format!("cannot open the RDMA device: {why}"));
+    Device::open_with(config(faults, for_suite)?).map_err(|error| cannot(error.to_string()))
+}
+
+fn config(faults: Option<&str>, for_suite: bool) -> Result<Config, Failure> {
     let mut config = Config::from_env().map_err(|error| cannot(error.to_string()))?;
     if for_suite && std::env::var_os(LINK_VARIABLE).is_none() {
         // The suite compares the wire with sockets. Whoever wants to see this host's memory says so.
@@ -94,5 +109,9 @@ fn open(faults: Option<&str>, for_suite: bool) -> Result<Device, Failure> {
         let parsed = faults.parse().map_err(|error| cannot(format!("{error}")));
         config.faults = Some(parsed?);
     }
-    Device::open_with(config).map_err(|error| cannot(error.to_string()))
+    Ok(config)
+}
+
+fn cannot(why: String) -> Failure {
+    Failure::new(format!("cannot open the RDMA device: {why}"))
 }

@@ -26,7 +26,7 @@ mod station;
 mod wait;
 mod write_lat;
 
-pub(crate) use local::Local;
+pub(crate) use local::{Local, try_device};
 pub(crate) use many::Connections;
 pub(crate) use many::run as connect_many;
 pub(crate) use offer::Offer;

@@ -22,6 +22,7 @@ use super::measure::Measurement;
 use super::options::SuiteArgs;
 use super::params::Params;
 use super::progress::Progress;
+use super::rdma::try_device;
 use super::stats::{Bandwidth, Histogram};
 use super::test::Test;
 use crate::failure::Failure;
@@ -30,6 +31,9 @@ use crate::report;
 use peer::Peer;
 use plan::Plan;
 use results::Found;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::path::Path;
 use std::time::Instant;
 
 /// Runs the suite, prints its results and writes its report.
@@ -37,6 +41,11 @@ pub(crate) fn run(args: &SuiteArgs) -> Result<(), Failure> {
     args.faults.apply_here()?;
     let plan = if args.quick { Plan::quick() } else { Plan::full() };
     let machine = Machine::describe();
+    // What would make all of it worthless is tried before a minute is spent.
+    try_device()?;
+    if !args.no_report {
+        try_report(&args.report).map_err(|error| no_report(&args.report, error))?;
+    }
     if !machine.optimised {
         eprintln!(
             "ferroce perf: built without optimisation; use `cargo run --release -- perf` for figures that count."
@@ -53,13 +62,27 @@ pub(crate) fn run(args: &SuiteArgs) -> Result<(), Failure> {
         crate::print_text(&text::render(&results))?;
     }
     if !args.no_report {
-        std::fs::write(&args.report, report::html(&results)).map_err(|error| {
-            Failure::io(format!("cannot write the report {}", args.report.display()), error)
-                .advise("Choose another place with --report, or none with --no-report")
-        })?;
+        std::fs::write(&args.report, report::html(&results))
+            .map_err(|error| no_report(&args.report, error))?;
         eprintln!("\nReport with plots: {}", args.report.display());
     }
     results.first_error().map_or(Ok(()), Err)
+}
+
+/// Whether the report could be written. Leaves things as they are: no empty report, and an older one untouched.
+fn try_report(path: &Path) -> io::Result<()> {
+    match File::options().write(true).create_new(true).open(path) {
+        Ok(_) => std::fs::remove_file(path),
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+        Err(_) if path.is_file() || path.is_dir() => File::options().write(true).open(path).map(drop),
+        // A pipe must not be opened and closed again: its reader would take that for the end.
+        Err(_) => Ok(()),
+    }
+}
+
+fn no_report(path: &Path, error: io::Error) -> Failure {
+    Failure::io(format!("cannot write the report {}", path.display()), error)
+        .advise("Choose another place with --report, or none with --no-report")
 }
 
 fn measure(plan: &Plan, compare_loss: bool) -> Result<Found, Failure> {
@@ -133,5 +156,25 @@ impl Collected {
             bandwidth: Bandwidth::median(self.transfers),
             error: self.error,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trying_the_report_changes_nothing() {
+        let folder = std::env::temp_dir().join(format!("ferroce-report-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let report = folder.join("r.html");
+        try_report(&report).expect("a new file can be written here");
+        assert!(!report.exists());
+        std::fs::write(&report, "older").expect("our own folder");
+        try_report(&report).expect("the older one can be replaced");
+        assert_eq!(std::fs::read_to_string(&report).expect("still there"), "older");
+        assert!(try_report(&folder).is_err(), "a folder is no report");
+        assert!(try_report(&folder.join("nowhere").join("r.html")).is_err());
+        std::fs::remove_dir_all(&folder).expect("our own folder");
     }
 }

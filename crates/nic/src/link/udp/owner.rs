@@ -9,7 +9,7 @@ pub(super) fn describe() -> String {
     let Some((uid, inode)) = tables.iter().find_map(|table| find_owner(table, ROCE_UDP_PORT)) else {
         return "another program".into();
     };
-    let user = user_name(uid).map_or(format!("user {uid}"), |name| format!("user {name} ({uid})"));
+    let user = user(uid);
     match process_with_socket(inode) {
         Some(process) => format!("{process} of {user}"),
         None if Path::new("/sys/module/rdma_rxe").exists() => {
@@ -32,6 +32,24 @@ fn find_owner(table: &str, port: u16) -> Option<(u32, u64)> {
         let inode = words.nth(1)?.parse().ok()?;
         Some((uid, inode))
     })
+}
+
+/// The user in words. In a user namespace the kernel shows all users whom it does not know as one number, which is no
+/// user's.
+fn user(uid: u32) -> String {
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse().ok();
+    let is_stranger = number("/proc/sys/kernel/overflowuid") == Some(uid)
+        && std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !knows_everybody(&map));
+    match user_name(uid) {
+        _ if is_stranger => "another user, unknown in this user namespace".into(),
+        Some(name) => format!("user {name} ({uid})"),
+        None => format!("user {uid}"),
+    }
+}
+
+/// Whether the text of `/proc/self/uid_map` maps every user, as outside of all user namespaces.
+fn knows_everybody(map: &str) -> bool {
+    map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 fn user_name(uid: u32) -> Option<String> {
@@ -67,5 +85,13 @@ mod tests {
         assert_eq!(find_owner(table, 4791), Some((1000, 36712)));
         assert_eq!(find_owner(table, 4792), None);
         assert_eq!(find_owner("", 4791), None);
+    }
+
+    #[test]
+    fn only_outside_of_namespaces_everybody_is_known() {
+        assert!(knows_everybody("         0          0 4294967295\n"));
+        for map in ["      1000       1000          1\n", "0 1000 1\n1 100000 65536\n", ""] {
+            assert!(!knows_everybody(map), "{map}");
+        }
     }
 }

@@ -65,8 +65,9 @@ pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, 
     if station.params.like_perftest {
         control.sleep_until_news();
     }
-    let report = Traffic::new(station).serve(control)?;
-    landing::check(station)?;
+    let mut traffic = Traffic::new(station);
+    let report = traffic.serve(control)?;
+    landing::check(station, traffic.proved())?;
     Ok(report)
 }
 

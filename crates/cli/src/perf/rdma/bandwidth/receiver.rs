@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 pub(super) struct Receiver<'a> {
     lanes: &'a [Lane],
     owed: Vec<u32>,
+    /// Lanes on which a message that does not count arrived whole since the last break.
+    proved: Vec<bool>,
     give_back: u32,
     batch: Vec<RecvWr<'a>>,
     received: u64,
@@ -23,6 +25,7 @@ impl<'a> Receiver<'a> {
         Receiver {
             lanes: &station.lanes,
             owed: vec![0; station.lanes.len()],
+            proved: vec![false; station.lanes.len()],
             give_back,
             batch: Vec::with_capacity(give_back as usize),
             received: 0,
@@ -34,7 +37,9 @@ impl<'a> Receiver<'a> {
     #[inline]
     pub(super) fn on_completion(&mut self, completion: &Completion) -> Result<(), Failure> {
         let n = (completion.wr_id >> 32) as usize;
-        self.received += u64::from(!completion.flags.contains(WcFlags::WITH_IMM));
+        let counts = !completion.flags.contains(WcFlags::WITH_IMM);
+        self.received += u64::from(counts);
+        self.proved[n] |= !counts;
         self.owed[n] += 1;
         if self.owed[n] < self.give_back {
             return Ok(());
@@ -45,6 +50,16 @@ impl<'a> Receiver<'a> {
         let wr = RecvWr { wr_id: completion.wr_id, sges: &lane.receive };
         self.batch.resize(self.give_back as usize, wr);
         lane.qp.post_recv(&self.batch)
+    }
+
+    /// There is a break; of the messages that do not count, only the last ones follow the last break.
+    pub(super) fn note_break(&mut self) {
+        self.proved.fill(false);
+    }
+
+    /// Lanes on which one of the last messages is known to have arrived whole.
+    pub(super) fn proved(&self) -> &[bool] {
+        &self.proved
     }
 
     /// Messages that count arrived just now.

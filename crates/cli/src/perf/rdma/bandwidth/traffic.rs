@@ -134,6 +134,7 @@ impl<'a> Traffic<'a> {
             if pause == Pause::End {
                 break;
             }
+            self.receiver.note_break();
             handshake::settled(control)?;
             breaks += 1;
             if bidirectional && breaks == 1 {
@@ -148,6 +149,11 @@ impl<'a> Traffic<'a> {
             receiving_ns: self.receiver.span().as_nanos() as u64,
             ..Report::default()
         })
+    }
+
+    /// Server: the lanes on which one of the last messages is known to have arrived whole.
+    pub(super) fn proved(&self) -> &[bool] {
+        self.receiver.proved()
     }
 
     /// What the server's side knows of what arrived: messages, atomics, or for WRITEs the bytes of that many messages.
