@@ -157,8 +157,9 @@ impl Nic {
             }
             let express = if self.id.is_express() { SendOnly::parse(frame.transport()) } else { None };
             let found = self.with_qp(now, qpn, journal, |qp, host| {
-                let is_done = express
-                    .is_some_and(|(head, payload)| qp.handle_send_only(&arrival, &head, payload, now, host));
+                let is_done = express.is_some_and(|(head, payload)| {
+                    qp.handle_send_only(&arrival, &head, payload, || now, host)
+                });
                 if !is_done {
                     qp.handle_packet(&arrival, &packet, now, host);
                 }

@@ -8,7 +8,7 @@ use crate::lock::MutexGuard;
 use crate::objects::QpCore;
 use crate::raw::RawQp;
 use ferroce_proto::qp::state::AttrLimits;
-use ferroce_proto::qp::{self, PlainWrite, PostError};
+use ferroce_proto::qp::{self, PlainSend, PlainWrite, PostError};
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, RecvWr, Route, SendOp, SendWr};
 use ferroce_proto::{Gid, Time};
 use std::sync::Arc;
@@ -33,6 +33,9 @@ impl Posting<'_> {
         {
             return Ok(());
         }
+        if PlainSend::of(wr).is_some_and(|send| self.send_at_once(send)) {
+            return Ok(());
+        }
         self.post_any(wr)
     }
 
@@ -43,7 +46,15 @@ impl Posting<'_> {
         self.raw.is_none() && self.machine.write_at_once(write, &mut self.host)
     }
 
-    /// Takes any request, without that short way.
+    /// The same for a message that can be sent at once.
+    #[inline(always)]
+    pub fn send_at_once(&mut self, send: PlainSend<'_>) -> bool {
+        let Posting { host, machine, asked, raw } = self;
+        host.ask_for_ring();
+        raw.is_none() && machine.send_at_once(send, host, || *asked.get_or_insert_with(now))
+    }
+
+    /// Takes any request, without those short ways.
     #[inline(always)]
     pub fn post_any(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if let Some(raw) = self.raw {
@@ -107,7 +118,7 @@ impl Engine {
         }
         host.flush();
         let more = host.has_more;
-        self.after(qp, machine, more, now);
+        self.after(qp, machine, more);
     }
 
     pub(crate) fn post_recv(&self, qp: &Arc<QpCore>, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
@@ -152,7 +163,7 @@ impl Engine {
         host.flush();
         let more = host.has_more;
         self.choose_path(qp, &machine);
-        self.after(qp, machine, more, now);
+        self.after(qp, machine, more);
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
             // A new life begins: completions of the old one would be taken for its own.
             qp.send_cq.purge(qp.qpn);

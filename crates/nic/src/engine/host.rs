@@ -126,6 +126,14 @@ impl<'a, 'q> NicHost<'a, 'q> {
         self.reaching = None;
     }
 
+    /// A short message may be about to be sent: if to a neighbour, into its ring.
+    #[inline(always)]
+    pub(super) fn ask_for_ring(&mut self) {
+        if let Some(path) = reach(&mut self.reaching, self.qp).path() {
+            path.ask_for_ring();
+        }
+    }
+
     /// A short message to a neighbour: into its ring, where it can be read at once.
     #[inline]
     fn express_by_ring(&mut self, route: &Route, head: &[u8], payload: TxPayload<'_>) -> bool {
@@ -307,6 +315,12 @@ impl Host for NicHost<'_, '_> {
 
     #[inline]
     fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
+        if let ([sge], 0) = (sges, offset)
+            && data.len() as u64 <= u64::from(sge.len)
+            && let Some(path) = reach(&mut self.reaching, self.qp).path()
+        {
+            return path.place(&mut self.grip, pd, sge, data);
+        }
         self.grip.scatter(pd, sges, offset, data)
     }
 

@@ -19,7 +19,8 @@ impl Engine {
         qp.has_path.store(neighbour.is_some(), Ordering::Relaxed);
         let path = neighbour.map(|(neighbour, peer)| {
             let lessee: Weak<QpCore> = Arc::downgrade(qp);
-            Path::new(fabric.clone(), neighbour, peer, qp.qpn, self.regions.lease(lessee))
+            let leases = [(); 2].map(|()| self.regions.lease(lessee.clone()));
+            Path::new(fabric.clone(), neighbour, peer, qp.qpn, leases)
         });
         qp.fetches.store(path.as_ref().is_some_and(Path::can_fetch), Ordering::Relaxed);
         // SAFETY: called with the lock held, and the host of the call has let go of it.

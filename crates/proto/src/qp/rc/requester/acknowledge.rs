@@ -85,7 +85,7 @@ impl Requester {
     }
 
     /// Marks everything before `next` as executed, completing requests on the way.
-    #[inline]
+    #[inline(always)]
     pub(super) fn advance<H: Host>(&mut self, next: Psn, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Reach {
         if next.is_after(self.reached) {
             self.reached = next;
