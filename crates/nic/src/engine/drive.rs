@@ -290,22 +290,21 @@ impl Engine {
         let mut completions = 0;
         let mut next = 0;
         while next < rx.len() {
-            let first = rx.packet(next);
+            let mut packet = rx.packet(next);
             next += 1;
-            let qpn = dest_qpn(first.bytes).unwrap_or_default();
+            let qpn = dest_qpn(packet.bytes).unwrap_or_default();
             let Some(qp) = recent.find(qpn, &self.qps) else {
-                completions += self.dispatch_elsewhere(&first, tx, touched, clock.now());
+                completions += self.dispatch_elsewhere(&packet, tx, touched, clock.now());
                 continue;
             };
             if qp.is_shut.load(Ordering::Relaxed) {
                 self.counters.dropped(DropReason::WrongState);
-                let from = first.sgid;
+                let from = packet.sgid;
                 log::drop(format_args!("the peer of QP {qpn} has not proven its key (from {from})"));
                 continue;
             }
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, qp, tx);
-            let mut packet = first;
             let mut is_plain = true;
             loop {
                 is_plain &= self.deliver(&mut machine, &packet, clock, &mut host);
@@ -443,7 +442,7 @@ impl Engine {
 
     /// Sends what the arrivals at one queue pair call for. Acknowledgements may wait in `put_off`, if there is one. Only `is_plain` messages
     /// leave it as neighbours know it.
-    #[inline]
+    #[inline(always)] // the host is large, and is not moved then
     fn finish(
         &self,
         qp: &Arc<QpCore>,
@@ -465,10 +464,11 @@ impl Engine {
         host.flush();
         let more = host.has_more;
         drop(host);
-        if is_plain && !more && machine.deadline().is_none() && !qp.overrun.load(Ordering::Relaxed) {
-            return;
+        if is_plain && !more && self.is_settled(qp) {
+            self.arm(qp, &machine);
+        } else {
+            self.after(qp, machine, more);
         }
-        self.after(qp, machine, more);
     }
 
     fn serve_ready(&self, turn: &mut Turn, now: Time) -> bool {
@@ -523,6 +523,12 @@ impl Engine {
             self.any_ready.store(true, Ordering::Relaxed);
             self.pulse.wake();
         }
+        self.arm(qp, &machine);
+    }
+
+    /// Sees to it that somebody comes back at the queue pair's next deadline.
+    #[inline]
+    pub(super) fn arm(&self, qp: &QpCore, machine: &qp::Qp) {
         if let Some(deadline) = machine.deadline()
             && self.timers.arm(qp, deadline)
         {

@@ -27,6 +27,13 @@ impl Engine {
         *unsafe { qp.path.get() } = path;
     }
 
+    /// Whether a plain message leaves nothing to be said about a queue pair: neighbours have its card, and no completion was lost.
+    #[inline]
+    pub(super) fn is_settled(&self, qp: &QpCore) -> bool {
+        let is_shown = self.fabric.is_none() || qp.shown_word.load(Ordering::Relaxed) != word_of(None);
+        is_shown && !qp.overrun.load(Ordering::Relaxed)
+    }
+
     /// Shows neighbours what they may do to this queue pair, if that has changed. Called with its lock held.
     pub(super) fn show(&self, qp: &QpCore, machine: &Qp) {
         let Some(fabric) = &self.fabric else { return };

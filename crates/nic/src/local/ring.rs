@@ -365,6 +365,48 @@ mod tests {
         assert!(full > 100);
     }
 
+    /// Short packets that take one line, and others between them, in a ring that is full of words that mean something.
+    #[test]
+    fn lines_are_records_like_all_others() {
+        let (_file, [ours, theirs]) = memory();
+        ours.write(0, &vec![1; RING_LEN]);
+        let consumed = AtomicU64::new(0);
+        let mut writer = Writer::new(ours);
+        let mut reader = Reader::new(theirs, writer.restart());
+        let packet_of = |number: usize| vec![number as u8; 12 + number % 37 + number % 53 / 52 * 3000];
+        let (mut sent, mut received, mut lines) = (0, 0, 0);
+        while received < 60_000 {
+            while sent < 60_000 && sent < received + 1 + sent % 97 {
+                let packet = packet_of(sent);
+                let payload = Piece::of(&packet[12..]);
+                // SAFETY: the payload is part of the packet.
+                let is_line = unsafe { writer.push_line(&META, &packet[..12], payload) };
+                lines += usize::from(is_line);
+                if !is_line && !push(&mut writer, &packet, &consumed) {
+                    break;
+                }
+                sent += 1;
+            }
+            for _ in 0..1 + received % 3 {
+                let Found::Packet { len, head_len } = reader.look(10_000) else { break };
+                let (start, meta) = reader.take(len, head_len);
+                assert_eq!(*meta, META);
+                // SAFETY: in the ring, and not overwritten before the writer is told below.
+                let out = unsafe { std::slice::from_raw_parts(start.as_ptr(), len) };
+                let packet = packet_of(received);
+                // A line is padded with zeros.
+                assert_eq!((&out[..packet.len()], len - packet.len() < 4), (&packet[..], true));
+                assert!(out[packet.len()..].iter().all(|&byte| byte == 0));
+                received += 1;
+            }
+            if received % 5 == 0 || sent < received + 50 {
+                consumed.store(reader.position(), Ordering::Release);
+            }
+        }
+        assert_eq!((sent, reader.look(10_000)), (60_000, Found::Nothing));
+        assert!(lines > 50_000, "{lines}");
+    }
+
     #[test]
     fn a_new_reader_begins_where_the_writer_stands() {
         let (_file, [ours, theirs]) = memory();

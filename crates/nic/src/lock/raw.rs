@@ -309,12 +309,16 @@ mod tests {
         assert_eq!(*count.lock(), THREADS * TURNS);
     }
 
+    fn owner_of<T>(lock: &Mutex<T>) -> usize {
+        // SAFETY: `raw` is only looked at.
+        unsafe { lock.raw() }.owner.load(Ordering::SeqCst)
+    }
+
     /// Takes the lock until this thread owns it.
     fn own<T>(lock: &Mutex<T>) {
         assert!(announce(), "this kernel has no barriers");
         (0..OWNER_AFTER + 2).for_each(|_| drop(lock.lock()));
-        // SAFETY: `raw` is only looked at.
-        assert_eq!(unsafe { lock.raw() }.owner.load(Ordering::SeqCst), this_thread());
+        assert_eq!(owner_of(lock), this_thread());
     }
 
     #[test]
@@ -329,22 +333,16 @@ mod tests {
         std::thread::scope(|scope| {
             let refused = scope.spawn(|| lock.try_lock().is_none());
             assert!(refused.join().unwrap(), "the owner is inside");
-            // SAFETY: `raw` is only looked at.
-            assert_eq!(
-                unsafe { lock.raw() }.owner.load(Ordering::SeqCst),
-                this_thread(),
-                "a try changes nothing"
-            );
+            assert_eq!(owner_of(&lock), this_thread(), "a try changes nothing");
             let other = scope.spawn(|| *lock.lock() += 1);
-            // SAFETY: as above.
+            // SAFETY: `raw` is only looked at.
             while unsafe { lock.raw() }.sleepers.load(Ordering::SeqCst) == 0 {
                 std::thread::yield_now();
             }
             assert_eq!(*held, 0);
             drop(held);
             other.join().unwrap();
-            // SAFETY: as above.
-            assert_eq!(unsafe { lock.raw() }.owner.load(Ordering::SeqCst), NOBODY);
+            assert_eq!(owner_of(&lock), NOBODY);
         });
         own(&lock);
         std::thread::scope(|scope| {

@@ -290,7 +290,7 @@ impl Requester {
     }
 
     /// Bookkeeping after `una` moved by `packets`.
-    #[inline]
+    #[inline(always)] // as `Requester::answer`
     pub(super) fn on_progress<H: Host>(&mut self, packets: u32, io: &mut Io<'_, H>) {
         self.cautious = false;
         if let Some(first) = self.first_try.take()
