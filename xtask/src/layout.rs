@@ -88,6 +88,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/shared.rs", "a place per process that outlives everybody"),
     ("crates/nic/src/watch.rs", "a netlink socket"),
     ("crates/nic/tests/at_once.rs", "registers memory anew, and keeps it alive"),
+    ("crates/nic/tests/send_at_once.rs", "registers memory anew"),
     ("crates/nic/tests/inspect.rs", "forks"),
     ("crates/nic/tests/link_bench.rs", "reads how much processor time a thread used"),
     ("crates/nic/tests/link_namespaces.rs", "listens on a raw socket"),

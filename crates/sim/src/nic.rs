@@ -27,6 +27,8 @@ pub(crate) struct Resources {
     /// Window binds that were executed.
     pub(crate) binds: Vec<MwBind>,
     pub(crate) naming: Naming,
+    /// Messages that were taken by the short way, and how many of them asked for the time.
+    pub(crate) taken: (u64, u64),
     pub(crate) next_pd: u32,
     pub(crate) next_addr: u64,
 }
@@ -97,6 +99,7 @@ impl Nic {
             refusals: BTreeMap::new(),
             binds: Vec::new(),
             naming: Naming::default(),
+            taken: (0, 0),
             next_pd: 1,
             next_addr: 0x10_0000,
         };
@@ -157,8 +160,16 @@ impl Nic {
             }
             let express = if self.id.is_express() { SendOnly::parse(frame.transport()) } else { None };
             let found = self.with_qp(now, qpn, journal, |qp, host| {
-                let is_done = express
-                    .is_some_and(|(head, payload)| qp.handle_send_only(&arrival, &head, payload, now, host));
+                let mut looks = 0;
+                let clock = || {
+                    looks += 1;
+                    now
+                };
+                let is_done = express.is_some_and(|(head, payload)| {
+                    qp.handle_send_only(&arrival, &head, payload, clock, host)
+                });
+                let (taken, asked) = host.nic.taken;
+                host.nic.taken = (taken + u64::from(is_done), asked + looks);
                 if !is_done {
                     qp.handle_packet(&arrival, &packet, now, host);
                 }

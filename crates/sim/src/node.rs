@@ -159,6 +159,11 @@ impl Node {
         self.nic(|nic| (nic.resources.naming.sent, nic.resources.naming.asked))
     }
 
+    /// Messages that it took by the short way, and how many of them asked for the time.
+    pub fn taken(&self) -> (u64, u64) {
+        self.nic(|nic| nic.resources.taken)
+    }
+
     /// Takes all events raised so far. Events of a CQ or SRQ name queue pair 0.
     pub fn events(&self) -> Vec<(Qpn, EventKind)> {
         self.nic(|nic| nic.resources.events.drain(..).collect())

@@ -68,6 +68,17 @@ fn a_ping_pong_takes_one_packet_each_way() {
     assert_eq!((a.retransmitted, b.retransmitted), (0, 0));
 }
 
+/// An answer after which nothing is under way sets no timer, and a short round trip need not be measured each time.
+#[test]
+fn a_ping_pong_seldom_asks_for_the_time() {
+    let pair = connect(&PairSetup::rc());
+    ping_pong(&pair, 320, LEN);
+    let (taken, asked) =
+        [&pair.a, &pair.b].map(|end| end.node.taken()).iter().fold((0, 0), |(n, m), (x, y)| (n + x, m + y));
+    assert!(taken >= 316, "{taken}");
+    assert!((1..=taken / 12).contains(&asked), "{asked} of {taken}");
+}
+
 #[test]
 fn a_foreign_peer_never_sees_one() {
     let pair = connect(&PairSetup::rc());

@@ -8,7 +8,7 @@ use crate::handle::Handle;
 use crate::mw;
 use crate::qp::QpObject;
 use ferroce_nic::{MAX_INLINE, Pd, Posting};
-use ferroce_proto::qp::PlainWrite;
+use ferroce_proto::qp::{PlainSend, PlainWrite};
 use ferroce_proto::verbs::{AtomicOp, Payload, SendFlags, SendOp, SendWr, Sge, UdTarget};
 use ferroce_proto::{Qkey, Qpn, RKey, Srqn};
 use std::ffi::c_int;
@@ -51,7 +51,10 @@ unsafe fn post_list(qp: *mut ibv_qp, at: &mut *mut ibv_send_wr) -> Result<(), Bo
         while let Some(wr) = unsafe { at.as_ref() } {
             posting.is_last(wr.next.is_null());
             // SAFETY: as above.
-            if !unsafe { plain_write(wr, qp_type) }.is_some_and(|write| posting.write_at_once(write)) {
+            let is_done = unsafe { plain_write(wr, qp_type) }.is_some_and(|write| posting.write_at_once(write))
+                // SAFETY: as above.
+                || unsafe { plain_send(wr, qp_type) }.is_some_and(|send| posting.send_at_once(send));
+            if !is_done {
                 // SAFETY: as above.
                 match unsafe { plain(wr, qp_type) } {
                     Some(request) => posting.post_any(&request).map_err(|error| Box::new(error.into()))?,
@@ -66,11 +69,29 @@ unsafe fn post_list(qp: *mut ibv_qp, at: &mut *mut ibv_send_wr) -> Result<(), Bo
     posted.unwrap_or_else(|error| Err(Box::new(error.into())))
 }
 
+/// Whether a request of a reliable connection has one entry, and flags that are known.
+#[inline(always)]
+fn is_plain(wr: &ibv_send_wr, qp_type: u32) -> bool {
+    qp_type == IBV_QPT_RC && wr.send_flags & !SendFlags::all().bits() == 0 && wr.num_sge == 1
+}
+
+/// The request, if it is a message of data in one piece. Nothing else is made of it before its bytes are out.
+#[inline(always)]
+unsafe fn plain_send(wr: &ibv_send_wr, qp_type: u32) -> Option<PlainSend<'_>> {
+    if !is_plain(wr, qp_type) || wr.opcode != IBV_WR_SEND {
+        return None;
+    }
+    // SAFETY: the program's entry, if it names one.
+    let sge = unsafe { wr.sg_list.as_ref()? };
+    let flags = SendFlags::from_bits_truncate(wr.send_flags);
+    // SAFETY: as above.
+    Some(PlainSend { wr_id: wr.wr_id, flags, imm: None, data: unsafe { data_of(sge, flags) } })
+}
+
 /// The request, if it is a WRITE of data in one piece. Nothing else is made of it before its bytes are written.
 #[inline(always)]
 unsafe fn plain_write(wr: &ibv_send_wr, qp_type: u32) -> Option<PlainWrite<'_>> {
-    let is_plain = qp_type == IBV_QPT_RC && wr.send_flags & !SendFlags::all().bits() == 0 && wr.num_sge == 1;
-    if !is_plain || wr.opcode != IBV_WR_RDMA_WRITE {
+    if !is_plain(wr, qp_type) || wr.opcode != IBV_WR_RDMA_WRITE {
         return None;
     }
     // SAFETY: the program's entry, if it names one.
@@ -96,7 +117,7 @@ unsafe fn data_of(sge: &Sge, flags: SendFlags) -> Payload<'_> {
 /// out, and there is nothing to look up.
 #[inline(always)]
 unsafe fn plain(wr: &ibv_send_wr, qp_type: u32) -> Option<SendWr<'_>> {
-    if qp_type != IBV_QPT_RC || wr.send_flags & !SendFlags::all().bits() != 0 || wr.num_sge != 1 {
+    if !is_plain(wr, qp_type) {
         return None;
     }
     // SAFETY: the program's entry, if it names one.

@@ -8,7 +8,7 @@ use crate::lock::MutexGuard;
 use crate::objects::QpCore;
 use crate::raw::RawQp;
 use ferroce_proto::qp::state::AttrLimits;
-use ferroce_proto::qp::{self, PlainWrite, PostError};
+use ferroce_proto::qp::{self, PlainSend, PlainWrite, PostError};
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, RecvWr, Route, SendOp, SendWr};
 use ferroce_proto::{Gid, Time};
 use std::sync::Arc;
@@ -21,6 +21,8 @@ pub struct Posting<'a> {
     machine: MutexGuard<'a, qp::Qp>,
     /// The time, once somebody wanted to know it.
     asked: Option<Time>,
+    /// Nothing was posted but what was sent or done at once.
+    is_plain: bool,
     raw: Option<&'a RawQp>,
 }
 
@@ -33,6 +35,9 @@ impl Posting<'_> {
         {
             return Ok(());
         }
+        if PlainSend::of(wr).is_some_and(|send| self.send_at_once(send)) {
+            return Ok(());
+        }
         self.post_any(wr)
     }
 
@@ -43,7 +48,15 @@ impl Posting<'_> {
         self.raw.is_none() && self.machine.write_at_once(write, &mut self.host)
     }
 
-    /// Takes any request, without that short way.
+    /// The same for a message that can be sent at once.
+    #[inline(always)]
+    pub fn send_at_once(&mut self, send: PlainSend<'_>) -> bool {
+        let Posting { host, machine, asked, raw, .. } = self;
+        host.ask_for_ring();
+        raw.is_none() && machine.send_at_once(send, host, || *asked.get_or_insert_with(now))
+    }
+
+    /// Takes any request, without those short ways.
     #[inline(always)]
     pub fn post_any(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if let Some(raw) = self.raw {
@@ -67,6 +80,7 @@ impl Posting<'_> {
 
     #[inline(never)]
     fn enqueue(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.is_plain = false;
         let now = *self.asked.get_or_insert_with(now);
         self.machine.post_send(wr, now, &mut self.host)?;
         self.machine.send_express(now, &mut self.host);
@@ -84,7 +98,8 @@ impl Engine {
         fill: impl FnOnce(&mut Posting<'_>) -> R,
     ) -> R {
         let machine = qp.machine.lock();
-        let mut posting = Posting { host: NicHost::alone(self, qp), machine, asked: None, raw };
+        let mut posting =
+            Posting { host: NicHost::alone(self, qp), machine, asked: None, is_plain: true, raw };
         let outcome = fill(&mut posting);
         if !posting.machine.is_quiet() || qp.overrun.load(Ordering::Relaxed) {
             self.ring(qp, posting);
@@ -95,7 +110,13 @@ impl Engine {
     /// The doorbell: what was posted leaves.
     #[inline(never)]
     fn ring(&self, qp: &Arc<QpCore>, posting: Posting<'_>) {
-        let Posting { mut host, mut machine, asked, .. } = posting;
+        let Posting { mut host, mut machine, asked, is_plain, .. } = posting;
+        // What was sent at once left nothing behind, but that somebody must look after it.
+        if is_plain && asked.is_some() && !machine.has_replies() && self.is_settled(qp) {
+            host.flush();
+            drop(host);
+            return self.arm(qp, &machine);
+        }
         let now = asked.unwrap_or_else(now);
         if machine.has_unsent() {
             machine.poll_requests(now, &mut host);
@@ -107,7 +128,7 @@ impl Engine {
         }
         host.flush();
         let more = host.has_more;
-        self.after(qp, machine, more, now);
+        self.after(qp, machine, more);
     }
 
     pub(crate) fn post_recv(&self, qp: &Arc<QpCore>, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
@@ -152,7 +173,7 @@ impl Engine {
         host.flush();
         let more = host.has_more;
         self.choose_path(qp, &machine);
-        self.after(qp, machine, more, now);
+        self.after(qp, machine, more);
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
             // A new life begins: completions of the old one would be taken for its own.
             qp.send_cq.purge(qp.qpn);

@@ -26,6 +26,9 @@ const OVERDUE_NS: u64 = 5_000_000;
 /// Turns without arrivals between two looks at the clock.
 const IDLE_TURNS_PER_CLOCK: u32 = 16;
 
+/// Turns in which messages arrive, but none that needs the time, between two looks at the clock.
+const TURNS_PER_CLOCK: u32 = 16;
+
 /// A poller that found nothing for so many turns (about a millisecond) lets others have the processor now and then. Where
 /// there are more spinning threads than processors, one of them is whom it waits for.
 pub(super) const YIELDS_AFTER: u32 = 1024;
@@ -51,7 +54,20 @@ pub(super) struct Turn {
     is_overdue: bool,
     /// Turns since something arrived.
     idle: u32,
+    /// Turns since somebody looked at the clock.
+    clockless: u32,
     recent: Recent,
+}
+
+/// The time of a turn, once somebody wants to know it.
+#[derive(Default)]
+struct Clock(Option<Time>);
+
+impl Clock {
+    #[inline]
+    fn now(&mut self) -> Time {
+        *self.0.get_or_insert_with(now)
+    }
 }
 
 /// The queue pair that got the last packet, so that the next one need not be looked up.
@@ -116,6 +132,7 @@ impl Turn {
             put_off: PutOff::default(),
             is_overdue: false,
             idle: 0,
+            clockless: 0,
             recent: Recent::default(),
         }
     }
@@ -219,16 +236,28 @@ impl Engine {
         {
             return false;
         }
-        let now = now();
+        let mut clock = Clock::default();
         if arrived > 0 {
             // Asked before the arrivals use the arming up. Who sleeps on a channel expects what every device does: that
             // the acknowledgement of a message is there before the answer to it. perftest's events count on it.
             let may_put_off = for_poller && !self.pulse.any_armed();
-            let completions = self.dispatch(turn, now, may_put_off);
+            // Beside the system call that brought a packet, a look costs nothing.
+            if turn.rx.packet(0).ring.is_none() {
+                clock.now();
+            }
+            let completions = self.dispatch(turn, &mut clock, may_put_off);
             if !turn.touched.is_empty() {
-                self.finish_touched(turn, now, may_put_off && completions > 0);
+                self.finish_touched(turn, &mut clock, may_put_off && completions > 0);
+            }
+            // As above: a message may have needed no time, and timers are in milliseconds.
+            turn.clockless += 1;
+            let may_skip = for_poller && clock.0.is_none() && turn.clockless < TURNS_PER_CLOCK;
+            if may_skip && !self.any_ready.load(Ordering::Relaxed) {
+                return true;
             }
         }
+        turn.clockless = 0;
+        let now = clock.now();
         let served = self.any_ready.load(Ordering::Relaxed) && self.serve_ready(turn, now);
         // While packets wait unread, a deadline that passed says nothing: the answer may be among them.
         let due_ns = self.timers.next_ns();
@@ -250,7 +279,7 @@ impl Engine {
                 host.flush();
                 let more = host.has_more;
                 drop(host);
-                self.after(&qp, machine, more, now);
+                self.after(&qp, machine, more);
             } else {
                 drop(machine);
             }
@@ -260,29 +289,29 @@ impl Engine {
 
     /// Gives every packet to its queue pair; returns how many completions that made. Queue pairs that are not finished
     /// yet are left among the touched.
-    fn dispatch(&self, turn: &mut Turn, now: Time, may_put_off: bool) -> u32 {
+    fn dispatch(&self, turn: &mut Turn, clock: &mut Clock, may_put_off: bool) -> u32 {
         let Turn { rx, tx, touched, put_off, recent, .. } = turn;
         let mut completions = 0;
         let mut next = 0;
         while next < rx.len() || self.any_more(rx) {
-            let first = rx.packet(next);
+            let mut packet = rx.packet(next);
             next += 1;
-            let qpn = dest_qpn(first.bytes).unwrap_or_default();
+            let qpn = dest_qpn(packet.bytes).unwrap_or_default();
             let Some(qp) = recent.find(qpn, &self.qps) else {
-                completions += self.dispatch_elsewhere(&first, tx, touched, now);
+                completions += self.dispatch_elsewhere(&packet, tx, touched, clock.now());
                 continue;
             };
             if qp.is_shut.load(Ordering::Relaxed) {
                 self.counters.dropped(DropReason::WrongState);
-                let from = first.sgid;
+                let from = packet.sgid;
                 log::drop(format_args!("the peer of QP {qpn} has not proven its key (from {from})"));
                 continue;
             }
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, qp, tx);
-            let mut packet = first;
+            let mut is_plain = true;
             loop {
-                self.deliver(&mut machine, &packet, now, &mut host);
+                is_plain &= self.deliver(&mut machine, &packet, clock, &mut host);
                 if next == rx.len() && !self.any_more(rx) {
                     break;
                 }
@@ -297,7 +326,7 @@ impl Engine {
             if touched.is_empty() && next == rx.len() {
                 // The only one with packets: it need not be locked again.
                 let may_put_off = may_put_off && completions > 0;
-                self.finish(qp, machine, host, now, may_put_off.then_some(put_off));
+                self.finish(qp, machine, host, clock, may_put_off.then_some(put_off), is_plain);
                 break;
             }
             drop(host);
@@ -313,15 +342,23 @@ impl Engine {
         rx.has_more && self.link.receive_more(rx)
     }
 
-    /// Gives a packet to the queue pair that it is for.
-    #[inline]
-    fn deliver(&self, machine: &mut qp::Qp, rx: &RxPacket<'_>, now: Time, host: &mut NicHost<'_, '_>) {
+    /// Gives a packet to the queue pair that it is for. True if it was a message of one packet in order, which changes nothing about the
+    /// queue pair that neighbours see.
+    #[inline(always)] // as the call it makes
+    fn deliver(
+        &self,
+        machine: &mut qp::Qp,
+        rx: &RxPacket<'_>,
+        clock: &mut Clock,
+        host: &mut NicHost<'_, '_>,
+    ) -> bool {
         let is_taken = SendOnly::parse(rx.bytes).is_some_and(|(head, payload)| {
-            machine.handle_send_only(&arrival_of(rx), &head, payload, now, host)
+            machine.handle_send_only(&arrival_of(rx), &head, payload, || clock.now(), host)
         });
         if !is_taken {
-            self.deliver_other(machine, rx, now, host);
+            self.deliver_other(machine, rx, clock.now(), host);
         }
+        is_taken
     }
 
     /// The same for what is not a message of one packet, or not in order.
@@ -403,38 +440,45 @@ impl Engine {
     }
 
     /// Sends what the arrivals call for, once per queue pair however many packets it got.
-    fn finish_touched(&self, turn: &mut Turn, now: Time, may_put_off: bool) {
+    fn finish_touched(&self, turn: &mut Turn, clock: &mut Clock, may_put_off: bool) {
         let Turn { tx, touched, put_off, .. } = turn;
         for qp in touched.drain(..) {
             qp.touched.store(false, Ordering::Relaxed);
             let machine = qp.machine.lock();
             let host = NicHost::new(self, &qp, tx);
-            self.finish(&qp, machine, host, now, may_put_off.then_some(&mut *put_off));
+            self.finish(&qp, machine, host, clock, may_put_off.then_some(&mut *put_off), false);
         }
     }
 
-    /// Sends what the arrivals at one queue pair call for. Acknowledgements may wait in `put_off`, if there is one.
+    /// Sends what the arrivals at one queue pair call for. Acknowledgements may wait in `put_off`, if there is one. Only `is_plain` messages
+    /// leave it as neighbours know it.
+    #[inline(always)] // the host is large, and is not moved then
     fn finish(
         &self,
         qp: &Arc<QpCore>,
         mut machine: MutexGuard<'_, qp::Qp>,
         mut host: NicHost<'_, '_>,
-        now: Time,
+        clock: &mut Clock,
         put_off: Option<&mut PutOff>,
+        is_plain: bool,
     ) {
         if machine.has_replies() {
             match put_off {
                 Some(put_off) if machine.only_acks_wait() => put_off.push(qp),
-                _ => machine.poll_replies(now, &mut host),
+                _ => machine.poll_replies(clock.now(), &mut host),
             }
         }
         if machine.sends_outstanding() > 0 {
-            machine.poll_requests(now, &mut host);
+            machine.poll_requests(clock.now(), &mut host);
         }
         host.flush();
         let more = host.has_more;
         drop(host);
-        self.after(qp, machine, more, now);
+        if is_plain && !more && self.is_settled(qp) {
+            self.arm(qp, &machine);
+        } else {
+            self.after(qp, machine, more);
+        }
     }
 
     fn serve_ready(&self, turn: &mut Turn, now: Time) -> bool {
@@ -474,20 +518,14 @@ impl Engine {
         machine.poll_requests(now, &mut host);
         host.flush();
         let more = host.has_more;
-        self.after(qp, machine, more, now);
+        self.after(qp, machine, more);
     }
 
     /// What must be seen to before a queue pair's lock is given up: its next deadline, more to send, a broken CQ.
-    pub(super) fn after(
-        &self,
-        qp: &Arc<QpCore>,
-        mut machine: MutexGuard<'_, qp::Qp>,
-        has_more: bool,
-        now: Time,
-    ) {
+    pub(super) fn after(&self, qp: &Arc<QpCore>, mut machine: MutexGuard<'_, qp::Qp>, has_more: bool) {
         if qp.overrun.load(Ordering::Relaxed) {
             let mut tx = TxBatch::new();
-            machine.fail(EventKind::QpFatal, now, &mut NicHost::new(self, qp, &mut tx));
+            machine.fail(EventKind::QpFatal, now(), &mut NicHost::new(self, qp, &mut tx));
         }
         self.show(qp, &machine);
         if has_more && !qp.ready.swap(true, Ordering::Relaxed) {
@@ -495,6 +533,12 @@ impl Engine {
             self.any_ready.store(true, Ordering::Relaxed);
             self.pulse.wake();
         }
+        self.arm(qp, &machine);
+    }
+
+    /// Sees to it that somebody comes back at the queue pair's next deadline.
+    #[inline]
+    pub(super) fn arm(&self, qp: &QpCore, machine: &qp::Qp) {
         if let Some(deadline) = machine.deadline()
             && self.timers.arm(qp, deadline)
         {

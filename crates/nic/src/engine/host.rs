@@ -6,7 +6,7 @@ use crate::link::TxBatch;
 use crate::local::{Path, Reaching};
 use crate::log;
 use crate::memory::{Grip, Peer};
-use crate::objects::{QpCore, SrqCore};
+use crate::objects::{CqCore, QpCore, SrqCore};
 use ferroce_proto::qp::{DropReason, Host, OneSided, RecvWqe, RefusalReason, Side, TxError, TxPayload};
 use ferroce_proto::verbs::{
     Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Payload, Route, Sge, WcStatus,
@@ -126,6 +126,14 @@ impl<'a, 'q> NicHost<'a, 'q> {
         self.reaching = None;
     }
 
+    /// A short message may be about to be sent: if to a neighbour, into its ring.
+    #[inline(always)]
+    pub(super) fn ask_for_ring(&mut self) {
+        if let Some(path) = reach(&mut self.reaching, self.qp).path() {
+            path.ask_for_ring();
+        }
+    }
+
     /// A short message to a neighbour: into its ring, where it can be read at once.
     #[inline]
     fn express_by_ring(&mut self, route: &Route, head: &[u8], payload: TxPayload<'_>) -> bool {
@@ -209,9 +217,29 @@ impl<'a, 'q> NicHost<'a, 'q> {
         is_taken
     }
 
+    /// Adds a completion to the queue of an XRC shared receive queue.
+    #[inline(never)]
+    fn complete_xrc(&mut self, number: Srqn, completion: Completion) {
+        let shared = self.xrc_srq(number);
+        // A queue that is gone took its completion queue's interest along.
+        let Some(xrc) = shared.as_ref().and_then(|srq| srq.xrc.as_ref()) else { return };
+        if !xrc.cq.push(completion) {
+            overrun(self.qp, &xrc.cq, completion.wr_id);
+        }
+        self.completions += 1;
+    }
+
     fn path(&mut self) -> Option<&mut Path> {
         reach(&mut self.reaching, self.qp).path()
     }
+}
+
+/// A completion found its queue full.
+#[cold]
+#[inline(never)]
+fn overrun(qp: &QpCore, cq: &CqCore, wr_id: u64) {
+    log::completion(format_args!("QP {}: completion of wr_id {wr_id:#x} found CQ {} full", qp.qpn, cq.id));
+    qp.overrun.store(true, Ordering::Relaxed);
 }
 
 /// The way to the peer's memory, which is in use from now on.
@@ -305,8 +333,14 @@ impl Host for NicHost<'_, '_> {
         Ok(sent)
     }
 
-    #[inline]
+    #[inline(always)] // one short copy, mostly
     fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
+        if let ([sge], 0) = (sges, offset)
+            && data.len() as u64 <= u64::from(sge.len)
+            && let Some(path) = reach(&mut self.reaching, self.qp).path()
+        {
+            return path.place(&mut self.grip, pd, sge, data);
+        }
         self.grip.scatter(pd, sges, offset, data)
     }
 
@@ -360,30 +394,20 @@ impl Host for NicHost<'_, '_> {
         }
     }
 
-    #[inline]
+    #[inline(always)] // as `CqCore::push`
     fn complete(&mut self, side: Side, completion: Completion) {
         self.qp.tally.completions.add(1);
         if completion.status != WcStatus::Success {
             self.qp.tally.failed_completions.add(1);
             self.engine.hide_failed(self.qp);
         }
-        let shared;
         let cq = match side {
             Side::Send => &self.qp.send_cq,
             Side::Recv => &self.qp.recv_cq,
-            Side::Xrc(number) => {
-                shared = self.xrc_srq(number);
-                // A queue that is gone took its completion queue's interest along.
-                let Some(xrc) = shared.as_ref().and_then(|srq| srq.xrc.as_ref()) else { return };
-                &xrc.cq
-            }
+            Side::Xrc(number) => return self.complete_xrc(number, completion),
         };
         if !cq.push(completion) {
-            log::completion(format_args!(
-                "QP {}: completion of wr_id {:#x} found CQ {} full",
-                self.qp.qpn, completion.wr_id, cq.id
-            ));
-            self.qp.overrun.store(true, Ordering::Relaxed);
+            overrun(self.qp, cq, completion.wr_id);
         }
         self.completions += 1;
     }

@@ -19,11 +19,19 @@ impl Engine {
         qp.has_path.store(neighbour.is_some(), Ordering::Relaxed);
         let path = neighbour.map(|(neighbour, peer)| {
             let lessee: Weak<QpCore> = Arc::downgrade(qp);
-            Path::new(fabric.clone(), neighbour, peer, qp.qpn, self.regions.lease(lessee))
+            let leases = [(); 2].map(|()| self.regions.lease(lessee.clone()));
+            Path::new(fabric.clone(), neighbour, peer, qp.qpn, leases)
         });
         qp.fetches.store(path.as_ref().is_some_and(Path::can_fetch), Ordering::Relaxed);
         // SAFETY: called with the lock held, and the host of the call has let go of it.
         *unsafe { qp.path.get() } = path;
+    }
+
+    /// Whether a plain message leaves nothing to be said about a queue pair: neighbours have its card, and no completion was lost.
+    #[inline]
+    pub(super) fn is_settled(&self, qp: &QpCore) -> bool {
+        let is_shown = self.fabric.is_none() || qp.shown_word.load(Ordering::Relaxed) != word_of(None);
+        is_shown && !qp.overrun.load(Ordering::Relaxed)
     }
 
     /// Shows neighbours what they may do to this queue pair, if that has changed. Called with its lock held.

@@ -9,6 +9,7 @@ use super::window::Windows;
 use crate::link::{RxMeta, coarse_now, local_addresses, now};
 use crate::lock::{Mutex, RwLock};
 use crate::registry::Registry;
+use ferroce_proto::wire::pad_of;
 use ferroce_proto::{Gid, Qpn};
 use std::collections::HashMap;
 use std::io;
@@ -136,11 +137,38 @@ impl Neighbour {
         unsafe { out.ring.push(meta, len, pieces, self.place.consumed(own_slot)) }
     }
 
+    /// The same for a short packet of two pieces, headers and payload, the second of which is padded. Says, too, where the next one will begin.
+    ///
+    /// # Safety
+    /// The payload is readable.
+    #[inline]
+    pub(super) unsafe fn push_short(
+        &self,
+        own_slot: u8,
+        meta: &RxMeta,
+        head: &[u8],
+        payload: Piece,
+    ) -> Option<usize> {
+        let mut out = self.out.lock();
+        if out.reader != self.instance || !out.waiting.is_empty() {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        let is_sent = unsafe {
+            out.ring.push_line(meta, head, payload) || {
+                let pad = &[0; 3][..pad_of(payload.len)];
+                let pieces = [Piece::of(head), payload, Piece::of(pad)];
+                let len = pieces.iter().map(|piece| piece.len).sum();
+                out.ring.push(meta, len, pieces.into_iter(), self.place.consumed(own_slot))
+            }
+        };
+        is_sent.then(|| out.ring.next_line())
+    }
+
     /// The same for bytes of ours.
     pub(super) fn push_bytes_now(&self, own_slot: u8, meta: &RxMeta, bytes: &[u8]) -> bool {
-        let piece = Piece { start: bytes.as_ptr(), len: bytes.len() };
         // SAFETY: the piece is the slice.
-        unsafe { self.push_now(own_slot, meta, bytes.len(), std::iter::once(piece)) }
+        unsafe { self.push_now(own_slot, meta, bytes.len(), std::iter::once(Piece::of(bytes))) }
     }
 
     /// Whether its memory may be read by the kernel, on our behalf: that takes the right to trace it.

@@ -9,11 +9,10 @@ use super::link::meta_of;
 use super::neighbours::{Fabric, Neighbour};
 use super::ring::Piece;
 use super::window::Window;
-use crate::memory::{Far, Grip, Lease, Peer, Region, Span};
+use crate::memory::{Far, Grip, Lease, Peer, Region, Span, ask_for_line};
 use crate::objects::Tally;
 use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
-use ferroce_proto::verbs::{Access, Payload, Route};
-use ferroce_proto::wire::pad_of;
+use ferroce_proto::verbs::{Access, MemoryFault, Payload, Route, Sge};
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
 use std::sync::Arc;
 
@@ -34,6 +33,10 @@ pub(crate) struct Path {
     free_hold: usize,
     /// This end's region that operations use again and again.
     lease: Lease,
+    /// The one that messages of the peer are placed in.
+    place_lease: Lease,
+    /// Where the next packet in the ring will begin, unless another queue pair is faster.
+    next_line: usize,
     /// Operations that were not counted yet: mapped, and by the kernel.
     mapped: u64,
     copied: u64,
@@ -89,10 +92,24 @@ impl Path {
         neighbour: Arc<Neighbour>,
         peer: Qpn,
         own: Qpn,
-        lease: Lease,
+        [lease, place_lease]: [Lease; 2],
     ) -> Path {
-        let (last, hold, free_hold) = (None, None, 0);
-        Path { fabric, neighbour, peer, own, last, hold, free_hold, lease, mapped: 0, copied: 0 }
+        let (last, hold, free_hold, next_line) = (None, None, 0, 0);
+        let (mapped, copied) = (0, 0);
+        Path {
+            fabric,
+            neighbour,
+            peer,
+            own,
+            last,
+            hold,
+            free_hold,
+            lease,
+            place_lease,
+            next_line,
+            mapped,
+            copied,
+        }
     }
 
     /// Does the whole operation. False: nothing was done, and packets must do it.
@@ -189,15 +206,30 @@ impl Path {
     ) -> bool {
         // Taken before the ring, as whoever sends a batch does: the other way round, two could wait for each other.
         let Some(span) = grip.readable(&mut self.lease, payload) else { return false };
-        let pad = &[0; 3][..pad_of(span.len())];
-        let pieces = [
-            Piece { start: head.as_ptr(), len: head.len() },
-            Piece { start: span.start() as *const u8, len: span.len() },
-            Piece { start: pad.as_ptr(), len: pad.len() },
-        ];
-        let len = head.len() + span.len() + pad.len();
-        // SAFETY: two pieces are slices. The third is bytes of a request, or of a region that `grip` holds or that is leased.
-        unsafe { self.neighbour.push_now(self.fabric.slot(), &meta_of(route), len, pieces.into_iter()) }
+        let payload = Piece { start: span.start() as *const u8, len: span.len() };
+        // SAFETY: bytes of a request, or of a region that `grip` holds or that is leased.
+        let next = unsafe { self.neighbour.push_short(self.fabric.slot(), &meta_of(route), head, payload) };
+        self.next_line = next.unwrap_or(self.next_line);
+        next.is_some()
+    }
+
+    /// Places a message of the peer in one entry.
+    #[inline(always)]
+    pub(crate) fn place(
+        &mut self,
+        grip: &mut Grip<'_>,
+        pd: PdId,
+        sge: &Sge,
+        data: &[u8],
+    ) -> Result<(), MemoryFault> {
+        grip.place(&mut self.place_lease, pd, sge, data)
+    }
+
+    /// Asks for the cache line that the next packet will be written to: the neighbour is looking at it, and to take it away lasts as
+    /// long as the checks.
+    #[inline(always)]
+    pub(crate) fn ask_for_ring(&self) {
+        ask_for_line(self.next_line);
     }
 
     /// The neighbour's slot, if it sleeps and whoever asks must wake it.

@@ -3,7 +3,8 @@
 //! A record is a word with its length, then, unless it is as for the record before, what the outer headers would have said,
 //! then the packet. So a short packet of a flow fits one cache line. The word of the record
 //! behind the last one is zero. The writer first writes the record, then zero behind it, then the record's own word; so the
-//! reader needs to look at one word only, and finds the packet right behind it. Positions only grow. How far the reader has
+//! reader needs to look at one word only, and finds the packet right behind it. A short packet moves one cache line from writer to reader: the word of the
+//! line behind the next one is made zero once the packet is out, for the line must be taken away from the reader, too. Positions only grow. How far the reader has
 //! come stands in the reader's own place, where the writer looks when it believes the ring to be full.
 //!
 //! The reader trusts nothing: the writer may have died in the middle of a record, or be another program. A length that
@@ -34,6 +35,13 @@ const ALIGN: usize = 64;
 pub(super) struct Piece {
     pub(super) start: *const u8,
     pub(super) len: usize,
+}
+
+impl Piece {
+    /// A slice. Whoever keeps the piece keeps the slice.
+    pub(super) fn of(bytes: &[u8]) -> Piece {
+        Piece { start: bytes.as_ptr(), len: bytes.len() }
+    }
 }
 
 pub(super) fn meta_to_bytes(meta: &RxMeta) -> [u8; META_LEN] {
@@ -74,19 +82,22 @@ pub(super) struct Writer {
     start: u64,
     /// What the record before said of the outer headers.
     before: Option<RxMeta>,
+    /// From the position up to here, the first words of all lines are zero.
+    clear_to: u64,
 }
 
 impl Writer {
     /// A ring that nobody has read yet. Positions begin at some lap, so that what is left of another life means nothing.
     pub(super) fn new(memory: Mapping) -> Writer {
         let position = RING_LEN as u64 * (1 + u64::from(crate::random::number::<u32>()));
-        Writer { memory, position, consumed: position, start: position, before: None }
+        Writer { memory, position, consumed: position, start: position, before: None, clear_to: position }
     }
 
     /// Begins anew for another reader: what the last one left is forgotten. Returns where it shall begin.
     pub(super) fn restart(&mut self) -> u64 {
         self.memory.word(place_of(self.position)).store(0, Ordering::Relaxed);
         (self.consumed, self.start, self.before) = (self.position, self.position, None);
+        self.clear_to = self.position + ALIGN as u64;
         self.position
     }
 
@@ -142,15 +153,65 @@ impl Writer {
             unsafe { self.memory.write_raw(to, piece.start, piece.len) };
             to += piece.len;
         }
-        self.memory.word(place_of((at + whole) as u64)).store(0, Ordering::Relaxed);
+        let next = self.position + (skipped + whole) as u64;
+        if next >= self.clear_to {
+            self.memory.word(place_of(next)).store(0, Ordering::Relaxed);
+            self.clear_to = next + ALIGN as u64;
+        }
         if skipped > 0 {
             self.memory.word(at).store(len as u32 | flag, Ordering::Relaxed);
             self.memory.word(first).store(SKIP, Ordering::Release);
         } else {
             self.memory.word(at).store(len as u32 | flag, Ordering::Release);
         }
-        self.position += (skipped + whole) as u64;
+        self.position = next;
+        self.clear_ahead();
         true
+    }
+
+    /// Adds a packet, headers and payload, that fits into one line, where the line behind it is clear. False: nothing was done, and
+    /// [`Self::push`] takes it.
+    ///
+    /// # Safety
+    /// The payload is readable.
+    #[inline(always)]
+    pub(super) unsafe fn push_line(&mut self, meta: &RxMeta, head: &[u8], payload: Piece) -> bool {
+        let (unpadded, line) = (head.len().saturating_add(payload.len), ALIGN as u64);
+        if unpadded > ALIGN - SHORT_HEAD_LEN
+            || self.clear_to < self.position + 2 * line
+            || self.before != Some(*meta)
+        {
+            return false;
+        }
+        let (at, len) = (place_of(self.position), unpadded.next_multiple_of(4));
+        let start = at + SHORT_HEAD_LEN;
+        if unpadded < len {
+            self.memory.word(start + len - 4).store(0, Ordering::Relaxed);
+        }
+        self.memory.write(start, head);
+        // SAFETY: the caller vouches for the payload; the mapping checks its own side.
+        unsafe { self.memory.write_raw(start + head.len(), payload.start, payload.len) };
+        self.memory.word(at).store(len as u32 | AS_BEFORE, Ordering::Release);
+        self.position += line;
+        self.clear_ahead();
+        true
+    }
+
+    /// Sees to it that the line behind the next one is clear, if the reader is known to be done with it.
+    #[inline]
+    fn clear_ahead(&mut self) {
+        let line = ALIGN as u64;
+        if self.clear_to < self.position + 2 * line && self.clear_to + line - self.consumed <= RING_LEN as u64
+        {
+            self.memory.word(place_of(self.clear_to)).store(0, Ordering::Relaxed);
+            self.clear_to += line;
+        }
+    }
+
+    /// Where the next packet will begin.
+    #[inline]
+    pub(super) fn next_line(&self) -> usize {
+        self.memory.bytes_at(place_of(self.position)).as_ptr() as usize
     }
 
     fn write_head(&self, at: usize, meta: &RxMeta) {
@@ -163,8 +224,8 @@ impl Writer {
 pub(super) enum Found {
     /// Nothing yet.
     Nothing,
-    /// A packet of so many bytes, and what the outer headers would have said.
-    Packet { len: usize, meta: RxMeta },
+    /// A packet of so many bytes behind a head of so many.
+    Packet { len: usize, head_len: usize },
     /// Something that no writer of ours writes.
     Nonsense,
 }
@@ -203,37 +264,37 @@ impl Reader {
         }
     }
 
+    #[inline]
     fn look_at(&self, at: usize, word: u32, most: usize) -> Found {
         let is_as_before = word & AS_BEFORE != 0;
         let len = (word & !AS_BEFORE) as usize;
         let head_len = if is_as_before { SHORT_HEAD_LEN } else { HEAD_LEN };
-        if len > most || at + record_len(head_len, len) > RING_LEN {
-            return Found::Nonsense;
-        }
-        match if is_as_before { self.before } else { Some(self.meta(at)) } {
-            Some(meta) => Found::Packet { len, meta },
-            None => Found::Nonsense,
-        }
+        let is_nonsense = len > most
+            || at + record_len(head_len, len) > RING_LEN
+            || (is_as_before && self.before.is_none());
+        if is_nonsense { Found::Nonsense } else { Found::Packet { len, head_len } }
     }
 
-    /// What the outer headers of the packet at this place would have said.
-    fn meta(&self, at: usize) -> RxMeta {
-        let mut bytes = [0; META_LEN];
-        self.memory.read(at + 4, &mut bytes);
-        meta_from_bytes(&bytes)
-    }
-
-    /// Moves on behind the packet that [`Self::look`] found. Its bytes stay in the ring until the writer is told of the new
-    /// position.
-    pub(super) fn take(&mut self, len: usize, meta: RxMeta) -> NonNull<u8> {
+    /// Moves on behind the packet that [`Self::look`] found, and says what the outer headers would have said. Its bytes stay in the ring until the writer is
+    /// told of the new position.
+    #[inline]
+    pub(super) fn take(&mut self, len: usize, head_len: usize) -> (NonNull<u8>, &RxMeta) {
         let at = place_of(self.position);
-        let is_as_before = self.memory.word(at).load(Ordering::Relaxed) & AS_BEFORE != 0;
-        let head_len = if is_as_before { SHORT_HEAD_LEN } else { HEAD_LEN };
-        self.before = Some(meta);
         self.position += record_len(head_len, len) as u64;
-        // The writer may have changed the word since; what is read stays inside the ring all the same.
-        self.memory.bytes_at((at + head_len).min(RING_LEN - len))
+        let start = self.memory.bytes_at((at + head_len).min(RING_LEN - len));
+        if head_len == HEAD_LEN {
+            self.before = None;
+        }
+        (start, self.before.get_or_insert_with(|| read_meta(&self.memory, at)))
     }
+}
+
+/// What the outer headers of the packet in this record would have said.
+#[cold]
+fn read_meta(memory: &Mapping, at: usize) -> RxMeta {
+    let mut bytes = [0; META_LEN];
+    memory.read(at + 4, &mut bytes);
+    meta_from_bytes(&bytes)
 }
 
 #[cfg(test)]
@@ -290,9 +351,9 @@ mod tests {
             full += usize::from(sent < 3000);
             // Reads a little at a time, so that the writer meets a full ring at every place of it.
             for _ in 0..17 {
-                let Found::Packet { len, meta } = reader.look(10_000) else { break };
-                assert_eq!((len, meta), (len_of(received), meta_of(received)));
-                let start = reader.take(len, meta);
+                let Found::Packet { len, head_len } = reader.look(10_000) else { break };
+                let (start, meta) = reader.take(len, head_len);
+                assert_eq!((len, *meta), (len_of(received), meta_of(received)));
                 // SAFETY: in the ring, and not overwritten before the writer is told below.
                 let out = unsafe { std::slice::from_raw_parts(start.as_ptr(), len) };
                 assert!(out.iter().all(|&byte| byte == received as u8));
@@ -302,6 +363,48 @@ mod tests {
         }
         assert_eq!(reader.look(10_000), Found::Nothing);
         assert!(full > 100);
+    }
+
+    /// Short packets that take one line, and others between them, in a ring that is full of words that mean something.
+    #[test]
+    fn lines_are_records_like_all_others() {
+        let (_file, [ours, theirs]) = memory();
+        ours.write(0, &vec![1; RING_LEN]);
+        let consumed = AtomicU64::new(0);
+        let mut writer = Writer::new(ours);
+        let mut reader = Reader::new(theirs, writer.restart());
+        let packet_of = |number: usize| vec![number as u8; 12 + number % 37 + number % 53 / 52 * 3000];
+        let (mut sent, mut received, mut lines) = (0, 0, 0);
+        while received < 60_000 {
+            while sent < 60_000 && sent < received + 1 + sent % 97 {
+                let packet = packet_of(sent);
+                let payload = Piece::of(&packet[12..]);
+                // SAFETY: the payload is part of the packet.
+                let is_line = unsafe { writer.push_line(&META, &packet[..12], payload) };
+                lines += usize::from(is_line);
+                if !is_line && !push(&mut writer, &packet, &consumed) {
+                    break;
+                }
+                sent += 1;
+            }
+            for _ in 0..1 + received % 3 {
+                let Found::Packet { len, head_len } = reader.look(10_000) else { break };
+                let (start, meta) = reader.take(len, head_len);
+                assert_eq!(*meta, META);
+                // SAFETY: in the ring, and not overwritten before the writer is told below.
+                let out = unsafe { std::slice::from_raw_parts(start.as_ptr(), len) };
+                let packet = packet_of(received);
+                // A line is padded with zeros.
+                assert_eq!((&out[..packet.len()], len - packet.len() < 4), (&packet[..], true));
+                assert!(out[packet.len()..].iter().all(|&byte| byte == 0));
+                received += 1;
+            }
+            if received % 5 == 0 || sent < received + 50 {
+                consumed.store(reader.position(), Ordering::Release);
+            }
+        }
+        assert_eq!((sent, reader.look(10_000)), (60_000, Found::Nothing));
+        assert!(lines > 50_000, "{lines}");
     }
 
     #[test]

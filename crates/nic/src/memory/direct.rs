@@ -12,7 +12,7 @@ use super::region::{Backing, Region, Span};
 use super::table::{Held, RegionTable};
 use ferroce_proto::PdId;
 use ferroce_proto::qp::TxPayload;
-use ferroce_proto::verbs::{Access, AtomicOp, Sge};
+use ferroce_proto::verbs::{Access, AtomicOp, MemoryFault, Sge};
 use smallvec::SmallVec;
 
 /// Bytes of a neighbour, and how to get at them.
@@ -105,6 +105,38 @@ impl Grip<'_> {
             TxPayload::None => Some(Span::of(&[])),
             _ => None,
         }
+    }
+
+    /// As [`Self::scatter`], from the start of one entry, without the region's lock if it is leased.
+    #[inline(always)]
+    pub(crate) fn place(
+        &mut self,
+        lease: &mut Lease,
+        pd: PdId,
+        sge: &Sge,
+        data: &[u8],
+    ) -> Result<(), MemoryFault> {
+        match lease.region(sge.lkey) {
+            Some(region) => {
+                copy::write(region.local(pd, sge.addr, data.len() as u64, Access::LOCAL_WRITE)?, data)
+            }
+            None => self.place_leasing(lease, pd, sge, data),
+        }
+    }
+
+    /// The same for a region that is not leased yet.
+    #[inline(never)]
+    fn place_leasing(
+        &mut self,
+        lease: &mut Lease,
+        pd: PdId,
+        sge: &Sge,
+        data: &[u8],
+    ) -> Result<(), MemoryFault> {
+        let number = self.table().number_of(sge.lkey);
+        let region = self.local(sge.lkey)?;
+        lease.renew(number, region);
+        copy::write(region.local(pd, sge.addr, data.len() as u64, Access::LOCAL_WRITE)?, data)
     }
 
     /// The bytes of an entry, if all of them may be used and are there to stay.

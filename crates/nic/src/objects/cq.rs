@@ -113,25 +113,40 @@ impl CqCore {
     /// Adds a completion. False if there is no room: the CQ is broken then, and the queue pair with it
     /// (IBA 11.6.3.1).
     #[must_use]
-    #[inline]
+    #[inline(always)] // then a completion is made where it will lie
     pub(crate) fn push(&self, completion: Completion) -> bool {
         let mut state = self.state.lock();
-        if state.ring.len() >= state.depth && state.ignores_overrun {
-            state.ring.pop_front();
-            state.stamps.pop_front();
-        } else if state.ring.len() >= state.depth {
-            if !self.overrun.swap(true, Ordering::Relaxed) {
-                self.events.raise(EventKind::CqErr, EventSource::Cq(self.id));
-            }
+        if state.ring.len() >= state.depth && !self.make_room(&mut state) {
             return false;
         }
         state.ring.push_back(completion);
+        self.waiting.store(state.ring.len(), Ordering::Release);
+        if state.stamping || state.armed != Armed::No {
+            // A failure always counts as solicited, or its waiter would sleep on (IBA 11.4.2.2).
+            self.tell(&mut state, completion.solicited || completion.status != WcStatus::Success);
+        }
+        true
+    }
+
+    /// What becomes of a completion that finds the ring full: whether there is room for it now.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&self, state: &mut State) -> bool {
+        if state.ignores_overrun {
+            state.ring.pop_front();
+            state.stamps.pop_front();
+        } else if !self.overrun.swap(true, Ordering::Relaxed) {
+            self.events.raise(EventKind::CqErr, EventSource::Cq(self.id));
+        }
+        state.ignores_overrun
+    }
+
+    /// Stamps the completion that was just added, and tells whoever waits for it.
+    #[inline(never)]
+    fn tell(&self, state: &mut State, solicited: bool) {
         if state.stamping {
             state.stamps.push_back(Stamp { raw_ns: now().0, wall_ns: wall_clock_ns() });
         }
-        self.waiting.store(state.ring.len(), Ordering::Release);
-        // A failure always counts as solicited, or its waiter would sleep on (IBA 11.4.2.2).
-        let solicited = completion.solicited || completion.status != WcStatus::Success;
         let fires = match state.armed {
             Armed::No => false,
             Armed::Any => true,
@@ -144,7 +159,6 @@ impl CqCore {
                 channel.fire(self.me.clone());
             }
         }
-        true
     }
 
     /// Forgets the completions of a queue pair that is gone.
@@ -174,8 +188,10 @@ impl CqCore {
         let n = most.min(state.ring.len());
         // One by one: nearly always there is one.
         for i in 0..n {
-            let Some(completion) = state.ring.pop_front() else { break };
+            // Looked at where it lies, for it is large.
+            let Some(&completion) = state.ring.front() else { break };
             each(i, completion);
+            state.ring.pop_front();
         }
         if state.stamping {
             for (i, stamp) in state.stamps.drain(..n).enumerate() {

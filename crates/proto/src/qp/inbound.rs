@@ -107,7 +107,7 @@ impl Inbound {
 
     /// Places a SEND of one packet, if nothing is wrong with it. False: nothing was placed that counts. The receive is where
     /// [`Self::accept`] finds it: in the queue, or in hand if it came from a shared one.
-    #[inline]
+    #[inline(always)] // one caller
     pub(crate) fn accept_whole<H: Host>(
         &mut self,
         head: &SendOnly,
@@ -121,7 +121,7 @@ impl Inbound {
             return false;
         }
         if self.has_recv || io.id.shared_recv {
-            if self.ensure_recv(None, rq, io).is_err() || !place_whole(&self.recv.sges, payload, io) {
+            if !self.place_in_hand(payload, rq, io) {
                 return false;
             }
         } else {
@@ -137,6 +137,12 @@ impl Inbound {
         let told = Told { imm: head.imm, invalidated: None, solicited: head.solicited };
         self.finish_recv(told, WcOpcode::Recv, payload.len() as u32, io);
         true
+    }
+
+    /// Places a whole message in the receive in hand, or in the next one of the shared queue.
+    #[inline(never)]
+    fn place_in_hand<H: Host>(&mut self, payload: &[u8], rq: &mut RecvQueue, io: &mut Io<'_, H>) -> bool {
+        self.ensure_recv(None, rq, io).is_ok() && place_whole(&self.recv.sges, payload, io)
     }
 
     /// Fetches a SEND that the peer named. False: it cannot be fetched, and a receive that was taken for it stays in hand.
@@ -294,7 +300,7 @@ impl Inbound {
         if self.has_recv { Ok(()) } else { Err(Refusal::NoReceive) }
     }
 
-    #[inline]
+    #[inline(always)] // then the completion is made where it will lie
     fn finish_recv<H: Host>(&mut self, told: Told, opcode: WcOpcode, byte_len: u32, io: &mut Io<'_, H>) {
         let mut flags = WcFlags::empty();
         flags.set(WcFlags::WITH_IMM, told.imm.is_some());
@@ -331,7 +337,7 @@ impl Inbound {
 }
 
 /// Places a whole message. False if it does not fit, or the memory cannot be used.
-#[inline]
+#[inline(always)]
 fn place_whole<H: Host>(sges: &[Sge], payload: &[u8], io: &mut Io<'_, H>) -> bool {
     payload.len() as u64 <= capacity(sges)
         && (payload.is_empty() || io.host.scatter(io.pd, sges, 0, payload).is_ok())

@@ -103,7 +103,7 @@ impl<H: Host> Io<'_, H> {
         self.host.check_remote(self.pd, rkey, addr, len, need)
     }
 
-    #[inline]
+    #[inline(always)] // as `Inbound::finish_recv`
     pub(crate) fn complete_send(&mut self, wqe: &super::sq::SendWqe) {
         if !wqe.signaled {
             return;

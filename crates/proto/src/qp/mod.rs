@@ -47,6 +47,7 @@ mod ud;
 
 pub use at_once::PlainWrite;
 pub use counters::QpCounters;
+pub use express::PlainSend;
 pub use host::{DropReason, Host, LARGE_SEGMENT, OneSided, OneSidedKind, Side, TxError, TxPayload, in_row};
 pub use post::PostError;
 pub use reason::Reason;

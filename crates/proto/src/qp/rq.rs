@@ -118,7 +118,7 @@ impl RecvQueue {
     }
 
     /// The oldest request, where it lies.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn oldest(&self) -> Option<(u64, &[Sge])> {
         let entry = self.ring.get(self.head).filter(|_| self.len > 0)?;
         let start = self.head * self.stride;

@@ -168,9 +168,9 @@ impl SendQueue {
         (self.head..self.tail).contains(&number).then(|| &mut self.ring[slot])
     }
 
-    /// Adds an entry. The caller has checked that it fits.
+    /// Adds an entry, and shows it. The caller has checked that it fits.
     #[inline]
-    pub(crate) fn push(&mut self, wr: &SendWr<'_>, len: u32, signal_all: bool) {
+    pub(crate) fn push(&mut self, wr: &SendWr<'_>, len: u32, signal_all: bool) -> &mut SendWqe {
         let slot = self.slot(self.tail);
         let (sge_count, inline) = match wr.payload {
             Payload::Sges([only]) => {
@@ -207,6 +207,7 @@ impl SendQueue {
             solicited: wr.flags.contains(SendFlags::SOLICITED),
         };
         self.tail += 1;
+        &mut self.ring[slot]
     }
 
     /// The oldest entry.

@@ -125,12 +125,21 @@ impl RxBatch {
         }
     }
 
-    /// Adds a packet that lies elsewhere, in the ring of this slot.
+    /// Adds a packet that lies elsewhere, in the ring of this slot, and shows it.
     ///
     /// # Safety
     /// The bytes stay, and nobody who keeps to the rules changes them, until the link's next `receive` with this batch.
-    pub(crate) unsafe fn push_there(&mut self, start: NonNull<u8>, len: usize, meta: RxMeta, slot: u8) {
+    #[inline]
+    pub(crate) unsafe fn push_there(
+        &mut self,
+        start: NonNull<u8>,
+        len: usize,
+        meta: RxMeta,
+        slot: u8,
+    ) -> &[u8] {
         self.packets.push(RxEntry { meta, at: At::There(start), len: len as u32, ring: Some(slot) });
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
     }
 
     /// The buffers from `index` on, for a system call to fill.

@@ -85,7 +85,7 @@ impl Requester {
     }
 
     /// Marks everything before `next` as executed, completing requests on the way.
-    #[inline]
+    #[inline(always)]
     pub(super) fn advance<H: Host>(&mut self, next: Psn, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Reach {
         if next.is_after(self.reached) {
             self.reached = next;
@@ -98,7 +98,7 @@ impl Requester {
     }
 
     /// Counts as answered whatever is, up to the oldest answer that is missing. Returns how many packets that were.
-    #[inline]
+    #[inline(always)] // as `answer`
     pub(super) fn settle<H: Host>(&mut self, sq: &mut SendQueue, io: &mut Io<'_, H>) -> u32 {
         let mut moved = 0;
         while self.una.is_before(self.reached) {

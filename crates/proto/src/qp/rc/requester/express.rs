@@ -4,8 +4,10 @@ use super::super::super::Host;
 use super::super::super::io::Io;
 use super::super::super::sq::SendQueue;
 use super::Requester;
+use super::transmit::ack_every;
+use crate::Time;
 use crate::ids::Psn;
-use crate::verbs::SendOp;
+use crate::verbs::{SendFlags, SendOp};
 use crate::wire::{Rider, SendOnly};
 
 impl Requester {
@@ -58,6 +60,38 @@ impl Requester {
         if rider.is_some() {
             io.rider = None;
         }
+        self.on_sent_at_once(len, ack_req, io);
+    }
+
+    /// Whether a message of one packet, if it were posted now, could be sent in the same moment.
+    #[inline]
+    pub(crate) fn may_send_at_once(&self, flags: SendFlags, mtu: u32, sq: &SendQueue) -> bool {
+        let is_next = self.cur == sq.tail() && self.sent == 0 && self.psn == self.high;
+        let is_fenced = flags.contains(SendFlags::FENCE) && !self.reads.is_empty();
+        let fits_window = self.una == self.psn || self.in_flight() < self.window_packets(mtu);
+        is_next && self.is_undisturbed() && !is_fenced && fits_window && !sq.is_full()
+    }
+
+    /// What [`Self::wants_ack`] will say of such a message, if it has no completion.
+    #[inline]
+    pub(crate) fn wants_ack_at_once(&self, mtu: u32, sq: &SendQueue) -> bool {
+        let window = self.window_packets(mtu);
+        self.is_waited_behind
+            || (sq.outstanding() + 1) * 2 >= sq.depth()
+            || !self.clock.can_probe()
+            || self.in_flight() + 1 >= window
+            || self.since_ack_req + 1 >= ack_every(window, mtu)
+    }
+
+    /// The number of the next packet.
+    #[inline]
+    pub(crate) fn next_psn(&self) -> Psn {
+        self.psn
+    }
+
+    /// Keeps the books of a message of one packet that was just sent, and is the last of the queue.
+    #[inline]
+    pub(crate) fn on_sent_at_once<H: Host>(&mut self, len: u32, ack_req: bool, io: &mut Io<'_, H>) {
         io.counters.tx_packets += 1;
         io.counters.tx_bytes += u64::from(len);
         self.one_sided_under_way = false;
@@ -75,8 +109,23 @@ impl Requester {
             && !self.una.is_before(self.reached)
     }
 
-    /// An acknowledgement of everything up to `psn` that came with a message. False: it is not plain, and nothing was done.
+    /// Whether an acknowledgement up to `psn` answers all that is under way, and measures nothing: then it is the same at any time.
     #[inline]
+    pub(crate) fn is_timeless(&self, psn: Psn) -> bool {
+        psn.plus(1) == self.high
+            && self.psn == self.high
+            && self.reads.is_empty()
+            && !self.clock.is_measuring()
+    }
+
+    /// The last time that anybody told, while something is under way.
+    #[inline]
+    pub(crate) fn last_time(&self) -> Time {
+        self.clock.last_time()
+    }
+
+    /// An acknowledgement of everything up to `psn` that came with a message. False: it is not plain, and nothing was done.
+    #[inline(always)]
     pub(crate) fn on_plain_ack<H: Host>(&mut self, psn: Psn, sq: &mut SendQueue, io: &mut Io<'_, H>) -> bool {
         if !psn.is_before(self.high) || self.stall.is_some() {
             return false;

@@ -19,6 +19,9 @@ use crate::verbs::{QpAttr, WcStatus};
 const PROBE_FLOOR_NS: u64 = 1_000_000;
 /// Probes per stretch without progress; each waits twice as long as the one before.
 const MAX_PROBES: u32 = 4;
+/// Where round trips are so short that probes wait for the floor anyhow, one packet in so many is measured: a look at the clock takes
+/// as long as a third of a message to a neighbour.
+const MEASURED_OF: u8 = 16;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RetryClock {
@@ -33,6 +36,8 @@ pub(super) struct RetryClock {
     probes: u32,
     srtt_ns: Option<u64>,
     sample: Option<(Psn, Time)>,
+    /// Packets in a row that were not measured.
+    unmeasured: u8,
 }
 
 impl RetryClock {
@@ -62,8 +67,35 @@ impl RetryClock {
         (self.waiting_since, self.probes) = (Some(now), 0);
     }
 
+    /// A packet was sent for the first time, and its answer measures the round trip if none is measured.
+    #[inline]
     pub(super) fn sample_start(&mut self, psn: Psn, now: Time) {
-        self.sample.get_or_insert((psn, now));
+        if self.sample.is_some() {
+            return;
+        }
+        let is_short = self.srtt_ns.is_some_and(|srtt| 4 * srtt < PROBE_FLOOR_NS);
+        if is_short && self.unmeasured + 1 < MEASURED_OF {
+            self.unmeasured += 1;
+        } else {
+            (self.sample, self.unmeasured) = (Some((psn, now)), 0);
+        }
+    }
+
+    /// Whether an answer will measure a round trip.
+    #[inline]
+    pub(super) fn is_measuring(&self) -> bool {
+        self.sample.is_some()
+    }
+
+    /// Since when the oldest packet in flight waits; some time long ago if there is none.
+    #[inline]
+    pub(super) fn last_time(&self) -> Time {
+        self.waiting_since.unwrap_or_default()
+    }
+
+    /// An answer is late: round trips are not what they were, and the next packet measures one.
+    fn doubt(&mut self) {
+        self.unmeasured = MEASURED_OF - 1;
     }
 
     /// Karn: the answer to a repeated packet, here `low` to `high`, measures nothing.
@@ -153,9 +185,11 @@ impl Requester {
             return Ok(());
         }
         if self.clock.expires_at().is_some_and(|at| at <= now) {
+            self.clock.doubt();
             return self.on_expired(sq, io);
         }
         if self.clock.probe_at().is_some_and(|at| at <= now) {
+            self.clock.doubt();
             self.clock.probes += 1;
             io.counters.probes += 1;
             self.ask_again();
@@ -256,7 +290,7 @@ impl Requester {
     }
 
     /// Bookkeeping after `una` moved by `packets`.
-    #[inline]
+    #[inline(always)] // as `Requester::answer`
     pub(super) fn on_progress<H: Host>(&mut self, packets: u32, io: &mut Io<'_, H>) {
         self.cautious = false;
         if let Some(first) = self.first_try.take()

@@ -31,7 +31,7 @@ const SHORT: u32 = 16;
 
 /// Packets after which an acknowledgement is asked for, so that the window opens long before it is used up: a quarter of it,
 /// but where that is less than a load, up to half of it.
-fn ack_every(window: u32, mtu: u32) -> u32 {
+pub(super) fn ack_every(window: u32, mtu: u32) -> u32 {
     let (quarter, load) = (window / 4, whole(LOAD, mtu).max(1));
     if quarter >= load { quarter - quarter % load } else { load.min(window / 2).max(1) }
 }

@@ -14,7 +14,7 @@ impl Responder {
     }
 
     /// Places the message. False: it is not in order, and as if it had not come, but that its receive may be in hand.
-    #[inline]
+    #[inline(always)] // one caller
     pub(crate) fn on_send_only<H: Host>(
         &mut self,
         head: &SendOnly,

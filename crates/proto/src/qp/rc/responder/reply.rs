@@ -151,7 +151,8 @@ impl Responder {
     /// Whether nothing but positive acknowledgements waits.
     pub(crate) fn only_acks_wait(&self) -> bool {
         let is_ack = |r: &Reply| matches!(r, Reply::Ack { syndrome: Syndrome::Ack { .. }, .. });
-        self.replies.queue.iter().all(is_ack)
+        // Nearly always there is one.
+        self.rider().is_some() || self.replies.queue.iter().all(is_ack)
     }
 
     /// The acknowledgement that waits, if it is all that waits and may ride in a request.
