@@ -124,9 +124,16 @@ impl Job {
     /// calls of `alloc` and `free` in the same order; `alloc` does not wait for them.
     pub fn alloc(&self, len: usize, placement: &Placement) -> Result<*mut u8, Error> {
         let mut heap = self.0.heap.lock();
-        let pages = len.max(1).div_ceil(crate::PAGE);
-        let homes = heap.1.homes(placement, pages, self.size())?;
+        // Room first: the homes of more pages than the heap has are a list that no memory holds.
         let at = heap.0.alloc(len)?;
+        let pages = len.max(1).div_ceil(crate::PAGE);
+        let homes = match heap.1.homes(placement, pages, self.size()) {
+            Ok(homes) => homes,
+            Err(error) => {
+                heap.0.free(at);
+                return Err(error);
+            }
+        };
         self.0.backend.place(at, &homes);
         Ok(self.0.backend.heap().wrapping_add(at))
     }
