@@ -295,6 +295,9 @@ impl Job {
     /// The end: waits for all processes, then says goodbye. Memory stays mapped while a clone of this job lives, but it
     /// is shared no longer.
     pub fn leave(self) -> Result<(), Error> {
+        if let Some(id) = HELD.with_borrow(|held| held.last().copied()) {
+            return Err(Error::LeaveInLock(id));
+        }
         if let Some(record) = &self.0.record {
             let (transport, faults) = (self.transport().name(), self.faults());
             let who = serde_json::json!({"rank": self.rank(), "transport": transport, "faults": faults});

@@ -125,6 +125,10 @@ fn calls_that_cannot_be_are_refused() {
             refused(job.barrier()),
             "a barrier inside the critical section of lock 1 would wait for ever"
         );
+        assert_eq!(
+            refused(job.clone().leave()),
+            "the job is left inside the critical section of lock 1, for which the others would wait for ever"
+        );
         job.lock(2).unwrap();
         assert!(refused(job.unlock(1)).contains("took lock 2 after it"));
         job.unlock(2).unwrap();

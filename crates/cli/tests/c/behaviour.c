@@ -48,6 +48,10 @@ int main(int argc, char **argv)
         jia_lock(123456);
     if (last && is("unlock"))
         jia_unlock(3);
+    if (last && is("leaves")) {
+        jia_lock(1);
+        jia_exit();
+    }
     if (last && is("reduce"))
         jia_reduce(NULL, NULL, 0, 99, 0);
     if (is("sleeps")) {
