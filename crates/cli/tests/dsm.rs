@@ -89,6 +89,7 @@ fn a_death_ends_all_and_is_named() {
         ("lock", 71, "lock 123456"),
         ("unlock", 71, "jia_unlock: lock 3"),
         ("leaves", 71, "jia_exit: the job is left inside the critical section of lock 1"),
+        ("past", 71, "jia_get: 100 bytes at 0x200000000ffa are not inside one allocation"),
         ("reduce", 71, "no operation 99"),
         ("forgets", 70, "process 2 ends without jia_exit"),
     ] {

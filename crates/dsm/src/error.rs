@@ -50,9 +50,9 @@ pub enum Error {
     /// No allocation starts here.
     #[error("no allocation starts at {0:#x}")]
     NotAllocated(usize),
-    /// The range is not inside the shared heap.
-    #[error("{len} bytes at {at:#x} are not in the shared heap")]
-    OutsideHeap {
+    /// The range is not inside an allocation.
+    #[error("{len} bytes at {at:#x} are not inside one allocation of the shared heap")]
+    NotInAllocation {
         /// Start.
         at: usize,
         /// Length.

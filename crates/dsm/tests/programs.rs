@@ -138,6 +138,12 @@ fn calls_that_cannot_be_are_refused() {
         assert!(job.free(std::ptr::dangling_mut()).is_err());
         assert!(job.alloc(usize::MAX, &Placement::Rotating).is_err());
         assert!(job.get(&mut [0], std::ptr::dangling()).is_err());
+        let page = job.alloc(4096, &Placement::On(0)).unwrap();
+        let end = page.wrapping_add(4090);
+        let sentence = format!("100 bytes at {end:p} are not inside one allocation of the shared heap");
+        assert_eq!(refused(job.get(&mut [0; 100], end)), sentence);
+        assert_eq!(refused(job.put(end, &[0; 100])), sentence);
+        job.put(end, &[0; 6]).unwrap();
     });
 }
 

@@ -52,6 +52,11 @@ int main(int argc, char **argv)
         jia_lock(1);
         jia_exit();
     }
+    if (is("past")) {
+        char private[100], *shared = (char *)jia_alloc(4096);
+        if (last)
+            jia_get(private, shared + 4090, sizeof private);
+    }
     if (last && is("reduce"))
         jia_reduce(NULL, NULL, 0, 99, 0);
     if (is("sleeps")) {

@@ -39,6 +39,12 @@ impl Allocator {
         self.taken.get(&at).copied()
     }
 
+    /// Whether `len` bytes from `at` on belong to one allocation, in the whole pages that it has.
+    pub(crate) fn holds(&self, at: usize, len: usize) -> bool {
+        let before = self.taken.range(..=at).next_back();
+        before.is_some_and(|(&start, &room)| at - start <= room && len <= room - (at - start))
+    }
+
     /// Gives it back; the caller has made its bytes zero.
     pub(crate) fn free(&mut self, at: usize) {
         self.taken.remove(&at);
@@ -66,5 +72,19 @@ mod tests {
             "{error}"
         );
         assert!(heap.alloc(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn a_range_belongs_to_one_allocation() {
+        let mut heap = Allocator::new(8 * PAGE);
+        assert!(!heap.holds(0, 1));
+        assert_eq!([heap.alloc(PAGE), heap.alloc(2 * PAGE)].map(Result::unwrap), [0, PAGE]);
+        for (at, len) in [(0, PAGE), (PAGE - 1, 1), (PAGE, 2 * PAGE), (3 * PAGE, 0)] {
+            assert!(heap.holds(at, len), "{len} bytes at {at}");
+        }
+        for (at, len) in [(0, PAGE + 1), (PAGE - 6, 100), (3 * PAGE, 1), (3 * PAGE + 1, 0), (PAGE, usize::MAX)]
+        {
+            assert!(!heap.holds(at, len), "{len} bytes at {at}");
+        }
     }
 }
