@@ -253,23 +253,38 @@ fn statistics_are_printed_and_drawn() {
     assert!(html.contains("barrier: ") && html.ends_with("</html>\n"), "{html}");
 }
 
+/// A process as mpirun starts it.
+fn below_mpirun(program: &Path, behaviour: &str, rank: u32) -> std::process::Child {
+    let mut command = Command::new(program);
+    command
+        .arg(behaviour)
+        .env("OMPI_COMM_WORLD_RANK", rank.to_string())
+        .env("OMPI_COMM_WORLD_SIZE", "2")
+        .env("PMIX_NAMESPACE", format!("test-{behaviour}-{}", std::process::id()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command.spawn().expect("the program starts")
+}
+
 #[test]
 fn mpirun_needs_no_launcher_of_ours() {
     let Some(program) = program() else { return };
-    let start = |rank: u32| {
-        let mut command = Command::new(program);
-        command
-            .args(["describe"])
-            .env("OMPI_COMM_WORLD_RANK", rank.to_string())
-            .env("OMPI_COMM_WORLD_SIZE", "2");
-        command.env("PMIX_NAMESPACE", format!("test-{}", std::process::id()));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().expect("the program starts")
-    };
     // The one that keeps the meeting place comes last: the other must wait for it.
-    let [second, first] = [start(1), start(0)];
+    let [second, first] = [1, 0].map(|rank| below_mpirun(program, "describe", rank));
     for child in [first, second] {
         let found = finish(child);
         assert!(found.code == 0 && found.stdout.contains("of 2, in"), "{found:?}");
     }
+}
+
+#[test]
+fn below_mpirun_process_0_is_named_when_it_dies() {
+    let Some(program) = program() else { return };
+    let [mut first, second] = [0, 1].map(|rank| below_mpirun(program, "first", rank));
+    let found = finish(second);
+    first.wait().expect("it was killed");
+    assert_eq!(found.code, 70, "{found:?}");
+    let sentence = "process 1 stops: process 0 of the job, which keeps the meeting place, is gone";
+    assert!(found.stderr.contains(sentence) && !found.stderr.contains("launcher"), "{found:?}");
 }

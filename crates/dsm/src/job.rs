@@ -6,7 +6,7 @@ use crate::heap::{Allocator, Placement, PlacementState};
 use crate::heat::PageTraffic;
 use crate::local::Local;
 use crate::map::anonymous_file;
-use crate::meet::{Kept, Meeting, arrange, host_id};
+use crate::meet::{Keeper, Kept, Meeting, arrange, host_id};
 use crate::paged::Paged;
 use crate::record::Record;
 use crate::settings::{Settings, TransportKind};
@@ -82,9 +82,10 @@ impl Job {
     /// Meets the other processes and sets the heap up. Returns when all are there.
     pub fn join(settings: Settings) -> Result<Job, Error> {
         let mut settings = settings.checked()?;
+        let keeper = settings.meet.map_or(Keeper::First, |at| Keeper::Launcher(at.ip()));
         let kept = arrange(&mut settings)?;
         let meeting = match settings.meet {
-            Some(at) => Meeting::connect(at, &settings.key, settings.rank, settings.size)?,
+            Some(at) => Meeting::connect(at, keeper, &settings.key, settings.rank, settings.size)?,
             None => Meeting::alone(),
         };
         let meeting = Arc::new(meeting);

@@ -36,6 +36,8 @@ int main(int argc, char **argv)
     last = jiapid == jiahosts - 1;
     if (is("describe"))
         describe(argc, argv);
+    if (jiapid == 0 && is("first"))
+        raise(SIGKILL);
     if (last && is("killed"))
         raise(SIGKILL);
     if (last && is("exits"))
