@@ -83,7 +83,9 @@ pub enum Error {
     #[error("a barrier inside the critical section of lock {0} would wait for ever")]
     BarrierInLock(u32),
     /// The end of a process inside a critical section.
-    #[error("the job is left inside the critical section of lock {0}, for which the others would wait for ever")]
+    #[error(
+        "the job is left inside the critical section of lock {0}, for which the others would wait for ever"
+    )]
     LeaveInLock(u32),
     /// The fabric between the processes failed.
     #[error("{0}")]

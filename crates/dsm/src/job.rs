@@ -133,9 +133,8 @@ impl Job {
         // Room first: the homes of more pages than the heap has are a list that no memory holds.
         let at = self.0.heap.write().alloc(len)?;
         let pages = len.max(1).div_ceil(crate::PAGE);
-        let homes = placing
-            .homes(placement, pages, self.size())
-            .inspect_err(|_| self.0.heap.write().free(at))?;
+        let homes =
+            placing.homes(placement, pages, self.size()).inspect_err(|_| self.0.heap.write().free(at))?;
         self.0.backend.place(at, &homes);
         Ok(self.0.backend.heap().wrapping_add(at))
     }

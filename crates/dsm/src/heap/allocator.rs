@@ -82,7 +82,8 @@ mod tests {
         for (at, len) in [(0, PAGE), (PAGE - 1, 1), (PAGE, 2 * PAGE), (3 * PAGE, 0)] {
             assert!(heap.holds(at, len), "{len} bytes at {at}");
         }
-        for (at, len) in [(0, PAGE + 1), (PAGE - 6, 100), (3 * PAGE, 1), (3 * PAGE + 1, 0), (PAGE, usize::MAX)]
+        for (at, len) in
+            [(0, PAGE + 1), (PAGE - 6, 100), (3 * PAGE, 1), (3 * PAGE + 1, 0), (PAGE, usize::MAX)]
         {
             assert!(!heap.holds(at, len), "{len} bytes at {at}");
         }
