@@ -32,6 +32,8 @@ int main(int argc, char **argv)
     wanted = argc > 1 ? argv[1] : "";
     if (is("early") && getenv("FERROCE_DSM_RANK") && atoi(getenv("FERROCE_DSM_RANK")) == 1)
         return 5;
+    if (is("before") && !(getenv("FERROCE_DSM_RANK") && atoi(getenv("FERROCE_DSM_RANK")) != 2))
+        jia_lock(1);
     jia_init(argc, argv);
     last = jiapid == jiahosts - 1;
     if (is("describe"))
