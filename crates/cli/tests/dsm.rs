@@ -186,6 +186,13 @@ fn many_processes_are_watched_while_they_are_started() {
     assert!(started < 500, "{started} were started");
 }
 
+/// The first have ended long before the last are started, and that is no reason not to start them.
+#[test]
+fn many_short_processes_all_run() {
+    let found = outcome(&mut ferroce("dsm run -n 300 echo here"));
+    assert_eq!((found.code, found.stdout.matches("here").count()), (0, 300), "{found:?}");
+}
+
 #[test]
 fn more_processes_than_a_job_has_are_refused() {
     let hosts = scratch().join(format!("many.{}", std::process::id()));
