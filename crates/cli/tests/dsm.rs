@@ -81,6 +81,17 @@ fn output_can_be_left_as_it_is() {
 }
 
 #[test]
+fn a_compiler_may_have_options() {
+    let Some(program) = program() else { return };
+    let object = program.with_extension("o");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/behaviour.c");
+    let mut cc = ferroce("dsm cc -D_GNU_SOURCE -c -o");
+    let found = outcome(cc.arg(&object).arg(source).env("CC", " cc  -g "));
+    assert_eq!(found.code, 0, "{found:?}");
+    std::fs::remove_file(object).expect("the compiler made it");
+}
+
+#[test]
 fn a_death_ends_all_and_is_named() {
     for (behaviour, code, sentence) in [
         ("killed", 128 + 9, "was killed by signal 9"),
@@ -88,6 +99,9 @@ fn a_death_ends_all_and_is_named() {
         ("error", 71, "the reason is 42"),
         ("lock", 71, "lock 123456"),
         ("unlock", 71, "jia_unlock: lock 3"),
+        ("before", 71, "process 2 ends: jia_lock: before jia_init"),
+        ("leaves", 71, "jia_exit: the job is left inside the critical section of lock 1"),
+        ("past", 71, "jia_get: 100 bytes at 0x200000000ffa are not inside one allocation"),
         ("reduce", 71, "no operation 99"),
         ("forgets", 70, "process 2 ends without jia_exit"),
     ] {
@@ -99,6 +113,18 @@ fn a_death_ends_all_and_is_named() {
             assert!(found.stderr.contains(&stopped), "{behaviour}: {found:?}");
         }
     }
+}
+
+#[test]
+fn what_fails_before_the_job_has_the_number_that_was_given() {
+    let Some(program) = program() else { return };
+    let found = outcome(ferroce("dsm run -n 3").arg(program).env("FERROCE_DSM_HEAP", "much"));
+    for rank in 0..3 {
+        let sentence = format!("[{rank}] ferroce dsm: process {rank} ends: jia_init: FERROCE_DSM_HEAP is");
+        assert!(found.stderr.contains(&sentence), "{found:?}");
+    }
+    let found = outcome(Command::new(program).arg("before"));
+    assert_eq!(found.stderr, "ferroce dsm: this process ends: jia_lock: before jia_init\n", "{found:?}");
 }
 
 #[test]
@@ -146,6 +172,51 @@ fn a_signal_to_the_launcher_ends_everything() {
     }
 }
 
+/// Starting many takes long. Process 0 asks the meeting place something, has its answer, and ends the job, all before the
+/// last ones are there.
+#[test]
+fn many_processes_are_watched_while_they_are_started() {
+    let script = "echo started; [ $FERROCE_DSM_RANK = 0 ] || exec sleep 100
+        exec 3<>/dev/tcp/${FERROCE_DSM_MEET%:*}/${FERROCE_DSM_MEET##*:}
+        echo hello >&3; read -r answer <&3; echo $answer; kill -TERM $PPID; exec sleep 100";
+    let found = outcome(ferroce("dsm run -n 1000 bash -c").arg(script));
+    assert_eq!(found.code, 128 + 15, "{found:?}");
+    assert!(found.stdout.contains("[0] refused wrong key, rank or version"), "{found:?}");
+    let started = found.stdout.matches("started").count();
+    assert!(started < 500, "{started} were started");
+}
+
+/// The first have ended long before the last are started, and that is no reason not to start them.
+#[test]
+fn many_short_processes_all_run() {
+    let found = outcome(&mut ferroce("dsm run -n 300 echo here"));
+    assert_eq!((found.code, found.stdout.matches("here").count()), (0, 300), "{found:?}");
+}
+
+#[test]
+fn more_processes_than_a_job_has_are_refused() {
+    let hosts = scratch().join(format!("many.{}", std::process::id()));
+    std::fs::write(&hosts, "a.test 1000\nb.test 1000\n").expect("a file");
+    let found = outcome(ferroce("dsm run --hosts").arg(&hosts).arg("true"));
+    std::fs::remove_file(hosts).expect("our own file");
+    assert_eq!(found.code, 2, "{found:?}");
+    assert!(found.stderr.contains("asks for 2000 processes, but a job has at most 1024"), "{found:?}");
+}
+
+#[test]
+fn a_jiaconf_that_is_not_understood_is_refused() {
+    let folder = scratch().join(format!("conf.{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder of ours");
+    let (hosts, conf) = (folder.join("hosts"), folder.join(".jiaconf"));
+    std::fs::write(&hosts, "localhost\n").expect("a file");
+    std::fs::write(&conf, "comm_type = udp\nprefetch = perhaps\n").expect("a file");
+    let found = outcome(ferroce("dsm run --hosts").arg(&hosts).arg("true"));
+    std::fs::remove_dir_all(&folder).expect("our own folder");
+    assert_eq!(found.code, 2, "{found:?}");
+    let sentence = format!("{}, line 2: prefetch is \"perhaps\", but on or off is wanted", conf.display());
+    assert!(found.stderr.contains(&sentence), "{found:?}");
+}
+
 #[test]
 fn other_machines_are_reached_by_ssh() {
     let Some(program) = program() else { return };
@@ -154,7 +225,7 @@ fn other_machines_are_reached_by_ssh() {
     let (hosts, ssh) = (folder.join("hosts"), folder.join("ssh"));
     std::fs::write(&hosts, "far.test 2\nnear.test ann secret\nlocalhost\n").expect("a file");
     // A stand-in that runs the line here, as the shell of the other machine would.
-    let script = "#!/bin/sh\nfor word; do line=$word; done\necho \"to $*\" | cut -d' ' -f1-8 >&2\nexec sh -c \"$line\"\n";
+    let script = "#!/bin/sh\nfor word; do line=$word; done\necho \"to $*\" | cut -d' ' -f1-10 >&2\nexec sh -c \"$line\"\n";
     std::fs::write(&ssh, script).expect("a file");
     let mut command = ferroce("dsm run --meet 127.0.0.1 --hosts");
     command.arg(&hosts).arg("--ssh").arg(format!("sh {}", ssh.display()));
@@ -165,8 +236,35 @@ fn other_machines_are_reached_by_ssh() {
         assert!(found.stdout.contains(&format!("[{rank}] of 4, in ")), "{found:?}");
     }
     assert_eq!(found.stdout.matches("<describe> <it's>").count(), 4, "{found:?}");
-    assert!(found.stderr.contains("[2] to -o BatchMode=yes -T -l ann near.test cd"), "{found:?}");
+    assert!(
+        found.stderr.contains("[2] to -o BatchMode=yes -o ConnectTimeout=10 -T -l ann near.test cd"),
+        "{found:?}"
+    );
     assert!(found.stderr.contains("passwords") && !found.stderr.contains("secret"), "{found:?}");
+}
+
+#[test]
+fn a_machine_that_ssh_does_not_reach_is_named() {
+    let hosts = scratch().join(format!("unreached.{}", std::process::id()));
+    std::fs::write(&hosts, "localhost\nfar.test\n").expect("a file");
+    let ssh = hosts.with_extension("sh");
+    std::fs::write(&ssh, "exit 255\n").expect("a file");
+    let mut command = ferroce("dsm run --meet 127.0.0.1 --hosts");
+    command.arg(&hosts).arg("--ssh").arg(format!("sh {}", ssh.display())).args(["sleep", "100"]);
+    let found = outcome(&mut command);
+    [hosts, ssh].iter().for_each(|file| std::fs::remove_file(file).expect("our own file"));
+    assert_eq!(found.code, 255, "{found:?}");
+    let sentence = "process 1 did not start on far.test, or was lost there: ssh ended with status 255";
+    assert!(found.stderr.contains(sentence), "{found:?}");
+}
+
+#[test]
+fn who_kills_what_does_not_stop_says_so() {
+    let script = "[ $FERROCE_DSM_RANK = 0 ] && exit 3; trap '' TERM; while :; do sleep 1; done";
+    let found = outcome(ferroce("dsm run -n 2 sh -c").arg(script));
+    assert_eq!(found.code, 128 + 9, "{found:?}");
+    let sentence = "process 1 did not stop when the job ended, and was killed by the launcher with signal 9.";
+    assert!(found.stderr.contains(sentence), "{found:?}");
 }
 
 fn sshd(name: &str) -> Option<sshd::Sshd> {
@@ -220,15 +318,32 @@ fn processes_behind_a_real_ssh_end_with_the_launcher() {
     }
 }
 
-#[test]
-fn programs_in_rust_tell_what_they_counted() {
+/// An example of crates/dsm. `None`, with the reason printed, if it cannot be built.
+fn example(name: &str) -> Option<PathBuf> {
     if !may_build() {
         println!("SKIPPED: the example is built by cargo, which this user may not run");
-        return;
+        return None;
     }
-    let example = ["build", "--quiet", "--package", "ferroce-dsm", "--example", "jacobi"];
+    let example = ["build", "--quiet", "--package", "ferroce-dsm", "--example", name];
     assert!(Command::new(env!("CARGO")).args(example).status().expect("cargo runs").success());
-    let program = Path::new(env!("CARGO_BIN_EXE_ferroce")).with_file_name("examples").join("jacobi");
+    Some(Path::new(env!("CARGO_BIN_EXE_ferroce")).with_file_name("examples").join(name))
+}
+
+/// It checks its product itself.
+#[test]
+fn matrices_are_multiplied_in_rust() {
+    let Some(program) = example("mm") else { return };
+    for transport in ["local", "rdma", "udp"] {
+        let mut command = ferroce(&format!("dsm run -n 3 --transport {transport}"));
+        let found = outcome(command.arg(&program).arg("100"));
+        assert_eq!(found.code, 0, "{transport}: {found:?}");
+        assert!(found.stdout.starts_with("[0] mm: 100 x 100, 3 processes: "), "{transport}: {found:?}");
+    }
+}
+
+#[test]
+fn programs_in_rust_tell_what_they_counted() {
+    let Some(program) = example("jacobi") else { return };
     let page = scratch().join(format!("stat-rust.{}.html", std::process::id()));
     let mut command = ferroce(&format!("dsm run -n 2 --transport rdma --stat={}", page.display()));
     let found = outcome(command.arg(program).args(["64", "64", "5"]));
@@ -251,23 +366,38 @@ fn statistics_are_printed_and_drawn() {
     assert!(html.contains("barrier: ") && html.ends_with("</html>\n"), "{html}");
 }
 
+/// A process as mpirun starts it.
+fn below_mpirun(program: &Path, behaviour: &str, rank: u32) -> std::process::Child {
+    let mut command = Command::new(program);
+    command
+        .arg(behaviour)
+        .env("OMPI_COMM_WORLD_RANK", rank.to_string())
+        .env("OMPI_COMM_WORLD_SIZE", "2")
+        .env("PMIX_NAMESPACE", format!("test-{behaviour}-{}", std::process::id()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command.spawn().expect("the program starts")
+}
+
 #[test]
 fn mpirun_needs_no_launcher_of_ours() {
     let Some(program) = program() else { return };
-    let start = |rank: u32| {
-        let mut command = Command::new(program);
-        command
-            .args(["describe"])
-            .env("OMPI_COMM_WORLD_RANK", rank.to_string())
-            .env("OMPI_COMM_WORLD_SIZE", "2");
-        command.env("PMIX_NAMESPACE", format!("test-{}", std::process::id()));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().expect("the program starts")
-    };
     // The one that keeps the meeting place comes last: the other must wait for it.
-    let [second, first] = [start(1), start(0)];
+    let [second, first] = [1, 0].map(|rank| below_mpirun(program, "describe", rank));
     for child in [first, second] {
         let found = finish(child);
         assert!(found.code == 0 && found.stdout.contains("of 2, in"), "{found:?}");
     }
+}
+
+#[test]
+fn below_mpirun_process_0_is_named_when_it_dies() {
+    let Some(program) = program() else { return };
+    let [mut first, second] = [0, 1].map(|rank| below_mpirun(program, "first", rank));
+    let found = finish(second);
+    first.wait().expect("it was killed");
+    assert_eq!(found.code, 70, "{found:?}");
+    let sentence = "process 1 stops: process 0 of the job, which keeps the meeting place, is gone";
+    assert!(found.stderr.contains(sentence) && !found.stderr.contains("launcher"), "{found:?}");
 }

@@ -50,9 +50,9 @@ pub enum Error {
     /// No allocation starts here.
     #[error("no allocation starts at {0:#x}")]
     NotAllocated(usize),
-    /// The range is not inside the shared heap.
-    #[error("{len} bytes at {at:#x} are not in the shared heap")]
-    OutsideHeap {
+    /// The range is not inside an allocation.
+    #[error("{len} bytes at {at:#x} are not inside one allocation of the shared heap")]
+    NotInAllocation {
         /// Start.
         at: usize,
         /// Length.
@@ -82,6 +82,11 @@ pub enum Error {
     /// A barrier inside a critical section.
     #[error("a barrier inside the critical section of lock {0} would wait for ever")]
     BarrierInLock(u32),
+    /// The end of a process inside a critical section.
+    #[error(
+        "the job is left inside the critical section of lock {0}, for which the others would wait for ever"
+    )]
+    LeaveInLock(u32),
     /// The fabric between the processes failed.
     #[error("{0}")]
     Fabric(String),

@@ -6,12 +6,12 @@ use crate::heap::{Allocator, Placement, PlacementState};
 use crate::heat::PageTraffic;
 use crate::local::Local;
 use crate::map::anonymous_file;
-use crate::meet::{Kept, Meeting, arrange, host_id};
+use crate::meet::{Keeper, Kept, Meeting, arrange, host_id};
 use crate::paged::Paged;
 use crate::record::Record;
 use crate::settings::{Settings, TransportKind};
 use crate::statistics::{Counters, Statistics, add, timed};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::cell::RefCell;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -66,7 +66,10 @@ struct Inner {
     settings: Settings,
     transport: TransportKind,
     backend: Box<dyn Backend>,
-    heap: Mutex<(Allocator, PlacementState)>,
+    /// Held through every `alloc` and `free`, waits included: they come in one order.
+    placing: Mutex<PlacementState>,
+    /// Held for moments.
+    heap: RwLock<Allocator>,
     counters: Arc<Counters>,
     meeting: Arc<Meeting>,
     /// Where the launcher wants to know what we did.
@@ -79,21 +82,24 @@ impl Job {
     /// Meets the other processes and sets the heap up. Returns when all are there.
     pub fn join(settings: Settings) -> Result<Job, Error> {
         let mut settings = settings.checked()?;
+        let keeper = settings.meet.map_or(Keeper::First, |at| Keeper::Launcher(at.ip()));
         let kept = arrange(&mut settings)?;
         let meeting = match settings.meet {
-            Some(at) => Meeting::connect(at, &settings.key, settings.rank, settings.size)?,
+            Some(at) => Meeting::connect(at, keeper, &settings.key, settings.rank, settings.size)?,
             None => Meeting::alone(),
         };
         let meeting = Arc::new(meeting);
         let counters = Arc::new(Counters::default());
         let (transport, backend) = open(&settings, &meeting, &counters)?;
         settings.switches.iter().for_each(|&(tuning, on)| backend.configure(tuning, on));
-        let heap = Mutex::new((Allocator::new(settings.heap_bytes), PlacementState::default()));
+        let placing = Mutex::new(PlacementState::default());
+        let heap = RwLock::new(Allocator::new(settings.heap_bytes));
         kept.iter().for_each(Kept::met);
         let kept = Mutex::new(kept);
         let record = Record::begin();
         counters.heat.switch(record.is_some());
-        Ok(Job(Arc::new(Inner { settings, transport, backend, heap, counters, meeting, record, kept })))
+        let inner = Inner { settings, transport, backend, placing, heap, counters, meeting, record, kept };
+        Ok(Job(Arc::new(inner)))
     }
 
     /// Does something that may have to wait, and notes how long it took.
@@ -123,10 +129,12 @@ impl Job {
     /// `len` bytes of zeros at a page's start, at the same address in every process. All processes must make the same
     /// calls of `alloc` and `free` in the same order; `alloc` does not wait for them.
     pub fn alloc(&self, len: usize, placement: &Placement) -> Result<*mut u8, Error> {
-        let mut heap = self.0.heap.lock();
+        let mut placing = self.0.placing.lock();
+        // Room first: the homes of more pages than the heap has are a list that no memory holds.
+        let at = self.0.heap.write().alloc(len)?;
         let pages = len.max(1).div_ceil(crate::PAGE);
-        let homes = heap.1.homes(placement, pages, self.size())?;
-        let at = heap.0.alloc(len)?;
+        let homes =
+            placing.homes(placement, pages, self.size()).inspect_err(|_| self.0.heap.write().free(at))?;
         self.0.backend.place(at, &homes);
         Ok(self.0.backend.heap().wrapping_add(at))
     }
@@ -134,12 +142,12 @@ impl Job {
     /// Gives an allocation back. All processes call it, and it waits for all: nobody may use the memory any more.
     pub fn free(&self, at: *mut u8) -> Result<(), Error> {
         let offset = (at as usize).wrapping_sub(self.0.backend.heap() as usize);
-        let mut heap = self.0.heap.lock();
-        let len = heap.0.len_at(offset).ok_or(Error::NotAllocated(at as usize))?;
+        let _turn = self.0.placing.lock();
+        let len = self.0.heap.read().len_at(offset).ok_or(Error::NotAllocated(at as usize))?;
         self.spanned("free", || {
             self.0.backend.wait_all(&self.0.counters.barrier_wait_ns)?;
             self.0.backend.discard(offset, len)?;
-            heap.0.free(offset);
+            self.0.heap.write().free(offset);
             self.0.backend.wait_all(&self.0.counters.barrier_wait_ns)
         })
     }
@@ -243,11 +251,11 @@ impl Job {
         self.spanned("put", || self.0.backend.put(at, from))
     }
 
+    /// Where in the heap an address is; all `len` bytes must belong to one allocation.
     fn offset(&self, at: usize, len: usize) -> Result<usize, Error> {
-        let outside = || Error::OutsideHeap { at, len };
-        let offset = at.checked_sub(self.0.backend.heap() as usize).ok_or_else(outside)?;
-        let room = self.0.settings.heap_bytes.checked_sub(offset).ok_or_else(outside)?;
-        if len <= room { Ok(offset) } else { Err(outside()) }
+        let offset = at.checked_sub(self.0.backend.heap() as usize);
+        let inside = offset.filter(|&offset| self.0.heap.read().holds(offset, len));
+        inside.ok_or(Error::NotInAllocation { at, len })
     }
 
     /// Switches an optimisation. All processes must do so between the same two barriers.
@@ -288,6 +296,9 @@ impl Job {
     /// The end: waits for all processes, then says goodbye. Memory stays mapped while a clone of this job lives, but it
     /// is shared no longer.
     pub fn leave(self) -> Result<(), Error> {
+        if let Some(id) = HELD.with_borrow(|held| held.last().copied()) {
+            return Err(Error::LeaveInLock(id));
+        }
         if let Some(record) = &self.0.record {
             let (transport, faults) = (self.transport().name(), self.faults());
             let who = serde_json::json!({"rank": self.rank(), "transport": transport, "faults": faults});

@@ -52,7 +52,7 @@ pub use heap::Placement;
 pub use heat::PageTraffic;
 pub use job::{FLAGS, Job, LOCKS, Tuning};
 pub use meet::{Departure, ForeignJob, Rendezvous, Reporter};
-pub use settings::{FaultKind, Settings, TransportKind};
+pub use settings::{FaultKind, MAX_SIZE, Settings, TransportKind};
 pub use statistics::Statistics;
 pub use typed::{LockGuard, Plain, Shared};
 

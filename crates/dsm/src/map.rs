@@ -72,7 +72,12 @@ impl Mapping {
             libc::mmap(address as *mut libc::c_void, len, access, flags, file.as_raw_fd(), at as i64)
         };
         if base == libc::MAP_FAILED {
-            return Err(Error::system("mmap of the shared heap"));
+            let source = std::io::Error::last_os_error();
+            let call = match source.raw_os_error() {
+                Some(libc::ENOMEM) => "mmap of the shared heap, which FERROCE_DSM_HEAP makes smaller",
+                _ => "mmap of the shared heap",
+            };
+            return Err(Error::System { call, source });
         }
         let mapping = Self { base: base.cast(), len };
         if address != 0 && base as usize != address {
@@ -176,5 +181,22 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: this mapping is ours, and whoever borrowed from it is gone.
         unsafe { libc::munmap(self.base.cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heap_without_room_says_what_makes_it_smaller() {
+        // More than a process can address.
+        let len = 1 << 50;
+        let file = anonymous_file(c"test", len).expect("it costs nothing");
+        let error = Mapping::anywhere(&file, 0, len).expect_err("no room").to_string();
+        assert!(
+            error.starts_with("mmap of the shared heap, which FERROCE_DSM_HEAP makes smaller: "),
+            "{error}"
+        );
     }
 }

@@ -115,7 +115,7 @@ impl Default for Settings {
 }
 
 /// Most processes of a job.
-pub(crate) const MAX_SIZE: u32 = 1024;
+pub const MAX_SIZE: u32 = 1024;
 
 impl Settings {
     /// Reads the variables of docs/environment.md; without any, those of mpirun and srun; without those, a job of one
@@ -160,6 +160,12 @@ impl Settings {
                 .unwrap_or(default.max_checking_pages),
         };
         settings.checked()
+    }
+
+    /// The number that a launcher gave this process, if any did; for what is said before it has joined.
+    pub fn rank_from_env() -> Option<u32> {
+        let foreign = || ForeignJob::of(|name| std::env::var(name).ok(), 0).map(|job| job.rank);
+        number("FERROCE_DSM_RANK").ok()?.or_else(foreign)
     }
 
     /// The same, if it makes sense.

@@ -4,7 +4,13 @@
 mod support;
 
 use ferroce_dsm::{Departure, Job, Placement, TransportKind};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::time::Duration;
 use support::{Plan, work};
+
+/// Names the file by which a process says that it has joined.
+const JOINED: &str = "FERROCE_TEST_JOINED";
 
 fn survivors_name_the_dead(test: &str, wait: fn(&Job)) {
     work(|job| {
@@ -66,12 +72,27 @@ fn a_foreign_fault_is_still_one() {
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended.statuses[0]), Some(libc::SIGSEGV));
 }
 
+/// Kills per transport.
+const MOMENTS: usize = 3;
+
+/// From FERROCE_SEED, or another one each time; printed, so that a failure can be tried again.
+fn seed() -> u64 {
+    let given =
+        std::env::var("FERROCE_SEED").ok().map(|text| text.parse().expect("FERROCE_SEED is a number"));
+    let seed = given.unwrap_or_else(rand::random);
+    println!("FERROCE_SEED={seed}");
+    seed
+}
+
 /// Whatever the others are doing at that moment.
 #[test]
 fn killed_at_any_time() {
     let test = "killed_at_any_time";
     work(|job| {
         let at = job.alloc(64 * 4096, &Placement::Cyclic { block: 4096, first: 0 }).unwrap().cast::<u64>();
+        if job.rank() == 2 {
+            std::fs::write(std::env::var(JOINED).unwrap(), "").unwrap();
+        }
         for round in 0.. {
             job.lock(round % 3).unwrap();
             // SAFETY: shared memory; each lock has pages of its own.
@@ -82,15 +103,30 @@ fn killed_at_any_time() {
             }
         }
     });
-    for (number, transport) in (0u64..).zip(TransportKind::ALL) {
-        let ended = Plan { test, size: 3, transport, variables: &[] }.run_with(|children| {
-            std::thread::sleep(std::time::Duration::from_millis(100 + 37 * number));
+    let mut random = SmallRng::seed_from_u64(seed());
+    let joined = std::env::temp_dir().join(format!("ferroce-dsm-joined-{}", std::process::id()));
+    let variables = &[(JOINED, joined.to_str().expect("a plain name"))];
+    for transport in TransportKind::ALL.into_iter().flat_map(|transport| [transport; MOMENTS]) {
+        let moment = Duration::from_micros(random.random_range(0..200_000));
+        let ended = Plan { test, size: 3, transport, variables }.run_with(|children| {
+            // Who has not joined is not missed here: that is the launcher's part.
+            while !joined.exists() && children[2].try_wait().unwrap().is_none() {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(moment);
             children[2].kill().unwrap();
         });
-        assert_eq!(ended.departure, Departure::Down { rank: 2, why: "its connection closed".into() });
+        std::fs::remove_file(&joined).expect("it joined");
+        let when = format!("over {}, {moment:?} after it joined", transport.name());
+        let down = Departure::Down { rank: 2, why: "its connection closed".into() };
+        assert_eq!(ended.departure, down, "{when}: {:?}", ended.errors);
         for rank in [0, 1] {
-            assert!(ended.errors[rank].contains("process 2"), "process {rank}: {}", ended.errors[rank]);
-            assert!(!ended.statuses[rank].success());
+            assert!(
+                ended.errors[rank].contains("process 2"),
+                "{when}, process {rank}: {}",
+                ended.errors[rank]
+            );
+            assert!(!ended.statuses[rank].success(), "{when}");
         }
     }
 }

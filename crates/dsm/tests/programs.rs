@@ -125,6 +125,10 @@ fn calls_that_cannot_be_are_refused() {
             refused(job.barrier()),
             "a barrier inside the critical section of lock 1 would wait for ever"
         );
+        assert_eq!(
+            refused(job.clone().leave()),
+            "the job is left inside the critical section of lock 1, for which the others would wait for ever"
+        );
         job.lock(2).unwrap();
         assert!(refused(job.unlock(1)).contains("took lock 2 after it"));
         job.unlock(2).unwrap();
@@ -134,7 +138,43 @@ fn calls_that_cannot_be_are_refused() {
         assert!(job.free(std::ptr::dangling_mut()).is_err());
         assert!(job.alloc(usize::MAX, &Placement::Rotating).is_err());
         assert!(job.get(&mut [0], std::ptr::dangling()).is_err());
+        let page = job.alloc(4096, &Placement::On(0)).unwrap();
+        let end = page.wrapping_add(4090);
+        let sentence = format!("100 bytes at {end:p} are not inside one allocation of the shared heap");
+        assert_eq!(refused(job.get(&mut [0; 100], end)), sentence);
+        assert_eq!(refused(job.put(end, &[0; 100])), sentence);
+        job.put(end, &[0; 6]).unwrap();
     });
+}
+
+/// The largest that this process has ever been, in KiB.
+fn most_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn what_the_heap_cannot_hold_costs_nothing() {
+    let test = "what_the_heap_cannot_hold_costs_nothing";
+    work(|job| {
+        let cyclic = Placement::Cyclic { block: 4096, first: 0 };
+        let before = most_memory();
+        // The first would be a list of 256 MiB; it comes first, so that a mistake here ends before the others are tried.
+        for len in [64 << 30, 16 << 40, usize::MAX - 4095, usize::MAX] {
+            let why = job.alloc(len, &cyclic).unwrap_err().to_string();
+            assert!(why.contains("do not fit into the shared heap"), "{why}");
+            let more = most_memory() - before;
+            assert!(more < 32 << 10, "{len} bytes that were refused took {more} KiB");
+        }
+        // Who is refused for its placement has taken no room.
+        assert!(job.alloc(16 << 20, &Placement::On(job.size())).is_err());
+        job.alloc(16 << 20, &cyclic).unwrap();
+    });
+    let variables = &[("FERROCE_DSM_HEAP", "16M")];
+    for transport in [TransportKind::Local, TransportKind::Rdma] {
+        Plan { test, size: 2, transport, variables }.run();
+    }
 }
 
 #[test]

@@ -39,6 +39,32 @@ fn dirty_sets_far_larger_than_the_cache() {
     }
 }
 
+/// As many as a job is promised to have, on however few cores there are.
+#[test]
+fn sixty_four_processes() {
+    let test = "sixty_four_processes";
+    work(|job| {
+        let (rank, size) = (job.rank() as usize, job.size() as usize);
+        let count = 8 * 512;
+        let array = words(job, count, &Placement::Cyclic { block: 4096, first: 0 });
+        let sum = words(job, 1, &Placement::On(job.size() - 1));
+        for at in (rank..count).step_by(size) {
+            array[at] = at as u64;
+        }
+        job.lock(9).unwrap();
+        sum[0] += rank as u64;
+        job.unlock(9).unwrap();
+        job.barrier().unwrap();
+        assert_eq!((0..count).find(|&at| array[at] != at as u64), None);
+        assert_eq!(sum[0], (size * (size - 1) / 2) as u64);
+    });
+    for transport in [TransportKind::Local, TransportKind::Rdma] {
+        let started = std::time::Instant::now();
+        Plan { test, size: 64, transport, variables: &[("FERROCE_DSM_HEAP", "1M")] }.run();
+        println!("{}: {:?}", transport.name(), started.elapsed());
+    }
+}
+
 /// Threads of all processes draw tasks from a queue under a lock, and write results that share pages.
 #[test]
 fn threads_share_pages_and_locks() {

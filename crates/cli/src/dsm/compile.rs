@@ -4,7 +4,8 @@ use crate::failure::Failure;
 use crate::program::{self, NOT_FOUND};
 use crate::run::library;
 use clap::Parser;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
@@ -25,8 +26,12 @@ pub(crate) struct Args {
 /// Runs the compiler; the exit status is the compiler's.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let (include, library) = (include_folder()?, library(args.r#static)?);
-    let mut command = Command::new(std::env::var_os("CC").filter(|cc| !cc.is_empty()).unwrap_or("cc".into()));
-    command.arg("-I").arg(include).args(&args.arguments);
+    // As make takes it: CC may be a compiler with options.
+    let named = std::env::var_os("CC").unwrap_or_default();
+    let words = named.as_bytes().split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let mut words = words.map(OsStr::from_bytes);
+    let mut command = Command::new(words.next().unwrap_or(OsStr::new("cc")));
+    command.args(words).arg("-I").arg(include).args(&args.arguments);
     match args.r#static {
         true => {
             command.arg(&library).args(["-lpthread", "-ldl"]);

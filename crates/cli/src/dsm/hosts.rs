@@ -4,6 +4,8 @@
 //! Beside it there may be a `.jiaconf`, whose settings are taken over where ours have the same meaning.
 
 use crate::failure::Failure;
+use ferroce_dsm::MAX_SIZE;
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// A machine to start processes on.
@@ -72,6 +74,9 @@ fn host(words: &[&str]) -> Result<Host, String> {
     let count = second.strip_prefix("slots=").unwrap_or(second);
     match count.parse::<u32>() {
         Ok(0) => Err("0 processes on a machine".to_owned()),
+        Ok(many) if many > MAX_SIZE => {
+            Err(format!("{many} processes on a machine, but a job has at most {MAX_SIZE}"))
+        }
         Ok(processes) => Ok(Host { name, user, port, processes }),
         Err(_) if strange(second) || second.contains('=') => {
             Err(format!("{second:?} is no number of processes"))
@@ -96,27 +101,44 @@ fn name_and_port(word: &str) -> Result<(String, Option<u16>), String> {
 }
 
 /// The variables that a `.jiaconf` beside the list stands for.
-pub(crate) fn settings_beside(list: &Path) -> Vec<(&'static str, String)> {
+pub(crate) fn settings_beside(list: &Path) -> Result<Vec<Variable>, Failure> {
     let path = list.with_file_name(".jiaconf");
-    std::fs::read_to_string(path).map_or(Vec::new(), |text| settings(&text))
+    match std::fs::read_to_string(&path) {
+        Ok(text) => settings(&text)
+            .map_err(|(line, why)| Failure::usage(format!("{}, line {line}: {why}", path.display()))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(Failure::io(format!("cannot read {}", path.display()), error)),
+    }
 }
 
-fn settings(text: &str) -> Vec<(&'static str, String)> {
+/// Name and value.
+type Variable = (&'static str, String);
+
+fn settings(text: &str) -> Result<Vec<Variable>, (usize, String)> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
-    lines
-        .filter_map(|line| line.split_once('='))
-        .filter_map(|(key, value)| {
-            let value = value.trim().to_owned();
-            match key.trim() {
-                "comm_type" if value == "udp" || value == "rdma" => Some(("FERROCE_DSM_TRANSPORT", value)),
-                "prefetch" => Some(("FERROCE_DSM_PREFETCH", u8::from(value == "on").to_string())),
-                "prefetch_pages" => Some(("FERROCE_DSM_PREFETCH_PAGES", value)),
-                "max_checking_pages" => Some(("FERROCE_DSM_MAX_CHECKING_PAGES", value)),
-                // Its addresses, buffers and modes have no counterpart here.
-                _ => None,
-            }
-        })
-        .collect()
+    let named = (1..).zip(lines).filter_map(|(at, line)| Some((at, line.split_once('=')?)));
+    let variables =
+        named.map(|(at, (key, value))| setting(key.trim(), value.trim()).map_err(|why| (at, why)));
+    variables.filter_map(Result::transpose).collect()
+}
+
+/// `None` for its addresses, buffers and modes, which have no counterpart here.
+fn setting(key: &str, value: &str) -> Result<Option<Variable>, String> {
+    let wanted = |what: &str| Err(format!("{key} is {value:?}, but {what} is wanted"));
+    let number = |variable| match value.parse::<u32>() {
+        Ok(number) => Ok(Some((variable, number.to_string()))),
+        Err(_) => wanted("a whole number"),
+    };
+    match (key, value) {
+        ("comm_type", "udp" | "rdma") => Ok(Some(("FERROCE_DSM_TRANSPORT", value.to_owned()))),
+        ("comm_type", _) => wanted("udp or rdma"),
+        ("prefetch", "on") => Ok(Some(("FERROCE_DSM_PREFETCH", "1".to_owned()))),
+        ("prefetch", "off") => Ok(Some(("FERROCE_DSM_PREFETCH", "0".to_owned()))),
+        ("prefetch", _) => wanted("on or off"),
+        ("prefetch_pages", _) => number("FERROCE_DSM_PREFETCH_PAGES"),
+        ("max_checking_pages", _) => number("FERROCE_DSM_MAX_CHECKING_PAGES"),
+        _ => Ok(None),
+    }
 }
 
 #[cfg(test)]
@@ -147,9 +169,15 @@ mod tests {
 
     #[test]
     fn mistakes_are_named_with_their_line() {
-        for (text, line) in
-            [("", 1), ("a\nb:x\n", 2), ("a 0", 1), ("-oProxyCommand=x", 1), ("a -x", 1), ("a cores=2", 1)]
-        {
+        for (text, line) in [
+            ("", 1),
+            ("a\nb:x\n", 2),
+            ("a 0", 1),
+            ("-oProxyCommand=x", 1),
+            ("a -x", 1),
+            ("a cores=2", 1),
+            ("a\nb 1025", 2),
+        ] {
             assert_eq!(parse(text).expect_err(text).0, line, "{text}");
         }
     }
@@ -162,6 +190,18 @@ mod tests {
             ("FERROCE_DSM_PREFETCH", "0".to_owned()),
             ("FERROCE_DSM_PREFETCH_PAGES", "4".to_owned()),
         ];
-        assert_eq!(settings(text), wanted);
+        assert_eq!(settings(text), Ok(wanted.into()));
+    }
+
+    #[test]
+    fn settings_that_mean_nothing_are_named_with_their_line() {
+        for (text, why) in [
+            ("prefetch = yes", "prefetch is \"yes\", but on or off is wanted"),
+            ("prefetch_pages = many", "prefetch_pages is \"many\", but a whole number is wanted"),
+            ("max_checking_pages =", "max_checking_pages is \"\", but a whole number is wanted"),
+            ("comm_type = tcp", "comm_type is \"tcp\", but udp or rdma is wanted"),
+        ] {
+            assert_eq!(settings(&format!("# x\nmode = 3\n{text}\n")), Err((3, why.to_owned())));
+        }
     }
 }

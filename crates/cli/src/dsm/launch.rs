@@ -1,7 +1,7 @@
 //! A job: started, watched, and ended together.
 //!
-//! One loop on the main thread waits for signals, dead processes and the verdict of the meeting place. Processes that learn
-//! from there that one of them died stop by themselves; those that do not are ended.
+//! One loop on the main thread starts the processes, a few in each turn, and waits for signals, dead processes and the verdict of
+//! the meeting place. Processes that learn from there that one of them died stop by themselves; those that do not are ended.
 
 use super::options::Run;
 use super::output::{Output, Stream};
@@ -16,12 +16,15 @@ use ferroce_dsm::{Departure, Rendezvous, Reporter};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
+use std::ops::Range;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
+/// Processes that are started before we look around again: starting a thousand takes half a minute.
+const STARTS: u32 = 8;
 const LIBRARY: &str = "libjia.so";
 /// How often we look around when nothing happens.
 const TICK: Duration = Duration::from_millis(50);
@@ -34,12 +37,19 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Exit status of a process that stopped because another one died (crates/dsm/src/meet/client.rs).
 const STOPPED: u8 = 70;
 
+/// Names and values.
+type Variables = Vec<(&'static str, String)>;
+
 /// A process of the job.
 struct Process {
     rank: u32,
     child: Child,
     /// It has a process group of its own.
     group: bool,
+    /// The machine that ssh starts it on.
+    host: Option<String>,
+    /// The last signal by which we wanted to end it, since it did not stop by itself.
+    told_to_end: Option<libc::c_int>,
     ended: Option<(ExitStatus, Instant)>,
     reported: bool,
 }
@@ -52,8 +62,10 @@ pub(crate) fn run(args: &Run) -> Result<ExitCode, Failure> {
     let blocked = Blocked::new();
     let meeting = Rendezvous::bind_at(plan.size(), plan.meet)
         .map_err(|error| Failure::new(error.to_string()).exit_with(CANNOT_RUN))?;
-    let mut job = Job::start(args, &plan, &meeting, &blocked)?;
-    let code = job.watch(meeting, &blocked);
+    let meetings = (0..plan.size()).map(|rank| meeting.environment(rank)).collect();
+    let starter = Starter { args, plan: &plan, meetings, folder: folder()?, library_path: library_path()? };
+    let mut job = Job::new(args, plan.size());
+    let code = job.watch(&starter, meeting, &blocked)?;
     let told = job.output.finish();
     if let Some(page) = &args.stat {
         show_statistics(&told, &args.command, page.as_deref())?;
@@ -76,8 +88,12 @@ fn show_statistics(
 }
 
 struct Job {
+    /// Numbers of those that are still to be started.
+    waiting: Range<u32>,
     processes: Vec<Process>,
     output: Output,
+    /// When the last one was started.
+    complete: Instant,
     /// The signal that ended us, and when patience ends.
     interrupted: Option<libc::c_int>,
     /// When those that are left get SIGTERM, and then SIGKILL.
@@ -86,34 +102,35 @@ struct Job {
 }
 
 impl Job {
-    fn start(args: &Run, plan: &Plan, meeting: &Rendezvous, blocked: &Blocked) -> Result<Job, Failure> {
-        let mut job = Job {
+    fn new(args: &Run, size: u32) -> Job {
+        Job {
+            waiting: 0..size,
             processes: Vec::new(),
             output: Output::new(!args.plain),
+            complete: Instant::now(),
             interrupted: None,
             term_at: None,
             kill_at: None,
-        };
-        let starter = Starter { args, plan, folder: folder()?, library_path: library_path()? };
-        for rank in 0..plan.size() {
-            if let Err(failure) = job.start_one(&starter, rank, meeting, blocked) {
-                job.signal_all(libc::SIGKILL);
-                job.processes.iter_mut().for_each(|process| drop(process.child.wait()));
-                return Err(failure);
-            }
         }
-        Ok(job)
     }
 
-    fn start_one(
-        &mut self,
-        starter: &Starter<'_>,
-        rank: u32,
-        meeting: &Rendezvous,
-        blocked: &Blocked,
-    ) -> Result<(), Failure> {
-        let variables = meeting.environment(rank);
-        let mut command = starter.command(rank, &variables);
+    /// Starts the next few.
+    fn start_some(&mut self, starter: &Starter<'_>, blocked: &Blocked) -> Result<(), Failure> {
+        let few = self.waiting.start..self.waiting.end.min(self.waiting.start + STARTS);
+        self.waiting.start = few.end;
+        for rank in few {
+            if let Err(failure) = self.start_one(starter, rank, blocked) {
+                self.signal_all(libc::SIGKILL);
+                self.processes.iter_mut().for_each(|process| drop(process.child.wait()));
+                return Err(failure);
+            }
+            self.complete = Instant::now();
+        }
+        Ok(())
+    }
+
+    fn start_one(&mut self, starter: &Starter<'_>, rank: u32, blocked: &Blocked) -> Result<(), Failure> {
+        let mut command = starter.command(rank);
         // A group of its own lets us end all that a process started. But only our own group may read the terminal.
         let group = rank != 0 || !io::stdin().is_terminal();
         if group {
@@ -129,20 +146,29 @@ impl Job {
             self.output.follow(rank, Stream::Err, pipe);
         }
         if let Some(pipe) = child.stdin.take() {
-            feed(pipe, secret(&variables), rank == 0);
+            feed(pipe, secret(&starter.meetings[rank as usize]), rank == 0);
         }
-        self.processes.push(Process { rank, child, group, ended: None, reported: false });
+        let host = starter.plan.places[rank as usize].host().map(|host| host.name.clone());
+        let process = Process { rank, child, group, host, told_to_end: None, ended: None, reported: false };
+        self.processes.push(process);
         Ok(())
     }
 
     /// Until all have ended; the exit status of the job.
-    fn watch(&mut self, meeting: Rendezvous, blocked: &Blocked) -> u8 {
+    fn watch(
+        &mut self,
+        starter: &Starter<'_>,
+        meeting: Rendezvous,
+        blocked: &Blocked,
+    ) -> Result<u8, Failure> {
         let reporter = meeting.reporter();
         let (send, verdict) = channel();
         // Left alone at the end: a job whose processes never joined keeps it waiting for them.
         std::thread::spawn(move || send.send(meeting.run()));
-        while self.processes.iter().any(|process| process.ended.is_none()) {
-            if let Some(taken) = blocked.next(TICK) {
+        while !self.waiting.is_empty() || self.processes.iter().any(|process| process.ended.is_none()) {
+            self.start_some(starter, blocked)?;
+            let patience = if self.waiting.is_empty() { TICK } else { Duration::ZERO };
+            if let Some(taken) = blocked.next(patience) {
                 self.interrupt(taken);
             }
             self.reap();
@@ -151,7 +177,12 @@ impl Job {
             self.enforce();
         }
         self.explain();
-        self.code()
+        Ok(self.code())
+    }
+
+    /// Nobody else is started: the job is at its end.
+    fn close(&mut self) {
+        self.waiting.start = self.waiting.end;
     }
 
     fn interrupt(&mut self, taken: Taken) {
@@ -162,6 +193,7 @@ impl Job {
             }
         }
         if ![libc::SIGUSR1, libc::SIGUSR2].contains(&taken.signal) {
+            self.close();
             self.interrupted.get_or_insert(taken.signal);
             self.kill_at.get_or_insert(Instant::now() + PATIENCE);
         }
@@ -177,16 +209,18 @@ impl Job {
 
     /// Tells the meeting place who died, so that the others learn it with the reason.
     fn report(&mut self, reporter: &Reporter) {
+        let (complete, all) = (self.complete, self.waiting.is_empty());
         for process in self.processes.iter_mut().filter(|process| !process.reported) {
             let Some((status, since)) = process.ended else { continue };
             let due = match (status.code(), status.success()) {
-                (None, _) => Duration::ZERO,
-                (_, false) => GOODBYE,
-                (_, true) => STRANGER,
+                (None, _) => since,
+                (_, false) => since + GOODBYE,
+                (_, true) if all => since.max(complete) + STRANGER,
+                (_, true) => continue,
             };
-            if since.elapsed() >= due {
+            if Instant::now() >= due {
                 process.reported = true;
-                reporter.down(process.rank, &fate(status));
+                reporter.down(process.rank, &process.fate(status));
             }
         }
     }
@@ -195,6 +229,7 @@ impl Job {
     fn hear(&mut self, verdict: &Receiver<Departure>) {
         match verdict.try_recv() {
             Ok(Departure::Down { .. }) => {
+                self.close();
                 self.term_at.get_or_insert(Instant::now() + PATIENCE);
             }
             Ok(Departure::All) | Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
@@ -206,11 +241,18 @@ impl Job {
         if self.term_at.is_some_and(|at| now >= at) {
             self.term_at = None;
             self.kill_at.get_or_insert(now + PATIENCE);
-            self.signal_all(libc::SIGTERM);
+            self.end_all(libc::SIGTERM);
         }
         if self.kill_at.is_some_and(|at| now >= at) {
             self.kill_at = None;
-            self.signal_all(libc::SIGKILL);
+            self.end_all(libc::SIGKILL);
+        }
+    }
+
+    fn end_all(&mut self, signal: libc::c_int) {
+        self.signal_all(signal);
+        for process in self.processes.iter_mut().filter(|process| process.ended.is_none()) {
+            process.told_to_end = Some(signal);
         }
     }
 
@@ -222,8 +264,8 @@ impl Job {
     }
 
     /// Those that failed by themselves, not because another one did.
-    fn culprits(&self) -> impl Iterator<Item = (u32, ExitStatus)> {
-        let ended = self.processes.iter().filter_map(|process| Some((process.rank, process.ended?.0)));
+    fn culprits(&self) -> impl Iterator<Item = (&Process, ExitStatus)> {
+        let ended = self.processes.iter().filter_map(|process| Some((process, process.ended?.0)));
         ended.filter(|(_, status)| !status.success() && program::exit_code(*status) != STOPPED)
     }
 
@@ -231,8 +273,11 @@ impl Job {
         if self.interrupted.is_some() {
             return;
         }
-        for (rank, status) in self.culprits().filter(|(_, status)| status.code().is_none()) {
-            eprintln!("ferroce dsm: process {rank} {}.", fate(status));
+        // What ended by itself has said why itself; behind ssh nobody may have come so far.
+        let silent =
+            |process: &Process, status: ExitStatus| status.code().is_none() || process.ssh_failed(status);
+        for (process, status) in self.culprits().filter(|(process, status)| silent(process, *status)) {
+            eprintln!("ferroce dsm: process {} {}.", process.rank, process.fate(status));
         }
     }
 
@@ -257,15 +302,28 @@ impl Process {
         // It may be gone already, which is what is wanted.
         let _ = if self.group { kill_process_group(pid, signal) } else { kill_process(pid, signal) };
     }
-}
 
-/// What became of a process, to follow its name.
-fn fate(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(0), _) => "ended before the others, without leaving the job".to_owned(),
-        (Some(code), _) => format!("ended with status {code}"),
-        (None, Some(signal)) => format!("was killed by signal {signal}"),
-        (None, None) => "is gone".to_owned(),
+    fn ssh_failed(&self, status: ExitStatus) -> bool {
+        self.host.is_some() && status.code() == Some(remote::SSH_FAILED)
+    }
+
+    /// What became of it, to follow its name.
+    fn fate(&self, status: ExitStatus) -> String {
+        match (status.code(), status.signal()) {
+            (Some(0), _) => "ended before the others, without leaving the job".to_owned(),
+            (Some(code), _) if self.ssh_failed(status) => {
+                let host = self.host.as_deref().unwrap_or_default();
+                format!("did not start on {host}, or was lost there: ssh ended with status {code}")
+            }
+            (Some(code), _) => format!("ended with status {code}"),
+            (None, Some(signal)) if self.told_to_end == Some(signal) => {
+                format!(
+                    "did not stop when the job ended, and was killed by the launcher with signal {signal}"
+                )
+            }
+            (None, Some(signal)) => format!("was killed by signal {signal}"),
+            (None, None) => "is gone".to_owned(),
+        }
     }
 }
 
@@ -273,14 +331,16 @@ fn fate(status: ExitStatus) -> String {
 struct Starter<'a> {
     args: &'a Run,
     plan: &'a Plan,
+    /// What the process of each number finds in its environment to come to the meeting.
+    meetings: Vec<Variables>,
     folder: PathBuf,
     library_path: OsString,
 }
 
 impl Starter<'_> {
-    fn command(&self, rank: u32, meeting: &[(&'static str, String)]) -> Command {
+    fn command(&self, rank: u32) -> Command {
         let (command, place) = (&self.args.command, &self.plan.places[rank as usize]);
-        let variables = meeting.iter().chain(&self.plan.variables);
+        let variables = self.meetings[rank as usize].iter().chain(&self.plan.variables);
         let (mut started, stdin) = match place {
             Place::Here => {
                 let mut started = Command::new(&command[0]);

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
     /// Number of processes; without it, as many as the hosts file says, or two.
-    #[arg(short = 'n', long = "processes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(short = 'n', long = "processes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(ferroce_dsm::MAX_SIZE)))]
     pub(crate) processes: Option<u32>,
     /// How memory travels; without it, the best: local on one machine, else one-sided RDMA.
     #[arg(long, value_name = "TRANSPORT")]

@@ -3,6 +3,7 @@
 use super::hosts::{self, Host};
 use super::options::Run;
 use crate::failure::Failure;
+use ferroce_dsm::MAX_SIZE;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 /// Processes without a hosts file and without a number.
@@ -15,6 +16,16 @@ pub(crate) enum Place {
     Here,
     /// Another one.
     There(Host),
+}
+
+impl Place {
+    /// The other machine.
+    pub(crate) fn host(&self) -> Option<&Host> {
+        match self {
+            Place::There(host) => Some(host),
+            Place::Here => None,
+        }
+    }
 }
 
 /// The whole job, before anything has started.
@@ -48,7 +59,14 @@ impl Plan {
                 ));
             }
             plan.places = deal(&list.hosts, args.processes);
-            plan.variables = hosts::settings_beside(path);
+            if plan.size() > MAX_SIZE {
+                let (all, path) = (plan.size(), path.display());
+                return Err(Failure::usage(format!(
+                    "{path} asks for {all} processes, but a job has at most {MAX_SIZE}"
+                ))
+                .advise("Say how many of them: -n"));
+            }
+            plan.variables = hosts::settings_beside(path)?;
             // What a person set for this run counts more than a file.
             plan.variables.retain(|(name, _)| std::env::var_os(name).is_none());
             plan.meet = SocketAddr::new(meeting_address(args.meet, &plan.places)?, 0);
@@ -72,7 +90,7 @@ impl Plan {
 /// Each machine takes its processes in turn; where more are wanted than the list has, it begins anew.
 fn deal(hosts: &[Host], processes: Option<u32>) -> Vec<Place> {
     let places = hosts.iter().flat_map(|host| {
-        let place = if is_here(&host.name) { Place::Here } else { Place::There(host.clone()) };
+        let place = if is_here(host) { Place::Here } else { Place::There(host.clone()) };
         std::iter::repeat_n(place, host.processes as usize)
     });
     let all: Vec<Place> = places.collect();
@@ -80,12 +98,23 @@ fn deal(hosts: &[Host], processes: Option<u32>) -> Vec<Place> {
     all.iter().cycle().take(wanted).cloned().collect()
 }
 
-/// Whether a name is this machine, so that it needs no ssh.
-fn is_here(name: &str) -> bool {
+/// Whether processes of this entry need no ssh. One that names a user or a port means what ssh finds there: a container, perhaps.
+fn is_here(host: &Host) -> bool {
+    host.user.is_none() && host.port.is_none() && is_own_name(&host.name)
+}
+
+/// Whether a name is this machine.
+fn is_own_name(name: &str) -> bool {
     let own = rustix::system::uname();
     name == "localhost"
         || own.nodename().to_str() == Ok(name)
         || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// The first machine that is really another one: what is behind a port of this one comes to every address of it.
+fn farthest(places: &[Place]) -> Option<&Host> {
+    let mut others = places.iter().filter_map(Place::host);
+    others.clone().find(|host| !is_own_name(&host.name)).or_else(|| others.next())
 }
 
 /// The address that other machines use for this one: the one that packets to the first of them leave from.
@@ -93,11 +122,7 @@ fn meeting_address(given: Option<IpAddr>, places: &[Place]) -> Result<IpAddr, Fa
     if let Some(address) = given {
         return Ok(address);
     }
-    let first = places.iter().find_map(|place| match place {
-        Place::There(host) => Some(host),
-        Place::Here => None,
-    });
-    let Some(host) = first else { return Ok(Ipv4Addr::LOCALHOST.into()) };
+    let Some(host) = farthest(places) else { return Ok(Ipv4Addr::LOCALHOST.into()) };
     let found = (host.name.as_str(), 9).to_socket_addrs().and_then(|mut all| {
         let target = all.next().ok_or(std::io::ErrorKind::NotFound)?;
         let any: SocketAddr = if target.is_ipv4() {
@@ -131,6 +156,19 @@ mod tests {
         assert_eq!(deal(&hosts, None), [Place::Here, far.clone(), far.clone()]);
         assert_eq!(deal(&hosts, Some(2)), [Place::Here, far.clone()]);
         assert_eq!(deal(&hosts, Some(5)), [Place::Here, far.clone(), far.clone(), Place::Here, far]);
+    }
+
+    #[test]
+    fn a_port_or_a_user_of_this_machine_means_ssh() {
+        let port = Host { port: Some(2222), ..host("localhost", 1) };
+        let user = Host { user: Some("ann".into()), ..host("127.0.0.1", 1) };
+        let hosts = [host("localhost", 1), port.clone(), user.clone()];
+        assert_eq!(deal(&hosts, None), [Place::Here, Place::There(port.clone()), Place::There(user)]);
+        let far = Host { port: Some(2222), ..host("far.test", 1) };
+        let [port, there] = [port, far.clone()].map(Place::There);
+        let meeting = meeting_address(None, std::slice::from_ref(&port));
+        assert!(meeting.is_ok_and(|address| address.is_loopback()));
+        assert_eq!(farthest(&[port, there]), Some(&far));
     }
 
     #[test]

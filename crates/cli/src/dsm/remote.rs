@@ -11,6 +11,10 @@ use std::process::Command;
 
 /// The variable that comes by standard input.
 pub(crate) const SECRET: &str = "FERROCE_DSM_KEY";
+/// Exit status of ssh where it failed itself.
+pub(crate) const SSH_FAILED: i32 = 255;
+/// A machine that drops our packets would be waited for in silence, for minutes. What `--ssh` says of it comes first, and so counts.
+const CONNECT_TIMEOUT: &str = "ConnectTimeout=10";
 
 /// A word as the shell of the other machine must see it, so that it means itself.
 fn quoted(word: &OsStr) -> Vec<u8> {
@@ -53,7 +57,7 @@ pub(crate) fn command(
 ) -> Command {
     let mut words = ssh.split_whitespace();
     let mut command = Command::new(words.next().unwrap_or("ssh"));
-    command.args(words).args(["-o", "BatchMode=yes", "-T"]);
+    command.args(words).args(["-o", "BatchMode=yes", "-o", CONNECT_TIMEOUT, "-T"]);
     if let Some(port) = host.port {
         command.args(["-p", &port.to_string()]);
     }
@@ -95,6 +99,8 @@ mod tests {
         let host = Host { name: "far".into(), user: Some("ann".into()), port: Some(2222), processes: 1 };
         let command = command("ssh -4", &host, Path::new("/tmp"), &[], &["./x".into()]);
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
-        assert_eq!(words[..9], ["-4", "-o", "BatchMode=yes", "-T", "-p", "2222", "-l", "ann", "far"]);
+        // What --ssh says comes first: ssh takes the first of two options.
+        assert_eq!(words[..5], ["-4", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]);
+        assert_eq!(words[5..11], ["-T", "-p", "2222", "-l", "ann", "far"]);
     }
 }

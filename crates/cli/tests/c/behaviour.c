@@ -32,10 +32,14 @@ int main(int argc, char **argv)
     wanted = argc > 1 ? argv[1] : "";
     if (is("early") && getenv("FERROCE_DSM_RANK") && atoi(getenv("FERROCE_DSM_RANK")) == 1)
         return 5;
+    if (is("before") && !(getenv("FERROCE_DSM_RANK") && atoi(getenv("FERROCE_DSM_RANK")) != 2))
+        jia_lock(1);
     jia_init(argc, argv);
     last = jiapid == jiahosts - 1;
     if (is("describe"))
         describe(argc, argv);
+    if (jiapid == 0 && is("first"))
+        raise(SIGKILL);
     if (last && is("killed"))
         raise(SIGKILL);
     if (last && is("exits"))
@@ -48,6 +52,15 @@ int main(int argc, char **argv)
         jia_lock(123456);
     if (last && is("unlock"))
         jia_unlock(3);
+    if (last && is("leaves")) {
+        jia_lock(1);
+        jia_exit();
+    }
+    if (is("past")) {
+        char private[100], *shared = (char *)jia_alloc(4096);
+        if (last)
+            jia_get(private, shared + 4090, sizeof private);
+    }
     if (last && is("reduce"))
         jia_reduce(NULL, NULL, 0, 99, 0);
     if (is("sleeps")) {

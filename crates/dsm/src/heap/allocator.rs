@@ -19,8 +19,7 @@ impl Allocator {
 
     /// The first gap that is large enough.
     pub(crate) fn alloc(&mut self, len: usize) -> Result<usize, Error> {
-        let full = |left| Error::HeapFull { asked: len, left };
-        let room = len.max(1).checked_next_multiple_of(PAGE).ok_or(full(0))?;
+        let room = len.max(1).checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
         let (mut from, mut largest) = (0, 0);
         let ends = self.taken.iter().map(|(&at, &len)| (at, at + len)).chain([(self.len, self.len)]);
         for (start, end) in ends {
@@ -31,12 +30,18 @@ impl Allocator {
             largest = largest.max(start - from);
             from = end;
         }
-        Err(full(largest))
+        Err(Error::HeapFull { asked: len, left: largest })
     }
 
     /// Length of the allocation that starts at `at`.
     pub(crate) fn len_at(&self, at: usize) -> Option<usize> {
         self.taken.get(&at).copied()
+    }
+
+    /// Whether `len` bytes from `at` on belong to one allocation, in the whole pages that it has.
+    pub(crate) fn holds(&self, at: usize, len: usize) -> bool {
+        let before = self.taken.range(..=at).next_back();
+        before.is_some_and(|(&start, &room)| at - start <= room && len <= room - (at - start))
     }
 
     /// Gives it back; the caller has made its bytes zero.
@@ -65,6 +70,23 @@ mod tests {
             error.starts_with("8192 bytes do not fit into the shared heap, 4096 bytes are left"),
             "{error}"
         );
-        assert!(heap.alloc(usize::MAX).is_err());
+        // As much is left for what no whole number of pages holds.
+        let error = heap.alloc(usize::MAX).unwrap_err().to_string();
+        assert!(error.contains("shared heap, 4096 bytes are left"), "{error}");
+    }
+
+    #[test]
+    fn a_range_belongs_to_one_allocation() {
+        let mut heap = Allocator::new(8 * PAGE);
+        assert!(!heap.holds(0, 1));
+        assert_eq!([heap.alloc(PAGE), heap.alloc(2 * PAGE)].map(Result::unwrap), [0, PAGE]);
+        for (at, len) in [(0, PAGE), (PAGE - 1, 1), (PAGE, 2 * PAGE), (3 * PAGE, 0)] {
+            assert!(heap.holds(at, len), "{len} bytes at {at}");
+        }
+        for (at, len) in
+            [(0, PAGE + 1), (PAGE - 6, 100), (3 * PAGE, 1), (3 * PAGE + 1, 0), (PAGE, usize::MAX)]
+        {
+            assert!(!heap.holds(at, len), "{len} bytes at {at}");
+        }
     }
 }

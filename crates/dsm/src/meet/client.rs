@@ -17,6 +17,33 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// Exit status of a process that stops because another one did.
 const STOPPED: i32 = 70;
 
+/// Who keeps the meeting place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keeper {
+    /// The launcher, at this address.
+    Launcher(IpAddr),
+    /// Process 0, below a launcher that is not ours.
+    First,
+}
+
+impl Keeper {
+    /// What is known when it is heard no more: on the way from another machine there is more to lose than the launcher.
+    fn gone(self, why: &str) -> String {
+        match self {
+            Self::Launcher(at) if at.is_loopback() => format!("the launcher is gone: {why}"),
+            Self::Launcher(at) => format!("the launcher on {at}, or the way to it, is gone: {why}"),
+            Self::First => {
+                format!("process 0 of the job, which keeps the meeting place, is gone: {why}")
+            }
+        }
+    }
+
+    fn refused(self, why: &str) -> String {
+        let who = if self == Self::First { "process 0" } else { "the launcher" };
+        format!("{who} refused this process: {why}")
+    }
+}
+
 /// A process' connection to the rendezvous. Without one (a job of one process) it meets only itself.
 pub(crate) struct Meeting {
     at: String,
@@ -35,7 +62,13 @@ impl Meeting {
         Self { at: String::new(), size: 1, connection: None }
     }
 
-    pub(crate) fn connect(at: SocketAddr, key: &str, rank: u32, size: u32) -> Result<Self, Error> {
+    pub(crate) fn connect(
+        at: SocketAddr,
+        keeper: Keeper,
+        key: &str,
+        rank: u32,
+        size: u32,
+    ) -> Result<Self, Error> {
         let failed = |source| Error::Meet { at: at.to_string(), source };
         let mut socket = connect(at).map_err(failed)?;
         socket.set_nodelay(true).map_err(failed)?;
@@ -45,10 +78,10 @@ impl Meeting {
         let lines = Lines::new(socket.try_clone().map_err(failed)?).map_err(failed)?;
         let socket = Arc::new(Mutex::new(socket));
         let beat = socket.clone();
-        let gone = left.clone();
+        let listener = Listener { rank, keeper, left: left.clone(), texts: sender };
         std::thread::Builder::new()
             .name("ferroce-dsm-meet".into())
-            .spawn(move || listen(lines, &beat, rank, &gone, &sender))
+            .spawn(move || listener.listen(lines, &beat))
             .map_err(failed)?;
         let connection = Connection { socket, texts: Mutex::new(texts), left };
         Ok(Self { at: at.to_string(), size, connection: Some(connection) })
@@ -98,39 +131,49 @@ fn connect(at: SocketAddr) -> std::io::Result<TcpStream> {
     }
 }
 
-fn listen(mut lines: Lines, socket: &Mutex<TcpStream>, rank: u32, left: &AtomicBool, texts: &Sender<String>) {
-    let mut told = Instant::now();
-    loop {
-        let heard = lines.next();
-        if left.load(Ordering::Acquire) {
-            return;
-        }
-        match heard {
-            Heard::Line(line) => handle(&line, rank, left, texts),
-            Heard::Nothing => {}
-            Heard::Lost(why) => stop(rank, &format!("the launcher is gone: {why}")),
-        }
-        if told.elapsed() >= BEAT {
-            told = Instant::now();
-            // If this fails, reading does too.
-            let _ = socket.lock().write_all(b"alive\n");
-        }
-    }
+/// What the thread that listens knows.
+struct Listener {
+    rank: u32,
+    keeper: Keeper,
+    left: Arc<AtomicBool>,
+    texts: Sender<String>,
 }
 
-fn handle(line: &str, rank: u32, left: &AtomicBool, texts: &Sender<String>) {
-    let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-    match word {
-        "from" => {
-            let text = rest.split_once(' ').map_or("", |(_, text)| text);
-            let _ = texts.send(text.to_owned());
+impl Listener {
+    fn listen(&self, mut lines: Lines, socket: &Mutex<TcpStream>) {
+        let mut told = Instant::now();
+        loop {
+            let heard = lines.next();
+            if self.left.load(Ordering::Acquire) {
+                return;
+            }
+            match heard {
+                Heard::Line(line) => self.handle(&line),
+                Heard::Nothing => {}
+                Heard::Lost(why) => stop(self.rank, &self.keeper.gone(why)),
+            }
+            if told.elapsed() >= BEAT {
+                told = Instant::now();
+                // If this fails, reading does too.
+                let _ = socket.lock().write_all(b"alive\n");
+            }
         }
-        "down" if !left.load(Ordering::Acquire) => {
-            let (who, why) = rest.split_once(' ').unwrap_or((rest, ""));
-            stop(rank, &format!("process {who} of the job is down: {why}"));
+    }
+
+    fn handle(&self, line: &str) {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "from" => {
+                let text = rest.split_once(' ').map_or("", |(_, text)| text);
+                let _ = self.texts.send(text.to_owned());
+            }
+            "down" if !self.left.load(Ordering::Acquire) => {
+                let (who, why) = rest.split_once(' ').unwrap_or((rest, ""));
+                stop(self.rank, &format!("process {who} of the job is down: {why}"));
+            }
+            "refused" => stop(self.rank, &self.keeper.refused(rest)),
+            _ => {}
         }
-        "refused" => stop(rank, &format!("the launcher refused this process: {rest}")),
-        _ => {}
     }
 }
 
@@ -142,4 +185,22 @@ pub(crate) fn stop(rank: u32, sentence: &str) -> ! {
         std::io::stderr().write_all(format!("ferroce dsm: process {rank} stops: {sentence}\n").as_bytes());
     // SAFETY: does not return, and touches nothing.
     unsafe { libc::_exit(STOPPED) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_gone_is_named() {
+        let why = "it has been silent for 5 seconds";
+        let launcher = |at: &str| Keeper::Launcher(at.parse().expect("an address")).gone(why);
+        assert_eq!(launcher("127.0.0.1"), format!("the launcher is gone: {why}"));
+        assert_eq!(
+            launcher("192.0.2.7"),
+            format!("the launcher on 192.0.2.7, or the way to it, is gone: {why}")
+        );
+        assert!(Keeper::First.gone(why).starts_with("process 0 of the job"));
+        assert_eq!(Keeper::First.refused("wrong key"), "process 0 refused this process: wrong key");
+    }
 }

@@ -11,7 +11,7 @@ mod host;
 mod lines;
 mod server;
 
-pub(crate) use client::{Meeting, stop};
+pub(crate) use client::{Keeper, Meeting, stop};
 pub use foreign::ForeignJob;
 pub(crate) use foreign::{Kept, arrange};
 pub(crate) use host::host_id;

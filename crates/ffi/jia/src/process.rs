@@ -57,10 +57,11 @@ pub(crate) fn named(what: &str, number: c_int) -> u32 {
 
 /// Ends this process with a sentence; the launcher sees it gone, and ends the others.
 pub(crate) fn fail(sentence: &str) -> ! {
-    // SAFETY: a plain read of a number that only `jia_init` writes.
-    let rank = unsafe { jiapid };
+    // Before it has joined, `jiapid` says nothing.
+    let rank = JOB.get().map(Job::rank).or_else(Settings::rank_from_env);
+    let who = rank.map_or_else(|| "this process".to_owned(), |rank| format!("process {rank}"));
     flush();
-    let _ = std::io::stderr().write_all(format!("ferroce dsm: process {rank} ends: {sentence}\n").as_bytes());
+    let _ = std::io::stderr().write_all(format!("ferroce dsm: {who} ends: {sentence}\n").as_bytes());
     // SAFETY: does not return. What is registered for the exit is left out, since other threads may hold locks for ever.
     unsafe { libc::_exit(REFUSED) }
 }
