@@ -31,6 +31,15 @@ pub(crate) struct Args {
     logs: PathBuf,
 }
 
+/// perftest compares two clocks before it measures, and where the machine took the processor away in between, says so and prints zeros:
+/// that says nothing about us, and it is asked again.
+const CLOCK_RETRIES: u32 = 2;
+const CLOCKS_DISAGREE: &str = "Correlation coefficient r^2";
+
+fn could_tell_the_time(answer: &Value) -> bool {
+    answer["verdict"] == "pass" || !answer["tail"].to_string().contains(CLOCKS_DISAGREE)
+}
+
 /// What a job came to, on its way through a pipe.
 pub(crate) fn answer(outcome: Result<(), String>, tails: Vec<String>) -> Value {
     match outcome {
@@ -52,7 +61,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let started = Instant::now();
         let (kind, name) = line.split_once('\t').unwrap_or_default();
-        let mut answer = match kind {
+        let job = || match kind {
             "case" => case_job(&launcher, name, &gids),
             "rdmacm" => rdmacm::run(&launcher, name),
             "rsockets" => rsockets::run(&launcher, name),
@@ -60,6 +69,13 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             "trial" => trials::run(&launcher, name),
             _ => conformance::run_module(&launcher, name),
         };
+        let mut answer = job();
+        for _ in 0..CLOCK_RETRIES {
+            if could_tell_the_time(&answer) {
+                break;
+            }
+            answer = job();
+        }
         answer["seconds"] = json!(started.elapsed().as_secs_f64());
         // The reader is our parent; without it there is nobody left to tell.
         if writeln!(std::io::stdout(), "{answer}").is_err() {
@@ -136,4 +152,18 @@ fn watch(launcher: &Launcher, case: &Case, words: &[String]) -> Value {
         let _ = change("del");
     }
     answer(outcome, program.tail())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_failure_of_perftests_own_clock_is_tried_again() {
+        let said = |line: &str| vec!["65536 5 0.00".to_owned(), line.to_owned()];
+        let clock = "Correlation coefficient r^2: 0.888603 < 0.9";
+        assert!(!could_tell_the_time(&answer(Err("22 rows".into()), said(clock))));
+        assert!(could_tell_the_time(&answer(Err("22 rows".into()), said("Failed status 12"))));
+        assert!(could_tell_the_time(&answer(Ok(()), said(clock))));
+    }
 }
