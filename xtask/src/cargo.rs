@@ -71,7 +71,7 @@ pub(crate) fn test_over_udp(ctx: &Context) -> Report {
 /// Processes killed at random moments under traffic, many times.
 pub(crate) fn kills(ctx: &Context) -> Report {
     let args = "test -p ferroce --test local --test messages --no-fail-fast -- killed --show-output";
-    let job = Job::cargo(args.split(' ')).env("FERROCE_TEST_KILLS", "1000");
+    let job = Job::cargo(args.split(' ')).env("FERROCE_TEST_KILLS", "500");
     libtest::report(job.limit_s(15 * 60).run(ctx))
 }
 

@@ -18,7 +18,7 @@ const STEPS: [Step; 17] = [
     Step { name: "clippy", quick: true, run: cargo::clippy, about: "all targets and features, warnings denied" },
     Step { name: "test", quick: true, run: cargo::test, about: "cargo test, all targets and features (quick: unit tests)" },
     Step { name: "test-udp", quick: false, run: cargo::test_over_udp, about: "the tests that open a NIC once more, without the same-host fabric" },
-    Step { name: "kills", quick: false, run: cargo::kills, about: "two thousand processes killed at random moments under traffic" },
+    Step { name: "kills", quick: false, run: cargo::kills, about: "a thousand processes killed at random moments under traffic" },
     Step { name: "no-std", quick: false, run: cargo::no_std, about: "proto built without the standard library" },
     Step { name: "examples", quick: false, run: cargo::examples, about: "every example built" },
     Step { name: "doc", quick: false, run: cargo::doc, about: "cargo doc, warnings denied" },
