@@ -70,15 +70,15 @@ fn address(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 43, 9, 0)) + number % 200)
 }
 
-/// Waits until the server has counted so many messages; what the kernel dropped is not waited for.
+/// Waits until the server counts no more messages; what the kernel dropped is not waited for. On a busy machine its thread may not run
+/// for a while, so one look is not enough.
 fn settle(server: &End) {
-    let (start, mut seen) = (Instant::now(), u64::MAX);
-    loop {
+    const LOOKS: u32 = 10;
+    let (start, mut seen, mut same) = (Instant::now(), u64::MAX, 0);
+    while same < LOOKS {
         let counters = server.nic.cm_counters();
         let total = counters.received + counters.malformed + counters.foreign;
-        if std::mem::replace(&mut seen, total) == total {
-            return;
-        }
+        same = if std::mem::replace(&mut seen, total) == total { same + 1 } else { 0 };
         assert!(start.elapsed() < PATIENCE);
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -94,17 +94,12 @@ impl Registry {
     /// Opens the registry of this user and network namespace under `base` (see [`default_base`]) and claims a slot.
     pub fn open(base: &Path) -> Result<Registry, RegistryError> {
         for _ in 1..ATTEMPTS {
-            let entered = Registry::enter(base);
-            let is_there = |path: &Path, locks: &ByteLocks| locks.is_at(&path.join(LOCK_FILE));
-            match entered {
-                Ok(registry) if is_there(&registry.directory, &registry.locks) => {
-                    sweep::sweep_registries(&registry.directory);
-                    return Ok(registry);
-                }
+            match Registry::enter(base) {
                 // Somebody took it for abandoned, and it is gone.
-                Ok(_) => {}
                 Err(RegistryError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+                entered => {
+                    return entered.inspect(|registry| sweep::sweep_registries(&registry.directory));
+                }
             }
         }
         Registry::enter(base)
@@ -115,7 +110,14 @@ impl Registry {
         let locks = ByteLocks::open(&directory.join(LOCK_FILE))
             .map_err(|source| io_error(&directory, "open the lock file", source))?;
         let mut registry = Registry { directory, locks, slot: 0 };
-        registry.slot = registry.update(|registry, roster| registry.claim(roster))??;
+        registry.slot = registry.update(|registry, roster| {
+            // With the roster locked nobody takes it for abandoned any more; but somebody may have before. Then the locks are those of nobody,
+            // and what lies there is another registry's.
+            match registry.locks.is_at(&registry.directory.join(LOCK_FILE)) {
+                true => registry.claim(roster),
+                false => Err(io_error(&registry.directory, "enter it", io::ErrorKind::NotFound.into())),
+            }
+        })??;
         Ok(registry)
     }
 

@@ -8,6 +8,9 @@ use std::path::Path;
 /// Registries that one process looks at when it starts. What is left is looked at by the next.
 const MOST_REGISTRIES: usize = 64;
 
+/// How a registry is called, behind its name and a point, while it is being removed.
+const GONE: &str = "gone-";
+
 /// Removes the sockets of slots that nobody holds. Called with the roster locked, so that nobody claims one meanwhile. (Places say
 /// that they are closed before they go: `local::place`.)
 pub(super) fn sweep_sockets(directory: &Path, locks: &ByteLocks) {
@@ -31,11 +34,18 @@ pub(super) fn sweep_registries(own: &Path) {
     let is_registry = |path: &Path| {
         let rest =
             path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(&prefix));
-        rest.is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'))
+        let number = rest.map(|rest| rest.split_once(&format!(".{GONE}")).map_or(rest, |(number, _)| number));
+        number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'))
     };
     let entries = std::fs::read_dir(base).into_iter().flatten().flatten().map(|entry| entry.path());
     for path in entries.filter(|path| path != own && is_registry(path)).take(MOST_REGISTRIES) {
-        remove_if_abandoned(&path);
+        let is_gone = path.extension().is_some_and(|end| end.as_encoded_bytes().starts_with(GONE.as_bytes()));
+        if is_gone {
+            // Whoever began that may have died.
+            let _ = std::fs::remove_dir_all(path);
+        } else {
+            remove_if_abandoned(&path);
+        }
     }
 }
 
@@ -50,8 +60,13 @@ fn remove_if_abandoned(path: &Path) {
     if !locks.try_lock(ROSTER_BYTE).unwrap_or(false) {
         return;
     }
-    if !(FIRST_SLOT..=LAST_SLOT).any(|slot| locks.is_held(slot).unwrap_or(true)) {
-        let _ = std::fs::remove_dir_all(path);
+    if (FIRST_SLOT..=LAST_SLOT).any(|slot| locks.is_held(slot).unwrap_or(true)) {
+        return;
+    }
+    // In one step, for who comes now must find all of it or nothing.
+    let gone = path.with_extension(format!("{GONE}{}", std::process::id()));
+    if locks.is_at(&path.join(LOCK_FILE)) && std::fs::rename(path, &gone).is_ok() {
+        let _ = std::fs::remove_dir_all(gone);
     }
 }
 
@@ -126,11 +141,15 @@ mod tests {
             let enter = || {
                 for _ in 0..500 {
                     let registry = Registry::open(&base).unwrap();
+                    let socket = registry.socket_path(registry.slot());
+                    File::create(&socket).unwrap();
+                    std::thread::yield_now();
                     let locks = ByteLocks::open_existing(&registry.directory().join(LOCK_FILE)).unwrap();
                     assert!(locks.is_held(registry.slot()).unwrap(), "others do not see it");
+                    assert!(socket.exists(), "others took it for dead");
                 }
             };
-            let entering: Vec<_> = (0..2).map(|_| scope.spawn(enter)).collect();
+            let entering: Vec<_> = (0..3).map(|_| scope.spawn(enter)).collect();
             let ends: Vec<_> = entering.into_iter().map(|thread| thread.join()).collect();
             is_over.store(true, std::sync::atomic::Ordering::Relaxed);
             ends.into_iter().for_each(|end| end.unwrap());
