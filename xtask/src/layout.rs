@@ -12,6 +12,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/cli/src/doctor/network.rs", "tries socket options"),
     ("crates/cli/src/faults.rs", "sets a variable of its own process"),
     ("crates/cli/src/run/namespace.rs", "enters namespaces, and forks to try it first"),
+    ("crates/cli/src/run/neighbourhood.rs", "asks whose a namespace is, and enters it"),
     ("crates/cli/src/sockopt.rs", "sets socket options"),
     ("crates/cli/src/signals.rs", "blocks signals and waits for them"),
     ("crates/dsm/examples/jacobi.rs", "works on shared memory where it lies, between two barriers"),

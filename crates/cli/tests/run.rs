@@ -57,6 +57,40 @@ fn a_program_sees_a_device_with_the_gids_of_its_addresses() {
     assert_eq!(found.stdout.lines().collect::<Vec<_>>(), expected, "{found:?}");
 }
 
+/// Only within one user namespace may processes of one user reach each other's memory.
+#[test]
+fn programs_of_one_user_share_a_user_namespace() {
+    const SHOW: &str = "readlink /proc/self/ns/user";
+    if std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0) {
+        println!("SKIPPED: root needs no user namespace; the step `unprivileged` runs this as nobody");
+        return;
+    }
+    let library = library("first");
+    let mut first = ferroce("run -- sh -c")
+        .arg(format!("{SHOW}; read end"))
+        .env("FERROCE_LIB", &library)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the command");
+    let mut shown = String::new();
+    let mut lines = std::io::BufReader::new(first.stdout.take().expect("a pipe"));
+    std::io::BufRead::read_line(&mut lines, &mut shown).expect("a line");
+    let second = run("second", "", SHOW);
+    drop(first.stdin.take());
+    first.wait().expect("our child");
+    std::fs::remove_file(library).expect("our own file");
+    if second.stderr.contains("no namespace") {
+        println!("SKIPPED: this machine refuses namespaces; {}", second.stderr);
+        return;
+    }
+    assert_eq!(second.stdout, shown);
+    let own = std::fs::read_link("/proc/self/ns/user").expect("Linux");
+    assert_ne!(second.stdout.trim(), own.to_string_lossy(), "it is not the one around them");
+    let later = run("later", "", SHOW);
+    assert_eq!(later.code, 0, "nobody is left to join: {later:?}");
+}
+
 #[test]
 fn the_machine_itself_stays_as_it_was() {
     let before = std::path::Path::new("/sys/class/infiniband").exists();

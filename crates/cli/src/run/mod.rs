@@ -12,6 +12,7 @@ mod explain;
 mod folder;
 pub(crate) mod library;
 pub(crate) mod namespace;
+mod neighbourhood;
 pub(crate) mod tree;
 
 use crate::capture::Recording;

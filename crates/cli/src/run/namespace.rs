@@ -2,10 +2,12 @@
 //!
 //! Neither can be changed, but each can be covered with a small file system of our own that shows every entry of the
 //! covered one and ours besides. Nobody outside the namespace sees that, and nothing is left of it after the last
-//! process. Root only needs the mount namespace. Everybody else makes a user namespace too, in which the user keeps the
-//! number it has, so that files, the registry and the sharing of the port work as before.
+//! process. Root only needs the mount namespace. Everybody else needs a user namespace too, in which the user keeps the
+//! number it has, so that files, the registry and the sharing of the port work as before; programs that run at the same time share
+//! one (`neighbourhood`).
 
 use super::library::Libraries;
+use super::neighbourhood;
 use super::tree::{self, SysTree};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
@@ -66,6 +68,12 @@ pub(crate) fn try_out(dress: &Dress<'_>) -> Result<(), Refused> {
 
 fn enter_as_user(dress: &Dress<'_>) -> Result<PathBuf, Refused> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    // Until this process is in its namespace, where the next one finds it.
+    let _turn = neighbourhood::take_turn(uid);
+    if neighbourhood::join(uid, gid) {
+        unshare(libc::CLONE_NEWNS).map_err(refused("mount namespace"))?;
+        return put_on(dress);
+    }
     unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS).map_err(refused("user namespace"))?;
     // The kernel wants this before a group may be mapped without privilege.
     std::fs::write("/proc/self/setgroups", "deny").map_err(refused("user namespace, groups"))?;
