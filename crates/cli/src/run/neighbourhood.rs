@@ -20,8 +20,9 @@ pub(super) fn take_turn(uid: u32) -> Option<OwnedFd> {
     let path = ferroce_nic::registry::default_base().join(format!("ferroce-run-{uid}.lock"));
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).ok()?;
-    flock(&file, FlockOperation::LockExclusive).ok()?;
-    Some(file)
+    // Somebody else's would be somebody else's to hold.
+    let is_ours = rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_uid == uid && stat.st_mode & 0o077 == 0);
+    (is_ours && flock(&file, FlockOperation::LockExclusive).is_ok()).then_some(file)
 }
 
 /// Joins the namespace of a running program that `ferroce run` started for this user. False if there is none.
