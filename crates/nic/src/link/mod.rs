@@ -68,26 +68,28 @@ pub trait Link: Send + Sync {
         false
     }
 
-    /// Replaces the contents of `rx` by what has arrived, without blocking, and returns the number of packets.
+    /// Replaces the contents of `rx` by what has arrived, without blocking, and returns the number of packets. Some may be left for
+    /// [`Self::receive_more`]: a long train of packets is verified piece by piece, so that the bytes are still near when they are wanted.
     ///
     /// A spinning caller passes `thorough = false` and pays for one system call: sources without traffic lately are
     /// looked at only now and then. A caller that slept on [`Self::wait_fds`], or is about to, passes `true` and every
     /// source is looked at.
     ///
     /// One thread at a time: a second one finds nothing.
-    fn receive(&self, rx: &mut RxBatch, thorough: bool) -> usize;
-
-    /// As [`Self::receive`], but what was read may be left for [`Self::receive_more`]: a long train of packets is verified piece by piece,
-    /// so that the bytes are still near when they are wanted.
-    fn receive_some(&self, rx: &mut RxBatch, thorough: bool) -> usize {
-        self.receive(rx, thorough)
-    }
+    fn receive_some(&self, rx: &mut RxBatch, thorough: bool) -> usize;
 
     /// Adds to `rx` some of what [`Self::receive_some`] left, and returns whether there was any. Whoever does not ask until there is none
     /// loses the rest.
     fn receive_more(&self, rx: &mut RxBatch) -> bool {
         let _ = rx;
         false
+    }
+
+    /// Both: all that has arrived.
+    fn receive(&self, rx: &mut RxBatch, thorough: bool) -> usize {
+        self.receive_some(rx, thorough);
+        while rx.has_more && self.receive_more(rx) {}
+        rx.len()
     }
 
     /// Wakes the process of this host that has the slot; whoever put something into its ring has seen that it sleeps.

@@ -244,15 +244,8 @@ impl LocalLink {
     }
 
     /// Takes what came by UDP.
-    fn receive_udp(
-        &self,
-        inbound: &mut Inbound,
-        rx: &mut RxBatch,
-        thorough: bool,
-        asks_again: bool,
-    ) -> usize {
-        let found =
-            if asks_again { self.udp.receive_some(rx, thorough) } else { self.udp.receive(rx, thorough) };
+    fn receive_udp(&self, inbound: &mut Inbound, rx: &mut RxBatch, thorough: bool) -> usize {
+        let found = self.udp.receive_some(rx, thorough);
         if !thorough && self.sleeps.load(Ordering::SeqCst) {
             self.hang_bell_again(inbound);
         }
@@ -278,42 +271,6 @@ impl LocalLink {
             self.fabric.place.asleep().store(0, Ordering::SeqCst);
             self.wake(self.fabric.slot());
         }
-    }
-
-    /// Takes what lies in the rings, or came by UDP. Some of the latter may be left if the caller `asks_again`.
-    fn receive_any(&self, rx: &mut RxBatch, thorough: bool, asks_again: bool) -> usize {
-        if self.any_waiting.load(Ordering::Relaxed) {
-            self.retry();
-        }
-        let Some(mut inbound) = self.inbound.try_lock() else {
-            rx.clear();
-            return 0;
-        };
-        rx.clear();
-        inbound.looks += 1;
-        // Also rings that are never empty must not keep others waiting.
-        if inbound.looks >= LOOKS_PER_CALL {
-            inbound.looks = 0;
-            let found = self.receive_udp(&mut inbound, rx, thorough, asks_again);
-            if found > 0 {
-                return found;
-            }
-        }
-        let found = self.receive_rings(&mut inbound, rx);
-        if found > 0 {
-            inbound.quiet = 0;
-            return found;
-        }
-        inbound.quiet = inbound.quiet.saturating_add(1);
-        if thorough && now().0 > inbound.next_roll_call_ns {
-            self.roll_call(&mut inbound);
-        }
-        let rings_are_quiet = inbound.quiet > RINGS_QUIET_AFTER || inbound.rings.is_empty();
-        if !(thorough || rings_are_quiet) {
-            return 0;
-        }
-        inbound.looks = 0;
-        self.receive_udp(&mut inbound, rx, thorough, asks_again)
     }
 
     /// Takes what lies in the rings.
@@ -478,12 +435,39 @@ impl Link for LocalLink {
         self.udp.takes_external()
     }
 
-    fn receive(&self, rx: &mut RxBatch, thorough: bool) -> usize {
-        self.receive_any(rx, thorough, false)
-    }
-
     fn receive_some(&self, rx: &mut RxBatch, thorough: bool) -> usize {
-        self.receive_any(rx, thorough, true)
+        if self.any_waiting.load(Ordering::Relaxed) {
+            self.retry();
+        }
+        let Some(mut inbound) = self.inbound.try_lock() else {
+            rx.clear();
+            return 0;
+        };
+        rx.clear();
+        inbound.looks += 1;
+        // Also rings that are never empty must not keep others waiting.
+        if inbound.looks >= LOOKS_PER_CALL {
+            inbound.looks = 0;
+            let found = self.receive_udp(&mut inbound, rx, thorough);
+            if found > 0 {
+                return found;
+            }
+        }
+        let found = self.receive_rings(&mut inbound, rx);
+        if found > 0 {
+            inbound.quiet = 0;
+            return found;
+        }
+        inbound.quiet = inbound.quiet.saturating_add(1);
+        if thorough && now().0 > inbound.next_roll_call_ns {
+            self.roll_call(&mut inbound);
+        }
+        let rings_are_quiet = inbound.quiet > RINGS_QUIET_AFTER || inbound.rings.is_empty();
+        if !(thorough || rings_are_quiet) {
+            return 0;
+        }
+        inbound.looks = 0;
+        self.receive_udp(&mut inbound, rx, thorough)
     }
 
     fn receive_more(&self, rx: &mut RxBatch) -> bool {

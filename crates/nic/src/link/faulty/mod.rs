@@ -152,17 +152,6 @@ impl Faulty {
         }
     }
 
-    /// Sends, before something is received, what has waited long enough.
-    fn release_due(&self) {
-        if !self.config.only_loses()
-            && let Some(mut state) = self.state.try_lock()
-            && !state.held.is_empty()
-        {
-            self.release(&mut state, now());
-            self.inner.send(&mut state.out);
-        }
-    }
-
     /// Sends what has waited long enough.
     fn release(&self, state: &mut State, now: Time) {
         while let Some(held) = state.held.next_due(now) {
@@ -191,13 +180,14 @@ impl Link for Faulty {
         self.config.only_loses() && self.inner.takes_external()
     }
 
-    fn receive(&self, rx: &mut RxBatch, thorough: bool) -> usize {
-        self.release_due();
-        self.inner.receive(rx, thorough)
-    }
-
     fn receive_some(&self, rx: &mut RxBatch, thorough: bool) -> usize {
-        self.release_due();
+        if !self.config.only_loses()
+            && let Some(mut state) = self.state.try_lock()
+            && !state.held.is_empty()
+        {
+            self.release(&mut state, now());
+            self.inner.send(&mut state.out);
+        }
         self.inner.receive_some(rx, thorough)
     }
 

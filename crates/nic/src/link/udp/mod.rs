@@ -173,11 +173,8 @@ impl Link for UdpLink {
     fn takes_external(&self) -> bool {
         self.capture.is_none()
     }
-    fn receive(&self, rx: &mut RxBatch, thorough: bool) -> usize {
-        self.receive_into(rx, thorough, false)
-    }
     fn receive_some(&self, rx: &mut RxBatch, thorough: bool) -> usize {
-        self.receive_into(rx, thorough, true)
+        self.receive_into(rx, thorough)
     }
     fn receive_more(&self, rx: &mut RxBatch) -> bool {
         self.receive_rest(rx)

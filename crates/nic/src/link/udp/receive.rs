@@ -66,8 +66,8 @@ impl Receiver {
 }
 
 impl UdpLink {
-    /// Reads what has arrived. Of a long train only the beginning is taken if the caller `asks_again`, by [`Self::receive_rest`].
-    pub(super) fn receive_into(&self, rx: &mut RxBatch, thorough: bool, asks_again: bool) -> usize {
+    /// Reads what has arrived. Of a long train only the beginning is taken; the rest by [`Self::receive_rest`].
+    pub(super) fn receive_into(&self, rx: &mut RxBatch, thorough: bool) -> usize {
         rx.clear();
         let Some(mut receiver) = self.receiver.try_lock() else { return 0 };
         receiver.unopened.clear();
@@ -88,7 +88,7 @@ impl UdpLink {
             }
         }
         if !receiver.unopened.is_empty() {
-            self.open_some(&mut receiver, rx, asks_again);
+            self.open_some(&mut receiver, rx);
         }
         rx.len()
     }
@@ -96,7 +96,7 @@ impl UdpLink {
     /// Adds packets of what [`Self::receive_into`] read. True if there were any.
     pub(super) fn receive_rest(&self, rx: &mut RxBatch) -> bool {
         let before = rx.len();
-        self.open_some(&mut self.receiver.lock(), rx, true);
+        self.open_some(&mut self.receiver.lock(), rx);
         rx.len() > before
     }
 
@@ -111,7 +111,9 @@ impl UdpLink {
                 if !is_address || self.look_at(receiver, index, &mut rx, 0) == 0 {
                     break;
                 }
-                self.open_some(receiver, &mut rx, false);
+                while !receiver.unopened.is_empty() {
+                    self.open_some(receiver, &mut rx);
+                }
             }
         }
     }
@@ -227,17 +229,17 @@ impl UdpLink {
         }
     }
 
-    /// Opens some of what was read, until there is a packet for us; all of it, unless the caller asks again.
-    fn open_some(&self, receiver: &mut Receiver, rx: &mut RxBatch, asks_again: bool) {
+    /// Opens some of what was read, until there is a packet for us.
+    fn open_some(&self, receiver: &mut Receiver, rx: &mut RxBatch) {
         let before = rx.len();
         while let Some(mut opening) = receiver.unopened.pop_front() {
-            self.take_from(receiver, &mut opening, rx, if asks_again { PORTION } else { usize::MAX });
+            self.take_from(receiver, &mut opening, rx, PORTION);
             if opening.is_done() {
                 self.on_opened(receiver, &opening);
             } else {
                 receiver.unopened.push_front(opening);
             }
-            if asks_again && rx.len() > before {
+            if rx.len() > before {
                 break;
             }
         }
