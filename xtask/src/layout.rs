@@ -59,6 +59,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/engine/neighbours.rs", "gets at what the queue pair's lock guards"),
     ("crates/nic/src/lock/raw.rs", "a lock that sleeps on a futex"),
     ("crates/nic/src/objects/guarded.rs", "shares what another lock guards"),
+    ("crates/nic/src/local/address_space.rs", "maps, moves and unmaps pages by calling the kernel itself"),
     ("crates/nic/src/local/adopt.rs", "moves pages of registered memory into a memfd and back"),
     ("crates/nic/src/local/adopt/memfd.rs", "makes memfds, maps them over pages, and maps pages over them"),
     ("crates/nic/src/local/adopt/tests.rs", "maps, shares and unmaps memory, and forks"),

@@ -86,6 +86,11 @@ fn verbs_in_a_handler_at_exit() {
 }
 
 #[test]
+fn calls_of_libc_that_the_program_took_over() {
+    run("intercepted", &[]);
+}
+
+#[test]
 fn loaded_and_let_go_at_run_time() {
     run("loaded", &[]);
 }

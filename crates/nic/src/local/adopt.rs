@@ -14,8 +14,9 @@
 //!
 //! The program must not unmap or remap the pages during these calls; before and after, it may.
 
+use super::address_space::populate;
 use super::maps::{self, Mapping, Origin};
-use super::standstill::{Errno, Means, is_own_stack, populate};
+use super::standstill::{Errno, Means, is_own_stack};
 use crate::fork::Generation;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;

@@ -1,5 +1,6 @@
 //! Memory of a file that several processes see, and memory as large that only one does.
 
+use super::address_space::{self, What};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -33,14 +34,11 @@ impl Mapping {
         Mapping::map(len, libc::PROT_READ | libc::PROT_WRITE, how, -1, 0)
     }
 
-    fn map(len: usize, protection: i32, how: i32, file: RawFd, offset: u64) -> io::Result<Mapping> {
+    fn map(len: usize, rights: i32, how: i32, fd: RawFd, offset: u64) -> io::Result<Mapping> {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
-        let at =
-            unsafe { libc::mmap(std::ptr::null_mut(), len, protection, how, file, offset as libc::off_t) };
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = NonNull::new(at.cast::<u8>()).ok_or_else(|| io::Error::other("mapped at zero"))?;
+        let at = unsafe { address_space::map(0, len, &What { rights, how, fd, offset }) };
+        let at = at.map_err(io::Error::from_raw_os_error)?;
+        let start = NonNull::new(at as *mut u8).ok_or_else(|| io::Error::other("mapped at zero"))?;
         Ok(Mapping { start, len })
     }
 
@@ -138,7 +136,8 @@ pub(super) fn segment_len(segment: u64) -> Option<usize> {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        let start = self.start().addr();
         // SAFETY: the mapping is ours, and nothing that was borrowed from it is left.
-        unsafe { libc::munmap(self.start().cast(), self.len) };
+        let _ = unsafe { address_space::unmap(&(start..start + self.len)) };
     }
 }

@@ -17,6 +17,7 @@
 //! | `shared` | how a neighbour maps memory that the program shares itself |
 //! | `pages` | which of the two it is |
 //! | `descriptor` | a file that we keep open in somebody else's process |
+//! | `address_space` | mapping and moving pages, past whatever the program puts in the place of libc's calls |
 //! | `maps`, `standstill` | what the kernel says of a mapping; how nobody writes to one for a moment |
 //! | `neighbours` | who else is there, and which addresses are this host's |
 //! | `reach` | one-sided operations in the memory of a neighbour |
@@ -30,6 +31,7 @@
 //! Nothing here needs a live partner: a process may die at any instruction. A ring has one writer and one reader and no
 //! lock; a place that is left behind is marked and removed by whoever gets its slot next.
 
+mod address_space;
 mod adopt;
 mod backlog;
 mod boards;

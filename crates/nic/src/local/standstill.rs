@@ -11,6 +11,7 @@
 //! `process_vm_writev` that is on its way). They go to the old pages. Where only the unprivileged kind of userfaultfd is allowed,
 //! a system call of another thread that stores into the pages fails with EFAULT at that moment instead of waiting.
 
+use super::address_space::populate;
 use std::fs::OpenOptions;
 use std::io::Error;
 use std::mem::MaybeUninit;
@@ -265,15 +266,6 @@ pub(super) fn own(fd: libc::c_int) -> Result<OwnedFd, Errno> {
     }
     // SAFETY: a descriptor that the caller was just given, and that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Brings pages in, for reading or for writing.
-pub(super) fn populate(pages: &Range<usize>, advice: libc::c_int) -> Result<(), Errno> {
-    // SAFETY: populating changes nothing that the pages hold.
-    match unsafe { libc::madvise(pages.start as *mut libc::c_void, pages.len(), advice) } {
-        0 => Ok(()),
-        _ => Err(last_errno()),
-    }
 }
 
 #[cfg(test)]

@@ -3,9 +3,10 @@
 //! Files of huge pages cannot be read or written by system calls, so those are copied through a second mapping. All their pages are
 //! brought in by a call that can fail before any is touched: where there is none to be had, touching one is a signal.
 
+use super::super::address_space::{self, What, populate};
 use super::super::descriptor::{Descriptor, check, identity, leave_rest_to_program};
 use super::super::maps::Mapping;
-use super::super::standstill::{Errno, Kind, Means, SignalsHeld, Standstill, last_errno, own, populate};
+use super::super::standstill::{Errno, Kind, Means, SignalsHeld, Standstill, last_errno, own};
 use super::is_in_file;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -222,17 +223,13 @@ impl Scratch {
         ];
         let rights = bits.iter().filter(|(has, _)| *has).fold(0, |rights, (_, bit)| rights | bit);
         // SAFETY: pages of ours that nobody has a reference to.
-        check(unsafe { libc::mprotect(self.0.start as *mut libc::c_void, self.0.len(), rights) })
+        unsafe { address_space::protect(&self.0, rights) }
     }
 
     /// Puts it in the place of other pages of the same length, in one step as far as other threads can see.
     fn move_over(self, pages: &Range<usize>) -> Result<(), Errno> {
-        let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        let (from, to) = (self.0.start as *mut libc::c_void, pages.start as *mut libc::c_void);
         // SAFETY: `pages` hold the same bytes, so nobody can tell; and our own range is not used again.
-        if unsafe { libc::mremap(from, self.0.len(), self.0.len(), how, to) } == libc::MAP_FAILED {
-            return Err(last_errno());
-        }
+        unsafe { address_space::move_over(&self.0, pages.start) }?;
         std::mem::forget(self);
         Ok(())
     }
@@ -241,7 +238,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         // SAFETY: pages of ours that nobody has a reference to.
-        unsafe { libc::munmap(self.0.start as *mut libc::c_void, self.0.len()) };
+        let _ = unsafe { address_space::unmap(&self.0) };
     }
 }
 
@@ -260,8 +257,7 @@ pub(super) fn map(
     offset: usize,
 ) -> Result<usize, Errno> {
     // SAFETY: either anywhere, or over pages whose bytes the file holds too; so nobody can tell.
-    let at = unsafe { libc::mmap(addr as *mut libc::c_void, len, rights, how, fd, offset as libc::off_t) };
-    if at == libc::MAP_FAILED { Err(last_errno()) } else { Ok(at as usize) }
+    unsafe { address_space::map(addr, len, &What { rights, how, fd, offset: offset as u64 }) }
 }
 
 /// Whether every page belongs to some mapping.
