@@ -91,6 +91,11 @@ fn calls_of_libc_that_the_program_took_over() {
 }
 
 #[test]
+fn the_largest_messages() {
+    run("largest", &[]);
+}
+
+#[test]
 fn loaded_and_let_go_at_run_time() {
     run("loaded", &[]);
 }
