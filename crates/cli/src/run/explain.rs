@@ -86,8 +86,8 @@ fn to_text(reports: &[Report], silent: &[String]) -> String {
             link("rx_packets") + link("local_rx_packets"),
             report.retransmitted,
         );
-        let [packets, mapped, copied, named] =
-            ["local_tx_packets", "direct_mapped", "direct_copied", "messages_named"].map(link);
+        let [packets, mapped, copied] = ["local_tx_packets", "direct_mapped", "direct_copied"].map(link);
+        let [named, fetched] = ["messages_named", "messages_fetched"].map(link);
         if packets + mapped + copied > 0 {
             text += &format!(
                 "  on this host: {packets} packets through shared memory; one-sided without a packet: {mapped} in mapped memory, \
@@ -95,6 +95,9 @@ fn to_text(reports: &[Report], silent: &[String]) -> String {
             );
             if named > 0 {
                 text += &format!("; {named} messages fetched from its memory");
+            }
+            if fetched > 0 {
+                text += &format!("; it fetched {fetched} from memory of others that it mapped");
             }
             text.push('\n');
         }

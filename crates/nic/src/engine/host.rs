@@ -3,6 +3,7 @@
 use super::Engine;
 use super::outgoing::{Batch, Outgoing};
 use crate::link::TxBatch;
+use crate::local::SHORTEST_NAMED;
 use crate::local::{Path, Reaching};
 use crate::log;
 use crate::memory::{Grip, Peer};
@@ -21,9 +22,8 @@ use std::sync::atomic::Ordering;
 /// Packets one queue pair may send before others get their turn.
 const BURST: u32 = 256;
 
-/// Messages of so many bytes are named to a neighbour. For shorter ones two copies cost less than a system call, and longer ones would
-/// keep everybody else waiting.
-const NAMED: RangeInclusive<usize> = 32 * 1024..=64 << 20;
+/// Messages of so many bytes are named to a neighbour; longer ones would keep everybody else waiting.
+const NAMED: RangeInclusive<usize> = SHORTEST_NAMED..=64 << 20;
 
 /// The port of one queue pair for one turn.
 ///

@@ -99,6 +99,8 @@ counters! {
     direct_copied,
     /// Messages to processes of this host that name memory, from which those copy them.
     messages_named,
+    /// Messages of a neighbour that were copied here from its memory, mapped.
+    messages_fetched,
 }
 
 /// Adds to a counter that only the holder of the receiver changes: without the cost of an atomic addition.

@@ -55,6 +55,7 @@ mod window;
 
 pub(crate) use boards::{QpCard, RegionBoard, RegionCard};
 pub(crate) use link::LocalLink;
+pub(crate) use naming::SHORTEST_NAMED;
 pub(crate) use neighbours::Fabric;
 pub(crate) use pages::Pages;
 pub(crate) use reach::{Path, Reaching};

@@ -1,19 +1,25 @@
 //! Messages that name the sender's memory, from which the receiver copies them.
 //!
-//! A message through the ring is copied twice, one that is named once, by the kernel, on the receiver's processor. The receiver says on its card
-//! whether it may read the sender's memory; it has tried. The sender's memory is in use until it hears of the copy. Should it give the message up
+//! A message through the ring is copied twice, one that is named once, on the receiver's processor: from a window to the region that it lies
+//! in where that can be mapped, else by the kernel. The receiver says on its card whether it may read the sender's memory; it has tried. The sender's memory is in use until it hears of the copy. Should it give the message up
 //! before, it hides its card before it says so to its program; so a receiver that finds the card in its place when it has copied has
 //! copied what was sent.
 
-use super::boards::find_qp;
+use super::boards::{Shown, find_qp, find_region};
 use super::link::meta_of;
+use super::neighbours::Neighbour;
+use super::place::Place;
 use super::reach::Path;
-use crate::memory::Grip;
-use ferroce_proto::PdId;
+use super::window::Window;
+use crate::memory::{Grip, Span};
 use ferroce_proto::qp::TxPayload;
 use ferroce_proto::verbs::{Route, Sge};
-use ferroce_proto::wire::{Names, SendNamed};
+use ferroce_proto::wire::{Name, Names, SendNamed};
+use ferroce_proto::{PdId, RKey};
 use std::sync::atomic::{Ordering, fence};
+
+/// For shorter messages two copies cost less than what is said and heard about one.
+pub(crate) const SHORTEST_NAMED: usize = 32 * 1024;
 
 impl Path {
     /// Whether the peer may be told to fetch messages.
@@ -49,11 +55,59 @@ impl Path {
 
     /// Copies a message that the peer named to the entries. False: what is in them now does not count.
     pub(crate) fn fetch(&mut self, grip: &mut Grip<'_>, pd: PdId, sges: &[Sge], names: &Names) -> bool {
-        let place = &self.neighbour.place;
-        let is_copied = place.owner().is_some_and(|owner| grip.fetch(pd, sges, &owner, names));
+        let is_copied = self.fetch_mapped(grip, pd, sges, names).unwrap_or_else(|| {
+            let owner = self.neighbour.place.owner();
+            owner.is_some_and(|owner| grip.fetch(pd, sges, &owner, names))
+        });
         // The bytes were read before the card is.
         fence(Ordering::Acquire);
-        is_copied && find_qp(place, self.peer).is_some_and(|terms| terms.peer == self.own)
+        is_copied && find_qp(&self.neighbour.place, self.peer).is_some_and(|terms| terms.peer == self.own)
+    }
+
+    /// The same through a window. Nothing: there is none, and nothing was copied.
+    fn fetch_mapped(&mut self, grip: &mut Grip<'_>, pd: PdId, sges: &[Sge], names: &Names) -> Option<bool> {
+        let ([name], rkey) = (names.pieces(), names.region()?) else { return None };
+        let place = &self.neighbour.place;
+        if self.source.as_ref().is_none_or(|source| !source.shows(place, rkey)) {
+            self.source = None;
+            self.source = Source::find(&self.neighbour, rkey);
+        }
+        let source = self.source.as_ref()?;
+        let there = source.here(name)?;
+        let is_copied = grip.fetch_mapped(pd, sges, there);
+        // Who finds the region shown now has read its pages: they are the program's as long as it is.
+        fence(Ordering::Acquire);
+        let is_good = is_copied && source.shown.is_valid(place);
+        self.fetched += u64::from(is_good);
+        Some(is_good)
+    }
+}
+
+/// The region of the peer that the last message was fetched from.
+pub(super) struct Source {
+    shown: Shown,
+    window: Option<Window>,
+}
+
+impl Source {
+    fn find(neighbour: &Neighbour, rkey: RKey) -> Option<Source> {
+        let shown = find_region(&neighbour.place, rkey)?;
+        let window =
+            if neighbour.is_self { None } else { Some(neighbour.windows.open(&neighbour.place, &shown)?) };
+        Some(Source { shown, window })
+    }
+
+    fn shows(&self, place: &Place, rkey: RKey) -> bool {
+        self.shown.card.rkey == rkey && self.shown.is_valid(place)
+    }
+
+    /// Where bytes of the peer are here, if they are all of the region. Who named them may be wrong, but not beyond its own memory.
+    fn here(&self, name: &Name) -> Option<Span> {
+        let card = &self.shown.card;
+        let offset = name.addr.checked_sub(card.base)?;
+        let is_inside = offset <= card.len && u64::from(name.len) <= card.len - offset;
+        let there = Span::at(name.addr as usize, name.len as usize);
+        is_inside.then(|| self.window.as_ref().map_or(Some(there), |window| window.here(there)))?
     }
 }
 

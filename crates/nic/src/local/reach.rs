@@ -6,6 +6,7 @@
 use super::boards::{Shown, find_qp, find_region};
 use super::hold::{self, Hold};
 use super::link::meta_of;
+use super::naming::Source;
 use super::neighbours::{Fabric, Neighbour};
 use super::ring::Piece;
 use super::window::Window;
@@ -35,11 +36,15 @@ pub(crate) struct Path {
     lease: Lease,
     /// The one that messages of the peer are placed in.
     place_lease: Lease,
+    /// The region of the peer that its last message was fetched from.
+    pub(super) source: Option<Source>,
     /// Where the next packet in the ring will begin, unless another queue pair is faster.
     next_line: usize,
     /// Operations that were not counted yet: mapped, and by the kernel.
     mapped: u64,
     copied: u64,
+    /// Messages that were fetched through a window.
+    pub(super) fetched: u64,
 }
 
 /// A path in use. Dropping it lets go of the neighbour's memory.
@@ -67,6 +72,7 @@ impl Drop for Reaching<'_> {
             path.let_go();
             self.tally.mapped.add(std::mem::take(&mut path.mapped));
             self.tally.copied.add(std::mem::take(&mut path.copied));
+            self.tally.fetched.add(std::mem::take(&mut path.fetched));
         }
     }
 }
@@ -81,6 +87,7 @@ struct Known {
 impl Drop for Path {
     fn drop(&mut self) {
         self.forget();
+        self.source = None;
         let lives = self.neighbour.lives(&self.fabric.registry);
         self.neighbour.windows.clear(&self.neighbour.place, lives);
     }
@@ -94,8 +101,8 @@ impl Path {
         own: Qpn,
         [lease, place_lease]: [Lease; 2],
     ) -> Path {
-        let (last, hold, free_hold, next_line) = (None, None, 0, 0);
-        let (mapped, copied) = (0, 0);
+        let (last, hold, free_hold, source, next_line) = (None, None, 0, None, 0);
+        let (mapped, copied, fetched) = (0, 0, 0);
         Path {
             fabric,
             neighbour,
@@ -106,9 +113,11 @@ impl Path {
             free_hold,
             lease,
             place_lease,
+            source,
             next_line,
             mapped,
             copied,
+            fetched,
         }
     }
 
@@ -186,7 +195,9 @@ impl Path {
     pub(crate) fn reaches(&self, rkey: RKey) -> bool {
         let place = &self.neighbour.place;
         let is_open = find_qp(place, self.peer).is_some_and(|terms| terms.peer == self.own);
-        is_open && !self.neighbour.is_gone() && find_region(place, rkey).is_some()
+        let is_shown =
+            || find_region(place, rkey).is_some_and(|shown| shown.card.access.intersects(Access::REMOTE));
+        is_open && !self.neighbour.is_gone() && is_shown()
     }
 
     /// How large packets to the peer may be, if it takes more than a wire would.

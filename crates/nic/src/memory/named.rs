@@ -4,12 +4,14 @@
 //! in one go is left to packets, which can say what is wrong.
 
 use super::across::Owner;
+use super::copy;
 use super::grip::Grip;
 use super::region::Span;
 use ferroce_proto::PdId;
 use ferroce_proto::qp::TxPayload;
 use ferroce_proto::verbs::{Access, Sge};
 use ferroce_proto::wire::{Name, Names};
+use std::sync::atomic::Ordering::Relaxed;
 
 fn name_of(span: &Span) -> Name {
     Name { addr: span.start as u64, len: span.len as u32 }
@@ -20,7 +22,15 @@ impl Grip<'_> {
     pub(crate) fn name(&mut self, payload: TxPayload<'_>) -> Option<Names> {
         match payload {
             TxPayload::Local { pd, sges: [sge], offset: 0, len } if sge.len == len => {
-                Names::new([name_of(&self.near(pd, sge, Access::empty())?)])
+                let names = Names::new([name_of(&self.near(pd, sge, Access::empty())?)])?;
+                let region = self.local(sge.lkey).ok()?;
+                if region.card.is_none() {
+                    return Some(names);
+                }
+                if !region.lent.load(Relaxed) {
+                    region.lent.store(true, Relaxed);
+                }
+                Some(names.of_region(region.rkey))
             }
             TxPayload::Local { pd, sges, offset: 0, len } if sges.len() <= Names::MOST => {
                 let near = self.table().near(pd, sges, len as usize, Access::empty())?;
@@ -40,5 +50,18 @@ impl Grip<'_> {
         }
         let near = self.table().near(pd, sges, len as usize, Access::LOCAL_WRITE);
         near.is_some_and(|near| owner.fetch(names.pieces(), &near.spans))
+    }
+    /// The same from bytes of the sender that are mapped here.
+    pub(crate) fn fetch_mapped(&mut self, pd: PdId, sges: &[Sge], there: Span) -> bool {
+        if let [sge] = sges {
+            let part = Sge { len: there.len as u32, ..*sge };
+            let near = self.near(pd, &part, Access::LOCAL_WRITE).filter(|_| sge.len >= part.len);
+            return near.is_some_and(|near| near.moves(there, false));
+        }
+        let near = self.table().near(pd, sges, there.len, Access::LOCAL_WRITE);
+        near.is_some_and(|near| {
+            copy::spread(&near.spans, there, false);
+            true
+        })
     }
 }

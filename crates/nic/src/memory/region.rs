@@ -1,11 +1,12 @@
 //! A region, and whether an access is inside it and allowed.
 
 use super::lease::Leasing;
-use crate::local::{Pages, RegionCard};
+use crate::local::{Pages, RegionCard, SHORTEST_NAMED};
 use ferroce_proto::verbs::{Access, MemoryFault};
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
 use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// On whose behalf remote memory is accessed: the domain that counts for the request, and the queue pair it came to.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +69,8 @@ pub(crate) struct Region {
     /// Its pages, or of a window those of its region, if neighbours can map them.
     pub(crate) pages: Option<Pages>,
     pub(crate) leasing: Leasing,
+    /// Messages were sent from it that neighbours could fetch from its pages.
+    pub(crate) lent: AtomicBool,
     /// What keeps the memory alive, if the NIC was given that.
     pub(crate) _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -81,6 +84,10 @@ pub(crate) struct Span {
 }
 
 impl Span {
+    /// Bytes of a neighbour, wherever they are there.
+    pub(crate) fn at(start: usize, len: usize) -> Span {
+        Span { start, len, backing: Backing::Mapped }
+    }
     /// The first byte.
     pub(crate) fn start(self) -> usize {
         self.start
@@ -114,6 +121,7 @@ impl Region {
             card: None,
             pages: None,
             leasing: Leasing::default(),
+            lent: AtomicBool::new(false),
             _owner: None,
         }
     }
@@ -129,18 +137,23 @@ impl Region {
         Region { iova: self.iova, backing: self.backing, ..plain }
     }
 
-    /// Whether neighbours may reach it one day: by its own key, or by that of a window.
+    /// Whether neighbours may reach it one day: by its own key, or by that of a window, or because it has room for a message that
+    /// they fetch.
     pub(crate) fn may_be_reached(&self) -> bool {
-        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::MW_BIND;
-        self.backing == Backing::Mapped && self.access.intersects(remote)
+        self.backing == Backing::Mapped && (!self.is_for_messages() || self.len >= SHORTEST_NAMED as u64)
     }
 
-    /// What neighbours must know of it, if they may reach it.
+    /// Whether all that neighbours may ever do is fetch the messages that they are sent from it.
+    pub(crate) fn is_for_messages(&self) -> bool {
+        !self.access.intersects(Access::REMOTE | Access::MW_BIND)
+    }
+
+    /// What neighbours must know of it, if they may reach it. Its rights are on the card: where there is none for them, all they may do is
+    /// fetch the messages that they are sent from it.
     pub(crate) fn card(&self) -> Option<RegionCard> {
-        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let is_memory = self.backing == Backing::Mapped && self.len > 0;
-        let is_open = self.remote_open && self.access.intersects(remote);
-        (is_memory && is_open).then(|| RegionCard {
+        let is_of_use = self.access.intersects(Access::REMOTE) || self.pages.is_some();
+        (is_memory && self.remote_open && is_of_use).then(|| RegionCard {
             rkey: self.rkey,
             access: self.access,
             pd: self.pd,

@@ -12,6 +12,8 @@ use ferroce_proto::verbs::MemoryFault;
 use ferroce_proto::{LKey, RKey};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 
 const CHUNK: usize = 256;
 const CHUNKS: usize = (1 << SLOT_BITS) / CHUNK;
@@ -28,7 +30,13 @@ pub(crate) struct RegionTable {
     pub(super) leases: Leases,
     /// Where neighbours see what they may reach.
     board: Option<RegionBoard>,
+    /// Regions for messages whose pages nobody ever fetched one from.
+    in_vain: AtomicU32,
 }
+
+/// After so many of them no more pages are adopted for messages: to register and deregister takes many times as long with it, which
+/// a program that does so for every message, or only receives, pays for nothing.
+const PATIENCE: u32 = 16;
 
 #[derive(Default)]
 struct Free {
@@ -49,6 +57,7 @@ impl RegionTable {
             windows: WindowKeys::default(),
             leases: Leases::default(),
             board,
+            in_vain: AtomicU32::new(0),
         }
     }
 
@@ -58,7 +67,8 @@ impl RegionTable {
         // A window has the pages of the region it is bound to.
         if let Kind::Memory { .. } = region.kind {
             let pages = || board.pages(region.base, region.len as usize, region.room);
-            region.pages = region.may_be_reached().then(pages).flatten();
+            let is_of_use = !region.is_for_messages() || self.in_vain.load(Relaxed) < PATIENCE;
+            region.pages = (region.may_be_reached() && is_of_use).then(pages).flatten();
         }
         region.card = region.card().and_then(|card| board.show(&card));
     }
@@ -67,8 +77,14 @@ impl RegionTable {
     /// from this very process may need it for reading.
     pub(super) fn hide(&self, number: u32) {
         // Taken out under the lock, so that nobody hides it twice: the card may be another region's by then.
-        let card =
-            self.slot(number).and_then(|slot| slot.write().as_mut().and_then(|region| region.card.take()));
+        let take = |region: &mut Region| {
+            let card = region.card.take()?;
+            if region.is_for_messages() && !*region.lent.get_mut() {
+                self.in_vain.fetch_add(1, Relaxed);
+            }
+            Some(card)
+        };
+        let card = self.slot(number).and_then(|slot| slot.write().as_mut().and_then(take));
         if let Some((board, card)) = self.board.as_ref().zip(card) {
             board.hide(card);
         }

@@ -40,6 +40,8 @@ pub(crate) struct Tally {
     pub(crate) express_bytes: Count,
     /// Messages among them that named memory.
     pub(crate) named: Count,
+    /// Messages of the peer that were copied from its memory, mapped here.
+    pub(crate) fetched: Count,
 }
 
 /// A number with one writer at a time.
@@ -68,5 +70,6 @@ impl Tally {
         self.express.add(other.express.value());
         self.express_bytes.add(other.express_bytes.value());
         self.named.add(other.named.value());
+        self.fetched.add(other.fetched.value());
     }
 }

@@ -1,7 +1,7 @@
 //! A SEND that names the sender's memory instead of carrying it: for a ring in shared memory, never for a wire.
 //!
 //! ```text
-//!  BTH | ImmDt, if the opcode says so | rider, if the BTH says so | 4 packets | 12 for each name: address, length
+//!  BTH | ImmDt, if the opcode says so | rider, if the BTH says so | 4 packets | 4 key | 12 for each name: address, length
 //! ```
 //!
 //! The opcode is one of those that the specification leaves to manufacturers (IBA 9.2.1), so [`Packet`](super::Packet) takes such
@@ -11,7 +11,7 @@
 use super::bth::{ACK_REQ, EXTENDED, MIG_REQ, SOLICITED};
 use super::send_only::imm_and_rider;
 use super::{Bth, Rider};
-use crate::ids::{PKey, Psn, Qpn};
+use crate::ids::{PKey, Psn, Qpn, RKey};
 use crate::qp::MAX_MESSAGE;
 
 const SEND_NAMED: u8 = 0xc4;
@@ -36,6 +36,8 @@ pub struct Names {
     list: [Name; Names::MOST],
     count: usize,
     len: u32,
+    /// 0 for none.
+    key: u32,
 }
 
 impl Names {
@@ -44,13 +46,23 @@ impl Names {
 
     /// These pieces. Nothing if they are too many, one of them is empty, or they are longer than a message may be.
     pub fn new(names: impl IntoIterator<Item = Name>) -> Option<Names> {
-        let mut all = Names { list: [Name::default(); Names::MOST], count: 0, len: 0 };
+        let mut all = Names { list: [Name::default(); Names::MOST], count: 0, len: 0, key: 0 };
         for name in names {
             *all.list.get_mut(all.count)? = name;
             all.count += 1;
             all.len = all.len.checked_add(name.len).filter(|&len| name.len > 0 && len <= MAX_MESSAGE)?;
         }
         (all.count > 0).then_some(all)
+    }
+
+    /// The same, if there is only one piece: bytes of the region that the sender shows under this key.
+    pub fn of_region(self, key: RKey) -> Names {
+        Names { key: if self.count == 1 { key.0 } else { 0 }, ..self }
+    }
+
+    /// The region that the only piece is part of, if it can be said.
+    pub fn region(&self) -> Option<RKey> {
+        (self.key != 0).then_some(RKey(self.key))
     }
 
     /// The pieces.
@@ -83,7 +95,7 @@ pub struct SendNamed {
 
 impl SendNamed {
     /// Most bytes of such a record.
-    pub const MAX_LEN: usize = Bth::LEN + 4 + Rider::LEN + 4 + Names::MOST * Name::LEN;
+    pub const MAX_LEN: usize = Bth::LEN + 4 + Rider::LEN + 8 + Names::MOST * Name::LEN;
 
     /// The record, and how long it is.
     pub fn to_bytes(&self, names: &Names) -> ([u8; SendNamed::MAX_LEN], usize) {
@@ -107,6 +119,7 @@ impl SendNamed {
             put(&rider.to_bytes());
         }
         put(&self.packets.to_be_bytes());
+        put(&names.key.to_be_bytes());
         for name in names.pieces() {
             put(&name.addr.to_be_bytes());
             put(&name.len.to_be_bytes());
@@ -124,6 +137,7 @@ impl SendNamed {
         }
         let (imm, rider, rest) = imm_and_rider(rest, has_imm, b[8] & EXTENDED != 0)?;
         let (packets, rest) = rest.split_first_chunk::<4>()?;
+        let (key, rest) = rest.split_first_chunk::<4>()?;
         let (names, behind) = rest.as_chunks::<{ Name::LEN }>();
         let names = Names::new(names.iter().map(|&[a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3]| Name {
             addr: u64::from_be_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
@@ -137,7 +151,7 @@ impl SendNamed {
             imm,
             rider,
         };
-        behind.is_empty().then_some((head, names))
+        behind.is_empty().then_some((head, names.of_region(RKey(u32::from_be_bytes(*key)))))
     }
 
     /// Bytes of the last piece that a record names, which is nearly always the only one; none, if it is an ordinary packet.
@@ -170,7 +184,8 @@ mod tests {
                 rider: bit(2).then_some(rider),
             };
             let pieces = (0..=n as u64 / 8).map(|k| Name { addr: (k + 1) << 40, len: 20_000 + k as u32 });
-            (head, Names::new(pieces).expect("few and short"))
+            let names = Names::new(pieces).expect("few and short");
+            (head, if bit(1) { names.of_region(RKey(0x1234_5678)) } else { names })
         })
     }
 

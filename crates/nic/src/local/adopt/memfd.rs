@@ -66,7 +66,8 @@ impl Memfd {
         make(MFD_NOEXEC_SEAL).or_else(|errno| if errno == libc::EINVAL { make(0) } else { Err(errno) })
     }
 
-    /// Every page is there, so that lack of memory is an error here and not SIGBUS later; and the length is final.
+    /// The length is final. Huge pages are all there; ordinary ones when they are written, which is next, so that lack of memory is an error
+    /// then and not SIGBUS later.
     pub(super) fn new(len: usize, page: usize) -> Result<Memfd, Errno> {
         let fd = Memfd::create(page)?;
         leave_rest_to_program(&fd, len)?;
@@ -76,7 +77,9 @@ impl Memfd {
         // SAFETY: three calls on a descriptor of ours; `len` is at most `MAX_ADOPTED`.
         unsafe {
             check(libc::ftruncate(fd.as_raw_fd(), len as libc::off_t))?;
-            check(libc::fallocate(fd.as_raw_fd(), 0, 0, len as libc::off_t))?;
+            if page != page_len() {
+                check(libc::fallocate(fd.as_raw_fd(), 0, 0, len as libc::off_t))?;
+            }
             check(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals))?;
         }
         Ok(Memfd { descriptor: Descriptor::new(fd)?, page })

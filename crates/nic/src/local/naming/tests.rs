@@ -27,6 +27,7 @@ struct End {
     qp: Qp,
     bytes: Arc<[AtomicU8]>,
     mr: MemoryRegion,
+    pd: Arc<Pd>,
 }
 
 fn end(address: &str, link: LinkChoice) -> End {
@@ -44,7 +45,7 @@ fn end(address: &str, link: LinkChoice) -> End {
     let keep = Some(Arc::new(bytes.clone()) as Arc<_>);
     // SAFETY: the region holds the bytes until it is dropped, and they are only accessed atomically.
     let mr = unsafe { pd.register(addr, LEN as usize, addr as u64, Access::LOCAL_WRITE, keep) }.unwrap();
-    End { nic, cq, qp, bytes, mr }
+    End { nic, cq, qp, bytes, mr, pd }
 }
 
 fn connect(end: &End, peer: &End) {
@@ -71,8 +72,12 @@ fn connect(end: &End, peer: &End) {
 }
 
 fn record(to: Qpn, psn: Psn, packets: u32, names: impl IntoIterator<Item = Name>) -> Vec<u8> {
+    record_of(to, psn, packets, Names::new(names).unwrap())
+}
+
+fn record_of(to: Qpn, psn: Psn, packets: u32, names: Names) -> Vec<u8> {
     let head = SendNamed { dest_qpn: to, psn, packets, solicited: false, imm: None, rider: None };
-    let (bytes, len) = head.to_bytes(&Names::new(names).unwrap());
+    let (bytes, len) = head.to_bytes(&names);
     bytes[..len].to_vec()
 }
 
@@ -209,4 +214,91 @@ fn what_its_sender_gave_up_is_not_taken() {
     a.qp.modify(&QpAttr { state: QpState::Err, ..QpAttr::default() }, AttrMask::STATE).unwrap();
     inject(&a, &named);
     assert_eq!(until(&b, "it refuses", || naks(&b) == 1), []);
+}
+
+/// Pages of our own, registered for messages and nothing else.
+fn pages(end: &End, fill: u8) -> (MemoryRegion, usize) {
+    const PAGES: usize = 1 << 16;
+    let (rights, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: fresh pages, which stay until the process ends, and are filled before anybody else knows of them.
+    let at = unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), PAGES, rights, how, -1, 0);
+        assert_ne!(at, libc::MAP_FAILED);
+        std::ptr::write_bytes(at.cast::<u8>(), fill, PAGES);
+        at as usize
+    };
+    // SAFETY: they stay.
+    let mr = unsafe { end.pd.register(at, PAGES, at as u64, Access::LOCAL_WRITE, None) }.unwrap();
+    (mr, at)
+}
+
+#[test]
+fn what_can_be_mapped_is_read_there_and_nowhere_else() {
+    const LEN: u32 = 40_000;
+    let packets = LEN.div_ceil(ferroce_proto::qp::LARGE_SEGMENT);
+    let [a, b] = ["127.43.4.1", "127.43.4.2"].map(|address| end(address, LinkChoice::Auto));
+    connect(&a, &b);
+    connect(&b, &a);
+    let (mr, at) = pages(&a, 0x77);
+    let fetched = || b.nic.counters().link.messages_fetched;
+    let mut psn = PSN;
+    let mut send_named = |addr: usize, rkey| {
+        post_recv(&b);
+        b.bytes.iter().for_each(|byte| byte.store(0, Ordering::Relaxed));
+        let names = Names::new([Name { addr: addr as u64, len: LEN }]).unwrap().of_region(rkey);
+        inject(&a, &record_of(b.qp.qpn(), psn, packets, names));
+        psn = psn.plus(packets);
+        let mut came = Vec::new();
+        let give_up = Instant::now() + Duration::from_secs(20);
+        while came.is_empty() {
+            let mut one = [Completion::default()];
+            let n = b.cq.poll(&mut one).unwrap();
+            came.extend_from_slice(&one[..n]);
+            assert!(Instant::now() < give_up, "nothing came");
+        }
+        assert_eq!((came[0].status, came[0].byte_len), (WcStatus::Success, LEN));
+        b.bytes[..LEN as usize].iter().map(|byte| byte.load(Ordering::Relaxed)).collect::<Vec<_>>()
+    };
+    let (inside, outside) = (at + 100, a.bytes.as_ptr() as usize);
+    let there: Vec<u8> = a.bytes[..LEN as usize].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+    assert!(send_named(inside, mr.rkey()).iter().all(|&byte| byte == 0x77));
+    assert_eq!(fetched(), 1);
+    // Bytes that are not the region's, and a key that nobody has: the kernel reads them, as it would without a key.
+    assert!(send_named(outside, mr.rkey()) == there);
+    assert!(send_named(inside, ferroce_proto::RKey(mr.rkey().0 ^ 0x100)).iter().all(|&byte| byte == 0x77));
+    assert_eq!(fetched(), 1);
+    // A region whose pages are private again.
+    let old = mr.rkey();
+    drop(mr);
+    assert!(send_named(inside, old).iter().all(|&byte| byte == 0x77));
+    assert_eq!(fetched(), 1);
+    let (mr, at) = pages(&a, 0x78);
+    assert!(send_named(at, mr.rkey()).iter().all(|&byte| byte == 0x78));
+    assert_eq!(fetched(), 2);
+}
+
+/// A program that registers for every message, and sends none of them to a neighbour, is spared the pages after a while.
+#[test]
+fn pages_that_nobody_fetches_from_are_adopted_for_a_while() {
+    let [a, b] = ["127.43.5.1", "127.43.5.2"].map(|address| end(address, LinkChoice::Auto));
+    connect(&a, &b);
+    connect(&b, &a);
+    let adopted = || {
+        let (mr, at) = pages(&a, 1);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let mut lines = maps.lines().filter(|line| line.starts_with(&format!("{at:x}-")));
+        let is_adopted = lines.any(|line| line.ends_with("/memfd:ferroce (deleted)"));
+        (mr, is_adopted)
+    };
+    let (kept, is_adopted) = adopted();
+    assert!(is_adopted);
+    // Sent from: that one is no reason to stop.
+    post_recv(&b);
+    let sges = [kept.sge(0, 40_000)];
+    let (op, flags, payload) = (SendOp::Send, SendFlags::SIGNALED, Payload::Sges(&sges));
+    a.qp.post_send(&[SendWr { wr_id: 2, op, flags, payload, ud: None, srq: None }]).unwrap();
+    until(&b, "it is fetched", || b.nic.counters().link.messages_fetched == 1);
+    drop(kept);
+    let count = (0..40).filter(|_| adopted().1).count();
+    assert_eq!(count, 16);
 }
