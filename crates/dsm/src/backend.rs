@@ -14,7 +14,7 @@ pub(crate) trait Backend: Send + Sync {
     fn heap(&self) -> *mut u8;
 
     /// New pages, from byte `at` of the heap on.
-    fn place(&self, at: usize, homes: &Homes);
+    fn place(&self, at: usize, homes: &Homes) -> Result<(), Error>;
     /// Makes a range zero again. All processes call it, and no one uses the range.
     fn discard(&self, at: usize, len: usize) -> Result<(), Error>;
 
@@ -40,6 +40,10 @@ pub(crate) trait Backend: Send + Sync {
     /// How page faults of the program come to us.
     fn faults(&self) -> &str {
         "none"
+    }
+    /// Pages of other processes of this host that were ever used right there, by their homes.
+    fn shared_pages(&self) -> Vec<(u32, u64)> {
+        Vec::new()
     }
     /// The last call. All processes have passed a barrier.
     fn leave(&self) -> Result<(), Error>;

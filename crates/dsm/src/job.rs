@@ -6,7 +6,7 @@ use crate::heap::{Allocator, Placement, PlacementState};
 use crate::heat::PageTraffic;
 use crate::local::Local;
 use crate::map::anonymous_file;
-use crate::meet::{Keeper, Kept, Meeting, arrange, host_id};
+use crate::meet::{Hosts, Keeper, Kept, Meeting, arrange, host_id};
 use crate::paged::Paged;
 use crate::record::Record;
 use crate::settings::{Settings, TransportKind};
@@ -37,6 +37,11 @@ pub enum Tuning {
     ChangedBlocks,
     /// Changes of many single words of a page go home together. On, unless switched off.
     Parcels,
+    /// Pages that are likely to be wanted next are fetched with one that is. On, unless switched off.
+    Prefetch,
+    /// In a job over several hosts, pages that are allocated from now on, and whose home is on this host, are used right there. On,
+    /// unless switched off; whoever joins with it off cannot switch it on.
+    Beside,
 }
 
 impl Tuning {
@@ -48,6 +53,8 @@ impl Tuning {
             "tree" => Self::BroadcastTree,
             "changed-blocks" => Self::ChangedBlocks,
             "parcels" => Self::Parcels,
+            "prefetch" => Self::Prefetch,
+            "beside" => Self::Beside,
             _ => return None,
         })
     }
@@ -135,7 +142,7 @@ impl Job {
         let pages = len.max(1).div_ceil(crate::PAGE);
         let homes =
             placing.homes(placement, pages, self.size()).inspect_err(|_| self.0.heap.write().free(at))?;
-        self.0.backend.place(at, &homes);
+        self.0.backend.place(at, &homes)?;
         Ok(self.0.backend.heap().wrapping_add(at))
     }
 
@@ -301,7 +308,10 @@ impl Job {
         }
         if let Some(record) = &self.0.record {
             let (transport, faults) = (self.transport().name(), self.faults());
-            let who = serde_json::json!({"rank": self.rank(), "transport": transport, "faults": faults});
+            let shared = self.0.backend.shared_pages();
+            let who = serde_json::json!({
+                "rank": self.rank(), "transport": transport, "faults": faults, "shared": shared,
+            });
             record.report(who, &self.statistics(), self.pages());
         }
         self.0.backend.wait_all(&self.0.counters.barrier_wait_ns)?;
@@ -327,7 +337,9 @@ fn open(
         .transpose()?;
     let wish = settings.transport.map_or("any", TransportKind::name);
     let fd = memory.as_ref().map_or(-1, |file| file.as_raw_fd());
-    let mine = format!("{wish} {} {} {} {fd}", settings.heap_bytes, host_id(), std::process::id());
+    let host = format!("{}/{}", host_id(), settings.host.map_or(String::new(), |host| host.to_string()));
+    let beside = if settings.switches.contains(&(Tuning::Beside, false)) { "apart" } else { "beside" };
+    let mine = format!("{wish} {} {host} {} {fd} {beside}", settings.heap_bytes, std::process::id());
     let lines = meeting.gather(&mine)?;
     let word = |line: &str, at: usize| line.split(' ').nth(at).unwrap_or_default().to_owned();
     for (rank, line) in lines.iter().enumerate() {
@@ -340,8 +352,14 @@ fn open(
             }
         }
     }
-    let neighbours = lines.iter().filter(|line| word(line, 2) == word(&mine, 2)).count();
+    let hosts = Hosts::of(&lines.iter().map(|line| word(line, 2)).collect::<Vec<_>>());
+    let neighbours = hosts.beside(settings.rank).count();
     let one_host = neighbours == lines.len();
+    // A transport that somebody asked for is used between all processes.
+    let sharing = match settings.transport {
+        None => hosts.sharing(|rank| word(&lines[rank as usize], 5) == "beside"),
+        Some(_) => Hosts::apart(settings.size),
+    };
     let transport =
         settings.transport.unwrap_or(if one_host { TransportKind::Local } else { TransportKind::Rdma });
     let backend: Box<dyn Backend> = match transport {
@@ -352,7 +370,7 @@ fn open(
             let place = format!("/proc/{}/fd/{}", word(&lines[0], 3), word(&lines[0], 4));
             Box::new(Local::open(settings, memory, &place, meeting)?)
         }
-        paged => Box::new(Paged::open(settings, paged, meeting, neighbours, counters)?),
+        paged => Box::new(Paged::open(settings, paged, meeting, neighbours, &sharing, counters)?),
     };
     Ok((transport, backend))
 }

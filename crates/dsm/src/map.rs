@@ -111,6 +111,33 @@ impl Mapping {
         }
     }
 
+    /// Maps a part of another file over `len` bytes from `offset` on, closed. `false`: there are too many pieces already, and
+    /// nothing has changed. Where the old piece is `taken` away first, that cannot be.
+    pub(crate) fn replace(
+        &self,
+        (offset, len): (usize, usize),
+        (file, at): (&File, usize),
+        taken: bool,
+    ) -> Result<bool, Error> {
+        let place: *mut libc::c_void = self.at(offset, len, crate::PAGE).cast();
+        let fixed = if taken { libc::MAP_FIXED_NOREPLACE } else { libc::MAP_FIXED };
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | fixed;
+        if taken {
+            // SAFETY: pages of this mapping, which nothing of ours points into, and which are mapped again below.
+            unsafe { libc::munmap(place, len) };
+        }
+        // SAFETY: pages of this mapping, which nothing of ours points into, or nothing.
+        let base = unsafe { libc::mmap(place, len, libc::PROT_NONE, flags, file.as_raw_fd(), at as i64) };
+        if base == place {
+            return Ok(true);
+        }
+        let source = std::io::Error::last_os_error();
+        match source.raw_os_error() {
+            Some(libc::ENOMEM) if !taken => Ok(false),
+            _ => Err(Error::System { call: "mmap of another part of the heap", source }),
+        }
+    }
+
     /// Closes pages again by taking their entries out of the page table; what is in them stays.
     pub(crate) fn unmap_entries(&self, offset: usize, len: usize) -> Result<(), Error> {
         // SAFETY: pages of this mapping, which is shared, so that nothing is lost.

@@ -76,6 +76,8 @@ pub struct Settings {
     pub key: String,
     /// Below mpirun or srun: who they say we are. Process 0 keeps the rendezvous then.
     pub foreign: Option<ForeignJob>,
+    /// Processes with different numbers count as on different hosts, wherever they are. For trying things out on one machine.
+    pub host: Option<u32>,
     /// `None`: local if all processes are on one host, else one-sided RDMA.
     pub transport: Option<TransportKind>,
     /// How page faults come to us, where there are any.
@@ -102,6 +104,7 @@ impl Default for Settings {
             meet: None,
             key: String::new(),
             foreign: None,
+            host: None,
             transport: None,
             faults: FaultKind::default(),
             switches: Vec::new(),
@@ -132,6 +135,7 @@ impl Settings {
             rank: number("FERROCE_DSM_RANK")?.or(foreign.as_ref().map(|job| job.rank)).unwrap_or(0),
             size: size.or(foreign.as_ref().map(|job| job.size)).unwrap_or(1),
             foreign,
+            host: None,
             meet: read("FERROCE_DSM_MEET", "an address and port is wanted", |text| text.parse().ok())?,
             key: std::env::var("FERROCE_DSM_KEY").unwrap_or_default(),
             transport: read(
@@ -147,7 +151,7 @@ impl Settings {
             .unwrap_or_default(),
             switches: read(
                 "FERROCE_DSM_SWITCHES",
-                "a list of home-migration, write-detection, tree, changed-blocks, parcels is wanted, each perhaps with no- in front",
+                "a list of home-migration, write-detection, tree, changed-blocks, parcels, prefetch, beside is wanted, each perhaps with no- in front",
                 switches,
             )?
             .unwrap_or_default(),

@@ -47,6 +47,8 @@ counted! {
     invalidations,
     /// Pages that had to leave the cache for others.
     evictions,
+    /// Pages at home at another process of this host that are used right there.
+    shared_pages,
     /// Pages whose home moved to this process.
     migrations,
     /// Locks taken.

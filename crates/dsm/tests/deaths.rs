@@ -7,7 +7,7 @@ use ferroce_dsm::{Departure, Job, Placement, TransportKind};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::time::Duration;
-use support::{Plan, work};
+use support::{Plan, TWO_ON_EACH_HOST, work};
 
 /// Names the file by which a process says that it has joined.
 const JOINED: &str = "FERROCE_TEST_JOINED";
@@ -20,8 +20,11 @@ fn survivors_name_the_dead(test: &str, wait: fn(&Job)) {
         }
         wait(job);
     });
-    for transport in TransportKind::ALL {
-        let ended = Plan { test, size: 3, transport, variables: &[] }.run_with(|_| ());
+    let kinds = TransportKind::ALL.map(|transport| (transport, &[][..]));
+    // It is beside process 0, whose program was shown its pages.
+    let beside = (TransportKind::Rdma, &TWO_ON_EACH_HOST[..]);
+    for (transport, variables) in kinds.into_iter().chain([beside]) {
+        let ended = Plan { test, size: 3, transport, variables }.run_with(|_| ());
         assert_eq!(ended.departure, Departure::Down { rank: 1, why: "its connection closed".into() });
         for rank in [0, 2] {
             let sentence =
@@ -53,7 +56,7 @@ fn in_a_page_fault() {
         for page in 0..pages {
             // SAFETY: shared memory that nobody writes.
             std::hint::black_box(unsafe { at.add(page * 4096).read_volatile() });
-            if job.transport() == TransportKind::Local {
+            if job.transport() == TransportKind::Local || job.statistics().shared_pages > 0 {
                 job.barrier().unwrap();
             }
         }
@@ -105,10 +108,13 @@ fn killed_at_any_time() {
     });
     let mut random = SmallRng::seed_from_u64(seed());
     let joined = std::env::temp_dir().join(format!("ferroce-dsm-joined-{}", std::process::id()));
-    let variables = &[(JOINED, joined.to_str().expect("a plain name"))];
-    for transport in TransportKind::ALL.into_iter().flat_map(|transport| [transport; MOMENTS]) {
+    let file = (JOINED, joined.to_str().expect("a plain name"));
+    let [by_itself, hosts] = TWO_ON_EACH_HOST;
+    let alone = TransportKind::ALL.map(|transport| (transport, vec![file]));
+    let beside = (TransportKind::Rdma, vec![file, by_itself, hosts]);
+    for (transport, variables) in alone.into_iter().chain([beside]).flat_map(|kind| vec![kind; MOMENTS]) {
         let moment = Duration::from_micros(random.random_range(0..200_000));
-        let ended = Plan { test, size: 3, transport, variables }.run_with(|children| {
+        let ended = Plan { test, size: 4, transport, variables: &variables }.run_with(|children| {
             // Who has not joined is not missed here: that is the launcher's part.
             while !joined.exists() && children[2].try_wait().unwrap().is_none() {
                 std::thread::yield_now();
@@ -120,7 +126,7 @@ fn killed_at_any_time() {
         let when = format!("over {}, {moment:?} after it joined", transport.name());
         let down = Departure::Down { rank: 2, why: "its connection closed".into() };
         assert_eq!(ended.departure, down, "{when}: {:?}", ended.errors);
-        for rank in [0, 1] {
+        for rank in [0, 1, 3] {
             assert!(
                 ended.errors[rank].contains("process 2"),
                 "{when}, process {rank}: {}",

@@ -4,7 +4,7 @@
 mod support;
 
 use ferroce_dsm::{Job, Placement, TransportKind};
-use support::{Plan, work};
+use support::{Plan, TWO_ON_EACH_HOST, work};
 
 const SIZES: [u32; 4] = [1, 2, 4, 8];
 const TRANSPORTS: [TransportKind; 4] = TransportKind::ALL;
@@ -15,6 +15,9 @@ fn everywhere(test: &str, body: fn(&Job)) {
         for size in SIZES {
             Plan { test, size, transport, variables: &[] }.run();
         }
+    }
+    for size in [3, 4] {
+        Plan { test, size, transport: TransportKind::Rdma, variables: &TWO_ON_EACH_HOST }.run();
     }
 }
 

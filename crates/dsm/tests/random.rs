@@ -5,7 +5,7 @@
 mod support;
 
 use ferroce_dsm::{Job, Placement, Shared, TransportKind, Tuning};
-use support::{Plan, work};
+use support::{Plan, TWO_ON_EACH_HOST, work};
 
 const PAGES: usize = 40;
 const WORDS: usize = PAGES * 512;
@@ -100,34 +100,50 @@ fn program(job: &Job) {
     job.barrier().unwrap();
 }
 
-fn on(test: &str, transport: TransportKind) {
+fn on(test: &str, transport: TransportKind, more: &[(&str, &str)]) {
     work(program);
     let seeds = std::env::var("FERROCE_SOAK_SEEDS").map_or(4, |count| count.parse().expect("a number"));
     for seed in 1..=seeds {
         let seed_text = u64::to_string(&seed);
         let size = [2, 3, 4, 8][seed as usize % 4];
         println!("seed {seed}");
-        let variables = &[("FERROCE_SEED", seed_text.as_str()), ("FERROCE_DSM_CACHE_PAGES", "12")];
+        let mut variables = vec![("FERROCE_SEED", seed_text.as_str()), ("FERROCE_DSM_CACHE_PAGES", "12")];
+        variables.extend(more);
+        let variables = &variables;
         Plan { test, size, transport, variables }.run();
     }
 }
 
 #[test]
 fn local() {
-    on("local", TransportKind::Local);
+    on("local", TransportKind::Local, &[]);
 }
 
 #[test]
 fn rdma() {
-    on("rdma", TransportKind::Rdma);
+    on("rdma", TransportKind::Rdma, &[]);
 }
 
 #[test]
 fn rdma_msg() {
-    on("rdma_msg", TransportKind::RdmaMsg);
+    on("rdma_msg", TransportKind::RdmaMsg, &[]);
 }
 
 #[test]
 fn udp() {
-    on("udp", TransportKind::Udp);
+    on("udp", TransportKind::Udp, &[]);
+}
+
+/// Two processes on each host share the pages of both; homes move between hosts with every second seed.
+#[test]
+fn several_hosts() {
+    on("several_hosts", TransportKind::Rdma, &TWO_ON_EACH_HOST);
+}
+
+/// The same, with page faults by SIGSEGV.
+#[test]
+fn several_hosts_with_signals() {
+    let [transport, hosts] = TWO_ON_EACH_HOST;
+    let faults = ("FERROCE_DSM_FAULTS", "signal");
+    on("several_hosts_with_signals", TransportKind::Rdma, &[transport, hosts, faults]);
 }

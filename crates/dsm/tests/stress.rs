@@ -4,7 +4,7 @@
 mod support;
 
 use ferroce_dsm::{Job, Placement, TransportKind, Tuning};
-use support::{Plan, work};
+use support::{Plan, TWO_ON_EACH_HOST, work};
 
 const PAGED: [TransportKind; 3] = [TransportKind::Rdma, TransportKind::RdmaMsg, TransportKind::Udp];
 
@@ -102,6 +102,7 @@ fn threads_share_pages_and_locks() {
     for transport in TransportKind::ALL {
         Plan { test, size: 3, transport, variables: &[] }.run();
     }
+    Plan { test, size: 3, transport: TransportKind::Rdma, variables: &TWO_ON_EACH_HOST }.run();
 }
 
 #[test]
@@ -180,6 +181,7 @@ fn all_transports_compute_the_same() {
             Plan { test, size, transport, variables: &[] }.run();
         }
     }
+    Plan { test, size: 5, transport: TransportKind::Rdma, variables: &TWO_ON_EACH_HOST }.run();
 }
 
 #[test]

@@ -68,7 +68,7 @@ const fn switch(what: &'static str, off: &'static str, on: &'static str) -> Swit
     Switch { what, off: (Piece::TwoHosts, off), on: (Piece::TwoHosts, on) }
 }
 
-const SWITCHES: [Switch; 8] = [
+const SWITCHES: [Switch; 10] = [
     Switch {
         what: "changed blocks (`WVEC`): one word of each of 100 pages changes, the other process reads them, cable of 1 Gbit/s",
         off: (Piece::TwoHostsNarrow, "one word of 100 pages told, whole pages"),
@@ -94,6 +94,16 @@ const SWITCHES: [Switch; 8] = [
         "every second word of 100 pages, one by one",
         "every second word of 100 pages, in parcels",
     ),
+    switch(
+        "prefetch (on by itself): 400 pages of another home read in order",
+        "400 pages read in order, one by one",
+        "400 pages read in order, prefetched",
+    ),
+    Switch {
+        what: "beside (on by itself): 100 pages written and read by two processes of one host, a third being elsewhere",
+        off: (Piece::Neighbours, "100 pages of a neighbour, copied"),
+        on: (Piece::Neighbours, "100 pages of a neighbour, used there"),
+    },
     Switch {
         what: "tree (`BROADCAST`): empty barrier of 8 processes over UDP on this machine",
         off: (Piece::Eight, "empty barrier, straight"),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::programs::{Built, PROGRAMS, named};
+use super::programs::{self, Built, named};
 use super::worker::{Circumstance, Request, Worker};
 use crate::programs::network;
 use crate::step::Report;
@@ -13,6 +13,8 @@ use crate::step::Report;
 const PROCESSES: [u32; 4] = [1, 2, 4, 8];
 /// As `ferroce dsm run --transport` spells them.
 pub(crate) const TRANSPORTS: [&str; 4] = ["local", "rdma", "rdma-msg", "udp"];
+/// No transport is asked for: one-sided between hosts, and pages shared on each of them.
+pub(super) const BY_ITSELF: &str = "auto";
 /// Programs that are also run under loss, over two hosts, with a small cache and with other switches, with four processes: every kind of
 /// traffic once.
 const HARDENED: [&str; 7] = ["mm", "lu", "sor", "counter", "messages", "sharing", "threads"];
@@ -101,7 +103,7 @@ impl Row {
 /// Everything there is, as far as the filter lets it through. Program by program, so that a broken one shows early.
 pub(crate) fn runs(filter: &[String]) -> Vec<Run> {
     let circumstance = Circumstance::Plain;
-    let plain = PROGRAMS.iter().flat_map(|program| {
+    let plain = programs::all().flat_map(|program| {
         TRANSPORTS.iter().flat_map(move |&transport| {
             let run = move |&processes| Run { program: program.name, processes, transport, circumstance };
             PROCESSES.iter().map(run)
@@ -115,12 +117,13 @@ pub(crate) fn runs(filter: &[String]) -> Vec<Run> {
 
 fn hardened() -> impl Iterator<Item = Run> {
     // The NIC loses packets where it is told to; plain sockets do not. One memory cannot lie on two hosts.
-    let kinds: [(&str, Circumstance); 10] = [
+    let kinds: [(&str, Circumstance); 11] = [
         ("rdma", Circumstance::Loss),
         ("rdma-msg", Circumstance::Loss),
         ("rdma", Circumstance::TwoHosts),
         ("rdma-msg", Circumstance::TwoHosts),
         ("udp", Circumstance::TwoHosts),
+        (BY_ITSELF, Circumstance::TwoHosts),
         ("rdma", Circumstance::SmallCache),
         ("rdma-msg", Circumstance::SmallCache),
         ("udp", Circumstance::SmallCache),
@@ -185,10 +188,10 @@ pub(crate) fn to_json(rows: &[Row]) -> Value {
 
 /// The table for people: a line per program and transport, a column per number of processes, and what went wrong.
 pub(crate) fn to_text(rows: &[Row]) -> String {
-    let mut text = format!("\n{:10} {:9}", "program", "transport");
+    let mut text = format!("\n{:12} {:9}", "program", "transport");
     PROCESSES.iter().for_each(|processes| text += &format!(" {processes:>9}"));
     text += "\n";
-    for program in &PROGRAMS {
+    for program in programs::all() {
         for transport in TRANSPORTS {
             let cells: Vec<Option<&Row>> = PROCESSES
                 .iter()
@@ -199,7 +202,7 @@ pub(crate) fn to_text(rows: &[Row]) -> String {
                 })
                 .collect();
             if cells.iter().any(Option::is_some) {
-                text += &format!("{:10} {transport:9}", program.name);
+                text += &format!("{:12} {transport:9}", program.name);
                 cells.into_iter().for_each(|cell| text += &format!(" {:>9}", shown(cell)));
                 text += "\n";
             }
@@ -257,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_filter_names_program_processes_and_transport() {
-        let plain = PROGRAMS.len() * PROCESSES.len() * TRANSPORTS.len();
+        let plain = programs::all().count() * PROCESSES.len() * TRANSPORTS.len();
         assert_eq!(runs(&[]).len(), plain + hardened().count());
         assert!(hardened().all(|run| named(run.program).is_some()));
         let names: Vec<String> =

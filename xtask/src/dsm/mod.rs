@@ -1,4 +1,5 @@
-//! Shared-memory programs: the C programs of programs/jia over libjia, with 1 to 8 processes on every transport.
+//! Shared-memory programs: the C programs of programs/jia over libjia, and the Rust ones of crates/dsm, with 1 to 8 processes on every
+//! transport.
 //!
 //! | file | what lives there |
 //! |---|---|

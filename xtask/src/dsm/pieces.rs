@@ -25,6 +25,8 @@ pub(crate) enum Piece {
     TwoHostsSignal,
     /// The same over a cable of a gigabit per second.
     TwoHostsNarrow,
+    /// Three processes, two of which share a host and its pages.
+    Neighbours,
     /// Barriers of eight processes over UDP on one host.
     Eight,
     /// Open MPI in shared memory.
@@ -34,10 +36,11 @@ pub(crate) enum Piece {
 }
 
 impl Piece {
-    pub(super) const ALL: [Piece; 7] = [
+    pub(super) const ALL: [Piece; 8] = [
         Piece::TwoHosts,
         Piece::TwoHostsSignal,
         Piece::Local,
+        Piece::Neighbours,
         Piece::Eight,
         Piece::MpiShared,
         Piece::MpiTcp,
@@ -59,6 +62,7 @@ impl Piece {
             Piece::TwoHosts => "two-hosts",
             Piece::TwoHostsSignal => "two-hosts-signal",
             Piece::TwoHostsNarrow => "two-hosts-narrow",
+            Piece::Neighbours => "neighbours",
             Piece::Eight => "eight",
             Piece::MpiShared => "mpi-shared",
             Piece::MpiTcp => "mpi-tcp",
@@ -109,7 +113,11 @@ impl Piece {
                 if self == Piece::TwoHostsNarrow {
                     example = host.narrowed(&folder.join("figures"));
                 }
-                example.arg("rdma").args(host.options_of_figures());
+                match self {
+                    Piece::Neighbours => example.args(["auto", "3"]),
+                    _ => example.arg("rdma"),
+                };
+                example.args(host.options_of_figures());
                 example
             }
         })

@@ -1,6 +1,6 @@
-//! The programs, and how they are compiled: by `ferroce dsm cc`, as a person would.
+//! The programs, and how they are compiled: those in C by `ferroce dsm cc`, as a person would, those in Rust as examples of crates/dsm.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::process::Job;
 use crate::step::Context;
@@ -21,7 +21,7 @@ const fn litmus(name: &'static str, small: &'static str) -> Program {
     Program { name, small, compared: None, sped_up: None }
 }
 
-/// All of them; what computes first, then what only asks whether the interface keeps its word.
+/// All in C; what computes first, then what only asks whether the interface keeps its word.
 pub(crate) const PROGRAMS: [Program; 17] = [
     Program { name: "mm", small: "-n 128", compared: Some("-n 512"), sped_up: Some(("-n 1024", 1.8)) },
     Program { name: "ep", small: "-n 16", compared: Some("-n 22"), sped_up: Some(("-n 25", 1.8)) },
@@ -52,9 +52,18 @@ pub(crate) const PROGRAMS: [Program; 17] = [
     litmus("macros", "-n 1"),
 ];
 
+/// Examples of crates/dsm; what is behind the hyphen is ours.
+const RUST: [Program; 2] = [litmus("mm-rust", "128"), litmus("jacobi-rust", "64 62 5")];
+const OF_RUST: &str = "-rust";
+
+/// Those in C, then those in Rust.
+pub(crate) fn all() -> impl Iterator<Item = &'static Program> + Clone {
+    PROGRAMS.iter().chain(&RUST)
+}
+
 /// The program of that name.
 pub(crate) fn named(name: &str) -> Option<&'static Program> {
-    PROGRAMS.iter().find(|program| program.name == name)
+    all().find(|program| program.name == name)
 }
 
 /// What was built.
@@ -88,13 +97,32 @@ pub(crate) fn build(ctx: &Context) -> Result<Built, String> {
             return Err(format!("{failure}\n{}", ran.lines.join("\n")));
         }
     }
+    build_rust(ctx, &folder)?;
     Ok(Built { ferroce, folder })
+}
+
+/// With the features and the profile of the tests, which have built them already.
+fn build_rust(ctx: &Context, folder: &Path) -> Result<(), String> {
+    let names = || RUST.iter().filter_map(|program| program.name.strip_suffix(OF_RUST));
+    let mut job = Job::cargo(["build", "--workspace", "--all-features"]);
+    for name in names() {
+        job = job.args(["--example", name]);
+    }
+    let ran = job.run(ctx);
+    if let Some(failure) = ran.failure() {
+        return Err(format!("{failure}\n{}", ran.lines.join("\n")));
+    }
+    for name in names() {
+        let built = target_dir(ctx).join("debug/examples").join(name);
+        std::fs::copy(&built, folder.join(format!("{name}{OF_RUST}")))
+            .map_err(|error| format!("{}: {error}", built.display()))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     #[test]
     fn every_source_is_a_program_and_every_program_has_a_source() {

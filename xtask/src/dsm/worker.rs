@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::launchers::{self, Slurm};
+use super::matrix::BY_ITSELF;
 use super::pieces::{self, Piece};
 use super::programs::Built;
 use super::second_host::SecondHost;
@@ -21,6 +22,8 @@ use crate::programs::session::Program;
 const PIECE_LIMIT: Duration = Duration::from_secs(60);
 /// Begins the reason of what this machine lacks.
 pub(super) const SKIPPED: &str = "SKIPPED: ";
+/// What `--stat` says of a process that uses pages of another one where they are.
+const SHARES: &str = " shares ";
 /// The sentence of a transport that this build does not have.
 const NOT_THERE: &str = "is not there yet";
 
@@ -153,8 +156,8 @@ fn answer(args: &Args, request: &Request<'_>, company: &mut Company) -> Value {
         _ => None,
     };
     let program = begin(args, request, company, &log);
-    let mut outcome = outcome(program, request.limit_s);
-    if let Some(copy) = copy.map(|copy| self::outcome(copy, request.limit_s)) {
+    let mut outcome = outcome(program, request);
+    if let Some(copy) = copy.map(|copy| self::outcome(copy, request)) {
         let is_slower = copy["seconds"].as_f64() > outcome["seconds"].as_f64();
         if is_slower || copy["verdict"] != "pass" {
             outcome = copy;
@@ -168,14 +171,17 @@ fn begin(args: &Args, request: &Request<'_>, company: &mut Company, log: &str) -
     command(args, request, company).and_then(|command| Program::of(command, &args.folder, log))
 }
 
-fn outcome(program: Result<Program, String>, limit_s: u64) -> Value {
+fn outcome(program: Result<Program, String>, request: &Request<'_>) -> Value {
     match program {
         Err(reason) => match reason.strip_prefix(SKIPPED) {
             Some(reason) => json!({"verdict": "skip", "reason": reason}),
             None => json!({"verdict": "fail", "reason": reason}),
         },
         Ok(mut program) => {
-            let ended = program.finish(Duration::from_secs(limit_s));
+            let mut ended = program.finish(Duration::from_secs(request.limit_s));
+            if request.transport == BY_ITSELF && !program.said().contains(SHARES) {
+                ended = ended.and(Err("no process shared pages with its neighbour".to_owned()));
+            }
             judge(ended, &program.said(), program.tail())
         }
     }
@@ -222,7 +228,10 @@ fn command(args: &Args, request: &Request<'_>, company: &mut Company) -> Result<
     }
     let mut command = Command::new(&args.ferroce);
     command.args(["dsm", "run", "--plain", "-n", &request.processes.to_string()]);
-    command.args(["--transport", request.transport]);
+    match request.transport {
+        BY_ITSELF => command.arg("--stat"),
+        forced => command.args(["--transport", forced]),
+    };
     match request.circumstance {
         Circumstance::Plain | Circumstance::Beside | Circumstance::Mpirun | Circumstance::Srun => {}
         Circumstance::Wire => {

@@ -35,6 +35,10 @@ pub(crate) fn html(command: &str, told: &[Value]) -> String {
     let transport = told.first().and_then(|process| process["transport"].as_str()).unwrap_or("?");
     let _ =
         writeln!(page, "<p class=\"soft\">{} processes, transport {}.</p>", told.len(), escape(transport));
+    let sharing = statistics::sharing(told);
+    if !sharing.is_empty() {
+        let _ = writeln!(page, "<p class=\"soft\">{}</p>", escape(sharing.trim_end()));
+    }
     page.push_str("<h2>Where the time went</h2>\n");
     shares(&mut page, told);
     page.push_str("<h2>When each process waited</h2>\n");
@@ -239,6 +243,7 @@ mod tests {
         assert_eq!(page.matches("<svg").count(), 3);
         assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
         assert!(page.contains("fetched 8 times, changed 2 times"), "both processes add up");
+        assert!(page.contains("Process 0 shares 40 pages with process 1"));
         assert!(!page.contains("NaN") && !page.contains("inf"));
     }
 

@@ -122,7 +122,21 @@ pub(crate) fn table(told: &[Value]) -> String {
         None | Some("none") => String::new(),
         Some(how) => format!(", page faults by {how}"),
     };
-    format!("\nTransport: {transport}{faults}\n{}", table.render())
+    format!("\nTransport: {transport}{faults}\n{}{}", sharing(told), table.render())
+}
+
+/// A line for each process that uses pages of others on its host where they are.
+pub(super) fn sharing(told: &[Value]) -> String {
+    let mut lines = String::new();
+    for process in told {
+        let shared = process["shared"].as_array().into_iter().flatten();
+        let shared: Vec<String> =
+            shared.map(|home| format!("{} pages with process {}", home[1], home[0])).collect();
+        if !shared.is_empty() {
+            lines += &format!("Process {} shares {}.\n", process["rank"], shared.join(", "));
+        }
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -135,6 +149,7 @@ pub(super) mod tests {
         let process = |rank: u64| {
             json!({
                 "rank": rank, "transport": "rdma", "faults": "SIGSEGV", "began_unix_ns": 1_000 + rank, "took_ns": 5_000_000,
+                "shared": if rank == 0 { json!([[1, 40], [2, 7]]) } else { json!([]) },
                 "counters": {"read_faults": 3 + rank, "fetched_bytes": 20_480, "barrier_wait_ns": 2_000_000},
                 "spans": [["barrier", 1_000_000, 2_000_000], ["<x>", 4_000_000, 10_000]],
                 "pages": [[0, 4, 1], [7, 1, 0]],
@@ -150,6 +165,11 @@ pub(super) mod tests {
         assert!(all.contains("all") && all.contains("40.0 KiB") && all.contains("10.0 ms"), "{text}");
         assert!(text.contains("Transport: rdma, page faults by SIGSEGV"));
         assert!(table(&[]).contains("jia_exit"));
+        assert!(
+            text.contains("\nProcess 0 shares 40 pages with process 1, 7 pages with process 2.\n"),
+            "{text}"
+        );
+        assert!(!text.contains("Process 1 shares"));
     }
 
     #[test]

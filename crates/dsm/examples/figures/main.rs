@@ -3,7 +3,8 @@
 //!     cargo run --release -p ferroce-dsm --example figures -- rdma
 //!
 //! With a number behind the transport, so many processes measure nothing but their barrier, straight and over a tree. Over a link
-//! between two network namespaces: an address of the first, and how to start a program in the second.
+//! between two network namespaces: an address of the first, and how to start a program, the last one, in the second. With `auto` and
+//! three processes, the two in the first namespace measure what it is good for that they share pages.
 //!
 //!     ip netns exec one target/release/examples/figures rdma 10.9.0.1 ip netns exec two
 
@@ -40,7 +41,7 @@ fn main() -> Result<()> {
     let mut children = Vec::new();
     for rank in 0..size {
         let program = std::env::current_exe()?;
-        let mut command = match elsewhere.split_first().filter(|_| rank == 1) {
+        let mut command = match elsewhere.split_first().filter(|_| rank == size - 1) {
             Some((first, rest)) => {
                 let mut command = Command::new(first);
                 command.args(rest).arg(program);
@@ -48,7 +49,8 @@ fn main() -> Result<()> {
             }
             None => Command::new(program),
         };
-        command.envs(rendezvous.environment(rank)).env("FERROCE_DSM_TRANSPORT", &transport);
+        let transport = if transport == "auto" { "" } else { &transport };
+        command.envs(rendezvous.environment(rank)).env("FERROCE_DSM_TRANSPORT", transport);
         if let Some(address) = address.as_ref().filter(|_| rank == 0) {
             // The bare operations must use the same link.
             command.env("FERROCE_ADDR", address);
@@ -103,7 +105,10 @@ fn measure() -> Result<()> {
     let job = Job::join(Settings::from_env()?)?;
     let mut figures = Figures::default();
     if job.size() != 2 {
-        switches::tree(&job, &mut figures)?;
+        match job.size() {
+            3 => switches::beside(&job, &mut figures)?,
+            _ => switches::tree(&job, &mut figures)?,
+        }
         figures.show(&job);
         return Ok(job.leave()?);
     }

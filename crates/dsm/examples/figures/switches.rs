@@ -4,21 +4,25 @@ use crate::{Figures, RUN, Result, TURNS, WORDS};
 use ferroce_dsm::{Job, Placement, Shared, Tuning};
 
 const PAGES: usize = 100;
+/// Pages of a long walk.
+const WALK: usize = 400;
 /// Intervals of one turn.
 const INTERVALS: u64 = 4;
 
-/// A switch, its figure with it off and on, an interval of the work that it should help, and how many pages both look at
+/// A switch, the pages that are worked on, its figure with it off and on, an interval of the work that it should help, and how many pages both look at
 /// after it.
 struct Case {
     tuning: Tuning,
+    pages: usize,
     names: [&'static str; 2],
     seen: usize,
     work: fn(&Job, &Shared<[u64]>, u64),
 }
 
-const CASES: [Case; 4] = [
+const CASES: [Case; 5] = [
     Case {
         tuning: Tuning::ChangedBlocks,
+        pages: PAGES,
         names: ["one word of 100 pages told, whole pages", "one word of 100 pages told, changed blocks"],
         seen: PAGES,
         work: |job, array, round| {
@@ -29,6 +33,7 @@ const CASES: [Case; 4] = [
     },
     Case {
         tuning: Tuning::HomeMigration,
+        pages: PAGES,
         names: [
             "100 pages of another home written, homes stay",
             "100 pages of another home written, homes move",
@@ -43,6 +48,7 @@ const CASES: [Case; 4] = [
     },
     Case {
         tuning: Tuning::AdaptiveWriteDetection,
+        pages: PAGES,
         names: ["100 own pages written, each noticed", "100 own pages written, writing foreseen"],
         seen: PAGES,
         work: |job, array, round| {
@@ -53,6 +59,7 @@ const CASES: [Case; 4] = [
     },
     Case {
         tuning: Tuning::Parcels,
+        pages: PAGES,
         names: ["every second word of 100 pages, one by one", "every second word of 100 pages, in parcels"],
         seen: PAGES,
         work: |job, array, round| {
@@ -61,16 +68,28 @@ const CASES: [Case; 4] = [
             }
         },
     },
+    Case {
+        tuning: Tuning::Prefetch,
+        pages: WALK,
+        names: ["400 pages read in order, one by one", "400 pages read in order, prefetched"],
+        seen: WALK,
+        work: |job, array, round| {
+            if job.rank() == 1 {
+                (0..WALK).for_each(|page| array.set(page * WORDS, round));
+            }
+        },
+    },
 ];
 
 /// An interval: the work, a barrier, and a look by the other process; all of it counts.
 pub(crate) fn measure(job: &Job, figures: &mut Figures) -> Result<()> {
     for case in &CASES {
-        let usual = matches!(case.tuning, Tuning::AdaptiveWriteDetection | Tuning::Parcels);
+        let usual =
+            matches!(case.tuning, Tuning::AdaptiveWriteDetection | Tuning::Parcels | Tuning::Prefetch);
         let mut round = 0;
         for on in [false, true].repeat(TURNS / 2) {
             // Where homes moved, they must not stay so for the other half.
-            let array = job.shared::<u64>(PAGES * WORDS, &Placement::On(1))?;
+            let array = job.shared::<u64>(case.pages * WORDS, &Placement::On(1))?;
             job.barrier()?;
             job.configure(case.tuning, on);
             let mut interval = || {
@@ -84,6 +103,34 @@ pub(crate) fn measure(job: &Job, figures: &mut Figures) -> Result<()> {
             figures.time(case.names[usize::from(on)], INTERVALS as usize, interval)?;
             job.configure(case.tuning, usual);
         }
+    }
+    Ok(())
+}
+
+/// Two processes of one host write and read the same pages, at home at one of them, in a job with a third on another host.
+pub(crate) fn beside(job: &Job, figures: &mut Figures) -> Result<()> {
+    let mut round = 0;
+    for on in [false, true].repeat(TURNS / 2) {
+        job.barrier()?;
+        job.configure(Tuning::Beside, on);
+        let array = job.shared::<u64>(PAGES * WORDS, &Placement::On(1))?;
+        let mut interval = || {
+            round += 1;
+            if job.rank() < 2 {
+                let half = job.rank() as usize * WORDS / 2;
+                (0..PAGES).for_each(|page| array.set(page * WORDS + half, round));
+            }
+            job.barrier()?;
+            if job.rank() < 2 {
+                let other = (1 - job.rank() as usize) * WORDS / 2;
+                (0..PAGES).for_each(|page| assert_eq!(array.get(page * WORDS + other), round));
+            }
+            Ok(job.barrier()?)
+        };
+        interval()?;
+        let name =
+            if on { "100 pages of a neighbour, used there" } else { "100 pages of a neighbour, copied" };
+        figures.time(name, INTERVALS as usize, interval)?;
     }
     Ok(())
 }

@@ -3,8 +3,8 @@
 //! A copy that somebody wrote elsewhere is closed, but its bytes stay. A notice says which blocks were written; what no notice
 //! named since the copy was fetched is as good as it was. The home has no part in it.
 
+use super::Step;
 use super::machine::Machine;
-use super::{Run, Step};
 use std::ops::Range;
 
 /// Blocks of a page.
@@ -87,16 +87,8 @@ impl Machine {
             }
             self.table[page].here = Blocks::ALL;
         }
-        for run in Run::of(whole) {
-            let mut first = run.first;
-            for page in run.pages() {
-                if self.home(page) != self.home(first) {
-                    steps.push(Step::Fetch(Run { first, count: page - first }, self.home(first)));
-                    first = page;
-                }
-            }
-            steps.push(Step::Fetch(Run { first, count: run.first + run.count - first }, self.home(first)));
-        }
+        let runs = self.runs_by_home(whole);
+        steps.extend(runs.into_iter().map(|run| Step::Fetch(run, self.home(run.first))));
     }
 }
 

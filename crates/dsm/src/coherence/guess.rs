@@ -6,6 +6,7 @@
 //! where there is none, a notice too many.
 
 use super::blocks::BLOCKS;
+use super::locality::Locality;
 use super::machine::Machine;
 use super::{Access, Run};
 
@@ -24,10 +25,15 @@ impl Machine {
         self.guess = on;
     }
 
+    /// Whether pages are fetched on a guess.
+    pub(crate) fn set_prefetching(&mut self, on: bool) {
+        self.locality = Locality::new(if on { self.prefetch_pages } else { 0 });
+    }
+
     /// The pages to open for writing when `page` is, which comes first.
     pub(super) fn written_together(&mut self, page: usize) -> Run {
         let state = self.table[page];
-        let twins = self.changed_blocks || !self.is_home(page);
+        let twins = self.changed_blocks || !self.sees_home(page);
         let most = if twins { MOST_TWIN_GUESSES } else { MOST_HOME_GUESSES };
         let most = match (self.guess, state.written_in) {
             (false, _) => 0,

@@ -17,7 +17,7 @@ impl Machine {
     }
 
     /// New pages and their home.
-    pub(crate) fn place(&mut self, run: Run, home: u32) {
+    pub(crate) fn place(&mut self, run: Run, home: u32) -> Vec<Step> {
         let end = run.first + run.count;
         if self.table.len() < end {
             self.table.resize(end, Page { home: u16::MAX, ..Page::default() });
@@ -25,22 +25,27 @@ impl Machine {
         let valid = home == self.rank;
         let here = if valid { Blocks::ALL } else { Blocks::NONE };
         self.table[run.pages()].fill(Page { home: home as u16, valid, here, ..Page::default() });
+        let mut steps = Vec::new();
+        self.share(run, &mut steps);
+        steps
     }
 
     /// Pages that are no longer allocated. Their bytes are nobody's.
     pub(crate) fn unplace(&mut self, run: Run) -> Vec<Step> {
+        let mut steps = vec![Step::Protect(run, Access::None)];
+        self.unshare(run.pages(), &mut steps);
         self.table[run.pages()].fill(Page { home: u16::MAX, ..Page::default() });
         self.writable.retain(|page| !run.pages().contains(page));
         self.written.retain(|page| !run.pages().contains(page));
         self.cache.retain(|page| !run.pages().contains(&page));
-        vec![Step::Protect(run, Access::None), Step::Discard(run)]
+        steps.push(Step::Discard(run));
+        steps
     }
 
-    /// A page that one process alone wrote, and still has, is at home there from now on. Everybody was told the same
-    /// and so decides the same.
-    pub(super) fn move_homes(&mut self, told: &[Told]) {
+    /// A page that one process alone wrote, and still has, is at home there from now on, unless it is beside the old home and
+    /// so has no bytes of its own. Everybody was told the same and so decides the same.
+    pub(super) fn move_homes(&mut self, told: &[Told], steps: &mut Vec<Step>) {
         let mut writers: BTreeMap<usize, Option<u16>> = BTreeMap::new();
-        let mut moved = false;
         for (rank, told) in (0u16..).zip(told) {
             let Told::Pages(notices) = told else { return };
             for Notice { run, kept, .. } in notices {
@@ -49,12 +54,17 @@ impl Machine {
                 }
             }
         }
-        for (page, writer) in writers {
-            let Some(writer) = writer.filter(|_| page < self.table.len()) else { continue };
+        let moves = |(page, writer): (usize, Option<u16>)| {
+            let home = self.table.get(page)?.home;
+            let moves = |writer: &u16| home != u16::MAX && !self.beside.are_together(home, *writer);
+            Some((page, writer.filter(moves)?))
+        };
+        let moves: Vec<(usize, u16)> = writers.into_iter().filter_map(moves).collect();
+        self.unshare(moves.iter().map(|(page, _)| *page), steps);
+        let (mut moved, mut came) = (false, Vec::new());
+        for (page, writer) in moves {
             let state = &mut self.table[page];
-            if state.home == writer || state.home == u16::MAX {
-                continue;
-            }
+            self.beside.note_move(state.home);
             let (was_home, is_home) = (u32::from(state.home) == self.rank, u32::from(writer) == self.rank);
             state.home = writer;
             if was_home || is_home {
@@ -69,7 +79,12 @@ impl Machine {
                 // Our copy is as good as the new home's until the next notice; from now on it counts.
                 state.resident = true;
                 self.cache.add(page);
+            } else if self.beside.shows(writer) {
+                came.push(page);
             }
+        }
+        for run in self.runs_by_home(came) {
+            self.share(run, steps);
         }
         if moved {
             let table = &self.table;

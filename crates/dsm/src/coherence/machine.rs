@@ -1,5 +1,6 @@
 //! What happens to a page at a fault, a lock, a barrier.
 
+use super::beside::Beside;
 use super::blocks::Blocks;
 use super::cache::Cache;
 use super::guess::{MOST_HOME_GUESSES, PATIENCE};
@@ -16,7 +17,7 @@ const MOST_LOCK_NOTICES: usize = 20;
 const MOST_BARRIER_NOTICES: usize = 1024;
 
 /// What is fixed when a process joins.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) rank: u32,
     pub(crate) cache_pages: usize,
@@ -26,13 +27,19 @@ pub(crate) struct Options {
     pub(crate) max_checking_pages: usize,
     /// A job of one process.
     pub(crate) alone: bool,
+    /// A number for the host of each process, equal where they share pages. All processes know the same.
+    pub(crate) hosts: Vec<u32>,
+    /// Processes of our host whose windows can be shown here. Nobody else need know.
+    pub(crate) beside: Vec<u32>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Page {
     pub(super) home: u16,
     pub(super) access: Access,
-    /// There is a copy here that may be read. Always so at home.
+    /// The program is shown the bytes of its home, which is beside us.
+    pub(super) shared: bool,
+    /// There is a copy here that may be read. Always so at home, and where it is shared.
     pub(super) valid: bool,
     /// There is a twin: the copy may have words that its home lacks.
     pub(super) dirty: bool,
@@ -66,7 +73,9 @@ pub(crate) struct Machine {
     /// Pages written under each lock that is held, unordered and with repetitions.
     scopes: BTreeMap<u32, Vec<usize>>,
     pub(super) cache: Cache,
+    pub(super) beside: Beside,
     pub(super) locality: Locality,
+    pub(super) prefetch_pages: usize,
     /// The same for first writes.
     pub(super) writing: Locality,
     /// Counts the times that write access was taken from everything.
@@ -94,6 +103,7 @@ pub(crate) enum Fault {
 
 impl Machine {
     pub(crate) fn new(options: Options) -> Self {
+        let prefetch_pages = options.prefetch_pages.min(options.cache_pages / 4);
         Self {
             rank: options.rank,
             table: Vec::new(),
@@ -101,7 +111,9 @@ impl Machine {
             written: Vec::new(),
             scopes: BTreeMap::new(),
             cache: Cache::new(options.cache_pages),
-            locality: Locality::new(options.prefetch_pages.min(options.cache_pages / 4)),
+            beside: Beside::new(options.hosts, options.beside),
+            locality: Locality::new(prefetch_pages),
+            prefetch_pages,
             writing: Locality::new(MOST_HOME_GUESSES),
             interval: 1,
             guess: true,
@@ -118,8 +130,9 @@ impl Machine {
         u32::from(self.table[page].home)
     }
 
-    pub(super) fn is_home(&self, page: usize) -> bool {
-        self.home(page) == self.rank
+    /// Whether the program sees the bytes of the page's home: it is at home here, or shared.
+    pub(super) fn sees_home(&self, page: usize) -> bool {
+        self.table[page].shared || self.home(page) == self.rank
     }
 
     /// The program touched a page that it may not.
@@ -139,7 +152,7 @@ impl Machine {
         if write {
             self.begin_writing(page, &mut steps);
         } else if self.table[page].access == Access::None {
-            let run = match self.is_home(page) {
+            let run = match self.sees_home(page) {
                 true => self.home_pages(page, |state| state.access == Access::None),
                 false => Run { first: page, count: 1 },
             };
@@ -172,9 +185,11 @@ impl Machine {
         steps
     }
 
-    /// Pages from `page` on that are at home here and for which `fits` holds.
+    /// Pages from `page` on that the program sees at the same home, and for which `fits` holds.
     fn home_pages(&self, page: usize, fits: impl Fn(&Page) -> bool) -> Run {
-        let fits = |page: &usize| self.is_home(*page) && fits(&self.table[*page]);
+        let home = self.home(page);
+        let same = |page| self.home(page) == home && self.sees_home(page);
+        let fits = |page: &usize| same(*page) && fits(&self.table[*page]);
         let end = (page + OPEN_AT_ONCE).min(self.table.len());
         Run { first: page, count: (page..end).take_while(fits).count() }
     }
@@ -218,7 +233,7 @@ impl Machine {
     }
 
     /// Sorted copies are no longer good here; what they have alone goes home first.
-    fn forget(&mut self, pages: &[usize], steps: &mut Vec<Step>) {
+    pub(super) fn forget(&mut self, pages: &[usize], steps: &mut Vec<Step>) {
         let open = pages.iter().copied().filter(|&page| self.table[page].access != Access::None);
         for run in Run::of(open) {
             self.set_access(run, Access::None, steps);
@@ -233,8 +248,10 @@ impl Machine {
     fn flush(&mut self, pages: &[usize], steps: &mut Vec<Step>) {
         for &page in pages {
             if std::mem::take(&mut self.table[page].dirty) {
-                let home = self.home(page);
-                steps.push(if home == self.rank { Step::Compare(page) } else { Step::Flush(page, home) });
+                steps.push(match self.sees_home(page) {
+                    true => Step::Compare(page),
+                    false => Step::Flush(page, self.home(page)),
+                });
             }
         }
     }
@@ -256,7 +273,7 @@ impl Machine {
 
     fn note_write(&mut self, page: usize, guess: bool, steps: &mut Vec<Step>) {
         // At home a twin is good for nothing but to tell which blocks changed.
-        let twin = self.changed_blocks || !self.is_home(page);
+        let twin = self.changed_blocks || !self.sees_home(page);
         let state = &mut self.table[page];
         if twin && !state.dirty {
             state.dirty = true;
@@ -290,7 +307,7 @@ impl Machine {
         state.wrote = state.wrote.with(changed);
     }
 
-    fn set_access(&mut self, run: Run, access: Access, steps: &mut Vec<Step>) {
+    pub(super) fn set_access(&mut self, run: Run, access: Access, steps: &mut Vec<Step>) {
         for page in &mut self.table[run.pages()] {
             page.access = access;
         }
@@ -380,7 +397,7 @@ impl Machine {
         let others = told.iter().enumerate().filter(|(rank, _)| *rank != own);
         self.invalidate(others.map(|(_, told)| told), &mut steps);
         if self.migrate {
-            self.move_homes(told);
+            self.move_homes(told, &mut steps);
         }
         steps
     }
@@ -410,7 +427,11 @@ impl Machine {
 
     /// Somebody else wrote these blocks: whether there is a copy to be forgotten.
     fn lose(&mut self, page: usize, blocks: Blocks) -> bool {
-        if self.is_home(page) {
+        if self.sees_home(page) {
+            if self.table[page].dirty {
+                // Their words are in the page, but not in its twin: what we write over them may look as it was before.
+                self.compared(page, blocks);
+            }
             return false;
         }
         let state = &mut self.table[page];

@@ -14,10 +14,12 @@
 //! | `machine` | what happens to a page at a fault, a lock, a barrier |
 //! | `cache` | which copies go when there are too many |
 //! | `homes` | which page is at home where, and when that changes |
+//! | `beside` | which pages are shared with a home on this host |
 //! | `guess`, `locality` | which pages will be wanted next |
 //! | `notice` | how written pages are told, and how that is packed |
 //! | `diff`, `blocks` | which words of a page changed, and which parts must be fetched again |
 
+mod beside;
 mod blocks;
 mod cache;
 mod diff;
@@ -88,6 +90,8 @@ pub(crate) enum Step {
     Flush(usize, u32),
     /// Compare a page with its twin, and forget the twin.
     Compare(usize),
-    /// Nobody needs these bytes any more, once what was to be sent from them has been.
+    /// Show the program these pages of this process' window, closed: of a home beside us, or of our own.
+    Show(Run, u32),
+    /// Nobody needs our own bytes of these pages any more, once what was to be sent from them has been.
     Discard(Run),
 }

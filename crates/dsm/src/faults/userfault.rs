@@ -6,6 +6,7 @@
 
 #![expect(unsafe_code, reason = "system calls that libc has no wrapper for")]
 
+use crate::PAGE;
 use crate::coherence::Access;
 use crate::error::Error;
 use std::io;
@@ -62,9 +63,14 @@ impl Userfault {
         let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
         let this = Self { fd, start, len };
         this.ask(UFFDIO_API, &mut [API, FEATURES, 0])?;
-        let mode = MODE_MISSING | MODE_PROTECT | MODE_MINOR;
-        this.ask(UFFDIO_REGISTER, &mut [start as u64, len as u64, mode, 0])?;
+        this.register(0, len)?;
         Ok(this)
+    }
+
+    /// The same for a part of it that was mapped anew.
+    pub(super) fn register(&self, offset: usize, len: usize) -> io::Result<()> {
+        let mode = MODE_MISSING | MODE_PROTECT | MODE_MINOR;
+        self.ask(UFFDIO_REGISTER, &mut [(self.start + offset) as u64, len as u64, mode, 0])
     }
 
     fn ask(&self, request: u64, words: &mut [u64]) -> io::Result<()> {
@@ -76,20 +82,27 @@ impl Userfault {
     /// Makes entries for pages that have none.
     pub(super) fn open(&self, offset: usize, len: usize, access: Access) -> Result<Opened, Error> {
         let mode = if access == Access::Write { 0 } else { CONTINUE_PROTECTED };
-        let mut done = 0;
-        loop {
-            let mut words = [(self.start + offset + done) as u64, (len - done) as u64, mode, 0];
-            let Err(error) = self.ask(UFFDIO_CONTINUE, &mut words) else { return Ok(Opened::All) };
+        let (mut done, mut most) = (0, len);
+        while done < len {
+            let piece = most.min(len - done);
+            let mut words = [(self.start + offset + done) as u64, piece as u64, mode, 0];
+            let Err(error) = self.ask(UFFDIO_CONTINUE, &mut words) else {
+                done += piece;
+                continue;
+            };
             // Bytes that were opened before it stopped, or the negative number of the error.
             done += usize::try_from(words[3] as i64).unwrap_or(0);
             match error.raw_os_error() {
                 // It stopped on its way, or the mappings are changing just now.
                 Some(libc::EAGAIN) if done < len => {}
+                // More than one mapping, although they show the same file.
+                Some(libc::ENOENT) if piece > PAGE => most = PAGE,
                 Some(libc::EEXIST) => return Ok(Opened::Before(offset + done)),
                 Some(libc::EFAULT) => return Ok(Opened::UpToHole),
                 _ => return Err(Error::System { call: "UFFDIO_CONTINUE", source: error }),
             }
         }
+        Ok(Opened::All)
     }
 
     /// Takes the right to write from those pages that are open, or gives it to them.

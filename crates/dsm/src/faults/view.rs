@@ -1,21 +1,21 @@
 //! The program's mapping of the heap, and how its pages are opened and closed.
 
+use super::sources::Sources;
 use super::userfault::{Opened, Userfault};
 use crate::PAGE;
-use crate::coherence::Access;
+use crate::coherence::{Access, Run};
 use crate::error::Error;
 use crate::heap::HEAP_ADDRESS;
 use crate::map::Mapping;
 use crate::settings::FaultKind;
 use parking_lot::Mutex;
-use std::fs::File;
-use std::sync::Arc;
 
 /// Pages that are brought into the file at once before they are opened; what lies further on costs a fault of its own.
 const AROUND: usize = 16;
 
 pub(crate) struct View {
     mapping: Mapping,
+    sources: Sources,
     how: How,
     /// What the user is told about it.
     story: String,
@@ -30,40 +30,29 @@ enum How {
 /// Entries of the page table.
 struct Entries {
     userfault: Userfault,
-    /// The same memory, always open; and where in it the heap begins.
-    window: Arc<Mapping>,
-    heap: usize,
     /// What each page was opened for.
     wanted: Mutex<Vec<Access>>,
 }
 
 impl View {
-    /// Maps the heap, which is `len` bytes from `heap` on in `file`, with all pages closed.
-    pub(crate) fn new(
-        file: &File,
-        window: &Arc<Mapping>,
-        heap: usize,
-        len: usize,
-        kind: FaultKind,
-    ) -> Result<Self, Error> {
+    /// Maps the heap, which is `len` bytes in our own window, with all pages closed.
+    pub(crate) fn new(sources: Sources, len: usize, kind: FaultKind) -> Result<Self, Error> {
         let mut story = "SIGSEGV".to_owned();
+        let (own, heap) = sources.window(sources.own())?;
         if kind != FaultKind::Signal {
             let rights = libc::PROT_READ | libc::PROT_WRITE;
-            let mapping = Mapping::fixed(file, heap, len, HEAP_ADDRESS, rights)?;
-            match Entries::new(&mapping, window, heap) {
+            let mapping = Mapping::fixed(&own.file, heap, len, HEAP_ADDRESS, rights)?;
+            match Entries::new(&mapping, &sources) {
                 Ok(entries) => {
-                    return Ok(Self {
-                        mapping,
-                        how: How::Userfault(entries),
-                        story: "userfaultfd".to_owned(),
-                    });
+                    let (how, story) = (How::Userfault(entries), "userfaultfd".to_owned());
+                    return Ok(Self { mapping, sources, how, story });
                 }
                 Err(error) if kind == FaultKind::Userfault => return Err(error),
                 Err(error) => story = format!("SIGSEGV, since userfaultfd is refused ({error})"),
             }
         }
-        let mapping = Mapping::fixed(file, heap, len, HEAP_ADDRESS, libc::PROT_NONE)?;
-        Ok(Self { mapping, how: How::Rights, story })
+        let mapping = Mapping::fixed(&own.file, heap, len, HEAP_ADDRESS, libc::PROT_NONE)?;
+        Ok(Self { mapping, sources, how: How::Rights, story })
     }
 
     /// How pages are opened and closed, and why so.
@@ -75,12 +64,65 @@ impl View {
         &self.mapping
     }
 
-    /// Changes what the program may do with `len` bytes from `offset` on. `false`: there are too many pieces of
-    /// different rights already.
-    pub(crate) fn protect(&self, offset: usize, len: usize, access: Access) -> Result<bool, Error> {
+    pub(crate) fn sources(&self) -> &Sources {
+        &self.sources
+    }
+
+    /// Changes what the program may do with pages. `false`: there are too many pieces of different rights already.
+    pub(crate) fn protect(&self, run: Run, access: Access) -> Result<bool, Error> {
+        let (offset, len) = (run.first * PAGE, run.count * PAGE);
         match &self.how {
-            How::Rights => self.mapping.protect(offset, len, access),
-            How::Userfault(entries) => entries.protect(&self.mapping, offset, len, access).map(|()| true),
+            How::Rights => return self.mapping.protect(offset, len, access),
+            How::Userfault(entries) if access == Access::None => entries.close(&self.mapping, run)?,
+            How::Userfault(entries) => {
+                // What the system opens at once must be one mapping.
+                let (mut first, end) = (run.first, run.first + run.count);
+                while first < end {
+                    let piece = self.sources.first_piece(Run { first, count: end - first });
+                    entries.open_for(&self.mapping, &self.sources, piece, access)?;
+                    first += piece.count;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Shows pages of another window, closed. `false`: there are too many pieces already, and nothing has changed.
+    pub(crate) fn show(&self, run: Run, rank: u32) -> Result<bool, Error> {
+        self.replace(run, rank, false)
+    }
+
+    /// Shows those of these pages that are of other windows in our own again, even if there are too many pieces.
+    pub(crate) fn show_own(&self, run: Run) -> Result<(), Error> {
+        let (mut first, end) = (run.first, run.first + run.count);
+        while first < end {
+            let piece = self.sources.first_piece(Run { first, count: end - first });
+            let own = self.sources.own();
+            if self.sources.rank(first) != own && !self.replace(piece, own, false)? {
+                self.replace(piece, own, true)?;
+            }
+            first += piece.count;
+        }
+        Ok(())
+    }
+
+    fn replace(&self, run: Run, rank: u32, taken: bool) -> Result<bool, Error> {
+        let (offset, len) = (run.first * PAGE, run.count * PAGE);
+        let (source, heap) = self.sources.window(rank)?;
+        // Without any right at first: who touches it now must come to us.
+        if !self.mapping.replace((offset, len), (&source.file, heap + offset), taken)? {
+            return Ok(false);
+        }
+        self.sources.set(run, rank);
+        match &self.how {
+            How::Rights => Ok(true),
+            How::Userfault(entries) => {
+                entries.adopt(run)?;
+                match self.mapping.protect(offset, len, Access::Write)? {
+                    true => Ok(true),
+                    false => Err(Error::system("mprotect of a neighbour's part of the heap")),
+                }
+            }
         }
     }
 
@@ -88,7 +130,7 @@ impl View {
     pub(crate) fn reopen(&self, page: usize) -> Result<(), Error> {
         match &self.how {
             How::Rights => Ok(()),
-            How::Userfault(entries) => entries.reopen(page),
+            How::Userfault(entries) => entries.reopen(&self.sources, page),
         }
     }
 
@@ -102,12 +144,12 @@ impl View {
 }
 
 impl Entries {
-    fn new(mapping: &Mapping, window: &Arc<Mapping>, heap: usize) -> Result<Self, Error> {
+    fn new(mapping: &Mapping, sources: &Sources) -> Result<Self, Error> {
         let refused = |source| Error::System { call: "userfaultfd", source };
         let userfault = Userfault::new(HEAP_ADDRESS, mapping.len()).map_err(refused)?;
-        let this = Self { userfault, window: window.clone(), heap, wanted: Mutex::default() };
+        let this = Self { userfault, wanted: Mutex::default() };
         // Systems before 6.4 cannot open a page for reading alone.
-        this.fill(0, 1);
+        sources.touch(0);
         match this.userfault.open(0, PAGE, Access::Read)? {
             Opened::All => mapping.unmap_entries(0, PAGE).map(|()| this),
             Opened::Before(_) | Opened::UpToHole => {
@@ -116,21 +158,29 @@ impl Entries {
         }
     }
 
-    /// Brings pages into the file.
-    fn fill(&self, first: usize, count: usize) {
-        for page in first..first + count {
-            self.window.touch(self.heap + page * PAGE);
-        }
+    /// Pages that are mapped anew, and have no right yet.
+    fn adopt(&self, run: Run) -> Result<(), Error> {
+        self.forget(&mut self.wanted.lock(), run);
+        let refused = |source| Error::System { call: "UFFDIO_REGISTER", source };
+        self.userfault.register(run.first * PAGE, run.count * PAGE).map_err(refused)
     }
 
-    fn protect(&self, mapping: &Mapping, offset: usize, len: usize, access: Access) -> Result<(), Error> {
-        let (first, end) = (offset / PAGE, (offset + len) / PAGE);
+    fn forget(&self, wanted: &mut [Access], run: Run) {
+        let known = run.first.min(wanted.len())..(run.first + run.count).min(wanted.len());
+        wanted[known].fill(Access::None);
+    }
+
+    fn close(&self, mapping: &Mapping, run: Run) -> Result<(), Error> {
         let mut wanted = self.wanted.lock();
-        if access == Access::None {
-            let known = first.min(wanted.len())..end.min(wanted.len());
-            wanted[known].fill(Access::None);
-            return mapping.unmap_entries(offset, len);
-        }
+        self.forget(&mut wanted, run);
+        mapping.unmap_entries(run.first * PAGE, run.count * PAGE)
+    }
+
+    /// Opens pages of one window, or changes what they are open for.
+    fn open_for(&self, mapping: &Mapping, sources: &Sources, run: Run, access: Access) -> Result<(), Error> {
+        let (offset, len) = (run.first * PAGE, run.count * PAGE);
+        let (first, end) = (run.first, run.first + run.count);
+        let mut wanted = self.wanted.lock();
         if wanted.len() < end {
             wanted.resize(end.next_power_of_two(), Access::None);
         }
@@ -143,7 +193,7 @@ impl Entries {
                 wanted[first..end].fill(Access::None);
             }
         }
-        self.fill(first, (end - first).min(AROUND));
+        (first..end).take(AROUND).for_each(|page| sources.touch(page));
         let mut page = first;
         while page < end {
             let closed = wanted[page..end].iter().take_while(|before| **before == Access::None).count();
@@ -168,12 +218,13 @@ impl Entries {
         Ok(())
     }
 
-    fn reopen(&self, page: usize) -> Result<(), Error> {
+    fn reopen(&self, sources: &Sources, page: usize) -> Result<(), Error> {
         let wanted = self.wanted.lock();
         let Some(&access) = wanted.get(page).filter(|access| **access != Access::None) else { return Ok(()) };
         let alike = wanted[page..].iter().take(AROUND).take_while(|other| **other == access).count();
-        self.fill(page, alike);
-        self.open(page, alike, access)?;
+        let alike = sources.first_piece(Run { first: page, count: alike });
+        alike.pages().for_each(|page| sources.touch(page));
+        self.open(page, alike.count, access)?;
         if access == Access::Write { self.userfault.protect(page * PAGE, PAGE, false) } else { Ok(()) }
     }
 }

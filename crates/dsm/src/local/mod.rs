@@ -86,7 +86,9 @@ impl Backend for Local {
         self.heap.base()
     }
 
-    fn place(&self, _at: usize, _homes: &Homes) {}
+    fn place(&self, _at: usize, _homes: &Homes) -> Result<(), Error> {
+        Ok(())
+    }
 
     fn discard(&self, at: usize, len: usize) -> Result<(), Error> {
         if self.rank == 0 { punch(&self.file, self.layout.len() + at, len) } else { Ok(()) }

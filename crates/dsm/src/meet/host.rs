@@ -15,3 +15,62 @@ pub(crate) fn host_id() -> String {
         user.lines().find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().next().map(str::to_owned));
     format!("{}/{}/{}/{}", boot.trim(), space("net"), space("pid"), user.unwrap_or_default())
 }
+
+/// Who is on which host, as all processes know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hosts {
+    /// By rank: the first process of the same host.
+    first: Vec<u32>,
+}
+
+impl Hosts {
+    /// From what each process says of its host, by rank.
+    pub(crate) fn of(names: &[String]) -> Self {
+        let first = |name| names.iter().position(|other| other == name).unwrap_or(0) as u32;
+        Self { first: names.iter().map(first).collect() }
+    }
+
+    /// The same, but those that are not `willing` are on hosts of their own.
+    pub(crate) fn sharing(&self, willing: impl Fn(u32) -> bool) -> Self {
+        let place = |(rank, first): (u32, &u32)| {
+            if willing(rank) { format!("with {first}") } else { rank.to_string() }
+        };
+        Self::of(&(0..).zip(&self.first).map(place).collect::<Vec<_>>())
+    }
+
+    /// Each process on a host of its own.
+    pub(crate) fn apart(size: u32) -> Self {
+        Self { first: (0..size).collect() }
+    }
+
+    /// By rank, a number for its host.
+    pub(crate) fn numbers(&self) -> &[u32] {
+        &self.first
+    }
+
+    /// The processes on the host of this one, itself among them.
+    pub(crate) fn beside(&self, rank: u32) -> impl Iterator<Item = u32> {
+        let host = self.first[rank as usize];
+        (0..).zip(&self.first).filter(move |(_, other)| **other == host).map(|(rank, _)| rank)
+    }
+
+    /// Whether two are beside each other anywhere.
+    pub(crate) fn any_beside(&self) -> bool {
+        (0..).zip(&self.first).any(|(rank, first)| rank != *first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_of_one_host_have_one_number() {
+        let hosts = Hosts::of(&["a", "b", "a", "c", "a"].map(str::to_owned));
+        assert_eq!(hosts.numbers(), [0, 1, 0, 3, 0]);
+        assert_eq!(hosts.beside(2).collect::<Vec<_>>(), [0, 2, 4]);
+        assert_eq!(hosts.sharing(|rank| rank != 0).numbers(), [0, 1, 2, 3, 2]);
+        assert!(hosts.any_beside() && !hosts.sharing(|rank| rank != 0 && rank != 4).any_beside());
+        assert!(!Hosts::apart(5).any_beside());
+    }
+}

@@ -14,7 +14,7 @@ mod server;
 pub(crate) use client::{Keeper, Meeting, stop};
 pub use foreign::ForeignJob;
 pub(crate) use foreign::{Kept, arrange};
-pub(crate) use host::host_id;
+pub(crate) use host::{Hosts, host_id};
 pub use server::{Departure, Rendezvous, Reporter};
 
 /// How often each side says that it is alive.

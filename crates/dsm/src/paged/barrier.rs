@@ -64,7 +64,11 @@ impl Core {
         let steps = state.machine.depart(&told);
         self.executor.count_losses(&steps, state.machine.migrations() - before);
         self.executor.run(&self.wires, &mut state, steps)?;
+        let again = state.machine.must_meet_again();
         drop(state);
+        if again {
+            self.wait_all()?;
+        }
         self.barriers.lock().epoch = epoch;
         Ok(())
     }

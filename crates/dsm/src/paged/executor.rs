@@ -7,11 +7,10 @@ use crate::PAGE;
 use crate::coherence::{Access, Blocks, Fault, Run, Step, changed};
 use crate::error::Error;
 use crate::faults::{Touch, View};
-use crate::map::{Mapping, punch};
+use crate::map::Mapping;
 use crate::statistics::{Counters, add};
 use crate::transport::{Op, Wires};
 use std::collections::HashMap;
-use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -22,7 +21,6 @@ pub(super) type Twins = HashMap<usize, Box<[u8; PAGE]>>;
 pub(super) struct Executor {
     /// The program's mapping of the heap.
     view: View,
-    file: File,
     window: Arc<Mapping>,
     heap: usize,
     counters: Arc<Counters>,
@@ -38,14 +36,8 @@ struct Batch<'a> {
 }
 
 impl Executor {
-    pub(super) fn new(
-        view: View,
-        file: File,
-        window: Arc<Mapping>,
-        layout: Window,
-        counters: Arc<Counters>,
-    ) -> Self {
-        Self { view, file, window, heap: layout.len(), counters }
+    pub(super) fn new(view: View, window: Arc<Mapping>, layout: Window, counters: Arc<Counters>) -> Self {
+        Self { view, window, heap: layout.len(), counters }
     }
 
     /// How faults come to us.
@@ -141,34 +133,58 @@ impl Executor {
                 Step::Twin(page) => {
                     self.finish_fetches(wires, &mut batch)?;
                     let mut twin = Box::new([0; PAGE]);
-                    self.window.read(self.heap + page * PAGE, &mut twin[..]);
+                    self.view.sources().read(page, &mut twin);
                     state.twins.insert(page, twin);
                 }
                 Step::Flush(page, home) => self.flush(&mut batch, state, page, home),
                 Step::Compare(page) => {
                     self.compare(state, page);
                 }
+                Step::Show(run, home) => closed |= !self.show(wires, state, run, home)?,
                 Step::Discard(run) => {
                     self.finish(wires, &mut batch)?;
-                    punch(&self.file, self.heap + run.first * PAGE, run.count * PAGE)?;
+                    self.view.sources().discard(run)?;
                 }
             }
         }
         self.counters.evictions.store(state.machine.evictions(), Ordering::Relaxed);
+        let shared = state.machine.shared_pages().values().sum();
+        self.counters.shared_pages.store(shared, Ordering::Relaxed);
         self.finish_fetches(wires, &mut batch)?;
         Ok(batch.ops)
     }
 
     /// False: the system cannot have pages with so many different rights, and all are closed now instead.
     fn protect(&self, state: &mut State, run: Run, access: Access) -> Result<bool, Error> {
-        if self.view.protect(run.first * PAGE, run.count * PAGE, access)? {
+        if self.view.protect(run, access)? {
             return Ok(true);
         }
-        state.machine.close_all();
-        if !self.view.protect(0, self.view.mapping().len(), Access::None)? {
-            return Err(Error::system("mprotect of the whole heap"));
+        self.close_all(state)?;
+        Ok(false)
+    }
+
+    /// The same for pages of a window. Where there is no room even then, nothing is shared any more.
+    fn show(&self, wires: &Wires, state: &mut State, run: Run, rank: u32) -> Result<bool, Error> {
+        match state.machine.is_to_show(run, rank) {
+            None => return self.view.show_own(run).map(|()| true),
+            Some(false) => return Ok(true),
+            Some(true) if self.view.show(run, rank)? => return Ok(true),
+            Some(true) => self.close_all(state)?,
+        }
+        if !self.view.show(run, rank)? {
+            let steps = state.machine.share_nothing();
+            self.start(wires, state, steps)?;
         }
         Ok(false)
+    }
+
+    fn close_all(&self, state: &mut State) -> Result<(), Error> {
+        state.machine.close_all();
+        let all = Run { first: 0, count: self.view.mapping().len() / PAGE };
+        match self.view.protect(all, Access::None)? {
+            true => Ok(()),
+            false => Err(Error::system("mprotect of the whole heap")),
+        }
     }
 
     fn fetch(&self, batch: &mut Batch<'_>, run: Run, home: u32) {
@@ -197,7 +213,7 @@ impl Executor {
     fn compare(&self, state: &mut State, page: usize) -> Vec<std::ops::Range<usize>> {
         let Some(twin) = state.twins.remove(&page) else { return Vec::new() };
         let mut now = [0; PAGE];
-        self.window.read(self.heap + page * PAGE, &mut now);
+        self.view.sources().read(page, &mut now);
         let ranges = changed(&twin[..], &now);
         state.machine.compared(page, Blocks::of(&ranges, PAGE));
         ranges

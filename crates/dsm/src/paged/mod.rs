@@ -8,6 +8,7 @@
 //! | file | question |
 //! |---|---|
 //! | `window` | what lies where in a window |
+//! | `beside` | the windows of the other processes of this host |
 //! | `executor` | how the steps of the coherence machine are done |
 //! | `locks` | who holds a lock, and what was written under it |
 //! | `barrier`, `tree` | how all processes meet, with notices and without; the same over a tree |
@@ -16,6 +17,7 @@
 //! | `waiting` | how to wait for a word that somebody else writes |
 
 mod barrier;
+mod beside;
 mod executor;
 mod locks;
 mod mail;
@@ -27,11 +29,11 @@ mod window;
 use crate::backend::{Backend, Envelope};
 use crate::coherence::{Machine, Options, Run};
 use crate::error::Error;
-use crate::faults::{Registration, Touch, View};
+use crate::faults::{Registration, Source, Sources, Touch, View};
 use crate::heap::{HEAP_ADDRESS, Homes};
 use crate::job::Tuning;
 use crate::map::{Mapping, anonymous_file};
-use crate::meet::{Meeting, stop};
+use crate::meet::{Hosts, Meeting, stop};
 use crate::settings::{Settings, TransportKind};
 use crate::statistics::{Counters, timed};
 use crate::transport::{Fabric, Messages, Rdma, Wires};
@@ -40,6 +42,7 @@ use executor::Executor;
 use locks::Locks;
 use mail::Mail;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use waiting::{Patience, Waiting};
@@ -79,19 +82,29 @@ struct State {
 }
 
 impl Paged {
+    /// `neighbours` is how many processes this host has, and `hosts` says which of them share pages.
     pub(crate) fn open(
         settings: &Settings,
         transport: TransportKind,
         meeting: &Arc<Meeting>,
         neighbours: usize,
+        hosts: &Hosts,
         counters: &Arc<Counters>,
     ) -> Result<Self, Error> {
         let patience = Patience::of(neighbours);
         let (rank, size) = (settings.rank, settings.size);
         let layout = Window::new(size);
-        let file = anonymous_file(c"ferroce-dsm-window", layout.len() + settings.heap_bytes)?;
-        let window = Arc::new(Mapping::anywhere(&file, 0, layout.len() + settings.heap_bytes)?);
-        let view = View::new(&file, &window, layout.len(), settings.heap_bytes, settings.faults)?;
+        let len = layout.len() + settings.heap_bytes;
+        let file = anonymous_file(c"ferroce-dsm-window", len)?;
+        let window = Arc::new(Mapping::anywhere(&file, 0, len)?);
+        let mut windows = match hosts.any_beside() {
+            true => beside::open(rank, hosts, &file, len, meeting)?,
+            false => BTreeMap::new(),
+        };
+        let beside = windows.keys().copied().collect();
+        windows.insert(rank, Source { file, window: window.clone() });
+        let sources = Sources::new(rank, layout.len(), windows);
+        let view = View::new(sources, settings.heap_bytes, settings.faults)?;
         let fabric: Option<Box<dyn Fabric>> = match transport {
             _ if size == 1 => None,
             TransportKind::RdmaMsg => Some(Box::new(Messages::over_verbs(rank, size, &window, meeting)?)),
@@ -102,17 +115,21 @@ impl Paged {
         let options = Options {
             rank,
             cache_pages: settings.cache_pages,
-            prefetch_pages: if settings.prefetch { settings.prefetch_pages } else { 0 },
+            prefetch_pages: settings.prefetch_pages,
             max_checking_pages: settings.max_checking_pages,
             alone: size == 1,
+            hosts: hosts.numbers().to_vec(),
+            beside,
         };
+        let mut machine = Machine::new(options);
+        machine.set_prefetching(settings.prefetch);
         let core = Arc::new(Core {
             rank,
             size,
             layout,
             waiting: Waiting::new(patience.look),
-            state: Mutex::new(State { machine: Machine::new(options), twins: Default::default() }),
-            executor: Executor::new(view, file, window.clone(), layout, counters.clone()),
+            state: Mutex::new(State { machine, twins: Default::default() }),
+            executor: Executor::new(view, window.clone(), layout, counters.clone()),
             locks: Locks::new(LOCKS),
             mail: Mail::new(rank, size, layout),
             barriers: Mutex::default(),
@@ -152,13 +169,15 @@ impl Backend for Paged {
         self.core.executor.view()
     }
 
-    fn place(&self, at: usize, homes: &Homes) {
+    fn place(&self, at: usize, homes: &Homes) -> Result<(), Error> {
         let mut state = self.core.state.lock();
         let mut first = at / PAGE;
+        let mut steps = Vec::new();
         for &(count, home) in homes {
-            state.machine.place(Run { first, count }, home);
+            steps.extend(state.machine.place(Run { first, count }, home));
             first += count;
         }
+        self.core.executor.run(&self.core.wires, &mut state, steps)
     }
 
     fn discard(&self, at: usize, len: usize) -> Result<(), Error> {
@@ -225,12 +244,19 @@ impl Backend for Paged {
             Tuning::HomeMigration => machine.set_migration(on),
             Tuning::AdaptiveWriteDetection => machine.set_guessing(on),
             Tuning::ChangedBlocks => machine.set_changed_blocks(on),
+            Tuning::Prefetch => machine.set_prefetching(on),
+            Tuning::Beside => machine.set_sharing(on),
             Tuning::LoadBalance => {}
         }
     }
 
     fn faults(&self) -> &str {
         self.core.executor.faults()
+    }
+
+    fn shared_pages(&self) -> Vec<(u32, u64)> {
+        let state = self.core.state.lock();
+        state.machine.shared_pages().iter().map(|(home, pages)| (*home, *pages)).collect()
     }
 
     fn leave(&self) -> Result<(), Error> {

@@ -8,6 +8,11 @@ use std::time::{Duration, Instant};
 /// Longest that one job may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 const WORKER: &str = "FERROCE_TEST_WORKER";
+/// So many processes are on one host each, or count as such.
+const PER_HOST: &str = "FERROCE_TEST_PER_HOST";
+/// Variables of a [`Plan`] whose processes are two on each host, and choose how they reach each other by themselves.
+#[allow(dead_code, reason = "not every test has hosts")]
+pub(crate) const TWO_ON_EACH_HOST: [(&str, &str); 2] = [("FERROCE_DSM_TRANSPORT", ""), (PER_HOST, "2")];
 
 /// A job to be started.
 pub(crate) struct Plan<'a> {
@@ -34,7 +39,10 @@ pub(crate) fn is_worker() -> bool {
 /// In a worker: runs `body` as one process of the job and ends. In the test itself: returns.
 pub(crate) fn work(body: impl FnOnce(&Job)) {
     if is_worker() {
-        let job = Job::join(Settings::from_env().expect("good settings")).expect("the job starts");
+        let mut settings = Settings::from_env().expect("good settings");
+        let per_host = std::env::var(PER_HOST).ok().map(|count| count.parse::<u32>().expect("a number"));
+        settings.host = per_host.map(|count| settings.rank / count);
+        let job = Job::join(settings).expect("the job starts");
         body(&job);
         job.leave().expect("the job ends");
         std::process::exit(0);

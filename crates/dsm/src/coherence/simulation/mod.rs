@@ -24,6 +24,8 @@ struct Lock {
 
 struct World {
     processes: Vec<Process>,
+    /// The bytes of each process, by word. Those beside it see them, too.
+    memory: Vec<Vec<u32>>,
     truth: Vec<u32>,
     locks: Vec<Lock>,
     arrivals: Vec<Option<Vec<Notice>>>,
@@ -41,6 +43,8 @@ struct Setup {
     migrate: bool,
     /// Only changed blocks are fetched.
     blocks: bool,
+    /// Processes are on so many hosts at random, and share pages with most of those beside them; 0: each is on its own.
+    hosts: u64,
     /// One in so many notices is lost as if a board had overflowed; 0 for none.
     overflow: u64,
 }
@@ -50,18 +54,28 @@ impl World {
         let mut random = Random::new(seed);
         let program = Program::new(&mut random, setup.processes, setup.pages);
         let homes: Vec<u32> = (0..setup.pages).map(|_| random.below(setup.processes as u64) as u32).collect();
-        let process = |rank: usize| {
+        let hosts: Vec<u32> = match setup.hosts {
+            0 => Vec::new(),
+            count => (0..setup.processes).map(|_| random.below(count) as u32).collect(),
+        };
+        let mut process = |rank: usize| {
+            let others = (0..hosts.len()).filter(|&other| other != rank && hosts[other] == hosts[rank]);
+            // Now and then a window cannot be opened.
+            let beside = others.filter(|_| random.below(4) > 0).map(|other| other as u32).collect();
             let options = Options {
                 rank: rank as u32,
                 cache_pages: setup.cache_pages,
                 prefetch_pages: setup.prefetch_pages,
                 max_checking_pages: 4,
                 alone: setup.processes == 1,
+                hosts: hosts.clone(),
+                beside,
             };
             Process::new(options, &homes, setup, program.acts(rank))
         };
         Self {
-            processes: (0..setup.processes).map(process).collect(),
+            processes: (0..setup.processes).map(&mut process).collect(),
+            memory: (0..setup.processes as u32).map(|rank| process::memory(rank, &homes)).collect(),
             truth: vec![0; setup.pages * WORDS],
             locks: (0..program.locks).map(|_| Lock::default()).collect(),
             arrivals: vec![None; setup.processes],
@@ -88,6 +102,9 @@ impl World {
             self.perform(rank, micro);
             return true;
         }
+        if !self.processes[rank].has_met() {
+            return self.meet_again(rank);
+        }
         let Some(&act) = self.processes[rank].acts.front() else { return false };
         let done = match act {
             Act::Read(word) => self.read(rank, word),
@@ -107,15 +124,26 @@ impl World {
         done.is_some() || !self.processes[rank].pending.is_empty()
     }
 
+    /// Goes on when all have done what they had to do after the barrier.
+    fn meet_again(&mut self, rank: usize) -> bool {
+        let epoch = self.processes[rank].epoch;
+        self.processes[rank].ready = epoch;
+        let met = self.processes.iter().all(|process| process.ready >= epoch);
+        if met {
+            self.processes[rank].met = epoch;
+        }
+        met
+    }
+
     fn read(&mut self, rank: usize, word: usize) -> Option<()> {
-        let value = self.processes[rank].load(word)?;
+        let value = self.processes[rank].load(word, &self.memory)?;
         assert_eq!(value, self.truth[word], "process {rank} reads word {word} of page {}", word / WORDS);
         self.trace = self.trace.wrapping_mul(31).wrapping_add(u64::from(value));
         Some(())
     }
 
     fn write(&mut self, rank: usize, word: usize, value: u32) -> Option<()> {
-        self.processes[rank].store(word, value)?;
+        self.processes[rank].store(word, value, &mut self.memory)?;
         self.truth[word] = value;
         Some(())
     }
@@ -154,6 +182,9 @@ impl World {
         process.epoch += 1;
         let steps = process.machine.depart(&told);
         process.plan(steps);
+        if !process.machine.must_meet_again() {
+            process.met = process.epoch;
+        }
         process.departed = true;
         if self.processes.iter().all(|process| process.departed) {
             self.arrivals.fill(None);
@@ -165,10 +196,14 @@ impl World {
     fn perform(&mut self, rank: usize, micro: Micro) {
         match micro {
             Micro::Fetch(word, home) => {
-                self.processes[rank].memory[word] = self.processes[home].memory[word];
+                assert!(
+                    !self.processes[rank].is_beside(home),
+                    "fetched from process {home}, which is beside it"
+                );
+                self.memory[rank][word] = self.memory[home][word];
             }
             Micro::Send(word, home) => {
-                self.processes[home].memory[word] = self.processes[rank].memory[word];
+                self.memory[home][word] = self.memory[rank][word];
             }
             Micro::Unlock(lock) => {
                 let notices = self.processes[rank].machine.released(lock as u32);
@@ -179,7 +214,14 @@ impl World {
                 self.processes[rank].seen[lock] = state.told.len();
             }
             Micro::Arrive => self.arrivals[rank] = Some(self.processes[rank].machine.arrived()),
-            own => self.processes[rank].perform(own),
+            Micro::Discard(run) => {
+                for page in run.pages() {
+                    let open = self.processes.iter().position(|process| process.may_see(page, rank));
+                    assert_eq!(open, None, "page {page} discarded while this process may look");
+                    self.memory[rank][page * WORDS..(page + 1) * WORDS].fill(process::GARBAGE);
+                }
+            }
+            own => self.processes[rank].perform(own, &self.memory),
         }
     }
 }
@@ -205,6 +247,7 @@ const PLAIN: Setup = Setup {
     prefetch_pages: 0,
     migrate: false,
     blocks: false,
+    hosts: 0,
     overflow: 0,
 };
 
@@ -248,6 +291,25 @@ fn with_changed_blocks_small_caches_and_homes_that_move() {
 fn with_changed_blocks_and_boards_that_overflow() {
     let setup = Setup { processes: 2, cache_pages: 6, blocks: true, overflow: 3, ..PLAIN };
     seeds(150).for_each(|seed| simulate(seed, setup));
+}
+
+#[test]
+fn with_processes_beside_each_other() {
+    let setup = Setup { processes: 5, hosts: 2, cache_pages: 6, prefetch_pages: 1, overflow: 9, ..PLAIN };
+    seeds(150).for_each(|seed| simulate(seed, setup));
+}
+
+#[test]
+fn with_processes_beside_each_other_and_changed_blocks() {
+    let setup = Setup { processes: 4, hosts: 2, cache_pages: 6, blocks: true, overflow: 9, ..PLAIN };
+    seeds(150).for_each(|seed| simulate(seed, setup));
+}
+
+#[test]
+fn with_homes_that_move_between_hosts() {
+    let setup = Setup { processes: 5, hosts: 3, cache_pages: 4, migrate: true, ..PLAIN };
+    seeds(300).for_each(|seed| simulate(seed, setup));
+    seeds(300).for_each(|seed| simulate(seed, Setup { pages: 40, blocks: true, prefetch_pages: 1, ..setup }));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::coherence::{Access, Blocks, Machine, Options, Run, Step, changed};
 use std::collections::{HashMap, VecDeque};
 
 /// What memory holds that nobody may look at.
-const GARBAGE: u32 = 0xdead_beef;
+pub(super) const GARBAGE: u32 = 0xdead_beef;
 
 /// The smallest things that other processes can come in between of.
 #[derive(Debug)]
@@ -20,14 +20,23 @@ pub(super) enum Micro {
     Compare(usize, Option<usize>),
     /// A word to its home.
     Send(usize, usize),
+    Show(Run, usize),
     Discard(Run),
     Unlock(usize),
     Arrive,
 }
 
+/// What process `rank` has at first: zeros where it is the home.
+pub(super) fn memory(rank: u32, homes: &[u32]) -> Vec<u32> {
+    let page = |home: &u32| [if *home == rank { 0 } else { GARBAGE }; WORDS];
+    homes.iter().flat_map(page).collect()
+}
+
 pub(super) struct Process {
     pub(super) machine: Machine,
-    pub(super) memory: Vec<u32>,
+    /// By page: whose bytes the program sees.
+    shown: Vec<usize>,
+    beside: Vec<u32>,
     access: Vec<Access>,
     twins: HashMap<usize, Vec<u32>>,
     pub(super) acts: VecDeque<Act>,
@@ -36,23 +45,23 @@ pub(super) struct Process {
     pub(super) epoch: u64,
     pub(super) arrived: bool,
     pub(super) departed: bool,
+    /// Barriers after which nothing is left to do here, and those after which all are known to be so far.
+    pub(super) ready: u64,
+    pub(super) met: u64,
 }
 
 impl Process {
     pub(super) fn new(options: Options, homes: &[u32], setup: Setup, acts: VecDeque<Act>) -> Self {
+        let (rank, beside) = (options.rank as usize, options.beside.clone());
         let mut machine = Machine::new(options);
         machine.set_migration(setup.migrate);
         machine.set_changed_blocks(setup.blocks);
-        let mut memory = vec![GARBAGE; homes.len() * WORDS];
-        for (page, &home) in homes.iter().enumerate() {
-            machine.place(Run { first: page, count: 1 }, home);
-            if home == options.rank {
-                memory[page * WORDS..(page + 1) * WORDS].fill(0);
-            }
-        }
-        Self {
+        let placed = (0..).zip(homes).flat_map(|(first, &home)| machine.place(Run { first, count: 1 }, home));
+        let placed: Vec<Step> = placed.collect();
+        let mut process = Self {
             machine,
-            memory,
+            shown: vec![rank; homes.len()],
+            beside,
             access: vec![Access::None; homes.len()],
             twins: HashMap::new(),
             acts,
@@ -61,7 +70,25 @@ impl Process {
             epoch: 0,
             arrived: false,
             departed: false,
-        }
+            ready: 0,
+            met: 0,
+        };
+        process.plan(placed);
+        process
+    }
+
+    pub(super) fn has_met(&self) -> bool {
+        self.met == self.epoch
+    }
+
+    /// Whether pages at home there are shared with it.
+    pub(super) fn is_beside(&self, home: usize) -> bool {
+        self.beside.contains(&(home as u32))
+    }
+
+    /// Whether the program may look at the bytes that process `rank` has of a page.
+    pub(super) fn may_see(&self, page: usize, rank: usize) -> bool {
+        self.shown[page] == rank && self.access[page] != Access::None
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -84,6 +111,7 @@ impl Process {
                 Step::Twin(page) => self.pending.push_back(Micro::Twin(page)),
                 Step::Flush(page, home) => self.pending.push_back(Micro::Compare(page, Some(home as usize))),
                 Step::Compare(page) => self.pending.push_back(Micro::Compare(page, None)),
+                Step::Show(run, home) => self.pending.push_back(Micro::Show(run, home as usize)),
                 Step::Discard(run) => self.pending.push_back(Micro::Discard(run)),
             }
         }
@@ -101,21 +129,21 @@ impl Process {
     }
 
     /// `None`: it faulted, and what is to be done is planned.
-    pub(super) fn load(&mut self, word: usize) -> Option<u32> {
+    pub(super) fn load(&mut self, word: usize, memory: &[Vec<u32>]) -> Option<u32> {
         if self.access[word / WORDS] == Access::None {
             self.fault(word / WORDS, false);
             return None;
         }
-        Some(self.memory[word])
+        Some(memory[self.shown[word / WORDS]][word])
     }
 
     /// As `load`.
-    pub(super) fn store(&mut self, word: usize, value: u32) -> Option<()> {
+    pub(super) fn store(&mut self, word: usize, value: u32, memory: &mut [Vec<u32>]) -> Option<()> {
         if self.access[word / WORDS] != Access::Write {
             self.fault(word / WORDS, true);
             return None;
         }
-        self.memory[word] = value;
+        memory[self.shown[word / WORDS]][word] = value;
         Some(())
     }
 
@@ -123,17 +151,17 @@ impl Process {
         words.iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
 
-    pub(super) fn perform(&mut self, micro: Micro) {
+    pub(super) fn perform(&mut self, micro: Micro, memory: &[Vec<u32>]) {
         match micro {
             Micro::Protect(run, access) => self.access[run.pages()].fill(access),
             Micro::Twin(page) => {
-                let copy = self.memory[page * WORDS..(page + 1) * WORDS].to_vec();
+                let copy = memory[self.shown[page]][page * WORDS..(page + 1) * WORDS].to_vec();
                 assert!(self.twins.insert(page, copy).is_none(), "a twin was there already");
             }
             Micro::Compare(page, home) => {
                 assert_ne!(self.access[page], Access::Write, "compared while it may change");
                 let twin = self.twins.remove(&page).expect("a dirty page has a twin");
-                let now = &self.memory[page * WORDS..(page + 1) * WORDS];
+                let now = &memory[self.shown[page]][page * WORDS..(page + 1) * WORDS];
                 let ranges = changed(&Self::bytes(&twin), &Self::bytes(now));
                 self.machine.compared(page, Blocks::of(&ranges, PAGE));
                 let Some(home) = home else { return };
@@ -143,10 +171,10 @@ impl Process {
                     self.pending.push_front(Micro::Send(page * WORDS + word / WORD, home));
                 }
             }
-            Micro::Discard(run) => {
+            Micro::Show(run, home) => {
                 for page in run.pages() {
-                    assert_eq!(self.access[page], Access::None, "discarded while the program may look");
-                    self.memory[page * WORDS..(page + 1) * WORDS].fill(GARBAGE);
+                    assert_eq!(self.access[page], Access::None, "shown while the program may look");
+                    self.shown[page] = home;
                 }
             }
             other => panic!("{other:?} concerns others"),

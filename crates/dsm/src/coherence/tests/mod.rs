@@ -1,5 +1,7 @@
 //! Litmus tests: what must be seen after which lock or barrier, and the life of a page, step by step.
 
+mod beside;
+
 use super::Blocks;
 use super::machine::Fault;
 use super::{Access, Machine, Notice, Options, Run, Step, Told};
@@ -7,7 +9,22 @@ use super::{Access, Machine, Notice, Options, Run, Step, Told};
 const ONE: Run = Run { first: 0, count: 1 };
 
 fn machine(rank: u32, cache_pages: usize) -> Machine {
-    let options = Options { rank, cache_pages, prefetch_pages: 0, max_checking_pages: 0, alone: false };
+    placed(Options { cache_pages, ..options(rank) })
+}
+
+fn options(rank: u32) -> Options {
+    Options {
+        rank,
+        cache_pages: 9,
+        prefetch_pages: 0,
+        max_checking_pages: 0,
+        alone: false,
+        hosts: Vec::new(),
+        beside: Vec::new(),
+    }
+}
+
+fn placed(options: Options) -> Machine {
     let mut machine = Machine::new(options);
     // Page 0 is at home at process 0, pages 1 to 9 at process 1.
     machine.place(ONE, 0);
@@ -134,15 +151,16 @@ fn a_full_cache_sends_dirty_pages_home() {
 
 #[test]
 fn neighbours_are_fetched_where_faults_walk() {
-    let options =
-        Options { rank: 0, cache_pages: 40, prefetch_pages: 4, max_checking_pages: 4, alone: false };
-    let mut machine = Machine::new(options);
+    let mut machine =
+        Machine::new(Options { cache_pages: 40, prefetch_pages: 4, max_checking_pages: 4, ..options(0) });
     machine.place(Run { first: 0, count: 20 }, 1);
     let fetched = |machine: &mut Machine, page| match steps(machine.fault(page, false))[0] {
         Step::Fetch(run, 1) => run.count,
         step => panic!("{step:?}"),
     };
     assert_eq!([0, 1, 3, 7].map(|page| fetched(&mut machine, page)), [1, 2, 4, 5]);
+    machine.set_prefetching(false);
+    assert_eq!([12, 13, 14].map(|page| fetched(&mut machine, page)), [1, 1, 1]);
 }
 
 #[test]
@@ -225,8 +243,7 @@ fn a_wrong_guess_is_told_to_nobody() {
 
 #[test]
 fn one_process_alone_is_left_in_peace() {
-    let options = Options { rank: 0, cache_pages: 9, prefetch_pages: 0, max_checking_pages: 0, alone: true };
-    let mut machine = Machine::new(options);
+    let mut machine = Machine::new(Options { alone: true, ..options(0) });
     let all = Run { first: 0, count: 9 };
     machine.place(all, 0);
     assert_eq!(steps(machine.fault(0, true)), [Step::Protect(all, Access::Write)]);
