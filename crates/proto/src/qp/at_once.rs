@@ -6,8 +6,8 @@
 use super::post::signals;
 use super::sq::{awaits_response, wc_opcode};
 use super::{Host, MAX_MESSAGE, Machine, OneSided, OneSidedKind, Qp, Side, TxPayload};
-use crate::RKey;
 use crate::verbs::{Completion, Payload, QpState, SendFlags, SendOp, SendWr, Sge, Transport, WcOpcode};
+use crate::{RKey, Srqn};
 
 /// A WRITE of data in one piece: the request that programs post most, and often one at a time while somebody waits for it.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,9 @@ impl Qp {
             Payload::Sges(_) => false,
             Payload::Inline(bytes) => bytes.len() <= self.attr.cap.max_inline_data as usize,
         };
-        if !is_fit || !self.is_alone() || !host.write(self.id.pd, write.rkey, write.addr, write.data) {
+        // A request of an extended reliable connection also names a queue.
+        let is_fit = is_fit && !self.id.transport.is_xrc();
+        if !is_fit || !self.is_alone(host) || !host.write(self.id.pd, write.rkey, write.addr, write.data) {
             return false;
         }
         self.counters.performed += 1;
@@ -49,7 +51,14 @@ impl Qp {
     #[inline(always)]
     pub fn post_at_once<H: Host>(&mut self, wr: &SendWr<'_>, host: &mut H) -> bool {
         let is_message = matches!(wr.op, SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_));
-        if is_message || !self.is_alone() {
+        // What the transport does not have is refused by `post_send`.
+        let (is_there, srq) = match self.id.transport {
+            Transport::Rc => (true, None),
+            Transport::Uc => (matches!(wr.op, SendOp::Write { .. }), None),
+            Transport::XrcIni => (wr.srq.is_some(), wr.srq),
+            Transport::Ud | Transport::XrcTgt => (false, None),
+        };
+        if is_message || !is_there || !self.is_alone(host) {
             return false;
         }
         let len = match wr.payload {
@@ -64,7 +73,9 @@ impl Qp {
             Payload::Sges(sges) => (TxPayload::Local { pd: self.id.pd, sges, offset: 0, len }, sges),
             Payload::Inline(bytes) => (TxPayload::Bytes(bytes), &[][..]),
         };
-        let Some(request) = one_sided(&wr.op, data, sges, len, self.attr.max_rd_atomic) else { return false };
+        let Some(request) = one_sided(&wr.op, srq, data, sges, len, self.attr.max_rd_atomic) else {
+            return false;
+        };
         if !host.perform(self.id.pd, &request) {
             return false;
         }
@@ -78,11 +89,12 @@ impl Qp {
 
     /// Whether a request that is posted now would be the only one.
     #[inline(always)]
-    fn is_alone(&self) -> bool {
-        let is_up = self.attr.state == QpState::Rts && self.id.transport == Transport::Rc;
-        match &self.machine {
-            Machine::Rc(rc) => is_up && self.sq.is_idle() && rc.0.is_alone(&self.sq),
-            _ => false,
+    fn is_alone<H: Host>(&mut self, host: &mut H) -> bool {
+        let is_idle = self.attr.state == QpState::Rts && self.sq.is_idle();
+        match &mut self.machine {
+            Machine::Rc(rc) => is_idle && rc.0.is_alone(&self.sq),
+            Machine::Uc(uc) => is_idle && uc.0.is_alone(host),
+            Machine::Ud(_) => false,
         }
     }
 
@@ -102,6 +114,7 @@ impl Qp {
 #[inline(always)]
 pub(super) fn one_sided<'a>(
     op: &SendOp,
+    srq: Option<Srqn>,
     data: TxPayload<'a>,
     sges: &'a [Sge],
     len: u32,
@@ -115,5 +128,5 @@ pub(super) fn one_sided<'a>(
         }
         _ => return None,
     };
-    Some(OneSided { rkey, addr, kind })
+    Some(OneSided { srq, rkey, addr, kind })
 }
