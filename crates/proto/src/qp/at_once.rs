@@ -25,8 +25,8 @@ pub struct PlainWrite<'a> {
 }
 
 impl Qp {
-    /// Does a WRITE at once as [`Qp::post_at_once`] does, if the host has all at hand that it takes. A short way to the same: all else is
-    /// done after the bytes are where they belong. False: nothing was done.
+    /// Does a WRITE of a reliable connection at once as [`Qp::post_at_once`] does, if the host has all at hand that it takes. A short way to
+    /// the same: all else is done after the bytes are where they belong. False: nothing was done.
     #[inline(always)]
     pub fn write_at_once<H: Host>(&mut self, write: PlainWrite<'_>, host: &mut H) -> bool {
         let is_fit = match write.data {
@@ -34,9 +34,8 @@ impl Qp {
             Payload::Sges(_) => false,
             Payload::Inline(bytes) => bytes.len() <= self.attr.cap.max_inline_data as usize,
         };
-        // A request of an extended reliable connection also names a queue.
-        let is_fit = is_fit && !self.id.transport.is_xrc();
-        if !is_fit || !self.is_alone(host) || !host.write(self.id.pd, write.rkey, write.addr, write.data) {
+        let is_first = self.id.transport == Transport::Rc && self.is_alone();
+        if !is_fit || !is_first || !host.write(self.id.pd, write.rkey, write.addr, write.data) {
             return false;
         }
         self.counters.performed += 1;
@@ -52,13 +51,13 @@ impl Qp {
     pub fn post_at_once<H: Host>(&mut self, wr: &SendWr<'_>, host: &mut H) -> bool {
         let is_message = matches!(wr.op, SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_));
         // What the transport does not have is refused by `post_send`.
-        let (is_there, srq) = match self.id.transport {
-            Transport::Rc => (true, None),
-            Transport::Uc => (matches!(wr.op, SendOp::Write { .. }), None),
-            Transport::XrcIni => (wr.srq.is_some(), wr.srq),
+        let (is_first, srq) = match self.id.transport {
+            Transport::Rc => (self.is_alone(), None),
+            Transport::XrcIni => (wr.srq.is_some() && self.is_alone(), wr.srq),
+            Transport::Uc => (matches!(wr.op, SendOp::Write { .. }) && self.has_caught_up(host), None),
             Transport::Ud | Transport::XrcTgt => (false, None),
         };
-        if is_message || !is_there || !self.is_alone(host) {
+        if is_message || !is_first {
             return false;
         }
         let len = match wr.payload {
@@ -87,14 +86,23 @@ impl Qp {
         true
     }
 
-    /// Whether a request that is posted now would be the only one.
+    /// Whether a request that is posted now would be the only one. Of a reliable connection, plain or extended.
     #[inline(always)]
-    fn is_alone<H: Host>(&mut self, host: &mut H) -> bool {
-        let is_idle = self.attr.state == QpState::Rts && self.sq.is_idle();
+    fn is_alone(&self) -> bool {
+        match &self.machine {
+            Machine::Rc(rc) => {
+                self.attr.state == QpState::Rts && self.sq.is_idle() && rc.0.is_alone(&self.sq)
+            }
+            _ => false,
+        }
+    }
+
+    /// The same of an unreliable connection, where nobody says what has arrived: the host must know.
+    #[inline(never)]
+    fn has_caught_up<H: Host>(&mut self, host: &mut H) -> bool {
         match &mut self.machine {
-            Machine::Rc(rc) => is_idle && rc.0.is_alone(&self.sq),
-            Machine::Uc(uc) => is_idle && uc.0.is_alone(host),
-            Machine::Ud(_) => false,
+            Machine::Uc(uc) => self.attr.state == QpState::Rts && self.sq.is_idle() && uc.0.is_alone(host),
+            _ => false,
         }
     }
 
