@@ -109,6 +109,9 @@ pub struct QpReport {
     pub duplicates: u64,
     /// Requests that came too early.
     pub out_of_order: u64,
+    /// One-sided operations done at once in the peer's memory, without a packet.
+    #[serde(default)]
+    pub performed: u64,
 }
 
 impl QpReport {
@@ -128,6 +131,7 @@ impl QpReport {
             rnr_sent,
             duplicates,
             out_of_order,
+            performed,
             ..
         } = *qp.counters();
         QpReport {
@@ -151,6 +155,7 @@ impl QpReport {
             rnr_sent,
             duplicates,
             out_of_order,
+            performed,
         }
     }
 }

@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Step at which the process that is going to be killed stops; set in that process only.
 const STEP: &str = "CM_KILLED_STEP";
@@ -28,6 +29,15 @@ fn impatient(id: &CmId) {
 fn offer(end: &End, to: SocketAddr) -> (Arc<CmId>, Qp) {
     let (id, qp) = (end.routed(PortSpace::Tcp, to), end.qp());
     impatient(&id);
+    offer_with(id, qp)
+}
+
+/// The same with the patience that programs have: more than a minute.
+fn offer_patiently(end: &End, to: SocketAddr) -> (Arc<CmId>, Qp) {
+    offer_with(end.routed(PortSpace::Tcp, to), end.qp())
+}
+
+fn offer_with(id: Arc<CmId>, qp: Qp) -> (Arc<CmId>, Qp) {
     advance(&id, &qp, &[QpState::Init]);
     id.connect(CmTransport::Rc, &param(&qp, b"")).unwrap();
     (id, qp)
@@ -64,9 +74,15 @@ fn victim() {
             kept.push(offer(&end, to.unwrap()));
             end.next(CmEventKind::ConnectResponse);
         }
-        "confirmed" | "ends" => {
-            kept.push(offer(&end, to.unwrap()));
+        "confirmed" | "ends" | "stops" | "is patient" => {
+            let is_patient = step == "is patient";
+            kept.push(if is_patient { offer_patiently(&end, to.unwrap()) } else { offer(&end, to.unwrap()) });
             confirm(&end, &kept[0]);
+            if step == "stops" {
+                println!("stops now");
+                // SAFETY: takes nothing and touches nothing.
+                unsafe { libc::raise(libc::SIGSTOP) };
+            }
             if step == "ends" {
                 kept[0].0.disconnect().unwrap();
             }
@@ -145,12 +161,13 @@ fn given_up(end: &End, is_shared: bool, reason: RejectReason) {
     }
 }
 
-/// Ends a connection whose other end is dead.
+/// Hears of the end of a connection whose other end is dead, and within seconds, although nobody says anything.
 #[track_caller]
-fn ended(end: &End, id: &CmId, is_shared: bool) {
-    id.disconnect().unwrap();
-    let status = if is_shared { 0 } else { -libc::ETIMEDOUT };
-    assert_eq!(end.next(CmEventKind::Disconnected).status, status);
+fn bereaved(end: &End) {
+    let start = Instant::now();
+    assert_eq!(end.next(CmEventKind::Disconnected).status, 0);
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert_eq!(end.nic.counters().cm["bereaved"], 1);
 }
 
 /// Address of the one that lives and of the one that dies, per test.
@@ -181,15 +198,15 @@ fn killed_while_it_thinks_about_our_offer() {
 
 #[test]
 fn killed_after_it_took_our_offer() {
-    for (own, its, is_shared) in addresses(2) {
+    for (own, its, _) in addresses(2) {
         let end = End::new(&[&own]);
         let mut victim = Victim::start("took the offer", &its, None);
         let to = victim.line("listens ").parse().unwrap();
         let connection = offer(&end, to);
         victim.await_death();
-        // Its answer is here; whom we confirm to is not. Only an end, or data, shows.
+        // Its answer is here; whom we confirm to is not.
         confirm(&end, &connection);
-        ended(&end, &connection.0, is_shared);
+        bereaved(&end);
         drop(connection);
         nothing_is_left(&end);
     }
@@ -227,17 +244,54 @@ fn killed_after_it_was_answered() {
 
 #[test]
 fn killed_when_established() {
-    for (own, its, is_shared) in addresses(5) {
+    for (own, its, _) in addresses(5) {
         let end = End::new(&[&own]);
         let listener = end.listener(&format!("{own}:0"), 8);
         let victim = Victim::start("confirmed", &its, listener.local_addr());
         let connection = take(&end);
         end.next(CmEventKind::Established);
         victim.await_death();
-        ended(&end, &connection.0, is_shared);
+        bereaved(&end);
+        // There is nothing left to end, and that is no error.
+        connection.0.disconnect().unwrap();
         drop(connection);
         nothing_is_left(&end);
     }
+}
+
+/// Who ends a connection does not wait for the dead, either.
+#[test]
+fn killed_and_then_told_of_the_end() {
+    let (own, its) = ("127.45.8.1", "127.45.8.2");
+    let end = End::new(&[own]);
+    let listener = end.listener(&format!("{own}:0"), 8);
+    let victim = Victim::start("is patient", its, listener.local_addr());
+    let connection = take(&end);
+    end.next(CmEventKind::Established);
+    victim.await_death();
+    connection.0.disconnect().unwrap();
+    bereaved(&end);
+    drop(connection);
+    nothing_is_left(&end);
+}
+
+/// A process that is stopped is not dead.
+#[test]
+fn stopped_when_established() {
+    let (own, its) = ("127.45.9.1", "127.45.9.2");
+    let end = End::new(&[own]);
+    let listener = end.listener(&format!("{own}:0"), 8);
+    let mut victim = Victim::start("stops", its, listener.local_addr());
+    let connection = take(&end);
+    end.next(CmEventKind::Established);
+    victim.line("stops now");
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(end.channel.try_next().is_none());
+    // SAFETY: our own child, which is not waited for yet.
+    assert_eq!(unsafe { libc::kill(victim.process.id() as libc::pid_t, libc::SIGKILL) }, 0);
+    bereaved(&end);
+    drop(connection);
+    nothing_is_left(&end);
 }
 
 #[test]

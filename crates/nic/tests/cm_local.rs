@@ -230,6 +230,39 @@ fn another_user_is_reached_by_udp_although_its_slot_is_one_of_ours() {
     other.finish();
 }
 
+/// Nothing is concluded of another user's process from the death of one of ours that has the same slot.
+#[test]
+fn the_death_of_a_namesake_ends_nothing() {
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        return println!("SKIPPED: only root can be another user");
+    }
+    let mut other = Other::start_as_nobody("accepts", "127.47.9.2");
+    let slot: u8 = other.line("@slot ").parse().unwrap();
+    let to = other.line("@listens ").parse().unwrap();
+    let mut namesake = None;
+    // Tests beside this one may have the slot for a while.
+    wait_until(|| {
+        let next = Registry::open(&default_base()).unwrap().slot() % 254 + 1;
+        let found = (next == slot).then(|| End::new(&["127.47.9.3"])).filter(|end| end.nic.slot() == slot);
+        namesake = found;
+        namesake.is_some()
+    });
+    let end = End::new(&["127.47.9.1"]);
+    let (id, qp) = offer(&end, to);
+    end.next(CmEventKind::ConnectResponse);
+    advance(&id, &qp, &[QpState::Rtr, QpState::Rts]);
+    id.establish().unwrap();
+    drop(namesake);
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    assert!(end.channel.try_next().is_none());
+    cm_support::post(&qp);
+    completion(&end.cq);
+    id.disconnect().unwrap();
+    assert_eq!(end.next(CmEventKind::Disconnected).status, 0);
+    assert_eq!(end.nic.counters().cm["bereaved"], 0);
+    other.finish();
+}
+
 /// A process that goes while its last message lies in a ring is heard all the same.
 #[test]
 fn the_last_word_is_heard() {

@@ -522,3 +522,33 @@ fn messages_from_elsewhere_do_not_touch_a_connection() {
     assert_eq!(pair.nodes[1].names(), ["request", "established"]);
     assert_eq!(pair.cm(1).counters().wrong_address, 1);
 }
+
+/// Of many peers with many connections each, the dead one's end, and nobody else's.
+#[test]
+fn a_death_ends_what_was_established() {
+    let mut pair = pair();
+    let ids: Vec<CommId> = (0..5).map(|qpn| pair.connect(100 + qpn)).collect();
+    pair.run_until(pair.now + 3 * SECOND);
+    let (theirs, ours) = (pair.nodes[1].gid, pair.nodes[0].gid);
+    assert_eq!((pair.cm(0).peers(), pair.cm(1).peers()), (vec![(theirs, 2)], vec![(ours, 1)]));
+    let now = pair.now;
+    pair.cm(0).disconnect(ids[0], &[], now).unwrap();
+    for (address, slot) in [(theirs, 1), (theirs, 3), (ours, 2)] {
+        pair.cm(0).handle_death(address, slot, now);
+    }
+    assert!(pair.cm(0).poll_event().is_none(), "others died");
+    pair.cm(0).handle_death(theirs, 2, now);
+    pair.cm(0).handle_death(theirs, 2, now);
+    let mut ended: Vec<CommId> = std::iter::from_fn(|| pair.cm(0).poll_event())
+        .map(|event| match event {
+            Event::Disconnected { id, timed_out: false } => id,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    ended.sort_by_key(|id| ids.iter().position(|known| known == id));
+    assert_eq!((ended, pair.cm(0).counters().bereaved), (ids, 5));
+    // Repetitions are answered until nobody can be asking any more.
+    pair.nodes[1].cm = None;
+    pair.run();
+    assert_eq!((pair.cm(0).connections(), pair.cm(0).peers()), (0, vec![]));
+}

@@ -12,7 +12,8 @@ pub(crate) fn page(machine: &Machine, rounds: usize, verdicts: &[Verdict]) -> St
          Ratios travel between machines; absolute figures do not. Rows that lose stay in.\n\n\
          ![How many times as good as the peer](fabric-figures.svg)\n\n{}\n\
          Latencies are medians: half a round trip for WRITE, SEND and the ping-pongs, a whole operation for READ and atomics. Each side has a\n\
-         core of its own, except with 64 queue pairs and their peer, which the scheduler places. UCX runs with `UCX_TLS=sm,self`. Lost packets\n\
+         core of its own, except with 64 queue pairs and their peer, which the scheduler places. UCX runs with `UCX_TLS=sm,self`, or with\n\
+         `tcp,self` where its name says so: those rows have no goal, and show what a program without RDMA would have. Lost packets\n\
          are lost by `FERROCE_FAULTS=loss=1%` on both sides. [fabric-snapshot.json](fabric-snapshot.json) holds the ratios alone, so that a\n\
          regression shows in review.\n",
         table(machine, rounds, verdicts)
@@ -25,9 +26,12 @@ pub(crate) fn table(machine: &Machine, rounds: usize, verdicts: &[Verdict]) -> S
         "| test | peer | ours | peer's | ratio | goal | reached |\n|---|---|---:|---:|---:|---|---|\n"
             .to_owned();
     verdicts.iter().for_each(|verdict| text += &line(verdict));
-    let count = verdicts.iter().filter(|verdict| verdict.reached()).count();
-    text +=
-        &format!("\n{count} of {} reached. A ratio above 1 means that ferroce is better. ", verdicts.len());
+    let goals: Vec<bool> = verdicts.iter().filter_map(Verdict::reached).collect();
+    let count = goals.iter().filter(|reached| **reached).count();
+    text += &format!(
+        "\n{count} of {} goals reached. A ratio above 1 means that ferroce is better. ",
+        goals.len()
+    );
     text + &format!("Rounds: {rounds}, medians.\n{}\n", machine.line())
 }
 
@@ -35,14 +39,14 @@ fn line(verdict: &Verdict) -> String {
     let row = verdict.row;
     let (ours, peer, unit) = (row.ours.name, row.peer.name, row.ours.unit.symbol());
     let note = if row.note.is_empty() { String::new() } else { format!(" ({})", row.note) };
-    let goal = format!("{:.2} ×{note}", row.goal);
+    let goal = row.goal.map_or_else(|| "–".to_owned(), |goal| format!("{goal:.2} ×{note}"));
     match &verdict.figures {
         Ok(figures) => format!(
             "| {ours} | {peer} | {} {unit} | {} {unit} | {:.2} × | {goal} | {} |\n",
             digits(figures.ours),
             digits(figures.peer),
             figures.ratio,
-            if verdict.reached() { "yes" } else { "no" }
+            verdict.reached().map_or("–", |reached| if reached { "yes" } else { "no" })
         ),
         Err(_) => format!("| {ours} | {peer} | – | – | – | {goal} | could not run |\n"),
     }
@@ -69,6 +73,8 @@ mod tests {
             "| ib_write_lat 8 B, local | UCX put latency 8 B | 1.00 µs | 1.10 µs | 1.10 × | 1.00 × | yes |";
         assert!(text.contains(first), "{text}");
         assert!(text.contains("| 0.77 × (aim: no worse than 1.3 ×) | yes |"), "{text}");
+        let lines: Vec<&str> = text.lines().filter(|line| line.contains(", tcp |")).collect();
+        assert!(lines.len() == 2 && lines.iter().all(|line| line.ends_with("× | – | – |")), "{text}");
         assert!(text.contains(
             "| ib_send_lat 8 B, local | UCX tag latency 8 B | – | – | – | 1.30 × | could not run |"
         ));

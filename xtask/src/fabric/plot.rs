@@ -57,23 +57,28 @@ fn draw(svg: &mut String, verdict: &Verdict, y: f64) {
         "<text x=\"{:.1}\" y=\"{baseline:.1}\" text-anchor=\"end\" fill=\"#222222\">{words}</text>",
         LEFT - 10.0
     );
-    let goal = place(row.goal);
     let (end, number) = match &verdict.figures {
         Ok(figures) => (place(figures.ratio), format!("{:.2}", figures.ratio)),
         Err(_) => (LEFT, "could not run".to_owned()),
     };
-    let colour = if verdict.reached() { "#2f7d5b" } else { "#c8792b" };
+    let colour = match verdict.reached() {
+        Some(true) => "#2f7d5b",
+        Some(false) => "#c8792b",
+        None => "#8a8a8a",
+    };
     let _ = writeln!(
         svg,
         "<rect x=\"{LEFT}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{BAR}\" fill=\"{colour}\"/>",
         end - LEFT
     );
-    let _ = writeln!(
-        svg,
-        "<line x1=\"{goal:.1}\" y1=\"{:.1}\" x2=\"{goal:.1}\" y2=\"{:.1}\" stroke=\"#000000\" stroke-width=\"3\"/>",
-        y - 4.0,
-        y + BAR + 4.0
-    );
+    if let Some(goal) = row.goal.map(place) {
+        let _ = writeln!(
+            svg,
+            "<line x1=\"{goal:.1}\" y1=\"{:.1}\" x2=\"{goal:.1}\" y2=\"{:.1}\" stroke=\"#000000\" stroke-width=\"3\"/>",
+            y - 4.0,
+            y + BAR + 4.0
+        );
+    }
     let _ = writeln!(
         svg,
         "<text x=\"{NUMBERS}\" y=\"{baseline:.1}\" text-anchor=\"end\" fill=\"#222222\">{number}</text>"
@@ -96,10 +101,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_has_a_bar_a_goal_and_a_number() {
+    fn every_row_has_a_bar_a_number_and_its_goal() {
         let svg = picture(&verdict::example());
         let rows = verdict::example().len();
-        assert_eq!(svg.matches("stroke-width=\"3\"").count(), rows);
+        let goals = verdict::example().iter().filter(|verdict| verdict.row.goal.is_some()).count();
+        assert_eq!((svg.matches("stroke-width=\"3\"").count(), rows - goals), (goals, 2));
         assert_eq!(svg.matches("<rect x=").count(), rows);
         assert!(svg.contains(">1.10</text>") && svg.contains(">could not run</text>"), "{svg}");
         assert!(!svg.contains("NaN") && !svg.contains("\"-"), "{svg}");

@@ -110,8 +110,8 @@ impl Runner<'_> {
                 (said, figure)
             }
             Way::Crowd(line, link, pairs) => self.crowd(line, link, pairs)?,
-            Way::Ucx(test) => {
-                let said = self.ucx(test)?;
+            Way::Ucx(_) | Way::UcxTcp(_) => {
+                let said = self.ucx(source.way)?;
                 let figure = ucx_figure(&said, source.unit);
                 (said, figure)
             }
@@ -168,11 +168,16 @@ impl Runner<'_> {
         Ok((said.concat(), total))
     }
 
-    fn ucx(&mut self, test: &str) -> Result<String, String> {
+    fn ucx(&mut self, way: Way) -> Result<String, String> {
+        let (test, transports) = match way {
+            Way::Ucx(test) => (test, "sm,self"),
+            Way::UcxTcp(test) => (test, "tcp,self"),
+            other => return Err(format!("{other:?} is not UCX's")),
+        };
         let port = self.take_port();
         self.talk(port, |host| {
             let mut command = on_core_of(host, "ucx_perftest");
-            command.args(["-p", &port.to_string()]).env("UCX_TLS", "sm,self");
+            command.args(["-p", &port.to_string()]).env("UCX_TLS", transports);
             if let Some(host) = host {
                 command.args([host, "-t"]).args(test.split_whitespace());
             }

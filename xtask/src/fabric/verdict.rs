@@ -24,8 +24,10 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    pub(crate) fn reached(&self) -> bool {
-        self.figures.as_ref().is_ok_and(|figures| figures.ratio >= self.row.goal)
+    /// Whether it is as good as it has to be; where it does not have to be anything, nothing.
+    pub(crate) fn reached(&self) -> Option<bool> {
+        let goal = self.row.goal?;
+        Some(self.figures.as_ref().is_ok_and(|figures| figures.ratio >= goal))
     }
 
     fn to_json(&self) -> Value {
@@ -119,8 +121,11 @@ mod tests {
         let verdicts = example();
         let ratio =
             |at: usize| verdicts[at].figures.as_ref().map(|figures| figures.ratio).unwrap_or(f64::NAN);
-        assert!((ratio(0) - 1.1).abs() < 1e-9 && verdicts[0].reached(), "a latency of 1.0 against 1.1");
-        assert!(ratio(5) < 1.0 && !verdicts[5].reached(), "a bandwidth less than its peer's");
+        assert!(
+            (ratio(0) - 1.1).abs() < 1e-9 && verdicts[0].reached() == Some(true),
+            "a latency of 1.0 against 1.1"
+        );
+        assert!(ratio(5) < 1.0 && verdicts[5].reached() == Some(false), "a bandwidth less than its peer's");
     }
 
     #[test]
@@ -132,6 +137,7 @@ mod tests {
         let json = to_json(&machine::example(), 3, &verdicts);
         assert_eq!(json["rows"].as_array().map(Vec::len), Some(verdicts.len()));
         assert_eq!(json["rows"][4]["reached"], false);
+        assert_eq!((&json["rows"][10]["goal"], &json["rows"][10]["reached"]), (&Value::Null, &Value::Null));
         assert_eq!(json["rows"][4]["failures"], json!(["ib_send_lat 8 B, local: no <room>\nmore"]));
     }
 

@@ -66,6 +66,7 @@ pub(crate) fn of_cm(name: &str) -> &'static str {
         "refused" => "refusals sent",
         "timed_out" => "given up for want of an answer",
         "established" => "connections established",
+        "bereaved" => "connections that ended because the peer's process on this host died",
         "paced" => "messages that waited because enough were under way",
         "unproven" => "dropped or refused: no proof of the key, or a wrong one",
         "replayed" => "offers refused: their proof is old or was used before",

@@ -101,6 +101,7 @@ fn qp_table(qps: &[QpReport]) -> String {
         ("peer QP", Align::Left),
         right("sends\nopen"),
         right("receives\nposted"),
+        right("done\ndirectly"),
         right("packets\nsent"),
         right("bytes\nsent"),
         right("packets\nreceived"),
@@ -119,6 +120,7 @@ fn qp_table(qps: &[QpReport]) -> String {
             peer_qp,
             qp.sends_outstanding.to_string(),
             qp.recvs_waiting.to_string(),
+            qp.performed.to_string(),
             qp.tx_packets.to_string(),
             qp.tx_bytes.to_string(),
             qp.rx_packets.to_string(),
@@ -167,7 +169,7 @@ mod tests {
                 "sends_outstanding": 1, "recvs_waiting": 16, "tx_packets": 100, "tx_bytes": 409600,
                 "rx_packets": 50, "rx_bytes": 0, "retransmitted": 3, "timeouts": 1, "probes": 0,
                 "naks_received": 0, "naks_sent": 0, "rnr_received": 0, "rnr_sent": 0, "duplicates": 0,
-                "out_of_order": 0,
+                "out_of_order": 0, "performed": 1234,
             })
         };
         let value = json!({
@@ -212,7 +214,7 @@ mod tests {
         assert_eq!(words(&text, "sent_req")[1], "3");
         assert!(words(&text, "stale").is_empty());
         assert!(words(&text, "repairs").is_empty() && words(&text, "rx_overruns").is_empty());
-        assert_eq!(words(&text, "0x010001")[3..5], ["127.0.0.1", "0x020002"]);
+        assert_eq!(words(&text, "0x010001")[3..9], ["127.0.0.1", "0x020002", "1", "16", "1234", "100"]);
         assert_eq!(words(&text, "0x010002")[3..5], ["-", "-"]);
         assert!(text.ends_with("… and 3 more queue pairs."));
     }

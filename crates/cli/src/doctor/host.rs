@@ -1,10 +1,13 @@
 //! The host: shared memory, namespaces, and what the kernel has of RDMA itself.
 
-use super::Finding;
+use super::{Finding, local};
 use crate::run::library::Libraries;
 use crate::run::namespace::{self, Dress};
 use crate::run::tree::SysTree;
 use std::path::Path;
+
+/// With less room than this, some processes will not share memory.
+const SCARCE_MIB: u64 = 16;
 
 /// Checks that fork, for as long as there is only one thread.
 pub(super) fn before_threads() -> Vec<Finding> {
@@ -27,8 +30,20 @@ pub(super) fn check() -> Vec<Finding> {
 
 fn registry() -> Finding {
     let base = ferroce_nic::registry::default_base();
+    let room_mib = local::room_mib(&base).unwrap_or(u64::MAX);
+    if room_mib < SCARCE_MIB {
+        let found = format!(
+            "{} has {room_mib} MiB left; a process needs 2, and 1 for each neighbour",
+            base.display()
+        );
+        return Finding::limited("registry", found).advise(
+            "Make room, or a larger one: docker run --shm-size=256m, mount -o remount,size=256m /dev/shm",
+        );
+    }
     match base == Path::new("/dev/shm") {
-        true => Finding::works("registry", "/dev/shm, where your processes meet"),
+        true => {
+            Finding::works("registry", format!("/dev/shm, where your processes meet; {room_mib} MiB left"))
+        }
         false => {
             Finding::limited("registry", format!("{}, since /dev/shm cannot be written", base.display()))
         }

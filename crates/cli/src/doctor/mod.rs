@@ -7,10 +7,12 @@
 //! | `library` | the drop-in library: found, complete |
 //! | `network` | addresses, the port, offloads, steering |
 //! | `host` | shared memory, namespaces, the kernel's own RDMA |
+//! | `local` | the way between two processes of this host |
 //! | `programs` | foreign programs: installed, and a transfer through the library |
 
 mod host;
 mod library;
+mod local;
 mod network;
 mod programs;
 
@@ -24,6 +26,9 @@ pub(crate) struct Args {
     /// Print as JSON.
     #[arg(long)]
     json: bool,
+    /// Be the second process of the check of the local link.
+    #[arg(long, hide = true)]
+    as_neighbour: bool,
 }
 
 /// What came of a check.
@@ -81,10 +86,14 @@ impl Finding {
 
 /// Checks everything. The exit status is 1 if something fails.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    if args.as_neighbour {
+        return local::be_neighbour().map(|()| ExitCode::SUCCESS);
+    }
     // Namespaces first: trying them forks, and only a process with one thread may do that freely.
     let mut findings = host::before_threads();
     findings.extend(network::check());
     findings.extend(host::check());
+    findings.extend(local::check());
     let library = library::check();
     let with_library = library.iter().all(|finding| finding.verdict != Verdict::Fails);
     findings.extend(library);

@@ -14,6 +14,7 @@
 //! | `address` | binding, and finding the way to a destination |
 //! | `connect` | offering, taking, refusing, ending |
 //! | `following` | what ids hear of addresses that leave, and of the end of the device |
+//! | `roll_call` | how they hear of a peer on this host that was killed |
 //! | `attributes` | what the id's queue pair must be set to |
 //! | `key` | where keys for secure set-up come from |
 //! | `error` | why a call was refused |
@@ -31,6 +32,7 @@ mod event;
 mod following;
 mod id;
 mod key;
+mod roll_call;
 mod service;
 
 pub use channel::CmChannel;

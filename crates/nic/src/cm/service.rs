@@ -1,6 +1,7 @@
 //! What one NIC has of connection management: the machine, its ids, its ports.
 
 use super::following::Roll;
+use super::roll_call::Watched;
 use super::{CmChannel, CmEvent, CmId, CmRefusal};
 use crate::gids::GidEntry;
 use crate::link::{RxPacket, now};
@@ -96,10 +97,11 @@ pub(crate) struct CmService {
     pub(crate) managed: Mutex<Managed>,
     /// When the machine wants to be woken; `u64::MAX` if never.
     next_ns: AtomicU64,
-    slot: u8,
-    ports: Option<Ports>,
-    pub(super) addresses: Arc<dyn Addresses>,
+    pub(super) slot: u8,
+    pub(super) ports: Option<Ports>,
+    pub(crate) addresses: Arc<dyn Addresses>,
     pub(super) roll: Roll,
+    pub(super) watched: Watched,
 }
 
 /// What to do with a message that arrived.
@@ -123,7 +125,8 @@ impl CmService {
         let (ids, listeners, shut) = (HashMap::new(), HashMap::new(), HashMap::new());
         let managed = Managed { cm, ids, listeners, shut, garbage: Vec::new() };
         let (managed, next_ns) = (Mutex::new(managed), AtomicU64::new(u64::MAX));
-        CmService { managed, next_ns, slot, ports, addresses, roll: Roll::default() }
+        let (roll, watched) = (Roll::default(), Watched::default());
+        CmService { managed, next_ns, slot, ports, addresses, roll, watched }
     }
 
     pub(crate) fn next_ns(&self) -> u64 {
@@ -157,12 +160,11 @@ impl CmService {
     }
 
     /// The process of this host that listens to the service which `message` asks for; 0 if none is known, or if the message
-    /// is no offer: all others name their receiver themselves. The caller may know that it stays on this host.
+    /// is no offer: all others name their receiver themselves. The caller knows whether it stays on this host.
     pub(crate) fn slot_hint(&self, message: &Transmit, is_here: bool) -> u8 {
         let Some(service) = offered_service(&message.mad) else { return 0 };
         let (Some(ports), Some(space)) = (self.ports.as_ref(), service.space()) else { return 0 };
         let to = message.route.dgid;
-        let is_here = is_here || to.to_ip().is_loopback() || self.addresses.find(to).is_some();
         if is_here { ports.listener(space, service.port(), to).unwrap_or(0) } else { 0 }
     }
 

@@ -302,6 +302,12 @@ impl Host for NicHost<'_, '_> {
         is_fetched
     }
 
+    fn has_caught_up(&mut self) -> bool {
+        // What waits in a batch has not even left.
+        let waits = self.out.as_ref().is_some_and(|out| !out.is_empty());
+        !waits && self.path().is_some_and(|path| path.has_caught_up())
+    }
+
     fn reaches(&mut self, rkey: RKey) -> bool {
         self.path().is_some_and(|path| path.reaches(rkey))
     }
@@ -311,7 +317,7 @@ impl Host for NicHost<'_, '_> {
     }
 
     fn takes_large(&mut self) -> bool {
-        self.path().is_some()
+        self.qp.takes_large.load(Ordering::Relaxed)
     }
 
     fn transmit_row(

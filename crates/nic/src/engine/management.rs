@@ -4,6 +4,7 @@ use super::Engine;
 use super::outgoing::Batch;
 use crate::cm::{CmService, Destination, LOCK_PATIENCE, Managed};
 use crate::link::{RxPacket, SLOT_HINT_AT, TxBatch, now, wall_clock_ns};
+use crate::local::Fabric;
 use crate::lock::{MutexGuard, lock_within};
 use crate::log;
 use ferroce_proto::cm::Transmit;
@@ -11,8 +12,9 @@ use ferroce_proto::qp::DropReason;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::cm::CmMad;
 use ferroce_proto::wire::{Bth, Deth, GSI_QKEY, Headers, Opcode, Operation, Packet, Service};
-use ferroce_proto::{PKey, Psn, Qpn, Time};
+use ferroce_proto::{Gid, PKey, Psn, Qpn, Time};
 use smallvec::SmallVec;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Engine {
@@ -41,7 +43,7 @@ impl Engine {
         managed.deliver();
         // An offer to a listener that is gone is refused while it is delivered.
         self.send_waiting(&mut managed);
-        let deadline = managed.cm.deadline().map_or(u64::MAX, |t| t.0);
+        let deadline = managed.cm.deadline().map_or(u64::MAX, |t| t.0).min(self.cm().next_roll_call_ns());
         self.cm().set_next_ns(deadline);
         let garbage = managed.take_garbage();
         drop(managed);
@@ -87,8 +89,13 @@ impl Engine {
             let packet = tx.reserve(&route, len);
             headers.write(packet);
             packet[head..].copy_from_slice(&message.mad[..]);
-            let is_here = self.fabric.as_ref().is_some_and(|fabric| fabric.is_local(message.route.dgid));
-            packet[head + SLOT_HINT_AT] = self.cm().slot_hint(message, is_here);
+            let dgid = message.route.dgid;
+            let slot = self.cm().slot_hint(message, self.is_here(dgid));
+            packet[head + SLOT_HINT_AT] = slot;
+            if slot != 0 {
+                // Its answer may be the last that it does.
+                self.cm().meet((dgid, slot), now());
+            }
         }
         if !tx.is_empty() {
             send(tx);
@@ -120,7 +127,13 @@ impl Engine {
             return;
         }
         match self.cm().inbound(rx) {
-            Some(inbound) => self.manage(|managed| managed.cm.handle_message(&inbound, &mad, now)),
+            Some(inbound) => self.manage(|managed| {
+                if let Some(id) = mad.message.introduced().filter(|_| self.is_here(rx.sgid)) {
+                    self.cm().part((rx.sgid, id.slot()), managed, now);
+                    self.cm().meet((rx.sgid, id.slot()), now);
+                }
+                managed.cm.handle_message(&inbound, &mad, now);
+            }),
             None => {
                 self.counters.dropped(DropReason::WrongAddress);
                 log::drop(format_args!("management datagram from {} to {}: not ours", rx.sgid, rx.dgid));
@@ -131,8 +144,19 @@ impl Engine {
     /// Repeats and time-outs that are due.
     pub(super) fn run_management(&self, now: Time) {
         if self.cm.get().is_some_and(|cm| cm.next_ns() <= now.0) {
-            self.manage(|managed| managed.cm.handle_timeout(now));
+            self.manage(|managed| {
+                managed.cm.handle_timeout(now);
+                self.cm().roll_call(managed, now);
+            });
         }
+    }
+
+    /// Whether this is an address of this host.
+    fn is_here(&self, address: Gid) -> bool {
+        let is_local = |fabric: &Arc<Fabric>| fabric.is_local(address);
+        address.to_ip().is_loopback()
+            || self.cm().addresses.find(address).is_some()
+            || self.fabric.as_ref().is_some_and(is_local)
     }
 
     /// Tells the peers of all connections that they end; the process or the device is about to go.

@@ -85,9 +85,9 @@ impl Engine {
     pub(crate) fn new(link: Arc<dyn Link>, fabric: Option<Arc<Fabric>>, pulse: Arc<Pulse>) -> Self {
         Engine {
             regions: RegionTable::new(fabric.as_ref().map(|fabric| fabric.region_board())),
+            srqs: XrcSrqs::new(fabric.as_ref().map(|fabric| fabric.srq_board())),
             fabric,
             qps: QpTable::new(link.slot()),
-            srqs: XrcSrqs::default(),
             may_point: link.takes_external(),
             link,
             counters: DeviceCounters::default(),

@@ -1,9 +1,10 @@
 //! What processes of this host see of a queue pair, and how it reaches them.
 
 use super::Engine;
-use crate::local::{Path, QpCard};
+use crate::local::{Partner, Path, QpCard, QpDomain};
 use crate::objects::QpCore;
 use ferroce_proto::qp::Qp;
+use ferroce_proto::verbs::Transport;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -16,13 +17,17 @@ impl Engine {
         let Some(fabric) = &self.fabric else { return };
         let neighbour =
             machine.peer().and_then(|peer| Some((fabric.neighbour(machine.route().dgid, peer)?, peer)));
-        qp.has_path.store(neighbour.is_some(), Ordering::Relaxed);
+        // Only between two reliable connections are packets anything but those of the wire.
+        let is_reliable = machine.transport() == Transport::Rc;
+        qp.takes_large.store(is_reliable && neighbour.is_some(), Ordering::Relaxed);
         let path = neighbour.map(|(neighbour, peer)| {
             let lessee: Weak<QpCore> = Arc::downgrade(qp);
             let leases = [(); 2].map(|()| self.regions.lease(lessee.clone()));
-            Path::new(fabric.clone(), neighbour, peer, qp.qpn, leases)
+            let own = Partner::new(machine.service(), qp.qpn);
+            Path::new(fabric.clone(), neighbour, peer, own, leases)
         });
-        qp.fetches.store(path.as_ref().is_some_and(Path::can_fetch), Ordering::Relaxed);
+        let fetches = is_reliable && path.as_ref().is_some_and(Path::can_fetch);
+        qp.fetches.store(fetches, Ordering::Relaxed);
         // SAFETY: called with the lock held, and the host of the call has let go of it.
         *unsafe { qp.path.get() } = path;
     }
@@ -38,9 +43,12 @@ impl Engine {
     pub(super) fn show(&self, qp: &QpCore, machine: &Qp) {
         let Some(fabric) = &self.fabric else { return };
         let (takes_large, fetches) =
-            (qp.has_path.load(Ordering::Relaxed), qp.fetches.load(Ordering::Relaxed));
-        let card =
-            machine.terms().map(|(access, pd, peer)| QpCard { access, pd, peer, takes_large, fetches });
+            (qp.takes_large.load(Ordering::Relaxed), qp.fetches.load(Ordering::Relaxed));
+        let card = machine.terms().map(|(access, pd, peer)| {
+            let domain = qp.xrc_domain.map_or(QpDomain::Pd(pd), QpDomain::Xrc);
+            let partner = Partner::new(machine.service(), peer);
+            QpCard { access, domain, partner, takes_large, fetches }
+        });
         // Nearly always nothing has changed. A change takes the lock and looks again.
         if qp.shown_word.load(Ordering::Relaxed) == word_of(card) {
             return;
@@ -81,11 +89,11 @@ impl Engine {
     }
 }
 
-/// A card in one word, different for cards that differ; zero for none. The protection domain of a queue pair never changes, so it
-/// has no part in it.
+/// A card in one word, different for cards that differ; zero for none. Domain and service of a queue pair never change, so they
+/// have no part in it.
 fn word_of(card: Option<QpCard>) -> u64 {
     card.map_or(0, |card| {
         let large = u64::from(card.takes_large) << 62 | u64::from(card.fetches) << 61;
-        1 << 63 | large | u64::from(card.access.bits() & 0xffff) << 24 | u64::from(card.peer.value())
+        1 << 63 | large | u64::from(card.access.bits() & 0xffff) << 24 | u64::from(card.partner.qpn().value())
     })
 }

@@ -1,5 +1,6 @@
 //! Which XRC shared receive queue has this number.
 
+use crate::local::SrqBoard;
 use crate::lock::RwLock;
 use crate::objects::SrqCore;
 use ferroce_proto::Srqn;
@@ -12,12 +13,17 @@ use std::sync::Arc;
 pub(crate) const MAX_XRC_SRQ: usize = 1 << 16;
 
 /// Only extended reliable connections look here, so one lock for all is enough.
-#[derive(Default)]
 pub(crate) struct XrcSrqs {
     by_number: RwLock<HashMap<Srqn, Arc<SrqCore>>>,
+    /// What neighbours see of them, if there are any. Changed with the lock above held.
+    board: Option<SrqBoard>,
 }
 
 impl XrcSrqs {
+    pub(super) fn new(board: Option<SrqBoard>) -> Self {
+        XrcSrqs { by_number: RwLock::default(), board }
+    }
+
     /// Adds a queue under a fresh random number: a peer that was not told it does not guess it.
     pub(crate) fn insert(&self, make: impl FnOnce(Srqn) -> Arc<SrqCore>) -> Option<Arc<SrqCore>> {
         let mut by_number = self.by_number.write();
@@ -28,13 +34,22 @@ impl XrcSrqs {
         loop {
             let number = Srqn::new(rng.random_range(1..0xff_ffff));
             if let Entry::Vacant(place) = by_number.entry(number) {
-                return Some(place.insert(make(number)).clone());
+                let core = place.insert(make(number)).clone();
+                if let (Some(board), Some(xrc)) = (&self.board, &core.xrc) {
+                    board.show(number, xrc.domain, xrc.pd);
+                }
+                return Some(core);
             }
         }
     }
 
     pub(crate) fn remove(&self, number: Srqn) {
-        self.by_number.write().remove(&number);
+        let mut by_number = self.by_number.write();
+        if let (Some(core), Some(board)) = (by_number.remove(&number), &self.board)
+            && let Some(xrc) = &core.xrc
+        {
+            board.hide(number, xrc.domain);
+        }
     }
 
     /// The queue with this number, if it is in that domain.

@@ -146,6 +146,7 @@ pub(super) mod tests {
             rnr_sent: most,
             duplicates: most,
             out_of_order: most,
+            performed: most,
         }
     }
 

@@ -11,6 +11,7 @@ use super::shared::SharedFiles;
 use crate::lock::Mutex;
 use crate::registry::Registry;
 use ferroce_proto::verbs::Access;
+use ferroce_proto::wire::Service;
 use ferroce_proto::{PdId, Qpn, RKey};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,26 +19,54 @@ use std::sync::atomic::Ordering;
 const OPEN: u64 = 1 << 63;
 const LARGE: u64 = 1 << 62;
 const FETCHES: u64 = 1 << 61;
+const XRC: u64 = 1 << 60;
 /// Places where a region's card may lie, from the one that its key names on.
 const PROBES: usize = 8;
 
-/// What a neighbour must know of a queue pair: of a reliable connection that receives.
+/// What a neighbour must know of a queue pair: of a connection that receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QpCard {
     pub(crate) access: Access,
-    pub(crate) pd: PdId,
-    pub(crate) peer: Qpn,
+    pub(crate) domain: QpDomain,
+    pub(crate) partner: Partner,
     /// It takes packets that are larger than any wire would.
     pub(crate) takes_large: bool,
     /// It fetches messages that its peer names.
     pub(crate) fetches: bool,
 }
 
+/// Whom a queue pair is connected to, and by which service: packets of another one it drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Partner(u64);
+
+impl Partner {
+    pub(crate) fn new(service: Service, qpn: Qpn) -> Partner {
+        Partner(u64::from(service as u8) << 32 | u64::from(qpn.value()))
+    }
+
+    pub(crate) fn qpn(self) -> Qpn {
+        Qpn::new(self.0 as u32)
+    }
+}
+
+/// What the memory that is reached through a queue pair must belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QpDomain {
+    /// A protection domain.
+    Pd(PdId),
+    /// That of the shared receive queue which a request names, if it is in this XRC domain.
+    Xrc(u32),
+}
+
 impl QpCard {
     fn first_word(self) -> u64 {
         let large = if self.takes_large { LARGE } else { 0 };
         let fetches = if self.fetches { FETCHES } else { 0 };
-        OPEN | large | fetches | u64::from(self.access.bits() & 0xffff) << 32 | u64::from(self.pd.0)
+        let domain = match self.domain {
+            QpDomain::Pd(pd) => u64::from(pd.0),
+            QpDomain::Xrc(domain) => XRC | u64::from(domain),
+        };
+        OPEN | large | fetches | u64::from(self.access.bits() & 0xffff) << 32 | domain
     }
 }
 
@@ -47,7 +76,7 @@ pub(super) fn show_qp(place: &Place, qpn: Qpn, card: Option<QpCard>) {
     match card {
         None => first.store(0, Ordering::Release),
         Some(card) => {
-            second.store(card.peer.value().into(), Ordering::Release);
+            second.store(card.partner.0, Ordering::Release);
             first.store(card.first_word(), Ordering::Release);
         }
     }
@@ -60,8 +89,8 @@ pub(super) fn find_qp(place: &Place, qpn: Qpn) -> Option<QpCard> {
     let word = first.load(Ordering::Acquire);
     (word & OPEN != 0).then(|| QpCard {
         access: Access::from_bits_truncate((word >> 32) as u32 & 0xffff),
-        pd: PdId(word as u32),
-        peer: Qpn::new(second.load(Ordering::Acquire) as u32),
+        domain: if word & XRC == 0 { QpDomain::Pd(PdId(word as u32)) } else { QpDomain::Xrc(word as u32) },
+        partner: Partner(second.load(Ordering::Acquire)),
         takes_large: word & LARGE != 0,
         fetches: word & FETCHES != 0,
     })
@@ -295,13 +324,17 @@ mod tests {
         let qpn = Qpn::new(0x01_1234);
         let terms = QpCard {
             access: Access::REMOTE_WRITE,
-            pd: PdId(9),
-            peer: Qpn::new(0x02_5678),
+            domain: QpDomain::Pd(PdId(9)),
+            partner: Partner::new(Service::Uc, Qpn::new(0x02_5678)),
             takes_large: true,
             fetches: true,
         };
-        show_qp(&place, qpn, Some(terms));
-        assert_eq!(find_qp(&theirs, qpn), Some(terms));
+        let xrc = QpCard { domain: QpDomain::Xrc(9), takes_large: false, ..terms };
+        for card in [terms, xrc] {
+            show_qp(&place, qpn, Some(card));
+            assert_eq!(find_qp(&theirs, qpn), Some(card));
+        }
+        assert_eq!(terms.partner.qpn(), Qpn::new(0x02_5678));
         show_qp(&place, qpn, None);
         assert_eq!(find_qp(&theirs, qpn), None);
         drop((board, place));

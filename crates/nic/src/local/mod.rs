@@ -12,6 +12,7 @@
 //! | `ring` | packets from one process to another |
 //! | `backlog` | packets that found no room in a ring |
 //! | `boards` | which queue pairs and regions neighbours may reach directly |
+//! | `srq_board` | which XRC shared receive queues they may name |
 //! | `hold` | how deregistration waits for neighbours that access a region, and never for a dead one |
 //! | `adopt` | how registered memory becomes memory that a neighbour can map |
 //! | `shared` | how a neighbour maps memory that the program shares itself |
@@ -50,12 +51,14 @@ mod place;
 mod reach;
 mod ring;
 mod shared;
+mod srq_board;
 mod standstill;
 mod window;
 
-pub(crate) use boards::{QpCard, RegionBoard, RegionCard};
+pub(crate) use boards::{Partner, QpCard, QpDomain, RegionBoard, RegionCard};
 pub(crate) use link::LocalLink;
 pub(crate) use naming::SHORTEST_NAMED;
 pub(crate) use neighbours::Fabric;
 pub(crate) use pages::Pages;
 pub(crate) use reach::{Path, Reaching};
+pub(crate) use srq_board::SrqBoard;

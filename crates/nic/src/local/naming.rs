@@ -25,7 +25,7 @@ impl Path {
     /// Whether the peer may be told to fetch messages.
     pub(crate) fn may_name(&self) -> bool {
         let terms = find_qp(&self.neighbour.place, self.peer);
-        terms.is_some_and(|terms| terms.fetches && terms.peer == self.own)
+        terms.is_some_and(|terms| terms.fetches && terms.partner == self.own)
             && self.fabric.adopts
             && !self.neighbour.is_gone()
     }
@@ -61,7 +61,7 @@ impl Path {
         });
         // The bytes were read before the card is.
         fence(Ordering::Acquire);
-        is_copied && find_qp(&self.neighbour.place, self.peer).is_some_and(|terms| terms.peer == self.own)
+        is_copied && find_qp(&self.neighbour.place, self.peer).is_some_and(|terms| terms.partner == self.own)
     }
 
     /// The same through a window. Nothing: there is none, and nothing was copied.

@@ -5,6 +5,7 @@ use super::boards::{QpCard, RegionBoard, show_qp};
 use super::hold;
 use super::place::{ADDRESSES, Place, SLOTS, retire_the_dead};
 use super::ring::{Piece, Writer};
+use super::srq_board::SrqBoard;
 use super::window::Windows;
 use crate::link::{RxMeta, coarse_now, local_addresses, now};
 use crate::lock::{Mutex, RwLock};
@@ -240,6 +241,13 @@ impl Neighbour {
         is_other || (out.waiting.is_empty() && out.ring.is_settled(self.place.consumed(own_slot)))
     }
 
+    /// Whether it has read everything that was sent, and is done with it.
+    pub(super) fn has_read_all(&self, own_slot: u8) -> bool {
+        let out = self.out.lock();
+        let is_reader = out.reader == self.instance && !self.is_gone();
+        is_reader && out.waiting.is_empty() && out.ring.is_read(self.place.consumed(own_slot))
+    }
+
     /// Forgets what waits: nobody will read it.
     pub(super) fn give_up(&self) {
         let mut out = self.out.lock();
@@ -319,6 +327,11 @@ impl Fabric {
     /// A board for this NIC's regions.
     pub(crate) fn region_board(&self) -> RegionBoard {
         RegionBoard::new(self.place.clone(), self.registry.clone(), self.adopts)
+    }
+
+    /// A board for this NIC's XRC shared receive queues.
+    pub(crate) fn srq_board(&self) -> SrqBoard {
+        SrqBoard::new(self.place.clone())
     }
 
     /// Shows a queue pair to neighbours, or hides it.

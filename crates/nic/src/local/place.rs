@@ -8,6 +8,7 @@
 //! 52 KiB   board of queue pairs
 //! …        board of regions
 //! …        board of groups
+//! …        board of shared receive queues
 //! …        rings to every slot: a file with holes, filled when first used
 //! ```
 
@@ -29,7 +30,7 @@ pub(super) const SLOTS: usize = 256;
 pub(super) const RING_LEN: usize = 1 << 20;
 
 /// Also the version: a place of another layout is nobody's neighbour.
-const MAGIC: u64 = 0x0004_6563_6172_7266;
+const MAGIC: u64 = 0x0005_6563_6172_7266;
 
 const INSTANCE_AT: usize = 8;
 const PROCESS_AT: usize = 16;
@@ -67,8 +68,13 @@ const GROUP_CARD_LEN: usize = 32;
 /// Memberships, one per group and interface, that are shown; those beyond get their packets by UDP.
 pub(super) const GROUP_CARDS: usize = 256;
 
+const SRQS_AT: usize = GROUPS_AT + GROUP_CARDS * GROUP_CARD_LEN;
+const SRQ_CARD_LEN: usize = 16;
+/// XRC shared receive queues that are shown; one-sided operations that name another one go by packets.
+pub(super) const SRQ_CARDS: usize = 1024;
+
 /// What neighbours map of a place.
-pub(super) const BOARDS_LEN: usize = GROUPS_AT + GROUP_CARDS * GROUP_CARD_LEN;
+pub(super) const BOARDS_LEN: usize = SRQS_AT + SRQ_CARDS * SRQ_CARD_LEN;
 const WHOLE_LEN: usize = BOARDS_LEN + SLOTS * RING_LEN;
 
 /// The head and the boards of a place, one's own or another's.
@@ -222,6 +228,12 @@ impl Place {
     pub(super) fn group_card(&self, index: usize) -> (&AtomicU64, [&AtomicU64; 2]) {
         let at = GROUPS_AT + (index % GROUP_CARDS) * GROUP_CARD_LEN;
         (self.memory.long(at), [self.memory.long(at + 8), self.memory.long(at + 16)])
+    }
+
+    /// The two words of the card of an XRC shared receive queue.
+    pub(super) fn srq_card(&self, index: usize) -> (&AtomicU64, &AtomicU64) {
+        let at = SRQS_AT + (index % SRQ_CARDS) * SRQ_CARD_LEN;
+        (self.memory.long(at), self.memory.long(at + 8))
     }
 
     /// Memory for the ring to `slot`.

@@ -3,18 +3,19 @@
 //! Only the short way for what is in order: whatever is not, or cannot be told from here, goes by packets, and the target
 //! finds out what is wrong, answers and reports it as it does for any peer.
 
-use super::boards::{Shown, find_qp, find_region};
+use super::boards::{Partner, QpDomain, Shown, find_qp, find_region};
 use super::hold::{self, Hold};
 use super::link::meta_of;
 use super::naming::Source;
 use super::neighbours::{Fabric, Neighbour};
 use super::ring::Piece;
+use super::srq_board::find_srq;
 use super::window::Window;
 use crate::memory::{Far, Grip, Lease, Peer, Region, Span, ask_for_line};
 use crate::objects::Tally;
 use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
 use ferroce_proto::verbs::{Access, MemoryFault, Payload, Route, Sge};
-use ferroce_proto::{LKey, PdId, Qpn, RKey};
+use ferroce_proto::{LKey, PdId, Qpn, RKey, Srqn};
 use std::sync::Arc;
 
 /// Operations of one list between two looks whether the neighbour lives.
@@ -25,7 +26,8 @@ pub(crate) struct Path {
     pub(super) fabric: Arc<Fabric>,
     pub(super) neighbour: Arc<Neighbour>,
     pub(super) peer: Qpn,
-    pub(super) own: Qpn,
+    /// What the peer must be connected to: this end.
+    pub(super) own: Partner,
     /// The region of the last operation: most programs use one again and again.
     last: Option<Known>,
     /// An access to it is announced: kept from one operation to the next while a list of them is posted.
@@ -98,7 +100,7 @@ impl Path {
         fabric: Arc<Fabric>,
         neighbour: Arc<Neighbour>,
         peer: Qpn,
-        own: Qpn,
+        own: Partner,
         [lease, place_lease]: [Lease; 2],
     ) -> Path {
         let (last, hold, free_hold, source, next_line) = (None, None, 0, None, 0);
@@ -129,7 +131,9 @@ impl Path {
             OneSidedKind::Read { len, .. } => (Access::REMOTE_READ, u64::from(*len)),
             OneSidedKind::Atomic { .. } => (Access::REMOTE_ATOMIC, 8),
         };
-        let Some(there) = self.check(request.rkey, request.addr, len, need) else { return false };
+        let Some(there) = self.check(request.srq, request.rkey, request.addr, len, need) else {
+            return false;
+        };
         let Some(there) = self.here(there).map(Far::Mapped).or_else(|| self.by_process(there)) else {
             return false;
         };
@@ -174,7 +178,7 @@ impl Path {
     /// Writes bytes of this end that are there to stay.
     #[inline(never)] // so few values that all stay in registers, as they would not among those of the callers
     fn put(&mut self, start: usize, len: usize, rkey: RKey, addr: u64) -> bool {
-        let checked = self.check(rkey, addr, len as u64, Access::REMOTE_WRITE);
+        let checked = self.check(None, rkey, addr, len as u64, Access::REMOTE_WRITE);
         let Some(there) = checked.and_then(|there| self.here(there)) else { return false };
         if !self.announce() {
             return false;
@@ -194,16 +198,21 @@ impl Path {
     /// Whether an operation with this key would be within reach.
     pub(crate) fn reaches(&self, rkey: RKey) -> bool {
         let place = &self.neighbour.place;
-        let is_open = find_qp(place, self.peer).is_some_and(|terms| terms.peer == self.own);
+        let is_open = find_qp(place, self.peer).is_some_and(|terms| terms.partner == self.own);
         let is_shown =
             || find_region(place, rkey).is_some_and(|shown| shown.card.access.intersects(Access::REMOTE));
         is_open && !self.neighbour.is_gone() && is_shown()
     }
 
+    /// Whether the neighbour has taken everything that was sent to it.
+    pub(crate) fn has_caught_up(&self) -> bool {
+        self.neighbour.has_read_all(self.fabric.slot())
+    }
+
     /// How large packets to the peer may be, if it takes more than a wire would.
     pub(crate) fn segment(&self) -> Option<u32> {
         let terms = find_qp(&self.neighbour.place, self.peer)?;
-        (terms.takes_large && terms.peer == self.own && !self.neighbour.is_gone()).then_some(LARGE_SEGMENT)
+        (terms.takes_large && terms.partner == self.own && !self.neighbour.is_gone()).then_some(LARGE_SEGMENT)
     }
 
     /// Puts a packet into the ring: these headers and this payload. False: nothing was sent, and a batch must take it.
@@ -251,21 +260,25 @@ impl Path {
     /// The neighbour's bytes, in its own address space, if every check of the neighbour's passes. Only good once an access to the region
     /// is [announced](Self::announce).
     #[inline(always)]
-    fn check(&mut self, rkey: RKey, addr: u64, len: u64, need: Access) -> Option<Span> {
+    fn check(&mut self, srq: Option<Srqn>, rkey: RKey, addr: u64, len: u64, need: Access) -> Option<Span> {
         // Of a list only now and then: the clock takes as long as a short copy.
         let is_due = self.hold.is_none() || self.mapped.is_multiple_of(LOOK_EVERY);
         if is_due && !self.neighbour.lives(&self.fabric.registry) {
             return None;
         }
         let terms = find_qp(&self.neighbour.place, self.peer)?;
-        if terms.peer != self.own || !terms.access.contains(need) || len == 0 {
+        if terms.partner != self.own || !terms.access.contains(need) || len == 0 {
             return None;
         }
+        let pd = match (terms.domain, srq) {
+            (QpDomain::Pd(pd), None) => pd,
+            (QpDomain::Xrc(domain), Some(srq)) => find_srq(&self.neighbour.place, srq, domain)?,
+            _ => return None,
+        };
         if self.last.as_ref().is_none_or(|known| known.shown.card.rkey != rkey) {
             self.turn_to(rkey)?;
         }
-        let checked =
-            self.last.as_ref()?.region.remote(Peer { pd: terms.pd, qp: self.peer }, addr, len, need);
+        let checked = self.last.as_ref()?.region.remote(Peer { pd, qp: self.peer }, addr, len, need);
         if checked.is_err() {
             self.refresh();
         }

@@ -107,6 +107,11 @@ impl Writer {
             || (self.start..=self.position).contains(&consumed.load(Ordering::Acquire))
     }
 
+    /// Whether the present reader is done with all that was written for it.
+    pub(super) fn is_read(&self, consumed: &AtomicU64) -> bool {
+        self.position == self.start || self.position == consumed.load(Ordering::Acquire)
+    }
+
     /// Whether `len` more bytes fit; the end of the ring must leave room for a zero word.
     fn has_room(&mut self, len: usize, consumed: &AtomicU64) -> bool {
         let fits = |consumed: u64| self.position + (len + ALIGN) as u64 - consumed <= RING_LEN as u64;

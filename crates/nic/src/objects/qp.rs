@@ -56,8 +56,8 @@ pub(crate) struct QpCore {
     pub(crate) short: Guarded<Short>,
     /// What it counted for its device.
     pub(crate) tally: Tally,
-    /// There is such a way.
-    pub(crate) has_path: AtomicBool,
+    /// Its peer is on this host and may send it larger packets than a wire would take.
+    pub(crate) takes_large: AtomicBool,
     /// Messages that the peer names can be fetched.
     pub(crate) fetches: AtomicBool,
     /// What neighbours are shown of it, in one word.
@@ -186,7 +186,7 @@ impl Pd {
                 path: Guarded::new(None),
                 short: Guarded::default(),
                 tally: Tally::default(),
-                has_path: AtomicBool::new(false),
+                takes_large: AtomicBool::new(false),
                 fetches: AtomicBool::new(false),
                 shown_word: AtomicU64::new(0),
                 shown: Mutex::new(None),

@@ -5,6 +5,7 @@
 //! from blocks: ten thousand connections cost a few hundred lines, not ten thousand.
 
 use super::lock::ByteLocks;
+use super::roster::Roster;
 use super::{RegistryError, io_error};
 use crate::lock::Mutex;
 use ferroce_proto::Gid;
@@ -12,6 +13,7 @@ use ferroce_proto::cm::{PortSpace, Scope};
 use rand::seq::SliceRandom;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -97,6 +99,16 @@ impl Ports {
     /// Whether the owner of `slot` lives.
     pub(crate) fn is_alive(&self, slot: u8) -> bool {
         slot == self.slot || self.slots.is_held(slot).unwrap_or(true)
+    }
+
+    /// Whether the owner of `slot` receives what is sent to `address`, which is one of this host.
+    pub(crate) fn receives_at(&self, slot: u8, address: Gid) -> bool {
+        let text = std::fs::read_to_string(self.directory.join(super::ROSTER_FILE)).unwrap_or_default();
+        let ip = address.to_ip();
+        let every: IpAddr =
+            if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        Roster::parse(&text)
+            .is_some_and(|roster| [ip, every].iter().any(|&bound| roster.order(bound).contains(&slot)))
     }
 
     /// Claims a port that the program chose.

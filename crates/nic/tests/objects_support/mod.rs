@@ -6,7 +6,7 @@ use ferroce_proto::verbs::{
     Access, AddressVector, AttrMask, Completion, Mtu, Payload, QpAttr, QpCap, QpState, SendFlags, SendOp,
     SendWr, Sge, Transport,
 };
-use ferroce_proto::{Qpn, Srqn};
+use ferroce_proto::{Gid, Qpn, Srqn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -25,8 +25,13 @@ pub(crate) fn create(pd: &Arc<Pd>, cq: &Cq, transport: Transport) -> Qp {
     pd.create_qp(&init).unwrap()
 }
 
-/// Takes a connected queue pair from RESET to RTS.
+/// Takes a connected queue pair from RESET to RTS; its peer is on `nic`.
 pub(crate) fn connect(nic: &Nic, qp: &Qp, to: Qpn) {
+    connect_at(nic.gids()[0].gid, qp, to);
+}
+
+/// The same to a peer at an address.
+pub(crate) fn connect_at(dgid: Gid, qp: &Qp, to: Qpn) {
     use AttrMask as M;
     let attr = QpAttr {
         port: 1,
@@ -39,7 +44,7 @@ pub(crate) fn connect(nic: &Nic, qp: &Qp, to: Qpn) {
         timeout: 14,
         retry_cnt: 7,
         rnr_retry: 7,
-        av: AddressVector { dgid: nic.gids()[0].gid, port: 1, ..AddressVector::default() },
+        av: AddressVector { dgid, port: 1, ..AddressVector::default() },
         ..QpAttr::default()
     };
     let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;

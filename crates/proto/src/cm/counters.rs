@@ -76,6 +76,8 @@ pub struct CmCounters {
     pub timed_out: u64,
     /// Connections that were established.
     pub established: u64,
+    /// Connections that ended because the peer's process had died.
+    pub bereaved: u64,
     /// Messages that had to wait their turn before they were sent.
     pub paced: u64,
     /// Messages without proof that their sender has the key, or with a wrong one.
@@ -137,6 +139,7 @@ impl CmCounters {
             ("refused", self.refused),
             ("timed_out", self.timed_out),
             ("established", self.established),
+            ("bereaved", self.bereaved),
             ("paced", self.paced),
             ("unproven", self.unproven),
             ("replayed", self.replayed),

@@ -4,7 +4,8 @@
 //!
 //! - **calls** of the program: [`Cm::listen`], [`Cm::connect`], [`Cm::accept`], [`Cm::reject`], [`Cm::establish`],
 //!   [`Cm::disconnect`], [`Cm::query`], [`Cm::answer`], [`Cm::release`];
-//! - [`Cm::handle_mad`] for what arrived, [`Cm::handle_timeout`] when [`Cm::deadline`] passed;
+//! - [`Cm::handle_mad`] for what arrived, [`Cm::handle_timeout`] when [`Cm::deadline`] passed, [`Cm::handle_death`] when a peer is known
+//!   to be dead;
 //! - after each of them, [`Cm::poll_transmit`] and [`Cm::poll_event`] until they are empty.
 //!
 //! ```text

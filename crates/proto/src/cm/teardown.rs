@@ -3,9 +3,16 @@
 use super::connection::State;
 use super::pacing::Pace;
 use super::params::put_private_before;
-use super::{Answer, Cm, CmError, CommId, Event, Inbound, RejectReason, SidrStatus};
+use super::{Answer, Cm, CmError, CommId, Event, Inbound, Kind, RejectReason, SidrStatus};
+use crate::ids::Gid;
 use crate::time::Time;
 use crate::wire::cm::{CmMad, CmMessage, Drep, Dreq, RejectedMessage};
+use alloc::vec::Vec;
+
+/// The lowest id that a process with this slot may give out.
+const fn first_of(slot: u8) -> CommId {
+    CommId((slot as u32) << 24)
+}
 
 impl Cm {
     /// Ends the connection. [`Event::Disconnected`] follows, and later [`Event::TimewaitExit`]. On a connection that the peer
@@ -109,6 +116,43 @@ impl Cm {
             State::DreqSent => self.end(id, false, now),
             State::Timewait => self.counters.duplicates += 1,
             _ => self.counters.unexpected += 1,
+        }
+    }
+
+    /// Whom there are connections with, by address and by the slot that the peer's id begins with: processes, where the peers are ferroce's.
+    pub fn peers(&self) -> Vec<(Gid, u8)> {
+        let mut peers = Vec::new();
+        let mut from = (Gid::ZERO, Kind::Connection, CommId::NONE);
+        // From process to process, however many connections each has.
+        while let Some((&(address, kind, id), _)) = self.by_peer.range(from..).next() {
+            let slot = id.slot();
+            if kind == Kind::Connection {
+                peers.push((address, slot));
+            }
+            from = match slot.checked_add(1) {
+                Some(next) => (address, kind, first_of(next)),
+                None if kind == Kind::Connection => (address, Kind::Datagram, CommId::NONE),
+                None => match u128::from_be_bytes(address.0).checked_add(1) {
+                    Some(next) => (Gid(next.to_be_bytes()), Kind::Connection, CommId::NONE),
+                    None => break,
+                },
+            };
+        }
+        peers
+    }
+
+    /// The process that has this slot at this address is dead, and will not say so: its connections end as if it had. Offers and
+    /// answers that are under way are given up in their time.
+    pub fn handle_death(&mut self, address: Gid, slot: u8, now: Time) {
+        self.at(now);
+        let (first, last) = (first_of(slot), CommId(first_of(slot).0 | 0x00ff_ffff));
+        let its = (address, Kind::Connection, first)..=(address, Kind::Connection, last);
+        let ids: Vec<CommId> = self.by_peer.range(its).map(|(_, id)| *id).collect();
+        for id in ids {
+            if self.in_state(id, &[State::Established, State::DreqSent]).is_ok() {
+                self.counters.bereaved += 1;
+                self.end(id, false, now);
+            }
         }
     }
 

@@ -6,8 +6,8 @@
 use super::post::signals;
 use super::sq::{awaits_response, wc_opcode};
 use super::{Host, MAX_MESSAGE, Machine, OneSided, OneSidedKind, Qp, Side, TxPayload};
-use crate::RKey;
 use crate::verbs::{Completion, Payload, QpState, SendFlags, SendOp, SendWr, Sge, Transport, WcOpcode};
+use crate::{RKey, Srqn};
 
 /// A WRITE of data in one piece: the request that programs post most, and often one at a time while somebody waits for it.
 #[derive(Clone, Copy, Debug)]
@@ -25,8 +25,8 @@ pub struct PlainWrite<'a> {
 }
 
 impl Qp {
-    /// Does a WRITE at once as [`Qp::post_at_once`] does, if the host has all at hand that it takes. A short way to the same: all else is
-    /// done after the bytes are where they belong. False: nothing was done.
+    /// Does a WRITE of a reliable connection at once as [`Qp::post_at_once`] does, if the host has all at hand that it takes. A short way to
+    /// the same: all else is done after the bytes are where they belong. False: nothing was done.
     #[inline(always)]
     pub fn write_at_once<H: Host>(&mut self, write: PlainWrite<'_>, host: &mut H) -> bool {
         let is_fit = match write.data {
@@ -34,7 +34,8 @@ impl Qp {
             Payload::Sges(_) => false,
             Payload::Inline(bytes) => bytes.len() <= self.attr.cap.max_inline_data as usize,
         };
-        if !is_fit || !self.is_alone() || !host.write(self.id.pd, write.rkey, write.addr, write.data) {
+        let is_first = self.id.transport == Transport::Rc && self.is_alone();
+        if !is_fit || !is_first || !host.write(self.id.pd, write.rkey, write.addr, write.data) {
             return false;
         }
         self.counters.performed += 1;
@@ -49,7 +50,14 @@ impl Qp {
     #[inline(always)]
     pub fn post_at_once<H: Host>(&mut self, wr: &SendWr<'_>, host: &mut H) -> bool {
         let is_message = matches!(wr.op, SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_));
-        if is_message || !self.is_alone() {
+        // What the transport does not have is refused by `post_send`.
+        let (is_first, srq) = match self.id.transport {
+            Transport::Rc => (self.is_alone(), None),
+            Transport::XrcIni => (wr.srq.is_some() && self.is_alone(), wr.srq),
+            Transport::Uc => (matches!(wr.op, SendOp::Write { .. }) && self.has_caught_up(host), None),
+            Transport::Ud | Transport::XrcTgt => (false, None),
+        };
+        if is_message || !is_first {
             return false;
         }
         let len = match wr.payload {
@@ -64,7 +72,9 @@ impl Qp {
             Payload::Sges(sges) => (TxPayload::Local { pd: self.id.pd, sges, offset: 0, len }, sges),
             Payload::Inline(bytes) => (TxPayload::Bytes(bytes), &[][..]),
         };
-        let Some(request) = one_sided(&wr.op, data, sges, len, self.attr.max_rd_atomic) else { return false };
+        let Some(request) = one_sided(&wr.op, srq, data, sges, len, self.attr.max_rd_atomic) else {
+            return false;
+        };
         if !host.perform(self.id.pd, &request) {
             return false;
         }
@@ -76,12 +86,22 @@ impl Qp {
         true
     }
 
-    /// Whether a request that is posted now would be the only one.
+    /// Whether a request that is posted now would be the only one. Of a reliable connection, plain or extended.
     #[inline(always)]
     fn is_alone(&self) -> bool {
-        let is_up = self.attr.state == QpState::Rts && self.id.transport == Transport::Rc;
         match &self.machine {
-            Machine::Rc(rc) => is_up && self.sq.is_idle() && rc.0.is_alone(&self.sq),
+            Machine::Rc(rc) => {
+                self.attr.state == QpState::Rts && self.sq.is_idle() && rc.0.is_alone(&self.sq)
+            }
+            _ => false,
+        }
+    }
+
+    /// The same of an unreliable connection, where nobody says what has arrived: the host must know.
+    #[inline(never)]
+    fn has_caught_up<H: Host>(&mut self, host: &mut H) -> bool {
+        match &mut self.machine {
+            Machine::Uc(uc) => self.attr.state == QpState::Rts && self.sq.is_idle() && uc.0.is_alone(host),
             _ => false,
         }
     }
@@ -102,6 +122,7 @@ impl Qp {
 #[inline(always)]
 pub(super) fn one_sided<'a>(
     op: &SendOp,
+    srq: Option<Srqn>,
     data: TxPayload<'a>,
     sges: &'a [Sge],
     len: u32,
@@ -115,5 +136,5 @@ pub(super) fn one_sided<'a>(
         }
         _ => return None,
     };
-    Some(OneSided { rkey, addr, kind })
+    Some(OneSided { srq, rkey, addr, kind })
 }

@@ -161,6 +161,9 @@ pub const LARGE_SEGMENT: u32 = 32 * 1024;
 /// A one-sided operation as a whole: what a host may do at once where the peer's memory is within its own reach.
 #[derive(Clone, Copy, Debug)]
 pub struct OneSided<'a> {
+    /// The shared receive queue of the peer that a request of an extended reliable connection names: its domain is the one
+    /// that counts.
+    pub srq: Option<Srqn>,
     /// The peer's key.
     pub rkey: RKey,
     /// The peer's address.
@@ -224,6 +227,12 @@ pub trait Host {
     /// [`Self::perform`] may still do it.
     fn write(&mut self, pd: PdId, rkey: RKey, addr: u64, data: Payload<'_>) -> bool {
         let _ = (pd, rkey, addr, data);
+        false
+    }
+
+    /// Whether the peer has taken everything that this queue pair sent: then what is done at once overtakes nothing. Asked for unreliable
+    /// connections, which hear no acknowledgements. False where one cannot tell.
+    fn has_caught_up(&mut self) -> bool {
         false
     }
 

@@ -58,6 +58,7 @@ pub use rq::{RecvQueue, RecvWqe};
 use crate::cc::Controller;
 use crate::ids::{PdId, Qpn};
 use crate::verbs::{Access, Mtu, QpAttr, QpCap, QpState, Route, Transport};
+use crate::wire::Service;
 use alloc::boxed::Box;
 use io::Identity;
 use sq::SendQueue;
@@ -164,13 +165,18 @@ impl Qp {
     pub fn route(&self) -> &Route {
         &self.route
     }
-    /// The peer of a reliable connection that sends or receives.
+    /// The peer of a connection that sends or receives, unless it does not send: the receiving end of an extended one.
     pub fn peer(&self) -> Option<Qpn> {
         let is_up = matches!(self.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
-        (is_up && self.id.transport == Transport::Rc).then_some(self.attr.dest_qpn)
+        let may_send = matches!(self.id.transport, Transport::Rc | Transport::Uc | Transport::XrcIni);
+        (is_up && may_send).then_some(self.attr.dest_qpn)
+    }
+    /// The service that its packets are of.
+    pub fn service(&self) -> Service {
+        self.id.service()
     }
     /// What a peer within reach must know to do one-sided operations on its own: rights, domain, and who the peer is.
-    /// Only while requests of a reliable connection are taken, and not before it is established: in RTR a packet must
+    /// Only while requests of a connection are taken, and not before it is established: in RTR a packet must
     /// have come first.
     pub fn terms(&self) -> Option<(Access, PdId, Qpn)> {
         let takes = match self.attr.state {
@@ -178,8 +184,17 @@ impl Qp {
             QpState::Rtr => self.heard_peer,
             _ => false,
         };
-        let is_reliable = self.id.transport == Transport::Rc;
-        (takes && is_reliable).then_some((self.attr.access, self.id.pd, self.attr.dest_qpn))
+        let takes = takes && matches!(self.id.transport, Transport::Rc | Transport::Uc | Transport::XrcTgt);
+        takes.then_some((self.direct_access(), self.id.pd, self.attr.dest_qpn))
+    }
+    /// What the peer may do without asking. Where no READ or atomic may be outstanding, each is one too many and is refused.
+    fn direct_access(&self) -> Access {
+        let answered = Access::REMOTE_READ.union(Access::REMOTE_ATOMIC);
+        if self.attr.max_dest_rd_atomic > 0 {
+            self.attr.access
+        } else {
+            self.attr.access.difference(answered)
+        }
     }
     /// What it counted.
     pub fn counters(&self) -> &QpCounters {

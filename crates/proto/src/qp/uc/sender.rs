@@ -13,11 +13,21 @@ pub(crate) struct Sender {
     psn: Psn,
     /// Packets of the oldest request that have left.
     sent: u32,
+    /// Packets have left, and the peer may not have taken them.
+    is_under_way: bool,
 }
 
 impl Sender {
     pub(crate) fn start(&mut self, attr: &QpAttr, _sq: &SendQueue) {
-        *self = Sender { psn: attr.sq_psn, sent: 0 };
+        // What is under way from another life can be overtaken as well.
+        (self.psn, self.sent) = (attr.sq_psn, 0);
+    }
+
+    /// Whether nothing is on its way that a request could overtake.
+    #[inline]
+    pub(crate) fn is_alone<H: Host>(&mut self, host: &mut H) -> bool {
+        self.is_under_way = self.is_under_way && !host.has_caught_up();
+        self.sent == 0 && !self.is_under_way
     }
 
     /// Whether no message is half sent.
@@ -91,6 +101,7 @@ impl Sender {
             headers.bth.solicited = last && wqe.solicited;
             add_extensions(&mut headers, wqe, first, last);
             io.send(&headers, sq.payload(sq.head(), io.pd, offset, len))?;
+            self.is_under_way = true;
             self.psn = self.psn.plus(1);
             self.sent += 1;
         }

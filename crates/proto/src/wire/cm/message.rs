@@ -34,6 +34,15 @@ pub enum MadTarget {
 }
 
 impl CmMessage {
+    /// The id under which the sender of an offer, or of the answer to one, has the connection from then on.
+    pub const fn introduced(&self) -> Option<CommId> {
+        match self {
+            CmMessage::Req(req) => Some(req.local_comm_id),
+            CmMessage::Rep(rep) => Some(rep.local_comm_id),
+            _ => None,
+        }
+    }
+
     /// Number of the message in the MAD header.
     pub const fn attr_id(&self) -> u16 {
         match self {

@@ -10,7 +10,7 @@ use super::holes::Place;
 use super::{Requester, Stall};
 use crate::cc::CongestionControl;
 use crate::ids::Psn;
-use crate::verbs::{QpState, SendOp, Transport, WcStatus};
+use crate::verbs::{QpState, SendOp, WcStatus};
 use crate::wire::Rider;
 
 /// A large READ goes out as several requests of at most this many bytes, so that the in-flight window bounds the
@@ -92,11 +92,11 @@ impl Requester {
     /// Has the host do a one-sided operation at once, if it can: nothing before it may be under way, for the peer
     /// executes requests in order. Takes no sequence number, since no packet tells of it.
     fn perform<H: Host>(&mut self, wqe: &SendWqe, sq: &mut SendQueue, io: &mut Io<'_, H>) -> bool {
-        if !self.is_alone(sq) || io.id.transport != Transport::Rc {
+        if !self.is_alone(sq) {
             return false;
         }
         let (data, sges) = (sq.payload(self.cur, io.pd, 0, wqe.len), sq.sges(self.cur));
-        let request = one_sided(&wqe.op, data, sges, wqe.len, io.attr.max_rd_atomic);
+        let request = one_sided(&wqe.op, sq.srq(self.cur), data, sges, wqe.len, io.attr.max_rd_atomic);
         if !request.is_some_and(|request| io.host.perform(io.pd, &request)) {
             return false;
         }

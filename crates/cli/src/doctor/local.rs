@@ -1,0 +1,197 @@
+//! Two processes of one user on this host: which way do they take, and if it is not the shortest, why?
+//!
+//! The command starts itself once more, as the neighbour, which writes into the memory of the first and tells how that went. The other way
+//! round would show too little: a parent may do to its child what other processes may not do to each other.
+
+use super::Finding;
+use crate::devices::settings;
+use crate::failure::Failure;
+use ferroce::{Device, Outcome, RemoteRegion};
+use ferroce_nic::LinkChoice;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const CHECK: &str = "local link";
+const COPIES: &str = "copies between processes";
+const LEN: usize = 3 * 4096;
+/// Longer than it takes on a machine that does other things besides.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+type Tried<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// What the neighbour found out.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Ways {
+    /// Operations in memory that it mapped, and by the kernel's copy.
+    mapped: u64,
+    copied: u64,
+    /// Packets through shared memory.
+    rings: u64,
+    /// Whether it may trace other processes, which the kernel's copy takes.
+    may_trace: bool,
+}
+
+pub(super) fn check() -> Vec<Finding> {
+    let Ok(config) = settings() else { return Vec::new() };
+    let off = match (config.link, config.faults.is_some(), config.capture.is_some()) {
+        (LinkChoice::Udp, ..) => Some("FERROCE_LINK=udp"),
+        (_, true, _) => Some("FERROCE_FAULTS: faults are injected into UDP packets"),
+        (_, _, true) => Some("FERROCE_CAPTURE: UDP packets are captured"),
+        _ => None,
+    };
+    if let Some(why) = off {
+        return vec![Finding::note(CHECK, format!("turned off by {why}"))];
+    }
+    match meet_neighbour() {
+        Ok(ways) => findings(&ways, config.adopt),
+        Err(error) => vec![Finding::fails(CHECK, format!("a second process cannot be reached: {error}"))],
+    }
+}
+
+fn findings(ways: &Ways, adopts: bool) -> Vec<Finding> {
+    let link = match ways {
+        Ways { mapped: 1.., .. } => {
+            Finding::works(CHECK, "a process writes straight into another's registered memory")
+        }
+        Ways { copied: 1.., .. } if !adopts => {
+            Finding::limited(CHECK, "the kernel copies between processes: FERROCE_ADOPT=0 keeps memory from being mapped")
+                .advise("Leave FERROCE_ADOPT out")
+        }
+        Ways { copied: 1.., .. } => {
+            Finding::limited(CHECK, "the kernel copies between processes: one's memory cannot be mapped by another")
+                .advise("See why: FERROCE_LOG=calls; a sandbox may forbid memfd_create, or to open /proc/PID/fd")
+        }
+        Ways { rings: 1.., .. } => Finding::limited(
+            CHECK,
+            "packets through shared memory: a process cannot reach another's memory, neither by mapping nor by the kernel's copy",
+        )
+        .advise("Have the programs in one user namespace and one container, and see the line below"),
+        _ => Finding::limited(CHECK, "UDP: your processes share no memory")
+            .advise("Make room in /dev/shm (docker run --shm-size=256m, mount -o remount,size=256m /dev/shm)"),
+    };
+    let copies = match ways.may_trace {
+        true => Finding::works(COPIES, "allowed: long messages, and memory that cannot be mapped, are copied once"),
+        false => Finding::limited(
+            COPIES,
+            format!("not allowed{}: long messages are copied twice, and what cannot be mapped goes as packets", yama()),
+        )
+        .advise("sysctl kernel.yama.ptrace_scope=0; in containers, allow process_vm_readv (docker run --cap-add=SYS_PTRACE)"),
+    };
+    vec![link, copies]
+}
+
+/// What the kernel's setting is, where it has one and that is why.
+fn yama() -> String {
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match scope.trim() {
+        "" | "0" => String::new(),
+        scope => format!(" (kernel.yama.ptrace_scope is {scope})"),
+    }
+}
+
+/// The room in the file system where processes meet, in MiB.
+pub(super) fn room_mib(base: &Path) -> Option<u64> {
+    let there = rustix::fs::statvfs(base).ok()?;
+    Some(there.f_bavail.saturating_mul(there.f_frsize) >> 20)
+}
+
+/// This side only owns the memory.
+fn meet_neighbour() -> Tried<Ways> {
+    let (mut socket, theirs) = UnixStream::pair()?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["doctor", "--as-neighbour"]).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+    let neighbour = Neighbour(command.stderr(Stdio::null()).spawn()?);
+    // Holds the other end of the pair: without it, a neighbour that dies is heard.
+    drop(command);
+    let device = Device::open()?;
+    let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
+    let memory = pd.region(LEN).remote_read().remote_write().register()?;
+    let qp = pd.rc(&cq).create()?;
+    qp.connect_over(&mut socket)?;
+    socket.write_all(&memory.remote().to_bytes())?;
+    let mut said = String::new();
+    socket.read_to_string(&mut said)?;
+    drop(neighbour);
+    if memory.to_vec().iter().any(|byte| *byte != 7) {
+        return Err("what it wrote did not arrive".into());
+    }
+    Ok(serde_json::from_str(&said)?)
+}
+
+/// The other process; killed when dropped.
+struct Neighbour(Child);
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        // Both fail only when it is gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The neighbour's side: standard input is the way to whoever asks.
+pub(super) fn be_neighbour() -> Result<(), Failure> {
+    visit().map_err(|error| Failure::new(error.to_string()))
+}
+
+fn visit() -> Tried<()> {
+    let mut socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    socket.set_read_timeout(Some(PATIENCE))?;
+    let device = Device::open()?;
+    let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
+    let desk = pd.region(LEN).register()?;
+    desk.fill(7);
+    let qp = pd.rc(&cq).create()?;
+    qp.connect_over(&mut socket)?;
+    let mut bytes = [0; RemoteRegion::ENCODED_LEN];
+    socket.read_exact(&mut bytes)?;
+    qp.write(1, &[desk.sge(..)?], RemoteRegion::from_bytes(&bytes)?)?;
+    cq.wait()?.ok()?;
+    let link = device.counters().link;
+    let parent = format!("/proc/{}/mem", std::os::unix::process::parent_id());
+    let ways = Ways {
+        mapped: link.direct_mapped,
+        copied: link.direct_copied,
+        rings: link.local_tx_packets,
+        // The kernel asks the same as for its copy.
+        may_trace: File::open(parent).is_ok(),
+    };
+    Ok(serde_json::to_writer(&socket, &ways)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    #[test]
+    fn the_shortest_way_that_was_taken_is_named() {
+        let link = |mapped, copied, rings| {
+            let ways = Ways { mapped, copied, rings, may_trace: true };
+            findings(&ways, true).swap_remove(0)
+        };
+        assert_eq!(link(1, 0, 3).verdict, Verdict::Works);
+        for (finding, word) in [
+            (link(0, 1, 3), "the kernel copies"),
+            (link(0, 0, 3), "packets through shared memory"),
+            (link(0, 0, 0), "UDP"),
+        ] {
+            assert!(finding.verdict == Verdict::Limited && finding.found.contains(word), "{finding:?}");
+            assert!(finding.advice.is_some(), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn who_may_not_trace_is_told_what_to_do() {
+        let copies = findings(&Ways::default(), true).swap_remove(1);
+        assert_eq!(copies.verdict, Verdict::Limited);
+        assert!(copies.advice.is_some_and(|advice| advice.contains("ptrace_scope=0")));
+    }
+}

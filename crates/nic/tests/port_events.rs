@@ -1,0 +1,86 @@
+//! The interface of the device's only address goes down and comes up again, in a network namespace of its own: the port's events, and traffic after them.
+//!
+//! Needs `unshare` and `ip` and the right to make user namespaces; says so loudly where it cannot run.
+
+mod objects_support;
+
+use ferroce_nic::{EventSource, Nic};
+use ferroce_proto::verbs::{EventKind, RecvWr, SendOp, Transport, WcStatus};
+use objects_support::{completions, open, pair, post};
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const INSIDE: &str = "FERROCE_TEST_PORT_EVENTS";
+
+#[test]
+fn a_port_goes_down_and_comes_up() {
+    if std::env::var(INSIDE).is_ok() {
+        return inside();
+    }
+    let unshare = ["--user", "--map-root-user", "--net"];
+    let can = Command::new("unshare").args(unshare).args(["ip", "link"]).output();
+    if !can.is_ok_and(|output| output.status.success()) {
+        return println!("SKIPPED: no user namespaces, or no `unshare` and `ip`");
+    }
+    let mut command = Command::new("unshare");
+    command.args(unshare).arg(std::env::current_exe().unwrap());
+    let test = ["a_port_goes_down_and_comes_up", "--exact", "--nocapture"];
+    let output = command.args(test).env(INSIDE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The next events of the device, which come in this order, all from its port.
+#[track_caller]
+fn expect(nic: &Nic, kinds: &[EventKind]) {
+    let start = Instant::now();
+    for &kind in kinds {
+        let event = loop {
+            match nic.try_event() {
+                Some(event) => break event,
+                None => assert!(start.elapsed() < Duration::from_secs(10), "waited in vain for {kind:?}"),
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        assert_eq!((event.kind, event.source), (kind, EventSource::Port(1)));
+    }
+}
+
+fn inside() {
+    ip("link set lo up");
+    ip("link add left type veth peer name right");
+    ip("addr add 10.98.0.1/24 dev left");
+    ip("link set left up");
+    ip("link set right up");
+    let nic = open("10.98.0.1");
+    let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(16, None, 0).unwrap());
+    let (a, b) = pair(&nic, &pd, &cq, Transport::Rc);
+    let is_up = || nic.gids().iter().any(|gid| gid.up);
+    for _ in 0..3 {
+        assert!(is_up() && nic.try_event().is_none());
+        ip("link set left down");
+        expect(&nic, &[EventKind::GidChange, EventKind::PortErr]);
+        assert!(!is_up());
+        ip("link set left up");
+        expect(&nic, &[EventKind::GidChange, EventKind::PortActive]);
+        b.post_recv(&[RecvWr { wr_id: 1, sges: &[] }]).unwrap();
+        post(&a, 2, SendOp::Send, &[]);
+        assert!(completions(&cq, 2).iter().all(|completion| completion.status == WcStatus::Success));
+    }
+    // What happens to an interface that no address of the device is on is none of its business.
+    ip("link set right down");
+    ip("link set right up");
+    ip("addr add 10.98.0.2/24 dev right");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(is_up() && nic.try_event().is_none());
+    drop((a, b, cq, pd, nic));
+    // Registries are per namespace; that of one which ends with the test would stay for ever.
+    let inode = std::fs::metadata("/proc/self/ns/net").unwrap().ino();
+    let _ = std::fs::remove_dir_all(format!("/dev/shm/ferroce-0-{inode}"));
+}
