@@ -5,7 +5,7 @@
 
 mod cm_support;
 
-use cm_support::{End, advance, param, wait_until};
+use cm_support::{End, PATIENCE, advance, param, wait_until};
 use ferroce_nic::{CmEventKind, CmId, CmTransport, PortSpace, Qp, RejectReason};
 use ferroce_proto::verbs::QpState;
 use std::io::{BufRead, BufReader};
@@ -79,9 +79,8 @@ fn victim() {
             kept.push(if is_patient { offer_patiently(&end, to.unwrap()) } else { offer(&end, to.unwrap()) });
             confirm(&end, &kept[0]);
             if step == "stops" {
-                println!("stops now");
-                // SAFETY: takes nothing and touches nothing.
-                unsafe { libc::raise(libc::SIGSTOP) };
+                println!("may be stopped");
+                std::thread::sleep(PATIENCE);
             }
             if step == "ends" {
                 kept[0].0.disconnect().unwrap();
@@ -125,6 +124,11 @@ impl Victim {
                 return rest.trim().to_owned();
             }
         }
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.process.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
     fn await_death(mut self) {
@@ -284,11 +288,11 @@ fn stopped_when_established() {
     let mut victim = Victim::start("stops", its, listener.local_addr());
     let connection = take(&end);
     end.next(CmEventKind::Established);
-    victim.line("stops now");
+    victim.line("may be stopped");
+    victim.signal("STOP");
     std::thread::sleep(Duration::from_millis(2500));
     assert!(end.channel.try_next().is_none());
-    // SAFETY: our own child, which is not waited for yet.
-    assert_eq!(unsafe { libc::kill(victim.process.id() as libc::pid_t, libc::SIGKILL) }, 0);
+    victim.signal("KILL");
     bereaved(&end);
     drop(connection);
     nothing_is_left(&end);

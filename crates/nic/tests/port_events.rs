@@ -11,7 +11,8 @@ use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const INSIDE: &str = "FERROCE_TEST_PORT_EVENTS";
+/// Set in the process that is in the namespace only.
+const INSIDE: &str = "PORT_EVENTS_INSIDE";
 
 #[test]
 fn a_port_goes_down_and_comes_up() {

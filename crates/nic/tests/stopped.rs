@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 const NEAR: &str = "127.91.9.1";
 const FAR: &str = "127.91.9.2";
-const ROLE: &str = "FERROCE_TEST_TARGET";
+/// Set in the process that is stopped only.
+const ROLE: &str = "STOPPED_TARGET";
 
 fn gid(address: &str) -> ferroce_proto::Gid {
     ferroce_proto::Gid::from_ip(address.parse().unwrap())
@@ -90,16 +91,21 @@ impl Target {
         writeln!(self.process.stdin.as_mut().unwrap(), "{what}").unwrap();
     }
 
-    fn signal(&self, signal: i32) {
-        // SAFETY: our own child, which is not waited for yet.
-        assert_eq!(unsafe { libc::kill(self.process.id() as libc::pid_t, signal) }, 0);
+    fn signal(&self, name: &str) {
+        let pid = self.process.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
     /// Stops it, and waits until it is.
     fn stop(&self) {
-        self.signal(libc::SIGSTOP);
-        let stat = format!("/proc/{}/stat", self.process.id());
-        while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
+        self.signal("STOP");
+        // The signal takes effect some time later, thread by thread.
+        let tasks = format!("/proc/{}/task", self.process.id());
+        let has_stopped = |task: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+        };
+        while !std::fs::read_dir(&tasks).unwrap().flatten().all(has_stopped) {
             std::thread::yield_now();
         }
     }
@@ -184,7 +190,7 @@ fn a_stopped_target_is_read_and_written() {
     met.done(&uc, SendOp::Send, None);
     met.done(&uc, met.write(), None);
     assert_eq!((uc.counters().performed, met.done(&xrc, met.read(), srq)), (20, 9));
-    target.signal(libc::SIGCONT);
+    target.signal("CONT");
     target.tell("take it");
     target.line("@has taken it");
     let start = Instant::now();

@@ -77,9 +77,11 @@ fn arrived(station: &Station, report: &Report, sent: u64, unmeasured: u64) -> Re
         (Operation::Send, _) => report.received,
         (Operation::Atomic, _) => report.received.saturating_sub(unmeasured),
         (_, true) => sent,
-        // The server counts the bytes of all of them; what was lost was lost from all alike.
+        // The server counts the bytes of all that were packets; what was lost was lost from all alike. Those that were done at once in its memory
+        // cannot be lost, and only this side knows of them.
         (_, false) => {
-            let share = report.received as f64 / (sent + unmeasured) as f64;
+            let at_once: u64 = station.lanes.iter().map(|lane| lane.qp.counters().performed).sum();
+            let share = (report.received + at_once) as f64 / (sent + unmeasured) as f64;
             (sent as f64 * share.min(1.0)).round() as u64
         }
     };
