@@ -90,6 +90,7 @@ fn a_device_sends_to_itself() {
             assert_eq!(done, [1, 2]);
             assert!(to.to_vec() == data);
             assert_eq!(named(&a.device) - before, u64::from(has_fabric()));
+            assert_eq!(fetched(&a.device), 0, "its own memory may go under it, and only the kernel notices");
         }
     });
 }

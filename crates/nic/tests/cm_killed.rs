@@ -3,15 +3,15 @@
 //! Once with an address of its own, where nobody answers for the dead, and once with the address of the other process,
 //! which then answers for it at once.
 
+mod child_support;
 mod cm_support;
 
+use child_support::Other;
 use cm_support::{End, PATIENCE, advance, param, wait_until};
 use ferroce_nic::{CmEventKind, CmId, CmTransport, PortSpace, Qp, RejectReason};
 use ferroce_proto::verbs::QpState;
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -98,50 +98,18 @@ fn victim() {
     std::process::abort();
 }
 
-struct Victim {
-    process: Child,
-    output: BufReader<ChildStdout>,
+fn victim_at(step: &str, address: &str, peer: Option<SocketAddr>) -> Other {
+    let mut command = Other::command("victim");
+    command.env(STEP, step).env(ADDRESS, address);
+    if let Some(peer) = peer {
+        command.env(PEER, peer.to_string());
+    }
+    Other::start(&mut command)
 }
 
-impl Victim {
-    fn start(step: &str, address: &str, peer: Option<SocketAddr>) -> Victim {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["victim", "--exact", "--nocapture"]).env(STEP, step).env(ADDRESS, address);
-        if let Some(peer) = peer {
-            command.env(PEER, peer.to_string());
-        }
-        let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(process.stdout.take().unwrap());
-        Victim { process, output }
-    }
-
-    /// What follows the word on the line that has it.
-    fn line(&mut self, word: &str) -> String {
-        loop {
-            let mut line = String::new();
-            assert!(self.output.read_line(&mut line).unwrap() > 0, "it ended before it said {word:?}");
-            if let Some((_, rest)) = line.split_once(word) {
-                return rest.trim().to_owned();
-            }
-        }
-    }
-
-    fn signal(&self, name: &str) {
-        let pid = self.process.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
-    }
-
-    fn await_death(mut self) {
-        let status = self.process.wait().unwrap();
-        assert_eq!(status.signal(), Some(libc::SIGABRT), "{status}");
-    }
-}
-
-impl Drop for Victim {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+fn await_death(mut victim: Other) {
+    let status = victim.process.wait().unwrap();
+    assert_eq!(status.signal(), Some(libc::SIGABRT), "{status}");
 }
 
 #[track_caller]
@@ -184,10 +152,10 @@ fn addresses(number: u8) -> [(String, String, bool); 2] {
 fn killed_while_it_thinks_about_our_offer() {
     for (own, its, is_shared) in addresses(1) {
         let end = End::new(&[&own]);
-        let mut victim = Victim::start("offered to", &its, None);
+        let mut victim = victim_at("offered to", &its, None);
         let to = victim.line("listens ").parse().unwrap();
         let (id, qp) = offer(&end, to);
-        victim.await_death();
+        await_death(victim);
         match end.channel.wait().unwrap() {
             event if is_shared => assert_eq!(
                 (event.kind, event.status),
@@ -204,10 +172,10 @@ fn killed_while_it_thinks_about_our_offer() {
 fn killed_after_it_took_our_offer() {
     for (own, its, _) in addresses(2) {
         let end = End::new(&[&own]);
-        let mut victim = Victim::start("took the offer", &its, None);
+        let mut victim = victim_at("took the offer", &its, None);
         let to = victim.line("listens ").parse().unwrap();
         let connection = offer(&end, to);
-        victim.await_death();
+        await_death(victim);
         // Its answer is here; whom we confirm to is not.
         confirm(&end, &connection);
         bereaved(&end);
@@ -221,9 +189,9 @@ fn killed_after_its_offer() {
     for (own, its, is_shared) in addresses(3) {
         let end = End::new(&[&own]);
         let listener = end.listener(&format!("{own}:0"), 8);
-        let victim = Victim::start("offers", &its, listener.local_addr());
+        let victim = victim_at("offers", &its, listener.local_addr());
         let (request, qp) = (end.next(CmEventKind::ConnectRequest), end.qp());
-        victim.await_death();
+        await_death(victim);
         advance(&request.id, &qp, &[QpState::Init, QpState::Rtr, QpState::Rts]);
         request.id.accept(&param(&qp, b"")).unwrap();
         given_up(&end, is_shared, RejectReason::INVALID_COMM_ID);
@@ -237,9 +205,9 @@ fn killed_after_it_was_answered() {
     for (own, its, is_shared) in addresses(4) {
         let end = End::new(&[&own]);
         let listener = end.listener(&format!("{own}:0"), 8);
-        let victim = Victim::start("was answered", &its, listener.local_addr());
+        let victim = victim_at("was answered", &its, listener.local_addr());
         let connection = take(&end);
-        victim.await_death();
+        await_death(victim);
         given_up(&end, is_shared, RejectReason::INVALID_COMM_ID);
         drop(connection);
         nothing_is_left(&end);
@@ -251,10 +219,10 @@ fn killed_when_established() {
     for (own, its, _) in addresses(5) {
         let end = End::new(&[&own]);
         let listener = end.listener(&format!("{own}:0"), 8);
-        let victim = Victim::start("confirmed", &its, listener.local_addr());
+        let victim = victim_at("confirmed", &its, listener.local_addr());
         let connection = take(&end);
         end.next(CmEventKind::Established);
-        victim.await_death();
+        await_death(victim);
         bereaved(&end);
         // There is nothing left to end, and that is no error.
         connection.0.disconnect().unwrap();
@@ -269,10 +237,10 @@ fn killed_and_then_told_of_the_end() {
     let (own, its) = ("127.45.8.1", "127.45.8.2");
     let end = End::new(&[own]);
     let listener = end.listener(&format!("{own}:0"), 8);
-    let victim = Victim::start("is patient", its, listener.local_addr());
+    let victim = victim_at("is patient", its, listener.local_addr());
     let connection = take(&end);
     end.next(CmEventKind::Established);
-    victim.await_death();
+    await_death(victim);
     connection.0.disconnect().unwrap();
     bereaved(&end);
     drop(connection);
@@ -285,7 +253,7 @@ fn stopped_when_established() {
     let (own, its) = ("127.45.9.1", "127.45.9.2");
     let end = End::new(&[own]);
     let listener = end.listener(&format!("{own}:0"), 8);
-    let mut victim = Victim::start("stops", its, listener.local_addr());
+    let mut victim = victim_at("stops", its, listener.local_addr());
     let connection = take(&end);
     end.next(CmEventKind::Established);
     victim.line("may be stopped");
@@ -303,9 +271,9 @@ fn killed_while_it_ends() {
     for (own, its, _) in addresses(6) {
         let end = End::new(&[&own]);
         let listener = end.listener(&format!("{own}:0"), 8);
-        let victim = Victim::start("ends", &its, listener.local_addr());
+        let victim = victim_at("ends", &its, listener.local_addr());
         let connection = take(&end);
-        victim.await_death();
+        await_death(victim);
         end.next(CmEventKind::Established);
         assert_eq!(end.next(CmEventKind::Disconnected).status, 0);
         drop(connection);
@@ -319,11 +287,11 @@ fn killed_when_it_hears_of_the_end() {
     let end = End::new(&["127.45.7.1"]);
     let listener = end.listener("127.45.7.1:0", 8);
     for _ in 0..40 {
-        let victim = Victim::start("hears the end", "127.45.7.2", listener.local_addr());
+        let victim = victim_at("hears the end", "127.45.7.2", listener.local_addr());
         let connection = take(&end);
         end.next(CmEventKind::Established);
         connection.0.disconnect().unwrap();
-        victim.await_death();
+        await_death(victim);
         assert_eq!(end.next(CmEventKind::Disconnected).status, 0);
         connection.0.close();
     }

@@ -1,17 +1,18 @@
 //! Connections between processes of one host need no wire, unless something stands in the way; then they use it, and nobody
 //! notices.
 
+mod child_support;
 mod cm_support;
 
+use child_support::Other;
 use cm_support::{End, advance, completion, param, send, wait_until};
 use ferroce_nic::registry::{Registry, default_base};
 use ferroce_nic::{CmEventKind, CmId, CmTransport, Config, LinkChoice, PortSpace, Qp, RejectReason};
 use ferroce_proto::verbs::{QpState, RecvWr};
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 
 /// What the other process does; set in that process only.
@@ -19,68 +20,23 @@ const ROLE: &str = "CM_LOCAL_ROLE";
 const ADDRESS: &str = "CM_LOCAL_ADDRESS";
 const NOBODY: u32 = 65_534;
 
-/// Another process that listens, and what it says.
-struct Other {
-    process: Child,
-    output: BufReader<ChildStdout>,
+fn listener_at(role: &str, address: &str) -> Other {
+    listener_of(&mut Other::command("other_process"), role, address)
 }
 
-impl Other {
-    fn start(role: &str, address: &str) -> Other {
-        Self::run(&mut Command::new(std::env::current_exe().unwrap()), role, address)
-    }
-
-    fn run(command: &mut Command, role: &str, address: &str) -> Other {
-        command.args(["other_process", "--exact", "--nocapture"]).env(ROLE, role).env(ADDRESS, address);
-        let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(process.stdout.take().unwrap());
-        Other { process, output }
-    }
-
-    /// The same as user nobody, who may not enter the directory that the tests lie in.
-    fn start_as_nobody(role: &str, address: &str) -> Other {
-        let copy = std::env::temp_dir().join(format!("ferroce-cm-local-{}", std::process::id()));
-        std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
-        let mut command = Command::new(&copy);
-        let other = Self::run(command.current_dir("/").uid(NOBODY).gid(NOBODY), role, address);
-        std::fs::remove_file(copy).unwrap();
-        other
-    }
-
-    /// What follows the word on the line that has it.
-    fn line(&mut self, word: &str) -> String {
-        loop {
-            let mut line = String::new();
-            assert!(self.output.read_line(&mut line).unwrap() > 0, "it ended before it said {word:?}");
-            if let Some((_, rest)) = line.split_once(word) {
-                return rest.trim().to_owned();
-            }
-        }
-    }
-
-    fn stop(&self) {
-        let sent = Command::new("kill").args(["-STOP", &self.process.id().to_string()]).status().unwrap();
-        assert!(sent.success());
-        // The signal takes effect some time later, thread by thread.
-        let tasks = format!("/proc/{}/task", self.process.id());
-        let has_stopped = |task: std::fs::DirEntry| {
-            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
-        };
-        wait_until(|| std::fs::read_dir(&tasks).unwrap().flatten().all(has_stopped));
-    }
-
-    fn finish(mut self) {
-        let status = self.process.wait().unwrap();
-        assert!(status.success(), "{status}");
-    }
+fn listener_of(command: &mut Command, role: &str, address: &str) -> Other {
+    Other::start(command.env(ROLE, role).env(ADDRESS, address))
 }
 
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+/// The same as user nobody, who may not enter the directory that the tests lie in.
+fn listener_of_nobody(role: &str, address: &str) -> Other {
+    let copy = std::env::temp_dir().join(format!("ferroce-cm-local-{}", std::process::id()));
+    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    let mut command = Command::new(&copy);
+    command.args(["other_process", "--exact", "--nocapture"]).current_dir("/").uid(NOBODY).gid(NOBODY);
+    let other = listener_of(&mut command, role, address);
+    std::fs::remove_file(copy).unwrap();
+    other
 }
 
 /// Not a test: the process that listens.
@@ -155,7 +111,7 @@ fn two_processes_connect_without_a_wire() {
     // With addresses of their own, and with one that they share.
     for its in ["127.47.1.2", "127.47.1.1"] {
         let end = End::new(&["127.47.1.1"]);
-        let mut other = Other::start("accepts", its);
+        let mut other = listener_at("accepts", its);
         connect_send_disconnect(&end, other.line("@listens ").parse().unwrap());
         assert_eq!(other.line("@ways "), expected_ways());
         assert_eq!(ways(&end), expected_ways());
@@ -166,7 +122,7 @@ fn two_processes_connect_without_a_wire() {
 #[test]
 fn a_refusal_needs_no_wire() {
     let end = End::new(&["127.47.2.1"]);
-    let mut other = Other::start("rejects", "127.47.2.2");
+    let mut other = listener_at("rejects", "127.47.2.2");
     let (_id, _qp) = offer(&end, other.line("@listens ").parse().unwrap());
     let rejected = end.next(CmEventKind::Rejected);
     assert_eq!(rejected.status, i32::from(RejectReason::CONSUMER.0));
@@ -178,7 +134,7 @@ fn a_refusal_needs_no_wire() {
 #[test]
 fn three_on_one_address_find_each_other() {
     let end = End::new(&["127.47.3.1"]);
-    let mut others = [(); 2].map(|()| Other::start("accepts", "127.47.3.1"));
+    let mut others = [(); 2].map(|()| listener_at("accepts", "127.47.3.1"));
     let to = others.each_mut().map(|other| other.line("@listens ").parse().unwrap());
     for (to, other) in to.into_iter().zip(others) {
         connect_send_disconnect(&end, to);
@@ -190,8 +146,8 @@ fn three_on_one_address_find_each_other() {
 #[test]
 fn a_neighbour_without_shared_memory_is_reached_by_udp() {
     let end = End::new(&["127.47.4.1"]);
-    let mut without = Command::new(std::env::current_exe().unwrap());
-    let mut other = Other::run(without.env("FERROCE_LINK", "udp"), "accepts", "127.47.4.1");
+    let mut without = Other::command("other_process");
+    let mut other = listener_of(without.env("FERROCE_LINK", "udp"), "accepts", "127.47.4.1");
     connect_send_disconnect(&end, other.line("@listens ").parse().unwrap());
     assert_eq!(other.line("@ways "), "UDP");
     assert_eq!(ways(&end), "UDP");
@@ -201,7 +157,7 @@ fn a_neighbour_without_shared_memory_is_reached_by_udp() {
 #[test]
 fn who_has_stopped_does_not_answer_and_nobody_waits_longer() {
     let end = End::new(&["127.47.5.1"]);
-    let mut other = Other::start("accepts", "127.47.5.2");
+    let mut other = listener_at("accepts", "127.47.5.2");
     let to = other.line("@listens ").parse().unwrap();
     other.stop();
     let (_id, _qp) = offer(&end, to);
@@ -217,7 +173,7 @@ fn another_user_is_reached_by_udp_although_its_slot_is_one_of_ours() {
         return println!("SKIPPED: only root can be another user");
     }
     let end = End::new(&["127.47.6.1"]);
-    let mut other = Other::start_as_nobody("accepts", "127.47.6.2");
+    let mut other = listener_of_nobody("accepts", "127.47.6.2");
     let slot: u8 = other.line("@slot ").parse().unwrap();
     let to = other.line("@listens ").parse().unwrap();
     let _namesake = (0..300).find_map(|_| {
@@ -236,7 +192,7 @@ fn the_death_of_a_namesake_ends_nothing() {
     if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
         return println!("SKIPPED: only root can be another user");
     }
-    let mut other = Other::start_as_nobody("accepts", "127.47.9.2");
+    let mut other = listener_of_nobody("accepts", "127.47.9.2");
     let slot: u8 = other.line("@slot ").parse().unwrap();
     let to = other.line("@listens ").parse().unwrap();
     let mut namesake = None;
@@ -268,7 +224,7 @@ fn the_death_of_a_namesake_ends_nothing() {
 fn the_last_word_is_heard() {
     for _ in 0..20 {
         let end = End::new(&["127.47.7.1"]);
-        let mut other = Other::start("rejects", "127.47.7.2");
+        let mut other = listener_at("rejects", "127.47.7.2");
         let (_id, _qp) = offer(&end, other.line("@listens ").parse().unwrap());
         other.finish();
         assert_eq!(end.next(CmEventKind::Rejected).status, i32::from(RejectReason::CONSUMER.0));

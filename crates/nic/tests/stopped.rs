@@ -1,14 +1,14 @@
 //! A target that is stopped: one-sided operations of unreliable and extended reliable connections are done without it, and none overtakes a message
 //! that it has not taken. (Reliable connections: `local.rs` of the safe API.)
 
+mod child_support;
 mod objects_support;
 
+use child_support::Other;
 use ferroce_nic::{Cq, Nic, Qp};
 use ferroce_proto::verbs::{Access, AtomicOp, RecvWr, SendOp, Transport, WcStatus};
 use ferroce_proto::{Qpn, RKey, Srqn};
 use objects_support::{Buffer, completions, connect_at, create, open, post_to};
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const NEAR: &str = "127.91.9.1";
@@ -58,66 +58,6 @@ fn uc_recv(qp: &Qp, memory: &Buffer) {
     qp.post_recv(&[RecvWr { wr_id: 1, sges: &[memory.sge(0, 8)] }]).unwrap();
 }
 
-struct Target {
-    process: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl Target {
-    fn start() -> Target {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["target", "--exact", "--nocapture"])
-            .env(ROLE, "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(process.stdout.take().unwrap());
-        Target { process, output }
-    }
-
-    /// What it says behind this word.
-    fn line(&mut self, word: &str) -> String {
-        loop {
-            let mut line = String::new();
-            assert!(self.output.read_line(&mut line).unwrap() > 0, "it ended before it said {word:?}");
-            if let Some((_, rest)) = line.split_once(word) {
-                return rest.trim().to_owned();
-            }
-        }
-    }
-
-    fn tell(&mut self, what: &str) {
-        writeln!(self.process.stdin.as_mut().unwrap(), "{what}").unwrap();
-    }
-
-    fn signal(&self, name: &str) {
-        let pid = self.process.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
-    }
-
-    /// Stops it, and waits until it is.
-    fn stop(&self) {
-        self.signal("STOP");
-        // The signal takes effect some time later, thread by thread.
-        let tasks = format!("/proc/{}/task", self.process.id());
-        let has_stopped = |task: std::fs::DirEntry| {
-            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
-        };
-        while !std::fs::read_dir(&tasks).unwrap().flatten().all(has_stopped) {
-            std::thread::yield_now();
-        }
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 /// This end, and what it knows of the target.
 struct Met {
     nic: Nic,
@@ -154,7 +94,7 @@ fn a_stopped_target_is_read_and_written() {
     if std::env::var("FERROCE_LINK").is_ok_and(|link| link == "udp") {
         return println!("SKIPPED: over UDP the target has to run");
     }
-    let mut target = Target::start();
+    let mut target = Other::start(Other::command("target").env(ROLE, "1"));
     let has: Vec<u64> =
         target.line("@has ").split_whitespace().map(|number| number.parse().unwrap()).collect();
     let (rkey, addr, srq) = (RKey(has[3] as u32), has[4], Some(Srqn::new(has[2] as u32)));

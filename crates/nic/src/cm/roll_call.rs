@@ -59,8 +59,11 @@ impl CmService {
         }
         let known: BTreeSet<(Gid, u8)> = managed.cm.peers().into_iter().collect();
         let mut peers = self.watched.peers.lock();
+        // The dead stay as long as there are connections with them: one that was answered, and is yet to be confirmed, ends after that.
         peers.retain(|peer| known.contains(peer));
-        peers.retain(|peer| self.lives(*peer, managed, now));
+        for peer in peers.iter() {
+            self.lives(*peer, managed, now);
+        }
         let next_ns = if peers.is_empty() { NEVER } else { now.0 + EVERY_NS };
         self.watched.next_ns.store(next_ns, Ordering::Relaxed);
     }

@@ -1,9 +1,9 @@
 //! Messages that name the sender's memory, from which the receiver copies them.
 //!
 //! A message through the ring is copied twice, one that is named once, on the receiver's processor: from a window to the region that it lies
-//! in where that can be mapped, else by the kernel. The receiver says on its card whether it may read the sender's memory; it has tried. The sender's memory is in use until it hears of the copy. Should it give the message up
-//! before, it hides its card before it says so to its program; so a receiver that finds the card in its place when it has copied has
-//! copied what was sent.
+//! in where that can be mapped, else by the kernel. The receiver says on its card whether it may read the sender's memory; it has tried.
+//! The sender's memory is in use until it hears of the copy. Should it give the message up before, it hides its card before it says so to
+//! its program; so a receiver that finds the card in its place when it has copied has copied what was sent.
 
 use super::boards::{Shown, find_qp, find_region};
 use super::link::meta_of;
@@ -86,14 +86,15 @@ impl Path {
 /// The region of the peer that the last message was fetched from.
 pub(super) struct Source {
     shown: Shown,
-    window: Option<Window>,
+    window: Window,
 }
 
 impl Source {
+    /// A window stays when its region goes, and so needs no announcement. Bytes of this very process would not, so to
+    /// itself it sends by the kernel.
     fn find(neighbour: &Neighbour, rkey: RKey) -> Option<Source> {
-        let shown = find_region(&neighbour.place, rkey)?;
-        let window =
-            if neighbour.is_self { None } else { Some(neighbour.windows.open(&neighbour.place, &shown)?) };
+        let shown = find_region(&neighbour.place, rkey).filter(|_| !neighbour.is_self)?;
+        let window = neighbour.windows.open(&neighbour.place, &shown)?;
         Some(Source { shown, window })
     }
 
@@ -107,7 +108,7 @@ impl Source {
         let offset = name.addr.checked_sub(card.base)?;
         let is_inside = offset <= card.len && u64::from(name.len) <= card.len - offset;
         let there = Span::at(name.addr as usize, name.len as usize);
-        is_inside.then(|| self.window.as_ref().map_or(Some(there), |window| window.here(there)))?
+        self.window.here(there).filter(|_| is_inside)
     }
 }
 

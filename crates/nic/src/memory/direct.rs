@@ -194,7 +194,7 @@ impl Span {
 
     /// Copies towards another span of the same length, or from it. True, for it cannot fail.
     #[inline(always)]
-    pub(super) fn moves(self, far: Span, towards_far: bool) -> bool {
+    fn moves(self, far: Span, towards_far: bool) -> bool {
         copy::spread(std::slice::from_ref(&self), far, towards_far);
         true
     }

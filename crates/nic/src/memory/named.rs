@@ -42,26 +42,25 @@ impl Grip<'_> {
 
     /// Copies a message from where its sender has it to the entries. False: what is in them now does not count.
     pub(crate) fn fetch(&mut self, pd: PdId, sges: &[Sge], owner: &Owner, names: &Names) -> bool {
-        let len = names.message_len();
-        if let [sge] = sges {
-            let part = Sge { len, ..*sge };
-            let near = self.near(pd, &part, Access::LOCAL_WRITE);
-            return sge.len >= len && near.is_some_and(|near| owner.fetch(names.pieces(), &[near]));
-        }
-        let near = self.table().near(pd, sges, len as usize, Access::LOCAL_WRITE);
-        near.is_some_and(|near| owner.fetch(names.pieces(), &near.spans))
+        self.fill(pd, sges, names.message_len(), |near| owner.fetch(names.pieces(), near))
     }
+
     /// The same from bytes of the sender that are mapped here.
     pub(crate) fn fetch_mapped(&mut self, pd: PdId, sges: &[Sge], there: Span) -> bool {
-        if let [sge] = sges {
-            let part = Sge { len: there.len as u32, ..*sge };
-            let near = self.near(pd, &part, Access::LOCAL_WRITE).filter(|_| sge.len >= part.len);
-            return near.is_some_and(|near| near.moves(there, false));
-        }
-        let near = self.table().near(pd, sges, there.len, Access::LOCAL_WRITE);
-        near.is_some_and(|near| {
-            copy::spread(&near.spans, there, false);
+        self.fill(pd, sges, there.len as u32, |near| {
+            copy::spread(near, there, false);
             true
         })
+    }
+
+    /// Has the first `len` bytes of the entries filled, if there are as many and all may be written.
+    fn fill(&mut self, pd: PdId, sges: &[Sge], len: u32, copy: impl FnOnce(&[Span]) -> bool) -> bool {
+        if let [sge] = sges {
+            let part = Sge { len, ..*sge };
+            let near = self.near(pd, &part, Access::LOCAL_WRITE).filter(|_| sge.len >= len);
+            return near.is_some_and(|near| copy(&[near]));
+        }
+        let near = self.table().near(pd, sges, len as usize, Access::LOCAL_WRITE);
+        near.is_some_and(|near| copy(&near.spans))
     }
 }
