@@ -176,7 +176,8 @@ fn killed_after_it_took_our_offer() {
         let to = victim.line("listens ").parse().unwrap();
         let connection = offer(&end, to);
         await_death(victim);
-        // Its answer is here; whom we confirm to is not.
+        // Its answer is here; whom we confirm to is not, and that it died may be known by now.
+        std::thread::sleep(Duration::from_millis(1_500));
         confirm(&end, &connection);
         bereaved(&end);
         drop(connection);
