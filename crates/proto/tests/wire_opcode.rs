@@ -41,6 +41,8 @@ fn expected(byte: u8) -> Option<(String, &'static str)> {
         3 if byte == 0x64 => Some(("deth".into(), part)),
         3 if byte == 0x65 => Some(("deth imm".into(), part)),
         4 if byte == 0x81 => Some((String::new(), "only")),
+        // Ours, from the manufacturers' part.
+        6 if byte == 0xd1 => Some((extensions.into(), part)),
         5 if byte & 0x1f > 0x17 => None,
         5 if response => Some((extensions.into(), part)),
         5 => Some((format!("xrceth {extensions}").trim().into(), part)),
@@ -138,4 +140,5 @@ fn names_stand_for_the_right_bytes() {
     assert_eq!(byte(Service::Ud, Operation::SendOnlyImm), 0x65);
     assert_eq!(byte(Service::Xrc, Operation::SendFirst), 0xa0);
     assert_eq!(Opcode::CNP.to_byte(), 0x81);
+    assert_eq!(Opcode::TAKEN.to_byte(), 0xd1);
 }

@@ -4,9 +4,12 @@ mod support;
 
 use ferroce_proto::qp::{DropReason, PostError};
 use ferroce_proto::verbs::{Access, AttrMask, EventKind, Mtu, QpAttr, QpState, Transport, WcStatus};
+use ferroce_proto::wire::Opcode;
 use ferroce_proto::{Psn, RKey};
 use ferroce_sim::filter::{Seen, request};
 use ferroce_sim::{Pair, PairSetup, Rule, Wr};
+use std::cell::Cell;
+use std::rc::Rc;
 use support::{FAR, SEND, SEND_IMM, WRITE, WRITE_IMM, run, size_classes};
 
 const MTU: Mtu = Mtu::B256;
@@ -25,9 +28,15 @@ fn every_operation_of_every_size_at_every_mtu() {
         for script in [&SEND, &SEND_IMM, &WRITE, &WRITE_IMM] {
             for len in size_classes(mtu) {
                 for psn_a in [Psn::new(7), Psn::new(0xff_fffe)] {
-                    let pair = run(script, &PairSetup { mtu, psn_a, ..setup() }, len, |_| {});
-                    let packets = u64::from(len.div_ceil(mtu.bytes()).max(1));
-                    assert_eq!(pair.world.packets_sent(), packets, "nothing is acknowledged");
+                    let (mut asked, mut answered) = (None, None);
+                    let pair = run(script, &PairSetup { mtu, psn_a, ..setup() }, len, |pair| {
+                        asked = Some(pair.world.rule(Rule::on(is_marked)));
+                        answered = Some(pair.world.rule(Rule::on(is_answer)));
+                    });
+                    let (asked, answered) = (asked.expect("set").hits(), answered.expect("set").hits());
+                    assert_eq!(asked, answered, "one answer for each mark");
+                    let packets = u64::from(len.div_ceil(mtu.bytes()).max(1) + answered);
+                    assert_eq!(pair.world.packets_sent(), packets, "and nothing else comes back");
                 }
             }
         }
@@ -301,10 +310,101 @@ fn under_loss_whole_messages_arrive_in_order() {
 }
 
 #[test]
-fn acknowledgements_do_not_exist() {
+fn nobody_is_asked_about_a_little() {
     let pair = setup().connect();
-    let asked = pair.world.rule(Rule::on(|seen: &Seen<'_>| seen.packet.headers.bth.ack_req));
+    let asked = pair.world.rule(Rule::on(is_marked));
     pair.a.qp.post(Wr::write(1, &pair.b.mr, 0).sge(pair.a.sge(0, 1000)));
     pair.run();
     assert_eq!(asked.hits(), 0);
+}
+
+fn is_answer(seen: &Seen<'_>) -> bool {
+    seen.packet.headers.bth.opcode == Opcode::TAKEN
+}
+
+fn is_marked(seen: &Seen<'_>) -> bool {
+    seen.packet.headers.bth.ack_req
+}
+
+const WINDOW: u32 = 32 * 1024;
+const LARGE: u32 = 60_000;
+const PATIENCE_NS: u64 = 200_000_000;
+
+/// Four messages, each longer than the window, into receives that are there.
+fn large_messages(before: impl FnOnce(&Pair)) -> Pair {
+    let pair = PairSetup { mtu: Mtu::B1024, psn_a: Psn::new(0), window: WINDOW, ..setup() }.connect();
+    before(&pair);
+    for id in 0..4 {
+        pair.b.post_recv(id, FAR, LARGE);
+        pair.a.qp.post(Wr::send(id).sge(pair.a.sge(0, LARGE)));
+    }
+    pair.run();
+    assert_eq!(pair.a.send_cq.statuses(), all(WcStatus::Success, 0..4));
+    pair
+}
+
+#[test]
+fn the_sender_does_not_run_further_ahead_than_its_window() {
+    let most = Rc::new(Cell::new(0));
+    let pair = large_messages(|pair| {
+        let (seen_most, mut taken) = (most.clone(), -1);
+        pair.world.rule(Rule::on(move |seen: &Seen<'_>| {
+            let psn = seen.psn().value() as i32;
+            if is_answer(seen) {
+                taken = psn;
+            } else {
+                seen_most.set(seen_most.get().max(psn - taken));
+            }
+            false
+        }));
+    });
+    assert_eq!(most.get(), 32, "packets of 1 KiB");
+    assert_eq!(pair.b.recv_cq.statuses(), all(WcStatus::Success, 0..4));
+    assert!(pair.world.now().0 < PATIENCE_NS, "nobody waited in vain");
+}
+
+#[test]
+fn a_peer_that_knows_nothing_of_answers_is_waited_for_once() {
+    let pair = large_messages(|pair| {
+        pair.world.rule(Rule::on(is_answer).drop());
+    });
+    assert_eq!(pair.b.recv_cq.statuses(), all(WcStatus::Success, 0..4));
+    // The second time is that of the last marks, which nobody waits for.
+    assert!((PATIENCE_NS..3 * PATIENCE_NS).contains(&pair.world.now().0), "{:?}", pair.world.now());
+}
+
+#[test]
+fn one_lost_answer_holds_nobody_up() {
+    for lost in 1..8 {
+        let pair = large_messages(|pair| {
+            pair.world.rule(Rule::on(is_answer).nth(lost).drop());
+        });
+        assert_eq!(pair.b.recv_cq.statuses(), all(WcStatus::Success, 0..4));
+        assert!(pair.world.now().0 < PATIENCE_NS, "answer {lost} lost");
+    }
+}
+
+#[test]
+fn a_peer_that_dies_costs_the_sender_no_more_than_its_patience() {
+    let pair = PairSetup { mtu: Mtu::B1024, window: WINDOW, ..setup() }.connect();
+    for id in 0..2 {
+        pair.b.post_recv(id, FAR, LARGE);
+    }
+    pair.a.qp.post(Wr::send(0).sge(pair.a.sge(0, LARGE)));
+    pair.run();
+    pair.b.node.kill();
+    (1..60).for_each(|id| pair.a.qp.post(Wr::send(id).sge(pair.a.sge(0, LARGE))));
+    pair.run();
+    assert_eq!(pair.a.send_cq.statuses(), all(WcStatus::Success, 0..60));
+    assert!(pair.world.now().0 < 10 * PATIENCE_NS, "{:?}", pair.world.now());
+}
+
+#[test]
+fn an_answer_to_what_was_never_sent_is_dropped_and_the_rest_goes_on() {
+    let pair = large_messages(|pair| {
+        let to_the_future = |bytes: &mut Vec<u8>| bytes[9] ^= 0x40;
+        pair.world.rule(Rule::on(is_answer).first().rewrite(to_the_future));
+    });
+    assert_eq!(pair.world.journal().drops(pair.a.node.id, DropReason::BadPsn), 1);
+    assert_eq!(pair.b.recv_cq.statuses(), all(WcStatus::Success, 0..4));
 }

@@ -11,7 +11,8 @@ impl Qp {
     pub fn has_replies(&self) -> bool {
         match &self.machine {
             Machine::Rc(rc) => rc.1.has_replies(),
-            _ => false,
+            Machine::Uc(uc) => uc.1.has_replies(),
+            Machine::Ud(_) => false,
         }
     }
 
@@ -28,8 +29,15 @@ impl Qp {
         if self.attr.state == QpState::Reset {
             return;
         }
-        let Machine::Rc(rc) = &mut self.machine else { return };
-        let turn = rc.1.poll_transmit(&mut io!(self, now, host));
+        let mut io = io!(self, now, host);
+        let turn = match &mut self.machine {
+            Machine::Rc(rc) => rc.1.poll_transmit(&mut io),
+            Machine::Uc(uc) => {
+                uc.1.poll_transmit(&mut io);
+                Ok(())
+            }
+            Machine::Ud(_) => Ok(()),
+        };
         self.settle(turn, now, host);
     }
 
@@ -61,6 +69,7 @@ impl Qp {
     pub fn deadline(&self) -> Option<Time> {
         match (&self.machine, self.attr.state) {
             (Machine::Rc(rc), QpState::Rts | QpState::Sqd) => rc.0.deadline(),
+            (Machine::Uc(uc), QpState::Rts | QpState::Sqd) => uc.0.deadline(),
             _ => None,
         }
     }
@@ -70,8 +79,14 @@ impl Qp {
         if self.deadline().is_none_or(|at| now < at) {
             return;
         }
-        let Machine::Rc(rc) = &mut self.machine else { return };
-        let turn = rc.0.handle_timeout(&mut self.sq, &mut io!(self, now, host));
+        let turn = match &mut self.machine {
+            Machine::Rc(rc) => rc.0.handle_timeout(&mut self.sq, &mut io!(self, now, host)),
+            Machine::Uc(uc) => {
+                uc.0.handle_timeout();
+                Ok(())
+            }
+            Machine::Ud(_) => Ok(()),
+        };
         self.settle(turn, now, host);
     }
 

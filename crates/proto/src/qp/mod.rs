@@ -123,7 +123,9 @@ impl Qp {
             Transport::Rc | Transport::XrcIni | Transport::XrcTgt => {
                 Machine::Rc(Box::new((rc::Requester::new(config.congestion), rc::Responder::default())))
             }
-            Transport::Uc => Machine::Uc(Box::default()),
+            Transport::Uc => {
+                Machine::Uc(Box::new((uc::Sender::new(config.congestion), uc::Receiver::default())))
+            }
             Transport::Ud => Machine::Ud(ud::Datagrams::default()),
         };
         Qp {

@@ -6,7 +6,7 @@ use super::{DropReason, Host, Machine, Qp};
 use crate::Time;
 use crate::ids::{Gid, PKey};
 use crate::verbs::{EventKind, QpState, Transport};
-use crate::wire::Packet;
+use crate::wire::{Opcode, Packet};
 
 /// What the outer headers of a packet said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +41,10 @@ impl Qp {
                 rc.0.handle_response(pkt, &mut self.sq, &mut io)
             }
             Machine::Rc(rc) => rc.1.handle_request(pkt, &mut self.rq, &mut io),
+            Machine::Uc(uc) if pkt.headers.bth.opcode == Opcode::TAKEN => {
+                uc.0.handle_answer(pkt, &mut io);
+                Ok(())
+            }
             Machine::Uc(uc) => uc.1.handle_packet(pkt, &mut self.rq, &mut io),
             Machine::Ud(ud) => ud.handle_packet(arrival, pkt, &mut self.rq, &mut io),
         };
@@ -76,7 +80,8 @@ impl Qp {
             );
             return false;
         }
-        if bth.opcode.service != self.id.service() {
+        let is_answer = bth.opcode == Opcode::TAKEN && self.id.transport == Transport::Uc;
+        if bth.opcode.service != self.id.service() && !is_answer {
             host.dropped(
                 DropReason::WrongTransport,
                 format_args!("QP {qpn} is {:?}, the packet is {:?}", self.id.transport, bth.opcode.service),

@@ -16,6 +16,8 @@ pub enum Service {
     Cnp = 4,
     /// Extended reliable connection (IBA annex A14).
     Xrc = 5,
+    /// What manufacturers may use as they like (IBA 9.2.1): here, what ferroce ends say to each other and nobody else.
+    Own = 6,
 }
 
 impl Service {
@@ -27,6 +29,7 @@ impl Service {
             3 => Service::Ud,
             4 => Service::Cnp,
             5 => Service::Xrc,
+            6 => Service::Own,
             _ => return None,
         })
     }
@@ -208,7 +211,7 @@ impl Operation {
     }
 }
 
-/// A whole opcode. Any pair can be built; [`Opcode::from_byte`] gives only those that the specification defines.
+/// A whole opcode. Any pair can be built; [`Opcode::from_byte`] gives only those that the specification or ferroce defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Opcode {
     /// Transport service.
@@ -232,6 +235,10 @@ impl Opcode {
     /// Congestion notification packet, the only opcode of its service.
     pub const CNP: Opcode = Opcode::new(Service::Cnp, Op::CongestionNotification);
 
+    /// The packet with this number of an unreliable connection was taken: to a peer that asked for it, with bits that only a
+    /// ferroce end sets.
+    pub const TAKEN: Opcode = Opcode::new(Service::Own, Op::Acknowledge);
+
     /// Puts the two together.
     pub const fn new(service: Service, operation: Operation) -> Opcode {
         Opcode { service, operation }
@@ -242,7 +249,7 @@ impl Opcode {
         (self.service as u8) << 5 | self.operation as u8 & 0x1f
     }
 
-    /// The opcode behind a byte, if the specification defines one. Reliable datagram is not spoken here.
+    /// The opcode behind a byte, if the specification or ferroce defines one. Reliable datagram is not spoken here.
     #[inline]
     pub const fn from_byte(byte: u8) -> Option<Opcode> {
         DEFINED[byte as usize]
@@ -264,6 +271,7 @@ impl Opcode {
             Service::Uc => (operation.is_send() && !operation.is_inv()) || operation.is_write(),
             Service::Ud => matches!(operation, Op::SendOnly | Op::SendOnlyImm),
             Service::Cnp => return if byte == Opcode::CNP.to_byte() { Some(Opcode::CNP) } else { None },
+            Service::Own => matches!(operation, Op::Acknowledge),
             Service::Rd => false,
         };
         if defined { Some(Opcode { service, operation }) } else { None }

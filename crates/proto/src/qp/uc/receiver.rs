@@ -2,10 +2,10 @@
 
 use super::super::inbound::{Inbound, Refusal};
 use super::super::io::{Fatal, Io};
-use super::super::{DropReason, Host, Reason, RecvQueue};
+use super::super::{DropReason, Host, Reason, RecvQueue, TxPayload};
 use crate::ids::Psn;
 use crate::verbs::{QpAttr, WcStatus};
-use crate::wire::Packet;
+use crate::wire::{Aeth, Opcode, Operation, Packet, Syndrome};
 
 #[derive(Debug, Default)]
 pub(crate) struct Receiver {
@@ -13,6 +13,8 @@ pub(crate) struct Receiver {
     inbound: Inbound,
     /// The message in progress lost a part; its rest is passed over.
     skipping: bool,
+    /// A packet that the peer asked about: it is told that we took it.
+    owed: Option<Psn>,
 }
 
 impl Receiver {
@@ -31,6 +33,9 @@ impl Receiver {
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
         let (psn, op) = (pkt.headers.bth.psn, pkt.headers.bth.opcode.operation);
+        if pkt.headers.bth.ack_req && pkt.headers.bth.selective {
+            self.owed = Some(psn);
+        }
         let lost = psn != self.expected;
         // Whatever the number, the next one due follows it: there is nobody to ask for the missing ones (C9-160).
         self.expected = psn.plus(1);
@@ -65,6 +70,21 @@ impl Receiver {
                 self.on_refusal(refusal, io);
                 Ok(())
             }
+        }
+    }
+
+    pub(crate) fn has_replies(&self) -> bool {
+        self.owed.is_some()
+    }
+
+    /// Tells the peer how far we are. If there is no room for it now, later.
+    pub(crate) fn poll_transmit<H: Host>(&mut self, io: &mut Io<'_, H>) {
+        let Some(psn) = self.owed else { return };
+        let mut headers = io.headers(Operation::Acknowledge, psn, 0);
+        headers.bth.opcode = Opcode::TAKEN;
+        headers.aeth = Some(Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 0 });
+        if io.send(&headers, TxPayload::None).is_ok() {
+            self.owed = None;
         }
     }
 

@@ -4,23 +4,33 @@ use super::super::io::{Fatal, Io};
 use super::super::local::execute;
 use super::super::segment::{add_extensions, operation_of};
 use super::super::sq::{SendQueue, SendWqe};
-use super::super::{Host, Reason, Side, TxError};
+use super::super::{DropReason, Host, Reason, Side, TxError};
+use super::pace::Pace;
+use crate::Time;
+use crate::cc::Controller;
 use crate::ids::Psn;
 use crate::verbs::{QpAttr, QpState, WcStatus};
+use crate::wire::Packet;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Sender {
     psn: Psn,
     /// Packets of the oldest request that have left.
     sent: u32,
     /// Packets have left, and the peer may not have taken them.
     is_under_way: bool,
+    pace: Pace,
 }
 
 impl Sender {
+    pub(crate) fn new(congestion: Controller) -> Sender {
+        Sender { psn: Psn::default(), sent: 0, is_under_way: false, pace: Pace::new(congestion) }
+    }
+
     pub(crate) fn start(&mut self, attr: &QpAttr, _sq: &SendQueue) {
         // What is under way from another life can be overtaken as well.
         (self.psn, self.sent) = (attr.sq_psn, 0);
+        self.pace.restart();
     }
 
     /// Whether nothing is on its way that a request could overtake.
@@ -37,6 +47,29 @@ impl Sender {
 
     pub(crate) fn halt(&mut self, _sq: &SendQueue) {
         self.sent = 0;
+        self.pace.restart();
+    }
+
+    /// The peer took a packet that it was asked about.
+    pub(crate) fn handle_answer<H: Host>(&mut self, pkt: &Packet<'_>, io: &mut Io<'_, H>) {
+        let psn = pkt.headers.bth.psn;
+        if !psn.is_before(self.psn) {
+            io.host.dropped(
+                DropReason::BadPsn,
+                format_args!("QP {}: PSN {psn} is answered and was not sent", io.id.qpn),
+            );
+            return;
+        }
+        self.pace.on_answer(io.now, psn);
+    }
+
+    /// When [`Self::handle_timeout`] wants to be called.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.pace.deadline()
+    }
+
+    pub(crate) fn handle_timeout(&mut self) {
+        self.pace.on_timeout();
     }
 
     pub(crate) fn poll_transmit<H: Host>(
@@ -59,8 +92,8 @@ impl Sender {
             }
             let outcome = self.send_message(&wqe, sq, io);
             match outcome {
-                Ok(()) => {}
-                Err(TxError::Full) => break,
+                Ok(true) => {}
+                Ok(false) | Err(TxError::Full) => break,
                 Err(TxError::Fault(fault)) => {
                     io.host.explain(format_args!(
                         "QP {}: send wr_id {:#x} failed: {fault}",
@@ -85,26 +118,33 @@ impl Sender {
         Ok(())
     }
 
+    /// False: its rest must wait until the peer has caught up.
     fn send_message<H: Host>(
         &mut self,
         wqe: &SendWqe,
         sq: &SendQueue,
         io: &mut Io<'_, H>,
-    ) -> Result<(), TxError> {
+    ) -> Result<bool, TxError> {
         let mtu = io.mtu();
         let packets = wqe.packets_at(mtu);
         while self.sent < packets {
             let (first, last) = (self.sent == 0, self.sent + 1 == packets);
             let offset = u64::from(self.sent) * u64::from(mtu);
             let len = (wqe.len - offset as u32).min(mtu);
+            if !self.pace.allows(len) {
+                return Ok(false);
+            }
+            let is_marked = self.pace.wants_mark(len, last && sq.outstanding() == 1);
             let mut headers = io.headers(operation_of(&wqe.op, first, last), self.psn, len);
             headers.bth.solicited = last && wqe.solicited;
+            (headers.bth.ack_req, headers.bth.selective) = (is_marked, is_marked);
             add_extensions(&mut headers, wqe, first, last);
             io.send(&headers, sq.payload(sq.head(), io.pd, offset, len))?;
             self.is_under_way = true;
+            self.pace.on_sent(io.now, self.psn, len, is_marked);
             self.psn = self.psn.plus(1);
             self.sent += 1;
         }
-        Ok(())
+        Ok(true)
     }
 }

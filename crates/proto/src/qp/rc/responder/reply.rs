@@ -10,7 +10,7 @@ use crate::wire::{Aeth, NakCode, Operation, Rider, Syndrome};
 use alloc::collections::VecDeque;
 
 /// No end-to-end credits: a receiver that runs dry says RNR instead (IBA 9.7.7.2.1, the "invalid" code).
-const NO_CREDITS: Syndrome = Syndrome::Ack { credit: 31 };
+const NO_CREDITS: Syndrome = Syndrome::ACK_NO_CREDIT;
 
 /// Most answers that wait at once: every READ a requester may have in flight, twice, and the ACKs between them.
 const MAX_WAITING: usize = 600;
