@@ -7,7 +7,7 @@ use crate::memory::Memory;
 use crate::queues::{CompletionQueue, SharedReceiveQueue};
 use ferroce_proto::qp::{Arrival, DropReason, Qp};
 use ferroce_proto::verbs::{EventKind, MwBind, Route};
-use ferroce_proto::wire::{SendNamed, SendOnly};
+use ferroce_proto::wire::{SendNamed, SendOnly, WriteMiddle};
 use ferroce_proto::{Gid, Qpn, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -29,6 +29,8 @@ pub(crate) struct Resources {
     pub(crate) naming: Naming,
     /// Messages that were taken by the short way, and how many of them asked for the time.
     pub(crate) taken: (u64, u64),
+    /// Packets from the middle of WRITEs that were.
+    pub(crate) middles: u64,
     pub(crate) next_pd: u32,
     pub(crate) next_addr: u64,
 }
@@ -100,6 +102,7 @@ impl Nic {
             binds: Vec::new(),
             naming: Naming::default(),
             taken: (0, 0),
+            middles: 0,
             next_pd: 1,
             next_addr: 0x10_0000,
         };
@@ -158,7 +161,11 @@ impl Nic {
                 self.note_delivery(now, qpn, found, journal);
                 continue;
             }
-            let express = if self.id.is_express() { SendOnly::parse(frame.transport()) } else { None };
+            let (mut express, mut middle) = (None, None);
+            if self.id.is_express() {
+                express = SendOnly::parse(frame.transport());
+                middle = WriteMiddle::parse(frame.transport());
+            }
             let found = self.with_qp(now, qpn, journal, |qp, host| {
                 let mut looks = 0;
                 let clock = || {
@@ -170,7 +177,11 @@ impl Nic {
                 });
                 let (taken, asked) = host.nic.taken;
                 host.nic.taken = (taken + u64::from(is_done), asked + looks);
-                if !is_done {
+                let is_placed = middle.is_some_and(|(head, payload)| {
+                    qp.handle_write_middle(&arrival, &head, payload, now, host)
+                });
+                host.nic.middles += u64::from(is_placed);
+                if !is_done && !is_placed {
                     qp.handle_packet(&arrival, &packet, now, host);
                 }
             });

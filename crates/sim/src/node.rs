@@ -164,6 +164,11 @@ impl Node {
         self.nic(|nic| nic.resources.taken)
     }
 
+    /// Packets from the middle of WRITEs that it took by the short way.
+    pub fn middles(&self) -> u64 {
+        self.nic(|nic| nic.resources.middles)
+    }
+
     /// Takes all events raised so far. Events of a CQ or SRQ name queue pair 0.
     pub fn events(&self) -> Vec<(Qpn, EventKind)> {
         self.nic(|nic| nic.resources.events.drain(..).collect())

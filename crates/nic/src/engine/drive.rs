@@ -9,7 +9,7 @@ use crate::log;
 use crate::objects::QpCore;
 use ferroce_proto::qp::{self, Arrival, DropReason};
 use ferroce_proto::verbs::EventKind;
-use ferroce_proto::wire::{Packet, SendNamed, SendOnly, dest_qpn};
+use ferroce_proto::wire::{Packet, SendNamed, SendOnly, WriteMiddle, dest_qpn};
 use ferroce_proto::{Gid, Qpn, Time};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -364,6 +364,11 @@ impl Engine {
     /// The same for what is not a message of one packet, or not in order.
     #[inline(never)]
     fn deliver_other(&self, machine: &mut qp::Qp, rx: &RxPacket<'_>, now: Time, host: &mut NicHost<'_, '_>) {
+        if let Some((head, payload)) = WriteMiddle::parse(rx.bytes)
+            && machine.handle_write_middle(&arrival_of(rx), &head, payload, now, host)
+        {
+            return;
+        }
         if let Some(slot) = rx.ring
             && let Some((head, names)) = SendNamed::parse(rx.bytes)
             && host.has_peer_at(slot)

@@ -1,4 +1,4 @@
-//! Messages of one packet, in fewer steps, and messages whose bytes are fetched.
+//! Messages of one packet and packets from the middle of WRITEs, in fewer steps, and messages whose bytes are fetched.
 //!
 //! Nothing here is another protocol: the packet is the same, and so is all that follows from it. A message that is in order, as
 //! nearly all are, is sent while it is posted and placed without the detours that packets of every kind need; anything else is left to
@@ -11,7 +11,9 @@ use super::post::signals;
 use super::{Arrival, Host, Machine, Qp, TxPayload};
 use crate::Time;
 use crate::verbs::{Payload, QpState, SendFlags, SendOp, SendWr, Transport};
-use crate::wire::{Bth, Headers, Names, Opcode, Operation, Packet, Rider, SendNamed, SendOnly, Service};
+use crate::wire::{
+    Bth, Headers, Names, Opcode, Operation, Packet, Rider, SendNamed, SendOnly, Service, WriteMiddle,
+};
 
 /// A message of data in one piece: what programs post one at a time while somebody waits for it.
 #[derive(Clone, Copy, Debug)]
@@ -127,10 +129,7 @@ impl Qp {
         now: impl FnOnce() -> Time,
         host: &mut H,
     ) -> bool {
-        let is_ours = self.hears_peer()
-            && self.id.transport == Transport::Rc
-            && arrival.sgid == self.route.dgid
-            && arrival.dgid == self.route.sgid;
+        let is_ours = self.is_from_peer(arrival);
         let Machine::Rc(rc) = &mut self.machine else { return false };
         let (requester, responder) = &mut **rc;
         if !is_ours || !responder.is_next(head.psn) {
@@ -145,6 +144,37 @@ impl Qp {
             return false;
         }
         if !responder.on_send_only(head, payload, &mut self.rq, &mut io) {
+            return false;
+        }
+        self.counters.rx_packets += 1;
+        self.counters.rx_bytes += payload.len() as u64;
+        true
+    }
+
+    /// Whether it is a reliable connection that is up, and the packet came from its peer.
+    #[inline(always)]
+    fn is_from_peer(&self, arrival: &Arrival) -> bool {
+        self.hears_peer()
+            && self.id.transport == Transport::Rc
+            && arrival.sgid == self.route.dgid
+            && arrival.dgid == self.route.sgid
+    }
+
+    /// Takes a packet from the middle of a WRITE, if all about it is in order. False: as with [`Qp::handle_send_only`].
+    #[inline]
+    pub fn handle_write_middle<H: Host>(
+        &mut self,
+        arrival: &Arrival,
+        head: &WriteMiddle,
+        payload: &[u8],
+        now: Time,
+        host: &mut H,
+    ) -> bool {
+        if !self.is_from_peer(arrival) {
+            return false;
+        }
+        let Machine::Rc(rc) = &mut self.machine else { return false };
+        if !rc.1.on_write_middle(head, payload, &mut io!(self, now, host)) {
             return false;
         }
         self.counters.rx_packets += 1;

@@ -242,6 +242,20 @@ impl Inbound {
         Ok(true)
     }
 
+    /// Places a packet from the middle of the WRITE under way, if nothing is wrong with it. False: nothing was placed.
+    #[inline]
+    pub(crate) fn accept_write_middle<H: Host>(&mut self, payload: &[u8], io: &mut Io<'_, H>) -> bool {
+        let is_middle =
+            self.kind == Kind::Write && payload.len() == self.segment as usize && self.segment < self.left;
+        if !is_middle || io.host.write_remote(io.pd, self.rkey, self.addr, payload).is_err() {
+            return false;
+        }
+        self.addr = self.addr.wrapping_add(u64::from(self.segment));
+        self.left -= self.segment;
+        self.placed += u64::from(self.segment);
+        true
+    }
+
     /// Places a packet that is `ahead` packets early, if it is from the middle of the WRITE under way: where its bytes belong is known,
     /// and that the peer may write there was checked with the first packet. Never the last one, which programs watch for. False if
     /// this is another kind of packet, or it cannot be placed; it then has to wait for its turn.

@@ -14,7 +14,7 @@
 //! | `one_field` | extension headers with one field: AtomicAckETH, ImmDt, IETH, XRCETH |
 //! | `headers` | BTH and all its extension headers together, as they stand in a packet |
 //! | `packet` | headers and payload: what arrives |
-//! | `send_only` | the same for a SEND of one packet, in fewer steps |
+//! | `send_only`, `write_middle` | the same for a SEND of one packet, and from the middle of a WRITE, in fewer steps |
 //! | `send_named` | a SEND that names memory instead of carrying it: never on a wire |
 //! | `ipv4`, `ipv6`, `udp`, `grh` | what stands outside |
 //! | `icrc` | the invariant checksum |
@@ -47,6 +47,7 @@ mod rider;
 mod send_named;
 mod send_only;
 mod udp;
+mod write_middle;
 
 pub use aeth::{Aeth, NakCode, Syndrome};
 pub use atomic::AtomicEth;
@@ -68,3 +69,4 @@ pub use rider::Rider;
 pub use send_named::{Name, Names, SendNamed};
 pub use send_only::{SendOnly, pad_of};
 pub use udp::{ROCE_UDP_PORT, UdpHeader};
+pub use write_middle::WriteMiddle;

@@ -29,15 +29,29 @@ enum Goal {
     AtLeast(f64),
 }
 
+/// Size whose latency is compared.
+const LATENCY_SIZE: u64 = 8;
+/// Size whose bandwidth is compared.
+const BANDWIDTH_SIZE: u64 = 1 << 20;
+
 /// An idle connected queue pair should cost no more.
 const QUEUE_PAIR_BYTES: f64 = 8192.0;
+
+/// Whether a test at a size is part of a comparison, and so worth a longer look than others.
+pub(super) fn compares(test: Test, size: u64) -> bool {
+    match test {
+        Test::SendLat | Test::UdpLat | Test::TcpLat => size == LATENCY_SIZE,
+        Test::WriteBw | Test::TcpBw => size == BANDWIDTH_SIZE,
+        _ => false,
+    }
+}
 
 /// All that can be said.
 pub(super) fn of(results: &Results) -> Vec<Headline> {
     let headlines = [
         latency(results, Test::UdpLat, "a bare UDP ping-pong, spinning", Goal::AtMost(1.5)),
         latency(results, Test::TcpLat, "a TCP ping-pong, blocking", Goal::AtMost(1.0)),
-        bandwidth(results, 1 << 20),
+        bandwidth(results),
         loss(results),
         memory(results),
         connections(results),
@@ -56,7 +70,7 @@ impl Headline {
 }
 
 fn latency(results: &Results, against: Test, name: &str, goal: Goal) -> Option<Headline> {
-    let size = 8;
+    let size = LATENCY_SIZE;
     let median = |test| Some(results.latency(test, size)?.median_ns / 1e3);
     let (measured, other) = (median(Test::SendLat)?, median(against)?);
     let name = format!("RC send latency at {} against {name}", format_size(size));
@@ -64,7 +78,8 @@ fn latency(results: &Results, against: Test, name: &str, goal: Goal) -> Option<H
     Some(Headline::new(name, figure(measured), figure(other), measured / other, goal))
 }
 
-fn bandwidth(results: &Results, size: u64) -> Option<Headline> {
+fn bandwidth(results: &Results) -> Option<Headline> {
+    let size = BANDWIDTH_SIZE;
     let rate = |test| Some(results.bandwidth(test, size)?.gigabytes_per_s);
     let (measured, other) = (rate(Test::WriteBw)?, rate(Test::TcpBw)?);
     let name = format!("RC write bandwidth at {} against one TCP stream", format_size(size));

@@ -92,8 +92,9 @@ fn measure(plan: &Plan, compare_loss: bool) -> Result<Found, Failure> {
     for &size in plan.sizes() {
         let mut row: Vec<Collected> = plan.tests(size).into_iter().map(Collected::new).collect();
         // Round by round, so that what is compared was measured within the same second or two.
-        for _ in 0..plan.rounds() {
-            for collected in &mut row {
+        let rounds: Vec<u32> = row.iter().map(|collected| plan.rounds(collected.test, size)).collect();
+        for round in 0..rounds.iter().copied().max().unwrap_or(0) {
+            for (collected, _) in row.iter_mut().zip(&rounds).filter(|(_, rounds)| round < **rounds) {
                 progress.step(size, collected.test.name());
                 if collected.error.is_none() {
                     collected.add(peer.run(&params(collected.test, size), plan.budget()));

@@ -1,0 +1,86 @@
+//! A packet from the middle of a WRITE, and nothing else: what nearly all packets of large WRITEs are.
+//!
+//! As with [`SendOnly`](super::SendOnly), the bytes are those of any packet, read without the work that other headers need.
+
+use super::Bth;
+use super::bth::{ACK_REQ, EXTENDED, SELECTIVE};
+use crate::ids::{PKey, Psn};
+
+const WRITE_MIDDLE: u32 = 0x07;
+
+/// The first word of the BTH as far as it must be what it is: the opcode, no pad, version 0, the default partition.
+const KIND: u32 = WRITE_MIDDLE << 24 | PKey::DEFAULT.0 as u32;
+const KIND_MASK: u32 = 0xff3f_ffff;
+
+/// The header of a packet from the middle of a WRITE of a reliable connection, in the default partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteMiddle {
+    /// Packet sequence number.
+    pub psn: Psn,
+    /// Whether the responder should acknowledge now.
+    pub ack_req: bool,
+}
+
+impl WriteMiddle {
+    /// Reads a packet, and its payload, if it is of this kind and there is nothing to be said against it. Nothing: a parser of
+    /// all packets finds out what it is.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Option<(WriteMiddle, &[u8])> {
+        let (&[w0, w1, w2, w3, _, _, _, _, b8, p0, p1, p2], payload) =
+            bytes.split_first_chunk::<{ Bth::LEN }>()?;
+        let is_plain = u32::from_be_bytes([w0, w1, w2, w3]) & KIND_MASK == KIND
+            && b8 & (EXTENDED | SELECTIVE) == 0
+            && payload.len().is_multiple_of(4);
+        let head =
+            WriteMiddle { psn: Psn::new(u32::from_be_bytes([0, p0, p1, p2])), ack_req: b8 & ACK_REQ != 0 };
+        is_plain.then_some((head, payload))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Qpn;
+    use crate::wire::{Headers, Opcode, Operation, Packet, Service};
+    use alloc::vec::Vec;
+
+    fn packet(change: impl FnOnce(&mut Bth), payload_len: usize) -> Vec<u8> {
+        let opcode = Opcode::new(Service::Rc, Operation::WriteMiddle);
+        let mut headers = Headers::new(Bth::new(opcode, Qpn::new(0x12_3456), Psn::new(0x89_abcd)));
+        change(&mut headers.bth);
+        let mut bytes = alloc::vec![0; headers.encoded_len()];
+        headers.write(&mut bytes);
+        bytes.resize(bytes.len() + payload_len, 7);
+        bytes
+    }
+
+    #[test]
+    fn it_is_what_the_parser_of_all_packets_says() {
+        for (ack_req, solicited, mig_req) in [(false, false, true), (true, false, false), (true, true, true)]
+        {
+            let bytes =
+                packet(|bth| (bth.ack_req, bth.solicited, bth.mig_req) = (ack_req, solicited, mig_req), 256);
+            let (head, payload) = WriteMiddle::parse(&bytes).expect("it is one");
+            let all = Packet::parse(&bytes).expect("it is a packet");
+            assert_eq!((head.psn, head.ack_req, payload), (all.headers.bth.psn, ack_req, all.payload));
+        }
+    }
+
+    #[test]
+    fn what_is_anything_else_is_left_to_others() {
+        let whole = packet(|_| {}, 64);
+        for cut in 0..whole.len() {
+            let taken = WriteMiddle::parse(&whole[..cut]);
+            assert_eq!(taken.is_some(), cut >= Bth::LEN && cut.is_multiple_of(4), "{cut}");
+            assert!(taken.is_none() || Packet::parse(&whole[..cut]).is_ok());
+        }
+        let bits = (0..4 * 8).chain(8 * 8..8 * 9);
+        let harmless = [8, 9, 8 * 8];
+        for bit in bits {
+            let mut other = whole.clone();
+            other[bit / 8] ^= 0x80 >> (bit % 8);
+            let is_reserved = (65..70).contains(&bit);
+            assert_eq!(WriteMiddle::parse(&other).is_some(), harmless.contains(&bit) || is_reserved, "{bit}");
+        }
+    }
+}
