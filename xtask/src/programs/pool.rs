@@ -12,6 +12,9 @@ use crate::dialogue::Dialogue;
 
 /// Both sides of a pair spin, so more would only wait for each other.
 const WORKERS: usize = 2;
+/// Over UDP a pair has the machine for itself: a receiver that waits for a processor loses datagrams that its socket has no room for, and
+/// one that waits for half a second is given up by its peer.
+const WORKERS_OVER_UDP: usize = 1;
 
 /// Something to run: the kind as the worker knows it, and a name.
 #[derive(Clone, PartialEq, Eq)]
@@ -20,11 +23,17 @@ pub(crate) struct Job {
     pub(crate) name: String,
 }
 
+/// Whether the programs are to do without the same-host fabric.
+pub(super) fn is_over_udp() -> bool {
+    std::env::var_os("FERROCE_LINK").is_some_and(|link| link == "udp")
+}
+
 /// Runs all jobs; each answer is sent as soon as it is there.
 pub(crate) fn run(jobs: Vec<Job>, ferroce: &Path, logs: &Path, answers: &Sender<(Job, Value)>) {
     let queue = Mutex::new(VecDeque::from(jobs));
+    let workers = if is_over_udp() { WORKERS_OVER_UDP } else { WORKERS };
     std::thread::scope(|scope| {
-        for number in 0..WORKERS {
+        for number in 0..workers {
             let queue = &queue;
             scope.spawn(move || {
                 let mut worker = None;
