@@ -8,17 +8,13 @@ use child_support::Other;
 use ferroce_nic::{Cq, Nic, Qp};
 use ferroce_proto::verbs::{Access, AtomicOp, RecvWr, SendOp, Transport, WcStatus};
 use ferroce_proto::{Qpn, RKey, Srqn};
-use objects_support::{Buffer, completions, connect_at, create, open, post_to};
+use objects_support::{Buffer, completions, connect_at, create, gid, init, open, post_to};
 use std::time::{Duration, Instant};
 
 const NEAR: &str = "127.91.9.1";
 const FAR: &str = "127.91.9.2";
 /// Set in the process that is stopped only.
 const ROLE: &str = "STOPPED_TARGET";
-
-fn gid(address: &str) -> ferroce_proto::Gid {
-    ferroce_proto::Gid::from_ip(address.parse().unwrap())
-}
 
 /// Not a test: the process that is stopped. Says what it has, is told whom to connect to, and takes a message when it is told.
 #[test]
@@ -35,7 +31,8 @@ fn target() {
     let memory = Buffer::new(&pd, 4 * 4096, Access::LOCAL_WRITE | Access::REMOTE);
     let at = memory.addr(0).next_multiple_of(4096);
     let said = [uc.qpn().value(), xrc.qpn().value(), srq.number().unwrap().value(), memory.mr.rkey().0];
-    uc_recv(&uc, &memory);
+    init(&uc);
+    uc.post_recv(&[RecvWr { wr_id: 1, sges: &[memory.sge(0, 8)] }]).unwrap();
     println!("@has {} {} {} {} {at}", said[0], said[1], said[2], said[3]);
     let told = |line: String| line.split_whitespace().map(|n| n.parse().unwrap()).collect::<Vec<u32>>();
     let mut lines = std::io::stdin().lines().map(Result::unwrap);
@@ -47,15 +44,6 @@ fn target() {
     assert_eq!(completions(&cq, 1)[0].status, WcStatus::Success);
     println!("@has taken it");
     lines.next();
-}
-
-fn uc_recv(qp: &Qp, memory: &Buffer) {
-    // Receives are posted in INIT at the earliest.
-    use ferroce_proto::verbs::{AttrMask, QpAttr, QpState};
-    let attr = QpAttr { state: QpState::Init, port: 1, access: Access::REMOTE, ..QpAttr::default() };
-    let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-    qp.modify(&attr, mask).unwrap();
-    qp.post_recv(&[RecvWr { wr_id: 1, sges: &[memory.sge(0, 8)] }]).unwrap();
 }
 
 /// This end, and what it knows of the target.

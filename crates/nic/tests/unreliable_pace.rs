@@ -5,9 +5,9 @@ mod objects_support;
 
 use child_support::Other;
 use ferroce_nic::Qp;
-use ferroce_proto::verbs::{Access, AttrMask, QpAttr, QpState, RecvWr, SendOp, Transport, WcStatus};
-use ferroce_proto::{Gid, Qpn};
-use objects_support::{Buffer, completions, connect_at, create, open, post};
+use ferroce_proto::Qpn;
+use ferroce_proto::verbs::{Access, RecvWr, SendOp, Transport, WcStatus};
+use objects_support::{Buffer, completions, connect_at, create, gid, init, open, post};
 use std::time::Duration;
 
 const NEAR: &str = "127.91.10.1";
@@ -19,10 +19,6 @@ const MESSAGES: usize = 60;
 const MESSAGE_LEN: u32 = 1 << 20;
 /// Less than the sender's patience, and time to send everything several times.
 const A_MOMENT: Duration = Duration::from_millis(50);
-
-fn gid(address: &str) -> Gid {
-    Gid::from_ip(address.parse().unwrap())
-}
 
 fn recv(qp: &Qp, memory: &Buffer) {
     qp.post_recv(&[RecvWr { wr_id: 1, sges: &[memory.sge(0, MESSAGE_LEN)] }]).unwrap();
@@ -41,9 +37,7 @@ fn receiver() {
     println!("@has {}", qp.qpn().value());
     let mut lines = std::io::stdin().lines().map(Result::unwrap);
     let peer = Qpn::new(lines.next().unwrap().parse().unwrap());
-    let attr = QpAttr { state: QpState::Init, port: 1, ..QpAttr::default() };
-    let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-    qp.modify(&attr, mask).unwrap();
+    init(&qp);
     recv(&qp, &memory);
     connect_at(gid(NEAR), &qp, peer);
     println!("@is connected");

@@ -318,12 +318,25 @@ fn nobody_is_asked_about_a_little() {
     assert_eq!(asked.hits(), 0);
 }
 
+#[test]
+fn acknowledgements_are_not_asked_for() {
+    let asked = Rc::new(Cell::new(0));
+    large_messages(|pair| {
+        let count = asked.clone();
+        pair.world.rule(Rule::on(move |seen: &Seen<'_>| {
+            count.set(count.get() + u32::from(seen.packet.headers.bth.ack_req));
+            false
+        }));
+    });
+    assert_eq!(asked.get(), 0, "the bit of the specification is left alone");
+}
+
 fn is_answer(seen: &Seen<'_>) -> bool {
     seen.packet.headers.bth.opcode == Opcode::TAKEN
 }
 
 fn is_marked(seen: &Seen<'_>) -> bool {
-    seen.packet.headers.bth.ack_req
+    seen.packet.headers.bth.selective
 }
 
 const WINDOW: u32 = 32 * 1024;

@@ -25,6 +25,18 @@ pub(crate) fn create(pd: &Arc<Pd>, cq: &Cq, transport: Transport) -> Qp {
     pd.create_qp(&init).unwrap()
 }
 
+/// The GID of an address.
+pub(crate) fn gid(address: &str) -> Gid {
+    Gid::from_ip(address.parse().unwrap())
+}
+
+/// Takes a queue pair from RESET to INIT, where receives may be posted before anybody is connected.
+pub(crate) fn init(qp: &Qp) {
+    let attr = QpAttr { state: QpState::Init, port: 1, access: Access::REMOTE, ..QpAttr::default() };
+    let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+    qp.modify(&attr, mask).unwrap();
+}
+
 /// Takes a connected queue pair from RESET to RTS; its peer is on `nic`.
 pub(crate) fn connect(nic: &Nic, qp: &Qp, to: Qpn) {
     connect_at(nic.gids()[0].gid, qp, to);

@@ -47,8 +47,8 @@ pub struct Bth {
     /// request: the AETH may be repeated in the answer.
     pub extended: bool,
     /// Selective repeat is spoken here. A bit that is reserved: the specification has senders leave it zero and receivers
-    /// ignore it. It stands on sequence NAKs, and on what is sent again to whoever sent such a NAK. In an unreliable connection, together with
-    /// `ack_req`: the sender understands [`Opcode::TAKEN`] and would like to hear it of this packet.
+    /// ignore it. It stands on sequence NAKs, and on what is sent again to whoever sent such a NAK. In an unreliable connection:
+    /// the sender understands [`Opcode::TAKEN`] and would like to hear it of this packet.
     pub selective: bool,
     /// Packet sequence number.
     pub psn: Psn,

@@ -1,8 +1,8 @@
 //! How far an unreliable connection may run ahead of its peer.
 //!
 //! Nothing is sent twice here: what finds no room at the peer is gone, and wires under such connections are made lossless for that
-//! reason. Between two ferroce ends the ends see to it themselves. Now and then a packet is marked, by two bits that have no meaning
-//! in an unreliable connection and that others ignore; whoever knows them answers when it has taken that packet. What is marked and
+//! reason. Between two ferroce ends the ends see to it themselves. Now and then a packet is marked, by a reserved bit that
+//! others ignore; whoever knows it answers when it has taken that packet. What is marked and
 //! unanswered may be as much as the congestion control allows.
 //!
 //! It stays unreliable: a peer that does not answer, because it is no ferroce or is gone, is waited for once and then no more.

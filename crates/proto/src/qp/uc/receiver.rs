@@ -33,7 +33,7 @@ impl Receiver {
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
         let (psn, op) = (pkt.headers.bth.psn, pkt.headers.bth.opcode.operation);
-        if pkt.headers.bth.ack_req && pkt.headers.bth.selective {
+        if pkt.headers.bth.selective {
             self.owed = Some(psn);
         }
         let lost = psn != self.expected;

@@ -137,7 +137,7 @@ impl Sender {
             let is_marked = self.pace.wants_mark(len, last && sq.outstanding() == 1);
             let mut headers = io.headers(operation_of(&wqe.op, first, last), self.psn, len);
             headers.bth.solicited = last && wqe.solicited;
-            (headers.bth.ack_req, headers.bth.selective) = (is_marked, is_marked);
+            headers.bth.selective = is_marked;
             add_extensions(&mut headers, wqe, first, last);
             io.send(&headers, sq.payload(sq.head(), io.pd, offset, len))?;
             self.is_under_way = true;
