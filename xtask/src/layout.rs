@@ -15,6 +15,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/cli/src/run/neighbourhood.rs", "asks whose a namespace is, and enters it"),
     ("crates/cli/src/sockopt.rs", "sets socket options"),
     ("crates/cli/src/signals.rs", "blocks signals and waits for them"),
+    ("crates/crc/src/wide.rs", "instructions that not every processor has"),
     ("crates/dsm/examples/jacobi.rs", "works on shared memory where it lies, between two barriers"),
     ("crates/dsm/examples/mm.rs", "works on shared memory where it lies, between two barriers"),
     ("crates/dsm/src/faults/signal.rs", "a signal handler"),

@@ -8,7 +8,6 @@ use super::region::{Backing, Span};
 use super::table::{Held, RegionTable};
 use ferroce_proto::PdId;
 use ferroce_proto::verbs::{Access, MemoryFault, Sge};
-use ferroce_proto::wire::Icrc;
 use smallvec::SmallVec;
 
 /// Regions that one batch of packets may point into. More are rare, and then their bytes are copied.
@@ -38,22 +37,22 @@ impl External {
     /// The region is still held.
     pub(crate) unsafe fn copy_to(self, out: &mut [u8]) {
         assert_eq!(out.len(), self.len());
-        // SAFETY: as in `feed`; `out` is as long.
+        // SAFETY: as in `summed`; `out` is as long.
         unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), out.as_mut_ptr(), out.len()) };
     }
-    /// Feeds the bytes to an ICRC.
+    /// What `sum` computes from the bytes.
     ///
     /// The application may change them between this and the system call that copies them. Then the ICRC is wrong, the
     /// receiver drops the packet, and it is sent again.
     ///
     /// # Safety
-    /// The region is still held.
-    pub(crate) unsafe fn feed(self, icrc: &mut Icrc) {
+    /// The region is still held, and `sum` computes a checksum and nothing else.
+    #[inline]
+    pub(crate) unsafe fn summed<T>(self, sum: impl FnOnce(&[u8]) -> T) -> T {
         // SAFETY: `Region::local` found the bytes inside a registration, which by the caller's promise is still held, so
         // they are mapped. The application may write them meanwhile, as under hardware: whatever the checksum then
         // reads, it only computes a number from it, and the slice is gone when it returns.
-        let bytes = unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) };
-        icrc.update(bytes);
+        sum(unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) })
     }
 }
 

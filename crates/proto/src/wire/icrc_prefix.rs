@@ -8,6 +8,7 @@
 use super::icrc::{IDENT_AT, Icrc, LRH_LEN, gf2, masked_v4, masked_v6, solve_ident};
 use super::{Bth, FlowAddrs, ICRC_LEN, Ipv4Header, Ipv6Header, UdpHeader};
 use crc32fast::Hasher;
+use ferroce_crc::Summer;
 
 const PREFIX_LEN_V4: usize = LRH_LEN + Ipv4Header::LEN + UdpHeader::LEN;
 const PREFIX_LEN_V6: usize = LRH_LEN + Ipv6Header::LEN + UdpHeader::LEN;
@@ -15,6 +16,8 @@ const PREFIX_LEN_V6: usize = LRH_LEN + Ipv6Header::LEN + UdpHeader::LEN;
 const VARIANT_AT: usize = 4;
 /// Flows and lengths that are remembered.
 const PLACES: usize = 8;
+/// Packets with as much behind their BTH are [`IcrcRow::icrc_long`]'s.
+const LONG: usize = 1024;
 
 /// What bit k of the identification adds to the register at the end of an IPv4 prefix.
 const IDENT_BITS: [u32; 16] = {
@@ -46,18 +49,6 @@ pub struct IcrcPrefix {
 }
 
 impl IcrcPrefix {
-    /// Begins the ICRC of a packet of `transport_len` bytes from the BTH to the pad, whose BTH is the start of `headers`.
-    /// All its bytes, from the BTH on, then go to [`Icrc::update`] as they are.
-    ///
-    /// `ident` is the identification of the IPv4 header; without meaning over IPv6.
-    ///
-    /// # Panics
-    /// When `headers` are shorter than a BTH.
-    #[inline]
-    pub fn start(&mut self, flow: &FlowAddrs, ident: u16, transport_len: usize, headers: &[u8]) -> Icrc {
-        self.row(flow, transport_len).start(ident, headers)
-    }
-
     /// What packets of this flow and length have in common.
     #[inline]
     pub fn row(&mut self, flow: &FlowAddrs, transport_len: usize) -> &IcrcRow {
@@ -75,7 +66,12 @@ impl IcrcPrefix {
     /// When `transport` is shorter than a BTH.
     #[inline]
     pub fn icrc(&mut self, flow: &FlowAddrs, ident: u16, transport: &[u8]) -> [u8; ICRC_LEN] {
-        let mut icrc = self.start(flow, ident, transport.len(), transport);
+        let (bth, body) = transport.split_first_chunk().expect("an ICRC begins with a whole BTH");
+        let row = self.row(flow, transport.len());
+        if body.len() >= LONG {
+            return row.icrc_long(ident, bth, body);
+        }
+        let mut icrc = row.start(ident, bth);
         icrc.update(transport);
         icrc.finish()
     }
@@ -107,9 +103,16 @@ pub struct IcrcRow {
     is_ipv4: bool,
     /// Ready for a packet with identification 0 whose masked byte is zero. To make one asks what the processor can do.
     plain: Hasher,
+    summer: Summer,
 }
 
 impl IcrcRow {
+    /// The ICRC of one of them, whose BTH and what is behind it need not lie together. Best for long ones.
+    #[inline]
+    pub fn icrc_long(&self, ident: u16, bth: &[u8; Bth::LEN], body: &[u8]) -> [u8; ICRC_LEN] {
+        self.summer.sum(self.register(ident, bth[VARIANT_AT]), bth, body).to_le_bytes()
+    }
+
     /// The ICRC of one of them that was sent on its own, with identification 0.
     ///
     /// # Panics
@@ -130,7 +133,10 @@ impl IcrcRow {
         }
     }
 
-    /// Begins the ICRC of one of them: see [`IcrcPrefix::start`].
+    /// Begins the ICRC of one of them, whose BTH is the start of `headers`. All its bytes, from the BTH on, then go to
+    /// [`Icrc::update`] as they are.
+    ///
+    /// `ident` is the identification of the IPv4 header; without meaning over IPv6.
     ///
     /// # Panics
     /// When `headers` are shorter than a BTH.
@@ -141,6 +147,12 @@ impl IcrcRow {
     }
 
     fn start_other(&self, ident: u16, variant: u8) -> Icrc {
+        Icrc(Hasher::new_with_initial(self.register(ident, variant)))
+    }
+
+    /// What stands in front of a BTH with this masked byte.
+    #[inline]
+    fn register(&self, ident: u16, variant: u8) -> u32 {
         let mut register = self.register;
         if self.is_ipv4 {
             let mut bits = ident;
@@ -149,11 +161,11 @@ impl IcrcRow {
                 bits &= bits - 1;
             }
         }
-        register ^= match variant {
-            0 => ZERO_VARIANT,
-            byte => gf2::unshift(u32::from(!byte), VARIANT_AT),
-        };
-        Icrc(Hasher::new_with_initial(register))
+        register
+            ^ match variant {
+                0 => ZERO_VARIANT,
+                byte => gf2::unshift(u32::from(!byte), VARIANT_AT),
+            }
     }
 }
 
@@ -169,7 +181,7 @@ impl Known {
         }
         let register = hasher.finalize();
         let plain = Hasher::new_with_initial(register ^ ZERO_VARIANT);
-        Known { flow: *flow, transport_len, row: IcrcRow { register, is_ipv4, plain } }
+        Known { flow: *flow, transport_len, row: IcrcRow { register, is_ipv4, plain, summer: Summer::new() } }
     }
 }
 

@@ -4,7 +4,9 @@
 
 use super::TxBatch;
 use super::seal::{Exit, Seal, longest_run};
+use super::tx::{Payload, TxPacket};
 use crate::memory::External;
+use ferroce_proto::Psn;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, IcrcRow};
 
@@ -16,7 +18,7 @@ struct Common {
     exit: Exit,
     sums: IcrcRow,
     /// Most packets of one segmentation batch.
-    most: usize,
+    most: u16,
 }
 
 impl TxBatch {
@@ -32,48 +34,82 @@ impl TxBatch {
         payload: External,
         payload_len: usize,
     ) {
-        let (mut head, mut psn) = (bth.to_bytes(), bth.psn);
-        let mut common = None;
-        for n in 0..payload.len() / payload_len {
-            let part = payload.part(n * payload_len, payload_len);
+        let mut numbered = Numbered { head: bth.to_bytes(), psn: bth.psn };
+        let mut parts = (0..payload.len() / payload_len).map(|n| payload.part(n * payload_len, payload_len));
+        while let Some(part) = parts.next() {
             // SAFETY: part of what the caller holds.
-            unsafe { self.reserve_external(route, Bth::LEN, part, 0) }.copy_from_slice(&head);
-            psn = psn.plus(1);
-            head[PSN_AT..].copy_from_slice(&psn.value().to_be_bytes()[1..]);
-            let index = self.packets.len() - 1;
-            if n == 1 {
-                // Adding the second sealed the first, if it is known how.
-                common = self.common(index - 1);
-            }
-            if let Some(common) = &common {
-                self.seal_in_row(index, common);
+            unsafe { self.reserve_external(route, Bth::LEN, part, 0) }.copy_from_slice(&numbered.next());
+            self.seal_early();
+            if let Some(common) = self.common() {
+                // SAFETY: as above.
+                return unsafe { self.push_like_last(&common, &mut numbered, parts) };
             }
         }
     }
 
-    /// What a packet has in common with those behind it in its row; `None` if it is not known how they leave.
-    fn common(&mut self, index: usize) -> Option<Common> {
-        let packet = &self.packets[index];
+    /// What the last packet has in common with those behind it in its row; `None` if it is not known how they leave.
+    fn common(&mut self) -> Option<Common> {
+        let packet = self.packets.last()?;
         let exit = packet.seal?.exit?;
         let flow = FlowAddrs::new(packet.route.sgid, packet.route.dgid, exit.sport);
-        let most = if exit.may_segment { longest_run(packet.wire_len()) } else { 1 };
+        let most = if exit.may_segment { longest_run(packet.wire_len()) as u16 } else { 1 };
         Some(Common { exit, sums: self.prefixes.row(&flow, packet.transport_len()).clone(), most })
     }
 
-    fn seal_in_row(&mut self, index: usize, common: &Common) {
-        let packet = &self.packets[index];
-        let Some(payload) = packet.payload else { return };
-        let before = self.packets[index - 1].seal.map_or(0, |seal| usize::from(seal.place));
-        let run_head = &self.packets[index - 1 - before];
-        let joins = before + 1 < common.most && run_head.wire_len() == packet.wire_len();
-        let place = if joins { before as u16 + 1 } else { 0 };
-        let (head, rest) = self.arena[packet.arena_range()].split_at_mut(Bth::LEN);
-        let mut icrc = common.sums.start(place, head);
-        icrc.update(head);
-        // SAFETY: whoever added the packet promised that the region is held as long as the packet is here.
-        unsafe { payload.external.feed(&mut icrc) };
-        rest[..ICRC_LEN].copy_from_slice(&icrc.finish());
-        self.packets[index].seal = Some(Seal { exit: Some(common.exit), place });
+    /// Adds the rest of a row, with these payloads, behind a packet of it that is sealed.
+    ///
+    /// # Safety
+    /// As [`Self::push_row`].
+    unsafe fn push_like_last(
+        &mut self,
+        common: &Common,
+        numbered: &mut Numbered,
+        payloads: impl ExactSizeIterator<Item = External>,
+    ) {
+        let Some(&last) = self.packets.last() else { return };
+        let (start, count) = (self.used, payloads.len());
+        assert!(
+            self.room_for(last.transport_len()) >= count,
+            "no room for {count} packets: ask room_for first"
+        );
+        let mut place = last.seal.map_or(0, |seal| seal.place);
+        // It may have joined a run of longer packets, and ended that.
+        let mut is_open =
+            self.packets[self.packets.len() - 1 - usize::from(place)].wire_len() == last.wire_len();
+        let (places, _) = self.arena[start..start + count * OWN_LEN].as_chunks_mut::<OWN_LEN>();
+        for (n, (own, external)) in places.iter_mut().zip(payloads).enumerate() {
+            place = if is_open && place + 1 < common.most { place + 1 } else { 0 };
+            is_open = true;
+            let bth = numbered.next();
+            // SAFETY: the caller holds the region.
+            let icrc = unsafe { external.summed(|bytes| common.sums.icrc_long(place, &bth, bytes)) };
+            own[..Bth::LEN].copy_from_slice(&bth);
+            own[Bth::LEN..].copy_from_slice(&icrc);
+            let seal = Some(Seal { exit: Some(common.exit), place });
+            let payload = Some(Payload { external, head_len: Bth::LEN as u32 });
+            let start = (start + n * OWN_LEN) as u32;
+            self.packets.push(TxPacket { start, seal, payload, flip_bit: None, ..last });
+        }
+        self.used += count * OWN_LEN;
+        self.wire_len += count * last.wire_len();
+    }
+}
+
+/// What the packets of a row have in the arena: BTH and ICRC.
+const OWN_LEN: usize = Bth::LEN + ICRC_LEN;
+
+/// The BTHs of a row.
+struct Numbered {
+    head: [u8; Bth::LEN],
+    psn: Psn,
+}
+
+impl Numbered {
+    fn next(&mut self) -> [u8; Bth::LEN] {
+        let head = self.head;
+        self.psn = self.psn.plus(1);
+        self.head[PSN_AT..].copy_from_slice(&self.psn.value().to_be_bytes()[1..]);
+        head
     }
 }
 
@@ -84,7 +120,7 @@ mod tests {
     use crate::memory::{Pins, Region, RegionTable};
     use ferroce_proto::verbs::{Access, Sge};
     use ferroce_proto::wire::{Opcode, Operation, Service};
-    use ferroce_proto::{Gid, PdId, Psn, Qpn};
+    use ferroce_proto::{Gid, PdId, Qpn};
     use std::sync::Arc;
 
     const LEN: usize = 1024;

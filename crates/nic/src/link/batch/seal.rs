@@ -195,14 +195,17 @@ impl TxBatch {
             None => self.prefixes.icrc(&flow, seal.place, body),
             Some(Payload { external, head_len }) => {
                 let (head, pad) = body.split_at(head_len as usize);
-                let mut icrc = self.prefixes.start(&flow, seal.place, packet.transport_len(), head);
-                icrc.update(head);
+                let row = self.prefixes.row(&flow, packet.transport_len());
+                let sum = |payload: &[u8]| match head.try_into() {
+                    Ok(bth) if pad.is_empty() => row.icrc_long(seal.place, bth, payload),
+                    _ => {
+                        let mut icrc = row.start(seal.place, head);
+                        [head, payload, pad].iter().for_each(|part| icrc.update(part));
+                        icrc.finish()
+                    }
+                };
                 // SAFETY: whoever added the packet promised that the region is held as long as the packet is here.
-                unsafe { external.feed(&mut icrc) };
-                if !pad.is_empty() {
-                    icrc.update(pad);
-                }
-                icrc.finish()
+                unsafe { external.summed(sum) }
             }
         };
         if let Some(bit) = flip_bit {

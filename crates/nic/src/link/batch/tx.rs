@@ -21,9 +21,9 @@ const MAX_PACKETS: usize = 256;
 pub struct TxBatch {
     pub(super) arena: Box<[u8]>,
     /// Bytes of the arena that packets lie in.
-    used: usize,
+    pub(super) used: usize,
     /// Bytes of all packets, wherever they lie.
-    wire_len: usize,
+    pub(super) wire_len: usize,
     pub(super) packets: Vec<TxPacket>,
     pub(super) sealed_by: SealedBy,
     /// How packets of the last route leave, as `sealed_by` said.
@@ -37,8 +37,8 @@ pub(crate) struct TxPacket {
     pub(crate) route: Route,
     /// What the ICRC depends on, once it is in place.
     pub(crate) seal: Option<Seal>,
-    start: u32,
-    len: u32,
+    pub(super) start: u32,
+    pub(super) len: u32,
     /// Bit to invert once the ICRC is in place (fault injection); counted from the first bit of the packet.
     pub(super) flip_bit: Option<u32>,
     pub(super) payload: Option<Payload>,
