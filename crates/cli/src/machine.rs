@@ -45,6 +45,34 @@ impl Machine {
     }
 }
 
+/// Time of all processors together, in the kernel's ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ProcessorTime {
+    all: u64,
+    /// When there was something to do, but the machine below, which is shared with others, did not run this one.
+    stolen: u64,
+}
+
+impl ProcessorTime {
+    /// Up to now; `None` where the kernel does not say.
+    pub(crate) fn now() -> Option<ProcessorTime> {
+        ProcessorTime::parse(&std::fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    fn parse(stat: &str) -> Option<ProcessorTime> {
+        let line = stat.lines().next()?.strip_prefix("cpu ")?;
+        // Behind these, the time of guests is listed a second time.
+        let ticks: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).take(8).collect();
+        Some(ProcessorTime { all: ticks.iter().sum(), stolen: *ticks.get(7)? })
+    }
+
+    /// The share that was stolen since `before`.
+    pub(crate) fn stolen_since(self, before: ProcessorTime) -> Option<f64> {
+        let all = self.all.checked_sub(before.all).filter(|all| *all > 0)?;
+        Some(self.stolen.checked_sub(before.stolen)? as f64 / all as f64)
+    }
+}
+
 fn cpu_field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
     cpuinfo
         .lines()
@@ -90,6 +118,19 @@ fn civil_date(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_others_took_is_noticed() {
+        let at = |text: &str| ProcessorTime::parse(text);
+        let before = at("cpu  1000 0 500 8000 100 0 10 20 5 0\ncpu0 1 2 3\n").unwrap();
+        let after = at("cpu  1050 0 550 8050 100 0 10 70 9 0\ncpu0 1 2 3\n").unwrap();
+        assert_eq!(after.stolen_since(before), Some(0.25));
+        assert_eq!(before.stolen_since(after), None);
+        assert_eq!(before.stolen_since(before), None);
+        assert_eq!(at("cpu 1 2 3\n"), None);
+        assert_eq!(at(""), None);
+        assert!(ProcessorTime::now().is_some());
+    }
 
     #[test]
     fn dates() {

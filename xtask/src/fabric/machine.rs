@@ -16,6 +16,8 @@ pub(crate) struct Machine {
     date: String,
     /// The share of its time in which it did something, over one second before the first round.
     busy: f64,
+    /// The share of its processors' time that the machine below gave to others while it measured.
+    stolen: f64,
 }
 
 impl Machine {
@@ -31,7 +33,17 @@ impl Machine {
             kernel: format!("Linux {}", text("/proc/sys/kernel/osrelease").trim()),
             date: date.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned()).unwrap_or_default(),
             busy: busy_share(&before, &text("/proc/stat")).unwrap_or(0.0),
+            stolen: 0.0,
         }
+    }
+
+    /// Does what is to be measured, and looks what others took meanwhile.
+    pub(crate) fn watch<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let text = || std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let before = text();
+        let done = work();
+        self.stolen = stolen_share(&before, &text()).unwrap_or(0.0);
+        done
     }
 
     /// What to tell who measures a machine that does other things.
@@ -44,16 +56,18 @@ impl Machine {
 
     /// One sentence for the page.
     pub(crate) fn line(&self) -> String {
-        let Self { cpu, cores, kernel, date, busy } = self;
+        let Self { cpu, cores, kernel, date, busy, stolen } = self;
         format!(
-            "{cpu}, {cores} cores, {kernel}, {date}; {:.0} % busy with other things before the first round.",
-            100.0 * busy
+            "{cpu}, {cores} cores, {kernel}, {date}; {:.0} % busy with other things before the first round, {:.0} % of its time taken by \
+             others on the same hardware during the rounds.",
+            100.0 * busy,
+            100.0 * stolen
         )
     }
 
     pub(crate) fn to_json(&self) -> Value {
-        let Self { cpu, cores, kernel, date, busy } = self;
-        json!({"cpu": cpu, "cores": cores, "kernel": kernel, "date": date, "busy": busy})
+        let Self { cpu, cores, kernel, date, busy, stolen } = self;
+        json!({"cpu": cpu, "cores": cores, "kernel": kernel, "date": date, "busy": busy, "stolen": stolen})
     }
 }
 
@@ -67,6 +81,13 @@ fn busy_share(before: &str, after: &str) -> Option<f64> {
     let [(idle_before, all_before), (idle_after, all_after)] = [ticks(before)?, ticks(after)?];
     let all = all_after.checked_sub(all_before).filter(|all| *all > 0)?;
     Some(1.0 - idle_after.checked_sub(idle_before)? as f64 / all as f64)
+}
+
+/// The same of what was stolen.
+fn stolen_share(before: &str, after: &str) -> Option<f64> {
+    let stolen = |stat: &str| stat.split_whitespace().nth(8)?.parse::<u64>().ok();
+    let all = ticks(after)?.1.checked_sub(ticks(before)?.1).filter(|all| *all > 0)?;
+    Some(stolen(after)?.checked_sub(stolen(before)?)? as f64 / all as f64)
 }
 
 /// Idle ticks, waiting for disks included, and all ticks of all processors.
@@ -84,6 +105,7 @@ pub(crate) fn example() -> Machine {
         kernel: "Linux 6.1".to_owned(),
         date: "2026-01-31".to_owned(),
         busy: 0.25,
+        stolen: 0.03,
     }
 }
 
@@ -105,6 +127,10 @@ mod tests {
         let after = "cpu  1050 0 550 8090 110 0 10 20 0 0\ncpu0 1 2 3\n";
         assert_eq!(busy_share(before, after), Some(0.5));
         assert_eq!(busy_share(before, before), None);
+        let robbed = "cpu  1050 0 550 8040 110 0 10 70 0 0\ncpu0 1 2 3\n";
+        assert_eq!(stolen_share(before, robbed), Some(0.25));
+        assert_eq!(stolen_share(before, after), Some(0.0));
+        assert_eq!(stolen_share("", after), None);
         assert_eq!(busy_share("", after), None);
         assert!(example().warning().is_some_and(|warning| warning.contains("25 % busy")));
     }

@@ -117,7 +117,7 @@ fn measure(ctx: &Context, args: &Options) -> Result<(Machine, Vec<Verdict>), Str
     let logs = ctx.scratch().join("programs");
     std::fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()))?;
     let pingpong = build_pingpong(ctx);
-    let machine = Machine::look();
+    let mut machine = Machine::look();
     machine.warning().iter().for_each(|warning| eprintln!("{warning}"));
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = network::inside(&own);
@@ -127,7 +127,9 @@ fn measure(ctx: &Context, args: &Options) -> Result<(Machine, Vec<Verdict>), Str
     if let Some(pingpong) = pingpong {
         command.arg("--pingpong").arg(pingpong);
     }
-    let output = command.stderr(Stdio::inherit()).output().map_err(|error| format!("unshare: {error}"))?;
+    let output = machine
+        .watch(|| command.stderr(Stdio::inherit()).output())
+        .map_err(|error| format!("unshare: {error}"))?;
     let answer: Value = serde_json::from_slice(&output.stdout)
         .map_err(|_| format!("the measuring side: {}", output.status))?;
     Ok((machine, verdict::of(table::rows(&args.filter), &answer)))

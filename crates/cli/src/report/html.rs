@@ -36,8 +36,9 @@ fn subtitle(results: &Results) -> String {
     let quick = if results.quick { " A quick run: rough figures." } else { "" };
     let debug =
         if results.machine.optimised { "" } else { " Built without optimisation: the figures do not count." };
+    let caution = results.caution().map_or(String::new(), |caution| format!(" {caution}"));
     format!(
-        "Two processes on one machine over its loopback interface, all measured in one run of {:.0} s on {}.{quick}{faults}{debug}",
+        "Two processes on one machine over its loopback interface, all measured in one run of {:.0} s on {}.{quick}{faults}{debug}{caution}",
         results.duration_s, results.date
     )
 }

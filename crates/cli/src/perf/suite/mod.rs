@@ -26,7 +26,7 @@ use super::rdma::try_device;
 use super::stats::{Bandwidth, Histogram};
 use super::test::Test;
 use crate::failure::Failure;
-use crate::machine::{Machine, utc_now};
+use crate::machine::{Machine, ProcessorTime, utc_now};
 use crate::report;
 use peer::Peer;
 use plan::Plan;
@@ -51,11 +51,12 @@ pub(crate) fn run(args: &SuiteArgs) -> Result<(), Failure> {
             "ferroce perf: built without optimisation; use `cargo run --release -- perf` for figures that count."
         );
     }
-    let (date, start) = (utc_now(), Instant::now());
+    let (date, start, before) = (utc_now(), Instant::now(), ProcessorTime::now());
     let faults = args.faults.to_variable()?;
     let found = measure(&plan, faults.is_none())?;
     let duration_s = start.elapsed().as_secs_f64();
-    let results = Results::new(machine, date, duration_s, args.quick, faults, found);
+    let stolen = before.zip(ProcessorTime::now()).and_then(|(before, after)| after.stolen_since(before));
+    let results = Results::new(machine, (date, duration_s, stolen), args.quick, faults, found);
     if args.json {
         crate::print_json(&results)?;
     } else {

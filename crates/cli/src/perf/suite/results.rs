@@ -48,6 +48,9 @@ impl Found {
     }
 }
 
+/// A share of the processors' time that changes figures.
+const WORTH_TELLING: f64 = 0.01;
+
 /// Everything that one run found.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Results {
@@ -57,6 +60,8 @@ pub(crate) struct Results {
     pub(crate) date: String,
     /// How long it took.
     pub(crate) duration_s: f64,
+    /// The share of the processors' time that the machine below gave to others meanwhile.
+    pub(crate) stolen: Option<f64>,
     /// Whether each cell was measured for a moment only.
     pub(crate) quick: bool,
     /// Faults that were injected.
@@ -81,8 +86,7 @@ impl Results {
     /// Puts a run's findings together.
     pub(crate) fn new(
         machine: Machine,
-        date: String,
-        duration_s: f64,
+        (date, duration_s, stolen): (String, f64, Option<f64>),
         quick: bool,
         faults: Option<String>,
         found: Found,
@@ -93,6 +97,7 @@ impl Results {
             version: 2,
             date,
             duration_s,
+            stolen,
             quick,
             faults,
             machine,
@@ -104,6 +109,15 @@ impl Results {
         };
         results.headlines = headlines::of(&results);
         results
+    }
+
+    /// What to know about the machine before believing a figure.
+    pub(crate) fn caution(&self) -> Option<String> {
+        let stolen = self.stolen.filter(|share| *share >= WORTH_TELLING)?;
+        Some(format!(
+            "Others on the same hardware took {:.0} % of this machine's processor time during the run: rows are less comparable than they look.",
+            100.0 * stolen
+        ))
     }
 
     /// Message sizes, in order.
@@ -209,7 +223,13 @@ pub(crate) mod examples {
             loss: Some(Loss::new("loss=1%".into(), 1 << 20, transfer(6), transfer(3))),
             failures: Vec::new(),
         };
-        Results::new(Machine::describe(), "2026-01-02 03:04:05 UTC".into(), 42.0, false, None, found)
+        Results::new(
+            Machine::describe(),
+            ("2026-01-02 03:04:05 UTC".into(), 42.0, Some(0.12)),
+            false,
+            None,
+            found,
+        )
     }
 }
 

@@ -11,6 +11,7 @@ pub(super) fn render(results: &Results) -> String {
     text.push("* a whole round trip; the other latencies are half a round trip of a ping-pong.".into());
     text.push("× TCP: how many times as fast as the TCP figure of that size; a read or atomic against request/reply.".into());
     text.push("RDMA and UDP sides poll, TCP sides block; p99 needs 100 samples, p99.9 needs 1000.".into());
+    text.extend(results.caution());
     if !results.headlines.is_empty() {
         text.push(String::new());
     }
