@@ -111,7 +111,8 @@ impl<'a> Outgoing<'a> {
     ) -> Result<(), MemoryFault> {
         let head_len = headers.encoded_len();
         let pad_len = usize::from(headers.bth.pad);
-        if !self.tx.has_room(head_len + payload.len() + pad_len) {
+        let len = head_len + payload.len() + pad_len;
+        if !self.tx.has_room(len) || self.tx.would_cut(route, len) {
             self.flush();
         }
         match self.external(headers, payload, &qp.resends)? {
@@ -122,7 +123,7 @@ impl<'a> Outgoing<'a> {
                 headers.write(head);
                 Ok(())
             }
-            None => self.push_filled(route, head_len + payload.len() + pad_len, payload, qp, |packet| {
+            None => self.push_filled(route, len, payload, qp, |packet| {
                 headers.write(packet);
                 head_len
             }),
@@ -192,10 +193,10 @@ impl<'a> Outgoing<'a> {
         if !is_plain || len < EXTERNAL_FROM || !self.engine.may_point || resends.is_copying(bth.psn) {
             return 0;
         }
-        if self.tx.room_for(Bth::LEN + len) == 0 {
+        if self.tx.would_cut(route, Bth::LEN + len) {
             self.flush();
         }
-        let count = (count as usize).min(self.tx.room_for(Bth::LEN + len));
+        let count = (count as usize).min(self.tx.room_in_runs(route, Bth::LEN + len));
         // What is wrong with a later packet is found when it comes to it.
         let Ok(Some(external)) = self.pins.local(pd, sges, offset, count * len) else { return 0 };
         // SAFETY: as in `push`.

@@ -9,6 +9,7 @@ use crate::memory::External;
 use ferroce_proto::Psn;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, IcrcRow};
+use std::cmp::Ordering;
 
 /// Where the number stands in a BTH.
 const PSN_AT: usize = 9;
@@ -21,7 +22,40 @@ struct Common {
     most: u16,
 }
 
+/// Packets of fewer bytes are too many in a run for a few of them to matter.
+const WORTH_A_RUN: usize = 1024;
+
 impl TxBatch {
+    /// Whether packets of `len` transport bytes had better wait for the next batch: they would begin a run that the end of this
+    /// one cuts short, and to the kernel a run of a few packets is nearly as much work as a whole one.
+    pub(crate) fn would_cut(&mut self, route: &Route, len: usize) -> bool {
+        len >= WORTH_A_RUN && !self.is_empty() && self.room_in_runs(route, len) == 0
+    }
+
+    /// How many packets of `len` transport bytes fit if no run of them is to be cut short by more than an eighth.
+    pub(crate) fn room_in_runs(&mut self, route: &Route, len: usize) -> usize {
+        let (room, most) = (self.room_for(len), longest_run(len + ICRC_LEN));
+        let open = self.left_in_run(route, len).min(room);
+        let rest = (room - open) % most;
+        if rest * 8 >= most * 7 { room } else { room - rest }
+    }
+
+    /// How many packets of `len` transport bytes the run of the last packet takes.
+    fn left_in_run(&mut self, route: &Route, len: usize) -> usize {
+        self.seal_early();
+        let Some(last) = self.packets.last().filter(|last| last.route == *route) else { return 0 };
+        let Some(Seal { exit: Some(Exit { may_segment: true, .. }), place }) = last.seal else { return 0 };
+        let segment = self.packets[self.packets.len() - 1 - usize::from(place)].transport_len();
+        let left = longest_run(segment + ICRC_LEN) - 1 - usize::from(place);
+        match len.cmp(&segment) {
+            _ if last.transport_len() < segment => 0,
+            Ordering::Greater => 0,
+            Ordering::Equal => left,
+            // It ends the run.
+            Ordering::Less => left.min(1),
+        }
+    }
+
     /// Adds packets that consist of `bth`, with numbers that count up, and of `payload_len` bytes each of `payload`. There
     /// must be room for them ([`TxBatch::room_for`]).
     ///
@@ -150,6 +184,42 @@ mod tests {
             (bytes, batch.entries()[index].seal.unwrap().place)
         };
         (0..batch.len()).map(piece).collect()
+    }
+
+    #[test]
+    fn no_run_is_cut_where_a_batch_ends() {
+        const LEN: usize = 4096 + Bth::LEN;
+        let gid = Gid::from_ip([127, 0, 0, 1].into());
+        let route = Route { sgid: gid, dgid: gid, ..Route::default() };
+        let sealer: Arc<dyn Sealer> = Arc::new(Fixed { may_segment: true });
+        let batch_of = |lengths: &[usize]| {
+            let mut batch = TxBatch::new();
+            batch.seal_all(&sealer);
+            lengths.iter().for_each(|len| batch.reserve(&route, *len).fill(1));
+            batch
+        };
+        // A whole run has 15 of them, a batch 30.
+        for (before, room) in [
+            (vec![], 30),
+            (vec![LEN], 29),
+            (vec![LEN; 15], 15),
+            (vec![LEN; 16], 14),
+            // The first packet of a WRITE is longer, and ends with the second.
+            (vec![LEN + 16], 1 + 15),
+            (vec![LEN + 16, LEN], 15),
+            (vec![LEN + 16, LEN, LEN], 14),
+            ([vec![LEN + 16], vec![LEN; 16]].concat(), 0),
+            (vec![LEN + 16; 2], 1 + 15),
+            (vec![12], 30),
+        ] {
+            let mut batch = batch_of(&before);
+            assert_eq!(batch.room_in_runs(&route, LEN), room, "{before:?}");
+            assert_eq!(batch.would_cut(&route, LEN), room == 0);
+        }
+        assert_eq!(batch_of(&[]).room_in_runs(&route, 1024 + Bth::LEN), 62 + 60, "a little less is no cut");
+        let elsewhere = Route { entropy: 7, ..route };
+        assert_eq!(batch_of(&[LEN; 20]).room_in_runs(&elsewhere, LEN), 0);
+        assert!(!batch_of(&[LEN; 29]).would_cut(&elsewhere, 64), "a short packet waits for nothing");
     }
 
     #[test]

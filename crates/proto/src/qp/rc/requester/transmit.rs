@@ -29,11 +29,11 @@ const LOAD: u32 = 60 * 1024;
 /// the middle are made in a row.
 const SHORT: u32 = 16;
 
-/// Packets after which an acknowledgement is asked for, so that the window opens long before it is used up: a quarter of it,
-/// but where that is less than a load, up to half of it.
+/// Packets after which an acknowledgement is asked for, so that the window opens before it is used up: half of it, in whole loads if
+/// it has any. Each costs both ends about as much as a quarter of a load, so there are not to be more.
 pub(super) fn ack_every(window: u32, mtu: u32) -> u32 {
-    let (quarter, load) = (window / 4, whole(LOAD, mtu).max(1));
-    if quarter >= load { quarter - quarter % load } else { load.min(window / 2).max(1) }
+    let (half, load) = (window / 2, whole(LOAD, mtu).max(1));
+    if half >= load { half - half % load } else { half.max(1) }
 }
 
 /// How often `part`, mostly a power of two, fits into `n`.
