@@ -51,12 +51,11 @@ pub(crate) fn run(args: &SuiteArgs) -> Result<(), Failure> {
             "ferroce perf: built without optimisation; use `cargo run --release -- perf` for figures that count."
         );
     }
-    let (date, start, before) = (utc_now(), Instant::now(), ProcessorTime::now());
+    let (date, start) = (utc_now(), Instant::now());
     let faults = args.faults.to_variable()?;
     let found = measure(&plan, faults.is_none())?;
     let duration_s = start.elapsed().as_secs_f64();
-    let stolen = before.zip(ProcessorTime::now()).and_then(|(before, after)| after.stolen_since(before));
-    let results = Results::new(machine, (date, duration_s, stolen), args.quick, faults, found);
+    let results = Results::new(machine, date, duration_s, args.quick, faults, found);
     if args.json {
         crate::print_json(&results)?;
     } else {
@@ -87,7 +86,7 @@ fn no_report(path: &Path, error: io::Error) -> Failure {
 }
 
 fn measure(plan: &Plan, compare_loss: bool) -> Result<Found, Failure> {
-    let progress = Progress::new(plan.steps());
+    let (progress, before) = (Progress::new(plan.steps()), ProcessorTime::now());
     let mut peer = Peer::default();
     let mut cells = Vec::new();
     for &size in plan.sizes() {
@@ -113,6 +112,7 @@ fn measure(plan: &Plan, compare_loss: bool) -> Result<Found, Failure> {
     progress.step(0, "qps");
     peer.leave();
     found.connections = found.keep("qps", qps::measure(plan.queue_pairs()));
+    found.stolen = before.zip(ProcessorTime::now()).and_then(|(before, after)| after.stolen_since(before));
     progress.finish();
     Ok(found)
 }

@@ -33,6 +33,8 @@ pub(crate) struct Cell {
 pub(crate) struct Found {
     /// All latencies and bandwidths.
     pub(crate) cells: Vec<Cell>,
+    /// The share of the processors' time that the machine below gave to others meanwhile.
+    pub(crate) stolen: Option<f64>,
     /// Very many queue pairs.
     pub(crate) connections: Option<Connections>,
     /// Bandwidth with and without loss.
@@ -86,12 +88,13 @@ impl Results {
     /// Puts a run's findings together.
     pub(crate) fn new(
         machine: Machine,
-        (date, duration_s, stolen): (String, f64, Option<f64>),
+        date: String,
+        duration_s: f64,
         quick: bool,
         faults: Option<String>,
         found: Found,
     ) -> Results {
-        let Found { cells, connections, loss, failures } = found;
+        let Found { cells, stolen, connections, loss, failures } = found;
         let headlines = Vec::new();
         let mut results = Results {
             version: 2,
@@ -219,17 +222,12 @@ pub(crate) mod examples {
         };
         let found = Found {
             cells,
+            stolen: Some(0.12),
             connections: Some(connections),
             loss: Some(Loss::new("loss=1%".into(), 1 << 20, transfer(6), transfer(3))),
             failures: Vec::new(),
         };
-        Results::new(
-            Machine::describe(),
-            ("2026-01-02 03:04:05 UTC".into(), 42.0, Some(0.12)),
-            false,
-            None,
-            found,
-        )
+        Results::new(Machine::describe(), "2026-01-02 03:04:05 UTC".into(), 42.0, false, None, found)
     }
 }
 
@@ -249,6 +247,14 @@ mod tests {
         assert_eq!(results.headlines.len(), 6);
         assert!(results.headlines.iter().all(|headline| headline.reached));
         assert_eq!(results.first_error(), None);
+    }
+
+    #[test]
+    fn neighbours_are_told_of_if_they_matter() {
+        let with = |stolen| Results { stolen, ..examples::results() }.caution();
+        assert!(with(Some(0.12)).is_some_and(|caution| caution.contains("took 12 %")));
+        assert_eq!(with(Some(0.002)), None);
+        assert_eq!(with(None), None);
     }
 
     #[test]
