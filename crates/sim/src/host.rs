@@ -80,6 +80,10 @@ impl Host for SimHost<'_> {
         true
     }
 
+    fn is_peer(&mut self, _slot: u8) -> bool {
+        true
+    }
+
     fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &Names) -> bool {
         let named = self.named.take().expect("asked once, and for a message that names memory");
         assert_eq!(named.len(), names.message_len() as usize);

@@ -45,6 +45,8 @@ pub(super) struct NicHost<'a, 'q> {
     pub(super) completions: u32,
     /// Something went past the link, and the peer may sleep.
     expressed: bool,
+    /// What local peers may do to the queue pair may have changed.
+    pub(super) terms_changed: bool,
     /// What is posted now is the last of its list.
     pub(super) is_last: bool,
 }
@@ -76,6 +78,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
             has_more: false,
             completions: 0,
             expressed: false,
+            terms_changed: false,
             is_last: false,
         }
     }
@@ -169,11 +172,6 @@ impl<'a, 'q> NicHost<'a, 'q> {
         self.qp.tally.express_bytes.add(len as u64);
         self.qp.tally.named.add(1);
         Some(())
-    }
-
-    /// Whether the peer is a queue pair of the process that has this slot.
-    pub(super) fn has_peer_at(&mut self, slot: u8) -> bool {
-        self.path().is_some_and(|path| path.leads_to(slot))
     }
 
     /// A short message to somebody else that nothing waits before or behind: at once.
@@ -298,6 +296,7 @@ impl Host for NicHost<'_, '_> {
         if !is_fetched {
             // Nothing more shall be named. The card changes when this turn is done.
             self.qp.fetches.store(false, Ordering::Relaxed);
+            self.terms_changed = true;
         }
         is_fetched
     }
@@ -316,8 +315,8 @@ impl Host for NicHost<'_, '_> {
         self.path().and_then(|path| path.segment())
     }
 
-    fn takes_large(&mut self) -> bool {
-        self.qp.takes_large.load(Ordering::Relaxed)
+    fn is_peer(&mut self, slot: u8) -> bool {
+        self.path().is_some_and(|path| path.leads_to(slot))
     }
 
     fn transmit_row(

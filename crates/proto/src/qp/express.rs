@@ -8,12 +8,11 @@
 use super::flush::io;
 use super::io::Io;
 use super::post::signals;
-use super::{Arrival, Host, Machine, Qp, TxPayload};
+use super::{Host, Machine, Qp, TxPayload};
 use crate::Time;
+use crate::ids::PKey;
 use crate::verbs::{Payload, QpState, SendFlags, SendOp, SendWr, Transport};
-use crate::wire::{
-    Bth, Headers, Names, Opcode, Operation, Packet, Rider, SendNamed, SendOnly, Service, WriteMiddle,
-};
+use crate::wire::{Rider, SendOnly};
 
 /// A message of data in one piece: what programs post one at a time while somebody waits for it.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +72,16 @@ impl Qp {
         let rider = if may_carry { responder.rider() } else { None };
         let solicited = send.flags.contains(SendFlags::SOLICITED);
         let (dest_qpn, psn) = (self.attr.dest_qpn, requester.next_psn());
-        let head = SendOnly { dest_qpn, psn, ack_req, solicited, imm: send.imm, rider };
+        let head = SendOnly {
+            dest_qpn,
+            pkey: PKey::DEFAULT,
+            psn,
+            ack_req,
+            solicited,
+            selective: false,
+            imm: send.imm,
+            rider,
+        };
         let (bytes, head_len) = head.to_bytes(len as usize);
         if !host.express(&self.route, &bytes[..head_len], payload) {
             return false;
@@ -116,98 +124,5 @@ impl Qp {
             Machine::Rc(rc) => rc.0.has_unsent(&self.sq),
             _ => !self.sq.is_empty(),
         }
-    }
-
-    /// Takes a message of one packet, if all about it is in order. False: it is as if it had not come, and [`Qp::handle_packet`] takes
-    /// it. The time is asked for only if something is under way whose timer must be set.
-    #[inline(always)] // one caller, and then its parts are one piece
-    pub fn handle_send_only<H: Host>(
-        &mut self,
-        arrival: &Arrival,
-        head: &SendOnly,
-        payload: &[u8],
-        now: impl FnOnce() -> Time,
-        host: &mut H,
-    ) -> bool {
-        let is_ours = self.is_from_peer(arrival);
-        let Machine::Rc(rc) = &mut self.machine else { return false };
-        let (requester, responder) = &mut **rc;
-        if !is_ours || !responder.is_next(head.psn) {
-            return false;
-        }
-        let needs_time = head.rider.is_some_and(|rider| !requester.is_timeless(rider.psn));
-        let now = if needs_time { now() } else { requester.last_time() };
-        let mut io = io!(self, now, host);
-        if let Some(rider) = head.rider
-            && !requester.on_plain_ack(rider.psn, &mut self.sq, &mut io)
-        {
-            return false;
-        }
-        if !responder.on_send_only(head, payload, &mut self.rq, &mut io) {
-            return false;
-        }
-        self.counters.rx_packets += 1;
-        self.counters.rx_bytes += payload.len() as u64;
-        true
-    }
-
-    /// Whether it is a reliable connection that is up, and the packet came from its peer.
-    #[inline(always)]
-    fn is_from_peer(&self, arrival: &Arrival) -> bool {
-        self.hears_peer()
-            && self.id.transport == Transport::Rc
-            && arrival.sgid == self.route.dgid
-            && arrival.dgid == self.route.sgid
-    }
-
-    /// Takes a packet from the middle of a WRITE, if all about it is in order. False: as with [`Qp::handle_send_only`].
-    #[inline]
-    pub fn handle_write_middle<H: Host>(
-        &mut self,
-        arrival: &Arrival,
-        head: &WriteMiddle,
-        payload: &[u8],
-        now: Time,
-        host: &mut H,
-    ) -> bool {
-        if !self.is_from_peer(arrival) {
-            return false;
-        }
-        let Machine::Rc(rc) = &mut self.machine else { return false };
-        if !rc.1.on_write_middle(head, payload, &mut io!(self, now, host)) {
-            return false;
-        }
-        self.counters.rx_packets += 1;
-        self.counters.rx_bytes += payload.len() as u64;
-        true
-    }
-
-    /// Takes a message that the peer, which the caller knows to be the sender, named.
-    pub fn handle_named<H: Host>(
-        &mut self,
-        arrival: &Arrival,
-        head: &SendNamed,
-        names: &Names,
-        now: Time,
-        host: &mut H,
-    ) {
-        let operation = if head.imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly };
-        let opcode = Opcode::new(Service::Rc, operation);
-        let mut headers = Headers::new(Bth::new(opcode, head.dest_qpn, head.psn));
-        headers.rider = head.rider;
-        let pkt = Packet { headers, payload: &[] };
-        if !self.admits(arrival, &pkt, host) {
-            return;
-        }
-        self.hear_peer(host);
-        let mut io = io!(self, now, host);
-        let Machine::Rc(rc) = &mut self.machine else { return };
-        let (requester, responder) = &mut **rc;
-        let ridden = requester.handle_rider(&pkt, &mut self.sq, &mut io);
-        let turn = ridden.and_then(|()| responder.handle_named(head, names, &pkt, &mut self.rq, &mut io));
-        if turn.is_err() {
-            self.enter_error(now, host);
-        }
-        self.report_drained(host);
     }
 }

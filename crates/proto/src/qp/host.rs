@@ -264,15 +264,16 @@ pub trait Host {
         false
     }
 
-    /// How much longer than the path MTU packets to the peer may be, on a path without a wire whose other end
-    /// [takes](Self::takes_large) them: [`LARGE_SEGMENT`] or nothing.
-    fn segment(&mut self) -> Option<u32> {
-        None
+    /// Whether the peer is a queue pair of the process that has this slot.
+    fn is_peer(&mut self, slot: u8) -> bool {
+        let _ = slot;
+        false
     }
 
-    /// Whether the peer may send packets with [`LARGE_SEGMENT`] bytes each.
-    fn takes_large(&mut self) -> bool {
-        false
+    /// How much longer than the path MTU packets to the peer may be, on a path without a wire whose other end
+    /// takes them: [`LARGE_SEGMENT`] or nothing.
+    fn segment(&mut self) -> Option<u32> {
+        None
     }
 
     /// Sends a row of packets: each has the number behind the last and as many bytes of payload, those that follow in the

@@ -44,6 +44,8 @@ pub(crate) struct Io<'a, H: Host> {
     pub(crate) now: Time,
     /// An acknowledgement that may ride in the next request.
     pub(crate) rider: Option<Rider>,
+    /// Packets of [`LARGE_SEGMENT`](super::LARGE_SEGMENT) may arrive: this one came through shared memory.
+    pub(crate) may_be_large: bool,
 }
 
 impl<H: Host> Io<'_, H> {

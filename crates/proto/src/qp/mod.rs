@@ -2,7 +2,7 @@
 //! deadlines out.
 //!
 //! # How to drive a [`Qp`]
-//! 1. **In:** [`Qp::modify`], [`Qp::post_send`], [`Qp::post_recv`], [`Qp::handle_packet`] for every packet with this
+//! 1. **In:** [`Qp::modify`], [`Qp::post_send`], [`Qp::post_recv`], [`Qp::receive`] for every packet with this
 //!    QP's number, [`Qp::handle_timeout`] when [`Qp::deadline`] has passed.
 //! 2. **Out:** after anything of the above, [`Qp::poll_replies`] and [`Qp::poll_requests`] until the host is full or
 //!    they stop transmitting. Replies may be put off for a moment (an ACK behind the data that answers it), never for
@@ -44,6 +44,7 @@ mod sq;
 pub mod state;
 mod uc;
 mod ud;
+mod view;
 
 pub use at_once::PlainWrite;
 pub use counters::QpCounters;
@@ -51,7 +52,7 @@ pub use express::PlainSend;
 pub use host::{DropReason, Host, LARGE_SEGMENT, OneSided, OneSidedKind, Side, TxError, TxPayload, in_row};
 pub use post::PostError;
 pub use reason::Reason;
-pub use receive::Arrival;
+pub use receive::{Arrival, Terms};
 pub use refusal::RefusalReason;
 pub use rq::{RecvQueue, RecvWqe};
 

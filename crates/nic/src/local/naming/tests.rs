@@ -9,7 +9,7 @@ use ferroce_proto::verbs::{
     SendOp, SendWr, Transport, WcStatus,
 };
 use ferroce_proto::wire::{Name, Names, SendNamed};
-use ferroce_proto::{Psn, Qpn};
+use ferroce_proto::{PKey, Psn, Qpn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -76,7 +76,15 @@ fn record(to: Qpn, psn: Psn, packets: u32, names: impl IntoIterator<Item = Name>
 }
 
 fn record_of(to: Qpn, psn: Psn, packets: u32, names: Names) -> Vec<u8> {
-    let head = SendNamed { dest_qpn: to, psn, packets, solicited: false, imm: None, rider: None };
+    let head = SendNamed {
+        dest_qpn: to,
+        pkey: PKey::DEFAULT,
+        psn,
+        packets,
+        solicited: false,
+        imm: None,
+        rider: None,
+    };
     let (bytes, len) = head.to_bytes(&names);
     bytes[..len].to_vec()
 }

@@ -103,7 +103,7 @@ impl Receiver {
             Refusal::Access(fault) | Refusal::Local(fault) | Refusal::Invalidate(fault) => {
                 io.host.dropped(DropReason::AccessDenied, format_args!("QP {qpn}: {fault}"));
             }
-            Refusal::Sequence | Refusal::Length => io.host.dropped(
+            Refusal::Sequence | Refusal::Length | Refusal::NotFetched => io.host.dropped(
                 DropReason::BrokenMessage,
                 format_args!("QP {qpn}: opcode or length may not stand here"),
             ),

@@ -6,9 +6,9 @@ use super::super::super::sq::SendQueue;
 use super::Requester;
 use super::transmit::ack_every;
 use crate::Time;
-use crate::ids::Psn;
+use crate::ids::{PKey, Psn};
 use crate::verbs::{SendFlags, SendOp};
-use crate::wire::{Rider, SendOnly};
+use crate::wire::{Rider, SendOnly, Syndrome};
 
 impl Requester {
     /// Whether a request in the queue has packets that were not sent in this round.
@@ -51,7 +51,16 @@ impl Requester {
         let ack_req = is_signaled
             || sq.get(self.cur).is_some_and(|wqe| self.wants_ack(wqe, true, (window, segment), sq));
         let rider = io.rider.filter(|_| len as usize + Rider::LEN <= segment as usize);
-        let head = SendOnly { dest_qpn: io.attr.dest_qpn, psn: self.psn, ack_req, solicited, imm, rider };
+        let head = SendOnly {
+            dest_qpn: io.attr.dest_qpn,
+            pkey: PKey::DEFAULT,
+            psn: self.psn,
+            ack_req,
+            solicited,
+            selective: false,
+            imm,
+            rider,
+        };
         let (bytes, head_len) = head.to_bytes(len as usize);
         let payload = sq.payload(self.cur, io.pd, 0, len);
         if !io.host.express(io.route, &bytes[..head_len], payload) {
@@ -109,29 +118,17 @@ impl Requester {
             && !self.una.is_before(self.reached)
     }
 
-    /// Whether an acknowledgement up to `psn` answers all that is under way, and measures nothing: then it is the same at any time.
+    /// Whether a piggybacked acknowledgement must be taken with the time at which it came. One that answers all that is under way,
+    /// and measures nothing, has the same effect at any time.
     #[inline]
-    pub(crate) fn is_timeless(&self, psn: Psn) -> bool {
-        psn.plus(1) == self.high
-            && self.psn == self.high
-            && self.reads.is_empty()
-            && !self.clock.is_measuring()
+    pub(crate) fn needs_time(&self, ack: &Rider) -> bool {
+        let answers_all = ack.psn.plus(1) == self.high && self.psn == self.high && self.reads.is_empty();
+        !answers_all || self.clock.is_measuring() || !matches!(ack.aeth.syndrome, Syndrome::Ack { .. })
     }
 
-    /// The last time that anybody told, while something is under way.
+    /// The last time that was read, while something is under way.
     #[inline]
     pub(crate) fn last_time(&self) -> Time {
         self.clock.last_time()
-    }
-
-    /// An acknowledgement of everything up to `psn` that came with a message. False: it is not plain, and nothing was done.
-    #[inline(always)]
-    pub(crate) fn on_plain_ack<H: Host>(&mut self, psn: Psn, sq: &mut SendQueue, io: &mut Io<'_, H>) -> bool {
-        if !psn.is_before(self.high) || self.stall.is_some() {
-            return false;
-        }
-        self.peer_reads_riders |= !psn.is_before(self.una);
-        self.advance(psn.plus(1), sq, io);
-        true
     }
 }

@@ -31,12 +31,13 @@ mod transmit;
 
 use super::super::io::{Fatal, Io};
 use super::super::sq::SendQueue;
-use super::super::{DropReason, Host, Reason, Side};
+use super::super::{Host, Reason, Side};
 use crate::Time;
 use crate::cc::{CongestionControl, Controller};
 use crate::ids::Psn;
 use crate::verbs::{QpAttr, WcStatus};
 use crate::wire::{Operation, Packet};
+use acknowledge::Ack;
 use alloc::collections::VecDeque;
 use early::Early;
 use holes::Awaited;
@@ -201,19 +202,12 @@ impl Requester {
         sq: &mut SendQueue,
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
-        let psn = pkt.headers.bth.psn;
-        if !psn.is_before(self.high) {
-            io.host.dropped(
-                DropReason::BadPsn,
-                format_args!(
-                    "QP {}: response to PSN {psn}, but only PSNs before {} were sent",
-                    io.id.qpn, self.high
-                ),
-            );
-            return Ok(());
-        }
         match pkt.headers.bth.opcode.operation {
-            Operation::Acknowledge => self.on_acknowledge(pkt, sq, io),
+            Operation::Acknowledge => match Ack::of(pkt) {
+                Some(ack) => self.handle_ack(&ack, sq, io),
+                None => Ok(()),
+            },
+            _ if !self.was_sent(pkt.headers.bth.psn, io) => Ok(()),
             Operation::AtomicAcknowledge => self.on_atomic_acknowledge(pkt, sq, io),
             _ => self.on_read_response(pkt, sq, io),
         }

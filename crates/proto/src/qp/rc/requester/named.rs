@@ -8,6 +8,7 @@ use super::super::super::sq::{SendQueue, SendWqe};
 use super::super::super::state::timeout_ns;
 use super::super::super::{Host, LARGE_SEGMENT};
 use super::Requester;
+use crate::ids::PKey;
 use crate::verbs::{SendOp, Transport};
 use crate::wire::SendNamed;
 
@@ -36,6 +37,7 @@ impl Requester {
         }
         let head = SendNamed {
             dest_qpn: io.attr.dest_qpn,
+            pkey: PKey::DEFAULT,
             psn: self.psn,
             packets: wqe.packets,
             solicited: wqe.solicited,
