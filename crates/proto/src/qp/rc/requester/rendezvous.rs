@@ -8,6 +8,7 @@ use super::super::super::sq::{SendQueue, SendWqe};
 use super::super::super::state::timeout_ns;
 use super::super::super::{Host, LARGE_SEGMENT};
 use super::Requester;
+use super::plan::Plan;
 use crate::ids::PKey;
 use crate::verbs::{SendOp, Transport};
 use crate::wire::SendNamed;
@@ -21,7 +22,12 @@ const SLOWEST: u64 = 1;
 
 impl Requester {
     /// Sends the request under the cursor by name, if it is a message that was never sent, nothing holds it back, and the host can.
-    pub(super) fn send_named<H: Host>(&mut self, wqe: &SendWqe, sq: &SendQueue, io: &mut Io<'_, H>) -> bool {
+    pub(super) fn send_rendezvous<H: Host>(
+        &mut self,
+        wqe: &SendWqe,
+        sq: &SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> bool {
         let imm = match wqe.op {
             SendOp::Send => None,
             SendOp::SendImm(imm) => Some(imm),
@@ -45,14 +51,14 @@ impl Requester {
             rider: io.rider,
         };
         let payload = sq.payload(self.cur, io.pd, 0, wqe.len);
-        if !io.host.express_by_name(io.route, &head, payload) {
+        if !io.host.try_rendezvous(io.route, &head, payload).is_done() {
             return false;
         }
         io.rider = None;
         io.counters.tx_packets += u64::from(wqe.packets);
         io.counters.tx_bytes += u64::from(wqe.len);
-        (self.one_sided_under_way, self.since_ack_req) = (false, 0);
-        self.on_sent(wqe.packets, wqe.len, wqe.packets, io);
+        let plan = Plan { psn: self.psn, count: wqe.packets, ack_req: true };
+        self.commit(&plan, wqe.packets, wqe.len, wqe.packets, io);
         true
     }
 }
