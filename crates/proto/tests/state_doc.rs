@@ -1,4 +1,4 @@
-//! `docs/qp-states.md` is the state table, printed. `FERROCE_REGENERATE=1 cargo test -p ferroce-proto --test state_doc`
+//! `docs/reference/qp-states.md` is the state table, printed. `FERROCE_REGENERATE=1 cargo test -p ferroce-proto --test state_doc`
 //! writes it anew.
 
 use ferroce_proto::qp::state::{state_name, transitions};
@@ -58,10 +58,10 @@ fn page() -> String {
 
 #[test]
 fn the_page_is_the_table() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/qp-states.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/qp-states.md");
     if std::env::var_os("FERROCE_REGENERATE").is_some() {
         std::fs::write(&path, page()).unwrap();
     }
-    let written = std::fs::read_to_string(&path).expect("docs/qp-states.md");
-    assert_eq!(written, page(), "docs/qp-states.md is stale: run this test with FERROCE_REGENERATE=1");
+    let written = std::fs::read_to_string(&path).expect("docs/reference/qp-states.md");
+    assert_eq!(written, page(), "docs/reference/qp-states.md is stale: run this test with FERROCE_REGENERATE=1");
 }

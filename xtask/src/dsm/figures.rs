@@ -2,7 +2,7 @@
 //! transports beside each other.
 //!
 //! Runs take turns, because a machine has moods. Of two sides that follow each other the ratios are compared, round by round, of transports the
-//! shortest runs (`times`). The result is docs/dsm-figures.md with a picture.
+//! shortest runs (`times`). The result is docs/figures/dsm-figures.md with a picture.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -66,7 +66,7 @@ pub(crate) fn run(ctx: &Context, as_json: bool) -> ExitCode {
     let measured = programs::build(ctx).and_then(|built| measure(ctx, &built));
     let written = measured.and_then(|(ups, ratios, comparisons)| {
         let (page, picture) = (to_markdown(&before, &ups, &ratios, &comparisons), plot::bars(&comparisons));
-        write(&ctx.root.join("docs"), &page, &picture)?;
+        write(&ctx.root.join("docs/figures"), &page, &picture)?;
         if as_json {
             println!("{}", to_json(&ups, &ratios, &comparisons))
         } else {

@@ -52,14 +52,14 @@ mod tests {
 
     #[test]
     fn conformance_page_tells_of_every_skip() {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/conformance.md");
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/conformance.md");
         if std::env::var_os("FERROCE_REGENERATE").is_some() {
             std::fs::write(file, page()).expect("the page can be written");
         }
         let found = std::fs::read_to_string(file).unwrap_or_default();
         assert!(
             found == page(),
-            "docs/conformance.md is not what xtask/src/programs/skips.txt says; its head says how to make it anew"
+            "docs/reference/conformance.md is not what xtask/src/programs/skips.txt says; its head says how to make it anew"
         );
     }
 
