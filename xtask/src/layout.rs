@@ -151,6 +151,7 @@ pub(crate) fn check(ctx: &Context) -> Report {
     let mut failures: Vec<String> = files.iter().flat_map(check_file).collect();
     failures.extend(stale_permissions(&files));
     failures.extend(proto_forbids_unsafe(&files));
+    failures.extend(crate::links::broken(&ctx.root));
     failures.extend(undocumented_variables(
         &files,
         &std::fs::read_to_string(ctx.root.join(VARIABLES)).unwrap_or_default(),
