@@ -115,7 +115,7 @@ const FOLDERS: [&str; 5] = ["crates", "xtask", "fuzz", "examples", "tests"];
 const GENERATED: [&str; 3] = ["target", "corpus", "artifacts"];
 
 /// The page that names every environment variable.
-const VARIABLES: &str = "docs/environment.md";
+const VARIABLES: &str = "docs/reference/environment.md";
 
 const MAX_LINES: usize = 600;
 const UNFINISHED: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
@@ -151,6 +151,7 @@ pub(crate) fn check(ctx: &Context) -> Report {
     let mut failures: Vec<String> = files.iter().flat_map(check_file).collect();
     failures.extend(stale_permissions(&files));
     failures.extend(proto_forbids_unsafe(&files));
+    failures.extend(crate::links::broken(&ctx.root));
     failures.extend(undocumented_variables(
         &files,
         &std::fs::read_to_string(ctx.root.join(VARIABLES)).unwrap_or_default(),
@@ -331,7 +332,7 @@ mod tests {
         let text = "//! FERROCE_LOG, FERROCE_*, FERROCE_\nlet name = \"FERROCE_NEW\";\n";
         let files = [File::new("crates/nic/src/a.rs".to_owned(), text.to_owned())];
         let found = undocumented_variables(&files, "| `FERROCE_LOG` |");
-        assert_eq!(found, ["crates/nic/src/a.rs:2: FERROCE_NEW is not in docs/environment.md"]);
+        assert_eq!(found, ["crates/nic/src/a.rs:2: FERROCE_NEW is not in docs/reference/environment.md"]);
     }
 
     #[test]
