@@ -118,7 +118,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
             self.out().flush();
         }
         if let Some(slot) = sleeper {
-            self.engine.link.wake(slot);
+            self.engine.shared_port.wake(slot);
         }
     }
 

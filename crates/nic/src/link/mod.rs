@@ -7,6 +7,7 @@
 //! | `batch` | packets in bulk, in memory that is used again |
 //! | `short` | one short packet of a queue pair, sent at once |
 //! | `counters` | what a link did |
+//! | `shared_port` | how the processes that share a port reach each other |
 //! | `udp` | RoCEv2 on UDP port 4791, shared by the processes of one user |
 //! | `faulty` | a wrapper that loses, reorders, duplicates, delays and damages packets by seed |
 //! | `capture` | a pcapng file of everything that crossed a link |
@@ -17,6 +18,7 @@ mod clock;
 mod counters;
 mod error;
 mod faulty;
+mod shared_port;
 mod short;
 mod udp;
 
@@ -35,6 +37,7 @@ pub(crate) use clock::wall_clock_ns;
 pub use counters::LinkCounters;
 pub use error::LinkError;
 pub use faulty::{FaultConfig, FaultConfigError, Faulty};
+pub use shared_port::SharedPort;
 pub use short::Short;
 pub use udp::{LocalAddress, UdpConfig, UdpLink, local_addresses};
 pub(crate) use udp::{Origin, is_last_word, management_slot, open_udp};
@@ -50,11 +53,6 @@ pub trait Link: Send + Sync {
     /// Sends all packets and clears the batch. Packets with equal routes keep their order. What the kernel refuses is
     /// counted and dropped. Any number of threads may send at a time, each with its batch.
     fn send(&self, batch: &mut TxBatch);
-
-    /// The same, but not through memory of processes of this host: for what may have been lost on that way.
-    fn send_by_wire(&self, batch: &mut TxBatch) {
-        self.send(batch);
-    }
 
     /// Sends the packet in `short` at once, if it can leave with nothing said beside it. False: it was not sent, and belongs in a batch.
     fn send_short(&self, short: &mut Short, route: &Route) -> bool {
@@ -92,11 +90,6 @@ pub trait Link: Send + Sync {
         rx.len()
     }
 
-    /// Wakes the process of this host that has the slot; whoever put something into its ring has seen that it sleeps.
-    fn wake(&self, slot: u8) {
-        let _ = slot;
-    }
-
     /// File descriptors that are readable while `receive` has work. They stay the same for the life of the link.
     /// Level-triggered waiting only: one `receive` need not drain them.
     fn wait_fds(&self) -> Vec<RawFd>;
@@ -113,9 +106,6 @@ pub trait Link: Send + Sync {
     /// What the link did so far.
     fn counters(&self) -> LinkCounters;
 
-    /// Slot of this NIC among the processes of the host: the high eight bits of all its queue pair numbers.
-    fn slot(&self) -> u8;
-
     /// Has `tos` and `ttl` of received packets filled in from now on; before, they are 0 and 64. Costs some tens of
     /// nanoseconds per packet, so only NICs with datagram queue pairs, which show them to the application, ask for it.
     fn report_outer_fields(&self);
@@ -130,7 +120,4 @@ pub trait Link: Send + Sync {
 
     /// The caller of [`Self::about_to_sleep`] is awake again.
     fn woke_up(&self) {}
-
-    /// Hands a received packet to the process in `slot`: packets to QP1 reach any of them. Returns whether it got it.
-    fn forward(&self, slot: u8, packet: &RxPacket<'_>) -> bool;
 }

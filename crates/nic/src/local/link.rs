@@ -4,9 +4,7 @@ use super::cast::Cast;
 use super::neighbours::{Fabric, Neighbour, Pushed};
 use super::place::{Place, RING_LEN, SLOTS};
 use super::ring::{Found, Piece, Reader};
-use crate::link::{
-    Link, LinkCounters, Origin, RxBatch, RxMeta, RxPacket, Short, TxBatch, TxPiece, UdpLink, now,
-};
+use crate::link::{Link, LinkCounters, Origin, RxBatch, RxMeta, Short, TxBatch, TxPiece, UdpLink, now};
 use crate::lock::Mutex;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{ICRC_LEN, SendNamed, dest_qpn};
@@ -54,7 +52,6 @@ pub(crate) struct LocalLink {
     rx_bytes: AtomicU64,
     waited: AtomicU64,
     lost: AtomicU64,
-    bells: AtomicU64,
 }
 
 /// The rings of others that lead here.
@@ -104,7 +101,7 @@ impl Directory<'_> {
 impl LocalLink {
     /// The same-host fabric beside an open UDP link.
     pub(crate) fn open(udp: Arc<UdpLink>, adopts: bool) -> io::Result<LocalLink> {
-        let fabric = Arc::new(Fabric::open(udp.registry().clone(), adopts, udp.bound_addresses())?);
+        let fabric = Arc::new(Fabric::open(udp.port().registry().clone(), adopts, udp.bound_addresses())?);
         let cast = Cast::open(&fabric)?;
         let next_roll_call_ns = now().0 + ROLL_CALL_NS;
         Ok(LocalLink {
@@ -129,7 +126,6 @@ impl LocalLink {
             rx_bytes: AtomicU64::new(0),
             waited: AtomicU64::new(0),
             lost: AtomicU64::new(0),
-            bells: AtomicU64::new(0),
         })
     }
 
@@ -179,7 +175,7 @@ impl LocalLink {
 
     pub(super) fn wake_if_asleep(&self, neighbour: &Neighbour) {
         if neighbour.must_be_woken() {
-            self.wake(neighbour.slot);
+            self.udp.port().wake(neighbour.slot);
         }
     }
 
@@ -269,7 +265,7 @@ impl LocalLink {
         // What came before the bell hung again rang none, and this poller may never come back.
         if inbound.rings.iter_mut().any(|ring| ring.reader.look(MAX_PACKET_LEN) != Found::Nothing) {
             self.fabric.place.asleep().store(0, Ordering::SeqCst);
-            self.wake(self.fabric.slot());
+            self.udp.port().wake(self.fabric.slot());
         }
     }
 
@@ -403,11 +399,6 @@ pub(super) fn meta_of(route: &Route) -> RxMeta {
 }
 
 impl Link for LocalLink {
-    fn wake(&self, slot: u8) {
-        self.bells.fetch_add(1, Ordering::Relaxed);
-        self.udp.wake(slot);
-    }
-
     fn send(&self, batch: &mut TxBatch) {
         let mut directory = Directory { fabric: &self.fabric, last: None };
         let local = (0..batch.len()).filter(|&index| directory.find(batch, index).is_some()).count();
@@ -420,10 +411,6 @@ impl Link for LocalLink {
             self.send_mixed(batch, &mut directory);
         }
         batch.clear();
-    }
-
-    fn send_by_wire(&self, batch: &mut TxBatch) {
-        self.udp.send(batch);
     }
 
     fn send_short(&self, short: &mut Short, route: &Route) -> bool {
@@ -522,12 +509,7 @@ impl Link for LocalLink {
         counters.local_waited = self.waited.load(Ordering::Relaxed);
         counters.local_lost = self.lost.load(Ordering::Relaxed);
         counters.local_echoes = self.cast.echoes.load(Ordering::Relaxed);
-        counters.local_bells = self.bells.load(Ordering::Relaxed);
         counters
-    }
-
-    fn slot(&self) -> u8 {
-        self.udp.slot()
     }
 
     fn report_outer_fields(&self) {
@@ -537,9 +519,5 @@ impl Link for LocalLink {
     fn flush(&self) {
         self.settle();
         self.udp.flush();
-    }
-
-    fn forward(&self, slot: u8, packet: &RxPacket<'_>) -> bool {
-        self.udp.forward(slot, packet)
     }
 }

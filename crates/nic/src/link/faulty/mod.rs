@@ -6,7 +6,7 @@
 mod config;
 mod held;
 
-use super::{Link, LinkCounters, RxBatch, RxPacket, TxBatch, TxView, now};
+use super::{Link, LinkCounters, RxBatch, TxBatch, TxView, now};
 use crate::lock::Mutex;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::{Gid, Time};
@@ -219,9 +219,6 @@ impl Link for Faulty {
     fn leave_multicast(&self, group: Gid) -> io::Result<()> {
         self.inner.leave_multicast(group)
     }
-    fn slot(&self) -> u8 {
-        self.inner.slot()
-    }
     fn report_outer_fields(&self) {
         self.inner.report_outer_fields();
     }
@@ -230,9 +227,6 @@ impl Link for Faulty {
         self.release(&mut state, Time(u64::MAX));
         self.inner.send(&mut state.out);
         self.inner.flush();
-    }
-    fn forward(&self, slot: u8, packet: &RxPacket<'_>) -> bool {
-        self.inner.forward(slot, packet)
     }
 }
 

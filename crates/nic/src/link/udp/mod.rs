@@ -3,7 +3,7 @@
 //! Packets are sent from a few sockets with source ports of their own and received on port 4791. Three facts shape the
 //! rest: the ICRC covers the IPv4 identification, which the kernel chooses (`send`); processes that share the port each
 //! get the packets that the steering program gives them (`steer`, `repair`, `probe`); and steering can be wrong
-//! (`forward`).
+//! (`link/shared_port.rs`).
 //!
 //! | file | what lives there |
 //! |---|---|
@@ -16,7 +16,6 @@
 //! | `trickle` | packets in, one at a time, by the cheapest call |
 //! | `ident` | which IPv4 identification a packet may have had |
 //! | `steer`, `repair`, `probe` | which process gets a packet |
-//! | `forward` | the detour for packets that reached the wrong process |
 //! | `multicast`, `ignore` | groups, and what the kernel need not deliver to them |
 //! | `interfaces` | the addresses of the machine |
 //! | `address`, `control`, `sys` | how to talk to the kernel; all `unsafe` of the hot path |
@@ -24,7 +23,6 @@
 mod address;
 mod control;
 mod exits;
-mod forward;
 mod ident;
 mod ignore;
 mod interfaces;
@@ -44,14 +42,13 @@ mod trickle;
 
 use super::capture::Capture;
 use super::counters::RunningCounters;
-use super::{Link, LinkCounters, RxBatch, RxPacket, Short, TxBatch};
+use super::shared_port::SharedPort;
+use super::{Link, LinkCounters, RxBatch, Short, TxBatch};
 use crate::lock::Mutex;
-use crate::registry::Registry;
 use crate::wait_set::WaitSet;
 use exits::Exits;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::{Gid, Time};
-use forward::Forwarder;
 use receive::Receiver;
 use send::Sender;
 use std::io;
@@ -100,15 +97,13 @@ pub struct UdpLink {
     /// For packets that reach some by another way as well; opened when there are any.
     echoer: OnceLock<Option<Sender>>,
     receiver: Mutex<Receiver>,
-    forwarder: Forwarder,
+    port: Arc<SharedPort>,
     /// Whether the kernel was told to report traffic class and hop limit.
     reports_outer_fields: AtomicBool,
     /// Readable while a multicast group has packets; there from the start, so that `wait_fds` never changes.
     group_poll: WaitSet,
     counters: Arc<RunningCounters>,
     capture: Option<Arc<Capture>>,
-    /// Last: the slot is freed when nothing of the link is left.
-    registry: Arc<Registry>,
 }
 
 /// An address we receive on.
@@ -126,9 +121,14 @@ impl BoundAddress {
 }
 
 impl UdpLink {
-    /// The registry that it has its slot from.
-    pub(crate) fn registry(&self) -> &Arc<Registry> {
-        &self.registry
+    /// The slot of this process: the high eight bits of all queue pair numbers that it receives for.
+    pub fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    /// How it shares its port with other processes.
+    pub fn port(&self) -> &Arc<SharedPort> {
+        &self.port
     }
 
     /// Where it receives.
@@ -156,11 +156,6 @@ impl UdpLink {
         };
         self.echoer.get_or_init(open).as_ref()
     }
-
-    /// Has the descriptors of the process in `slot` become readable, so that its driver wakes.
-    pub(crate) fn wake(&self, slot: u8) {
-        self.forwarder.wake(&self.registry, slot);
-    }
 }
 
 impl Link for UdpLink {
@@ -181,10 +176,10 @@ impl Link for UdpLink {
     }
     fn wait_fds(&self) -> Vec<RawFd> {
         let addresses = self.addresses.iter().map(|a| a.socket.as_raw_fd());
-        addresses.chain([self.forwarder.as_raw_fd(), self.group_poll.as_raw_fd()]).collect()
+        addresses.chain([self.port.as_raw_fd(), self.group_poll.as_raw_fd()]).collect()
     }
     fn deadline(&self) -> Option<Time> {
-        self.forwarder.deadline()
+        self.port.deadline()
     }
     fn join_multicast(&self, group: Gid) -> io::Result<()> {
         self.join_on(group, &self.group_interfaces(group)?)
@@ -202,17 +197,11 @@ impl Link for UdpLink {
         counters.capture_errors = self.capture.as_ref().map_or(0, |c| c.errors());
         counters
     }
-    fn slot(&self) -> u8 {
-        self.slot
-    }
     fn report_outer_fields(&self) {
         self.reports_outer_fields.store(true, Relaxed);
         for BoundAddress { addr, socket } in &self.addresses {
             // The options exist on every kernel that can open the socket.
             let _ = sockets::report_outer_fields(socket, addr.is_ipv4());
         }
-    }
-    fn forward(&self, slot: u8, packet: &RxPacket<'_>) -> bool {
-        self.forward_packet(slot, packet)
     }
 }

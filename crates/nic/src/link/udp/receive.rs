@@ -1,6 +1,5 @@
 //! Packets in: read in bulk, split, verified, and given to whom they belong.
 
-use super::forward::{self, Forwarded, Handover};
 use super::ident::{Sources, Train};
 use super::probe::Probe;
 use super::repair::RepairPace;
@@ -9,11 +8,12 @@ use super::sys::{self, InMessage};
 use super::train::{Datagram, Opening};
 use super::trickle;
 use super::{BoundAddress, UdpLink, multicast::Membership};
+use crate::link::RxBatch;
 use crate::link::batch::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
-use crate::link::counters::{add, add_alone};
-use crate::link::{RxBatch, RxPacket};
+use crate::link::counters::add_alone;
+use crate::link::shared_port::{Forwarded, HEADER_LEN, owner_of};
+use ferroce_proto::Gid;
 use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, IcrcPrefix, dest_qpn};
-use ferroce_proto::{Gid, Qpn};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -75,8 +75,8 @@ impl UdpLink {
         if receiver.owes_repair && thorough {
             self.repair_owed(&mut receiver);
         }
-        if self.forwarder.deadline().is_some() {
-            add(&self.counters.forward_errors, self.forwarder.retry(&self.registry));
+        if self.port.deadline().is_some() {
+            self.port.retry();
         }
         let mut used = 0;
         for index in 0..receiver.sources.len() {
@@ -283,7 +283,7 @@ impl UdpLink {
         let len = receiver.arrived[arrived].len.min(RX_BUFFER_LEN);
         match Forwarded::parse(&rx.buffer(buffer)[..len]) {
             Some(Forwarded::Packets { meta, segment_len }) => {
-                let mut start = forward::HEADER_LEN;
+                let mut start = HEADER_LEN;
                 while start < len {
                     let range = start..(start + segment_len).min(len);
                     start += segment_len;
@@ -308,43 +308,5 @@ impl UdpLink {
         add_alone(&self.counters.rx_packets, 1);
         add_alone(&self.counters.rx_bytes, range.len() as u64);
         rx.push(buffer, range.start..range.end - ICRC_LEN, meta);
-    }
-
-    /// Hands a packet to another process on behalf of the NIC (connection management reaches any process). The ICRC
-    /// place is filled with zeros: nobody behind the detour looks at it again.
-    pub(super) fn forward_packet(&self, slot: u8, packet: &RxPacket<'_>) -> bool {
-        let RxPacket { sgid, dgid, sport, tos, ttl, bytes, .. } = *packet;
-        if bytes.len() + ICRC_LEN > forward::MAX_RUN_LEN {
-            return false;
-        }
-        let message = Forwarded::Packets {
-            meta: RxMeta { sgid, dgid, sport, tos, ttl },
-            segment_len: bytes.len() + ICRC_LEN,
-        };
-        let whole = [bytes, &[0; ICRC_LEN]].concat();
-        let handover = self.forwarder.hand_over(&self.registry, slot, message, &whole);
-        let done = handover == Handover::Done;
-        add(if done { &self.counters.forwarded_out } else { &self.counters.forward_errors }, 1);
-        done
-    }
-}
-
-/// The slot that owns a queue pair number; `None` for those that every process has.
-pub(super) fn owner_of(qpn: Qpn) -> Option<u8> {
-    match (qpn.value() >> 16) as u8 {
-        0 | 0xff => None,
-        slot => Some(slot),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn special_queue_pairs_belong_to_everybody() {
-        assert_eq!(owner_of(Qpn::GSI), None);
-        assert_eq!(owner_of(Qpn::MULTICAST), None);
-        assert_eq!(owner_of(Qpn::new(0x07_1234)), Some(7));
     }
 }

@@ -1,7 +1,7 @@
 //! Keeping the steering program in step with the kernel's order of sockets.
 //!
-//! Nothing here is needed for correctness: a packet at the wrong process takes the detour of `forward`. It is needed for
-//! speed, so it runs when a detour was noticed, and never often.
+//! Nothing here is needed for correctness: a misrouted packet is forwarded (`SharedPort`). It is needed for speed, so it
+//! runs after a misrouted packet, and rarely.
 
 use super::UdpLink;
 use super::probe::Probe;
@@ -66,7 +66,7 @@ impl UdpLink {
         }
         let bound = &self.addresses[address];
         add_alone(&self.counters.repairs, 1);
-        let outcome = self.registry.try_update(PATIENCE, |registry, roster| {
+        let outcome = self.port.registry().try_update(PATIENCE, |registry, roster| {
             let dead = roster.prune(bound.addr, |slot| registry.is_alive(slot));
             let _ = attach_steering(&bound.socket, &steer::program(roster.order(bound.addr)));
             (dead, roster.clone())
@@ -115,7 +115,7 @@ impl UdpLink {
         }
         pace.round = Some(probe.round);
         // A roster that stays busy loses this answer; the next misdelivered packet asks again.
-        let _ = self.registry.try_update(PATIENCE, |_, roster| {
+        let _ = self.port.registry().try_update(PATIENCE, |_, roster| {
             if roster.confirm(bound.addr, probe.place.into(), self.slot) {
                 let _ = attach_steering(&bound.socket, &steer::program(roster.order(bound.addr)));
             }

@@ -4,14 +4,14 @@
 //! there; behind a whole train that was verified first, it would be fetched again.
 
 use super::UdpLink;
-use super::forward::{self, Forwarded, Handover};
 use super::ident::Train;
-use super::receive::{MIN_PACKET_LEN, Receiver, owner_of};
+use super::receive::{MIN_PACKET_LEN, Receiver};
 use super::source::{LONG_TRAIN, SourceKind};
 use crate::link::RxBatch;
 use crate::link::batch::RxMeta;
 use crate::link::capture::{Direction, Outer};
-use crate::link::counters::{add, add_alone};
+use crate::link::counters::add_alone;
+use crate::link::shared_port::{MAX_RUN_LEN, owner_of};
 use ferroce_proto::Gid;
 use ferroce_proto::wire::{FlowAddrs, ICRC_LEN, dest_qpn};
 use std::ops::Range;
@@ -166,7 +166,7 @@ impl UdpLink {
     /// Adds a packet to the run of packets for one other process, or sends that run off and begins another.
     fn extend_run(&self, opening: &mut Opening, rx: &RxBatch, slot: u8, packet: Range<usize>) {
         match &mut opening.foreign {
-            Some(run) if run.slot == slot && packet.end - run.bytes.start <= forward::MAX_RUN_LEN => {
+            Some(run) if run.slot == slot && packet.end - run.bytes.start <= MAX_RUN_LEN => {
                 run.bytes.end = packet.end;
             }
             _ => {
@@ -179,12 +179,7 @@ impl UdpLink {
     fn forward_run(&self, opening: &mut Opening, rx: &RxBatch) {
         let Some(ForeignRun { slot, bytes }) = opening.foreign.take() else { return };
         let Datagram { meta, buffer, segment_len, .. } = opening.datagram;
-        let packets = bytes.len().div_ceil(segment_len) as u64;
-        add_alone(&self.counters.misdelivered, packets);
-        let message = Forwarded::Packets { meta, segment_len };
-        match self.forwarder.hand_over(&self.registry, slot, message, &rx.buffer(buffer)[bytes]) {
-            Handover::Done => add(&self.counters.forwarded_out, packets),
-            Handover::Gone | Handover::Full => add(&self.counters.forward_errors, packets),
-        }
+        add_alone(&self.counters.misdelivered, bytes.len().div_ceil(segment_len) as u64);
+        self.port.forward_run(slot, meta, segment_len, &rx.buffer(buffer)[bytes]);
     }
 }
