@@ -160,7 +160,7 @@ fn right() {
     let (mut rx, mut numbers) = (RxBatch::new(), Vec::new());
     while numbers.len() < RUN as usize + GROUPS.len() {
         assert!(start.elapsed() < PATIENCE, "{numbers:?}; {:?}", link.counters());
-        link.receive(&mut rx, true);
+        receive_all(&link, &mut rx);
         numbers.extend(rx.packets().map(|p| number_of(p.bytes)));
     }
     for (_, group, number) in GROUPS {

@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::outgoing::{Batch, Outgoing};
-use crate::link::TxBatch;
+use crate::link::{Attempt, TxBatch};
 use crate::local::SHORTEST_NAMED;
 use crate::local::{Path, Reaching};
 use crate::log;
@@ -197,7 +197,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
         };
         // The call takes its time, and nobody shall wait for it to deregister a region.
         self.let_go();
-        let is_sent = is_filled && self.engine.link.send_short(short, route);
+        let is_sent = is_filled && self.engine.link.try_send_one(short, route) == Attempt::Done;
         self.burst_left -= u32::from(is_sent);
         is_sent
     }

@@ -98,7 +98,7 @@ impl Engine {
             srqs: XrcSrqs::new(fabric.as_ref().map(|fabric| fabric.srq_board())),
             fabric,
             qps: QpTable::new(shared_port.slot()),
-            may_point: link.takes_external(),
+            may_point: link.capabilities().external_payloads,
             link,
             wire,
             shared_port,

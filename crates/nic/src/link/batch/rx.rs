@@ -14,7 +14,6 @@ pub(crate) const RX_BUFFER_LEN: usize = 64 * 1024;
 pub struct RxBatch {
     memory: Box<[u8]>,
     packets: Vec<RxEntry>,
-    /// There are more in the buffers, which the link has not looked at.
     pub(crate) has_more: bool,
 }
 
@@ -88,6 +87,11 @@ impl RxBatch {
     /// How many packets it holds.
     pub fn len(&self) -> usize {
         self.packets.len()
+    }
+    /// Whether the link holds the rest of a GRO batch, which the next `receive` appends.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        self.has_more
     }
     /// Forgets the packets that do not match.
     pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&RxMeta) -> bool) {

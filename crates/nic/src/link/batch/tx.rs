@@ -200,8 +200,8 @@ impl TxBatch {
             packet.flip_bit = (covered > 0).then(|| bit % (covered * 8));
         }
     }
-    /// The packets, in the order they were added. A link that looks at them here must not let payloads lie elsewhere
-    /// ([`Link::takes_external`](super::super::Link::takes_external)): they would be missing.
+    /// The packets, in the order they were added. External payloads are missing here, so a link that reads packets this way
+    /// does not support them ([`Capabilities`](super::super::Capabilities)).
     pub fn packets(&self) -> impl Iterator<Item = TxView<'_>> {
         self.packets.iter().map(|p| TxView {
             route: &p.route,

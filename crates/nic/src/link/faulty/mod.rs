@@ -6,7 +6,7 @@
 mod config;
 mod held;
 
-use super::{Link, LinkCounters, RxBatch, TxBatch, TxView, now};
+use super::{Capabilities, Effort, Link, LinkCounters, RxBatch, Sleep, TxBatch, TxView, now};
 use crate::lock::Mutex;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::{Gid, Time};
@@ -176,11 +176,12 @@ impl Link for Faulty {
         self.inner.send(&mut state.out);
     }
 
-    fn takes_external(&self) -> bool {
-        self.config.only_loses() && self.inner.takes_external()
+    fn capabilities(&self) -> Capabilities {
+        let inner = self.inner.capabilities();
+        Capabilities { external_payloads: self.config.only_loses() && inner.external_payloads }
     }
 
-    fn receive_some(&self, rx: &mut RxBatch, thorough: bool) -> usize {
+    fn receive(&self, rx: &mut RxBatch, effort: Effort) -> usize {
         if !self.config.only_loses()
             && let Some(mut state) = self.state.try_lock()
             && !state.held.is_empty()
@@ -188,16 +189,15 @@ impl Link for Faulty {
             self.release(&mut state, now());
             self.inner.send(&mut state.out);
         }
-        self.inner.receive_some(rx, thorough)
+        self.inner.receive(rx, effort)
     }
 
-    fn receive_more(&self, rx: &mut RxBatch) -> bool {
-        self.inner.receive_more(rx)
-    }
-
-    fn deadline(&self) -> Option<Time> {
+    fn prepare_sleep(&self) -> Sleep {
         let own = self.state.lock().held.deadline();
-        [own, self.inner.deadline()].into_iter().flatten().min()
+        self.inner.prepare_sleep().until(own)
+    }
+    fn end_sleep(&self) {
+        self.inner.end_sleep();
     }
 
     fn counters(&self) -> LinkCounters {

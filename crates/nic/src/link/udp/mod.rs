@@ -43,12 +43,12 @@ mod trickle;
 use super::capture::Capture;
 use super::counters::RunningCounters;
 use super::shared_port::SharedPort;
-use super::{Link, LinkCounters, RxBatch, Short, TxBatch};
+use super::{Attempt, Capabilities, Effort, Link, LinkCounters, RxBatch, Short, Sleep, TxBatch};
 use crate::lock::Mutex;
 use crate::wait_set::WaitSet;
 use exits::Exits;
+use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
-use ferroce_proto::{Gid, Time};
 use receive::Receiver;
 use send::Sender;
 use std::io;
@@ -162,30 +162,28 @@ impl Link for UdpLink {
     fn send(&self, batch: &mut TxBatch) {
         self.sender.send(batch);
     }
-    fn send_short(&self, short: &mut Short, route: &Route) -> bool {
-        self.sender.send_short(short, route)
+    fn try_send_one(&self, short: &mut Short, route: &Route) -> Attempt {
+        self.sender.try_send_one(short, route)
     }
-    fn takes_external(&self) -> bool {
-        self.capture.is_none()
-    }
-    fn receive_some(&self, rx: &mut RxBatch, thorough: bool) -> usize {
-        self.receive_into(rx, thorough)
-    }
-    fn receive_more(&self, rx: &mut RxBatch) -> bool {
-        self.receive_rest(rx)
+    fn receive(&self, rx: &mut RxBatch, effort: Effort) -> usize {
+        if rx.has_more { self.receive_rest(rx) } else { self.receive_new(rx, effort == Effort::Thorough) }
     }
     fn wait_fds(&self) -> Vec<RawFd> {
         let addresses = self.addresses.iter().map(|a| a.socket.as_raw_fd());
         addresses.chain([self.port.as_raw_fd(), self.group_poll.as_raw_fd()]).collect()
     }
-    fn deadline(&self) -> Option<Time> {
-        self.port.deadline()
+    fn prepare_sleep(&self) -> Sleep {
+        Sleep::Allowed { deadline: self.port.deadline() }
     }
     fn join_multicast(&self, group: Gid) -> io::Result<()> {
         self.join_on(group, &self.group_interfaces(group)?)
     }
     fn leave_multicast(&self, group: Gid) -> io::Result<()> {
         self.leave(group)
+    }
+    fn capabilities(&self) -> Capabilities {
+        // A capture file needs the whole packet.
+        Capabilities { external_payloads: self.capture.is_none() }
     }
     fn counters(&self) -> LinkCounters {
         let mut counters = self.counters.snapshot();

@@ -8,10 +8,10 @@ use super::sys::{self, InMessage};
 use super::train::{Datagram, Opening};
 use super::trickle;
 use super::{BoundAddress, UdpLink, multicast::Membership};
-use crate::link::RxBatch;
 use crate::link::batch::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
 use crate::link::counters::add_alone;
 use crate::link::shared_port::{Forwarded, HEADER_LEN, owner_of};
+use crate::link::{Attempt, RxBatch};
 use ferroce_proto::Gid;
 use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, IcrcPrefix, dest_qpn};
 use std::collections::VecDeque;
@@ -66,8 +66,8 @@ impl Receiver {
 }
 
 impl UdpLink {
-    /// Reads what has arrived. Of a long train only the beginning is taken; the rest by [`Self::receive_rest`].
-    pub(super) fn receive_into(&self, rx: &mut RxBatch, thorough: bool) -> usize {
+    /// Reads what has arrived. Of a long GRO batch only the first chunk is taken; the rest by [`Self::receive_rest`].
+    pub(super) fn receive_new(&self, rx: &mut RxBatch, thorough: bool) -> usize {
         rx.clear();
         let Some(mut receiver) = self.receiver.try_lock() else { return 0 };
         receiver.unopened.clear();
@@ -93,11 +93,11 @@ impl UdpLink {
         rx.len()
     }
 
-    /// Adds packets of what [`Self::receive_into`] read. True if there were any.
-    pub(super) fn receive_rest(&self, rx: &mut RxBatch) -> bool {
+    /// Adds packets of what [`Self::receive_new`] read, and returns how many.
+    pub(super) fn receive_rest(&self, rx: &mut RxBatch) -> usize {
         let before = rx.len();
         self.open_some(&mut self.receiver.lock(), rx);
-        rx.len() > before
+        rx.len() - before
     }
 
     /// Empties the sockets, so that packets for other processes find their way; our own are of no use any more.
@@ -148,7 +148,7 @@ impl UdpLink {
             return 0;
         }
         receiver.rota.on_hit(index);
-        if expected.is_some() && self.take_familiar(receiver, index, rx, first_buffer) {
+        if expected.is_some() && self.take_familiar(receiver, index, rx, first_buffer) == Attempt::Done {
             return filled;
         }
         for i in 0..filled {
@@ -161,16 +161,21 @@ impl UdpLink {
         filled
     }
 
-    /// Takes the first message of source number `index`, a trickle, if it is a packet for us like the last one. False if there is
-    /// more to it; nothing was done then.
+    /// Takes the first message of source number `index`, a trickle, if it is a packet for us like the last one.
     #[inline]
-    fn take_familiar(&self, receiver: &mut Receiver, index: usize, rx: &mut RxBatch, buffer: usize) -> bool {
+    fn take_familiar(
+        &self,
+        receiver: &mut Receiver,
+        index: usize,
+        rx: &mut RxBatch,
+        buffer: usize,
+    ) -> Attempt {
         let Receiver { sources, arrived, idents, .. } = receiver;
         let InMessage { from, len, .. } = &arrived[0];
         let datagram = &rx.buffer(buffer)[..(*len).min(RX_BUFFER_LEN)];
         match sources[index].trickle.recognise(from, datagram) {
             Some(&meta) => self.take_single(idents, &meta, buffer, datagram.len(), rx),
-            None => false,
+            None => Attempt::Declined,
         }
     }
 
@@ -207,7 +212,7 @@ impl UdpLink {
             let (flow, bytes) = (FlowAddrs::new(sgid, dgid, sport), &rx.buffer(buffer)[..len]);
             if trickle::is_alone(&mut receiver.prefixes, &flow, bytes) {
                 trickle.remember(message.from, len, meta, &mut receiver.prefixes);
-                if self.take_single(&mut receiver.idents, &meta, buffer, len, rx) {
+                if self.take_single(&mut receiver.idents, &meta, buffer, len, rx) == Attempt::Done {
                     return;
                 }
                 datagram.verified = Some(0);
@@ -258,8 +263,7 @@ impl UdpLink {
         }
     }
 
-    /// Keeps a packet that came alone and was found good, if it is ours: what every small message is. False if there is more
-    /// to it.
+    /// Keeps a packet that came alone and was found good, if it is ours: what every small message is.
     #[inline]
     fn take_single(
         &self,
@@ -268,15 +272,15 @@ impl UdpLink {
         buffer: usize,
         len: usize,
         rx: &mut RxBatch,
-    ) -> bool {
+    ) -> Attempt {
         let is_ours = dest_qpn(rx.buffer(buffer)).and_then(owner_of) == Some(self.slot);
         if !is_ours || self.capture.is_some() || !Train::new().accept(idents, meta.sgid, meta.sport, 0) {
-            return false;
+            return Attempt::Declined;
         }
         add_alone(&self.counters.rx_packets, 1);
         add_alone(&self.counters.rx_bytes, len as u64);
         rx.push(buffer, 0..len - ICRC_LEN, *meta);
-        true
+        Attempt::Done
     }
 
     fn take_forwarded(&self, receiver: &mut Receiver, arrived: usize, rx: &mut RxBatch, buffer: usize) {

@@ -9,7 +9,7 @@ use super::sys::{self, OutMessage, TX_BURST};
 use crate::link::batch::{Exit, Sealer};
 use crate::link::capture::{Capture, Direction, Outer};
 use crate::link::counters::{RunningCounters, add};
-use crate::link::{Short, TxBatch};
+use crate::link::{Attempt, Short, TxBatch};
 use crate::lock::RwLock;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
@@ -97,41 +97,44 @@ impl Sender {
 
     /// Sends everything, socket by socket: packets of one route share a socket and keep their order.
     pub(super) fn send(&self, batch: &mut TxBatch) {
-        if !self.send_single(batch) {
+        if self.send_single(batch) == Attempt::Declined {
             batch.seal_all(&self.sealer);
             self.send_by_socket(batch);
         }
         batch.clear();
     }
 
-    /// What every small message is: one packet that needs nothing said beside it and goes where the last one went. False
-    /// if this is not that, or the kernel did not take it.
+    /// Sends a batch of one packet that needs no control message and has the route of the last packet: what every small
+    /// message is. Declines if it is anything else, or the kernel refuses it.
     #[inline]
-    fn send_single(&self, batch: &mut TxBatch) -> bool {
+    fn send_single(&self, batch: &mut TxBatch) -> Attempt {
         if self.capture.is_some() {
-            return false;
+            return Attempt::Declined;
         }
-        let Some((exit, route, bytes)) = batch.seal_single(&self.sealer) else { return false };
+        let Some((exit, route, bytes)) = batch.seal_single(&self.sealer) else { return Attempt::Declined };
         self.send_plain(exit, route, bytes)
     }
 
-    /// One short packet of a queue pair, without a batch.
-    pub(super) fn send_short(&self, short: &mut Short, route: &Route) -> bool {
+    /// Sends one small packet of a queue pair without a batch.
+    pub(super) fn try_send_one(&self, short: &mut Short, route: &Route) -> Attempt {
         let exit = if self.capture.is_none() { short.plain_exit(|| self.plan.exit(route)) } else { None };
-        exit.is_some_and(|exit| self.send_plain(exit, route, short.seal(route, exit)))
+        match exit {
+            Some(exit) => self.send_plain(exit, route, short.seal(route, exit)),
+            None => Attempt::Declined,
+        }
     }
 
-    /// A packet that needs nothing said beside it. False if the kernel did not take it.
+    /// Sends a packet that needs no control message. Declines if the kernel refuses it.
     #[inline]
-    fn send_plain(&self, exit: Exit, route: &Route, bytes: &[u8]) -> bool {
+    fn send_plain(&self, exit: Exit, route: &Route, bytes: &[u8]) -> Attempt {
         let socket = self.plan.exits.socket(exit.number);
         if sys::send_plain(socket.socket.as_raw_fd(), bytes, &SockAddr::roce(route.dgid)).is_err() {
-            return false;
+            return Attempt::Declined;
         }
         add(&self.counters.tx_calls, 1);
         add(&self.counters.tx_packets, 1);
         add(&self.counters.tx_bytes, bytes.len() as u64);
-        true
+        Attempt::Done
     }
 
     fn send_by_socket(&self, batch: &mut TxBatch) {
