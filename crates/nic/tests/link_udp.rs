@@ -333,7 +333,7 @@ fn descriptors_wake_a_sleeper() {
 }
 
 #[test]
-fn a_trickle_may_swell_and_change_its_address() {
+fn single_packet_rx_may_swell_and_change_its_address() {
     let link = UdpLink::open(&UdpConfig { bind: None, ..config(&[]) }).unwrap();
     let from = "127.47.9.1";
     let mut number = 0;
@@ -346,7 +346,7 @@ fn a_trickle_may_swell_and_change_its_address() {
         link.send(&mut batch);
         (number - count..number, gid(to))
     };
-    // Singles make a trickle; then a train, other addresses in the middle of one, and a train to another address.
+    // Single-packet RX; then a GRO batch, other addresses in the middle of one, and a GRO batch to another address.
     let script =
         [("127.47.9.2", 1); 20].into_iter().chain([("127.47.9.2", 40)]).chain([("127.47.9.2", 1); 20]);
     let script = script.chain([("127.0.0.1", 1)]).chain([("127.47.9.2", 1); 20]).chain([("127.0.0.1", 30)]);

@@ -13,7 +13,7 @@
 //! | `send`, `exits` | packets out: segmentation batches, refusals, and which socket they leave by |
 //! | `receive`, `source` | packets in, and which socket to look at |
 //! | `train` | what was merged is split and verified, in portions if it is long |
-//! | `trickle` | packets in, one at a time, by the cheapest call |
+//! | `single_rx` | single-packet RX: one small packet at a time, without control messages |
 //! | `ident` | which IPv4 identification a packet may have had |
 //! | `steer`, `repair`, `probe` | which process gets a packet |
 //! | `multicast`, `ignore` | groups, and what the kernel need not deliver to them |
@@ -33,12 +33,12 @@ mod probe;
 mod receive;
 mod repair;
 mod send;
+mod single_rx;
 mod sockets;
 mod source;
 mod steer;
 mod sys;
 mod train;
-mod trickle;
 
 use super::capture::Capture;
 use super::counters::RunningCounters;

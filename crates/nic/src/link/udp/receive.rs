@@ -3,10 +3,10 @@
 use super::ident::{Sources, Train};
 use super::probe::Probe;
 use super::repair::RepairPace;
+use super::single_rx;
 use super::source::{Rota, Source, SourceKind};
 use super::sys::{self, InMessage};
 use super::train::{Datagram, Opening};
-use super::trickle;
 use super::{BoundAddress, UdpLink, multicast::Membership};
 use crate::link::batch::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
 use crate::link::counters::add_alone;
@@ -123,7 +123,7 @@ impl UdpLink {
         let source = &mut receiver.sources[index];
         let (kind, offer) = (source.kind, source.offer.min(RX_BUFFERS - first_buffer));
         let asks_little = offer == 1 && !self.reports_outer_fields.load(Relaxed);
-        let expected = if asks_little { source.trickle.expected() } else { None };
+        let expected = if asks_little { source.single_rx.expected() } else { None };
         let memory = rx.buffers_from(first_buffer);
         let arrived = &mut receiver.arrived[..offer];
         let (filled, calls) = match expected {
@@ -148,7 +148,7 @@ impl UdpLink {
             return 0;
         }
         receiver.rota.on_hit(index);
-        if expected.is_some() && self.take_familiar(receiver, index, rx, first_buffer) == Attempt::Done {
+        if expected.is_some() && self.take_known(receiver, index, rx, first_buffer) == Attempt::Done {
             return filled;
         }
         for i in 0..filled {
@@ -161,26 +161,19 @@ impl UdpLink {
         filled
     }
 
-    /// Takes the first message of source number `index`, a trickle, if it is a packet for us like the last one.
+    /// Single-packet RX: takes the first message of source number `index` if it is a packet for us like the last one.
     #[inline]
-    fn take_familiar(
-        &self,
-        receiver: &mut Receiver,
-        index: usize,
-        rx: &mut RxBatch,
-        buffer: usize,
-    ) -> Attempt {
+    fn take_known(&self, receiver: &mut Receiver, index: usize, rx: &mut RxBatch, buffer: usize) -> Attempt {
         let Receiver { sources, arrived, idents, .. } = receiver;
         let InMessage { from, len, .. } = &arrived[0];
         let datagram = &rx.buffer(buffer)[..(*len).min(RX_BUFFER_LEN)];
-        match sources[index].trickle.recognise(from, datagram) {
+        match sources[index].single_rx.match_last(from, datagram) {
             Some(&meta) => self.take_single(idents, &meta, buffer, datagram.len(), rx),
             None => Attempt::Declined,
         }
     }
 
-    /// Takes message number `arrived` of source number `index`. If it was taken as part of a trickle, it was probably sent
-    /// to `expected`.
+    /// Takes message number `arrived` of source number `index`. In single-packet RX it was probably sent to `expected`.
     fn take_datagram(
         &self,
         receiver: &mut Receiver,
@@ -207,19 +200,19 @@ impl UdpLink {
         let meta = RxMeta { sgid, dgid, sport, tos: arrival.tos, ttl: arrival.ttl };
         let segment_len = arrival.segment_len.filter(|&l| l > 0).unwrap_or(len.max(1));
         let mut datagram = Datagram { kind, meta, buffer, len, segment_len, verified: None };
-        let trickle = &mut receiver.sources[index].trickle;
+        let single_rx = &mut receiver.sources[index].single_rx;
         if expected.is_some() {
             let (flow, bytes) = (FlowAddrs::new(sgid, dgid, sport), &rx.buffer(buffer)[..len]);
-            if trickle::is_alone(&mut receiver.prefixes, &flow, bytes) {
-                trickle.remember(message.from, len, meta, &mut receiver.prefixes);
+            if single_rx::is_alone(&mut receiver.prefixes, &flow, bytes) {
+                single_rx.remember(message.from, len, meta, &mut receiver.prefixes);
                 if self.take_single(&mut receiver.idents, &meta, buffer, len, rx) == Attempt::Done {
                     return;
                 }
                 datagram.verified = Some(0);
             } else {
-                trickle.on_surprise();
-                if let Some(nature) = trickle::find_out(&flow, bytes) {
-                    (datagram.meta.dgid, datagram.segment_len) = (nature.dgid, nature.segment_len);
+                single_rx.on_mismatch();
+                if let Some(layout) = single_rx::detect_layout(&flow, bytes) {
+                    (datagram.meta.dgid, datagram.segment_len) = (layout.dgid, layout.segment_len);
                 }
             }
         }
@@ -255,8 +248,8 @@ impl UdpLink {
     fn on_opened(&self, receiver: &mut Receiver, opening: &Opening) {
         let Some(address) = opening.address() else { return };
         if opening.is_telling {
-            let trickle = &mut receiver.sources[opening.source].trickle;
-            trickle.on_datagram(opening.dgid(), opening.is_single(), opening.last_ident());
+            let single_rx = &mut receiver.sources[opening.source].single_rx;
+            single_rx.on_datagram(opening.dgid(), opening.is_single(), opening.last_ident());
         }
         if let Some(slot) = opening.misdelivered {
             self.on_misdelivery(receiver, address, slot);

@@ -3,7 +3,7 @@
 //! A spinning receiver pays one system call per look, so it looks at the socket that had traffic last, and at the others
 //! only as far as they are busy too.
 
-use super::trickle::Trickle;
+use super::single_rx::SingleRx;
 use crate::link::batch::RX_BUFFERS;
 use ferroce_proto::Gid;
 use std::os::fd::RawFd;
@@ -43,7 +43,7 @@ pub(super) struct Source {
     pub(super) fd: RawFd,
     /// Looks without success since the last one with.
     misses: u32,
-    /// Buffers to offer to the next look. One for a trickle, as every further one costs the kernel a look at an empty
+    /// Buffers to offer to the next look. One for single-packet RX, as every further one costs the kernel a look at an empty
     /// queue; more for a stream.
     pub(super) offer: usize,
     /// The last look filled all that it was offered.
@@ -52,7 +52,7 @@ pub(super) struct Source {
     merges: Option<bool>,
     /// Packets on their own, one after the other.
     singles: u32,
-    pub(super) trickle: Trickle,
+    pub(super) single_rx: SingleRx,
 }
 
 impl Source {
@@ -65,7 +65,7 @@ impl Source {
             was_full: false,
             merges: None,
             singles: 0,
-            trickle: Trickle::default(),
+            single_rx: SingleRx::default(),
         }
     }
 
@@ -102,8 +102,8 @@ impl Source {
     /// is, so it is told not to when the socket was empty a moment ago.
     pub(super) fn change_of_merging(&mut self) -> Option<bool> {
         let wanted = match self.merges? {
-            true => self.singles < CALM || self.misses == 0 || self.trickle.expected().is_none(),
-            false => self.singles == 0 || self.trickle.expected().is_none(),
+            true => self.singles < CALM || self.misses == 0 || self.single_rx.expected().is_none(),
+            false => self.singles == 0 || self.single_rx.expected().is_none(),
         };
         let changes = self.merges != Some(wanted);
         self.merges = Some(wanted);
@@ -163,12 +163,12 @@ mod tests {
     }
 
     #[test]
-    fn a_trickle_is_not_merged_and_a_stream_is() {
+    fn single_packets_are_not_merged_and_a_stream_is() {
         let here = Gid::from_ip([127, 0, 0, 1].into());
         let mut source = Source::new(SourceKind::Address(0), 0).merging();
         let ping = |source: &mut Source| {
             source.on_look(1, 1, 1, 24);
-            source.trickle.on_datagram(here, true, Some(0));
+            source.single_rx.on_datagram(here, true, Some(0));
             assert_eq!(source.change_of_merging(), None, "something may wait behind it");
             source.on_look(1, 1, 0, 0);
             source.change_of_merging()
@@ -183,7 +183,7 @@ mod tests {
 
         assert_eq!((0..2 * CALM).filter_map(|_| ping(&mut source)).collect::<Vec<_>>(), [false]);
         assert_eq!(source.merges, Some(false));
-        source.trickle.on_surprise();
+        source.single_rx.on_mismatch();
         assert_eq!(source.change_of_merging(), Some(true), "a merged datagram must be known for what it is");
         let mut plain = Source::new(SourceKind::Address(0), 0);
         assert_eq!((0..2 * CALM).find_map(|_| ping(&mut plain)), None, "nobody asked for merging");

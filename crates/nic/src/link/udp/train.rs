@@ -35,7 +35,7 @@ pub(super) struct Opening {
     datagram: Datagram,
     /// The number of its source.
     pub(super) source: usize,
-    /// The nature of the source is still to be learned from it.
+    /// Single-packet RX of the source learns from it.
     pub(super) is_telling: bool,
     /// Where the next packet begins.
     start: usize,
