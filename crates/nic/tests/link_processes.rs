@@ -46,7 +46,7 @@ fn packets_at_the_wrong_process_are_forwarded_and_steering_recovers() {
     let addr = "127.42.3.1";
     let (wrong, right) = (open(&[addr]), open(&[addr]));
     steer_all_to(&wrong, 0);
-    // A train of packets for both, so that runs of foreign packets have to be cut out of it.
+    // A GRO batch with packets for both, so that runs of misrouted packets have to be cut out of it.
     let owners = [right.slot(), right.slot(), wrong.slot(), right.slot(), wrong.slot(), right.slot()];
     let mut batch = TxBatch::new();
     for (number, &slot) in owners.iter().enumerate() {

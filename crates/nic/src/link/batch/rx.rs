@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 /// Datagrams read by one system call. Few, since every further buffer pushes an older one out of the cache.
 pub(crate) const RX_BUFFERS: usize = 8;
 
-/// A merged train of packets is at most this long.
+/// The longest GRO batch.
 pub(crate) const RX_BUFFER_LEN: usize = 64 * 1024;
 
 /// Received packets, whose bytes stay where the kernel, or another process, put them until the next `receive`.

@@ -12,7 +12,7 @@
 //! | `owner` | who has the port when we cannot |
 //! | `send`, `exits` | packets out: segmentation batches, refusals, and which socket they leave by |
 //! | `receive`, `source` | packets in, and which socket to look at |
-//! | `train` | what was merged is split and verified, in portions if it is long |
+//! | `gro_batch` | splits GRO batches and verifies their packets, long ones in chunks |
 //! | `single_rx` | single-packet RX: one small packet at a time, without control messages |
 //! | `ident` | which IPv4 identification a packet may have had |
 //! | `steer`, `repair`, `probe` | which process gets a packet |
@@ -23,6 +23,7 @@
 mod address;
 mod control;
 mod exits;
+mod gro_batch;
 mod ident;
 mod ignore;
 mod interfaces;
@@ -38,7 +39,6 @@ mod sockets;
 mod source;
 mod steer;
 mod sys;
-mod train;
 
 use super::capture::Capture;
 use super::counters::RunningCounters;

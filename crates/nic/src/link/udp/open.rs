@@ -1,4 +1,4 @@
-//! Opening and closing the link: taking a place among the processes of the host, and giving it back.
+//! PendingDatagram and closing the link: taking a place among the processes of the host, and giving it back.
 
 use super::exits::{Exits, has_no_ipv6};
 use super::receive::Receiver;

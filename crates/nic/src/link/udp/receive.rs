@@ -1,12 +1,12 @@
 //! Packets in: read in bulk, split, verified, and given to whom they belong.
 
-use super::ident::{Sources, Train};
+use super::gro_batch::{Datagram, PendingDatagram};
+use super::ident::{IdentSequence, Sources};
 use super::probe::Probe;
 use super::repair::RepairPace;
 use super::single_rx;
 use super::source::{Rota, Source, SourceKind};
 use super::sys::{self, InMessage};
-use super::train::{Datagram, Opening};
 use super::{BoundAddress, UdpLink, multicast::Membership};
 use crate::link::batch::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
 use crate::link::counters::add_alone;
@@ -21,8 +21,8 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(super) const MIN_PACKET_LEN: usize = Bth::LEN + ICRC_LEN;
 /// How often a socket is looked at before it is closed; each look takes up to [`RX_BUFFERS`] datagrams.
 const LAST_LOOKS: usize = 256;
-/// Bytes of a long train that are verified at a time: with the place they are then copied to, half of the nearest cache.
-const PORTION: usize = 16 * 1024;
+/// Bytes of a long GRO batch that are verified at a time: with their destination, half of the nearest cache.
+const CHUNK: usize = 16 * 1024;
 
 /// State of the receiving half; one thread at a time has it.
 #[derive(Debug)]
@@ -41,8 +41,8 @@ pub(super) struct Receiver {
     pub(super) is_closing: bool,
     pub(super) idents: Sources,
     pub(super) prefixes: IcrcPrefix,
-    /// Datagrams of the last look, in their order, whose packets are to be verified when they are wanted.
-    unopened: VecDeque<Opening>,
+    /// Datagrams of the last poll, in their order, that are not verified to the end.
+    pending: VecDeque<PendingDatagram>,
     arrived: [InMessage; RX_BUFFERS],
 }
 
@@ -59,7 +59,7 @@ impl Receiver {
             is_closing: false,
             idents: Sources::default(),
             prefixes: IcrcPrefix::default(),
-            unopened: VecDeque::new(),
+            pending: VecDeque::new(),
             arrived: Default::default(),
         }
     }
@@ -70,7 +70,7 @@ impl UdpLink {
     pub(super) fn receive_new(&self, rx: &mut RxBatch, thorough: bool) -> usize {
         rx.clear();
         let Some(mut receiver) = self.receiver.try_lock() else { return 0 };
-        receiver.unopened.clear();
+        receiver.pending.clear();
         receiver.rota.begin();
         if receiver.owes_repair && thorough {
             self.repair_owed(&mut receiver);
@@ -87,8 +87,8 @@ impl UdpLink {
                 used += self.look_at(&mut receiver, index, rx, used);
             }
         }
-        if !receiver.unopened.is_empty() {
-            self.open_some(&mut receiver, rx);
+        if !receiver.pending.is_empty() {
+            self.verify_some(&mut receiver, rx);
         }
         rx.len()
     }
@@ -96,7 +96,7 @@ impl UdpLink {
     /// Adds packets of what [`Self::receive_new`] read, and returns how many.
     pub(super) fn receive_rest(&self, rx: &mut RxBatch) -> usize {
         let before = rx.len();
-        self.open_some(&mut self.receiver.lock(), rx);
+        self.verify_some(&mut self.receiver.lock(), rx);
         rx.len() - before
     }
 
@@ -111,8 +111,8 @@ impl UdpLink {
                 if !is_address || self.look_at(receiver, index, &mut rx, 0) == 0 {
                     break;
                 }
-                while !receiver.unopened.is_empty() {
-                    self.open_some(receiver, &mut rx);
+                while !receiver.pending.is_empty() {
+                    self.verify_some(receiver, &mut rx);
                 }
             }
         }
@@ -216,42 +216,42 @@ impl UdpLink {
                 }
             }
         }
-        let mut opening = Opening::new(datagram, index, expected.is_none());
+        let mut pending = PendingDatagram::new(datagram, index, expected.is_none());
         // Copies for groups come in no order that anybody counts on, and other links look at them first.
-        let may_wait = opening.address().is_some() && !dgid.is_multicast();
-        if may_wait && (opening.is_long() || !receiver.unopened.is_empty()) {
-            receiver.unopened.push_back(opening);
+        let may_wait = pending.address().is_some() && !dgid.is_multicast();
+        if may_wait && (pending.is_long() || !receiver.pending.is_empty()) {
+            receiver.pending.push_back(pending);
         } else {
-            self.take_from(receiver, &mut opening, rx, usize::MAX);
-            self.on_opened(receiver, &opening);
+            self.take_from(receiver, &mut pending, rx, usize::MAX);
+            self.on_verified(receiver, &pending);
         }
     }
 
-    /// Opens some of what was read, until there is a packet for us.
-    fn open_some(&self, receiver: &mut Receiver, rx: &mut RxBatch) {
+    /// Verifies pending datagrams until one yields a packet for us.
+    fn verify_some(&self, receiver: &mut Receiver, rx: &mut RxBatch) {
         let before = rx.len();
-        while let Some(mut opening) = receiver.unopened.pop_front() {
-            self.take_from(receiver, &mut opening, rx, PORTION);
-            if opening.is_done() {
-                self.on_opened(receiver, &opening);
+        while let Some(mut pending) = receiver.pending.pop_front() {
+            self.take_from(receiver, &mut pending, rx, CHUNK);
+            if pending.is_done() {
+                self.on_verified(receiver, &pending);
             } else {
-                receiver.unopened.push_front(opening);
+                receiver.pending.push_front(pending);
             }
             if rx.len() > before {
                 break;
             }
         }
-        rx.has_more = !receiver.unopened.is_empty();
+        rx.has_more = !receiver.pending.is_empty();
     }
 
-    /// What was learned from a datagram whose packets have all been looked at.
-    fn on_opened(&self, receiver: &mut Receiver, opening: &Opening) {
-        let Some(address) = opening.address() else { return };
-        if opening.is_telling {
-            let single_rx = &mut receiver.sources[opening.source].single_rx;
-            single_rx.on_datagram(opening.dgid(), opening.is_single(), opening.last_ident());
+    /// All packets of a datagram are verified: single-packet RX and steering learn from it.
+    fn on_verified(&self, receiver: &mut Receiver, pending: &PendingDatagram) {
+        let Some(address) = pending.address() else { return };
+        if pending.teaches_single_rx {
+            let single_rx = &mut receiver.sources[pending.source].single_rx;
+            single_rx.on_datagram(pending.dgid(), pending.is_single(), pending.last_ident());
         }
-        if let Some(slot) = opening.misdelivered {
+        if let Some(slot) = pending.misrouted_to {
             self.on_misdelivery(receiver, address, slot);
         }
     }
@@ -267,7 +267,10 @@ impl UdpLink {
         rx: &mut RxBatch,
     ) -> Attempt {
         let is_ours = dest_qpn(rx.buffer(buffer)).and_then(owner_of) == Some(self.slot);
-        if !is_ours || self.capture.is_some() || !Train::new().accept(idents, meta.sgid, meta.sport, 0) {
+        if !is_ours
+            || self.capture.is_some()
+            || !IdentSequence::new().accept(idents, meta.sgid, meta.sport, 0)
+        {
             return Attempt::Declined;
         }
         add_alone(&self.counters.rx_packets, 1);

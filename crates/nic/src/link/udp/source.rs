@@ -18,8 +18,8 @@ const IDLE_EVERY: u32 = 32;
 const WAITING_AFTER: u32 = 4;
 const LOOKS_WHILE_WAITING: u64 = 4;
 
-/// A datagram of more bytes than this is a train of many packets.
-pub(super) const LONG_TRAIN: usize = 16 * 1024;
+/// A datagram of more bytes than this is a GRO batch of many packets.
+pub(super) const LONG_GRO_BATCH: usize = 16 * 1024;
 
 /// Packets on their own, one after the other, after which the kernel is told not to merge any. A socket that merges takes nearly
 /// two tenths of a microsecond longer for each packet.
@@ -79,11 +79,11 @@ impl Source {
         if self.misses >= WAITING_AFTER { LOOKS_WHILE_WAITING } else { 1 }
     }
 
-    /// Learns from a call that looked `looks` times, was offered `offered` buffers and filled `filled` with `bytes`. Full trains are taken
+    /// Learns from a call that looked `looks` times, was offered `offered` buffers and filled `filled` with `bytes`. Full GRO batches are taken
     /// two at a time: the sender waits for their acknowledgement, and the cache has room for no more.
     pub(super) fn on_look(&mut self, looks: u64, offered: usize, filled: usize, bytes: usize) {
         self.misses = if filled > 0 { 0 } else { self.misses.saturating_add(1) };
-        let most = if bytes > filled * LONG_TRAIN { 2 } else { RX_BUFFERS };
+        let most = if bytes > filled * LONG_GRO_BATCH { 2 } else { RX_BUFFERS };
         let is_full = filled == offered && looks == 1;
         // One full look is a message, a second one right behind it the beginning of a stream.
         self.offer = match is_full && (self.was_full || offered > 1) {

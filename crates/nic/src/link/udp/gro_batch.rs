@@ -1,12 +1,12 @@
-//! A datagram is opened: what was merged is split, each packet verified and kept, or forwarded to whom it belongs.
+//! Splits a GRO batch into packets, verifies each, and keeps it or forwards it to its owner.
 //!
-//! It can be opened in portions. The ICRC takes a packet into the nearest cache, and a packet that is placed right away is read from
-//! there; behind a whole train that was verified first, it would be fetched again.
+//! A long batch is verified in chunks. Verifying the ICRC loads a packet into the nearest cache, and a packet that is placed
+//! right away is read from there. Verifying the whole batch first would evict its first packets again.
 
 use super::UdpLink;
-use super::ident::Train;
+use super::ident::IdentSequence;
 use super::receive::{MIN_PACKET_LEN, Receiver};
-use super::source::{LONG_TRAIN, SourceKind};
+use super::source::{LONG_GRO_BATCH, SourceKind};
 use crate::link::RxBatch;
 use crate::link::batch::RxMeta;
 use crate::link::capture::{Direction, Outer};
@@ -29,38 +29,46 @@ pub(super) struct Datagram {
     pub(super) verified: Option<u16>,
 }
 
-/// A datagram that is being opened, and what has become of its packets so far.
+/// A datagram whose packets are being verified, and the state after those verified so far.
 #[derive(Debug)]
-pub(super) struct Opening {
+pub(super) struct PendingDatagram {
     datagram: Datagram,
     /// The number of its source.
     pub(super) source: usize,
     /// Single-packet RX of the source learns from it.
-    pub(super) is_telling: bool,
+    pub(super) teaches_single_rx: bool,
     /// Where the next packet begins.
     start: usize,
-    train: Train,
-    foreign: Option<ForeignRun>,
-    /// The owner of the last packet that was not ours.
-    pub(super) misdelivered: Option<u8>,
+    idents: IdentSequence,
+    misrouted: Option<MisroutedRun>,
+    /// The owner of the last misrouted packet.
+    pub(super) misrouted_to: Option<u8>,
 }
 
 /// Consecutive packets of one datagram that belong to another process.
 #[derive(Debug)]
-struct ForeignRun {
+struct MisroutedRun {
     slot: u8,
     bytes: Range<usize>,
 }
 
-impl Opening {
-    pub(super) fn new(datagram: Datagram, source: usize, is_telling: bool) -> Opening {
-        let train = Train::new();
-        Opening { datagram, source, is_telling, start: 0, train, foreign: None, misdelivered: None }
+impl PendingDatagram {
+    pub(super) fn new(datagram: Datagram, source: usize, teaches_single_rx: bool) -> PendingDatagram {
+        let idents = IdentSequence::new();
+        PendingDatagram {
+            datagram,
+            source,
+            teaches_single_rx,
+            start: 0,
+            idents,
+            misrouted: None,
+            misrouted_to: None,
+        }
     }
 
-    /// Whether it is worth opening in portions.
+    /// Whether it is worth verifying in chunks.
     pub(super) fn is_long(&self) -> bool {
-        self.datagram.len > LONG_TRAIN && !self.is_single()
+        self.datagram.len > LONG_GRO_BATCH && !self.is_single()
     }
 
     /// Whether it holds one packet.
@@ -68,7 +76,7 @@ impl Opening {
         self.datagram.segment_len >= self.datagram.len
     }
 
-    /// Whether all its packets have been looked at. An empty datagram is one malformed packet.
+    /// Whether all its packets are verified. An empty datagram is one malformed packet.
     pub(super) fn is_done(&self) -> bool {
         self.start >= self.datagram.len.max(1)
     }
@@ -88,53 +96,58 @@ impl Opening {
 
     /// The identification of the last packet, if that was good.
     pub(super) fn last_ident(&self) -> Option<u16> {
-        self.train.last()
+        self.idents.last()
     }
 }
 
 impl UdpLink {
-    /// Takes packets out of a datagram until `at_least` bytes were looked at or it is done: verifies each one and keeps or forwards it.
+    /// Takes packets out of a datagram until `at_least` bytes are verified or it is done. Keeps or forwards each good packet.
     pub(super) fn take_from(
         &self,
         receiver: &mut Receiver,
-        opening: &mut Opening,
+        pending: &mut PendingDatagram,
         rx: &mut RxBatch,
         at_least: usize,
     ) {
-        let Datagram { buffer, len, segment_len, .. } = opening.datagram;
-        let end = opening.start.saturating_add(at_least);
-        while !opening.is_done() && opening.start < end {
-            let range = opening.start..(opening.start + segment_len).min(len);
-            opening.start += segment_len;
+        let Datagram { buffer, len, segment_len, .. } = pending.datagram;
+        let end = pending.start.saturating_add(at_least);
+        while !pending.is_done() && pending.start < end {
+            let range = pending.start..(pending.start + segment_len).min(len);
+            pending.start += segment_len;
             let packet = &rx.buffer(buffer)[range.clone()];
-            match self.check_packet(receiver, opening, packet) {
+            match self.check_packet(receiver, pending, packet) {
                 Some(owner) if owner != self.slot => {
-                    opening.misdelivered = Some(owner);
-                    self.extend_run(opening, rx, owner, range);
+                    pending.misrouted_to = Some(owner);
+                    self.extend_run(pending, rx, owner, range);
                 }
                 ours_or_bad => {
-                    self.forward_run(opening, rx);
+                    self.forward_run(pending, rx);
                     if ours_or_bad.is_some() {
                         add_alone(&self.counters.rx_packets, 1);
                         add_alone(&self.counters.rx_bytes, range.len() as u64);
-                        rx.push(buffer, range.start..range.end - ICRC_LEN, opening.datagram.meta);
+                        rx.push(buffer, range.start..range.end - ICRC_LEN, pending.datagram.meta);
                     }
                 }
             }
         }
-        if opening.is_done() {
-            self.forward_run(opening, rx);
+        if pending.is_done() {
+            self.forward_run(pending, rx);
         }
     }
 
-    /// Verifies a packet and says which slot it belongs to; `None` if it was dropped. What belongs to nobody in
-    /// particular (connection management, groups) belongs to whoever received it.
-    fn check_packet(&self, receiver: &mut Receiver, opening: &mut Opening, packet: &[u8]) -> Option<u8> {
-        let Opening { datagram, train, .. } = opening;
+    /// Verifies a packet and returns the slot of its owner; `None` if it was dropped. Packets to QP1 and to multicast groups
+    /// belong to the process that received them.
+    fn check_packet(
+        &self,
+        receiver: &mut Receiver,
+        pending: &mut PendingDatagram,
+        packet: &[u8],
+    ) -> Option<u8> {
+        let PendingDatagram { datagram, idents, .. } = pending;
         let meta = &datagram.meta;
         let flow = FlowAddrs::new(meta.sgid, meta.dgid, meta.sport);
         let well_formed = packet.len() >= MIN_PACKET_LEN && packet.len().is_multiple_of(4);
-        let verify = || receiver.prefixes.verify(&flow, train.guess(), packet);
+        let verify = || receiver.prefixes.verify(&flow, idents.guess(), packet);
         let ident = if well_formed { datagram.verified.or_else(verify) } else { None };
         if let Some(capture) = &self.capture {
             let outer = Outer { flow, ident: ident.unwrap_or(0), tos: meta.tos, ttl: meta.ttl };
@@ -145,7 +158,7 @@ impl UdpLink {
             crate::log::drop(format_args!("{} bytes from {} are no RoCE packet", packet.len(), meta.sgid));
             return None;
         }
-        if !ident.is_some_and(|ident| train.accept(&mut receiver.idents, meta.sgid, meta.sport, ident)) {
+        if !ident.is_some_and(|ident| idents.accept(&mut receiver.idents, meta.sgid, meta.sport, ident)) {
             add_alone(&self.counters.bad_icrc, 1);
             crate::log::drop(format_args!("wrong ICRC on {} bytes from {}", packet.len(), meta.sgid));
             return None;
@@ -163,22 +176,22 @@ impl UdpLink {
         }
     }
 
-    /// Adds a packet to the run of packets for one other process, or sends that run off and begins another.
-    fn extend_run(&self, opening: &mut Opening, rx: &RxBatch, slot: u8, packet: Range<usize>) {
-        match &mut opening.foreign {
+    /// Adds a packet to the run of packets for one other process, or forwards that run and begins another.
+    fn extend_run(&self, pending: &mut PendingDatagram, rx: &RxBatch, slot: u8, packet: Range<usize>) {
+        match &mut pending.misrouted {
             Some(run) if run.slot == slot && packet.end - run.bytes.start <= MAX_RUN_LEN => {
                 run.bytes.end = packet.end;
             }
             _ => {
-                self.forward_run(opening, rx);
-                opening.foreign = Some(ForeignRun { slot, bytes: packet });
+                self.forward_run(pending, rx);
+                pending.misrouted = Some(MisroutedRun { slot, bytes: packet });
             }
         }
     }
 
-    fn forward_run(&self, opening: &mut Opening, rx: &RxBatch) {
-        let Some(ForeignRun { slot, bytes }) = opening.foreign.take() else { return };
-        let Datagram { meta, buffer, segment_len, .. } = opening.datagram;
+    fn forward_run(&self, pending: &mut PendingDatagram, rx: &RxBatch) {
+        let Some(MisroutedRun { slot, bytes }) = pending.misrouted.take() else { return };
+        let Datagram { meta, buffer, segment_len, .. } = pending.datagram;
         add_alone(&self.counters.misdelivered, bytes.len().div_ceil(segment_len) as u64);
         self.port.forward_run(slot, meta, segment_len, &rx.buffer(buffer)[bytes]);
     }
