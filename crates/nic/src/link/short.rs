@@ -3,7 +3,7 @@
 //! Most small messages are posted one at a time, and each leaves by the way of the last one. So each queue pair keeps a place for one
 //! packet, how it leaves, and the part of its ICRC that does not change; nothing is looked up, and no batch is needed.
 
-use super::batch::Exit;
+use super::batch::SocketChoice;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{FlowAddrs, ICRC_LEN, IcrcPrefix, IcrcRow};
 
@@ -15,27 +15,27 @@ pub struct Short {
     bytes: [u8; ROOM],
     /// Bytes of the packet, without its ICRC.
     len: usize,
-    exit: Option<Exit>,
+    choice: Option<SocketChoice>,
     /// What packets of one length have in common.
     row: Option<(usize, IcrcRow)>,
 }
 
 impl Default for Short {
     fn default() -> Self {
-        Short { bytes: [0; ROOM], len: 0, exit: None, row: None }
+        Short { bytes: [0; ROOM], len: 0, choice: None, row: None }
     }
 }
 
 impl Short {
     /// Forgets how packets leave: they may go elsewhere from now on.
     pub(crate) fn forget_way(&mut self) {
-        (self.exit, self.row) = (None, None);
+        (self.choice, self.row) = (None, None);
     }
 
     /// Whether it is known how packets leave.
     #[cfg(test)]
     pub(crate) fn knows_way(&self) -> bool {
-        self.exit.is_some()
+        self.choice.is_some()
     }
 
     /// Begins a packet with these headers and returns the place of its payload. Nothing, if it would be too long.
@@ -53,23 +53,26 @@ impl Short {
         Some(&mut self.bytes[head.len()..end])
     }
 
-    /// How packets leave, if they need nothing said beside them; `find` is asked once.
+    /// The cached TX socket, if packets need no control message; calls `find` only while none is cached.
     #[inline]
-    pub(crate) fn plain_exit(&mut self, find: impl FnOnce() -> Option<Exit>) -> Option<Exit> {
-        if self.exit.is_none() {
-            self.exit = find();
+    pub(crate) fn plain_choice(
+        &mut self,
+        find: impl FnOnce() -> Option<SocketChoice>,
+    ) -> Option<SocketChoice> {
+        if self.choice.is_none() {
+            self.choice = find();
         }
-        self.exit.filter(|exit| exit.is_plain)
+        self.choice.filter(|choice| choice.is_plain)
     }
 
-    /// The packet with its ICRC, as it leaves by `exit`.
+    /// Writes the ICRC for this TX socket and returns the packet.
     #[inline]
-    pub(crate) fn seal(&mut self, route: &Route, exit: Exit) -> &[u8] {
+    pub(crate) fn seal(&mut self, route: &Route, choice: SocketChoice) -> &[u8] {
         let (body, tail) = self.bytes[..self.len + ICRC_LEN].split_at_mut(self.len);
         let row = match &mut self.row {
             Some((len, row)) if *len == body.len() => row,
             other => {
-                let flow = FlowAddrs::new(route.sgid, route.dgid, exit.sport);
+                let flow = FlowAddrs::new(route.sgid, route.dgid, choice.sport);
                 &mut other.insert((body.len(), IcrcPrefix::default().row(&flow, body.len()).clone())).1
             }
         };
@@ -88,8 +91,8 @@ mod tests {
     fn a_packet_is_headers_payload_zeros_and_a_right_checksum() {
         let gid = Gid::from_ip([127, 0, 0, 1].into());
         let route = Route { sgid: gid, dgid: gid, ..Route::default() };
-        let exit = Exit { number: 3, sport: 0xC123, may_segment: true, is_plain: true };
-        let flow = FlowAddrs::new(gid, gid, exit.sport);
+        let choice = SocketChoice { number: 3, sport: 0xC123, may_segment: true, is_plain: true };
+        let flow = FlowAddrs::new(gid, gid, choice.sport);
         let mut short = Short::default();
         for len in [8, 8, 0, 1, 2, 3, 200, 8, 5] {
             let head = [len as u8 | 0x80; Bth::LEN + 8];
@@ -97,7 +100,7 @@ mod tests {
             short.begin(&head, len).expect("room for it").fill(7);
             let mut expected = [&head[..], &vec![7; len]].concat();
             expected.resize(expected.len().next_multiple_of(4), 0);
-            let packet = short.seal(&route, exit);
+            let packet = short.seal(&route, choice);
             assert_eq!(packet[..packet.len() - ICRC_LEN], expected);
             assert_eq!(verify_icrc(&flow, 0, packet), Some(0), "{len} bytes");
         }
@@ -107,13 +110,13 @@ mod tests {
 
     #[test]
     fn the_way_is_asked_for_once_until_it_is_forgotten() {
-        let exit = Exit { number: 3, sport: 0xC123, may_segment: true, is_plain: true };
+        let choice = SocketChoice { number: 3, sport: 0xC123, may_segment: true, is_plain: true };
         let mut short = Short::default();
-        assert_eq!(short.plain_exit(|| None), None);
-        assert_eq!(short.plain_exit(|| Some(exit)), Some(exit));
-        assert_eq!(short.plain_exit(|| unreachable!()), Some(exit));
+        assert_eq!(short.plain_choice(|| None), None);
+        assert_eq!(short.plain_choice(|| Some(choice)), Some(choice));
+        assert_eq!(short.plain_choice(|| unreachable!()), Some(choice));
         short.forget_way();
-        assert_eq!(short.plain_exit(|| Some(Exit { is_plain: false, ..exit })), None);
-        assert_eq!(short.plain_exit(|| unreachable!()), None, "known, and not plain");
+        assert_eq!(short.plain_choice(|| Some(SocketChoice { is_plain: false, ..choice })), None);
+        assert_eq!(short.plain_choice(|| unreachable!()), None, "known, and not plain");
     }
 }

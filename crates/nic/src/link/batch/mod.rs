@@ -9,6 +9,6 @@ mod tx;
 
 pub(crate) use rx::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
 pub use rx::{RxBatch, RxPacket};
-pub(crate) use seal::{Exit, Sealer};
+pub(crate) use seal::{Sealer, SocketChoice};
 pub(crate) use tx::TxPiece;
 pub use tx::{TxBatch, TxView};

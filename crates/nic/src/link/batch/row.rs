@@ -3,7 +3,7 @@
 //! What sealing finds out about the first of them holds for the others, so that of each only its bytes are summed.
 
 use super::TxBatch;
-use super::seal::{Exit, Seal, longest_run};
+use super::seal::{Seal, SocketChoice, longest_run};
 use super::tx::{Payload, TxPacket};
 use crate::memory::External;
 use ferroce_proto::Psn;
@@ -16,7 +16,7 @@ const PSN_AT: usize = 9;
 
 /// What the packets of a row have in common.
 struct Common {
-    exit: Exit,
+    choice: SocketChoice,
     sums: IcrcRow,
     /// Most packets of one segmentation batch.
     most: u16,
@@ -44,7 +44,9 @@ impl TxBatch {
     fn left_in_run(&mut self, route: &Route, len: usize) -> usize {
         self.seal_early();
         let Some(last) = self.packets.last().filter(|last| last.route == *route) else { return 0 };
-        let Some(Seal { exit: Some(Exit { may_segment: true, .. }), place }) = last.seal else { return 0 };
+        let Some(Seal { choice: Some(SocketChoice { may_segment: true, .. }), place }) = last.seal else {
+            return 0;
+        };
         let segment = self.packets[self.packets.len() - 1 - usize::from(place)].transport_len();
         let left = longest_run(segment + ICRC_LEN) - 1 - usize::from(place);
         match len.cmp(&segment) {
@@ -84,10 +86,10 @@ impl TxBatch {
     /// What the last packet has in common with those behind it in its row; `None` if it is not known how they leave.
     fn common(&mut self) -> Option<Common> {
         let packet = self.packets.last()?;
-        let exit = packet.seal?.exit?;
-        let flow = FlowAddrs::new(packet.route.sgid, packet.route.dgid, exit.sport);
-        let most = if exit.may_segment { longest_run(packet.wire_len()) as u16 } else { 1 };
-        Some(Common { exit, sums: self.prefixes.row(&flow, packet.transport_len()).clone(), most })
+        let choice = packet.seal?.choice?;
+        let flow = FlowAddrs::new(packet.route.sgid, packet.route.dgid, choice.sport);
+        let most = if choice.may_segment { longest_run(packet.wire_len()) as u16 } else { 1 };
+        Some(Common { choice, sums: self.prefixes.row(&flow, packet.transport_len()).clone(), most })
     }
 
     /// Adds the rest of a row, with these payloads, behind a packet of it that is sealed.
@@ -119,7 +121,7 @@ impl TxBatch {
             let icrc = unsafe { external.summed(|bytes| common.sums.icrc_long(place, &bth, bytes)) };
             own[..Bth::LEN].copy_from_slice(&bth);
             own[Bth::LEN..].copy_from_slice(&icrc);
-            let seal = Some(Seal { exit: Some(common.exit), place });
+            let seal = Some(Seal { choice: Some(common.choice), place });
             let payload = Some(Payload { external, head_len: Bth::LEN as u32 });
             let start = (start + n * OWN_LEN) as u32;
             self.packets.push(TxPacket { start, seal, payload, flip_bit: None, ..last });
@@ -165,8 +167,8 @@ mod tests {
     }
 
     impl Sealer for Fixed {
-        fn exit(&self, _: &Route) -> Option<Exit> {
-            Some(Exit { number: 0, sport: 0xC000, may_segment: self.may_segment, is_plain: true })
+        fn choose(&self, _: &Route) -> Option<SocketChoice> {
+            Some(SocketChoice { number: 0, sport: 0xC000, may_segment: self.may_segment, is_plain: true })
         }
     }
 

@@ -18,41 +18,41 @@ const MAX_SEGMENTS: usize = 64;
 /// Bytes in one batch: the longest UDP datagram, with room for an IPv6 header.
 const MAX_RUN_LEN: usize = 65_000;
 
-/// Knows how packets leave.
+/// Chooses TX sockets.
 pub(crate) trait Sealer: Send + Sync + Debug {
-    /// How packets of this route leave; `None` if they cannot.
-    fn exit(&self, route: &Route) -> Option<Exit>;
-    /// Whether the answers to that stay the same.
+    /// The TX socket of this route; `None` if there is none.
+    fn choose(&self, route: &Route) -> Option<SocketChoice>;
+    /// Whether the choices stay the same.
     fn is_settled(&self) -> bool {
         true
     }
 }
 
-/// How packets of one route leave.
+/// The TX socket of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Exit {
+pub(crate) struct SocketChoice {
     /// The link's number for the socket.
     pub(crate) number: u16,
     /// Its port.
     pub(crate) sport: u16,
-    /// Whether runs may leave as one segmentation batch.
+    /// Whether it may send GSO runs.
     pub(crate) may_segment: bool,
-    /// Whether a packet on its own needs nothing said beside it.
+    /// Whether a single packet needs no control message.
     pub(crate) is_plain: bool,
 }
 
-/// How packets of a route leave, and what those of one length that leave alone have in common.
-pub(super) struct LastExit {
+/// The TX socket of the last route, and the ICRC state that its single packets of one length have in common.
+pub(super) struct LastChoice {
     route: Route,
-    exit: Exit,
+    choice: SocketChoice,
     alone: Option<(usize, IcrcRow)>,
 }
 
 /// What sealing found out about a packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seal {
-    /// How it leaves; `None` if it cannot.
-    pub(crate) exit: Option<Exit>,
+    /// Its TX socket; `None` if there is none.
+    pub(crate) choice: Option<SocketChoice>,
     /// Its place in the run that leaves as one segmentation batch: also its identification.
     pub(crate) place: u16,
 }
@@ -73,8 +73,8 @@ impl TxBatch {
         if self.packets[index].seal.is_some() {
             return;
         }
-        if let Some(exit) = self.exit_before(index) {
-            self.seal_for(index, exit);
+        if let Some(choice) = self.choice_before(index) {
+            self.seal_for(index, choice);
         } else if let Some(sealer) = self.sealed_by.as_ref().and_then(Weak::upgrade) {
             self.seal(index, &*sealer);
         }
@@ -85,7 +85,7 @@ impl TxBatch {
         if !is_same(&self.sealed_by, sealer) {
             (0..self.packets.len()).for_each(|index| self.unseal(index));
             self.sealed_by = Some(Arc::downgrade(sealer));
-            self.last_exit = None;
+            self.last_choice = None;
         }
         for index in 0..self.packets.len() {
             if self.packets[index].seal.is_none() {
@@ -97,11 +97,11 @@ impl TxBatch {
     /// Seals the only packet, if it needs nothing said beside it and goes the way of the last one: what nearly every small
     /// message is. The packet is then as [`Self::seal_all`] would leave it. Nothing: that has to be asked.
     #[inline]
-    pub(crate) fn seal_single(&mut self, sealer: &Arc<dyn Sealer>) -> Option<(Exit, &Route, &[u8])> {
-        let ([packet], Some(last)) = (&mut self.packets[..], &mut self.last_exit) else { return None };
+    pub(crate) fn seal_single(&mut self, sealer: &Arc<dyn Sealer>) -> Option<(SocketChoice, &Route, &[u8])> {
+        let ([packet], Some(last)) = (&mut self.packets[..], &mut self.last_choice) else { return None };
         let is_ordinary = packet.seal.is_none() && packet.payload.is_none() && packet.flip_bit.is_none();
         let is_known = is_same(&self.sealed_by, sealer) && last.route == packet.route && sealer.is_settled();
-        if !is_ordinary || !is_known || !last.exit.is_plain {
+        if !is_ordinary || !is_known || !last.choice.is_plain {
             return None;
         }
         let bytes = &mut self.arena[packet.arena_range()];
@@ -109,29 +109,29 @@ impl TxBatch {
         let row = match &mut last.alone {
             Some((len, row)) if *len == body.len() => row,
             other => {
-                let flow = FlowAddrs::new(last.route.sgid, last.route.dgid, last.exit.sport);
+                let flow = FlowAddrs::new(last.route.sgid, last.route.dgid, last.choice.sport);
                 &mut other.insert((body.len(), self.prefixes.row(&flow, body.len()).clone())).1
             }
         };
         *tail = row.icrc_alone(body);
-        packet.seal = Some(Seal { exit: Some(last.exit), place: 0 });
-        Some((last.exit, &last.route, bytes))
+        packet.seal = Some(Seal { choice: Some(last.choice), place: 0 });
+        Some((last.choice, &last.route, bytes))
     }
 
     /// Seals a packet again, for leaving on its own.
     pub(crate) fn seal_alone(&mut self, index: usize) {
-        let exit = self.packets[index].seal.and_then(|s| s.exit);
+        let choice = self.packets[index].seal.and_then(|s| s.choice);
         self.unseal(index);
-        self.put_seal(index, Seal { exit, place: 0 });
+        self.put_seal(index, Seal { choice, place: 0 });
     }
 
     /// Takes a packet out. Those that would have left behind it in one segmentation batch become one of their own.
     pub(crate) fn remove(&mut self, index: usize) {
         self.forget(index);
         for (place, next) in (index..self.packets.len()).enumerate() {
-            let Some(Seal { exit, place: 1.. }) = self.packets[next].seal else { break };
+            let Some(Seal { choice, place: 1.. }) = self.packets[next].seal else { break };
             self.unseal(next);
-            self.put_seal(next, Seal { exit, place: place as u16 });
+            self.put_seal(next, Seal { choice, place: place as u16 });
         }
     }
 
@@ -143,32 +143,32 @@ impl TxBatch {
     }
 
     fn seal(&mut self, index: usize, sealer: &dyn Sealer) {
-        let exit = self.exit_before(index).unwrap_or_else(|| self.find_exit(index, sealer));
-        self.seal_for(index, exit);
+        let choice = self.choice_before(index).unwrap_or_else(|| self.find_choice(index, sealer));
+        self.seal_for(index, choice);
     }
 
-    fn find_exit(&mut self, index: usize, sealer: &dyn Sealer) -> Option<Exit> {
+    fn find_choice(&mut self, index: usize, sealer: &dyn Sealer) -> Option<SocketChoice> {
         let route = &self.packets[index].route;
-        if let Some(last) = &self.last_exit
+        if let Some(last) = &self.last_choice
             && last.route == *route
             && sealer.is_settled()
         {
-            return Some(last.exit);
+            return Some(last.choice);
         }
-        let exit = sealer.exit(route);
-        self.last_exit = exit.map(|exit| LastExit { route: *route, exit, alone: None });
-        exit
+        let choice = sealer.choose(route);
+        self.last_choice = choice.map(|choice| LastChoice { route: *route, choice, alone: None });
+        choice
     }
 
-    /// How the packet in front leaves, if it goes the same way and is sealed.
-    fn exit_before(&self, index: usize) -> Option<Option<Exit>> {
+    /// The TX socket of the packet in front, if that has the same route and is sealed.
+    fn choice_before(&self, index: usize) -> Option<Option<SocketChoice>> {
         let before = &self.packets[index.checked_sub(1)?];
-        before.seal.filter(|_| before.route == self.packets[index].route).map(|seal| seal.exit)
+        before.seal.filter(|_| before.route == self.packets[index].route).map(|seal| seal.choice)
     }
 
-    fn seal_for(&mut self, index: usize, exit: Option<Exit>) {
-        let place = if exit.is_some_and(|e| e.may_segment) { self.place_in_run(index) } else { 0 };
-        self.put_seal(index, Seal { exit, place });
+    fn seal_for(&mut self, index: usize, choice: Option<SocketChoice>) {
+        let place = if choice.is_some_and(|e| e.may_segment) { self.place_in_run(index) } else { 0 };
+        self.put_seal(index, Seal { choice, place });
     }
 
     /// A segmentation batch has segments of equal length, only the last may be shorter.
@@ -187,8 +187,8 @@ impl TxBatch {
     fn put_seal(&mut self, index: usize, seal: Seal) {
         let packet = &mut self.packets[index];
         packet.seal = Some(seal);
-        let Some(exit) = seal.exit else { return };
-        let flow = FlowAddrs::new(packet.route.sgid, packet.route.dgid, exit.sport);
+        let Some(choice) = seal.choice else { return };
+        let flow = FlowAddrs::new(packet.route.sgid, packet.route.dgid, choice.sport);
         let (range, flip_bit) = (packet.arena_range(), packet.flip_bit);
         let (body, tail) = self.arena[range].split_last_chunk_mut().expect("the ICRC has its place");
         *tail = match packet.payload {
@@ -216,7 +216,7 @@ impl TxBatch {
     /// Undoes the damage that sealing did on purpose.
     fn unseal(&mut self, index: usize) {
         let packet = &mut self.packets[index];
-        let was_sealed = packet.seal.take().is_some_and(|s| s.exit.is_some());
+        let was_sealed = packet.seal.take().is_some_and(|s| s.choice.is_some());
         if let Some(bit) = packet.flip_bit.filter(|_| was_sealed) {
             let range = packet.arena_range();
             flip(&mut self.arena[range], bit);
@@ -245,10 +245,10 @@ mod tests {
     }
 
     impl Sealer for Fixed {
-        fn exit(&self, route: &Route) -> Option<Exit> {
+        fn choose(&self, route: &Route) -> Option<SocketChoice> {
             let Fixed { sport, may_segment } = *self;
             let (number, is_plain) = (route.entropy, route.traffic_class == 0);
-            (number != 13).then_some(Exit { number, sport, may_segment, is_plain })
+            (number != 13).then_some(SocketChoice { number, sport, may_segment, is_plain })
         }
     }
 
@@ -346,8 +346,8 @@ mod tests {
         for len in [32, 32, 16, 200, 32] {
             batch.clear();
             fill(&mut batch, &[len]);
-            let (exit, to, bytes) = batch.seal_single(&one).expect("as the last one");
-            assert_eq!((exit.sport, *to, bytes.len()), (0xC000, route(0), len + ICRC_LEN));
+            let (choice, to, bytes) = batch.seal_single(&one).expect("as the last one");
+            assert_eq!((choice.sport, *to, bytes.len()), (0xC000, route(0), len + ICRC_LEN));
             assert_all_right(&batch, 0xC000);
             assert_eq!(places(&batch), [0]);
             batch.seal_all(&one);
@@ -421,7 +421,7 @@ mod tests {
             batch.reserve(&route(entropy), 32).fill(0);
         }
         batch.seal_all(&sealer(0xC000, true));
-        let leaves: Vec<_> = batch.entries().iter().map(|p| p.seal.unwrap().exit.is_some()).collect();
+        let leaves: Vec<_> = batch.entries().iter().map(|p| p.seal.unwrap().choice.is_some()).collect();
         assert_eq!(leaves, [true, false, false, true]);
         assert_eq!(places(&batch), [0, 0, 0, 0]);
     }

@@ -1,6 +1,6 @@
 //! Packets on their way out, in one arena.
 
-use super::seal::{LastExit, Seal, SealedBy};
+use super::seal::{LastChoice, Seal, SealedBy};
 use crate::memory::External;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{Bth, ICRC_LEN, IcrcPrefix};
@@ -26,8 +26,8 @@ pub struct TxBatch {
     pub(super) wire_len: usize,
     pub(super) packets: Vec<TxPacket>,
     pub(super) sealed_by: SealedBy,
-    /// How packets of the last route leave, as `sealed_by` said.
-    pub(super) last_exit: Option<LastExit>,
+    /// The TX socket of the last route.
+    pub(super) last_choice: Option<LastChoice>,
     pub(super) prefixes: IcrcPrefix,
 }
 
@@ -108,7 +108,7 @@ impl TxBatch {
             wire_len: 0,
             packets,
             sealed_by: None,
-            last_exit: None,
+            last_choice: None,
             prefixes: IcrcPrefix::default(),
         }
     }

@@ -10,7 +10,7 @@
 //! | `open` | opening and closing: sockets, slot, place among the processes |
 //! | `sockets` | options that make a socket speak RoCEv2 |
 //! | `owner` | who has the port when we cannot |
-//! | `send`, `exits` | packets out: segmentation batches, refusals, and which socket they leave by |
+//! | `send`, `tx_sockets` | packets out: GSO runs, refusals, and TX sockets |
 //! | `receive`, `source` | packets in, and which socket to look at |
 //! | `gro_batch` | splits GRO batches and verifies their packets, long ones in chunks |
 //! | `single_rx` | single-packet RX: one small packet at a time, without control messages |
@@ -22,7 +22,6 @@
 
 mod address;
 mod control;
-mod exits;
 mod gro_batch;
 mod ident;
 mod ignore;
@@ -39,6 +38,7 @@ mod sockets;
 mod source;
 mod steer;
 mod sys;
+mod tx_sockets;
 
 use super::capture::Capture;
 use super::counters::RunningCounters;
@@ -46,7 +46,6 @@ use super::shared_port::SharedPort;
 use super::{Attempt, Capabilities, Effort, Link, LinkCounters, RxBatch, Short, Sleep, TxBatch};
 use crate::lock::Mutex;
 use crate::wait_set::WaitSet;
-use exits::Exits;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
 use receive::Receiver;
@@ -57,6 +56,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
+use tx_sockets::TxSockets;
 
 pub(crate) use ignore::Origin;
 pub use interfaces::{LocalAddress, local_addresses};
@@ -136,10 +136,10 @@ impl UdpLink {
         self.addresses.iter().map(|bound| bound.addr)
     }
 
-    /// The address, zero for none, and the port of the socket by which [`Self::send_echoes`] sends packets of this route. No
-    /// other packet leaves by it.
-    pub(crate) fn echo_exit(&self, route: &Route) -> Option<Origin> {
-        self.echoer()?.exit_of(route)
+    /// The address, zero for none, and the port of the socket that [`Self::send_echoes`] uses for this route. It sends no
+    /// other packets.
+    pub(crate) fn echo_socket(&self, route: &Route) -> Option<Origin> {
+        self.echoer()?.socket_of(route)
     }
 
     /// Sends packets whose receivers must be able to tell them from others by where they come from.
@@ -151,8 +151,8 @@ impl UdpLink {
 
     fn echoer(&self) -> Option<&Sender> {
         let open = || {
-            let exits = Exits::open(1).ok()?;
-            Some(Sender::new(exits, self.config.gso, Arc::clone(&self.counters), self.capture.clone()))
+            let tx_sockets = TxSockets::open(1).ok()?;
+            Some(Sender::new(tx_sockets, self.config.gso, Arc::clone(&self.counters), self.capture.clone()))
         };
         self.echoer.get_or_init(open).as_ref()
     }

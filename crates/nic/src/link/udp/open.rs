@@ -1,12 +1,12 @@
 //! PendingDatagram and closing the link: taking a place among the processes of the host, and giving it back.
 
-use super::exits::{Exits, has_no_ipv6};
 use super::receive::Receiver;
 use super::send::Sender;
 use super::sockets::{self, bind, open_receive_socket};
 use super::source::{Source, SourceKind};
 use super::steer;
 use super::sys::attach_steering;
+use super::tx_sockets::{TxSockets, has_no_ipv6};
 use super::{BoundAddress, UdpConfig, UdpLink};
 use crate::link::LinkError;
 use crate::link::shared_port::SharedPort;
@@ -27,9 +27,9 @@ impl UdpLink {
         let port = SharedPort::open(Arc::clone(&registry), Arc::clone(&counters))
             .map_err(|source| failed(format!("listen in {}", registry.directory().display()), source))?;
         let group_poll = WaitSet::new().map_err(|e| failed("open a poll set".into(), e))?;
-        let exits =
-            Exits::open(config.send_sockets).map_err(|e| failed("open a socket to send from".into(), e))?;
-        let sender = Sender::new(exits, config.gso, Arc::clone(&counters), config.capture.clone());
+        let tx_sockets = TxSockets::open(config.send_sockets)
+            .map_err(|e| failed("open a socket to send from".into(), e))?;
+        let sender = Sender::new(tx_sockets, config.gso, Arc::clone(&counters), config.capture.clone());
         let (addresses, token) = join_addresses(config, &registry)?;
         let mut sources: Vec<Source> = addresses
             .iter()

@@ -2,11 +2,11 @@
 
 use super::address::SockAddr;
 use super::control::{Control, effective_hop_limit};
-use super::exits::Exits;
 use super::interfaces::local_addresses;
-use super::sockets::SendSocket;
+use super::sockets::TxSocket;
 use super::sys::{self, OutMessage, TX_BURST};
-use crate::link::batch::{Exit, Sealer};
+use super::tx_sockets::TxSockets;
+use crate::link::batch::{Sealer, SocketChoice};
 use crate::link::capture::{Capture, Direction, Outer};
 use crate::link::counters::{RunningCounters, add};
 use crate::link::{Attempt, Short, TxBatch};
@@ -44,10 +44,10 @@ pub(super) struct Sender {
     capture: Option<Arc<Capture>>,
 }
 
-/// How packets leave: by which socket, and whether in segmentation batches.
+/// Chooses the TX socket of a route, and whether it may send GSO runs.
 #[derive(Debug)]
 struct Plan {
-    exits: Exits,
+    tx_sockets: TxSockets,
     gso: bool,
     /// Sources whose device cannot segment, and whether there are any.
     plain_only: RwLock<Vec<Gid>>,
@@ -55,13 +55,13 @@ struct Plan {
 }
 
 impl Sealer for Plan {
-    fn exit(&self, route: &Route) -> Option<Exit> {
-        let number = self.exits.choose(route)?;
+    fn choose(&self, route: &Route) -> Option<SocketChoice> {
+        let number = self.tx_sockets.choose(route)?;
         let refused = self.has_plain_only.load(Relaxed) && self.plain_only.read().contains(&route.sgid);
-        let socket = self.exits.socket(number);
+        let socket = self.tx_sockets.socket(number);
         let is_plain =
             socket.is_bound && Control::is_needless(route, socket.hop_limit) && !needs_interface(route);
-        Some(Exit { number, sport: socket.port, may_segment: self.gso && !refused, is_plain })
+        Some(SocketChoice { number, sport: socket.port, may_segment: self.gso && !refused, is_plain })
     }
     fn is_settled(&self) -> bool {
         !self.has_plain_only.load(Relaxed)
@@ -84,13 +84,13 @@ struct Burst {
 
 impl Sender {
     pub(super) fn new(
-        exits: Exits,
+        tx_sockets: TxSockets,
         gso: bool,
         counters: Arc<RunningCounters>,
         capture: Option<Arc<Capture>>,
     ) -> Sender {
         let (plain_only, has_plain_only) = (RwLock::default(), AtomicBool::new(false));
-        let plan = Arc::new(Plan { exits, gso, plain_only, has_plain_only });
+        let plan = Arc::new(Plan { tx_sockets, gso, plain_only, has_plain_only });
         let sealer: Arc<dyn Sealer> = Arc::clone(&plan) as _;
         Sender { plan, sealer, interfaces: RwLock::default(), counters, capture }
     }
@@ -111,23 +111,24 @@ impl Sender {
         if self.capture.is_some() {
             return Attempt::Declined;
         }
-        let Some((exit, route, bytes)) = batch.seal_single(&self.sealer) else { return Attempt::Declined };
-        self.send_plain(exit, route, bytes)
+        let Some((choice, route, bytes)) = batch.seal_single(&self.sealer) else { return Attempt::Declined };
+        self.send_plain(choice, route, bytes)
     }
 
     /// Sends one small packet of a queue pair without a batch.
     pub(super) fn try_send_one(&self, short: &mut Short, route: &Route) -> Attempt {
-        let exit = if self.capture.is_none() { short.plain_exit(|| self.plan.exit(route)) } else { None };
-        match exit {
-            Some(exit) => self.send_plain(exit, route, short.seal(route, exit)),
+        let choice =
+            if self.capture.is_none() { short.plain_choice(|| self.plan.choose(route)) } else { None };
+        match choice {
+            Some(choice) => self.send_plain(choice, route, short.seal(route, choice)),
             None => Attempt::Declined,
         }
     }
 
     /// Sends a packet that needs no control message. Declines if the kernel refuses it.
     #[inline]
-    fn send_plain(&self, exit: Exit, route: &Route, bytes: &[u8]) -> Attempt {
-        let socket = self.plan.exits.socket(exit.number);
+    fn send_plain(&self, choice: SocketChoice, route: &Route, bytes: &[u8]) -> Attempt {
+        let socket = self.plan.tx_sockets.socket(choice.number);
         if sys::send_plain(socket.socket.as_raw_fd(), bytes, &SockAddr::roce(route.dgid)).is_err() {
             return Attempt::Declined;
         }
@@ -140,8 +141,8 @@ impl Sender {
     fn send_by_socket(&self, batch: &mut TxBatch) {
         let mut numbers = SmallVec::<[u16; 8]>::new();
         for packet in batch.entries() {
-            match packet.seal.and_then(|s| s.exit) {
-                Some(exit) if !numbers.contains(&exit.number) => numbers.push(exit.number),
+            match packet.seal.and_then(|s| s.choice) {
+                Some(choice) if !numbers.contains(&choice.number) => numbers.push(choice.number),
                 Some(_) => {}
                 None => add(&self.counters.send_errors, 1),
             }
@@ -151,28 +152,28 @@ impl Sender {
         }
     }
 
-    /// The address, zero if it is not bound to one, and the port of the socket that packets of this route leave by.
-    pub(super) fn exit_of(&self, route: &Route) -> Option<(Gid, u16)> {
-        let socket = self.plan.exits.socket(self.plan.exits.choose(route)?);
+    /// The address, zero if unbound, and the port of the TX socket of this route.
+    pub(super) fn socket_of(&self, route: &Route) -> Option<(Gid, u16)> {
+        let socket = self.plan.tx_sockets.socket(self.plan.tx_sockets.choose(route)?);
         Some((if socket.is_bound { route.sgid } else { Gid::ZERO }, socket.port))
     }
 
     /// Bytes to one address past all packet machinery (probes).
     pub(super) fn send_raw(&self, to: Gid, bytes: &[u8]) {
-        if let Some(from) = self.plan.exits.any(to.to_ipv4().is_some()) {
+        if let Some(from) = self.plan.tx_sockets.any(to.to_ipv4().is_some()) {
             let _ = sys::send_plain(from.socket.as_raw_fd(), bytes, &SockAddr::roce(to));
         }
     }
 
     fn send_by(&self, number: u16, batch: &mut TxBatch) {
-        let socket = self.plan.exits.socket(number);
+        let socket = self.plan.tx_sockets.socket(number);
         let mut burst = Burst::default();
         let mut next = 0;
         while next < batch.len() {
             let packets = batch.run_from(next);
-            let exit = batch.entries()[next].seal.and_then(|s| s.exit);
+            let choice = batch.entries()[next].seal.and_then(|s| s.choice);
             next = packets.end;
-            if exit.is_none_or(|e| e.number != number) {
+            if choice.is_none_or(|e| e.number != number) {
                 continue;
             }
             if is_worth_segmenting(batch, &packets) {
@@ -189,7 +190,7 @@ impl Sender {
         self.flush(socket, batch, &mut burst);
     }
 
-    fn enqueue(&self, socket: &SendSocket, batch: &mut TxBatch, run: Run, burst: &mut Burst) {
+    fn enqueue(&self, socket: &TxSocket, batch: &mut TxBatch, run: Run, burst: &mut Burst) {
         burst.messages.push(self.message(socket, batch, &run));
         burst.runs.push(run);
         if burst.messages.len() == TX_BURST {
@@ -197,7 +198,7 @@ impl Sender {
         }
     }
 
-    fn message(&self, socket: &SendSocket, batch: &TxBatch, run: &Run) -> OutMessage {
+    fn message(&self, socket: &TxSocket, batch: &TxBatch, run: &Run) -> OutMessage {
         let first = &batch.entries()[run.packets.start];
         let segment_len = run.segmented.then_some(first.wire_len() as u16);
         let interface = self.interface_for(&first.route);
@@ -224,7 +225,7 @@ impl Sender {
         known.get(&route.sgid).copied().unwrap_or(0)
     }
 
-    fn flush(&self, socket: &SendSocket, batch: &mut TxBatch, burst: &mut Burst) {
+    fn flush(&self, socket: &TxSocket, batch: &mut TxBatch, burst: &mut Burst) {
         let (mut done, mut tries_left) = (0, FULL_TRIES);
         while done < burst.messages.len() {
             add(&self.counters.tx_calls, 1);
@@ -250,7 +251,7 @@ impl Sender {
         burst.runs.clear();
     }
 
-    fn on_sent(&self, socket: &SendSocket, batch: &TxBatch, run: &Run) {
+    fn on_sent(&self, socket: &TxSocket, batch: &TxBatch, run: &Run) {
         add(&self.counters.tx_packets, run.packets.len() as u64);
         add(&self.counters.tx_bytes, batch.run_len(&run.packets) as u64);
         add(&self.counters.gso_batches, u64::from(run.segmented));
@@ -268,7 +269,7 @@ impl Sender {
     /// The kernel refused a message. A segmentation batch may be refused although its packets are not: the device cannot
     /// compute checksums, or the segments are longer than the path takes (which older kernels report as EINVAL). So each
     /// packet gets a second chance on its own.
-    fn on_refused(&self, socket: &SendSocket, batch: &mut TxBatch, run: &Run, error: &io::Error) {
+    fn on_refused(&self, socket: &TxSocket, batch: &mut TxBatch, run: &Run, error: &io::Error) {
         let errno = error.raw_os_error();
         if !run.segmented || !matches!(errno, Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE)) {
             return self.on_dropped(batch, &run.packets, error);

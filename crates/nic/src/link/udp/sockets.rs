@@ -19,9 +19,9 @@ const BUFFER_BYTES: usize = 8 << 20;
 const IPV6_MULTICAST_ALL: libc::c_int = 29;
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 
-/// A socket that sends, and the source port that its packets have.
+/// A TX socket and the source port of its packets.
 #[derive(Debug)]
-pub(super) struct SendSocket {
+pub(super) struct TxSocket {
     pub(super) socket: Socket,
     pub(super) port: u16,
     /// Whether packets leave with the address it is bound to; else each must name its source.
@@ -92,7 +92,7 @@ pub(super) fn bind_in_scope(socket: &Socket, addr: IpAddr, scope: u32) -> Result
 /// this hop limit.
 ///
 /// Unconnected and with "don't fragment": only then does the kernel write identification 0, which the ICRC covers.
-pub(super) fn open_send_socket(addr: IpAddr, hop_limit: u8) -> io::Result<SendSocket> {
+pub(super) fn open_tx_socket(addr: IpAddr, hop_limit: u8) -> io::Result<TxSocket> {
     let is_ipv4 = addr.is_ipv4();
     let socket = open(is_ipv4)?;
     let on: libc::c_int = 1;
@@ -115,7 +115,7 @@ pub(super) fn open_send_socket(addr: IpAddr, hop_limit: u8) -> io::Result<SendSo
     let drop_all = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
     socket.attach_filter(&[drop_all])?;
     let port = bind_source_port(&socket, addr)?;
-    Ok(SendSocket { socket, port, is_bound: !addr.is_unspecified(), hop_limit })
+    Ok(TxSocket { socket, port, is_bound: !addr.is_unspecified(), hop_limit })
 }
 
 fn bind_source_port(socket: &Socket, addr: IpAddr) -> io::Result<u16> {
