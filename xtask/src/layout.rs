@@ -46,7 +46,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/exit.rs", "registers what runs at exit"),
     ("crates/nic/src/fork.rs", "registers what runs in a forked child"),
     ("crates/nic/src/inspect/process.rs", "asks the kernel who is behind a socket"),
-    ("crates/nic/src/link/batch/row.rs", "checksums rows of payloads that lie in registered memory"),
+    ("crates/nic/src/link/batch/gso_run.rs", "checksums payloads that lie in registered memory"),
     ("crates/nic/src/link/batch/rx.rs", "packets that lie where another process put them"),
     ("crates/nic/src/link/batch/seal.rs", "checksums payloads that lie in registered memory"),
     ("crates/nic/src/link/batch/tx.rs", "takes the promise that such payloads stay"),

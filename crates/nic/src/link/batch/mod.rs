@@ -2,7 +2,7 @@
 //!
 //! Both batches own their memory and are used again and again, so that nothing is allocated per packet.
 
-mod row;
+mod gso_run;
 mod rx;
 mod seal;
 mod tx;

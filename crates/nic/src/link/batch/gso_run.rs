@@ -1,6 +1,6 @@
-//! Rows: packets from the middle of a message, which differ in nothing but number and payload.
+//! GSO runs: packets from the middle of a message, which differ only in PSN and payload.
 //!
-//! What sealing finds out about the first of them holds for the others, so that of each only its bytes are summed.
+//! The TX socket and the ICRC prefix of the first packet hold for the others, so only the bytes of each packet are summed.
 
 use super::TxBatch;
 use super::seal::{Seal, SocketChoice, longest_run};
@@ -11,23 +11,23 @@ use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, IcrcRow};
 use std::cmp::Ordering;
 
-/// Where the number stands in a BTH.
+/// Offset of the PSN in a BTH.
 const PSN_AT: usize = 9;
 
-/// What the packets of a row have in common.
+/// What the packets of a run have in common.
 struct Common {
     choice: SocketChoice,
     sums: IcrcRow,
-    /// Most packets of one segmentation batch.
+    /// Most packets of one GSO run.
     most: u16,
 }
 
-/// Packets of fewer bytes are too many in a run for a few of them to matter.
+/// Shorter packets never wait for the next batch: a run of them has so many that a few do not matter.
 const WORTH_A_RUN: usize = 1024;
 
 impl TxBatch {
-    /// Whether packets of `len` transport bytes had better wait for the next batch: they would begin a run that the end of this
-    /// one cuts short, and to the kernel a run of a few packets is nearly as much work as a whole one.
+    /// Whether packets of `len` transport bytes should wait for the next batch: the end of this batch would cut their run short,
+    /// and a run of a few packets costs the kernel nearly as much as a full one.
     pub(crate) fn would_cut(&mut self, route: &Route, len: usize) -> bool {
         len >= WORTH_A_RUN && !self.is_empty() && self.room_in_runs(route, len) == 0
     }
@@ -58,12 +58,12 @@ impl TxBatch {
         }
     }
 
-    /// Adds packets that consist of `bth`, with numbers that count up, and of `payload_len` bytes each of `payload`. There
-    /// must be room for them ([`TxBatch::room_for`]).
+    /// Adds packets of `bth`, with PSNs that count up, and `payload_len` bytes each of `payload`. The caller has checked that
+    /// they fit ([`TxBatch::room_for`]).
     ///
     /// # Safety
     /// The region of `payload` is held until the batch is sent or cleared.
-    pub(crate) unsafe fn push_row(
+    pub(crate) unsafe fn push_gso_run(
         &mut self,
         route: &Route,
         bth: &Bth,
@@ -83,7 +83,7 @@ impl TxBatch {
         }
     }
 
-    /// What the last packet has in common with those behind it in its row; `None` if it is not known how they leave.
+    /// What the last packet has in common with those behind it in its run; `None` if its TX socket is not known.
     fn common(&mut self) -> Option<Common> {
         let packet = self.packets.last()?;
         let choice = packet.seal?.choice?;
@@ -92,10 +92,10 @@ impl TxBatch {
         Some(Common { choice, sums: self.prefixes.row(&flow, packet.transport_len()).clone(), most })
     }
 
-    /// Adds the rest of a row, with these payloads, behind a packet of it that is sealed.
+    /// Adds the rest of a run, with these payloads, behind a packet of it that is sealed.
     ///
     /// # Safety
-    /// As [`Self::push_row`].
+    /// As [`Self::push_gso_run`].
     unsafe fn push_like_last(
         &mut self,
         common: &Common,
@@ -131,10 +131,10 @@ impl TxBatch {
     }
 }
 
-/// What the packets of a row have in the arena: BTH and ICRC.
+/// Bytes of each packet of a run in the arena: BTH and ICRC.
 const OWN_LEN: usize = Bth::LEN + ICRC_LEN;
 
-/// The BTHs of a row.
+/// The BTHs of a run.
 struct Numbered {
     head: [u8; Bth::LEN],
     psn: Psn,
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    /// The packets as the kernel gets them, each with its place in its segmentation batch.
+    /// The packets as the kernel gets them, each with its index in its GSO run.
     fn wire(batch: &TxBatch) -> Vec<(Vec<u8>, u16)> {
         let piece = |index: usize| {
             let mut bytes = Vec::new();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_what_its_packets_are_one_by_one() {
+    fn a_run_equals_its_packets_one_by_one() {
         let memory: Vec<u8> = (0..90 * LEN).map(|n| (n * 7 + n / 251) as u8).collect();
         let table = RegionTable::new(None);
         let (base, len) = (memory.as_ptr() as usize, memory.len() as u64);
@@ -247,7 +247,7 @@ mod tests {
             (true, LEN, false),
         ] {
             let sealer: Arc<dyn Sealer> = Arc::new(Fixed { may_segment });
-            let [row, single] = [true, false].map(|in_row| {
+            let [run, single] = [true, false].map(|as_run| {
                 let mut batch = TxBatch::new();
                 if is_known {
                     batch.seal_all(&sealer);
@@ -255,10 +255,10 @@ mod tests {
                 batch.reserve(&route, first_len + Bth::LEN).fill(5);
                 let whole = pins.local(PdId(1), &sges, 0, 80 * LEN).unwrap().unwrap();
                 let bth = Bth::new(opcode, Qpn::new(7), Psn::new(0xff_fff0));
-                if in_row {
+                if as_run {
                     assert!(batch.room_for(LEN + Bth::LEN) >= 80);
                     // SAFETY: `pins` hold the region.
-                    unsafe { batch.push_row(&route, &bth, whole, LEN) };
+                    unsafe { batch.push_gso_run(&route, &bth, whole, LEN) };
                 } else {
                     for n in 0..80 {
                         let bth = Bth { psn: bth.psn.plus(n as u32), ..bth };
@@ -271,8 +271,8 @@ mod tests {
                 batch.seal_all(&sealer);
                 wire(&batch)
             });
-            assert!(row == single, "{may_segment} {first_len} {is_known}");
-            assert_eq!(row.iter().any(|(_, place)| *place > 0), may_segment);
+            assert!(run == single, "{may_segment} {first_len} {is_known}");
+            assert_eq!(run.iter().any(|(_, place)| *place > 0), may_segment);
         }
     }
 }
