@@ -48,7 +48,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/inspect/process.rs", "asks the kernel who is behind a socket"),
     ("crates/nic/src/link/batch/gso_run.rs", "checksums payloads that lie in registered memory"),
     ("crates/nic/src/link/batch/rx.rs", "packets that lie where another process put them"),
-    ("crates/nic/src/link/batch/seal.rs", "checksums payloads that lie in registered memory"),
+    ("crates/nic/src/link/batch/icrc.rs", "checksums payloads that lie in registered memory"),
     ("crates/nic/src/link/batch/tx.rs", "takes the promise that such payloads stay"),
     ("crates/nic/src/link/clock.rs", "reads the clock"),
     ("crates/nic/src/link/udp/interfaces.rs", "walks the kernel's list of interfaces"),

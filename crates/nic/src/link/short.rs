@@ -67,7 +67,7 @@ impl Short {
 
     /// Writes the ICRC for this TX socket and returns the packet.
     #[inline]
-    pub(crate) fn seal(&mut self, route: &Route, choice: SocketChoice) -> &[u8] {
+    pub(crate) fn finalise(&mut self, route: &Route, choice: SocketChoice) -> &[u8] {
         let (body, tail) = self.bytes[..self.len + ICRC_LEN].split_at_mut(self.len);
         let row = match &mut self.row {
             Some((len, row)) if *len == body.len() => row,
@@ -100,7 +100,7 @@ mod tests {
             short.begin(&head, len).expect("room for it").fill(7);
             let mut expected = [&head[..], &vec![7; len]].concat();
             expected.resize(expected.len().next_multiple_of(4), 0);
-            let packet = short.seal(&route, choice);
+            let packet = short.finalise(&route, choice);
             assert_eq!(packet[..packet.len() - ICRC_LEN], expected);
             assert_eq!(verify_icrc(&flow, 0, packet), Some(0), "{len} bytes");
         }

@@ -3,7 +3,7 @@
 //! The TX socket and the ICRC prefix of the first packet hold for the others, so only the bytes of each packet are summed.
 
 use super::TxBatch;
-use super::seal::{Seal, SocketChoice, longest_run};
+use super::icrc::{IcrcInputs, SocketChoice, longest_run};
 use super::tx::{Payload, TxPacket};
 use crate::memory::External;
 use ferroce_proto::Psn;
@@ -42,13 +42,15 @@ impl TxBatch {
 
     /// How many packets of `len` transport bytes the run of the last packet takes.
     fn left_in_run(&mut self, route: &Route, len: usize) -> usize {
-        self.seal_early();
+        self.finalise_last();
         let Some(last) = self.packets.last().filter(|last| last.route == *route) else { return 0 };
-        let Some(Seal { choice: Some(SocketChoice { may_segment: true, .. }), place }) = last.seal else {
+        let Some(IcrcInputs { choice: Some(SocketChoice { may_segment: true, .. }), run_index }) =
+            last.icrc_inputs
+        else {
             return 0;
         };
-        let segment = self.packets[self.packets.len() - 1 - usize::from(place)].transport_len();
-        let left = longest_run(segment + ICRC_LEN) - 1 - usize::from(place);
+        let segment = self.packets[self.packets.len() - 1 - usize::from(run_index)].transport_len();
+        let left = longest_run(segment + ICRC_LEN) - 1 - usize::from(run_index);
         match len.cmp(&segment) {
             _ if last.transport_len() < segment => 0,
             Ordering::Greater => 0,
@@ -75,7 +77,7 @@ impl TxBatch {
         while let Some(part) = parts.next() {
             // SAFETY: part of what the caller holds.
             unsafe { self.reserve_external(route, Bth::LEN, part, 0) }.copy_from_slice(&numbered.next());
-            self.seal_early();
+            self.finalise_last();
             if let Some(common) = self.common() {
                 // SAFETY: as above.
                 return unsafe { self.push_like_last(&common, &mut numbered, parts) };
@@ -86,13 +88,13 @@ impl TxBatch {
     /// What the last packet has in common with those behind it in its run; `None` if its TX socket is not known.
     fn common(&mut self) -> Option<Common> {
         let packet = self.packets.last()?;
-        let choice = packet.seal?.choice?;
+        let choice = packet.icrc_inputs?.choice?;
         let flow = FlowAddrs::new(packet.route.sgid, packet.route.dgid, choice.sport);
         let most = if choice.may_segment { longest_run(packet.wire_len()) as u16 } else { 1 };
         Some(Common { choice, sums: self.prefixes.row(&flow, packet.transport_len()).clone(), most })
     }
 
-    /// Adds the rest of a run, with these payloads, behind a packet of it that is sealed.
+    /// Adds the rest of a run, with these payloads, behind its first packet, which is final.
     ///
     /// # Safety
     /// As [`Self::push_gso_run`].
@@ -108,23 +110,23 @@ impl TxBatch {
             self.room_for(last.transport_len()) >= count,
             "no room for {count} packets: ask room_for first"
         );
-        let mut place = last.seal.map_or(0, |seal| seal.place);
+        let mut run_index = last.icrc_inputs.map_or(0, |inputs| inputs.run_index);
         // It may have joined a run of longer packets, and ended that.
         let mut is_open =
-            self.packets[self.packets.len() - 1 - usize::from(place)].wire_len() == last.wire_len();
+            self.packets[self.packets.len() - 1 - usize::from(run_index)].wire_len() == last.wire_len();
         let (places, _) = self.arena[start..start + count * OWN_LEN].as_chunks_mut::<OWN_LEN>();
         for (n, (own, external)) in places.iter_mut().zip(payloads).enumerate() {
-            place = if is_open && place + 1 < common.most { place + 1 } else { 0 };
+            run_index = if is_open && run_index + 1 < common.most { run_index + 1 } else { 0 };
             is_open = true;
             let bth = numbered.next();
             // SAFETY: the caller holds the region.
-            let icrc = unsafe { external.summed(|bytes| common.sums.icrc_long(place, &bth, bytes)) };
+            let icrc = unsafe { external.summed(|bytes| common.sums.icrc_long(run_index, &bth, bytes)) };
             own[..Bth::LEN].copy_from_slice(&bth);
             own[Bth::LEN..].copy_from_slice(&icrc);
-            let seal = Some(Seal { choice: Some(common.choice), place });
+            let inputs = Some(IcrcInputs { choice: Some(common.choice), run_index });
             let payload = Some(Payload { external, head_len: Bth::LEN as u32 });
             let start = (start + n * OWN_LEN) as u32;
-            self.packets.push(TxPacket { start, seal, payload, flip_bit: None, ..last });
+            self.packets.push(TxPacket { start, icrc_inputs: inputs, payload, flip_bit: None, ..last });
         }
         self.used += count * OWN_LEN;
         self.wire_len += count * last.wire_len();
@@ -151,7 +153,7 @@ impl Numbered {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Sealer;
+    use super::super::SocketChooser;
     use super::*;
     use crate::memory::{Pins, Region, RegionTable};
     use ferroce_proto::verbs::{Access, Sge};
@@ -166,7 +168,7 @@ mod tests {
         may_segment: bool,
     }
 
-    impl Sealer for Fixed {
+    impl SocketChooser for Fixed {
         fn choose(&self, _: &Route) -> Option<SocketChoice> {
             Some(SocketChoice { number: 0, sport: 0xC000, may_segment: self.may_segment, is_plain: true })
         }
@@ -183,7 +185,7 @@ mod tests {
                     bytes.extend(unsafe { std::slice::from_raw_parts(external.as_ptr(), external.len()) });
                 }
             });
-            (bytes, batch.entries()[index].seal.unwrap().place)
+            (bytes, batch.entries()[index].icrc_inputs.unwrap().run_index)
         };
         (0..batch.len()).map(piece).collect()
     }
@@ -193,10 +195,10 @@ mod tests {
         const LEN: usize = 4096 + Bth::LEN;
         let gid = Gid::from_ip([127, 0, 0, 1].into());
         let route = Route { sgid: gid, dgid: gid, ..Route::default() };
-        let sealer: Arc<dyn Sealer> = Arc::new(Fixed { may_segment: true });
+        let chooser: Arc<dyn SocketChooser> = Arc::new(Fixed { may_segment: true });
         let batch_of = |lengths: &[usize]| {
             let mut batch = TxBatch::new();
-            batch.seal_all(&sealer);
+            batch.finalise_all(&chooser);
             lengths.iter().for_each(|len| batch.reserve(&route, *len).fill(1));
             batch
         };
@@ -246,11 +248,11 @@ mod tests {
             (false, LEN, true),
             (true, LEN, false),
         ] {
-            let sealer: Arc<dyn Sealer> = Arc::new(Fixed { may_segment });
+            let chooser: Arc<dyn SocketChooser> = Arc::new(Fixed { may_segment });
             let [run, single] = [true, false].map(|as_run| {
                 let mut batch = TxBatch::new();
                 if is_known {
-                    batch.seal_all(&sealer);
+                    batch.finalise_all(&chooser);
                 }
                 batch.reserve(&route, first_len + Bth::LEN).fill(5);
                 let whole = pins.local(PdId(1), &sges, 0, 80 * LEN).unwrap().unwrap();
@@ -268,11 +270,11 @@ mod tests {
                         head.copy_from_slice(&bth.to_bytes());
                     }
                 }
-                batch.seal_all(&sealer);
+                batch.finalise_all(&chooser);
                 wire(&batch)
             });
             assert!(run == single, "{may_segment} {first_len} {is_known}");
-            assert_eq!(run.iter().any(|(_, place)| *place > 0), may_segment);
+            assert_eq!(run.iter().any(|(_, run_index)| *run_index > 0), may_segment);
         }
     }
 }

@@ -68,7 +68,7 @@ pub(crate) use sys::open_udp;
 pub struct UdpConfig {
     /// Addresses to receive on; `None` receives on all of them, IPv4 and IPv6.
     pub bind: Option<Vec<IpAddr>>,
-    /// Send runs of equal packets as one segmentation batch where the path can do it.
+    /// Send GSO runs where the path supports them.
     pub gso: bool,
     /// Let the kernel merge runs of packets that arrive.
     pub gro: bool,

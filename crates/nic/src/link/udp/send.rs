@@ -1,4 +1,4 @@
-//! Packets out: runs of equal packets become one segmentation batch, batches become one system call.
+//! Packets out: packets of equal length become GSO runs, and several runs become one system call.
 
 use super::address::SockAddr;
 use super::control::{Control, effective_hop_limit};
@@ -6,7 +6,7 @@ use super::interfaces::local_addresses;
 use super::sockets::TxSocket;
 use super::sys::{self, OutMessage, TX_BURST};
 use super::tx_sockets::TxSockets;
-use crate::link::batch::{Sealer, SocketChoice};
+use crate::link::batch::{SocketChoice, SocketChooser};
 use crate::link::capture::{Capture, Direction, Outer};
 use crate::link::counters::{RunningCounters, add};
 use crate::link::{Attempt, Short, TxBatch};
@@ -37,7 +37,7 @@ const FEW_BYTES: usize = 2048;
 pub(super) struct Sender {
     plan: Arc<Plan>,
     /// The same, as batches see it.
-    sealer: Arc<dyn Sealer>,
+    chooser: Arc<dyn SocketChooser>,
     /// Interface of each local address: IPv6 does not find it from the source address alone.
     interfaces: RwLock<HashMap<Gid, u32>>,
     pub(super) counters: Arc<RunningCounters>,
@@ -54,7 +54,7 @@ struct Plan {
     has_plain_only: AtomicBool,
 }
 
-impl Sealer for Plan {
+impl SocketChooser for Plan {
     fn choose(&self, route: &Route) -> Option<SocketChoice> {
         let number = self.tx_sockets.choose(route)?;
         let refused = self.has_plain_only.load(Relaxed) && self.plain_only.read().contains(&route.sgid);
@@ -63,7 +63,7 @@ impl Sealer for Plan {
             socket.is_bound && Control::is_needless(route, socket.hop_limit) && !needs_interface(route);
         Some(SocketChoice { number, sport: socket.port, may_segment: self.gso && !refused, is_plain })
     }
-    fn is_settled(&self) -> bool {
+    fn is_stable(&self) -> bool {
         !self.has_plain_only.load(Relaxed)
     }
 }
@@ -91,14 +91,14 @@ impl Sender {
     ) -> Sender {
         let (plain_only, has_plain_only) = (RwLock::default(), AtomicBool::new(false));
         let plan = Arc::new(Plan { tx_sockets, gso, plain_only, has_plain_only });
-        let sealer: Arc<dyn Sealer> = Arc::clone(&plan) as _;
-        Sender { plan, sealer, interfaces: RwLock::default(), counters, capture }
+        let chooser: Arc<dyn SocketChooser> = Arc::clone(&plan) as _;
+        Sender { plan, chooser, interfaces: RwLock::default(), counters, capture }
     }
 
     /// Sends everything, socket by socket: packets of one route share a socket and keep their order.
     pub(super) fn send(&self, batch: &mut TxBatch) {
         if self.send_single(batch) == Attempt::Declined {
-            batch.seal_all(&self.sealer);
+            batch.finalise_all(&self.chooser);
             self.send_by_socket(batch);
         }
         batch.clear();
@@ -111,7 +111,9 @@ impl Sender {
         if self.capture.is_some() {
             return Attempt::Declined;
         }
-        let Some((choice, route, bytes)) = batch.seal_single(&self.sealer) else { return Attempt::Declined };
+        let Some((choice, route, bytes)) = batch.finalise_single(&self.chooser) else {
+            return Attempt::Declined;
+        };
         self.send_plain(choice, route, bytes)
     }
 
@@ -120,7 +122,7 @@ impl Sender {
         let choice =
             if self.capture.is_none() { short.plain_choice(|| self.plan.choose(route)) } else { None };
         match choice {
-            Some(choice) => self.send_plain(choice, route, short.seal(route, choice)),
+            Some(choice) => self.send_plain(choice, route, short.finalise(route, choice)),
             None => Attempt::Declined,
         }
     }
@@ -141,7 +143,7 @@ impl Sender {
     fn send_by_socket(&self, batch: &mut TxBatch) {
         let mut numbers = SmallVec::<[u16; 8]>::new();
         for packet in batch.entries() {
-            match packet.seal.and_then(|s| s.choice) {
+            match packet.icrc_inputs.and_then(|s| s.choice) {
                 Some(choice) if !numbers.contains(&choice.number) => numbers.push(choice.number),
                 Some(_) => {}
                 None => add(&self.counters.send_errors, 1),
@@ -171,7 +173,7 @@ impl Sender {
         let mut next = 0;
         while next < batch.len() {
             let packets = batch.run_from(next);
-            let choice = batch.entries()[next].seal.and_then(|s| s.choice);
+            let choice = batch.entries()[next].icrc_inputs.and_then(|s| s.choice);
             next = packets.end;
             if choice.is_none_or(|e| e.number != number) {
                 continue;
@@ -181,8 +183,8 @@ impl Sender {
                 continue;
             }
             for index in packets {
-                if batch.entries()[index].seal.is_some_and(|s| s.place > 0) {
-                    batch.seal_alone(index);
+                if batch.entries()[index].icrc_inputs.is_some_and(|s| s.run_index > 0) {
+                    batch.finalise_alone(index);
                 }
                 self.enqueue(socket, batch, Run { segmented: false, packets: index..index + 1 }, &mut burst);
             }
@@ -266,7 +268,7 @@ impl Sender {
         }
     }
 
-    /// The kernel refused a message. A segmentation batch may be refused although its packets are not: the device cannot
+    /// The kernel refused a message. A GSO run may be refused although its packets are not: the device cannot
     /// compute checksums, or the segments are longer than the path takes (which older kernels report as EINVAL). So each
     /// packet gets a second chance on its own.
     fn on_refused(&self, socket: &TxSocket, batch: &mut TxBatch, run: &Run, error: &io::Error) {
@@ -277,7 +279,7 @@ impl Sender {
         let mut any_sent = false;
         for index in run.packets.clone() {
             let alone = Run { packets: index..index + 1, segmented: false };
-            batch.seal_alone(index);
+            batch.finalise_alone(index);
             let message = self.message(socket, batch, &alone);
             add(&self.counters.tx_calls, 1);
             match sys::send_messages(socket.socket.as_raw_fd(), batch, &[message]) {
@@ -310,7 +312,7 @@ impl Sender {
     }
 }
 
-/// Whether a run costs less as one segmentation batch than packet by packet: setting one up costs as much as sending
+/// Whether a GSO run costs less than its packets one by one: setting one up costs as much as sending
 /// another small packet or two.
 fn is_worth_segmenting(batch: &TxBatch, run: &Range<usize>) -> bool {
     run.len() >= FEW || (run.len() > 1 && batch.run_len(run) >= FEW_BYTES)

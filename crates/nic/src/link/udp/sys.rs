@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 /// Most messages of one `sendmmsg`.
 pub(super) const TX_BURST: usize = 16;
 
-/// Pieces of the messages of one call: without allocation for two long segmentation batches whose payloads lie elsewhere.
+/// Pieces of the messages of one call: without allocation for two long GSO runs with external payloads.
 type Pieces = SmallVec<[libc::iovec; 64]>;
 
 /// A message to send: consecutive packets of a batch, and where they go.
