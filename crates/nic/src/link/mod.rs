@@ -5,7 +5,7 @@
 //! | file | what lives there |
 //! |---|---|
 //! | `batch` | packets in bulk, in memory that is used again |
-//! | `short` | one short packet of a queue pair, sent at once |
+//! | `single_packet` | one small packet of a queue pair, sent without a batch |
 //! | `counters` | what a link did |
 //! | `shared_port` | how the processes that share a port reach each other |
 //! | `udp` | RoCEv2 on UDP port 4791, shared by the processes of one user |
@@ -19,7 +19,7 @@ mod counters;
 mod error;
 mod faulty;
 mod shared_port;
-mod short;
+mod single_packet;
 mod udp;
 
 use ferroce_proto::verbs::Route;
@@ -38,7 +38,7 @@ pub use counters::LinkCounters;
 pub use error::LinkError;
 pub use faulty::{FaultConfig, FaultConfigError, Faulty};
 pub use shared_port::SharedPort;
-pub use short::Short;
+pub use single_packet::SinglePacket;
 pub use udp::{LocalAddress, UdpConfig, UdpLink, local_addresses};
 pub(crate) use udp::{Origin, is_last_word, management_slot, open_udp};
 
@@ -55,10 +55,10 @@ pub trait Link: Send + Sync {
     /// are counted and dropped. Any number of threads may send at a time, each with its own batch.
     fn send(&self, batch: &mut TxBatch);
 
-    /// Sends the packet in `short` without a batch. Returns [`Attempt::Declined`] if the packet needs a control message or the
+    /// Sends one packet without a batch. Returns [`Attempt::Declined`] if the packet needs a control message or the
     /// link does not support this; the caller then queues it in a batch.
-    fn try_send_one(&self, short: &mut Short, route: &Route) -> Attempt {
-        let _ = (short, route);
+    fn try_send_one(&self, packet: &mut SinglePacket, route: &Route) -> Attempt {
+        let _ = (packet, route);
         Attempt::Declined
     }
 

@@ -5,7 +5,7 @@ use super::neighbours::{Fabric, Neighbour, Pushed};
 use super::place::{Place, RING_LEN, SLOTS};
 use super::ring::{Found, Piece, Reader};
 use crate::link::{
-    Attempt, Capabilities, Effort, Link, LinkCounters, Origin, RxBatch, RxMeta, Short, Sleep, TxBatch,
+    Attempt, Capabilities, Effort, Link, LinkCounters, Origin, RxBatch, RxMeta, SinglePacket, Sleep, TxBatch,
     TxPiece, UdpLink, now,
 };
 use crate::lock::Mutex;
@@ -417,12 +417,12 @@ impl Link for LocalLink {
         batch.clear();
     }
 
-    fn try_send_one(&self, short: &mut Short, route: &Route) -> Attempt {
+    fn try_send_one(&self, packet: &mut SinglePacket, route: &Route) -> Attempt {
         // Packets to processes of this host go through a ring.
         if self.fabric.is_local(route.dgid) {
             return Attempt::Declined;
         }
-        self.udp.try_send_one(short, route)
+        self.udp.try_send_one(packet, route)
     }
 
     fn capabilities(&self) -> Capabilities {

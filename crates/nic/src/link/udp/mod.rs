@@ -43,7 +43,7 @@ mod tx_sockets;
 use super::capture::Capture;
 use super::counters::RunningCounters;
 use super::shared_port::SharedPort;
-use super::{Attempt, Capabilities, Effort, Link, LinkCounters, RxBatch, Short, Sleep, TxBatch};
+use super::{Attempt, Capabilities, Effort, Link, LinkCounters, RxBatch, SinglePacket, Sleep, TxBatch};
 use crate::lock::Mutex;
 use crate::wait_set::WaitSet;
 use ferroce_proto::Gid;
@@ -162,8 +162,8 @@ impl Link for UdpLink {
     fn send(&self, batch: &mut TxBatch) {
         self.sender.send(batch);
     }
-    fn try_send_one(&self, short: &mut Short, route: &Route) -> Attempt {
-        self.sender.try_send_one(short, route)
+    fn try_send_one(&self, packet: &mut SinglePacket, route: &Route) -> Attempt {
+        self.sender.try_send_one(packet, route)
     }
     fn receive(&self, rx: &mut RxBatch, effort: Effort) -> usize {
         if rx.has_more { self.receive_rest(rx) } else { self.receive_new(rx, effort == Effort::Thorough) }

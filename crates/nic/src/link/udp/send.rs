@@ -9,7 +9,7 @@ use super::tx_sockets::TxSockets;
 use crate::link::batch::{SocketChoice, SocketChooser};
 use crate::link::capture::{Capture, Direction, Outer};
 use crate::link::counters::{RunningCounters, add};
-use crate::link::{Attempt, Short, TxBatch};
+use crate::link::{Attempt, SinglePacket, TxBatch};
 use crate::lock::RwLock;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
@@ -118,11 +118,11 @@ impl Sender {
     }
 
     /// Sends one small packet of a queue pair without a batch.
-    pub(super) fn try_send_one(&self, short: &mut Short, route: &Route) -> Attempt {
+    pub(super) fn try_send_one(&self, packet: &mut SinglePacket, route: &Route) -> Attempt {
         let choice =
-            if self.capture.is_none() { short.plain_choice(|| self.plan.choose(route)) } else { None };
+            if self.capture.is_none() { packet.plain_choice(|| self.plan.choose(route)) } else { None };
         match choice {
-            Some(choice) => self.send_plain(choice, route, short.finalise(route, choice)),
+            Some(choice) => self.send_plain(choice, route, packet.finalise(route, choice)),
             None => Attempt::Declined,
         }
     }

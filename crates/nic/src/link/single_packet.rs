@@ -1,49 +1,49 @@
-//! One short packet of a queue pair, sent at once.
+//! One small packet of a queue pair, sent without a batch.
 //!
-//! Most small messages are posted one at a time, and each leaves by the way of the last one. So each queue pair keeps a place for one
-//! packet, how it leaves, and the part of its ICRC that does not change; nothing is looked up, and no batch is needed.
+//! Most small messages are posted one at a time, and each has the route of the last one. Each queue pair therefore keeps a
+//! buffer for one packet, its TX socket, and the ICRC prefix: nothing is looked up, and no batch is needed.
 
 use super::batch::SocketChoice;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{FlowAddrs, ICRC_LEN, IcrcPrefix, IcrcRow};
 
 /// The longest packet, with its ICRC: some 256 bytes of a message. Longer ones gain nothing.
-const ROOM: usize = 288;
+const CAPACITY: usize = 288;
 
-/// A place for one short packet, and what is known about how packets of its queue pair leave.
-pub struct Short {
-    bytes: [u8; ROOM],
+/// A buffer for one small packet, and the cached TX socket and ICRC prefix of its queue pair.
+pub struct SinglePacket {
+    bytes: [u8; CAPACITY],
     /// Bytes of the packet, without its ICRC.
     len: usize,
     choice: Option<SocketChoice>,
-    /// What packets of one length have in common.
+    /// The ICRC prefix of packets of one length.
     row: Option<(usize, IcrcRow)>,
 }
 
-impl Default for Short {
+impl Default for SinglePacket {
     fn default() -> Self {
-        Short { bytes: [0; ROOM], len: 0, choice: None, row: None }
+        SinglePacket { bytes: [0; CAPACITY], len: 0, choice: None, row: None }
     }
 }
 
-impl Short {
-    /// Forgets how packets leave: they may go elsewhere from now on.
-    pub(crate) fn forget_way(&mut self) {
+impl SinglePacket {
+    /// Clears the cached TX socket and ICRC prefix: the route may have changed.
+    pub(crate) fn clear_tx_cache(&mut self) {
         (self.choice, self.row) = (None, None);
     }
 
-    /// Whether it is known how packets leave.
+    /// Whether a TX socket is cached.
     #[cfg(test)]
-    pub(crate) fn knows_way(&self) -> bool {
+    pub(crate) fn has_tx_cache(&self) -> bool {
         self.choice.is_some()
     }
 
-    /// Begins a packet with these headers and returns the place of its payload. Nothing, if it would be too long.
+    /// Begins a packet with these headers and returns the bytes of its payload to be filled; `None` if it is too long.
     #[inline]
     pub(crate) fn begin(&mut self, head: &[u8], payload_len: usize) -> Option<&mut [u8]> {
         let end = head.len() + payload_len;
         let len = end.next_multiple_of(4);
-        if len + ICRC_LEN > ROOM {
+        if len + ICRC_LEN > CAPACITY {
             return None;
         }
         self.len = len;
@@ -93,30 +93,30 @@ mod tests {
         let route = Route { sgid: gid, dgid: gid, ..Route::default() };
         let choice = SocketChoice { number: 3, sport: 0xC123, may_segment: true, is_plain: true };
         let flow = FlowAddrs::new(gid, gid, choice.sport);
-        let mut short = Short::default();
+        let mut single = SinglePacket::default();
         for len in [8, 8, 0, 1, 2, 3, 200, 8, 5] {
             let head = [len as u8 | 0x80; Bth::LEN + 8];
-            short.bytes.fill(0xee);
-            short.begin(&head, len).expect("room for it").fill(7);
+            single.bytes.fill(0xee);
+            single.begin(&head, len).expect("room for it").fill(7);
             let mut expected = [&head[..], &vec![7; len]].concat();
             expected.resize(expected.len().next_multiple_of(4), 0);
-            let packet = short.finalise(&route, choice);
+            let packet = single.finalise(&route, choice);
             assert_eq!(packet[..packet.len() - ICRC_LEN], expected);
             assert_eq!(verify_icrc(&flow, 0, packet), Some(0), "{len} bytes");
         }
-        assert!(short.begin(&[0; Bth::LEN], ROOM - ICRC_LEN - Bth::LEN).is_some());
-        assert!(short.begin(&[0; Bth::LEN], ROOM - ICRC_LEN - Bth::LEN + 1).is_none());
+        assert!(single.begin(&[0; Bth::LEN], CAPACITY - ICRC_LEN - Bth::LEN).is_some());
+        assert!(single.begin(&[0; Bth::LEN], CAPACITY - ICRC_LEN - Bth::LEN + 1).is_none());
     }
 
     #[test]
-    fn the_way_is_asked_for_once_until_it_is_forgotten() {
+    fn the_tx_socket_is_chosen_once_until_the_cache_is_cleared() {
         let choice = SocketChoice { number: 3, sport: 0xC123, may_segment: true, is_plain: true };
-        let mut short = Short::default();
-        assert_eq!(short.plain_choice(|| None), None);
-        assert_eq!(short.plain_choice(|| Some(choice)), Some(choice));
-        assert_eq!(short.plain_choice(|| unreachable!()), Some(choice));
-        short.forget_way();
-        assert_eq!(short.plain_choice(|| Some(SocketChoice { is_plain: false, ..choice })), None);
-        assert_eq!(short.plain_choice(|| unreachable!()), None, "known, and not plain");
+        let mut single = SinglePacket::default();
+        assert_eq!(single.plain_choice(|| None), None);
+        assert_eq!(single.plain_choice(|| Some(choice)), Some(choice));
+        assert_eq!(single.plain_choice(|| unreachable!()), Some(choice));
+        single.clear_tx_cache();
+        assert_eq!(single.plain_choice(|| Some(SocketChoice { is_plain: false, ..choice })), None);
+        assert_eq!(single.plain_choice(|| unreachable!()), None, "known, and not plain");
     }
 }
