@@ -1,12 +1,12 @@
 //! Links: how packets leave the NIC and reach it.
 //!
-//! A link carries RoCEv2 packets from the BTH to the padding; outer headers and ICRC are its own affair.
+//! A link carries RoCE packets from the BTH to the padding. It adds and removes the outer headers and the ICRC.
 //!
 //! | file | what lives there |
 //! |---|---|
-//! | `batch` | packets in bulk, in memory that is used again |
+//! | `batch` | packets in bulk, in reused memory |
 //! | `single_packet` | one small packet of a queue pair, sent without a batch |
-//! | `counters` | what a link did |
+//! | `counters` | the counters of a link |
 //! | `shared_port` | how the processes that share a port reach each other |
 //! | `udp` | RoCEv2 on UDP port 4791, shared by the processes of one user |
 //! | `faulty` | a wrapper that loses, reorders, duplicates, delays and damages packets by seed |
@@ -43,7 +43,7 @@ pub use udp::{LocalAddress, UdpConfig, UdpLink, local_addresses};
 pub(crate) use udp::{Origin, is_last_word, management_slot, open_udp};
 
 /// Byte of a management datagram, reserved and ignored by its readers, where a sender on this host names the slot of the
-/// process that an offer is for. Links may deliver by it; zero says nothing.
+/// process that an offer is for. Links may steer by it; zero names no slot.
 pub(crate) const SLOT_HINT_AT: usize = 18;
 
 /// Carries packets between NICs.

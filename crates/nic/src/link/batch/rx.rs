@@ -22,7 +22,7 @@ unsafe impl Send for RxBatch {}
 // SAFETY: as above.
 unsafe impl Sync for RxBatch {}
 
-/// What the outer headers of a packet said.
+/// The outer headers of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RxMeta {
     pub(crate) sgid: Gid,
@@ -36,7 +36,7 @@ struct RxEntry {
     meta: RxMeta,
     at: At,
     len: u32,
-    /// Whose ring it lies in.
+    /// The slot whose ring it lies in.
     ring: Option<u8>,
 }
 
@@ -56,13 +56,13 @@ pub struct RxPacket<'a> {
     pub sgid: Gid,
     /// Where it was sent to.
     pub dgid: Gid,
-    /// UDP source port.
+    /// UDP source port; 0 on links without UDP.
     pub sport: u16,
     /// Traffic class (TOS).
     pub tos: u8,
     /// Hop limit (TTL) as it arrived.
     pub ttl: u8,
-    /// The slot of the process of this host that put it into its ring; nothing, if it came over a wire.
+    /// The slot of the process of this host that put it into its ring; `None` if it came over a wire.
     pub ring: Option<u8>,
     /// BTH to padding. The ICRC was right and is not part of it.
     pub bytes: &'a [u8],

@@ -113,7 +113,7 @@ impl Faulty {
             self.dispatch(state, packet, None, &fate, now);
         }
         while let Some(overtaken) = state.held.next_overtaken() {
-            self.pass_on(state, &overtaken.route, &overtaken.bytes, overtaken.flip_bit);
+            self.transmit(state, &overtaken.route, &overtaken.bytes, overtaken.flip_bit);
         }
     }
 
@@ -130,7 +130,7 @@ impl Faulty {
         let accepted = match fate {
             Fate { delay_ns: 0, overtaken_by: None, .. } => {
                 state.held.on_passed();
-                self.pass_on(state, packet.route, packet.bytes, flip_bit);
+                self.transmit(state, packet.route, packet.bytes, flip_bit);
                 true
             }
             Fate { delay_ns, overtaken_by: None, .. } => state.held.delay(held(), now + *delay_ns),
@@ -142,7 +142,7 @@ impl Faulty {
         state.losses += u64::from(!accepted);
     }
 
-    fn pass_on(&self, state: &mut State, route: &Route, bytes: &[u8], flip_bit: Option<u32>) {
+    fn transmit(&self, state: &mut State, route: &Route, bytes: &[u8], flip_bit: Option<u32>) {
         if !state.out.has_room(bytes.len()) {
             self.inner.send(&mut state.out);
         }
@@ -155,7 +155,7 @@ impl Faulty {
     /// Sends what has waited long enough.
     fn release(&self, state: &mut State, now: Time) {
         while let Some(held) = state.held.next_due(now) {
-            self.pass_on(state, &held.route, &held.bytes, held.flip_bit);
+            self.transmit(state, &held.route, &held.bytes, held.flip_bit);
         }
     }
 }

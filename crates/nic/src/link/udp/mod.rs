@@ -1,17 +1,16 @@
 //! RoCEv2 over UDP port 4791, without privilege, shared by the processes of one user.
 //!
 //! Packets are sent from a few sockets with source ports of their own and received on port 4791. Three facts shape the
-//! rest: the ICRC covers the IPv4 identification, which the kernel chooses (`send`); processes that share the port each
-//! get the packets that the steering program gives them (`steer`, `repair`, `probe`); and steering can be wrong
-//! (`link/shared_port.rs`).
+//! rest. The ICRC covers the IPv4 identification, which the kernel chooses (`send`). A steering program gives each packet to
+//! one of the processes that share the port (`steer`, `repair`, `probe`). Steering can be wrong (`link/shared_port.rs`).
 //!
 //! | file | what lives there |
 //! |---|---|
-//! | `open` | opening and closing: sockets, slot, place among the processes |
+//! | `open` | opening and closing: sockets, slot, membership in the group of processes |
 //! | `sockets` | options that make a socket speak RoCEv2 |
 //! | `owner` | who has the port when we cannot |
 //! | `send`, `tx_sockets` | packets out: GSO runs, refusals, and TX sockets |
-//! | `receive`, `source` | packets in, and which socket to look at |
+//! | `receive`, `source` | packets in, and which sockets to poll |
 //! | `gro_batch` | splits GRO batches and verifies their packets, long ones in chunks |
 //! | `single_rx` | single-packet RX: one small packet at a time, without control messages |
 //! | `ident` | which IPv4 identification a packet may have had |
@@ -98,7 +97,7 @@ pub struct UdpLink {
     echoer: OnceLock<Option<Sender>>,
     receiver: Mutex<Receiver>,
     port: Arc<SharedPort>,
-    /// Whether the kernel was told to report traffic class and hop limit.
+    /// Whether the kernel reports traffic class and hop limit.
     reports_outer_fields: AtomicBool,
     /// Readable while a multicast group has packets; there from the start, so that `wait_fds` never changes.
     group_poll: WaitSet,
@@ -142,7 +141,7 @@ impl UdpLink {
         self.echoer()?.socket_of(route)
     }
 
-    /// Sends packets whose receivers must be able to tell them from others by where they come from.
+    /// Sends packets that their receivers recognise by source address and port.
     pub(crate) fn send_echoes(&self, batch: &mut TxBatch) {
         if let Some(echoer) = self.echoer() {
             echoer.send(batch);

@@ -1,4 +1,4 @@
-//! PendingDatagram and closing the link: taking a place among the processes of the host, and giving it back.
+//! Opening and closing the link: joining and leaving the processes that share the port.
 
 use super::receive::Receiver;
 use super::send::Sender;
@@ -74,7 +74,7 @@ impl UdpLink {
             }
             survivors
         });
-        // Only members of a group may attach a program, so a survivor has to; until then some packets take the detour.
+        // Only members of a group may attach a program, so a survivor has to; until then some packets are misrouted.
         for (addr, slot) in left.unwrap_or_default() {
             self.port.request_reattach(slot, addr);
         }
@@ -109,7 +109,7 @@ fn join_addresses(config: &UdpConfig, registry: &Registry) -> Result<(Vec<BoundA
             };
             roster.prune(addr, |slot| registry.is_alive(slot));
             roster.join(addr, registry.slot());
-            // Without a program the kernel hashes flows, and packets take the detour.
+            // Without a program the kernel hashes flows, and misrouted packets are forwarded.
             let _ = attach_steering(&socket, &steer::program(roster.order(addr)));
             bound.push(BoundAddress { addr, socket });
         }

@@ -1,11 +1,11 @@
-//! Packets in: read in bulk, split, verified, and given to whom they belong.
+//! Packets in: read in bulk, split, verified, and kept or forwarded to their owner.
 
 use super::gro_batch::{Datagram, PendingDatagram};
 use super::ident::{IdentSequence, Sources};
 use super::probe::Probe;
 use super::repair::RepairPace;
 use super::single_rx;
-use super::source::{Rota, Source, SourceKind};
+use super::source::{PollSchedule, Source, SourceKind};
 use super::sys::{self, InMessage};
 use super::{BoundAddress, UdpLink, multicast::Membership};
 use crate::link::batch::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
@@ -19,8 +19,8 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 pub(super) const MIN_PACKET_LEN: usize = Bth::LEN + ICRC_LEN;
-/// How often a socket is looked at before it is closed; each look takes up to [`RX_BUFFERS`] datagrams.
-const LAST_LOOKS: usize = 256;
+/// How often a socket is polled before it is closed; each poll takes up to [`RX_BUFFERS`] datagrams.
+const LAST_POLLS: usize = 256;
 /// Bytes of a long GRO batch that are verified at a time: with their destination, half of the nearest cache.
 const CHUNK: usize = 16 * 1024;
 
@@ -28,7 +28,7 @@ const CHUNK: usize = 16 * 1024;
 #[derive(Debug)]
 pub(super) struct Receiver {
     pub(super) sources: Vec<Source>,
-    pub(super) rota: Rota,
+    pub(super) schedule: PollSchedule,
     pub(super) memberships: Vec<Membership>,
     pub(super) pace: Vec<RepairPace>,
     /// Per address, what it is; `None` for the wildcard.
@@ -50,7 +50,7 @@ impl Receiver {
     pub(super) fn new(sources: Vec<Source>, addresses: &[BoundAddress], token: u128) -> Receiver {
         Receiver {
             sources,
-            rota: Rota::default(),
+            schedule: PollSchedule::default(),
             memberships: Vec::new(),
             pace: vec![RepairPace::default(); addresses.len()],
             bound: addresses.iter().map(BoundAddress::only_gid).collect(),
@@ -71,7 +71,7 @@ impl UdpLink {
         rx.clear();
         let Some(mut receiver) = self.receiver.try_lock() else { return 0 };
         receiver.pending.clear();
-        receiver.rota.begin();
+        receiver.schedule.begin();
         if receiver.owes_repair && thorough {
             self.repair_owed(&mut receiver);
         }
@@ -83,8 +83,8 @@ impl UdpLink {
             if used == RX_BUFFERS {
                 break;
             }
-            if thorough || receiver.rota.includes(index, &receiver.sources[index]) {
-                used += self.look_at(&mut receiver, index, rx, used);
+            if thorough || receiver.schedule.includes(index, &receiver.sources[index]) {
+                used += self.poll_source(&mut receiver, index, rx, used);
             }
         }
         if !receiver.pending.is_empty() {
@@ -106,9 +106,9 @@ impl UdpLink {
         for index in 0..receiver.sources.len() {
             let is_address = matches!(receiver.sources[index].kind, SourceKind::Address(_));
             // Bounded, for a flood must not keep us from closing.
-            for _ in 0..LAST_LOOKS {
+            for _ in 0..LAST_POLLS {
                 rx.clear();
-                if !is_address || self.look_at(receiver, index, &mut rx, 0) == 0 {
+                if !is_address || self.poll_source(receiver, index, &mut rx, 0) == 0 {
                     break;
                 }
                 while !receiver.pending.is_empty() {
@@ -119,7 +119,13 @@ impl UdpLink {
     }
 
     /// Reads from one source into the buffers from `first_buffer` on and returns how many it filled.
-    fn look_at(&self, receiver: &mut Receiver, index: usize, rx: &mut RxBatch, first_buffer: usize) -> usize {
+    fn poll_source(
+        &self,
+        receiver: &mut Receiver,
+        index: usize,
+        rx: &mut RxBatch,
+        first_buffer: usize,
+    ) -> usize {
         let source = &mut receiver.sources[index];
         let (kind, offer) = (source.kind, source.offer.min(RX_BUFFERS - first_buffer));
         let asks_little = offer == 1 && !self.reports_outer_fields.load(Relaxed);
@@ -139,15 +145,15 @@ impl UdpLink {
             1 => receiver.arrived[0].len,
             _ => receiver.arrived[..filled].iter().map(|m| m.len).sum(),
         };
-        source.on_look(calls, offer, filled, bytes);
-        if let Some(merges) = source.change_of_merging() {
+        source.on_poll(calls, offer, filled, bytes);
+        if let Some(merges) = source.change_of_gro() {
             // The option exists on this kernel: it took it when the socket was opened.
             let _ = sys::set_option(&source.fd, libc::SOL_UDP, libc::UDP_GRO, libc::c_int::from(merges));
         }
         if filled == 0 {
             return 0;
         }
-        receiver.rota.on_hit(index);
+        receiver.schedule.on_hit(index);
         if expected.is_some() && self.take_known(receiver, index, rx, first_buffer) == Attempt::Done {
             return filled;
         }
@@ -185,7 +191,7 @@ impl UdpLink {
         let kind = receiver.sources[index].kind;
         let message = &receiver.arrived[arrived];
         let (len, arrival) = (message.len.min(RX_BUFFER_LEN), message.control.arrival());
-        // A socket bound to one address is not told the address of each packet.
+        // A socket bound to one address gets no control message with the destination.
         let dgid = match kind {
             SourceKind::Group(group) => Some(group),
             SourceKind::Address(i) => arrival.dgid.or(expected).or(receiver.bound[i]),
@@ -217,7 +223,7 @@ impl UdpLink {
             }
         }
         let mut pending = PendingDatagram::new(datagram, index, expected.is_none());
-        // Copies for groups come in no order that anybody counts on, and other links look at them first.
+        // Copies for groups need no order, and the same-host link filters them before they are used.
         let may_wait = pending.address().is_some() && !dgid.is_multicast();
         if may_wait && (pending.is_long() || !receiver.pending.is_empty()) {
             receiver.pending.push_back(pending);
@@ -297,7 +303,7 @@ impl UdpLink {
         }
     }
 
-    /// A packet for yet another process is not passed on: two that are wrong about each other would play ball.
+    /// Takes a forwarded packet. One for yet another process is dropped: two processes with stale rosters would forward it for ever.
     fn take_forwarded_packet(&self, rx: &mut RxBatch, buffer: usize, range: Range<usize>, meta: RxMeta) {
         let packet = &rx.buffer(buffer)[range.clone()];
         let ours = |qpn| owner_of(qpn).is_none_or(|owner| owner == self.slot);

@@ -27,7 +27,7 @@ pub(super) struct RepairPace {
     not_before: Time,
     pause_ns: u64,
     round: Option<u64>,
-    /// The roster was busy when it was asked for.
+    /// The roster was locked at the last attempt.
     is_owed: bool,
 }
 
@@ -75,8 +75,8 @@ impl UdpLink {
         receiver.owes_repair = receiver.pace.iter().any(|p| p.is_owed);
         let Ok(Some((dead, roster))) = outcome else { return false };
         receiver.token = roster.token;
-        // One death leaves one possible order. With more, or when the order looked right and was not, only the sockets
-        // themselves can tell.
+        // One death leaves one possible order. With more, or when the order seemed right and was not, only probes
+        // find the order.
         let order = roster.order(bound.addr);
         if dead > 1 || (dead == 0 && order.contains(&slot)) {
             self.send_probes(bound.addr, &roster);

@@ -26,7 +26,7 @@ pub(super) struct TxSocket {
     pub(super) port: u16,
     /// Whether packets leave with the address it is bound to; else each must name its source.
     pub(super) is_bound: bool,
-    /// What packets leave with unless they say otherwise.
+    /// Hop limit of packets without a control message.
     pub(super) hop_limit: u8,
 }
 
@@ -36,7 +36,7 @@ pub(super) fn open_receive_socket(addr: IpAddr, cfg: &UdpConfig) -> io::Result<S
     socket.set_reuse_port(true)?;
     let on: libc::c_int = 1;
     let off: libc::c_int = 0;
-    // A socket bound to one address receives for that one only; each message that says so costs.
+    // A socket bound to one address receives for that address only, and each control message costs.
     let tell_address = libc::c_int::from(addr.is_unspecified());
     if addr.is_ipv4() {
         set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, tell_address)?;
@@ -44,14 +44,14 @@ pub(super) fn open_receive_socket(addr: IpAddr, cfg: &UdpConfig) -> io::Result<S
     } else {
         socket.set_only_v6(true)?;
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, tell_address)?;
-        // Older kernels do not know it; they deliver groups that nobody here joined, and the NIC drops those.
+        // Older kernels lack the option; they deliver groups that nobody here joined, and the NIC drops those.
         let _ = set_option(&socket, libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, off);
         // RoCEv2 senders leave the UDP checksum zero over IPv6 too (annex A17.4.5.2), since the ICRC covers more. Without
         // this the kernel drops all that Soft-RoCE and hardware send.
         set_option(&socket, libc::SOL_UDP, UDP_NO_CHECK6_RX, on)?;
     }
     if cfg.gro {
-        // Kernels before 5.0 do not know it and deliver packet by packet.
+        // Kernels before 5.0 lack it and deliver packet by packet.
         let _ = set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, on);
     }
     enlarge(&socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
