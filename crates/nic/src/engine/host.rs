@@ -121,7 +121,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
             self.out().flush();
         }
         if let Some(slot) = sleeper {
-            self.engine.link.wake(slot);
+            self.engine.shared_port.wake(slot);
         }
     }
 
@@ -213,7 +213,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
         };
         // The call takes its time, and nobody shall wait for it to deregister a region.
         self.let_go();
-        let is_sent = is_filled && self.engine.link.send_short(short, route);
+        let is_sent = is_filled && self.engine.link.try_send_one(short, route).is_done();
         self.burst_left -= u32::from(is_sent);
         Attempt::of(is_sent)
     }

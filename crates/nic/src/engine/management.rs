@@ -65,7 +65,7 @@ impl Engine {
             self.link.send(tx)
         });
         let repeats = messages.iter().filter(|message| message.is_repeat);
-        self.write_messages(tx, repeats, |tx| self.link.send_by_wire(tx));
+        self.write_messages(tx, repeats, |tx| self.wire.send(tx));
     }
 
     fn write_messages<'a>(
@@ -123,7 +123,7 @@ impl Engine {
         };
         if let Destination::Slot(slot) = self.cm().destination(&mad, rx.dgid) {
             // It lives, so at worst it does not keep up. Answering in its place would be wrong; the peer will repeat.
-            self.link.forward(slot, rx);
+            self.shared_port.forward(slot, rx);
             return;
         }
         match self.cm().inbound(rx) {

@@ -191,7 +191,7 @@ impl<'a> Outgoing<'a> {
         // What is wrong with a later packet is found when it comes to it.
         let Ok(Some(external)) = self.pins.local(pd, sges, offset, count * len) else { return 0 };
         // SAFETY: as in `push_one`.
-        unsafe { self.tx.push_row(route, bth, external, len) };
+        unsafe { self.tx.push_gso_run(route, bth, external, len) };
         count as u32
     }
 

@@ -4,7 +4,7 @@ use super::channel::CompletionChannel;
 use super::event::{EventQueue, EventSource};
 use crate::engine::Pulse;
 use crate::error::Error;
-use crate::link::{now, wall_clock_ns};
+use crate::link::{Sleep, now, wall_clock_ns};
 use crate::lock::Mutex;
 use crate::nic::NicInner;
 use crate::wait_set::WaitSet;
@@ -357,7 +357,7 @@ impl Cq {
         let is_empty = || core.waiting.load(Ordering::Acquire) == 0;
         // Neighbours ring for those who said that they sleep, once each time. The background thread said so; whoever was rung for
         // instead says it again, before and after, on behalf of both.
-        let rings_are_empty = || engine.link.about_to_sleep();
+        let rings_are_empty = || engine.link.prepare_sleep() != Sleep::Pending;
         let any_packets = is_empty() && (!rings_are_empty() || engine.pulse.sleep_in_front(front, most));
         let mut is_used = None;
         // What we find ourselves need not be told by the channel.

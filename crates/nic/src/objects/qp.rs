@@ -8,7 +8,7 @@ use super::srq::{Srq, SrqCore};
 use super::xrc::XrcDomain;
 use crate::engine::{Posting, Resends};
 use crate::error::Error;
-use crate::link::Short;
+use crate::link::SinglePacket;
 use crate::local::{Path, QpCard};
 use crate::lock::Mutex;
 use crate::memory::Lessee;
@@ -52,8 +52,8 @@ pub(crate) struct QpCore {
     pub(crate) events: Arc<EventQueue>,
     /// How to reach the peer's memory, if it is on this host.
     pub(crate) path: Guarded<Option<Path>>,
-    /// One short packet on its way out.
-    pub(crate) short: Guarded<Short>,
+    /// Buffer for one small packet that is sent without a batch.
+    pub(crate) short: Guarded<SinglePacket>,
     /// What it counted for its device.
     pub(crate) tally: Tally,
     /// Its peer is on this host and may send it larger packets than a wire would take.

@@ -1,11 +1,11 @@
-//! The sockets that packets leave by.
+//! TX sockets.
 //!
-//! Each source address gets a few sockets bound to it for every hop limit that it sends with, made when it first does: such a
-//! socket needs no control message to name either, which makes the shortest send a third cheaper. Addresses that cannot be bound (link-local ones need
-//! an interface), and more addresses than the table holds, leave by a socket bound to no address.
+//! Each pair of source address and hop limit gets a few sockets of its own with its first packet. Such a socket needs no
+//! control message for either, which makes the shortest send a third cheaper. Source addresses that cannot be bound
+//! (link-local ones need an interface) or exceed the table use a socket that is bound to no address.
 
 use super::control::{DEFAULT_HOP_LIMIT, effective_hop_limit};
-use super::sockets::{SendSocket, open_send_socket, unspecified};
+use super::sockets::{TxSocket, open_tx_socket, unspecified};
 use crate::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
@@ -18,13 +18,13 @@ const MOST_SOCKETS: usize = 16;
 /// Source addresses with sockets of their own, at most; one with two hop limits counts twice.
 const MOST_ADDRESSES: usize = 64;
 
-/// All sockets that packets leave by, each with a number.
+/// All TX sockets, each with a number.
 #[derive(Debug)]
-pub(super) struct Exits {
+pub(super) struct TxSockets {
     per_address: usize,
-    any_v4: SendSocket,
+    any_v4: TxSocket,
     /// Missing where the machine has no IPv6.
-    any_v6: Option<SendSocket>,
+    any_v6: Option<TxSocket>,
     /// Filled from the front; never changed once filled, so readers need no lock.
     addresses: Box<[OnceLock<Address>]>,
     adding: Mutex<()>,
@@ -35,24 +35,24 @@ pub(super) struct Exits {
 struct Address {
     gid: Gid,
     hop_limit: u8,
-    sockets: Vec<SendSocket>,
+    sockets: Vec<TxSocket>,
 }
 
 /// Numbers of the sockets bound to no address; those of address i begin at `i * MOST_SOCKETS`.
 const ANY_V4: u16 = u16::MAX - 1;
 const ANY_V6: u16 = u16::MAX - 2;
 
-impl Exits {
+impl TxSockets {
     /// Opens the sockets bound to no address; the others follow with the first packet of each address.
-    pub(super) fn open(per_address: usize) -> io::Result<Exits> {
-        let any_v6 = match open_send_socket(unspecified(false), DEFAULT_HOP_LIMIT) {
+    pub(super) fn open(per_address: usize) -> io::Result<TxSockets> {
+        let any_v6 = match open_tx_socket(unspecified(false), DEFAULT_HOP_LIMIT) {
             Ok(socket) => Some(socket),
             Err(e) if has_no_ipv6(&e) => None,
             Err(e) => return Err(e),
         };
-        Ok(Exits {
+        Ok(TxSockets {
             per_address: per_address.clamp(1, MOST_SOCKETS),
-            any_v4: open_send_socket(unspecified(true), DEFAULT_HOP_LIMIT)?,
+            any_v4: open_tx_socket(unspecified(true), DEFAULT_HOP_LIMIT)?,
             any_v6,
             addresses: (0..MOST_ADDRESSES).map(|_| OnceLock::new()).collect(),
             adding: Mutex::new(()),
@@ -78,7 +78,7 @@ impl Exits {
     }
 
     /// The socket with this number, which [`Self::choose`] gave.
-    pub(super) fn socket(&self, number: u16) -> &SendSocket {
+    pub(super) fn socket(&self, number: u16) -> &TxSocket {
         let (address, index) = (usize::from(number) / MOST_SOCKETS, usize::from(number) % MOST_SOCKETS);
         let of_address = self.addresses.get(address).and_then(OnceLock::get);
         match (of_address, number, &self.any_v6) {
@@ -89,7 +89,7 @@ impl Exits {
     }
 
     /// A socket for what is not a packet of a route.
-    pub(super) fn any(&self, is_ipv4: bool) -> Option<&SendSocket> {
+    pub(super) fn any(&self, is_ipv4: bool) -> Option<&TxSocket> {
         if is_ipv4 { Some(&self.any_v4) } else { self.any_v6.as_ref() }
     }
 
@@ -112,10 +112,8 @@ impl Exits {
             }
             filled += 1;
         }
-        let sockets = (0..self.per_address)
-            .map(|_| open_send_socket(addr, hop_limit))
-            .collect::<io::Result<_>>()
-            .ok()?;
+        let sockets =
+            (0..self.per_address).map(|_| open_tx_socket(addr, hop_limit)).collect::<io::Result<_>>().ok()?;
         self.addresses[filled].set(Address { gid: sgid, hop_limit, sockets }).ok()?;
         Some(filled)
     }
@@ -137,15 +135,15 @@ mod tests {
 
     #[test]
     fn a_hop_limit_has_sockets_of_its_own() {
-        let exits = Exits::open(1).unwrap();
+        let tx_sockets = TxSockets::open(1).unwrap();
         let number = |hop_limit| {
-            exits
+            tx_sockets
                 .choose(&Route { hop_limit, ..route("127.48.0.3", "127.0.0.1", 0) })
                 .expect("it can be bound")
         };
         for hop_limit in [64, 255, 1] {
             assert_eq!(number(hop_limit), number(hop_limit));
-            let socket = exits.socket(number(hop_limit));
+            let socket = tx_sockets.socket(number(hop_limit));
             assert_eq!((socket.hop_limit, socket.socket.ttl_v4().unwrap()), (hop_limit, hop_limit.into()));
         }
         assert_eq!(number(0), number(64));
@@ -154,13 +152,13 @@ mod tests {
 
     #[test]
     fn every_address_has_its_own_ports() {
-        let exits = Exits::open(3).unwrap();
+        let tx_sockets = TxSockets::open(3).unwrap();
         let mut ports = std::collections::BTreeSet::new();
         for from in ["127.48.0.1", "127.48.0.2"] {
             for entropy in 0..6 {
-                let number = exits.choose(&route(from, "127.0.0.1", entropy)).unwrap();
-                assert_eq!(exits.choose(&route(from, "127.0.0.9", entropy + 3)), Some(number));
-                let socket = exits.socket(number);
+                let number = tx_sockets.choose(&route(from, "127.0.0.1", entropy)).unwrap();
+                assert_eq!(tx_sockets.choose(&route(from, "127.0.0.9", entropy + 3)), Some(number));
+                let socket = tx_sockets.socket(number);
                 assert!(socket.is_bound);
                 ports.insert((from, socket.port));
             }
@@ -169,27 +167,27 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_bound_leaves_by_any_socket() {
-        let exits = Exits::open(4).unwrap();
+    fn an_address_that_cannot_be_bound_uses_the_unbound_socket() {
+        let tx_sockets = TxSockets::open(4).unwrap();
         for from in ["198.51.100.1", "0.0.0.0"] {
-            let number = exits.choose(&route(from, "127.0.0.1", 0)).unwrap();
+            let number = tx_sockets.choose(&route(from, "127.0.0.1", 0)).unwrap();
             assert_eq!(number, ANY_V4);
-            assert!(!exits.socket(number).is_bound);
+            assert!(!tx_sockets.socket(number).is_bound);
         }
-        assert_eq!(exits.choose(&route("127.0.0.1", "::1", 0)), None);
-        if exits.any_v6.is_some() {
-            assert_eq!(exits.choose(&route("fe80::1", "fe80::2", 0)), Some(ANY_V6));
+        assert_eq!(tx_sockets.choose(&route("127.0.0.1", "::1", 0)), None);
+        if tx_sockets.any_v6.is_some() {
+            assert_eq!(tx_sockets.choose(&route("fe80::1", "fe80::2", 0)), Some(ANY_V6));
         }
     }
 
     #[test]
     fn more_addresses_than_fit_still_send() {
-        let exits = Exits::open(1).unwrap();
+        let tx_sockets = TxSockets::open(1).unwrap();
         for i in 0..MOST_ADDRESSES {
-            let number = exits.choose(&route(&format!("127.48.1.{}", i + 1), "127.0.0.1", 7)).unwrap();
+            let number = tx_sockets.choose(&route(&format!("127.48.1.{}", i + 1), "127.0.0.1", 7)).unwrap();
             assert_eq!(usize::from(number), i * MOST_SOCKETS);
         }
-        assert_eq!(exits.choose(&route("127.48.2.1", "127.0.0.1", 7)), Some(ANY_V4));
-        assert_eq!(exits.choose(&route("127.48.1.64", "127.0.0.1", 7)), Some(63 * 16));
+        assert_eq!(tx_sockets.choose(&route("127.48.2.1", "127.0.0.1", 7)), Some(ANY_V4));
+        assert_eq!(tx_sockets.choose(&route("127.48.1.64", "127.0.0.1", 7)), Some(63 * 16));
     }
 }

@@ -1,9 +1,9 @@
-//! Rows: packets from the middle of a message, which differ in nothing but number and payload.
+//! GSO runs: packets from the middle of a message, which differ only in PSN and payload.
 //!
-//! What sealing finds out about the first of them holds for the others, so that of each only its bytes are summed.
+//! The TX socket and the ICRC prefix of the first packet hold for the others, so only the bytes of each packet are summed.
 
 use super::TxBatch;
-use super::seal::{Exit, Seal, longest_run};
+use super::icrc::{IcrcInputs, SocketChoice, longest_run};
 use super::tx::{Payload, TxPacket};
 use crate::memory::External;
 use ferroce_proto::Psn;
@@ -11,23 +11,23 @@ use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, IcrcRow};
 use std::cmp::Ordering;
 
-/// Where the number stands in a BTH.
+/// Offset of the PSN in a BTH.
 const PSN_AT: usize = 9;
 
-/// What the packets of a row have in common.
+/// What the packets of a run have in common.
 struct Common {
-    exit: Exit,
+    choice: SocketChoice,
     sums: IcrcRow,
-    /// Most packets of one segmentation batch.
+    /// Most packets of one GSO run.
     most: u16,
 }
 
-/// Packets of fewer bytes are too many in a run for a few of them to matter.
+/// Shorter packets never wait for the next batch: a run of them has so many that a few do not matter.
 const WORTH_A_RUN: usize = 1024;
 
 impl TxBatch {
-    /// Whether packets of `len` transport bytes had better wait for the next batch: they would begin a run that the end of this
-    /// one cuts short, and to the kernel a run of a few packets is nearly as much work as a whole one.
+    /// Whether packets of `len` transport bytes should wait for the next batch: the end of this batch would cut their run short,
+    /// and a run of a few packets costs the kernel nearly as much as a full one.
     pub(crate) fn would_cut(&mut self, route: &Route, len: usize) -> bool {
         len >= WORTH_A_RUN && !self.is_empty() && self.room_in_runs(route, len) == 0
     }
@@ -42,11 +42,15 @@ impl TxBatch {
 
     /// How many packets of `len` transport bytes the run of the last packet takes.
     fn left_in_run(&mut self, route: &Route, len: usize) -> usize {
-        self.seal_early();
+        self.finalise_last();
         let Some(last) = self.packets.last().filter(|last| last.route == *route) else { return 0 };
-        let Some(Seal { exit: Some(Exit { may_segment: true, .. }), place }) = last.seal else { return 0 };
-        let segment = self.packets[self.packets.len() - 1 - usize::from(place)].transport_len();
-        let left = longest_run(segment + ICRC_LEN) - 1 - usize::from(place);
+        let Some(IcrcInputs { choice: Some(SocketChoice { may_segment: true, .. }), run_index }) =
+            last.icrc_inputs
+        else {
+            return 0;
+        };
+        let segment = self.packets[self.packets.len() - 1 - usize::from(run_index)].transport_len();
+        let left = longest_run(segment + ICRC_LEN) - 1 - usize::from(run_index);
         match len.cmp(&segment) {
             _ if last.transport_len() < segment => 0,
             Ordering::Greater => 0,
@@ -56,12 +60,12 @@ impl TxBatch {
         }
     }
 
-    /// Adds packets that consist of `bth`, with numbers that count up, and of `payload_len` bytes each of `payload`. There
-    /// must be room for them ([`TxBatch::room_for`]).
+    /// Adds packets of `bth`, with PSNs that count up, and `payload_len` bytes each of `payload`. The caller has checked that
+    /// they fit ([`TxBatch::room_for`]).
     ///
     /// # Safety
     /// The region of `payload` is held until the batch is sent or cleared.
-    pub(crate) unsafe fn push_row(
+    pub(crate) unsafe fn push_gso_run(
         &mut self,
         route: &Route,
         bth: &Bth,
@@ -73,7 +77,7 @@ impl TxBatch {
         while let Some(part) = parts.next() {
             // SAFETY: part of what the caller holds.
             unsafe { self.reserve_external(route, Bth::LEN, part, 0) }.copy_from_slice(&numbered.next());
-            self.seal_early();
+            self.finalise_last();
             if let Some(common) = self.common() {
                 // SAFETY: as above.
                 return unsafe { self.push_like_last(&common, &mut numbered, parts) };
@@ -81,19 +85,19 @@ impl TxBatch {
         }
     }
 
-    /// What the last packet has in common with those behind it in its row; `None` if it is not known how they leave.
+    /// What the last packet has in common with those behind it in its run; `None` if its TX socket is not known.
     fn common(&mut self) -> Option<Common> {
         let packet = self.packets.last()?;
-        let exit = packet.seal?.exit?;
-        let flow = FlowAddrs::new(packet.route.sgid, packet.route.dgid, exit.sport);
-        let most = if exit.may_segment { longest_run(packet.wire_len()) as u16 } else { 1 };
-        Some(Common { exit, sums: self.prefixes.row(&flow, packet.transport_len()).clone(), most })
+        let choice = packet.icrc_inputs?.choice?;
+        let flow = FlowAddrs::new(packet.route.sgid, packet.route.dgid, choice.sport);
+        let most = if choice.may_segment { longest_run(packet.wire_len()) as u16 } else { 1 };
+        Some(Common { choice, sums: self.prefixes.row(&flow, packet.transport_len()).clone(), most })
     }
 
-    /// Adds the rest of a row, with these payloads, behind a packet of it that is sealed.
+    /// Adds the rest of a run, with these payloads, behind its first packet, which is final.
     ///
     /// # Safety
-    /// As [`Self::push_row`].
+    /// As [`Self::push_gso_run`].
     unsafe fn push_like_last(
         &mut self,
         common: &Common,
@@ -106,33 +110,33 @@ impl TxBatch {
             self.room_for(last.transport_len()) >= count,
             "no room for {count} packets: ask room_for first"
         );
-        let mut place = last.seal.map_or(0, |seal| seal.place);
+        let mut run_index = last.icrc_inputs.map_or(0, |inputs| inputs.run_index);
         // It may have joined a run of longer packets, and ended that.
         let mut is_open =
-            self.packets[self.packets.len() - 1 - usize::from(place)].wire_len() == last.wire_len();
+            self.packets[self.packets.len() - 1 - usize::from(run_index)].wire_len() == last.wire_len();
         let (places, _) = self.arena[start..start + count * OWN_LEN].as_chunks_mut::<OWN_LEN>();
         for (n, (own, external)) in places.iter_mut().zip(payloads).enumerate() {
-            place = if is_open && place + 1 < common.most { place + 1 } else { 0 };
+            run_index = if is_open && run_index + 1 < common.most { run_index + 1 } else { 0 };
             is_open = true;
             let bth = numbered.next();
             // SAFETY: the caller holds the region.
-            let icrc = unsafe { external.summed(|bytes| common.sums.icrc_long(place, &bth, bytes)) };
+            let icrc = unsafe { external.summed(|bytes| common.sums.icrc_long(run_index, &bth, bytes)) };
             own[..Bth::LEN].copy_from_slice(&bth);
             own[Bth::LEN..].copy_from_slice(&icrc);
-            let seal = Some(Seal { exit: Some(common.exit), place });
+            let inputs = Some(IcrcInputs { choice: Some(common.choice), run_index });
             let payload = Some(Payload { external, head_len: Bth::LEN as u32 });
             let start = (start + n * OWN_LEN) as u32;
-            self.packets.push(TxPacket { start, seal, payload, flip_bit: None, ..last });
+            self.packets.push(TxPacket { start, icrc_inputs: inputs, payload, flip_bit: None, ..last });
         }
         self.used += count * OWN_LEN;
         self.wire_len += count * last.wire_len();
     }
 }
 
-/// What the packets of a row have in the arena: BTH and ICRC.
+/// Bytes of each packet of a run in the arena: BTH and ICRC.
 const OWN_LEN: usize = Bth::LEN + ICRC_LEN;
 
-/// The BTHs of a row.
+/// The BTHs of a run.
 struct Numbered {
     head: [u8; Bth::LEN],
     psn: Psn,
@@ -149,7 +153,7 @@ impl Numbered {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Sealer;
+    use super::super::SocketChooser;
     use super::*;
     use crate::memory::{Pins, Region, RegionTable};
     use ferroce_proto::verbs::{Access, Sge};
@@ -164,13 +168,13 @@ mod tests {
         may_segment: bool,
     }
 
-    impl Sealer for Fixed {
-        fn exit(&self, _: &Route) -> Option<Exit> {
-            Some(Exit { number: 0, sport: 0xC000, may_segment: self.may_segment, is_plain: true })
+    impl SocketChooser for Fixed {
+        fn choose(&self, _: &Route) -> Option<SocketChoice> {
+            Some(SocketChoice { number: 0, sport: 0xC000, may_segment: self.may_segment, is_plain: true })
         }
     }
 
-    /// The packets as the kernel gets them, each with its place in its segmentation batch.
+    /// The packets as the kernel gets them, each with its index in its GSO run.
     fn wire(batch: &TxBatch) -> Vec<(Vec<u8>, u16)> {
         let piece = |index: usize| {
             let mut bytes = Vec::new();
@@ -181,7 +185,7 @@ mod tests {
                     bytes.extend(unsafe { std::slice::from_raw_parts(external.as_ptr(), external.len()) });
                 }
             });
-            (bytes, batch.entries()[index].seal.unwrap().place)
+            (bytes, batch.entries()[index].icrc_inputs.unwrap().run_index)
         };
         (0..batch.len()).map(piece).collect()
     }
@@ -191,10 +195,10 @@ mod tests {
         const LEN: usize = 4096 + Bth::LEN;
         let gid = Gid::from_ip([127, 0, 0, 1].into());
         let route = Route { sgid: gid, dgid: gid, ..Route::default() };
-        let sealer: Arc<dyn Sealer> = Arc::new(Fixed { may_segment: true });
+        let chooser: Arc<dyn SocketChooser> = Arc::new(Fixed { may_segment: true });
         let batch_of = |lengths: &[usize]| {
             let mut batch = TxBatch::new();
-            batch.seal_all(&sealer);
+            batch.finalise_all(&chooser);
             lengths.iter().for_each(|len| batch.reserve(&route, *len).fill(1));
             batch
         };
@@ -223,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_what_its_packets_are_one_by_one() {
+    fn a_run_equals_its_packets_one_by_one() {
         let memory: Vec<u8> = (0..90 * LEN).map(|n| (n * 7 + n / 251) as u8).collect();
         let table = RegionTable::new(None);
         let (base, len) = (memory.as_ptr() as usize, memory.len() as u64);
@@ -244,19 +248,19 @@ mod tests {
             (false, LEN, true),
             (true, LEN, false),
         ] {
-            let sealer: Arc<dyn Sealer> = Arc::new(Fixed { may_segment });
-            let [row, single] = [true, false].map(|in_row| {
+            let chooser: Arc<dyn SocketChooser> = Arc::new(Fixed { may_segment });
+            let [run, single] = [true, false].map(|as_run| {
                 let mut batch = TxBatch::new();
                 if is_known {
-                    batch.seal_all(&sealer);
+                    batch.finalise_all(&chooser);
                 }
                 batch.reserve(&route, first_len + Bth::LEN).fill(5);
                 let whole = pins.local(PdId(1), &sges, 0, 80 * LEN).unwrap().unwrap();
                 let bth = Bth::new(opcode, Qpn::new(7), Psn::new(0xff_fff0));
-                if in_row {
+                if as_run {
                     assert!(batch.room_for(LEN + Bth::LEN) >= 80);
                     // SAFETY: `pins` hold the region.
-                    unsafe { batch.push_row(&route, &bth, whole, LEN) };
+                    unsafe { batch.push_gso_run(&route, &bth, whole, LEN) };
                 } else {
                     for n in 0..80 {
                         let bth = Bth { psn: bth.psn.plus(n as u32), ..bth };
@@ -266,11 +270,11 @@ mod tests {
                         head.copy_from_slice(&bth.to_bytes());
                     }
                 }
-                batch.seal_all(&sealer);
+                batch.finalise_all(&chooser);
                 wire(&batch)
             });
-            assert!(row == single, "{may_segment} {first_len} {is_known}");
-            assert_eq!(row.iter().any(|(_, place)| *place > 0), may_segment);
+            assert!(run == single, "{may_segment} {first_len} {is_known}");
+            assert_eq!(run.iter().any(|(_, run_index)| *run_index > 0), may_segment);
         }
     }
 }
