@@ -14,6 +14,7 @@
 //! | `dsm` | shared-memory programs over libjia: the tests, and the figures |
 //! | `unprivileged` | the perf run and the integration tests as a user without rights |
 //! | `fuzz` | libFuzzer targets on a stable toolchain |
+//! | `instructions` | instructions per operation, compared with a file in the repository |
 //! | `layout`, `source` | the house style as a check, and the blanking of comments and strings it needs |
 //! | `selection` | which cases of a table, and how they are shown |
 //! | `install` | the command and its libraries into a prefix |
@@ -35,6 +36,7 @@ mod figure;
 mod fuzz;
 mod hugepages;
 mod install;
+mod instructions;
 mod interop;
 mod layout;
 mod libtest;
@@ -91,6 +93,8 @@ enum Command {
     FabricWorker(fabric::run::Args),
     /// Install the command and its libraries: bin/ferroce, lib/ferroce/libibverbs.so.1.
     Install(install::Args),
+    /// Count instructions per operation under valgrind, beside those of crates/bench/instructions.txt.
+    Instructions(instructions::Args),
     /// Talk to the Linux kernel's Soft-RoCE in a virtual machine.
     Interop(interop::Args),
     /// Measure everything beside its peers (`ferroce perf`, the C boundary, the fabric, UCX) and print it as Markdown.
@@ -106,6 +110,7 @@ fn main() -> ExitCode {
         Command::Dsm(args) => dsm::run(&Context::new(false, false), &args),
         Command::DsmWorker(args) => dsm::worker::run(&args),
         Command::Install(args) => install::run(&Context::new(false, false), &args),
+        Command::Instructions(args) => instructions::run(&Context::new(false, false), &args),
         Command::BoundaryWorker(args) => boundary::run(&args),
         Command::UcxWorker(args) => ucx::run(&args),
         Command::FabricWorker(args) => fabric::run::run(&args),

@@ -63,6 +63,8 @@ pub(crate) struct Report {
     pub(crate) failures: Vec<String>,
     /// One sentence per skip: what was left out, and what would bring it back.
     pub(crate) skips: Vec<String>,
+    /// One sentence for each thing to know that is neither a failure nor a skip.
+    pub(crate) notes: Vec<String>,
     pub(crate) output: Vec<String>,
     /// The part of `output` that says what went wrong, where a step can tell; shown instead of all of it.
     pub(crate) extract: Vec<String>,
@@ -97,6 +99,7 @@ impl Report {
         self.passed += other.passed;
         self.failures.extend(other.failures);
         self.skips.extend(other.skips);
+        self.notes.extend(other.notes);
         self.output.extend(other.output);
         self.extract.extend(other.extract);
     }

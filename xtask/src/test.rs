@@ -4,14 +4,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::step::{Context, Report, Step};
-use crate::{cargo, dsm, fuzz, install, interop, layout, programs, tools, unprivileged};
+use crate::{cargo, dsm, fuzz, install, instructions, interop, layout, programs, tools, unprivileged};
 
 /// Lines of a failed step's output that are shown; the whole of it is in the log.
 const SHOWN_LINES: usize = 400;
 
 /// What is run, cheapest first; `tools` before everything that uses one.
 #[rustfmt::skip]
-const STEPS: [Step; 17] = [
+const STEPS: [Step; 18] = [
     Step { name: "layout", quick: true, run: layout::check, about: "house style: file sizes, unsafe, names" },
     Step { name: "fmt", quick: true, run: cargo::fmt, about: "cargo fmt --check" },
     Step { name: "tools", quick: false, run: tools::provide, about: "tshark, scapy, setpriv, c++: found or installed" },
@@ -23,6 +23,7 @@ const STEPS: [Step; 17] = [
     Step { name: "examples", quick: false, run: cargo::examples, about: "every example built" },
     Step { name: "doc", quick: false, run: cargo::doc, about: "cargo doc, warnings denied" },
     Step { name: "install", quick: false, run: install::check, about: "cargo xtask install, and the installed tree works" },
+    Step { name: "instructions", quick: false, run: instructions::check, about: "instructions per operation against crates/bench/instructions.txt" },
     Step { name: "programs", quick: false, run: programs::check, about: "Debian's RDMA programs and rdma-core's conformance suite on ferroce" },
     Step { name: "programs-udp", quick: false, run: programs::check_over_udp, about: "the same programs once more, without the same-host fabric" },
     Step { name: "dsm", quick: false, run: dsm::check, about: "shared-memory programs: 1 to 8 processes on every transport" },
@@ -90,6 +91,7 @@ fn run_step(ctx: &Context, step: &Step, at: usize, of: usize, verbose: bool) -> 
             println!("      (all of it: {})", log.display());
         }
     }
+    report.notes.iter().for_each(|note| println!("      NOTE: {note}"));
     report.skips.iter().for_each(|skip| println!("      SKIPPED: {skip}"));
     report.failures.iter().for_each(|failure| println!("      FAILED: {failure}"));
     Done { name: step.name, took: started.elapsed(), report }
@@ -117,6 +119,7 @@ fn close(done: &[Done]) -> ExitCode {
             report.skips.len()
         );
     }
+    list("noted", done, |report| &report.notes);
     list("skipped", done, |report| &report.skips);
     list("failed", done, |report| &report.failures);
     let passed: usize = done.iter().map(|step| step.report.passed).sum();
