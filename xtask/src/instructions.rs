@@ -92,8 +92,10 @@ fn missing(ctx: &Context) -> Option<String> {
 
 /// Runs the workload once below callgrind.
 fn measure(ctx: &Context) -> Result<Vec<Row>, String> {
-    // An incremental build is cut into other pieces, and so optimised in another way than users get it.
-    let build = Job::cargo(["build", "--release", "-p", "ferroce-bench", "--bin", "instructions"]);
+    // An incremental build is cut into other pieces, and so optimised in another way than users get it. With the command
+    // named as well, dependencies have the features that they have in every other release build.
+    let packages = ["-p", "ferroce-bench", "-p", "ferroce-cli"];
+    let build = Job::cargo(["build", "--release", "--bin", "instructions"]).args(packages);
     let built = build.env("CARGO_INCREMENTAL", "0").run(ctx);
     if let Some(failure) = built.failure() {
         return Err(format!("{failure}\n{}", built.lines.join("\n")));

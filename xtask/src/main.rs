@@ -56,7 +56,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use step::Context;
+use step::{Context, Tier};
 
 /// Developer commands of ferroce.
 #[derive(Parser)]
@@ -68,7 +68,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run every check there is; installs what is missing where it may.
+    /// Run the checks of a tier; installs what is missing where it may.
     Test(test::Args),
     /// Run the fuzz targets of fuzz/ for a while.
     Fuzz(fuzz::Args),
@@ -103,19 +103,19 @@ enum Command {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Test(args) => test::run(&Context::new(args.verbose, args.quick), &args),
-        Command::Fuzz(args) => fuzz::run(&Context::new(true, false), &args),
-        Command::Programs(args) => programs::run(&Context::new(false, false), &args),
+        Command::Test(args) => test::run(&Context::new(args.verbose, args.tier()), &args),
+        Command::Fuzz(args) => fuzz::run(&Context::new(true, Tier::Full), &args),
+        Command::Programs(args) => programs::run(&Context::new(false, Tier::Full), &args),
         Command::ProgramsWorker(args) => programs::worker::run(&args),
-        Command::Dsm(args) => dsm::run(&Context::new(false, false), &args),
+        Command::Dsm(args) => dsm::run(&Context::new(false, Tier::Full), &args),
         Command::DsmWorker(args) => dsm::worker::run(&args),
-        Command::Install(args) => install::run(&Context::new(false, false), &args),
-        Command::Instructions(args) => instructions::run(&Context::new(false, false), &args),
+        Command::Install(args) => install::run(&Context::new(false, Tier::Full), &args),
+        Command::Instructions(args) => instructions::run(&Context::new(false, Tier::Full), &args),
         Command::BoundaryWorker(args) => boundary::run(&args),
         Command::UcxWorker(args) => ucx::run(&args),
         Command::FabricWorker(args) => fabric::run::run(&args),
-        Command::Interop(args) => interop::run(&Context::new(args.shows_progress(), false), &args),
-        Command::Bench(args) => bench::run(&Context::new(args.shows_progress(), false), &args),
+        Command::Interop(args) => interop::run(&Context::new(args.shows_progress(), Tier::Full), &args),
+        Command::Bench(args) => bench::run(&Context::new(args.shows_progress(), Tier::Full), &args),
     }
 }
 
