@@ -282,10 +282,13 @@ impl Egress for NicHost<'_, '_> {
     #[inline(always)]
     fn try_direct(&mut self, pd: PdId, request: &OneSided<'_>) -> Attempt {
         // No closure: it would not be inlined, and then all of the request is stored and loaded again.
-        match reach(&mut self.reaching, self.qp).path() {
-            Some(path) => Attempt::of(path.write(pd, request) || path.perform(&mut self.grip, pd, request)),
-            None => Attempt::Declined,
+        let Some(path) = reach(&mut self.reaching, self.qp).path() else { return Attempt::Declined };
+        if path.write(pd, request) {
+            return Attempt::Done;
         }
+        // The first one is never stored: only this copy has an address.
+        let request = *request;
+        Attempt::of(path.perform(&mut self.grip, pd, &request))
     }
 
     fn can_access(&mut self, rkey: RKey) -> bool {

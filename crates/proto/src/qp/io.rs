@@ -11,19 +11,20 @@ use crate::wire::{Bth, Headers, Opcode, Operation, Rider, Service};
 pub(crate) struct Identity {
     pub(crate) qpn: Qpn,
     pub(crate) transport: Transport,
+    /// The service of its packets.
+    pub(crate) service: Service,
     pub(crate) pd: PdId,
     pub(crate) signal_all: bool,
     pub(crate) shared_recv: bool,
 }
 
-impl Identity {
-    pub(crate) fn service(&self) -> Service {
-        match self.transport {
-            Transport::Rc => Service::Rc,
-            Transport::Uc => Service::Uc,
-            Transport::Ud => Service::Ud,
-            Transport::XrcIni | Transport::XrcTgt => Service::Xrc,
-        }
+/// The service of a transport's packets.
+pub(crate) const fn service_of(transport: Transport) -> Service {
+    match transport {
+        Transport::Rc => Service::Rc,
+        Transport::Uc => Service::Uc,
+        Transport::Ud => Service::Ud,
+        Transport::XrcIni | Transport::XrcTgt => Service::Xrc,
     }
 }
 
@@ -56,7 +57,7 @@ impl<H: Host> Io<'_, H> {
     /// A header for this connection's peer.
     pub(crate) fn headers(&self, operation: Operation, psn: Psn, payload_len: u32) -> Headers {
         Headers::new(Bth {
-            opcode: Opcode::new(self.id.service(), operation),
+            opcode: Opcode::new(self.id.service, operation),
             solicited: false,
             mig_req: true,
             pad: (payload_len.wrapping_neg() & 3) as u8,

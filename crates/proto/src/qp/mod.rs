@@ -63,7 +63,7 @@ use crate::ids::{PdId, Qpn};
 use crate::verbs::{Access, Mtu, QpAttr, QpCap, QpState, Route, Transport};
 use crate::wire::Service;
 use alloc::boxed::Box;
-use io::Identity;
+use io::{Identity, service_of};
 use sq::SendQueue;
 
 /// The longest message of a connected transport (IBA 9.7.1.1).
@@ -139,6 +139,7 @@ impl Qp {
         let id = Identity {
             qpn: config.qpn,
             transport: config.transport,
+            service: service_of(config.transport),
             pd: config.pd,
             signal_all: config.signal_all,
             shared_recv: config.shared_recv || config.transport == Transport::XrcTgt,
@@ -190,7 +191,7 @@ impl Qp {
     }
     /// The service that its packets are of.
     pub fn service(&self) -> Service {
-        self.id.service()
+        self.id.service
     }
     /// What a peer within reach must know to do one-sided operations on its own: rights, domain, and who the peer is.
     /// Only while requests of a connection are taken, and not before it is established: in RTR a packet must

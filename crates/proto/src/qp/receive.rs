@@ -10,7 +10,7 @@ use super::{DropReason, Host, LARGE_SEGMENT, Machine, Qp};
 use crate::Time;
 use crate::ids::{Gid, PKey};
 use crate::verbs::{EventKind, QpState, Transport};
-use crate::wire::{Opcode, Packet, SendNamed, SendOnly, WriteMiddle};
+use crate::wire::{Opcode, Packet, SendNamed, SendOnly, Service, WriteMiddle};
 
 /// Where a packet comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -186,22 +186,19 @@ impl Qp {
             return Some(DropReason::WrongState);
         }
         let is_answer = opcode == Opcode::TAKEN && transport == Transport::Uc;
-        if opcode.service != self.id.service() && !is_answer {
+        if opcode.service != self.id.service && !is_answer {
             return Some(DropReason::WrongTransport);
         }
         if !PKey::DEFAULT.admits(view.pkey()) {
             return Some(DropReason::BadPkey);
         }
-        let is_for_other_end = match transport {
-            Transport::XrcIni => !opcode.operation.is_response(),
-            Transport::XrcTgt => opcode.operation.is_response(),
-            _ => false,
-        };
-        if is_for_other_end {
+        // From here on the service of the packet is that of the queue pair, and the fast views know it.
+        let is_for_initiator = opcode.operation.is_response();
+        if opcode.service == Service::Xrc && is_for_initiator != (transport == Transport::XrcIni) {
             return Some(DropReason::UnexpectedOpcode);
         }
         let is_from_peer = arrival.sgid == self.route.dgid && arrival.dgid == self.route.sgid;
-        (transport != Transport::Ud && !is_from_peer).then_some(DropReason::WrongAddress)
+        (opcode.service != Service::Ud && !is_from_peer).then_some(DropReason::WrongAddress)
     }
 
     #[cold]

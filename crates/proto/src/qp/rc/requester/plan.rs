@@ -46,10 +46,11 @@ impl Requester {
         mtu: u32,
         sq: &SendQueue,
     ) -> Option<Plan> {
-        let window = self.window_packets(mtu);
+        let window = || self.window_packets(mtu);
         let is_next = self.cur == sq.tail() && self.sent == 0 && self.psn == self.high;
         let is_fenced = flags.contains(SendFlags::FENCE) && !self.reads.is_empty();
-        if !is_next || !self.is_undisturbed() || is_fenced || self.in_flight() >= window || sq.is_full() {
+        let is_open = self.una == self.psn || self.in_flight() < window();
+        if !is_next || !self.is_undisturbed() || is_fenced || !is_open || sq.is_full() {
             return None;
         }
         let (outstanding, depth) = (sq.outstanding() + 1, sq.depth());
@@ -70,7 +71,7 @@ impl Requester {
             depth: sq.depth(),
             next: sq.get(self.cur + 1),
         });
-        Plan { psn, count: 1, ack_req: self.wants_ack(tail, window, mtu) }
+        Plan { psn, count: 1, ack_req: self.wants_ack(tail, || window, mtu) }
     }
 
     /// How many of the next packets differ in nothing but number and payload: from the middle of a message, and none of
@@ -95,16 +96,17 @@ impl Requester {
     /// one as they came before. The end of an unsignalled burst waits for the next request, or for the probe that comes if
     /// there is none: in a ping-pong that halves the packets. Unless there is no probe yet.
     #[inline]
-    fn wants_ack(&self, tail: Option<Tail<'_>>, window: u32, mtu: u32) -> bool {
+    fn wants_ack(&self, tail: Option<Tail<'_>>, window: impl FnOnce() -> u32, mtu: u32) -> bool {
         let is_awaited = |tail: Tail<'_>| {
             tail.is_signaled
                 || self.is_waited_behind
                 || tail.outstanding * 2 >= tail.depth
                 || tail.next.map_or_else(|| !self.clock.can_probe(), SendWqe::is_local)
         };
-        tail.is_some_and(is_awaited)
-            || self.in_flight() + 1 >= window
-            || self.since_ack_req + 1 >= ack_every(window, mtu)
+        tail.is_some_and(is_awaited) || {
+            let window = window();
+            self.in_flight() + 1 >= window || self.since_ack_req + 1 >= ack_every(window, mtu)
+        }
     }
 
     /// Enters into the books that the host took `sent` of the packets of a plan, with so many bytes, of a message of `of` packets.
