@@ -11,6 +11,7 @@
 //! | `raw` | raw packets: whole Ethernet frames, and rules for who gets them |
 //! | [`link`] | how packets leave and arrive: UDP, fault injection, capture |
 //! | `local` | the same-host fabric: rings, and operations in the memory of neighbours |
+//! | `shm` | what processes of one host share: what each shows of itself, and pages that others can map |
 //! | [`registry`] | how the processes of one host find each other |
 //! | `shared` | the one NIC of a process that has no owner |
 //! | `addresses`, `gids`, `watch` | the GID table, what each entry carries, and how it follows the machine's addresses |
@@ -44,6 +45,7 @@ mod random;
 mod raw;
 pub mod registry;
 mod shared;
+mod shm;
 mod wait_set;
 mod watch;
 

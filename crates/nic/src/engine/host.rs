@@ -3,10 +3,9 @@
 use super::Engine;
 use super::outgoing::{Batch, Outgoing};
 use crate::link::TxBatch;
-use crate::local::SHORTEST_NAMED;
 use crate::local::{Path, Reaching};
 use crate::log;
-use crate::memory::{Grip, Peer};
+use crate::memory::{Grip, Peer, SHORTEST_NAMED};
 use crate::objects::{CqCore, QpCore, SrqCore};
 use ferroce_proto::qp::{DropReason, Host, OneSided, RecvWqe, RefusalReason, Side, TxError, TxPayload};
 use ferroce_proto::verbs::{

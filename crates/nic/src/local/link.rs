@@ -2,12 +2,12 @@
 
 use super::cast::Cast;
 use super::neighbours::{Fabric, Neighbour, Pushed};
-use super::place::{Place, RING_LEN, SLOTS};
 use super::ring::{Found, Piece, Reader};
 use crate::link::{
     Link, LinkCounters, Origin, RxBatch, RxMeta, RxPacket, Short, TxBatch, TxPiece, UdpLink, now,
 };
 use crate::lock::Mutex;
+use crate::shm::{Place, RING_LEN, SLOTS};
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{ICRC_LEN, SendNamed, dest_qpn};
 use ferroce_proto::{Gid, Time};

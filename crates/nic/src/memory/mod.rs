@@ -31,7 +31,7 @@ mod region;
 mod table;
 mod windows;
 
-pub(crate) use across::Owner;
+pub(crate) use across::is_readable;
 pub(crate) use copy::ask_for_line;
 pub(crate) use device::Budget;
 pub use device::{DeviceMemory, MAX_DM};
@@ -42,6 +42,6 @@ pub(crate) use lease::{Lease, Lessee};
 pub use on_demand::Prefetch;
 pub(crate) use on_demand::check_mapped;
 pub use region::WindowType;
-pub(crate) use region::{Backing, Peer, Region, Span};
+pub(crate) use region::{Backing, Peer, Region, SHORTEST_NAMED, Span};
 pub(crate) use table::RegionTable;
 pub use windows::MAX_MW;
