@@ -26,6 +26,7 @@ mod addresses;
 mod cm;
 mod config;
 mod counters;
+mod device_memory;
 mod engine;
 mod error;
 mod eventfd;
@@ -50,16 +51,17 @@ mod wait_set;
 mod watch;
 
 pub use cm::{
-    CmChannel, CmCounters, CmEvent, CmEventKind, CmId, CmOptions, CmRefusal, CmTransport, ConnParam, Ece,
-    KeyError, PortSpace, RejectReason, Secret, UDP_QKEY, UdParam, read_key,
+    CmChannel, CmCounters, CmEvent, CmEventKind, CmId, CmOptions, CmTransport, ConnParam, Ece, PortSpace,
+    RejectReason, Secret, UDP_QKEY, UdParam,
 };
-pub use config::{Config, ConfigError, LinkChoice};
+pub use config::{Config, ConfigError, KeyError, LinkChoice, read_key};
 pub use counters::{Counters, QpReport};
+pub use device_memory::{DeviceMemory, MAX_DM};
 pub use engine::Posting;
-pub use error::Error;
+pub use error::{CmRefusal, Error};
 pub use gids::GidEntry;
 pub use log::log_refusal;
-pub use memory::{DeviceMemory, MAX_DM, MAX_MW, Prefetch, WindowType};
+pub use memory::{MAX_MW, Prefetch, WindowType};
 pub use nic::{DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, Nic, gid_table};
 pub use objects::{
     AddressHandle, AsyncEvent, CompletionChannel, Cq, EventSource, MAX_SRQ_WR, MemoryRegion, MemoryWindow,

@@ -4,6 +4,7 @@ use crate::addresses::{AddressTable, FollowAddresses};
 use crate::cm::CmService;
 use crate::config::{Config, LinkChoice};
 use crate::counters::Counters;
+use crate::device_memory::{Budget, DeviceMemory};
 use crate::engine::{Background, Chore, Engine, MAX_QP, Pulse};
 use crate::error::Error;
 use crate::fork::Generation;
@@ -13,7 +14,6 @@ use crate::link::{Capture, Faulty, Link, UdpConfig, UdpLink, now};
 use crate::local::{Fabric, LocalLink};
 use crate::lock::{Mutex, RwLock};
 use crate::log;
-use crate::memory::{Budget, DeviceMemory};
 use crate::objects::{
     AsyncEvent, CompletionChannel, Cq, CqCore, EventHub, EventQueue, EventSource, Pd, XrcDomains,
 };

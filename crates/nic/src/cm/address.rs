@@ -1,9 +1,9 @@
 //! Binding, listening, and finding the way to a destination.
 
+use super::CmId;
 use super::event::{CmEventKind, UDP_QKEY, UdParam};
 use super::id::{Bound, IdState};
-use super::{CmId, CmRefusal};
-use crate::error::Error;
+use crate::error::{CmRefusal, Error};
 use crate::gids::GidEntry;
 use crate::link::open_udp;
 use ferroce_proto::cm::{Offers, Path, Scope, ServiceId};

@@ -1,8 +1,8 @@
 //! What the queue pair of an id must be set to.
 
+use super::CmId;
 use super::event::UDP_QKEY;
-use super::{CmId, CmRefusal};
-use crate::error::Error;
+use crate::error::{CmRefusal, Error};
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpState};
 
 impl CmId {

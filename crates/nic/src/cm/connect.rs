@@ -1,8 +1,8 @@
 //! Offering, taking, refusing and ending connections.
 
 use super::event::{ConnParam, UDP_QKEY};
-use super::{CmId, CmRefusal, CmTransport, Managed};
-use crate::error::Error;
+use super::{CmId, CmTransport, Managed};
+use crate::error::{CmRefusal, Error};
 use crate::link::now;
 use ferroce_proto::cm::{
     Accept, Answer, CmError, CommId, Connect, IpHeader, Query, RejectReason, ServiceId, SidrStatus,

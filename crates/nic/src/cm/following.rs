@@ -4,11 +4,11 @@
 //! address can leave by itself, and that is told in the same way. When the device goes, the ids that had it are of no use
 //! any more: their connections are given up, and what remains to be done with them is to end them.
 
+use super::CmId;
 use super::event::{CmEvent, CmEventKind};
 use super::id::IdState;
-use super::{CmId, CmRefusal};
 use crate::engine::Engine;
-use crate::error::Error;
+use crate::error::{CmRefusal, Error};
 use crate::gids::GidEntry;
 use crate::lock::Mutex;
 use ferroce_proto::Gid;

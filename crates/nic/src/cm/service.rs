@@ -2,7 +2,8 @@
 
 use super::following::Roll;
 use super::roll_call::Watched;
-use super::{CmChannel, CmEvent, CmId, CmRefusal};
+use super::{CmChannel, CmEvent, CmId};
+use crate::error::CmRefusal;
 use crate::gids::GidEntry;
 use crate::link::{RxPacket, now};
 use crate::lock::{Mutex, lock_within};

@@ -88,7 +88,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Bytes of a neighbour, wherever they are there.
+    /// Bytes that the caller knows to be there: of a neighbour, or of the device.
     pub(crate) fn at(start: usize, len: usize) -> Span {
         Span { start, len, backing: Backing::Mapped }
     }

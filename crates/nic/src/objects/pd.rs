@@ -2,8 +2,9 @@
 
 use super::event::EventQueue;
 use super::region::MemoryRegion;
+use crate::device_memory::DeviceMemory;
 use crate::error::Error;
-use crate::memory::{Backing, DeviceMemory, Prefetch, Region, check_mapped};
+use crate::memory::{Backing, Prefetch, Region, check_mapped};
 use crate::nic::NicInner;
 use ferroce_proto::PdId;
 use ferroce_proto::verbs::{Access, Sge};

@@ -1,5 +1,10 @@
 //! Why a call was refused.
 
+mod cm;
+
+pub use cm::CmRefusal;
+
+use crate::config::ConfigError;
 use crate::link::LinkError;
 use ferroce_proto::qp::PostError;
 use ferroce_proto::qp::state::ModifyError;
@@ -74,13 +79,13 @@ pub enum Error {
     },
     /// The connection manager refused.
     #[error(transparent)]
-    Cm(#[from] crate::cm::CmRefusal),
+    Cm(#[from] CmRefusal),
     /// The NIC belongs to the parent process.
     #[error("this device was opened before fork(); open it again in the child")]
     Forked,
     /// A setting cannot be understood.
     #[error(transparent)]
-    Config(#[from] crate::config::ConfigError),
+    Config(#[from] ConfigError),
     /// The system refused something.
     #[error("{what}: {source}")]
     System {
