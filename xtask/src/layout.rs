@@ -60,7 +60,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ),
     ("crates/nic/src/engine/neighbours.rs", "gets at what the queue pair's lock guards"),
     ("crates/nic/src/lock/raw.rs", "a lock that sleeps on a futex"),
-    ("crates/nic/src/objects/guarded.rs", "shares what another lock guards"),
+    ("crates/nic/src/engine/guarded.rs", "shares what another lock guards"),
     ("crates/nic/src/shm/address_space.rs", "maps, moves and unmaps pages by calling the kernel itself"),
     ("crates/nic/src/shm/adopt.rs", "moves pages of registered memory into a memfd and back"),
     ("crates/nic/src/shm/adopt/memfd.rs", "makes memfds, maps them over pages, and maps pages over them"),

@@ -4,7 +4,7 @@ use crate::cm::Addresses;
 use crate::engine::{Chore, Engine};
 use crate::gids::{self, GidEntry};
 use crate::lock::RwLock;
-use crate::objects::{EventHub, EventSource};
+use crate::queues::{EventHub, EventSource};
 use crate::watch::{self, AddressWatch};
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::{EventKind, Mtu};

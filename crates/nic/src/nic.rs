@@ -5,7 +5,7 @@ use crate::cm::CmService;
 use crate::config::{Config, LinkChoice};
 use crate::counters::Counters;
 use crate::device_memory::{Budget, DeviceMemory};
-use crate::engine::{Background, Chore, Engine, MAX_QP, Pulse};
+use crate::engine::{Background, Chore, Engine, MAX_QP};
 use crate::error::Error;
 use crate::fork::Generation;
 use crate::gids::{self, GidEntry};
@@ -14,8 +14,10 @@ use crate::link::{Capture, Faulty, Link, UdpConfig, UdpLink, now};
 use crate::local::{Fabric, LocalLink};
 use crate::lock::{Mutex, RwLock};
 use crate::log;
-use crate::objects::{
-    AsyncEvent, CompletionChannel, Cq, CqCore, EventHub, EventQueue, EventSource, Pd, XrcDomains,
+use crate::objects::{Cq, Pd, XrcDomains};
+use crate::pulse::Pulse;
+use crate::queues::{
+    AsyncEvent, CompletionChannel, CqCore, EventHub, EventQueue, EventSource, MAX_CQE, check_depth,
 };
 use crate::raw::RawPort;
 use crate::registry;
@@ -95,7 +97,7 @@ impl DeviceAttr {
             max_qp_wr: MAX_QP_WR,
             max_sge: MAX_SGE,
             max_inline_data: MAX_INLINE,
-            max_cqe: crate::objects::MAX_CQE,
+            max_cqe: MAX_CQE,
             max_mr: 1 << 20,
             max_rd_atomic: MAX_RD_ATOMIC,
             max_msg_sz: ferroce_proto::qp::MAX_MESSAGE,
@@ -263,13 +265,7 @@ impl Nic {
         cookie: u64,
     ) -> Result<Cq, Error> {
         self.inner.alive()?;
-        if depth == 0 {
-            return Err(Error::Invalid {
-                attribute: "cqe",
-                why: "a completion queue needs at least one entry",
-            });
-        }
-        Error::check_limit("cqe", depth.into(), crate::objects::MAX_CQE.into())?;
+        check_depth(depth)?;
         let engine = &self.inner.engine;
         let core = CqCore::new(
             self.inner.next_id(),

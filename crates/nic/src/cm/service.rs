@@ -3,11 +3,11 @@
 use super::following::Roll;
 use super::roll_call::Watched;
 use super::{CmChannel, CmEvent, CmId};
+use crate::engine::QpCore;
 use crate::error::CmRefusal;
 use crate::gids::GidEntry;
 use crate::link::{RxPacket, now};
 use crate::lock::{Mutex, lock_within};
-use crate::objects::QpCore;
 use crate::registry::Ports;
 use ferroce_proto::Gid;
 use ferroce_proto::cm::{Accept, Cm, CmError, CommId, Config, Inbound, ListenerId, Secret, Transmit};

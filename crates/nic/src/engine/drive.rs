@@ -1,12 +1,11 @@
 //! One turn: put-off replies, arrivals, what follows from them, whoever waited for room, timers.
 
-use super::Engine;
 use super::host::NicHost;
 use super::qps::QpTable;
+use super::{Engine, QpCore};
 use crate::link::{RxBatch, RxPacket, TxBatch, now};
 use crate::lock::MutexGuard;
 use crate::log;
-use crate::objects::QpCore;
 use ferroce_proto::qp::{self, Arrival, DropReason, Terms};
 use ferroce_proto::verbs::EventKind;
 use ferroce_proto::wire::{Packet, dest_qpn};

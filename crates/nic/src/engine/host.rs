@@ -1,12 +1,12 @@
 //! How a queue pair reaches memory, links and completion queues.
 
-use super::Engine;
 use super::outgoing::{Batch, Outgoing};
+use super::{Engine, QpCore};
 use crate::link::TxBatch;
 use crate::local::{Path, Reaching};
 use crate::log;
 use crate::memory::{Grip, Peer, SHORTEST_NAMED};
-use crate::objects::{CqCore, QpCore, SrqCore};
+use crate::queues::{CqCore, SrqCore};
 use ferroce_proto::qp::{DropReason, Host, OneSided, RecvWqe, RefusalReason, Side, TxError, TxPayload};
 use ferroce_proto::verbs::{
     Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Payload, Route, Sge, WcStatus,

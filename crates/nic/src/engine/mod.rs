@@ -8,12 +8,14 @@
 //! | `neighbours` | what processes of this host see of a queue pair, and how it reaches them |
 //! | `management` | what becomes of packets to QP1 |
 //! | `outgoing` | what of a packet is copied and what it points to |
+//! | `qp` | what it works on: the machine of a queue pair, and what belongs to it besides |
+//! | `guarded` | what of that only the lock of the queue pair guards |
 //! | `qps` | which queue pair has this number |
 //! | `srqs` | which XRC shared receive queue has this number |
 //! | `groups` | which queue pairs listen to this multicast group |
 //! | `timers` | which queue pair wants to be woken when |
 //! | `background` | who drives when no application thread polls |
-//! | `pulse` | how the two kinds of drivers stay out of each other's way |
+//! | `report` | what the device counted |
 //!
 //! Locks, in the order they may be taken: the turn, a queue pair, then any of {region, CQ, SRQ, timers, ready list}.
 //! No lock is shared by unrelated queue pairs on the data path, except the turn, which is only ever tried.
@@ -22,19 +24,21 @@ mod background;
 mod calls;
 mod drive;
 mod groups;
+mod guarded;
 mod host;
 mod management;
 mod neighbours;
 mod outgoing;
-mod pulse;
+mod qp;
 mod qps;
+mod report;
 mod srqs;
 mod timers;
 
 pub(crate) use background::{Background, Chore};
 pub use calls::Posting;
 pub(crate) use outgoing::Resends;
-pub(crate) use pulse::Pulse;
+pub(crate) use qp::{QpCore, QpQueues};
 pub(crate) use qps::MAX_QP;
 pub(crate) use srqs::MAX_XRC_SRQ;
 
@@ -44,7 +48,7 @@ use crate::link::Link;
 use crate::local::Fabric;
 use crate::lock::Mutex;
 use crate::memory::RegionTable;
-use crate::objects::QpCore;
+use crate::pulse::Pulse;
 use drive::Turn;
 use groups::Groups;
 use qps::QpTable;

@@ -1,8 +1,7 @@
 //! What processes of this host see of a queue pair, and how it reaches them.
 
-use super::Engine;
+use super::{Engine, QpCore};
 use crate::local::Path;
-use crate::objects::QpCore;
 use crate::shm::{Partner, QpCard, QpDomain};
 use ferroce_proto::qp::Qp;
 use ferroce_proto::verbs::Transport;

@@ -1,9 +1,8 @@
 //! Packets of one turn on their way to the link, with the regions that they point into.
 
-use super::Engine;
+use super::{Engine, QpCore};
 use crate::link::TxBatch;
 use crate::memory::{External, Peer, Pins};
-use crate::objects::QpCore;
 use ferroce_proto::Psn;
 use ferroce_proto::qp::{TxPayload, in_row};
 use ferroce_proto::verbs::{MemoryFault, Route};

@@ -1,7 +1,7 @@
 //! Which XRC shared receive queue has this number.
 
 use crate::lock::RwLock;
-use crate::objects::SrqCore;
+use crate::queues::SrqCore;
 use crate::shm::SrqBoard;
 use ferroce_proto::Srqn;
 use rand::Rng;

@@ -1,11 +1,11 @@
 //! Protection domains: what may work together.
 
-use super::event::EventQueue;
 use super::region::MemoryRegion;
 use crate::device_memory::DeviceMemory;
 use crate::error::Error;
 use crate::memory::{Backing, Prefetch, Region, check_mapped};
 use crate::nic::NicInner;
+use crate::queues::EventQueue;
 use ferroce_proto::PdId;
 use ferroce_proto::verbs::{Access, Sge};
 use std::any::Any;

@@ -1,10 +1,9 @@
 //! XRC domains: which shared receive queues a receiving end may put messages into (IBA annex A14).
 
-use super::cq::CqCore;
-use super::event::EventQueue;
 use crate::error::Error;
 use crate::lock::Mutex;
 use crate::nic::{Nic, NicInner};
+use crate::queues::{CqCore, EventQueue};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 

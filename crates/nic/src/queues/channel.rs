@@ -21,7 +21,7 @@ impl CompletionChannel {
         Ok(CompletionChannel { fd, fired: Mutex::default() })
     }
 
-    pub(super) fn fire(&self, cq: Weak<CqCore>) {
+    pub(crate) fn fire(&self, cq: Weak<CqCore>) {
         self.fired.lock().push_back(cq);
         self.fd.add();
     }
@@ -49,7 +49,7 @@ impl CompletionChannel {
     }
 
     /// Sleeps until there is an event, at most so long.
-    pub(super) fn sleep(&self, most: Duration) {
+    pub(crate) fn sleep(&self, most: Duration) {
         self.fd.sleep(most);
     }
 
