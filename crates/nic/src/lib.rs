@@ -66,10 +66,8 @@ pub use log::log_refusal;
 pub use memory::{MAX_MW, Prefetch, WindowType};
 pub use nic::{DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, Nic, gid_table};
 pub use objects::{
-    AddressHandle, Cq, MemoryRegion, MemoryWindow, Pd, Qp, QpInit, Srq, XrcDomain, XrcKey, next_rkey,
+    AddressHandle, Cq, MemoryRegion, MemoryWindow, Pd, Qp, QpInit, Srq, WorkQueue, WqState, XrcDomain,
+    XrcKey, next_rkey,
 };
 pub use queues::{AsyncEvent, CompletionChannel, EventSource, MAX_SRQ_WR, Moderation, SrqAttr, Stamp};
-pub use raw::{
-    Flow, FlowCounts, FlowFilter, FlowKind, FlowLayer, FlowRule, HashFields, MAX_SPREAD, RxHash, WorkQueue,
-    WqState,
-};
+pub use raw::{Flow, FlowCounts, FlowFilter, FlowKind, FlowLayer, FlowRule, HashFields, MAX_SPREAD, RxHash};

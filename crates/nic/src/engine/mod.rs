@@ -6,6 +6,7 @@
 //! | `calls` | what verbs do to a queue pair on the caller's thread |
 //! | `host` | how a queue pair reaches memory, links and completion queues |
 //! | `neighbours` | what processes of this host see of a queue pair, and how it reaches them |
+//! | `frames` | how raw packets reach memory |
 //! | `management` | what becomes of packets to QP1 |
 //! | `outgoing` | what of a packet is copied and what it points to |
 //! | `qp` | what it works on: the machine of a queue pair, and what belongs to it besides |
@@ -23,6 +24,7 @@
 mod background;
 mod calls;
 mod drive;
+mod frames;
 mod groups;
 mod guarded;
 mod host;

@@ -4,9 +4,11 @@ mod address;
 mod cq;
 mod pd;
 mod qp;
+mod raw_qp;
 mod region;
 mod srq;
 mod window;
+mod work_queue;
 mod xrc;
 
 pub use address::AddressHandle;
@@ -16,6 +18,7 @@ pub use qp::{Qp, QpInit};
 pub use region::MemoryRegion;
 pub use srq::Srq;
 pub use window::{MemoryWindow, next_rkey};
+pub use work_queue::{WorkQueue, WqState};
 pub use xrc::{XrcDomain, XrcKey};
 
 pub(crate) use xrc::XrcDomains;

@@ -71,6 +71,7 @@ impl SrqCore {
     }
 
     /// Adds the receives that `fill` hands over, in order, under one lock.
+    #[inline(always)] // then what `fill` is handed is no call through a pointer
     pub(crate) fn post_each<R>(
         &self,
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
