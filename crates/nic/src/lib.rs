@@ -26,12 +26,14 @@ mod addresses;
 mod cm;
 mod config;
 mod counters;
+mod device_attr;
 mod device_memory;
 mod engine;
 mod error;
 mod eventfd;
 mod exit;
 mod farewell;
+mod follow;
 mod fork;
 mod gids;
 pub mod inspect;
@@ -42,6 +44,7 @@ mod log;
 mod memory;
 mod nic;
 mod objects;
+mod open;
 mod pulse;
 mod queues;
 mod random;
@@ -51,6 +54,7 @@ mod shared;
 mod shm;
 mod wait_set;
 mod watch;
+mod xrc;
 
 pub use cm::{
     CmChannel, CmCounters, CmEvent, CmEventKind, CmId, CmOptions, CmTransport, ConnParam, Ece, PortSpace,
@@ -58,16 +62,18 @@ pub use cm::{
 };
 pub use config::{Config, ConfigError, KeyError, LinkChoice, read_key};
 pub use counters::{Counters, QpReport};
+pub use device_attr::{DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 pub use device_memory::{DeviceMemory, MAX_DM};
 pub use engine::Posting;
 pub use error::{CmRefusal, Error};
 pub use gids::GidEntry;
 pub use log::log_refusal;
 pub use memory::{MAX_MW, Prefetch, WindowType};
-pub use nic::{DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, Nic, gid_table};
+pub use nic::Nic;
 pub use objects::{
-    AddressHandle, Cq, MemoryRegion, MemoryWindow, Pd, Qp, QpInit, Srq, WorkQueue, WqState, XrcDomain,
-    XrcKey, next_rkey,
+    AddressHandle, Cq, MemoryRegion, MemoryWindow, Pd, Qp, QpInit, Srq, WorkQueue, WqState, next_rkey,
 };
+pub use open::gid_table;
 pub use queues::{AsyncEvent, CompletionChannel, EventSource, MAX_SRQ_WR, Moderation, SrqAttr, Stamp};
 pub use raw::{Flow, FlowCounts, FlowFilter, FlowKind, FlowLayer, FlowRule, HashFields, MAX_SPREAD, RxHash};
+pub use xrc::{XrcDomain, XrcKey};

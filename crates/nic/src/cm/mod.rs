@@ -7,6 +7,7 @@
 //! | file | question |
 //! |---|---|
 //! | `service` | what one NIC has of it |
+//! | `management` | packets to QP1 |
 //! | `channel` | how programs hear of events |
 //! | `event` | what they hear |
 //! | `deliver` | which id an event of the protocol is for |
@@ -28,12 +29,13 @@ mod deliver;
 mod event;
 mod following;
 mod id;
+mod management;
 mod roll_call;
 mod service;
 
 pub use channel::CmChannel;
 pub use event::{CmEvent, CmEventKind, ConnParam, UDP_QKEY, UdParam};
 pub use id::{CmId, CmOptions};
-pub(crate) use service::{Addresses, CmService, Destination, LOCK_PATIENCE, Managed};
+pub(crate) use service::CmService;
 
 pub use ferroce_proto::cm::{CmCounters, CmTransport, Ece, PortSpace, RejectReason, Secret};

@@ -518,7 +518,7 @@ impl Engine {
     pub(super) fn next_deadline_ns(&self) -> u64 {
         let link = self.link.deadline().map_or(u64::MAX, |t| t.0);
         let ready = if self.any_ready.load(Ordering::Relaxed) { 0 } else { u64::MAX };
-        let management = self.cm.get().map_or(u64::MAX, |cm| cm.next_ns());
+        let management = self.agent_ns.load(Ordering::SeqCst);
         self.timers.next_ns().min(link).min(ready).min(management)
     }
 }

@@ -7,7 +7,7 @@
 //! | `host` | how a queue pair reaches memory, links and completion queues |
 //! | `neighbours` | what processes of this host see of a queue pair, and how it reaches them |
 //! | `frames` | how raw packets reach memory |
-//! | `management` | what becomes of packets to QP1 |
+//! | `management` | who gets packets to QP1 |
 //! | `outgoing` | what of a packet is copied and what it points to |
 //! | `qp` | what it works on: the machine of a queue pair, and what belongs to it besides |
 //! | `guarded` | what of that only the lock of the queue pair guards |
@@ -39,12 +39,12 @@ mod timers;
 
 pub(crate) use background::{Background, Chore};
 pub use calls::Posting;
+pub(crate) use management::ManagementAgent;
 pub(crate) use outgoing::Resends;
 pub(crate) use qp::{QpCore, QpQueues};
 pub(crate) use qps::MAX_QP;
 pub(crate) use srqs::MAX_XRC_SRQ;
 
-use crate::cm::CmService;
 use crate::counters::DeviceCounters;
 use crate::link::Link;
 use crate::local::Fabric;
@@ -56,8 +56,8 @@ use groups::Groups;
 use qps::QpTable;
 use srqs::XrcSrqs;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, OnceLock, Weak};
 use timers::Timers;
 
 /// One NIC's engine.
@@ -71,8 +71,9 @@ pub(crate) struct Engine {
     pub(crate) srqs: XrcSrqs,
     pub(crate) counters: DeviceCounters,
     pub(crate) pulse: Arc<Pulse>,
-    /// Connection management; set once, before anybody else has the engine.
-    pub(crate) cm: OnceLock<CmService>,
+    /// Who serves QP1, and when it wants to be called.
+    agent: OnceLock<Weak<dyn ManagementAgent>>,
+    agent_ns: AtomicU64,
     /// The link takes packets that point to their payload.
     may_point: bool,
     groups: Groups,
@@ -98,7 +99,8 @@ impl Engine {
             link,
             counters: DeviceCounters::default(),
             pulse,
-            cm: OnceLock::new(),
+            agent: OnceLock::new(),
+            agent_ns: AtomicU64::new(u64::MAX),
             groups: Groups::default(),
             timers: Timers::default(),
             turn: Mutex::new(Turn::new()),

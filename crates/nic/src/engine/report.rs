@@ -23,7 +23,7 @@ impl Engine {
             refusals: self.counters.refusals(),
             completions: tally.completions.value(),
             failed_completions: tally.failed_completions.value(),
-            cm: self.cm.get().map(|cm| cm.named_counters()).unwrap_or_default(),
+            cm: self.agent().map(|agent| agent.named_counters()).unwrap_or_default(),
             link,
             queue_pairs: qps.iter().take(most_qps).map(|qp| QpReport::of(&qp.machine.lock())).collect(),
         };

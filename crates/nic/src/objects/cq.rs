@@ -1,8 +1,8 @@
 //! Completion queues, as programs hold them.
 
 use crate::error::Error;
-use crate::nic::NicInner;
-use crate::queues::{CqCore, Moderation, Stamp};
+use crate::nic::{Nic, NicInner};
+use crate::queues::{CompletionChannel, CqCore, Moderation, Stamp, check_depth};
 use crate::wait_set::WaitSet;
 use ferroce_proto::verbs::Completion;
 use std::os::fd::{AsFd, AsRawFd};
@@ -15,6 +15,29 @@ const HITS_PER_TURN: u64 = 8;
 
 /// How long a thread that slept for packets leaves them to another that it found driving.
 const LEFT_TO_OTHERS: Duration = Duration::from_micros(100);
+
+impl Nic {
+    /// Makes a completion queue of `depth` entries; `cookie` comes back with its channel events.
+    pub fn create_cq(
+        &self,
+        depth: u32,
+        channel: Option<&Arc<CompletionChannel>>,
+        cookie: u64,
+    ) -> Result<Cq, Error> {
+        self.inner().alive()?;
+        check_depth(depth)?;
+        let engine = &self.inner().engine;
+        let core = CqCore::new(
+            self.inner().next_id(),
+            cookie,
+            depth,
+            channel.cloned(),
+            engine.pulse.clone(),
+            self.event_queue().clone(),
+        );
+        Ok(Cq::new(core, self.inner().clone()))
+    }
+}
 
 /// A completion queue.
 pub struct Cq {
@@ -114,9 +137,8 @@ impl Cq {
     pub fn request_notify(&self, solicited_only: bool) -> Result<(), Error> {
         self.nic.alive()?;
         let is_first = self.core.arm(solicited_only);
-        let background = self.nic.background()?;
         if is_first {
-            background.wake();
+            self.nic.background().wake();
         }
         Ok(())
     }
@@ -163,9 +185,8 @@ impl Cq {
     /// for them, however much is polled. A program that polls for long should not say so: it would share its packets.
     pub fn come_and_go(&self) -> Result<(), Error> {
         self.nic.alive()?;
-        let background = self.nic.background()?;
         if !self.comes_and_goes.swap(true, Ordering::Relaxed) && self.core.pulse.armed() {
-            background.wake();
+            self.nic.background().wake();
         }
         Ok(())
     }

@@ -19,6 +19,3 @@ pub use region::MemoryRegion;
 pub use srq::Srq;
 pub use window::{MemoryWindow, next_rkey};
 pub use work_queue::{WorkQueue, WqState};
-pub use xrc::{XrcDomain, XrcKey};
-
-pub(crate) use xrc::XrcDomains;

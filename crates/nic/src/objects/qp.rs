@@ -3,12 +3,12 @@
 use super::cq::Cq;
 use super::pd::Pd;
 use super::srq::Srq;
-use super::xrc::XrcDomain;
+use crate::device_attr::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
 use crate::engine::{MAX_QP, Posting, QpCore, QpQueues};
 use crate::error::Error;
 use crate::lock::Mutex;
-use crate::nic::{MAX_INLINE, MAX_QP_WR, MAX_SGE, Nic};
 use crate::raw::{Flow, FlowRule, RawQp};
+use crate::xrc::XrcDomain;
 use ferroce_proto::cc::{HalvingWindow, SharedWindow};
 use ferroce_proto::qp::{self, PostError, QpConfig, QpCounters};
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpCap, QpState, RecvWr, SendWr, Transport};
@@ -90,7 +90,11 @@ impl Pd {
         )
     }
 
-    fn insert_qp(self: &Arc<Self>, parts: Parts, domain: Option<Arc<XrcDomain>>) -> Result<Qp, Error> {
+    pub(super) fn insert_qp(
+        self: &Arc<Self>,
+        parts: Parts,
+        domain: Option<Arc<XrcDomain>>,
+    ) -> Result<Qp, Error> {
         let nic = &self.nic;
         let transport = parts.transport;
         let make = |qpn| {
@@ -109,65 +113,16 @@ impl Pd {
         };
         let core =
             nic.engine.qps.insert(make).ok_or(Error::Exhausted { what: "queue pairs", limit: MAX_QP })?;
-        Ok(Qp { core, pd: self.clone(), transport, groups: Mutex::default(), handle: 0, domain, raw: None })
+        Ok(Qp::new(core, self.clone(), transport, 0, domain))
     }
 }
 
 /// [`QpInit`] once it is checked.
-struct Parts {
-    transport: Transport,
-    queues: QpQueues,
-    cap: QpCap,
-    signal_all: bool,
-}
-
-impl XrcDomain {
-    /// Makes the receiving end of an extended reliable connection, in RESET; `device` hears its events. It has no protection domain and no
-    /// completion queue: each request names a shared receive queue of this domain, which has both.
-    pub fn create_target(self: &Arc<Self>, device: &Nic) -> Result<Qp, Error> {
-        let nic = self.nic();
-        nic.alive()?;
-        self.check_device(device)?;
-        let (no_cq, pd) = (self.no_cq(), self.domain_of_its_own(device));
-        let parts = Parts {
-            transport: Transport::XrcTgt,
-            queues: QpQueues { send_cq: no_cq.clone(), recv_cq: no_cq, srq: None },
-            cap: QpCap::default(),
-            signal_all: false,
-        };
-        pd.insert_qp(parts, Some(self.clone()))
-    }
-
-    /// A receiving end has no protection domain; where one stands, this one does.
-    fn domain_of_its_own(&self, device: &Nic) -> Arc<Pd> {
-        let nic = self.nic();
-        Arc::new(Pd { id: PdId(nic.next_id()), nic: nic.clone(), events: device.event_queue().clone() })
-    }
-
-    fn check_device(&self, device: &Nic) -> Result<(), Error> {
-        match self.belongs_to(&device.inner) {
-            true => Ok(()),
-            false => Err(Error::Invalid { attribute: "xrcd", why: "belongs to another device" }),
-        }
-    }
-
-    /// Another handle of a receiving end of this domain. The queue pair lives until its last handle is dropped, and
-    /// each handle gets its own events, through `device`.
-    pub fn open_qp(self: &Arc<Self>, device: &Nic, qpn: Qpn) -> Result<Qp, Error> {
-        let nic = self.nic();
-        nic.alive()?;
-        self.check_device(device)?;
-        let unknown = Error::Invalid { attribute: "qpn", why: "no receiving end of this XRC domain has it" };
-        let core = nic.engine.qps.get(qpn).filter(|core| core.xrc_domain == Some(self.id()));
-        let Some(core) = core else { return Err(unknown) };
-        let handle = nic.next_id();
-        if !core.open_handle(handle, device.event_queue().clone()) {
-            return Err(unknown);
-        }
-        let pd = self.domain_of_its_own(device);
-        let (transport, domain) = (Transport::XrcTgt, Some(self.clone()));
-        Ok(Qp { core, pd, transport, groups: Mutex::default(), handle, domain, raw: None })
-    }
+pub(super) struct Parts {
+    pub(super) transport: Transport,
+    pub(super) queues: QpQueues,
+    pub(super) cap: QpCap,
+    pub(super) signal_all: bool,
 }
 
 fn check_cap(cap: &QpCap, shared: bool) -> Result<QpCap, Error> {
@@ -184,6 +139,16 @@ fn check_cap(cap: &QpCap, shared: bool) -> Result<QpCap, Error> {
 }
 
 impl Qp {
+    pub(super) fn new(
+        core: Arc<QpCore>,
+        pd: Arc<Pd>,
+        transport: Transport,
+        handle: u32,
+        domain: Option<Arc<XrcDomain>>,
+    ) -> Qp {
+        Qp { core, pd, transport, groups: Mutex::default(), handle, domain, raw: None }
+    }
+
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         self.core.qpn

@@ -2,10 +2,10 @@
 
 use super::cq::Cq;
 use super::pd::Pd;
-use super::xrc::XrcDomain;
+use crate::device_attr::MAX_SGE;
 use crate::error::Error;
-use crate::nic::MAX_SGE;
 use crate::queues::{MAX_SRQ_WR, SrqAttr, SrqCore, XrcSide};
+use crate::xrc::XrcDomain;
 use ferroce_proto::Srqn;
 use ferroce_proto::qp::PostError;
 use ferroce_proto::verbs::RecvWr;

@@ -2,9 +2,9 @@
 
 use super::cq::Cq;
 use super::pd::Pd;
+use crate::device_attr::{MAX_QP_WR, MAX_SGE};
 use crate::error::Error;
 use crate::lock::Mutex;
-use crate::nic::{MAX_QP_WR, MAX_SGE};
 use crate::raw::{Phase, QueueInit, RawQueue};
 use ferroce_proto::Qpn;
 use ferroce_proto::qp::PostError;
