@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::layers;
 use crate::source::{code_lines, has_word};
 use crate::step::{Context, Report};
 
@@ -117,20 +118,23 @@ const GENERATED: [&str; 3] = ["target", "corpus", "artifacts"];
 /// The page that names every environment variable.
 const VARIABLES: &str = "docs/environment.md";
 
+/// Whether opcodes and sequence numbers outside proto fail the step; true once there are none.
+const PROTOCOL_IN_PROTO: bool = false;
+
 const MAX_LINES: usize = 600;
 const UNFINISHED: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
 /// Names that say nothing about what is inside.
 const EMPTY_NAMES: [&str; 4] = ["utils", "common", "misc", "manager"];
 
 /// A Rust file, its path as the repository names it.
-struct File {
-    path: String,
+pub(crate) struct File {
+    pub(crate) path: String,
     text: String,
-    code: Vec<String>,
+    pub(crate) code: Vec<String>,
 }
 
 impl File {
-    fn new(path: String, text: String) -> Self {
+    pub(crate) fn new(path: String, text: String) -> Self {
         let code = code_lines(&text);
         Self { path, text, code }
     }
@@ -151,6 +155,10 @@ pub(crate) fn check(ctx: &Context) -> Report {
     let mut failures: Vec<String> = files.iter().flat_map(check_file).collect();
     failures.extend(stale_permissions(&files));
     failures.extend(proto_forbids_unsafe(&files));
+    failures.extend(layers::check_order(&files));
+    if PROTOCOL_IN_PROTO {
+        failures.extend(layers::check_protocol(&files));
+    }
     failures.extend(undocumented_variables(
         &files,
         &std::fs::read_to_string(ctx.root.join(VARIABLES)).unwrap_or_default(),
@@ -182,7 +190,7 @@ fn std_in_proto(file: &File) -> Vec<String> {
 }
 
 /// Lines before the unit tests that close a file; those may use std.
-fn shipped_lines(code: &[String]) -> usize {
+pub(crate) fn shipped_lines(code: &[String]) -> usize {
     let opens_tests = |at: usize| {
         let module = code[at + 1..].iter().map(|line| line.trim()).find(|line| !line.starts_with("#["));
         code[at].trim() == "#[cfg(test)]"

@@ -36,6 +36,7 @@ mod fuzz;
 mod hugepages;
 mod install;
 mod interop;
+mod layers;
 mod layout;
 mod libtest;
 mod process;

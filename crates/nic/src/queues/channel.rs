@@ -26,7 +26,7 @@ impl CompletionChannel {
         self.fd.add();
     }
 
-    /// Waits for an event and returns the number of the CQ it is for ([`super::Cq::id`]) with the cookie it was made
+    /// Waits for an event and returns the number of the CQ it is for ([`crate::Cq::id`]) with the cookie it was made
     /// with. Blocks, unless the descriptor was set to non-blocking: then `WouldBlock` says that there is none. A
     /// signal ends the wait with `Interrupted`.
     pub fn wait(&self) -> std::io::Result<(u32, u64)> {
