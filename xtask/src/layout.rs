@@ -47,9 +47,9 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/exit.rs", "registers what runs at exit"),
     ("crates/nic/src/fork.rs", "registers what runs in a forked child"),
     ("crates/nic/src/inspect/process.rs", "asks the kernel who is behind a socket"),
-    ("crates/nic/src/link/batch/row.rs", "checksums rows of payloads that lie in registered memory"),
+    ("crates/nic/src/link/batch/gso_run.rs", "checksums payloads that lie in registered memory"),
     ("crates/nic/src/link/batch/rx.rs", "packets that lie where another process put them"),
-    ("crates/nic/src/link/batch/seal.rs", "checksums payloads that lie in registered memory"),
+    ("crates/nic/src/link/batch/icrc.rs", "checksums payloads that lie in registered memory"),
     ("crates/nic/src/link/batch/tx.rs", "takes the promise that such payloads stay"),
     ("crates/nic/src/link/clock.rs", "reads the clock"),
     ("crates/nic/src/link/udp/interfaces.rs", "walks the kernel's list of interfaces"),
@@ -116,7 +116,7 @@ const FOLDERS: [&str; 5] = ["crates", "xtask", "fuzz", "examples", "tests"];
 const GENERATED: [&str; 3] = ["target", "corpus", "artifacts"];
 
 /// The page that names every environment variable.
-const VARIABLES: &str = "docs/environment.md";
+const VARIABLES: &str = "docs/reference/environment.md";
 
 /// Whether opcodes and sequence numbers outside proto fail the step; true once there are none.
 const PROTOCOL_IN_PROTO: bool = false;
@@ -159,6 +159,7 @@ pub(crate) fn check(ctx: &Context) -> Report {
     if PROTOCOL_IN_PROTO {
         failures.extend(layers::check_protocol(&files));
     }
+    failures.extend(crate::links::broken(&ctx.root));
     failures.extend(undocumented_variables(
         &files,
         &std::fs::read_to_string(ctx.root.join(VARIABLES)).unwrap_or_default(),
@@ -339,7 +340,7 @@ mod tests {
         let text = "//! FERROCE_LOG, FERROCE_*, FERROCE_\nlet name = \"FERROCE_NEW\";\n";
         let files = [File::new("crates/nic/src/a.rs".to_owned(), text.to_owned())];
         let found = undocumented_variables(&files, "| `FERROCE_LOG` |");
-        assert_eq!(found, ["crates/nic/src/a.rs:2: FERROCE_NEW is not in docs/environment.md"]);
+        assert_eq!(found, ["crates/nic/src/a.rs:2: FERROCE_NEW is not in docs/reference/environment.md"]);
     }
 
     #[test]

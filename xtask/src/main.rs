@@ -14,7 +14,7 @@
 //! | `dsm` | shared-memory programs over libjia: the tests, and the figures |
 //! | `unprivileged` | the perf run and the integration tests as a user without rights |
 //! | `fuzz` | libFuzzer targets on a stable toolchain |
-//! | `layout`, `source` | the house style as a check, and the blanking of comments and strings it needs |
+//! | `layout`, `links`, `source` | the style rules as a check: sources, links of the Markdown pages, blanking of comments and strings |
 //! | `selection` | which cases of a table, and how they are shown |
 //! | `install` | the command and its libraries into a prefix |
 //! | `boundary` | what the C library costs against the Rust API |
@@ -39,6 +39,7 @@ mod interop;
 mod layers;
 mod layout;
 mod libtest;
+mod links;
 mod process;
 mod programs;
 mod screen;

@@ -102,7 +102,7 @@ impl Nic {
 
     /// Slot of this NIC among the user's processes: the high eight bits of its queue pair numbers.
     pub fn slot(&self) -> u8 {
-        self.inner.engine.link.slot()
+        self.inner.engine.shared_port.slot()
     }
 
     /// Everything it counted.

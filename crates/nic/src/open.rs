@@ -11,7 +11,7 @@ use crate::follow::FollowAddresses;
 use crate::fork::Generation;
 use crate::gids::{self, GidEntry};
 use crate::inspect::{Answerer, Subject};
-use crate::link::{Capture, Faulty, Link, UdpConfig, UdpLink};
+use crate::link::{Capture, Faulty, Link, SharedPort, UdpConfig, UdpLink};
 use crate::local::{Fabric, LocalLink};
 use crate::lock::{Mutex, RwLock};
 use crate::nic::{Nic, NicInner};
@@ -46,7 +46,7 @@ impl Nic {
     ) -> Result<Nic, Error> {
         let events = Arc::new(EventHub::default());
         let pulse = Arc::new(Pulse::new().map_err(Error::system("creating an event descriptor"))?);
-        let engine = Arc::new(Engine::new(ways.link, ways.fabric, pulse));
+        let engine = Arc::new(Engine::new(ways.link, ways.wire, ways.shared_port, ways.fabric, pulse));
         let table = Arc::new(AddressTable {
             wanted: config.addresses.clone(),
             mtu_wish: config.mtu,
@@ -55,7 +55,8 @@ impl Nic {
             watch: AddressWatch::open().ok(),
             events: events.clone(),
         });
-        let ports = registry::own_directory().and_then(|d| registry::Ports::open(d, engine.link.slot())).ok();
+        let ports =
+            registry::own_directory().and_then(|d| registry::Ports::open(d, engine.shared_port.slot())).ok();
         let cm = CmService::start(engine.clone(), ports, table.clone(), config.cm_secret.clone(), born);
         exit::remember(&engine);
         farewell::announce(&engine);
@@ -129,6 +130,9 @@ pub fn gid_table(config: &Config) -> Result<Vec<GidEntry>, Error> {
 /// How packets leave and arrive, and the same-host fabric if that is part of it.
 struct Ways {
     link: Arc<dyn Link>,
+    /// The link without the fabric.
+    wire: Arc<dyn Link>,
+    shared_port: Arc<SharedPort>,
     fabric: Option<Arc<Fabric>>,
 }
 
@@ -142,22 +146,29 @@ fn open_ways(config: &Config) -> Result<Ways, Error> {
         capture: capture.map_err(Error::system("creating the capture file"))?.map(Arc::new),
         ..UdpConfig::default()
     })?);
+    let shared_port = udp.port().clone();
+    let over_wire = |wire: Arc<dyn Link>| Ways {
+        link: wire.clone(),
+        wire,
+        shared_port: shared_port.clone(),
+        fabric: None,
+    };
     if let Some(faults) = &config.faults {
-        return Ok(Ways { link: Arc::new(Faulty::new(udp, *faults)), fabric: None });
+        return Ok(over_wire(Arc::new(Faulty::new(udp, *faults))));
     }
     if config.link == LinkChoice::Udp || config.capture.is_some() {
-        return Ok(Ways { link: udp, fabric: None });
+        return Ok(over_wire(udp));
     }
     match LocalLink::open(udp.clone(), config.adopt) {
         Ok(local) => {
             let fabric = Some(local.fabric().clone());
-            Ok(Ways { link: Arc::new(local), fabric })
+            Ok(Ways { link: Arc::new(local), wire: udp, shared_port, fabric })
         }
         Err(why) => {
             log::choice(format_args!(
                 "UDP to processes of this host too: no shared memory with them ({why})"
             ));
-            Ok(Ways { link: udp, fabric: None })
+            Ok(over_wire(udp))
         }
     }
 }

@@ -12,7 +12,7 @@
 //! | `times` | which of several runs counts |
 //! | `pieces` | the pieces of it beside bare operations and Open MPI, as far as running them goes |
 //! | `goals` | the same compared with what is wanted |
-//! | `plot` | the picture of docs/dsm-figures.md |
+//! | `plot` | the picture of docs/figures/dsm-figures.md |
 
 pub(crate) mod figures;
 mod goals;

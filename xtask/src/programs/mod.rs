@@ -9,7 +9,7 @@
 //! | `rdmacm` | programs that connect by librdmacm |
 //! | `rsockets` | programs over rsockets, and over librspreload |
 //! | `conformance` | rdma-core's own test suite |
-//! | `skips` | which of its tests may be skipped, and why; docs/conformance.md comes from it |
+//! | `skips` | which of its tests may be skipped, and why; docs/reference/conformance.md comes from it |
 //! | `network` | the namespace |
 //! | `pool`, `worker`, `session` | who runs what where |
 //! | `verdict` | rows, tables and tallies |

@@ -61,7 +61,7 @@ impl CmService {
             self.engine.link.send(tx)
         });
         let repeats = messages.iter().filter(|message| message.is_repeat);
-        self.write_messages(tx, repeats, |tx| self.engine.link.send_by_wire(tx));
+        self.write_messages(tx, repeats, |tx| self.engine.wire.send(tx));
     }
 
     fn write_messages<'a>(
@@ -129,7 +129,7 @@ impl ManagementAgent for CmService {
         };
         if let Destination::Slot(slot) = self.destination(&mad, rx.dgid) {
             // It lives, so at worst it does not keep up. Answering in its place would be wrong; the peer will repeat.
-            self.engine.link.forward(slot, rx);
+            self.engine.shared_port.forward(slot, rx);
             return;
         }
         match self.inbound(rx) {

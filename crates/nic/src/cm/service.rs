@@ -116,7 +116,7 @@ impl CmService {
         secret: Option<Secret>,
         born: Generation,
     ) -> Arc<CmService> {
-        let slot = engine.link.slot();
+        let slot = engine.shared_port.slot();
         let config = Config { slot, ca_guid: crate::random::number::<u64>() | 1, ..Config::default() };
         let mut cm = Cm::new(config, Box::new(crate::random::number::<u64>));
         cm.set_secret(secret);

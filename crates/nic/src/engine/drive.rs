@@ -3,7 +3,7 @@
 use super::host::NicHost;
 use super::qps::QpTable;
 use super::{Engine, QpCore};
-use crate::link::{RxBatch, RxPacket, TxBatch, now};
+use crate::link::{Effort, RxBatch, RxPacket, TxBatch, now};
 use crate::lock::MutexGuard;
 use crate::log;
 use ferroce_proto::qp::{self, Arrival, DropReason, Terms};
@@ -224,7 +224,8 @@ impl Engine {
         }
         // One turn of a program that finds what it looks for is no reason to send them, two are.
         turn.is_overdue = !turn.put_off.waiting.is_empty();
-        let arrived = self.link.receive_some(&mut turn.rx, thorough);
+        let effort = if thorough { Effort::Thorough } else { Effort::Quick };
+        let arrived = self.link.receive(&mut turn.rx, effort);
         turn.idle = if arrived > 0 { 0 } else { turn.idle.wrapping_add(1) };
         turn.recent.refresh(self.qps.removals());
         turn.put_off.refresh(self.qps.removals());
@@ -338,7 +339,7 @@ impl Engine {
     /// Whether the batch could be given more packets out of what was read.
     #[inline]
     fn any_more(&self, rx: &mut RxBatch) -> bool {
-        rx.has_more && self.link.receive_more(rx)
+        rx.has_more() && self.link.receive(rx, Effort::Quick) > 0
     }
 
     /// What becomes of a packet that is for no queue pair of ours alone. Returns how many completions that made.
@@ -516,10 +517,9 @@ impl Engine {
 
     /// When the background thread must look again although nothing arrives.
     pub(super) fn next_deadline_ns(&self) -> u64 {
-        let link = self.link.deadline().map_or(u64::MAX, |t| t.0);
         let ready = if self.any_ready.load(Ordering::Relaxed) { 0 } else { u64::MAX };
         let management = self.agent_ns.load(Ordering::SeqCst);
-        self.timers.next_ns().min(link).min(ready).min(management)
+        self.timers.next_ns().min(ready).min(management)
     }
 }
 

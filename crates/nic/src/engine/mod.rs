@@ -46,7 +46,7 @@ pub(crate) use qps::MAX_QP;
 pub(crate) use srqs::MAX_XRC_SRQ;
 
 use crate::counters::DeviceCounters;
-use crate::link::Link;
+use crate::link::{Link, SharedPort};
 use crate::local::Fabric;
 use crate::lock::Mutex;
 use crate::memory::RegionTable;
@@ -64,6 +64,10 @@ use timers::Timers;
 #[repr(align(128))] // no cache line shared with another object that another core writes
 pub(crate) struct Engine {
     pub(crate) link: Arc<dyn Link>,
+    /// The same link without the rings to processes of this host.
+    pub(crate) wire: Arc<dyn Link>,
+    /// How packets and wake-ups reach other processes that share the port.
+    pub(crate) shared_port: Arc<SharedPort>,
     /// What it shares with the processes of this host, if anything.
     pub(crate) fabric: Option<Arc<Fabric>>,
     pub(crate) regions: RegionTable,
@@ -89,14 +93,22 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(link: Arc<dyn Link>, fabric: Option<Arc<Fabric>>, pulse: Arc<Pulse>) -> Self {
+    pub(crate) fn new(
+        link: Arc<dyn Link>,
+        wire: Arc<dyn Link>,
+        shared_port: Arc<SharedPort>,
+        fabric: Option<Arc<Fabric>>,
+        pulse: Arc<Pulse>,
+    ) -> Self {
         Engine {
             regions: RegionTable::new(fabric.as_ref().map(|fabric| fabric.region_board())),
             srqs: XrcSrqs::new(fabric.as_ref().map(|fabric| fabric.srq_board())),
             fabric,
-            qps: QpTable::new(link.slot()),
-            may_point: link.takes_external(),
+            qps: QpTable::new(shared_port.slot()),
+            may_point: link.capabilities().external_payloads,
             link,
+            wire,
+            shared_port,
             counters: DeviceCounters::default(),
             pulse,
             agent: OnceLock::new(),

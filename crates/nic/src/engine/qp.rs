@@ -3,7 +3,7 @@
 use super::Resends;
 use super::guarded::Guarded;
 use crate::counters::Tally;
-use crate::link::Short;
+use crate::link::SinglePacket;
 use crate::local::Path;
 use crate::lock::Mutex;
 use crate::memory::Lessee;
@@ -30,8 +30,8 @@ pub(crate) struct QpCore {
     pub(crate) events: Arc<EventQueue>,
     /// How to reach the peer's memory, if it is on this host.
     pub(crate) path: Guarded<Option<Path>>,
-    /// One short packet on its way out.
-    pub(crate) short: Guarded<Short>,
+    /// Buffer for one small packet that is sent without a batch.
+    pub(crate) short: Guarded<SinglePacket>,
     /// What it counted for its device.
     pub(crate) tally: Tally,
     /// Its peer is on this host and may send it larger packets than a wire would take.

@@ -18,7 +18,7 @@ impl Engine {
         link.local_tx_bytes += tally.express_bytes.value();
         let counters = Counters {
             pid: std::process::id(),
-            slot: self.link.slot(),
+            slot: self.shared_port.slot(),
             drops: self.counters.drops(),
             refusals: self.counters.refusals(),
             completions: tally.completions.value(),

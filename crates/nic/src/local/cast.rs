@@ -171,7 +171,7 @@ impl LocalLink {
     }
 
     fn has_echo_exit(&self, route: &Route) -> bool {
-        let exit = self.udp.echo_exit(route);
+        let exit = self.udp.echo_socket(route);
         exit.is_some_and(|exit| self.cast.show_exit(&self.fabric().place, exit))
     }
 

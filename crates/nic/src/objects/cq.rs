@@ -1,6 +1,7 @@
 //! Completion queues, as programs hold them.
 
 use crate::error::Error;
+use crate::link::Sleep;
 use crate::nic::{Nic, NicInner};
 use crate::queues::{CompletionChannel, CqCore, Moderation, Stamp, check_depth};
 use crate::wait_set::WaitSet;
@@ -156,7 +157,7 @@ impl Cq {
         let is_empty = || core.is_empty();
         // Neighbours ring for those who said that they sleep, once each time. The background thread said so; whoever was rung for
         // instead says it again, before and after, on behalf of both.
-        let rings_are_empty = || engine.link.about_to_sleep();
+        let rings_are_empty = || engine.link.prepare_sleep() != Sleep::Pending;
         let any_packets = is_empty() && (!rings_are_empty() || engine.pulse.sleep_in_front(front, most));
         let mut is_used = None;
         // What we find ourselves need not be told by the channel.

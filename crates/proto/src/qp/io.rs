@@ -1,6 +1,6 @@
 //! What a half of a queue pair sees of the rest while it works on one packet or one turn.
 
-use super::{Host, QpCounters, Reason, Side, TxError, TxPayload};
+use super::{Host, QpCounters, Reason, Segment, Side, Transmission, TxError, TxPayload, WriteHeaders};
 use crate::Time;
 use crate::ids::{PdId, Psn, Qpn, RKey};
 use crate::verbs::{Access, Completion, MemoryFault, QpAttr, Route, Transport, WcFlags, WcOpcode, WcStatus};
@@ -71,24 +71,35 @@ impl<H: Host> Io<'_, H> {
         })
     }
 
-    pub(crate) fn send(&mut self, headers: &Headers, payload: TxPayload<'_>) -> Result<(), TxError> {
-        self.host.transmit(self.route, headers, payload)?;
-        self.counters.tx_packets += 1;
-        self.counters.tx_bytes += payload.len() as u64;
-        Ok(())
+    /// Hands a segment to the host and counts what it took. Returns the number of packets.
+    #[inline(always)]
+    pub(crate) fn send<W: WriteHeaders>(&mut self, segment: &Segment<'_, W>) -> Result<u32, TxError> {
+        self.send_to(self.route, segment)
     }
 
-    /// Sends a row of packets and returns how many were taken.
-    pub(crate) fn send_row(
+    /// The same to somebody who is not the peer of a connection.
+    #[inline(always)]
+    pub(crate) fn send_to<W: WriteHeaders>(
+        &mut self,
+        route: &Route,
+        segment: &Segment<'_, W>,
+    ) -> Result<u32, TxError> {
+        let sent = self.host.send(route, segment)?;
+        self.counters.tx_packets += u64::from(sent);
+        self.counters.tx_bytes += u64::from(sent) * segment.payload.len() as u64;
+        if segment.transmission != Transmission::First {
+            self.counters.retransmitted += u64::from(sent);
+        }
+        Ok(sent)
+    }
+
+    /// Sends one packet that no acknowledgement follows.
+    pub(crate) fn send_unacknowledged(
         &mut self,
         headers: &Headers,
         payload: TxPayload<'_>,
-        count: u32,
-    ) -> Result<u32, TxError> {
-        let sent = self.host.transmit_row(self.route, headers, payload, count)?;
-        self.counters.tx_packets += u64::from(sent);
-        self.counters.tx_bytes += u64::from(sent) * payload.len() as u64;
-        Ok(sent)
+    ) -> Result<(), TxError> {
+        self.send(&Segment::unacknowledged(headers, payload)).map(drop)
     }
 
     /// The queue pair's own rights first, then the region's.

@@ -11,22 +11,22 @@
 //! Completions and events leave through the [`Host`] in the middle of any of these calls. Nothing here blocks,
 //! allocates on the data path, or looks at a clock.
 //!
-//! | room | question |
+//! | module | question |
 //! |---|---|
 //! | [`state`] | which `modify` is allowed |
 //! | `rc`, `uc`, `ud` | the transports |
 //! | `inbound` | the checks on a SEND or WRITE coming in, shared by RC and UC |
-//! | `segment` | cutting a message into packets |
+//! | `view` | a packet as those checks read it |
+//! | `segment` | cutting a message into packets, and what the host is handed |
 //! | `local` | requests that never leave the NIC |
 //! | `sq`, `rq` | the queues |
-//! | `post`, `at_once`, `express`, `modify`, `receive`, `row`, `drive`, `flush` | the calls |
+//! | `post`, `execute`, `modify`, `receive`, `drive`, `flush` | the calls |
 //! | `reason`, `refusal` | why a completion failed, why a request was refused |
 //! | `host` | what the QP may ask of the NIC around it |
 
-mod at_once;
 mod counters;
 mod drive;
-mod express;
+mod execute;
 mod flush;
 mod host;
 mod inbound;
@@ -46,17 +46,19 @@ mod uc;
 mod ud;
 mod view;
 
-pub use at_once::PlainWrite;
 pub use counters::QpCounters;
-pub use express::PlainSend;
-pub use host::{DropReason, Host, LARGE_SEGMENT, OneSided, OneSidedKind, Side, TxError, TxPayload, in_row};
-pub use post::PostError;
+pub use host::{
+    Attempt, DropReason, Egress, Events, Host, LARGE_SEGMENT, Memory, OneSided, OneSidedKind, Side, TxError,
+    TxPayload,
+};
+pub use post::{PostError, Posted};
 pub use reason::Reason;
 pub use receive::{Arrival, Terms};
 pub use refusal::RefusalReason;
 pub use rq::{RecvQueue, RecvWqe};
+pub use segment::{Segment, Transmission, WriteHeaders};
 
-use crate::cc::Controller;
+use crate::cc::{CongestionControl, Controller, FixedWindow};
 use crate::ids::{PdId, Qpn};
 use crate::verbs::{Access, Mtu, QpAttr, QpCap, QpState, Route, Transport};
 use crate::wire::Service;
@@ -109,6 +111,27 @@ enum Machine {
     Ud(ud::Datagrams),
 }
 
+impl Machine {
+    fn new(transport: Transport, congestion: Controller) -> Machine {
+        match transport {
+            Transport::Rc | Transport::XrcIni | Transport::XrcTgt => {
+                Machine::Rc(Box::new((rc::Requester::new(congestion), rc::Responder::default())))
+            }
+            Transport::Uc => Machine::Uc(Box::new((uc::Sender::new(congestion), uc::Receiver::default()))),
+            Transport::Ud => Machine::Ud(ud::Datagrams::default()),
+        }
+    }
+
+    /// The congestion control of the transports that have one.
+    fn congestion(&mut self) -> Option<&mut Controller> {
+        match self {
+            Machine::Rc(rc) => Some(rc.0.congestion()),
+            Machine::Uc(uc) => Some(uc.0.congestion()),
+            Machine::Ud(_) => None,
+        }
+    }
+}
+
 impl Qp {
     /// A queue pair in RESET.
     pub fn new(config: QpConfig) -> Self {
@@ -119,21 +142,12 @@ impl Qp {
             signal_all: config.signal_all,
             shared_recv: config.shared_recv || config.transport == Transport::XrcTgt,
         };
-        let machine = match config.transport {
-            Transport::Rc | Transport::XrcIni | Transport::XrcTgt => {
-                Machine::Rc(Box::new((rc::Requester::new(config.congestion), rc::Responder::default())))
-            }
-            Transport::Uc => {
-                Machine::Uc(Box::new((uc::Sender::new(config.congestion), uc::Receiver::default())))
-            }
-            Transport::Ud => Machine::Ud(ud::Datagrams::default()),
-        };
         Qp {
             attr: QpAttr { cap: config.cap, path_mtu: config.port_mtu, ..QpAttr::default() },
             route: Route::default(),
             sq: SendQueue::new(&config.cap, config.transport),
             rq: RecvQueue::for_qp(&config.cap, config.shared_recv || config.transport.is_xrc()),
-            machine,
+            machine: Machine::new(config.transport, config.congestion),
             id,
             counters: QpCounters::default(),
             heard_peer: false,
@@ -201,6 +215,10 @@ impl Qp {
     /// What it counted.
     pub fn counters(&self) -> &QpCounters {
         &self.counters
+    }
+    /// Bytes that may be in flight, as congestion control has it; `None` for datagrams.
+    pub fn congestion_window(&mut self) -> Option<u32> {
+        self.machine.congestion().map(|congestion| congestion.window())
     }
     /// Sends posted and not completed.
     #[inline]

@@ -3,9 +3,9 @@
 //! Every check on an incoming packet is written once, generic over this trait. [`Packet`] answers from parsed headers. The fast
 //! views answer with constants where their parser has already decided, so the compiler removes what cannot apply to them.
 
-use super::Host;
 use super::inbound::Refusal;
 use super::io::Io;
+use super::{Attempt, Host};
 use crate::ids::{PKey, Psn, RKey, Srqn};
 use crate::verbs::Sge;
 use crate::wire::{
@@ -114,16 +114,10 @@ impl View for Packet<'_> {
     }
 }
 
-/// The opcode of a SEND of one packet.
-#[inline(always)]
-const fn send_only(imm: Option<u32>) -> Opcode {
-    Opcode::new(Service::Rc, if imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly })
-}
-
 impl View for (SendOnly, &[u8]) {
     #[inline(always)]
     fn opcode(&self) -> Opcode {
-        send_only(self.0.imm)
+        self.0.opcode()
     }
     #[inline(always)]
     fn pkey(&self) -> PKey {
@@ -143,9 +137,7 @@ impl View for (SendOnly, &[u8]) {
     }
     #[cold]
     fn to_packet(&self) -> Packet<'_> {
-        let SendOnly { dest_qpn, pkey, psn, ack_req, solicited, selective, imm, rider } = self.0;
-        let bth = Bth { pkey, ack_req, solicited, selective, ..Bth::new(self.opcode(), dest_qpn, psn) };
-        Packet { headers: Headers { imm, rider, ..Headers::new(bth) }, payload: self.1 }
+        Packet { headers: self.0.to_headers(self.1.len()), payload: self.1 }
     }
     #[inline(always)]
     fn solicited(&self) -> bool {
@@ -203,7 +195,8 @@ impl View for (SendNamed, Names) {
     const CAN_BE_KEPT: bool = false;
 
     fn opcode(&self) -> Opcode {
-        send_only(self.0.imm)
+        let operation = if self.0.imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly };
+        Opcode::new(Service::Rc, operation)
     }
     fn pkey(&self) -> PKey {
         self.0.pkey
@@ -243,6 +236,9 @@ impl View for (SendNamed, Names) {
         true
     }
     fn place<H: Host>(&self, sges: &[Sge], _offset: u64, io: &mut Io<'_, H>) -> Result<(), Refusal> {
-        if io.host.fetch(io.pd, sges, &self.1) { Ok(()) } else { Err(Refusal::NotFetched) }
+        match io.host.fetch(io.pd, sges, &self.1) {
+            Attempt::Done => Ok(()),
+            Attempt::Declined => Err(Refusal::NotFetched),
+        }
     }
 }

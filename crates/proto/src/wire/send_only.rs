@@ -4,7 +4,7 @@
 //! their work is about headers that a SEND does not have.
 
 use super::bth::{ACK_REQ, EXTENDED, MIG_REQ, SELECTIVE, SOLICITED};
-use super::{Bth, Rider, Syndrome};
+use super::{Bth, Headers, Opcode, Operation, Rider, Service, Syndrome};
 use crate::ids::{PKey, Psn, Qpn};
 
 const SEND_ONLY: u8 = 0x04;
@@ -69,6 +69,35 @@ impl SendOnly {
         (out, len)
     }
 
+    /// Bytes on the wire.
+    #[inline(always)]
+    pub const fn encoded_len(&self) -> usize {
+        Bth::LEN + if self.imm.is_some() { 4 } else { 0 } + if self.rider.is_some() { Rider::LEN } else { 0 }
+    }
+
+    /// Its opcode.
+    #[inline(always)]
+    pub const fn opcode(&self) -> Opcode {
+        let operation = if self.imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly };
+        Opcode::new(Service::Rc, operation)
+    }
+
+    /// The same headers with all fields named.
+    pub fn to_headers(&self, payload_len: usize) -> Headers {
+        let SendOnly { dest_qpn, pkey, psn, ack_req, solicited, selective, imm, rider } = *self;
+        let (pad, extended) = (pad_of(payload_len) as u8, rider.is_some());
+        let bth = Bth {
+            pkey,
+            ack_req,
+            solicited,
+            selective,
+            pad,
+            extended,
+            ..Bth::new(self.opcode(), dest_qpn, psn)
+        };
+        Headers { imm, rider, ..Headers::new(bth) }
+    }
+
     /// Reads a packet, and its payload, if it is of this kind and there is nothing to be said against it. Nothing: a parser of
     /// all packets finds out what it is.
     #[inline]
@@ -131,7 +160,7 @@ pub const fn pad_of(payload_len: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Aeth, Headers, Opcode, Operation, Packet, Service};
+    use crate::wire::{Aeth, Packet};
     use alloc::vec::Vec;
 
     fn all_kinds() -> impl Iterator<Item = (SendOnly, usize)> {
@@ -162,15 +191,8 @@ mod tests {
             packet.extend_from_slice(&payload);
             packet.resize(head_len + len + pad_of(len), 0);
 
-            let operation = if head.imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly };
-            let mut headers =
-                Headers::new(Bth::new(Opcode::new(Service::Rc, operation), head.dest_qpn, head.psn));
-            (headers.bth.pkey, headers.bth.selective) = (head.pkey, head.selective);
-            headers.bth.ack_req = head.ack_req;
-            headers.bth.solicited = head.solicited;
-            headers.bth.extended = head.rider.is_some();
-            headers.bth.pad = pad_of(len) as u8;
-            (headers.imm, headers.rider) = (head.imm, head.rider);
+            let headers = head.to_headers(len);
+            assert_eq!((headers.encoded_len(), head.encoded_len()), (head_len, head_len));
             assert_eq!(Packet::parse(&packet), Ok(Packet { headers, payload: &payload }));
             assert_eq!(SendOnly::parse(&packet), Some((head, &payload[..])));
         }

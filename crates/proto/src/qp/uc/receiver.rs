@@ -83,7 +83,7 @@ impl Receiver {
         let mut headers = io.headers(Operation::Acknowledge, psn, 0);
         headers.bth.opcode = Opcode::TAKEN;
         headers.aeth = Some(Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 0 });
-        if io.send(&headers, TxPayload::None).is_ok() {
+        if io.send_unacknowledged(&headers, TxPayload::None).is_ok() {
             self.owed = None;
         }
     }
