@@ -8,6 +8,7 @@ use crate::step::{Context, Report};
 
 /// Files that may say `unsafe`, each with the reason it must. Keep it short: this list is what a reviewer reads first.
 const UNSAFE_FILES: &[(&str, &str)] = &[
+    ("crates/bench/src/bin/instructions.rs", "parks threads of its own with a signal"),
     ("crates/cli/src/child.rs", "two system calls between fork and exec"),
     ("crates/cli/src/doctor/library.rs", "loads the library and asks for its symbols"),
     ("crates/cli/src/doctor/network.rs", "tries socket options"),
