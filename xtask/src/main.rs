@@ -38,6 +38,7 @@ mod hugepages;
 mod install;
 mod instructions;
 mod interop;
+mod layers;
 mod layout;
 mod libtest;
 mod links;

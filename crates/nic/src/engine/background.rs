@@ -12,9 +12,10 @@
 //! It also does the chores of the device, which have nothing to do with packets: following address changes, answering
 //! whoever asks for counters. They never touch the threads of the application.
 
-use super::{Engine, Pulse};
+use super::Engine;
 use crate::error::Error;
 use crate::link::{Sleep, now};
+use crate::pulse::Pulse;
 use ferroce_proto::Time;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,11 +1,10 @@
 //! What verbs do to a queue pair, on the caller's own thread: a post leaves for the wire before the call returns.
 
-use super::Engine;
 use super::host::NicHost;
+use super::{Engine, QpCore};
 use crate::error::Error;
 use crate::link::now;
 use crate::lock::MutexGuard;
-use crate::objects::QpCore;
 use crate::raw::RawQp;
 use ferroce_proto::qp::state::AttrLimits;
 use ferroce_proto::qp::{self, Attempt, PostError, Posted};

@@ -1,12 +1,11 @@
 //! One turn: put-off replies, arrivals, what follows from them, whoever waited for room, timers.
 
-use super::Engine;
 use super::host::NicHost;
 use super::qps::QpTable;
+use super::{Engine, QpCore};
 use crate::link::{Effort, RxBatch, RxPacket, TxBatch, now};
 use crate::lock::MutexGuard;
 use crate::log;
-use crate::objects::QpCore;
 use ferroce_proto::qp::{self, Arrival, DropReason, Terms};
 use ferroce_proto::verbs::EventKind;
 use ferroce_proto::wire::{Packet, dest_qpn};
@@ -519,7 +518,7 @@ impl Engine {
     /// When the background thread must look again although nothing arrives.
     pub(super) fn next_deadline_ns(&self) -> u64 {
         let ready = if self.any_ready.load(Ordering::Relaxed) { 0 } else { u64::MAX };
-        let management = self.cm.get().map_or(u64::MAX, |cm| cm.next_ns());
+        let management = self.agent_ns.load(Ordering::SeqCst);
         self.timers.next_ns().min(ready).min(management)
     }
 }

@@ -1,13 +1,12 @@
 //! How a queue pair reaches memory, links and completion queues.
 
-use super::Engine;
 use super::outgoing::{Batch, Outgoing};
+use super::{Engine, QpCore};
 use crate::link::TxBatch;
-use crate::local::SHORTEST_NAMED;
 use crate::local::{Path, Reaching};
 use crate::log;
-use crate::memory::{Grip, Peer};
-use crate::objects::{CqCore, QpCore, SrqCore};
+use crate::memory::{Grip, Peer, SHORTEST_NAMED};
+use crate::queues::{CqCore, SrqCore};
 use ferroce_proto::qp::{
     Attempt, DropReason, Egress, Events, Memory, OneSided, RecvWqe, RefusalReason, Segment, Side, TxError,
     TxPayload, WriteHeaders,

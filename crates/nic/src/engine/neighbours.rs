@@ -1,8 +1,8 @@
 //! What processes of this host see of a queue pair, and how it reaches them.
 
-use super::Engine;
-use crate::local::{Partner, Path, QpCard, QpDomain};
-use crate::objects::QpCore;
+use super::{Engine, QpCore};
+use crate::local::Path;
+use crate::shm::{Partner, QpCard, QpDomain};
 use ferroce_proto::qp::Qp;
 use ferroce_proto::verbs::Transport;
 use std::sync::atomic::Ordering;

@@ -1,9 +1,8 @@
 //! Packets of one turn on their way to the link, with the regions that they point into.
 
-use super::Engine;
+use super::{Engine, QpCore};
 use crate::link::TxBatch;
 use crate::memory::{External, Peer, Pins};
-use crate::objects::QpCore;
 use ferroce_proto::qp::{Segment, Transmission, TxPayload, WriteHeaders};
 use ferroce_proto::verbs::{MemoryFault, Route};
 use ferroce_proto::wire::{Bth, pad_of};

@@ -5,9 +5,9 @@
 
 use super::snapshot::Document;
 use super::socket_path;
+use crate::device_attr::DeviceAttr;
 use crate::engine::{Chore, Engine};
 use crate::fork::Generation;
-use crate::nic::DeviceAttr;
 use socket2::SockRef;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};

@@ -2,13 +2,13 @@
 
 use super::cast::Cast;
 use super::neighbours::{Fabric, Neighbour, Pushed};
-use super::place::{Place, RING_LEN, SLOTS};
 use super::ring::{Found, Piece, Reader};
 use crate::link::{
     Attempt, Capabilities, Effort, Link, LinkCounters, Origin, RxBatch, RxMeta, SinglePacket, Sleep, TxBatch,
     TxPiece, UdpLink, now,
 };
 use crate::lock::Mutex;
+use crate::shm::{Place, RING_LEN, SLOTS};
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{ICRC_LEN, SendNamed, dest_qpn};

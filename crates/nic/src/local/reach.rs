@@ -3,16 +3,15 @@
 //! Only the short way for what is in order: whatever is not, or cannot be told from here, goes by packets, and the target
 //! finds out what is wrong, answers and reports it as it does for any peer.
 
-use super::boards::{Partner, QpDomain, Shown, find_qp, find_region};
-use super::hold::{self, Hold};
 use super::link::meta_of;
 use super::naming::Source;
 use super::neighbours::{Fabric, Neighbour};
 use super::ring::Piece;
-use super::srq_board::find_srq;
 use super::window::Window;
+use crate::counters::Tally;
 use crate::memory::{Far, Grip, Lease, Peer, Region, Span, ask_for_line};
-use crate::objects::Tally;
+use crate::shm::hold::{self, Hold};
+use crate::shm::{Partner, QpDomain, Shown, find_qp, find_region, find_srq};
 use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
 use ferroce_proto::verbs::{Access, MemoryFault, Route, Sge};
 use ferroce_proto::{LKey, PdId, Qpn, RKey, Srqn};

@@ -66,8 +66,7 @@ use alloc::boxed::Box;
 use io::{Identity, service_of};
 use sq::SendQueue;
 
-/// The longest message of a connected transport (IBA 9.7.1.1).
-pub const MAX_MESSAGE: u32 = 1 << 31;
+pub use crate::wire::MAX_MESSAGE;
 
 /// What a queue pair is made with.
 #[derive(Debug)]

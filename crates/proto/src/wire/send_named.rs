@@ -10,9 +10,8 @@
 
 use super::bth::{ACK_REQ, EXTENDED, MIG_REQ, SOLICITED};
 use super::send_only::imm_and_rider;
-use super::{Bth, Rider};
+use super::{Bth, MAX_MESSAGE, Rider};
 use crate::ids::{PKey, Psn, Qpn, RKey};
-use crate::qp::MAX_MESSAGE;
 
 const SEND_NAMED: u8 = 0xc4;
 const SEND_NAMED_IMM: u8 = 0xc5;

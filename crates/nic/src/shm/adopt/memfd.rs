@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
 /// Bytes of an ordinary page.
-pub(in crate::local) fn page_len() -> usize {
+pub(in crate::shm) fn page_len() -> usize {
     static PAGE: OnceLock<usize> = OnceLock::new();
     // SAFETY: asks for a number.
     *PAGE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as usize)
@@ -21,7 +21,7 @@ pub(in crate::local) fn page_len() -> usize {
 
 /// The huge pages of this machine: the device on which files of them lie, and their length. Private memory of huge pages
 /// lies on the same.
-pub(in crate::local) fn huge_pages() -> &'static [(u64, usize)] {
+pub(in crate::shm) fn huge_pages() -> &'static [(u64, usize)] {
     static SIZES: OnceLock<Vec<(u64, usize)>> = OnceLock::new();
     SIZES.get_or_init(|| {
         let sizes = (page_len().ilog2() + 1..usize::BITS - 1).map(|bits| 1_usize << bits);
@@ -34,7 +34,7 @@ pub(in crate::local) fn huge_pages() -> &'static [(u64, usize)] {
 }
 
 /// The device on which memfds of ordinary pages lie, and System V segments.
-pub(in crate::local) fn memory_device() -> Option<u64> {
+pub(in crate::shm) fn memory_device() -> Option<u64> {
     static DEVICE: OnceLock<Option<u64>> = OnceLock::new();
     let ask = || Memfd::create(page_len()).and_then(|fd| identity(fd.as_raw_fd())).ok();
     DEVICE.get_or_init(|| Some(ask()?.1)).to_owned()

@@ -21,7 +21,7 @@ fn first_word(number: Srqn, domain: u32) -> u64 {
 }
 
 /// The protection domain of the queue that a neighbour shows under this number in this XRC domain.
-pub(super) fn find_srq(place: &Place, number: Srqn, domain: u32) -> Option<PdId> {
+pub(crate) fn find_srq(place: &Place, number: Srqn, domain: u32) -> Option<PdId> {
     let word = first_word(number, domain);
     probes(number).find_map(|index| {
         let (first, second) = place.srq_card(index);
@@ -37,7 +37,7 @@ pub(crate) struct SrqBoard {
 }
 
 impl SrqBoard {
-    pub(super) fn new(place: Arc<Place>) -> SrqBoard {
+    pub(crate) fn new(place: Arc<Place>) -> SrqBoard {
         SrqBoard { place }
     }
 

@@ -21,7 +21,7 @@ pub enum EventSource {
     Port(u8),
     /// A queue pair.
     Qp(Qpn),
-    /// One handle of a queue pair that can have several: see [`super::XrcDomain::open_qp`]. Each handle gets its own event.
+    /// One handle of a queue pair that can have several: see [`crate::XrcDomain::open_qp`]. Each handle gets its own event.
     QpHandle(Qpn, u32),
     /// A completion queue, by its number.
     Cq(u32),

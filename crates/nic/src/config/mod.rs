@@ -1,6 +1,9 @@
 //! How a device is opened.
 
-use crate::cm::read_key;
+mod key;
+
+pub use key::{KeyError, read_key};
+
 use crate::link::FaultConfig;
 use ferroce_proto::cm::Secret;
 use ferroce_proto::verbs::Mtu;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 /// Part of a file in memory, shared with every process that maps it. Others change it at any time, so it is only ever
 /// touched through atomics and raw copies.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
 }
@@ -23,13 +23,13 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `len` bytes of the file from `offset` on.
-    pub(super) fn new(file: &File, offset: u64, len: usize, writable: bool) -> io::Result<Mapping> {
+    pub(crate) fn new(file: &File, offset: u64, len: usize, writable: bool) -> io::Result<Mapping> {
         let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         Mapping::map(len, protection, libc::MAP_SHARED, file.as_raw_fd(), offset)
     }
 
     /// `len` bytes that nobody else sees, all zero. Pages that are never touched cost nothing.
-    pub(super) fn private(len: usize) -> io::Result<Mapping> {
+    pub(crate) fn private(len: usize) -> io::Result<Mapping> {
         let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         Mapping::map(len, libc::PROT_READ | libc::PROT_WRITE, how, -1, 0)
     }
@@ -43,7 +43,7 @@ impl Mapping {
     }
 
     /// Attaches a System V segment, of which `len` bytes are used.
-    pub(super) fn attach(segment: u64, len: usize, writable: bool) -> io::Result<Mapping> {
+    pub(crate) fn attach(segment: u64, len: usize, writable: bool) -> io::Result<Mapping> {
         let how = if writable { 0 } else { libc::SHM_RDONLY };
         let id = libc::c_int::try_from(segment).map_err(io::Error::other)?;
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours. What is mapped may as well be
@@ -57,13 +57,13 @@ impl Mapping {
     }
 
     /// The first byte.
-    pub(super) fn start(&self) -> *mut u8 {
+    pub(crate) fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
     /// Four bytes as an atomic.
     #[inline]
-    pub(super) fn word(&self, at: usize) -> &AtomicU32 {
+    pub(crate) fn word(&self, at: usize) -> &AtomicU32 {
         assert!(at.is_multiple_of(4) && at <= self.len - 4);
         // SAFETY: inside the mapping and aligned, for mappings start at a page; everybody treats it as an atomic.
         unsafe { AtomicU32::from_ptr(self.start().add(at).cast()) }
@@ -71,7 +71,7 @@ impl Mapping {
 
     /// Eight bytes as an atomic.
     #[inline]
-    pub(super) fn long(&self, at: usize) -> &AtomicU64 {
+    pub(crate) fn long(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at <= self.len - 8);
         // SAFETY: as above.
         unsafe { AtomicU64::from_ptr(self.start().add(at).cast()) }
@@ -79,7 +79,7 @@ impl Mapping {
 
     /// Copies bytes in.
     #[inline]
-    pub(super) fn write(&self, at: usize, bytes: &[u8]) {
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         // SAFETY: a slice is readable.
         unsafe { self.write_raw(at, bytes.as_ptr(), bytes.len()) }
     }
@@ -89,7 +89,7 @@ impl Mapping {
     /// # Safety
     /// `from` has `len` readable bytes.
     #[inline]
-    pub(super) unsafe fn write_raw(&self, at: usize, from: *const u8, len: usize) {
+    pub(crate) unsafe fn write_raw(&self, at: usize, from: *const u8, len: usize) {
         assert!(at <= self.len && len <= self.len - at);
         // SAFETY: inside the mapping, which nobody has a reference into; the caller vouches for the source.
         unsafe {
@@ -105,7 +105,7 @@ impl Mapping {
     }
 
     /// Where a byte is.
-    pub(super) fn bytes_at(&self, at: usize) -> NonNull<u8> {
+    pub(crate) fn bytes_at(&self, at: usize) -> NonNull<u8> {
         assert!(at <= self.len);
         // SAFETY: inside the mapping or just behind it.
         unsafe { self.start.add(at) }
@@ -113,7 +113,7 @@ impl Mapping {
 
     /// Copies bytes out.
     #[inline]
-    pub(super) fn read(&self, at: usize, out: &mut [u8]) {
+    pub(crate) fn read(&self, at: usize, out: &mut [u8]) {
         assert!(at <= self.len && out.len() <= self.len - at);
         // SAFETY: inside the mapping; `out` is ours.
         unsafe { std::ptr::copy_nonoverlapping(self.start().add(at), out.as_mut_ptr(), out.len()) }
@@ -121,7 +121,7 @@ impl Mapping {
 }
 
 /// Bytes of the pages of a System V segment.
-pub(super) fn segment_len(segment: u64) -> Option<usize> {
+pub(crate) fn segment_len(segment: u64) -> Option<usize> {
     let id = libc::c_int::try_from(segment).ok()?;
     let mut state = std::mem::MaybeUninit::<libc::shmid_ds>::uninit();
     // SAFETY: fills the structure if it answers 0, and it is read only then.

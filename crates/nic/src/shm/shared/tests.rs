@@ -1,7 +1,7 @@
 //! Real files, mapped and registered as programs do.
 
 use super::*;
-use crate::local::adopt::Adopted;
+use crate::shm::adopt::Adopted;
 use std::os::fd::FromRawFd;
 
 const PAGE: usize = 4096;
@@ -156,8 +156,7 @@ fn a_segment_is_attached_as_a_whole() {
     let card = SharedFiles::default().find(at + PAGE, 100).expect("found").card();
     assert_eq!((card.start as usize, card.len, card.offset), (at, 3 * PAGE as u64, 0));
     assert_eq!((card.source, card.inode), (FileSource::Segment, id as u64));
-    let second =
-        crate::local::mapping::Mapping::attach(card.inode, card.len as usize, true).expect("attached");
+    let second = crate::shm::mapping::Mapping::attach(card.inode, card.len as usize, true).expect("attached");
     second.long(PAGE).store(77, std::sync::atomic::Ordering::Relaxed);
     // SAFETY: an aligned word of the segment.
     assert_eq!(unsafe { (memory.0.start as *const u64).byte_add(PAGE).read_volatile() }, 77);

@@ -1,5 +1,11 @@
 //! Why a call was refused.
 
+mod cm;
+
+pub use cm::CmRefusal;
+
+use crate::config::ConfigError;
+use crate::fork::Generation;
 use crate::link::LinkError;
 use ferroce_proto::qp::PostError;
 use ferroce_proto::qp::state::ModifyError;
@@ -74,13 +80,13 @@ pub enum Error {
     },
     /// The connection manager refused.
     #[error(transparent)]
-    Cm(#[from] crate::cm::CmRefusal),
+    Cm(#[from] CmRefusal),
     /// The NIC belongs to the parent process.
     #[error("this device was opened before fork(); open it again in the child")]
     Forked,
     /// A setting cannot be understood.
     #[error(transparent)]
-    Config(#[from] crate::config::ConfigError),
+    Config(#[from] ConfigError),
     /// The system refused something.
     #[error("{what}: {source}")]
     System {
@@ -100,6 +106,12 @@ impl From<ModifyError> for Error {
 impl Error {
     pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::System { what, source }
+    }
+
+    /// Refuses in a forked child what belongs to the process that was there at `born`.
+    #[inline]
+    pub(crate) fn check_process(born: Generation) -> Result<(), Error> {
+        if born.is_current() { Ok(()) } else { Err(Error::Forked) }
     }
 
     pub(crate) fn check_limit(what: &'static str, value: u64, limit: u64) -> Result<(), Error> {

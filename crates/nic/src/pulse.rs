@@ -50,7 +50,7 @@ impl Pulse {
     }
 
     /// The same, and it drives.
-    pub(super) fn drives(&self) {
+    pub(crate) fn drives(&self) {
         self.polled();
         self.driven_at.store(self.polls.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -60,7 +60,7 @@ impl Pulse {
         self.polls.load(Ordering::Relaxed).wrapping_sub(self.driven_at.load(Ordering::Relaxed))
     }
 
-    pub(super) fn polls(&self) -> u64 {
+    pub(crate) fn polls(&self) -> u64 {
         self.polls.load(Ordering::Relaxed)
     }
 
@@ -74,7 +74,7 @@ impl Pulse {
         self.armed.fetch_sub(1, Ordering::SeqCst);
     }
 
-    pub(super) fn any_armed(&self) -> bool {
+    pub(crate) fn any_armed(&self) -> bool {
         self.armed.load(Ordering::SeqCst) > 0
     }
 
@@ -86,27 +86,27 @@ impl Pulse {
     }
 
     /// Rings if the background thread would oversleep `deadline_ns`.
-    pub(super) fn wake_before(&self, deadline_ns: u64) {
+    pub(crate) fn wake_before(&self, deadline_ns: u64) {
         if deadline_ns < self.sleeps_until.load(Ordering::SeqCst) {
             self.wake();
         }
     }
 
     /// The background thread is about to sleep. It must look for work once more after this call.
-    pub(super) fn going_to_sleep(&self, until_ns: u64) {
+    pub(crate) fn going_to_sleep(&self, until_ns: u64) {
         self.sleeps_until.store(until_ns, Ordering::SeqCst);
         self.asleep.store(true, Ordering::SeqCst);
     }
 
     /// It is awake; `rung` if the bell was found readable.
-    pub(super) fn woke_up(&self, rung: bool) {
+    pub(crate) fn woke_up(&self, rung: bool) {
         self.asleep.store(false, Ordering::SeqCst);
         // Every ring, also one that came late for an earlier sleep.
         while rung && self.bell.try_take() {}
         self.sleeps_until.store(0, Ordering::SeqCst);
     }
 
-    pub(super) fn bell_fd(&self) -> RawFd {
+    pub(crate) fn bell_fd(&self) -> RawFd {
         self.bell.as_raw_fd()
     }
 
@@ -134,12 +134,12 @@ impl Pulse {
     }
 
     /// Whether anybody does, and so will see to what arrives.
-    pub(super) fn anybody_in_front(&self) -> bool {
+    pub(crate) fn anybody_in_front(&self) -> bool {
         self.in_front.load(Ordering::Relaxed) > 0
     }
 
     /// Readable while there are packets and nobody sleeps in front; none if nobody ever did.
-    pub(super) fn back_fd(&self) -> Option<RawFd> {
+    pub(crate) fn back_fd(&self) -> Option<RawFd> {
         self.back.get().map(WaitSet::as_raw_fd)
     }
 }

@@ -13,7 +13,6 @@
 //! ```
 
 use super::mapping::Mapping;
-use crate::memory::Owner;
 use crate::registry::Registry;
 use ferroce_proto::Gid;
 use std::fs::{File, OpenOptions};
@@ -24,10 +23,21 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+/// Another process, and how to tell it from one that has its number by now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owner {
+    /// Its number.
+    pub(crate) process: libc::pid_t,
+    /// Where in its memory the mark lies.
+    pub(crate) mark_at: usize,
+    /// The mark: a number that no other process has there.
+    pub(crate) mark: u64,
+}
+
 /// Slots of a host.
-pub(super) const SLOTS: usize = 256;
+pub(crate) const SLOTS: usize = 256;
 /// Bytes of one ring: what one queue pair may have in flight by default.
-pub(super) const RING_LEN: usize = 1 << 20;
+pub(crate) const RING_LEN: usize = 1 << 20;
 
 /// Also the version: a place of another layout is nobody's neighbour.
 const MAGIC: u64 = 0x0005_6563_6172_7266;
@@ -43,14 +53,14 @@ const NEWS_AT: usize = 384;
 
 const ADDRESSES_AT: usize = 512;
 /// Addresses at which a NIC can be reached without a wire; at those beyond it is reached by UDP.
-pub(super) const ADDRESSES: usize = 128;
+pub(crate) const ADDRESSES: usize = 128;
 const ECHOES_AT: usize = ADDRESSES_AT + ADDRESSES * 16;
 /// Sockets from which packets to groups leave that also went through rings.
-pub(super) const ECHOES: usize = 32;
+pub(crate) const ECHOES: usize = 32;
 
 const HOLDS_AT: usize = 4096;
 /// Accesses that one process may have under way at a time in another's memory: a line of words, less the first two.
-pub(super) const HOLDS_PER_SLOT: usize = 14;
+pub(crate) const HOLDS_PER_SLOT: usize = 14;
 const CALLS_AT: usize = HOLDS_AT + SLOTS * 64;
 const CALL_LEN: usize = 128;
 
@@ -59,27 +69,27 @@ const QP_CARD_LEN: usize = 16;
 const QP_CARDS: usize = 1 << 16;
 
 const REGIONS_AT: usize = QPS_AT + QP_CARDS * QP_CARD_LEN;
-pub(super) const REGION_CARD_LEN: usize = 128;
+pub(crate) const REGION_CARD_LEN: usize = 128;
 /// Regions that can be reached directly; those beyond are reached by packets.
-pub(super) const REGION_CARDS: usize = 4096;
+pub(crate) const REGION_CARDS: usize = 4096;
 
 const GROUPS_AT: usize = REGIONS_AT + REGION_CARDS * REGION_CARD_LEN;
 const GROUP_CARD_LEN: usize = 32;
 /// Memberships, one per group and interface, that are shown; those beyond get their packets by UDP.
-pub(super) const GROUP_CARDS: usize = 256;
+pub(crate) const GROUP_CARDS: usize = 256;
 
 const SRQS_AT: usize = GROUPS_AT + GROUP_CARDS * GROUP_CARD_LEN;
 const SRQ_CARD_LEN: usize = 16;
 /// XRC shared receive queues that are shown; one-sided operations that name another one go by packets.
-pub(super) const SRQ_CARDS: usize = 1024;
+pub(crate) const SRQ_CARDS: usize = 1024;
 
 /// What neighbours map of a place.
-pub(super) const BOARDS_LEN: usize = SRQS_AT + SRQ_CARDS * SRQ_CARD_LEN;
+pub(crate) const BOARDS_LEN: usize = SRQS_AT + SRQ_CARDS * SRQ_CARD_LEN;
 const WHOLE_LEN: usize = BOARDS_LEN + SLOTS * RING_LEN;
 
 /// The head and the boards of a place, one's own or another's.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     memory: Mapping,
     file: File,
     path: PathBuf,
@@ -89,7 +99,7 @@ pub(super) struct Place {
 impl Place {
     /// Makes the place of this slot, whose owner receives at these addresses. What a dead owner of the slot left is marked, so
     /// that all who still look at it see, and removed.
-    pub(super) fn create(registry: &Registry, addresses: &[Gid]) -> io::Result<Place> {
+    pub(crate) fn create(registry: &Registry, addresses: &[Gid]) -> io::Result<Place> {
         let path = path_of(registry.directory(), registry.slot());
         retire(&path);
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
@@ -118,7 +128,7 @@ impl Place {
     }
 
     /// The place of another slot, if there is one.
-    pub(super) fn open(directory: &Path, slot: u8) -> io::Result<Place> {
+    pub(crate) fn open(directory: &Path, slot: u8) -> io::Result<Place> {
         let path = path_of(directory, slot);
         let file = open_file(&path)?;
         if file.metadata()?.size() != WHOLE_LEN as u64 {
@@ -133,83 +143,83 @@ impl Place {
     }
 
     /// Which life of the slot this is: never zero.
-    pub(super) fn instance(&self) -> u64 {
+    pub(crate) fn instance(&self) -> u64 {
         self.memory.long(INSTANCE_AT).load(Ordering::Relaxed)
     }
 
     /// The process, if this one can name it: process numbers mean something only within their namespace.
-    pub(super) fn process(&self) -> Option<libc::pid_t> {
+    pub(crate) fn process(&self) -> Option<libc::pid_t> {
         let same = self.memory.long(NAMESPACE_AT).load(Ordering::Relaxed) == process_namespace();
         let process = self.memory.word(PROCESS_AT).load(Ordering::Relaxed);
         same.then_some(process as libc::pid_t).filter(|&process| process > 0)
     }
 
     /// Whose memory it is, if this process can name it. The mark is the number of this life, where the owner has it.
-    pub(super) fn owner(&self) -> Option<Owner> {
+    pub(crate) fn owner(&self) -> Option<Owner> {
         let mark_at = self.memory.long(MARK_AT).load(Ordering::Relaxed) as usize;
         Some(Owner { process: self.process()?, mark_at, mark: self.instance() })
     }
 
     /// Whether its owner has left, as far as anybody has noticed.
     #[inline]
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.memory.word(CLOSED_AT).load(Ordering::Acquire) != 0
     }
 
     /// Non-zero while the owner's driver sleeps and wants to be woken for packets.
-    pub(super) fn asleep(&self) -> &AtomicU32 {
+    pub(crate) fn asleep(&self) -> &AtomicU32 {
         self.memory.word(ASLEEP_AT)
     }
 
     /// A bit for every slot that began to send to the owner and has not been noticed.
-    pub(super) fn news(&self, index: usize) -> &AtomicU64 {
+    pub(crate) fn news(&self, index: usize) -> &AtomicU64 {
         self.memory.long(NEWS_AT + (index % (SLOTS / 64)) * 8)
     }
 
     /// Changes with the news, so that one look tells that there is none.
-    pub(super) fn news_count(&self) -> &AtomicU32 {
+    pub(crate) fn news_count(&self) -> &AtomicU32 {
         self.memory.word(NEWS_AT + 64)
     }
 
     /// What `slot` accesses in the owner's memory just now: numbers of region cards, plus one.
     #[inline(always)]
-    pub(super) fn hold(&self, slot: u8, index: usize) -> &AtomicU32 {
+    pub(crate) fn hold(&self, slot: u8, index: usize) -> &AtomicU32 {
         // Nearly always inside, and a division takes longer than to look.
         let index = if index < HOLDS_PER_SLOT { index } else { index % HOLDS_PER_SLOT };
         self.memory.word(HOLDS_AT + usize::from(slot) * 64 + 8 + index * 4)
     }
 
     /// Which life of `slot` those are the words of.
-    pub(super) fn visitor(&self, slot: u8) -> &AtomicU64 {
+    pub(crate) fn visitor(&self, slot: u8) -> &AtomicU64 {
         self.memory.long(HOLDS_AT + usize::from(slot) * 64)
     }
 
     /// The life of `slot` that sends to the owner, and the position in its ring where it began.
-    pub(super) fn call(&self, slot: u8) -> (&AtomicU64, &AtomicU64) {
+    pub(crate) fn call(&self, slot: u8) -> (&AtomicU64, &AtomicU64) {
         let at = CALLS_AT + usize::from(slot) * CALL_LEN;
         (self.memory.long(at), self.memory.long(at + 8))
     }
 
     /// How far the owner has read the ring of `slot`; zero before it began.
-    pub(super) fn consumed(&self, slot: u8) -> &AtomicU64 {
+    pub(crate) fn consumed(&self, slot: u8) -> &AtomicU64 {
         self.memory.long(CALLS_AT + usize::from(slot) * CALL_LEN + 64)
     }
 
     /// The two words of a queue pair's card.
     #[inline]
-    pub(super) fn qp_card(&self, low: u16) -> (&AtomicU64, &AtomicU64) {
+    pub(crate) fn qp_card(&self, low: u16) -> (&AtomicU64, &AtomicU64) {
         let at = QPS_AT + usize::from(low) * QP_CARD_LEN;
         (self.memory.long(at), self.memory.long(at + 8))
     }
 
     /// One of the eight-byte fields of a region's card.
     #[inline]
-    pub(super) fn region_field(&self, card: usize, field: usize) -> &AtomicU64 {
+    pub(crate) fn region_field(&self, card: usize, field: usize) -> &AtomicU64 {
         self.memory.long(REGIONS_AT + (card % REGION_CARDS) * REGION_CARD_LEN + (field % 16) * 8)
     }
 
     /// An address at which the owner receives; zero where there are no more. It never changes.
-    pub(super) fn address(&self, index: usize) -> Gid {
+    pub(crate) fn address(&self, index: usize) -> Gid {
         load_gid(self.address_words(index))
     }
 
@@ -219,32 +229,32 @@ impl Place {
     }
 
     /// What is said of a socket that echoes leave by: its port, and its address in two words.
-    pub(super) fn echo(&self, index: usize) -> (&AtomicU64, [&AtomicU64; 2]) {
+    pub(crate) fn echo(&self, index: usize) -> (&AtomicU64, [&AtomicU64; 2]) {
         let at = ECHOES_AT + (index % ECHOES) * 24;
         (self.memory.long(at), [self.memory.long(at + 8), self.memory.long(at + 16)])
     }
 
     /// The card of a membership: the interface, and the group in two words.
-    pub(super) fn group_card(&self, index: usize) -> (&AtomicU64, [&AtomicU64; 2]) {
+    pub(crate) fn group_card(&self, index: usize) -> (&AtomicU64, [&AtomicU64; 2]) {
         let at = GROUPS_AT + (index % GROUP_CARDS) * GROUP_CARD_LEN;
         (self.memory.long(at), [self.memory.long(at + 8), self.memory.long(at + 16)])
     }
 
     /// The two words of the card of an XRC shared receive queue.
-    pub(super) fn srq_card(&self, index: usize) -> (&AtomicU64, &AtomicU64) {
+    pub(crate) fn srq_card(&self, index: usize) -> (&AtomicU64, &AtomicU64) {
         let at = SRQS_AT + (index % SRQ_CARDS) * SRQ_CARD_LEN;
         (self.memory.long(at), self.memory.long(at + 8))
     }
 
     /// Memory for the ring to `slot`.
-    pub(super) fn make_ring(&self, slot: u8) -> io::Result<Mapping> {
+    pub(crate) fn make_ring(&self, slot: u8) -> io::Result<Mapping> {
         let at = ring_at(slot);
         allocate(&self.file, at, RING_LEN)?;
         Mapping::new(&self.file, at as u64, RING_LEN, true)
     }
 
     /// The owner's ring to `slot`, to read.
-    pub(super) fn ring_to(&self, slot: u8) -> io::Result<Mapping> {
+    pub(crate) fn ring_to(&self, slot: u8) -> io::Result<Mapping> {
         Mapping::new(&self.file, ring_at(slot) as u64, RING_LEN, false)
     }
 }
@@ -258,13 +268,13 @@ impl Drop for Place {
     }
 }
 
-pub(super) fn store_gid([high, low]: [&AtomicU64; 2], gid: Gid) {
+pub(crate) fn store_gid([high, low]: [&AtomicU64; 2], gid: Gid) {
     let both = u128::from_be_bytes(gid.0);
     high.store((both >> 64) as u64, Ordering::Relaxed);
     low.store(both as u64, Ordering::Relaxed);
 }
 
-pub(super) fn load_gid([high, low]: [&AtomicU64; 2]) -> Gid {
+pub(crate) fn load_gid([high, low]: [&AtomicU64; 2]) -> Gid {
     let [high, low] = [high, low].map(|word| u128::from(word.load(Ordering::Relaxed)));
     Gid((high << 64 | low).to_be_bytes())
 }
@@ -282,7 +292,7 @@ fn open_file(path: &Path) -> io::Result<File> {
 }
 
 /// Marks and removes what a dead process left. The caller knows that it is dead.
-pub(super) fn retire(path: &Path) {
+pub(crate) fn retire(path: &Path) {
     if let Ok(file) = open_file(path)
         && file.metadata().is_ok_and(|meta| meta.size() >= 4096)
         && let Ok(head) = Mapping::new(&file, 0, 4096, true)
@@ -293,7 +303,7 @@ pub(super) fn retire(path: &Path) {
 }
 
 /// The same for every slot that nobody holds. Nobody can claim one meanwhile: claims need the roster.
-pub(super) fn retire_the_dead(registry: &Registry) {
+pub(crate) fn retire_the_dead(registry: &Registry) {
     let dead = |registry: &Registry| {
         let Ok(entries) = std::fs::read_dir(registry.directory()) else { return };
         for path in entries.flatten().map(|entry| entry.path()) {
@@ -311,7 +321,7 @@ fn slot_of(name: &str) -> Option<u8> {
     name.strip_prefix("slot-")?.strip_suffix(".place")?.parse().ok()
 }
 
-pub(super) fn allocate(file: &File, at: usize, len: usize) -> io::Result<()> {
+pub(crate) fn allocate(file: &File, at: usize, len: usize) -> io::Result<()> {
     // SAFETY: the file is open; memory is not touched.
     let error = unsafe { libc::posix_fallocate(file.as_raw_fd(), at as libc::off_t, len as libc::off_t) };
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }

@@ -1,8 +1,7 @@
 //! Memory of the device itself: bytes that programs reach by copies only, and peers as any region.
 
-use super::copy;
-use super::region::{Backing, Span};
 use crate::error::Error;
+use crate::memory::{Span, copy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -77,7 +76,7 @@ impl DeviceMemory {
         if offset > self.len || len > self.len - offset {
             return Err(Error::Invalid { attribute: "dm_offset", why: "past the end of the device memory" });
         }
-        Ok(Span { start: self.start() + offset, len, backing: Backing::Mapped })
+        Ok(Span::at(self.start() + offset, len))
     }
 
     /// Copies bytes in.

@@ -25,7 +25,7 @@ const SHOWN: u64 = 1 << 63;
 
 /// This NIC's memberships, and where those of others are found.
 #[derive(Debug)]
-pub(super) struct GroupBoard {
+pub(crate) struct GroupBoard {
     place: Arc<Place>,
     /// What all NICs share.
     news: Mapping,
@@ -36,7 +36,7 @@ pub(super) struct GroupBoard {
 }
 
 impl GroupBoard {
-    pub(super) fn open(registry: &Registry, place: Arc<Place>) -> io::Result<GroupBoard> {
+    pub(crate) fn open(registry: &Registry, place: Arc<Place>) -> io::Result<GroupBoard> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.custom_flags(libc::O_NOFOLLOW).open(registry.directory().join(FILE))?;
@@ -66,31 +66,31 @@ impl GroupBoard {
     }
 
     /// Another number whenever somebody's memberships have changed.
-    pub(super) fn changes(&self) -> u64 {
+    pub(crate) fn changes(&self) -> u64 {
         self.change_count().load(Ordering::SeqCst)
     }
 
     /// Slots of NICs that may show the group, this one among them. Some may be gone.
-    pub(super) fn slots(&self, group: Gid) -> impl Iterator<Item = u8> {
+    pub(crate) fn slots(&self, group: Gid) -> impl Iterator<Item = u8> {
         let may_show = move |slot: &u8| self.groups_of(*slot).load(Ordering::SeqCst) & bit_of(group) != 0;
         (0..SLOTS as u16).map(|slot| slot as u8).filter(may_show)
     }
 
     /// Whether this NIC shows any membership.
     #[inline]
-    pub(super) fn shows_any(&self) -> bool {
+    pub(crate) fn shows_any(&self) -> bool {
         self.groups_of(self.slot).load(Ordering::Relaxed) > 0
     }
 
     /// Whether this NIC shows that it listens to the group. As long as it does, senders with a ring put what they send there
     /// into it.
-    pub(super) fn is_shown(&self, group: Gid) -> bool {
+    pub(crate) fn is_shown(&self, group: Gid) -> bool {
         self.shown.read().contains(&group)
     }
 
     /// Joins a group with `join`, on these interfaces. It is shown as long as the kernel may have packets for it here:
     /// what is shown says which packets come twice.
-    pub(super) fn join(
+    pub(crate) fn join(
         &self,
         group: Gid,
         interfaces: &[u32],
@@ -111,7 +111,7 @@ impl GroupBoard {
     }
 
     /// Takes back one `join`, with `leave`.
-    pub(super) fn leave(&self, group: Gid, leave: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    pub(crate) fn leave(&self, group: Gid, leave: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let mut joins = self.joins.lock();
         leave()?;
         if let Some(count) = joins.get_mut(&group) {
@@ -159,7 +159,7 @@ fn bit_of(group: Gid) -> u32 {
 }
 
 /// Whether the owner of a place listens to a group on an interface. Only good if nothing changes meanwhile.
-pub(super) fn listens(place: &Place, group: Gid, interface: u32) -> bool {
+pub(crate) fn listens(place: &Place, group: Gid, interface: u32) -> bool {
     (0..GROUP_CARDS).any(|index| {
         let (word, gid) = place.group_card(index);
         word.load(Ordering::SeqCst) == SHOWN | u64::from(interface) && load_gid(gid) == group

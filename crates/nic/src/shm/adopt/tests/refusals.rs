@@ -1,8 +1,8 @@
 //! What is not adopted, and that it is then as it was before.
 
 use super::*;
-use crate::local::descriptor::leave_rest_to_program;
-use crate::local::standstill::own;
+use crate::shm::descriptor::leave_rest_to_program;
+use crate::shm::standstill::own;
 
 #[test]
 fn other_memory_is_refused() {

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 /// Which word says that an access is under way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hold(usize);
+pub(crate) struct Hold(usize);
 
 /// Announces an access by `slot` to the region behind `card`, until it is [withdrawn](withdraw). Nothing if all words are
 /// in use. `free` is where the caller found a free word the last time: queue pairs that different threads use do not get in
 /// each other's way.
 #[inline(always)]
-pub(super) fn announce(place: &Place, slot: u8, card: usize, free: &mut usize) -> Option<Hold> {
+pub(crate) fn announce(place: &Place, slot: u8, card: usize, free: &mut usize) -> Option<Hold> {
     if !occupy(place, slot, card, *free) {
         *free = another(place, slot, card, *free)?;
     }
@@ -40,12 +40,12 @@ fn occupy(place: &Place, slot: u8, card: usize, index: usize) -> bool {
 
 /// The access is done.
 #[inline]
-pub(super) fn withdraw(place: &Place, slot: u8, Hold(index): Hold) {
+pub(crate) fn withdraw(place: &Place, slot: u8, Hold(index): Hold) {
     place.hold(slot, index).store(0, Ordering::Release);
 }
 
 /// Announces a new life of `slot` at a place. What an earlier one held there when it died is free.
-pub(super) fn arrive(place: &Place, slot: u8, instance: u64) {
+pub(crate) fn arrive(place: &Place, slot: u8, instance: u64) {
     if place.visitor(slot).load(Ordering::Acquire) != instance {
         clear(place, slot);
         place.visitor(slot).store(instance, Ordering::Release);
@@ -57,7 +57,7 @@ fn clear(place: &Place, slot: u8) {
 }
 
 /// Waits until nobody accesses the region behind `card` any more. Its card is no longer valid.
-pub(super) fn wait_for(place: &Place, card: usize, registry: &Registry) {
+pub(crate) fn wait_for(place: &Place, card: usize, registry: &Registry) {
     for slot in 0..SLOTS {
         let slot = slot as u8;
         let is_held =

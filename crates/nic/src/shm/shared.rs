@@ -179,7 +179,7 @@ fn segment(piece: &Mapping) -> Result<Shared, WhyNot> {
 }
 
 /// Numbers of segments mean something only within their namespace.
-pub(super) fn segment_namespace() -> u64 {
+pub(crate) fn segment_namespace() -> u64 {
     static NAMESPACE: OnceLock<u64> = OnceLock::new();
     *NAMESPACE.get_or_init(|| fs::metadata("/proc/self/ns/ipc").map_or(0, |meta| meta.ino()))
 }

@@ -21,12 +21,12 @@ impl CompletionChannel {
         Ok(CompletionChannel { fd, fired: Mutex::default() })
     }
 
-    pub(super) fn fire(&self, cq: Weak<CqCore>) {
+    pub(crate) fn fire(&self, cq: Weak<CqCore>) {
         self.fired.lock().push_back(cq);
         self.fd.add();
     }
 
-    /// Waits for an event and returns the number of the CQ it is for ([`super::Cq::id`]) with the cookie it was made
+    /// Waits for an event and returns the number of the CQ it is for ([`crate::Cq::id`]) with the cookie it was made
     /// with. Blocks, unless the descriptor was set to non-blocking: then `WouldBlock` says that there is none. A
     /// signal ends the wait with `Interrupted`.
     pub fn wait(&self) -> std::io::Result<(u32, u64)> {
@@ -49,7 +49,7 @@ impl CompletionChannel {
     }
 
     /// Sleeps until there is an event, at most so long.
-    pub(super) fn sleep(&self, most: Duration) {
+    pub(crate) fn sleep(&self, most: Duration) {
         self.fd.sleep(most);
     }
 

@@ -71,7 +71,7 @@ impl QpCard {
 }
 
 /// Shows a queue pair to neighbours, or hides it.
-pub(super) fn show_qp(place: &Place, qpn: Qpn, card: Option<QpCard>) {
+pub(crate) fn show_qp(place: &Place, qpn: Qpn, card: Option<QpCard>) {
     let (first, second) = place.qp_card(qpn.value() as u16);
     match card {
         None => first.store(0, Ordering::Release),
@@ -84,7 +84,7 @@ pub(super) fn show_qp(place: &Place, qpn: Qpn, card: Option<QpCard>) {
 
 /// What a neighbour shows of a queue pair.
 #[inline(always)]
-pub(super) fn find_qp(place: &Place, qpn: Qpn) -> Option<QpCard> {
+pub(crate) fn find_qp(place: &Place, qpn: Qpn) -> Option<QpCard> {
     let (first, second) = place.qp_card(qpn.value() as u16);
     let word = first.load(Ordering::Acquire);
     (word & OPEN != 0).then(|| QpCard {
@@ -202,22 +202,22 @@ fn probes(rkey: RKey) -> impl Iterator<Item = usize> {
 
 /// A card that a neighbour shows, and the version of it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shown {
-    pub(super) number: usize,
-    pub(super) version: u64,
-    pub(super) card: RegionCard,
+pub(crate) struct Shown {
+    pub(crate) number: usize,
+    pub(crate) version: u64,
+    pub(crate) card: RegionCard,
 }
 
 impl Shown {
     /// Whether the card is still what it was.
     #[inline(always)]
-    pub(super) fn is_valid(&self, place: &Place) -> bool {
+    pub(crate) fn is_valid(&self, place: &Place) -> bool {
         place.region_field(self.number, VERSION).load(Ordering::SeqCst) == self.version
     }
 }
 
 /// What a neighbour shows under this key. Only good once an access is announced and the version found unchanged.
-pub(super) fn find_region(place: &Place, rkey: RKey) -> Option<Shown> {
+pub(crate) fn find_region(place: &Place, rkey: RKey) -> Option<Shown> {
     probes(rkey).find_map(|number| {
         let version = place.region_field(number, VERSION).load(Ordering::Acquire);
         let is_shown = version != 0 && version.is_multiple_of(2);
@@ -247,7 +247,7 @@ impl std::fmt::Debug for RegionBoard {
 }
 
 impl RegionBoard {
-    pub(super) fn new(place: Arc<Place>, registry: Arc<Registry>, adopts: bool) -> Self {
+    pub(crate) fn new(place: Arc<Place>, registry: Arc<Registry>, adopts: bool) -> Self {
         let used = Mutex::new(vec![false; REGION_CARDS].into());
         RegionBoard { place, registry, used, adopts, files: SharedFiles::default() }
     }
