@@ -5,28 +5,28 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The facts that a reader of a measurement asks for first.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Machine {
+pub struct Machine {
     /// Processor, as it names itself.
-    pub(crate) cpu: String,
+    pub cpu: String,
     /// Cores that this process may use.
-    pub(crate) cores: usize,
+    pub cores: usize,
     /// Main memory.
-    pub(crate) memory_bytes: u64,
+    pub memory_bytes: u64,
     /// Operating system and kernel version.
-    pub(crate) kernel: String,
+    pub kernel: String,
     /// Whether the processor is a virtual one.
-    pub(crate) virtualised: bool,
+    pub virtualised: bool,
     /// Most bytes that a socket's receive buffer may have.
-    pub(crate) rmem_max_bytes: u64,
+    pub rmem_max_bytes: u64,
     /// Version of this program.
-    pub(crate) ferroce: String,
+    pub ferroce: String,
     /// Whether it was built with optimisation; without, the figures mean nothing.
-    pub(crate) optimised: bool,
+    pub optimised: bool,
 }
 
 impl Machine {
     /// Describes this machine; what cannot be read is said to be unknown.
-    pub(crate) fn describe() -> Machine {
+    pub fn describe() -> Machine {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
         let field = |name: &str| cpu_field(&cpuinfo, name).unwrap_or_default().to_owned();
@@ -47,15 +47,17 @@ impl Machine {
 
 /// Time of all processors together, in the kernel's ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ProcessorTime {
+pub struct ProcessorTime {
     all: u64,
+    /// With nothing to do; includes waiting for disks.
+    idle: u64,
     /// When there was something to do, but the machine below, which is shared with others, did not run this one.
     stolen: u64,
 }
 
 impl ProcessorTime {
     /// Up to now; `None` where the kernel does not say.
-    pub(crate) fn now() -> Option<ProcessorTime> {
+    pub fn now() -> Option<ProcessorTime> {
         ProcessorTime::parse(&std::fs::read_to_string("/proc/stat").ok()?)
     }
 
@@ -63,13 +65,26 @@ impl ProcessorTime {
         let line = stat.lines().next()?.strip_prefix("cpu ")?;
         // Behind these, the time of guests is listed a second time.
         let ticks: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).take(8).collect();
-        Some(ProcessorTime { all: ticks.iter().sum(), stolen: *ticks.get(7)? })
+        Some(ProcessorTime {
+            all: ticks.iter().sum(),
+            idle: ticks.get(3)? + ticks.get(4)?,
+            stolen: *ticks.get(7)?,
+        })
     }
 
     /// The share that was stolen since `before`.
-    pub(crate) fn stolen_since(self, before: ProcessorTime) -> Option<f64> {
+    pub fn stolen_since(self, before: ProcessorTime) -> Option<f64> {
+        self.share_since(before, |time| time.stolen)
+    }
+
+    /// The share since `before` in which processors had something to do.
+    pub fn busy_since(self, before: ProcessorTime) -> Option<f64> {
+        self.share_since(before, |time| time.idle).map(|idle| 1.0 - idle)
+    }
+
+    fn share_since(self, before: ProcessorTime, part: fn(ProcessorTime) -> u64) -> Option<f64> {
         let all = self.all.checked_sub(before.all).filter(|all| *all > 0)?;
-        Some(self.stolen.checked_sub(before.stolen)? as f64 / all as f64)
+        Some(part(self).checked_sub(part(before))? as f64 / all as f64)
     }
 }
 
@@ -87,7 +102,7 @@ fn memory_bytes(meminfo: &str) -> u64 {
 }
 
 /// The present moment as `2026-03-21 14:05:09 UTC`.
-pub(crate) fn utc_now() -> String {
+pub fn utc_now() -> String {
     utc(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 
@@ -124,7 +139,7 @@ mod tests {
         let at = |text: &str| ProcessorTime::parse(text);
         let before = at("cpu  1000 0 500 8000 100 0 10 20 5 0\ncpu0 1 2 3\n").unwrap();
         let after = at("cpu  1050 0 550 8050 100 0 10 70 9 0\ncpu0 1 2 3\n").unwrap();
-        assert_eq!(after.stolen_since(before), Some(0.25));
+        assert_eq!((after.stolen_since(before), after.busy_since(before)), (Some(0.25), Some(0.75)));
         assert_eq!(before.stolen_since(after), None);
         assert_eq!(before.stolen_since(before), None);
         assert_eq!(at("cpu 1 2 3\n"), None);

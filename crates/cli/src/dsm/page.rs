@@ -2,7 +2,7 @@
 //! from elsewhere.
 
 use super::statistics::{self, WAITS, computing_ns, duration};
-use crate::report::escape;
+use crate::svg::{self, escape, legend, rectangle, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,6 +10,8 @@ use std::fmt::Write;
 const WIDTH: f64 = 980.0;
 const LEFT: f64 = 60.0;
 const LANE: f64 = 26.0;
+/// The least width of a bar: a shorter time stays visible.
+const THIN: f64 = 0.4;
 /// Cells of the map of pages in a row.
 const COLUMNS: u64 = 96;
 /// More cells than this no eye tells apart; then a cell is several pages.
@@ -51,52 +53,20 @@ pub(crate) fn html(command: &str, told: &[Value]) -> String {
     page
 }
 
-fn open_svg(page: &mut String, height: f64, label: &str) {
-    let _ = writeln!(
-        page,
-        "<figure><svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"{label}\">"
-    );
-}
-
-fn rectangle(page: &mut String, at: (f64, f64), size: (f64, f64), colour: &str, words: &str) {
-    let _ = writeln!(
-        page,
-        "<rect x=\"{:.2}\" y=\"{:.2}\" width=\"{:.2}\" height=\"{:.2}\" fill=\"{colour}\"><title>{}</title></rect>",
-        at.0,
-        at.1,
-        size.0.max(0.4),
-        size.1,
-        escape(words)
-    );
-}
-
-fn text(page: &mut String, at: (f64, f64), class: &str, words: &str) {
-    let _ = writeln!(
-        page,
-        "<text class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-        at.0,
-        at.1,
-        escape(words)
-    );
-}
-
-fn legend<'a>(page: &mut String, y: f64, entries: impl Iterator<Item = (&'a str, &'a str)>) {
-    for (at, (name, colour)) in entries.enumerate() {
-        let x = LEFT + 130.0 * at as f64;
-        rectangle(page, (x, y - 10.0), (12.0, 12.0), colour, name);
-        text(page, (x + 18.0, y), "legend", name);
-    }
+fn begin_figure(page: &mut String, height: f64, description: &str) {
+    page.push_str("<figure>");
+    svg::begin(page, WIDTH, height, description);
 }
 
 /// One bar per process.
 fn shares(page: &mut String, told: &[Value]) {
     const COLOURS: [&str; 4] = ["#5b6570", "#a1378b", "#c74a00", "#0067b1"];
     let height = LANE * told.len() as f64 + 34.0;
-    open_svg(page, height, "time of each process by use");
+    begin_figure(page, height, "time of each process by use");
     let longest = told.iter().filter_map(|process| process["took_ns"].as_u64()).max().unwrap_or(1).max(1);
     for (lane, process) in told.iter().enumerate() {
         let y = LANE * lane as f64 + 4.0;
-        text(page, (LEFT - 10.0, y + 14.0), "end", &process["rank"].to_string());
+        text(page, "end", (LEFT - 10.0, y + 14.0), &process["rank"].to_string());
         let waits =
             WAITS.iter().map(|(name, counter)| (*name, process["counters"][counter].as_u64().unwrap_or(0)));
         let parts = std::iter::once(("own work", computing_ns(process))).chain(waits);
@@ -104,13 +74,19 @@ fn shares(page: &mut String, told: &[Value]) {
         for ((name, ns), colour) in parts.zip(COLOURS) {
             let width = (WIDTH - LEFT - 10.0) * ns as f64 / longest as f64;
             if ns > 0 {
-                rectangle(page, (x, y), (width, LANE - 8.0), colour, &format!("{name}: {}", duration(ns)));
+                rectangle(
+                    page,
+                    colour,
+                    (x, y),
+                    (width.max(THIN), LANE - 8.0),
+                    &format!("{name}: {}", duration(ns)),
+                );
             }
             x += width;
         }
     }
     let names = std::iter::once("own work").chain(WAITS.iter().map(|(name, _)| *name));
-    legend(page, height - 8.0, names.zip(COLOURS));
+    legend(page, (LEFT, height - 8.0), names.zip(COLOURS));
     page.push_str("</svg></figure>\n");
 }
 
@@ -127,12 +103,12 @@ fn timeline(page: &mut String, told: &[Value]) {
     let last = told.iter().map(|process| began(process) + took(process)).max().unwrap_or(1);
     let scale = (WIDTH - LEFT - 10.0) / (last - first).max(1) as f64;
     let height = LANE * told.len() as f64 + 56.0;
-    open_svg(page, height, "waits of each process over time");
+    begin_figure(page, height, "waits of each process over time");
     let mut left_out = 0;
     for (lane, process) in told.iter().enumerate() {
         let y = LANE * lane as f64 + 4.0;
         let offset = began(process) - first;
-        text(page, (LEFT - 10.0, y + 14.0), "end", &process["rank"].to_string());
+        text(page, "end", (LEFT - 10.0, y + 14.0), &process["rank"].to_string());
         let x = LEFT + offset as f64 * scale;
         let size = (took(process) as f64 * scale, LANE - 8.0);
         let _ = writeln!(
@@ -145,14 +121,14 @@ fn timeline(page: &mut String, told: &[Value]) {
             let (Some(at), Some(ns)) = (at, ns) else { continue };
             let words = format!("{call}: {} at {}", duration(ns), duration(offset + at));
             let x = LEFT + (offset + at) as f64 * scale;
-            rectangle(page, (x, y), (ns as f64 * scale, LANE - 8.0), kind(call).1, &words);
+            rectangle(page, kind(call).1, (x, y), ((ns as f64 * scale).max(THIN), LANE - 8.0), &words);
         }
         left_out += process["spans_left_out"].as_u64().unwrap_or(0);
     }
     let axis = height - 34.0;
-    text(page, (LEFT, axis), "", "0");
-    text(page, (WIDTH - 10.0, axis), "end", &duration(last - first));
-    legend(page, height - 8.0, KINDS.iter().map(|(name, colour, _)| (*name, *colour)));
+    text(page, "", (LEFT, axis), "0");
+    text(page, "end", (WIDTH - 10.0, axis), &duration(last - first));
+    legend(page, (LEFT, height - 8.0), KINDS.iter().map(|(name, colour, _)| (*name, *colour)));
     page.push_str("</svg>");
     if left_out > 0 {
         let _ = write!(page, "<figcaption>{left_out} later waits were not kept.</figcaption>");
@@ -188,7 +164,7 @@ fn draw_cells(page: &mut String, cells: &BTreeMap<u64, (u64, u64)>, pages_per_ce
     let last = cells.last_key_value().map_or(0, |(&at, _)| at);
     let hottest = cells.values().map(|(a, b)| a + b).max().unwrap_or(1).max(1);
     let side = (WIDTH - LEFT) / COLUMNS as f64;
-    open_svg(page, side * (last / COLUMNS + 1) as f64 + 4.0, "how often each page travelled");
+    begin_figure(page, side * (last / COLUMNS + 1) as f64 + 4.0, "how often each page travelled");
     for (&at, &(fetched, changed)) in cells {
         let place = (LEFT + (at % COLUMNS) as f64 * side, (at / COLUMNS) as f64 * side);
         // By the logarithm: one page that everybody wants must not leave all others white.
@@ -196,7 +172,7 @@ fn draw_cells(page: &mut String, cells: &BTreeMap<u64, (u64, u64)>, pages_per_ce
         let colour = format!("hsl({:.0} 85% {:.0}%)", 50.0 - 50.0 * warmth, 88.0 - 45.0 * warmth);
         let first = at * pages_per_cell;
         let words = format!("page {first}: fetched {fetched} times, changed {changed} times");
-        rectangle(page, place, (side - 0.6, side - 0.6), &colour, &words);
+        rectangle(page, &colour, place, (side - 0.6, side - 0.6), &words);
     }
     let of_each =
         if pages_per_cell > 1 { format!("Each cell is {pages_per_cell} pages. ") } else { String::new() };

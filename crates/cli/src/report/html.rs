@@ -4,6 +4,7 @@ use super::plots;
 use super::sections::{machine, method};
 use crate::perf::suite::{Headline, ROWS, Results, Row, microseconds, rate, ratio};
 use crate::sizes::format_size;
+use crate::svg::escape;
 use std::fmt::Write;
 
 /// The whole report.
@@ -137,23 +138,6 @@ fn table_row(results: &Results, row: &Row, size: u64) -> Option<String> {
     cell(latency.map_or(String::new(), |l| l.samples.to_string()));
     cell(bandwidth.map_or(String::new(), |b| b.messages.to_string()));
     Some(html)
-}
-
-/// Text as HTML, fit for elements and quoted attributes.
-pub(crate) fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            c if c.is_control() => escaped.push(' '),
-            c => escaped.push(c),
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

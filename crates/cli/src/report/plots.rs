@@ -1,6 +1,6 @@
 //! Which lines the two plots have.
 
-use super::svg::{Marker, Plot, Series};
+use super::line_plot::{Marker, Plot, Series};
 use crate::perf::Test;
 use crate::perf::suite::{Results, microseconds, rate};
 use crate::sizes::format_size;

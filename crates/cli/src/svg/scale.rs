@@ -1,7 +1,7 @@
 //! Logarithmic axes: where a value lies, and which values get a label.
 
 /// Maps values to picture coordinates.
-pub(super) struct LogScale {
+pub struct LogScale {
     low: f64,
     high: f64,
     from: f64,
@@ -10,20 +10,20 @@ pub(super) struct LogScale {
 
 impl LogScale {
     /// A scale from `low` at `from` to `high` at `to`; `to` may be smaller, as it is for a vertical axis.
-    pub(super) fn new(low: f64, high: f64, from: f64, to: f64) -> LogScale {
+    pub fn new(low: f64, high: f64, from: f64, to: f64) -> LogScale {
         debug_assert!(low > 0.0 && high > low);
         LogScale { low: low.log10(), high: high.log10(), from, to }
     }
 
     /// Where a value lies.
-    pub(super) fn at(&self, value: f64) -> f64 {
+    pub fn at(&self, value: f64) -> f64 {
         let share = (value.log10() - self.low) / (self.high - self.low);
         self.from + share * (self.to - self.from)
     }
 
     /// 1, 2 and 5 times the powers of ten inside the scale; true for those that get a label: all on a short scale,
     /// else the powers of ten and both ends.
-    pub(super) fn ticks(&self) -> Vec<(f64, bool)> {
+    pub fn ticks(&self) -> Vec<(f64, bool)> {
         let label_all = self.high - self.low <= 3.2;
         let decades = self.low.floor() as i32..=self.high.ceil() as i32;
         let inside = |value: f64| (self.low - 1e-9..=self.high + 1e-9).contains(&value.log10());
@@ -41,7 +41,7 @@ impl LogScale {
 }
 
 /// The range that holds all values, widened to 1, 2 or 5 times a power of ten; none without a positive value.
-pub(super) fn round_range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+pub fn round_range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     let values: Vec<f64> = values.filter(|value| value.is_finite() && *value > 0.0).collect();
     let low = values.iter().copied().reduce(f64::min)?;
     let high = values.iter().copied().reduce(f64::max)?;

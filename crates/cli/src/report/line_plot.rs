@@ -1,9 +1,8 @@
 //! Line plots against message size, both axes logarithmic, as inline SVG. Colours come from the page's style sheet,
 //! so that light and dark mode are one picture.
 
-use super::html::escape;
-use super::scale::{LogScale, round_range};
 use crate::sizes::format_size;
+use crate::svg::{self, LogScale, escape, line, round_range, text};
 use std::fmt::Write;
 
 /// One line of a plot.
@@ -69,16 +68,14 @@ impl Plot {
         let (first, last) = (*sizes.first()? as f64, *sizes.last()? as f64);
         let y = LogScale::new(low, high, BOTTOM, TOP);
         let x = LogScale::new(first / 1.4, last * 1.4, LEFT, RIGHT);
-        let mut svg = format!(
-            "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n",
-            escape(self.description)
-        );
+        let mut svg = String::new();
+        svg::begin(&mut svg, WIDTH, HEIGHT, self.description);
         self.draw_axes(&mut svg, &x, &y, &sizes);
         for series in &self.series {
             draw_series(&mut svg, series, &x, &y);
         }
         self.draw_legend(&mut svg);
-        svg.push_str("</svg>\n");
+        svg::end(&mut svg);
         Some(svg)
     }
 
@@ -158,19 +155,6 @@ impl Marker {
             }
         }
     }
-}
-
-fn line(svg: &mut String, class: &str, from: (f64, f64), to: (f64, f64)) {
-    let _ = writeln!(
-        svg,
-        "<line class=\"{class}\" x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\"/>",
-        from.0, from.1, to.0, to.1
-    );
-}
-
-fn text(svg: &mut String, class: &str, at: (f64, f64), words: &str) {
-    let _ =
-        writeln!(svg, "<text class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>", at.0, at.1, escape(words));
 }
 
 #[cfg(test)]

@@ -1,0 +1,125 @@
+//! The `ferroce` command: run RDMA programs, look at the software NIC, measure it, and see its packets.
+//!
+//! It is a library, so that the benchmarks of crates/bench describe machines and draw pictures as `ferroce perf` does.
+//! Nothing else may depend on it.
+//!
+//! Exit status: 0 done, 1 a failure that is explained in one sentence, 2 a wrong command line; `run`, `capture` and
+//! `dsm run` end as the program did.
+
+mod capture;
+mod child;
+mod counters;
+mod devices;
+mod doctor;
+mod dsm;
+mod failure;
+mod faults;
+mod gids;
+pub mod machine;
+mod perf;
+mod program;
+mod report;
+mod run;
+mod signals;
+pub mod sizes;
+mod sockopt;
+pub mod svg;
+mod table;
+
+use clap::{Parser, Subcommand};
+use failure::Failure;
+use std::process::ExitCode;
+
+/// RDMA on any machine: a RoCEv2 network card in software, without hardware, kernel module or root.
+#[derive(Parser)]
+#[command(name = "ferroce", version, after_help = EXAMPLES)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ferroce run -- ib_write_bw              run an RDMA program on this machine, unmodified
+  ferroce perf                            measure RDMA beside TCP and UDP on this machine
+  ferroce perf write-bw                   wait for a client of one test, here …
+  ferroce perf write-bw 192.0.2.7 -a      … and on a second machine, start it, for all sizes
+  ferroce gids                            which addresses RDMA programs can use
+  ferroce capture -o x.pcapng -- ./prog   run a program and record its RoCEv2 packets
+  ferroce dsm run -n 4 ./prog             run a shared-memory program as four processes";
+
+#[derive(Subcommand)]
+enum Command {
+    /// List the RDMA devices and what they can do.
+    Devices(devices::Args),
+    /// List the GIDs: the addresses that queue pairs send from.
+    Gids(gids::Args),
+    /// Show what the devices counted: packets, drops and their reasons.
+    Counters(counters::Args),
+    /// Measure latency, bandwidth and message rate.
+    ///
+    /// Without a test, both sides run on this machine: every operation over all sizes, beside TCP and UDP sockets
+    /// measured in the same run. A table is printed and a report with plots is written. With a test, it runs between
+    /// two machines: the server first, without HOST, then the client with the server's name.
+    Perf(Box<perf::Args>),
+    /// Run an RDMA program: it finds a device, whatever this machine has.
+    Run(run::Args),
+    /// Run programs that share memory over several processes and machines.
+    #[command(subcommand)]
+    Dsm(dsm::Command),
+    /// Say what works on this machine, what does not, why, and what to do.
+    Doctor(doctor::Args),
+    /// Run a program and record its packets to a file for Wireshark.
+    Capture(capture::Args),
+}
+
+/// Runs the command that the arguments of the process name.
+pub fn main() -> ExitCode {
+    // No command for people, who would only be offered it when they mistype another.
+    if std::env::args_os().nth(1).is_some_and(|word| word == perf::PEER_COMMAND) {
+        return perf::run_peer().map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS);
+    }
+    let outcome = match CommandLine::parse().command {
+        Command::Devices(args) => devices::run(&args),
+        Command::Gids(args) => gids::run(&args),
+        Command::Counters(args) => counters::run(&args),
+        Command::Perf(args) => perf::run(*args),
+        Command::Run(args) => return run::run(&args).unwrap_or_else(|failure| failure.report()),
+        Command::Dsm(command) => return dsm::run(command).unwrap_or_else(|failure| failure.report()),
+        Command::Doctor(args) => return doctor::run(&args).unwrap_or_else(|failure| failure.report()),
+        Command::Capture(args) => return capture::run(&args).unwrap_or_else(|failure| failure.report()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+/// Prints a value as JSON, the form that programs read.
+fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Failure::new(format!("the result cannot be written as JSON: {error}")))?;
+    print_text(&text)
+}
+
+/// Prints to standard output; a reader that left early (`| head`) is no failure.
+fn print_text(text: &str) -> Result<(), Failure> {
+    use std::io::{ErrorKind, Write};
+    match writeln!(std::io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::new(format!("cannot write to standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn command_line_is_consistent() {
+        CommandLine::command().debug_assert();
+    }
+}
