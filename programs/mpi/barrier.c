@@ -1,4 +1,4 @@
-/* How long an empty barrier of MPI takes: the peer that `cargo xtask bench --dsm` measures ours against.
+/* How long an empty barrier of MPI takes: the peer that `cargo xtask bench dsm` measures ours against.
  *
  *     mpicc -O2 barrier.c -o barrier && mpirun -n 2 ./barrier
  */

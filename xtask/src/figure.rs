@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 /// perftest and ucx_perftest count in MiB, whatever they call it.
-pub(crate) const MIB: f64 = 1_048_576.0;
+pub const MIB: f64 = 1_048_576.0;
 
 /// A figure of perftest's last row.
-pub(crate) fn of_perftest(said: &str, column: usize) -> Option<f64> {
+pub fn of_perftest(said: &str, column: usize) -> Option<f64> {
     said.lines().rev().find_map(|line| {
         let numbers: Vec<f64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
         (numbers.len() >= 4).then(|| numbers.get(column).copied()).flatten()
@@ -14,19 +14,19 @@ pub(crate) fn of_perftest(said: &str, column: usize) -> Option<f64> {
 }
 
 /// A figure of the final row of ucx_perftest: iterations, three times, two bandwidths, two rates.
-pub(crate) fn of_ucx(said: &str, column: usize) -> Option<f64> {
+pub fn of_ucx(said: &str, column: usize) -> Option<f64> {
     let row = said.lines().rev().find_map(|line| line.trim().strip_prefix("Final:"))?;
     row.split_whitespace().nth(column)?.parse().ok()
 }
 
 /// What arrived of the stream of `iperf3 --json`, in MiB/s.
-pub(crate) fn of_iperf3(said: &str) -> Option<f64> {
+pub fn of_iperf3(said: &str) -> Option<f64> {
     let bits_per_s = json_in(said)?["end"]["sum_received"]["bits_per_second"].as_f64()?;
     Some(bits_per_s / 8.0 / MIB)
 }
 
 /// A figure of the first size of `ferroce perf TEST --json`.
-pub(crate) fn of_own_perf(said: &str, [group, name]: [&str; 2]) -> Option<f64> {
+pub fn of_own_perf(said: &str, [group, name]: [&str; 2]) -> Option<f64> {
     let json = json_in(said)?;
     let line = if json.is_array() { &json[0] } else { &json };
     line[group][name].as_f64()
@@ -38,7 +38,7 @@ fn json_in(said: &str) -> Option<Value> {
 }
 
 /// The best of some figures; not a number if there are none.
-pub(crate) fn best(values: &[f64], less_is_better: bool) -> f64 {
+pub fn best(values: &[f64], less_is_better: bool) -> f64 {
     values
         .iter()
         .copied()
@@ -46,7 +46,7 @@ pub(crate) fn best(values: &[f64], less_is_better: bool) -> f64 {
 }
 
 /// The middle one; no number if there is none.
-pub(crate) fn median(values: &mut [f64]) -> f64 {
+pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -13,7 +13,7 @@ use crate::tools::Tools;
 
 /// How much is tested. A tier includes the steps of those before it, and a step may do more in a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Tier {
+pub enum Tier {
     /// The edit-test loop.
     Quick,
     /// Every capability once, within 20 minutes on two cores.
@@ -43,9 +43,9 @@ pub(crate) struct Step {
 }
 
 /// Everything a step may lean on.
-pub(crate) struct Context {
+pub struct Context {
     /// Root of the repository.
-    pub(crate) root: PathBuf,
+    pub root: PathBuf,
     pub(crate) tier: Tier,
     pub(crate) screen: RefCell<Screen>,
     /// Filled by the `tools` step, or on first use where that step was filtered out.
@@ -53,16 +53,18 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(verbose: bool, tier: Tier) -> Self {
+    /// For the repository that the running crate belongs to. `verbose` shows the output of commands as it comes.
+    pub fn new(verbose: bool, tier: Tier) -> Self {
         // Cargo sets the variable again at run time, which stays right when the checkout was moved after the build.
         let manifest_dir =
             std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-        let root = Path::new(&manifest_dir).parent().expect("xtask lies in the repository").to_path_buf();
+        let root = Path::new(&manifest_dir).ancestors().find(|folder| folder.join("Cargo.lock").exists());
+        let root = root.expect("this crate is a member of the workspace").to_path_buf();
         Self { root, tier, screen: RefCell::new(Screen::new(verbose)), tools: OnceCell::new() }
     }
 
     /// Scratch of xtask inside the target directory; never checked in.
-    pub(crate) fn scratch(&self) -> PathBuf {
+    pub fn scratch(&self) -> PathBuf {
         self.root.join("target/xtask")
     }
 
@@ -84,7 +86,7 @@ pub(crate) fn is_root() -> bool {
 
 /// What came of a step, in the unit of the closing line: single tests, or one for a step that has none.
 #[derive(Default)]
-pub(crate) struct Report {
+pub struct Report {
     pub(crate) passed: usize,
     /// One sentence per failure.
     pub(crate) failures: Vec<String>,
@@ -92,7 +94,8 @@ pub(crate) struct Report {
     pub(crate) skips: Vec<String>,
     /// One sentence for each thing to know that is neither a failure nor a skip.
     pub(crate) notes: Vec<String>,
-    pub(crate) output: Vec<String>,
+    /// What its commands printed.
+    pub output: Vec<String>,
     /// The part of `output` that says what went wrong, where a step can tell; shown instead of all of it.
     pub(crate) extract: Vec<String>,
 }

@@ -153,7 +153,7 @@ fn apt(args: &[&str]) -> Job {
 }
 
 /// Where a program lies. The administrator's folders count: `PATH` of a plain user often lacks them.
-pub(crate) fn which(program: &str) -> Option<PathBuf> {
+pub fn which(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
     folders.map(|folder| folder.join(program)).find(|file| file.is_file())

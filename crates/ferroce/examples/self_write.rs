@@ -1,5 +1,5 @@
 //! WRITEs of 8 bytes from one queue pair to another of the same process, one after the other: nanoseconds from the post to
-//! the completion, on average. `cargo xtask bench` compares it with the same program in C.
+//! the completion, on average. `cargo xtask bench boundary` compares it with the same program in C.
 //!
 //!     cargo run --release --example self_write -- 100000
 

@@ -12,7 +12,7 @@ use crate::step::Report;
 /// Numbers of processes: alone, a pair, and more than most machines of tests have cores.
 const PROCESSES: [u32; 4] = [1, 2, 4, 8];
 /// As `ferroce dsm run --transport` spells them.
-pub(crate) const TRANSPORTS: [&str; 4] = ["local", "rdma", "rdma-msg", "udp"];
+pub const TRANSPORTS: [&str; 4] = ["local", "rdma", "rdma-msg", "udp"];
 /// No transport is asked for: one-sided between hosts, and pages shared on each of them.
 pub(super) const BY_ITSELF: &str = "auto";
 /// Programs that are also run under loss, over two hosts, with a small cache and with other switches, with four processes: every kind of

@@ -8,27 +8,20 @@
 //! | `second_host` | another host, made of a network namespace |
 //! | `launchers` | mpirun, and srun with a Slurm of our own |
 //! | `matrix` | who runs with how many processes over what; rows and tallies |
-//! | `figures` | `cargo xtask bench --dsm`: speed-ups, and the transports beside each other |
-//! | `times` | which of several runs counts |
-//! | `pieces` | the pieces of it beside bare operations and Open MPI, as far as running them goes |
-//! | `goals` | the same compared with what is wanted |
-//! | `plot` | the picture of docs/figures/dsm-figures.md |
+//! | `pieces` | single operations of it, bare operations and Open MPI, for the figures of crates/bench |
 
-pub(crate) mod figures;
-mod goals;
 mod launchers;
 mod matrix;
-mod pieces;
-mod plot;
-mod programs;
+pub mod pieces;
+pub mod programs;
 mod second_host;
-mod times;
-pub(crate) mod worker;
+pub mod worker;
 
 use std::process::ExitCode;
 
 use crate::selection::Selection;
 use crate::step::{Context, Report};
+pub use matrix::TRANSPORTS;
 use matrix::{Row, Verdict};
 
 /// The command `cargo xtask dsm`.

@@ -16,7 +16,7 @@ use crate::unprivileged::target_dir;
 
 /// What can be run; each kind prints lines that end with a number and `us`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Piece {
+pub enum Piece {
     /// The example on one host, in one memory.
     Local,
     /// The example over the UDP link between two namespaces.
@@ -36,7 +36,8 @@ pub(crate) enum Piece {
 }
 
 impl Piece {
-    pub(super) const ALL: [Piece; 8] = [
+    /// All of them, in the order of a round.
+    pub const ALL: [Piece; 8] = [
         Piece::TwoHosts,
         Piece::TwoHostsSignal,
         Piece::Local,
@@ -47,12 +48,13 @@ impl Piece {
         Piece::TwoHostsNarrow,
     ];
 
-    pub(super) fn is_mpi(self) -> bool {
+    /// Whether it needs Open MPI.
+    pub fn is_mpi(self) -> bool {
         matches!(self, Piece::MpiShared | Piece::MpiTcp)
     }
 
     /// Whether a machine may lack what it takes: not every kernel can make a cable narrow.
-    pub(super) fn may_fail(self) -> bool {
+    pub fn may_fail(self) -> bool {
         self == Piece::TwoHostsNarrow
     }
 
@@ -133,7 +135,7 @@ fn mpirun(folder: &Path, options: &[&str]) -> Command {
 }
 
 /// Builds both programs into `folder`; whether Open MPI is here.
-pub(crate) fn build(ctx: &Context, folder: &Path) -> Result<bool, String> {
+pub fn build(ctx: &Context, folder: &Path) -> Result<bool, String> {
     let example = ["build", "--release", "-p", "ferroce-dsm", "--example", "figures"];
     let ran = Job::cargo(example).run(ctx);
     if let Some(failure) = ran.failure() {

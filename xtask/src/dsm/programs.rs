@@ -7,14 +7,15 @@ use crate::step::Context;
 use crate::unprivileged::target_dir;
 
 /// A program of programs/jia.
-pub(crate) struct Program {
-    pub(crate) name: &'static str,
+pub struct Program {
+    /// Its file name without extension.
+    pub name: &'static str,
     /// Arguments in a test: small enough for eight processes on two cores over messages.
     pub(crate) small: &'static str,
     /// Arguments where the transports are compared, by programs that are worth it.
-    pub(crate) compared: Option<&'static str>,
+    pub compared: Option<&'static str>,
     /// Arguments of the speed-up from one process to two, and how much of it is wanted.
-    pub(crate) sped_up: Option<(&'static str, f64)>,
+    pub sped_up: Option<(&'static str, f64)>,
 }
 
 const fn litmus(name: &'static str, small: &'static str) -> Program {
@@ -22,7 +23,7 @@ const fn litmus(name: &'static str, small: &'static str) -> Program {
 }
 
 /// All in C; what computes first, then what only asks whether the interface keeps its word.
-pub(crate) const PROGRAMS: [Program; 17] = [
+pub const PROGRAMS: [Program; 17] = [
     Program { name: "mm", small: "-n 128", compared: Some("-n 512"), sped_up: Some(("-n 1024", 1.8)) },
     Program { name: "ep", small: "-n 16", compared: Some("-n 22"), sped_up: Some(("-n 25", 1.8)) },
     Program { name: "tsp", small: "-n 12", compared: Some("-n 17"), sped_up: Some(("-n 20", 1.8)) },
@@ -62,19 +63,19 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Program> + Clone {
 }
 
 /// The program of that name.
-pub(crate) fn named(name: &str) -> Option<&'static Program> {
+pub fn named(name: &str) -> Option<&'static Program> {
     all().find(|program| program.name == name)
 }
 
 /// What was built.
-pub(crate) struct Built {
+pub struct Built {
     pub(crate) ferroce: PathBuf,
     /// Where the programs lie.
-    pub(crate) folder: PathBuf,
+    pub folder: PathBuf,
 }
 
 /// The command, the library and all programs.
-pub(crate) fn build(ctx: &Context) -> Result<Built, String> {
+pub fn build(ctx: &Context) -> Result<Built, String> {
     let ran = Job::cargo(["build", "--release", "-p", "ferroce-cli", "-p", "ferroce-jia"]).run(ctx);
     if let Some(failure) = ran.failure() {
         return Err(format!("{failure}\n{}", ran.lines.join("\n")));

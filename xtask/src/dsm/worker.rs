@@ -27,8 +27,9 @@ const SHARES: &str = " shares ";
 /// The sentence of a transport that this build does not have.
 const NOT_THERE: &str = "is not there yet";
 
+/// Arguments of the subcommand `dsm-worker`, which every program that starts a [`Worker`] must have.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     #[arg(long)]
     ferroce: PathBuf,
     /// Where the programs lie; outputs go there, too.
@@ -38,7 +39,7 @@ pub(crate) struct Args {
 
 /// What makes a run harder than it is anyhow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Circumstance {
+pub enum Circumstance {
     /// Nothing.
     Plain,
     /// RDMA over UDP although the processes share a host.
@@ -89,13 +90,19 @@ impl Circumstance {
 
 /// One run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Request<'a> {
-    pub(crate) program: &'a str,
-    pub(crate) processes: u32,
-    pub(crate) transport: &'a str,
-    pub(crate) circumstance: Circumstance,
-    pub(crate) limit_s: u64,
-    pub(crate) arguments: &'a str,
+pub struct Request<'a> {
+    /// Name of the program.
+    pub program: &'a str,
+    /// Number of processes.
+    pub processes: u32,
+    /// As `ferroce dsm run --transport` spells it.
+    pub transport: &'a str,
+    /// What makes the run harder.
+    pub circumstance: Circumstance,
+    /// The run is killed after this time.
+    pub limit_s: u64,
+    /// Arguments of the program.
+    pub arguments: &'a str,
 }
 
 impl Request<'_> {
@@ -128,7 +135,7 @@ struct Company {
 }
 
 /// The worker's life: until its standard input ends.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub fn run(args: &Args) -> ExitCode {
     let mut company = Company::default();
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let answer = match (Request::of_line(&line), Piece::of_line(&line)) {
@@ -277,10 +284,11 @@ fn seconds(said: &str) -> Option<f64> {
 }
 
 /// The other end: a worker in a namespace of its own.
-pub(crate) struct Worker(Dialogue);
+pub struct Worker(Dialogue);
 
 impl Worker {
-    pub(crate) fn start(built: &Built) -> Result<Worker, String> {
+    /// Starts this executable again as `dsm-worker`, inside a network namespace.
+    pub fn start(built: &Built) -> Result<Worker, String> {
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = network::inside(&own);
         command.arg("dsm-worker").arg("--ferroce").arg(&built.ferroce).arg("--folder").arg(&built.folder);
@@ -288,13 +296,13 @@ impl Worker {
     }
 
     /// Runs it; whatever goes wrong is an answer, too.
-    pub(crate) fn ask(&mut self, request: &Request<'_>) -> Value {
+    pub fn ask(&mut self, request: &Request<'_>) -> Value {
         let answer = self.0.ask(&request.to_line());
         answer.unwrap_or_else(|reason| json!({"verdict": "fail", "reason": reason}))
     }
 
     /// The figures of a piece by name, in microseconds.
-    pub(crate) fn measure(&mut self, piece: Piece) -> Result<Value, String> {
+    pub fn measure(&mut self, piece: Piece) -> Result<Value, String> {
         let answer = self.0.ask(&piece.to_line())?;
         match answer["reason"].as_str() {
             Some(reason) => Err(format!("{}: {reason}", piece.to_line())),

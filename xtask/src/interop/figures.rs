@@ -3,7 +3,7 @@
 //! The kernel module owns UDP port 4791 of the whole machine, so the two cannot be there at once. They take turns, several
 //! times, so that a disturbance of the host hits both.
 
-use crate::figure::median;
+use crate::figure::{self, median};
 use std::time::Duration;
 
 use super::Failure;
@@ -88,7 +88,7 @@ pub(crate) fn run(guest: &Guest, filter: &[String]) -> Result<(), Failure> {
             for (figure, values) in figures.iter().zip(&mut values) {
                 port += 1;
                 let answer = guest.run(0, &device.line(figure.command, port), LIMIT)?;
-                let value = measured(&answer.text, figure.column).ok_or_else(|| {
+                let value = figure::of_perftest(&answer.text, figure.column).ok_or_else(|| {
                     Failure::Broken(format!("`{}` gave no figure: {}", figure.command, answer.text))
                 })?;
                 values[at].push(value);
@@ -109,24 +109,4 @@ pub(crate) fn run(guest: &Guest, filter: &[String]) -> Result<(), Failure> {
         "\nMedian of {ROUNDS} rounds in one guest, path MTU 1024. A ratio above 1 means that ferroce is better."
     );
     Ok(())
-}
-
-/// The number in the last line of a table of perftest.
-fn measured(text: &str, column: usize) -> Option<f64> {
-    let mut rows = text.lines().rev().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let row = rows.find(|row| row.len() > column && row.iter().all(|word| word.parse::<f64>().is_ok()))?;
-    row[column].parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_figure_is_read_out_of_the_table() {
-        let text = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n \
-                    65536      1000             95.10              90.26  \t\t   0.001444\n-------\n";
-        assert_eq!(measured(text, 3), Some(90.26));
-        assert_eq!(measured("Failed status 12", 3), None);
-    }
 }

@@ -19,11 +19,11 @@ mod cases;
 mod conformance;
 mod conversation;
 mod middleware;
-pub(crate) mod network;
+pub mod network;
 mod pool;
 pub(crate) mod rdmacm;
 mod rsockets;
-pub(crate) mod session;
+pub mod session;
 mod skips;
 mod trials;
 mod variations;
@@ -172,7 +172,7 @@ fn jobs(filter: &[String]) -> Vec<Job> {
 }
 
 /// Installs what is missing, where that is allowed.
-pub(crate) fn provide(ctx: &Context, report: &mut Report) {
+pub fn provide(ctx: &Context, report: &mut Report) {
     let missing: Vec<&str> =
         PACKAGES.iter().filter(|(_, file)| !Path::new(file).exists()).map(|(name, _)| *name).collect();
     if !missing.is_empty() && !apt_install(ctx, &missing, report) {
@@ -181,7 +181,7 @@ pub(crate) fn provide(ctx: &Context, report: &mut Report) {
 }
 
 /// The command and its libraries, as people build them.
-pub(crate) fn build(ctx: &Context) -> Result<PathBuf, String> {
+pub fn build(ctx: &Context) -> Result<PathBuf, String> {
     let ran = Process::cargo([
         "build",
         "--release",

@@ -25,7 +25,7 @@ ip -6 addr add fd18::1/64 dev fe0 nodad
 exec \"$@\"";
 
 /// `words` in a network of their own.
-pub(crate) fn inside(program: &Path) -> Command {
+pub fn inside(program: &Path) -> Command {
     let mut command = Command::new("unshare");
     // Without privilege a user namespace makes us root of a network that only we have.
     command.args(if is_root() { &["-n", "-m"][..] } else { &["-r", "-n", "-m"][..] });
@@ -34,7 +34,7 @@ pub(crate) fn inside(program: &Path) -> Command {
 }
 
 /// Whether such a network can be made here; if not, why.
-pub(crate) fn check() -> Result<(), String> {
+pub fn check() -> Result<(), String> {
     let output =
         inside(Path::new("true")).output().map_err(|error| format!("unshare did not start: {error}"))?;
     match output.status.success() {
@@ -47,13 +47,15 @@ pub(crate) fn check() -> Result<(), String> {
 }
 
 /// Where GIDs of each kind stand in the table.
-pub(crate) struct GidIndices {
-    pub(crate) v4: u64,
-    pub(crate) v6: u64,
+pub struct GidIndices {
+    /// The IPv4 address of the interface.
+    pub v4: u64,
+    /// The IPv6 address of the interface.
+    pub v6: u64,
 }
 
 /// Asks the command under test for the indices of the interface's addresses.
-pub(crate) fn gid_indices(ferroce: &Path) -> Result<GidIndices, String> {
+pub fn gid_indices(ferroce: &Path) -> Result<GidIndices, String> {
     let output =
         Command::new(ferroce).args(["gids", "--json"]).output().map_err(|error| error.to_string())?;
     let rows: Value =

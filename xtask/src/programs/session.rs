@@ -14,7 +14,7 @@ const TICK: Duration = Duration::from_millis(5);
 const LINGER: Duration = Duration::from_secs(10);
 
 /// A program under `ferroce run`.
-pub(crate) struct Program {
+pub struct Program {
     child: Child,
     log: PathBuf,
     title: String,
@@ -43,7 +43,7 @@ fn file_name(name: &str) -> String {
 
 impl Program {
     /// Starts a command; its output goes to a file in `logs` that is named after `name`.
-    pub(crate) fn of(mut command: Command, logs: &Path, name: &str) -> Result<Program, String> {
+    pub fn of(mut command: Command, logs: &Path, name: &str) -> Result<Program, String> {
         let log = logs.join(format!("{}.log", file_name(name)));
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         let title = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
@@ -60,7 +60,7 @@ impl Program {
     }
 
     /// What it has said so far.
-    pub(crate) fn said(&self) -> String {
+    pub fn said(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
@@ -73,7 +73,7 @@ impl Program {
     }
 
     /// Waits until `ready` says so; fails if the program ends first.
-    pub(crate) fn wait_until(
+    pub fn wait_until(
         &mut self,
         limit: Duration,
         what: &str,
@@ -93,7 +93,7 @@ impl Program {
     }
 
     /// Waits for its end; it must be a good one.
-    pub(crate) fn finish(&mut self, limit: Duration) -> Result<(), String> {
+    pub fn finish(&mut self, limit: Duration) -> Result<(), String> {
         match self.status(limit)? {
             status if status.success() => Ok(()),
             status => Err(format!("`{}`: {status}", self.title)),
@@ -101,7 +101,7 @@ impl Program {
     }
 
     /// A server, whose client has ended.
-    pub(crate) fn finish_soon(&mut self) -> Result<(), String> {
+    pub fn finish_soon(&mut self) -> Result<(), String> {
         self.finish(LINGER)
     }
 
@@ -131,7 +131,7 @@ impl Drop for Program {
 }
 
 /// Whether somebody listens on this TCP port of our network namespace.
-pub(crate) fn is_listening(port: u16) -> bool {
+pub fn is_listening(port: u16) -> bool {
     let wanted = format!(":{port:04X}");
     let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
     tables

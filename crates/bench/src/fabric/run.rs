@@ -1,20 +1,20 @@
-//! Runs what the table names, inside the network of its own; the answer is one JSON object.
+//! Runs the sources of the table inside a network namespace; the answer is one JSON object.
 //!
-//! A round runs everything once, and the next one backwards, because a machine has moods. What cannot run is tried once, named
-//! with its reason, and keeps nothing else from running.
+//! A round runs every source once. The next round runs them backwards, because the speed of a machine varies. A source that fails is
+//! reported with its reason and not repeated; the others go on.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
+use xtask::figure::{self, median};
+use xtask::programs::network;
+use xtask::programs::session::Program;
 
 use super::table::{Link, Source, Unit, Way, rows, sources};
-use crate::figure::{self, median};
-use crate::programs::network;
-use crate::programs::session::Program;
 use crate::sides::{converse, on_core_of, talk};
 
 /// A busy machine takes several times as long as a quiet one; what takes longer than this hangs.
@@ -36,18 +36,10 @@ pub(crate) struct Args {
     filter: Vec<String>,
 }
 
-/// The side inside the network.
-pub(crate) fn run(args: &Args) -> ExitCode {
-    match network::gid_indices(&args.ferroce) {
-        Ok(gids) => {
-            println!("{}", Runner { args, gid: gids.v4, next_port: FIRST_PORT }.all_rounds());
-            ExitCode::SUCCESS
-        }
-        Err(reason) => {
-            eprintln!("{reason}");
-            ExitCode::FAILURE
-        }
-    }
+/// The part inside the network namespace.
+pub(crate) fn run(args: &Args) -> Result<Value, String> {
+    let gid = network::gid_indices(&args.ferroce)?.v4;
+    Ok(Runner { args, gid, next_port: FIRST_PORT }.all_rounds())
 }
 
 /// What came of one source so far.

@@ -1,18 +1,18 @@
-//! A server and its client, or several such pairs at once, as every comparison of two ways of doing the same runs them.
+//! Runs a server and its client, or several such pairs at once.
 
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::programs::session::{Program, is_listening};
-use crate::tools::which;
+use xtask::programs::session::{Program, is_listening};
+use xtask::tools::which;
 
 /// Where clients find their server.
 const HOST: &str = "127.0.0.1";
 
-/// Runs a server per port, and a client for each once all of them listen; what the clients said. `side` makes the command
-/// of one side out of its port and, for a client, the host.
+/// Runs a server per port, then a client for each once all servers listen. Returns the output of the clients. `side` makes the
+/// command of one side from its port and, for a client, the host.
 pub(crate) fn converse(
     logs: &Path,
     name: &str,
@@ -41,7 +41,7 @@ pub(crate) fn converse(
     Ok(clients.iter().map(Program::said).collect())
 }
 
-/// The only pair of a conversation; what its client said.
+/// Runs one pair. Returns the output of the client.
 pub(crate) fn talk(
     logs: &Path,
     name: &str,
@@ -52,7 +52,7 @@ pub(crate) fn talk(
     Ok(converse(logs, name, &[port], limit, |_, host| side(host))?.concat())
 }
 
-/// Each side has a core of its own, in all kinds of runs: two that poll on one core would wait for the scheduler.
+/// A command on the core of its side. Two sides that poll on one core would wait for the scheduler.
 pub(crate) fn on_core_of(host: Option<&str>, program: impl AsRef<OsStr>) -> Command {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if cores < 2 || which("taskset").is_none() {

@@ -1,17 +1,17 @@
 //! UCX over ferroce's device against UCX's own tcp transport: the same program, in one run on one machine.
 //!
-//! Both kinds of runs take turns, because a machine has moods, and medians are compared. Each side is kept to a core of its
-//! own where there are two.
+//! Both kinds of runs alternate, because the speed of a machine varies, and medians are compared. Each side has its own core where
+//! there are two.
 
-use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use xtask::figure::{self, median};
+use xtask::tools::which;
 
-use crate::figure::{self, median};
-use crate::programs::network;
 use crate::sides::{on_core_of, talk};
+use crate::{Json, measure_in_namespace, prepare};
 
 const ROUNDS: usize = 5;
 const LIMIT: Duration = Duration::from_secs(120);
@@ -52,30 +52,24 @@ const COMPARISONS: [Comparison; 2] = [
     },
 ];
 
-/// Measures in a network of its own; the answer as JSON.
-pub(crate) fn measure(ferroce: &Path, logs: &Path) -> Result<Value, String> {
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let mut command = network::inside(&own);
-    command.arg("ucx-worker").arg("--ferroce").arg(ferroce).arg("--logs").arg(logs);
-    let output = command.stderr(Stdio::inherit()).output().map_err(|error| format!("unshare: {error}"))?;
-    serde_json::from_slice(&output.stdout).map_err(|_| "the comparison of UCX's transports failed".to_owned())
+/// The benchmark.
+pub(crate) fn bench(format: Json) -> Result<(), String> {
+    if which("ucx_perftest").is_none() {
+        return Err(
+            "ucx_perftest is not installed; install it: `sudo apt-get install -y ucx-utils`".to_owned()
+        );
+    }
+    let answer = measure_in_namespace("ucx-worker", prepare(&format.context(), None)?, |_| {})?;
+    println!("{}", if format.json { answer.to_string() } else { to_markdown(&answer) });
+    Ok(())
 }
 
-/// The side inside the network.
-pub(crate) fn run(args: &Args) -> ExitCode {
+/// The part inside the network namespace.
+pub(crate) fn run(args: &Args) -> Result<Value, String> {
     let mut ports = FIRST_PORT..;
     let rows: Result<Vec<Value>, String> =
         COMPARISONS.iter().map(|comparison| compare(args, comparison, &mut ports)).collect();
-    match rows {
-        Ok(rows) => {
-            println!("{}", json!({"ucx": rows, "rounds": ROUNDS}));
-            ExitCode::SUCCESS
-        }
-        Err(reason) => {
-            eprintln!("{reason}");
-            ExitCode::FAILURE
-        }
-    }
+    Ok(json!({"ucx": rows?, "rounds": ROUNDS}))
 }
 
 fn compare(

@@ -1,23 +1,23 @@
-//! What the C boundary costs: the same test through the drop-in library, by perftest's own binaries, and through the Rust API,
-//! by `ferroce perf --like-perftest`, which makes the same calls in the same order, with the same depths, sizes and MTU, each
-//! side kept to the same core. Besides, a program that exists twice, in C and in Rust; and how long a program needs from its
-//! start to its first completion.
+//! The cost of the C boundary. perftest's own binaries run through the drop-in library. `ferroce perf --like-perftest` makes the same
+//! calls through the Rust API, with the same depths, sizes, MTU and cores. Besides, one program exists in C and in Rust, and the time
+//! from the start of a program to its first completion is measured.
 //!
-//! Both kinds of runs take turns, and who begins takes turns too, because a machine has moods. The best run of each is compared: what
-//! disturbs a run, on a machine that is shared with others, only ever makes it slower, and by more than what is to be found. What the medians
-//! say stands beside it. The worst row of the UDP link, and of the memory of the host, is the verdict.
+//! Runs of both kinds alternate, and so does the order within a round, because the speed of a machine varies. The best runs are compared:
+//! a disturbance only makes a run slower, by more than the boundary costs. The medians are shown too. The worst row of each link is the verdict.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use xtask::figure::{self, MIB, best, median};
+use xtask::programs::network;
+use xtask::programs::session::{Program, is_listening};
+use xtask::tools::which;
 
-use crate::figure::{self, MIB, best, median};
-use crate::programs::network;
-use crate::programs::session::{Program, is_listening};
 use crate::sides::{on_core_of, talk};
+use crate::{Json, measure_in_namespace, prepare};
 
 /// Rounds of each comparison, and of starts.
 const ROUNDS: usize = 13;
@@ -39,9 +39,9 @@ pub(crate) struct Args {
 /// Which link a side uses.
 const LINK: &str = "FERROCE_LINK";
 
-/// A link, and how much of its work a run has: enough that it lasts longer than what a scheduler takes a processor away for.
+/// A link, and how much work a run on it has. A run lasts longer than a time slice of the scheduler.
 #[derive(Clone, Copy)]
-struct Road {
+struct Workload {
     link: &'static str,
     /// WRITEs of one run of the twins.
     twin_writes: &'static str,
@@ -49,8 +49,8 @@ struct Road {
     times: u64,
 }
 
-const UDP: Road = Road { link: "udp", twin_writes: "100000", times: 1 };
-const MEMORY: Road = Road { link: "auto", twin_writes: "2000000", times: 5 };
+const UDP: Workload = Workload { link: "udp", twin_writes: "100000", times: 1 };
+const MEMORY: Workload = Workload { link: "auto", twin_writes: "2000000", times: 5 };
 
 /// One comparison.
 struct Comparison {
@@ -130,15 +130,19 @@ const COMPARISONS: [Comparison; 4] = [
     },
 ];
 
-/// Measures in a network of its own; the answer as JSON.
-pub(crate) fn measure(ferroce: &Path, logs: &Path) -> Result<Value, String> {
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let twins = build_twins(ferroce)?;
-    let mut command = network::inside(&own);
-    command.arg("boundary-worker").arg("--ferroce").arg(ferroce).arg("--logs").arg(logs);
-    command.arg("--twins").args(twins);
-    let output = command.stderr(Stdio::inherit()).output().map_err(|error| format!("unshare: {error}"))?;
-    serde_json::from_slice(&output.stdout).map_err(|_| "the comparison with the C library failed".to_owned())
+/// The benchmark.
+pub(crate) fn bench() -> Result<(), String> {
+    if which("ib_send_lat").is_none() || which("ibv_rc_pingpong").is_none() {
+        println!("(the C library was not measured: install perftest and ibverbs-utils)");
+        return Ok(());
+    }
+    let prepared = prepare(&Json::default().context(), None)?;
+    let twins = build_twins(&prepared.0)?;
+    let answer = measure_in_namespace("boundary-worker", prepared, |command| {
+        command.arg("--twins").args(twins);
+    })?;
+    println!("\n{}", to_markdown(&answer));
+    Ok(())
 }
 
 /// Makes the program that exists twice, next to the command.
@@ -160,18 +164,18 @@ fn build_twins(ferroce: &Path) -> Result<[PathBuf; 2], String> {
 }
 
 /// The program that exists twice.
-fn compare_twins(args: &Args, road: Road) -> Result<Value, String> {
+fn compare_twins(args: &Args, workload: Workload) -> Result<Value, String> {
     let [in_c, in_rust] = args.twins.as_slice() else { return Err("--twins names two programs".to_owned()) };
     let one = |command: &mut Command| -> Result<f64, String> {
         let output =
-            command.arg(road.twin_writes).output().map_err(|error| format!("{command:?}: {error}"))?;
+            command.arg(workload.twin_writes).output().map_err(|error| format!("{command:?}: {error}"))?;
         let said = String::from_utf8_lossy(&output.stdout);
         said.trim().parse().map_err(|_| format!("{command:?}: {}: {said}", output.status))
     };
     let (mut foreign, mut own) = in_turns(
-        &format!("the same program in C and Rust ({})", road.link),
-        || one(Command::new(&args.ferroce).args(["run", "--"]).arg(in_c).env(LINK, road.link)),
-        || one(Command::new(in_rust).env(LINK, road.link)),
+        &format!("the same program in C and Rust ({})", workload.link),
+        || one(Command::new(&args.ferroce).args(["run", "--"]).arg(in_c).env(LINK, workload.link)),
+        || one(Command::new(in_rust).env(LINK, workload.link)),
     )?;
     foreign.iter_mut().chain(&mut own).for_each(|ns| *ns *= 1e-3);
     Ok(row("WRITE, 8 B, post to completion, one process", "µs", true, &mut foreign, &mut own))
@@ -188,33 +192,16 @@ fn row(name: &str, unit: &str, less_is_better: bool, library: &mut [f64], rust: 
         "cost_of_medians": of_medians})
 }
 
-/// The side inside the network.
-pub(crate) fn run(args: &Args) -> ExitCode {
+/// The part inside the network namespace.
+pub(crate) fn run(args: &Args) -> Result<Value, String> {
     let port = Cell::new(FIRST_PORT);
-    let answer = network::gid_indices(&args.ferroce).and_then(|gids| {
-        let rows = |road: Road| -> Result<Value, String> {
-            let compared: Result<Vec<Value>, String> = COMPARISONS
-                .iter()
-                .map(|comparison| compare(args, comparison, road, gids.v4, &port))
-                .collect();
-            Ok(json!({"twins": compare_twins(args, road)?, "comparisons": compared?}))
-        };
-        Ok(json!({
-            "udp": rows(UDP)?,
-            "memory": rows(MEMORY)?,
-            "start": start(args, gids.v4, &port)?,
-        }))
-    });
-    match answer {
-        Ok(answer) => {
-            println!("{answer}");
-            ExitCode::SUCCESS
-        }
-        Err(reason) => {
-            eprintln!("{reason}");
-            ExitCode::FAILURE
-        }
-    }
+    let gid = network::gid_indices(&args.ferroce)?.v4;
+    let rows = |workload: Workload| -> Result<Value, String> {
+        let compared: Result<Vec<Value>, String> =
+            COMPARISONS.iter().map(|comparison| compare(args, comparison, workload, gid, &port)).collect();
+        Ok(json!({"twins": compare_twins(args, workload)?, "comparisons": compared?}))
+    };
+    Ok(json!({"udp": rows(UDP)?, "memory": rows(MEMORY)?, "start": start(args, gid, &port)?}))
 }
 
 /// Both figures of every round. Who begins takes turns, so that neither always runs on the warmer machine.
@@ -240,19 +227,19 @@ fn in_turns(
 fn compare(
     args: &Args,
     comparison: &Comparison,
-    road: Road,
+    workload: Workload,
     gid: u64,
     port: &Cell<u16>,
 ) -> Result<Value, String> {
     let words = |front: &str, back: &str| -> Vec<String> {
-        format!("{front} {} -n {} -x {gid} {back}", comparison.options, comparison.messages * road.times)
+        format!("{front} {} -n {} -x {gid} {back}", comparison.options, comparison.messages * workload.times)
             .split_whitespace()
             .map(str::to_owned)
             .collect()
     };
-    let sides = |words: &[String]| both_sides(args, words, road.link, port);
+    let sides = |words: &[String]| both_sides(args, words, workload.link, port);
     let (mut foreign, mut own) = in_turns(
-        &format!("{} ({})", comparison.name, road.link),
+        &format!("{} ({})", comparison.name, workload.link),
         || {
             let said =
                 sides(&words(&format!("run -- {} -F", comparison.foreign), comparison.foreign_options))?;
@@ -319,22 +306,22 @@ fn start(args: &Args, gid: u64, port: &Cell<u16>) -> Result<Value, String> {
     Ok(json!({"median_ms": median(&mut times)}))
 }
 
-/// The links of an answer, as people call them.
-const ROADS: [(&str, &str); 2] = [("udp", "over UDP"), ("memory", "through the host's memory")];
-/// What the boundary may cost.
+/// The links of an answer, in words.
+const LINKS: [(&str, &str); 2] = [("udp", "over UDP"), ("memory", "through the host's memory")];
+/// The goal: the boundary costs less than this share.
 const GOAL: f64 = 0.05;
 
 /// The rows of one link, each with who was compared.
-fn rows<'a>(answer: &'a Value, road: &str) -> impl Iterator<Item = (&'a Value, &'static str)> {
-    let of = &answer[road];
+fn rows<'a>(answer: &'a Value, link: &str) -> impl Iterator<Item = (&'a Value, &'static str)> {
+    let of = &answer[link];
     let compared = of["comparisons"].as_array().into_iter().flatten();
     std::iter::once((&of["twins"], "the same program in C and Rust"))
         .chain(compared.map(|row| (row, "perftest, `ferroce perf --like-perftest`")))
 }
 
 /// The row that costs most, and what; one without a figure is worse than any.
-fn worst<'a>(answer: &'a Value, road: &str) -> (&'a str, f64) {
-    let told = rows(answer, road).map(|(row, _)| {
+fn worst<'a>(answer: &'a Value, link: &str) -> (&'a str, f64) {
+    let told = rows(answer, link).map(|(row, _)| {
         (row["name"].as_str().unwrap_or("a row that is missing"), row["cost"].as_f64().unwrap_or(f64::NAN))
     });
     told.reduce(|worst, row| if worst.1.is_nan() || row.1 <= worst.1 { worst } else { row })
@@ -351,8 +338,8 @@ pub(crate) fn to_markdown(answer: &Value) -> String {
         "### The C boundary\n\nThe best of {ROUNDS} runs of each, in turns.\n\n\
          | test | through libibverbs.so.1 | through the Rust API | difference | that of the medians |\n|---|---:|---:|---:|---:|\n"
     );
-    for (road, said) in ROADS {
-        for (row, who) in rows(answer, road) {
+    for (link, said) in LINKS {
+        for (row, who) in rows(answer, link) {
             let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
             let (name, unit) = (row["name"].as_str().unwrap_or("?"), row["unit"].as_str().unwrap_or(""));
             text += &format!(
@@ -365,8 +352,8 @@ pub(crate) fn to_markdown(answer: &Value) -> String {
         }
     }
     text += "\n";
-    for (road, said) in ROADS {
-        let (name, cost) = worst(answer, road);
+    for (link, said) in LINKS {
+        let (name, cost) = worst(answer, link);
         text += &format!(
             "- {said} the C boundary costs at most {:.1} %, in \"{name}\" (goal: under 5 %: {})\n",
             100.0 * cost,

@@ -1,8 +1,7 @@
 //! What several runs of one program took together.
 
 use serde_json::{Value, json};
-
-use crate::figure::median;
+use xtask::figure::median;
 
 /// The shortest run, which is nearest to what the program takes where all runs need as many cores, and the median.
 #[derive(Debug, Clone, Copy, PartialEq)]

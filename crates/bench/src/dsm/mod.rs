@@ -1,22 +1,29 @@
-//! `cargo xtask bench --dsm`: how much faster two processes are than one, what the pieces cost beside bare operations, and the
-//! transports beside each other.
+//! `cargo xtask bench dsm`: the speed-up of two processes, the cost of single operations, and the transports compared.
 //!
-//! Runs take turns, because a machine has moods. Of two sides that follow each other the ratios are compared, round by round, of transports the
-//! shortest runs (`times`). The result is docs/figures/dsm-figures.md with a picture.
+//! | module | contents |
+//! |---|---|
+//! | `goals` | single operations against bare ones and Open MPI, and every switch off and on |
+//! | `times` | the shortest run and the median |
+//! | `plot` | the picture of docs/figures/dsm-figures.md |
+//!
+//! The runs of a comparison alternate, because the speed of a machine varies. A speed-up is the median of the ratios of the rounds.
+//! Transports are compared by their shortest runs. The result is docs/figures/dsm-figures.md.
+
+mod goals;
+mod plot;
+mod times;
 
 use std::path::Path;
-use std::process::ExitCode;
 
 use serde_json::{Value, json};
+use xtask::dsm::programs::{self, Built, PROGRAMS, Program};
+use xtask::dsm::worker::{Circumstance, Request, Worker};
+use xtask::dsm::{TRANSPORTS, pieces};
+use xtask::figure::median;
 
-use super::goals::{self, Goals};
-use super::matrix::TRANSPORTS;
-use super::programs::{self, Built, PROGRAMS, Program};
-use super::times::Times;
-use super::worker::{Circumstance, Request, Worker};
-use super::{pieces, plot};
-use crate::figure::median;
-use crate::step::Context;
+use crate::Json;
+use goals::Goals;
+use times::Times;
 
 /// Rounds of the speed-ups, and of the comparison.
 const ROUNDS: usize = 15;
@@ -29,9 +36,9 @@ struct SpeedUp {
     arguments: &'static str,
     one: Times,
     two: Times,
-    /// How much faster two were, the median over the rounds: the runs of a round follow each other, and have the machine in the same mood.
+    /// How much faster two were, the median over the rounds. The runs of a round follow each other, at the same speed of the machine.
     ratio: f64,
-    /// What twice the work at once gives where nothing is shared, by unrelated copies: caches and memory of the machine are. The same median.
+    /// The same for two unrelated copies, which share only caches and memory bandwidth: the limit of the machine.
     limit: f64,
     goal: f64,
 }
@@ -48,56 +55,44 @@ fn ratio_by_round(over: &[f64], under: &[f64]) -> f64 {
 }
 
 /// One program over all transports, with two processes, as far as it ran.
-pub(super) struct Comparison {
-    pub(super) program: &'static str,
-    pub(super) arguments: &'static str,
-    pub(super) times: Vec<(&'static str, Option<Times>)>,
+struct Comparison {
+    program: &'static str,
+    arguments: &'static str,
+    times: Vec<(&'static str, Option<Times>)>,
 }
 
 impl Comparison {
-    pub(super) fn best_s(&self, transport: &str) -> Option<f64> {
+    fn best_s(&self, transport: &str) -> Option<f64> {
         self.times.iter().find(|(name, _)| *name == transport)?.1.map(|times| times.best_s)
     }
 }
 
-/// The command.
-pub(crate) fn run(ctx: &Context, as_json: bool) -> ExitCode {
-    let before = load();
-    let measured = programs::build(ctx).and_then(|built| measure(ctx, &built));
-    let written = measured.and_then(|(ups, ratios, comparisons)| {
-        let (page, picture) = (to_markdown(&before, &ups, &ratios, &comparisons), plot::bars(&comparisons));
-        write(&ctx.root.join("docs/figures"), &page, &picture)?;
-        if as_json {
-            println!("{}", to_json(&ups, &ratios, &comparisons))
-        } else {
-            print!("{page}")
-        }
-        Ok(())
-    });
-    match written {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
-            eprintln!("{reason}");
-            ExitCode::FAILURE
-        }
-    }
+#[derive(clap::Args, Clone, Copy)]
+pub(crate) struct Options {
+    /// Measure only single operations against bare ones and Open MPI, in under a minute; writes nothing.
+    #[arg(long)]
+    pieces: bool,
+    #[command(flatten)]
+    format: Json,
 }
 
-/// The command with `--pieces`.
-pub(crate) fn run_pieces(ctx: &Context, as_json: bool) -> ExitCode {
-    let ratios = programs::build(ctx).and_then(|built| {
-        let mpi = pieces::build(ctx, &built.folder)?;
-        goals::measure(&mut Worker::start(&built)?, mpi)
-    });
-    match ratios {
-        Ok(ratios) if as_json => println!("{}", goals::to_json(&ratios)),
-        Ok(ratios) => print!("{}", goals::to_markdown(&ratios)),
-        Err(reason) => {
-            eprintln!("{reason}");
-            return ExitCode::FAILURE;
-        }
-    }
-    ExitCode::SUCCESS
+/// The benchmark.
+pub(crate) fn bench(options: Options) -> Result<(), String> {
+    let ctx = options.format.context();
+    let load = load();
+    let built = programs::build(&ctx)?;
+    let mpi = pieces::build(&ctx, &built.folder)?;
+    let (json, page) = if options.pieces {
+        let ratios = goals::measure(&mut Worker::start(&built)?, mpi)?;
+        (goals::to_json(&ratios), goals::to_markdown(&ratios))
+    } else {
+        let (ups, ratios, comparisons) = measure(&built, mpi)?;
+        let page = to_markdown(&load, &ups, &ratios, &comparisons);
+        write(&ctx.root.join("docs/figures"), &page, &plot::bars(&comparisons))?;
+        (to_json(&ups, &ratios, &comparisons), page)
+    };
+    println!("{}", if options.format.json { json.to_string() } else { page });
+    Ok(())
 }
 
 fn write(docs: &Path, page: &str, picture: &str) -> Result<(), String> {
@@ -110,8 +105,7 @@ fn write(docs: &Path, page: &str, picture: &str) -> Result<(), String> {
 
 type Measured = (Vec<SpeedUp>, Goals, Vec<Comparison>);
 
-fn measure(ctx: &Context, built: &Built) -> Result<Measured, String> {
-    let mpi = pieces::build(ctx, &built.folder)?;
+fn measure(built: &Built, mpi: bool) -> Result<Measured, String> {
     let mut worker = Worker::start(built)?;
     let ratios = goals::measure(&mut worker, mpi)?;
     let ups = PROGRAMS
@@ -138,7 +132,7 @@ fn seconds(
 }
 
 /// What a program measured of itself.
-pub(super) fn seconds_of(
+fn seconds_of(
     worker: &mut Worker,
     program: &Program,
     processes: u32,
@@ -212,7 +206,7 @@ fn to_json(ups: &[SpeedUp], ratios: &Goals, comparisons: &[Comparison]) -> Value
 
 const HEAD: &str = "# Figures: the shared memory
 
-<!-- Written by `cargo xtask bench --dsm`. -->
+<!-- Written by `cargo xtask bench dsm`. -->
 
 How much faster are two processes than one, and what does each piece cost? All figures come from one run on one machine, by the programs of
 programs/jia, which measure themselves and check their results. Runs of one comparison alternate. [The notes](dsm-notes.md) explain them. LOAD
@@ -247,7 +241,7 @@ a page costs no network time. In brackets: the multiple of `local`, by the short
 
 | program |";
 
-/// Figures of a machine that did other work at the same time do not count; so the page says what it did before.
+/// The load of the machine, for the page: figures of a busy machine do not count.
 fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = text.split(' ').next().unwrap_or("?").to_owned();
@@ -292,14 +286,14 @@ fn to_markdown(load: &str, ups: &[SpeedUp], ratios: &Goals, comparisons: &[Compa
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
 
     fn times(best_s: f64) -> Times {
         Times { best_s, median_s: best_s * 1.5 }
     }
 
-    pub(in crate::dsm) fn examples() -> Vec<Comparison> {
+    pub(super) fn examples() -> Vec<Comparison> {
         let row = |program, udp| Comparison {
             program,
             arguments: "-n 8",

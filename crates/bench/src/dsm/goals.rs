@@ -1,15 +1,15 @@
-//! Ratios that are wanted of the pieces: a fetch to a bare READ, a lock to a bare atomic, a barrier to MPI's, loss to none; and what
-//! every switch is good for.
+//! Goals for single operations, as ratios: a page fetch to a bare READ, a lock to a bare atomic, a barrier to MPI's, and loss to no
+//! loss. Besides, the effect of every switch.
 
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
+use xtask::dsm::pieces::Piece;
+use xtask::dsm::programs::named;
+use xtask::dsm::worker::{Circumstance, Worker};
+use xtask::figure::median;
 
-use super::figures::seconds_of;
-use super::pieces::Piece;
-use super::programs::named;
-use super::worker::{Circumstance, Worker};
-use crate::figure::median;
+use super::seconds_of;
 
 const ROUNDS: usize = 5;
 /// Large enough that losses cost more than the start.
@@ -231,7 +231,7 @@ pub(super) fn to_json(goals: &Goals) -> Value {
 pub(super) mod tests {
     use super::*;
 
-    pub(in crate::dsm) fn examples() -> Goals {
+    pub(crate) fn examples() -> Goals {
         let row = |what: &str, ours_us| Ratio {
             what: what.into(),
             ours_us,

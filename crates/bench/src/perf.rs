@@ -1,54 +1,25 @@
-//! `ferroce perf --json` into the table of the README.
+//! Prints the JSON of `ferroce perf` as Markdown tables.
 //!
-//! The command owns the shape of its JSON and may widen it at any time. So nothing here depends on the shape around a
-//! measurement: whatever object names a test and a message size is one, wherever it lies, and what is absent is left out.
+//! The command owns the structure of its JSON and may extend it at any time. So this module depends on the measurements only:
+//! every object with a test and a message size is one, at any depth, and absent figures are left out.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
+use ferroce_cli::sizes::format_size;
 use serde_json::Value;
+use xtask::step::{Context, Tier};
 
-use crate::step::Context;
-use crate::tools::which;
-use crate::{boundary, dsm, fabric, programs, ucx};
-
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub(crate) struct Args {
-    /// Render this file instead of measuring.
+    /// Print the tables of this file instead of measuring.
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Measure only what the C library costs, not the whole table.
-    #[arg(long, conflicts_with = "from")]
-    boundary: bool,
-    /// Measure only UCX over ferroce against UCX's own tcp transport.
-    #[arg(long, conflicts_with_all = ["from", "boundary"], group = "compared")]
-    ucx: bool,
-    /// Measure only unmodified programs on the same-host fabric and the UDP link beside their peers, in under four minutes.
-    #[arg(long, conflicts_with_all = ["from", "boundary"], group = "compared")]
-    fabric: bool,
-    /// Measure only the shared memory: two processes against one, and its transports; writes docs/figures/dsm-figures.md.
-    #[arg(long, conflicts_with_all = ["from", "boundary"], group = "compared")]
-    dsm: bool,
-    /// With --dsm: only the pieces beside bare operations and Open MPI, in under a minute; writes nothing.
-    #[arg(long, requires = "dsm")]
-    pieces: bool,
-    /// With --ucx, --fabric or --dsm: print JSON instead of Markdown.
-    #[arg(long, requires = "compared")]
-    json: bool,
-    #[command(flatten)]
-    of_fabric: fabric::Options,
     /// Further arguments of `ferroce perf`, after `--`.
     #[arg(last = true)]
     perf: Vec<String>,
-}
-
-impl Args {
-    /// Whether what is built and installed may be shown: JSON has standard output to itself.
-    pub(crate) fn shows_progress(&self) -> bool {
-        !self.json
-    }
 }
 
 /// One figure of all tests over all sizes.
@@ -75,101 +46,37 @@ struct Measurement<'a> {
     json: &'a Value,
 }
 
-/// The command.
-pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
-    if args.boundary {
-        return boundary_only(ctx);
-    }
-    if args.pieces {
-        return dsm::figures::run_pieces(ctx, args.json);
-    }
-    if args.dsm {
-        return dsm::figures::run(ctx, args.json);
-    }
-    if args.ucx {
-        return ucx_only(ctx, args.json);
-    }
-    if args.fabric {
-        return fabric::bench(ctx, &args.of_fabric, args.json);
-    }
-    let measured = match &args.from {
-        Some(file) => Ok((file.clone(), true)),
-        None => measure(ctx, &args.perf),
+/// The benchmark. A measurement that failed is named below the tables and makes the whole fail.
+pub(crate) fn run(args: &Args) -> Result<(), String> {
+    let (file, status) = match &args.from {
+        Some(file) => (file.clone(), None),
+        None => {
+            measure(&Context::new(true, Tier::Full), &args.perf).map(|(file, status)| (file, Some(status)))?
+        }
     };
-    let rendered = measured.and_then(|(file, whole)| {
-        let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-        let json = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?;
-        Ok((render(&json), whole))
-    });
-    match rendered {
-        Ok((text, whole)) => {
-            print!("{text}");
-            let all = || {
-                [boundary_only(ctx), fabric::bench(ctx, &args.of_fabric, args.json), ucx_only(ctx, args.json)]
-            };
-            let compared = args.from.is_some() || all().iter().all(|code| *code == ExitCode::SUCCESS);
-            if whole && compared { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
-        Err(reason) => {
-            eprintln!("{reason}");
-            ExitCode::FAILURE
-        }
+    let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let json = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?;
+    println!("{}", render(&json));
+    match status {
+        Some(status) if !status.success() => Err(format!("`ferroce perf --json`: {status}")),
+        _ => Ok(()),
     }
 }
 
-/// The same tests through the C library and through the Rust API.
-fn boundary_only(ctx: &Context) -> ExitCode {
-    if which("ib_send_lat").is_none() || which("ibv_rc_pingpong").is_none() {
-        println!("(the C library was not measured: install perftest and ibverbs-utils)");
-        return ExitCode::SUCCESS;
-    }
-    let logs = ctx.scratch().join("programs");
-    let made = std::fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()));
-    match made.and_then(|()| programs::build(ctx)).and_then(|ferroce| boundary::measure(&ferroce, &logs)) {
-        Ok(answer) => {
-            println!("\n{}", boundary::to_markdown(&answer));
-            ExitCode::SUCCESS
-        }
-        Err(reason) => {
-            eprintln!("{reason}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// The same program over two transports of UCX.
-fn ucx_only(ctx: &Context, as_json: bool) -> ExitCode {
-    if which("ucx_perftest").is_none() {
-        eprintln!("ucx_perftest is not installed; install it: `sudo apt-get install -y ucx-utils`");
-        return ExitCode::FAILURE;
-    }
-    let logs = ctx.scratch().join("programs");
-    let made = std::fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()));
-    match made.and_then(|()| programs::build(ctx)).and_then(|ferroce| ucx::measure(&ferroce, &logs)) {
-        Ok(answer) if as_json => println!("{answer}"),
-        Ok(answer) => println!("{}", ucx::to_markdown(&answer)),
-        Err(reason) => {
-            eprintln!("{reason}");
-            return ExitCode::FAILURE;
-        }
-    }
-    ExitCode::SUCCESS
-}
-
-/// Measure; the file with the answer, and whether everything went well. Its progress bar goes straight to the terminal.
-fn measure(ctx: &Context, perf: &[String]) -> Result<(PathBuf, bool), String> {
+/// Runs `ferroce perf`, whose progress bar goes straight to the terminal; the file with its figures, and how it ended.
+fn measure(ctx: &Context, perf: &[String]) -> Result<(PathBuf, ExitStatus), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["run", "--release", "--quiet", "--", "perf", "--json"]).args(perf).current_dir(&ctx.root);
     let output = command.stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("cargo did not start: {error}"))?;
     if output.stdout.is_empty() {
-        return Err(format!("`ferroce perf --json` said nothing: {}", output.status));
+        return Err(format!("`ferroce perf --json` printed nothing: {}", output.status));
     }
     let file = ctx.scratch().join("bench.json");
     let write = std::fs::create_dir_all(ctx.scratch()).and_then(|()| std::fs::write(&file, &output.stdout));
     write.map_err(|error| format!("{}: {error}", file.display()))?;
-    Ok((file, output.status.success()))
+    Ok((file, output.status))
 }
 
 fn render(json: &Value) -> String {
@@ -182,7 +89,7 @@ fn render(json: &Value) -> String {
     text.push_str(&headlines(json));
     for Measurement { test, size, json } in &measurements {
         if let Some(error) = json["error"].as_str() {
-            let _ = writeln!(text, "- failed: {test} with {}: {error}", shown_size(*size));
+            let _ = writeln!(text, "- failed: {test} with {}: {error}", format_size(*size));
         }
     }
     if measurements.is_empty() {
@@ -238,7 +145,7 @@ fn render_table(text: &mut String, table: &Table, measurements: &[Measurement]) 
     let _ = writeln!(text, "|---:|{}", "---:|".repeat(columns.len()));
     for (size, row) in &rows {
         let cells: Vec<String> = columns.iter().map(|column| cell(table, row, column)).collect();
-        let _ = writeln!(text, "| {} | {} |", shown_size(*size), cells.join(" | "));
+        let _ = writeln!(text, "| {} | {} |", format_size(*size), cells.join(" | "));
     }
     text.push('\n');
 }
@@ -281,14 +188,6 @@ fn headlines(json: &Value) -> String {
         let _ = writeln!(text, "- {name}: {measured} to {against}, ratio {ratio} ({goal}: {reached})");
     }
     text
-}
-
-fn shown_size(bytes: u64) -> String {
-    match bytes {
-        0..1024 => format!("{bytes} B"),
-        1024..1_048_576 => format!("{} KiB", bytes / 1024),
-        _ => format!("{} MiB", bytes / 1_048_576),
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::verdict::Verdict;
 pub(crate) fn page(machine: &Machine, rounds: usize, verdicts: &[Verdict]) -> String {
     format!(
         "# Figures: one host and UDP\n\n\
-         <!-- Made by `cargo xtask bench --fabric --write`, with fabric-figures.svg and fabric-snapshot.json. -->\n\n\
+         <!-- Made by `cargo xtask bench fabric --write`, with fabric-figures.svg and fabric-snapshot.json. -->\n\n\
          How fast are unmodified perftest programs under `ferroce run`, compared with UCX, bare memory and sockets on the same machine?\n\
          Ratios are comparable between machines, absolute figures are not. [The notes](fabric-figures-notes.md) explain the rows that lose.\n\n\
          ![How many times as good as the peer](fabric-figures.svg)\n\n{}\n\
