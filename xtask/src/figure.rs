@@ -1,4 +1,4 @@
-//! Reads figures out of what measuring programs print.
+//! Figures in the output of measuring programs: how they are read, put together and shown.
 
 use serde_json::Value;
 
@@ -35,6 +35,15 @@ pub fn of_own_perf(said: &str, [group, name]: [&str; 2]) -> Option<f64> {
 /// The JSON value that begins somewhere in a text and reaches to its end.
 fn json_in(said: &str) -> Option<Value> {
     serde_json::from_str(&said[said.find(['[', '{'])?..]).ok()
+}
+
+/// A figure as text, with three significant digits.
+pub fn digits(figure: f64) -> String {
+    match figure {
+        ..10.0 => format!("{figure:.2}"),
+        ..100.0 => format!("{figure:.1}"),
+        _ => format!("{figure:.0}"),
+    }
 }
 
 /// The best of some figures; not a number if there are none.

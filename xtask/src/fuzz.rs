@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use crate::process::{Job, Ran};
-use crate::step::{Context, Report};
+use crate::step::{Context, Report, fail};
 
 const MANIFEST: &str = "fuzz/Cargo.toml";
 /// How long each target runs inside `cargo xtask test`, and with `--full`.
@@ -65,11 +65,6 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
         .collect();
     failures.iter().for_each(|failure| eprintln!("FAILED: {failure}"));
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn fail(reason: &str) -> ExitCode {
-    eprintln!("{reason}");
-    ExitCode::FAILURE
 }
 
 /// The step: each target, briefly.

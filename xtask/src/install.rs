@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::process::Job;
-use crate::step::{Context, Report};
+use crate::step::{Context, Report, fail};
 use crate::unprivileged::target_dir;
 
 #[derive(clap::Args)]
@@ -52,19 +52,13 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
             println!("Try it: ferroce doctor; ferroce run -- ibv_devinfo");
             ExitCode::SUCCESS
         }
-        Err(reason) => {
-            eprintln!("{reason}");
-            ExitCode::FAILURE
-        }
+        Err(reason) => fail(&reason),
     }
 }
 
 fn build(ctx: &Context) -> Result<PathBuf, String> {
-    let ran = Job::cargo(["build", "--release"]).run(ctx);
-    match ran.failure() {
-        Some(failure) => Err(format!("{failure}\n{}", ran.lines.join("\n"))),
-        None => Ok(target_dir(ctx).join("release")),
-    }
+    Job::cargo(["build", "--release"]).run(ctx).checked()?;
+    Ok(target_dir(ctx).join("release"))
 }
 
 fn headers(ctx: &Context) -> PathBuf {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::process::Job;
-use crate::step::{Context, Report};
+use crate::step::{Context, Report, fail};
 use crate::tools::which;
 use crate::unprivileged::target_dir;
 
@@ -53,10 +53,7 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
-            eprintln!("{reason}");
-            ExitCode::FAILURE
-        }
+        Err(reason) => fail(&reason),
     }
 }
 
@@ -96,10 +93,7 @@ fn measure(ctx: &Context) -> Result<Vec<Row>, String> {
     // named as well, dependencies have the features that they have in every other release build.
     let packages = ["-p", "ferroce-bench", "-p", "ferroce-cli"];
     let build = Job::cargo(["build", "--release", "--bin", "instructions"]).args(packages);
-    let built = build.env("CARGO_INCREMENTAL", "0").run(ctx);
-    if let Some(failure) = built.failure() {
-        return Err(format!("{failure}\n{}", built.lines.join("\n")));
-    }
+    build.env("CARGO_INCREMENTAL", "0").run(ctx).checked()?;
     let folder = ctx.scratch().join("instructions");
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -111,10 +105,7 @@ fn measure(ctx: &Context) -> Result<Vec<Row>, String> {
         .arg(target_dir(ctx).join("release/instructions"))
         .limit_s(300)
         .run(ctx);
-    match ran.failure() {
-        Some(failure) => Err(format!("{failure}\n{}", ran.lines.join("\n"))),
-        None => collect(&ran.lines, &dump),
-    }
+    collect(&ran.checked()?, &dump)
 }
 
 /// Pairs each line of the workload with its dump. The dumps are numbered from 1.

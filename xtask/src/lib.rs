@@ -52,6 +52,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub use process::cargo;
 use step::{Context, Tier};
 
 /// Developer commands of ferroce.
@@ -72,7 +73,7 @@ enum Command {
     Programs(programs::Args),
     /// The side of `programs` inside a network namespace.
     #[command(hide = true)]
-    ProgramsWorker(programs::worker::Args),
+    ProgramsWorker(programs::Setup),
     /// Run the shared-memory programs of programs/jia, with 1 to 8 processes on every transport.
     Dsm(selection::Selection),
     /// The side of `dsm` inside a network namespace.
@@ -111,16 +112,12 @@ pub fn main() -> ExitCode {
 
 /// The benchmarks link against the whole project, which the other commands must not wait for. So they are built on demand.
 fn bench(args: &[OsString]) -> ExitCode {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = std::process::Command::new(cargo);
+    let mut command = cargo();
     command.args(["run", "--quiet", "--release", "--package", "ferroce-bench", "--"]).args(args);
     match command.status() {
         Ok(status) if status.success() => ExitCode::SUCCESS,
         Ok(status) => ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)),
-        Err(error) => {
-            eprintln!("cargo did not start: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => step::fail(&format!("cargo did not start: {error}")),
     }
 }
 

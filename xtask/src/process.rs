@@ -30,6 +30,11 @@ pub(crate) struct Ran {
     pub(crate) lines: Vec<String>,
 }
 
+/// The cargo that runs us.
+pub fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
 impl Job {
     pub(crate) fn new(program: impl AsRef<OsStr>) -> Self {
         let mut command = Command::new(program);
@@ -39,8 +44,7 @@ impl Job {
 
     /// The cargo that runs us, plain output.
     pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Self {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        Self::new(cargo).args(args).env("CARGO_TERM_COLOR", "never")
+        Self::new(cargo().get_program()).args(args).env("CARGO_TERM_COLOR", "never")
     }
 
     pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
@@ -172,6 +176,14 @@ impl Ran {
 
     pub(crate) fn success(&self) -> bool {
         self.status.as_ref().is_ok_and(ExitStatus::success)
+    }
+
+    /// The output, or the failure with everything that was printed.
+    pub(crate) fn checked(self) -> Result<Vec<String>, String> {
+        match self.failure() {
+            None => Ok(self.lines),
+            Some(failure) => Err(format!("{failure}\n{}", self.lines.join("\n"))),
+        }
     }
 
     /// One sentence, unless it went well.

@@ -6,6 +6,7 @@
 use std::cell::{OnceCell, RefCell};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use crate::process::Ran;
 use crate::screen::Screen;
@@ -76,6 +77,12 @@ impl Context {
     pub(crate) fn tools(&self) -> &Tools {
         self.tools.get_or_init(|| Tools::find(self))
     }
+}
+
+/// Prints why a command failed.
+pub fn fail(reason: &str) -> ExitCode {
+    eprintln!("{reason}");
+    ExitCode::FAILURE
 }
 
 /// Whether this process is root.

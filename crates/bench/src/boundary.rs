@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use xtask::figure::{self, MIB, best, median};
-use xtask::programs::network;
 use xtask::programs::session::{Program, is_listening};
+use xtask::programs::{Setup, network};
 use xtask::tools::which;
 
 use crate::sides::{on_core_of, talk};
@@ -27,10 +27,8 @@ const FIRST_PORT: u16 = 23_000;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    #[arg(long)]
-    ferroce: PathBuf,
-    #[arg(long)]
-    logs: PathBuf,
+    #[command(flatten)]
+    setup: Setup,
     /// The program that exists twice: in C, and in Rust.
     #[arg(long, num_args = 2)]
     twins: Vec<PathBuf>,
@@ -74,13 +72,27 @@ struct Comparison {
 
 const MIB_PER_GB: f64 = 1e9 / MIB;
 
-/// No inline data: perftest does without for devices that it does not know, whatever -I says.
+/// Bandwidth of WRITEs of 64 KiB; the other comparisons differ from it.
+const WRITE_64K: Comparison = Comparison {
+    name: "WRITE, 64 KiB, bandwidth",
+    foreign: "ib_write_bw",
+    own: "write-bw",
+    messages: 20_000,
+    options: "-s 65536 -t 128 -Q 1 -I 0 -m 4096",
+    foreign_options: "-u 16 -N",
+    column: 3,
+    key: ["bandwidth", "gigabytes_per_s"],
+    scale: MIB_PER_GB,
+    unit: "MiB/s",
+    less_is_better: false,
+};
+
+/// No inline data: perftest uses none on devices that it does not know, whatever -I says.
 const COMPARISONS: [Comparison; 4] = [
     Comparison {
         name: "SEND, 8 B, half a round trip",
         foreign: "ib_send_lat",
         own: "send-lat",
-        messages: 20_000,
         options: "-s 8 -I 0 -m 4096",
         foreign_options: "-u 16",
         column: 4,
@@ -88,45 +100,26 @@ const COMPARISONS: [Comparison; 4] = [
         scale: 1e-3,
         unit: "µs",
         less_is_better: true,
+        ..WRITE_64K
     },
     Comparison {
         name: "WRITE, 8 B, rate",
-        foreign: "ib_write_bw",
-        own: "write-bw",
         messages: 200_000,
         options: "-s 8 -t 128 -Q 100 -I 0 -m 4096",
-        foreign_options: "-u 16 -N",
         column: 4,
         key: ["bandwidth", "million_messages_per_s"],
         scale: 1.0,
         unit: "M/s",
-        less_is_better: false,
+        ..WRITE_64K
     },
-    Comparison {
-        name: "WRITE, 64 KiB, bandwidth",
-        foreign: "ib_write_bw",
-        own: "write-bw",
-        messages: 20_000,
-        options: "-s 65536 -t 128 -Q 1 -I 0 -m 4096",
-        foreign_options: "-u 16 -N",
-        column: 3,
-        key: ["bandwidth", "gigabytes_per_s"],
-        scale: MIB_PER_GB,
-        unit: "MiB/s",
-        less_is_better: false,
-    },
+    WRITE_64K,
     Comparison {
         name: "READ, 64 KiB, bandwidth",
         foreign: "ib_read_bw",
         own: "read-bw",
-        messages: 20_000,
         options: "-s 65536 -t 128 -Q 1 -m 4096",
         foreign_options: "-u 16 -N -o 16",
-        column: 3,
-        key: ["bandwidth", "gigabytes_per_s"],
-        scale: MIB_PER_GB,
-        unit: "MiB/s",
-        less_is_better: false,
+        ..WRITE_64K
     },
 ];
 
@@ -136,9 +129,9 @@ pub(crate) fn bench() -> Result<(), String> {
         println!("(the C library was not measured: install perftest and ibverbs-utils)");
         return Ok(());
     }
-    let prepared = prepare(&Json::default().context(), None)?;
-    let twins = build_twins(&prepared.0)?;
-    let answer = measure_in_namespace("boundary-worker", prepared, |command| {
+    let setup = prepare(&Json::default().context(), None)?;
+    let twins = build_twins(&setup.ferroce)?;
+    let answer = measure_in_namespace("boundary-worker", setup, |command| {
         command.arg("--twins").args(twins);
     })?;
     println!("\n{}", to_markdown(&answer));
@@ -152,7 +145,7 @@ fn build_twins(ferroce: &Path) -> Result<[PathBuf; 2], String> {
     let source = "crates/ffi/ibverbs/tests/c/self_write.c";
     let mut cc = Command::new("cc");
     cc.args(["-O2", source, "-o"]).arg(&in_c).arg("-libverbs");
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = xtask::cargo();
     cargo.args(["build", "--quiet", "--release", "--package", "ferroce", "--example", "self_write"]);
     for command in [&mut cc, &mut cargo] {
         let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
@@ -174,7 +167,7 @@ fn compare_twins(args: &Args, workload: Workload) -> Result<Value, String> {
     };
     let (mut foreign, mut own) = in_turns(
         &format!("the same program in C and Rust ({})", workload.link),
-        || one(Command::new(&args.ferroce).args(["run", "--"]).arg(in_c).env(LINK, workload.link)),
+        || one(Command::new(&args.setup.ferroce).args(["run", "--"]).arg(in_c).env(LINK, workload.link)),
         || one(Command::new(in_rust).env(LINK, workload.link)),
     )?;
     foreign.iter_mut().chain(&mut own).for_each(|ns| *ns *= 1e-3);
@@ -195,7 +188,7 @@ fn row(name: &str, unit: &str, less_is_better: bool, library: &mut [f64], rust: 
 /// The part inside the network namespace.
 pub(crate) fn run(args: &Args) -> Result<Value, String> {
     let port = Cell::new(FIRST_PORT);
-    let gid = network::gid_indices(&args.ferroce)?.v4;
+    let gid = network::gid_indices(&args.setup.ferroce)?.v4;
     let rows = |workload: Workload| -> Result<Value, String> {
         let compared: Result<Vec<Value>, String> =
             COMPARISONS.iter().map(|comparison| compare(args, comparison, workload, gid, &port)).collect();
@@ -264,8 +257,8 @@ fn next(port: &Cell<u16>) -> u16 {
 /// Runs a server and a client with the same words; what the client said.
 fn both_sides(args: &Args, words: &[String], link: &str, port: &Cell<u16>) -> Result<String, String> {
     let port = next(port);
-    talk(&args.logs, "boundary", port, LIMIT, |host| {
-        let mut command = on_core_of(host, &args.ferroce);
+    talk(&args.setup.logs, "boundary", port, LIMIT, |host| {
+        let mut command = on_core_of(host, &args.setup.ferroce);
         command.args(words).args(["-p", &port.to_string()]).args(host).env(LINK, link);
         command
     })
@@ -278,22 +271,10 @@ fn start(args: &Args, gid: u64, port: &Cell<u16>) -> Result<Value, String> {
     for _ in 0..STARTS {
         let port = next(port);
         let side = |name: &str, host: Option<&str>| {
-            let mut command = Command::new(&args.ferroce);
-            command.args([
-                "run",
-                "--",
-                "ibv_rc_pingpong",
-                "-n",
-                "1",
-                "-r",
-                "1",
-                "-g",
-                &gid.to_string(),
-                "-p",
-                &port.to_string(),
-            ]);
-            command.args(host);
-            Program::of(command, &args.logs, &format!("start {name}"))
+            let mut command = Command::new(&args.setup.ferroce);
+            command.args("run -- ibv_rc_pingpong -n 1 -r 1".split(' '));
+            command.args(["-g", &gid.to_string(), "-p", &port.to_string()]).args(host);
+            Program::of(command, &args.setup.logs, &format!("start {name}"))
         };
         let mut server = side("server", None)?;
         server.wait_until(LIMIT, "listening", |_| is_listening(port))?;

@@ -19,13 +19,13 @@ mod perf;
 mod sides;
 mod ucx;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use serde_json::Value;
-use xtask::programs;
-use xtask::step::{Context, Tier};
+use xtask::programs::{self, Setup};
+use xtask::step::{Context, Tier, fail};
 
 /// Measure ferroce and its peers on this machine, and print the comparison as Markdown.
 ///
@@ -40,10 +40,10 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  cargo xtask bench perf -- --quick          rough figures of `ferroce perf` as Markdown tables
-  cargo xtask bench fabric --filter udp      only the rows with `udp` in a name
-  cargo xtask bench fabric --write           renew docs/figures/fabric-figures.md, its picture and its snapshot
-  cargo xtask bench dsm --pieces             single operations of the shared memory, in under a minute
+  cargo xtask bench perf -- --quick       rough figures of `ferroce perf` as Markdown tables
+  cargo xtask bench fabric --filter udp   only the rows with `udp` in a name
+  cargo xtask bench fabric --write        renew docs/figures/fabric-figures.md
+  cargo xtask bench dsm --pieces          single operations of the shared memory alone
 
 Each subcommand may also be written as an option: `cargo xtask bench --fabric`.";
 
@@ -71,7 +71,7 @@ enum Command {
     FabricWorker(fabric::run::Args),
     /// The part of `ucx` inside a network namespace.
     #[command(hide = true)]
-    UcxWorker(ucx::Args),
+    UcxWorker(Setup),
     /// The part of `dsm` inside a network namespace.
     #[command(hide = true)]
     DsmWorker(xtask::dsm::worker::Args),
@@ -108,10 +108,7 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
-            eprintln!("{reason}");
-            ExitCode::FAILURE
-        }
+        Err(reason) => fail(&reason),
     }
 }
 
@@ -126,25 +123,25 @@ fn everything() -> Result<(), String> {
 
 /// What most benchmarks need: the command under test, which is built unless one is given, and a folder for the output of the
 /// programs that they start.
-fn prepare(ctx: &Context, given: Option<&Path>) -> Result<(PathBuf, PathBuf), String> {
+fn prepare(ctx: &Context, given: Option<&Path>) -> Result<Setup, String> {
     let logs = ctx.scratch().join("programs");
     std::fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()))?;
     let ferroce = match given {
         Some(given) => given.canonicalize().map_err(|error| format!("{}: {error}", given.display()))?,
         None => programs::build(ctx)?,
     };
-    Ok((ferroce, logs))
+    Ok(Setup { ferroce, logs })
 }
 
 /// Runs the subcommand `worker` of this program in a network namespace; the JSON that it prints.
 fn measure_in_namespace(
     worker: &str,
-    (ferroce, logs): (PathBuf, PathBuf),
+    setup: Setup,
     add_arguments: impl FnOnce(&mut std::process::Command),
 ) -> Result<Value, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = programs::network::inside(&own);
-    command.arg(worker).arg("--ferroce").arg(ferroce).arg("--logs").arg(logs);
+    command.arg(worker).arg("--ferroce").arg(setup.ferroce).arg("--logs").arg(setup.logs);
     add_arguments(&mut command);
     let output = command.stderr(std::process::Stdio::inherit()).output();
     let output = output.map_err(|error| format!("unshare did not start: {error}"))?;
@@ -158,6 +155,11 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn the_root_of_the_repository_is_found() {
+        assert!(Json::default().context().root.join("crates/bench/src/fabric/pingpong.c").is_file());
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 
 use ferroce_cli::sizes::format_size;
 use serde_json::Value;
@@ -65,8 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
 
 /// Runs `ferroce perf`, whose progress bar goes straight to the terminal; the file with its figures, and how it ended.
 fn measure(ctx: &Context, perf: &[String]) -> Result<(PathBuf, ExitStatus), String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = xtask::cargo();
     command.args(["run", "--release", "--quiet", "--", "perf", "--json"]).args(perf).current_dir(&ctx.root);
     let output = command.stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("cargo did not start: {error}"))?;

@@ -3,11 +3,11 @@
 //! Both kinds of runs alternate, because the speed of a machine varies, and medians are compared. Each side has its own core where
 //! there are two.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use xtask::figure::{self, median};
+use xtask::programs::Setup;
 use xtask::tools::which;
 
 use crate::sides::{on_core_of, talk};
@@ -16,14 +16,6 @@ use crate::{Json, measure_in_namespace, prepare};
 const ROUNDS: usize = 5;
 const LIMIT: Duration = Duration::from_secs(120);
 const FIRST_PORT: u16 = 25_000;
-
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    #[arg(long)]
-    ferroce: PathBuf,
-    #[arg(long)]
-    logs: PathBuf,
-}
 
 /// One comparison.
 struct Comparison {
@@ -65,7 +57,7 @@ pub(crate) fn bench(format: Json) -> Result<(), String> {
 }
 
 /// The part inside the network namespace.
-pub(crate) fn run(args: &Args) -> Result<Value, String> {
+pub(crate) fn run(args: &Setup) -> Result<Value, String> {
     let mut ports = FIRST_PORT..;
     let rows: Result<Vec<Value>, String> =
         COMPARISONS.iter().map(|comparison| compare(args, comparison, &mut ports)).collect();
@@ -73,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<Value, String> {
 }
 
 fn compare(
-    args: &Args,
+    args: &Setup,
     comparison: &Comparison,
     ports: &mut impl Iterator<Item = u16>,
 ) -> Result<Value, String> {
@@ -92,7 +84,7 @@ fn compare(
 }
 
 /// A server and a client; what the client said.
-fn both_sides(args: &Args, tls: &str, test: &str, port: u16) -> Result<String, String> {
+fn both_sides(args: &Setup, tls: &str, test: &str, port: u16) -> Result<String, String> {
     talk(&args.logs, "ucx", port, LIMIT, |host| {
         let mut command = on_core_of(host, &args.ferroce);
         command.args(["run", "--", "ucx_perftest", "-p", &port.to_string()]).env("UCX_TLS", tls);

@@ -20,7 +20,7 @@ pub mod worker;
 use std::process::ExitCode;
 
 use crate::selection::Selection;
-use crate::step::{Context, Report};
+use crate::step::{Context, Report, fail};
 pub use matrix::TRANSPORTS;
 use matrix::{Row, Verdict};
 
@@ -49,10 +49,7 @@ pub(crate) fn run(ctx: &Context, args: &Selection) -> ExitCode {
             let failed = rows.iter().any(|row| row.verdict == Verdict::Fail);
             if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
         }
-        Err(reason) => {
-            eprintln!("{reason}");
-            ExitCode::FAILURE
-        }
+        Err(reason) => fail(&reason),
     }
 }
 

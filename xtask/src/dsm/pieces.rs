@@ -137,10 +137,7 @@ fn mpirun(folder: &Path, options: &[&str]) -> Command {
 /// Builds both programs into `folder`; whether Open MPI is here.
 pub fn build(ctx: &Context, folder: &Path) -> Result<bool, String> {
     let example = ["build", "--release", "-p", "ferroce-dsm", "--example", "figures"];
-    let ran = Job::cargo(example).run(ctx);
-    if let Some(failure) = ran.failure() {
-        return Err(format!("{failure}\n{}", ran.lines.join("\n")));
-    }
+    Job::cargo(example).run(ctx).checked()?;
     let built: PathBuf = target_dir(ctx).join("release/examples/figures");
     std::fs::copy(&built, folder.join("figures")).map_err(|error| format!("{}: {error}", built.display()))?;
     if which("mpicc").is_none() || which("mpirun").is_none() {
@@ -150,10 +147,7 @@ pub fn build(ctx: &Context, folder: &Path) -> Result<bool, String> {
     let source = ctx.root.join("programs/mpi/barrier.c");
     let options = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"];
     let ran = Job::new("mpicc").args(options).arg(source).arg("-o").arg(folder.join("mpi-barrier")).run(ctx);
-    match ran.failure() {
-        Some(failure) => Err(format!("{failure}\n{}", ran.lines.join("\n"))),
-        None => Ok(true),
-    }
+    ran.checked().map(|_| true)
 }
 
 /// The figures in what a piece said: `rdma  empty barrier  4.30 us`, the first word of ours being the transport.

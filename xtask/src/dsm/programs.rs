@@ -76,27 +76,22 @@ pub struct Built {
 
 /// The command, the library and all programs.
 pub fn build(ctx: &Context) -> Result<Built, String> {
-    let ran = Job::cargo(["build", "--release", "-p", "ferroce-cli", "-p", "ferroce-jia"]).run(ctx);
-    if let Some(failure) = ran.failure() {
-        return Err(format!("{failure}\n{}", ran.lines.join("\n")));
-    }
+    Job::cargo(["build", "--release", "-p", "ferroce-cli", "-p", "ferroce-jia"]).run(ctx).checked()?;
     let ferroce = target_dir(ctx).join("release/ferroce");
     let folder = ctx.scratch().join("dsm");
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     for program in &PROGRAMS {
         let source = ctx.root.join("programs/jia").join(program.name).with_extension("c");
         let options = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"];
-        let ran = Job::new(&ferroce)
+        Job::new(&ferroce)
             .args(["dsm", "cc"])
             .args(options)
             .arg(source)
             .arg("-o")
             .arg(folder.join(program.name))
             .limit_s(60)
-            .run(ctx);
-        if let Some(failure) = ran.failure() {
-            return Err(format!("{failure}\n{}", ran.lines.join("\n")));
-        }
+            .run(ctx)
+            .checked()?;
     }
     build_rust(ctx, &folder)?;
     Ok(Built { ferroce, folder })
@@ -109,10 +104,7 @@ fn build_rust(ctx: &Context, folder: &Path) -> Result<(), String> {
     for name in names() {
         job = job.args(["--example", name]);
     }
-    let ran = job.run(ctx);
-    if let Some(failure) = ran.failure() {
-        return Err(format!("{failure}\n{}", ran.lines.join("\n")));
-    }
+    job.run(ctx).checked()?;
     for name in names() {
         let built = target_dir(ctx).join("debug/examples").join(name);
         std::fs::copy(&built, folder.join(format!("{name}{OF_RUST}")))

@@ -24,7 +24,7 @@ pub(crate) fn build(ctx: &Context, cache: &Path, sysroot: &Sysroot) -> Result<Pa
     sources.sort();
     let program = cache.join("verify");
     let warnings = ["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror"];
-    let ran = Job::new("cc")
+    let built = Job::new("cc")
         .args(["-std=gnu17", "-O2"])
         .args(warnings)
         .arg(format!("--sysroot={}", sysroot.path.display()))
@@ -34,10 +34,7 @@ pub(crate) fn build(ctx: &Context, cache: &Path, sysroot: &Sysroot) -> Result<Pa
         .arg("-libverbs")
         .limit_s(120)
         .run(ctx);
-    match ran.failure() {
-        None => Ok(program),
-        Some(failure) => Err(Failure::Broken(format!("{failure}\n{}", ran.lines.join("\n")))),
-    }
+    built.checked().map(|_| program).map_err(Failure::Broken)
 }
 
 /// Libraries that belong to the host's own loader and must not be mixed with those of the packages.
@@ -65,9 +62,7 @@ pub(crate) fn provide_libraries(ctx: &Context, cache: &Path, sysroot: &Sysroot) 
     // With the command named as well, dependencies have the features that they have in every other release build.
     let packages = ["-p", "ferroce-ibverbs", "-p", "ferroce-rdmacm", "-p", "ferroce-cli"];
     let built = Job::cargo(["build", "--release", "--lib"]).args(packages).run(ctx);
-    if let Some(failure) = built.failure() {
-        return Err(Failure::Broken(format!("{failure}\n{}", built.lines.join("\n"))));
-    }
+    built.checked().map_err(Failure::Broken)?;
     let ours = cache.join("library");
     let others = cache.join("others");
     for folder in [&ours, &others] {

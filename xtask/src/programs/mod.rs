@@ -39,7 +39,7 @@ use serde_json::Value;
 use crate::hugepages::HugePages;
 use crate::process::Job as Process;
 use crate::selection::Selection;
-use crate::step::{Context, Report};
+use crate::step::{Context, Report, fail};
 use crate::tools::{apt_install, which};
 use crate::unprivileged::target_dir;
 use pool::Job;
@@ -55,6 +55,17 @@ pub(crate) struct Args {
     /// Take this command instead of building one; its library lies next to it, or where FERROCE_LIB says.
     #[arg(long, value_name = "FILE")]
     ferroce: Option<PathBuf>,
+}
+
+/// What programs are started with.
+#[derive(clap::Args)]
+pub struct Setup {
+    /// The command under test.
+    #[arg(long)]
+    pub ferroce: PathBuf,
+    /// Where the output of programs goes.
+    #[arg(long)]
+    pub logs: PathBuf,
 }
 
 /// Debian packages, and a file that shows that each is there.
@@ -95,10 +106,7 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
         .and_then(|ferroce| run_all(ctx, jobs, &ferroce, |row| announce(row, args.selection.json)))
     {
         Ok(rows) => rows,
-        Err(reason) => {
-            eprintln!("{reason}");
-            return ExitCode::FAILURE;
-        }
+        Err(reason) => return fail(&reason),
     };
     match args.selection.json {
         true => println!("{}", verdict::to_json(&rows)),
@@ -182,23 +190,10 @@ pub fn provide(ctx: &Context, report: &mut Report) {
 
 /// The command and its libraries, as people build them.
 pub fn build(ctx: &Context) -> Result<PathBuf, String> {
-    let ran = Process::cargo([
-        "build",
-        "--release",
-        "-p",
-        "ferroce-cli",
-        "-p",
-        "ferroce-ibverbs",
-        "-p",
-        "ferroce-rdmacm",
-        "-p",
-        "ferroce-shim",
-    ])
-    .run(ctx);
-    match ran.failure() {
-        Some(failure) => Err(format!("{failure}\n{}", ran.lines.join("\n"))),
-        None => Ok(target_dir(ctx).join("release/ferroce")),
-    }
+    let packages = ["ferroce-cli", "ferroce-ibverbs", "ferroce-rdmacm", "ferroce-shim"];
+    let build = Process::cargo(["build", "--release"]).args(packages.iter().flat_map(|name| ["-p", name]));
+    build.run(ctx).checked()?;
+    Ok(target_dir(ctx).join("release/ferroce"))
 }
 
 fn run_all(

@@ -3,7 +3,6 @@
 //! Each worker has its own namespace, so two of them never share a port, an address or a registry.
 
 use std::io::{BufRead, Write};
-use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -17,20 +16,11 @@ use super::pool::is_over_udp;
 use super::rdmacm;
 use super::rsockets;
 use super::session::{Launcher, is_listening};
-use super::trials;
+use super::{Setup, trials};
+use crate::step::fail;
 
 /// First TCP port of the pairs; each case has its own, so that a port that the kernel still holds does not matter.
 const FIRST_PORT: u16 = 20_000;
-
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    /// The command under test.
-    #[arg(long)]
-    ferroce: PathBuf,
-    /// Where outputs go.
-    #[arg(long)]
-    logs: PathBuf,
-}
 
 /// perftest compares two clocks before it measures, and where the machine took the processor away in between, says so and prints zeros:
 /// that says nothing about us, and it is asked again.
@@ -65,13 +55,10 @@ pub(crate) fn answer(outcome: Result<(), String>, tails: Vec<String>) -> Value {
 }
 
 /// The worker's life: until its standard input ends.
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &Setup) -> ExitCode {
     let gids = match network::gid_indices(&args.ferroce) {
         Ok(gids) => gids,
-        Err(reason) => {
-            eprintln!("{reason}");
-            return ExitCode::FAILURE;
-        }
+        Err(reason) => return fail(&reason),
     };
     let launcher = Launcher { ferroce: args.ferroce.clone(), options: Vec::new(), logs: args.logs.clone() };
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {

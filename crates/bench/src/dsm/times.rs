@@ -1,7 +1,7 @@
 //! What several runs of one program took together.
 
 use serde_json::{Value, json};
-use xtask::figure::median;
+use xtask::figure::{digits, median};
 
 /// The shortest run, which is nearest to what the program takes where all runs need as many cores, and the median.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -23,19 +23,7 @@ impl Times {
 
     /// `12.3 / 14.5`, milliseconds.
     pub(super) fn show(&self) -> String {
-        format!("{} / {}", milliseconds(self.best_s), milliseconds(self.median_s))
-    }
-}
-
-/// Milliseconds with three digits or so.
-fn milliseconds(seconds: f64) -> String {
-    let ms = seconds * 1e3;
-    if ms < 10.0 {
-        format!("{ms:.2}")
-    } else if ms < 100.0 {
-        format!("{ms:.1}")
-    } else {
-        format!("{ms:.0}")
+        format!("{} / {}", digits(1e3 * self.best_s), digits(1e3 * self.median_s))
     }
 }
 

@@ -1,5 +1,7 @@
 //! The rows as Markdown.
 
+use xtask::figure::digits;
+
 use super::machine::Machine;
 use super::verdict::Verdict;
 
@@ -48,15 +50,6 @@ fn line(verdict: &Verdict) -> String {
             verdict.reached().map_or("–", |reached| if reached { "yes" } else { "no" })
         ),
         Err(_) => format!("| {ours} | {peer} | – | – | – | {goal} | could not run |\n"),
-    }
-}
-
-/// Three digits that matter are enough for any of them.
-fn digits(figure: f64) -> String {
-    match figure {
-        ..10.0 => format!("{figure:.2}"),
-        ..100.0 => format!("{figure:.1}"),
-        _ => format!("{figure:.0}"),
     }
 }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
 use xtask::figure::{self, median};
-use xtask::programs::network;
 use xtask::programs::session::Program;
+use xtask::programs::{Setup, network};
 
 use super::table::{Link, Source, Unit, Way, rows, sources};
 use crate::sides::{converse, on_core_of, talk};
@@ -23,10 +23,8 @@ const FIRST_PORT: u16 = 26_000;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    #[arg(long)]
-    ferroce: PathBuf,
-    #[arg(long)]
-    logs: PathBuf,
+    #[command(flatten)]
+    setup: Setup,
     /// The bare ping-pong, where it could be built.
     #[arg(long)]
     pingpong: Option<PathBuf>,
@@ -38,7 +36,7 @@ pub(crate) struct Args {
 
 /// The part inside the network namespace.
 pub(crate) fn run(args: &Args) -> Result<Value, String> {
-    let gid = network::gid_indices(&args.ferroce)?.v4;
+    let gid = network::gid_indices(&args.setup.ferroce)?.v4;
     Ok(Runner { args, gid, next_port: FIRST_PORT }.all_rounds())
 }
 
@@ -93,7 +91,7 @@ impl Runner<'_> {
             Way::Perftest(line, link) => {
                 let port = self.take_port();
                 let side = |host: Option<&str>| {
-                    let mut command = on_core_of(host, &self.args.ferroce);
+                    let mut command = on_core_of(host, &self.args.setup.ferroce);
                     self.add_perftest(&mut command, line, link, port, host);
                     command
                 };
@@ -133,7 +131,7 @@ impl Runner<'_> {
     }
 
     fn talk(&self, port: u16, side: impl Fn(Option<&str>) -> Command) -> Result<String, String> {
-        talk(&self.args.logs, "fabric", port, LIMIT, side)
+        talk(&self.args.setup.logs, "fabric", port, LIMIT, side)
     }
 
     fn add_perftest(&self, command: &mut Command, line: &str, link: Link, port: u16, host: Option<&str>) {
@@ -151,8 +149,8 @@ impl Runner<'_> {
 
     fn crowd(&mut self, line: &str, link: Link, pairs: u16) -> Result<(String, Option<f64>), String> {
         let ports: Vec<u16> = (0..pairs).map(|_| self.take_port()).collect();
-        let said = converse(&self.args.logs, "fabric crowd", &ports, LIMIT, |port, host| {
-            let mut command = Command::new(&self.args.ferroce);
+        let said = converse(&self.args.setup.logs, "fabric crowd", &ports, LIMIT, |port, host| {
+            let mut command = Command::new(&self.args.setup.ferroce);
             self.add_perftest(&mut command, line, link, port, host);
             command
         })?;
@@ -180,7 +178,7 @@ impl Runner<'_> {
     fn pingpong(&self) -> Result<String, String> {
         let program =
             self.args.pingpong.as_ref().ok_or("the program could not be built: no C compiler `cc`")?;
-        let mut program = Program::of(Command::new(program), &self.args.logs, "fabric pingpong")?;
+        let mut program = Program::of(Command::new(program), &self.args.setup.logs, "fabric pingpong")?;
         program.finish(LIMIT)?;
         Ok(program.said())
     }
@@ -188,7 +186,7 @@ impl Runner<'_> {
     fn bare_udp(&mut self) -> Result<String, String> {
         let port = self.take_port();
         self.talk(port, |host| {
-            let mut command = on_core_of(host, &self.args.ferroce);
+            let mut command = on_core_of(host, &self.args.setup.ferroce);
             command.args(["perf", "udp-lat", "-p", &port.to_string()]);
             if let Some(host) = host {
                 command.args([host, "-s", "8", "-n", "50000", "--json"]);
