@@ -22,7 +22,6 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/dsm/examples/mm.rs", "works on shared memory where it lies, between two barriers"),
     ("crates/dsm/src/faults/signal.rs", "a signal handler"),
     ("crates/dsm/src/faults/userfault.rs", "system calls of userfaultfd"),
-    ("crates/dsm/src/futex.rs", "sleeps on words of shared memory"),
     ("crates/dsm/src/map.rs", "maps shared memory and touches it"),
     ("crates/dsm/src/meet/client.rs", "ends the process when another one of its job has died"),
     ("crates/dsm/src/typed/plain.rs", "promises that numbers are plain bytes"),

@@ -1,30 +1,24 @@
 //! Waiting for a word in shared memory: a short spin, because the other process is often just about to write it, then
 //! sleep, because it may not run at all while we spin.
 
-#![expect(unsafe_code, reason = "the futex system call has no wrapper in libc")]
-
-use std::ptr;
+use rustix::thread::futex::{self, Flags, Timespec};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 /// Longest sleep in one piece. Nothing depends on it: it only bounds what a missed wake-up would cost.
 const NAP: Duration = Duration::from_millis(100);
 
-/// Sleeps while `word` is `expected`, for at most a nap.
+/// The kernel counts sleepers with a signed number.
+pub(crate) const MAX_SLEEPERS: u32 = i32::MAX as u32;
+
+/// Sleeps while `word` is `expected`, for at most `most`. May return earlier, so the caller checks the word again.
 pub(crate) fn sleep(word: &AtomicU32, expected: u32, most: Duration) {
-    let span = libc::timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
-    // SAFETY: the word lives as long as the borrow, and the time span is on our stack.
-    unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const span, 0, 0);
-    }
+    let _ = futex::wait(word, Flags::empty(), expected, Timespec::try_from(most).ok().as_ref());
 }
 
 /// Wakes up to `count` sleepers, in whichever processes they are.
-pub(crate) fn wake(word: &AtomicU32, count: i32) {
-    // SAFETY: the kernel only uses the address as a name.
-    unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, count, ptr::null::<u8>(), 0, 0);
-    }
+pub(crate) fn wake(word: &AtomicU32, count: u32) {
+    let _ = futex::wake(word, Flags::empty(), count);
 }
 
 const FREE: u32 = 0;
@@ -119,6 +113,6 @@ impl Patience {
 pub(crate) fn announce(word: &AtomicU32, sleepers: &AtomicU32) {
     fence(Ordering::SeqCst);
     if sleepers.load(Ordering::SeqCst) > 0 {
-        wake(word, i32::MAX);
+        wake(word, MAX_SLEEPERS);
     }
 }

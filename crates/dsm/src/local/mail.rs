@@ -2,7 +2,7 @@
 
 use super::layout::{Layout, MailboxLayout, RING};
 use crate::backend::Envelope;
-use crate::futex::{Patience, announce, release, sleep, try_acquire, wake};
+use crate::futex::{MAX_SLEEPERS, Patience, announce, release, sleep, try_acquire, wake};
 use crate::mailbox::{Inbox, Partial, header};
 use crate::map::Mapping;
 use parking_lot::Mutex;
@@ -115,6 +115,6 @@ impl Mail {
         read.store(at, Ordering::Release);
         let departures = self.memory.word(mailbox.departures);
         departures.fetch_add(1, Ordering::AcqRel);
-        wake(departures, i32::MAX);
+        wake(departures, MAX_SLEEPERS);
     }
 }
