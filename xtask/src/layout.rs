@@ -119,9 +119,6 @@ const GENERATED: [&str; 3] = ["target", "corpus", "artifacts"];
 /// The page that names every environment variable.
 const VARIABLES: &str = "docs/reference/environment.md";
 
-/// Whether opcodes and sequence numbers outside proto fail the step; true once there are none.
-const PROTOCOL_IN_PROTO: bool = false;
-
 const MAX_LINES: usize = 600;
 const UNFINISHED: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
 /// Names that say nothing about what is inside.
@@ -157,9 +154,7 @@ pub(crate) fn check(ctx: &Context) -> Report {
     failures.extend(stale_permissions(&files));
     failures.extend(proto_forbids_unsafe(&files));
     failures.extend(layers::check_order(&files));
-    if PROTOCOL_IN_PROTO {
-        failures.extend(layers::check_protocol(&files));
-    }
+    failures.extend(layers::check_protocol(&files));
     failures.extend(crate::links::broken(&ctx.root));
     failures.extend(undocumented_variables(
         &files,
