@@ -51,20 +51,19 @@ mod cq;
 mod device;
 mod endpoint;
 mod error;
-mod ledger;
+mod in_flight;
 mod memory;
 mod pd;
 mod pending;
 mod qp;
+mod reactor;
 mod sleep;
 mod srq;
 pub mod wr;
 
 pub use address::AddressHandle;
 pub use cm::{Connection, ConnectionEvent, Connector, Listener, ListenerBuilder, Request};
-#[cfg(feature = "tokio")]
-pub use cq::AsyncCq;
-pub use cq::Cq;
+pub use cq::{AsyncCq, Cq};
 pub use device::Device;
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use error::{CompletionError, Error, Outcome};
@@ -73,6 +72,11 @@ pub use pd::Pd;
 pub use pending::{Done, Pending, Refused};
 pub use qp::connect::ConnectError;
 pub use qp::{Connected, Qp, QpBuilder, Rc, RcQp, RecvHalf, SendHalf, Service, Uc, UcQp, Ud, UdQp};
+#[cfg(feature = "async-io")]
+pub use reactor::AsyncIo;
+#[cfg(feature = "tokio")]
+pub use reactor::Tokio;
+pub use reactor::{Reactor, Readable};
 pub use srq::Srq;
 
 /// Why the NIC refused a call.

@@ -2,7 +2,7 @@
 
 use crate::cq::Cq;
 use crate::error::{CompletionError, Error, Outcome};
-use crate::ledger::Ticket;
+use crate::in_flight::OutcomeCell;
 use crate::memory::Buffer;
 use ferroce_proto::verbs::{Completion, WcFlags, WcOpcode, WcStatus};
 use ferroce_proto::wire::Grh;
@@ -19,7 +19,7 @@ const NETWORK_IPV4: u8 = 2;
 /// Dropping this does not stop the operation. The buffer is freed when the NIC is done with it.
 #[must_use = "the buffer comes back through `wait`"]
 pub struct Pending {
-    pub(crate) ticket: Arc<Ticket>,
+    pub(crate) outcome: Arc<OutcomeCell>,
     pub(crate) cq: Cq,
 }
 
@@ -32,18 +32,18 @@ impl Pending {
 
     /// Waits until the operation is done, in success or failure, and returns the buffer in any case.
     pub fn settle(self) -> Result<Done, Error> {
-        self.cq.wait_for(None, || self.cq.look_for(&self.ticket))
+        self.cq.wait_for(None, || self.cq.poll_outcome(&self.outcome))
     }
 
     /// As [`Pending::settle`], but not longer than `timeout`: then [`Error::TimedOut`], and the operation goes on.
     pub fn settle_timeout(&mut self, timeout: Duration) -> Result<Done, Error> {
         let deadline = Instant::now() + timeout;
-        self.cq.wait_for(Some(deadline), || self.cq.look_for(&self.ticket))
+        self.cq.wait_for(Some(deadline), || self.cq.poll_outcome(&self.outcome))
     }
 
     /// The outcome, if the operation is done.
     pub fn try_settle(&mut self) -> Result<Option<Done>, Error> {
-        self.cq.look_for(&self.ticket)
+        self.cq.poll_outcome(&self.outcome)
     }
 
     /// The completion queue that will tell.

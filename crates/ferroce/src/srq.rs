@@ -1,7 +1,7 @@
 //! Shared receive queues.
 
 use crate::error::Error;
-use crate::ledger::Taker;
+use crate::in_flight::Queue;
 use crate::memory::Buffer;
 use crate::pd::Pd;
 use crate::pending::Refused;
@@ -66,9 +66,10 @@ impl Srq {
             return Err(Refused { error: error.into(), buffer });
         }
         let sges = [buffer.incoming(datagram)];
-        let wr_id = device.ledger().enter(buffer, Taker::Srq(self.id()), None);
+        let wr_id = device.in_flight().add(buffer, Queue::Srq(self.id()), None);
         let posted = self.inner.nic.post_recv(&[RecvWr { wr_id, sges: &sges }]);
-        posted.or_else(|refused| device.ledger().refuse(wr_id, Error::in_post("post_srq_recv")(refused)))
+        posted
+            .or_else(|refused| device.in_flight().take_back(wr_id, Error::in_post("post_srq_recv")(refused)))
     }
 
     /// Arms the limit event: raised once, when fewer than `limit` receives wait.
@@ -90,7 +91,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if self.pd.device.is_ours() {
             // Queue pairs hold their shared queue, so nobody can take a receive from it any more.
-            self.pd.device.ledger().forget(Taker::Srq(self.nic.id()));
+            self.pd.device.in_flight().discard(Queue::Srq(self.nic.id()));
         }
     }
 }

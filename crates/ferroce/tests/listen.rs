@@ -254,15 +254,15 @@ fn tasks_listen_and_connect() {
             let to = listener.local_addr();
             // One thread: neither side may block while the other has something to do.
             let server = tokio::spawn(async move {
-                let request = listener.accept_async().await.unwrap();
-                request.accept_async(&b, b"task").await.unwrap()
+                let request = listener.accept_async(&ferroce::Tokio).await.unwrap();
+                request.accept_async(&b, b"task", &ferroce::Tokio).await.unwrap()
             });
-            let client = Connector::new(&here, to).connect_async(&a).await.unwrap();
+            let client = Connector::new(&here, to).connect_async(&a, &ferroce::Tokio).await.unwrap();
             assert_eq!(&client.private_data()[..5], b"task\0");
             let server = server.await.unwrap();
             client.disconnect().unwrap();
-            assert_eq!(server.event_async().await.unwrap(), ConnectionEvent::Disconnected);
-            assert_eq!(client.event_async().await.unwrap(), ConnectionEvent::Disconnected);
+            assert_eq!(server.event_async(&ferroce::Tokio).await.unwrap(), ConnectionEvent::Disconnected);
+            assert_eq!(client.event_async(&ferroce::Tokio).await.unwrap(), ConnectionEvent::Disconnected);
         });
     });
 }

@@ -43,7 +43,7 @@ impl Memory {
     }
 
     /// Memory that `keeper` keeps mapped, readable and writable while it lives.
-    fn kept(
+    fn external(
         start: NonNull<u8>,
         len: usize,
         keeper: Arc<dyn Any + Send + Sync>,
@@ -125,7 +125,7 @@ impl RegionBuilder {
         start: NonNull<u8>,
         keeper: Arc<dyn Any + Send + Sync>,
     ) -> Result<Region, Error> {
-        let memory = Memory::kept(start, self.len(), keeper)?;
+        let memory = Memory::external(start, self.len(), keeper)?;
         self.finish(memory)
     }
 }

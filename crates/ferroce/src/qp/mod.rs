@@ -20,7 +20,7 @@ pub use send::SendHalf;
 use crate::cq::Cq;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::ledger::{OWNED, Taker};
+use crate::in_flight::{OWNED, Queue};
 use crate::pd::Pd;
 use crate::srq::Srq;
 use ferroce_proto::qp::QpCounters;
@@ -101,9 +101,9 @@ struct Cleanup {
 
 impl Cleanup {
     fn run(&self) {
-        self.send_cq.device().ledger().forget(Taker::Qp(self.qpn));
-        self.send_cq.wake_sleepers();
-        self.recv_cq.wake_sleepers();
+        self.send_cq.device().in_flight().discard(Queue::Qp(self.qpn));
+        self.send_cq.wake_waiters();
+        self.recv_cq.wake_waiters();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Core, Qp, Service, check_ids};
 use crate::error::Error;
-use crate::ledger::{Taker, Ticket};
+use crate::in_flight::{OutcomeCell, Queue};
 use crate::memory::Buffer;
 use crate::pending::{Pending, Refused};
 use ferroce_proto::verbs::{RecvWr, Transport};
@@ -40,12 +40,12 @@ impl Core {
             return Err(Refused { error: error.into(), buffer });
         }
         let sges = [buffer.incoming(self.nic.transport() == Transport::Ud)];
-        let ticket = Arc::<Ticket>::default();
-        let wr_id = device.ledger().enter(buffer, Taker::Qp(self.nic.qpn()), Some(ticket.clone()));
+        let outcome = Arc::<OutcomeCell>::default();
+        let wr_id = device.in_flight().add(buffer, Queue::Qp(self.nic.qpn()), Some(outcome.clone()));
         if let Err(refused) = self.nic.post_recv(&[RecvWr { wr_id, sges: &sges }]) {
-            device.ledger().refuse(wr_id, Error::in_post("post_recv")(refused))?;
+            device.in_flight().take_back(wr_id, Error::in_post("post_recv")(refused))?;
         }
-        Ok(Pending { ticket, cq: self.recv_cq.clone() })
+        Ok(Pending { outcome, cq: self.recv_cq.clone() })
     }
 }
 

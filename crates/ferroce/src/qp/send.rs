@@ -3,7 +3,7 @@
 use super::{Connected, Core, Rc, Service, Ud, check_ids};
 use crate::address::AddressHandle;
 use crate::error::Error;
-use crate::ledger::{Taker, Ticket};
+use crate::in_flight::{OutcomeCell, Queue};
 use crate::memory::{Buffer, RemoteRegion};
 use crate::pending::{Pending, Refused};
 use crate::wr;
@@ -60,14 +60,14 @@ impl<T: Service> SendHalf<T> {
             return Err(Refused { error: error.into(), buffer });
         }
         let sges = [buffer.outgoing()];
-        let ticket = Arc::<Ticket>::default();
-        let wr_id = device.ledger().enter(buffer, Taker::Qp(self.core.nic.qpn()), Some(ticket.clone()));
+        let outcome = Arc::<OutcomeCell>::default();
+        let wr_id = device.in_flight().add(buffer, Queue::Qp(self.core.nic.qpn()), Some(outcome.clone()));
         let wr =
             SendWr { wr_id, op, flags: SendFlags::SIGNALED, payload: Payload::Sges(&sges), ud, srq: None };
         if let Err(refused) = self.core.nic.post_send(&[wr]) {
-            device.ledger().refuse(wr_id, Error::in_post("post_send")(refused))?;
+            device.in_flight().take_back(wr_id, Error::in_post("post_send")(refused))?;
         }
-        Ok(Pending { ticket, cq: self.core.send_cq.clone() })
+        Ok(Pending { outcome, cq: self.core.send_cq.clone() })
     }
 }
 
