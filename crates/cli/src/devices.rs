@@ -7,7 +7,7 @@ use ferroce_nic::{Config, DeviceAttr, GidEntry, Nic};
 use serde::Serialize;
 
 /// Name of the device; every process has one, and calls it so.
-pub(crate) const DEVICE: &str = "ferroce0";
+pub(crate) const DEVICE: &str = ferroce_nic::DEVICE_NAME;
 /// Its only port.
 pub(crate) const PORT: u8 = 1;
 /// The protocol's largest path MTU.

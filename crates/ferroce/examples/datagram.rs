@@ -48,7 +48,7 @@ fn serve(endpoint: mpsc::Sender<Endpoint>, stop: mpsc::Receiver<()>) -> Result<(
             Err(error) => return Err(error),
         };
         let from = done.source().expect("datagrams come with their source");
-        let sender = Endpoint { gid: from.into(), qpn: done.completion.src_qpn, ..ours };
+        let sender = Endpoint::datagram(from, done.completion.src_qpn, ours.qkey);
         let mut answer = pd.buffer(256)?;
         answer.set(format!("hello {from}, I heard: {}", String::from_utf8_lossy(&done.buffer)).as_bytes())?;
         question = qp.recv(done.buffer)?;

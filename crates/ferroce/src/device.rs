@@ -1,4 +1,4 @@
-//! The device.
+//! Devices.
 
 use crate::cq::Cq;
 use crate::error::Error;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// An open device: the software NIC of this process. Cheap to clone; it lives until the last clone and the last object
-/// made from it are gone.
+/// made from it are dropped.
 #[derive(Clone)]
 pub struct Device {
     inner: Arc<Inner>,
@@ -26,7 +26,40 @@ struct Inner {
     in_flight: InFlight,
 }
 
+/// A device of this machine, as [`Device::list`] returns it. It is not open yet.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    name: &'static str,
+    gids: Vec<GidEntry>,
+    config: Config,
+}
+
+impl DeviceInfo {
+    /// Its name, such as `ferroce0`.
+    pub fn name(&self) -> &str {
+        self.name
+    }
+
+    /// Its GID table: the local addresses.
+    pub fn gids(&self) -> &[GidEntry] {
+        &self.gids
+    }
+
+    /// Opens the device.
+    pub fn open(&self) -> Result<Device, Error> {
+        Device::open_with(self.config.clone())
+    }
+}
+
 impl Device {
+    /// The devices that can be opened, best first. Lists without opening any of them. The settings are those of the `FERROCE_*`
+    /// environment variables.
+    pub fn list() -> Result<Vec<DeviceInfo>, Error> {
+        let config = Config::from_env()?;
+        let gids = ferroce_nic::gid_table(&config).map_err(Error::in_call("list"))?;
+        Ok(vec![DeviceInfo { name: ferroce_nic::DEVICE_NAME, gids, config }])
+    }
+
     /// Opens the device with the settings of the `FERROCE_*` environment variables.
     pub fn open() -> Result<Device, Error> {
         Self::open_with(Config::from_env()?)

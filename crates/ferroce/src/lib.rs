@@ -60,24 +60,32 @@ mod reactor;
 mod sleep;
 mod srq;
 pub mod wr;
+mod xrc;
 
 pub use address::AddressHandle;
 pub use cm::{Connection, ConnectionEvent, Connector, Listener, ListenerBuilder, Request};
 pub use cq::{AsyncCq, Cq};
-pub use device::Device;
+pub use device::{Device, DeviceInfo};
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use error::{CompletionError, Error, Outcome};
-pub use memory::{BadRemoteRegion, Buffer, Region, RegionBuilder, RemoteRegion};
+pub use memory::{
+    BadRemoteRegion, Buffer, DeviceMemory, DeviceRegion, ImplicitRegion, MemoryWindow, Region, RegionBuilder,
+    RemoteRegion, Type1, Type2, WindowKind,
+};
 pub use pd::Pd;
 pub use pending::{Done, Pending, Refused};
 pub use qp::connect::ConnectError;
-pub use qp::{Connected, Qp, QpBuilder, Rc, RcQp, RecvHalf, SendHalf, Service, Uc, UcQp, Ud, UdQp};
+pub use qp::{
+    Connected, HasPeer, Qp, QpBuilder, Rc, RcQp, Receives, RecvHalf, Reliable, SendHalf, Service, Uc, UcQp,
+    Ud, UdQp, XrcInitiator, XrcQp,
+};
 #[cfg(feature = "async-io")]
 pub use reactor::AsyncIo;
 #[cfg(feature = "tokio")]
 pub use reactor::Tokio;
 pub use reactor::{Reactor, Readable};
 pub use srq::Srq;
+pub use xrc::{XrcDomain, XrcSrq, XrcTarget, XrcTargetBuilder};
 
 /// Why the NIC refused a call.
 pub use ferroce_nic::Error as Refusal;
@@ -86,13 +94,13 @@ pub use ferroce_nic::link::{FaultConfig, LinkCounters};
 /// What the NIC below gives as it is: settings, tables and numbers.
 pub use ferroce_nic::{
     AsyncEvent, CmRefusal, Config, ConfigError, Counters, DeviceAttr, EventSource, GidEntry, KeyError,
-    LinkChoice, QpReport, RejectReason, Secret, SrqAttr, read_key,
+    LinkChoice, Prefetch, QpReport, RejectReason, Secret, SrqAttr, read_key,
 };
 pub use ferroce_proto::qp::state::ModifyError;
 /// The vocabulary of the verbs.
 pub use ferroce_proto::qp::{PostError, QpCounters, Reason};
 pub use ferroce_proto::verbs::{
-    Access, AddressVector, AtomicOp, AttrMask, Completion, EventKind, Mtu, Payload, QpAttr, QpCap, QpState,
-    RecvWr, SendFlags, SendOp, SendWr, Sge, Transport, UdTarget, WcFlags, WcOpcode, WcStatus,
+    Access, AddressVector, AtomicOp, AttrMask, Completion, EventKind, MemoryFault, Mtu, Payload, QpAttr,
+    QpCap, QpState, RecvWr, SendFlags, SendOp, SendWr, Sge, Transport, UdTarget, WcFlags, WcOpcode, WcStatus,
 };
-pub use ferroce_proto::{Gid, LKey, PdId, Psn, Qkey, Qpn, RKey};
+pub use ferroce_proto::{Gid, LKey, PdId, Psn, Qkey, Qpn, RKey, Srqn};

@@ -54,7 +54,7 @@ fn datagrams_arrive_with_their_source() {
                     (len + 40, WcFlags::GRH)
                 );
                 // And back, to where it came from.
-                let sender = Endpoint { gid: address.into(), qpn: done.completion.src_qpn, ..b.endpoint() };
+                let sender = Endpoint::datagram(address, done.completion.src_qpn, b.endpoint().qkey);
                 let mut answer = a.qp.recv(a.pd.buffer(64).unwrap()).unwrap();
                 let done = send_until_heard(&b.qp, &b.pd, b"thanks", &way(&b, &sender), &mut answer);
                 assert_eq!(&*done.buffer, b"thanks");
@@ -91,7 +91,7 @@ fn a_wrong_key_and_a_missing_receive_are_dropped_and_counted() {
                 b.device.counters().drops.values().sum::<u64>() > before
             });
         };
-        let wrong = way(&a, &Endpoint { qkey: Qkey(5), ..b.endpoint() });
+        let wrong = way(&a, &Endpoint::datagram(b.endpoint().address(), b.qp.qpn(), Qkey(5)));
         b.qp.post_recv(&[wr::recv(1, &[b.open_region(64).sge(..).unwrap()])]).unwrap();
         dropped_by(&|| a.qp.send_inline(1, b"hello", &wrong).unwrap());
         assert!(names.iter().any(|n| n.contains("key") && drops(n) > 0), "{:?}", b.device.counters().drops);

@@ -56,7 +56,9 @@ fn the_first_message_in_rtr_establishes_communication() {
             | AttrMask::MAX_DEST_RD_ATOMIC
             | AttrMask::MIN_RNR_TIMER;
         b.qp.modify(&rtr, mask).unwrap();
-        a.qp.connect(&ferroce::Endpoint { mtu: Mtu::B1024, ..ours }).unwrap();
+        let mut smaller = ours;
+        smaller.mtu = Mtu::B1024;
+        a.qp.connect(&smaller).unwrap();
         a.qp.send_from(1, &[]).unwrap();
         a.success();
         assert_eq!(event(&b.device, EventKind::CommEst).source, EventSource::Qp(b.qp.qpn()));

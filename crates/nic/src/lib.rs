@@ -58,7 +58,9 @@ pub use error::Error;
 pub use gids::GidEntry;
 pub use log::log_refusal;
 pub use memory::{DeviceMemory, MAX_DM, MAX_MW, Prefetch, WindowType};
-pub use nic::{DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, Nic, gid_table};
+pub use nic::{
+    DEVICE_NAME, DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, Nic, gid_table,
+};
 pub use objects::{
     AddressHandle, AsyncEvent, CompletionChannel, Cq, EventSource, MAX_SRQ_WR, MemoryRegion, MemoryWindow,
     Moderation, Pd, Qp, QpInit, Srq, SrqAttr, Stamp, XrcDomain, XrcKey, next_rkey,

@@ -28,6 +28,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
+/// Name of the device, in every process.
+pub const DEVICE_NAME: &str = "ferroce0";
 /// Most scatter/gather entries of a work request.
 pub const MAX_SGE: u32 = 32;
 /// Most work requests of a queue.

@@ -1,13 +1,15 @@
-//! The unsafe part of this crate: zeroed memory, its registration, and access without references.
+//! The unsafe code of this crate: allocation, registration, and access without references.
 //!
 //! The NIC is other threads, and peers decide when it reads and writes. So shared memory is only copied and changed
 //! through raw pointers and atomics; a reference to its bytes is made in [`Exclusive`] alone, whose memory the NIC
 //! has no request for while the program holds it.
 
+use super::RemoteRegion;
 use super::region::{PAGE, Region, RegionBuilder};
 use crate::error::Error;
 use ferroce_nic::{MemoryRegion, Pd};
 use ferroce_proto::verbs::{Access, Sge};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::ptr::NonNull;
@@ -40,6 +42,16 @@ impl Memory {
         // SAFETY: the layout has at least one byte.
         let start = unsafe { alloc_zeroed(layout) };
         Ok(Arc::new(Memory { start: NonNull::new(start).ok_or_else(refused)?, len, layout, keeper: None }))
+    }
+
+    /// `len` zeroed bytes (at least one) whose pages come with the first access; an allocator would touch all of them.
+    pub(super) fn without_pages(len: usize) -> Result<Arc<Memory>, Error> {
+        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len, rights, flags) };
+        let start = start.ok().and_then(|start| NonNull::new(start.cast()));
+        let start = start.ok_or(Error::OutOfMemory { bytes: len })?;
+        Memory::external(start, len, Arc::new(Mapping { start, len }))
     }
 
     /// Memory that `keeper` keeps mapped, readable and writable while it lives.
@@ -114,12 +126,12 @@ impl Memory {
 }
 
 impl RegionBuilder {
-    /// Registers memory that is there already instead of new memory: as many bytes at `start` as the builder was made
-    /// for. No page is brought in, so the range may be far larger than what is used of it.
+    /// Registers existing memory at `start` instead of allocating it; [`Pd::region`](crate::Pd::region) sets the length. No page
+    /// is brought in, so the range may be much larger than the used part of it.
     ///
     /// # Safety
-    /// `keeper` must keep the bytes mapped, readable and writable while it lives, and no Rust reference may point to
-    /// them: peers and the NIC read and write them at any time.
+    /// `keeper` must keep the bytes mapped, readable and writable while it lives. No Rust reference may point to them,
+    /// because peers and the NIC access them at any time.
     pub unsafe fn register_at(
         self,
         start: NonNull<u8>,
@@ -127,6 +139,65 @@ impl RegionBuilder {
     ) -> Result<Region, Error> {
         let memory = Memory::external(start, self.len(), keeper)?;
         self.finish(memory)
+    }
+}
+
+/// The whole address space of the process as one region (implicit on-demand paging), made by
+/// [`Pd::register_address_space`](crate::Pd::register_address_space). Cheap to clone.
+///
+/// An access to an address without a page fails, and its completion reports that.
+#[derive(Clone)]
+pub struct ImplicitRegion {
+    region: Arc<MemoryRegion>,
+}
+
+impl ImplicitRegion {
+    /// The scatter/gather entry for `len` bytes at an address of this process.
+    pub fn sge(&self, start: *const u8, len: u32) -> Sge {
+        self.region.sge(start as usize, len)
+    }
+
+    /// The description of `len` bytes at an address of this process for a peer.
+    pub fn remote(&self, start: *const u8, len: u64) -> RemoteRegion {
+        RemoteRegion { addr: start as u64, len, rkey: self.region.rkey() }
+    }
+}
+
+impl std::fmt::Debug for ImplicitRegion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ImplicitRegion({:?}, rkey {})", self.region.access(), self.region.rkey())
+    }
+}
+
+impl crate::pd::Pd {
+    /// Registers the whole address space of the process. [`Access::ON_DEMAND`] is implied.
+    ///
+    /// # Safety
+    /// The keys of the region open every byte of the process. While a clone of the region exists, no work request of this
+    /// program and no peer may use them on bytes that Rust code holds a reference to or owns without synchronisation.
+    pub unsafe fn register_address_space(&self, access: Access) -> Result<ImplicitRegion, Error> {
+        let access = access | Access::ON_DEMAND;
+        // SAFETY: on-demand regions need no mapped pages; the caller promises the rest.
+        let region = unsafe { self.nic.register(0, usize::MAX, 0, access, None) };
+        Ok(ImplicitRegion { region: Arc::new(region.map_err(Error::in_call("register"))?) })
+    }
+}
+
+/// Owns a mapping of `Memory::without_pages`.
+struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: owns a range of addresses, and gives no access to its bytes.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `Memory::without_pages`; its last user is gone. Fails for no such mapping.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
 
