@@ -213,11 +213,10 @@ fn a_listener_that_is_killed_frees_its_port() {
 #[test]
 fn connections_survive_a_lossy_path() {
     watched(|| {
-        let config = ferroce::Config {
-            addresses: Some(LOOPBACKS.to_vec()),
-            faults: Some("loss=0.2,duplicate=0.2,seed=7".parse().unwrap()),
-            ..ferroce::Config::default()
-        };
+        let config = ferroce::Config::default().with(|config| {
+            config.addresses = Some(LOOPBACKS.to_vec());
+            config.faults = Some("loss=0.2,duplicate=0.2,seed=7".parse().unwrap());
+        });
         let (here, there) = (Device::open_with(config.clone()).unwrap(), Device::open_with(config).unwrap());
         let listener = listen(&there, V4);
         let to = listener.local_addr();

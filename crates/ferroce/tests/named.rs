@@ -359,7 +359,9 @@ fn who_keeps_others_out_gets_packets() {
         for (adopts_a, adopts_b) in [(true, false), (false, true)] {
             let side = |adopt| {
                 let addresses = Some(LOOPBACKS.to_vec());
-                let config = Config { addresses, adopt, ..Config::from_env().expect("environment") };
+                let config = Config::from_env()
+                    .expect("environment")
+                    .with(|c| (c.addresses, c.adopt) = (addresses, adopt));
                 let device = Device::open_with(config).unwrap();
                 let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
                 let qp = pd.rc(&cq).address(V4).create().unwrap();

@@ -62,6 +62,7 @@ pub(crate) struct NicInner {
 
 /// What the device can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
 pub struct DeviceAttr {
     /// Most queue pairs.
     pub max_qp: u64,

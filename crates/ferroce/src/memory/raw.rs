@@ -16,14 +16,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
-/// Zeroed memory of our own, or memory that somebody else keeps. The NIC holds a share of it as long as it is
-/// registered.
+/// Zeroed memory of this crate, or memory of another owner. The NIC holds a share of it while it is registered.
 pub(super) struct Memory {
     start: NonNull<u8>,
     len: usize,
-    /// What is allocated: whole pages where it begins at one, so that nobody else's data lies in the last.
+    /// The allocation: whole pages if it is page-aligned, so that the last page contains no other data.
     layout: Layout,
-    /// Who keeps it; nobody: it is ours to free.
+    /// The owner; `None` if this crate frees the memory.
     keeper: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -73,7 +72,7 @@ impl Memory {
             // SAFETY: the memory lives until the last share of it is gone, and the NIC gets one. Rust references to it
             // exist in `Exclusive` only, see there.
             None => unsafe { pd.register_with_room(addr, len, room, access, Some(self.clone())) },
-            // SAFETY: as above; whoever called `register_at` promised the rest.
+            // SAFETY: as above; the caller of `register_at` promised the rest.
             Some(_) => unsafe { pd.register_sparse(addr, len, access, Some(self.clone())) },
         };
         region.map_err(Error::in_call("register"))
@@ -110,14 +109,14 @@ impl Memory {
         fence(Ordering::Release);
     }
 
-    /// One byte, as an atomic: what a program spins on while a peer writes it.
+    /// One byte as an atomic, for programs that poll for a peer's write.
     pub(super) fn byte(&self, offset: usize) -> &AtomicU8 {
         // SAFETY: `at` checked the range; the memory outlives `self`, and concurrent accesses to a byte that means
         // anything are atomic or volatile.
         unsafe { AtomicU8::from_ptr(self.at(offset, 1)) }
     }
 
-    /// Eight bytes, as an atomic. `offset` is a multiple of eight.
+    /// Eight bytes as an atomic. `offset` is a multiple of eight.
     pub(super) fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && self.layout.align() >= 8, "checked by the callers in `region`");
         // SAFETY: as in `byte`; aligned, since the allocation is.
@@ -226,8 +225,8 @@ impl Exclusive {
         Ok(Exclusive { region, memory })
     }
 
-    /// The entry for a work request. Whoever posts it gives the whole value to the ledger first, and gets it back
-    /// from there after the completion: that is what makes the two methods below sound.
+    /// The entry for a work request. The caller moves the whole value into `InFlight` before it posts, and gets it back after
+    /// the completion. The two methods below are sound because of that.
     pub(super) fn sge(&self, offset: usize, len: u32) -> Sge {
         self.region.sge(offset, len)
     }
