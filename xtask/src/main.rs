@@ -38,6 +38,7 @@ mod install;
 mod interop;
 mod layout;
 mod libtest;
+mod package;
 mod process;
 mod programs;
 mod screen;

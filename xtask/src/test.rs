@@ -4,14 +4,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::step::{Context, Report, Step};
-use crate::{cargo, dsm, fuzz, install, interop, layout, programs, tools, unprivileged};
+use crate::{cargo, dsm, fuzz, install, interop, layout, package, programs, tools, unprivileged};
 
 /// Lines of a failed step's output that are shown; the whole of it is in the log.
 const SHOWN_LINES: usize = 400;
 
 /// What is run, cheapest first; `tools` before everything that uses one.
 #[rustfmt::skip]
-const STEPS: [Step; 17] = [
+const STEPS: [Step; 18] = [
     Step { name: "layout", quick: true, run: layout::check, about: "house style: file sizes, unsafe, names" },
     Step { name: "fmt", quick: true, run: cargo::fmt, about: "cargo fmt --check" },
     Step { name: "tools", quick: false, run: tools::provide, about: "tshark, scapy, setpriv, c++: found or installed" },
@@ -22,6 +22,7 @@ const STEPS: [Step; 17] = [
     Step { name: "no-std", quick: false, run: cargo::no_std, about: "proto built without the standard library" },
     Step { name: "examples", quick: false, run: cargo::examples, about: "every example built" },
     Step { name: "doc", quick: false, run: cargo::doc, about: "cargo doc, warnings denied" },
+    Step { name: "package", quick: false, run: package::check, about: "cargo package of every public package, metadata and files complete" },
     Step { name: "install", quick: false, run: install::check, about: "cargo xtask install, and the installed tree works" },
     Step { name: "programs", quick: false, run: programs::check, about: "Debian's RDMA programs and rdma-core's conformance suite on ferroce" },
     Step { name: "programs-udp", quick: false, run: programs::check_over_udp, about: "the same programs once more, without the same-host fabric" },
