@@ -102,7 +102,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/tests/link_udp.rs", "polls descriptors as the engine does"),
     ("crates/nic/tests/objects_support/mod.rs", "registers memory, and keeps it alive"),
     ("crates/nic/tests/regions.rs", "maps and unmaps memory, and registers it"),
-    ("crates/ferroce/tests/named.rs", "stops and continues processes"),
+    ("crates/ferroce/tests/rendezvous.rs", "stops and continues processes"),
     ("crates/ferroce/tests/no_allocation.rs", "counts allocations, and stops a process"),
     ("crates/nic/tests/qp_memory.rs", "counts what the allocator hands out"),
 ];

@@ -82,9 +82,9 @@ fn two_runtimes_and_a_thread_share_one_queue() {
         let (a, b) = (pd.rc(&cq).create().unwrap(), pd.rc(&cq).create().unwrap());
         join(&a, &b);
         for _ in 0..200 {
-            let letter = b.recv(pd.buffer(8).unwrap()).unwrap();
+            let received = b.recv(pd.buffer(8).unwrap()).unwrap();
             a.send(pd.buffer(8).unwrap()).unwrap().wait().unwrap();
-            letter.wait().unwrap();
+            received.wait().unwrap();
         }
         for thread in threads {
             thread.join().unwrap();
@@ -98,11 +98,11 @@ fn a_dropped_future_loses_nothing() {
         let Pair { a, b } = Pair::rc(V4);
         runtime().block_on(async {
             let cq = AsyncCq::new(&b.cq, &Tokio).unwrap();
-            let mut letter = b.qp.recv(b.pd.buffer(64).unwrap()).unwrap();
+            let mut received = b.qp.recv(b.pd.buffer(64).unwrap()).unwrap();
             b.qp.post_recv(&[wr::recv(5, &[])]).unwrap();
             // Each is polled once, found not ready, and dropped.
             {
-                let mut waiting = pin!(cq.settle(&mut letter));
+                let mut waiting = pin!(cq.settle(&mut received));
                 assert!(poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await);
             }
             {
@@ -114,7 +114,7 @@ fn a_dropped_future_loses_nothing() {
             drop(a.qp.send(message).unwrap());
             a.qp.send_from(1, &[]).unwrap();
             assert_eq!(cq.completion().await.unwrap().wr_id, 5, "found behind the owned one");
-            assert_eq!(&*cq.settle(&mut letter).await.unwrap().buffer, b"still here");
+            assert_eq!(&*cq.settle(&mut received).await.unwrap().buffer, b"still here");
         });
     });
 }

@@ -7,7 +7,7 @@ use std::io::{self, Cursor, Read, Write};
 use std::os::unix::net::UnixStream;
 use support::{LOOPBACKS, Side, V4, device, watched};
 
-/// A peer that says what it was told to, and hangs up.
+/// A peer that sends the given bytes and closes the stream.
 struct Script(Cursor<Vec<u8>>, Vec<u8>);
 
 impl Script {
