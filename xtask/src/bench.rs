@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Measure only unmodified programs on the same-host fabric and the UDP link beside their peers, in under four minutes.
     #[arg(long, conflicts_with_all = ["from", "boundary"], group = "compared")]
     fabric: bool,
-    /// Measure only the shared memory: two processes against one, and its transports; writes docs/dsm-figures.md.
+    /// Measure only the shared memory: two processes against one, and its transports; writes docs/figures/dsm-figures.md.
     #[arg(long, conflicts_with_all = ["from", "boundary"], group = "compared")]
     dsm: bool,
     /// With --dsm: only the pieces beside bare operations and Open MPI, in under a minute; writes nothing.

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::hugepages::HugePages;
 use crate::libtest;
 use crate::process::Job;
-use crate::step::{Context, Report};
+use crate::step::{Context, Report, Tier};
 
 /// A target that has no standard library at all: what builds for it cannot do I/O.
 const BARE_TARGET: &str = "x86_64-unknown-none";
@@ -38,41 +38,50 @@ pub(crate) fn doc(ctx: &Context) -> Report {
 }
 
 pub(crate) fn test(ctx: &Context) -> Report {
+    let is_quick = ctx.tier == Tier::Quick;
     let mut args = vec!["test", "--workspace", "--all-features", "--no-fail-fast"];
-    if ctx.quick {
+    if is_quick {
         args.extend(["--lib", "--bins"]);
     }
     args.extend(["--", "--show-output"]);
     let mut job = Job::cargo(args).limit_s(30 * 60);
-    if ctx.quick {
+    if is_quick {
         job = job.env("PROPTEST_CASES", "32");
     }
     let tools = ctx.tools();
     if let Some(python) = &tools.python {
         job = job.env("FERROCE_PYTHON", python);
     }
-    if tools.complete() && !ctx.quick {
+    if tools.complete() && !is_quick {
         job = job.env("FERROCE_REQUIRE_TOOLS", "1");
     }
     let _pages = HugePages::borrow();
     libtest::report(job.run(ctx))
 }
 
-/// The tests of everything that opens a NIC, between processes of one host that must not use what they share.
+/// The tests of everything that opens a NIC, between processes of one host that must not use what they share. By default
+/// those of the data path, the links and the C library, which meet every kind of packet; the others use the same paths.
 pub(crate) fn test_over_udp(ctx: &Context) -> Report {
     let packages = ["ferroce", "ferroce-nic", "ferroce-ibverbs", "ferroce-rdmacm", "ferroce-cli"];
-    let packages = packages.iter().flat_map(|name| ["-p", name]);
-    let args =
-        ["test", "--tests", "--no-fail-fast"].into_iter().chain(packages).chain(["--", "--show-output"]);
+    let usual =
+        ["operations", "messages", "datagrams", "processes", "no_allocation", "link_processes", "c_programs"];
+    // With all members and features as in `test`, so that nothing is compiled twice.
+    let job = Job::cargo(["test", "--all-features", "--no-fail-fast"]);
+    let job = match ctx.is_full() {
+        true => job.arg("--tests").args(packages.iter().flat_map(|name| ["-p", name])),
+        false => job.arg("--workspace").args(usual.iter().flat_map(|name| ["--test", name])),
+    };
     let _pages = HugePages::borrow();
-    libtest::report(Job::cargo(args).env("FERROCE_LINK", "udp").limit_s(15 * 60).run(ctx))
+    let job = job.args(["--", "--show-output"]).env("FERROCE_LINK", "udp");
+    libtest::report(job.limit_s(15 * 60).run(ctx))
 }
 
-/// Processes killed at random moments under traffic, many times.
+/// Processes killed at random moments under traffic, many times. The step `test` kills a hundred of them already.
 pub(crate) fn kills(ctx: &Context) -> Report {
-    let args = "test -p ferroce --test local --test messages --no-fail-fast -- killed --show-output";
-    let job = Job::cargo(args.split(' ')).env("FERROCE_TEST_KILLS", "500");
-    libtest::report(job.limit_s(15 * 60).run(ctx))
+    let args =
+        "test --workspace --all-features --test local --test messages --no-fail-fast -- killed --show-output";
+    let job = Job::cargo(args.split(' ')).env("FERROCE_TEST_KILLS", "1000");
+    libtest::report(job.limit_s(20 * 60).run(ctx))
 }
 
 pub(crate) fn no_std(ctx: &Context) -> Report {

@@ -13,8 +13,9 @@ use crate::process::{Job, Ran};
 use crate::step::{Context, Report};
 
 const MANIFEST: &str = "fuzz/Cargo.toml";
-/// How long each target runs inside `cargo xtask test`.
-const SMOKE_SECONDS: u64 = 20;
+/// How long each target runs inside `cargo xtask test`, and with `--full`.
+const SMOKE_SECONDS: u64 = 5;
+const FULL_SECONDS: u64 = 60;
 
 /// What cargo-fuzz passes, less the sanitiser. Debug assertions and overflow checks are what turns a bug into a crash.
 const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -90,8 +91,9 @@ pub(crate) fn smoke(ctx: &Context) -> Report {
     if !built.success() {
         return Report::of(built);
     }
+    let seconds = if ctx.is_full() { FULL_SECONDS } else { SMOKE_SECONDS };
     let mut report = Report::default();
-    targets.iter().for_each(|target| report.merge(hunt(ctx, target, SMOKE_SECONDS)));
+    targets.iter().for_each(|target| report.merge(hunt(ctx, target, seconds)));
     report
 }
 

@@ -14,7 +14,8 @@
 //! | `dsm` | shared-memory programs over libjia: the tests, and the figures |
 //! | `unprivileged` | the perf run and the integration tests as a user without rights |
 //! | `fuzz` | libFuzzer targets on a stable toolchain |
-//! | `layout`, `source` | the house style as a check, and the blanking of comments and strings it needs |
+//! | `instructions` | instructions per operation, compared with a file in the repository |
+//! | `layout`, `links`, `source` | the style rules as a check: sources, links of the Markdown pages, blanking of comments and strings |
 //! | `selection` | which cases of a table, and how they are shown |
 //! | `install` | the command and its libraries into a prefix |
 //! | `boundary` | what the C library costs against the Rust API |
@@ -35,9 +36,12 @@ mod figure;
 mod fuzz;
 mod hugepages;
 mod install;
+mod instructions;
 mod interop;
+mod layers;
 mod layout;
 mod libtest;
+mod links;
 mod package;
 mod process;
 mod programs;
@@ -55,7 +59,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use step::Context;
+use step::{Context, Tier};
 
 /// Developer commands of ferroce.
 #[derive(Parser)]
@@ -67,7 +71,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run every check there is; installs what is missing where it may.
+    /// Run the checks of a tier; installs what is missing where it may.
     Test(test::Args),
     /// Run the fuzz targets of fuzz/ for a while.
     Fuzz(fuzz::Args),
@@ -92,6 +96,8 @@ enum Command {
     FabricWorker(fabric::run::Args),
     /// Install the command and its libraries: bin/ferroce, lib/ferroce/libibverbs.so.1.
     Install(install::Args),
+    /// Count instructions per operation under valgrind, beside those of crates/bench/instructions.txt.
+    Instructions(instructions::Args),
     /// Talk to the Linux kernel's Soft-RoCE in a virtual machine.
     Interop(interop::Args),
     /// Measure everything beside its peers (`ferroce perf`, the C boundary, the fabric, UCX) and print it as Markdown.
@@ -100,18 +106,19 @@ enum Command {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Test(args) => test::run(&Context::new(args.verbose, args.quick), &args),
-        Command::Fuzz(args) => fuzz::run(&Context::new(true, false), &args),
-        Command::Programs(args) => programs::run(&Context::new(false, false), &args),
+        Command::Test(args) => test::run(&Context::new(args.verbose, args.tier()), &args),
+        Command::Fuzz(args) => fuzz::run(&Context::new(true, Tier::Full), &args),
+        Command::Programs(args) => programs::run(&Context::new(false, Tier::Full), &args),
         Command::ProgramsWorker(args) => programs::worker::run(&args),
-        Command::Dsm(args) => dsm::run(&Context::new(false, false), &args),
+        Command::Dsm(args) => dsm::run(&Context::new(false, Tier::Full), &args),
         Command::DsmWorker(args) => dsm::worker::run(&args),
-        Command::Install(args) => install::run(&Context::new(false, false), &args),
+        Command::Install(args) => install::run(&Context::new(false, Tier::Full), &args),
+        Command::Instructions(args) => instructions::run(&Context::new(false, Tier::Full), &args),
         Command::BoundaryWorker(args) => boundary::run(&args),
         Command::UcxWorker(args) => ucx::run(&args),
         Command::FabricWorker(args) => fabric::run::run(&args),
-        Command::Interop(args) => interop::run(&Context::new(args.shows_progress(), false), &args),
-        Command::Bench(args) => bench::run(&Context::new(args.shows_progress(), false), &args),
+        Command::Interop(args) => interop::run(&Context::new(args.shows_progress(), Tier::Full), &args),
+        Command::Bench(args) => bench::run(&Context::new(args.shows_progress(), Tier::Full), &args),
     }
 }
 

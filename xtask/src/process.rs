@@ -215,10 +215,11 @@ fn parents() -> Vec<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::step::Tier;
 
     #[test]
     fn both_streams_arrive_in_order() {
-        let ctx = Context::new(false, false);
+        let ctx = Context::new(false, Tier::Default);
         let ran = Job::new("sh").args(["-c", "echo one; echo two >&2; echo three; exit 3"]).run(&ctx);
         assert_eq!(ran.lines, ["one", "two", "three"]);
         assert!(ran.failure().is_some_and(|failure| failure.contains("exit status: 3")));
@@ -226,14 +227,14 @@ mod tests {
 
     #[test]
     fn a_tree_that_hangs_is_killed_at_the_limit() {
-        let ctx = Context::new(false, false);
+        let ctx = Context::new(false, Tier::Default);
         let ran = Job::new("sh").args(["-c", "sleep 600 & sleep 600; echo never"]).limit_s(1).run(&ctx);
         assert!(ran.failure().is_some_and(|failure| failure.contains("limit of 1 s")));
     }
 
     #[test]
     fn a_missing_program_is_a_failure_not_a_panic() {
-        let ran = Job::new("/nonexistent/program").run(&Context::new(false, false));
+        let ran = Job::new("/nonexistent/program").run(&Context::new(false, Tier::Default));
         assert!(ran.failure().is_some_and(|failure| failure.contains("did not start")));
     }
 }

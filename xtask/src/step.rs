@@ -11,12 +11,34 @@ use crate::process::Ran;
 use crate::screen::Screen;
 use crate::tools::Tools;
 
+/// How much is tested. A tier includes the steps of those before it, and a step may do more in a later one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Tier {
+    /// The edit-test loop.
+    Quick,
+    /// Every capability once, within 20 minutes on two cores.
+    Default,
+    /// What only repeats as well: other links, users, sizes and moments. Within 60 minutes.
+    Full,
+}
+
+impl Tier {
+    /// As the command line spells it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Tier::Quick => "quick",
+            Tier::Default => "default",
+            Tier::Full => "full",
+        }
+    }
+}
+
 /// One named check.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    /// Belongs to the edit-test loop.
-    pub(crate) quick: bool,
+    /// The first tier that runs it.
+    pub(crate) tier: Tier,
     pub(crate) run: fn(&Context) -> Report,
 }
 
@@ -24,24 +46,29 @@ pub(crate) struct Step {
 pub(crate) struct Context {
     /// Root of the repository.
     pub(crate) root: PathBuf,
-    pub(crate) quick: bool,
+    pub(crate) tier: Tier,
     pub(crate) screen: RefCell<Screen>,
     /// Filled by the `tools` step, or on first use where that step was filtered out.
     pub(crate) tools: OnceCell<Tools>,
 }
 
 impl Context {
-    pub(crate) fn new(verbose: bool, quick: bool) -> Self {
+    pub(crate) fn new(verbose: bool, tier: Tier) -> Self {
         // Cargo sets the variable again at run time, which stays right when the checkout was moved after the build.
         let manifest_dir =
             std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let root = Path::new(&manifest_dir).parent().expect("xtask lies in the repository").to_path_buf();
-        Self { root, quick, screen: RefCell::new(Screen::new(verbose)), tools: OnceCell::new() }
+        Self { root, tier, screen: RefCell::new(Screen::new(verbose)), tools: OnceCell::new() }
     }
 
     /// Scratch of xtask inside the target directory; never checked in.
     pub(crate) fn scratch(&self) -> PathBuf {
         self.root.join("target/xtask")
+    }
+
+    /// Whether what only repeats is wanted too.
+    pub(crate) fn is_full(&self) -> bool {
+        self.tier == Tier::Full
     }
 
     pub(crate) fn tools(&self) -> &Tools {
@@ -63,6 +90,8 @@ pub(crate) struct Report {
     pub(crate) failures: Vec<String>,
     /// One sentence per skip: what was left out, and what would bring it back.
     pub(crate) skips: Vec<String>,
+    /// One sentence for each thing to know that is neither a failure nor a skip.
+    pub(crate) notes: Vec<String>,
     pub(crate) output: Vec<String>,
     /// The part of `output` that says what went wrong, where a step can tell; shown instead of all of it.
     pub(crate) extract: Vec<String>,
@@ -97,6 +126,7 @@ impl Report {
         self.passed += other.passed;
         self.failures.extend(other.failures);
         self.skips.extend(other.skips);
+        self.notes.extend(other.notes);
         self.output.extend(other.output);
         self.extract.extend(other.extract);
     }

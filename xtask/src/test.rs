@@ -3,40 +3,46 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::step::{Context, Report, Step};
-use crate::{cargo, dsm, fuzz, install, interop, layout, package, programs, tools, unprivileged};
+use crate::step::{Context, Report, Step, Tier};
+use crate::{
+    cargo, dsm, fuzz, install, instructions, interop, layout, package, programs, tools, unprivileged,
+};
 
 /// Lines of a failed step's output that are shown; the whole of it is in the log.
 const SHOWN_LINES: usize = 400;
 
 /// What is run, cheapest first; `tools` before everything that uses one.
 #[rustfmt::skip]
-const STEPS: [Step; 18] = [
-    Step { name: "layout", quick: true, run: layout::check, about: "house style: file sizes, unsafe, names" },
-    Step { name: "fmt", quick: true, run: cargo::fmt, about: "cargo fmt --check" },
-    Step { name: "tools", quick: false, run: tools::provide, about: "tshark, scapy, setpriv, c++: found or installed" },
-    Step { name: "clippy", quick: true, run: cargo::clippy, about: "all targets and features, warnings denied" },
-    Step { name: "test", quick: true, run: cargo::test, about: "cargo test, all targets and features (quick: unit tests)" },
-    Step { name: "test-udp", quick: false, run: cargo::test_over_udp, about: "the tests that open a NIC once more, without the same-host fabric" },
-    Step { name: "kills", quick: false, run: cargo::kills, about: "a thousand processes killed at random moments under traffic" },
-    Step { name: "no-std", quick: false, run: cargo::no_std, about: "proto built without the standard library" },
-    Step { name: "examples", quick: false, run: cargo::examples, about: "every example built" },
-    Step { name: "doc", quick: false, run: cargo::doc, about: "cargo doc, warnings denied" },
-    Step { name: "package", quick: false, run: package::check, about: "cargo package of every public package, metadata and files complete" },
-    Step { name: "install", quick: false, run: install::check, about: "cargo xtask install, and the installed tree works" },
-    Step { name: "programs", quick: false, run: programs::check, about: "Debian's RDMA programs and rdma-core's conformance suite on ferroce" },
-    Step { name: "programs-udp", quick: false, run: programs::check_over_udp, about: "the same programs once more, without the same-host fabric" },
-    Step { name: "dsm", quick: false, run: dsm::check, about: "shared-memory programs: 1 to 8 processes on every transport" },
-    Step { name: "unprivileged", quick: false, run: unprivileged::check, about: "ferroce perf and the integration tests as a user without rights" },
-    Step { name: "fuzz", quick: false, run: fuzz::smoke, about: "each fuzz target for 20 s" },
-    Step { name: "interop", quick: false, run: interop::check, about: "the Linux kernel's Soft-RoCE as the peer, in a virtual machine" },
+const STEPS: [Step; 19] = [
+    Step { name: "layout", tier: Tier::Quick, run: layout::check, about: "house style: file sizes, unsafe, names" },
+    Step { name: "fmt", tier: Tier::Quick, run: cargo::fmt, about: "cargo fmt --check" },
+    Step { name: "tools", tier: Tier::Default, run: tools::provide, about: "tshark, scapy, setpriv, valgrind, c++: found or installed" },
+    Step { name: "clippy", tier: Tier::Quick, run: cargo::clippy, about: "all targets and features, warnings denied" },
+    Step { name: "test", tier: Tier::Quick, run: cargo::test, about: "cargo test, all targets and features (quick: unit tests)" },
+    Step { name: "test-udp", tier: Tier::Default, run: cargo::test_over_udp, about: "tests that open a NIC once more, without the same-host fabric (full: all of them)" },
+    Step { name: "kills", tier: Tier::Full, run: cargo::kills, about: "two thousand processes killed at random moments under traffic" },
+    Step { name: "no-std", tier: Tier::Default, run: cargo::no_std, about: "proto built without the standard library" },
+    Step { name: "examples", tier: Tier::Default, run: cargo::examples, about: "every example built" },
+    Step { name: "doc", tier: Tier::Default, run: cargo::doc, about: "cargo doc, warnings denied" },
+    Step { name: "package", tier: Tier::Default, run: package::check, about: "cargo package of every public package, metadata and files complete" },
+    Step { name: "install", tier: Tier::Default, run: install::check, about: "cargo xtask install, and the installed tree works" },
+    Step { name: "instructions", tier: Tier::Default, run: instructions::check, about: "instructions per operation against crates/bench/instructions.txt" },
+    Step { name: "programs", tier: Tier::Default, run: programs::check, about: "Debian's RDMA programs and rdma-core's conformance suite on ferroce (full: every variation)" },
+    Step { name: "programs-udp", tier: Tier::Default, run: programs::check_over_udp, about: "some of them without the same-host fabric (full: all of them)" },
+    Step { name: "dsm", tier: Tier::Default, run: dsm::check, about: "shared-memory programs on every transport (full: each with 1 to 8 processes)" },
+    Step { name: "unprivileged", tier: Tier::Default, run: unprivileged::check, about: "ferroce perf and integration tests as a user without rights (full: all of them)" },
+    Step { name: "fuzz", tier: Tier::Default, run: fuzz::smoke, about: "each fuzz target for 5 s (full: 60 s)" },
+    Step { name: "interop", tier: Tier::Default, run: interop::check, about: "the Linux kernel's Soft-RoCE as the peer, in a virtual machine (full: every variation)" },
 ];
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The edit-test loop: layout, fmt, clippy and unit tests; installs nothing.
+    #[arg(long, conflicts_with = "full")]
+    quick: bool,
+    /// What only repeats as well: every program on both links, every test as a second user, long fuzzing; up to an hour.
     #[arg(long)]
-    pub(crate) quick: bool,
+    full: bool,
     /// Show the output of each step while it runs.
     #[arg(long, short)]
     pub(crate) verbose: bool,
@@ -54,18 +60,34 @@ struct Done {
     report: Report,
 }
 
+impl Args {
+    pub(crate) fn tier(&self) -> Tier {
+        match (self.quick, self.full) {
+            (true, _) => Tier::Quick,
+            (_, true) => Tier::Full,
+            _ => Tier::Default,
+        }
+    }
+
+    /// The steps that were asked for, in order.
+    fn steps(&self) -> Vec<&'static Step> {
+        let named = |step: &Step| {
+            self.filter.is_empty() || self.filter.iter().any(|part| step.name.contains(part.as_str()))
+        };
+        STEPS.iter().filter(|step| step.tier <= self.tier() && named(step)).collect()
+    }
+}
+
 pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
-    let wanted = |step: &&Step| {
-        (!args.quick || step.quick)
-            && (args.filter.is_empty() || args.filter.iter().any(|part| step.name.contains(part.as_str())))
-    };
-    let steps: Vec<&Step> = STEPS.iter().filter(wanted).collect();
+    let steps = args.steps();
     if args.list {
-        steps.iter().for_each(|step| println!("{:13} {}", step.name, step.about));
+        steps.iter().for_each(|step| println!("{:13} {:8} {}", step.name, step.tier.name(), step.about));
         return ExitCode::SUCCESS;
     }
     if steps.is_empty() {
-        eprintln!("no step matches; `cargo xtask test --list` names them");
+        eprintln!(
+            "no step of this tier matches; `cargo xtask test --full --list` names all steps and their tiers"
+        );
         return ExitCode::from(2);
     }
     let done: Vec<Done> = steps
@@ -91,6 +113,7 @@ fn run_step(ctx: &Context, step: &Step, at: usize, of: usize, verbose: bool) -> 
             println!("      (all of it: {})", log.display());
         }
     }
+    report.notes.iter().for_each(|note| println!("      NOTE: {note}"));
     report.skips.iter().for_each(|skip| println!("      SKIPPED: {skip}"));
     report.failures.iter().for_each(|failure| println!("      FAILED: {failure}"));
     Done { name: step.name, took: started.elapsed(), report }
@@ -118,6 +141,9 @@ fn close(done: &[Done]) -> ExitCode {
             report.skips.len()
         );
     }
+    let total_s: f64 = done.iter().map(|step| step.took.as_secs_f64()).sum();
+    println!("{:22} {total_s:>7.1} s", "total");
+    list("noted", done, |report| &report.notes);
     list("skipped", done, |report| &report.skips);
     list("failed", done, |report| &report.failures);
     let passed: usize = done.iter().map(|step| step.report.passed).sum();
@@ -134,5 +160,41 @@ fn list(title: &str, done: &[Done], pick: fn(&Report) -> &Vec<String>) {
     println!("\n{title}:");
     for step in done {
         pick(&step.report).iter().for_each(|reason| println!("  {}: {reason}", step.name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn names(line: &str) -> Vec<&'static str> {
+        let words = std::iter::once("test").chain(line.split_whitespace());
+        Line::try_parse_from(words).expect("a good line").args.steps().iter().map(|step| step.name).collect()
+    }
+
+    #[test]
+    fn a_tier_includes_the_ones_before_it() {
+        let (quick, usual, full) = (names("--quick"), names(""), names("--full"));
+        assert_eq!(quick, ["layout", "fmt", "clippy", "test"]);
+        assert!(quick.iter().all(|name| usual.contains(name)));
+        assert!(usual.contains(&"interop") && !usual.contains(&"kills"), "{usual:?}");
+        assert_eq!(full, STEPS.map(|step| step.name));
+    }
+
+    #[test]
+    fn a_filter_chooses_within_the_tier() {
+        assert_eq!(names("--filter programs"), ["programs", "programs-udp"]);
+        assert_eq!(names("--filter fmt --filter doc"), ["fmt", "doc"]);
+        assert_eq!(names("--filter kills"), [""; 0]);
+        assert_eq!(names("--full --filter kills"), ["kills"]);
+        assert_eq!(names("--quick --filter interop"), [""; 0]);
+        assert!(Line::try_parse_from(["test", "--quick", "--full"]).is_err());
     }
 }

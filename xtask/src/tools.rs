@@ -15,9 +15,10 @@ struct Need {
     why: &'static str,
 }
 
-const NEEDS: [Need; 3] = [
+const NEEDS: [Need; 4] = [
     Need { program: "tshark", package: "tshark", why: "dissects every packet type" },
     Need { program: "setpriv", package: "util-linux", why: "runs the tests as a user without rights" },
+    Need { program: "valgrind", package: "valgrind", why: "counts instructions" },
     Need { program: "c++", package: "g++", why: "builds libFuzzer" },
 ];
 

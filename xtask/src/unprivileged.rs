@@ -1,7 +1,7 @@
 //! The perf run and the integration tests as a user without rights.
 //!
 //! "No root" is a promise of ferroce, and CI runs as root, where a forgotten privilege never shows. So the tests that open
-//! a NIC run once more as nobody, in a home of its own.
+//! a NIC run once more as nobody, in a home of its own: one per kind of right that could be missing, or all with `--full`.
 
 use std::path::{Path, PathBuf};
 
@@ -17,8 +17,12 @@ const NOBODY: u32 = 65534;
 /// Crates that open no NIC, so that their tests gain nothing from another user.
 const PURE: [&str; 3] = ["ferroce-proto", "ferroce-sim", "xtask"];
 
+/// Tests that are repeated by default: memory of peers, sockets and the registry, connections, memory of many kinds.
+const USUAL: [&str; 4] = ["local", "link_processes", "cm_local", "regions"];
+
 /// An integration test, and the folder that cargo would run it in.
 struct TestBinary {
+    name: String,
     executable: PathBuf,
     package_dir: PathBuf,
 }
@@ -45,16 +49,20 @@ pub(crate) fn check(ctx: &Context) -> Report {
     if let Err(reason) = reachable(ctx, &home, &ferroce) {
         return Report::skip(reason);
     }
-    // The tests of the C library would build it themselves, but cargo belongs to the user who runs us.
-    let library =
-        Job::cargo(["build", "--package", "ferroce-ibverbs", "--package", "ferroce-rdmacm"]).run(ctx);
-    if !library.success() {
-        return Report::of(library);
+    // The tests of the C libraries would build them themselves, but cargo belongs to the user who runs us.
+    if ctx.is_full() {
+        let libraries = Job::cargo(["build", "--workspace", "--all-features", "--lib"]).run(ctx);
+        if !libraries.success() {
+            return Report::of(libraries);
+        }
     }
     let mut report = Report::of(perf(ctx, home.job(&ferroce), &home));
     match test_binaries(ctx) {
         Err(reason) => report.failures.push(reason),
-        Ok(binaries) => binaries.iter().for_each(|binary| report.merge(repeat(ctx, &home, binary))),
+        Ok(binaries) => {
+            let wanted = |binary: &&TestBinary| ctx.is_full() || USUAL.contains(&binary.name.as_str());
+            binaries.iter().filter(wanted).for_each(|binary| report.merge(repeat(ctx, &home, binary)));
+        }
     }
     report
 }
@@ -158,11 +166,12 @@ fn test_binary(message: &Value) -> Option<TestBinary> {
     let package_dir = Path::new(message["manifest_path"].as_str()?).parent()?.to_path_buf();
     let package = message["package_id"].as_str()?;
     // These build the examples with cargo, which belongs to the user who runs us.
-    if message["target"]["name"] == "examples" {
+    let name = message["target"]["name"].as_str()?.to_owned();
+    if name == "examples" {
         return None;
     }
     let pure = PURE.iter().any(|name| names_package(package, &package_dir, name));
-    (kinds.iter().any(|kind| kind == "test") && !pure).then_some(TestBinary { executable, package_dir })
+    (kinds.iter().any(|kind| kind == "test") && !pure).then_some(TestBinary { name, executable, package_dir })
 }
 
 /// A package id is `path+file:///…/crates/nic#ferroce-nic@0.1.0`, or `…/crates/ferroce#0.1.0` where folder and name agree.
@@ -183,7 +192,7 @@ mod tests {
         let message = |kind: &str, dir: &str, id: &str| {
             let manifest = format!("/repo/{dir}/Cargo.toml");
             let id = format!("path+file:///repo/{dir}#{id}");
-            serde_json::json!({"target": {"kind": [kind]}, "executable": "/repo/target/x-1",
+            serde_json::json!({"target": {"kind": [kind], "name": "x"}, "executable": "/repo/target/x-1",
                 "manifest_path": manifest, "package_id": id})
         };
         assert!(test_binary(&message("test", "crates/nic", "ferroce-nic@0.1.0")).is_some());

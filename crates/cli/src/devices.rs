@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 /// The device's settings, from the environment.
 pub(crate) fn settings() -> Result<Config, Failure> {
-    let advice = "docs/environment.md lists the variables and their values";
+    let advice = "docs/reference/environment.md lists the variables and their values";
     Config::from_env().map_err(|error| Failure::new(error.to_string()).advise(advice))
 }
 

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use support::{Outcome, ferroce, finish, outcome};
 
-/// Whoever may not run cargo uses what is built (see docs/environment.md).
+/// Whoever may not run cargo uses what is built (see docs/reference/environment.md).
 fn may_build() -> bool {
     std::env::var_os("FERROCE_TEST_LIBRARY").is_none()
 }

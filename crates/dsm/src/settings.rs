@@ -121,7 +121,7 @@ impl Default for Settings {
 pub const MAX_SIZE: u32 = 1024;
 
 impl Settings {
-    /// Reads the variables of docs/environment.md; without any, those of mpirun and srun; without those, a job of one
+    /// Reads the variables of docs/reference/environment.md; without any, those of mpirun and srun; without those, a job of one
     /// process.
     pub fn from_env() -> Result<Self, Error> {
         let default = Self::default();

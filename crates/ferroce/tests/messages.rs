@@ -1,6 +1,6 @@
 //! Messages between two processes of one host: of all lengths and kinds, with others before and behind them, and with an end that is killed.
 //!
-//! Short ones take the fast path where there is one (docs/same-host.md). With `FERROCE_LINK=udp` there is none, and nothing may
+//! Short ones take the fast path where there is one (docs/internals/same-host.md). With `FERROCE_LINK=udp` there is none, and nothing may
 //! differ.
 
 mod support;

@@ -1,14 +1,11 @@
 //! The addresses of the device: which there are, what they carry, and what happens when they change.
 
-use crate::cm::Addresses;
-use crate::engine::{Chore, Engine};
 use crate::gids::{self, GidEntry};
 use crate::lock::RwLock;
-use crate::objects::{EventHub, EventSource};
-use crate::watch::{self, AddressWatch};
+use crate::queues::{EventHub, EventSource};
+use crate::watch::AddressWatch;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::{EventKind, Mtu};
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 /// The GID table and what keeps it true.
@@ -50,12 +47,12 @@ impl AddressTable {
     }
 
     /// The interfaces that have its addresses.
-    fn interfaces(&self) -> Vec<u32> {
+    pub(crate) fn interfaces(&self) -> Vec<u32> {
         self.entries.read().iter().map(|e| e.if_index).collect()
     }
 
     /// Reads the table anew; if it changed, what it was and what it is.
-    fn refresh(&self) -> Option<(Vec<GidEntry>, Vec<GidEntry>)> {
+    pub(crate) fn refresh(&self) -> Option<(Vec<GidEntry>, Vec<GidEntry>)> {
         if let Some(watch) = &self.watch {
             watch.drain();
         }
@@ -76,63 +73,13 @@ impl AddressTable {
         }
         Some((old, fresh))
     }
-}
 
-impl Addresses for AddressTable {
-    fn entries(&self) -> Vec<GidEntry> {
-        self.entries.read().clone()
-    }
-    fn find(&self, gid: Gid) -> Option<(u8, Mtu)> {
+    /// Where `gid` stands, and the largest path MTU from there.
+    pub(crate) fn find(&self, gid: Gid) -> Option<(u8, Mtu)> {
         let largest = self.largest_mtu();
         let entries = self.entries.read();
         let index = entries.iter().position(|e| e.gid == gid)?;
         Some((u8::try_from(index).ok()?, entries[index].path_mtu().min(largest)))
-    }
-}
-
-/// Keeps the GID table true, and the ids of connections informed.
-pub(crate) struct FollowAddresses {
-    table: Arc<AddressTable>,
-    engine: Arc<Engine>,
-    /// Those that had addresses of ours when there last were any.
-    interfaces: Vec<u32>,
-}
-
-impl FollowAddresses {
-    pub(crate) fn new(table: Arc<AddressTable>, engine: Arc<Engine>) -> Self {
-        let interfaces = table.interfaces();
-        FollowAddresses { table, engine, interfaces }
-    }
-
-    /// Whether the device has gone with its interfaces, as a kernel's RoCE device does. Told once.
-    fn is_device_gone(&mut self) -> bool {
-        let now = self.table.interfaces();
-        if !now.is_empty() {
-            self.interfaces = now;
-            return false;
-        }
-        let is_gone =
-            !self.interfaces.is_empty() && !self.interfaces.iter().any(|i| watch::has_interface(*i));
-        if is_gone {
-            self.interfaces.clear();
-        }
-        is_gone
-    }
-}
-
-impl Chore for FollowAddresses {
-    fn descriptor(&self) -> std::os::fd::RawFd {
-        self.table.watch.as_ref().map_or(-1, AsRawFd::as_raw_fd)
-    }
-    fn attend(&mut self) {
-        let changed = self.table.refresh();
-        // The addresses leave first, the interface a moment later.
-        if self.is_device_gone() {
-            self.table.events.raise(EventKind::DeviceFatal, EventSource::Device);
-            self.engine.remove_device();
-        } else if let Some((old, new)) = changed {
-            self.engine.follow_addresses(&old, &new);
-        }
     }
 }
 

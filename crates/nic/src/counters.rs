@@ -1,15 +1,60 @@
 //! What the device counts.
 
-use crate::engine::Engine;
 use crate::link::LinkCounters;
 use crate::lock::Mutex;
-use crate::objects::Tally;
 use ferroce_proto::qp::{DropReason, QpCounters, RefusalReason};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a queue pair counted for its device. Written under its lock, read by anybody.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) completions: Count,
+    pub(crate) failed_completions: Count,
+    /// One-sided operations in the memory of a neighbour: mapped, and by the kernel.
+    pub(crate) mapped: Count,
+    pub(crate) copied: Count,
+    /// Packets that went past the link, and their bytes.
+    pub(crate) express: Count,
+    pub(crate) express_bytes: Count,
+    /// Messages among them that named memory.
+    pub(crate) named: Count,
+    /// Messages of the peer that were copied from its memory, mapped here.
+    pub(crate) fetched: Count,
+}
+
+/// A number with one writer at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    /// Only under the lock: a plain addition, for a locked one takes longer than some requests.
+    #[inline]
+    pub(crate) fn add(&self, count: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Tally {
+    /// Takes over what another counted.
+    pub(crate) fn add(&self, other: &Tally) {
+        self.completions.add(other.completions.value());
+        self.failed_completions.add(other.failed_completions.value());
+        self.mapped.add(other.mapped.value());
+        self.copied.add(other.copied.value());
+        self.express.add(other.express.value());
+        self.express_bytes.add(other.express_bytes.value());
+        self.named.add(other.named.value());
+        self.fetched.add(other.fetched.value());
+    }
+}
 
 /// Counters that any thread of the engine may bump.
 #[derive(Default)]
@@ -159,33 +204,5 @@ impl QpReport {
             out_of_order,
             performed,
         }
-    }
-}
-
-impl Engine {
-    /// Everything it counted, with at most `most_qps` queue pairs, and how many were left out.
-    pub(crate) fn report(&self, most_qps: usize) -> (Counters, usize) {
-        let qps = self.qps.all();
-        let left_out = qps.len().saturating_sub(most_qps);
-        let tally = Tally::default();
-        qps.iter().for_each(|qp| tally.add(&qp.tally));
-        tally.add(&self.counters.retired.lock());
-        let mut link = self.link.counters();
-        (link.direct_mapped, link.direct_copied) = (tally.mapped.value(), tally.copied.value());
-        (link.messages_named, link.messages_fetched) = (tally.named.value(), tally.fetched.value());
-        link.local_tx_packets += tally.express.value();
-        link.local_tx_bytes += tally.express_bytes.value();
-        let counters = Counters {
-            pid: std::process::id(),
-            slot: self.link.slot(),
-            drops: self.counters.drops(),
-            refusals: self.counters.refusals(),
-            completions: tally.completions.value(),
-            failed_completions: tally.failed_completions.value(),
-            cm: self.cm.get().map(|cm| cm.named_counters()).unwrap_or_default(),
-            link,
-            queue_pairs: qps.iter().take(most_qps).map(|qp| QpReport::of(&qp.machine.lock())).collect(),
-        };
-        (counters, left_out)
     }
 }

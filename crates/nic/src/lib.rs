@@ -1,23 +1,31 @@
 //! The software NIC: everything between the verbs and the wire.
 //!
-//! | room | what lives there |
-//! |---|---|
-//! | [`Nic`], [`Config`] | the device: opening it, asking it |
-//! | `objects` | PD, memory region and window, CQ, completion channel, QP, SRQ, XRC domain, address handle, events |
-//! | `memory` | registered memory: keys, checks, and the few lines that copy |
-//! | `engine` | moves packets between links and queue pairs, on whatever thread comes by |
-//! | `cm` | the connection manager: QP1, and ids shaped after librdmacm |
-//! | `random` | numbers that nobody can guess, also while the process exits |
-//! | `raw` | raw packets: whole Ethernet frames, and rules for who gets them |
-//! | [`link`] | how packets leave and arrive: UDP, fault injection, capture |
-//! | `local` | the same-host fabric: rings, and operations in the memory of neighbours |
-//! | [`registry`] | how the processes of one host find each other |
-//! | `shared` | the one NIC of a process that has no owner |
-//! | `addresses`, `gids`, `watch` | the GID table, what each entry carries, and how it follows the machine's addresses |
-//! | [`inspect`] | counters of running processes, for whoever asks |
-//! | [`lock`] | locks that never allocate |
-//! | `wait_set` | descriptors to sleep on, and who of several sleepers is woken |
-//! | `fork`, `exit`, `farewell`, `log`, `counters` | what a process needs besides |
+//! Modules form layers. A module uses modules of lower layers only; `cargo xtask test --filter layout` checks that, by the
+//! table in xtask/src/layers.rs. From the bottom up:
+//!
+//! | layer | module | what lives there |
+//! |---|---|---|
+//! | system | `eventfd`, `wait_set`, [`lock`] | descriptors to sleep on, and locks that never allocate |
+//! | | `fork`, `log`, `random`, `watch` | forked children, `FERROCE_LOG`, random numbers, the kernel's announcements of address changes |
+//! | host | [`registry`] | how the processes of one host find each other |
+//! | | `pulse` | how threads that poll and the background thread share the work |
+//! | shared memory | `shm` | what processes of one host share: descriptor tables, and pages that others can map |
+//! | registered memory | `memory` | keys, checks, memory windows, and the few lines that copy |
+//! | links | [`link`] | how packets leave and arrive: UDP, fault injection, capture |
+//! | settings | [`Config`], `counters` | how a device is opened; what it counts |
+//! | same-host fabric | `local` | rings, and operations in the memory of processes of this host |
+//! | | [`Error`] | why a call was refused |
+//! | queues | `queues` | the inner side of completion queues, shared receive queues, channels and events |
+//! | | `device_memory`, `gids` | memory of the device itself; what the GID table is made of |
+//! | addresses | `addresses` | the GID table |
+//! | | `raw`, `xrc` | whole Ethernet frames and rules for who gets them; XRC domains |
+//! | engine | `engine` | moves packets between links and queue pairs, on whatever thread comes by |
+//! | services | `cm` | the connection manager: QP1, and ids shaped after librdmacm |
+//! | | `device_attr`, `farewell` | what the device can do; the report that it writes when it ends |
+//! | device | [`Nic`] | the device that all objects belong to |
+//! | | `exit`, `follow`, [`inspect`] | the end of the process, address changes, counters for whoever asks |
+//! | handles | `objects` | what programs hold: PD, memory region and window, CQ, QP, SRQ, work queue, address handle |
+//! | | `open`, `shared` | opening a device; the one device of a process that has no owner |
 //!
 //! The protocol itself is in `ferroce-proto`; nothing here knows an opcode.
 
@@ -25,11 +33,14 @@ mod addresses;
 mod cm;
 mod config;
 mod counters;
+mod device_attr;
+mod device_memory;
 mod engine;
 mod error;
 mod eventfd;
 mod exit;
 mod farewell;
+mod follow;
 mod fork;
 mod gids;
 pub mod inspect;
@@ -40,32 +51,38 @@ mod log;
 mod memory;
 mod nic;
 mod objects;
+mod open;
+mod pulse;
+mod queues;
 mod random;
 mod raw;
 pub mod registry;
 mod shared;
+mod shm;
 mod wait_set;
 mod watch;
+mod xrc;
 
 pub use cm::{
-    CmChannel, CmCounters, CmEvent, CmEventKind, CmId, CmOptions, CmRefusal, CmTransport, ConnParam, Ece,
-    KeyError, PortSpace, RejectReason, Secret, UDP_QKEY, UdParam, read_key,
+    CmChannel, CmCounters, CmEvent, CmEventKind, CmId, CmOptions, CmTransport, ConnParam, Ece, PortSpace,
+    RejectReason, Secret, UDP_QKEY, UdParam,
 };
-pub use config::{Config, ConfigError, LinkChoice};
+pub use config::{Config, ConfigError, KeyError, LinkChoice, read_key};
 pub use counters::{Counters, QpReport};
+pub use device_attr::{
+    DEVICE_NAME, DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE,
+};
+pub use device_memory::{DeviceMemory, MAX_DM};
 pub use engine::Posting;
-pub use error::Error;
+pub use error::{CmRefusal, Error};
 pub use gids::GidEntry;
 pub use log::log_refusal;
-pub use memory::{DeviceMemory, MAX_DM, MAX_MW, Prefetch, WindowType};
-pub use nic::{
-    DEVICE_NAME, DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, Nic, gid_table,
-};
+pub use memory::{MAX_MW, Prefetch, WindowType};
+pub use nic::Nic;
 pub use objects::{
-    AddressHandle, AsyncEvent, CompletionChannel, Cq, EventSource, MAX_SRQ_WR, MemoryRegion, MemoryWindow,
-    Moderation, Pd, Qp, QpInit, Srq, SrqAttr, Stamp, XrcDomain, XrcKey, next_rkey,
+    AddressHandle, Cq, MemoryRegion, MemoryWindow, Pd, Qp, QpInit, Srq, WorkQueue, WqState, next_rkey,
 };
-pub use raw::{
-    Flow, FlowCounts, FlowFilter, FlowKind, FlowLayer, FlowRule, HashFields, MAX_SPREAD, RxHash, WorkQueue,
-    WqState,
-};
+pub use open::gid_table;
+pub use queues::{AsyncEvent, CompletionChannel, EventSource, MAX_SRQ_WR, Moderation, SrqAttr, Stamp};
+pub use raw::{Flow, FlowCounts, FlowFilter, FlowKind, FlowLayer, FlowRule, HashFields, MAX_SPREAD, RxHash};
+pub use xrc::{XrcDomain, XrcKey};

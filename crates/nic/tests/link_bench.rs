@@ -5,7 +5,7 @@
 
 mod link_support;
 
-use ferroce_nic::link::{Link, RxBatch, TxBatch};
+use ferroce_nic::link::{Effort, Link, RxBatch, TxBatch};
 use ferroce_proto::verbs::Route;
 use link_support::*;
 use std::net::UdpSocket;
@@ -76,7 +76,7 @@ fn one_thread(len: usize, run: usize) {
         let start = thread_ns();
         sender.send(&mut batch);
         let middle = thread_ns();
-        let got = receiver.receive(&mut rx, false);
+        let got = receiver.receive(&mut rx, Effort::Quick);
         receiving += thread_ns() - middle;
         sending += middle - start;
         assert_eq!(got, run);
@@ -97,7 +97,7 @@ fn empty_receive() {
     let mut rx = RxBatch::new();
     let start = Instant::now();
     for _ in 0..ROUNDS {
-        link.receive(&mut rx, false);
+        link.receive(&mut rx, Effort::Quick);
     }
     let ns = start.elapsed().as_nanos() as f64 / f64::from(ROUNDS);
     let calls = link.counters().rx_calls as f64 / f64::from(ROUNDS);
@@ -129,7 +129,7 @@ fn bare_ping_pong() {
 fn ping_pong(one: &str, other: &str) {
     let (a, b) = (open(&[one]), open(&[other]));
     let turn = |link: &dyn Link, back: &(Route, Vec<u8>), buffers: &mut (RxBatch, TxBatch)| {
-        while link.receive(&mut buffers.0, false) == 0 {}
+        while link.receive(&mut buffers.0, Effort::Quick) == 0 {}
         add(&mut buffers.1, &back.0, &back.1);
         link.send(&mut buffers.1);
     };
@@ -160,7 +160,7 @@ fn stream(from: &str, to: &str, len: usize) {
         s.spawn(|| {
             let (mut rx, mut memory, mut at) = (RxBatch::new(), vec![0; MEMORY], 0);
             while !stop.load(Relaxed) {
-                if receiver.receive(&mut rx, false) > 0 {
+                if receiver.receive(&mut rx, Effort::Quick) > 0 {
                     let mut total = 0;
                     for p in rx.packets() {
                         at = if at + len > MEMORY { 0 } else { at };

@@ -58,7 +58,7 @@ fn detours_of_a_round(links: &[UdpLink], addr: &str) -> u64 {
     while !missing.is_empty() {
         assert!(start.elapsed() < PATIENCE, "packets {missing:?} were lost");
         for (i, link) in links.iter().enumerate() {
-            link.receive(&mut rx, true);
+            receive_all(link, &mut rx);
             for p in rx.packets() {
                 assert_eq!(number_of(p.bytes), i as u32);
                 assert!(missing.remove(&i));
@@ -100,7 +100,7 @@ fn one_life(addr: &str, number: u32) -> u32 {
     send();
     let (mut rx, start, mut lost) = (RxBatch::new(), Instant::now(), 0);
     loop {
-        link.receive(&mut rx, true);
+        receive_all(&link, &mut rx);
         if rx.packets().any(|p| number_of(p.bytes) == number) {
             return lost;
         }

@@ -46,7 +46,7 @@ fn packets_at_the_wrong_process_are_forwarded_and_steering_recovers() {
     let addr = "127.42.3.1";
     let (wrong, right) = (open(&[addr]), open(&[addr]));
     steer_all_to(&wrong, 0);
-    // A train of packets for both, so that runs of foreign packets have to be cut out of it.
+    // A GRO batch with packets for both, so that runs of misrouted packets have to be cut out of it.
     let owners = [right.slot(), right.slot(), wrong.slot(), right.slot(), wrong.slot(), right.slot()];
     let mut batch = TxBatch::new();
     for (number, &slot) in owners.iter().enumerate() {
@@ -80,18 +80,18 @@ fn a_burst_at_the_wrong_process_is_forwarded_whole() {
         // Anew each time, as the receiver repairs it.
         steer_all_to(&wrong, 0);
         send(&wrong, addr, 0, &packet(right.slot(), number, 64));
-        wrong.receive(&mut rx, true);
+        receive_all(&wrong, &mut rx);
     }
-    assert!(wrong.deadline().is_some(), "something is held back");
+    assert!(deadline(&wrong).is_some(), "something is held back");
     let start = Instant::now();
     while arrived.len() < PACKETS as usize {
         assert!(start.elapsed() < PATIENCE, "only {} arrived", arrived.len());
-        right.receive(&mut rx, true);
+        receive_all(&right, &mut rx);
         arrived.extend(rx.packets().map(|p| number_of(p.bytes)));
-        wrong.receive(&mut rx, true);
+        receive_all(&wrong, &mut rx);
     }
     assert_eq!(arrived, (0..PACKETS).collect::<Vec<_>>());
-    assert_eq!((wrong.deadline(), wrong.counters().forward_errors), (None, 0));
+    assert_eq!((deadline(&wrong), wrong.counters().forward_errors), (None, 0));
     assert_eq!(wrong.counters().forwarded_out, u64::from(PACKETS));
 }
 
@@ -110,9 +110,9 @@ fn a_merged_train_of_full_length_is_forwarded_whole() {
     assert_eq!(receive(&right, 15), packets);
 }
 
-/// Runs of foreign packets in a train that is handed out in portions: they neither end with a portion nor get lost at its border.
+/// Runs of misrouted packets in a GRO batch that is received in chunks neither end with a chunk nor get lost at its border.
 #[test]
-fn foreign_packets_are_cut_out_of_a_long_train() {
+fn misrouted_packets_are_cut_out_of_a_long_gro_batch() {
     let addr = "127.42.14.1";
     let (wrong, right) = (open(&[addr]), open(&[addr]));
     steer_all_to(&wrong, 0);
@@ -127,8 +127,7 @@ fn foreign_packets_are_cut_out_of_a_long_train() {
     let start = Instant::now();
     while kept.len() < 7 {
         assert!(start.elapsed() < PATIENCE, "only {kept:?} arrived");
-        wrong.receive_some(&mut rx, true);
-        while wrong.receive_more(&mut rx) {}
+        receive_all(&wrong, &mut rx);
         kept.extend(rx.packets().map(|p| number_of(p.bytes)));
     }
     assert_eq!(kept, (0..15).filter(|&n| !is_foreign(n)).collect::<Vec<_>>());
@@ -172,7 +171,7 @@ fn the_nic_may_forward_what_reached_it() {
         ring: None,
         bytes: &bytes,
     };
-    assert!(one.forward(other.slot(), &got));
+    one.port().forward(other.slot(), &got);
     let seen = receive_each(&other, 1, |p| (p.sgid, p.dgid, p.sport, p.tos, p.ttl, p.bytes.to_vec()));
     assert_eq!(seen, [(got.sgid, got.dgid, got.sport, got.tos, got.ttl, bytes.clone())]);
 }
@@ -304,7 +303,7 @@ fn worker_process() {
     loop {
         // SAFETY: the array is valid for its length.
         unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, -1) };
-        if link.receive(&mut rx, true) > 0 {
+        if receive_all(&link, &mut rx) > 0 {
             for p in rx.packets() {
                 println!("@packet {}", number_of(p.bytes));
             }

@@ -2,7 +2,7 @@
 
 mod link_support;
 
-use ferroce_nic::link::{Link, LinkError, RxBatch, TxBatch, UdpConfig, UdpLink};
+use ferroce_nic::link::{Effort, Link, LinkError, RxBatch, TxBatch, UdpConfig, UdpLink};
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{FlowAddrs, ROCE_UDP_PORT, icrc};
 use link_support::*;
@@ -139,9 +139,9 @@ fn a_segmentation_run_of_4_kib_packets_arrives() {
     assert_eq!((counters.gso_batches, counters.tx_calls), (1, 1));
 }
 
-/// Two long trains and a short one are handed out in portions, in their order and without the damaged packet.
+/// Two long GRO batches and a short one arrive in chunks, in their order and without the damaged packet.
 #[test]
-fn long_trains_are_handed_out_in_portions() {
+fn long_gro_batches_arrive_in_chunks() {
     let (sender, receiver) = (open(&["127.41.13.1"]), open(&["127.41.13.2"]));
     let there = route("127.41.13.1", "127.41.13.2", 0);
     let mut rx = RxBatch::new();
@@ -159,15 +159,15 @@ fn long_trains_are_handed_out_in_portions() {
             }
         }
         sender.send(&mut batch);
-        let (mut arrived, mut looks, mut portions) = (Vec::new(), 0, 0);
+        let (mut arrived, mut polls, mut chunks) = (Vec::new(), 0, 0);
         let start = Instant::now();
         while arrived.len() < 33 {
             assert!(start.elapsed() < PATIENCE, "only {arrived:?}; {:?}", receiver.counters());
-            receiver.receive_some(&mut rx, true);
-            looks += u32::from(!rx.is_empty());
-            portions += u32::from(!rx.is_empty());
-            while receiver.receive_more(&mut rx) {
-                portions += 1;
+            let found = receiver.receive(&mut rx, Effort::Thorough);
+            polls += u32::from(found > 0);
+            chunks += u32::from(found > 0);
+            while rx.has_more() {
+                chunks += u32::from(receiver.receive(&mut rx, Effort::Thorough) > 0);
             }
             arrived.extend(rx.packets().map(|p| {
                 assert_eq!(p.bytes, packet(receiver.slot(), number_of(p.bytes), 4096 + 16));
@@ -175,8 +175,9 @@ fn long_trains_are_handed_out_in_portions() {
             }));
         }
         assert_eq!(arrived, (first..first + 34).filter(|&n| n != first + 9).collect::<Vec<_>>());
-        assert!(portions > looks + 4, "{portions} portions in {looks} looks");
-        assert!(!receiver.receive_more(&mut rx), "nothing is left");
+        assert!(chunks > polls + 4, "{chunks} chunks in {polls} polls");
+        assert_eq!(receiver.receive(&mut rx, Effort::Thorough), 0, "nothing is left");
+        assert!(rx.is_empty());
     }
     assert_eq!(receiver.counters().bad_icrc, 4);
 }
@@ -332,7 +333,7 @@ fn descriptors_wake_a_sleeper() {
 }
 
 #[test]
-fn a_trickle_may_swell_and_change_its_address() {
+fn single_packet_rx_may_swell_and_change_its_address() {
     let link = UdpLink::open(&UdpConfig { bind: None, ..config(&[]) }).unwrap();
     let from = "127.47.9.1";
     let mut number = 0;
@@ -345,7 +346,7 @@ fn a_trickle_may_swell_and_change_its_address() {
         link.send(&mut batch);
         (number - count..number, gid(to))
     };
-    // Singles make a trickle; then a train, other addresses in the middle of one, and a train to another address.
+    // Single-packet RX; then a GRO batch, other addresses in the middle of one, and a GRO batch to another address.
     let script =
         [("127.47.9.2", 1); 20].into_iter().chain([("127.47.9.2", 40)]).chain([("127.47.9.2", 1); 20]);
     let script = script.chain([("127.0.0.1", 1)]).chain([("127.47.9.2", 1); 20]).chain([("127.0.0.1", 30)]);

@@ -1,5 +1,5 @@
-//! `docs/qp-states.md` is the state table, printed. `FERROCE_REGENERATE=1 cargo test -p ferroce-proto --test state_doc`
-//! writes it anew.
+//! Checks that `docs/reference/qp-states.md` matches the state table.
+//! `FERROCE_REGENERATE=1 cargo test -p ferroce-proto --test state_doc` writes the page.
 
 use ferroce_proto::qp::state::{state_name, transitions};
 use ferroce_proto::verbs::{AttrMask, Transport};
@@ -9,23 +9,23 @@ use std::path::Path;
 const HEAD: &str = "\
 # Queue pair states
 
-Printed from the table in `crates/proto/src/qp/state/table.rs`; a test compares the two
-(`FERROCE_REGENERATE=1 cargo test -p ferroce-proto --test state_doc` writes this page anew).
+Which queue pair transition needs which attributes? This page is generated from `crates/proto/src/qp/state/table.rs`
+(`FERROCE_REGENERATE=1 cargo test -p ferroce-proto --test state_doc`); a test compares the two.
 
-A `modify` must set all required attributes and may set the optional ones; any other is refused, and then nothing
-changes. `STATE` is required whenever the state changes. Every state may go to RESET and to ERR; those transitions take
-no attribute besides `STATE` and are left out below. A pair of states that is not listed is not a transition.
-`ALT_PATH` is in the specification's table, and a RoCE port has no alternate path: it is always refused, for its value.
-Each end of an XRC connection passes over the attributes that only the other end has.
+A `modify` must set all required attributes and may set the optional ones. Any other attribute makes the call fail without
+effect. `STATE` is required whenever the state changes. Every state may change to RESET and to ERR; these transitions take
+only `STATE` and are omitted below. A pair of states that is not listed is not a transition. `ALT_PATH` is in the
+specification's table, but a RoCE port has no alternate path, so its value is always refused. Each end of an XRC connection
+ignores the attributes that only the other end has.
 
-| queue pair is in | post receive | post send |
+| state | posted receive | posted send |
 |---|---|---|
 | RESET | refused | refused |
 | INIT | queued | refused |
-| RTR | received into | refused |
-| RTS | received into | sent |
-| SQD | received into | queued; what had begun is finished, then `SQ_DRAINED` |
-| SQE (UC, UD) | received into | flushed |
+| RTR | queued and consumed | refused |
+| RTS | queued and consumed | sent |
+| SQD | queued and consumed | queued; started requests finish, then `SQ_DRAINED` |
+| SQE (UC, UD) | queued and consumed | flushed |
 | ERR | flushed | flushed |
 ";
 
@@ -58,10 +58,14 @@ fn page() -> String {
 
 #[test]
 fn the_page_is_the_table() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/qp-states.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/qp-states.md");
     if std::env::var_os("FERROCE_REGENERATE").is_some() {
         std::fs::write(&path, page()).unwrap();
     }
-    let written = std::fs::read_to_string(&path).expect("docs/qp-states.md");
-    assert_eq!(written, page(), "docs/qp-states.md is stale: run this test with FERROCE_REGENERATE=1");
+    let written = std::fs::read_to_string(&path).expect("docs/reference/qp-states.md");
+    assert_eq!(
+        written,
+        page(),
+        "docs/reference/qp-states.md is stale: run this test with FERROCE_REGENERATE=1"
+    );
 }

@@ -3,9 +3,12 @@
 use crate::frame::Frame;
 use crate::journal::{Entry, Journal, NodeId};
 use crate::nic::Resources;
-use ferroce_proto::qp::{DropReason, Host, RecvWqe, RefusalReason, Side, TxError, TxPayload};
+use ferroce_proto::qp::{
+    Attempt, DropReason, Egress, Events, Memory, RecvWqe, RefusalReason, Segment, Side, TxError, TxPayload,
+    WriteHeaders,
+};
 use ferroce_proto::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge};
-use ferroce_proto::wire::{Headers, Name, Names, SendNamed};
+use ferroce_proto::wire::{Name, Names, SendNamed};
 use ferroce_proto::{PdId, Qpn, RKey, Srqn, Time};
 use std::fmt;
 use std::rc::Rc;
@@ -46,47 +49,57 @@ impl SimHost<'_> {
     }
 }
 
-impl Host for SimHost<'_> {
-    fn transmit(&mut self, route: &Route, headers: &Headers, payload: TxPayload<'_>) -> Result<(), TxError> {
-        if self.nic.link_is_full() {
-            return Err(TxError::Full);
+impl Egress for SimHost<'_> {
+    fn send<W: WriteHeaders>(&mut self, route: &Route, segment: &Segment<'_, W>) -> Result<u32, TxError> {
+        let len = segment.payload.len();
+        let Segment { payload, count, transmission, is_acknowledged, .. } = *segment;
+        let headers = &segment.headers.to_headers(len);
+        let packets = Segment { headers, payload, count, transmission, is_acknowledged };
+        for n in 0..segment.count {
+            let (headers, payload) = packets.packet(n);
+            let data = match self.nic.link_is_full() {
+                true => Err(TxError::Full),
+                false => self.fetch_own(payload).map_err(TxError::Fault),
+            };
+            match data {
+                Ok(data) => {
+                    assert_eq!(data.len(), len, "the host fetched another length than was asked for");
+                    self.nic.outbox.push_back(Frame::encode(route, &headers, &data));
+                }
+                Err(error) if n == 0 => return Err(error),
+                Err(_) => return Ok(n),
+            }
         }
-        let data = self.fetch_own(payload).map_err(TxError::Fault)?;
-        assert_eq!(data.len(), payload.len(), "the host fetched another length than was asked for");
-        self.nic.outbox.push_back(Frame::encode(route, headers, &data));
-        Ok(())
+        Ok(segment.count)
     }
 
-    fn express(&mut self, route: &Route, head: &[u8], payload: TxPayload<'_>) -> bool {
-        // What waits before it must leave before it, as on the real link.
-        if !self.node.is_express() || !self.nic.outbox.is_empty() {
-            return false;
-        }
-        let Ok(headers) = Headers::parse(head) else { panic!("{head:?} are no headers") };
-        self.transmit(route, &headers, payload).is_ok()
-    }
-
-    fn express_by_name(&mut self, route: &Route, head: &SendNamed, payload: TxPayload<'_>) -> bool {
+    fn try_rendezvous(&mut self, route: &Route, head: &SendNamed, payload: TxPayload<'_>) -> Attempt {
         let TxPayload::Local { sges, .. } = payload else { panic!("{payload:?} is no memory") };
         let pieces = sges.iter().filter(|sge| sge.len > 0).map(|sge| Name { addr: sge.addr, len: sge.len });
-        let Some(names) = Names::new(pieces) else { return false };
-        let Ok(data) = self.fetch_own(payload) else { return false };
+        let Some(names) = Names::new(pieces) else { return Attempt::Declined };
+        let Ok(data) = self.fetch_own(payload) else { return Attempt::Declined };
         if !self.nic.naming.sends || self.nic.link_is_full() {
-            return false;
+            return Attempt::Declined;
         }
         self.nic.naming.sent += 1;
         let (record, len) = head.to_bytes(&names);
         self.nic.outbox.push_back(Frame::naming(route, &record[..len], data));
+        Attempt::Done
+    }
+}
+
+impl Memory for SimHost<'_> {
+    fn is_peer(&mut self, _slot: u8) -> bool {
         true
     }
 
-    fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &Names) -> bool {
+    fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &Names) -> Attempt {
         let named = self.named.take().expect("asked once, and for a message that names memory");
         assert_eq!(named.len(), names.message_len() as usize);
         let naming = &mut self.nic.naming;
         naming.asked += 1;
         let is_refused = naming.refuses_every > 0 && naming.asked.is_multiple_of(naming.refuses_every);
-        !is_refused && self.nic.memory.scatter(pd, sges, 0, &named).is_ok()
+        Attempt::of(!is_refused && self.nic.memory.scatter(pd, sges, 0, &named).is_ok())
     }
 
     fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
@@ -134,7 +147,9 @@ impl Host for SimHost<'_> {
         self.nic.binds.push(*bind);
         Ok(())
     }
+}
 
+impl Events for SimHost<'_> {
     fn xrc_pd(&mut self, srq: Srqn) -> Option<PdId> {
         let own = self.nic.srqs[self.queues.srq?].xrc?;
         let named = self.nic.srqs.get(srq.value() as usize)?.xrc?;

@@ -11,13 +11,6 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub usize);
 
-impl NodeId {
-    /// Whether the node takes the short way for short messages: every other one, so that each kind meets both.
-    pub(crate) fn is_express(self) -> bool {
-        self.0 % 2 == 1
-    }
-}
-
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "node{}", self.0)

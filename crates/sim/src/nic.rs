@@ -7,7 +7,6 @@ use crate::memory::Memory;
 use crate::queues::{CompletionQueue, SharedReceiveQueue};
 use ferroce_proto::qp::{Arrival, DropReason, Qp};
 use ferroce_proto::verbs::{EventKind, MwBind, Route};
-use ferroce_proto::wire::{SendNamed, SendOnly, WriteMiddle};
 use ferroce_proto::{Gid, Qpn, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -27,10 +26,8 @@ pub(crate) struct Resources {
     /// Window binds that were executed.
     pub(crate) binds: Vec<MwBind>,
     pub(crate) naming: Naming,
-    /// Messages that were taken by the short way, and how many of them asked for the time.
-    pub(crate) taken: (u64, u64),
-    /// Packets from the middle of WRITEs that were.
-    pub(crate) middles: u64,
+    /// Packets that queue pairs received, and how many of them needed the time.
+    pub(crate) received: (u64, u64),
     pub(crate) next_pd: u32,
     pub(crate) next_addr: u64,
 }
@@ -101,8 +98,7 @@ impl Nic {
             refusals: BTreeMap::new(),
             binds: Vec::new(),
             naming: Naming::default(),
-            taken: (0, 0),
-            middles: 0,
+            received: (0, 0),
             next_pd: 1,
             next_addr: 0x10_0000,
         };
@@ -151,48 +147,25 @@ impl Nic {
             }
         };
         let Route { sgid, dgid, traffic_class, hop_limit, .. } = frame.route;
-        let arrival = Arrival { sgid, dgid, traffic_class, hop_limit };
+        // What names memory never crosses a wire.
+        let ring = frame.named.as_ref().map(|_| 1);
+        let arrival = Arrival { sgid, dgid, traffic_class, hop_limit, ring };
         for qpn in self.destinations(packet.headers.bth.dest_qpn, frame.route.dgid) {
-            if let (Some(named), Some((head, names))) = (&frame.named, SendNamed::parse(frame.transport())) {
-                let found = self.with_qp(now, qpn, journal, |qp, host| {
-                    host.named = Some(named.clone());
-                    qp.handle_named(&arrival, &head, &names, now, host);
-                });
-                self.note_delivery(now, qpn, found, journal);
-                continue;
-            }
-            let (mut express, mut middle) = (None, None);
-            if self.id.is_express() {
-                express = SendOnly::parse(frame.transport());
-                middle = WriteMiddle::parse(frame.transport());
-            }
             let found = self.with_qp(now, qpn, journal, |qp, host| {
-                let mut looks = 0;
+                host.named = frame.named.clone();
+                let mut reads = 0;
                 let clock = || {
-                    looks += 1;
+                    reads += 1;
                     now
                 };
-                let is_done = express.is_some_and(|(head, payload)| {
-                    qp.handle_send_only(&arrival, &head, payload, clock, host)
-                });
-                let (taken, asked) = host.nic.taken;
-                host.nic.taken = (taken + u64::from(is_done), asked + looks);
-                let is_placed = middle.is_some_and(|(head, payload)| {
-                    qp.handle_write_middle(&arrival, &head, payload, now, host)
-                });
-                host.nic.middles += u64::from(is_placed);
-                if !is_done && !is_placed {
-                    qp.handle_packet(&arrival, &packet, now, host);
-                }
+                let _ = qp.receive(&arrival, frame.transport(), clock, host);
+                host.nic.received.0 += 1;
+                host.nic.received.1 += reads;
             });
-            self.note_delivery(now, qpn, found, journal);
-        }
-    }
-
-    fn note_delivery(&self, now: Time, qpn: Qpn, found: Option<()>, journal: &mut Journal) {
-        if found.is_none() {
-            let why = format!("no queue pair has number {qpn}");
-            journal.add(now, Entry::Dropped(self.id, qpn, DropReason::NoSuchQp, why));
+            if found.is_none() {
+                let why = format!("no queue pair has number {qpn}");
+                journal.add(now, Entry::Dropped(self.id, qpn, DropReason::NoSuchQp, why));
+            }
         }
     }
 

@@ -159,14 +159,9 @@ impl Node {
         self.nic(|nic| (nic.resources.naming.sent, nic.resources.naming.asked))
     }
 
-    /// Messages that it took by the short way, and how many of them asked for the time.
-    pub fn taken(&self) -> (u64, u64) {
-        self.nic(|nic| nic.resources.taken)
-    }
-
-    /// Packets from the middle of WRITEs that it took by the short way.
-    pub fn middles(&self) -> u64 {
-        self.nic(|nic| nic.resources.middles)
+    /// Packets that its queue pairs received, and how many of them needed the time.
+    pub fn received(&self) -> (u64, u64) {
+        self.nic(|nic| nic.resources.received)
     }
 
     /// Takes all events raised so far. Events of a CQ or SRQ name queue pair 0.

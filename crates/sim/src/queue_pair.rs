@@ -6,7 +6,7 @@ use crate::pair::{PairSetup, QKEY};
 use crate::work::Wr;
 use ferroce_proto::cc::Controller;
 use ferroce_proto::qp::state::{AttrLimits, ModifyError};
-use ferroce_proto::qp::{PlainSend, PostError, Qp, QpConfig, QpCounters};
+use ferroce_proto::qp::{PostError, Qp, QpConfig, QpCounters};
 use ferroce_proto::verbs::{AddressVector, AttrMask, Mtu, QpAttr, QpCap, QpState, RecvWr, Sge, Transport};
 use ferroce_proto::{PdId, Psn, Qpn, Time};
 
@@ -73,14 +73,9 @@ impl QueuePair {
     /// Posts a send.
     pub fn post_send(&self, wr: &Wr) -> Result<(), PostError> {
         self.with(|qp, now, host| {
-            let (wr, sent) = (wr.borrow(), qp.counters().tx_packets);
-            // By turns, so that all tests are of both ways.
-            let is_sent = sent.is_multiple_of(2)
-                && PlainSend::of(&wr).is_some_and(|send| qp.send_at_once(send, host, || now));
-            if !is_sent {
-                qp.post_send(&wr, now, host)?;
-                qp.send_express(now, host);
-            }
+            let sent = qp.counters().tx_packets;
+            // The doorbell rings when the NIC's turn comes.
+            let _ = qp.post_send(&wr.borrow(), || now, host)?;
             if qp.counters().tx_packets > sent {
                 // What was put off waited for this.
                 qp.poll_replies(now, host);
@@ -129,6 +124,11 @@ impl QueuePair {
     /// What it counted.
     pub fn counters(&self) -> QpCounters {
         self.with(|qp, _, _| *qp.counters())
+    }
+
+    /// Bytes that it may have in flight.
+    pub fn congestion_window(&self) -> Option<u32> {
+        self.with(|qp, _, _| qp.congestion_window())
     }
 
     /// Sends posted and not completed.

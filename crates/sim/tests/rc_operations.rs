@@ -5,7 +5,6 @@ mod support;
 use ferroce_proto::Psn;
 use ferroce_proto::verbs::{Mtu, QpCap, SendFlags, Sge, WcFlags, WcStatus};
 use ferroce_proto::wire::Operation;
-use ferroce_sim::filter::request;
 use ferroce_sim::{Pair, PairSetup, Rule, Wr};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -236,16 +235,4 @@ fn acknowledgements_count_messages() {
         pair.run();
         assert_eq!(last.get(), id as u32 + 1, "message {id}");
     }
-}
-
-#[test]
-fn the_middle_of_a_write_takes_the_short_way_where_there_is_one() {
-    let (mtu, len) = (Mtu::B256, 60_000);
-    let pair = run(&support::WRITE, &PairSetup { mtu, ..PairSetup::rc() }, len, |_| {});
-    assert_eq!((pair.a.node.middles(), pair.b.node.middles()), (0, u64::from(len.div_ceil(256) - 2)));
-    // What is lost on the way is not placed twice, nor is anything placed that came too early.
-    let lost = |pair: &Pair| drop(pair.world.rule(Rule::on(request(100)).first().drop()));
-    let setup = PairSetup { mtu, psn_a: Psn::new(0), ..PairSetup::rc() };
-    let pair = run(&support::WRITE, &setup, len, lost);
-    assert_eq!(pair.b.node.middles(), 99, "up to the gap; behind it, packets are looked at as ever");
 }

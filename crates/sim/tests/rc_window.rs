@@ -2,8 +2,8 @@
 
 mod support;
 
-use ferroce_proto::cc::{CongestionControl, Controller};
-use ferroce_proto::verbs::{Mtu, WcStatus};
+use ferroce_proto::cc::{CongestionControl, Controller, HalvingWindow};
+use ferroce_proto::verbs::{Mtu, QpState, WcStatus};
 use ferroce_proto::{Psn, Time};
 use ferroce_sim::filter::{Seen, is_ack, is_request};
 use ferroce_sim::{Faults, LATENCY_NS, Pair, PairSetup, Rule, Wr};
@@ -83,6 +83,8 @@ impl CongestionControl for Careful {
         self.window = 0;
         self.heard.lock().unwrap().timeouts += 1;
     }
+
+    fn restart(&mut self) {}
 }
 
 fn careful(setup: &PairSetup) -> (Pair, Arc<Mutex<Heard>>) {
@@ -149,4 +151,16 @@ fn scripts_run_under_random_trouble() {
             });
         }
     }
+}
+
+/// A reset queue pair may be connected to another peer: what it learned about the old path must not slow it down.
+#[test]
+fn reset_forgets_the_congestion_window() {
+    let pair = PairSetup::rc().connect_with(|| HalvingWindow::new(1 << 20).into());
+    pair.world.rule(Rule::on(is_request).drop());
+    pair.a.qp.post(Wr::write(1, &pair.b.mr, 0).sge(pair.a.sge(0, 1000)));
+    pair.run();
+    assert!(pair.a.qp.congestion_window() < Some(1 << 20), "its packets were lost");
+    pair.a.qp.set_state(QpState::Reset).unwrap();
+    assert_eq!(pair.a.qp.congestion_window(), Some(1 << 20));
 }

@@ -2,7 +2,7 @@
 //! transports beside each other.
 //!
 //! Runs take turns, because a machine has moods. Of two sides that follow each other the ratios are compared, round by round, of transports the
-//! shortest runs (`times`). The result is docs/dsm-figures.md with a picture.
+//! shortest runs (`times`). The result is docs/figures/dsm-figures.md with a picture.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -66,7 +66,7 @@ pub(crate) fn run(ctx: &Context, as_json: bool) -> ExitCode {
     let measured = programs::build(ctx).and_then(|built| measure(ctx, &built));
     let written = measured.and_then(|(ups, ratios, comparisons)| {
         let (page, picture) = (to_markdown(&before, &ups, &ratios, &comparisons), plot::bars(&comparisons));
-        write(&ctx.root.join("docs"), &page, &picture)?;
+        write(&ctx.root.join("docs/figures"), &page, &picture)?;
         if as_json {
             println!("{}", to_json(&ups, &ratios, &comparisons))
         } else {
@@ -210,40 +210,40 @@ fn to_json(ups: &[SpeedUp], ratios: &Goals, comparisons: &[Comparison]) -> Value
     json!({"speed_up": ups, "pieces": goals::to_json(ratios), "transports": comparisons})
 }
 
-const HEAD: &str = "# Figures of the shared memory
+const HEAD: &str = "# Figures: the shared memory
 
 <!-- Written by `cargo xtask bench --dsm`. -->
 
-All on one machine, in one run, by the programs of programs/jia, which measure themselves and check their results.
-Runs of one comparison take turns. LOAD
+How much faster are two processes than one, and what does each piece cost? All figures come from one run on one machine, by the programs of
+programs/jia, which measure themselves and check their results. Runs of one comparison alternate. [The notes](dsm-notes.md) explain them. LOAD
 
-The machine is a virtual one whose neighbours take time from it, and whose cores run faster now and then, mostly when one of them works alone. So the runs of a
-round follow each other, each round has a ratio of its own, and the median of those counts. Beside it stands what the shortest run of
-each side would say; where the two differ by much, the machine was in many moods.
+The machine is a virtual one. Other guests take CPU time from it, and its clock rate varies, mostly when one core works alone. Therefore each
+round has its own ratio, and the median of these counts. The next column is the ratio of the shortest runs; a large difference between the
+two means that the machine varied.
 
 ## Two processes against one
 
 Transport `local`: both processes map the same memory. Milliseconds, shortest and median of fifteen rounds. The last column is the
-machine's own share: how much faster two times the work was done by two unrelated processes at once, the slower of which counts, than
-by one after the other; by rounds, too.
+machine's limit: how much faster two unrelated processes do the work at the same time (the slower one counts) than one after the other, by
+rounds too.
 
-| program | 1 process | 2 processes | faster | wanted | by shortest runs | two unrelated |
+| program | 1 process | 2 processes | faster | goal | by shortest runs | two unrelated |
 |---|---:|---:|---:|---|---:|---:|
 ";
 
 const PIECES: &str = "
-## The pieces beside bare operations
+## The pieces against bare operations
 
-Two processes, each on a host of its own where a link is named: two network namespaces joined by a cable (veth, frames of 9000 bytes).
-What is compared takes turns within each of five runs; medians.
+Two processes; where a link is named, each runs in its own network namespace, joined by veth with frames of 9000 bytes. Both sides of a
+comparison alternate within each of five runs; medians.
 
 ";
 
 const MIDDLE: &str = "
-## The transports beside each other
+## The transports compared
 
-Two processes, milliseconds, shortest and median of nine rounds. `rdma`, `rdma-msg` and `udp` go through the loopback interface of
-one machine: what a page costs without a network in between. In brackets: times as long as `local`, by the shortest runs.
+Two processes, milliseconds, shortest and median of nine rounds. `rdma`, `rdma-msg` and `udp` use the loopback interface, so
+a page costs no network time. In brackets: the multiple of `local`, by the shortest runs.
 
 | program |";
 
@@ -325,7 +325,7 @@ pub(super) mod tests {
         let ups = [up("mm", 2.0, 1.0, 1.9, 1.8), up("lu", 0.001, 0.001, 1.1, 1.5)];
         let text = to_markdown("Nothing else ran.", &ups, &goals::tests::examples(), &examples());
         assert!(text.contains("| at most 1.5: reached |"), "{text}");
-        assert!(text.contains("take turns. Nothing else ran.\n"), "{text}");
+        assert!(text.contains("explain them. Nothing else ran.\n"), "{text}");
         assert!(
             text.contains(
                 "| `mm -n 8` | 2000 / 3000 | 1000 / 1500 | 1.90 × | 1.8 ×: reached | 2.00 × | 1.60 × |"

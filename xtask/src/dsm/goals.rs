@@ -35,7 +35,7 @@ const GOALS: [Goal; 4] = [
         at_most: 1.5,
     },
     Goal {
-        what: "lock and unlock, remote, nobody else, that link",
+        what: "lock and unlock, remote, uncontended, that link",
         ours: (Piece::TwoHosts, "lock and unlock, remote, nobody else"),
         peer: "bare atomic of 8 bytes on that link",
         theirs: (Piece::TwoHosts, "bare FETCH_ADD"),
@@ -80,27 +80,27 @@ const SWITCHES: [Switch; 10] = [
         "one word of 100 pages told, changed blocks",
     ),
     switch(
-        "home migration (`HMIG`): 100 pages of another home written over and over, two of them read by the other",
+        "home migration (`HMIG`): 100 pages of another home written repeatedly, two of them read by the other",
         "100 pages of another home written, homes stay",
         "100 pages of another home written, homes move",
     ),
     switch(
-        "adaptive write detection (`ADWD`, on by itself): 100 pages written at home over and over, and read by the other",
+        "adaptive write detection (`ADWD`, on by default): 100 pages written at home repeatedly, and read by the other",
         "100 own pages written, each noticed",
         "100 own pages written, writing foreseen",
     ),
     switch(
-        "parcels (on by themselves): every second word of 100 pages changes",
+        "parcels (on by default): every second word of 100 pages changes",
         "every second word of 100 pages, one by one",
         "every second word of 100 pages, in parcels",
     ),
     switch(
-        "prefetch (on by itself): 400 pages of another home read in order",
+        "prefetch (on by default): 400 pages of another home read in order",
         "400 pages read in order, one by one",
         "400 pages read in order, prefetched",
     ),
     Switch {
-        what: "beside (on by itself): 100 pages written and read by two processes of one host, a third being elsewhere",
+        what: "co-located processes (`beside`, on by default): 100 pages written and read by two processes of one host, with a third elsewhere",
         off: (Piece::Neighbours, "100 pages of a neighbour, copied"),
         on: (Piece::Neighbours, "100 pages of a neighbour, used there"),
     },
@@ -194,7 +194,7 @@ pub(super) fn measure(worker: &mut Worker, mpi: bool) -> Result<Goals, String> {
 
 /// The tables.
 pub(super) fn to_markdown(goals: &Goals) -> String {
-    let mut text = "| | µs | beside | µs | ratio | wanted |\n|---|---:|---|---:|---:|---|\n".to_owned();
+    let mut text = "| | µs | compared with | µs | ratio | goal |\n|---|---:|---|---:|---:|---|\n".to_owned();
     for row in &goals.ratios {
         let ratio = row.ours_us / row.theirs_us;
         let reached = if ratio <= row.at_most { "reached" } else { "not reached" };

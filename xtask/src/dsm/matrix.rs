@@ -19,6 +19,9 @@ pub(super) const BY_ITSELF: &str = "auto";
 /// traffic once.
 const HARDENED: [&str; 7] = ["mm", "lu", "sor", "counter", "messages", "sharing", "threads"];
 const HARDENED_PROCESSES: u32 = 4;
+/// By default every program runs with this many processes alone; one of them, of every kind of circumstance, runs with all numbers.
+const USUAL_PROCESSES: u32 = 4;
+const EXAMPLE: &str = "sor";
 /// What is also started by mpirun and by srun.
 const LAUNCHED: [(&str, u32, &str); 3] =
     [("counter", 2, "local"), ("sor", 4, "rdma"), ("messages", 4, "udp")];
@@ -35,6 +38,16 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// Whether it differs from other runs in the number of processes or the program only, and `--full` is needed for it.
+    pub(super) fn is_variation(&self) -> bool {
+        let is_usual = match self.circumstance {
+            Circumstance::Plain => self.processes == USUAL_PROCESSES,
+            Circumstance::Mpirun | Circumstance::Srun => true,
+            _ => false,
+        };
+        !is_usual && self.program != EXAMPLE
+    }
+
     /// `sor 4 udp`, `sor 4 udp two-hosts`
     pub(crate) fn name(&self) -> String {
         let name = format!("{} {} {}", self.program, self.processes, self.transport);

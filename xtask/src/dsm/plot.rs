@@ -1,4 +1,4 @@
-//! The picture of docs/dsm-figures.md: a group of bars per program, one bar per transport, as multiples of `local`.
+//! The picture of docs/figures/dsm-figures.md: a group of bars per program, one bar per transport, as multiples of `local`.
 
 use std::fmt::Write;
 

@@ -6,7 +6,7 @@
 //! | `table` | what is compared with what, and the goals |
 //! | `run` | the rounds, inside a network of their own |
 //! | `verdict` | ratios, and what is worse than the snapshot in git |
-//! | `page`, `plot` | docs/fabric-figures.md and its picture |
+//! | `page`, `plot` | docs/figures/fabric-figures.md and its picture |
 //! | `machine` | where it was measured, and how busy that was |
 //! | `pingpong.c` | the bare shared-memory ping-pong |
 
@@ -27,14 +27,14 @@ use crate::step::{Context, Report};
 use machine::Machine;
 use verdict::Verdict;
 
-const PAGE: &str = "docs/fabric-figures.md";
-const PICTURE: &str = "docs/fabric-figures.svg";
-const SNAPSHOT: &str = "docs/fabric-snapshot.json";
+const PAGE: &str = "docs/figures/fabric-figures.md";
+const PICTURE: &str = "docs/figures/fabric-figures.svg";
+const SNAPSHOT: &str = "docs/figures/fabric-snapshot.json";
 
 /// What only this comparison understands.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// With --fabric: renew docs/fabric-figures.md, its picture, and the snapshot of the ratios.
+    /// With --fabric: renew docs/figures/fabric-figures.md, its picture, and the snapshot of the ratios.
     #[arg(long, requires = "fabric", conflicts_with = "filter")]
     write: bool,
     /// With --fabric: run only the rows that have this in a name; may be given several times.

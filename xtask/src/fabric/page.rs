@@ -6,16 +6,15 @@ use super::verdict::Verdict;
 /// The page in docs.
 pub(crate) fn page(machine: &Machine, rounds: usize, verdicts: &[Verdict]) -> String {
     format!(
-        "# The figures of the fabric\n\n\
+        "# Figures: one host and UDP\n\n\
          <!-- Made by `cargo xtask bench --fabric --write`, with fabric-figures.svg and fabric-snapshot.json. -->\n\n\
-         Unmodified perftest programs below `ferroce run`, both sides on one machine, beside what else the same machine can do.\n\
-         Ratios travel between machines; absolute figures do not. Rows that lose stay in.\n\n\
+         How fast are unmodified perftest programs under `ferroce run`, compared with UCX, bare memory and sockets on the same machine?\n\
+         Ratios are comparable between machines, absolute figures are not. [The notes](fabric-figures-notes.md) explain the rows that lose.\n\n\
          ![How many times as good as the peer](fabric-figures.svg)\n\n{}\n\
-         Latencies are medians: half a round trip for WRITE, SEND and the ping-pongs, a whole operation for READ and atomics. Each side has a\n\
-         core of its own, except with 64 queue pairs and their peer, which the scheduler places. UCX runs with `UCX_TLS=sm,self`, or with\n\
-         `tcp,self` where its name says so: those rows have no goal, and show what a program without RDMA would have. Lost packets\n\
-         are lost by `FERROCE_FAULTS=loss=1%` on both sides. [fabric-snapshot.json](fabric-snapshot.json) holds the ratios alone, so that a\n\
-         regression shows in review.\n",
+         Latencies are medians: half a round trip for WRITE, SEND and the ping-pongs, a whole operation for READ and atomics. Each side has its\n\
+         own core; the scheduler places the 64 queue pairs and their peer. UCX runs with `UCX_TLS=sm,self`, or with `tcp,self` where its name\n\
+         ends with tcp: those rows have no goal and show a program without RDMA. `FERROCE_FAULTS=loss=1%` on both sides causes the losses.\n\
+         [fabric-snapshot.json](fabric-snapshot.json) holds the ratios, so that a regression shows in review.\n",
         table(machine, rounds, verdicts)
     )
 }

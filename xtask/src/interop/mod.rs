@@ -54,6 +54,9 @@ pub(crate) struct Args {
     /// Run only what has all these words in its name, for example `verify` or "ib_ v6 from-kernel"; may be repeated.
     #[arg(long, value_name = "WORDS")]
     filter: Vec<String>,
+    /// Of each kind of case only one, in one direction over one IP version.
+    #[arg(long)]
+    short: bool,
     /// Run what was chosen up to this many times in the same guest, until something fails: for failures that come seldom.
     #[arg(long, value_name = "TIMES")]
     repeat: Option<u16>,
@@ -105,7 +108,7 @@ impl From<std::io::Error> for Failure {
 /// The command.
 pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
     if args.list {
-        chosen(&args.filter).iter().for_each(|run| println!("{}", run.id()));
+        chosen(args).iter().for_each(|run| println!("{}", run.id()));
         return ExitCode::SUCCESS;
     }
     let result = if args.inside { inside(ctx, args) } else { outside(ctx, args) };
@@ -129,7 +132,7 @@ pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
 /// The step of `cargo xtask test`.
 pub(crate) fn check(ctx: &Context) -> Report {
     let _ = std::fs::remove_file(results(ctx));
-    let failure = match outside(ctx, &Args::default()) {
+    let failure = match outside(ctx, &Args { short: !ctx.is_full(), ..Args::default() }) {
         Err(Failure::Skip(reason)) => return Report::skip(reason),
         Err(Failure::Broken(reason)) => Some(reason),
         Ok(()) => None,
@@ -154,6 +157,9 @@ pub(crate) fn check(ctx: &Context) -> Report {
     report
 }
 
+/// Parts of the names of cases that vary another one in size or number.
+const VARIATIONS: [&str; 8] = ["-mtu512", "-mtu1024", "-mtu2048", "-mtu4096", "_lat", "qps", "-4", "-any"];
+
 /// A case in one direction over one IP version.
 struct Run {
     case: &'static Case,
@@ -165,15 +171,24 @@ impl Run {
     fn id(&self) -> String {
         format!("{} {} {}", self.case.name, self.ip.name(), self.direction.name())
     }
+
+    /// Whether it stands for the others of its kind. Directions and IP versions take turns from case to case.
+    fn is_short(&self) -> bool {
+        let Some(place) = CASES.iter().position(|case| case.name == self.case.name) else { return false };
+        let is_variation = VARIATIONS.iter().any(|part| self.case.name.contains(part));
+        let ip = self.case.ips[place / 2 % self.case.ips.len()];
+        !is_variation && self.direction == Direction::BOTH[place % 2] && self.ip == ip
+    }
 }
 
-fn chosen(filter: &[String]) -> Vec<Run> {
+fn chosen(args: &Args) -> Vec<Run> {
     let every = CASES.iter().flat_map(|case| {
         let ips = case.ips.iter();
         ips.flat_map(move |ip| Direction::BOTH.map(|direction| Run { case, direction, ip: *ip }))
     });
     let matches = |run: &Run, words: &String| words.split_whitespace().all(|word| run.id().contains(word));
-    every.filter(|run| filter.is_empty() || filter.iter().any(|words| matches(run, words))).collect()
+    let named = |run: &Run| args.filter.is_empty() || args.filter.iter().any(|words| matches(run, words));
+    every.filter(|run| named(run) && (!args.short || run.is_short())).collect()
 }
 
 fn cache(ctx: &Context) -> PathBuf {
@@ -203,7 +218,9 @@ fn outside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     if let Some(times) = args.repeat {
         job = job.args(["--repeat", &times.to_string()]);
     }
-    for (wanted, flag) in [(args.keep, "--keep"), (args.golden, "--golden"), (args.bench, "--bench")] {
+    for (wanted, flag) in
+        [(args.keep, "--keep"), (args.golden, "--golden"), (args.bench, "--bench"), (args.short, "--short")]
+    {
         job = if wanted { job.arg(flag) } else { job };
     }
     if let Some(command) = &args.guest {
@@ -244,7 +261,7 @@ fn inside(ctx: &Context, args: &Args) -> Result<(), Failure> {
     std::fs::create_dir_all(&artefacts)?;
     let bench = Bench { guest, host: program::host(&cache), artefacts, keep: args.keep };
     let tap = if args.golden { Some(golden::Tap::start(&dir)?) } else { None };
-    let outcomes = run_all(&bench, &chosen(&args.filter), args.repeat)?;
+    let outcomes = run_all(&bench, &chosen(args), args.repeat)?;
     if let Some(tap) = tap {
         let kinds = tap.finish(&ctx.root.join(GOLDEN_FILE))?;
         println!("{kinds} kinds of packets in {GOLDEN_FILE}");

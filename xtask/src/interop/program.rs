@@ -62,7 +62,9 @@ const OURS: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
 /// Builds our libraries and lays out two folders: ours under the names that programs ask for, and links to everything
 /// else that perftest wants, for hosts that have it not installed.
 pub(crate) fn provide_libraries(ctx: &Context, cache: &Path, sysroot: &Sysroot) -> Result<(), Failure> {
-    let built = Job::cargo(["build", "--release", "-p", "ferroce-ibverbs", "-p", "ferroce-rdmacm"]).run(ctx);
+    // With the command named as well, dependencies have the features that they have in every other release build.
+    let packages = ["-p", "ferroce-ibverbs", "-p", "ferroce-rdmacm", "-p", "ferroce-cli"];
+    let built = Job::cargo(["build", "--release", "--lib"]).args(packages).run(ctx);
     if let Some(failure) = built.failure() {
         return Err(Failure::Broken(format!("{failure}\n{}", built.lines.join("\n"))));
     }

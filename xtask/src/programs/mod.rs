@@ -9,7 +9,8 @@
 //! | `rdmacm` | programs that connect by librdmacm |
 //! | `rsockets` | programs over rsockets, and over librspreload |
 //! | `conformance` | rdma-core's own test suite |
-//! | `skips` | which of its tests may be skipped, and why; docs/conformance.md comes from it |
+//! | `skips` | which of its tests may be skipped, and why; docs/reference/conformance.md comes from it |
+//! | `variations` | which jobs only vary others, and a short list |
 //! | `network` | the namespace |
 //! | `pool`, `worker`, `session` | who runs what where |
 //! | `verdict` | rows, tables and tallies |
@@ -25,6 +26,7 @@ mod rsockets;
 pub(crate) mod session;
 mod skips;
 mod trials;
+mod variations;
 mod verdict;
 pub(crate) mod worker;
 
@@ -47,6 +49,9 @@ use verdict::Row;
 pub(crate) struct Args {
     #[command(flatten)]
     selection: Selection,
+    /// Run a short list: one program of each kind.
+    #[arg(long)]
+    short: bool,
     /// Take this command instead of building one; its library lies next to it, or where FERROCE_LIB says.
     #[arg(long, value_name = "FILE")]
     ferroce: Option<PathBuf>,
@@ -73,7 +78,8 @@ const PACKAGES: [(&str, &str); 15] = [
 
 /// The command `cargo xtask programs`.
 pub(crate) fn run(ctx: &Context, args: &Args) -> ExitCode {
-    let jobs = jobs(&args.selection.filter);
+    let mut jobs = jobs(&args.selection.filter);
+    jobs.retain(|job| !args.short || variations::is_short(job));
     if args.selection.list {
         jobs.iter().for_each(|job| println!("{:6} {}", job.kind, job.name));
         return ExitCode::SUCCESS;
@@ -112,7 +118,8 @@ fn announce(row: &Row, quiet: bool) {
 pub(crate) fn check(ctx: &Context) -> Report {
     let mut report = Report::default();
     provide(ctx, &mut report);
-    let jobs = jobs(&[]);
+    let mut jobs = jobs(&[]);
+    jobs.retain(|job| ctx.is_full() || !variations::is_variation(job));
     let total = jobs.len();
     let mut done = 0;
     let rows = build(ctx).and_then(|ferroce| {
@@ -132,7 +139,9 @@ pub(crate) fn check(ctx: &Context) -> Report {
 pub(crate) fn check_over_udp(ctx: &Context) -> Report {
     let ran = match std::env::current_exe() {
         Ok(this) => {
-            Process::new(this).args(["programs"]).env("FERROCE_LINK", "udp").limit_s(25 * 60).run(ctx)
+            let short = (!ctx.is_full()).then_some("--short");
+            let job = Process::new(this).arg("programs").args(short).env("FERROCE_LINK", "udp");
+            job.limit_s(25 * 60).run(ctx)
         }
         Err(error) => return Report::fail(format!("cannot find xtask itself: {error}")),
     };

@@ -32,9 +32,9 @@ mod tests {
         let total: usize = MODULES.iter().map(|(_, tests)| tests).sum();
         let mut text = format!(
             "# Conformance\n\n<!-- Made from xtask/src/programs/skips.txt: FERROCE_REGENERATE=1 cargo test -p xtask conformance_page -->\n\n\
-             rdma-core's own test suite, as Debian 12 ships it (package python3-pyverbs), has {total} tests that ask for no vendor's\n\
-             hardware. `cargo xtask programs --filter pyverbs` runs them on ferroce, unmodified, below `ferroce run`. None may fail, and\n\
-             none may be skipped unless it stands here:\n\n| tests | why they are skipped |\n|---|---|\n"
+             Which tests of rdma-core's own suite are skipped, and why? The suite of Debian 12 (package python3-pyverbs) has {total} tests\n\
+             that need no vendor's hardware. `cargo xtask programs --filter pyverbs` runs them unmodified under `ferroce run`. No test may\n\
+             fail, and only the tests listed here may be skipped:\n\n| tests | why they are skipped |\n|---|---|\n"
         );
         entries().for_each(|(test, reason)| writeln!(text, "| `{test}` | {reason} |").expect("a string"));
         text + "\n| module | tests |\n|---|---:|\n"
@@ -42,24 +42,24 @@ mod tests {
             + REFUSED
     }
 
-    /// What no test of the suite asks for, and the manual pages know.
-    const REFUSED: &str = "\n## What the manual pages know and ferroce refuses\n\n\
-        `ibv_import_device` with the descriptor of another process answers EOPNOTSUPP; within one process, devices, protection\n\
-        domains, memory regions and device memory are imported as the manual says. A kernel driver gives both processes the same\n\
-        device, and that device reaches the memory of either. Here each process has a NIC of its own, which checks keys and copies\n\
-        bytes in its own memory. An imported region would have to be checked and copied by the owner's NIC for each request that\n\
-        names it, and stay alive when the owner dies, so both processes would need one NIC: a daemon, which ferroce does not have.\n";
+    /// Calls in the manual pages that no test of the suite covers.
+    const REFUSED: &str = "\n## Calls of the manual that ferroce refuses\n\n\
+        `ibv_import_device` with the descriptor of another process returns EOPNOTSUPP. Within one process, devices, protection domains,\n\
+        memory regions and device memory can be imported. A kernel driver gives both processes the same device, which accesses the\n\
+        memory of either. In ferroce each process has its own NIC, which checks keys and copies bytes in its own memory. The owner's NIC\n\
+        would have to check and copy for each request that names an imported region, and outlive the owner. That needs one NIC for\n\
+        both processes, a daemon, which ferroce does not have.\n";
 
     #[test]
     fn conformance_page_tells_of_every_skip() {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/conformance.md");
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/conformance.md");
         if std::env::var_os("FERROCE_REGENERATE").is_some() {
             std::fs::write(file, page()).expect("the page can be written");
         }
         let found = std::fs::read_to_string(file).unwrap_or_default();
         assert!(
             found == page(),
-            "docs/conformance.md is not what xtask/src/programs/skips.txt says; its head says how to make it anew"
+            "docs/reference/conformance.md differs from xtask/src/programs/skips.txt; run this test with FERROCE_REGENERATE=1"
         );
     }
 

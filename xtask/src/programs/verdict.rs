@@ -139,7 +139,7 @@ pub(crate) fn to_text(rows: &[Row]) -> String {
     }
     let count = |verdict| rows.iter().filter(|row| row.verdict == verdict).count();
     text + &format!(
-        "{} passed, {} failed, {} skipped, {} skipped as docs/conformance.md says\n",
+        "{} passed, {} failed, {} skipped, {} skipped as docs/reference/conformance.md says\n",
         count(Verdict::Pass),
         count(Verdict::Fail),
         count(Verdict::Skip),

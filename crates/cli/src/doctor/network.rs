@@ -13,7 +13,8 @@ pub(super) fn check() -> Vec<Finding> {
         Ok(config) => config,
         Err(failure) => {
             return vec![
-                Finding::fails("settings", failure.what()).advise("docs/environment.md lists the values"),
+                Finding::fails("settings", failure.what())
+                    .advise("docs/reference/environment.md lists the values"),
             ];
         }
     };
@@ -39,7 +40,7 @@ fn port(config: Config) -> Finding {
             )
         }
         Err(error) => Finding::fails(CHECK, error.to_string())
-            .advise("docs/environment.md lists the variables that change how the device is opened"),
+            .advise("docs/reference/environment.md lists the variables that change how the device is opened"),
     }
 }
 

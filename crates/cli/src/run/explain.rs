@@ -1,6 +1,6 @@
 //! `--explain`: what all processes of the program counted, told when the last of them has ended.
 //!
-//! Each NIC writes a report into a folder when it is closed; see `FERROCE_REPORT` in docs/environment.md.
+//! Each NIC writes a report into a folder when it is closed; see `FERROCE_REPORT` in docs/reference/environment.md.
 
 use crate::counters::meaning;
 use serde::Deserialize;

@@ -8,7 +8,6 @@ use crate::handle::Handle;
 use crate::mw;
 use crate::qp::QpObject;
 use ferroce_nic::{MAX_INLINE, Pd, Posting};
-use ferroce_proto::qp::{PlainSend, PlainWrite};
 use ferroce_proto::verbs::{AtomicOp, Payload, SendFlags, SendOp, SendWr, Sge, UdTarget};
 use ferroce_proto::{Qkey, Qpn, RKey, Srqn};
 use std::ffi::c_int;
@@ -51,17 +50,18 @@ unsafe fn post_list(qp: *mut ibv_qp, at: &mut *mut ibv_send_wr) -> Result<(), Bo
         while let Some(wr) = unsafe { at.as_ref() } {
             posting.is_last(wr.next.is_null());
             // SAFETY: as above.
-            let is_done = unsafe { plain_write(wr, qp_type) }.is_some_and(|write| posting.write_at_once(write))
-                // SAFETY: as above.
-                || unsafe { plain_send(wr, qp_type) }.is_some_and(|send| posting.send_at_once(send));
-            if !is_done {
-                // SAFETY: as above.
-                match unsafe { plain(wr, qp_type) } {
-                    Some(request) => posting.post_any(&request).map_err(|error| Box::new(error.into()))?,
+            match unsafe { plain(wr, qp_type) } {
+                // Each operation by itself, so that the checks of the others are not in its way.
+                Some(request @ SendWr { op: SendOp::Write { .. }, .. }) => posting.post(&request),
+                Some(request @ SendWr { op: SendOp::Send, .. }) => posting.post(&request),
+                Some(request) => posting.post(&request),
+                None => {
                     // SAFETY: as above.
-                    None => unsafe { post_one(wr, qp_type, object.qp.pd(), posting) }.map_err(Box::new)?,
+                    unsafe { post_one(wr, qp_type, object.qp.pd(), posting) }.map_err(Box::new)?;
+                    Ok(())
                 }
             }
+            .map_err(|error| Box::new(error.into()))?;
             *at = wr.next;
         }
         Ok(())
@@ -73,34 +73,6 @@ unsafe fn post_list(qp: *mut ibv_qp, at: &mut *mut ibv_send_wr) -> Result<(), Bo
 #[inline(always)]
 fn is_plain(wr: &ibv_send_wr, qp_type: u32) -> bool {
     qp_type == IBV_QPT_RC && wr.send_flags & !SendFlags::all().bits() == 0 && wr.num_sge == 1
-}
-
-/// The request, if it is a message of data in one piece. Nothing else is made of it before its bytes are out.
-#[inline(always)]
-unsafe fn plain_send(wr: &ibv_send_wr, qp_type: u32) -> Option<PlainSend<'_>> {
-    if !is_plain(wr, qp_type) || wr.opcode != IBV_WR_SEND {
-        return None;
-    }
-    // SAFETY: the program's entry, if it names one.
-    let sge = unsafe { wr.sg_list.as_ref()? };
-    let flags = SendFlags::from_bits_truncate(wr.send_flags);
-    // SAFETY: as above.
-    Some(PlainSend { wr_id: wr.wr_id, flags, imm: None, data: unsafe { data_of(sge, flags) } })
-}
-
-/// The request, if it is a WRITE of data in one piece. Nothing else is made of it before its bytes are written.
-#[inline(always)]
-unsafe fn plain_write(wr: &ibv_send_wr, qp_type: u32) -> Option<PlainWrite<'_>> {
-    if !is_plain(wr, qp_type) || wr.opcode != IBV_WR_RDMA_WRITE {
-        return None;
-    }
-    // SAFETY: the program's entry, if it names one.
-    let sge = unsafe { wr.sg_list.as_ref()? };
-    // SAFETY: the opcode says that this member counts.
-    let (addr, rkey) = unsafe { (wr.wr.rdma.remote_addr, RKey(wr.wr.rdma.rkey)) };
-    let flags = SendFlags::from_bits_truncate(wr.send_flags);
-    // SAFETY: as above.
-    Some(PlainWrite { wr_id: wr.wr_id, flags, addr, rkey, data: unsafe { data_of(sge, flags) } })
 }
 
 /// The data of a request with one entry.

@@ -3,7 +3,7 @@
  *
  * Every process runs the same main(). Memory from jia_alloc has one address in all of them; what one process writes
  * inside jia_lock(n) ... jia_unlock(n) is seen by the next holder of n, and jia_barrier shows everything to everybody.
- * docs/jia.md explains it, and how to start a program: ferroce dsm run -n 4 ./program
+ * docs/use/jia.md explains it, and how to start a program: ferroce dsm run -n 4 ./program
  *
  * A call that cannot be done prints one sentence and ends the whole job, since programs do not look at answers here.
  */

@@ -1,9 +1,9 @@
 //! Binding, listening, and finding the way to a destination.
 
+use super::CmId;
 use super::event::{CmEventKind, UDP_QKEY, UdParam};
 use super::id::{Bound, IdState};
-use super::{CmId, CmRefusal};
-use crate::error::Error;
+use crate::error::{CmRefusal, Error};
 use crate::gids::GidEntry;
 use crate::link::open_udp;
 use ferroce_proto::cm::{Offers, Path, Scope, ServiceId};
@@ -30,11 +30,11 @@ impl CmId {
 
     fn bind_locked(&self, state: &mut IdState, address: SocketAddr) -> Result<(), Error> {
         let ip = address.ip().to_canonical();
-        if !ip.is_unspecified() && self.service().addresses.find(Gid::from_ip(ip)).is_none() {
+        if !ip.is_unspecified() && self.service.addresses.find(Gid::from_ip(ip)).is_none() {
             return Err(CmRefusal::AddressNotAvailable { address: ip }.into());
         }
         let scope = scope_of(ip, state.options.af_only);
-        let ports = self.service().ports()?;
+        let ports = self.service.ports()?;
         let space = state.options.port_space.unwrap_or(self.space);
         let bound = if address.port() == 0 {
             let port = ports.take_ephemeral(space).map_err(CmRefusal::from)?;
@@ -60,14 +60,14 @@ impl CmId {
             self.bind_locked(&mut state, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0))?;
         }
         let Some(bound) = state.bound.as_mut() else { return Ok(()) };
-        self.service().ports()?.listen(bound.space, bound.port, bound.scope).map_err(CmRefusal::from)?;
+        self.service.ports()?.listen(bound.space, bound.port, bound.scope).map_err(CmRefusal::from)?;
         bound.is_listed = true;
         let service = ServiceId::of_port(bound.space, bound.port);
         let (scope, weak) = (bound.scope, Arc::downgrade(self));
         let backlog = if backlog == 0 { DEFAULT_BACKLOG } else { backlog };
         let secret = state.secret.clone();
         let offers = Offers { are_datagrams: self.is_datagram(), are_whole: state.options.whole_offers };
-        let listener = self.nic.engine.manage(|managed| {
+        let listener = self.service.manage(|managed| {
             let listener = managed.cm.listen(service, scope, backlog)?;
             managed.cm.set_listener_offers(listener, offers);
             if let Some(secret) = secret {
@@ -159,7 +159,7 @@ impl CmId {
         to: IpAddr,
         scope_id: u32,
     ) -> Result<Path, CmRefusal> {
-        let entries = self.service().addresses.entries();
+        let entries = self.service.addresses.entries.read().clone();
         let to = if to.is_unspecified() { wish.unwrap_or_else(|| loopback(to)) } else { to };
         let from = match wish {
             Some(address) => address.to_canonical(),
@@ -171,7 +171,7 @@ impl CmId {
         }
         let sgid = Gid::from_ip(from);
         let (sgid_index, mtu) =
-            self.service().addresses.find(sgid).ok_or(CmRefusal::AddressNotAvailable { address: from })?;
+            self.service.addresses.find(sgid).ok_or(CmRefusal::AddressNotAvailable { address: from })?;
         Ok(Path {
             sgid,
             dgid: Gid::from_ip(to),

@@ -1,8 +1,8 @@
 //! What the queue pair of an id must be set to.
 
+use super::CmId;
 use super::event::UDP_QKEY;
-use super::{CmId, CmRefusal};
-use crate::error::Error;
+use crate::error::{CmRefusal, Error};
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpState};
 
 impl CmId {
@@ -24,7 +24,7 @@ impl CmId {
                 _ => Err(CmRefusal::WrongState { why: "it has no connection" }.into()),
             };
         };
-        let managed = self.service().managed.lock();
+        let managed = self.service.managed.lock();
         let (mut attr, mask) = managed.cm.qp_attributes(comm, state).map_err(CmRefusal::from)?;
         attr.min_rnr_timer = options.min_rnr_timer.unwrap_or(attr.min_rnr_timer);
         // Also for whoever took an offer, whose path the other end chose.
@@ -32,7 +32,7 @@ impl CmId {
         drop(managed);
         if let Some(path) = path.filter(|_| mask.contains(AttrMask::AV)) {
             // Other addresses may have come or gone since the way was found, and moved ours in the table.
-            let found = self.service().addresses.find(path.sgid);
+            let found = self.service.addresses.find(path.sgid);
             let gone = || CmRefusal::AddressNotAvailable { address: path.sgid.to_ip() };
             attr.av.sgid_index = found.ok_or_else(gone)?.0;
         }

@@ -1,8 +1,9 @@
 //! Offering, taking, refusing and ending connections.
 
 use super::event::{ConnParam, UDP_QKEY};
-use super::{CmId, CmRefusal, CmTransport, Managed};
-use crate::error::Error;
+use super::service::Managed;
+use super::{CmId, CmTransport};
+use crate::error::{CmRefusal, Error};
 use crate::link::now;
 use ferroce_proto::cm::{
     Accept, Answer, CmError, CommId, Connect, IpHeader, Query, RejectReason, ServiceId, SidrStatus,
@@ -20,7 +21,7 @@ impl CmId {
             return Err(CmRefusal::WrongState { why: "the route is not resolved" }.into());
         };
         // It may have moved in the table since then, or left.
-        let still = self.service().addresses.find(path.sgid);
+        let still = self.service.addresses.find(path.sgid);
         let gone = || CmRefusal::AddressNotAvailable { address: path.sgid.to_ip() };
         path.sgid_index = still.ok_or_else(gone)?.0;
         state.path = Some(path);
@@ -33,11 +34,11 @@ impl CmId {
         let (response_timeout, max_retries) = (state.options.response_timeout, state.options.max_retries);
         let weak = Arc::downgrade(self);
         let secret = state.secret.as_ref();
-        if let Some(qp) = self.nic.engine.qps.get(param.qpn) {
+        if let Some(qp) = self.service.engine.qps.get(param.qpn) {
             // Left shut by an earlier connection that never was proven.
             qp.is_shut.store(false, Ordering::Relaxed);
         }
-        let comm = self.nic.engine.manage(|managed| {
+        let comm = self.service.manage(|managed| {
             let private_data = &param.private_data[..];
             let comm = if self.is_datagram() {
                 let query = Query { service, path, ip, private_data, response_timeout, max_retries, secret };
@@ -79,7 +80,7 @@ impl CmId {
             let answer = Answer { status, qpn: param.qpn, qkey, private_data };
             return self.with_comm(|managed, comm| managed.cm.answer(comm, &answer));
         }
-        let qp = self.nic.engine.qps.get(param.qpn);
+        let qp = self.service.engine.qps.get(param.qpn);
         self.with_comm(|managed, comm| {
             let accept = Accept {
                 qpn: param.qpn,
@@ -93,7 +94,7 @@ impl CmId {
             };
             let accepted = managed.accept(comm, &accept, qp.clone());
             // Before the answer leaves: a peer on this host could write to memory that packets do not get to.
-            qp.inspect(|qp| self.nic.engine.hide_shut(qp));
+            qp.inspect(|qp| self.service.engine.hide_shut(qp));
             accepted
         })
     }
@@ -137,7 +138,7 @@ impl CmId {
     fn with_comm(&self, work: impl FnOnce(&mut Managed, CommId) -> Result<(), CmError>) -> Result<(), Error> {
         self.usable()?;
         let comm = self.state.lock().comm.ok_or(CmRefusal::WrongState { why: "it has no connection" })?;
-        self.nic.engine.manage(|managed| work(managed, comm)).map_err(CmRefusal::from)?;
+        self.service.manage(|managed| work(managed, comm)).map_err(CmRefusal::from)?;
         Ok(())
     }
 }

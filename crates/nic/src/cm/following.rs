@@ -6,9 +6,8 @@
 
 use super::event::{CmEvent, CmEventKind};
 use super::id::IdState;
-use super::{CmId, CmRefusal};
-use crate::engine::Engine;
-use crate::error::Error;
+use super::{CmId, CmService};
+use crate::error::{CmRefusal, Error};
 use crate::gids::GidEntry;
 use crate::lock::Mutex;
 use ferroce_proto::Gid;
@@ -36,7 +35,7 @@ impl Roll {
     }
 }
 
-impl Engine {
+impl CmService {
     /// The GID table changed: tells the ids whose address is not where it was.
     pub(crate) fn follow_addresses(&self, old: &[GidEntry], new: &[GidEntry]) {
         let stays = |e: &&GidEntry| new.iter().any(|n| (n.gid, n.if_index) == (e.gid, e.if_index));
@@ -44,14 +43,14 @@ impl Engine {
         if left.is_empty() {
             return;
         }
-        for id in self.cm().roll.all() {
+        for id in self.roll.all() {
             id.tell_of_device(CmEventKind::AddrChange, |gid| left.contains(&gid));
         }
     }
 
     /// The device is gone: gives up everything that ids had of it, and tells them.
     pub(crate) fn remove_device(&self) {
-        for id in self.cm().roll.all() {
+        for id in self.roll.all() {
             if id.tell_of_device(CmEventKind::DeviceRemoval, |_| true) {
                 id.let_go();
             }
@@ -81,7 +80,7 @@ impl CmId {
 
     /// Whether calls can do anything with it.
     pub(super) fn usable(&self) -> Result<(), Error> {
-        self.nic.alive()?;
+        self.service.alive()?;
         if self.is_removed() { Err(CmRefusal::DeviceRemoved.into()) } else { Ok(()) }
     }
 }

@@ -3,13 +3,12 @@
 use super::channel::Queue;
 use super::event::{CmEvent, CmEventKind};
 use super::{CmChannel, CmService};
-use crate::error::Error;
 use crate::link::now;
 use crate::lock::Mutex;
-use crate::nic::{Nic, NicInner};
 use ferroce_proto::cm::{CommId, ListenerId, Path, PortSpace, Request, Scope, Secret};
 use ferroce_proto::verbs::AddressVector;
 use smallvec::SmallVec;
+use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -66,7 +65,9 @@ pub(super) struct IdState {
 
 /// An id of the connection manager. [`CmId::close`] it when done: events that wait keep it alive otherwise.
 pub struct CmId {
-    pub(super) nic: Arc<NicInner>,
+    pub(super) service: Arc<CmService>,
+    /// Stays open as long as the id lives.
+    device: Arc<dyn Any + Send + Sync>,
     pub(super) space: PortSpace,
     is_datagram: AtomicBool,
     cookie: AtomicU64,
@@ -79,17 +80,18 @@ pub struct CmId {
     pub(super) is_removed: AtomicBool,
 }
 
-impl Nic {
-    /// Makes an id whose events go to `channel`. The cookie is the program's.
-    pub fn create_cm_id(
-        &self,
+impl CmId {
+    /// Makes an id whose events go to `channel`. It keeps `device` open, whose service this is.
+    pub(crate) fn new(
+        service: Arc<CmService>,
+        device: Arc<dyn Any + Send + Sync>,
         channel: &CmChannel,
         space: PortSpace,
         cookie: u64,
-    ) -> Result<Arc<CmId>, Error> {
-        self.check_process()?;
-        let id = Arc::new(CmId {
-            nic: self.inner().clone(),
+    ) -> Arc<CmId> {
+        CmId {
+            service,
+            device,
             space,
             is_datagram: AtomicBool::new(space.is_datagram()),
             cookie: AtomicU64::new(cookie),
@@ -98,13 +100,17 @@ impl Nic {
             events: Mutex::default(),
             state: Mutex::default(),
             is_removed: AtomicBool::new(false),
-        });
-        id.service().roll.add(&id);
-        Ok(id)
+        }
+        .enrolled()
     }
-}
 
-impl CmId {
+    /// From now on it hears of the device.
+    fn enrolled(self) -> Arc<CmId> {
+        let id = Arc::new(self);
+        id.service.roll.add(&id);
+        id
+    }
+
     /// The id of an offer that just came.
     pub(super) fn from_request(listener: &CmId, request: &Request) -> Arc<CmId> {
         // Addresses are those of the packets. The offer names them, too, but anybody can write anything there, and programs
@@ -118,8 +124,9 @@ impl CmId {
             comm: Some(request.id),
             ..IdState::default()
         };
-        let id = Arc::new(CmId {
-            nic: listener.nic.clone(),
+        CmId {
+            service: listener.service.clone(),
+            device: listener.device.clone(),
             space: listener.space,
             is_datagram: AtomicBool::new(request.transport.is_none()),
             cookie: AtomicU64::new(listener.cookie()),
@@ -128,9 +135,8 @@ impl CmId {
             events: Mutex::default(),
             state: Mutex::new(state),
             is_removed: AtomicBool::new(false),
-        });
-        id.service().roll.add(&id);
-        id
+        }
+        .enrolled()
     }
 
     /// The program's number.
@@ -203,10 +209,6 @@ impl CmId {
         self.queue.lock().clone()
     }
 
-    pub(super) fn service(&self) -> &CmService {
-        self.nic.engine.cm()
-    }
-
     /// Tells the program at once.
     pub(super) fn raise(self: &Arc<Self>, kind: CmEventKind, status: i32) {
         self.raise_with(kind, status, |_| {});
@@ -226,7 +228,7 @@ impl CmId {
     /// The program is done with the id: the peer is told what it must know, waiting events are dropped, the port is free.
     /// Offers to a listener that nobody has seen yet are refused.
     pub fn close(&self) {
-        if self.nic.alive().is_err() {
+        if self.service.alive().is_err() {
             return;
         }
         self.state.lock().is_closed = true;
@@ -246,7 +248,7 @@ impl CmId {
             (state.comm.take(), state.listener.take(), state.bound.take())
         };
         if comm.is_some() || listener.is_some() {
-            self.nic.engine.manage(|managed| {
+            self.service.manage(|managed| {
                 if let Some(comm) = comm {
                     managed.ids.remove(&comm);
                     managed.forget_shut(comm);
@@ -258,7 +260,7 @@ impl CmId {
                 }
             });
         }
-        if let (Some(bound), Ok(ports)) = (bound, self.service().ports()) {
+        if let (Some(bound), Ok(ports)) = (bound, self.service.ports()) {
             if bound.is_listed {
                 ports.unbind(bound.space, bound.port, bound.scope);
             }
@@ -275,6 +277,6 @@ impl Drop for CmId {
         if !self.state.get_mut().is_closed {
             self.close();
         }
-        self.service().roll.remove(self);
+        self.service.roll.remove(self);
     }
 }

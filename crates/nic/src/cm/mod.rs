@@ -7,6 +7,7 @@
 //! | file | question |
 //! |---|---|
 //! | `service` | what one NIC has of it |
+//! | `management` | packets to QP1 |
 //! | `channel` | how programs hear of events |
 //! | `event` | what they hear |
 //! | `deliver` | which id an event of the protocol is for |
@@ -16,8 +17,6 @@
 //! | `following` | what ids hear of addresses that leave, and of the end of the device |
 //! | `roll_call` | how they hear of a peer on this host that was killed |
 //! | `attributes` | what the id's queue pair must be set to |
-//! | `key` | where keys for secure set-up come from |
-//! | `error` | why a call was refused |
 //!
 //! Locks: an id's state, then the manager, then a channel. Whatever may drop the last handle of an id does so with none of
 //! them held.
@@ -27,19 +26,16 @@ mod attributes;
 mod channel;
 mod connect;
 mod deliver;
-mod error;
 mod event;
 mod following;
 mod id;
-mod key;
+mod management;
 mod roll_call;
 mod service;
 
 pub use channel::CmChannel;
-pub use error::CmRefusal;
 pub use event::{CmEvent, CmEventKind, ConnParam, UDP_QKEY, UdParam};
 pub use id::{CmId, CmOptions};
-pub use key::{KeyError, read_key};
-pub(crate) use service::{Addresses, CmService, Destination, LOCK_PATIENCE, Managed};
+pub(crate) use service::CmService;
 
 pub use ferroce_proto::cm::{CmCounters, CmTransport, Ece, PortSpace, RejectReason, Secret};

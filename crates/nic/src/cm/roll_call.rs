@@ -31,7 +31,7 @@ impl Default for Watched {
 
 impl CmService {
     /// A connection with this process is being made, whose address is one of this host.
-    pub(crate) fn meet(&self, peer: (Gid, u8), now: Time) {
+    pub(super) fn meet(&self, peer: (Gid, u8), now: Time) {
         let (address, slot) = peer;
         let Some(ports) = self.ports.as_ref().filter(|_| slot != 0 && slot != self.slot) else { return };
         let mut peers = self.watched.peers.lock();
@@ -48,12 +48,12 @@ impl CmService {
     }
 
     /// When the next look is due.
-    pub(crate) fn next_roll_call_ns(&self) -> u64 {
+    pub(super) fn next_roll_call_ns(&self) -> u64 {
         self.watched.next_ns.load(Ordering::Relaxed)
     }
 
     /// Looks whether they live, if it is time, and ends the connections of those who do not.
-    pub(crate) fn roll_call(&self, managed: &mut Managed, now: Time) {
+    pub(super) fn roll_call(&self, managed: &mut Managed, now: Time) {
         if self.next_roll_call_ns() > now.0 {
             return;
         }
@@ -69,7 +69,7 @@ impl CmService {
     }
 
     /// A message of a new connection came: the process that had the slot before may be another one, whose end nobody has noticed.
-    pub(crate) fn part(&self, peer: (Gid, u8), managed: &mut Managed, now: Time) {
+    pub(super) fn part(&self, peer: (Gid, u8), managed: &mut Managed, now: Time) {
         let mut peers = self.watched.peers.lock();
         if peers.contains(&peer) && !self.lives(peer, managed, now) {
             peers.remove(&peer);

@@ -2,35 +2,30 @@
 
 use super::following::Roll;
 use super::roll_call::Watched;
-use super::{CmChannel, CmEvent, CmId, CmRefusal};
-use crate::gids::GidEntry;
+use super::{CmEvent, CmId};
+use crate::addresses::AddressTable;
+use crate::engine::{Engine, QpCore};
+use crate::error::{CmRefusal, Error};
+use crate::fork::Generation;
 use crate::link::{RxPacket, now};
-use crate::lock::{Mutex, lock_within};
-use crate::objects::QpCore;
+use crate::lock::Mutex;
 use crate::registry::Ports;
 use ferroce_proto::Gid;
-use ferroce_proto::cm::{Accept, Cm, CmError, CommId, Config, Inbound, ListenerId, Secret, Transmit};
-use ferroce_proto::verbs::Mtu;
+use ferroce_proto::cm::{
+    Accept, Cm, CmCounters, CmError, CommId, Config, Inbound, ListenerId, Secret, Transmit,
+};
 use ferroce_proto::wire::cm::{CmMad, MadTarget, offered_service};
-use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Its holders have it for as long as a few messages take to leave.
-pub(crate) const LOCK_PATIENCE: Duration = Duration::from_millis(500);
-
-/// The addresses of the device.
-pub(crate) trait Addresses: Send + Sync {
-    /// All of them.
-    fn entries(&self) -> Vec<GidEntry>;
-    /// Where `gid` stands, and the largest path MTU from there.
-    fn find(&self, gid: Gid) -> Option<(u8, Mtu)>;
-}
+pub(super) const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The machine and who its connections belong to.
-pub(crate) struct Managed {
-    pub(crate) cm: Cm,
+pub(super) struct Managed {
+    pub(super) cm: Cm,
     pub(super) ids: HashMap<CommId, Weak<CmId>>,
     pub(super) listeners: HashMap<ListenerId, Weak<CmId>>,
     /// Queue pairs that get no packets before their peer has proven that it has the key.
@@ -48,7 +43,7 @@ pub(super) enum Garbage {
 
 impl Managed {
     /// Nobody holds anything any more.
-    pub(crate) fn release_all(&mut self, now: ferroce_proto::Time) {
+    pub(super) fn release_all(&mut self, now: ferroce_proto::Time) {
         self.cm.stop_pacing();
         for (comm, _) in self.ids.drain() {
             self.cm.release(comm, now);
@@ -87,25 +82,25 @@ impl Managed {
     pub(super) fn drop_later(&mut self, garbage: Garbage) {
         self.garbage.push(garbage);
     }
-    pub(crate) fn take_garbage(&mut self) -> impl Sized + use<> {
+    pub(super) fn take_garbage(&mut self) -> impl Sized + use<> {
         std::mem::take(&mut self.garbage)
     }
 }
 
 /// Connection management of one NIC.
 pub(crate) struct CmService {
-    pub(crate) managed: Mutex<Managed>,
-    /// When the machine wants to be woken; `u64::MAX` if never.
-    next_ns: AtomicU64,
+    pub(super) engine: Arc<Engine>,
+    pub(super) managed: Mutex<Managed>,
     pub(super) slot: u8,
     pub(super) ports: Option<Ports>,
-    pub(crate) addresses: Arc<dyn Addresses>,
+    pub(super) addresses: Arc<AddressTable>,
+    born: Generation,
     pub(super) roll: Roll,
     pub(super) watched: Watched,
 }
 
 /// What to do with a message that arrived.
-pub(crate) enum Destination {
+pub(super) enum Destination {
     /// It is for this process.
     Here,
     /// It is for another.
@@ -113,40 +108,35 @@ pub(crate) enum Destination {
 }
 
 impl CmService {
-    pub(crate) fn new(
-        slot: u8,
+    /// Takes QP1 of the engine.
+    pub(crate) fn start(
+        engine: Arc<Engine>,
         ports: Option<Ports>,
-        addresses: Arc<dyn Addresses>,
+        addresses: Arc<AddressTable>,
         secret: Option<Secret>,
-    ) -> CmService {
+        born: Generation,
+    ) -> Arc<CmService> {
+        let slot = engine.shared_port.slot();
         let config = Config { slot, ca_guid: crate::random::number::<u64>() | 1, ..Config::default() };
         let mut cm = Cm::new(config, Box::new(crate::random::number::<u64>));
         cm.set_secret(secret);
         let (ids, listeners, shut) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let managed = Managed { cm, ids, listeners, shut, garbage: Vec::new() };
-        let (managed, next_ns) = (Mutex::new(managed), AtomicU64::new(u64::MAX));
+        let managed = Mutex::new(Managed { cm, ids, listeners, shut, garbage: Vec::new() });
         let (roll, watched) = (Roll::default(), Watched::default());
-        CmService { managed, next_ns, slot, ports, addresses, roll, watched }
+        let service = Arc::new(CmService { engine, managed, slot, ports, addresses, born, roll, watched });
+        let agent: Weak<CmService> = Arc::downgrade(&service);
+        service.engine.set_agent(agent);
+        service
     }
 
-    pub(crate) fn next_ns(&self) -> u64 {
-        self.next_ns.load(Ordering::SeqCst)
+    /// What the machine counted.
+    pub(crate) fn counters(&self) -> CmCounters {
+        *self.managed.lock().cm.counters()
     }
 
-    pub(crate) fn set_next_ns(&self, next_ns: u64) {
-        self.next_ns.store(next_ns, Ordering::SeqCst);
-    }
-
-    /// Everything counted, and what there is now.
-    pub(crate) fn named_counters(&self) -> BTreeMap<&'static str, u64> {
-        // At the exit of the process the holder of the lock may be a thread that is gone.
-        let Some(managed) = lock_within(&self.managed, LOCK_PATIENCE) else { return BTreeMap::new() };
-        let now = [
-            ("connections_now", managed.cm.connections() as u64),
-            ("half_open_now", managed.cm.half_open() as u64),
-            ("undecided_now", managed.cm.pending() as u64),
-        ];
-        managed.cm.counters().named().into_iter().chain(now).collect()
+    /// Whether this is the process that opened the device.
+    pub(super) fn alive(&self) -> Result<(), Error> {
+        Error::check_process(self.born)
     }
 
     pub(super) fn ports(&self) -> Result<&Ports, CmRefusal> {
@@ -154,14 +144,14 @@ impl CmService {
     }
 
     /// Where a packet arrived; `None` if its destination is not (any more) an address of ours.
-    pub(crate) fn inbound(&self, packet: &RxPacket<'_>) -> Option<Inbound> {
+    pub(super) fn inbound(&self, packet: &RxPacket<'_>) -> Option<Inbound> {
         let (sgid_index, mtu) = self.addresses.find(packet.dgid)?;
         Some(Inbound { sgid: packet.sgid, dgid: packet.dgid, sgid_index, mtu })
     }
 
     /// The process of this host that listens to the service which `message` asks for; 0 if none is known, or if the message
     /// is no offer: all others name their receiver themselves. The caller knows whether it stays on this host.
-    pub(crate) fn slot_hint(&self, message: &Transmit, is_here: bool) -> u8 {
+    pub(super) fn slot_hint(&self, message: &Transmit, is_here: bool) -> u8 {
         let Some(service) = offered_service(&message.mad) else { return 0 };
         let (Some(ports), Some(space)) = (self.ports.as_ref(), service.space()) else { return 0 };
         let to = message.route.dgid;
@@ -170,7 +160,7 @@ impl CmService {
 
     /// Who should have this message. Packets to QP1 reach any process of the host. What nobody living can claim is
     /// answered here: somebody must tell the peer.
-    pub(crate) fn destination(&self, mad: &CmMad, at: Gid) -> Destination {
+    pub(super) fn destination(&self, mad: &CmMad, at: Gid) -> Destination {
         let slot = match mad.message.target() {
             MadTarget::Service(service) => {
                 if self.managed.lock().cm.is_listening(service, at) {
@@ -186,18 +176,5 @@ impl CmService {
             Some(slot) => Destination::Slot(slot),
             None => Destination::Here,
         }
-    }
-}
-
-impl crate::nic::Nic {
-    /// Makes an event channel.
-    pub fn create_cm_channel(&self) -> Result<CmChannel, crate::Error> {
-        self.check_process()?;
-        CmChannel::new()
-    }
-
-    /// What the connection manager counted.
-    pub fn cm_counters(&self) -> ferroce_proto::cm::CmCounters {
-        *self.engine().cm().managed.lock().cm.counters()
     }
 }

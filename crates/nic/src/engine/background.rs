@@ -12,16 +12,16 @@
 //! It also does the chores of the device, which have nothing to do with packets: following address changes, answering
 //! whoever asks for counters. They never touch the threads of the application.
 
-use super::{Engine, Pulse};
+use super::Engine;
 use crate::error::Error;
-use crate::link::now;
+use crate::link::{Sleep, now};
+use crate::pulse::Pulse;
 use ferroce_proto::Time;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// How long the thread keeps out of the way of a poller before it looks again, at first and at most.
 const STAND_OFF_MS: std::ops::RangeInclusive<i32> = 1..=4;
@@ -298,9 +298,8 @@ impl Sleeper {
         let wait_ns = self.engine.next_deadline_ns().min(deadline).saturating_sub(now().0);
         let stay = stop.load(Ordering::SeqCst);
         if !stay && wait_ns > 0 {
-            let ms = Duration::from_nanos(wait_ns).as_millis() as u64 + 1;
             let before = now();
-            self.sleep_on(self.fds.len(), ms.min(LONGEST_SLEEP_MS) as i32);
+            self.sleep_on(self.fds.len(), timeout_of(wait_ns));
             if now().since_ns(before) < LINGER_NS {
                 // Lingering would have found it.
                 self.vain = self.vain.saturating_sub(VAIN_LINGERS / 4);
@@ -338,12 +337,15 @@ impl Sleeper {
         }
         debug_assert!(count <= self.fds.len());
         let for_packets = count == self.fds.len();
-        // What came through shared memory while nobody was told to ring must not wait.
-        let timeout_ms = if for_packets && !self.engine.link.about_to_sleep() { 0 } else { timeout_ms };
+        let timeout_ms = match for_packets.then(|| self.engine.link.prepare_sleep()) {
+            Some(Sleep::Pending) => 0,
+            Some(Sleep::Allowed { deadline: Some(at) }) => timeout_ms.min(timeout_of(at.since_ns(now()))),
+            Some(Sleep::Allowed { deadline: None }) | None => timeout_ms,
+        };
         // SAFETY: `count` is at most the length of the vector that the pointer leads to.
         unsafe { libc::poll(self.fds.as_mut_ptr(), count as libc::nfds_t, timeout_ms) };
         if for_packets {
-            self.engine.link.woke_up();
+            self.engine.link.end_sleep();
         }
     }
 
@@ -356,6 +358,11 @@ impl Sleeper {
             }
         }
     }
+}
+
+/// The timeout of a `poll`, in milliseconds, that covers `wait_ns`.
+fn timeout_of(wait_ns: u64) -> i32 {
+    if wait_ns == 0 { 0 } else { (wait_ns / 1_000_000 + 1).min(LONGEST_SLEEP_MS) as i32 }
 }
 
 #[cfg(test)]

@@ -1,14 +1,13 @@
 //! What verbs do to a queue pair, on the caller's own thread: a post leaves for the wire before the call returns.
 
-use super::Engine;
 use super::host::NicHost;
+use super::{Engine, QpCore};
 use crate::error::Error;
 use crate::link::now;
 use crate::lock::MutexGuard;
-use crate::objects::QpCore;
 use crate::raw::RawQp;
 use ferroce_proto::qp::state::AttrLimits;
-use ferroce_proto::qp::{self, PlainSend, PlainWrite, PostError};
+use ferroce_proto::qp::{self, Attempt, PostError, Posted};
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, RecvWr, Route, SendOp, SendWr};
 use ferroce_proto::{Gid, Time};
 use std::sync::Arc;
@@ -27,64 +26,40 @@ pub struct Posting<'a> {
 }
 
 impl Posting<'_> {
-    /// Takes a request.
-    #[inline(always)]
+    /// Posts a request.
+    #[inline(always)] // the caller often knows the operation
     pub fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        if let (SendOp::Write { addr, rkey }, flags, data) = (wr.op, wr.flags, wr.payload)
-            && self.write_at_once(PlainWrite { wr_id: wr.wr_id, flags, addr, rkey, data })
-        {
-            return Ok(());
-        }
-        if PlainSend::of(wr).is_some_and(|send| self.send_at_once(send)) {
-            return Ok(());
-        }
-        self.post_any(wr)
-    }
-
-    /// Takes a WRITE if it can be done at once and nothing has to be looked up for it. False: nothing was done, and
-    /// [`Self::post_any`] takes it or says what is wrong with it.
-    #[inline(always)]
-    pub fn write_at_once(&mut self, write: PlainWrite<'_>) -> bool {
-        self.raw.is_none() && self.machine.write_at_once(write, &mut self.host)
-    }
-
-    /// The same for a message that can be sent at once.
-    #[inline(always)]
-    pub fn send_at_once(&mut self, send: PlainSend<'_>) -> bool {
-        let Posting { host, machine, asked, raw, .. } = self;
-        host.ask_for_ring();
-        raw.is_none() && machine.send_at_once(send, host, || *asked.get_or_insert_with(now))
-    }
-
-    /// Takes any request, without those short ways.
-    #[inline(always)]
-    pub fn post_any(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if let Some(raw) = self.raw {
             return raw.post_send(wr);
         }
-        // What is done at once needs no time, and to ask for it takes as long as the rest.
-        if self.machine.post_at_once(wr, &mut self.host) { Ok(()) } else { self.enqueue(wr) }
+        let Posting { host, machine, asked, .. } = self;
+        if let SendOp::Send = wr.op {
+            host.ask_for_ring();
+        }
+        let posted = machine.post_send(wr, || *asked.get_or_insert_with(now), host)?;
+        self.is_plain &= posted == Posted::Executed;
+        Ok(())
     }
 
-    /// The same for requests that are posted seldom, and whose code shall not be in the way.
+    /// Executes a request while it is posted, or does nothing. Only [`Self::post`] queues it, or reports what is wrong with it.
+    pub fn try_post(&mut self, wr: &SendWr<'_>) -> Attempt {
+        let Posting { host, machine, asked, raw, .. } = self;
+        match raw {
+            Some(_) => Attempt::Declined,
+            None => machine.try_post(wr, || *asked.get_or_insert_with(now), host),
+        }
+    }
+
+    /// The same as [`Self::post`] for requests that are posted seldom, and whose code shall not be in the way.
     #[inline(never)]
     pub fn post_seldom(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.post_any(wr)
+        self.post(wr)
     }
 
     /// Says whether the next request is the last one of the list: then it need not wait for others.
     #[inline(always)]
     pub fn is_last(&mut self, is_last: bool) {
         self.host.is_last = is_last;
-    }
-
-    #[inline(never)]
-    fn enqueue(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.is_plain = false;
-        let now = *self.asked.get_or_insert_with(now);
-        self.machine.post_send(wr, now, &mut self.host)?;
-        self.machine.send_express(now, &mut self.host);
-        Ok(())
     }
 }
 
@@ -118,6 +93,8 @@ impl Engine {
             return self.arm(qp, &machine);
         }
         let now = asked.unwrap_or_else(now);
+        // What waits in the queue leaves as one batch.
+        host.is_last = false;
         if machine.has_unsent() {
             machine.poll_requests(now, &mut host);
         }

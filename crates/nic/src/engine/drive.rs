@@ -1,15 +1,14 @@
 //! One turn: put-off replies, arrivals, what follows from them, whoever waited for room, timers.
 
-use super::Engine;
 use super::host::NicHost;
 use super::qps::QpTable;
-use crate::link::{RxBatch, RxPacket, TxBatch, now};
+use super::{Engine, QpCore};
+use crate::link::{Effort, RxBatch, RxPacket, TxBatch, now};
 use crate::lock::MutexGuard;
 use crate::log;
-use crate::objects::QpCore;
-use ferroce_proto::qp::{self, Arrival, DropReason};
+use ferroce_proto::qp::{self, Arrival, DropReason, Terms};
 use ferroce_proto::verbs::EventKind;
-use ferroce_proto::wire::{Packet, SendNamed, SendOnly, WriteMiddle, dest_qpn};
+use ferroce_proto::wire::{Packet, dest_qpn};
 use ferroce_proto::{Gid, Qpn, Time};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -225,7 +224,8 @@ impl Engine {
         }
         // One turn of a program that finds what it looks for is no reason to send them, two are.
         turn.is_overdue = !turn.put_off.waiting.is_empty();
-        let arrived = self.link.receive_some(&mut turn.rx, thorough);
+        let effort = if thorough { Effort::Thorough } else { Effort::Quick };
+        let arrived = self.link.receive(&mut turn.rx, effort);
         turn.idle = if arrived > 0 { 0 } else { turn.idle.wrapping_add(1) };
         turn.recent.refresh(self.qps.removals());
         turn.put_off.refresh(self.qps.removals());
@@ -309,9 +309,9 @@ impl Engine {
             }
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, qp, tx);
-            let mut is_plain = true;
             loop {
-                is_plain &= self.deliver(&mut machine, &packet, clock, &mut host);
+                let terms = machine.receive(&arrival_of(&packet), packet.bytes, || clock.now(), &mut host);
+                host.terms_changed |= terms == Terms::Changed;
                 if next == rx.len() && !self.any_more(rx) {
                     break;
                 }
@@ -326,7 +326,7 @@ impl Engine {
             if touched.is_empty() && next == rx.len() {
                 // The only one with packets: it need not be locked again.
                 let may_put_off = may_put_off && completions > 0;
-                self.finish(qp, machine, host, clock, may_put_off.then_some(put_off), is_plain);
+                self.finish(qp, machine, host, clock, may_put_off.then_some(put_off));
                 break;
             }
             drop(host);
@@ -339,45 +339,7 @@ impl Engine {
     /// Whether the batch could be given more packets out of what was read.
     #[inline]
     fn any_more(&self, rx: &mut RxBatch) -> bool {
-        rx.has_more && self.link.receive_more(rx)
-    }
-
-    /// Gives a packet to the queue pair that it is for. True if it was a message of one packet in order, which changes nothing about the
-    /// queue pair that neighbours see.
-    #[inline(always)] // as the call it makes
-    fn deliver(
-        &self,
-        machine: &mut qp::Qp,
-        rx: &RxPacket<'_>,
-        clock: &mut Clock,
-        host: &mut NicHost<'_, '_>,
-    ) -> bool {
-        let is_taken = SendOnly::parse(rx.bytes).is_some_and(|(head, payload)| {
-            machine.handle_send_only(&arrival_of(rx), &head, payload, || clock.now(), host)
-        });
-        if !is_taken {
-            self.deliver_other(machine, rx, clock.now(), host);
-        }
-        is_taken
-    }
-
-    /// The same for what is not a message of one packet, or not in order.
-    #[inline(never)]
-    fn deliver_other(&self, machine: &mut qp::Qp, rx: &RxPacket<'_>, now: Time, host: &mut NicHost<'_, '_>) {
-        if let Some((head, payload)) = WriteMiddle::parse(rx.bytes)
-            && machine.handle_write_middle(&arrival_of(rx), &head, payload, now, host)
-        {
-            return;
-        }
-        if let Some(slot) = rx.ring
-            && let Some((head, names)) = SendNamed::parse(rx.bytes)
-            && host.has_peer_at(slot)
-        {
-            return machine.handle_named(&arrival_of(rx), &head, &names, now, host);
-        }
-        if let Some((arrival, packet)) = self.parse(rx) {
-            machine.handle_packet(&arrival, &packet, now, host);
-        }
+        rx.has_more() && self.link.receive(rx, Effort::Quick) > 0
     }
 
     /// What becomes of a packet that is for no queue pair of ours alone. Returns how many completions that made.
@@ -388,16 +350,19 @@ impl Engine {
         touched: &mut Vec<Arc<QpCore>>,
         now: Time,
     ) -> u32 {
-        if rx.ring.is_some() && SendNamed::parse(rx.bytes).is_some() {
-            // No packet, but no nonsense either: the queue pair is gone.
-            self.drop_strange(dest_qpn(rx.bytes).unwrap_or_default(), rx.sgid);
-            return 0;
-        }
-        let Some((arrival, packet)) = self.parse(rx) else { return 0 };
-        match packet.headers.bth.dest_qpn {
-            Qpn::MULTICAST => return self.deliver_to_group(&arrival, &packet, tx, touched, now),
-            Qpn::GSI => self.receive_management(rx, &packet, now),
-            qpn => self.drop_strange(qpn, arrival.sgid),
+        match (dest_qpn(rx.bytes), rx.ring) {
+            // A ring also carries what is no packet: whatever it is, its queue pair is gone.
+            (Some(qpn), Some(_)) if qpn != Qpn::MULTICAST && qpn != Qpn::GSI => {
+                self.drop_strange(qpn, rx.sgid)
+            }
+            _ => {
+                let Some(packet) = self.parse(rx) else { return 0 };
+                match packet.headers.bth.dest_qpn {
+                    Qpn::MULTICAST => return self.deliver_to_group(rx, tx, touched, now),
+                    Qpn::GSI => self.receive_management(rx, &packet, now),
+                    qpn => self.drop_strange(qpn, rx.sgid),
+                }
+            }
         }
         0
     }
@@ -407,9 +372,9 @@ impl Engine {
         log::drop(format_args!("no QP {qpn} here (from {from})"));
     }
 
-    fn parse<'a>(&self, rx: &RxPacket<'a>) -> Option<(Arrival, Packet<'a>)> {
+    fn parse<'a>(&self, rx: &RxPacket<'a>) -> Option<Packet<'a>> {
         match Packet::parse(rx.bytes) {
-            Ok(packet) => Some((arrival_of(rx), packet)),
+            Ok(packet) => Some(packet),
             Err(malformed) => {
                 self.counters.dropped(DropReason::Malformed);
                 log::drop(format_args!("malformed packet from {}: {malformed}", rx.sgid));
@@ -420,22 +385,22 @@ impl Engine {
 
     fn deliver_to_group(
         &self,
-        arrival: &Arrival,
-        packet: &Packet<'_>,
+        rx: &RxPacket<'_>,
         tx: &mut TxBatch,
         touched: &mut Vec<Arc<QpCore>>,
         now: Time,
     ) -> u32 {
-        let listeners = self.groups.listeners(arrival.dgid);
+        let listeners = self.groups.listeners(rx.dgid);
         if listeners.is_empty() {
             self.counters.dropped(DropReason::NoSuchQp);
-            log::drop(format_args!("nobody listens to group {} here", arrival.dgid));
+            log::drop(format_args!("nobody listens to group {} here", rx.dgid));
         }
         let mut completions = 0;
         for qp in listeners {
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, &qp, tx);
-            machine.handle_packet(arrival, packet, now, &mut host);
+            // It is finished with the other queue pairs that were touched, where its terms are shown.
+            let _ = machine.receive(&arrival_of(rx), rx.bytes, || now, &mut host);
             completions += host.completions;
             drop(host);
             drop(machine);
@@ -450,13 +415,13 @@ impl Engine {
         for qp in touched.drain(..) {
             qp.touched.store(false, Ordering::Relaxed);
             let machine = qp.machine.lock();
-            let host = NicHost::new(self, &qp, tx);
-            self.finish(&qp, machine, host, clock, may_put_off.then_some(&mut *put_off), false);
+            let mut host = NicHost::new(self, &qp, tx);
+            host.terms_changed = true;
+            self.finish(&qp, machine, host, clock, may_put_off.then_some(&mut *put_off));
         }
     }
 
-    /// Sends what the arrivals at one queue pair call for. Acknowledgements may wait in `put_off`, if there is one. Only `is_plain` messages
-    /// leave it as neighbours know it.
+    /// Sends what the arrivals at one queue pair call for. Acknowledgements may wait in `put_off`, if there is one.
     #[inline(always)] // the host is large, and is not moved then
     fn finish(
         &self,
@@ -465,7 +430,6 @@ impl Engine {
         mut host: NicHost<'_, '_>,
         clock: &mut Clock,
         put_off: Option<&mut PutOff>,
-        is_plain: bool,
     ) {
         if machine.has_replies() {
             match put_off {
@@ -477,9 +441,9 @@ impl Engine {
             machine.poll_requests(clock.now(), &mut host);
         }
         host.flush();
-        let more = host.has_more;
+        let (more, terms_changed) = (host.has_more, host.terms_changed);
         drop(host);
-        if is_plain && !more && self.is_settled(qp) {
+        if !terms_changed && !more && self.is_settled(qp) {
             self.arm(qp, &machine);
         } else {
             self.after(qp, machine, more);
@@ -553,17 +517,16 @@ impl Engine {
 
     /// When the background thread must look again although nothing arrives.
     pub(super) fn next_deadline_ns(&self) -> u64 {
-        let link = self.link.deadline().map_or(u64::MAX, |t| t.0);
         let ready = if self.any_ready.load(Ordering::Relaxed) { 0 } else { u64::MAX };
-        let management = self.cm.get().map_or(u64::MAX, |cm| cm.next_ns());
-        self.timers.next_ns().min(link).min(ready).min(management)
+        let management = self.agent_ns.load(Ordering::SeqCst);
+        self.timers.next_ns().min(ready).min(management)
     }
 }
 
 /// What the outer headers of a packet said.
 #[inline]
 fn arrival_of(rx: &RxPacket<'_>) -> Arrival {
-    Arrival { sgid: rx.sgid, dgid: rx.dgid, traffic_class: rx.tos, hop_limit: rx.ttl }
+    Arrival { sgid: rx.sgid, dgid: rx.dgid, traffic_class: rx.tos, hop_limit: rx.ttl, ring: rx.ring }
 }
 
 fn touch(touched: &mut Vec<Arc<QpCore>>, qp: Arc<QpCore>) {

@@ -1,18 +1,20 @@
 //! How a queue pair reaches memory, links and completion queues.
 
-use super::Engine;
 use super::outgoing::{Batch, Outgoing};
+use super::{Engine, QpCore};
 use crate::link::TxBatch;
-use crate::local::SHORTEST_NAMED;
 use crate::local::{Path, Reaching};
 use crate::log;
-use crate::memory::{Grip, Peer};
-use crate::objects::{CqCore, QpCore, SrqCore};
-use ferroce_proto::qp::{DropReason, Host, OneSided, RecvWqe, RefusalReason, Side, TxError, TxPayload};
-use ferroce_proto::verbs::{
-    Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Payload, Route, Sge, WcStatus,
+use crate::memory::{Grip, Peer, SHORTEST_NAMED};
+use crate::queues::{CqCore, SrqCore};
+use ferroce_proto::qp::{
+    Attempt, DropReason, Egress, Events, Memory, OneSided, RecvWqe, RefusalReason, Segment, Side, TxError,
+    TxPayload, WriteHeaders,
 };
-use ferroce_proto::wire::{Headers, Names, SendNamed};
+use ferroce_proto::verbs::{
+    Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge, WcStatus,
+};
+use ferroce_proto::wire::{Names, SendNamed};
 use ferroce_proto::{PdId, RKey, Srqn};
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -45,6 +47,8 @@ pub(super) struct NicHost<'a, 'q> {
     pub(super) completions: u32,
     /// Something went past the link, and the peer may sleep.
     expressed: bool,
+    /// What local peers may do to the queue pair may have changed.
+    pub(super) terms_changed: bool,
     /// What is posted now is the last of its list.
     pub(super) is_last: bool,
 }
@@ -76,6 +80,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
             has_more: false,
             completions: 0,
             expressed: false,
+            terms_changed: false,
             is_last: false,
         }
     }
@@ -115,7 +120,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
             self.out().flush();
         }
         if let Some(slot) = sleeper {
-            self.engine.link.wake(slot);
+            self.engine.shared_port.wake(slot);
         }
     }
 
@@ -134,22 +139,31 @@ impl<'a, 'q> NicHost<'a, 'q> {
         }
     }
 
-    /// A short message to a neighbour: into its ring, where it can be read at once.
+    /// Whether packets wait that were handed over earlier.
     #[inline]
-    fn express_by_ring(&mut self, route: &Route, head: &[u8], payload: TxPayload<'_>) -> bool {
-        // What waits in a batch was sent before.
-        let waits = self.out.as_ref().is_some_and(|out| !out.is_empty());
-        if waits || self.shared.as_ref().is_some_and(|tx| !tx.is_empty()) {
-            return false;
+    fn has_waiting(&self) -> bool {
+        self.out.as_ref().is_some_and(|out| !out.is_empty())
+            || self.shared.as_ref().is_some_and(|tx| !tx.is_empty())
+    }
+
+    /// Puts a packet to a local peer into its ring, where it can be read at once.
+    #[inline]
+    fn try_ring<W: WriteHeaders>(&mut self, route: &Route, segment: &Segment<'_, W>) -> Attempt {
+        if self.has_waiting() {
+            return Attempt::Declined;
         }
-        let path = reach(&mut self.reaching, self.qp).path();
-        if !path.is_some_and(|path| path.express(&mut self.grip, route, head, payload)) {
-            return false;
+        let Some(path) = reach(&mut self.reaching, self.qp).path() else { return Attempt::Declined };
+        let payload = segment.payload;
+        let is_sent = segment
+            .headers
+            .with_bytes(payload.len(), |head| path.express(&mut self.grip, route, head, payload));
+        if !is_sent {
+            return Attempt::Declined;
         }
         self.expressed = true;
         self.qp.tally.express.add(1);
-        self.qp.tally.express_bytes.add((head.len() + payload.len()) as u64);
-        true
+        self.qp.tally.express_bytes.add((segment.headers.encoded_len() + payload.len()) as u64);
+        Attempt::Done
     }
 
     /// A long message to a neighbour: into its ring goes where it lies, and the neighbour copies it.
@@ -158,8 +172,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
             return None;
         }
         // What waits in a batch was sent before.
-        let waits = self.out.as_ref().is_some_and(|out| !out.is_empty());
-        if waits || self.shared.as_ref().is_some_and(|tx| !tx.is_empty()) {
+        if self.has_waiting() {
             self.flush();
         }
         let path = reach(&mut self.reaching, self.qp).path()?;
@@ -171,22 +184,22 @@ impl<'a, 'q> NicHost<'a, 'q> {
         Some(())
     }
 
-    /// Whether the peer is a queue pair of the process that has this slot.
-    pub(super) fn has_peer_at(&mut self, slot: u8) -> bool {
-        self.path().is_some_and(|path| path.leads_to(slot))
-    }
-
-    /// A short message to somebody else that nothing waits before or behind: at once.
+    /// Sends a short packet that nothing waits before or behind.
     #[inline]
-    fn express_alone(&mut self, route: &Route, head: &[u8], payload: TxPayload<'_>) -> bool {
-        // A list leaves as one batch, and behind what waits in a batch comes what is sent later.
-        if !self.is_last || self.out.is_some() || self.shared.is_some() || self.burst_left == 0 {
-            return false;
+    fn try_single<W: WriteHeaders>(&mut self, route: &Route, segment: &Segment<'_, W>) -> Attempt {
+        // A list leaves as one batch, and behind what waits in a batch comes what is sent later. Only the route to the peer of
+        // a connection is always the same.
+        let is_alone = self.is_last && self.out.is_none() && self.shared.is_none() && segment.is_acknowledged;
+        if !is_alone || self.burst_left == 0 {
+            return Attempt::Declined;
         }
         // SAFETY: a host exists only while the lock of its queue pair is held, and nobody else uses this.
         let short = unsafe { self.qp.short.get() };
-        let Some(place) = short.begin(head, payload.len()) else { return false };
-        let is_filled = match payload {
+        let len = segment.payload.len();
+        let Some(place) = segment.headers.with_bytes(len, |head| short.begin(head, len)) else {
+            return Attempt::Declined;
+        };
+        let is_filled = match segment.payload {
             TxPayload::None => true,
             TxPayload::Bytes(bytes) => {
                 place.copy_from_slice(bytes);
@@ -199,22 +212,26 @@ impl<'a, 'q> NicHost<'a, 'q> {
         };
         // The call takes its time, and nobody shall wait for it to deregister a region.
         self.let_go();
-        let is_sent = is_filled && self.engine.link.send_short(short, route);
+        let is_sent = is_filled && self.engine.link.try_send_one(short, route).is_done();
         self.burst_left -= u32::from(is_sent);
-        is_sent
+        Attempt::of(is_sent)
     }
 
-    /// A short message to somebody else: with all other packets.
-    #[inline]
-    fn express_by_batch(&mut self, route: &Route, head: &[u8], payload: TxPayload<'_>) -> bool {
+    /// Adds packets to the batch.
+    fn send_batched<W: WriteHeaders>(
+        &mut self,
+        route: &Route,
+        segment: &Segment<'_, W>,
+    ) -> Result<u32, TxError> {
         if self.burst_left == 0 {
-            return false;
+            self.has_more = true;
+            return Err(TxError::Full);
         }
         self.let_go();
-        let qp = self.qp;
-        let is_taken = self.out().push_short(route, head, payload, qp);
-        self.burst_left -= u32::from(is_taken);
-        is_taken
+        let (qp, most) = (self.qp, self.burst_left);
+        let sent = self.out().push(route, segment, most, qp).map_err(TxError::Fault)?;
+        self.burst_left -= sent;
+        Ok(sent)
     }
 
     /// Adds a completion to the queue of an XRC shared receive queue.
@@ -229,6 +246,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
         self.completions += 1;
     }
 
+    #[inline]
     fn path(&mut self) -> Option<&mut Path> {
         reach(&mut self.reaching, self.qp).path()
     }
@@ -249,94 +267,62 @@ fn reach<'r, 'q>(reaching: &'r mut Option<Reaching<'q>>, qp: &'q QpCore) -> &'r 
     reaching.get_or_insert_with(|| Reaching::new(unsafe { qp.path.get() }, &qp.tally))
 }
 
-impl Host for NicHost<'_, '_> {
-    fn transmit(&mut self, route: &Route, headers: &Headers, payload: TxPayload<'_>) -> Result<(), TxError> {
-        if self.burst_left == 0 {
-            self.has_more = true;
-            return Err(TxError::Full);
-        }
-        self.let_go();
-        let qp = self.qp;
-        self.out().push(route, headers, payload, qp).map_err(TxError::Fault)?;
-        self.burst_left -= 1;
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn perform(&mut self, pd: PdId, request: &OneSided<'_>) -> bool {
-        // No closure: it would not be inlined, and then all of the request is stored and loaded again.
-        match reach(&mut self.reaching, self.qp).path() {
-            Some(path) => path.perform(&mut self.grip, pd, request),
-            None => false,
-        }
-    }
-
-    #[inline(always)]
-    fn write(&mut self, pd: PdId, rkey: RKey, addr: u64, data: Payload<'_>) -> bool {
-        match reach(&mut self.reaching, self.qp).path() {
-            Some(path) => path.write(pd, rkey, addr, data),
-            None => false,
-        }
-    }
-
+impl Egress for NicHost<'_, '_> {
     #[inline]
-    fn express(&mut self, route: &Route, head: &[u8], payload: TxPayload<'_>) -> bool {
-        if reach(&mut self.reaching, self.qp).path().is_some() {
-            self.express_by_ring(route, head, payload)
-        } else {
-            self.express_alone(route, head, payload) || self.express_by_batch(route, head, payload)
+    fn send<W: WriteHeaders>(&mut self, route: &Route, segment: &Segment<'_, W>) -> Result<u32, TxError> {
+        let attempt = match segment.count {
+            1 if self.path().is_some() => self.try_ring(route, segment),
+            1 => self.try_single(route, segment),
+            _ => Attempt::Declined,
+        };
+        if attempt.is_done() { Ok(1) } else { self.send_batched(route, segment) }
+    }
+
+    #[inline(always)]
+    fn try_direct(&mut self, pd: PdId, request: &OneSided<'_>) -> Attempt {
+        // No closure: it would not be inlined, and then all of the request is stored and loaded again.
+        let Some(path) = reach(&mut self.reaching, self.qp).path() else { return Attempt::Declined };
+        if path.write(pd, request) {
+            return Attempt::Done;
         }
+        // The first one is never stored: only this copy has an address.
+        let request = *request;
+        Attempt::of(path.perform(&mut self.grip, pd, &request))
     }
 
-    fn express_by_name(&mut self, route: &Route, head: &SendNamed, payload: TxPayload<'_>) -> bool {
-        self.name(route, head, payload).is_some()
+    fn can_access(&mut self, rkey: RKey) -> bool {
+        self.path().is_some_and(|path| path.reaches(rkey))
     }
 
-    fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &Names) -> bool {
-        let path = reach(&mut self.reaching, self.qp).path();
-        let is_fetched = path.is_some_and(|path| path.fetch(&mut self.grip, pd, sges, names));
-        if !is_fetched {
-            // Nothing more shall be named. The card changes when this turn is done.
-            self.qp.fetches.store(false, Ordering::Relaxed);
-        }
-        is_fetched
-    }
-
-    fn has_caught_up(&mut self) -> bool {
+    fn has_drained(&mut self) -> bool {
         // What waits in a batch has not even left.
         let waits = self.out.as_ref().is_some_and(|out| !out.is_empty());
         !waits && self.path().is_some_and(|path| path.has_caught_up())
     }
 
-    fn reaches(&mut self, rkey: RKey) -> bool {
-        self.path().is_some_and(|path| path.reaches(rkey))
+    fn try_rendezvous(&mut self, route: &Route, head: &SendNamed, payload: TxPayload<'_>) -> Attempt {
+        Attempt::of(self.name(route, head, payload).is_some())
     }
 
-    fn segment(&mut self) -> Option<u32> {
+    fn large_segment(&mut self) -> Option<u32> {
         self.path().and_then(|path| path.segment())
     }
+}
 
-    fn takes_large(&mut self) -> bool {
-        self.qp.takes_large.load(Ordering::Relaxed)
+impl Memory for NicHost<'_, '_> {
+    fn is_peer(&mut self, slot: u8) -> bool {
+        self.path().is_some_and(|path| path.leads_to(slot))
     }
 
-    fn transmit_row(
-        &mut self,
-        route: &Route,
-        headers: &Headers,
-        payload: TxPayload<'_>,
-        count: u32,
-    ) -> Result<u32, TxError> {
-        let count = count.min(self.burst_left);
-        if count == 0 {
-            self.has_more = true;
-            return Err(TxError::Full);
+    fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &Names) -> Attempt {
+        let path = reach(&mut self.reaching, self.qp).path();
+        let is_fetched = path.is_some_and(|path| path.fetch(&mut self.grip, pd, sges, names));
+        if !is_fetched {
+            // Nothing more shall be named. The card changes when this turn is done.
+            self.qp.fetches.store(false, Ordering::Relaxed);
+            self.terms_changed = true;
         }
-        self.let_go();
-        let qp = self.qp;
-        let sent = self.out().push_row(route, headers, payload, count, qp).map_err(TxError::Fault)?;
-        self.burst_left -= sent;
-        Ok(sent)
+        Attempt::of(is_fetched)
     }
 
     #[inline(always)] // one short copy, mostly
@@ -388,7 +374,9 @@ impl Host for NicHost<'_, '_> {
         self.flush();
         self.engine.regions.bind(self.peer(pd), bind)
     }
+}
 
+impl Events for NicHost<'_, '_> {
     fn xrc_pd(&mut self, srq: Srqn) -> Option<PdId> {
         self.xrc_srq(srq)?.xrc.as_ref().map(|xrc| xrc.pd)
     }

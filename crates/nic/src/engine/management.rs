@@ -1,177 +1,66 @@
-//! Packets to QP1: connection management meets the engine.
+//! Packets to QP1, and deadlines of whoever answers them: the agent is above the engine, which calls it through here.
 
 use super::Engine;
 use super::outgoing::Batch;
-use crate::cm::{CmService, Destination, LOCK_PATIENCE, Managed};
-use crate::link::{RxPacket, SLOT_HINT_AT, TxBatch, now, wall_clock_ns};
-use crate::local::Fabric;
-use crate::lock::{MutexGuard, lock_within};
-use crate::log;
-use ferroce_proto::cm::Transmit;
-use ferroce_proto::qp::DropReason;
-use ferroce_proto::verbs::Route;
-use ferroce_proto::wire::cm::CmMad;
-use ferroce_proto::wire::{Bth, Deth, GSI_QKEY, Headers, Opcode, Operation, Packet, Service};
-use ferroce_proto::{Gid, PKey, Psn, Qpn, Time};
-use smallvec::SmallVec;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::link::{RxPacket, TxBatch};
+use ferroce_proto::Time;
+use ferroce_proto::wire::Packet;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+/// Who serves QP1 of the device.
+pub(crate) trait ManagementAgent: Send + Sync {
+    /// A packet to QP1.
+    fn receive(&self, rx: &RxPacket<'_>, packet: &Packet<'_>, now: Time);
+    /// The deadline that it [set](Engine::set_agent_deadline) has passed.
+    fn handle_timeout(&self, now: Time);
+    /// Tells its peers that everything ends; the process or the device is about to go.
+    fn close(&self);
+    /// Everything it counted.
+    fn named_counters(&self) -> BTreeMap<&'static str, u64>;
+}
 
 impl Engine {
-    /// Connection management of this NIC.
-    pub(crate) fn cm(&self) -> &CmService {
-        self.cm.get().expect("set before anybody gets the engine")
+    /// Gives QP1 to an agent; only the first call counts.
+    pub(crate) fn set_agent(&self, agent: Weak<dyn ManagementAgent>) {
+        let _ = self.agent.set(agent);
     }
 
-    /// Works on the connection manager, then sends and tells what follows from it.
-    pub(crate) fn manage<R>(&self, work: impl FnOnce(&mut Managed) -> R) -> R {
-        self.manage_locked(self.cm().managed.lock(), work)
+    /// When the agent wants to be called; `u64::MAX` if never.
+    pub(crate) fn set_agent_deadline(&self, deadline_ns: u64) {
+        self.agent_ns.store(deadline_ns, Ordering::SeqCst);
     }
 
-    /// Messages leave before the program hears of what they answer, and in the order of the machine, so under its lock: who
-    /// hears that the peer disconnected may be gone a moment later, and the peer would wait for its answer in vain.
-    fn manage_locked<R>(
-        &self,
-        mut managed: MutexGuard<'_, Managed>,
-        work: impl FnOnce(&mut Managed) -> R,
-    ) -> R {
-        if managed.cm.has_secrets() {
-            managed.cm.set_unix_time(wall_clock_ns(), now());
-        }
-        let result = work(&mut managed);
-        self.send_waiting(&mut managed);
-        managed.deliver();
-        // An offer to a listener that is gone is refused while it is delivered.
-        self.send_waiting(&mut managed);
-        let deadline = managed.cm.deadline().map_or(u64::MAX, |t| t.0).min(self.cm().next_roll_call_ns());
-        self.cm().set_next_ns(deadline);
-        let garbage = managed.take_garbage();
-        drop(managed);
-        drop(garbage);
-        self.pulse.wake_before(deadline);
-        result
+    /// The thread's own batch, for what leaves by itself.
+    pub(crate) fn with_own_batch(&self, work: impl FnOnce(&mut TxBatch)) {
+        work(&mut Batch::own());
     }
 
-    fn send_waiting(&self, managed: &mut Managed) {
-        let out: SmallVec<[Transmit; 4]> = std::iter::from_fn(|| managed.cm.poll_transmit()).collect();
-        if !out.is_empty() {
-            self.send_messages(&mut Batch::own(), &out);
-        }
+    pub(super) fn agent(&self) -> Option<Arc<dyn ManagementAgent>> {
+        self.agent.get().and_then(Weak::upgrade)
     }
 
-    /// What was sent before goes over the wire: a neighbour that has not answered may not read its ring.
-    fn send_messages(&self, tx: &mut TxBatch, messages: &[Transmit]) {
-        self.write_messages(tx, messages.iter().filter(|message| !message.is_repeat), |tx| {
-            self.link.send(tx)
-        });
-        let repeats = messages.iter().filter(|message| message.is_repeat);
-        self.write_messages(tx, repeats, |tx| self.link.send_by_wire(tx));
-    }
-
-    fn write_messages<'a>(
-        &self,
-        tx: &mut TxBatch,
-        messages: impl Iterator<Item = &'a Transmit>,
-        send: impl Fn(&mut TxBatch),
-    ) {
-        for message in messages {
-            let mut bth = Bth::new(Opcode::new(Service::Ud, Operation::SendOnly), Qpn::GSI, Psn::new(0));
-            bth.pkey = PKey::DEFAULT;
-            let mut headers = Headers::new(bth);
-            headers.deth = Some(Deth { qkey: GSI_QKEY, src_qpn: Qpn::GSI });
-            let (head, len) = (headers.encoded_len(), headers.encoded_len() + message.mad.len());
-            if !tx.has_room(len) {
-                send(tx);
-            }
-            // Processes that share an address share QP1, and the kernel picks one of them by flow. A message that was lost on
-            // the detour takes another way when it is repeated.
-            let route = Route { entropy: fresh_entropy(), ..message.route };
-            let packet = tx.reserve(&route, len);
-            headers.write(packet);
-            packet[head..].copy_from_slice(&message.mad[..]);
-            let dgid = message.route.dgid;
-            let slot = self.cm().slot_hint(message, self.is_here(dgid));
-            packet[head + SLOT_HINT_AT] = slot;
-            if slot != 0 {
-                // Its answer may be the last that it does.
-                self.cm().meet((dgid, slot), now());
-            }
-        }
-        if !tx.is_empty() {
-            send(tx);
-        }
-    }
-
-    /// A packet to QP1: for this process, or passed on to the one that it is for.
+    #[cold]
     pub(super) fn receive_management(&self, rx: &RxPacket<'_>, packet: &Packet<'_>, now: Time) {
-        let opcode = packet.headers.bth.opcode;
-        if opcode != Opcode::new(Service::Ud, Operation::SendOnly) {
-            self.counters.dropped(DropReason::UnexpectedOpcode);
-            return log::drop(format_args!("{opcode:?} to QP1 from {}", rx.sgid));
-        }
-        if packet.headers.deth.is_none_or(|deth| deth.qkey != GSI_QKEY) {
-            self.counters.dropped(DropReason::BadQkey);
-            return log::drop(format_args!("wrong Q_Key to QP1 from {}", rx.sgid));
-        }
-        let mad = match CmMad::parse(packet.payload) {
-            Ok(mad) => mad,
-            Err(bad) => {
-                self.cm().managed.lock().cm.count_bad(bad);
-                self.counters.dropped(DropReason::Malformed);
-                return log::drop(format_args!("management datagram from {}: {bad}", rx.sgid));
-            }
-        };
-        if let Destination::Slot(slot) = self.cm().destination(&mad, rx.dgid) {
-            // It lives, so at worst it does not keep up. Answering in its place would be wrong; the peer will repeat.
-            self.link.forward(slot, rx);
-            return;
-        }
-        match self.cm().inbound(rx) {
-            Some(inbound) => self.manage(|managed| {
-                if let Some(id) = mad.message.introduced().filter(|_| self.is_here(rx.sgid)) {
-                    self.cm().part((rx.sgid, id.slot()), managed, now);
-                    self.cm().meet((rx.sgid, id.slot()), now);
-                }
-                managed.cm.handle_message(&inbound, &mad, now);
-            }),
-            None => {
-                self.counters.dropped(DropReason::WrongAddress);
-                log::drop(format_args!("management datagram from {} to {}: not ours", rx.sgid, rx.dgid));
-            }
+        if let Some(agent) = self.agent() {
+            agent.receive(rx, packet, now);
         }
     }
 
     /// Repeats and time-outs that are due.
     pub(super) fn run_management(&self, now: Time) {
-        if self.cm.get().is_some_and(|cm| cm.next_ns() <= now.0) {
-            self.manage(|managed| {
-                managed.cm.handle_timeout(now);
-                self.cm().roll_call(managed, now);
-            });
+        if self.agent_ns.load(Ordering::SeqCst) <= now.0
+            && let Some(agent) = self.agent()
+        {
+            agent.handle_timeout(now);
         }
     }
 
-    /// Whether this is an address of this host.
-    fn is_here(&self, address: Gid) -> bool {
-        let is_local = |fabric: &Arc<Fabric>| fabric.is_local(address);
-        address.to_ip().is_loopback()
-            || self.cm().addresses.find(address).is_some()
-            || self.fabric.as_ref().is_some_and(is_local)
-    }
-
-    /// Tells the peers of all connections that they end; the process or the device is about to go.
+    /// Tells the peers of all connections that they end.
     pub(crate) fn close_connections(&self) {
-        // Not waiting for ever: at the exit of the process the holder of the lock may be a thread that is gone.
-        if let Some(managed) = self.cm.get().and_then(|cm| lock_within(&cm.managed, LOCK_PATIENCE)) {
-            self.manage_locked(managed, |managed| managed.release_all(now()));
+        if let Some(agent) = self.agent() {
+            agent.close();
         }
     }
-}
-
-/// A number unlike the one before. Not from the thread's generator, which is gone when the last messages leave at exit.
-fn fresh_entropy() -> u16 {
-    static STEPS: AtomicU64 = AtomicU64::new(0);
-    let step = STEPS.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-    let mixed = (step ^ step >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    (mixed >> 48) as u16
 }

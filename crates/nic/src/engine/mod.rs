@@ -6,14 +6,17 @@
 //! | `calls` | what verbs do to a queue pair on the caller's thread |
 //! | `host` | how a queue pair reaches memory, links and completion queues |
 //! | `neighbours` | what processes of this host see of a queue pair, and how it reaches them |
-//! | `management` | what becomes of packets to QP1 |
+//! | `frames` | how raw packets reach memory |
+//! | `management` | who gets packets to QP1 |
 //! | `outgoing` | what of a packet is copied and what it points to |
+//! | `qp` | what it works on: the machine of a queue pair, and what belongs to it besides |
+//! | `guarded` | what of that only the lock of the queue pair guards |
 //! | `qps` | which queue pair has this number |
 //! | `srqs` | which XRC shared receive queue has this number |
 //! | `groups` | which queue pairs listen to this multicast group |
 //! | `timers` | which queue pair wants to be woken when |
 //! | `background` | who drives when no application thread polls |
-//! | `pulse` | how the two kinds of drivers stay out of each other's way |
+//! | `report` | what the device counted |
 //!
 //! Locks, in the order they may be taken: the turn, a queue pair, then any of {region, CQ, SRQ, timers, ready list}.
 //! No lock is shared by unrelated queue pairs on the data path, except the turn, which is only ever tried.
@@ -21,43 +24,50 @@
 mod background;
 mod calls;
 mod drive;
+mod frames;
 mod groups;
+mod guarded;
 mod host;
 mod management;
 mod neighbours;
 mod outgoing;
-mod pulse;
+mod qp;
 mod qps;
+mod report;
 mod srqs;
 mod timers;
 
 pub(crate) use background::{Background, Chore};
 pub use calls::Posting;
+pub(crate) use management::ManagementAgent;
 pub(crate) use outgoing::Resends;
-pub(crate) use pulse::Pulse;
+pub(crate) use qp::{QpCore, QpQueues};
 pub(crate) use qps::MAX_QP;
 pub(crate) use srqs::MAX_XRC_SRQ;
 
-use crate::cm::CmService;
 use crate::counters::DeviceCounters;
-use crate::link::Link;
+use crate::link::{Link, SharedPort};
 use crate::local::Fabric;
 use crate::lock::Mutex;
 use crate::memory::RegionTable;
-use crate::objects::QpCore;
+use crate::pulse::Pulse;
 use drive::Turn;
 use groups::Groups;
 use qps::QpTable;
 use srqs::XrcSrqs;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, OnceLock, Weak};
 use timers::Timers;
 
 /// One NIC's engine.
 #[repr(align(128))] // no cache line shared with another object that another core writes
 pub(crate) struct Engine {
     pub(crate) link: Arc<dyn Link>,
+    /// The same link without the rings to processes of this host.
+    pub(crate) wire: Arc<dyn Link>,
+    /// How packets and wake-ups reach other processes that share the port.
+    pub(crate) shared_port: Arc<SharedPort>,
     /// What it shares with the processes of this host, if anything.
     pub(crate) fabric: Option<Arc<Fabric>>,
     pub(crate) regions: RegionTable,
@@ -65,8 +75,9 @@ pub(crate) struct Engine {
     pub(crate) srqs: XrcSrqs,
     pub(crate) counters: DeviceCounters,
     pub(crate) pulse: Arc<Pulse>,
-    /// Connection management; set once, before anybody else has the engine.
-    pub(crate) cm: OnceLock<CmService>,
+    /// Who serves QP1, and when it wants to be called.
+    agent: OnceLock<Weak<dyn ManagementAgent>>,
+    agent_ns: AtomicU64,
     /// The link takes packets that point to their payload.
     may_point: bool,
     groups: Groups,
@@ -82,17 +93,26 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(link: Arc<dyn Link>, fabric: Option<Arc<Fabric>>, pulse: Arc<Pulse>) -> Self {
+    pub(crate) fn new(
+        link: Arc<dyn Link>,
+        wire: Arc<dyn Link>,
+        shared_port: Arc<SharedPort>,
+        fabric: Option<Arc<Fabric>>,
+        pulse: Arc<Pulse>,
+    ) -> Self {
         Engine {
             regions: RegionTable::new(fabric.as_ref().map(|fabric| fabric.region_board())),
             srqs: XrcSrqs::new(fabric.as_ref().map(|fabric| fabric.srq_board())),
             fabric,
-            qps: QpTable::new(link.slot()),
-            may_point: link.takes_external(),
+            qps: QpTable::new(shared_port.slot()),
+            may_point: link.capabilities().external_payloads,
             link,
+            wire,
+            shared_port,
             counters: DeviceCounters::default(),
             pulse,
-            cm: OnceLock::new(),
+            agent: OnceLock::new(),
+            agent_ns: AtomicU64::new(u64::MAX),
             groups: Groups::default(),
             timers: Timers::default(),
             turn: Mutex::new(Turn::new()),

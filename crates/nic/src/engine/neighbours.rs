@@ -1,8 +1,8 @@
 //! What processes of this host see of a queue pair, and how it reaches them.
 
-use super::Engine;
-use crate::local::{Partner, Path, QpCard, QpDomain};
-use crate::objects::QpCore;
+use super::{Engine, QpCore};
+use crate::local::Path;
+use crate::shm::{Partner, QpCard, QpDomain};
 use ferroce_proto::qp::Qp;
 use ferroce_proto::verbs::Transport;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ impl Engine {
     /// it was modified.
     pub(super) fn choose_path(&self, qp: &Arc<QpCore>, machine: &Qp) {
         // SAFETY: called with the lock held; the host uses it only while something is posted.
-        unsafe { qp.short.get() }.forget_way();
+        unsafe { qp.short.get() }.clear_tx_cache();
         let Some(fabric) = &self.fabric else { return };
         let neighbour =
             machine.peer().and_then(|peer| Some((fabric.neighbour(machine.route().dgid, peer)?, peer)));

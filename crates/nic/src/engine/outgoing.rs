@@ -1,13 +1,11 @@
 //! Packets of one turn on their way to the link, with the regions that they point into.
 
-use super::Engine;
+use super::{Engine, QpCore};
 use crate::link::TxBatch;
 use crate::memory::{External, Peer, Pins};
-use crate::objects::QpCore;
-use ferroce_proto::Psn;
-use ferroce_proto::qp::{TxPayload, in_row};
+use ferroce_proto::qp::{Segment, Transmission, TxPayload, WriteHeaders};
 use ferroce_proto::verbs::{MemoryFault, Route};
-use ferroce_proto::wire::{Bth, Headers, Service, pad_of};
+use ferroce_proto::wire::{Bth, pad_of};
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -15,8 +13,6 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// Payloads from this length on stay where they are. For shorter ones the copy costs less than two more pieces of a message.
 const EXTERNAL_FROM: usize = 1024;
 
-/// A packet this far behind the last one is sent again; one further behind belongs to another life of the queue pair.
-const FURTHEST_BACK: u32 = 1 << 16;
 /// Packets that are copied after one had to be sent again.
 const COPIED_AFTER_RESEND: u32 = 4096;
 
@@ -101,72 +97,74 @@ impl<'a> Outgoing<'a> {
         self.pins.release();
     }
 
-    /// Adds a packet, and makes room for it first if need be.
-    pub(super) fn push(
+    /// Adds packets of a segment, at most `most`, and makes room first if need be. Returns how many.
+    pub(super) fn push<W: WriteHeaders>(
         &mut self,
         route: &Route,
-        headers: &Headers,
-        payload: TxPayload<'_>,
+        segment: &Segment<'_, W>,
+        most: u32,
         qp: &QpCore,
-    ) -> Result<(), MemoryFault> {
-        let head_len = headers.encoded_len();
-        let pad_len = usize::from(headers.bth.pad);
-        let len = head_len + payload.len() + pad_len;
+    ) -> Result<u32, MemoryFault> {
+        if segment.count == 1 {
+            self.push_one(route, segment, qp)
+        } else {
+            self.push_run(route, segment, most, qp)
+        }
+    }
+
+    fn push_one<W: WriteHeaders>(
+        &mut self,
+        route: &Route,
+        segment: &Segment<'_, W>,
+        qp: &QpCore,
+    ) -> Result<u32, MemoryFault> {
+        let (headers, body) = (segment.headers, segment.payload.len());
+        let (head_len, pad_len) = (headers.encoded_len(), pad_of(body));
+        let len = head_len + body + pad_len;
         if !self.tx.has_room(len) || self.tx.would_cut(route, len) {
             self.flush();
         }
-        match self.external(headers, payload, &qp.resends)? {
+        match self.external(segment, &qp.resends)? {
             Some(external) => {
                 // SAFETY: `pins` hold the region, and let go of it only after the batch was cleared: in `flush` and when
                 // `self` is dropped.
                 let head = unsafe { self.tx.reserve_external(route, head_len, external, pad_len) };
-                headers.write(head);
-                Ok(())
+                headers.write_to(body, head);
             }
-            None => self.push_filled(route, len, payload, qp, |packet| {
-                headers.write(packet);
-                head_len
-            }),
+            None => {
+                let packet = self.tx.reserve(route, len);
+                headers.write_to(body, packet);
+                let (out, pad) = packet[head_len..].split_at_mut(body);
+                if !pad.is_empty() {
+                    pad.fill(0);
+                }
+                if let Err(fault) = fill(out, segment.payload, self.engine, qp) {
+                    self.tx.cancel_last();
+                    return Err(fault);
+                }
+            }
         }
+        Ok(1)
     }
 
-    /// Adds a packet whose headers are written already. False: its payload is long, or cannot be read, and nothing was added.
-    pub(super) fn push_short(
+    /// Adds several packets of a segment.
+    #[inline(never)]
+    fn push_run<W: WriteHeaders>(
         &mut self,
         route: &Route,
-        head: &[u8],
-        payload: TxPayload<'_>,
-        qp: &QpCore,
-    ) -> bool {
-        let (body, pad) = (payload.len(), pad_of(payload.len()));
-        if body >= EXTERNAL_FROM {
-            return false;
-        }
-        let len = head.len() + body + pad;
-        if !self.tx.has_room(len) {
-            self.flush();
-        }
-        self.push_filled(route, len, payload, qp, |packet| {
-            packet[..head.len()].copy_from_slice(head);
-            head.len()
-        })
-        .is_ok()
-    }
-
-    /// Adds a row of packets: see [`Host::transmit_row`](ferroce_proto::qp::Host::transmit_row).
-    pub(super) fn push_row(
-        &mut self,
-        route: &Route,
-        headers: &Headers,
-        payload: TxPayload<'_>,
-        count: u32,
+        segment: &Segment<'_, W>,
+        most: u32,
         qp: &QpCore,
     ) -> Result<u32, MemoryFault> {
-        let mut done = 0;
+        let Segment { payload, transmission, is_acknowledged, .. } = *segment;
+        let headers = segment.headers.to_headers(payload.len());
+        let run = Segment { headers: &headers, payload, count: segment.count, transmission, is_acknowledged };
+        let (count, mut done) = (run.count.min(most), 0);
         while done < count {
-            let (headers, payload) = in_row(headers, payload, done);
-            let outcome = match self.push_loads(route, &headers, payload, count - done, &qp.resends) {
-                0 => self.push(route, &headers, payload, qp).map(|()| 1),
+            let (headers, payload) = run.packet(done);
+            let rest = Segment { headers: &headers, payload, count: count - done, ..run };
+            let outcome = match self.push_external_run(route, &rest, &qp.resends) {
+                0 => self.push_one(route, &rest, qp),
                 added => Ok(added),
             };
             match outcome {
@@ -178,84 +176,56 @@ impl<'a> Outgoing<'a> {
         Ok(done)
     }
 
-    /// Adds as many packets of a row as fit and may point to their payload; 0 if the first may not.
-    fn push_loads(
-        &mut self,
-        route: &Route,
-        headers: &Headers,
-        payload: TxPayload<'_>,
-        count: u32,
-        resends: &Resends,
-    ) -> u32 {
-        let TxPayload::Local { pd, sges, offset, len } = payload else { return 0 };
-        let (bth, len) = (&headers.bth, len as usize);
-        let is_plain = bth.opcode.service == Service::Rc && headers.encoded_len() == Bth::LEN && bth.pad == 0;
-        if !is_plain || len < EXTERNAL_FROM || !self.engine.may_point || resends.is_copying(bth.psn) {
+    /// Adds as many packets as fit and may point to their payload; 0 if the first may not.
+    fn push_external_run(&mut self, route: &Route, segment: &Segment<'_>, resends: &Resends) -> u32 {
+        let TxPayload::Local { pd, sges, offset, len } = segment.payload else { return 0 };
+        let (len, Some(bth)) = (len as usize, segment.headers.only_bth()) else { return 0 };
+        if !self.may_point(segment) || pad_of(len) != 0 || resends.is_copying(segment.transmission) {
             return 0;
         }
         if self.tx.would_cut(route, Bth::LEN + len) {
             self.flush();
         }
-        let count = (count as usize).min(self.tx.room_in_runs(route, Bth::LEN + len));
+        let count = (segment.count as usize).min(self.tx.room_in_runs(route, Bth::LEN + len));
         // What is wrong with a later packet is found when it comes to it.
         let Ok(Some(external)) = self.pins.local(pd, sges, offset, count * len) else { return 0 };
-        // SAFETY: as in `push`.
-        unsafe { self.tx.push_row(route, bth, external, len) };
-        resends.on_row(bth.psn, count as u32);
+        // SAFETY: as in `push_one`.
+        unsafe { self.tx.push_gso_run(route, bth, external, len) };
         count as u32
     }
 
-    /// Where the payload lies, if the packet may point to it. Only data of reliable connections may: the others complete
-    /// before the batch is sent, and then the bytes are the application's again. What a peer reads is copied too, for
-    /// programs change such memory all the time.
-    fn external(
+    /// Whether packets may point to their payload. Only data of requests that are acknowledged may: others complete before the batch is sent, and then
+    /// the bytes are the application's again. What a peer reads is copied too, for programs change such memory all the time.
+    fn may_point<W: WriteHeaders>(&self, segment: &Segment<'_, W>) -> bool {
+        segment.is_acknowledged && segment.payload.len() >= EXTERNAL_FROM && self.engine.may_point
+    }
+
+    /// Where the payload lies, if the packet may point to it.
+    fn external<W: WriteHeaders>(
         &mut self,
-        headers: &Headers,
-        payload: TxPayload<'_>,
+        segment: &Segment<'_, W>,
         resends: &Resends,
     ) -> Result<Option<External>, MemoryFault> {
-        let TxPayload::Local { pd, sges, offset, len } = payload else { return Ok(None) };
-        let bth = &headers.bth;
-        let is_long = len as usize >= EXTERNAL_FROM && self.engine.may_point;
-        // What a peer that repeats selectively missed is copied, and nothing else is because of it.
-        if !is_long || bth.opcode.service != Service::Rc || bth.selective || resends.must_copy(bth.psn) {
+        let TxPayload::Local { pd, sges, offset, len } = segment.payload else { return Ok(None) };
+        if !self.may_point(segment) || resends.must_copy(segment.transmission) {
             return Ok(None);
         }
         self.pins.local(pd, sges, offset, len as usize)
     }
+}
 
-    /// Adds a packet of `len` bytes with a copy of the payload behind the headers, which `write_head` writes and measures.
-    #[inline]
-    fn push_filled(
-        &mut self,
-        route: &Route,
-        len: usize,
-        payload: TxPayload<'_>,
-        qp: &QpCore,
-        write_head: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<(), MemoryFault> {
-        let packet = self.tx.reserve(route, len);
-        let head_len = write_head(packet);
-        let (out, pad) = packet[head_len..].split_at_mut(payload.len());
-        if !pad.is_empty() {
-            pad.fill(0);
+/// Copies the payload of a packet.
+fn fill(out: &mut [u8], payload: TxPayload<'_>, engine: &Engine, qp: &QpCore) -> Result<(), MemoryFault> {
+    match payload {
+        TxPayload::None => Ok(()),
+        TxPayload::Bytes(bytes) => {
+            out.copy_from_slice(bytes);
+            Ok(())
         }
-        let regions = &self.engine.regions;
-        let filled = match payload {
-            TxPayload::None => Ok(()),
-            TxPayload::Bytes(bytes) => {
-                out.copy_from_slice(bytes);
-                Ok(())
-            }
-            TxPayload::Local { pd, sges, offset, .. } => regions.gather(pd, sges, offset, out),
-            TxPayload::Remote { pd, rkey, addr, .. } => {
-                regions.read_remote(Peer { pd, qp: qp.qpn }, rkey, addr, out)
-            }
-        };
-        if filled.is_err() {
-            self.tx.cancel_last();
+        TxPayload::Local { pd, sges, offset, .. } => engine.regions.gather(pd, sges, offset, out),
+        TxPayload::Remote { pd, rkey, addr, .. } => {
+            engine.regions.read_remote(Peer { pd, qp: qp.qpn }, rkey, addr, out)
         }
-        filled
     }
 }
 
@@ -271,50 +241,29 @@ impl Drop for Outgoing<'_> {
     }
 }
 
-/// Which packets of a queue pair are sent again.
+/// Whether packets of a queue pair are copied because others were sent again.
 ///
-/// A program that writes to a buffer while it is being sent can spoil the ICRC of a packet that points to it. That must
-/// not happen to the same packet again and again, so what is sent again is copied, and so is what follows for a while.
-/// Used under the queue pair's lock only.
-#[derive(Debug)]
+/// A program that writes to a buffer in flight can invalidate the ICRC of a packet that points to it. That must not happen to every
+/// retry, so retransmissions are copied, and after going back so is what follows for a while. Used under the queue pair's lock only.
+#[derive(Debug, Default)]
 pub(crate) struct Resends {
-    /// The packet number behind the last packet; [`NONE_YET`] before the first.
-    next: AtomicU32,
     /// Packets that will yet be copied.
     copies_left: AtomicU32,
 }
 
-/// No packet number: those have 24 bits.
-const NONE_YET: u32 = u32::MAX;
-
-impl Default for Resends {
-    fn default() -> Self {
-        Resends { next: AtomicU32::new(NONE_YET), copies_left: AtomicU32::new(0) }
-    }
-}
-
 impl Resends {
     /// Whether packets are being copied, or will be from this one on.
-    fn is_copying(&self, psn: Psn) -> bool {
-        let next = self.next.load(Relaxed);
-        self.copies_left.load(Relaxed) > 0 || (next != NONE_YET && next != psn.value())
+    fn is_copying(&self, transmission: Transmission) -> bool {
+        transmission != Transmission::First || self.copies_left.load(Relaxed) > 0
     }
 
-    /// A row of packets from this one on was sent, as far as [`Self::is_copying`] had nothing against it.
-    fn on_row(&self, psn: Psn, count: u32) {
-        self.next.store(psn.plus(count).value(), Relaxed);
-    }
-
-    /// Whether the payload of this packet, which is the next to be sent, must be copied.
-    fn must_copy(&self, psn: Psn) -> bool {
-        let behind = match self.next.load(Relaxed) {
-            NONE_YET => 0,
-            next => Psn::new(next).minus(psn.value()).value(),
-        };
-        self.next.store(psn.plus(1).value(), Relaxed);
-        let copies_left = match behind {
-            1..=FURTHEST_BACK => COPIED_AFTER_RESEND,
-            _ => self.copies_left.load(Relaxed),
+    /// Whether the payload of the next packet must be copied.
+    fn must_copy(&self, transmission: Transmission) -> bool {
+        let copies_left = match transmission {
+            // The peer misses this packet alone, and nothing else is copied because of it.
+            Transmission::Selective => return true,
+            Transmission::GoBack => COPIED_AFTER_RESEND,
+            Transmission::First => self.copies_left.load(Relaxed),
         };
         self.copies_left.store(copies_left.saturating_sub(1), Relaxed);
         copies_left > 0
@@ -326,13 +275,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_again_is_copied_and_so_is_what_follows() {
+    fn a_resent_packet_is_copied_and_so_is_what_follows() {
         let resends = Resends::default();
-        let first = Psn::new(0xff_fff0);
-        assert!((0..100).all(|n| !resends.must_copy(first.plus(n))));
-        let again = (0..).take_while(|&n| resends.must_copy(first.plus(90 + n))).count();
-        assert_eq!(again, COPIED_AFTER_RESEND as usize);
-        assert!(!resends.must_copy(first.plus(1 << 20)), "a gap in front (a READ) is no resend");
-        assert!(!resends.must_copy(first), "another life of the queue pair");
+        assert!(!resends.must_copy(Transmission::First) && !resends.is_copying(Transmission::First));
+        assert!(resends.must_copy(Transmission::Selective));
+        assert!(!resends.must_copy(Transmission::First), "a selective repeat is about one packet");
+        assert!(resends.is_copying(Transmission::GoBack) && resends.must_copy(Transmission::GoBack));
+        let copied = (0..).take_while(|_| resends.must_copy(Transmission::First)).count();
+        assert_eq!(copied, COPIED_AFTER_RESEND as usize - 1);
     }
 }

@@ -4,8 +4,8 @@
 //! sixteen random bits, so that nobody guesses it. A number that was given back rests as long as there are others: peers
 //! remember it while their end of a connection is in TIMEWAIT, and refuse an offer with it as stale.
 
+use super::QpCore;
 use crate::lock::{Mutex, RwLock};
-use crate::objects::QpCore;
 use ferroce_proto::Qpn;
 use rand::Rng;
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
 //! Which XRC shared receive queue has this number.
 
-use crate::local::SrqBoard;
 use crate::lock::RwLock;
-use crate::objects::SrqCore;
+use crate::queues::SrqCore;
+use crate::shm::SrqBoard;
 use ferroce_proto::Srqn;
 use rand::Rng;
 use std::collections::HashMap;

@@ -3,8 +3,8 @@
 //! Deadlines move with every acknowledgement, almost always later. So the heap is told only of a deadline earlier
 //! than the one it knows; when that one comes, the queue pair is asked what it really wants.
 
+use super::QpCore;
 use crate::lock::Mutex;
-use crate::objects::QpCore;
 use ferroce_proto::{Qpn, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

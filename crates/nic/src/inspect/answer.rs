@@ -5,9 +5,9 @@
 
 use super::snapshot::Document;
 use super::socket_path;
+use crate::device_attr::DeviceAttr;
 use crate::engine::{Chore, Engine};
 use crate::fork::Generation;
-use crate::nic::DeviceAttr;
 use socket2::SockRef;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -59,7 +59,7 @@ pub(crate) struct Answerer {
 impl Answerer {
     /// Starts listening. The slot is ours, so a socket file in the way is a dead owner's.
     pub(crate) fn open(directory: &Path, subject: Subject, born: Generation) -> io::Result<Answerer> {
-        let path = socket_path(directory, subject.engine.link.slot());
+        let path = socket_path(directory, subject.engine.shared_port.slot());
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}

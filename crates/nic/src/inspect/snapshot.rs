@@ -1,7 +1,7 @@
 //! What a NIC says of itself.
 
 use crate::counters::{Counters, QpReport};
-use crate::nic::{DEVICE_NAME, DeviceAttr};
+use crate::device_attr::{DEVICE_NAME, DeviceAttr};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

@@ -42,7 +42,7 @@ pub(crate) enum Direction {
     Sent,
 }
 
-/// What the outer headers of a packet say.
+/// The outer headers of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outer {
     pub(crate) flow: FlowAddrs,
@@ -74,8 +74,8 @@ struct State {
 }
 
 impl Capture {
-    /// Creates `path`. Several processes may be told the same path: the first gets it, the others write
-    /// `name.<pid>.pcapng` beside it. An existing file is never overwritten.
+    /// Creates `path`. If several processes use the same path, the first one gets it and the others write
+    /// `name.<pid>.pcapng` in the same directory. An existing file is never overwritten.
     pub fn create(path: &Path) -> io::Result<Capture> {
         let (file, path) = create_beside(path)?;
         let state = State {

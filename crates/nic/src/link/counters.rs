@@ -41,7 +41,7 @@ counters! {
     tx_bytes,
     /// System calls that sent.
     tx_calls,
-    /// Runs of packets sent as one segmentation batch.
+    /// GSO runs.
     gso_batches,
     /// Packets that the kernel refused and that were dropped.
     send_errors,

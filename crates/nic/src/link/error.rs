@@ -15,7 +15,7 @@ pub enum LinkError {
     PortTaken {
         /// The address we wanted.
         addr: SocketAddr,
-        /// Who has it, in words.
+        /// Description of the process that has it.
         owner: String,
     },
     /// The machine does not have this address.
@@ -29,7 +29,7 @@ pub enum LinkError {
     Socket {
         /// What was tried.
         what: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// The registry of this user's processes is unusable.

@@ -1,12 +1,13 @@
 //! Links: how packets leave the NIC and reach it.
 //!
-//! A link carries RoCEv2 packets from the BTH to the padding; outer headers and ICRC are its own affair.
+//! A link carries RoCE packets from the BTH to the padding. It adds and removes the outer headers and the ICRC.
 //!
 //! | file | what lives there |
 //! |---|---|
-//! | `batch` | packets in bulk, in memory that is used again |
-//! | `short` | one short packet of a queue pair, sent at once |
-//! | `counters` | what a link did |
+//! | `batch` | packets in bulk, in reused memory |
+//! | `single_packet` | one small packet of a queue pair, sent without a batch |
+//! | `counters` | the counters of a link |
+//! | `shared_port` | how the processes that share a port reach each other |
 //! | `udp` | RoCEv2 on UDP port 4791, shared by the processes of one user |
 //! | `faulty` | a wrapper that loses, reorders, duplicates, delays and damages packets by seed |
 //! | `capture` | a pcapng file of everything that crossed a link |
@@ -17,9 +18,11 @@ mod clock;
 mod counters;
 mod error;
 mod faulty;
-mod short;
+mod shared_port;
+mod single_packet;
 mod udp;
 
+pub use ferroce_proto::qp::Attempt;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::{Gid, Time};
 use std::io;
@@ -35,74 +38,50 @@ pub(crate) use clock::wall_clock_ns;
 pub use counters::LinkCounters;
 pub use error::LinkError;
 pub use faulty::{FaultConfig, FaultConfigError, Faulty};
-pub use short::Short;
+pub use shared_port::SharedPort;
+pub use single_packet::SinglePacket;
 pub use udp::{LocalAddress, UdpConfig, UdpLink, local_addresses};
 pub(crate) use udp::{Origin, is_last_word, management_slot, open_udp};
 
 /// Byte of a management datagram, reserved and ignored by its readers, where a sender on this host names the slot of the
-/// process that an offer is for. Links may deliver by it; zero says nothing.
+/// process that an offer is for. Links may steer by it; zero names no slot.
 pub(crate) const SLOT_HINT_AT: usize = 18;
 
-/// Something that carries packets between NICs.
+/// Carries packets between NICs.
 ///
-/// Links lose packets silently, as wires do: the transport recovers. Every loss that the link notices is counted.
+/// A link adds and removes outer headers and ICRC itself, and addresses peers by the GIDs of a [`Route`]. It may lose packets
+/// silently, as wires do: the transport recovers. Every loss that the link notices is counted.
 pub trait Link: Send + Sync {
-    /// Sends all packets and clears the batch. Packets with equal routes keep their order. What the kernel refuses is
-    /// counted and dropped. Any number of threads may send at a time, each with its batch.
+    /// Sends all packets and clears the batch. Packets with equal routes keep their order. Packets that the kernel refuses
+    /// are counted and dropped. Any number of threads may send at a time, each with its own batch.
     fn send(&self, batch: &mut TxBatch);
 
-    /// The same, but not through memory of processes of this host: for what may have been lost on that way.
-    fn send_by_wire(&self, batch: &mut TxBatch) {
-        self.send(batch);
+    /// Sends one packet without a batch. Returns [`Attempt::Declined`] if the packet needs a control message or the
+    /// link does not support this; the caller then queues it in a batch.
+    fn try_send_one(&self, packet: &mut SinglePacket, route: &Route) -> Attempt {
+        let _ = (packet, route);
+        Attempt::Declined
     }
 
-    /// Sends the packet in `short` at once, if it can leave with nothing said beside it. False: it was not sent, and belongs in a batch.
-    fn send_short(&self, short: &mut Short, route: &Route) -> bool {
-        let _ = (short, route);
-        false
-    }
-
-    /// Whether `send` takes packets whose payload lies in registered memory and not in the batch. Not if it looks at the
-    /// bytes on their way.
-    fn takes_external(&self) -> bool {
-        false
-    }
-
-    /// Replaces the contents of `rx` by what has arrived, without blocking, and returns the number of packets. Some may be left for
-    /// [`Self::receive_more`]: a long train of packets is verified piece by piece, so that the bytes are still near when they are wanted.
+    /// Receives without blocking and returns the number of packets added to `rx`.
     ///
-    /// A spinning caller passes `thorough = false` and pays for one system call: sources without traffic lately are
-    /// looked at only now and then. A caller that slept on [`Self::wait_fds`], or is about to, passes `true` and every
-    /// source is looked at.
+    /// A long GRO batch is verified in chunks, so that its bytes are still in the nearest cache when they are used. While
+    /// [`RxBatch::has_more`], a call appends the next chunk. Otherwise it replaces the contents of `rx` with new arrivals.
     ///
-    /// One thread at a time: a second one finds nothing.
-    fn receive_some(&self, rx: &mut RxBatch, thorough: bool) -> usize;
-
-    /// Adds to `rx` some of what [`Self::receive_some`] left, and returns whether there was any. Whoever does not ask until there is none
-    /// loses the rest.
-    fn receive_more(&self, rx: &mut RxBatch) -> bool {
-        let _ = rx;
-        false
-    }
-
-    /// Both: all that has arrived.
-    fn receive(&self, rx: &mut RxBatch, thorough: bool) -> usize {
-        self.receive_some(rx, thorough);
-        while rx.has_more && self.receive_more(rx) {}
-        rx.len()
-    }
-
-    /// Wakes the process of this host that has the slot; whoever put something into its ring has seen that it sleeps.
-    fn wake(&self, slot: u8) {
-        let _ = slot;
-    }
+    /// One thread at a time: a concurrent call returns 0.
+    fn receive(&self, rx: &mut RxBatch, effort: Effort) -> usize;
 
     /// File descriptors that are readable while `receive` has work. They stay the same for the life of the link.
-    /// Level-triggered waiting only: one `receive` need not drain them.
+    /// Wait level-triggered: one `receive` need not drain them.
     fn wait_fds(&self) -> Vec<RawFd>;
 
-    /// When `receive` must be called next although no descriptor is readable; `None` if never. On [`now`]'s clock.
-    fn deadline(&self) -> Option<Time>;
+    /// Announces that the caller is about to sleep on [`Self::wait_fds`].
+    fn prepare_sleep(&self) -> Sleep {
+        Sleep::Allowed { deadline: None }
+    }
+
+    /// Announces that the caller of [`Self::prepare_sleep`] is awake and polls.
+    fn end_sleep(&self) {}
 
     /// Receives packets to this group from now on. Calls are counted: each needs its `leave_multicast`.
     fn join_multicast(&self, group: Gid) -> io::Result<()>;
@@ -110,27 +89,58 @@ pub trait Link: Send + Sync {
     /// Takes back one `join_multicast`.
     fn leave_multicast(&self, group: Gid) -> io::Result<()>;
 
-    /// What the link did so far.
-    fn counters(&self) -> LinkCounters;
+    /// What the link supports. Constant for the life of the link.
+    fn capabilities(&self) -> Capabilities;
 
-    /// Slot of this NIC among the processes of the host: the high eight bits of all its queue pair numbers.
-    fn slot(&self) -> u8;
-
-    /// Has `tos` and `ttl` of received packets filled in from now on; before, they are 0 and 64. Costs some tens of
-    /// nanoseconds per packet, so only NICs with datagram queue pairs, which show them to the application, ask for it.
+    /// Fills in `tos` and `ttl` of received packets from now on; until then they are 0 and 64. This costs some tens of
+    /// nanoseconds per packet, so only NICs with UD queue pairs, which deliver them in the GRH, request it.
     fn report_outer_fields(&self);
 
-    /// Sends what is held back, whatever its time: the link is about to go, and what is on the wire by then arrives.
+    /// Sends delayed packets now: the process or the device is about to end.
     fn flush(&self) {}
 
-    /// The caller is about to sleep on [`Self::wait_fds`]. False if it must not: something has arrived already.
-    fn about_to_sleep(&self) -> bool {
-        true
+    /// The counters of the link.
+    fn counters(&self) -> LinkCounters;
+}
+
+/// How much a call to [`Link::receive`] polls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// The sources with recent traffic, and the others now and then: one system call. For spinning callers.
+    Quick,
+    /// Every source. For callers that slept on [`Link::wait_fds`] or are about to.
+    Thorough,
+}
+
+/// Whether the caller of [`Link::prepare_sleep`] may sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Sleep {
+    /// Packets are waiting: call `receive` instead.
+    Pending,
+    /// No packets are waiting.
+    Allowed {
+        /// When `receive` must be called although no descriptor is readable, on [`now`]'s clock.
+        deadline: Option<Time>,
+    },
+}
+
+impl Sleep {
+    /// The same, with a sleep that ends at `latest` if that is earlier.
+    pub(crate) fn until(self, latest: Option<Time>) -> Sleep {
+        match self {
+            Sleep::Pending => Sleep::Pending,
+            Sleep::Allowed { deadline } => {
+                Sleep::Allowed { deadline: deadline.into_iter().chain(latest).min() }
+            }
+        }
     }
+}
 
-    /// The caller of [`Self::about_to_sleep`] is awake again.
-    fn woke_up(&self) {}
-
-    /// Hands a received packet to the process in `slot`: packets to QP1 reach any of them. Returns whether it got it.
-    fn forward(&self, slot: u8, packet: &RxPacket<'_>) -> bool;
+/// What a link supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// [`Link::send`] takes packets whose payload lies in registered memory. `false` for links that read the payload from
+    /// the batch.
+    pub external_payloads: bool,
 }

@@ -4,9 +4,9 @@
 //! rely on nothing being allocated then. (perftest's alarm handler reads a file; were it to interrupt an allocation of
 //! ours, it would wait for itself.) Pages that no packet ever waited in are never touched.
 
-use super::mapping::Mapping;
 use super::ring::{META_LEN, Piece, meta_from_bytes, meta_to_bytes};
 use crate::link::RxMeta;
+use crate::shm::Mapping;
 use std::io;
 
 /// Most bytes that wait for one neighbour; beyond it packets are lost, as on any wire. Room for what a queue of unreliable

@@ -16,12 +16,11 @@
 //!
 //! Once a receiver has seen echoes of a sender, it has the kernel drop the others before they reach its socket.
 
-use super::groups::{GroupBoard, listens};
 use super::link::{Inbound, LocalLink};
 use super::neighbours::{Fabric, NOBODY_FOR_NS, Neighbour};
-use super::place::{ECHOES, Place, load_gid, store_gid};
 use crate::link::{Origin, RxBatch, TxBatch, local_addresses, now};
 use crate::lock::Mutex;
+use crate::shm::{ECHOES, GroupBoard, Place, listens, load_gid, store_gid};
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
 use std::io;
@@ -172,7 +171,7 @@ impl LocalLink {
     }
 
     fn has_echo_exit(&self, route: &Route) -> bool {
-        let exit = self.udp.echo_exit(route);
+        let exit = self.udp.echo_socket(route);
         exit.is_some_and(|exit| self.cast.show_exit(&self.fabric().place, exit))
     }
 

@@ -28,10 +28,10 @@ impl LocalLink {
     pub(super) fn send_rest(&self, batch: &mut TxBatch) {
         let is_shared = |index| matches!(dest_qpn(batch.wire_bytes(index)), Some(Qpn::GSI | Qpn::MULTICAST));
         if !(0..batch.len()).any(is_shared) {
-            return self.send_by_wire(batch);
+            return self.udp.send(batch);
         }
         let ways: SmallVec<[Way; MANY]> = (0..batch.len()).map(|index| self.try_ring(batch, index)).collect();
-        send_along(batch, &ways, Way::Wire, |batch| self.send_by_wire(batch));
+        send_along(batch, &ways, Way::Wire, |batch| self.udp.send(batch));
         send_along(batch, &ways, Way::Echo, |batch| self.udp.send_echoes(batch));
         batch.clear();
     }

@@ -2,15 +2,16 @@
 
 use super::cast::Cast;
 use super::neighbours::{Fabric, Neighbour, Pushed};
-use super::place::{Place, RING_LEN, SLOTS};
 use super::ring::{Found, Piece, Reader};
 use crate::link::{
-    Link, LinkCounters, Origin, RxBatch, RxMeta, RxPacket, Short, TxBatch, TxPiece, UdpLink, now,
+    Attempt, Capabilities, Effort, Link, LinkCounters, Origin, RxBatch, RxMeta, SinglePacket, Sleep, TxBatch,
+    TxPiece, UdpLink, now,
 };
 use crate::lock::Mutex;
+use crate::shm::{Place, RING_LEN, SLOTS};
+use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{ICRC_LEN, SendNamed, dest_qpn};
-use ferroce_proto::{Gid, Time};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -54,7 +55,6 @@ pub(crate) struct LocalLink {
     rx_bytes: AtomicU64,
     waited: AtomicU64,
     lost: AtomicU64,
-    bells: AtomicU64,
 }
 
 /// The rings of others that lead here.
@@ -104,7 +104,7 @@ impl Directory<'_> {
 impl LocalLink {
     /// The same-host fabric beside an open UDP link.
     pub(crate) fn open(udp: Arc<UdpLink>, adopts: bool) -> io::Result<LocalLink> {
-        let fabric = Arc::new(Fabric::open(udp.registry().clone(), adopts, udp.bound_addresses())?);
+        let fabric = Arc::new(Fabric::open(udp.port().registry().clone(), adopts, udp.bound_addresses())?);
         let cast = Cast::open(&fabric)?;
         let next_roll_call_ns = now().0 + ROLL_CALL_NS;
         Ok(LocalLink {
@@ -129,7 +129,6 @@ impl LocalLink {
             rx_bytes: AtomicU64::new(0),
             waited: AtomicU64::new(0),
             lost: AtomicU64::new(0),
-            bells: AtomicU64::new(0),
         })
     }
 
@@ -179,7 +178,7 @@ impl LocalLink {
 
     pub(super) fn wake_if_asleep(&self, neighbour: &Neighbour) {
         if neighbour.must_be_woken() {
-            self.wake(neighbour.slot);
+            self.udp.port().wake(neighbour.slot);
         }
     }
 
@@ -244,8 +243,9 @@ impl LocalLink {
     }
 
     /// Takes what came by UDP.
-    fn receive_udp(&self, inbound: &mut Inbound, rx: &mut RxBatch, thorough: bool) -> usize {
-        let found = self.udp.receive_some(rx, thorough);
+    fn receive_udp(&self, inbound: &mut Inbound, rx: &mut RxBatch, effort: Effort) -> usize {
+        let found = self.udp.receive(rx, effort);
+        let thorough = effort == Effort::Thorough;
         if !thorough && self.sleeps.load(Ordering::SeqCst) {
             self.hang_bell_again(inbound);
         }
@@ -269,7 +269,7 @@ impl LocalLink {
         // What came before the bell hung again rang none, and this poller may never come back.
         if inbound.rings.iter_mut().any(|ring| ring.reader.look(MAX_PACKET_LEN) != Found::Nothing) {
             self.fabric.place.asleep().store(0, Ordering::SeqCst);
-            self.wake(self.fabric.slot());
+            self.udp.port().wake(self.fabric.slot());
         }
     }
 
@@ -403,11 +403,6 @@ pub(super) fn meta_of(route: &Route) -> RxMeta {
 }
 
 impl Link for LocalLink {
-    fn wake(&self, slot: u8) {
-        self.bells.fetch_add(1, Ordering::Relaxed);
-        self.udp.wake(slot);
-    }
-
     fn send(&self, batch: &mut TxBatch) {
         let mut directory = Directory { fabric: &self.fabric, last: None };
         let local = (0..batch.len()).filter(|&index| directory.find(batch, index).is_some()).count();
@@ -422,20 +417,23 @@ impl Link for LocalLink {
         batch.clear();
     }
 
-    fn send_by_wire(&self, batch: &mut TxBatch) {
-        self.udp.send(batch);
+    fn try_send_one(&self, packet: &mut SinglePacket, route: &Route) -> Attempt {
+        // Packets to processes of this host go through a ring.
+        if self.fabric.is_local(route.dgid) {
+            return Attempt::Declined;
+        }
+        self.udp.try_send_one(packet, route)
     }
 
-    fn send_short(&self, short: &mut Short, route: &Route) -> bool {
-        // What has a ring goes through it.
-        !self.fabric.is_local(route.dgid) && self.udp.send_short(short, route)
+    fn capabilities(&self) -> Capabilities {
+        self.udp.capabilities()
     }
 
-    fn takes_external(&self) -> bool {
-        self.udp.takes_external()
-    }
-
-    fn receive_some(&self, rx: &mut RxBatch, thorough: bool) -> usize {
+    fn receive(&self, rx: &mut RxBatch, effort: Effort) -> usize {
+        // Only UDP leaves the rest of a GRO batch.
+        if rx.has_more() {
+            return self.udp.receive(rx, effort);
+        }
         if self.any_waiting.load(Ordering::Relaxed) {
             self.retry();
         }
@@ -448,7 +446,7 @@ impl Link for LocalLink {
         // Also rings that are never empty must not keep others waiting.
         if inbound.looks >= LOOKS_PER_CALL {
             inbound.looks = 0;
-            let found = self.receive_udp(&mut inbound, rx, thorough);
+            let found = self.receive_udp(&mut inbound, rx, effort);
             if found > 0 {
                 return found;
             }
@@ -459,6 +457,7 @@ impl Link for LocalLink {
             return found;
         }
         inbound.quiet = inbound.quiet.saturating_add(1);
+        let thorough = effort == Effort::Thorough;
         if thorough && now().0 > inbound.next_roll_call_ns {
             self.roll_call(&mut inbound);
         }
@@ -467,41 +466,31 @@ impl Link for LocalLink {
             return 0;
         }
         inbound.looks = 0;
-        self.receive_udp(&mut inbound, rx, thorough)
-    }
-
-    fn receive_more(&self, rx: &mut RxBatch) -> bool {
-        self.udp.receive_more(rx)
+        self.receive_udp(&mut inbound, rx, effort)
     }
 
     fn wait_fds(&self) -> Vec<RawFd> {
         self.udp.wait_fds()
     }
 
-    fn about_to_sleep(&self) -> bool {
+    fn prepare_sleep(&self) -> Sleep {
         self.sleeps.store(true, Ordering::SeqCst);
         self.fabric.place.asleep().store(1, Ordering::SeqCst);
         std::sync::atomic::fence(Ordering::SeqCst);
-        let Some(mut inbound) = self.inbound.try_lock() else { return false };
+        let Some(mut inbound) = self.inbound.try_lock() else { return Sleep::Pending };
         self.meet_callers(&mut inbound);
         let any = inbound.rings.iter_mut().any(|ring| ring.reader.look(MAX_PACKET_LEN) != Found::Nothing);
         if any {
             self.fabric.place.asleep().store(0, Ordering::SeqCst);
+            return Sleep::Pending;
         }
-        !any
+        let retry = self.any_waiting.load(Ordering::Relaxed).then(|| now() + RETRY_NS);
+        self.udp.prepare_sleep().until(retry)
     }
 
-    fn woke_up(&self) {
+    fn end_sleep(&self) {
         self.sleeps.store(false, Ordering::SeqCst);
         self.fabric.place.asleep().store(0, Ordering::SeqCst);
-    }
-
-    fn deadline(&self) -> Option<Time> {
-        let retry = self.any_waiting.load(Ordering::Relaxed).then(|| now() + RETRY_NS);
-        match (self.udp.deadline(), retry) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
     }
 
     fn join_multicast(&self, group: Gid) -> io::Result<()> {
@@ -522,12 +511,7 @@ impl Link for LocalLink {
         counters.local_waited = self.waited.load(Ordering::Relaxed);
         counters.local_lost = self.lost.load(Ordering::Relaxed);
         counters.local_echoes = self.cast.echoes.load(Ordering::Relaxed);
-        counters.local_bells = self.bells.load(Ordering::Relaxed);
         counters
-    }
-
-    fn slot(&self) -> u8 {
-        self.udp.slot()
     }
 
     fn report_outer_fields(&self) {
@@ -537,9 +521,5 @@ impl Link for LocalLink {
     fn flush(&self) {
         self.settle();
         self.udp.flush();
-    }
-
-    fn forward(&self, slot: u8, packet: &RxPacket<'_>) -> bool {
-        self.udp.forward(slot, packet)
     }
 }

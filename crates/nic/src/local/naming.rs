@@ -5,21 +5,17 @@
 //! The sender's memory is in use until it hears of the copy. Should it give the message up before, it hides its card before it says so to
 //! its program; so a receiver that finds the card in its place when it has copied has copied what was sent.
 
-use super::boards::{Shown, find_qp, find_region};
 use super::link::meta_of;
 use super::neighbours::Neighbour;
-use super::place::Place;
 use super::reach::Path;
 use super::window::Window;
 use crate::memory::{Grip, Span};
+use crate::shm::{Place, Shown, find_qp, find_region};
 use ferroce_proto::qp::TxPayload;
 use ferroce_proto::verbs::{Route, Sge};
 use ferroce_proto::wire::{Name, Names, SendNamed};
 use ferroce_proto::{PdId, RKey};
 use std::sync::atomic::{Ordering, fence};
-
-/// For shorter messages two copies cost less than what is said and heard about one.
-pub(crate) const SHORTEST_NAMED: usize = 32 * 1024;
 
 impl Path {
     /// Whether the peer may be told to fetch messages.

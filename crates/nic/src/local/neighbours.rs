@@ -1,15 +1,13 @@
 //! Who else is there, and which addresses are this host's.
 
 use super::backlog::Backlog;
-use super::boards::{QpCard, RegionBoard, show_qp};
-use super::hold;
-use super::place::{ADDRESSES, Place, SLOTS, retire_the_dead};
 use super::ring::{Piece, Writer};
-use super::srq_board::SrqBoard;
 use super::window::Windows;
 use crate::link::{RxMeta, coarse_now, local_addresses, now};
 use crate::lock::{Mutex, RwLock};
+use crate::memory::is_readable;
 use crate::registry::Registry;
+use crate::shm::{ADDRESSES, Place, QpCard, RegionBoard, SLOTS, SrqBoard, hold, retire_the_dead, show_qp};
 use ferroce_proto::wire::pad_of;
 use ferroce_proto::{Gid, Qpn};
 use std::collections::HashMap;
@@ -174,7 +172,7 @@ impl Neighbour {
 
     /// Whether its memory may be read by the kernel, on our behalf: that takes the right to trace it.
     pub(super) fn is_readable(&self) -> bool {
-        *self.is_readable.get_or_init(|| self.place.owner().is_some_and(|owner| owner.is_readable()))
+        *self.is_readable.get_or_init(|| self.place.owner().as_ref().is_some_and(is_readable))
     }
 
     /// Whether it receives what is sent to this address of the host.

@@ -3,18 +3,17 @@
 //! Only the short way for what is in order: whatever is not, or cannot be told from here, goes by packets, and the target
 //! finds out what is wrong, answers and reports it as it does for any peer.
 
-use super::boards::{Partner, QpDomain, Shown, find_qp, find_region};
-use super::hold::{self, Hold};
 use super::link::meta_of;
 use super::naming::Source;
 use super::neighbours::{Fabric, Neighbour};
 use super::ring::Piece;
-use super::srq_board::find_srq;
 use super::window::Window;
+use crate::counters::Tally;
 use crate::memory::{Far, Grip, Lease, Peer, Region, Span, ask_for_line};
-use crate::objects::Tally;
+use crate::shm::hold::{self, Hold};
+use crate::shm::{Partner, QpDomain, Shown, find_qp, find_region, find_srq};
 use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
-use ferroce_proto::verbs::{Access, MemoryFault, Payload, Route, Sge};
+use ferroce_proto::verbs::{Access, MemoryFault, Route, Sge};
 use ferroce_proto::{LKey, PdId, Qpn, RKey, Srqn};
 use std::sync::Arc;
 
@@ -153,14 +152,15 @@ impl Path {
 
     /// The same for a WRITE of inline data or of one entry, if that is leased and the neighbour's memory mapped. False: nothing was done.
     #[inline(always)]
-    pub(crate) fn write(&mut self, pd: PdId, rkey: RKey, addr: u64, data: Payload<'_>) -> bool {
-        self.ask_for(addr);
+    pub(crate) fn write(&mut self, pd: PdId, request: &OneSided<'_>) -> bool {
+        let (&OneSidedKind::Write { data }, None) = (&request.kind, request.srq) else { return false };
+        self.ask_for(request.addr);
         let near = match data {
-            Payload::Sges([sge]) => self.lease.near(pd, sge),
-            Payload::Sges(_) => None,
-            Payload::Inline(bytes) => Some(Span::of(bytes)),
+            TxPayload::Bytes(bytes) => Some(Span::of(bytes)),
+            TxPayload::Local { sges: [sge], .. } => self.lease.near(pd, sge),
+            _ => None,
         };
-        near.is_some_and(|near| self.put(near.start(), near.len(), rkey, addr))
+        near.is_some_and(|near| self.put(near.start(), near.len(), request.rkey, request.addr))
     }
 
     /// Asks for the cache line of a byte that will be written to the region of the last operation, if the checks pass. The neighbour

@@ -10,9 +10,8 @@
 //! The reader trusts nothing: the writer may have died in the middle of a record, or be another program. A length that
 //! cannot be ends the ring.
 
-use super::mapping::Mapping;
-use super::place::RING_LEN;
 use crate::link::RxMeta;
+use crate::shm::{Mapping, RING_LEN};
 use ferroce_proto::Gid;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -3,12 +3,9 @@
 //! A window stays mapped as long as the neighbour shows the region it is of, so that a program that goes from region to region does
 //! not map them again and again; what is left of regions that are gone is unmapped by whoever comes by.
 
-use super::boards::{FileCard, FileSource, Shown};
-use super::mapping::{Mapping, segment_len};
-use super::place::Place;
-use super::shared::segment_namespace;
 use crate::lock::Mutex;
 use crate::memory::{Span, ask_for_line};
+use crate::shm::{FileCard, FileSource, Mapping, Place, Shown, segment_len, segment_namespace};
 use ferroce_proto::verbs::Access;
 use std::collections::HashMap;
 use std::fs::File;
@@ -124,12 +121,12 @@ fn map_file(place: &Place, card: &FileCard, number: u32, writable: bool) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::local::boards::{RegionBoard, RegionCard, find_region};
     use crate::registry::Registry;
+    use crate::shm::{RegionBoard, RegionCard, find_region};
     use ferroce_proto::{PdId, RKey};
 
     /// A region of pages of its own, and its card.
-    fn show(board: &RegionBoard, bytes: &[u8], rkey: u32) -> (usize, crate::local::Pages) {
+    fn show(board: &RegionBoard, bytes: &[u8], rkey: u32) -> (usize, crate::shm::Pages) {
         let (base, len) = (bytes.as_ptr().addr(), bytes.len());
         let pages = board.pages(base, len, len).expect("adopted");
         let number = board.show(&RegionCard {

@@ -1,48 +1,36 @@
 //! Copies between this process and another of the same user, by the kernel.
 
 use super::region::Span;
+use crate::shm::Owner;
 use ferroce_proto::wire::{Name, Names};
 use smallvec::SmallVec;
 
-/// Another process, and how to tell it from one that has its number by now.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Owner {
-    /// Its number.
-    pub(crate) process: libc::pid_t,
-    /// Where in its memory the mark lies.
-    pub(crate) mark_at: usize,
-    /// The mark: a number that no other process has there.
-    pub(crate) mark: u64,
+/// Whether the memory of a process may be read.
+pub(crate) fn is_readable(owner: &Owner) -> bool {
+    fetch(owner, &[], &[])
 }
 
-impl Owner {
-    /// Whether its memory may be read.
-    pub(crate) fn is_readable(&self) -> bool {
-        self.fetch(&[], &[])
+/// Copies what lies there to spans of ours that are as long. False if the kernel could not, or not everything, or the process is
+/// another. The kernel looks a process up once for each call: whoever has the mark is whom all of it is read from.
+pub(super) fn fetch(owner: &Owner, from: &[Name], near: &[Span]) -> bool {
+    let mut found = 0_u64;
+    let size = size_of_val(&found);
+    let mark_here = iovec(&raw mut found as usize, size);
+    let mut theirs = [iovec(owner.mark_at, size); 1 + Names::MOST];
+    let Some(named) = theirs.get_mut(1..1 + from.len()) else { return false };
+    for (there, name) in named.iter_mut().zip(from) {
+        *there = iovec(name.addr as usize, name.len as usize);
     }
-
-    /// Copies what lies there to spans of ours that are as long. False if the kernel could not, or not everything, or the process is
-    /// another. The kernel looks a process up once for each call: whoever has the mark is whom all of it is read from.
-    pub(super) fn fetch(&self, from: &[Name], near: &[Span]) -> bool {
-        let mut found = 0_u64;
-        let size = size_of_val(&found);
-        let mark_here = iovec(&raw mut found as usize, size);
-        let mut theirs = [iovec(self.mark_at, size); 1 + Names::MOST];
-        let Some(named) = theirs.get_mut(1..1 + from.len()) else { return false };
-        for (there, name) in named.iter_mut().zip(from) {
-            *there = iovec(name.addr as usize, name.len as usize);
-        }
-        let spans = near.iter().map(|span| iovec(span.start, span.len));
-        let ours: SmallVec<[libc::iovec; 5]> = std::iter::once(mark_here).chain(spans).collect();
-        let len = size + near.iter().map(|span| span.len).sum::<usize>();
-        let [our_count, their_count] = [ours.len(), 1 + from.len()].map(|count| count as libc::c_ulong);
-        // SAFETY: `ours` is a number on the stack and spans that came from `Region` checks whose locks are held; the other
-        // process's side is checked by the kernel.
-        let copied = unsafe {
-            libc::process_vm_readv(self.process, ours.as_ptr(), our_count, theirs.as_ptr(), their_count, 0)
-        };
-        usize::try_from(copied) == Ok(len) && found == self.mark
-    }
+    let spans = near.iter().map(|span| iovec(span.start, span.len));
+    let ours: SmallVec<[libc::iovec; 5]> = std::iter::once(mark_here).chain(spans).collect();
+    let len = size + near.iter().map(|span| span.len).sum::<usize>();
+    let [our_count, their_count] = [ours.len(), 1 + from.len()].map(|count| count as libc::c_ulong);
+    // SAFETY: `ours` is a number on the stack and spans that came from `Region` checks whose locks are held; the other
+    // process's side is checked by the kernel.
+    let copied = unsafe {
+        libc::process_vm_readv(owner.process, ours.as_ptr(), our_count, theirs.as_ptr(), their_count, 0)
+    };
+    usize::try_from(copied) == Ok(len) && found == owner.mark
 }
 
 fn iovec(start: usize, len: usize) -> libc::iovec {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Copies out of registered memory; `out` is as long as the span.
 #[inline]
-pub(super) fn read(span: Span, out: &mut [u8]) -> Result<(), MemoryFault> {
+pub(crate) fn read(span: Span, out: &mut [u8]) -> Result<(), MemoryFault> {
     debug_assert_eq!(span.len, out.len());
     match span.backing {
         Backing::Mapped => {
@@ -40,7 +40,7 @@ pub(super) fn read(span: Span, out: &mut [u8]) -> Result<(), MemoryFault> {
 /// Copies into registered memory. The last bytes become visible last: programs poll on them (and hardware keeps
 /// that order), while `memcpy` promises none.
 #[inline]
-pub(super) fn write(span: Span, data: &[u8]) -> Result<(), MemoryFault> {
+pub(crate) fn write(span: Span, data: &[u8]) -> Result<(), MemoryFault> {
     debug_assert_eq!(span.len, data.len());
     match span.backing {
         Backing::Mapped => {

@@ -8,7 +8,6 @@
 //! | `windows` | memory windows: how part of a region gets a key of its own, and loses it |
 //! | `access` | the operations of work requests on keys, built from the three above |
 //! | `on_demand` | memory that may come and go |
-//! | `device` | memory of the device itself |
 //! | `external` | how packets point into regions instead of copying |
 //! | `direct` | operations in the memory of a neighbour |
 //! | `across` | copies between processes, by the kernel |
@@ -18,8 +17,7 @@
 
 mod access;
 mod across;
-mod copy;
-mod device;
+pub(crate) mod copy;
 mod direct;
 mod external;
 mod grip;
@@ -31,10 +29,8 @@ mod region;
 mod table;
 mod windows;
 
-pub(crate) use across::Owner;
+pub(crate) use across::is_readable;
 pub(crate) use copy::ask_for_line;
-pub(crate) use device::Budget;
-pub use device::{DeviceMemory, MAX_DM};
 pub(crate) use direct::Far;
 pub(crate) use external::{External, Pins};
 pub(crate) use grip::Grip;
@@ -42,6 +38,6 @@ pub(crate) use lease::{Lease, Lessee};
 pub use on_demand::Prefetch;
 pub(crate) use on_demand::check_mapped;
 pub use region::WindowType;
-pub(crate) use region::{Backing, Peer, Region, Span};
+pub(crate) use region::{Backing, Peer, Region, SHORTEST_NAMED, Span};
 pub(crate) use table::RegionTable;
 pub use windows::MAX_MW;

@@ -3,10 +3,11 @@
 //! All checks on this end are made before a byte moves, and the regions that bytes go to are held while they do. Whatever cannot be done
 //! in one go is left to packets, which can say what is wrong.
 
-use super::across::Owner;
+use super::across;
 use super::copy;
 use super::grip::Grip;
 use super::region::Span;
+use crate::shm::Owner;
 use ferroce_proto::PdId;
 use ferroce_proto::qp::TxPayload;
 use ferroce_proto::verbs::{Access, Sge};
@@ -42,7 +43,7 @@ impl Grip<'_> {
 
     /// Copies a message from where its sender has it to the entries. False: what is in them now does not count.
     pub(crate) fn fetch(&mut self, pd: PdId, sges: &[Sge], owner: &Owner, names: &Names) -> bool {
-        self.fill(pd, sges, names.message_len(), |near| owner.fetch(names.pieces(), near))
+        self.fill(pd, sges, names.message_len(), |near| across::fetch(owner, names.pieces(), near))
     }
 
     /// The same from bytes of the sender that are mapped here.

@@ -1,12 +1,16 @@
 //! A region, and whether an access is inside it and allowed.
 
 use super::lease::Leasing;
-use crate::local::{Pages, RegionCard, SHORTEST_NAMED};
+use crate::shm::{Pages, RegionCard};
 use ferroce_proto::verbs::{Access, MemoryFault};
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+
+/// Messages from this length on are named to neighbours, who copy them from here: for shorter ones two copies cost less than what is said
+/// and heard about one.
+pub(crate) const SHORTEST_NAMED: usize = 32 * 1024;
 
 /// On whose behalf remote memory is accessed: the domain that counts for the request, and the queue pair it came to.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +88,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Bytes of a neighbour, wherever they are there.
+    /// Bytes that the caller knows to be there: of a neighbour, or of the device.
     pub(crate) fn at(start: usize, len: usize) -> Span {
         Span { start, len, backing: Backing::Mapped }
     }

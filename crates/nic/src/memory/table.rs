@@ -7,7 +7,7 @@ use super::keys::{KeyCipher, SLOT_BITS};
 use super::lease::{Leases, Leasing};
 use super::region::{Kind, Region};
 use super::windows::WindowKeys;
-use crate::local::RegionBoard;
+use crate::shm::RegionBoard;
 use ferroce_proto::verbs::MemoryFault;
 use ferroce_proto::{LKey, RKey};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};

@@ -9,8 +9,8 @@
 
 use super::region::{Kind, Peer, Region, Span, WindowType};
 use super::table::RegionTable;
-use crate::local::Pages;
 use crate::lock::{Mutex, MutexGuard, RwLock};
+use crate::shm::Pages;
 use ferroce_proto::verbs::{Access, MemoryFault, MwBind};
 use ferroce_proto::{LKey, PdId, RKey};
 use rand::Rng;

@@ -1,10 +1,11 @@
 //! Protection domains: what may work together.
 
-use super::event::EventQueue;
 use super::region::MemoryRegion;
+use crate::device_memory::DeviceMemory;
 use crate::error::Error;
-use crate::memory::{Backing, DeviceMemory, Prefetch, Region, check_mapped};
-use crate::nic::NicInner;
+use crate::memory::{Backing, Prefetch, Region, check_mapped};
+use crate::nic::{Nic, NicInner};
+use crate::queues::EventQueue;
 use ferroce_proto::PdId;
 use ferroce_proto::verbs::{Access, Sge};
 use std::any::Any;
@@ -16,6 +17,20 @@ pub struct Pd {
     pub(crate) nic: Arc<NicInner>,
     /// Where events of its queue pairs and shared receive queues go.
     pub(crate) events: Arc<EventQueue>,
+}
+
+impl Nic {
+    /// Makes a protection domain.
+    pub fn alloc_pd(&self) -> Result<Arc<Pd>, Error> {
+        self.inner().alive()?;
+        let id = PdId(self.inner().next_id());
+        Ok(Arc::new(Pd { id, nic: self.inner().clone(), events: self.event_queue().clone() }))
+    }
+
+    /// The same protection domain, for objects whose events this handle on the device hears.
+    pub fn share_pd(&self, pd: &Pd) -> Arc<Pd> {
+        Arc::new(Pd { id: pd.id, nic: pd.nic.clone(), events: self.event_queue().clone() })
+    }
 }
 
 impl Pd {

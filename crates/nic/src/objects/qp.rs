@@ -1,25 +1,20 @@
 //! Queue pairs, as programs hold them.
 
-use super::cq::{Cq, CqCore};
-use super::event::{EventQueue, EventSource};
-use super::guarded::{Guarded, Tally};
+use super::cq::Cq;
 use super::pd::Pd;
-use super::srq::{Srq, SrqCore};
-use super::xrc::XrcDomain;
-use crate::engine::{Posting, Resends};
+use super::srq::Srq;
+use crate::device_attr::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
+use crate::engine::{MAX_QP, Posting, QpCore, QpQueues};
 use crate::error::Error;
-use crate::link::Short;
-use crate::local::{Path, QpCard};
 use crate::lock::Mutex;
-use crate::memory::Lessee;
-use crate::nic::{MAX_INLINE, MAX_QP_WR, MAX_SGE, Nic};
 use crate::raw::{Flow, FlowRule, RawQp};
+use crate::xrc::XrcDomain;
 use ferroce_proto::cc::{HalvingWindow, SharedWindow};
 use ferroce_proto::qp::{self, PostError, QpConfig, QpCounters};
-use ferroce_proto::verbs::{AttrMask, EventKind, QpAttr, QpCap, QpState, RecvWr, SendWr, Transport};
+use ferroce_proto::verbs::{AttrMask, QpAttr, QpCap, QpState, RecvWr, SendWr, Transport};
 use ferroce_proto::{Gid, PdId, Qpn};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// What a queue pair is made with.
 pub struct QpInit<'a> {
@@ -35,73 +30,6 @@ pub struct QpInit<'a> {
     pub cap: QpCap,
     /// Whether every send makes a completion.
     pub signal_all: bool,
-}
-
-/// The part that the engine works on.
-#[repr(align(128))] // no cache line shared with another object that another core writes
-pub(crate) struct QpCore {
-    pub(crate) qpn: Qpn,
-    pub(crate) send_cq: Arc<CqCore>,
-    pub(crate) recv_cq: Arc<CqCore>,
-    pub(crate) srq: Option<Arc<SrqCore>>,
-    /// Receiving end of an extended reliable connection: the XRC domain.
-    pub(crate) xrc_domain: Option<u32>,
-    /// The live handles, where there can be several. None left: the queue pair is going or gone.
-    handles: Option<Mutex<Vec<Handle>>>,
-    pub(crate) machine: Mutex<qp::Qp>,
-    pub(crate) events: Arc<EventQueue>,
-    /// How to reach the peer's memory, if it is on this host.
-    pub(crate) path: Guarded<Option<Path>>,
-    /// One short packet on its way out.
-    pub(crate) short: Guarded<Short>,
-    /// What it counted for its device.
-    pub(crate) tally: Tally,
-    /// Its peer is on this host and may send it larger packets than a wire would take.
-    pub(crate) takes_large: AtomicBool,
-    /// Messages that the peer names can be fetched.
-    pub(crate) fetches: AtomicBool,
-    /// What neighbours are shown of it, in one word.
-    pub(crate) shown_word: AtomicU64,
-    /// What neighbours are shown of it.
-    pub(crate) shown: Mutex<Option<QpCard>>,
-    /// What of it is sent again.
-    pub(crate) resends: Resends,
-    /// Earliest deadline that the timer heap knows of; `u64::MAX` if none.
-    pub(crate) timer_at: AtomicU64,
-    /// Already in the engine's list of queue pairs to finish.
-    pub(crate) touched: AtomicBool,
-    /// Already in the engine's list of queue pairs with more to send.
-    pub(crate) ready: AtomicBool,
-    /// A completion found no room.
-    pub(crate) overrun: AtomicBool,
-    /// No packet gets in: its peer has to prove its key first.
-    pub(crate) is_shut: AtomicBool,
-}
-
-/// One of several handles of a queue pair, and who hears its events.
-struct Handle {
-    number: u32,
-    events: Arc<EventQueue>,
-}
-
-impl Lessee for QpCore {
-    fn wait_for_holder(&self) {
-        drop(self.machine.lock());
-    }
-}
-
-impl QpCore {
-    /// Raises an event, one for every handle.
-    pub(crate) fn raise(&self, kind: EventKind) {
-        match &self.handles {
-            None => self.events.raise(kind, EventSource::Qp(self.qpn)),
-            Some(handles) => {
-                for handle in handles.lock().iter() {
-                    handle.events.raise(kind, EventSource::QpHandle(self.qpn, handle.number));
-                }
-            }
-        }
-    }
 }
 
 /// A queue pair. Dropping it destroys it; where there are several handles, dropping the last one.
@@ -150,9 +78,11 @@ impl Pd {
         self.insert_qp(
             Parts {
                 transport: init.transport,
-                send_cq: init.send_cq.core.clone(),
-                recv_cq: init.recv_cq.core.clone(),
-                srq: init.srq.map(|srq| srq.core.clone()),
+                queues: QpQueues {
+                    send_cq: init.send_cq.core.clone(),
+                    recv_cq: init.recv_cq.core.clone(),
+                    srq: init.srq.map(|srq| srq.core.clone()),
+                },
                 cap,
                 signal_all: init.signal_all,
             },
@@ -160,7 +90,11 @@ impl Pd {
         )
     }
 
-    fn insert_qp(self: &Arc<Self>, parts: Parts, domain: Option<Arc<XrcDomain>>) -> Result<Qp, Error> {
+    pub(super) fn insert_qp(
+        self: &Arc<Self>,
+        parts: Parts,
+        domain: Option<Arc<XrcDomain>>,
+    ) -> Result<Qp, Error> {
         let nic = &self.nic;
         let transport = parts.transport;
         let make = |qpn| {
@@ -170,109 +104,25 @@ impl Pd {
                 pd: self.id,
                 cap: parts.cap,
                 signal_all: parts.signal_all,
-                shared_recv: parts.srq.is_some(),
+                shared_recv: parts.queues.srq.is_some(),
                 port_mtu: nic.largest_mtu(),
                 congestion: SharedWindow::new(HalvingWindow::new(nic.window_bytes), nic.share.clone()).into(),
             });
-            Arc::new(QpCore {
-                qpn,
-                send_cq: parts.send_cq,
-                recv_cq: parts.recv_cq,
-                srq: parts.srq,
-                xrc_domain: domain.as_ref().map(|d| d.id()),
-                handles: domain.as_ref().map(|_| Mutex::default()),
-                machine: Mutex::new(machine),
-                events: self.events.clone(),
-                path: Guarded::new(None),
-                short: Guarded::default(),
-                tally: Tally::default(),
-                takes_large: AtomicBool::new(false),
-                fetches: AtomicBool::new(false),
-                shown_word: AtomicU64::new(0),
-                shown: Mutex::new(None),
-                resends: Resends::default(),
-                timer_at: AtomicU64::new(u64::MAX),
-                touched: AtomicBool::new(false),
-                ready: AtomicBool::new(false),
-                overrun: AtomicBool::new(false),
-                is_shut: AtomicBool::new(false),
-            })
+            let domain = domain.as_ref().map(|domain| domain.id());
+            Arc::new(QpCore::new(machine, parts.queues, domain, self.events.clone()))
         };
-        let core = nic
-            .engine
-            .qps
-            .insert(make)
-            .ok_or(Error::Exhausted { what: "queue pairs", limit: crate::engine::MAX_QP })?;
-        Ok(Qp { core, pd: self.clone(), transport, groups: Mutex::default(), handle: 0, domain, raw: None })
+        let core =
+            nic.engine.qps.insert(make).ok_or(Error::Exhausted { what: "queue pairs", limit: MAX_QP })?;
+        Ok(Qp::new(core, self.clone(), transport, 0, domain))
     }
 }
 
 /// [`QpInit`] once it is checked.
-struct Parts {
-    transport: Transport,
-    send_cq: Arc<CqCore>,
-    recv_cq: Arc<CqCore>,
-    srq: Option<Arc<SrqCore>>,
-    cap: QpCap,
-    signal_all: bool,
-}
-
-impl XrcDomain {
-    /// Makes the receiving end of an extended reliable connection, in RESET; `device` hears its events. It has no protection domain and no
-    /// completion queue: each request names a shared receive queue of this domain, which has both.
-    pub fn create_target(self: &Arc<Self>, device: &Nic) -> Result<Qp, Error> {
-        let nic = self.nic();
-        nic.alive()?;
-        self.check_device(device)?;
-        let (no_cq, pd) = (self.no_cq(), self.domain_of_its_own(device));
-        let parts = Parts {
-            transport: Transport::XrcTgt,
-            send_cq: no_cq.clone(),
-            recv_cq: no_cq,
-            srq: None,
-            cap: QpCap::default(),
-            signal_all: false,
-        };
-        let qp = pd.insert_qp(parts, Some(self.clone()))?;
-        if let Some(handles) = &qp.core.handles {
-            handles.lock().push(Handle { number: qp.handle, events: device.event_queue().clone() });
-        }
-        Ok(qp)
-    }
-
-    /// A receiving end has no protection domain; where one stands, this one does.
-    fn domain_of_its_own(&self, device: &Nic) -> Arc<Pd> {
-        let nic = self.nic();
-        Arc::new(Pd { id: PdId(nic.next_id()), nic: nic.clone(), events: device.event_queue().clone() })
-    }
-
-    fn check_device(&self, device: &Nic) -> Result<(), Error> {
-        match self.belongs_to(&device.inner) {
-            true => Ok(()),
-            false => Err(Error::Invalid { attribute: "xrcd", why: "belongs to another device" }),
-        }
-    }
-
-    /// Another handle of a receiving end of this domain. The queue pair lives until its last handle is dropped, and
-    /// each handle gets its own events, through `device`.
-    pub fn open_qp(self: &Arc<Self>, device: &Nic, qpn: Qpn) -> Result<Qp, Error> {
-        let nic = self.nic();
-        nic.alive()?;
-        self.check_device(device)?;
-        let unknown = Error::Invalid { attribute: "qpn", why: "no receiving end of this XRC domain has it" };
-        let core = nic.engine.qps.get(qpn).filter(|core| core.xrc_domain == Some(self.id()));
-        let Some(core) = core else { return Err(unknown) };
-        let handle = nic.next_id();
-        match core.handles.as_ref().map(|handles| handles.lock()) {
-            Some(mut handles) if !handles.is_empty() => {
-                handles.push(Handle { number: handle, events: device.event_queue().clone() });
-            }
-            _ => return Err(unknown),
-        }
-        let pd = self.domain_of_its_own(device);
-        let (transport, domain) = (Transport::XrcTgt, Some(self.clone()));
-        Ok(Qp { core, pd, transport, groups: Mutex::default(), handle, domain, raw: None })
-    }
+pub(super) struct Parts {
+    pub(super) transport: Transport,
+    pub(super) queues: QpQueues,
+    pub(super) cap: QpCap,
+    pub(super) signal_all: bool,
 }
 
 fn check_cap(cap: &QpCap, shared: bool) -> Result<QpCap, Error> {
@@ -289,6 +139,16 @@ fn check_cap(cap: &QpCap, shared: bool) -> Result<QpCap, Error> {
 }
 
 impl Qp {
+    pub(super) fn new(
+        core: Arc<QpCore>,
+        pd: Arc<Pd>,
+        transport: Transport,
+        handle: u32,
+        domain: Option<Arc<XrcDomain>>,
+    ) -> Qp {
+        Qp { core, pd, transport, groups: Mutex::default(), handle, domain, raw: None }
+    }
+
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         self.core.qpn
@@ -451,13 +311,8 @@ impl Drop for Qp {
         for group in self.groups.lock().drain(..) {
             let _ = self.pd.nic.engine.detach(&self.core, group);
         }
-        if let Some(handles) = &self.core.handles {
-            let mut handles = handles.lock();
-            handles.retain(|handle| handle.number != self.handle);
-            if !handles.is_empty() {
-                return;
-            }
+        if self.core.close_handle(self.handle) {
+            self.pd.nic.engine.destroy(&self.core);
         }
-        self.pd.nic.engine.destroy(&self.core);
     }
 }

@@ -1,81 +1,92 @@
-//! XRC domains: which shared receive queues a receiving end may put messages into (IBA annex A14).
+//! Making XRC domains, and their receiving ends.
 
-use super::cq::CqCore;
-use super::event::EventQueue;
+use super::pd::Pd;
+use super::qp::{Parts, Qp};
+use crate::engine::QpQueues;
 use crate::error::Error;
-use crate::lock::Mutex;
-use crate::nic::{Nic, NicInner};
-use std::collections::HashMap;
+use crate::nic::Nic;
+use crate::queues::CqCore;
+use crate::xrc::{XrcDomain, XrcKey};
+use ferroce_proto::verbs::{QpCap, Transport};
+use ferroce_proto::{PdId, Qpn};
 use std::sync::{Arc, Weak};
-
-/// An XRC domain. It lives until its last holder lets go: queue pairs and shared receive queues hold it too.
-pub struct XrcDomain {
-    id: u32,
-    nic: Arc<NicInner>,
-    /// What stands where a queue pair has completion queues; a receiving end never completes anything there.
-    no_cq: Arc<CqCore>,
-}
-
-impl XrcDomain {
-    fn new(nic: &Arc<NicInner>, events: &Arc<EventQueue>) -> Arc<Self> {
-        let no_cq = CqCore::new(nic.next_id(), 0, 1, None, nic.engine.pulse.clone(), events.clone());
-        Arc::new(XrcDomain { id: nic.next_id(), nic: nic.clone(), no_cq })
-    }
-
-    /// Its number within the device.
-    pub fn id(&self) -> u32 {
-        self.id
-    }
-
-    pub(crate) fn belongs_to(&self, nic: &Arc<NicInner>) -> bool {
-        Arc::ptr_eq(&self.nic, nic)
-    }
-
-    pub(super) fn nic(&self) -> &Arc<NicInner> {
-        &self.nic
-    }
-
-    pub(super) fn no_cq(&self) -> Arc<CqCore> {
-        self.no_cq.clone()
-    }
-
-    /// How many hold it besides the asker: other openers, queue pairs, shared receive queues.
-    pub fn other_holders(self: &Arc<Self>) -> usize {
-        Arc::strong_count(self) - 1
-    }
-}
-
-/// A file that stands for an XRC domain: device and inode number.
-pub type XrcKey = (u64, u64);
-
-/// Domains that were opened under a key.
-#[derive(Default)]
-pub(crate) struct XrcDomains {
-    by_key: Mutex<HashMap<XrcKey, Weak<XrcDomain>>>,
-}
 
 impl Nic {
     /// Makes an XRC domain that nobody else can open.
     pub fn alloc_xrc_domain(&self) -> Result<Arc<XrcDomain>, Error> {
-        self.inner.alive()?;
-        Ok(XrcDomain::new(&self.inner, self.event_queue()))
+        self.inner().alive()?;
+        Ok(self.new_xrc_domain())
     }
 
     /// The XRC domain of this key, if somebody holds one.
     pub fn find_xrc_domain(&self, key: XrcKey) -> Option<Arc<XrcDomain>> {
-        self.inner.xrc_domains.by_key.lock().get(&key)?.upgrade()
+        self.inner().xrc_domains.by_key.lock().get(&key)?.upgrade()
     }
 
     /// The XRC domain of this key, made if nobody holds one; and whether it was made.
     pub fn open_xrc_domain(&self, key: XrcKey) -> Result<(Arc<XrcDomain>, bool), Error> {
-        self.inner.alive()?;
-        let mut by_key = self.inner.xrc_domains.by_key.lock();
+        self.inner().alive()?;
+        let mut by_key = self.inner().xrc_domains.by_key.lock();
         if let Some(domain) = by_key.get(&key).and_then(Weak::upgrade) {
             return Ok((domain, false));
         }
         by_key.retain(|_, domain| domain.strong_count() > 0);
-        let domain = XrcDomain::new(&self.inner, self.event_queue());
+        let domain = self.new_xrc_domain();
         by_key.insert(key, Arc::downgrade(&domain));
         Ok((domain, true))
     }
+
+    fn new_xrc_domain(&self) -> Arc<XrcDomain> {
+        let (pulse, events) = (self.engine().pulse.clone(), self.event_queue().clone());
+        let no_cq = CqCore::new(self.inner().next_id(), 0, 1, None, pulse, events);
+        XrcDomain::new(self.inner().next_id(), self.inner().clone(), no_cq)
+    }
+}
+
+impl XrcDomain {
+    /// Makes the receiving end of an extended reliable connection, in RESET; `device` hears its events. It has no protection domain and no
+    /// completion queue: each request names a shared receive queue of this domain, which has both.
+    pub fn create_target(self: &Arc<Self>, device: &Nic) -> Result<Qp, Error> {
+        let nic = device.inner();
+        nic.alive()?;
+        self.check_device(device)?;
+        let (no_cq, pd) = (self.no_cq(), domain_of_its_own(device));
+        let parts = Parts {
+            transport: Transport::XrcTgt,
+            queues: QpQueues { send_cq: no_cq.clone(), recv_cq: no_cq, srq: None },
+            cap: QpCap::default(),
+            signal_all: false,
+        };
+        pd.insert_qp(parts, Some(self.clone()))
+    }
+
+    fn check_device(&self, device: &Nic) -> Result<(), Error> {
+        match self.belongs_to(device.inner()) {
+            true => Ok(()),
+            false => Err(Error::Invalid { attribute: "xrcd", why: "belongs to another device" }),
+        }
+    }
+
+    /// Another handle of a receiving end of this domain. The queue pair lives until its last handle is dropped, and
+    /// each handle gets its own events, through `device`.
+    pub fn open_qp(self: &Arc<Self>, device: &Nic, qpn: Qpn) -> Result<Qp, Error> {
+        let nic = device.inner();
+        nic.alive()?;
+        self.check_device(device)?;
+        let unknown = Error::Invalid { attribute: "qpn", why: "no receiving end of this XRC domain has it" };
+        let core = nic.engine.qps.get(qpn).filter(|core| core.xrc_domain == Some(self.id()));
+        let Some(core) = core else { return Err(unknown) };
+        let handle = nic.next_id();
+        if !core.open_handle(handle, device.event_queue().clone()) {
+            return Err(unknown);
+        }
+        let pd = domain_of_its_own(device);
+        Ok(Qp::new(core, pd, Transport::XrcTgt, handle, Some(self.clone())))
+    }
+}
+
+/// A receiving end has no protection domain; where one stands, this one does.
+fn domain_of_its_own(device: &Nic) -> Arc<Pd> {
+    let nic = device.inner();
+    Arc::new(Pd { id: PdId(nic.next_id()), nic: nic.clone(), events: device.event_queue().clone() })
 }

@@ -94,7 +94,7 @@ pub struct FlowRule {
 
 /// Where frames go.
 #[derive(Clone)]
-pub(super) enum Destination {
+pub(crate) enum Destination {
     Queue(Arc<RawQueue>),
     Spread(Arc<Spread>),
 }

@@ -23,8 +23,10 @@ mod socket;
 mod spread;
 
 pub use flow::{Flow, FlowCounts, FlowFilter, FlowKind, FlowLayer, FlowRule};
-pub use queue::{WorkQueue, WqState};
 pub use spread::{HashFields, MAX_SPREAD, RxHash};
 
+pub(crate) use flow::Destination;
 pub(crate) use port::RawPort;
-pub(crate) use qp::RawQp;
+pub(crate) use qp::{RawInit, RawQp};
+pub(crate) use queue::{FrameMemory, Phase, QueueInit, RawQueue};
+pub(crate) use spread::Spread;

@@ -3,90 +3,42 @@
 use super::flow::{Destination, Flow, FlowKind, FlowRule};
 use super::frame::MIN_FRAME;
 use super::port::RawPort;
-use super::queue::{Phase, RawQueue, Size, WorkQueue};
-use super::spread::{RxHash, Spread};
+use super::queue::{FrameMemory, Phase};
 use crate::error::Error;
 use crate::lock::Mutex;
-use crate::objects::{CqCore, Pd, Qp, QpInit};
-use ferroce_proto::Qpn;
+use crate::queues::CqCore;
 use ferroce_proto::qp::PostError;
 use ferroce_proto::qp::state::ModifyError;
 use ferroce_proto::verbs::{
     AttrMask, Completion, Payload, QpAttr, QpCap, QpState, RecvWr, SendFlags, SendOp, SendWr, Transport,
     WcOpcode, WcStatus,
 };
+use ferroce_proto::{PdId, Qpn};
 use std::sync::Arc;
+
+/// What a queue pair for frames is made with.
+pub(crate) struct RawInit {
+    pub(crate) port: Arc<RawPort>,
+    pub(crate) memory: Arc<dyn FrameMemory>,
+    pub(crate) pd: PdId,
+    pub(crate) qpn: Qpn,
+    pub(crate) send_cq: Arc<CqCore>,
+    pub(crate) signal_all: bool,
+}
 
 /// The part of a queue pair that is about frames.
 pub(crate) struct RawQp {
-    port: Arc<RawPort>,
-    pd: Arc<Pd>,
-    qpn: Qpn,
-    send_cq: Arc<CqCore>,
-    signal_all: bool,
+    init: RawInit,
     to: Destination,
     attr: Mutex<QpAttr>,
     /// A frame while it is put together.
     frame: Mutex<Vec<u8>>,
 }
 
-impl Pd {
-    /// Makes a queue pair for raw packets, in RESET; needs CAP_NET_RAW. It receives what its flows say.
-    pub fn create_raw_qp(self: &Arc<Self>, init: &QpInit<'_>) -> Result<Qp, Error> {
-        let (port, mut qp, cap) = self.raw_parts(init)?;
-        let srq = init.srq.map(|srq| srq.core.clone());
-        let size = Size { max_wr: cap.max_recv_wr, max_sge: cap.max_recv_sge };
-        let queue = RawQueue::new(self, init.recv_cq.core.clone(), srq, qp.qpn(), &size);
-        qp.raw = Some(RawQp::new(port, self, &qp, init, cap, Destination::Queue(queue)));
-        Ok(qp)
-    }
-
-    /// Makes a queue pair that receives raw packets into the queues of a table. It cannot send; `init` is there for its
-    /// completion queues, which are not used.
-    pub fn create_spread_qp(
-        self: &Arc<Self>,
-        init: &QpInit<'_>,
-        table: &[Arc<WorkQueue>],
-        hash: RxHash,
-    ) -> Result<Qp, Error> {
-        let spread = Spread::new(table, hash)?;
-        let (port, mut qp, _) = self.raw_parts(init)?;
-        let to = Destination::Spread(Arc::new(spread));
-        qp.raw = Some(RawQp::new(port, self, &qp, init, QpCap::default(), to));
-        Ok(qp)
-    }
-
-    /// The socket, a number, and the sizes checked.
-    fn raw_parts(self: &Arc<Self>, init: &QpInit<'_>) -> Result<(Arc<RawPort>, Qp, QpCap), Error> {
-        self.nic.alive()?;
-        let port = self.nic.raw_port()?;
-        let none = QpInit { transport: Transport::Ud, ..*init };
-        // A datagram queue pair that never leaves RESET keeps the number, and checks what every queue pair must be.
-        let qp = self.create_qp(&none)?;
-        let cap = qp.core.machine.lock().query().cap;
-        Ok((port, qp, cap))
-    }
-}
-
 impl RawQp {
-    fn new(
-        port: Arc<RawPort>,
-        pd: &Arc<Pd>,
-        qp: &Qp,
-        init: &QpInit<'_>,
-        cap: QpCap,
-        to: Destination,
-    ) -> RawQp {
-        RawQp {
-            port,
-            pd: pd.clone(),
-            qpn: qp.qpn(),
-            send_cq: init.send_cq.core.clone(),
-            signal_all: init.signal_all,
-            to,
-            attr: Mutex::new(QpAttr { cap, ..QpAttr::default() }),
-            frame: Mutex::default(),
-        }
+    pub(crate) fn new(init: RawInit, cap: QpCap, to: Destination) -> RawQp {
+        let attr = Mutex::new(QpAttr { cap, ..QpAttr::default() });
+        RawQp { init, to, attr, frame: Mutex::default() }
     }
 
     pub(crate) fn query(&self) -> QpAttr {
@@ -132,7 +84,7 @@ impl RawQp {
 
     fn follow(&self, state: QpState) {
         if state == QpState::Reset {
-            self.send_cq.purge(self.qpn);
+            self.init.send_cq.purge(self.init.qpn);
         }
         let Destination::Queue(queue) = &self.to else { return };
         queue.enter(match state {
@@ -178,10 +130,10 @@ impl RawQp {
             QpState::Err | QpState::Sqe => WcStatus::WrFlushErr,
             _ => return Err(PostError::WrongState(state)),
         };
-        let is_signalled = self.signal_all || wr.flags.contains(SendFlags::SIGNALED);
+        let is_signalled = self.init.signal_all || wr.flags.contains(SendFlags::SIGNALED);
         if is_signalled || status != WcStatus::Success {
-            let (wr_id, opcode, qpn) = (wr.wr_id, WcOpcode::Send, self.qpn);
-            if !self.send_cq.push(Completion { wr_id, status, opcode, qpn, ..Completion::default() }) {
+            let (wr_id, opcode, qpn) = (wr.wr_id, WcOpcode::Send, self.init.qpn);
+            if !self.init.send_cq.push(Completion { wr_id, status, opcode, qpn, ..Completion::default() }) {
                 self.fail();
             }
         }
@@ -201,12 +153,12 @@ impl RawQp {
                     return WcStatus::LocLenErr;
                 }
                 frame.resize(len as usize, 0);
-                if self.pd.nic.engine.regions.gather(self.pd.id, sges, 0, frame).is_err() {
+                if self.init.memory.gather(self.init.pd, sges, frame).is_err() {
                     return WcStatus::LocProtErr;
                 }
             }
         }
-        match frame.len() >= MIN_FRAME && self.port.send(frame).is_ok() {
+        match frame.len() >= MIN_FRAME && self.init.port.send(frame).is_ok() {
             true => WcStatus::Success,
             false => WcStatus::LocLenErr,
         }
@@ -231,6 +183,6 @@ impl RawQp {
                 why: "a mask of another length, or a sniffer that filters",
             });
         }
-        self.port.add_rule(rule, self.to.clone())
+        self.init.port.add_rule(rule, self.to.clone())
     }
 }

@@ -1,18 +1,23 @@
 //! A receive queue for frames: that of a raw queue pair, or one on its own.
 
-use crate::engine::Engine;
-use crate::error::Error;
 use crate::lock::Mutex;
-use crate::nic::{MAX_QP_WR, MAX_SGE};
-use crate::objects::{Cq, CqCore, Pd, SrqCore};
+use crate::queues::{CqCore, SrqCore};
 use ferroce_proto::qp::{PostError, RecvQueue, RecvWqe};
-use ferroce_proto::verbs::{Completion, QpState, RecvWr, WcOpcode, WcStatus};
+use ferroce_proto::verbs::{Completion, MemoryFault, QpState, RecvWr, Sge, WcOpcode, WcStatus};
 use ferroce_proto::{PdId, Qpn};
 use std::sync::Arc;
 
+/// Registered memory, as frames leave it and come to it.
+pub(crate) trait FrameMemory: Send + Sync {
+    /// Copies the bytes of the entries to `frame`, which is as long.
+    fn gather(&self, pd: PdId, sges: &[Sge], frame: &mut [u8]) -> Result<(), MemoryFault>;
+    /// Copies a frame into the entries.
+    fn scatter(&self, pd: PdId, sges: &[Sge], frame: &[u8]) -> Result<(), MemoryFault>;
+}
+
 /// What may be done with the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     /// Nothing.
     Closed,
     /// Receives may be posted, and wait.
@@ -32,7 +37,7 @@ struct State {
 
 /// A queue, of whomever.
 pub(crate) struct RawQueue {
-    engine: Arc<Engine>,
+    memory: Arc<dyn FrameMemory>,
     pd: PdId,
     cq: Arc<CqCore>,
     srq: Option<Arc<SrqCore>>,
@@ -41,26 +46,26 @@ pub(crate) struct RawQueue {
     state: Mutex<State>,
 }
 
-/// Sizes of a queue.
-pub(super) struct Size {
-    pub(super) max_wr: u32,
-    pub(super) max_sge: u32,
+/// What a queue is made with.
+pub(crate) struct QueueInit {
+    pub(crate) memory: Arc<dyn FrameMemory>,
+    pub(crate) pd: PdId,
+    pub(crate) cq: Arc<CqCore>,
+    pub(crate) srq: Option<Arc<SrqCore>>,
+    pub(crate) number: Qpn,
+    pub(crate) max_wr: u32,
+    pub(crate) max_sge: u32,
 }
 
 impl RawQueue {
-    pub(super) fn new(
-        pd: &Pd,
-        cq: Arc<CqCore>,
-        srq: Option<Arc<SrqCore>>,
-        number: Qpn,
-        size: &Size,
-    ) -> Arc<Self> {
-        let queue = RecvQueue::new(size.max_wr, size.max_sge);
+    pub(crate) fn new(init: QueueInit) -> Arc<Self> {
+        let QueueInit { memory, pd, cq, srq, number, max_wr, max_sge } = init;
+        let queue = RecvQueue::new(max_wr, max_sge);
         let state = Mutex::new(State { queue, phase: Phase::Closed, wqe: RecvWqe::default() });
-        Arc::new(RawQueue { engine: pd.nic.engine.clone(), pd: pd.id, cq, srq, number, state })
+        Arc::new(RawQueue { memory, pd, cq, srq, number, state })
     }
 
-    pub(super) fn enter(&self, phase: Phase) {
+    pub(crate) fn enter(&self, phase: Phase) {
         let mut state = self.state.lock();
         state.phase = phase;
         match phase {
@@ -118,7 +123,7 @@ impl RawQueue {
         let len = frame.len() as u32;
         if state.wqe.capacity() < u64::from(len) {
             self.complete(&mut state, WcStatus::LocLenErr, len, tag);
-        } else if self.engine.regions.scatter(self.pd, &state.wqe.sges, 0, frame).is_err() {
+        } else if self.memory.scatter(self.pd, &state.wqe.sges, frame).is_err() {
             self.complete(&mut state, WcStatus::LocProtErr, 0, tag);
         } else {
             return self.complete(&mut state, WcStatus::Success, len, tag);
@@ -128,7 +133,7 @@ impl RawQueue {
     }
 
     /// Adds the receives that `fill` hands over, under one lock.
-    pub(super) fn post_each<R>(
+    pub(crate) fn post_each<R>(
         &self,
         fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
     ) -> R {
@@ -154,91 +159,5 @@ impl RawQueue {
             self.flush(state);
         }
         Ok(())
-    }
-}
-
-/// State of a work queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WqState {
-    /// Nothing may be posted.
-    Reset,
-    /// It works.
-    Ready,
-    /// Everything posted is flushed.
-    Error,
-}
-
-/// A receive queue on its own: several of them stand behind one queue pair, which spreads frames over them.
-pub struct WorkQueue {
-    pub(super) queue: Arc<RawQueue>,
-    pd: Arc<Pd>,
-    state: Mutex<WqState>,
-    number: u32,
-}
-
-impl Pd {
-    /// Makes a work queue in RESET. Its completions go to `cq`.
-    pub fn create_wq(self: &Arc<Self>, max_wr: u32, max_sge: u32, cq: &Cq) -> Result<WorkQueue, Error> {
-        self.nic.alive()?;
-        if max_wr == 0 {
-            return Err(Error::Invalid { attribute: "max_wr", why: "a work queue needs at least one entry" });
-        }
-        Error::check_limit("max_wr", max_wr.into(), MAX_QP_WR.into())?;
-        Error::check_limit("max_sge", max_sge.into(), MAX_SGE.into())?;
-        if !cq.belongs_to(&self.nic) {
-            return Err(Error::Invalid { attribute: "cq", why: "belongs to another device" });
-        }
-        let number = self.nic.next_id() & 0xff_ffff;
-        let size = Size { max_wr, max_sge: max_sge.max(1) };
-        let queue = RawQueue::new(self, cq.core.clone(), None, Qpn::new(number), &size);
-        Ok(WorkQueue { queue, pd: self.clone(), state: Mutex::new(WqState::Reset), number })
-    }
-}
-
-impl WorkQueue {
-    /// Its number, which completions name.
-    pub fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// Its state.
-    pub fn state(&self) -> WqState {
-        *self.state.lock()
-    }
-
-    /// Changes its state: from RESET only to ready, from anywhere to RESET or error.
-    pub fn modify(&self, to: WqState) -> Result<(), Error> {
-        self.pd.nic.alive()?;
-        let mut state = self.state.lock();
-        if to == WqState::Ready && *state == WqState::Error {
-            return Err(Error::Invalid {
-                attribute: "wq_state",
-                why: "from error the way leads through RESET",
-            });
-        }
-        self.queue.enter(match to {
-            WqState::Reset => Phase::Closed,
-            WqState::Ready => Phase::Open,
-            WqState::Error => Phase::Broken,
-        });
-        *state = to;
-        Ok(())
-    }
-
-    /// Adds the receives that `fill` hands over, in order, under one lock.
-    pub fn post_recv_each<R>(
-        &self,
-        fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
-    ) -> Result<R, Error> {
-        self.pd.nic.alive()?;
-        Ok(self.queue.post_each(fill))
-    }
-}
-
-impl Drop for WorkQueue {
-    fn drop(&mut self) {
-        if self.pd.nic.alive().is_ok() {
-            self.queue.enter(Phase::Closed);
-        }
     }
 }

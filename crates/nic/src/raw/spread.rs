@@ -1,7 +1,7 @@
 //! Receive-side scaling: a hash of the headers chooses one queue of a table.
 
 use super::frame::Frame;
-use super::queue::{RawQueue, WorkQueue};
+use super::queue::RawQueue;
 use crate::error::Error;
 use bitflags::bitflags;
 use std::sync::Arc;
@@ -103,8 +103,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    pub(super) fn new(queues: &[Arc<WorkQueue>], hash: RxHash) -> Result<Spread, Error> {
-        let queues: Vec<_> = queues.iter().map(|wq| wq.queue.clone()).collect();
+    pub(crate) fn new(queues: Vec<Arc<RawQueue>>, hash: RxHash) -> Result<Spread, Error> {
         if !queues.len().is_power_of_two() || queues.len() > MAX_SPREAD {
             return Err(Error::Invalid {
                 attribute: "rwq_ind_tbl",

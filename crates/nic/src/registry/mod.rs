@@ -5,7 +5,7 @@
 //! - a **slot** is a byte of a file that its owner keeps locked. The kernel drops the lock however the process ends, and
 //!   with the last descriptor only, so that a forked child keeps what it inherited;
 //! - the **roster** says in which order the kernel holds the sockets that share a port. It is a hint: whoever acts on a
-//!   stale roster causes a detour, never a loss (`link::udp::forward`).
+//!   stale roster causes misrouted packets, which are forwarded and not lost (`link::SharedPort`).
 //!
 //! | file | what lives there |
 //! |---|---|

@@ -1,9 +1,9 @@
 //! What the tests of the links share.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use ferroce_nic::link::{Link, RxBatch, TxBatch, UdpConfig, UdpLink};
-use ferroce_proto::Gid;
+use ferroce_nic::link::{Effort, Link, RxBatch, Sleep, TxBatch, UdpConfig, UdpLink, now};
 use ferroce_proto::verbs::Route;
+use ferroce_proto::{Gid, Time};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -59,6 +59,25 @@ pub(crate) fn add(batch: &mut TxBatch, route: &Route, bytes: &[u8]) {
     batch.reserve(route, bytes.len()).copy_from_slice(bytes);
 }
 
+/// Replaces the contents of `rx` with all that has arrived, and returns the number of packets.
+pub(crate) fn receive_all(link: &dyn Link, rx: &mut RxBatch) -> usize {
+    link.receive(rx, Effort::Thorough);
+    while rx.has_more() {
+        link.receive(rx, Effort::Thorough);
+    }
+    rx.len()
+}
+
+/// When `receive` must be called although no descriptor is readable.
+pub(crate) fn deadline(link: &dyn Link) -> Option<Time> {
+    let sleep = link.prepare_sleep();
+    link.end_sleep();
+    match sleep {
+        Sleep::Pending => Some(now()),
+        Sleep::Allowed { deadline } => deadline,
+    }
+}
+
 /// Receives until `count` packets are there.
 pub(crate) fn receive(link: &dyn Link, count: usize) -> Vec<Vec<u8>> {
     receive_each(link, count, |p| p.bytes.to_vec())
@@ -75,7 +94,7 @@ pub(crate) fn receive_each<T>(
     let start = Instant::now();
     while got.len() < count {
         assert!(start.elapsed() < PATIENCE, "{} of {count} packets; {:?}", got.len(), link.counters());
-        link.receive(&mut rx, true);
+        receive_all(link, &mut rx);
         got.extend(rx.packets().map(|p| pick(&p)));
     }
     got
@@ -88,7 +107,7 @@ pub(crate) fn receive_until(link: &dyn Link, mut done: impl FnMut(&dyn Link) -> 
     let start = Instant::now();
     while !done(link) {
         assert!(start.elapsed() < PATIENCE, "waited in vain; {:?}", link.counters());
-        link.receive(&mut rx, true);
+        receive_all(link, &mut rx);
         got.extend(rx.packets().map(|p| p.bytes.to_vec()));
     }
     got
@@ -102,7 +121,7 @@ pub(crate) fn drain(link: &dyn Link) -> Vec<Vec<u8>> {
     // holds at most a few thousand, must be empty.
     let mut empty = 0;
     while empty < 64 {
-        if link.receive(&mut rx, true) == 0 {
+        if receive_all(link, &mut rx) == 0 {
             empty += 1;
         } else {
             empty = 0;

@@ -84,6 +84,10 @@ impl CongestionControl for Controller {
     fn on_drained(&mut self) {
         forward!(self, c => c.on_drained());
     }
+
+    fn restart(&mut self) {
+        forward!(self, c => c.restart());
+    }
 }
 
 #[cfg(test)]
@@ -111,6 +115,9 @@ mod tests {
         fn on_timeout(&mut self, _now: Time) {
             self.window = 1;
         }
+        fn restart(&mut self) {
+            self.window = 100;
+        }
     }
 
     #[test]
@@ -135,5 +142,7 @@ mod tests {
         assert_eq!(boxed.window(), 90);
         boxed.on_timeout(Time(2));
         assert_eq!(boxed.window(), 1);
+        boxed.restart();
+        assert_eq!(boxed.window(), 100);
     }
 }

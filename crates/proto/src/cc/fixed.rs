@@ -22,4 +22,5 @@ impl CongestionControl for FixedWindow {
     fn on_loss(&mut self, _now: Time) {}
     fn on_hole(&mut self, _now: Time, _bytes: u32) {}
     fn on_timeout(&mut self, _now: Time) {}
+    fn restart(&mut self) {}
 }

@@ -59,6 +59,10 @@ impl CongestionControl for HalvingWindow {
     fn on_timeout(&mut self, _now: Time) {
         self.shrink();
     }
+
+    fn restart(&mut self) {
+        *self = HalvingWindow::new(self.ceiling);
+    }
 }
 
 #[cfg(test)]

@@ -37,4 +37,6 @@ pub trait CongestionControl {
     fn on_timeout(&mut self, now: Time);
     /// Nothing is in flight any more.
     fn on_drained(&mut self) {}
+    /// The queue pair was reset: what was learned about its path no longer counts.
+    fn restart(&mut self);
 }

@@ -94,6 +94,11 @@ impl CongestionControl for SharedWindow {
             self.share.busy.fetch_sub(1, Relaxed);
         }
     }
+
+    fn restart(&mut self) {
+        self.on_drained();
+        self.own.restart();
+    }
 }
 
 impl Drop for SharedWindow {

@@ -16,6 +16,7 @@ macro_rules! io {
             counters: &mut $qp.counters,
             now: $now,
             rider: None,
+            may_be_large: false,
         }
     };
 }

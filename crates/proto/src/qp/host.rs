@@ -3,10 +3,10 @@
 //! A queue pair never touches memory, sockets or completion queues. It asks its [`Host`]; the NIC answers with real
 //! memory and real links, the simulator with vectors and virtual time.
 
-use super::{RecvWqe, RefusalReason};
+use super::{RecvWqe, RefusalReason, Segment, WriteHeaders};
 use crate::ids::{PdId, RKey, Srqn};
-use crate::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Payload, Route, Sge};
-use crate::wire::{Headers, Names, SendNamed};
+use crate::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge};
+use crate::wire::{Names, SendNamed};
 use core::fmt;
 
 /// Where the payload of an outgoing packet comes from. The host fetches it, so that it can choose between copying
@@ -196,104 +196,83 @@ pub enum OneSidedKind<'a> {
     },
 }
 
-/// Packet `n` of a row that begins with these.
-pub fn in_row<'a>(headers: &Headers, payload: TxPayload<'a>, n: u32) -> (Headers, TxPayload<'a>) {
-    let mut headers = *headers;
-    headers.bth.psn = headers.bth.psn.plus(n);
-    let payload = match payload {
-        TxPayload::Local { pd, sges, offset, len } => {
-            TxPayload::Local { pd, sges, offset: offset + u64::from(n) * u64::from(len), len }
-        }
-        other => other,
-    };
-    (headers, payload)
+/// What became of something that a host may or may not be able to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Attempt {
+    /// It was done.
+    Done,
+    /// Nothing was done; another path has to do it.
+    Declined,
 }
 
-/// What a queue pair may ask of the NIC around it. All memory calls check key, domain, range and rights, and do
-/// either everything or nothing.
-pub trait Host {
-    /// Sends one packet: `headers`, then the payload padded to four bytes. `headers.bth.pad` is already right.
-    fn transmit(&mut self, route: &Route, headers: &Headers, payload: TxPayload<'_>) -> Result<(), TxError>;
+impl Attempt {
+    /// [`Attempt::Done`] if `is_done`.
+    #[inline(always)]
+    pub const fn of(is_done: bool) -> Attempt {
+        if is_done { Attempt::Done } else { Attempt::Declined }
+    }
 
-    /// Does a one-sided operation at once, where the peer's memory is within reach and every check of this end and of
-    /// the peer's passes. False: nothing was done, and packets must do it; then the peer finds out what is wrong, if
-    /// anything is. Asked for the oldest request only, when nothing before it is under way.
-    fn perform(&mut self, pd: PdId, request: &OneSided<'_>) -> bool {
+    /// Whether it was done.
+    #[inline(always)]
+    pub const fn is_done(self) -> bool {
+        matches!(self, Attempt::Done)
+    }
+}
+
+/// How segments leave a queue pair, and how it reaches the memory of a peer on the same host. A host without such a peer leaves
+/// everything but [`Self::send`] as it is here.
+pub trait Egress {
+    /// Sends packets. Returns how many were taken, from the first on; an error only if none was.
+    fn send<W: WriteHeaders>(&mut self, route: &Route, segment: &Segment<'_, W>) -> Result<u32, TxError>;
+
+    /// Executes a one-sided operation in the memory of the peer, if that can be accessed and every check of this end and of the
+    /// peer's passes. If it is declined, packets have to do it; then the peer finds out what is wrong, if anything is. Called for the oldest
+    /// request only, when nothing before it is in flight.
+    fn try_direct(&mut self, pd: PdId, request: &OneSided<'_>) -> Attempt {
         let _ = (pd, request);
-        false
+        Attempt::Declined
     }
 
-    /// The same for a WRITE of inline data or of one entry, where nothing has to be looked up. False: nothing was done, and
-    /// [`Self::perform`] may still do it.
-    fn write(&mut self, pd: PdId, rkey: RKey, addr: u64, data: Payload<'_>) -> bool {
-        let _ = (pd, rkey, addr, data);
-        false
-    }
-
-    /// Whether the peer has taken everything that this queue pair sent: then what is done at once overtakes nothing. Asked for unreliable
-    /// connections, which hear no acknowledgements. False where one cannot tell.
-    fn has_caught_up(&mut self) -> bool {
-        false
-    }
-
-    /// Whether [`Self::perform`] could do an operation with this key now, as far as one can tell beforehand.
-    fn reaches(&mut self, rkey: RKey) -> bool {
+    /// Whether [`Self::try_direct`] could execute an operation with this key now, as far as one can tell beforehand.
+    fn can_access(&mut self, rkey: RKey) -> bool {
         let _ = rkey;
         false
     }
 
-    /// Sends a message of one packet whose headers are written already: these, then the payload, padded to four bytes. False: nothing
-    /// was sent, and [`Self::transmit`] takes it or says what is wrong with it.
-    fn express(&mut self, route: &Route, head: &[u8], payload: TxPayload<'_>) -> bool {
+    /// Whether the peer has taken everything that this queue pair sent: then a direct operation overtakes nothing. Asked for unreliable
+    /// connections, which have no acknowledgements.
+    fn has_drained(&mut self) -> bool {
+        false
+    }
+
+    /// Sends a whole message as one record that [refers](SendNamed) to this end's memory, from which the peer [copies](Memory::fetch)
+    /// it. If it is declined, packets have to carry the message; they also report what is wrong with the memory. Called for
+    /// messages that are sent for the first time and longer than the path MTU.
+    fn try_rendezvous(&mut self, route: &Route, head: &SendNamed, payload: TxPayload<'_>) -> Attempt {
         let _ = (route, head, payload);
-        false
+        Attempt::Declined
     }
 
-    /// Sends a whole message as one record that [names](SendNamed) this end's memory, which the peer then [fetches](Self::fetch). False: nothing was
-    /// sent, and packets must do it; if there is something wrong with the memory, they will tell. Asked for messages that are
-    /// sent for the first time and longer than the path MTU.
-    fn express_by_name(&mut self, route: &Route, head: &SendNamed, payload: TxPayload<'_>) -> bool {
-        let _ = (route, head, payload);
-        false
-    }
-
-    /// Copies a message that the peer named from its memory to the entries, which must allow local writes and are long enough. False: what
-    /// is in them now does not count, and the peer must send the message as packets.
-    fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &Names) -> bool {
-        let _ = (pd, sges, names);
-        false
-    }
-
-    /// How much longer than the path MTU packets to the peer may be, on a path without a wire whose other end
-    /// [takes](Self::takes_large) them: [`LARGE_SEGMENT`] or nothing.
-    fn segment(&mut self) -> Option<u32> {
+    /// Payload of the packets to the peer, if they may be longer than the path MTU: [`LARGE_SEGMENT`].
+    fn large_segment(&mut self) -> Option<u32> {
         None
     }
+}
 
-    /// Whether the peer may send packets with [`LARGE_SEGMENT`] bytes each.
-    fn takes_large(&mut self) -> bool {
+/// Memory of the local end. All calls check key, domain, range and rights, and do either everything or nothing.
+pub trait Memory {
+    /// Whether the peer is a queue pair of the process that has this slot.
+    fn is_peer(&mut self, slot: u8) -> bool {
+        let _ = slot;
         false
     }
 
-    /// Sends a row of packets: each has the number behind the last and as many bytes of payload, those that follow in the
-    /// entries. `payload` is that of the first, and is [`TxPayload::Local`]. Returns how many were taken; an error only if
-    /// none was.
-    fn transmit_row(
-        &mut self,
-        route: &Route,
-        headers: &Headers,
-        payload: TxPayload<'_>,
-        count: u32,
-    ) -> Result<u32, TxError> {
-        for n in 0..count {
-            let (headers, payload) = in_row(headers, payload, n);
-            match self.transmit(route, &headers, payload) {
-                Ok(()) => {}
-                Err(error) if n == 0 => return Err(error),
-                Err(_) => return Ok(n),
-            }
-        }
-        Ok(count)
+    /// Copies a message from the memory of the peer, as a rendezvous record refers to it, to the entries, which must allow local writes
+    /// and are long enough. If it is declined, the contents of the entries do not count.
+    fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &Names) -> Attempt {
+        let _ = (pd, sges, names);
+        Attempt::Declined
     }
 
     /// Copies `data` to the entries, starting `offset` bytes into them; they must allow local writes. The caller
@@ -327,7 +306,10 @@ pub trait Host {
 
     /// Binds a memory window, on behalf of a local work request.
     fn bind_window(&mut self, pd: PdId, bind: &MwBind) -> Result<(), MemoryFault>;
+}
 
+/// Receives of shared queues, completions, events and explanations.
+pub trait Events {
     /// Domain of the XRC shared receive queue with this number, if there is one in the XRC domain of this QP.
     fn xrc_pd(&mut self, srq: Srqn) -> Option<PdId>;
 
@@ -350,3 +332,8 @@ pub trait Host {
     /// Says why a completion is about to fail, if anybody listens.
     fn explain(&mut self, why: fmt::Arguments<'_>);
 }
+
+/// What a queue pair may ask of the NIC around it.
+pub trait Host: Egress + Memory + Events {}
+
+impl<T: Egress + Memory + Events> Host for T {}

@@ -6,10 +6,11 @@
 
 use super::io::Io;
 use super::rq::capacity;
+use super::view::View;
 use super::{Host, LARGE_SEGMENT, Reason, RecvQueue, RecvWqe, Side};
 use crate::ids::{RKey, Srqn};
 use crate::verbs::{Access, Completion, MemoryFault, Sge, WcFlags, WcOpcode, WcStatus};
-use crate::wire::{Headers, Names, Operation, Packet, SendNamed, SendOnly};
+use crate::wire::{Operation, Packet, Reth};
 
 /// Why a packet of a message was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub(crate) enum Refusal {
     Local(MemoryFault),
     /// The key named by SEND with invalidate cannot be invalidated.
     Invalidate(MemoryFault),
+    /// The data cannot be copied from the sender's memory; its packets can still carry it.
+    NotFetched,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,19 +39,6 @@ enum Kind {
     Idle,
     Send,
     Write,
-}
-
-/// What a message says beside its data.
-struct Told {
-    imm: Option<u32>,
-    invalidated: Option<RKey>,
-    solicited: bool,
-}
-
-impl Told {
-    fn of(headers: &Headers) -> Told {
-        Told { imm: headers.imm, invalidated: headers.ieth, solicited: headers.bth.solicited }
-    }
 }
 
 /// The state of the message being received.
@@ -88,84 +78,27 @@ impl Inbound {
         core::mem::take(&mut self.has_recv).then_some((self.side, self.recv.wr_id))
     }
 
-    /// Places one packet of a SEND or WRITE. True when it was the last of its message.
-    pub(crate) fn accept<H: Host>(
+    /// Places one packet of a SEND or WRITE. Returns whether it was the last of its message.
+    #[inline(always)] // the fast views then keep only the checks that apply to them
+    pub(crate) fn accept<V: View, H: Host>(
         &mut self,
-        pkt: &Packet<'_>,
+        view: &V,
         rq: &mut RecvQueue,
         io: &mut Io<'_, H>,
     ) -> Result<bool, Refusal> {
-        let op = pkt.headers.bth.opcode.operation;
+        let op = view.opcode().operation;
         self.check_sequence(op)?;
         if op.starts_message() {
-            let is_large = pkt.payload.len() > io.mtu() as usize && io.host.takes_large();
+            let is_large = io.may_be_large && view.len() > io.mtu() as usize;
             self.segment = if is_large { LARGE_SEGMENT } else { io.mtu() };
         }
-        check_payload(op, pkt.payload.len(), self.segment)?;
-        if op.is_send() { self.accept_send(pkt, rq, io) } else { self.accept_write(pkt, rq, io) }
+        if !view.has_valid_len(self.segment) {
+            return Err(Refusal::Length);
+        }
+        if op.is_send() { self.accept_send(view, rq, io) } else { self.accept_write(view, rq, io) }
     }
 
-    /// Places a SEND of one packet, if nothing is wrong with it. False: nothing was placed that counts. The receive is where
-    /// [`Self::accept`] finds it: in the queue, or in hand if it came from a shared one.
-    #[inline(always)] // one caller
-    pub(crate) fn accept_whole<H: Host>(
-        &mut self,
-        head: &SendOnly,
-        payload: &[u8],
-        rq: &mut RecvQueue,
-        io: &mut Io<'_, H>,
-    ) -> bool {
-        let is_large = payload.len() > io.mtu() as usize && io.host.takes_large();
-        let segment = if is_large { LARGE_SEGMENT } else { io.mtu() };
-        if payload.len() > segment as usize {
-            return false;
-        }
-        if self.has_recv || io.id.shared_recv {
-            if !self.place_in_hand(payload, rq, io) {
-                return false;
-            }
-        } else {
-            // Used where it lies: to take it into the hand would be to copy it.
-            match rq.oldest() {
-                Some((wr_id, sges)) if place_whole(sges, payload, io) => {
-                    (self.recv.wr_id, self.side) = (wr_id, Side::Recv);
-                    rq.forget_oldest();
-                }
-                _ => return false,
-            }
-        }
-        let told = Told { imm: head.imm, invalidated: None, solicited: head.solicited };
-        self.finish_recv(told, WcOpcode::Recv, payload.len() as u32, io);
-        true
-    }
-
-    /// Places a whole message in the receive in hand, or in the next one of the shared queue.
-    #[inline(never)]
-    fn place_in_hand<H: Host>(&mut self, payload: &[u8], rq: &mut RecvQueue, io: &mut Io<'_, H>) -> bool {
-        self.ensure_recv(None, rq, io).is_ok() && place_whole(&self.recv.sges, payload, io)
-    }
-
-    /// Fetches a SEND that the peer named. False: it cannot be fetched, and a receive that was taken for it stays in hand.
-    pub(crate) fn accept_named<H: Host>(
-        &mut self,
-        head: &SendNamed,
-        names: &Names,
-        rq: &mut RecvQueue,
-        io: &mut Io<'_, H>,
-    ) -> Result<bool, Refusal> {
-        self.ensure_recv(None, rq, io)?;
-        let (needed, capacity) = (u64::from(names.message_len()), self.recv.capacity());
-        if needed > capacity {
-            return Err(Refusal::TooLong { capacity, needed });
-        }
-        if !io.host.fetch(io.pd, &self.recv.sges, names) {
-            return Ok(false);
-        }
-        let told = Told { imm: head.imm, invalidated: None, solicited: head.solicited };
-        self.finish_recv(told, WcOpcode::Recv, names.message_len(), io);
-        Ok(true)
-    }
-
+    #[inline(always)]
     fn check_sequence(&self, op: Operation) -> Result<(), Refusal> {
         let fits = match self.kind {
             Kind::Idle => op.starts_message(),
@@ -175,57 +108,72 @@ impl Inbound {
         if fits { Ok(()) } else { Err(Refusal::Sequence) }
     }
 
-    fn accept_send<H: Host>(
+    #[inline(always)]
+    fn accept_send<V: View, H: Host>(
         &mut self,
-        pkt: &Packet<'_>,
+        view: &V,
         rq: &mut RecvQueue,
         io: &mut Io<'_, H>,
     ) -> Result<bool, Refusal> {
-        let op = pkt.headers.bth.opcode.operation;
+        let op = view.opcode().operation;
         if op.starts_message() {
-            self.ensure_recv(pkt.headers.xrceth, rq, io)?;
-            self.kind = Kind::Send;
             self.placed = 0;
         }
-        let needed = self.placed + pkt.payload.len() as u64;
-        let capacity = self.recv.capacity();
-        if needed > capacity {
-            return Err(Refusal::TooLong { capacity, needed });
+        let is_whole = op.starts_message() && op.ends_message();
+        if is_whole && !self.has_recv && !io.id.shared_recv {
+            // Used where it lies in the queue: taking it into the hand would copy it.
+            let (wr_id, sges) = rq.oldest().ok_or(Refusal::NoReceive)?;
+            if let Err(refusal) = place(view, sges, 0, io) {
+                return Err(self.take_refused(refusal, rq));
+            }
+            (self.recv.wr_id, self.has_recv, self.side) = (wr_id, true, Side::Recv);
+            rq.forget_oldest();
+        } else {
+            if op.starts_message() {
+                self.ensure_recv(view.xrceth(), rq, io)?;
+            }
+            place(view, &self.recv.sges, self.placed, io)?;
         }
-        if !pkt.payload.is_empty() {
-            io.host.scatter(io.pd, &self.recv.sges, self.placed, pkt.payload).map_err(Refusal::Local)?;
-        }
-        self.placed = needed;
+        self.placed += view.len() as u64;
         if !op.ends_message() {
+            self.kind = Kind::Send;
             return Ok(false);
         }
-        if let Some(rkey) = pkt.headers.ieth {
+        if let Some(rkey) = view.ieth() {
             io.host.invalidate(io.pd, rkey).map_err(Refusal::Invalidate)?;
         }
-        self.finish_recv(Told::of(&pkt.headers), WcOpcode::Recv, needed as u32, io);
+        self.finish_recv(view, WcOpcode::Recv, io);
         Ok(true)
     }
 
-    fn accept_write<H: Host>(
+    /// The oldest receive of the queue refused a message: it is in hand from now on, where the failure finds it.
+    #[cold]
+    fn take_refused(&mut self, refusal: Refusal, rq: &mut RecvQueue) -> Refusal {
+        (self.has_recv, self.side) = (rq.pop(&mut self.recv), Side::Recv);
+        refusal
+    }
+
+    #[inline(always)]
+    fn accept_write<V: View, H: Host>(
         &mut self,
-        pkt: &Packet<'_>,
+        view: &V,
         rq: &mut RecvQueue,
         io: &mut Io<'_, H>,
     ) -> Result<bool, Refusal> {
-        let op = pkt.headers.bth.opcode.operation;
+        let op = view.opcode().operation;
         // Before anything is written: a WRITE answered by RNR NAK comes again as a whole packet.
-        if pkt.headers.imm.is_some() {
-            self.ensure_recv(pkt.headers.xrceth, rq, io)?;
+        if view.imm().is_some() {
+            self.ensure_recv(view.xrceth(), rq, io)?;
         }
         if op.starts_message() {
-            self.start_write(&pkt.headers, io)?;
+            self.start_write(view.reth(), io)?;
         }
-        let len = pkt.payload.len() as u32;
+        let len = view.len() as u32;
         if if op.ends_message() { len != self.left } else { len >= self.left } {
             return Err(Refusal::Length);
         }
         if len > 0 {
-            io.host.write_remote(io.pd, self.rkey, self.addr, pkt.payload).map_err(Refusal::Access)?;
+            io.host.write_remote(io.pd, self.rkey, self.addr, view.payload()).map_err(Refusal::Access)?;
         }
         self.addr = self.addr.wrapping_add(u64::from(len));
         self.left -= len;
@@ -233,27 +181,12 @@ impl Inbound {
         if !op.ends_message() {
             return Ok(false);
         }
-        let written = self.placed as u32;
-        if pkt.headers.imm.is_some() {
-            self.finish_recv(Told::of(&pkt.headers), WcOpcode::RecvRdmaWithImm, written, io);
+        if view.imm().is_some() {
+            self.finish_recv(view, WcOpcode::RecvRdmaWithImm, io);
         } else {
             self.abandon();
         }
         Ok(true)
-    }
-
-    /// Places a packet from the middle of the WRITE under way, if nothing is wrong with it. False: nothing was placed.
-    #[inline]
-    pub(crate) fn accept_write_middle<H: Host>(&mut self, payload: &[u8], io: &mut Io<'_, H>) -> bool {
-        let is_middle =
-            self.kind == Kind::Write && payload.len() == self.segment as usize && self.segment < self.left;
-        if !is_middle || io.host.write_remote(io.pd, self.rkey, self.addr, payload).is_err() {
-            return false;
-        }
-        self.addr = self.addr.wrapping_add(u64::from(self.segment));
-        self.left -= self.segment;
-        self.placed += u64::from(self.segment);
-        true
     }
 
     /// Places a packet that is `ahead` packets early, if it is from the middle of the WRITE under way: where its bytes belong is known,
@@ -282,8 +215,8 @@ impl Inbound {
         Ok(())
     }
 
-    fn start_write<H: Host>(&mut self, headers: &Headers, io: &mut Io<'_, H>) -> Result<(), Refusal> {
-        let reth = headers.reth.ok_or(Refusal::Sequence)?;
+    fn start_write<H: Host>(&mut self, reth: Option<Reth>, io: &mut Io<'_, H>) -> Result<(), Refusal> {
+        let reth = reth.ok_or(Refusal::Sequence)?;
         if reth.len > super::MAX_MESSAGE {
             return Err(Refusal::Length);
         }
@@ -314,11 +247,13 @@ impl Inbound {
         if self.has_recv { Ok(()) } else { Err(Refusal::NoReceive) }
     }
 
+    /// Completes the receive in hand.
     #[inline(always)] // then the completion is made where it will lie
-    fn finish_recv<H: Host>(&mut self, told: Told, opcode: WcOpcode, byte_len: u32, io: &mut Io<'_, H>) {
+    fn finish_recv<V: View, H: Host>(&mut self, view: &V, opcode: WcOpcode, io: &mut Io<'_, H>) {
         let mut flags = WcFlags::empty();
-        flags.set(WcFlags::WITH_IMM, told.imm.is_some());
-        flags.set(WcFlags::WITH_INV, told.invalidated.is_some());
+        flags.set(WcFlags::WITH_IMM, view.imm().is_some());
+        flags.set(WcFlags::WITH_INV, view.ieth().is_some());
+        let byte_len = self.placed as u32;
         self.abandon();
         self.has_recv = false;
         io.host.complete(
@@ -327,12 +262,12 @@ impl Inbound {
                 wr_id: self.recv.wr_id,
                 opcode,
                 byte_len,
-                imm: told.imm.unwrap_or_default(),
-                invalidated: told.invalidated.unwrap_or_default(),
+                imm: view.imm().unwrap_or_default(),
+                invalidated: view.ieth().unwrap_or_default(),
                 qpn: io.id.qpn,
                 src_qpn: io.attr.dest_qpn,
                 flags,
-                solicited: told.solicited,
+                solicited: view.solicited(),
                 ..Completion::default()
             },
         );
@@ -350,22 +285,12 @@ impl Inbound {
     }
 }
 
-/// Places a whole message. False if it does not fit, or the memory cannot be used.
+/// Places the data of a packet, `offset` bytes into a receive.
 #[inline(always)]
-fn place_whole<H: Host>(sges: &[Sge], payload: &[u8], io: &mut Io<'_, H>) -> bool {
-    payload.len() as u64 <= capacity(sges)
-        && (payload.is_empty() || io.host.scatter(io.pd, sges, 0, payload).is_ok())
-}
-
-/// First and middle packets carry exactly one MTU, last ones 1 to MTU, only ones up to it (C9-22 … C9-27).
-fn check_payload(op: Operation, len: usize, mtu: u32) -> Result<(), Refusal> {
-    let mtu = mtu as usize;
-    let fits = if !op.ends_message() {
-        len == mtu
-    } else if op.starts_message() {
-        len <= mtu
-    } else {
-        (1..=mtu).contains(&len)
-    };
-    if fits { Ok(()) } else { Err(Refusal::Length) }
+fn place<V: View, H: Host>(view: &V, sges: &[Sge], offset: u64, io: &mut Io<'_, H>) -> Result<(), Refusal> {
+    let (needed, capacity) = (offset + view.len() as u64, capacity(sges));
+    if needed > capacity {
+        return Err(Refusal::TooLong { capacity, needed });
+    }
+    view.place(sges, offset, io)
 }

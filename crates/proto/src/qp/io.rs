@@ -1,6 +1,6 @@
 //! What a half of a queue pair sees of the rest while it works on one packet or one turn.
 
-use super::{Host, QpCounters, Reason, Side, TxError, TxPayload};
+use super::{Host, QpCounters, Reason, Segment, Side, Transmission, TxError, TxPayload, WriteHeaders};
 use crate::Time;
 use crate::ids::{PdId, Psn, Qpn, RKey};
 use crate::verbs::{Access, Completion, MemoryFault, QpAttr, Route, Transport, WcFlags, WcOpcode, WcStatus};
@@ -11,19 +11,20 @@ use crate::wire::{Bth, Headers, Opcode, Operation, Rider, Service};
 pub(crate) struct Identity {
     pub(crate) qpn: Qpn,
     pub(crate) transport: Transport,
+    /// The service of its packets.
+    pub(crate) service: Service,
     pub(crate) pd: PdId,
     pub(crate) signal_all: bool,
     pub(crate) shared_recv: bool,
 }
 
-impl Identity {
-    pub(crate) fn service(&self) -> Service {
-        match self.transport {
-            Transport::Rc => Service::Rc,
-            Transport::Uc => Service::Uc,
-            Transport::Ud => Service::Ud,
-            Transport::XrcIni | Transport::XrcTgt => Service::Xrc,
-        }
+/// The service of a transport's packets.
+pub(crate) const fn service_of(transport: Transport) -> Service {
+    match transport {
+        Transport::Rc => Service::Rc,
+        Transport::Uc => Service::Uc,
+        Transport::Ud => Service::Ud,
+        Transport::XrcIni | Transport::XrcTgt => Service::Xrc,
     }
 }
 
@@ -44,6 +45,8 @@ pub(crate) struct Io<'a, H: Host> {
     pub(crate) now: Time,
     /// An acknowledgement that may ride in the next request.
     pub(crate) rider: Option<Rider>,
+    /// Packets of [`LARGE_SEGMENT`](super::LARGE_SEGMENT) may arrive: this one came through shared memory.
+    pub(crate) may_be_large: bool,
 }
 
 impl<H: Host> Io<'_, H> {
@@ -54,7 +57,7 @@ impl<H: Host> Io<'_, H> {
     /// A header for this connection's peer.
     pub(crate) fn headers(&self, operation: Operation, psn: Psn, payload_len: u32) -> Headers {
         Headers::new(Bth {
-            opcode: Opcode::new(self.id.service(), operation),
+            opcode: Opcode::new(self.id.service, operation),
             solicited: false,
             mig_req: true,
             pad: (payload_len.wrapping_neg() & 3) as u8,
@@ -69,24 +72,35 @@ impl<H: Host> Io<'_, H> {
         })
     }
 
-    pub(crate) fn send(&mut self, headers: &Headers, payload: TxPayload<'_>) -> Result<(), TxError> {
-        self.host.transmit(self.route, headers, payload)?;
-        self.counters.tx_packets += 1;
-        self.counters.tx_bytes += payload.len() as u64;
-        Ok(())
+    /// Hands a segment to the host and counts what it took. Returns the number of packets.
+    #[inline(always)]
+    pub(crate) fn send<W: WriteHeaders>(&mut self, segment: &Segment<'_, W>) -> Result<u32, TxError> {
+        self.send_to(self.route, segment)
     }
 
-    /// Sends a row of packets and returns how many were taken.
-    pub(crate) fn send_row(
+    /// The same to somebody who is not the peer of a connection.
+    #[inline(always)]
+    pub(crate) fn send_to<W: WriteHeaders>(
+        &mut self,
+        route: &Route,
+        segment: &Segment<'_, W>,
+    ) -> Result<u32, TxError> {
+        let sent = self.host.send(route, segment)?;
+        self.counters.tx_packets += u64::from(sent);
+        self.counters.tx_bytes += u64::from(sent) * segment.payload.len() as u64;
+        if segment.transmission != Transmission::First {
+            self.counters.retransmitted += u64::from(sent);
+        }
+        Ok(sent)
+    }
+
+    /// Sends one packet that no acknowledgement follows.
+    pub(crate) fn send_unacknowledged(
         &mut self,
         headers: &Headers,
         payload: TxPayload<'_>,
-        count: u32,
-    ) -> Result<u32, TxError> {
-        let sent = self.host.transmit_row(self.route, headers, payload, count)?;
-        self.counters.tx_packets += u64::from(sent);
-        self.counters.tx_bytes += u64::from(sent) * payload.len() as u64;
-        Ok(sent)
+    ) -> Result<(), TxError> {
+        self.send(&Segment::unacknowledged(headers, payload)).map(drop)
     }
 
     /// The queue pair's own rights first, then the region's.

@@ -2,7 +2,7 @@
 //! deadlines out.
 //!
 //! # How to drive a [`Qp`]
-//! 1. **In:** [`Qp::modify`], [`Qp::post_send`], [`Qp::post_recv`], [`Qp::handle_packet`] for every packet with this
+//! 1. **In:** [`Qp::modify`], [`Qp::post_send`], [`Qp::post_recv`], [`Qp::receive`] for every packet with this
 //!    QP's number, [`Qp::handle_timeout`] when [`Qp::deadline`] has passed.
 //! 2. **Out:** after anything of the above, [`Qp::poll_replies`] and [`Qp::poll_requests`] until the host is full or
 //!    they stop transmitting. Replies may be put off for a moment (an ACK behind the data that answers it), never for
@@ -11,22 +11,22 @@
 //! Completions and events leave through the [`Host`] in the middle of any of these calls. Nothing here blocks,
 //! allocates on the data path, or looks at a clock.
 //!
-//! | room | question |
+//! | module | question |
 //! |---|---|
 //! | [`state`] | which `modify` is allowed |
 //! | `rc`, `uc`, `ud` | the transports |
 //! | `inbound` | the checks on a SEND or WRITE coming in, shared by RC and UC |
-//! | `segment` | cutting a message into packets |
+//! | `view` | a packet as those checks read it |
+//! | `segment` | cutting a message into packets, and what the host is handed |
 //! | `local` | requests that never leave the NIC |
 //! | `sq`, `rq` | the queues |
-//! | `post`, `at_once`, `express`, `modify`, `receive`, `row`, `drive`, `flush` | the calls |
+//! | `post`, `execute`, `modify`, `receive`, `drive`, `flush` | the calls |
 //! | `reason`, `refusal` | why a completion failed, why a request was refused |
 //! | `host` | what the QP may ask of the NIC around it |
 
-mod at_once;
 mod counters;
 mod drive;
-mod express;
+mod execute;
 mod flush;
 mod host;
 mod inbound;
@@ -44,27 +44,29 @@ mod sq;
 pub mod state;
 mod uc;
 mod ud;
+mod view;
 
-pub use at_once::PlainWrite;
 pub use counters::QpCounters;
-pub use express::PlainSend;
-pub use host::{DropReason, Host, LARGE_SEGMENT, OneSided, OneSidedKind, Side, TxError, TxPayload, in_row};
-pub use post::PostError;
+pub use host::{
+    Attempt, DropReason, Egress, Events, Host, LARGE_SEGMENT, Memory, OneSided, OneSidedKind, Side, TxError,
+    TxPayload,
+};
+pub use post::{PostError, Posted};
 pub use reason::Reason;
-pub use receive::Arrival;
+pub use receive::{Arrival, Terms};
 pub use refusal::RefusalReason;
 pub use rq::{RecvQueue, RecvWqe};
+pub use segment::{Segment, Transmission, WriteHeaders};
 
-use crate::cc::Controller;
+use crate::cc::{CongestionControl, Controller, FixedWindow};
 use crate::ids::{PdId, Qpn};
 use crate::verbs::{Access, Mtu, QpAttr, QpCap, QpState, Route, Transport};
 use crate::wire::Service;
 use alloc::boxed::Box;
-use io::Identity;
+use io::{Identity, service_of};
 use sq::SendQueue;
 
-/// The longest message of a connected transport (IBA 9.7.1.1).
-pub const MAX_MESSAGE: u32 = 1 << 31;
+pub use crate::wire::MAX_MESSAGE;
 
 /// What a queue pair is made with.
 #[derive(Debug)]
@@ -109,31 +111,44 @@ enum Machine {
     Ud(ud::Datagrams),
 }
 
+impl Machine {
+    fn new(transport: Transport, congestion: Controller) -> Machine {
+        match transport {
+            Transport::Rc | Transport::XrcIni | Transport::XrcTgt => {
+                Machine::Rc(Box::new((rc::Requester::new(congestion), rc::Responder::default())))
+            }
+            Transport::Uc => Machine::Uc(Box::new((uc::Sender::new(congestion), uc::Receiver::default()))),
+            Transport::Ud => Machine::Ud(ud::Datagrams::default()),
+        }
+    }
+
+    /// The congestion control of the transports that have one.
+    fn congestion(&mut self) -> Option<&mut Controller> {
+        match self {
+            Machine::Rc(rc) => Some(rc.0.congestion()),
+            Machine::Uc(uc) => Some(uc.0.congestion()),
+            Machine::Ud(_) => None,
+        }
+    }
+}
+
 impl Qp {
     /// A queue pair in RESET.
     pub fn new(config: QpConfig) -> Self {
         let id = Identity {
             qpn: config.qpn,
             transport: config.transport,
+            service: service_of(config.transport),
             pd: config.pd,
             signal_all: config.signal_all,
             shared_recv: config.shared_recv || config.transport == Transport::XrcTgt,
-        };
-        let machine = match config.transport {
-            Transport::Rc | Transport::XrcIni | Transport::XrcTgt => {
-                Machine::Rc(Box::new((rc::Requester::new(config.congestion), rc::Responder::default())))
-            }
-            Transport::Uc => {
-                Machine::Uc(Box::new((uc::Sender::new(config.congestion), uc::Receiver::default())))
-            }
-            Transport::Ud => Machine::Ud(ud::Datagrams::default()),
         };
         Qp {
             attr: QpAttr { cap: config.cap, path_mtu: config.port_mtu, ..QpAttr::default() },
             route: Route::default(),
             sq: SendQueue::new(&config.cap, config.transport),
             rq: RecvQueue::for_qp(&config.cap, config.shared_recv || config.transport.is_xrc()),
-            machine,
+            machine: Machine::new(config.transport, config.congestion),
             id,
             counters: QpCounters::default(),
             heard_peer: false,
@@ -175,7 +190,7 @@ impl Qp {
     }
     /// The service that its packets are of.
     pub fn service(&self) -> Service {
-        self.id.service()
+        self.id.service
     }
     /// What a peer within reach must know to do one-sided operations on its own: rights, domain, and who the peer is.
     /// Only while requests of a connection are taken, and not before it is established: in RTR a packet must
@@ -201,6 +216,10 @@ impl Qp {
     /// What it counted.
     pub fn counters(&self) -> &QpCounters {
         &self.counters
+    }
+    /// Bytes that may be in flight, as congestion control has it; `None` for datagrams.
+    pub fn congestion_window(&mut self) -> Option<u32> {
+        self.machine.congestion().map(|congestion| congestion.window())
     }
     /// Sends posted and not completed.
     #[inline]

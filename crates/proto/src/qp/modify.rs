@@ -1,8 +1,9 @@
 //! `modify`: the way through the states.
 
 use super::state::{AttrLimits, ModifyError, check, check_current, check_values, relevant};
-use super::{Host, Machine, Qp};
+use super::{FixedWindow, Host, Machine, Qp};
 use crate::Time;
+use crate::cc::CongestionControl;
 use crate::verbs::{AttrMask, QpAttr, QpState, Route};
 
 impl Qp {
@@ -77,7 +78,7 @@ impl Qp {
                 self.attr.state = to;
                 match &mut self.machine {
                     Machine::Rc(rc) => rc.0.start(&self.attr, &self.sq),
-                    Machine::Uc(uc) => uc.0.start(&self.attr, &self.sq),
+                    Machine::Uc(uc) => uc.0.start(&self.attr),
                     Machine::Ud(ud) => ud.start(&self.attr),
                 }
             }
@@ -109,17 +110,12 @@ impl Qp {
     fn reset(&mut self) {
         self.sq.clear();
         self.rq.clear();
-        match &mut self.machine {
-            Machine::Rc(rc) => {
-                rc.0.halt(&self.sq);
-                rc.1 = Default::default();
-            }
-            Machine::Uc(uc) => {
-                uc.0.halt(&self.sq);
-                uc.1 = Default::default();
-            }
-            Machine::Ud(ud) => *ud = Default::default(),
+        let mut congestion = FixedWindow { bytes: 0 }.into();
+        if let Some(current) = self.machine.congestion() {
+            current.restart();
+            core::mem::swap(current, &mut congestion);
         }
+        self.machine = Machine::new(self.id.transport, congestion);
         self.attr = QpAttr { cap: self.attr.cap, path_mtu: self.attr.path_mtu, ..QpAttr::default() };
         self.route = Route::default();
     }

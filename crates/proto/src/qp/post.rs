@@ -2,7 +2,7 @@
 
 use super::io::Io;
 use super::state::{may_post_recv, may_post_send, state_name};
-use super::{Host, MAX_MESSAGE, Qp, Reason, Side};
+use super::{Attempt, Host, MAX_MESSAGE, Qp, Reason, Side};
 use crate::Time;
 use crate::verbs::{Payload, QpState, RecvWr, SendFlags, SendOp, SendWr, Sge, Transport, WcOpcode, WcStatus};
 use core::fmt;
@@ -48,6 +48,16 @@ pub enum PostError {
     HasSharedQueue,
 }
 
+/// Whether a request was executed while it was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Posted {
+    /// It was sent, or done in the memory of the peer.
+    Executed,
+    /// It waits in the send queue.
+    Queued,
+}
+
 impl fmt::Display for PostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -88,8 +98,28 @@ impl fmt::Display for PostError {
 impl core::error::Error for PostError {}
 
 impl Qp {
-    /// Queues a send. Nothing is transmitted until [`Qp::poll_requests`].
-    pub fn post_send<H: Host>(&mut self, wr: &SendWr<'_>, now: Time, host: &mut H) -> Result<(), PostError> {
+    /// Posts a send. [`Posted::Queued`]: [`Qp::poll_requests`] must follow.
+    #[inline(always)] // as `Qp::try_post`
+    pub fn post_send<H: Host>(
+        &mut self,
+        wr: &SendWr<'_>,
+        mut clock: impl FnMut() -> Time,
+        host: &mut H,
+    ) -> Result<Posted, PostError> {
+        match self.try_post(wr, &mut clock, host) {
+            Attempt::Done => Ok(Posted::Executed),
+            Attempt::Declined => self.queue_send(wr, clock, host),
+        }
+    }
+
+    /// Queues a send that has to wait for others, or that is wrong.
+    #[inline(never)]
+    fn queue_send<H: Host>(
+        &mut self,
+        wr: &SendWr<'_>,
+        mut clock: impl FnMut() -> Time,
+        host: &mut H,
+    ) -> Result<Posted, PostError> {
         if self.id.transport.sends() && !may_post_send(self.attr.state) {
             return Err(PostError::WrongState(self.attr.state));
         }
@@ -100,9 +130,9 @@ impl Qp {
         }
         self.sq.push(wr, len, self.id.signal_all);
         if matches!(self.attr.state, QpState::Err | QpState::Sqe) {
-            self.flush_sends(now, host);
+            self.flush_sends(clock(), host);
         }
-        Ok(())
+        Ok(Posted::Queued)
     }
 
     /// Queues a receive.

@@ -1,8 +1,115 @@
-//! Cutting a message into packets: what RC and UC have in common.
+//! Segments: what a queue pair hands to its host to be sent, and how RC and UC cut a message into them.
 
+use super::TxPayload;
 use super::sq::SendWqe;
 use crate::verbs::SendOp;
-use crate::wire::{Headers, Operation, Reth};
+use crate::wire::{Bth, Headers, Operation, Reth, SendOnly};
+
+/// Packets with consecutive sequence numbers that differ in nothing else but their payload, all of the same length. The host decides how
+/// they leave: through a ring in shared memory, as a single packet, in a batch, or as a GSO run.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a, W: WriteHeaders = Headers> {
+    /// The headers of the first packet.
+    pub headers: &'a W,
+    /// The payload of the first packet. That of each next one follows it in the same entries.
+    pub payload: TxPayload<'a>,
+    /// Packets. More than one only if the payload is [`TxPayload::Local`] and the headers are [`Headers`].
+    pub count: u32,
+    /// Whether the packets were sent before.
+    pub transmission: Transmission,
+    /// The memory of the payload belongs to the request until the peer acknowledges it, so a packet may point to it.
+    pub is_acknowledged: bool,
+}
+
+/// Whether a packet was sent before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transmission {
+    /// It was not.
+    First,
+    /// Sending goes back: this packet is sent again, and so are those behind it.
+    GoBack,
+    /// This packet is sent again because the peer reported that it alone is missing.
+    Selective,
+}
+
+impl<'a, W: WriteHeaders> Segment<'a, W> {
+    /// One packet that no acknowledgement follows.
+    pub(crate) fn unacknowledged(headers: &'a W, payload: TxPayload<'a>) -> Segment<'a, W> {
+        Segment { headers, payload, count: 1, transmission: Transmission::First, is_acknowledged: false }
+    }
+}
+
+impl Segment<'_> {
+    /// The headers and the payload of packet `n`.
+    pub fn packet(&self, n: u32) -> (Headers, TxPayload<'_>) {
+        let mut headers = *self.headers;
+        headers.bth.psn = headers.bth.psn.plus(n);
+        let payload = match self.payload {
+            TxPayload::Local { pd, sges, offset, len } => {
+                TxPayload::Local { pd, sges, offset: offset + u64::from(n) * u64::from(len), len }
+            }
+            other => other,
+        };
+        (headers, payload)
+    }
+}
+
+/// The headers of an outgoing packet.
+pub trait WriteHeaders: Copy {
+    /// Bytes on the wire.
+    fn encoded_len(&self) -> usize;
+    /// Writes them to the start of `out`, before a payload of so many bytes.
+    fn write_to(&self, payload_len: usize, out: &mut [u8]);
+    /// Calls `work` with their bytes.
+    fn with_bytes<R>(&self, payload_len: usize, work: impl FnOnce(&[u8]) -> R) -> R;
+    /// The same headers with all fields named.
+    fn to_headers(&self, payload_len: usize) -> Headers;
+    /// The BTH, if it is the only header.
+    fn only_bth(&self) -> Option<&Bth> {
+        None
+    }
+}
+
+impl WriteHeaders for Headers {
+    fn encoded_len(&self) -> usize {
+        Headers::encoded_len(self)
+    }
+    fn write_to(&self, _payload_len: usize, out: &mut [u8]) {
+        self.write(out);
+    }
+    fn with_bytes<R>(&self, _payload_len: usize, work: impl FnOnce(&[u8]) -> R) -> R {
+        let mut bytes = [0; Headers::MAX_LEN];
+        let len = self.write(&mut bytes);
+        work(&bytes[..len])
+    }
+    fn to_headers(&self, _payload_len: usize) -> Headers {
+        *self
+    }
+    fn only_bth(&self) -> Option<&Bth> {
+        (Headers::encoded_len(self) == Bth::LEN).then_some(&self.bth)
+    }
+}
+
+impl WriteHeaders for SendOnly {
+    #[inline(always)]
+    fn encoded_len(&self) -> usize {
+        SendOnly::encoded_len(self)
+    }
+    #[inline(always)]
+    fn write_to(&self, payload_len: usize, out: &mut [u8]) {
+        let (bytes, len) = self.to_bytes(payload_len);
+        out[..len].copy_from_slice(&bytes[..len]);
+    }
+    #[inline(always)]
+    fn with_bytes<R>(&self, payload_len: usize, work: impl FnOnce(&[u8]) -> R) -> R {
+        let (bytes, len) = self.to_bytes(payload_len);
+        work(&bytes[..len])
+    }
+    #[cold]
+    fn to_headers(&self, payload_len: usize) -> Headers {
+        SendOnly::to_headers(self, payload_len)
+    }
+}
 
 /// The opcode of a packet by its place in the message.
 pub(super) fn operation_of(op: &SendOp, first: bool, last: bool) -> Operation {

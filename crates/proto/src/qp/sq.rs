@@ -148,7 +148,7 @@ impl SendQueue {
         (self.tail - self.head) as usize
     }
     pub(crate) fn clear(&mut self) {
-        self.head = self.tail;
+        (self.head, self.tail) = (0, 0);
     }
 
     /// Depths are mostly powers of two, and this is asked some ten times for a message: then without a division.

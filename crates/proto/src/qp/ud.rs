@@ -3,7 +3,7 @@
 use super::io::{Fatal, Io};
 use super::receive::Arrival;
 use super::sq::{SendQueue, SendWqe};
-use super::{DropReason, Host, Reason, RecvQueue, RecvWqe, Side, TxError};
+use super::{DropReason, Host, Reason, RecvQueue, RecvWqe, Segment, Side, TxError};
 use crate::ids::{Psn, Qkey};
 use crate::verbs::{Completion, QpAttr, QpState, SendOp, WcFlags, WcOpcode, WcStatus};
 use crate::wire::{Deth, Grh, Headers, Ipv4Header, Operation, Packet};
@@ -84,9 +84,7 @@ impl Datagrams {
         let qkey = if target.qkey.is_controlled() { io.attr.qkey } else { target.qkey };
         headers.deth = Some(Deth { qkey, src_qpn: io.id.qpn });
         let payload = sq.payload(sq.head(), io.pd, 0, wqe.len);
-        io.host.transmit(&target.route, &headers, payload)?;
-        io.counters.tx_packets += 1;
-        io.counters.tx_bytes += u64::from(wqe.len);
+        io.send_to(&target.route, &Segment::unacknowledged(&headers, payload))?;
         self.psn = self.psn.plus(1);
         Ok(())
     }

@@ -70,3 +70,6 @@ pub use send_named::{Name, Names, SendNamed};
 pub use send_only::{SendOnly, pad_of};
 pub use udp::{ROCE_UDP_PORT, UdpHeader};
 pub use write_middle::WriteMiddle;
+
+/// The longest message of a connected transport (IBA 9.7.1.1).
+pub const MAX_MESSAGE: u32 = 1 << 31;

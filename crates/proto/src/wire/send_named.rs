@@ -10,9 +10,8 @@
 
 use super::bth::{ACK_REQ, EXTENDED, MIG_REQ, SOLICITED};
 use super::send_only::imm_and_rider;
-use super::{Bth, Rider};
+use super::{Bth, MAX_MESSAGE, Rider};
 use crate::ids::{PKey, Psn, Qpn, RKey};
-use crate::qp::MAX_MESSAGE;
 
 const SEND_NAMED: u8 = 0xc4;
 const SEND_NAMED_IMM: u8 = 0xc5;
@@ -81,6 +80,8 @@ impl Names {
 pub struct SendNamed {
     /// Queue pair that it goes to.
     pub dest_qpn: Qpn,
+    /// Partition key.
+    pub pkey: PKey,
     /// The first sequence number.
     pub psn: Psn,
     /// How many there are: as many as the message would have packets.
@@ -108,7 +109,7 @@ impl SendNamed {
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
         let opcode = if self.imm.is_some() { SEND_NAMED_IMM } else { SEND_NAMED };
         put(&[opcode, flag(self.solicited, SOLICITED) | MIG_REQ]);
-        put(&PKey::DEFAULT.0.to_be_bytes());
+        put(&self.pkey.0.to_be_bytes());
         put(&self.dest_qpn.value().to_be_bytes());
         put(&[ACK_REQ | flag(self.rider.is_some(), EXTENDED)]);
         put(&self.psn.value().to_be_bytes()[1..]);
@@ -131,7 +132,7 @@ impl SendNamed {
     pub fn parse(bytes: &[u8]) -> Option<(SendNamed, Names)> {
         let (&b, rest) = bytes.split_first_chunk::<{ Bth::LEN }>()?;
         let has_imm = b[0] == SEND_NAMED_IMM;
-        let is_plain = b[1] & !SOLICITED == MIG_REQ && [b[2], b[3]] == PKey::DEFAULT.0.to_be_bytes();
+        let is_plain = b[1] & !SOLICITED == MIG_REQ;
         if !(b[0] == SEND_NAMED || has_imm) || !is_plain || b[8] & !EXTENDED != ACK_REQ {
             return None;
         }
@@ -145,6 +146,7 @@ impl SendNamed {
         }))?;
         let head = SendNamed {
             dest_qpn: Qpn::new(u32::from_be_bytes([0, b[5], b[6], b[7]])),
+            pkey: PKey(u16::from_be_bytes([b[2], b[3]])),
             psn: Psn::new(u32::from_be_bytes([0, b[9], b[10], b[11]])),
             packets: u32::from_be_bytes(*packets),
             solicited: b[1] & SOLICITED != 0,
@@ -177,6 +179,7 @@ mod tests {
             let bit = |k: usize| n >> k & 1 != 0;
             let head = SendNamed {
                 dest_qpn: Qpn::new(0x12_3456),
+                pkey: PKey::DEFAULT,
                 psn: Psn::new(0x89_abcd),
                 packets: 3,
                 solicited: bit(0),

@@ -4,28 +4,31 @@
 //! their work is about headers that a SEND does not have.
 
 use super::bth::{ACK_REQ, EXTENDED, MIG_REQ, SELECTIVE, SOLICITED};
-use super::{Bth, Rider, Syndrome};
+use super::{Bth, Headers, Opcode, Operation, Rider, Service, Syndrome};
 use crate::ids::{PKey, Psn, Qpn};
 
 const SEND_ONLY: u8 = 0x04;
 const SEND_ONLY_IMM: u8 = 0x05;
-const DEFAULT_PKEY: u32 = PKey::DEFAULT.0 as u32;
 
-/// The first word of the BTH as far as it must be what it is: either opcode, version 0, the default partition.
-const KIND: u32 = (SEND_ONLY as u32) << 24 | DEFAULT_PKEY;
-const KIND_MASK: u32 = 0xfe0f_ffff;
+/// The bits of the BTH's first word that tell a SEND of one packet: either opcode, version 0.
+const KIND: u32 = (SEND_ONLY as u32) << 24;
+const KIND_MASK: u32 = 0xfe0f_0000;
 
-/// The headers of a SEND of one packet of a reliable connection, in the default partition.
+/// The headers of a SEND of one packet of a reliable connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendOnly {
     /// Queue pair that it goes to.
     pub dest_qpn: Qpn,
+    /// Partition key.
+    pub pkey: PKey,
     /// Packet sequence number.
     pub psn: Psn,
     /// Whether the responder should acknowledge now.
     pub ack_req: bool,
     /// Solicited event.
     pub solicited: bool,
+    /// The selective-repeat bit.
+    pub selective: bool,
     /// Immediate data, in host order.
     pub imm: Option<u32>,
     /// Acknowledgement that rides along.
@@ -43,9 +46,11 @@ impl SendOnly {
         let flag = |on: bool, bit: u8| if on { u32::from(bit) } else { 0 };
         let opcode = u32::from(if self.imm.is_some() { SEND_ONLY_IMM } else { SEND_ONLY });
         let flags = flag(self.solicited, SOLICITED) | u32::from(MIG_REQ) | (pad_of(payload_len) as u32) << 4;
-        let requests = flag(self.ack_req, ACK_REQ) | flag(self.rider.is_some(), EXTENDED);
+        let requests = flag(self.ack_req, ACK_REQ)
+            | flag(self.rider.is_some(), EXTENDED)
+            | flag(self.selective, SELECTIVE);
         let words = [
-            opcode << 24 | flags << 16 | DEFAULT_PKEY,
+            opcode << 24 | flags << 16 | u32::from(self.pkey.0),
             self.dest_qpn.value(),
             requests << 24 | self.psn.value(),
         ];
@@ -64,6 +69,35 @@ impl SendOnly {
         (out, len)
     }
 
+    /// Bytes on the wire.
+    #[inline(always)]
+    pub const fn encoded_len(&self) -> usize {
+        Bth::LEN + if self.imm.is_some() { 4 } else { 0 } + if self.rider.is_some() { Rider::LEN } else { 0 }
+    }
+
+    /// Its opcode.
+    #[inline(always)]
+    pub const fn opcode(&self) -> Opcode {
+        let operation = if self.imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly };
+        Opcode::new(Service::Rc, operation)
+    }
+
+    /// The same headers with all fields named.
+    pub fn to_headers(&self, payload_len: usize) -> Headers {
+        let SendOnly { dest_qpn, pkey, psn, ack_req, solicited, selective, imm, rider } = *self;
+        let (pad, extended) = (pad_of(payload_len) as u8, rider.is_some());
+        let bth = Bth {
+            pkey,
+            ack_req,
+            solicited,
+            selective,
+            pad,
+            extended,
+            ..Bth::new(self.opcode(), dest_qpn, psn)
+        };
+        Headers { imm, rider, ..Headers::new(bth) }
+    }
+
     /// Reads a packet, and its payload, if it is of this kind and there is nothing to be said against it. Nothing: a parser of
     /// all packets finds out what it is.
     #[inline]
@@ -71,7 +105,7 @@ impl SendOnly {
         let (&[w0, w1, w2, w3, _, q0, q1, q2, b8, p0, p1, p2], rest) =
             bytes.split_first_chunk::<{ Bth::LEN }>()?;
         let kind = u32::from_be_bytes([w0, w1, w2, w3]);
-        if kind & KIND_MASK != KIND || b8 & SELECTIVE != 0 {
+        if kind & KIND_MASK != KIND {
             return None;
         }
         let has_imm = w0 == SEND_ONLY_IMM;
@@ -82,9 +116,11 @@ impl SendOnly {
         let payload = rest.get(..rest.len().checked_sub(usize::from(w1 >> 4 & 3))?)?;
         let head = SendOnly {
             dest_qpn: Qpn::new(u32::from_be_bytes([0, q0, q1, q2])),
+            pkey: PKey(kind as u16),
             psn: Psn::new(u32::from_be_bytes([0, p0, p1, p2])),
             ack_req: b8 & ACK_REQ != 0,
             solicited: w1 & SOLICITED != 0,
+            selective: b8 & SELECTIVE != 0,
             imm,
             rider,
         };
@@ -124,7 +160,7 @@ pub const fn pad_of(payload_len: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Aeth, Headers, Opcode, Operation, Packet, Service};
+    use crate::wire::{Aeth, Packet};
     use alloc::vec::Vec;
 
     fn all_kinds() -> impl Iterator<Item = (SendOnly, usize)> {
@@ -134,9 +170,11 @@ mod tests {
             let bit = |k: usize| n >> k & 1 != 0;
             let head = SendOnly {
                 dest_qpn: Qpn::new(0x12_3456),
+                pkey: if bit(1) { PKey::DEFAULT } else { PKey(0x7123) },
                 psn: Psn::new(0x89_abcd),
                 ack_req: bit(0),
                 solicited: bit(1),
+                selective: bit(2) != bit(3),
                 imm: bit(2).then_some(0xdead_beef),
                 rider: bit(3).then_some(rider),
             };
@@ -153,14 +191,8 @@ mod tests {
             packet.extend_from_slice(&payload);
             packet.resize(head_len + len + pad_of(len), 0);
 
-            let operation = if head.imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly };
-            let mut headers =
-                Headers::new(Bth::new(Opcode::new(Service::Rc, operation), head.dest_qpn, head.psn));
-            headers.bth.ack_req = head.ack_req;
-            headers.bth.solicited = head.solicited;
-            headers.bth.extended = head.rider.is_some();
-            headers.bth.pad = pad_of(len) as u8;
-            (headers.imm, headers.rider) = (head.imm, head.rider);
+            let headers = head.to_headers(len);
+            assert_eq!((headers.encoded_len(), head.encoded_len()), (head_len, head_len));
             assert_eq!(Packet::parse(&packet), Ok(Packet { headers, payload: &payload }));
             assert_eq!(SendOnly::parse(&packet), Some((head, &payload[..])));
         }
@@ -182,17 +214,16 @@ mod tests {
             if len >= Bth::LEN {
                 let kinds = [SEND_ONLY, SEND_ONLY_IMM, 0x17, 0x24];
                 (bytes[0], bytes[1]) = (kinds[random() as usize % 4], bytes[1] & 0xf0);
-                bytes[2..4].fill(0xff);
             }
             if let Some((head, payload)) = SendOnly::parse(&bytes) {
                 let packet = Packet::parse(&bytes).expect("it is a packet");
                 let (bth, headers) = (packet.headers.bth, packet.headers);
                 assert_eq!(packet.payload, payload);
                 assert_eq!((headers.imm, headers.rider, bth.psn), (head.imm, head.rider, head.psn));
-                assert_eq!((bth.dest_qpn, bth.ack_req), (head.dest_qpn, head.ack_req));
+                assert_eq!((bth.dest_qpn, bth.pkey, bth.ack_req), (head.dest_qpn, head.pkey, head.ack_req));
                 assert_eq!(
                     (bth.solicited, bth.selective, bth.opcode.service),
-                    (head.solicited, false, Service::Rc)
+                    (head.solicited, head.selective, Service::Rc)
                 );
                 taken += 1;
             }
@@ -218,7 +249,8 @@ mod tests {
                 other[at] ^= flip;
                 if let Some((_, payload)) = SendOnly::parse(&other) {
                     assert_eq!(Packet::parse(&other).unwrap().payload, payload);
-                    assert_eq!((at, flip), (0, 0x01), "with or without immediate data");
+                    assert_ne!((at, flip), (0, 0x20), "another service");
+                    assert_ne!((at, flip), (1, 0x01), "another version");
                 }
             }
         }

@@ -4,21 +4,27 @@
 
 use super::Bth;
 use super::bth::{ACK_REQ, EXTENDED, SELECTIVE};
-use crate::ids::{PKey, Psn};
+use crate::ids::{PKey, Psn, Qpn};
 
 const WRITE_MIDDLE: u32 = 0x07;
 
-/// The first word of the BTH as far as it must be what it is: the opcode, no pad, version 0, the default partition.
-const KIND: u32 = WRITE_MIDDLE << 24 | PKey::DEFAULT.0 as u32;
-const KIND_MASK: u32 = 0xff3f_ffff;
+/// The bits of the BTH's first word that tell such a packet: the opcode, no pad, version 0.
+const KIND: u32 = WRITE_MIDDLE << 24;
+const KIND_MASK: u32 = 0xff3f_0000;
 
-/// The header of a packet from the middle of a WRITE of a reliable connection, in the default partition.
+/// The header of a packet from the middle of a WRITE of a reliable connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteMiddle {
+    /// Queue pair that it goes to.
+    pub dest_qpn: Qpn,
+    /// Partition key.
+    pub pkey: PKey,
     /// Packet sequence number.
     pub psn: Psn,
     /// Whether the responder should acknowledge now.
     pub ack_req: bool,
+    /// The selective-repeat bit.
+    pub selective: bool,
 }
 
 impl WriteMiddle {
@@ -26,13 +32,17 @@ impl WriteMiddle {
     /// all packets finds out what it is.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(WriteMiddle, &[u8])> {
-        let (&[w0, w1, w2, w3, _, _, _, _, b8, p0, p1, p2], payload) =
+        let (&[w0, w1, w2, w3, _, q0, q1, q2, b8, p0, p1, p2], payload) =
             bytes.split_first_chunk::<{ Bth::LEN }>()?;
-        let is_plain = u32::from_be_bytes([w0, w1, w2, w3]) & KIND_MASK == KIND
-            && b8 & (EXTENDED | SELECTIVE) == 0
-            && payload.len().is_multiple_of(4);
-        let head =
-            WriteMiddle { psn: Psn::new(u32::from_be_bytes([0, p0, p1, p2])), ack_req: b8 & ACK_REQ != 0 };
+        let is_middle = u32::from_be_bytes([w0, w1, w2, w3]) & KIND_MASK == KIND;
+        let is_plain = is_middle && b8 & EXTENDED == 0 && payload.len().is_multiple_of(4);
+        let head = WriteMiddle {
+            dest_qpn: Qpn::new(u32::from_be_bytes([0, q0, q1, q2])),
+            pkey: PKey(u16::from_be_bytes([w2, w3])),
+            psn: Psn::new(u32::from_be_bytes([0, p0, p1, p2])),
+            ack_req: b8 & ACK_REQ != 0,
+            selective: b8 & SELECTIVE != 0,
+        };
         is_plain.then_some((head, payload))
     }
 }
@@ -62,7 +72,9 @@ mod tests {
                 packet(|bth| (bth.ack_req, bth.solicited, bth.mig_req) = (ack_req, solicited, mig_req), 256);
             let (head, payload) = WriteMiddle::parse(&bytes).expect("it is one");
             let all = Packet::parse(&bytes).expect("it is a packet");
-            assert_eq!((head.psn, head.ack_req, payload), (all.headers.bth.psn, ack_req, all.payload));
+            let bth = all.headers.bth;
+            assert_eq!((head.dest_qpn, head.pkey, head.psn), (bth.dest_qpn, bth.pkey, bth.psn));
+            assert_eq!((head.ack_req, head.selective, payload), (ack_req, bth.selective, all.payload));
         }
     }
 
@@ -75,12 +87,13 @@ mod tests {
             assert!(taken.is_none() || Packet::parse(&whole[..cut]).is_ok());
         }
         let bits = (0..4 * 8).chain(8 * 8..8 * 9);
-        let harmless = [8, 9, 8 * 8];
+        // Solicited, migration, partition key, acknowledge request, selective repeat.
+        let harmless = |bit| matches!(bit, 8 | 9 | 16..=31 | 64 | 71);
         for bit in bits {
             let mut other = whole.clone();
             other[bit / 8] ^= 0x80 >> (bit % 8);
             let is_reserved = (65..70).contains(&bit);
-            assert_eq!(WriteMiddle::parse(&other).is_some(), harmless.contains(&bit) || is_reserved, "{bit}");
+            assert_eq!(WriteMiddle::parse(&other).is_some(), harmless(bit) || is_reserved, "{bit}");
         }
     }
 }

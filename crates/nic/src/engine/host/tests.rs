@@ -71,7 +71,7 @@ impl Pair {
     fn left_at_once(&self) -> bool {
         let _held = self.near.core.machine.lock();
         // SAFETY: the lock is held, and nobody else is in this test.
-        unsafe { self.near.core.short.get() }.knows_way()
+        unsafe { self.near.core.short.get() }.has_tx_cache()
     }
 
     fn send(&self, payloads: &[Payload<'_>]) {

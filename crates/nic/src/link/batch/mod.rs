@@ -2,13 +2,13 @@
 //!
 //! Both batches own their memory and are used again and again, so that nothing is allocated per packet.
 
-mod row;
+mod gso_run;
+mod icrc;
 mod rx;
-mod seal;
 mod tx;
 
+pub(crate) use icrc::{SocketChoice, SocketChooser};
 pub(crate) use rx::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
 pub use rx::{RxBatch, RxPacket};
-pub(crate) use seal::{Exit, Sealer};
 pub(crate) use tx::TxPiece;
 pub use tx::{TxBatch, TxView};

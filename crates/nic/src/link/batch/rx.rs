@@ -7,14 +7,13 @@ use std::ptr::NonNull;
 /// Datagrams read by one system call. Few, since every further buffer pushes an older one out of the cache.
 pub(crate) const RX_BUFFERS: usize = 8;
 
-/// A merged train of packets is at most this long.
+/// The longest GRO batch.
 pub(crate) const RX_BUFFER_LEN: usize = 64 * 1024;
 
 /// Received packets, whose bytes stay where the kernel, or another process, put them until the next `receive`.
 pub struct RxBatch {
     memory: Box<[u8]>,
     packets: Vec<RxEntry>,
-    /// There are more in the buffers, which the link has not looked at.
     pub(crate) has_more: bool,
 }
 
@@ -23,7 +22,7 @@ unsafe impl Send for RxBatch {}
 // SAFETY: as above.
 unsafe impl Sync for RxBatch {}
 
-/// What the outer headers of a packet said.
+/// The outer headers of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RxMeta {
     pub(crate) sgid: Gid,
@@ -37,7 +36,7 @@ struct RxEntry {
     meta: RxMeta,
     at: At,
     len: u32,
-    /// Whose ring it lies in.
+    /// The slot whose ring it lies in.
     ring: Option<u8>,
 }
 
@@ -57,13 +56,13 @@ pub struct RxPacket<'a> {
     pub sgid: Gid,
     /// Where it was sent to.
     pub dgid: Gid,
-    /// UDP source port.
+    /// UDP source port; 0 on links without UDP.
     pub sport: u16,
     /// Traffic class (TOS).
     pub tos: u8,
     /// Hop limit (TTL) as it arrived.
     pub ttl: u8,
-    /// The slot of the process of this host that put it into its ring; nothing, if it came over a wire.
+    /// The slot of the process of this host that put it into its ring; `None` if it came over a wire.
     pub ring: Option<u8>,
     /// BTH to padding. The ICRC was right and is not part of it.
     pub bytes: &'a [u8],
@@ -88,6 +87,11 @@ impl RxBatch {
     /// How many packets it holds.
     pub fn len(&self) -> usize {
         self.packets.len()
+    }
+    /// Whether the link holds the rest of a GRO batch, which the next `receive` appends.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        self.has_more
     }
     /// Forgets the packets that do not match.
     pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&RxMeta) -> bool) {

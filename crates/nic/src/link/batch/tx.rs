@@ -1,6 +1,6 @@
 //! Packets on their way out, in one arena.
 
-use super::seal::{LastExit, Seal, SealedBy};
+use super::icrc::{IcrcInputs, LastChoice, WeakChooser};
 use crate::memory::External;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{Bth, ICRC_LEN, IcrcPrefix};
@@ -15,9 +15,8 @@ const MAX_PACKETS: usize = 256;
 
 /// Packets to send, in one arena. Each is BTH to padding, followed by four bytes that the link fills with the ICRC.
 ///
-/// Packets lie one behind the other without gaps, so a run of equal length to one peer can be given to the kernel as
-/// one segmentation batch without copying. The payload of a packet may lie elsewhere (`reserve_external`); what
-/// is in front of it and behind it then lies in the arena as if it were not there.
+/// Packets lie one behind the other without gaps, so the kernel takes a GSO run without copying it first. The payload of a
+/// packet may lie in registered memory (`reserve_external`); its headers and ICRC then lie in the arena without a gap.
 pub struct TxBatch {
     pub(super) arena: Box<[u8]>,
     /// Bytes of the arena that packets lie in.
@@ -25,9 +24,9 @@ pub struct TxBatch {
     /// Bytes of all packets, wherever they lie.
     pub(super) wire_len: usize,
     pub(super) packets: Vec<TxPacket>,
-    pub(super) sealed_by: SealedBy,
-    /// How packets of the last route leave, as `sealed_by` said.
-    pub(super) last_exit: Option<LastExit>,
+    pub(super) chooser: WeakChooser,
+    /// The TX socket of the last route.
+    pub(super) last_choice: Option<LastChoice>,
     pub(super) prefixes: IcrcPrefix,
 }
 
@@ -35,11 +34,11 @@ pub struct TxBatch {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TxPacket {
     pub(crate) route: Route,
-    /// What the ICRC depends on, once it is in place.
-    pub(crate) seal: Option<Seal>,
+    /// The inputs of its ICRC; `None` until the packet is final.
+    pub(crate) icrc_inputs: Option<IcrcInputs>,
     pub(super) start: u32,
     pub(super) len: u32,
-    /// Bit to invert once the ICRC is in place (fault injection); counted from the first bit of the packet.
+    /// Bit to invert when the packet is final (fault injection); counted from the first bit of the packet.
     pub(super) flip_bit: Option<u32>,
     pub(super) payload: Option<Payload>,
 }
@@ -107,8 +106,8 @@ impl TxBatch {
             used: 0,
             wire_len: 0,
             packets,
-            sealed_by: None,
-            last_exit: None,
+            chooser: None,
+            last_choice: None,
             prefixes: IcrcPrefix::default(),
         }
     }
@@ -172,9 +171,9 @@ impl TxBatch {
     fn push(&mut self, route: &Route, len: usize, payload: Option<Payload>) -> usize {
         assert!(len >= Bth::LEN, "a packet of {len} bytes has no BTH");
         assert!(self.has_room(len), "no room for a packet of {len} bytes: ask has_room first");
-        self.seal_early();
+        self.finalise_last();
         let (start, len) = (self.used as u32, len as u32);
-        let packet = TxPacket { route: *route, seal: None, start, len, flip_bit: None, payload };
+        let packet = TxPacket { route: *route, icrc_inputs: None, start, len, flip_bit: None, payload };
         self.used = packet.arena_range().end;
         self.wire_len += packet.wire_len();
         self.packets.push(packet);
@@ -200,8 +199,8 @@ impl TxBatch {
             packet.flip_bit = (covered > 0).then(|| bit % (covered * 8));
         }
     }
-    /// The packets, in the order they were added. A link that looks at them here must not let payloads lie elsewhere
-    /// ([`Link::takes_external`](super::super::Link::takes_external)): they would be missing.
+    /// The packets, in the order they were added. External payloads are missing here, so a link that reads packets this way
+    /// does not support them ([`Capabilities`](super::super::Capabilities)).
     pub fn packets(&self) -> impl Iterator<Item = TxView<'_>> {
         self.packets.iter().map(|p| TxView {
             route: &p.route,

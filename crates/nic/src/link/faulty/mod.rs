@@ -6,7 +6,7 @@
 mod config;
 mod held;
 
-use super::{Link, LinkCounters, RxBatch, RxPacket, TxBatch, TxView, now};
+use super::{Capabilities, Effort, Link, LinkCounters, RxBatch, Sleep, TxBatch, TxView, now};
 use crate::lock::Mutex;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::{Gid, Time};
@@ -113,7 +113,7 @@ impl Faulty {
             self.dispatch(state, packet, None, &fate, now);
         }
         while let Some(overtaken) = state.held.next_overtaken() {
-            self.pass_on(state, &overtaken.route, &overtaken.bytes, overtaken.flip_bit);
+            self.transmit(state, &overtaken.route, &overtaken.bytes, overtaken.flip_bit);
         }
     }
 
@@ -130,7 +130,7 @@ impl Faulty {
         let accepted = match fate {
             Fate { delay_ns: 0, overtaken_by: None, .. } => {
                 state.held.on_passed();
-                self.pass_on(state, packet.route, packet.bytes, flip_bit);
+                self.transmit(state, packet.route, packet.bytes, flip_bit);
                 true
             }
             Fate { delay_ns, overtaken_by: None, .. } => state.held.delay(held(), now + *delay_ns),
@@ -142,7 +142,7 @@ impl Faulty {
         state.losses += u64::from(!accepted);
     }
 
-    fn pass_on(&self, state: &mut State, route: &Route, bytes: &[u8], flip_bit: Option<u32>) {
+    fn transmit(&self, state: &mut State, route: &Route, bytes: &[u8], flip_bit: Option<u32>) {
         if !state.out.has_room(bytes.len()) {
             self.inner.send(&mut state.out);
         }
@@ -155,7 +155,7 @@ impl Faulty {
     /// Sends what has waited long enough.
     fn release(&self, state: &mut State, now: Time) {
         while let Some(held) = state.held.next_due(now) {
-            self.pass_on(state, &held.route, &held.bytes, held.flip_bit);
+            self.transmit(state, &held.route, &held.bytes, held.flip_bit);
         }
     }
 }
@@ -176,11 +176,12 @@ impl Link for Faulty {
         self.inner.send(&mut state.out);
     }
 
-    fn takes_external(&self) -> bool {
-        self.config.only_loses() && self.inner.takes_external()
+    fn capabilities(&self) -> Capabilities {
+        let inner = self.inner.capabilities();
+        Capabilities { external_payloads: self.config.only_loses() && inner.external_payloads }
     }
 
-    fn receive_some(&self, rx: &mut RxBatch, thorough: bool) -> usize {
+    fn receive(&self, rx: &mut RxBatch, effort: Effort) -> usize {
         if !self.config.only_loses()
             && let Some(mut state) = self.state.try_lock()
             && !state.held.is_empty()
@@ -188,16 +189,15 @@ impl Link for Faulty {
             self.release(&mut state, now());
             self.inner.send(&mut state.out);
         }
-        self.inner.receive_some(rx, thorough)
+        self.inner.receive(rx, effort)
     }
 
-    fn receive_more(&self, rx: &mut RxBatch) -> bool {
-        self.inner.receive_more(rx)
-    }
-
-    fn deadline(&self) -> Option<Time> {
+    fn prepare_sleep(&self) -> Sleep {
         let own = self.state.lock().held.deadline();
-        [own, self.inner.deadline()].into_iter().flatten().min()
+        self.inner.prepare_sleep().until(own)
+    }
+    fn end_sleep(&self) {
+        self.inner.end_sleep();
     }
 
     fn counters(&self) -> LinkCounters {
@@ -219,9 +219,6 @@ impl Link for Faulty {
     fn leave_multicast(&self, group: Gid) -> io::Result<()> {
         self.inner.leave_multicast(group)
     }
-    fn slot(&self) -> u8 {
-        self.inner.slot()
-    }
     fn report_outer_fields(&self) {
         self.inner.report_outer_fields();
     }
@@ -230,9 +227,6 @@ impl Link for Faulty {
         self.release(&mut state, Time(u64::MAX));
         self.inner.send(&mut state.out);
         self.inner.flush();
-    }
-    fn forward(&self, slot: u8, packet: &RxPacket<'_>) -> bool {
-        self.inner.forward(slot, packet)
     }
 }
 

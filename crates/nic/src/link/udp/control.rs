@@ -1,4 +1,4 @@
-//! Control messages: what travels beside a datagram between us and the kernel.
+//! Control messages that accompany a datagram in `sendmsg` and `recvmsg`.
 
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
@@ -55,7 +55,7 @@ impl Control {
         control
     }
 
-    /// Whether [`Self::for_route`] would say nothing about a packet on its own from a bound socket.
+    /// Whether [`Self::for_route`] is empty for a single packet from a bound socket.
     pub(super) fn is_needless(route: &Route, of_socket: u8) -> bool {
         route.traffic_class == 0 && effective_hop_limit(route) == of_socket
     }
@@ -107,7 +107,7 @@ impl Control {
         })
     }
 
-    /// What the kernel said about a datagram that arrived.
+    /// The control messages of a received datagram.
     pub(super) fn arrival(&self) -> Arrival {
         let mut arrival = Arrival { dgid: None, segment_len: None, tos: 0, ttl: DEFAULT_HOP_LIMIT };
         for (level, kind, data) in self.messages() {
@@ -147,7 +147,7 @@ impl Control {
     }
 }
 
-/// What control messages say about a datagram that arrived.
+/// The parsed control messages of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
     /// The address it was sent to.
@@ -158,7 +158,7 @@ pub(super) struct Arrival {
     pub(super) ttl: u8,
 }
 
-/// The hop limit a packet really leaves with: 0 means that the application did not say.
+/// The hop limit a packet is sent with: 0 means the default.
 pub(super) fn effective_hop_limit(route: &Route) -> u8 {
     match route.hop_limit {
         0 if route.dgid.is_multicast() => 1,

@@ -1,7 +1,7 @@
 //! The IPv4 identification: covered by the ICRC, hidden from us.
 //!
 //! `verify_icrc` computes which identification would make an ICRC right, so a damaged packet passes whenever that
-//! number looks believable: once in 2^15. Two things make it rare again. The guess of [`Train`] is nearly always right,
+//! number looks believable: once in 2^15. Two things make it rare again. The guess of [`IdentSequence`] is nearly always right,
 //! and a source that has only ever used the small numbers of our own senders is not believed when it seems to use
 //! another ([`Sources`]).
 
@@ -60,14 +60,14 @@ impl Sources {
 /// The identifications within packets that were merged. Segments of one batch count up; packets that were sent one by
 /// one all have the same.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Train {
+pub(super) struct IdentSequence {
     last: Option<u16>,
     step: u16,
 }
 
-impl Train {
-    pub(super) fn new() -> Train {
-        Train { last: None, step: 1 }
+impl IdentSequence {
+    pub(super) fn new() -> IdentSequence {
+        IdentSequence { last: None, step: 1 }
     }
 
     /// What the last good packet had.
@@ -103,17 +103,17 @@ mod tests {
 
     fn wrong_guesses(idents: &[u16]) -> usize {
         let mut sources = Sources::default();
-        let mut train = Train::new();
+        let mut sequence = IdentSequence::new();
         let mut wrong = 0;
         for &ident in idents {
-            wrong += usize::from(train.guess() != ident);
-            assert!(train.accept(&mut sources, gid(), PORT, ident));
+            wrong += usize::from(sequence.guess() != ident);
+            assert!(sequence.accept(&mut sources, gid(), PORT, ident));
         }
         wrong
     }
 
     #[test]
-    fn identifications_are_guessed_from_the_train() {
+    fn identifications_are_guessed_from_the_last_ones() {
         assert_eq!(wrong_guesses(&[0, 1, 2, 3]), 0);
         assert_eq!(wrong_guesses(&[7, 8, 9, 10]), 1);
         assert_eq!(wrong_guesses(&[700, 700, 700, 700]), 2);

@@ -1,6 +1,6 @@
 //! Packets to groups that the kernel need not deliver: those from certain sockets of this host.
 //!
-//! Only a saving: they would neither wake the driver nor take room in the socket. Who asks for it drops those that come all the same.
+//! An optimisation: such packets neither wake the process nor fill the socket. The caller drops those that arrive nevertheless.
 
 use super::UdpLink;
 use ferroce_proto::Gid;
@@ -29,7 +29,7 @@ impl UdpLink {
     /// Has the kernel drop what comes from these sockets to groups that `counts` names; from all others of earlier calls it
     /// is delivered again.
     pub(crate) fn ignore_in_groups(&self, origins: &[Origin], counts: impl Fn(Gid) -> bool) {
-        // Whoever has it joins a group or leaves one. The next look tries again.
+        // Another thread joins or leaves a group. The next call tries again.
         let Some(mut receiver) = self.receiver.try_lock() else { return };
         for membership in receiver.memberships.iter_mut().filter(|m| counts(m.group)) {
             if membership.ignored != origins {
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use std::net::{SocketAddr, UdpSocket};
 
-    /// Which of these senders a socket with the filter hears.
+    /// Which of these senders a socket with the filter receives from.
     fn heard(host: &str, sockets: &[UdpSocket], ignored: &[Origin]) -> Vec<usize> {
         let receiver = UdpSocket::bind((host, 0)).unwrap();
         let to = receiver.local_addr().unwrap();

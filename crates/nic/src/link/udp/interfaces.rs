@@ -6,7 +6,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 
-/// What an interface that does not say carries.
+/// MTU of an interface that reports none.
 const ETHERNET_MTU: u32 = 1500;
 
 /// An address of this machine and the interface that has it.

@@ -1,30 +1,27 @@
 //! RoCEv2 over UDP port 4791, without privilege, shared by the processes of one user.
 //!
 //! Packets are sent from a few sockets with source ports of their own and received on port 4791. Three facts shape the
-//! rest: the ICRC covers the IPv4 identification, which the kernel chooses (`send`); processes that share the port each
-//! get the packets that the steering program gives them (`steer`, `repair`, `probe`); and steering can be wrong
-//! (`forward`).
+//! rest. The ICRC covers the IPv4 identification, which the kernel chooses (`send`). A steering program gives each packet to
+//! one of the processes that share the port (`steer`, `repair`, `probe`). Steering can be wrong (`link/shared_port.rs`).
 //!
 //! | file | what lives there |
 //! |---|---|
-//! | `open` | opening and closing: sockets, slot, place among the processes |
+//! | `open` | opening and closing: sockets, slot, membership in the group of processes |
 //! | `sockets` | options that make a socket speak RoCEv2 |
 //! | `owner` | who has the port when we cannot |
-//! | `send`, `exits` | packets out: segmentation batches, refusals, and which socket they leave by |
-//! | `receive`, `source` | packets in, and which socket to look at |
-//! | `train` | what was merged is split and verified, in portions if it is long |
-//! | `trickle` | packets in, one at a time, by the cheapest call |
+//! | `send`, `tx_sockets` | packets out: GSO runs, refusals, and TX sockets |
+//! | `receive`, `source` | packets in, and which sockets to poll |
+//! | `gro_batch` | splits GRO batches and verifies their packets, long ones in chunks |
+//! | `single_rx` | single-packet RX: one small packet at a time, without control messages |
 //! | `ident` | which IPv4 identification a packet may have had |
 //! | `steer`, `repair`, `probe` | which process gets a packet |
-//! | `forward` | the detour for packets that reached the wrong process |
 //! | `multicast`, `ignore` | groups, and what the kernel need not deliver to them |
 //! | `interfaces` | the addresses of the machine |
 //! | `address`, `control`, `sys` | how to talk to the kernel; all `unsafe` of the hot path |
 
 mod address;
 mod control;
-mod exits;
-mod forward;
+mod gro_batch;
 mod ident;
 mod ignore;
 mod interfaces;
@@ -35,23 +32,21 @@ mod probe;
 mod receive;
 mod repair;
 mod send;
+mod single_rx;
 mod sockets;
 mod source;
 mod steer;
 mod sys;
-mod train;
-mod trickle;
+mod tx_sockets;
 
 use super::capture::Capture;
 use super::counters::RunningCounters;
-use super::{Link, LinkCounters, RxBatch, RxPacket, Short, TxBatch};
+use super::shared_port::SharedPort;
+use super::{Attempt, Capabilities, Effort, Link, LinkCounters, RxBatch, SinglePacket, Sleep, TxBatch};
 use crate::lock::Mutex;
-use crate::registry::Registry;
 use crate::wait_set::WaitSet;
-use exits::Exits;
+use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
-use ferroce_proto::{Gid, Time};
-use forward::Forwarder;
 use receive::Receiver;
 use send::Sender;
 use std::io;
@@ -60,6 +55,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
+use tx_sockets::TxSockets;
 
 pub(crate) use ignore::Origin;
 pub use interfaces::{LocalAddress, local_addresses};
@@ -71,7 +67,7 @@ pub(crate) use sys::open_udp;
 pub struct UdpConfig {
     /// Addresses to receive on; `None` receives on all of them, IPv4 and IPv6.
     pub bind: Option<Vec<IpAddr>>,
-    /// Send runs of equal packets as one segmentation batch where the path can do it.
+    /// Send GSO runs where the path supports them.
     pub gso: bool,
     /// Let the kernel merge runs of packets that arrive.
     pub gro: bool,
@@ -100,15 +96,13 @@ pub struct UdpLink {
     /// For packets that reach some by another way as well; opened when there are any.
     echoer: OnceLock<Option<Sender>>,
     receiver: Mutex<Receiver>,
-    forwarder: Forwarder,
-    /// Whether the kernel was told to report traffic class and hop limit.
+    port: Arc<SharedPort>,
+    /// Whether the kernel reports traffic class and hop limit.
     reports_outer_fields: AtomicBool,
     /// Readable while a multicast group has packets; there from the start, so that `wait_fds` never changes.
     group_poll: WaitSet,
     counters: Arc<RunningCounters>,
     capture: Option<Arc<Capture>>,
-    /// Last: the slot is freed when nothing of the link is left.
-    registry: Arc<Registry>,
 }
 
 /// An address we receive on.
@@ -126,9 +120,14 @@ impl BoundAddress {
 }
 
 impl UdpLink {
-    /// The registry that it has its slot from.
-    pub(crate) fn registry(&self) -> &Arc<Registry> {
-        &self.registry
+    /// The slot of this process: the high eight bits of all queue pair numbers that it receives for.
+    pub fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    /// How it shares its port with other processes.
+    pub fn port(&self) -> &Arc<SharedPort> {
+        &self.port
     }
 
     /// Where it receives.
@@ -136,13 +135,13 @@ impl UdpLink {
         self.addresses.iter().map(|bound| bound.addr)
     }
 
-    /// The address, zero for none, and the port of the socket by which [`Self::send_echoes`] sends packets of this route. No
-    /// other packet leaves by it.
-    pub(crate) fn echo_exit(&self, route: &Route) -> Option<Origin> {
-        self.echoer()?.exit_of(route)
+    /// The address, zero for none, and the port of the socket that [`Self::send_echoes`] uses for this route. It sends no
+    /// other packets.
+    pub(crate) fn echo_socket(&self, route: &Route) -> Option<Origin> {
+        self.echoer()?.socket_of(route)
     }
 
-    /// Sends packets whose receivers must be able to tell them from others by where they come from.
+    /// Sends packets that their receivers recognise by source address and port.
     pub(crate) fn send_echoes(&self, batch: &mut TxBatch) {
         if let Some(echoer) = self.echoer() {
             echoer.send(batch);
@@ -151,15 +150,10 @@ impl UdpLink {
 
     fn echoer(&self) -> Option<&Sender> {
         let open = || {
-            let exits = Exits::open(1).ok()?;
-            Some(Sender::new(exits, self.config.gso, Arc::clone(&self.counters), self.capture.clone()))
+            let tx_sockets = TxSockets::open(1).ok()?;
+            Some(Sender::new(tx_sockets, self.config.gso, Arc::clone(&self.counters), self.capture.clone()))
         };
         self.echoer.get_or_init(open).as_ref()
-    }
-
-    /// Has the descriptors of the process in `slot` become readable, so that its driver wakes.
-    pub(crate) fn wake(&self, slot: u8) {
-        self.forwarder.wake(&self.registry, slot);
     }
 }
 
@@ -167,30 +161,28 @@ impl Link for UdpLink {
     fn send(&self, batch: &mut TxBatch) {
         self.sender.send(batch);
     }
-    fn send_short(&self, short: &mut Short, route: &Route) -> bool {
-        self.sender.send_short(short, route)
+    fn try_send_one(&self, packet: &mut SinglePacket, route: &Route) -> Attempt {
+        self.sender.try_send_one(packet, route)
     }
-    fn takes_external(&self) -> bool {
-        self.capture.is_none()
-    }
-    fn receive_some(&self, rx: &mut RxBatch, thorough: bool) -> usize {
-        self.receive_into(rx, thorough)
-    }
-    fn receive_more(&self, rx: &mut RxBatch) -> bool {
-        self.receive_rest(rx)
+    fn receive(&self, rx: &mut RxBatch, effort: Effort) -> usize {
+        if rx.has_more { self.receive_rest(rx) } else { self.receive_new(rx, effort == Effort::Thorough) }
     }
     fn wait_fds(&self) -> Vec<RawFd> {
         let addresses = self.addresses.iter().map(|a| a.socket.as_raw_fd());
-        addresses.chain([self.forwarder.as_raw_fd(), self.group_poll.as_raw_fd()]).collect()
+        addresses.chain([self.port.as_raw_fd(), self.group_poll.as_raw_fd()]).collect()
     }
-    fn deadline(&self) -> Option<Time> {
-        self.forwarder.deadline()
+    fn prepare_sleep(&self) -> Sleep {
+        Sleep::Allowed { deadline: self.port.deadline() }
     }
     fn join_multicast(&self, group: Gid) -> io::Result<()> {
         self.join_on(group, &self.group_interfaces(group)?)
     }
     fn leave_multicast(&self, group: Gid) -> io::Result<()> {
         self.leave(group)
+    }
+    fn capabilities(&self) -> Capabilities {
+        // A capture file needs the whole packet.
+        Capabilities { external_payloads: self.capture.is_none() }
     }
     fn counters(&self) -> LinkCounters {
         let mut counters = self.counters.snapshot();
@@ -202,17 +194,11 @@ impl Link for UdpLink {
         counters.capture_errors = self.capture.as_ref().map_or(0, |c| c.errors());
         counters
     }
-    fn slot(&self) -> u8 {
-        self.slot
-    }
     fn report_outer_fields(&self) {
         self.reports_outer_fields.store(true, Relaxed);
         for BoundAddress { addr, socket } in &self.addresses {
             // The options exist on every kernel that can open the socket.
             let _ = sockets::report_outer_fields(socket, addr.is_ipv4());
         }
-    }
-    fn forward(&self, slot: u8, packet: &RxPacket<'_>) -> bool {
-        self.forward_packet(slot, packet)
     }
 }

@@ -1,15 +1,15 @@
-//! Opening and closing the link: taking a place among the processes of the host, and giving it back.
+//! Opening and closing the link: joining and leaving the processes that share the port.
 
-use super::exits::{Exits, has_no_ipv6};
-use super::forward::{Forwarded, Forwarder};
 use super::receive::Receiver;
 use super::send::Sender;
 use super::sockets::{self, bind, open_receive_socket};
 use super::source::{Source, SourceKind};
 use super::steer;
 use super::sys::attach_steering;
+use super::tx_sockets::{TxSockets, has_no_ipv6};
 use super::{BoundAddress, UdpConfig, UdpLink};
 use crate::link::LinkError;
+use crate::link::shared_port::SharedPort;
 use crate::lock::Mutex;
 use crate::registry::{Registry, default_base};
 use crate::wait_set::WaitSet;
@@ -23,13 +23,13 @@ impl UdpLink {
     /// Opens the port, claims a process slot and joins the processes that share the port.
     pub fn open(config: &UdpConfig) -> Result<UdpLink, LinkError> {
         let registry = Arc::new(Registry::open(&config.registry_base.clone().unwrap_or_else(default_base))?);
-        let forwarder = Forwarder::open(&registry)
+        let counters = Arc::default();
+        let port = SharedPort::open(Arc::clone(&registry), Arc::clone(&counters))
             .map_err(|source| failed(format!("listen in {}", registry.directory().display()), source))?;
         let group_poll = WaitSet::new().map_err(|e| failed("open a poll set".into(), e))?;
-        let counters = Arc::default();
-        let exits =
-            Exits::open(config.send_sockets).map_err(|e| failed("open a socket to send from".into(), e))?;
-        let sender = Sender::new(exits, config.gso, Arc::clone(&counters), config.capture.clone());
+        let tx_sockets = TxSockets::open(config.send_sockets)
+            .map_err(|e| failed("open a socket to send from".into(), e))?;
+        let sender = Sender::new(tx_sockets, config.gso, Arc::clone(&counters), config.capture.clone());
         let (addresses, token) = join_addresses(config, &registry)?;
         let mut sources: Vec<Source> = addresses
             .iter()
@@ -37,7 +37,7 @@ impl UdpLink {
             .map(|(i, a)| Source::new(SourceKind::Address(i), a.socket.as_raw_fd()))
             .map(|source| if config.gro { source.merging() } else { source })
             .collect();
-        sources.push(Source::new(SourceKind::Forwarded, forwarder.as_raw_fd()));
+        sources.push(Source::new(SourceKind::Forwarded, port.as_raw_fd()));
         let receiver = Receiver::new(sources, &addresses, token);
         Ok(UdpLink {
             config: config.clone(),
@@ -46,12 +46,11 @@ impl UdpLink {
             sender,
             echoer: OnceLock::new(),
             receiver: Mutex::new(receiver),
-            forwarder,
+            port: Arc::new(port),
             reports_outer_fields: AtomicBool::new(false),
             group_poll,
             counters,
             capture: config.capture.clone(),
-            registry,
         })
     }
 
@@ -60,7 +59,7 @@ impl UdpLink {
     fn leave_addresses(&self, addresses: Vec<BoundAddress>) {
         let Some(mut receiver) = self.receiver.try_lock() else { return };
         receiver.is_closing = true;
-        let left = self.registry.update(|_, roster| {
+        let left = self.port.registry().update(|_, roster| {
             for bound in &addresses {
                 if let Some(program) = steer::program_without(roster.order(bound.addr), self.slot) {
                     let _ = attach_steering(&bound.socket, &program);
@@ -75,11 +74,11 @@ impl UdpLink {
             }
             survivors
         });
-        // Only members of a group may attach a program, so a survivor has to; until then some packets take the detour.
+        // Only members of a group may attach a program, so a survivor has to; until then some packets are misrouted.
         for (addr, slot) in left.unwrap_or_default() {
-            self.forwarder.hand_over(&self.registry, slot, Forwarded::Reattach(addr), &[]);
+            self.port.request_reattach(slot, addr);
         }
-        self.forwarder.drain(&self.registry);
+        self.port.drain();
     }
 }
 
@@ -87,7 +86,6 @@ impl Drop for UdpLink {
     fn drop(&mut self) {
         let addresses = std::mem::take(&mut self.addresses);
         self.leave_addresses(addresses);
-        let _ = std::fs::remove_file(self.registry.socket_path(self.slot));
     }
 }
 
@@ -111,7 +109,7 @@ fn join_addresses(config: &UdpConfig, registry: &Registry) -> Result<(Vec<BoundA
             };
             roster.prune(addr, |slot| registry.is_alive(slot));
             roster.join(addr, registry.slot());
-            // Without a program the kernel hashes flows, and packets take the detour.
+            // Without a program the kernel hashes flows, and misrouted packets are forwarded.
             let _ = attach_steering(&socket, &steer::program(roster.order(addr)));
             bound.push(BoundAddress { addr, socket });
         }

@@ -1,9 +1,9 @@
-//! Who has the port, when we cannot: the sentence that saves the user an hour.
+//! Names the process that has the port when we cannot bind it.
 
 use ferroce_proto::wire::ROCE_UDP_PORT;
 use std::path::Path;
 
-/// Who is bound to the RoCE port in this network namespace, in words.
+/// Describes the process that is bound to the RoCE port in this network namespace.
 pub(super) fn describe() -> String {
     let tables = ["/proc/net/udp", "/proc/net/udp6"].map(|p| std::fs::read_to_string(p).unwrap_or_default());
     let Some((uid, inode)) = tables.iter().find_map(|table| find_owner(table, ROCE_UDP_PORT)) else {
@@ -34,8 +34,7 @@ fn find_owner(table: &str, port: u16) -> Option<(u32, u64)> {
     })
 }
 
-/// The user in words. In a user namespace the kernel shows all users whom it does not know as one number, which is no
-/// user's.
+/// Describes the user. In a user namespace the kernel shows all unmapped users as one number, which belongs to nobody.
 fn user(uid: u32) -> String {
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse().ok();
     let is_stranger = number("/proc/sys/kernel/overflowuid") == Some(uid)
@@ -61,7 +60,7 @@ fn user_name(uid: u32) -> Option<String> {
     })
 }
 
-/// The process that holds the socket, as far as we may look.
+/// The process that holds the socket, if its /proc entry is readable.
 fn process_with_socket(inode: u64) -> Option<String> {
     let wanted = format!("socket:[{inode}]");
     std::fs::read_dir("/proc").ok()?.flatten().find_map(|process| {

@@ -1,7 +1,7 @@
-//! Probes: datagrams that ask a socket at which place of its group it stands.
+//! Probes: datagrams that show a socket its place in its group.
 //!
-//! The steering program sends a probe to the place it names, so whoever receives it knows its own place, whatever the
-//! roster says.
+//! The steering program sends a probe to the place it names, so its receiver learns its own place independently of the
+//! roster.
 
 use super::steer::{PROBE_MAGIC, PROBE_PLACE_AT};
 use ferroce_proto::Gid;

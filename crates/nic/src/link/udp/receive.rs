@@ -1,34 +1,34 @@
-//! Packets in: read in bulk, split, verified, and given to whom they belong.
+//! Packets in: read in bulk, split, verified, and kept or forwarded to their owner.
 
-use super::forward::{self, Forwarded, Handover};
-use super::ident::{Sources, Train};
+use super::gro_batch::{Datagram, PendingDatagram};
+use super::ident::{IdentSequence, Sources};
 use super::probe::Probe;
 use super::repair::RepairPace;
-use super::source::{Rota, Source, SourceKind};
+use super::single_rx;
+use super::source::{PollSchedule, Source, SourceKind};
 use super::sys::{self, InMessage};
-use super::train::{Datagram, Opening};
-use super::trickle;
 use super::{BoundAddress, UdpLink, multicast::Membership};
 use crate::link::batch::{RX_BUFFER_LEN, RX_BUFFERS, RxMeta};
-use crate::link::counters::{add, add_alone};
-use crate::link::{RxBatch, RxPacket};
+use crate::link::counters::add_alone;
+use crate::link::shared_port::{Forwarded, HEADER_LEN, owner_of};
+use crate::link::{Attempt, RxBatch};
+use ferroce_proto::Gid;
 use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, IcrcPrefix, dest_qpn};
-use ferroce_proto::{Gid, Qpn};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 pub(super) const MIN_PACKET_LEN: usize = Bth::LEN + ICRC_LEN;
-/// How often a socket is looked at before it is closed; each look takes up to [`RX_BUFFERS`] datagrams.
-const LAST_LOOKS: usize = 256;
-/// Bytes of a long train that are verified at a time: with the place they are then copied to, half of the nearest cache.
-const PORTION: usize = 16 * 1024;
+/// How often a socket is polled before it is closed; each poll takes up to [`RX_BUFFERS`] datagrams.
+const LAST_POLLS: usize = 256;
+/// Bytes of a long GRO batch that are verified at a time: with their destination, half of the nearest cache.
+const CHUNK: usize = 16 * 1024;
 
 /// State of the receiving half; one thread at a time has it.
 #[derive(Debug)]
 pub(super) struct Receiver {
     pub(super) sources: Vec<Source>,
-    pub(super) rota: Rota,
+    pub(super) schedule: PollSchedule,
     pub(super) memberships: Vec<Membership>,
     pub(super) pace: Vec<RepairPace>,
     /// Per address, what it is; `None` for the wildcard.
@@ -41,8 +41,8 @@ pub(super) struct Receiver {
     pub(super) is_closing: bool,
     pub(super) idents: Sources,
     pub(super) prefixes: IcrcPrefix,
-    /// Datagrams of the last look, in their order, whose packets are to be verified when they are wanted.
-    unopened: VecDeque<Opening>,
+    /// Datagrams of the last poll, in their order, that are not verified to the end.
+    pending: VecDeque<PendingDatagram>,
     arrived: [InMessage; RX_BUFFERS],
 }
 
@@ -50,7 +50,7 @@ impl Receiver {
     pub(super) fn new(sources: Vec<Source>, addresses: &[BoundAddress], token: u128) -> Receiver {
         Receiver {
             sources,
-            rota: Rota::default(),
+            schedule: PollSchedule::default(),
             memberships: Vec::new(),
             pace: vec![RepairPace::default(); addresses.len()],
             bound: addresses.iter().map(BoundAddress::only_gid).collect(),
@@ -59,45 +59,45 @@ impl Receiver {
             is_closing: false,
             idents: Sources::default(),
             prefixes: IcrcPrefix::default(),
-            unopened: VecDeque::new(),
+            pending: VecDeque::new(),
             arrived: Default::default(),
         }
     }
 }
 
 impl UdpLink {
-    /// Reads what has arrived. Of a long train only the beginning is taken; the rest by [`Self::receive_rest`].
-    pub(super) fn receive_into(&self, rx: &mut RxBatch, thorough: bool) -> usize {
+    /// Reads what has arrived. Of a long GRO batch only the first chunk is taken; the rest by [`Self::receive_rest`].
+    pub(super) fn receive_new(&self, rx: &mut RxBatch, thorough: bool) -> usize {
         rx.clear();
         let Some(mut receiver) = self.receiver.try_lock() else { return 0 };
-        receiver.unopened.clear();
-        receiver.rota.begin();
+        receiver.pending.clear();
+        receiver.schedule.begin();
         if receiver.owes_repair && thorough {
             self.repair_owed(&mut receiver);
         }
-        if self.forwarder.deadline().is_some() {
-            add(&self.counters.forward_errors, self.forwarder.retry(&self.registry));
+        if self.port.deadline().is_some() {
+            self.port.retry();
         }
         let mut used = 0;
         for index in 0..receiver.sources.len() {
             if used == RX_BUFFERS {
                 break;
             }
-            if thorough || receiver.rota.includes(index, &receiver.sources[index]) {
-                used += self.look_at(&mut receiver, index, rx, used);
+            if thorough || receiver.schedule.includes(index, &receiver.sources[index]) {
+                used += self.poll_source(&mut receiver, index, rx, used);
             }
         }
-        if !receiver.unopened.is_empty() {
-            self.open_some(&mut receiver, rx);
+        if !receiver.pending.is_empty() {
+            self.verify_some(&mut receiver, rx);
         }
         rx.len()
     }
 
-    /// Adds packets of what [`Self::receive_into`] read. True if there were any.
-    pub(super) fn receive_rest(&self, rx: &mut RxBatch) -> bool {
+    /// Adds packets of what [`Self::receive_new`] read, and returns how many.
+    pub(super) fn receive_rest(&self, rx: &mut RxBatch) -> usize {
         let before = rx.len();
-        self.open_some(&mut self.receiver.lock(), rx);
-        rx.len() > before
+        self.verify_some(&mut self.receiver.lock(), rx);
+        rx.len() - before
     }
 
     /// Empties the sockets, so that packets for other processes find their way; our own are of no use any more.
@@ -106,24 +106,30 @@ impl UdpLink {
         for index in 0..receiver.sources.len() {
             let is_address = matches!(receiver.sources[index].kind, SourceKind::Address(_));
             // Bounded, for a flood must not keep us from closing.
-            for _ in 0..LAST_LOOKS {
+            for _ in 0..LAST_POLLS {
                 rx.clear();
-                if !is_address || self.look_at(receiver, index, &mut rx, 0) == 0 {
+                if !is_address || self.poll_source(receiver, index, &mut rx, 0) == 0 {
                     break;
                 }
-                while !receiver.unopened.is_empty() {
-                    self.open_some(receiver, &mut rx);
+                while !receiver.pending.is_empty() {
+                    self.verify_some(receiver, &mut rx);
                 }
             }
         }
     }
 
     /// Reads from one source into the buffers from `first_buffer` on and returns how many it filled.
-    fn look_at(&self, receiver: &mut Receiver, index: usize, rx: &mut RxBatch, first_buffer: usize) -> usize {
+    fn poll_source(
+        &self,
+        receiver: &mut Receiver,
+        index: usize,
+        rx: &mut RxBatch,
+        first_buffer: usize,
+    ) -> usize {
         let source = &mut receiver.sources[index];
         let (kind, offer) = (source.kind, source.offer.min(RX_BUFFERS - first_buffer));
         let asks_little = offer == 1 && !self.reports_outer_fields.load(Relaxed);
-        let expected = if asks_little { source.trickle.expected() } else { None };
+        let expected = if asks_little { source.single_rx.expected() } else { None };
         let memory = rx.buffers_from(first_buffer);
         let arrived = &mut receiver.arrived[..offer];
         let (filled, calls) = match expected {
@@ -139,16 +145,16 @@ impl UdpLink {
             1 => receiver.arrived[0].len,
             _ => receiver.arrived[..filled].iter().map(|m| m.len).sum(),
         };
-        source.on_look(calls, offer, filled, bytes);
-        if let Some(merges) = source.change_of_merging() {
+        source.on_poll(calls, offer, filled, bytes);
+        if let Some(merges) = source.change_of_gro() {
             // The option exists on this kernel: it took it when the socket was opened.
             let _ = sys::set_option(&source.fd, libc::SOL_UDP, libc::UDP_GRO, libc::c_int::from(merges));
         }
         if filled == 0 {
             return 0;
         }
-        receiver.rota.on_hit(index);
-        if expected.is_some() && self.take_familiar(receiver, index, rx, first_buffer) {
+        receiver.schedule.on_hit(index);
+        if expected.is_some() && self.take_known(receiver, index, rx, first_buffer) == Attempt::Done {
             return filled;
         }
         for i in 0..filled {
@@ -161,21 +167,19 @@ impl UdpLink {
         filled
     }
 
-    /// Takes the first message of source number `index`, a trickle, if it is a packet for us like the last one. False if there is
-    /// more to it; nothing was done then.
+    /// Single-packet RX: takes the first message of source number `index` if it is a packet for us like the last one.
     #[inline]
-    fn take_familiar(&self, receiver: &mut Receiver, index: usize, rx: &mut RxBatch, buffer: usize) -> bool {
+    fn take_known(&self, receiver: &mut Receiver, index: usize, rx: &mut RxBatch, buffer: usize) -> Attempt {
         let Receiver { sources, arrived, idents, .. } = receiver;
         let InMessage { from, len, .. } = &arrived[0];
         let datagram = &rx.buffer(buffer)[..(*len).min(RX_BUFFER_LEN)];
-        match sources[index].trickle.recognise(from, datagram) {
+        match sources[index].single_rx.match_last(from, datagram) {
             Some(&meta) => self.take_single(idents, &meta, buffer, datagram.len(), rx),
-            None => false,
+            None => Attempt::Declined,
         }
     }
 
-    /// Takes message number `arrived` of source number `index`. If it was taken as part of a trickle, it was probably sent
-    /// to `expected`.
+    /// Takes message number `arrived` of source number `index`. In single-packet RX it was probably sent to `expected`.
     fn take_datagram(
         &self,
         receiver: &mut Receiver,
@@ -187,7 +191,7 @@ impl UdpLink {
         let kind = receiver.sources[index].kind;
         let message = &receiver.arrived[arrived];
         let (len, arrival) = (message.len.min(RX_BUFFER_LEN), message.control.arrival());
-        // A socket bound to one address is not told the address of each packet.
+        // A socket bound to one address gets no control message with the destination.
         let dgid = match kind {
             SourceKind::Group(group) => Some(group),
             SourceKind::Address(i) => arrival.dgid.or(expected).or(receiver.bound[i]),
@@ -202,64 +206,63 @@ impl UdpLink {
         let meta = RxMeta { sgid, dgid, sport, tos: arrival.tos, ttl: arrival.ttl };
         let segment_len = arrival.segment_len.filter(|&l| l > 0).unwrap_or(len.max(1));
         let mut datagram = Datagram { kind, meta, buffer, len, segment_len, verified: None };
-        let trickle = &mut receiver.sources[index].trickle;
+        let single_rx = &mut receiver.sources[index].single_rx;
         if expected.is_some() {
             let (flow, bytes) = (FlowAddrs::new(sgid, dgid, sport), &rx.buffer(buffer)[..len]);
-            if trickle::is_alone(&mut receiver.prefixes, &flow, bytes) {
-                trickle.remember(message.from, len, meta, &mut receiver.prefixes);
-                if self.take_single(&mut receiver.idents, &meta, buffer, len, rx) {
+            if single_rx::is_alone(&mut receiver.prefixes, &flow, bytes) {
+                single_rx.remember(message.from, len, meta, &mut receiver.prefixes);
+                if self.take_single(&mut receiver.idents, &meta, buffer, len, rx) == Attempt::Done {
                     return;
                 }
                 datagram.verified = Some(0);
             } else {
-                trickle.on_surprise();
-                if let Some(nature) = trickle::find_out(&flow, bytes) {
-                    (datagram.meta.dgid, datagram.segment_len) = (nature.dgid, nature.segment_len);
+                single_rx.on_mismatch();
+                if let Some(layout) = single_rx::detect_layout(&flow, bytes) {
+                    (datagram.meta.dgid, datagram.segment_len) = (layout.dgid, layout.segment_len);
                 }
             }
         }
-        let mut opening = Opening::new(datagram, index, expected.is_none());
-        // Copies for groups come in no order that anybody counts on, and other links look at them first.
-        let may_wait = opening.address().is_some() && !dgid.is_multicast();
-        if may_wait && (opening.is_long() || !receiver.unopened.is_empty()) {
-            receiver.unopened.push_back(opening);
+        let mut pending = PendingDatagram::new(datagram, index, expected.is_none());
+        // Copies for groups need no order, and the same-host link filters them before they are used.
+        let may_wait = pending.address().is_some() && !dgid.is_multicast();
+        if may_wait && (pending.is_long() || !receiver.pending.is_empty()) {
+            receiver.pending.push_back(pending);
         } else {
-            self.take_from(receiver, &mut opening, rx, usize::MAX);
-            self.on_opened(receiver, &opening);
+            self.take_from(receiver, &mut pending, rx, usize::MAX);
+            self.on_verified(receiver, &pending);
         }
     }
 
-    /// Opens some of what was read, until there is a packet for us.
-    fn open_some(&self, receiver: &mut Receiver, rx: &mut RxBatch) {
+    /// Verifies pending datagrams until one yields a packet for us.
+    fn verify_some(&self, receiver: &mut Receiver, rx: &mut RxBatch) {
         let before = rx.len();
-        while let Some(mut opening) = receiver.unopened.pop_front() {
-            self.take_from(receiver, &mut opening, rx, PORTION);
-            if opening.is_done() {
-                self.on_opened(receiver, &opening);
+        while let Some(mut pending) = receiver.pending.pop_front() {
+            self.take_from(receiver, &mut pending, rx, CHUNK);
+            if pending.is_done() {
+                self.on_verified(receiver, &pending);
             } else {
-                receiver.unopened.push_front(opening);
+                receiver.pending.push_front(pending);
             }
             if rx.len() > before {
                 break;
             }
         }
-        rx.has_more = !receiver.unopened.is_empty();
+        rx.has_more = !receiver.pending.is_empty();
     }
 
-    /// What was learned from a datagram whose packets have all been looked at.
-    fn on_opened(&self, receiver: &mut Receiver, opening: &Opening) {
-        let Some(address) = opening.address() else { return };
-        if opening.is_telling {
-            let trickle = &mut receiver.sources[opening.source].trickle;
-            trickle.on_datagram(opening.dgid(), opening.is_single(), opening.last_ident());
+    /// All packets of a datagram are verified: single-packet RX and steering learn from it.
+    fn on_verified(&self, receiver: &mut Receiver, pending: &PendingDatagram) {
+        let Some(address) = pending.address() else { return };
+        if pending.teaches_single_rx {
+            let single_rx = &mut receiver.sources[pending.source].single_rx;
+            single_rx.on_datagram(pending.dgid(), pending.is_single(), pending.last_ident());
         }
-        if let Some(slot) = opening.misdelivered {
+        if let Some(slot) = pending.misrouted_to {
             self.on_misdelivery(receiver, address, slot);
         }
     }
 
-    /// Keeps a packet that came alone and was found good, if it is ours: what every small message is. False if there is more
-    /// to it.
+    /// Keeps a packet that came alone and was found good, if it is ours: what every small message is.
     #[inline]
     fn take_single(
         &self,
@@ -268,22 +271,25 @@ impl UdpLink {
         buffer: usize,
         len: usize,
         rx: &mut RxBatch,
-    ) -> bool {
+    ) -> Attempt {
         let is_ours = dest_qpn(rx.buffer(buffer)).and_then(owner_of) == Some(self.slot);
-        if !is_ours || self.capture.is_some() || !Train::new().accept(idents, meta.sgid, meta.sport, 0) {
-            return false;
+        if !is_ours
+            || self.capture.is_some()
+            || !IdentSequence::new().accept(idents, meta.sgid, meta.sport, 0)
+        {
+            return Attempt::Declined;
         }
         add_alone(&self.counters.rx_packets, 1);
         add_alone(&self.counters.rx_bytes, len as u64);
         rx.push(buffer, 0..len - ICRC_LEN, *meta);
-        true
+        Attempt::Done
     }
 
     fn take_forwarded(&self, receiver: &mut Receiver, arrived: usize, rx: &mut RxBatch, buffer: usize) {
         let len = receiver.arrived[arrived].len.min(RX_BUFFER_LEN);
         match Forwarded::parse(&rx.buffer(buffer)[..len]) {
             Some(Forwarded::Packets { meta, segment_len }) => {
-                let mut start = forward::HEADER_LEN;
+                let mut start = HEADER_LEN;
                 while start < len {
                     let range = start..(start + segment_len).min(len);
                     start += segment_len;
@@ -297,7 +303,7 @@ impl UdpLink {
         }
     }
 
-    /// A packet for yet another process is not passed on: two that are wrong about each other would play ball.
+    /// Takes a forwarded packet. One for yet another process is dropped: two processes with stale rosters would forward it for ever.
     fn take_forwarded_packet(&self, rx: &mut RxBatch, buffer: usize, range: Range<usize>, meta: RxMeta) {
         let packet = &rx.buffer(buffer)[range.clone()];
         let ours = |qpn| owner_of(qpn).is_none_or(|owner| owner == self.slot);
@@ -308,43 +314,5 @@ impl UdpLink {
         add_alone(&self.counters.rx_packets, 1);
         add_alone(&self.counters.rx_bytes, range.len() as u64);
         rx.push(buffer, range.start..range.end - ICRC_LEN, meta);
-    }
-
-    /// Hands a packet to another process on behalf of the NIC (connection management reaches any process). The ICRC
-    /// place is filled with zeros: nobody behind the detour looks at it again.
-    pub(super) fn forward_packet(&self, slot: u8, packet: &RxPacket<'_>) -> bool {
-        let RxPacket { sgid, dgid, sport, tos, ttl, bytes, .. } = *packet;
-        if bytes.len() + ICRC_LEN > forward::MAX_RUN_LEN {
-            return false;
-        }
-        let message = Forwarded::Packets {
-            meta: RxMeta { sgid, dgid, sport, tos, ttl },
-            segment_len: bytes.len() + ICRC_LEN,
-        };
-        let whole = [bytes, &[0; ICRC_LEN]].concat();
-        let handover = self.forwarder.hand_over(&self.registry, slot, message, &whole);
-        let done = handover == Handover::Done;
-        add(if done { &self.counters.forwarded_out } else { &self.counters.forward_errors }, 1);
-        done
-    }
-}
-
-/// The slot that owns a queue pair number; `None` for those that every process has.
-pub(super) fn owner_of(qpn: Qpn) -> Option<u8> {
-    match (qpn.value() >> 16) as u8 {
-        0 | 0xff => None,
-        slot => Some(slot),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn special_queue_pairs_belong_to_everybody() {
-        assert_eq!(owner_of(Qpn::GSI), None);
-        assert_eq!(owner_of(Qpn::MULTICAST), None);
-        assert_eq!(owner_of(Qpn::new(0x07_1234)), Some(7));
     }
 }

@@ -1,7 +1,7 @@
 //! Keeping the steering program in step with the kernel's order of sockets.
 //!
-//! Nothing here is needed for correctness: a packet at the wrong process takes the detour of `forward`. It is needed for
-//! speed, so it runs when a detour was noticed, and never often.
+//! Nothing here is needed for correctness: a misrouted packet is forwarded (`SharedPort`). It is needed for speed, so it
+//! runs after a misrouted packet, and rarely.
 
 use super::UdpLink;
 use super::probe::Probe;
@@ -27,7 +27,7 @@ pub(super) struct RepairPace {
     not_before: Time,
     pause_ns: u64,
     round: Option<u64>,
-    /// The roster was busy when it was asked for.
+    /// The roster was locked at the last attempt.
     is_owed: bool,
 }
 
@@ -66,7 +66,7 @@ impl UdpLink {
         }
         let bound = &self.addresses[address];
         add_alone(&self.counters.repairs, 1);
-        let outcome = self.registry.try_update(PATIENCE, |registry, roster| {
+        let outcome = self.port.registry().try_update(PATIENCE, |registry, roster| {
             let dead = roster.prune(bound.addr, |slot| registry.is_alive(slot));
             let _ = attach_steering(&bound.socket, &steer::program(roster.order(bound.addr)));
             (dead, roster.clone())
@@ -75,8 +75,8 @@ impl UdpLink {
         receiver.owes_repair = receiver.pace.iter().any(|p| p.is_owed);
         let Ok(Some((dead, roster))) = outcome else { return false };
         receiver.token = roster.token;
-        // One death leaves one possible order. With more, or when the order looked right and was not, only the sockets
-        // themselves can tell.
+        // One death leaves one possible order. With more, or when the order seemed right and was not, only probes
+        // find the order.
         let order = roster.order(bound.addr);
         if dead > 1 || (dead == 0 && order.contains(&slot)) {
             self.send_probes(bound.addr, &roster);
@@ -115,7 +115,7 @@ impl UdpLink {
         }
         pace.round = Some(probe.round);
         // A roster that stays busy loses this answer; the next misdelivered packet asks again.
-        let _ = self.registry.try_update(PATIENCE, |_, roster| {
+        let _ = self.port.registry().try_update(PATIENCE, |_, roster| {
             if roster.confirm(bound.addr, probe.place.into(), self.slot) {
                 let _ = attach_steering(&bound.socket, &steer::program(roster.order(bound.addr)));
             }

@@ -1,15 +1,15 @@
-//! Packets out: runs of equal packets become one segmentation batch, batches become one system call.
+//! Packets out: packets of equal length become GSO runs, and several runs become one system call.
 
 use super::address::SockAddr;
 use super::control::{Control, effective_hop_limit};
-use super::exits::Exits;
 use super::interfaces::local_addresses;
-use super::sockets::SendSocket;
+use super::sockets::TxSocket;
 use super::sys::{self, OutMessage, TX_BURST};
-use crate::link::batch::{Exit, Sealer};
+use super::tx_sockets::TxSockets;
+use crate::link::batch::{SocketChoice, SocketChooser};
 use crate::link::capture::{Capture, Direction, Outer};
 use crate::link::counters::{RunningCounters, add};
-use crate::link::{Short, TxBatch};
+use crate::link::{Attempt, SinglePacket, TxBatch};
 use crate::lock::RwLock;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
@@ -37,33 +37,33 @@ const FEW_BYTES: usize = 2048;
 pub(super) struct Sender {
     plan: Arc<Plan>,
     /// The same, as batches see it.
-    sealer: Arc<dyn Sealer>,
+    chooser: Arc<dyn SocketChooser>,
     /// Interface of each local address: IPv6 does not find it from the source address alone.
     interfaces: RwLock<HashMap<Gid, u32>>,
     pub(super) counters: Arc<RunningCounters>,
     capture: Option<Arc<Capture>>,
 }
 
-/// How packets leave: by which socket, and whether in segmentation batches.
+/// Chooses the TX socket of a route, and whether it may send GSO runs.
 #[derive(Debug)]
 struct Plan {
-    exits: Exits,
+    tx_sockets: TxSockets,
     gso: bool,
     /// Sources whose device cannot segment, and whether there are any.
     plain_only: RwLock<Vec<Gid>>,
     has_plain_only: AtomicBool,
 }
 
-impl Sealer for Plan {
-    fn exit(&self, route: &Route) -> Option<Exit> {
-        let number = self.exits.choose(route)?;
+impl SocketChooser for Plan {
+    fn choose(&self, route: &Route) -> Option<SocketChoice> {
+        let number = self.tx_sockets.choose(route)?;
         let refused = self.has_plain_only.load(Relaxed) && self.plain_only.read().contains(&route.sgid);
-        let socket = self.exits.socket(number);
+        let socket = self.tx_sockets.socket(number);
         let is_plain =
             socket.is_bound && Control::is_needless(route, socket.hop_limit) && !needs_interface(route);
-        Some(Exit { number, sport: socket.port, may_segment: self.gso && !refused, is_plain })
+        Some(SocketChoice { number, sport: socket.port, may_segment: self.gso && !refused, is_plain })
     }
-    fn is_settled(&self) -> bool {
+    fn is_stable(&self) -> bool {
         !self.has_plain_only.load(Relaxed)
     }
 }
@@ -84,61 +84,67 @@ struct Burst {
 
 impl Sender {
     pub(super) fn new(
-        exits: Exits,
+        tx_sockets: TxSockets,
         gso: bool,
         counters: Arc<RunningCounters>,
         capture: Option<Arc<Capture>>,
     ) -> Sender {
         let (plain_only, has_plain_only) = (RwLock::default(), AtomicBool::new(false));
-        let plan = Arc::new(Plan { exits, gso, plain_only, has_plain_only });
-        let sealer: Arc<dyn Sealer> = Arc::clone(&plan) as _;
-        Sender { plan, sealer, interfaces: RwLock::default(), counters, capture }
+        let plan = Arc::new(Plan { tx_sockets, gso, plain_only, has_plain_only });
+        let chooser: Arc<dyn SocketChooser> = Arc::clone(&plan) as _;
+        Sender { plan, chooser, interfaces: RwLock::default(), counters, capture }
     }
 
     /// Sends everything, socket by socket: packets of one route share a socket and keep their order.
     pub(super) fn send(&self, batch: &mut TxBatch) {
-        if !self.send_single(batch) {
-            batch.seal_all(&self.sealer);
+        if self.send_single(batch) == Attempt::Declined {
+            batch.finalise_all(&self.chooser);
             self.send_by_socket(batch);
         }
         batch.clear();
     }
 
-    /// What every small message is: one packet that needs nothing said beside it and goes where the last one went. False
-    /// if this is not that, or the kernel did not take it.
+    /// Sends a batch of one packet that needs no control message and has the route of the last packet: what every small
+    /// message is. Declines if it is anything else, or the kernel refuses it.
     #[inline]
-    fn send_single(&self, batch: &mut TxBatch) -> bool {
+    fn send_single(&self, batch: &mut TxBatch) -> Attempt {
         if self.capture.is_some() {
-            return false;
+            return Attempt::Declined;
         }
-        let Some((exit, route, bytes)) = batch.seal_single(&self.sealer) else { return false };
-        self.send_plain(exit, route, bytes)
+        let Some((choice, route, bytes)) = batch.finalise_single(&self.chooser) else {
+            return Attempt::Declined;
+        };
+        self.send_plain(choice, route, bytes)
     }
 
-    /// One short packet of a queue pair, without a batch.
-    pub(super) fn send_short(&self, short: &mut Short, route: &Route) -> bool {
-        let exit = if self.capture.is_none() { short.plain_exit(|| self.plan.exit(route)) } else { None };
-        exit.is_some_and(|exit| self.send_plain(exit, route, short.seal(route, exit)))
+    /// Sends one small packet of a queue pair without a batch.
+    pub(super) fn try_send_one(&self, packet: &mut SinglePacket, route: &Route) -> Attempt {
+        let choice =
+            if self.capture.is_none() { packet.plain_choice(|| self.plan.choose(route)) } else { None };
+        match choice {
+            Some(choice) => self.send_plain(choice, route, packet.finalise(route, choice)),
+            None => Attempt::Declined,
+        }
     }
 
-    /// A packet that needs nothing said beside it. False if the kernel did not take it.
+    /// Sends a packet that needs no control message. Declines if the kernel refuses it.
     #[inline]
-    fn send_plain(&self, exit: Exit, route: &Route, bytes: &[u8]) -> bool {
-        let socket = self.plan.exits.socket(exit.number);
+    fn send_plain(&self, choice: SocketChoice, route: &Route, bytes: &[u8]) -> Attempt {
+        let socket = self.plan.tx_sockets.socket(choice.number);
         if sys::send_plain(socket.socket.as_raw_fd(), bytes, &SockAddr::roce(route.dgid)).is_err() {
-            return false;
+            return Attempt::Declined;
         }
         add(&self.counters.tx_calls, 1);
         add(&self.counters.tx_packets, 1);
         add(&self.counters.tx_bytes, bytes.len() as u64);
-        true
+        Attempt::Done
     }
 
     fn send_by_socket(&self, batch: &mut TxBatch) {
         let mut numbers = SmallVec::<[u16; 8]>::new();
         for packet in batch.entries() {
-            match packet.seal.and_then(|s| s.exit) {
-                Some(exit) if !numbers.contains(&exit.number) => numbers.push(exit.number),
+            match packet.icrc_inputs.and_then(|s| s.choice) {
+                Some(choice) if !numbers.contains(&choice.number) => numbers.push(choice.number),
                 Some(_) => {}
                 None => add(&self.counters.send_errors, 1),
             }
@@ -148,28 +154,28 @@ impl Sender {
         }
     }
 
-    /// The address, zero if it is not bound to one, and the port of the socket that packets of this route leave by.
-    pub(super) fn exit_of(&self, route: &Route) -> Option<(Gid, u16)> {
-        let socket = self.plan.exits.socket(self.plan.exits.choose(route)?);
+    /// The address, zero if unbound, and the port of the TX socket of this route.
+    pub(super) fn socket_of(&self, route: &Route) -> Option<(Gid, u16)> {
+        let socket = self.plan.tx_sockets.socket(self.plan.tx_sockets.choose(route)?);
         Some((if socket.is_bound { route.sgid } else { Gid::ZERO }, socket.port))
     }
 
     /// Bytes to one address past all packet machinery (probes).
     pub(super) fn send_raw(&self, to: Gid, bytes: &[u8]) {
-        if let Some(from) = self.plan.exits.any(to.to_ipv4().is_some()) {
+        if let Some(from) = self.plan.tx_sockets.any(to.to_ipv4().is_some()) {
             let _ = sys::send_plain(from.socket.as_raw_fd(), bytes, &SockAddr::roce(to));
         }
     }
 
     fn send_by(&self, number: u16, batch: &mut TxBatch) {
-        let socket = self.plan.exits.socket(number);
+        let socket = self.plan.tx_sockets.socket(number);
         let mut burst = Burst::default();
         let mut next = 0;
         while next < batch.len() {
             let packets = batch.run_from(next);
-            let exit = batch.entries()[next].seal.and_then(|s| s.exit);
+            let choice = batch.entries()[next].icrc_inputs.and_then(|s| s.choice);
             next = packets.end;
-            if exit.is_none_or(|e| e.number != number) {
+            if choice.is_none_or(|e| e.number != number) {
                 continue;
             }
             if is_worth_segmenting(batch, &packets) {
@@ -177,8 +183,8 @@ impl Sender {
                 continue;
             }
             for index in packets {
-                if batch.entries()[index].seal.is_some_and(|s| s.place > 0) {
-                    batch.seal_alone(index);
+                if batch.entries()[index].icrc_inputs.is_some_and(|s| s.run_index > 0) {
+                    batch.finalise_alone(index);
                 }
                 self.enqueue(socket, batch, Run { segmented: false, packets: index..index + 1 }, &mut burst);
             }
@@ -186,7 +192,7 @@ impl Sender {
         self.flush(socket, batch, &mut burst);
     }
 
-    fn enqueue(&self, socket: &SendSocket, batch: &mut TxBatch, run: Run, burst: &mut Burst) {
+    fn enqueue(&self, socket: &TxSocket, batch: &mut TxBatch, run: Run, burst: &mut Burst) {
         burst.messages.push(self.message(socket, batch, &run));
         burst.runs.push(run);
         if burst.messages.len() == TX_BURST {
@@ -194,7 +200,7 @@ impl Sender {
         }
     }
 
-    fn message(&self, socket: &SendSocket, batch: &TxBatch, run: &Run) -> OutMessage {
+    fn message(&self, socket: &TxSocket, batch: &TxBatch, run: &Run) -> OutMessage {
         let first = &batch.entries()[run.packets.start];
         let segment_len = run.segmented.then_some(first.wire_len() as u16);
         let interface = self.interface_for(&first.route);
@@ -221,7 +227,7 @@ impl Sender {
         known.get(&route.sgid).copied().unwrap_or(0)
     }
 
-    fn flush(&self, socket: &SendSocket, batch: &mut TxBatch, burst: &mut Burst) {
+    fn flush(&self, socket: &TxSocket, batch: &mut TxBatch, burst: &mut Burst) {
         let (mut done, mut tries_left) = (0, FULL_TRIES);
         while done < burst.messages.len() {
             add(&self.counters.tx_calls, 1);
@@ -247,7 +253,7 @@ impl Sender {
         burst.runs.clear();
     }
 
-    fn on_sent(&self, socket: &SendSocket, batch: &TxBatch, run: &Run) {
+    fn on_sent(&self, socket: &TxSocket, batch: &TxBatch, run: &Run) {
         add(&self.counters.tx_packets, run.packets.len() as u64);
         add(&self.counters.tx_bytes, batch.run_len(&run.packets) as u64);
         add(&self.counters.gso_batches, u64::from(run.segmented));
@@ -262,10 +268,10 @@ impl Sender {
         }
     }
 
-    /// The kernel refused a message. A segmentation batch may be refused although its packets are not: the device cannot
+    /// The kernel refused a message. A GSO run may be refused although its packets are not: the device cannot
     /// compute checksums, or the segments are longer than the path takes (which older kernels report as EINVAL). So each
     /// packet gets a second chance on its own.
-    fn on_refused(&self, socket: &SendSocket, batch: &mut TxBatch, run: &Run, error: &io::Error) {
+    fn on_refused(&self, socket: &TxSocket, batch: &mut TxBatch, run: &Run, error: &io::Error) {
         let errno = error.raw_os_error();
         if !run.segmented || !matches!(errno, Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE)) {
             return self.on_dropped(batch, &run.packets, error);
@@ -273,7 +279,7 @@ impl Sender {
         let mut any_sent = false;
         for index in run.packets.clone() {
             let alone = Run { packets: index..index + 1, segmented: false };
-            batch.seal_alone(index);
+            batch.finalise_alone(index);
             let message = self.message(socket, batch, &alone);
             add(&self.counters.tx_calls, 1);
             match sys::send_messages(socket.socket.as_raw_fd(), batch, &[message]) {
@@ -306,7 +312,7 @@ impl Sender {
     }
 }
 
-/// Whether a run costs less as one segmentation batch than packet by packet: setting one up costs as much as sending
+/// Whether a GSO run costs less than its packets one by one: setting one up costs as much as sending
 /// another small packet or two.
 fn is_worth_segmenting(batch: &TxBatch, run: &Range<usize>) -> bool {
     run.len() >= FEW || (run.len() > 1 && batch.run_len(run) >= FEW_BYTES)

@@ -19,14 +19,14 @@ const BUFFER_BYTES: usize = 8 << 20;
 const IPV6_MULTICAST_ALL: libc::c_int = 29;
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 
-/// A socket that sends, and the source port that its packets have.
+/// A TX socket and the source port of its packets.
 #[derive(Debug)]
-pub(super) struct SendSocket {
+pub(super) struct TxSocket {
     pub(super) socket: Socket,
     pub(super) port: u16,
     /// Whether packets leave with the address it is bound to; else each must name its source.
     pub(super) is_bound: bool,
-    /// What packets leave with unless they say otherwise.
+    /// Hop limit of packets without a control message.
     pub(super) hop_limit: u8,
 }
 
@@ -36,7 +36,7 @@ pub(super) fn open_receive_socket(addr: IpAddr, cfg: &UdpConfig) -> io::Result<S
     socket.set_reuse_port(true)?;
     let on: libc::c_int = 1;
     let off: libc::c_int = 0;
-    // A socket bound to one address receives for that one only; each message that says so costs.
+    // A socket bound to one address receives for that address only, and each control message costs.
     let tell_address = libc::c_int::from(addr.is_unspecified());
     if addr.is_ipv4() {
         set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, tell_address)?;
@@ -44,14 +44,14 @@ pub(super) fn open_receive_socket(addr: IpAddr, cfg: &UdpConfig) -> io::Result<S
     } else {
         socket.set_only_v6(true)?;
         set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, tell_address)?;
-        // Older kernels do not know it; they deliver groups that nobody here joined, and the NIC drops those.
+        // Older kernels lack the option; they deliver groups that nobody here joined, and the NIC drops those.
         let _ = set_option(&socket, libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, off);
         // RoCEv2 senders leave the UDP checksum zero over IPv6 too (annex A17.4.5.2), since the ICRC covers more. Without
         // this the kernel drops all that Soft-RoCE and hardware send.
         set_option(&socket, libc::SOL_UDP, UDP_NO_CHECK6_RX, on)?;
     }
     if cfg.gro {
-        // Kernels before 5.0 do not know it and deliver packet by packet.
+        // Kernels before 5.0 lack it and deliver packet by packet.
         let _ = set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, on);
     }
     enlarge(&socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
@@ -92,7 +92,7 @@ pub(super) fn bind_in_scope(socket: &Socket, addr: IpAddr, scope: u32) -> Result
 /// this hop limit.
 ///
 /// Unconnected and with "don't fragment": only then does the kernel write identification 0, which the ICRC covers.
-pub(super) fn open_send_socket(addr: IpAddr, hop_limit: u8) -> io::Result<SendSocket> {
+pub(super) fn open_tx_socket(addr: IpAddr, hop_limit: u8) -> io::Result<TxSocket> {
     let is_ipv4 = addr.is_ipv4();
     let socket = open(is_ipv4)?;
     let on: libc::c_int = 1;
@@ -115,7 +115,7 @@ pub(super) fn open_send_socket(addr: IpAddr, hop_limit: u8) -> io::Result<SendSo
     let drop_all = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
     socket.attach_filter(&[drop_all])?;
     let port = bind_source_port(&socket, addr)?;
-    Ok(SendSocket { socket, port, is_bound: !addr.is_unspecified(), hop_limit })
+    Ok(TxSocket { socket, port, is_bound: !addr.is_unspecified(), hop_limit })
 }
 
 fn bind_source_port(socket: &Socket, addr: IpAddr) -> io::Result<u16> {

@@ -1,28 +1,27 @@
-//! Which of its sockets a receiver looks at, and how often.
+//! Which sockets a receiver polls, and how often.
 //!
-//! A spinning receiver pays one system call per look, so it looks at the socket that had traffic last, and at the others
-//! only as far as they are busy too.
+//! Each poll of a socket costs a system call. A spinning receiver polls the socket that had traffic last, and the others
+//! only while they are busy too.
 
-use super::trickle::Trickle;
+use super::single_rx::SingleRx;
 use crate::link::batch::RX_BUFFERS;
 use ferroce_proto::Gid;
 use std::os::fd::RawFd;
 
-/// A source without traffic in this many looks is idle...
+/// A source without traffic in this many polls is idle...
 const IDLE_AFTER: u32 = 64;
-/// ...and is looked at only every so many calls.
+/// ...and is polled only every so many calls.
 const IDLE_EVERY: u32 = 32;
 
-/// A poller that found nothing so often waits for something, and is better served by several looks per call: the way from
-/// the application to the socket and back takes nearly as long as a look.
+/// After so many polls without a packet, each call polls several times: the way from the application to the socket and back
+/// takes nearly as long as a poll.
 const WAITING_AFTER: u32 = 4;
-const LOOKS_WHILE_WAITING: u64 = 4;
+const POLLS_WHILE_WAITING: u64 = 4;
 
-/// A datagram of more bytes than this is a train of many packets.
-pub(super) const LONG_TRAIN: usize = 16 * 1024;
+/// A datagram of more bytes than this is a GRO batch of many packets.
+pub(super) const LONG_GRO_BATCH: usize = 16 * 1024;
 
-/// Packets on their own, one after the other, after which the kernel is told not to merge any. A socket that merges takes nearly
-/// two tenths of a microsecond longer for each packet.
+/// Consecutive single packets after which GRO is switched off. A socket with GRO takes nearly 0.2 µs longer per packet.
 const CALM: u32 = 256;
 
 /// What arrives at a socket.
@@ -41,18 +40,18 @@ pub(super) enum SourceKind {
 pub(super) struct Source {
     pub(super) kind: SourceKind,
     pub(super) fd: RawFd,
-    /// Looks without success since the last one with.
+    /// Polls without a packet since the last one with.
     misses: u32,
-    /// Buffers to offer to the next look. One for a trickle, as every further one costs the kernel a look at an empty
-    /// queue; more for a stream.
+    /// Buffers to offer to the next poll. One for single-packet RX, because each further one costs the kernel a check of an
+    /// empty queue; more for a stream.
     pub(super) offer: usize,
-    /// The last look filled all that it was offered.
+    /// The last poll filled all offered buffers.
     was_full: bool,
-    /// Whether the kernel merges runs of packets here; `None` where it was not asked to.
+    /// Whether GRO is on; `None` if it was never enabled.
     merges: Option<bool>,
-    /// Packets on their own, one after the other.
+    /// Consecutive single packets.
     singles: u32,
-    pub(super) trickle: Trickle,
+    pub(super) single_rx: SingleRx,
 }
 
 impl Source {
@@ -65,27 +64,27 @@ impl Source {
             was_full: false,
             merges: None,
             singles: 0,
-            trickle: Trickle::default(),
+            single_rx: SingleRx::default(),
         }
     }
 
-    /// The same for a socket that was told to merge.
+    /// The same for a socket with GRO.
     pub(super) fn merging(self) -> Source {
         Source { merges: Some(true), ..self }
     }
 
-    /// How often to look before the caller is told that there is nothing.
+    /// How often to poll before the call returns without a packet.
     pub(super) fn patience(&self) -> u64 {
-        if self.misses >= WAITING_AFTER { LOOKS_WHILE_WAITING } else { 1 }
+        if self.misses >= WAITING_AFTER { POLLS_WHILE_WAITING } else { 1 }
     }
 
-    /// Learns from a call that looked `looks` times, was offered `offered` buffers and filled `filled` with `bytes`. Full trains are taken
-    /// two at a time: the sender waits for their acknowledgement, and the cache has room for no more.
-    pub(super) fn on_look(&mut self, looks: u64, offered: usize, filled: usize, bytes: usize) {
+    /// Learns from a call that polled `polls` times, offered `offered` buffers and filled `filled` of them with `bytes`. Full
+    /// GRO batches are taken two at a time: the sender waits for their acknowledgement, and the cache holds no more.
+    pub(super) fn on_poll(&mut self, polls: u64, offered: usize, filled: usize, bytes: usize) {
         self.misses = if filled > 0 { 0 } else { self.misses.saturating_add(1) };
-        let most = if bytes > filled * LONG_TRAIN { 2 } else { RX_BUFFERS };
-        let is_full = filled == offered && looks == 1;
-        // One full look is a message, a second one right behind it the beginning of a stream.
+        let most = if bytes > filled * LONG_GRO_BATCH { 2 } else { RX_BUFFERS };
+        let is_full = filled == offered && polls == 1;
+        // One full poll is a message, a second one right behind it the beginning of a stream.
         self.offer = match is_full && (self.was_full || offered > 1) {
             true => (self.offer * 2).min(most),
             false => filled.clamp(1, most),
@@ -98,12 +97,12 @@ impl Source {
         }
     }
 
-    /// Whether the kernel is to be told to merge from now on, or not to. What it has merged already would not be known for what it
-    /// is, so it is told not to when the socket was empty a moment ago.
-    pub(super) fn change_of_merging(&mut self) -> Option<bool> {
+    /// Whether to switch GRO on or off now; `None` to leave it. It is switched off only when the socket was empty a moment ago:
+    /// single-packet RX does not see the segment length of batches that are merged already.
+    pub(super) fn change_of_gro(&mut self) -> Option<bool> {
         let wanted = match self.merges? {
-            true => self.singles < CALM || self.misses == 0 || self.trickle.expected().is_none(),
-            false => self.singles == 0 || self.trickle.expected().is_none(),
+            true => self.singles < CALM || self.misses == 0 || self.single_rx.expected().is_none(),
+            false => self.singles == 0 || self.single_rx.expected().is_none(),
         };
         let changes = self.merges != Some(wanted);
         self.merges = Some(wanted);
@@ -111,27 +110,27 @@ impl Source {
     }
 }
 
-/// Decides which sources a call looks at.
+/// Decides which sources a call polls.
 #[derive(Debug, Default)]
-pub(super) struct Rota {
+pub(super) struct PollSchedule {
     calls: u32,
     favourite: usize,
 }
 
-impl Rota {
+impl PollSchedule {
     /// A call to `receive` begins.
     pub(super) fn begin(&mut self) {
         self.calls = self.calls.wrapping_add(1);
     }
 
-    /// Whether this call looks at source `index`.
+    /// Whether this call polls source `index`.
     pub(super) fn includes(&self, index: usize, source: &Source) -> bool {
         index == self.favourite
             || source.misses < IDLE_AFTER
             || self.calls.wrapping_add(index as u32).is_multiple_of(IDLE_EVERY)
     }
 
-    /// Source `index` had something.
+    /// Source `index` had a packet.
     pub(super) fn on_hit(&mut self, index: usize) {
         self.favourite = index;
     }
@@ -142,49 +141,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_idle_link_costs_about_one_look_per_call() {
+    fn an_idle_link_costs_about_one_poll_per_call() {
         let mut sources: Vec<_> = (0..4).map(|i| Source::new(SourceKind::Address(i), 0)).collect();
-        let mut rota = Rota::default();
-        let mut looks = [0; 4];
+        let mut schedule = PollSchedule::default();
+        let mut polls = [0; 4];
         for call in 0..3200 {
-            rota.begin();
+            schedule.begin();
             for (i, source) in sources.iter_mut().enumerate() {
-                if rota.includes(i, source) {
-                    looks[i] += 1;
+                if schedule.includes(i, source) {
+                    polls[i] += 1;
                     let hit = call == 0 && i == 0;
-                    source.on_look(1, 1, hit.into(), 100);
+                    source.on_poll(1, 1, hit.into(), 100);
                     if hit {
-                        rota.on_hit(i);
+                        schedule.on_hit(i);
                     }
                 }
             }
         }
-        assert_eq!(looks, [3200, 100, 100, 100]);
+        assert_eq!(polls, [3200, 100, 100, 100]);
     }
 
     #[test]
-    fn a_trickle_is_not_merged_and_a_stream_is() {
+    fn single_packets_are_not_merged_and_a_stream_is() {
         let here = Gid::from_ip([127, 0, 0, 1].into());
         let mut source = Source::new(SourceKind::Address(0), 0).merging();
         let ping = |source: &mut Source| {
-            source.on_look(1, 1, 1, 24);
-            source.trickle.on_datagram(here, true, Some(0));
-            assert_eq!(source.change_of_merging(), None, "something may wait behind it");
-            source.on_look(1, 1, 0, 0);
-            source.change_of_merging()
+            source.on_poll(1, 1, 1, 24);
+            source.single_rx.on_datagram(here, true, Some(0));
+            assert_eq!(source.change_of_gro(), None, "something may wait behind it");
+            source.on_poll(1, 1, 0, 0);
+            source.change_of_gro()
         };
         let changes: Vec<_> = (0..2 * CALM).filter_map(|n| ping(&mut source).map(|to| (n, to))).collect();
         assert_eq!(changes, [(CALM - 1, false)]);
-        source.on_look(1, 1, 1, 4112);
-        assert_eq!(source.change_of_merging(), None, "one packet is no stream");
-        source.on_look(1, 1, 1, 4112);
-        assert_eq!(source.change_of_merging(), Some(true));
-        assert_eq!(source.change_of_merging(), None);
+        source.on_poll(1, 1, 1, 4112);
+        assert_eq!(source.change_of_gro(), None, "one packet is no stream");
+        source.on_poll(1, 1, 1, 4112);
+        assert_eq!(source.change_of_gro(), Some(true));
+        assert_eq!(source.change_of_gro(), None);
 
         assert_eq!((0..2 * CALM).filter_map(|_| ping(&mut source)).collect::<Vec<_>>(), [false]);
         assert_eq!(source.merges, Some(false));
-        source.trickle.on_surprise();
-        assert_eq!(source.change_of_merging(), Some(true), "a merged datagram must be known for what it is");
+        source.single_rx.on_mismatch();
+        assert_eq!(source.change_of_gro(), Some(true), "a merged datagram must be known for what it is");
         let mut plain = Source::new(SourceKind::Address(0), 0);
         assert_eq!((0..2 * CALM).find_map(|_| ping(&mut plain)), None, "nobody asked for merging");
     }
@@ -195,10 +194,10 @@ mod tests {
         let mut offers = Vec::new();
         for filled in [1, 0, 1, 1, 2, 4, 8, 8, 3, 1, 0] {
             offers.push(source.offer);
-            source.on_look(1, source.offer, filled, 100 * filled);
+            source.on_poll(1, source.offer, filled, 100 * filled);
         }
         assert_eq!(offers, [1, 1, 1, 1, 2, 4, 8, 8, 8, 3, 1]);
-        source.on_look(1, 8, 8, 8 * 60_000);
+        source.on_poll(1, 8, 8, 8 * 60_000);
         assert_eq!(source.offer, 2);
     }
 }

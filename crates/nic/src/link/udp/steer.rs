@@ -2,7 +2,7 @@
 //!
 //! The high eight bits of a QPN are the slot of the process that owns it. All processes own QP1, so for its packets the
 //! program reads on: a message of connection management names the communication id of its receiver, whose high eight bits
-//! are the slot too. Offers name a service instead; a sender on this host, who can look up who listens, writes the slot into
+//! are the slot too. Offers name a service instead; a sender on this host, which finds the listener in the registry, writes the slot into
 //! reserved bytes of the MAD ([`SLOT_HINT_AT`]). Everything else (offers from elsewhere, strangers' numbers) goes to a
 //! socket that the kernel picks by hashing the flow.
 
@@ -57,7 +57,7 @@ pub(crate) fn management_slot(packet: &[u8]) -> u8 {
     }
 }
 
-/// Whether a packet to QP1 may be the last that its receiver hears from its sender, who need not live to repeat it.
+/// Whether a packet to QP1 may be the last of its sender, which may end before it can repeat it.
 pub(crate) fn is_last_word(packet: &[u8]) -> bool {
     matches!(management_attribute(packet), REJ | DREQ | DREP | SIDR_REP)
 }

@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 /// Most messages of one `sendmmsg`.
 pub(super) const TX_BURST: usize = 16;
 
-/// Pieces of the messages of one call: without allocation for two long segmentation batches whose payloads lie elsewhere.
+/// Pieces of the messages of one call: without allocation for two long GSO runs with external payloads.
 type Pieces = SmallVec<[libc::iovec; 64]>;
 
 /// A message to send: consecutive packets of a batch, and where they go.
@@ -215,10 +215,10 @@ pub(super) fn receive_messages(
     Ok(received as usize)
 }
 
-/// Receives one message by the call that costs least, without what the kernel would say about it. Looks at most so many
-/// times. Returns how many messages came and how often it looked.
-pub(super) fn receive_plain(fd: RawFd, buffer: &mut [u8], into: &mut InMessage, looks: u64) -> (usize, u64) {
-    for look in 1..=looks {
+/// Receives one message by the cheapest call, without control messages. Polls the socket at most `polls` times. Returns the
+/// number of messages and of polls.
+pub(super) fn receive_plain(fd: RawFd, buffer: &mut [u8], into: &mut InMessage, polls: u64) -> (usize, u64) {
+    for poll in 1..=polls {
         let mut from_len = SockAddr::CAPACITY;
         // SAFETY: buffer and address are writable for the lengths given.
         let len = unsafe {
@@ -235,10 +235,10 @@ pub(super) fn receive_plain(fd: RawFd, buffer: &mut [u8], into: &mut InMessage, 
         if len >= 0 {
             into.len = len as usize;
             into.control.set_len(0);
-            return (1, look);
+            return (1, poll);
         }
     }
-    (0, looks)
+    (0, polls)
 }
 
 /// Waits until the socket takes more, at most `timeout_ms`.

@@ -9,7 +9,7 @@ use ferroce_proto::verbs::{
     SendOp, SendWr, Transport, WcStatus,
 };
 use ferroce_proto::wire::{Name, Names, SendNamed};
-use ferroce_proto::{Psn, Qpn};
+use ferroce_proto::{PKey, Psn, Qpn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -76,7 +76,15 @@ fn record(to: Qpn, psn: Psn, packets: u32, names: impl IntoIterator<Item = Name>
 }
 
 fn record_of(to: Qpn, psn: Psn, packets: u32, names: Names) -> Vec<u8> {
-    let head = SendNamed { dest_qpn: to, psn, packets, solicited: false, imm: None, rider: None };
+    let head = SendNamed {
+        dest_qpn: to,
+        pkey: PKey::DEFAULT,
+        psn,
+        packets,
+        solicited: false,
+        imm: None,
+        rider: None,
+    };
     let (bytes, len) = head.to_bytes(&names);
     bytes[..len].to_vec()
 }
@@ -86,7 +94,7 @@ fn inject(from: &End, bytes: &[u8]) {
     let route = *from.qp.core.machine.lock().route();
     let mut batch = TxBatch::new();
     batch.reserve(&route, bytes.len()).copy_from_slice(bytes);
-    from.nic.inner.engine.link.send(&mut batch);
+    from.nic.inner().engine.link.send(&mut batch);
 }
 
 /// Polls, which drives the NIC, until something is true.
@@ -126,7 +134,7 @@ fn send(from: &End, to: &End) {
         let mut one = [Completion::default()];
         while end.cq.poll(&mut one).unwrap() == 0 {
             // Whoever waits drives itself only, and the other may have something to say.
-            [from, to].iter().for_each(|end| end.nic.inner.engine.drive_for_poller(false));
+            [from, to].iter().for_each(|end| end.nic.inner().engine.drive_for_poller(false));
             assert!(Instant::now() < give_up, "no completion {wr_id}");
         }
         assert_eq!((one[0].wr_id, one[0].status), (wr_id, WcStatus::Success));

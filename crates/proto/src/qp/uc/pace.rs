@@ -70,6 +70,10 @@ impl Pace {
     }
 
     /// A new connection, or none any more.
+    pub(super) fn congestion(&mut self) -> &mut Controller {
+        &mut self.window
+    }
+
     pub(super) fn restart(&mut self) {
         self.window.on_drained();
         (self.peer, self.deadline) = (Peer::Unknown, None);

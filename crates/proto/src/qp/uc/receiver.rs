@@ -83,7 +83,7 @@ impl Receiver {
         let mut headers = io.headers(Operation::Acknowledge, psn, 0);
         headers.bth.opcode = Opcode::TAKEN;
         headers.aeth = Some(Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 0 });
-        if io.send(&headers, TxPayload::None).is_ok() {
+        if io.send_unacknowledged(&headers, TxPayload::None).is_ok() {
             self.owed = None;
         }
     }
@@ -103,7 +103,7 @@ impl Receiver {
             Refusal::Access(fault) | Refusal::Local(fault) | Refusal::Invalidate(fault) => {
                 io.host.dropped(DropReason::AccessDenied, format_args!("QP {qpn}: {fault}"));
             }
-            Refusal::Sequence | Refusal::Length => io.host.dropped(
+            Refusal::Sequence | Refusal::Length | Refusal::NotFetched => io.host.dropped(
                 DropReason::BrokenMessage,
                 format_args!("QP {qpn}: opcode or length may not stand here"),
             ),

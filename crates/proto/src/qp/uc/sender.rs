@@ -24,19 +24,23 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub(crate) fn new(congestion: Controller) -> Sender {
-        Sender { psn: Psn::default(), sent: 0, is_under_way: false, pace: Pace::new(congestion) }
+        // Packets from before a RESET may still be on their way, and can be overtaken as well.
+        Sender { psn: Psn::default(), sent: 0, is_under_way: true, pace: Pace::new(congestion) }
     }
 
-    pub(crate) fn start(&mut self, attr: &QpAttr, _sq: &SendQueue) {
-        // What is under way from another life can be overtaken as well.
-        (self.psn, self.sent) = (attr.sq_psn, 0);
-        self.pace.restart();
+    pub(crate) fn congestion(&mut self) -> &mut Controller {
+        self.pace.congestion()
+    }
+
+    /// Enters RTS, fresh from RESET.
+    pub(crate) fn start(&mut self, attr: &QpAttr) {
+        self.psn = attr.sq_psn;
     }
 
     /// Whether nothing is on its way that a request could overtake.
     #[inline]
     pub(crate) fn is_alone<H: Host>(&mut self, host: &mut H) -> bool {
-        self.is_under_way = self.is_under_way && !host.has_caught_up();
+        self.is_under_way = self.is_under_way && !host.has_drained();
         self.sent == 0 && !self.is_under_way
     }
 
@@ -139,7 +143,7 @@ impl Sender {
             headers.bth.solicited = last && wqe.solicited;
             headers.bth.selective = is_marked;
             add_extensions(&mut headers, wqe, first, last);
-            io.send(&headers, sq.payload(sq.head(), io.pd, offset, len))?;
+            io.send_unacknowledged(&headers, sq.payload(sq.head(), io.pd, offset, len))?;
             self.is_under_way = true;
             self.pace.on_sent(io.now, self.psn, len, is_marked);
             self.psn = self.psn.plus(1);

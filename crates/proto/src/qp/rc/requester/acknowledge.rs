@@ -6,7 +6,33 @@ use super::super::super::{DropReason, Host, Reason};
 use super::Requester;
 use crate::ids::Psn;
 use crate::verbs::WcStatus;
-use crate::wire::{Bth, Headers, NakCode, Opcode, Operation, Packet, Rider, Service, Syndrome};
+use crate::wire::{Bth, NakCode, Packet, Rider, Syndrome};
+
+/// An acknowledgement, in a packet of its own or piggybacked on a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ack<'a> {
+    psn: Psn,
+    syndrome: Syndrome,
+    extended: bool,
+    selective: bool,
+    /// Which packets behind a missing one have arrived.
+    report: &'a [u8],
+}
+
+impl<'a> Ack<'a> {
+    /// The acknowledgement in a packet that has an AETH.
+    pub(super) fn of(pkt: &Packet<'a>) -> Option<Ack<'a>> {
+        let (Bth { psn, extended, selective, .. }, aeth) = (pkt.headers.bth, pkt.headers.aeth?);
+        Some(Ack { psn, syndrome: aeth.syndrome, extended, selective, report: pkt.payload })
+    }
+}
+
+impl From<Rider> for Ack<'_> {
+    #[inline(always)]
+    fn from(Rider { psn, aeth }: Rider) -> Self {
+        Ack { psn, syndrome: aeth.syndrome, extended: true, selective: false, report: &[] }
+    }
+}
 
 /// How far an acknowledgement reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,64 +44,82 @@ pub(super) enum Reach {
 }
 
 impl Requester {
-    pub(super) fn on_acknowledge<H: Host>(
+    /// Takes an acknowledgement, positive or negative.
+    #[inline(always)] // one caller for each of the two ways it comes
+    pub(crate) fn handle_ack<H: Host>(
         &mut self,
-        pkt: &Packet<'_>,
+        ack: &Ack<'_>,
         sq: &mut SendQueue,
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
-        let psn = pkt.headers.bth.psn;
-        let Some(aeth) = pkt.headers.aeth else { return Ok(()) };
-        let nak = !matches!(aeth.syndrome, Syndrome::Ack { .. });
-        if nak && psn.is_before(self.una) {
+        if !self.was_sent(ack.psn, io) {
+            return Ok(());
+        }
+        let Syndrome::Ack { .. } = ack.syndrome else { return self.on_nak(ack, sq, io) };
+        self.on_extended(ack);
+        match self.advance(ack.psn.plus(1), sq, io) {
+            Reach::Whole if self.stall.is_some() => self.raise_stall(sq, io),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a packet with this number was sent. An answer to any other is dropped.
+    #[inline(always)]
+    pub(super) fn was_sent<H: Host>(&self, psn: Psn, io: &mut Io<'_, H>) -> bool {
+        let was_sent = psn.is_before(self.high);
+        if !was_sent {
+            self.drop_unasked(psn, io);
+        }
+        was_sent
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn drop_unasked<H: Host>(&self, psn: Psn, io: &mut Io<'_, H>) {
+        let (qpn, high) = (io.id.qpn, self.high);
+        let why = format_args!("QP {qpn}: response to PSN {psn}, but only PSNs before {high} were sent");
+        io.host.dropped(DropReason::BadPsn, why);
+    }
+
+    /// The peer shows that it reads what the specification does not have. Believed only of an answer to what is under way: a forger
+    /// would have to guess its number.
+    #[inline(always)]
+    fn on_extended(&mut self, ack: &Ack<'_>) {
+        self.peer_reads_riders |= ack.extended && !ack.psn.is_before(self.una);
+    }
+
+    #[inline(never)]
+    fn on_nak<H: Host>(
+        &mut self,
+        ack: &Ack<'_>,
+        sq: &mut SendQueue,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        let psn = ack.psn;
+        if psn.is_before(self.una) {
             io.host.dropped(
                 DropReason::BadPsn,
                 format_args!("QP {}: NAK for PSN {psn}, which is already acknowledged", io.id.qpn),
             );
             return Ok(());
         }
-        if nak {
-            self.peer_selects |= pkt.headers.bth.selective;
-        }
-        // Only from an answer to what is under way: a forger would have to guess its number.
-        self.peer_reads_riders |= pkt.headers.bth.extended && !psn.is_before(self.una);
+        self.peer_selects |= ack.selective;
+        self.on_extended(ack);
         // A NAK names the packet it refuses and so acknowledges those before it.
-        let next = if nak { psn } else { psn.plus(1) };
-        if self.advance(next, sq, io) == Reach::Gap {
-            match aeth.syndrome {
-                Syndrome::Ack { .. } => {}
-                Syndrome::Nak(NakCode::PsnSequence) => {
-                    self.on_sequence_nak(psn, pkt.payload, sq, io);
-                }
-                // It is about a request that must not fail before the older ones are done. They are asked for again, and
-                // then it.
-                _ => self.recover(self.una, sq, io),
-            }
-            return Ok(());
-        }
-        match aeth.syndrome {
-            Syndrome::Ack { .. } => self.raise_stall(sq, io),
-            Syndrome::RnrNak { timer } => self.on_rnr(timer, sq, io),
+        let reach = self.advance(psn, sq, io);
+        match ack.syndrome {
             Syndrome::Nak(NakCode::PsnSequence) => {
-                self.on_sequence_nak(self.una, pkt.payload, sq, io);
-                Ok(())
+                let missing = if reach == Reach::Gap { psn } else { self.una };
+                self.on_sequence_nak(missing, ack.report, sq, io);
             }
-            Syndrome::Nak(code) => Err(self.on_error_nak(code, sq, io)),
+            // It is about a request that must not fail before the older ones are done. They are asked for again, and
+            // then it.
+            _ if reach == Reach::Gap => self.recover(self.una, sq, io),
+            Syndrome::RnrNak { timer } => return self.on_rnr(timer, sq, io),
+            Syndrome::Nak(code) => return Err(self.on_error_nak(code, sq, io)),
+            Syndrome::Ack { .. } => {}
         }
-    }
-
-    /// An acknowledgement that came in a request: what it says is what an ACK packet would say.
-    pub(crate) fn handle_rider<H: Host>(
-        &mut self,
-        pkt: &Packet<'_>,
-        sq: &mut SendQueue,
-        io: &mut Io<'_, H>,
-    ) -> Result<(), Fatal> {
-        let Some(Rider { psn, aeth }) = pkt.headers.rider else { return Ok(()) };
-        let opcode = Opcode::new(Service::Rc, Operation::Acknowledge);
-        let mut headers = Headers::new(Bth { opcode, psn, ..pkt.headers.bth });
-        headers.aeth = Some(aeth);
-        self.handle_response(&Packet { headers, payload: &[] }, sq, io)
+        Ok(())
     }
 
     /// The peer misses packet `psn`, and may report which of those behind it are there.

@@ -2,7 +2,7 @@
 
 use super::super::super::io::Io;
 use super::super::super::sq::SendQueue;
-use super::super::super::{Host, TxError, TxPayload};
+use super::super::super::{Host, Segment, TxError, TxPayload};
 use super::Requester;
 use super::holes::Place;
 use crate::ids::Psn;
@@ -56,7 +56,8 @@ impl Requester {
         };
         headers.xrceth = sq.srq(place.number);
         let payload = value.as_ref().map_or(TxPayload::None, |value| TxPayload::Bytes(value));
-        io.send(&headers, payload)?;
+        let transmission = self.transmission(psn);
+        io.send(&Segment { headers: &headers, payload, count: 1, transmission, is_acknowledged: true })?;
         Ok(bytes)
     }
 }

@@ -134,7 +134,6 @@ impl Requester {
         let Some(place) = self.place_of(low, sq) else { return Ok(()) };
         let packets = high.distance_from(low) as u32 + 1;
         let bytes = self.send_request(&place, low, packets, sq, io)?;
-        io.counters.retransmitted += 1;
         self.tolerance = self.tolerance.saturating_sub(1);
         self.late_ns -= self.late_ns / 16;
         self.clock.forget_sample(low, high);

@@ -9,8 +9,8 @@
 //! | file | question |
 //! |---|---|
 //! | `transmit` | what is sent next, and what holds it back |
-//! | `express` | what is sent while it is posted |
-//! | `named` | messages whose bytes the peer fetches |
+//! | `plan` | how much of it, and whether it asks for an acknowledgement |
+//! | `rendezvous` | messages that the peer copies from this end's memory |
 //! | `awaited` | the packets of requests that are answered with data |
 //! | `acknowledge` | what an ACK or NAK means |
 //! | `response` | what a READ response or atomic acknowledgement means |
@@ -21,9 +21,9 @@
 mod acknowledge;
 mod awaited;
 mod early;
-mod express;
 mod holes;
-mod named;
+mod plan;
+mod rendezvous;
 mod response;
 mod retry;
 mod selective;
@@ -31,12 +31,13 @@ mod transmit;
 
 use super::super::io::{Fatal, Io};
 use super::super::sq::SendQueue;
-use super::super::{DropReason, Host, Reason, Side};
+use super::super::{Host, Reason, Side};
 use crate::Time;
 use crate::cc::{CongestionControl, Controller};
 use crate::ids::Psn;
 use crate::verbs::{QpAttr, WcStatus};
 use crate::wire::{Operation, Packet};
+use acknowledge::Ack;
 use alloc::collections::VecDeque;
 use early::Early;
 use holes::Awaited;
@@ -137,19 +138,16 @@ impl Requester {
         }
     }
 
-    /// Enters RTS: sequence numbers start where `modify` said.
+    /// Its congestion control.
+    pub(crate) fn congestion(&mut self) -> &mut Controller {
+        &mut self.cc
+    }
+
+    /// Enters RTS, fresh from RESET: sequence numbers start where `modify` said.
     pub(crate) fn start(&mut self, attr: &QpAttr, sq: &SendQueue) {
-        (self.una, self.psn, self.high) = (attr.sq_psn, attr.sq_psn, attr.sq_psn);
-        self.reached = attr.sq_psn;
-        self.early.clear();
-        (self.tolerance, self.late_ns, self.lost_at) = (0, 0, None);
-        (self.acked, self.sent, self.cur, self.oldest) = (0, 0, sq.head(), sq.head());
-        self.reads.clear();
+        (self.una, self.psn, self.high, self.reached) = (attr.sq_psn, attr.sq_psn, attr.sq_psn, attr.sq_psn);
+        (self.cur, self.oldest) = (sq.head(), sq.head());
         self.reads.reserve(usize::from(attr.max_rd_atomic));
-        (self.since_ack_req, self.stall, self.cautious, self.went_back) = (0, None, false, None);
-        self.is_waited_behind = false;
-        (self.first_try, self.peer_selects, self.peer_reads_riders) = (None, false, false);
-        self.repairs.clear();
         self.clock = RetryClock::new(attr);
     }
 
@@ -201,19 +199,12 @@ impl Requester {
         sq: &mut SendQueue,
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
-        let psn = pkt.headers.bth.psn;
-        if !psn.is_before(self.high) {
-            io.host.dropped(
-                DropReason::BadPsn,
-                format_args!(
-                    "QP {}: response to PSN {psn}, but only PSNs before {} were sent",
-                    io.id.qpn, self.high
-                ),
-            );
-            return Ok(());
-        }
         match pkt.headers.bth.opcode.operation {
-            Operation::Acknowledge => self.on_acknowledge(pkt, sq, io),
+            Operation::Acknowledge => match Ack::of(pkt) {
+                Some(ack) => self.handle_ack(&ack, sq, io),
+                None => Ok(()),
+            },
+            _ if !self.was_sent(pkt.headers.bth.psn, io) => Ok(()),
             Operation::AtomicAcknowledge => self.on_atomic_acknowledge(pkt, sq, io),
             _ => self.on_read_response(pkt, sq, io),
         }

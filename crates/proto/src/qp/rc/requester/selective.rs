@@ -32,10 +32,6 @@ struct Repair {
 }
 
 impl Repairs {
-    pub(super) fn clear(&mut self) {
-        self.sent.clear();
-    }
-
     /// Forgets what is older than the first missing packet.
     fn pass(&mut self, first_missing: Psn) {
         self.sent.retain(|repair| !repair.psn.is_before(first_missing));
@@ -97,11 +93,10 @@ impl Requester {
         io: &mut Io<'_, H>,
     ) -> Result<u32, Option<TxError>> {
         let place = self.place_of(psn, sq).filter(|place| !place.wqe.awaits_response()).ok_or(None)?;
-        let bytes = self.send_packet(&place, psn, true, sq, io).map_err(Some)?;
+        let (_, bytes) = self.send_packets(&place, psn, true, 1, sq, io).map_err(Some)?;
         self.repairs.on_sent(psn, self.high);
         self.clock.forget_sample(psn, psn);
         self.cc.on_sent(io.now, bytes);
-        io.counters.retransmitted += 1;
         Ok(bytes)
     }
 }

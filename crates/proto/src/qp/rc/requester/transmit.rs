@@ -1,11 +1,11 @@
 //! What is sent next, and what holds it back.
 
-use super::super::super::at_once::one_sided;
+use super::super::super::execute::one_sided;
 use super::super::super::io::{Fatal, Io};
 use super::super::super::local::execute;
 use super::super::super::segment::{add_extensions, operation_of, reth_of};
 use super::super::super::sq::{SendQueue, SendWqe};
-use super::super::super::{Host, Reason, TxError};
+use super::super::super::{Host, Reason, Segment, Transmission, TxError};
 use super::holes::Place;
 use super::{Requester, Stall};
 use crate::cc::CongestionControl;
@@ -97,7 +97,7 @@ impl Requester {
         }
         let (data, sges) = (sq.payload(self.cur, io.pd, 0, wqe.len), sq.sges(self.cur));
         let request = one_sided(&wqe.op, sq.srq(self.cur), data, sges, wqe.len, io.attr.max_rd_atomic);
-        if !request.is_some_and(|request| io.host.perform(io.pd, &request)) {
+        if !request.is_some_and(|request| io.host.try_direct(io.pd, &request).is_done()) {
             return false;
         }
         io.counters.performed += 1;
@@ -130,7 +130,7 @@ impl Requester {
             return false;
         }
         let is_large = wqe.len >= WORTH_WAITING;
-        if self.in_flight() > 0 && (self.one_sided_under_way || is_large) && io.host.reaches(rkey) {
+        if self.in_flight() > 0 && (self.one_sided_under_way || is_large) && io.host.can_access(rkey) {
             self.is_waited_behind |= is_large;
             if self.one_sided_under_way || self.since_ack_req == 0 {
                 return true;
@@ -174,7 +174,7 @@ impl Requester {
         }
         if wqe.packets == 0 {
             let may_be_large = wqe.len > mtu && !wqe.awaits_response();
-            let large = if may_be_large { io.host.segment() } else { None };
+            let large = if may_be_large { io.host.large_segment() } else { None };
             wqe.segment = large.unwrap_or(mtu).max(mtu);
             wqe.packets = wqe.packets_at(wqe.segment);
         }
@@ -187,7 +187,7 @@ impl Requester {
             self.pass(executed.min(wqe.packets - self.sent), wqe.packets);
             return Step::Sent;
         }
-        if self.send_named(wqe, sq, io) {
+        if self.send_rendezvous(wqe, sq, io) {
             return Step::Sent;
         }
         let mtu = wqe.segment;
@@ -195,18 +195,12 @@ impl Requester {
         if self.in_flight() >= window {
             return Step::Blocked;
         }
-        let row = self.row_len(wqe, (window, mtu));
-        if row > 1 {
-            return self.send_row(wqe, row, sq, io);
-        }
-        let ack_req = self.wants_ack(wqe, self.sent + 1 == wqe.packets, (window, mtu), sq);
+        let plan = self.plan(wqe, window, sq);
         let place = Place { number: self.cur, index: self.sent, wqe: *wqe };
-        let len = match self.send_packet(&place, self.psn, ack_req, sq, io) {
-            Ok(len) => len,
+        match self.send_packets(&place, plan.psn, plan.ack_req, plan.count, sq, io) {
+            Ok((sent, bytes)) => self.commit(&plan, sent, bytes, wqe.packets, io),
             Err(error) => return self.unsent(wqe, error, io),
-        };
-        self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
-        self.on_sent(1, len, wqe.packets, io);
+        }
         Step::Sent
     }
 
@@ -220,52 +214,17 @@ impl Requester {
         Step::Stalled(WcStatus::LocProtErr, Reason::LocalMemory)
     }
 
-    /// How many of the next packets differ in nothing but number and payload: from the middle of a message, and none of
-    /// them asks for an acknowledgement.
-    fn row_len(&self, wqe: &SendWqe, (window, mtu): (u32, u32)) -> u32 {
-        if self.sent == 0 || wqe.inline || wqe.packets < self.sent + 3 || self.repeats_reth(wqe) {
-            return 0;
-        }
-        let of_message = wqe.packets - 1 - self.sent;
-        let of_window = window - self.in_flight() - 1;
-        let unasked = (ack_every(window, mtu) - 1).saturating_sub(self.since_ack_req);
-        // Packets that are sent again may carry a mark.
-        let of_kind = match self.high.distance_from(self.psn) {
-            again @ 1.. => again as u32,
-            _ => u32::MAX,
-        };
-        of_message.min(of_window).min(unasked).min(of_kind)
-    }
-
-    fn send_row<H: Host>(&mut self, wqe: &SendWqe, count: u32, sq: &SendQueue, io: &mut Io<'_, H>) -> Step {
-        let mtu = wqe.segment;
-        let mut headers = io.headers(operation_of(&wqe.op, false, false), self.psn, mtu);
-        headers.bth.selective = self.peer_selects && self.psn.is_before(self.high);
-        headers.xrceth = sq.srq(self.cur);
-        let payload = sq.payload(self.cur, io.pd, u64::from(self.sent) * u64::from(mtu), mtu);
-        match io.send_row(&headers, payload, count) {
-            Ok(sent) => {
-                self.since_ack_req += sent;
-                if self.psn.is_before(self.high) {
-                    io.counters.retransmitted += u64::from(sent) - 1;
-                }
-                self.on_sent(sent, sent * mtu, wqe.packets, io);
-                Step::Sent
-            }
-            Err(error) => self.unsent(wqe, error, io),
-        }
-    }
-
-    /// Sends the packet of a SEND or WRITE that lies at `place`. Returns the bytes that it carries.
+    /// Sends `count` packets of a SEND or WRITE, the first of which lies at `place`. Returns how many were taken, and their bytes.
     #[inline]
-    pub(super) fn send_packet<H: Host>(
+    pub(super) fn send_packets<H: Host>(
         &self,
         place: &Place,
         psn: Psn,
         ack_req: bool,
+        count: u32,
         sq: &SendQueue,
         io: &mut Io<'_, H>,
-    ) -> Result<u32, TxError> {
+    ) -> Result<(u32, u32), TxError> {
         let Place { number, index, wqe } = place;
         let mtu = wqe.segment;
         let (first, last) = (*index == 0, index + 1 == wqe.packets);
@@ -274,7 +233,8 @@ impl Requester {
         let mut headers = io.headers(operation_of(&wqe.op, first, last), psn, len);
         headers.bth.solicited = last && wqe.solicited;
         headers.bth.ack_req = ack_req;
-        headers.bth.selective = self.peer_selects && psn.is_before(self.high);
+        let transmission = self.transmission(psn);
+        headers.bth.selective = transmission == Transmission::Selective;
         add_extensions(&mut headers, wqe, first, last);
         headers.xrceth = sq.srq(*number);
         // The packet stays within the path MTU, and of packets sent together only the shortest kind may differ in length.
@@ -283,37 +243,29 @@ impl Requester {
             headers.reth = reth_of(wqe);
         }
         headers.bth.extended = headers.rider.is_some() || (!first && headers.reth.is_some());
-        io.send(&headers, sq.payload(*number, io.pd, offset, len))?;
+        let payload = sq.payload(*number, io.pd, offset, len);
+        let segment = Segment { headers: &headers, payload, count, transmission, is_acknowledged: true };
+        let sent = io.send(&segment)?;
         if headers.rider.is_some() {
             io.rider = None;
         }
-        Ok(len)
+        Ok((sent, sent * len))
+    }
+
+    /// Whether the packet with this number was sent before. A peer that reports what it misses gets only that again.
+    pub(super) fn transmission(&self, psn: Psn) -> Transmission {
+        match (psn.is_before(self.high), self.peer_selects) {
+            (false, _) => Transmission::First,
+            (true, false) => Transmission::GoBack,
+            (true, true) => Transmission::Selective,
+        }
     }
 
     /// Whether all packets of a WRITE get the RETH. The first has it anyhow, and a segmentation batch ends with the first packet that is
     /// shorter; a short message would leave in two batches, each of which costs as much as a long one.
-    fn repeats_reth(&self, wqe: &SendWqe) -> bool {
+    pub(super) fn repeats_reth(&self, wqe: &SendWqe) -> bool {
         let is_short = (2..=SHORT).contains(&wqe.packets);
         is_short && self.peer_reads_riders && matches!(wqe.op, SendOp::Write { .. } | SendOp::WriteImm { .. })
-    }
-
-    /// An acknowledgement is asked for where somebody waits for it: a signalled request, a queue that fills up, a
-    /// window about to close, a local request behind, a large one-sided one as they came before, a probe. The end of an unsignalled burst waits for the next request, or for the probe
-    /// that comes if there is none: in a ping-pong that halves the packets. Unless there is no probe yet.
-    #[inline]
-    pub(super) fn wants_ack(
-        &self,
-        wqe: &SendWqe,
-        last: bool,
-        (window, mtu): (u32, u32),
-        sq: &SendQueue,
-    ) -> bool {
-        let crowded = || sq.outstanding() * 2 >= sq.depth();
-        let unwatched = || self.cur + 1 == sq.tail() && !self.clock.can_probe();
-        let awaited = || sq.get(self.cur + 1).is_some_and(SendWqe::is_local);
-        (last && (wqe.signaled || self.is_waited_behind || crowded() || unwatched() || awaited()))
-            || self.in_flight() + 1 >= window
-            || self.since_ack_req + 1 >= ack_every(window, mtu)
     }
 
     fn send_read<H: Host>(&mut self, wqe: &SendWqe, sq: &SendQueue, io: &mut Io<'_, H>) -> Step {
@@ -397,9 +349,7 @@ impl Requester {
     /// Moves the cursor over `packets` sequence numbers.
     #[inline]
     pub(super) fn on_sent<H: Host>(&mut self, packets: u32, bytes: u32, of: u32, io: &mut Io<'_, H>) {
-        if self.psn.is_before(self.high) {
-            io.counters.retransmitted += 1;
-        } else {
+        if !self.psn.is_before(self.high) {
             self.clock.sample_start(self.psn, io.now);
         }
         self.clock.start(io.now);

@@ -9,15 +9,15 @@ use super::Responder;
 use crate::wire::{NakCode, Packet, Syndrome};
 
 impl Responder {
-    /// Something before this packet was lost.
-    pub(super) fn on_gap<H: Host>(&mut self, pkt: &Packet<'_>, io: &mut Io<'_, H>) {
+    /// Something before this packet was lost, or the packet itself counts as lost.
+    pub(super) fn on_gap<H: Host>(&mut self, pkt: &Packet<'_>, can_be_kept: bool, io: &mut Io<'_, H>) {
         io.counters.out_of_order += 1;
         let psn = pkt.headers.bth.psn;
         // The numbers start over: what was asked for was sent again, and lost again.
         let starts_over = self.asked_again.is_none_or(|seen| !psn.is_after(seen));
         self.asked_again = Some(psn);
         let mut ask = starts_over;
-        if !self.not_ready {
+        if can_be_kept && !self.not_ready {
             let next = self.kept.highest().map_or(self.expected, |highest| highest.plus(1));
             let is_news = psn.is_after(next) || pkt.headers.bth.ack_req;
             ask |= self.peer_selects && is_news;

@@ -7,8 +7,6 @@
 //! | file | question |
 //! |---|---|
 //! | `request` | a SEND or WRITE that is next in sequence |
-//! | `express` | a SEND of one packet that is next in sequence, in fewer steps |
-//! | `named` | a SEND that the peer named instead of sending its bytes |
 //! | `read`, `atomic` | the requests that are answered with data |
 //! | `placement` | flush and atomic write, answered without |
 //! | `duplicate` | a request that was executed before |
@@ -18,10 +16,8 @@
 
 mod atomic;
 mod duplicate;
-mod express;
 mod gap;
 mod kept;
-mod named;
 mod placement;
 mod read;
 mod replay;
@@ -30,6 +26,7 @@ mod request;
 
 use super::super::inbound::Inbound;
 use super::super::io::{Fatal, Io};
+use super::super::view::View;
 use super::super::{Host, RecvQueue, RefusalReason};
 use crate::ids::{Psn, Srqn};
 use crate::verbs::{EventKind, MemoryFault, QpAttr};
@@ -84,51 +81,67 @@ impl Responder {
     }
 
     /// A request packet.
-    pub(crate) fn handle_request<H: Host>(
+    #[inline(always)] // as `Inbound::accept`
+    pub(crate) fn handle_request<V: View, H: Host>(
         &mut self,
-        pkt: &Packet<'_>,
+        view: &V,
         rq: &mut RecvQueue,
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
-        self.peer_selects |= pkt.headers.bth.selective;
-        match pkt.headers.bth.psn.distance_from(self.expected) {
-            0 => {
-                self.in_turn(pkt, rq, io)?;
-                if self.kept.is_empty() {
-                    self.kept.on_sequence();
-                    Ok(())
-                } else {
-                    self.catch_up(rq, io)
-                }
-            }
-            d if d < 0 => {
-                self.name_domain(pkt, io);
-                self.on_duplicate(pkt, io)
-            }
-            _ => {
-                self.on_gap(pkt, io);
-                Ok(())
-            }
+        self.peer_selects |= view.selective();
+        if view.psn() != self.expected {
+            return self.out_of_sequence(&view.to_packet(), V::CAN_BE_KEPT, io);
+        }
+        self.in_turn(view, rq, io)?;
+        if self.kept.is_unused() { Ok(()) } else { self.after_early(rq, io) }
+    }
+
+    /// A request that was executed before, or that arrived before an earlier one.
+    #[inline(never)]
+    fn out_of_sequence<H: Host>(
+        &mut self,
+        pkt: &Packet<'_>,
+        can_be_kept: bool,
+        io: &mut Io<'_, H>,
+    ) -> Result<(), Fatal> {
+        if pkt.headers.bth.psn.is_before(self.expected) {
+            self.name_domain(pkt.headers.xrceth, io);
+            return self.on_duplicate(pkt, io);
+        }
+        self.on_gap(pkt, can_be_kept, io);
+        Ok(())
+    }
+
+    /// A request arrived in sequence, and there is memory for those that arrive early.
+    #[inline(never)]
+    fn after_early<H: Host>(&mut self, rq: &mut RecvQueue, io: &mut Io<'_, H>) -> Result<(), Fatal> {
+        if self.kept.is_empty() {
+            self.kept.on_sequence();
+            Ok(())
+        } else {
+            self.catch_up(rq, io)
         }
     }
 
     /// The XRC shared receive queue that a request names, and whether there is one: its domain is the one that counts.
-    fn name_domain<H: Host>(&self, pkt: &Packet<'_>, io: &mut Io<'_, H>) -> Option<(Srqn, bool)> {
-        let srq = pkt.headers.xrceth?;
+    #[inline(always)]
+    fn name_domain<H: Host>(&self, srq: Option<Srqn>, io: &mut Io<'_, H>) -> Option<(Srqn, bool)> {
+        let srq = srq?;
         let pd = io.host.xrc_pd(srq);
         io.pd = pd.unwrap_or(io.pd);
         Some((srq, pd.is_some()))
     }
 
     /// A request that is next in sequence.
-    fn in_turn<H: Host>(
+    #[inline(always)] // as `Inbound::accept`
+    fn in_turn<V: View, H: Host>(
         &mut self,
-        pkt: &Packet<'_>,
+        view: &V,
         rq: &mut RecvQueue,
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
         (self.asked_again, self.not_ready) = (None, false);
-        if let Some((srq, false)) = self.name_domain(pkt, io) {
+        if let Some((srq, false)) = self.name_domain(view.xrceth(), io) {
             // Before the opcode is looked at: a wrong one is an invalid request too, so the requester sees no
             // difference.
             return Err(self.refuse_request(
@@ -137,15 +150,16 @@ impl Responder {
                 io,
             ));
         }
-        match pkt.headers.bth.opcode.operation {
-            Operation::ReadRequest => self.on_read(pkt, io),
-            Operation::CompareSwap | Operation::FetchAdd => self.on_atomic(pkt, io),
-            Operation::Flush | Operation::AtomicWrite => self.on_placement(pkt, io),
-            _ => self.on_request(pkt, rq, io),
+        match view.opcode().operation {
+            Operation::ReadRequest => self.on_read(&view.to_packet(), io),
+            Operation::CompareSwap | Operation::FetchAdd => self.on_atomic(&view.to_packet(), io),
+            Operation::Flush | Operation::AtomicWrite => self.on_placement(&view.to_packet(), io),
+            _ => self.on_request(view, rq, io),
         }
     }
 
     /// Finishes `packets` sequence numbers of a request.
+    #[inline]
     fn step(&mut self, packets: u32, ends_message: bool) {
         if packets > 1 {
             self.kept.pass(self.expected.plus(1), packets - 1);

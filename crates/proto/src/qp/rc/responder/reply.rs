@@ -230,7 +230,7 @@ impl Responder {
         headers.bth.selective = true;
         headers.aeth = Some(Aeth { syndrome: Syndrome::Nak(NakCode::PsnSequence), msn });
         let payload = if len == 0 { TxPayload::None } else { TxPayload::Bytes(&report[..len]) };
-        io.send(&headers, payload)?;
+        io.send_unacknowledged(&headers, payload)?;
         io.counters.acks_sent += 1;
         Ok(true)
     }
@@ -250,7 +250,7 @@ impl Responder {
         let mut headers = io.headers(Operation::Acknowledge, psn, 0);
         headers.bth.extended = self.announces(io);
         headers.aeth = Some(Aeth { syndrome, msn });
-        io.send(&headers, TxPayload::None)?;
+        io.send_unacknowledged(&headers, TxPayload::None)?;
         self.announcements_left -= u8::from(headers.bth.extended);
         io.counters.acks_sent += 1;
         Ok(true)
@@ -278,7 +278,7 @@ impl Responder {
         } else {
             TxPayload::Remote { pd: read.pd, rkey: read.rkey, addr: read.addr, len }
         };
-        io.send(&headers, payload)?;
+        io.send_unacknowledged(&headers, payload)?;
         self.announcements_left -= u8::from(headers.bth.extended && !is_middle);
         if !last && let Some(Reply::Read(front)) = self.replies.queue.front_mut() {
             front.psn = read.psn.plus(1);
@@ -294,6 +294,6 @@ fn send_atomic<H: Host>(psn: Psn, msn: u32, original: u64, io: &mut Io<'_, H>) -
     let mut headers = io.headers(Operation::AtomicAcknowledge, psn, 0);
     headers.aeth = Some(Aeth { syndrome: NO_CREDITS, msn });
     headers.atomic_ack = Some(original);
-    io.send(&headers, TxPayload::None)?;
+    io.send_unacknowledged(&headers, TxPayload::None)?;
     Ok(true)
 }

@@ -2,50 +2,59 @@
 
 use super::super::super::inbound::Refusal;
 use super::super::super::io::{Fatal, Io};
+use super::super::super::view::View;
 use super::super::super::{Host, Reason, RecvQueue, RefusalReason};
 use super::Responder;
 use crate::verbs::WcStatus;
 use crate::wire::{NakCode, Packet, Syndrome};
 
 impl Responder {
-    pub(super) fn on_request<H: Host>(
+    #[inline(always)] // as `Inbound::accept`
+    pub(super) fn on_request<V: View, H: Host>(
         &mut self,
-        pkt: &Packet<'_>,
+        view: &V,
         rq: &mut RecvQueue,
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
-        match self.inbound.accept(pkt, rq, io) {
+        match self.inbound.accept(view, rq, io) {
             Ok(ends_message) => {
-                self.step(1, ends_message);
-                if pkt.headers.bth.ack_req {
-                    self.replies.ack(pkt.headers.bth.psn, self.msn);
+                let last = view.psn().plus(view.packets() - 1);
+                self.step(view.packets(), ends_message);
+                if view.ack_req() {
+                    self.replies.ack(last, self.msn);
                 }
                 Ok(())
             }
-            Err(Refusal::NoReceive) => {
-                self.not_ready(io);
-                Ok(())
-            }
-            Err(refusal) => Err(self.on_refusal(refusal, pkt, io)),
+            Err(refusal) => self.on_refusal(refusal, &view.to_packet(), io),
         }
     }
 
     /// No receive is posted: the requester shall come again after `min_rnr_timer`. What it has already sent behind
     /// this packet is out of sequence and is passed over in silence.
-    pub(super) fn not_ready<H: Host>(&mut self, io: &mut Io<'_, H>) {
+    fn not_ready<H: Host>(&mut self, io: &mut Io<'_, H>) {
         io.counters.rnr_sent += 1;
         (self.asked_again, self.not_ready) = (Some(self.expected), true);
         self.replies.nak(self.expected, self.msn, Syndrome::RnrNak { timer: io.attr.min_rnr_timer });
     }
 
-    pub(super) fn on_refusal<H: Host>(
+    #[inline(never)]
+    fn on_refusal<H: Host>(
         &mut self,
         refusal: Refusal,
         pkt: &Packet<'_>,
         io: &mut Io<'_, H>,
-    ) -> Fatal {
+    ) -> Result<(), Fatal> {
         let (qpn, peer) = (io.id.qpn, io.attr.dest_qpn);
-        match refusal {
+        Err(match refusal {
+            Refusal::NoReceive => {
+                self.not_ready(io);
+                return Ok(());
+            }
+            // As if the packets of the message had been lost: the requester goes back and sends them.
+            Refusal::NotFetched => {
+                self.on_gap(pkt, false, io);
+                return Ok(());
+            }
             Refusal::TooLong { capacity, needed } => {
                 let why = format_args!(
                     "QP {qpn}: a message of at least {needed} bytes from QP {peer} met a receive of {capacity} bytes"
@@ -73,11 +82,12 @@ impl Responder {
                 if self.inbound.fail_recv(WcStatus::LocAccessErr, Reason::LocalMemory, io) {
                     let why = format_args!("QP {qpn}: WRITE with immediate from QP {peer}: {fault}");
                     io.host.refused(RefusalReason::from(&fault), why);
-                    return self.refuse(NakCode::RemoteAccess, None, io);
+                    self.refuse(NakCode::RemoteAccess, None, io)
+                } else {
+                    self.refuse_access("WRITE", fault, io)
                 }
-                self.refuse_access("WRITE", fault, io)
             }
-            Refusal::Sequence | Refusal::Length | Refusal::NoReceive => {
+            Refusal::Sequence | Refusal::Length => {
                 let op = pkt.headers.bth.opcode.operation;
                 let (len, mtu) = (pkt.payload.len(), io.mtu());
                 self.refuse_invalid(
@@ -85,6 +95,6 @@ impl Responder {
                     io,
                 )
             }
-        }
+        })
     }
 }

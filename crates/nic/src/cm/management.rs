@@ -1,0 +1,182 @@
+//! Packets to QP1: connection management on the engine.
+
+use super::CmService;
+use super::service::{Destination, LOCK_PATIENCE, Managed};
+use crate::engine::ManagementAgent;
+use crate::link::{RxPacket, SLOT_HINT_AT, TxBatch, now, wall_clock_ns};
+use crate::local::Fabric;
+use crate::lock::{MutexGuard, lock_within};
+use crate::log;
+use ferroce_proto::cm::Transmit;
+use ferroce_proto::qp::DropReason;
+use ferroce_proto::verbs::Route;
+use ferroce_proto::wire::cm::CmMad;
+use ferroce_proto::wire::{Bth, Deth, GSI_QKEY, Headers, Opcode, Operation, Packet, Service};
+use ferroce_proto::{Gid, PKey, Psn, Qpn, Time};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+impl CmService {
+    /// Works on the connection manager, then sends and tells what follows from it.
+    pub(super) fn manage<R>(&self, work: impl FnOnce(&mut Managed) -> R) -> R {
+        self.manage_locked(self.managed.lock(), work)
+    }
+
+    /// Messages leave before the program hears of what they answer, and in the order of the machine, so under its lock: who
+    /// hears that the peer disconnected may be gone a moment later, and the peer would wait for its answer in vain.
+    fn manage_locked<R>(
+        &self,
+        mut managed: MutexGuard<'_, Managed>,
+        work: impl FnOnce(&mut Managed) -> R,
+    ) -> R {
+        if managed.cm.has_secrets() {
+            managed.cm.set_unix_time(wall_clock_ns(), now());
+        }
+        let result = work(&mut managed);
+        self.send_waiting(&mut managed);
+        managed.deliver();
+        // An offer to a listener that is gone is refused while it is delivered.
+        self.send_waiting(&mut managed);
+        let deadline = managed.cm.deadline().map_or(u64::MAX, |t| t.0).min(self.next_roll_call_ns());
+        self.engine.set_agent_deadline(deadline);
+        let garbage = managed.take_garbage();
+        drop(managed);
+        drop(garbage);
+        self.engine.pulse.wake_before(deadline);
+        result
+    }
+
+    fn send_waiting(&self, managed: &mut Managed) {
+        let out: SmallVec<[Transmit; 4]> = std::iter::from_fn(|| managed.cm.poll_transmit()).collect();
+        if !out.is_empty() {
+            self.engine.with_own_batch(|tx| self.send_messages(tx, &out));
+        }
+    }
+
+    /// What was sent before goes over the wire: a neighbour that has not answered may not read its ring.
+    fn send_messages(&self, tx: &mut TxBatch, messages: &[Transmit]) {
+        self.write_messages(tx, messages.iter().filter(|message| !message.is_repeat), |tx| {
+            self.engine.link.send(tx)
+        });
+        let repeats = messages.iter().filter(|message| message.is_repeat);
+        self.write_messages(tx, repeats, |tx| self.engine.wire.send(tx));
+    }
+
+    fn write_messages<'a>(
+        &self,
+        tx: &mut TxBatch,
+        messages: impl Iterator<Item = &'a Transmit>,
+        send: impl Fn(&mut TxBatch),
+    ) {
+        for message in messages {
+            let mut bth = Bth::new(Opcode::new(Service::Ud, Operation::SendOnly), Qpn::GSI, Psn::new(0));
+            bth.pkey = PKey::DEFAULT;
+            let mut headers = Headers::new(bth);
+            headers.deth = Some(Deth { qkey: GSI_QKEY, src_qpn: Qpn::GSI });
+            let (head, len) = (headers.encoded_len(), headers.encoded_len() + message.mad.len());
+            if !tx.has_room(len) {
+                send(tx);
+            }
+            // Processes that share an address share QP1, and the kernel picks one of them by flow. A message that was lost on
+            // the detour takes another way when it is repeated.
+            let route = Route { entropy: fresh_entropy(), ..message.route };
+            let packet = tx.reserve(&route, len);
+            headers.write(packet);
+            packet[head..].copy_from_slice(&message.mad[..]);
+            let dgid = message.route.dgid;
+            let slot = self.slot_hint(message, self.is_here(dgid));
+            packet[head + SLOT_HINT_AT] = slot;
+            if slot != 0 {
+                // Its answer may be the last that it does.
+                self.meet((dgid, slot), now());
+            }
+        }
+        if !tx.is_empty() {
+            send(tx);
+        }
+    }
+
+    /// Whether this is an address of this host.
+    fn is_here(&self, address: Gid) -> bool {
+        let is_local = |fabric: &Arc<Fabric>| fabric.is_local(address);
+        address.to_ip().is_loopback()
+            || self.addresses.find(address).is_some()
+            || self.engine.fabric.as_ref().is_some_and(is_local)
+    }
+}
+
+impl ManagementAgent for CmService {
+    /// A packet to QP1: for this process, or passed on to the one that it is for.
+    fn receive(&self, rx: &RxPacket<'_>, packet: &Packet<'_>, now: Time) {
+        let opcode = packet.headers.bth.opcode;
+        if opcode != Opcode::new(Service::Ud, Operation::SendOnly) {
+            self.engine.counters.dropped(DropReason::UnexpectedOpcode);
+            return log::drop(format_args!("{opcode:?} to QP1 from {}", rx.sgid));
+        }
+        if packet.headers.deth.is_none_or(|deth| deth.qkey != GSI_QKEY) {
+            self.engine.counters.dropped(DropReason::BadQkey);
+            return log::drop(format_args!("wrong Q_Key to QP1 from {}", rx.sgid));
+        }
+        let mad = match CmMad::parse(packet.payload) {
+            Ok(mad) => mad,
+            Err(bad) => {
+                self.managed.lock().cm.count_bad(bad);
+                self.engine.counters.dropped(DropReason::Malformed);
+                return log::drop(format_args!("management datagram from {}: {bad}", rx.sgid));
+            }
+        };
+        if let Destination::Slot(slot) = self.destination(&mad, rx.dgid) {
+            // It lives, so at worst it does not keep up. Answering in its place would be wrong; the peer will repeat.
+            self.engine.shared_port.forward(slot, rx);
+            return;
+        }
+        match self.inbound(rx) {
+            Some(inbound) => self.manage(|managed| {
+                if let Some(id) = mad.message.introduced().filter(|_| self.is_here(rx.sgid)) {
+                    self.part((rx.sgid, id.slot()), managed, now);
+                    self.meet((rx.sgid, id.slot()), now);
+                }
+                managed.cm.handle_message(&inbound, &mad, now);
+            }),
+            None => {
+                self.engine.counters.dropped(DropReason::WrongAddress);
+                log::drop(format_args!("management datagram from {} to {}: not ours", rx.sgid, rx.dgid));
+            }
+        }
+    }
+
+    fn handle_timeout(&self, now: Time) {
+        self.manage(|managed| {
+            managed.cm.handle_timeout(now);
+            self.roll_call(managed, now);
+        });
+    }
+
+    fn close(&self) {
+        // Not waiting for ever: at the exit of the process the holder of the lock may be a thread that is gone.
+        if let Some(managed) = lock_within(&self.managed, LOCK_PATIENCE) {
+            self.manage_locked(managed, |managed| managed.release_all(now()));
+        }
+    }
+
+    fn named_counters(&self) -> BTreeMap<&'static str, u64> {
+        // At the exit of the process the holder of the lock may be a thread that is gone.
+        let Some(managed) = lock_within(&self.managed, LOCK_PATIENCE) else { return BTreeMap::new() };
+        let now = [
+            ("connections_now", managed.cm.connections() as u64),
+            ("half_open_now", managed.cm.half_open() as u64),
+            ("undecided_now", managed.cm.pending() as u64),
+        ];
+        managed.cm.counters().named().into_iter().chain(now).collect()
+    }
+}
+
+/// A number unlike the one before. Not from the thread's generator, which is gone when the last messages leave at exit.
+fn fresh_entropy() -> u16 {
+    static STEPS: AtomicU64 = AtomicU64::new(0);
+    let step = STEPS.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+    let mixed = (step ^ step >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed >> 48) as u16
+}

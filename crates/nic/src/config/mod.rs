@@ -1,0 +1,180 @@
+//! How a device is opened.
+
+mod key;
+
+pub use key::{KeyError, read_key};
+
+use crate::link::FaultConfig;
+use ferroce_proto::cm::Secret;
+use ferroce_proto::verbs::Mtu;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// Settings of a device. Programs start from [`Config::from_env`] or [`Config::default`] and change fields. Every field has
+/// an environment variable.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// Addresses to use, each a GID. `None`: every address of the machine. `FERROCE_ADDR`, comma separated.
+    pub addresses: Option<Vec<IpAddr>>,
+    /// Bytes that one queue pair may have in flight; `None`: what a receive buffer of this machine's size holds.
+    /// `FERROCE_WINDOW`.
+    pub window_bytes: Option<u32>,
+    /// Largest path MTU to offer; `None`: what the interfaces carry. `FERROCE_MTU`.
+    pub mtu: Option<Mtu>,
+    /// Faults to inject into outgoing packets. `FERROCE_FAULTS`.
+    pub faults: Option<FaultConfig>,
+    /// File to write every packet to. `FERROCE_CAPTURE`.
+    pub capture: Option<PathBuf>,
+    /// Key that both ends of every connection must prove to have; `None`: connections are made with anybody. The variable
+    /// names a file, see [`crate::read_key`]. `FERROCE_CM_KEY`.
+    pub cm_secret: Option<Secret>,
+    /// Whether processes of this host are reached through shared memory. `FERROCE_LINK`: `auto` or `udp`.
+    pub link: LinkChoice,
+    /// Whether registered memory becomes memory that processes of this host can map. `FERROCE_ADOPT=0` turns it off.
+    pub adopt: bool,
+    /// Segmentation offload, sending and receiving. `FERROCE_OFFLOAD=0` turns both off.
+    pub offload: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            addresses: None,
+            window_bytes: None,
+            mtu: None,
+            faults: None,
+            capture: None,
+            cm_secret: None,
+            link: LinkChoice::Auto,
+            adopt: true,
+            offload: true,
+        }
+    }
+}
+
+/// Which ways packets may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LinkChoice {
+    /// Through shared memory to processes of this user on this host, UDP to all others. With faults to inject or packets to
+    /// capture, UDP to all: that is where they are injected and captured.
+    #[default]
+    Auto,
+    /// UDP to all.
+    Udp,
+}
+
+/// A variable that cannot be understood.
+#[derive(Debug, thiserror::Error)]
+#[error("{variable}={value}: {why}")]
+#[non_exhaustive]
+pub struct ConfigError {
+    /// Which variable.
+    pub variable: &'static str,
+    /// What it holds.
+    pub value: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl Config {
+    /// The defaults, changed by the `FERROCE_*` variables.
+    pub fn from_env() -> Result<Self, ConfigError> {
+        Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    /// The same settings with some fields changed: `Config::from_env()?.with(|config| config.offload = false)`.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let mut config = Config::default();
+        let set = |variable: &'static str| lookup(variable).filter(|v| !v.is_empty()).map(|v| (variable, v));
+        if let Some((variable, value)) = set("FERROCE_ADDR") {
+            config.addresses = Some(parse_with(variable, &value, parse_addresses)?);
+        }
+        if let Some((variable, value)) = set("FERROCE_WINDOW") {
+            config.window_bytes = Some(parse_with(variable, &value, parse_window)?);
+        }
+        if let Some((variable, value)) = set("FERROCE_MTU") {
+            config.mtu = Some(parse_with(variable, &value, parse_mtu)?);
+        }
+        if let Some((variable, value)) = set("FERROCE_FAULTS") {
+            config.faults = Some(parse_with(variable, &value, |v| {
+                v.parse().map_err(|e: <FaultConfig as std::str::FromStr>::Err| e.to_string())
+            })?);
+        }
+        config.capture = set("FERROCE_CAPTURE").map(|(_, path)| path.into());
+        if let Some((variable, value)) = set("FERROCE_CM_KEY") {
+            let read = |v: &str| read_key(v.as_ref()).map_err(|e| e.to_string());
+            config.cm_secret = Some(parse_with(variable, &value, read)?);
+        }
+        if let Some((variable, value)) = set("FERROCE_LINK") {
+            config.link = parse_with(variable, &value, parse_link)?;
+        }
+        config.adopt = set("FERROCE_ADOPT").is_none_or(|(_, v)| v != "0");
+        config.offload = set("FERROCE_OFFLOAD").is_none_or(|(_, v)| v != "0");
+        Ok(config)
+    }
+}
+
+fn parse_link(value: &str) -> Result<LinkChoice, String> {
+    match value {
+        "auto" => Ok(LinkChoice::Auto),
+        "udp" => Ok(LinkChoice::Udp),
+        _ => Err("must be auto or udp".into()),
+    }
+}
+
+fn parse_with<T>(
+    variable: &'static str,
+    value: &str,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<T, ConfigError> {
+    parse(value).map_err(|why| ConfigError { variable, value: value.into(), why })
+}
+
+fn parse_addresses(value: &str) -> Result<Vec<IpAddr>, String> {
+    let parse = |word: &str| word.trim().parse().map_err(|_| format!("`{word}` is no IP address"));
+    value.split(',').map(parse).collect()
+}
+
+fn parse_window(value: &str) -> Result<u32, String> {
+    match value.parse() {
+        Ok(bytes @ 4096..=67_108_864) => Ok(bytes),
+        _ => Err("not a number of bytes from 4096 to 67108864".into()),
+    }
+}
+
+fn parse_mtu(value: &str) -> Result<Mtu, String> {
+    let known = value.parse().ok().and_then(Mtu::from_bytes);
+    known.ok_or_else(|| "not one of 256, 512, 1024, 2048, 4096".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(name: &'static str, value: &'static str) -> Result<Config, ConfigError> {
+        Config::from_lookup(|n| (n == name).then(|| value.to_string()))
+    }
+
+    #[test]
+    fn variables_are_understood_or_named_in_the_error() {
+        assert_eq!(with("FERROCE_ADDR", "127.0.0.5, ::1").unwrap().addresses.unwrap().len(), 2);
+        assert_eq!(with("FERROCE_MTU", "2048").unwrap().mtu, Some(Mtu::B2048));
+        assert!(!with("FERROCE_OFFLOAD", "0").unwrap().offload);
+        for (name, value) in [
+            ("FERROCE_ADDR", "host"),
+            ("FERROCE_MTU", "1500"),
+            ("FERROCE_WINDOW", "1"),
+            ("FERROCE_CM_KEY", "/"),
+        ] {
+            let error = with(name, value).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{name}={value}: ")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What the device can do, and how much of it.
+
+use crate::addresses::AddressTable;
+use crate::engine::MAX_QP;
+use crate::queues::MAX_CQE;
+
+/// Name of the device, in every process.
+pub const DEVICE_NAME: &str = "ferroce0";
+/// Most scatter/gather entries of a work request.
+pub const MAX_SGE: u32 = 32;
+/// Most work requests of a queue.
+pub const MAX_QP_WR: u32 = 1 << 16;
+/// Most inline bytes of a send.
+pub const MAX_INLINE: u32 = 1024;
+/// Most READs and atomics outstanding, in either direction.
+pub const MAX_RD_ATOMIC: u8 = 128;
+/// Entries that the GID table has room for.
+pub const GID_TABLE_LEN: usize = 256;
+
+/// What the device can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub struct DeviceAttr {
+    /// Most queue pairs.
+    pub max_qp: u64,
+    /// Most work requests of a queue.
+    pub max_qp_wr: u32,
+    /// Most scatter/gather entries of a request.
+    pub max_sge: u32,
+    /// Most inline bytes.
+    pub max_inline_data: u32,
+    /// Most entries of a CQ.
+    pub max_cqe: u32,
+    /// Most memory regions.
+    pub max_mr: u32,
+    /// Most READs and atomics outstanding per queue pair.
+    pub max_rd_atomic: u8,
+    /// Longest message.
+    pub max_msg_sz: u32,
+    /// Entries of the GID table.
+    pub gid_tbl_len: usize,
+    /// Largest path MTU, in bytes, that every interface carries which leads out of this host.
+    pub active_mtu: u32,
+    /// Largest path MTU of any of its addresses.
+    #[serde(default)]
+    pub largest_mtu: u32,
+    /// Bytes one queue pair may have in flight.
+    pub window_bytes: u32,
+}
+
+impl DeviceAttr {
+    /// Of a device with these addresses.
+    pub(crate) fn of(table: &AddressTable, window_bytes: u32) -> DeviceAttr {
+        DeviceAttr {
+            max_qp: MAX_QP,
+            max_qp_wr: MAX_QP_WR,
+            max_sge: MAX_SGE,
+            max_inline_data: MAX_INLINE,
+            max_cqe: MAX_CQE,
+            max_mr: 1 << 20,
+            max_rd_atomic: MAX_RD_ATOMIC,
+            max_msg_sz: ferroce_proto::qp::MAX_MESSAGE,
+            gid_tbl_len: GID_TABLE_LEN,
+            active_mtu: table.active_mtu().bytes(),
+            largest_mtu: table.largest_mtu().bytes(),
+            window_bytes,
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! A queue pair, as the engine works on it: the machine, and what belongs to it besides.
+
+use super::Resends;
+use super::guarded::Guarded;
+use crate::counters::Tally;
+use crate::link::SinglePacket;
+use crate::local::Path;
+use crate::lock::Mutex;
+use crate::memory::Lessee;
+use crate::queues::{CqCore, EventQueue, EventSource, SrqCore};
+use crate::shm::QpCard;
+use ferroce_proto::Qpn;
+use ferroce_proto::qp;
+use ferroce_proto::verbs::EventKind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+/// The part that the engine works on.
+#[repr(align(128))] // no cache line shared with another object that another core writes
+pub(crate) struct QpCore {
+    pub(crate) qpn: Qpn,
+    pub(crate) send_cq: Arc<CqCore>,
+    pub(crate) recv_cq: Arc<CqCore>,
+    pub(crate) srq: Option<Arc<SrqCore>>,
+    /// Receiving end of an extended reliable connection: the XRC domain.
+    pub(crate) xrc_domain: Option<u32>,
+    /// The live handles, where there can be several. None left: the queue pair is going or gone.
+    handles: Option<Mutex<Vec<Handle>>>,
+    pub(crate) machine: Mutex<qp::Qp>,
+    pub(crate) events: Arc<EventQueue>,
+    /// How to reach the peer's memory, if it is on this host.
+    pub(crate) path: Guarded<Option<Path>>,
+    /// Buffer for one small packet that is sent without a batch.
+    pub(crate) short: Guarded<SinglePacket>,
+    /// What it counted for its device.
+    pub(crate) tally: Tally,
+    /// Its peer is on this host and may send it larger packets than a wire would take.
+    pub(crate) takes_large: AtomicBool,
+    /// Messages that the peer names can be fetched.
+    pub(crate) fetches: AtomicBool,
+    /// What neighbours are shown of it, in one word.
+    pub(crate) shown_word: AtomicU64,
+    /// What neighbours are shown of it.
+    pub(crate) shown: Mutex<Option<QpCard>>,
+    /// What of it is sent again.
+    pub(crate) resends: Resends,
+    /// Earliest deadline that the timer heap knows of; `u64::MAX` if none.
+    pub(crate) timer_at: AtomicU64,
+    /// Already in the engine's list of queue pairs to finish.
+    pub(crate) touched: AtomicBool,
+    /// Already in the engine's list of queue pairs with more to send.
+    pub(crate) ready: AtomicBool,
+    /// A completion found no room.
+    pub(crate) overrun: AtomicBool,
+    /// No packet gets in: its peer has to prove its key first.
+    pub(crate) is_shut: AtomicBool,
+}
+
+/// One of several handles of a queue pair, and who hears its events.
+struct Handle {
+    number: u32,
+    events: Arc<EventQueue>,
+}
+
+impl Lessee for QpCore {
+    fn wait_for_holder(&self) {
+        drop(self.machine.lock());
+    }
+}
+
+/// What a queue pair takes receives from and completes to.
+pub(crate) struct QpQueues {
+    pub(crate) send_cq: Arc<CqCore>,
+    pub(crate) recv_cq: Arc<CqCore>,
+    pub(crate) srq: Option<Arc<SrqCore>>,
+}
+
+impl QpCore {
+    /// One with a single handle, or, where an XRC domain is given, with several that may come and go; the first has number 0.
+    pub(crate) fn new(
+        machine: qp::Qp,
+        queues: QpQueues,
+        xrc_domain: Option<u32>,
+        events: Arc<EventQueue>,
+    ) -> QpCore {
+        let QpQueues { send_cq, recv_cq, srq } = queues;
+        let first = || Mutex::new(vec![Handle { number: 0, events: events.clone() }]);
+        QpCore {
+            qpn: machine.qpn(),
+            send_cq,
+            recv_cq,
+            srq,
+            xrc_domain,
+            handles: xrc_domain.map(|_| first()),
+            machine: Mutex::new(machine),
+            events,
+            path: Guarded::new(None),
+            short: Guarded::default(),
+            tally: Tally::default(),
+            takes_large: AtomicBool::new(false),
+            fetches: AtomicBool::new(false),
+            shown_word: AtomicU64::new(0),
+            shown: Mutex::new(None),
+            resends: Resends::default(),
+            timer_at: AtomicU64::new(u64::MAX),
+            touched: AtomicBool::new(false),
+            ready: AtomicBool::new(false),
+            overrun: AtomicBool::new(false),
+            is_shut: AtomicBool::new(false),
+        }
+    }
+
+    /// Raises an event, one for every handle.
+    pub(crate) fn raise(&self, kind: EventKind) {
+        match &self.handles {
+            None => self.events.raise(kind, EventSource::Qp(self.qpn)),
+            Some(handles) => {
+                for handle in handles.lock().iter() {
+                    handle.events.raise(kind, EventSource::QpHandle(self.qpn, handle.number));
+                }
+            }
+        }
+    }
+
+    /// Adds a handle, where there can be several; false if the last one is going or gone.
+    pub(crate) fn open_handle(&self, number: u32, events: Arc<EventQueue>) -> bool {
+        let Some(handles) = &self.handles else { return false };
+        let mut handles = handles.lock();
+        let is_alive = !handles.is_empty();
+        if is_alive {
+            handles.push(Handle { number, events });
+        }
+        is_alive
+    }
+
+    /// Takes a handle back; whether it was the last.
+    pub(crate) fn close_handle(&self, number: u32) -> bool {
+        self.handles.as_ref().is_none_or(|handles| {
+            let mut handles = handles.lock();
+            handles.retain(|handle| handle.number != number);
+            handles.is_empty()
+        })
+    }
+}

@@ -1,0 +1,32 @@
+//! What the device counted, summed up over its parts.
+
+use super::Engine;
+use crate::counters::{Counters, QpReport, Tally};
+
+impl Engine {
+    /// Everything it counted, with at most `most_qps` queue pairs, and how many were left out.
+    pub(crate) fn report(&self, most_qps: usize) -> (Counters, usize) {
+        let qps = self.qps.all();
+        let left_out = qps.len().saturating_sub(most_qps);
+        let tally = Tally::default();
+        qps.iter().for_each(|qp| tally.add(&qp.tally));
+        tally.add(&self.counters.retired.lock());
+        let mut link = self.link.counters();
+        (link.direct_mapped, link.direct_copied) = (tally.mapped.value(), tally.copied.value());
+        (link.messages_named, link.messages_fetched) = (tally.named.value(), tally.fetched.value());
+        link.local_tx_packets += tally.express.value();
+        link.local_tx_bytes += tally.express_bytes.value();
+        let counters = Counters {
+            pid: std::process::id(),
+            slot: self.shared_port.slot(),
+            drops: self.counters.drops(),
+            refusals: self.counters.refusals(),
+            completions: tally.completions.value(),
+            failed_completions: tally.failed_completions.value(),
+            cm: self.agent().map(|agent| agent.named_counters()).unwrap_or_default(),
+            link,
+            queue_pairs: qps.iter().take(most_qps).map(|qp| QpReport::of(&qp.machine.lock())).collect(),
+        };
+        (counters, left_out)
+    }
+}

@@ -1,0 +1,120 @@
+//! Why a call was refused.
+
+mod cm;
+
+pub use cm::CmRefusal;
+
+use crate::config::ConfigError;
+use crate::fork::Generation;
+use crate::link::LinkError;
+use ferroce_proto::qp::PostError;
+use ferroce_proto::qp::state::ModifyError;
+use ferroce_proto::verbs::MemoryFault;
+use std::io;
+
+/// An error of a call. What goes wrong later, on the wire, comes back as a completion or an event instead.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The link could not be opened.
+    #[error("cannot open the device: {0}")]
+    Link(#[from] LinkError),
+    /// `modify` was refused.
+    #[error("modify refused: {0}")]
+    Modify(ModifyError),
+    /// A work request was refused.
+    #[error("post refused: {0}")]
+    Post(#[from] PostError),
+    /// A number is beyond what the device can do.
+    #[error("{what} is {value}, the device allows {limit}")]
+    Limit {
+        /// Which number.
+        what: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// The most (or the least) there is.
+        limit: u64,
+    },
+    /// The arguments contradict each other or the object.
+    #[error("{attribute}: {why}")]
+    Invalid {
+        /// Which argument.
+        attribute: &'static str,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The GID table has no such entry.
+    #[error("sgid_index is {index}, but the GID table has {len} entries; `ferroce gids` lists them")]
+    NoSuchGid {
+        /// What was asked for.
+        index: usize,
+        /// Entries there are.
+        len: usize,
+    },
+    /// More objects of a kind than the device has.
+    #[error("all {limit} {what} of the device are in use")]
+    Exhausted {
+        /// Objects of which kind.
+        what: &'static str,
+        /// How many there are.
+        limit: u64,
+    },
+    /// Memory cannot be used that way.
+    #[error("{0}")]
+    Memory(MemoryFault),
+    /// The object is still in use.
+    #[error("{what} is still in use by {by}")]
+    Busy {
+        /// Which object.
+        what: &'static str,
+        /// Who uses it.
+        by: &'static str,
+    },
+    /// The completion queue overflowed earlier.
+    #[error(
+        "the completion queue overflowed: more than {depth} completions were waiting; make it deeper or poll more often"
+    )]
+    CqOverrun {
+        /// Its depth.
+        depth: usize,
+    },
+    /// The connection manager refused.
+    #[error(transparent)]
+    Cm(#[from] CmRefusal),
+    /// The NIC belongs to the parent process.
+    #[error("this device was opened before fork(); open it again in the child")]
+    Forked,
+    /// A setting cannot be understood.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The system refused something.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Its answer.
+        source: io::Error,
+    },
+}
+
+impl From<ModifyError> for Error {
+    fn from(e: ModifyError) -> Self {
+        Error::Modify(e)
+    }
+}
+
+impl Error {
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::System { what, source }
+    }
+
+    /// Refuses in a forked child what belongs to the process that was there at `born`.
+    #[inline]
+    pub(crate) fn check_process(born: Generation) -> Result<(), Error> {
+        if born.is_current() { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    pub(crate) fn check_limit(what: &'static str, value: u64, limit: u64) -> Result<(), Error> {
+        if value > limit { Err(Error::Limit { what, value, limit }) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,280 @@
+//! GSO runs: packets from the middle of a message, which differ only in PSN and payload.
+//!
+//! The TX socket and the ICRC prefix of the first packet hold for the others, so only the bytes of each packet are summed.
+
+use super::TxBatch;
+use super::icrc::{IcrcInputs, SocketChoice, longest_run};
+use super::tx::{Payload, TxPacket};
+use crate::memory::External;
+use ferroce_proto::Psn;
+use ferroce_proto::verbs::Route;
+use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, IcrcRow};
+use std::cmp::Ordering;
+
+/// Offset of the PSN in a BTH.
+const PSN_AT: usize = 9;
+
+/// What the packets of a run have in common.
+struct Common {
+    choice: SocketChoice,
+    sums: IcrcRow,
+    /// Most packets of one GSO run.
+    most: u16,
+}
+
+/// Shorter packets never wait for the next batch: a run of them has so many that a few do not matter.
+const WORTH_A_RUN: usize = 1024;
+
+impl TxBatch {
+    /// Whether packets of `len` transport bytes should wait for the next batch: the end of this batch would cut their run short,
+    /// and a run of a few packets costs the kernel nearly as much as a full one.
+    pub(crate) fn would_cut(&mut self, route: &Route, len: usize) -> bool {
+        len >= WORTH_A_RUN && !self.is_empty() && self.room_in_runs(route, len) == 0
+    }
+
+    /// How many packets of `len` transport bytes fit if no run of them is to be cut short by more than an eighth.
+    pub(crate) fn room_in_runs(&mut self, route: &Route, len: usize) -> usize {
+        let (room, most) = (self.room_for(len), longest_run(len + ICRC_LEN));
+        let open = self.left_in_run(route, len).min(room);
+        let rest = (room - open) % most;
+        if rest * 8 >= most * 7 { room } else { room - rest }
+    }
+
+    /// How many packets of `len` transport bytes the run of the last packet takes.
+    fn left_in_run(&mut self, route: &Route, len: usize) -> usize {
+        self.finalise_last();
+        let Some(last) = self.packets.last().filter(|last| last.route == *route) else { return 0 };
+        let Some(IcrcInputs { choice: Some(SocketChoice { may_segment: true, .. }), run_index }) =
+            last.icrc_inputs
+        else {
+            return 0;
+        };
+        let segment = self.packets[self.packets.len() - 1 - usize::from(run_index)].transport_len();
+        let left = longest_run(segment + ICRC_LEN) - 1 - usize::from(run_index);
+        match len.cmp(&segment) {
+            _ if last.transport_len() < segment => 0,
+            Ordering::Greater => 0,
+            Ordering::Equal => left,
+            // It ends the run.
+            Ordering::Less => left.min(1),
+        }
+    }
+
+    /// Adds packets of `bth`, with PSNs that count up, and `payload_len` bytes each of `payload`. The caller has checked that
+    /// they fit ([`TxBatch::room_for`]).
+    ///
+    /// # Safety
+    /// The region of `payload` is held until the batch is sent or cleared.
+    pub(crate) unsafe fn push_gso_run(
+        &mut self,
+        route: &Route,
+        bth: &Bth,
+        payload: External,
+        payload_len: usize,
+    ) {
+        let mut numbered = Numbered { head: bth.to_bytes(), psn: bth.psn };
+        let mut parts = (0..payload.len() / payload_len).map(|n| payload.part(n * payload_len, payload_len));
+        while let Some(part) = parts.next() {
+            // SAFETY: part of what the caller holds.
+            unsafe { self.reserve_external(route, Bth::LEN, part, 0) }.copy_from_slice(&numbered.next());
+            self.finalise_last();
+            if let Some(common) = self.common() {
+                // SAFETY: as above.
+                return unsafe { self.push_like_last(&common, &mut numbered, parts) };
+            }
+        }
+    }
+
+    /// What the last packet has in common with those behind it in its run; `None` if its TX socket is not known.
+    fn common(&mut self) -> Option<Common> {
+        let packet = self.packets.last()?;
+        let choice = packet.icrc_inputs?.choice?;
+        let flow = FlowAddrs::new(packet.route.sgid, packet.route.dgid, choice.sport);
+        let most = if choice.may_segment { longest_run(packet.wire_len()) as u16 } else { 1 };
+        Some(Common { choice, sums: self.prefixes.row(&flow, packet.transport_len()).clone(), most })
+    }
+
+    /// Adds the rest of a run, with these payloads, behind its first packet, which is final.
+    ///
+    /// # Safety
+    /// As [`Self::push_gso_run`].
+    unsafe fn push_like_last(
+        &mut self,
+        common: &Common,
+        numbered: &mut Numbered,
+        payloads: impl ExactSizeIterator<Item = External>,
+    ) {
+        let Some(&last) = self.packets.last() else { return };
+        let (start, count) = (self.used, payloads.len());
+        assert!(
+            self.room_for(last.transport_len()) >= count,
+            "no room for {count} packets: ask room_for first"
+        );
+        let mut run_index = last.icrc_inputs.map_or(0, |inputs| inputs.run_index);
+        // It may have joined a run of longer packets, and ended that.
+        let mut is_open =
+            self.packets[self.packets.len() - 1 - usize::from(run_index)].wire_len() == last.wire_len();
+        let (places, _) = self.arena[start..start + count * OWN_LEN].as_chunks_mut::<OWN_LEN>();
+        for (n, (own, external)) in places.iter_mut().zip(payloads).enumerate() {
+            run_index = if is_open && run_index + 1 < common.most { run_index + 1 } else { 0 };
+            is_open = true;
+            let bth = numbered.next();
+            // SAFETY: the caller holds the region.
+            let icrc = unsafe { external.summed(|bytes| common.sums.icrc_long(run_index, &bth, bytes)) };
+            own[..Bth::LEN].copy_from_slice(&bth);
+            own[Bth::LEN..].copy_from_slice(&icrc);
+            let inputs = Some(IcrcInputs { choice: Some(common.choice), run_index });
+            let payload = Some(Payload { external, head_len: Bth::LEN as u32 });
+            let start = (start + n * OWN_LEN) as u32;
+            self.packets.push(TxPacket { start, icrc_inputs: inputs, payload, flip_bit: None, ..last });
+        }
+        self.used += count * OWN_LEN;
+        self.wire_len += count * last.wire_len();
+    }
+}
+
+/// Bytes of each packet of a run in the arena: BTH and ICRC.
+const OWN_LEN: usize = Bth::LEN + ICRC_LEN;
+
+/// The BTHs of a run.
+struct Numbered {
+    head: [u8; Bth::LEN],
+    psn: Psn,
+}
+
+impl Numbered {
+    fn next(&mut self) -> [u8; Bth::LEN] {
+        let head = self.head;
+        self.psn = self.psn.plus(1);
+        self.head[PSN_AT..].copy_from_slice(&self.psn.value().to_be_bytes()[1..]);
+        head
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::SocketChooser;
+    use super::*;
+    use crate::memory::{Pins, Region, RegionTable};
+    use ferroce_proto::verbs::{Access, Sge};
+    use ferroce_proto::wire::{Opcode, Operation, Service};
+    use ferroce_proto::{Gid, PdId, Qpn};
+    use std::sync::Arc;
+
+    const LEN: usize = 1024;
+
+    #[derive(Debug)]
+    struct Fixed {
+        may_segment: bool,
+    }
+
+    impl SocketChooser for Fixed {
+        fn choose(&self, _: &Route) -> Option<SocketChoice> {
+            Some(SocketChoice { number: 0, sport: 0xC000, may_segment: self.may_segment, is_plain: true })
+        }
+    }
+
+    /// The packets as the kernel gets them, each with its index in its GSO run.
+    fn wire(batch: &TxBatch) -> Vec<(Vec<u8>, u16)> {
+        let piece = |index: usize| {
+            let mut bytes = Vec::new();
+            batch.each_piece(index..index + 1, |piece| match piece {
+                super::super::TxPiece::Arena(arena) => bytes.extend(arena),
+                super::super::TxPiece::External(external) => {
+                    // SAFETY: the region is held by the test's pins.
+                    bytes.extend(unsafe { std::slice::from_raw_parts(external.as_ptr(), external.len()) });
+                }
+            });
+            (bytes, batch.entries()[index].icrc_inputs.unwrap().run_index)
+        };
+        (0..batch.len()).map(piece).collect()
+    }
+
+    #[test]
+    fn no_run_is_cut_where_a_batch_ends() {
+        const LEN: usize = 4096 + Bth::LEN;
+        let gid = Gid::from_ip([127, 0, 0, 1].into());
+        let route = Route { sgid: gid, dgid: gid, ..Route::default() };
+        let chooser: Arc<dyn SocketChooser> = Arc::new(Fixed { may_segment: true });
+        let batch_of = |lengths: &[usize]| {
+            let mut batch = TxBatch::new();
+            batch.finalise_all(&chooser);
+            lengths.iter().for_each(|len| batch.reserve(&route, *len).fill(1));
+            batch
+        };
+        // A whole run has 15 of them, a batch 30.
+        for (before, room) in [
+            (vec![], 30),
+            (vec![LEN], 29),
+            (vec![LEN; 15], 15),
+            (vec![LEN; 16], 14),
+            // The first packet of a WRITE is longer, and ends with the second.
+            (vec![LEN + 16], 1 + 15),
+            (vec![LEN + 16, LEN], 15),
+            (vec![LEN + 16, LEN, LEN], 14),
+            ([vec![LEN + 16], vec![LEN; 16]].concat(), 0),
+            (vec![LEN + 16; 2], 1 + 15),
+            (vec![12], 30),
+        ] {
+            let mut batch = batch_of(&before);
+            assert_eq!(batch.room_in_runs(&route, LEN), room, "{before:?}");
+            assert_eq!(batch.would_cut(&route, LEN), room == 0);
+        }
+        assert_eq!(batch_of(&[]).room_in_runs(&route, 1024 + Bth::LEN), 62 + 60, "a little less is no cut");
+        let elsewhere = Route { entropy: 7, ..route };
+        assert_eq!(batch_of(&[LEN; 20]).room_in_runs(&elsewhere, LEN), 0);
+        assert!(!batch_of(&[LEN; 29]).would_cut(&elsewhere, 64), "a short packet waits for nothing");
+    }
+
+    #[test]
+    fn a_run_equals_its_packets_one_by_one() {
+        let memory: Vec<u8> = (0..90 * LEN).map(|n| (n * 7 + n / 251) as u8).collect();
+        let table = RegionTable::new(None);
+        let (base, len) = (memory.as_ptr() as usize, memory.len() as u64);
+        let region = |lkey, rkey| Region {
+            remote_open: false,
+            ..Region::plain(base, len, PdId(1), Access::empty(), lkey, rkey)
+        };
+        let (_, lkey, _) = table.insert(region).unwrap();
+        let mut pins = Pins::new(&table);
+        let sges = [Sge { addr: 0, len: memory.len() as u32, lkey }];
+        let gid = Gid::from_ip([127, 0, 0, 1].into());
+        let route = Route { sgid: gid, dgid: gid, ..Route::default() };
+        let opcode = Opcode::new(Service::Rc, Operation::WriteMiddle);
+        for (may_segment, first_len, is_known) in [
+            (true, LEN, true),
+            (true, LEN + 16, true),
+            (true, 12, true),
+            (false, LEN, true),
+            (true, LEN, false),
+        ] {
+            let chooser: Arc<dyn SocketChooser> = Arc::new(Fixed { may_segment });
+            let [run, single] = [true, false].map(|as_run| {
+                let mut batch = TxBatch::new();
+                if is_known {
+                    batch.finalise_all(&chooser);
+                }
+                batch.reserve(&route, first_len + Bth::LEN).fill(5);
+                let whole = pins.local(PdId(1), &sges, 0, 80 * LEN).unwrap().unwrap();
+                let bth = Bth::new(opcode, Qpn::new(7), Psn::new(0xff_fff0));
+                if as_run {
+                    assert!(batch.room_for(LEN + Bth::LEN) >= 80);
+                    // SAFETY: `pins` hold the region.
+                    unsafe { batch.push_gso_run(&route, &bth, whole, LEN) };
+                } else {
+                    for n in 0..80 {
+                        let bth = Bth { psn: bth.psn.plus(n as u32), ..bth };
+                        // SAFETY: as above.
+                        let head =
+                            unsafe { batch.reserve_external(&route, Bth::LEN, whole.part(n * LEN, LEN), 0) };
+                        head.copy_from_slice(&bth.to_bytes());
+                    }
+                }
+                batch.finalise_all(&chooser);
+                wire(&batch)
+            });
+            assert!(run == single, "{may_segment} {first_len} {is_known}");
+            assert_eq!(run.iter().any(|(_, run_index)| *run_index > 0), may_segment);
+        }
+    }
+}

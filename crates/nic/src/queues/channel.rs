@@ -1,0 +1,66 @@
+//! Completion channels: a file descriptor that becomes readable when an armed CQ gets a completion.
+
+use super::cq::CqCore;
+use crate::error::Error;
+use crate::eventfd::EventFd;
+use crate::lock::Mutex;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// A completion channel. Several CQs can share one.
+pub struct CompletionChannel {
+    fd: EventFd,
+    fired: Mutex<VecDeque<Weak<CqCore>>>,
+}
+
+impl CompletionChannel {
+    pub(crate) fn new() -> Result<Self, Error> {
+        let fd = EventFd::new().map_err(Error::system("creating a completion channel"))?;
+        Ok(CompletionChannel { fd, fired: Mutex::default() })
+    }
+
+    pub(crate) fn fire(&self, cq: Weak<CqCore>) {
+        self.fired.lock().push_back(cq);
+        self.fd.add();
+    }
+
+    /// Waits for an event and returns the number of the CQ it is for ([`crate::Cq::id`]) with the cookie it was made
+    /// with. Blocks, unless the descriptor was set to non-blocking: then `WouldBlock` says that there is none. A
+    /// signal ends the wait with `Interrupted`.
+    pub fn wait(&self) -> std::io::Result<(u32, u64)> {
+        loop {
+            self.fd.take()?;
+            if let Some(found) = self.pop_alive() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Takes an event if one is there.
+    pub fn try_next(&self) -> Option<(u32, u64)> {
+        while self.fd.try_take() {
+            if let Some(found) = self.pop_alive() {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    /// Sleeps until there is an event, at most so long.
+    pub(crate) fn sleep(&self, most: Duration) {
+        self.fd.sleep(most);
+    }
+
+    fn pop_alive(&self) -> Option<(u32, u64)> {
+        let cq: Arc<CqCore> = self.fired.lock().pop_front()?.upgrade()?;
+        Some((cq.id, cq.cookie))
+    }
+}
+
+impl AsFd for CompletionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,287 @@
+//! Completion queues, as queue pairs fill them.
+
+use super::channel::CompletionChannel;
+use super::event::{EventQueue, EventSource};
+use crate::error::Error;
+use crate::link::{now, wall_clock_ns};
+use crate::lock::Mutex;
+use crate::pulse::Pulse;
+use ferroce_proto::Qpn;
+use ferroce_proto::verbs::{Completion, EventKind, WcStatus};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Most entries of a CQ.
+pub(crate) const MAX_CQE: u32 = 1 << 22;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Armed {
+    No,
+    Any,
+    Solicited,
+}
+
+/// When a completion was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Stamp {
+    /// On the device's own clock: see [`Nic::raw_clock_ns`](crate::Nic::raw_clock_ns).
+    pub raw_ns: u64,
+    /// Since 1970.
+    pub wall_ns: u64,
+}
+
+/// What a program wishes about how often it is woken. Events come at once, which is never later than it wishes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Moderation {
+    /// Completions per event.
+    pub count: u16,
+    /// Longest time that an event may wait for more of them.
+    pub period_us: u16,
+}
+
+struct State {
+    ring: VecDeque<Completion>,
+    /// One for each entry of the ring if `stamping`, else none.
+    stamps: VecDeque<Stamp>,
+    stamping: bool,
+    moderation: Moderation,
+    depth: usize,
+    armed: Armed,
+    /// A full ring loses its oldest completion instead of breaking.
+    ignores_overrun: bool,
+}
+
+/// The part that queue pairs push into.
+#[repr(align(128))] // no cache line shared with another object that another core writes
+pub(crate) struct CqCore {
+    pub(crate) id: u32,
+    pub(crate) cookie: u64,
+    me: Weak<CqCore>,
+    state: Mutex<State>,
+    /// Length of the ring, readable without its lock.
+    waiting: AtomicUsize,
+    overrun: AtomicBool,
+    pub(crate) channel: Option<Arc<CompletionChannel>>,
+    pub(crate) pulse: Arc<Pulse>,
+    events: Arc<EventQueue>,
+}
+
+impl CqCore {
+    pub(crate) fn new(
+        id: u32,
+        cookie: u64,
+        depth: u32,
+        channel: Option<Arc<CompletionChannel>>,
+        pulse: Arc<Pulse>,
+        events: Arc<EventQueue>,
+    ) -> Arc<Self> {
+        let depth = depth as usize;
+        let ring = VecDeque::with_capacity(depth);
+        let state = Mutex::new(State {
+            ring,
+            stamps: VecDeque::new(),
+            stamping: false,
+            moderation: Moderation::default(),
+            depth,
+            armed: Armed::No,
+            ignores_overrun: false,
+        });
+        Arc::new_cyclic(|me| CqCore {
+            id,
+            cookie,
+            me: me.clone(),
+            state,
+            waiting: AtomicUsize::new(0),
+            overrun: AtomicBool::new(false),
+            channel,
+            pulse,
+            events,
+        })
+    }
+
+    /// Adds a completion. False if there is no room: the CQ is broken then, and the queue pair with it
+    /// (IBA 11.6.3.1).
+    #[must_use]
+    #[inline(always)] // then a completion is made where it will lie
+    pub(crate) fn push(&self, completion: Completion) -> bool {
+        let mut state = self.state.lock();
+        if state.ring.len() >= state.depth && !self.make_room(&mut state) {
+            return false;
+        }
+        state.ring.push_back(completion);
+        self.waiting.store(state.ring.len(), Ordering::Release);
+        if state.stamping || state.armed != Armed::No {
+            // A failure always counts as solicited, or its waiter would sleep on (IBA 11.4.2.2).
+            self.tell(&mut state, completion.solicited || completion.status != WcStatus::Success);
+        }
+        true
+    }
+
+    /// What becomes of a completion that finds the ring full: whether there is room for it now.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&self, state: &mut State) -> bool {
+        if state.ignores_overrun {
+            state.ring.pop_front();
+            state.stamps.pop_front();
+        } else if !self.overrun.swap(true, Ordering::Relaxed) {
+            self.events.raise(EventKind::CqErr, EventSource::Cq(self.id));
+        }
+        state.ignores_overrun
+    }
+
+    /// Stamps the completion that was just added, and tells whoever waits for it.
+    #[inline(never)]
+    fn tell(&self, state: &mut State, solicited: bool) {
+        if state.stamping {
+            state.stamps.push_back(Stamp { raw_ns: now().0, wall_ns: wall_clock_ns() });
+        }
+        let fires = match state.armed {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => solicited,
+        };
+        if fires {
+            state.armed = Armed::No;
+            self.pulse.disarmed();
+            if let Some(channel) = &self.channel {
+                channel.fire(self.me.clone());
+            }
+        }
+    }
+
+    /// Forgets the completions of a queue pair that is gone.
+    pub(crate) fn purge(&self, qpn: Qpn) {
+        let mut state = self.state.lock();
+        let State { ring, stamps, .. } = &mut *state;
+        let mut kept = ring.iter().map(|c| c.qpn != qpn);
+        stamps.retain(|_| kept.next().unwrap_or(false));
+        ring.retain(|c| c.qpn != qpn);
+        self.waiting.store(state.ring.len(), Ordering::Release);
+    }
+
+    /// Takes at most so many completions, and their stamps if the queue makes any and there is room for them.
+    #[inline(always)] // nearly all polls find nothing, and that is one look
+    pub(crate) fn take(
+        &self,
+        most: usize,
+        stamps: &mut [Stamp],
+        each: &mut impl FnMut(usize, Completion),
+    ) -> usize {
+        if self.waiting.load(Ordering::Acquire) == 0 { 0 } else { self.take_some(most, stamps, each) }
+    }
+
+    #[inline(never)]
+    fn take_some(
+        &self,
+        most: usize,
+        stamps: &mut [Stamp],
+        each: &mut impl FnMut(usize, Completion),
+    ) -> usize {
+        let mut state = self.state.lock();
+        let n = most.min(state.ring.len());
+        // One by one: nearly always there is one.
+        for i in 0..n {
+            // Looked at where it lies, for it is large.
+            let Some(&completion) = state.ring.front() else { break };
+            each(i, completion);
+            state.ring.pop_front();
+        }
+        if state.stamping {
+            for (i, stamp) in state.stamps.drain(..n).enumerate() {
+                if let Some(place) = stamps.get_mut(i) {
+                    *place = stamp;
+                }
+            }
+        }
+        self.waiting.store(state.ring.len(), Ordering::Release);
+        n
+    }
+
+    pub(crate) fn check_overrun(&self) -> Result<(), Error> {
+        if !self.overrun.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let state = self.state.lock();
+        if state.ring.is_empty() { Err(Error::CqOverrun { depth: state.depth }) } else { Ok(()) }
+    }
+
+    /// Entries it holds.
+    pub(crate) fn depth(&self) -> usize {
+        self.state.lock().depth
+    }
+
+    /// Whether no completion waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) == 0
+    }
+
+    /// Stamps completions from now on; those that wait already with now.
+    pub(crate) fn stamp(&self) {
+        let mut state = self.state.lock();
+        if !state.stamping {
+            state.stamping = true;
+            let (stamp, waiting) = (Stamp { raw_ns: now().0, wall_ns: wall_clock_ns() }, state.ring.len());
+            state.stamps = std::iter::repeat_n(stamp, waiting).collect();
+            let depth = state.depth;
+            state.stamps.reserve(depth.saturating_sub(waiting));
+        }
+    }
+
+    /// Loses the oldest completion from now on when there is no room.
+    pub(crate) fn ignore_overrun(&self) {
+        self.state.lock().ignores_overrun = true;
+    }
+
+    pub(crate) fn moderate(&self, moderation: Moderation) {
+        self.state.lock().moderation = moderation;
+    }
+
+    pub(crate) fn moderation(&self) -> Moderation {
+        self.state.lock().moderation
+    }
+
+    /// Arms the channel; whether nothing was armed before, so that the background thread must be woken.
+    pub(crate) fn arm(&self, solicited_only: bool) -> bool {
+        let mut state = self.state.lock();
+        let is_first = state.armed == Armed::No && self.pulse.armed();
+        // Asking for solicited ones does not take back asking for all (IBA 11.4.2.2).
+        if state.armed != Armed::Any {
+            state.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
+        }
+        is_first
+    }
+
+    /// Takes arming back; whether it was used up already.
+    pub(crate) fn disarm(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_used = state.armed == Armed::No;
+        if !is_used {
+            state.armed = Armed::No;
+            self.pulse.disarmed();
+        }
+        is_used
+    }
+
+    /// Changes the depth; refused if more completions wait than would fit.
+    pub(crate) fn resize(&self, depth: u32) -> Result<(), Error> {
+        check_depth(depth)?;
+        let mut state = self.state.lock();
+        if state.ring.len() > depth as usize {
+            return Err(Error::Invalid { attribute: "cqe", why: "more completions than that are waiting" });
+        }
+        let extra = (depth as usize).saturating_sub(state.ring.len());
+        state.ring.reserve_exact(extra);
+        state.depth = depth as usize;
+        Ok(())
+    }
+}
+
+/// Whether a completion queue can have so many entries.
+pub(crate) fn check_depth(depth: u32) -> Result<(), Error> {
+    if depth == 0 {
+        return Err(Error::Invalid { attribute: "cqe", why: "a completion queue needs at least one entry" });
+    }
+    Error::check_limit("cqe", depth.into(), MAX_CQE.into())
+}

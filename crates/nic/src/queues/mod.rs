@@ -1,0 +1,16 @@
+//! Where work and its results wait: the inner side of completion queues, shared receive queues, completion channels and events.
+//!
+//! The engine fills and empties them; what programs hold of them is in `objects`.
+
+mod channel;
+mod cq;
+mod event;
+mod srq;
+
+pub use channel::CompletionChannel;
+pub(crate) use cq::{CqCore, MAX_CQE, check_depth};
+pub use cq::{Moderation, Stamp};
+pub use event::{AsyncEvent, EventSource};
+pub(crate) use event::{EventHub, EventQueue};
+pub use srq::{MAX_SRQ_WR, SrqAttr};
+pub(crate) use srq::{SrqCore, XrcSide};

@@ -1,0 +1,117 @@
+//! Shared receive queues, as queue pairs take from them.
+
+use super::cq::CqCore;
+use super::event::{EventQueue, EventSource};
+use crate::error::Error;
+use crate::lock::Mutex;
+use ferroce_proto::qp::{PostError, RecvQueue, RecvWqe};
+use ferroce_proto::verbs::{EventKind, RecvWr};
+use ferroce_proto::{PdId, Srqn};
+use std::sync::Arc;
+
+/// Most receives that wait in a shared receive queue.
+pub const MAX_SRQ_WR: u32 = 1 << 20;
+
+struct State {
+    queue: RecvQueue,
+    /// An event is due when fewer than this many wait; 0 = not asked for.
+    limit: u32,
+}
+
+impl State {
+    fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        let max = self.queue.max_sge();
+        if wr.sges.len() > max {
+            return Err(PostError::TooManySges { given: wr.sges.len(), max });
+        }
+        if !self.queue.push(wr) {
+            return Err(PostError::QueueFull { depth: self.queue.depth() });
+        }
+        Ok(())
+    }
+}
+
+/// What makes a shared receive queue an XRC one.
+pub(crate) struct XrcSide {
+    pub(crate) number: Srqn,
+    pub(crate) domain: u32,
+    pub(crate) pd: PdId,
+    /// Completions of receives taken from here go there, whichever queue pair took them.
+    pub(crate) cq: Arc<CqCore>,
+}
+
+pub(crate) struct SrqCore {
+    pub(crate) id: u32,
+    pub(crate) xrc: Option<XrcSide>,
+    state: Mutex<State>,
+    events: Arc<EventQueue>,
+}
+
+impl SrqCore {
+    pub(crate) fn new(
+        id: u32,
+        max_wr: u32,
+        max_sge: u32,
+        xrc: Option<XrcSide>,
+        events: Arc<EventQueue>,
+    ) -> SrqCore {
+        let state = State { queue: RecvQueue::new(max_wr, max_sge.max(1)), limit: 0 };
+        SrqCore { id, xrc, state: Mutex::new(state), events }
+    }
+
+    pub(crate) fn take(&self, into: &mut RecvWqe) -> bool {
+        let mut state = self.state.lock();
+        let taken = state.queue.pop(into);
+        if state.limit > 0 && state.queue.len() < state.limit as usize {
+            // One event per arming (IBA 10.2.9.2).
+            state.limit = 0;
+            self.events.raise(EventKind::SrqLimitReached, EventSource::Srq(self.id));
+        }
+        taken
+    }
+
+    /// Adds the receives that `fill` hands over, in order, under one lock.
+    #[inline(always)] // then what `fill` is handed is no call through a pointer
+    pub(crate) fn post_each<R>(
+        &self,
+        fill: impl FnOnce(&mut dyn FnMut(&RecvWr<'_>) -> Result<(), PostError>) -> R,
+    ) -> R {
+        let mut state = self.state.lock();
+        fill(&mut |wr| state.post(wr))
+    }
+
+    /// Arms the limit event.
+    pub(crate) fn arm_limit(&self, limit: u32) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        Error::check_limit("srq_limit", limit.into(), state.queue.depth() as u64)?;
+        state.limit = limit;
+        Ok(())
+    }
+
+    /// Changes how many receives may wait; false if more are waiting.
+    pub(crate) fn resize(&self, max_wr: u32) -> bool {
+        self.state.lock().queue.resize(max_wr)
+    }
+
+    /// What it is made of.
+    pub(crate) fn query(&self) -> SrqAttr {
+        let state = self.state.lock();
+        SrqAttr {
+            max_wr: state.queue.depth() as u32,
+            max_sge: state.queue.max_sge() as u32,
+            limit: state.limit,
+        }
+    }
+}
+
+/// Attributes of a shared receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SrqAttr {
+    /// Most requests waiting.
+    pub max_wr: u32,
+    /// Most entries of each.
+    pub max_sge: u32,
+    /// The armed limit, 0 for none.
+    pub limit: u32,
+}

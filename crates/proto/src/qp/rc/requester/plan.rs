@@ -1,0 +1,156 @@
+//! The plan of what is sent next: decided before the host takes it, and entered into the books once it has.
+
+use super::super::super::Host;
+use super::super::super::io::Io;
+use super::super::super::sq::{SendQueue, SendWqe};
+use super::Requester;
+use super::transmit::ack_every;
+use crate::Time;
+use crate::ids::Psn;
+use crate::verbs::SendFlags;
+use crate::wire::{Rider, Syndrome};
+
+/// The next packets of a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// The first sequence number.
+    pub(crate) psn: Psn,
+    /// Packets that differ in nothing but number and payload.
+    pub(crate) count: u32,
+    /// Whether the last of them asks for an acknowledgement.
+    pub(crate) ack_req: bool,
+}
+
+/// The last packet of a message, in its queue.
+struct Tail<'a> {
+    is_signaled: bool,
+    /// Requests in the queue, this one included, and how many it holds.
+    outstanding: usize,
+    depth: usize,
+    next: Option<&'a SendWqe>,
+}
+
+impl Requester {
+    /// Whether a request in the queue has packets that were not sent in this round.
+    #[inline]
+    pub(crate) fn has_unsent(&self, sq: &SendQueue) -> bool {
+        self.cur != sq.tail() || self.una.is_before(self.reached)
+    }
+
+    /// The plan for a message of one packet that is about to be posted; `None` if it has to wait in the queue.
+    #[inline]
+    pub(crate) fn plan_only(
+        &self,
+        flags: SendFlags,
+        is_signaled: bool,
+        mtu: u32,
+        sq: &SendQueue,
+    ) -> Option<Plan> {
+        let window = || self.window_packets(mtu);
+        let is_next = self.cur == sq.tail() && self.sent == 0 && self.psn == self.high;
+        let is_fenced = flags.contains(SendFlags::FENCE) && !self.reads.is_empty();
+        let is_open = self.una == self.psn || self.in_flight() < window();
+        if !is_next || !self.is_undisturbed() || is_fenced || !is_open || sq.is_full() {
+            return None;
+        }
+        let (outstanding, depth) = (sq.outstanding() + 1, sq.depth());
+        let tail = Tail { is_signaled, outstanding, depth, next: None };
+        Some(Plan { psn: self.psn, count: 1, ack_req: self.wants_ack(Some(tail), window, mtu) })
+    }
+
+    /// The plan for the next packets of the request under the cursor.
+    pub(super) fn plan(&self, wqe: &SendWqe, window: u32, sq: &SendQueue) -> Plan {
+        let (psn, mtu) = (self.psn, wqe.segment);
+        let count = self.run_len(wqe, window);
+        if count > 1 {
+            return Plan { psn, count, ack_req: false };
+        }
+        let tail = (self.sent + 1 == wqe.packets).then(|| Tail {
+            is_signaled: wqe.signaled,
+            outstanding: sq.outstanding(),
+            depth: sq.depth(),
+            next: sq.get(self.cur + 1),
+        });
+        Plan { psn, count: 1, ack_req: self.wants_ack(tail, || window, mtu) }
+    }
+
+    /// How many of the next packets differ in nothing but number and payload: from the middle of a message, and none of
+    /// them asks for an acknowledgement.
+    fn run_len(&self, wqe: &SendWqe, window: u32) -> u32 {
+        if self.sent == 0 || wqe.inline || wqe.packets < self.sent + 3 || self.repeats_reth(wqe) {
+            return 1;
+        }
+        let of_message = wqe.packets - 1 - self.sent;
+        let of_window = window - self.in_flight() - 1;
+        let unasked = (ack_every(window, wqe.segment) - 1).saturating_sub(self.since_ack_req);
+        // Packets that are sent again may carry a mark.
+        let of_kind = match self.high.distance_from(self.psn) {
+            again @ 1.. => again as u32,
+            _ => u32::MAX,
+        };
+        of_message.min(of_window).min(unasked).min(of_kind)
+    }
+
+    /// Whether the next packet asks for an acknowledgement; `tail` if it is the last of its message. One is asked for where somebody waits
+    /// for it: a signalled request, a queue that fills up, a window about to close, a local request behind, a large one-sided
+    /// one as they came before. The end of an unsignalled burst waits for the next request, or for the probe that comes if
+    /// there is none: in a ping-pong that halves the packets. Unless there is no probe yet.
+    #[inline]
+    fn wants_ack(&self, tail: Option<Tail<'_>>, window: impl FnOnce() -> u32, mtu: u32) -> bool {
+        let is_awaited = |tail: Tail<'_>| {
+            tail.is_signaled
+                || self.is_waited_behind
+                || tail.outstanding * 2 >= tail.depth
+                || tail.next.map_or_else(|| !self.clock.can_probe(), SendWqe::is_local)
+        };
+        tail.is_some_and(is_awaited) || {
+            let window = window();
+            self.in_flight() + 1 >= window || self.since_ack_req + 1 >= ack_every(window, mtu)
+        }
+    }
+
+    /// Enters into the books that the host took `sent` of the packets of a plan, with so many bytes, of a message of `of` packets.
+    #[inline]
+    pub(super) fn commit<H: Host>(
+        &mut self,
+        plan: &Plan,
+        sent: u32,
+        bytes: u32,
+        of: u32,
+        io: &mut Io<'_, H>,
+    ) {
+        self.since_ack_req = if plan.ack_req { 0 } else { self.since_ack_req + sent };
+        self.on_sent(sent, bytes, of, io);
+    }
+
+    /// The same for a message of one packet that was just posted.
+    #[inline]
+    pub(crate) fn on_posted<H: Host>(&mut self, plan: &Plan, len: u32, io: &mut Io<'_, H>) {
+        self.one_sided_under_way = false;
+        self.commit(plan, 1, len, 1, io);
+    }
+
+    /// Whether nothing is being repeated, asked for or waited out.
+    #[inline]
+    pub(super) fn is_undisturbed(&self) -> bool {
+        self.stall.is_none()
+            && !self.cautious
+            && self.first_try.is_none()
+            && !self.clock.has_pause()
+            && !self.una.is_before(self.reached)
+    }
+
+    /// Whether a piggybacked acknowledgement must be taken with the time at which it came. One that answers all that is in flight,
+    /// and measures nothing, has the same effect at any time.
+    #[inline]
+    pub(crate) fn needs_time(&self, ack: &Rider) -> bool {
+        let answers_all = ack.psn.plus(1) == self.high && self.psn == self.high && self.reads.is_empty();
+        !answers_all || self.clock.is_measuring() || !matches!(ack.aeth.syndrome, Syndrome::Ack { .. })
+    }
+
+    /// The last time that was read, while something is in flight.
+    #[inline]
+    pub(crate) fn last_time(&self) -> Time {
+        self.clock.last_time()
+    }
+}

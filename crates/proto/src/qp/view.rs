@@ -1,0 +1,244 @@
+//! A packet as the checks on it read it.
+//!
+//! Every check on an incoming packet is written once, generic over this trait. [`Packet`] answers from parsed headers. The fast
+//! views answer with constants where their parser has already decided, so the compiler removes what cannot apply to them.
+
+use super::inbound::Refusal;
+use super::io::Io;
+use super::{Attempt, Host};
+use crate::ids::{PKey, Psn, RKey, Srqn};
+use crate::verbs::Sge;
+use crate::wire::{
+    Bth, Headers, Names, Opcode, Operation, Packet, Reth, Rider, SendNamed, SendOnly, Service, WriteMiddle,
+};
+
+pub(crate) trait View {
+    /// Whether a packet that arrives early can be kept until its predecessors have arrived.
+    const CAN_BE_KEPT: bool = true;
+
+    fn opcode(&self) -> Opcode;
+    fn pkey(&self) -> PKey;
+    fn psn(&self) -> Psn;
+    fn ack_req(&self) -> bool;
+    /// The bytes that the packet carries.
+    fn payload(&self) -> &[u8];
+    /// The same packet with parsed headers, for the paths that few packets take.
+    fn to_packet(&self) -> Packet<'_>;
+
+    fn solicited(&self) -> bool {
+        false
+    }
+    fn selective(&self) -> bool {
+        false
+    }
+    fn imm(&self) -> Option<u32> {
+        None
+    }
+    fn ieth(&self) -> Option<RKey> {
+        None
+    }
+    fn xrceth(&self) -> Option<Srqn> {
+        None
+    }
+    fn reth(&self) -> Option<Reth> {
+        None
+    }
+    fn rider(&self) -> Option<Rider> {
+        None
+    }
+    /// Sequence numbers that the packet takes.
+    fn packets(&self) -> u32 {
+        1
+    }
+    /// Bytes of the message that the packet stands for.
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.payload().len()
+    }
+    /// Whether that length agrees with the opcode, where packets carry at most `segment` bytes: first and middle ones exactly that
+    /// many, last ones at least 1 (C9-22 … C9-27).
+    #[inline(always)]
+    fn has_valid_len(&self, segment: u32) -> bool {
+        let (op, len, segment) = (self.opcode().operation, self.len(), segment as usize);
+        if !op.ends_message() { len == segment } else { len <= segment && (op.starts_message() || len > 0) }
+    }
+    /// Places the data into a receive, `offset` bytes into its entries.
+    #[inline(always)]
+    fn place<H: Host>(&self, sges: &[Sge], offset: u64, io: &mut Io<'_, H>) -> Result<(), Refusal> {
+        match self.payload() {
+            [] => Ok(()),
+            data => io.host.scatter(io.pd, sges, offset, data).map_err(Refusal::Local),
+        }
+    }
+}
+
+impl View for Packet<'_> {
+    fn opcode(&self) -> Opcode {
+        self.headers.bth.opcode
+    }
+    fn pkey(&self) -> PKey {
+        self.headers.bth.pkey
+    }
+    fn psn(&self) -> Psn {
+        self.headers.bth.psn
+    }
+    fn ack_req(&self) -> bool {
+        self.headers.bth.ack_req
+    }
+    fn payload(&self) -> &[u8] {
+        self.payload
+    }
+    fn to_packet(&self) -> Packet<'_> {
+        *self
+    }
+    fn solicited(&self) -> bool {
+        self.headers.bth.solicited
+    }
+    fn selective(&self) -> bool {
+        self.headers.bth.selective
+    }
+    fn imm(&self) -> Option<u32> {
+        self.headers.imm
+    }
+    fn ieth(&self) -> Option<RKey> {
+        self.headers.ieth
+    }
+    fn xrceth(&self) -> Option<Srqn> {
+        self.headers.xrceth
+    }
+    fn reth(&self) -> Option<Reth> {
+        self.headers.reth
+    }
+    fn rider(&self) -> Option<Rider> {
+        self.headers.rider
+    }
+}
+
+impl View for (SendOnly, &[u8]) {
+    #[inline(always)]
+    fn opcode(&self) -> Opcode {
+        self.0.opcode()
+    }
+    #[inline(always)]
+    fn pkey(&self) -> PKey {
+        self.0.pkey
+    }
+    #[inline(always)]
+    fn psn(&self) -> Psn {
+        self.0.psn
+    }
+    #[inline(always)]
+    fn ack_req(&self) -> bool {
+        self.0.ack_req
+    }
+    #[inline(always)]
+    fn payload(&self) -> &[u8] {
+        self.1
+    }
+    #[cold]
+    fn to_packet(&self) -> Packet<'_> {
+        Packet { headers: self.0.to_headers(self.1.len()), payload: self.1 }
+    }
+    #[inline(always)]
+    fn solicited(&self) -> bool {
+        self.0.solicited
+    }
+    #[inline(always)]
+    fn selective(&self) -> bool {
+        self.0.selective
+    }
+    #[inline(always)]
+    fn imm(&self) -> Option<u32> {
+        self.0.imm
+    }
+    #[inline(always)]
+    fn rider(&self) -> Option<Rider> {
+        self.0.rider
+    }
+}
+
+impl View for (WriteMiddle, &[u8]) {
+    #[inline(always)]
+    fn opcode(&self) -> Opcode {
+        Opcode::new(Service::Rc, Operation::WriteMiddle)
+    }
+    #[inline(always)]
+    fn pkey(&self) -> PKey {
+        self.0.pkey
+    }
+    #[inline(always)]
+    fn psn(&self) -> Psn {
+        self.0.psn
+    }
+    #[inline(always)]
+    fn ack_req(&self) -> bool {
+        self.0.ack_req
+    }
+    #[inline(always)]
+    fn payload(&self) -> &[u8] {
+        self.1
+    }
+    #[cold]
+    fn to_packet(&self) -> Packet<'_> {
+        let WriteMiddle { dest_qpn, pkey, psn, ack_req, selective } = self.0;
+        let bth = Bth { pkey, ack_req, selective, ..Bth::new(self.opcode(), dest_qpn, psn) };
+        Packet { headers: Headers::new(bth), payload: self.1 }
+    }
+    #[inline(always)]
+    fn selective(&self) -> bool {
+        self.0.selective
+    }
+}
+
+/// The message takes the sequence numbers that its packets would take, and the receiver copies its data from the sender's memory.
+impl View for (SendNamed, Names) {
+    const CAN_BE_KEPT: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        let operation = if self.0.imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly };
+        Opcode::new(Service::Rc, operation)
+    }
+    fn pkey(&self) -> PKey {
+        self.0.pkey
+    }
+    fn psn(&self) -> Psn {
+        self.0.psn
+    }
+    /// The sender's memory is in use until the acknowledgement comes.
+    fn ack_req(&self) -> bool {
+        true
+    }
+    fn payload(&self) -> &[u8] {
+        &[]
+    }
+    fn to_packet(&self) -> Packet<'_> {
+        let SendNamed { dest_qpn, pkey, psn, solicited, imm, rider, .. } = self.0;
+        let bth = Bth { pkey, ack_req: true, solicited, ..Bth::new(self.opcode(), dest_qpn, psn) };
+        Packet { headers: Headers { imm, rider, ..Headers::new(bth) }, payload: &[] }
+    }
+    fn solicited(&self) -> bool {
+        self.0.solicited
+    }
+    fn imm(&self) -> Option<u32> {
+        self.0.imm
+    }
+    fn rider(&self) -> Option<Rider> {
+        self.0.rider
+    }
+    fn packets(&self) -> u32 {
+        self.0.packets
+    }
+    fn len(&self) -> usize {
+        self.1.message_len() as usize
+    }
+    /// [`Qp::receive`](super::Qp::receive) drops a record whose length and number of packets contradict each other.
+    fn has_valid_len(&self, _segment: u32) -> bool {
+        true
+    }
+    fn place<H: Host>(&self, sges: &[Sge], _offset: u64, io: &mut Io<'_, H>) -> Result<(), Refusal> {
+        match io.host.fetch(io.pd, sges, &self.1) {
+            Attempt::Done => Ok(()),
+            Attempt::Declined => Err(Refusal::NotFetched),
+        }
+    }
+}
