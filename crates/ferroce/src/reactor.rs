@@ -8,7 +8,7 @@ use std::future::Future;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// Watches file descriptors on behalf of tasks. [`Tokio`] and [`AsyncIo`] are ready to use behind the features `tokio` and
+/// Watches file descriptors on behalf of tasks. `Tokio` and `AsyncIo` are ready to use behind the features `tokio` and
 /// `async-io`. A program with another reactor implements this trait for it.
 pub trait Reactor: Send + Sync + 'static {
     /// A watched descriptor. Dropping it ends the watch.
