@@ -34,6 +34,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/dsm/tests/stress.rs", "uses shared memory as programs do"),
     ("crates/ferroce/src/memory/raw.rs", "the unsafe part of the safe API: memory shared with the NIC"),
     ("crates/ferroce/tests/local.rs", "stops and continues a child"),
+    ("crates/ferroce/tests/on_demand.rs", "registers the whole address space"),
     ("crates/ferroce/tests/processes.rs", "forks"),
     ("crates/ferroce/tests/shared_memory.rs", "maps and registers memory of many kinds, and stops a child"),
     ("crates/ferroce/tests/waiting.rs", "polls descriptors as a program would"),
@@ -103,7 +104,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/tests/link_udp.rs", "polls descriptors as the engine does"),
     ("crates/nic/tests/objects_support/mod.rs", "registers memory, and keeps it alive"),
     ("crates/nic/tests/regions.rs", "maps and unmaps memory, and registers it"),
-    ("crates/ferroce/tests/named.rs", "stops and continues processes"),
+    ("crates/ferroce/tests/rendezvous.rs", "stops and continues processes"),
     ("crates/ferroce/tests/no_allocation.rs", "counts allocations, and stops a process"),
     ("crates/nic/tests/qp_memory.rs", "counts what the allocator hands out"),
 ];

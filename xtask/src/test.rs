@@ -4,7 +4,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::step::{Context, Report, Step, Tier};
-use crate::{cargo, dsm, fuzz, install, instructions, interop, layout, programs, tools, unprivileged};
+use crate::{
+    cargo, dsm, fuzz, install, instructions, interop, layout, package, programs, tools, unprivileged,
+};
 
 /// Lines of a failed step's output that are shown; the whole of it is in the log.
 const SHOWN_LINES: usize = 400;
@@ -23,6 +25,7 @@ const STEPS: [Step; 19] = [
     Step { name: "no-std", tier: Tier::Default, run: cargo::no_std, about: "proto built without the standard library" },
     Step { name: "examples", tier: Tier::Default, run: cargo::examples, about: "every example built" },
     Step { name: "doc", tier: Tier::Default, run: cargo::doc, about: "cargo doc, warnings denied" },
+    Step { name: "package", tier: Tier::Default, run: package::check, about: "cargo package of every public package, metadata and files complete" },
     Step { name: "install", tier: Tier::Default, run: install::check, about: "cargo xtask install, and the installed tree works" },
     Step { name: "instructions", tier: Tier::Default, run: instructions::check, about: "instructions per operation against crates/bench/instructions.txt" },
     Step { name: "programs", tier: Tier::Default, run: programs::check, about: "Debian's RDMA programs and rdma-core's conformance suite on ferroce (full: every variation)" },
