@@ -13,7 +13,7 @@ const SHOWN_LINES: usize = 400;
 
 /// What is run, cheapest first; `tools` before everything that uses one.
 #[rustfmt::skip]
-const STEPS: [Step; 19] = [
+const STEPS: [Step; 20] = [
     Step { name: "layout", tier: Tier::Quick, run: layout::check, about: "house style: file sizes, unsafe, names" },
     Step { name: "fmt", tier: Tier::Quick, run: cargo::fmt, about: "cargo fmt --check" },
     Step { name: "tools", tier: Tier::Default, run: tools::provide, about: "tshark, scapy, setpriv, valgrind, c++: found or installed" },
