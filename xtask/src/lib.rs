@@ -37,6 +37,7 @@ mod layers;
 mod layout;
 mod libtest;
 mod links;
+mod package;
 mod process;
 pub mod programs;
 mod screen;

@@ -15,14 +15,17 @@ mod dsm;
 mod failure;
 mod faults;
 mod gids;
+#[doc(hidden)]
 pub mod machine;
 mod perf;
 mod program;
 mod report;
 mod run;
 mod signals;
+#[doc(hidden)]
 pub mod sizes;
 mod sockopt;
+#[doc(hidden)]
 pub mod svg;
 mod table;
 
