@@ -29,7 +29,7 @@ const FIRST_PORT: u16 = 23_000;
 pub(crate) struct Args {
     #[command(flatten)]
     setup: Setup,
-    /// The program that exists twice: in C, and in Rust.
+    /// The same program in C and in Rust.
     #[arg(long, num_args = 2)]
     twins: Vec<PathBuf>,
 }
@@ -43,7 +43,7 @@ struct Workload {
     link: &'static str,
     /// WRITEs of one run of the twins.
     twin_writes: &'static str,
-    /// How often the messages that a comparison names.
+    /// Multiplies the messages of a comparison.
     times: u64,
 }
 
@@ -58,12 +58,12 @@ struct Comparison {
     messages: u64,
     /// Options that both understand.
     options: &'static str,
-    /// Those of perftest alone: the other's transport timer, which a busy machine needs, no peak to look at the clock for,
-    /// and as many READs at once as the other has.
+    /// Options of perftest alone: the transport timer and the number of outstanding READs of `ferroce perf`, and no peak bandwidth,
+    /// which would read the clock for each message.
     foreign_options: &'static str,
-    /// Where the figure stands in a row of perftest, counted from 0.
+    /// Column of the figure in a row of perftest, counted from 0.
     column: usize,
-    /// Where it stands in the JSON of `ferroce perf`, and what makes it the same unit.
+    /// Key of the figure in the JSON of `ferroce perf`, and the factor to the same unit.
     key: [&'static str; 2],
     scale: f64,
     unit: &'static str,
@@ -138,7 +138,7 @@ pub(crate) fn bench() -> Result<(), String> {
     Ok(())
 }
 
-/// Makes the program that exists twice, next to the command.
+/// Builds the program that exists in C and in Rust, next to the command.
 fn build_twins(ferroce: &Path) -> Result<[PathBuf; 2], String> {
     let folder = ferroce.parent().ok_or("the command lies in no folder")?;
     let in_c = folder.join("self_write_c");
@@ -156,7 +156,7 @@ fn build_twins(ferroce: &Path) -> Result<[PathBuf; 2], String> {
     Ok([in_c, folder.join("examples/self_write")])
 }
 
-/// The program that exists twice.
+/// Compares the program in C with the one in Rust.
 fn compare_twins(args: &Args, workload: Workload) -> Result<Value, String> {
     let [in_c, in_rust] = args.twins.as_slice() else { return Err("--twins names two programs".to_owned()) };
     let one = |command: &mut Command| -> Result<f64, String> {
@@ -197,7 +197,7 @@ pub(crate) fn run(args: &Args) -> Result<Value, String> {
     Ok(json!({"udp": rows(UDP)?, "memory": rows(MEMORY)?, "start": start(args, gid, &port)?}))
 }
 
-/// Both figures of every round. Who begins takes turns, so that neither always runs on the warmer machine.
+/// Both figures of every round. The order alternates, so that neither side always runs first.
 fn in_turns(
     name: &str,
     mut foreign: impl FnMut() -> Result<f64, String>,
@@ -254,7 +254,7 @@ fn next(port: &Cell<u16>) -> u16 {
     port.get()
 }
 
-/// Runs a server and a client with the same words; what the client said.
+/// Runs a server and a client with the same arguments. Returns the output of the client.
 fn both_sides(args: &Args, words: &[String], link: &str, port: &Cell<u16>) -> Result<String, String> {
     let port = next(port);
     talk(&args.setup.logs, "boundary", port, LIMIT, |host| {
@@ -264,8 +264,8 @@ fn both_sides(args: &Args, words: &[String], link: &str, port: &Cell<u16>) -> Re
     })
 }
 
-/// From the start of a program below `ferroce run` to its end, for the shortest useful one: a message there and back. The
-/// first completion lies somewhere in between, so this is more than is asked for.
+/// The time from the start of a program under `ferroce run` to its end, for one round trip. It is an upper bound of the time to the
+/// first completion.
 fn start(args: &Args, gid: u64, port: &Cell<u16>) -> Result<Value, String> {
     let mut times = Vec::new();
     for _ in 0..STARTS {
@@ -292,7 +292,7 @@ const LINKS: [(&str, &str); 2] = [("udp", "over UDP"), ("memory", "through the h
 /// The goal: the boundary costs less than this share.
 const GOAL: f64 = 0.05;
 
-/// The rows of one link, each with who was compared.
+/// The rows of one link, each with the programs that were compared.
 fn rows<'a>(answer: &'a Value, link: &str) -> impl Iterator<Item = (&'a Value, &'static str)> {
     let of = &answer[link];
     let compared = of["comparisons"].as_array().into_iter().flatten();
@@ -300,7 +300,7 @@ fn rows<'a>(answer: &'a Value, link: &str) -> impl Iterator<Item = (&'a Value, &
         .chain(compared.map(|row| (row, "perftest, `ferroce perf --like-perftest`")))
 }
 
-/// The row that costs most, and what; one without a figure is worse than any.
+/// The row with the highest cost. A row without a figure is worse than any other.
 fn worst<'a>(answer: &'a Value, link: &str) -> (&'a str, f64) {
     let told = rows(answer, link).map(|(row, _)| {
         (row["name"].as_str().unwrap_or("a row that is missing"), row["cost"].as_f64().unwrap_or(f64::NAN))
@@ -313,7 +313,7 @@ fn verdict(reached: bool) -> &'static str {
     if reached { "reached" } else { "not reached" }
 }
 
-/// The answer for the README.
+/// The answer as a Markdown table.
 pub(crate) fn to_markdown(answer: &Value) -> String {
     let mut text = format!(
         "### The C boundary\n\nThe best of {ROUNDS} runs of each, in turns.\n\n\

@@ -25,9 +25,9 @@ pub(crate) struct Args {
 /// One figure of all tests over all sizes.
 struct Table {
     title: &'static str,
-    /// Where the figure stands in a measurement.
+    /// Key of the figure in a measurement.
     key: &'static str,
-    /// What turns the figure into the unit of the title.
+    /// Factor to the unit of the title.
     scale: f64,
     less_is_better: bool,
 }
@@ -110,7 +110,7 @@ fn collect<'a>(json: &'a Value, found: &mut Vec<Measurement<'a>>) {
     }
 }
 
-/// Where and when: a figure without it is no figure.
+/// The machine and the date of the measurement.
 fn machine_line(json: &Value) -> String {
     let machine = &json["machine"];
     let parts = [
@@ -160,8 +160,7 @@ fn column(test: &str) -> &str {
     test.strip_suffix("-lat").or_else(|| test.strip_suffix("-bw")).unwrap_or(test)
 }
 
-/// A figure, and how many times as good as TCP it is at the same size. What waits for an answer is compared with a
-/// request and its reply.
+/// A figure, and how many times as good as TCP it is at the same size. READs and atomics are compared with a request and its reply.
 fn cell(table: &Table, row: &BTreeMap<&str, f64>, column: &str) -> String {
     let Some(&figure) = row.get(column) else { return "-".to_owned() };
     let asks = matches!(column, "read" | "atomic");
@@ -176,7 +175,7 @@ fn cell(table: &Table, row: &BTreeMap<&str, f64>, column: &str) -> String {
     }
 }
 
-/// The comparisons that the command itself thinks worth a sentence.
+/// The headlines of the command, one line each.
 fn headlines(json: &Value) -> String {
     let mut text = String::new();
     for headline in json["headlines"].as_array().into_iter().flatten() {

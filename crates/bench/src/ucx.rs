@@ -21,7 +21,7 @@ const FIRST_PORT: u16 = 25_000;
 struct Comparison {
     name: &'static str,
     test: &'static str,
-    /// Where the figure stands in the final row of ucx_perftest, counted from 0 behind the iterations.
+    /// Column of the figure in the final row of ucx_perftest, counted from 0 after the iterations.
     column: usize,
     unit: &'static str,
     less_is_better: bool,
@@ -83,7 +83,7 @@ fn compare(
     Ok(json!({"name": comparison.name, "unit": comparison.unit, "ferroce": ours, "tcp": tcp, "ratio": ratio}))
 }
 
-/// A server and a client; what the client said.
+/// Runs a server and a client. Returns the output of the client.
 fn both_sides(args: &Setup, tls: &str, test: &str, port: u16) -> Result<String, String> {
     talk(&args.logs, "ucx", port, LIMIT, |host| {
         let mut command = on_core_of(host, &args.ferroce);
@@ -95,7 +95,7 @@ fn both_sides(args: &Setup, tls: &str, test: &str, port: u16) -> Result<String, 
     })
 }
 
-/// The answer for the README.
+/// The answer as a Markdown table.
 pub(crate) fn to_markdown(answer: &Value) -> String {
     let mut text = "### UCX on ferroce against UCX's own tcp\n\n| ucx_perftest | rc_verbs on ferroce | tcp | ratio |\n|---|---:|---:|---:|\n".to_owned();
     for row in answer["ucx"].as_array().into_iter().flatten() {

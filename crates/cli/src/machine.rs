@@ -1,4 +1,4 @@
-//! What machine the figures come from.
+//! Describes the machine that was measured, its CPU time, and the date.
 
 use serde::{Deserialize, Serialize};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -49,9 +49,9 @@ impl Machine {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessorTime {
     all: u64,
-    /// With nothing to do; includes waiting for disks.
+    /// Idle; includes waiting for disks.
     idle: u64,
-    /// When there was something to do, but the machine below, which is shared with others, did not run this one.
+    /// Runnable, but the hypervisor ran other guests.
     stolen: u64,
 }
 

@@ -124,7 +124,7 @@ const SWITCHES: [Switch; 10] = [
 /// Everything that was measured.
 pub(super) struct Goals {
     ratios: Vec<Ratio>,
-    /// What, off, on; microseconds.
+    /// Name, time with the switch off and on, in microseconds.
     switches: Vec<(&'static str, f64, f64)>,
 }
 
@@ -145,7 +145,7 @@ pub(super) fn measure(worker: &mut Worker, mpi: bool) -> Result<Goals, String> {
     let mut all = Measured::new();
     let mut sor: [Vec<f64>; 2] = Default::default();
     for round in 0..ROUNDS {
-        eprintln!("pieces beside bare operations: round {} of {ROUNDS}", round + 1);
+        eprintln!("single operations: round {} of {ROUNDS}", round + 1);
         for piece in Piece::ALL.into_iter().filter(|piece| mpi || !piece.is_mpi()) {
             let measured = match worker.measure(piece) {
                 Err(reason) if piece.may_fail() => {

@@ -30,7 +30,7 @@ const ROUNDS: usize = 15;
 const ROUNDS_COMPARED: usize = 9;
 const LIMIT_S: u64 = 120;
 
-/// One to two processes.
+/// The speed-up of one program from one process to two.
 struct SpeedUp {
     program: &'static str,
     arguments: &'static str,
@@ -131,7 +131,7 @@ fn seconds(
     seconds_of(worker, program, processes, transport, Circumstance::Wire, arguments)
 }
 
-/// What a program measured of itself.
+/// The time that a program measures itself, in seconds.
 fn seconds_of(
     worker: &mut Worker,
     program: &Program,

@@ -1,9 +1,9 @@
-//! What several runs of one program took together.
+//! Summary of several runs of one program.
 
 use serde_json::{Value, json};
 use xtask::figure::{digits, median};
 
-/// The shortest run, which is nearest to what the program takes where all runs need as many cores, and the median.
+/// The shortest run, which is the least disturbed one, and the median.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Times {
     pub(super) best_s: f64,
@@ -11,7 +11,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Of runs, if there are any.
+    /// Summarises runs. `None` without any.
     pub(super) fn of(mut runs: Vec<f64>) -> Option<Times> {
         let best_s = runs.iter().copied().reduce(f64::min)?;
         Some(Times { best_s, median_s: median(&mut runs) })

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ferroce_cli::machine::{Machine as Facts, ProcessorTime, utc_now};
 use serde_json::{Value, json};
 
-/// Above this, others disturb what is measured.
+/// Above this share, other work distorts the figures.
 const BUSY: f64 = 0.1;
 
 /// The machine, just before the first round.

@@ -1,6 +1,6 @@
-//! The ratios as a picture: a bar for each row, on a logarithmic scale, and a stroke where its goal lies.
+//! The ratios as a picture: a bar for each row, on a logarithmic scale, and a stroke at its goal.
 //!
-//! Colour is not needed to read it: a bar that ends before its stroke has not reached its goal, and the number says so too.
+//! The picture is readable without colours: a bar that ends before its stroke has not reached its goal.
 
 use ferroce_cli::svg::{self, LogScale, line, rectangle, text};
 
@@ -14,7 +14,7 @@ const NUMBERS: f64 = 990.0;
 const TOP: f64 = 44.0;
 const LINE: f64 = 30.0;
 const BAR: f64 = 16.0;
-/// Ends of the scale; what lies beyond is drawn at the end, with its true number.
+/// Ends of the scale. A ratio beyond them is drawn at the end, with its true number.
 const LEAST: f64 = 0.1;
 const MOST: f64 = 10.0;
 const MARKS: [f64; 7] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];

@@ -17,7 +17,7 @@ use xtask::programs::{Setup, network};
 use super::table::{Link, Source, Unit, Way, rows, sources};
 use crate::sides::{converse, on_core_of, talk};
 
-/// A busy machine takes several times as long as a quiet one; what takes longer than this hangs.
+/// A run that takes longer hangs; a busy machine needs several times as long as a quiet one.
 const LIMIT: Duration = Duration::from_secs(30);
 const FIRST_PORT: u16 = 26_000;
 
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<Value, String> {
     Ok(Runner { args, gid, next_port: FIRST_PORT }.all_rounds())
 }
 
-/// What came of one source so far.
+/// The results of one source so far.
 struct Course {
     source: &'static Source,
     figures: Vec<f64>,
@@ -221,7 +221,7 @@ fn ucx_figure(said: &str, unit: Unit) -> Option<f64> {
     }
 }
 
-/// A bar on a terminal, a line per run elsewhere. It is drawn between two runs only, from which it would take time.
+/// A bar on a terminal, a line per run elsewhere. It is drawn between runs only, because drawing takes CPU time.
 struct Progress(Option<ProgressBar>);
 
 impl Progress {

@@ -1,10 +1,9 @@
-//! What is measured, against what, and how good it has to be: the figures that the same-host fabric and the UDP link were
-//! built for. Rows are in the order in which a round runs them, so that a figure and its peer are measured close together.
+//! The comparisons and their goals. A round runs the rows in this order, so that a figure and its peer are measured close together.
 
-/// What a figure counts in.
+/// The unit of a figure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unit {
-    /// A latency, which is better when it is less.
+    /// A latency; less is better.
     Microseconds,
     /// A bandwidth.
     MibPerSecond,
@@ -27,10 +26,10 @@ impl Unit {
     }
 }
 
-/// What lies between the two sides.
+/// The link between the two sides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Link {
-    /// Whatever ferroce chooses, which is shared memory.
+    /// The default of ferroce on one host: shared memory.
     Local,
     /// UDP.
     Udp,
@@ -38,12 +37,12 @@ pub(crate) enum Link {
     LossyUdp,
 }
 
-/// How a figure comes about.
+/// How a figure is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way {
     /// A perftest program below `ferroce run`, each side on a core of its own.
     Perftest(&'static str, Link),
-    /// So many pairs of them at once, wherever the scheduler puts them; their bandwidths added up.
+    /// The sum of the bandwidths of this many pairs at once, without pinned cores.
     Crowd(&'static str, Link, u16),
     /// A test of ucx_perftest over UCX's own shared memory.
     Ucx(&'static str),
@@ -57,7 +56,7 @@ pub(crate) enum Way {
     Iperf3,
 }
 
-/// Something that is measured once a round, however many rows it stands in.
+/// One measurement of a round; several rows may use it.
 #[derive(Debug)]
 pub(crate) struct Source {
     /// Its name in tables; no two share one.
@@ -68,13 +67,13 @@ pub(crate) struct Source {
 
 /// One comparison.
 pub(crate) struct Row {
-    /// Its name in the snapshot, which should outlive changes of words.
+    /// Its stable name in the snapshot.
     pub(crate) id: &'static str,
     pub(crate) ours: &'static Source,
     pub(crate) peer: &'static Source,
-    /// The ratio that counts as reached. None: the row is there for whoever wonders.
+    /// The least ratio that reaches the goal. `None` for a row without a goal.
     pub(crate) goal: Option<f64>,
-    /// What else is to say about the goal.
+    /// A remark on the goal.
     pub(crate) note: &'static str,
 }
 
@@ -82,7 +81,7 @@ use Link::{Local, LossyUdp, Udp};
 use Unit::{MibPerSecond, Microseconds, MillionPerSecond};
 use Way::{BarePingPong, BareUdp, Crowd, Iperf3, Perftest, Ucx, UcxTcp};
 
-/// Counts are such that a quiet machine needs about half a second for each.
+/// Each takes about half a second on a quiet machine.
 #[rustfmt::skip]
 mod sources {
     use super::{BarePingPong, BareUdp, Crowd, Iperf3, Local, LossyUdp, MibPerSecond, Microseconds, MillionPerSecond, Perftest, Source, Udp, Ucx, UcxTcp};
@@ -117,7 +116,7 @@ mod sources {
 }
 use sources::*;
 
-/// A latency that may be so many times the peer's is as good as the inverse.
+/// The goal of a latency that may be n times the peer's is 1/n.
 #[rustfmt::skip]
 static ROWS: [Row; 16] = [
     Row { id: "write-lat-8/ucx-put", ours: &WRITE_LAT, peer: &PUT_LAT, goal: Some(1.0), note: "" },
@@ -138,14 +137,14 @@ static ROWS: [Row; 16] = [
     Row { id: "udp-qps-64/one-qp", ours: &MANY_UDP, peer: &ONE_UDP, goal: Some(1.0), note: "" },
 ];
 
-/// The rows that a filter lets through: those that have one of its words in a name, all without any.
+/// The rows with one of the words in a name; all rows for an empty filter.
 pub(crate) fn rows(filter: &[String]) -> Vec<&'static Row> {
     let has =
         |row: &Row, word: &str| [row.id, row.ours.name, row.peer.name].iter().any(|name| name.contains(word));
     ROWS.iter().filter(|row| filter.is_empty() || filter.iter().any(|word| has(row, word))).collect()
 }
 
-/// Everything that rows need, each once, in their order.
+/// The sources of the rows, each once, in their order.
 pub(crate) fn sources(rows: &[&'static Row]) -> Vec<&'static Source> {
     let mut all: Vec<&Source> = Vec::new();
     for source in rows.iter().flat_map(|row| [row.ours, row.peer]) {

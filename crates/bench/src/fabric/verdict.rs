@@ -1,4 +1,4 @@
-//! What the figures come to: a ratio for each row, and what became worse.
+//! A ratio for each row, and regressions.
 
 use serde_json::{Map, Value, json};
 
@@ -12,19 +12,19 @@ const NOISE: f64 = 0.15;
 pub(crate) struct Figures {
     pub(crate) ours: f64,
     pub(crate) peer: f64,
-    /// How many times as good as the peer's ours is.
+    /// How many times as good as the peer ferroce is.
     pub(crate) ratio: f64,
 }
 
 /// One row, measured.
 pub(crate) struct Verdict {
     pub(crate) row: &'static Row,
-    /// Or what could not run, and why.
+    /// The figures, or the reason for each program that could not run.
     pub(crate) figures: Result<Figures, Vec<String>>,
 }
 
 impl Verdict {
-    /// Whether it is as good as it has to be; where it does not have to be anything, nothing.
+    /// Whether the goal is reached. `None` for a row without a goal.
     pub(crate) fn reached(&self) -> Option<bool> {
         let goal = self.row.goal?;
         Some(self.figures.as_ref().is_ok_and(|figures| figures.ratio >= goal))
@@ -46,7 +46,7 @@ impl Verdict {
     }
 }
 
-/// Rows, judged by what the measuring side answered.
+/// Judges the rows by the answer of the worker.
 pub(crate) fn of(rows: Vec<&'static Row>, answer: &Value) -> Vec<Verdict> {
     let figure = |name: &str| -> Result<f64, String> {
         let source = &answer[name];
@@ -63,7 +63,7 @@ pub(crate) fn of(rows: Vec<&'static Row>, answer: &Value) -> Vec<Verdict> {
     rows.into_iter().map(verdict).collect()
 }
 
-/// What could not run and why, each once, however many rows it leaves empty.
+/// Each program that could not run, once, with its reason.
 pub(crate) fn failures(verdicts: &[Verdict]) -> Vec<&str> {
     let mut all: Vec<&str> = Vec::new();
     for reason in verdicts.iter().filter_map(|verdict| verdict.figures.as_ref().err()).flatten() {
@@ -79,7 +79,7 @@ pub(crate) fn to_json(machine: &Machine, rounds: usize, verdicts: &[Verdict]) ->
     json!({"machine": machine.to_json(), "rounds": rounds, "rows": rows})
 }
 
-/// Ratios only: they travel between machines, absolute times do not. Two digits, or every renewal would change every line.
+/// The ratios, which are comparable between machines, with two digits, so that noise does not change every line.
 pub(crate) fn snapshot(verdicts: &[Verdict]) -> Value {
     let ratio = |verdict: &Verdict| {
         let figures = verdict.figures.as_ref().ok()?;
@@ -88,7 +88,7 @@ pub(crate) fn snapshot(verdicts: &[Verdict]) -> Value {
     Value::Object(verdicts.iter().filter_map(ratio).collect::<Map<String, Value>>())
 }
 
-/// A sentence for each row that is worse than the snapshot says, by more than noise.
+/// A sentence for each row that is worse than the snapshot by more than noise.
 pub(crate) fn regressions(verdicts: &[Verdict], kept: &Value) -> Vec<String> {
     let worse = |verdict: &Verdict| {
         let (now, before) = (verdict.figures.as_ref().ok()?.ratio, kept[verdict.row.id].as_f64()?);

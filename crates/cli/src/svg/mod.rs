@@ -5,15 +5,15 @@ mod scale;
 pub use scale::{LogScale, round_range};
 use std::fmt::Write;
 
-/// The classes of a picture that stands alone. Its ground is white, because the page around it may be dark.
-const STYLE: &str = "text{font:13px sans-serif;fill:#222}.ground{fill:#fff}.grid{stroke:#ddd}.axis{stroke:#777}\
+/// The classes of a picture that stands alone. Its background is white, because the page around it may be dark.
+const STYLE: &str = "text{font:13px sans-serif;fill:#222}.background{fill:#fff}.grid{stroke:#ddd}.axis{stroke:#777}\
      .goal{stroke:#000;stroke-width:3}.end{text-anchor:end}.middle{text-anchor:middle}";
 
 /// Begins a picture that stands alone, in a file of its own. `end` completes it.
 pub fn begin_file(width: f64, height: f64, description: &str) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\">\n\
-         <style>{STYLE}</style>\n<rect class=\"ground\" width=\"{width}\" height=\"{height}\"/>\n",
+         <style>{STYLE}</style>\n<rect class=\"background\" width=\"{width}\" height=\"{height}\"/>\n",
         escape(description)
     )
 }
