@@ -92,7 +92,7 @@ fn stand_in(head: &SendNamed) -> Headers {
     let operation = if head.imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly };
     let mut headers = Headers::new(Bth::new(Opcode::new(Service::Rc, operation), head.dest_qpn, head.psn));
     headers.bth.ack_req = true;
-    (headers.imm, headers.rider) = (head.imm, head.rider);
+    (headers.imm, headers.piggybacked_ack) = (head.imm, head.piggybacked_ack);
     headers
 }
 

@@ -173,7 +173,7 @@ impl Engine {
         let Progress { tx, delayed_acks, .. } = progress;
         for qp in delayed_acks.waiting.drain(..) {
             let mut machine = qp.machine.lock();
-            // None: they rode in a request, and whoever sent that saw to the rest.
+            // None: they were piggybacked on a request, and whoever sent that saw to the rest.
             if machine.has_replies() {
                 let mut host = NicHost::new(self, &qp, tx);
                 machine.poll_replies(now, &mut host);

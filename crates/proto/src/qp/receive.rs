@@ -127,14 +127,14 @@ impl Qp {
         let Some(terms) = self.admit(arrival, view, host) else { return Terms::Unchanged };
         let Machine::Rc(rc) = &mut self.machine else { return terms };
         let (requester, responder) = &mut **rc;
-        let now = match view.rider() {
+        let now = match view.piggybacked_ack() {
             Some(ack) if requester.needs_time(&ack) => clock(),
             _ => requester.last_time(),
         };
         let mut io = io!(self, now, host);
         io.may_be_large = arrival.ring.is_some() && io.id.transport == Transport::Rc;
         // A piggybacked acknowledgement answers what was sent before the request was posted.
-        let outcome = match view.rider() {
+        let outcome = match view.piggybacked_ack() {
             Some(ack) => requester.handle_ack(&ack.into(), &mut self.sq, &mut io),
             None => Ok(()),
         }

@@ -10,7 +10,7 @@
 //! | `opcode` | the BTH opcode, and which extension headers follow from it |
 //! | `bth` | base transport header |
 //! | `reth`, `aeth`, `atomic`, `deth`, `feth` | extension headers with several fields |
-//! | `rider` | an acknowledgement in a request packet, between two ferroce ends |
+//! | `piggyback` | an acknowledgement in a request packet, between two ferroce ends |
 //! | `one_field` | extension headers with one field: AtomicAckETH, ImmDt, IETH, XRCETH |
 //! | `headers` | BTH and all its extension headers together, as they stand in a packet |
 //! | `packet` | headers and payload: what arrives |
@@ -42,8 +42,8 @@ mod malformed;
 mod one_field;
 mod opcode;
 mod packet;
+mod piggyback;
 mod reth;
-mod rider;
 mod send_named;
 mod send_only;
 mod udp;
@@ -64,8 +64,8 @@ pub use mad::{BadMad, GSI_QKEY, MAD_BODY_LEN, MAD_LEN, MadHeader, NotGsi, check_
 pub use malformed::Malformed;
 pub use opcode::{Opcode, Operation, Service};
 pub use packet::Packet;
+pub use piggyback::PiggybackedAck;
 pub use reth::Reth;
-pub use rider::Rider;
 pub use send_named::{Name, Names, SendNamed};
 pub use send_only::{SendOnly, pad_of};
 pub use udp::{ROCE_UDP_PORT, UdpHeader};

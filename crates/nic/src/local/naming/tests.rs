@@ -83,7 +83,7 @@ fn record_of(to: Qpn, psn: Psn, packets: u32, names: Names) -> Vec<u8> {
         packets,
         solicited: false,
         imm: None,
-        rider: None,
+        piggybacked_ack: None,
     };
     let (bytes, len) = head.to_bytes(&names);
     bytes[..len].to_vec()

@@ -48,13 +48,13 @@ impl Requester {
             packets: wqe.packets,
             solicited: wqe.solicited,
             imm,
-            rider: io.rider,
+            piggybacked_ack: io.piggybacked_ack,
         };
         let payload = sq.payload(self.cur, io.pd, 0, wqe.len);
         if !io.host.try_rendezvous(io.route, &head, payload).is_done() {
             return false;
         }
-        io.rider = None;
+        io.piggybacked_ack = None;
         io.counters.tx_packets += u64::from(wqe.packets);
         io.counters.tx_bytes += u64::from(wqe.len);
         let plan = Plan { psn: self.psn, count: wqe.packets, ack_req: true };

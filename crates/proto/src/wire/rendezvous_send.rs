@@ -1,7 +1,7 @@
 //! A SEND that names the sender's memory instead of carrying it: for a ring in shared memory, never for a wire.
 //!
 //! ```text
-//!  BTH | ImmDt, if the opcode says so | rider, if the BTH says so | 4 packets | 4 key | 12 for each name: address, length
+//!  BTH | ImmDt, if the opcode says so | piggybacked ACK, if the BTH has the extended bit | 4 packets | 4 key | 12 for each name: address, length
 //! ```
 //!
 //! The opcode is one of those that the specification leaves to manufacturers (IBA 9.2.1), so [`Packet`](super::Packet) takes such
@@ -9,8 +9,8 @@
 //! numbers that it would use as packets, so that it can be repeated as packets.
 
 use super::bth::{ACK_REQ, EXTENDED, MIG_REQ, SOLICITED};
-use super::send_only::imm_and_rider;
-use super::{Bth, MAX_MESSAGE, Rider};
+use super::send_only::imm_and_ack;
+use super::{Bth, MAX_MESSAGE, PiggybackedAck};
 use crate::ids::{PKey, Psn, Qpn, RKey};
 
 const SEND_NAMED: u8 = 0xc4;
@@ -90,13 +90,13 @@ pub struct SendNamed {
     pub solicited: bool,
     /// Immediate data, in host order.
     pub imm: Option<u32>,
-    /// Acknowledgement that rides along.
-    pub rider: Option<Rider>,
+    /// Acknowledgement that is piggybacked_ack.
+    pub piggybacked_ack: Option<PiggybackedAck>,
 }
 
 impl SendNamed {
     /// Most bytes of such a record.
-    pub const MAX_LEN: usize = Bth::LEN + 4 + Rider::LEN + 8 + Names::MOST * Name::LEN;
+    pub const MAX_LEN: usize = Bth::LEN + 4 + PiggybackedAck::LEN + 8 + Names::MOST * Name::LEN;
 
     /// The record, and how long it is.
     pub fn to_bytes(&self, names: &Names) -> ([u8; SendNamed::MAX_LEN], usize) {
@@ -111,13 +111,13 @@ impl SendNamed {
         put(&[opcode, flag(self.solicited, SOLICITED) | MIG_REQ]);
         put(&self.pkey.0.to_be_bytes());
         put(&self.dest_qpn.value().to_be_bytes());
-        put(&[ACK_REQ | flag(self.rider.is_some(), EXTENDED)]);
+        put(&[ACK_REQ | flag(self.piggybacked_ack.is_some(), EXTENDED)]);
         put(&self.psn.value().to_be_bytes()[1..]);
         if let Some(imm) = self.imm {
             put(&imm.to_be_bytes());
         }
-        if let Some(rider) = self.rider {
-            put(&rider.to_bytes());
+        if let Some(piggybacked_ack) = self.piggybacked_ack {
+            put(&piggybacked_ack.to_bytes());
         }
         put(&self.packets.to_be_bytes());
         put(&names.key.to_be_bytes());
@@ -136,7 +136,7 @@ impl SendNamed {
         if !(b[0] == SEND_NAMED || has_imm) || !is_plain || b[8] & !EXTENDED != ACK_REQ {
             return None;
         }
-        let (imm, rider, rest) = imm_and_rider(rest, has_imm, b[8] & EXTENDED != 0)?;
+        let (imm, piggybacked_ack, rest) = imm_and_ack(rest, has_imm, b[8] & EXTENDED != 0)?;
         let (packets, rest) = rest.split_first_chunk::<4>()?;
         let (key, rest) = rest.split_first_chunk::<4>()?;
         let (names, behind) = rest.as_chunks::<{ Name::LEN }>();
@@ -151,7 +151,7 @@ impl SendNamed {
             packets: u32::from_be_bytes(*packets),
             solicited: b[1] & SOLICITED != 0,
             imm,
-            rider,
+            piggybacked_ack,
         };
         behind.is_empty().then_some((head, names.of_region(RKey(u32::from_be_bytes(*key)))))
     }
@@ -173,8 +173,10 @@ mod tests {
     use alloc::vec::Vec;
 
     fn all_kinds() -> impl Iterator<Item = (SendNamed, Names)> {
-        let rider =
-            Rider { psn: Psn::new(0xff_fffe), aeth: Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 77 } };
+        let piggybacked_ack = PiggybackedAck {
+            psn: Psn::new(0xff_fffe),
+            aeth: Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 77 },
+        };
         (0..8 * Names::MOST).map(move |n| {
             let bit = |k: usize| n >> k & 1 != 0;
             let head = SendNamed {
@@ -184,7 +186,7 @@ mod tests {
                 packets: 3,
                 solicited: bit(0),
                 imm: bit(1).then_some(0xdead_beef),
-                rider: bit(2).then_some(rider),
+                piggybacked_ack: bit(2).then_some(piggybacked_ack),
             };
             let pieces = (0..=n as u64 / 8).map(|k| Name { addr: (k + 1) << 40, len: 20_000 + k as u32 });
             let names = Names::new(pieces).expect("few and short");
