@@ -10,7 +10,7 @@ use super::{DropReason, Host, LARGE_SEGMENT, Machine, Qp};
 use crate::Time;
 use crate::ids::{Gid, PKey};
 use crate::verbs::{EventKind, QpState, Transport};
-use crate::wire::{Opcode, Packet, SendNamed, SendOnly, Service, WriteMiddle};
+use crate::wire::{Opcode, Packet, RendezvousSend, SendOnly, Service, WriteMiddle};
 
 /// Where a packet comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Qp {
             return self.receive_request(arrival, &view, clock, host);
         }
         if let Some(slot) = arrival.ring
-            && let Some(view) = SendNamed::parse(bytes)
+            && let Some(view) = RendezvousSend::parse(bytes)
             && host.is_peer(slot)
         {
             let (packets, len) = (view.0.packets, view.1.message_len());

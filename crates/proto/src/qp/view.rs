@@ -9,8 +9,8 @@ use super::{Attempt, Host};
 use crate::ids::{PKey, Psn, RKey, Srqn};
 use crate::verbs::Sge;
 use crate::wire::{
-    Bth, Headers, Names, Opcode, Operation, Packet, PiggybackedAck, Reth, SendNamed, SendOnly, Service,
-    WriteMiddle,
+    Bth, Headers, Opcode, Operation, Packet, PiggybackedAck, RendezvousSend, Reth, SendOnly, Service,
+    SourceRef, WriteMiddle,
 };
 
 pub(crate) trait View {
@@ -192,7 +192,7 @@ impl View for (WriteMiddle, &[u8]) {
 }
 
 /// The message takes the sequence numbers that its packets would take, and the receiver copies its data from the sender's memory.
-impl View for (SendNamed, Names) {
+impl View for (RendezvousSend, SourceRef) {
     const CAN_BE_KEPT: bool = false;
 
     fn opcode(&self) -> Opcode {
@@ -213,7 +213,7 @@ impl View for (SendNamed, Names) {
         &[]
     }
     fn to_packet(&self) -> Packet<'_> {
-        let SendNamed { dest_qpn, pkey, psn, solicited, imm, piggybacked_ack, .. } = self.0;
+        let RendezvousSend { dest_qpn, pkey, psn, solicited, imm, piggybacked_ack, .. } = self.0;
         let bth = Bth { pkey, ack_req: true, solicited, ..Bth::new(self.opcode(), dest_qpn, psn) };
         Packet { headers: Headers { imm, piggybacked_ack, ..Headers::new(bth) }, payload: &[] }
     }

@@ -15,7 +15,7 @@
 //! | `headers` | BTH and all its extension headers together, as they stand in a packet |
 //! | `packet` | headers and payload: what arrives |
 //! | `send_only`, `write_middle` | the same for a SEND of one packet, and from the middle of a WRITE, in fewer steps |
-//! | `send_named` | a SEND that names memory instead of carrying it: never on a wire |
+//! | `rendezvous_send` | a SEND that names memory instead of carrying it: never on a wire |
 //! | `ipv4`, `ipv6`, `udp`, `grh` | what stands outside |
 //! | `icrc` | the invariant checksum |
 //! | `icrc_prefix` | the part of it that packets of one flow share |
@@ -43,8 +43,8 @@ mod one_field;
 mod opcode;
 mod packet;
 mod piggyback;
+mod rendezvous_send;
 mod reth;
-mod send_named;
 mod send_only;
 mod udp;
 mod write_middle;
@@ -65,8 +65,8 @@ pub use malformed::Malformed;
 pub use opcode::{Opcode, Operation, Service};
 pub use packet::Packet;
 pub use piggyback::PiggybackedAck;
+pub use rendezvous_send::{RendezvousSend, SourcePiece, SourceRef};
 pub use reth::Reth;
-pub use send_named::{Name, Names, SendNamed};
 pub use send_only::{SendOnly, pad_of};
 pub use udp::{ROCE_UDP_PORT, UdpHeader};
 pub use write_middle::WriteMiddle;

@@ -11,7 +11,7 @@ use super::Requester;
 use super::plan::Plan;
 use crate::ids::PKey;
 use crate::verbs::{SendOp, Transport};
-use crate::wire::SendNamed;
+use crate::wire::RendezvousSend;
 
 /// Packets of messages that may be under way by name: they take up no room on the way, so that it need not be the window. But all of them are sent
 /// again if one is refused.
@@ -41,7 +41,7 @@ impl Requester {
         if timeout_ns(io.attr.timeout).is_some_and(|ns| u64::from(wqe.len) > ns * SLOWEST) {
             return false;
         }
-        let head = SendNamed {
+        let head = RendezvousSend {
             dest_qpn: io.attr.dest_qpn,
             pkey: PKey::DEFAULT,
             psn: self.psn,
