@@ -46,7 +46,7 @@ pub fn packet(bytes: &[u8]) {
 fn clear_reserved(opcode: Opcode, bytes: &mut [u8]) {
     bytes[4] &= 0xc0;
     bytes[8] &= 0x83;
-    if opcode.may_carry_rider() && bytes[8] & 0x02 != 0 {
+    if opcode.may_carry_ack() && bytes[8] & 0x02 != 0 {
         let extensions = Headers::new(Bth::new(opcode, Qpn::new(0), Psn::new(0))).encoded_len();
         bytes[extensions] = 0;
     }

@@ -4,7 +4,7 @@ use crate::addresses::AddressTable;
 use crate::engine::MAX_QP;
 use crate::queues::MAX_CQE;
 
-/// Name of the device, in every process.
+/// SourcePiece of the device, in every process.
 pub const DEVICE_NAME: &str = "ferroce0";
 /// Most scatter/gather entries of a work request.
 pub const MAX_SGE: u32 = 32;

@@ -2,7 +2,7 @@
 
 use ferroce_proto::wire::{
     Aeth, AtomicEth, Bth, Deth, Feth, Grh, Headers, Ipv4Header, Ipv6Header, Malformed, NakCode, Opcode,
-    Packet, Reth, Rider, Syndrome, UdpHeader, dest_qpn,
+    Packet, PiggybackedAck, Reth, Syndrome, UdpHeader, dest_qpn,
 };
 use ferroce_proto::{Gid, PKey, Psn, Qkey, Qpn, RKey, Srqn};
 use proptest::prelude::*;
@@ -98,7 +98,7 @@ prop_compose! {
             imm: opcode.has_imm().then_some(words[0]),
             ieth: opcode.has_ieth().then_some(RKey(words[1])),
             xrceth: opcode.has_xrceth().then_some(Srqn::new(words[2])),
-            rider: (bth.extended && opcode.may_carry_rider()).then_some(Rider { psn: Psn::new(words[2]), aeth }),
+            piggybacked_ack: (bth.extended && opcode.may_carry_ack()).then_some(PiggybackedAck { psn: Psn::new(words[2]), aeth }),
         }
     }
 }

@@ -43,7 +43,7 @@ pub enum Act {
 /// What happens to which message.
 #[derive(Clone, Copy, Debug)]
 pub struct Trouble {
-    /// Name of the message, as the specification writes it.
+    /// SourcePiece of the message, as the specification writes it.
     pub message: &'static str,
     /// Which of them, counted from 0; `None` for all.
     pub nth: Option<usize>,
@@ -86,7 +86,7 @@ pub struct CmNode {
 }
 
 impl CmNode {
-    /// Names of the events, without those of TIMEWAIT.
+    /// SourceRef of the events, without those of TIMEWAIT.
     pub fn names(&self) -> Vec<&'static str> {
         self.events.iter().map(|(_, event)| name(event)).filter(|n| *n != "timewait exit").collect()
     }

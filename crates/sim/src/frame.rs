@@ -2,7 +2,7 @@
 
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{
-    Bth, FlowAddrs, Headers, ICRC_LEN, Malformed, Opcode, Operation, Packet, SendNamed, Service, icrc,
+    Bth, FlowAddrs, Headers, ICRC_LEN, Malformed, Opcode, Operation, Packet, RendezvousSend, Service, icrc,
 };
 use std::rc::Rc;
 
@@ -72,7 +72,7 @@ impl Frame {
             return Err(Unreadable::Icrc);
         }
         if let Some(named) = &self.named
-            && let Some((head, _)) = SendNamed::parse(transport)
+            && let Some((head, _)) = RendezvousSend::parse(transport)
         {
             return Ok(Packet { headers: stand_in(&head), payload: named });
         }
@@ -88,11 +88,11 @@ impl Frame {
 }
 
 /// What rules and journals see of a message that names memory.
-fn stand_in(head: &SendNamed) -> Headers {
+fn stand_in(head: &RendezvousSend) -> Headers {
     let operation = if head.imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly };
     let mut headers = Headers::new(Bth::new(Opcode::new(Service::Rc, operation), head.dest_qpn, head.psn));
     headers.bth.ack_req = true;
-    (headers.imm, headers.rider) = (head.imm, head.rider);
+    (headers.imm, headers.piggybacked_ack) = (head.imm, head.piggybacked_ack);
     headers
 }
 

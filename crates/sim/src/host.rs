@@ -8,7 +8,7 @@ use ferroce_proto::qp::{
     WriteHeaders,
 };
 use ferroce_proto::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge};
-use ferroce_proto::wire::{Name, Names, SendNamed};
+use ferroce_proto::wire::{RendezvousSend, SourcePiece, SourceRef};
 use ferroce_proto::{PdId, Qpn, RKey, Srqn, Time};
 use std::fmt;
 use std::rc::Rc;
@@ -73,10 +73,11 @@ impl Egress for SimHost<'_> {
         Ok(segment.count)
     }
 
-    fn try_rendezvous(&mut self, route: &Route, head: &SendNamed, payload: TxPayload<'_>) -> Attempt {
+    fn try_rendezvous(&mut self, route: &Route, head: &RendezvousSend, payload: TxPayload<'_>) -> Attempt {
         let TxPayload::Local { sges, .. } = payload else { panic!("{payload:?} is no memory") };
-        let pieces = sges.iter().filter(|sge| sge.len > 0).map(|sge| Name { addr: sge.addr, len: sge.len });
-        let Some(names) = Names::new(pieces) else { return Attempt::Declined };
+        let pieces =
+            sges.iter().filter(|sge| sge.len > 0).map(|sge| SourcePiece { addr: sge.addr, len: sge.len });
+        let Some(names) = SourceRef::new(pieces) else { return Attempt::Declined };
         let Ok(data) = self.fetch_own(payload) else { return Attempt::Declined };
         if !self.nic.naming.sends || self.nic.link_is_full() {
             return Attempt::Declined;
@@ -93,7 +94,7 @@ impl Memory for SimHost<'_> {
         true
     }
 
-    fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &Names) -> Attempt {
+    fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &SourceRef) -> Attempt {
         let named = self.named.take().expect("asked once, and for a message that names memory");
         assert_eq!(named.len(), names.message_len() as usize);
         let naming = &mut self.nic.naming;

@@ -99,7 +99,7 @@ impl Engine {
         if machine.has_unsent() {
             machine.poll_requests(now, &mut host);
         }
-        // An acknowledgement that was put off rides along: behind the data, in the same system call and often the
+        // An acknowledgement that was put off is piggybacked_ack: behind the data, in the same system call and often the
         // same segmentation batch.
         if machine.has_replies() {
             machine.poll_replies(now, &mut host);

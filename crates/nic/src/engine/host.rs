@@ -5,7 +5,7 @@ use super::{Engine, QpCore};
 use crate::link::TxBatch;
 use crate::local::{Path, Reaching};
 use crate::log;
-use crate::memory::{Grip, Peer, SHORTEST_NAMED};
+use crate::memory::{Grip, MIN_RENDEZVOUS, Peer};
 use crate::queues::{CqCore, SrqCore};
 use ferroce_proto::qp::{
     Attempt, DropReason, Egress, Events, Memory, OneSided, RecvWqe, RefusalReason, Segment, Side, TxError,
@@ -14,7 +14,7 @@ use ferroce_proto::qp::{
 use ferroce_proto::verbs::{
     Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge, WcStatus,
 };
-use ferroce_proto::wire::{Names, SendNamed};
+use ferroce_proto::wire::{RendezvousSend, SourceRef};
 use ferroce_proto::{PdId, RKey, Srqn};
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 const BURST: u32 = 256;
 
 /// Messages of so many bytes are named to a neighbour; longer ones would keep everybody else waiting.
-const NAMED: RangeInclusive<usize> = SHORTEST_NAMED..=64 << 20;
+const NAMED: RangeInclusive<usize> = MIN_RENDEZVOUS..=64 << 20;
 
 /// The port of one queue pair for one turn.
 ///
@@ -167,7 +167,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
     }
 
     /// A long message to a neighbour: into its ring goes where it lies, and the neighbour copies it.
-    fn name(&mut self, route: &Route, head: &SendNamed, payload: TxPayload<'_>) -> Option<()> {
+    fn name(&mut self, route: &Route, head: &RendezvousSend, payload: TxPayload<'_>) -> Option<()> {
         if !self.path().filter(|_| NAMED.contains(&payload.len()))?.may_name() {
             return None;
         }
@@ -300,7 +300,7 @@ impl Egress for NicHost<'_, '_> {
         !waits && self.path().is_some_and(|path| path.has_caught_up())
     }
 
-    fn try_rendezvous(&mut self, route: &Route, head: &SendNamed, payload: TxPayload<'_>) -> Attempt {
+    fn try_rendezvous(&mut self, route: &Route, head: &RendezvousSend, payload: TxPayload<'_>) -> Attempt {
         Attempt::of(self.name(route, head, payload).is_some())
     }
 
@@ -314,7 +314,7 @@ impl Memory for NicHost<'_, '_> {
         self.path().is_some_and(|path| path.leads_to(slot))
     }
 
-    fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &Names) -> Attempt {
+    fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &SourceRef) -> Attempt {
         let path = reach(&mut self.reaching, self.qp).path();
         let is_fetched = path.is_some_and(|path| path.fetch(&mut self.grip, pd, sges, names));
         if !is_fetched {

@@ -2,7 +2,8 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `drive` | what happens in one turn |
+//! | `drive` | what happens in one poll |
+//! | `progress` | what a thread needs to make progress, and its lock |
 //! | `calls` | what verbs do to a queue pair on the caller's thread |
 //! | `host` | how a queue pair reaches memory, links and completion queues |
 //! | `neighbours` | what processes of this host see of a queue pair, and how it reaches them |
@@ -18,8 +19,8 @@
 //! | `background` | who drives when no application thread polls |
 //! | `report` | what the device counted |
 //!
-//! Locks, in the order they may be taken: the turn, a queue pair, then any of {region, CQ, SRQ, timers, ready list}.
-//! No lock is shared by unrelated queue pairs on the data path, except the turn, which is only ever tried.
+//! Locks, in the order they may be taken: the progress lock, a queue pair, then any of {region, CQ, SRQ, timers, ready list}.
+//! No lock is shared by unrelated queue pairs on the data path, except the progress lock, which is only ever tried.
 
 mod background;
 mod calls;
@@ -31,6 +32,7 @@ mod host;
 mod management;
 mod neighbours;
 mod outgoing;
+mod progress;
 mod qp;
 mod qps;
 mod report;
@@ -48,17 +50,14 @@ pub(crate) use srqs::MAX_XRC_SRQ;
 use crate::counters::DeviceCounters;
 use crate::link::{Link, SharedPort};
 use crate::local::Fabric;
-use crate::lock::Mutex;
 use crate::memory::RegionTable;
 use crate::pulse::Pulse;
-use drive::Turn;
 use groups::Groups;
+use progress::ProgressContext;
 use qps::QpTable;
 use srqs::XrcSrqs;
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
-use timers::Timers;
 
 /// One NIC's engine.
 #[repr(align(128))] // no cache line shared with another object that another core writes
@@ -81,15 +80,7 @@ pub(crate) struct Engine {
     /// The link takes packets that point to their payload.
     may_point: bool,
     groups: Groups,
-    timers: Timers,
-    turn: Mutex<Turn>,
-    /// How often a poller found somebody else driving.
-    misses: AtomicU32,
-    /// Turns without arrivals after which a poller lets others have the processor.
-    patience: AtomicU32,
-    /// Queue pairs that stopped sending only to let others send.
-    ready: Mutex<VecDeque<Arc<QpCore>>>,
-    any_ready: AtomicBool,
+    context: ProgressContext,
 }
 
 impl Engine {
@@ -106,6 +97,7 @@ impl Engine {
             fabric,
             qps: QpTable::new(shared_port.slot()),
             may_point: link.capabilities().external_payloads,
+            context: ProgressContext::new(link.clone()),
             link,
             wire,
             shared_port,
@@ -114,12 +106,12 @@ impl Engine {
             agent: OnceLock::new(),
             agent_ns: AtomicU64::new(u64::MAX),
             groups: Groups::default(),
-            timers: Timers::default(),
-            turn: Mutex::new(Turn::new()),
-            misses: AtomicU32::new(0),
-            patience: AtomicU32::new(drive::YIELDS_AFTER),
-            ready: Mutex::default(),
-            any_ready: AtomicBool::new(false),
         }
+    }
+
+    /// The context that makes progress for a queue pair.
+    #[inline(always)]
+    fn context_of(&self, _qp: &QpCore) -> &ProgressContext {
+        &self.context
     }
 }

@@ -43,7 +43,7 @@ impl Process {
     }
 }
 
-/// Name and state in `/proc/PID/stat`. The name may hold spaces and parentheses, so the last one counts.
+/// SourcePiece and state in `/proc/PID/stat`. The name may hold spaces and parentheses, so the last one counts.
 fn parse_stat(stat: &str) -> Option<(String, Activity)> {
     let (front, rest) = stat.rsplit_once(") ")?;
     let (_pid, command) = front.split_once(" (")?;

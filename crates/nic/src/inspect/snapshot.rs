@@ -48,7 +48,7 @@ impl Document {
 pub struct Snapshot {
     /// Version of the document.
     format: u32,
-    /// Name of the device.
+    /// SourcePiece of the device.
     pub device: String,
     /// Process that has it open.
     pub pid: u32,

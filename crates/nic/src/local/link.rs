@@ -11,7 +11,7 @@ use crate::lock::Mutex;
 use crate::shm::{Place, RING_LEN, SLOTS};
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
-use ferroce_proto::wire::{ICRC_LEN, SendNamed, dest_qpn};
+use ferroce_proto::wire::{ICRC_LEN, RendezvousSend, dest_qpn};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -298,7 +298,7 @@ impl LocalLink {
                 // come when the batch is done with. The ring lives as long as the link or longer than that.
                 let packet = unsafe { rx.push_there(start, len, *meta, ring.slot) };
                 (packets, bytes) = (packets + 1, bytes + len as u64);
-                named += u64::from(SendNamed::last_len(packet));
+                named += u64::from(RendezvousSend::last_len(packet));
                 if ring.reader.position() - ring.told >= BYTES_PER_RING || named >= NAMED_PER_RING {
                     break;
                 }

@@ -13,7 +13,7 @@ use crate::memory::{Grip, Span};
 use crate::shm::{Place, Shown, find_qp, find_region};
 use ferroce_proto::qp::TxPayload;
 use ferroce_proto::verbs::{Route, Sge};
-use ferroce_proto::wire::{Name, Names, SendNamed};
+use ferroce_proto::wire::{RendezvousSend, SourcePiece, SourceRef};
 use ferroce_proto::{PdId, RKey};
 use std::sync::atomic::{Ordering, fence};
 
@@ -31,7 +31,7 @@ impl Path {
         &mut self,
         grip: &mut Grip<'_>,
         route: &Route,
-        head: &SendNamed,
+        head: &RendezvousSend,
         payload: TxPayload<'_>,
     ) -> Option<usize> {
         let (record, len) = head.to_bytes(&grip.name(payload)?);
@@ -50,7 +50,7 @@ impl Path {
     }
 
     /// Copies a message that the peer named to the entries. False: what is in them now does not count.
-    pub(crate) fn fetch(&mut self, grip: &mut Grip<'_>, pd: PdId, sges: &[Sge], names: &Names) -> bool {
+    pub(crate) fn fetch(&mut self, grip: &mut Grip<'_>, pd: PdId, sges: &[Sge], names: &SourceRef) -> bool {
         let is_copied = self.fetch_mapped(grip, pd, sges, names).unwrap_or_else(|| {
             let owner = self.neighbour.place.owner();
             owner.is_some_and(|owner| grip.fetch(pd, sges, &owner, names))
@@ -61,7 +61,13 @@ impl Path {
     }
 
     /// The same through a window. Nothing: there is none, and nothing was copied.
-    fn fetch_mapped(&mut self, grip: &mut Grip<'_>, pd: PdId, sges: &[Sge], names: &Names) -> Option<bool> {
+    fn fetch_mapped(
+        &mut self,
+        grip: &mut Grip<'_>,
+        pd: PdId,
+        sges: &[Sge],
+        names: &SourceRef,
+    ) -> Option<bool> {
         let ([name], rkey) = (names.pieces(), names.region()?) else { return None };
         let place = &self.neighbour.place;
         if self.source.as_ref().is_none_or(|source| !source.shows(place, rkey)) {
@@ -99,7 +105,7 @@ impl Source {
     }
 
     /// Where bytes of the peer are here, if they are all of the region. Who named them may be wrong, but not beyond its own memory.
-    fn here(&self, name: &Name) -> Option<Span> {
+    fn here(&self, name: &SourcePiece) -> Option<Span> {
         let card = &self.shown.card;
         let offset = name.addr.checked_sub(card.base)?;
         let is_inside = offset <= card.len && u64::from(name.len) <= card.len - offset;

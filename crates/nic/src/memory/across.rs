@@ -2,7 +2,7 @@
 
 use super::region::Span;
 use crate::shm::Owner;
-use ferroce_proto::wire::{Name, Names};
+use ferroce_proto::wire::{SourcePiece, SourceRef};
 use smallvec::SmallVec;
 
 /// Whether the memory of a process may be read.
@@ -12,11 +12,11 @@ pub(crate) fn is_readable(owner: &Owner) -> bool {
 
 /// Copies what lies there to spans of ours that are as long. False if the kernel could not, or not everything, or the process is
 /// another. The kernel looks a process up once for each call: whoever has the mark is whom all of it is read from.
-pub(super) fn fetch(owner: &Owner, from: &[Name], near: &[Span]) -> bool {
+pub(super) fn fetch(owner: &Owner, from: &[SourcePiece], near: &[Span]) -> bool {
     let mut found = 0_u64;
     let size = size_of_val(&found);
     let mark_here = iovec(&raw mut found as usize, size);
-    let mut theirs = [iovec(owner.mark_at, size); 1 + Names::MOST];
+    let mut theirs = [iovec(owner.mark_at, size); 1 + SourceRef::MAX_PIECES];
     let Some(named) = theirs.get_mut(1..1 + from.len()) else { return false };
     for (there, name) in named.iter_mut().zip(from) {
         *there = iovec(name.addr as usize, name.len as usize);

@@ -38,6 +38,6 @@ pub(crate) use lease::{Lease, Lessee};
 pub use on_demand::Prefetch;
 pub(crate) use on_demand::check_mapped;
 pub use region::WindowType;
-pub(crate) use region::{Backing, Peer, Region, SHORTEST_NAMED, Span};
+pub(crate) use region::{Backing, MIN_RENDEZVOUS, Peer, Region, Span};
 pub(crate) use table::RegionTable;
 pub use windows::MAX_MW;

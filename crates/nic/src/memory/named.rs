@@ -11,19 +11,19 @@ use crate::shm::Owner;
 use ferroce_proto::PdId;
 use ferroce_proto::qp::TxPayload;
 use ferroce_proto::verbs::{Access, Sge};
-use ferroce_proto::wire::{Name, Names};
+use ferroce_proto::wire::{SourcePiece, SourceRef};
 use std::sync::atomic::Ordering::Relaxed;
 
-fn name_of(span: &Span) -> Name {
-    Name { addr: span.start as u64, len: span.len as u32 }
+fn name_of(span: &Span) -> SourcePiece {
+    SourcePiece { addr: span.start as u64, len: span.len as u32 }
 }
 
 impl Grip<'_> {
     /// Where the bytes of a message lie, if they may be read, are there to stay and lie in few pieces.
-    pub(crate) fn name(&mut self, payload: TxPayload<'_>) -> Option<Names> {
+    pub(crate) fn name(&mut self, payload: TxPayload<'_>) -> Option<SourceRef> {
         match payload {
             TxPayload::Local { pd, sges: [sge], offset: 0, len } if sge.len == len => {
-                let names = Names::new([name_of(&self.near(pd, sge, Access::empty())?)])?;
+                let names = SourceRef::new([name_of(&self.near(pd, sge, Access::empty())?)])?;
                 let region = self.local(sge.lkey).ok()?;
                 if region.card.is_none() {
                     return Some(names);
@@ -33,16 +33,16 @@ impl Grip<'_> {
                 }
                 Some(names.of_region(region.rkey))
             }
-            TxPayload::Local { pd, sges, offset: 0, len } if sges.len() <= Names::MOST => {
+            TxPayload::Local { pd, sges, offset: 0, len } if sges.len() <= SourceRef::MAX_PIECES => {
                 let near = self.table().near(pd, sges, len as usize, Access::empty())?;
-                Names::new(near.spans.iter().map(name_of))
+                SourceRef::new(near.spans.iter().map(name_of))
             }
             _ => None,
         }
     }
 
     /// Copies a message from where its sender has it to the entries. False: what is in them now does not count.
-    pub(crate) fn fetch(&mut self, pd: PdId, sges: &[Sge], owner: &Owner, names: &Names) -> bool {
+    pub(crate) fn fetch(&mut self, pd: PdId, sges: &[Sge], owner: &Owner, names: &SourceRef) -> bool {
         self.fill(pd, sges, names.message_len(), |near| across::fetch(owner, names.pieces(), near))
     }
 

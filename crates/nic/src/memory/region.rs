@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 
 /// Messages from this length on are named to neighbours, who copy them from here: for shorter ones two copies cost less than what is said
 /// and heard about one.
-pub(crate) const SHORTEST_NAMED: usize = 32 * 1024;
+pub(crate) const MIN_RENDEZVOUS: usize = 32 * 1024;
 
 /// On whose behalf remote memory is accessed: the domain that counts for the request, and the queue pair it came to.
 #[derive(Clone, Copy, Debug)]
@@ -144,7 +144,7 @@ impl Region {
     /// Whether neighbours may reach it one day: by its own key, or by that of a window, or because it has room for a message that
     /// they fetch.
     pub(crate) fn may_be_reached(&self) -> bool {
-        self.backing == Backing::Mapped && (!self.is_for_messages() || self.len >= SHORTEST_NAMED as u64)
+        self.backing == Backing::Mapped && (!self.is_for_messages() || self.len >= MIN_RENDEZVOUS as u64)
     }
 
     /// Whether all that neighbours may ever do is fetch the messages that they are sent from it.

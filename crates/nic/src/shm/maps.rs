@@ -25,7 +25,7 @@ pub(super) struct Mapping {
     pub(super) origin: Origin,
 }
 
-/// What is mapped, as its name tells. Names of files are believed only together with their device.
+/// What is mapped, as its name tells. SourceRef of files are believed only together with their device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// Memory without a file.
@@ -58,7 +58,7 @@ impl Origin {
         }
     }
 
-    /// Names that the kernel, or `prctl`, gives to ordinary memory.
+    /// SourceRef that the kernel, or `prctl`, gives to ordinary memory.
     fn of_memory(name: &[u8]) -> Origin {
         match name {
             b"" | b"[heap]" => Origin::Memory,
@@ -196,7 +196,7 @@ fn send(file: &File, addr: usize, name: &mut [u8]) -> Result<Option<Query>> {
 }
 
 fn list(file: &mut File, range: &Range<usize>) -> Result<Vec<Mapping>> {
-    // Names of files need not be UTF-8.
+    // SourceRef of files need not be UTF-8.
     let mut text = Vec::new();
     file.read_to_end(&mut text)?;
     let lines = text.split(|&byte| byte == b'\n').filter_map(parse);

@@ -12,7 +12,7 @@ const REOPEN_NS: u64 = 500_000_000;
 /// Closed services that are remembered; the oldest go first.
 const MAX_CLOSED: usize = 64;
 
-/// Names a listener.
+/// SourceRef a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub u32);
 

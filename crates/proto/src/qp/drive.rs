@@ -50,11 +50,11 @@ impl Qp {
         let turn = match &mut self.machine {
             Machine::Rc(rc) => {
                 let (requester, responder) = &mut **rc;
-                let rider = if requester.may_carry() { responder.rider() } else { None };
-                io.rider = rider;
+                let piggybacked_ack = if requester.may_carry() { responder.piggybacked_ack() } else { None };
+                io.piggybacked_ack = piggybacked_ack;
                 let turn = requester.poll_transmit(&mut self.sq, &mut io);
-                if io.rider != rider {
-                    responder.on_ridden(&mut io);
+                if io.piggybacked_ack != piggybacked_ack {
+                    responder.on_piggybacked(&mut io);
                 }
                 turn
             }

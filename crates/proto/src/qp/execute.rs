@@ -15,7 +15,7 @@ use super::{
 use crate::Time;
 use crate::ids::{PKey, Srqn};
 use crate::verbs::{Completion, Payload, QpState, SendFlags, SendOp, SendWr, Sge, Transport};
-use crate::wire::{Rider, SendOnly};
+use crate::wire::{PiggybackedAck, SendOnly};
 
 impl Qp {
     /// Executes a request if nothing is before it and nothing holds it back. If it is declined, the queue pair is as it was.
@@ -53,7 +53,7 @@ impl Qp {
         let Some(plan) = requester.plan_only(wr.flags, is_signaled, mtu, &self.sq) else {
             return Attempt::Declined;
         };
-        let may_carry = requester.may_carry() && len as usize + Rider::LEN <= mtu as usize;
+        let may_carry = requester.may_carry() && len as usize + PiggybackedAck::LEN <= mtu as usize;
         let headers = SendOnly {
             dest_qpn: self.attr.dest_qpn,
             pkey: PKey::DEFAULT,
@@ -62,7 +62,7 @@ impl Qp {
             solicited: wr.flags.contains(SendFlags::SOLICITED),
             selective: false,
             imm: if let SendOp::SendImm(imm) = wr.op { Some(imm) } else { None },
-            rider: if may_carry { responder.rider() } else { None },
+            piggybacked_ack: if may_carry { responder.piggybacked_ack() } else { None },
         };
         let mut io = io!(self, Time::default(), host);
         let (transmission, is_acknowledged) = (Transmission::First, true);
@@ -75,8 +75,8 @@ impl Qp {
         (wqe.segment, wqe.packets) = (mtu, 1);
         io.now = clock();
         requester.on_posted(&plan, len, &mut io);
-        if headers.rider.is_some() {
-            responder.on_ridden(&mut io);
+        if headers.piggybacked_ack.is_some() {
+            responder.on_piggybacked(&mut io);
         }
         Attempt::Done
     }

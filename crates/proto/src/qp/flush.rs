@@ -15,7 +15,7 @@ macro_rules! io {
             route: &$qp.route,
             counters: &mut $qp.counters,
             now: $now,
-            rider: None,
+            piggybacked_ack: None,
             may_be_large: false,
         }
     };

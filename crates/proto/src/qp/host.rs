@@ -6,7 +6,7 @@
 use super::{RecvWqe, RefusalReason, Segment, WriteHeaders};
 use crate::ids::{PdId, RKey, Srqn};
 use crate::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind, Route, Sge};
-use crate::wire::{Names, SendNamed};
+use crate::wire::{RendezvousSend, SourceRef};
 use core::fmt;
 
 /// Where the payload of an outgoing packet comes from. The host fetches it, so that it can choose between copying
@@ -246,10 +246,10 @@ pub trait Egress {
         false
     }
 
-    /// Sends a whole message as one record that [refers](SendNamed) to this end's memory, from which the peer [copies](Memory::fetch)
+    /// Sends a whole message as one record that [refers](RendezvousSend) to this end's memory, from which the peer [copies](Memory::fetch)
     /// it. If it is declined, packets have to carry the message; they also report what is wrong with the memory. Called for
     /// messages that are sent for the first time and longer than the path MTU.
-    fn try_rendezvous(&mut self, route: &Route, head: &SendNamed, payload: TxPayload<'_>) -> Attempt {
+    fn try_rendezvous(&mut self, route: &Route, head: &RendezvousSend, payload: TxPayload<'_>) -> Attempt {
         let _ = (route, head, payload);
         Attempt::Declined
     }
@@ -270,7 +270,7 @@ pub trait Memory {
 
     /// Copies a message from the memory of the peer, as a rendezvous record refers to it, to the entries, which must allow local writes
     /// and are long enough. If it is declined, the contents of the entries do not count.
-    fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &Names) -> Attempt {
+    fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &SourceRef) -> Attempt {
         let _ = (pd, sges, names);
         Attempt::Declined
     }

@@ -4,7 +4,7 @@ use super::{Host, QpCounters, Reason, Segment, Side, Transmission, TxError, TxPa
 use crate::Time;
 use crate::ids::{PdId, Psn, Qpn, RKey};
 use crate::verbs::{Access, Completion, MemoryFault, QpAttr, Route, Transport, WcFlags, WcOpcode, WcStatus};
-use crate::wire::{Bth, Headers, Opcode, Operation, Rider, Service};
+use crate::wire::{Bth, Headers, Opcode, Operation, PiggybackedAck, Service};
 
 /// What never changes about a queue pair.
 #[derive(Clone, Copy, Debug)]
@@ -43,8 +43,8 @@ pub(crate) struct Io<'a, H: Host> {
     pub(crate) route: &'a Route,
     pub(crate) counters: &'a mut QpCounters,
     pub(crate) now: Time,
-    /// An acknowledgement that may ride in the next request.
-    pub(crate) rider: Option<Rider>,
+    /// An acknowledgement that may be piggybacked on the next request.
+    pub(crate) piggybacked_ack: Option<PiggybackedAck>,
     /// Packets of [`LARGE_SEGMENT`](super::LARGE_SEGMENT) may arrive: this one came through shared memory.
     pub(crate) may_be_large: bool,
 }

@@ -10,7 +10,7 @@ use super::{DropReason, Host, LARGE_SEGMENT, Machine, Qp};
 use crate::Time;
 use crate::ids::{Gid, PKey};
 use crate::verbs::{EventKind, QpState, Transport};
-use crate::wire::{Opcode, Packet, SendNamed, SendOnly, Service, WriteMiddle};
+use crate::wire::{Opcode, Packet, RendezvousSend, SendOnly, Service, WriteMiddle};
 
 /// Where a packet comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Qp {
             return self.receive_request(arrival, &view, clock, host);
         }
         if let Some(slot) = arrival.ring
-            && let Some(view) = SendNamed::parse(bytes)
+            && let Some(view) = RendezvousSend::parse(bytes)
             && host.is_peer(slot)
         {
             let (packets, len) = (view.0.packets, view.1.message_len());
@@ -127,14 +127,14 @@ impl Qp {
         let Some(terms) = self.admit(arrival, view, host) else { return Terms::Unchanged };
         let Machine::Rc(rc) = &mut self.machine else { return terms };
         let (requester, responder) = &mut **rc;
-        let now = match view.rider() {
+        let now = match view.piggybacked_ack() {
             Some(ack) if requester.needs_time(&ack) => clock(),
             _ => requester.last_time(),
         };
         let mut io = io!(self, now, host);
         io.may_be_large = arrival.ring.is_some() && io.id.transport == Transport::Rc;
         // A piggybacked acknowledgement answers what was sent before the request was posted.
-        let outcome = match view.rider() {
+        let outcome = match view.piggybacked_ack() {
             Some(ack) => requester.handle_ack(&ack.into(), &mut self.sq, &mut io),
             None => Ok(()),
         }

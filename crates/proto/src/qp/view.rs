@@ -9,7 +9,8 @@ use super::{Attempt, Host};
 use crate::ids::{PKey, Psn, RKey, Srqn};
 use crate::verbs::Sge;
 use crate::wire::{
-    Bth, Headers, Names, Opcode, Operation, Packet, Reth, Rider, SendNamed, SendOnly, Service, WriteMiddle,
+    Bth, Headers, Opcode, Operation, Packet, PiggybackedAck, RendezvousSend, Reth, SendOnly, Service,
+    SourceRef, WriteMiddle,
 };
 
 pub(crate) trait View {
@@ -43,7 +44,7 @@ pub(crate) trait View {
     fn reth(&self) -> Option<Reth> {
         None
     }
-    fn rider(&self) -> Option<Rider> {
+    fn piggybacked_ack(&self) -> Option<PiggybackedAck> {
         None
     }
     /// Sequence numbers that the packet takes.
@@ -109,8 +110,8 @@ impl View for Packet<'_> {
     fn reth(&self) -> Option<Reth> {
         self.headers.reth
     }
-    fn rider(&self) -> Option<Rider> {
-        self.headers.rider
+    fn piggybacked_ack(&self) -> Option<PiggybackedAck> {
+        self.headers.piggybacked_ack
     }
 }
 
@@ -152,8 +153,8 @@ impl View for (SendOnly, &[u8]) {
         self.0.imm
     }
     #[inline(always)]
-    fn rider(&self) -> Option<Rider> {
-        self.0.rider
+    fn piggybacked_ack(&self) -> Option<PiggybackedAck> {
+        self.0.piggybacked_ack
     }
 }
 
@@ -191,7 +192,7 @@ impl View for (WriteMiddle, &[u8]) {
 }
 
 /// The message takes the sequence numbers that its packets would take, and the receiver copies its data from the sender's memory.
-impl View for (SendNamed, Names) {
+impl View for (RendezvousSend, SourceRef) {
     const CAN_BE_KEPT: bool = false;
 
     fn opcode(&self) -> Opcode {
@@ -212,9 +213,9 @@ impl View for (SendNamed, Names) {
         &[]
     }
     fn to_packet(&self) -> Packet<'_> {
-        let SendNamed { dest_qpn, pkey, psn, solicited, imm, rider, .. } = self.0;
+        let RendezvousSend { dest_qpn, pkey, psn, solicited, imm, piggybacked_ack, .. } = self.0;
         let bth = Bth { pkey, ack_req: true, solicited, ..Bth::new(self.opcode(), dest_qpn, psn) };
-        Packet { headers: Headers { imm, rider, ..Headers::new(bth) }, payload: &[] }
+        Packet { headers: Headers { imm, piggybacked_ack, ..Headers::new(bth) }, payload: &[] }
     }
     fn solicited(&self) -> bool {
         self.0.solicited
@@ -222,8 +223,8 @@ impl View for (SendNamed, Names) {
     fn imm(&self) -> Option<u32> {
         self.0.imm
     }
-    fn rider(&self) -> Option<Rider> {
-        self.0.rider
+    fn piggybacked_ack(&self) -> Option<PiggybackedAck> {
+        self.0.piggybacked_ack
     }
     fn packets(&self) -> u32 {
         self.0.packets

@@ -42,7 +42,7 @@ pub struct Bth {
     pub ack_req: bool,
     /// Another reserved bit, which ferroce ends use between themselves. On an acknowledgement, and on a READ response that has an
     /// AETH anyhow: whoever sent it reads what the bit stands for elsewhere. On a request that
-    /// [may carry one](Opcode::may_carry_rider): a [`Rider`](super::Rider) stands behind the other headers. On packets that
+    /// [may carry one](Opcode::may_carry_ack): a [`PiggybackedAck`](super::PiggybackedAck) stands behind the other headers. On packets that
     /// [may repeat](Opcode::may_repeat_reth) the RETH or [the AETH](Opcode::may_repeat_aeth): that header is there again. On a READ
     /// request: the AETH may be repeated in the answer.
     pub extended: bool,

@@ -1,7 +1,7 @@
 //! BTH and extension headers together, in the order in which they stand in a packet (IBA 5.2).
 
 use super::one_field::{atomic_ack, ieth, imm, xrceth};
-use super::{Aeth, AtomicEth, Bth, Deth, Feth, Malformed, Opcode, Reth, Rider};
+use super::{Aeth, AtomicEth, Bth, Deth, Feth, Malformed, Opcode, PiggybackedAck, Reth};
 use crate::ids::{RKey, Srqn};
 
 /// All transport headers of a packet. The opcode alone decides which extension headers exist, and the extended bit whether
@@ -28,8 +28,8 @@ pub struct Headers {
     pub ieth: Option<RKey>,
     /// Shared receive queue of an XRC request.
     pub xrceth: Option<Srqn>,
-    /// Acknowledgement that rides along.
-    pub rider: Option<Rider>,
+    /// Acknowledgement that is piggybacked_ack.
+    pub piggybacked_ack: Option<PiggybackedAck>,
 }
 
 /// Length of the extension headers of an opcode.
@@ -66,10 +66,10 @@ const fn sum_of_extensions(opcode: Opcode) -> usize {
         + if_has(opcode.has_ieth(), ieth::LEN)
 }
 
-/// Whether an acknowledgement rides in the packet.
+/// Whether an acknowledgement is piggybacked_ack.
 #[inline]
-fn has_rider(bth: &Bth) -> bool {
-    bth.extended && bth.opcode.may_carry_rider()
+fn has_piggybacked_ack(bth: &Bth) -> bool {
+    bth.extended && bth.opcode.may_carry_ack()
 }
 
 /// Whether the packet has an AETH that the opcode alone does not give it.
@@ -101,7 +101,7 @@ impl Headers {
             imm: None,
             ieth: None,
             xrceth: None,
-            rider: None,
+            piggybacked_ack: None,
         }
     }
 
@@ -109,7 +109,7 @@ impl Headers {
     #[inline]
     pub fn encoded_len(&self) -> usize {
         let ours_len = match self.bth.extended {
-            true if has_rider(&self.bth) => Rider::LEN,
+            true if has_piggybacked_ack(&self.bth) => PiggybackedAck::LEN,
             true if repeats_reth(&self.bth) => Reth::LEN,
             true if repeats_aeth(&self.bth) => Aeth::LEN,
             _ => 0,
@@ -138,8 +138,8 @@ impl Headers {
         if repeats_aeth(&self.bth) {
             put_extension(out, &mut at, self.aeth.map(|h| h.to_bytes()));
         }
-        if has_rider(&self.bth) {
-            put_extension(out, &mut at, self.rider.map(|h| h.to_bytes()));
+        if has_piggybacked_ack(&self.bth) {
+            put_extension(out, &mut at, self.piggybacked_ack.map(|h| h.to_bytes()));
         }
         at
     }
@@ -187,7 +187,8 @@ impl Headers {
         if extension_len(opcode) > 0 {
             headers.read_extensions(&mut rest)?;
         }
-        headers.rider = rest.take(has_rider(&headers.bth), Rider::LEN, Rider::parse)?;
+        headers.piggybacked_ack =
+            rest.take(has_piggybacked_ack(&headers.bth), PiggybackedAck::LEN, PiggybackedAck::parse)?;
         Ok(headers)
     }
 

@@ -10,12 +10,12 @@
 //! | `opcode` | the BTH opcode, and which extension headers follow from it |
 //! | `bth` | base transport header |
 //! | `reth`, `aeth`, `atomic`, `deth`, `feth` | extension headers with several fields |
-//! | `rider` | an acknowledgement in a request packet, between two ferroce ends |
+//! | `piggyback` | an acknowledgement in a request packet, between two ferroce ends |
 //! | `one_field` | extension headers with one field: AtomicAckETH, ImmDt, IETH, XRCETH |
 //! | `headers` | BTH and all its extension headers together, as they stand in a packet |
 //! | `packet` | headers and payload: what arrives |
 //! | `send_only`, `write_middle` | the same for a SEND of one packet, and from the middle of a WRITE, in fewer steps |
-//! | `send_named` | a SEND that names memory instead of carrying it: never on a wire |
+//! | `rendezvous_send` | a SEND that names memory instead of carrying it: never on a wire |
 //! | `ipv4`, `ipv6`, `udp`, `grh` | what stands outside |
 //! | `icrc` | the invariant checksum |
 //! | `icrc_prefix` | the part of it that packets of one flow share |
@@ -42,9 +42,9 @@ mod malformed;
 mod one_field;
 mod opcode;
 mod packet;
+mod piggyback;
+mod rendezvous_send;
 mod reth;
-mod rider;
-mod send_named;
 mod send_only;
 mod udp;
 mod write_middle;
@@ -64,9 +64,9 @@ pub use mad::{BadMad, GSI_QKEY, MAD_BODY_LEN, MAD_LEN, MadHeader, NotGsi, check_
 pub use malformed::Malformed;
 pub use opcode::{Opcode, Operation, Service};
 pub use packet::Packet;
+pub use piggyback::PiggybackedAck;
+pub use rendezvous_send::{RendezvousSend, SourcePiece, SourceRef};
 pub use reth::Reth;
-pub use rider::Rider;
-pub use send_named::{Name, Names, SendNamed};
 pub use send_only::{SendOnly, pad_of};
 pub use udp::{ROCE_UDP_PORT, UdpHeader};
 pub use write_middle::WriteMiddle;

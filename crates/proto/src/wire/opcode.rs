@@ -314,7 +314,7 @@ impl Opcode {
     }
     /// Whether an acknowledgement of ours may ride in the packet: in a whole SEND or WRITE of a reliable connection. Not in one of
     /// several packets, which leave in batches of equal length.
-    pub const fn may_carry_rider(self) -> bool {
+    pub const fn may_carry_ack(self) -> bool {
         let is_whole = matches!(
             self.operation,
             Op::SendOnly | Op::SendOnlyImm | Op::SendOnlyInv | Op::WriteOnly | Op::WriteOnlyImm

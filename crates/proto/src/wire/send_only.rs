@@ -4,7 +4,7 @@
 //! their work is about headers that a SEND does not have.
 
 use super::bth::{ACK_REQ, EXTENDED, MIG_REQ, SELECTIVE, SOLICITED};
-use super::{Bth, Headers, Opcode, Operation, Rider, Service, Syndrome};
+use super::{Bth, Headers, Opcode, Operation, PiggybackedAck, Service, Syndrome};
 use crate::ids::{PKey, Psn, Qpn};
 
 const SEND_ONLY: u8 = 0x04;
@@ -31,13 +31,13 @@ pub struct SendOnly {
     pub selective: bool,
     /// Immediate data, in host order.
     pub imm: Option<u32>,
-    /// Acknowledgement that rides along.
-    pub rider: Option<Rider>,
+    /// Acknowledgement that is piggybacked_ack.
+    pub piggybacked_ack: Option<PiggybackedAck>,
 }
 
 impl SendOnly {
     /// Most bytes on the wire.
-    pub const MAX_LEN: usize = Bth::LEN + 4 + Rider::LEN;
+    pub const MAX_LEN: usize = Bth::LEN + 4 + PiggybackedAck::LEN;
 
     /// The headers as they stand on the wire before a payload of so many bytes, and how long they are.
     #[inline(always)] // most of it is known where it is called
@@ -47,7 +47,7 @@ impl SendOnly {
         let opcode = u32::from(if self.imm.is_some() { SEND_ONLY_IMM } else { SEND_ONLY });
         let flags = flag(self.solicited, SOLICITED) | u32::from(MIG_REQ) | (pad_of(payload_len) as u32) << 4;
         let requests = flag(self.ack_req, ACK_REQ)
-            | flag(self.rider.is_some(), EXTENDED)
+            | flag(self.piggybacked_ack.is_some(), EXTENDED)
             | flag(self.selective, SELECTIVE);
         let words = [
             opcode << 24 | flags << 16 | u32::from(self.pkey.0),
@@ -62,9 +62,9 @@ impl SendOnly {
             out[len..len + 4].copy_from_slice(&imm.to_be_bytes());
             len += 4;
         }
-        if let Some(rider) = self.rider {
-            out[len..len + Rider::LEN].copy_from_slice(&rider.to_bytes());
-            len += Rider::LEN;
+        if let Some(piggybacked_ack) = self.piggybacked_ack {
+            out[len..len + PiggybackedAck::LEN].copy_from_slice(&piggybacked_ack.to_bytes());
+            len += PiggybackedAck::LEN;
         }
         (out, len)
     }
@@ -72,7 +72,9 @@ impl SendOnly {
     /// Bytes on the wire.
     #[inline(always)]
     pub const fn encoded_len(&self) -> usize {
-        Bth::LEN + if self.imm.is_some() { 4 } else { 0 } + if self.rider.is_some() { Rider::LEN } else { 0 }
+        Bth::LEN
+            + if self.imm.is_some() { 4 } else { 0 }
+            + if self.piggybacked_ack.is_some() { PiggybackedAck::LEN } else { 0 }
     }
 
     /// Its opcode.
@@ -84,8 +86,8 @@ impl SendOnly {
 
     /// The same headers with all fields named.
     pub fn to_headers(&self, payload_len: usize) -> Headers {
-        let SendOnly { dest_qpn, pkey, psn, ack_req, solicited, selective, imm, rider } = *self;
-        let (pad, extended) = (pad_of(payload_len) as u8, rider.is_some());
+        let SendOnly { dest_qpn, pkey, psn, ack_req, solicited, selective, imm, piggybacked_ack } = *self;
+        let (pad, extended) = (pad_of(payload_len) as u8, piggybacked_ack.is_some());
         let bth = Bth {
             pkey,
             ack_req,
@@ -95,7 +97,7 @@ impl SendOnly {
             extended,
             ..Bth::new(self.opcode(), dest_qpn, psn)
         };
-        Headers { imm, rider, ..Headers::new(bth) }
+        Headers { imm, piggybacked_ack, ..Headers::new(bth) }
     }
 
     /// Reads a packet, and its payload, if it is of this kind and there is nothing to be said against it. Nothing: a parser of
@@ -109,7 +111,7 @@ impl SendOnly {
             return None;
         }
         let has_imm = w0 == SEND_ONLY_IMM;
-        let (imm, rider, rest) = imm_and_rider(rest, has_imm, b8 & EXTENDED != 0)?;
+        let (imm, piggybacked_ack, rest) = imm_and_ack(rest, has_imm, b8 & EXTENDED != 0)?;
         if !rest.len().is_multiple_of(4) {
             return None;
         }
@@ -122,33 +124,33 @@ impl SendOnly {
             solicited: w1 & SOLICITED != 0,
             selective: b8 & SELECTIVE != 0,
             imm,
-            rider,
+            piggybacked_ack,
         };
         Some((head, payload))
     }
 }
 
-/// What may stand between the BTH and the rest, and that rest: immediate data, and an acknowledgement, no other answer, that rides along.
+/// What may stand between the BTH and the rest, and that rest: immediate data, and an acknowledgement, no other answer, that is piggybacked_ack.
 #[inline]
-pub(super) fn imm_and_rider(
+pub(super) fn imm_and_ack(
     mut rest: &[u8],
     has_imm: bool,
-    has_rider: bool,
-) -> Option<(Option<u32>, Option<Rider>, &[u8])> {
-    let (mut imm, mut rider) = (None, None);
+    has_piggybacked_ack: bool,
+) -> Option<(Option<u32>, Option<PiggybackedAck>, &[u8])> {
+    let (mut imm, mut piggybacked_ack) = (None, None);
     if has_imm {
         let (field, behind) = rest.split_first_chunk()?;
         (imm, rest) = (Some(u32::from_be_bytes(*field)), behind);
     }
-    if has_rider {
-        let (field, behind) = rest.split_first_chunk::<{ Rider::LEN }>()?;
-        let ridden = Rider::parse(field).ok()?;
-        if !matches!(ridden.aeth.syndrome, Syndrome::Ack { .. }) {
+    if has_piggybacked_ack {
+        let (field, behind) = rest.split_first_chunk::<{ PiggybackedAck::LEN }>()?;
+        let ack = PiggybackedAck::parse(field).ok()?;
+        if !matches!(ack.aeth.syndrome, Syndrome::Ack { .. }) {
             return None;
         }
-        (rider, rest) = (Some(ridden), behind);
+        (piggybacked_ack, rest) = (Some(ack), behind);
     }
-    Some((imm, rider, rest))
+    Some((imm, piggybacked_ack, rest))
 }
 
 /// Bytes that fill a payload up to a multiple of four.
@@ -164,8 +166,10 @@ mod tests {
     use alloc::vec::Vec;
 
     fn all_kinds() -> impl Iterator<Item = (SendOnly, usize)> {
-        let rider =
-            Rider { psn: Psn::new(0xff_fffe), aeth: Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 77 } };
+        let piggybacked_ack = PiggybackedAck {
+            psn: Psn::new(0xff_fffe),
+            aeth: Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 77 },
+        };
         (0..16 * 7).map(move |n: usize| {
             let bit = |k: usize| n >> k & 1 != 0;
             let head = SendOnly {
@@ -176,7 +180,7 @@ mod tests {
                 solicited: bit(1),
                 selective: bit(2) != bit(3),
                 imm: bit(2).then_some(0xdead_beef),
-                rider: bit(3).then_some(rider),
+                piggybacked_ack: bit(3).then_some(piggybacked_ack),
             };
             (head, n / 16)
         })
@@ -219,7 +223,10 @@ mod tests {
                 let packet = Packet::parse(&bytes).expect("it is a packet");
                 let (bth, headers) = (packet.headers.bth, packet.headers);
                 assert_eq!(packet.payload, payload);
-                assert_eq!((headers.imm, headers.rider, bth.psn), (head.imm, head.rider, head.psn));
+                assert_eq!(
+                    (headers.imm, headers.piggybacked_ack, bth.psn),
+                    (head.imm, head.piggybacked_ack, head.psn)
+                );
                 assert_eq!((bth.dest_qpn, bth.pkey, bth.ack_req), (head.dest_qpn, head.pkey, head.ack_req));
                 assert_eq!(
                     (bth.solicited, bth.selective, bth.opcode.service),
@@ -254,9 +261,12 @@ mod tests {
                 }
             }
         }
-        let nak = Rider { psn: Psn::new(1), aeth: Aeth { syndrome: Syndrome::RnrNak { timer: 1 }, msn: 1 } };
+        let nak = PiggybackedAck {
+            psn: Psn::new(1),
+            aeth: Aeth { syndrome: Syndrome::RnrNak { timer: 1 }, msn: 1 },
+        };
         let (head, _) = all_kinds().next().unwrap();
-        let (bytes, head_len) = SendOnly { rider: Some(nak), ..head }.to_bytes(0);
+        let (bytes, head_len) = SendOnly { piggybacked_ack: Some(nak), ..head }.to_bytes(0);
         assert_eq!(SendOnly::parse(&bytes[..head_len]), None);
     }
 }

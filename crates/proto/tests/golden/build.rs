@@ -92,7 +92,7 @@ fn headers(i: u32, opcode: Opcode) -> Headers {
         imm: opcode.has_imm().then(|| spread(15)),
         ieth: opcode.has_ieth().then(|| RKey(spread(16))),
         xrceth: opcode.has_xrceth().then(|| Srqn::new(spread(17))),
-        rider: None,
+        piggybacked_ack: None,
     }
 }
 

@@ -14,7 +14,7 @@ const ETHERNET_MTU: u32 = 1500;
 pub struct LocalAddress {
     /// The address.
     pub addr: IpAddr,
-    /// Name of the interface.
+    /// SourcePiece of the interface.
     pub interface: String,
     /// Number of the interface.
     pub index: u32,

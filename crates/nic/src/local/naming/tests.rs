@@ -8,7 +8,7 @@ use ferroce_proto::verbs::{
     Access, AddressVector, AttrMask, Completion, Mtu, Payload, QpAttr, QpCap, QpState, RecvWr, SendFlags,
     SendOp, SendWr, Transport, WcStatus,
 };
-use ferroce_proto::wire::{Name, Names, SendNamed};
+use ferroce_proto::wire::{RendezvousSend, SourcePiece, SourceRef};
 use ferroce_proto::{PKey, Psn, Qpn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -71,19 +71,19 @@ fn connect(end: &End, peer: &End) {
     }
 }
 
-fn record(to: Qpn, psn: Psn, packets: u32, names: impl IntoIterator<Item = Name>) -> Vec<u8> {
-    record_of(to, psn, packets, Names::new(names).unwrap())
+fn record(to: Qpn, psn: Psn, packets: u32, names: impl IntoIterator<Item = SourcePiece>) -> Vec<u8> {
+    record_of(to, psn, packets, SourceRef::new(names).unwrap())
 }
 
-fn record_of(to: Qpn, psn: Psn, packets: u32, names: Names) -> Vec<u8> {
-    let head = SendNamed {
+fn record_of(to: Qpn, psn: Psn, packets: u32, names: SourceRef) -> Vec<u8> {
+    let head = RendezvousSend {
         dest_qpn: to,
         pkey: PKey::DEFAULT,
         psn,
         packets,
         solicited: false,
         imm: None,
-        rider: None,
+        piggybacked_ack: None,
     };
     let (bytes, len) = head.to_bytes(&names);
     bytes[..len].to_vec()
@@ -154,9 +154,12 @@ fn names_that_lead_nowhere_are_asked_for_as_packets() {
     connect(&b, &a);
     post_recv(&b);
     for names in [
-        vec![Name { addr: NOWHERE, len: LEN }],
-        vec![Name { addr: a.bytes.as_ptr() as u64, len: LEN - 8 }, Name { addr: NOWHERE, len: 8 }],
-        vec![Name { addr: u64::MAX - 4, len: LEN }],
+        vec![SourcePiece { addr: NOWHERE, len: LEN }],
+        vec![
+            SourcePiece { addr: a.bytes.as_ptr() as u64, len: LEN - 8 },
+            SourcePiece { addr: NOWHERE, len: 8 },
+        ],
+        vec![SourcePiece { addr: u64::MAX - 4, len: LEN }],
     ] {
         let before = naks(&b);
         inject(&a, &record(b.qp.qpn(), PSN, PACKETS, names));
@@ -178,7 +181,7 @@ fn records_that_cannot_be_are_dropped() {
     connect(&c, &b);
     connect(&over_udp, &b);
     post_recv(&b);
-    let good = [Name { addr: a.bytes.as_ptr() as u64, len: LEN }];
+    let good = [SourcePiece { addr: a.bytes.as_ptr() as u64, len: LEN }];
     let fitting = record(b.qp.qpn(), PSN, PACKETS, good);
     let mut empty = fitting.clone();
     let at = empty.len() - 4;
@@ -218,7 +221,7 @@ fn what_its_sender_gave_up_is_not_taken() {
     connect(&a, &b);
     connect(&b, &a);
     post_recv(&b);
-    let named = record(b.qp.qpn(), PSN, PACKETS, [Name { addr: a.bytes.as_ptr() as u64, len: LEN }]);
+    let named = record(b.qp.qpn(), PSN, PACKETS, [SourcePiece { addr: a.bytes.as_ptr() as u64, len: LEN }]);
     a.qp.modify(&QpAttr { state: QpState::Err, ..QpAttr::default() }, AttrMask::STATE).unwrap();
     inject(&a, &named);
     assert_eq!(until(&b, "it refuses", || naks(&b) == 1), []);
@@ -250,10 +253,10 @@ fn what_can_be_mapped_is_read_there_and_nowhere_else() {
     let (mr, at) = pages(&a, 0x77);
     let fetched = || b.nic.counters().link.messages_fetched;
     let mut psn = PSN;
-    let mut send_named = |addr: usize, rkey| {
+    let mut rendezvous_send = |addr: usize, rkey| {
         post_recv(&b);
         b.bytes.iter().for_each(|byte| byte.store(0, Ordering::Relaxed));
-        let names = Names::new([Name { addr: addr as u64, len: LEN }]).unwrap().of_region(rkey);
+        let names = SourceRef::new([SourcePiece { addr: addr as u64, len: LEN }]).unwrap().of_region(rkey);
         inject(&a, &record_of(b.qp.qpn(), psn, packets, names));
         psn = psn.plus(packets);
         let mut came = Vec::new();
@@ -269,19 +272,21 @@ fn what_can_be_mapped_is_read_there_and_nowhere_else() {
     };
     let (inside, outside) = (at + 100, a.bytes.as_ptr() as usize);
     let there: Vec<u8> = a.bytes[..LEN as usize].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
-    assert!(send_named(inside, mr.rkey()).iter().all(|&byte| byte == 0x77));
+    assert!(rendezvous_send(inside, mr.rkey()).iter().all(|&byte| byte == 0x77));
     assert_eq!(fetched(), 1);
     // Bytes that are not the region's, and a key that nobody has: the kernel reads them, as it would without a key.
-    assert!(send_named(outside, mr.rkey()) == there);
-    assert!(send_named(inside, ferroce_proto::RKey(mr.rkey().0 ^ 0x100)).iter().all(|&byte| byte == 0x77));
+    assert!(rendezvous_send(outside, mr.rkey()) == there);
+    assert!(
+        rendezvous_send(inside, ferroce_proto::RKey(mr.rkey().0 ^ 0x100)).iter().all(|&byte| byte == 0x77)
+    );
     assert_eq!(fetched(), 1);
     // A region whose pages are private again.
     let old = mr.rkey();
     drop(mr);
-    assert!(send_named(inside, old).iter().all(|&byte| byte == 0x77));
+    assert!(rendezvous_send(inside, old).iter().all(|&byte| byte == 0x77));
     assert_eq!(fetched(), 1);
     let (mr, at) = pages(&a, 0x78);
-    assert!(send_named(at, mr.rkey()).iter().all(|&byte| byte == 0x78));
+    assert!(rendezvous_send(at, mr.rkey()).iter().all(|&byte| byte == 0x78));
     assert_eq!(fetched(), 2);
 }
 

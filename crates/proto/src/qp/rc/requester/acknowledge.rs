@@ -6,7 +6,7 @@ use super::super::super::{DropReason, Host, Reason};
 use super::Requester;
 use crate::ids::Psn;
 use crate::verbs::WcStatus;
-use crate::wire::{Bth, NakCode, Packet, Rider, Syndrome};
+use crate::wire::{Bth, NakCode, Packet, PiggybackedAck, Syndrome};
 
 /// An acknowledgement, in a packet of its own or piggybacked on a request.
 #[derive(Clone, Copy, Debug)]
@@ -27,9 +27,9 @@ impl<'a> Ack<'a> {
     }
 }
 
-impl From<Rider> for Ack<'_> {
+impl From<PiggybackedAck> for Ack<'_> {
     #[inline(always)]
-    fn from(Rider { psn, aeth }: Rider) -> Self {
+    fn from(PiggybackedAck { psn, aeth }: PiggybackedAck) -> Self {
         Ack { psn, syndrome: aeth.syndrome, extended: true, selective: false, report: &[] }
     }
 }
@@ -85,7 +85,7 @@ impl Requester {
     /// would have to guess its number.
     #[inline(always)]
     fn on_extended(&mut self, ack: &Ack<'_>) {
-        self.peer_reads_riders |= ack.extended && !ack.psn.is_before(self.una);
+        self.peer_reads_piggybacked_acks |= ack.extended && !ack.psn.is_before(self.una);
     }
 
     #[inline(never)]

@@ -102,7 +102,7 @@ pub(crate) struct Requester {
     /// The peer marked a NAK: it may be told that we repeat selectively.
     peer_selects: bool,
     /// The peer showed that it reads acknowledgements in requests.
-    peer_reads_riders: bool,
+    peer_reads_piggybacked_acks: bool,
     repairs: Repairs,
     cc: Controller,
 }
@@ -132,7 +132,7 @@ impl Requester {
             first_try: None,
             went_back: None,
             peer_selects: false,
-            peer_reads_riders: false,
+            peer_reads_piggybacked_acks: false,
             repairs: Repairs::default(),
             cc,
         }
@@ -172,9 +172,9 @@ impl Requester {
         self.clock.deadline()
     }
 
-    /// Whether an acknowledgement may ride in the next request.
+    /// Whether an acknowledgement may be piggybacked on the next request.
     pub(crate) fn may_carry(&self) -> bool {
-        self.peer_reads_riders
+        self.peer_reads_piggybacked_acks
     }
 
     /// Packets (or READ responses) on their way.

@@ -8,7 +8,7 @@ use super::transmit::ack_every;
 use crate::Time;
 use crate::ids::Psn;
 use crate::verbs::SendFlags;
-use crate::wire::{Rider, Syndrome};
+use crate::wire::{PiggybackedAck, Syndrome};
 
 /// The next packets of a message.
 #[derive(Clone, Copy, Debug)]
@@ -143,7 +143,7 @@ impl Requester {
     /// Whether a piggybacked acknowledgement must be taken with the time at which it came. One that answers all that is in flight,
     /// and measures nothing, has the same effect at any time.
     #[inline]
-    pub(crate) fn needs_time(&self, ack: &Rider) -> bool {
+    pub(crate) fn needs_time(&self, ack: &PiggybackedAck) -> bool {
         let answers_all = ack.psn.plus(1) == self.high && self.psn == self.high && self.reads.is_empty();
         !answers_all || self.clock.is_measuring() || !matches!(ack.aeth.syndrome, Syndrome::Ack { .. })
     }

@@ -11,7 +11,7 @@ use super::Requester;
 use super::plan::Plan;
 use crate::ids::PKey;
 use crate::verbs::{SendOp, Transport};
-use crate::wire::SendNamed;
+use crate::wire::RendezvousSend;
 
 /// Packets of messages that may be under way by name: they take up no room on the way, so that it need not be the window. But all of them are sent
 /// again if one is refused.
@@ -41,20 +41,20 @@ impl Requester {
         if timeout_ns(io.attr.timeout).is_some_and(|ns| u64::from(wqe.len) > ns * SLOWEST) {
             return false;
         }
-        let head = SendNamed {
+        let head = RendezvousSend {
             dest_qpn: io.attr.dest_qpn,
             pkey: PKey::DEFAULT,
             psn: self.psn,
             packets: wqe.packets,
             solicited: wqe.solicited,
             imm,
-            rider: io.rider,
+            piggybacked_ack: io.piggybacked_ack,
         };
         let payload = sq.payload(self.cur, io.pd, 0, wqe.len);
         if !io.host.try_rendezvous(io.route, &head, payload).is_done() {
             return false;
         }
-        io.rider = None;
+        io.piggybacked_ack = None;
         io.counters.tx_packets += u64::from(wqe.packets);
         io.counters.tx_bytes += u64::from(wqe.len);
         let plan = Plan { psn: self.psn, count: wqe.packets, ack_req: true };

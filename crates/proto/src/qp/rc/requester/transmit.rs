@@ -11,7 +11,7 @@ use super::{Requester, Stall};
 use crate::cc::CongestionControl;
 use crate::ids::Psn;
 use crate::verbs::{QpState, SendOp, WcStatus};
-use crate::wire::Rider;
+use crate::wire::PiggybackedAck;
 
 /// A large READ goes out as several requests of at most this many bytes, so that the in-flight window bounds the
 /// responses too. Their borders never move: a restart ends where the first try ended, because the responder knows
@@ -238,16 +238,18 @@ impl Requester {
         add_extensions(&mut headers, wqe, first, last);
         headers.xrceth = sq.srq(*number);
         // The packet stays within the path MTU, and of packets sent together only the shortest kind may differ in length.
-        headers.rider = io.rider.filter(|_| first && last && len as usize + Rider::LEN <= mtu as usize);
+        headers.piggybacked_ack = io
+            .piggybacked_ack
+            .filter(|_| first && last && len as usize + PiggybackedAck::LEN <= mtu as usize);
         if !first && self.repeats_reth(wqe) {
             headers.reth = reth_of(wqe);
         }
-        headers.bth.extended = headers.rider.is_some() || (!first && headers.reth.is_some());
+        headers.bth.extended = headers.piggybacked_ack.is_some() || (!first && headers.reth.is_some());
         let payload = sq.payload(*number, io.pd, offset, len);
         let segment = Segment { headers: &headers, payload, count, transmission, is_acknowledged: true };
         let sent = io.send(&segment)?;
-        if headers.rider.is_some() {
-            io.rider = None;
+        if headers.piggybacked_ack.is_some() {
+            io.piggybacked_ack = None;
         }
         Ok((sent, sent * len))
     }
@@ -265,7 +267,9 @@ impl Requester {
     /// shorter; a short message would leave in two batches, each of which costs as much as a long one.
     pub(super) fn repeats_reth(&self, wqe: &SendWqe) -> bool {
         let is_short = (2..=SHORT).contains(&wqe.packets);
-        is_short && self.peer_reads_riders && matches!(wqe.op, SendOp::Write { .. } | SendOp::WriteImm { .. })
+        is_short
+            && self.peer_reads_piggybacked_acks
+            && matches!(wqe.op, SendOp::Write { .. } | SendOp::WriteImm { .. })
     }
 
     fn send_read<H: Host>(&mut self, wqe: &SendWqe, sq: &SendQueue, io: &mut Io<'_, H>) -> Step {

@@ -38,7 +38,7 @@ use reply::Replies;
 
 const MASK_24: u32 = 0x00ff_ffff;
 
-/// Acknowledgements, the first of a connection, that say that we read riders. A few, since each may be lost; not all, since a
+/// Acknowledgements, the first of a connection, that say that we read piggybacked ACKs. A few, since each may be lost; not all, since a
 /// foreign peer has no use for the mark.
 const ANNOUNCEMENTS: u8 = 16;
 
@@ -59,7 +59,7 @@ pub(crate) struct Responder {
     not_ready: bool,
     /// The peer understands reports of what is kept.
     peer_selects: bool,
-    /// Acknowledgements that will yet say that we read riders.
+    /// Acknowledgements that will yet say that we read piggybacked ACKs.
     announcements_left: u8,
 }
 

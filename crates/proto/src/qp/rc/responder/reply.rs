@@ -6,7 +6,7 @@ use super::Responder;
 use super::kept::REPORT_LEN;
 use crate::ids::{PdId, Psn, RKey};
 use crate::verbs::{EventKind, Transport};
-use crate::wire::{Aeth, NakCode, Operation, Rider, Syndrome};
+use crate::wire::{Aeth, NakCode, Operation, PiggybackedAck, Syndrome};
 use alloc::collections::VecDeque;
 
 /// No end-to-end credits: a receiver that runs dry says RNR instead (IBA 9.7.7.2.1, the "invalid" code).
@@ -152,21 +152,21 @@ impl Responder {
     pub(crate) fn only_acks_wait(&self) -> bool {
         let is_ack = |r: &Reply| matches!(r, Reply::Ack { syndrome: Syndrome::Ack { .. }, .. });
         // Nearly always there is one.
-        self.rider().is_some() || self.replies.queue.iter().all(is_ack)
+        self.piggybacked_ack().is_some() || self.replies.queue.iter().all(is_ack)
     }
 
-    /// The acknowledgement that waits, if it is all that waits and may ride in a request.
-    pub(crate) fn rider(&self) -> Option<Rider> {
+    /// The acknowledgement that waits, if it is all that waits and may be piggybacked on a request.
+    pub(crate) fn piggybacked_ack(&self) -> Option<PiggybackedAck> {
         match (self.replies.queue.len(), self.replies.queue.front()) {
             (1, Some(&Reply::Ack { psn, msn, syndrome: syndrome @ Syndrome::Ack { .. } })) => {
-                Some(Rider { psn, aeth: Aeth { syndrome, msn } })
+                Some(PiggybackedAck { psn, aeth: Aeth { syndrome, msn } })
             }
             _ => None,
         }
     }
 
-    /// The rider left in a request.
-    pub(crate) fn on_ridden<H: Host>(&mut self, io: &mut Io<'_, H>) {
+    /// The piggybacked acknowledgement left in a request.
+    pub(crate) fn on_piggybacked<H: Host>(&mut self, io: &mut Io<'_, H>) {
         self.replies.queue.pop_front();
         io.counters.acks_sent += 1;
     }

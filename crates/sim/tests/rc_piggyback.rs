@@ -5,7 +5,7 @@ mod support;
 
 use ferroce_proto::Psn;
 use ferroce_proto::verbs::{Mtu, WcStatus};
-use ferroce_proto::wire::Rider;
+use ferroce_proto::wire::PiggybackedAck;
 use ferroce_sim::filter::{Seen, is_ack, is_request, is_response};
 use ferroce_sim::{Faults, Pair, PairSetup, Rule, Wr};
 use std::cell::RefCell;
@@ -19,7 +19,7 @@ const PUT_OFF_NS: u64 = 20_000;
 const STEP_NS: u64 = 500;
 
 fn carries(seen: &Seen<'_>) -> bool {
-    seen.packet.headers.rider.is_some()
+    seen.packet.headers.piggybacked_ack.is_some()
 }
 
 fn is_marked(seen: &Seen<'_>) -> bool {
@@ -58,11 +58,11 @@ fn ping_pong(pair: &Pair, rounds: u64, len: u32) {
 fn a_ping_pong_takes_one_packet_each_way() {
     let setup = PairSetup { psn_a: Psn::new(0xff_fff0), ..PairSetup::rc() };
     let pair = connect(&setup);
-    let (acks, riders) = (pair.world.rule(Rule::on(is_ack)), pair.world.rule(Rule::on(carries)));
+    let (acks, carriers) = (pair.world.rule(Rule::on(is_ack)), pair.world.rule(Rule::on(carries)));
     ping_pong(&pair, 100, LEN);
     // The first message of each side cannot know its peer, and nothing answers the last.
-    println!("{} acknowledgements, {} riders", acks.hits(), riders.hits());
-    assert!(acks.hits() <= 4 && riders.hits() >= 196, "{} {}", acks.hits(), riders.hits());
+    println!("{} acknowledgements, {} piggybacked ACKs", acks.hits(), carriers.hits());
+    assert!(acks.hits() <= 4 && carriers.hits() >= 196, "{} {}", acks.hits(), carriers.hits());
     let (a, b) = (pair.a.qp.counters(), pair.b.qp.counters());
     assert_eq!((a.acks_sent, b.acks_sent), (100, 100));
     assert_eq!((a.retransmitted, b.retransmitted), (0, 0));
@@ -82,7 +82,7 @@ fn a_ping_pong_seldom_asks_for_the_time() {
 #[test]
 fn a_foreign_peer_never_sees_one() {
     let pair = connect(&PairSetup::rc());
-    // Neither end shows that it reads riders, as a foreign one would not.
+    // Neither end shows that it reads piggybacked ACKs, as a foreign one would not.
     let acks = pair.world.rule(Rule::on(|s: &Seen<'_>| is_ack(s) && is_marked(s)).rewrite(|b| b[8] &= 0x81));
     let marked = pair.world.rule(Rule::on(|s: &Seen<'_>| is_request(s) && is_marked(s)));
     ping_pong(&pair, 100, LEN);
@@ -106,7 +106,7 @@ fn an_answer_to_what_is_answered_shows_nothing() {
 }
 
 #[test]
-fn a_lost_rider_is_a_lost_acknowledgement() {
+fn a_lost_piggybacked_ack_is_a_lost_acknowledgement() {
     for (seed, nth) in (1..20).enumerate() {
         let pair = connect(&PairSetup { seed: seed as u64, ..PairSetup::rc() });
         let lost = pair.world.rule(Rule::on(carries).nth(nth).drop());
@@ -120,23 +120,25 @@ fn trouble_changes_nothing() {
     for seed in 0..20 {
         println!("seed {seed}");
         let pair = connect(&PairSetup { seed, ..PairSetup::rc() });
-        let riders = pair.world.rule(Rule::on(carries));
+        let carriers = pair.world.rule(Rule::on(carries));
         pair.world.set_faults(Faults { reordering: 0.1, ..Faults::all(0.03) });
         ping_pong(&pair, 60, LEN);
-        assert!(riders.hits() > 0);
+        assert!(carriers.hits() > 0);
     }
 }
 
 #[test]
 fn no_packet_is_longer_for_it() {
     let mtu = Mtu::B256.bytes();
-    for (len, rides) in
-        [(mtu - Rider::LEN as u32, true), (mtu - Rider::LEN as u32 + 1, false), (3 * mtu, false)]
-    {
+    for (len, rides) in [
+        (mtu - PiggybackedAck::LEN as u32, true),
+        (mtu - PiggybackedAck::LEN as u32 + 1, false),
+        (3 * mtu, false),
+    ] {
         let pair = connect(&PairSetup { mtu: Mtu::B256, ..PairSetup::rc() });
-        let riders = pair.world.rule(Rule::on(carries));
+        let carriers = pair.world.rule(Rule::on(carries));
         ping_pong(&pair, 20, len);
-        assert_eq!(riders.hits() > 0, rides, "{len} bytes");
+        assert_eq!(carriers.hits() > 0, rides, "{len} bytes");
     }
 }
 

@@ -1,51 +1,52 @@
 //! A SEND that names the sender's memory instead of carrying it: for a ring in shared memory, never for a wire.
 //!
 //! ```text
-//!  BTH | ImmDt, if the opcode says so | rider, if the BTH says so | 4 packets | 4 key | 12 for each name: address, length
+//!  BTH | ImmDt, if the opcode says so | piggybacked ACK, if the BTH has the extended bit | 4 packets | 4 key | 12 for each name: address, length
 //! ```
 //!
 //! The opcode is one of those that the specification leaves to manufacturers (IBA 9.2.1), so [`Packet`](super::Packet) takes such
-//! bytes for no packet; only a link that knows who wrote them may hand them to [`SendNamed::parse`]. Such a message uses the sequence
+//! bytes for no packet; only a link that knows who wrote them may hand them to [`RendezvousSend::parse`]. Such a message uses the sequence
 //! numbers that it would use as packets, so that it can be repeated as packets.
 
 use super::bth::{ACK_REQ, EXTENDED, MIG_REQ, SOLICITED};
-use super::send_only::imm_and_rider;
-use super::{Bth, MAX_MESSAGE, Rider};
+use super::send_only::imm_and_ack;
+use super::{Bth, MAX_MESSAGE, PiggybackedAck};
 use crate::ids::{PKey, Psn, Qpn, RKey};
 
-const SEND_NAMED: u8 = 0xc4;
-const SEND_NAMED_IMM: u8 = 0xc5;
+const RENDEZVOUS_SEND: u8 = 0xc4;
+const RENDEZVOUS_SEND_IMM: u8 = 0xc5;
 
 /// Bytes of the sender, in its own address space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Name {
+pub struct SourcePiece {
     /// The first of them.
     pub addr: u64,
     /// How many there are.
     pub len: u32,
 }
 
-impl Name {
+impl SourcePiece {
     const LEN: usize = 12;
 }
 
 /// The bytes of a message, one piece behind the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Names {
-    list: [Name; Names::MOST],
+pub struct SourceRef {
+    list: [SourcePiece; SourceRef::MAX_PIECES],
     count: usize,
     len: u32,
     /// 0 for none.
     key: u32,
 }
 
-impl Names {
+impl SourceRef {
     /// Most pieces that a message may have.
-    pub const MOST: usize = 4;
+    pub const MAX_PIECES: usize = 4;
 
     /// These pieces. Nothing if they are too many, one of them is empty, or they are longer than a message may be.
-    pub fn new(names: impl IntoIterator<Item = Name>) -> Option<Names> {
-        let mut all = Names { list: [Name::default(); Names::MOST], count: 0, len: 0, key: 0 };
+    pub fn new(names: impl IntoIterator<Item = SourcePiece>) -> Option<SourceRef> {
+        let mut all =
+            SourceRef { list: [SourcePiece::default(); SourceRef::MAX_PIECES], count: 0, len: 0, key: 0 };
         for name in names {
             *all.list.get_mut(all.count)? = name;
             all.count += 1;
@@ -55,8 +56,8 @@ impl Names {
     }
 
     /// The same, if there is only one piece: bytes of the region that the sender shows under this key.
-    pub fn of_region(self, key: RKey) -> Names {
-        Names { key: if self.count == 1 { key.0 } else { 0 }, ..self }
+    pub fn of_region(self, key: RKey) -> SourceRef {
+        SourceRef { key: if self.count == 1 { key.0 } else { 0 }, ..self }
     }
 
     /// The region that the only piece is part of, if it can be said.
@@ -65,7 +66,7 @@ impl Names {
     }
 
     /// The pieces.
-    pub fn pieces(&self) -> &[Name] {
+    pub fn pieces(&self) -> &[SourcePiece] {
         &self.list[..self.count]
     }
 
@@ -77,7 +78,7 @@ impl Names {
 
 /// What stands before the names. It always asks for an acknowledgement: until that comes, the sender's memory is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SendNamed {
+pub struct RendezvousSend {
     /// Queue pair that it goes to.
     pub dest_qpn: Qpn,
     /// Partition key.
@@ -90,34 +91,35 @@ pub struct SendNamed {
     pub solicited: bool,
     /// Immediate data, in host order.
     pub imm: Option<u32>,
-    /// Acknowledgement that rides along.
-    pub rider: Option<Rider>,
+    /// Acknowledgement that is piggybacked_ack.
+    pub piggybacked_ack: Option<PiggybackedAck>,
 }
 
-impl SendNamed {
+impl RendezvousSend {
     /// Most bytes of such a record.
-    pub const MAX_LEN: usize = Bth::LEN + 4 + Rider::LEN + 8 + Names::MOST * Name::LEN;
+    pub const MAX_LEN: usize =
+        Bth::LEN + 4 + PiggybackedAck::LEN + 8 + SourceRef::MAX_PIECES * SourcePiece::LEN;
 
     /// The record, and how long it is.
-    pub fn to_bytes(&self, names: &Names) -> ([u8; SendNamed::MAX_LEN], usize) {
-        let mut out = [0; SendNamed::MAX_LEN];
+    pub fn to_bytes(&self, names: &SourceRef) -> ([u8; RendezvousSend::MAX_LEN], usize) {
+        let mut out = [0; RendezvousSend::MAX_LEN];
         let mut len = 0;
         let mut put = |bytes: &[u8]| {
             out[len..len + bytes.len()].copy_from_slice(bytes);
             len += bytes.len();
         };
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
-        let opcode = if self.imm.is_some() { SEND_NAMED_IMM } else { SEND_NAMED };
+        let opcode = if self.imm.is_some() { RENDEZVOUS_SEND_IMM } else { RENDEZVOUS_SEND };
         put(&[opcode, flag(self.solicited, SOLICITED) | MIG_REQ]);
         put(&self.pkey.0.to_be_bytes());
         put(&self.dest_qpn.value().to_be_bytes());
-        put(&[ACK_REQ | flag(self.rider.is_some(), EXTENDED)]);
+        put(&[ACK_REQ | flag(self.piggybacked_ack.is_some(), EXTENDED)]);
         put(&self.psn.value().to_be_bytes()[1..]);
         if let Some(imm) = self.imm {
             put(&imm.to_be_bytes());
         }
-        if let Some(rider) = self.rider {
-            put(&rider.to_bytes());
+        if let Some(piggybacked_ack) = self.piggybacked_ack {
+            put(&piggybacked_ack.to_bytes());
         }
         put(&self.packets.to_be_bytes());
         put(&names.key.to_be_bytes());
@@ -129,29 +131,31 @@ impl SendNamed {
     }
 
     /// Reads a record, if it is one.
-    pub fn parse(bytes: &[u8]) -> Option<(SendNamed, Names)> {
+    pub fn parse(bytes: &[u8]) -> Option<(RendezvousSend, SourceRef)> {
         let (&b, rest) = bytes.split_first_chunk::<{ Bth::LEN }>()?;
-        let has_imm = b[0] == SEND_NAMED_IMM;
+        let has_imm = b[0] == RENDEZVOUS_SEND_IMM;
         let is_plain = b[1] & !SOLICITED == MIG_REQ;
-        if !(b[0] == SEND_NAMED || has_imm) || !is_plain || b[8] & !EXTENDED != ACK_REQ {
+        if !(b[0] == RENDEZVOUS_SEND || has_imm) || !is_plain || b[8] & !EXTENDED != ACK_REQ {
             return None;
         }
-        let (imm, rider, rest) = imm_and_rider(rest, has_imm, b[8] & EXTENDED != 0)?;
+        let (imm, piggybacked_ack, rest) = imm_and_ack(rest, has_imm, b[8] & EXTENDED != 0)?;
         let (packets, rest) = rest.split_first_chunk::<4>()?;
         let (key, rest) = rest.split_first_chunk::<4>()?;
-        let (names, behind) = rest.as_chunks::<{ Name::LEN }>();
-        let names = Names::new(names.iter().map(|&[a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3]| Name {
-            addr: u64::from_be_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
-            len: u32::from_be_bytes([l0, l1, l2, l3]),
+        let (names, behind) = rest.as_chunks::<{ SourcePiece::LEN }>();
+        let names = SourceRef::new(names.iter().map(|&[a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3]| {
+            SourcePiece {
+                addr: u64::from_be_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
+                len: u32::from_be_bytes([l0, l1, l2, l3]),
+            }
         }))?;
-        let head = SendNamed {
+        let head = RendezvousSend {
             dest_qpn: Qpn::new(u32::from_be_bytes([0, b[5], b[6], b[7]])),
             pkey: PKey(u16::from_be_bytes([b[2], b[3]])),
             psn: Psn::new(u32::from_be_bytes([0, b[9], b[10], b[11]])),
             packets: u32::from_be_bytes(*packets),
             solicited: b[1] & SOLICITED != 0,
             imm,
-            rider,
+            piggybacked_ack,
         };
         behind.is_empty().then_some((head, names.of_region(RKey(u32::from_be_bytes(*key)))))
     }
@@ -160,7 +164,7 @@ impl SendNamed {
     #[inline]
     pub fn last_len(bytes: &[u8]) -> u32 {
         match (bytes.first(), bytes.last_chunk::<4>()) {
-            (Some(&(SEND_NAMED | SEND_NAMED_IMM)), Some(&len)) => u32::from_be_bytes(len),
+            (Some(&(RENDEZVOUS_SEND | RENDEZVOUS_SEND_IMM)), Some(&len)) => u32::from_be_bytes(len),
             _ => 0,
         }
     }
@@ -172,22 +176,25 @@ mod tests {
     use crate::wire::{Aeth, Packet, Syndrome, dest_qpn};
     use alloc::vec::Vec;
 
-    fn all_kinds() -> impl Iterator<Item = (SendNamed, Names)> {
-        let rider =
-            Rider { psn: Psn::new(0xff_fffe), aeth: Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 77 } };
-        (0..8 * Names::MOST).map(move |n| {
+    fn all_kinds() -> impl Iterator<Item = (RendezvousSend, SourceRef)> {
+        let piggybacked_ack = PiggybackedAck {
+            psn: Psn::new(0xff_fffe),
+            aeth: Aeth { syndrome: Syndrome::ACK_NO_CREDIT, msn: 77 },
+        };
+        (0..8 * SourceRef::MAX_PIECES).map(move |n| {
             let bit = |k: usize| n >> k & 1 != 0;
-            let head = SendNamed {
+            let head = RendezvousSend {
                 dest_qpn: Qpn::new(0x12_3456),
                 pkey: PKey::DEFAULT,
                 psn: Psn::new(0x89_abcd),
                 packets: 3,
                 solicited: bit(0),
                 imm: bit(1).then_some(0xdead_beef),
-                rider: bit(2).then_some(rider),
+                piggybacked_ack: bit(2).then_some(piggybacked_ack),
             };
-            let pieces = (0..=n as u64 / 8).map(|k| Name { addr: (k + 1) << 40, len: 20_000 + k as u32 });
-            let names = Names::new(pieces).expect("few and short");
+            let pieces =
+                (0..=n as u64 / 8).map(|k| SourcePiece { addr: (k + 1) << 40, len: 20_000 + k as u32 });
+            let names = SourceRef::new(pieces).expect("few and short");
             (head, if bit(1) { names.of_region(RKey(0x1234_5678)) } else { names })
         })
     }
@@ -197,12 +204,12 @@ mod tests {
         for (head, names) in all_kinds() {
             let (bytes, len) = head.to_bytes(&names);
             let bytes = &bytes[..len];
-            assert_eq!(SendNamed::parse(bytes), Some((head, names)));
+            assert_eq!(RendezvousSend::parse(bytes), Some((head, names)));
             assert_eq!(dest_qpn(bytes), Some(head.dest_qpn));
-            assert_eq!(Some(SendNamed::last_len(bytes)), names.pieces().last().map(|name| name.len));
+            assert_eq!(Some(RendezvousSend::last_len(bytes)), names.pieces().last().map(|name| name.len));
             assert!(Packet::parse(bytes).is_err(), "nothing of it comes from a wire");
             for cut in 0..len {
-                let whole = SendNamed::parse(&bytes[..cut]);
+                let whole = RendezvousSend::parse(&bytes[..cut]);
                 assert!(whole.is_none_or(|(_, fewer)| fewer.pieces().len() < names.pieces().len()));
             }
         }
@@ -210,15 +217,15 @@ mod tests {
 
     #[test]
     fn names_that_cannot_be_are_refused() {
-        let name = |len| Name { addr: 1, len };
-        assert!(Names::new([]).is_none());
-        assert!(Names::new([name(0)]).is_none());
-        assert!(Names::new([name(1), name(0)]).is_none());
-        assert!(Names::new([name(1); Names::MOST + 1]).is_none());
-        assert!(Names::new([name(MAX_MESSAGE + 1)]).is_none());
-        assert!(Names::new([name(u32::MAX), name(2)]).is_none());
-        assert!(Names::new([name(MAX_MESSAGE), name(1)]).is_none());
-        assert_eq!(Names::new([name(MAX_MESSAGE)]).map(|names| names.message_len()), Some(MAX_MESSAGE));
+        let name = |len| SourcePiece { addr: 1, len };
+        assert!(SourceRef::new([]).is_none());
+        assert!(SourceRef::new([name(0)]).is_none());
+        assert!(SourceRef::new([name(1), name(0)]).is_none());
+        assert!(SourceRef::new([name(1); SourceRef::MAX_PIECES + 1]).is_none());
+        assert!(SourceRef::new([name(MAX_MESSAGE + 1)]).is_none());
+        assert!(SourceRef::new([name(u32::MAX), name(2)]).is_none());
+        assert!(SourceRef::new([name(MAX_MESSAGE), name(1)]).is_none());
+        assert_eq!(SourceRef::new([name(MAX_MESSAGE)]).map(|names| names.message_len()), Some(MAX_MESSAGE));
     }
 
     /// Bytes of a hostile neighbour: nothing panics.
@@ -234,10 +241,11 @@ mod tests {
         for _ in 0..200_000 {
             let mut bytes: Vec<u8> = (0..random() as usize % 90).map(|_| random() as u8).collect();
             if bytes.len() >= Bth::LEN {
-                (bytes[0], bytes[1], bytes[8]) = (SEND_NAMED | bytes[0] & 1, MIG_REQ, ACK_REQ);
+                (bytes[0], bytes[1], bytes[8]) = (RENDEZVOUS_SEND | bytes[0] & 1, MIG_REQ, ACK_REQ);
                 bytes[2..4].fill(0xff);
             }
-            taken += u32::from(SendNamed::parse(&bytes).is_some_and(|(_, names)| names.message_len() > 0));
+            taken +=
+                u32::from(RendezvousSend::parse(&bytes).is_some_and(|(_, names)| names.message_len() > 0));
         }
         assert!(taken > 100, "{taken}");
     }

@@ -6,7 +6,7 @@ mod support;
 use ferroce_proto::Psn;
 use ferroce_proto::qp::RefusalReason;
 use ferroce_proto::verbs::{Mtu, QpState, WcStatus};
-use ferroce_proto::wire::{Names, Operation, SendNamed};
+use ferroce_proto::wire::{Operation, RendezvousSend, SourceRef};
 use ferroce_sim::filter::{is_request, is_sequence_nak, op};
 use ferroce_sim::{Faults, LATENCY_NS, Pair, PairSetup, Rule, Wr};
 use support::{FAR, SEND, SEND_IMM, both_ready, size_classes};
@@ -128,7 +128,7 @@ fn memory_of_either_end_that_may_not_be_used_is_told_as_ever() {
 
 #[test]
 fn several_entries_on_both_sides() {
-    for pieces in 1..=Names::MOST as u64 + 2 {
+    for pieces in 1..=SourceRef::MAX_PIECES as u64 + 2 {
         let pair = connect(&setup(), 0);
         let sges = |end: &ferroce_sim::Endpoint, at: u64, len: u32, count: u64| {
             (0..count).map(|k| end.sge(at + k * 3000, len)).collect::<Vec<_>>()
@@ -143,7 +143,11 @@ fn several_entries_on_both_sides() {
         };
         let sent = joined(&pair.a, 0, 500, pieces as usize);
         assert!(joined(&pair.b, FAR as usize, 700, 5)[..sent.len()] == sent[..]);
-        assert_eq!(pair.a.node.named().0, u64::from(pieces <= Names::MOST as u64), "{pieces} entries");
+        assert_eq!(
+            pair.a.node.named().0,
+            u64::from(pieces <= SourceRef::MAX_PIECES as u64),
+            "{pieces} entries"
+        );
     }
 }
 
@@ -180,7 +184,7 @@ fn lost_doubled_or_late_it_arrives_once() {
 fn numbers_that_do_not_fit_the_length_are_dropped() {
     let change = |packets: u32| {
         move |bytes: &mut Vec<u8>| {
-            let Some((mut head, names)) = SendNamed::parse(bytes) else { return };
+            let Some((mut head, names)) = RendezvousSend::parse(bytes) else { return };
             head.packets = packets;
             let (record, len) = head.to_bytes(&names);
             *bytes = record[..len].to_vec();

@@ -1,11 +1,11 @@
-//! An acknowledgement that rides in a request packet: ours, not the specification's.
+//! An acknowledgement piggybacked on a request packet: ours, not the specification's.
 //!
 //! ```text
 //!  0 reserved | 1..4 PSN | 4..8 AETH
 //! ```
 //!
-//! It stands behind the other headers of a SEND or WRITE of one packet whose BTH has the rider bit, and says what an ACK
-//! packet with that number and that AETH would say. Only a peer that showed that it reads riders is sent one.
+//! It stands behind the other headers of a SEND or WRITE of one packet whose BTH has the extended bit, and says what an ACK
+//! packet with that number and that AETH would say. Only a peer that showed that it reads piggybacked ACKs is sent one.
 
 use super::malformed::first_bytes;
 use super::{Aeth, Malformed};
@@ -13,28 +13,28 @@ use crate::ids::Psn;
 
 /// An acknowledgement in a request packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rider {
+pub struct PiggybackedAck {
     /// What the PSN of an ACK packet would be.
     pub psn: Psn,
     /// What its AETH would be.
     pub aeth: Aeth,
 }
 
-impl Rider {
+impl PiggybackedAck {
     /// Bytes on the wire.
     pub const LEN: usize = 8;
 
     /// Reads the header at the start of `bytes`.
     #[inline]
-    pub fn parse(bytes: &[u8]) -> Result<Rider, Malformed> {
+    pub fn parse(bytes: &[u8]) -> Result<PiggybackedAck, Malformed> {
         let &[_, p0, p1, p2, a0, a1, a2, a3] = first_bytes(bytes)?;
         let psn = Psn::new(u32::from_be_bytes([0, p0, p1, p2]));
-        Ok(Rider { psn, aeth: Aeth::parse(&[a0, a1, a2, a3])? })
+        Ok(PiggybackedAck { psn, aeth: Aeth::parse(&[a0, a1, a2, a3])? })
     }
 
     /// The header as it stands on the wire.
     #[inline]
-    pub fn to_bytes(&self) -> [u8; Rider::LEN] {
+    pub fn to_bytes(&self) -> [u8; PiggybackedAck::LEN] {
         let ([_, p0, p1, p2], [a0, a1, a2, a3]) = (self.psn.value().to_be_bytes(), self.aeth.to_bytes());
         [0, p0, p1, p2, a0, a1, a2, a3]
     }

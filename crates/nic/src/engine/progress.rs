@@ -1,0 +1,166 @@
+//! A progress context: what a thread needs to make progress, behind a lock that is only ever tried.
+//!
+//! A NIC has one context today. Everything that two contexts must not share is in here: the source of packets, the batches, the timers and the
+//! queue pairs that wait for a turn at sending. [`Engine::context_of`](super::Engine) is the one place that assigns a queue pair to a context.
+
+use super::QpCore;
+use super::drive::YIELDS_AFTER;
+use super::qps::QpTable;
+use super::timers::Timers;
+use crate::link::{Link, RxBatch, TxBatch, now};
+use crate::lock::Mutex;
+use ferroce_proto::{Qpn, Time};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// One progress context.
+pub(super) struct ProgressContext {
+    /// Where its packets arrive.
+    pub(super) source: Arc<dyn Link>,
+    /// The progress lock, and what its holder works with.
+    pub(super) lock: Mutex<Progress>,
+    pub(super) timers: Timers,
+    /// Queue pairs that stopped sending only to let others send.
+    ready: Mutex<VecDeque<Arc<QpCore>>>,
+    any_ready: AtomicBool,
+    /// How often a poller found the progress lock taken. A lost count does not matter.
+    pub(super) contentions: AtomicU32,
+    /// Polls without arrivals after which a poller yields the processor.
+    pub(super) patience: AtomicU32,
+}
+
+impl ProgressContext {
+    pub(super) fn new(source: Arc<dyn Link>) -> Self {
+        ProgressContext {
+            source,
+            lock: Mutex::new(Progress::new()),
+            timers: Timers::default(),
+            ready: Mutex::default(),
+            any_ready: AtomicBool::new(false),
+            contentions: AtomicU32::new(0),
+            patience: AtomicU32::new(YIELDS_AFTER),
+        }
+    }
+
+    /// Whether a queue pair waits to go on sending.
+    #[inline]
+    pub(super) fn any_ready(&self) -> bool {
+        self.any_ready.load(Ordering::Relaxed)
+    }
+
+    /// Lets a queue pair go on sending later. Returns whether it was not waiting already.
+    pub(super) fn push_ready(&self, qp: &Arc<QpCore>) -> bool {
+        let is_new = !qp.ready.swap(true, Ordering::Relaxed);
+        if is_new {
+            self.ready.lock().push_back(qp.clone());
+            self.any_ready.store(true, Ordering::Relaxed);
+        }
+        is_new
+    }
+
+    /// The next queue pair that waits to go on sending.
+    pub(super) fn pop_ready(&self) -> Option<Arc<QpCore>> {
+        let mut ready = self.ready.lock();
+        let next = ready.pop_front();
+        self.any_ready.store(!ready.is_empty(), Ordering::Relaxed);
+        drop(ready);
+        let qp = next?;
+        qp.ready.store(false, Ordering::Relaxed);
+        Some(qp)
+    }
+}
+
+/// What the holder of the progress lock works with; reused from poll to poll.
+pub(super) struct Progress {
+    pub(super) rx: RxBatch,
+    pub(super) tx: TxBatch,
+    pub(super) touched: Vec<Arc<QpCore>>,
+    pub(super) delayed_acks: DelayedAcks,
+    /// Delayed acknowledgements have waited for a whole poll already.
+    pub(super) is_overdue: bool,
+    /// Polls since something arrived.
+    pub(super) idle: u32,
+    /// Polls since the clock was read.
+    pub(super) clockless: u32,
+    pub(super) recent: Recent,
+}
+
+/// The time of a poll, read when it is first needed.
+#[derive(Default)]
+pub(super) struct Clock(pub(super) Option<Time>);
+
+impl Clock {
+    #[inline]
+    pub(super) fn now(&mut self) -> Time {
+        *self.0.get_or_insert_with(now)
+    }
+}
+
+/// The queue pair that got the last packet: the next one is mostly for it too.
+#[derive(Default)]
+pub(super) struct Recent {
+    qp: Option<Arc<QpCore>>,
+    /// The table's number of removals when it was looked up.
+    removals: u64,
+}
+
+impl Recent {
+    /// Drops a queue pair that may be gone.
+    #[inline]
+    pub(super) fn refresh(&mut self, removals: u64) {
+        if self.removals != removals {
+            *self = Recent { qp: None, removals };
+        }
+    }
+
+    /// The queue pair with this number. A look-up in the table costs four locked instructions.
+    #[inline]
+    pub(super) fn find(&mut self, qpn: Qpn, table: &QpTable) -> Option<&Arc<QpCore>> {
+        self.refresh(table.removals());
+        if self.qp.as_ref().is_none_or(|qp| qp.qpn != qpn) {
+            self.qp = table.get(qpn);
+        }
+        self.qp.as_ref()
+    }
+}
+
+/// Acknowledgements that wait for the next poll: the application that just got its data may post an answer that carries them.
+#[derive(Default)]
+pub(super) struct DelayedAcks {
+    pub(super) waiting: Vec<Arc<QpCore>>,
+    /// The one that waited last. In a ping-pong it waits next, and counting a reference is a locked instruction.
+    pub(super) last: Option<Arc<QpCore>>,
+    /// The table's number of removals then.
+    removals: u64,
+}
+
+impl DelayedAcks {
+    pub(super) fn push(&mut self, qp: &Arc<QpCore>) {
+        let last = self.last.take().filter(|last| Arc::ptr_eq(last, qp));
+        self.waiting.push(last.unwrap_or_else(|| qp.clone()));
+    }
+
+    /// Drops a queue pair that may be gone.
+    #[inline]
+    pub(super) fn refresh(&mut self, removals: u64) {
+        if self.removals != removals {
+            (self.last, self.removals) = (None, removals);
+        }
+    }
+}
+
+impl Progress {
+    fn new() -> Self {
+        Progress {
+            rx: RxBatch::new(),
+            tx: TxBatch::new(),
+            touched: Vec::new(),
+            delayed_acks: DelayedAcks::default(),
+            is_overdue: false,
+            idle: 0,
+            clockless: 0,
+            recent: Recent::default(),
+        }
+    }
+}
