@@ -27,7 +27,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/dsm/src/meet/client.rs", "ends the process when another one of its job has died"),
     ("crates/dsm/src/typed/plain.rs", "promises that numbers are plain bytes"),
     ("crates/dsm/src/typed/shared.rs", "reads and writes shared memory"),
-    ("crates/dsm/tests/beside.rs", "cuts memory of its own into more pieces than the system allows"),
+    ("crates/dsm/tests/colocated.rs", "cuts memory of its own into more pieces than the system allows"),
     ("crates/dsm/tests/deaths.rs", "touches memory whose home is dead, and memory that is nowhere"),
     ("crates/dsm/tests/faults.rs", "forbids itself a system call"),
     ("crates/dsm/tests/programs.rs", "uses shared memory as programs do"),

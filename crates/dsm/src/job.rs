@@ -41,7 +41,7 @@ pub enum Tuning {
     Prefetch,
     /// In a job over several hosts, pages that are allocated from now on, and whose home is on this host, are used right there. On,
     /// unless switched off; whoever joins with it off cannot switch it on.
-    Beside,
+    Colocated,
 }
 
 impl Tuning {
@@ -54,7 +54,7 @@ impl Tuning {
             "changed-blocks" => Self::ChangedBlocks,
             "parcels" => Self::Parcels,
             "prefetch" => Self::Prefetch,
-            "beside" => Self::Beside,
+            "colocated" => Self::Colocated,
             _ => return None,
         })
     }
@@ -338,8 +338,9 @@ fn open(
     let wish = settings.transport.map_or("any", TransportKind::name);
     let fd = memory.as_ref().map_or(-1, |file| file.as_raw_fd());
     let host = format!("{}/{}", host_id(), settings.host.map_or(String::new(), |host| host.to_string()));
-    let beside = if settings.switches.contains(&(Tuning::Beside, false)) { "apart" } else { "beside" };
-    let mine = format!("{wish} {} {host} {} {fd} {beside}", settings.heap_bytes, std::process::id());
+    let colocated =
+        if settings.switches.contains(&(Tuning::Colocated, false)) { "apart" } else { "colocated" };
+    let mine = format!("{wish} {} {host} {} {fd} {colocated}", settings.heap_bytes, std::process::id());
     let lines = meeting.gather(&mine)?;
     let word = |line: &str, at: usize| line.split(' ').nth(at).unwrap_or_default().to_owned();
     for (rank, line) in lines.iter().enumerate() {
@@ -353,11 +354,11 @@ fn open(
         }
     }
     let hosts = Hosts::of(&lines.iter().map(|line| word(line, 2)).collect::<Vec<_>>());
-    let neighbours = hosts.beside(settings.rank).count();
+    let neighbours = hosts.colocated(settings.rank).count();
     let one_host = neighbours == lines.len();
     // A transport that somebody asked for is used between all processes.
     let sharing = match settings.transport {
-        None => hosts.sharing(|rank| word(&lines[rank as usize], 5) == "beside"),
+        None => hosts.sharing(|rank| word(&lines[rank as usize], 5) == "colocated"),
         Some(_) => Hosts::apart(settings.size),
     };
     let transport =

@@ -151,7 +151,7 @@ impl Settings {
             .unwrap_or_default(),
             switches: read(
                 "FERROCE_DSM_SWITCHES",
-                "a list of home-migration, write-detection, tree, changed-blocks, parcels, prefetch, beside is wanted, each perhaps with no- in front",
+                "a list of home-migration, write-detection, tree, changed-blocks, parcels, prefetch, colocated is wanted, each perhaps with no- in front",
                 switches,
             )?
             .unwrap_or_default(),

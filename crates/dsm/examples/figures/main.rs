@@ -1,4 +1,4 @@
-//! What the pieces of shared memory cost between two processes, beside bare RDMA operations on the same link.
+//! What the pieces of shared memory cost between two processes, next to bare RDMA operations on the same link.
 //!
 //!     cargo run --release -p ferroce-dsm --example figures -- rdma
 //!
@@ -106,7 +106,7 @@ fn measure() -> Result<()> {
     let mut figures = Figures::default();
     if job.size() != 2 {
         match job.size() {
-            3 => switches::beside(&job, &mut figures)?,
+            3 => switches::colocated(&job, &mut figures)?,
             _ => switches::tree(&job, &mut figures)?,
         }
         figures.show(&job);

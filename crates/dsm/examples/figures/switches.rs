@@ -108,11 +108,11 @@ pub(crate) fn measure(job: &Job, figures: &mut Figures) -> Result<()> {
 }
 
 /// Two processes of one host write and read the same pages, at home at one of them, in a job with a third on another host.
-pub(crate) fn beside(job: &Job, figures: &mut Figures) -> Result<()> {
+pub(crate) fn colocated(job: &Job, figures: &mut Figures) -> Result<()> {
     let mut round = 0;
     for on in [false, true].repeat(TURNS / 2) {
         job.barrier()?;
-        job.configure(Tuning::Beside, on);
+        job.configure(Tuning::Colocated, on);
         let array = job.shared::<u64>(PAGES * WORDS, &Placement::On(1))?;
         let mut interval = || {
             round += 1;

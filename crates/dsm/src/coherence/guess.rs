@@ -10,7 +10,7 @@ use super::locality::Locality;
 use super::machine::Machine;
 use super::{Access, Run};
 
-/// Most pages that one write fault opens besides its own: at home, and elsewhere, where each needs a twin.
+/// Most pages that one write fault opens in addition to its own: at home, and elsewhere, where each needs a twin.
 pub(super) const MOST_HOME_GUESSES: usize = 512;
 const MOST_TWIN_GUESSES: usize = 16;
 /// Pages that one fault fetches at most where only some blocks of each are missing, for each that it may fetch whole: each is

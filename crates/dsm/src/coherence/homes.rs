@@ -42,7 +42,7 @@ impl Machine {
         steps
     }
 
-    /// A page that one process alone wrote, and still has, is at home there from now on, unless it is beside the old home and
+    /// A page that one process alone wrote, and still has, is at home there from now on, unless it is co-located with the old home and
     /// so has no bytes of its own. Everybody was told the same and so decides the same.
     pub(super) fn move_homes(&mut self, told: &[Told], steps: &mut Vec<Step>) {
         let mut writers: BTreeMap<usize, Option<u16>> = BTreeMap::new();
@@ -56,7 +56,7 @@ impl Machine {
         }
         let moves = |(page, writer): (usize, Option<u16>)| {
             let home = self.table.get(page)?.home;
-            let moves = |writer: &u16| home != u16::MAX && !self.beside.are_together(home, *writer);
+            let moves = |writer: &u16| home != u16::MAX && !self.colocated.are_together(home, *writer);
             Some((page, writer.filter(moves)?))
         };
         let moves: Vec<(usize, u16)> = writers.into_iter().filter_map(moves).collect();
@@ -64,7 +64,7 @@ impl Machine {
         let (mut moved, mut came) = (false, Vec::new());
         for (page, writer) in moves {
             let state = &mut self.table[page];
-            self.beside.note_move(state.home);
+            self.colocated.note_move(state.home);
             let (was_home, is_home) = (u32::from(state.home) == self.rank, u32::from(writer) == self.rank);
             state.home = writer;
             if was_home || is_home {
@@ -79,7 +79,7 @@ impl Machine {
                 // Our copy is as good as the new home's until the next notice; from now on it counts.
                 state.resident = true;
                 self.cache.add(page);
-            } else if self.beside.shows(writer) {
+            } else if self.colocated.shows(writer) {
                 came.push(page);
             }
         }

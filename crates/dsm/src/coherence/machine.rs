@@ -1,8 +1,8 @@
 //! What happens to a page at a fault, a lock, a barrier.
 
-use super::beside::Beside;
 use super::blocks::Blocks;
 use super::cache::Cache;
+use super::colocated::Colocated;
 use super::guess::{MOST_HOME_GUESSES, PATIENCE};
 use super::locality::Locality;
 use super::notice::{Notice, Told};
@@ -30,14 +30,14 @@ pub(crate) struct Options {
     /// A number for the host of each process, equal where they share pages. All processes know the same.
     pub(crate) hosts: Vec<u32>,
     /// Processes of our host whose windows can be shown here. Nobody else need know.
-    pub(crate) beside: Vec<u32>,
+    pub(crate) colocated: Vec<u32>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Page {
     pub(super) home: u16,
     pub(super) access: Access,
-    /// The program is shown the bytes of its home, which is beside us.
+    /// The program is shown the bytes of its home, which is co-located.
     pub(super) shared: bool,
     /// There is a copy here that may be read. Always so at home, and where it is shared.
     pub(super) valid: bool,
@@ -73,7 +73,7 @@ pub(crate) struct Machine {
     /// Pages written under each lock that is held, unordered and with repetitions.
     scopes: BTreeMap<u32, Vec<usize>>,
     pub(super) cache: Cache,
-    pub(super) beside: Beside,
+    pub(super) colocated: Colocated,
     pub(super) locality: Locality,
     pub(super) prefetch_pages: usize,
     /// The same for first writes.
@@ -111,7 +111,7 @@ impl Machine {
             written: Vec::new(),
             scopes: BTreeMap::new(),
             cache: Cache::new(options.cache_pages),
-            beside: Beside::new(options.hosts, options.beside),
+            colocated: Colocated::new(options.hosts, options.colocated),
             locality: Locality::new(prefetch_pages),
             prefetch_pages,
             writing: Locality::new(MOST_HOME_GUESSES),

@@ -1,7 +1,7 @@
 //! The coherence protocol of one process, as a machine without I/O, clock or memory of its own.
 //!
 //! Home based, several writers, scope consistency. Every page has a home, whose copy is always good. A process that
-//! reads a page of another home keeps a copy; one that writes it keeps a twin besides, and the words that differ go home
+//! reads a page of another home keeps a copy; one that writes it keeps a twin as well, and the words that differ go home
 //! when the interval ends: at the release of a lock for what was written under it, at a barrier for everything. What was
 //! written is told with the lock or the barrier (write notices), and who hears of it forgets its copy.
 //!
@@ -14,14 +14,14 @@
 //! | `machine` | what happens to a page at a fault, a lock, a barrier |
 //! | `cache` | which copies go when there are too many |
 //! | `homes` | which page is at home where, and when that changes |
-//! | `beside` | which pages are shared with a home on this host |
+//! | `colocated` | which pages are shared with a home on this host |
 //! | `guess`, `locality` | which pages will be wanted next |
 //! | `notice` | how written pages are told, and how that is packed |
 //! | `diff`, `blocks` | which words of a page changed, and which parts must be fetched again |
 
-mod beside;
 mod blocks;
 mod cache;
+mod colocated;
 mod diff;
 mod guess;
 mod homes;
@@ -90,7 +90,7 @@ pub(crate) enum Step {
     Flush(usize, u32),
     /// Compare a page with its twin, and forget the twin.
     Compare(usize),
-    /// Show the program these pages of this process' window, closed: of a home beside us, or of our own.
+    /// Show the program these pages of this process' window, closed: of a co-located home, or of our own.
     Show(Run, u32),
     /// Nobody needs our own bytes of these pages any more, once what was to be sent from them has been.
     Discard(Run),

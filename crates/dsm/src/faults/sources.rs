@@ -1,4 +1,4 @@
-//! Where the bytes of the program's mapping come from: our own window, or that of a process beside us.
+//! Where the bytes of the program's mapping come from: our own window, or that of a co-located process.
 
 use crate::PAGE;
 use crate::coherence::Run;

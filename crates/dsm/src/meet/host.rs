@@ -49,13 +49,13 @@ impl Hosts {
     }
 
     /// The processes on the host of this one, itself among them.
-    pub(crate) fn beside(&self, rank: u32) -> impl Iterator<Item = u32> {
+    pub(crate) fn colocated(&self, rank: u32) -> impl Iterator<Item = u32> {
         let host = self.first[rank as usize];
         (0..).zip(&self.first).filter(move |(_, other)| **other == host).map(|(rank, _)| rank)
     }
 
-    /// Whether two are beside each other anywhere.
-    pub(crate) fn any_beside(&self) -> bool {
+    /// Whether any two processes are co-located.
+    pub(crate) fn any_colocated(&self) -> bool {
         (0..).zip(&self.first).any(|(rank, first)| rank != *first)
     }
 }
@@ -68,9 +68,9 @@ mod tests {
     fn processes_of_one_host_have_one_number() {
         let hosts = Hosts::of(&["a", "b", "a", "c", "a"].map(str::to_owned));
         assert_eq!(hosts.numbers(), [0, 1, 0, 3, 0]);
-        assert_eq!(hosts.beside(2).collect::<Vec<_>>(), [0, 2, 4]);
+        assert_eq!(hosts.colocated(2).collect::<Vec<_>>(), [0, 2, 4]);
         assert_eq!(hosts.sharing(|rank| rank != 0).numbers(), [0, 1, 2, 3, 2]);
-        assert!(hosts.any_beside() && !hosts.sharing(|rank| rank != 0 && rank != 4).any_beside());
-        assert!(!Hosts::apart(5).any_beside());
+        assert!(hosts.any_colocated() && !hosts.sharing(|rank| rank != 0 && rank != 4).any_colocated());
+        assert!(!Hosts::apart(5).any_colocated());
     }
 }

@@ -1,4 +1,4 @@
-//! Locks: tickets from a word at the lock's home, and a board beside it of what was written under the lock.
+//! Locks: tickets from a word at the lock's home, and a board next to it of what was written under the lock.
 //!
 //! Taking a ticket and reading the board is one trip; who had the lock last needs no board. Giving it back is a trip that nobody
 //! waits for, as long as nobody wants the lock: the word then says that the next one may help itself. Who has to wait writes its

@@ -8,7 +8,7 @@
 //! | file | question |
 //! |---|---|
 //! | `window` | what lies where in a window |
-//! | `beside` | the windows of the other processes of this host |
+//! | `colocated` | the windows of the other processes of this host |
 //! | `executor` | how the steps of the coherence machine are done |
 //! | `locks` | who holds a lock, and what was written under it |
 //! | `barrier`, `tree` | how all processes meet, with notices and without; the same over a tree |
@@ -17,7 +17,7 @@
 //! | `waiting` | how to wait for a word that somebody else writes |
 
 mod barrier;
-mod beside;
+mod colocated;
 mod executor;
 mod locks;
 mod mail;
@@ -97,11 +97,11 @@ impl Paged {
         let len = layout.len() + settings.heap_bytes;
         let file = anonymous_file(c"ferroce-dsm-window", len)?;
         let window = Arc::new(Mapping::anywhere(&file, 0, len)?);
-        let mut windows = match hosts.any_beside() {
-            true => beside::open(rank, hosts, &file, len, meeting)?,
+        let mut windows = match hosts.any_colocated() {
+            true => colocated::open(rank, hosts, &file, len, meeting)?,
             false => BTreeMap::new(),
         };
-        let beside = windows.keys().copied().collect();
+        let colocated = windows.keys().copied().collect();
         windows.insert(rank, Source { file, window: window.clone() });
         let sources = Sources::new(rank, layout.len(), windows);
         let view = View::new(sources, settings.heap_bytes, settings.faults)?;
@@ -119,7 +119,7 @@ impl Paged {
             max_checking_pages: settings.max_checking_pages,
             alone: size == 1,
             hosts: hosts.numbers().to_vec(),
-            beside,
+            colocated,
         };
         let mut machine = Machine::new(options);
         machine.set_prefetching(settings.prefetch);
@@ -245,7 +245,7 @@ impl Backend for Paged {
             Tuning::AdaptiveWriteDetection => machine.set_guessing(on),
             Tuning::ChangedBlocks => machine.set_changed_blocks(on),
             Tuning::Prefetch => machine.set_prefetching(on),
-            Tuning::Beside => machine.set_sharing(on),
+            Tuning::Colocated => machine.set_sharing(on),
             Tuning::LoadBalance => {}
         }
     }

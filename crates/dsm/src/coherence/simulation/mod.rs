@@ -24,7 +24,7 @@ struct Lock {
 
 struct World {
     processes: Vec<Process>,
-    /// The bytes of each process, by word. Those beside it see them, too.
+    /// The bytes of each process, by word. Co-located processes see them, too.
     memory: Vec<Vec<u32>>,
     truth: Vec<u32>,
     locks: Vec<Lock>,
@@ -43,7 +43,7 @@ struct Setup {
     migrate: bool,
     /// Only changed blocks are fetched.
     blocks: bool,
-    /// Processes are on so many hosts at random, and share pages with most of those beside them; 0: each is on its own.
+    /// Processes are on so many hosts at random, and share pages with most of the co-located ones; 0: each is on its own.
     hosts: u64,
     /// One in so many notices is lost as if a board had overflowed; 0 for none.
     overflow: u64,
@@ -61,7 +61,7 @@ impl World {
         let mut process = |rank: usize| {
             let others = (0..hosts.len()).filter(|&other| other != rank && hosts[other] == hosts[rank]);
             // Now and then a window cannot be opened.
-            let beside = others.filter(|_| random.below(4) > 0).map(|other| other as u32).collect();
+            let colocated = others.filter(|_| random.below(4) > 0).map(|other| other as u32).collect();
             let options = Options {
                 rank: rank as u32,
                 cache_pages: setup.cache_pages,
@@ -69,7 +69,7 @@ impl World {
                 max_checking_pages: 4,
                 alone: setup.processes == 1,
                 hosts: hosts.clone(),
-                beside,
+                colocated,
             };
             Process::new(options, &homes, setup, program.acts(rank))
         };
@@ -197,8 +197,8 @@ impl World {
         match micro {
             Micro::Fetch(word, home) => {
                 assert!(
-                    !self.processes[rank].is_beside(home),
-                    "fetched from process {home}, which is beside it"
+                    !self.processes[rank].is_colocated(home),
+                    "fetched from process {home}, which is co-located"
                 );
                 self.memory[rank][word] = self.memory[home][word];
             }
@@ -294,13 +294,13 @@ fn with_changed_blocks_and_boards_that_overflow() {
 }
 
 #[test]
-fn with_processes_beside_each_other() {
+fn with_colocated_processes() {
     let setup = Setup { processes: 5, hosts: 2, cache_pages: 6, prefetch_pages: 1, overflow: 9, ..PLAIN };
     seeds(150).for_each(|seed| simulate(seed, setup));
 }
 
 #[test]
-fn with_processes_beside_each_other_and_changed_blocks() {
+fn with_colocated_processes_and_changed_blocks() {
     let setup = Setup { processes: 4, hosts: 2, cache_pages: 6, blocks: true, overflow: 9, ..PLAIN };
     seeds(150).for_each(|seed| simulate(seed, setup));
 }

@@ -36,7 +36,7 @@ pub(super) struct Process {
     pub(super) machine: Machine,
     /// By page: whose bytes the program sees.
     shown: Vec<usize>,
-    beside: Vec<u32>,
+    colocated: Vec<u32>,
     access: Vec<Access>,
     twins: HashMap<usize, Vec<u32>>,
     pub(super) acts: VecDeque<Act>,
@@ -52,7 +52,7 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn new(options: Options, homes: &[u32], setup: Setup, acts: VecDeque<Act>) -> Self {
-        let (rank, beside) = (options.rank as usize, options.beside.clone());
+        let (rank, colocated) = (options.rank as usize, options.colocated.clone());
         let mut machine = Machine::new(options);
         machine.set_migration(setup.migrate);
         machine.set_changed_blocks(setup.blocks);
@@ -61,7 +61,7 @@ impl Process {
         let mut process = Self {
             machine,
             shown: vec![rank; homes.len()],
-            beside,
+            colocated,
             access: vec![Access::None; homes.len()],
             twins: HashMap::new(),
             acts,
@@ -82,8 +82,8 @@ impl Process {
     }
 
     /// Whether pages at home there are shared with it.
-    pub(super) fn is_beside(&self, home: usize) -> bool {
-        self.beside.contains(&(home as u32))
+    pub(super) fn is_colocated(&self, home: usize) -> bool {
+        self.colocated.contains(&(home as u32))
     }
 
     /// Whether the program may look at the bytes that process `rank` has of a page.

@@ -1,6 +1,6 @@
 //! Litmus tests: what must be seen after which lock or barrier, and the life of a page, step by step.
 
-mod beside;
+mod colocated;
 
 use super::Blocks;
 use super::machine::Fault;
@@ -20,7 +20,7 @@ fn options(rank: u32) -> Options {
         max_checking_pages: 0,
         alone: false,
         hosts: Vec::new(),
-        beside: Vec::new(),
+        colocated: Vec::new(),
     }
 }
 

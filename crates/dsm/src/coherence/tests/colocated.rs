@@ -6,12 +6,12 @@ const NINE: Run = Run { first: 1, count: 9 };
 
 /// Processes 0 and 1 are on one host, 2 and 3 on another.
 fn four(rank: u32) -> Machine {
-    placed(Options { hosts: vec![0, 0, 2, 2], beside: vec![rank ^ 1], ..options(rank) })
+    placed(Options { hosts: vec![0, 0, 2, 2], colocated: vec![rank ^ 1], ..options(rank) })
 }
 
 #[test]
 fn a_page_of_a_neighbour_is_shown_where_it_is() {
-    let mut machine = Machine::new(Options { hosts: vec![0, 0], beside: vec![1], ..options(0) });
+    let mut machine = Machine::new(Options { hosts: vec![0, 0], colocated: vec![1], ..options(0) });
     assert_eq!(machine.place(ONE, 0), []);
     assert_eq!(machine.place(NINE, 1), [Step::Show(NINE, 1)]);
     assert_eq!(steps(machine.fault(1, false)), [Step::Protect(NINE, Access::Read)], "nothing is fetched");
@@ -63,13 +63,13 @@ fn a_page_that_leaves_the_host_is_shown_no_longer() {
     all[2].arrived();
     let said = [nothing(), nothing(), told(&[1]), nothing()];
     let closed = Step::Protect(first, Access::None);
-    assert_eq!(all[0].depart(&said), [closed, Step::Show(first, 0)], "beside the old home");
+    assert_eq!(all[0].depart(&said), [closed, Step::Show(first, 0)], "co-located with the old home");
     assert_eq!(all[1].depart(&said), [], "the old home has a good copy");
     assert_eq!(all[2].depart(&said), [], "the new home has one as well");
     assert_eq!(
         all[3].depart(&said),
         [closed, Step::Discard(first), Step::Show(first, 2)],
-        "beside the new home"
+        "co-located with the new home"
     );
     assert!(all.iter_mut().all(Machine::must_meet_again), "nobody may look at what the old home discards");
     assert_eq!(steps(all[0].fault(1, false))[0], Step::Fetch(first, 2));
@@ -88,7 +88,7 @@ fn sharing_can_be_switched_off_for_what_comes() {
 
 #[test]
 fn what_cannot_be_shown_is_fetched_and_all_else_with_it() {
-    let mut machine = Machine::new(Options { hosts: vec![0, 0], beside: vec![1], ..options(0) });
+    let mut machine = Machine::new(Options { hosts: vec![0, 0], colocated: vec![1], ..options(0) });
     machine.set_changed_blocks(true);
     machine.place(ONE, 1);
     machine.place(NINE, 1);
@@ -107,7 +107,7 @@ fn what_cannot_be_shown_is_fetched_and_all_else_with_it() {
 
 #[test]
 fn a_view_of_too_many_pieces_is_not_cut_any_further() {
-    let mut machine = Machine::new(Options { hosts: vec![0, 0], beside: vec![1], ..options(0) });
+    let mut machine = Machine::new(Options { hosts: vec![0, 0], colocated: vec![1], ..options(0) });
     let one = |first| Run { first, count: 1 };
     let shown = (0..40000).filter(|&page| !machine.place(one(page), (page % 2) as u32).is_empty()).count();
     assert_eq!(shown, 16384);

@@ -12,9 +12,9 @@ use std::ops::Range;
 /// Pieces of the view that show other windows than our own. Each may cut the mapping twice, and the system allows some 65000 cuts in all.
 const MOST_PIECES: usize = 16384;
 
-/// Who is beside us, and what is shared.
+/// The co-located processes, and what is shared with them.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct Colocated {
     /// By rank. Processes beyond its end are on no host with others.
     hosts: Vec<u32>,
     ranks: Vec<u32>,
@@ -27,7 +27,7 @@ pub(super) struct Beside {
     pages: BTreeMap<u32, u64>,
 }
 
-impl Beside {
+impl Colocated {
     pub(super) fn new(hosts: Vec<u32>, ranks: Vec<u32>) -> Self {
         Self { hosts, ranks, on: true, pieces: 0, left: false, pages: BTreeMap::new() }
     }
@@ -54,20 +54,20 @@ impl Beside {
 }
 
 impl Machine {
-    /// Whether pages that come are shared with homes beside us. Those that are shared already stay so.
+    /// Whether pages that come are shared with co-located homes. Those that are shared already stay so.
     pub(crate) fn set_sharing(&mut self, on: bool) {
-        self.beside.on = on;
+        self.colocated.on = on;
     }
 
     /// Pages that were ever shared, by their homes.
     pub(crate) fn shared_pages(&self) -> &BTreeMap<u32, u64> {
-        &self.beside.pages
+        &self.colocated.pages
     }
 
     /// Whether pages left a host of several processes at the last barrier. Their old home may discard its bytes as soon as it
     /// has passed, so nobody may pass before all have stopped to show them. The same for all processes.
     pub(crate) fn must_meet_again(&mut self) -> bool {
-        std::mem::take(&mut self.beside.left)
+        std::mem::take(&mut self.colocated.left)
     }
 
     /// Sorted pages in runs of one home each.
@@ -84,10 +84,10 @@ impl Machine {
         runs
     }
 
-    /// Shows pages of one home, if it is beside us. Nobody knows of any changes of ours there.
+    /// Shows pages of one home, if it is co-located. Nobody knows of any changes of ours there.
     pub(super) fn share(&mut self, run: Run, steps: &mut Vec<Step>) {
         let home = self.table[run.first].home;
-        if !self.beside.shows(home) || self.beside.pieces >= MOST_PIECES {
+        if !self.colocated.shows(home) || self.colocated.pieces >= MOST_PIECES {
             return;
         }
         self.close(run.pages(), steps);
@@ -99,8 +99,8 @@ impl Machine {
             (state.shared, state.valid, state.here) = (true, true, Blocks::ALL);
             (state.resident, state.dirty) = (false, false);
         }
-        self.beside.pieces = self.beside.pieces + self.pieces_around(run) - before;
-        *self.beside.pages.entry(u32::from(home)).or_default() += run.count as u64;
+        self.colocated.pieces = self.colocated.pieces + self.pieces_around(run) - before;
+        *self.colocated.pages.entry(u32::from(home)).or_default() += run.count as u64;
         if !copies.is_empty() {
             let table = &self.table;
             self.cache.retain(|page| table[page].resident);
@@ -117,7 +117,7 @@ impl Machine {
             for state in &mut self.table[run.pages()] {
                 (state.shared, state.valid, state.here) = (false, false, Blocks::NONE);
             }
-            self.beside.pieces = self.beside.pieces + self.pieces_around(run) - before;
+            self.colocated.pieces = self.colocated.pieces + self.pieces_around(run) - before;
         }
     }
 
@@ -132,8 +132,8 @@ impl Machine {
         let shared: Vec<usize> = (0..self.table.len()).filter(|&page| self.table[page].shared).collect();
         self.forget(&shared, &mut steps);
         self.unshare(shared, &mut steps);
-        self.beside.on = false;
-        self.beside.pages.clear();
+        self.colocated.on = false;
+        self.colocated.pages.clear();
         steps
     }
 

@@ -9,7 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// Opens the windows of those beside us. One that cannot be opened or mapped is left out: its pages are fetched like those of
+/// Opens the windows of co-located processes. One that cannot be opened or mapped is left out: its pages are fetched like those of
 /// other hosts. All processes must come here, or none.
 pub(super) fn open(
     rank: u32,
@@ -19,7 +19,7 @@ pub(super) fn open(
     meeting: &Meeting,
 ) -> Result<BTreeMap<u32, Source>, Error> {
     let lines = meeting.gather(&format!("window {} {}", std::process::id(), own.as_raw_fd()))?;
-    let others = hosts.beside(rank).filter(|other| *other != rank);
+    let others = hosts.colocated(rank).filter(|other| *other != rank);
     Ok(others.filter_map(|other| Some((other, source(&lines[other as usize], len)?))).collect())
 }
 

@@ -86,7 +86,7 @@ fn a_transport_that_was_asked_for_is_used_between_neighbours_too() {
         assert_eq!(counted.shared_pages, 0);
     });
     let [transport, hosts] = TWO_ON_EACH_HOST;
-    let switched = &[transport, hosts, ("FERROCE_DSM_SWITCHES", "no-beside")][..];
+    let switched = &[transport, hosts, ("FERROCE_DSM_SWITCHES", "no-colocated")][..];
     Plan { test, size: 3, transport: TransportKind::Rdma, variables: switched }.run();
     for transport in [TransportKind::Rdma, TransportKind::RdmaMsg, TransportKind::Udp] {
         Plan { test, size: 3, transport, variables: &[hosts] }.run();
