@@ -101,12 +101,12 @@ impl Connection {
                 addr: link.peer_mappings.addr.wrapping_add(u64::from(place) * Mapping::LEN as u64),
                 ..link.peer_mappings
             };
-            let Some(piece) = link.machine.outbound.plan_beside(Mapping::LEN as u32) else { continue };
+            let Some(piece) = link.machine.send_ring.plan_direct(Mapping::LEN as u32) else { continue };
             shared.mapped[at].announced = true;
             let list = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
             let mut from = Vectors::new(&list)?;
             shared.send_piece(&piece, &mut from, |shared| {
-                shared.link_mut()?.machine.outbound.commit_beside(&piece);
+                shared.link_mut()?.machine.send_ring.commit_direct(&piece);
                 Some((target, Some(Message::Mapping(place))))
             })?;
         }
@@ -134,9 +134,9 @@ impl Connection {
             };
             let Some(target) = shared.find_mapping(offset) else { break };
             let Some(link) = shared.link_mut() else { break };
-            let Some(piece) = link.machine.outbound.plan_beside(limit.min(target.length)) else { continue };
+            let Some(piece) = link.machine.send_ring.plan_direct(limit.min(target.length)) else { continue };
             shared.send_piece(&piece, &mut from, |shared| {
-                shared.link_mut()?.machine.outbound.commit_beside(&piece);
+                shared.link_mut()?.machine.send_ring.commit_direct(&piece);
                 Some((target, None))
             })?;
             offset += u64::from(piece.length);
@@ -166,7 +166,7 @@ impl Shared {
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.link().is_some_and(|link| link.machine.outbound.has_room())
+        self.link().is_some_and(|link| link.machine.send_ring.has_room())
     }
 
     fn unannounced(&self) -> Option<usize> {

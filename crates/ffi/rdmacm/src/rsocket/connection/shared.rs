@@ -100,7 +100,7 @@ impl Shared {
     }
 
     pub(crate) fn has_data(&self) -> bool {
-        self.link().is_some_and(|link| link.machine.inbound.has_data())
+        self.link().is_some_and(|link| link.machine.recv_ring.has_data())
     }
 
     pub(crate) fn is_readable(&self) -> bool {
@@ -112,7 +112,7 @@ impl Shared {
     }
 
     pub(crate) fn can_send(&self) -> bool {
-        self.link().is_some_and(|link| link.machine.outbound.can_send())
+        self.link().is_some_and(|link| link.machine.send_ring.can_send())
     }
 
     pub(crate) fn end(&self) -> Option<End> {

@@ -65,10 +65,10 @@ impl Connection {
                 Err(errno) => return Err(errno),
             };
             let Some(link) = shared.link_mut() else { break };
-            let Some(piece) = link.machine.outbound.plan(limit) else { continue };
+            let Some(piece) = link.machine.send_ring.plan(limit) else { continue };
             let posted = shared.send_piece(&piece, &mut from, |shared| {
                 let link = shared.link_mut()?;
-                Some((link.machine.outbound.commit(&piece), Some(Message::Data(piece.length))))
+                Some((link.machine.send_ring.commit(&piece), Some(Message::Data(piece.length))))
             });
             posted?;
             sent += piece.length as usize;
@@ -104,14 +104,14 @@ impl Connection {
                 Err(errno) => return Err(errno),
             };
             let (Some(link), Some(endpoint)) = (shared.link(), &shared.endpoint) else { break };
-            if !link.machine.inbound.has_data() {
+            if !link.machine.recv_ring.has_data() {
                 // The end; a failure is told once there is nothing else to tell.
                 if got == 0 && link.machine.life.end() == Some(End::Failed) {
                     return Err(Errno(libc::ECONNRESET));
                 }
                 break;
             }
-            let spans = link.machine.inbound.next(into.left());
+            let spans = link.machine.recv_ring.next(into.left());
             let length = spans[0].length + spans[1].length;
             let ring: *const Registered = &endpoint.recv_ring;
             if flags & libc::MSG_PEEK != 0 {
@@ -143,7 +143,7 @@ impl Connection {
 impl Shared {
     fn finish_reading(&mut self, length: u32) {
         if let Some(link) = self.link_mut() {
-            link.machine.inbound.on_read(length);
+            link.machine.recv_ring.on_read(length);
         }
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.flush_control();

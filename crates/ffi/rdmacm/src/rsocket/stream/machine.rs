@@ -2,10 +2,10 @@
 //!
 //! After every batch of completions, and after every read, the caller takes control messages until there are none.
 
-use super::inbound::{Inbound, Violation};
 use super::life::{Direction, End, Farewell, Life};
-use super::outbound::Outbound;
+use super::recv_ring::{RecvRing, Violation};
 use super::ring::Span;
+use super::send_ring::SendRing;
 use crate::rsocket::wire::{Message, Order, RemoteBuffer};
 
 /// Requests that are kept for control messages, so that data can never hold them up.
@@ -78,8 +78,8 @@ pub(crate) enum Control {
 /// A stream that is connected, or was.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    pub(crate) outbound: Outbound,
-    pub(crate) inbound: Inbound,
+    pub(crate) send_ring: SendRing,
+    pub(crate) recv_ring: RecvRing,
     pub(crate) life: Life,
     /// Our ring as the peer reaches it.
     ring: RemoteBuffer,
@@ -96,12 +96,12 @@ impl Machine {
     /// `ring` is our receive ring as the peer reaches it.
     pub(crate) fn new(sizes: &Sizes, ring: RemoteBuffer, peer: &Peer) -> Self {
         let slots = u32::from(sizes.send_queue).saturating_sub(CONTROL_SLOTS).max(1);
-        let mut outbound = Outbound::new(sizes.send_ring, slots, sizes.inline);
-        outbound.on_credit(peer.credits);
-        outbound.on_target(peer.data);
+        let mut send_ring = SendRing::new(sizes.send_ring, slots, sizes.inline);
+        send_ring.on_credit(peer.credits);
+        send_ring.on_target(peer.data);
         Self {
-            outbound,
-            inbound: Inbound::new(sizes.recv_ring, sizes.recv_queue),
+            send_ring,
+            recv_ring: RecvRing::new(sizes.recv_ring, sizes.recv_queue),
             life: Life::new(),
             ring,
             peer_order: peer.order,
@@ -123,7 +123,7 @@ impl Machine {
     /// A message came; `entry` is the table's entry, if it brought one.
     pub(crate) fn handle_message(&mut self, message: Message, entry: Option<RemoteBuffer>) {
         let kept = match message {
-            Message::Data(length) => self.inbound.on_data(length),
+            Message::Data(length) => self.recv_ring.on_data(length),
             Message::Credits(credit) => self.on_credits(credit, entry),
             Message::Disconnect => {
                 self.life.on_end(End::Disconnected);
@@ -141,17 +141,17 @@ impl Machine {
     }
 
     fn on_credits(&mut self, credit: u16, entry: Option<RemoteBuffer>) -> Result<(), Violation> {
-        self.outbound.on_credit(credit);
+        self.send_ring.on_credit(credit);
         let Some(entry) = entry else { return Ok(()) };
         self.own_slot = (self.own_slot + 1) % TABLE_SLOTS;
-        if self.outbound.on_target(entry) { Ok(()) } else { Err(Violation::Buffers) }
+        if self.send_ring.on_target(entry) { Ok(()) } else { Err(Violation::Buffers) }
     }
 
     /// A request of ours is done, well or badly.
     pub(crate) fn handle_sent(&mut self, work: Work, success: bool) {
         match work {
             Work::Receive => return,
-            Work::Sent(bytes) => self.outbound.on_sent(bytes),
+            Work::Sent(bytes) => self.send_ring.on_sent(bytes),
             Work::Control | Work::LastControl => {
                 self.control_slots = (self.control_slots + 1).min(CONTROL_SLOTS);
             }
@@ -185,7 +185,7 @@ impl Machine {
                 Farewell::Shutdown => (Control::Bare(Message::Shutdown), Work::Control),
                 Farewell::Disconnect => (Control::Bare(Message::Disconnect), Work::LastControl),
             }
-        } else if self.life.is_readable() && self.inbound.wants_grant() {
+        } else if self.life.is_readable() && self.recv_ring.wants_grant() {
             (self.grant(), Work::Control)
         } else if std::mem::take(&mut self.probe) {
             (Control::Probe, Work::Control)
@@ -197,7 +197,7 @@ impl Machine {
     }
 
     fn grant(&mut self) -> Control {
-        let grant = self.inbound.grant();
+        let grant = self.recv_ring.grant();
         let message = Message::Credits(grant.credit);
         let Some(Span { offset, length }) = grant.buffer else { return Control::Bare(message) };
         let buffer = RemoteBuffer { addr: self.ring.addr + u64::from(offset), rkey: self.ring.rkey, length };
@@ -213,7 +213,7 @@ impl Machine {
 
     /// Whether everything that was posted is done.
     pub(crate) fn is_flushed(&self) -> bool {
-        self.outbound.is_idle() && self.control_slots == CONTROL_SLOTS && self.farewell.is_none()
+        self.send_ring.is_idle() && self.control_slots == CONTROL_SLOTS && self.farewell.is_none()
     }
 }
 

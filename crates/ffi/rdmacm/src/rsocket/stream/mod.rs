@@ -6,18 +6,18 @@
 //!
 //! | file | what lives there |
 //! |---|---|
-//! | `outbound` | the send ring, the peer's buffers and credits: what may be sent, and where it goes |
-//! | `inbound` | the receive ring: what has come, what was read, what to grant |
+//! | `send_ring` | the send ring, the peer's buffers and credits: what may be sent, and where it goes |
+//! | `recv_ring` | the receive ring: what has come, what was read, what to grant |
 //! | `life` | who may still send, and why it ended |
 //! | `machine` | the three together: completions in, control messages out |
 
-mod inbound;
 mod life;
 mod machine;
-mod outbound;
+mod recv_ring;
 mod ring;
+mod send_ring;
 
 pub(crate) use life::{Direction, End};
 pub(crate) use machine::{CONTROL_SLOTS, Control, Machine, Peer, Sizes, TABLE_SLOTS, Work};
-pub(crate) use outbound::{Growth, LOW_WATER, Piece};
 pub(crate) use ring::Span;
+pub(crate) use send_ring::{Growth, LOW_WATER, Piece};

@@ -50,7 +50,7 @@ impl Growth {
 }
 
 #[derive(Debug)]
-pub(crate) struct Outbound {
+pub(crate) struct SendRing {
     size: u32,
     head: u32,
     free: u32,
@@ -64,7 +64,7 @@ pub(crate) struct Outbound {
     targets: VecDeque<RemoteBuffer>,
 }
 
-impl Outbound {
+impl SendRing {
     /// A ring of `size` bytes, `slots` requests, and so many bytes that may go inline.
     pub(crate) fn new(size: u32, slots: u32, inline: u32) -> Self {
         let targets = VecDeque::with_capacity(MAX_TARGETS);
@@ -114,7 +114,7 @@ impl Outbound {
     }
 
     /// The next piece of a write that needs no buffer and no credit of the stream.
-    pub(crate) fn plan_beside(&self, limit: u32) -> Option<Piece> {
+    pub(crate) fn plan_direct(&self, limit: u32) -> Option<Piece> {
         self.has_room().then(|| self.place(limit))
     }
 
@@ -126,10 +126,10 @@ impl Outbound {
         Piece { length, place: Some(spans(self.size, self.head, length)) }
     }
 
-    /// The piece of [`Outbound::plan`] is on its way; returns where it goes.
+    /// The piece of [`SendRing::plan`] is on its way; returns where it goes.
     pub(crate) fn commit(&mut self, piece: &Piece) -> RemoteBuffer {
         self.sequence = self.sequence.wrapping_add(1);
-        self.commit_beside(piece);
+        self.commit_direct(piece);
         let Some(target) = self.targets.front_mut() else { return RemoteBuffer::default() };
         let length = piece.length.min(target.length);
         let here = RemoteBuffer { length, ..*target };
@@ -141,8 +141,8 @@ impl Outbound {
         here
     }
 
-    /// The piece of [`Outbound::plan_beside`] is on its way.
-    pub(crate) fn commit_beside(&mut self, piece: &Piece) {
+    /// The piece of [`SendRing::plan_direct`] is on its way.
+    pub(crate) fn commit_direct(&mut self, piece: &Piece) {
         let bytes = piece.ring_bytes();
         self.slots -= 1;
         self.free -= bytes;
@@ -158,25 +158,25 @@ mod tests {
         RemoteBuffer { addr, rkey: 7, length }
     }
 
-    fn ready(size: u32, slots: u32, inline: u32) -> Outbound {
-        let mut outbound = Outbound::new(size, slots, inline);
-        outbound.on_credit(100);
-        outbound.on_target(target(1000, 4096));
-        outbound
+    fn ready(size: u32, slots: u32, inline: u32) -> SendRing {
+        let mut send_ring = SendRing::new(size, slots, inline);
+        send_ring.on_credit(100);
+        send_ring.on_target(target(1000, 4096));
+        send_ring
     }
 
     #[test]
     fn data_fills_one_buffer_and_then_the_next() {
-        let mut outbound = ready(16384, 10, 0);
-        assert!(outbound.on_target(target(9000, 4096)));
-        assert!(!outbound.on_target(target(0, 1)), "a third buffer was never promised");
-        let first = outbound.plan(3000).unwrap();
-        assert_eq!(outbound.commit(&first), target(1000, 3000));
-        let second = outbound.plan(3000).unwrap();
+        let mut send_ring = ready(16384, 10, 0);
+        assert!(send_ring.on_target(target(9000, 4096)));
+        assert!(!send_ring.on_target(target(0, 1)), "a third buffer was never promised");
+        let first = send_ring.plan(3000).unwrap();
+        assert_eq!(send_ring.commit(&first), target(1000, 3000));
+        let second = send_ring.plan(3000).unwrap();
         assert_eq!(second.length, 1096, "a piece does not leave its buffer");
-        assert_eq!(outbound.commit(&second), target(4000, 1096));
-        let third = outbound.plan(3000).unwrap();
-        assert_eq!(outbound.commit(&third), target(9000, 3000));
+        assert_eq!(send_ring.commit(&second), target(4000, 1096));
+        let third = send_ring.plan(3000).unwrap();
+        assert_eq!(send_ring.commit(&third), target(9000, 3000));
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
         let mut no_credit = ready(8192, 10, 0);
         no_credit.on_credit(0);
         assert_eq!(no_credit.plan(1), None);
-        let mut no_buffer = Outbound::new(8192, 10, 0);
+        let mut no_buffer = SendRing::new(8192, 10, 0);
         no_buffer.on_credit(1);
         assert_eq!(no_buffer.plan(1), None);
         let mut no_slot = ready(8192, 1, 0);
@@ -201,23 +201,23 @@ mod tests {
 
     #[test]
     fn small_pieces_go_inline_and_take_no_ring() {
-        let mut outbound = ready(4096, 10, 64);
-        let piece = outbound.plan(64).unwrap();
+        let mut send_ring = ready(4096, 10, 64);
+        let piece = send_ring.plan(64).unwrap();
         assert_eq!((piece.place, piece.ring_bytes()), (None, 0));
-        assert_eq!(outbound.commit(&piece), target(1000, 64));
-        assert!(outbound.plan(65).unwrap().place.is_some());
+        assert_eq!(send_ring.commit(&piece), target(1000, 64));
+        assert!(send_ring.plan(65).unwrap().place.is_some());
     }
 
     #[test]
     fn the_ring_wraps() {
-        let mut outbound = ready(4096, 10, 0);
-        let first = outbound.plan(2000).unwrap();
-        outbound.commit(&first);
-        let second = outbound.plan(2000).unwrap();
-        outbound.commit(&second);
-        outbound.on_sent(2000);
-        outbound.on_sent(2000);
-        let third = outbound.plan_beside(200).unwrap();
+        let mut send_ring = ready(4096, 10, 0);
+        let first = send_ring.plan(2000).unwrap();
+        send_ring.commit(&first);
+        let second = send_ring.plan(2000).unwrap();
+        send_ring.commit(&second);
+        send_ring.on_sent(2000);
+        send_ring.on_sent(2000);
+        let third = send_ring.plan_direct(200).unwrap();
         let spans = third.place.unwrap();
         assert_eq!((spans[0].offset, spans[0].length, spans[1].length), (4000, 96, 104));
     }

@@ -25,7 +25,7 @@ pub(crate) struct Grant {
 }
 
 #[derive(Debug)]
-pub(crate) struct Inbound {
+pub(crate) struct RecvRing {
     size: u32,
     /// Bytes since the beginning: granted to the peer, announced by it, read by the program.
     granted: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Inbound {
     report_at: u16,
 }
 
-impl Inbound {
+impl RecvRing {
     /// A ring of `size` bytes (an even number) whose first half is granted with the connection, and `depth` messages.
     pub(crate) fn new(size: u32, depth: u16) -> Self {
         Self {
@@ -133,88 +133,88 @@ mod tests {
 
     #[test]
     fn halves_are_granted_in_turn() {
-        let mut inbound = Inbound::new(100, 8);
-        assert!(inbound.wants_grant(), "the second half, at once");
-        assert_eq!(inbound.grant(), Grant { credit: 8, buffer: Some(Span { offset: 50, length: 50 }) });
-        assert!(!inbound.wants_grant());
-        inbound.on_data(50).unwrap();
-        inbound.on_data(30).unwrap();
-        inbound.on_read(49);
-        assert!(!inbound.wants_grant(), "not yet half a ring");
-        inbound.on_read(1);
-        assert_eq!(inbound.grant(), Grant { credit: 9, buffer: Some(Span { offset: 0, length: 50 }) });
-        assert_eq!(inbound.next(1000), [Span { offset: 50, length: 30 }, Span { offset: 0, length: 0 }]);
+        let mut recv_ring = RecvRing::new(100, 8);
+        assert!(recv_ring.wants_grant(), "the second half, at once");
+        assert_eq!(recv_ring.grant(), Grant { credit: 8, buffer: Some(Span { offset: 50, length: 50 }) });
+        assert!(!recv_ring.wants_grant());
+        recv_ring.on_data(50).unwrap();
+        recv_ring.on_data(30).unwrap();
+        recv_ring.on_read(49);
+        assert!(!recv_ring.wants_grant(), "not yet half a ring");
+        recv_ring.on_read(1);
+        assert_eq!(recv_ring.grant(), Grant { credit: 9, buffer: Some(Span { offset: 0, length: 50 }) });
+        assert_eq!(recv_ring.next(1000), [Span { offset: 50, length: 30 }, Span { offset: 0, length: 0 }]);
     }
 
     #[test]
     fn reading_wraps_and_crosses_messages() {
-        let mut inbound = Inbound::new(100, 8);
-        inbound.grant();
-        inbound.on_data(50).unwrap();
-        inbound.on_data(40).unwrap();
-        inbound.on_read(90);
-        inbound.grant();
-        inbound.on_data(10).unwrap();
-        inbound.on_data(20).unwrap();
-        assert_eq!(inbound.next(25), [Span { offset: 90, length: 10 }, Span { offset: 0, length: 15 }]);
-        inbound.on_read(25);
-        assert_eq!(inbound.available(), 5);
-        assert!(inbound.has_data());
-        inbound.on_read(5);
-        assert!(!inbound.has_data());
+        let mut recv_ring = RecvRing::new(100, 8);
+        recv_ring.grant();
+        recv_ring.on_data(50).unwrap();
+        recv_ring.on_data(40).unwrap();
+        recv_ring.on_read(90);
+        recv_ring.grant();
+        recv_ring.on_data(10).unwrap();
+        recv_ring.on_data(20).unwrap();
+        assert_eq!(recv_ring.next(25), [Span { offset: 90, length: 10 }, Span { offset: 0, length: 15 }]);
+        recv_ring.on_read(25);
+        assert_eq!(recv_ring.available(), 5);
+        assert!(recv_ring.has_data());
+        recv_ring.on_read(5);
+        assert!(!recv_ring.has_data());
     }
 
     #[test]
     fn credits_are_reported_by_half_queues() {
-        let mut inbound = Inbound::new(4096, 8);
-        inbound.grant();
+        let mut recv_ring = RecvRing::new(4096, 8);
+        recv_ring.grant();
         for _ in 0..3 {
-            inbound.on_data(1).unwrap();
-            inbound.on_read(1);
+            recv_ring.on_data(1).unwrap();
+            recv_ring.on_read(1);
         }
-        assert!(!inbound.wants_grant());
-        inbound.on_data(1).unwrap();
-        inbound.on_read(1);
-        assert!(inbound.wants_grant());
-        assert_eq!(inbound.grant(), Grant { credit: 12, buffer: None });
-        assert!(!inbound.wants_grant());
+        assert!(!recv_ring.wants_grant());
+        recv_ring.on_data(1).unwrap();
+        recv_ring.on_read(1);
+        assert!(recv_ring.wants_grant());
+        assert_eq!(recv_ring.grant(), Grant { credit: 12, buffer: None });
+        assert!(!recv_ring.wants_grant());
     }
 
     #[test]
     fn a_peer_that_takes_more_than_it_was_given_is_caught() {
-        let mut inbound = Inbound::new(100, 2);
-        assert_eq!(inbound.on_data(51), Err(Violation::Bytes));
-        inbound.on_data(50).unwrap();
-        assert_eq!(inbound.on_data(1), Err(Violation::Bytes));
-        inbound.grant();
-        inbound.on_data(1).unwrap();
-        assert_eq!(inbound.on_data(1), Err(Violation::Messages));
-        assert_eq!(inbound.on_data(u32::MAX), Err(Violation::Bytes));
+        let mut recv_ring = RecvRing::new(100, 2);
+        assert_eq!(recv_ring.on_data(51), Err(Violation::Bytes));
+        recv_ring.on_data(50).unwrap();
+        assert_eq!(recv_ring.on_data(1), Err(Violation::Bytes));
+        recv_ring.grant();
+        recv_ring.on_data(1).unwrap();
+        assert_eq!(recv_ring.on_data(1), Err(Violation::Messages));
+        assert_eq!(recv_ring.on_data(u32::MAX), Err(Violation::Bytes));
     }
 
     #[test]
     fn empty_messages_are_read_away() {
-        let mut inbound = Inbound::new(100, 4);
-        inbound.on_data(0).unwrap();
-        assert!(!inbound.has_data());
-        inbound.on_data(3).unwrap();
-        inbound.on_data(0).unwrap();
-        assert_eq!(inbound.available(), 3);
-        inbound.on_read(3);
-        assert!(!inbound.has_data());
-        assert_eq!(inbound.grant().credit, 3 + 4);
+        let mut recv_ring = RecvRing::new(100, 4);
+        recv_ring.on_data(0).unwrap();
+        assert!(!recv_ring.has_data());
+        recv_ring.on_data(3).unwrap();
+        recv_ring.on_data(0).unwrap();
+        assert_eq!(recv_ring.available(), 3);
+        recv_ring.on_read(3);
+        assert!(!recv_ring.has_data());
+        assert_eq!(recv_ring.grant().credit, 3 + 4);
     }
 
     #[test]
     fn numbers_wrap() {
-        let mut inbound = Inbound::new(64, 16);
+        let mut recv_ring = RecvRing::new(64, 16);
         for _ in 0..200_000 {
-            if inbound.wants_grant() {
-                inbound.grant();
+            if recv_ring.wants_grant() {
+                recv_ring.grant();
             }
-            inbound.on_data(3).unwrap();
-            inbound.on_read(3);
+            recv_ring.on_data(3).unwrap();
+            recv_ring.on_read(3);
         }
-        assert_eq!(inbound.available(), 0);
+        assert_eq!(recv_ring.available(), 0);
     }
 }
