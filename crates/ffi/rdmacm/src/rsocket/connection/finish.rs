@@ -35,7 +35,7 @@ impl Connection {
 
     /// Ends the socket. Its resources go with the last call that still uses it.
     pub(crate) fn close(&self) {
-        // An interrupted farewell is a farewell; the peer learns of the end in any case.
+        // An interrupted close still closes: the peer sees the disconnect either way.
         let _ = self.shut_down(Direction::Both);
         let mut shared = self.shared.lock();
         if shared.state == State::Connected {

@@ -66,8 +66,8 @@ impl Life {
         }
     }
 
-    /// The program is done with a direction. Returns what the peer must hear: whether all is over, if anything.
-    pub(crate) fn shut_down(&mut self, direction: Direction) -> Option<Farewell> {
+    /// Shuts down one or both directions. Returns the message for the peer, or `None` if it needs none.
+    pub(crate) fn shut_down(&mut self, direction: Direction) -> Option<CloseMessage> {
         if !self.is_connected() {
             return None;
         }
@@ -77,15 +77,15 @@ impl Life {
         match (self.readable, self.writable) {
             now if now == had => None,
             (_, true) => None,
-            (true, false) => Some(Farewell::Shutdown),
-            (false, false) => Some(Farewell::Disconnect),
+            (true, false) => Some(CloseMessage::Shutdown),
+            (false, false) => Some(CloseMessage::Disconnect),
         }
     }
 }
 
-/// What is said when a direction ends.
+/// The control message that a shutdown sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Farewell {
+pub(crate) enum CloseMessage {
     /// We send no more, but read on.
     Shutdown,
     /// Nothing more in either direction.
@@ -99,13 +99,13 @@ mod tests {
     #[test]
     fn each_direction_ends_by_itself() {
         let mut life = Life::new();
-        assert_eq!(life.shut_down(Direction::Write), Some(Farewell::Shutdown));
+        assert_eq!(life.shut_down(Direction::Write), Some(CloseMessage::Shutdown));
         assert!(life.is_readable() && !life.is_writable());
         assert_eq!(life.shut_down(Direction::Write), None, "said once");
-        assert_eq!(life.shut_down(Direction::Read), Some(Farewell::Disconnect));
+        assert_eq!(life.shut_down(Direction::Read), Some(CloseMessage::Disconnect));
         assert!(life.is_connected(), "until the message has left");
         assert_eq!(Life::new().shut_down(Direction::Read), None, "the peer need not know");
-        assert_eq!(Life::new().shut_down(Direction::Both), Some(Farewell::Disconnect));
+        assert_eq!(Life::new().shut_down(Direction::Both), Some(CloseMessage::Disconnect));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! After every batch of completions, and after every read, the caller takes control messages until there are none.
 
-use super::life::{Direction, End, Farewell, Life};
+use super::life::{CloseMessage, Direction, End, Life};
 use super::recv_ring::{RecvRing, Violation};
 use super::ring::Span;
 use super::send_ring::SendRing;
@@ -88,7 +88,7 @@ pub(crate) struct Machine {
     peer_slot: u32,
     own_slot: u32,
     control_slots: u32,
-    farewell: Option<Farewell>,
+    close_message: Option<CloseMessage>,
     probe: bool,
 }
 
@@ -110,7 +110,7 @@ impl Machine {
             peer_slot: 1 % peer.table.length.max(1),
             own_slot: 1 % TABLE_SLOTS,
             control_slots: CONTROL_SLOTS,
-            farewell: None,
+            close_message: None,
             probe: false,
         }
     }
@@ -165,8 +165,8 @@ impl Machine {
 
     /// The program is done with a direction.
     pub(crate) fn handle_shutdown(&mut self, direction: Direction) {
-        if let Some(farewell) = self.life.shut_down(direction) {
-            self.farewell = Some(farewell);
+        if let Some(close_message) = self.life.shut_down(direction) {
+            self.close_message = Some(close_message);
         }
     }
 
@@ -180,10 +180,10 @@ impl Machine {
         if !self.life.is_connected() || self.control_slots == 0 {
             return None;
         }
-        let next = if let Some(farewell) = self.farewell.take() {
-            match farewell {
-                Farewell::Shutdown => (Control::Bare(Message::Shutdown), Work::Control),
-                Farewell::Disconnect => (Control::Bare(Message::Disconnect), Work::LastControl),
+        let next = if let Some(close_message) = self.close_message.take() {
+            match close_message {
+                CloseMessage::Shutdown => (Control::Bare(Message::Shutdown), Work::Control),
+                CloseMessage::Disconnect => (Control::Bare(Message::Disconnect), Work::LastControl),
             }
         } else if self.life.is_readable() && self.recv_ring.wants_grant() {
             (self.grant(), Work::Control)
@@ -213,7 +213,7 @@ impl Machine {
 
     /// Whether everything that was posted is done.
     pub(crate) fn is_flushed(&self) -> bool {
-        self.send_ring.is_idle() && self.control_slots == CONTROL_SLOTS && self.farewell.is_none()
+        self.send_ring.is_idle() && self.control_slots == CONTROL_SLOTS && self.close_message.is_none()
     }
 }
 
