@@ -9,7 +9,7 @@ use super::{Access, Blocks, Run, Step};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Pieces of the view that show other windows than our own. Each may cut the mapping twice, and the system allows some 65000 cuts in all.
+/// Pieces of the view that show other mappings than our own. Each may cut the mapping twice, and the system allows some 65000 cuts in all.
 const MOST_PIECES: usize = 16384;
 
 /// The co-located processes, and what is shared with them.
@@ -107,7 +107,7 @@ impl Machine {
         }
     }
 
-    /// Shows those of sorted pages that are shared in our own window again, where there is nothing.
+    /// Shows those of sorted pages that are shared in our own mapping again, where there is nothing.
     pub(super) fn unshare(&mut self, pages: impl IntoIterator<Item = usize>, steps: &mut Vec<Step>) {
         let shared = pages.into_iter().filter(|&page| self.table[page].shared);
         for run in Run::of(shared.collect::<Vec<_>>()) {
@@ -144,7 +144,7 @@ impl Machine {
         }
     }
 
-    /// How many pieces of other windows begin in these pages, or right behind them.
+    /// How many pieces of other mappings begin in these pages, or right behind them.
     fn pieces_around(&self, run: Run) -> usize {
         let shown = |page: usize| Some(&self.table[page]).filter(|page| page.shared).map(|page| page.home);
         let begins = |page: &usize| {

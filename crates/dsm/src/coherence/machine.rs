@@ -29,7 +29,7 @@ pub(crate) struct Options {
     pub(crate) alone: bool,
     /// A number for the host of each process, equal where they share pages. All processes know the same.
     pub(crate) hosts: Vec<u32>,
-    /// Processes of our host whose windows can be shown here. Nobody else need know.
+    /// Processes of our host whose mappings can be shown here. Nobody else need know.
     pub(crate) colocated: Vec<u32>,
 }
 

@@ -90,7 +90,7 @@ pub(crate) enum Step {
     Flush(usize, u32),
     /// Compare a page with its twin, and forget the twin.
     Compare(usize),
-    /// Show the program these pages of this process' window, closed: of a co-located home, or of our own.
+    /// Show the program these pages of this process' mapping, closed: of a co-located home, or of our own.
     Show(Run, u32),
     /// Nobody needs our own bytes of these pages any more, once what was to be sent from them has been.
     Discard(Run),

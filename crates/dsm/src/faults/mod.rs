@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `signal` | how a thread that touched a closed page comes to us |
 //! | `userfault` | how pages are opened and closed one by one, by userfaultfd |
-//! | `sources` | whose window each page is shown from |
+//! | `sources` | whose mapping each page is shown from |
 //! | `view` | which of the two ways is used: userfaultfd, or rights of the mapping |
 
 mod signal;

@@ -35,10 +35,10 @@ struct Entries {
 }
 
 impl View {
-    /// Maps the heap, which is `len` bytes in our own window, with all pages closed.
+    /// Maps the heap, which is `len` bytes in our own mapping, with all pages closed.
     pub(crate) fn new(sources: Sources, len: usize, kind: FaultKind) -> Result<Self, Error> {
         let mut story = "SIGSEGV".to_owned();
-        let (own, heap) = sources.window(sources.own())?;
+        let (own, heap) = sources.mapping(sources.own())?;
         if kind != FaultKind::Signal {
             let rights = libc::PROT_READ | libc::PROT_WRITE;
             let mapping = Mapping::fixed(&own.file, heap, len, HEAP_ADDRESS, rights)?;
@@ -87,12 +87,12 @@ impl View {
         Ok(true)
     }
 
-    /// Shows pages of another window, closed. `false`: there are too many pieces already, and nothing has changed.
+    /// Shows pages of another mapping, closed. `false`: there are too many pieces already, and nothing has changed.
     pub(crate) fn show(&self, run: Run, rank: u32) -> Result<bool, Error> {
         self.replace(run, rank, false)
     }
 
-    /// Shows those of these pages that are of other windows in our own again, even if there are too many pieces.
+    /// Shows those of these pages that are of other mappings in our own again, even if there are too many pieces.
     pub(crate) fn show_own(&self, run: Run) -> Result<(), Error> {
         let (mut first, end) = (run.first, run.first + run.count);
         while first < end {
@@ -108,7 +108,7 @@ impl View {
 
     fn replace(&self, run: Run, rank: u32, taken: bool) -> Result<bool, Error> {
         let (offset, len) = (run.first * PAGE, run.count * PAGE);
-        let (source, heap) = self.sources.window(rank)?;
+        let (source, heap) = self.sources.mapping(rank)?;
         // Without any right at first: who touches it now must come to us.
         if !self.mapping.replace((offset, len), (&source.file, heap + offset), taken)? {
             return Ok(false);
@@ -176,7 +176,7 @@ impl Entries {
         mapping.unmap_entries(run.first * PAGE, run.count * PAGE)
     }
 
-    /// Opens pages of one window, or changes what they are open for.
+    /// Opens pages of one mapping, or changes what they are open for.
     fn open_for(&self, mapping: &Mapping, sources: &Sources, run: Run, access: Access) -> Result<(), Error> {
         let (offset, len) = (run.first * PAGE, run.count * PAGE);
         let (first, end) = (run.first, run.first + run.count);

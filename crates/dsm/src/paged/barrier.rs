@@ -2,8 +2,8 @@
 //! the program asks for a tree.
 
 use super::Core;
+use super::layout::{LONG_NOTICES, SHORT_NOTICES};
 use super::packed::Parcels;
-use super::window::{LONG_NOTICES, SHORT_NOTICES};
 use crate::coherence::{Notice, Told};
 use crate::error::Error;
 use crate::transport::Op;
@@ -100,7 +100,7 @@ impl Core {
     /// and so has read the one before that.
     fn note_notices(&self, said: &Said, words: &[u64], tree: bool) {
         let parity = (said.epoch & 1) as usize;
-        self.window.long(self.layout.arrival(parity, self.rank)).store(said.word(), Ordering::Release);
+        self.mapping.long(self.layout.arrival(parity, self.rank)).store(said.word(), Ordering::Release);
         if said.count == ANYTHING {
             return;
         }
@@ -110,7 +110,7 @@ impl Core {
         }
         for place in places {
             for (at, word) in words.iter().enumerate() {
-                self.window.long(place + at * 8).store(*word, Ordering::Release);
+                self.mapping.long(place + at * 8).store(*word, Ordering::Release);
             }
         }
     }
@@ -132,7 +132,7 @@ impl Core {
 
     /// What a process said at its last barrier of this parity.
     pub(super) fn said(&self, parity: usize, rank: u32) -> Said {
-        let word = self.window.long(self.layout.arrival(parity, rank)).load(Ordering::Acquire);
+        let word = self.mapping.long(self.layout.arrival(parity, rank)).load(Ordering::Acquire);
         Said { epoch: word >> BITS, count: word as usize & ANYTHING, parcels: word & PARCELS != 0 }
     }
 
@@ -165,7 +165,7 @@ impl Core {
             let remote = self.layout.long_notices(parity);
             self.wires.execute(&[(rank, Op::Read { remote, local: at, len: count * 8 })])?;
         }
-        Ok(pages((0..count).map(|number| self.window.long(at + number * 8).load(Ordering::Acquire))))
+        Ok(pages((0..count).map(|number| self.mapping.long(at + number * 8).load(Ordering::Acquire))))
     }
 
     pub(super) fn wait_all(&self) -> Result<(), Error> {
@@ -178,7 +178,7 @@ impl Core {
         let ops: Vec<(u32, Op)> = self.others().map(|peer| (peer, arrival)).collect();
         self.wires.post(&ops)?;
         for rank in self.others() {
-            let arrived = self.window.long(self.layout.wait_count(rank));
+            let arrived = self.mapping.long(self.layout.wait_count(rank));
             self.wait_until(|| arrived.load(Ordering::Acquire) >= count)?;
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! How the steps of the coherence machine are done.
 
 use super::State;
+use super::layout::MappingLayout;
 use super::packed::{Parcels, SCATTERED};
-use super::window::Window;
 use crate::PAGE;
 use crate::coherence::{Access, Blocks, Fault, Run, Step, changed};
 use crate::error::Error;
@@ -21,7 +21,7 @@ pub(super) type Twins = HashMap<usize, Box<[u8; PAGE]>>;
 pub(super) struct Executor {
     /// The program's mapping of the heap.
     view: View,
-    window: Arc<Mapping>,
+    mapping: Arc<Mapping>,
     heap: usize,
     counters: Arc<Counters>,
 }
@@ -36,8 +36,13 @@ struct Batch<'a> {
 }
 
 impl Executor {
-    pub(super) fn new(view: View, window: Arc<Mapping>, layout: Window, counters: Arc<Counters>) -> Self {
-        Self { view, window, heap: layout.len(), counters }
+    pub(super) fn new(
+        view: View,
+        mapping: Arc<Mapping>,
+        layout: MappingLayout,
+        counters: Arc<Counters>,
+    ) -> Self {
+        Self { view, mapping, heap: layout.len(), counters }
     }
 
     /// How faults come to us.
@@ -163,7 +168,7 @@ impl Executor {
         Ok(false)
     }
 
-    /// The same for pages of a window. Where there is no room even then, nothing is shared any more.
+    /// The same for pages of a mapping. Where there is no room even then, nothing is shared any more.
     fn show(&self, wires: &Wires, state: &mut State, run: Run, rank: u32) -> Result<bool, Error> {
         match state.machine.is_to_show(run, rank) {
             None => return self.view.show_own(run).map(|()| true),
@@ -227,7 +232,7 @@ impl Executor {
         self.counters.heat.changed(page);
         if let Some(parcels) = batch.parcels.as_mut().filter(|_| ranges.len() >= SCATTERED) {
             let mut now = [0; PAGE];
-            self.window.read(self.heap + page * PAGE, &mut now);
+            self.mapping.read(self.heap + page * PAGE, &mut now);
             if parcels.add(home, page, &now, &ranges) {
                 add(&self.counters.packed_diffs, 1);
                 return;
@@ -253,7 +258,7 @@ impl Executor {
         wires.execute_while(&ops, &mut || {
             for (_, op) in &ops {
                 if let Op::Read { local, len, .. } = op {
-                    (*local..local + len).step_by(PAGE).for_each(|place| self.window.touch(place));
+                    (*local..local + len).step_by(PAGE).for_each(|place| self.mapping.touch(place));
                 }
             }
         })

@@ -9,7 +9,7 @@
 //! and one more if its owner may help itself.
 
 use super::Core;
-use super::window::LOCK_NOTICES;
+use super::layout::LOCK_NOTICES;
 use crate::coherence::{Notice, Told};
 use crate::error::Error;
 use crate::futex::{Patience, acquire, release};
@@ -94,7 +94,7 @@ impl Core {
         } else {
             self.wires.execute(&[(home, draw), (home, self.copy_board(id))])?;
         }
-        let word = self.window.long(self.layout.ticket(id)).load(Ordering::Acquire);
+        let word = self.mapping.long(self.layout.ticket(id)).load(Ordering::Acquire);
         let (ticket, mut lower) = ((word >> 32) as u32, word as u32);
         let ours = before.taken && ticket == before.ticket.wrapping_add(1);
         let waits = lower >> 1 != serving(ticket, false) >> 1;
@@ -106,7 +106,7 @@ impl Core {
         let mut seen = self.locks.seen.lock();
         let seen = seen.entry(id).or_default();
         // The answer to giving it back came before the one to taking it.
-        let answer = self.window.long(self.layout.released(id)).load(Ordering::Acquire);
+        let answer = self.mapping.long(self.layout.released(id)).load(Ordering::Acquire);
         let missed = before.unanswered && (answer >> 32) as u32 != before.ticket.wrapping_add(1);
         let wanted = if waits || missed { BY_HAND } else { before.wanted };
         *seen = Seen { ticket, serving: lower, taken: true, ours, wanted, unanswered: false, ..before };
@@ -123,7 +123,7 @@ impl Core {
         let name = FILLED | u64::from(ticket) << 16 | u64::from(self.rank);
         let place = self.layout.lock_place(id, ticket);
         self.wires.execute(&[(home, Op::WriteWord { remote: place, value: name })])?;
-        let turn = self.window.long(self.layout.turn(id));
+        let turn = self.mapping.long(self.layout.turn(id));
         let mine = FILLED | u64::from(ticket);
         let mut patience = LOOK_AT_HOME;
         // The board comes with the turn.
@@ -131,7 +131,7 @@ impl Core {
             let old = self.layout.ticket(id);
             let look = Op::FetchAdd { remote: self.layout.lock_word(id), add: 0, old };
             self.wires.execute(&[(home, look)])?;
-            let lower = self.window.long(old).load(Ordering::Acquire) as u32;
+            let lower = self.mapping.long(old).load(Ordering::Acquire) as u32;
             if lower == serving(ticket, true) {
                 self.wires.execute(&[(home, self.copy_board(id))])?;
                 return Ok(lower);
@@ -142,11 +142,11 @@ impl Core {
     }
 
     fn number(&self, id: u32, what: usize) -> u64 {
-        self.window.long(self.layout.lock_copy(id) + what).load(Ordering::Acquire)
+        self.mapping.long(self.layout.lock_copy(id) + what).load(Ordering::Acquire)
     }
 
     fn set_number(&self, id: u32, what: usize, value: u64) {
-        self.window.long(self.layout.lock_copy(id) + what).store(value, Ordering::Release);
+        self.mapping.long(self.layout.lock_copy(id) + what).store(value, Ordering::Release);
     }
 
     /// What the copied board tells that we do not know. Notices of earlier epochs are known to all: a barrier lies between.
@@ -177,7 +177,7 @@ impl Core {
             (ops, Notice::pack(&state.machine.released(id)))
         };
         // What was written must be at home before the lock is free. At the lock's own home it is: operations of one
-        // process on one window keep their order.
+        // process on one mapping keep their order.
         if ops.iter().any(|(to, _)| *to != home) {
             self.wires.execute(&std::mem::take(&mut ops))?;
         }
@@ -195,7 +195,7 @@ impl Core {
         if by_hand {
             ops.push((home, self.read_name(id, next)));
             self.wires.execute(&ops)?;
-            let word = self.window.long(old).load(Ordering::Acquire);
+            let word = self.mapping.long(old).load(Ordering::Acquire);
             let wanted = (word >> 32) as u32 != next;
             if wanted {
                 self.hand_over(id, home, next)?;
@@ -245,7 +245,7 @@ impl Core {
     /// Finds who has the next ticket, who may not have written its name yet, and gives it the board and the turn.
     fn hand_over(&self, id: u32, home: u32, ticket: u32) -> Result<(), Error> {
         loop {
-            let name = self.window.long(self.layout.next_name(id)).load(Ordering::Acquire);
+            let name = self.mapping.long(self.layout.next_name(id)).load(Ordering::Acquire);
             if name & FILLED != 0 && (name >> 16) as u32 == ticket {
                 let to = u32::from(name as u16);
                 let copy = self.layout.lock_copy(id);

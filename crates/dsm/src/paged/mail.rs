@@ -1,7 +1,7 @@
-//! Flags and messages. A flag is a word in every window; messages go through a ring per sender and receiver.
+//! Flags and messages. A flag is a word in every mapping; messages go through a ring per sender and receiver.
 
 use super::Core;
-use super::window::{RING, Window};
+use super::layout::{MappingLayout, RING};
 use crate::backend::Envelope;
 use crate::error::Error;
 use crate::mailbox::{Inbox, Partial, header};
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 pub(super) struct Mail {
     rank: u32,
     size: u32,
-    layout: Window,
+    layout: MappingLayout,
     /// Bytes ever sent to each process; the lock also keeps messages of two threads apart.
     sent: Vec<Mutex<u64>>,
     arrived: Mutex<Arrived>,
@@ -25,7 +25,7 @@ struct Arrived {
 }
 
 impl Mail {
-    pub(super) fn new(rank: u32, size: u32, layout: Window) -> Self {
+    pub(super) fn new(rank: u32, size: u32, layout: MappingLayout) -> Self {
         let taken = (0..size).map(|_| (0, Partial::default())).collect();
         let arrived = Mutex::new(Arrived { inbox: Inbox::default(), taken });
         Self { rank, size, layout, sent: (0..size).map(|_| Mutex::new(0)).collect(), arrived }
@@ -40,7 +40,7 @@ impl Core {
     }
 
     pub(super) fn wait_flag(&self, id: u32) -> Result<(), Error> {
-        let flag = self.window.long(self.layout.flag(id));
+        let flag = self.mapping.long(self.layout.flag(id));
         self.wait_until(|| flag.load(Ordering::Acquire) != 0)
     }
 
@@ -56,7 +56,7 @@ impl Core {
 
     /// Puts bytes into the ring as room comes free. Empties our own rings while waiting: the receiver may wait for us.
     fn stream(&self, to: u32, sent: &mut u64, mut bytes: &[u8]) -> Result<(), Error> {
-        let taken = self.window.long(self.layout.mail_taken(to));
+        let taken = self.mapping.long(self.layout.mail_taken(to));
         while !bytes.is_empty() {
             let room = || RING - (*sent - taken.load(Ordering::Acquire)) as usize;
             self.wait_until(|| room() > 0 || self.drain_mail().is_err())?;
@@ -64,7 +64,7 @@ impl Core {
             let at = *sent as usize % RING;
             let piece = bytes.len().min(room()).min(RING - at);
             let local = self.layout.mail_stage(to) + at;
-            self.window.write(local, &bytes[..piece]);
+            self.mapping.write(local, &bytes[..piece]);
             *sent += piece as u64;
             let remote = self.layout.mail_ring(self.rank) + at;
             self.wires.post(&[
@@ -98,14 +98,14 @@ impl Core {
         let Arrived { inbox, taken } = &mut *arrived;
         let mut ops = Vec::new();
         for (from, (count, partial)) in (0..size).zip(taken) {
-            let end = self.window.long(layout.mail_tail(from)).load(Ordering::Acquire);
+            let end = self.mapping.long(layout.mail_tail(from)).load(Ordering::Acquire);
             if end == *count {
                 continue;
             }
             while *count < end {
                 let at = *count as usize % RING;
                 let piece = ((end - *count) as usize).min(RING - at).min(partial.missing());
-                self.window.read(layout.mail_ring(from) + at, partial.grow(piece));
+                self.mapping.read(layout.mail_ring(from) + at, partial.grow(piece));
                 *count += piece as u64;
                 partial.finish(inbox);
             }

@@ -1,14 +1,14 @@
 //! The heap as pages with homes: what does not share memory shares it by this.
 //!
-//! Each process has a *window*: one file of memory with a part for locks, boards and mail, and the whole heap behind it.
+//! Each process has a *mapping*: one file of memory with a part for locks, boards and mail, and the whole heap behind it.
 //! It is mapped twice. The other processes, and our own copying, use the first mapping, which may always be written. The
 //! program sees the second, at the heap's address, whose pages are closed until they are good: so no thread ever sees
 //! half a page.
 //!
 //! | file | question |
 //! |---|---|
-//! | `window` | what lies where in a window |
-//! | `colocated` | the windows of the other processes of this host |
+//! | `layout` | what lies where in a mapping |
+//! | `colocated` | the mappings of the other processes of this host |
 //! | `executor` | how the steps of the coherence machine are done |
 //! | `locks` | who holds a lock, and what was written under it |
 //! | `barrier`, `tree` | how all processes meet, with notices and without; the same over a tree |
@@ -19,12 +19,12 @@
 mod barrier;
 mod colocated;
 mod executor;
+mod layout;
 mod locks;
 mod mail;
 mod packed;
 mod tree;
 mod waiting;
-mod window;
 
 use crate::backend::{Backend, Envelope};
 use crate::coherence::{Machine, Options, Run};
@@ -39,6 +39,7 @@ use crate::statistics::{Counters, timed};
 use crate::transport::{Fabric, Messages, Rdma, Wires};
 use crate::{LOCKS, PAGE};
 use executor::Executor;
+use layout::MappingLayout;
 use locks::Locks;
 use mail::Mail;
 use parking_lot::Mutex;
@@ -46,7 +47,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use waiting::{Patience, Waiting};
-use window::Window;
 
 /// A process of a job whose heap has homes.
 pub(crate) struct Paged {
@@ -60,8 +60,8 @@ pub(crate) struct Paged {
 struct Core {
     rank: u32,
     size: u32,
-    layout: Window,
-    window: Arc<Mapping>,
+    layout: MappingLayout,
+    mapping: Arc<Mapping>,
     wires: Wires,
     waiting: Waiting,
     state: Mutex<State>,
@@ -93,25 +93,25 @@ impl Paged {
     ) -> Result<Self, Error> {
         let patience = Patience::of(neighbours);
         let (rank, size) = (settings.rank, settings.size);
-        let layout = Window::new(size);
+        let layout = MappingLayout::new(size);
         let len = layout.len() + settings.heap_bytes;
-        let file = anonymous_file(c"ferroce-dsm-window", len)?;
-        let window = Arc::new(Mapping::anywhere(&file, 0, len)?);
-        let mut windows = match hosts.any_colocated() {
+        let file = anonymous_file(c"ferroce-dsm-mapping", len)?;
+        let mapping = Arc::new(Mapping::anywhere(&file, 0, len)?);
+        let mut mappings = match hosts.any_colocated() {
             true => colocated::open(rank, hosts, &file, len, meeting)?,
             false => BTreeMap::new(),
         };
-        let colocated = windows.keys().copied().collect();
-        windows.insert(rank, Source { file, window: window.clone() });
-        let sources = Sources::new(rank, layout.len(), windows);
+        let colocated = mappings.keys().copied().collect();
+        mappings.insert(rank, Source { file, mapping: mapping.clone() });
+        let sources = Sources::new(rank, layout.len(), mappings);
         let view = View::new(sources, settings.heap_bytes, settings.faults)?;
         let fabric: Option<Box<dyn Fabric>> = match transport {
             _ if size == 1 => None,
-            TransportKind::RdmaMsg => Some(Box::new(Messages::over_verbs(rank, size, &window, meeting)?)),
-            TransportKind::Udp => Some(Box::new(Messages::over_udp(rank, size, &window, meeting)?)),
-            _ => Some(Box::new(Rdma::open(rank, size, &window, meeting, patience.spin)?)),
+            TransportKind::RdmaMsg => Some(Box::new(Messages::over_verbs(rank, size, &mapping, meeting)?)),
+            TransportKind::Udp => Some(Box::new(Messages::over_udp(rank, size, &mapping, meeting)?)),
+            _ => Some(Box::new(Rdma::open(rank, size, &mapping, meeting, patience.spin)?)),
         };
-        let wires = Wires::new(rank, window.clone(), fabric);
+        let wires = Wires::new(rank, mapping.clone(), fabric);
         let options = Options {
             rank,
             cache_pages: settings.cache_pages,
@@ -129,13 +129,13 @@ impl Paged {
             layout,
             waiting: Waiting::new(patience.look),
             state: Mutex::new(State { machine, twins: Default::default() }),
-            executor: Executor::new(view, window.clone(), layout, counters.clone()),
+            executor: Executor::new(view, mapping.clone(), layout, counters.clone()),
             locks: Locks::new(LOCKS),
             mail: Mail::new(rank, size, layout),
             barriers: Mutex::default(),
             tree: AtomicBool::new(false),
             packs: AtomicBool::new(true),
-            window,
+            mapping,
             wires,
         });
         let handler = Arc::downgrade(&core);

@@ -4,7 +4,7 @@
 //! A parcel: the number of the barrier and the length, then per page its number, a bit for each word, and the words that changed.
 
 use super::Core;
-use super::window::PARCEL;
+use super::layout::PARCEL;
 use crate::PAGE;
 use crate::coherence::WORD;
 use crate::error::Error;
@@ -48,13 +48,13 @@ impl Parcels {
 }
 
 impl Core {
-    /// The writes that bring parcels home. Their bytes lie in our window until the next barrier.
+    /// The writes that bring parcels home. Their bytes lie in our mapping until the next barrier.
     pub(super) fn send_parcels(&self, epoch: u64, parcels: &Parcels, ops: &mut Vec<(u32, Op)>) {
         for (&home, bytes) in &parcels.0 {
             let local = self.layout.parcel_stage(home);
-            self.window.long(local).store(epoch, Ordering::Release);
-            self.window.long(local + 8).store(bytes.len() as u64, Ordering::Release);
-            self.window.write(local + HEADER, bytes);
+            self.mapping.long(local).store(epoch, Ordering::Release);
+            self.mapping.long(local + 8).store(bytes.len() as u64, Ordering::Release);
+            self.mapping.write(local + HEADER, bytes);
             let remote = self.layout.parcel(self.rank);
             ops.push((home, Op::Write { remote, local, len: HEADER + bytes.len() }));
         }
@@ -64,14 +64,14 @@ impl Core {
     pub(super) fn open_parcels(&self, epoch: u64) -> Result<(), Error> {
         for rank in 0..self.size {
             let at = self.layout.parcel(rank);
-            if self.window.long(at).load(Ordering::Acquire) != epoch {
+            if self.mapping.long(at).load(Ordering::Acquire) != epoch {
                 continue;
             }
-            let len = self.window.long(at + 8).load(Ordering::Acquire) as usize;
+            let len = self.mapping.long(at + 8).load(Ordering::Acquire) as usize;
             let mut bytes = vec![0; len.min(PARCEL - HEADER)];
-            self.window.read(at + HEADER, &mut bytes);
+            self.mapping.read(at + HEADER, &mut bytes);
             let heap = self.layout.len();
-            open(&bytes, &self.window, heap)
+            open(&bytes, &self.mapping, heap)
                 .ok_or_else(|| Error::Fabric(format!("process {rank} sent changes that are none")))?;
         }
         Ok(())
@@ -79,17 +79,17 @@ impl Core {
 }
 
 /// Writes the words of a parcel to their pages; nothing if it is none.
-fn open(mut bytes: &[u8], window: &Mapping, heap: usize) -> Option<()> {
+fn open(mut bytes: &[u8], mapping: &Mapping, heap: usize) -> Option<()> {
     while !bytes.is_empty() {
         let (page, rest) = bytes.split_first_chunk::<8>()?;
         let (bits, mut words) = rest.split_first_chunk::<BITS>()?;
         let page = usize::try_from(u64::from_ne_bytes(*page)).ok()?;
-        if page >= (window.len() - heap) / PAGE {
+        if page >= (mapping.len() - heap) / PAGE {
             return None;
         }
         for word in (0..WORDS).filter(|word| bits[word / 8] >> (word % 8) & 1 != 0) {
             let (value, rest) = words.split_first_chunk::<WORD>()?;
-            window
+            mapping
                 .word(heap + page * PAGE + word * WORD)
                 .store(u32::from_ne_bytes(*value), Ordering::Relaxed);
             words = rest;
@@ -107,26 +107,26 @@ mod tests {
     #[test]
     fn words_arrive_where_they_belong_and_their_neighbours_stay() {
         let file = anonymous_file(c"test", 4 * PAGE).expect("memory");
-        let window = Mapping::anywhere(&file, 0, 4 * PAGE).expect("a mapping");
+        let mapping = Mapping::anywhere(&file, 0, 4 * PAGE).expect("a mapping");
         let heap = PAGE;
-        window.write(heap, &[7; 3 * PAGE]);
+        mapping.write(heap, &[7; 3 * PAGE]);
         let now = [1u8; PAGE];
         let ranges: Vec<Range<usize>> = (0..PAGE).step_by(8).map(|at| at..at + 4).collect();
         let mut parcels = Parcels::default();
         assert!(parcels.is_empty());
         assert!(parcels.add(3, 0, &now, &ranges) && parcels.add(3, 2, &now, &[4..12, 4088..4096]));
         let parcel = &parcels.0[&3];
-        assert_eq!(open(parcel, &window, heap), Some(()));
+        assert_eq!(open(parcel, &mapping, heap), Some(()));
         let mut all = vec![0; 3 * PAGE];
-        window.read(heap, &mut all);
+        mapping.read(heap, &mut all);
         let expected = |at: usize| match at / PAGE {
             0 => at % 8 < 4,
             2 => (4..12).contains(&(at % PAGE)) || at % PAGE >= 4088,
             _ => false,
         };
         assert!((0..3 * PAGE).all(|at| all[at] == if expected(at) { 1 } else { 7 }));
-        assert_eq!(open(&parcel[..parcel.len() - 1], &window, heap), None, "cut off");
-        assert_eq!(open(&[0xff; 200], &window, heap), None, "no such page");
+        assert_eq!(open(&parcel[..parcel.len() - 1], &mapping, heap), None, "cut off");
+        assert_eq!(open(&[0xff; 200], &mapping, heap), None, "no such page");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! instead of one for each pair, at the price of more steps one after another.
 
 use super::Core;
-use super::window::SHORT_NOTICES;
+use super::layout::SHORT_NOTICES;
 use crate::error::Error;
 use crate::transport::Op;
 use std::ops::Range;
@@ -37,12 +37,12 @@ impl Place {
 }
 
 impl Core {
-    /// Everybody's word and short notices are in our window when this returns. Ours are already.
+    /// Everybody's word and short notices are in our mapping when this returns. Ours are already.
     pub(super) fn meet_over_tree(&self, epoch: u64) -> Result<(), Error> {
         let parity = (epoch & 1) as usize;
         let place = Place::of(self.rank, self.size);
         for child in &place.children {
-            let gathered = self.window.long(self.layout.gathered(parity, child.start));
+            let gathered = self.mapping.long(self.layout.gathered(parity, child.start));
             self.wait_until(|| gathered.load(Ordering::Acquire) == epoch)?;
         }
         if let Some(parent) = place.parent {
@@ -51,7 +51,7 @@ impl Core {
             let done = Op::Tell { remote: self.layout.gathered(parity, self.rank), value: epoch };
             ops.push((parent, done));
             self.wires.post(&ops)?;
-            let spread = self.window.long(self.layout.spread(parity));
+            let spread = self.mapping.long(self.layout.spread(parity));
             self.wait_until(|| spread.load(Ordering::Acquire) == epoch)?;
         }
         let mut ops = Vec::new();
@@ -63,7 +63,7 @@ impl Core {
         self.wires.post(&ops)
     }
 
-    /// Writes what these processes said to the same places of another's window.
+    /// Writes what these processes said to the same places of another's mapping.
     fn pass_on(&self, parity: usize, to: u32, ranks: Range<u32>, ops: &mut Vec<(u32, Op)>) {
         if ranks.is_empty() {
             return;

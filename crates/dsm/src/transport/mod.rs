@@ -1,4 +1,4 @@
-//! How processes reach each other's windows: one-sided operations, whoever carries them out.
+//! How processes reach each other's mappings: one-sided operations, whoever carries them out.
 //!
 //! | file | how |
 //! |---|---|
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// An operation on another process' window. Places are offsets, into its window or ours.
+/// An operation on another process' mapping. Places are offsets, into its mapping or ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Op {
     /// Bytes of theirs to ours.
@@ -45,17 +45,17 @@ pub(crate) trait Fabric: Send + Sync {
     fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error>;
 }
 
-/// The windows of all processes, our own among them.
+/// The mappings of all processes, our own among them.
 pub(crate) struct Wires {
     rank: u32,
-    window: Arc<Mapping>,
+    mapping: Arc<Mapping>,
     /// None in a job of one process.
     fabric: Option<Box<dyn Fabric>>,
 }
 
 impl Wires {
-    pub(crate) fn new(rank: u32, window: Arc<Mapping>, fabric: Option<Box<dyn Fabric>>) -> Self {
-        Self { rank, window, fabric }
+    pub(crate) fn new(rank: u32, mapping: Arc<Mapping>, fabric: Option<Box<dyn Fabric>>) -> Self {
+        Self { rank, mapping, fabric }
     }
 
     pub(crate) fn execute(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
@@ -92,29 +92,29 @@ impl Wires {
     ) -> Result<(), Error> {
         let Some(fabric) = self.fabric.as_deref().filter(|_| ops.iter().any(|(to, _)| *to != self.rank))
         else {
-            ops.iter().for_each(|(_, op)| perform(&self.window, *op));
+            ops.iter().for_each(|(_, op)| perform(&self.mapping, *op));
             return Ok(());
         };
         if ops.iter().all(|(to, _)| *to != self.rank) {
             return send(fabric, ops);
         }
         let (ours, theirs): (Vec<_>, Vec<_>) = ops.iter().partition(|(to, _)| *to == self.rank);
-        ours.iter().for_each(|(_, op)| perform(&self.window, *op));
+        ours.iter().for_each(|(_, op)| perform(&self.mapping, *op));
         send(fabric, &theirs)
     }
 }
 
-/// An operation of a process on its own window. Atomic with those of others, who use the same instructions.
-fn perform(window: &Mapping, op: Op) {
+/// An operation of a process on its own mapping. Atomic with those of others, who use the same instructions.
+fn perform(mapping: &Mapping, op: Op) {
     match op {
-        Op::Read { remote, local, len } => window.copy_within(remote, local, len),
-        Op::Write { remote, local, len } => window.copy_within(local, remote, len),
+        Op::Read { remote, local, len } => mapping.copy_within(remote, local, len),
+        Op::Write { remote, local, len } => mapping.copy_within(local, remote, len),
         Op::WriteWord { remote, value } | Op::Tell { remote, value } => {
-            window.long(remote).store(value, Ordering::Release)
+            mapping.long(remote).store(value, Ordering::Release)
         }
         Op::FetchAdd { remote, add, old } => {
-            let before = window.long(remote).fetch_add(add, Ordering::SeqCst);
-            window.long(old).store(before, Ordering::Release);
+            let before = mapping.long(remote).fetch_add(add, Ordering::SeqCst);
+            mapping.long(old).store(before, Ordering::Release);
         }
     }
 }

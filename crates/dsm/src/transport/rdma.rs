@@ -46,7 +46,7 @@ struct Lanes {
 
 struct Peer {
     qp: RcQp,
-    window: RemoteRegion,
+    mapping: RemoteRegion,
 }
 
 /// What is in flight to one process.
@@ -66,7 +66,7 @@ impl Rdma {
     pub(crate) fn open(
         rank: u32,
         size: u32,
-        window: &Arc<Mapping>,
+        mapping: &Arc<Mapping>,
         meeting: &Meeting,
         spin: Duration,
     ) -> Result<Self, Error> {
@@ -74,8 +74,8 @@ impl Rdma {
         let pd = device.alloc_pd().map_err(failed)?;
         let cq = device.create_cq(size * DEPTH as u32 / 4 + RECEIVES as u32 + 16).map_err(failed)?;
         let srq = pd.srq(RECEIVES as u32, 1).map_err(failed)?;
-        let builder = pd.region(window.len()).access(Access::LOCAL_WRITE | Access::REMOTE);
-        let region = window.register(builder).map_err(failed)?;
+        let builder = pd.region(mapping.len()).access(Access::LOCAL_WRITE | Access::REMOTE);
+        let region = mapping.register(builder).map_err(failed)?;
         let address = meeting.local_address().filter(|address| device.gid_index(*address).is_ok());
         let mut qps = Vec::new();
         let mut line = hex(&region.remote().to_bytes());
@@ -133,7 +133,7 @@ impl Rdma {
         let signal = signal || unsignalled > CHUNK;
         let mut requests: Vec<SendWr<'_>> = Vec::with_capacity(ops.len());
         for ((op, sges), word) in ops.iter().zip(&sges).zip(&words) {
-            requests.push(request(*op, peer.window, sges, word, u64::from(to))?);
+            requests.push(request(*op, peer.mapping, sges, word, u64::from(to))?);
         }
         if signal {
             if let Some(last) = requests.last_mut() {
@@ -196,11 +196,11 @@ fn receive(srq: &Srq, count: usize) -> Result<(), Error> {
 fn connect(qp: RcQp, line: &str, rank: u32) -> Result<Peer, Error> {
     let bad = || Error::Disagree(format!("{line:?} is no address of a process"));
     let mut words = line.split(' ');
-    let window = words.next().and_then(unhex).ok_or_else(bad)?;
-    let window = RemoteRegion::from_bytes(&window).map_err(|_| bad())?;
+    let mapping = words.next().and_then(unhex).ok_or_else(bad)?;
+    let mapping = RemoteRegion::from_bytes(&mapping).map_err(|_| bad())?;
     let endpoint: Endpoint = words.nth(rank as usize).ok_or_else(bad)?.parse().map_err(|_| bad())?;
     qp.connect(&endpoint).map_err(failed)?;
-    Ok(Peer { qp, window })
+    Ok(Peer { qp, mapping })
 }
 
 fn word(op: Op) -> [u8; 8] {
@@ -212,12 +212,12 @@ fn word(op: Op) -> [u8; 8] {
 
 fn request<'a>(
     op: Op,
-    window: RemoteRegion,
+    mapping: RemoteRegion,
     sges: &'a [Sge],
     word: &'a [u8],
     wr_id: u64,
 ) -> Result<SendWr<'a>, Error> {
-    let at = |start: usize, len: usize| window.slice(start as u64..(start + len) as u64).map_err(failed);
+    let at = |start: usize, len: usize| mapping.slice(start as u64..(start + len) as u64).map_err(failed);
     Ok(match op {
         Op::Read { remote, len, .. } => wr::read(wr_id, sges, at(remote, len)?),
         Op::Write { remote, len, .. } => wr::write(wr_id, sges, at(remote, len)?),

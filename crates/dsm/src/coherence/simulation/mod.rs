@@ -60,7 +60,7 @@ impl World {
         };
         let mut process = |rank: usize| {
             let others = (0..hosts.len()).filter(|&other| other != rank && hosts[other] == hosts[rank]);
-            // Now and then a window cannot be opened.
+            // Now and then a mapping cannot be opened.
             let colocated = others.filter(|_| random.below(4) > 0).map(|other| other as u32).collect();
             let options = Options {
                 rank: rank as u32,

@@ -33,7 +33,7 @@ fn what_is_given_back_is_discarded_by_its_home_alone() {
     steps(machine.fault(3, true));
     let third = Run { first: 3, count: 1 };
     let done = machine.unplace(third);
-    assert_eq!(done.last(), Some(&Step::Discard(third)), "of our own window");
+    assert_eq!(done.last(), Some(&Step::Discard(third)), "of our own mapping");
     assert!(done.contains(&Step::Show(third, 0)), "{done:?}");
     assert_eq!(machine.place(third, 0), [], "our own is shown already");
     assert_eq!(machine.place(ONE, 1), [Step::Show(ONE, 1)]);

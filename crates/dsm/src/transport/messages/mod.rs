@@ -1,4 +1,4 @@
-//! The operations of a window as messages: a request asks for some of them, a thread of the other process does them and
+//! The operations on a mapping as messages: a request asks for some of them, a thread of the other process does them and
 //! replies. What one-sided operations save is just this thread.
 //!
 //! | file | question |
@@ -6,13 +6,13 @@
 //! | here | who asks, who waits |
 //! | `codec` | what a request and a reply look like |
 //! | `udp` | messages over plain sockets, with acknowledgement and retransmission |
-//! | `window` | which datagram was lost, as a machine without sockets |
+//! | `reliability` | which datagram was lost, as a machine without sockets |
 //! | `verbs` | messages over SEND and RECV |
 
 mod codec;
+mod reliability;
 mod udp;
 mod verbs;
-mod window;
 
 use super::rdma::each_peer;
 use super::{Fabric, Op};
@@ -46,7 +46,7 @@ pub(crate) struct Messages {
 }
 
 struct Shared {
-    window: Arc<Mapping>,
+    mapping: Arc<Mapping>,
     carrier: Box<dyn Carrier>,
     next: AtomicU64,
     calls: Mutex<Calls>,
@@ -75,26 +75,26 @@ impl Messages {
     pub(crate) fn over_udp(
         rank: u32,
         size: u32,
-        window: &Arc<Mapping>,
+        mapping: &Arc<Mapping>,
         meeting: &Meeting,
     ) -> Result<Self, Error> {
         let carrier = Box::new(udp::Udp::open(rank, size, meeting)?);
-        Self::start(window, carrier, meeting)
+        Self::start(mapping, carrier, meeting)
     }
 
     pub(crate) fn over_verbs(
         rank: u32,
         size: u32,
-        window: &Arc<Mapping>,
+        mapping: &Arc<Mapping>,
         meeting: &Meeting,
     ) -> Result<Self, Error> {
         let carrier = Box::new(verbs::Verbs::open(rank, size, meeting)?);
-        Self::start(window, carrier, meeting)
+        Self::start(mapping, carrier, meeting)
     }
 
-    fn start(window: &Arc<Mapping>, carrier: Box<dyn Carrier>, meeting: &Meeting) -> Result<Self, Error> {
+    fn start(mapping: &Arc<Mapping>, carrier: Box<dyn Carrier>, meeting: &Meeting) -> Result<Self, Error> {
         let shared = Arc::new(Shared {
-            window: window.clone(),
+            mapping: mapping.clone(),
             carrier,
             next: AtomicU64::new(0),
             calls: Mutex::default(),
@@ -139,7 +139,7 @@ impl Shared {
         let wrong = |why: codec::Malformed| Error::Fabric(format!("process {from} sent nonsense: {why:?}"));
         match Message::parse(bytes).map_err(wrong)? {
             Message::Request { id, ops } => {
-                let reply = codec::serve(&self.window, id, ops).map_err(wrong)?;
+                let reply = codec::serve(&self.mapping, id, ops).map_err(wrong)?;
                 self.carrier.send(from, reply)?;
             }
             Message::Reply { id, bytes } => {
@@ -149,7 +149,7 @@ impl Shared {
                 }
             }
         }
-        // Whoever waits for a word in our window looks again.
+        // Whoever waits for a word in our mapping looks again.
         self.calls.lock().handled += 1;
         self.news.notify_all();
         Ok(())
@@ -158,7 +158,7 @@ impl Shared {
     fn finish(&self, call: &Call, mut bytes: &[u8]) -> Result<(), codec::Malformed> {
         for &(at, len) in &call.places {
             let (part, rest) = bytes.split_at_checked(len).ok_or(codec::Malformed::Short)?;
-            self.window.write(at, part);
+            self.mapping.write(at, part);
             bytes = rest;
         }
         if let Some(left) = &call.left {
@@ -168,7 +168,7 @@ impl Shared {
     }
 
     fn ask(&self, to: u32, ops: &[Op], left: Option<&Arc<AtomicUsize>>) -> Result<(), Error> {
-        for request in codec::requests(ops, &self.window) {
+        for request in codec::requests(ops, &self.mapping) {
             let id = self.next.fetch_add(1, Ordering::Relaxed);
             if let Some(left) = left {
                 left.fetch_add(1, Ordering::AcqRel);

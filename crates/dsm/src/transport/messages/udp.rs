@@ -1,7 +1,7 @@
 //! Messages over plain UDP sockets. A datagram is a key of the job, a kind, a number, and for data a message.
 
 use super::Carrier;
-use super::window::{Incoming, Outgoing};
+use super::reliability::{Incoming, Outgoing};
 use crate::error::Error;
 use crate::meet::Meeting;
 use ferroce::FaultConfig;

@@ -1,4 +1,4 @@
-//! What lies where in a window. All windows of a job are alike, so a place in one is a place in all.
+//! What lies where in a mapping. All mappings of a job are alike, so a place in one is a place in all.
 
 use crate::{FLAGS, LOCKS, PAGE};
 
@@ -18,13 +18,13 @@ pub(super) const RING: usize = 64 << 10;
 
 /// Places for a job of some size.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Window {
+pub(super) struct MappingLayout {
     size: usize,
     /// Waiters that each lock has places for; a power of two, so that tickets may wrap around.
     places: usize,
 }
 
-impl Window {
+impl MappingLayout {
     pub(super) fn new(size: u32) -> Self {
         let size = size as usize;
         Self { size, places: size.next_power_of_two() }
@@ -174,19 +174,19 @@ mod tests {
     #[test]
     fn nothing_overlaps_its_neighbour() {
         for size in [1, 2, 3, 64, 1024] {
-            let window = Window::new(size);
+            let mapping = MappingLayout::new(size);
             let last = size - 1;
             let ends = [
-                (window.wait_count(last) + 8, window.arrival(0, 0)),
-                (window.arrival(1, last) + 8, window.gathered(0, 0)),
-                (window.spread(1) + 8, window.flag(0)),
-                (window.lock_copy(LOCKS - 1) + window.lock_copy_len(), window.lock_word(0)),
-                (window.lock_board(LOCKS - 1) + window.lock_copy_len(), window.lock_place(0, 0)),
-                (window.lock_place(LOCKS - 1, u32::MAX) + 8, window.mail_tail(0)),
-                (window.mail_taken(last) + 8, window.nothing()),
-                (window.short_notices(1, last) + SHORT_NOTICES * 8, window.long_notices(0)),
-                (window.mail_stage(last) + RING, window.parcel(0)),
-                (window.parcel_stage(last) + PARCEL, window.len()),
+                (mapping.wait_count(last) + 8, mapping.arrival(0, 0)),
+                (mapping.arrival(1, last) + 8, mapping.gathered(0, 0)),
+                (mapping.spread(1) + 8, mapping.flag(0)),
+                (mapping.lock_copy(LOCKS - 1) + mapping.lock_copy_len(), mapping.lock_word(0)),
+                (mapping.lock_board(LOCKS - 1) + mapping.lock_copy_len(), mapping.lock_place(0, 0)),
+                (mapping.lock_place(LOCKS - 1, u32::MAX) + 8, mapping.mail_tail(0)),
+                (mapping.mail_taken(last) + 8, mapping.nothing()),
+                (mapping.short_notices(1, last) + SHORT_NOTICES * 8, mapping.long_notices(0)),
+                (mapping.mail_stage(last) + RING, mapping.parcel(0)),
+                (mapping.parcel_stage(last) + PARCEL, mapping.len()),
             ];
             for (end, next) in ends {
                 assert!(end <= next && end.is_multiple_of(8), "{size} processes: {end} {next}");

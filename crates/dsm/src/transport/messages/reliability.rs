@@ -1,4 +1,4 @@
-//! One direction of a connection over datagrams, as a machine: numbers, a window, acknowledgements, retransmission.
+//! One direction of a connection over datagrams, as a machine: sequence numbers, a send window, acknowledgements, retransmission.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
