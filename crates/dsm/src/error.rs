@@ -87,9 +87,9 @@ pub enum Error {
         "the job is left inside the critical section of lock {0}, for which the others would wait for ever"
     )]
     LeaveInLock(u32),
-    /// The fabric between the processes failed.
+    /// Communication with another process failed.
     #[error("{0}")]
-    Fabric(String),
+    Transport(String),
 }
 
 impl Error {

@@ -45,7 +45,7 @@ impl Registration {
     pub(crate) fn new(start: usize, len: usize, answer: Answer) -> Result<Self, Error> {
         let _turn = INSTALL.lock();
         if !RANGE.load(Ordering::Acquire).is_null() {
-            return Err(Error::Fabric("this process is in a job already".into()));
+            return Err(Error::Transport("this process is in a job already".into()));
         }
         // Never freed: a thread may be inside the handler whenever a job ends.
         RANGE.store(Box::into_raw(Box::new(Range { start, len, answer })), Ordering::Release);

@@ -42,7 +42,7 @@ impl Sources {
 
     /// A mapping, and where the heap begins in it.
     pub(super) fn mapping(&self, rank: u32) -> Result<(&Source, usize), Error> {
-        let unknown = || Error::Fabric(format!("the memory of process {rank} is not mapped here"));
+        let unknown = || Error::Transport(format!("the memory of process {rank} is not mapped here"));
         self.mappings.get(&rank).map(|source| (source, self.heap)).ok_or_else(unknown)
     }
 

@@ -88,7 +88,7 @@ impl Core {
             found.is_some() || failure.is_err()
         })?;
         failure?;
-        found.ok_or_else(|| Error::Fabric("no message".into()))
+        found.ok_or_else(|| Error::Transport("no message".into()))
     }
 
     /// Takes everything out of our rings and tells the senders.

@@ -36,7 +36,7 @@ use crate::map::{Mapping, anonymous_file};
 use crate::meet::{Hosts, Meeting, stop};
 use crate::settings::{Settings, TransportKind};
 use crate::statistics::{Counters, timed};
-use crate::transport::{Fabric, Messages, Rdma, Wires};
+use crate::transport::{Messages, Rdma, Transport, Wires};
 use crate::{LOCKS, PAGE};
 use executor::Executor;
 use layout::MappingLayout;
@@ -105,13 +105,13 @@ impl Paged {
         mappings.insert(rank, Source { file, mapping: mapping.clone() });
         let sources = Sources::new(rank, layout.len(), mappings);
         let view = View::new(sources, settings.heap_bytes, settings.faults)?;
-        let fabric: Option<Box<dyn Fabric>> = match transport {
+        let remote: Option<Box<dyn Transport>> = match transport {
             _ if size == 1 => None,
             TransportKind::RdmaMsg => Some(Box::new(Messages::over_verbs(rank, size, &mapping, meeting)?)),
             TransportKind::Udp => Some(Box::new(Messages::over_udp(rank, size, &mapping, meeting)?)),
             _ => Some(Box::new(Rdma::open(rank, size, &mapping, meeting, patience.spin)?)),
         };
-        let wires = Wires::new(rank, mapping.clone(), fabric);
+        let wires = Wires::new(rank, mapping.clone(), remote);
         let options = Options {
             rank,
             cache_pages: settings.cache_pages,

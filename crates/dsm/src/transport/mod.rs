@@ -32,8 +32,8 @@ pub(crate) enum Op {
     FetchAdd { remote: usize, add: u64, old: usize },
 }
 
-/// A way to other processes. Operations for one process happen in the order they are given.
-pub(crate) trait Fabric: Send + Sync {
+/// Executes operations on the memory of other processes, in order for each process.
+pub(crate) trait Transport: Send + Sync {
     /// Does operations and returns when all are done. `meanwhile` is called while they are under way.
     fn execute(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error>;
     /// Starts writes; they are done some time later.
@@ -50,34 +50,34 @@ pub(crate) struct Wires {
     rank: u32,
     mapping: Arc<Mapping>,
     /// None in a job of one process.
-    fabric: Option<Box<dyn Fabric>>,
+    transport: Option<Box<dyn Transport>>,
 }
 
 impl Wires {
-    pub(crate) fn new(rank: u32, mapping: Arc<Mapping>, fabric: Option<Box<dyn Fabric>>) -> Self {
-        Self { rank, mapping, fabric }
+    pub(crate) fn new(rank: u32, mapping: Arc<Mapping>, transport: Option<Box<dyn Transport>>) -> Self {
+        Self { rank, mapping, transport }
     }
 
     pub(crate) fn execute(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
-        self.split(ops, |fabric, ops| fabric.execute(ops, &mut || ()))
+        self.split(ops, |transport, ops| transport.execute(ops, &mut || ()))
     }
 
     /// The same; where anything has to travel, `meanwhile` is called while it does.
     pub(crate) fn execute_while(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error> {
-        self.split(ops, |fabric, ops| fabric.execute(ops, meanwhile))
+        self.split(ops, |transport, ops| transport.execute(ops, meanwhile))
     }
 
     pub(crate) fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
-        self.split(ops, |fabric, ops| fabric.post(ops))
+        self.split(ops, |transport, ops| transport.post(ops))
     }
 
     pub(crate) fn progress(&self) -> Result<(), Error> {
-        self.fabric.as_ref().map_or(Ok(()), |fabric| fabric.progress())
+        self.transport.as_ref().map_or(Ok(()), |transport| transport.progress())
     }
 
     pub(crate) fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
-        match &self.fabric {
-            Some(fabric) => fabric.nap(most, ready),
+        match &self.transport {
+            Some(transport) => transport.nap(most, ready),
             None => {
                 std::thread::sleep(most.min(Duration::from_millis(1)));
                 Ok(())
@@ -88,19 +88,20 @@ impl Wires {
     fn split(
         &self,
         ops: &[(u32, Op)],
-        mut send: impl FnMut(&dyn Fabric, &[(u32, Op)]) -> Result<(), Error>,
+        mut send: impl FnMut(&dyn Transport, &[(u32, Op)]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let Some(fabric) = self.fabric.as_deref().filter(|_| ops.iter().any(|(to, _)| *to != self.rank))
+        let Some(transport) =
+            self.transport.as_deref().filter(|_| ops.iter().any(|(to, _)| *to != self.rank))
         else {
             ops.iter().for_each(|(_, op)| perform(&self.mapping, *op));
             return Ok(());
         };
         if ops.iter().all(|(to, _)| *to != self.rank) {
-            return send(fabric, ops);
+            return send(transport, ops);
         }
         let (ours, theirs): (Vec<_>, Vec<_>) = ops.iter().partition(|(to, _)| *to == self.rank);
         ours.iter().for_each(|(_, op)| perform(&self.mapping, *op));
-        send(fabric, &theirs)
+        send(transport, &theirs)
     }
 }
 

@@ -1,6 +1,6 @@
 //! One-sided operations over reliable connections, one to each process.
 
-use super::{Fabric, Op};
+use super::{Op, Transport};
 use crate::error::Error;
 use crate::map::Mapping;
 use crate::meet::Meeting;
@@ -58,7 +58,7 @@ struct Lane {
 }
 
 fn failed(error: ferroce::Error) -> Error {
-    Error::Fabric(error.to_string())
+    Error::Transport(error.to_string())
 }
 
 impl Rdma {
@@ -175,7 +175,10 @@ impl Rdma {
                 continue;
             }
             if let Err(error) = completion.ok() {
-                return Err(Error::Fabric(format!("process {peer} cannot be reached: {}", error.explain())));
+                return Err(Error::Transport(format!(
+                    "process {peer} cannot be reached: {}",
+                    error.explain()
+                )));
             }
             let lane = &mut lanes.to[peer as usize];
             lane.in_flight -= lane.groups.pop_front().unwrap_or(0);
@@ -231,7 +234,7 @@ fn request<'a>(
     })
 }
 
-impl Fabric for Rdma {
+impl Transport for Rdma {
     fn execute(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error> {
         let mut lanes = self.lanes.lock();
         each_peer(ops, |to, ops| self.start(&mut lanes, to, ops, true))?;

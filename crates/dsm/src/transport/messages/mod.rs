@@ -15,7 +15,7 @@ mod udp;
 mod verbs;
 
 use super::rdma::each_peer;
-use super::{Fabric, Op};
+use super::{Op, Transport};
 use crate::error::Error;
 use crate::map::Mapping;
 use crate::meet::Meeting;
@@ -136,7 +136,8 @@ impl Shared {
     }
 
     fn handle(&self, from: u32, bytes: &[u8]) -> Result<(), Error> {
-        let wrong = |why: codec::Malformed| Error::Fabric(format!("process {from} sent nonsense: {why:?}"));
+        let wrong =
+            |why: codec::Malformed| Error::Transport(format!("process {from} sent nonsense: {why:?}"));
         match Message::parse(bytes).map_err(wrong)? {
             Message::Request { id, ops } => {
                 let reply = codec::serve(&self.mapping, id, ops).map_err(wrong)?;
@@ -181,11 +182,11 @@ impl Shared {
     }
 
     fn check(calls: &Calls) -> Result<(), Error> {
-        calls.failure.as_ref().map_or(Ok(()), |why| Err(Error::Fabric(why.clone())))
+        calls.failure.as_ref().map_or(Ok(()), |why| Err(Error::Transport(why.clone())))
     }
 }
 
-impl Fabric for Messages {
+impl Transport for Messages {
     fn execute(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error> {
         let left = Arc::new(AtomicUsize::new(0));
         each_peer(ops, |to, ops| self.shared.ask(to, ops, Some(&left)))?;

@@ -52,7 +52,7 @@ impl Udp {
             addresses.push(address.parse().map_err(|_| bad())?);
             key |= word.parse::<u64>().map_err(|_| bad())?;
         }
-        let faults = ferroce::Config::from_env().map_err(|error| Error::Fabric(error.to_string()))?.faults;
+        let faults = ferroce::Config::from_env().map_err(|error| Error::Transport(error.to_string()))?.faults;
         let faults = faults.unwrap_or_default();
         let now = Instant::now();
         Ok(Self {
@@ -135,7 +135,7 @@ impl Udp {
         for (to, outgoing) in self.outgoing.iter().enumerate() {
             let mut outgoing = outgoing.lock();
             if outgoing.silence(now) > LOST {
-                return Err(Error::Fabric(format!("process {to} has not answered for {LOST:?}")));
+                return Err(Error::Transport(format!("process {to} has not answered for {LOST:?}")));
             }
             if let Some((number, message)) = outgoing.expire(now) {
                 self.transmit(to, DATA, number, message);

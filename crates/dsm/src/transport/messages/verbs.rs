@@ -36,7 +36,7 @@ struct Sending {
 }
 
 fn failed(error: ferroce::Error) -> Error {
-    Error::Fabric(error.to_string())
+    Error::Transport(error.to_string())
 }
 
 fn slot(region: &Region, at: usize, len: usize) -> Result<ferroce::Sge, Error> {
@@ -114,7 +114,7 @@ impl Verbs {
     fn handle(&self, completion: &Completion, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
         let rank = self.ranks.get(&completion.qpn).copied().unwrap_or(u32::MAX);
         if let Err(error) = completion.ok() {
-            return Err(Error::Fabric(format!("process {rank} cannot be reached: {}", error.explain())));
+            return Err(Error::Transport(format!("process {rank} cannot be reached: {}", error.explain())));
         }
         let at = completion.wr_id as usize;
         if completion.opcode == WcOpcode::Recv {
