@@ -51,9 +51,9 @@ impl Core {
             let mut state = self.state.lock();
             let steps = state.machine.arrive();
             let packing = self.packs.load(Ordering::Relaxed).then_some(&mut parcels);
-            let mut ops = self.executor.start_packing(&self.wires, &mut state, steps, packing)?;
+            let mut ops = self.executor.start_packing(&self.peers, &mut state, steps, packing)?;
             self.send_parcels(epoch, &parcels, &mut ops);
-            self.wires.execute(&ops)?;
+            self.peers.execute(&ops)?;
             Notice::pack(&state.machine.arrived())
         };
         let count = if words.len() <= LONG_NOTICES { words.len() } else { ANYTHING };
@@ -63,7 +63,7 @@ impl Core {
         let before = state.machine.migrations();
         let steps = state.machine.depart(&told);
         self.executor.count_losses(&steps, state.machine.migrations() - before);
-        self.executor.run(&self.wires, &mut state, steps)?;
+        self.executor.run(&self.peers, &mut state, steps)?;
         let again = state.machine.must_meet_again();
         drop(state);
         if again {
@@ -127,7 +127,7 @@ impl Core {
             }
             ops.push((peer, arrival));
         }
-        self.wires.post(&ops)
+        self.peers.post(&ops)
     }
 
     /// What a process said at its last barrier of this parity.
@@ -163,7 +163,7 @@ impl Core {
         if count > SHORT_NOTICES {
             at = self.layout.notices_copy();
             let remote = self.layout.long_notices(parity);
-            self.wires.execute(&[(rank, Op::Read { remote, local: at, len: count * 8 })])?;
+            self.peers.execute(&[(rank, Op::Read { remote, local: at, len: count * 8 })])?;
         }
         Ok(pages((0..count).map(|number| self.mapping.long(at + number * 8).load(Ordering::Acquire))))
     }
@@ -176,7 +176,7 @@ impl Core {
         };
         let arrival = Op::Tell { remote: self.layout.wait_count(self.rank), value: count };
         let ops: Vec<(u32, Op)> = self.others().map(|peer| (peer, arrival)).collect();
-        self.wires.post(&ops)?;
+        self.peers.post(&ops)?;
         for rank in self.others() {
             let arrived = self.mapping.long(self.layout.wait_count(rank));
             self.wait_until(|| arrived.load(Ordering::Acquire) >= count)?;
@@ -188,7 +188,7 @@ impl Core {
     pub(super) fn drain(&self) -> Result<(), Error> {
         let nothing = Op::WriteWord { remote: self.layout.nothing(), value: 0 };
         let ops: Vec<(u32, Op)> = self.others().map(|peer| (peer, nothing)).collect();
-        self.wires.execute(&ops)
+        self.peers.execute(&ops)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::faults::{Touch, View};
 use crate::map::Mapping;
 use crate::statistics::{Counters, add};
-use crate::transport::{Op, Wires};
+use crate::transport::{Op, Peers};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -71,7 +71,7 @@ impl Executor {
     /// Whether the page is one of the heap's.
     pub(super) fn fault(
         &self,
-        wires: &Wires,
+        peers: &Peers,
         state: &mut State,
         page: usize,
         touch: Touch,
@@ -87,40 +87,40 @@ impl Executor {
             return Ok(true);
         }
         add(if write { &self.counters.write_faults } else { &self.counters.read_faults }, 1);
-        self.run(wires, state, steps)?;
+        self.run(peers, state, steps)?;
         Ok(true)
     }
 
     /// Does steps, in order.
-    pub(super) fn run(&self, wires: &Wires, state: &mut State, steps: Vec<Step>) -> Result<(), Error> {
-        let ops = self.start(wires, state, steps)?;
-        if ops.is_empty() { Ok(()) } else { wires.execute(&ops) }
+    pub(super) fn run(&self, peers: &Peers, state: &mut State, steps: Vec<Step>) -> Result<(), Error> {
+        let ops = self.start(peers, state, steps)?;
+        if ops.is_empty() { Ok(()) } else { peers.execute(&ops) }
     }
 
     /// The same, but returns the last writes instead of doing them.
     pub(super) fn start(
         &self,
-        wires: &Wires,
+        peers: &Peers,
         state: &mut State,
         steps: Vec<Step>,
     ) -> Result<Vec<(u32, Op)>, Error> {
-        self.start_batch(wires, state, steps, Batch::default())
+        self.start_batch(peers, state, steps, Batch::default())
     }
 
     /// The same, with changes of many pieces put into parcels, if there are any.
     pub(super) fn start_packing(
         &self,
-        wires: &Wires,
+        peers: &Peers,
         state: &mut State,
         steps: Vec<Step>,
         parcels: Option<&mut Parcels>,
     ) -> Result<Vec<(u32, Op)>, Error> {
-        self.start_batch(wires, state, steps, Batch { parcels, ..Batch::default() })
+        self.start_batch(peers, state, steps, Batch { parcels, ..Batch::default() })
     }
 
     fn start_batch(
         &self,
-        wires: &Wires,
+        peers: &Peers,
         state: &mut State,
         steps: Vec<Step>,
         mut batch: Batch<'_>,
@@ -130,13 +130,13 @@ impl Executor {
             match step {
                 Step::Protect(_, access) if closed && access != Access::None => {}
                 Step::Protect(run, access) => {
-                    self.finish_fetches(wires, &mut batch)?;
+                    self.finish_fetches(peers, &mut batch)?;
                     closed |= !self.protect(state, run, access)?;
                 }
                 Step::Fetch(run, home) => self.fetch(&mut batch, run, home),
                 Step::FetchBlocks(page, blocks, home) => self.fetch_blocks(&mut batch, page, blocks, home),
                 Step::Twin(page) => {
-                    self.finish_fetches(wires, &mut batch)?;
+                    self.finish_fetches(peers, &mut batch)?;
                     let mut twin = Box::new([0; PAGE]);
                     self.view.sources().read(page, &mut twin);
                     state.twins.insert(page, twin);
@@ -145,9 +145,9 @@ impl Executor {
                 Step::Compare(page) => {
                     self.compare(state, page);
                 }
-                Step::Show(run, home) => closed |= !self.show(wires, state, run, home)?,
+                Step::Show(run, home) => closed |= !self.show(peers, state, run, home)?,
                 Step::Discard(run) => {
-                    self.finish(wires, &mut batch)?;
+                    self.finish(peers, &mut batch)?;
                     self.view.sources().discard(run)?;
                 }
             }
@@ -155,7 +155,7 @@ impl Executor {
         self.counters.evictions.store(state.machine.evictions(), Ordering::Relaxed);
         let shared = state.machine.shared_pages().values().sum();
         self.counters.shared_pages.store(shared, Ordering::Relaxed);
-        self.finish_fetches(wires, &mut batch)?;
+        self.finish_fetches(peers, &mut batch)?;
         Ok(batch.ops)
     }
 
@@ -169,7 +169,7 @@ impl Executor {
     }
 
     /// The same for pages of a mapping. Where there is no room even then, nothing is shared any more.
-    fn show(&self, wires: &Wires, state: &mut State, run: Run, rank: u32) -> Result<bool, Error> {
+    fn show(&self, peers: &Peers, state: &mut State, run: Run, rank: u32) -> Result<bool, Error> {
         match state.machine.is_to_show(run, rank) {
             None => return self.view.show_own(run).map(|()| true),
             Some(false) => return Ok(true),
@@ -178,7 +178,7 @@ impl Executor {
         }
         if !self.view.show(run, rank)? {
             let steps = state.machine.share_nothing();
-            self.start(wires, state, steps)?;
+            self.start(peers, state, steps)?;
         }
         Ok(false)
     }
@@ -244,18 +244,18 @@ impl Executor {
         }
     }
 
-    fn finish_fetches(&self, wires: &Wires, batch: &mut Batch<'_>) -> Result<(), Error> {
-        if batch.fetches { self.finish(wires, batch) } else { Ok(()) }
+    fn finish_fetches(&self, peers: &Peers, batch: &mut Batch<'_>) -> Result<(), Error> {
+        if batch.fetches { self.finish(peers, batch) } else { Ok(()) }
     }
 
-    fn finish(&self, wires: &Wires, batch: &mut Batch<'_>) -> Result<(), Error> {
+    fn finish(&self, peers: &Peers, batch: &mut Batch<'_>) -> Result<(), Error> {
         batch.fetches = false;
         let ops = std::mem::take(&mut batch.ops);
         if ops.is_empty() {
             return Ok(());
         }
         // A page that was never here takes a microsecond to make, which is nothing while its bytes are under way.
-        wires.execute_while(&ops, &mut || {
+        peers.execute_while(&ops, &mut || {
             for (_, op) in &ops {
                 if let Op::Read { local, len, .. } = op {
                     (*local..local + len).step_by(PAGE).for_each(|place| self.mapping.touch(place));

@@ -80,7 +80,7 @@ impl Core {
         let mut state = self.state.lock();
         let steps = state.machine.acquire(id, &told);
         self.executor.count_losses(&steps, 0);
-        self.executor.run(&self.wires, &mut state, steps)
+        self.executor.run(&self.peers, &mut state, steps)
     }
 
     /// Returns when the lock is ours and its board is copied.
@@ -90,9 +90,9 @@ impl Core {
         let draw =
             Op::FetchAdd { remote: self.layout.lock_word(id), add: 1 << 32, old: self.layout.ticket(id) };
         if before.ours {
-            self.wires.execute(&[(home, draw)])?;
+            self.peers.execute(&[(home, draw)])?;
         } else {
-            self.wires.execute(&[(home, draw), (home, self.copy_board(id))])?;
+            self.peers.execute(&[(home, draw), (home, self.copy_board(id))])?;
         }
         let word = self.mapping.long(self.layout.ticket(id)).load(Ordering::Acquire);
         let (ticket, mut lower) = ((word >> 32) as u32, word as u32);
@@ -101,7 +101,7 @@ impl Core {
         if waits {
             lower = self.wait_for_turn(id, home, ticket)?;
         } else if before.ours && !ours {
-            self.wires.execute(&[(home, self.copy_board(id))])?;
+            self.peers.execute(&[(home, self.copy_board(id))])?;
         }
         let mut seen = self.locks.seen.lock();
         let seen = seen.entry(id).or_default();
@@ -122,18 +122,18 @@ impl Core {
     fn wait_for_turn(&self, id: u32, home: u32, ticket: u32) -> Result<u32, Error> {
         let name = FILLED | u64::from(ticket) << 16 | u64::from(self.rank);
         let place = self.layout.lock_place(id, ticket);
-        self.wires.execute(&[(home, Op::WriteWord { remote: place, value: name })])?;
+        self.peers.execute(&[(home, Op::WriteWord { remote: place, value: name })])?;
         let turn = self.mapping.long(self.layout.turn(id));
         let mine = FILLED | u64::from(ticket);
         let mut patience = LOOK_AT_HOME;
         // The board comes with the turn.
-        while !self.waiting.until_or(&self.wires, patience, || turn.load(Ordering::Acquire) == mine)? {
+        while !self.waiting.until_or(&self.peers, patience, || turn.load(Ordering::Acquire) == mine)? {
             let old = self.layout.ticket(id);
             let look = Op::FetchAdd { remote: self.layout.lock_word(id), add: 0, old };
-            self.wires.execute(&[(home, look)])?;
+            self.peers.execute(&[(home, look)])?;
             let lower = self.mapping.long(old).load(Ordering::Acquire) as u32;
             if lower == serving(ticket, true) {
-                self.wires.execute(&[(home, self.copy_board(id))])?;
+                self.peers.execute(&[(home, self.copy_board(id))])?;
                 return Ok(lower);
             }
             patience = (patience * 2).min(LOOK_AT_HOME_MOST);
@@ -173,13 +173,13 @@ impl Core {
         let (mut ops, words) = {
             let mut state = self.state.lock();
             let steps = state.machine.release(id);
-            let ops = self.executor.start(&self.wires, &mut state, steps)?;
+            let ops = self.executor.start(&self.peers, &mut state, steps)?;
             (ops, Notice::pack(&state.machine.released(id)))
         };
         // What was written must be at home before the lock is free. At the lock's own home it is: operations of one
         // process on one mapping keep their order.
         if ops.iter().any(|(to, _)| *to != home) {
-            self.wires.execute(&std::mem::take(&mut ops))?;
+            self.peers.execute(&std::mem::take(&mut ops))?;
         }
         let changed = !ops.is_empty();
         let seen = self.write_board(id, &words);
@@ -194,7 +194,7 @@ impl Core {
         ops.push((home, Op::FetchAdd { remote: self.layout.lock_word(id), add, old }));
         if by_hand {
             ops.push((home, self.read_name(id, next)));
-            self.wires.execute(&ops)?;
+            self.peers.execute(&ops)?;
             let word = self.mapping.long(old).load(Ordering::Acquire);
             let wanted = (word >> 32) as u32 != next;
             if wanted {
@@ -205,9 +205,9 @@ impl Core {
         } else {
             // Changes must be at home before we tell anybody of them in any other way: at a barrier, or by another lock.
             if changed {
-                self.wires.execute(&ops)?
+                self.peers.execute(&ops)?
             } else {
-                self.wires.post(&ops)?
+                self.peers.post(&ops)?
             }
             self.locks.seen.lock().entry(id).or_default().unanswered = true;
         }
@@ -251,10 +251,10 @@ impl Core {
                 let copy = self.layout.lock_copy(id);
                 let board = Op::Write { remote: copy, local: copy, len: self.layout.lock_copy_len() };
                 let turn = Op::Tell { remote: self.layout.turn(id), value: FILLED | u64::from(ticket) };
-                return self.wires.execute(&[(to, board), (to, turn)]);
+                return self.peers.execute(&[(to, board), (to, turn)]);
             }
             std::thread::yield_now();
-            self.wires.execute(&[(home, self.read_name(id, ticket))])?;
+            self.peers.execute(&[(home, self.read_name(id, ticket))])?;
         }
     }
 }

@@ -36,7 +36,7 @@ impl Core {
     pub(super) fn change_flag(&self, id: u32, set: bool) -> Result<(), Error> {
         let op = Op::Tell { remote: self.layout.flag(id), value: u64::from(set) };
         let ops: Vec<(u32, Op)> = (0..self.size).map(|rank| (rank, op)).collect();
-        self.wires.execute(&ops)
+        self.peers.execute(&ops)
     }
 
     pub(super) fn wait_flag(&self, id: u32) -> Result<(), Error> {
@@ -67,7 +67,7 @@ impl Core {
             self.mapping.write(local, &bytes[..piece]);
             *sent += piece as u64;
             let remote = self.layout.mail_ring(self.rank) + at;
-            self.wires.post(&[
+            self.peers.post(&[
                 (to, Op::Write { remote, local, len: piece }),
                 (to, Op::Tell { remote: self.layout.mail_tail(self.rank), value: *sent }),
             ])?;
@@ -111,6 +111,6 @@ impl Core {
             }
             ops.push((from, Op::Tell { remote: layout.mail_taken(rank), value: end }));
         }
-        if ops.is_empty() { Ok(()) } else { self.wires.post(&ops) }
+        if ops.is_empty() { Ok(()) } else { self.peers.post(&ops) }
     }
 }

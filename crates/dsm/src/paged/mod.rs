@@ -36,7 +36,7 @@ use crate::map::{Mapping, anonymous_file};
 use crate::meet::{Hosts, Meeting, stop};
 use crate::settings::{Settings, TransportKind};
 use crate::statistics::{Counters, timed};
-use crate::transport::{Messages, Rdma, Transport, Wires};
+use crate::transport::{Messages, Peers, Rdma, Transport};
 use crate::{LOCKS, PAGE};
 use executor::Executor;
 use layout::MappingLayout;
@@ -62,7 +62,7 @@ struct Core {
     size: u32,
     layout: MappingLayout,
     mapping: Arc<Mapping>,
-    wires: Wires,
+    peers: Peers,
     waiting: Waiting,
     state: Mutex<State>,
     executor: Executor,
@@ -111,7 +111,7 @@ impl Paged {
             TransportKind::Udp => Some(Box::new(Messages::over_udp(rank, size, &mapping, meeting)?)),
             _ => Some(Box::new(Rdma::open(rank, size, &mapping, meeting, patience.spin)?)),
         };
-        let wires = Wires::new(rank, mapping.clone(), remote);
+        let peers = Peers::new(rank, mapping.clone(), remote);
         let options = Options {
             rank,
             cache_pages: settings.cache_pages,
@@ -136,7 +136,7 @@ impl Paged {
             tree: AtomicBool::new(false),
             packs: AtomicBool::new(true),
             mapping,
-            wires,
+            peers,
         });
         let handler = Arc::downgrade(&core);
         let answer = move |at, touch| handler.upgrade().is_some_and(|core| core.answer(at, touch));
@@ -149,7 +149,7 @@ impl Core {
     /// A thread of the program touched a page that it may not: makes it so that it may.
     fn answer(&self, at: usize, touch: Touch) -> bool {
         let start = std::time::Instant::now();
-        let result = self.executor.fault(&self.wires, &mut self.state.lock(), at / PAGE, touch);
+        let result = self.executor.fault(&self.peers, &mut self.state.lock(), at / PAGE, touch);
         self.executor.count_fault(start.elapsed());
         match result {
             Ok(known) => known,
@@ -160,7 +160,7 @@ impl Core {
 
     /// Waits until `ready`, and gives the processes around us a chance meanwhile.
     fn wait_until(&self, ready: impl FnMut() -> bool) -> Result<(), Error> {
-        self.waiting.until(&self.wires, ready)
+        self.waiting.until(&self.peers, ready)
     }
 }
 
@@ -177,13 +177,13 @@ impl Backend for Paged {
             steps.extend(state.machine.place(Run { first, count }, home));
             first += count;
         }
-        self.core.executor.run(&self.core.wires, &mut state, steps)
+        self.core.executor.run(&self.core.peers, &mut state, steps)
     }
 
     fn discard(&self, at: usize, len: usize) -> Result<(), Error> {
         let mut state = self.core.state.lock();
         let steps = state.machine.unplace(Run { first: at / PAGE, count: len / PAGE });
-        self.core.executor.run(&self.core.wires, &mut state, steps)
+        self.core.executor.run(&self.core.peers, &mut state, steps)
     }
 
     fn lock(&self, id: u32) -> Result<(), Error> {
@@ -225,7 +225,7 @@ impl Backend for Paged {
         {
             let mut state = self.core.state.lock();
             let steps = state.machine.fetch_all(Run { first, count: end - first });
-            self.core.executor.run(&self.core.wires, &mut state, steps)?;
+            self.core.executor.run(&self.core.peers, &mut state, steps)?;
         }
         self.core.executor.copy_out(at, into);
         Ok(())

@@ -50,7 +50,7 @@ impl Core {
             self.pass_on(parity, parent, place.below.clone(), &mut ops);
             let done = Op::Tell { remote: self.layout.gathered(parity, self.rank), value: epoch };
             ops.push((parent, done));
-            self.wires.post(&ops)?;
+            self.peers.post(&ops)?;
             let spread = self.mapping.long(self.layout.spread(parity));
             self.wait_until(|| spread.load(Ordering::Acquire) == epoch)?;
         }
@@ -60,7 +60,7 @@ impl Core {
             self.pass_on(parity, child.start, child.end..self.size, &mut ops);
             ops.push((child.start, Op::Tell { remote: self.layout.spread(parity), value: epoch }));
         }
-        self.wires.post(&ops)
+        self.peers.post(&ops)
     }
 
     /// Writes what these processes said to the same places of another's mapping.

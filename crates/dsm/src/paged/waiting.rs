@@ -2,7 +2,7 @@
 //! then sleep until somebody tells us something.
 
 use crate::error::Error;
-use crate::transport::Wires;
+use crate::transport::Peers;
 use std::time::{Duration, Instant};
 
 /// How long to look before the first nap, and for the completion of an operation, where every thread has a core: a nap and a
@@ -44,7 +44,7 @@ impl Waiting {
     /// The same, but not for ever: whether it came.
     pub(super) fn until_or(
         self,
-        wires: &Wires,
+        peers: &Peers,
         most: Duration,
         mut ready: impl FnMut() -> bool,
     ) -> Result<bool, Error> {
@@ -54,24 +54,24 @@ impl Waiting {
             if waited >= most {
                 return Ok(false);
             }
-            if waited < self.look { wires.progress()? } else { wires.nap(most - waited, &mut ready)? }
+            if waited < self.look { peers.progress()? } else { peers.nap(most - waited, &mut ready)? }
         }
         Ok(true)
     }
 
-    pub(super) fn until(self, wires: &Wires, mut ready: impl FnMut() -> bool) -> Result<(), Error> {
+    pub(super) fn until(self, peers: &Peers, mut ready: impl FnMut() -> bool) -> Result<(), Error> {
         if ready() {
             return Ok(());
         }
         let start = Instant::now();
         while start.elapsed() < self.look {
-            wires.progress()?;
+            peers.progress()?;
             if ready() {
                 return Ok(());
             }
         }
         while !ready() {
-            wires.nap(NAP, &mut ready)?;
+            peers.nap(NAP, &mut ready)?;
         }
         Ok(())
     }

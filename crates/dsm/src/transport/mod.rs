@@ -46,14 +46,14 @@ pub(crate) trait Transport: Send + Sync {
 }
 
 /// The mappings of all processes, our own among them.
-pub(crate) struct Wires {
+pub(crate) struct Peers {
     rank: u32,
     mapping: Arc<Mapping>,
     /// None in a job of one process.
     transport: Option<Box<dyn Transport>>,
 }
 
-impl Wires {
+impl Peers {
     pub(crate) fn new(rank: u32, mapping: Arc<Mapping>, transport: Option<Box<dyn Transport>>) -> Self {
         Self { rank, mapping, transport }
     }
