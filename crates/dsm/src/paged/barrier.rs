@@ -117,7 +117,7 @@ impl Core {
 
     fn tell_everybody(&self, said: &Said) -> Result<(), Error> {
         let parity = (said.epoch & 1) as usize;
-        let arrival = Op::Tell { remote: self.layout.arrival(parity, self.rank), value: said.word() };
+        let arrival = Op::WriteAndWake { remote: self.layout.arrival(parity, self.rank), value: said.word() };
         let mut ops = Vec::with_capacity(2 * self.size as usize);
         for peer in self.others() {
             if (1..=SHORT_NOTICES).contains(&said.count) {
@@ -174,7 +174,7 @@ impl Core {
             passed.waits += 1;
             passed.waits
         };
-        let arrival = Op::Tell { remote: self.layout.wait_count(self.rank), value: count };
+        let arrival = Op::WriteAndWake { remote: self.layout.wait_count(self.rank), value: count };
         let ops: Vec<(u32, Op)> = self.others().map(|peer| (peer, arrival)).collect();
         self.peers.post(&ops)?;
         for rank in self.others() {

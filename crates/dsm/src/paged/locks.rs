@@ -250,7 +250,8 @@ impl Core {
                 let to = u32::from(name as u16);
                 let copy = self.layout.lock_copy(id);
                 let board = Op::Write { remote: copy, local: copy, len: self.layout.lock_copy_len() };
-                let turn = Op::Tell { remote: self.layout.turn(id), value: FILLED | u64::from(ticket) };
+                let turn =
+                    Op::WriteAndWake { remote: self.layout.turn(id), value: FILLED | u64::from(ticket) };
                 return self.peers.execute(&[(to, board), (to, turn)]);
             }
             std::thread::yield_now();

@@ -34,7 +34,7 @@ impl Mail {
 
 impl Core {
     pub(super) fn change_flag(&self, id: u32, set: bool) -> Result<(), Error> {
-        let op = Op::Tell { remote: self.layout.flag(id), value: u64::from(set) };
+        let op = Op::WriteAndWake { remote: self.layout.flag(id), value: u64::from(set) };
         let ops: Vec<(u32, Op)> = (0..self.size).map(|rank| (rank, op)).collect();
         self.peers.execute(&ops)
     }
@@ -69,7 +69,7 @@ impl Core {
             let remote = self.layout.mail_ring(self.rank) + at;
             self.peers.post(&[
                 (to, Op::Write { remote, local, len: piece }),
-                (to, Op::Tell { remote: self.layout.mail_tail(self.rank), value: *sent }),
+                (to, Op::WriteAndWake { remote: self.layout.mail_tail(self.rank), value: *sent }),
             ])?;
             bytes = &bytes[piece..];
         }
@@ -109,7 +109,7 @@ impl Core {
                 *count += piece as u64;
                 partial.finish(inbox);
             }
-            ops.push((from, Op::Tell { remote: layout.mail_taken(rank), value: end }));
+            ops.push((from, Op::WriteAndWake { remote: layout.mail_taken(rank), value: end }));
         }
         if ops.is_empty() { Ok(()) } else { self.peers.post(&ops) }
     }

@@ -48,7 +48,7 @@ impl Core {
         if let Some(parent) = place.parent {
             let mut ops = Vec::new();
             self.pass_on(parity, parent, place.below.clone(), &mut ops);
-            let done = Op::Tell { remote: self.layout.gathered(parity, self.rank), value: epoch };
+            let done = Op::WriteAndWake { remote: self.layout.gathered(parity, self.rank), value: epoch };
             ops.push((parent, done));
             self.peers.post(&ops)?;
             let spread = self.mapping.long(self.layout.spread(parity));
@@ -58,7 +58,7 @@ impl Core {
         for child in &place.children {
             self.pass_on(parity, child.start, 0..child.start, &mut ops);
             self.pass_on(parity, child.start, child.end..self.size, &mut ops);
-            ops.push((child.start, Op::Tell { remote: self.layout.spread(parity), value: epoch }));
+            ops.push((child.start, Op::WriteAndWake { remote: self.layout.spread(parity), value: epoch }));
         }
         self.peers.post(&ops)
     }

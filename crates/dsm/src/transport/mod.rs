@@ -27,7 +27,7 @@ pub(crate) enum Op {
     /// Eight bytes at once.
     WriteWord { remote: usize, value: u64 },
     /// The same, and whoever sleeps there for such a word is woken.
-    Tell { remote: usize, value: u64 },
+    WriteAndWake { remote: usize, value: u64 },
     /// Adds to eight bytes of theirs; ours get what was there.
     FetchAdd { remote: usize, add: u64, old: usize },
 }
@@ -110,7 +110,7 @@ fn perform(mapping: &Mapping, op: Op) {
     match op {
         Op::Read { remote, local, len } => mapping.copy_within(remote, local, len),
         Op::Write { remote, local, len } => mapping.copy_within(local, remote, len),
-        Op::WriteWord { remote, value } | Op::Tell { remote, value } => {
+        Op::WriteWord { remote, value } | Op::WriteAndWake { remote, value } => {
             mapping.long(remote).store(value, Ordering::Release)
         }
         Op::FetchAdd { remote, add, old } => {

@@ -148,7 +148,7 @@ impl Rdma {
         let (at, len) = match op {
             Op::Read { local, len, .. } | Op::Write { local, len, .. } => (local, len),
             Op::FetchAdd { old, .. } => (old, 8),
-            Op::WriteWord { .. } | Op::Tell { .. } => return Ok([Sge::default()]),
+            Op::WriteWord { .. } | Op::WriteAndWake { .. } => return Ok([Sge::default()]),
         };
         Ok([self.region.sge(at as u64..(at + len) as u64).map_err(failed)?])
     }
@@ -208,7 +208,7 @@ fn connect(qp: RcQp, line: &str, rank: u32) -> Result<Peer, Error> {
 
 fn word(op: Op) -> [u8; 8] {
     match op {
-        Op::WriteWord { value, .. } | Op::Tell { value, .. } => value.to_ne_bytes(),
+        Op::WriteWord { value, .. } | Op::WriteAndWake { value, .. } => value.to_ne_bytes(),
         _ => [0; 8],
     }
 }
@@ -225,7 +225,7 @@ fn request<'a>(
         Op::Read { remote, len, .. } => wr::read(wr_id, sges, at(remote, len)?),
         Op::Write { remote, len, .. } => wr::write(wr_id, sges, at(remote, len)?),
         Op::WriteWord { remote, .. } => wr::write_inline(wr_id, word, at(remote, 8)?),
-        Op::Tell { remote, .. } => {
+        Op::WriteAndWake { remote, .. } => {
             let to = at(remote, 8)?;
             let op = SendOp::WriteImm { addr: to.addr, rkey: to.rkey, imm: 0 };
             SendWr { op, ..wr::write_inline(wr_id, word, to) }

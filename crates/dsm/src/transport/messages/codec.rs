@@ -132,7 +132,7 @@ fn add(request: &mut Request, op: Op, mapping: &Mapping) -> Option<Op> {
             let rest = Op::Write { remote: remote + piece, local: local + piece, len: len - piece };
             (len > piece).then_some(rest)
         }
-        Op::WriteWord { remote, value } | Op::Tell { remote, value } => {
+        Op::WriteWord { remote, value } | Op::WriteAndWake { remote, value } => {
             request.push(WRITE_WORD, remote, value);
             None
         }
