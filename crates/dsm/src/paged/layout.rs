@@ -95,7 +95,7 @@ impl MappingLayout {
     }
 
     /// There: its header and notices.
-    pub(super) fn lock_board(&self, lock: u32) -> usize {
+    pub(super) fn lock_log(&self, lock: u32) -> usize {
         self.lock_word(lock) + 8
     }
 
@@ -181,7 +181,7 @@ mod tests {
                 (mapping.arrival(1, last) + 8, mapping.gathered(0, 0)),
                 (mapping.spread(1) + 8, mapping.flag(0)),
                 (mapping.lock_copy(LOCKS - 1) + mapping.lock_copy_len(), mapping.lock_word(0)),
-                (mapping.lock_board(LOCKS - 1) + mapping.lock_copy_len(), mapping.lock_place(0, 0)),
+                (mapping.lock_log(LOCKS - 1) + mapping.lock_copy_len(), mapping.lock_place(0, 0)),
                 (mapping.lock_place(LOCKS - 1, u32::MAX) + 8, mapping.mail_tail(0)),
                 (mapping.mail_taken(last) + 8, mapping.nothing()),
                 (mapping.short_notices(1, last) + SHORT_NOTICES * 8, mapping.long_notices(0)),

@@ -1,12 +1,12 @@
-//! Locks: tickets from a word at the lock's home, and a board next to it of what was written under the lock.
+//! Locks: a ticket word at the lock's home, and next to it a log of notices: the pages written under the lock.
 //!
-//! Taking a ticket and reading the board is one trip; who had the lock last needs no board. Giving it back is a trip that nobody
-//! waits for, as long as nobody wants the lock: the word then says that the next one may help itself. Who has to wait writes its
-//! name at its ticket's place, looks at its own memory, and now and then at the word. Where somebody was seen to wait, who gives
-//! the lock back stays to look up the next name, and writes there. Nothing runs at the home.
+//! Acquiring a lock costs one round trip: take a ticket and read the log. The last holder skips the log. A release without waiters
+//! is posted and not waited for; the word then lets the next process enter by itself. A waiter writes its rank into the slot of
+//! its ticket, polls its own memory, and now and then reads the word. After contention, the releasing process reads the rank of
+//! the next waiter and writes the grant there. No code runs at the home.
 //!
-//! The word: the upper half counts tickets. The lower half is changed by the holder alone: the ticket that is served, times two,
-//! and one more if its owner may help itself.
+//! The upper half of the word counts tickets. Only the holder changes the lower half: twice the ticket that is served,
+//! plus one if its owner may enter by itself.
 
 use super::Core;
 use super::layout::LOCK_NOTICES;
@@ -46,7 +46,7 @@ pub(super) struct Locks {
     seen: Mutex<HashMap<u32, Seen>>,
 }
 
-/// What this process knows of a lock's board.
+/// What this process has read of a lock's log.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     epoch: u64,
@@ -57,7 +57,7 @@ struct Seen {
     serving: u32,
     /// It was taken before, so that `ticket` is one.
     taken: bool,
-    /// We had it the last two times, so that its board is likely to be ours.
+    /// We had it the last two times, so that its log is likely to be current.
     ours: bool,
     /// Somebody waited not so many times ago.
     wanted: u8,
@@ -76,14 +76,14 @@ impl Core {
         acquire(&self.locks.gates[id as usize], Patience::brief());
         self.take_lock(id)?;
         let epoch = self.barriers.lock().epoch();
-        let told = self.read_board(id, epoch);
+        let told = self.read_log(id, epoch);
         let mut state = self.state.lock();
         let steps = state.machine.acquire(id, &told);
         self.executor.count_losses(&steps, 0);
         self.executor.run(&self.peers, &mut state, steps)
     }
 
-    /// Returns when the lock is ours and its board is copied.
+    /// Returns when this process holds the lock and has a copy of its log.
     fn take_lock(&self, id: u32) -> Result<(), Error> {
         let home = self.layout.lock_home(id);
         let before = self.locks.seen.lock().get(&id).copied().unwrap_or_default();
@@ -92,7 +92,7 @@ impl Core {
         if before.ours {
             self.peers.execute(&[(home, draw)])?;
         } else {
-            self.peers.execute(&[(home, draw), (home, self.copy_board(id))])?;
+            self.peers.execute(&[(home, draw), (home, self.copy_log(id))])?;
         }
         let word = self.mapping.long(self.layout.ticket(id)).load(Ordering::Acquire);
         let (ticket, mut lower) = ((word >> 32) as u32, word as u32);
@@ -101,7 +101,7 @@ impl Core {
         if waits {
             lower = self.wait_for_turn(id, home, ticket)?;
         } else if before.ours && !ours {
-            self.peers.execute(&[(home, self.copy_board(id))])?;
+            self.peers.execute(&[(home, self.copy_log(id))])?;
         }
         let mut seen = self.locks.seen.lock();
         let seen = seen.entry(id).or_default();
@@ -113,8 +113,8 @@ impl Core {
         Ok(())
     }
 
-    fn copy_board(&self, id: u32) -> Op {
-        let (remote, local) = (self.layout.lock_board(id), self.layout.lock_copy(id));
+    fn copy_log(&self, id: u32) -> Op {
+        let (remote, local) = (self.layout.lock_log(id), self.layout.lock_copy(id));
         Op::Read { remote, local, len: self.layout.lock_copy_len() }
     }
 
@@ -126,14 +126,14 @@ impl Core {
         let turn = self.mapping.long(self.layout.turn(id));
         let mine = FILLED | u64::from(ticket);
         let mut patience = LOOK_AT_HOME;
-        // The board comes with the turn.
+        // The log arrives before the grant.
         while !self.waiting.until_or(&self.peers, patience, || turn.load(Ordering::Acquire) == mine)? {
             let old = self.layout.ticket(id);
             let look = Op::FetchAdd { remote: self.layout.lock_word(id), add: 0, old };
             self.peers.execute(&[(home, look)])?;
             let lower = self.mapping.long(old).load(Ordering::Acquire) as u32;
             if lower == serving(ticket, true) {
-                self.peers.execute(&[(home, self.copy_board(id))])?;
+                self.peers.execute(&[(home, self.copy_log(id))])?;
                 return Ok(lower);
             }
             patience = (patience * 2).min(LOOK_AT_HOME_MOST);
@@ -149,8 +149,8 @@ impl Core {
         self.mapping.long(self.layout.lock_copy(id) + what).store(value, Ordering::Release);
     }
 
-    /// What the copied board tells that we do not know. Notices of earlier epochs are known to all: a barrier lies between.
-    fn read_board(&self, id: u32, epoch: u64) -> Told {
+    /// Returns the new notices of the copied log. All processes have those of earlier epochs: a barrier lies between.
+    fn read_log(&self, id: u32, epoch: u64) -> Told {
         let (written, start, next) = (self.number(id, EPOCH), self.number(id, START), self.number(id, NEXT));
         let mut seen = self.locks.seen.lock();
         let seen = seen.entry(id).or_default();
@@ -182,7 +182,7 @@ impl Core {
             self.peers.execute(&std::mem::take(&mut ops))?;
         }
         let changed = !ops.is_empty();
-        let seen = self.write_board(id, &words);
+        let seen = self.append_log(id, &words);
         let next = seen.ticket.wrapping_add(1);
         let by_hand = seen.wanted > 0;
         if !words.is_empty() {
@@ -216,7 +216,7 @@ impl Core {
     }
 
     fn copy_to_home(&self, id: u32) -> Op {
-        let (remote, local) = (self.layout.lock_board(id), self.layout.lock_copy(id));
+        let (remote, local) = (self.layout.lock_log(id), self.layout.lock_copy(id));
         Op::Write { remote, local, len: self.layout.lock_copy_len() }
     }
 
@@ -224,8 +224,8 @@ impl Core {
         Op::Read { remote: self.layout.lock_place(id, ticket), local: self.layout.next_name(id), len: 8 }
     }
 
-    /// Adds notices to the copy of the board, and returns what we know of the lock.
-    fn write_board(&self, id: u32, words: &[u64]) -> Seen {
+    /// Appends notices to the copy of the log, and returns the state of the lock.
+    fn append_log(&self, id: u32, words: &[u64]) -> Seen {
         let mut seen = self.locks.seen.lock();
         let seen = seen.entry(id).or_default();
         if !words.is_empty() {
@@ -242,17 +242,17 @@ impl Core {
         *seen
     }
 
-    /// Finds who has the next ticket, who may not have written its name yet, and gives it the board and the turn.
+    /// Finds the process with the next ticket, and writes the log and the grant to it. It may not have written its rank yet.
     fn hand_over(&self, id: u32, home: u32, ticket: u32) -> Result<(), Error> {
         loop {
             let name = self.mapping.long(self.layout.next_name(id)).load(Ordering::Acquire);
             if name & FILLED != 0 && (name >> 16) as u32 == ticket {
                 let to = u32::from(name as u16);
                 let copy = self.layout.lock_copy(id);
-                let board = Op::Write { remote: copy, local: copy, len: self.layout.lock_copy_len() };
+                let log = Op::Write { remote: copy, local: copy, len: self.layout.lock_copy_len() };
                 let turn =
                     Op::WriteAndWake { remote: self.layout.turn(id), value: FILLED | u64::from(ticket) };
-                return self.peers.execute(&[(to, board), (to, turn)]);
+                return self.peers.execute(&[(to, log), (to, turn)]);
             }
             std::thread::yield_now();
             self.peers.execute(&[(home, self.read_name(id, ticket))])?;

@@ -1,6 +1,6 @@
 //! The heap as pages with homes: what does not share memory shares it by this.
 //!
-//! Each process has a *mapping*: one file of memory with a part for locks, boards and mail, and the whole heap behind it.
+//! Each process has a *mapping*: one file of memory with a part for locks, notices and messages, and the whole heap behind it.
 //! It is mapped twice. The other processes, and our own copying, use the first mapping, which may always be written. The
 //! program sees the second, at the heap's address, whose pages are closed until they are good: so no thread ever sees
 //! half a page.

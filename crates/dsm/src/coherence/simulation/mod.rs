@@ -45,7 +45,7 @@ struct Setup {
     blocks: bool,
     /// Processes are on so many hosts at random, and share pages with most of the co-located ones; 0: each is on its own.
     hosts: u64,
-    /// One in so many notices is lost as if a board had overflowed; 0 for none.
+    /// One in this many notices is lost, as if a log had overflowed; 0: none.
     overflow: u64,
 }
 
