@@ -54,17 +54,17 @@ impl MappingLayout {
         self.spread(2) + id as usize * 8
     }
 
-    /// Written by who hands a lock over to us.
-    pub(super) fn turn(&self, lock: u32) -> usize {
+    /// The grant, written by the process that hands a lock over to us.
+    pub(super) fn lock_grant(&self, lock: u32) -> usize {
         self.flag(FLAGS) + lock as usize * 8
     }
 
     /// Ours alone: where the old value of a lock's word arrives.
     pub(super) fn ticket(&self, lock: u32) -> usize {
-        self.turn(LOCKS) + lock as usize * 8
+        self.lock_grant(LOCKS) + lock as usize * 8
     }
 
-    /// Ours alone: where the name of the next in turn arrives.
+    /// Ours alone: where the rank of the next waiter arrives.
     pub(super) fn next_name(&self, lock: u32) -> usize {
         self.ticket(LOCKS) + lock as usize * 8
     }

@@ -26,7 +26,7 @@ const START: usize = 8;
 const NEXT: usize = 16;
 const NOTICES: usize = 24;
 
-/// In a place or a turn: it is filled.
+/// Marks a slot or a grant as filled.
 const FILLED: u64 = 1 << 63;
 
 /// The lower half of the word while a ticket is served.
@@ -36,12 +36,12 @@ fn serving(ticket: u32, by_itself: bool) -> u32 {
 
 /// Times that a lock is given back by hand after somebody was seen to wait for it.
 const BY_HAND: u8 = 16;
-/// How long to wait for a turn before looking whether the lock lies there for us; doubled each time, up to the longest.
+/// How long a waiter polls for the grant before it reads the word at the home; doubled each time, up to the maximum.
 const LOOK_AT_HOME: Duration = Duration::from_micros(30);
 const LOOK_AT_HOME_MOST: Duration = Duration::from_millis(2);
 
 pub(super) struct Locks {
-    /// Threads of this process take turns before they ask the home.
+    /// Serialises the threads of this process before they ask the home.
     gates: Vec<AtomicU32>,
     seen: Mutex<HashMap<u32, Seen>>,
 }
@@ -99,7 +99,7 @@ impl Core {
         let ours = before.taken && ticket == before.ticket.wrapping_add(1);
         let waits = lower >> 1 != serving(ticket, false) >> 1;
         if waits {
-            lower = self.wait_for_turn(id, home, ticket)?;
+            lower = self.wait_for_grant(id, home, ticket)?;
         } else if before.ours && !ours {
             self.peers.execute(&[(home, self.copy_log(id))])?;
         }
@@ -119,15 +119,15 @@ impl Core {
     }
 
     /// Returns the lower half of the word.
-    fn wait_for_turn(&self, id: u32, home: u32, ticket: u32) -> Result<u32, Error> {
+    fn wait_for_grant(&self, id: u32, home: u32, ticket: u32) -> Result<u32, Error> {
         let name = FILLED | u64::from(ticket) << 16 | u64::from(self.rank);
         let place = self.layout.lock_place(id, ticket);
         self.peers.execute(&[(home, Op::WriteWord { remote: place, value: name })])?;
-        let turn = self.mapping.long(self.layout.turn(id));
+        let grant = self.mapping.long(self.layout.lock_grant(id));
         let mine = FILLED | u64::from(ticket);
         let mut patience = LOOK_AT_HOME;
         // The log arrives before the grant.
-        while !self.waiting.until_or(&self.peers, patience, || turn.load(Ordering::Acquire) == mine)? {
+        while !self.waiting.until_or(&self.peers, patience, || grant.load(Ordering::Acquire) == mine)? {
             let old = self.layout.ticket(id);
             let look = Op::FetchAdd { remote: self.layout.lock_word(id), add: 0, old };
             self.peers.execute(&[(home, look)])?;
@@ -250,9 +250,11 @@ impl Core {
                 let to = u32::from(name as u16);
                 let copy = self.layout.lock_copy(id);
                 let log = Op::Write { remote: copy, local: copy, len: self.layout.lock_copy_len() };
-                let turn =
-                    Op::WriteAndWake { remote: self.layout.turn(id), value: FILLED | u64::from(ticket) };
-                return self.peers.execute(&[(to, log), (to, turn)]);
+                let grant = Op::WriteAndWake {
+                    remote: self.layout.lock_grant(id),
+                    value: FILLED | u64::from(ticket),
+                };
+                return self.peers.execute(&[(to, log), (to, grant)]);
             }
             std::thread::yield_now();
             self.peers.execute(&[(home, self.read_name(id, ticket))])?;
