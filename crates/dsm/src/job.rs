@@ -354,8 +354,8 @@ fn open(
         }
     }
     let hosts = Hosts::of(&lines.iter().map(|line| word(line, 2)).collect::<Vec<_>>());
-    let neighbours = hosts.colocated(settings.rank).count();
-    let one_host = neighbours == lines.len();
+    let local_processes = hosts.colocated(settings.rank).count();
+    let one_host = local_processes == lines.len();
     // A transport that somebody asked for is used between all processes.
     let sharing = match settings.transport {
         None => hosts.sharing(|rank| word(&lines[rank as usize], 5) == "colocated"),
@@ -371,7 +371,7 @@ fn open(
             let place = format!("/proc/{}/fd/{}", word(&lines[0], 3), word(&lines[0], 4));
             Box::new(Local::open(settings, memory, &place, meeting)?)
         }
-        paged => Box::new(Paged::open(settings, paged, meeting, neighbours, &sharing, counters)?),
+        paged => Box::new(Paged::open(settings, paged, meeting, local_processes, &sharing, counters)?),
     };
     Ok((transport, backend))
 }

@@ -88,11 +88,11 @@ pub struct Settings {
     pub heap_bytes: usize,
     /// Pages of other homes that a process keeps at once.
     pub cache_pages: usize,
-    /// Whether neighbours of a page are fetched with it.
+    /// Whether adjacent pages are fetched with a page.
     pub prefetch: bool,
-    /// How many neighbours at most.
+    /// Maximum number of prefetched pages.
     pub prefetch_pages: usize,
-    /// How far away a neighbour may be.
+    /// Maximum distance of a prefetched page.
     pub max_checking_pages: usize,
 }
 

@@ -33,7 +33,7 @@ counted! {
     write_faults,
     /// Pages fetched from their homes because somebody waited for them.
     fetches,
-    /// Pages fetched because a neighbour was.
+    /// Pages prefetched with an adjacent page.
     prefetches,
     /// Pages whose changes went home.
     diffs,

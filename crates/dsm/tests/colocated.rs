@@ -48,7 +48,7 @@ fn shares(job: &Job, home: u32) -> bool {
     home / 2 == job.rank() / 2
 }
 
-fn nothing_travels_between_neighbours(job: &Job) {
+fn local_peers_exchange_no_pages(job: &Job) {
     for blocks in [false, true] {
         job.barrier().expect("a barrier");
         job.configure(Tuning::ChangedBlocks, blocks);
@@ -68,7 +68,7 @@ fn nothing_travels_between_neighbours(job: &Job) {
 #[test]
 fn pages_travel_between_hosts_alone() {
     let test = "pages_travel_between_hosts_alone";
-    work(nothing_travels_between_neighbours);
+    work(local_peers_exchange_no_pages);
     let [transport, hosts] = TWO_ON_EACH_HOST;
     for faults in ["signal", "auto"] {
         let variables = &[transport, hosts, ("FERROCE_DSM_FAULTS", faults)];
@@ -77,8 +77,8 @@ fn pages_travel_between_hosts_alone() {
 }
 
 #[test]
-fn a_transport_that_was_asked_for_is_used_between_neighbours_too() {
-    let test = "a_transport_that_was_asked_for_is_used_between_neighbours_too";
+fn a_requested_transport_is_used_between_local_peers_too() {
+    let test = "a_requested_transport_is_used_between_local_peers_too";
     work(|job| {
         let array = pages(job, 0);
         let counted = write_and_read(job, &array, 1);
@@ -134,7 +134,7 @@ fn homes_move_between_hosts() {
                 job.barrier().expect("a barrier");
             }
         }
-        // From 1 to 2, from there to 0, and from there to 3; a neighbour of the home needs none of its own.
+        // From 1 to 2, from there to 0, and from there to 3; a process co-located with the home needs no fetch.
         let all = job.statistics().migrations;
         assert_eq!(all, [1, 0, 1, 1][job.rank() as usize] * PAGES as u64, "process {}", job.rank());
     });

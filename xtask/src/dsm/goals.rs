@@ -101,8 +101,8 @@ const SWITCHES: [Switch; 10] = [
     ),
     Switch {
         what: "co-located processes (`colocated`, on by default): 100 pages written and read by two processes of one host, with a third elsewhere",
-        off: (Piece::Neighbours, "100 pages of a neighbour, copied"),
-        on: (Piece::Neighbours, "100 pages of a neighbour, used there"),
+        off: (Piece::LocalPeers, "100 pages of a local peer, copied"),
+        on: (Piece::LocalPeers, "100 pages of a local peer, in place"),
     },
     Switch {
         what: "tree (`BROADCAST`): empty barrier of 8 processes over UDP on this machine",

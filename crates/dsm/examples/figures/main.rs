@@ -174,7 +174,7 @@ impl Pages {
         Ok(Self { array, count })
     }
 
-    /// A walk that is no walk: no page is the neighbour of the one before.
+    /// Visits pages so that no page is adjacent to the one before.
     fn fetch(&self, figures: &mut Figures, turn: usize) -> Result<()> {
         let mut step = turn * RUN;
         figures.time("read fault and fetch of a page", RUN, || {

@@ -129,7 +129,7 @@ pub(crate) fn colocated(job: &Job, figures: &mut Figures) -> Result<()> {
         };
         interval()?;
         let name =
-            if on { "100 pages of a neighbour, used there" } else { "100 pages of a neighbour, copied" };
+            if on { "100 pages of a local peer, in place" } else { "100 pages of a local peer, copied" };
         figures.time(name, INTERVALS as usize, interval)?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Which pages will be wanted next: neighbours, where the faults so far went from neighbour to neighbour.
+//! Predicts the next pages: adjacent ones, where the faults so far went from page to adjacent page.
 
 /// Streams that are followed at once, such as the rows that a stencil reads.
 const STREAMS: usize = 8;

@@ -281,7 +281,7 @@ impl Machine {
         }
         state.write_guesses = match (guess, state.written_in) {
             (false, _) => 0,
-            // Nothing speaks for it but its neighbour: the next time it must show that it is written.
+            // Only an adjacent page suggests it; the next interval must confirm that it is written.
             (true, 0) => PATIENCE,
             (true, _) => state.write_guesses + 1,
         };

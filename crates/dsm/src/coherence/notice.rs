@@ -33,7 +33,7 @@ impl Notice {
     const MOST: usize = (1 << COUNT_BITS) - 1;
     const MOST_NAMED: usize = (1 << SHORT_COUNT_BITS) - 1;
 
-    /// Neighbours that are alike together. Where more than `most` come out, blocks are left out.
+    /// Merges adjacent equal notices. If more than `most` remain, it drops their blocks.
     pub(crate) fn merged(notices: Vec<Notice>, most: usize) -> Vec<Notice> {
         let mut merged: Vec<Notice> = Vec::new();
         for notice in notices {
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_that_are_alike_become_one_and_too_many_lose_their_blocks() {
+    fn adjacent_equal_notices_are_merged_and_too_many_lose_their_blocks() {
         let one =
             |page, bits| Notice { run: Run { first: page, count: 1 }, kept: true, blocks: Blocks(bits) };
         let merged = Notice::merged(vec![one(4, 1), one(5, 1), one(6, 2), one(8, 2)], 9);

@@ -120,13 +120,13 @@ impl View {
                 entries.adopt(run)?;
                 match self.mapping.protect(offset, len, Access::Write)? {
                     true => Ok(true),
-                    false => Err(Error::system("mprotect of a neighbour's part of the heap")),
+                    false => Err(Error::system("mprotect of a co-located process's part of the heap")),
                 }
             }
         }
     }
 
-    /// A page faulted that the program may use: it was not opened with its neighbours because nothing was in it.
+    /// A page faulted that the program may use: it was not opened with adjacent pages because it was empty.
     pub(crate) fn reopen(&self, page: usize) -> Result<(), Error> {
         match &self.how {
             How::Rights => Ok(()),

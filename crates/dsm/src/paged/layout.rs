@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_overlaps_its_neighbour() {
+    fn parts_do_not_overlap() {
         for size in [1, 2, 3, 64, 1024] {
             let mapping = MappingLayout::new(size);
             let last = size - 1;

@@ -82,16 +82,16 @@ struct State {
 }
 
 impl Paged {
-    /// `neighbours` is how many processes this host has, and `hosts` says which of them share pages.
+    /// `local_processes` counts the processes of this host, and `hosts` lists which of them share pages.
     pub(crate) fn open(
         settings: &Settings,
         transport: TransportKind,
         meeting: &Arc<Meeting>,
-        neighbours: usize,
+        local_processes: usize,
         hosts: &Hosts,
         counters: &Arc<Counters>,
     ) -> Result<Self, Error> {
-        let patience = Patience::of(neighbours);
+        let patience = Patience::of(local_processes);
         let (rank, size) = (settings.rank, settings.size);
         let layout = MappingLayout::new(size);
         let len = layout.len() + settings.heap_bytes;

@@ -105,7 +105,7 @@ mod tests {
     use crate::map::anonymous_file;
 
     #[test]
-    fn words_arrive_where_they_belong_and_their_neighbours_stay() {
+    fn words_arrive_where_they_belong_and_adjacent_words_stay() {
         let file = anonymous_file(c"test", 4 * PAGE).expect("memory");
         let mapping = Mapping::anywhere(&file, 0, 4 * PAGE).expect("a mapping");
         let heap = PAGE;

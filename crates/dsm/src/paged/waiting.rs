@@ -22,9 +22,9 @@ pub(super) struct Patience {
 impl Patience {
     /// With so many processes on this host, ourselves included. Each has a thread that serves the others. Where that has no core
     /// of its own, looking keeps one from whom we wait for.
-    pub(super) fn of(neighbours: usize) -> Self {
+    pub(super) fn of(local_processes: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        match 2 * neighbours <= cores {
+        match 2 * local_processes <= cores {
             true => Self { look: LOOK, spin: SPIN },
             false => Self { look: Duration::ZERO, spin: Duration::ZERO },
         }

@@ -10,7 +10,7 @@ fn four(rank: u32) -> Machine {
 }
 
 #[test]
-fn a_page_of_a_neighbour_is_shown_where_it_is() {
+fn a_page_of_a_colocated_home_is_used_in_place() {
     let mut machine = Machine::new(Options { hosts: vec![0, 0], colocated: vec![1], ..options(0) });
     assert_eq!(machine.place(ONE, 0), []);
     assert_eq!(machine.place(NINE, 1), [Step::Show(NINE, 1)]);
@@ -23,7 +23,7 @@ fn a_page_of_a_neighbour_is_shown_where_it_is() {
         [Notice { run: second, kept: true, blocks: Blocks::ALL }],
         "but it is told"
     );
-    assert_eq!(machine.depart(&[nothing(), told(&[1])]), [], "what the neighbour wrote is here");
+    assert_eq!(machine.depart(&[nothing(), told(&[1])]), [], "what the co-located process wrote is here");
     assert_eq!(machine.shared_pages().iter().collect::<Vec<_>>(), [(&1, &9)]);
 }
 
@@ -40,7 +40,7 @@ fn what_is_given_back_is_discarded_by_its_home_alone() {
 }
 
 #[test]
-fn no_home_moves_to_a_neighbour() {
+fn no_home_moves_to_a_colocated_process() {
     let mut all = [0, 1, 2, 3].map(four);
     all.iter_mut().for_each(|machine| machine.set_migration(true));
     for machine in &mut all {

@@ -150,7 +150,7 @@ fn a_full_cache_sends_dirty_pages_home() {
 }
 
 #[test]
-fn neighbours_are_fetched_where_faults_walk() {
+fn adjacent_pages_are_fetched_where_faults_walk() {
     let mut machine =
         Machine::new(Options { cache_pages: 40, prefetch_pages: 4, max_checking_pages: 4, ..options(0) });
     machine.place(Run { first: 0, count: 20 }, 1);
