@@ -14,7 +14,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/cli/src/doctor/network.rs", "tries socket options"),
     ("crates/cli/src/faults.rs", "sets a variable of its own process"),
     ("crates/cli/src/run/namespace.rs", "enters namespaces, and forks to try it first"),
-    ("crates/cli/src/run/neighbourhood.rs", "asks whose a namespace is, and enters it"),
+    ("crates/cli/src/run/user_namespace.rs", "asks whose a namespace is, and enters it"),
     ("crates/cli/src/sockopt.rs", "sets socket options"),
     ("crates/cli/src/signals.rs", "blocks signals and waits for them"),
     ("crates/crc/src/wide.rs", "instructions that not every processor has"),

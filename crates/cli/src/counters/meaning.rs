@@ -115,7 +115,7 @@ pub(crate) fn of_link(name: &str) -> &'static str {
         "local_waited" => "of those sent, found a ring full and waited",
         "local_echoes" => "came by UDP as well (multicast) and were dropped",
         "local_bells" => "sleeping processes of this host woken",
-        "direct_mapped" => "one-sided operations in a neighbour's memory, mapped here",
+        "direct_mapped" => "one-sided operations in a local peer's memory, mapped here",
         "direct_copied" => "those that the kernel copied between the processes",
         "messages_fetched" => "messages copied from the mapped memory of another process of this host",
         "messages_named" => "messages that a process of this host copied from this one's memory",

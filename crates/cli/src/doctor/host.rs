@@ -33,7 +33,7 @@ fn registry() -> Finding {
     let room_mib = local::room_mib(&base).unwrap_or(u64::MAX);
     if room_mib < SCARCE_MIB {
         let found = format!(
-            "{} has {room_mib} MiB left; a process needs 2, and 1 for each neighbour",
+            "{} has {room_mib} MiB left; a process needs 2, and 1 for each local peer",
             base.display()
         );
         return Finding::limited("registry", found).advise(

@@ -1,6 +1,6 @@
 //! Two processes of one user on this host: which way do they take, and if it is not the shortest, why?
 //!
-//! The command starts itself once more, as the neighbour, which writes into the memory of the first and tells how that went. The other way
+//! The command starts itself once more, as the peer, which writes into the memory of the first and tells how that went. The other way
 //! round would show too little: a parent may do to its child what other processes may not do to each other.
 
 use super::Finding;
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 type Tried<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// What the neighbour found out.
+/// What the peer found out.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Ways {
     /// Operations in memory that it mapped, and by the kernel's copy.
@@ -48,7 +48,7 @@ pub(super) fn check() -> Vec<Finding> {
     if let Some(why) = off {
         return vec![Finding::note(CHECK, format!("turned off by {why}"))];
     }
-    match meet_neighbour() {
+    match meet_local_peer() {
         Ok(ways) => findings(&ways, config.adopt),
         Err(error) => vec![Finding::fails(CHECK, format!("a second process cannot be reached: {error}"))],
     }
@@ -102,13 +102,13 @@ pub(super) fn room_mib(base: &Path) -> Option<u64> {
 }
 
 /// This side only owns the memory.
-fn meet_neighbour() -> Tried<Ways> {
+fn meet_local_peer() -> Tried<Ways> {
     let (mut socket, theirs) = UnixStream::pair()?;
     socket.set_read_timeout(Some(PATIENCE))?;
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["doctor", "--as-neighbour"]).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
-    let neighbour = Neighbour(command.stderr(Stdio::null()).spawn()?);
-    // Holds the other end of the pair: without it, a neighbour that dies is heard.
+    command.args(["doctor", "--as-local-peer"]).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+    let peer = LocalPeer(command.stderr(Stdio::null()).spawn()?);
+    // Holds the other end of the pair: without it, a peer that dies is heard.
     drop(command);
     let device = Device::open()?;
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
@@ -118,7 +118,7 @@ fn meet_neighbour() -> Tried<Ways> {
     socket.write_all(&memory.remote().to_bytes())?;
     let mut said = String::new();
     socket.read_to_string(&mut said)?;
-    drop(neighbour);
+    drop(peer);
     if memory.to_vec().iter().any(|byte| *byte != 7) {
         return Err("what it wrote did not arrive".into());
     }
@@ -126,9 +126,9 @@ fn meet_neighbour() -> Tried<Ways> {
 }
 
 /// The other process; killed when dropped.
-struct Neighbour(Child);
+struct LocalPeer(Child);
 
-impl Drop for Neighbour {
+impl Drop for LocalPeer {
     fn drop(&mut self) {
         // Both fail only when it is gone already.
         let _ = self.0.kill();
@@ -136,8 +136,8 @@ impl Drop for Neighbour {
     }
 }
 
-/// The neighbour's side: standard input is the way to whoever asks.
-pub(super) fn be_neighbour() -> Result<(), Failure> {
+/// The peer's side: standard input is the way to whoever asks.
+pub(super) fn run_local_peer() -> Result<(), Failure> {
     visit().map_err(|error| Failure::new(error.to_string()))
 }
 

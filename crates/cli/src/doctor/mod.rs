@@ -28,7 +28,7 @@ pub(crate) struct Args {
     json: bool,
     /// Be the second process of the check of the local link.
     #[arg(long, hide = true)]
-    as_neighbour: bool,
+    as_local_peer: bool,
 }
 
 /// What came of a check.
@@ -86,8 +86,8 @@ impl Finding {
 
 /// Checks everything. The exit status is 1 if something fails.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    if args.as_neighbour {
-        return local::be_neighbour().map(|()| ExitCode::SUCCESS);
+    if args.as_local_peer {
+        return local::run_local_peer().map(|()| ExitCode::SUCCESS);
     }
     // Namespaces first: trying them forks, and only a process with one thread may do that freely.
     let mut findings = host::before_threads();

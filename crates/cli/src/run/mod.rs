@@ -12,8 +12,8 @@ mod explain;
 mod folder;
 pub(crate) mod library;
 pub(crate) mod namespace;
-mod neighbourhood;
 pub(crate) mod tree;
+mod user_namespace;
 
 use crate::capture::Recording;
 use crate::devices::settings;

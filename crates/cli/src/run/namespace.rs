@@ -4,11 +4,11 @@
 //! covered one and ours besides. Nobody outside the namespace sees that, and nothing is left of it after the last
 //! process. Root only needs the mount namespace. Everybody else needs a user namespace too, in which the user keeps the
 //! number it has, so that files, the registry and the sharing of the port work as before; programs that run at the same time share
-//! one (`neighbourhood`).
+//! one (`user_namespace`).
 
 use super::library::Libraries;
-use super::neighbourhood;
 use super::tree::{self, SysTree};
+use super::user_namespace;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use std::io;
@@ -69,8 +69,8 @@ pub(crate) fn try_out(dress: &Dress<'_>) -> Result<(), Refused> {
 fn enter_as_user(dress: &Dress<'_>) -> Result<PathBuf, Refused> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     // Until this process is in its namespace, where the next one finds it.
-    let _turn = neighbourhood::take_turn(uid);
-    if neighbourhood::join(uid, gid) {
+    let _lock = user_namespace::lock_search(uid);
+    if user_namespace::join(uid, gid) {
         unshare(libc::CLONE_NEWNS).map_err(refused("mount namespace"))?;
         return put_on(dress);
     }

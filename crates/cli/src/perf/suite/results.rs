@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_told_of_if_they_matter() {
+    fn stolen_time_is_reported_if_it_matters() {
         let with = |stolen| Results { stolen, ..examples::results() }.caution();
         assert!(with(Some(0.12)).is_some_and(|caution| caution.contains("took 12 %")));
         assert_eq!(with(Some(0.002)), None);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_cell_is_told() {
+    fn a_failed_cell_is_reported() {
         let mut results = examples::results();
         results.cells[3].error = Some("the server failed: no route".into());
         let failure = results.first_error().expect("a failure");

@@ -1,8 +1,8 @@
 //! One user namespace for all programs that a user runs, so that they may reach each other's memory.
 //!
 //! Without privilege `ferroce run` needs a user namespace to mount anything in. The kernel lets processes of one user look into each
-//! other only within one such namespace, and that is how neighbours on one host do each other's operations. So whoever
-//! comes while another program of the same user runs joins its namespace instead of making one.
+//! other only within one such namespace, and local peers access each other's memory that way. A program therefore joins the
+//! namespace of a running program of the same user, if there is one, instead of making its own.
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use std::fs::File;
@@ -15,12 +15,12 @@ use std::path::Path;
 const NS_GET_PARENT: libc::Ioctl = 0xb702;
 const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
 
-/// While it is held, nobody else of this user makes or looks for a namespace: two that start at once shall meet.
-pub(super) fn take_turn(uid: u32) -> Option<OwnedFd> {
+/// Locks the search for a namespace for this user, so that two programs that start together find each other.
+pub(super) fn lock_search(uid: u32) -> Option<OwnedFd> {
     let path = ferroce_nic::registry::default_base().join(format!("ferroce-run-{uid}.lock"));
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).ok()?;
-    // Somebody else's would be somebody else's to hold.
+    // Another user could hold a lock on a file of its own for ever.
     let is_ours = rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_uid == uid && stat.st_mode & 0o077 == 0);
     (is_ours && flock(&file, FlockOperation::LockExclusive).is_ok()).then_some(file)
 }
