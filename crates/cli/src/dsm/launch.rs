@@ -5,7 +5,7 @@
 
 use super::options::Run;
 use super::output::{Output, Stream};
-use super::plan::{Place, Plan};
+use super::plan::{Location, Plan};
 use super::{page, remote, statistics};
 use crate::child;
 use crate::failure::Failure;
@@ -148,7 +148,7 @@ impl Job {
         if let Some(pipe) = child.stdin.take() {
             feed(pipe, secret(&starter.meetings[rank as usize]), rank == 0);
         }
-        let host = starter.plan.places[rank as usize].host().map(|host| host.name.clone());
+        let host = starter.plan.locations[rank as usize].host().map(|host| host.name.clone());
         let process = Process { rank, child, group, host, told_to_end: None, ended: None, reported: false };
         self.processes.push(process);
         Ok(())
@@ -339,16 +339,16 @@ struct Starter<'a> {
 
 impl Starter<'_> {
     fn command(&self, rank: u32) -> Command {
-        let (command, place) = (&self.args.command, &self.plan.places[rank as usize]);
+        let (command, location) = (&self.args.command, &self.plan.locations[rank as usize]);
         let variables = self.meetings[rank as usize].iter().chain(&self.plan.variables);
-        let (mut started, stdin) = match place {
-            Place::Here => {
+        let (mut started, stdin) = match location {
+            Location::Local => {
                 let mut started = Command::new(&command[0]);
                 started.args(&command[1..]).envs(variables.map(|(name, value)| (name, value)));
                 started.env("LD_LIBRARY_PATH", &self.library_path);
                 (started, if rank == 0 { Stdio::inherit() } else { Stdio::null() })
             }
-            Place::There(host) => {
+            Location::Remote(host) => {
                 let mut all = self.variables_of_ours();
                 all.extend(variables.map(|(name, value)| (name.into(), value.into())));
                 all.retain(|(name, _)| name != remote::SECRET);

@@ -11,19 +11,19 @@ const FEW: u32 = 2;
 
 /// Where a process runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// This machine.
-    Here,
-    /// Another one.
-    There(Host),
+pub(crate) enum Location {
+    /// This host.
+    Local,
+    /// Another host.
+    Remote(Host),
 }
 
-impl Place {
-    /// The other machine.
+impl Location {
+    /// The other host, if it is one.
     pub(crate) fn host(&self) -> Option<&Host> {
         match self {
-            Place::There(host) => Some(host),
-            Place::Here => None,
+            Location::Remote(host) => Some(host),
+            Location::Local => None,
         }
     }
 }
@@ -32,7 +32,7 @@ impl Place {
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// By number of the process.
-    pub(crate) places: Vec<Place>,
+    pub(crate) locations: Vec<Location>,
     /// Where the processes meet.
     pub(crate) meet: SocketAddr,
     /// Variables of all processes, besides those of the meeting.
@@ -45,7 +45,7 @@ impl Plan {
     /// What the options say.
     pub(crate) fn of(args: &Run) -> Result<Plan, Failure> {
         let mut plan = Plan {
-            places: vec![Place::Here; args.processes.unwrap_or(FEW) as usize],
+            locations: vec![Location::Local; args.processes.unwrap_or(FEW) as usize],
             meet: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
             variables: Vec::new(),
             notes: Vec::new(),
@@ -58,7 +58,7 @@ impl Plan {
                     path.display()
                 ));
             }
-            plan.places = deal(&list.hosts, args.processes);
+            plan.locations = deal(&list.hosts, args.processes);
             if plan.size() > MAX_SIZE {
                 let (all, path) = (plan.size(), path.display());
                 return Err(Failure::usage(format!(
@@ -69,7 +69,7 @@ impl Plan {
             plan.variables = hosts::settings_beside(path)?;
             // What a person set for this run counts more than a file.
             plan.variables.retain(|(name, _)| std::env::var_os(name).is_none());
-            plan.meet = SocketAddr::new(meeting_address(args.meet, &plan.places)?, 0);
+            plan.meet = SocketAddr::new(meeting_address(args.meet, &plan.locations)?, 0);
         }
         if let Some(transport) = args.transport {
             plan.variables.retain(|(name, _)| *name != "FERROCE_DSM_TRANSPORT");
@@ -83,17 +83,17 @@ impl Plan {
 
     /// Number of processes.
     pub(crate) fn size(&self) -> u32 {
-        self.places.len() as u32
+        self.locations.len() as u32
     }
 }
 
 /// Each machine takes its processes in turn; where more are wanted than the list has, it begins anew.
-fn deal(hosts: &[Host], processes: Option<u32>) -> Vec<Place> {
-    let places = hosts.iter().flat_map(|host| {
-        let place = if is_here(host) { Place::Here } else { Place::There(host.clone()) };
-        std::iter::repeat_n(place, host.processes as usize)
+fn deal(hosts: &[Host], processes: Option<u32>) -> Vec<Location> {
+    let locations = hosts.iter().flat_map(|host| {
+        let location = if is_here(host) { Location::Local } else { Location::Remote(host.clone()) };
+        std::iter::repeat_n(location, host.processes as usize)
     });
-    let all: Vec<Place> = places.collect();
+    let all: Vec<Location> = locations.collect();
     let wanted = processes.map_or(all.len(), |processes| processes as usize);
     all.iter().cycle().take(wanted).cloned().collect()
 }
@@ -112,17 +112,17 @@ fn is_own_name(name: &str) -> bool {
 }
 
 /// The first machine that is really another one: what is behind a port of this one comes to every address of it.
-fn farthest(places: &[Place]) -> Option<&Host> {
-    let mut others = places.iter().filter_map(Place::host);
+fn farthest(locations: &[Location]) -> Option<&Host> {
+    let mut others = locations.iter().filter_map(Location::host);
     others.clone().find(|host| !is_own_name(&host.name)).or_else(|| others.next())
 }
 
 /// The address that other machines use for this one: the one that packets to the first of them leave from.
-fn meeting_address(given: Option<IpAddr>, places: &[Place]) -> Result<IpAddr, Failure> {
+fn meeting_address(given: Option<IpAddr>, locations: &[Location]) -> Result<IpAddr, Failure> {
     if let Some(address) = given {
         return Ok(address);
     }
-    let Some(host) = farthest(places) else { return Ok(Ipv4Addr::LOCALHOST.into()) };
+    let Some(host) = farthest(locations) else { return Ok(Ipv4Addr::LOCALHOST.into()) };
     let found = (host.name.as_str(), 9).to_socket_addrs().and_then(|mut all| {
         let target = all.next().ok_or(std::io::ErrorKind::NotFound)?;
         let any: SocketAddr = if target.is_ipv4() {
@@ -152,10 +152,10 @@ mod tests {
     #[test]
     fn processes_are_dealt_in_turn() {
         let hosts = [host("localhost", 1), host("far.test", 2)];
-        let far = Place::There(hosts[1].clone());
-        assert_eq!(deal(&hosts, None), [Place::Here, far.clone(), far.clone()]);
-        assert_eq!(deal(&hosts, Some(2)), [Place::Here, far.clone()]);
-        assert_eq!(deal(&hosts, Some(5)), [Place::Here, far.clone(), far.clone(), Place::Here, far]);
+        let far = Location::Remote(hosts[1].clone());
+        assert_eq!(deal(&hosts, None), [Location::Local, far.clone(), far.clone()]);
+        assert_eq!(deal(&hosts, Some(2)), [Location::Local, far.clone()]);
+        assert_eq!(deal(&hosts, Some(5)), [Location::Local, far.clone(), far.clone(), Location::Local, far]);
     }
 
     #[test]
@@ -163,9 +163,12 @@ mod tests {
         let port = Host { port: Some(2222), ..host("localhost", 1) };
         let user = Host { user: Some("ann".into()), ..host("127.0.0.1", 1) };
         let hosts = [host("localhost", 1), port.clone(), user.clone()];
-        assert_eq!(deal(&hosts, None), [Place::Here, Place::There(port.clone()), Place::There(user)]);
+        assert_eq!(
+            deal(&hosts, None),
+            [Location::Local, Location::Remote(port.clone()), Location::Remote(user)]
+        );
         let far = Host { port: Some(2222), ..host("far.test", 1) };
-        let [port, there] = [port, far.clone()].map(Place::There);
+        let [port, there] = [port, far.clone()].map(Location::Remote);
         let meeting = meeting_address(None, std::slice::from_ref(&port));
         assert!(meeting.is_ok_and(|address| address.is_loopback()));
         assert_eq!(farthest(&[port, there]), Some(&far));
@@ -173,8 +176,8 @@ mod tests {
 
     #[test]
     fn this_machine_needs_no_route() {
-        assert_eq!(meeting_address(None, &[Place::Here]), Ok(Ipv4Addr::LOCALHOST.into()));
+        assert_eq!(meeting_address(None, &[Location::Local]), Ok(Ipv4Addr::LOCALHOST.into()));
         let given = "192.0.2.1".parse().expect("an address");
-        assert_eq!(meeting_address(Some(given), &[Place::There(host("x", 1))]), Ok(given));
+        assert_eq!(meeting_address(Some(given), &[Location::Remote(host("x", 1))]), Ok(given));
     }
 }

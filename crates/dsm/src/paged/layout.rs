@@ -1,4 +1,4 @@
-//! What lies where in a mapping. All mappings of a job are alike, so a place in one is a place in all.
+//! Offsets in a mapping. All mappings of a job have the same layout, so an offset is valid in all of them.
 
 use crate::{FLAGS, LOCKS, PAGE};
 
@@ -16,18 +16,18 @@ pub(super) const PARCEL: usize = 1 << 20;
 /// Bytes of messages under way from one process to another.
 pub(super) const RING: usize = 64 << 10;
 
-/// Places for a job of some size.
+/// Offsets in the mapping of a job of `size` processes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MappingLayout {
     size: usize,
-    /// Waiters that each lock has places for; a power of two, so that tickets may wrap around.
-    places: usize,
+    /// Slots for waiters of each lock; a power of two, so that tickets may wrap around.
+    slots: usize,
 }
 
 impl MappingLayout {
     pub(super) fn new(size: u32) -> Self {
         let size = size as usize;
-        Self { size, places: size.next_power_of_two() }
+        Self { size, slots: size.next_power_of_two() }
     }
 
     /// Processes that have passed how many barriers without coherence.
@@ -89,12 +89,12 @@ impl MappingLayout {
         lock % self.size as u32
     }
 
-    /// There: its word.
+    /// At the home: the word of the lock.
     pub(super) fn lock_word(&self, lock: u32) -> usize {
         self.lock_copy(LOCKS) + lock as usize / self.size * LOCK
     }
 
-    /// There: its header and notices.
+    /// At the home: header and notices of the lock.
     pub(super) fn lock_log(&self, lock: u32) -> usize {
         self.lock_word(lock) + 8
     }
@@ -103,19 +103,19 @@ impl MappingLayout {
         (LOCKS as usize).div_ceil(self.size)
     }
 
-    fn lock_places(&self) -> usize {
+    fn lock_slots(&self) -> usize {
         self.lock_copy(LOCKS) + self.locks_per_home() * LOCK
     }
 
-    /// There: who waits with this ticket.
-    pub(super) fn lock_place(&self, lock: u32, ticket: u32) -> usize {
-        let place = ticket as usize & (self.places - 1);
-        self.lock_places() + (lock as usize / self.size * self.places + place) * 8
+    /// At the home: the slot of the process that waits with this ticket.
+    pub(super) fn lock_slot(&self, lock: u32, ticket: u32) -> usize {
+        let slot = ticket as usize & (self.slots - 1);
+        self.lock_slots() + (lock as usize / self.size * self.slots + slot) * 8
     }
 
     /// Bytes of messages that came from a process.
     pub(super) fn mail_tail(&self, from: u32) -> usize {
-        self.lock_places() + self.locks_per_home() * self.places * 8 + from as usize * 8
+        self.lock_slots() + self.locks_per_home() * self.slots * 8 + from as usize * 8
     }
 
     /// Bytes of messages that a process has taken of what we sent.
@@ -181,8 +181,8 @@ mod tests {
                 (mapping.arrival(1, last) + 8, mapping.gathered(0, 0)),
                 (mapping.spread(1) + 8, mapping.flag(0)),
                 (mapping.lock_copy(LOCKS - 1) + mapping.lock_copy_len(), mapping.lock_word(0)),
-                (mapping.lock_log(LOCKS - 1) + mapping.lock_copy_len(), mapping.lock_place(0, 0)),
-                (mapping.lock_place(LOCKS - 1, u32::MAX) + 8, mapping.mail_tail(0)),
+                (mapping.lock_log(LOCKS - 1) + mapping.lock_copy_len(), mapping.lock_slot(0, 0)),
+                (mapping.lock_slot(LOCKS - 1, u32::MAX) + 8, mapping.mail_tail(0)),
                 (mapping.mail_taken(last) + 8, mapping.nothing()),
                 (mapping.short_notices(1, last) + SHORT_NOTICES * 8, mapping.long_notices(0)),
                 (mapping.mail_stage(last) + RING, mapping.parcel(0)),

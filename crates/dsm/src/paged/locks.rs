@@ -121,8 +121,8 @@ impl Core {
     /// Returns the lower half of the word.
     fn wait_for_grant(&self, id: u32, home: u32, ticket: u32) -> Result<u32, Error> {
         let name = FILLED | u64::from(ticket) << 16 | u64::from(self.rank);
-        let place = self.layout.lock_place(id, ticket);
-        self.peers.execute(&[(home, Op::WriteWord { remote: place, value: name })])?;
+        let slot = self.layout.lock_slot(id, ticket);
+        self.peers.execute(&[(home, Op::WriteWord { remote: slot, value: name })])?;
         let grant = self.mapping.long(self.layout.lock_grant(id));
         let mine = FILLED | u64::from(ticket);
         let mut patience = LOOK_AT_HOME;
@@ -221,7 +221,7 @@ impl Core {
     }
 
     fn read_name(&self, id: u32, ticket: u32) -> Op {
-        Op::Read { remote: self.layout.lock_place(id, ticket), local: self.layout.next_name(id), len: 8 }
+        Op::Read { remote: self.layout.lock_slot(id, ticket), local: self.layout.next_name(id), len: 8 }
     }
 
     /// Appends notices to the copy of the log, and returns the state of the lock.

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 /// Where a process stands: above it, and the processes below each of its children, who come first there.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct TreeNode {
     parent: Option<u32>,
     below: Range<u32>,
     children: Vec<Range<u32>>,
@@ -22,8 +22,8 @@ fn halves(range: Range<u32>) -> impl Iterator<Item = Range<u32>> {
     [range.start..middle, middle..range.end].into_iter().filter(|half| !half.is_empty())
 }
 
-impl Place {
-    fn of(rank: u32, size: u32) -> Place {
+impl TreeNode {
+    fn of(rank: u32, size: u32) -> TreeNode {
         let (mut parent, mut below) = (None, 0..size);
         while below.start != rank {
             parent = Some(below.start);
@@ -32,7 +32,7 @@ impl Place {
             below = half.unwrap_or(rank..rank + 1);
         }
         let children = halves(rank + 1..below.end).collect();
-        Place { parent, below, children }
+        TreeNode { parent, below, children }
     }
 }
 
@@ -40,14 +40,14 @@ impl Core {
     /// Everybody's word and short notices are in our mapping when this returns. Ours are already.
     pub(super) fn meet_over_tree(&self, epoch: u64) -> Result<(), Error> {
         let parity = (epoch & 1) as usize;
-        let place = Place::of(self.rank, self.size);
-        for child in &place.children {
+        let node = TreeNode::of(self.rank, self.size);
+        for child in &node.children {
             let gathered = self.mapping.long(self.layout.gathered(parity, child.start));
             self.wait_until(|| gathered.load(Ordering::Acquire) == epoch)?;
         }
-        if let Some(parent) = place.parent {
+        if let Some(parent) = node.parent {
             let mut ops = Vec::new();
-            self.pass_on(parity, parent, place.below.clone(), &mut ops);
+            self.pass_on(parity, parent, node.below.clone(), &mut ops);
             let done = Op::WriteAndWake { remote: self.layout.gathered(parity, self.rank), value: epoch };
             ops.push((parent, done));
             self.peers.post(&ops)?;
@@ -55,7 +55,7 @@ impl Core {
             self.wait_until(|| spread.load(Ordering::Acquire) == epoch)?;
         }
         let mut ops = Vec::new();
-        for child in &place.children {
+        for child in &node.children {
             self.pass_on(parity, child.start, 0..child.start, &mut ops);
             self.pass_on(parity, child.start, child.end..self.size, &mut ops);
             ops.push((child.start, Op::WriteAndWake { remote: self.layout.spread(parity), value: epoch }));
@@ -88,15 +88,15 @@ mod tests {
     fn everybody_has_one_parent_who_knows_it() {
         for size in 1..40 {
             for rank in 0..size {
-                let place = Place::of(rank, size);
-                assert_eq!(place.below.start, rank);
-                let all: u32 = place.children.iter().map(|child| child.end - child.start).sum();
-                assert_eq!(all + 1, place.below.end - rank, "{size} {rank}");
-                for child in &place.children {
-                    let there = Place::of(child.start, size);
+                let node = TreeNode::of(rank, size);
+                assert_eq!(node.below.start, rank);
+                let all: u32 = node.children.iter().map(|child| child.end - child.start).sum();
+                assert_eq!(all + 1, node.below.end - rank, "{size} {rank}");
+                for child in &node.children {
+                    let there = TreeNode::of(child.start, size);
                     assert_eq!((there.parent, there.below), (Some(rank), child.clone()), "{size}");
                 }
-                assert_eq!(place.parent.is_none(), rank == 0);
+                assert_eq!(node.parent.is_none(), rank == 0);
             }
         }
     }
