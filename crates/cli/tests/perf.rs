@@ -7,10 +7,10 @@ use serde_json::Value;
 use std::sync::{Mutex, MutexGuard};
 use support::{both_sides, ferroce, outcome};
 
-/// Each test polls with two processes; several at once would only take turns on the cores.
+/// Each test polls with two processes; several would compete for the cores.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(|failed| failed.into_inner())
+    static SERIAL: Mutex<()> = Mutex::new(());
+    SERIAL.lock().unwrap_or_else(|failed| failed.into_inner())
 }
 
 /// Latencies in order, of so many samples.

@@ -97,18 +97,18 @@ fn a_requested_transport_is_used_between_local_peers_too() {
 fn memory_that_was_given_back_is_zeros_for_the_next_home() {
     let test = "memory_that_was_given_back_is_zeros_for_the_next_home";
     work(|job| {
-        for turn in 0..12 {
-            let at = job.alloc(PAGES * PAGE, &Placement::On(turn % job.size())).expect("room");
+        for round in 0..12 {
+            let at = job.alloc(PAGES * PAGE, &Placement::On(round % job.size())).expect("room");
             let mut now = vec![1; PAGES * PAGE];
             job.get(&mut now, at).expect("a copy");
-            assert!(now.iter().all(|byte| *byte == 0), "turn {turn}");
+            assert!(now.iter().all(|byte| *byte == 0), "round {round}");
             job.barrier().expect("a barrier");
-            if job.rank() == turn * 7 % job.size() {
-                job.put(at, &vec![turn as u8 + 1; PAGES * PAGE]).expect("a copy");
+            if job.rank() == round * 7 % job.size() {
+                job.put(at, &vec![round as u8 + 1; PAGES * PAGE]).expect("a copy");
             }
             job.barrier().expect("a barrier");
             job.get(&mut now, at).expect("a copy");
-            assert!(now.iter().all(|byte| *byte == turn as u8 + 1), "turn {turn}");
+            assert!(now.iter().all(|byte| *byte == round as u8 + 1), "round {round}");
             job.free(at).expect("ours");
         }
     });
@@ -145,7 +145,7 @@ fn homes_move_between_hosts() {
     }
 }
 
-/// Page by page in turn, which cuts the view into more pieces than the system allows.
+/// Page by page, alternating, which cuts the view into more pieces than the system allows.
 #[test]
 fn more_pieces_than_can_be_shown() {
     let test = "more_pieces_than_can_be_shown";

@@ -1,6 +1,6 @@
 //! A job: started, watched, and ended together.
 //!
-//! One loop on the main thread starts the processes, a few in each turn, and waits for signals, dead processes and the verdict of
+//! One loop on the main thread starts the processes, a few per iteration, and waits for signals, dead processes and the verdict of
 //! the meeting place. Processes that learn from there that one of them died stop by themselves; those that do not are ended.
 
 use super::options::Run;

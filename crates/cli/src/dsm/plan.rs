@@ -87,7 +87,7 @@ impl Plan {
     }
 }
 
-/// Each machine takes its processes in turn; where more are wanted than the list has, it begins anew.
+/// Assigns processes to the hosts round-robin, and starts over at the end of the list.
 fn deal(hosts: &[Host], processes: Option<u32>) -> Vec<Location> {
     let locations = hosts.iter().flat_map(|host| {
         let location = if is_here(host) { Location::Local } else { Location::Remote(host.clone()) };

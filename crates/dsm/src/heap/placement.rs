@@ -6,7 +6,7 @@ use crate::error::Error;
 /// At which processes an allocation is at home. All sizes are bytes, rounded up to whole pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Placement {
-    /// Blocks dealt out in turn, the first to process `first`.
+    /// Blocks round-robin, the first to process `first`.
     Cyclic {
         /// Bytes of a block.
         block: usize,
@@ -85,9 +85,9 @@ fn deal(trips: impl Iterator<Item = usize>, pages: usize, first: u32, size: u32)
         if block == 0 {
             return Err(Error::Placement("a block of 0 bytes".into()));
         }
-        for turn in 0..size {
+        for offset in 0..size {
             let run = block.min(left);
-            homes.push((run, (first + turn) % size));
+            homes.push((run, (first + offset) % size));
             left -= run;
             if left == 0 {
                 return Ok(homes);

@@ -34,7 +34,7 @@ pub(super) struct Waiter {
     lonely: Lonely,
     patience: Duration,
     armed: bool,
-    turns: u32,
+    polls: u32,
     progress: u64,
     since: Instant,
 }
@@ -53,7 +53,7 @@ impl Waiter {
             lonely: station.lonely,
             patience: LONGEST_SILENCE,
             armed: false,
-            turns: 0,
+            polls: 0,
             progress: 0,
             since: Instant::now(),
         }
@@ -75,8 +75,8 @@ impl Waiter {
             }
             self.lonely.give_way();
         }
-        self.turns = self.turns.wrapping_add(1);
-        if !self.turns.is_multiple_of(POLLS_PER_LOOK) {
+        self.polls = self.polls.wrapping_add(1);
+        if !self.polls.is_multiple_of(POLLS_PER_LOOK) {
             return Ok(Look::Again);
         }
         Ok(self.look(progress, control))

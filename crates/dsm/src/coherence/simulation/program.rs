@@ -64,7 +64,7 @@ impl Program {
         for phase in 0..PHASES {
             for (rank, acts) in acts.iter_mut().enumerate() {
                 for _ in 0..TURNS {
-                    turn(random, &guards, phase, rank, acts);
+                    critical_section(random, &guards, phase, rank, acts);
                 }
                 acts.push_back(Act::Barrier);
             }
@@ -78,7 +78,13 @@ impl Program {
 }
 
 /// Some accesses outside of locks, or a critical section, or one inside another.
-fn turn(random: &mut Random, guards: &[Guard], phase: usize, rank: usize, acts: &mut VecDeque<Act>) {
+fn critical_section(
+    random: &mut Random,
+    guards: &[Guard],
+    phase: usize,
+    rank: usize,
+    acts: &mut VecDeque<Act>,
+) {
     match random.below(4) {
         0 | 1 => touch(random, guards, phase, rank, &[], acts),
         2 => {

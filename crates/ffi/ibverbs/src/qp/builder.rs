@@ -44,12 +44,12 @@ struct Draft {
 
 /// A draft that one thread at a time writes: from `wr_start` on, until `wr_complete` or `wr_abort`.
 pub(super) struct Builder {
-    turn: RawMutex,
+    lock: RawMutex,
     draft: UnsafeCell<Draft>,
     cap: QpCap,
 }
 
-// SAFETY: the draft is only touched by the thread that holds the turn.
+// SAFETY: the draft is only touched by the thread that holds the lock.
 unsafe impl Send for Builder {}
 // SAFETY: as above.
 unsafe impl Sync for Builder {}
@@ -73,7 +73,7 @@ impl Builder {
         if wanted & !operations(transport) != 0 {
             return Err(unsupported("send_ops_flags names operations that this transport does not have"));
         }
-        Ok(Builder { turn: RawMutex::INIT, draft: UnsafeCell::default(), cap })
+        Ok(Builder { lock: RawMutex::INIT, draft: UnsafeCell::default(), cap })
     }
 }
 
@@ -112,8 +112,8 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     guard::quiet("ibv_wr_start", || {
         // SAFETY: a queue pair of ours.
         let (_, builder) = unsafe { builder(qp)? };
-        builder.turn.lock();
-        // SAFETY: we have the turn.
+        builder.lock.lock();
+        // SAFETY: this thread holds the lock.
         let draft = unsafe { &mut *builder.draft.get() };
         draft.requests.clear();
         draft.sges.clear();
@@ -125,8 +125,8 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
     guard::quiet("ibv_wr_abort", || {
-        // SAFETY: a queue pair of ours, whose turn this thread took in `wr_start`.
-        unsafe { builder(qp)?.1.turn.unlock() };
+        // SAFETY: a queue pair of ours, whose lock this thread took in `wr_start`.
+        unsafe { builder(qp)?.1.lock.unlock() };
         Ok(())
     });
 }
@@ -134,7 +134,7 @@ unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
 /// Posts all of it, or nothing.
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     guard::number("ibv_wr_complete", || {
-        // SAFETY: a queue pair of ours, whose turn this thread took in `wr_start`.
+        // SAFETY: a queue pair of ours, whose lock this thread took in `wr_start`.
         let (object, builder) = unsafe { builder(qp)? };
         // SAFETY: as above.
         let draft = unsafe { &mut *builder.draft.get() };
@@ -143,7 +143,7 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
             None => draft.post(object),
         };
         // SAFETY: as above.
-        unsafe { builder.turn.unlock() };
+        unsafe { builder.lock.unlock() };
         outcome
     })
 }
@@ -175,7 +175,7 @@ unsafe fn draw(
     change: impl FnOnce(&mut Draft, &QpCap) -> Result<(), Refused>,
 ) {
     guard::quiet(verb, || {
-        // SAFETY: a queue pair of ours, whose turn this thread took in `wr_start`.
+        // SAFETY: a queue pair of ours, whose lock this thread took in `wr_start`.
         let (_, builder) = unsafe { builder(qp)? };
         // SAFETY: as above.
         let draft = unsafe { &mut *builder.draft.get() };

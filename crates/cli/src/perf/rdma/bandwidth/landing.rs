@@ -55,7 +55,7 @@ fn post_one_each(traffic: &mut Traffic<'_>, control: &mut Control) -> Result<u64
         let message = if traffic.station.is_inline() { traffic.station.message(n, true) } else { Vec::new() };
         traffic.sender.post_one(n, &message)?;
     }
-    while !traffic.turn(control)? {}
+    while !traffic.step(control)? {}
     Ok(traffic.sender.done())
 }
 

@@ -56,7 +56,7 @@ impl<'a> Traffic<'a> {
             Limit::Time(time) => (None, Some(Instant::now() + time)),
         };
         self.sender.start(messages, phase);
-        while !self.turn(control)? {
+        while !self.step(control)? {
             let over = |end: Instant| self.sender.posted() >= FEWEST && Instant::now() >= end;
             if end.is_some_and(over) {
                 end = None;
@@ -67,7 +67,7 @@ impl<'a> Traffic<'a> {
     }
 
     /// Client: posts and polls once; true when everything wanted is done.
-    pub(super) fn turn(&mut self, control: &mut Control) -> Result<bool, Failure> {
+    pub(super) fn step(&mut self, control: &mut Control) -> Result<bool, Failure> {
         self.sender.post()?;
         let found = self.poll()?;
         if self.sender.is_finished() {
@@ -89,7 +89,7 @@ impl<'a> Traffic<'a> {
 
     /// Client: a break. Nobody holds unreliable messages back, so that a side that also sends falls behind with
     /// receiving, and what comes behind a full buffer is lost, all of it: the messages that are measured behind those of
-    /// the warm-up, and the last ones behind those. Reliable ones wait their turn.
+    /// the warm-up, and the last ones behind those. Reliable ones are flow-controlled.
     pub(super) fn settle(&mut self, control: &mut Control) -> Result<(), Failure> {
         if self.station.is_reliable() {
             return Ok(());

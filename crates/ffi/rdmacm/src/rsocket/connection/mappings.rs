@@ -86,7 +86,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Tells the peer of mappings that it does not know. The caller has the turn to write.
+    /// Announces new mappings to the peer. The caller holds the write lock.
     pub(crate) fn announce_mappings(&self, must_not_wait: bool) -> Outcome<()> {
         loop {
             if self.shared.lock().unannounced().is_none() {

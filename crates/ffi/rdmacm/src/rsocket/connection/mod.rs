@@ -1,6 +1,6 @@
 //! A stream socket: an id, an endpoint once there is a peer, and who waits for it.
 //!
-//! One thread may read and one may write at the same time; others wait for their turn. All state is behind one lock,
+//! One thread may read and one may write at the same time; others wait for a lock. All state is behind one lock,
 //! which nobody holds while sleeping or copying a program's bytes.
 //!
 //! | file | what lives there |

@@ -108,8 +108,8 @@ fn every_byte_arrives_in_order_whatever_the_sizes() {
         let mut next = numbers(seed);
         let stream: Vec<u8> = (0..60_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let (mut sent, mut got) = (0, Vec::new());
-        for turn in 0.. {
-            assert!(turn < 200_000, "stuck with seed {seed} at {} of {}", got.len(), stream.len());
+        for round in 0.. {
+            assert!(round < 200_000, "stuck with seed {seed} at {} of {}", got.len(), stream.len());
             let upto = stream.len().min(sent + next(3000));
             sent += a.send(&mut b, &stream[sent..upto]);
             a.step(&mut b);
