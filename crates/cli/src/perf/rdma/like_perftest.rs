@@ -10,7 +10,7 @@ use super::super::params::Params;
 use super::super::stats::{Bandwidth, Histogram};
 use super::super::test::Test;
 use super::station::Station;
-use super::wait::{Look, Waiter};
+use super::wait::{WaitOutcome, Waiter};
 use super::{broken, pattern, refused};
 use crate::failure::Failure;
 use ferroce::{Completion, Cq, Outcome, Sge};
@@ -151,7 +151,7 @@ pub(super) fn serve_send_lat(station: &Station, control: &mut Control) -> Result
     let mut one = [Completion::default()];
     loop {
         while station.recv_cq.poll(&mut one).map_err(refused)? == 0 {
-            if waiter.after_poll(0, received, &station.recv_cq, control)? == Look::News {
+            if waiter.after_poll(0, received, &station.recv_cq, control)? == WaitOutcome::ControlReady {
                 handshake::await_stop(control)?;
                 return Ok(Report { received, ..Report::default() });
             }

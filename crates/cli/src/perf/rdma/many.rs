@@ -6,7 +6,7 @@ use super::super::params::Params;
 use super::local::Local;
 use super::send_lat::silent;
 use super::station::Station;
-use super::wait::{Look, Waiter};
+use super::wait::{WaitOutcome, Waiter};
 use super::{broken, offer, refused};
 use crate::failure::Failure;
 use ferroce::{Completion, Outcome, WcOpcode};
@@ -88,9 +88,9 @@ fn exchange(station: &Station, control: &mut Control) -> Result<u64, Failure> {
             }
         }
         match waiter.after_poll(n, (next - under_way) as u64, &station.cq, control)? {
-            Look::Again => {}
-            Look::News => return Err(handshake::interrupted(control)),
-            Look::Overdue => return Err(silent()),
+            WaitOutcome::PollAgain => {}
+            WaitOutcome::ControlReady => return Err(handshake::interrupted(control)),
+            WaitOutcome::TimedOut => return Err(silent()),
         }
     }
     Ok(answered.iter().filter(|answered| **answered).count() as u64)
@@ -119,7 +119,7 @@ pub(super) fn serve(control: &mut Control, params: &Params, local: &Local) -> Re
                 lane.qp.post_send(&[lane.request(done.wr_id, false)])?;
             }
         }
-        if waiter.after_poll(n, received, &station.cq, control)? == Look::News {
+        if waiter.after_poll(n, received, &station.cq, control)? == WaitOutcome::ControlReady {
             break;
         }
     }

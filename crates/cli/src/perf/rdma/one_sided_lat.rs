@@ -7,7 +7,7 @@ use super::super::stats::Histogram;
 use super::super::test::Operation;
 use super::send_lat::silent;
 use super::station::Station;
-use super::wait::{Look, Waiter};
+use super::wait::{WaitOutcome, Waiter};
 use super::{broken, pattern, refused};
 use crate::failure::Failure;
 use ferroce::{Completion, Outcome};
@@ -52,9 +52,9 @@ fn once(station: &Station, waiter: &mut Waiter, number: u64, control: &mut Contr
             return Ok(());
         }
         match waiter.after_poll(0, number, &station.cq, control)? {
-            Look::Again => {}
-            Look::News => return Err(handshake::interrupted(control)),
-            Look::Overdue => return Err(silent()),
+            WaitOutcome::PollAgain => {}
+            WaitOutcome::ControlReady => return Err(handshake::interrupted(control)),
+            WaitOutcome::TimedOut => return Err(silent()),
         }
     }
 }
@@ -80,7 +80,7 @@ pub(super) fn attend(station: &Station, control: &Control) -> Result<(), Failure
         for completion in &completions[..n] {
             completion.ok().map_err(broken)?;
         }
-        if waiter.after_poll(n, 0, &station.cq, control)? == Look::News {
+        if waiter.after_poll(n, 0, &station.cq, control)? == WaitOutcome::ControlReady {
             return Ok(());
         }
     }

@@ -6,7 +6,7 @@ use super::super::measure::{Budget, time_round_trips};
 use super::super::stats::Histogram;
 use super::ping::{LastByte, Ping};
 use super::station::Station;
-use super::wait::{Look, Waiter};
+use super::wait::{WaitOutcome, Waiter};
 use super::{broken, refused};
 use crate::failure::Failure;
 use ferroce::{Completion, Outcome, WcOpcode};
@@ -34,7 +34,7 @@ impl<'a> Inbox<'a> {
     /// Waits for messages; how many came, or why none did. More than one can come only after an unreliable one was
     /// taken for lost.
     #[inline]
-    fn wait(&mut self, control: &Control) -> Result<Result<u32, Look>, Failure> {
+    fn wait(&mut self, control: &Control) -> Result<Result<u32, WaitOutcome>, Failure> {
         loop {
             let n = self.station.cq.poll(&mut self.completions).map_err(refused)?;
             let mut came = 0;
@@ -48,7 +48,7 @@ impl<'a> Inbox<'a> {
                 return Ok(Ok(came));
             }
             match self.waiter.after_poll(n, self.received, &self.station.cq, control)? {
-                Look::Again => {}
+                WaitOutcome::PollAgain => {}
                 look => return Ok(Err(look)),
             }
         }
@@ -80,7 +80,7 @@ pub(super) fn run(station: &Station, control: &mut Control, budget: Budget) -> R
                 }
                 // The answer to a message that was taken for lost.
                 Ok(_) => {}
-                Err(Look::News) => return Err(handshake::interrupted(control)),
+                Err(WaitOutcome::ControlReady) => return Err(handshake::interrupted(control)),
                 Err(_) if station.is_reliable() => return Err(silent()),
                 Err(_) => {
                     lost += 1;
@@ -108,7 +108,7 @@ pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, 
                 pong.post(last.load()?)?;
                 inbox.give_back()?;
             }
-            Err(Look::News) => break,
+            Err(WaitOutcome::ControlReady) => break,
             Err(_) => {}
         }
     }

@@ -6,7 +6,7 @@ use super::super::super::measure::{FEWEST, Limit};
 use super::super::super::test::Operation;
 use super::super::send_lat::silent;
 use super::super::station::Station;
-use super::super::wait::{Look, Waiter};
+use super::super::wait::{WaitOutcome, Waiter};
 use super::super::{broken, refused};
 use super::Phase;
 use super::receiver::Receiver;
@@ -74,9 +74,9 @@ impl<'a> Traffic<'a> {
             return Ok(true);
         }
         match self.waiter.after_poll(found, self.progress(), &self.station.cq, control)? {
-            Look::Again => Ok(false),
-            Look::News => Err(handshake::interrupted(control)),
-            Look::Overdue => Err(silent()),
+            WaitOutcome::PollAgain => Ok(false),
+            WaitOutcome::ControlReady => Err(handshake::interrupted(control)),
+            WaitOutcome::TimedOut => Err(silent()),
         }
     }
 
@@ -104,7 +104,7 @@ impl<'a> Traffic<'a> {
         loop {
             let found = self.poll()?;
             let look = self.waiter.after_poll(found, self.progress(), &self.station.cq, control)?;
-            if look == Look::News || Instant::now() > end {
+            if look == WaitOutcome::ControlReady || Instant::now() > end {
                 return Ok(());
             }
         }
@@ -122,7 +122,9 @@ impl<'a> Traffic<'a> {
         loop {
             self.sender.post()?;
             let found = self.poll()?;
-            if self.waiter.after_poll(found, self.progress(), &self.station.cq, control)? != Look::News {
+            if self.waiter.after_poll(found, self.progress(), &self.station.cq, control)?
+                != WaitOutcome::ControlReady
+            {
                 continue;
             }
             let pause = handshake::await_pause(control)?;
