@@ -40,22 +40,22 @@ impl Drop for Pinned {
 
 /// Whether there is only one core: then a side that polls must give way, or the other never runs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Lonely(bool);
+pub(crate) struct SingleCore(bool);
 
-impl Lonely {
+impl SingleCore {
     /// Looks now, which must be before this thread is pinned: a pinned thread sees one core.
-    pub(crate) fn new() -> Lonely {
-        Lonely(std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1))
+    pub(crate) fn new() -> SingleCore {
+        SingleCore(std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1))
     }
 
     /// For a side that polls like a program that does not know us.
-    pub(crate) fn ignored() -> Lonely {
-        Lonely(false)
+    pub(crate) fn ignored() -> SingleCore {
+        SingleCore(false)
     }
 
     /// Called when a poll found nothing. Costs nothing with two cores.
     #[inline]
-    pub(crate) fn give_way(self) {
+    pub(crate) fn yield_core(self) {
         if self.0 {
             std::thread::yield_now();
         }

@@ -31,9 +31,9 @@ impl Client {
         match params.test.operation() {
             Operation::Tcp => tcp::run(&mut self.control, params, budget, &offer),
             Operation::Udp if params.test == Test::UdpBw => {
-                udp_stream::run(&mut self.control, params, budget, &offer, self.local.lonely)
+                udp_stream::run(&mut self.control, params, budget, &offer, self.local.single_core)
             }
-            Operation::Udp => udp::run(&mut self.control, params, budget, &offer, self.local.lonely),
+            Operation::Udp => udp::run(&mut self.control, params, budget, &offer, self.local.single_core),
             _ => rdma::run(&mut self.control, params, budget, &offer, &self.local),
         }
     }

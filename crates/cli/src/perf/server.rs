@@ -58,8 +58,8 @@ fn serve_prepared(control: &mut Control, params: &Params, local: &rdma::Local) -
     let _pinned = local.pin.filter(|_| params.test.polls()).map(Pinned::to_core_of);
     match params.test.operation() {
         Operation::Tcp => tcp::serve(control, params),
-        Operation::Udp if params.test == Test::UdpBw => udp_stream::serve(control, params, local.lonely),
-        Operation::Udp => udp::serve(control, params, local.lonely),
+        Operation::Udp if params.test == Test::UdpBw => udp_stream::serve(control, params, local.single_core),
+        Operation::Udp => udp::serve(control, params, local.single_core),
         _ => rdma::serve(control, params, local),
     }
 }

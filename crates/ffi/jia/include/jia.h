@@ -32,7 +32,7 @@ void jia_exit(void);
  * Memory: zero, at the same address everywhere. All processes make the same calls in the same order.
  * A home is the process where a page lives; pages of a home cost its owner least.
  */
-unsigned long jia_alloc(unsigned long bytes);                                    /* pages round-robin over homes  */
+unsigned long jia_alloc(unsigned long bytes);                                    /* pages round-robin over homes */
 unsigned long jia_alloc1(unsigned long bytes);                                   /* all on process 0 */
 unsigned long jia_alloc2(unsigned long bytes, unsigned long block);              /* blocks round-robin, from process 0 */
 unsigned long jia_alloc2p(unsigned long bytes, int home);                        /* all on one process */

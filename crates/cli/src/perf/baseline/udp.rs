@@ -2,7 +2,7 @@
 //! network stack, and so the bar for an RDMA latency that travels over it. The sockets are connected, which is the
 //! fastest way that the kernel offers.
 
-use super::super::affinity::Lonely;
+use super::super::affinity::SingleCore;
 use super::super::control::Control;
 use super::super::handshake::{self, Offer, Report};
 use super::super::measure::{Budget, Measurement, time_round_trips};
@@ -24,20 +24,24 @@ pub(crate) fn run(
     params: &Params,
     budget: Budget,
     offer: &Offer,
-    lonely: Lonely,
+    single_core: SingleCore,
 ) -> Result<Measurement, Failure> {
     let socket = bind(control)?;
     connect(&socket, control, offer)?;
     handshake::go(control, here(&socket)?)?;
     let message = vec![0x5a; params.size as usize];
     let mut answer = vec![0; params.size as usize + 1];
-    let histogram = time_round_trips(budget, || exchange(&socket, &message, &mut answer, lonely))?;
+    let histogram = time_round_trips(budget, || exchange(&socket, &message, &mut answer, single_core))?;
     handshake::stop(control)?;
     Ok(Measurement::Latency(histogram))
 }
 
 /// Server: returns every datagram until the client says stop.
-pub(crate) fn serve(control: &mut Control, params: &Params, lonely: Lonely) -> Result<Report, Failure> {
+pub(crate) fn serve(
+    control: &mut Control,
+    params: &Params,
+    single_core: SingleCore,
+) -> Result<Report, Failure> {
     let socket = bind(control)?;
     let offer = handshake::ready(control, here(&socket)?)?;
     connect(&socket, control, &offer)?;
@@ -54,7 +58,7 @@ pub(crate) fn serve(control: &mut Control, params: &Params, lonely: Lonely) -> R
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 spins += 1;
-                lonely.give_way();
+                single_core.yield_core();
                 if spins % SPINS_PER_LOOK == 0 && control.has_news() {
                     break;
                 }
@@ -67,7 +71,12 @@ pub(crate) fn serve(control: &mut Control, params: &Params, lonely: Lonely) -> R
     Ok(Report { received, ..Report::default() })
 }
 
-fn exchange(socket: &UdpSocket, message: &[u8], answer: &mut [u8], lonely: Lonely) -> Result<(), Failure> {
+fn exchange(
+    socket: &UdpSocket,
+    message: &[u8],
+    answer: &mut [u8],
+    single_core: SingleCore,
+) -> Result<(), Failure> {
     for _ in 0..LOST_IN_A_ROW {
         socket.send(message).map_err(broken)?;
         let start = Instant::now();
@@ -76,7 +85,7 @@ fn exchange(socket: &UdpSocket, message: &[u8], answer: &mut [u8], lonely: Lonel
                 Ok(length) if length == message.len() => return Ok(()),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    lonely.give_way();
+                    single_core.yield_core();
                     if spins % SPINS_PER_LOOK == 0 && start.elapsed() > LOST_AFTER {
                         break;
                     }

@@ -5,7 +5,7 @@
 //! The receiver tells how much has arrived, and the sender keeps a window as a queue pair does, for a socket that is
 //! flooded drops most of it.
 
-use super::super::affinity::Lonely;
+use super::super::affinity::SingleCore;
 use super::super::control::Control;
 use super::super::handshake::{self, Offer, Report};
 use super::super::measure::{Budget, Limit, Measurement};
@@ -43,7 +43,7 @@ pub(crate) fn run(
     params: &Params,
     budget: Budget,
     offer: &Offer,
-    lonely: Lonely,
+    single_core: SingleCore,
 ) -> Result<Measurement, Failure> {
     let socket = bind(control)?;
     let window = connect(&socket, control, offer)?.clamp(*WINDOWS.start(), *WINDOWS.end());
@@ -52,7 +52,7 @@ pub(crate) fn run(
     let packets = params.size as usize / PAYLOAD;
     let mut sender = Sender {
         socket,
-        lonely,
+        single_core,
         bytes: vec![0x5a; packets * PACKET],
         train: if merges { PACKETS_PER_TRAIN * PACKET } else { PACKET },
         window,
@@ -71,7 +71,7 @@ pub(crate) fn run(
 }
 
 /// Server: takes what comes until the client says stop.
-pub(crate) fn serve(control: &mut Control, _: &Params, lonely: Lonely) -> Result<Report, Failure> {
+pub(crate) fn serve(control: &mut Control, _: &Params, single_core: SingleCore) -> Result<Report, Failure> {
     let socket = bind(control)?;
     // Where the kernel does not merge, each packet comes on its own.
     let _ = sockopt::set_udp_gro(&socket);
@@ -93,7 +93,7 @@ pub(crate) fn serve(control: &mut Control, _: &Params, lonely: Lonely) -> Result
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 spins = spins.wrapping_add(1);
-                lonely.give_way();
+                single_core.yield_core();
                 if spins.is_multiple_of(SPINS_PER_LOOK) && control.has_news() {
                     break;
                 }
@@ -114,7 +114,7 @@ pub(crate) fn serve(control: &mut Control, _: &Params, lonely: Lonely) -> Result
 
 struct Sender {
     socket: UdpSocket,
-    lonely: Lonely,
+    single_core: SingleCore,
     /// A message, cut into packets.
     bytes: Vec<u8>,
     /// Bytes that leave with one call.
@@ -140,7 +140,7 @@ impl Sender {
                 let end = (at + self.train).min(self.bytes.len());
                 match self.socket.send(&self.bytes[at..end]) {
                     Ok(length) => (at, self.sent) = (at + length, self.sent + length as u64),
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => self.lonely.give_way(),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => self.single_core.yield_core(),
                     Err(error) if is_bounce(&error) => {}
                     Err(error) => return Err(broken(error)),
                 }
@@ -162,7 +162,7 @@ impl Sender {
                 }
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.lonely.give_way();
+                    self.single_core.yield_core();
                     spins = spins.wrapping_add(1);
                     if spins.is_multiple_of(SPINS_PER_LOOK)
                         && since.get_or_insert_with(Instant::now).elapsed() > LOST_AFTER

@@ -1,6 +1,6 @@
 //! What one side decides for itself.
 
-use super::super::affinity::{Lonely, Side};
+use super::super::affinity::{Side, SingleCore};
 use super::super::control::Control;
 use super::super::params::Params;
 use crate::failure::Failure;
@@ -16,7 +16,7 @@ pub(crate) struct Local {
     /// Set where both sides share this machine: keep to the side's core while polling.
     pub(crate) pin: Option<Side>,
     /// Whether polling must give way.
-    pub(crate) lonely: Lonely,
+    pub(crate) single_core: SingleCore,
     gid_index: Option<u8>,
     faults: Option<String>,
     device: OnceCell<Device>,
@@ -25,7 +25,7 @@ pub(crate) struct Local {
 impl Local {
     /// Looks at the machine; call it before anything is pinned.
     pub(crate) fn new(pin: Option<Side>, gid_index: Option<u8>) -> Local {
-        Local { pin, gid_index, lonely: Lonely::new(), faults: None, device: OnceCell::new() }
+        Local { pin, gid_index, single_core: SingleCore::new(), faults: None, device: OnceCell::new() }
     }
 
     /// With a device that damages its packets, whatever the environment says.

@@ -1,6 +1,6 @@
 //! One side of a test: its queue pairs, its completion queue and its memory.
 
-use super::super::affinity::Lonely;
+use super::super::affinity::SingleCore;
 use super::super::control::Control;
 use super::super::handshake;
 use super::super::params::{Params, Transport};
@@ -23,7 +23,7 @@ pub(super) const LATENCY_RECEIVES: u32 = 64;
 /// One side.
 pub(super) struct Station {
     pub(super) params: Params,
-    pub(super) lonely: Lonely,
+    pub(super) single_core: SingleCore,
     pub(super) cq: Cq,
     /// Where receives complete; the same queue, unless the test is one of perftest's.
     pub(super) recv_cq: Cq,
@@ -63,9 +63,9 @@ impl Station {
             Ok(Lane::new(qp, receive, local))
         };
         let lanes = (0..params.queue_pairs as usize).map(lane).collect::<Result<_, Failure>>()?;
-        let lonely = if params.like_perftest { Lonely::ignored() } else { local.lonely };
+        let single_core = if params.like_perftest { SingleCore::ignored() } else { local.single_core };
         let params = params.clone();
-        let mut station = Station { params, lonely, cq, recv_cq, region, layout, lanes, mtu: shape.mtu };
+        let mut station = Station { params, single_core, cq, recv_cq, region, layout, lanes, mtu: shape.mtu };
         station.fill(false)?;
         Ok(station)
     }

@@ -1,6 +1,6 @@
 //! How a side waits for completions: it polls or sleeps, with a timeout, until the other side closes.
 
-use super::super::affinity::Lonely;
+use super::super::affinity::SingleCore;
 use super::super::control::Control;
 use super::refused;
 use super::station::Station;
@@ -31,7 +31,7 @@ pub(super) enum WaitOutcome {
 /// Waits for completions, with a timeout.
 pub(super) struct Waiter {
     events: bool,
-    lonely: Lonely,
+    single_core: SingleCore,
     timeout: Duration,
     armed: bool,
     polls: u32,
@@ -50,7 +50,7 @@ impl Waiter {
     pub(super) fn patient(station: &Station) -> Waiter {
         Waiter {
             events: station.params.events,
-            lonely: station.lonely,
+            single_core: station.single_core,
             timeout: LONGEST_SILENCE,
             armed: false,
             polls: 0,
@@ -73,7 +73,7 @@ impl Waiter {
             if self.events {
                 return self.sleep(progress, cq, control);
             }
-            self.lonely.give_way();
+            self.single_core.yield_core();
         }
         self.polls = self.polls.wrapping_add(1);
         if !self.polls.is_multiple_of(POLLS_PER_CHECK) {

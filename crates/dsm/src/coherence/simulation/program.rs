@@ -35,7 +35,7 @@ pub(super) enum Act {
 
 pub(super) const LOCKS: usize = 3;
 const PHASES: usize = 5;
-const TURNS: u64 = 6;
+const DRAWS_PER_PHASE: u64 = 6;
 
 pub(super) struct Program {
     pub(super) locks: usize,
@@ -63,8 +63,8 @@ impl Program {
         let mut acts = vec![VecDeque::new(); processes];
         for phase in 0..PHASES {
             for (rank, acts) in acts.iter_mut().enumerate() {
-                for _ in 0..TURNS {
-                    critical_section(random, &guards, phase, rank, acts);
+                for _ in 0..DRAWS_PER_PHASE {
+                    random_acts(random, &guards, phase, rank, acts);
                 }
                 acts.push_back(Act::Barrier);
             }
@@ -78,13 +78,7 @@ impl Program {
 }
 
 /// Some accesses outside of locks, or a critical section, or one inside another.
-fn critical_section(
-    random: &mut Random,
-    guards: &[Guard],
-    phase: usize,
-    rank: usize,
-    acts: &mut VecDeque<Act>,
-) {
+fn random_acts(random: &mut Random, guards: &[Guard], phase: usize, rank: usize, acts: &mut VecDeque<Act>) {
     match random.below(4) {
         0 | 1 => touch(random, guards, phase, rank, &[], acts),
         2 => {
