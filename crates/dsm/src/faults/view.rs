@@ -117,7 +117,7 @@ impl View {
         match &self.how {
             How::Rights => Ok(true),
             How::Userfault(entries) => {
-                entries.adopt(run)?;
+                entries.register(run)?;
                 match self.mapping.protect(offset, len, Access::Write)? {
                     true => Ok(true),
                     false => Err(Error::system("mprotect of a co-located process's part of the heap")),
@@ -158,8 +158,8 @@ impl Entries {
         }
     }
 
-    /// Pages that are mapped anew, and have no right yet.
-    fn adopt(&self, run: Run) -> Result<(), Error> {
+    /// Registers pages that were mapped anew and have no rights yet.
+    fn register(&self, run: Run) -> Result<(), Error> {
         self.forget(&mut self.wanted.lock(), run);
         let refused = |source| Error::System { call: "UFFDIO_REGISTER", source };
         self.userfault.register(run.first * PAGE, run.count * PAGE).map_err(refused)

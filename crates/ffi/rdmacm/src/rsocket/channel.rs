@@ -53,11 +53,11 @@ impl Channel {
         Ok(made)
     }
 
-    /// A channel for an id that came with a request to another channel. The id is ours from now on, even if this fails.
+    /// Moves the id of a connection request to a channel of its own. It owns the id even if it fails.
     ///
     /// # Safety
     /// The id lives and nobody else will use it; its event is acknowledged.
-    pub(crate) unsafe fn adopt(id: *mut rdma_cm_id) -> Outcome<Self> {
+    pub(crate) unsafe fn migrate(id: *mut rdma_cm_id) -> Outcome<Self> {
         let moved = Self::empty().and_then(|mut made| {
             // SAFETY: what the caller promises; the channel is new.
             Errno::check(unsafe { rdma_migrate_id(id, made.channel) })?;

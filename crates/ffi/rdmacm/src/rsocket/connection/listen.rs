@@ -48,7 +48,7 @@ impl Connection {
             return Err(Errno(libc::EPROTO));
         };
         // SAFETY: the request is ours alone, and its event was acknowledged when it was taken.
-        let channel = unsafe { Channel::adopt(request.id)? };
+        let channel = unsafe { Channel::migrate(request.id)? };
         let connection =
             Connection::of(channel, self.domain, sizing, State::Accepting, self.flags.inherited());
         let mut shared = connection.shared.lock();
