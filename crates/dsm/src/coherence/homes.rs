@@ -1,7 +1,7 @@
 //! Which page is at home where.
 
 use super::machine::{Machine, Page};
-use super::notice::{Notice, Told};
+use super::notice::{Notice, Notices};
 use super::{Access, Blocks, Run, Step};
 use std::collections::BTreeMap;
 
@@ -44,10 +44,10 @@ impl Machine {
 
     /// A page that one process alone wrote, and still has, is at home there from now on, unless it is co-located with the old home and
     /// so has no bytes of its own. Everybody was told the same and so decides the same.
-    pub(super) fn move_homes(&mut self, told: &[Told], steps: &mut Vec<Step>) {
+    pub(super) fn move_homes(&mut self, received: &[Notices], steps: &mut Vec<Step>) {
         let mut writers: BTreeMap<usize, Option<u16>> = BTreeMap::new();
-        for (rank, told) in (0u16..).zip(told) {
-            let Told::Pages(notices) = told else { return };
+        for (rank, received) in (0u16..).zip(received) {
+            let Notices::Pages(notices) = received else { return };
             for Notice { run, kept, .. } in notices {
                 for page in run.pages() {
                     writers.entry(page).and_modify(|writer| *writer = None).or_insert(kept.then_some(rank));

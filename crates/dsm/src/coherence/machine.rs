@@ -5,7 +5,7 @@ use super::cache::Cache;
 use super::colocated::Colocated;
 use super::guess::{MOST_HOME_GUESSES, PATIENCE};
 use super::locality::Locality;
-use super::notice::{Notice, Told};
+use super::notice::{Notice, Notices};
 use super::{Access, Run, Step};
 use std::collections::BTreeMap;
 
@@ -327,10 +327,10 @@ impl Machine {
     }
 
     /// A lock was taken; `told` is what was written under it since this process last knew.
-    pub(crate) fn acquire(&mut self, lock: u32, told: &Told) -> Vec<Step> {
+    pub(crate) fn acquire(&mut self, lock: u32, received: &Notices) -> Vec<Step> {
         let mut steps = Vec::new();
         self.close_interval(&mut steps);
-        self.invalidate([told], &mut steps);
+        self.invalidate([received], &mut steps);
         self.scopes.insert(lock, Vec::new());
         steps
     }
@@ -391,30 +391,30 @@ impl Machine {
     }
 
     /// Everybody has come to the barrier. `told` has what each process said, by rank, this one's own included.
-    pub(crate) fn depart(&mut self, told: &[Told]) -> Vec<Step> {
+    pub(crate) fn depart(&mut self, received: &[Notices]) -> Vec<Step> {
         let mut steps = Vec::new();
         let own = self.rank as usize;
-        let others = told.iter().enumerate().filter(|(rank, _)| *rank != own);
-        self.invalidate(others.map(|(_, told)| told), &mut steps);
+        let others = received.iter().enumerate().filter(|(rank, _)| *rank != own);
+        self.invalidate(others.map(|(_, received)| received), &mut steps);
         if self.migrate {
-            self.move_homes(told, &mut steps);
+            self.move_homes(received, &mut steps);
         }
         steps
     }
 
     /// Forgets copies that somebody else wrote.
-    fn invalidate<'a>(&mut self, told: impl IntoIterator<Item = &'a Told>, steps: &mut Vec<Step>) {
+    fn invalidate<'a>(&mut self, received: impl IntoIterator<Item = &'a Notices>, steps: &mut Vec<Step>) {
         let mut stale = Vec::new();
-        for told in told {
-            match told {
-                Told::Pages(notices) => {
+        for received in received {
+            match received {
+                Notices::Pages(notices) => {
                     let end = self.table.len();
                     for Notice { run, blocks, .. } in notices {
                         let pages = run.first.min(end)..(run.first + run.count).min(end);
                         stale.extend(pages.filter(|&page| self.lose(page, *blocks)));
                     }
                 }
-                Told::Anything => {
+                Notices::Overflow => {
                     stale = (0..self.table.len()).filter(|&page| self.lose(page, Blocks::ALL)).collect();
                     break;
                 }

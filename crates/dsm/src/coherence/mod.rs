@@ -36,7 +36,7 @@ mod tests;
 pub(crate) use blocks::Blocks;
 pub(crate) use diff::{WORD, changed};
 pub(crate) use machine::{Fault, Machine, Options};
-pub(crate) use notice::{Notice, Told};
+pub(crate) use notice::{Notice, Notices};
 
 /// What the program may do with a page right now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

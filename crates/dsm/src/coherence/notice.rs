@@ -12,13 +12,13 @@ pub(crate) struct Notice {
     pub(crate) blocks: Blocks,
 }
 
-/// What one process tells about an interval.
+/// The notices of one process for an interval.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum Notices {
     /// These pages.
     Pages(Vec<Notice>),
-    /// More than could be told: any page may have been written.
-    Anything,
+    /// More than fit: any page may have been written.
+    Overflow,
 }
 
 const COUNT_BITS: u32 = 22;
@@ -29,7 +29,7 @@ const KEPT: u64 = 1 << 63;
 const NAMED: u64 = 1 << 62;
 
 impl Notice {
-    /// Longest run that one packed notice tells, and the same where it names blocks.
+    /// Longest run of one packed notice, and the same where it names blocks.
     const MOST: usize = (1 << COUNT_BITS) - 1;
     const MOST_NAMED: usize = (1 << SHORT_COUNT_BITS) - 1;
 

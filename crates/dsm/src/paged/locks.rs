@@ -10,7 +10,7 @@
 
 use super::Core;
 use super::layout::LOCK_NOTICES;
-use crate::coherence::{Notice, Told};
+use crate::coherence::{Notice, Notices};
 use crate::error::Error;
 use crate::futex::{Patience, acquire, release};
 use crate::transport::Op;
@@ -76,9 +76,9 @@ impl Core {
         acquire(&self.locks.gates[id as usize], Patience::brief());
         self.take_lock(id)?;
         let epoch = self.barriers.lock().epoch();
-        let told = self.read_log(id, epoch);
+        let received = self.read_log(id, epoch);
         let mut state = self.state.lock();
-        let steps = state.machine.acquire(id, &told);
+        let steps = state.machine.acquire(id, &received);
         self.executor.count_losses(&steps, 0);
         self.executor.run(&self.peers, &mut state, steps)
     }
@@ -150,7 +150,7 @@ impl Core {
     }
 
     /// Returns the new notices of the copied log. All processes have those of earlier epochs: a barrier lies between.
-    fn read_log(&self, id: u32, epoch: u64) -> Told {
+    fn read_log(&self, id: u32, epoch: u64) -> Notices {
         let (written, start, next) = (self.number(id, EPOCH), self.number(id, START), self.number(id, NEXT));
         let mut seen = self.locks.seen.lock();
         let seen = seen.entry(id).or_default();
@@ -162,10 +162,10 @@ impl Core {
         };
         (seen.epoch, seen.next) = (epoch, next);
         if next - from > LOCK_NOTICES as u64 {
-            return Told::Anything;
+            return Notices::Overflow;
         }
         let notice = |number: u64| Notice::unpack(self.number(id, notice_at(number)));
-        Told::Pages((from..next).map(notice).collect())
+        Notices::Pages((from..next).map(notice).collect())
     }
 
     pub(super) fn unlock(&self, id: u32) -> Result<(), Error> {

@@ -1,5 +1,5 @@
-//! A barrier over a tree: what everybody says goes up to process 0, and all of it comes down again. Two messages per process
-//! instead of one for each pair, at the price of more steps one after another.
+//! A barrier over a tree: arrivals go up to process 0, and all of them come down again. It takes two messages per process
+//! instead of one for each pair, but more steps one after another.
 
 use super::Core;
 use super::layout::SHORT_NOTICES;
@@ -8,7 +8,7 @@ use crate::transport::Op;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// Where a process stands: above it, and the processes below each of its children, who come first there.
+/// A process in the tree: its parent, and the ranks below each child, the child first.
 #[derive(Debug, PartialEq, Eq)]
 struct TreeNode {
     parent: Option<u32>,
@@ -37,7 +37,7 @@ impl TreeNode {
 }
 
 impl Core {
-    /// Everybody's word and short notices are in our mapping when this returns. Ours are already.
+    /// Returns when the arrivals and short notices of all processes are in our mapping.
     pub(super) fn meet_over_tree(&self, epoch: u64) -> Result<(), Error> {
         let parity = (epoch & 1) as usize;
         let node = TreeNode::of(self.rank, self.size);
@@ -47,7 +47,7 @@ impl Core {
         }
         if let Some(parent) = node.parent {
             let mut ops = Vec::new();
-            self.pass_on(parity, parent, node.below.clone(), &mut ops);
+            self.forward(parity, parent, node.below.clone(), &mut ops);
             let done = Op::WriteAndWake { remote: self.layout.gathered(parity, self.rank), value: epoch };
             ops.push((parent, done));
             self.peers.post(&ops)?;
@@ -56,20 +56,20 @@ impl Core {
         }
         let mut ops = Vec::new();
         for child in &node.children {
-            self.pass_on(parity, child.start, 0..child.start, &mut ops);
-            self.pass_on(parity, child.start, child.end..self.size, &mut ops);
+            self.forward(parity, child.start, 0..child.start, &mut ops);
+            self.forward(parity, child.start, child.end..self.size, &mut ops);
             ops.push((child.start, Op::WriteAndWake { remote: self.layout.spread(parity), value: epoch }));
         }
         self.peers.post(&ops)
     }
 
-    /// Writes what these processes said to the same places of another's mapping.
-    fn pass_on(&self, parity: usize, to: u32, ranks: Range<u32>, ops: &mut Vec<(u32, Op)>) {
+    /// Writes the arrivals and notices of these processes to the same offsets of another mapping.
+    fn forward(&self, parity: usize, to: u32, ranks: Range<u32>, ops: &mut Vec<(u32, Op)>) {
         if ranks.is_empty() {
             return;
         }
         for rank in ranks.clone() {
-            let count = self.said(parity, rank).count;
+            let count = self.arrival(parity, rank).count;
             if (1..=SHORT_NOTICES).contains(&count) {
                 let at = self.layout.short_notices(parity, rank);
                 ops.push((to, Op::Write { remote: at, local: at, len: count * 8 }));
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_has_one_parent_who_knows_it() {
+    fn every_process_has_one_parent_that_lists_it() {
         for size in 1..40 {
             for rank in 0..size {
                 let node = TreeNode::of(rank, size);

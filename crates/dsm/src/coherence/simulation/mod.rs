@@ -6,7 +6,7 @@
 mod process;
 mod program;
 
-use super::{Notice, Options, Told};
+use super::{Notice, Notices, Options};
 use process::{Micro, Process};
 use program::{Act, Program, Random};
 
@@ -19,7 +19,7 @@ const WORDS: usize = PAGE / WORD;
 struct Lock {
     holder: Option<usize>,
     /// Everything ever told under it, with the epoch it was told in.
-    told: Vec<(u64, Notice)>,
+    log: Vec<(u64, Notice)>,
 }
 
 struct World {
@@ -156,12 +156,12 @@ impl World {
         state.holder = Some(rank);
         let process = &mut self.processes[rank];
         let seen = process.seen[lock];
-        process.seen[lock] = state.told.len();
-        let news = state.told[seen..].iter().filter(|(epoch, _)| *epoch == process.epoch);
+        process.seen[lock] = state.log.len();
+        let news = state.log[seen..].iter().filter(|(epoch, _)| *epoch == process.epoch);
         let news: Vec<Notice> = news.map(|(_, notice)| *notice).collect();
         let lost = setup.overflow > 0 && !news.is_empty() && self.random.below(setup.overflow) == 0;
-        let told = if lost { Told::Anything } else { Told::Pages(news) };
-        let steps = process.machine.acquire(lock as u32, &told);
+        let received = if lost { Notices::Overflow } else { Notices::Pages(news) };
+        let steps = process.machine.acquire(lock as u32, &received);
         process.plan(steps);
         Some(())
     }
@@ -175,12 +175,12 @@ impl World {
             process.pending.push_back(Micro::Arrive);
             return None;
         }
-        let told: Option<Vec<Told>> =
-            self.arrivals.iter().map(|notices| notices.clone().map(Told::Pages)).collect();
-        let told = told?;
+        let received: Option<Vec<Notices>> =
+            self.arrivals.iter().map(|notices| notices.clone().map(Notices::Pages)).collect();
+        let received = received?;
         process.arrived = false;
         process.epoch += 1;
-        let steps = process.machine.depart(&told);
+        let steps = process.machine.depart(&received);
         process.plan(steps);
         if !process.machine.must_meet_again() {
             process.met = process.epoch;
@@ -210,8 +210,8 @@ impl World {
                 let epoch = self.processes[rank].epoch;
                 let state = &mut self.locks[lock];
                 assert_eq!(state.holder.take(), Some(rank));
-                state.told.extend(notices.into_iter().map(|notice| (epoch, notice)));
-                self.processes[rank].seen[lock] = state.told.len();
+                state.log.extend(notices.into_iter().map(|notice| (epoch, notice)));
+                self.processes[rank].seen[lock] = state.log.len();
             }
             Micro::Arrive => self.arrivals[rank] = Some(self.processes[rank].machine.arrived()),
             Micro::Discard(run) => {

@@ -23,7 +23,11 @@ fn a_page_of_a_colocated_home_is_used_in_place() {
         [Notice { run: second, kept: true, blocks: Blocks::ALL }],
         "but it is told"
     );
-    assert_eq!(machine.depart(&[nothing(), told(&[1])]), [], "what the co-located process wrote is here");
+    assert_eq!(
+        machine.depart(&[nothing(), notices_of(&[1])]),
+        [],
+        "what the co-located process wrote is here"
+    );
     assert_eq!(machine.shared_pages().iter().collect::<Vec<_>>(), [(&1, &9)]);
 }
 
@@ -44,7 +48,7 @@ fn no_home_moves_to_a_colocated_process() {
     let mut all = [0, 1, 2, 3].map(four);
     all.iter_mut().for_each(|machine| machine.set_migration(true));
     for machine in &mut all {
-        machine.depart(&[told(&[1]), nothing(), nothing(), nothing()]);
+        machine.depart(&[notices_of(&[1]), nothing(), nothing(), nothing()]);
         assert!(!machine.must_meet_again());
         assert_eq!(machine.migrations(), 0);
     }
@@ -61,13 +65,13 @@ fn a_page_that_leaves_the_host_is_shown_no_longer() {
     let first = Run { first: 1, count: 1 };
     all[2].arrive();
     all[2].arrived();
-    let said = [nothing(), nothing(), told(&[1]), nothing()];
+    let received = [nothing(), nothing(), notices_of(&[1]), nothing()];
     let closed = Step::Protect(first, Access::None);
-    assert_eq!(all[0].depart(&said), [closed, Step::Show(first, 0)], "co-located with the old home");
-    assert_eq!(all[1].depart(&said), [], "the old home has a good copy");
-    assert_eq!(all[2].depart(&said), [], "the new home has one as well");
+    assert_eq!(all[0].depart(&received), [closed, Step::Show(first, 0)], "co-located with the old home");
+    assert_eq!(all[1].depart(&received), [], "the old home has a good copy");
+    assert_eq!(all[2].depart(&received), [], "the new home has one as well");
     assert_eq!(
-        all[3].depart(&said),
+        all[3].depart(&received),
         [closed, Step::Discard(first), Step::Show(first, 2)],
         "co-located with the new home"
     );
@@ -126,7 +130,7 @@ fn words_of_others_that_are_written_over_are_told() {
     steps(machine.fault(0, true));
     // Somebody else writes a word of block 3 at this home; we write the old one over it, which looks like nothing.
     let theirs = Notice { run: ONE, kept: true, blocks: Blocks(1 << 3) };
-    machine.acquire(5, &Told::Pages(vec![theirs]));
+    machine.acquire(5, &Notices::Pages(vec![theirs]));
     steps(machine.fault(0, true));
     assert!(machine.release(5).contains(&Step::Compare(0)));
     machine.compared(0, Blocks(1));
