@@ -34,6 +34,15 @@ pub(crate) fn punch(file: &File, at: usize, len: usize) -> Result<(), Error> {
     if rc == 0 { Ok(()) } else { Err(Error::system("fallocate of shared memory")) }
 }
 
+/// Whether the system changed a part of a mapping.
+#[must_use]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Done,
+    /// Nothing changed: the limit of mappings per process is reached (vm.max_map_count).
+    TooManyMappings,
+}
+
 /// A shared mapping of a part of a file; unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -91,9 +100,8 @@ impl Mapping {
         self.base
     }
 
-    /// Changes what the program may do with `len` bytes from `offset` on. `false`: there are too many pieces of
-    /// different rights already.
-    pub(crate) fn protect(&self, offset: usize, len: usize, access: Access) -> Result<bool, Error> {
+    /// Changes the access rights of `len` bytes from `offset` on.
+    pub(crate) fn protect(&self, offset: usize, len: usize, access: Access) -> Result<Change, Error> {
         let rights = match access {
             Access::None => libc::PROT_NONE,
             Access::Read => libc::PROT_READ,
@@ -102,23 +110,25 @@ impl Mapping {
         // SAFETY: pages of this mapping, which nothing of ours points into.
         let rc = unsafe { libc::mprotect(self.at(offset, len, crate::PAGE).cast(), len, rights) };
         if rc == 0 {
-            return Ok(true);
+            return Ok(Change::Done);
         }
         let error = Error::system("mprotect of the shared heap");
         match &error {
-            Error::System { source, .. } if source.raw_os_error() == Some(libc::ENOMEM) => Ok(false),
+            Error::System { source, .. } if source.raw_os_error() == Some(libc::ENOMEM) => {
+                Ok(Change::TooManyMappings)
+            }
             _ => Err(error),
         }
     }
 
-    /// Maps a part of another file over `len` bytes from `offset` on, closed. `false`: there are too many pieces already, and
-    /// nothing has changed. Where the old piece is `taken` away first, that cannot be.
+    /// Maps a part of another file over `len` bytes from `offset` on, without access rights. With `taken`, it unmaps the old
+    /// part first, and never returns [`Change::TooManyMappings`].
     pub(crate) fn replace(
         &self,
         (offset, len): (usize, usize),
         (file, at): (&File, usize),
         taken: bool,
-    ) -> Result<bool, Error> {
+    ) -> Result<Change, Error> {
         let place: *mut libc::c_void = self.at(offset, len, crate::PAGE).cast();
         let fixed = if taken { libc::MAP_FIXED_NOREPLACE } else { libc::MAP_FIXED };
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | fixed;
@@ -129,11 +139,11 @@ impl Mapping {
         // SAFETY: pages of this mapping, which nothing of ours points into, or nothing.
         let base = unsafe { libc::mmap(place, len, libc::PROT_NONE, flags, file.as_raw_fd(), at as i64) };
         if base == place {
-            return Ok(true);
+            return Ok(Change::Done);
         }
         let source = std::io::Error::last_os_error();
         match source.raw_os_error() {
-            Some(libc::ENOMEM) if !taken => Ok(false),
+            Some(libc::ENOMEM) if !taken => Ok(Change::TooManyMappings),
             _ => Err(Error::System { call: "mmap of another part of the heap", source }),
         }
     }

@@ -7,7 +7,7 @@ use crate::PAGE;
 use crate::coherence::{Access, Blocks, Fault, Run, Step, changed};
 use crate::error::Error;
 use crate::faults::{Touch, View};
-use crate::map::Mapping;
+use crate::map::{Change, Mapping};
 use crate::statistics::{Counters, add};
 use crate::transport::{Op, Peers};
 use std::collections::HashMap;
@@ -131,7 +131,7 @@ impl Executor {
                 Step::Protect(_, access) if closed && access != Access::None => {}
                 Step::Protect(run, access) => {
                     self.finish_fetches(peers, &mut batch)?;
-                    closed |= !self.protect(state, run, access)?;
+                    closed |= self.protect(state, run, access)? == Change::TooManyMappings;
                 }
                 Step::Fetch(run, home) => self.fetch(&mut batch, run, home),
                 Step::FetchBlocks(page, blocks, home) => self.fetch_blocks(&mut batch, page, blocks, home),
@@ -145,7 +145,9 @@ impl Executor {
                 Step::Compare(page) => {
                     self.compare(state, page);
                 }
-                Step::Show(run, home) => closed |= !self.show(peers, state, run, home)?,
+                Step::Show(run, home) => {
+                    closed |= self.show(peers, state, run, home)? == Change::TooManyMappings
+                }
                 Step::Discard(run) => {
                     self.finish(peers, &mut batch)?;
                     self.view.sources().discard(run)?;
@@ -159,36 +161,36 @@ impl Executor {
         Ok(batch.ops)
     }
 
-    /// False: the system cannot have pages with so many different rights, and all are closed now instead.
-    fn protect(&self, state: &mut State, run: Run, access: Access) -> Result<bool, Error> {
-        if self.view.protect(run, access)? {
-            return Ok(true);
+    /// Changes access rights. At the limit of mappings it closes all pages instead, and returns [`Change::TooManyMappings`].
+    fn protect(&self, state: &mut State, run: Run, access: Access) -> Result<Change, Error> {
+        let change = self.view.protect(run, access)?;
+        if change == Change::TooManyMappings {
+            self.close_all(state)?;
         }
-        self.close_all(state)?;
-        Ok(false)
+        Ok(change)
     }
 
-    /// The same for pages of a mapping. Where there is no room even then, nothing is shared any more.
-    fn show(&self, peers: &Peers, state: &mut State, run: Run, rank: u32) -> Result<bool, Error> {
+    /// Shows pages of another mapping, with the same result. If they do not fit even then, sharing ends.
+    fn show(&self, peers: &Peers, state: &mut State, run: Run, rank: u32) -> Result<Change, Error> {
         match state.machine.is_to_show(run, rank) {
-            None => return self.view.show_own(run).map(|()| true),
-            Some(false) => return Ok(true),
-            Some(true) if self.view.show(run, rank)? => return Ok(true),
+            None => return self.view.show_own(run).map(|()| Change::Done),
+            Some(false) => return Ok(Change::Done),
+            Some(true) if self.view.show(run, rank)? == Change::Done => return Ok(Change::Done),
             Some(true) => self.close_all(state)?,
         }
-        if !self.view.show(run, rank)? {
+        if self.view.show(run, rank)? == Change::TooManyMappings {
             let steps = state.machine.share_nothing();
             self.start(peers, state, steps)?;
         }
-        Ok(false)
+        Ok(Change::TooManyMappings)
     }
 
     fn close_all(&self, state: &mut State) -> Result<(), Error> {
         state.machine.close_all();
         let all = Run { first: 0, count: self.view.mapping().len() / PAGE };
         match self.view.protect(all, Access::None)? {
-            true => Ok(()),
-            false => Err(Error::system("mprotect of the whole heap")),
+            Change::Done => Ok(()),
+            Change::TooManyMappings => Err(Error::system("mprotect of the whole heap")),
         }
     }
 
