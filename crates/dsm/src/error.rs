@@ -1,50 +1,50 @@
-//! What a call of this crate refuses, and why.
+//! Errors of this crate.
 
 use std::io;
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A setting that cannot be understood.
+    /// A setting has no valid value.
     #[error("{variable} is {value:?}, but {wanted}")]
     Setting {
         /// The environment variable.
         variable: &'static str,
-        /// What it says.
+        /// Its value.
         value: String,
-        /// What it may say.
+        /// The valid values.
         wanted: &'static str,
     },
-    /// The launcher's meeting place could not be used.
+    /// The rendezvous of the launcher failed.
     #[error("meeting the other processes at {at} failed: {source}")]
     Meet {
         /// Its address.
         at: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The processes of the job do not fit together.
+    /// The processes of the job have different settings.
     #[error("the processes of this job do not agree: {0}")]
     Disagree(String),
-    /// The system refused.
+    /// A system call failed.
     #[error("{call}: {source}")]
     System {
-        /// What was tried.
+        /// The call.
         call: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The heap has no room for this allocation.
+    /// The heap has no free range for this allocation.
     #[error(
         "{asked} bytes do not fit into the shared heap, {left} bytes are left; FERROCE_DSM_HEAP makes it larger"
     )]
     HeapFull {
-        /// Bytes asked for.
+        /// Bytes of the allocation.
         asked: usize,
         /// Bytes in the largest gap.
         left: usize,
     },
-    /// This placement cannot be.
+    /// The placement is impossible.
     #[error("placement: {0}")]
     Placement(String),
     /// No allocation starts here.
@@ -58,31 +58,31 @@ pub enum Error {
         /// Length.
         len: usize,
     },
-    /// A number that names nothing.
+    /// A number that is out of range.
     #[error("{what} {id}: there are {count}, numbered from 0")]
     NoSuch {
-        /// What it should name.
+        /// The kind of object.
         what: &'static str,
         /// The number.
         id: u32,
-        /// How many there are.
+        /// How many of these objects exist.
         count: u32,
     },
-    /// A lock is taken twice by one thread.
+    /// A thread acquires a lock twice.
     #[error("lock {0} is held by this thread already")]
     HeldAlready(u32),
-    /// Unlock of what is not the youngest lock of this thread.
+    /// A thread releases a lock that is not the one it acquired last.
     #[error("lock {id} cannot be released: {why}")]
     NotYoungest {
         /// The lock.
         id: u32,
-        /// What is instead.
+        /// The reason.
         why: String,
     },
-    /// A barrier inside a critical section.
+    /// A barrier is called inside a critical section.
     #[error("a barrier inside the critical section of lock {0} would wait for ever")]
     BarrierInLock(u32),
-    /// The end of a process inside a critical section.
+    /// A process leaves the job inside a critical section.
     #[error(
         "the job is left inside the critical section of lock {0}, for which the others would wait for ever"
     )]

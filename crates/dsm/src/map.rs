@@ -1,5 +1,5 @@
-//! Memory that several processes, or several parts of one, map: made, mapped and touched here, so that the rest of the
-//! crate needs no pointers.
+//! Creates, maps and accesses memory that several processes, or several parts of one, map. The rest of the crate
+//! needs no pointers.
 
 #![expect(unsafe_code, reason = "maps memory and touches what others may touch at the same time")]
 
@@ -12,7 +12,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Memory without a name, `len` bytes of zeros that cost nothing until they are touched.
+/// Anonymous memory of `len` zeroed bytes, which are allocated on access.
 pub(crate) fn anonymous_file(name: &'static std::ffi::CStr, len: usize) -> Result<File, Error> {
     // SAFETY: the name is a C string; the descriptor is checked below.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
@@ -26,7 +26,7 @@ pub(crate) fn anonymous_file(name: &'static std::ffi::CStr, len: usize) -> Resul
     Ok(file)
 }
 
-/// Gives the pages of a part of `file` back to the system; they read as zeros afterwards, through every mapping.
+/// Frees the pages of a part of `file`; they read as zeros afterwards, through every mapping.
 pub(crate) fn punch(file: &File, at: usize, len: usize) -> Result<(), Error> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: a system call on a descriptor we own.
@@ -57,12 +57,12 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Readable and writable, wherever there is room.
+    /// Maps for reading and writing, at any address.
     pub(crate) fn anywhere(file: &File, at: usize, len: usize) -> Result<Self, Error> {
         Self::new(file, at, len, 0, libc::PROT_READ | libc::PROT_WRITE)
     }
 
-    /// At one address, which must be free.
+    /// Maps at one address, which must be free.
     pub(crate) fn fixed(
         file: &File,
         at: usize,
@@ -148,14 +148,14 @@ impl Mapping {
         }
     }
 
-    /// Closes pages again by taking their entries out of the page table; what is in them stays.
+    /// Closes pages by removing their entries from the page table; their content stays.
     pub(crate) fn unmap_entries(&self, offset: usize, len: usize) -> Result<(), Error> {
         // SAFETY: pages of this mapping, which is shared, so that nothing is lost.
         let rc = unsafe { libc::madvise(self.at(offset, len, crate::PAGE).cast(), len, libc::MADV_DONTNEED) };
         if rc == 0 { Ok(()) } else { Err(Error::system("madvise of the shared heap")) }
     }
 
-    /// Brings the page of this byte into memory.
+    /// Allocates the page of this byte.
     pub(crate) fn touch(&self, offset: usize) {
         // SAFETY: inside the mapping; any value will do.
         unsafe { ptr::read_volatile(self.at(offset, 1, 1)) };
@@ -199,7 +199,7 @@ impl Mapping {
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
     }
 
-    /// Copies bytes from one place to another; the places may overlap.
+    /// Copies bytes within the mapping; the ranges may overlap.
     pub(crate) fn copy_within(&self, from: usize, to: usize, len: usize) {
         let (from, to) = (self.at(from, len, 1), self.at(to, len, 1));
         // SAFETY: both inside the mapping.

@@ -1,4 +1,4 @@
-//! What the environment says about a job.
+//! Settings of a job from the environment.
 
 use crate::error::Error;
 use crate::job::Tuning;
@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TransportKind {
-    /// All on one host: the heap is one piece of memory that all map.
+    /// All on one host: every process maps the same memory.
     Local,
     /// One-sided RDMA: READ, WRITE and atomics.
     Rdma,
@@ -23,7 +23,7 @@ impl TransportKind {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Local, Self::Rdma, Self::RdmaMsg, Self::Udp];
 
-    /// As `FERROCE_DSM_TRANSPORT` and `--transport` spell it.
+    /// The name in `FERROCE_DSM_TRANSPORT` and `--transport`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -33,13 +33,13 @@ impl TransportKind {
         }
     }
 
-    /// The one that is spelt so.
+    /// The transport with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
-/// How page faults of the program come to us.
+/// How page faults of the program are caught.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FaultKind {
     /// By userfaultfd where the system allows it, else by SIGSEGV.
@@ -47,12 +47,12 @@ pub enum FaultKind {
     Auto,
     /// By SIGSEGV: rights of the mapping.
     Signal,
-    /// By userfaultfd, or not at all.
+    /// By userfaultfd only.
     Userfault,
 }
 
 impl FaultKind {
-    /// As `FERROCE_DSM_FAULTS` spells it.
+    /// The name in `FERROCE_DSM_FAULTS`.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "auto" => Some(Self::Auto),
@@ -63,7 +63,7 @@ impl FaultKind {
     }
 }
 
-/// Everything [`crate::Job::join`] must know. `Settings::default()` is a job of one process.
+/// The settings for [`crate::Job::join`]. `Settings::default()` is a job of one process.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Number of this process.
@@ -72,21 +72,21 @@ pub struct Settings {
     pub size: u32,
     /// The launcher's rendezvous; needed where `size` is more than 1.
     pub meet: Option<SocketAddr>,
-    /// What proves to the rendezvous that this process belongs to the job.
+    /// The key that proves to the rendezvous that this process belongs to the job.
     pub key: String,
-    /// Below mpirun or srun: who they say we are. Process 0 keeps the rendezvous then.
+    /// Below mpirun or srun: rank and size from there. Process 0 then runs the rendezvous.
     pub foreign: Option<ForeignJob>,
-    /// Processes with different numbers count as on different hosts, wherever they are. For trying things out on one machine.
+    /// Processes with different numbers count as on different hosts. For experiments on one host.
     pub host: Option<u32>,
     /// `None`: local if all processes are on one host, else one-sided RDMA.
     pub transport: Option<TransportKind>,
-    /// How page faults come to us, where there are any.
+    /// How page faults are caught, if there are any.
     pub faults: FaultKind,
-    /// Optimisations that are on or off from the start; a program may change them later.
+    /// Optimisations that are on or off at the start; a program may change them later.
     pub switches: Vec<(Tuning, bool)>,
     /// Size of the shared heap: address space, not memory.
     pub heap_bytes: usize,
-    /// Pages of other homes that a process keeps at once.
+    /// Maximum number of pages of other homes that a process keeps.
     pub cache_pages: usize,
     /// Whether adjacent pages are fetched with a page.
     pub prefetch: bool,
@@ -117,12 +117,12 @@ impl Default for Settings {
     }
 }
 
-/// Most processes of a job.
+/// Maximum number of processes of a job.
 pub const MAX_SIZE: u32 = 1024;
 
 impl Settings {
-    /// Reads the variables of docs/reference/environment.md; without any, those of mpirun and srun; without those, a job of one
-    /// process.
+    /// Reads the variables of docs/reference/environment.md. Without any, it reads those of mpirun and srun; without
+    /// those, it returns a job of one process.
     pub fn from_env() -> Result<Self, Error> {
         let default = Self::default();
         let size = number("FERROCE_DSM_SIZE")?;
@@ -166,13 +166,13 @@ impl Settings {
         settings.checked()
     }
 
-    /// The number that a launcher gave this process, if any did; for what is said before it has joined.
+    /// The rank that a launcher gave this process, if any, for messages before it has joined.
     pub fn rank_from_env() -> Option<u32> {
         let foreign = || ForeignJob::of(|name| std::env::var(name).ok(), 0).map(|job| job.rank);
         number("FERROCE_DSM_RANK").ok()?.or_else(foreign)
     }
 
-    /// The same, if it makes sense.
+    /// The rank, if it is valid.
     pub(crate) fn checked(mut self) -> Result<Self, Error> {
         let wrong = |variable, value: String, wanted| Err(Error::Setting { variable, value, wanted });
         if self.size == 0 || self.size > MAX_SIZE {

@@ -30,7 +30,7 @@ impl Machine {
         steps
     }
 
-    /// Pages that are no longer allocated. Their bytes are nobody's.
+    /// Pages that are no longer allocated. Their bytes are undefined.
     pub(crate) fn unplace(&mut self, run: Run) -> Vec<Step> {
         let mut steps = vec![Step::Protect(run, Access::None)];
         self.unshare(run.pages(), &mut steps);
@@ -42,8 +42,9 @@ impl Machine {
         steps
     }
 
-    /// A page that one process alone wrote, and still has, is at home there from now on, unless it is co-located with the old home and
-    /// so has no bytes of its own. Everybody was told the same and so decides the same.
+    /// Moves the home of each page to its only writer, if that still has a copy. A writer co-located with the old
+    /// home has no bytes of its own and does not become the home. All processes receive the same notices and so
+    /// decide the same.
     pub(super) fn move_homes(&mut self, received: &[Notices], steps: &mut Vec<Step>) {
         let mut writers: BTreeMap<usize, Option<u16>> = BTreeMap::new();
         for (rank, received) in (0u16..).zip(received) {
@@ -68,7 +69,7 @@ impl Machine {
             let (was_home, is_home) = (u32::from(state.home) == self.rank, u32::from(writer) == self.rank);
             state.home = writer;
             if was_home || is_home {
-                // What is at home is whole, and what was is a whole copy.
+                // The new home has a whole page, and the old home has a whole copy.
                 state.here = Blocks::ALL;
             }
             if is_home {
@@ -76,7 +77,7 @@ impl Machine {
                 self.migrations += 1;
                 (state.resident, state.dirty) = (false, false);
             } else if was_home {
-                // Our copy is as good as the new home's until the next notice; from now on it counts.
+                // Our copy is as good as the new home's until the next notice. From now on the cache counts it.
                 state.resident = true;
                 self.cache.add(page);
             } else if self.colocated.shows(writer) {

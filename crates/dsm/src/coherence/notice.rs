@@ -1,4 +1,4 @@
-//! Write notices: which pages somebody wrote.
+//! Write notices: which pages a process wrote.
 
 use super::{Blocks, Run};
 
@@ -6,9 +6,9 @@ use super::{Blocks, Run};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Notice {
     pub(crate) run: Run,
-    /// The writer still has good copies of them.
+    /// The writer still has valid copies of them.
     pub(crate) kept: bool,
-    /// Blocks that may have been written, of each of them.
+    /// Blocks of each page that may have been written.
     pub(crate) blocks: Blocks,
 }
 
@@ -23,7 +23,7 @@ pub(crate) enum Notices {
 
 const COUNT_BITS: u32 = 22;
 const PAGE_BITS: u32 = 40;
-/// Bits of the count, of the rest it takes, where blocks are named.
+/// Bits of the count where blocks are listed; the blocks take the rest.
 const SHORT_COUNT_BITS: u32 = 6;
 const KEPT: u64 = 1 << 63;
 const NAMED: u64 = 1 << 62;
@@ -73,7 +73,7 @@ impl Notice {
         words
     }
 
-    /// The reverse, one word at a time; every word is some notice.
+    /// The reverse, for one word. Every word is a valid notice.
     pub(crate) fn unpack(word: u64) -> Notice {
         let first = (word & ((1 << PAGE_BITS) - 1)) as usize;
         let (count, blocks) = match word & NAMED {

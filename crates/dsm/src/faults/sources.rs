@@ -35,7 +35,7 @@ impl Sources {
         self.own
     }
 
-    /// Gives the memory of pages of our own mapping back.
+    /// Frees the memory of pages of our own mapping.
     pub(crate) fn discard(&self, run: Run) -> Result<(), Error> {
         punch(&self.mappings[&self.own].file, self.heap + run.first * PAGE, run.count * PAGE)
     }
@@ -61,13 +61,13 @@ impl Sources {
         mapping.read(at, into);
     }
 
-    /// Brings a page into its file.
+    /// Allocates a page in its file.
     pub(super) fn touch(&self, page: usize) {
         let (mapping, at) = self.at(page);
         mapping.touch(at);
     }
 
-    /// Notes that pages are shown from there.
+    /// Records the mapping that pages are shown from.
     pub(super) fn set(&self, run: Run, rank: u32) {
         let mut shown = self.shown.lock();
         let end = run.first + run.count;
@@ -77,7 +77,7 @@ impl Sources {
         shown[run.pages()].fill(rank);
     }
 
-    /// As much of the beginning of a run as is of one mapping.
+    /// The first part of a run that is of one mapping.
     pub(super) fn first_piece(&self, run: Run) -> Run {
         let shown = self.shown.lock();
         let rank = |page: usize| shown.get(page).copied().unwrap_or(self.own);

@@ -1,36 +1,36 @@
-//! Where the pages of an allocation are at home.
+//! The homes of the pages of an allocation.
 
 use crate::PAGE;
 use crate::error::Error;
 
-/// At which processes an allocation is at home. All sizes are bytes, rounded up to whole pages.
+/// The homes of an allocation. All sizes are bytes, rounded up to whole pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Placement {
     /// Blocks round-robin, the first to process `first`.
     Cyclic {
         /// Bytes of a block.
         block: usize,
-        /// Who gets the first.
+        /// Process of the first block.
         first: u32,
     },
     /// Everything at one process.
     On(u32),
-    /// As cyclic, but trip `i` around the processes deals blocks of `blocks[i]`; the last size repeats.
+    /// As cyclic, but round `i` over the processes uses blocks of `blocks[i]`; the last size repeats.
     Trips {
-        /// Bytes of a block, per trip.
+        /// Bytes of a block, per round.
         blocks: Vec<usize>,
-        /// Who gets the first.
+        /// Process of the first block.
         first: u32,
     },
-    /// The first `shares[0]` bytes at process 0, and so on; what is left goes to the last process named.
+    /// The first `shares[0]` bytes at process 0, and so on; the rest at the last process listed.
     Shares(Vec<usize>),
-    /// Everything at one process, the next one with each allocation.
+    /// Everything at one process, the next one for each allocation.
     Rotating,
-    /// Everything at one process, which looks random but is the same in all processes.
+    /// Everything at one pseudo-random process, the same one in all processes.
     Random,
 }
 
-/// What a placement decides from earlier ones; the same in all processes.
+/// State of the placements so far; the same in all processes.
 #[derive(Debug)]
 pub(crate) struct PlacementState {
     next: u32,

@@ -1,4 +1,4 @@
-//! The side of a process.
+//! The rendezvous, as used by a process.
 
 use super::lines::{Heard, Lines};
 use super::{BEAT, GREETING};
@@ -14,20 +14,20 @@ use std::time::{Duration, Instant};
 /// How long the launcher may take to listen.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Exit status of a process that stops because another one did.
+/// Exit status of a process that stops because another process died.
 const STOPPED: i32 = 70;
 
-/// Who keeps the meeting place.
+/// Who runs the rendezvous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keeper {
     /// The launcher, at this address.
     Launcher(IpAddr),
-    /// Process 0, below a launcher that is not ours.
+    /// Process 0, below a foreign launcher.
     First,
 }
 
 impl Keeper {
-    /// What is known when it is heard no more: on the way from another machine there is more to lose than the launcher.
+    /// The reason when its connection is lost. On the way from another host, the network may have failed instead.
     fn gone(self, why: &str) -> String {
         match self {
             Self::Launcher(at) if at.is_loopback() => format!("the launcher is gone: {why}"),
@@ -44,7 +44,7 @@ impl Keeper {
     }
 }
 
-/// A process' connection to the rendezvous. Without one (a job of one process) it meets only itself.
+/// A process' connection to the rendezvous. A job of one process has none.
 pub(crate) struct Meeting {
     at: String,
     size: u32,
@@ -87,12 +87,12 @@ impl Meeting {
         Ok(Self { at: at.to_string(), size, connection: Some(connection) })
     }
 
-    /// The address that this process has on the way to the launcher.
+    /// The local address of the connection to the launcher.
     pub(crate) fn local_address(&self) -> Option<IpAddr> {
         self.connection.as_ref()?.socket.lock().local_addr().ok().map(|address| address.ip())
     }
 
-    /// Tells everybody `text`, and learns what everybody told, by rank. All processes must call it.
+    /// Sends `text` to all processes, and returns the texts of all, by rank. All processes must call it.
     pub(crate) fn gather(&self, text: &str) -> Result<Vec<String>, Error> {
         let Some(connection) = &self.connection else { return Ok(vec![text.to_owned()]) };
         let failed = |source| Error::Meet { at: self.at.clone(), source };
@@ -103,12 +103,12 @@ impl Meeting {
         (0..self.size).map(|_| texts.recv().map_err(closed)).collect()
     }
 
-    /// A regular end: nobody need stop because of us.
+    /// Leaves regularly, so that the others continue.
     pub(crate) fn leave(&self) {
         if let Some(connection) = &self.connection {
             connection.left.store(true, Ordering::Release);
             let mut socket = connection.socket.lock();
-            // A launcher that is gone already has nothing to tell anybody.
+            // It is no error if the launcher has already gone.
             let _ = socket.write_all(b"bye\n");
             let _ = socket.shutdown(Shutdown::Write);
         }
@@ -123,7 +123,7 @@ fn connect(at: SocketAddr) -> std::io::Result<TcpStream> {
                 if error.kind() == std::io::ErrorKind::ConnectionRefused
                     && start.elapsed() < CONNECT_PATIENCE =>
             {
-                // The launcher of another host may be slower than we are.
+                // The launcher of another host may start later than we do.
                 std::thread::sleep(Duration::from_millis(50));
             }
             result => return result,
@@ -131,7 +131,7 @@ fn connect(at: SocketAddr) -> std::io::Result<TcpStream> {
     }
 }
 
-/// What the thread that listens knows.
+/// The state of the listening thread.
 struct Listener {
     rank: u32,
     keeper: Keeper,
@@ -177,8 +177,7 @@ impl Listener {
     }
 }
 
-/// Ends this process at once. Other threads may wait for ever inside locks, so nothing that runs at exit can be waited
-/// for.
+/// Ends this process without running exit handlers: other threads may hold locks for ever.
 #[expect(unsafe_code, reason = "ends the process without running what is registered for its exit")]
 pub(crate) fn stop(rank: u32, sentence: &str) -> ! {
     let _ =

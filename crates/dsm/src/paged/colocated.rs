@@ -1,4 +1,4 @@
-//! The mappings of the other processes of this host: opened as files, so that the program can be shown pages of theirs.
+//! The mappings of co-located processes, opened as files, so that the program can use their pages in place.
 
 use crate::error::Error;
 use crate::faults::Source;
@@ -9,8 +9,8 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// Opens the mappings of co-located processes. One that cannot be opened or mapped is left out: its pages are fetched like those of
-/// other hosts. All processes must come here, or none.
+/// Opens the mappings of co-located processes. Skips one that cannot be opened or mapped: its pages are fetched like
+/// those of other hosts. All processes must call it, or none.
 pub(super) fn open(
     rank: u32,
     hosts: &Hosts,
@@ -28,7 +28,7 @@ fn source(line: &str, len: usize) -> Option<Source> {
     let (process, descriptor): (u32, u32) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let place = format!("/proc/{process}/fd/{descriptor}");
     let file = OpenOptions::new().read(true).write(true).open(place).ok()?;
-    // Anything else is no mapping of this job.
+    // Any other file is no mapping of this job.
     if file.metadata().ok()?.len() != len as u64 {
         return None;
     }

@@ -1,4 +1,4 @@
-//! How the steps of the coherence machine are done.
+//! Executes the steps of the coherence machine.
 
 use super::State;
 use super::layout::MappingLayout;
@@ -26,7 +26,7 @@ pub(super) struct Executor {
     counters: Arc<Counters>,
 }
 
-/// Operations that are collected before they are done together.
+/// Operations that are collected and then executed together.
 #[derive(Default)]
 struct Batch<'a> {
     ops: Vec<(u32, Op)>,
@@ -45,7 +45,7 @@ impl Executor {
         Self { view, mapping, heap: layout.len(), counters }
     }
 
-    /// How faults come to us.
+    /// How faults are caught.
     pub(super) fn faults(&self) -> &str {
         self.view.story()
     }
@@ -58,7 +58,7 @@ impl Executor {
         add(&self.counters.fault_ns, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// What a lock or a barrier did to our copies.
+    /// Counts how a lock or a barrier changed our copies.
     pub(super) fn count_losses(&self, steps: &[Step], migrations: u64) {
         let closed = |step: &Step| match step {
             Step::Protect(run, Access::None) => run.count as u64,
@@ -68,7 +68,7 @@ impl Executor {
         add(&self.counters.migrations, migrations);
     }
 
-    /// Whether the page is one of the heap's.
+    /// Handles a fault. Returns whether the page belongs to an allocation.
     pub(super) fn fault(
         &self,
         peers: &Peers,
@@ -91,13 +91,13 @@ impl Executor {
         Ok(true)
     }
 
-    /// Does steps, in order.
+    /// Executes steps, in order.
     pub(super) fn run(&self, peers: &Peers, state: &mut State, steps: Vec<Step>) -> Result<(), Error> {
         let ops = self.start(peers, state, steps)?;
         if ops.is_empty() { Ok(()) } else { peers.execute(&ops) }
     }
 
-    /// The same, but returns the last writes instead of doing them.
+    /// Executes steps, in order, but returns the last writes instead of executing them.
     pub(super) fn start(
         &self,
         peers: &Peers,
@@ -107,7 +107,7 @@ impl Executor {
         self.start_batch(peers, state, steps, Batch::default())
     }
 
-    /// The same, with changes of many pieces put into parcels, if there are any.
+    /// The same, but packs scattered changes into `parcels`, if given.
     pub(super) fn start_packing(
         &self,
         peers: &Peers,
@@ -216,7 +216,7 @@ impl Executor {
         }
     }
 
-    /// What differs from the twin, which is forgotten.
+    /// Returns the blocks that differ from the twin, and drops the twin.
     fn compare(&self, state: &mut State, page: usize) -> Vec<std::ops::Range<usize>> {
         let Some(twin) = state.twins.remove(&page) else { return Vec::new() };
         let mut now = [0; PAGE];
@@ -256,7 +256,7 @@ impl Executor {
         if ops.is_empty() {
             return Ok(());
         }
-        // A page that was never here takes a microsecond to make, which is nothing while its bytes are under way.
+        // Allocating a new page takes a microsecond, which overlaps with the transfer.
         peers.execute_while(&ops, &mut || {
             for (_, op) in &ops {
                 if let Op::Read { local, len, .. } = op {
@@ -266,17 +266,17 @@ impl Executor {
         })
     }
 
-    /// Copies through the program's mapping: faults happen, and must not happen with a lock held.
+    /// Copies through the program's mapping. This may fault, so no lock may be held.
     pub(super) fn copy_out(&self, at: usize, into: &mut [u8]) {
         self.view.mapping().read(at, into);
     }
 
-    /// The same the other way.
+    /// Copies in the other direction.
     pub(super) fn copy_in(&self, at: usize, from: &[u8]) {
         self.view.mapping().write(at, from);
     }
 
-    /// The end of coherence.
+    /// Ends coherence.
     pub(super) fn open_to_all(&self) -> Result<(), Error> {
         self.view.open_to_all()
     }

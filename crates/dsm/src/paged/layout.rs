@@ -2,18 +2,18 @@
 
 use crate::{FLAGS, LOCKS, PAGE};
 
-/// Notices that a lock remembers; who has missed more forgets all its copies.
+/// Notices in the log of a lock. A process that has missed more invalidates all its copies.
 pub(super) const LOCK_NOTICES: usize = 60;
 /// Bytes of a lock: its word, three numbers, and its notices.
 const LOCK: usize = 8 + LOCK_HEADER + 8 * LOCK_NOTICES;
 const LOCK_HEADER: usize = 24;
-/// Notices of a barrier that are written to everybody; more are fetched by who needs them.
+/// Notices of a barrier that are written to all processes; each process fetches more on demand.
 pub(super) const SHORT_NOTICES: usize = 64;
-/// Notices of a barrier that can be told at all.
+/// Maximum number of notices of a barrier.
 pub(super) const LONG_NOTICES: usize = 64 << 10;
 /// Bytes of changes that one process packs for another at a barrier.
 pub(super) const PARCEL: usize = 1 << 20;
-/// Bytes of messages under way from one process to another.
+/// Bytes of messages in flight from one process to another.
 pub(super) const RING: usize = 64 << 10;
 
 /// Offsets in the mapping of a job of `size` processes.
@@ -30,22 +30,22 @@ impl MappingLayout {
         Self { size, slots: size.next_power_of_two() }
     }
 
-    /// Processes that have passed how many barriers without coherence.
+    /// Counts the barriers without coherence that process `rank` has passed.
     pub(super) fn wait_count(&self, rank: u32) -> usize {
         rank as usize * 8
     }
 
-    /// What process `rank` said at the last barrier of this parity.
+    /// The arrival of process `rank` at the last barrier of this parity.
     pub(super) fn arrival(&self, parity: usize, rank: u32) -> usize {
         self.wait_count(self.size as u32) + (parity * self.size + rank as usize) * 8
     }
 
-    /// Barrier, by parity, for which a child in the tree has gathered all below it.
+    /// The last barrier, by parity, for which a child in the tree has gathered all arrivals below it.
     pub(super) fn gathered(&self, parity: usize, child: u32) -> usize {
         self.arrival(2, 0) + (parity * self.size + child as usize) * 8
     }
 
-    /// Barrier, by parity, for which the parent in the tree has told everything.
+    /// The last barrier, by parity, for which the parent in the tree has sent all arrivals.
     pub(super) fn spread(&self, parity: usize) -> usize {
         self.gathered(2, 0) + parity * 8
     }
@@ -59,22 +59,22 @@ impl MappingLayout {
         self.flag(FLAGS) + lock as usize * 8
     }
 
-    /// Ours alone: where the old value of a lock's word arrives.
+    /// Local: where the old value of a lock's word arrives.
     pub(super) fn ticket(&self, lock: u32) -> usize {
         self.lock_grant(LOCKS) + lock as usize * 8
     }
 
-    /// Ours alone: where the rank of the next waiter arrives.
+    /// Local: where the rank of the next waiter arrives.
     pub(super) fn next_name(&self, lock: u32) -> usize {
         self.ticket(LOCKS) + lock as usize * 8
     }
 
-    /// Ours alone: where the old value of a lock's word arrives after it was given back.
+    /// Local: where the old value of a lock's word arrives after a release.
     pub(super) fn released(&self, lock: u32) -> usize {
         self.next_name(LOCKS) + lock as usize * 8
     }
 
-    /// A copy of a lock's header and notices; written by ourselves, or by who hands the lock over to us.
+    /// A copy of a lock's header and notices, written by ourselves or by the process that hands the lock over to us.
     pub(super) fn lock_copy(&self, lock: u32) -> usize {
         self.released(LOCKS) + lock as usize * (LOCK - 8)
     }
@@ -118,12 +118,12 @@ impl MappingLayout {
         self.lock_slots() + self.locks_per_home() * self.slots * 8 + from as usize * 8
     }
 
-    /// Bytes of messages that a process has taken of what we sent.
+    /// Bytes of our messages that a process has taken.
     pub(super) fn mail_taken(&self, by: u32) -> usize {
         self.mail_tail(self.size as u32) + by as usize * 8
     }
 
-    /// Where somebody may write a word that nobody reads.
+    /// A word that is written and never read.
     pub(super) fn nothing(&self) -> usize {
         self.mail_taken(self.size as u32)
     }
@@ -132,12 +132,12 @@ impl MappingLayout {
         self.nothing() + 8 + (parity * self.size + rank as usize) * SHORT_NOTICES * 8
     }
 
-    /// Ours to write: all notices of a barrier.
+    /// Written by us: all notices of a barrier.
     pub(super) fn long_notices(&self, parity: usize) -> usize {
         self.short_notices(2, 0) + parity * LONG_NOTICES * 8
     }
 
-    /// Ours alone: a copy of somebody's notices.
+    /// Local: a copy of the notices of another process.
     pub(super) fn notices_copy(&self) -> usize {
         self.long_notices(2)
     }
@@ -146,7 +146,7 @@ impl MappingLayout {
         self.notices_copy() + LONG_NOTICES * 8 + from as usize * RING
     }
 
-    /// Ours alone: what we send, at the same places as in the receiver's ring.
+    /// Local: messages that we send, at the same offsets as in the receiver's ring.
     pub(super) fn mail_stage(&self, to: u32) -> usize {
         self.mail_ring(self.size as u32) + to as usize * RING
     }
@@ -156,7 +156,7 @@ impl MappingLayout {
         self.mail_stage(self.size as u32) + from as usize * PARCEL
     }
 
-    /// Ours alone: changes that we pack for a process.
+    /// Local: changes that we pack for a process.
     pub(super) fn parcel_stage(&self, to: u32) -> usize {
         self.parcel(self.size as u32) + to as usize * PARCEL
     }

@@ -34,7 +34,7 @@ fn serving(ticket: u32, by_itself: bool) -> u32 {
     ticket << 1 | u32::from(by_itself)
 }
 
-/// Times that a lock is given back by hand after somebody was seen to wait for it.
+/// Releases with a direct grant after contention was seen.
 const BY_HAND: u8 = 16;
 /// How long a waiter polls for the grant before it reads the word at the home; doubled each time, up to the maximum.
 const LOOK_AT_HOME: Duration = Duration::from_micros(30);
@@ -55,13 +55,13 @@ struct Seen {
     /// Our last ticket, and the lower half of the word while it is served.
     ticket: u32,
     serving: u32,
-    /// It was taken before, so that `ticket` is one.
+    /// The lock was acquired before, so `ticket` is valid.
     taken: bool,
-    /// We had it the last two times, so that its log is likely to be current.
+    /// This process had the lock the last two times, so its copy of the log is likely to be current.
     ours: bool,
-    /// Somebody waited not so many times ago.
+    /// Remaining releases with a direct grant.
     wanted: u8,
-    /// It was given back without waiting for the answer.
+    /// It was released without waiting for the reply.
     unanswered: bool,
 }
 
@@ -105,7 +105,7 @@ impl Core {
         }
         let mut seen = self.locks.seen.lock();
         let seen = seen.entry(id).or_default();
-        // The answer to giving it back came before the one to taking it.
+        // The reply to the release arrived before the reply to the ticket.
         let answer = self.mapping.long(self.layout.released(id)).load(Ordering::Acquire);
         let missed = before.unanswered && (answer >> 32) as u32 != before.ticket.wrapping_add(1);
         let wanted = if waits || missed { BY_HAND } else { before.wanted };
@@ -176,7 +176,7 @@ impl Core {
             let ops = self.executor.start(&self.peers, &mut state, steps)?;
             (ops, Notice::pack(&state.machine.released(id)))
         };
-        // What was written must be at home before the lock is free. At the lock's own home it is: operations of one
+        // All changes must be at home before the lock is free. Those at the lock's own home are: operations of one
         // process on one mapping keep their order.
         if ops.iter().any(|(to, _)| *to != home) {
             self.peers.execute(&std::mem::take(&mut ops))?;
@@ -188,7 +188,7 @@ impl Core {
         if !words.is_empty() {
             ops.push((home, self.copy_to_home(id)));
         }
-        // Nobody else changes the lower half, so a sum sets it.
+        // Only the holder changes the lower half, so an addition sets it.
         let add = u64::from(serving(next, !by_hand)).wrapping_sub(u64::from(seen.serving));
         let old = self.layout.released(id);
         ops.push((home, Op::FetchAdd { remote: self.layout.lock_word(id), add, old }));
@@ -203,7 +203,7 @@ impl Core {
             let wanted = if wanted { BY_HAND } else { seen.wanted - 1 };
             self.locks.seen.lock().entry(id).or_default().wanted = wanted;
         } else {
-            // Changes must be at home before we tell anybody of them in any other way: at a barrier, or by another lock.
+            // Changes must be at home before any other notice of them: at a barrier, or by another lock.
             if changed {
                 self.peers.execute(&ops)?
             } else {

@@ -13,14 +13,14 @@ pub(super) struct Mail {
     rank: u32,
     size: u32,
     layout: MappingLayout,
-    /// Bytes ever sent to each process; the lock also keeps messages of two threads apart.
+    /// Bytes ever sent to each process. The lock also keeps the messages of two threads apart.
     sent: Vec<Mutex<u64>>,
     arrived: Mutex<Arrived>,
 }
 
 struct Arrived {
     inbox: Inbox,
-    /// Bytes ever taken from each process, and the message that is not complete yet.
+    /// Bytes ever taken from each process, and the incomplete message.
     taken: Vec<(u64, Partial)>,
 }
 
@@ -54,7 +54,7 @@ impl Core {
         self.stream(to, &mut sent, bytes)
     }
 
-    /// Puts bytes into the ring as room comes free. Empties our own rings while waiting: the receiver may wait for us.
+    /// Writes bytes into the ring as it has space. Empties our own rings meanwhile: the receiver may wait for us.
     fn stream(&self, to: u32, sent: &mut u64, mut bytes: &[u8]) -> Result<(), Error> {
         let taken = self.mapping.long(self.layout.mail_taken(to));
         while !bytes.is_empty() {
@@ -80,7 +80,7 @@ impl Core {
         let mut found = None;
         let mut failure = Ok(());
         self.wait_until(|| {
-            // Asked again after a yes, it must not take another message.
+            // Once it has found a message, it must not take another.
             if found.is_none() {
                 failure = self.drain_mail();
                 found = self.mail.arrived.lock().inbox.take(from, tag);
@@ -91,7 +91,7 @@ impl Core {
         found.ok_or_else(|| Error::Transport("no message".into()))
     }
 
-    /// Takes everything out of our rings and tells the senders.
+    /// Empties our rings and reports that to the senders.
     fn drain_mail(&self) -> Result<(), Error> {
         let Mail { rank, size, layout, .. } = self.mail;
         let mut arrived = self.mail.arrived.lock();

@@ -1,9 +1,9 @@
-//! The heap as pages with homes: what does not share memory shares it by this.
+//! The heap as pages with homes, for processes that do not share memory.
 //!
-//! Each process has a *mapping*: one file of memory with a part for locks, notices and messages, and the whole heap behind it.
-//! It is mapped twice. The other processes, and our own copying, use the first mapping, which may always be written. The
-//! program sees the second, at the heap's address, whose pages are closed until they are good: so no thread ever sees
-//! half a page.
+//! Each process has a *mapping*: one file with an area for locks, notices and messages, followed by the whole heap.
+//! The file is mapped twice. The other processes and our own copies use the first mapping, which is always writable.
+//! The program uses the second, at the heap's address, whose pages are closed until they are valid. So no thread ever
+//! sees half a page.
 //!
 //! | file | question |
 //! |---|---|
@@ -48,15 +48,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use waiting::{Patience, Waiting};
 
-/// A process of a job whose heap has homes.
+/// A process of a job with a paged heap.
 pub(crate) struct Paged {
     core: Arc<Core>,
     meeting: Arc<Meeting>,
-    /// Before the mappings go, faults must not come here any more.
+    /// Faults must end before the mappings go.
     _faults: Registration,
 }
 
-/// What the fault handler needs as well.
+/// The part that the fault handler uses as well.
 struct Core {
     rank: u32,
     size: u32,
@@ -75,7 +75,7 @@ struct Core {
     packs: AtomicBool,
 }
 
-/// What changes with every fault.
+/// State that every fault changes.
 struct State {
     machine: Machine,
     twins: executor::Twins,
@@ -146,19 +146,19 @@ impl Paged {
 }
 
 impl Core {
-    /// A thread of the program touched a page that it may not: makes it so that it may.
+    /// Handles an access without the rights for it. Returns whether the thread may retry.
     fn answer(&self, at: usize, touch: Touch) -> bool {
         let start = std::time::Instant::now();
         let result = self.executor.fault(&self.peers, &mut self.state.lock(), at / PAGE, touch);
         self.executor.count_fault(start.elapsed());
         match result {
             Ok(known) => known,
-            // There is nobody to return an error to: the program only read a variable.
+            // The program only accessed a variable, so there is no caller to return an error to.
             Err(error) => stop(self.rank, &error.to_string()),
         }
     }
 
-    /// Waits until `ready`, and gives the processes around us a chance meanwhile.
+    /// Waits until `ready`, and serves other processes meanwhile.
     fn wait_until(&self, ready: impl FnMut() -> bool) -> Result<(), Error> {
         self.waiting.until(&self.peers, ready)
     }
@@ -211,7 +211,7 @@ impl Backend for Paged {
     }
 
     fn send(&self, to: u32, tag: i32, bytes: &[u8]) -> Result<(), Error> {
-        // The bytes may be shared memory, and must not fault while a lock of ours is held.
+        // The bytes may be shared memory, and must not fault while we hold a lock.
         let bytes = bytes.to_vec();
         self.core.send(to, tag, &bytes)
     }
@@ -260,10 +260,10 @@ impl Backend for Paged {
     }
 
     fn leave(&self) -> Result<(), Error> {
-        // What was only started must be done before we go, and we must be there to answer while others do the same.
+        // Posted operations must be done before we leave, and we must serve the others until theirs are.
         self.core.drain()?;
         self.meeting.gather("done")?;
-        // The program may go on reading its own copies.
+        // The program may continue to read its own copies.
         self.core.executor.open_to_all()
     }
 }

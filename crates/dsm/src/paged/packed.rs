@@ -1,7 +1,9 @@
-//! Changes of pages in which many single words changed. A WRITE for each word would be hundreds; at a barrier they go home as one
-//! parcel instead, which the home opens when everybody has come: it is there anyway, so still nothing runs behind its back.
+//! Parcels: changes of pages in which many single words changed. A WRITE per word would take hundreds. At a barrier
+//! they go home as one parcel instead, which the home applies once all processes have arrived. The home is in the
+//! barrier anyway, so no extra thread is needed.
 //!
-//! A parcel: the number of the barrier and the length, then per page its number, a bit for each word, and the words that changed.
+//! A parcel has the number of the barrier and the length, then per page its number, a bit for each word, and the
+//! changed words.
 
 use super::Core;
 use super::layout::PARCEL;
@@ -14,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// Pieces of a page from which on it goes into a parcel.
+/// Changed ranges of a page from which on it goes into a parcel.
 pub(super) const SCATTERED: usize = 32;
 const HEADER: usize = 16;
 const WORDS: usize = PAGE / WORD;
@@ -25,7 +27,7 @@ const BITS: usize = WORDS / 8;
 pub(super) struct Parcels(BTreeMap<u32, Vec<u8>>);
 
 impl Parcels {
-    /// Whether there is room for a page with these changed ranges, and then it is in.
+    /// Adds a page with these changed ranges. Returns whether it fits.
     pub(super) fn add(&mut self, home: u32, page: usize, now: &[u8], ranges: &[Range<usize>]) -> bool {
         let parcel = self.0.entry(home).or_default();
         let bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
@@ -48,7 +50,7 @@ impl Parcels {
 }
 
 impl Core {
-    /// The writes that bring parcels home. Their bytes lie in our mapping until the next barrier.
+    /// The writes that send the parcels home. Their bytes stay in our mapping until the next barrier.
     pub(super) fn send_parcels(&self, epoch: u64, parcels: &Parcels, ops: &mut Vec<(u32, Op)>) {
         for (&home, bytes) in &parcels.0 {
             let local = self.layout.parcel_stage(home);
@@ -60,7 +62,7 @@ impl Core {
         }
     }
 
-    /// Opens those that came for this barrier.
+    /// Applies the parcels of this barrier.
     pub(super) fn open_parcels(&self, epoch: u64) -> Result<(), Error> {
         for rank in 0..self.size {
             let at = self.layout.parcel(rank);
@@ -78,7 +80,7 @@ impl Core {
     }
 }
 
-/// Writes the words of a parcel to their pages; nothing if it is none.
+/// Writes the words of a parcel to their pages. Returns `None` if the parcel is malformed.
 fn open(mut bytes: &[u8], mapping: &Mapping, heap: usize) -> Option<()> {
     while !bytes.is_empty() {
         let (page, rest) = bytes.split_first_chunk::<8>()?;

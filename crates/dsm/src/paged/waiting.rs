@@ -1,18 +1,18 @@
-//! How to wait for a word that somebody else writes into our memory: we look for a while,
-//! then sleep until somebody tells us something.
+//! Waits for a word that another process writes into our memory: polls for a while, then sleeps until a peer wakes
+//! us.
 
 use crate::error::Error;
 use crate::transport::Peers;
 use std::time::{Duration, Instant};
 
-/// How long to look before the first nap, and for the completion of an operation, where every thread has a core: a nap and a
-/// wake-up cost about as much.
+/// How long to poll before the first sleep, and for the completion of an operation, where every thread has a core. A
+/// sleep and a wake-up cost about as much.
 const LOOK: Duration = Duration::from_micros(100);
 const SPIN: Duration = Duration::from_micros(50);
-/// The longest nap: what a wake-up that went to another thread can cost.
+/// The longest sleep: the cost of a wake-up that went to another thread.
 const NAP: Duration = Duration::from_millis(2);
 
-/// How long threads look before they sleep.
+/// How long threads poll before they sleep.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
     pub(super) look: Duration,
@@ -20,8 +20,8 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// With so many processes on this host, ourselves included. Each has a thread that serves the others. Where that has no core
-    /// of its own, looking keeps one from whom we wait for.
+    /// For this many processes on this host, including ourselves. Each has a service thread. If that has no core of
+    /// its own, polling takes the core from the process that we wait for.
     pub(super) fn of(local_processes: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         match 2 * local_processes <= cores {
@@ -41,7 +41,7 @@ impl Waiting {
         Self { look }
     }
 
-    /// The same, but not for ever: whether it came.
+    /// Waits with a timeout. Returns whether the word came.
     pub(super) fn until_or(
         self,
         peers: &Peers,

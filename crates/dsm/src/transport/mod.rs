@@ -1,4 +1,4 @@
-//! How processes reach each other's mappings: one-sided operations, whoever carries them out.
+//! How processes access each other's mappings: one-sided operations, over RDMA or emulated by messages.
 //!
 //! | file | how |
 //! |---|---|
@@ -17,35 +17,35 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// An operation on another process' mapping. Places are offsets, into its mapping or ours.
+/// An operation on another process' mapping. Offsets are into its mapping or ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Op {
-    /// Bytes of theirs to ours.
+    /// Copies their bytes to ours.
     Read { remote: usize, local: usize, len: usize },
-    /// Bytes of ours to theirs. Ours must not change until the operation is done.
+    /// Copies our bytes to theirs. Ours must not change until the operation is done.
     Write { remote: usize, local: usize, len: usize },
-    /// Eight bytes at once.
+    /// Writes eight bytes atomically.
     WriteWord { remote: usize, value: u64 },
-    /// The same, and whoever sleeps there for such a word is woken.
+    /// Writes eight bytes atomically, and wakes threads that sleep for such a word.
     WriteAndWake { remote: usize, value: u64 },
-    /// Adds to eight bytes of theirs; ours get what was there.
+    /// Adds to eight bytes of theirs atomically; ours get the old value.
     FetchAdd { remote: usize, add: u64, old: usize },
 }
 
 /// Executes operations on the memory of other processes, in order for each process.
 pub(crate) trait Transport: Send + Sync {
-    /// Does operations and returns when all are done. `meanwhile` is called while they are under way.
+    /// Executes operations and returns when all are done. Calls `meanwhile` while they are in flight.
     fn execute(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error>;
-    /// Starts writes; they are done some time later.
+    /// Starts writes, and does not wait for them.
     fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error>;
-    /// A moment of the caller's time for what others do here. Called by those who wait.
+    /// Makes progress on operations of other processes. Waiters call it.
     fn progress(&self) -> Result<(), Error>;
-    /// Sleeps until somebody has told us something, at most so long, and not at all if `ready`. The caller asks `ready`
-    /// again afterwards.
+    /// Sleeps until a peer wakes us, at most for `most`, and not at all if `ready`. The caller checks `ready` again
+    /// afterwards.
     fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error>;
 }
 
-/// The mappings of all processes, our own among them.
+/// The memory of all processes, including our own.
 pub(crate) struct Peers {
     rank: u32,
     mapping: Arc<Mapping>,
@@ -62,7 +62,7 @@ impl Peers {
         self.split(ops, |transport, ops| transport.execute(ops, &mut || ()))
     }
 
-    /// The same; where anything has to travel, `meanwhile` is called while it does.
+    /// Executes operations; calls `meanwhile` while any of them is in flight.
     pub(crate) fn execute_while(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error> {
         self.split(ops, |transport, ops| transport.execute(ops, meanwhile))
     }
@@ -105,7 +105,7 @@ impl Peers {
     }
 }
 
-/// An operation of a process on its own mapping. Atomic with those of others, who use the same instructions.
+/// Executes an operation on our own mapping. It is atomic with remote ones, which use the same instructions.
 fn perform(mapping: &Mapping, op: Op) {
     match op {
         Op::Read { remote, local, len } => mapping.copy_within(remote, local, len),

@@ -14,17 +14,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Most work requests in flight to one process.
+/// Maximum number of work requests in flight to one process.
 const DEPTH: usize = 1024;
-/// Most work requests of one doorbell.
+/// Maximum number of work requests per doorbell.
 const CHUNK: usize = 256;
-/// Receives for words that are told; they have no buffers.
+/// Receives for [`Op::WriteAndWake`]; they have no buffers.
 const RECEIVES: usize = 4096;
-/// Receives that are posted again together.
+/// Receives that are reposted together.
 const REFILL: usize = 64;
 /// The longest sleep.
 const DOZE: Duration = Duration::from_millis(5);
-/// 4.096 us * 2^17 = 537 ms, eight times: a process that cannot be reached for four seconds is lost.
+/// 4.096 us * 2^17 = 537 ms, eight times: a process that does not answer for four seconds is lost.
 const TIMEOUT: u8 = 17;
 
 pub(crate) struct Rdma {
@@ -37,10 +37,10 @@ pub(crate) struct Rdma {
     spin: Duration,
 }
 
-/// What is in flight, and what has come.
+/// Work in flight, and its completions.
 struct Lanes {
     to: Vec<Lane>,
-    /// Receives that were used up and are not posted again yet.
+    /// Consumed receives that are not reposted yet.
     spent: usize,
 }
 
@@ -49,11 +49,11 @@ struct Peer {
     mapping: RemoteRegion,
 }
 
-/// What is in flight to one process.
+/// Work in flight to one process.
 #[derive(Default)]
 struct Lane {
     in_flight: usize,
-    /// Requests that each completion to come stands for.
+    /// Requests that each future completion covers.
     groups: VecDeque<usize>,
 }
 
@@ -104,13 +104,13 @@ impl Rdma {
         if spin.is_zero() {
             cq.come_and_go().map_err(failed)?;
         }
-        // Nobody sends before everybody can receive.
+        // All processes must be able to receive before any sends.
         meeting.gather("connected")?;
         let lanes = Lanes { to: (0..size).map(|_| Lane::default()).collect(), spent: 0 };
         Ok(Self { cq, region, peers, srq, lanes: Mutex::new(lanes), spin })
     }
 
-    /// Posts operations for one process, `signal` saying whether the last completes visibly.
+    /// Posts operations for one process. `signal` requests a completion for the last.
     fn start(&self, lanes: &mut Lanes, to: u32, ops: &[Op], signal: bool) -> Result<(), Error> {
         let Some(peer) = self.peers.get(to as usize).and_then(Option::as_ref) else { return Ok(()) };
         for (at, chunk) in ops.chunks(CHUNK).enumerate() {
@@ -127,8 +127,8 @@ impl Rdma {
         let sges: Vec<[Sge; 1]> = ops.iter().map(|op| self.local(*op)).collect::<Result<_, _>>()?;
         let words: Vec<[u8; 8]> = ops.iter().map(|op| word(*op)).collect();
         lane.in_flight += ops.len();
-        // Requests without a completion of their own are done when a later one is; some must have one, or the queue
-        // would fill up.
+        // An unsignalled request is done when a later one completes. Some must be signalled, or the queue would fill
+        // up.
         let unsignalled = lane.in_flight - lane.groups.iter().sum::<usize>();
         let signal = signal || unsignalled > CHUNK;
         let mut requests: Vec<SendWr<'_>> = Vec::with_capacity(ops.len());
@@ -153,13 +153,13 @@ impl Rdma {
         Ok([self.region.sge(at as u64..(at + len) as u64).map_err(failed)?])
     }
 
-    /// Sleeps until an armed queue has something. Whatever ends the sleep, the caller looks again.
+    /// Sleeps until an armed queue has an event. The caller polls again in any case.
     fn doze(&self, most: Duration) -> Result<(), Error> {
         if self.spin.is_zero() {
             return self.cq.sleep(most).map_err(failed);
         }
-        // There is a core for the NIC's thread, which stays awake for a while after each of our peers' wishes: better than to be
-        // woken for every one ourselves.
+        // The NIC's thread has a core, and stays awake for a while after each request of a peer. That is cheaper than
+        // waking us for each.
         doze(&self.cq, most);
         Ok(())
     }
@@ -260,13 +260,13 @@ impl Transport for Rdma {
     }
 
     fn progress(&self) -> Result<(), Error> {
-        // Whoever polls, drives.
+        // Polling also drives the NIC.
         self.lanes.try_lock().map_or(Ok(()), |mut lanes| self.reap(&mut lanes))
     }
 
     fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
         self.cq.arm(false).map_err(failed)?;
-        // What came before the arming wakes nobody.
+        // Completions before the arming wake no one.
         self.progress()?;
         if !ready() {
             self.doze(most)?;
@@ -283,7 +283,7 @@ pub(super) fn doze(cq: &Cq, most: Duration) {
     cq.clear_events();
 }
 
-/// Calls `each` once per process, with all its operations in their order.
+/// Calls `each` once per process, with all its operations in order.
 pub(super) fn each_peer(
     ops: &[(u32, Op)],
     mut each: impl FnMut(u32, &[Op]) -> Result<(), Error>,

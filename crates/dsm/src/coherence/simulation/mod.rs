@@ -1,7 +1,7 @@
-//! Random programs over simulated processes, interleaved by a seed, against what a single memory would show.
+//! Random programs on simulated processes, interleaved by a seed. Each read is compared with a single memory.
 //!
-//! The programs are free of races under scope consistency: a word is either guarded by one lock, or has one owner
-//! between two barriers and is read by others only in other phases. So every read has one right answer.
+//! The programs are free of races under scope consistency. A word is either guarded by one lock, or has one owner
+//! between two barriers, and others read it only in other phases. So every read has one right answer.
 
 mod process;
 mod program;
@@ -10,7 +10,7 @@ use super::{Notice, Notices, Options};
 use process::{Micro, Process};
 use program::{Act, Program, Random};
 
-/// Bytes of a simulated page: small, so that pages are shared by many.
+/// Bytes of a simulated page. Small, so that many processes share one.
 const PAGE: usize = 64;
 const WORD: usize = 4;
 const WORDS: usize = PAGE / WORD;
@@ -18,7 +18,7 @@ const WORDS: usize = PAGE / WORD;
 #[derive(Default)]
 struct Lock {
     holder: Option<usize>,
-    /// Everything ever told under it, with the epoch it was told in.
+    /// All notices of this lock, with their epochs.
     log: Vec<(u64, Notice)>,
 }
 
@@ -43,7 +43,8 @@ struct Setup {
     migrate: bool,
     /// Only changed blocks are fetched.
     blocks: bool,
-    /// Processes are on so many hosts at random, and share pages with most of the co-located ones; 0: each is on its own.
+    /// Number of hosts. Processes are placed at random, and share pages with most co-located processes. 0: one host
+    /// per process.
     hosts: u64,
     /// One in this many notices is lost, as if a log had overflowed; 0: none.
     overflow: u64,
@@ -84,7 +85,7 @@ impl World {
         }
     }
 
-    /// Runs to the end and returns a number that stands for everything that happened.
+    /// Runs to the end and returns a hash of everything that happened.
     fn run(mut self, setup: Setup) -> u64 {
         let mut idle = 0;
         while self.processes.iter().any(|process| !process.is_done()) {
@@ -124,7 +125,7 @@ impl World {
         done.is_some() || !self.processes[rank].pending.is_empty()
     }
 
-    /// Goes on when all have done what they had to do after the barrier.
+    /// Continues once all processes have done their steps after the barrier.
     fn meet_again(&mut self, rank: usize) -> bool {
         let epoch = self.processes[rank].epoch;
         self.processes[rank].ready = epoch;

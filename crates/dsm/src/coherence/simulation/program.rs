@@ -46,7 +46,7 @@ pub(super) struct Program {
 #[derive(Clone, Copy, PartialEq)]
 enum Guard {
     Lock(usize),
-    /// By phase: its only writer and reader, or nobody, and then everybody may read.
+    /// By phase: the only process that reads and writes it, or `None` if all may read it.
     Owners([Option<usize>; PHASES]),
 }
 
@@ -88,7 +88,7 @@ fn random_acts(random: &mut Random, guards: &[Guard], phase: usize, rank: usize,
             acts.push_back(Act::Unlock(lock));
         }
         _ => {
-            // Always the lower one outside, so that nobody waits in a circle.
+            // The lower lock is always taken first, so that no deadlock is possible.
             let inner = 1 + random.below(LOCKS as u64 - 1) as usize;
             let outer = random.below(inner as u64) as usize;
             acts.push_back(Act::Lock(outer));
@@ -111,7 +111,7 @@ fn touch(
     acts: &mut VecDeque<Act>,
 ) {
     let mut wanted = 1 + random.below(5);
-    // Most words are not ours to touch; a walk that meets enough of them ends anyway.
+    // Most words belong to others; the walk ends when it has met enough of them.
     for _ in 0..200 {
         let word = random.below(guards.len() as u64) as usize;
         let (may_read, may_write) = match guards[word] {

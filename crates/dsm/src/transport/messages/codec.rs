@@ -1,7 +1,8 @@
-//! What a request and a reply look like.
+//! The format of requests and replies.
 //!
-//! Both begin with a kind (one byte) and a number (eight bytes, little endian). Operations follow in a request, each with
-//! a kind, its place, and a length or a value; in a reply the bytes that reads and atomics found, one after another.
+//! Both begin with a kind (one byte) and a number (eight bytes, little endian). A request continues with operations,
+//! each with a kind, an offset, and a length or a value. A reply continues with the results of reads and atomics, one
+//! after another.
 
 use super::LARGEST;
 use crate::map::Mapping;
@@ -16,19 +17,19 @@ const READ: u8 = 1;
 const WRITE: u8 = 2;
 const WRITE_WORD: u8 = 3;
 const FETCH_ADD: u8 = 4;
-/// Kind, place, and length or value.
+/// Kind, offset, and length or value.
 const OP: usize = 17;
 
-/// Bytes that are no message of ours.
+/// Why a message is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Malformed {
-    /// They end too early.
+    /// It is too short.
     Short,
-    /// There is no such kind.
+    /// The kind is unknown.
     Kind(u8),
-    /// The place is not in the mapping.
+    /// The offset is outside the mapping.
     Outside,
-    /// A word that is not aligned.
+    /// A word is not aligned.
     Misaligned,
 }
 
@@ -85,7 +86,7 @@ impl Request {
         self.reply += len;
     }
 
-    /// Bytes that one more operation may carry, there or back.
+    /// Bytes that one more operation may carry, in either direction.
     fn room(&self) -> usize {
         LARGEST.saturating_sub(self.bytes.len().max(self.reply) + OP)
     }
@@ -96,7 +97,7 @@ pub(super) fn with_id(mut request: Vec<u8>, id: u64) -> Vec<u8> {
     request
 }
 
-/// Operations as requests that are not too long; long reads and writes are cut.
+/// Packs operations into requests of limited length; splits long reads and writes.
 pub(super) fn requests(ops: &[Op], mapping: &Mapping) -> Vec<Request> {
     let mut done = Vec::new();
     let mut request = Request::new();
@@ -113,7 +114,7 @@ pub(super) fn requests(ops: &[Op], mapping: &Mapping) -> Vec<Request> {
     done
 }
 
-/// Adds as much of an operation as fits, and returns what does not.
+/// Adds as much of an operation as fits, and returns the rest.
 fn add(request: &mut Request, op: Op, mapping: &Mapping) -> Option<Op> {
     match op {
         Op::Read { remote, local, len } => {
@@ -144,7 +145,7 @@ fn add(request: &mut Request, op: Op, mapping: &Mapping) -> Option<Op> {
     }
 }
 
-/// Does what a request asks for, and makes its reply.
+/// Executes a request, and returns its reply.
 pub(super) fn serve(mapping: &Mapping, id: u64, mut ops: &[u8]) -> Result<Vec<u8>, Malformed> {
     let mut reply = head(REPLY, id);
     while !ops.is_empty() {

@@ -1,5 +1,5 @@
-//! The operations on a mapping as messages: a request asks for some of them, a thread of the other process does them and
-//! replies. What one-sided operations save is just this thread.
+//! Operations on a mapping as messages: a request asks for operations, a thread of the other process executes them
+//! and replies. One-sided operations need no such thread.
 //!
 //! | file | question |
 //! |---|---|
@@ -27,16 +27,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest message that a carrier must carry: two pages and what is around them.
+/// Longest message: two pages and the headers.
 const LARGEST: usize = 2 * crate::PAGE + 256;
-/// How long the service thread waits for a message before it looks whether it should end.
+/// How long the service thread waits for a message before it checks whether it should end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Carries messages of up to [`LARGEST`] bytes, in order, each once.
+/// Carries messages of up to [`LARGEST`] bytes, in order, exactly once.
 trait Carrier: Send + Sync {
     /// Never waits for the receiver.
     fn send(&self, to: u32, message: Vec<u8>) -> Result<(), Error>;
-    /// Hands over what came, waiting at most `patience` for it. Only the service thread calls it.
+    /// Delivers received messages; waits at most `patience` for one. Only the service thread calls it.
     fn receive(&self, patience: Duration, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error>;
 }
 
@@ -50,7 +50,7 @@ struct Shared {
     carrier: Box<dyn Carrier>,
     next: AtomicU64,
     calls: Mutex<Calls>,
-    /// A call is done, or something was written here.
+    /// A call is done, or a peer wrote to our mapping.
     news: Condvar,
     ended: AtomicBool,
 }
@@ -63,7 +63,7 @@ struct Calls {
     handled: u64,
 }
 
-/// A request whose reply has not come.
+/// A request without a reply yet.
 struct Call {
     /// Where the bytes of the reply go.
     places: Vec<(usize, usize)>,
@@ -150,7 +150,7 @@ impl Shared {
                 }
             }
         }
-        // Whoever waits for a word in our mapping looks again.
+        // Waiters for a word in our mapping check it again.
         self.calls.lock().handled += 1;
         self.news.notify_all();
         Ok(())

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Bytes of a slot.
 const SLOT: usize = LARGEST.next_multiple_of(64);
-/// Receives that are posted, and sends that are under way, at most.
+/// Maximum number of posted receives, and of sends in flight.
 const SLOTS: usize = 256;
 /// As for one-sided connections.
 const TIMEOUT: u8 = 17;
@@ -97,7 +97,7 @@ impl Verbs {
         self.srq.post_recv(&[RecvWr { wr_id: at as u64, sges: &sges }]).map_err(failed)
     }
 
-    /// Sends what waits, as far as there are slots.
+    /// Sends queued messages while there are free slots.
     fn pump(&self, sending: &mut Sending) -> Result<(), Error> {
         while let Some(&at) = sending.free.last() {
             let Some((to, message)) = sending.queue.pop_front() else { break };
@@ -128,7 +128,7 @@ impl Verbs {
         Ok(())
     }
 
-    /// Handles everything that has completed, and returns how much that was.
+    /// Handles all completions, and returns their number.
     fn drain(&self, each: &mut dyn FnMut(u32, &[u8])) -> Result<usize, Error> {
         let mut done = [Completion::default(); 16];
         let mut total = 0;
