@@ -101,7 +101,7 @@ fn a_death_ends_all_and_is_named() {
         ("unlock", 71, "jia_unlock: lock 3"),
         ("before", 71, "process 2 ends: jia_lock: before jia_init"),
         ("leaves", 71, "jia_exit: the job is left inside the critical section of lock 1"),
-        ("past", 71, "jia_get: 100 bytes at 0x200000000ffa are not inside one allocation"),
+        ("past", 71, "jia_get: 100 bytes at 0x200000000ffa exceed the allocations"),
         ("reduce", 71, "no operation 99"),
         ("forgets", 70, "process 2 ends without jia_exit"),
     ] {
@@ -213,7 +213,7 @@ fn a_jiaconf_that_is_not_understood_is_refused() {
     let found = outcome(ferroce("dsm run --hosts").arg(&hosts).arg("true"));
     std::fs::remove_dir_all(&folder).expect("our own folder");
     assert_eq!(found.code, 2, "{found:?}");
-    let sentence = format!("{}, line 2: prefetch is \"perhaps\", but on or off is wanted", conf.display());
+    let sentence = format!("{}, line 2: prefetch is \"perhaps\"; set it to on or off", conf.display());
     assert!(found.stderr.contains(&sentence), "{found:?}");
 }
 
@@ -398,6 +398,6 @@ fn below_mpirun_process_0_is_named_when_it_dies() {
     let found = finish(second);
     first.wait().expect("it was killed");
     assert_eq!(found.code, 70, "{found:?}");
-    let sentence = "process 1 stops: process 0 of the job, which keeps the meeting place, is gone";
+    let sentence = "process 1 stops: process 0 of the job, which runs the rendezvous, is lost";
     assert!(found.stderr.contains(sentence) && !found.stderr.contains("launcher"), "{found:?}");
 }

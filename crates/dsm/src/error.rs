@@ -6,7 +6,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A setting has no valid value.
-    #[error("{variable} is {value:?}, but {wanted}")]
+    #[error("{variable} is {value:?}; set it to {wanted}")]
     Setting {
         /// The environment variable.
         variable: &'static str,
@@ -16,7 +16,7 @@ pub enum Error {
         wanted: &'static str,
     },
     /// The rendezvous of the launcher failed.
-    #[error("meeting the other processes at {at} failed: {source}")]
+    #[error("the rendezvous at {at} failed: {source}")]
     Meet {
         /// Its address.
         at: String,
@@ -24,7 +24,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The processes of the job have different settings.
-    #[error("the processes of this job do not agree: {0}")]
+    #[error("the processes of this job have different settings: {0}")]
     Disagree(String),
     /// A system call failed.
     #[error("{call}: {source}")]
@@ -36,7 +36,7 @@ pub enum Error {
     },
     /// The heap has no free range for this allocation.
     #[error(
-        "{asked} bytes do not fit into the shared heap, {left} bytes are left; FERROCE_DSM_HEAP makes it larger"
+        "an allocation of {asked} bytes exceeds the {left} free bytes of the shared heap; enlarge it with FERROCE_DSM_HEAP"
     )]
     HeapFull {
         /// Bytes of the allocation.
@@ -51,7 +51,7 @@ pub enum Error {
     #[error("no allocation starts at {0:#x}")]
     NotAllocated(usize),
     /// The range is not inside an allocation.
-    #[error("{len} bytes at {at:#x} are not inside one allocation of the shared heap")]
+    #[error("{len} bytes at {at:#x} exceed the allocations of the shared heap")]
     NotInAllocation {
         /// Start.
         at: usize,
@@ -59,7 +59,7 @@ pub enum Error {
         len: usize,
     },
     /// A number that is out of range.
-    #[error("{what} {id}: there are {count}, numbered from 0")]
+    #[error("{what} {id} does not exist: there are {count}, numbered from 0")]
     NoSuch {
         /// The kind of object.
         what: &'static str,
@@ -69,7 +69,7 @@ pub enum Error {
         count: u32,
     },
     /// A thread acquires a lock twice.
-    #[error("lock {0} is held by this thread already")]
+    #[error("this thread already holds lock {0}")]
     HeldAlready(u32),
     /// A thread releases a lock that is not the one it acquired last.
     #[error("lock {id} cannot be released: {why}")]
@@ -80,12 +80,10 @@ pub enum Error {
         why: String,
     },
     /// A barrier is called inside a critical section.
-    #[error("a barrier inside the critical section of lock {0} would wait for ever")]
+    #[error("a barrier inside the critical section of lock {0} would deadlock; release the lock first")]
     BarrierInLock(u32),
     /// A process leaves the job inside a critical section.
-    #[error(
-        "the job is left inside the critical section of lock {0}, for which the others would wait for ever"
-    )]
+    #[error("this process leaves the job while it holds lock {0}; release the lock first")]
     LeaveInLock(u32),
     /// Communication with another process failed.
     #[error("{0}")]

@@ -176,7 +176,7 @@ impl Job {
         let youngest = HELD.with_borrow(|held| held.last().copied());
         if youngest != Some(id) {
             let why = match youngest {
-                Some(other) => format!("this thread took lock {other} after it, or never took it"),
+                Some(other) => format!("this thread acquired lock {other} after it, or never acquired it"),
                 None => "this thread holds no lock".to_owned(),
             };
             return Err(Error::NotYoungest { id, why });

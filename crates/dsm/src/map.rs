@@ -83,7 +83,7 @@ impl Mapping {
         if base == libc::MAP_FAILED {
             let source = std::io::Error::last_os_error();
             let call = match source.raw_os_error() {
-                Some(libc::ENOMEM) => "mmap of the shared heap, which FERROCE_DSM_HEAP makes smaller",
+                Some(libc::ENOMEM) => "mmap of the shared heap (FERROCE_DSM_HEAP sets its size)",
                 _ => "mmap of the shared heap",
             };
             return Err(Error::System { call, source });
@@ -231,9 +231,6 @@ mod tests {
         let len = 1 << 50;
         let file = anonymous_file(c"test", len).expect("it costs nothing");
         let error = Mapping::anywhere(&file, 0, len).expect_err("no room").to_string();
-        assert!(
-            error.starts_with("mmap of the shared heap, which FERROCE_DSM_HEAP makes smaller: "),
-            "{error}"
-        );
+        assert!(error.starts_with("mmap of the shared heap (FERROCE_DSM_HEAP sets its size): "), "{error}");
     }
 }

@@ -136,26 +136,26 @@ impl Settings {
             size: size.or(foreign.as_ref().map(|job| job.size)).unwrap_or(1),
             foreign,
             host: None,
-            meet: read("FERROCE_DSM_MEET", "an address and port is wanted", |text| text.parse().ok())?,
+            meet: read("FERROCE_DSM_MEET", "an address and port", |text| text.parse().ok())?,
             key: std::env::var("FERROCE_DSM_KEY").unwrap_or_default(),
             transport: read(
                 "FERROCE_DSM_TRANSPORT",
-                "local, rdma, rdma-msg or udp is wanted",
+                "local, rdma, rdma-msg or udp",
                 TransportKind::from_name,
             )?,
             faults: read(
                 "FERROCE_DSM_FAULTS",
-                "auto, signal or userfaultfd is wanted",
+                "auto, signal or userfaultfd",
                 FaultKind::from_name,
             )?
             .unwrap_or_default(),
             switches: read(
                 "FERROCE_DSM_SWITCHES",
-                "a list of home-migration, write-detection, tree, changed-blocks, parcels, prefetch, colocated is wanted, each perhaps with no- in front",
+                "a list of home-migration, write-detection, tree, changed-blocks, parcels, prefetch, colocated, each optionally with the prefix no-",
                 switches,
             )?
             .unwrap_or_default(),
-            heap_bytes: read("FERROCE_DSM_HEAP", "bytes are wanted, such as 64G", bytes)?
+            heap_bytes: read("FERROCE_DSM_HEAP", "a number of bytes, such as 64G", bytes)?
                 .unwrap_or(default.heap_bytes),
             cache_pages: number("FERROCE_DSM_CACHE_PAGES")?.unwrap_or(default.cache_pages),
             prefetch: number::<u8>("FERROCE_DSM_PREFETCH")?.map_or(default.prefetch, |on| on != 0),
@@ -176,19 +176,23 @@ impl Settings {
     pub(crate) fn checked(mut self) -> Result<Self, Error> {
         let wrong = |variable, value: String, wanted| Err(Error::Setting { variable, value, wanted });
         if self.size == 0 || self.size > MAX_SIZE {
-            return wrong("FERROCE_DSM_SIZE", self.size.to_string(), "1 to 1024 processes are possible");
+            return wrong("FERROCE_DSM_SIZE", self.size.to_string(), "a number from 1 to 1024");
         }
         if self.rank >= self.size {
-            return wrong("FERROCE_DSM_RANK", self.rank.to_string(), "it must be below FERROCE_DSM_SIZE");
+            return wrong("FERROCE_DSM_RANK", self.rank.to_string(), "a number below FERROCE_DSM_SIZE");
         }
         if self.size > 1 && self.meet.is_none() && self.foreign.is_none() {
-            return wrong("FERROCE_DSM_MEET", String::new(), "a job of several processes needs it");
+            return wrong(
+                "FERROCE_DSM_MEET",
+                String::new(),
+                "the address of the rendezvous, which a job of several processes needs",
+            );
         }
         if self.cache_pages < 4 {
-            return wrong("FERROCE_DSM_CACHE_PAGES", self.cache_pages.to_string(), "at least 4 are needed");
+            return wrong("FERROCE_DSM_CACHE_PAGES", self.cache_pages.to_string(), "at least 4");
         }
         if self.heap_bytes > 16 << 40 {
-            return wrong("FERROCE_DSM_HEAP", self.heap_bytes.to_string(), "at most 16T are possible");
+            return wrong("FERROCE_DSM_HEAP", self.heap_bytes.to_string(), "at most 16T");
         }
         self.heap_bytes = self.heap_bytes.max(crate::PAGE).next_multiple_of(crate::PAGE);
         Ok(self)
@@ -209,7 +213,7 @@ fn read<T>(
 }
 
 fn number<T: std::str::FromStr>(variable: &'static str) -> Result<Option<T>, Error> {
-    read(variable, "a whole number is wanted", |text| text.parse().ok())
+    read(variable, "a whole number", |text| text.parse().ok())
 }
 
 /// `tree,no-parcels`
@@ -255,6 +259,6 @@ mod tests {
     #[test]
     fn a_rank_beyond_the_size_is_refused() {
         let error = Settings { rank: 3, size: 2, ..Settings::default() }.checked().unwrap_err();
-        assert_eq!(error.to_string(), "FERROCE_DSM_RANK is \"3\", but it must be below FERROCE_DSM_SIZE");
+        assert_eq!(error.to_string(), "FERROCE_DSM_RANK is \"3\"; set it to a number below FERROCE_DSM_SIZE");
     }
 }

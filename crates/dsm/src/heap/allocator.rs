@@ -67,12 +67,12 @@ mod tests {
         assert_eq!(heap.alloc(PAGE).unwrap(), PAGE);
         let error = heap.alloc(2 * PAGE).unwrap_err().to_string();
         assert!(
-            error.starts_with("8192 bytes do not fit into the shared heap, 4096 bytes are left"),
+            error.starts_with("an allocation of 8192 bytes exceeds the 4096 free bytes of the shared heap"),
             "{error}"
         );
         // As much is left for what no whole number of pages holds.
         let error = heap.alloc(usize::MAX).unwrap_err().to_string();
-        assert!(error.contains("shared heap, 4096 bytes are left"), "{error}");
+        assert!(error.contains("exceeds the 4096 free bytes"), "{error}");
     }
 
     #[test]

@@ -83,7 +83,7 @@ fn deal(trips: impl Iterator<Item = usize>, pages: usize, first: u32, size: u32)
     for block in trips {
         let block = block.div_ceil(PAGE);
         if block == 0 {
-            return Err(Error::Placement("a block of 0 bytes".into()));
+            return Err(Error::Placement("the block size is 0 bytes; it must be at least 1".into()));
         }
         for offset in 0..size {
             let run = block.min(left);
@@ -99,7 +99,7 @@ fn deal(trips: impl Iterator<Item = usize>, pages: usize, first: u32, size: u32)
 
 fn share_out(shares: &[usize], pages: usize, size: u32) -> Result<Homes, Error> {
     if shares.is_empty() || shares.len() > size as usize {
-        let why = format!("{} shares for {size} processes", shares.len());
+        let why = format!("there are {} shares for {size} processes", shares.len());
         return Err(Error::Placement(why));
     }
     let mut homes = Homes::new();

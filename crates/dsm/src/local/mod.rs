@@ -71,8 +71,7 @@ impl Local {
         // The other may have come to the next barrier already.
         let there = |value: u32| value.wrapping_sub(now) < u32::MAX / 2;
         came.store(now, Ordering::Release);
-        // Requested before our announcement, their line would arrive only after ours has left: the two cross on the
-        // way.
+        // Loaded before `announce`, which waits until our store is visible: the two cache lines travel at the same time.
         let already = there(theirs.load(Ordering::Acquire));
         announce(came, sleepers);
         // Reading the clock twice would take a third of the time.

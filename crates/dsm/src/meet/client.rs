@@ -30,10 +30,12 @@ impl Keeper {
     /// The reason when its connection is lost. On the way from another host, the network may have failed instead.
     fn gone(self, why: &str) -> String {
         match self {
-            Self::Launcher(at) if at.is_loopback() => format!("the launcher is gone: {why}"),
-            Self::Launcher(at) => format!("the launcher on {at}, or the way to it, is gone: {why}"),
+            Self::Launcher(at) if at.is_loopback() => {
+                format!("the connection to the launcher is lost: {why}")
+            }
+            Self::Launcher(at) => format!("the connection to the launcher on {at} is lost: {why}"),
             Self::First => {
-                format!("process 0 of the job, which keeps the meeting place, is gone: {why}")
+                format!("process 0 of the job, which runs the rendezvous, is lost: {why}")
             }
         }
     }
@@ -194,10 +196,10 @@ mod tests {
     fn who_is_gone_is_named() {
         let why = "it has been silent for 5 seconds";
         let launcher = |at: &str| Keeper::Launcher(at.parse().expect("an address")).gone(why);
-        assert_eq!(launcher("127.0.0.1"), format!("the launcher is gone: {why}"));
+        assert_eq!(launcher("127.0.0.1"), format!("the connection to the launcher is lost: {why}"));
         assert_eq!(
             launcher("192.0.2.7"),
-            format!("the launcher on 192.0.2.7, or the way to it, is gone: {why}")
+            format!("the connection to the launcher on 192.0.2.7 is lost: {why}")
         );
         assert!(Keeper::First.gone(why).starts_with("process 0 of the job"));
         assert_eq!(Keeper::First.refused("wrong key"), "process 0 refused this process: wrong key");

@@ -216,7 +216,7 @@ impl Executor {
         }
     }
 
-    /// Returns the blocks that differ from the twin, and drops the twin.
+    /// Returns the byte ranges that differ from the twin, and drops the twin.
     fn compare(&self, state: &mut State, page: usize) -> Vec<std::ops::Range<usize>> {
         let Some(twin) = state.twins.remove(&page) else { return Vec::new() };
         let mut now = [0; PAGE];

@@ -74,7 +74,7 @@ impl Core {
             self.mapping.read(at + HEADER, &mut bytes);
             let heap = self.layout.len();
             open(&bytes, &self.mapping, heap)
-                .ok_or_else(|| Error::Transport(format!("process {rank} sent changes that are none")))?;
+                .ok_or_else(|| Error::Transport(format!("process {rank} sent a malformed parcel")))?;
         }
         Ok(())
     }

@@ -197,7 +197,7 @@ fn receive(srq: &Srq, count: usize) -> Result<(), Error> {
 }
 
 fn connect(qp: RcQp, line: &str, rank: u32) -> Result<Peer, Error> {
-    let bad = || Error::Disagree(format!("{line:?} is no address of a process"));
+    let bad = || Error::Disagree(format!("{line:?} is not the address of a process"));
     let mut words = line.split(' ');
     let mapping = words.next().and_then(unhex).ok_or_else(bad)?;
     let mapping = RemoteRegion::from_bytes(&mapping).map_err(|_| bad())?;

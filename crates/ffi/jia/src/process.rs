@@ -151,7 +151,7 @@ mod tests {
     fn a_panic_becomes_a_sentence() {
         assert_eq!(caught("jia_x", || Ok(7)), Ok(7));
         let refused = caught::<()>("jia_x", || Err(Error::HeldAlready(3)));
-        assert_eq!(refused, Err("jia_x: lock 3 is held by this thread already".into()));
+        assert_eq!(refused, Err("jia_x: this thread already holds lock 3".into()));
         let panicked = caught::<()>("jia_x", || panic!("on purpose"));
         assert_eq!(panicked, Err("jia_x: an error inside ferroce; please report it".into()));
     }

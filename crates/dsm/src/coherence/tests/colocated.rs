@@ -21,7 +21,7 @@ fn a_page_of_a_colocated_home_is_used_in_place() {
     assert_eq!(
         machine.arrived(),
         [Notice { run: second, kept: true, blocks: Blocks::ALL }],
-        "but it is told"
+        "but a notice lists it"
     );
     assert_eq!(
         machine.depart(&[nothing(), notices_of(&[1])]),
@@ -105,7 +105,7 @@ fn what_cannot_be_shown_is_fetched_and_all_else_with_it() {
     assert_eq!(machine.place(Run { first: 10, count: 1 }, 1), [], "and nothing more is tried");
     assert!(machine.shared_pages().is_empty());
     machine.arrive();
-    assert_eq!(machine.arrived().len(), 1, "what was written is told");
+    assert_eq!(machine.arrived().len(), 1, "a notice lists what was written");
     assert_eq!(machine.share_nothing(), [], "there is nothing more to give up");
 }
 
@@ -124,7 +124,7 @@ fn a_view_of_too_many_pieces_is_not_cut_any_further() {
 }
 
 #[test]
-fn words_of_others_that_are_written_over_are_told() {
+fn overwritten_words_of_others_are_listed() {
     let mut machine = machine(0, 9);
     machine.set_changed_blocks(true);
     steps(machine.fault(0, true));

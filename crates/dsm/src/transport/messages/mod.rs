@@ -136,8 +136,9 @@ impl Shared {
     }
 
     fn handle(&self, from: u32, bytes: &[u8]) -> Result<(), Error> {
-        let wrong =
-            |why: codec::Malformed| Error::Transport(format!("process {from} sent nonsense: {why:?}"));
+        let wrong = |why: codec::Malformed| {
+            Error::Transport(format!("process {from} sent a malformed message: {why:?}"))
+        };
         match Message::parse(bytes).map_err(wrong)? {
             Message::Request { id, ops } => {
                 let reply = codec::serve(&self.mapping, id, ops).map_err(wrong)?;

@@ -47,7 +47,7 @@ impl Udp {
         let mut addresses = Vec::new();
         let mut key = 0;
         for line in &lines {
-            let bad = || Error::Disagree(format!("{line:?} is no address of a process"));
+            let bad = || Error::Disagree(format!("{line:?} is not the address of a process"));
             let (address, word) = line.split_once(' ').ok_or_else(bad)?;
             addresses.push(address.parse().map_err(|_| bad())?);
             key |= word.parse::<u64>().map_err(|_| bad())?;

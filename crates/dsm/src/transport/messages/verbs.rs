@@ -82,7 +82,7 @@ impl Verbs {
 
     fn connect(&self, rank: u32, lines: &[String]) -> Result<(), Error> {
         for (qp, line) in self.peers.iter().zip(lines) {
-            let bad = || Error::Disagree(format!("{line:?} is no address of a process"));
+            let bad = || Error::Disagree(format!("{line:?} is not the address of a process"));
             if let Some(qp) = qp {
                 let endpoint: Option<Endpoint> =
                     line.split(' ').nth(rank as usize).and_then(|word| word.parse().ok());
