@@ -1,12 +1,12 @@
-//! What machine the figures come from.
+//! The machine that the figures come from.
 
 use serde::{Deserialize, Serialize};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The facts that a reader of a measurement asks for first.
+/// The facts that a measurement needs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Machine {
-    /// Processor, as it names itself.
+    /// Processor model.
     pub(crate) cpu: String,
     /// Cores that this process may use.
     pub(crate) cores: usize,
@@ -16,16 +16,16 @@ pub(crate) struct Machine {
     pub(crate) kernel: String,
     /// Whether the processor is a virtual one.
     pub(crate) virtualised: bool,
-    /// Most bytes that a socket's receive buffer may have.
+    /// Maximum size of a socket's receive buffer.
     pub(crate) rmem_max_bytes: u64,
     /// Version of this program.
     pub(crate) ferroce: String,
-    /// Whether it was built with optimisation; without, the figures mean nothing.
+    /// Whether it was built with optimisation; figures without it are meaningless.
     pub(crate) optimised: bool,
 }
 
 impl Machine {
-    /// Describes this machine; what cannot be read is said to be unknown.
+    /// Describes this machine; unreadable values are reported as unknown.
     pub(crate) fn describe() -> Machine {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
@@ -49,19 +49,19 @@ impl Machine {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ProcessorTime {
     all: u64,
-    /// When there was something to do, but the machine below, which is shared with others, did not run this one.
+    /// Time that the hypervisor gave to other machines while this one had work to do.
     stolen: u64,
 }
 
 impl ProcessorTime {
-    /// Up to now; `None` where the kernel does not say.
+    /// The total up to now; `None` if the kernel does not report it.
     pub(crate) fn now() -> Option<ProcessorTime> {
         ProcessorTime::parse(&std::fs::read_to_string("/proc/stat").ok()?)
     }
 
     fn parse(stat: &str) -> Option<ProcessorTime> {
         let line = stat.lines().next()?.strip_prefix("cpu ")?;
-        // Behind these, the time of guests is listed a second time.
+        // The fields behind these count the time of guests a second time.
         let ticks: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).take(8).collect();
         Some(ProcessorTime { all: ticks.iter().sum(), stolen: *ticks.get(7)? })
     }

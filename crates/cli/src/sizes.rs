@@ -2,7 +2,7 @@
 
 const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-/// `65536` as `64 KiB`; a number that is no whole multiple stays in bytes, so that nothing is rounded.
+/// `65536` as `64 KiB`; other numbers stay in bytes, so that nothing is rounded.
 pub(crate) fn format_size(bytes: u64) -> String {
     let whole = |&&(_, unit): &&(&str, u64)| bytes >= unit && bytes.is_multiple_of(unit);
     let (name, unit) = UNITS.iter().find(whole).copied().unwrap_or(("B", 1));
@@ -20,7 +20,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         "k" | "kb" | "kib" => 1 << 10,
         "m" | "mb" | "mib" => 1 << 20,
         "g" | "gb" | "gib" => 1 << 30,
-        other => return Err(format!("{other:?} is no unit; use K, M or G")),
+        other => return Err(format!("{other:?} is not a unit; use K, M or G")),
     };
     number.checked_mul(unit).ok_or_else(|| "that many bytes do not fit 64 bits".into())
 }

@@ -1,4 +1,4 @@
-//! The host: shared memory, namespaces, and what the kernel has of RDMA itself.
+//! The host: shared memory, namespaces, and the kernel's own RDMA.
 
 use super::{Finding, local};
 use crate::run::library::Libraries;
@@ -6,12 +6,12 @@ use crate::run::namespace::{self, Dress};
 use crate::run::tree::SysTree;
 use std::path::Path;
 
-/// With less room than this, some processes will not share memory.
+/// With less space than this, some processes cannot share memory.
 const SCARCE_MIB: u64 = 16;
 
-/// Checks that fork, for as long as there is only one thread.
+/// Checks that fork; they must run while there is only one thread.
 pub(super) fn before_threads() -> Vec<Finding> {
-    // Whether the libraries are there is another question.
+    // A separate check tests whether the libraries exist.
     let libraries =
         Libraries::find().unwrap_or(Libraries { verbs: "/nowhere".into(), connections: None, shim: None });
     let sys = SysTree::of(&[], false);
@@ -54,7 +54,7 @@ fn locked_memory() -> Finding {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
     let soft = line.and_then(|line| line.split_whitespace().next()).unwrap_or("unknown");
-    Finding::note("locked memory", format!("limit {soft}; of no interest, nothing is ever pinned"))
+    Finding::note("locked memory", format!("limit {soft}; not relevant, since no memory is pinned"))
 }
 
 fn kernel_rdma() -> Finding {
@@ -75,7 +75,7 @@ fn kernel_rdma() -> Finding {
         .filter(|name| name != crate::devices::DEVICE)
         .collect();
     match (loaded.is_empty(), devices.is_empty()) {
-        (true, true) => Finding::note("the kernel's RDMA", "none, and none is needed"),
+        (true, true) => Finding::note("the kernel's RDMA", "none, and ferroce needs none"),
         (false, true) => {
             Finding::note("the kernel's RDMA", format!("modules {}, no device", loaded.join(", ")))
         }

@@ -1,7 +1,7 @@
-//! Who said what: the lines of all processes, each with the number of its process in front.
+//! The output of all processes, each line with the rank in front.
 //!
-//! Lines are written whole, so that those of two processes never mix. What a process tells the launcher about itself (see
-//! crates/ffi/jia/src/record.rs) is taken out on the way.
+//! Lines are written whole, so that those of two processes never mix. Records for the launcher (see
+//! crates/dsm/src/record.rs) are removed.
 
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Begins a line that is meant for us.
+/// Begins a record for the launcher.
 const MARK: &[u8] = "\u{1e}ferroce-dsm-statistics ".as_bytes();
-/// How long a pipe may stay open after its process has ended: somebody it left behind may hold it.
+/// How long a pipe may stay open after its process has ended: a child process may hold it.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Where a line goes.
+/// The destination of a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stream {
     /// Standard output.
@@ -32,7 +32,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// With a number in front of each line, or without.
+    /// With or without the rank in front of each line.
     pub(crate) fn new(label: bool) -> Output {
         Output { label, told: Arc::default(), readers: Vec::new() }
     }
@@ -52,7 +52,7 @@ impl Output {
         }));
     }
 
-    /// Everything that was still on its way; what the processes told about themselves.
+    /// Waits for the remaining output; returns the records of the processes.
     pub(crate) fn finish(self) -> Vec<Value> {
         let patience = Instant::now() + LINGER;
         while self.readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < patience {
@@ -71,7 +71,7 @@ fn forward(
     mut write: impl FnMut(&[u8]) -> io::Result<()>,
 ) {
     let mut line = Vec::new();
-    // A reader that left (`| head`) is no reason to stop the processes: they are read on, and nobody hears it.
+    // A reader that left (`| head`) is no reason to stop the processes: their output is read and dropped.
     let mut heard = true;
     loop {
         line.clear();

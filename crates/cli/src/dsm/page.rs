@@ -1,5 +1,5 @@
-//! The page of `--stat=FILE`: where the time went, when each process waited, and which pages travelled. One file, no script, nothing
-//! from elsewhere.
+//! The page of `--stat=FILE`: where the time went, when each process waited, and which pages were transferred. One
+//! file, without scripts or external resources.
 
 use super::statistics::{self, WAITS, computing_ns, duration};
 use crate::report::escape;
@@ -12,7 +12,7 @@ const LEFT: f64 = 60.0;
 const LANE: f64 = 26.0;
 /// Cells of the map of pages in a row.
 const COLUMNS: u64 = 96;
-/// More cells than this no eye tells apart; then a cell is several pages.
+/// Maximum number of visible cells; beyond it, a cell is several pages.
 const MOST_CELLS: u64 = 96 * 40;
 
 /// The kinds of calls a process waits in, each with its colour on the page.
@@ -160,7 +160,7 @@ fn timeline(page: &mut String, told: &[Value]) {
     page.push_str("</figure>\n");
 }
 
-/// How often each page travelled: fetched or changed, by all processes together.
+/// How often each page was transferred: fetched or changed, by all processes together.
 fn heat_map(page: &mut String, told: &[Value]) {
     let mut heat: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     for entry in told.iter().flat_map(|process| process["pages"].as_array().into_iter().flatten()) {
@@ -172,7 +172,7 @@ fn heat_map(page: &mut String, told: &[Value]) {
         }
     }
     let Some((&last, _)) = heat.last_key_value() else {
-        page.push_str("<p>None: the processes share the memory itself, or nobody counted.</p>\n");
+        page.push_str("<p>None: the processes share memory, or did not count.</p>\n");
         return;
     };
     let pages_per_cell = (last + 1).div_ceil(MOST_CELLS).max(1);
@@ -191,7 +191,7 @@ fn draw_cells(page: &mut String, cells: &BTreeMap<u64, (u64, u64)>, pages_per_ce
     open_svg(page, side * (last / COLUMNS + 1) as f64 + 4.0, "how often each page travelled");
     for (&at, &(fetched, changed)) in cells {
         let place = (LEFT + (at % COLUMNS) as f64 * side, (at / COLUMNS) as f64 * side);
-        // By the logarithm: one page that everybody wants must not leave all others white.
+        // Logarithmic, so that one hot page does not leave all others white.
         let warmth = ((fetched + changed) as f64).ln_1p() / (hottest as f64).ln_1p();
         let colour = format!("hsl({:.0} 85% {:.0}%)", 50.0 - 50.0 * warmth, 88.0 - 45.0 * warmth);
         let first = at * pages_per_cell;

@@ -1,4 +1,4 @@
-//! Which process is started where, and with which environment.
+//! Which process is started on which host, and with which environment.
 
 use super::hosts::{self, Host};
 use super::options::Run;
@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use ferroce_dsm::MAX_SIZE;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
-/// Processes without a hosts file and without a number.
+/// Processes without a hosts file and without -n.
 const FEW: u32 = 2;
 
 /// Where a process runs.
@@ -31,18 +31,18 @@ impl Location {
 /// The whole job, before anything has started.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// By number of the process.
+    /// By rank.
     pub(crate) locations: Vec<Location>,
-    /// Where the processes meet.
+    /// The address of the rendezvous.
     pub(crate) meet: SocketAddr,
-    /// Variables of all processes, besides those of the meeting.
+    /// Variables of all processes, in addition to those of the rendezvous.
     pub(crate) variables: Vec<(&'static str, String)>,
-    /// What should be said before it starts.
+    /// Notes to print before the job starts.
     pub(crate) notes: Vec<String>,
 }
 
 impl Plan {
-    /// What the options say.
+    /// Builds the plan from the options.
     pub(crate) fn of(args: &Run) -> Result<Plan, Failure> {
         let mut plan = Plan {
             locations: vec![Location::Local; args.processes.unwrap_or(FEW) as usize],
@@ -66,8 +66,8 @@ impl Plan {
                 ))
                 .advise("Say how many of them: -n"));
             }
-            plan.variables = hosts::settings_beside(path)?;
-            // What a person set for this run counts more than a file.
+            plan.variables = hosts::settings_next_to(path)?;
+            // A variable of the user has priority over a file.
             plan.variables.retain(|(name, _)| std::env::var_os(name).is_none());
             plan.meet = SocketAddr::new(meeting_address(args.meet, &plan.locations)?, 0);
         }
@@ -98,12 +98,12 @@ fn deal(hosts: &[Host], processes: Option<u32>) -> Vec<Location> {
     all.iter().cycle().take(wanted).cloned().collect()
 }
 
-/// Whether processes of this entry need no ssh. One that names a user or a port means what ssh finds there: a container, perhaps.
+/// Whether processes of this entry need no ssh. An entry with a user or a port needs it: it may be a container.
 fn is_here(host: &Host) -> bool {
     host.user.is_none() && host.port.is_none() && is_own_name(&host.name)
 }
 
-/// Whether a name is this machine.
+/// Whether a name is this host.
 fn is_own_name(name: &str) -> bool {
     let own = rustix::system::uname();
     name == "localhost"
@@ -111,13 +111,14 @@ fn is_own_name(name: &str) -> bool {
         || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The first machine that is really another one: what is behind a port of this one comes to every address of it.
+/// The first host that is really another one: a port of this host may be a container, which reaches every address of
+/// it.
 fn farthest(locations: &[Location]) -> Option<&Host> {
     let mut others = locations.iter().filter_map(Location::host);
     others.clone().find(|host| !is_own_name(&host.name)).or_else(|| others.next())
 }
 
-/// The address that other machines use for this one: the one that packets to the first of them leave from.
+/// The address that other hosts use for this one: the source address of packets to the first of them.
 fn meeting_address(given: Option<IpAddr>, locations: &[Location]) -> Result<IpAddr, Failure> {
     if let Some(address) = given {
         return Ok(address);

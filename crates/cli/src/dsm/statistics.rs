@@ -1,4 +1,4 @@
-//! What the processes counted, as a table.
+//! The counters of the processes, as a table.
 
 use crate::table::{Align, Table};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 /// A column: its heading, and the figure of a process.
 type Column = (&'static str, fn(&Value) -> Figure);
 
-/// Something that can be printed, and added up.
+/// A value that can be printed and added up.
 enum Figure {
     Count(u64),
     Bytes(u64),
@@ -17,11 +17,11 @@ fn counter(process: &Value, name: &str) -> u64 {
     process["counters"][name].as_u64().unwrap_or(0)
 }
 
-/// Time in which a process did nothing for its program, by reason.
+/// Time that a process waited, by reason.
 pub(super) const WAITS: [(&str, &str); 3] =
     [("page faults", "fault_ns"), ("locks", "lock_wait_ns"), ("barriers", "barrier_wait_ns")];
 
-/// Time of a process that its program had.
+/// Time that the program itself ran.
 pub(super) fn computing_ns(process: &Value) -> u64 {
     let waited: u64 = WAITS.iter().map(|(_, name)| counter(process, name)).sum();
     process["took_ns"].as_u64().unwrap_or(0).saturating_sub(waited)
@@ -69,7 +69,7 @@ impl Figure {
     }
 }
 
-/// Bytes with three digits or so: these are figures to look at, not to calculate with.
+/// Bytes with about three digits.
 pub(super) fn rounded(bytes: u64) -> String {
     match bytes {
         0..10_000 => format!("{bytes} B"),
@@ -79,7 +79,7 @@ pub(super) fn rounded(bytes: u64) -> String {
     }
 }
 
-/// A time in the unit that fits it.
+/// A time in a suitable unit.
 pub(super) fn duration(ns: u64) -> String {
     match ns {
         0 => "0".to_owned(),
@@ -90,7 +90,7 @@ pub(super) fn duration(ns: u64) -> String {
     }
 }
 
-/// The headings, and a row for each process and for all together.
+/// The headings, a row for each process, and the total.
 pub(super) fn rows(told: &[Value]) -> (Vec<&'static str>, Vec<Vec<String>>) {
     let headings = std::iter::once("process").chain(COLUMNS.iter().map(|(heading, _)| *heading));
     let row = |process: &Value| {
@@ -111,7 +111,7 @@ pub(super) fn rows(told: &[Value]) -> (Vec<&'static str>, Vec<Vec<String>>) {
 /// The table for the terminal.
 pub(crate) fn table(told: &[Value]) -> String {
     if told.is_empty() {
-        return "ferroce dsm: no process said what it counted; they do so when they leave the job (jia_exit, Job::leave).".to_owned();
+        return "ferroce dsm: no process reported its counters; each does so when it leaves the job (jia_exit, Job::leave).".to_owned();
     }
     let (headings, rows) = rows(told);
     let columns: Vec<(&str, Align)> = headings.into_iter().map(|heading| (heading, Align::Right)).collect();
@@ -125,7 +125,7 @@ pub(crate) fn table(told: &[Value]) -> String {
     format!("\nTransport: {transport}{faults}\n{}{}", sharing(told), table.render())
 }
 
-/// A line for each process that uses pages of others on its host where they are.
+/// A line for each process that uses pages of co-located processes in place.
 pub(super) fn sharing(told: &[Value]) -> String {
     let mut lines = String::new();
     for process in told {

@@ -1,8 +1,8 @@
 //! One user namespace for all programs that a user runs, so that they may reach each other's memory.
 //!
-//! Without privilege `ferroce run` needs a user namespace to mount anything in. The kernel lets processes of one user look into each
-//! other only within one such namespace, and local peers access each other's memory that way. A program therefore joins the
-//! namespace of a running program of the same user, if there is one, instead of making its own.
+//! Without privilege `ferroce run` needs a user namespace for its mounts. The kernel lets processes of one user
+//! access each other's memory only within one such namespace, and local peers depend on that. A program therefore
+//! joins the namespace of a running program of the same user, if there is one, instead of making its own.
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use std::fs::File;
@@ -25,21 +25,30 @@ pub(super) fn lock_search(uid: u32) -> Option<OwnedFd> {
     (is_ours && flock(&file, FlockOperation::LockExclusive).is_ok()).then_some(file)
 }
 
-/// Joins the namespace of a running program that `ferroce run` started for this user. False if there is none.
-pub(super) fn join(uid: u32, gid: u32) -> bool {
+/// Result of [`join`].
+#[must_use]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Join {
+    Joined,
+    NoneRunning,
+}
+
+/// Joins the namespace of a running program that `ferroce run` started for this user.
+pub(super) fn join(uid: u32, gid: u32) -> Join {
     let Some(own) = File::open("/proc/self/ns/user").ok().and_then(|file| file.metadata().ok()) else {
-        return false;
+        return Join::NoneRunning;
     };
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
-    processes
+    let joined = processes
         .filter(|entry| entry.file_name().to_str().is_some_and(is_process))
         .filter_map(|entry| namespace_of(&entry.path(), own.ino(), uid, gid))
-        // It may have gone in this moment.
-        .any(|namespace| enter(&namespace).is_ok())
+        // The process may have ended meanwhile.
+        .any(|namespace| enter(&namespace).is_ok());
+    if joined { Join::Joined } else { Join::NoneRunning }
 }
 
-/// The user namespace of a process, if it is one that `ferroce run` would have made for us.
+/// The user namespace of a process, if `ferroce run` made it for this user.
 fn namespace_of(process: &Path, own: u64, uid: u32, gid: u32) -> Option<OwnedFd> {
     let is_ours = process.metadata().ok()?.uid() == uid;
     let maps_only = |file: &str, id: u32| {

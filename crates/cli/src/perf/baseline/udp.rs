@@ -1,6 +1,6 @@
-//! UDP ping-pong with both sides spinning on a nonblocking receive: the least that a message costs on this machine's
-//! network stack, and so the bar for an RDMA latency that travels over it. The sockets are connected, which is the
-//! fastest way that the kernel offers.
+//! UDP ping-pong with both sides spinning on a nonblocking receive. It is the minimum cost of a message on this
+//! machine's network stack, and so the reference for an RDMA latency over it. The sockets are connected, which is the
+//! fastest mode of the kernel.
 
 use super::super::affinity::SingleCore;
 use super::super::control::Control;
@@ -12,7 +12,7 @@ use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-/// How many empty receives pass between two looks at the clock or the control channel.
+/// Empty receives between two reads of the clock and the control channel.
 pub(super) const SPINS_PER_LOOK: u32 = 1024;
 /// A datagram without an answer after this time is lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ pub(crate) fn run(
     Ok(Measurement::Latency(histogram))
 }
 
-/// Server: returns every datagram until the client says stop.
+/// Server: returns every datagram until the client stops.
 pub(crate) fn serve(
     control: &mut Control,
     params: &Params,
@@ -53,7 +53,7 @@ pub(crate) fn serve(
         match socket.recv(&mut message) {
             Ok(length) => {
                 received += 1;
-                // A full socket buffer loses the answer, as the network would.
+                // A full socket buffer loses the reply, as the network would.
                 let _ = socket.send(&message[..length]);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -110,7 +110,7 @@ fn here(socket: &UdpSocket) -> Result<Offer, Failure> {
     Ok(Offer::Socket { port: socket.local_addr().map_err(broken)?.port(), nonce: 0 })
 }
 
-/// Connects to what was offered; returns the number that came with it.
+/// Connects to the offered port; returns the number in the offer.
 pub(super) fn connect(socket: &UdpSocket, control: &Control, offer: &Offer) -> Result<u64, Failure> {
     let &Offer::Socket { port, nonce } = offer else {
         return Err(Failure::new("the other side offered queue pairs for a UDP test"));
@@ -119,7 +119,7 @@ pub(super) fn connect(socket: &UdpSocket, control: &Control, offer: &Offer) -> R
     Ok(nonce)
 }
 
-/// An ICMP error of an earlier datagram; the datagram counts as lost, no more.
+/// An ICMP error of an earlier datagram; the datagram just counts as lost.
 pub(super) fn is_bounce(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::Interrupted)
 }

@@ -59,7 +59,7 @@ fn once(station: &Station, waiter: &mut Waiter, number: u64, control: &mut Contr
     }
 }
 
-/// Server: does nothing but be there.
+/// Server: only drives its NIC.
 pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, Failure> {
     attend(station, control)?;
     handshake::await_stop(control)?;
@@ -71,7 +71,7 @@ pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, 
     Ok(Report { received, ..Report::default() })
 }
 
-/// Drives the NIC until the client says something. With events it sleeps instead, and the NIC's own thread drives.
+/// Drives the NIC until the client sends a message. With events it sleeps instead, and the NIC's own thread drives.
 pub(super) fn attend(station: &Station, control: &Control) -> Result<(), Failure> {
     let mut waiter = Waiter::new(station);
     let mut completions = [Completion::default(); 4];

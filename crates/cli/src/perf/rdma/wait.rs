@@ -59,8 +59,8 @@ impl Waiter {
         }
     }
 
-    /// To be called after each poll of the completion queue, with what it found. `progress` is any number that changes
-    /// whenever something was achieved.
+    /// Must be called after each poll of the completion queue, with the number of completions. `progress` is any
+    /// number that changes with every progress.
     #[inline]
     pub(super) fn after_poll(
         &mut self,
@@ -98,7 +98,7 @@ impl Waiter {
         WaitOutcome::TimedOut
     }
 
-    /// Arms first and returns, since what was added before arming wakes nobody; sleeps only when the next poll finds
+    /// Arms first and returns, since completions before the arming wake no one; sleeps only if the next poll finds
     /// nothing either.
     fn sleep(&mut self, progress: u64, cq: &Cq, control: &Control) -> Result<WaitOutcome, Failure> {
         if !self.armed {
@@ -112,7 +112,7 @@ impl Waiter {
             PollFd::from_borrowed_fd(cq.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(control.as_fd(), PollFlags::IN),
         ];
-        // An interrupted sleep is only a short one.
+        // An interrupted sleep is just shorter.
         let _ = poll(&mut fds, Some(&longest));
         if fds[0].revents().is_empty() {
             return Ok(self.check(progress, control));

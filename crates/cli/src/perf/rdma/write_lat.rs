@@ -1,5 +1,5 @@
-//! WRITE ping-pong. Nobody is told that a WRITE arrived: each side watches the last byte of its memory, and drives its
-//! NIC in between.
+//! WRITE ping-pong. A WRITE raises no event at the target: each side polls the last byte of its memory, and drives
+//! its NIC in between.
 
 use super::super::control::Control;
 use super::super::handshake::{self, Report};
@@ -30,7 +30,7 @@ impl<'a> Watch<'a> {
         Watch { station, last, waiter, completions: [Completion::default(); 16], seen: 0 }
     }
 
-    /// Waits until the last byte is this; anything but [`WaitOutcome::PollAgain`] is why it is not.
+    /// Waits until the last byte has this value. Returns [`WaitOutcome::PollAgain`] then, or why it has not.
     #[inline]
     fn wait(&mut self, count: u8, control: &Control) -> Result<WaitOutcome, Failure> {
         while self.last.load()? != count {
@@ -83,7 +83,7 @@ pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, 
                 count = count.wrapping_add(1);
             }
             WaitOutcome::ControlReady => break,
-            // Either the message to us was lost, and the client writes it again, or our answer was.
+            // Either the message to us was lost, and the client resends it, or our answer was.
             WaitOutcome::TimedOut if !station.is_reliable() && watch.seen > 0 => {
                 pong.post(count.wrapping_sub(1))?
             }
