@@ -1,6 +1,6 @@
-//! `libibverbs.so.1`: the verbs of the C world, translated to ferroce's NIC and nothing else.
+//! `libibverbs.so.1`: the verbs for C programs, translated to ferroce's NIC.
 //!
-//! | room | what lives there |
+//! | module | content |
 //! |---|---|
 //! | `exports`, `ops` | how programs reach a function: by symbol, or through the context's tables |
 //! | `guard`, `errno` | what every call goes through: panics and refusals become numbers |

@@ -16,7 +16,7 @@ fn alloc(call: &'static str, bytes: c_ulong, placement: &Placement) -> c_ulong {
     run(call, |job: &Job| Ok(job.alloc(bytes as usize, placement)? as usize as c_ulong))
 }
 
-/// Blocks round-robin. Programs divide sizes by the number of processes; where nothing is left, a page is meant.
+/// Blocks round-robin. Programs divide sizes by the number of processes; 0 means a page.
 fn cyclic(block: c_ulong, first: c_int) -> Placement {
     Placement::Cyclic { block: (block as usize).max(1), first: named("process", first) }
 }
@@ -129,12 +129,12 @@ pub(crate) unsafe extern "C" fn ferroce_jia_place(
         }
         // SAFETY: as above.
         SHARES => Placement::Shares(unsafe { sizes(call, blocks, count) }),
-        other => fail(&format!("{call}: there is no flag {other}")),
+        other => fail(&format!("{call}: flag {other} does not exist")),
     };
     alloc(call, bytes, &placement)
 }
 
-/// Gives memory back; all processes call it. NULL is nothing to do, as with `free`.
+/// Frees memory; all processes call it. NULL has no effect, as with `free`.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_free(memory: *mut c_void) {
     if !memory.is_null() {

@@ -1,9 +1,9 @@
-//! `librdmacm.so.1`: how programs of the C world make connections, translated to ferroce's NIC and nothing else.
+//! `librdmacm.so.1`: connections for C programs, translated to ferroce's NIC.
 //!
-//! All state of the NIC lives in libibverbs.so.1. What this library needs of it that is no verb comes through the table
-//! of `ferroce_bridge`.
+//! All state of the NIC lives in libibverbs.so.1. This library reaches the functions that are not verbs through the
+//! table of `ferroce_bridge`.
 //!
-//! | room | what lives there |
+//! | module | content |
 //! |---|---|
 //! | `abi` | the structures and numbers of <rdma/rdma_cma.h>, their layout asserted |
 //! | `exports` | the names that programs link with |

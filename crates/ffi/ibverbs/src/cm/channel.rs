@@ -62,7 +62,7 @@ pub(super) unsafe extern "C" fn next_event(channel: *mut Channel, cookie: u64, o
     })
 }
 
-/// The event as librdmacm gets it; `None` for an offer to a listener that is gone, which is thereby refused.
+/// The event in librdmacm's form; `None` for a connection request to a destroyed listener, which rejects it.
 fn told(event: CmEvent) -> Option<Event> {
     let mut out = Event { kind: event.kind as u32, status: event.status, ..Event::default() };
     out.parameters = parameters(&event.conn);

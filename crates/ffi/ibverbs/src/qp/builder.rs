@@ -1,4 +1,4 @@
-//! `ibv_wr_*`: requests put together call by call, then posted at once with one doorbell.
+//! `ibv_wr_*`: requests built call by call, then posted together with one doorbell.
 
 use super::QpObject;
 use crate::abi::*;
@@ -27,13 +27,14 @@ struct Request {
     data: Data,
 }
 
-/// Where in the batch's own store its data is.
+/// Where its data is in the batch's own storage.
 enum Data {
     Sges(Range<usize>),
     Inline(Range<usize>),
 }
 
-/// The batch between `wr_start` and `wr_complete`. The vectors keep their room, so a steady program does not allocate.
+/// The batch between `wr_start` and `wr_complete`. The vectors keep their capacity, so a steady program does not
+/// allocate.
 #[derive(Default)]
 struct Draft {
     requests: Vec<Request>,
@@ -68,7 +69,7 @@ const fn operations(transport: Transport) -> u64 {
 }
 
 impl Builder {
-    /// For a queue pair whose program wants these operations.
+    /// For a queue pair with these requested operations.
     pub(super) fn new(transport: Transport, wanted: u64, cap: QpCap) -> Result<Builder, Refused> {
         if wanted & !operations(transport) != 0 {
             return Err(unsupported("send_ops_flags names operations that this transport does not have"));
@@ -131,7 +132,7 @@ unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
     });
 }
 
-/// Posts all of it, or nothing.
+/// Posts all requests, or none.
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     guard::number("ibv_wr_complete", || {
         // SAFETY: a queue pair of ours, whose lock this thread took in `wr_start`.
@@ -168,7 +169,7 @@ impl Draft {
     }
 }
 
-/// Lets `change` work on the draft; its refusal is kept for `wr_complete`.
+/// Lets `change` modify the draft; stores its refusal for `wr_complete`.
 unsafe fn draw(
     qp: *mut ibv_qp_ex,
     verb: &'static str,
@@ -238,7 +239,7 @@ beginners! {
 }
 
 impl Draft {
-    /// The request that setters are about.
+    /// The current request of the setters.
     fn last(&mut self) -> Result<&mut Request, Refused> {
         self.requests.last_mut().ok_or(invalid("a setter before any request"))
     }

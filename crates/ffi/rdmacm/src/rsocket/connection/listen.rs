@@ -1,4 +1,4 @@
-//! Listen and accept. Requests wait in the listener until a call takes them.
+//! Listen and accept. Requests wait in the listener until a call accepts them.
 
 use std::ffi::c_int;
 
@@ -26,7 +26,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes a request that waits, or waits for one. One that cannot be accepted is turned down, and the next one taken.
+    /// Accepts a pending request, or waits for one. Rejects requests that cannot be accepted, and takes the next.
     pub(crate) fn accept(&self) -> Outcome<Connection> {
         loop {
             let mut shared = self.wait(self.flags.forbid_waiting(0), |shared| {

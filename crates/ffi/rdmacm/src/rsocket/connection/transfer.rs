@@ -40,7 +40,7 @@ fn drain(ring: &Registered, spans: &[Span; 2], into: &mut Vectors<'_>) {
 }
 
 impl Connection {
-    /// Makes sure that there is a connection, waiting for one that is being made.
+    /// Waits for a connection in progress; fails if there is none.
     fn settle(&self, must_not_wait: bool) -> Outcome<()> {
         let state = self.shared.lock().state;
         match state {
@@ -76,7 +76,7 @@ impl Connection {
         Ok(sent)
     }
 
-    /// Waits until a request can be posted; says why not if none ever can.
+    /// Waits until a request can be posted, or returns why it never can.
     pub(crate) fn wait_for_room(
         &self,
         must_not_wait: bool,
@@ -105,7 +105,7 @@ impl Connection {
             };
             let (Some(link), Some(endpoint)) = (shared.link(), &shared.endpoint) else { break };
             if !link.machine.recv_ring.has_data() {
-                // The end; a failure is told once there is nothing else to tell.
+                // The end of the stream. A failure is reported once all data is read.
                 if got == 0 && link.machine.life.end() == Some(End::Failed) {
                     return Err(Errno(libc::ECONNRESET));
                 }
@@ -159,12 +159,12 @@ impl Shared {
     }
 }
 
-/// What posting a piece needs once its bytes are in place: where it goes, and what is said of it.
+/// What posting a piece needs once its bytes are in place: the target, and the message.
 pub(crate) type Destination = Option<(RemoteBuffer, Option<Message>)>;
 
-/// Posting, for a lock that may be let go while the program's bytes are copied.
+/// Posting with a lock that may be released while the program's bytes are copied.
 pub(crate) trait SendPiece {
-    /// Brings the next bytes of `from` into place and posts them where `commit` says.
+    /// Copies the next bytes of `from` into place and posts them to the target of `commit`.
     fn send_piece(
         &mut self,
         piece: &Piece,

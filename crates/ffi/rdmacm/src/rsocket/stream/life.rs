@@ -1,4 +1,4 @@
-//! Who may still send, and why a connection ended.
+//! Which direction is still open, and why a connection ended.
 
 /// Which half of a connection is shut down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -8,16 +8,16 @@ pub(crate) enum Direction {
     Both,
 }
 
-/// Why nothing more comes or goes.
+/// Why a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
-    /// Both ends are done, or one of them said goodbye.
+    /// Both ends are done, or one of them disconnected.
     Disconnected,
     /// The transport gave up, or the peer broke the protocol.
     Failed,
 }
 
-/// The life of an established connection.
+/// The state of an established connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Life {
     readable: bool,
@@ -44,7 +44,7 @@ impl Life {
         self.writable && self.is_connected()
     }
 
-    /// Whether the program itself has said that it sends no more.
+    /// Whether the program has shut down writing.
     pub(crate) fn is_shut_for_writing(&self) -> bool {
         !self.writable
     }
@@ -53,12 +53,12 @@ impl Life {
         self.end
     }
 
-    /// It is over; the first reason stays.
+    /// Ends the connection; the first reason stays.
     pub(crate) fn on_end(&mut self, end: End) {
         self.end.get_or_insert(end);
     }
 
-    /// The peer will send no more; if we will not either, that was all.
+    /// Handles the peer's shutdown. If both directions are shut down, the connection ends.
     pub(crate) fn on_peer_shutdown(&mut self) {
         self.readable = false;
         if !self.writable {
@@ -86,9 +86,9 @@ impl Life {
 /// The control message that a shutdown sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CloseMessage {
-    /// We send no more, but read on.
+    /// We send no more, but continue to read.
     Shutdown,
-    /// Nothing more in either direction.
+    /// Both directions end.
     Disconnect,
 }
 

@@ -8,12 +8,12 @@ use super::ring::Span;
 use super::send_ring::SendRing;
 use crate::rsocket::wire::{Message, Order, RemoteBuffer};
 
-/// Requests that are kept for control messages, so that data can never hold them up.
+/// Requests reserved for control messages, so that data can never block them.
 pub(crate) const CONTROL_SLOTS: u32 = 4;
-/// Places in the table that the peer writes its buffers' successors to.
+/// Entries of the table that the peer announces its buffers in.
 pub(crate) const TABLE_SLOTS: u32 = 2;
 
-/// How large everything is.
+/// The sizes of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) send_ring: u32,
@@ -24,7 +24,7 @@ pub(crate) struct Sizes {
     pub(crate) inline: u32,
 }
 
-/// What the peer said when we connected.
+/// The peer's private data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) order: Order,
@@ -40,7 +40,7 @@ pub(crate) enum Work {
     /// Data or a mapping, with its bytes of the send ring.
     Sent(u32),
     Control,
-    /// The message after which nothing follows.
+    /// The last message.
     LastControl,
 }
 
@@ -71,7 +71,7 @@ pub(crate) enum Control {
     Bare(Message),
     /// An entry for the peer's table, announced by the message.
     Entry { message: Message, bytes: [u8; RemoteBuffer::LEN], target: RemoteBuffer },
-    /// A write of no bytes: only the peer's NIC answers it.
+    /// A zero-length WRITE: only the peer's NIC answers it.
     Probe,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Machine {
     pub(crate) send_ring: SendRing,
     pub(crate) recv_ring: RecvRing,
     pub(crate) life: Life,
-    /// Our ring as the peer reaches it.
+    /// Our ring, as the peer addresses it.
     ring: RemoteBuffer,
     peer_order: Order,
     peer_table: RemoteBuffer,
@@ -93,7 +93,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// `ring` is our receive ring as the peer reaches it.
+    /// `ring` is our receive ring, as the peer addresses it.
     pub(crate) fn new(sizes: &Sizes, ring: RemoteBuffer, peer: &Peer) -> Self {
         let slots = u32::from(sizes.send_queue).saturating_sub(CONTROL_SLOTS).max(1);
         let mut send_ring = SendRing::new(sizes.send_ring, slots, sizes.inline);
@@ -115,12 +115,12 @@ impl Machine {
         }
     }
 
-    /// Which place of our table the peer writes next; to be read when a message of credits brought bytes.
+    /// The table entry that the peer writes next; read when a credit message carries bytes.
     pub(crate) fn next_own_slot(&self) -> u32 {
         self.own_slot
     }
 
-    /// A message came; `entry` is the table's entry, if it brought one.
+    /// Handles a message; `entry` is the table entry, if it brought one.
     pub(crate) fn handle_message(&mut self, message: Message, entry: Option<RemoteBuffer>) {
         let kept = match message {
             Message::Data(length) => self.recv_ring.on_data(length),
@@ -147,7 +147,7 @@ impl Machine {
         if self.send_ring.on_target(entry) { Ok(()) } else { Err(Violation::Buffers) }
     }
 
-    /// A request of ours is done, well or badly.
+    /// Handles a completion of our own, successful or not.
     pub(crate) fn handle_sent(&mut self, work: Work, success: bool) {
         match work {
             Work::Receive => return,
@@ -163,19 +163,19 @@ impl Machine {
         }
     }
 
-    /// The program is done with a direction.
+    /// Shuts down a direction.
     pub(crate) fn handle_shutdown(&mut self, direction: Direction) {
         if let Some(close_message) = self.life.shut_down(direction) {
             self.close_message = Some(close_message);
         }
     }
 
-    /// Asks for a probe of the connection.
+    /// Requests a probe of the connection.
     pub(crate) fn handle_keepalive_timer(&mut self) {
         self.probe = true;
     }
 
-    /// The next control message, which must be posted with the work it names.
+    /// The next control message, which must be posted with the work ID it names.
     pub(crate) fn poll_control(&mut self) -> Option<(Control, Work)> {
         if !self.life.is_connected() || self.control_slots == 0 {
             return None;
@@ -211,7 +211,7 @@ impl Machine {
         Control::Entry { message, bytes: buffer.to_bytes(self.peer_order), target }
     }
 
-    /// Whether everything that was posted is done.
+    /// Whether all posted requests are done.
     pub(crate) fn is_flushed(&self) -> bool {
         self.send_ring.is_idle() && self.control_slots == CONTROL_SLOTS && self.close_message.is_none()
     }

@@ -1,10 +1,10 @@
-//! A stream as a pure machine: bytes go into the peer's ring by RDMA WRITE, and messages say how many.
+//! A stream as a machine without I/O: bytes go into the peer's ring by RDMA WRITE, and messages carry their number.
 //!
 //! Each end owns a receive ring and grants it to its peer in halves: the first with the connection, every further one
 //! as soon as the program has read half a ring. A sender also needs a *credit* for each data message, since the
 //! receiver keeps one record per message. No I/O, no memory: the caller moves the bytes and posts the requests.
 //!
-//! | file | what lives there |
+//! | file | content |
 //! |---|---|
 //! | `send_ring` | the send ring, the peer's buffers and credits: what may be sent, and where it goes |
 //! | `recv_ring` | the receive ring: what has come, what was read, what to grant |

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::ring::{Span, spans};
 
-/// A peer that takes more than it was given; the connection ends.
+/// Why the peer violates the protocol; the connection ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Violation {
     /// It announced more bytes than it was granted.
@@ -15,10 +15,10 @@ pub(crate) enum Violation {
     Buffers,
 }
 
-/// What the peer is to be given.
+/// What to grant to the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grant {
-    /// Data messages are welcome up to this number.
+    /// Data messages are accepted up to this number.
     pub(crate) credit: u16,
     /// Half of the ring, if that much has been read.
     pub(crate) buffer: Option<Span>,
@@ -31,10 +31,10 @@ pub(crate) struct RecvRing {
     granted: u64,
     announced: u64,
     read: u64,
-    /// What is left of each message that has not been read to its end.
+    /// Unread bytes of each message that is not read completely.
     messages: VecDeque<u32>,
     depth: u16,
-    /// Messages read to their end, and how many there must be before credits are worth a message of their own.
+    /// Completely read messages, and the number at which credits are worth a message.
     finished: u16,
     report_at: u16,
 }
@@ -54,7 +54,7 @@ impl RecvRing {
         }
     }
 
-    /// The peer has written so many bytes behind those before.
+    /// The peer has written this many further bytes.
     pub(crate) fn on_data(&mut self, length: u32) -> Result<(), Violation> {
         if u64::from(length) > self.granted - self.announced {
             return Err(Violation::Bytes);
@@ -63,7 +63,7 @@ impl RecvRing {
             return Err(Violation::Messages);
         }
         if length == 0 && self.messages.is_empty() {
-            // Nobody will read it, so it is finished already.
+            // It has no bytes to read, so it is finished already.
             self.finished = self.finished.wrapping_add(1);
             return Ok(());
         }
@@ -79,7 +79,8 @@ impl RecvRing {
 
     /// Bytes that wait to be read.
     pub(crate) fn available(&self) -> u32 {
-        // At most the ring's size: `announced` never passes `granted`, nor that `read` by more than the ring.
+        // At most the ring's size: `announced` never exceeds `granted`, nor `granted` exceeds `read` by more than the
+        // ring.
         (self.announced - self.read) as u32
     }
 
@@ -90,7 +91,7 @@ impl RecvRing {
         spans(self.size, start, length)
     }
 
-    /// The program has read so many of them.
+    /// The program has read this many of them.
     pub(crate) fn on_read(&mut self, length: u32) {
         let mut left = length.min(self.available());
         self.read += u64::from(left);
@@ -105,7 +106,7 @@ impl RecvRing {
         }
     }
 
-    /// Whether the peer should be told of room.
+    /// Whether a grant should be sent to the peer.
     pub(crate) fn wants_grant(&self) -> bool {
         self.half_is_free() || (self.finished.wrapping_sub(self.report_at) as i16) >= 0
     }
@@ -114,7 +115,7 @@ impl RecvRing {
         self.read + u64::from(self.size) - self.granted >= u64::from(self.size / 2)
     }
 
-    /// Takes what is to be granted; it counts as given.
+    /// Takes the next grant, and counts it as sent.
     pub(crate) fn grant(&mut self) -> Grant {
         self.report_at = self.finished.wrapping_add(self.depth / 2);
         let half = self.size / 2;

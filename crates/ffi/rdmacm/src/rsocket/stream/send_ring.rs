@@ -5,19 +5,19 @@ use std::collections::VecDeque;
 use super::ring::{Span, spans};
 use crate::rsocket::wire::{Message, RemoteBuffer};
 
-/// Nothing is sent into less free space than this, lest a slow peer be fed crumbs.
+/// Minimum free space for sending, so that a slow peer gets no tiny pieces.
 pub(crate) const LOW_WATER: u32 = 2048;
 /// The first piece of a long send; each further one is twice as long, so that the peer starts early and ends soon.
 const FIRST_PIECE: u32 = 2048;
 const LARGEST_PIECE: u32 = 64 * 1024;
-/// Buffers that a peer may grant ahead; more is a peer that does not follow the protocol.
+/// Buffers that a peer may grant ahead; more violates the protocol.
 const MAX_TARGETS: usize = 2;
 
 /// The next bytes to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     pub(crate) length: u32,
-    /// Where they must lie in the send ring; `None`: they go inline, from where they are.
+    /// Where they must be in the send ring; `None`: they are sent inline.
     pub(crate) place: Option<[Span; 2]>,
 }
 
@@ -36,7 +36,7 @@ impl Growth {
         Self(FIRST_PIECE)
     }
 
-    /// The most that the next piece may have, and grows.
+    /// The maximum length of the next piece; grows.
     pub(crate) fn next(&mut self, left: usize) -> u32 {
         match u32::try_from(left) {
             Ok(left) if left <= self.0 => left,
@@ -65,18 +65,18 @@ pub(crate) struct SendRing {
 }
 
 impl SendRing {
-    /// A ring of `size` bytes, `slots` requests, and so many bytes that may go inline.
+    /// A ring of `size` bytes, `slots` requests, and this maximum of inline bytes.
     pub(crate) fn new(size: u32, slots: u32, inline: u32) -> Self {
         let targets = VecDeque::with_capacity(MAX_TARGETS);
         Self { size, head: 0, free: size, slots, max_slots: slots, inline, sequence: 0, credit: 0, targets }
     }
 
-    /// The peer takes data messages up to this number.
+    /// The peer accepts data messages up to this number.
     pub(crate) fn on_credit(&mut self, credit: u16) {
         self.credit = credit;
     }
 
-    /// One more buffer of the peer; false if it has no right to grant another.
+    /// Adds a buffer of the peer. Returns `false` if the peer may not grant another.
     pub(crate) fn on_target(&mut self, target: RemoteBuffer) -> bool {
         let welcome = self.targets.len() < MAX_TARGETS;
         if welcome && target.length > 0 {
@@ -106,7 +106,7 @@ impl SendRing {
         self.slots == self.max_slots
     }
 
-    /// The next piece of the stream, at most `limit` bytes; `None` if the peer or the ring has no room.
+    /// The next piece of the stream, at most `limit` bytes; `None` if the peer or the ring has no space.
     pub(crate) fn plan(&self, limit: u32) -> Option<Piece> {
         let target = self.targets.front()?;
         let limit = limit.min(target.length).min(Message::MAX_DATA);
@@ -126,7 +126,7 @@ impl SendRing {
         Piece { length, place: Some(spans(self.size, self.head, length)) }
     }
 
-    /// The piece of [`SendRing::plan`] is on its way; returns where it goes.
+    /// The piece of [`SendRing::plan`] is posted; returns its target.
     pub(crate) fn commit(&mut self, piece: &Piece) -> RemoteBuffer {
         self.sequence = self.sequence.wrapping_add(1);
         self.commit_direct(piece);
@@ -141,7 +141,7 @@ impl SendRing {
         here
     }
 
-    /// The piece of [`SendRing::plan_direct`] is on its way.
+    /// The piece of [`SendRing::plan_direct`] is posted.
     pub(crate) fn commit_direct(&mut self, piece: &Piece) {
         let bytes = piece.ring_bytes();
         self.slots -= 1;
