@@ -7,7 +7,7 @@ use std::process::Command;
 
 /// Versions in the order in which they came; each contains the one before it. Programs ask for them by name.
 const CHAIN: [&str; 4] = ["RDMACM_1.0", "RDMACM_1.1", "RDMACM_1.2", "RDMACM_1.3"];
-/// What libibverbs exports, written down beside it.
+/// The symbols that libibverbs exports.
 const VERBS: &str = "../ibverbs/symbols.txt";
 
 fn main() {

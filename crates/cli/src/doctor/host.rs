@@ -2,7 +2,7 @@
 
 use super::{Finding, local};
 use crate::run::library::Libraries;
-use crate::run::namespace::{self, Dress};
+use crate::run::namespace::{self, Files};
 use crate::run::tree::SysTree;
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub(super) fn before_threads() -> Vec<Finding> {
         Libraries::find().unwrap_or(Libraries { verbs: "/nowhere".into(), connections: None, shim: None });
     let sys = SysTree::of(&[], false);
     let as_root = rustix::process::geteuid().is_root();
-    vec![match namespace::try_out(&Dress { sys: &sys, libraries: &libraries }) {
+    vec![match namespace::try_out(&Files { sys: &sys, libraries: &libraries }) {
         Ok(()) if as_root => Finding::works("namespaces", "a mount namespace shows programs the device's files"),
         Ok(()) => Finding::works("namespaces", "user and mount namespaces show programs the device's files"),
         Err(refused) => Finding::limited("namespaces", format!("refused ({refused}); a preloaded library shows the files instead"))

@@ -67,22 +67,22 @@ pub(crate) fn run(args: &Run) -> Result<ExitCode, Failure> {
     let starter = Starter { args, plan: &plan, meetings, folder: folder()?, library_path: library_path()? };
     let mut job = Job::new(args, plan.size());
     let code = job.watch(&starter, meeting, &blocked)?;
-    let told = job.output.finish();
+    let records = job.output.finish();
     if let Some(page) = &args.stat {
-        show_statistics(&told, &args.command, page.as_deref())?;
+        show_statistics(&records, &args.command, page.as_deref())?;
     }
     Ok(ExitCode::from(code))
 }
 
 fn show_statistics(
-    told: &[serde_json::Value],
+    records: &[serde_json::Value],
     command: &[OsString],
     page: Option<&Path>,
 ) -> Result<(), Failure> {
-    eprintln!("{}", statistics::table(told));
+    eprintln!("{}", statistics::table(records));
     let Some(path) = page else { return Ok(()) };
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-    std::fs::write(path, page::html(&words.join(" "), told))
+    std::fs::write(path, page::html(&words.join(" "), records))
         .map_err(|error| Failure::io(format!("cannot write {}", path.display()), error))?;
     eprintln!("A page with pictures: {}", path.display());
     Ok(())
@@ -175,7 +175,7 @@ impl Job {
             }
             self.reap();
             self.report(&reporter);
-            self.hear(&verdict);
+            self.on_departure(&verdict);
             self.enforce();
         }
         self.explain();
@@ -228,7 +228,7 @@ impl Job {
     }
 
     /// The rendezvous reports that a process was lost.
-    fn hear(&mut self, verdict: &Receiver<Departure>) {
+    fn on_departure(&mut self, verdict: &Receiver<Departure>) {
         match verdict.try_recv() {
             Ok(Departure::Down { .. }) => {
                 self.close();

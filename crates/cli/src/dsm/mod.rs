@@ -7,7 +7,7 @@
 //! | `plan` | which process is started where, and with which environment |
 //! | `remote` | how a process is started on another machine |
 //! | `launch` | started, watched, ended together |
-//! | `output` | who said what |
+//! | `output` | the output of all processes |
 //! | `statistics`, `page` | what was counted, as a table and as an HTML page with pictures |
 //! | `compile` | `ferroce dsm cc` |
 

@@ -25,28 +25,28 @@ const KINDS: [(&str, &str, &[&str]); 5] = [
 ];
 
 /// The whole page.
-pub(crate) fn html(command: &str, told: &[Value]) -> String {
+pub(crate) fn html(command: &str, records: &[Value]) -> String {
     let mut page = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
     page.push_str("<title>ferroce dsm</title>\n<style>\n");
     page.push_str(crate::report::STYLE);
     page.push_str("</style>\n</head>\n<body>\n");
     let _ = writeln!(page, "<h1>{}</h1>", escape(command));
-    let transport = told.first().and_then(|process| process["transport"].as_str()).unwrap_or("?");
+    let transport = records.first().and_then(|process| process["transport"].as_str()).unwrap_or("?");
     let _ =
-        writeln!(page, "<p class=\"soft\">{} processes, transport {}.</p>", told.len(), escape(transport));
-    let sharing = statistics::sharing(told);
+        writeln!(page, "<p class=\"soft\">{} processes, transport {}.</p>", records.len(), escape(transport));
+    let sharing = statistics::sharing(records);
     if !sharing.is_empty() {
         let _ = writeln!(page, "<p class=\"soft\">{}</p>", escape(sharing.trim_end()));
     }
     page.push_str("<h2>Where the time went</h2>\n");
-    shares(&mut page, told);
+    shares(&mut page, records);
     page.push_str("<h2>When each process waited</h2>\n");
-    timeline(&mut page, told);
+    timeline(&mut page, records);
     page.push_str("<h2>Pages that travelled</h2>\n");
-    heat_map(&mut page, told);
+    heat_map(&mut page, records);
     page.push_str("<h2>All figures</h2>\n");
-    table(&mut page, told);
+    table(&mut page, records);
     page.push_str("</body>\n</html>\n");
     page
 }
@@ -89,12 +89,12 @@ fn legend<'a>(page: &mut String, y: f64, entries: impl Iterator<Item = (&'a str,
 }
 
 /// One bar per process.
-fn shares(page: &mut String, told: &[Value]) {
+fn shares(page: &mut String, records: &[Value]) {
     const COLOURS: [&str; 4] = ["#5b6570", "#a1378b", "#c74a00", "#0067b1"];
-    let height = LANE * told.len() as f64 + 34.0;
+    let height = LANE * records.len() as f64 + 34.0;
     open_svg(page, height, "time of each process by use");
-    let longest = told.iter().filter_map(|process| process["took_ns"].as_u64()).max().unwrap_or(1).max(1);
-    for (lane, process) in told.iter().enumerate() {
+    let longest = records.iter().filter_map(|process| process["took_ns"].as_u64()).max().unwrap_or(1).max(1);
+    for (lane, process) in records.iter().enumerate() {
         let y = LANE * lane as f64 + 4.0;
         text(page, (LEFT - 10.0, y + 14.0), "end", &process["rank"].to_string());
         let waits =
@@ -120,16 +120,16 @@ fn kind(call: &str) -> (&'static str, &'static str) {
 }
 
 /// One lane per process, one rectangle per wait.
-fn timeline(page: &mut String, told: &[Value]) {
+fn timeline(page: &mut String, records: &[Value]) {
     let began = |process: &Value| process["began_unix_ns"].as_u64().unwrap_or(0);
     let took = |process: &Value| process["took_ns"].as_u64().unwrap_or(0);
-    let first = told.iter().map(began).min().unwrap_or(0);
-    let last = told.iter().map(|process| began(process) + took(process)).max().unwrap_or(1);
+    let first = records.iter().map(began).min().unwrap_or(0);
+    let last = records.iter().map(|process| began(process) + took(process)).max().unwrap_or(1);
     let scale = (WIDTH - LEFT - 10.0) / (last - first).max(1) as f64;
-    let height = LANE * told.len() as f64 + 56.0;
+    let height = LANE * records.len() as f64 + 56.0;
     open_svg(page, height, "waits of each process over time");
     let mut left_out = 0;
-    for (lane, process) in told.iter().enumerate() {
+    for (lane, process) in records.iter().enumerate() {
         let y = LANE * lane as f64 + 4.0;
         let offset = began(process) - first;
         text(page, (LEFT - 10.0, y + 14.0), "end", &process["rank"].to_string());
@@ -161,9 +161,9 @@ fn timeline(page: &mut String, told: &[Value]) {
 }
 
 /// How often each page was transferred: fetched or changed, by all processes together.
-fn heat_map(page: &mut String, told: &[Value]) {
+fn heat_map(page: &mut String, records: &[Value]) {
     let mut heat: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-    for entry in told.iter().flat_map(|process| process["pages"].as_array().into_iter().flatten()) {
+    for entry in records.iter().flat_map(|process| process["pages"].as_array().into_iter().flatten()) {
         if let (Some(at), Some(fetched), Some(changed)) =
             (entry[0].as_u64(), entry[1].as_u64(), entry[2].as_u64())
         {
@@ -207,8 +207,8 @@ fn draw_cells(page: &mut String, cells: &BTreeMap<u64, (u64, u64)>, pages_per_ce
     );
 }
 
-fn table(page: &mut String, told: &[Value]) {
-    let (headings, rows) = statistics::rows(told);
+fn table(page: &mut String, records: &[Value]) {
+    let (headings, rows) = statistics::rows(records);
     page.push_str("<div class=\"wide\"><table>\n<thead><tr>");
     for heading in headings {
         let _ = write!(

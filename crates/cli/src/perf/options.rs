@@ -318,8 +318,8 @@ impl TestArgs {
                 asked.test.name()
             ));
         }
-        fn differs<T: PartialEq>(told: Option<T>, asked: T) -> bool {
-            told.is_some_and(|told| told != asked)
+        fn differs<T: PartialEq>(given: Option<T>, asked: T) -> bool {
+            given.is_some_and(|given| given != asked)
         }
         for (option, differs) in [
             ("-s", differs(self.size, asked.size)),

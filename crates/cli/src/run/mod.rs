@@ -6,7 +6,7 @@
 //! | `tree` | which files do programs look for outside the library |
 //! | `namespace` | how are they shown: the first way |
 //! | `folder` | where do files live while a run needs them: the second way, through the shim, and reports |
-//! | `explain` | what is told at the end |
+//! | `explain` | the summary at the end |
 
 mod explain;
 mod folder;
@@ -23,7 +23,7 @@ use crate::program::{self, CANNOT_RUN, NOT_FOUND};
 use clap::{Parser, ValueEnum};
 use folder::PrivateFolder;
 use library::Libraries;
-use namespace::Dress;
+use namespace::Files;
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let faults = args.faults.to_variable()?;
     let recording = args.capture.as_deref().map(Recording::begin).transpose()?;
 
-    let stage = Stage::set(args.no_namespace, &Dress { sys: &sys, libraries: &libraries })?;
+    let stage = Stage::set(args.no_namespace, &Files { sys: &sys, libraries: &libraries })?;
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]);
     stage.apply_to(&mut command);
@@ -162,15 +162,15 @@ struct Stage {
 }
 
 impl Stage {
-    fn set(no_namespace: bool, dress: &Dress<'_>) -> Result<Stage, Failure> {
+    fn set(no_namespace: bool, files: &Files<'_>) -> Result<Stage, Failure> {
         let why = match no_namespace {
             true => None,
-            false => match namespace::enter(dress) {
+            false => match namespace::enter(files) {
                 Ok(libraries) => return Ok(Stage { libraries, folder: None }),
                 Err(refused) => Some(refused),
             },
         };
-        if dress.libraries.shim.is_none() {
+        if files.libraries.shim.is_none() {
             // The library alone is enough for most programs; others report what is missing.
             eprintln!(
                 "ferroce: {}no libferroce_shim.so next to this command; programs that look into /sys/class/infiniband or \
@@ -179,7 +179,7 @@ impl Stage {
             );
         }
         let folder = PrivateFolder::make()?;
-        let files = fill(folder.path(), dress).map_err(|error| {
+        let files = fill(folder.path(), files).map_err(|error| {
             Failure::io(format!("cannot write to {}", folder.path().display()), error).exit_with(CANNOT_RUN)
         })?;
         Ok(Stage { libraries: files, folder: Some(folder) })
@@ -198,13 +198,13 @@ impl Stage {
 }
 
 /// Fills a private folder with the files for the shim; returns the folder of the libraries.
-fn fill(folder: &Path, dress: &Dress<'_>) -> std::io::Result<PathBuf> {
+fn fill(folder: &Path, files: &Files<'_>) -> std::io::Result<PathBuf> {
     let below = |path: &str| folder.join(path.trim_start_matches('/'));
-    dress.sys.make_in(&below(tree::SYS))?;
+    files.sys.make_in(&below(tree::SYS))?;
     tree::make_node_in(&below(tree::DEV))?;
     let libraries = folder.join("lib");
     std::fs::create_dir(&libraries)?;
-    for (name, file) in dress.libraries.links() {
+    for (name, file) in files.libraries.links() {
         std::os::unix::fs::symlink(file, libraries.join(name))?;
     }
     Ok(libraries)

@@ -24,7 +24,7 @@ const INFINIBAND: &str = "infiniband";
 const FERROCE: &str = "ferroce";
 
 /// The files that a program needs before it starts.
-pub(crate) struct Dress<'a> {
+pub(crate) struct Files<'a> {
     pub(crate) sys: &'a SysTree,
     pub(crate) libraries: &'a Libraries,
 }
@@ -51,29 +51,29 @@ fn refused<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> Refused 
 ///
 /// Without privilege a child tries first: a process cannot leave a user namespace, and some systems grant the
 /// namespace but refuse mounts in it.
-pub(crate) fn enter(dress: &Dress<'_>) -> Result<PathBuf, Refused> {
+pub(crate) fn enter(files: &Files<'_>) -> Result<PathBuf, Refused> {
     if unshare(libc::CLONE_NEWNS).is_ok() {
-        return put_on(dress);
+        return mount_files(files);
     }
-    rehearse(|| enter_as_user(dress).map(drop))?;
-    enter_as_user(dress)
+    rehearse(|| enter_as_user(files).map(drop))?;
+    enter_as_user(files)
 }
 
 /// Whether [`enter`] would work, tried in a child that then ends.
-pub(crate) fn try_out(dress: &Dress<'_>) -> Result<(), Refused> {
+pub(crate) fn try_out(files: &Files<'_>) -> Result<(), Refused> {
     rehearse(|| match unshare(libc::CLONE_NEWNS) {
-        Ok(()) => put_on(dress).map(drop),
-        Err(_) => enter_as_user(dress).map(drop),
+        Ok(()) => mount_files(files).map(drop),
+        Err(_) => enter_as_user(files).map(drop),
     })
 }
 
-fn enter_as_user(dress: &Dress<'_>) -> Result<PathBuf, Refused> {
+fn enter_as_user(files: &Files<'_>) -> Result<PathBuf, Refused> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     // Held until this process is in its namespace, where the next one finds it.
     let _lock = user_namespace::lock_search(uid);
     if user_namespace::join(uid, gid) == user_namespace::Join::Joined {
         unshare(libc::CLONE_NEWNS).map_err(refused("mount namespace"))?;
-        return put_on(dress);
+        return mount_files(files);
     }
     unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS).map_err(refused("user namespace"))?;
     // The kernel requires this before an unprivileged process may map a group.
@@ -82,20 +82,20 @@ fn enter_as_user(dress: &Dress<'_>) -> Result<PathBuf, Refused> {
         .map_err(refused("user namespace, group"))?;
     std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))
         .map_err(refused("user namespace, user"))?;
-    put_on(dress)
+    mount_files(files)
 }
 
-fn put_on(dress: &Dress<'_>) -> Result<PathBuf, Refused> {
+fn mount_files(files: &Files<'_>) -> Result<PathBuf, Refused> {
     // Later mounts of the system appear here; our mounts do not appear there.
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", slave).map_err(refused("mount namespace"))?;
     let sys = Path::new(SYS_CLASS);
-    cover(sys, |folder| dress.sys.make_in(folder)).map_err(refused("covering /sys/class"))?;
+    cover(sys, |folder| files.sys.make_in(folder)).map_err(refused("covering /sys/class"))?;
     let libraries = Path::new(DEV_FOLDER).join(FERROCE);
     let dev = cover(Path::new(DEV_FOLDER), |folder| {
         tree::make_node_in(folder)?;
         std::fs::create_dir(&libraries)?;
-        dress.libraries.links().into_iter().try_for_each(|(name, file)| symlink(file, libraries.join(name)))
+        files.libraries.links().into_iter().try_for_each(|(name, file)| symlink(file, libraries.join(name)))
     });
     match dev {
         Ok(()) => Ok(libraries),
@@ -162,26 +162,26 @@ fn rehearse(what: impl FnOnce() -> Result<(), Refused>) -> Result<(), Refused> {
         -1 => Err(refused("fork")(io::Error::last_os_error())),
         0 => {
             drop(reader);
-            let told = what().err().map(|refused| Told::of(&refused)).unwrap_or_default();
-            let sent = io::Write::write_all(&mut &writer, &told.0);
+            let report = what().err().map(|refused| Report::of(&refused)).unwrap_or_default();
+            let sent = io::Write::write_all(&mut &writer, &report.0);
             // SAFETY: ends the child without running what the parent registered for its own end.
             unsafe { libc::_exit(i32::from(sent.is_err())) }
         }
         child => {
             drop(writer);
-            let mut told = Told::default();
-            let read = io::Read::read_exact(&mut &reader, &mut told.0);
+            let mut report = Report::default();
+            let read = io::Read::read_exact(&mut &reader, &mut report.0);
             // SAFETY: waits for our own child; no status is wanted, so nothing is written.
             unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
             read.map_err(refused("trying a namespace"))?;
-            told.refusal().map_or(Ok(()), Err)
+            report.refusal().map_or(Ok(()), Err)
         }
     }
 }
 
 /// A refusal in a pipe: the number of the step and the system's error; zeros for success.
 #[derive(Default)]
-struct Told([u8; 8]);
+struct Report([u8; 8]);
 
 /// Every step that can be refused, indexed by its number.
 const STEPS: [&str; 8] = [
@@ -195,14 +195,14 @@ const STEPS: [&str; 8] = [
     "a namespace",
 ];
 
-impl Told {
-    fn of(refused: &Refused) -> Told {
+impl Report {
+    fn of(refused: &Refused) -> Report {
         let step = STEPS.iter().position(|step| *step == refused.step).unwrap_or(STEPS.len() - 1);
         let error = refused.error.raw_os_error().unwrap_or(libc::EIO);
-        let mut told = Told::default();
-        told.0[..4].copy_from_slice(&(step as u32 + 1).to_ne_bytes());
-        told.0[4..].copy_from_slice(&error.to_ne_bytes());
-        told
+        let mut report = Report::default();
+        report.0[..4].copy_from_slice(&(step as u32 + 1).to_ne_bytes());
+        report.0[4..].copy_from_slice(&error.to_ne_bytes());
+        report
     }
 
     fn refusal(&self) -> Option<Refused> {
@@ -221,10 +221,10 @@ mod tests {
     fn a_refusal_travels_through_a_pipe() {
         let error = || io::Error::from_raw_os_error(libc::EPERM);
         for step in STEPS {
-            let told = Told::of(&Refused { step, error: error() });
-            let back = told.refusal().expect("a refusal");
+            let report = Report::of(&Refused { step, error: error() });
+            let back = report.refusal().expect("a refusal");
             assert_eq!((back.step, back.error.raw_os_error()), (step, Some(libc::EPERM)));
         }
-        assert!(Told::default().refusal().is_none());
+        assert!(Report::default().refusal().is_none());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release -p ferroce-dsm --example figures -- rdma
 //!
-//! With a number behind the transport, so many processes measure nothing but their barrier, straight and over a tree. Over a link
+//! With a number behind the transport, that many processes measure only their barrier, direct and over a tree. Over a link
 //! between two network namespaces: an address of the first, and how to start a program, the last one, in the second. With `auto` and
 //! three processes, the two in the first namespace measure what it is good for that they share pages.
 //!

@@ -1,5 +1,5 @@
 //! Pages whose home is co-located. The program sees the home's own bytes, which the hardware keeps coherent. Such a
-//! page is always valid and never fetched, and writes to it are at home at once. Notices still list it, since other
+//! page is always valid and never fetched, and writes to it are immediately at home. Notices still list it, since other
 //! hosts have copies.
 //!
 //! Each process decides for itself what it shares. A home treats a process that does not share like one on another

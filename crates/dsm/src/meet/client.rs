@@ -143,7 +143,7 @@ struct Listener {
 
 impl Listener {
     fn listen(&self, mut lines: Lines, socket: &Mutex<TcpStream>) {
-        let mut told = Instant::now();
+        let mut last_beat = Instant::now();
         loop {
             let heard = lines.next();
             if self.left.load(Ordering::Acquire) {
@@ -154,8 +154,8 @@ impl Listener {
                 Heard::Nothing => {}
                 Heard::Lost(why) => stop(self.rank, &self.keeper.gone(why)),
             }
-            if told.elapsed() >= BEAT {
-                told = Instant::now();
+            if last_beat.elapsed() >= BEAT {
+                last_beat = Instant::now();
                 // If this fails, reading does too.
                 let _ = socket.lock().write_all(b"alive\n");
             }

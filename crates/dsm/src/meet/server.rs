@@ -219,7 +219,7 @@ impl Round {
             }
             if now >= self.beat {
                 self.beat = now + BEAT;
-                self.tell("alive\n");
+                self.send_to_all("alive\n");
             }
             let until = [self.lost.map(|(_, _, until)| until), self.deadline, Some(self.beat)];
             let until = until.into_iter().flatten().min().unwrap_or(now);
@@ -279,19 +279,19 @@ impl Round {
             .enumerate()
             .map(|(at, text)| format!("from {at} {}\n", text.take().unwrap_or_default()));
         let answer: String = texts.collect();
-        self.tell(&answer);
+        self.send_to_all(&answer);
     }
 
     fn handle_down(&mut self, rank: u32, why: String) {
         self.lost = None;
         if self.down.is_none() {
-            self.tell(&format!("down {rank} {why}\n"));
+            self.send_to_all(&format!("down {rank} {why}\n"));
             self.down = Some((rank, why));
             self.deadline = Some(Instant::now() + STOP_PATIENCE);
         }
     }
 
-    fn tell(&mut self, text: &str) {
+    fn send_to_all(&mut self, text: &str) {
         for socket in self.sockets.iter_mut().flatten() {
             // If sending fails, the process is gone, and its connection reports that.
             let _ = socket.write_all(text.as_bytes());

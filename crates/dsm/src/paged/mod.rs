@@ -7,14 +7,14 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `layout` | what lies where in a mapping |
+//! | `layout` | the offsets in a mapping |
 //! | `colocated` | the mappings of the other processes of this host |
 //! | `executor` | how the steps of the coherence machine are done |
 //! | `locks` | who holds a lock, and what was written under it |
-//! | `barrier`, `tree` | how all processes meet, with notices and without; the same over a tree |
+//! | `barrier`, `tree` | barriers, with notices and without; the same over a tree |
 //! | `packed` | how a page of many small changes goes home |
 //! | `mail` | flags and messages |
-//! | `waiting` | how to wait for a word that somebody else writes |
+//! | `waiting` | how to wait for a word that a peer writes |
 
 mod barrier;
 mod colocated;

@@ -109,7 +109,7 @@ unsafe fn plain(wr: &ibv_send_wr, qp_type: u32) -> Option<SendWr<'_>> {
 }
 
 /// Any request.
-#[inline(never)] // beside the short way for most of them, it would only be in the way
+#[inline(never)] // keeps the fast path small
 unsafe fn post_one(
     wr: &ibv_send_wr,
     qp_type: u32,

@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::channel;
-use crate::guard::{self, Refused, check, invalid, told};
+use crate::guard::{self, Refused, check, invalid, reported};
 use crate::ib::Names;
 use crate::id::Id;
 use crate::{multicast, qp};
@@ -56,8 +56,8 @@ pub(crate) fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_even
 
 impl Event {
     fn show_parameters(&mut self, event: &cm::Event, is_datagram: bool) {
-        let told = &event.parameters;
-        let private_data_len = told.private_len.min(PRIVATE_DATA as u32) as u8;
+        let given = &event.parameters;
+        let private_data_len = given.private_len.min(PRIVATE_DATA as u32) as u8;
         let private_data: *const c_void = match private_data_len {
             0 => ptr::null(),
             _ => (&raw const self.private_data).cast(),
@@ -69,13 +69,13 @@ impl Event {
             self.abi.param.conn = rdma_conn_param {
                 private_data,
                 private_data_len,
-                responder_resources: told.responder_resources,
-                initiator_depth: told.initiator_depth,
-                flow_control: told.flow_control,
-                retry_count: told.retry_count,
-                rnr_retry_count: told.rnr_retry,
-                srq: told.srq,
-                qp_num: told.qpn,
+                responder_resources: given.responder_resources,
+                initiator_depth: given.initiator_depth,
+                flow_control: given.flow_control,
+                retry_count: given.retry_count,
+                rnr_retry_count: given.rnr_retry,
+                srq: given.srq,
+                qp_num: given.qpn,
             };
         }
     }
@@ -204,10 +204,10 @@ pub(crate) fn complete(id: &Id) -> Result<(), Refused> {
         }
         (*id.abi()).event = event;
         match ((*event).event, (*event).status) {
-            (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => Err(told(libc::ENODEV)),
+            (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => Err(reported(libc::ENODEV)),
             (_, 0) => Ok(()),
-            (RDMA_CM_EVENT_REJECTED, _) => Err(told(libc::ECONNREFUSED)),
-            (_, status) => Err(told(status.abs())),
+            (RDMA_CM_EVENT_REJECTED, _) => Err(reported(libc::ECONNREFUSED)),
+            (_, status) => Err(reported(status.abs())),
         }
     }
 }

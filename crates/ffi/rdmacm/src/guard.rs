@@ -23,18 +23,18 @@ pub(crate) const fn invalid(why: &'static str) -> Refused {
 }
 
 /// A refusal of libibverbs, which has logged the reason.
-pub(crate) const fn told(errno: c_int) -> Refused {
+pub(crate) const fn reported(errno: c_int) -> Refused {
     refused(errno, "")
 }
 
 /// The result of a function of libibverbs: 0, or a number.
 pub(crate) fn check(errno: c_int) -> Result<(), Refused> {
-    if errno == 0 { Ok(()) } else { Err(told(errno)) }
+    if errno == 0 { Ok(()) } else { Err(reported(errno)) }
 }
 
 /// An object of libibverbs, or the number in `errno`.
 pub(crate) fn made<T>(object: *mut T) -> Result<*mut T, Refused> {
-    if object.is_null() { Err(told(errno())) } else { Ok(object) }
+    if object.is_null() { Err(reported(errno())) } else { Ok(object) }
 }
 
 fn errno() -> c_int {

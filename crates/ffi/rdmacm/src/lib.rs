@@ -7,14 +7,14 @@
 //! |---|---|
 //! | `abi` | the structures and numbers of <rdma/rdma_cma.h>, their layout asserted |
 //! | `exports` | the names that programs link with |
-//! | `guard` | what every call goes through: panics and refusals become numbers |
+//! | `guard` | the wrapper of every call: panics and refusals become error numbers |
 //! | `verbs` | libibverbs.so.1, as this library calls it |
 //! | `device`, `devices` | the one device, opened on first use |
 //! | `channel`, `event` | event channels, events, and what is done for the program when it gets one |
-//! | `id`, `options` | ids, their end, their options |
-//! | `address`, `route`, `addrinfo` | names, binding, the way to a destination |
+//! | `id`, `options` | ids and their options |
+//! | `address`, `route`, `addrinfo` | names, binding, routes |
 //! | `ib` | names of the family AF_IB |
-//! | `listen`, `connect`, `ece` | offering, taking, refusing and ending connections |
+//! | `listen`, `connect`, `ece` | connecting, accepting, rejecting and disconnecting |
 //! | `qp`, `srq` | the id's own queues |
 //! | `endpoint` | all of it in one call |
 //! | `multicast` | groups |

@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::address;
 use crate::event;
-use crate::guard::{self, Refused, check, invalid, told};
+use crate::guard::{self, Refused, check, invalid, reported};
 use crate::id::Id;
 use crate::qp;
 use ferroce_bridge::address::Address;
@@ -59,9 +59,9 @@ fn offered(listener: &Id, event: *mut rdma_cm_event) -> Result<*mut rdma_cm_id, 
     // SAFETY: an event of ours that nobody else has.
     let event = unsafe { &*event };
     match (event.event, event.status) {
-        (RDMA_CM_EVENT_REJECTED, _) => return Err(told(libc::ECONNREFUSED)),
-        (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => return Err(told(libc::ENODEV)),
-        (_, status) if status != 0 => return Err(told(status.abs())),
+        (RDMA_CM_EVENT_REJECTED, _) => return Err(reported(libc::ECONNREFUSED)),
+        (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => return Err(reported(libc::ENODEV)),
+        (_, status) if status != 0 => return Err(reported(status.abs())),
         (RDMA_CM_EVENT_CONNECT_REQUEST, _) => {}
         _ => return Err(invalid("the listener received an event other than a connection request")),
     }

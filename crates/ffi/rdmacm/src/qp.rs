@@ -47,8 +47,8 @@ pub(crate) fn to_ready(id: &Id, responds: Option<u8>, depth: Option<u8>) -> Resu
 /// Our request was accepted: sets the queue pair up and confirms it to the peer.
 pub(crate) fn establish(id: &Id) -> Result<(), Refused> {
     // SAFETY: the NIC's half.
-    let told = || check(unsafe { (id.device.table.establish)(id.nic()) });
-    to_ready(id, None, None).and_then(|()| told()).inspect_err(|_| to_error(id))
+    let confirm = || check(unsafe { (id.device.table.establish)(id.nic()) });
+    to_ready(id, None, None).and_then(|()| confirm()).inspect_err(|_| to_error(id))
 }
 
 /// Moves the queue pair, if there is one, to ERROR, which flushes its requests.

@@ -84,12 +84,12 @@ pub(crate) fn serve(control: &mut Control, _: &Params, single_core: SingleCore) 
     connect(&socket, control, &offer)?;
     handshake::started(control)?;
     let mut train = vec![0; 64 << 10];
-    let (mut received, mut told, mut spins) = (0_u64, 0, 0_u32);
+    let (mut received, mut reported, mut spins) = (0_u64, 0, 0_u32);
     loop {
         let must_answer = match socket.recv(&mut train) {
             Ok(length) => {
                 received += length as u64;
-                received - told >= BYTES_PER_ANSWER
+                received - reported >= BYTES_PER_ANSWER
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 spins = spins.wrapping_add(1);
@@ -97,7 +97,7 @@ pub(crate) fn serve(control: &mut Control, _: &Params, single_core: SingleCore) 
                 if spins.is_multiple_of(SPINS_PER_LOOK) && control.has_news() {
                     break;
                 }
-                received > told
+                received > reported
             }
             Err(error) if is_bounce(&error) => false,
             Err(error) => return Err(broken(error)),
@@ -105,7 +105,7 @@ pub(crate) fn serve(control: &mut Control, _: &Params, single_core: SingleCore) 
         if must_answer {
             // A report that finds no space is replaced by the next one.
             let _ = socket.send(&received.to_be_bytes());
-            told = received;
+            reported = received;
         }
     }
     handshake::await_stop(control)?;

@@ -3,7 +3,7 @@
 //! | file | question |
 //! |---|---|
 //! | `local` | what does one side decide for itself? |
-//! | `offer`, `queue_pair`, `lane`, `station` | how is a test set up, and what do the sides tell each other? |
+//! | `offer`, `queue_pair`, `lane`, `station` | how is a test set up, and what do the sides exchange? |
 //! | `wait` | how does a side wait without hanging? |
 //! | `ping`, `send_lat`, `write_lat`, `one_sided_lat` | what is timed one by one? |
 //! | `bandwidth` | what is streamed? |
