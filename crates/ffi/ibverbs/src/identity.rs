@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 /// Name of the device, as `ibv_devices` prints it.
-pub(crate) const NAME: &str = "ferroce0";
+pub(crate) const NAME: &str = ferroce_nic::DEVICE_NAME;
 /// Name of its character device.
 pub(crate) const DEV_NAME: &str = "uverbs0";
 /// Path of its attributes in sysfs; `ferroce run` provides the files.

@@ -140,7 +140,7 @@ impl Neighbour {
     ///
     /// # Safety
     /// The payload is readable.
-    #[inline]
+    #[inline(always)] // as `Path::express`
     pub(super) unsafe fn push_short(
         &self,
         own_slot: u8,

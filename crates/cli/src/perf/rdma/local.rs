@@ -88,7 +88,7 @@ impl Local {
 /// Checks that the suite's device opens and is reachable.
 pub(crate) fn try_device() -> Result<(), Failure> {
     // Only packets of the measuring device belong into a capture.
-    let config = Config { capture: None, ..config(None, true)? };
+    let config = config(None, true)?.with(|c| c.capture = None);
     let device = Device::open_with(config).map_err(|error| cannot(error.to_string()))?;
     match device.gids().is_empty() {
         false => Ok(()),
