@@ -1,4 +1,4 @@
-//! The windows of the other processes of this host: opened as files, so that the program can be shown pages of theirs.
+//! The mappings of co-located processes, opened as files, so that the program can use their pages in place.
 
 use crate::error::Error;
 use crate::faults::Source;
@@ -9,8 +9,8 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// Opens the windows of those beside us. One that cannot be opened or mapped is left out: its pages are fetched like those of
-/// other hosts. All processes must come here, or none.
+/// Opens the mappings of co-located processes. Skips one that cannot be opened or mapped: its pages are fetched like
+/// those of other hosts. All processes must call it, or none.
 pub(super) fn open(
     rank: u32,
     hosts: &Hosts,
@@ -18,22 +18,22 @@ pub(super) fn open(
     len: usize,
     meeting: &Meeting,
 ) -> Result<BTreeMap<u32, Source>, Error> {
-    let lines = meeting.gather(&format!("window {} {}", std::process::id(), own.as_raw_fd()))?;
-    let others = hosts.beside(rank).filter(|other| *other != rank);
+    let lines = meeting.gather(&format!("mapping {} {}", std::process::id(), own.as_raw_fd()))?;
+    let others = hosts.colocated(rank).filter(|other| *other != rank);
     Ok(others.filter_map(|other| Some((other, source(&lines[other as usize], len)?))).collect())
 }
 
 fn source(line: &str, len: usize) -> Option<Source> {
-    let mut words = line.strip_prefix("window ")?.split(' ');
+    let mut words = line.strip_prefix("mapping ")?.split(' ');
     let (process, descriptor): (u32, u32) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let place = format!("/proc/{process}/fd/{descriptor}");
     let file = OpenOptions::new().read(true).write(true).open(place).ok()?;
-    // Anything else is no window of this job.
+    // Any other file is no mapping of this job.
     if file.metadata().ok()?.len() != len as u64 {
         return None;
     }
-    let window = Arc::new(Mapping::anywhere(&file, 0, len).ok()?);
-    Some(Source { file, window })
+    let mapping = Arc::new(Mapping::anywhere(&file, 0, len).ok()?);
+    Some(Source { file, mapping })
 }
 
 #[cfg(test)]
@@ -42,16 +42,16 @@ mod tests {
     use crate::map::anonymous_file;
 
     #[test]
-    fn only_a_file_of_the_right_length_is_a_window() {
+    fn only_a_file_of_the_right_length_is_mapped() {
         let file = anonymous_file(c"test", 8192).expect("memory");
-        let line = format!("window {} {}", std::process::id(), file.as_raw_fd());
+        let line = format!("mapping {} {}", std::process::id(), file.as_raw_fd());
         let found = source(&line, 8192).expect("our own");
         Mapping::anywhere(&file, 0, 8192)
             .expect("a mapping")
             .word(4096)
             .store(7, std::sync::atomic::Ordering::Relaxed);
-        assert_eq!(found.window.word(4096).load(std::sync::atomic::Ordering::Relaxed), 7);
+        assert_eq!(found.mapping.word(4096).load(std::sync::atomic::Ordering::Relaxed), 7);
         assert!(source(&line, 4096).is_none());
-        assert!(source("window 1 99999", 8192).is_none() && source("done", 8192).is_none());
+        assert!(source("mapping 1 99999", 8192).is_none() && source("done", 8192).is_none());
     }
 }

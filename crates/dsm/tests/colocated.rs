@@ -48,7 +48,7 @@ fn shares(job: &Job, home: u32) -> bool {
     home / 2 == job.rank() / 2
 }
 
-fn nothing_travels_between_neighbours(job: &Job) {
+fn local_peers_exchange_no_pages(job: &Job) {
     for blocks in [false, true] {
         job.barrier().expect("a barrier");
         job.configure(Tuning::ChangedBlocks, blocks);
@@ -68,7 +68,7 @@ fn nothing_travels_between_neighbours(job: &Job) {
 #[test]
 fn pages_travel_between_hosts_alone() {
     let test = "pages_travel_between_hosts_alone";
-    work(nothing_travels_between_neighbours);
+    work(local_peers_exchange_no_pages);
     let [transport, hosts] = TWO_ON_EACH_HOST;
     for faults in ["signal", "auto"] {
         let variables = &[transport, hosts, ("FERROCE_DSM_FAULTS", faults)];
@@ -77,8 +77,8 @@ fn pages_travel_between_hosts_alone() {
 }
 
 #[test]
-fn a_transport_that_was_asked_for_is_used_between_neighbours_too() {
-    let test = "a_transport_that_was_asked_for_is_used_between_neighbours_too";
+fn a_requested_transport_is_used_between_local_peers_too() {
+    let test = "a_requested_transport_is_used_between_local_peers_too";
     work(|job| {
         let array = pages(job, 0);
         let counted = write_and_read(job, &array, 1);
@@ -86,7 +86,7 @@ fn a_transport_that_was_asked_for_is_used_between_neighbours_too() {
         assert_eq!(counted.shared_pages, 0);
     });
     let [transport, hosts] = TWO_ON_EACH_HOST;
-    let switched = &[transport, hosts, ("FERROCE_DSM_SWITCHES", "no-beside")][..];
+    let switched = &[transport, hosts, ("FERROCE_DSM_SWITCHES", "no-colocated")][..];
     Plan { test, size: 3, transport: TransportKind::Rdma, variables: switched }.run();
     for transport in [TransportKind::Rdma, TransportKind::RdmaMsg, TransportKind::Udp] {
         Plan { test, size: 3, transport, variables: &[hosts] }.run();
@@ -97,18 +97,18 @@ fn a_transport_that_was_asked_for_is_used_between_neighbours_too() {
 fn memory_that_was_given_back_is_zeros_for_the_next_home() {
     let test = "memory_that_was_given_back_is_zeros_for_the_next_home";
     work(|job| {
-        for turn in 0..12 {
-            let at = job.alloc(PAGES * PAGE, &Placement::On(turn % job.size())).expect("room");
+        for round in 0..12 {
+            let at = job.alloc(PAGES * PAGE, &Placement::On(round % job.size())).expect("room");
             let mut now = vec![1; PAGES * PAGE];
             job.get(&mut now, at).expect("a copy");
-            assert!(now.iter().all(|byte| *byte == 0), "turn {turn}");
+            assert!(now.iter().all(|byte| *byte == 0), "round {round}");
             job.barrier().expect("a barrier");
-            if job.rank() == turn * 7 % job.size() {
-                job.put(at, &vec![turn as u8 + 1; PAGES * PAGE]).expect("a copy");
+            if job.rank() == round * 7 % job.size() {
+                job.put(at, &vec![round as u8 + 1; PAGES * PAGE]).expect("a copy");
             }
             job.barrier().expect("a barrier");
             job.get(&mut now, at).expect("a copy");
-            assert!(now.iter().all(|byte| *byte == turn as u8 + 1), "turn {turn}");
+            assert!(now.iter().all(|byte| *byte == round as u8 + 1), "round {round}");
             job.free(at).expect("ours");
         }
     });
@@ -134,7 +134,7 @@ fn homes_move_between_hosts() {
                 job.barrier().expect("a barrier");
             }
         }
-        // From 1 to 2, from there to 0, and from there to 3; a neighbour of the home needs none of its own.
+        // From 1 to 2, from there to 0, and from there to 3; a process co-located with the home needs no fetch.
         let all = job.statistics().migrations;
         assert_eq!(all, [1, 0, 1, 1][job.rank() as usize] * PAGES as u64, "process {}", job.rank());
     });
@@ -145,7 +145,7 @@ fn homes_move_between_hosts() {
     }
 }
 
-/// Page by page in turn, which cuts the view into more pieces than the system allows.
+/// Page by page, alternating, which cuts the view into more pieces than the system allows.
 #[test]
 fn more_pieces_than_can_be_shown() {
     let test = "more_pieces_than_can_be_shown";

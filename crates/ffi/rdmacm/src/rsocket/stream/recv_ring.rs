@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::ring::{Span, spans};
 
-/// A peer that takes more than it was given; the connection ends.
+/// Why the peer violates the protocol; the connection ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Violation {
     /// It announced more bytes than it was granted.
@@ -15,31 +15,31 @@ pub(crate) enum Violation {
     Buffers,
 }
 
-/// What the peer is to be given.
+/// What to grant to the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grant {
-    /// Data messages are welcome up to this number.
+    /// Data messages are accepted up to this number.
     pub(crate) credit: u16,
     /// Half of the ring, if that much has been read.
     pub(crate) buffer: Option<Span>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Inbound {
+pub(crate) struct RecvRing {
     size: u32,
     /// Bytes since the beginning: granted to the peer, announced by it, read by the program.
     granted: u64,
     announced: u64,
     read: u64,
-    /// What is left of each message that has not been read to its end.
+    /// Unread bytes of each message that is not read completely.
     messages: VecDeque<u32>,
     depth: u16,
-    /// Messages read to their end, and how many there must be before credits are worth a message of their own.
+    /// Completely read messages, and the number at which credits are worth a message.
     finished: u16,
     report_at: u16,
 }
 
-impl Inbound {
+impl RecvRing {
     /// A ring of `size` bytes (an even number) whose first half is granted with the connection, and `depth` messages.
     pub(crate) fn new(size: u32, depth: u16) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Inbound {
         }
     }
 
-    /// The peer has written so many bytes behind those before.
+    /// The peer has written this many further bytes.
     pub(crate) fn on_data(&mut self, length: u32) -> Result<(), Violation> {
         if u64::from(length) > self.granted - self.announced {
             return Err(Violation::Bytes);
@@ -63,7 +63,7 @@ impl Inbound {
             return Err(Violation::Messages);
         }
         if length == 0 && self.messages.is_empty() {
-            // Nobody will read it, so it is finished already.
+            // It has no bytes to read, so it is finished already.
             self.finished = self.finished.wrapping_add(1);
             return Ok(());
         }
@@ -79,7 +79,8 @@ impl Inbound {
 
     /// Bytes that wait to be read.
     pub(crate) fn available(&self) -> u32 {
-        // At most the ring's size: `announced` never passes `granted`, nor that `read` by more than the ring.
+        // At most the ring's size: `announced` never exceeds `granted`, nor `granted` exceeds `read` by more than the
+        // ring.
         (self.announced - self.read) as u32
     }
 
@@ -90,7 +91,7 @@ impl Inbound {
         spans(self.size, start, length)
     }
 
-    /// The program has read so many of them.
+    /// The program has read this many of them.
     pub(crate) fn on_read(&mut self, length: u32) {
         let mut left = length.min(self.available());
         self.read += u64::from(left);
@@ -105,7 +106,7 @@ impl Inbound {
         }
     }
 
-    /// Whether the peer should be told of room.
+    /// Whether a grant should be sent to the peer.
     pub(crate) fn wants_grant(&self) -> bool {
         self.half_is_free() || (self.finished.wrapping_sub(self.report_at) as i16) >= 0
     }
@@ -114,7 +115,7 @@ impl Inbound {
         self.read + u64::from(self.size) - self.granted >= u64::from(self.size / 2)
     }
 
-    /// Takes what is to be granted; it counts as given.
+    /// Takes the next grant, and counts it as sent.
     pub(crate) fn grant(&mut self) -> Grant {
         self.report_at = self.finished.wrapping_add(self.depth / 2);
         let half = self.size / 2;
@@ -133,88 +134,88 @@ mod tests {
 
     #[test]
     fn halves_are_granted_in_turn() {
-        let mut inbound = Inbound::new(100, 8);
-        assert!(inbound.wants_grant(), "the second half, at once");
-        assert_eq!(inbound.grant(), Grant { credit: 8, buffer: Some(Span { offset: 50, length: 50 }) });
-        assert!(!inbound.wants_grant());
-        inbound.on_data(50).unwrap();
-        inbound.on_data(30).unwrap();
-        inbound.on_read(49);
-        assert!(!inbound.wants_grant(), "not yet half a ring");
-        inbound.on_read(1);
-        assert_eq!(inbound.grant(), Grant { credit: 9, buffer: Some(Span { offset: 0, length: 50 }) });
-        assert_eq!(inbound.next(1000), [Span { offset: 50, length: 30 }, Span { offset: 0, length: 0 }]);
+        let mut recv_ring = RecvRing::new(100, 8);
+        assert!(recv_ring.wants_grant(), "the second half, at once");
+        assert_eq!(recv_ring.grant(), Grant { credit: 8, buffer: Some(Span { offset: 50, length: 50 }) });
+        assert!(!recv_ring.wants_grant());
+        recv_ring.on_data(50).unwrap();
+        recv_ring.on_data(30).unwrap();
+        recv_ring.on_read(49);
+        assert!(!recv_ring.wants_grant(), "not yet half a ring");
+        recv_ring.on_read(1);
+        assert_eq!(recv_ring.grant(), Grant { credit: 9, buffer: Some(Span { offset: 0, length: 50 }) });
+        assert_eq!(recv_ring.next(1000), [Span { offset: 50, length: 30 }, Span { offset: 0, length: 0 }]);
     }
 
     #[test]
     fn reading_wraps_and_crosses_messages() {
-        let mut inbound = Inbound::new(100, 8);
-        inbound.grant();
-        inbound.on_data(50).unwrap();
-        inbound.on_data(40).unwrap();
-        inbound.on_read(90);
-        inbound.grant();
-        inbound.on_data(10).unwrap();
-        inbound.on_data(20).unwrap();
-        assert_eq!(inbound.next(25), [Span { offset: 90, length: 10 }, Span { offset: 0, length: 15 }]);
-        inbound.on_read(25);
-        assert_eq!(inbound.available(), 5);
-        assert!(inbound.has_data());
-        inbound.on_read(5);
-        assert!(!inbound.has_data());
+        let mut recv_ring = RecvRing::new(100, 8);
+        recv_ring.grant();
+        recv_ring.on_data(50).unwrap();
+        recv_ring.on_data(40).unwrap();
+        recv_ring.on_read(90);
+        recv_ring.grant();
+        recv_ring.on_data(10).unwrap();
+        recv_ring.on_data(20).unwrap();
+        assert_eq!(recv_ring.next(25), [Span { offset: 90, length: 10 }, Span { offset: 0, length: 15 }]);
+        recv_ring.on_read(25);
+        assert_eq!(recv_ring.available(), 5);
+        assert!(recv_ring.has_data());
+        recv_ring.on_read(5);
+        assert!(!recv_ring.has_data());
     }
 
     #[test]
     fn credits_are_reported_by_half_queues() {
-        let mut inbound = Inbound::new(4096, 8);
-        inbound.grant();
+        let mut recv_ring = RecvRing::new(4096, 8);
+        recv_ring.grant();
         for _ in 0..3 {
-            inbound.on_data(1).unwrap();
-            inbound.on_read(1);
+            recv_ring.on_data(1).unwrap();
+            recv_ring.on_read(1);
         }
-        assert!(!inbound.wants_grant());
-        inbound.on_data(1).unwrap();
-        inbound.on_read(1);
-        assert!(inbound.wants_grant());
-        assert_eq!(inbound.grant(), Grant { credit: 12, buffer: None });
-        assert!(!inbound.wants_grant());
+        assert!(!recv_ring.wants_grant());
+        recv_ring.on_data(1).unwrap();
+        recv_ring.on_read(1);
+        assert!(recv_ring.wants_grant());
+        assert_eq!(recv_ring.grant(), Grant { credit: 12, buffer: None });
+        assert!(!recv_ring.wants_grant());
     }
 
     #[test]
     fn a_peer_that_takes_more_than_it_was_given_is_caught() {
-        let mut inbound = Inbound::new(100, 2);
-        assert_eq!(inbound.on_data(51), Err(Violation::Bytes));
-        inbound.on_data(50).unwrap();
-        assert_eq!(inbound.on_data(1), Err(Violation::Bytes));
-        inbound.grant();
-        inbound.on_data(1).unwrap();
-        assert_eq!(inbound.on_data(1), Err(Violation::Messages));
-        assert_eq!(inbound.on_data(u32::MAX), Err(Violation::Bytes));
+        let mut recv_ring = RecvRing::new(100, 2);
+        assert_eq!(recv_ring.on_data(51), Err(Violation::Bytes));
+        recv_ring.on_data(50).unwrap();
+        assert_eq!(recv_ring.on_data(1), Err(Violation::Bytes));
+        recv_ring.grant();
+        recv_ring.on_data(1).unwrap();
+        assert_eq!(recv_ring.on_data(1), Err(Violation::Messages));
+        assert_eq!(recv_ring.on_data(u32::MAX), Err(Violation::Bytes));
     }
 
     #[test]
     fn empty_messages_are_read_away() {
-        let mut inbound = Inbound::new(100, 4);
-        inbound.on_data(0).unwrap();
-        assert!(!inbound.has_data());
-        inbound.on_data(3).unwrap();
-        inbound.on_data(0).unwrap();
-        assert_eq!(inbound.available(), 3);
-        inbound.on_read(3);
-        assert!(!inbound.has_data());
-        assert_eq!(inbound.grant().credit, 3 + 4);
+        let mut recv_ring = RecvRing::new(100, 4);
+        recv_ring.on_data(0).unwrap();
+        assert!(!recv_ring.has_data());
+        recv_ring.on_data(3).unwrap();
+        recv_ring.on_data(0).unwrap();
+        assert_eq!(recv_ring.available(), 3);
+        recv_ring.on_read(3);
+        assert!(!recv_ring.has_data());
+        assert_eq!(recv_ring.grant().credit, 3 + 4);
     }
 
     #[test]
     fn numbers_wrap() {
-        let mut inbound = Inbound::new(64, 16);
+        let mut recv_ring = RecvRing::new(64, 16);
         for _ in 0..200_000 {
-            if inbound.wants_grant() {
-                inbound.grant();
+            if recv_ring.wants_grant() {
+                recv_ring.grant();
             }
-            inbound.on_data(3).unwrap();
-            inbound.on_read(3);
+            recv_ring.on_data(3).unwrap();
+            recv_ring.on_read(3);
         }
-        assert_eq!(inbound.available(), 0);
+        assert_eq!(recv_ring.available(), 0);
     }
 }

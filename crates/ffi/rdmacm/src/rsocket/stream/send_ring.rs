@@ -5,19 +5,19 @@ use std::collections::VecDeque;
 use super::ring::{Span, spans};
 use crate::rsocket::wire::{Message, RemoteBuffer};
 
-/// Nothing is sent into less free space than this, lest a slow peer be fed crumbs.
+/// Minimum free space for sending, so that a slow peer gets no tiny pieces.
 pub(crate) const LOW_WATER: u32 = 2048;
 /// The first piece of a long send; each further one is twice as long, so that the peer starts early and ends soon.
 const FIRST_PIECE: u32 = 2048;
 const LARGEST_PIECE: u32 = 64 * 1024;
-/// Buffers that a peer may grant ahead; more is a peer that does not follow the protocol.
+/// Buffers that a peer may grant ahead; more violates the protocol.
 const MAX_TARGETS: usize = 2;
 
 /// The next bytes to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     pub(crate) length: u32,
-    /// Where they must lie in the send ring; `None`: they go inline, from where they are.
+    /// Where they must be in the send ring; `None`: they are sent inline.
     pub(crate) place: Option<[Span; 2]>,
 }
 
@@ -36,7 +36,7 @@ impl Growth {
         Self(FIRST_PIECE)
     }
 
-    /// The most that the next piece may have, and grows.
+    /// The maximum length of the next piece; grows.
     pub(crate) fn next(&mut self, left: usize) -> u32 {
         match u32::try_from(left) {
             Ok(left) if left <= self.0 => left,
@@ -50,7 +50,7 @@ impl Growth {
 }
 
 #[derive(Debug)]
-pub(crate) struct Outbound {
+pub(crate) struct SendRing {
     size: u32,
     head: u32,
     free: u32,
@@ -64,19 +64,19 @@ pub(crate) struct Outbound {
     targets: VecDeque<RemoteBuffer>,
 }
 
-impl Outbound {
-    /// A ring of `size` bytes, `slots` requests, and so many bytes that may go inline.
+impl SendRing {
+    /// A ring of `size` bytes, `slots` requests, and this maximum of inline bytes.
     pub(crate) fn new(size: u32, slots: u32, inline: u32) -> Self {
         let targets = VecDeque::with_capacity(MAX_TARGETS);
         Self { size, head: 0, free: size, slots, max_slots: slots, inline, sequence: 0, credit: 0, targets }
     }
 
-    /// The peer takes data messages up to this number.
+    /// The peer accepts data messages up to this number.
     pub(crate) fn on_credit(&mut self, credit: u16) {
         self.credit = credit;
     }
 
-    /// One more buffer of the peer; false if it has no right to grant another.
+    /// Adds a buffer of the peer. Returns `false` if the peer may not grant another.
     pub(crate) fn on_target(&mut self, target: RemoteBuffer) -> bool {
         let welcome = self.targets.len() < MAX_TARGETS;
         if welcome && target.length > 0 {
@@ -106,7 +106,7 @@ impl Outbound {
         self.slots == self.max_slots
     }
 
-    /// The next piece of the stream, at most `limit` bytes; `None` if the peer or the ring has no room.
+    /// The next piece of the stream, at most `limit` bytes; `None` if the peer or the ring has no space.
     pub(crate) fn plan(&self, limit: u32) -> Option<Piece> {
         let target = self.targets.front()?;
         let limit = limit.min(target.length).min(Message::MAX_DATA);
@@ -114,7 +114,7 @@ impl Outbound {
     }
 
     /// The next piece of a write that needs no buffer and no credit of the stream.
-    pub(crate) fn plan_beside(&self, limit: u32) -> Option<Piece> {
+    pub(crate) fn plan_direct(&self, limit: u32) -> Option<Piece> {
         self.has_room().then(|| self.place(limit))
     }
 
@@ -126,10 +126,10 @@ impl Outbound {
         Piece { length, place: Some(spans(self.size, self.head, length)) }
     }
 
-    /// The piece of [`Outbound::plan`] is on its way; returns where it goes.
+    /// The piece of [`SendRing::plan`] is posted; returns its target.
     pub(crate) fn commit(&mut self, piece: &Piece) -> RemoteBuffer {
         self.sequence = self.sequence.wrapping_add(1);
-        self.commit_beside(piece);
+        self.commit_direct(piece);
         let Some(target) = self.targets.front_mut() else { return RemoteBuffer::default() };
         let length = piece.length.min(target.length);
         let here = RemoteBuffer { length, ..*target };
@@ -141,8 +141,8 @@ impl Outbound {
         here
     }
 
-    /// The piece of [`Outbound::plan_beside`] is on its way.
-    pub(crate) fn commit_beside(&mut self, piece: &Piece) {
+    /// The piece of [`SendRing::plan_direct`] is posted.
+    pub(crate) fn commit_direct(&mut self, piece: &Piece) {
         let bytes = piece.ring_bytes();
         self.slots -= 1;
         self.free -= bytes;
@@ -158,25 +158,25 @@ mod tests {
         RemoteBuffer { addr, rkey: 7, length }
     }
 
-    fn ready(size: u32, slots: u32, inline: u32) -> Outbound {
-        let mut outbound = Outbound::new(size, slots, inline);
-        outbound.on_credit(100);
-        outbound.on_target(target(1000, 4096));
-        outbound
+    fn ready(size: u32, slots: u32, inline: u32) -> SendRing {
+        let mut send_ring = SendRing::new(size, slots, inline);
+        send_ring.on_credit(100);
+        send_ring.on_target(target(1000, 4096));
+        send_ring
     }
 
     #[test]
     fn data_fills_one_buffer_and_then_the_next() {
-        let mut outbound = ready(16384, 10, 0);
-        assert!(outbound.on_target(target(9000, 4096)));
-        assert!(!outbound.on_target(target(0, 1)), "a third buffer was never promised");
-        let first = outbound.plan(3000).unwrap();
-        assert_eq!(outbound.commit(&first), target(1000, 3000));
-        let second = outbound.plan(3000).unwrap();
+        let mut send_ring = ready(16384, 10, 0);
+        assert!(send_ring.on_target(target(9000, 4096)));
+        assert!(!send_ring.on_target(target(0, 1)), "a third buffer was never promised");
+        let first = send_ring.plan(3000).unwrap();
+        assert_eq!(send_ring.commit(&first), target(1000, 3000));
+        let second = send_ring.plan(3000).unwrap();
         assert_eq!(second.length, 1096, "a piece does not leave its buffer");
-        assert_eq!(outbound.commit(&second), target(4000, 1096));
-        let third = outbound.plan(3000).unwrap();
-        assert_eq!(outbound.commit(&third), target(9000, 3000));
+        assert_eq!(send_ring.commit(&second), target(4000, 1096));
+        let third = send_ring.plan(3000).unwrap();
+        assert_eq!(send_ring.commit(&third), target(9000, 3000));
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
         let mut no_credit = ready(8192, 10, 0);
         no_credit.on_credit(0);
         assert_eq!(no_credit.plan(1), None);
-        let mut no_buffer = Outbound::new(8192, 10, 0);
+        let mut no_buffer = SendRing::new(8192, 10, 0);
         no_buffer.on_credit(1);
         assert_eq!(no_buffer.plan(1), None);
         let mut no_slot = ready(8192, 1, 0);
@@ -201,23 +201,23 @@ mod tests {
 
     #[test]
     fn small_pieces_go_inline_and_take_no_ring() {
-        let mut outbound = ready(4096, 10, 64);
-        let piece = outbound.plan(64).unwrap();
+        let mut send_ring = ready(4096, 10, 64);
+        let piece = send_ring.plan(64).unwrap();
         assert_eq!((piece.place, piece.ring_bytes()), (None, 0));
-        assert_eq!(outbound.commit(&piece), target(1000, 64));
-        assert!(outbound.plan(65).unwrap().place.is_some());
+        assert_eq!(send_ring.commit(&piece), target(1000, 64));
+        assert!(send_ring.plan(65).unwrap().place.is_some());
     }
 
     #[test]
     fn the_ring_wraps() {
-        let mut outbound = ready(4096, 10, 0);
-        let first = outbound.plan(2000).unwrap();
-        outbound.commit(&first);
-        let second = outbound.plan(2000).unwrap();
-        outbound.commit(&second);
-        outbound.on_sent(2000);
-        outbound.on_sent(2000);
-        let third = outbound.plan_beside(200).unwrap();
+        let mut send_ring = ready(4096, 10, 0);
+        let first = send_ring.plan(2000).unwrap();
+        send_ring.commit(&first);
+        let second = send_ring.plan(2000).unwrap();
+        send_ring.commit(&second);
+        send_ring.on_sent(2000);
+        send_ring.on_sent(2000);
+        let third = send_ring.plan_direct(200).unwrap();
         let spans = third.place.unwrap();
         assert_eq!((spans[0].offset, spans[0].length, spans[1].length), (4000, 96, 104));
     }

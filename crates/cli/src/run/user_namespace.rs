@@ -1,8 +1,8 @@
 //! One user namespace for all programs that a user runs, so that they may reach each other's memory.
 //!
-//! Without privilege `ferroce run` needs a user namespace to mount anything in. The kernel lets processes of one user look into each
-//! other only within one such namespace, and that is how neighbours on one host do each other's operations. So whoever
-//! comes while another program of the same user runs joins its namespace instead of making one.
+//! Without privilege `ferroce run` needs a user namespace for its mounts. The kernel lets processes of one user
+//! access each other's memory only within one such namespace, and local peers depend on that. A program therefore
+//! joins the namespace of a running program of the same user, if there is one, instead of making its own.
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use std::fs::File;
@@ -15,31 +15,40 @@ use std::path::Path;
 const NS_GET_PARENT: libc::Ioctl = 0xb702;
 const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
 
-/// While it is held, nobody else of this user makes or looks for a namespace: two that start at once shall meet.
-pub(super) fn take_turn(uid: u32) -> Option<OwnedFd> {
+/// Locks the search for a namespace for this user, so that two programs that start together find each other.
+pub(super) fn lock_search(uid: u32) -> Option<OwnedFd> {
     let path = ferroce_nic::registry::default_base().join(format!("ferroce-run-{uid}.lock"));
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).ok()?;
-    // Somebody else's would be somebody else's to hold.
+    // Another user could hold a lock on a file of its own for ever.
     let is_ours = rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_uid == uid && stat.st_mode & 0o077 == 0);
     (is_ours && flock(&file, FlockOperation::LockExclusive).is_ok()).then_some(file)
 }
 
-/// Joins the namespace of a running program that `ferroce run` started for this user. False if there is none.
-pub(super) fn join(uid: u32, gid: u32) -> bool {
+/// Result of [`join`].
+#[must_use]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Join {
+    Joined,
+    NoneRunning,
+}
+
+/// Joins the namespace of a running program that `ferroce run` started for this user.
+pub(super) fn join(uid: u32, gid: u32) -> Join {
     let Some(own) = File::open("/proc/self/ns/user").ok().and_then(|file| file.metadata().ok()) else {
-        return false;
+        return Join::NoneRunning;
     };
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
-    processes
+    let joined = processes
         .filter(|entry| entry.file_name().to_str().is_some_and(is_process))
         .filter_map(|entry| namespace_of(&entry.path(), own.ino(), uid, gid))
-        // It may have gone in this moment.
-        .any(|namespace| enter(&namespace).is_ok())
+        // The process may have ended meanwhile.
+        .any(|namespace| enter(&namespace).is_ok());
+    if joined { Join::Joined } else { Join::NoneRunning }
 }
 
-/// The user namespace of a process, if it is one that `ferroce run` would have made for us.
+/// The user namespace of a process, if `ferroce run` made it for this user.
 fn namespace_of(process: &Path, own: u64, uid: u32, gid: u32) -> Option<OwnedFd> {
     let is_ours = process.metadata().ok()?.uid() == uid;
     let maps_only = |file: &str, id: u32| {

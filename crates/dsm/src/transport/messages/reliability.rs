@@ -1,17 +1,18 @@
-//! One direction of a connection over datagrams, as a machine: numbers, a window, acknowledgements, retransmission.
+//! One direction of a connection over datagrams, without I/O: sequence numbers, a send window, acknowledgements,
+//! retransmission.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Datagrams in flight at most: together they fit into a default receive buffer.
+/// Maximum number of datagrams in flight; together they fit into a default receive buffer.
 const IN_FLIGHT: usize = 16;
 /// First and longest wait for an acknowledgement.
 const WAIT: Duration = Duration::from_millis(10);
 const LONGEST_WAIT: Duration = Duration::from_millis(320);
-/// The same acknowledgement so many times more means that the next datagram was lost.
+/// Duplicate acknowledgements after which the next datagram counts as lost.
 const REPEATS: u32 = 2;
 
-/// What is sent to one process.
+/// The sender to one process.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     /// Number of the first datagram in `waiting`.
@@ -22,7 +23,7 @@ pub(super) struct Outgoing {
     repeats: u32,
     wait: Duration,
     deadline: Instant,
-    /// Since when nothing was acknowledged although something was sent.
+    /// Start of the time without an acknowledgement while datagrams are in flight.
     silent_since: Instant,
 }
 
@@ -58,7 +59,7 @@ impl Outgoing {
         Some((number, &self.waiting[self.in_flight - 1]))
     }
 
-    /// Everything before `next` has arrived. Returns what must be sent again.
+    /// Handles an acknowledgement of all datagrams before `next`. Returns the datagram to retransmit.
     pub(super) fn acknowledge(&mut self, next: u64, now: Instant) -> Option<(u64, &[u8])> {
         let arrived = next.saturating_sub(self.first);
         if arrived > self.in_flight as u64 {
@@ -81,7 +82,7 @@ impl Outgoing {
         None
     }
 
-    /// What must be sent again because no acknowledgement came in time.
+    /// The datagram to retransmit because of a timeout.
     pub(super) fn expire(&mut self, now: Instant) -> Option<(u64, &[u8])> {
         if self.in_flight == 0 || now < self.deadline {
             return None;
@@ -98,7 +99,7 @@ impl Outgoing {
     }
 }
 
-/// What comes from one process.
+/// The receiver from one process.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     next: u64,
@@ -106,7 +107,7 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Takes a datagram; messages that are complete now come out in order. Returns what to acknowledge.
+    /// Handles a datagram; delivers complete messages in order. Returns the number to acknowledge.
     pub(super) fn take(&mut self, number: u64, message: &[u8], mut each: impl FnMut(&[u8])) -> u64 {
         if number == self.next {
             each(message);

@@ -1,33 +1,35 @@
-//! Pages whose home is on this host. The program is shown the home's own bytes, which the hardware keeps coherent: such a page is
-//! always good, is never fetched, and what is written there is at home. It is told all the same, since others have copies.
+//! Pages whose home is co-located. The program sees the home's own bytes, which the hardware keeps coherent. Such a
+//! page is always valid and never fetched, and writes to it are immediately at home. Notices still list it, since other
+//! hosts have copies.
 //!
-//! Each process decides for itself what it shares: to the home, one that does not is like one on another host. Only which homes may move
-//! is decided by all alike.
+//! Each process decides for itself what it shares. A home treats a process that does not share like one on another
+//! host. Only home migration is decided by all processes alike.
 
 use super::machine::Machine;
 use super::{Access, Blocks, Run, Step};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Pieces of the view that show other windows than our own. Each may cut the mapping twice, and the system allows some 65000 cuts in all.
+/// Maximum number of pieces of the view that show other mappings. Each may split the mapping twice, and the system
+/// allows about 65000 mappings.
 const MOST_PIECES: usize = 16384;
 
-/// Who is beside us, and what is shared.
+/// The co-located processes, and what is shared with them.
 #[derive(Debug)]
-pub(super) struct Beside {
-    /// By rank. Processes beyond its end are on no host with others.
+pub(super) struct Colocated {
+    /// The host of each rank. A rank beyond the end is alone on its host.
     hosts: Vec<u32>,
     ranks: Vec<u32>,
     /// Whether pages are shared from now on.
     on: bool,
     pieces: usize,
-    /// A page left a host of several processes.
+    /// A page left a host that runs several processes.
     left: bool,
     /// Pages ever shared, by their homes.
     pages: BTreeMap<u32, u64>,
 }
 
-impl Beside {
+impl Colocated {
     pub(super) fn new(hosts: Vec<u32>, ranks: Vec<u32>) -> Self {
         Self { hosts, ranks, on: true, pieces: 0, left: false, pages: BTreeMap::new() }
     }
@@ -41,7 +43,7 @@ impl Beside {
         one == other || self.host(one).is_some_and(|host| self.host(other) == Some(host))
     }
 
-    /// Whether pages at home there can be shared with it.
+    /// Whether pages of this home can be shared.
     pub(super) fn shows(&self, home: u16) -> bool {
         self.on && self.ranks.contains(&u32::from(home))
     }
@@ -54,20 +56,20 @@ impl Beside {
 }
 
 impl Machine {
-    /// Whether pages that come are shared with homes beside us. Those that are shared already stay so.
+    /// Turns sharing with co-located homes on or off for new pages. Pages that are shared already stay shared.
     pub(crate) fn set_sharing(&mut self, on: bool) {
-        self.beside.on = on;
+        self.colocated.on = on;
     }
 
     /// Pages that were ever shared, by their homes.
     pub(crate) fn shared_pages(&self) -> &BTreeMap<u32, u64> {
-        &self.beside.pages
+        &self.colocated.pages
     }
 
-    /// Whether pages left a host of several processes at the last barrier. Their old home may discard its bytes as soon as it
-    /// has passed, so nobody may pass before all have stopped to show them. The same for all processes.
+    /// Whether pages left a host of several processes at the last barrier; the same in all processes. Their old home
+    /// may discard its bytes once it has passed, so all processes must stop showing them first.
     pub(crate) fn must_meet_again(&mut self) -> bool {
-        std::mem::take(&mut self.beside.left)
+        std::mem::take(&mut self.colocated.left)
     }
 
     /// Sorted pages in runs of one home each.
@@ -84,10 +86,10 @@ impl Machine {
         runs
     }
 
-    /// Shows pages of one home, if it is beside us. Nobody knows of any changes of ours there.
+    /// Shows pages of one home, if it is co-located. This process has no unsent changes to them.
     pub(super) fn share(&mut self, run: Run, steps: &mut Vec<Step>) {
         let home = self.table[run.first].home;
-        if !self.beside.shows(home) || self.beside.pieces >= MOST_PIECES {
+        if !self.colocated.shows(home) || self.colocated.pieces >= MOST_PIECES {
             return;
         }
         self.close(run.pages(), steps);
@@ -99,15 +101,15 @@ impl Machine {
             (state.shared, state.valid, state.here) = (true, true, Blocks::ALL);
             (state.resident, state.dirty) = (false, false);
         }
-        self.beside.pieces = self.beside.pieces + self.pieces_around(run) - before;
-        *self.beside.pages.entry(u32::from(home)).or_default() += run.count as u64;
+        self.colocated.pieces = self.colocated.pieces + self.pieces_around(run) - before;
+        *self.colocated.pages.entry(u32::from(home)).or_default() += run.count as u64;
         if !copies.is_empty() {
             let table = &self.table;
             self.cache.retain(|page| table[page].resident);
         }
     }
 
-    /// Shows those of sorted pages that are shared in our own window again, where there is nothing.
+    /// Shows our own mapping again for those of the sorted pages that are shared. It has no bytes there.
     pub(super) fn unshare(&mut self, pages: impl IntoIterator<Item = usize>, steps: &mut Vec<Step>) {
         let shared = pages.into_iter().filter(|&page| self.table[page].shared);
         for run in Run::of(shared.collect::<Vec<_>>()) {
@@ -117,23 +119,23 @@ impl Machine {
             for state in &mut self.table[run.pages()] {
                 (state.shared, state.valid, state.here) = (false, false, Blocks::NONE);
             }
-            self.beside.pieces = self.beside.pieces + self.pieces_around(run) - before;
+            self.colocated.pieces = self.colocated.pieces + self.pieces_around(run) - before;
         }
     }
 
-    /// Whether these pages are still shared with that process; nothing if it is ourselves.
+    /// Whether these pages are still shared with that process; `None` if it is this process.
     pub(crate) fn is_to_show(&self, run: Run, rank: u32) -> Option<bool> {
         (rank != self.rank).then(|| self.table[run.first].shared)
     }
 
-    /// The system has no room for so many pieces: from now on nothing is shared, and everything is fetched.
+    /// Stops sharing, because the system allows no more mappings. All pages are fetched from now on.
     pub(crate) fn share_nothing(&mut self) -> Vec<Step> {
         let mut steps = Vec::new();
         let shared: Vec<usize> = (0..self.table.len()).filter(|&page| self.table[page].shared).collect();
         self.forget(&shared, &mut steps);
         self.unshare(shared, &mut steps);
-        self.beside.on = false;
-        self.beside.pages.clear();
+        self.colocated.on = false;
+        self.colocated.pages.clear();
         steps
     }
 
@@ -144,7 +146,7 @@ impl Machine {
         }
     }
 
-    /// How many pieces of other windows begin in these pages, or right behind them.
+    /// Counts the pieces of other mappings that begin in these pages or right behind them.
     fn pieces_around(&self, run: Run) -> usize {
         let shown = |page: usize| Some(&self.table[page]).filter(|page| page.shared).map(|page| page.home);
         let begins = |page: &usize| {
