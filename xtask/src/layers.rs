@@ -14,7 +14,6 @@ const LAYERED: &[Layered] = &[
     Layered {
         folder: "crates/nic/src/",
         layers: &[
-            ("system", &["eventfd", "fork", "lock", "log", "random", "wait_set", "watch"]),
             ("host", &["pulse", "registry"]),
             ("shared memory", &["shm"]),
             ("registered memory", &["memory"]),

@@ -1,7 +1,7 @@
 //! What the device counts.
 
 use crate::link::LinkCounters;
-use crate::lock::Mutex;
+use ferroce_os::lock::Mutex;
 use ferroce_proto::qp::{DropReason, QpCounters, RefusalReason};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -5,8 +5,6 @@
 //!
 //! | layer | module | what lives there |
 //! |---|---|---|
-//! | system | `eventfd`, `wait_set`, [`lock`] | descriptors to sleep on, and locks that never allocate |
-//! | | `fork`, `log`, `random`, `watch` | forked children, `FERROCE_LOG`, random numbers, the kernel's announcements of address changes |
 //! | host | [`registry`] | how the processes of one host find each other |
 //! | | `pulse` | how threads that poll and the background thread share the work |
 //! | shared memory | `shm` | what processes of one host share: descriptor tables, and pages that others can map |
@@ -27,7 +25,8 @@
 //! | handles | `objects` | what programs hold: PD, memory region and window, CQ, QP, SRQ, work queue, address handle |
 //! | | `open`, `shared` | opening a device; the one device of a process that has no owner |
 //!
-//! The protocol itself is in `ferroce-proto`; nothing here knows an opcode.
+//! The protocol itself is in `ferroce-proto`; nothing here knows an opcode. Locks, clocks and other services of the kernel are in
+//! `ferroce-os`.
 
 mod addresses;
 mod cm;
@@ -37,30 +36,23 @@ mod device_attr;
 mod device_memory;
 mod engine;
 mod error;
-mod eventfd;
 mod exit;
 mod farewell;
 mod follow;
-mod fork;
 mod gids;
 pub mod inspect;
 pub mod link;
 mod local;
-pub mod lock;
-mod log;
 mod memory;
 mod nic;
 mod objects;
 mod open;
 mod pulse;
 mod queues;
-mod random;
 mod raw;
 pub mod registry;
 mod shared;
 mod shm;
-mod wait_set;
-mod watch;
 mod xrc;
 
 pub use cm::{
@@ -73,8 +65,9 @@ pub use device_attr::{DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_A
 pub use device_memory::{DeviceMemory, MAX_DM};
 pub use engine::Posting;
 pub use error::{CmRefusal, Error};
+pub use ferroce_os::lock;
+pub use ferroce_os::log::refusal as log_refusal;
 pub use gids::GidEntry;
-pub use log::log_refusal;
 pub use memory::{MAX_MW, Prefetch, WindowType};
 pub use nic::Nic;
 pub use objects::{

@@ -8,18 +8,19 @@ use crate::device_memory::Budget;
 use crate::engine::{Background, Chore, Engine};
 use crate::error::Error;
 use crate::follow::FollowAddresses;
-use crate::fork::Generation;
 use crate::gids::{self, GidEntry};
 use crate::inspect::{Answerer, Subject};
 use crate::link::{Capture, Faulty, Link, SharedPort, UdpConfig, UdpLink};
 use crate::local::{Fabric, LocalLink};
-use crate::lock::{Mutex, RwLock};
 use crate::nic::{Nic, NicInner};
 use crate::pulse::Pulse;
 use crate::queues::{EventHub, EventSource};
-use crate::watch::AddressWatch;
 use crate::xrc::XrcDomains;
-use crate::{exit, farewell, log, registry};
+use crate::{exit, farewell, registry};
+use ferroce_os::fork::Generation;
+use ferroce_os::lock::{Mutex, RwLock};
+use ferroce_os::log;
+use ferroce_os::watch::AddressWatch;
 use ferroce_proto::cc::Share;
 use ferroce_proto::verbs::EventKind;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ impl Nic {
     pub fn open(config: Config) -> Result<Nic, Error> {
         let born = Generation::current();
         // First of all: a process that has only one thread yet need not wait for it.
-        crate::lock::announce();
+        ferroce_os::lock::announce();
         let entries = gids::read(config.addresses.as_deref())?;
         let ways = open_ways(&config)?;
         Self::with_ways(&config, ways, entries, born)

@@ -3,10 +3,11 @@
 use super::CmService;
 use super::service::{Destination, LOCK_PATIENCE, Managed};
 use crate::engine::ManagementAgent;
-use crate::link::{RxPacket, SLOT_HINT_AT, TxBatch, now, wall_clock_ns};
+use crate::link::{RxPacket, SLOT_HINT_AT, TxBatch, now};
 use crate::local::Fabric;
-use crate::lock::{MutexGuard, lock_within};
-use crate::log;
+use ferroce_os::clock::wall_clock_ns;
+use ferroce_os::lock::{MutexGuard, lock_within};
+use ferroce_os::log;
 use ferroce_proto::cm::Transmit;
 use ferroce_proto::qp::DropReason;
 use ferroce_proto::verbs::Route;

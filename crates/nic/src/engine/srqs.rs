@@ -1,8 +1,8 @@
 //! Which XRC shared receive queue has this number.
 
-use crate::lock::RwLock;
 use crate::queues::SrqCore;
 use crate::shm::SrqBoard;
+use ferroce_os::lock::RwLock;
 use ferroce_proto::Srqn;
 use rand::Rng;
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ impl XrcSrqs {
         if by_number.len() >= MAX_XRC_SRQ {
             return None;
         }
-        let mut rng = crate::random::generator();
+        let mut rng = ferroce_os::random::generator();
         loop {
             let number = Srqn::new(rng.random_range(1..0xff_ffff));
             if let Entry::Vacant(place) = by_number.entry(number) {

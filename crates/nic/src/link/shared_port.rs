@@ -7,10 +7,10 @@
 
 use super::RxPacket;
 use super::batch::{RX_BUFFER_LEN, RxMeta};
-use super::clock::now;
 use super::counters::{RunningCounters, add};
-use crate::lock::Mutex;
 use crate::registry::Registry;
+use ferroce_os::clock::now;
+use ferroce_os::lock::Mutex;
 use ferroce_proto::wire::ICRC_LEN;
 use ferroce_proto::{Gid, Qpn, Time};
 use std::collections::VecDeque;

@@ -19,8 +19,8 @@
 use super::link::{Inbound, LocalLink};
 use super::neighbours::{Fabric, NOBODY_FOR_NS, Neighbour};
 use crate::link::{Origin, RxBatch, TxBatch, local_addresses, now};
-use crate::lock::Mutex;
 use crate::shm::{ECHOES, GroupBoard, Place, listens, load_gid, store_gid};
+use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
 use std::io;

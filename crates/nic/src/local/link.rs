@@ -7,8 +7,8 @@ use crate::link::{
     Attempt, Capabilities, Effort, Link, LinkCounters, Origin, RxBatch, RxMeta, SinglePacket, Sleep, TxBatch,
     TxPiece, UdpLink, now,
 };
-use crate::lock::Mutex;
 use crate::shm::{Place, RING_LEN, SLOTS};
+use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{ICRC_LEN, SendNamed, dest_qpn};

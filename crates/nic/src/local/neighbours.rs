@@ -3,11 +3,13 @@
 use super::backlog::Backlog;
 use super::ring::{Piece, Writer};
 use super::window::Windows;
-use crate::link::{RxMeta, coarse_now, local_addresses, now};
-use crate::lock::{Mutex, RwLock};
+use crate::link::RxMeta;
 use crate::memory::is_readable;
 use crate::registry::Registry;
 use crate::shm::{ADDRESSES, Place, QpCard, RegionBoard, SLOTS, SrqBoard, hold, retire_the_dead, show_qp};
+use ferroce_os::clock::{coarse_now, now};
+use ferroce_os::interfaces::local_addresses;
+use ferroce_os::lock::{Mutex, RwLock};
 use ferroce_proto::wire::pad_of;
 use ferroce_proto::{Gid, Qpn};
 use std::collections::HashMap;

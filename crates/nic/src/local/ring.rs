@@ -88,7 +88,7 @@ pub(super) struct Writer {
 impl Writer {
     /// A ring that nobody has read yet. Positions begin at some lap, so that what is left of another life means nothing.
     pub(super) fn new(memory: Mapping) -> Writer {
-        let position = RING_LEN as u64 * (1 + u64::from(crate::random::number::<u32>()));
+        let position = RING_LEN as u64 * (1 + u64::from(ferroce_os::random::number::<u32>()));
         Writer { memory, position, consumed: position, start: position, before: None, clear_to: position }
     }
 
@@ -310,7 +310,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!(
             "ferroce-ring-{}-{:x}",
             std::process::id(),
-            crate::random::number::<u64>()
+            ferroce_os::random::number::<u64>()
         ));
         let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         file.set_len(RING_LEN as u64).unwrap();

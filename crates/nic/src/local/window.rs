@@ -3,9 +3,9 @@
 //! A window stays mapped as long as the neighbour shows the region it is of, so that a program that goes from region to region does
 //! not map them again and again; what is left of regions that are gone is unmapped by whoever comes by.
 
-use crate::lock::Mutex;
 use crate::memory::{Span, ask_for_line};
 use crate::shm::{FileCard, FileSource, Mapping, Place, Shown, segment_len, segment_namespace};
+use ferroce_os::lock::Mutex;
 use ferroce_proto::verbs::Access;
 use std::collections::HashMap;
 use std::fs::File;

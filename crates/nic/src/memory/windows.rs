@@ -9,8 +9,8 @@
 
 use super::region::{Kind, Peer, Region, Span, WindowType};
 use super::table::RegionTable;
-use crate::lock::{Mutex, MutexGuard, RwLock};
 use crate::shm::Pages;
+use ferroce_os::lock::{Mutex, MutexGuard, RwLock};
 use ferroce_proto::verbs::{Access, MemoryFault, MwBind};
 use ferroce_proto::{LKey, PdId, RKey};
 use rand::Rng;
@@ -48,7 +48,7 @@ impl RegionTable {
             return None;
         }
         let number = self.free_number()?;
-        let mut rng = crate::random::generator();
+        let mut rng = ferroce_os::random::generator();
         let rkey = loop {
             let key = RKey(rng.random());
             let first = key.0 & !((1 << PROGRAM_BITS) - 1);

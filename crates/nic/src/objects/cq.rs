@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::link::Sleep;
 use crate::nic::{Nic, NicInner};
 use crate::queues::{CompletionChannel, CqCore, Moderation, Stamp, check_depth};
-use crate::wait_set::WaitSet;
+use ferroce_os::wait_set::WaitSet;
 use ferroce_proto::verbs::Completion;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};

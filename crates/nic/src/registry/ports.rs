@@ -7,7 +7,7 @@
 use super::lock::ByteLocks;
 use super::roster::Roster;
 use super::{RegistryError, io_error};
-use crate::lock::Mutex;
+use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::cm::{PortSpace, Scope};
 use rand::seq::SliceRandom;
@@ -173,7 +173,7 @@ impl Ports {
         }
         let first = self.claim_block(space)?;
         let mut block: Vec<u16> = (first..first + BLOCK).collect();
-        block.shuffle(&mut crate::random::generator());
+        block.shuffle(&mut ferroce_os::random::generator());
         free.extend(block);
         free.pop_front().ok_or(PortError::Exhausted)
     }
@@ -185,7 +185,7 @@ impl Ports {
 
     fn claim_block(&self, space: PortSpace) -> Result<u16, PortError> {
         let mut firsts: Vec<u16> = EPHEMERAL.step_by(BLOCK.into()).collect();
-        firsts.shuffle(&mut crate::random::generator());
+        firsts.shuffle(&mut ferroce_os::random::generator());
         let scope = Scope::Any;
         self.update(|claims| {
             let free = firsts.iter().find_map(|&first| {

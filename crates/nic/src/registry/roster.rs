@@ -23,7 +23,7 @@ pub(crate) struct Roster {
 impl Roster {
     /// Nobody is here.
     pub(crate) fn new() -> Roster {
-        Roster { last_slot: 0, token: crate::random::number(), groups: BTreeMap::new() }
+        Roster { last_slot: 0, token: ferroce_os::random::number(), groups: BTreeMap::new() }
     }
 
     /// Slots of the sockets bound to `addr`, in the kernel's order.

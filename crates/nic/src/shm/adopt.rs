@@ -17,7 +17,7 @@
 use super::address_space::populate;
 use super::maps::{self, Mapping, Origin};
 use super::standstill::{Errno, Means, is_own_stack};
-use crate::fork::Generation;
+use ferroce_os::fork::Generation;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::ops::Range;

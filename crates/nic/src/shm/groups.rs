@@ -6,8 +6,8 @@
 
 use super::mapping::Mapping;
 use super::place::{GROUP_CARDS, Place, SLOTS, allocate, load_gid, store_gid};
-use crate::lock::{Mutex, RwLock};
 use crate::registry::Registry;
+use ferroce_os::lock::{Mutex, RwLock};
 use ferroce_proto::Gid;
 use std::collections::HashMap;
 use std::fs::OpenOptions;

@@ -3,7 +3,7 @@
 use super::adopt::{self, Adopted};
 use super::boards::{FileCard, FileSource};
 use super::shared::{self, Shared, SharedFiles};
-use crate::log;
+use ferroce_os::log;
 use std::sync::Arc;
 
 /// Pages that neighbours can map, as long as this lives.

@@ -108,7 +108,7 @@ impl Place {
             let _ = std::fs::remove_file(&path);
         })?;
         let place = Place { memory, file, path, is_own: true };
-        place.memory.long(INSTANCE_AT).store(crate::random::number::<u64>() | 1, Ordering::Relaxed);
+        place.memory.long(INSTANCE_AT).store(ferroce_os::random::number::<u64>() | 1, Ordering::Relaxed);
         place.memory.word(PROCESS_AT).store(std::process::id(), Ordering::Relaxed);
         place.memory.long(NAMESPACE_AT).store(process_namespace(), Ordering::Relaxed);
         let mark_at = place.memory.start().addr() + INSTANCE_AT;

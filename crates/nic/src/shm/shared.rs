@@ -13,7 +13,7 @@ use super::descriptor::{Descriptor, identity, leave_rest_to_program, stat};
 use super::mapping::segment_len;
 use super::maps::{self, Mapping, Origin};
 use super::standstill::{Errno, last_errno, own};
-use crate::lock::Mutex;
+use ferroce_os::lock::Mutex;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::ops::Range;

@@ -3,7 +3,7 @@
 use super::*;
 
 /// One test takes all huge pages there are.
-static POOL: crate::lock::Mutex<()> = crate::lock::Mutex::new(());
+static POOL: ferroce_os::lock::Mutex<()> = ferroce_os::lock::Mutex::new(());
 
 /// Private huge pages of the usual length, numbered words in them.
 fn huge(pages: usize) -> Option<(Memory, usize)> {

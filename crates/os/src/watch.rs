@@ -4,10 +4,11 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// A netlink socket that becomes readable when a link or an address changes.
-pub(crate) struct AddressWatch(OwnedFd);
+pub struct AddressWatch(OwnedFd);
 
 impl AddressWatch {
-    pub(crate) fn open() -> io::Result<Self> {
+    /// Subscribes to changes of links and addresses.
+    pub fn open() -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: a plain system call; the result is checked and owned from here on.
         let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
@@ -29,7 +30,7 @@ impl AddressWatch {
     }
 
     /// Reads the announcements away. What they say is not looked at: the table is read anew.
-    pub(crate) fn drain(&self) {
+    pub fn drain(&self) {
         let mut bytes = [0u8; 8192];
         loop {
             // SAFETY: receives at most the length of the buffer into it.
@@ -43,7 +44,7 @@ impl AddressWatch {
 }
 
 /// Whether the machine has an interface with this number.
-pub(crate) fn has_interface(index: u32) -> bool {
+pub fn has_interface(index: u32) -> bool {
     let mut name = [0; libc::IF_NAMESIZE];
     // SAFETY: room for the longest name, which is what the call asks for.
     !unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null()

@@ -1,20 +1,21 @@
-//! The clock of the links.
+//! The kernel's clocks.
 
 use ferroce_proto::Time;
 
 /// Now, on `CLOCK_MONOTONIC`.
+#[inline]
 pub fn now() -> Time {
     Time(nanoseconds(libc::CLOCK_MONOTONIC))
 }
 
 /// Now, to some milliseconds, for a quarter of what [`now`] costs.
 #[inline]
-pub(crate) fn coarse_now() -> Time {
+pub fn coarse_now() -> Time {
     Time(nanoseconds(libc::CLOCK_MONOTONIC_COARSE))
 }
 
 /// Nanoseconds since 1970, for time stamps that people read.
-pub(crate) fn wall_clock_ns() -> u64 {
+pub fn wall_clock_ns() -> u64 {
     nanoseconds(libc::CLOCK_REALTIME)
 }
 

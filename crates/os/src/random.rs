@@ -1,19 +1,19 @@
 //! Numbers that nobody can guess, at any time.
 //!
 //! Programs and their libraries use verbs in handlers that run when the process exits, and the NIC itself says goodbye to its peers then. The
-//! thread's own generator is gone by that time: to ask [`rand::rng`] would be a panic. So nothing in this crate does (clippy.toml).
+//! thread's own generator is gone by that time: to ask [`rand::rng`] would be a panic. So nothing in the NIC does (clippy.toml).
 
 use rand::distr::{Distribution, StandardUniform};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 /// A generator for several numbers, seeded by the system.
-pub(crate) fn generator() -> StdRng {
+pub fn generator() -> StdRng {
     StdRng::from_os_rng()
 }
 
 /// One number.
-pub(crate) fn number<T>() -> T
+pub fn number<T>() -> T
 where
     StandardUniform: Distribution<T>,
 {

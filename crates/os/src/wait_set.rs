@@ -15,10 +15,11 @@ const OTHER: u64 = 0;
 
 /// Descriptors to sleep on, itself one that is readable while one of them is.
 #[derive(Debug)]
-pub(crate) struct WaitSet(OwnedFd);
+pub struct WaitSet(OwnedFd);
 
 impl WaitSet {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// An empty set.
+    pub fn new() -> io::Result<Self> {
         // SAFETY: a plain system call; the result is checked and owned from here on.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
@@ -29,22 +30,22 @@ impl WaitSet {
     }
 
     /// Wakes for this one too, which has no packets.
-    pub(crate) fn enter_other(&self, fd: RawFd) -> io::Result<()> {
+    pub fn enter_other(&self, fd: RawFd) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, OTHER)
     }
 
     /// Wakes for its packets, as long as it is open.
-    pub(crate) fn enter(&self, fd: RawFd) -> io::Result<()> {
+    pub fn enter(&self, fd: RawFd) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, PACKETS)
     }
 
     /// Wakes for its packets, unless somebody is woken for them already. Refused for descriptors that are sets themselves.
-    pub(crate) fn enter_exclusive(&self, fd: RawFd) -> io::Result<()> {
+    pub fn enter_exclusive(&self, fd: RawFd) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN | libc::EPOLLEXCLUSIVE, PACKETS)
     }
 
     /// Enters all of these behind whoever else has them.
-    pub(crate) fn enter_last(&self, fds: &[RawFd]) -> io::Result<()> {
+    pub fn enter_last(&self, fds: &[RawFd]) -> io::Result<()> {
         for &fd in fds {
             // Fails where it is not entered yet.
             let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, PACKETS);
@@ -65,7 +66,7 @@ impl WaitSet {
     }
 
     /// Sleeps until one of them is readable, at most so long, and says whether there are packets. Signals end it, too.
-    pub(crate) fn sleep(&self, most: Duration) -> bool {
+    pub fn sleep(&self, most: Duration) -> bool {
         let most_ns = libc::timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos().into() };
         // At most one of those that are entered is of the other kind.
         let mut ready = [libc::epoll_event { events: 0, u64: OTHER }; 2];

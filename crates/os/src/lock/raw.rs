@@ -101,7 +101,7 @@ fn barrier_everywhere() -> bool {
 /// Announces to the kernel that locks may have to be waited for. In a process of several threads that takes it a grace
 /// period, 10 to 40 ms on a busy machine. So it is done before there is anything to hold up: a thread that found the lock of a
 /// queue pair taken for the first time would otherwise stop the whole device for so long.
-pub(crate) fn announce() -> bool {
+pub fn announce() -> bool {
     membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
 }
 

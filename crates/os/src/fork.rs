@@ -14,10 +14,11 @@ extern "C" fn in_child() {
 
 /// Which process this is, counted in forks since the first device was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Generation(u32);
+pub struct Generation(u32);
 
 impl Generation {
-    pub(crate) fn current() -> Self {
+    /// The generation of the calling process.
+    pub fn current() -> Self {
         static HOOK: Once = Once::new();
         // SAFETY: registers a handler that only bumps an atomic, which is allowed in a forked child.
         HOOK.call_once(|| unsafe {
@@ -26,7 +27,9 @@ impl Generation {
         Generation(GENERATION.load(Ordering::SeqCst))
     }
 
-    pub(crate) fn is_current(self) -> bool {
+    /// Whether the calling process is still the one that asked for this generation.
+    #[inline]
+    pub fn is_current(self) -> bool {
         self.0 == GENERATION.load(Ordering::Relaxed)
     }
 }

@@ -39,27 +39,29 @@ fn say(topic: &str, why: fmt::Arguments<'_>) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-pub(crate) fn completion(why: fmt::Arguments<'_>) {
+/// Reports why a completion failed, if `FERROCE_LOG` names the topic `completions`.
+pub fn completion(why: fmt::Arguments<'_>) {
     if topics().completions {
         say("failed", why);
     }
 }
 
-pub(crate) fn drop(why: fmt::Arguments<'_>) {
+/// Reports why a packet was dropped, if `FERROCE_LOG` names the topic `drops`.
+pub fn drop(why: fmt::Arguments<'_>) {
     if topics().drops {
         say("dropped", why);
     }
 }
 
-/// Says which way the device chose, for whoever wants to know about calls.
-pub(crate) fn choice(why: fmt::Arguments<'_>) {
+/// Reports which path the device chose, if `FERROCE_LOG` names the topic `calls`.
+pub fn choice(why: fmt::Arguments<'_>) {
     if topics().calls {
         say("chose", why);
     }
 }
 
-/// Says why a call was refused, if `FERROCE_LOG` asks for it. For the rooms above, whose callers see a bare number.
-pub fn log_refusal(why: fmt::Arguments<'_>) {
+/// Reports why a call was refused, if `FERROCE_LOG` names the topic `calls`. C callers see a bare number only.
+pub fn refusal(why: fmt::Arguments<'_>) {
     if topics().calls {
         say("refused", why);
     }

@@ -1,10 +1,9 @@
 //! The machine's network interfaces and their addresses.
 
-use super::sys::open_udp;
 use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// MTU of an interface that reports none.
 const ETHERNET_MTU: u32 = 1500;
@@ -42,6 +41,20 @@ pub fn local_addresses() -> io::Result<Vec<LocalAddress>> {
     // SAFETY: `list` came from `getifaddrs`, and nothing made from it outlives this point.
     unsafe { libc::freeifaddrs(list) };
     Ok(found)
+}
+
+/// A UDP socket, made by a bare system call. Below a library that replaces `socket` (librspreload does, to turn the sockets
+/// of a program into ours) the NIC's own sockets must stay what they are.
+pub fn open_udp(is_ipv4: bool) -> io::Result<OwnedFd> {
+    let domain = if is_ipv4 { libc::AF_INET } else { libc::AF_INET6 };
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: a plain system call; the result is checked and owned from here on.
+    let fd = unsafe { libc::syscall(libc::SYS_socket, domain, kind, libc::IPPROTO_UDP) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that nobody else owns; descriptors are small numbers.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 fn local_address(entry: &libc::ifaddrs) -> Option<LocalAddress> {

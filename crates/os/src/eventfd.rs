@@ -5,10 +5,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// An `eventfd` in semaphore mode.
-pub(crate) struct EventFd(OwnedFd);
+pub struct EventFd(OwnedFd);
 
 impl EventFd {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// A descriptor that is not readable yet.
+    pub fn new() -> io::Result<Self> {
         // SAFETY: a plain system call; the result is checked and owned from here on.
         let fd = unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC) };
         if fd < 0 {
@@ -19,7 +20,7 @@ impl EventFd {
     }
 
     /// Adds one unit. The counter holds 2^64 of them, so this neither blocks nor fails.
-    pub(crate) fn add(&self) {
+    pub fn add(&self) {
         let one = 1u64.to_ne_bytes();
         // SAFETY: writes eight bytes of ours to our own descriptor.
         let _ = unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), 8) };
@@ -27,7 +28,7 @@ impl EventFd {
 
     /// Takes one unit. Blocks if there is none, unless the descriptor was made non-blocking. A signal ends the wait:
     /// programs end their loops that way.
-    pub(crate) fn take(&self) -> io::Result<()> {
+    pub fn take(&self) -> io::Result<()> {
         let mut unit = [0u8; 8];
         // SAFETY: reads at most eight bytes into a buffer of eight.
         let n = unsafe { libc::read(self.0.as_raw_fd(), unit.as_mut_ptr().cast(), 8) };
@@ -36,7 +37,7 @@ impl EventFd {
 
     /// Takes one unit if there is one. Never blocks, although the descriptor itself does unless the program changed
     /// that: looking first and reading then would hang if another thread came between.
-    pub(crate) fn try_take(&self) -> bool {
+    pub fn try_take(&self) -> bool {
         let mut unit = [0u8; 8];
         let piece = libc::iovec { iov_base: unit.as_mut_ptr().cast(), iov_len: 8 };
         // SAFETY: one piece of eight writable bytes; offset -1 means the current position, as for `read`.
@@ -54,7 +55,7 @@ impl EventFd {
     }
 
     /// Sleeps until there is a unit, at most so long; whether there is one.
-    pub(crate) fn sleep(&self, most: Duration) -> bool {
+    pub fn sleep(&self, most: Duration) -> bool {
         let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let most = libc::timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos().into() };
         // SAFETY: one pollfd, and the count says one; the time is read only, and no signals are named.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 pub use parking_lot::RwLock;
 pub use raw::RawLock;
-pub(crate) use raw::announce;
+pub use raw::announce;
 
 /// How often a lock is tried that may be waited for only so long.
 const RETRY_EVERY: Duration = Duration::from_micros(200);
