@@ -14,8 +14,7 @@ const LAYERED: &[Layered] = &[
     Layered {
         folder: "crates/nic/src/",
         layers: &[
-            ("host", &["pulse", "registry"]),
-            ("shared memory", &["shm"]),
+            ("host", &["pulse"]),
             ("registered memory", &["memory"]),
             ("links", &["link"]),
             ("settings", &["config", "counters"]),
@@ -26,6 +25,21 @@ const LAYERED: &[Layered] = &[
             ("services", &["cm", "device_attr", "farewell"]),
             ("device", &["exit", "follow", "inspect", "nic"]),
             ("handles", &["objects", "open", "shared"]),
+        ],
+    },
+    Layered {
+        folder: "crates/shm/src/",
+        layers: &[
+            ("kernel", &["address_space", "maps", "registry"]),
+            ("write protection", &["descriptor", "standstill"]),
+            ("memfd", &["adopt"]),
+            ("mappings", &["mapping"]),
+            ("segment", &["place", "shared"]),
+            ("pages and rings", &["hold", "pages", "ring"]),
+            ("tables", &["backlog", "boards", "groups", "srq_board"]),
+            ("mapped regions", &["window"]),
+            ("peers", &["neighbours"]),
+            ("arrivals", &["rx_rings"]),
         ],
     },
     Layered {

@@ -16,13 +16,14 @@ use crate::nic::{Nic, NicInner};
 use crate::pulse::Pulse;
 use crate::queues::{EventHub, EventSource};
 use crate::xrc::XrcDomains;
-use crate::{exit, farewell, registry};
+use crate::{exit, farewell};
 use ferroce_os::fork::Generation;
 use ferroce_os::lock::{Mutex, RwLock};
 use ferroce_os::log;
 use ferroce_os::watch::AddressWatch;
 use ferroce_proto::cc::Share;
 use ferroce_proto::verbs::EventKind;
+use ferroce_shm::registry;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 

@@ -7,7 +7,6 @@ use crate::addresses::AddressTable;
 use crate::engine::{Engine, QpCore};
 use crate::error::{CmRefusal, Error};
 use crate::link::{RxPacket, now};
-use crate::registry::Ports;
 use ferroce_os::fork::Generation;
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
@@ -15,6 +14,7 @@ use ferroce_proto::cm::{
     Accept, Cm, CmCounters, CmError, CommId, Config, Inbound, ListenerId, Secret, Transmit,
 };
 use ferroce_proto::wire::cm::{CmMad, MadTarget, offered_service};
+use ferroce_shm::registry::Ports;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};

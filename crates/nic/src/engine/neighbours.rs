@@ -2,9 +2,9 @@
 
 use super::{Engine, QpCore};
 use crate::local::Path;
-use crate::shm::{Partner, QpCard, QpDomain};
 use ferroce_proto::qp::Qp;
 use ferroce_proto::verbs::Transport;
+use ferroce_shm::{Partner, QpCard, QpDomain};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 

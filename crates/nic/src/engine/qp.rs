@@ -7,11 +7,11 @@ use crate::link::SinglePacket;
 use crate::local::Path;
 use crate::memory::Lessee;
 use crate::queues::{CqCore, EventQueue, EventSource, SrqCore};
-use crate::shm::QpCard;
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Qpn;
 use ferroce_proto::qp;
 use ferroce_proto::verbs::EventKind;
+use ferroce_shm::QpCard;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 

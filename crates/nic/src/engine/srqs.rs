@@ -1,9 +1,9 @@
 //! Which XRC shared receive queue has this number.
 
 use crate::queues::SrqCore;
-use crate::shm::SrqBoard;
 use ferroce_os::lock::RwLock;
 use ferroce_proto::Srqn;
+use ferroce_shm::SrqBoard;
 use rand::Rng;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -38,8 +38,8 @@ pub use ferroce_os::clock::now;
 pub use ferroce_os::interfaces::{LocalAddress, local_addresses};
 pub use shared_port::SharedPort;
 pub use single_packet::SinglePacket;
-pub(crate) use udp::{Origin, is_last_word, management_slot};
 pub use udp::{UdpConfig, UdpLink};
+pub(crate) use udp::{is_last_word, management_slot};
 
 /// Byte of a management datagram, reserved and ignored by its readers, where a sender on this host names the slot of the
 /// process that an offer is for. Links may steer by it; zero names no slot.

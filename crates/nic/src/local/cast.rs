@@ -16,13 +16,12 @@
 //!
 //! Once a receiver has seen echoes of a sender, it has the kernel drop the others before they reach its socket.
 
-use super::link::{Inbound, LocalLink};
-use super::neighbours::{Fabric, NOBODY_FOR_NS, Neighbour};
-use crate::link::{Origin, RxBatch, TxBatch, local_addresses, now};
-use crate::shm::{ECHOES, GroupBoard, Place, listens, load_gid, store_gid};
+use super::link::LocalLink;
+use crate::link::{RxBatch, TxBatch, local_addresses, now};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
+use ferroce_shm::{Fabric, GroupBoard, NOBODY_FOR_NS, Neighbour, RxRings};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,15 +50,13 @@ struct Audience {
 pub(super) struct Cast {
     pub(super) board: GroupBoard,
     audiences: Mutex<Vec<Audience>>,
-    /// Held while a port is added to those that are shown.
-    showing: Mutex<()>,
     pub(super) echoes: AtomicU64,
 }
 
 impl Cast {
     pub(super) fn open(fabric: &Fabric) -> io::Result<Cast> {
-        let board = GroupBoard::open(&fabric.registry, fabric.place.clone())?;
-        Ok(Cast { board, audiences: Mutex::default(), showing: Mutex::new(()), echoes: AtomicU64::new(0) })
+        let board = fabric.group_board()?;
+        Ok(Cast { board, audiences: Mutex::default(), echoes: AtomicU64::new(0) })
     }
 
     /// Whom rings lead to, of those who hear what is sent to `group` from `sgid`. Nothing if rings cannot be used.
@@ -105,39 +102,14 @@ impl Cast {
         let mut found = Vec::new();
         for slot in self.board.slots(group) {
             match fabric.in_slot(slot) {
-                Some(neighbour) if listens(&neighbour.place, group, interface) => found.push(neighbour),
+                Some(neighbour) if neighbour.listens(group, interface) => found.push(neighbour),
                 Some(_) => {}
-                None if fabric.registry.is_alive(slot) => return None,
+                None if fabric.is_alive(slot) => return None,
                 None => {}
             }
         }
         Some(found.into())
     }
-
-    /// Shows a socket that echoes leave by. False if there is no room.
-    fn show_exit(&self, place: &Place, exit: Origin) -> bool {
-        if echo_exits(place).any(|shown| shown == exit) {
-            return true;
-        }
-        let _showing = self.showing.lock();
-        let shown: Vec<Origin> = echo_exits(place).collect();
-        if shown.contains(&exit) || shown.len() == ECHOES {
-            return shown.contains(&exit);
-        }
-        let (port, gid) = place.echo(shown.len());
-        store_gid(gid, exit.0);
-        port.store(exit.1.into(), Ordering::SeqCst);
-        true
-    }
-}
-
-/// The sockets that a NIC's echoes leave by.
-pub(super) fn echo_exits(place: &Place) -> impl Iterator<Item = Origin> {
-    (0..ECHOES).map_while(|index| {
-        let (port, gid) = place.echo(index);
-        let port = port.load(Ordering::SeqCst) as u16;
-        (port != 0).then(|| (load_gid(gid), port))
-    })
 }
 
 /// The interface by which the kernel sends what comes from an address to a group; nothing if that is not certain.
@@ -163,7 +135,7 @@ impl LocalLink {
         if members.is_empty() || !self.has_echo_exit(route) {
             return false;
         }
-        for member in members.iter().filter(|member| member.lives(&fabric.registry)) {
+        for member in members.iter().filter(|member| member.lives()) {
             self.push(member, batch, index);
             self.wake_if_asleep(member);
         }
@@ -172,47 +144,33 @@ impl LocalLink {
 
     fn has_echo_exit(&self, route: &Route) -> bool {
         let exit = self.udp.echo_socket(route);
-        exit.is_some_and(|exit| self.cast.show_exit(&self.fabric().place, exit))
+        exit.is_some_and(|exit| self.cast.board.show_echo_socket(exit))
     }
 
     /// Drops what came through a ring as well. Returns how many packets are left.
-    pub(super) fn drop_echoes(&self, inbound: &mut Inbound, rx: &mut RxBatch) -> usize {
+    pub(super) fn drop_echoes(&self, rings: &mut RxRings, rx: &mut RxBatch) -> usize {
         if !self.cast.board.shows_any() || !rx.packets().any(|packet| packet.dgid.is_multicast()) {
             return rx.len();
         }
         // Its sender has rung before it sent the echo.
-        self.meet_callers(inbound);
+        rings.open_new(self.fabric());
         let before = rx.len();
         rx.retain(|packet| {
             let is_twice = packet.dgid.is_multicast() && self.cast.board.is_shown(packet.dgid);
-            !(is_twice && inbound.is_echo(packet.sgid, packet.sport))
+            !(is_twice && rings.is_echo(packet.sgid, packet.sport))
         });
         let echoes = before - rx.len();
         self.cast.echoes.fetch_add(echoes as u64, Ordering::Relaxed);
-        inbound.should_ignore |= echoes > 0;
+        if echoes > 0 {
+            rings.saw_echo();
+        }
         rx.len()
     }
 
     /// Has the kernel drop the echoes of all whose rings are read, and of nobody else.
-    pub(super) fn ignore_echoes(&self, inbound: &mut Inbound) {
-        inbound.should_ignore = false;
-        let origins: Vec<Origin> = inbound.rings.iter().flat_map(|ring| echo_exits(&ring.place)).collect();
-        self.udp.ignore_in_groups(&origins, |group| self.cast.board.is_shown(group));
-    }
-}
-
-impl Inbound {
-    /// The ring of a sender is not read any more.
-    pub(super) fn depart(&mut self, place: &Place) {
-        let before = self.departed.len();
-        self.departed.extend(echo_exits(place));
-        self.should_ignore |= self.departed.len() > before;
-    }
-
-    /// Whether what comes from here by UDP comes through a ring too.
-    fn is_echo(&self, sgid: Gid, sport: u16) -> bool {
-        let is_it = |(gid, port): Origin| port == sport && (gid == sgid || gid == Gid::ZERO);
-        let mut exits = self.rings.iter().flat_map(|ring| echo_exits(&ring.place));
-        exits.any(is_it) || self.departed.iter().any(|&exit| is_it(exit))
+    pub(super) fn ignore_echoes(&self, rings: &mut RxRings) {
+        if let Some(origins) = rings.changed_echo_sockets() {
+            self.udp.ignore_in_groups(&origins, |group| self.cast.board.is_shown(group));
+        }
     }
 }

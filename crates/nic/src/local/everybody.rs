@@ -51,15 +51,14 @@ impl LocalLink {
         let Some(neighbour) = self.fabric().neighbour_in(management_slot(packet), route.dgid) else {
             return false;
         };
-        let own_slot = self.fabric().slot();
-        if !neighbour.lives_now(&self.fabric().registry) {
+        if !neighbour.lives_now() {
             return false;
         }
         // Who says the last word may be gone a moment later, and its ring with it, unless its reader has it open by then.
-        if is_last_word(packet) && !neighbour.is_settled(own_slot) {
+        if is_last_word(packet) && !neighbour.is_settled() {
             return false;
         }
-        let is_pushed = neighbour.push_bytes_now(own_slot, &meta_of(route), packet);
+        let is_pushed = neighbour.push_bytes_now(&meta_of(route), packet);
         if is_pushed {
             self.count_pushed(packet.len());
             self.wake_if_asleep(&neighbour);

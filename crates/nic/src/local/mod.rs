@@ -6,12 +6,8 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `ring` | packets from one process to another |
-//! | `backlog` | packets that found no room in a ring |
-//! | `neighbours` | who else is there, and which addresses are this host's |
 //! | `reach` | one-sided operations in the memory of a neighbour |
 //! | `naming` | messages that are copied once, from the memory of the sender |
-//! | `window` | memory of a neighbour that is mapped here |
 //! | `link` | the link that takes the ring where it can and UDP where it must |
 //! | `everybody` | packets to the queue pair numbers that every process has |
 //! | `cast` | packets to multicast groups, each to every member once |
@@ -19,16 +15,12 @@
 //! Nothing here needs a live partner: a process may die at any instruction. A ring has one writer, one reader and no
 //! lock.
 
-mod backlog;
 mod cast;
 mod everybody;
 mod link;
 mod naming;
-mod neighbours;
 mod reach;
-mod ring;
-mod window;
 
+pub(crate) use ferroce_shm::Fabric;
 pub(crate) use link::LocalLink;
-pub(crate) use neighbours::Fabric;
 pub(crate) use reach::{Path, Reaching};

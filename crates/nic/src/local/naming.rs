@@ -6,23 +6,21 @@
 //! its program; so a receiver that finds the card in its place when it has copied has copied what was sent.
 
 use super::link::meta_of;
-use super::neighbours::Neighbour;
 use super::reach::Path;
-use super::window::Window;
-use crate::memory::{Grip, Span};
-use crate::shm::{Place, Shown, find_qp, find_region};
+use crate::memory::{Grip, Span, is_readable};
 use ferroce_proto::qp::TxPayload;
 use ferroce_proto::verbs::{Route, Sge};
 use ferroce_proto::wire::{Name, Names, SendNamed};
 use ferroce_proto::{PdId, RKey};
+use ferroce_shm::{Neighbour, Shown, Window};
 use std::sync::atomic::{Ordering, fence};
 
 impl Path {
     /// Whether the peer may be told to fetch messages.
     pub(crate) fn may_name(&self) -> bool {
-        let terms = find_qp(&self.neighbour.place, self.peer);
+        let terms = self.neighbour.find_qp(self.peer);
         terms.is_some_and(|terms| terms.fetches && terms.partner == self.own)
-            && self.fabric.adopts
+            && self.fabric.adopts()
             && !self.neighbour.is_gone()
     }
 
@@ -35,45 +33,45 @@ impl Path {
         payload: TxPayload<'_>,
     ) -> Option<usize> {
         let (record, len) = head.to_bytes(&grip.name(payload)?);
-        let is_sent = self.neighbour.push_bytes_now(self.fabric.slot(), &meta_of(route), &record[..len]);
+        let is_sent = self.neighbour.push_bytes_now(&meta_of(route), &record[..len]);
         is_sent.then_some(len)
     }
 
     /// Whether messages of the peer can be fetched.
     pub(crate) fn can_fetch(&self) -> bool {
-        self.fabric.adopts && self.neighbour.is_readable()
+        self.fabric.adopts() && self.neighbour.is_readable(is_readable)
     }
 
     /// Whether the peer is a queue pair of the neighbour that has this slot.
     pub(crate) fn leads_to(&self, slot: u8) -> bool {
-        self.neighbour.slot == slot
+        self.neighbour.slot() == slot
     }
 
     /// Copies a message that the peer named to the entries. False: what is in them now does not count.
     pub(crate) fn fetch(&mut self, grip: &mut Grip<'_>, pd: PdId, sges: &[Sge], names: &Names) -> bool {
         let is_copied = self.fetch_mapped(grip, pd, sges, names).unwrap_or_else(|| {
-            let owner = self.neighbour.place.owner();
+            let owner = self.neighbour.owner();
             owner.is_some_and(|owner| grip.fetch(pd, sges, &owner, names))
         });
         // The bytes were read before the card is.
         fence(Ordering::Acquire);
-        is_copied && find_qp(&self.neighbour.place, self.peer).is_some_and(|terms| terms.partner == self.own)
+        is_copied && self.neighbour.find_qp(self.peer).is_some_and(|terms| terms.partner == self.own)
     }
 
     /// The same through a window. Nothing: there is none, and nothing was copied.
     fn fetch_mapped(&mut self, grip: &mut Grip<'_>, pd: PdId, sges: &[Sge], names: &Names) -> Option<bool> {
         let ([name], rkey) = (names.pieces(), names.region()?) else { return None };
-        let place = &self.neighbour.place;
-        if self.source.as_ref().is_none_or(|source| !source.shows(place, rkey)) {
+        let neighbour = &self.neighbour;
+        if self.source.as_ref().is_none_or(|source| !source.is_of(neighbour, rkey)) {
             self.source = None;
-            self.source = Source::find(&self.neighbour, rkey);
+            self.source = Source::find(neighbour, rkey);
         }
         let source = self.source.as_ref()?;
         let there = source.here(name)?;
         let is_copied = grip.fetch_mapped(pd, sges, there);
         // Who finds the region shown now has read its pages: they are the program's as long as it is.
         fence(Ordering::Acquire);
-        let is_good = is_copied && source.shown.is_valid(place);
+        let is_good = is_copied && neighbour.shows(&source.shown);
         self.fetched += u64::from(is_good);
         Some(is_good)
     }
@@ -89,13 +87,13 @@ impl Source {
     /// A window stays when its region goes, and so needs no announcement. Bytes of this very process would not, so to
     /// itself it sends by the kernel.
     fn find(neighbour: &Neighbour, rkey: RKey) -> Option<Source> {
-        let shown = find_region(&neighbour.place, rkey).filter(|_| !neighbour.is_self)?;
-        let window = neighbour.windows.open(&neighbour.place, &shown)?;
+        let shown = neighbour.find_region(rkey).filter(|_| !neighbour.is_self())?;
+        let window = neighbour.map(&shown)?;
         Some(Source { shown, window })
     }
 
-    fn shows(&self, place: &Place, rkey: RKey) -> bool {
-        self.shown.card.rkey == rkey && self.shown.is_valid(place)
+    fn is_of(&self, neighbour: &Neighbour, rkey: RKey) -> bool {
+        self.shown.card.rkey == rkey && neighbour.shows(&self.shown)
     }
 
     /// Where bytes of the peer are here, if they are all of the region. Who named them may be wrong, but not beyond its own memory.
@@ -103,8 +101,8 @@ impl Source {
         let card = &self.shown.card;
         let offset = name.addr.checked_sub(card.base)?;
         let is_inside = offset <= card.len && u64::from(name.len) <= card.len - offset;
-        let there = Span::at(name.addr as usize, name.len as usize);
-        self.window.here(there).filter(|_| is_inside)
+        let (at, len) = (name.addr as usize, name.len as usize);
+        self.window.here(at, len).filter(|_| is_inside).map(|here| Span::at(here, len))
     }
 }
 

@@ -5,16 +5,12 @@
 
 use super::link::meta_of;
 use super::naming::Source;
-use super::neighbours::{Fabric, Neighbour};
-use super::ring::Piece;
-use super::window::Window;
 use crate::counters::Tally;
 use crate::memory::{Far, Grip, Lease, Peer, Region, Span, ask_for_line};
-use crate::shm::hold::{self, Hold};
-use crate::shm::{Partner, QpDomain, Shown, find_qp, find_region, find_srq};
 use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
 use ferroce_proto::verbs::{Access, MemoryFault, Route, Sge};
 use ferroce_proto::{LKey, PdId, Qpn, RKey, Srqn};
+use ferroce_shm::{Fabric, Hold, Neighbour, Partner, Piece, QpDomain, Shown, Window};
 use std::sync::Arc;
 
 /// Operations of one list between two looks whether the neighbour lives.
@@ -89,8 +85,7 @@ impl Drop for Path {
     fn drop(&mut self) {
         self.forget();
         self.source = None;
-        let lives = self.neighbour.lives(&self.fabric.registry);
-        self.neighbour.windows.clear(&self.neighbour.place, lives);
+        self.neighbour.unmap_stale();
     }
 }
 
@@ -171,7 +166,7 @@ impl Path {
             && let Some(window) = &known.window
         {
             let offset = addr.wrapping_sub(known.region.iova) as usize;
-            window.ask_for(known.region.base.wrapping_add(offset));
+            ask_for_line(window.address_of(known.region.base.wrapping_add(offset)));
         }
     }
 
@@ -191,27 +186,27 @@ impl Path {
     /// Lets go of the neighbour's memory.
     fn let_go(&mut self) {
         if let Some(hold) = self.hold.take() {
-            hold::withdraw(&self.neighbour.place, self.fabric.slot(), hold);
+            self.neighbour.withdraw(hold);
         }
     }
 
     /// Whether an operation with this key would be within reach.
     pub(crate) fn reaches(&self, rkey: RKey) -> bool {
-        let place = &self.neighbour.place;
-        let is_open = find_qp(place, self.peer).is_some_and(|terms| terms.partner == self.own);
-        let is_shown =
-            || find_region(place, rkey).is_some_and(|shown| shown.card.access.intersects(Access::REMOTE));
+        let is_open = self.neighbour.find_qp(self.peer).is_some_and(|terms| terms.partner == self.own);
+        let is_shown = || {
+            self.neighbour.find_region(rkey).is_some_and(|shown| shown.card.access.intersects(Access::REMOTE))
+        };
         is_open && !self.neighbour.is_gone() && is_shown()
     }
 
     /// Whether the neighbour has taken everything that was sent to it.
     pub(crate) fn has_caught_up(&self) -> bool {
-        self.neighbour.has_read_all(self.fabric.slot())
+        self.neighbour.has_read_all()
     }
 
     /// How large packets to the peer may be, if it takes more than a wire would.
     pub(crate) fn segment(&self) -> Option<u32> {
-        let terms = find_qp(&self.neighbour.place, self.peer)?;
+        let terms = self.neighbour.find_qp(self.peer)?;
         (terms.takes_large && terms.partner == self.own && !self.neighbour.is_gone()).then_some(LARGE_SEGMENT)
     }
 
@@ -228,7 +223,7 @@ impl Path {
         let Some(span) = grip.readable(&mut self.lease, payload) else { return false };
         let payload = Piece { start: span.start() as *const u8, len: span.len() };
         // SAFETY: bytes of a request, or of a region that `grip` holds or that is leased.
-        let next = unsafe { self.neighbour.push_short(self.fabric.slot(), &meta_of(route), head, payload) };
+        let next = unsafe { self.neighbour.push_short(&meta_of(route), head, payload) };
         self.next_line = next.unwrap_or(self.next_line);
         next.is_some()
     }
@@ -254,7 +249,7 @@ impl Path {
 
     /// The neighbour's slot, if it sleeps and whoever asks must wake it.
     pub(crate) fn sleeper(&self) -> Option<u8> {
-        self.neighbour.must_be_woken().then_some(self.neighbour.slot)
+        self.neighbour.must_be_woken().then(|| self.neighbour.slot())
     }
 
     /// The neighbour's bytes, in its own address space, if every check of the neighbour's passes. Only good once an access to the region
@@ -263,16 +258,16 @@ impl Path {
     fn check(&mut self, srq: Option<Srqn>, rkey: RKey, addr: u64, len: u64, need: Access) -> Option<Span> {
         // Of a list only now and then: the clock takes as long as a short copy.
         let is_due = self.hold.is_none() || self.mapped.is_multiple_of(LOOK_EVERY);
-        if is_due && !self.neighbour.lives(&self.fabric.registry) {
+        if is_due && !self.neighbour.lives() {
             return None;
         }
-        let terms = find_qp(&self.neighbour.place, self.peer)?;
+        let terms = self.neighbour.find_qp(self.peer)?;
         if terms.partner != self.own || !terms.access.contains(need) || len == 0 {
             return None;
         }
         let pd = match (terms.domain, srq) {
             (QpDomain::Pd(pd), None) => pd,
-            (QpDomain::Xrc(domain), Some(srq)) => find_srq(&self.neighbour.place, srq, domain)?,
+            (QpDomain::Xrc(domain), Some(srq)) => self.neighbour.find_srq(srq, domain)?,
             _ => return None,
         };
         if self.last.as_ref().is_none_or(|known| known.shown.card.rkey != rkey) {
@@ -289,11 +284,11 @@ impl Path {
     /// others are under way. What can be done before is: the processor waits here until all stores are done.
     #[inline(always)]
     fn announce(&mut self) -> bool {
-        let (place, Some(known)) = (&self.neighbour.place, self.last.as_ref()) else { return false };
+        let Some(known) = &self.last else { return false };
         if self.hold.is_none() {
-            self.hold = hold::announce(place, self.fabric.slot(), known.shown.number, &mut self.free_hold);
+            self.hold = self.neighbour.announce(&known.shown, &mut self.free_hold);
         }
-        let is_good = self.hold.is_some() && known.shown.is_valid(place);
+        let is_good = self.hold.is_some() && self.neighbour.shows(&known.shown);
         if !is_good {
             self.refresh();
         }
@@ -311,10 +306,9 @@ impl Path {
     /// Forgets the region of the last operation if it is no longer what it was.
     #[inline(never)]
     fn refresh(&mut self) {
-        let place = &self.neighbour.place;
-        if self.last.as_ref().is_some_and(|known| !known.shown.is_valid(place)) {
+        if self.last.as_ref().is_some_and(|known| !self.neighbour.shows(&known.shown)) {
             self.forget();
-            self.neighbour.windows.clear(&self.neighbour.place, true);
+            self.neighbour.unmap_stale();
         }
     }
 
@@ -327,25 +321,29 @@ impl Path {
     /// Where bytes of the region of the last operation are here, if they are.
     #[inline(always)]
     fn here(&self, there: Span) -> Option<Span> {
-        if self.neighbour.is_self { Some(there) } else { self.last.as_ref()?.window.as_ref()?.here(there) }
+        if self.neighbour.is_self() {
+            return Some(there);
+        }
+        let window = self.last.as_ref()?.window.as_ref()?;
+        window.here(there.start(), there.len()).map(|here| there.moved_to(here))
     }
 
     /// How the kernel gets at bytes of the neighbour.
     #[inline(never)]
     fn by_process(&self, there: Span) -> Option<Far> {
         // A process number may be used again: only while its slot is held is it the neighbour's.
-        let process = self.neighbour.place.process()?;
-        let lives = self.fabric.registry.is_alive(self.neighbour.slot) && !self.neighbour.is_gone();
+        let process = self.neighbour.process()?;
+        let lives = self.fabric.is_alive(self.neighbour.slot()) && !self.neighbour.is_gone();
         lives.then_some(Far::Copied { process, at: there.start(), len: there.len() })
     }
 }
 
 fn find(neighbour: &Neighbour, rkey: RKey) -> Option<Known> {
-    let shown = find_region(&neighbour.place, rkey)?;
+    let shown = neighbour.find_region(rkey)?;
     let card = shown.card;
     let (base, iova) = (card.base as usize, card.iova);
     let plain = Region::plain(base, card.len, card.pd, card.access, LKey(0), rkey);
     let region = Region { iova, only_qp: card.only_qp, ..plain };
-    let window = if neighbour.is_self { None } else { neighbour.windows.open(&neighbour.place, &shown) };
+    let window = if neighbour.is_self() { None } else { neighbour.map(&shown) };
     Some(Known { shown, region, window })
 }

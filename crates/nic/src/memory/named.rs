@@ -7,11 +7,11 @@ use super::across;
 use super::copy;
 use super::grip::Grip;
 use super::region::Span;
-use crate::shm::Owner;
 use ferroce_proto::PdId;
 use ferroce_proto::qp::TxPayload;
 use ferroce_proto::verbs::{Access, Sge};
 use ferroce_proto::wire::{Name, Names};
+use ferroce_shm::Owner;
 use std::sync::atomic::Ordering::Relaxed;
 
 fn name_of(span: &Span) -> Name {

@@ -1,9 +1,9 @@
 //! A region, and whether an access is inside it and allowed.
 
 use super::lease::Leasing;
-use crate::shm::{Pages, RegionCard};
 use ferroce_proto::verbs::{Access, MemoryFault};
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
+use ferroce_shm::{Pages, RegionCard};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

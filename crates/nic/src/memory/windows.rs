@@ -9,10 +9,10 @@
 
 use super::region::{Kind, Peer, Region, Span, WindowType};
 use super::table::RegionTable;
-use crate::shm::Pages;
 use ferroce_os::lock::{Mutex, MutexGuard, RwLock};
 use ferroce_proto::verbs::{Access, MemoryFault, MwBind};
 use ferroce_proto::{LKey, PdId, RKey};
+use ferroce_shm::Pages;
 use rand::Rng;
 use std::collections::HashMap;
 

@@ -72,7 +72,7 @@ pub struct UdpConfig {
     pub send_sockets: usize,
     /// Records every packet that is sent or received.
     pub capture: Option<Arc<Capture>>,
-    /// Where the registry of the host's processes lives, if not at [`crate::registry::default_base`]. Processes that
+    /// Where the registry of the host's processes lives, if not at [`ferroce_shm::registry::default_base`]. Processes that
     /// share an address must agree on it.
     pub registry_base: Option<PathBuf>,
 }

@@ -9,9 +9,9 @@ use super::receive::Receiver;
 use super::steer;
 use super::sys::attach_steering;
 use crate::link::counters::add_alone;
-use crate::registry::Roster;
 use ferroce_os::clock::now;
 use ferroce_proto::{Gid, Time};
+use ferroce_shm::registry::Roster;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 

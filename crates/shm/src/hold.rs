@@ -1,0 +1,88 @@
+//! How deregistration waits for neighbours that access a region, and never for a dead one.
+//!
+//! Whoever accesses a region of a neighbour first writes the number of its card into a word of the neighbour's place that
+//! belongs to its own slot, then looks whether the card is still valid, and clears the word afterwards. Whoever takes a
+//! region away first invalidates its card, then waits until the card's number stands in no word of a living process.
+
+use super::place::{HOLDS_PER_SLOT, Place, SLOTS};
+use crate::registry::Registry;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Which word says that an access is under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Hold(usize);
+
+/// Announces an access by `slot` to the region behind `card`, until it is [withdrawn](withdraw). Nothing if all words are
+/// in use. `free` is where the caller found a free word the last time: queue pairs that different threads use do not get in
+/// each other's way.
+#[inline(always)]
+pub(crate) fn announce(place: &Place, slot: u8, card: usize, free: &mut usize) -> Option<Hold> {
+    if !occupy(place, slot, card, *free) {
+        *free = another(place, slot, card, *free)?;
+    }
+    Some(Hold(*free))
+}
+
+/// Announces it in any word but `taken`.
+#[inline(never)]
+fn another(place: &Place, slot: u8, card: usize, taken: usize) -> Option<usize> {
+    let mut others = taken + 1..taken + HOLDS_PER_SLOT;
+    others.find(|&index| occupy(place, slot, card, index)).map(|index| index % HOLDS_PER_SLOT)
+}
+
+#[inline(always)]
+fn occupy(place: &Place, slot: u8, card: usize, index: usize) -> bool {
+    // A full barrier: the look at the card's version must come after it.
+    let word = place.hold(slot, index);
+    word.compare_exchange(0, card as u32 + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+}
+
+/// The access is done.
+#[inline]
+pub(crate) fn withdraw(place: &Place, slot: u8, Hold(index): Hold) {
+    place.hold(slot, index).store(0, Ordering::Release);
+}
+
+/// Announces a new life of `slot` at a place. What an earlier one held there when it died is free.
+pub(crate) fn arrive(place: &Place, slot: u8, instance: u64) {
+    if place.visitor(slot).load(Ordering::Acquire) != instance {
+        clear(place, slot);
+        place.visitor(slot).store(instance, Ordering::Release);
+    }
+}
+
+fn clear(place: &Place, slot: u8) {
+    (0..HOLDS_PER_SLOT).for_each(|index| place.hold(slot, index).store(0, Ordering::Release));
+}
+
+/// Waits until nobody accesses the region behind `card` any more. Its card is no longer valid.
+pub(crate) fn wait_for(place: &Place, card: usize, registry: &Registry) {
+    for slot in 0..SLOTS {
+        let slot = slot as u8;
+        let is_held =
+            || (0..HOLDS_PER_SLOT).any(|i| place.hold(slot, i).load(Ordering::SeqCst) == card as u32 + 1);
+        let mut looks = 0_u32;
+        while is_held() {
+            looks += 1;
+            match looks {
+                ..1000 => std::hint::spin_loop(),
+                1000..2000 => std::thread::yield_now(),
+                _ => {
+                    if !lives(place, slot, registry) {
+                        clear(place, slot);
+                        break;
+                    }
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            }
+        }
+    }
+}
+
+/// Whether the process that announced itself for `slot` is still there, and not another in its place.
+fn lives(place: &Place, slot: u8, registry: &Registry) -> bool {
+    let instance = place.visitor(slot).load(Ordering::Acquire);
+    registry.is_alive(slot)
+        && Place::open(registry.directory(), slot).is_ok_and(|now| now.instance() == instance)
+}

@@ -1,0 +1,53 @@
+//! Memory that the processes of one host share: what a NIC shows of itself, and how its registered memory can be mapped.
+//!
+//! Every NIC keeps one file in the registry's directory, its *place*. What others need to know of it lies there: which queue
+//! pairs may be reached, which memory is registered and where, and the rings through which it sends packets to others.
+//!
+//! | file | question |
+//! |---|---|
+//! | `mapping` | memory of a file that several processes see |
+//! | `place` | what lies where in a place; making one, finding another's |
+//! | `boards` | which queue pairs and regions neighbours may reach directly |
+//! | `srq_board` | which XRC shared receive queues they may name |
+//! | `groups` | who listens to which multicast group |
+//! | `hold` | how deregistration waits for neighbours that access a region, and never for a dead one |
+//! | `adopt` | how registered memory becomes memory that a neighbour can map |
+//! | `shared` | how a neighbour maps memory that the program shares itself |
+//! | `pages` | which of the two it is |
+//! | `descriptor` | a file that we keep open in somebody else's process |
+//! | `address_space` | mapping and moving pages, past whatever the program puts in the place of libc's calls |
+//! | `maps`, `standstill` | what the kernel says of a mapping; how nobody writes to one for a moment |
+//!
+//! Nothing here needs a live partner: a process may die at any instruction. A place that is left behind is marked and removed by
+//! whoever gets its slot next.
+
+mod address_space;
+mod adopt;
+mod backlog;
+mod boards;
+mod descriptor;
+mod groups;
+mod hold;
+mod mapping;
+mod maps;
+mod neighbours;
+mod pages;
+mod place;
+pub mod registry;
+mod ring;
+mod rx_rings;
+mod shared;
+mod srq_board;
+mod standstill;
+mod window;
+
+pub use boards::{Partner, QpCard, QpDomain, RegionBoard, RegionCard, Shown};
+pub use groups::GroupBoard;
+pub use hold::Hold;
+pub use neighbours::{Fabric, NOBODY_FOR_NS, Neighbour, Pushed};
+pub use pages::Pages;
+pub use place::Owner;
+pub use ring::{Piece, RxMeta};
+pub use rx_rings::{RxRings, Taken};
+pub use srq_board::SrqBoard;
+pub use window::Window;

@@ -1,0 +1,176 @@
+//! Memory of a neighbour that is mapped here.
+//!
+//! A window stays mapped as long as the neighbour shows the region it is of, so that a program that goes from region to region does
+//! not map them again and again; what is left of regions that are gone is unmapped by whoever comes by.
+
+use super::boards::Shown;
+use super::mapping::{FileCard, FileSource, Mapping, segment_len};
+use super::place::Place;
+use super::shared::segment_namespace;
+use ferroce_os::lock::Mutex;
+use ferroce_proto::verbs::Access;
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+/// Pages of the neighbour that are mapped here.
+pub struct Window {
+    memory: Arc<Mapping>,
+    /// Where they are in the neighbour's address space.
+    start: usize,
+    len: usize,
+}
+
+impl Window {
+    /// The address here of a byte of the neighbour, whether it is mapped or not.
+    #[inline(always)]
+    pub fn address_of(&self, at: usize) -> usize {
+        (self.memory.start() as usize).wrapping_add(at.wrapping_sub(self.start))
+    }
+
+    /// The address here of `len` bytes of the neighbour, if all of them are mapped.
+    #[inline(always)]
+    pub fn here(&self, at: usize, len: usize) -> Option<usize> {
+        let offset = at.wrapping_sub(self.start);
+        let is_inside = offset <= self.len && len <= self.len - offset;
+        is_inside.then(|| self.memory.start() as usize + offset)
+    }
+}
+
+/// All windows to one neighbour.
+#[derive(Debug, Default)]
+pub(crate) struct Windows(Mutex<HashMap<Key, Kept>>);
+
+/// What is mapped; two regions may be parts of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    file: FileCard,
+    writable: bool,
+}
+
+#[derive(Debug)]
+struct Kept {
+    memory: Arc<Mapping>,
+    /// The last region that it was mapped for.
+    shown: Shown,
+}
+
+impl Windows {
+    /// The window to a region, if it can be mapped.
+    pub(crate) fn open(&self, place: &Place, shown: &Shown) -> Option<Window> {
+        let file = shown.card.file?;
+        let changes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let writable = shown.card.access.intersects(changes);
+        // The same pages may be at several addresses there.
+        let key = Key { file: FileCard { start: 0, ..file }, writable };
+        let mut windows = self.0.lock();
+        let memory = match windows.get_mut(&key) {
+            Some(kept) => {
+                kept.shown = *shown;
+                kept.memory.clone()
+            }
+            None => {
+                let memory = Arc::new(map(place, &file, writable)?);
+                windows.retain(|_, kept| kept.is_used() || kept.is_shown(place));
+                windows.insert(key, Kept { memory: memory.clone(), shown: *shown });
+                memory
+            }
+        };
+        Some(Window { memory, start: file.start as usize, len: file.len as usize })
+    }
+
+    /// Unmaps what nobody uses and is left of regions that are gone; all of them, if the neighbour itself is.
+    pub(crate) fn clear(&self, place: &Place, lives: bool) {
+        self.0.lock().retain(|_, kept| kept.is_used() || lives && kept.is_shown(place));
+    }
+}
+
+impl Kept {
+    fn is_used(&self) -> bool {
+        Arc::strong_count(&self.memory) > 1
+    }
+
+    fn is_shown(&self, place: &Place) -> bool {
+        !place.is_closed() && self.shown.is_valid(place)
+    }
+}
+
+fn map(place: &Place, card: &FileCard, writable: bool) -> Option<Mapping> {
+    match card.source {
+        FileSource::Descriptor(number) => map_file(place, card, number, writable),
+        FileSource::Segment => {
+            let is_same = card.device == segment_namespace() && segment_len(card.inode)? as u64 >= card.len;
+            is_same.then(|| Mapping::attach(card.inode, card.len as usize, writable).ok())?
+        }
+    }
+}
+
+/// The kernel lets us open the descriptors of a process if it would let us trace it.
+fn map_file(place: &Place, card: &FileCard, number: u32, writable: bool) -> Option<Mapping> {
+    let process = place.process()?;
+    let path = format!("/proc/{process}/fd/{number}");
+    let file = File::options().read(true).write(writable).open(path).ok()?;
+    let meta = file.metadata().ok()?;
+    // The process may be another by now, or the descriptor. The last page of a file is there as a whole.
+    let pages_end = meta.size().checked_next_multiple_of(meta.blksize().max(1))?;
+    let is_it = meta.ino() == card.inode && meta.dev() == card.device;
+    let is_long_enough = pages_end >= card.offset.checked_add(card.len)?;
+    let is_mapped = is_it && is_long_enough;
+    is_mapped.then(|| Mapping::new(&file, card.offset, card.len as usize, writable).ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::boards::find_region;
+    use crate::registry::Registry;
+    use crate::{RegionBoard, RegionCard};
+    use ferroce_proto::{PdId, RKey};
+
+    /// A region of pages of its own, and its card.
+    fn show(board: &RegionBoard, bytes: &[u8], rkey: u32) -> (usize, crate::Pages) {
+        let (base, len) = (bytes.as_ptr().addr(), bytes.len());
+        let pages = board.pages(base, len, len).expect("adopted");
+        let number = board.show(&RegionCard {
+            rkey: RKey(rkey),
+            access: Access::REMOTE,
+            pd: PdId(1),
+            iova: 0,
+            len: len as u64,
+            base: base as u64,
+            only_qp: None,
+            file: Some(pages.card()),
+        });
+        (number.expect("room"), pages)
+    }
+
+    #[test]
+    fn a_window_stays_as_long_as_its_region_is_shown() {
+        let base = std::env::temp_dir().join(format!("ferroce-windows-{}", std::process::id()));
+        std::fs::create_dir_all(&base).unwrap();
+        let registry = Arc::new(Registry::open(&base).unwrap());
+        let place = Arc::new(Place::create(&registry, &[]).unwrap());
+        let board = RegionBoard::new(place.clone(), registry.clone(), true);
+        let bytes = [vec![1_u8; 1 << 16], vec![2_u8; 1 << 16]];
+        let [first, second] = [0, 1].map(|n| show(&board, &bytes[n], n as u32 + 1));
+        let theirs = Place::open(registry.directory(), registry.slot()).unwrap();
+        let windows = Windows::default();
+        let open = |rkey| {
+            let window = windows.open(&theirs, &find_region(&theirs, RKey(rkey)).unwrap()).expect("mapped");
+            window.memory.start() as usize
+        };
+        // Nobody keeps the first while the second is used.
+        let places = [open(1), open(2)];
+        assert_eq!([open(1), open(2)], places, "they were not mapped again");
+        board.hide(first.0);
+        windows.clear(&theirs, true);
+        assert_eq!(windows.0.lock().len(), 1, "one region is gone");
+        assert_eq!(open(2), places[1]);
+        windows.clear(&theirs, false);
+        assert_eq!(windows.0.lock().len(), 0, "its owner is gone");
+        board.hide(second.0);
+        drop((first, second, board, place, registry));
+        std::fs::remove_dir_all(base).unwrap();
+    }
+}
