@@ -38,7 +38,7 @@ const LAYERED: &[Layered] = &[
             ("pages and rings", &["hold", "pages", "ring"]),
             ("tables", &["backlog", "boards", "groups", "srq_board"]),
             ("mapped regions", &["window"]),
-            ("peers", &["neighbours"]),
+            ("peers", &["local_peers"]),
             ("arrivals", &["rx_rings"]),
         ],
     },

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Tally {
     pub(crate) completions: Count,
     pub(crate) failed_completions: Count,
-    /// One-sided operations in the memory of a neighbour: mapped, and by the kernel.
+    /// One-sided operations in the memory of a local peer: mapped, and by the kernel.
     pub(crate) mapped: Count,
     pub(crate) copied: Count,
     /// Packets that went past the link, and their bytes.

@@ -11,7 +11,7 @@ use crate::follow::FollowAddresses;
 use crate::gids::{self, GidEntry};
 use crate::inspect::{Answerer, Subject};
 use crate::link::{Capture, Faulty, Link, SharedPort, UdpConfig, UdpLink};
-use crate::local::{Fabric, LocalLink};
+use crate::local::{LocalLink, LocalPeers};
 use crate::nic::{Nic, NicInner};
 use crate::pulse::Pulse;
 use crate::queues::{EventHub, EventSource};
@@ -48,7 +48,7 @@ impl Nic {
     ) -> Result<Nic, Error> {
         let events = Arc::new(EventHub::default());
         let pulse = Arc::new(Pulse::new().map_err(Error::system("creating an event descriptor"))?);
-        let engine = Arc::new(Engine::new(ways.link, ways.wire, ways.shared_port, ways.fabric, pulse));
+        let engine = Arc::new(Engine::new(ways.link, ways.wire, ways.shared_port, ways.local_peers, pulse));
         let table = Arc::new(AddressTable {
             wanted: config.addresses.clone(),
             mtu_wish: config.mtu,
@@ -135,7 +135,7 @@ struct Ways {
     /// The link without the fabric.
     wire: Arc<dyn Link>,
     shared_port: Arc<SharedPort>,
-    fabric: Option<Arc<Fabric>>,
+    local_peers: Option<Arc<LocalPeers>>,
 }
 
 /// Opens the link, with what was asked for around it.
@@ -153,7 +153,7 @@ fn open_ways(config: &Config) -> Result<Ways, Error> {
         link: wire.clone(),
         wire,
         shared_port: shared_port.clone(),
-        fabric: None,
+        local_peers: None,
     };
     if let Some(faults) = &config.faults {
         return Ok(over_wire(Arc::new(Faulty::new(udp, *faults))));
@@ -163,8 +163,8 @@ fn open_ways(config: &Config) -> Result<Ways, Error> {
     }
     match LocalLink::open(udp.clone(), config.adopt) {
         Ok(local) => {
-            let fabric = Some(local.fabric().clone());
-            Ok(Ways { link: Arc::new(local), wire: udp, shared_port, fabric })
+            let local_peers = Some(local.local_peers().clone());
+            Ok(Ways { link: Arc::new(local), wire: udp, shared_port, local_peers })
         }
         Err(why) => {
             log::choice(format_args!(

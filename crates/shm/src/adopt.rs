@@ -1,8 +1,8 @@
-//! Registered memory that a neighbour can map: its pages are moved into a memfd, which is mapped at the same address.
+//! Registered memory that a local peer can map: its pages are moved into a memfd, which is mapped at the same address.
 //!
 //! Pointers stay valid and a second mapping of the memfd sees every store. When the last holder goes, the pages become private
 //! memory again, with what they hold. No store of another thread is lost either way; `standstill` says how, and where
-//! not. Stores of a *neighbour* arrive until the restoration and not after it: deregistration must wait for them first.
+//! not. Stores of a *local peer* arrive until the restoration and not after it: deregistration must wait for them first.
 //!
 //! Only ordinary memory is adopted, and private huge pages, into a file of huge pages of the same length. What the kernel knows of a mapping beyond that is lost, and does not come back: `mlock`, `madvise`
 //! (`MADV_DONTFORK`, `MADV_HUGEPAGE`...), memory policies, protection keys, names, growing downwards. A mapping that was one
@@ -53,7 +53,7 @@ pub(crate) enum WhyNot {
     Refused(Errno),
 }
 
-/// Pages of this process that lie in a memfd, so that a neighbour can map them too.
+/// Pages of this process that lie in a memfd, so that a local peer can map them too.
 #[derive(Debug)]
 pub(crate) struct Adopted {
     file: Memfd,
@@ -97,12 +97,12 @@ impl Adopted {
         Ok(adopted)
     }
 
-    /// The memfd. It cannot change its length, so that a neighbour that maps it need not fear SIGBUS.
+    /// The memfd. It cannot change its length, so that a local peer that maps it need not fear SIGBUS.
     pub(crate) fn fd(&self) -> RawFd {
         self.file.descriptor.raw()
     }
 
-    /// The memfd's inode, by which a neighbour knows that what it opened is this.
+    /// The memfd's inode, by which a local peer knows that what it opened is this.
     pub(crate) fn inode(&self) -> u64 {
         self.file.descriptor.inode
     }

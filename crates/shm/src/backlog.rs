@@ -8,7 +8,7 @@ use super::mapping::Mapping;
 use super::ring::{META_LEN, Piece, RxMeta, meta_from_bytes, meta_to_bytes};
 use std::io;
 
-/// Most bytes that wait for one neighbour; beyond it packets are lost, as on any wire. Room for what a queue of unreliable
+/// Most bytes that wait for one local peer; beyond it packets are lost, as on any wire. Room for what a queue of unreliable
 /// messages is cut into with the smallest MTU.
 const MAX_BYTES: usize = 16 << 20;
 

@@ -1,4 +1,4 @@
-//! Which queue pairs and regions of this process neighbours may reach directly.
+//! Which queue pairs and regions of this process local peers may reach directly.
 //!
 //! A card says what the checks need to know. It is written by its owner alone and read by anybody: a queue pair's in two
 //! words that change together or not at all as far as anyone can tell (a number is not used again for long), a region's
@@ -24,7 +24,7 @@ const XRC: u64 = 1 << 60;
 /// Places where a region's card may lie, from the one that its key names on.
 const PROBES: usize = 8;
 
-/// What a neighbour must know of a queue pair: of a connection that receives.
+/// What a local peer must know of a queue pair: of a connection that receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpCard {
     /// What its peer may do.
@@ -77,7 +77,7 @@ impl QpCard {
     }
 }
 
-/// Shows a queue pair to neighbours, or hides it.
+/// Shows a queue pair to local peers, or hides it.
 pub(crate) fn show_qp(place: &Place, qpn: Qpn, card: Option<QpCard>) {
     let (first, second) = place.qp_card(qpn.value() as u16);
     match card {
@@ -89,7 +89,7 @@ pub(crate) fn show_qp(place: &Place, qpn: Qpn, card: Option<QpCard>) {
     }
 }
 
-/// What a neighbour shows of a queue pair.
+/// What a local peer shows of a queue pair.
 #[inline(always)]
 pub(crate) fn find_qp(place: &Place, qpn: Qpn) -> Option<QpCard> {
     let (first, second) = place.qp_card(qpn.value() as u16);
@@ -103,7 +103,7 @@ pub(crate) fn find_qp(place: &Place, qpn: Qpn) -> Option<QpCard> {
     })
 }
 
-/// What a neighbour must know of a region.
+/// What a local peer must know of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionCard {
     /// Its remote key.
@@ -171,7 +171,7 @@ fn probes(rkey: RKey) -> impl Iterator<Item = usize> {
     (0..PROBES).map(move |step| (first_probe(rkey) + step) % REGION_CARDS)
 }
 
-/// A card that a neighbour shows, and the version of it.
+/// A card that a local peer shows, and the version of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown {
     pub(crate) number: usize,
@@ -188,7 +188,7 @@ impl Shown {
     }
 }
 
-/// What a neighbour shows under this key. Only good once an access is announced and the version found unchanged.
+/// What a local peer shows under this key. Only good once an access is announced and the version found unchanged.
 pub(crate) fn find_region(place: &Place, rkey: RKey) -> Option<Shown> {
     probes(rkey).find_map(|number| {
         let version = place.region_field(number, VERSION).load(Ordering::Acquire);
@@ -224,7 +224,7 @@ impl RegionBoard {
         RegionBoard { place, registry, used, adopts, files: SharedFiles::default() }
     }
 
-    /// Makes it possible for neighbours to map the pages of a region, where that is sound. `room` bytes from `base` on are nobody
+    /// Makes it possible for local peers to map the pages of a region, where that is sound. `room` bytes from `base` on are nobody
     /// else's.
     pub fn pages(&self, base: usize, len: usize, room: usize) -> Option<Pages> {
         if self.adopts { Pages::of(&self.files, base, len, room) } else { None }

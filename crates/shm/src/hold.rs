@@ -1,6 +1,6 @@
-//! How deregistration waits for neighbours that access a region, and never for a dead one.
+//! How deregistration waits for local peers that access a region, and never for a dead one.
 //!
-//! Whoever accesses a region of a neighbour first writes the number of its card into a word of the neighbour's place that
+//! Whoever accesses a region of a local peer first writes the number of its card into a word of the local peer's place that
 //! belongs to its own slot, then looks whether the card is still valid, and clears the word afterwards. Whoever takes a
 //! region away first invalidates its card, then waits until the card's number stands in no word of a living process.
 

@@ -7,12 +7,12 @@
 //! |---|---|
 //! | `mapping` | memory of a file that several processes see |
 //! | `place` | what lies where in a place; making one, finding another's |
-//! | `boards` | which queue pairs and regions neighbours may reach directly |
+//! | `boards` | which queue pairs and regions local peers may reach directly |
 //! | `srq_board` | which XRC shared receive queues they may name |
 //! | `groups` | who listens to which multicast group |
-//! | `hold` | how deregistration waits for neighbours that access a region, and never for a dead one |
-//! | `adopt` | how registered memory becomes memory that a neighbour can map |
-//! | `shared` | how a neighbour maps memory that the program shares itself |
+//! | `hold` | how deregistration waits for local peers that access a region, and never for a dead one |
+//! | `adopt` | how registered memory becomes memory that a local peer can map |
+//! | `shared` | how a local peer maps memory that the program shares itself |
 //! | `pages` | which of the two it is |
 //! | `descriptor` | a file that we keep open in somebody else's process |
 //! | `address_space` | mapping and moving pages, past whatever the program puts in the place of libc's calls |
@@ -28,9 +28,9 @@ mod boards;
 mod descriptor;
 mod groups;
 mod hold;
+mod local_peers;
 mod mapping;
 mod maps;
-mod neighbours;
 mod pages;
 mod place;
 pub mod registry;
@@ -44,7 +44,7 @@ mod window;
 pub use boards::{Partner, QpCard, QpDomain, RegionBoard, RegionCard, Shown};
 pub use groups::GroupBoard;
 pub use hold::Hold;
-pub use neighbours::{Fabric, NOBODY_FOR_NS, Neighbour, Pushed};
+pub use local_peers::{LocalPeer, LocalPeers, NOBODY_FOR_NS, Pushed};
 pub use pages::Pages;
 pub use place::Owner;
 pub use ring::{Piece, RxMeta};

@@ -23,7 +23,7 @@ pub struct FileCard {
     pub(crate) device: u64,
 }
 
-/// How a neighbour gets at the file. It never becomes shorter than the card says.
+/// How a local peer gets at the file. It never becomes shorter than the card says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum FileSource {
     /// By a descriptor of the owner.

@@ -1,4 +1,4 @@
-//! How neighbours can map the pages of a region: because they were adopted, or because the program shares them anyway.
+//! How local peers can map the pages of a region: because they were adopted, or because the program shares them anyway.
 
 use super::adopt::{self, Adopted};
 use super::mapping::{FileCard, FileSource};
@@ -6,7 +6,7 @@ use super::shared::{self, Shared, SharedFiles};
 use ferroce_os::log;
 use std::sync::Arc;
 
-/// Pages that neighbours can map, as long as this lives.
+/// Pages that local peers can map, as long as this lives.
 #[derive(Clone, Debug)]
 pub struct Pages(Kind);
 
@@ -19,7 +19,7 @@ enum Kind {
 }
 
 impl Pages {
-    /// Makes it possible for neighbours to map the `len` bytes at `base`, where that is sound. `room` bytes are nobody else's.
+    /// Makes it possible for local peers to map the `len` bytes at `base`, where that is sound. `room` bytes are nobody else's.
     pub(crate) fn of(files: &SharedFiles, base: usize, len: usize, room: usize) -> Option<Pages> {
         let why = match Adopted::adopt(base, room) {
             Ok(pages) => {
@@ -41,16 +41,16 @@ impl Pages {
         };
         match why_not_shared {
             shared::WhyNot::NotShared => {
-                log::choice(format_args!("neighbours cannot map the {len} bytes at {base:#x}: {why}"));
+                log::choice(format_args!("local peers cannot map the {len} bytes at {base:#x}: {why}"));
             }
             why => {
-                log::choice(format_args!("neighbours cannot map the {len} shared bytes at {base:#x}: {why}"))
+                log::choice(format_args!("local peers cannot map the {len} shared bytes at {base:#x}: {why}"))
             }
         }
         None
     }
 
-    /// What neighbours need to know to map them.
+    /// What local peers need to know to map them.
     pub fn card(&self) -> FileCard {
         match &self.0 {
             Kind::Shared(pages) => pages.card(),

@@ -39,7 +39,7 @@ pub(crate) const SLOTS: usize = 256;
 /// Bytes of one ring: what one queue pair may have in flight by default.
 pub(crate) const RING_LEN: usize = 1 << 20;
 
-/// Also the version: a place of another layout is nobody's neighbour.
+/// Also the version: a place of another layout is nobody's local peer.
 const MAGIC: u64 = 0x0005_6563_6172_7266;
 
 const INSTANCE_AT: usize = 8;
@@ -83,7 +83,7 @@ const SRQ_CARD_LEN: usize = 16;
 /// XRC shared receive queues that are shown; one-sided operations that name another one go by packets.
 pub(crate) const SRQ_CARDS: usize = 1024;
 
-/// What neighbours map of a place.
+/// What local peers map of a place.
 pub(crate) const BOARDS_LEN: usize = SRQS_AT + SRQ_CARDS * SRQ_CARD_LEN;
 const WHOLE_LEN: usize = BOARDS_LEN + SLOTS * RING_LEN;
 

@@ -1,7 +1,7 @@
 //! The rings of others that lead here.
 
 use super::groups::echo_sockets;
-use super::neighbours::Fabric;
+use super::local_peers::LocalPeers;
 use super::place::{Place, RING_LEN, SLOTS};
 use super::ring::{Found, Reader, RxMeta};
 use ferroce_proto::Gid;
@@ -113,62 +113,62 @@ impl RxRings {
 
     /// Tells the writers of the rings how far they were read. What was taken is no longer used.
     #[inline]
-    pub fn release(&mut self, fabric: &Fabric) {
+    pub fn release(&mut self, local_peers: &LocalPeers) {
         self.left.clear();
         for ring in &mut self.rings {
             if ring.told != ring.reader.position() {
                 ring.told = ring.reader.position();
-                fabric.place.consumed(ring.slot).store(ring.told, Ordering::Release);
+                local_peers.place.consumed(ring.slot).store(ring.told, Ordering::Release);
             }
         }
     }
 
     /// Opens the rings of those who began to send here.
     #[inline]
-    pub fn open_new(&mut self, fabric: &Fabric) {
-        let count = fabric.place.news_count().load(Ordering::Acquire);
+    pub fn open_new(&mut self, local_peers: &LocalPeers) {
+        let count = local_peers.place.news_count().load(Ordering::Acquire);
         if count != self.news_seen {
             self.news_seen = count;
-            self.open_rings(fabric);
+            self.open_rings(local_peers);
         }
     }
 
     #[cold]
-    fn open_rings(&mut self, fabric: &Fabric) {
+    fn open_rings(&mut self, local_peers: &LocalPeers) {
         for index in 0..SLOTS / 64 {
-            let news = fabric.place.news(index);
+            let news = local_peers.place.news(index);
             if news.load(Ordering::Relaxed) == 0 {
                 continue;
             }
             let bits = news.swap(0, Ordering::SeqCst);
             for bit in (0..64).filter(|bit| bits >> bit & 1 != 0) {
-                self.open_ring(fabric, (index * 64 + bit) as u8);
+                self.open_ring(local_peers, (index * 64 + bit) as u8);
             }
         }
     }
 
-    fn open_ring(&mut self, fabric: &Fabric, slot: u8) {
+    fn open_ring(&mut self, local_peers: &LocalPeers, slot: u8) {
         let gone: Vec<RxRing> = self.rings.extract_if(.., |ring| ring.slot == slot).collect();
         gone.iter().for_each(|ring| self.depart(&ring.place));
         self.left.extend(gone);
-        let (instance, start) = fabric.place.call(slot);
+        let (instance, start) = local_peers.place.call(slot);
         let instance = instance.load(Ordering::Acquire);
-        let Ok(place) = Place::open(fabric.registry.directory(), slot) else { return };
+        let Ok(place) = Place::open(local_peers.registry.directory(), slot) else { return };
         if place.instance() != instance {
             return;
         }
-        let Ok(memory) = place.ring_to(fabric.slot()) else { return };
+        let Ok(memory) = place.ring_to(local_peers.slot()) else { return };
         let reader = Reader::new(memory, start.load(Ordering::Relaxed));
         let told = reader.position();
-        fabric.place.consumed(slot).store(told, Ordering::Release);
+        local_peers.place.consumed(slot).store(told, Ordering::Release);
         self.rings.push(RxRing { slot, place, reader, told });
     }
 
     /// Closes the rings of processes that have ended and left nothing in them.
-    pub fn close_dead(&mut self, fabric: &Fabric) {
+    pub fn close_dead(&mut self, local_peers: &LocalPeers) {
         let most = self.max_packet_len;
         let is_over = |ring: &mut RxRing| {
-            let is_gone = ring.place.is_closed() || !fabric.registry.is_alive(ring.slot);
+            let is_gone = ring.place.is_closed() || !local_peers.registry.is_alive(ring.slot);
             is_gone && !matches!(ring.reader.look(most), Found::Packet { .. })
         };
         let over: Vec<RxRing> = self.rings.extract_if(.., is_over).collect();

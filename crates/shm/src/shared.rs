@@ -1,6 +1,6 @@
-//! Registered memory that the program shares itself: neighbours map the same file, and nothing is moved.
+//! Registered memory that the program shares itself: local peers map the same file, and nothing is moved.
 //!
-//! Only where every page is there whatever anybody does. Touching a page of a file that became shorter is a signal, and a neighbour
+//! Only where every page is there whatever anybody does. Touching a page of a file that became shorter is a signal, and a local peer
 //! must not be ended by what the owner of the memory does. So: memfds that are sealed against shrinking (or allow that, and then
 //! get the seal), System V segments, and memory that is shared with children only. Holes may be made in all of these; who touches one
 //! gets a fresh page. Not so with huge pages, of which there may be none left.
@@ -24,7 +24,7 @@ use std::sync::{Arc, OnceLock, Weak};
 #[cfg(test)]
 mod tests;
 
-/// Why neighbours cannot map memory that a program shares.
+/// Why local peers cannot map memory that a program shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WhyNot {
     /// Private, or adopted.
@@ -53,7 +53,7 @@ pub(crate) enum WhyNot {
     Refused(Errno),
 }
 
-/// Pages that a neighbour can map as this process does.
+/// Pages that a local peer can map as this process does.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pages: Range<usize>,
@@ -72,7 +72,7 @@ enum Source {
 }
 
 impl Shared {
-    /// What neighbours need to know to map it.
+    /// What local peers need to know to map it.
     pub(crate) fn card(&self) -> FileCard {
         let (source, inode, device) = match &self.source {
             Source::File(held) => (FileSource::Descriptor(held.raw() as u32), held.inode, held.device),
@@ -88,7 +88,7 @@ impl Shared {
 pub(crate) struct SharedFiles(Mutex<HashMap<(u64, u64), Weak<Descriptor>>>);
 
 impl SharedFiles {
-    /// Finds out how a neighbour can map `[addr, addr + len)`.
+    /// Finds out how a local peer can map `[addr, addr + len)`.
     pub(crate) fn find(&self, addr: usize, len: usize) -> Result<Shared, WhyNot> {
         let pages = outward(addr, len).ok_or(WhyNot::NotOnePiece)?;
         // Private memory may be large, and in many pieces.

@@ -1,4 +1,4 @@
-//! Which XRC shared receive queues of this process neighbours may name in one-sided operations, and whose memory is reached with them.
+//! Which XRC shared receive queues of this process local peers may name in one-sided operations, and whose memory is reached with them.
 //!
 //! A card is two words: which queue it is, and its protection domain. The first is zero while the second changes, so a reader that
 //! finds the first unchanged afterwards has read both of one card.
@@ -20,7 +20,7 @@ fn first_word(number: Srqn, domain: u32) -> u64 {
     OPEN | u64::from(number.value()) << 32 | u64::from(domain)
 }
 
-/// The protection domain of the queue that a neighbour shows under this number in this XRC domain.
+/// The protection domain of the queue that a local peer shows under this number in this XRC domain.
 pub(crate) fn find_srq(place: &Place, number: Srqn, domain: u32) -> Option<PdId> {
     let word = first_word(number, domain);
     probes(number).find_map(|index| {

@@ -7,7 +7,7 @@
 //! The thread that holds it must not write there itself, or it waits for itself: no allocation, no lock of the
 //! allocator, for the program may have registered the very memory that its allocator hands out; and no signal handler.
 //!
-//! Not held back: the kernel's own writes to pages it took hold of before (direct I/O, `io_uring`, a neighbour's
+//! Not held back: the kernel's own writes to pages it took hold of before (direct I/O, `io_uring`, a local peer's
 //! `process_vm_writev` that is on its way). They go to the old pages. Where only the unprivileged kind of userfaultfd is allowed,
 //! a system call of another thread that stores into the pages fails with EFAULT at that moment instead of waiting.
 

@@ -1,6 +1,6 @@
-//! Memory of a neighbour that is mapped here.
+//! Memory of a local peer that is mapped here.
 //!
-//! A window stays mapped as long as the neighbour shows the region it is of, so that a program that goes from region to region does
+//! A window stays mapped as long as the local peer shows the region it is of, so that a program that goes from region to region does
 //! not map them again and again; what is left of regions that are gone is unmapped by whoever comes by.
 
 use super::boards::Shown;
@@ -14,22 +14,22 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-/// Pages of the neighbour that are mapped here.
+/// Pages of the local peer that are mapped here.
 pub struct Window {
     memory: Arc<Mapping>,
-    /// Where they are in the neighbour's address space.
+    /// Where they are in the local peer's address space.
     start: usize,
     len: usize,
 }
 
 impl Window {
-    /// The address here of a byte of the neighbour, whether it is mapped or not.
+    /// The address here of a byte of the local peer, whether it is mapped or not.
     #[inline(always)]
     pub fn address_of(&self, at: usize) -> usize {
         (self.memory.start() as usize).wrapping_add(at.wrapping_sub(self.start))
     }
 
-    /// The address here of `len` bytes of the neighbour, if all of them are mapped.
+    /// The address here of `len` bytes of the local peer, if all of them are mapped.
     #[inline(always)]
     pub fn here(&self, at: usize, len: usize) -> Option<usize> {
         let offset = at.wrapping_sub(self.start);
@@ -38,7 +38,7 @@ impl Window {
     }
 }
 
-/// All windows to one neighbour.
+/// All windows to one local peer.
 #[derive(Debug, Default)]
 pub(crate) struct Windows(Mutex<HashMap<Key, Kept>>);
 
@@ -80,7 +80,7 @@ impl Windows {
         Some(Window { memory, start: file.start as usize, len: file.len as usize })
     }
 
-    /// Unmaps what nobody uses and is left of regions that are gone; all of them, if the neighbour itself is.
+    /// Unmaps what nobody uses and is left of regions that are gone; all of them, if the local peer itself is.
     pub(crate) fn clear(&self, place: &Place, lives: bool) {
         self.0.lock().retain(|_, kept| kept.is_used() || lives && kept.is_shown(place));
     }

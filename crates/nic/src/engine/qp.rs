@@ -38,9 +38,9 @@ pub(crate) struct QpCore {
     pub(crate) takes_large: AtomicBool,
     /// Messages that the peer names can be fetched.
     pub(crate) fetches: AtomicBool,
-    /// What neighbours are shown of it, in one word.
+    /// What local peers are shown of it, in one word.
     pub(crate) shown_word: AtomicU64,
-    /// What neighbours are shown of it.
+    /// What local peers are shown of it.
     pub(crate) shown: Mutex<Option<QpCard>>,
     /// What of it is sent again.
     pub(crate) resends: Resends,

@@ -15,7 +15,7 @@ pub(crate) const MAX_XRC_SRQ: usize = 1 << 16;
 /// Only extended reliable connections look here, so one lock for all is enough.
 pub(crate) struct XrcSrqs {
     by_number: RwLock<HashMap<Srqn, Arc<SrqCore>>>,
-    /// What neighbours see of them, if there are any. Changed with the lock above held.
+    /// What local peers see of them, if there are any. Changed with the lock above held.
     board: Option<SrqBoard>,
 }
 

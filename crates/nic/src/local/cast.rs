@@ -21,7 +21,7 @@ use crate::link::{RxBatch, TxBatch, local_addresses, now};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
-use ferroce_shm::{Fabric, GroupBoard, NOBODY_FOR_NS, Neighbour, RxRings};
+use ferroce_shm::{GroupBoard, LocalPeer, LocalPeers, NOBODY_FOR_NS, RxRings};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,7 +42,7 @@ struct Audience {
     changes: u64,
     until_ns: u64,
     /// Nothing: rings cannot be used.
-    members: Option<Arc<[Arc<Neighbour>]>>,
+    members: Option<Arc<[Arc<LocalPeer>]>>,
 }
 
 /// What a NIC needs to send to groups.
@@ -54,13 +54,13 @@ pub(super) struct Cast {
 }
 
 impl Cast {
-    pub(super) fn open(fabric: &Fabric) -> io::Result<Cast> {
-        let board = fabric.group_board()?;
+    pub(super) fn open(local_peers: &LocalPeers) -> io::Result<Cast> {
+        let board = local_peers.group_board()?;
         Ok(Cast { board, audiences: Mutex::default(), echoes: AtomicU64::new(0) })
     }
 
     /// Whom rings lead to, of those who hear what is sent to `group` from `sgid`. Nothing if rings cannot be used.
-    fn members(&self, fabric: &Fabric, group: Gid, sgid: Gid) -> Option<Arc<[Arc<Neighbour>]>> {
+    fn members(&self, local_peers: &LocalPeers, group: Gid, sgid: Gid) -> Option<Arc<[Arc<LocalPeer>]>> {
         let mut audiences = self.audiences.lock();
         let known = audiences.iter().position(|a| (a.group, a.sgid) == (group, sgid));
         if let Some(known) = known.map(|index| &audiences[index])
@@ -69,7 +69,7 @@ impl Cast {
         {
             return known.members.clone();
         }
-        let fresh = self.look_up(fabric, group, sgid);
+        let fresh = self.look_up(local_peers, group, sgid);
         let members = fresh.members.clone();
         match known {
             Some(index) => audiences[index] = fresh,
@@ -81,12 +81,12 @@ impl Cast {
         members
     }
 
-    fn look_up(&self, fabric: &Fabric, group: Gid, sgid: Gid) -> Audience {
+    fn look_up(&self, local_peers: &LocalPeers, group: Gid, sgid: Gid) -> Audience {
         let mut audience = Audience { group, sgid, changes: 0, until_ns: 0, members: None };
         let interface = interface_of(sgid);
         for _ in 0..LOOKS {
             audience.changes = self.board.changes();
-            audience.members = interface.and_then(|interface| self.listeners(fabric, group, interface));
+            audience.members = interface.and_then(|interface| self.listeners(local_peers, group, interface));
             if audience.changes == self.board.changes() {
                 break;
             }
@@ -98,13 +98,18 @@ impl Cast {
     }
 
     /// All who listen; nothing if somebody who may be among them cannot be reached.
-    fn listeners(&self, fabric: &Fabric, group: Gid, interface: u32) -> Option<Arc<[Arc<Neighbour>]>> {
+    fn listeners(
+        &self,
+        local_peers: &LocalPeers,
+        group: Gid,
+        interface: u32,
+    ) -> Option<Arc<[Arc<LocalPeer>]>> {
         let mut found = Vec::new();
         for slot in self.board.slots(group) {
-            match fabric.in_slot(slot) {
-                Some(neighbour) if neighbour.listens(group, interface) => found.push(neighbour),
+            match local_peers.in_slot(slot) {
+                Some(local_peer) if local_peer.listens(group, interface) => found.push(local_peer),
                 Some(_) => {}
-                None if fabric.is_alive(slot) => return None,
+                None if local_peers.is_alive(slot) => return None,
                 None => {}
             }
         }
@@ -130,8 +135,8 @@ impl LocalLink {
     /// Puts a packet to a group into the rings that lead to its members. If so, it must leave as an echo.
     pub(super) fn push_to_group(&self, batch: &TxBatch, index: usize) -> bool {
         let route = &batch.entries()[index].route;
-        let fabric = self.fabric();
-        let Some(members) = self.cast.members(fabric, route.dgid, route.sgid) else { return false };
+        let local_peers = self.local_peers();
+        let Some(members) = self.cast.members(local_peers, route.dgid, route.sgid) else { return false };
         if members.is_empty() || !self.has_echo_exit(route) {
             return false;
         }
@@ -153,7 +158,7 @@ impl LocalLink {
             return rx.len();
         }
         // Its sender has rung before it sent the echo.
-        rings.open_new(self.fabric());
+        rings.open_new(self.local_peers());
         let before = rx.len();
         rx.retain(|packet| {
             let is_twice = packet.dgid.is_multicast() && self.cast.board.is_shown(packet.dgid);

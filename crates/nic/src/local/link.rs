@@ -9,7 +9,7 @@ use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{ICRC_LEN, SendNamed, dest_qpn};
-use ferroce_shm::{Fabric, Neighbour, Piece, Pushed, RxRings};
+use ferroce_shm::{LocalPeer, LocalPeers, Piece, Pushed, RxRings};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const LAST_PATIENCE_NS: u64 = 200_000_000;
 /// UDP, and rings in shared memory to the processes of this host.
 pub(crate) struct LocalLink {
     pub(super) udp: Arc<UdpLink>,
-    fabric: Arc<Fabric>,
+    local_peers: Arc<LocalPeers>,
     pub(super) cast: Cast,
     inbound: Mutex<Inbound>,
     /// Packets wait for room in some ring.
@@ -58,32 +58,33 @@ struct Inbound {
 
 /// Who packets go to. Most packets of a batch have the same destination.
 struct Directory<'a> {
-    fabric: &'a Fabric,
-    last: Option<(Gid, u8, Option<Arc<Neighbour>>)>,
+    local_peers: &'a LocalPeers,
+    last: Option<(Gid, u8, Option<Arc<LocalPeer>>)>,
 }
 
 impl Directory<'_> {
-    /// The neighbour that packet `index` goes to, if it does.
-    fn find(&mut self, batch: &TxBatch, index: usize) -> Option<&Arc<Neighbour>> {
+    /// The local peer that packet `index` goes to, if it does.
+    fn find(&mut self, batch: &TxBatch, index: usize) -> Option<&Arc<LocalPeer>> {
         let qpn = dest_qpn(batch.wire_bytes(index))?;
         let (dgid, slot) = (batch.entries()[index].route.dgid, (qpn.value() >> 16) as u8);
         let is_known = matches!(&self.last, Some((known, at, _)) if (*known, *at) == (dgid, slot));
         if !is_known {
-            self.last = Some((dgid, slot, self.fabric.neighbour(dgid, qpn)));
+            self.last = Some((dgid, slot, self.local_peers.find(dgid, qpn)));
         }
-        self.last.as_ref().and_then(|(_, _, neighbour)| neighbour.as_ref())
+        self.last.as_ref().and_then(|(_, _, local_peer)| local_peer.as_ref())
     }
 }
 
 impl LocalLink {
     /// The same-host fabric beside an open UDP link.
     pub(crate) fn open(udp: Arc<UdpLink>, adopts: bool) -> io::Result<LocalLink> {
-        let fabric = Arc::new(Fabric::open(udp.port().registry().clone(), adopts, udp.bound_addresses())?);
-        let cast = Cast::open(&fabric)?;
+        let local_peers =
+            Arc::new(LocalPeers::open(udp.port().registry().clone(), adopts, udp.bound_addresses())?);
+        let cast = Cast::open(&local_peers)?;
         let next_roll_call_ns = now().0 + ROLL_CALL_NS;
         Ok(LocalLink {
             udp,
-            fabric,
+            local_peers,
             cast,
             inbound: Mutex::new(Inbound {
                 rings: RxRings::new(TxBatch::MAX_PACKET_LEN),
@@ -103,12 +104,12 @@ impl LocalLink {
     }
 
     /// The fabric that it is part of.
-    pub(crate) fn fabric(&self) -> &Arc<Fabric> {
-        &self.fabric
+    pub(crate) fn local_peers(&self) -> &Arc<LocalPeers> {
+        &self.local_peers
     }
 
-    /// Puts packet `index` into the neighbour's ring.
-    pub(super) fn push(&self, neighbour: &Neighbour, batch: &TxBatch, index: usize) {
+    /// Puts packet `index` into the local peer's ring.
+    pub(super) fn push(&self, local_peer: &LocalPeer, batch: &TxBatch, index: usize) {
         let route = &batch.entries()[index].route;
         let meta = meta_of(route);
         let len = batch.entries()[index].wire_len() - ICRC_LEN;
@@ -127,7 +128,7 @@ impl LocalLink {
         let pieces = &pieces[..count];
         // SAFETY: the pieces are the packet: parts of the batch, or of regions that the sender of the batch holds; and
         // they have `len` bytes, for what is missing at the end was cut off above.
-        let pushed = unsafe { neighbour.push(&meta, len, pieces.iter().copied()) };
+        let pushed = unsafe { local_peer.push(&meta, len, pieces.iter().copied()) };
         match pushed {
             Pushed::Done => {}
             Pushed::Waits => {
@@ -146,20 +147,20 @@ impl LocalLink {
         self.tx_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn wake_if_asleep(&self, neighbour: &Neighbour) {
-        if neighbour.must_be_woken() {
-            self.udp.port().wake(neighbour.slot());
+    pub(super) fn wake_if_asleep(&self, local_peer: &LocalPeer) {
+        if local_peer.must_be_woken() {
+            self.udp.port().wake(local_peer.slot());
         }
     }
 
-    /// Sends a batch whose packets all go to neighbours, nearly always to one.
+    /// Sends a batch whose packets all go to local peers, nearly always to one.
     fn send_local(&self, batch: &TxBatch, directory: &mut Directory<'_>) {
-        let mut last: Option<Arc<Neighbour>> = None;
+        let mut last: Option<Arc<LocalPeer>> = None;
         for index in 0..batch.len() {
-            let Some(neighbour) = directory.find(batch, index) else { continue };
-            self.push(neighbour, batch, index);
-            if !last.as_ref().is_some_and(|last| Arc::ptr_eq(last, neighbour)) {
-                last.replace(neighbour.clone()).inspect(|done| self.wake_if_asleep(done));
+            let Some(local_peer) = directory.find(batch, index) else { continue };
+            self.push(local_peer, batch, index);
+            if !last.as_ref().is_some_and(|last| Arc::ptr_eq(last, local_peer)) {
+                last.replace(local_peer.clone()).inspect(|done| self.wake_if_asleep(done));
             }
         }
         last.inspect(|done| self.wake_if_asleep(done));
@@ -169,9 +170,9 @@ impl LocalLink {
     fn send_mixed(&self, batch: &TxBatch, directory: &mut Directory<'_>) {
         let mut rest = TxBatch::new();
         for index in 0..batch.len() {
-            if let Some(neighbour) = directory.find(batch, index) {
-                self.push(neighbour, batch, index);
-                self.wake_if_asleep(neighbour);
+            if let Some(local_peer) = directory.find(batch, index) {
+                self.push(local_peer, batch, index);
+                self.wake_if_asleep(local_peer);
                 continue;
             }
             if !rest.has_room(batch.entries()[index].wire_len() - ICRC_LEN) {
@@ -185,13 +186,13 @@ impl LocalLink {
     /// Tries again what found no room.
     fn retry(&self) {
         let mut any = false;
-        for neighbour in self.fabric.neighbours().filter(|n| n.has_waiting()) {
-            if !neighbour.lives_now() {
-                neighbour.give_up();
-            } else if neighbour.retry() {
-                self.wake_if_asleep(&neighbour);
+        for local_peer in self.local_peers.known().filter(|n| n.has_waiting()) {
+            if !local_peer.lives_now() {
+                local_peer.give_up();
+            } else if local_peer.retry() {
+                self.wake_if_asleep(&local_peer);
             }
-            any |= neighbour.has_waiting();
+            any |= local_peer.has_waiting();
         }
         self.any_waiting.store(any, Ordering::Relaxed);
     }
@@ -199,14 +200,14 @@ impl LocalLink {
     /// Waits a moment until others have seen that we sent to them: who has not opened a ring when its writer goes never will.
     fn settle(&self) {
         let start = now();
-        let unsettled = |n: &Arc<Neighbour>| !n.is_self() && !n.is_settled();
+        let unsettled = |n: &Arc<LocalPeer>| !n.is_self() && !n.is_settled();
         while now().since_ns(start) < LAST_PATIENCE_NS {
             self.retry();
-            let waiting: Vec<_> = self.fabric.neighbours().filter(unsettled).collect();
+            let waiting: Vec<_> = self.local_peers.known().filter(unsettled).collect();
             if waiting.is_empty() {
                 return;
             }
-            waiting.iter().for_each(|neighbour| self.wake_if_asleep(neighbour));
+            waiting.iter().for_each(|local_peer| self.wake_if_asleep(local_peer));
             std::thread::sleep(Duration::from_micros(50));
         }
     }
@@ -229,21 +230,21 @@ impl LocalLink {
     /// A bell is a datagram, and a poller that looks at the socket may take it before the driver that it is for has woken up. That
     /// one sleeps on then, and nobody would ring again.
     fn hang_bell_again(&self, inbound: &mut Inbound) {
-        if self.fabric.set_asleep(true) {
+        if self.local_peers.set_asleep(true) {
             return;
         }
-        inbound.rings.open_new(&self.fabric);
+        inbound.rings.open_new(&self.local_peers);
         // What came before the bell hung again rang none, and this poller may never come back.
         if inbound.rings.any_ready() {
-            self.fabric.set_asleep(false);
-            self.udp.port().wake(self.fabric.slot());
+            self.local_peers.set_asleep(false);
+            self.udp.port().wake(self.local_peers.slot());
         }
     }
 
     /// Takes what lies in the rings.
     fn receive_rings(&self, inbound: &mut Inbound, rx: &mut RxBatch) -> usize {
-        inbound.rings.release(&self.fabric);
-        inbound.rings.open_new(&self.fabric);
+        inbound.rings.release(&self.local_peers);
+        inbound.rings.open_new(&self.local_peers);
         // Where nothing came a moment ago, one message is what somebody waits for. To look behind it is to wait for a line
         // that its writer has.
         let taken = inbound.rings.receive(inbound.quiet > 0, |slot, start, len, meta| {
@@ -282,7 +283,7 @@ pub(super) fn meta_of(route: &Route) -> RxMeta {
 
 impl Link for LocalLink {
     fn send(&self, batch: &mut TxBatch) {
-        let mut directory = Directory { fabric: &self.fabric, last: None };
+        let mut directory = Directory { local_peers: &self.local_peers, last: None };
         let local = (0..batch.len()).filter(|&index| directory.find(batch, index).is_some()).count();
         if local == 0 {
             return self.send_rest(batch);
@@ -297,7 +298,7 @@ impl Link for LocalLink {
 
     fn try_send_one(&self, packet: &mut SinglePacket, route: &Route) -> Attempt {
         // Packets to processes of this host go through a ring.
-        if self.fabric.is_local(route.dgid) {
+        if self.local_peers.is_local(route.dgid) {
             return Attempt::Declined;
         }
         self.udp.try_send_one(packet, route)
@@ -338,7 +339,7 @@ impl Link for LocalLink {
         let thorough = effort == Effort::Thorough;
         if thorough && now().0 > inbound.next_roll_call_ns {
             inbound.next_roll_call_ns = now().0 + ROLL_CALL_NS;
-            inbound.rings.close_dead(&self.fabric);
+            inbound.rings.close_dead(&self.local_peers);
         }
         let rings_are_quiet = inbound.quiet > RINGS_QUIET_AFTER || inbound.rings.is_empty();
         if !(thorough || rings_are_quiet) {
@@ -354,12 +355,12 @@ impl Link for LocalLink {
 
     fn prepare_sleep(&self) -> Sleep {
         self.sleeps.store(true, Ordering::SeqCst);
-        self.fabric.set_asleep(true);
+        self.local_peers.set_asleep(true);
         std::sync::atomic::fence(Ordering::SeqCst);
         let Some(mut inbound) = self.inbound.try_lock() else { return Sleep::Pending };
-        inbound.rings.open_new(&self.fabric);
+        inbound.rings.open_new(&self.local_peers);
         if inbound.rings.any_ready() {
-            self.fabric.set_asleep(false);
+            self.local_peers.set_asleep(false);
             return Sleep::Pending;
         }
         let retry = self.any_waiting.load(Ordering::Relaxed).then(|| now() + RETRY_NS);
@@ -368,7 +369,7 @@ impl Link for LocalLink {
 
     fn end_sleep(&self) {
         self.sleeps.store(false, Ordering::SeqCst);
-        self.fabric.set_asleep(false);
+        self.local_peers.set_asleep(false);
     }
 
     fn join_multicast(&self, group: Gid) -> io::Result<()> {

@@ -1,12 +1,12 @@
 //! The same-host fabric: what two processes of one user do without a wire.
 //!
 //! What processes share, and show each other, is in `shm`. Here it is used: packets go through rings, and operations into the memory of others.
-//! Packets are those of the wire, so a neighbour is treated as any peer is; only one-sided operations that find every
+//! Packets are those of the wire, so a local peer is treated as any peer is; only one-sided operations that find every
 //! check passed take the short way and are done by the requester's own processor in the memory of the target.
 //!
 //! | file | question |
 //! |---|---|
-//! | `reach` | one-sided operations in the memory of a neighbour |
+//! | `reach` | one-sided operations in the memory of a local peer |
 //! | `naming` | messages that are copied once, from the memory of the sender |
 //! | `link` | the link that takes the ring where it can and UDP where it must |
 //! | `everybody` | packets to the queue pair numbers that every process has |
@@ -21,6 +21,6 @@ mod link;
 mod naming;
 mod reach;
 
-pub(crate) use ferroce_shm::Fabric;
+pub(crate) use ferroce_shm::LocalPeers;
 pub(crate) use link::LocalLink;
 pub(crate) use reach::{Path, Reaching};

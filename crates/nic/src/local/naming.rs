@@ -12,16 +12,16 @@ use ferroce_proto::qp::TxPayload;
 use ferroce_proto::verbs::{Route, Sge};
 use ferroce_proto::wire::{Name, Names, SendNamed};
 use ferroce_proto::{PdId, RKey};
-use ferroce_shm::{Neighbour, Shown, Window};
+use ferroce_shm::{LocalPeer, Shown, Window};
 use std::sync::atomic::{Ordering, fence};
 
 impl Path {
     /// Whether the peer may be told to fetch messages.
     pub(crate) fn may_name(&self) -> bool {
-        let terms = self.neighbour.find_qp(self.peer);
+        let terms = self.local_peer.find_qp(self.peer);
         terms.is_some_and(|terms| terms.fetches && terms.partner == self.own)
-            && self.fabric.adopts()
-            && !self.neighbour.is_gone()
+            && self.local_peers.adopts()
+            && !self.local_peer.is_gone()
     }
 
     /// Puts a message that names memory into the ring, and says how long the record is. Nothing: nothing was sent.
@@ -33,45 +33,45 @@ impl Path {
         payload: TxPayload<'_>,
     ) -> Option<usize> {
         let (record, len) = head.to_bytes(&grip.name(payload)?);
-        let is_sent = self.neighbour.push_bytes_now(&meta_of(route), &record[..len]);
+        let is_sent = self.local_peer.push_bytes_now(&meta_of(route), &record[..len]);
         is_sent.then_some(len)
     }
 
     /// Whether messages of the peer can be fetched.
     pub(crate) fn can_fetch(&self) -> bool {
-        self.fabric.adopts() && self.neighbour.is_readable(is_readable)
+        self.local_peers.adopts() && self.local_peer.is_readable(is_readable)
     }
 
-    /// Whether the peer is a queue pair of the neighbour that has this slot.
+    /// Whether the peer is a queue pair of the local peer that has this slot.
     pub(crate) fn leads_to(&self, slot: u8) -> bool {
-        self.neighbour.slot() == slot
+        self.local_peer.slot() == slot
     }
 
     /// Copies a message that the peer named to the entries. False: what is in them now does not count.
     pub(crate) fn fetch(&mut self, grip: &mut Grip<'_>, pd: PdId, sges: &[Sge], names: &Names) -> bool {
         let is_copied = self.fetch_mapped(grip, pd, sges, names).unwrap_or_else(|| {
-            let owner = self.neighbour.owner();
+            let owner = self.local_peer.owner();
             owner.is_some_and(|owner| grip.fetch(pd, sges, &owner, names))
         });
         // The bytes were read before the card is.
         fence(Ordering::Acquire);
-        is_copied && self.neighbour.find_qp(self.peer).is_some_and(|terms| terms.partner == self.own)
+        is_copied && self.local_peer.find_qp(self.peer).is_some_and(|terms| terms.partner == self.own)
     }
 
     /// The same through a window. Nothing: there is none, and nothing was copied.
     fn fetch_mapped(&mut self, grip: &mut Grip<'_>, pd: PdId, sges: &[Sge], names: &Names) -> Option<bool> {
         let ([name], rkey) = (names.pieces(), names.region()?) else { return None };
-        let neighbour = &self.neighbour;
-        if self.source.as_ref().is_none_or(|source| !source.is_of(neighbour, rkey)) {
+        let local_peer = &self.local_peer;
+        if self.source.as_ref().is_none_or(|source| !source.is_of(local_peer, rkey)) {
             self.source = None;
-            self.source = Source::find(neighbour, rkey);
+            self.source = Source::find(local_peer, rkey);
         }
         let source = self.source.as_ref()?;
         let there = source.here(name)?;
         let is_copied = grip.fetch_mapped(pd, sges, there);
         // Who finds the region shown now has read its pages: they are the program's as long as it is.
         fence(Ordering::Acquire);
-        let is_good = is_copied && neighbour.shows(&source.shown);
+        let is_good = is_copied && local_peer.shows(&source.shown);
         self.fetched += u64::from(is_good);
         Some(is_good)
     }
@@ -86,14 +86,14 @@ pub(super) struct Source {
 impl Source {
     /// A window stays when its region goes, and so needs no announcement. Bytes of this very process would not, so to
     /// itself it sends by the kernel.
-    fn find(neighbour: &Neighbour, rkey: RKey) -> Option<Source> {
-        let shown = neighbour.find_region(rkey).filter(|_| !neighbour.is_self())?;
-        let window = neighbour.map(&shown)?;
+    fn find(local_peer: &LocalPeer, rkey: RKey) -> Option<Source> {
+        let shown = local_peer.find_region(rkey).filter(|_| !local_peer.is_self())?;
+        let window = local_peer.map(&shown)?;
         Some(Source { shown, window })
     }
 
-    fn is_of(&self, neighbour: &Neighbour, rkey: RKey) -> bool {
-        self.shown.card.rkey == rkey && neighbour.shows(&self.shown)
+    fn is_of(&self, local_peer: &LocalPeer, rkey: RKey) -> bool {
+        self.shown.card.rkey == rkey && local_peer.shows(&self.shown)
     }
 
     /// Where bytes of the peer are here, if they are all of the region. Who named them may be wrong, but not beyond its own memory.

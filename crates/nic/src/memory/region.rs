@@ -8,7 +8,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Messages from this length on are named to neighbours, who copy them from here: for shorter ones two copies cost less than what is said
+/// Messages from this length on are named to local peers, who copy them from here: for shorter ones two copies cost less than what is said
 /// and heard about one.
 pub(crate) const SHORTEST_NAMED: usize = 32 * 1024;
 
@@ -68,12 +68,12 @@ pub(crate) struct Region {
     pub(crate) backing: Backing,
     /// Bytes from `base` on that are nobody else's: what of it may be adopted.
     pub(crate) room: usize,
-    /// Its card on the board that neighbours read.
+    /// Its card on the board that local peers read.
     pub(crate) card: Option<usize>,
-    /// Its pages, or of a window those of its region, if neighbours can map them.
+    /// Its pages, or of a window those of its region, if local peers can map them.
     pub(crate) pages: Option<Pages>,
     pub(crate) leasing: Leasing,
-    /// Messages were sent from it that neighbours could fetch from its pages.
+    /// Messages were sent from it that local peers could fetch from its pages.
     pub(crate) lent: AtomicBool,
     /// What keeps the memory alive, if the NIC was given that.
     pub(crate) _owner: Option<Arc<dyn Any + Send + Sync>>,
@@ -88,7 +88,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Bytes that the caller knows to be there: of a neighbour, or of the device.
+    /// Bytes that the caller knows to be there: of a local peer, or of the device.
     pub(crate) fn at(start: usize, len: usize) -> Span {
         Span { start, len, backing: Backing::Mapped }
     }
@@ -141,18 +141,18 @@ impl Region {
         Region { iova: self.iova, backing: self.backing, ..plain }
     }
 
-    /// Whether neighbours may reach it one day: by its own key, or by that of a window, or because it has room for a message that
+    /// Whether local peers may reach it one day: by its own key, or by that of a window, or because it has room for a message that
     /// they fetch.
     pub(crate) fn may_be_reached(&self) -> bool {
         self.backing == Backing::Mapped && (!self.is_for_messages() || self.len >= SHORTEST_NAMED as u64)
     }
 
-    /// Whether all that neighbours may ever do is fetch the messages that they are sent from it.
+    /// Whether all that local peers may ever do is fetch the messages that they are sent from it.
     pub(crate) fn is_for_messages(&self) -> bool {
         !self.access.intersects(Access::REMOTE | Access::MW_BIND)
     }
 
-    /// What neighbours must know of it, if they may reach it. Its rights are on the card: where there is none for them, all they may do is
+    /// What local peers must know of it, if they may reach it. Its rights are on the card: where there is none for them, all they may do is
     /// fetch the messages that they are sent from it.
     pub(crate) fn card(&self) -> Option<RegionCard> {
         let is_memory = self.backing == Backing::Mapped && self.len > 0;

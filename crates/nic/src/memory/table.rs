@@ -28,7 +28,7 @@ pub(crate) struct RegionTable {
     rkeys: KeyCipher,
     pub(super) windows: WindowKeys,
     pub(super) leases: Leases,
-    /// Where neighbours see what they may reach.
+    /// Where local peers see what they may reach.
     board: Option<RegionBoard>,
     /// Regions for messages whose pages nobody ever fetched one from.
     in_vain: AtomicU32,
@@ -61,7 +61,7 @@ impl RegionTable {
         }
     }
 
-    /// Shows a region to neighbours, if they may reach it.
+    /// Shows a region to local peers, if they may reach it.
     pub(super) fn show(&self, region: &mut Region) {
         let Some(board) = &self.board else { return };
         // A window has the pages of the region it is bound to.
@@ -73,7 +73,7 @@ impl RegionTable {
         region.card = region.card().and_then(|card| board.show(&card));
     }
 
-    /// Hides a region from neighbours and waits for those who access it. Before its lock is taken for writing: an access
+    /// Hides a region from local peers and waits for those who access it. Before its lock is taken for writing: an access
     /// from this very process may need it for reading.
     pub(super) fn hide(&self, number: u32) {
         // Taken out under the lock, so that nobody hides it twice: the card may be another region's by then.

@@ -82,7 +82,7 @@ fn word(addr: usize) -> &'static AtomicU64 {
     unsafe { &*(addr as *const AtomicU64) }
 }
 
-/// A second mapping, as a neighbour has it.
+/// A second mapping, as a local peer has it.
 fn second_mapping(adopted: &Adopted) -> Memory {
     let around = map(0, adopted.len() + 2 * PAGE, libc::PROT_NONE, PRIVATE, -1, 0).expect("memory");
     let second = Memory(around + PAGE..around + PAGE + adopted.len());
@@ -123,7 +123,7 @@ fn only_whole_pages_move() {
 }
 
 #[test]
-fn a_neighbour_sees_stores_and_the_reverse() {
+fn a_local_peer_sees_stores_and_the_reverse() {
     let memory = Memory::filled(3);
     let adopted = memory.adopt(0..3).expect("adopted");
     let second = second_mapping(&adopted);
@@ -139,7 +139,7 @@ fn a_neighbour_sees_stores_and_the_reverse() {
 }
 
 #[test]
-fn the_file_is_what_a_neighbour_needs() {
+fn the_file_is_what_a_local_peer_needs() {
     let memory = Memory::filled(2);
     let adopted = memory.adopt(0..2).expect("adopted");
     // SAFETY: a descriptor of its own.

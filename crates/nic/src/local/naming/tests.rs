@@ -1,4 +1,4 @@
-//! Records that no neighbour of ours would write: the receiver asks for packets, or says nothing, and goes on.
+//! Records that no local peer of ours would write: the receiver asks for packets, or says nothing, and goes on.
 
 use crate::link::TxBatch;
 use crate::objects::{Cq, Pd, Qp, QpInit};
@@ -285,7 +285,7 @@ fn what_can_be_mapped_is_read_there_and_nowhere_else() {
     assert_eq!(fetched(), 2);
 }
 
-/// A program that registers for every message, and sends none of them to a neighbour, is spared the pages after a while.
+/// A program that registers for every message, and sends none of them to a local peer, is spared the pages after a while.
 #[test]
 fn pages_that_nobody_fetches_from_are_adopted_for_a_while() {
     let [a, b] = ["127.43.5.1", "127.43.5.2"].map(|address| end(address, LinkChoice::Auto));

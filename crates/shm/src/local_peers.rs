@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// How long a slot that is no neighbour is not looked at again.
+/// How long a slot that is no local peer is not looked at again.
 pub const NOBODY_FOR_NS: u64 = 20_000_000;
 /// How long the list of the host's addresses is believed.
 const ADDRESSES_FOR_NS: u64 = 1_000_000_000;
@@ -37,7 +37,7 @@ const EVERY_V6: Gid = Gid([0xff; 16]);
 
 /// Another NIC of this user on this host.
 #[derive(Debug)]
-pub struct Neighbour {
+pub struct LocalPeer {
     slot: u8,
     place: Place,
     /// The slot of this NIC.
@@ -45,7 +45,7 @@ pub struct Neighbour {
     registry: Arc<Registry>,
     /// Which life of the slot it is.
     instance: u64,
-    /// Shared with neighbours that had the slot before: there is one ring to a slot.
+    /// Shared with local peers that had the slot before: there is one ring to a slot.
     out: Arc<Mutex<Outgoing>>,
     /// Packets that found no room.
     waiting: AtomicUsize,
@@ -81,7 +81,7 @@ impl Outgoing {
     }
 }
 
-/// What became of a packet for a neighbour.
+/// What became of a packet for a local peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Pushed {
@@ -93,7 +93,7 @@ pub enum Pushed {
     Lost,
 }
 
-impl Neighbour {
+impl LocalPeer {
     /// Its slot.
     #[inline]
     pub fn slot(&self) -> u8 {
@@ -161,7 +161,7 @@ impl Neighbour {
         self.windows.open(&self.place, region)
     }
 
-    /// Unmaps what nobody uses and is left of regions that are gone; all of them, if the neighbour itself is.
+    /// Unmaps what nobody uses and is left of regions that are gone; all of them, if the local peer itself is.
     pub fn unmap_stale(&self) {
         self.windows.clear(&self.place, self.lives());
     }
@@ -336,7 +336,7 @@ enum Known {
     /// Nobody has looked.
     #[default]
     Unknown,
-    Neighbour(Arc<Neighbour>),
+    LocalPeer(Arc<LocalPeer>),
     /// Nobody was there at that time.
     Nobody {
         since_ns: u64,
@@ -348,11 +348,11 @@ struct Addresses {
     gids: Vec<Gid>,
 }
 
-/// What a NIC has of the same-host fabric: its own place, and its neighbours.
-pub struct Fabric {
+/// What a NIC has of the same-host fabric: its own place, and its local peers.
+pub struct LocalPeers {
     pub(crate) place: Arc<Place>,
     pub(crate) registry: Arc<Registry>,
-    /// Registered memory becomes memory that neighbours can map, and is named to them.
+    /// Registered memory becomes memory that local peers can map, and is named to them.
     adopts: bool,
     /// By slot.
     known: Box<[RwLock<Known>]>,
@@ -360,13 +360,13 @@ pub struct Fabric {
     addresses: RwLock<Addresses>,
 }
 
-impl Fabric {
+impl LocalPeers {
     /// The part of a NIC that receives at `addresses`; the wildcard stands for all of its kind.
     pub fn open(
         registry: Arc<Registry>,
         adopts: bool,
         addresses: impl Iterator<Item = IpAddr>,
-    ) -> io::Result<Fabric> {
+    ) -> io::Result<LocalPeers> {
         retire_the_dead(&registry);
         let addresses: Vec<Gid> = addresses
             .map(|address| match address {
@@ -375,7 +375,7 @@ impl Fabric {
             })
             .collect();
         let place = Arc::new(Place::create(&registry, &addresses)?);
-        Ok(Fabric {
+        Ok(LocalPeers {
             place,
             registry,
             adopts,
@@ -396,7 +396,7 @@ impl Fabric {
         self.registry.is_alive(slot)
     }
 
-    /// Whether registered memory becomes memory that neighbours can map, and is named to them.
+    /// Whether registered memory becomes memory that local peers can map, and is named to them.
     #[inline]
     pub fn adopts(&self) -> bool {
         self.adopts
@@ -422,57 +422,57 @@ impl Fabric {
         SrqBoard::new(self.place.clone())
     }
 
-    /// Shows a queue pair to neighbours, or hides it.
+    /// Shows a queue pair to local peers, or hides it.
     pub fn show_qp(&self, qpn: Qpn, card: Option<QpCard>) {
         show_qp(&self.place, qpn, card);
     }
 
     /// The NIC that owns `qpn`, if it can be reached at `dgid` without a wire.
-    pub fn neighbour(&self, dgid: Gid, qpn: Qpn) -> Option<Arc<Neighbour>> {
-        self.neighbour_in((qpn.value() >> 16) as u8, dgid)
+    pub fn find(&self, dgid: Gid, qpn: Qpn) -> Option<Arc<LocalPeer>> {
+        self.find_in_slot((qpn.value() >> 16) as u8, dgid)
     }
 
     /// The NIC in `slot`, if it can be reached at `dgid` without a wire. Slots alone do not name it: another user's processes
     /// on this host count theirs anew, and have other addresses.
     #[inline]
-    pub fn neighbour_in(&self, slot: u8, dgid: Gid) -> Option<Arc<Neighbour>> {
+    pub fn find_in_slot(&self, slot: u8, dgid: Gid) -> Option<Arc<LocalPeer>> {
         if !is_slot(slot) || !self.is_local(dgid) {
             return None;
         }
-        self.in_slot(slot).filter(|neighbour| neighbour.receives_at(dgid))
+        self.in_slot(slot).filter(|local_peer| local_peer.receives_at(dgid))
     }
 
     /// The NIC in `slot`, if there is one.
-    pub fn in_slot(&self, slot: u8) -> Option<Arc<Neighbour>> {
+    pub fn in_slot(&self, slot: u8) -> Option<Arc<LocalPeer>> {
         match &*self.known[usize::from(slot)].read() {
-            Known::Neighbour(neighbour) if !neighbour.is_gone() => return Some(neighbour.clone()),
+            Known::LocalPeer(local_peer) if !local_peer.is_gone() => return Some(local_peer.clone()),
             Known::Nobody { since_ns } if now().0.wrapping_sub(*since_ns) < NOBODY_FOR_NS => return None,
             _ => {}
         }
         self.meet(slot)
     }
 
-    /// All neighbours that are known.
-    pub fn neighbours(&self) -> impl Iterator<Item = Arc<Neighbour>> {
+    /// All local peers that are known.
+    pub fn known(&self) -> impl Iterator<Item = Arc<LocalPeer>> {
         self.known.iter().filter_map(|known| match &*known.read() {
-            Known::Neighbour(neighbour) => Some(neighbour.clone()),
+            Known::LocalPeer(local_peer) => Some(local_peer.clone()),
             _ => None,
         })
     }
 
-    /// Looks for a neighbour and tells it that packets will come.
-    fn meet(&self, slot: u8) -> Option<Arc<Neighbour>> {
+    /// Looks for a local peer and tells it that packets will come.
+    fn meet(&self, slot: u8) -> Option<Arc<LocalPeer>> {
         let mut known = self.known[usize::from(slot)].write();
-        if let Known::Neighbour(neighbour) = &*known
-            && !neighbour.is_gone()
+        if let Known::LocalPeer(local_peer) = &*known
+            && !local_peer.is_gone()
         {
-            return Some(neighbour.clone());
+            return Some(local_peer.clone());
         }
         match self.try_meet(slot) {
-            Ok(neighbour) => {
-                let neighbour = Arc::new(neighbour);
-                *known = Known::Neighbour(neighbour.clone());
-                Some(neighbour)
+            Ok(local_peer) => {
+                let local_peer = Arc::new(local_peer);
+                *known = Known::LocalPeer(local_peer.clone());
+                Some(local_peer)
             }
             Err(_) => {
                 *known = Known::Nobody { since_ns: now().0 };
@@ -481,7 +481,7 @@ impl Fabric {
         }
     }
 
-    fn try_meet(&self, slot: u8) -> io::Result<Neighbour> {
+    fn try_meet(&self, slot: u8) -> io::Result<LocalPeer> {
         if !self.registry.is_alive(slot) {
             return Err(io::Error::other("nobody there"));
         }
@@ -501,7 +501,7 @@ impl Fabric {
             place.news(usize::from(own) / 64).fetch_or(1 << (own % 64), Ordering::SeqCst);
             place.news_count().fetch_add(1, Ordering::SeqCst);
         }
-        Ok(Neighbour {
+        Ok(LocalPeer {
             slot,
             own_slot: own,
             registry: self.registry.clone(),

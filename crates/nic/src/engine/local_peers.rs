@@ -14,17 +14,17 @@ impl Engine {
     pub(super) fn choose_path(&self, qp: &Arc<QpCore>, machine: &Qp) {
         // SAFETY: called with the lock held; the host uses it only while something is posted.
         unsafe { qp.short.get() }.clear_tx_cache();
-        let Some(fabric) = &self.fabric else { return };
-        let neighbour =
-            machine.peer().and_then(|peer| Some((fabric.neighbour(machine.route().dgid, peer)?, peer)));
+        let Some(local_peers) = &self.local_peers else { return };
+        let local_peer =
+            machine.peer().and_then(|peer| Some((local_peers.find(machine.route().dgid, peer)?, peer)));
         // Only between two reliable connections are packets anything but those of the wire.
         let is_reliable = machine.transport() == Transport::Rc;
-        qp.takes_large.store(is_reliable && neighbour.is_some(), Ordering::Relaxed);
-        let path = neighbour.map(|(neighbour, peer)| {
+        qp.takes_large.store(is_reliable && local_peer.is_some(), Ordering::Relaxed);
+        let path = local_peer.map(|(local_peer, peer)| {
             let lessee: Weak<QpCore> = Arc::downgrade(qp);
             let leases = [(); 2].map(|()| self.regions.lease(lessee.clone()));
             let own = Partner::new(machine.service(), qp.qpn);
-            Path::new(fabric.clone(), neighbour, peer, own, leases)
+            Path::new(local_peers.clone(), local_peer, peer, own, leases)
         });
         let fetches = is_reliable && path.as_ref().is_some_and(Path::can_fetch);
         qp.fetches.store(fetches, Ordering::Relaxed);
@@ -32,16 +32,16 @@ impl Engine {
         *unsafe { qp.path.get() } = path;
     }
 
-    /// Whether a plain message leaves nothing to be said about a queue pair: neighbours have its card, and no completion was lost.
+    /// Whether a plain message leaves nothing to be said about a queue pair: local peers have its card, and no completion was lost.
     #[inline]
     pub(super) fn is_settled(&self, qp: &QpCore) -> bool {
-        let is_shown = self.fabric.is_none() || qp.shown_word.load(Ordering::Relaxed) != word_of(None);
+        let is_shown = self.local_peers.is_none() || qp.shown_word.load(Ordering::Relaxed) != word_of(None);
         is_shown && !qp.overrun.load(Ordering::Relaxed)
     }
 
-    /// Shows neighbours what they may do to this queue pair, if that has changed. Called with its lock held.
+    /// Shows local peers what they may do to this queue pair, if that has changed. Called with its lock held.
     pub(super) fn show(&self, qp: &QpCore, machine: &Qp) {
-        let Some(fabric) = &self.fabric else { return };
+        let Some(local_peers) = &self.local_peers else { return };
         let (takes_large, fetches) =
             (qp.takes_large.load(Ordering::Relaxed), qp.fetches.load(Ordering::Relaxed));
         let card = machine.terms().map(|(access, pd, peer)| {
@@ -59,7 +59,7 @@ impl Engine {
         if *shown != card {
             *shown = card;
             qp.shown_word.store(word_of(card), Ordering::Relaxed);
-            fabric.show_qp(qp.qpn, card);
+            local_peers.show_qp(qp.qpn, card);
         }
     }
 
@@ -81,11 +81,11 @@ impl Engine {
     }
 
     fn hide(&self, qp: &QpCore) {
-        let Some(fabric) = &self.fabric else { return };
+        let Some(local_peers) = &self.local_peers else { return };
         let mut shown = qp.shown.lock();
         *shown = None;
         qp.shown_word.store(word_of(None), Ordering::Relaxed);
-        fabric.show_qp(qp.qpn, None);
+        local_peers.show_qp(qp.qpn, None);
     }
 }
 
