@@ -34,7 +34,7 @@ const LAYERED: &[Layered] = &[
             ("write protection", &["descriptor", "standstill"]),
             ("memfd", &["adopt"]),
             ("mappings", &["mapping"]),
-            ("segment", &["place", "shared"]),
+            ("segment", &["segment", "shared"]),
             ("pages and rings", &["hold", "pages", "ring"]),
             ("tables", &["backlog", "boards", "groups", "srq_board"]),
             ("mapped regions", &["window"]),

@@ -7,7 +7,7 @@
 use super::hold;
 use super::mapping::FileCard;
 use super::pages::Pages;
-use super::place::{Place, REGION_CARDS};
+use super::segment::{REGION_CARDS, ShmSegment};
 use super::shared::SharedFiles;
 use crate::registry::Registry;
 use ferroce_os::lock::Mutex;
@@ -78,8 +78,8 @@ impl QpCard {
 }
 
 /// Shows a queue pair to local peers, or hides it.
-pub(crate) fn show_qp(place: &Place, qpn: Qpn, card: Option<QpCard>) {
-    let (first, second) = place.qp_card(qpn.value() as u16);
+pub(crate) fn show_qp(segment: &ShmSegment, qpn: Qpn, card: Option<QpCard>) {
+    let (first, second) = segment.qp_card(qpn.value() as u16);
     match card {
         None => first.store(0, Ordering::Release),
         Some(card) => {
@@ -91,8 +91,8 @@ pub(crate) fn show_qp(place: &Place, qpn: Qpn, card: Option<QpCard>) {
 
 /// What a local peer shows of a queue pair.
 #[inline(always)]
-pub(crate) fn find_qp(place: &Place, qpn: Qpn) -> Option<QpCard> {
-    let (first, second) = place.qp_card(qpn.value() as u16);
+pub(crate) fn find_qp(segment: &ShmSegment, qpn: Qpn) -> Option<QpCard> {
+    let (first, second) = segment.qp_card(qpn.value() as u16);
     let word = first.load(Ordering::Acquire);
     (word & OPEN != 0).then(|| QpCard {
         access: Access::from_bits_truncate((word >> 32) as u32 & 0xffff),
@@ -183,21 +183,21 @@ pub struct Shown {
 impl Shown {
     /// Whether the card is still what it was.
     #[inline(always)]
-    pub(crate) fn is_valid(&self, place: &Place) -> bool {
-        place.region_field(self.number, VERSION).load(Ordering::SeqCst) == self.version
+    pub(crate) fn is_valid(&self, segment: &ShmSegment) -> bool {
+        segment.region_field(self.number, VERSION).load(Ordering::SeqCst) == self.version
     }
 }
 
 /// What a local peer shows under this key. Only good once an access is announced and the version found unchanged.
-pub(crate) fn find_region(place: &Place, rkey: RKey) -> Option<Shown> {
+pub(crate) fn find_region(segment: &ShmSegment, rkey: RKey) -> Option<Shown> {
     probes(rkey).find_map(|number| {
-        let version = place.region_field(number, VERSION).load(Ordering::Acquire);
+        let version = segment.region_field(number, VERSION).load(Ordering::Acquire);
         let is_shown = version != 0 && version.is_multiple_of(2);
-        let key = place.region_field(number, 1).load(Ordering::Relaxed) as u32;
+        let key = segment.region_field(number, 1).load(Ordering::Relaxed) as u32;
         if !is_shown || key != rkey.0 {
             return None;
         }
-        let field = |index| place.region_field(number, index + 1).load(Ordering::Relaxed);
+        let field = |index| segment.region_field(number, index + 1).load(Ordering::Relaxed);
         let card = RegionCard::from_fields(std::array::from_fn(field));
         Some(Shown { number, version, card })
     })
@@ -205,7 +205,7 @@ pub(crate) fn find_region(place: &Place, rkey: RKey) -> Option<Shown> {
 
 /// The owner's side of the board of regions.
 pub struct RegionBoard {
-    place: Arc<Place>,
+    segment: Arc<ShmSegment>,
     registry: Arc<Registry>,
     used: Mutex<Box<[bool]>>,
     adopts: bool,
@@ -219,9 +219,9 @@ impl std::fmt::Debug for RegionBoard {
 }
 
 impl RegionBoard {
-    pub(crate) fn new(place: Arc<Place>, registry: Arc<Registry>, adopts: bool) -> Self {
+    pub(crate) fn new(segment: Arc<ShmSegment>, registry: Arc<Registry>, adopts: bool) -> Self {
         let used = Mutex::new(vec![false; REGION_CARDS].into());
-        RegionBoard { place, registry, used, adopts, files: SharedFiles::default() }
+        RegionBoard { segment, registry, used, adopts, files: SharedFiles::default() }
     }
 
     /// Makes it possible for local peers to map the pages of a region, where that is sound. `room` bytes from `base` on are nobody
@@ -235,12 +235,12 @@ impl RegionBoard {
         let mut used = self.used.lock();
         let number = probes(card.rkey).find(|&number| !used[number])?;
         used[number] = true;
-        let version = self.place.region_field(number, VERSION);
+        let version = self.segment.region_field(number, VERSION);
         // Odd while it changes. One writer: the lock is held.
         let odd = version.load(Ordering::Relaxed) | 1;
         version.store(odd, Ordering::SeqCst);
         for (index, value) in card.fields().into_iter().enumerate() {
-            self.place.region_field(number, index + 1).store(value, Ordering::Relaxed);
+            self.segment.region_field(number, index + 1).store(value, Ordering::Relaxed);
         }
         version.store(odd + 1, Ordering::Release);
         Some(number)
@@ -248,9 +248,9 @@ impl RegionBoard {
 
     /// Hides a region and waits for those who access it.
     pub fn hide(&self, number: usize) {
-        let version = self.place.region_field(number, VERSION);
+        let version = self.segment.region_field(number, VERSION);
         version.store(version.load(Ordering::Relaxed) | 1, Ordering::SeqCst);
-        hold::wait_for(&self.place, number, &self.registry);
+        hold::wait_for(&self.segment, number, &self.registry);
         self.used.lock()[number] = false;
     }
 }
@@ -261,7 +261,7 @@ mod tests {
     use crate::mapping::FileSource;
 
     fn card(rkey: u32) -> RegionCard {
-        let source = if rkey.is_multiple_of(3) { FileSource::Segment } else { FileSource::Descriptor(rkey) };
+        let source = if rkey.is_multiple_of(3) { FileSource::SystemV } else { FileSource::Descriptor(rkey) };
         RegionCard {
             rkey: RKey(rkey),
             access: Access::REMOTE_READ | Access::LOCAL_WRITE,
@@ -279,10 +279,10 @@ mod tests {
         let base = std::env::temp_dir().join(format!("ferroce-boards-{}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
-        let place = Arc::new(Place::create(&registry, &[]).unwrap());
-        let board = RegionBoard::new(place.clone(), registry.clone(), false);
+        let segment = Arc::new(ShmSegment::create(&registry, &[]).unwrap());
+        let board = RegionBoard::new(segment.clone(), registry.clone(), false);
         let numbers: Vec<usize> = (1..=500).map(|key| board.show(&card(key)).unwrap()).collect();
-        let theirs = Place::open(registry.directory(), registry.slot()).unwrap();
+        let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
         for key in 1..=500 {
             assert_eq!(find_region(&theirs, RKey(key)).unwrap().card, card(key));
         }
@@ -304,13 +304,13 @@ mod tests {
         };
         let xrc = QpCard { domain: QpDomain::Xrc(9), takes_large: false, ..terms };
         for card in [terms, xrc] {
-            show_qp(&place, qpn, Some(card));
+            show_qp(&segment, qpn, Some(card));
             assert_eq!(find_qp(&theirs, qpn), Some(card));
         }
         assert_eq!(terms.partner.qpn(), Qpn::new(0x02_5678));
-        show_qp(&place, qpn, None);
+        show_qp(&segment, qpn, None);
         assert_eq!(find_qp(&theirs, qpn), None);
-        drop((board, place));
+        drop((board, segment));
         assert!(theirs.is_closed());
         drop(registry);
         std::fs::remove_dir_all(base).unwrap();
@@ -321,10 +321,10 @@ mod tests {
         let base = std::env::temp_dir().join(format!("ferroce-holds-{}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
-        let place = Arc::new(Place::create(&registry, &[]).unwrap());
-        let board = RegionBoard::new(place.clone(), registry.clone(), false);
+        let segment = Arc::new(ShmSegment::create(&registry, &[]).unwrap());
+        let board = RegionBoard::new(segment.clone(), registry.clone(), false);
         let number = board.show(&card(1)).unwrap();
-        let theirs = Place::open(registry.directory(), registry.slot()).unwrap();
+        let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
         hold::arrive(&theirs, registry.slot(), theirs.instance());
         let access = hold::announce(&theirs, registry.slot(), number, &mut 0).unwrap();
         std::thread::scope(|s| {
@@ -340,7 +340,7 @@ mod tests {
         hold::arrive(&theirs, dead_slot, 4711);
         hold::announce(&theirs, dead_slot, number, &mut 0).unwrap();
         board.hide(number);
-        drop((board, place, registry));
+        drop((board, segment, registry));
         std::fs::remove_dir_all(base).unwrap();
     }
 }

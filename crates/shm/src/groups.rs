@@ -1,11 +1,11 @@
 //! Who listens to which multicast group.
 //!
-//! A NIC shows its memberships in its place: a card per group and interface, since a packet to a group is heard on the
+//! A NIC shows its memberships in its segment: a card per group and interface, since a packet to a group is heard on the
 //! interface that it leaves by. A file that all NICs map counts the changes and says which slots may show a group. So a sender
-//! that knows the members of a group learns from one word that they are still the same, and whose places it need not look at.
+//! that knows the members of a group learns from one word that they are still the same, and whose segments it need not look at.
 
 use super::mapping::Mapping;
-use super::place::{ECHOES, GROUP_CARDS, Place, SLOTS, allocate, load_gid, store_gid};
+use super::segment::{ECHOES, GROUP_CARDS, SLOTS, ShmSegment, allocate, load_gid, store_gid};
 use crate::registry::Registry;
 use ferroce_os::lock::{Mutex, RwLock};
 use ferroce_proto::Gid;
@@ -26,7 +26,7 @@ const SHOWN: u64 = 1 << 63;
 /// This NIC's memberships, and where those of others are found.
 #[derive(Debug)]
 pub struct GroupBoard {
-    place: Arc<Place>,
+    segment: Arc<ShmSegment>,
     /// What all NICs share.
     news: Mapping,
     slot: u8,
@@ -38,7 +38,7 @@ pub struct GroupBoard {
 }
 
 impl GroupBoard {
-    pub(crate) fn open(registry: &Registry, place: Arc<Place>) -> io::Result<GroupBoard> {
+    pub(crate) fn open(registry: &Registry, segment: Arc<ShmSegment>) -> io::Result<GroupBoard> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.custom_flags(libc::O_NOFOLLOW).open(registry.directory().join(FILE))?;
@@ -46,7 +46,7 @@ impl GroupBoard {
         allocate(&file, 0, FILE_LEN)?;
         let news = Mapping::new(&file, 0, FILE_LEN, true)?;
         let (joins, shown, showing) = Default::default();
-        let board = GroupBoard { place, news, slot: registry.slot(), joins, shown, showing };
+        let board = GroupBoard { segment, news, slot: registry.slot(), joins, shown, showing };
         // What an earlier owner of the slot left.
         board.tell();
         Ok(board)
@@ -128,15 +128,15 @@ impl GroupBoard {
 
     /// Shows a socket, its address and port, that echoes leave by. False if there is no room.
     pub fn show_echo_socket(&self, socket: (Gid, u16)) -> bool {
-        if echo_sockets(&self.place).any(|shown| shown == socket) {
+        if echo_sockets(&self.segment).any(|shown| shown == socket) {
             return true;
         }
         let _showing = self.showing.lock();
-        let shown: Vec<(Gid, u16)> = echo_sockets(&self.place).collect();
+        let shown: Vec<(Gid, u16)> = echo_sockets(&self.segment).collect();
         if shown.contains(&socket) || shown.len() == ECHOES {
             return shown.contains(&socket);
         }
-        let (port, gid) = self.place.echo(shown.len());
+        let (port, gid) = self.segment.echo(shown.len());
         store_gid(gid, socket.0);
         port.store(socket.1.into(), Ordering::SeqCst);
         true
@@ -144,13 +144,13 @@ impl GroupBoard {
 
     /// All cards or none: where there is no room for them, packets must come by UDP.
     fn show(&self, group: Gid, interfaces: &[u32]) {
-        let is_free = |&index: &usize| self.place.group_card(index).0.load(Ordering::Relaxed) == 0;
+        let is_free = |&index: &usize| self.segment.group_card(index).0.load(Ordering::Relaxed) == 0;
         let free: Vec<usize> = (0..GROUP_CARDS).filter(is_free).take(interfaces.len()).collect();
         if free.len() < interfaces.len() {
             return;
         }
         for (&index, &interface) in free.iter().zip(interfaces) {
-            let (word, gid) = self.place.group_card(index);
+            let (word, gid) = self.segment.group_card(index);
             store_gid(gid, group);
             word.store(SHOWN | u64::from(interface), Ordering::SeqCst);
         }
@@ -160,7 +160,7 @@ impl GroupBoard {
 
     fn hide(&self, group: Gid) {
         for index in 0..GROUP_CARDS {
-            let (word, gid) = self.place.group_card(index);
+            let (word, gid) = self.segment.group_card(index);
             if word.load(Ordering::Relaxed) != 0 && load_gid(gid) == group {
                 word.store(0, Ordering::SeqCst);
             }
@@ -171,9 +171,9 @@ impl GroupBoard {
 }
 
 /// The sockets that a NIC's echoes leave by.
-pub(crate) fn echo_sockets(place: &Place) -> impl Iterator<Item = (Gid, u16)> {
+pub(crate) fn echo_sockets(segment: &ShmSegment) -> impl Iterator<Item = (Gid, u16)> {
     (0..ECHOES).map_while(|index| {
-        let (port, gid) = place.echo(index);
+        let (port, gid) = segment.echo(index);
         let port = port.load(Ordering::SeqCst) as u16;
         (port != 0).then(|| (load_gid(gid), port))
     })
@@ -185,10 +185,10 @@ fn bit_of(group: Gid) -> u32 {
     1 << (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59)
 }
 
-/// Whether the owner of a place listens to a group on an interface. Only good if nothing changes meanwhile.
-pub(crate) fn listens(place: &Place, group: Gid, interface: u32) -> bool {
+/// Whether the owner of a segment listens to a group on an interface. Only good if nothing changes meanwhile.
+pub(crate) fn listens(segment: &ShmSegment, group: Gid, interface: u32) -> bool {
     (0..GROUP_CARDS).any(|index| {
-        let (word, gid) = place.group_card(index);
+        let (word, gid) = segment.group_card(index);
         word.load(Ordering::SeqCst) == SHOWN | u64::from(interface) && load_gid(gid) == group
     })
 }
@@ -206,9 +206,9 @@ mod tests {
         let base = std::env::temp_dir().join(format!("ferroce-groups-{}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         let registries = [(); 2].map(|()| Registry::open(&base).unwrap());
-        let places = registries.each_ref().map(|r| Arc::new(Place::create(r, &[]).unwrap()));
-        let [here, there] = [0, 1].map(|n| GroupBoard::open(&registries[n], places[n].clone()).unwrap());
-        let seen = Place::open(registries[0].directory(), registries[0].slot()).unwrap();
+        let segments = registries.each_ref().map(|r| Arc::new(ShmSegment::create(r, &[]).unwrap()));
+        let [here, there] = [0, 1].map(|n| GroupBoard::open(&registries[n], segments[n].clone()).unwrap());
+        let seen = ShmSegment::open(registries[0].directory(), registries[0].slot()).unwrap();
         let before = there.changes();
         assert_eq!(there.slots(group(1)).count(), 0);
 
@@ -233,7 +233,7 @@ mod tests {
         assert!(!listens(&seen, group(1), 1) && there.slots(group(1)).count() == 0);
         here.join(group(4), &too_many, || Ok(())).unwrap();
         assert!(here.is_shown(group(4)), "cards are used again");
-        drop((here, there, places, registries));
+        drop((here, there, segments, registries));
         std::fs::remove_dir_all(base).unwrap();
     }
 }

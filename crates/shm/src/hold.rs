@@ -1,10 +1,10 @@
 //! How deregistration waits for local peers that access a region, and never for a dead one.
 //!
-//! Whoever accesses a region of a local peer first writes the number of its card into a word of the local peer's place that
+//! Whoever accesses a region of a local peer first writes the number of its card into a word of the local peer's segment that
 //! belongs to its own slot, then looks whether the card is still valid, and clears the word afterwards. Whoever takes a
 //! region away first invalidates its card, then waits until the card's number stands in no word of a living process.
 
-use super::place::{HOLDS_PER_SLOT, Place, SLOTS};
+use super::segment::{HOLDS_PER_SLOT, SLOTS, ShmSegment};
 use crate::registry::Registry;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,51 +17,51 @@ pub struct Hold(usize);
 /// in use. `free` is where the caller found a free word the last time: queue pairs that different threads use do not get in
 /// each other's way.
 #[inline(always)]
-pub(crate) fn announce(place: &Place, slot: u8, card: usize, free: &mut usize) -> Option<Hold> {
-    if !occupy(place, slot, card, *free) {
-        *free = another(place, slot, card, *free)?;
+pub(crate) fn announce(segment: &ShmSegment, slot: u8, card: usize, free: &mut usize) -> Option<Hold> {
+    if !occupy(segment, slot, card, *free) {
+        *free = another(segment, slot, card, *free)?;
     }
     Some(Hold(*free))
 }
 
 /// Announces it in any word but `taken`.
 #[inline(never)]
-fn another(place: &Place, slot: u8, card: usize, taken: usize) -> Option<usize> {
+fn another(segment: &ShmSegment, slot: u8, card: usize, taken: usize) -> Option<usize> {
     let mut others = taken + 1..taken + HOLDS_PER_SLOT;
-    others.find(|&index| occupy(place, slot, card, index)).map(|index| index % HOLDS_PER_SLOT)
+    others.find(|&index| occupy(segment, slot, card, index)).map(|index| index % HOLDS_PER_SLOT)
 }
 
 #[inline(always)]
-fn occupy(place: &Place, slot: u8, card: usize, index: usize) -> bool {
+fn occupy(segment: &ShmSegment, slot: u8, card: usize, index: usize) -> bool {
     // A full barrier: the look at the card's version must come after it.
-    let word = place.hold(slot, index);
+    let word = segment.hold(slot, index);
     word.compare_exchange(0, card as u32 + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
 /// The access is done.
 #[inline]
-pub(crate) fn withdraw(place: &Place, slot: u8, Hold(index): Hold) {
-    place.hold(slot, index).store(0, Ordering::Release);
+pub(crate) fn withdraw(segment: &ShmSegment, slot: u8, Hold(index): Hold) {
+    segment.hold(slot, index).store(0, Ordering::Release);
 }
 
-/// Announces a new life of `slot` at a place. What an earlier one held there when it died is free.
-pub(crate) fn arrive(place: &Place, slot: u8, instance: u64) {
-    if place.visitor(slot).load(Ordering::Acquire) != instance {
-        clear(place, slot);
-        place.visitor(slot).store(instance, Ordering::Release);
+/// Announces a new life of `slot` at a segment. What an earlier one held there when it died is free.
+pub(crate) fn arrive(segment: &ShmSegment, slot: u8, instance: u64) {
+    if segment.visitor(slot).load(Ordering::Acquire) != instance {
+        clear(segment, slot);
+        segment.visitor(slot).store(instance, Ordering::Release);
     }
 }
 
-fn clear(place: &Place, slot: u8) {
-    (0..HOLDS_PER_SLOT).for_each(|index| place.hold(slot, index).store(0, Ordering::Release));
+fn clear(segment: &ShmSegment, slot: u8) {
+    (0..HOLDS_PER_SLOT).for_each(|index| segment.hold(slot, index).store(0, Ordering::Release));
 }
 
 /// Waits until nobody accesses the region behind `card` any more. Its card is no longer valid.
-pub(crate) fn wait_for(place: &Place, card: usize, registry: &Registry) {
+pub(crate) fn wait_for(segment: &ShmSegment, card: usize, registry: &Registry) {
     for slot in 0..SLOTS {
         let slot = slot as u8;
         let is_held =
-            || (0..HOLDS_PER_SLOT).any(|i| place.hold(slot, i).load(Ordering::SeqCst) == card as u32 + 1);
+            || (0..HOLDS_PER_SLOT).any(|i| segment.hold(slot, i).load(Ordering::SeqCst) == card as u32 + 1);
         let mut looks = 0_u32;
         while is_held() {
             looks += 1;
@@ -69,8 +69,8 @@ pub(crate) fn wait_for(place: &Place, card: usize, registry: &Registry) {
                 ..1000 => std::hint::spin_loop(),
                 1000..2000 => std::thread::yield_now(),
                 _ => {
-                    if !lives(place, slot, registry) {
-                        clear(place, slot);
+                    if !lives(segment, slot, registry) {
+                        clear(segment, slot);
                         break;
                     }
                     std::thread::sleep(Duration::from_micros(200));
@@ -80,9 +80,9 @@ pub(crate) fn wait_for(place: &Place, card: usize, registry: &Registry) {
     }
 }
 
-/// Whether the process that announced itself for `slot` is still there, and not another in its place.
-fn lives(place: &Place, slot: u8, registry: &Registry) -> bool {
-    let instance = place.visitor(slot).load(Ordering::Acquire);
+/// Whether the process that announced itself for `slot` is still there, and not another in its segment.
+fn lives(segment: &ShmSegment, slot: u8, registry: &Registry) -> bool {
+    let instance = segment.visitor(slot).load(Ordering::Acquire);
     registry.is_alive(slot)
-        && Place::open(registry.directory(), slot).is_ok_and(|now| now.instance() == instance)
+        && ShmSegment::open(registry.directory(), slot).is_ok_and(|now| now.instance() == instance)
 }

@@ -1,12 +1,12 @@
 //! Memory that the processes of one host share: what a NIC shows of itself, and how its registered memory can be mapped.
 //!
-//! Every NIC keeps one file in the registry's directory, its *place*. What others need to know of it lies there: which queue
+//! Every NIC keeps one file in the registry's directory, its *shared segment*. What others need to know of it lies there: which queue
 //! pairs may be reached, which memory is registered and where, and the rings through which it sends packets to others.
 //!
 //! | file | question |
 //! |---|---|
 //! | `mapping` | memory of a file that several processes see |
-//! | `place` | what lies where in a place; making one, finding another's |
+//! | `segment` | what lies where in a segment; making one, finding another's |
 //! | `boards` | which queue pairs and regions local peers may reach directly |
 //! | `srq_board` | which XRC shared receive queues they may name |
 //! | `groups` | who listens to which multicast group |
@@ -18,7 +18,7 @@
 //! | `address_space` | mapping and moving pages, past whatever the program puts in the place of libc's calls |
 //! | `maps`, `standstill` | what the kernel says of a mapping; how nobody writes to one for a moment |
 //!
-//! Nothing here needs a live partner: a process may die at any instruction. A place that is left behind is marked and removed by
+//! Nothing here needs a live partner: a process may die at any instruction. A segment that is left behind is marked and removed by
 //! whoever gets its slot next.
 
 mod address_space;
@@ -32,10 +32,10 @@ mod local_peers;
 mod mapping;
 mod maps;
 mod pages;
-mod place;
 pub mod registry;
 mod ring;
 mod rx_rings;
+mod segment;
 mod shared;
 mod srq_board;
 mod standstill;
@@ -46,8 +46,8 @@ pub use groups::GroupBoard;
 pub use hold::Hold;
 pub use local_peers::{LocalPeer, LocalPeers, NOBODY_FOR_NS, Pushed};
 pub use pages::Pages;
-pub use place::Owner;
 pub use ring::{Piece, RxMeta};
 pub use rx_rings::{RxRings, Taken};
+pub use segment::Owner;
 pub use srq_board::SrqBoard;
 pub use window::Window;

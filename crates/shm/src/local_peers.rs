@@ -4,9 +4,9 @@ use super::backlog::Backlog;
 use super::boards::{QpCard, RegionBoard, Shown, find_qp, find_region, show_qp};
 use super::groups::{GroupBoard, listens};
 use super::hold::{self, Hold};
-use super::place::{ADDRESSES, Owner, Place, SLOTS, retire_the_dead};
 use super::registry::{self, Registry};
 use super::ring::{Piece, RxMeta, Writer};
+use super::segment::{ADDRESSES, Owner, SLOTS, ShmSegment, retire_the_dead};
 use super::srq_board::{SrqBoard, find_srq};
 use super::window::{Window, Windows};
 use ferroce_os::clock::{coarse_now, now};
@@ -39,7 +39,7 @@ const EVERY_V6: Gid = Gid([0xff; 16]);
 #[derive(Debug)]
 pub struct LocalPeer {
     slot: u8,
-    place: Place,
+    segment: ShmSegment,
     /// The slot of this NIC.
     own_slot: u8,
     registry: Arc<Registry>,
@@ -108,62 +108,62 @@ impl LocalPeer {
 
     /// Its process, if this one can name it.
     pub fn process(&self) -> Option<libc::pid_t> {
-        self.place.process()
+        self.segment.process()
     }
 
     /// Whose memory is read when it is read, if this process can name it.
     pub fn owner(&self) -> Option<Owner> {
-        self.place.owner()
+        self.segment.owner()
     }
 
     /// What it shows of a queue pair.
     #[inline(always)]
     pub fn find_qp(&self, qpn: Qpn) -> Option<QpCard> {
-        find_qp(&self.place, qpn)
+        find_qp(&self.segment, qpn)
     }
 
     /// What it shows under this key. Only good once an access is announced and the region found [shown](Self::shows) still.
     pub fn find_region(&self, rkey: RKey) -> Option<Shown> {
-        find_region(&self.place, rkey)
+        find_region(&self.segment, rkey)
     }
 
     /// The protection domain of the XRC shared receive queue that it shows under this number.
     pub fn find_srq(&self, number: Srqn, domain: u32) -> Option<PdId> {
-        find_srq(&self.place, number, domain)
+        find_srq(&self.segment, number, domain)
     }
 
     /// Whether it shows a region still, unchanged.
     #[inline(always)]
     pub fn shows(&self, region: &Shown) -> bool {
-        region.is_valid(&self.place)
+        region.is_valid(&self.segment)
     }
 
     /// Whether it listens to a multicast group on an interface. Only good if nothing changes meanwhile.
     pub fn listens(&self, group: Gid, interface: u32) -> bool {
-        listens(&self.place, group, interface)
+        listens(&self.segment, group, interface)
     }
 
     /// Announces an access to a region, until it is [withdrawn](Self::withdraw). Nothing if too many others are under way. `free`
     /// is where the caller found room the last time.
     #[inline(always)]
     pub fn announce(&self, region: &Shown, free: &mut usize) -> Option<Hold> {
-        hold::announce(&self.place, self.own_slot, region.number, free)
+        hold::announce(&self.segment, self.own_slot, region.number, free)
     }
 
     /// The access is done.
     #[inline]
     pub fn withdraw(&self, hold: Hold) {
-        hold::withdraw(&self.place, self.own_slot, hold);
+        hold::withdraw(&self.segment, self.own_slot, hold);
     }
 
     /// Maps a region, if it can be.
     pub fn map(&self, region: &Shown) -> Option<Window> {
-        self.windows.open(&self.place, region)
+        self.windows.open(&self.segment, region)
     }
 
     /// Unmaps what nobody uses and is left of regions that are gone; all of them, if the local peer itself is.
     pub fn unmap_stale(&self) {
-        self.windows.clear(&self.place, self.lives());
+        self.windows.clear(&self.segment, self.lives());
     }
 
     /// Sends a packet in pieces.
@@ -176,7 +176,7 @@ impl LocalPeer {
         len: usize,
         pieces: impl Iterator<Item = Piece> + Clone,
     ) -> Pushed {
-        let consumed = self.place.consumed(self.own_slot);
+        let consumed = self.segment.consumed(self.own_slot);
         let mut out = self.out.lock();
         if out.reader != self.instance {
             return Pushed::Lost;
@@ -204,7 +204,7 @@ impl LocalPeer {
             return false;
         }
         // SAFETY: the caller's promise.
-        unsafe { out.ring.push(meta, len, pieces, self.place.consumed(self.own_slot)) }
+        unsafe { out.ring.push(meta, len, pieces, self.segment.consumed(self.own_slot)) }
     }
 
     /// The same for a short packet of two pieces, headers and payload, the second of which is padded. Says, too, where the next one will begin.
@@ -223,7 +223,7 @@ impl LocalPeer {
                 let pad = &[0; 3][..pad_of(payload.len)];
                 let pieces = [Piece::of(head), payload, Piece::of(pad)];
                 let len = pieces.iter().map(|piece| piece.len).sum();
-                out.ring.push(meta, len, pieces.into_iter(), self.place.consumed(self.own_slot))
+                out.ring.push(meta, len, pieces.into_iter(), self.segment.consumed(self.own_slot))
             }
         };
         is_sent.then(|| out.ring.next_line())
@@ -237,7 +237,7 @@ impl LocalPeer {
 
     /// Whether its memory may be read by the kernel, on our behalf: that takes the right to trace it.
     pub fn is_readable(&self, probe: impl FnOnce(&Owner) -> bool) -> bool {
-        *self.is_readable.get_or_init(|| self.place.owner().as_ref().is_some_and(probe))
+        *self.is_readable.get_or_init(|| self.segment.owner().as_ref().is_some_and(probe))
     }
 
     /// Whether it receives what is sent to this address of the host.
@@ -269,7 +269,7 @@ impl LocalPeer {
         if self.seen_ns.load(Ordering::Relaxed) == GONE {
             return false;
         }
-        let lives = !self.place.is_closed() && self.registry.is_alive(self.slot);
+        let lives = !self.segment.is_closed() && self.registry.is_alive(self.slot);
         self.seen_ns.store(if lives { now_ns } else { GONE }, Ordering::Relaxed);
         lives
     }
@@ -277,7 +277,7 @@ impl LocalPeer {
     /// Whether its process is known to be gone.
     #[inline]
     pub fn is_gone(&self) -> bool {
-        self.seen_ns.load(Ordering::Relaxed) == GONE || self.place.is_closed()
+        self.seen_ns.load(Ordering::Relaxed) == GONE || self.segment.is_closed()
     }
 
     /// Whether packets wait for room.
@@ -293,7 +293,7 @@ impl LocalPeer {
             return false;
         }
         let before = out.waiting.len();
-        out.flush(self.place.consumed(self.own_slot));
+        out.flush(self.segment.consumed(self.own_slot));
         self.waiting.store(out.waiting.len(), Ordering::Relaxed);
         out.waiting.len() < before
     }
@@ -301,15 +301,15 @@ impl LocalPeer {
     /// Whether everything that was sent will be read, whatever becomes of us.
     pub fn is_settled(&self) -> bool {
         let out = self.out.lock();
-        let is_other = out.reader != self.instance || self.place.is_closed();
-        is_other || (out.waiting.is_empty() && out.ring.is_settled(self.place.consumed(self.own_slot)))
+        let is_other = out.reader != self.instance || self.segment.is_closed();
+        is_other || (out.waiting.is_empty() && out.ring.is_settled(self.segment.consumed(self.own_slot)))
     }
 
     /// Whether it has read everything that was sent, and is done with it.
     pub fn has_read_all(&self) -> bool {
         let out = self.out.lock();
         let is_reader = out.reader == self.instance && !self.is_gone();
-        is_reader && out.waiting.is_empty() && out.ring.is_read(self.place.consumed(self.own_slot))
+        is_reader && out.waiting.is_empty() && out.ring.is_read(self.segment.consumed(self.own_slot))
     }
 
     /// Forgets what waits: nobody will read it.
@@ -326,7 +326,7 @@ impl LocalPeer {
     pub fn must_be_woken(&self) -> bool {
         // The packet must be there before we look, or both of us might miss the other.
         std::sync::atomic::fence(Ordering::SeqCst);
-        let asleep = self.place.asleep();
+        let asleep = self.segment.asleep();
         asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::SeqCst) != 0
     }
 }
@@ -348,9 +348,9 @@ struct Addresses {
     gids: Vec<Gid>,
 }
 
-/// What a NIC has of the same-host fabric: its own place, and its local peers.
+/// What a NIC has of the same-host fabric: its own segment, and its local peers.
 pub struct LocalPeers {
-    pub(crate) place: Arc<Place>,
+    pub(crate) segment: Arc<ShmSegment>,
     pub(crate) registry: Arc<Registry>,
     /// Registered memory becomes memory that local peers can map, and is named to them.
     adopts: bool,
@@ -374,9 +374,9 @@ impl LocalPeers {
                 address => Gid::from_ip(address),
             })
             .collect();
-        let place = Arc::new(Place::create(&registry, &addresses)?);
+        let segment = Arc::new(ShmSegment::create(&registry, &addresses)?);
         Ok(LocalPeers {
-            place,
+            segment,
             registry,
             adopts,
             known: (0..SLOTS).map(|_| RwLock::default()).collect(),
@@ -404,27 +404,27 @@ impl LocalPeers {
 
     /// Says whether this NIC sleeps and wants to be woken for packets, and returns what it said before.
     pub fn set_asleep(&self, asleep: bool) -> bool {
-        self.place.asleep().swap(asleep.into(), Ordering::SeqCst) != 0
+        self.segment.asleep().swap(asleep.into(), Ordering::SeqCst) != 0
     }
 
     /// This NIC's multicast memberships.
     pub fn group_board(&self) -> io::Result<GroupBoard> {
-        GroupBoard::open(&self.registry, self.place.clone())
+        GroupBoard::open(&self.registry, self.segment.clone())
     }
 
     /// A board for this NIC's regions.
     pub fn region_board(&self) -> RegionBoard {
-        RegionBoard::new(self.place.clone(), self.registry.clone(), self.adopts)
+        RegionBoard::new(self.segment.clone(), self.registry.clone(), self.adopts)
     }
 
     /// A board for this NIC's XRC shared receive queues.
     pub fn srq_board(&self) -> SrqBoard {
-        SrqBoard::new(self.place.clone())
+        SrqBoard::new(self.segment.clone())
     }
 
     /// Shows a queue pair to local peers, or hides it.
     pub fn show_qp(&self, qpn: Qpn, card: Option<QpCard>) {
-        show_qp(&self.place, qpn, card);
+        show_qp(&self.segment, qpn, card);
     }
 
     /// The NIC that owns `qpn`, if it can be reached at `dgid` without a wire.
@@ -485,28 +485,28 @@ impl LocalPeers {
         if !self.registry.is_alive(slot) {
             return Err(io::Error::other("nobody there"));
         }
-        let place = Place::open(self.registry.directory(), slot)?;
+        let segment = ShmSegment::open(self.registry.directory(), slot)?;
         let addresses =
-            (0..ADDRESSES).map(|index| place.address(index)).take_while(|a| *a != NOWHERE).collect();
+            (0..ADDRESSES).map(|index| segment.address(index)).take_while(|a| *a != NOWHERE).collect();
         let own = self.slot();
-        hold::arrive(&place, own, self.place.instance());
+        hold::arrive(&segment, own, self.segment.instance());
         let out = self.ring_to(slot)?;
         {
             let mut out = out.lock();
-            out.reader = place.instance();
+            out.reader = segment.instance();
             out.waiting.clear();
-            let (instance, start) = place.call(own);
+            let (instance, start) = segment.call(own);
             start.store(out.ring.restart(), Ordering::Relaxed);
-            instance.store(self.place.instance(), Ordering::Release);
-            place.news(usize::from(own) / 64).fetch_or(1 << (own % 64), Ordering::SeqCst);
-            place.news_count().fetch_add(1, Ordering::SeqCst);
+            instance.store(self.segment.instance(), Ordering::Release);
+            segment.news(usize::from(own) / 64).fetch_or(1 << (own % 64), Ordering::SeqCst);
+            segment.news_count().fetch_add(1, Ordering::SeqCst);
         }
         Ok(LocalPeer {
             slot,
             own_slot: own,
             registry: self.registry.clone(),
-            instance: place.instance(),
-            place,
+            instance: segment.instance(),
+            segment,
             out,
             waiting: AtomicUsize::new(0),
             seen_ns: AtomicU64::new(0),
@@ -521,7 +521,7 @@ impl LocalPeers {
         if let Some(ring) = rings.get(&slot) {
             return Ok(ring.clone());
         }
-        let ring = Writer::new(self.place.make_ring(slot)?);
+        let ring = Writer::new(self.segment.make_ring(slot)?);
         let out = Outgoing { ring, reader: 0, waiting: Backlog::new()? };
         Ok(rings.entry(slot).or_insert(Arc::new(Mutex::new(out))).clone())
     }

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-const SEGMENT: u64 = 1 << 32;
+const SYSTEM_V: u64 = 1 << 32;
 
 /// Where the pages of a region lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,7 +29,7 @@ pub(crate) enum FileSource {
     /// By a descriptor of the owner.
     Descriptor(u32),
     /// It is a System V segment.
-    Segment,
+    SystemV,
 }
 
 impl FileCard {
@@ -37,7 +37,7 @@ impl FileCard {
     pub(crate) fn fields(self) -> [u64; 6] {
         let source = match self.source {
             FileSource::Descriptor(number) => number.into(),
-            FileSource::Segment => SEGMENT,
+            FileSource::SystemV => SYSTEM_V,
         };
         [self.start, self.len, self.offset, source, self.inode, self.device]
     }
@@ -45,7 +45,7 @@ impl FileCard {
     /// No bytes: no file.
     pub(crate) fn from_fields([start, len, offset, source, inode, device]: [u64; 6]) -> Option<FileCard> {
         let source =
-            if source == SEGMENT { FileSource::Segment } else { FileSource::Descriptor(source as u32) };
+            if source == SYSTEM_V { FileSource::SystemV } else { FileSource::Descriptor(source as u32) };
         (len > 0).then_some(FileCard { start, len, offset, source, inode, device })
     }
 }
@@ -166,7 +166,7 @@ impl Mapping {
 }
 
 /// Bytes of the pages of a System V segment.
-pub(crate) fn segment_len(segment: u64) -> Option<usize> {
+pub(crate) fn sysv_len(segment: u64) -> Option<usize> {
     let id = libc::c_int::try_from(segment).ok()?;
     let mut state = std::mem::MaybeUninit::<libc::shmid_ds>::uninit();
     // SAFETY: fills the structure if it answers 0, and it is read only then.

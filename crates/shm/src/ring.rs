@@ -5,13 +5,13 @@
 //! behind the last one is zero. The writer first writes the record, then zero behind it, then the record's own word; so the
 //! reader needs to look at one word only, and finds the packet right behind it. A short packet moves one cache line from writer to reader: the word of the
 //! line behind the next one is made zero once the packet is out, for the line must be taken away from the reader, too. Positions only grow. How far the reader has
-//! come stands in the reader's own place, where the writer looks when it believes the ring to be full.
+//! come stands in the reader's own segment, where the writer looks when it believes the ring to be full.
 //!
 //! The reader trusts nothing: the writer may have died in the middle of a record, or be another program. A length that
 //! cannot be ends the ring.
 
 use super::mapping::Mapping;
-use super::place::RING_LEN;
+use super::segment::RING_LEN;
 use ferroce_proto::Gid;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,7 +86,7 @@ fn record_len(head_len: usize, packet_len: usize) -> usize {
 }
 
 #[inline]
-fn place_of(position: u64) -> usize {
+fn offset_of(position: u64) -> usize {
     (position % RING_LEN as u64) as usize
 }
 
@@ -114,7 +114,7 @@ impl Writer {
 
     /// Begins anew for another reader: what the last one left is forgotten. Returns where it shall begin.
     pub(crate) fn restart(&mut self) -> u64 {
-        self.memory.word(place_of(self.position)).store(0, Ordering::Relaxed);
+        self.memory.word(offset_of(self.position)).store(0, Ordering::Relaxed);
         (self.consumed, self.start, self.before) = (self.position, self.position, None);
         self.clear_to = self.position + ALIGN as u64;
         self.position
@@ -159,7 +159,7 @@ impl Writer {
         let is_as_before = self.before == Some(*meta);
         let (head_len, flag) = if is_as_before { (SHORT_HEAD_LEN, AS_BEFORE) } else { (HEAD_LEN, 0) };
         let whole = record_len(head_len, len);
-        let at = place_of(self.position);
+        let at = offset_of(self.position);
         let skipped = if at + whole > RING_LEN { RING_LEN - at } else { 0 };
         if whole > RING_LEN / 2 || !self.has_room(skipped + whole, consumed) {
             return false;
@@ -179,7 +179,7 @@ impl Writer {
         }
         let next = self.position + (skipped + whole) as u64;
         if next >= self.clear_to {
-            self.memory.word(place_of(next)).store(0, Ordering::Relaxed);
+            self.memory.word(offset_of(next)).store(0, Ordering::Relaxed);
             self.clear_to = next + ALIGN as u64;
         }
         if skipped > 0 {
@@ -207,7 +207,7 @@ impl Writer {
         {
             return false;
         }
-        let (at, len) = (place_of(self.position), unpadded.next_multiple_of(4));
+        let (at, len) = (offset_of(self.position), unpadded.next_multiple_of(4));
         let start = at + SHORT_HEAD_LEN;
         if unpadded < len {
             self.memory.word(start + len - 4).store(0, Ordering::Relaxed);
@@ -227,7 +227,7 @@ impl Writer {
         let line = ALIGN as u64;
         if self.clear_to < self.position + 2 * line && self.clear_to + line - self.consumed <= RING_LEN as u64
         {
-            self.memory.word(place_of(self.clear_to)).store(0, Ordering::Relaxed);
+            self.memory.word(offset_of(self.clear_to)).store(0, Ordering::Relaxed);
             self.clear_to += line;
         }
     }
@@ -235,7 +235,7 @@ impl Writer {
     /// Where the next packet will begin.
     #[inline]
     pub(crate) fn next_line(&self) -> usize {
-        self.memory.bytes_at(place_of(self.position)).as_ptr() as usize
+        self.memory.bytes_at(offset_of(self.position)).as_ptr() as usize
     }
 
     fn write_head(&self, at: usize, meta: &RxMeta) {
@@ -277,7 +277,7 @@ impl Reader {
     /// Looks at the next record without taking it. A packet longer than `most` is nonsense.
     #[inline]
     pub(crate) fn look(&mut self, most: usize) -> Found {
-        let at = place_of(self.position);
+        let at = offset_of(self.position);
         match self.memory.word(at).load(Ordering::Acquire) {
             0 => Found::Nothing,
             SKIP if at > 0 => {
@@ -304,7 +304,7 @@ impl Reader {
     /// told of the new position.
     #[inline]
     pub(crate) fn take(&mut self, len: usize, head_len: usize) -> (NonNull<u8>, &RxMeta) {
-        let at = place_of(self.position);
+        let at = offset_of(self.position);
         self.position += record_len(head_len, len) as u64;
         let start = self.memory.bytes_at((at + head_len).min(RING_LEN - len));
         if head_len == HEAD_LEN {

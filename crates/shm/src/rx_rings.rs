@@ -2,8 +2,8 @@
 
 use super::groups::echo_sockets;
 use super::local_peers::LocalPeers;
-use super::place::{Place, RING_LEN, SLOTS};
 use super::ring::{Found, Reader, RxMeta};
+use super::segment::{RING_LEN, SLOTS, ShmSegment};
 use ferroce_proto::Gid;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -32,7 +32,7 @@ pub struct RxRings {
 struct RxRing {
     slot: u8,
     /// Which life of the slot writes.
-    place: Place,
+    segment: ShmSegment,
     reader: Reader,
     /// How far the writer was told that we have read.
     told: u64,
@@ -104,7 +104,7 @@ impl RxRings {
         }
         if let Some(index) = broken {
             let broken = self.rings.swap_remove(index);
-            self.depart(&broken.place);
+            self.depart(&broken.segment);
             // What was just taken from it may still be read.
             self.left.push(broken);
         }
@@ -118,7 +118,7 @@ impl RxRings {
         for ring in &mut self.rings {
             if ring.told != ring.reader.position() {
                 ring.told = ring.reader.position();
-                local_peers.place.consumed(ring.slot).store(ring.told, Ordering::Release);
+                local_peers.segment.consumed(ring.slot).store(ring.told, Ordering::Release);
             }
         }
     }
@@ -126,7 +126,7 @@ impl RxRings {
     /// Opens the rings of those who began to send here.
     #[inline]
     pub fn open_new(&mut self, local_peers: &LocalPeers) {
-        let count = local_peers.place.news_count().load(Ordering::Acquire);
+        let count = local_peers.segment.news_count().load(Ordering::Acquire);
         if count != self.news_seen {
             self.news_seen = count;
             self.open_rings(local_peers);
@@ -136,7 +136,7 @@ impl RxRings {
     #[cold]
     fn open_rings(&mut self, local_peers: &LocalPeers) {
         for index in 0..SLOTS / 64 {
-            let news = local_peers.place.news(index);
+            let news = local_peers.segment.news(index);
             if news.load(Ordering::Relaxed) == 0 {
                 continue;
             }
@@ -149,36 +149,36 @@ impl RxRings {
 
     fn open_ring(&mut self, local_peers: &LocalPeers, slot: u8) {
         let gone: Vec<RxRing> = self.rings.extract_if(.., |ring| ring.slot == slot).collect();
-        gone.iter().for_each(|ring| self.depart(&ring.place));
+        gone.iter().for_each(|ring| self.depart(&ring.segment));
         self.left.extend(gone);
-        let (instance, start) = local_peers.place.call(slot);
+        let (instance, start) = local_peers.segment.call(slot);
         let instance = instance.load(Ordering::Acquire);
-        let Ok(place) = Place::open(local_peers.registry.directory(), slot) else { return };
-        if place.instance() != instance {
+        let Ok(segment) = ShmSegment::open(local_peers.registry.directory(), slot) else { return };
+        if segment.instance() != instance {
             return;
         }
-        let Ok(memory) = place.ring_to(local_peers.slot()) else { return };
+        let Ok(memory) = segment.ring_to(local_peers.slot()) else { return };
         let reader = Reader::new(memory, start.load(Ordering::Relaxed));
         let told = reader.position();
-        local_peers.place.consumed(slot).store(told, Ordering::Release);
-        self.rings.push(RxRing { slot, place, reader, told });
+        local_peers.segment.consumed(slot).store(told, Ordering::Release);
+        self.rings.push(RxRing { slot, segment, reader, told });
     }
 
     /// Closes the rings of processes that have ended and left nothing in them.
     pub fn close_dead(&mut self, local_peers: &LocalPeers) {
         let most = self.max_packet_len;
         let is_over = |ring: &mut RxRing| {
-            let is_gone = ring.place.is_closed() || !local_peers.registry.is_alive(ring.slot);
+            let is_gone = ring.segment.is_closed() || !local_peers.registry.is_alive(ring.slot);
             is_gone && !matches!(ring.reader.look(most), Found::Packet { .. })
         };
         let over: Vec<RxRing> = self.rings.extract_if(.., is_over).collect();
-        over.iter().for_each(|ring| self.depart(&ring.place));
+        over.iter().for_each(|ring| self.depart(&ring.segment));
     }
 
     /// The ring of a sender is not read any more.
-    fn depart(&mut self, place: &Place) {
+    fn depart(&mut self, segment: &ShmSegment) {
         let before = self.departed.len();
-        self.departed.extend(echo_sockets(place));
+        self.departed.extend(echo_sockets(segment));
         self.echoes_changed |= self.departed.len() > before;
     }
 
@@ -190,7 +190,7 @@ impl RxRings {
     /// Whether a multicast packet that came from here by UDP comes through a ring too.
     pub fn is_echo(&self, sgid: Gid, sport: u16) -> bool {
         let is_it = |(gid, port): (Gid, u16)| port == sport && (gid == sgid || gid == Gid::ZERO);
-        let mut shown = self.rings.iter().flat_map(|ring| echo_sockets(&ring.place));
+        let mut shown = self.rings.iter().flat_map(|ring| echo_sockets(&ring.segment));
         shown.any(is_it) || self.departed.iter().any(|&socket| is_it(socket))
     }
 
@@ -202,6 +202,6 @@ impl RxRings {
     /// The sockets by which the writers of open rings send echoes, if they may have changed since the last call.
     pub fn changed_echo_sockets(&mut self) -> Option<Vec<(Gid, u16)>> {
         let changed = std::mem::take(&mut self.echoes_changed);
-        changed.then(|| self.rings.iter().flat_map(|ring| echo_sockets(&ring.place)).collect())
+        changed.then(|| self.rings.iter().flat_map(|ring| echo_sockets(&ring.segment)).collect())
     }
 }

@@ -10,7 +10,7 @@
 use super::address_space::{Errno, last_errno};
 use super::adopt::{huge_pages, memory_device, page_len};
 use super::descriptor::{Descriptor, identity, leave_rest_to_program, stat};
-use super::mapping::{FileCard, FileSource, segment_len};
+use super::mapping::{FileCard, FileSource, sysv_len};
 use super::maps::{self, Mapping, Origin};
 use super::standstill::own;
 use ferroce_os::lock::Mutex;
@@ -76,7 +76,7 @@ impl Shared {
     pub(crate) fn card(&self) -> FileCard {
         let (source, inode, device) = match &self.source {
             Source::File(held) => (FileSource::Descriptor(held.raw() as u32), held.inode, held.device),
-            Source::Segment { id, namespace } => (FileSource::Segment, *id, *namespace),
+            Source::Segment { id, namespace } => (FileSource::SystemV, *id, *namespace),
         };
         let (start, len) = (self.pages.start as u64, self.pages.len() as u64);
         FileCard { start, len, offset: self.offset, source, inode, device }
@@ -172,14 +172,14 @@ fn one_piece<'a>(found: &'a [Mapping], pages: &Range<usize>) -> Result<&'a Mappi
 /// All of a System V segment: it is attached as a whole. Its length never changes, and its memory is promised.
 fn segment(piece: &Mapping) -> Result<Shared, WhyNot> {
     let start = piece.pages.start.checked_sub(piece.offset as usize).ok_or(WhyNot::NotOnePiece)?;
-    let len = segment_len(piece.inode).ok_or(WhyNot::Closed)?;
+    let len = sysv_len(piece.inode).ok_or(WhyNot::Closed)?;
     let end = start.checked_add(len).ok_or(WhyNot::TooShort)?;
-    let source = Source::Segment { id: piece.inode, namespace: segment_namespace() };
+    let source = Source::Segment { id: piece.inode, namespace: sysv_namespace() };
     Ok(Shared { pages: start..end, offset: 0, source })
 }
 
 /// Numbers of segments mean something only within their namespace.
-pub(crate) fn segment_namespace() -> u64 {
+pub(crate) fn sysv_namespace() -> u64 {
     static NAMESPACE: OnceLock<u64> = OnceLock::new();
     *NAMESPACE.get_or_init(|| fs::metadata("/proc/self/ns/ipc").map_or(0, |meta| meta.ino()))
 }

@@ -3,7 +3,7 @@
 //! A card is two words: which queue it is, and its protection domain. The first is zero while the second changes, so a reader that
 //! finds the first unchanged afterwards has read both of one card.
 
-use super::place::{Place, SRQ_CARDS};
+use super::segment::{SRQ_CARDS, ShmSegment};
 use ferroce_proto::{PdId, Srqn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,10 +21,10 @@ fn first_word(number: Srqn, domain: u32) -> u64 {
 }
 
 /// The protection domain of the queue that a local peer shows under this number in this XRC domain.
-pub(crate) fn find_srq(place: &Place, number: Srqn, domain: u32) -> Option<PdId> {
+pub(crate) fn find_srq(segment: &ShmSegment, number: Srqn, domain: u32) -> Option<PdId> {
     let word = first_word(number, domain);
     probes(number).find_map(|index| {
-        let (first, second) = place.srq_card(index);
+        let (first, second) = segment.srq_card(index);
         let is_it = first.load(Ordering::Acquire) == word;
         let pd = PdId(second.load(Ordering::Acquire) as u32);
         (is_it && first.load(Ordering::Relaxed) == word).then_some(pd)
@@ -33,19 +33,19 @@ pub(crate) fn find_srq(place: &Place, number: Srqn, domain: u32) -> Option<PdId>
 
 /// The owner's side of the board. Whoever changes it has a lock: one writer at a time.
 pub struct SrqBoard {
-    place: Arc<Place>,
+    segment: Arc<ShmSegment>,
 }
 
 impl SrqBoard {
-    pub(crate) fn new(place: Arc<Place>) -> SrqBoard {
-        SrqBoard { place }
+    pub(crate) fn new(segment: Arc<ShmSegment>) -> SrqBoard {
+        SrqBoard { segment }
     }
 
     /// Shows a queue. Where there is no room, packets must do.
     pub fn show(&self, number: Srqn, domain: u32, pd: PdId) {
-        let free = |index: &usize| self.place.srq_card(*index).0.load(Ordering::Relaxed) == 0;
+        let free = |index: &usize| self.segment.srq_card(*index).0.load(Ordering::Relaxed) == 0;
         if let Some(index) = probes(number).find(free) {
-            let (first, second) = self.place.srq_card(index);
+            let (first, second) = self.segment.srq_card(index);
             second.store(pd.0.into(), Ordering::Release);
             first.store(first_word(number, domain), Ordering::Release);
         }
@@ -54,7 +54,7 @@ impl SrqBoard {
     /// Hides a queue.
     pub fn hide(&self, number: Srqn, domain: u32) {
         let word = first_word(number, domain);
-        for (first, _) in probes(number).map(|index| self.place.srq_card(index)) {
+        for (first, _) in probes(number).map(|index| self.segment.srq_card(index)) {
             if first.load(Ordering::Relaxed) == word {
                 first.store(0, Ordering::Release);
             }
@@ -72,9 +72,9 @@ mod tests {
         let base = std::env::temp_dir().join(format!("ferroce-srqs-{}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
-        let place = Arc::new(Place::create(&registry, &[]).unwrap());
-        let board = SrqBoard::new(place.clone());
-        let theirs = Place::open(registry.directory(), registry.slot()).unwrap();
+        let segment = Arc::new(ShmSegment::create(&registry, &[]).unwrap());
+        let board = SrqBoard::new(segment.clone());
+        let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
         // All of them want the same place, and one more than there is room for.
         let numbers: Vec<Srqn> = (0..=PROBES).map(|lap| Srqn::new((3 + lap * SRQ_CARDS) as u32)).collect();
         for (pd, &number) in numbers.iter().enumerate() {
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(found(numbers[2], 7), None);
         board.show(numbers[PROBES], 7, PdId(99));
         assert_eq!((found(numbers[PROBES], 7), found(numbers[1], 7)), (Some(PdId(99)), Some(PdId(1))));
-        drop((board, place, registry));
+        drop((board, segment, registry));
         std::fs::remove_dir_all(base).unwrap();
     }
 }

@@ -4,9 +4,9 @@
 //! not map them again and again; what is left of regions that are gone is unmapped by whoever comes by.
 
 use super::boards::Shown;
-use super::mapping::{FileCard, FileSource, Mapping, segment_len};
-use super::place::Place;
-use super::shared::segment_namespace;
+use super::mapping::{FileCard, FileSource, Mapping, sysv_len};
+use super::segment::ShmSegment;
+use super::shared::sysv_namespace;
 use ferroce_os::lock::Mutex;
 use ferroce_proto::verbs::Access;
 use std::collections::HashMap;
@@ -58,7 +58,7 @@ struct Kept {
 
 impl Windows {
     /// The window to a region, if it can be mapped.
-    pub(crate) fn open(&self, place: &Place, shown: &Shown) -> Option<Window> {
+    pub(crate) fn open(&self, segment: &ShmSegment, shown: &Shown) -> Option<Window> {
         let file = shown.card.file?;
         let changes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let writable = shown.card.access.intersects(changes);
@@ -71,8 +71,8 @@ impl Windows {
                 kept.memory.clone()
             }
             None => {
-                let memory = Arc::new(map(place, &file, writable)?);
-                windows.retain(|_, kept| kept.is_used() || kept.is_shown(place));
+                let memory = Arc::new(map(segment, &file, writable)?);
+                windows.retain(|_, kept| kept.is_used() || kept.is_shown(segment));
                 windows.insert(key, Kept { memory: memory.clone(), shown: *shown });
                 memory
             }
@@ -81,8 +81,8 @@ impl Windows {
     }
 
     /// Unmaps what nobody uses and is left of regions that are gone; all of them, if the local peer itself is.
-    pub(crate) fn clear(&self, place: &Place, lives: bool) {
-        self.0.lock().retain(|_, kept| kept.is_used() || lives && kept.is_shown(place));
+    pub(crate) fn clear(&self, segment: &ShmSegment, lives: bool) {
+        self.0.lock().retain(|_, kept| kept.is_used() || lives && kept.is_shown(segment));
     }
 }
 
@@ -91,24 +91,24 @@ impl Kept {
         Arc::strong_count(&self.memory) > 1
     }
 
-    fn is_shown(&self, place: &Place) -> bool {
-        !place.is_closed() && self.shown.is_valid(place)
+    fn is_shown(&self, segment: &ShmSegment) -> bool {
+        !segment.is_closed() && self.shown.is_valid(segment)
     }
 }
 
-fn map(place: &Place, card: &FileCard, writable: bool) -> Option<Mapping> {
+fn map(segment: &ShmSegment, card: &FileCard, writable: bool) -> Option<Mapping> {
     match card.source {
-        FileSource::Descriptor(number) => map_file(place, card, number, writable),
-        FileSource::Segment => {
-            let is_same = card.device == segment_namespace() && segment_len(card.inode)? as u64 >= card.len;
+        FileSource::Descriptor(number) => map_file(segment, card, number, writable),
+        FileSource::SystemV => {
+            let is_same = card.device == sysv_namespace() && sysv_len(card.inode)? as u64 >= card.len;
             is_same.then(|| Mapping::attach(card.inode, card.len as usize, writable).ok())?
         }
     }
 }
 
 /// The kernel lets us open the descriptors of a process if it would let us trace it.
-fn map_file(place: &Place, card: &FileCard, number: u32, writable: bool) -> Option<Mapping> {
-    let process = place.process()?;
+fn map_file(segment: &ShmSegment, card: &FileCard, number: u32, writable: bool) -> Option<Mapping> {
+    let process = segment.process()?;
     let path = format!("/proc/{process}/fd/{number}");
     let file = File::options().read(true).write(writable).open(path).ok()?;
     let meta = file.metadata().ok()?;
@@ -150,27 +150,27 @@ mod tests {
         let base = std::env::temp_dir().join(format!("ferroce-windows-{}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
-        let place = Arc::new(Place::create(&registry, &[]).unwrap());
-        let board = RegionBoard::new(place.clone(), registry.clone(), true);
+        let segment = Arc::new(ShmSegment::create(&registry, &[]).unwrap());
+        let board = RegionBoard::new(segment.clone(), registry.clone(), true);
         let bytes = [vec![1_u8; 1 << 16], vec![2_u8; 1 << 16]];
         let [first, second] = [0, 1].map(|n| show(&board, &bytes[n], n as u32 + 1));
-        let theirs = Place::open(registry.directory(), registry.slot()).unwrap();
+        let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
         let windows = Windows::default();
         let open = |rkey| {
             let window = windows.open(&theirs, &find_region(&theirs, RKey(rkey)).unwrap()).expect("mapped");
             window.memory.start() as usize
         };
         // Nobody keeps the first while the second is used.
-        let places = [open(1), open(2)];
-        assert_eq!([open(1), open(2)], places, "they were not mapped again");
+        let segments = [open(1), open(2)];
+        assert_eq!([open(1), open(2)], segments, "they were not mapped again");
         board.hide(first.0);
         windows.clear(&theirs, true);
         assert_eq!(windows.0.lock().len(), 1, "one region is gone");
-        assert_eq!(open(2), places[1]);
+        assert_eq!(open(2), segments[1]);
         windows.clear(&theirs, false);
         assert_eq!(windows.0.lock().len(), 0, "its owner is gone");
         board.hide(second.0);
-        drop((first, second, board, place, registry));
+        drop((first, second, board, segment, registry));
         std::fs::remove_dir_all(base).unwrap();
     }
 }

@@ -87,7 +87,7 @@ mod tests {
 
     fn registry_at(path: &Path, mode: u32) -> ByteLocks {
         DirBuilder::new().mode(mode).create(path).unwrap();
-        File::create(path.join("slot-3.place")).unwrap();
+        File::create(path.join("slot-3.shm")).unwrap();
         ByteLocks::open(&path.join(LOCK_FILE)).unwrap()
     }
 

@@ -155,7 +155,7 @@ fn a_segment_is_attached_as_a_whole() {
     let memory = Memory(at..at + 3 * PAGE);
     let card = SharedFiles::default().find(at + PAGE, 100).expect("found").card();
     assert_eq!((card.start as usize, card.len, card.offset), (at, 3 * PAGE as u64, 0));
-    assert_eq!((card.source, card.inode), (FileSource::Segment, id as u64));
+    assert_eq!((card.source, card.inode), (FileSource::SystemV, id as u64));
     let second = crate::mapping::Mapping::attach(card.inode, card.len as usize, true).expect("attached");
     second.long(PAGE).store(77, std::sync::atomic::Ordering::Relaxed);
     // SAFETY: an aligned word of the segment.

@@ -1,4 +1,4 @@
-//! What lies where in a place; making one, finding another's.
+//! The shared segment of a NIC: its layout, creating it, opening that of a local peer.
 //!
 //! ```text
 //! 0        head: magic, instance, process, namespace, where the instance lies in the owner's memory, closed, asleep, news bits,
@@ -39,7 +39,7 @@ pub(crate) const SLOTS: usize = 256;
 /// Bytes of one ring: what one queue pair may have in flight by default.
 pub(crate) const RING_LEN: usize = 1 << 20;
 
-/// Also the version: a place of another layout is nobody's local peer.
+/// Also the version: a segment of another layout is not opened.
 const MAGIC: u64 = 0x0005_6563_6172_7266;
 
 const INSTANCE_AT: usize = 8;
@@ -83,63 +83,63 @@ const SRQ_CARD_LEN: usize = 16;
 /// XRC shared receive queues that are shown; one-sided operations that name another one go by packets.
 pub(crate) const SRQ_CARDS: usize = 1024;
 
-/// What local peers map of a place.
+/// What local peers map of a segment.
 pub(crate) const BOARDS_LEN: usize = SRQS_AT + SRQ_CARDS * SRQ_CARD_LEN;
 const WHOLE_LEN: usize = BOARDS_LEN + SLOTS * RING_LEN;
 
-/// The head and the boards of a place, one's own or another's.
+/// The head and the boards of a segment, one's own or another's.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ShmSegment {
     memory: Mapping,
     file: File,
     path: PathBuf,
     is_own: bool,
 }
 
-impl Place {
-    /// Makes the place of this slot, whose owner receives at these addresses. What a dead owner of the slot left is marked, so
+impl ShmSegment {
+    /// Creates the segment of this slot, whose owner receives at these addresses. What a dead owner of the slot left is marked, so
     /// that all who still look at it see, and removed.
-    pub(crate) fn create(registry: &Registry, addresses: &[Gid]) -> io::Result<Place> {
+    pub(crate) fn create(registry: &Registry, addresses: &[Gid]) -> io::Result<ShmSegment> {
         let path = path_of(registry.directory(), registry.slot());
         retire(&path);
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        let made = Self::furnish(&file).and_then(|()| Mapping::new(&file, 0, WHOLE_LEN, true));
+        let made = Self::set_size(&file).and_then(|()| Mapping::new(&file, 0, WHOLE_LEN, true));
         let memory = made.inspect_err(|_| {
             let _ = std::fs::remove_file(&path);
         })?;
-        let place = Place { memory, file, path, is_own: true };
-        place.memory.long(INSTANCE_AT).store(ferroce_os::random::number::<u64>() | 1, Ordering::Relaxed);
-        place.memory.word(PROCESS_AT).store(std::process::id(), Ordering::Relaxed);
-        place.memory.long(NAMESPACE_AT).store(process_namespace(), Ordering::Relaxed);
-        let mark_at = place.memory.start().addr() + INSTANCE_AT;
-        place.memory.long(MARK_AT).store(mark_at as u64, Ordering::Relaxed);
+        let segment = ShmSegment { memory, file, path, is_own: true };
+        segment.memory.long(INSTANCE_AT).store(ferroce_os::random::number::<u64>() | 1, Ordering::Relaxed);
+        segment.memory.word(PROCESS_AT).store(std::process::id(), Ordering::Relaxed);
+        segment.memory.long(NAMESPACE_AT).store(process_namespace(), Ordering::Relaxed);
+        let mark_at = segment.memory.start().addr() + INSTANCE_AT;
+        segment.memory.long(MARK_AT).store(mark_at as u64, Ordering::Relaxed);
         for (index, &address) in addresses.iter().take(ADDRESSES).enumerate() {
-            store_gid(place.address_words(index), address);
+            store_gid(segment.address_words(index), address);
         }
-        place.memory.long(0).store(MAGIC, Ordering::Release);
-        Ok(place)
+        segment.memory.long(0).store(MAGIC, Ordering::Release);
+        Ok(segment)
     }
 
     /// Gives the file its size, and memory to all that others touch: a full file system must show here, as an error, and
     /// not there, as a signal.
-    fn furnish(file: &File) -> io::Result<()> {
+    fn set_size(file: &File) -> io::Result<()> {
         file.set_len(WHOLE_LEN as u64)?;
         allocate(file, 0, BOARDS_LEN)
     }
 
-    /// The place of another slot, if there is one.
-    pub(crate) fn open(directory: &Path, slot: u8) -> io::Result<Place> {
+    /// The segment of another slot, if there is one.
+    pub(crate) fn open(directory: &Path, slot: u8) -> io::Result<ShmSegment> {
         let path = path_of(directory, slot);
         let file = open_file(&path)?;
         if file.metadata()?.size() != WHOLE_LEN as u64 {
             return Err(io::Error::other("of another version, or half made"));
         }
         let memory = Mapping::new(&file, 0, BOARDS_LEN, true)?;
-        let place = Place { memory, file, path, is_own: false };
-        if place.memory.long(0).load(Ordering::Acquire) != MAGIC || place.is_closed() {
+        let segment = ShmSegment { memory, file, path, is_own: false };
+        if segment.memory.long(0).load(Ordering::Acquire) != MAGIC || segment.is_closed() {
             return Err(io::Error::other("of another version, half made, or left"));
         }
-        Ok(place)
+        Ok(segment)
     }
 
     /// Which life of the slot this is: never zero.
@@ -262,7 +262,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ShmSegment {
     fn drop(&mut self) {
         if self.is_own {
             self.memory.word(CLOSED_AT).store(1, Ordering::Release);
@@ -287,7 +287,7 @@ fn ring_at(slot: u8) -> usize {
 }
 
 fn path_of(directory: &Path, slot: u8) -> PathBuf {
-    directory.join(format!("slot-{slot}.place"))
+    directory.join(format!("slot-{slot}.shm"))
 }
 
 fn open_file(path: &Path) -> io::Result<File> {
@@ -321,7 +321,7 @@ pub(crate) fn retire_the_dead(registry: &Registry) {
 }
 
 fn slot_of(name: &str) -> Option<u8> {
-    name.strip_prefix("slot-")?.strip_suffix(".place")?.parse().ok()
+    name.strip_prefix("slot-")?.strip_suffix(".shm")?.parse().ok()
 }
 
 pub(crate) fn allocate(file: &File, at: usize, len: usize) -> io::Result<()> {
