@@ -75,7 +75,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/shm/src/shared.rs", "copies descriptors and seals files"),
     ("crates/shm/src/shared/tests.rs", "maps and unmaps files"),
     ("crates/shm/src/standstill.rs", "holds stores back with userfaultfd while pages move"),
-    ("crates/shm/src/descriptor.rs", "looks what a descriptor leads to before it closes it"),
+    ("crates/shm/src/held_fd.rs", "looks what a descriptor leads to before it closes it"),
     ("crates/nic/src/local/link.rs", "vouches for the pieces of a packet that it puts into a ring"),
     ("crates/shm/src/mapping.rs", "memory of a file that several processes see"),
     ("crates/nic/src/local/naming/tests.rs", "registers memory"),

@@ -1,11 +1,11 @@
 //! Who listens to which multicast group.
 //!
-//! A NIC shows its memberships in its segment: a card per group and interface, since a packet to a group is heard on the
+//! A NIC shows its memberships in its segment: a descriptor per group and interface, since a packet to a group is heard on the
 //! interface that it leaves by. A file that all NICs map counts the changes and says which slots may show a group. So a sender
 //! that knows the members of a group learns from one word that they are still the same, and whose segments it need not look at.
 
 use super::mapping::Mapping;
-use super::segment::{ECHOES, GROUP_CARDS, SLOTS, ShmSegment, allocate, load_gid, store_gid};
+use super::segment::{ECHOES, GROUP_DESCRIPTORS, SLOTS, ShmSegment, allocate, load_gid, store_gid};
 use crate::registry::Registry;
 use ferroce_os::lock::{Mutex, RwLock};
 use ferroce_proto::Gid;
@@ -20,12 +20,12 @@ const FILE: &str = "groups";
 const FILE_LEN: usize = 4096;
 const CHANGES_AT: usize = 0;
 const SLOTS_AT: usize = 64;
-/// With an interface: the card is valid.
+/// With an interface: the descriptor is valid.
 const SHOWN: u64 = 1 << 63;
 
 /// This NIC's memberships, and where those of others are found.
 #[derive(Debug)]
-pub struct GroupBoard {
+pub struct GroupDescriptors {
     segment: Arc<ShmSegment>,
     /// What all NICs share.
     news: Mapping,
@@ -37,8 +37,8 @@ pub struct GroupBoard {
     showing: Mutex<()>,
 }
 
-impl GroupBoard {
-    pub(crate) fn open(registry: &Registry, segment: Arc<ShmSegment>) -> io::Result<GroupBoard> {
+impl GroupDescriptors {
+    pub(crate) fn open(registry: &Registry, segment: Arc<ShmSegment>) -> io::Result<GroupDescriptors> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.custom_flags(libc::O_NOFOLLOW).open(registry.directory().join(FILE))?;
@@ -46,10 +46,10 @@ impl GroupBoard {
         allocate(&file, 0, FILE_LEN)?;
         let news = Mapping::new(&file, 0, FILE_LEN, true)?;
         let (joins, shown, showing) = Default::default();
-        let board = GroupBoard { segment, news, slot: registry.slot(), joins, shown, showing };
+        let table = GroupDescriptors { segment, news, slot: registry.slot(), joins, shown, showing };
         // What an earlier owner of the slot left.
-        board.tell();
-        Ok(board)
+        table.tell();
+        Ok(table)
     }
 
     fn change_count(&self) -> &AtomicU64 {
@@ -142,15 +142,15 @@ impl GroupBoard {
         true
     }
 
-    /// All cards or none: where there is no room for them, packets must come by UDP.
+    /// All descriptors or none: where there is no room for them, packets must come by UDP.
     fn show(&self, group: Gid, interfaces: &[u32]) {
-        let is_free = |&index: &usize| self.segment.group_card(index).0.load(Ordering::Relaxed) == 0;
-        let free: Vec<usize> = (0..GROUP_CARDS).filter(is_free).take(interfaces.len()).collect();
+        let is_free = |&index: &usize| self.segment.group_descriptor(index).0.load(Ordering::Relaxed) == 0;
+        let free: Vec<usize> = (0..GROUP_DESCRIPTORS).filter(is_free).take(interfaces.len()).collect();
         if free.len() < interfaces.len() {
             return;
         }
         for (&index, &interface) in free.iter().zip(interfaces) {
-            let (word, gid) = self.segment.group_card(index);
+            let (word, gid) = self.segment.group_descriptor(index);
             store_gid(gid, group);
             word.store(SHOWN | u64::from(interface), Ordering::SeqCst);
         }
@@ -159,8 +159,8 @@ impl GroupBoard {
     }
 
     fn hide(&self, group: Gid) {
-        for index in 0..GROUP_CARDS {
-            let (word, gid) = self.segment.group_card(index);
+        for index in 0..GROUP_DESCRIPTORS {
+            let (word, gid) = self.segment.group_descriptor(index);
             if word.load(Ordering::Relaxed) != 0 && load_gid(gid) == group {
                 word.store(0, Ordering::SeqCst);
             }
@@ -187,8 +187,8 @@ fn bit_of(group: Gid) -> u32 {
 
 /// Whether the owner of a segment listens to a group on an interface. Only good if nothing changes meanwhile.
 pub(crate) fn listens(segment: &ShmSegment, group: Gid, interface: u32) -> bool {
-    (0..GROUP_CARDS).any(|index| {
-        let (word, gid) = segment.group_card(index);
+    (0..GROUP_DESCRIPTORS).any(|index| {
+        let (word, gid) = segment.group_descriptor(index);
         word.load(Ordering::SeqCst) == SHOWN | u64::from(interface) && load_gid(gid) == group
     })
 }
@@ -207,7 +207,8 @@ mod tests {
         std::fs::create_dir_all(&base).unwrap();
         let registries = [(); 2].map(|()| Registry::open(&base).unwrap());
         let segments = registries.each_ref().map(|r| Arc::new(ShmSegment::create(r, &[]).unwrap()));
-        let [here, there] = [0, 1].map(|n| GroupBoard::open(&registries[n], segments[n].clone()).unwrap());
+        let [here, there] =
+            [0, 1].map(|n| GroupDescriptors::open(&registries[n], segments[n].clone()).unwrap());
         let seen = ShmSegment::open(registries[0].directory(), registries[0].slot()).unwrap();
         let before = there.changes();
         assert_eq!(there.slots(group(1)).count(), 0);
@@ -222,7 +223,7 @@ mod tests {
         let refused = || Err(io::Error::other("no such luck"));
         here.join(group(2), &[1], refused).unwrap_err();
         assert!(!here.is_shown(group(2)), "not joined, not shown");
-        let too_many: Vec<u32> = (0..GROUP_CARDS as u32).collect();
+        let too_many: Vec<u32> = (0..GROUP_DESCRIPTORS as u32).collect();
         here.join(group(3), &too_many, || Ok(())).unwrap();
         assert!(!here.is_shown(group(3)) && !listens(&seen, group(3), 1), "no room for all of it");
         here.leave(group(3), || Ok(())).unwrap();
@@ -232,7 +233,7 @@ mod tests {
         here.leave(group(1), || Ok(())).unwrap();
         assert!(!listens(&seen, group(1), 1) && there.slots(group(1)).count() == 0);
         here.join(group(4), &too_many, || Ok(())).unwrap();
-        assert!(here.is_shown(group(4)), "cards are used again");
+        assert!(here.is_shown(group(4)), "descriptors are used again");
         drop((here, there, segments, registries));
         std::fs::remove_dir_all(base).unwrap();
     }

@@ -1,8 +1,8 @@
 //! How deregistration waits for local peers that access a region, and never for a dead one.
 //!
-//! Whoever accesses a region of a local peer first writes the number of its card into a word of the local peer's segment that
-//! belongs to its own slot, then looks whether the card is still valid, and clears the word afterwards. Whoever takes a
-//! region away first invalidates its card, then waits until the card's number stands in no word of a living process.
+//! Whoever accesses a region of a local peer first writes the number of its descriptor into a word of the local peer's segment that
+//! belongs to its own slot, then looks whether the descriptor is still valid, and clears the word afterwards. Whoever takes a
+//! region away first invalidates its descriptor, then waits until the descriptor's number stands in no word of a living process.
 
 use super::segment::{HOLDS_PER_SLOT, SLOTS, ShmSegment};
 use crate::registry::Registry;
@@ -13,29 +13,29 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub struct Hold(usize);
 
-/// Announces an access by `slot` to the region behind `card`, until it is [withdrawn](withdraw). Nothing if all words are
+/// Announces an access by `slot` to the region behind `descriptor`, until it is [withdrawn](withdraw). Nothing if all words are
 /// in use. `free` is where the caller found a free word the last time: queue pairs that different threads use do not get in
 /// each other's way.
 #[inline(always)]
-pub(crate) fn announce(segment: &ShmSegment, slot: u8, card: usize, free: &mut usize) -> Option<Hold> {
-    if !occupy(segment, slot, card, *free) {
-        *free = another(segment, slot, card, *free)?;
+pub(crate) fn announce(segment: &ShmSegment, slot: u8, descriptor: usize, free: &mut usize) -> Option<Hold> {
+    if !occupy(segment, slot, descriptor, *free) {
+        *free = another(segment, slot, descriptor, *free)?;
     }
     Some(Hold(*free))
 }
 
 /// Announces it in any word but `taken`.
 #[inline(never)]
-fn another(segment: &ShmSegment, slot: u8, card: usize, taken: usize) -> Option<usize> {
+fn another(segment: &ShmSegment, slot: u8, descriptor: usize, taken: usize) -> Option<usize> {
     let mut others = taken + 1..taken + HOLDS_PER_SLOT;
-    others.find(|&index| occupy(segment, slot, card, index)).map(|index| index % HOLDS_PER_SLOT)
+    others.find(|&index| occupy(segment, slot, descriptor, index)).map(|index| index % HOLDS_PER_SLOT)
 }
 
 #[inline(always)]
-fn occupy(segment: &ShmSegment, slot: u8, card: usize, index: usize) -> bool {
-    // A full barrier: the look at the card's version must come after it.
+fn occupy(segment: &ShmSegment, slot: u8, descriptor: usize, index: usize) -> bool {
+    // A full barrier: the look at the descriptor's version must come after it.
     let word = segment.hold(slot, index);
-    word.compare_exchange(0, card as u32 + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    word.compare_exchange(0, descriptor as u32 + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
 /// The access is done.
@@ -56,12 +56,13 @@ fn clear(segment: &ShmSegment, slot: u8) {
     (0..HOLDS_PER_SLOT).for_each(|index| segment.hold(slot, index).store(0, Ordering::Release));
 }
 
-/// Waits until nobody accesses the region behind `card` any more. Its card is no longer valid.
-pub(crate) fn wait_for(segment: &ShmSegment, card: usize, registry: &Registry) {
+/// Waits until nobody accesses the region behind `descriptor` any more. Its descriptor is no longer valid.
+pub(crate) fn wait_for(segment: &ShmSegment, descriptor: usize, registry: &Registry) {
     for slot in 0..SLOTS {
         let slot = slot as u8;
-        let is_held =
-            || (0..HOLDS_PER_SLOT).any(|i| segment.hold(slot, i).load(Ordering::SeqCst) == card as u32 + 1);
+        let is_held = || {
+            (0..HOLDS_PER_SLOT).any(|i| segment.hold(slot, i).load(Ordering::SeqCst) == descriptor as u32 + 1)
+        };
         let mut looks = 0_u32;
         while is_held() {
             looks += 1;

@@ -7,14 +7,14 @@
 //! |---|---|
 //! | `mapping` | memory of a file that several processes see |
 //! | `segment` | what lies where in a segment; making one, finding another's |
-//! | `boards` | which queue pairs and regions local peers may reach directly |
-//! | `srq_board` | which XRC shared receive queues they may name |
+//! | `descriptors` | which queue pairs and regions local peers may reach directly |
+//! | `srq_descriptors` | which XRC shared receive queues they may name |
 //! | `groups` | who listens to which multicast group |
 //! | `hold` | how deregistration waits for local peers that access a region, and never for a dead one |
 //! | `adopt` | how registered memory becomes memory that a local peer can map |
 //! | `shared` | how a local peer maps memory that the program shares itself |
 //! | `pages` | which of the two it is |
-//! | `descriptor` | a file that we keep open in somebody else's process |
+//! | `held_fd` | a file that we keep open in somebody else's process |
 //! | `address_space` | mapping and moving pages, past whatever the program puts in the place of libc's calls |
 //! | `maps`, `standstill` | what the kernel says of a mapping; how nobody writes to one for a moment |
 //!
@@ -24,9 +24,9 @@
 mod address_space;
 mod adopt;
 mod backlog;
-mod boards;
-mod descriptor;
+mod descriptors;
 mod groups;
+mod held_fd;
 mod hold;
 mod local_peers;
 mod mapping;
@@ -37,17 +37,17 @@ mod ring;
 mod rx_rings;
 mod segment;
 mod shared;
-mod srq_board;
+mod srq_descriptors;
 mod standstill;
 mod window;
 
-pub use boards::{Partner, QpCard, QpDomain, RegionBoard, RegionCard, Shown};
-pub use groups::GroupBoard;
+pub use descriptors::{Partner, QpDescriptor, QpDomain, RegionDescriptor, RegionDescriptors, Shown};
+pub use groups::GroupDescriptors;
 pub use hold::Hold;
 pub use local_peers::{LocalPeer, LocalPeers, NOBODY_FOR_NS, Pushed};
 pub use pages::Pages;
 pub use ring::{Piece, RxMeta};
 pub use rx_rings::{RxRings, Taken};
 pub use segment::Owner;
-pub use srq_board::SrqBoard;
+pub use srq_descriptors::SrqDescriptors;
 pub use window::Window;

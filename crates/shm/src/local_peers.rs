@@ -1,13 +1,13 @@
 //! Who else is there, and which addresses are this host's.
 
 use super::backlog::Backlog;
-use super::boards::{QpCard, RegionBoard, Shown, find_qp, find_region, show_qp};
-use super::groups::{GroupBoard, listens};
+use super::descriptors::{QpDescriptor, RegionDescriptors, Shown, find_qp, find_region, show_qp};
+use super::groups::{GroupDescriptors, listens};
 use super::hold::{self, Hold};
 use super::registry::{self, Registry};
 use super::ring::{Piece, RxMeta, Writer};
 use super::segment::{ADDRESSES, Owner, SLOTS, ShmSegment, retire_the_dead};
-use super::srq_board::{SrqBoard, find_srq};
+use super::srq_descriptors::{SrqDescriptors, find_srq};
 use super::window::{Window, Windows};
 use ferroce_os::clock::{coarse_now, now};
 use ferroce_os::interfaces::local_addresses;
@@ -118,7 +118,7 @@ impl LocalPeer {
 
     /// What it shows of a queue pair.
     #[inline(always)]
-    pub fn find_qp(&self, qpn: Qpn) -> Option<QpCard> {
+    pub fn find_qp(&self, qpn: Qpn) -> Option<QpDescriptor> {
         find_qp(&self.segment, qpn)
     }
 
@@ -408,23 +408,23 @@ impl LocalPeers {
     }
 
     /// This NIC's multicast memberships.
-    pub fn group_board(&self) -> io::Result<GroupBoard> {
-        GroupBoard::open(&self.registry, self.segment.clone())
+    pub fn group_descriptors(&self) -> io::Result<GroupDescriptors> {
+        GroupDescriptors::open(&self.registry, self.segment.clone())
     }
 
-    /// A board for this NIC's regions.
-    pub fn region_board(&self) -> RegionBoard {
-        RegionBoard::new(self.segment.clone(), self.registry.clone(), self.adopts)
+    /// A table for this NIC's regions.
+    pub fn region_descriptors(&self) -> RegionDescriptors {
+        RegionDescriptors::new(self.segment.clone(), self.registry.clone(), self.adopts)
     }
 
-    /// A board for this NIC's XRC shared receive queues.
-    pub fn srq_board(&self) -> SrqBoard {
-        SrqBoard::new(self.segment.clone())
+    /// A table for this NIC's XRC shared receive queues.
+    pub fn srq_descriptors(&self) -> SrqDescriptors {
+        SrqDescriptors::new(self.segment.clone())
     }
 
     /// Shows a queue pair to local peers, or hides it.
-    pub fn show_qp(&self, qpn: Qpn, card: Option<QpCard>) {
-        show_qp(&self.segment, qpn, card);
+    pub fn show_qp(&self, qpn: Qpn, descriptor: Option<QpDescriptor>) {
+        show_qp(&self.segment, qpn, descriptor);
     }
 
     /// The NIC that owns `qpn`, if it can be reached at `dgid` without a wire.

@@ -11,7 +11,7 @@ const SYSTEM_V: u64 = 1 << 32;
 
 /// Where the pages of a region lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FileCard {
+pub struct BackingFile {
     /// The first page, in the owner's address space, and how many bytes of pages there are.
     pub(crate) start: u64,
     pub(crate) len: u64,
@@ -23,30 +23,29 @@ pub struct FileCard {
     pub(crate) device: u64,
 }
 
-/// How a local peer gets at the file. It never becomes shorter than the card says.
+/// How a local peer gets at the file. It never becomes shorter than the descriptor says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum FileSource {
     /// By a descriptor of the owner.
-    Descriptor(u32),
+    Fd(u32),
     /// It is a System V segment.
     SystemV,
 }
 
-impl FileCard {
-    /// As it stands in a card.
+impl BackingFile {
+    /// As it stands in a descriptor.
     pub(crate) fn fields(self) -> [u64; 6] {
         let source = match self.source {
-            FileSource::Descriptor(number) => number.into(),
+            FileSource::Fd(number) => number.into(),
             FileSource::SystemV => SYSTEM_V,
         };
         [self.start, self.len, self.offset, source, self.inode, self.device]
     }
 
     /// No bytes: no file.
-    pub(crate) fn from_fields([start, len, offset, source, inode, device]: [u64; 6]) -> Option<FileCard> {
-        let source =
-            if source == SYSTEM_V { FileSource::SystemV } else { FileSource::Descriptor(source as u32) };
-        (len > 0).then_some(FileCard { start, len, offset, source, inode, device })
+    pub(crate) fn from_fields([start, len, offset, source, inode, device]: [u64; 6]) -> Option<BackingFile> {
+        let source = if source == SYSTEM_V { FileSource::SystemV } else { FileSource::Fd(source as u32) };
+        (len > 0).then_some(BackingFile { start, len, offset, source, inode, device })
     }
 }
 

@@ -1,7 +1,7 @@
 //! How local peers can map the pages of a region: because they were adopted, or because the program shares them anyway.
 
 use super::adopt::{self, Adopted};
-use super::mapping::{FileCard, FileSource};
+use super::mapping::{BackingFile, FileSource};
 use super::shared::{self, Shared, SharedFiles};
 use ferroce_os::log;
 use std::sync::Arc;
@@ -51,14 +51,14 @@ impl Pages {
     }
 
     /// What local peers need to know to map them.
-    pub fn card(&self) -> FileCard {
+    pub fn descriptor(&self) -> BackingFile {
         match &self.0 {
-            Kind::Shared(pages) => pages.card(),
-            Kind::Adopted(pages) => FileCard {
+            Kind::Shared(pages) => pages.descriptor(),
+            Kind::Adopted(pages) => BackingFile {
                 start: pages.start() as u64,
                 len: pages.len() as u64,
                 offset: 0,
-                source: FileSource::Descriptor(pages.fd() as u32),
+                source: FileSource::Fd(pages.fd() as u32),
                 inode: pages.inode(),
                 device: pages.device(),
             },

@@ -5,10 +5,10 @@
 //!          addresses, source ports of echoes
 //! 4 KiB    holds: one line per slot
 //! 20 KiB   calls: per slot, two lines: who sends to us from where on; how far we have read
-//! 52 KiB   board of queue pairs
-//! …        board of regions
-//! …        board of groups
-//! …        board of shared receive queues
+//! 52 KiB   table of queue pairs
+//! …        table of regions
+//! …        table of groups
+//! …        table of shared receive queues
 //! …        rings to every slot: a file with holes, filled when first used
 //! ```
 
@@ -65,29 +65,29 @@ const CALLS_AT: usize = HOLDS_AT + SLOTS * 64;
 const CALL_LEN: usize = 128;
 
 const QPS_AT: usize = CALLS_AT + SLOTS * CALL_LEN;
-const QP_CARD_LEN: usize = 16;
-const QP_CARDS: usize = 1 << 16;
+const QP_DESCRIPTOR_LEN: usize = 16;
+const QP_DESCRIPTORS: usize = 1 << 16;
 
-const REGIONS_AT: usize = QPS_AT + QP_CARDS * QP_CARD_LEN;
-pub(crate) const REGION_CARD_LEN: usize = 128;
+const REGIONS_AT: usize = QPS_AT + QP_DESCRIPTORS * QP_DESCRIPTOR_LEN;
+pub(crate) const REGION_DESCRIPTOR_LEN: usize = 128;
 /// Regions that can be reached directly; those beyond are reached by packets.
-pub(crate) const REGION_CARDS: usize = 4096;
+pub(crate) const REGION_DESCRIPTORS: usize = 4096;
 
-const GROUPS_AT: usize = REGIONS_AT + REGION_CARDS * REGION_CARD_LEN;
-const GROUP_CARD_LEN: usize = 32;
+const GROUPS_AT: usize = REGIONS_AT + REGION_DESCRIPTORS * REGION_DESCRIPTOR_LEN;
+const GROUP_DESCRIPTOR_LEN: usize = 32;
 /// Memberships, one per group and interface, that are shown; those beyond get their packets by UDP.
-pub(crate) const GROUP_CARDS: usize = 256;
+pub(crate) const GROUP_DESCRIPTORS: usize = 256;
 
-const SRQS_AT: usize = GROUPS_AT + GROUP_CARDS * GROUP_CARD_LEN;
-const SRQ_CARD_LEN: usize = 16;
+const SRQS_AT: usize = GROUPS_AT + GROUP_DESCRIPTORS * GROUP_DESCRIPTOR_LEN;
+const SRQ_DESCRIPTOR_LEN: usize = 16;
 /// XRC shared receive queues that are shown; one-sided operations that name another one go by packets.
-pub(crate) const SRQ_CARDS: usize = 1024;
+pub(crate) const SRQ_DESCRIPTORS: usize = 1024;
 
 /// What local peers map of a segment.
-pub(crate) const BOARDS_LEN: usize = SRQS_AT + SRQ_CARDS * SRQ_CARD_LEN;
-const WHOLE_LEN: usize = BOARDS_LEN + SLOTS * RING_LEN;
+pub(crate) const TABLES_LEN: usize = SRQS_AT + SRQ_DESCRIPTORS * SRQ_DESCRIPTOR_LEN;
+const WHOLE_LEN: usize = TABLES_LEN + SLOTS * RING_LEN;
 
-/// The head and the boards of a segment, one's own or another's.
+/// The head and the tables of a segment, one's own or another's.
 #[derive(Debug)]
 pub(crate) struct ShmSegment {
     memory: Mapping,
@@ -124,7 +124,7 @@ impl ShmSegment {
     /// not there, as a signal.
     fn set_size(file: &File) -> io::Result<()> {
         file.set_len(WHOLE_LEN as u64)?;
-        allocate(file, 0, BOARDS_LEN)
+        allocate(file, 0, TABLES_LEN)
     }
 
     /// The segment of another slot, if there is one.
@@ -134,7 +134,7 @@ impl ShmSegment {
         if file.metadata()?.size() != WHOLE_LEN as u64 {
             return Err(io::Error::other("of another version, or half made"));
         }
-        let memory = Mapping::new(&file, 0, BOARDS_LEN, true)?;
+        let memory = Mapping::new(&file, 0, TABLES_LEN, true)?;
         let segment = ShmSegment { memory, file, path, is_own: false };
         if segment.memory.long(0).load(Ordering::Acquire) != MAGIC || segment.is_closed() {
             return Err(io::Error::other("of another version, half made, or left"));
@@ -183,7 +183,7 @@ impl ShmSegment {
         self.memory.word(NEWS_AT + 64)
     }
 
-    /// What `slot` accesses in the owner's memory just now: numbers of region cards, plus one.
+    /// What `slot` accesses in the owner's memory just now: numbers of region descriptors, plus one.
     #[inline(always)]
     pub(crate) fn hold(&self, slot: u8, index: usize) -> &AtomicU32 {
         // Nearly always inside, and a division takes longer than to look.
@@ -208,17 +208,18 @@ impl ShmSegment {
         self.memory.long(CALLS_AT + usize::from(slot) * CALL_LEN + 64)
     }
 
-    /// The two words of a queue pair's card.
+    /// The two words of a queue pair's descriptor.
     #[inline]
-    pub(crate) fn qp_card(&self, low: u16) -> (&AtomicU64, &AtomicU64) {
-        let at = QPS_AT + usize::from(low) * QP_CARD_LEN;
+    pub(crate) fn qp_descriptor(&self, low: u16) -> (&AtomicU64, &AtomicU64) {
+        let at = QPS_AT + usize::from(low) * QP_DESCRIPTOR_LEN;
         (self.memory.long(at), self.memory.long(at + 8))
     }
 
-    /// One of the eight-byte fields of a region's card.
+    /// One of the eight-byte fields of a region's descriptor.
     #[inline]
-    pub(crate) fn region_field(&self, card: usize, field: usize) -> &AtomicU64 {
-        self.memory.long(REGIONS_AT + (card % REGION_CARDS) * REGION_CARD_LEN + (field % 16) * 8)
+    pub(crate) fn region_field(&self, descriptor: usize, field: usize) -> &AtomicU64 {
+        self.memory
+            .long(REGIONS_AT + (descriptor % REGION_DESCRIPTORS) * REGION_DESCRIPTOR_LEN + (field % 16) * 8)
     }
 
     /// An address at which the owner receives; zero where there are no more. It never changes.
@@ -237,15 +238,15 @@ impl ShmSegment {
         (self.memory.long(at), [self.memory.long(at + 8), self.memory.long(at + 16)])
     }
 
-    /// The card of a membership: the interface, and the group in two words.
-    pub(crate) fn group_card(&self, index: usize) -> (&AtomicU64, [&AtomicU64; 2]) {
-        let at = GROUPS_AT + (index % GROUP_CARDS) * GROUP_CARD_LEN;
+    /// The descriptor of a membership: the interface, and the group in two words.
+    pub(crate) fn group_descriptor(&self, index: usize) -> (&AtomicU64, [&AtomicU64; 2]) {
+        let at = GROUPS_AT + (index % GROUP_DESCRIPTORS) * GROUP_DESCRIPTOR_LEN;
         (self.memory.long(at), [self.memory.long(at + 8), self.memory.long(at + 16)])
     }
 
-    /// The two words of the card of an XRC shared receive queue.
-    pub(crate) fn srq_card(&self, index: usize) -> (&AtomicU64, &AtomicU64) {
-        let at = SRQS_AT + (index % SRQ_CARDS) * SRQ_CARD_LEN;
+    /// The two words of the descriptor of an XRC shared receive queue.
+    pub(crate) fn srq_descriptor(&self, index: usize) -> (&AtomicU64, &AtomicU64) {
+        let at = SRQS_AT + (index % SRQ_DESCRIPTORS) * SRQ_DESCRIPTOR_LEN;
         (self.memory.long(at), self.memory.long(at + 8))
     }
 
@@ -283,7 +284,7 @@ pub(crate) fn load_gid([high, low]: [&AtomicU64; 2]) -> Gid {
 }
 
 fn ring_at(slot: u8) -> usize {
-    BOARDS_LEN + usize::from(slot) * RING_LEN
+    TABLES_LEN + usize::from(slot) * RING_LEN
 }
 
 fn path_of(directory: &Path, slot: u8) -> PathBuf {
@@ -336,5 +337,5 @@ fn process_namespace() -> u64 {
     *NAMESPACE.get_or_init(|| std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino()))
 }
 
-const _: () = assert!(REGIONS_AT.is_multiple_of(4096) && BOARDS_LEN.is_multiple_of(4096));
+const _: () = assert!(REGIONS_AT.is_multiple_of(4096) && TABLES_LEN.is_multiple_of(4096));
 const _: () = assert!(ECHOES_AT + ECHOES * 24 <= HOLDS_AT);

@@ -9,8 +9,8 @@
 
 use super::address_space::{Errno, last_errno};
 use super::adopt::{huge_pages, memory_device, page_len};
-use super::descriptor::{Descriptor, identity, leave_rest_to_program, stat};
-use super::mapping::{FileCard, FileSource, sysv_len};
+use super::held_fd::{HeldFd, identity, leave_rest_to_program, stat};
+use super::mapping::{BackingFile, FileSource, sysv_len};
 use super::maps::{self, Mapping, Origin};
 use super::standstill::own;
 use ferroce_os::lock::Mutex;
@@ -64,7 +64,7 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 enum Source {
     /// By a descriptor of ours, since the program may close its own.
-    File(Arc<Descriptor>),
+    File(Arc<HeldFd>),
     Segment {
         id: u64,
         namespace: u64,
@@ -73,19 +73,19 @@ enum Source {
 
 impl Shared {
     /// What local peers need to know to map it.
-    pub(crate) fn card(&self) -> FileCard {
+    pub(crate) fn descriptor(&self) -> BackingFile {
         let (source, inode, device) = match &self.source {
-            Source::File(held) => (FileSource::Descriptor(held.raw() as u32), held.inode, held.device),
+            Source::File(held) => (FileSource::Fd(held.raw() as u32), held.inode, held.device),
             Source::Segment { id, namespace } => (FileSource::SystemV, *id, *namespace),
         };
         let (start, len) = (self.pages.start as u64, self.pages.len() as u64);
-        FileCard { start, len, offset: self.offset, source, inode, device }
+        BackingFile { start, len, offset: self.offset, source, inode, device }
     }
 }
 
 /// Descriptors of the files that registered memory lies in: one for each, however many regions there are.
 #[derive(Debug, Default)]
-pub(crate) struct SharedFiles(Mutex<HashMap<(u64, u64), Weak<Descriptor>>>);
+pub(crate) struct SharedFiles(Mutex<HashMap<(u64, u64), Weak<HeldFd>>>);
 
 impl SharedFiles {
     /// Finds out how a local peer can map `[addr, addr + len)`.
@@ -124,7 +124,7 @@ impl SharedFiles {
     }
 
     /// A descriptor of the file: one that we have, the program's, or what the kernel lets only the privileged open.
-    fn hold(&self, piece: &Mapping, found: &[Mapping]) -> Result<Arc<Descriptor>, WhyNot> {
+    fn hold(&self, piece: &Mapping, found: &[Mapping]) -> Result<Arc<HeldFd>, WhyNot> {
         let (inode, device) = (piece.inode, piece.device);
         let mut files = self.0.lock();
         if let Some(held) = files.get(&(inode, device)).and_then(Weak::upgrade).filter(|held| held.is_open())
@@ -136,7 +136,7 @@ impl SharedFiles {
             .filter(|fd| identity(fd.as_raw_fd()) == Ok((inode, device)))
             .ok_or(WhyNot::Closed)?;
         leave_rest_to_program(&fd, 0).map_err(WhyNot::Refused)?;
-        let held = Arc::new(Descriptor::new(fd).map_err(WhyNot::Refused)?);
+        let held = Arc::new(HeldFd::new(fd).map_err(WhyNot::Refused)?);
         files.retain(|_, held| held.strong_count() > 0);
         files.insert((inode, device), Arc::downgrade(&held));
         Ok(held)

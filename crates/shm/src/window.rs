@@ -3,8 +3,8 @@
 //! A window stays mapped as long as the local peer shows the region it is of, so that a program that goes from region to region does
 //! not map them again and again; what is left of regions that are gone is unmapped by whoever comes by.
 
-use super::boards::Shown;
-use super::mapping::{FileCard, FileSource, Mapping, sysv_len};
+use super::descriptors::Shown;
+use super::mapping::{BackingFile, FileSource, Mapping, sysv_len};
 use super::segment::ShmSegment;
 use super::shared::sysv_namespace;
 use ferroce_os::lock::Mutex;
@@ -45,7 +45,7 @@ pub(crate) struct Windows(Mutex<HashMap<Key, Kept>>);
 /// What is mapped; two regions may be parts of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
-    file: FileCard,
+    file: BackingFile,
     writable: bool,
 }
 
@@ -59,11 +59,11 @@ struct Kept {
 impl Windows {
     /// The window to a region, if it can be mapped.
     pub(crate) fn open(&self, segment: &ShmSegment, shown: &Shown) -> Option<Window> {
-        let file = shown.card.file?;
+        let file = shown.descriptor.file?;
         let changes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let writable = shown.card.access.intersects(changes);
+        let writable = shown.descriptor.access.intersects(changes);
         // The same pages may be at several addresses there.
-        let key = Key { file: FileCard { start: 0, ..file }, writable };
+        let key = Key { file: BackingFile { start: 0, ..file }, writable };
         let mut windows = self.0.lock();
         let memory = match windows.get_mut(&key) {
             Some(kept) => {
@@ -96,43 +96,44 @@ impl Kept {
     }
 }
 
-fn map(segment: &ShmSegment, card: &FileCard, writable: bool) -> Option<Mapping> {
-    match card.source {
-        FileSource::Descriptor(number) => map_file(segment, card, number, writable),
+fn map(segment: &ShmSegment, descriptor: &BackingFile, writable: bool) -> Option<Mapping> {
+    match descriptor.source {
+        FileSource::Fd(number) => map_file(segment, descriptor, number, writable),
         FileSource::SystemV => {
-            let is_same = card.device == sysv_namespace() && sysv_len(card.inode)? as u64 >= card.len;
-            is_same.then(|| Mapping::attach(card.inode, card.len as usize, writable).ok())?
+            let is_same =
+                descriptor.device == sysv_namespace() && sysv_len(descriptor.inode)? as u64 >= descriptor.len;
+            is_same.then(|| Mapping::attach(descriptor.inode, descriptor.len as usize, writable).ok())?
         }
     }
 }
 
 /// The kernel lets us open the descriptors of a process if it would let us trace it.
-fn map_file(segment: &ShmSegment, card: &FileCard, number: u32, writable: bool) -> Option<Mapping> {
+fn map_file(segment: &ShmSegment, descriptor: &BackingFile, number: u32, writable: bool) -> Option<Mapping> {
     let process = segment.process()?;
     let path = format!("/proc/{process}/fd/{number}");
     let file = File::options().read(true).write(writable).open(path).ok()?;
     let meta = file.metadata().ok()?;
     // The process may be another by now, or the descriptor. The last page of a file is there as a whole.
     let pages_end = meta.size().checked_next_multiple_of(meta.blksize().max(1))?;
-    let is_it = meta.ino() == card.inode && meta.dev() == card.device;
-    let is_long_enough = pages_end >= card.offset.checked_add(card.len)?;
+    let is_it = meta.ino() == descriptor.inode && meta.dev() == descriptor.device;
+    let is_long_enough = pages_end >= descriptor.offset.checked_add(descriptor.len)?;
     let is_mapped = is_it && is_long_enough;
-    is_mapped.then(|| Mapping::new(&file, card.offset, card.len as usize, writable).ok())?
+    is_mapped.then(|| Mapping::new(&file, descriptor.offset, descriptor.len as usize, writable).ok())?
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::boards::find_region;
+    use crate::descriptors::find_region;
     use crate::registry::Registry;
-    use crate::{RegionBoard, RegionCard};
+    use crate::{RegionDescriptor, RegionDescriptors};
     use ferroce_proto::{PdId, RKey};
 
-    /// A region of pages of its own, and its card.
-    fn show(board: &RegionBoard, bytes: &[u8], rkey: u32) -> (usize, crate::Pages) {
+    /// A region of pages of its own, and its descriptor.
+    fn show(table: &RegionDescriptors, bytes: &[u8], rkey: u32) -> (usize, crate::Pages) {
         let (base, len) = (bytes.as_ptr().addr(), bytes.len());
-        let pages = board.pages(base, len, len).expect("adopted");
-        let number = board.show(&RegionCard {
+        let pages = table.pages(base, len, len).expect("adopted");
+        let number = table.show(&RegionDescriptor {
             rkey: RKey(rkey),
             access: Access::REMOTE,
             pd: PdId(1),
@@ -140,7 +141,7 @@ mod tests {
             len: len as u64,
             base: base as u64,
             only_qp: None,
-            file: Some(pages.card()),
+            file: Some(pages.descriptor()),
         });
         (number.expect("room"), pages)
     }
@@ -151,9 +152,9 @@ mod tests {
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
         let segment = Arc::new(ShmSegment::create(&registry, &[]).unwrap());
-        let board = RegionBoard::new(segment.clone(), registry.clone(), true);
+        let table = RegionDescriptors::new(segment.clone(), registry.clone(), true);
         let bytes = [vec![1_u8; 1 << 16], vec![2_u8; 1 << 16]];
-        let [first, second] = [0, 1].map(|n| show(&board, &bytes[n], n as u32 + 1));
+        let [first, second] = [0, 1].map(|n| show(&table, &bytes[n], n as u32 + 1));
         let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
         let windows = Windows::default();
         let open = |rkey| {
@@ -163,14 +164,14 @@ mod tests {
         // Nobody keeps the first while the second is used.
         let segments = [open(1), open(2)];
         assert_eq!([open(1), open(2)], segments, "they were not mapped again");
-        board.hide(first.0);
+        table.hide(first.0);
         windows.clear(&theirs, true);
         assert_eq!(windows.0.lock().len(), 1, "one region is gone");
         assert_eq!(open(2), segments[1]);
         windows.clear(&theirs, false);
         assert_eq!(windows.0.lock().len(), 0, "its owner is gone");
-        board.hide(second.0);
-        drop((first, second, board, segment, registry));
+        table.hide(second.0);
+        drop((first, second, table, segment, registry));
         std::fs::remove_dir_all(base).unwrap();
     }
 }

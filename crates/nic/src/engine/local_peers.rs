@@ -4,7 +4,7 @@ use super::{Engine, QpCore};
 use crate::local::Path;
 use ferroce_proto::qp::Qp;
 use ferroce_proto::verbs::Transport;
-use ferroce_shm::{Partner, QpCard, QpDomain};
+use ferroce_shm::{Partner, QpDescriptor, QpDomain};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -32,7 +32,7 @@ impl Engine {
         *unsafe { qp.path.get() } = path;
     }
 
-    /// Whether a plain message leaves nothing to be said about a queue pair: local peers have its card, and no completion was lost.
+    /// Whether a plain message leaves nothing to be said about a queue pair: local peers have its descriptor, and no completion was lost.
     #[inline]
     pub(super) fn is_settled(&self, qp: &QpCore) -> bool {
         let is_shown = self.local_peers.is_none() || qp.shown_word.load(Ordering::Relaxed) != word_of(None);
@@ -44,22 +44,22 @@ impl Engine {
         let Some(local_peers) = &self.local_peers else { return };
         let (takes_large, fetches) =
             (qp.takes_large.load(Ordering::Relaxed), qp.fetches.load(Ordering::Relaxed));
-        let card = machine.terms().map(|(access, pd, peer)| {
+        let descriptor = machine.terms().map(|(access, pd, peer)| {
             let domain = qp.xrc_domain.map_or(QpDomain::Pd(pd), QpDomain::Xrc);
             let partner = Partner::new(machine.service(), peer);
-            QpCard { access, domain, partner, takes_large, fetches }
+            QpDescriptor { access, domain, partner, takes_large, fetches }
         });
         // Nearly always nothing has changed. A change takes the lock and looks again.
-        if qp.shown_word.load(Ordering::Relaxed) == word_of(card) {
+        if qp.shown_word.load(Ordering::Relaxed) == word_of(descriptor) {
             return;
         }
         let mut shown = qp.shown.lock();
         // Asked under this lock, so that whoever shuts it and then hides it is not overtaken.
-        let card = card.filter(|_| !qp.is_shut.load(Ordering::Relaxed));
-        if *shown != card {
-            *shown = card;
-            qp.shown_word.store(word_of(card), Ordering::Relaxed);
-            local_peers.show_qp(qp.qpn, card);
+        let descriptor = descriptor.filter(|_| !qp.is_shut.load(Ordering::Relaxed));
+        if *shown != descriptor {
+            *shown = descriptor;
+            qp.shown_word.store(word_of(descriptor), Ordering::Relaxed);
+            local_peers.show_qp(qp.qpn, descriptor);
         }
     }
 
@@ -89,11 +89,14 @@ impl Engine {
     }
 }
 
-/// A card in one word, different for cards that differ; zero for none. Domain and service of a queue pair never change, so they
+/// A descriptor in one word, different for descriptors that differ; zero for none. Domain and service of a queue pair never change, so they
 /// have no part in it.
-fn word_of(card: Option<QpCard>) -> u64 {
-    card.map_or(0, |card| {
-        let large = u64::from(card.takes_large) << 62 | u64::from(card.fetches) << 61;
-        1 << 63 | large | u64::from(card.access.bits() & 0xffff) << 24 | u64::from(card.partner.qpn().value())
+fn word_of(descriptor: Option<QpDescriptor>) -> u64 {
+    descriptor.map_or(0, |descriptor| {
+        let large = u64::from(descriptor.takes_large) << 62 | u64::from(descriptor.fetches) << 61;
+        1 << 63
+            | large
+            | u64::from(descriptor.access.bits() & 0xffff) << 24
+            | u64::from(descriptor.partner.qpn().value())
     })
 }

@@ -101,8 +101,10 @@ impl Engine {
         pulse: Arc<Pulse>,
     ) -> Self {
         Engine {
-            regions: RegionTable::new(local_peers.as_ref().map(|local_peers| local_peers.region_board())),
-            srqs: XrcSrqs::new(local_peers.as_ref().map(|local_peers| local_peers.srq_board())),
+            regions: RegionTable::new(
+                local_peers.as_ref().map(|local_peers| local_peers.region_descriptors()),
+            ),
+            srqs: XrcSrqs::new(local_peers.as_ref().map(|local_peers| local_peers.srq_descriptors())),
             local_peers,
             qps: QpTable::new(shared_port.slot()),
             may_point: link.capabilities().external_payloads,

@@ -11,7 +11,7 @@ use ferroce_os::lock::Mutex;
 use ferroce_proto::Qpn;
 use ferroce_proto::qp;
 use ferroce_proto::verbs::EventKind;
-use ferroce_shm::QpCard;
+use ferroce_shm::QpDescriptor;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -41,7 +41,7 @@ pub(crate) struct QpCore {
     /// What local peers are shown of it, in one word.
     pub(crate) shown_word: AtomicU64,
     /// What local peers are shown of it.
-    pub(crate) shown: Mutex<Option<QpCard>>,
+    pub(crate) shown: Mutex<Option<QpDescriptor>>,
     /// What of it is sent again.
     pub(crate) resends: Resends,
     /// Earliest deadline that the timer heap knows of; `u64::MAX` if none.

@@ -21,7 +21,7 @@ use crate::link::{RxBatch, TxBatch, local_addresses, now};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
-use ferroce_shm::{GroupBoard, LocalPeer, LocalPeers, NOBODY_FOR_NS, RxRings};
+use ferroce_shm::{GroupDescriptors, LocalPeer, LocalPeers, NOBODY_FOR_NS, RxRings};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +38,7 @@ const LOOKS: usize = 4;
 struct Audience {
     group: Gid,
     sgid: Gid,
-    /// What the board counted when they were looked up.
+    /// What the table counted when they were looked up.
     changes: u64,
     until_ns: u64,
     /// Nothing: rings cannot be used.
@@ -48,15 +48,15 @@ struct Audience {
 /// What a NIC needs to send to groups.
 #[derive(Debug)]
 pub(super) struct Cast {
-    pub(super) board: GroupBoard,
+    pub(super) table: GroupDescriptors,
     audiences: Mutex<Vec<Audience>>,
     pub(super) echoes: AtomicU64,
 }
 
 impl Cast {
     pub(super) fn open(local_peers: &LocalPeers) -> io::Result<Cast> {
-        let board = local_peers.group_board()?;
-        Ok(Cast { board, audiences: Mutex::default(), echoes: AtomicU64::new(0) })
+        let table = local_peers.group_descriptors()?;
+        Ok(Cast { table, audiences: Mutex::default(), echoes: AtomicU64::new(0) })
     }
 
     /// Whom rings lead to, of those who hear what is sent to `group` from `sgid`. Nothing if rings cannot be used.
@@ -64,7 +64,7 @@ impl Cast {
         let mut audiences = self.audiences.lock();
         let known = audiences.iter().position(|a| (a.group, a.sgid) == (group, sgid));
         if let Some(known) = known.map(|index| &audiences[index])
-            && known.changes == self.board.changes()
+            && known.changes == self.table.changes()
             && now().0 < known.until_ns
         {
             return known.members.clone();
@@ -85,9 +85,9 @@ impl Cast {
         let mut audience = Audience { group, sgid, changes: 0, until_ns: 0, members: None };
         let interface = interface_of(sgid);
         for _ in 0..LOOKS {
-            audience.changes = self.board.changes();
+            audience.changes = self.table.changes();
             audience.members = interface.and_then(|interface| self.listeners(local_peers, group, interface));
-            if audience.changes == self.board.changes() {
+            if audience.changes == self.table.changes() {
                 break;
             }
             audience.members = None;
@@ -105,7 +105,7 @@ impl Cast {
         interface: u32,
     ) -> Option<Arc<[Arc<LocalPeer>]>> {
         let mut found = Vec::new();
-        for slot in self.board.slots(group) {
+        for slot in self.table.slots(group) {
             match local_peers.in_slot(slot) {
                 Some(local_peer) if local_peer.listens(group, interface) => found.push(local_peer),
                 Some(_) => {}
@@ -149,19 +149,19 @@ impl LocalLink {
 
     fn has_echo_exit(&self, route: &Route) -> bool {
         let exit = self.udp.echo_socket(route);
-        exit.is_some_and(|exit| self.cast.board.show_echo_socket(exit))
+        exit.is_some_and(|exit| self.cast.table.show_echo_socket(exit))
     }
 
     /// Drops what came through a ring as well. Returns how many packets are left.
     pub(super) fn drop_echoes(&self, rings: &mut RxRings, rx: &mut RxBatch) -> usize {
-        if !self.cast.board.shows_any() || !rx.packets().any(|packet| packet.dgid.is_multicast()) {
+        if !self.cast.table.shows_any() || !rx.packets().any(|packet| packet.dgid.is_multicast()) {
             return rx.len();
         }
         // Its sender has rung before it sent the echo.
         rings.open_new(self.local_peers());
         let before = rx.len();
         rx.retain(|packet| {
-            let is_twice = packet.dgid.is_multicast() && self.cast.board.is_shown(packet.dgid);
+            let is_twice = packet.dgid.is_multicast() && self.cast.table.is_shown(packet.dgid);
             !(is_twice && rings.is_echo(packet.sgid, packet.sport))
         });
         let echoes = before - rx.len();
@@ -175,7 +175,7 @@ impl LocalLink {
     /// Has the kernel drop the echoes of all whose rings are read, and of nobody else.
     pub(super) fn ignore_echoes(&self, rings: &mut RxRings) {
         if let Some(origins) = rings.changed_echo_sockets() {
-            self.udp.ignore_in_groups(&origins, |group| self.cast.board.is_shown(group));
+            self.udp.ignore_in_groups(&origins, |group| self.cast.table.is_shown(group));
         }
     }
 }

@@ -374,11 +374,11 @@ impl Link for LocalLink {
 
     fn join_multicast(&self, group: Gid) -> io::Result<()> {
         let interfaces = self.udp.group_interfaces(group)?;
-        self.cast.board.join(group, &interfaces, || self.udp.join_on(group, &interfaces))
+        self.cast.table.join(group, &interfaces, || self.udp.join_on(group, &interfaces))
     }
 
     fn leave_multicast(&self, group: Gid) -> io::Result<()> {
-        self.cast.board.leave(group, || self.udp.leave_multicast(group))
+        self.cast.table.leave(group, || self.udp.leave_multicast(group))
     }
 
     fn counters(&self) -> LinkCounters {

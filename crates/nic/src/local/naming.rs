@@ -1,9 +1,9 @@
 //! Messages that name the sender's memory, from which the receiver copies them.
 //!
 //! A message through the ring is copied twice, one that is named once, on the receiver's processor: from a window to the region that it lies
-//! in where that can be mapped, else by the kernel. The receiver says on its card whether it may read the sender's memory; it has tried.
-//! The sender's memory is in use until it hears of the copy. Should it give the message up before, it hides its card before it says so to
-//! its program; so a receiver that finds the card in its place when it has copied has copied what was sent.
+//! in where that can be mapped, else by the kernel. The receiver says on its descriptor whether it may read the sender's memory; it has tried.
+//! The sender's memory is in use until it hears of the copy. Should it give the message up before, it hides its descriptor before it says so to
+//! its program; so a receiver that finds the descriptor in its place when it has copied has copied what was sent.
 
 use super::link::meta_of;
 use super::reach::Path;
@@ -53,7 +53,7 @@ impl Path {
             let owner = self.local_peer.owner();
             owner.is_some_and(|owner| grip.fetch(pd, sges, &owner, names))
         });
-        // The bytes were read before the card is.
+        // The bytes were read before the descriptor is.
         fence(Ordering::Acquire);
         is_copied && self.local_peer.find_qp(self.peer).is_some_and(|terms| terms.partner == self.own)
     }
@@ -93,14 +93,14 @@ impl Source {
     }
 
     fn is_of(&self, local_peer: &LocalPeer, rkey: RKey) -> bool {
-        self.shown.card.rkey == rkey && local_peer.shows(&self.shown)
+        self.shown.descriptor.rkey == rkey && local_peer.shows(&self.shown)
     }
 
     /// Where bytes of the peer are here, if they are all of the region. Who named them may be wrong, but not beyond its own memory.
     fn here(&self, name: &Name) -> Option<Span> {
-        let card = &self.shown.card;
-        let offset = name.addr.checked_sub(card.base)?;
-        let is_inside = offset <= card.len && u64::from(name.len) <= card.len - offset;
+        let descriptor = &self.shown.descriptor;
+        let offset = name.addr.checked_sub(descriptor.base)?;
+        let is_inside = offset <= descriptor.len && u64::from(name.len) <= descriptor.len - offset;
         let (at, len) = (name.addr as usize, name.len as usize);
         self.window.here(at, len).filter(|_| is_inside).map(|here| Span::at(here, len))
     }

@@ -196,7 +196,7 @@ impl Path {
         let is_shown = || {
             self.local_peer
                 .find_region(rkey)
-                .is_some_and(|shown| shown.card.access.intersects(Access::REMOTE))
+                .is_some_and(|shown| shown.descriptor.access.intersects(Access::REMOTE))
         };
         is_open && !self.local_peer.is_gone() && is_shown()
     }
@@ -273,7 +273,7 @@ impl Path {
             (QpDomain::Xrc(domain), Some(srq)) => self.local_peer.find_srq(srq, domain)?,
             _ => return None,
         };
-        if self.last.as_ref().is_none_or(|known| known.shown.card.rkey != rkey) {
+        if self.last.as_ref().is_none_or(|known| known.shown.descriptor.rkey != rkey) {
             self.turn_to(rkey)?;
         }
         let checked = self.last.as_ref()?.region.remote(Peer { pd, qp: self.peer }, addr, len, need);
@@ -343,10 +343,10 @@ impl Path {
 
 fn find(local_peer: &LocalPeer, rkey: RKey) -> Option<Known> {
     let shown = local_peer.find_region(rkey)?;
-    let card = shown.card;
-    let (base, iova) = (card.base as usize, card.iova);
-    let plain = Region::plain(base, card.len, card.pd, card.access, LKey(0), rkey);
-    let region = Region { iova, only_qp: card.only_qp, ..plain };
+    let descriptor = shown.descriptor;
+    let (base, iova) = (descriptor.base as usize, descriptor.iova);
+    let plain = Region::plain(base, descriptor.len, descriptor.pd, descriptor.access, LKey(0), rkey);
+    let region = Region { iova, only_qp: descriptor.only_qp, ..plain };
     let window = if local_peer.is_self() { None } else { local_peer.map(&shown) };
     Some(Known { shown, region, window })
 }

@@ -25,7 +25,7 @@ impl Grip<'_> {
             TxPayload::Local { pd, sges: [sge], offset: 0, len } if sge.len == len => {
                 let names = Names::new([name_of(&self.near(pd, sge, Access::empty())?)])?;
                 let region = self.local(sge.lkey).ok()?;
-                if region.card.is_none() {
+                if region.descriptor.is_none() {
                     return Some(names);
                 }
                 if !region.lent.load(Relaxed) {

@@ -3,7 +3,7 @@
 use super::lease::Leasing;
 use ferroce_proto::verbs::{Access, MemoryFault};
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
-use ferroce_shm::{Pages, RegionCard};
+use ferroce_shm::{Pages, RegionDescriptor};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -68,8 +68,8 @@ pub(crate) struct Region {
     pub(crate) backing: Backing,
     /// Bytes from `base` on that are nobody else's: what of it may be adopted.
     pub(crate) room: usize,
-    /// Its card on the board that local peers read.
-    pub(crate) card: Option<usize>,
+    /// Its descriptor on the table that local peers read.
+    pub(crate) descriptor: Option<usize>,
     /// Its pages, or of a window those of its region, if local peers can map them.
     pub(crate) pages: Option<Pages>,
     pub(crate) leasing: Leasing,
@@ -122,7 +122,7 @@ impl Region {
             kind: Kind::Memory { windows: Vec::new() },
             backing: Backing::Mapped,
             room: len as usize,
-            card: None,
+            descriptor: None,
             pages: None,
             leasing: Leasing::default(),
             lent: AtomicBool::new(false),
@@ -152,12 +152,12 @@ impl Region {
         !self.access.intersects(Access::REMOTE | Access::MW_BIND)
     }
 
-    /// What local peers must know of it, if they may reach it. Its rights are on the card: where there is none for them, all they may do is
+    /// What local peers must know of it, if they may reach it. Its rights are on the descriptor: where there is none for them, all they may do is
     /// fetch the messages that they are sent from it.
-    pub(crate) fn card(&self) -> Option<RegionCard> {
+    pub(crate) fn descriptor(&self) -> Option<RegionDescriptor> {
         let is_memory = self.backing == Backing::Mapped && self.len > 0;
         let is_of_use = self.access.intersects(Access::REMOTE) || self.pages.is_some();
-        (is_memory && self.remote_open && is_of_use).then(|| RegionCard {
+        (is_memory && self.remote_open && is_of_use).then(|| RegionDescriptor {
             rkey: self.rkey,
             access: self.access,
             pd: self.pd,
@@ -165,7 +165,7 @@ impl Region {
             len: self.len,
             base: self.base as u64,
             only_qp: self.only_qp,
-            file: self.pages.as_ref().map(Pages::card),
+            file: self.pages.as_ref().map(Pages::descriptor),
         })
     }
 

@@ -4,7 +4,7 @@
 //! brought in by a call that can fail before any is touched: where there is none to be had, touching one is a signal.
 
 use super::super::address_space::{self, Errno, What, last_errno, populate};
-use super::super::descriptor::{Descriptor, check, identity, leave_rest_to_program};
+use super::super::held_fd::{HeldFd, check, identity, leave_rest_to_program};
 use super::super::maps::Mapping;
 use super::super::standstill::{Kind, Means, SignalsHeld, Standstill, own};
 use super::is_in_file;
@@ -48,7 +48,7 @@ fn page_flags(page: usize, huge: libc::c_uint) -> libc::c_uint {
 /// Memory as a file.
 #[derive(Debug)]
 pub(crate) struct Memfd {
-    pub(crate) descriptor: Descriptor,
+    pub(crate) descriptor: HeldFd,
     /// Bytes of a page.
     page: usize,
 }
@@ -82,7 +82,7 @@ impl Memfd {
             }
             check(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals))?;
         }
-        Ok(Memfd { descriptor: Descriptor::new(fd)?, page })
+        Ok(Memfd { descriptor: HeldFd::new(fd)?, page })
     }
 
     /// Moves private pages in. If it fails, they are as before.

@@ -1,6 +1,6 @@
 //! Real memory, moved there and back.
 
-use super::super::descriptor::{check, identity};
+use super::super::held_fd::{check, identity};
 use super::super::standstill::{Kind, Standstill};
 use super::memfd::{is_mapped, map};
 use super::*;

@@ -54,15 +54,19 @@ fn a_memfd_that_can_be_sealed_is_found_and_sealed() {
     let fd = memfd(libc::MFD_ALLOW_SEALING, 8 * PAGE);
     let memory = Memory::of(&fd, 2 * PAGE, 4 * PAGE);
     let shared = SharedFiles::default().find(memory.0.start + PAGE + 100, PAGE).expect("found");
-    let card = shared.card();
-    assert_eq!((card.start as usize, card.len), (memory.0.start + PAGE, 2 * PAGE as u64));
-    assert_eq!(card.offset, 3 * PAGE as u64);
-    assert_eq!(identity(fd.as_raw_fd()), Ok((card.inode, card.device)));
+    let descriptor = shared.descriptor();
+    assert_eq!((descriptor.start as usize, descriptor.len), (memory.0.start + PAGE, 2 * PAGE as u64));
+    assert_eq!(descriptor.offset, 3 * PAGE as u64);
+    assert_eq!(identity(fd.as_raw_fd()), Ok((descriptor.inode, descriptor.device)));
     assert_eq!(truncate(&fd, PAGE), Err(libc::EPERM), "nobody can make it shorter");
     assert_eq!(truncate(&fd, 9 * PAGE), Ok(()), "it may grow");
     drop(fd);
-    let FileSource::Descriptor(number) = card.source else { panic!("{card:?}") };
-    assert_eq!(identity(number as RawFd), Ok((card.inode, card.device)), "a descriptor of our own");
+    let FileSource::Fd(number) = descriptor.source else { panic!("{descriptor:?}") };
+    assert_eq!(
+        identity(number as RawFd),
+        Ok((descriptor.inode, descriptor.device)),
+        "a descriptor of our own"
+    );
 }
 
 #[test]
@@ -101,7 +105,7 @@ fn several_mappings_must_be_one_piece() {
     (0..4).for_each(|page| put(page, page));
     // SAFETY: a page of this test; now there are three mappings.
     assert_eq!(unsafe { libc::mprotect((room.0.start + PAGE) as *mut _, PAGE, libc::PROT_READ) }, 0);
-    assert_eq!(room.find().expect("one piece").card().len, 4 * PAGE as u64);
+    assert_eq!(room.find().expect("one piece").descriptor().len, 4 * PAGE as u64);
     put(2, 0);
     assert_eq!(room.find().err(), Some(WhyNot::NotOnePiece));
 }
@@ -121,8 +125,8 @@ fn one_descriptor_serves_all_regions_of_a_file() {
     let (memory, files) = (Memory::of(&fd, 0, 8 * PAGE), SharedFiles::default());
     let source = |at| files.find(memory.0.start + at * PAGE, PAGE).expect("found");
     let (first, second) = (source(1), source(7));
-    assert_eq!(first.card().source, second.card().source);
-    assert_ne!(first.card().source, FileSource::Descriptor(fd.as_raw_fd() as u32));
+    assert_eq!(first.descriptor().source, second.descriptor().source);
+    assert_ne!(first.descriptor().source, FileSource::Fd(fd.as_raw_fd() as u32));
 }
 
 /// The kernel lets only the privileged open what is mapped.
@@ -153,10 +157,11 @@ fn a_segment_is_attached_as_a_whole() {
     };
     assert!(id >= 0 && at != usize::MAX, "shared memory");
     let memory = Memory(at..at + 3 * PAGE);
-    let card = SharedFiles::default().find(at + PAGE, 100).expect("found").card();
-    assert_eq!((card.start as usize, card.len, card.offset), (at, 3 * PAGE as u64, 0));
-    assert_eq!((card.source, card.inode), (FileSource::SystemV, id as u64));
-    let second = crate::mapping::Mapping::attach(card.inode, card.len as usize, true).expect("attached");
+    let descriptor = SharedFiles::default().find(at + PAGE, 100).expect("found").descriptor();
+    assert_eq!((descriptor.start as usize, descriptor.len, descriptor.offset), (at, 3 * PAGE as u64, 0));
+    assert_eq!((descriptor.source, descriptor.inode), (FileSource::SystemV, id as u64));
+    let second =
+        crate::mapping::Mapping::attach(descriptor.inode, descriptor.len as usize, true).expect("attached");
     second.long(PAGE).store(77, std::sync::atomic::Ordering::Relaxed);
     // SAFETY: an aligned word of the segment.
     assert_eq!(unsafe { (memory.0.start as *const u64).byte_add(PAGE).read_volatile() }, 77);

@@ -165,7 +165,7 @@ fn names_that_lead_nowhere_are_asked_for_as_packets() {
     }
     assert_eq!(b.qp.core.machine.lock().state(), QpState::Rts);
     send(&a, &b);
-    assert_eq!(a.nic.counters().link.messages_named, 0, "the card said no");
+    assert_eq!(a.nic.counters().link.messages_named, 0, "the descriptor said no");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What is not adopted, and that it is then as it was before.
 
 use super::*;
-use crate::descriptor::leave_rest_to_program;
+use crate::held_fd::leave_rest_to_program;
 use crate::standstill::own;
 
 #[test]

@@ -7,17 +7,17 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 /// An open file, as long as the program leaves it open: those that become daemons close descriptors that they do not know, and the
 /// number may be another file's by now.
 #[derive(Debug)]
-pub(crate) struct Descriptor {
+pub(crate) struct HeldFd {
     fd: ManuallyDrop<OwnedFd>,
     pub(crate) inode: u64,
     /// The file's device, as `stat` writes it.
     pub(crate) device: u64,
 }
 
-impl Descriptor {
-    pub(crate) fn new(fd: OwnedFd) -> Result<Descriptor, Errno> {
+impl HeldFd {
+    pub(crate) fn new(fd: OwnedFd) -> Result<HeldFd, Errno> {
         let (inode, device) = identity(fd.as_raw_fd())?;
-        Ok(Descriptor { fd: ManuallyDrop::new(fd), inode, device })
+        Ok(HeldFd { fd: ManuallyDrop::new(fd), inode, device })
     }
 
     pub(crate) fn raw(&self) -> RawFd {
@@ -30,7 +30,7 @@ impl Descriptor {
     }
 }
 
-impl Drop for Descriptor {
+impl Drop for HeldFd {
     fn drop(&mut self) {
         if self.is_open() {
             // SAFETY: dropped here and nowhere else.
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_number_that_is_another_files_by_now_is_left_alone() {
-        let ours = Descriptor::new(File::open("/proc/self/maps").unwrap().into()).unwrap();
+        let ours = HeldFd::new(File::open("/proc/self/maps").unwrap().into()).unwrap();
         let (number, other) = (ours.raw(), File::open("/dev/null").unwrap());
         assert!(ours.is_open());
         // SAFETY: the program takes the number for another file, as it may.

@@ -1,13 +1,13 @@
 //! Which queue pairs and regions of this process local peers may reach directly.
 //!
-//! A card says what the checks need to know. It is written by its owner alone and read by anybody: a queue pair's in two
+//! A descriptor says what the checks need to know. It is written by its owner alone and read by anybody: a queue pair's in two
 //! words that change together or not at all as far as anyone can tell (a number is not used again for long), a region's
 //! under a version that changes with it.
 
 use super::hold;
-use super::mapping::FileCard;
+use super::mapping::BackingFile;
 use super::pages::Pages;
-use super::segment::{REGION_CARDS, ShmSegment};
+use super::segment::{REGION_DESCRIPTORS, ShmSegment};
 use super::shared::SharedFiles;
 use crate::registry::Registry;
 use ferroce_os::lock::Mutex;
@@ -21,12 +21,12 @@ const OPEN: u64 = 1 << 63;
 const LARGE: u64 = 1 << 62;
 const FETCHES: u64 = 1 << 61;
 const XRC: u64 = 1 << 60;
-/// Places where a region's card may lie, from the one that its key names on.
+/// Places where a region's descriptor may lie, from the one that its key names on.
 const PROBES: usize = 8;
 
 /// What a local peer must know of a queue pair: of a connection that receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QpCard {
+pub struct QpDescriptor {
     /// What its peer may do.
     pub access: Access,
     /// What the memory must belong to.
@@ -65,7 +65,7 @@ pub enum QpDomain {
     Xrc(u32),
 }
 
-impl QpCard {
+impl QpDescriptor {
     fn first_word(self) -> u64 {
         let large = if self.takes_large { LARGE } else { 0 };
         let fetches = if self.fetches { FETCHES } else { 0 };
@@ -78,23 +78,23 @@ impl QpCard {
 }
 
 /// Shows a queue pair to local peers, or hides it.
-pub(crate) fn show_qp(segment: &ShmSegment, qpn: Qpn, card: Option<QpCard>) {
-    let (first, second) = segment.qp_card(qpn.value() as u16);
-    match card {
+pub(crate) fn show_qp(segment: &ShmSegment, qpn: Qpn, descriptor: Option<QpDescriptor>) {
+    let (first, second) = segment.qp_descriptor(qpn.value() as u16);
+    match descriptor {
         None => first.store(0, Ordering::Release),
-        Some(card) => {
-            second.store(card.partner.0, Ordering::Release);
-            first.store(card.first_word(), Ordering::Release);
+        Some(descriptor) => {
+            second.store(descriptor.partner.0, Ordering::Release);
+            first.store(descriptor.first_word(), Ordering::Release);
         }
     }
 }
 
 /// What a local peer shows of a queue pair.
 #[inline(always)]
-pub(crate) fn find_qp(segment: &ShmSegment, qpn: Qpn) -> Option<QpCard> {
-    let (first, second) = segment.qp_card(qpn.value() as u16);
+pub(crate) fn find_qp(segment: &ShmSegment, qpn: Qpn) -> Option<QpDescriptor> {
+    let (first, second) = segment.qp_descriptor(qpn.value() as u16);
     let word = first.load(Ordering::Acquire);
-    (word & OPEN != 0).then(|| QpCard {
+    (word & OPEN != 0).then(|| QpDescriptor {
         access: Access::from_bits_truncate((word >> 32) as u32 & 0xffff),
         domain: if word & XRC == 0 { QpDomain::Pd(PdId(word as u32)) } else { QpDomain::Xrc(word as u32) },
         partner: Partner(second.load(Ordering::Acquire)),
@@ -105,7 +105,7 @@ pub(crate) fn find_qp(segment: &ShmSegment, qpn: Qpn) -> Option<QpCard> {
 
 /// What a local peer must know of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RegionCard {
+pub struct RegionDescriptor {
     /// Its remote key.
     pub rkey: RKey,
     /// What others may do.
@@ -121,16 +121,16 @@ pub struct RegionCard {
     /// The only queue pair that it may be reached through.
     pub only_qp: Option<Qpn>,
     /// The part of it that can be mapped, if any.
-    pub file: Option<FileCard>,
+    pub file: Option<BackingFile>,
 }
 
 const VERSION: usize = 0;
 const FIELDS: usize = 12;
 const ONLY_QP: u64 = 1 << 32;
 
-impl RegionCard {
+impl RegionDescriptor {
     fn fields(&self) -> [u64; FIELDS] {
-        let file = self.file.map_or([0; 6], FileCard::fields);
+        let file = self.file.map_or([0; 6], BackingFile::fields);
         let [start, len, offset, source, inode, device] = file;
         [
             u64::from(self.access.bits()) << 32 | u64::from(self.rkey.0),
@@ -148,9 +148,9 @@ impl RegionCard {
         ]
     }
 
-    fn from_fields(fields: [u64; FIELDS]) -> RegionCard {
+    fn from_fields(fields: [u64; FIELDS]) -> RegionDescriptor {
         let [key, pd, iova, len, base, only_qp, file @ ..] = fields;
-        RegionCard {
+        RegionDescriptor {
             rkey: RKey(key as u32),
             access: Access::from_bits_truncate((key >> 32) as u32),
             pd: PdId(pd as u32),
@@ -158,30 +158,30 @@ impl RegionCard {
             len,
             base,
             only_qp: (only_qp & ONLY_QP != 0).then(|| Qpn::new(only_qp as u32)),
-            file: FileCard::from_fields(file),
+            file: BackingFile::from_fields(file),
         }
     }
 }
 
 fn first_probe(rkey: RKey) -> usize {
-    (rkey.0.wrapping_mul(0x9E37_79B9) >> 20) as usize % REGION_CARDS
+    (rkey.0.wrapping_mul(0x9E37_79B9) >> 20) as usize % REGION_DESCRIPTORS
 }
 
 fn probes(rkey: RKey) -> impl Iterator<Item = usize> {
-    (0..PROBES).map(move |step| (first_probe(rkey) + step) % REGION_CARDS)
+    (0..PROBES).map(move |step| (first_probe(rkey) + step) % REGION_DESCRIPTORS)
 }
 
-/// A card that a local peer shows, and the version of it.
+/// A descriptor that a local peer shows, and the version of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown {
     pub(crate) number: usize,
     pub(crate) version: u64,
     /// What it says.
-    pub card: RegionCard,
+    pub descriptor: RegionDescriptor,
 }
 
 impl Shown {
-    /// Whether the card is still what it was.
+    /// Whether the descriptor is still what it was.
     #[inline(always)]
     pub(crate) fn is_valid(&self, segment: &ShmSegment) -> bool {
         segment.region_field(self.number, VERSION).load(Ordering::SeqCst) == self.version
@@ -198,13 +198,13 @@ pub(crate) fn find_region(segment: &ShmSegment, rkey: RKey) -> Option<Shown> {
             return None;
         }
         let field = |index| segment.region_field(number, index + 1).load(Ordering::Relaxed);
-        let card = RegionCard::from_fields(std::array::from_fn(field));
-        Some(Shown { number, version, card })
+        let descriptor = RegionDescriptor::from_fields(std::array::from_fn(field));
+        Some(Shown { number, version, descriptor })
     })
 }
 
-/// The owner's side of the board of regions.
-pub struct RegionBoard {
+/// The owner's side of the table of region descriptors.
+pub struct RegionDescriptors {
     segment: Arc<ShmSegment>,
     registry: Arc<Registry>,
     used: Mutex<Box<[bool]>>,
@@ -212,16 +212,16 @@ pub struct RegionBoard {
     files: SharedFiles,
 }
 
-impl std::fmt::Debug for RegionBoard {
+impl std::fmt::Debug for RegionDescriptors {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RegionBoard").finish_non_exhaustive()
     }
 }
 
-impl RegionBoard {
+impl RegionDescriptors {
     pub(crate) fn new(segment: Arc<ShmSegment>, registry: Arc<Registry>, adopts: bool) -> Self {
-        let used = Mutex::new(vec![false; REGION_CARDS].into());
-        RegionBoard { segment, registry, used, adopts, files: SharedFiles::default() }
+        let used = Mutex::new(vec![false; REGION_DESCRIPTORS].into());
+        RegionDescriptors { segment, registry, used, adopts, files: SharedFiles::default() }
     }
 
     /// Makes it possible for local peers to map the pages of a region, where that is sound. `room` bytes from `base` on are nobody
@@ -231,15 +231,15 @@ impl RegionBoard {
     }
 
     /// Shows a region. Nothing if there is no room: then packets must do.
-    pub fn show(&self, card: &RegionCard) -> Option<usize> {
+    pub fn show(&self, descriptor: &RegionDescriptor) -> Option<usize> {
         let mut used = self.used.lock();
-        let number = probes(card.rkey).find(|&number| !used[number])?;
+        let number = probes(descriptor.rkey).find(|&number| !used[number])?;
         used[number] = true;
         let version = self.segment.region_field(number, VERSION);
         // Odd while it changes. One writer: the lock is held.
         let odd = version.load(Ordering::Relaxed) | 1;
         version.store(odd, Ordering::SeqCst);
-        for (index, value) in card.fields().into_iter().enumerate() {
+        for (index, value) in descriptor.fields().into_iter().enumerate() {
             self.segment.region_field(number, index + 1).store(value, Ordering::Relaxed);
         }
         version.store(odd + 1, Ordering::Release);
@@ -260,9 +260,9 @@ mod tests {
     use super::*;
     use crate::mapping::FileSource;
 
-    fn card(rkey: u32) -> RegionCard {
-        let source = if rkey.is_multiple_of(3) { FileSource::SystemV } else { FileSource::Descriptor(rkey) };
-        RegionCard {
+    fn descriptor(rkey: u32) -> RegionDescriptor {
+        let source = if rkey.is_multiple_of(3) { FileSource::SystemV } else { FileSource::Fd(rkey) };
+        RegionDescriptor {
             rkey: RKey(rkey),
             access: Access::REMOTE_READ | Access::LOCAL_WRITE,
             pd: PdId(7),
@@ -270,47 +270,47 @@ mod tests {
             len: 12_345,
             base: 4096,
             only_qp: rkey.is_multiple_of(2).then_some(Qpn::new(rkey)),
-            file: Some(FileCard { start: 4096, len: 8192, offset: 1 << 33, source, inode: 6, device: 7 }),
+            file: Some(BackingFile { start: 4096, len: 8192, offset: 1 << 33, source, inode: 6, device: 7 }),
         }
     }
 
     #[test]
     fn what_is_shown_is_found_until_it_is_hidden() {
-        let base = std::env::temp_dir().join(format!("ferroce-boards-{}", std::process::id()));
+        let base = std::env::temp_dir().join(format!("ferroce-tables-{}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
         let segment = Arc::new(ShmSegment::create(&registry, &[]).unwrap());
-        let board = RegionBoard::new(segment.clone(), registry.clone(), false);
-        let numbers: Vec<usize> = (1..=500).map(|key| board.show(&card(key)).unwrap()).collect();
+        let table = RegionDescriptors::new(segment.clone(), registry.clone(), false);
+        let numbers: Vec<usize> = (1..=500).map(|key| table.show(&descriptor(key)).unwrap()).collect();
         let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
         for key in 1..=500 {
-            assert_eq!(find_region(&theirs, RKey(key)).unwrap().card, card(key));
+            assert_eq!(find_region(&theirs, RKey(key)).unwrap().descriptor, descriptor(key));
         }
         let shown = find_region(&theirs, RKey(77)).unwrap();
-        assert_eq!(shown.card, card(77));
+        assert_eq!(shown.descriptor, descriptor(77));
         assert!(shown.is_valid(&theirs) && find_region(&theirs, RKey(501)).is_none());
-        board.hide(numbers[76]);
+        table.hide(numbers[76]);
         assert!(!shown.is_valid(&theirs) && find_region(&theirs, RKey(77)).is_none());
-        assert_eq!(board.show(&card(77)).map(|number| number == numbers[76]), Some(true));
-        assert!(!shown.is_valid(&theirs), "the same card in another life");
+        assert_eq!(table.show(&descriptor(77)).map(|number| number == numbers[76]), Some(true));
+        assert!(!shown.is_valid(&theirs), "the same descriptor in another life");
 
         let qpn = Qpn::new(0x01_1234);
-        let terms = QpCard {
+        let terms = QpDescriptor {
             access: Access::REMOTE_WRITE,
             domain: QpDomain::Pd(PdId(9)),
             partner: Partner::new(Service::Uc, Qpn::new(0x02_5678)),
             takes_large: true,
             fetches: true,
         };
-        let xrc = QpCard { domain: QpDomain::Xrc(9), takes_large: false, ..terms };
-        for card in [terms, xrc] {
-            show_qp(&segment, qpn, Some(card));
-            assert_eq!(find_qp(&theirs, qpn), Some(card));
+        let xrc = QpDescriptor { domain: QpDomain::Xrc(9), takes_large: false, ..terms };
+        for descriptor in [terms, xrc] {
+            show_qp(&segment, qpn, Some(descriptor));
+            assert_eq!(find_qp(&theirs, qpn), Some(descriptor));
         }
         assert_eq!(terms.partner.qpn(), Qpn::new(0x02_5678));
         show_qp(&segment, qpn, None);
         assert_eq!(find_qp(&theirs, qpn), None);
-        drop((board, segment));
+        drop((table, segment));
         assert!(theirs.is_closed());
         drop(registry);
         std::fs::remove_dir_all(base).unwrap();
@@ -322,25 +322,25 @@ mod tests {
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
         let segment = Arc::new(ShmSegment::create(&registry, &[]).unwrap());
-        let board = RegionBoard::new(segment.clone(), registry.clone(), false);
-        let number = board.show(&card(1)).unwrap();
+        let table = RegionDescriptors::new(segment.clone(), registry.clone(), false);
+        let number = table.show(&descriptor(1)).unwrap();
         let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
         hold::arrive(&theirs, registry.slot(), theirs.instance());
         let access = hold::announce(&theirs, registry.slot(), number, &mut 0).unwrap();
         std::thread::scope(|s| {
-            let hiding = s.spawn(|| board.hide(number));
+            let hiding = s.spawn(|| table.hide(number));
             while find_region(&theirs, RKey(1)).is_some() {}
             std::thread::sleep(std::time::Duration::from_millis(20));
             assert!(!hiding.is_finished());
             hold::withdraw(&theirs, registry.slot(), access);
             hiding.join().unwrap();
         });
-        let number = board.show(&card(2)).unwrap();
+        let number = table.show(&descriptor(2)).unwrap();
         let dead_slot = registry.slot() + 1;
         hold::arrive(&theirs, dead_slot, 4711);
         hold::announce(&theirs, dead_slot, number, &mut 0).unwrap();
-        board.hide(number);
-        drop((board, segment, registry));
+        table.hide(number);
+        drop((table, segment, registry));
         std::fs::remove_dir_all(base).unwrap();
     }
 }
