@@ -30,9 +30,9 @@ const LAYERED: &[Layered] = &[
     Layered {
         folder: "crates/shm/src/",
         layers: &[
-            ("kernel", &["address_space", "maps", "registry"]),
-            ("write protection", &["held_fd", "standstill"]),
-            ("memfd", &["adopt"]),
+            ("kernel", &["address_space", "registry", "vma"]),
+            ("write protection", &["held_fd", "write_protect"]),
+            ("memfd", &["memfd_backing"]),
             ("mappings", &["mapping"]),
             ("segment", &["segment", "shared"]),
             ("pages and rings", &["hold", "pages", "ring"]),

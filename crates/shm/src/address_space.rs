@@ -2,7 +2,7 @@
 //!
 //! Libraries for communication put functions of their own in the place of libc's, to learn which memory goes. Ours is not
 //! for them: what the program sees at an address stays, while hooks would drop registrations of it from their caches, and
-//! allocate, which nobody may during a standstill. And UCX before 1.14 (its issue 8820) forgets the last argument of
+//! allocate, which nobody may during write protection. And UCX before 1.14 (its issue 8820) forgets the last argument of
 //! `mremap`: pages land wherever a register points.
 
 use std::ops::Range;

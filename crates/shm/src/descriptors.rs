@@ -208,7 +208,7 @@ pub struct RegionDescriptors {
     segment: Arc<ShmSegment>,
     registry: Arc<Registry>,
     used: Mutex<Box<[bool]>>,
-    adopts: bool,
+    uses_memfd: bool,
     files: SharedFiles,
 }
 
@@ -219,15 +219,15 @@ impl std::fmt::Debug for RegionDescriptors {
 }
 
 impl RegionDescriptors {
-    pub(crate) fn new(segment: Arc<ShmSegment>, registry: Arc<Registry>, adopts: bool) -> Self {
+    pub(crate) fn new(segment: Arc<ShmSegment>, registry: Arc<Registry>, uses_memfd: bool) -> Self {
         let used = Mutex::new(vec![false; REGION_DESCRIPTORS].into());
-        RegionDescriptors { segment, registry, used, adopts, files: SharedFiles::default() }
+        RegionDescriptors { segment, registry, used, uses_memfd, files: SharedFiles::default() }
     }
 
     /// Makes it possible for local peers to map the pages of a region, where that is sound. `room` bytes from `base` on are nobody
     /// else's.
     pub fn pages(&self, base: usize, len: usize, room: usize) -> Option<Pages> {
-        if self.adopts { Pages::of(&self.files, base, len, room) } else { None }
+        if self.uses_memfd { Pages::of(&self.files, base, len, room) } else { None }
     }
 
     /// Shows a region. Nothing if there is no room: then packets must do.

@@ -11,18 +11,17 @@
 //! | `srq_descriptors` | which XRC shared receive queues they may name |
 //! | `groups` | who listens to which multicast group |
 //! | `hold` | how deregistration waits for local peers that access a region, and never for a dead one |
-//! | `adopt` | how registered memory becomes memory that a local peer can map |
+//! | `memfd_backing` | how registered memory becomes memory that a local peer can map |
 //! | `shared` | how a local peer maps memory that the program shares itself |
 //! | `pages` | which of the two it is |
 //! | `held_fd` | a file that we keep open in somebody else's process |
 //! | `address_space` | mapping and moving pages, past whatever the program puts in the place of libc's calls |
-//! | `maps`, `standstill` | what the kernel says of a mapping; how nobody writes to one for a moment |
+//! | `vma`, `write_protect` | what the kernel says of a mapping; how nobody writes to one for a moment |
 //!
 //! Nothing here needs a live partner: a process may die at any instruction. A segment that is left behind is marked and removed by
 //! whoever gets its slot next.
 
 mod address_space;
-mod adopt;
 mod backlog;
 mod descriptors;
 mod groups;
@@ -30,7 +29,7 @@ mod held_fd;
 mod hold;
 mod local_peers;
 mod mapping;
-mod maps;
+mod memfd_backing;
 mod pages;
 pub mod registry;
 mod ring;
@@ -38,8 +37,9 @@ mod rx_rings;
 mod segment;
 mod shared;
 mod srq_descriptors;
-mod standstill;
+mod vma;
 mod window;
+mod write_protect;
 
 pub use descriptors::{Partner, QpDescriptor, QpDomain, RegionDescriptor, RegionDescriptors, Shown};
 pub use groups::GroupDescriptors;

@@ -353,7 +353,7 @@ pub struct LocalPeers {
     pub(crate) segment: Arc<ShmSegment>,
     pub(crate) registry: Arc<Registry>,
     /// Registered memory becomes memory that local peers can map, and is named to them.
-    adopts: bool,
+    uses_memfd: bool,
     /// By slot.
     known: Box<[RwLock<Known>]>,
     rings: Mutex<HashMap<u8, Arc<Mutex<Outgoing>>>>,
@@ -364,7 +364,7 @@ impl LocalPeers {
     /// The part of a NIC that receives at `addresses`; the wildcard stands for all of its kind.
     pub fn open(
         registry: Arc<Registry>,
-        adopts: bool,
+        uses_memfd: bool,
         addresses: impl Iterator<Item = IpAddr>,
     ) -> io::Result<LocalPeers> {
         retire_the_dead(&registry);
@@ -378,7 +378,7 @@ impl LocalPeers {
         Ok(LocalPeers {
             segment,
             registry,
-            adopts,
+            uses_memfd,
             known: (0..SLOTS).map(|_| RwLock::default()).collect(),
             rings: Mutex::default(),
             addresses: RwLock::new(Addresses { read_ns: 0, gids: Vec::new() }),
@@ -398,8 +398,8 @@ impl LocalPeers {
 
     /// Whether registered memory becomes memory that local peers can map, and is named to them.
     #[inline]
-    pub fn adopts(&self) -> bool {
-        self.adopts
+    pub fn uses_memfd(&self) -> bool {
+        self.uses_memfd
     }
 
     /// Says whether this NIC sleeps and wants to be woken for packets, and returns what it said before.
@@ -414,7 +414,7 @@ impl LocalPeers {
 
     /// A table for this NIC's regions.
     pub fn region_descriptors(&self) -> RegionDescriptors {
-        RegionDescriptors::new(self.segment.clone(), self.registry.clone(), self.adopts)
+        RegionDescriptors::new(self.segment.clone(), self.registry.clone(), self.uses_memfd)
     }
 
     /// A table for this NIC's XRC shared receive queues.

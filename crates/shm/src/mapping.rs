@@ -175,7 +175,7 @@ pub(crate) fn sysv_len(segment: u64) -> Option<usize> {
         }
         state.assume_init().shm_segsz
     };
-    len.checked_next_multiple_of(super::adopt::page_len())
+    len.checked_next_multiple_of(super::memfd_backing::page_len())
 }
 
 impl Drop for Mapping {

@@ -1,7 +1,7 @@
-//! How local peers can map the pages of a region: because they were adopted, or because the program shares them anyway.
+//! How local peers can map the pages of a region: because they were moved into a memfd, or because the program shares them anyway.
 
-use super::adopt::{self, Adopted};
 use super::mapping::{BackingFile, FileSource};
+use super::memfd_backing::{self, MemfdPages};
 use super::shared::{self, Shared, SharedFiles};
 use ferroce_os::log;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub struct Pages(Kind);
 #[derive(Clone, Debug)]
 enum Kind {
     /// They were moved into a file of ours.
-    Adopted(Arc<Adopted>),
+    Memfd(Arc<MemfdPages>),
     /// They lie in a file of the program's.
     Shared(Arc<Shared>),
 }
@@ -21,19 +21,19 @@ enum Kind {
 impl Pages {
     /// Makes it possible for local peers to map the `len` bytes at `base`, where that is sound. `room` bytes are nobody else's.
     pub(crate) fn of(files: &SharedFiles, base: usize, len: usize, room: usize) -> Option<Pages> {
-        let why = match Adopted::adopt(base, room) {
+        let why = match MemfdPages::move_in(base, room) {
             Ok(pages) => {
                 if !pages.held_stores_back() {
                     log::choice(format_args!(
                         "a store to the {len} bytes at {base:#x} may have been lost: no userfaultfd"
                     ));
                 }
-                return Some(Pages(Kind::Adopted(pages)));
+                return Some(Pages(Kind::Memfd(pages)));
             }
             Err(why) => why,
         };
         let why_not_shared = match why {
-            adopt::WhyNot::Refused(_) => shared::WhyNot::NotShared,
+            memfd_backing::WhyNot::Refused(_) => shared::WhyNot::NotShared,
             _ => match files.find(base, len) {
                 Ok(pages) => return Some(Pages(Kind::Shared(Arc::new(pages)))),
                 Err(why) => why,
@@ -54,7 +54,7 @@ impl Pages {
     pub fn descriptor(&self) -> BackingFile {
         match &self.0 {
             Kind::Shared(pages) => pages.descriptor(),
-            Kind::Adopted(pages) => BackingFile {
+            Kind::Memfd(pages) => BackingFile {
                 start: pages.start() as u64,
                 len: pages.len() as u64,
                 offset: 0,

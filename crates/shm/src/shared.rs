@@ -8,11 +8,11 @@
 //! Files with names are never mapped: anybody may make them shorter. The kernel copies instead, which fails cleanly.
 
 use super::address_space::{Errno, last_errno};
-use super::adopt::{huge_pages, memory_device, page_len};
 use super::held_fd::{HeldFd, identity, leave_rest_to_program, stat};
 use super::mapping::{BackingFile, FileSource, sysv_len};
-use super::maps::{self, Mapping, Origin};
-use super::standstill::own;
+use super::memfd_backing::{huge_pages, memory_device, page_len};
+use super::vma::{self, Origin, Vma};
+use super::write_protect::own;
 use ferroce_os::lock::Mutex;
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -27,7 +27,7 @@ mod tests;
 /// Why local peers cannot map memory that a program shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WhyNot {
-    /// Private, or adopted.
+    /// Private, or in a memfd of ours.
     #[error("it is not shared memory")]
     NotShared,
     /// A gap, several files, or one file in the wrong order.
@@ -107,7 +107,7 @@ impl SharedFiles {
         }
     }
 
-    fn file(&self, piece: &Mapping, found: &[Mapping], pages: Range<usize>) -> Result<Shared, WhyNot> {
+    fn file(&self, piece: &Vma, found: &[Vma], pages: Range<usize>) -> Result<Shared, WhyNot> {
         if is_strict() {
             return Err(WhyNot::Strict);
         }
@@ -124,7 +124,7 @@ impl SharedFiles {
     }
 
     /// A descriptor of the file: one that we have, the program's, or what the kernel lets only the privileged open.
-    fn hold(&self, piece: &Mapping, found: &[Mapping]) -> Result<Arc<HeldFd>, WhyNot> {
+    fn hold(&self, piece: &Vma, found: &[Vma]) -> Result<Arc<HeldFd>, WhyNot> {
         let (inode, device) = (piece.inode, piece.device);
         let mut files = self.0.lock();
         if let Some(held) = files.get(&(inode, device)).and_then(Weak::upgrade).filter(|held| held.is_open())
@@ -143,8 +143,8 @@ impl SharedFiles {
     }
 }
 
-fn mappings(pages: &Range<usize>) -> Result<Vec<Mapping>, WhyNot> {
-    maps::mappings(pages).map_err(|error| WhyNot::Refused(error.raw_os_error().unwrap_or(libc::EIO)))
+fn mappings(pages: &Range<usize>) -> Result<Vec<Vma>, WhyNot> {
+    vma::mappings(pages).map_err(|error| WhyNot::Refused(error.raw_os_error().unwrap_or(libc::EIO)))
 }
 
 fn outward(addr: usize, len: usize) -> Option<Range<usize>> {
@@ -154,15 +154,15 @@ fn outward(addr: usize, len: usize) -> Option<Range<usize>> {
 }
 
 /// The first of the mappings, if together they show one piece of a file.
-fn one_piece<'a>(found: &'a [Mapping], pages: &Range<usize>) -> Result<&'a Mapping, WhyNot> {
-    let is_shared = |mapping: &Mapping| mapping.shared && mapping.origin != Origin::Adopted;
+fn one_piece<'a>(found: &'a [Vma], pages: &Range<usize>) -> Result<&'a Vma, WhyNot> {
+    let is_shared = |mapping: &Vma| mapping.shared && mapping.origin != Origin::MemfdPages;
     let first = found.first().filter(|first| is_shared(first)).ok_or(WhyNot::NotShared)?;
-    let begin = |mapping: &Mapping| mapping.offset.wrapping_sub(mapping.pages.start as u64);
-    let is_same = |other: &Mapping| {
-        let file = |mapping: &Mapping| (mapping.shared, mapping.inode, mapping.device, mapping.origin);
+    let begin = |mapping: &Vma| mapping.offset.wrapping_sub(mapping.pages.start as u64);
+    let is_same = |other: &Vma| {
+        let file = |mapping: &Vma| (mapping.shared, mapping.inode, mapping.device, mapping.origin);
         file(other) == file(first) && begin(other) == begin(first) && other.readable
     };
-    if maps::covers(found, pages) && first.pages.start <= pages.start && found.iter().all(is_same) {
+    if vma::covers(found, pages) && first.pages.start <= pages.start && found.iter().all(is_same) {
         Ok(first)
     } else {
         Err(WhyNot::NotOnePiece)
@@ -170,7 +170,7 @@ fn one_piece<'a>(found: &'a [Mapping], pages: &Range<usize>) -> Result<&'a Mappi
 }
 
 /// All of a System V segment: it is attached as a whole. Its length never changes, and its memory is promised.
-fn segment(piece: &Mapping) -> Result<Shared, WhyNot> {
+fn segment(piece: &Vma) -> Result<Shared, WhyNot> {
     let start = piece.pages.start.checked_sub(piece.offset as usize).ok_or(WhyNot::NotOnePiece)?;
     let len = sysv_len(piece.inode).ok_or(WhyNot::Closed)?;
     let end = start.checked_add(len).ok_or(WhyNot::TooShort)?;
@@ -216,7 +216,7 @@ fn copy_of(fd: RawFd) -> Result<OwnedFd, Errno> {
     own(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) }).map_err(|_| last_errno())
 }
 
-fn from_mapping(mapping: &Mapping) -> Option<OwnedFd> {
+fn from_mapping(mapping: &Vma) -> Option<OwnedFd> {
     let Range { start, end } = mapping.pages;
     let path = format!("/proc/self/map_files/{start:x}-{end:x}");
     File::options().read(true).write(true).open(path).ok().map(OwnedFd::from)

@@ -132,7 +132,7 @@ mod tests {
     /// A region of pages of its own, and its descriptor.
     fn show(table: &RegionDescriptors, bytes: &[u8], rkey: u32) -> (usize, crate::Pages) {
         let (base, len) = (bytes.as_ptr().addr(), bytes.len());
-        let pages = table.pages(base, len, len).expect("adopted");
+        let pages = table.pages(base, len, len).expect("in a memfd");
         let number = table.show(&RegionDescriptor {
             rkey: RKey(rkey),
             access: Access::REMOTE,

@@ -77,9 +77,9 @@ impl Directory<'_> {
 
 impl LocalLink {
     /// The same-host fabric beside an open UDP link.
-    pub(crate) fn open(udp: Arc<UdpLink>, adopts: bool) -> io::Result<LocalLink> {
+    pub(crate) fn open(udp: Arc<UdpLink>, uses_memfd: bool) -> io::Result<LocalLink> {
         let local_peers =
-            Arc::new(LocalPeers::open(udp.port().registry().clone(), adopts, udp.bound_addresses())?);
+            Arc::new(LocalPeers::open(udp.port().registry().clone(), uses_memfd, udp.bound_addresses())?);
         let cast = Cast::open(&local_peers)?;
         let next_roll_call_ns = now().0 + ROLL_CALL_NS;
         Ok(LocalLink {

@@ -20,7 +20,7 @@ impl Path {
     pub(crate) fn may_name(&self) -> bool {
         let terms = self.local_peer.find_qp(self.peer);
         terms.is_some_and(|terms| terms.fetches && terms.partner == self.own)
-            && self.local_peers.adopts()
+            && self.local_peers.uses_memfd()
             && !self.local_peer.is_gone()
     }
 
@@ -39,7 +39,7 @@ impl Path {
 
     /// Whether messages of the peer can be fetched.
     pub(crate) fn can_fetch(&self) -> bool {
-        self.local_peers.adopts() && self.local_peer.is_readable(is_readable)
+        self.local_peers.uses_memfd() && self.local_peer.is_readable(is_readable)
     }
 
     /// Whether the peer is a queue pair of the local peer that has this slot.

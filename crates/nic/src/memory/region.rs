@@ -66,7 +66,7 @@ pub(crate) struct Region {
     pub(crate) only_qp: Option<Qpn>,
     pub(crate) kind: Kind,
     pub(crate) backing: Backing,
-    /// Bytes from `base` on that are nobody else's: what of it may be adopted.
+    /// Bytes from `base` on that are nobody else's: what of it may be moved into a memfd.
     pub(crate) room: usize,
     /// Its descriptor on the table that local peers read.
     pub(crate) descriptor: Option<usize>,

@@ -34,7 +34,7 @@ pub(crate) struct RegionTable {
     in_vain: AtomicU32,
 }
 
-/// After so many of them no more pages are adopted for messages: to register and deregister takes many times as long with it, which
+/// After so many of them no more pages are moved into a memfd for messages: to register and deregister takes many times as long with it, which
 /// a program that does so for every message, or only receives, pays for nothing.
 const PATIENCE: u32 = 16;
 

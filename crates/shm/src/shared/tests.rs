@@ -1,7 +1,7 @@
 //! Real files, mapped and registered as programs do.
 
 use super::*;
-use crate::adopt::Adopted;
+use crate::memfd_backing::MemfdPages;
 use std::os::fd::FromRawFd;
 
 const PAGE: usize = 4096;
@@ -83,15 +83,15 @@ fn what_may_become_shorter_is_refused() {
 }
 
 #[test]
-fn private_and_adopted_memory_is_not_shared() {
+fn private_and_moved_into_memfds_memory_is_not_shared() {
     let fd = memfd(libc::MFD_ALLOW_SEALING, 4 * PAGE);
     let copied = Memory::new(0, PAGE, libc::MAP_PRIVATE, fd.as_raw_fd(), 0);
     assert_eq!(copied.find().err(), Some(WhyNot::NotShared));
     let private = Memory::new(0, 4 * PAGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
     assert_eq!(private.find().err(), Some(WhyNot::NotShared));
-    let adopted = Adopted::adopt(private.0.start, private.0.len()).expect("adopted");
+    let backed = MemfdPages::move_in(private.0.start, private.0.len()).expect("in a memfd");
     assert_eq!(private.find().err(), Some(WhyNot::NotShared), "it goes when the registration does");
-    drop(adopted);
+    drop(backed);
 }
 
 #[test]

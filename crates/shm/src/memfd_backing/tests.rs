@@ -1,7 +1,7 @@
 //! Real memory, moved there and back.
 
 use super::super::held_fd::{check, identity};
-use super::super::standstill::{Kind, Standstill};
+use super::super::write_protect::{Kind, WriteProtect};
 use super::memfd::{is_mapped, map};
 use super::*;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -60,13 +60,13 @@ impl Memory {
         (0..).zip(self.words()).all(|(n, word)| word.load(Ordering::Relaxed) == n * factor)
     }
 
-    fn adopt(&self, pages: Range<usize>) -> Result<Arc<Adopted>, WhyNot> {
-        Adopted::adopt(self.page(pages.start), pages.len() * PAGE)
+    fn move_in(&self, pages: Range<usize>) -> Result<Arc<MemfdPages>, WhyNot> {
+        MemfdPages::move_in(self.page(pages.start), pages.len() * PAGE)
     }
 
     fn is_private(&self) -> bool {
-        let found = maps::mappings(&self.0).expect("maps");
-        maps::covers(&found, &self.0) && found.iter().all(Mapping::is_plain)
+        let found = vma::mappings(&self.0).expect("maps");
+        vma::covers(&found, &self.0) && found.iter().all(Vma::is_plain)
     }
 }
 
@@ -83,16 +83,17 @@ fn word(addr: usize) -> &'static AtomicU64 {
 }
 
 /// A second mapping, as a local peer has it.
-fn second_mapping(adopted: &Adopted) -> Memory {
-    let around = map(0, adopted.len() + 2 * PAGE, libc::PROT_NONE, PRIVATE, -1, 0).expect("memory");
-    let second = Memory(around + PAGE..around + PAGE + adopted.len());
-    adopted.file.map_over(&second.0, 0).expect("second mapping");
+fn second_mapping(backed: &MemfdPages) -> Memory {
+    let around = map(0, backed.len() + 2 * PAGE, libc::PROT_NONE, PRIVATE, -1, 0).expect("memory");
+    let second = Memory(around + PAGE..around + PAGE + backed.len());
+    backed.file.map_over(&second.0, 0).expect("second mapping");
     second
 }
 
 fn is_allowed(means: Means) -> bool {
     let memory = Memory::new(1);
-    let allowed = Standstill::begin(&memory.0, Kind::Memfd, means).expect("standstill").means() == means;
+    let allowed =
+        WriteProtect::begin(&memory.0, Kind::Memfd, means).expect("write protection").means() == means;
     if !allowed {
         println!("SKIPPED: a userfaultfd that holds back {means:?} is not allowed here");
     }
@@ -103,11 +104,11 @@ fn is_allowed(means: Means) -> bool {
 fn contents_survive_both_ways() {
     for means in ALL_MEANS {
         let memory = Memory::filled(5);
-        let adopted = Adopted::adopt_with(memory.0.start, memory.0.len(), means).expect("adopted");
-        assert_eq!((adopted.start(), adopted.len()), (memory.0.start, 5 * PAGE));
+        let backed = MemfdPages::move_in_with(memory.0.start, memory.0.len(), means).expect("in a memfd");
+        assert_eq!((backed.start(), backed.len()), (memory.0.start, 5 * PAGE));
         assert!(memory.holds(3) && !memory.is_private());
         memory.fill(5);
-        drop(adopted);
+        drop(backed);
         assert!(memory.holds(5) && memory.is_private());
     }
 }
@@ -115,24 +116,24 @@ fn contents_survive_both_ways() {
 #[test]
 fn only_whole_pages_move() {
     let memory = Memory::filled(4);
-    let adopted = Adopted::adopt(memory.0.start + 8, 4 * PAGE - 16).expect("adopted");
-    assert_eq!((adopted.start(), adopted.len()), (memory.page(1), 2 * PAGE));
+    let backed = MemfdPages::move_in(memory.0.start + 8, 4 * PAGE - 16).expect("in a memfd");
+    assert_eq!((backed.start(), backed.len()), (memory.page(1), 2 * PAGE));
     assert!(memory.holds(3));
-    drop(adopted);
+    drop(backed);
     assert!(memory.holds(3) && memory.is_private());
 }
 
 #[test]
 fn a_local_peer_sees_stores_and_the_reverse() {
     let memory = Memory::filled(3);
-    let adopted = memory.adopt(0..3).expect("adopted");
-    let second = second_mapping(&adopted);
+    let backed = memory.move_in(0..3).expect("in a memfd");
+    let second = second_mapping(&backed);
     assert!(second.holds(3));
     memory.fill(4);
     assert!(second.holds(4));
     second.fill(5);
     assert!(memory.holds(5));
-    drop(adopted);
+    drop(backed);
     assert!(memory.holds(5));
     second.fill(6);
     assert!(memory.holds(5), "memory that was given back is nobody else's");
@@ -141,16 +142,16 @@ fn a_local_peer_sees_stores_and_the_reverse() {
 #[test]
 fn the_file_is_what_a_local_peer_needs() {
     let memory = Memory::filled(2);
-    let adopted = memory.adopt(0..2).expect("adopted");
+    let backed = memory.move_in(0..2).expect("in a memfd");
     // SAFETY: a descriptor of its own.
-    let other = unsafe { OwnedFd::from_raw_fd(libc::dup(adopted.fd())) };
-    assert_eq!(identity(other.as_raw_fd()), Ok((adopted.inode(), adopted.device())));
+    let other = unsafe { OwnedFd::from_raw_fd(libc::dup(backed.fd())) };
+    assert_eq!(identity(other.as_raw_fd()), Ok((backed.inode(), backed.device())));
     for len in [0, PAGE, 3 * PAGE] {
         // SAFETY: changes the length of a file of ours, or rather does not.
         assert_eq!(check(unsafe { libc::ftruncate(other.as_raw_fd(), len as i64) }), Err(libc::EPERM));
     }
     // SAFETY: asks for the flags.
-    assert_eq!(unsafe { libc::fcntl(adopted.fd(), libc::F_GETFD) }, libc::FD_CLOEXEC);
+    assert_eq!(unsafe { libc::fcntl(backed.fd(), libc::F_GETFD) }, libc::FD_CLOEXEC);
 }
 
 /// Ends the other threads of a test, even if its own panics.
@@ -195,8 +196,9 @@ fn no_store_is_lost() {
         let memory = Memory::new(4);
         hammer(&memory, || {
             for _ in 0..1000 {
-                let adopted = Adopted::adopt_with(memory.0.start, memory.0.len(), means).expect("adopted");
-                assert!(adopted.held_stores_back());
+                let backed =
+                    MemfdPages::move_in_with(memory.0.start, memory.0.len(), means).expect("in a memfd");
+                assert!(backed.held_stores_back());
             }
         });
         assert!(memory.is_private());
@@ -209,7 +211,7 @@ fn a_standstill_that_comes_to_nothing_loses_no_store() {
         let memory = Memory::new(4);
         hammer(&memory, || {
             for _ in 0..1000 {
-                drop(Standstill::begin(&memory.0, Kind::Anonymous, means).expect("standstill"));
+                drop(WriteProtect::begin(&memory.0, Kind::Anonymous, means).expect("write protection"));
             }
         });
     }
@@ -226,7 +228,7 @@ fn forks_meanwhile_hang_nobody() {
             }
         });
         let end = Stop(&stop);
-        hammer(&memory, || (0..200).for_each(|_| drop(memory.adopt(0..4).expect("adopted"))));
+        hammer(&memory, || (0..200).for_each(|_| drop(memory.move_in(0..4).expect("in a memfd"))));
         drop(end);
         forks.join().expect("children");
     });
@@ -259,7 +261,7 @@ fn signal_handlers_store_too() {
             }
         });
         let end = Stop(&stop);
-        (0..500).for_each(|_| drop(memory.adopt(0..4).expect("adopted")));
+        (0..500).for_each(|_| drop(memory.move_in(0..4).expect("in a memfd")));
         drop(end);
     });
     assert!(memory.is_private());
@@ -286,7 +288,7 @@ fn system_calls_store_too() {
             }
         });
         let end = Stop(&stop);
-        (0..500).for_each(|_| drop(memory.adopt(0..2).expect("adopted")));
+        (0..500).for_each(|_| drop(memory.move_in(0..2).expect("in a memfd")));
         drop(end);
         reader.join().expect("no store was lost");
     });
@@ -295,20 +297,20 @@ fn system_calls_store_too() {
 #[test]
 fn what_lies_inside_is_shared() {
     let memory = Memory::filled(8);
-    let outer = memory.adopt(1..7).expect("outer");
-    let same = memory.adopt(1..7).expect("same");
-    let inner = memory.adopt(3..5).expect("inner");
+    let outer = memory.move_in(1..7).expect("outer");
+    let same = memory.move_in(1..7).expect("same");
+    let inner = memory.move_in(3..5).expect("inner");
     assert!(Arc::ptr_eq(&outer, &same) && Arc::ptr_eq(&outer, &inner));
     for overlap in [0..2, 6..8, 0..8] {
-        assert_eq!(memory.adopt(overlap).err(), Some(WhyNot::NotPlainMemory));
+        assert_eq!(memory.move_in(overlap).err(), Some(WhyNot::NotPlainMemory));
     }
-    let beside = memory.adopt(7..8).expect("beside");
+    let beside = memory.move_in(7..8).expect("beside");
     assert!(!Arc::ptr_eq(&outer, &beside));
     drop((outer, same));
     assert!(!memory.is_private() && memory.holds(3));
     drop((inner, beside));
     assert!(memory.is_private() && memory.holds(3));
-    drop(memory.adopt(0..8).expect("all of it, in several mappings by now"));
+    drop(memory.move_in(0..8).expect("all of it, in several mappings by now"));
     assert!(memory.is_private() && memory.holds(3));
 }
 
@@ -320,9 +322,11 @@ fn many_threads_register_the_same() {
             let memory = &memory;
             scope.spawn(move || {
                 for _ in 0..300 {
-                    match memory.adopt(pages.clone()) {
-                        Ok(adopted) => assert!(adopted.start() <= memory.page(pages.start)),
-                        Err(why) => assert_eq!(why, WhyNot::NotPlainMemory, "some other part was adopted"),
+                    match memory.move_in(pages.clone()) {
+                        Ok(backed) => assert!(backed.start() <= memory.page(pages.start)),
+                        Err(why) => {
+                            assert_eq!(why, WhyNot::NotPlainMemory, "some other part was moved into a memfd")
+                        }
                     }
                 }
             });
@@ -332,11 +336,11 @@ fn many_threads_register_the_same() {
 }
 
 #[test]
-fn heap_memory_is_adopted() {
+fn heap_memory_is_in_memfd() {
     let mut owned = vec![7u8; 1 << 20];
-    let adopted = Adopted::adopt(owned.as_ptr().addr(), owned.len()).expect("adopted");
+    let backed = MemfdPages::move_in(owned.as_ptr().addr(), owned.len()).expect("in a memfd");
     owned.iter_mut().step_by(PAGE).for_each(|byte| *byte += 1);
-    drop(adopted);
+    drop(backed);
     assert!(owned.iter().step_by(PAGE).all(|byte| *byte == 8));
     owned.resize(8 << 20, 9);
     assert_eq!((owned[0], owned[1], owned[8 << 19]), (8, 7, 9));
@@ -345,14 +349,14 @@ fn heap_memory_is_adopted() {
 #[test]
 fn what_was_mapped_anew_is_left_alone() {
     let memory = Memory::filled(6);
-    let adopted = memory.adopt(0..6).expect("adopted");
+    let backed = memory.move_in(0..6).expect("in a memfd");
     memory.map_anew(1..2, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     memory.unmap(3..4);
     word(memory.page(1)).store(77, Ordering::Relaxed);
-    drop(adopted);
-    let found = maps::mappings(&memory.0).expect("maps");
+    drop(backed);
+    let found = vma::mappings(&memory.0).expect("maps");
     let plain: Vec<_> = (0..6)
-        .map(|page| found.iter().find(|m| m.pages.contains(&memory.page(page))).map(Mapping::is_plain))
+        .map(|page| found.iter().find(|m| m.pages.contains(&memory.page(page))).map(Vma::is_plain))
         .collect();
     assert_eq!(plain, [Some(true), Some(false), Some(true), None, Some(true), Some(true)]);
     assert_eq!(word(memory.page(1)).load(Ordering::Relaxed), 77);
@@ -365,12 +369,12 @@ fn what_was_mapped_anew_is_left_alone() {
 fn memory_mapped_anew_can_be_registered_anew() {
     for first_goes_first in [true, false] {
         let memory = Memory::filled(2);
-        let first = memory.adopt(0..2).expect("first");
+        let first = memory.move_in(0..2).expect("first");
         memory.map_anew(0..2, PRIVATE);
         memory.fill(9);
-        let second = memory.adopt(0..2).expect("second");
+        let second = memory.move_in(0..2).expect("second");
         assert!(!Arc::ptr_eq(&first, &second) && first.inode() != second.inode());
-        assert!(Arc::ptr_eq(&second, &memory.adopt(0..1).expect("part of the second")));
+        assert!(Arc::ptr_eq(&second, &memory.move_in(0..1).expect("part of the second")));
         let order = if first_goes_first { [first, second] } else { [second, first] };
         for one in order {
             drop(one);
@@ -383,12 +387,12 @@ fn memory_mapped_anew_can_be_registered_anew() {
 #[test]
 fn rights_changed_meanwhile_are_kept() {
     let memory = Memory::filled(3);
-    let adopted = memory.adopt(0..3).expect("adopted");
+    let backed = memory.move_in(0..3).expect("in a memfd");
     // SAFETY: a page of this test, which nobody writes from here on.
     assert_eq!(unsafe { libc::mprotect(memory.page(1) as *mut _, PAGE, libc::PROT_READ) }, 0);
-    drop(adopted);
+    drop(backed);
     assert!(memory.holds(3));
-    let found = maps::mappings(&memory.0).expect("maps");
+    let found = vma::mappings(&memory.0).expect("maps");
     let rights: Vec<_> = found.iter().map(|m| (m.readable, m.writable, m.shared, m.inode)).collect();
     assert_eq!(rights, [(true, true, false, 0), (true, false, false, 0), (true, true, false, 0)]);
 }
@@ -421,17 +425,17 @@ fn in_child(says: impl FnOnce() -> bool) -> bool {
 }
 
 #[test]
-fn a_child_shares_what_is_adopted() {
+fn a_child_shares_what_is_in_memfd() {
     let memory = Memory::filled(2);
-    let adopted = memory.adopt(0..2).expect("adopted");
-    let theirs = adopted.clone();
+    let backed = memory.move_in(0..2).expect("in a memfd");
+    let theirs = backed.clone();
     assert!(in_child(|| {
         let seen = memory.holds(3);
         memory.fill(4);
-        drop((adopted, theirs));
-        // Its own adoptions are its own.
+        drop((backed, theirs));
+        // What it moves into memfds is its own.
         let own = Memory::filled(2);
-        drop(own.adopt(0..2).expect("adopted by the child"));
+        drop(own.move_in(0..2).expect("in a memfd by the child"));
         seen && memory.holds(4) && own.holds(3) && own.is_private()
     }));
     assert!(memory.holds(4));

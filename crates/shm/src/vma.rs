@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 
 /// One mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mapping {
+pub(crate) struct Vma {
     pub(crate) pages: Range<usize>,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
@@ -37,7 +37,7 @@ pub(crate) enum Origin {
     /// A memfd of the program.
     Memfd,
     /// A memfd into which registered memory was moved. It goes when the registration does.
-    Adopted,
+    MemfdPages,
     /// Shared memory without a file that the program knows of.
     SharedMemory,
     /// A System V segment, whose number the inode's is.
@@ -51,7 +51,7 @@ impl Origin {
         match name {
             b"/anon_hugepage (deleted)" => Origin::HugeMemory,
             b"/dev/zero (deleted)" => Origin::SharedMemory,
-            b"/memfd:ferroce (deleted)" => Origin::Adopted,
+            b"/memfd:ferroce (deleted)" => Origin::MemfdPages,
             _ if name.starts_with(b"/memfd:") => Origin::Memfd,
             _ if name.starts_with(b"/SYSV") => Origin::SystemV,
             _ => Origin::File,
@@ -72,7 +72,7 @@ impl Origin {
     }
 }
 
-impl Mapping {
+impl Vma {
     /// Memory that nobody but this process has: private, without a file, for data.
     pub(crate) fn is_plain(&self) -> bool {
         self.is_private_data() && self.inode == 0 && self.origin == Origin::Memory
@@ -89,7 +89,7 @@ impl Mapping {
 }
 
 /// The mappings that have a page in `range`, in order.
-pub(crate) fn mappings(range: &Range<usize>) -> Result<Vec<Mapping>> {
+pub(crate) fn mappings(range: &Range<usize>) -> Result<Vec<Vma>> {
     let mut file = File::open("/proc/self/maps")?;
     match ask(&file, range) {
         // What a file of /proc answers that knows no such question; and what a sandbox may say.
@@ -101,7 +101,7 @@ pub(crate) fn mappings(range: &Range<usize>) -> Result<Vec<Mapping>> {
 }
 
 /// Whether `found` covers `range` without a gap.
-pub(crate) fn covers(found: &[Mapping], range: &Range<usize>) -> bool {
+pub(crate) fn covers(found: &[Vma], range: &Range<usize>) -> bool {
     let end = found.iter().fold(range.start, |reached, mapping| {
         if mapping.pages.start <= reached { reached.max(mapping.pages.end) } else { reached }
     });
@@ -140,7 +140,7 @@ const SHARED: u64 = 8;
 /// Longer than any name that says something: those of memory end at 80 characters, those of memfds at 267.
 const NAME_LEN: usize = 512;
 
-fn ask(file: &File, range: &Range<usize>) -> Result<Vec<Mapping>> {
+fn ask(file: &File, range: &Range<usize>) -> Result<Vec<Vma>> {
     let mut found = Vec::new();
     let mut at = range.start;
     while at < range.end {
@@ -154,7 +154,7 @@ fn ask(file: &File, range: &Range<usize>) -> Result<Vec<Mapping>> {
 }
 
 /// The mapping at `addr`, or the next one above.
-fn ask_one(file: &File, addr: usize) -> Result<Option<Mapping>> {
+fn ask_one(file: &File, addr: usize) -> Result<Option<Vma>> {
     let mut name = [0u8; NAME_LEN];
     let answer = match send(file, addr, &mut name) {
         // A path that long is that of a file.
@@ -163,7 +163,7 @@ fn ask_one(file: &File, addr: usize) -> Result<Option<Mapping>> {
     };
     let Some(query) = answer else { return Ok(None) };
     let len = (query.vma_name_size as usize).saturating_sub(1).min(NAME_LEN);
-    Ok(Some(Mapping {
+    Ok(Some(Vma {
         pages: query.vma_start as usize..query.vma_end as usize,
         readable: query.vma_flags & READABLE != 0,
         writable: query.vma_flags & WRITABLE != 0,
@@ -195,7 +195,7 @@ fn send(file: &File, addr: usize, name: &mut [u8]) -> Result<Option<Query>> {
     }
 }
 
-fn list(file: &mut File, range: &Range<usize>) -> Result<Vec<Mapping>> {
+fn list(file: &mut File, range: &Range<usize>) -> Result<Vec<Vma>> {
     // Names of files need not be UTF-8.
     let mut text = Vec::new();
     file.read_to_end(&mut text)?;
@@ -204,7 +204,7 @@ fn list(file: &mut File, range: &Range<usize>) -> Result<Vec<Mapping>> {
 }
 
 /// `7f01c000-7f01d000 rw-p 00000000 00:00 0      [heap]`
-fn parse(line: &[u8]) -> Option<Mapping> {
+fn parse(line: &[u8]) -> Option<Vma> {
     let mut words = line.splitn(6, |&byte| byte == b' ').map(str::from_utf8);
     let mut word = || words.next()?.ok();
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();
@@ -214,7 +214,7 @@ fn parse(line: &[u8]) -> Option<Mapping> {
     let (major, minor) = word()?.split_once(':')?;
     let inode = word()?.parse().ok()?;
     let name = line.splitn(6, |&byte| byte == b' ').nth(5).unwrap_or_default().trim_ascii();
-    Some(Mapping {
+    Some(Vma {
         pages: hex(start)? as usize..hex(end)? as usize,
         readable: rights.first() == Some(&b'r'),
         writable: rights.get(1) == Some(&b'w'),
@@ -233,7 +233,7 @@ mod tests {
 
     const EVERYTHING: Range<usize> = 0..usize::MAX;
 
-    fn at(found: &[Mapping], addr: usize) -> &Mapping {
+    fn at(found: &[Vma], addr: usize) -> &Vma {
         found.iter().find(|mapping| mapping.pages.contains(&addr)).expect("mapped")
     }
 
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!((file.offset, file.inode, file.device), (0x1f000, 12, libc::makedev(8, 2)));
         let origin = |line: &[u8]| parse(line).expect("a line").origin;
         assert_eq!(origin(b"7f00-7f01 rw-s 00000000 00:01 9   /memfd:mine (deleted)"), Origin::Memfd);
-        assert_eq!(origin(b"7f00-7f01 rw-s 00000000 00:01 9   /memfd:ferroce (deleted)"), Origin::Adopted);
+        assert_eq!(origin(b"7f00-7f01 rw-s 00000000 00:01 9   /memfd:ferroce (deleted)"), Origin::MemfdPages);
         assert_eq!(origin(b"7f00-7f01 rw-s 00000000 00:01 9   /SYSV0000002a (deleted)"), Origin::SystemV);
         assert_eq!(origin(b"7f00-7f01 rw-s 00000000 00:01 9   /dev/zero (deleted)"), Origin::SharedMemory);
         let huge = parse(b"7f00-7f01 rw-p 00000000 00:11 9   /anon_hugepage (deleted)").expect("a line");
@@ -289,11 +289,11 @@ mod tests {
         for addr in stays {
             let (asked, listed) = (at(&asked, addr), at(&listed, addr));
             let same =
-                |a: &Mapping| (a.readable, a.writable, a.executable, a.shared, a.inode, a.device, a.origin);
+                |a: &Vma| (a.readable, a.writable, a.executable, a.shared, a.inode, a.device, a.origin);
             assert_eq!(same(asked), same(listed));
         }
         let stack =
-            |found: &[Mapping]| found.iter().filter(|m| m.origin == Origin::Special && m.writable).count();
+            |found: &[Vma]| found.iter().filter(|m| m.origin == Origin::Special && m.writable).count();
         assert_eq!(stack(&asked), stack(&listed), "the main thread's stack is told apart both ways");
     }
 
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn gaps_are_seen() {
-        let piece = |pages: Range<usize>| Mapping {
+        let piece = |pages: Range<usize>| Vma {
             pages,
             ..parse(b"1000-2000 rw-p 00000000 00:00 0 ").expect("a line")
         };

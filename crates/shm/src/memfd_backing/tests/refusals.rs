@@ -1,12 +1,12 @@
-//! What is not adopted, and that it is then as it was before.
+//! What is not in a memfd, and that it is then as it was before.
 
 use super::*;
 use crate::held_fd::leave_rest_to_program;
-use crate::standstill::own;
+use crate::write_protect::own;
 
 #[test]
 fn other_memory_is_refused() {
-    let refused = |memory: &Memory| memory.adopt(0..4).err() == Some(WhyNot::NotPlainMemory);
+    let refused = |memory: &Memory| memory.move_in(0..4).err() == Some(WhyNot::NotPlainMemory);
     let shared = Memory::filled(4);
     shared.map_anew(1..2, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     assert!(refused(&shared));
@@ -28,7 +28,7 @@ fn other_memory_is_refused() {
         .expect("file");
     assert!(refused(&of_file));
     let stack = [0u8; 3 * PAGE];
-    assert_eq!(Adopted::adopt(stack.as_ptr().addr(), stack.len()).err(), Some(WhyNot::NotPlainMemory));
+    assert_eq!(MemfdPages::move_in(stack.as_ptr().addr(), stack.len()).err(), Some(WhyNot::NotPlainMemory));
 }
 
 #[test]
@@ -38,24 +38,24 @@ fn odd_sizes_are_refused() {
     for (addr, len) in
         [(at, 0), (at, PAGE - 1), (at + 1, 2 * PAGE - 2), (usize::MAX - 5, 3), (at, usize::MAX)]
     {
-        assert_eq!(Adopted::adopt(addr, len).err(), none);
+        assert_eq!(MemfdPages::move_in(addr, len).err(), none);
     }
-    assert_eq!(Adopted::adopt(at, MAX_ADOPTED + PAGE).err(), Some(WhyNot::TooLarge));
+    assert_eq!(MemfdPages::move_in(at, MAX_BACKED + PAGE).err(), Some(WhyNot::TooLarge));
 }
 
 #[test]
 fn memory_that_the_program_watches_is_left_to_it() {
     let memory = Memory::filled(2);
-    let watch = Standstill::begin(&memory.0, Kind::Anonymous, Means::Everyone).expect("standstill");
+    let watch = WriteProtect::begin(&memory.0, Kind::Anonymous, Means::Everyone).expect("write protection");
     if watch.means() == Means::Nothing {
         println!("SKIPPED: userfaultfd is not allowed here");
         return;
     }
     for _ in 0..2 {
-        assert_eq!(memory.adopt(0..2).err(), Some(WhyNot::Refused(libc::EBUSY)));
+        assert_eq!(memory.move_in(0..2).err(), Some(WhyNot::Refused(libc::EBUSY)));
     }
     drop(watch);
-    memory.adopt(0..2).expect("adopted");
+    memory.move_in(0..2).expect("in a memfd");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_late_refusal_leaves_everything_as_it_was() {
         memory.fill(0);
         hammer(&memory, || {
             for _ in 0..100 {
-                let refused = Adopted::adopt_with(memory.0.start, memory.0.len(), means);
+                let refused = MemfdPages::move_in_with(memory.0.start, memory.0.len(), means);
                 assert_eq!(refused.err(), Some(WhyNot::Refused(libc::EPERM)));
             }
         });
@@ -100,16 +100,16 @@ fn limits_of_the_process_are_kept() {
     let memory = Memory::filled(2);
     assert!(in_child(|| {
         limit(libc::RLIMIT_FSIZE, PAGE as u64);
-        memory.adopt(0..2).err() == Some(WhyNot::Refused(libc::EFBIG)) && memory.holds(3)
+        memory.move_in(0..2).err() == Some(WhyNot::Refused(libc::EFBIG)) && memory.holds(3)
     }));
     assert!(in_child(|| {
         limit(libc::RLIMIT_NOFILE, 0);
-        memory.adopt(0..2).err() == Some(WhyNot::Refused(libc::EMFILE)) && memory.holds(3)
+        memory.move_in(0..2).err() == Some(WhyNot::Refused(libc::EMFILE)) && memory.holds(3)
     }));
     assert!(in_child(|| {
-        let adopted = memory.adopt(0..2).expect("adopted");
+        let backed = memory.move_in(0..2).expect("in a memfd");
         limit(libc::RLIMIT_NOFILE, 0);
-        drop(adopted);
+        drop(backed);
         memory.holds(3)
     }));
     assert!(memory.is_private() && memory.holds(3));

@@ -1,13 +1,13 @@
 //! Registered memory that a local peer can map: its pages are moved into a memfd, which is mapped at the same address.
 //!
 //! Pointers stay valid and a second mapping of the memfd sees every store. When the last holder goes, the pages become private
-//! memory again, with what they hold. No store of another thread is lost either way; `standstill` says how, and where
+//! memory again, with what they hold. No store of another thread is lost either way; `write_protect` says how, and where
 //! not. Stores of a *local peer* arrive until the restoration and not after it: deregistration must wait for them first.
 //!
-//! Only ordinary memory is adopted, and private huge pages, into a file of huge pages of the same length. What the kernel knows of a mapping beyond that is lost, and does not come back: `mlock`, `madvise`
+//! Only ordinary memory is moved into a memfd, and private huge pages, into a file of huge pages of the same length. What the kernel knows of a mapping beyond that is lost, and does not come back: `mlock`, `madvise`
 //! (`MADV_DONTFORK`, `MADV_HUGEPAGE`...), memory policies, protection keys, names, growing downwards. A mapping that was one
 //! is several afterwards, so that the program's own `mremap` of the whole may fail (that of glibc's `realloc`
-//! copies instead then). A forked child shares adopted pages with its parent; registered memory is off limits to it
+//! copies instead then). A forked child shares in a memfd pages with its parent; registered memory is off limits to it
 //! anyway.
 //!
 //! The stacks of other threads cannot be told from other memory. A region there must be deregistered before its frame ends.
@@ -15,8 +15,8 @@
 //! The program must not unmap or remap the pages during these calls; before and after, it may.
 
 use super::address_space::{Errno, populate};
-use super::maps::{self, Mapping, Origin};
-use super::standstill::{Means, is_own_stack};
+use super::vma::{self, Origin, Vma};
+use super::write_protect::{Means, is_own_stack};
 use ferroce_os::fork::Generation;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -34,18 +34,18 @@ use memfd::Memfd;
 pub(crate) use memfd::{huge_pages, memory_device, page_len};
 
 /// What one registration may move. Twice that much is in use for a moment, and all of it is copied.
-pub(crate) const MAX_ADOPTED: usize = 64 << 20;
+pub(crate) const MAX_BACKED: usize = 64 << 20;
 
-/// Why memory was not adopted. It is then as it was before.
+/// Why memory was not in a memfd. It is then as it was before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WhyNot {
     /// The region lies within one page, or across two without filling either.
     #[error("no whole page lies inside the region")]
     NoWholePage,
-    /// More than [`MAX_ADOPTED`].
-    #[error("the region is larger than {} MiB", MAX_ADOPTED >> 20)]
+    /// More than [`MAX_BACKED`].
+    #[error("the region is larger than {} MiB", MAX_BACKED >> 20)]
     TooLarge,
-    /// Shared, of a file, the stack, not for reading and writing, with a gap, or partly adopted already.
+    /// Shared, of a file, the stack, not for reading and writing, with a gap, or partly in a memfd already.
     #[error("not all of it is private memory without a file, readable and writable, and not the stack")]
     NotPlainMemory,
     /// The kernel would not, with this `errno`.
@@ -55,21 +55,21 @@ pub(crate) enum WhyNot {
 
 /// Pages of this process that lie in a memfd, so that a local peer can map them too.
 #[derive(Debug)]
-pub(crate) struct Adopted {
+pub(crate) struct MemfdPages {
     file: Memfd,
     pages: Range<usize>,
     means: Means,
     process: Generation,
 }
 
-impl Adopted {
-    /// Adopts the whole pages inside `[addr, addr + len)`. If they lie inside what is adopted already, that is shared, and
+impl MemfdPages {
+    /// Moves the whole pages inside `[addr, addr + len)`. If they lie inside what is moved into a memfd already, that is shared, and
     /// so may begin before `addr`.
-    pub(crate) fn adopt(addr: usize, len: usize) -> Result<Arc<Adopted>, WhyNot> {
-        Adopted::adopt_with(addr, len, Means::Everyone)
+    pub(crate) fn move_in(addr: usize, len: usize) -> Result<Arc<MemfdPages>, WhyNot> {
+        MemfdPages::move_in_with(addr, len, Means::Everyone)
     }
 
-    fn adopt_with(addr: usize, len: usize, most: Means) -> Result<Arc<Adopted>, WhyNot> {
+    fn move_in_with(addr: usize, len: usize, most: Means) -> Result<Arc<MemfdPages>, WhyNot> {
         let (page, pages) = match huge_page(&whole_pages(addr, len, page_len())?) {
             Some(page) => (page, whole_pages(addr, len, page)?),
             None => (page_len(), whole_pages(addr, len, page_len())?),
@@ -80,8 +80,8 @@ impl Adopted {
             Err(ranges) => ranges,
         };
         let found = mappings(&pages)?;
-        let is_plain = if page == page_len() { Mapping::is_plain } else { Mapping::is_huge };
-        if !maps::covers(&found, &pages) || !found.iter().all(is_plain) || is_own_stack(&pages) {
+        let is_plain = if page == page_len() { Vma::is_plain } else { Vma::is_huge };
+        if !vma::covers(&found, &pages) || !found.iter().all(is_plain) || is_own_stack(&pages) {
             return Err(WhyNot::NotPlainMemory);
         }
         let file = Memfd::new(pages.len(), page).map_err(WhyNot::Refused)?;
@@ -91,10 +91,10 @@ impl Adopted {
         })?;
         // Spares the data path its page faults; an error here would be one there as well.
         let _ = populate(&pages, libc::MADV_POPULATE_WRITE);
-        let adopted = Arc::new(Adopted { file, pages, means, process: table.process });
-        let (pages, device, holder) = (adopted.pages.clone(), adopted.device(), Arc::downgrade(&adopted));
-        ranges.insert((pages.start, adopted.inode()), Entry { pages, device, holder });
-        Ok(adopted)
+        let backed = Arc::new(MemfdPages { file, pages, means, process: table.process });
+        let (pages, device, holder) = (backed.pages.clone(), backed.device(), Arc::downgrade(&backed));
+        ranges.insert((pages.start, backed.inode()), Entry { pages, device, holder });
+        Ok(backed)
     }
 
     /// The memfd. It cannot change its length, so that a local peer that maps it need not fear SIGBUS.
@@ -128,7 +128,7 @@ impl Adopted {
     }
 }
 
-impl Drop for Adopted {
+impl Drop for MemfdPages {
     /// Makes the pages private again. What the program unmapped or mapped anew meanwhile is left alone; and where the kernel
     /// refuses, the pages stay in the memfd, which then lives as long as they are mapped.
     fn drop(&mut self) {
@@ -139,7 +139,7 @@ impl Drop for Adopted {
         let table = table();
         let mut ranges = table.ranges.lock();
         if self.file.descriptor.is_open() {
-            let found = maps::mappings(&self.pages).unwrap_or_default();
+            let found = vma::mappings(&self.pages).unwrap_or_default();
             for mapping in found.iter().filter(|mapping| self.file.is_in(mapping, self.pages.start)) {
                 let _ = self.file.give_back(mapping, &self.pages, self.means);
             }
@@ -149,10 +149,10 @@ impl Drop for Adopted {
     }
 }
 
-/// What is adopted in this process.
+/// What is moved into a memfd in this process.
 struct Table {
     process: Generation,
-    /// By start and inode: the program may map anew what is adopted and register it again while the old one lives.
+    /// By start and inode: the program may map anew what is moved into a memfd and register it again while the old one lives.
     ranges: Mutex<Ranges>,
     restored: Condvar,
 }
@@ -162,15 +162,15 @@ type Ranges = BTreeMap<(usize, u64), Entry>;
 struct Entry {
     pages: Range<usize>,
     device: u64,
-    holder: Weak<Adopted>,
+    holder: Weak<MemfdPages>,
 }
 
 impl Table {
     /// Who has all these pages already; otherwise the table, with no restoration of any of them under way.
-    fn look(&self, pages: &Range<usize>) -> Result<Arc<Adopted>, MutexGuard<'_, Ranges>> {
+    fn look(&self, pages: &Range<usize>) -> Result<Arc<MemfdPages>, MutexGuard<'_, Ranges>> {
         let mut ranges = self.ranges.lock();
         loop {
-            let first = (pages.start.saturating_sub(MAX_ADOPTED), 0);
+            let first = (pages.start.saturating_sub(MAX_BACKED), 0);
             let mut near = ranges
                 .range(first..(pages.end, 0))
                 .filter(|(_, entry)| entry.pages.end > pages.start)
@@ -195,9 +195,9 @@ impl Entry {
     /// Whether the pages are among these, and still mapped to the memfd.
     fn has(&self, pages: &Range<usize>, inode: u64) -> bool {
         let inside = self.pages.start <= pages.start && pages.end <= self.pages.end;
-        let found = if inside { maps::mappings(pages).unwrap_or_default() } else { Vec::new() };
+        let found = if inside { vma::mappings(pages).unwrap_or_default() } else { Vec::new() };
         let is_in = |mapping| is_in_file(mapping, inode, self.device, self.pages.start);
-        maps::covers(&found, pages) && found.iter().all(|mapping| is_in(mapping) && mapping.writable)
+        vma::covers(&found, pages) && found.iter().all(|mapping| is_in(mapping) && mapping.writable)
     }
 }
 
@@ -226,9 +226,9 @@ fn table() -> &'static Table {
 
 /// The length of the pages that these begin in, if they are huge ones.
 fn huge_page(pages: &Range<usize>) -> Option<usize> {
-    let first = maps::mappings(&(pages.start..pages.start + 1)).ok()?.pop()?;
+    let first = vma::mappings(&(pages.start..pages.start + 1)).ok()?.pop()?;
     let is_huge = |(device, _): &&(u64, usize)| *device == first.device;
-    let may_be = matches!(first.origin, Origin::HugeMemory | Origin::Adopted);
+    let may_be = matches!(first.origin, Origin::HugeMemory | Origin::MemfdPages);
     may_be.then(|| huge_pages().iter().find(is_huge))?.map(|(_, page)| *page)
 }
 
@@ -237,17 +237,17 @@ fn whole_pages(addr: usize, len: usize, page: usize) -> Result<Range<usize>, Why
     let end = addr.checked_add(len).ok_or(WhyNot::NoWholePage)? & !(page - 1);
     match end.checked_sub(start) {
         None | Some(0) => Err(WhyNot::NoWholePage),
-        Some(len) if len > MAX_ADOPTED => Err(WhyNot::TooLarge),
+        Some(len) if len > MAX_BACKED => Err(WhyNot::TooLarge),
         Some(_) => Ok(start..end),
     }
 }
 
-fn mappings(pages: &Range<usize>) -> Result<Vec<Mapping>, WhyNot> {
-    maps::mappings(pages).map_err(|error| WhyNot::Refused(error.raw_os_error().unwrap_or(libc::EIO)))
+fn mappings(pages: &Range<usize>) -> Result<Vec<Vma>, WhyNot> {
+    vma::mappings(pages).map_err(|error| WhyNot::Refused(error.raw_os_error().unwrap_or(libc::EIO)))
 }
 
 /// Whether a mapping shows a file whose first byte is at `start`, just there.
-fn is_in_file(mapping: &Mapping, inode: u64, device: u64, start: usize) -> bool {
+fn is_in_file(mapping: &Vma, inode: u64, device: u64, start: usize) -> bool {
     let same_file = mapping.shared && mapping.inode == inode && mapping.device == device;
     same_file && mapping.pages.start.checked_sub(start) == Some(mapping.offset as usize)
 }

@@ -32,8 +32,8 @@ fn apart(len: usize, page: usize) -> Memory {
 }
 
 fn is_huge(memory: &Memory) -> bool {
-    let found = maps::mappings(&memory.0).expect("maps");
-    maps::covers(&found, &memory.0) && found.iter().all(Mapping::is_huge)
+    let found = vma::mappings(&memory.0).expect("maps");
+    vma::covers(&found, &memory.0) && found.iter().all(Vma::is_huge)
 }
 
 #[test]
@@ -42,12 +42,12 @@ fn huge_pages_move_there_and_back() {
     for means in ALL_MEANS {
         let Some((memory, page)) = huge(3) else { return };
         assert!(is_huge(&memory));
-        let adopted = Adopted::adopt_with(memory.0.start, memory.0.len(), means).expect("adopted");
-        assert_eq!((adopted.start(), adopted.len()), (memory.0.start, 3 * page));
+        let backed = MemfdPages::move_in_with(memory.0.start, memory.0.len(), means).expect("in a memfd");
+        assert_eq!((backed.start(), backed.len()), (memory.0.start, 3 * page));
         assert!(memory.holds(3) && !is_huge(&memory));
-        assert!(huge_pages().iter().any(|known| *known == (adopted.device(), page)), "a file of huge pages");
+        assert!(huge_pages().iter().any(|known| *known == (backed.device(), page)), "a file of huge pages");
         memory.fill(5);
-        drop(adopted);
+        drop(backed);
         assert!(memory.holds(5) && is_huge(&memory));
     }
 }
@@ -57,12 +57,12 @@ fn only_whole_huge_pages_move() {
     let _pool = POOL.lock();
     let Some((memory, page)) = huge(4) else { return };
     let (addr, len) = (memory.0.start + PAGE, memory.0.len() - 2 * PAGE);
-    let adopted = Adopted::adopt(addr, len).expect("adopted");
-    assert_eq!((adopted.start(), adopted.len()), (memory.0.start + page, 2 * page));
-    let inner = Adopted::adopt(memory.0.start + page, page).expect("inner");
-    assert!(Arc::ptr_eq(&adopted, &inner));
-    assert_eq!(Adopted::adopt(memory.0.start, page - PAGE).err(), Some(WhyNot::NoWholePage));
-    drop((adopted, inner));
+    let backed = MemfdPages::move_in(addr, len).expect("in a memfd");
+    assert_eq!((backed.start(), backed.len()), (memory.0.start + page, 2 * page));
+    let inner = MemfdPages::move_in(memory.0.start + page, page).expect("inner");
+    assert!(Arc::ptr_eq(&backed, &inner));
+    assert_eq!(MemfdPages::move_in(memory.0.start, page - PAGE).err(), Some(WhyNot::NoWholePage));
+    drop((backed, inner));
     assert!(memory.holds(3) && is_huge(&memory));
 }
 
@@ -74,8 +74,9 @@ fn no_store_to_huge_pages_is_lost() {
         memory.words().for_each(|word| word.store(0, Ordering::Relaxed));
         hammer(&memory, || {
             for _ in 0..30 {
-                let adopted = Adopted::adopt_with(memory.0.start, memory.0.len(), means).expect("adopted");
-                assert!(adopted.held_stores_back());
+                let backed =
+                    MemfdPages::move_in_with(memory.0.start, memory.0.len(), means).expect("in a memfd");
+                assert!(backed.held_stores_back());
             }
         });
         assert!(is_huge(&memory));
@@ -93,14 +94,14 @@ fn without_spare_huge_pages_nothing_moves() {
     {
         spare.push(start);
     }
-    let adopted = Adopted::adopt(memory.0.start, memory.0.len());
+    let backed = MemfdPages::move_in(memory.0.start, memory.0.len());
     for start in spare {
         // SAFETY: pages that this test just mapped.
         unsafe { libc::munmap(start as *mut _, 2 << 20) };
     }
     // Other tests may have given pages back meanwhile.
-    assert!(matches!(adopted, Ok(_) | Err(WhyNot::Refused(_))), "{adopted:?}");
-    drop(adopted);
+    assert!(matches!(backed, Ok(_) | Err(WhyNot::Refused(_))), "{backed:?}");
+    drop(backed);
     assert!(memory.holds(3));
 }
 
@@ -118,12 +119,12 @@ fn transparent_huge_pages_move_there_and_back() {
     }
     for means in ALL_MEANS {
         memory.fill(3);
-        let adopted = Adopted::adopt_with(start + PAGE, len - 2 * PAGE, means).expect("adopted");
+        let backed = MemfdPages::move_in_with(start + PAGE, len - 2 * PAGE, means).expect("in a memfd");
         assert!(memory.holds(3));
-        let second = second_mapping(&adopted);
+        let second = second_mapping(&backed);
         assert_eq!(word(second.0.start).load(Ordering::Relaxed), 3 * PAGE as u64 / 8);
         memory.fill(7);
-        drop(adopted);
+        drop(backed);
         assert!(memory.holds(7) && memory.is_private());
     }
 }

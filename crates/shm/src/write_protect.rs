@@ -1,7 +1,7 @@
 //! Memory that nobody writes for a moment, so that its pages can be exchanged for others without losing a store.
 //!
 //! The pages are write-protected through a `userfaultfd`: a thread that writes waits, a thread that reads notices nothing, and
-//! the memory stays where it is. So whatever fails, ending the standstill is all that is needed to be as before. (Moving the
+//! the memory stays where it is. So whatever fails, ending the write protection is all that is needed to be as before. (Moving the
 //! pages away with `mremap` and catching what then misses them would stop readers too, and failures would have to move back.)
 //!
 //! The thread that holds it must not write there itself, or it waits for itself: no allocation, no lock of the
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
 }
 
 /// While it lives, nobody writes to the pages, unless `means` says otherwise.
-pub(crate) struct Standstill {
+pub(crate) struct WriteProtect {
     uffd: Option<Uffd>,
     pages: Range<usize>,
     protected: bool,
@@ -44,22 +44,23 @@ pub(crate) struct Standstill {
     _signals: SignalsHeld,
 }
 
-impl Standstill {
+impl WriteProtect {
     /// Begins one, with `most` or less. The caller must not be inlined, see `STACK_ABOVE`. `EDEADLK`: the calling thread itself needs to write there. `EBUSY`: the program
     /// watches this memory with a userfaultfd of its own.
-    pub(crate) fn begin(pages: &Range<usize>, kind: Kind, most: Means) -> Result<Standstill, Errno> {
+    pub(crate) fn begin(pages: &Range<usize>, kind: Kind, most: Means) -> Result<WriteProtect, Errno> {
         if is_needed_by_caller(pages) {
             return Err(libc::EDEADLK);
         }
         let uffd = Uffd::open(kind, most)?;
         let signals = SignalsHeld::new();
-        let mut standstill = Standstill { uffd, pages: pages.clone(), protected: false, _signals: signals };
-        if let Some(uffd) = &standstill.uffd {
+        let mut write_protect =
+            WriteProtect { uffd, pages: pages.clone(), protected: false, _signals: signals };
+        if let Some(uffd) = &write_protect.uffd {
             uffd.register(pages)?;
-            standstill.protected = true;
+            write_protect.protected = true;
             uffd.protect(pages)?;
         }
-        Ok(standstill)
+        Ok(write_protect)
     }
 
     /// Ends it after other pages took the place of these. Whoever waited writes to the new ones.
@@ -73,7 +74,7 @@ impl Standstill {
     }
 }
 
-impl Drop for Standstill {
+impl Drop for WriteProtect {
     fn drop(&mut self) {
         let Some(uffd) = &self.uffd else { return };
         // Only what is ours: the kernel would as well let us end the program's own watch over these pages.
@@ -84,7 +85,7 @@ impl Drop for Standstill {
     }
 }
 
-/// What the thread uses of its stack until the standstill ends: the frames that follow, and above them the one of whoever
+/// What the thread uses of its stack until the write protection ends: the frames that follow, and above them the one of whoever
 /// begins it. Not more, for a thread's stack has other memory of the program right beside it.
 const STACK_BELOW: usize = 16 << 10;
 const STACK_ABOVE: usize = 4 << 10;
@@ -337,7 +338,7 @@ mod tests {
     fn the_callers_own_stack_is_refused() {
         let here = 0u8;
         let at = std::ptr::from_ref(&here).addr() & !0xfff;
-        let begun = Standstill::begin(&(at..at + 0x1000), Kind::Anonymous, Means::Nothing);
+        let begun = WriteProtect::begin(&(at..at + 0x1000), Kind::Anonymous, Means::Nothing);
         assert_eq!(begun.err(), Some(libc::EDEADLK));
     }
 }

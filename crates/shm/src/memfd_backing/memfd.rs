@@ -5,8 +5,8 @@
 
 use super::super::address_space::{self, Errno, What, last_errno, populate};
 use super::super::held_fd::{HeldFd, check, identity, leave_rest_to_program};
-use super::super::maps::Mapping;
-use super::super::standstill::{Kind, Means, SignalsHeld, Standstill, own};
+use super::super::vma::Vma;
+use super::super::write_protect::{Kind, Means, SignalsHeld, WriteProtect, own};
 use super::is_in_file;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -60,7 +60,7 @@ impl Memfd {
     fn create(page: usize) -> Result<OwnedFd, Errno> {
         let always = page_flags(page, libc::MFD_HUGETLB) | libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC;
         let make = |flags| {
-            // SAFETY: makes a descriptor; the name is a C string, by which `maps` knows what was adopted.
+            // SAFETY: makes a descriptor; the name is a C string, by which `vma` knows what was moved into a memfd.
             own(unsafe { libc::memfd_create(c"ferroce".as_ptr(), flags | always) })
         };
         make(MFD_NOEXEC_SEAL).or_else(|errno| if errno == libc::EINVAL { make(0) } else { Err(errno) })
@@ -74,7 +74,7 @@ impl Memfd {
         // A signal makes `fallocate` undo its work and fail; with a profiler's timer it would never get through.
         let _signals = SignalsHeld::new();
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: three calls on a descriptor of ours; `len` is at most `MAX_ADOPTED`.
+        // SAFETY: three calls on a descriptor of ours; `len` is at most `MAX_BACKED`.
         unsafe {
             check(libc::ftruncate(fd.as_raw_fd(), len as libc::off_t))?;
             if page != page_len() {
@@ -93,7 +93,7 @@ impl Memfd {
         }
         // Where userfaultfd cannot protect huge pages, it is as if there were none.
         let kind = if self.is_huge() { Kind::Memfd } else { Kind::Anonymous };
-        let standstill = Standstill::begin(pages, kind, most)?;
+        let write_protect = WriteProtect::begin(pages, kind, most)?;
         self.write(pages)?;
         if let Err(errno) = self.map_over(pages, 0) {
             if !is_mapped(pages) {
@@ -101,23 +101,18 @@ impl Memfd {
             }
             return Err(errno);
         }
-        let means = standstill.means();
-        standstill.end_exchanged();
+        let means = write_protect.means();
+        write_protect.end_exchanged();
         Ok(means)
     }
 
-    /// Makes private memory of what a mapping still shows of `adopted`. If it fails, the pages stay shared.
+    /// Makes private memory of what a mapping still shows of `backed`. If it fails, the pages stay shared.
     #[inline(never)]
-    pub(crate) fn give_back(
-        &self,
-        mapping: &Mapping,
-        adopted: &Range<usize>,
-        most: Means,
-    ) -> Result<(), Errno> {
-        let piece = mapping.pages.start.max(adopted.start)..mapping.pages.end.min(adopted.end);
-        let offset = piece.start - adopted.start;
+    pub(crate) fn give_back(&self, mapping: &Vma, backed: &Range<usize>, most: Means) -> Result<(), Errno> {
+        let piece = mapping.pages.start.max(backed.start)..mapping.pages.end.min(backed.end);
+        let offset = piece.start - backed.start;
         let copy = Scratch::new(piece.len(), self.page)?;
-        let standstill = Standstill::begin(&piece, Kind::Memfd, most)?;
+        let write_protect = WriteProtect::begin(&piece, Kind::Memfd, most)?;
         self.read(offset, &copy.0)?;
         copy.protect(mapping)?;
         if let Err(errno) = copy.move_over(&piece) {
@@ -126,7 +121,7 @@ impl Memfd {
             }
             return Err(errno);
         }
-        standstill.end_exchanged();
+        write_protect.end_exchanged();
         Ok(())
     }
 
@@ -198,7 +193,7 @@ impl Memfd {
         Ok(())
     }
 
-    pub(crate) fn is_in(&self, mapping: &Mapping, start: usize) -> bool {
+    pub(crate) fn is_in(&self, mapping: &Vma, start: usize) -> bool {
         is_in_file(mapping, self.descriptor.inode, self.descriptor.device, start)
     }
 }
@@ -218,7 +213,7 @@ impl Scratch {
     }
 
     /// Gives it the rights that the program gave to the pages it replaces.
-    fn protect(&self, like: &Mapping) -> Result<(), Errno> {
+    fn protect(&self, like: &Vma) -> Result<(), Errno> {
         let bits = [
             (like.readable, libc::PROT_READ),
             (like.writable, libc::PROT_WRITE),
