@@ -161,7 +161,7 @@ fn open_ways(config: &Config) -> Result<Ways, Error> {
     if config.link == LinkChoice::Udp || config.capture.is_some() {
         return Ok(over_wire(udp));
     }
-    match LocalLink::open(udp.clone(), config.adopt) {
+    match LocalLink::open(udp.clone(), config.memfd) {
         Ok(local) => {
             let local_peers = Some(local.local_peers().clone());
             Ok(Ways { link: Arc::new(local), wire: udp, shared_port, local_peers })
