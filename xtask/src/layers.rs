@@ -37,7 +37,7 @@ const LAYERED: &[Layered] = &[
             ("segment", &["segment", "shared"]),
             ("pages and rings", &["hold", "pages", "ring"]),
             ("tables", &["backlog", "descriptors", "groups", "srq_descriptors"]),
-            ("mapped regions", &["window"]),
+            ("mapped regions", &["region_mapping"]),
             ("peers", &["local_peers"]),
             ("arrivals", &["rx_rings"]),
         ],

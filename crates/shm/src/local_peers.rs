@@ -4,11 +4,11 @@ use super::backlog::Backlog;
 use super::descriptors::{QpDescriptor, RegionDescriptors, Shown, find_qp, find_region, show_qp};
 use super::groups::{GroupDescriptors, listens};
 use super::hold::{self, Hold};
+use super::region_mapping::{RegionMapping, RegionMappings};
 use super::registry::{self, Registry};
 use super::ring::{Piece, RxMeta, Writer};
 use super::segment::{ADDRESSES, Owner, SLOTS, ShmSegment, retire_the_dead};
 use super::srq_descriptors::{SrqDescriptors, find_srq};
-use super::window::{Window, Windows};
 use ferroce_os::clock::{coarse_now, now};
 use ferroce_os::interfaces::local_addresses;
 use ferroce_os::lock::{Mutex, RwLock};
@@ -51,7 +51,7 @@ pub struct LocalPeer {
     waiting: AtomicUsize,
     /// When its process was last seen alive; [`GONE`] once it was not.
     seen_ns: AtomicU64,
-    windows: Windows,
+    mappings: RegionMappings,
     /// Whether its memory may be read, once somebody tried.
     is_readable: OnceLock<bool>,
     /// Where it receives.
@@ -157,13 +157,13 @@ impl LocalPeer {
     }
 
     /// Maps a region, if it can be.
-    pub fn map(&self, region: &Shown) -> Option<Window> {
-        self.windows.open(&self.segment, region)
+    pub fn map(&self, region: &Shown) -> Option<RegionMapping> {
+        self.mappings.open(&self.segment, region)
     }
 
     /// Unmaps what nobody uses and is left of regions that are gone; all of them, if the local peer itself is.
     pub fn unmap_stale(&self) {
-        self.windows.clear(&self.segment, self.lives());
+        self.mappings.clear(&self.segment, self.lives());
     }
 
     /// Sends a packet in pieces.
@@ -510,7 +510,7 @@ impl LocalPeers {
             out,
             waiting: AtomicUsize::new(0),
             seen_ns: AtomicU64::new(0),
-            windows: Windows::default(),
+            mappings: RegionMappings::default(),
             is_readable: OnceLock::new(),
             addresses,
         })

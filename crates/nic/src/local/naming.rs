@@ -1,6 +1,6 @@
 //! Messages that name the sender's memory, from which the receiver copies them.
 //!
-//! A message through the ring is copied twice, one that is named once, on the receiver's processor: from a window to the region that it lies
+//! A message through the ring is copied twice, one that is named once, on the receiver's processor: from a mapping of the region that it lies
 //! in where that can be mapped, else by the kernel. The receiver says on its descriptor whether it may read the sender's memory; it has tried.
 //! The sender's memory is in use until it hears of the copy. Should it give the message up before, it hides its descriptor before it says so to
 //! its program; so a receiver that finds the descriptor in its place when it has copied has copied what was sent.
@@ -12,7 +12,7 @@ use ferroce_proto::qp::TxPayload;
 use ferroce_proto::verbs::{Route, Sge};
 use ferroce_proto::wire::{Name, Names, SendNamed};
 use ferroce_proto::{PdId, RKey};
-use ferroce_shm::{LocalPeer, Shown, Window};
+use ferroce_shm::{LocalPeer, RegionMapping, Shown};
 use std::sync::atomic::{Ordering, fence};
 
 impl Path {
@@ -58,7 +58,7 @@ impl Path {
         is_copied && self.local_peer.find_qp(self.peer).is_some_and(|terms| terms.partner == self.own)
     }
 
-    /// The same through a window. Nothing: there is none, and nothing was copied.
+    /// The same through a mapping. Nothing: there is none, and nothing was copied.
     fn fetch_mapped(&mut self, grip: &mut Grip<'_>, pd: PdId, sges: &[Sge], names: &Names) -> Option<bool> {
         let ([name], rkey) = (names.pieces(), names.region()?) else { return None };
         let local_peer = &self.local_peer;
@@ -80,16 +80,16 @@ impl Path {
 /// The region of the peer that the last message was fetched from.
 pub(super) struct Source {
     shown: Shown,
-    window: Window,
+    mapping: RegionMapping,
 }
 
 impl Source {
-    /// A window stays when its region goes, and so needs no announcement. Bytes of this very process would not, so to
+    /// A mapping stays when its region goes, and so needs no announcement. Bytes of this very process would not, so to
     /// itself it sends by the kernel.
     fn find(local_peer: &LocalPeer, rkey: RKey) -> Option<Source> {
         let shown = local_peer.find_region(rkey).filter(|_| !local_peer.is_self())?;
-        let window = local_peer.map(&shown)?;
-        Some(Source { shown, window })
+        let mapping = local_peer.map(&shown)?;
+        Some(Source { shown, mapping })
     }
 
     fn is_of(&self, local_peer: &LocalPeer, rkey: RKey) -> bool {
@@ -102,7 +102,7 @@ impl Source {
         let offset = name.addr.checked_sub(descriptor.base)?;
         let is_inside = offset <= descriptor.len && u64::from(name.len) <= descriptor.len - offset;
         let (at, len) = (name.addr as usize, name.len as usize);
-        self.window.here(at, len).filter(|_| is_inside).map(|here| Span::at(here, len))
+        self.mapping.here(at, len).filter(|_| is_inside).map(|here| Span::at(here, len))
     }
 }
 

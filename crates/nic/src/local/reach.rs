@@ -10,7 +10,7 @@ use crate::memory::{Far, Grip, Lease, Peer, Region, Span, ask_for_line};
 use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
 use ferroce_proto::verbs::{Access, MemoryFault, Route, Sge};
 use ferroce_proto::{LKey, PdId, Qpn, RKey, Srqn};
-use ferroce_shm::{Hold, LocalPeer, LocalPeers, Partner, Piece, QpDomain, Shown, Window};
+use ferroce_shm::{Hold, LocalPeer, LocalPeers, Partner, Piece, QpDomain, RegionMapping, Shown};
 use std::sync::Arc;
 
 /// Operations of one list between two looks whether the local peer lives.
@@ -40,7 +40,7 @@ pub(crate) struct Path {
     /// Operations that were not counted yet: mapped, and by the kernel.
     mapped: u64,
     copied: u64,
-    /// Messages that were fetched through a window.
+    /// Messages that were fetched through a mapping.
     pub(super) fetched: u64,
 }
 
@@ -78,7 +78,7 @@ impl Drop for Reaching<'_> {
 struct Known {
     shown: Shown,
     region: Region,
-    window: Option<Window>,
+    mapping: Option<RegionMapping>,
 }
 
 impl Drop for Path {
@@ -163,10 +163,10 @@ impl Path {
     #[inline(always)]
     fn ask_for(&self, addr: u64) {
         if let Some(known) = &self.last
-            && let Some(window) = &known.window
+            && let Some(mapping) = &known.mapping
         {
             let offset = addr.wrapping_sub(known.region.iova) as usize;
-            ask_for_line(window.address_of(known.region.base.wrapping_add(offset)));
+            ask_for_line(mapping.address_of(known.region.base.wrapping_add(offset)));
         }
     }
 
@@ -327,8 +327,8 @@ impl Path {
         if self.local_peer.is_self() {
             return Some(there);
         }
-        let window = self.last.as_ref()?.window.as_ref()?;
-        window.here(there.start(), there.len()).map(|here| there.moved_to(here))
+        let mapping = self.last.as_ref()?.mapping.as_ref()?;
+        mapping.here(there.start(), there.len()).map(|here| there.moved_to(here))
     }
 
     /// How the kernel gets at bytes of the local peer.
@@ -347,6 +347,6 @@ fn find(local_peer: &LocalPeer, rkey: RKey) -> Option<Known> {
     let (base, iova) = (descriptor.base as usize, descriptor.iova);
     let plain = Region::plain(base, descriptor.len, descriptor.pd, descriptor.access, LKey(0), rkey);
     let region = Region { iova, only_qp: descriptor.only_qp, ..plain };
-    let window = if local_peer.is_self() { None } else { local_peer.map(&shown) };
-    Some(Known { shown, region, window })
+    let mapping = if local_peer.is_self() { None } else { local_peer.map(&shown) };
+    Some(Known { shown, region, mapping })
 }

@@ -1,6 +1,6 @@
 //! Memory of a local peer that is mapped here.
 //!
-//! A window stays mapped as long as the local peer shows the region it is of, so that a program that goes from region to region does
+//! A mapping stays mapped as long as the local peer shows the region it is of, so that a program that goes from region to region does
 //! not map them again and again; what is left of regions that are gone is unmapped by whoever comes by.
 
 use super::descriptors::Shown;
@@ -15,14 +15,14 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 /// Pages of the local peer that are mapped here.
-pub struct Window {
+pub struct RegionMapping {
     memory: Arc<Mapping>,
     /// Where they are in the local peer's address space.
     start: usize,
     len: usize,
 }
 
-impl Window {
+impl RegionMapping {
     /// The address here of a byte of the local peer, whether it is mapped or not.
     #[inline(always)]
     pub fn address_of(&self, at: usize) -> usize {
@@ -38,9 +38,9 @@ impl Window {
     }
 }
 
-/// All windows to one local peer.
+/// All mappings of one local peer.
 #[derive(Debug, Default)]
-pub(crate) struct Windows(Mutex<HashMap<Key, Kept>>);
+pub(crate) struct RegionMappings(Mutex<HashMap<Key, Kept>>);
 
 /// What is mapped; two regions may be parts of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,28 +56,28 @@ struct Kept {
     shown: Shown,
 }
 
-impl Windows {
-    /// The window to a region, if it can be mapped.
-    pub(crate) fn open(&self, segment: &ShmSegment, shown: &Shown) -> Option<Window> {
+impl RegionMappings {
+    /// The mapping of a region, if it can be mapped.
+    pub(crate) fn open(&self, segment: &ShmSegment, shown: &Shown) -> Option<RegionMapping> {
         let file = shown.descriptor.file?;
         let changes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let writable = shown.descriptor.access.intersects(changes);
         // The same pages may be at several addresses there.
         let key = Key { file: BackingFile { start: 0, ..file }, writable };
-        let mut windows = self.0.lock();
-        let memory = match windows.get_mut(&key) {
+        let mut mappings = self.0.lock();
+        let memory = match mappings.get_mut(&key) {
             Some(kept) => {
                 kept.shown = *shown;
                 kept.memory.clone()
             }
             None => {
                 let memory = Arc::new(map(segment, &file, writable)?);
-                windows.retain(|_, kept| kept.is_used() || kept.is_shown(segment));
-                windows.insert(key, Kept { memory: memory.clone(), shown: *shown });
+                mappings.retain(|_, kept| kept.is_used() || kept.is_shown(segment));
+                mappings.insert(key, Kept { memory: memory.clone(), shown: *shown });
                 memory
             }
         };
-        Some(Window { memory, start: file.start as usize, len: file.len as usize })
+        Some(RegionMapping { memory, start: file.start as usize, len: file.len as usize })
     }
 
     /// Unmaps what nobody uses and is left of regions that are gone; all of them, if the local peer itself is.
@@ -147,8 +147,8 @@ mod tests {
     }
 
     #[test]
-    fn a_window_stays_as_long_as_its_region_is_shown() {
-        let base = std::env::temp_dir().join(format!("ferroce-windows-{}", std::process::id()));
+    fn a_mapping_stays_as_long_as_its_region_is_shown() {
+        let base = std::env::temp_dir().join(format!("ferroce-mappings-{}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
         let segment = Arc::new(ShmSegment::create(&registry, &[]).unwrap());
@@ -156,20 +156,20 @@ mod tests {
         let bytes = [vec![1_u8; 1 << 16], vec![2_u8; 1 << 16]];
         let [first, second] = [0, 1].map(|n| show(&table, &bytes[n], n as u32 + 1));
         let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
-        let windows = Windows::default();
+        let mappings = RegionMappings::default();
         let open = |rkey| {
-            let window = windows.open(&theirs, &find_region(&theirs, RKey(rkey)).unwrap()).expect("mapped");
-            window.memory.start() as usize
+            let mapping = mappings.open(&theirs, &find_region(&theirs, RKey(rkey)).unwrap()).expect("mapped");
+            mapping.memory.start() as usize
         };
         // Nobody keeps the first while the second is used.
         let segments = [open(1), open(2)];
         assert_eq!([open(1), open(2)], segments, "they were not mapped again");
         table.hide(first.0);
-        windows.clear(&theirs, true);
-        assert_eq!(windows.0.lock().len(), 1, "one region is gone");
+        mappings.clear(&theirs, true);
+        assert_eq!(mappings.0.lock().len(), 1, "one region is gone");
         assert_eq!(open(2), segments[1]);
-        windows.clear(&theirs, false);
-        assert_eq!(windows.0.lock().len(), 0, "its owner is gone");
+        mappings.clear(&theirs, false);
+        assert_eq!(mappings.0.lock().len(), 0, "its owner is gone");
         table.hide(second.0);
         drop((first, second, table, segment, registry));
         std::fs::remove_dir_all(base).unwrap();
