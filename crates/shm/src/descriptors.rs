@@ -4,7 +4,7 @@
 //! words that change together or not at all as far as anyone can tell (a number is not used again for long), a region's
 //! under a version that changes with it.
 
-use super::hold;
+use super::access;
 use super::mapping::BackingFile;
 use super::pages::Pages;
 use super::segment::{REGION_DESCRIPTORS, ShmSegment};
@@ -250,7 +250,7 @@ impl RegionDescriptors {
     pub fn hide(&self, number: usize) {
         let version = self.segment.region_field(number, VERSION);
         version.store(version.load(Ordering::Relaxed) | 1, Ordering::SeqCst);
-        hold::wait_for(&self.segment, number, &self.registry);
+        access::wait_for(&self.segment, number, &self.registry);
         self.used.lock()[number] = false;
     }
 }
@@ -318,27 +318,27 @@ mod tests {
 
     #[test]
     fn hiding_waits_for_the_living_and_not_for_the_dead() {
-        let base = std::env::temp_dir().join(format!("ferroce-holds-{}", std::process::id()));
+        let base = std::env::temp_dir().join(format!("ferroce-accesses-{}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
         let segment = Arc::new(ShmSegment::create(&registry, &[]).unwrap());
         let table = RegionDescriptors::new(segment.clone(), registry.clone(), false);
         let number = table.show(&descriptor(1)).unwrap();
         let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
-        hold::arrive(&theirs, registry.slot(), theirs.instance());
-        let access = hold::announce(&theirs, registry.slot(), number, &mut 0).unwrap();
+        access::attach(&theirs, registry.slot(), theirs.instance());
+        let access = access::begin(&theirs, registry.slot(), number, &mut 0).unwrap();
         std::thread::scope(|s| {
             let hiding = s.spawn(|| table.hide(number));
             while find_region(&theirs, RKey(1)).is_some() {}
             std::thread::sleep(std::time::Duration::from_millis(20));
             assert!(!hiding.is_finished());
-            hold::withdraw(&theirs, registry.slot(), access);
+            access::end(&theirs, registry.slot(), access);
             hiding.join().unwrap();
         });
         let number = table.show(&descriptor(2)).unwrap();
         let dead_slot = registry.slot() + 1;
-        hold::arrive(&theirs, dead_slot, 4711);
-        hold::announce(&theirs, dead_slot, number, &mut 0).unwrap();
+        access::attach(&theirs, dead_slot, 4711);
+        access::begin(&theirs, dead_slot, number, &mut 0).unwrap();
         table.hide(number);
         drop((table, segment, registry));
         std::fs::remove_dir_all(base).unwrap();

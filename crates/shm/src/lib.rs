@@ -10,7 +10,7 @@
 //! | `descriptors` | which queue pairs and regions local peers may reach directly |
 //! | `srq_descriptors` | which XRC shared receive queues they may name |
 //! | `groups` | who listens to which multicast group |
-//! | `hold` | how deregistration waits for local peers that access a region, and never for a dead one |
+//! | `access` | how deregistration waits for local peers that access a region, and never for a dead one |
 //! | `memfd_backing` | how registered memory becomes memory that a local peer can map |
 //! | `shared` | how a local peer maps memory that the program shares itself |
 //! | `pages` | which of the two it is |
@@ -21,12 +21,12 @@
 //! Nothing here needs a live partner: a process may die at any instruction. A segment that is left behind is marked and removed by
 //! whoever gets its slot next.
 
+mod access;
 mod address_space;
 mod backlog;
 mod descriptors;
 mod groups;
 mod held_fd;
-mod hold;
 mod local_peers;
 mod mapping;
 mod memfd_backing;
@@ -41,9 +41,9 @@ mod srq_descriptors;
 mod vma;
 mod write_protect;
 
+pub use access::AccessToken;
 pub use descriptors::{Partner, QpDescriptor, QpDomain, RegionDescriptor, RegionDescriptors, Shown};
 pub use groups::GroupDescriptors;
-pub use hold::Hold;
 pub use local_peers::{LocalPeer, LocalPeers, NOBODY_FOR_NS, Pushed};
 pub use pages::Pages;
 pub use region_mapping::RegionMapping;

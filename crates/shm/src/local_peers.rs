@@ -1,9 +1,9 @@
 //! Who else is there, and which addresses are this host's.
 
+use super::access::{self, AccessToken};
 use super::backlog::Backlog;
 use super::descriptors::{QpDescriptor, RegionDescriptors, Shown, find_qp, find_region, show_qp};
 use super::groups::{GroupDescriptors, listens};
-use super::hold::{self, Hold};
 use super::region_mapping::{RegionMapping, RegionMappings};
 use super::registry::{self, Registry};
 use super::ring::{Piece, RxMeta, Writer};
@@ -143,17 +143,17 @@ impl LocalPeer {
         listens(&self.segment, group, interface)
     }
 
-    /// Announces an access to a region, until it is [withdrawn](Self::withdraw). Nothing if too many others are under way. `free`
+    /// Announces an access to a region, until it is [ended](Self::end_access). Nothing if too many others are under way. `free`
     /// is where the caller found room the last time.
     #[inline(always)]
-    pub fn announce(&self, region: &Shown, free: &mut usize) -> Option<Hold> {
-        hold::announce(&self.segment, self.own_slot, region.number, free)
+    pub fn begin_access(&self, region: &Shown, free: &mut usize) -> Option<AccessToken> {
+        access::begin(&self.segment, self.own_slot, region.number, free)
     }
 
     /// The access is done.
     #[inline]
-    pub fn withdraw(&self, hold: Hold) {
-        hold::withdraw(&self.segment, self.own_slot, hold);
+    pub fn end_access(&self, token: AccessToken) {
+        access::end(&self.segment, self.own_slot, token);
     }
 
     /// Maps a region, if it can be.
@@ -489,7 +489,7 @@ impl LocalPeers {
         let addresses =
             (0..ADDRESSES).map(|index| segment.address(index)).take_while(|a| *a != NOWHERE).collect();
         let own = self.slot();
-        hold::arrive(&segment, own, self.segment.instance());
+        access::attach(&segment, own, self.segment.instance());
         let out = self.ring_to(slot)?;
         {
             let mut out = out.lock();

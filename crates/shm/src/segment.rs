@@ -3,7 +3,7 @@
 //! ```text
 //! 0        head: magic, instance, process, namespace, where the instance lies in the owner's memory, closed, asleep, news bits,
 //!          addresses, source ports of echoes
-//! 4 KiB    holds: one line per slot
+//! 4 KiB    accesses under way: one line per slot
 //! 20 KiB   calls: per slot, two lines: who sends to us from where on; how far we have read
 //! 52 KiB   table of queue pairs
 //! …        table of regions
@@ -58,10 +58,10 @@ const ECHOES_AT: usize = ADDRESSES_AT + ADDRESSES * 16;
 /// Sockets from which packets to groups leave that also went through rings.
 pub(crate) const ECHOES: usize = 32;
 
-const HOLDS_AT: usize = 4096;
+const ACCESSES_AT: usize = 4096;
 /// Accesses that one process may have under way at a time in another's memory: a line of words, less the first two.
-pub(crate) const HOLDS_PER_SLOT: usize = 14;
-const CALLS_AT: usize = HOLDS_AT + SLOTS * 64;
+pub(crate) const ACCESSES_PER_SLOT: usize = 14;
+const CALLS_AT: usize = ACCESSES_AT + SLOTS * 64;
 const CALL_LEN: usize = 128;
 
 const QPS_AT: usize = CALLS_AT + SLOTS * CALL_LEN;
@@ -185,15 +185,15 @@ impl ShmSegment {
 
     /// What `slot` accesses in the owner's memory just now: numbers of region descriptors, plus one.
     #[inline(always)]
-    pub(crate) fn hold(&self, slot: u8, index: usize) -> &AtomicU32 {
+    pub(crate) fn access(&self, slot: u8, index: usize) -> &AtomicU32 {
         // Nearly always inside, and a division takes longer than to look.
-        let index = if index < HOLDS_PER_SLOT { index } else { index % HOLDS_PER_SLOT };
-        self.memory.word(HOLDS_AT + usize::from(slot) * 64 + 8 + index * 4)
+        let index = if index < ACCESSES_PER_SLOT { index } else { index % ACCESSES_PER_SLOT };
+        self.memory.word(ACCESSES_AT + usize::from(slot) * 64 + 8 + index * 4)
     }
 
     /// Which life of `slot` those are the words of.
-    pub(crate) fn visitor(&self, slot: u8) -> &AtomicU64 {
-        self.memory.long(HOLDS_AT + usize::from(slot) * 64)
+    pub(crate) fn accessor(&self, slot: u8) -> &AtomicU64 {
+        self.memory.long(ACCESSES_AT + usize::from(slot) * 64)
     }
 
     /// The life of `slot` that sends to the owner, and the position in its ring where it began.
@@ -338,4 +338,4 @@ fn process_namespace() -> u64 {
 }
 
 const _: () = assert!(REGIONS_AT.is_multiple_of(4096) && TABLES_LEN.is_multiple_of(4096));
-const _: () = assert!(ECHOES_AT + ECHOES * 24 <= HOLDS_AT);
+const _: () = assert!(ECHOES_AT + ECHOES * 24 <= ACCESSES_AT);

@@ -10,7 +10,7 @@ use crate::memory::{Far, Grip, Lease, Peer, Region, Span, ask_for_line};
 use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
 use ferroce_proto::verbs::{Access, MemoryFault, Route, Sge};
 use ferroce_proto::{LKey, PdId, Qpn, RKey, Srqn};
-use ferroce_shm::{Hold, LocalPeer, LocalPeers, Partner, Piece, QpDomain, RegionMapping, Shown};
+use ferroce_shm::{AccessToken, LocalPeer, LocalPeers, Partner, Piece, QpDomain, RegionMapping, Shown};
 use std::sync::Arc;
 
 /// Operations of one list between two looks whether the local peer lives.
@@ -26,9 +26,9 @@ pub(crate) struct Path {
     /// The region of the last operation: most programs use one again and again.
     last: Option<Known>,
     /// An access to it is announced: kept from one operation to the next while a list of them is posted.
-    hold: Option<Hold>,
+    access: Option<AccessToken>,
     /// Where that was announced.
-    free_hold: usize,
+    free_access: usize,
     /// This end's region that operations use again and again.
     lease: Lease,
     /// The one that messages of the peer are placed in.
@@ -97,7 +97,7 @@ impl Path {
         own: Partner,
         [lease, place_lease]: [Lease; 2],
     ) -> Path {
-        let (last, hold, free_hold, source, next_line) = (None, None, 0, None, 0);
+        let (last, access, free_access, source, next_line) = (None, None, 0, None, 0);
         let (mapped, copied, fetched) = (0, 0, 0);
         Path {
             local_peers,
@@ -105,8 +105,8 @@ impl Path {
             peer,
             own,
             last,
-            hold,
-            free_hold,
+            access,
+            free_access,
             lease,
             place_lease,
             source,
@@ -185,8 +185,8 @@ impl Path {
 
     /// Lets go of the local peer's memory.
     fn let_go(&mut self) {
-        if let Some(hold) = self.hold.take() {
-            self.local_peer.withdraw(hold);
+        if let Some(token) = self.access.take() {
+            self.local_peer.end_access(token);
         }
     }
 
@@ -260,7 +260,7 @@ impl Path {
     #[inline(always)]
     fn check(&mut self, srq: Option<Srqn>, rkey: RKey, addr: u64, len: u64, need: Access) -> Option<Span> {
         // Of a list only now and then: the clock takes as long as a short copy.
-        let is_due = self.hold.is_none() || self.mapped.is_multiple_of(LOOK_EVERY);
+        let is_due = self.access.is_none() || self.mapped.is_multiple_of(LOOK_EVERY);
         if is_due && !self.local_peer.lives() {
             return None;
         }
@@ -288,10 +288,10 @@ impl Path {
     #[inline(always)]
     fn announce(&mut self) -> bool {
         let Some(known) = &self.last else { return false };
-        if self.hold.is_none() {
-            self.hold = self.local_peer.announce(&known.shown, &mut self.free_hold);
+        if self.access.is_none() {
+            self.access = self.local_peer.begin_access(&known.shown, &mut self.free_access);
         }
-        let is_good = self.hold.is_some() && self.local_peer.shows(&known.shown);
+        let is_good = self.access.is_some() && self.local_peer.shows(&known.shown);
         if !is_good {
             self.refresh();
         }
