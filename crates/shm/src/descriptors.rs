@@ -77,8 +77,8 @@ impl QpDescriptor {
     }
 }
 
-/// Shows a queue pair to local peers, or hides it.
-pub(crate) fn show_qp(segment: &ShmSegment, qpn: Qpn, descriptor: Option<QpDescriptor>) {
+/// Publishes a queue pair to local peers, or withdraws it.
+pub(crate) fn publish_qp(segment: &ShmSegment, qpn: Qpn, descriptor: Option<QpDescriptor>) {
     let (first, second) = segment.qp_descriptor(qpn.value() as u16);
     match descriptor {
         None => first.store(0, Ordering::Release),
@@ -89,7 +89,7 @@ pub(crate) fn show_qp(segment: &ShmSegment, qpn: Qpn, descriptor: Option<QpDescr
     }
 }
 
-/// What a local peer shows of a queue pair.
+/// What a local peer publishes of a queue pair.
 #[inline(always)]
 pub(crate) fn find_qp(segment: &ShmSegment, qpn: Qpn) -> Option<QpDescriptor> {
     let (first, second) = segment.qp_descriptor(qpn.value() as u16);
@@ -171,16 +171,16 @@ fn probes(rkey: RKey) -> impl Iterator<Item = usize> {
     (0..PROBES).map(move |step| (first_probe(rkey) + step) % REGION_DESCRIPTORS)
 }
 
-/// A descriptor that a local peer shows, and the version of it.
+/// A descriptor that a local peer publishes, and the version of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Shown {
+pub struct PublishedRegion {
     pub(crate) number: usize,
     pub(crate) version: u64,
     /// What it says.
     pub descriptor: RegionDescriptor,
 }
 
-impl Shown {
+impl PublishedRegion {
     /// Whether the descriptor is still what it was.
     #[inline(always)]
     pub(crate) fn is_valid(&self, segment: &ShmSegment) -> bool {
@@ -188,18 +188,18 @@ impl Shown {
     }
 }
 
-/// What a local peer shows under this key. Only good once an access is announced and the version found unchanged.
-pub(crate) fn find_region(segment: &ShmSegment, rkey: RKey) -> Option<Shown> {
+/// What a local peer publishes under this key. Only good once an access is announced and the version found unchanged.
+pub(crate) fn find_region(segment: &ShmSegment, rkey: RKey) -> Option<PublishedRegion> {
     probes(rkey).find_map(|number| {
         let version = segment.region_field(number, VERSION).load(Ordering::Acquire);
-        let is_shown = version != 0 && version.is_multiple_of(2);
+        let is_published = version != 0 && version.is_multiple_of(2);
         let key = segment.region_field(number, 1).load(Ordering::Relaxed) as u32;
-        if !is_shown || key != rkey.0 {
+        if !is_published || key != rkey.0 {
             return None;
         }
         let field = |index| segment.region_field(number, index + 1).load(Ordering::Relaxed);
         let descriptor = RegionDescriptor::from_fields(std::array::from_fn(field));
-        Some(Shown { number, version, descriptor })
+        Some(PublishedRegion { number, version, descriptor })
     })
 }
 
@@ -230,8 +230,8 @@ impl RegionDescriptors {
         if self.uses_memfd { Pages::of(&self.files, base, len, room) } else { None }
     }
 
-    /// Shows a region. Nothing if there is no room: then packets must do.
-    pub fn show(&self, descriptor: &RegionDescriptor) -> Option<usize> {
+    /// Publishes a region. Nothing if there is no room: then packets must do.
+    pub fn publish(&self, descriptor: &RegionDescriptor) -> Option<usize> {
         let mut used = self.used.lock();
         let number = probes(descriptor.rkey).find(|&number| !used[number])?;
         used[number] = true;
@@ -246,8 +246,8 @@ impl RegionDescriptors {
         Some(number)
     }
 
-    /// Hides a region and waits for those who access it.
-    pub fn hide(&self, number: usize) {
+    /// Withdraws a region and waits for those who access it.
+    pub fn withdraw(&self, number: usize) {
         let version = self.segment.region_field(number, VERSION);
         version.store(version.load(Ordering::Relaxed) | 1, Ordering::SeqCst);
         access::wait_for(&self.segment, number, &self.registry);
@@ -275,24 +275,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_found_until_it_is_hidden() {
+    fn what_is_published_is_found_until_it_is_withdrawn() {
         let base = std::env::temp_dir().join(format!("ferroce-tables-{}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
         let segment = Arc::new(ShmSegment::create(&registry, &[]).unwrap());
         let table = RegionDescriptors::new(segment.clone(), registry.clone(), false);
-        let numbers: Vec<usize> = (1..=500).map(|key| table.show(&descriptor(key)).unwrap()).collect();
+        let numbers: Vec<usize> = (1..=500).map(|key| table.publish(&descriptor(key)).unwrap()).collect();
         let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
         for key in 1..=500 {
             assert_eq!(find_region(&theirs, RKey(key)).unwrap().descriptor, descriptor(key));
         }
-        let shown = find_region(&theirs, RKey(77)).unwrap();
-        assert_eq!(shown.descriptor, descriptor(77));
-        assert!(shown.is_valid(&theirs) && find_region(&theirs, RKey(501)).is_none());
-        table.hide(numbers[76]);
-        assert!(!shown.is_valid(&theirs) && find_region(&theirs, RKey(77)).is_none());
-        assert_eq!(table.show(&descriptor(77)).map(|number| number == numbers[76]), Some(true));
-        assert!(!shown.is_valid(&theirs), "the same descriptor in another life");
+        let published = find_region(&theirs, RKey(77)).unwrap();
+        assert_eq!(published.descriptor, descriptor(77));
+        assert!(published.is_valid(&theirs) && find_region(&theirs, RKey(501)).is_none());
+        table.withdraw(numbers[76]);
+        assert!(!published.is_valid(&theirs) && find_region(&theirs, RKey(77)).is_none());
+        assert_eq!(table.publish(&descriptor(77)).map(|number| number == numbers[76]), Some(true));
+        assert!(!published.is_valid(&theirs), "the same descriptor in another life");
 
         let qpn = Qpn::new(0x01_1234);
         let terms = QpDescriptor {
@@ -304,11 +304,11 @@ mod tests {
         };
         let xrc = QpDescriptor { domain: QpDomain::Xrc(9), takes_large: false, ..terms };
         for descriptor in [terms, xrc] {
-            show_qp(&segment, qpn, Some(descriptor));
+            publish_qp(&segment, qpn, Some(descriptor));
             assert_eq!(find_qp(&theirs, qpn), Some(descriptor));
         }
         assert_eq!(terms.partner.qpn(), Qpn::new(0x02_5678));
-        show_qp(&segment, qpn, None);
+        publish_qp(&segment, qpn, None);
         assert_eq!(find_qp(&theirs, qpn), None);
         drop((table, segment));
         assert!(theirs.is_closed());
@@ -323,23 +323,23 @@ mod tests {
         let registry = Arc::new(Registry::open(&base).unwrap());
         let segment = Arc::new(ShmSegment::create(&registry, &[]).unwrap());
         let table = RegionDescriptors::new(segment.clone(), registry.clone(), false);
-        let number = table.show(&descriptor(1)).unwrap();
+        let number = table.publish(&descriptor(1)).unwrap();
         let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
         access::attach(&theirs, registry.slot(), theirs.instance());
         let access = access::begin(&theirs, registry.slot(), number, &mut 0).unwrap();
         std::thread::scope(|s| {
-            let hiding = s.spawn(|| table.hide(number));
+            let hiding = s.spawn(|| table.withdraw(number));
             while find_region(&theirs, RKey(1)).is_some() {}
             std::thread::sleep(std::time::Duration::from_millis(20));
             assert!(!hiding.is_finished());
             access::end(&theirs, registry.slot(), access);
             hiding.join().unwrap();
         });
-        let number = table.show(&descriptor(2)).unwrap();
+        let number = table.publish(&descriptor(2)).unwrap();
         let dead_slot = registry.slot() + 1;
         access::attach(&theirs, dead_slot, 4711);
         access::begin(&theirs, dead_slot, number, &mut 0).unwrap();
-        table.hide(number);
+        table.withdraw(number);
         drop((table, segment, registry));
         std::fs::remove_dir_all(base).unwrap();
     }

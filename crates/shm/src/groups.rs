@@ -1,7 +1,7 @@
 //! Who listens to which multicast group.
 //!
-//! A NIC shows its memberships in its segment: a descriptor per group and interface, since a packet to a group is heard on the
-//! interface that it leaves by. A file that all NICs map counts the changes and says which slots may show a group. So a sender
+//! A NIC publishes its memberships in its segment: a descriptor per group and interface, since a packet to a group is heard on the
+//! interface that it leaves by. A file that all NICs map counts the changes and says which slots may publish a group. So a sender
 //! that knows the members of a group learns from one word that they are still the same, and whose segments it need not look at.
 
 use super::mapping::Mapping;
@@ -21,7 +21,7 @@ const FILE_LEN: usize = 4096;
 const CHANGES_AT: usize = 0;
 const SLOTS_AT: usize = 64;
 /// With an interface: the descriptor is valid.
-const SHOWN: u64 = 1 << 63;
+const PUBLISHED: u64 = 1 << 63;
 
 /// This NIC's memberships, and where those of others are found.
 #[derive(Debug)]
@@ -30,11 +30,11 @@ pub struct GroupDescriptors {
     /// What all NICs share.
     news: Mapping,
     slot: u8,
-    /// How often each group was joined. Held while one is joined or left, so that what is shown follows what is.
+    /// How often each group was joined. Held while one is joined or left, so that what is published follows what is.
     joins: Mutex<HashMap<Gid, u32>>,
-    shown: RwLock<Vec<Gid>>,
+    published: RwLock<Vec<Gid>>,
     /// Held while a socket is added to those by which echoes leave.
-    showing: Mutex<()>,
+    publishing: Mutex<()>,
 }
 
 impl GroupDescriptors {
@@ -45,8 +45,8 @@ impl GroupDescriptors {
         // Also makes it as long as that, and never shorter.
         allocate(&file, 0, FILE_LEN)?;
         let news = Mapping::new(&file, 0, FILE_LEN, true)?;
-        let (joins, shown, showing) = Default::default();
-        let table = GroupDescriptors { segment, news, slot: registry.slot(), joins, shown, showing };
+        let (joins, published, publishing) = Default::default();
+        let table = GroupDescriptors { segment, news, slot: registry.slot(), joins, published, publishing };
         // What an earlier owner of the slot left.
         table.tell();
         Ok(table)
@@ -56,13 +56,13 @@ impl GroupDescriptors {
         self.news.long(CHANGES_AT)
     }
 
-    /// A bit for each group that a slot shows; some share one. They stay when the slot's owner dies, until it has a new one.
+    /// A bit for each group that a slot publishes; some share one. They stay when the slot's owner dies, until it has a new one.
     fn groups_of(&self, slot: u8) -> &AtomicU32 {
         self.news.word(SLOTS_AT + usize::from(slot) * 4)
     }
 
     fn tell(&self) {
-        let bits = self.shown.read().iter().fold(0, |bits, group| bits | bit_of(*group));
+        let bits = self.published.read().iter().fold(0, |bits, group| bits | bit_of(*group));
         self.groups_of(self.slot).store(bits, Ordering::SeqCst);
         self.change_count().fetch_add(1, Ordering::SeqCst);
     }
@@ -72,26 +72,26 @@ impl GroupDescriptors {
         self.change_count().load(Ordering::SeqCst)
     }
 
-    /// Slots of NICs that may show the group, this one among them. Some may be gone.
+    /// Slots of NICs that may publish the group, this one among them. Some may be gone.
     pub fn slots(&self, group: Gid) -> impl Iterator<Item = u8> {
         let may_show = move |slot: &u8| self.groups_of(*slot).load(Ordering::SeqCst) & bit_of(group) != 0;
         (0..SLOTS as u16).map(|slot| slot as u8).filter(may_show)
     }
 
-    /// Whether this NIC shows any membership.
+    /// Whether this NIC publishes any membership.
     #[inline]
-    pub fn shows_any(&self) -> bool {
+    pub fn publishes_any(&self) -> bool {
         self.groups_of(self.slot).load(Ordering::Relaxed) > 0
     }
 
-    /// Whether this NIC shows that it listens to the group. As long as it does, senders with a ring put what they send there
+    /// Whether this NIC publishes that it listens to the group. As long as it does, senders with a ring put what they send there
     /// into it.
-    pub fn is_shown(&self, group: Gid) -> bool {
-        self.shown.read().contains(&group)
+    pub fn is_published(&self, group: Gid) -> bool {
+        self.published.read().contains(&group)
     }
 
-    /// Joins a group with `join`, on these interfaces. It is shown as long as the kernel may have packets for it here:
-    /// what is shown says which packets come twice.
+    /// Joins a group with `join`, on these interfaces. It is published as long as the kernel may have packets for it here:
+    /// what is published says which packets come twice.
     pub fn join(
         &self,
         group: Gid,
@@ -101,12 +101,12 @@ impl GroupDescriptors {
         let mut joins = self.joins.lock();
         let is_first = !joins.contains_key(&group);
         if is_first {
-            self.show(group, interfaces);
+            self.publish(group, interfaces);
         }
         let joined = join();
         match joined {
             Ok(()) => *joins.entry(group).or_default() += 1,
-            Err(_) if is_first => self.hide(group),
+            Err(_) if is_first => self.withdraw(group),
             Err(_) => {}
         }
         joined
@@ -120,30 +120,30 @@ impl GroupDescriptors {
             *count -= 1;
             if *count == 0 {
                 joins.remove(&group);
-                self.hide(group);
+                self.withdraw(group);
             }
         }
         Ok(())
     }
 
-    /// Shows a socket, its address and port, that echoes leave by. False if there is no room.
-    pub fn show_echo_socket(&self, socket: (Gid, u16)) -> bool {
-        if echo_sockets(&self.segment).any(|shown| shown == socket) {
+    /// Publishes a socket, its address and port, that echoes leave by. False if there is no room.
+    pub fn publish_echo_socket(&self, socket: (Gid, u16)) -> bool {
+        if echo_sockets(&self.segment).any(|published| published == socket) {
             return true;
         }
-        let _showing = self.showing.lock();
-        let shown: Vec<(Gid, u16)> = echo_sockets(&self.segment).collect();
-        if shown.contains(&socket) || shown.len() == ECHOES {
-            return shown.contains(&socket);
+        let _publishing = self.publishing.lock();
+        let published: Vec<(Gid, u16)> = echo_sockets(&self.segment).collect();
+        if published.contains(&socket) || published.len() == ECHOES {
+            return published.contains(&socket);
         }
-        let (port, gid) = self.segment.echo(shown.len());
+        let (port, gid) = self.segment.echo(published.len());
         store_gid(gid, socket.0);
         port.store(socket.1.into(), Ordering::SeqCst);
         true
     }
 
     /// All descriptors or none: where there is no room for them, packets must come by UDP.
-    fn show(&self, group: Gid, interfaces: &[u32]) {
+    fn publish(&self, group: Gid, interfaces: &[u32]) {
         let is_free = |&index: &usize| self.segment.group_descriptor(index).0.load(Ordering::Relaxed) == 0;
         let free: Vec<usize> = (0..GROUP_DESCRIPTORS).filter(is_free).take(interfaces.len()).collect();
         if free.len() < interfaces.len() {
@@ -152,20 +152,20 @@ impl GroupDescriptors {
         for (&index, &interface) in free.iter().zip(interfaces) {
             let (word, gid) = self.segment.group_descriptor(index);
             store_gid(gid, group);
-            word.store(SHOWN | u64::from(interface), Ordering::SeqCst);
+            word.store(PUBLISHED | u64::from(interface), Ordering::SeqCst);
         }
-        self.shown.write().push(group);
+        self.published.write().push(group);
         self.tell();
     }
 
-    fn hide(&self, group: Gid) {
+    fn withdraw(&self, group: Gid) {
         for index in 0..GROUP_DESCRIPTORS {
             let (word, gid) = self.segment.group_descriptor(index);
             if word.load(Ordering::Relaxed) != 0 && load_gid(gid) == group {
                 word.store(0, Ordering::SeqCst);
             }
         }
-        self.shown.write().retain(|shown| *shown != group);
+        self.published.write().retain(|published| *published != group);
         self.tell();
     }
 }
@@ -189,7 +189,7 @@ fn bit_of(group: Gid) -> u32 {
 pub(crate) fn listens(segment: &ShmSegment, group: Gid, interface: u32) -> bool {
     (0..GROUP_DESCRIPTORS).any(|index| {
         let (word, gid) = segment.group_descriptor(index);
-        word.load(Ordering::SeqCst) == SHOWN | u64::from(interface) && load_gid(gid) == group
+        word.load(Ordering::SeqCst) == PUBLISHED | u64::from(interface) && load_gid(gid) == group
     })
 }
 
@@ -218,14 +218,14 @@ mod tests {
         assert_ne!(there.changes(), before);
         assert_eq!(there.slots(group(1)).collect::<Vec<_>>(), [registries[0].slot()]);
         assert_eq!([1, 7, 9].map(|n| listens(&seen, group(1), n)), [true, true, false]);
-        assert!(!listens(&seen, group(2), 1) && here.is_shown(group(1)) && !there.is_shown(group(1)));
+        assert!(!listens(&seen, group(2), 1) && here.is_published(group(1)) && !there.is_published(group(1)));
 
         let refused = || Err(io::Error::other("no such luck"));
         here.join(group(2), &[1], refused).unwrap_err();
-        assert!(!here.is_shown(group(2)), "not joined, not shown");
+        assert!(!here.is_published(group(2)), "not joined, not published");
         let too_many: Vec<u32> = (0..GROUP_DESCRIPTORS as u32).collect();
         here.join(group(3), &too_many, || Ok(())).unwrap();
-        assert!(!here.is_shown(group(3)) && !listens(&seen, group(3), 1), "no room for all of it");
+        assert!(!here.is_published(group(3)) && !listens(&seen, group(3), 1), "no room for all of it");
         here.leave(group(3), || Ok(())).unwrap();
 
         here.leave(group(1), || Ok(())).unwrap();
@@ -233,7 +233,7 @@ mod tests {
         here.leave(group(1), || Ok(())).unwrap();
         assert!(!listens(&seen, group(1), 1) && there.slots(group(1)).count() == 0);
         here.join(group(4), &too_many, || Ok(())).unwrap();
-        assert!(here.is_shown(group(4)), "descriptors are used again");
+        assert!(here.is_published(group(4)), "descriptors are used again");
         drop((here, there, segments, registries));
         std::fs::remove_dir_all(base).unwrap();
     }

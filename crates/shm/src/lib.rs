@@ -1,4 +1,4 @@
-//! Memory that the processes of one host share: what a NIC shows of itself, and how its registered memory can be mapped.
+//! Memory that the processes of one host share: what a NIC publishes of itself, and how its registered memory can be mapped.
 //!
 //! Every NIC keeps one file in the registry's directory, its *shared segment*. What others need to know of it lies there: which queue
 //! pairs may be reached, which memory is registered and where, and the rings through which it sends packets to others.
@@ -42,7 +42,9 @@ mod vma;
 mod write_protect;
 
 pub use access::AccessToken;
-pub use descriptors::{Partner, QpDescriptor, QpDomain, RegionDescriptor, RegionDescriptors, Shown};
+pub use descriptors::{
+    Partner, PublishedRegion, QpDescriptor, QpDomain, RegionDescriptor, RegionDescriptors,
+};
 pub use groups::GroupDescriptors;
 pub use local_peers::{LocalPeer, LocalPeers, NOBODY_FOR_NS, Pushed};
 pub use pages::Pages;

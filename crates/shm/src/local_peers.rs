@@ -2,7 +2,9 @@
 
 use super::access::{self, AccessToken};
 use super::backlog::Backlog;
-use super::descriptors::{QpDescriptor, RegionDescriptors, Shown, find_qp, find_region, show_qp};
+use super::descriptors::{
+    PublishedRegion, QpDescriptor, RegionDescriptors, find_qp, find_region, publish_qp,
+};
 use super::groups::{GroupDescriptors, listens};
 use super::region_mapping::{RegionMapping, RegionMappings};
 use super::registry::{self, Registry};
@@ -116,25 +118,25 @@ impl LocalPeer {
         self.segment.owner()
     }
 
-    /// What it shows of a queue pair.
+    /// What it publishes of a queue pair.
     #[inline(always)]
     pub fn find_qp(&self, qpn: Qpn) -> Option<QpDescriptor> {
         find_qp(&self.segment, qpn)
     }
 
-    /// What it shows under this key. Only good once an access is announced and the region found [shown](Self::shows) still.
-    pub fn find_region(&self, rkey: RKey) -> Option<Shown> {
+    /// What it publishes under this key. Only good once an access is announced and the region found [published](Self::still_publishes) still.
+    pub fn find_region(&self, rkey: RKey) -> Option<PublishedRegion> {
         find_region(&self.segment, rkey)
     }
 
-    /// The protection domain of the XRC shared receive queue that it shows under this number.
+    /// The protection domain of the XRC shared receive queue that it publishes under this number.
     pub fn find_srq(&self, number: Srqn, domain: u32) -> Option<PdId> {
         find_srq(&self.segment, number, domain)
     }
 
-    /// Whether it shows a region still, unchanged.
+    /// Whether it publishes a region still, unchanged.
     #[inline(always)]
-    pub fn shows(&self, region: &Shown) -> bool {
+    pub fn still_publishes(&self, region: &PublishedRegion) -> bool {
         region.is_valid(&self.segment)
     }
 
@@ -146,7 +148,7 @@ impl LocalPeer {
     /// Announces an access to a region, until it is [ended](Self::end_access). Nothing if too many others are under way. `free`
     /// is where the caller found room the last time.
     #[inline(always)]
-    pub fn begin_access(&self, region: &Shown, free: &mut usize) -> Option<AccessToken> {
+    pub fn begin_access(&self, region: &PublishedRegion, free: &mut usize) -> Option<AccessToken> {
         access::begin(&self.segment, self.own_slot, region.number, free)
     }
 
@@ -157,7 +159,7 @@ impl LocalPeer {
     }
 
     /// Maps a region, if it can be.
-    pub fn map(&self, region: &Shown) -> Option<RegionMapping> {
+    pub fn map(&self, region: &PublishedRegion) -> Option<RegionMapping> {
         self.mappings.open(&self.segment, region)
     }
 
@@ -422,9 +424,9 @@ impl LocalPeers {
         SrqDescriptors::new(self.segment.clone())
     }
 
-    /// Shows a queue pair to local peers, or hides it.
-    pub fn show_qp(&self, qpn: Qpn, descriptor: Option<QpDescriptor>) {
-        show_qp(&self.segment, qpn, descriptor);
+    /// Publishes a queue pair to local peers, or withdraws it.
+    pub fn publish_qp(&self, qpn: Qpn, descriptor: Option<QpDescriptor>) {
+        publish_qp(&self.segment, qpn, descriptor);
     }
 
     /// The NIC that owns `qpn`, if it can be reached at `dgid` without a wire.

@@ -1,9 +1,9 @@
 //! Memory of a local peer that is mapped here.
 //!
-//! A mapping stays mapped as long as the local peer shows the region it is of, so that a program that goes from region to region does
+//! A mapping stays mapped as long as the local peer publishes the region it is of, so that a program that goes from region to region does
 //! not map them again and again; what is left of regions that are gone is unmapped by whoever comes by.
 
-use super::descriptors::Shown;
+use super::descriptors::PublishedRegion;
 use super::mapping::{BackingFile, FileSource, Mapping, sysv_len};
 use super::segment::ShmSegment;
 use super::shared::sysv_namespace;
@@ -53,27 +53,27 @@ struct Key {
 struct Kept {
     memory: Arc<Mapping>,
     /// The last region that it was mapped for.
-    shown: Shown,
+    published: PublishedRegion,
 }
 
 impl RegionMappings {
     /// The mapping of a region, if it can be mapped.
-    pub(crate) fn open(&self, segment: &ShmSegment, shown: &Shown) -> Option<RegionMapping> {
-        let file = shown.descriptor.file?;
+    pub(crate) fn open(&self, segment: &ShmSegment, published: &PublishedRegion) -> Option<RegionMapping> {
+        let file = published.descriptor.file?;
         let changes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let writable = shown.descriptor.access.intersects(changes);
+        let writable = published.descriptor.access.intersects(changes);
         // The same pages may be at several addresses there.
         let key = Key { file: BackingFile { start: 0, ..file }, writable };
         let mut mappings = self.0.lock();
         let memory = match mappings.get_mut(&key) {
             Some(kept) => {
-                kept.shown = *shown;
+                kept.published = *published;
                 kept.memory.clone()
             }
             None => {
                 let memory = Arc::new(map(segment, &file, writable)?);
-                mappings.retain(|_, kept| kept.is_used() || kept.is_shown(segment));
-                mappings.insert(key, Kept { memory: memory.clone(), shown: *shown });
+                mappings.retain(|_, kept| kept.is_used() || kept.is_published(segment));
+                mappings.insert(key, Kept { memory: memory.clone(), published: *published });
                 memory
             }
         };
@@ -82,7 +82,7 @@ impl RegionMappings {
 
     /// Unmaps what nobody uses and is left of regions that are gone; all of them, if the local peer itself is.
     pub(crate) fn clear(&self, segment: &ShmSegment, lives: bool) {
-        self.0.lock().retain(|_, kept| kept.is_used() || lives && kept.is_shown(segment));
+        self.0.lock().retain(|_, kept| kept.is_used() || lives && kept.is_published(segment));
     }
 }
 
@@ -91,8 +91,8 @@ impl Kept {
         Arc::strong_count(&self.memory) > 1
     }
 
-    fn is_shown(&self, segment: &ShmSegment) -> bool {
-        !segment.is_closed() && self.shown.is_valid(segment)
+    fn is_published(&self, segment: &ShmSegment) -> bool {
+        !segment.is_closed() && self.published.is_valid(segment)
     }
 }
 
@@ -130,10 +130,10 @@ mod tests {
     use ferroce_proto::{PdId, RKey};
 
     /// A region of pages of its own, and its descriptor.
-    fn show(table: &RegionDescriptors, bytes: &[u8], rkey: u32) -> (usize, crate::Pages) {
+    fn publish(table: &RegionDescriptors, bytes: &[u8], rkey: u32) -> (usize, crate::Pages) {
         let (base, len) = (bytes.as_ptr().addr(), bytes.len());
         let pages = table.pages(base, len, len).expect("in a memfd");
-        let number = table.show(&RegionDescriptor {
+        let number = table.publish(&RegionDescriptor {
             rkey: RKey(rkey),
             access: Access::REMOTE,
             pd: PdId(1),
@@ -154,7 +154,7 @@ mod tests {
         let segment = Arc::new(ShmSegment::create(&registry, &[]).unwrap());
         let table = RegionDescriptors::new(segment.clone(), registry.clone(), true);
         let bytes = [vec![1_u8; 1 << 16], vec![2_u8; 1 << 16]];
-        let [first, second] = [0, 1].map(|n| show(&table, &bytes[n], n as u32 + 1));
+        let [first, second] = [0, 1].map(|n| publish(&table, &bytes[n], n as u32 + 1));
         let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
         let mappings = RegionMappings::default();
         let open = |rkey| {
@@ -164,13 +164,13 @@ mod tests {
         // Nobody keeps the first while the second is used.
         let segments = [open(1), open(2)];
         assert_eq!([open(1), open(2)], segments, "they were not mapped again");
-        table.hide(first.0);
+        table.withdraw(first.0);
         mappings.clear(&theirs, true);
         assert_eq!(mappings.0.lock().len(), 1, "one region is gone");
         assert_eq!(open(2), segments[1]);
         mappings.clear(&theirs, false);
         assert_eq!(mappings.0.lock().len(), 0, "its owner is gone");
-        table.hide(second.0);
+        table.withdraw(second.0);
         drop((first, second, table, segment, registry));
         std::fs::remove_dir_all(base).unwrap();
     }

@@ -190,8 +190,8 @@ impl RxRings {
     /// Whether a multicast packet that came from here by UDP comes through a ring too.
     pub fn is_echo(&self, sgid: Gid, sport: u16) -> bool {
         let is_it = |(gid, port): (Gid, u16)| port == sport && (gid == sgid || gid == Gid::ZERO);
-        let mut shown = self.rings.iter().flat_map(|ring| echo_sockets(&ring.segment));
-        shown.any(is_it) || self.departed.iter().any(|&socket| is_it(socket))
+        let mut published = self.rings.iter().flat_map(|ring| echo_sockets(&ring.segment));
+        published.any(is_it) || self.departed.iter().any(|&socket| is_it(socket))
     }
 
     /// Marks that an echo arrived, so that the kernel should learn which ones need not be delivered.

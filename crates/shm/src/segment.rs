@@ -75,12 +75,12 @@ pub(crate) const REGION_DESCRIPTORS: usize = 4096;
 
 const GROUPS_AT: usize = REGIONS_AT + REGION_DESCRIPTORS * REGION_DESCRIPTOR_LEN;
 const GROUP_DESCRIPTOR_LEN: usize = 32;
-/// Memberships, one per group and interface, that are shown; those beyond get their packets by UDP.
+/// Memberships, one per group and interface, that are published; those beyond get their packets by UDP.
 pub(crate) const GROUP_DESCRIPTORS: usize = 256;
 
 const SRQS_AT: usize = GROUPS_AT + GROUP_DESCRIPTORS * GROUP_DESCRIPTOR_LEN;
 const SRQ_DESCRIPTOR_LEN: usize = 16;
-/// XRC shared receive queues that are shown; one-sided operations that name another one go by packets.
+/// XRC shared receive queues that are published; one-sided operations that name another one go by packets.
 pub(crate) const SRQ_DESCRIPTORS: usize = 1024;
 
 /// What local peers map of a segment.

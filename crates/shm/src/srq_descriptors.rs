@@ -20,7 +20,7 @@ fn first_word(number: Srqn, domain: u32) -> u64 {
     OPEN | u64::from(number.value()) << 32 | u64::from(domain)
 }
 
-/// The protection domain of the queue that a local peer shows under this number in this XRC domain.
+/// The protection domain of the queue that a local peer publishes under this number in this XRC domain.
 pub(crate) fn find_srq(segment: &ShmSegment, number: Srqn, domain: u32) -> Option<PdId> {
     let word = first_word(number, domain);
     probes(number).find_map(|index| {
@@ -41,8 +41,8 @@ impl SrqDescriptors {
         SrqDescriptors { segment }
     }
 
-    /// Shows a queue. Where there is no room, packets must do.
-    pub fn show(&self, number: Srqn, domain: u32, pd: PdId) {
+    /// Publishes a queue. Where there is no room, packets must do.
+    pub fn publish(&self, number: Srqn, domain: u32, pd: PdId) {
         let free = |index: &usize| self.segment.srq_descriptor(*index).0.load(Ordering::Relaxed) == 0;
         if let Some(index) = probes(number).find(free) {
             let (first, second) = self.segment.srq_descriptor(index);
@@ -51,8 +51,8 @@ impl SrqDescriptors {
         }
     }
 
-    /// Hides a queue.
-    pub fn hide(&self, number: Srqn, domain: u32) {
+    /// Withdraws a queue.
+    pub fn withdraw(&self, number: Srqn, domain: u32) {
         let word = first_word(number, domain);
         for (first, _) in probes(number).map(|index| self.segment.srq_descriptor(index)) {
             if first.load(Ordering::Relaxed) == word {
@@ -68,7 +68,7 @@ mod tests {
     use crate::registry::Registry;
 
     #[test]
-    fn a_queue_is_found_in_its_domain_until_it_is_hidden() {
+    fn a_queue_is_found_in_its_domain_until_it_is_withdrawn() {
         let base = std::env::temp_dir().join(format!("ferroce-srqs-{}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
         let registry = Arc::new(Registry::open(&base).unwrap());
@@ -79,7 +79,7 @@ mod tests {
         let numbers: Vec<Srqn> =
             (0..=PROBES).map(|lap| Srqn::new((3 + lap * SRQ_DESCRIPTORS) as u32)).collect();
         for (pd, &number) in numbers.iter().enumerate() {
-            table.show(number, 7, PdId(pd as u32));
+            table.publish(number, 7, PdId(pd as u32));
         }
         let found = |number: Srqn, domain| find_srq(&theirs, number, domain);
         for (pd, &number) in numbers[..PROBES].iter().enumerate() {
@@ -87,11 +87,11 @@ mod tests {
             assert_eq!(found(number, 8), None, "of another XRC domain");
         }
         assert_eq!(found(numbers[PROBES], 7), None, "no room");
-        table.hide(numbers[2], 8);
+        table.withdraw(numbers[2], 8);
         assert!(found(numbers[2], 7).is_some());
-        table.hide(numbers[2], 7);
+        table.withdraw(numbers[2], 7);
         assert_eq!(found(numbers[2], 7), None);
-        table.show(numbers[PROBES], 7, PdId(99));
+        table.publish(numbers[PROBES], 7, PdId(99));
         assert_eq!((found(numbers[PROBES], 7), found(numbers[1], 7)), (Some(PdId(99)), Some(PdId(1))));
         drop((table, segment, registry));
         std::fs::remove_dir_all(base).unwrap();

@@ -59,7 +59,7 @@ impl Engine {
         if *shown != descriptor {
             *shown = descriptor;
             qp.shown_word.store(word_of(descriptor), Ordering::Relaxed);
-            local_peers.show_qp(qp.qpn, descriptor);
+            local_peers.publish_qp(qp.qpn, descriptor);
         }
     }
 
@@ -85,7 +85,7 @@ impl Engine {
         let mut shown = qp.shown.lock();
         *shown = None;
         qp.shown_word.store(word_of(None), Ordering::Relaxed);
-        local_peers.show_qp(qp.qpn, None);
+        local_peers.publish_qp(qp.qpn, None);
     }
 }
 

@@ -36,7 +36,7 @@ impl XrcSrqs {
             if let Entry::Vacant(place) = by_number.entry(number) {
                 let core = place.insert(make(number)).clone();
                 if let (Some(table), Some(xrc)) = (&self.table, &core.xrc) {
-                    table.show(number, xrc.domain, xrc.pd);
+                    table.publish(number, xrc.domain, xrc.pd);
                 }
                 return Some(core);
             }
@@ -48,7 +48,7 @@ impl XrcSrqs {
         if let (Some(core), Some(table)) = (by_number.remove(&number), &self.table)
             && let Some(xrc) = &core.xrc
         {
-            table.hide(number, xrc.domain);
+            table.withdraw(number, xrc.domain);
         }
     }
 

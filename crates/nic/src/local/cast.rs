@@ -5,12 +5,12 @@
 //! leaves by UDP as well, and the kernel gives a copy to every socket of the host that has joined: to members with a ring
 //! that is a second one. They must be able to tell it from a first one, exactly:
 //!
-//! - packets that also went through rings leave from sockets of their own, whose ports the sender shows in its place before it
+//! - packets that also went through rings leave from sockets of their own, whose ports the sender publishes in its segment before it
 //!   uses them. A port has one owner in a network namespace. Such a packet is an *echo* to whoever reads a ring of that sender;
 //! - the sender puts the packet into the rings first. So when the echo arrives, its receiver can know of the ring;
 //! - the sender uses rings only if all NICs of this host that show the group can be reached through one. Otherwise the
 //!   packet leaves by UDP alone, from the ordinary sockets, and is nobody's echo;
-//! - a receiver that does not show the group, for want of room, gets nothing through rings and drops no echo. One that shows
+//! - a receiver that does not publish the group, for want of room, gets nothing through rings and drops no echo. One that publishes
 //!   it does so as long as its socket exists;
 //! - a sender that is gone is remembered until what it sent by UDP was read.
 //!
@@ -149,19 +149,19 @@ impl LocalLink {
 
     fn has_echo_exit(&self, route: &Route) -> bool {
         let exit = self.udp.echo_socket(route);
-        exit.is_some_and(|exit| self.cast.table.show_echo_socket(exit))
+        exit.is_some_and(|exit| self.cast.table.publish_echo_socket(exit))
     }
 
     /// Drops what came through a ring as well. Returns how many packets are left.
     pub(super) fn drop_echoes(&self, rings: &mut RxRings, rx: &mut RxBatch) -> usize {
-        if !self.cast.table.shows_any() || !rx.packets().any(|packet| packet.dgid.is_multicast()) {
+        if !self.cast.table.publishes_any() || !rx.packets().any(|packet| packet.dgid.is_multicast()) {
             return rx.len();
         }
         // Its sender has rung before it sent the echo.
         rings.open_new(self.local_peers());
         let before = rx.len();
         rx.retain(|packet| {
-            let is_twice = packet.dgid.is_multicast() && self.cast.table.is_shown(packet.dgid);
+            let is_twice = packet.dgid.is_multicast() && self.cast.table.is_published(packet.dgid);
             !(is_twice && rings.is_echo(packet.sgid, packet.sport))
         });
         let echoes = before - rx.len();
@@ -175,7 +175,7 @@ impl LocalLink {
     /// Has the kernel drop the echoes of all whose rings are read, and of nobody else.
     pub(super) fn ignore_echoes(&self, rings: &mut RxRings) {
         if let Some(origins) = rings.changed_echo_sockets() {
-            self.udp.ignore_in_groups(&origins, |group| self.cast.table.is_shown(group));
+            self.udp.ignore_in_groups(&origins, |group| self.cast.table.is_published(group));
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A message through the ring is copied twice, one that is named once, on the receiver's processor: from a mapping of the region that it lies
 //! in where that can be mapped, else by the kernel. The receiver says on its descriptor whether it may read the sender's memory; it has tried.
-//! The sender's memory is in use until it hears of the copy. Should it give the message up before, it hides its descriptor before it says so to
+//! The sender's memory is in use until it hears of the copy. Should it give the message up before, it withdraws its descriptor before it says so to
 //! its program; so a receiver that finds the descriptor in its place when it has copied has copied what was sent.
 
 use super::link::meta_of;
@@ -12,7 +12,7 @@ use ferroce_proto::qp::TxPayload;
 use ferroce_proto::verbs::{Route, Sge};
 use ferroce_proto::wire::{Name, Names, SendNamed};
 use ferroce_proto::{PdId, RKey};
-use ferroce_shm::{LocalPeer, RegionMapping, Shown};
+use ferroce_shm::{LocalPeer, PublishedRegion, RegionMapping};
 use std::sync::atomic::{Ordering, fence};
 
 impl Path {
@@ -69,9 +69,9 @@ impl Path {
         let source = self.source.as_ref()?;
         let there = source.here(name)?;
         let is_copied = grip.fetch_mapped(pd, sges, there);
-        // Who finds the region shown now has read its pages: they are the program's as long as it is.
+        // Who finds the region published now has read its pages: they are the program's as long as it is.
         fence(Ordering::Acquire);
-        let is_good = is_copied && local_peer.shows(&source.shown);
+        let is_good = is_copied && local_peer.still_publishes(&source.published);
         self.fetched += u64::from(is_good);
         Some(is_good)
     }
@@ -79,7 +79,7 @@ impl Path {
 
 /// The region of the peer that the last message was fetched from.
 pub(super) struct Source {
-    shown: Shown,
+    published: PublishedRegion,
     mapping: RegionMapping,
 }
 
@@ -87,18 +87,18 @@ impl Source {
     /// A mapping stays when its region goes, and so needs no announcement. Bytes of this very process would not, so to
     /// itself it sends by the kernel.
     fn find(local_peer: &LocalPeer, rkey: RKey) -> Option<Source> {
-        let shown = local_peer.find_region(rkey).filter(|_| !local_peer.is_self())?;
-        let mapping = local_peer.map(&shown)?;
-        Some(Source { shown, mapping })
+        let published = local_peer.find_region(rkey).filter(|_| !local_peer.is_self())?;
+        let mapping = local_peer.map(&published)?;
+        Some(Source { published, mapping })
     }
 
     fn is_of(&self, local_peer: &LocalPeer, rkey: RKey) -> bool {
-        self.shown.descriptor.rkey == rkey && local_peer.shows(&self.shown)
+        self.published.descriptor.rkey == rkey && local_peer.still_publishes(&self.published)
     }
 
     /// Where bytes of the peer are here, if they are all of the region. Who named them may be wrong, but not beyond its own memory.
     fn here(&self, name: &Name) -> Option<Span> {
-        let descriptor = &self.shown.descriptor;
+        let descriptor = &self.published.descriptor;
         let offset = name.addr.checked_sub(descriptor.base)?;
         let is_inside = offset <= descriptor.len && u64::from(name.len) <= descriptor.len - offset;
         let (at, len) = (name.addr as usize, name.len as usize);

@@ -10,7 +10,9 @@ use crate::memory::{Far, Grip, Lease, Peer, Region, Span, ask_for_line};
 use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
 use ferroce_proto::verbs::{Access, MemoryFault, Route, Sge};
 use ferroce_proto::{LKey, PdId, Qpn, RKey, Srqn};
-use ferroce_shm::{AccessToken, LocalPeer, LocalPeers, Partner, Piece, QpDomain, RegionMapping, Shown};
+use ferroce_shm::{
+    AccessToken, LocalPeer, LocalPeers, Partner, Piece, PublishedRegion, QpDomain, RegionMapping,
+};
 use std::sync::Arc;
 
 /// Operations of one list between two looks whether the local peer lives.
@@ -76,7 +78,7 @@ impl Drop for Reaching<'_> {
 
 /// A region of the local peer, as we know it.
 struct Known {
-    shown: Shown,
+    published: PublishedRegion,
     region: Region,
     mapping: Option<RegionMapping>,
 }
@@ -193,12 +195,12 @@ impl Path {
     /// Whether an operation with this key would be within reach.
     pub(crate) fn reaches(&self, rkey: RKey) -> bool {
         let is_open = self.local_peer.find_qp(self.peer).is_some_and(|terms| terms.partner == self.own);
-        let is_shown = || {
+        let is_published = || {
             self.local_peer
                 .find_region(rkey)
-                .is_some_and(|shown| shown.descriptor.access.intersects(Access::REMOTE))
+                .is_some_and(|published| published.descriptor.access.intersects(Access::REMOTE))
         };
-        is_open && !self.local_peer.is_gone() && is_shown()
+        is_open && !self.local_peer.is_gone() && is_published()
     }
 
     /// Whether the local peer has taken everything that was sent to it.
@@ -273,7 +275,7 @@ impl Path {
             (QpDomain::Xrc(domain), Some(srq)) => self.local_peer.find_srq(srq, domain)?,
             _ => return None,
         };
-        if self.last.as_ref().is_none_or(|known| known.shown.descriptor.rkey != rkey) {
+        if self.last.as_ref().is_none_or(|known| known.published.descriptor.rkey != rkey) {
             self.turn_to(rkey)?;
         }
         let checked = self.last.as_ref()?.region.remote(Peer { pd, qp: self.peer }, addr, len, need);
@@ -289,9 +291,9 @@ impl Path {
     fn announce(&mut self) -> bool {
         let Some(known) = &self.last else { return false };
         if self.access.is_none() {
-            self.access = self.local_peer.begin_access(&known.shown, &mut self.free_access);
+            self.access = self.local_peer.begin_access(&known.published, &mut self.free_access);
         }
-        let is_good = self.access.is_some() && self.local_peer.shows(&known.shown);
+        let is_good = self.access.is_some() && self.local_peer.still_publishes(&known.published);
         if !is_good {
             self.refresh();
         }
@@ -309,7 +311,7 @@ impl Path {
     /// Forgets the region of the last operation if it is no longer what it was.
     #[inline(never)]
     fn refresh(&mut self) {
-        if self.last.as_ref().is_some_and(|known| !self.local_peer.shows(&known.shown)) {
+        if self.last.as_ref().is_some_and(|known| !self.local_peer.still_publishes(&known.published)) {
             self.forget();
             self.local_peer.unmap_stale();
         }
@@ -342,11 +344,11 @@ impl Path {
 }
 
 fn find(local_peer: &LocalPeer, rkey: RKey) -> Option<Known> {
-    let shown = local_peer.find_region(rkey)?;
-    let descriptor = shown.descriptor;
+    let published = local_peer.find_region(rkey)?;
+    let descriptor = published.descriptor;
     let (base, iova) = (descriptor.base as usize, descriptor.iova);
     let plain = Region::plain(base, descriptor.len, descriptor.pd, descriptor.access, LKey(0), rkey);
     let region = Region { iova, only_qp: descriptor.only_qp, ..plain };
-    let mapping = if local_peer.is_self() { None } else { local_peer.map(&shown) };
-    Some(Known { shown, region, mapping })
+    let mapping = if local_peer.is_self() { None } else { local_peer.map(&published) };
+    Some(Known { published, region, mapping })
 }

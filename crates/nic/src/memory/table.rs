@@ -70,7 +70,7 @@ impl RegionTable {
             let is_of_use = !region.is_for_messages() || self.in_vain.load(Relaxed) < PATIENCE;
             region.pages = (region.may_be_reached() && is_of_use).then(pages).flatten();
         }
-        region.descriptor = region.descriptor().and_then(|descriptor| table.show(&descriptor));
+        region.descriptor = region.descriptor().and_then(|descriptor| table.publish(&descriptor));
     }
 
     /// Hides a region from local peers and waits for those who access it. Before its lock is taken for writing: an access
@@ -86,7 +86,7 @@ impl RegionTable {
         };
         let descriptor = self.slot(number).and_then(|slot| slot.write().as_mut().and_then(take));
         if let Some((table, descriptor)) = self.table.as_ref().zip(descriptor) {
-            table.hide(descriptor);
+            table.withdraw(descriptor);
         }
     }
 
