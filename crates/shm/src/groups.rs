@@ -28,7 +28,7 @@ const PUBLISHED: u64 = 1 << 63;
 pub struct GroupDescriptors {
     segment: Arc<ShmSegment>,
     /// What all NICs share.
-    news: Mapping,
+    shared: Mapping,
     slot: u8,
     /// How often each group was joined. Held while one is joined or left, so that what is published follows what is.
     joins: Mutex<HashMap<Gid, u32>>,
@@ -44,24 +44,24 @@ impl GroupDescriptors {
         let file = options.custom_flags(libc::O_NOFOLLOW).open(registry.directory().join(FILE))?;
         // Also makes it as long as that, and never shorter.
         allocate(&file, 0, FILE_LEN)?;
-        let news = Mapping::new(&file, 0, FILE_LEN, true)?;
+        let shared = Mapping::new(&file, 0, FILE_LEN, true)?;
         let (joins, published, publishing) = Default::default();
-        let table = GroupDescriptors { segment, news, slot: registry.slot(), joins, published, publishing };
+        let table = GroupDescriptors { segment, shared, slot: registry.slot(), joins, published, publishing };
         // What an earlier owner of the slot left.
-        table.tell();
+        table.notify();
         Ok(table)
     }
 
     fn change_count(&self) -> &AtomicU64 {
-        self.news.long(CHANGES_AT)
+        self.shared.long(CHANGES_AT)
     }
 
     /// A bit for each group that a slot publishes; some share one. They stay when the slot's owner dies, until it has a new one.
     fn groups_of(&self, slot: u8) -> &AtomicU32 {
-        self.news.word(SLOTS_AT + usize::from(slot) * 4)
+        self.shared.word(SLOTS_AT + usize::from(slot) * 4)
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         let bits = self.published.read().iter().fold(0, |bits, group| bits | bit_of(*group));
         self.groups_of(self.slot).store(bits, Ordering::SeqCst);
         self.change_count().fetch_add(1, Ordering::SeqCst);
@@ -155,7 +155,7 @@ impl GroupDescriptors {
             word.store(PUBLISHED | u64::from(interface), Ordering::SeqCst);
         }
         self.published.write().push(group);
-        self.tell();
+        self.notify();
     }
 
     fn withdraw(&self, group: Gid) {
@@ -166,7 +166,7 @@ impl GroupDescriptors {
             }
         }
         self.published.write().retain(|published| *published != group);
-        self.tell();
+        self.notify();
     }
 }
 

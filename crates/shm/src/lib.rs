@@ -1,25 +1,37 @@
-//! Memory that the processes of one host share: what a NIC publishes of itself, and how its registered memory can be mapped.
+//! The same-host fabric: how processes of one user find each other, exchange packets and map each other's memory.
 //!
-//! Every NIC keeps one file in the registry's directory, its *shared segment*. What others need to know of it lies there: which queue
-//! pairs may be reached, which memory is registered and where, and the rings through which it sends packets to others.
+//! Every NIC has a slot in the [`registry`] and one file in its directory, the *shared segment* of the NIC. The segment holds
+//! what local peers need to know: descriptors of queue pairs, regions, multicast groups and shared receive queues, and one ring of
+//! packets to each peer. A process may die at any instruction: nothing here waits for a live partner, and whoever gets the slot
+//! next removes a segment that was left behind.
 //!
-//! | file | question |
+//! # Public interface
+//!
+//! | item | what it does |
 //! |---|---|
-//! | `mapping` | memory of a file that several processes see |
-//! | `segment` | what lies where in a segment; making one, finding another's |
-//! | `descriptors` | which queue pairs and regions local peers may reach directly |
-//! | `srq_descriptors` | which XRC shared receive queues they may name |
-//! | `groups` | who listens to which multicast group |
-//! | `access` | how deregistration waits for local peers that access a region, and never for a dead one |
-//! | `memfd_backing` | how registered memory becomes memory that a local peer can map |
-//! | `shared` | how a local peer maps memory that the program shares itself |
-//! | `pages` | which of the two it is |
-//! | `held_fd` | a file that we keep open in somebody else's process |
-//! | `address_space` | mapping and moving pages, past whatever the program puts in the place of libc's calls |
-//! | `vma`, `write_protect` | what the kernel says of a mapping; how nobody writes to one for a moment |
+//! | [`registry`] | claims slots; assigns the ports of connection management |
+//! | [`LocalPeers`] | the segment of this NIC; finds local peers by address and queue pair |
+//! | [`LocalPeer`] | sends packets to one of them, reads its descriptors, accesses and maps its memory |
+//! | [`RxRings`] | receives the packets of all of them |
+//! | [`QpDescriptor`], [`RegionDescriptors`], [`SrqDescriptors`], [`GroupDescriptors`] | what this NIC publishes |
+//! | [`Pages`] | pages of registered memory that local peers can map |
 //!
-//! Nothing here needs a live partner: a process may die at any instruction. A segment that is left behind is marked and removed by
-//! whoever gets its slot next.
+//! # Modules, from the bottom up
+//!
+//! | module | question |
+//! |---|---|
+//! | `address_space`, `vma` | mapping and moving pages by bare system calls; what the kernel lists of them |
+//! | `write_protect`, `held_fd` | how nobody writes to pages for a moment; a descriptor kept open in a foreign program |
+//! | `memfd_backing` | how registered memory moves into a memfd that a local peer can map |
+//! | `mapping` | memory of a file that several processes see |
+//! | `segment` | layout of the shared segment; creating one, opening that of a peer |
+//! | `shared` | memory that the program shares itself |
+//! | `pages` | which of the two a region is |
+//! | `access` | how deregistration waits for peers that access a region, and never for a dead one |
+//! | `ring`, `backlog` | packets from one process to another; packets that found no room |
+//! | `descriptors`, `srq_descriptors`, `groups` | the descriptor tables |
+//! | `region_mapping` | regions of a local peer that are mapped here |
+//! | `local_peers`, `rx_rings` | who else is there; the rings that lead here |
 
 mod access;
 mod address_space;

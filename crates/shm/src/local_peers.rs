@@ -451,7 +451,7 @@ impl LocalPeers {
             Known::Nobody { since_ns } if now().0.wrapping_sub(*since_ns) < NOBODY_FOR_NS => return None,
             _ => {}
         }
-        self.meet(slot)
+        self.open_slot(slot)
     }
 
     /// All local peers that are known.
@@ -463,14 +463,14 @@ impl LocalPeers {
     }
 
     /// Looks for a local peer and tells it that packets will come.
-    fn meet(&self, slot: u8) -> Option<Arc<LocalPeer>> {
+    fn open_slot(&self, slot: u8) -> Option<Arc<LocalPeer>> {
         let mut known = self.known[usize::from(slot)].write();
         if let Known::LocalPeer(local_peer) = &*known
             && !local_peer.is_gone()
         {
             return Some(local_peer.clone());
         }
-        match self.try_meet(slot) {
+        match self.try_open(slot) {
             Ok(local_peer) => {
                 let local_peer = Arc::new(local_peer);
                 *known = Known::LocalPeer(local_peer.clone());
@@ -483,7 +483,7 @@ impl LocalPeers {
         }
     }
 
-    fn try_meet(&self, slot: u8) -> io::Result<LocalPeer> {
+    fn try_open(&self, slot: u8) -> io::Result<LocalPeer> {
         if !self.registry.is_alive(slot) {
             return Err(io::Error::other("nobody there"));
         }
@@ -497,11 +497,11 @@ impl LocalPeers {
             let mut out = out.lock();
             out.reader = segment.instance();
             out.waiting.clear();
-            let (instance, start) = segment.call(own);
+            let (instance, start) = segment.sender(own);
             start.store(out.ring.restart(), Ordering::Relaxed);
             instance.store(self.segment.instance(), Ordering::Release);
-            segment.news(usize::from(own) / 64).fetch_or(1 << (own % 64), Ordering::SeqCst);
-            segment.news_count().fetch_add(1, Ordering::SeqCst);
+            segment.new_senders(usize::from(own) / 64).fetch_or(1 << (own % 64), Ordering::SeqCst);
+            segment.new_sender_count().fetch_add(1, Ordering::SeqCst);
         }
         Ok(LocalPeer {
             slot,

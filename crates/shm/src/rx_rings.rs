@@ -22,7 +22,7 @@ pub struct RxRings {
     left: Vec<RxRing>,
     /// The longest packet that a ring may hold; a longer one ends the ring.
     max_packet_len: usize,
-    news_seen: u32,
+    new_senders_seen: u32,
     /// Where echoes of those came from whose rings are closed, until what they sent by UDP was read.
     departed: Vec<(Gid, u16)>,
     /// Whether `echo_sockets` may return others than at the last call.
@@ -54,7 +54,7 @@ impl RxRings {
             rings: Vec::new(),
             left: Vec::new(),
             max_packet_len,
-            news_seen: 0,
+            new_senders_seen: 0,
             departed: Vec::new(),
             echoes_changed: false,
         }
@@ -126,9 +126,9 @@ impl RxRings {
     /// Opens the rings of those who began to send here.
     #[inline]
     pub fn open_new(&mut self, local_peers: &LocalPeers) {
-        let count = local_peers.segment.news_count().load(Ordering::Acquire);
-        if count != self.news_seen {
-            self.news_seen = count;
+        let count = local_peers.segment.new_sender_count().load(Ordering::Acquire);
+        if count != self.new_senders_seen {
+            self.new_senders_seen = count;
             self.open_rings(local_peers);
         }
     }
@@ -136,11 +136,11 @@ impl RxRings {
     #[cold]
     fn open_rings(&mut self, local_peers: &LocalPeers) {
         for index in 0..SLOTS / 64 {
-            let news = local_peers.segment.news(index);
-            if news.load(Ordering::Relaxed) == 0 {
+            let new_senders = local_peers.segment.new_senders(index);
+            if new_senders.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            let bits = news.swap(0, Ordering::SeqCst);
+            let bits = new_senders.swap(0, Ordering::SeqCst);
             for bit in (0..64).filter(|bit| bits >> bit & 1 != 0) {
                 self.open_ring(local_peers, (index * 64 + bit) as u8);
             }
@@ -151,7 +151,7 @@ impl RxRings {
         let gone: Vec<RxRing> = self.rings.extract_if(.., |ring| ring.slot == slot).collect();
         gone.iter().for_each(|ring| self.depart(&ring.segment));
         self.left.extend(gone);
-        let (instance, start) = local_peers.segment.call(slot);
+        let (instance, start) = local_peers.segment.sender(slot);
         let instance = instance.load(Ordering::Acquire);
         let Ok(segment) = ShmSegment::open(local_peers.registry.directory(), slot) else { return };
         if segment.instance() != instance {

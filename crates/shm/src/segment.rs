@@ -1,10 +1,10 @@
 //! The shared segment of a NIC: its layout, creating it, opening that of a local peer.
 //!
 //! ```text
-//! 0        head: magic, instance, process, namespace, where the instance lies in the owner's memory, closed, asleep, news bits,
+//! 0        head: magic, instance, process, namespace, where the instance lies in the owner's memory, closed, asleep, bits of new senders,
 //!          addresses, source ports of echoes
 //! 4 KiB    accesses under way: one line per slot
-//! 20 KiB   calls: per slot, two lines: who sends to us from where on; how far we have read
+//! 20 KiB   senders: per slot, two lines: the instance that sends to us and its start; how far we have read
 //! 52 KiB   table of queue pairs
 //! …        table of regions
 //! …        table of groups
@@ -49,7 +49,7 @@ const MARK_AT: usize = 32;
 /// Lines of their own, for they are written while others read the rest.
 const CLOSED_AT: usize = 128;
 const ASLEEP_AT: usize = 256;
-const NEWS_AT: usize = 384;
+const NEW_SENDERS_AT: usize = 384;
 
 const ADDRESSES_AT: usize = 512;
 /// Addresses at which a NIC can be reached without a wire; at those beyond it is reached by UDP.
@@ -61,10 +61,10 @@ pub(crate) const ECHOES: usize = 32;
 const ACCESSES_AT: usize = 4096;
 /// Accesses that one process may have under way at a time in another's memory: a line of words, less the first two.
 pub(crate) const ACCESSES_PER_SLOT: usize = 14;
-const CALLS_AT: usize = ACCESSES_AT + SLOTS * 64;
-const CALL_LEN: usize = 128;
+const SENDERS_AT: usize = ACCESSES_AT + SLOTS * 64;
+const SENDER_LEN: usize = 128;
 
-const QPS_AT: usize = CALLS_AT + SLOTS * CALL_LEN;
+const QPS_AT: usize = SENDERS_AT + SLOTS * SENDER_LEN;
 const QP_DESCRIPTOR_LEN: usize = 16;
 const QP_DESCRIPTORS: usize = 1 << 16;
 
@@ -173,14 +173,14 @@ impl ShmSegment {
     }
 
     /// A bit for every slot that began to send to the owner and has not been noticed.
-    pub(crate) fn news(&self, index: usize) -> &AtomicU64 {
-        self.memory.long(NEWS_AT + (index % (SLOTS / 64)) * 8)
+    pub(crate) fn new_senders(&self, index: usize) -> &AtomicU64 {
+        self.memory.long(NEW_SENDERS_AT + (index % (SLOTS / 64)) * 8)
     }
 
-    /// Changes with the news, so that one look tells that there is none.
+    /// Changes with the bits, so that one read tells that there is none.
     #[inline]
-    pub(crate) fn news_count(&self) -> &AtomicU32 {
-        self.memory.word(NEWS_AT + 64)
+    pub(crate) fn new_sender_count(&self) -> &AtomicU32 {
+        self.memory.word(NEW_SENDERS_AT + 64)
     }
 
     /// What `slot` accesses in the owner's memory just now: numbers of region descriptors, plus one.
@@ -197,15 +197,15 @@ impl ShmSegment {
     }
 
     /// The life of `slot` that sends to the owner, and the position in its ring where it began.
-    pub(crate) fn call(&self, slot: u8) -> (&AtomicU64, &AtomicU64) {
-        let at = CALLS_AT + usize::from(slot) * CALL_LEN;
+    pub(crate) fn sender(&self, slot: u8) -> (&AtomicU64, &AtomicU64) {
+        let at = SENDERS_AT + usize::from(slot) * SENDER_LEN;
         (self.memory.long(at), self.memory.long(at + 8))
     }
 
     /// How far the owner has read the ring of `slot`; zero before it began.
     #[inline]
     pub(crate) fn consumed(&self, slot: u8) -> &AtomicU64 {
-        self.memory.long(CALLS_AT + usize::from(slot) * CALL_LEN + 64)
+        self.memory.long(SENDERS_AT + usize::from(slot) * SENDER_LEN + 64)
     }
 
     /// The two words of a queue pair's descriptor.

@@ -1,8 +1,8 @@
 //! The same-host fabric: what two processes of one user do without a wire.
 //!
-//! What processes share, and show each other, is in `shm`. Here it is used: packets go through rings, and operations into the memory of others.
+//! `ferroce-shm` owns what processes share. Here the NIC uses it: packets go through rings, one-sided operations into the memory of others.
 //! Packets are those of the wire, so a local peer is treated as any peer is; only one-sided operations that find every
-//! check passed take the short way and are done by the requester's own processor in the memory of the target.
+//! check passed take the fast path: the requester's own processor performs them in the memory of the target.
 //!
 //! | file | question |
 //! |---|---|
@@ -12,8 +12,7 @@
 //! | `everybody` | packets to the queue pair numbers that every process has |
 //! | `cast` | packets to multicast groups, each to every member once |
 //!
-//! Nothing here needs a live partner: a process may die at any instruction. A ring has one writer, one reader and no
-//! lock.
+//! Nothing here needs a live partner: a process may die at any instruction.
 
 mod cast;
 mod everybody;
