@@ -84,6 +84,22 @@ pub(crate) fn kills(ctx: &Context) -> Report {
     libtest::report(job.limit_s(20 * 60).run(ctx))
 }
 
+/// The unit tests of proto in Miri, which finds undefined behaviour and misused memory. Thousands of random packets would take
+/// an hour there; those tests are left out.
+pub(crate) fn miri(ctx: &Context) -> Report {
+    let toolchains: [fn() -> Job; 2] =
+        [|| Job::cargo(["miri"]), || Job::new("rustup").args(["run", "nightly", "cargo", "miri"])];
+    let Some(job) = toolchains.iter().find(|job| job().arg("--version").answer(ctx).is_ok()) else {
+        let install = "`rustup component add --toolchain nightly miri rust-src`";
+        return Report::skip(format!("no toolchain has Miri; install it: {install}"));
+    };
+    let slow = ["it_is_the_same_checksum", "noise_is_taken_for_what_it_is"];
+    // A target folder of its own: the flags differ, and `cargo miri` would throw the other builds away.
+    let job = job().args(["test", "-p", "ferroce-proto", "--lib", "--target-dir", "target/miri", "--"]);
+    let job = job.args(slow.iter().flat_map(|name| ["--skip", name])).env("PROPTEST_CASES", "2");
+    libtest::report(job.env("MIRIFLAGS", "-Zmiri-disable-isolation").limit_s(10 * 60).run(ctx))
+}
+
 pub(crate) fn no_std(ctx: &Context) -> Report {
     let build = ["build", "-p", "ferroce-proto", "--no-default-features"];
     let mut report = Report::of(Job::cargo(build).run(ctx));

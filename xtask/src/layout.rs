@@ -34,6 +34,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/dsm/tests/stress.rs", "uses shared memory as programs do"),
     ("crates/ferroce/src/memory/raw.rs", "the unsafe part of the safe API: memory shared with the NIC"),
     ("crates/ferroce/tests/local.rs", "stops and continues a child"),
+    ("crates/ferroce/tests/on_demand.rs", "registers the whole address space"),
     ("crates/ferroce/tests/processes.rs", "forks"),
     ("crates/ferroce/tests/shared_memory.rs", "maps and registers memory of many kinds, and stops a child"),
     ("crates/ferroce/tests/waiting.rs", "polls descriptors as a program would"),
@@ -103,7 +104,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/tests/link_udp.rs", "polls descriptors as the engine does"),
     ("crates/nic/tests/objects_support/mod.rs", "registers memory, and keeps it alive"),
     ("crates/nic/tests/regions.rs", "maps and unmaps memory, and registers it"),
-    ("crates/ferroce/tests/named.rs", "stops and continues processes"),
+    ("crates/ferroce/tests/rendezvous.rs", "stops and continues processes"),
     ("crates/ferroce/tests/no_allocation.rs", "counts allocations, and stops a process"),
     ("crates/nic/tests/qp_memory.rs", "counts what the allocator hands out"),
 ];
@@ -118,9 +119,6 @@ const GENERATED: [&str; 3] = ["target", "corpus", "artifacts"];
 
 /// The page that names every environment variable.
 const VARIABLES: &str = "docs/reference/environment.md";
-
-/// Whether opcodes and sequence numbers outside proto fail the step; true once there are none.
-const PROTOCOL_IN_PROTO: bool = false;
 
 const MAX_LINES: usize = 600;
 const UNFINISHED: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
@@ -157,9 +155,7 @@ pub(crate) fn check(ctx: &Context) -> Report {
     failures.extend(stale_permissions(&files));
     failures.extend(proto_forbids_unsafe(&files));
     failures.extend(layers::check_order(&files));
-    if PROTOCOL_IN_PROTO {
-        failures.extend(layers::check_protocol(&files));
-    }
+    failures.extend(layers::check_protocol(&files));
     failures.extend(crate::links::broken(&ctx.root));
     failures.extend(undocumented_variables(
         &files,

@@ -42,6 +42,7 @@ mod layers;
 mod layout;
 mod libtest;
 mod links;
+mod package;
 mod process;
 mod programs;
 mod screen;

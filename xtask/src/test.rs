@@ -4,14 +4,16 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::step::{Context, Report, Step, Tier};
-use crate::{cargo, dsm, fuzz, install, instructions, interop, layout, programs, tools, unprivileged};
+use crate::{
+    cargo, dsm, fuzz, install, instructions, interop, layout, package, programs, tools, unprivileged,
+};
 
 /// Lines of a failed step's output that are shown; the whole of it is in the log.
 const SHOWN_LINES: usize = 400;
 
 /// What is run, cheapest first; `tools` before everything that uses one.
 #[rustfmt::skip]
-const STEPS: [Step; 18] = [
+const STEPS: [Step; 20] = [
     Step { name: "layout", tier: Tier::Quick, run: layout::check, about: "house style: file sizes, unsafe, names" },
     Step { name: "fmt", tier: Tier::Quick, run: cargo::fmt, about: "cargo fmt --check" },
     Step { name: "tools", tier: Tier::Default, run: tools::provide, about: "tshark, scapy, setpriv, valgrind, c++: found or installed" },
@@ -19,9 +21,11 @@ const STEPS: [Step; 18] = [
     Step { name: "test", tier: Tier::Quick, run: cargo::test, about: "cargo test, all targets and features (quick: unit tests)" },
     Step { name: "test-udp", tier: Tier::Default, run: cargo::test_over_udp, about: "tests that open a NIC once more, without the same-host fabric (full: all of them)" },
     Step { name: "kills", tier: Tier::Full, run: cargo::kills, about: "two thousand processes killed at random moments under traffic" },
+    Step { name: "miri", tier: Tier::Full, run: cargo::miri, about: "unit tests of proto in Miri, where a toolchain has it" },
     Step { name: "no-std", tier: Tier::Default, run: cargo::no_std, about: "proto built without the standard library" },
     Step { name: "examples", tier: Tier::Default, run: cargo::examples, about: "every example built" },
     Step { name: "doc", tier: Tier::Default, run: cargo::doc, about: "cargo doc, warnings denied" },
+    Step { name: "package", tier: Tier::Default, run: package::check, about: "cargo package of every public package, metadata and files complete" },
     Step { name: "install", tier: Tier::Default, run: install::check, about: "cargo xtask install, and the installed tree works" },
     Step { name: "instructions", tier: Tier::Default, run: instructions::check, about: "instructions per operation against crates/bench/instructions.txt" },
     Step { name: "programs", tier: Tier::Default, run: programs::check, about: "Debian's RDMA programs and rdma-core's conformance suite on ferroce (full: every variation)" },

@@ -7,7 +7,7 @@ use ferroce_nic::{Config, DeviceAttr, GidEntry, Nic};
 use serde::Serialize;
 
 /// Name of the device; every process has one, and calls it so.
-pub(crate) const DEVICE: &str = "ferroce0";
+pub(crate) const DEVICE: &str = ferroce_nic::DEVICE_NAME;
 /// Its only port.
 pub(crate) const PORT: u8 = 1;
 /// The protocol's largest path MTU.
@@ -114,20 +114,12 @@ mod tests {
     fn device(up: bool) -> Device {
         let mut gids = ferroce_nic::gid_table(&Config::default()).expect("every machine has loopback");
         gids.iter_mut().for_each(|gid| gid.up = up);
-        let attributes = DeviceAttr {
-            max_qp: 49152,
-            max_qp_wr: 1 << 16,
-            max_sge: 32,
-            max_inline_data: 1024,
-            max_cqe: 1 << 22,
-            max_mr: 1 << 20,
-            max_rd_atomic: 128,
-            max_msg_sz: 1 << 31,
-            gid_tbl_len: 256,
-            active_mtu: 1024,
-            largest_mtu: 4096,
-            window_bytes: 512 << 10,
-        };
+        let attributes = serde_json::json!({
+            "max_qp": 49152, "max_qp_wr": 1 << 16, "max_sge": 32, "max_inline_data": 1024, "max_cqe": 1 << 22,
+            "max_mr": 1 << 20, "max_rd_atomic": 128, "max_msg_sz": 1u32 << 31, "gid_tbl_len": 256, "active_mtu": 1024,
+            "largest_mtu": 4096, "window_bytes": 512 << 10,
+        });
+        let attributes: DeviceAttr = serde_json::from_value(attributes).expect("all fields");
         Device::new(attributes, &gids)
     }
 

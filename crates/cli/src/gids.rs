@@ -80,7 +80,8 @@ mod tests {
 
     fn entries() -> Vec<GidEntry> {
         let addresses = Some(vec!["127.0.0.5".parse().expect("an address")]);
-        ferroce_nic::gid_table(&Config { addresses, ..Config::default() }).expect("all of 127/8 is local")
+        ferroce_nic::gid_table(&Config::default().with(|c| c.addresses = addresses))
+            .expect("all of 127/8 is local")
     }
 
     #[test]

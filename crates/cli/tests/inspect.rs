@@ -86,7 +86,7 @@ fn gids_are_listed_for_both_families() {
 /// A NIC of this process with one queue pair, while `then` runs.
 fn with_queue_pair(addr: &str, then: impl FnOnce(&Nic, u32)) {
     let addresses = Some(vec![addr.parse().expect("an address")]);
-    let nic = Nic::open(Config { addresses, ..Config::default() }).expect("the device opens");
+    let nic = Nic::open(Config::default().with(|c| c.addresses = addresses)).expect("the device opens");
     let pd = nic.alloc_pd().expect("a domain");
     let cq = nic.create_cq(16, None, 0).expect("a queue");
     let init = QpInit {

@@ -2,10 +2,10 @@
 //!
 //!     cargo run --release --features tokio --example async_tokio
 
-use ferroce::{AsyncCq, Device, Error, Pd, RcQp};
+use ferroce::{AsyncCq, Device, Error, Pd, RcQp, Tokio};
 
-/// Sends back whatever comes.
-async fn echo(pd: Pd, qp: RcQp, cq: AsyncCq, rounds: u32) -> Result<(), Error> {
+/// Returns every message.
+async fn echo(pd: Pd, qp: RcQp, cq: AsyncCq<Tokio>, rounds: u32) -> Result<(), Error> {
     let mut next = qp.recv(pd.buffer(64)?)?;
     for _ in 0..rounds {
         let message = cq.wait(next).await?.buffer;
@@ -15,8 +15,8 @@ async fn echo(pd: Pd, qp: RcQp, cq: AsyncCq, rounds: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// Sends, and checks what comes back.
-async fn ask(pd: Pd, qp: RcQp, cq: AsyncCq, rounds: u32) -> Result<(), Error> {
+/// Sends messages and checks the replies.
+async fn ask(pd: Pd, qp: RcQp, cq: AsyncCq<Tokio>, rounds: u32) -> Result<(), Error> {
     for n in 0..rounds {
         let answer = qp.recv(pd.buffer(64)?)?;
         let mut question = pd.buffer(64)?;
@@ -36,11 +36,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     a.connect(&b.endpoint()?)?;
     b.connect(&a.endpoint()?)?;
 
-    // One thread, two tasks: neither blocks the other, since waiting is a matter of file descriptors.
+    // One thread runs two tasks. Neither blocks the other, because both wait for file descriptors.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async {
-        let server = tokio::spawn(echo(pd.clone(), b, AsyncCq::new(&cq_b)?, ROUNDS));
-        ask(pd, a, AsyncCq::new(&cq_a)?, ROUNDS).await?;
+        let server = tokio::spawn(echo(pd.clone(), b, AsyncCq::new(&cq_b, &Tokio)?, ROUNDS));
+        ask(pd, a, AsyncCq::new(&cq_a, &Tokio)?, ROUNDS).await?;
         server.await.expect("the server panicked")
     })?;
     println!("{ROUNDS} questions, {ROUNDS} answers");

@@ -1,4 +1,4 @@
-//! A connected pair by address and port, with private data: what `connect_over` needs a socket for.
+//! A connection by address and port, with private data, through the connection manager.
 //!
 //! Without arguments both sides run here. `connect listen [ADDRESS:PORT]` and `connect to ADDRESS:PORT` are the two sides
 //! on two machines.
@@ -11,9 +11,9 @@ fn serve(listener: &Listener, device: &Device) -> Result<(), Error> {
     let request = listener.accept()?;
     println!("{} says: {}", request.peer_addr(), text(request.private_data()));
     let qp = pd.rc(&cq).create()?;
-    let letter = qp.recv(pd.buffer(64)?)?;
+    let received = qp.recv(pd.buffer(64)?)?;
     let connection = request.accept(&qp, b"come in")?;
-    println!("received: {}", text(&letter.wait()?.buffer));
+    println!("received: {}", text(&received.wait()?.buffer));
     println!("{connection:?}: {:?}", connection.wait_event()?);
     Ok(())
 }
@@ -31,7 +31,7 @@ fn call(to: SocketAddr, device: &Device) -> Result<(), Error> {
     Ok(())
 }
 
-/// Private data comes with zeros behind.
+/// Private data is padded with zeros.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()
 }

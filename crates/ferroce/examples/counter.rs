@@ -1,4 +1,4 @@
-//! Atomics as a counter: several clients draw numbers from one place, and nobody draws a number twice.
+//! Atomics as a counter: several clients draw numbers from one counter, and each number is drawn once.
 //!
 //!     cargo run --release --example counter
 
@@ -13,15 +13,15 @@ const DRAWS: usize = 500;
 fn client(mut socket: UnixStream, counter: RemoteRegion) -> Result<Vec<u64>, Error> {
     let device = Device::open()?;
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
-    let ticket = pd.region(8).register()?;
+    let drawn_number = pd.region(8).register()?;
     let qp = pd.rc(&cq).create()?;
     qp.connect_over(&mut socket)?;
     let mut drawn = Vec::new();
     for n in 0..DRAWS {
-        // The old value comes back into our region; the addition happened in the server's memory, at once.
-        qp.fetch_add(n as u64, ticket.sge(..)?, counter, 1)?;
+        // The addition is atomic in the server's memory. The old value arrives in our region.
+        qp.fetch_add(n as u64, drawn_number.sge(..)?, counter, 1)?;
         cq.wait()?.ok()?;
-        drawn.push(ticket.load_u64(0)?);
+        drawn.push(drawn_number.load_u64(0)?);
     }
     Ok(drawn)
 }
@@ -39,10 +39,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         clients.push(std::thread::spawn(move || client(theirs, remote)));
         let qp = pd.rc(&cq).create()?;
         qp.connect_over(&mut ours)?;
-        // The queue pair is the client's way in, so it is kept.
+        // The client needs the queue pair of the server, so it stays alive.
         queue_pairs.push(qp);
     }
-    // The server itself may take part: its atomics and those of its peers are atomic with each other.
+    // The server may draw too: its atomics and those of its peers are atomic with respect to each other.
     let mut drawn: BTreeSet<u64> = (0..DRAWS).map(|_| counter.fetch_add(0, 1)).collect::<Result<_, _>>()?;
     for client in clients {
         drawn.extend(client.join().expect("a client panicked")?);
@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let total = (CLIENTS + 1) * DRAWS;
     assert_eq!(counter.load_u64(0)?, total as u64);
-    assert_eq!(drawn.len(), total, "somebody drew a number twice");
+    assert_eq!(drawn.len(), total, "a number was drawn twice");
     println!("{} clients and the server drew {total} different numbers", queue_pairs.len());
     Ok(())
 }

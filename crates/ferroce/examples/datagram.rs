@@ -8,19 +8,19 @@ use std::time::Duration;
 
 const CLIENTS: usize = 3;
 
-/// Asks the server, whose endpoint came by whatever way, and asks again if the answer does not come.
+/// Asks the server, and asks again if no answer arrives.
 fn client(number: usize, server: Endpoint) -> Result<(), Error> {
     let device = Device::open()?;
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
     let qp = pd.ud(&cq).create()?;
-    // An address handle is the way to a datagram queue pair, looked up once.
+    // An address handle is the resolved address of a datagram queue pair.
     let server = pd.address_handle(&server, 0)?;
     let mut answer = qp.recv(pd.buffer(256)?)?;
     let mut question = pd.buffer(256)?;
     question.set(format!("this is client {number}").as_bytes())?;
     loop {
         question = qp.send(question, &server)?.wait()?.buffer;
-        // Datagrams may get lost. This is the program's business, not the NIC's.
+        // Datagrams may get lost. The program retries, not the NIC.
         match answer.settle_timeout(Duration::from_millis(200)) {
             Ok(done) => {
                 println!("client {number} was answered: {}", String::from_utf8_lossy(&done.ok()?.buffer));
@@ -32,7 +32,7 @@ fn client(number: usize, server: Endpoint) -> Result<(), Error> {
     }
 }
 
-/// Answers until told to stop. Every question says where it came from.
+/// Answers until it is stopped. Each datagram contains the address of its sender.
 fn serve(endpoint: mpsc::Sender<Endpoint>, stop: mpsc::Receiver<()>) -> Result<(), Error> {
     let device = Device::open()?;
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
@@ -47,10 +47,11 @@ fn serve(endpoint: mpsc::Sender<Endpoint>, stop: mpsc::Receiver<()>) -> Result<(
             Err(Error::TimedOut) => continue,
             Err(error) => return Err(error),
         };
-        let from = done.source().expect("datagrams come with their source");
-        let sender = Endpoint { gid: from.into(), qpn: done.completion.src_qpn, ..ours };
+        let from = done.source().expect("a datagram has a source");
+        let sender = Endpoint::datagram(from, done.completion.src_qpn, ours.qkey);
         let mut answer = pd.buffer(256)?;
-        answer.set(format!("hello {from}, I heard: {}", String::from_utf8_lossy(&done.buffer)).as_bytes())?;
+        answer
+            .set(format!("hello {from}, I received: {}", String::from_utf8_lossy(&done.buffer)).as_bytes())?;
         question = qp.recv(done.buffer)?;
         qp.send(answer, &pd.address_handle(&sender, 0)?)?.wait()?;
     }

@@ -17,26 +17,26 @@ fn main() -> Result<(), Error> {
     for _ in 0..LISTENERS {
         let qp = pd.ud(&cq).qkey(KEY).create()?;
         qp.join(GROUP)?;
-        let heard = qp.recv(pd.buffer(256)?)?;
-        listeners.push((qp, heard));
+        let received = qp.recv(pd.buffer(256)?)?;
+        listeners.push((qp, received));
     }
 
-    // Sending needs no membership, only the group's address and key. It leaves from loopback, so that an example does
-    // not speak to the whole network.
-    let speaker = pd.ud(&cq).create()?;
+    // A sender need not be a member. It needs the group's address and Q_Key. This one sends from loopback, so that the example
+    // sends nothing to the network.
+    let sender = pd.ud(&cq).create()?;
     let loopback = device.gid_index(Ipv4Addr::LOCALHOST.into())?;
     let group = pd.address_handle(&Endpoint::multicast(GROUP, KEY), loopback)?;
     let mut message = pd.buffer(256)?;
-    message.set(b"hear, hear")?;
-    for (number, (_, heard)) in listeners.iter_mut().enumerate() {
+    message.set(b"hello, group")?;
+    for (number, (_, received)) in listeners.iter_mut().enumerate() {
         loop {
-            match heard.settle_timeout(Duration::from_millis(100)) {
+            match received.settle_timeout(Duration::from_millis(100)) {
                 Ok(done) => {
-                    println!("listener {number} heard: {}", String::from_utf8_lossy(&done.ok()?.buffer));
+                    println!("listener {number} received: {}", String::from_utf8_lossy(&done.ok()?.buffer));
                     break;
                 }
-                // Said once for all of them, and again if somebody missed it.
-                Err(Error::TimedOut) => message = speaker.send(message, &group)?.wait()?.buffer,
+                // Sent once for all of them, and again if one missed it.
+                Err(Error::TimedOut) => message = sender.send(message, &group)?.wait()?.buffer,
                 Err(error) => return Err(error),
             }
         }

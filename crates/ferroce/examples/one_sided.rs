@@ -7,52 +7,52 @@ use std::error::Error;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-/// Owns the memory, says where it is, and then only waits for the end.
+/// Owns the memory, sends its description, and then waits for the end.
 fn owner(mut socket: UnixStream) -> Result<(), Box<dyn Error + Send + Sync>> {
     let device = Device::open()?;
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
-    // What a peer may do with a region is said when it is registered.
-    let board = pd.region(4096).remote_read().remote_write().register()?;
-    board.write(0, b"please answer below")?;
+    // The access rights of peers are set at registration.
+    let shared = pd.region(4096).remote_read().remote_write().register()?;
+    shared.write(0, b"please answer below")?;
 
     let qp = pd.rc(&cq).create()?;
     qp.connect_over(&mut socket)?;
-    // Address, length and key: who has these 20 bytes and a connection can use the region.
-    socket.write_all(&board.remote().to_bytes())?;
+    // Address, size and key: a connected peer with these 20 bytes can use the region.
+    socket.write_all(&shared.remote().to_bytes())?;
 
-    // No verb is called while the visitor works; the NIC does everything.
+    // The program calls no verb meanwhile; the NIC executes the peer's operations.
     socket.read_exact(&mut [0])?;
     let mut answer = [0; 11];
-    board.read(2048, &mut answer)?;
-    println!("the visitor wrote: {}", String::from_utf8_lossy(&answer));
+    shared.read(2048, &mut answer)?;
+    println!("the client wrote: {}", String::from_utf8_lossy(&answer));
     assert_eq!(&answer, b"I was here!");
     Ok(())
 }
 
-/// Reads the board, then writes on it.
-fn visitor(mut socket: UnixStream) -> Result<(), Box<dyn Error + Send + Sync>> {
+/// Reads the shared region, then writes into it.
+fn client(mut socket: UnixStream) -> Result<(), Box<dyn Error + Send + Sync>> {
     let device = Device::open()?;
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
-    let desk = pd.region(4096).register()?;
+    let local = pd.region(4096).register()?;
     let qp = pd.rc(&cq).create()?;
     qp.connect_over(&mut socket)?;
     let mut bytes = [0; RemoteRegion::ENCODED_LEN];
     socket.read_exact(&mut bytes)?;
-    let board = RemoteRegion::from_bytes(&bytes)?;
+    let shared = RemoteRegion::from_bytes(&bytes)?;
 
-    // READ: the first 19 bytes of the board come to our desk. The number 1 comes back with the completion.
-    qp.read(1, &[desk.sge(0..19)?], board.slice(0..19)?)?;
+    // READ: copies the first 19 bytes of the shared region into ours. The completion has the wr_id 1.
+    qp.read(1, &[local.sge(0..19)?], shared.slice(0..19)?)?;
     cq.wait()?.ok()?;
-    println!("the board says: {}", String::from_utf8_lossy(&desk.to_vec()[..19]));
+    println!("the shared region contains: {}", String::from_utf8_lossy(&local.to_vec()[..19]));
 
-    // WRITE: eleven bytes of our desk go to the board. When this completes, they are there.
-    desk.write(100, b"I was here!")?;
-    qp.write(2, &[desk.sge(100..111)?], board.slice(2048..2059)?)?;
+    // WRITE: copies eleven bytes of our region into the shared one. After the completion they are there.
+    local.write(100, b"I was here!")?;
+    qp.write(2, &[local.sge(100..111)?], shared.slice(2048..2059)?)?;
     cq.wait()?.ok()?;
 
-    // A key that does not open anything: the peer's NIC refuses, and the error says why.
-    let nowhere = RemoteRegion { rkey: ferroce::RKey(!board.rkey.0), ..board };
-    qp.read(3, &[desk.sge(0..8)?], nowhere)?;
+    // A wrong key: the peer's NIC refuses the operation, and the error contains the cause.
+    let nowhere = RemoteRegion { rkey: ferroce::RKey(!shared.rkey.0), ..shared };
+    qp.read(3, &[local.sge(0..8)?], nowhere)?;
     let refused = cq.wait()?.ok().expect_err("a wrong key must not work");
     println!("and with a wrong key: {refused}");
 
@@ -63,6 +63,6 @@ fn visitor(mut socket: UnixStream) -> Result<(), Box<dyn Error + Send + Sync>> {
 fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let (ours, theirs) = UnixStream::pair()?;
     let owner = std::thread::spawn(move || owner(theirs));
-    visitor(ours)?;
+    client(ours)?;
     owner.join().expect("the owner panicked")
 }

@@ -10,14 +10,14 @@ use std::time::Instant;
 
 const ROUNDS: u32 = 10_000;
 
-/// One side. Both run the same program, except for who begins.
+/// One side. Both run the same code; `begins` selects the one that sends first.
 fn play(mut socket: TcpStream, begins: bool) -> Result<(), Error> {
     let device = Device::open()?;
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
-    // Packets leave from the address that the socket uses. The socket itself only makes the introduction.
+    // Packets are sent from the address of the socket. The socket only exchanges the endpoints.
     let address = socket.local_addr().expect("a connected socket has an address").ip();
     let qp = pd.rc(&cq).address(address).create()?;
-    // A receive must be there before the peer sends, so it is posted before the peers meet.
+    // A receive must be posted before the peer sends, so it is posted before the connection.
     let mut next = qp.recv(pd.buffer(64)?)?;
     qp.connect_over(&mut socket)?;
 
@@ -35,7 +35,7 @@ fn play(mut socket: TcpStream, begins: bool) -> Result<(), Error> {
             println!("{half_us:.2} us for half a round trip");
             break;
         }
-        // While the NIC has a buffer we do not; so two of them take turns.
+        // The NIC owns a posted buffer, so two buffers alternate.
         next = qp.recv(spare)?;
         spare = qp.send(ball)?.wait()?.buffer;
     }

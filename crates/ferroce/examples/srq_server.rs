@@ -1,7 +1,7 @@
 //! A server with many clients and one pool of receives: a shared receive queue.
 //!
-//! With a queue of its own, every client would need as many receives as it may have messages under way, and most would
-//! lie idle. Here all clients take from one pool.
+//! With one receive queue per client, each client would need as many receives as it may have messages in flight, and most would
+//! be idle. Here all clients share one pool.
 //!
 //!     cargo run --release --example srq_server
 
@@ -13,7 +13,7 @@ const CLIENTS: usize = 16;
 const MESSAGES: u32 = 50;
 const POOL: usize = 32;
 
-/// Sends numbers and checks that each comes back doubled.
+/// Sends numbers and checks that each reply is the double.
 fn client(mut socket: UnixStream) -> Result<(), Error> {
     let device = Device::open()?;
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
@@ -51,15 +51,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     for _ in 0..CLIENTS * MESSAGES as usize {
-        // Whoever's message it is: the completion says which queue pair it came through.
+        // The completion contains the queue pair that received the message.
         let request = recv_cq.wait_shared()?.ok()?;
         let n = u32::from_be_bytes((&*request.buffer).try_into()?);
         let mut reply = pd.buffer(4)?;
         reply.set(&(2 * n).to_be_bytes())?;
-        // Nobody waits for this one. Its buffer is freed when the NIC is done with it.
+        // The program does not wait for this send. Its buffer is freed when it completes.
         drop(queue_pairs[&request.completion.qpn].send(reply)?);
         pool.recv(request.buffer)?;
-        // The completions of the replies are taken off their queue all the same, or it would overflow.
+        // Polling takes the completions of the replies off their queue. Otherwise it would overflow.
         send_cq.try_next()?;
     }
     for client in clients {

@@ -1,4 +1,4 @@
-//! Where datagrams go.
+//! Destinations of datagrams.
 
 use crate::error::Error;
 use crate::pd::Pd;
@@ -7,7 +7,7 @@ use ferroce_proto::{Qkey, Qpn};
 use std::fmt;
 use std::sync::Arc;
 
-/// The way to a datagram queue pair or a multicast group. Cheap to clone.
+/// The address of a datagram queue pair or a multicast group. Cheap to clone.
 #[derive(Clone)]
 pub struct AddressHandle {
     nic: Arc<ferroce_nic::AddressHandle>,
@@ -16,18 +16,18 @@ pub struct AddressHandle {
 }
 
 impl AddressHandle {
-    /// Resolves an address vector, for those who need more than [`Pd::address_handle`] sets.
+    /// Resolves an address vector. Use it for attributes that [`Pd::address_handle`] does not set.
     pub fn create(pd: &Pd, vector: &AddressVector, qpn: Qpn, qkey: Qkey) -> Result<Self, Error> {
         let nic = pd.nic.create_address_handle(vector).map_err(Error::in_call("create_ah"))?;
         Ok(AddressHandle { nic: Arc::new(nic), qpn, qkey })
     }
 
-    /// What it was made from.
+    /// The address vector.
     pub fn vector(&self) -> &AddressVector {
         self.nic.vector()
     }
 
-    /// What a work request for it carries.
+    /// The destination for a work request.
     pub fn target(&self) -> UdTarget {
         UdTarget { route: *self.nic.route(), qpn: self.qpn, qkey: self.qkey }
     }

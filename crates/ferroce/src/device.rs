@@ -1,9 +1,10 @@
-//! The device.
+//! Devices.
 
 use crate::cq::Cq;
 use crate::error::Error;
-use crate::ledger::Ledger;
+use crate::in_flight::InFlight;
 use crate::pd::Pd;
+use crate::reactor::{self, Reactor};
 use crate::sleep;
 use ferroce_nic::{AsyncEvent, Config, Counters, DeviceAttr, GidEntry, Nic};
 use ferroce_proto::verbs::Mtu;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// An open device: the software NIC of this process. Cheap to clone; it lives until the last clone and the last object
-/// made from it are gone.
+/// made from it are dropped.
 #[derive(Clone)]
 pub struct Device {
     inner: Arc<Inner>,
@@ -22,57 +23,89 @@ pub struct Device {
 
 struct Inner {
     nic: Nic,
-    ledger: Ledger,
+    in_flight: InFlight,
+}
+
+/// A device of this machine, as [`Device::list`] returns it. It is not open yet.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    name: &'static str,
+    gids: Vec<GidEntry>,
+    config: Config,
+}
+
+impl DeviceInfo {
+    /// Its name, such as `ferroce0`.
+    pub fn name(&self) -> &str {
+        self.name
+    }
+
+    /// Its GID table: the local addresses.
+    pub fn gids(&self) -> &[GidEntry] {
+        &self.gids
+    }
+
+    /// Opens the device.
+    pub fn open(&self) -> Result<Device, Error> {
+        Device::open_with(self.config.clone())
+    }
 }
 
 impl Device {
-    /// Opens the device as the `FERROCE_*` environment variables say.
+    /// The devices that can be opened, best first. Lists without opening any of them. The settings are those of the `FERROCE_*`
+    /// environment variables.
+    pub fn list() -> Result<Vec<DeviceInfo>, Error> {
+        let config = Config::from_env()?;
+        let gids = ferroce_nic::gid_table(&config).map_err(Error::in_call("list"))?;
+        Ok(vec![DeviceInfo { name: ferroce_nic::DEVICE_NAME, gids, config }])
+    }
+
+    /// Opens the device with the settings of the `FERROCE_*` environment variables.
     pub fn open() -> Result<Device, Error> {
         Self::open_with(Config::from_env()?)
     }
 
-    /// Opens the device with settings of the program's own.
+    /// Opens the device with these settings.
     pub fn open_with(config: Config) -> Result<Device, Error> {
         let nic = Nic::open(config).map_err(Error::in_call("open"))?;
-        let inner = Inner { nic, ledger: Ledger::default() };
+        let inner = Inner { nic, in_flight: InFlight::default() };
         Ok(Device { inner: Arc::new(inner) })
     }
 
-    /// What the device can do.
+    /// Capabilities and limits of the device.
     pub fn attributes(&self) -> DeviceAttr {
         self.inner.nic.attributes()
     }
 
-    /// The GID table: every address of the machine that packets can leave from.
+    /// The GID table: every local address that packets can be sent from.
     pub fn gids(&self) -> Vec<GidEntry> {
         self.inner.nic.gids()
     }
 
-    /// Where an address stands in the GID table. IPv4 addresses are also found in their IPv6-mapped form, as sockets
-    /// that listen on both report them.
+    /// Index of an address in the GID table. The IPv6-mapped form of an IPv4 address is found too.
     pub fn gid_index(&self, address: IpAddr) -> Result<u8, Error> {
         let found = self.gids().iter().position(|e| e.gid == address.into());
         let missing = ferroce_nic::Error::Invalid { attribute: "address", why: "is not in the GID table" };
         found.and_then(|i| u8::try_from(i).ok()).ok_or_else(|| Error::in_call("gid_index")(missing))
     }
 
-    /// Everything the device counted, drops and queue pairs included.
+    /// All counters of the device and of its queue pairs.
     pub fn counters(&self) -> Counters {
         self.inner.nic.counters()
     }
 
-    /// Makes a protection domain.
+    /// Allocates a protection domain.
     pub fn alloc_pd(&self) -> Result<Pd, Error> {
         let nic = self.inner.nic.alloc_pd().map_err(Error::in_call("alloc_pd"))?;
         Ok(Pd { nic, device: self.clone() })
     }
 
-    /// Makes a completion queue of `depth` entries, with a completion channel of its own.
+    /// Creates a completion queue of `depth` entries with its own completion channel.
     pub fn create_cq(&self, depth: u32) -> Result<Cq, Error> {
         Cq::create(self, depth)
     }
 
-    /// An asynchronous event, if one waits.
+    /// The next asynchronous event, if there is one. Never blocks.
     pub fn try_event(&self) -> Option<AsyncEvent> {
         self.inner.nic.try_event()
     }
@@ -82,34 +115,34 @@ impl Device {
         self.event_before(None)
     }
 
-    /// Waits for an asynchronous event, but not longer than `timeout`: then [`Error::TimedOut`].
+    /// Waits for an asynchronous event. Returns [`Error::TimedOut`] after `timeout`.
     pub fn wait_event_timeout(&self, timeout: Duration) -> Result<AsyncEvent, Error> {
         self.event_before(Some(Instant::now() + timeout))
     }
 
     fn event_before(&self, deadline: Option<Instant>) -> Result<AsyncEvent, Error> {
-        loop {
-            if let Some(event) = self.try_event() {
-                return Ok(event);
-            }
-            sleep::until_readable(&[self.as_fd()], deadline)?;
-        }
+        sleep::next(self.as_fd(), deadline, || Ok(self.try_event()))
+    }
+
+    /// Waits for an asynchronous event in a task. If the future is dropped, no event is lost.
+    pub async fn event_async(&self, reactor: &impl Reactor) -> Result<AsyncEvent, Error> {
+        reactor::next(reactor, self.as_fd(), || Ok(self.try_event())).await
     }
 
     pub(crate) fn nic(&self) -> &Nic {
         &self.inner.nic
     }
 
-    pub(crate) fn ledger(&self) -> &Ledger {
-        &self.inner.ledger
+    pub(crate) fn in_flight(&self) -> &InFlight {
+        &self.inner.in_flight
     }
 
     pub(crate) fn is(&self, other: &Device) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Whether this is the process that opened the device. After `fork()` locks of this crate may be held by threads
-    /// that the child does not have, so nothing that locks may go on.
+    /// Whether this is the process that opened the device. After `fork()`, threads that the child does not have may hold
+    /// locks of this crate, so the child must not lock.
     pub(crate) fn is_ours(&self) -> bool {
         self.inner.nic.check_process().is_ok()
     }
@@ -131,7 +164,7 @@ impl fmt::Debug for Device {
     }
 }
 
-/// Readable while an asynchronous event waits.
+/// Readable while an asynchronous event is available.
 impl AsFd for Device {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.nic.event_fd()

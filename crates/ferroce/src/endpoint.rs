@@ -1,4 +1,4 @@
-//! What two queue pairs must know of each other.
+//! Descriptions of queue pairs for their peers.
 
 use ferroce_proto::verbs::{Mtu, Transport};
 use ferroce_proto::{Gid, Psn, Qkey, Qpn};
@@ -6,54 +6,63 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// One end of a connection, or the address of a datagram queue pair: what the peer needs to reach it.
+/// The description of a queue pair that a peer needs to send to it.
 ///
-/// It travels as 36 bytes ([`Endpoint::to_bytes`]) or as text (`rc/127.0.0.1/0x01a2b3/psn=77/mtu=4096/rd=16/qkey=0x0`).
+/// It is encoded as 36 bytes ([`Endpoint::to_bytes`]) or as text (`rc/127.0.0.1/0x01a2b3/psn=77/mtu=4096/rd=16/qkey=0x0`).
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// Its transport.
     pub transport: Transport,
     /// Its address.
     pub gid: Gid,
-    /// Its number.
+    /// Its queue pair number.
     pub qpn: Qpn,
-    /// The sequence number it starts sending with.
+    /// Its first packet sequence number.
     pub psn: Psn,
     /// The largest path MTU it can use.
     pub mtu: Mtu,
     /// READs and atomics that it serves at a time.
     pub rd_atomic: u8,
-    /// The key that datagrams to it must carry.
+    /// The Q_Key that datagrams to it must carry.
     pub qkey: Qkey,
 }
 
-/// Why bytes or text are no endpoint.
+/// Why bytes or text are not an endpoint.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadEndpoint {
-    /// It is something else.
+    /// The magic number or the format is wrong.
     #[error("not a ferroce endpoint")]
     NotAnEndpoint,
-    /// From another version of ferroce.
-    #[error("endpoint of version {0}, this is version {VERSION}")]
+    /// The encoding has another version.
+    #[error("the endpoint has version {0}; this library supports version {VERSION}")]
     Version(u8),
-    /// A field holds a value that cannot be.
-    #[error("endpoint with an impossible {0}")]
+    /// A field has an invalid value.
+    #[error("the endpoint has an invalid {0}")]
     Field(&'static str),
 }
 
 const MAGIC: [u8; 4] = *b"fRCE";
 const VERSION: u8 = 1;
+const TRANSPORTS: [Transport; 5] =
+    [Transport::Rc, Transport::Uc, Transport::Ud, Transport::XrcIni, Transport::XrcTgt];
 
 impl Endpoint {
-    /// Bytes of its encoded form.
+    /// Size of the encoding in bytes.
     pub const ENCODED_LEN: usize = 36;
 
-    /// The endpoint that stands for a multicast group, for [`Pd::address_handle`](crate::Pd::address_handle).
+    /// The endpoint of a multicast group, for [`Pd::address_handle`](crate::Pd::address_handle).
     pub fn multicast(group: IpAddr, qkey: Qkey) -> Endpoint {
+        Endpoint::datagram(group, Qpn::MULTICAST, qkey)
+    }
+
+    /// The endpoint of a datagram queue pair, for example of the sender of a datagram.
+    pub fn datagram(address: IpAddr, qpn: Qpn, qkey: Qkey) -> Endpoint {
         Endpoint {
             transport: Transport::Ud,
-            gid: group.into(),
-            qpn: Qpn::MULTICAST,
+            gid: address.into(),
+            qpn,
             psn: Psn::new(0),
             mtu: Mtu::default(),
             rd_atomic: 0,
@@ -66,7 +75,7 @@ impl Endpoint {
         self.gid.to_ip()
     }
 
-    /// For the way to the peer.
+    /// Encodes the endpoint.
     pub fn to_bytes(&self) -> [u8; Self::ENCODED_LEN] {
         let mut bytes = [0; Self::ENCODED_LEN];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -81,7 +90,7 @@ impl Endpoint {
         bytes
     }
 
-    /// Back from the way. Nothing in it is trusted.
+    /// Decodes and checks an endpoint.
     pub fn from_bytes(bytes: &[u8; Self::ENCODED_LEN]) -> Result<Self, BadEndpoint> {
         let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         if bytes[..4] != MAGIC {
@@ -90,8 +99,7 @@ impl Endpoint {
         if bytes[4] != VERSION {
             return Err(BadEndpoint::Version(bytes[4]));
         }
-        let transport =
-            [Transport::Rc, Transport::Uc, Transport::Ud].into_iter().find(|t| code(*t) == bytes[5]);
+        let transport = TRANSPORTS.into_iter().find(|t| code(*t) == bytes[5]);
         let mut gid = Gid::ZERO;
         gid.0.copy_from_slice(&bytes[20..]);
         let endpoint = Endpoint {
@@ -128,6 +136,16 @@ fn code(transport: Transport) -> u8 {
     }
 }
 
+fn name(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Rc => "rc",
+        Transport::Uc => "uc",
+        Transport::Ud => "ud",
+        Transport::XrcIni => "xrc-ini",
+        Transport::XrcTgt => "xrc-tgt",
+    }
+}
+
 /// QP and sequence numbers have 24 bits.
 fn number(field: &'static str, value: u32) -> Result<u32, BadEndpoint> {
     if value >> 24 == 0 { Ok(value) } else { Err(BadEndpoint::Field(field)) }
@@ -135,13 +153,7 @@ fn number(field: &'static str, value: u32) -> Result<u32, BadEndpoint> {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let transport = match self.transport {
-            Transport::Rc => "rc",
-            Transport::Uc => "uc",
-            Transport::Ud => "ud",
-            Transport::XrcIni => "xrc-ini",
-            Transport::XrcTgt => "xrc-tgt",
-        };
+        let transport = name(self.transport);
         let Endpoint { qpn, psn, rd_atomic, qkey, .. } = self;
         let (address, mtu) = (self.address(), self.mtu.bytes());
         write!(f, "{transport}/{address}/{qpn}/psn={psn}/mtu={mtu}/rd={rd_atomic}/qkey={qkey}")
@@ -156,12 +168,8 @@ impl FromStr for Endpoint {
         let [transport, address, qpn, psn, mtu, rd, qkey] = fields[..] else {
             return Err(BadEndpoint::NotAnEndpoint);
         };
-        let transport = match transport {
-            "rc" => Transport::Rc,
-            "uc" => Transport::Uc,
-            "ud" => Transport::Ud,
-            _ => return Err(BadEndpoint::NotAnEndpoint),
-        };
+        let transport = TRANSPORTS.into_iter().find(|t| name(*t) == transport);
+        let transport = transport.ok_or(BadEndpoint::NotAnEndpoint)?;
         let address: IpAddr = address.parse().map_err(|_| BadEndpoint::Field("address"))?;
         let named = |field, text: &str, prefix| {
             let digits = text.strip_prefix(prefix).ok_or(BadEndpoint::Field(field))?;

@@ -1,4 +1,4 @@
-//! Why something did not work: calls that are refused, completions that failed, connections that did not come about.
+//! Errors: refused calls, failed completions, connections that were not established.
 
 use crate::qp::connect::ConnectError;
 use ferroce_nic::ConfigError;
@@ -6,71 +6,73 @@ use ferroce_proto::Qpn;
 use ferroce_proto::qp::Reason;
 use ferroce_proto::verbs::{Completion, WcStatus};
 
-/// Every error of this crate, so that `?` works throughout a program.
+/// The error type of all calls of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A verb was refused; the source names the attribute and the numbers.
+    /// The NIC refused a verb. The source names the attribute and the values.
     #[error("{verb}: {source}")]
     Call {
-        /// Which verb.
+        /// The verb.
         verb: &'static str,
         /// Why.
         source: ferroce_nic::Error,
     },
-    /// A list of work requests was refused, the first `taken` of them excepted.
-    #[error("{verb}: work request {taken} of the list: {source}")]
+    /// The NIC accepted the first `taken` work requests of a list and refused the next.
+    #[error("{verb}: work request {taken} of the list (counted from 0): {source}")]
     Post {
-        /// Which verb.
+        /// The verb.
         verb: &'static str,
-        /// How many were taken before.
+        /// Number of accepted work requests.
         taken: usize,
-        /// Why the next was not.
+        /// Why the next was refused.
         source: ferroce_nic::Error,
     },
-    /// An environment variable cannot be understood.
+    /// An environment variable has an invalid value.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// An operation was done and did not succeed.
+    /// An operation completed with an error.
     #[error(transparent)]
     Completion(#[from] CompletionError),
-    /// A connection could not be set up.
+    /// A connection was not established.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// Bytes outside of a region or buffer.
-    #[error("bytes {start}..{end} are not inside the {len} that there are")]
+    /// A range exceeds a region or buffer.
+    #[error("bytes {start}..{end} exceed the {len} bytes of the memory")]
     Range {
         /// First byte.
         start: u64,
-        /// First byte behind.
+        /// End of the range (exclusive).
         end: u64,
-        /// Bytes there are.
+        /// Size of the memory in bytes.
         len: u64,
     },
-    /// An eight-byte access at an offset that is no multiple of eight.
+    /// The offset of an eight-byte access is not a multiple of eight.
     #[error("offset {offset} is not a multiple of 8")]
     Misaligned {
         /// The offset.
         offset: usize,
     },
-    /// The system has no memory for a region or buffer.
-    #[error("no memory for {bytes} bytes")]
+    /// The memory for a region or buffer could not be allocated.
+    #[error("could not allocate {bytes} bytes")]
     OutOfMemory {
-        /// How many were asked for.
+        /// Requested size in bytes.
         bytes: usize,
     },
-    /// There is no outcome to wait for: the queue pair was destroyed or reset before, or the outcome was taken.
-    #[error("no outcome will come: the queue pair was destroyed or reset before it, or it was taken already")]
+    /// The operation has no outcome: its queue pair was destroyed or reset, or the outcome was taken already.
+    #[error(
+        "the operation has no outcome: its queue pair was destroyed or reset, or the outcome was taken already"
+    )]
     Gone,
-    /// A wait took longer than allowed. The operation goes on.
-    #[error("nothing completed in time")]
+    /// A wait ended at its timeout. The operation continues.
+    #[error("the wait timed out")]
     TimedOut,
-    /// The system refused something.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The attempted action.
         what: &'static str,
-        /// Its answer.
+        /// The error of the system.
         source: std::io::Error,
     },
 }
@@ -88,7 +90,7 @@ impl Error {
         move |errno| Error::System { what, source: errno.into() }
     }
 
-    /// What the NIC itself said, if it was asked.
+    /// The refusal of the NIC, for [`Error::Call`] and [`Error::Post`].
     pub fn refusal(&self) -> Option<&ferroce_nic::Error> {
         match self {
             Error::Call { source, .. } | Error::Post { source, .. } => Some(source),
@@ -96,7 +98,7 @@ impl Error {
         }
     }
 
-    /// The failed completion, if that is what this is.
+    /// The failed completion, for [`Error::Completion`].
     pub fn completion(&self) -> Option<&CompletionError> {
         match self {
             Error::Completion(failed) => Some(failed),
@@ -105,33 +107,34 @@ impl Error {
     }
 }
 
-/// A work request that was done, and did not succeed.
+/// A work request that completed with an error.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("wr_id {wr_id:#x} on QP {qpn} ended in {status:?}: {}", self.explain())]
+#[error("wr_id {wr_id:#x} on QP {qpn} completed with {status:?}: {}", self.explain())]
 pub struct CompletionError {
-    /// The caller's number for it.
+    /// The caller's identifier of the work request.
     pub wr_id: u64,
     /// The queue pair.
     pub qpn: Qpn,
-    /// How it ended.
+    /// The status of the completion.
     pub status: WcStatus,
-    /// Why, where the NIC knows more than the status says.
+    /// The cause, where the NIC reports more than the status.
     pub reason: Option<Reason>,
 }
 
 impl CompletionError {
-    /// One sentence, and what to look at next.
+    /// One sentence about the cause and what to check next.
     pub fn explain(&self) -> &'static str {
         match self.reason {
             Some(reason) => reason.text(),
-            None => "FERROCE_LOG=1 tells more",
+            None => "set FERROCE_LOG=1 for the cause",
         }
     }
 }
 
 /// A completion as a `Result`.
 pub trait Outcome: Sized {
-    /// The completion if it is a success, else what went wrong.
+    /// The completion if it is a success, else the error.
     fn ok(self) -> Result<Self, CompletionError>;
 }
 

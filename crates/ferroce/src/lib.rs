@@ -11,38 +11,41 @@
 //!     let pd = device.alloc_pd()?;
 //!     let cq = device.create_cq(16)?;
 //!
-//!     // Two queue pairs that know each other. `connect_over` does this over a socket.
+//!     // Two connected queue pairs. `connect_over` connects through a socket.
 //!     let (alice, bob) = (pd.rc(&cq).create()?, pd.rc(&cq).create()?);
 //!     alice.connect(&bob.endpoint()?)?;
 //!     bob.connect(&alice.endpoint()?)?;
 //!
-//!     // Bob waits for a message. While the NIC has his buffer, nobody else does.
-//!     let letter = bob.recv(pd.buffer(64)?)?;
+//!     // The NIC owns the buffer until the message arrives.
+//!     let received = bob.recv(pd.buffer(64)?)?;
 //!
 //!     let mut message = pd.buffer(64)?;
 //!     message.set(b"hello")?;
 //!     alice.send(message)?.wait()?;
 //!
-//!     assert_eq!(&*letter.wait()?.buffer, b"hello");
+//!     assert_eq!(&*received.wait()?.buffer, b"hello");
 //!     Ok(())
 //! }
 //! ```
 //!
-//! | what | where |
+//! | topic | types |
 //! |---|---|
-//! | the device | [`Device`], [`Config`] |
-//! | who works together | [`Pd`] |
-//! | memory for messages | [`Buffer`]: owned by the program or by the NIC, never both |
-//! | memory for peers | [`Region`], and what they must know of it, [`RemoteRegion`] |
+//! | devices | [`Device`], [`Device::list`], [`Config`] |
+//! | protection domains | [`Pd`] |
+//! | memory of messages | [`Buffer`]: owned by the program or by the NIC, never by both |
+//! | memory for one-sided operations | [`Region`], and its description for peers, [`RemoteRegion`] |
+//! | memory windows, device memory, on-demand paging | [`MemoryWindow`], [`DeviceMemory`], [`RegionBuilder::on_demand`] |
 //! | queue pairs | [`RcQp`], [`UcQp`], [`UdQp`], [`QpBuilder`]; halves for two threads: [`SendHalf`], [`RecvHalf`] |
-//! | how they meet, by address and port | [`Listener`], [`Connector`], [`Connection`] |
-//! | how they meet, by other means | [`Endpoint`], [`Qp::connect`], [`Qp::connect_over`]; datagrams: [`AddressHandle`] |
-//! | receives for many | [`Srq`] |
-//! | what became of it | [`Cq`], [`Pending`], [`Done`], [`CompletionError`]; for tasks: `AsyncCq` (feature `tokio`) |
+//! | connecting by address and port | [`Listener`], [`Connector`], [`Connection`] |
+//! | connecting by other means | [`Endpoint`], [`Qp::connect`], [`Qp::connect_over`]; datagrams: [`AddressHandle`] |
+//! | shared receive queues | [`Srq`] |
+//! | extended reliable connections (XRC) | [`XrcDomain`], [`XrcTarget`], [`XrcQp`], [`XrcSrq`] |
+//! | completions | [`Cq`], [`Pending`], [`Done`], [`CompletionError`] |
+//! | async | [`AsyncCq`] on any [`Reactor`]: features `tokio` and `async-io`, or one of your own |
 //! | raw work requests | [`wr`], [`SendWr`], [`RecvWr`] |
-//! | what went wrong | [`Error`]; `FERROCE_LOG=1` explains every failed completion and dropped packet |
+//! | errors | [`Error`]; `FERROCE_LOG=1` explains every failed completion and dropped packet |
 //!
-//! Everything is `Send` and `Sync`, and keeps alive what it needs: there are no lifetimes to fight.
+//! All types are `Send` and `Sync`. Objects are reference counted and keep alive what they need, so none has a lifetime.
 #![deny(unsafe_code)]
 
 mod address;
@@ -51,44 +54,40 @@ mod cq;
 mod device;
 mod endpoint;
 mod error;
-mod ledger;
+mod in_flight;
 mod memory;
 mod pd;
 mod pending;
 mod qp;
+mod reactor;
+mod reexports;
 mod sleep;
 mod srq;
 pub mod wr;
+mod xrc;
 
 pub use address::AddressHandle;
 pub use cm::{Connection, ConnectionEvent, Connector, Listener, ListenerBuilder, Request};
-#[cfg(feature = "tokio")]
-pub use cq::AsyncCq;
-pub use cq::Cq;
-pub use device::Device;
+pub use cq::{AsyncCq, Cq};
+pub use device::{Device, DeviceInfo};
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use error::{CompletionError, Error, Outcome};
-pub use memory::{BadRemoteRegion, Buffer, Region, RegionBuilder, RemoteRegion};
+pub use memory::{
+    BadRemoteRegion, Buffer, DeviceMemory, DeviceRegion, ImplicitRegion, MemoryWindow, Region, RegionBuilder,
+    RemoteRegion, Type1, Type2, WindowKind,
+};
 pub use pd::Pd;
 pub use pending::{Done, Pending, Refused};
 pub use qp::connect::ConnectError;
-pub use qp::{Connected, Qp, QpBuilder, Rc, RcQp, RecvHalf, SendHalf, Service, Uc, UcQp, Ud, UdQp};
+pub use qp::{
+    Connected, HasPeer, Qp, QpBuilder, Rc, RcQp, Receives, RecvHalf, Reliable, SendHalf, Service, Uc, UcQp,
+    Ud, UdQp, XrcInitiator, XrcQp,
+};
+#[cfg(feature = "async-io")]
+pub use reactor::AsyncIo;
+#[cfg(feature = "tokio")]
+pub use reactor::Tokio;
+pub use reactor::{Reactor, Readable};
+pub use reexports::*;
 pub use srq::Srq;
-
-/// Why the NIC refused a call.
-pub use ferroce_nic::Error as Refusal;
-/// Faults to inject, and what the link below counted.
-pub use ferroce_nic::link::{FaultConfig, LinkCounters};
-/// What the NIC below gives as it is: settings, tables and numbers.
-pub use ferroce_nic::{
-    AsyncEvent, CmRefusal, Config, ConfigError, Counters, DeviceAttr, EventSource, GidEntry, KeyError,
-    LinkChoice, QpReport, RejectReason, Secret, SrqAttr, read_key,
-};
-pub use ferroce_proto::qp::state::ModifyError;
-/// The vocabulary of the verbs.
-pub use ferroce_proto::qp::{PostError, QpCounters, Reason};
-pub use ferroce_proto::verbs::{
-    Access, AddressVector, AtomicOp, AttrMask, Completion, EventKind, Mtu, Payload, QpAttr, QpCap, QpState,
-    RecvWr, SendFlags, SendOp, SendWr, Sge, Transport, UdTarget, WcFlags, WcOpcode, WcStatus,
-};
-pub use ferroce_proto::{Gid, LKey, PdId, Psn, Qkey, Qpn, RKey};
+pub use xrc::{XrcDomain, XrcSrq, XrcTarget, XrcTargetBuilder};

@@ -8,13 +8,14 @@ use crate::error::Error;
 use crate::memory::{Buffer, RegionBuilder};
 use crate::qp::{QpBuilder, Rc, Uc, Ud};
 use crate::srq::Srq;
+use ferroce_nic::Prefetch;
 use ferroce_proto::PdId;
-use ferroce_proto::verbs::AddressVector;
+use ferroce_proto::verbs::{AddressVector, Sge};
 use std::fmt;
 use std::sync::Arc;
 
-/// A protection domain: regions, queue pairs, shared receive queues and address handles of one domain work together,
-/// and not with those of another.
+/// A protection domain. Regions, windows, queue pairs, shared receive queues and address handles work together only within one
+/// domain. Cheap to clone.
 #[derive(Clone)]
 pub struct Pd {
     pub(crate) nic: Arc<ferroce_nic::Pd>,
@@ -27,19 +28,24 @@ impl Pd {
         &self.device
     }
 
-    /// Its number within the device: what error messages name it by.
+    /// Its number within the device. Error messages contain it.
     pub fn id(&self) -> PdId {
         self.nic.id()
     }
 
-    /// Memory that peers may touch, if the rights say so.
+    /// A memory region of `len` bytes, for one-sided operations.
     pub fn region(&self, len: usize) -> RegionBuilder {
         RegionBuilder::new(self, len)
     }
 
-    /// Memory for a message of up to `capacity` bytes.
+    /// A buffer for one message of up to `capacity` bytes.
     pub fn buffer(&self, capacity: usize) -> Result<Buffer, Error> {
         Buffer::new(self, capacity)
+    }
+
+    /// Brings pages of on-demand regions in before the NIC accesses them. Fails if a page cannot be brought in.
+    pub fn prefetch(&self, sges: &[Sge], how: Prefetch) -> Result<(), Error> {
+        self.nic.prefetch(sges, how, true).map_err(Error::in_call("advise_mr"))
     }
 
     /// A reliable connection, whose completions go to `cq`.
@@ -57,13 +63,13 @@ impl Pd {
         QpBuilder::new(self, cq)
     }
 
-    /// A queue of up to `depth` receives, each with up to `sges` entries, that many queue pairs take from.
+    /// A shared receive queue of up to `depth` receives with up to `sges` scatter/gather entries each.
     pub fn srq(&self, depth: u32, sges: u32) -> Result<Srq, Error> {
         Srq::create(self, depth, sges)
     }
 
-    /// How to reach a datagram queue pair (or a group, see [`Endpoint::multicast`]) from entry `gid_index` of the GID
-    /// table.
+    /// The address of a datagram queue pair (or of a multicast group, see [`Endpoint::multicast`]). `gid_index` selects the
+    /// local address.
     pub fn address_handle(&self, to: &Endpoint, gid_index: u8) -> Result<AddressHandle, Error> {
         let vector =
             AddressVector { dgid: to.gid, sgid_index: gid_index, port: 1, ..AddressVector::default() };

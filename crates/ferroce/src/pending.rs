@@ -1,8 +1,8 @@
-//! Operations that own their buffer until they are done.
+//! Operations that own their buffer until they complete.
 
 use crate::cq::Cq;
 use crate::error::{CompletionError, Error, Outcome};
-use crate::ledger::Ticket;
+use crate::in_flight::OutcomeCell;
 use crate::memory::Buffer;
 use ferroce_proto::verbs::{Completion, WcFlags, WcOpcode, WcStatus};
 use ferroce_proto::wire::Grh;
@@ -11,42 +11,42 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How a completion's `sl` says that its datagram came over IPv4.
+/// The `sl` of a completion whose datagram arrived over IPv4.
 const NETWORK_IPV4: u8 = 2;
 
-/// An operation under way. Its buffer belongs to the NIC; [`wait`](Pending::wait) brings it back.
+/// An outstanding operation. The NIC owns its buffer; [`wait`](Pending::wait) returns it.
 ///
-/// Dropping this does not stop the operation. The buffer is freed when the NIC is done with it.
-#[must_use = "the buffer comes back through `wait`"]
+/// Dropping this does not stop the operation. The buffer is freed when the operation completes.
+#[must_use = "`wait` returns the buffer"]
 pub struct Pending {
-    pub(crate) ticket: Arc<Ticket>,
+    pub(crate) outcome: Arc<OutcomeCell>,
     pub(crate) cq: Cq,
 }
 
 impl Pending {
-    /// Waits until the operation is done. A failed one is an error, and its buffer is freed;
-    /// see [`Pending::settle`] for the other way.
+    /// Waits until the operation completes. A failure is an error, and the buffer is freed; [`Pending::settle`] returns the
+    /// buffer in both cases.
     pub fn wait(self) -> Result<Done, Error> {
         Ok(self.settle()?.ok()?)
     }
 
-    /// Waits until the operation is done, in success or failure, and returns the buffer in any case.
+    /// Waits until the operation completes, with success or failure, and returns the buffer in both cases.
     pub fn settle(self) -> Result<Done, Error> {
-        self.cq.wait_for(None, || self.cq.look_for(&self.ticket))
+        self.cq.wait_for(None, || self.cq.poll_outcome(&self.outcome))
     }
 
-    /// As [`Pending::settle`], but not longer than `timeout`: then [`Error::TimedOut`], and the operation goes on.
+    /// As [`Pending::settle`]. Returns [`Error::TimedOut`] after `timeout`; the operation continues.
     pub fn settle_timeout(&mut self, timeout: Duration) -> Result<Done, Error> {
         let deadline = Instant::now() + timeout;
-        self.cq.wait_for(Some(deadline), || self.cq.look_for(&self.ticket))
+        self.cq.wait_for(Some(deadline), || self.cq.poll_outcome(&self.outcome))
     }
 
-    /// The outcome, if the operation is done.
+    /// The outcome, if the operation is complete. Never blocks.
     pub fn try_settle(&mut self) -> Result<Option<Done>, Error> {
-        self.cq.look_for(&self.ticket)
+        self.cq.poll_outcome(&self.outcome)
     }
 
-    /// The completion queue that will tell.
+    /// The completion queue of the operation.
     pub fn cq(&self) -> &Cq {
         &self.cq
     }
@@ -58,12 +58,13 @@ impl fmt::Debug for Pending {
     }
 }
 
-/// An operation that is done, with its buffer.
+/// A completed operation with its buffer.
+#[non_exhaustive]
 #[derive(Debug)]
 pub struct Done {
     /// The buffer. After a receive it has the length of the message.
     pub buffer: Buffer,
-    /// How it went.
+    /// The completion.
     pub completion: Completion,
 }
 
@@ -72,25 +73,25 @@ impl Done {
         match completion.opcode {
             _ if completion.status != WcStatus::Success => {}
             WcOpcode::Recv => buffer.received(completion.byte_len, completion.flags.contains(WcFlags::GRH)),
-            // The peer wrote elsewhere; this receive only carried the news.
+            // The peer wrote into a region; this receive carries the immediate data only.
             WcOpcode::RecvRdmaWithImm => buffer.received(0, false),
             _ => {}
         }
         Done { buffer, completion }
     }
 
-    /// Success as success, failure as error.
+    /// Returns a failure as an error.
     pub fn ok(self) -> Result<Done, CompletionError> {
         self.completion.ok()?;
         Ok(self)
     }
 
-    /// Immediate data, if the message had some.
+    /// Immediate data, if the message has any.
     pub fn imm(&self) -> Option<u32> {
         self.completion.flags.contains(WcFlags::WITH_IMM).then_some(self.completion.imm)
     }
 
-    /// The address that a datagram came from.
+    /// The source address of a datagram.
     pub fn source(&self) -> Option<IpAddr> {
         let grh = self.buffer.grh()?;
         if self.completion.sl == NETWORK_IPV4 {
@@ -101,13 +102,14 @@ impl Done {
     }
 }
 
-/// A post that was refused, and the buffer that it left with the caller.
+/// A refused post, with the buffer of the caller.
+#[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Refused {
     /// Why.
     pub error: Box<Error>,
-    /// The buffer, untouched.
+    /// The buffer, unchanged.
     pub buffer: Buffer,
 }
 

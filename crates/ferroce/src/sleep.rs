@@ -1,4 +1,4 @@
-//! Sleeping on file descriptors.
+//! Threads that sleep on file descriptors.
 
 use crate::error::Error;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -7,6 +7,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::Instant;
+
+/// Sleeps until `poll` returns a value. `fd` is readable whenever it can.
+pub(crate) fn next<T>(
+    fd: BorrowedFd<'_>,
+    deadline: Option<Instant>,
+    poll: impl Fn() -> Result<Option<T>, Error>,
+) -> Result<T, Error> {
+    loop {
+        if let Some(found) = poll()? {
+            return Ok(found);
+        }
+        until_readable(&[fd], deadline)?;
+    }
+}
 
 /// Sleeps until one of the descriptors is readable, or fails with [`Error::TimedOut`].
 pub(crate) fn until_readable(fds: &[BorrowedFd<'_>], deadline: Option<Instant>) -> Result<(), Error> {
@@ -25,37 +39,36 @@ pub(crate) fn until_readable(fds: &[BorrowedFd<'_>], deadline: Option<Instant>) 
     }
 }
 
-/// Wakes a thread that sleeps on descriptors, as a waker wakes a task: so that both kinds of waiters can stand in one
-/// list.
-pub(crate) struct Bell(OwnedFd);
+/// An eventfd as a [`Waker`]: threads and tasks that wait for a completion queue are in one list of wakers.
+pub(crate) struct WakeFd(OwnedFd);
 
-impl Bell {
-    pub(crate) fn new() -> Result<(Arc<Bell>, Waker), Error> {
+impl WakeFd {
+    pub(crate) fn new() -> Result<(Arc<WakeFd>, Waker), Error> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(Error::system("creating an event descriptor"))?;
-        let bell = Arc::new(Bell(fd));
-        Ok((bell.clone(), bell.into()))
+        let wake_fd = Arc::new(WakeFd(fd));
+        Ok((wake_fd.clone(), wake_fd.into()))
     }
 
-    /// Forgets that it rang.
-    pub(crate) fn silence(&self) {
-        // Not readable is just as well.
+    /// Resets the eventfd.
+    pub(crate) fn clear(&self) {
+        // An error means that it is not readable, which is the goal.
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 }
 
-impl Wake for Bell {
+impl Wake for WakeFd {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Fails only when 2^64 rings wait, and then it rings already.
+        // Fails only at the counter's maximum, where it is readable already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for WakeFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -1,7 +1,8 @@
 //! Shared receive queues.
 
+use crate::device::Device;
 use crate::error::Error;
-use crate::ledger::Taker;
+use crate::in_flight::Queue;
 use crate::memory::Buffer;
 use crate::pd::Pd;
 use crate::pending::Refused;
@@ -11,7 +12,7 @@ use ferroce_proto::verbs::RecvWr;
 use std::fmt;
 use std::sync::Arc;
 
-/// A queue of receives that many queue pairs take from. Cheap to clone.
+/// A shared receive queue: several queue pairs take their receives from it. Cheap to clone.
 #[derive(Clone)]
 pub struct Srq {
     inner: Arc<Inner>,
@@ -19,16 +20,28 @@ pub struct Srq {
 
 struct Inner {
     nic: ferroce_nic::Srq,
+    // Dropped after the queue, which uses the buffers.
+    _discard: Discard,
     pd: Pd,
+}
+
+/// Drops the buffers that were posted to a queue.
+struct Discard {
+    id: u32,
+    device: Device,
 }
 
 impl Srq {
     pub(crate) fn create(pd: &Pd, depth: u32, sges: u32) -> Result<Srq, Error> {
-        let nic = pd.nic.create_srq(depth, sges).map_err(Error::in_call("create_srq"))?;
-        Ok(Srq { inner: Arc::new(Inner { nic, pd: pd.clone() }) })
+        Ok(Srq::new(pd.nic.create_srq(depth, sges).map_err(Error::in_call("create_srq"))?, pd))
     }
 
-    /// Its number within the device: what events name it by.
+    pub(crate) fn new(nic: ferroce_nic::Srq, pd: &Pd) -> Srq {
+        let discard = Discard { id: nic.id(), device: pd.device.clone() };
+        Srq { inner: Arc::new(Inner { nic, _discard: discard, pd: pd.clone() }) }
+    }
+
+    /// Its number within the device. Events refer to it by this number.
     pub fn id(&self) -> u32 {
         self.inner.nic.id()
     }
@@ -38,7 +51,7 @@ impl Srq {
         &self.inner.pd
     }
 
-    /// What it is made of.
+    /// Its attributes.
     pub fn query(&self) -> SrqAttr {
         self.inner.nic.query()
     }
@@ -49,8 +62,8 @@ impl Srq {
         self.inner.nic.post_recv(wrs).map_err(Error::in_post("post_srq_recv"))
     }
 
-    /// Gives a buffer for the next message of any queue pair. It comes out of [`Cq::wait_shared`](crate::Cq), at the
-    /// receive queue of whichever queue pair got the message.
+    /// Posts a buffer for the next message of any queue pair. It returns from [`Cq::wait_shared`](crate::Cq::wait_shared) of
+    /// the completion queue of the queue pair that received the message.
     pub fn recv(&self, buffer: Buffer) -> Result<(), Refused> {
         self.post_owned(buffer, false)
     }
@@ -66,17 +79,18 @@ impl Srq {
             return Err(Refused { error: error.into(), buffer });
         }
         let sges = [buffer.incoming(datagram)];
-        let wr_id = device.ledger().enter(buffer, Taker::Srq(self.id()), None);
+        let wr_id = device.in_flight().add(buffer, Queue::Srq(self.id()), None);
         let posted = self.inner.nic.post_recv(&[RecvWr { wr_id, sges: &sges }]);
-        posted.or_else(|refused| device.ledger().refuse(wr_id, Error::in_post("post_srq_recv")(refused)))
+        posted
+            .or_else(|refused| device.in_flight().take_back(wr_id, Error::in_post("post_srq_recv")(refused)))
     }
 
-    /// Arms the limit event: raised once, when fewer than `limit` receives wait.
+    /// Arms the limit event. It is raised once, when fewer than `limit` receives are left.
     pub fn arm_limit(&self, limit: u32) -> Result<(), Error> {
         self.inner.nic.arm_limit(limit).map_err(Error::in_call("modify_srq"))
     }
 
-    /// Changes how many receives may wait.
+    /// Changes the depth.
     pub fn resize(&self, depth: u32) -> Result<(), Error> {
         self.inner.nic.resize(depth).map_err(Error::in_call("modify_srq"))
     }
@@ -86,11 +100,10 @@ impl Srq {
     }
 }
 
-impl Drop for Inner {
+impl Drop for Discard {
     fn drop(&mut self) {
-        if self.pd.device.is_ours() {
-            // Queue pairs hold their shared queue, so nobody can take a receive from it any more.
-            self.pd.device.ledger().forget(Taker::Srq(self.nic.id()));
+        if self.device.is_ours() {
+            self.device.in_flight().discard(Queue::Srq(self.id));
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Work requests in one line each, for [`post_send`](crate::SendHalf::post_send) and
+//! Constructors of work requests, for [`post_send`](crate::SendHalf::post_send) and
 //! [`post_recv`](crate::RecvHalf::post_recv).
 //!
-//! None sets a flag. Flags, inline data and destinations are added with Rust's struct update:
+//! They set no flags. Struct update syntax adds flags, destinations and XRC shared receive queues:
 //!
 //! ```
 //! use ferroce::{SendFlags, SendWr, Sge, wr};
@@ -22,7 +22,7 @@ pub fn send(wr_id: u64, from: &[Sge]) -> SendWr<'_> {
     of(wr_id, SendOp::Send, Payload::Sges(from))
 }
 
-/// SEND of bytes that are copied at once.
+/// SEND of bytes that are copied when posted.
 pub fn send_inline(wr_id: u64, data: &[u8]) -> SendWr<'_> {
     SendWr { flags: SendFlags::INLINE, ..of(wr_id, SendOp::Send, Payload::Inline(data)) }
 }
@@ -42,7 +42,7 @@ pub fn write(wr_id: u64, from: &[Sge], to: RemoteRegion) -> SendWr<'_> {
     of(wr_id, SendOp::Write { addr: to.addr, rkey: to.rkey }, Payload::Sges(from))
 }
 
-/// WRITE of bytes that are copied at once.
+/// WRITE of bytes that are copied when posted.
 pub fn write_inline(wr_id: u64, data: &[u8], to: RemoteRegion) -> SendWr<'_> {
     let op = SendOp::Write { addr: to.addr, rkey: to.rkey };
     SendWr { flags: SendFlags::INLINE, ..of(wr_id, op, Payload::Inline(data)) }
@@ -58,19 +58,19 @@ pub fn read(wr_id: u64, into: &[Sge], from: RemoteRegion) -> SendWr<'_> {
     of(wr_id, SendOp::Read { addr: from.addr, rkey: from.rkey }, Payload::Sges(into))
 }
 
-/// Adds to the first eight bytes of `at`; `old` gets what was there.
+/// Adds to the first eight bytes of `at`; `old` receives the previous value.
 pub fn fetch_add(wr_id: u64, old: &[Sge], at: RemoteRegion, add: u64) -> SendWr<'_> {
     let op = AtomicOp::FetchAdd { add };
     of(wr_id, SendOp::Atomic { addr: at.addr, rkey: at.rkey, op }, Payload::Sges(old))
 }
 
-/// Stores `swap` in the first eight bytes of `at` if they hold `compare`; `old` gets what was there.
+/// Stores `swap` in the first eight bytes of `at` if they hold `compare`; `old` receives the previous value.
 pub fn compare_swap(wr_id: u64, old: &[Sge], at: RemoteRegion, compare: u64, swap: u64) -> SendWr<'_> {
     let op = AtomicOp::CompareSwap { compare, swap };
     of(wr_id, SendOp::Atomic { addr: at.addr, rkey: at.rkey, op }, Payload::Sges(old))
 }
 
-/// Makes a key of our own invalid.
+/// Invalidates a local key.
 pub fn local_inv(wr_id: u64, rkey: RKey) -> SendWr<'static> {
     of(wr_id, SendOp::LocalInv(rkey), Payload::Sges(&[]))
 }

@@ -1,8 +1,8 @@
-//! Completions as futures.
+//! Completions as futures of a tokio runtime.
 
 mod support;
 
-use ferroce::{AsyncCq, Pd, Pending, RcQp, WcStatus, wr};
+use ferroce::{AsyncCq, Pd, Pending, RcQp, Tokio, WcStatus, wr};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_io().build().unwrap()
 }
 
-async fn play(pd: Pd, qp: RcQp, cq: Arc<AsyncCq>, begins: bool, mut next: Pending) {
+async fn play(pd: Pd, qp: RcQp, cq: Arc<AsyncCq<Tokio>>, begins: bool, mut next: Pending) {
     for n in 0..200u64 {
         let mut ball = pd.buffer(8).unwrap();
         ball.set(&n.to_ne_bytes()).unwrap();
@@ -39,7 +39,7 @@ fn many_tasks_share_one_queue() {
         let device = support::device();
         let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(1024).unwrap());
         runtime().block_on(async {
-            let shared = Arc::new(AsyncCq::new(&cq).unwrap());
+            let shared = Arc::new(AsyncCq::new(&cq, &Tokio).unwrap());
             let mut tasks = Vec::new();
             for _ in 0..8 {
                 let (a, b) = (pd.rc(&cq).create().unwrap(), pd.rc(&cq).create().unwrap());
@@ -68,7 +68,7 @@ fn two_runtimes_and_a_thread_share_one_queue() {
                 let (pd, cq) = (pd.clone(), cq.clone());
                 std::thread::spawn(move || {
                     runtime().block_on(async {
-                        let shared = Arc::new(AsyncCq::new(&cq).unwrap());
+                        let shared = Arc::new(AsyncCq::new(&cq, &Tokio).unwrap());
                         let first =
                             [a.recv(pd.buffer(8).unwrap()).unwrap(), b.recv(pd.buffer(8).unwrap()).unwrap()];
                         let [for_a, for_b] = first;
@@ -82,9 +82,9 @@ fn two_runtimes_and_a_thread_share_one_queue() {
         let (a, b) = (pd.rc(&cq).create().unwrap(), pd.rc(&cq).create().unwrap());
         join(&a, &b);
         for _ in 0..200 {
-            let letter = b.recv(pd.buffer(8).unwrap()).unwrap();
+            let received = b.recv(pd.buffer(8).unwrap()).unwrap();
             a.send(pd.buffer(8).unwrap()).unwrap().wait().unwrap();
-            letter.wait().unwrap();
+            received.wait().unwrap();
         }
         for thread in threads {
             thread.join().unwrap();
@@ -97,12 +97,12 @@ fn a_dropped_future_loses_nothing() {
     watched(|| {
         let Pair { a, b } = Pair::rc(V4);
         runtime().block_on(async {
-            let cq = AsyncCq::new(&b.cq).unwrap();
-            let mut letter = b.qp.recv(b.pd.buffer(64).unwrap()).unwrap();
+            let cq = AsyncCq::new(&b.cq, &Tokio).unwrap();
+            let mut received = b.qp.recv(b.pd.buffer(64).unwrap()).unwrap();
             b.qp.post_recv(&[wr::recv(5, &[])]).unwrap();
             // Each is polled once, found not ready, and dropped.
             {
-                let mut waiting = pin!(cq.settle(&mut letter));
+                let mut waiting = pin!(cq.settle(&mut received));
                 assert!(poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await);
             }
             {
@@ -114,7 +114,7 @@ fn a_dropped_future_loses_nothing() {
             drop(a.qp.send(message).unwrap());
             a.qp.send_from(1, &[]).unwrap();
             assert_eq!(cq.completion().await.unwrap().wr_id, 5, "found behind the owned one");
-            assert_eq!(&*cq.settle(&mut letter).await.unwrap().buffer, b"still here");
+            assert_eq!(&*cq.settle(&mut received).await.unwrap().buffer, b"still here");
         });
     });
 }
@@ -129,7 +129,7 @@ fn failures_and_shared_receives_arrive_too() {
         join(&server, &client);
         srq.recv(pd.buffer(16).unwrap()).unwrap();
         runtime().block_on(async {
-            let cq = AsyncCq::new(&cq).unwrap();
+            let cq = AsyncCq::new(&cq, &Tokio).unwrap();
             let sent = client.send(pd.buffer(16).unwrap()).unwrap();
             assert_eq!(cq.shared().await.unwrap().buffer.len(), 16);
             cq.wait(sent).await.unwrap();

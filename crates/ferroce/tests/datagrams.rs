@@ -11,12 +11,12 @@ fn side(address: IpAddr) -> Side<ferroce::Ud> {
     Side::new(|pd, cq| pd.ud(cq).address(address), |qp| qp)
 }
 
-fn way(from: &Side<ferroce::Ud>, to: &Endpoint) -> AddressHandle {
+fn handle_to(from: &Side<ferroce::Ud>, to: &Endpoint) -> AddressHandle {
     from.pd.address_handle(to, from.device.gid_index(from.endpoint().address()).unwrap()).unwrap()
 }
 
 /// Sends until one arrives: nothing else is promised of datagrams.
-fn send_until_heard(
+fn send_until_received(
     from: &UdQp,
     pd: &ferroce::Pd,
     data: &[u8],
@@ -41,11 +41,11 @@ fn datagrams_arrive_with_their_source() {
     watched(|| {
         for address in LOOPBACKS {
             let (a, b) = (side(address), side(address));
-            let to = way(&a, &b.endpoint());
+            let to = handle_to(&a, &b.endpoint());
             for len in [0, 1, 100, 4096] {
                 let data = pattern(len as u64, len);
-                let mut heard = b.qp.recv(b.pd.buffer(4096).unwrap()).unwrap();
-                let done = send_until_heard(&a.qp, &a.pd, &data, &to, &mut heard);
+                let mut received = b.qp.recv(b.pd.buffer(4096).unwrap()).unwrap();
+                let done = send_until_received(&a.qp, &a.pd, &data, &to, &mut received);
                 assert!(*done.buffer == data, "{len} bytes over {address}");
                 assert_eq!(done.source(), Some(address));
                 assert_eq!(done.completion.src_qpn, a.qp.qpn());
@@ -54,9 +54,9 @@ fn datagrams_arrive_with_their_source() {
                     (len + 40, WcFlags::GRH)
                 );
                 // And back, to where it came from.
-                let sender = Endpoint { gid: address.into(), qpn: done.completion.src_qpn, ..b.endpoint() };
+                let sender = Endpoint::datagram(address, done.completion.src_qpn, b.endpoint().qkey);
                 let mut answer = a.qp.recv(a.pd.buffer(64).unwrap()).unwrap();
-                let done = send_until_heard(&b.qp, &b.pd, b"thanks", &way(&b, &sender), &mut answer);
+                let done = send_until_received(&b.qp, &b.pd, b"thanks", &handle_to(&b, &sender), &mut answer);
                 assert_eq!(&*done.buffer, b"thanks");
             }
         }
@@ -67,7 +67,7 @@ fn datagrams_arrive_with_their_source() {
 fn a_datagram_longer_than_the_mtu_is_a_local_length_error() {
     watched(|| {
         let (a, b) = (side(V4), side(V4));
-        let to = way(&a, &b.endpoint());
+        let to = handle_to(&a, &b.endpoint());
         let from = a.open_region(8192);
         a.qp.send_from(1, &[from.sge(..4097).unwrap()], &to).unwrap();
         a.qp.send_from(2, &[], &to).unwrap();
@@ -91,7 +91,7 @@ fn a_wrong_key_and_a_missing_receive_are_dropped_and_counted() {
                 b.device.counters().drops.values().sum::<u64>() > before
             });
         };
-        let wrong = way(&a, &Endpoint { qkey: Qkey(5), ..b.endpoint() });
+        let wrong = handle_to(&a, &Endpoint::datagram(b.endpoint().address(), b.qp.qpn(), Qkey(5)));
         b.qp.post_recv(&[wr::recv(1, &[b.open_region(64).sge(..).unwrap()])]).unwrap();
         dropped_by(&|| a.qp.send_inline(1, b"hello", &wrong).unwrap());
         assert!(names.iter().any(|n| n.contains("key") && drops(n) > 0), "{:?}", b.device.counters().drops);
@@ -103,7 +103,7 @@ fn a_wrong_key_and_a_missing_receive_are_dropped_and_counted() {
 fn a_receive_without_room_for_the_header_is_kept_for_the_next() {
     watched(|| {
         let (a, b) = (side(V4), side(V4));
-        let (to, region) = (way(&a, &b.endpoint()), b.open_region(4096));
+        let (to, region) = (handle_to(&a, &b.endpoint()), b.open_region(4096));
         // 40 bytes of header and 8 of data fit; 9 do not.
         b.qp.post_recv(&[wr::recv(1, &[region.sge(..48).unwrap()])]).unwrap();
         a.qp.send_inline(1, b"123456789", &to).unwrap();
@@ -118,7 +118,7 @@ fn a_receive_without_room_for_the_header_is_kept_for_the_next() {
 
 // IPv4 only: without root no route leads IPv6 multicast over loopback, and tests send nowhere else.
 #[test]
-fn multicast_reaches_every_member_and_nobody_else() {
+fn multicast_reaches_every_member_and_no_other_queue_pair() {
     watched(|| {
         let (group, key) = ("239.77.1.5".parse::<IpAddr>().unwrap(), Qkey(0x77));
         let member = || Side::new(|pd, cq| pd.ud(cq).address(V4).qkey(key), |qp| qp);
@@ -127,18 +127,18 @@ fn multicast_reaches_every_member_and_nobody_else() {
         second.qp.join(group).unwrap();
         let third = first.pd.ud(&first.cq).qkey(key).create().unwrap();
         third.join(group).unwrap();
-        let mut heard = [
+        let mut received = [
             first.qp.recv(first.pd.buffer(64).unwrap()).unwrap(),
             second.qp.recv(second.pd.buffer(64).unwrap()).unwrap(),
             third.recv(first.pd.buffer(64).unwrap()).unwrap(),
         ];
-        let mut unheard = stranger.qp.recv(stranger.pd.buffer(64).unwrap()).unwrap();
-        let to = way(&stranger, &Endpoint::multicast(group, key));
-        for pending in &mut heard {
-            let done = send_until_heard(&stranger.qp, &stranger.pd, b"to all", &to, pending);
+        let mut not_received = stranger.qp.recv(stranger.pd.buffer(64).unwrap()).unwrap();
+        let to = handle_to(&stranger, &Endpoint::multicast(group, key));
+        for pending in &mut received {
+            let done = send_until_received(&stranger.qp, &stranger.pd, b"to all", &to, pending);
             assert_eq!(&*done.buffer, b"to all");
         }
-        assert!(unheard.try_settle().unwrap().is_none());
+        assert!(not_received.try_settle().unwrap().is_none());
         assert!(third.leave(group).is_ok() && third.leave(group).is_err(), "once joined, once left");
         assert!(first.qp.join(V4).is_err(), "no group");
     });

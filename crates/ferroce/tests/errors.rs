@@ -145,7 +145,7 @@ fn reads_need_resources() {
 fn a_missing_receive_uses_up_the_rnr_retries() {
     watched(|| {
         let Pair { a, b } = Pair::rc_with(V4, |qp| qp.rnr_retries(2));
-        a.qp.send_inline(1, b"anybody?").unwrap();
+        a.qp.send_inline(1, b"no recv!").unwrap();
         let error = a.status(WcStatus::RnrRetryExcErr).ok().unwrap_err();
         assert_eq!(error.reason, Some(Reason::RnrRetriesUsedUp));
         assert_eq!(a.qp.counters().rnr_received, 3, "the first try and two more");
@@ -158,8 +158,8 @@ fn a_late_receive_is_waited_for() {
     watched(|| {
         let Pair { a, b } = Pair::rc(V4);
         let to = b.open_region(64);
-        a.qp.send_inline(1, b"anybody?").unwrap();
-        until("the sender was told to wait", || {
+        a.qp.send_inline(1, b"no recv!").unwrap();
+        until("the sender gets an RNR NAK", || {
             let _ = (a.cq.try_next(), b.cq.try_next());
             a.qp.counters().rnr_received > 2
         });
@@ -355,7 +355,7 @@ fn everything_outstanding_is_flushed_in_order() {
             (101, flushed),
         ];
         assert_eq!(ends, expected);
-        // What is posted now is flushed at once.
+        // What is posted now is flushed immediately.
         a.qp.send_from(5, &[]).unwrap();
         a.qp.post_recv(&[wr::recv(102, &[])]).unwrap();
         assert_eq!(a.status(flushed).wr_id, 5);

@@ -1,4 +1,4 @@
-//! Asynchronous events: each comes when it should, once, and names its object.
+//! Asynchronous events: each is raised once, at the right time, and contains its object.
 
 mod support;
 
@@ -8,7 +8,7 @@ use ferroce::{
 use support::{Pair, Side, V4, event, join, next, success, watched};
 
 #[test]
-fn a_refused_access_is_told_to_the_owner_of_the_memory() {
+fn a_refused_access_raises_an_event_at_the_responder() {
     watched(|| {
         let Pair { a, b } = Pair::rc(V4);
         a.qp.write_inline(1, b"x", RemoteRegion { addr: 0, len: 1, rkey: RKey(1) }).unwrap();
@@ -19,7 +19,7 @@ fn a_refused_access_is_told_to_the_owner_of_the_memory() {
 }
 
 #[test]
-fn an_invalid_request_is_told_to_the_responder() {
+fn an_invalid_request_raises_an_event_at_the_responder() {
     watched(|| {
         let Pair { a, b } = Pair::rc(V4);
         let (old, word) = (a.open_region(8), b.open_region(16));
@@ -56,7 +56,9 @@ fn the_first_message_in_rtr_establishes_communication() {
             | AttrMask::MAX_DEST_RD_ATOMIC
             | AttrMask::MIN_RNR_TIMER;
         b.qp.modify(&rtr, mask).unwrap();
-        a.qp.connect(&ferroce::Endpoint { mtu: Mtu::B1024, ..ours }).unwrap();
+        let mut smaller = ours;
+        smaller.mtu = Mtu::B1024;
+        a.qp.connect(&smaller).unwrap();
         a.qp.send_from(1, &[]).unwrap();
         a.success();
         assert_eq!(event(&b.device, EventKind::CommEst).source, EventSource::Qp(b.qp.qpn()));
@@ -123,7 +125,7 @@ fn an_overrun_completion_queue_is_announced_and_ends_its_queue_pair() {
         join(&from, &to);
         let remote = b.open_region(8);
         for n in 0..5 {
-            // Nobody polls the small queue.
+            // No thread polls the small queue.
             let _ = from.write_inline(n, b"overflow", remote.remote());
         }
         assert_eq!(event(&a.device, EventKind::CqErr).source, EventSource::Cq(small.id()));

@@ -63,6 +63,26 @@ fn multicast() {
     run("multicast");
 }
 
+#[test]
+fn xrc() {
+    run("xrc");
+}
+
+#[test]
+fn windows() {
+    run("windows");
+}
+
+#[test]
+fn device_memory() {
+    run("device_memory");
+}
+
+#[test]
+fn on_demand() {
+    run("on_demand");
+}
+
 #[cfg(feature = "tokio")]
 #[test]
 fn async_tokio() {

@@ -9,7 +9,7 @@ fn bad_network(seed: u64) -> Config {
     let faults: FaultConfig = format!("loss=3%,reorder=3%,duplicate=3%,corrupt=1%,seed={seed}")
         .parse()
         .expect("the faults are understood");
-    Config { addresses: Some(LOOPBACKS.to_vec()), faults: Some(faults), ..Config::default() }
+    Config::default().with(|c| (c.addresses, c.faults) = (Some(LOOPBACKS.to_vec()), Some(faults)))
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Multicast between processes of one host: every member hears everything exactly once, whichever way it comes.
+//! Multicast between processes of one host: every member receives each message exactly once, over every path.
 
 mod support;
 
@@ -15,14 +15,14 @@ const ROLE: &str = "GROUPS_MEMBER";
 const KEY: Qkey = Qkey(0x77);
 const RECEIVES: u64 = 256;
 const LEN: u64 = 64;
-/// Added to what a member's second queue pair hears.
+/// Added to the numbers that a member's second queue pair receives.
 const SECOND: u32 = 1_000_000;
 
-/// A process with a datagram queue pair, which does as it is told.
+/// A process with a datagram queue pair, which executes commands.
 struct Member {
     process: Child,
     lines: BufReader<ChildStdout>,
-    heard: Vec<u32>,
+    received: Vec<u32>,
     has_rings: bool,
 }
 
@@ -57,12 +57,12 @@ impl Member {
             .unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap());
         let has_rings = Config::from_env().unwrap().link != LinkChoice::Udp;
-        let mut member = Member { process, lines, heard: Vec::new(), has_rings };
+        let mut member = Member { process, lines, received: Vec::new(), has_rings };
         member.await_word("ready");
         member
     }
 
-    /// Its next word, after all that it hears meanwhile; nothing if that is something heard.
+    /// Its next word, after all receptions before it; `None` for a reception.
     fn next(&mut self) -> Option<(String, u64)> {
         let mut line = String::new();
         assert!(self.lines.read_line(&mut line).unwrap() > 0, "the process is gone");
@@ -70,8 +70,8 @@ impl Member {
         let (_, said) = line.split_once('@')?;
         let (word, number) = said.trim().split_once(' ').unwrap();
         let number = number.parse().unwrap();
-        if word == "heard" {
-            self.heard.push(number as u32);
+        if word == "received" {
+            self.received.push(number as u32);
             return None;
         }
         Some((word.to_owned(), number))
@@ -101,20 +101,20 @@ impl Member {
         self.tell(&format!("send {group} {first} {count}"));
     }
 
-    /// Waits until it has heard so much.
-    fn await_all(&mut self, heard: usize) {
+    /// Waits until it has received this many messages.
+    fn await_all(&mut self, received: usize) {
         let start = Instant::now();
-        while self.heard.len() < heard {
-            assert!(start.elapsed() < PATIENCE, "watchdog: heard {:?}", self.heard);
+        while self.received.len() < received {
+            assert!(start.elapsed() < PATIENCE, "watchdog: received {:?}", self.received);
             self.tell("nothing");
         }
     }
 
-    /// What it has heard, in the order of numbers.
-    fn take_heard(&mut self) -> Vec<u32> {
-        let mut heard = std::mem::take(&mut self.heard);
-        heard.sort_unstable();
-        heard
+    /// The received numbers, sorted.
+    fn take_received(&mut self) -> Vec<u32> {
+        let mut received = std::mem::take(&mut self.received);
+        received.sort_unstable();
+        received
     }
 
     fn signal(&self, signal: &str) {
@@ -169,7 +169,7 @@ impl Listener {
         qp.post_recv(&[wr::recv(number, &[sge])]).unwrap();
     }
 
-    /// Says what was heard.
+    /// Says what was received.
     fn listen(&self) {
         while let Some(completion) = self.side.cq.try_next().unwrap() {
             if completion.opcode != WcOpcode::Recv {
@@ -179,7 +179,7 @@ impl Listener {
             let mut bytes = [0; 4];
             self.region.read((number * LEN) as usize + 40, &mut bytes).unwrap();
             let second = if number < RECEIVES { 0 } else { SECOND };
-            println!("@heard {}", u32::from_be_bytes(bytes) + second);
+            println!("@received {}", u32::from_be_bytes(bytes) + second);
             self.receive(number);
         }
     }
@@ -251,13 +251,13 @@ fn fence(group: &str, members: &mut [&mut Member]) {
     Member::without_rings().send(group, LAST, 1);
     for member in members {
         let start = Instant::now();
-        while !member.heard.contains(&LAST) {
-            assert!(start.elapsed() < PATIENCE, "watchdog: the last is not heard");
+        while !member.received.contains(&LAST) {
+            assert!(start.elapsed() < PATIENCE, "watchdog: the last is not received");
             member.tell("nothing");
         }
         member.tell("nothing");
         // All queue pairs of a process hear it.
-        member.heard.retain(|number| number % SECOND != LAST);
+        member.received.retain(|number| number % SECOND != LAST);
     }
 }
 
@@ -277,7 +277,7 @@ fn members_in_three_processes_hear_everything_once() {
         members.iter_mut().for_each(|member| member.await_all(160));
         fence(group, &mut members.each_mut());
         for (index, member) in members.iter_mut().enumerate() {
-            assert_eq!(member.take_heard(), all(0..160), "member {index}");
+            assert_eq!(member.take_received(), all(0..160), "member {index}");
             assert!(member.has_rings || member.tell("echoes") == 0);
         }
         // The kernel knows now which copies it need not deliver.
@@ -285,7 +285,7 @@ fn members_in_three_processes_hear_everything_once() {
         members.iter_mut().for_each(|member| member.await_all(40));
         fence(group, &mut members.each_mut());
         for member in &mut members {
-            assert_eq!(member.take_heard(), all(160..200));
+            assert_eq!(member.take_received(), all(160..200));
         }
         // Mostly it does come through rings.
         let (start, mut number) = (Instant::now(), 200);
@@ -295,7 +295,7 @@ fn members_in_three_processes_hear_everything_once() {
             number += 1;
         }
         quiet.tell("nothing");
-        assert!(quiet.take_heard().is_empty() && stranger.take_heard().is_empty());
+        assert!(quiet.take_received().is_empty() && stranger.take_received().is_empty());
     });
 }
 
@@ -309,7 +309,7 @@ fn two_queue_pairs_of_a_process_hear_once_each() {
         member.send(group, 50, 50);
         member.await_all(200);
         fence(group, &mut [&mut member]);
-        assert_eq!(member.take_heard(), [all(0..100), all(SECOND..SECOND + 100)].concat());
+        assert_eq!(member.take_received(), [all(0..100), all(SECOND..SECOND + 100)].concat());
     });
 }
 
@@ -327,10 +327,10 @@ fn who_leaves_hears_nothing_and_who_comes_back_does() {
             sender.send(group, first + 10, 10);
             leaver.await_all(10);
             fence(group, &mut [&mut leaver, &mut stayer]);
-            assert_eq!(leaver.take_heard(), all(first + 10..first + 20));
+            assert_eq!(leaver.take_received(), all(first + 10..first + 20));
         }
-        assert_eq!(stayer.take_heard(), all(0..200));
-        assert!(leaver.take_heard().is_empty());
+        assert_eq!(stayer.take_received(), all(0..200));
+        assert!(leaver.take_received().is_empty());
     });
 }
 
@@ -349,12 +349,12 @@ fn a_killed_member_is_nobodys_loss() {
         member.await_all(90);
         late.await_all(30);
         fence(group, &mut [&mut member, &mut late]);
-        assert_eq!((member.take_heard(), late.take_heard()), (all(0..90), all(60..90)));
+        assert_eq!((member.take_received(), late.take_received()), (all(0..90), all(60..90)));
     });
 }
 
 #[test]
-fn what_a_killed_sender_sent_is_heard_once() {
+fn what_a_killed_sender_sent_is_received_once() {
     watched(|| {
         let group = "239.77.6.1";
         let mut members = [Member::in_group(group), Member::without_rings().joined(group)];
@@ -368,12 +368,12 @@ fn what_a_killed_sender_sent_is_heard_once() {
         members.iter_mut().for_each(|member| member.await_all(220));
         fence(group, &mut members.each_mut());
         for member in &mut members {
-            assert_eq!(member.take_heard(), all(0..220));
+            assert_eq!(member.take_received(), all(0..220));
         }
     });
 }
 
-/// The member finds everything at once: the rings of processes that are gone, and the kernel's copies.
+/// The member finds everything together: the rings of processes that are gone, and the kernel's copies.
 #[test]
 fn a_member_that_was_stopped_hears_the_dead_once() {
     watched(|| {
@@ -394,15 +394,15 @@ fn a_member_that_was_stopped_hears_the_dead_once() {
             std::thread::sleep(Duration::from_millis(1100));
             member.signal("-CONT");
             next.send(group, first + 40, 20);
-            let heard = if is_known { first..first + 60 } else { first + 20..first + 60 };
-            member.await_all(heard.len());
+            let received = if is_known { first..first + 60 } else { first + 20..first + 60 };
+            member.await_all(received.len());
             fence(group, &mut [&mut member]);
-            assert_eq!(member.take_heard(), all(heard));
+            assert_eq!(member.take_received(), all(received));
         }
     });
 }
 
-/// Killed anywhere in the middle of sending: whatever is heard is heard once.
+/// Killed anywhere in the middle of sending: whatever is received is received once.
 #[test]
 fn a_sender_may_be_killed_anywhere() {
     watched(|| {
@@ -416,8 +416,8 @@ fn a_sender_may_be_killed_anywhere() {
         }
         fence(group, &mut members.each_mut());
         for member in &mut members {
-            let heard = member.take_heard();
-            assert!(heard.windows(2).all(|pair| pair[0] < pair[1]), "{heard:?}");
+            let received = member.take_received();
+            assert!(received.windows(2).all(|pair| pair[0] < pair[1]), "{received:?}");
         }
     });
 }

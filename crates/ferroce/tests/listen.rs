@@ -42,14 +42,14 @@ fn take_port(socket: &mut TcpStream) -> SocketAddr {
 fn two_processes(test: &str, address: IpAddr) {
     let device = device();
     let qp = queue_pair(&device);
-    let letter = qp.recv(qp.pd().buffer(64).unwrap()).unwrap();
+    let received = qp.recv(qp.pd().buffer(64).unwrap()).unwrap();
     if let Some(mut socket) = parent() {
         let to = take_port(&mut socket);
         let connection = Connector::new(&device, to).private_data(b"child").connect(&qp).unwrap();
         assert_eq!(&connection.private_data()[..7], b"parent\0");
         assert_eq!(connection.peer_addr(), to);
         send(&connection, b"from the child");
-        assert_eq!(&*letter.wait().unwrap().buffer, b"from the parent");
+        assert_eq!(&*received.wait().unwrap().buffer, b"from the parent");
         connection.disconnect().unwrap();
         assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
         return;
@@ -61,7 +61,7 @@ fn two_processes(test: &str, address: IpAddr) {
     assert_eq!((&request.private_data()[..6], request.peer_addr().ip()), (&b"child\0"[..], address));
     let connection = request.accept(&qp, b"parent").unwrap();
     assert_eq!(qp.state(), QpState::Rts);
-    assert_eq!(&*letter.wait().unwrap().buffer, b"from the child");
+    assert_eq!(&*received.wait().unwrap().buffer, b"from the child");
     send(&connection, b"from the parent");
     assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
     assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::TimewaitExit);
@@ -122,7 +122,7 @@ fn pair() -> (Connection<Rc>, Connection<Rc>) {
 }
 
 #[test]
-fn the_end_is_heard_on_both_sides() {
+fn both_sides_get_the_disconnect_event() {
     watched(|| {
         let (a, b) = pair();
         b.disconnect().unwrap();
@@ -173,7 +173,7 @@ fn refusals_say_why() {
 
         let too_long = Connector::new(&here, to).private_data(&[1; 57]).connect(&qp).unwrap_err();
         assert!(too_long.to_string().contains("57 bytes of private data"), "{too_long}");
-        // Nobody has this address.
+        // No host has this address.
         let nowhere = Connector::new(&here, "127.0.0.94:1".parse().unwrap()).timeout(Duration::ZERO);
         let silence = nowhere.connect(&qp).unwrap_err();
         assert!(matches!(silence, Error::Connect(ConnectError::Unreachable)), "{silence}");
@@ -201,7 +201,7 @@ fn a_listener_that_is_killed_frees_its_port() {
         let connection = Connector::new(&device, to).connect(&qp).unwrap();
         peer.socket.read_exact(&mut [0]).unwrap();
         peer.kill();
-        // Nobody of this host knows the connection any more, and we are the ones to say so.
+        // No process of this host has the connection any more, so this one rejects the disconnect.
         connection.disconnect().unwrap();
         assert_eq!(connection.wait_event_timeout(PATIENCE).unwrap(), ConnectionEvent::Disconnected);
         let refused = Connector::new(&device, to).connect(&queue_pair(&device)).unwrap_err();
@@ -213,11 +213,10 @@ fn a_listener_that_is_killed_frees_its_port() {
 #[test]
 fn connections_survive_a_lossy_path() {
     watched(|| {
-        let config = ferroce::Config {
-            addresses: Some(LOOPBACKS.to_vec()),
-            faults: Some("loss=0.2,duplicate=0.2,seed=7".parse().unwrap()),
-            ..ferroce::Config::default()
-        };
+        let config = ferroce::Config::default().with(|config| {
+            config.addresses = Some(LOOPBACKS.to_vec());
+            config.faults = Some("loss=0.2,duplicate=0.2,seed=7".parse().unwrap());
+        });
         let (here, there) = (Device::open_with(config.clone()).unwrap(), Device::open_with(config).unwrap());
         let listener = listen(&there, V4);
         let to = listener.local_addr();
@@ -254,15 +253,15 @@ fn tasks_listen_and_connect() {
             let to = listener.local_addr();
             // One thread: neither side may block while the other has something to do.
             let server = tokio::spawn(async move {
-                let request = listener.accept_async().await.unwrap();
-                request.accept_async(&b, b"task").await.unwrap()
+                let request = listener.accept_async(&ferroce::Tokio).await.unwrap();
+                request.accept_async(&b, b"task", &ferroce::Tokio).await.unwrap()
             });
-            let client = Connector::new(&here, to).connect_async(&a).await.unwrap();
+            let client = Connector::new(&here, to).connect_async(&a, &ferroce::Tokio).await.unwrap();
             assert_eq!(&client.private_data()[..5], b"task\0");
             let server = server.await.unwrap();
             client.disconnect().unwrap();
-            assert_eq!(server.event_async().await.unwrap(), ConnectionEvent::Disconnected);
-            assert_eq!(client.event_async().await.unwrap(), ConnectionEvent::Disconnected);
+            assert_eq!(server.event_async(&ferroce::Tokio).await.unwrap(), ConnectionEvent::Disconnected);
+            assert_eq!(client.event_async(&ferroce::Tokio).await.unwrap(), ConnectionEvent::Disconnected);
         });
     });
 }

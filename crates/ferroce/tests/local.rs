@@ -123,8 +123,8 @@ fn be_killed(mut socket: TcpStream) {
 fn survive(delay_us: u64) -> u8 {
     let mut peer = Peer::start("killed_at_any_instruction", V4);
     let Met { side, region, remote } = meet(&mut peer.socket);
-    let letters = side.open_region(LEN);
-    let post = |n| side.qp.post_recv(&[wr::recv(n, &[letters.sge(..).unwrap()])]);
+    let receives = side.open_region(LEN);
+    let post = |n| side.qp.post_recv(&[wr::recv(n, &[receives.sge(..).unwrap()])]);
     (0..16).for_each(|n| post(n).unwrap());
     let killer = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_micros(delay_us));
@@ -143,7 +143,7 @@ fn survive(delay_us: u64) -> u8 {
     assert_eq!(end, WcStatus::RetryExcErr);
     killer.join().unwrap();
     // Neither waits for the dead.
-    drop((region, letters));
+    drop((region, receives));
     (side.qp.query().dest_qpn.value() >> 16) as u8
 }
 
@@ -163,7 +163,7 @@ fn killed_at_any_instruction() {
                 early.kill();
             }
         }
-        // Whoever comes next finds nothing in its way, and what the dead left is gone; their slots may be somebody's again.
+        // The next process opens normally, and the files of the dead are gone. Another process may use their slots again.
         let Pair { a, b } = Pair::rc(V4);
         if has_fabric() {
             let registry = Registry::open(&default_base()).unwrap();
@@ -210,7 +210,7 @@ fn an_idle_nic_uses_no_processor() {
     });
 }
 
-/// Memory that goes while the neighbour writes to it: the neighbour gets a documented refusal, and nobody a signal.
+/// Memory that is unmapped while the local peer writes to it: the peer gets a documented refusal, and no process a signal.
 #[test]
 fn memory_may_go_at_any_time() {
     watched(|| {
@@ -243,9 +243,9 @@ fn order_holds_between_messages_and_writes() {
     watched(|| {
         let Pair { a, b } = Pair::rc(V4);
         let (from, to) = (a.open_region(LEN), b.open_region(LEN));
-        let letters = b.open_region(8 * 64);
+        let receives = b.open_region(8 * 64);
         let (messages, per_message) = (200_u64, 3);
-        let sge = |n: u64| letters.sge(n % 64 * 8..(n % 64 + 1) * 8).unwrap();
+        let sge = |n: u64| receives.sge(n % 64 * 8..(n % 64 + 1) * 8).unwrap();
         (0..64).for_each(|n| b.qp.post_recv(&[wr::recv(n, &[sge(n)])]).unwrap());
         for n in 1..=messages {
             from.store_u64(0, n).unwrap();
@@ -255,18 +255,18 @@ fn order_holds_between_messages_and_writes() {
             }
             a.qp.send_from(n, &[from.sge(..8).unwrap()]).unwrap();
             // What was written before the message is there when the message is.
-            let letter = success(&b.cq);
-            assert_eq!(letters.load_u64((letter.wr_id % 64 * 8) as usize).unwrap(), n);
+            let received = success(&b.cq);
+            assert_eq!(receives.load_u64((received.wr_id % 64 * 8) as usize).unwrap(), n);
             for k in 0..per_message {
                 assert_eq!(to.load_u64(k as usize * 4096).unwrap(), n);
             }
-            b.qp.post_recv(&[wr::recv(letter.wr_id, &[sge(letter.wr_id)])]).unwrap();
+            b.qp.post_recv(&[wr::recv(received.wr_id, &[sge(received.wr_id)])]).unwrap();
             (0..=per_message).for_each(|_| assert_eq!(success(&a.cq).wr_id, n));
         }
     });
 }
 
-/// A large READ behind a message that nobody waits for: it sees what the message left, and once such pairs are usual, the message is
+/// A large READ behind a message without a waiter: it sees what the message left, and once such pairs are usual, the message is
 /// acknowledged soon enough for the READ to be a copy.
 #[test]
 fn a_large_read_behind_a_message_is_a_copy() {

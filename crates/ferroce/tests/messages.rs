@@ -1,6 +1,6 @@
 //! Messages between two processes of one host: of all lengths and kinds, with others before and behind them, and with an end that is killed.
 //!
-//! Short ones take the express way where there is one (docs/internals/same-host.md). With `FERROCE_LINK=udp` there is none, and nothing may
+//! Short ones take the fast path where there is one (docs/internals/same-host.md). With `FERROCE_LINK=udp` there is none, and nothing may
 //! differ.
 
 mod support;
@@ -31,20 +31,20 @@ fn messages_of_all_lengths_keep_their_order() {
         let post = |n: u64| b.qp.post_recv(&[wr::recv(n, &[rooms[(n % DEPTH) as usize].sge(..).unwrap()])]);
         (0..DEPTH).for_each(|n| post(n).unwrap());
         let take = |n: u64| {
-            let letter = success(&b.cq);
+            let received = success(&b.cq);
             let (len, room) = (len_of(n), &rooms[(n % DEPTH) as usize]);
-            assert_eq!((letter.wr_id, letter.byte_len as usize), (n, len));
-            assert_eq!(letter.opcode, WcOpcode::Recv);
+            assert_eq!((received.wr_id, received.byte_len as usize), (n, len));
+            assert_eq!(received.opcode, WcOpcode::Recv);
             let has_imm = n.is_multiple_of(3);
-            assert_eq!(letter.flags.contains(WcFlags::WITH_IMM), has_imm);
-            assert_eq!(letter.imm, if has_imm { n as u32 ^ 0xabcd_0000 } else { 0 });
+            assert_eq!(received.flags.contains(WcFlags::WITH_IMM), has_imm);
+            assert_eq!(received.imm, if has_imm { n as u32 ^ 0xabcd_0000 } else { 0 });
             assert!(room.to_vec()[..len] == pattern(n, len), "message {n} of {len} bytes");
             post(n + DEPTH).unwrap();
         };
         let mut taken = 0;
         for n in 0..600 {
             let (len, data) = (len_of(n), pattern(n, len_of(n)));
-            // The buffer is used again at once, so everything before must be done with.
+            // The buffer is reused immediately, so earlier operations must be complete.
             from.write(0, &data).unwrap();
             let sge = [from.sge(..len as u64).unwrap()];
             let is_inline = len <= 256 && n % 2 == 0;
@@ -69,7 +69,7 @@ fn messages_of_all_lengths_keep_their_order() {
     });
 }
 
-/// More than a ring holds, with nobody reading: the rest waits, and nothing is lost or overtaken.
+/// More than a ring holds, without a reader: the rest waits, and nothing is lost or overtaken.
 #[test]
 fn a_full_ring_keeps_the_order() {
     watched(|| {
@@ -84,8 +84,8 @@ fn a_full_ring_keeps_the_order() {
             a.qp.send_from(n, &[from.sge(..len(n)).unwrap()]).unwrap();
         }
         for n in 0..COUNT {
-            let letter = success(&b.cq);
-            assert_eq!((letter.wr_id, u64::from(letter.byte_len)), (n, len(n)));
+            let received = success(&b.cq);
+            assert_eq!((received.wr_id, u64::from(received.byte_len)), (n, len(n)));
         }
         (0..COUNT).for_each(|n| assert_eq!(a.success().wr_id, n));
     });
@@ -116,26 +116,26 @@ fn one_sided_requests_stay_behind_messages() {
 
 struct Met {
     side: Side<ferroce::Rc>,
-    letters: ferroce::Region,
+    receives: ferroce::Region,
 }
 
 fn meet(socket: &mut TcpStream) -> Met {
     let side = Side::new(|pd, cq| pd.rc(cq).address(V4), |qp| qp.timeout(12).retries(5));
-    let letters = side.open_region(DEPTH as usize * 64);
+    let receives = side.open_region(DEPTH as usize * 64);
     for n in 0..DEPTH {
-        side.qp.post_recv(&[wr::recv(n, &[letters.sge(n * 64..(n + 1) * 64).unwrap()])]).unwrap();
+        side.qp.post_recv(&[wr::recv(n, &[receives.sge(n * 64..(n + 1) * 64).unwrap()])]).unwrap();
     }
     side.qp.connect_over(socket).unwrap();
     socket.write_all(b".").unwrap();
     socket.read_exact(&mut [0]).unwrap();
-    Met { side, letters }
+    Met { side, receives }
 }
 
-/// Answers every message until the other end is gone. Who knows that it is asks once more: all that was sent may have been
+/// Answers every message until the other end is gone. It then polls once more: all that was sent may have been
 /// acknowledged, and then nothing would fail.
 fn play(met: &Met, serves: bool, is_gone: &AtomicBool) -> WcStatus {
-    let Met { side, letters } = met;
-    let sge = |n: u64| [letters.sge(n * 64..n * 64 + 8).unwrap()];
+    let Met { side, receives } = met;
+    let sge = |n: u64| [receives.sge(n * 64..n * 64 + 8).unwrap()];
     let mut asked = false;
     if serves {
         (0..DEPTH / 2).for_each(|n| side.qp.send_from(n, &sge(n)).unwrap());
@@ -153,7 +153,7 @@ fn play(met: &Met, serves: bool, is_gone: &AtomicBool) -> WcStatus {
         }
         if completion.opcode == WcOpcode::Recv {
             let n = completion.wr_id;
-            side.qp.post_recv(&[wr::recv(n, &[letters.sge(n * 64..(n + 1) * 64).unwrap()])]).unwrap();
+            side.qp.post_recv(&[wr::recv(n, &[receives.sge(n * 64..(n + 1) * 64).unwrap()])]).unwrap();
             side.qp.send_from(n, &sge(n)).unwrap();
         }
     }

@@ -18,7 +18,7 @@ thread_local! {
 }
 
 fn count_one() {
-    // A thread that ends may still free and allocate; nobody counts it.
+    // A thread that ends may still free and allocate, which is not counted.
     let _ = COUNT.try_with(|count| count.set(count.get() + 1));
 }
 

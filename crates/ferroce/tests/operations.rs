@@ -127,7 +127,7 @@ fn atomics_return_the_old_value_and_change_the_new() {
             a.qp.fetch_add(4, into, at, 2).unwrap();
             a.success();
             assert_eq!((old.load_u64(8).unwrap(), word.load_u64(8).unwrap()), (u64::MAX, 1), "it wraps");
-            assert_eq!(word.load_u64(0).unwrap(), 0, "the neighbour is untouched");
+            assert_eq!(word.load_u64(0).unwrap(), 0, "the adjacent word is unchanged");
         }
     });
 }
@@ -223,8 +223,8 @@ fn send_with_invalidate_closes_the_key() {
         a.success();
         b.qp.post_recv(&[wr::recv(1, &[])]).unwrap();
         a.qp.post_send(&[wr::send_inv(2, &[], target.rkey)]).unwrap();
-        let told = b.success();
-        assert_eq!((told.flags, told.invalidated), (WcFlags::WITH_INV, target.rkey));
+        let notified = b.success();
+        assert_eq!((notified.flags, notified.invalidated), (WcFlags::WITH_INV, target.rkey));
         a.success();
         a.qp.write(3, &sges(&from, 8), target).unwrap();
         a.status(WcStatus::RemAccessErr);
@@ -343,9 +343,9 @@ fn owned_operations_bring_their_buffers_back() {
             buffer.fill(0);
             let buffer = a.qp.read_into(buffer, board.remote()).unwrap().wait().unwrap().buffer;
             assert!(*buffer == data);
-            let letter = b.qp.recv(b.pd.buffer(20_000).unwrap()).unwrap();
+            let received = b.qp.recv(b.pd.buffer(20_000).unwrap()).unwrap();
             let sent = a.qp.send_with_imm(buffer, 77).unwrap();
-            let got = letter.wait().unwrap();
+            let got = received.wait().unwrap();
             assert!(*got.buffer == data, "the length is that of the message");
             assert_eq!((got.imm(), got.buffer.capacity()), (Some(77), 20_000));
             assert!(*sent.wait().unwrap().buffer == data);
@@ -361,7 +361,7 @@ fn solicited_messages_wake_who_asked_for_them_only() {
         b.cq.arm(true).unwrap();
         a.qp.send_from(1, &[]).unwrap();
         a.success();
-        assert_eq!(b.cq.clear_events(), 0, "nobody asked for this one");
+        assert_eq!(b.cq.clear_events(), 0, "not armed for this one");
         a.qp.post_send(&[SendWr { flags: SendFlags::SOLICITED, ..wr::send(2, &[]) }]).unwrap();
         a.success();
         assert_eq!(b.cq.clear_events(), 1);

@@ -66,8 +66,8 @@ fn exchange_everything(mut socket: TcpStream, begins: bool) {
         let got = side.success();
         assert_eq!((got.wr_id, got.byte_len as usize), (0, LEN));
         assert!(region.to_vec()[LEN..] == data, "what was sent is what was received");
-        let told = side.success();
-        assert_eq!((told.wr_id, told.imm), (1, 0xfeed));
+        let notified = side.success();
+        assert_eq!((notified.wr_id, notified.imm), (1, 0xfeed));
         assert!(region.to_vec()[..LEN] == data);
         rendezvous(&mut socket);
         rendezvous(&mut socket);
@@ -152,7 +152,7 @@ fn kill_after(doing: Doing, operations: u32) {
     let limit = if doing == Doing::Receiving { operations + 64 } else { u32::MAX };
     if doing == Doing::Receiving {
         killer.join().unwrap();
-        // A receiver cannot know that nobody sends any more. Its own next send finds out.
+        // A receiver cannot detect that its peer is gone. Its own next send does.
         met.side.qp.send_from(2, &[]).unwrap();
         for _ in 0..limit {
             let end = support::next(&met.side.cq);
@@ -217,7 +217,7 @@ fn is_forked<T>(result: Result<T, Error>) -> bool {
 }
 
 /// What a forked child must find. The number of the first thing that is not so, or 0.
-fn check_child(a: Side<ferroce::Rc>, letter: ferroce::Pending, buffer: ferroce::Buffer) -> i32 {
+fn check_child(a: Side<ferroce::Rc>, received: ferroce::Pending, buffer: ferroce::Buffer) -> i32 {
     let refused = [
         is_forked(a.device.alloc_pd()),
         is_forked(a.device.create_cq(1)),
@@ -228,7 +228,7 @@ fn check_child(a: Side<ferroce::Rc>, letter: ferroce::Pending, buffer: ferroce::
         is_forked(a.qp.send(buffer).map_err(Error::from)),
         is_forked(a.cq.try_next()),
         is_forked(a.cq.arm(false)),
-        is_forked(letter.wait()),
+        is_forked(received.wait()),
         is_forked(a.qp.close()),
     ];
     if let Some(at) = refused.iter().position(|ok| !ok) {
@@ -246,15 +246,15 @@ fn check_child(a: Side<ferroce::Rc>, letter: ferroce::Pending, buffer: ferroce::
 
 fn fork_in_the_middle() {
     let Pair { a, b } = Pair::rc(V4);
-    let letter = b.qp.recv(b.pd.buffer(64).unwrap()).unwrap();
-    let childs_letter = a.qp.recv(a.pd.buffer(64).unwrap()).unwrap();
+    let received = b.qp.recv(b.pd.buffer(64).unwrap()).unwrap();
+    let childs_receive = a.qp.recv(a.pd.buffer(64).unwrap()).unwrap();
     let buffer = a.pd.buffer(64).unwrap();
     // SAFETY: the child runs nothing but what it would be told to run by any program that forks: this test is about
     // exactly that. It leaves with `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let found =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check_child(a, childs_letter, buffer)));
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check_child(a, childs_receive, buffer)));
         // SAFETY: ends the process.
         unsafe { libc::_exit(found.unwrap_or(100)) };
     }
@@ -262,7 +262,7 @@ fn fork_in_the_middle() {
     let mut message = a.pd.buffer(64).unwrap();
     message.set(b"not forked").unwrap();
     a.qp.send(message).unwrap().wait().unwrap();
-    assert_eq!(&*letter.wait().unwrap().buffer, b"not forked");
+    assert_eq!(&*received.wait().unwrap().buffer, b"not forked");
     let mut status = 0;
     // SAFETY: waits for our own child and stores its status in an integer of ours.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);

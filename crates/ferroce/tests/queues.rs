@@ -151,10 +151,10 @@ fn reregistration_changes_rights_and_keys() {
 fn reset_forgets_and_owned_operations_learn_of_it() {
     watched(|| {
         let Pair { a, b } = Pair::rc(V4);
-        let letter = b.qp.recv(b.pd.buffer(64).unwrap()).unwrap();
+        let received = b.qp.recv(b.pd.buffer(64).unwrap()).unwrap();
         b.qp.post_recv(&[wr::recv(1, &[])]).unwrap();
         b.qp.modify(&QpAttr { state: QpState::Reset, ..QpAttr::default() }, AttrMask::STATE).unwrap();
-        assert!(matches!(letter.wait(), Err(Error::Gone)));
+        assert!(matches!(received.wait(), Err(Error::Gone)));
         assert_eq!(b.cq.try_next().unwrap(), None);
         assert_eq!(b.qp.state(), QpState::Reset);
         drop(a);
@@ -165,10 +165,10 @@ fn reset_forgets_and_owned_operations_learn_of_it() {
 fn closing_flushes_owned_operations_and_returns_their_buffers() {
     watched(|| {
         let Pair { a, .. } = Pair::rc(V4);
-        let letters: Vec<_> = (0..4).map(|n| a.qp.recv(a.pd.buffer(10 + n).unwrap()).unwrap()).collect();
+        let receives: Vec<_> = (0..4).map(|n| a.qp.recv(a.pd.buffer(10 + n).unwrap()).unwrap()).collect();
         a.qp.close().unwrap();
-        for (n, letter) in letters.into_iter().enumerate() {
-            let done = letter.settle().unwrap();
+        for (n, received) in receives.into_iter().enumerate() {
+            let done = received.settle().unwrap();
             assert_eq!((done.completion.status, done.buffer.capacity()), (WcStatus::WrFlushErr, 10 + n));
             assert!(done.completion.ok().unwrap_err().to_string().contains("error state"));
         }

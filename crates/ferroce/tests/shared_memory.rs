@@ -1,4 +1,4 @@
-//! Memory that a program shares itself, and huge pages, on the same-host fabric: what neighbours map, what the kernel copies, and that
+//! Memory that a program shares itself, and huge pages, on the same-host fabric: what local peers map, what the kernel copies, and that
 //! nobody is ended by what the owner of the memory does to it.
 
 mod support;
@@ -42,7 +42,7 @@ const KINDS: [Kind; 9] = [
 ];
 
 impl Kind {
-    /// Whether its pages are there for neighbours, whatever the owner does.
+    /// Whether its pages are there for local peers, whatever the owner does.
     fn is_mapped(self) -> bool {
         !matches!(self, Kind::PlainMemfd | Kind::PosixShm | Kind::OrdinaryFile)
     }
@@ -260,7 +260,7 @@ fn takes_away(kind: Kind) {
     let end = write_on(&side, remote, || {
         rounds += 1;
         match rounds {
-            // It is told once writing is under way.
+            // The parent reports that writing has begun.
             20 => peer.socket.write_all(b".").unwrap(),
             // Those that cannot be made shorter stay; the end comes when the registration goes.
             40 if kind.stays() => peer.socket.write_all(b".").unwrap(),

@@ -1,4 +1,4 @@
-//! Waiting: no wake-up is lost, whoever waits for what on which thread, and nothing that is dropped early hurts.
+//! Waiting: no wake-up is lost, for any combination of waiters and threads, and objects may be dropped in any order.
 
 mod support;
 
@@ -85,7 +85,7 @@ fn waits_that_sleep_are_woken_each_time() {
     });
 }
 
-/// Twice as many pairs as processors, all of whose threads spin: whoever waits must let the one run that it waits for.
+/// Twice as many pairs as processors, all of whose threads spin: a waiting thread must yield to the one that it waits for.
 #[test]
 fn more_spinning_threads_than_processors_make_progress() {
     watched(|| {
@@ -247,24 +247,24 @@ fn a_dropped_ticket_stops_nothing() {
     watched(|| {
         let Pair { a, b } = Pair::rc(V4);
         drop(b.qp.recv(b.pd.buffer(1 << 20).unwrap()).unwrap());
-        let letter = b.qp.recv(b.pd.buffer(64).unwrap()).unwrap();
+        let received = b.qp.recv(b.pd.buffer(64).unwrap()).unwrap();
         let mut large = a.pd.buffer(1 << 20).unwrap();
         large.set(&pattern(1, 1 << 20)).unwrap();
         drop(a.qp.send(large).unwrap());
         let mut small = a.pd.buffer(64).unwrap();
         small.set(b"second").unwrap();
         a.qp.send(small).unwrap().wait().unwrap();
-        assert_eq!(&*letter.wait().unwrap().buffer, b"second");
+        assert_eq!(&*received.wait().unwrap().buffer, b"second");
     });
 }
 
 #[test]
-fn whoever_waits_for_a_queue_pair_that_is_destroyed_is_told() {
+fn a_waiter_of_a_destroyed_queue_pair_gets_an_error() {
     watched(|| {
         let Pair { a, b } = Pair::rc(V4);
-        let letter = b.qp.recv(b.pd.buffer(64).unwrap()).unwrap();
+        let received = b.qp.recv(b.pd.buffer(64).unwrap()).unwrap();
         let cq = b.cq.clone();
-        let waiting = std::thread::spawn(move || letter.wait().map(|_| ()));
+        let waiting = std::thread::spawn(move || received.wait().map(|_| ()));
         // Until it sleeps: that is when it must be woken. It may not have got there yet; then it must not go to sleep.
         cq.arm(false).unwrap();
         drop((b, a));
@@ -279,7 +279,8 @@ fn objects_can_go_in_any_order_while_the_peer_sends() {
             let Pair { a, b } = Pair::rc_with(V4, |qp| qp.timeout(8).retries(1));
             let region = b.open_region(1 << 20);
             let target = region.remote();
-            let letters: Vec<_> = (0..8).map(|_| b.qp.recv(b.pd.buffer(1 << 16).unwrap()).unwrap()).collect();
+            let receives: Vec<_> =
+                (0..8).map(|_| b.qp.recv(b.pd.buffer(1 << 16).unwrap()).unwrap()).collect();
             let from = a.open_region(1 << 20);
             for n in 0..8 {
                 a.qp.write(n, &[from.sge(..).unwrap()], target).unwrap();
@@ -287,12 +288,12 @@ fn objects_can_go_in_any_order_while_the_peer_sends() {
             }
             let support::Side { device, pd, cq, qp } = b;
             match order {
-                0 => drop((region, letters, qp, cq, pd, device)),
-                1 => drop((device, pd, cq, qp, letters, region)),
-                2 => drop((qp, region, letters, pd, cq, device)),
-                3 => drop((letters, cq, region, device, qp, pd)),
-                4 => drop((pd, device, letters, qp, region, cq)),
-                _ => drop((cq, qp, device, region, pd, letters)),
+                0 => drop((region, receives, qp, cq, pd, device)),
+                1 => drop((device, pd, cq, qp, receives, region)),
+                2 => drop((qp, region, receives, pd, cq, device)),
+                3 => drop((receives, cq, region, device, qp, pd)),
+                4 => drop((pd, device, receives, qp, region, cq)),
+                _ => drop((cq, qp, device, region, pd, receives)),
             }
             // Each ends, in whatever way; the first that failed takes the others along.
             let ends: Vec<_> = (0..16).map(|_| next(&a.cq).status).collect();
@@ -306,14 +307,14 @@ fn objects_can_go_in_any_order_while_the_peer_sends() {
 fn a_timed_out_wait_loses_nothing() {
     watched(|| {
         let Pair { a, b } = Pair::rc(V4);
-        let mut letter = b.qp.recv(b.pd.buffer(64).unwrap()).unwrap();
-        assert!(matches!(letter.settle_timeout(Duration::from_millis(2)), Err(Error::TimedOut)));
+        let mut received = b.qp.recv(b.pd.buffer(64).unwrap()).unwrap();
+        assert!(matches!(received.settle_timeout(Duration::from_millis(2)), Err(Error::TimedOut)));
         assert!(matches!(b.cq.wait_timeout(Duration::from_millis(2)), Err(Error::TimedOut)));
-        assert!(letter.try_settle().unwrap().is_none());
+        assert!(received.try_settle().unwrap().is_none());
         let mut message = a.pd.buffer(64).unwrap();
         message.set(b"at last").unwrap();
         a.qp.send(message).unwrap().wait().unwrap();
-        assert_eq!(&*letter.settle_timeout(PATIENCE).unwrap().buffer, b"at last");
+        assert_eq!(&*received.settle_timeout(PATIENCE).unwrap().buffer, b"at last");
     });
 }
 

@@ -90,6 +90,7 @@ impl DeviceCounters {
 
 /// Everything a device counted, and each of its queue pairs.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Counters {
     /// Process that owns the device.
     pub pid: u32,
@@ -113,6 +114,7 @@ pub struct Counters {
 
 /// One queue pair in [`Counters`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct QpReport {
     /// Its number.
     pub qpn: u32,

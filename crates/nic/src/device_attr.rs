@@ -4,6 +4,8 @@ use crate::addresses::AddressTable;
 use crate::engine::MAX_QP;
 use crate::queues::MAX_CQE;
 
+/// Name of the device, in every process.
+pub const DEVICE_NAME: &str = "ferroce0";
 /// Most scatter/gather entries of a work request.
 pub const MAX_SGE: u32 = 32;
 /// Most work requests of a queue.
@@ -17,6 +19,7 @@ pub const GID_TABLE_LEN: usize = 256;
 
 /// What the device can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
 pub struct DeviceAttr {
     /// Most queue pairs.
     pub max_qp: u64,

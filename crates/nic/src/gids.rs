@@ -10,6 +10,7 @@ use std::net::IpAddr;
 
 /// An entry of the GID table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct GidEntry {
     /// The GID.
     #[serde(serialize_with = "as_text")]
@@ -82,7 +83,7 @@ pub(crate) fn read(wanted: Option<&[IpAddr]>) -> Result<Vec<GidEntry>, Error> {
 /// The same later, when addresses may have left: those that are there.
 pub(crate) fn present(wanted: Option<&[IpAddr]>) -> Result<Vec<GidEntry>, Error> {
     let found = local_addresses().map_err(Error::system("listing local addresses"))?;
-    let mut all: Vec<GidEntry> = found.into_iter().map(GidEntry::from).collect();
+    let mut all: Vec<GidEntry> = found.into_iter().map(entry_of).collect();
     all.sort_by_key(GidEntry::rank);
     all.dedup_by_key(|e| e.gid);
     let Some(wanted) = wanted else { return Ok(all) };
@@ -97,11 +98,9 @@ pub(crate) fn present(wanted: Option<&[IpAddr]>) -> Result<Vec<GidEntry>, Error>
     Ok(wanted.iter().filter_map(entry).collect())
 }
 
-impl From<LocalAddress> for GidEntry {
-    fn from(local: LocalAddress) -> Self {
-        let LocalAddress { addr: address, interface, index: if_index, is_up: up, mtu: if_mtu } = local;
-        GidEntry { gid: Gid::from_ip(address), address, interface, if_index, if_mtu, up }
-    }
+fn entry_of(local: LocalAddress) -> GidEntry {
+    let LocalAddress { addr: address, interface, index: if_index, is_up: up, mtu: if_mtu } = local;
+    GidEntry { gid: Gid::from_ip(address), address, interface, if_index, if_mtu, up }
 }
 
 #[cfg(test)]

@@ -57,7 +57,9 @@ pub use cm::{
 };
 pub use config::{Config, ConfigError, KeyError, LinkChoice, read_key};
 pub use counters::{Counters, QpReport};
-pub use device_attr::{DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
+pub use device_attr::{
+    DEVICE_NAME, DeviceAttr, GID_TABLE_LEN, MAX_INLINE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE,
+};
 pub use device_memory::{DeviceMemory, MAX_DM};
 pub use engine::Posting;
 pub use error::{CmRefusal, Error};

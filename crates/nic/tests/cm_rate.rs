@@ -30,7 +30,8 @@ struct End {
 impl End {
     fn new() -> End {
         let addresses = Some(vec!["127.0.0.41".parse().unwrap()]);
-        let nic = Nic::open(Config { addresses, ..Config::from_env().unwrap() }).expect("the device opens");
+        let nic = Nic::open(Config::from_env().unwrap().with(|c| c.addresses = addresses))
+            .expect("the device opens");
         let (channel, pd) = (nic.create_cm_channel().unwrap(), nic.alloc_pd().unwrap());
         let cq = nic.create_cq(64, None, 0).unwrap();
         End { nic, channel, pd, cq }

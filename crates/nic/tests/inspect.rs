@@ -29,7 +29,7 @@ struct End {
 
 fn open(addr: &str) -> Nic {
     let addresses = Some(vec![addr.parse().unwrap()]);
-    Nic::open(Config { addresses, ..Config::from_env().unwrap() }).expect("the device opens")
+    Nic::open(Config::from_env().unwrap().with(|c| c.addresses = addresses)).expect("the device opens")
 }
 
 impl End {

@@ -71,7 +71,7 @@ fn connect(qp: &Qp, to: &Qp, av: AddressVector) {
 #[test]
 fn an_idle_connected_queue_pair_costs_at_most_8_kib() {
     let address = "127.91.0.1".parse().unwrap();
-    let config = Config { addresses: Some(vec![address]), ..Config::from_env().unwrap() };
+    let config = Config::from_env().unwrap().with(|c| c.addresses = Some(vec![address]));
     let nic = Nic::open(config).unwrap();
     let pd = nic.alloc_pd().unwrap();
     let cq = nic.create_cq(16, None, 0).unwrap();

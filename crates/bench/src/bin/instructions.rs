@@ -140,7 +140,7 @@ struct End {
 impl End {
     fn new(role: Role, link: LinkChoice, timeout: u8) -> Self {
         let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let config = Config { addresses: Some(vec![address]), link, ..Config::default() };
+        let config = Config::default().with(|c| (c.addresses, c.link) = (Some(vec![address]), link));
         let device = Device::open_with(config).expect("the device opens");
         let pd = device.alloc_pd().expect("a protection domain");
         let cq = device.create_cq(64).expect("a completion queue");

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// What the real library exports, as `name@@version`.
-const SYMBOLS: &str = include_str!("../../../ffi/ibverbs/symbols.txt");
+const SYMBOLS: &str = include_str!("../../symbols.txt");
 
 pub(super) fn check() -> Vec<Finding> {
     let libraries = match Libraries::find() {

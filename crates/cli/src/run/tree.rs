@@ -115,7 +115,8 @@ mod tests {
     #[test]
     fn the_tree_tells_of_the_gid_table() {
         let addresses = Some(vec!["127.0.0.5".parse().expect("an address")]);
-        let gids = ferroce_nic::gid_table(&Config { addresses, ..Config::default() }).expect("loopback");
+        let gids =
+            ferroce_nic::gid_table(&Config::default().with(|c| c.addresses = addresses)).expect("loopback");
         let folder = std::env::temp_dir().join(format!("ferroce-tree-{}", std::process::id()));
         SysTree::of(&gids, true).make_in(&folder).expect("files of ours");
         let read = |name: &str| std::fs::read_to_string(folder.join(DEVICE).join(name)).expect("a file");

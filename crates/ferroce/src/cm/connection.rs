@@ -1,30 +1,30 @@
-//! A connection, until its end.
+//! Established connections.
 
 use super::connector::OwnedId;
-use super::next_event;
 use crate::error::Error;
 use crate::qp::{Connected, Qp};
+use crate::sleep;
 use ferroce_nic::{CmChannel, CmEvent, CmEventKind};
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// What happens to a connection.
+/// An event of a connection.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConnectionEvent {
-    /// One side ended it, or the other does not answer any more when ours did.
+    /// One side disconnected, or the peer did not answer our disconnect.
     Disconnected,
-    /// No packet of it is under way any more: its queue pair may be used again.
+    /// No packet of the connection is in flight any more. The queue pair can be reused.
     TimewaitExit,
-    /// Its address on this side has left the machine, or moved to another interface. The connection is not ended by that:
-    /// the address may come back.
+    /// The local address was removed or moved to another interface. The connection stays: the address may return.
     AddressChanged,
-    /// The device is gone, and the connection with it.
+    /// The device was removed, and the connection with it.
     DeviceRemoved,
 }
 
-/// A connection. Dropping it ends it; the queue pair lives on, without a peer.
+/// A connection. Dropping it disconnects; the queue pair stays, without a peer.
 pub struct Connection<T: Connected> {
     id: OwnedId,
     pub(super) channel: CmChannel,
@@ -42,54 +42,49 @@ impl<T: Connected> Connection<T> {
         &self.qp
     }
 
-    /// What the other program sent along when the connection was made; zeros behind what it gave.
+    /// Private data of the peer, padded with zeros.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// Address and port of the other side.
+    /// Address and port of the peer.
     pub fn peer_addr(&self) -> SocketAddr {
-        self.id.0.peer_addr().expect("connected to somewhere")
+        self.id.0.peer_addr().expect("a connection has a peer")
     }
 
-    /// Address and port of this side.
+    /// Local address and port.
     pub fn local_addr(&self) -> SocketAddr {
-        self.id.0.local_addr().expect("connected from somewhere")
+        self.id.0.local_addr().expect("a connection has a local address")
     }
 
-    /// Ends the connection: work requests that are not done are flushed, the other side is told.
-    /// [`ConnectionEvent::Disconnected`] follows when it knows.
+    /// Disconnects: outstanding work requests complete with a flush error, and the peer gets a disconnect request.
+    /// [`ConnectionEvent::Disconnected`] follows when the peer answers.
     pub fn disconnect(&self) -> Result<(), Error> {
         self.qp.stop()?;
         self.id.0.disconnect().map_err(Error::in_call("disconnect"))
     }
 
-    /// An event, if one waits.
+    /// The next event, if there is one. Never blocks.
     pub fn try_event(&self) -> Option<ConnectionEvent> {
-        self.channel.try_next().as_ref().and_then(event_of)
+        std::iter::from_fn(|| self.channel.try_next()).find_map(|event| event_of(&event))
     }
 
-    /// Waits for an event. Of the end of a connection there are two: disconnected, and some time later the exit from
-    /// TIMEWAIT. After that there is none.
+    /// Waits for an event. The end of a connection has two: `Disconnected`, then `TimewaitExit`. No event follows.
     pub fn wait_event(&self) -> Result<ConnectionEvent, Error> {
         self.event_before(None)
     }
 
-    /// Waits for an event, but not longer than `timeout`: then [`Error::TimedOut`].
+    /// Waits for an event. Returns [`Error::TimedOut`] after `timeout`.
     pub fn wait_event_timeout(&self, timeout: Duration) -> Result<ConnectionEvent, Error> {
         self.event_before(Some(Instant::now() + timeout))
     }
 
     fn event_before(&self, deadline: Option<Instant>) -> Result<ConnectionEvent, Error> {
-        loop {
-            if let Some(event) = event_of(&next_event(&self.channel, deadline)?) {
-                return Ok(event);
-            }
-        }
+        sleep::next(self.as_fd(), deadline, || Ok(self.try_event()))
     }
 }
 
-pub(super) fn event_of(event: &CmEvent) -> Option<ConnectionEvent> {
+fn event_of(event: &CmEvent) -> Option<ConnectionEvent> {
     match event.kind {
         CmEventKind::Disconnected => Some(ConnectionEvent::Disconnected),
         CmEventKind::TimewaitExit => Some(ConnectionEvent::TimewaitExit),
@@ -99,7 +94,7 @@ pub(super) fn event_of(event: &CmEvent) -> Option<ConnectionEvent> {
     }
 }
 
-/// Readable while an event waits.
+/// Readable while an event is available.
 impl<T: Connected> AsFd for Connection<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()

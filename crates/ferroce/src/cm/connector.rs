@@ -1,4 +1,4 @@
-//! Offering a connection.
+//! Sending connection requests.
 
 use super::{Connection, failure, next_answer};
 use crate::device::Device;
@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A connection to be. Nothing happens before [`Connector::connect`].
-#[must_use = "nothing happens before `connect`"]
+/// Settings of a connection request. [`Connector::connect`] sends it.
+#[must_use = "`connect` sends the request"]
 #[derive(Clone)]
 pub struct Connector {
     device: Device,
@@ -21,16 +21,16 @@ pub struct Connector {
     secret: Option<Secret>,
 }
 
-/// An offer that is under way.
-pub(super) struct Offer<T: Connected> {
-    // Before the channel, whose end drops what waits there.
+/// A connection request without an answer yet.
+pub(super) struct PendingConnect<T: Connected> {
+    // Dropped before the channel: closing the channel drops its events.
     id: OwnedId,
     pub(super) channel: CmChannel,
     qp: Qp<T>,
     param: ConnParam,
 }
 
-/// An id that is closed with its owner.
+/// Closes the id when dropped.
 pub(super) struct OwnedId(pub(super) Arc<CmId>);
 
 impl Drop for OwnedId {
@@ -40,46 +40,46 @@ impl Drop for OwnedId {
 }
 
 impl Connector {
-    /// Will connect to this address and port.
+    /// A connection request to this address and port.
     pub fn new(device: &Device, to: SocketAddr) -> Self {
         let (device, private_data) = (device.clone(), Vec::new());
         Connector { device, to, from: None, private_data, timeout: None, secret: None }
     }
 
-    /// From this local address, and port if it is not 0; else from wherever the system would.
+    /// Local address, and local port unless it is 0. The default is the system's choice.
     pub fn from(mut self, local: SocketAddr) -> Self {
         self.from = Some(local);
         self
     }
 
-    /// Both ends must prove to have this key: whoever listens without it is refused, and refuses. Else with the key of
-    /// `FERROCE_CM_KEY`, if that is set.
+    /// Key for mutual authentication. A connection is established only if the listener has the same key. The default is the
+    /// key of `FERROCE_CM_KEY`, if that is set.
     pub fn secret(mut self, key: Secret) -> Self {
         self.secret = Some(key);
         self
     }
 
-    /// Bytes for the program that listens: at most 56, and 36 where a key is in use.
+    /// Private data for the listener: at most 56 bytes, 36 with a key.
     pub fn private_data(mut self, data: &[u8]) -> Self {
         self.private_data = data.to_vec();
         self
     }
 
-    /// How long to wait for an answer, roughly; else 69 seconds. At least 0.3 and at most 275.
+    /// Approximate time to wait for an answer, from 0.3 s to 275 s; the default is 69 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Offers the connection and waits until it is made or refused. `qp` is in INIT, as it was created: receives can be,
-    /// and should be, posted before.
+    /// Sends the request and waits until the connection is established or rejected. `qp` is in INIT, as created. Post
+    /// receives before the call.
     pub fn connect<T: Connected>(&self, qp: &Qp<T>) -> Result<Connection<T>, Error> {
-        let offer = self.offer(qp)?;
-        let event = next_answer(&offer.channel)?;
-        offer.finish(event)
+        let pending = self.start(qp)?;
+        let event = next_answer(&pending.channel)?;
+        pending.finish(event)
     }
 
-    pub(super) fn offer<T: Connected>(&self, qp: &Qp<T>) -> Result<Offer<T>, Error> {
+    pub(super) fn start<T: Connected>(&self, qp: &Qp<T>) -> Result<PendingConnect<T>, Error> {
         let call = Error::in_call("connect");
         let nic = self.device.nic();
         let channel = nic.create_cm_channel().map_err(&call)?;
@@ -97,30 +97,30 @@ impl Connector {
         expect(&channel, CmEventKind::RouteResolved)?;
         let param = qp.conn_param(&self.private_data);
         id.0.connect(qp.cm_transport(), &param).map_err(&call)?;
-        Ok(Offer { id, channel, qp: qp.clone(), param })
+        Ok(PendingConnect { id, channel, qp: qp.clone(), param })
     }
 }
 
-impl<T: Connected> Offer<T> {
-    /// The answer has come.
+impl<T: Connected> PendingConnect<T> {
+    /// Evaluates the answer.
     pub(super) fn finish(self, event: CmEvent) -> Result<Connection<T>, Error> {
         if event.kind != CmEventKind::ConnectResponse {
             return Err(failure(&event));
         }
-        let Offer { id, channel, qp, param } = self;
+        let PendingConnect { id, channel, qp, param } = self;
         qp.follow(&id.0, &param)?;
         id.0.establish().map_err(Error::in_call("connect"))?;
         Ok(Connection::new(id, channel, qp, event.conn.private_data.clone()))
     }
 }
 
-/// Events of resolution are there when the call returns.
+/// The event of a resolution. It is available when the call returns.
 fn expect(channel: &CmChannel, kind: CmEventKind) -> Result<(), Error> {
     let event = next_answer(channel)?;
     if event.kind == kind { Ok(()) } else { Err(failure(&event)) }
 }
 
-/// Sixteen times 4.096 us * 2^n is about this.
+/// The exponent n for which 16 * 4.096 us * 2^n is about `timeout`.
 fn exponent_of(timeout: Duration) -> u8 {
     let fits = |n: &u8| Duration::from_nanos((4096 << *n) * 16) >= timeout;
     (12..22).find(fits).unwrap_or(22)

@@ -1,54 +1,55 @@
-//! Receiving offers.
+//! Receiving connection requests.
 
 use super::connector::OwnedId;
-use super::{Connection, failure, next_answer, next_event};
+use super::{Connection, failure, next_answer};
 use crate::device::Device;
 use crate::error::Error;
 use crate::qp::{Connected, Qp};
+use crate::sleep;
 use ferroce_nic::{CmChannel, CmEvent, CmEventKind, CmTransport, PortSpace, RejectReason, Secret};
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// Offers that may wait undecided.
+/// Default of [`ListenerBuilder::backlog`].
 const BACKLOG: u32 = 1024;
 
-/// Listens for connections. Dropping it ends that; offers that nobody has seen are refused.
+/// Listens for connection requests. Dropping it rejects requests that were not accepted yet.
 pub struct Listener {
-    // Before the channel, whose end drops what waits there.
+    // Dropped before the channel: closing the channel drops its events.
     id: OwnedId,
     pub(super) channel: CmChannel,
     device: Device,
 }
 
 impl Listener {
-    /// Listens on this address and port: `0.0.0.0` for all of IPv4, `[::]` for all addresses, port 0 for any that is free.
+    /// Listens on this address and port: `0.0.0.0` for all IPv4 addresses, `[::]` for all addresses, port 0 for a free port.
     pub fn bind(device: &Device, address: SocketAddr) -> Result<Listener, Error> {
         Listener::builder(device).bind(address)
     }
 
-    /// A listener with settings.
+    /// Settings of a listener.
     pub fn builder(device: &Device) -> ListenerBuilder {
         ListenerBuilder { device: device.clone(), backlog: BACKLOG, secret: None }
     }
 
-    /// Where it listens.
+    /// Address and port that it listens on.
     pub fn local_addr(&self) -> SocketAddr {
-        self.id.0.local_addr().expect("bound when it was made")
+        self.id.0.local_addr().expect("bound when it was created")
     }
 
-    /// Waits for an offer.
+    /// Waits for a connection request.
     pub fn accept(&self) -> Result<Request, Error> {
         self.accept_before(None)
     }
 
-    /// Waits for an offer, but not longer than `timeout`: then [`Error::TimedOut`].
+    /// Waits for a connection request. Returns [`Error::TimedOut`] after `timeout`.
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Request, Error> {
         self.accept_before(Some(Instant::now() + timeout))
     }
 
-    /// An offer, if one waits.
+    /// The next connection request, if there is one. Never blocks.
     pub fn try_accept(&self) -> Result<Option<Request>, Error> {
         while let Some(event) = self.channel.try_next() {
             if let Some(request) = self.request(event)? {
@@ -59,15 +60,11 @@ impl Listener {
     }
 
     fn accept_before(&self, deadline: Option<Instant>) -> Result<Request, Error> {
-        loop {
-            if let Some(request) = self.request(next_event(&self.channel, deadline)?)? {
-                return Ok(request);
-            }
-        }
+        sleep::next(self.as_fd(), deadline, || self.try_accept())
     }
 
-    /// Everything but an offer is about one that was taken back before anybody saw it.
-    pub(super) fn request(&self, event: CmEvent) -> Result<Option<Request>, Error> {
+    /// Other events belong to a request that its sender withdrew.
+    fn request(&self, event: CmEvent) -> Result<Option<Request>, Error> {
         if event.kind != CmEventKind::ConnectRequest {
             return Ok(None);
         }
@@ -77,8 +74,8 @@ impl Listener {
     }
 }
 
-/// A listener to be. Nothing happens before [`ListenerBuilder::bind`].
-#[must_use = "nothing happens before `bind`"]
+/// Settings of a listener. [`ListenerBuilder::bind`] creates it.
+#[must_use = "`bind` creates the listener"]
 #[derive(Clone)]
 pub struct ListenerBuilder {
     device: Device,
@@ -87,20 +84,20 @@ pub struct ListenerBuilder {
 }
 
 impl ListenerBuilder {
-    /// Whoever offers must prove to have this key; strangers are refused and never seen. Else the key of
-    /// `FERROCE_CM_KEY`, if that is set. Private data has less room then: 36 bytes with an offer, 180 with its answer.
+    /// Key for mutual authentication. Requests of peers without the key are rejected and not returned. The default is the key
+    /// of `FERROCE_CM_KEY`, if that is set. With a key, private data has at most 36 bytes in a request and 180 in an answer.
     pub fn secret(mut self, key: Secret) -> Self {
         self.secret = Some(key);
         self
     }
 
-    /// How many offers may wait undecided; else 1024. Those beyond are dropped, and their senders try again.
-    pub fn backlog(mut self, offers: u32) -> Self {
-        self.backlog = offers.max(1);
+    /// Most requests that wait to be accepted or rejected; 1024. Further requests are dropped, and their senders retry.
+    pub fn backlog(mut self, requests: u32) -> Self {
+        self.backlog = requests.max(1);
         self
     }
 
-    /// Listens, as [`Listener::bind`] does.
+    /// Listens on an address, as [`Listener::bind`] does.
     pub fn bind(&self, address: SocketAddr) -> Result<Listener, Error> {
         let call = Error::in_call("listen");
         let nic = self.device.nic();
@@ -115,7 +112,7 @@ impl ListenerBuilder {
     }
 }
 
-/// Readable while an offer waits.
+/// Readable while a connection request is available.
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
@@ -128,15 +125,15 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// An offer. Dropping it refuses it.
+/// A connection request. Dropping it rejects it.
 pub struct Request {
     id: OwnedId,
     channel: CmChannel,
     event: CmEvent,
 }
 
-/// A taken offer whose other end has not confirmed it yet.
-pub(super) struct Taken<T: Connected> {
+/// An accepted request that the peer has not confirmed yet.
+pub(super) struct PendingAccept<T: Connected> {
     id: OwnedId,
     pub(super) channel: CmChannel,
     qp: Qp<T>,
@@ -144,53 +141,57 @@ pub(super) struct Taken<T: Connected> {
 }
 
 impl Request {
-    /// What the other program sent along: 56 bytes, or 36 under a key, zeros behind what it gave.
+    /// Private data of the peer, padded with zeros to 56 bytes, or to 36 with a key.
     pub fn private_data(&self) -> &[u8] {
         &self.event.conn.private_data
     }
 
-    /// Address and port of the other side.
+    /// Address and port of the peer.
     pub fn peer_addr(&self) -> SocketAddr {
-        self.id.0.peer_addr().expect("an offer comes from somewhere")
+        self.id.0.peer_addr().expect("a request has a sender")
     }
 
-    /// Where it arrived.
+    /// Local address and port.
     pub fn local_addr(&self) -> SocketAddr {
-        self.id.0.local_addr().expect("an offer arrives somewhere")
+        self.id.0.local_addr().expect("a request has a local address")
     }
 
-    /// Takes the offer with `qp`, which is in INIT as it was created (post receives before), and waits until the other
-    /// side is ready, too. At most 196 bytes of private data.
+    /// Accepts the request with `qp` and waits until the peer is ready too. `qp` is in INIT, as created. Post receives before
+    /// the call. At most 196 bytes of private data.
     pub fn accept<T: Connected>(self, qp: &Qp<T>, private_data: &[u8]) -> Result<Connection<T>, Error> {
-        let taken = self.take(qp, private_data)?;
-        let event = next_answer(&taken.channel)?;
-        taken.finish(&event)
+        let pending = self.start(qp, private_data)?;
+        let event = next_answer(&pending.channel)?;
+        pending.finish(&event)
     }
 
-    pub(super) fn take<T: Connected>(self, qp: &Qp<T>, private_data: &[u8]) -> Result<Taken<T>, Error> {
+    pub(super) fn start<T: Connected>(
+        self,
+        qp: &Qp<T>,
+        private_data: &[u8],
+    ) -> Result<PendingAccept<T>, Error> {
         let Request { id, channel, event } = self;
-        let offered = &event.conn;
+        let requested = &event.conn;
         let mut param = qp.conn_param(private_data);
-        // No more than the other side can do.
-        param.responder_resources = param.responder_resources.min(offered.responder_resources);
-        param.initiator_depth = param.initiator_depth.min(offered.initiator_depth);
+        // No more than the peer supports.
+        param.responder_resources = param.responder_resources.min(requested.responder_resources);
+        param.initiator_depth = param.initiator_depth.min(requested.initiator_depth);
         if qp.cm_transport() == CmTransport::Uc {
             (param.responder_resources, param.initiator_depth) = (0, 0);
         }
         qp.prepare(&id.0);
         qp.follow(&id.0, &param)?;
         id.0.accept(&param).map_err(Error::in_call("accept"))?;
-        Ok(Taken { id, channel, qp: qp.clone(), private_data: event.conn.private_data.clone() })
+        Ok(PendingAccept { id, channel, qp: qp.clone(), private_data: event.conn.private_data.clone() })
     }
 
-    /// Refuses the offer. At most 148 bytes of private data.
+    /// Rejects the request. At most 148 bytes of private data.
     pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
         self.id.0.reject(RejectReason::CONSUMER, private_data).map_err(Error::in_call("reject"))
     }
 }
 
-impl<T: Connected> Taken<T> {
-    /// The other side is ready, or never will be.
+impl<T: Connected> PendingAccept<T> {
+    /// Evaluates the event that follows the acceptance.
     pub(super) fn finish(self, event: &CmEvent) -> Result<Connection<T>, Error> {
         match event.kind {
             CmEventKind::Established => {

@@ -1,13 +1,12 @@
-//! Connections by address and port: who listens, who connects, what they tell each other.
+//! Connections by address and port, through the connection manager.
 //!
-//! | file | question |
+//! | file | contents |
 //! |---|---|
-//! | `listener` | how offers are received, taken and refused |
-//! | `connector` | how a connection is offered |
-//! | `connection` | what can be done with it, and how one hears of its end |
-//! | `asynchronous` | the same for tasks |
+//! | `listener` | receiving, accepting and rejecting connection requests |
+//! | `connector` | sending a connection request |
+//! | `connection` | an established connection and its events |
+//! | `asynchronous` | the same operations for tasks |
 
-#[cfg(feature = "tokio")]
 mod asynchronous;
 mod connection;
 mod connector;
@@ -22,29 +21,17 @@ use crate::qp::connect::ConnectError;
 use crate::sleep;
 use ferroce_nic::{CmChannel, CmEvent, CmEventKind, RejectReason};
 use std::os::fd::AsFd;
-use std::time::Instant;
 
-/// The next event of a channel.
-fn next_event(channel: &CmChannel, deadline: Option<Instant>) -> Result<CmEvent, Error> {
-    loop {
-        if let Some(event) = channel.try_next() {
-            return Ok(event);
-        }
-        sleep::until_readable(&[channel.as_fd()], deadline)?;
-    }
+/// The next event that decides the outcome of a connection request. A change of addresses does not.
+fn try_answer(channel: &CmChannel) -> Option<CmEvent> {
+    std::iter::from_fn(|| channel.try_next()).find(|event| event.kind != CmEventKind::AddrChange)
 }
 
-/// The next event that decides something: that an address has left does not.
 fn next_answer(channel: &CmChannel) -> Result<CmEvent, Error> {
-    loop {
-        let event = next_event(channel, None)?;
-        if event.kind != CmEventKind::AddrChange {
-            return Ok(event);
-        }
-    }
+    sleep::next(channel.as_fd(), None, || Ok(try_answer(channel)))
 }
 
-/// Why there is no connection, from the event that says so.
+/// The error that an event reports.
 fn failure(event: &CmEvent) -> Error {
     let status = event.status;
     match event.kind {

@@ -1,56 +1,66 @@
-//! How tasks wait: the completion channel as a source of a tokio reactor.
+//! How tasks wait for completions: a reactor watches the completion channel.
 
 use super::Cq;
-use super::inbox::Sleeper;
+use super::dispatch::Waiter;
 use crate::error::Error;
 use crate::pending::{Done, Pending};
+use crate::reactor::{self, Reactor, Readable};
 use ferroce_proto::verbs::Completion;
-use std::future::poll_fn;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::os::fd::AsFd;
 use std::pin::pin;
 use std::task::Poll;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
-/// A completion queue whose completions can be awaited. All futures are cancellation-safe: a completion is taken off
-/// the queue only in the moment it is returned, and buffers never live in a future.
-pub struct AsyncCq {
+/// A completion queue whose completions can be awaited. All futures are cancellation-safe: a future takes a completion off
+/// the queue only when it returns it, and no future contains a buffer.
+///
+/// ```
+/// # #[cfg(feature = "tokio")]
+/// # fn with_tokio() -> Result<(), ferroce::Error> {
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+/// # runtime.block_on(async {
+/// use ferroce::{AsyncCq, Device, Tokio};
+///
+/// let device = Device::open()?;
+/// let pd = device.alloc_pd()?;
+/// let cq = device.create_cq(16)?;
+/// let qp = pd.rc(&cq).create()?;
+/// qp.connect(&qp.endpoint()?)?; // a loopback connection
+///
+/// let completions = AsyncCq::new(&cq, &Tokio)?;
+/// let received = qp.recv(pd.buffer(64)?)?;
+/// completions.wait(qp.send(pd.buffer(64)?)?).await?;
+/// completions.wait(received).await?;
+/// # Ok(())
+/// # })
+/// # }
+/// # #[cfg(feature = "tokio")]
+/// # with_tokio().unwrap();
+/// ```
+pub struct AsyncCq<R: Reactor> {
     cq: Cq,
-    fd: AsyncFd<Source>,
+    fd: R::Watched,
 }
 
-/// Keeps the descriptor open that the reactor watches.
-struct Source(Cq);
-
-impl AsRawFd for Source {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
-impl AsyncCq {
-    /// Registers the queue with the reactor of the present tokio runtime.
-    pub fn new(cq: &Cq) -> Result<Self, Error> {
-        // Newer versions have an unsafe one instead, for sources that close or exchange their descriptor. Ours does
-        // neither, and so works with all versions.
-        #[allow(deprecated)]
-        let fd = AsyncFd::with_interest(Source(cq.clone()), Interest::READABLE);
-        let fd = fd.map_err(|source| Error::System { what: "watching the completion channel", source })?;
-        Ok(AsyncCq { cq: cq.clone(), fd })
+impl<R: Reactor> AsyncCq<R> {
+    /// Registers the completion channel with a reactor.
+    pub fn new(cq: &Cq, reactor: &R) -> Result<Self, Error> {
+        Ok(AsyncCq { cq: cq.clone(), fd: reactor::watch(reactor, cq.as_fd())? })
     }
 
-    /// The queue.
+    /// The completion queue.
     pub fn cq(&self) -> &Cq {
         &self.cq
     }
 
-    /// The next completion of `post_send` or `post_recv`.
+    /// Waits for the next completion of `post_send` or `post_recv`.
     pub async fn completion(&self) -> Result<Completion, Error> {
         self.until(|| self.cq.try_next()).await
     }
 
-    /// The outcome of an owned operation of this queue. If the future is dropped, the operation goes on and can be
-    /// awaited again.
+    /// Waits for the outcome of an owned operation of this queue. If the future is dropped, the operation continues and can
+    /// be awaited again.
     pub async fn settle(&self, pending: &mut Pending) -> Result<Done, Error> {
         if !pending.cq.is(&self.cq) {
             let why = "completes on another completion queue";
@@ -64,34 +74,29 @@ impl AsyncCq {
         Ok(self.settle(&mut pending).await?.ok()?)
     }
 
-    /// The next owned receive of a shared queue.
+    /// Waits for the next owned receive of a shared receive queue.
     pub async fn shared(&self) -> Result<Done, Error> {
         self.until(|| self.cq.try_shared()).await
     }
 
-    async fn until<T>(&self, mut look: impl FnMut() -> Result<Option<T>, Error>) -> Result<T, Error> {
-        if let Some(found) = look()? {
+    async fn until<T>(&self, mut poll: impl FnMut() -> Result<Option<T>, Error>) -> Result<T, Error> {
+        if let Some(found) = poll()? {
             return Ok(found);
         }
-        let sleeper = Sleeper::new(&self.cq);
+        let waiter = Waiter::new(&self.cq);
         loop {
             let mut readable = pin!(self.fd.readable());
             let found = poll_fn(|cx| {
-                if let Err(error) = sleeper.prepare(cx.waker()) {
+                if let Err(error) = waiter.prepare(cx.waker()) {
                     return Poll::Ready(Err(error));
                 }
-                match look() {
+                match poll() {
                     Ok(None) => {}
                     other => return Poll::Ready(other),
                 }
                 readable.as_mut().poll(cx).map(|ready| {
-                    let mut ready = ready.map_err(|source| Error::System {
-                        what: "waiting for the completion channel",
-                        source,
-                    })?;
-                    // Before the events are taken: one that comes in between must make it ready again.
-                    ready.clear_ready();
-                    sleeper.take_events()?;
+                    ready.map_err(reactor::failed)?;
+                    waiter.take_events()?;
                     Ok(None)
                 })
             });
@@ -99,5 +104,11 @@ impl AsyncCq {
                 return Ok(found);
             }
         }
+    }
+}
+
+impl<R: Reactor> fmt::Debug for AsyncCq<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AsyncCq({})", self.cq.id())
     }
 }

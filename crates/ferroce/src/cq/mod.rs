@@ -1,26 +1,24 @@
 //! Completion queues.
 //!
-//! | file | question |
+//! | file | contents |
 //! |---|---|
-//! | here | what a completion queue can do |
-//! | `inbox` | who gets which completion |
+//! | here | the completion queue |
+//! | `dispatch` | which waiter gets which completion |
 //! | `wait` | how threads wait without losing a wake-up |
-//! | `asynchronous` | how tasks do (feature `tokio`) |
+//! | `asynchronous` | how tasks wait |
 
-#[cfg(feature = "tokio")]
 mod asynchronous;
-mod inbox;
+mod dispatch;
 mod wait;
 
-#[cfg(feature = "tokio")]
 pub use asynchronous::AsyncCq;
 
 use crate::device::Device;
 use crate::error::Error;
 use crate::pending::Done;
+use dispatch::Dispatch;
 use ferroce_nic::CompletionChannel;
 use ferroce_proto::verbs::Completion;
-use inbox::Inbox;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -29,8 +27,26 @@ use std::time::{Duration, Instant};
 /// A completion queue with its completion channel. Cheap to clone, usable from any thread.
 ///
 /// Completions of `post_send` and `post_recv` come out of [`poll`](Cq::poll) and [`wait`](Cq::wait). Those of owned
-/// operations go to their [`Pending`](crate::Pending), whoever polls, and those of owned receives of a shared queue to
-/// [`wait_shared`](Cq::wait_shared).
+/// operations go to their [`Pending`](crate::Pending), whichever thread polls, and those of owned receives of a shared
+/// queue to [`wait_shared`](Cq::wait_shared).
+///
+/// Three ways to wait: threads call [`wait`](Cq::wait); tasks use [`AsyncCq`] with the reactor of their runtime; an event
+/// loop of the program's own watches the descriptor ([`AsFd`]) and follows the protocol of [`arm`](Cq::arm):
+///
+/// ```
+/// # use std::os::fd::AsFd;
+/// # fn wait_for_readable(_: std::os::fd::BorrowedFd<'_>) {}
+/// fn next(cq: &ferroce::Cq) -> Result<ferroce::Completion, ferroce::Error> {
+///     loop {
+///         cq.arm(false)?;
+///         if let Some(completion) = cq.try_next()? {
+///             return Ok(completion);
+///         }
+///         wait_for_readable(cq.as_fd());
+///         cq.clear_events();
+///     }
+/// }
+/// ```
 #[derive(Clone)]
 pub struct Cq {
     inner: Arc<Inner>,
@@ -40,7 +56,7 @@ struct Inner {
     nic: ferroce_nic::Cq,
     channel: Arc<CompletionChannel>,
     device: Device,
-    inbox: Inbox,
+    dispatch: Dispatch,
 }
 
 impl Cq {
@@ -48,7 +64,9 @@ impl Cq {
         let call = Error::in_call("create_cq");
         let channel = device.nic().create_channel().map_err(&call)?;
         let nic = device.nic().create_cq(depth, Some(&channel), 0).map_err(&call)?;
-        Ok(Cq { inner: Arc::new(Inner { nic, channel, device: device.clone(), inbox: Inbox::default() }) })
+        Ok(Cq {
+            inner: Arc::new(Inner { nic, channel, device: device.clone(), dispatch: Dispatch::default() }),
+        })
     }
 
     /// Its device.
@@ -56,22 +74,22 @@ impl Cq {
         &self.inner.device
     }
 
-    /// Its number within the device: what events name it by.
+    /// Its number within the device. Events refer to it by this number.
     pub fn id(&self) -> u32 {
         self.inner.nic.id()
     }
 
-    /// Entries it holds.
+    /// Its capacity in completions.
     pub fn depth(&self) -> usize {
         self.inner.nic.depth()
     }
 
-    /// Changes the depth; refused if more completions wait than would fit.
+    /// Changes the depth. Fails if the queue holds more completions than that.
     pub fn resize(&self, depth: u32) -> Result<(), Error> {
         self.inner.nic.resize(depth).map_err(Error::in_call("resize_cq"))
     }
 
-    /// The next completion, if one waits. Never blocks.
+    /// The next completion, if there is one. Never blocks.
     pub fn try_next(&self) -> Result<Option<Completion>, Error> {
         let mut one = [Completion::default()];
         Ok((self.poll(&mut one)? == 1).then_some(one[0]))
@@ -82,7 +100,7 @@ impl Cq {
         self.wait_for(None, || self.try_next())
     }
 
-    /// As [`Cq::wait`], but not longer than `timeout`: then [`Error::TimedOut`].
+    /// As [`Cq::wait`]. Returns [`Error::TimedOut`] after `timeout`.
     pub fn wait_timeout(&self, timeout: Duration) -> Result<Completion, Error> {
         self.wait_for(Some(Instant::now() + timeout), || self.try_next())
     }
@@ -92,25 +110,25 @@ impl Cq {
         self.wait_for(None, || self.try_shared())
     }
 
-    /// As [`Cq::wait_shared`], but not longer than `timeout`: then [`Error::TimedOut`].
+    /// As [`Cq::wait_shared`]. Returns [`Error::TimedOut`] after `timeout`.
     pub fn wait_shared_timeout(&self, timeout: Duration) -> Result<Done, Error> {
         self.wait_for(Some(Instant::now() + timeout), || self.try_shared())
     }
 
-    /// Makes the descriptor readable with the next completion (or the next solicited one) that is added from now on,
-    /// once. Poll again after arming, before sleeping: what was added before makes nothing readable.
+    /// Requests one notification: the next completion (or the next solicited one) that is added from now on makes the
+    /// descriptor readable. Poll once more between arming and sleeping: earlier completions do not notify.
     pub fn arm(&self, solicited_only: bool) -> Result<(), Error> {
         self.inner.nic.request_notify(solicited_only).map_err(Error::in_call("req_notify_cq"))
     }
 
-    /// Takes the events that made the descriptor readable, and returns how many.
+    /// Reads the events that made the descriptor readable, and returns their number.
     pub fn clear_events(&self) -> usize {
         std::iter::from_fn(|| self.inner.channel.try_next()).count()
     }
 
-    /// Sleeps until packets arrive or the armed queue gets a completion, at most so long. Who sleeps here is woken for packets
-    /// instead of the device's own thread, and takes care of them: a wake-up less. Arm the queue and poll once more before.
-    /// Arming does not outlast the sleep.
+    /// Sleeps until packets arrive or the armed queue gets a completion, at most `most`. Packets then wake this thread instead
+    /// of the device's own, which saves one wake-up; the next poll processes them. Arm the queue and poll once more before.
+    /// The sleep disarms the queue.
     pub fn sleep(&self, most: Duration) -> Result<(), Error> {
         if self.inner.nic.sleep(most).map_err(Error::in_call("sleep"))? {
             self.clear_events();
@@ -118,19 +136,18 @@ impl Cq {
         Ok(())
     }
 
-    /// Says that the program comes and goes: it polls a little, sleeps, and does something else. From now on, as long as
-    /// this queue lives, the device's own thread wakes for packets whenever nobody sleeps for them. Otherwise it takes a program
-    /// that polled just now for one that goes on doing so, and looks again a few milliseconds later. For programs that sleep
-    /// rather than poll: a long poll would share its packets with that thread.
-    pub fn come_and_go(&self) -> Result<(), Error> {
-        self.inner.nic.come_and_go().map_err(Error::in_call("come_and_go"))
+    /// Enables interrupt-driven mode for the lifetime of this queue: packets wake the device's own thread whenever no thread
+    /// sleeps in [`Cq::sleep`]. In the default, polled mode the device's thread leaves packets to a program that polled within
+    /// the last milliseconds. Use this mode in programs that sleep between short polls; a long poll would compete for packets
+    /// with the device's thread.
+    pub fn set_interrupt_driven(&self) -> Result<(), Error> {
+        self.inner.nic.come_and_go().map_err(Error::in_call("set_interrupt_driven"))
     }
 
     pub(crate) fn nic(&self) -> &ferroce_nic::Cq {
         &self.inner.nic
     }
 
-    #[cfg(feature = "tokio")]
     fn is(&self, other: &Cq) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
@@ -142,7 +159,7 @@ impl fmt::Debug for Cq {
     }
 }
 
-/// The completion channel: readable after a completion that [`Cq::arm`] asked for.
+/// The completion channel: readable after a completion that [`Cq::arm`] requested.
 impl AsFd for Cq {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.channel.as_fd()

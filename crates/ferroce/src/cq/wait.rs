@@ -1,29 +1,29 @@
-//! How threads wait: look, arm, look again, sleep.
+//! How threads wait: poll, arm, poll again, sleep.
 
 use super::Cq;
-use super::inbox::Sleeper;
+use super::dispatch::Waiter;
 use crate::error::Error;
-use crate::sleep::{self, Bell};
+use crate::sleep::{self, WakeFd};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// How long to poll before sleeping: a sleep and a wake-up cost about as much.
+/// Time to poll before sleeping; about the cost of a sleep and a wake-up.
 const SPIN: Duration = Duration::from_micros(50);
 
 impl Cq {
-    /// Waits until `look` finds something. `look` must have seen the queue empty when it returns `None`.
+    /// Waits until `poll` returns a value. `poll` may return `None` only after it found the queue empty.
     pub(crate) fn wait_for<T>(
         &self,
         deadline: Option<Instant>,
-        look: impl Fn() -> Result<Option<T>, Error>,
+        poll: impl Fn() -> Result<Option<T>, Error>,
     ) -> Result<T, Error> {
         let start = Instant::now();
         loop {
-            if let Some(found) = look()? {
+            if let Some(found) = poll()? {
                 return Ok(found);
             }
             if start.elapsed() >= SPIN {
-                return self.sleep_for(deadline, look);
+                return self.sleep_for(deadline, poll);
             }
             std::hint::spin_loop();
         }
@@ -32,20 +32,20 @@ impl Cq {
     fn sleep_for<T>(
         &self,
         deadline: Option<Instant>,
-        look: impl Fn() -> Result<Option<T>, Error>,
+        poll: impl Fn() -> Result<Option<T>, Error>,
     ) -> Result<T, Error> {
         self.device().check_ours("wait")?;
-        let (bell, waker) = Bell::new()?;
-        let sleeper = Sleeper::new(self);
+        let (wake_fd, waker) = WakeFd::new()?;
+        let waiter = Waiter::new(self);
         loop {
-            sleeper.prepare(&waker)?;
-            if let Some(found) = look()? {
+            waiter.prepare(&waker)?;
+            if let Some(found) = poll()? {
                 return Ok(found);
             }
-            sleep::until_readable(&[self.as_fd(), bell.as_fd()], deadline)?;
-            bell.silence();
-            sleeper.take_events()?;
-            if let Some(found) = look()? {
+            sleep::until_readable(&[self.as_fd(), wake_fd.as_fd()], deadline)?;
+            wake_fd.clear();
+            waiter.take_events()?;
+            if let Some(found) = poll()? {
                 return Ok(found);
             }
         }

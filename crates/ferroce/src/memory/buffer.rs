@@ -8,22 +8,22 @@ use ferroce_proto::verbs::Sge;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// Room in front of the message: a datagram's 40-byte GRH ends where the message begins, which stays aligned.
+/// Headroom in front of the message in bytes. The 40-byte GRH of a datagram ends where the message begins, which is aligned.
 const HEADROOM: usize = 64;
 /// Bytes of a global route header.
 const GRH_LEN: usize = 40;
 
-/// The memory of one message. It is given to `send` or `recv` by value and comes back with the completion, so the
-/// program and the NIC never hold it at the same time.
+/// The memory of one message. `send` and `recv` take it by value, and the completion returns it, so the program and the NIC
+/// never own it at the same time.
 ///
-/// A buffer behaves as a slice of [`len`](Buffer::set_len) bytes out of its capacity. Sending sends those; receiving
-/// uses the whole capacity and sets the length to what arrived.
+/// A buffer behaves as a slice of [`len`](Buffer::set_len) bytes of its capacity. A send transmits those bytes. A receive uses
+/// the whole capacity and sets the length to that of the message.
 pub struct Buffer {
-    // Boxed, since buffers move a lot: into the ledger, out of it, and through errors.
+    // Boxed, because buffers are moved often: when posted, when completed, and through errors.
     memory: Box<Exclusive>,
     capacity: usize,
     len: usize,
-    /// Whether the headroom holds the GRH of the datagram that was received last.
+    /// Whether the headroom contains the GRH of the last received datagram.
     has_grh: bool,
 }
 
@@ -41,17 +41,17 @@ impl Buffer {
         Ok(Buffer { memory, capacity, len: capacity, has_grh: false })
     }
 
-    /// Bytes it can hold.
+    /// Capacity in bytes.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// How many of them the message has. Never more than the capacity: a larger number is cut.
+    /// Sets the length of the message, at most the capacity.
     pub fn set_len(&mut self, len: usize) {
         self.len = len.min(self.capacity);
     }
 
-    /// Makes this the message.
+    /// Copies a message in and sets the length.
     pub fn set(&mut self, message: &[u8]) -> Result<(), Error> {
         if message.len() > self.capacity {
             return Err(Error::Range { start: 0, end: message.len() as u64, len: self.capacity as u64 });
@@ -61,7 +61,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// The global route header of the datagram that was received last: 40 bytes, of which IPv4 fills the last 20.
+    /// The global route header of the last received datagram: 40 bytes, of which IPv4 uses the last 20.
     pub fn grh(&self) -> Option<&[u8]> {
         self.has_grh.then(|| self.memory.bytes(HEADROOM - GRH_LEN, GRH_LEN))
     }
@@ -75,7 +75,7 @@ impl Buffer {
         self.memory.sge(HEADROOM - head, (self.capacity + head) as u32)
     }
 
-    /// A message of `byte_len` bytes, header included, was placed here.
+    /// Sets the length after a receive of `byte_len` bytes, including the header of a datagram.
     pub(crate) fn received(&mut self, byte_len: u32, datagram: bool) {
         let head = if datagram { GRH_LEN } else { 0 };
         self.has_grh = datagram;

@@ -1,26 +1,44 @@
-//! Memory that the NIC may touch, in two kinds.
+//! Memory that the NIC may access.
 //!
-//! | file | what lives there |
+//! | type | contents |
 //! |---|---|
-//! | [`Region`] | memory that peers may read and write at any time, so Rust never sees a `&[u8]` of it |
-//! | [`RemoteRegion`] | what a peer needs to know of a region |
-//! | [`Buffer`] | memory of one message, which belongs either to the program or to the NIC, never to both |
-//! | `raw` | all that is unsafe in this crate: allocation, registration, copies |
+//! | [`Region`] | memory that peers may read and write at any time, so no `&[u8]` of it exists |
+//! | [`ImplicitRegion`] | the whole address space, for on-demand paging |
+//! | [`DeviceMemory`], [`DeviceRegion`] | memory of the NIC itself, and a region on it |
+//! | [`MemoryWindow`] | a part of a region under a key of its own |
+//! | [`RemoteRegion`] | the description of a region for a peer |
+//! | [`Buffer`] | memory of one message, owned either by the program or by the NIC |
+//! | `raw` | the unsafe code of this crate: allocation, registration, copies |
 
 mod buffer;
+mod device;
 #[allow(unsafe_code)]
 mod raw;
 mod region;
 mod remote;
+mod window;
 
 pub use buffer::Buffer;
+pub use device::{DeviceMemory, DeviceRegion};
+pub use raw::ImplicitRegion;
 pub use region::{Region, RegionBuilder};
 pub use remote::{BadRemoteRegion, RemoteRegion};
+pub use window::{MemoryWindow, Type1, Type2, WindowKind};
 
 use crate::error::Error;
+use ferroce_nic::MemoryRegion;
+use ferroce_proto::verbs::Sge;
 use std::ops::{Bound, RangeBounds};
 
-/// The bytes that `range` names among `len`, as offset and length.
+/// The scatter/gather entry for a range of a region.
+fn sge_of(region: &MemoryRegion, range: impl RangeBounds<u64>) -> Result<Sge, Error> {
+    let (offset, len) = resolve(range, region.len() as u64)?;
+    let too_long = ferroce_nic::Error::Limit { what: "sge length", value: len, limit: u32::MAX.into() };
+    let len = u32::try_from(len).map_err(|_| Error::in_call("sge")(too_long))?;
+    Ok(region.sge(offset as usize, len))
+}
+
+/// Offset and length of `range` within `len` bytes.
 fn resolve(range: impl RangeBounds<u64>, len: u64) -> Result<(u64, u64), Error> {
     let start = match range.start_bound() {
         Bound::Included(n) => Some(*n),

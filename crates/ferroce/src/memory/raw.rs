@@ -1,27 +1,28 @@
-//! The unsafe part of this crate: zeroed memory, its registration, and access without references.
+//! The unsafe code of this crate: allocation, registration, and access without references.
 //!
 //! The NIC is other threads, and peers decide when it reads and writes. So shared memory is only copied and changed
 //! through raw pointers and atomics; a reference to its bytes is made in [`Exclusive`] alone, whose memory the NIC
 //! has no request for while the program holds it.
 
+use super::RemoteRegion;
 use super::region::{PAGE, Region, RegionBuilder};
 use crate::error::Error;
 use ferroce_nic::{MemoryRegion, Pd};
 use ferroce_proto::verbs::{Access, Sge};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
-/// Zeroed memory of our own, or memory that somebody else keeps. The NIC holds a share of it as long as it is
-/// registered.
+/// Zeroed memory of this crate, or memory of another owner. The NIC holds a share of it while it is registered.
 pub(super) struct Memory {
     start: NonNull<u8>,
     len: usize,
-    /// What is allocated: whole pages where it begins at one, so that nobody else's data lies in the last.
+    /// The allocation: whole pages if it is page-aligned, so that the last page contains no other data.
     layout: Layout,
-    /// Who keeps it; nobody: it is ours to free.
+    /// The owner; `None` if this crate frees the memory.
     keeper: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -42,8 +43,18 @@ impl Memory {
         Ok(Arc::new(Memory { start: NonNull::new(start).ok_or_else(refused)?, len, layout, keeper: None }))
     }
 
+    /// `len` zeroed bytes (at least one) whose pages come with the first access; an allocator would touch all of them.
+    pub(super) fn without_pages(len: usize) -> Result<Arc<Memory>, Error> {
+        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len, rights, flags) };
+        let start = start.ok().and_then(|start| NonNull::new(start.cast()));
+        let start = start.ok_or(Error::OutOfMemory { bytes: len })?;
+        Memory::external(start, len, Arc::new(Mapping { start, len }))
+    }
+
     /// Memory that `keeper` keeps mapped, readable and writable while it lives.
-    fn kept(
+    fn external(
         start: NonNull<u8>,
         len: usize,
         keeper: Arc<dyn Any + Send + Sync>,
@@ -61,7 +72,7 @@ impl Memory {
             // SAFETY: the memory lives until the last share of it is gone, and the NIC gets one. Rust references to it
             // exist in `Exclusive` only, see there.
             None => unsafe { pd.register_with_room(addr, len, room, access, Some(self.clone())) },
-            // SAFETY: as above; whoever called `register_at` promised the rest.
+            // SAFETY: as above; the caller of `register_at` promised the rest.
             Some(_) => unsafe { pd.register_sparse(addr, len, access, Some(self.clone())) },
         };
         region.map_err(Error::in_call("register"))
@@ -98,14 +109,14 @@ impl Memory {
         fence(Ordering::Release);
     }
 
-    /// One byte, as an atomic: what a program spins on while a peer writes it.
+    /// One byte as an atomic, for programs that poll for a peer's write.
     pub(super) fn byte(&self, offset: usize) -> &AtomicU8 {
         // SAFETY: `at` checked the range; the memory outlives `self`, and concurrent accesses to a byte that means
         // anything are atomic or volatile.
         unsafe { AtomicU8::from_ptr(self.at(offset, 1)) }
     }
 
-    /// Eight bytes, as an atomic. `offset` is a multiple of eight.
+    /// Eight bytes as an atomic. `offset` is a multiple of eight.
     pub(super) fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && self.layout.align() >= 8, "checked by the callers in `region`");
         // SAFETY: as in `byte`; aligned, since the allocation is.
@@ -114,19 +125,78 @@ impl Memory {
 }
 
 impl RegionBuilder {
-    /// Registers memory that is there already instead of new memory: as many bytes at `start` as the builder was made
-    /// for. No page is brought in, so the range may be far larger than what is used of it.
+    /// Registers existing memory at `start` instead of allocating it; [`Pd::region`](crate::Pd::region) sets the length. No page
+    /// is brought in, so the range may be much larger than the used part of it.
     ///
     /// # Safety
-    /// `keeper` must keep the bytes mapped, readable and writable while it lives, and no Rust reference may point to
-    /// them: peers and the NIC read and write them at any time.
+    /// `keeper` must keep the bytes mapped, readable and writable while it lives. No Rust reference may point to them,
+    /// because peers and the NIC access them at any time.
     pub unsafe fn register_at(
         self,
         start: NonNull<u8>,
         keeper: Arc<dyn Any + Send + Sync>,
     ) -> Result<Region, Error> {
-        let memory = Memory::kept(start, self.len(), keeper)?;
+        let memory = Memory::external(start, self.len(), keeper)?;
         self.finish(memory)
+    }
+}
+
+/// The whole address space of the process as one region (implicit on-demand paging), made by
+/// [`Pd::register_address_space`](crate::Pd::register_address_space). Cheap to clone.
+///
+/// An access to an address without a page fails, and its completion reports that.
+#[derive(Clone)]
+pub struct ImplicitRegion {
+    region: Arc<MemoryRegion>,
+}
+
+impl ImplicitRegion {
+    /// The scatter/gather entry for `len` bytes at an address of this process.
+    pub fn sge(&self, start: *const u8, len: u32) -> Sge {
+        self.region.sge(start as usize, len)
+    }
+
+    /// The description of `len` bytes at an address of this process for a peer.
+    pub fn remote(&self, start: *const u8, len: u64) -> RemoteRegion {
+        RemoteRegion { addr: start as u64, len, rkey: self.region.rkey() }
+    }
+}
+
+impl std::fmt::Debug for ImplicitRegion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ImplicitRegion({:?}, rkey {})", self.region.access(), self.region.rkey())
+    }
+}
+
+impl crate::pd::Pd {
+    /// Registers the whole address space of the process. [`Access::ON_DEMAND`] is implied.
+    ///
+    /// # Safety
+    /// The keys of the region open every byte of the process. While a clone of the region exists, no work request of this
+    /// program and no peer may use them on bytes that Rust code holds a reference to or owns without synchronisation.
+    pub unsafe fn register_address_space(&self, access: Access) -> Result<ImplicitRegion, Error> {
+        let access = access | Access::ON_DEMAND;
+        // SAFETY: on-demand regions need no mapped pages; the caller promises the rest.
+        let region = unsafe { self.nic.register(0, usize::MAX, 0, access, None) };
+        Ok(ImplicitRegion { region: Arc::new(region.map_err(Error::in_call("register"))?) })
+    }
+}
+
+/// Owns a mapping of `Memory::without_pages`.
+struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: owns a range of addresses, and gives no access to its bytes.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `Memory::without_pages`; its last user is gone. Fails for no such mapping.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
 
@@ -155,8 +225,8 @@ impl Exclusive {
         Ok(Exclusive { region, memory })
     }
 
-    /// The entry for a work request. Whoever posts it gives the whole value to the ledger first, and gets it back
-    /// from there after the completion: that is what makes the two methods below sound.
+    /// The entry for a work request. The caller moves the whole value into `InFlight` before it posts, and gets it back after
+    /// the completion. The two methods below are sound because of that.
     pub(super) fn sge(&self, offset: usize, len: u32) -> Sge {
         self.region.sge(offset, len)
     }

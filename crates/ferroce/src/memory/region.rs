@@ -1,10 +1,10 @@
 //! Memory regions.
 
 use super::raw::Memory;
-use super::{RemoteRegion, resolve};
+use super::{RemoteRegion, resolve, sge_of};
 use crate::error::Error;
 use crate::pd::Pd;
-use ferroce_nic::MemoryRegion;
+use ferroce_nic::{MemoryRegion, Prefetch};
 use ferroce_proto::verbs::{Access, Sge};
 use ferroce_proto::{LKey, RKey};
 use std::fmt;
@@ -15,9 +15,8 @@ use std::sync::atomic::Ordering;
 /// Page size that regions are aligned to.
 pub(super) const PAGE: usize = 4096;
 
-/// Registered, page-aligned memory that work requests name by key, and that peers may touch at any time if its rights
-/// say so. So it is read and written by copy. Cheap to clone; the memory lives until the last clone is gone and the
-/// NIC is done with it.
+/// Registered, page-aligned memory. Peers may access it at any time, as far as its access rights allow, so the program reads
+/// and writes it by copy. Cheap to clone; the memory lives until the last clone is dropped and the NIC has finished with it.
 #[derive(Clone)]
 pub struct Region {
     inner: Arc<Inner>,
@@ -29,8 +28,8 @@ struct Inner {
     pd: Pd,
 }
 
-/// Rights of a region to be. Made by [`Pd::region`].
-#[must_use = "nothing is registered before `register`"]
+/// Settings of a region. Made by [`Pd::region`].
+#[must_use = "`register` registers the region"]
 #[derive(Clone)]
 pub struct RegionBuilder {
     pd: Pd,
@@ -43,29 +42,40 @@ impl RegionBuilder {
         RegionBuilder { pd: pd.clone(), len, access: Access::LOCAL_WRITE }
     }
 
-    /// Exactly these rights instead of those asked for so far; the default is [`Access::LOCAL_WRITE`].
+    /// Replaces all access rights; the default is [`Access::LOCAL_WRITE`].
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
         self
     }
-    /// Peers may read.
+    /// Peers may READ.
     pub fn remote_read(mut self) -> Self {
         self.access |= Access::REMOTE_READ;
         self
     }
-    /// Peers may write.
+    /// Peers may WRITE.
     pub fn remote_write(mut self) -> Self {
         self.access |= Access::REMOTE_WRITE;
         self
     }
-    /// Peers may run atomics.
+    /// Peers may execute atomics.
     pub fn remote_atomic(mut self) -> Self {
         self.access |= Access::REMOTE_ATOMIC;
         self
     }
-    /// Work requests and peers name the first byte 0 instead of its address.
+    /// The address of the first byte is 0 in work requests and for peers.
     pub fn zero_based(mut self) -> Self {
         self.access |= Access::ZERO_BASED;
+        self
+    }
+    /// Memory windows can be bound to the region.
+    pub fn bind_windows(mut self) -> Self {
+        self.access |= Access::MW_BIND;
+        self
+    }
+    /// On-demand paging: registration brings no page in. The NIC brings each page in on first access;
+    /// [`Region::prefetch`] does so earlier.
+    pub fn on_demand(mut self) -> Self {
+        self.access |= Access::ON_DEMAND;
         self
     }
 
@@ -76,7 +86,10 @@ impl RegionBuilder {
             let why = "a memory region has at least one byte";
             return Err(call(ferroce_nic::Error::Invalid { attribute: "length", why }));
         }
-        let memory = Memory::zeroed(self.len, PAGE)?;
+        let memory = match self.access.contains(Access::ON_DEMAND) {
+            true => Memory::without_pages(self.len)?,
+            false => Memory::zeroed(self.len, PAGE)?,
+        };
         self.finish(memory)
     }
 
@@ -91,15 +104,15 @@ impl RegionBuilder {
 }
 
 impl Region {
-    /// Bytes.
+    /// Size in bytes.
     pub fn len(&self) -> usize {
         self.inner.region.len()
     }
-    /// Never: a region has at least one byte.
+    /// Always `false`: a region has at least one byte.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// What it allows.
+    /// Access rights.
     pub fn access(&self) -> Access {
         self.inner.region.access()
     }
@@ -116,27 +129,36 @@ impl Region {
         &self.inner.pd
     }
 
-    /// The entry that names some of its bytes in a work request.
+    /// The scatter/gather entry for a range of its bytes.
     pub fn sge(&self, range: impl RangeBounds<u64>) -> Result<Sge, Error> {
-        let (offset, len) = resolve(range, self.len() as u64)?;
-        let too_long = ferroce_nic::Error::Limit { what: "sge length", value: len, limit: u32::MAX.into() };
-        let len = u32::try_from(len).map_err(|_| Error::in_call("sge")(too_long))?;
-        Ok(self.inner.region.sge(offset as usize, len))
+        sge_of(&self.inner.region, range)
     }
 
-    /// What to tell a peer about it.
+    /// Brings the pages of a range in before the NIC accesses them. The region must be [on
+    /// demand](RegionBuilder::on_demand).
+    pub fn prefetch(&self, range: impl RangeBounds<u64>, how: Prefetch) -> Result<(), Error> {
+        const STEP: u64 = 1 << 30;
+        let (offset, len) = resolve(range, self.len() as u64)?;
+        let sges: Result<Vec<Sge>, Error> = (offset..offset + len)
+            .step_by(STEP as usize)
+            .map(|at| self.sge(at..(at + STEP).min(offset + len)))
+            .collect();
+        self.inner.pd.prefetch(&sges?, how)
+    }
+
+    /// The description of the region for a peer.
     pub fn remote(&self) -> RemoteRegion {
         RemoteRegion { addr: self.inner.region.iova(), len: self.len() as u64, rkey: self.rkey() }
     }
 
-    /// Copies out from `offset` on. If a peer writes there meanwhile, the copy may hold some old and some new bytes.
+    /// Copies bytes out, from `offset` on. If a peer writes concurrently, the copy may mix old and new bytes.
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
         self.check(offset, out.len())?;
         self.inner.memory.read(offset, out);
         Ok(())
     }
 
-    /// Copies in from `offset` on.
+    /// Copies bytes in, from `offset` on.
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), Error> {
         self.check(offset, data.len())?;
         self.inner.memory.write(offset, data);
@@ -155,41 +177,41 @@ impl Region {
         copy
     }
 
-    /// One byte, read anew each time: for programs that wait for a peer's write. What was written before it is
-    /// visible afterwards.
+    /// Loads one byte (acquire), for programs that poll for a peer's write. Bytes that the peer wrote before it are visible
+    /// afterwards.
     pub fn load_u8(&self, offset: usize) -> Result<u8, Error> {
         self.check(offset, 1)?;
         Ok(self.inner.memory.byte(offset).load(Ordering::Acquire))
     }
 
-    /// Sets one byte, after everything that was written before.
+    /// Stores one byte (release), after all earlier writes.
     pub fn store_u8(&self, offset: usize, value: u8) -> Result<(), Error> {
         self.check(offset, 1)?;
         self.inner.memory.byte(offset).store(value, Ordering::Release);
         Ok(())
     }
 
-    /// Eight aligned bytes in host order, atomic with the atomics of peers.
+    /// Loads eight aligned bytes in host order, atomically with respect to the atomics of peers.
     pub fn load_u64(&self, offset: usize) -> Result<u64, Error> {
         self.check_word(offset)?;
         Ok(self.inner.memory.word(offset).load(Ordering::Acquire))
     }
 
-    /// Sets eight aligned bytes at once.
+    /// Stores eight aligned bytes in host order, atomically.
     pub fn store_u64(&self, offset: usize, value: u64) -> Result<(), Error> {
         self.check_word(offset)?;
         self.inner.memory.word(offset).store(value, Ordering::Release);
         Ok(())
     }
 
-    /// Adds to eight aligned bytes, atomically with the atomics of peers, and returns what was there.
+    /// Adds to eight aligned bytes, atomically with respect to the atomics of peers, and returns the old value.
     pub fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, Error> {
         self.check_word(offset)?;
         Ok(self.inner.memory.word(offset).fetch_add(add, Ordering::SeqCst))
     }
 
-    /// Registers anew with other rights: both keys change, and whoever holds the old ones is out. The region must
-    /// have no other clones, since they would go on using the old keys.
+    /// Registers again with other access rights. Both keys change, so the old keys are invalid. The region must have no other
+    /// clones, because they would keep the old keys.
     pub fn reregister(&mut self, access: Access) -> Result<(), Error> {
         let call = Error::in_call("reregister");
         let Some(inner) = Arc::get_mut(&mut self.inner) else {
@@ -198,7 +220,7 @@ impl Region {
         inner.region.reregister(None, Some(access)).map_err(call)
     }
 
-    /// Moves it to another protection domain of the same device; as [`Region::reregister`].
+    /// Moves the region to another protection domain of the same device, as [`Region::reregister`] does.
     pub fn move_to(&mut self, pd: &Pd) -> Result<(), Error> {
         let call = Error::in_call("reregister");
         let Some(inner) = Arc::get_mut(&mut self.inner) else {
@@ -207,6 +229,10 @@ impl Region {
         inner.region.reregister(Some(&pd.nic), None).map_err(call)?;
         inner.pd = pd.clone();
         Ok(())
+    }
+
+    pub(super) fn nic(&self) -> &MemoryRegion {
+        &self.inner.region
     }
 
     fn check(&self, offset: usize, len: usize) -> Result<(), Error> {

@@ -1,38 +1,39 @@
-//! What a peer needs to know of a region.
+//! Descriptions of regions for peers.
 
 use super::resolve;
 use crate::error::Error;
 use ferroce_proto::RKey;
 use std::ops::RangeBounds;
 
-/// Memory of a peer: where it is, how much, and the key that opens it. Whoever has this can do what the region's
-/// rights allow, through a queue pair of its protection domain.
+/// Memory of a peer: address, size and key. It permits what the access rights of the region allow, through a queue pair of
+/// the same protection domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteRegion {
-    /// First byte, as the peer's NIC names it.
+    /// Address of the first byte on the peer.
     pub addr: u64,
-    /// Number of bytes.
+    /// Size in bytes.
     pub len: u64,
-    /// The key.
+    /// Remote key.
     pub rkey: RKey,
 }
 
-/// Twenty bytes that are no remote region.
+/// The decoded bytes are not a valid remote region.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a remote region: its bytes wrap around the address space")]
+#[error("invalid remote region: its range wraps around the address space")]
 pub struct BadRemoteRegion;
 
 impl RemoteRegion {
-    /// Bytes of its encoded form.
+    /// Size of the encoding in bytes.
     pub const ENCODED_LEN: usize = 20;
 
-    /// Part of it.
+    /// A part of the region.
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<RemoteRegion, Error> {
         let (offset, len) = resolve(range, self.len)?;
         Ok(RemoteRegion { addr: self.addr.wrapping_add(offset), len, rkey: self.rkey })
     }
 
-    /// For the way to the peer, big-endian: address, length, key.
+    /// Encodes the description, big-endian: address, size, key.
     pub fn to_bytes(&self) -> [u8; Self::ENCODED_LEN] {
         let mut bytes = [0; Self::ENCODED_LEN];
         bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
@@ -41,7 +42,7 @@ impl RemoteRegion {
         bytes
     }
 
-    /// Back from the way. A peer that lies here only makes the operations on its own memory fail.
+    /// Decodes a description. With wrong values, operations on the memory of that peer fail.
     pub fn from_bytes(bytes: &[u8; Self::ENCODED_LEN]) -> Result<Self, BadRemoteRegion> {
         let (words, key) = bytes.split_at(16);
         let mut numbers = words.chunks_exact(8).map(|w| w.iter().fold(0, |n, b| n << 8 | u64::from(*b)));

@@ -1,21 +1,21 @@
 //! Making queue pairs.
 
-use super::{Cleanup, Core, Qp, SendHalf, Service};
+use super::connect::Settings;
+use super::{Cleanup, Core, Qp, Receives, Reliable, SendHalf, Service};
 use crate::cq::Cq;
 use crate::device::Device;
-use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::pd::Pd;
 use crate::srq::Srq;
 use ferroce_nic::QpInit;
 use ferroce_proto::verbs::{Access, AttrMask, Mtu, QpAttr, QpCap, QpState, Transport};
-use ferroce_proto::{Psn, Qkey, Qpn};
+use ferroce_proto::{Psn, Qkey};
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// A queue pair to be. Made by [`Pd::rc`], [`Pd::uc`] and [`Pd::ud`]; every setting has a default that works.
-#[must_use = "nothing is made before `create`"]
+/// Settings of a queue pair. Made by [`Pd::rc`], [`Pd::uc`], [`Pd::ud`] and [`Pd::xrc`]. Every setting has a working default.
+#[must_use = "`create` creates the queue pair"]
 pub struct QpBuilder<T> {
     pd: Pd,
     send_cq: Cq,
@@ -26,64 +26,6 @@ pub struct QpBuilder<T> {
     address: Option<IpAddr>,
     settings: Settings,
     transport: PhantomData<T>,
-}
-
-/// What is needed again when the queue pair is connected.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Settings {
-    pub(super) gid_index: u8,
-    pub(super) mtu: Option<Mtu>,
-    pub(super) psn: Psn,
-    pub(super) qkey: Qkey,
-    pub(super) access: Access,
-    pub(super) rd_atomic: u8,
-    pub(super) timeout: u8,
-    pub(super) retry_cnt: u8,
-    pub(super) rnr_retry: u8,
-    pub(super) min_rnr_timer: u8,
-    pub(super) traffic_class: u8,
-    pub(super) hop_limit: u8,
-}
-
-impl Settings {
-    fn random() -> Self {
-        Settings {
-            gid_index: 0,
-            mtu: None,
-            // A sequence number that can be guessed lets strangers into the connection.
-            psn: Psn::new(rand::random()),
-            qkey: Qkey(0x1111_1111),
-            access: Access::LOCAL_WRITE | Access::REMOTE,
-            rd_atomic: 16,
-            timeout: 14,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            min_rnr_timer: 1,
-            traffic_class: 0,
-            hop_limit: 64,
-        }
-    }
-
-    pub(super) fn endpoint(
-        &self,
-        transport: Transport,
-        qpn: Qpn,
-        device: &Device,
-    ) -> Result<Endpoint, Error> {
-        let (index, gids) = (usize::from(self.gid_index), device.gids());
-        let no_such_gid = ferroce_nic::Error::NoSuchGid { index, len: gids.len() };
-        let entry = gids.get(index).ok_or_else(|| Error::in_call("endpoint")(no_such_gid))?;
-        let carried = device.path_mtu(self.gid_index);
-        Ok(Endpoint {
-            transport,
-            gid: entry.gid,
-            qpn,
-            psn: self.psn,
-            mtu: self.mtu.map_or(carried, |wish| wish.min(carried)),
-            rd_atomic: self.rd_atomic,
-            qkey: self.qkey,
-        })
-    }
 }
 
 impl<T: Service> QpBuilder<T> {
@@ -107,17 +49,7 @@ impl<T: Service> QpBuilder<T> {
         }
     }
 
-    /// Completions of receives go to a queue of their own.
-    pub fn recv_cq(mut self, cq: &Cq) -> Self {
-        self.recv_cq = cq.clone();
-        self
-    }
-    /// Receives come from a shared queue.
-    pub fn srq(mut self, srq: &Srq) -> Self {
-        self.srq = Some(srq.clone());
-        self
-    }
-    /// Most sends and most receives outstanding; 128 each.
+    /// Most outstanding sends and most outstanding receives; 128 each.
     pub fn depth(mut self, sends: u32, recvs: u32) -> Self {
         (self.cap.max_send_wr, self.cap.max_recv_wr) = (sends, recvs);
         self
@@ -132,22 +64,22 @@ impl<T: Service> QpBuilder<T> {
         self.cap.max_inline_data = bytes;
         self
     }
-    /// Whether every send completes visibly (yes), or only those with [`SIGNALED`](crate::SendFlags::SIGNALED).
+    /// Whether every send produces a completion (the default), or only those with [`SIGNALED`](crate::SendFlags::SIGNALED).
     pub fn signal_all(mut self, yes: bool) -> Self {
         self.signal_all = yes;
         self
     }
-    /// Uses this local address: the GID table entry that has it. Typically that of the socket the peers met on.
+    /// Local address, which must be in the GID table. Typically that of the socket that connected the peers.
     pub fn address(mut self, address: IpAddr) -> Self {
         self.address = Some(address);
         self
     }
-    /// Uses this entry of the GID table; 0.
+    /// Entry of the GID table; 0.
     pub fn gid_index(mut self, index: u8) -> Self {
         (self.settings.gid_index, self.address) = (index, None);
         self
     }
-    /// Path MTU, at most; else what the interface of the address carries.
+    /// Largest path MTU; the default is that of the interface of the address.
     pub fn mtu(mut self, mtu: Mtu) -> Self {
         self.settings.mtu = Some(mtu);
         self
@@ -168,7 +100,7 @@ impl<T: Service> QpBuilder<T> {
         self
     }
 
-    /// Makes the queue pair: connected ones in INIT, where receives can be posted already, datagram ones in RTS.
+    /// Creates the queue pair: a connected one in INIT, where receives can be posted already, a datagram one in RTS.
     pub fn create(mut self) -> Result<Qp<T>, Error> {
         if let Some(address) = self.address {
             self.settings.gid_index = self.pd.device.gid_index(address)?;
@@ -216,36 +148,52 @@ impl<T: Service> QpBuilder<T> {
     }
 }
 
+impl<T: Receives> QpBuilder<T> {
+    /// Completion queue of receives; the default is that of sends.
+    pub fn recv_cq(mut self, cq: &Cq) -> Self {
+        self.recv_cq = cq.clone();
+        self
+    }
+    /// Takes receives from a shared receive queue.
+    pub fn srq(mut self, srq: &Srq) -> Self {
+        self.srq = Some(srq.clone());
+        self
+    }
+}
+
 impl<T: super::Connected> QpBuilder<T> {
-    /// What the peer may do through this queue pair, as far as regions allow it too; everything.
+    /// Operations that the peer may execute, as far as regions allow them too; all by default.
     pub fn access(mut self, access: Access) -> Self {
         self.settings.access = access;
         self
     }
 }
 
-impl QpBuilder<super::Rc> {
-    /// READs and atomics outstanding in each direction; 16.
+impl<T: Reliable> QpBuilder<T> {
+    /// Outstanding READs and atomics in each direction; 16.
     pub fn rd_atomic(mut self, count: u8) -> Self {
         self.settings.rd_atomic = count;
         self
     }
-    /// How long to wait for an answer before a retry: 4.096 us * 2^n, 0 for ever; 14 (67 ms).
+    /// Time without an acknowledgement before a retry: 4.096 us * 2^n, 0 for infinite; 14 (67 ms).
     pub fn timeout(mut self, exponent: u8) -> Self {
         self.settings.timeout = exponent;
         self
     }
-    /// How many retries without an answer; 7.
+    /// Retries without an acknowledgement; 7.
     pub fn retries(mut self, count: u8) -> Self {
         self.settings.retry_cnt = count;
         self
     }
-    /// How many retries while the peer has no receive posted, 7 for ever; 7.
+    /// Retries after RNR NAKs, 7 for infinite; 7.
     pub fn rnr_retries(mut self, count: u8) -> Self {
         self.settings.rnr_retry = count;
         self
     }
-    /// How long a peer waits when no receive is posted here, as the code of the RNR timer table; 1 (10 us).
+}
+
+impl QpBuilder<super::Rc> {
+    /// Time that the peer waits after an RNR NAK, as a code of the RNR timer table; 1 (10 us).
     pub fn min_rnr_timer(mut self, code: u8) -> Self {
         self.settings.min_rnr_timer = code;
         self
@@ -253,7 +201,7 @@ impl QpBuilder<super::Rc> {
 }
 
 impl QpBuilder<super::Ud> {
-    /// The key that datagrams must carry; 0x11111111.
+    /// Q_Key that datagrams must carry; 0x11111111.
     pub fn qkey(mut self, qkey: Qkey) -> Self {
         self.settings.qkey = qkey;
         self
@@ -261,7 +209,7 @@ impl QpBuilder<super::Ud> {
 }
 
 impl<T: Service> Qp<T> {
-    /// As far as it gets without a peer.
+    /// Moves to the last state that needs no peer.
     fn start(&self) -> Result<(), Error> {
         let Settings { qkey, access, psn, .. } = self.core().settings;
         let to = |state| QpAttr { state, port: 1, qkey, access, sq_psn: psn, ..QpAttr::default() };

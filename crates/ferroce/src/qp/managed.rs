@@ -1,4 +1,4 @@
-//! A queue pair whose connection the connection manager makes.
+//! Queue pairs that the connection manager connects.
 
 use super::{Connected, Qp};
 use crate::error::Error;
@@ -6,7 +6,7 @@ use ferroce_nic::{CmId, CmTransport, ConnParam};
 use ferroce_proto::verbs::{AttrMask, QpAttr, QpState, Transport};
 
 impl<T: Connected> Qp<T> {
-    /// What this queue pair offers, or takes an offer with.
+    /// The parameters of a connection request or an acceptance.
     pub(crate) fn conn_param(&self, private_data: &[u8]) -> ConnParam {
         let settings = &self.core().settings;
         ConnParam {
@@ -24,7 +24,7 @@ impl<T: Connected> Qp<T> {
         if T::TRANSPORT == Transport::Uc { CmTransport::Uc } else { CmTransport::Rc }
     }
 
-    /// Hands what was asked of the queue pair on to the id.
+    /// Copies the settings of the queue pair to the id.
     pub(crate) fn prepare(&self, id: &CmId) {
         let settings = &self.core().settings;
         id.set_options(|options| {
@@ -34,7 +34,7 @@ impl<T: Connected> Qp<T> {
         });
     }
 
-    /// Sets the queue pair up as the id's peers agreed. Depths of READs are at most `param`'s.
+    /// Moves the queue pair to RTR and RTS with the negotiated attributes. READ depths are at most those of `param`.
     pub(crate) fn follow(&self, id: &CmId, param: &ConnParam) -> Result<(), Error> {
         for state in [QpState::Rtr, QpState::Rts] {
             let (mut attr, mask) = id.qp_attributes(state).map_err(Error::in_call("connect"))?;
@@ -45,7 +45,7 @@ impl<T: Connected> Qp<T> {
         Ok(())
     }
 
-    /// Everything outstanding is flushed.
+    /// Moves to the error state, which flushes outstanding work requests.
     pub(crate) fn stop(&self) -> Result<(), Error> {
         self.modify(&QpAttr { state: QpState::Err, ..QpAttr::default() }, AttrMask::STATE)
     }

@@ -1,11 +1,11 @@
 //! Queue pairs.
 //!
-//! | file | question |
+//! | file | contents |
 //! |---|---|
-//! | here | what all queue pairs can do |
-//! | `builder` | how one is made |
-//! | `connect`, `managed` | how two meet, by themselves or through the connection manager |
-//! | `send`, `recv` | what can be posted |
+//! | here | transport services, and what all queue pairs have in common |
+//! | `builder` | settings and creation |
+//! | `connect`, `managed` | connecting, without and with the connection manager |
+//! | `send`, `recv` | posting |
 
 mod builder;
 pub(crate) mod connect;
@@ -16,11 +16,12 @@ mod send;
 pub use builder::QpBuilder;
 pub use recv::RecvHalf;
 pub use send::SendHalf;
+pub(crate) use send::Target;
 
 use crate::cq::Cq;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::ledger::{OWNED, Taker};
+use crate::in_flight::{OWNED, Queue};
 use crate::pd::Pd;
 use crate::srq::Srq;
 use ferroce_proto::qp::QpCounters;
@@ -34,19 +35,30 @@ use std::sync::Arc;
 
 /// Reliable connection: every operation, in order, exactly once.
 pub enum Rc {}
-/// Unreliable connection: SEND and WRITE; a broken message is dropped in silence.
+/// Unreliable connection: SEND and WRITE; an incomplete message is dropped silently.
 pub enum Uc {}
-/// Unreliable datagrams: SEND of up to one MTU, to anybody.
+/// Unreliable datagrams: SEND of up to one MTU, to any datagram queue pair.
 pub enum Ud {}
+/// Sending end of an extended reliable connection: every operation, addressed to a shared receive queue of the peer.
+pub enum XrcInitiator {}
 
 /// A transport service, as a type.
 pub trait Service: sealed::Sealed + Send + Sync + 'static {
-    /// The same as a value.
+    /// The transport as a value.
     const TRANSPORT: Transport;
 }
 
 /// A transport service with one peer.
-pub trait Connected: Service {}
+pub trait HasPeer: Service {}
+
+/// A transport service whose peer is a queue pair of the same service. The connection manager connects these.
+pub trait Connected: HasPeer + Receives {}
+
+/// A transport service with a receive queue.
+pub trait Receives: Service {}
+
+/// A transport service with acknowledgements and retries.
+pub trait Reliable: HasPeer {}
 
 impl Service for Rc {
     const TRANSPORT: Transport = Transport::Rc;
@@ -57,14 +69,26 @@ impl Service for Uc {
 impl Service for Ud {
     const TRANSPORT: Transport = Transport::Ud;
 }
+impl Service for XrcInitiator {
+    const TRANSPORT: Transport = Transport::XrcIni;
+}
+impl HasPeer for Rc {}
+impl HasPeer for Uc {}
+impl HasPeer for XrcInitiator {}
 impl Connected for Rc {}
 impl Connected for Uc {}
+impl Receives for Rc {}
+impl Receives for Uc {}
+impl Receives for Ud {}
+impl Reliable for Rc {}
+impl Reliable for XrcInitiator {}
 
 mod sealed {
     pub trait Sealed {}
     impl Sealed for super::Rc {}
     impl Sealed for super::Uc {}
     impl Sealed for super::Ud {}
+    impl Sealed for super::XrcInitiator {}
 }
 
 /// A queue pair of reliable connection.
@@ -73,26 +97,28 @@ pub type RcQp = Qp<Rc>;
 pub type UcQp = Qp<Uc>;
 /// A datagram queue pair.
 pub type UdQp = Qp<Ud>;
+/// The sending end of an extended reliable connection.
+pub type XrcQp = Qp<XrcInitiator>;
 
 /// A queue pair. Cheap to clone, usable from any thread; destroyed with its last clone and half.
 ///
-/// It can do all that its [`SendHalf`] can, and posts receives besides.
+/// It has all methods of its [`SendHalf`], and posts receives.
 pub struct Qp<T: Service> {
     send: SendHalf<T>,
 }
 
 pub(crate) struct Core {
     pub(crate) nic: ferroce_nic::Qp,
-    // After the queue pair itself, so that nothing it still has is taken from under it.
+    // Dropped after the queue pair, which uses the buffers.
     cleanup: Cleanup,
     pub(crate) pd: Pd,
     pub(crate) send_cq: Cq,
     pub(crate) recv_cq: Cq,
     _srq: Option<Srq>,
-    settings: builder::Settings,
+    settings: connect::Settings,
 }
 
-/// Tells those who wait for owned operations that the queue pair is gone.
+/// Ends owned operations of a queue pair that is destroyed or reset, and wakes their waiters.
 struct Cleanup {
     qpn: Qpn,
     send_cq: Cq,
@@ -101,9 +127,9 @@ struct Cleanup {
 
 impl Cleanup {
     fn run(&self) {
-        self.send_cq.device().ledger().forget(Taker::Qp(self.qpn));
-        self.send_cq.wake_sleepers();
-        self.recv_cq.wake_sleepers();
+        self.send_cq.device().in_flight().discard(Queue::Qp(self.qpn));
+        self.send_cq.wake_waiters();
+        self.recv_cq.wake_waiters();
     }
 }
 
@@ -116,7 +142,7 @@ impl Drop for Cleanup {
 }
 
 impl<T: Service> Qp<T> {
-    /// Its number.
+    /// Its queue pair number.
     pub fn qpn(&self) -> Qpn {
         self.core().nic.qpn()
     }
@@ -124,15 +150,11 @@ impl<T: Service> Qp<T> {
     pub fn pd(&self) -> &Pd {
         &self.core().pd
     }
-    /// Where completions of sends go.
+    /// Completion queue of sends.
     pub fn send_cq(&self) -> &Cq {
         &self.core().send_cq
     }
-    /// Where completions of receives go.
-    pub fn recv_cq(&self) -> &Cq {
-        &self.core().recv_cq
-    }
-    /// Its attributes, as they were set.
+    /// Its attributes.
     pub fn query(&self) -> QpAttr {
         self.core().nic.query()
     }
@@ -140,22 +162,22 @@ impl<T: Service> Qp<T> {
     pub fn state(&self) -> QpState {
         self.query().state
     }
-    /// What it counted.
+    /// Its counters.
     pub fn counters(&self) -> QpCounters {
         self.core().nic.counters()
     }
-    /// Bytes that belong to it alone.
+    /// Heap bytes of this queue pair.
     pub fn memory_footprint(&self) -> usize {
         self.core().nic.memory_footprint()
     }
 
-    /// What a peer needs to reach it.
+    /// The description of this queue pair for a peer.
     pub fn endpoint(&self) -> Result<Endpoint, Error> {
         self.core().settings.endpoint(T::TRANSPORT, self.qpn(), self.pd().device())
     }
 
-    /// Changes attributes and state, for those who want to walk the states themselves. Going to RESET loses what is
-    /// outstanding; owned operations then end in [`Error::Gone`].
+    /// Changes attributes and state directly. RESET discards outstanding work requests; owned operations then end in
+    /// [`Error::Gone`].
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), Error> {
         let core = self.core();
         core.nic.modify(attr, mask).map_err(Error::in_call("modify_qp"))?;
@@ -165,16 +187,10 @@ impl<T: Service> Qp<T> {
         Ok(())
     }
 
-    /// Goes to the error state: everything outstanding comes back as flushed, and nothing is sent or received any
-    /// more.
+    /// Moves to the error state: outstanding work requests complete with a flush error, and the queue pair sends and receives
+    /// no more.
     pub fn close(&self) -> Result<(), Error> {
         self.modify(&QpAttr { state: QpState::Err, ..QpAttr::default() }, AttrMask::STATE)
-    }
-
-    /// Two halves for two threads. The queue pair lives until both are gone.
-    pub fn split(self) -> (SendHalf<T>, RecvHalf<T>) {
-        let recv = RecvHalf { core: self.send.core.clone(), transport: PhantomData };
-        (self.send, recv)
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -182,13 +198,26 @@ impl<T: Service> Qp<T> {
     }
 }
 
+impl<T: Receives> Qp<T> {
+    /// Completion queue of receives.
+    pub fn recv_cq(&self) -> &Cq {
+        &self.core().recv_cq
+    }
+
+    /// Splits the queue pair into halves for two threads. It lives until both are dropped.
+    pub fn split(self) -> (SendHalf<T>, RecvHalf<T>) {
+        let recv = RecvHalf { core: self.send.core.clone(), transport: PhantomData };
+        (self.send, recv)
+    }
+}
+
 impl Qp<Ud> {
-    /// Receives datagrams to this group from now on.
+    /// Joins a multicast group.
     pub fn join(&self, group: IpAddr) -> Result<(), Error> {
         self.core().nic.attach_multicast(Gid::from_ip(group)).map_err(Error::in_call("attach_mcast"))
     }
 
-    /// No longer receives datagrams to this group.
+    /// Leaves a multicast group.
     pub fn leave(&self, group: IpAddr) -> Result<(), Error> {
         self.core().nic.detach_multicast(Gid::from_ip(group)).map_err(Error::in_call("detach_mcast"))
     }
@@ -213,7 +242,7 @@ impl<T: Service> Deref for Qp<T> {
     }
 }
 
-/// Callers may not use the numbers of owned operations.
+/// Rejects a `wr_id` that belongs to owned operations.
 pub(crate) fn check_ids(verb: &'static str, mut ids: impl Iterator<Item = u64>) -> Result<(), Error> {
     match ids.position(|id| id & OWNED != 0) {
         None => Ok(()),

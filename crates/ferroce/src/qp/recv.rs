@@ -1,8 +1,8 @@
 //! Posting receives.
 
-use super::{Core, Qp, Service, check_ids};
+use super::{Core, Qp, Receives, check_ids};
 use crate::error::Error;
-use crate::ledger::{Taker, Ticket};
+use crate::in_flight::{OutcomeCell, Queue};
 use crate::memory::Buffer;
 use crate::pending::{Pending, Refused};
 use ferroce_proto::verbs::{RecvWr, Transport};
@@ -11,18 +11,18 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// The receiving half of a queue pair.
-pub struct RecvHalf<T: Service> {
+pub struct RecvHalf<T: Receives> {
     pub(super) core: Arc<Core>,
     pub(super) transport: PhantomData<T>,
 }
 
-impl<T: Service> fmt::Debug for RecvHalf<T> {
+impl<T: Receives> fmt::Debug for RecvHalf<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RecvHalf({:?} {})", T::TRANSPORT, self.core.nic.qpn())
     }
 }
 
-impl<T: Service> Clone for RecvHalf<T> {
+impl<T: Receives> Clone for RecvHalf<T> {
     fn clone(&self) -> Self {
         RecvHalf { core: self.core.clone(), transport: PhantomData }
     }
@@ -40,34 +40,34 @@ impl Core {
             return Err(Refused { error: error.into(), buffer });
         }
         let sges = [buffer.incoming(self.nic.transport() == Transport::Ud)];
-        let ticket = Arc::<Ticket>::default();
-        let wr_id = device.ledger().enter(buffer, Taker::Qp(self.nic.qpn()), Some(ticket.clone()));
+        let outcome = Arc::<OutcomeCell>::default();
+        let wr_id = device.in_flight().add(buffer, Queue::Qp(self.nic.qpn()), Some(outcome.clone()));
         if let Err(refused) = self.nic.post_recv(&[RecvWr { wr_id, sges: &sges }]) {
-            device.ledger().refuse(wr_id, Error::in_post("post_recv")(refused))?;
+            device.in_flight().take_back(wr_id, Error::in_post("post_recv")(refused))?;
         }
-        Ok(Pending { ticket, cq: self.recv_cq.clone() })
+        Ok(Pending { outcome, cq: self.recv_cq.clone() })
     }
 }
 
-impl<T: Service> RecvHalf<T> {
+impl<T: Receives> RecvHalf<T> {
     /// Posts receives into regions, in order.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), Error> {
         self.core.post_recv(wrs)
     }
 
-    /// Gives a buffer for the next message.
+    /// Posts a buffer for the next message.
     pub fn recv(&self, buffer: Buffer) -> Result<Pending, Refused> {
         self.core.recv(buffer)
     }
 }
 
-impl<T: Service> Qp<T> {
+impl<T: Receives> Qp<T> {
     /// Posts receives into regions, in order.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), Error> {
         self.core().post_recv(wrs)
     }
 
-    /// Gives a buffer for the next message.
+    /// Posts a buffer for the next message.
     pub fn recv(&self, buffer: Buffer) -> Result<Pending, Refused> {
         self.core().recv(buffer)
     }

@@ -3,23 +3,24 @@
 use super::{Connected, Core, Rc, Service, Ud, check_ids};
 use crate::address::AddressHandle;
 use crate::error::Error;
-use crate::ledger::{Taker, Ticket};
-use crate::memory::{Buffer, RemoteRegion};
+use crate::in_flight::{OutcomeCell, Queue};
+use crate::memory::{Buffer, MemoryWindow, Region, RemoteRegion, Type1, Type2, WindowKind};
 use crate::pending::{Pending, Refused};
 use crate::wr;
-use ferroce_proto::RKey;
-use ferroce_proto::verbs::{Payload, SendFlags, SendOp, SendWr, Sge, UdTarget};
+use ferroce_proto::verbs::{Access, Payload, SendFlags, SendOp, SendWr, Sge, UdTarget};
+use ferroce_proto::{RKey, Srqn};
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 /// The sending half of a queue pair.
 ///
 /// Operations with a `wr_id` work on regions; their completion carries that number, whose highest bit must be zero.
-/// They complete visibly if the queue pair signals all ([the default](crate::QpBuilder::signal_all)) or
-/// [`SendFlags::SIGNALED`] is set. Those with a [`Buffer`] own it until they are done.
+/// They produce a completion if the queue pair signals all ([the default](crate::QpBuilder::signal_all)) or
+/// [`SendFlags::SIGNALED`] is set. Operations with a [`Buffer`] own it until they complete.
 ///
-/// A transport has the methods of its operations and no others:
+/// A transport has only the methods of its operations:
 /// ```
 /// fn read(qp: ferroce::RcQp, sge: ferroce::Sge, from: ferroce::RemoteRegion) {
 ///     let _ = qp.read(1, &[sge], from);
@@ -35,6 +36,16 @@ pub struct SendHalf<T: Service> {
     pub(super) transport: PhantomData<T>,
 }
 
+/// The destination of an owned operation.
+pub(crate) enum Target {
+    /// The connected queue pair.
+    Peer,
+    /// A datagram queue pair or a multicast group.
+    Datagram(UdTarget),
+    /// A shared receive queue behind an XRC target.
+    Srq(Srqn),
+}
+
 impl<T: Service> fmt::Debug for SendHalf<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SendHalf({:?} {})", T::TRANSPORT, self.core.nic.qpn())
@@ -48,43 +59,47 @@ impl<T: Service> Clone for SendHalf<T> {
 }
 
 impl<T: Service> SendHalf<T> {
-    /// Posts work requests, in order, and rings one doorbell for all of them. [`wr`] makes them.
+    /// Posts work requests in order, with one doorbell for all of them. The functions of [`wr`] make them.
     pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), Error> {
         check_ids("post_send", wrs.iter().map(|wr| wr.wr_id))?;
         self.core.nic.post_send(wrs).map_err(Error::in_post("post_send"))
     }
 
-    fn send_owned(&self, buffer: Buffer, op: SendOp, ud: Option<UdTarget>) -> Result<Pending, Refused> {
+    pub(crate) fn send_owned(&self, buffer: Buffer, op: SendOp, target: Target) -> Result<Pending, Refused> {
         let device = &self.core.pd.device;
         if let Err(error) = device.check_ours("post_send") {
             return Err(Refused { error: error.into(), buffer });
         }
         let sges = [buffer.outgoing()];
-        let ticket = Arc::<Ticket>::default();
-        let wr_id = device.ledger().enter(buffer, Taker::Qp(self.core.nic.qpn()), Some(ticket.clone()));
-        let wr =
-            SendWr { wr_id, op, flags: SendFlags::SIGNALED, payload: Payload::Sges(&sges), ud, srq: None };
+        let outcome = Arc::<OutcomeCell>::default();
+        let wr_id = device.in_flight().add(buffer, Queue::Qp(self.core.nic.qpn()), Some(outcome.clone()));
+        let (ud, srq) = match target {
+            Target::Peer => (None, None),
+            Target::Datagram(target) => (Some(target), None),
+            Target::Srq(number) => (None, Some(number)),
+        };
+        let wr = SendWr { wr_id, op, flags: SendFlags::SIGNALED, payload: Payload::Sges(&sges), ud, srq };
         if let Err(refused) = self.core.nic.post_send(&[wr]) {
-            device.ledger().refuse(wr_id, Error::in_post("post_send")(refused))?;
+            device.in_flight().take_back(wr_id, Error::in_post("post_send")(refused))?;
         }
-        Ok(Pending { ticket, cq: self.core.send_cq.clone() })
+        Ok(Pending { outcome, cq: self.core.send_cq.clone() })
     }
 }
 
 impl<T: Connected> SendHalf<T> {
     /// Sends the message in `buffer`.
     pub fn send(&self, buffer: Buffer) -> Result<Pending, Refused> {
-        self.send_owned(buffer, SendOp::Send, None)
+        self.send_owned(buffer, SendOp::Send, Target::Peer)
     }
 
-    /// Sends the message in `buffer` with four more bytes.
+    /// Sends the message in `buffer` with immediate data.
     pub fn send_with_imm(&self, buffer: Buffer, imm: u32) -> Result<Pending, Refused> {
-        self.send_owned(buffer, SendOp::SendImm(imm), None)
+        self.send_owned(buffer, SendOp::SendImm(imm), Target::Peer)
     }
 
     /// Writes the message in `buffer` into the peer's region.
     pub fn write_from(&self, buffer: Buffer, to: RemoteRegion) -> Result<Pending, Refused> {
-        self.send_owned(buffer, SendOp::Write { addr: to.addr, rkey: to.rkey }, None)
+        self.send_owned(buffer, SendOp::Write { addr: to.addr, rkey: to.rkey }, Target::Peer)
     }
 
     /// Sends bytes of regions as one message.
@@ -92,7 +107,7 @@ impl<T: Connected> SendHalf<T> {
         self.post_send(&[wr::send(wr_id, from)])
     }
 
-    /// Sends a few bytes that are copied at once.
+    /// Sends a few bytes, which are copied during the call.
     pub fn send_inline(&self, wr_id: u64, data: &[u8]) -> Result<(), Error> {
         self.post_send(&[wr::send_inline(wr_id, data)])
     }
@@ -102,9 +117,38 @@ impl<T: Connected> SendHalf<T> {
         self.post_send(&[wr::write(wr_id, from, to)])
     }
 
-    /// Writes a few bytes that are copied at once.
+    /// Writes a few bytes, which are copied during the call.
     pub fn write_inline(&self, wr_id: u64, data: &[u8], to: RemoteRegion) -> Result<(), Error> {
         self.post_send(&[wr::write_inline(wr_id, data, to)])
+    }
+
+    /// Binds a memory window to `range` of `region`, which must allow [window binds](crate::RegionBuilder::bind_windows).
+    /// Returns the description of the window for the peer. The peer may use it after the completion of the bind.
+    ///
+    /// `access` contains the remote rights, and [`Access::ZERO_BASED`] if the peer counts from the first byte of the range.
+    pub fn bind_window<K: WindowKind>(
+        &self,
+        wr_id: u64,
+        window: &MemoryWindow<K>,
+        region: &Region,
+        range: impl RangeBounds<u64>,
+        access: Access,
+    ) -> Result<RemoteRegion, Error> {
+        check_ids("bind_mw", [wr_id].into_iter())?;
+        let target = MemoryWindow::<K>::target(region, range)?;
+        window.post_bind(&self.core.nic, wr_id, Some(target), access)
+    }
+
+    /// Closes a window of type 1. Its key is invalid after the completion.
+    pub fn unbind_window(&self, wr_id: u64, window: &MemoryWindow<Type1>) -> Result<(), Error> {
+        check_ids("bind_mw", [wr_id].into_iter())?;
+        window.post_bind(&self.core.nic, wr_id, None, Access::empty()).map(drop)
+    }
+
+    /// Closes a window of type 2 that this queue pair bound. Its key is invalid after the completion. The peer can do the same
+    /// with [`send_with_inv`](SendHalf::send_with_inv).
+    pub fn invalidate_window(&self, wr_id: u64, window: &MemoryWindow<Type2>) -> Result<(), Error> {
+        self.post_send(&[wr::local_inv(wr_id, window.posted_rkey())])
     }
 
     /// Writes, and completes a receive of the peer with `imm`.
@@ -116,7 +160,7 @@ impl<T: Connected> SendHalf<T> {
 impl SendHalf<Rc> {
     /// Reads as many bytes of the peer's region as `buffer` is long.
     pub fn read_into(&self, buffer: Buffer, from: RemoteRegion) -> Result<Pending, Refused> {
-        self.send_owned(buffer, SendOp::Read { addr: from.addr, rkey: from.rkey }, None)
+        self.send_owned(buffer, SendOp::Read { addr: from.addr, rkey: from.rkey }, Target::Peer)
     }
 
     /// Reads bytes of the peer's region into ours.
@@ -124,12 +168,12 @@ impl SendHalf<Rc> {
         self.post_send(&[wr::read(wr_id, into, from)])
     }
 
-    /// Adds to eight bytes of the peer; `old` gets what was there.
+    /// Adds to eight bytes of the peer; `old` receives the previous value.
     pub fn fetch_add(&self, wr_id: u64, old: Sge, at: RemoteRegion, add: u64) -> Result<(), Error> {
         self.post_send(&[wr::fetch_add(wr_id, &[old], at, add)])
     }
 
-    /// Replaces eight bytes of the peer by `swap` if they are `compare`; `old` gets what was there.
+    /// Replaces eight bytes of the peer by `swap` if they equal `compare`; `old` receives the previous value.
     pub fn compare_swap(
         &self,
         wr_id: u64,
@@ -141,21 +185,21 @@ impl SendHalf<Rc> {
         self.post_send(&[wr::compare_swap(wr_id, &[old], at, compare, swap)])
     }
 
-    /// Sends the message in `buffer` and makes a key of the peer invalid.
+    /// Sends the message in `buffer` and invalidates a key of the peer.
     pub fn send_with_inv(&self, buffer: Buffer, rkey: RKey) -> Result<Pending, Refused> {
-        self.send_owned(buffer, SendOp::SendInv(rkey), None)
+        self.send_owned(buffer, SendOp::SendInv(rkey), Target::Peer)
     }
 }
 
 impl SendHalf<Ud> {
     /// Sends the message in `buffer`: at most one MTU.
     pub fn send(&self, buffer: Buffer, to: &AddressHandle) -> Result<Pending, Refused> {
-        self.send_owned(buffer, SendOp::Send, Some(to.target()))
+        self.send_owned(buffer, SendOp::Send, Target::Datagram(to.target()))
     }
 
-    /// Sends the message in `buffer` with four more bytes.
+    /// Sends the message in `buffer` with immediate data.
     pub fn send_with_imm(&self, buffer: Buffer, imm: u32, to: &AddressHandle) -> Result<Pending, Refused> {
-        self.send_owned(buffer, SendOp::SendImm(imm), Some(to.target()))
+        self.send_owned(buffer, SendOp::SendImm(imm), Target::Datagram(to.target()))
     }
 
     /// Sends bytes of regions as one message.
@@ -163,7 +207,7 @@ impl SendHalf<Ud> {
         self.post_send(&[SendWr { ud: Some(to.target()), ..wr::send(wr_id, from) }])
     }
 
-    /// Sends a few bytes that are copied at once.
+    /// Sends a few bytes, which are copied during the call.
     pub fn send_inline(&self, wr_id: u64, data: &[u8], to: &AddressHandle) -> Result<(), Error> {
         self.post_send(&[SendWr { ud: Some(to.target()), ..wr::send_inline(wr_id, data) }])
     }

@@ -37,7 +37,7 @@ pub fn watched(body: impl FnOnce() + Send + 'static) {
 
 /// A device on loopback only: tests do not depend on the machine's other addresses.
 pub fn device() -> Device {
-    let config = Config { addresses: Some(LOOPBACKS.to_vec()), ..Config::from_env().expect("environment") };
+    let config = Config::from_env().expect("environment").with(|c| c.addresses = Some(LOOPBACKS.to_vec()));
     Device::open_with(config).expect("the device opens")
 }
 

@@ -23,7 +23,7 @@ pub(crate) unsafe extern "C" fn get_async_event(
             return Err(invalid("event is NULL"));
         }
         loop {
-            let AsyncEvent { kind, source } = context.nic.wait_event()?;
+            let AsyncEvent { kind, source, .. } = context.nic.wait_event()?;
             // SAFETY: objects in the table are alive while its lock is held, which `element` does.
             if let Some(element) = unsafe { element(context, source)? } {
                 // SAFETY: the program gives room for an event.

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 /// Name of the device, as `ibv_devices` prints it.
-pub(crate) const NAME: &str = "ferroce0";
+pub(crate) const NAME: &str = ferroce_nic::DEVICE_NAME;
 /// Name of its character device, if there were one.
 pub(crate) const DEV_NAME: &str = "uverbs0";
 /// Where its attributes would lie in sysfs; `ferroce run` puts a tree there.

@@ -12,8 +12,8 @@ use ferroce_proto::cm::Transmit;
 use ferroce_proto::qp::DropReason;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::cm::CmMad;
-use ferroce_proto::wire::{Bth, Deth, GSI_QKEY, Headers, Opcode, Operation, Packet, Service};
-use ferroce_proto::{Gid, PKey, Psn, Qpn, Time};
+use ferroce_proto::wire::{NotGsi, Packet, check_gsi, gsi_headers};
+use ferroce_proto::{Gid, Time};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -72,10 +72,7 @@ impl CmService {
         send: impl Fn(&mut TxBatch),
     ) {
         for message in messages {
-            let mut bth = Bth::new(Opcode::new(Service::Ud, Operation::SendOnly), Qpn::GSI, Psn::new(0));
-            bth.pkey = PKey::DEFAULT;
-            let mut headers = Headers::new(bth);
-            headers.deth = Some(Deth { qkey: GSI_QKEY, src_qpn: Qpn::GSI });
+            let headers = gsi_headers();
             let (head, len) = (headers.encoded_len(), headers.encoded_len() + message.mad.len());
             if !tx.has_room(len) {
                 send(tx);
@@ -111,14 +108,16 @@ impl CmService {
 impl ManagementAgent for CmService {
     /// A packet to QP1: for this process, or passed on to the one that it is for.
     fn receive(&self, rx: &RxPacket<'_>, packet: &Packet<'_>, now: Time) {
-        let opcode = packet.headers.bth.opcode;
-        if opcode != Opcode::new(Service::Ud, Operation::SendOnly) {
-            self.engine.counters.dropped(DropReason::UnexpectedOpcode);
-            return log::drop(format_args!("{opcode:?} to QP1 from {}", rx.sgid));
-        }
-        if packet.headers.deth.is_none_or(|deth| deth.qkey != GSI_QKEY) {
-            self.engine.counters.dropped(DropReason::BadQkey);
-            return log::drop(format_args!("wrong Q_Key to QP1 from {}", rx.sgid));
+        match check_gsi(&packet.headers) {
+            Ok(()) => {}
+            Err(NotGsi::Unexpected(opcode)) => {
+                self.engine.counters.dropped(DropReason::UnexpectedOpcode);
+                return log::drop(format_args!("{opcode:?} to QP1 from {}", rx.sgid));
+            }
+            Err(NotGsi::Qkey) => {
+                self.engine.counters.dropped(DropReason::BadQkey);
+                return log::drop(format_args!("wrong Q_Key to QP1 from {}", rx.sgid));
+            }
         }
         let mad = match CmMad::parse(packet.payload) {
             Ok(mad) => mad,

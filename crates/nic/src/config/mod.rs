@@ -10,8 +10,10 @@ use ferroce_proto::verbs::Mtu;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Settings of a device. [`Config::from_env`] is what programs use; every field has an environment variable.
+/// Settings of a device. Programs start from [`Config::from_env`] or [`Config::default`] and change fields. Every field has
+/// an environment variable.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// Addresses to use, each a GID. `None`: every address of the machine. `FERROCE_ADDR`, comma separated.
     pub addresses: Option<Vec<IpAddr>>,
@@ -53,6 +55,7 @@ impl Default for Config {
 
 /// Which ways packets may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum LinkChoice {
     /// Through shared memory to processes of this user on this host, UDP to all others. With faults to inject or packets to
     /// capture, UDP to all: that is where they are injected and captured.
@@ -65,6 +68,7 @@ pub enum LinkChoice {
 /// A variable that cannot be understood.
 #[derive(Debug, thiserror::Error)]
 #[error("{variable}={value}: {why}")]
+#[non_exhaustive]
 pub struct ConfigError {
     /// Which variable.
     pub variable: &'static str,
@@ -78,6 +82,12 @@ impl Config {
     /// The defaults, changed by the `FERROCE_*` variables.
     pub fn from_env() -> Result<Self, ConfigError> {
         Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    /// The same settings with some fields changed: `Config::from_env()?.with(|config| config.offload = false)`.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
     }
 
     fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {

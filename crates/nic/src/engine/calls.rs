@@ -36,8 +36,9 @@ impl Posting<'_> {
         if let SendOp::Send = wr.op {
             host.ask_for_ring();
         }
-        let posted = machine.post_send(wr, || *asked.get_or_insert_with(now), host)?;
-        self.is_plain &= posted == Posted::Executed;
+        if machine.post_send(wr, || *asked.get_or_insert_with(now), host)? == Posted::Queued {
+            self.is_plain = false;
+        }
         Ok(())
     }
 

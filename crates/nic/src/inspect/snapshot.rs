@@ -1,14 +1,12 @@
 //! What a NIC says of itself.
 
 use crate::counters::{Counters, QpReport};
-use crate::device_attr::DeviceAttr;
+use crate::device_attr::{DEVICE_NAME, DeviceAttr};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Version of the document. A field may be added without a new one; a reader must pass over what it does not know.
 const FORMAT: u32 = 1;
-/// All processes call their device so.
-const DEVICE: &str = "ferroce0";
 
 /// The document as it is written.
 #[derive(Serialize)]
@@ -34,7 +32,7 @@ impl Document {
         let command = String::from_utf8_lossy(&command).trim_end_matches('\n').to_owned();
         Document {
             format: FORMAT,
-            device: DEVICE,
+            device: DEVICE_NAME,
             command,
             uptime_ms,
             attributes,

@@ -216,7 +216,7 @@ impl Path {
     }
 
     /// Puts a packet into the ring: these headers and this payload. False: nothing was sent, and a batch must take it.
-    #[inline]
+    #[inline(always)] // one caller for each kind of headers
     pub(crate) fn express(
         &mut self,
         grip: &mut Grip<'_>,

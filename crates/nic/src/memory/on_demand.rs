@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 
 /// What a prefetch asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Prefetch {
     /// Pages that can be read.
     Read,

@@ -14,6 +14,7 @@ const MAX_WAITING: usize = 4096;
 
 /// What an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum EventSource {
     /// The device.
     Device,
@@ -31,6 +32,7 @@ pub enum EventSource {
 
 /// An asynchronous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AsyncEvent {
     /// What happened.
     pub kind: EventKind,

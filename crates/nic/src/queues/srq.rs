@@ -106,6 +106,7 @@ impl SrqCore {
 
 /// Attributes of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SrqAttr {
     /// Most requests waiting.
     pub max_wr: u32,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Loopback has sixteen million addresses, so tests that run at once need not share one.
 pub(crate) fn open(address: &str) -> Nic {
     let addresses = Some(vec![address.parse().unwrap()]);
-    Nic::open(Config { addresses, ..Config::from_env().unwrap() }).unwrap()
+    Nic::open(Config::from_env().unwrap().with(|c| c.addresses = addresses)).unwrap()
 }
 
 pub(crate) const CAP: QpCap =

@@ -26,9 +26,13 @@ impl Qp {
         clock: impl FnOnce() -> Time,
         host: &mut H,
     ) -> Attempt {
+        // By itself, so that a WRITE does not pass the checks that only the others need.
+        if let SendOp::Write { .. } = wr.op {
+            return self.try_direct(wr, host);
+        }
         match wr.op {
             SendOp::Send | SendOp::SendImm(_) => self.try_send(wr, clock, host),
-            SendOp::Write { .. } | SendOp::Read { .. } | SendOp::Atomic { .. } => self.try_direct(wr, host),
+            SendOp::Read { .. } | SendOp::Atomic { .. } => self.try_direct(wr, host),
             _ => Attempt::Declined,
         }
     }
@@ -44,6 +48,7 @@ impl Qp {
         if !is_up || len > mtu {
             return Attempt::Declined;
         }
+        let payload = if len == 0 { TxPayload::None } else { payload };
         let is_signaled = signals(wr.flags, self.id.signal_all);
         let Some(plan) = requester.plan_only(wr.flags, is_signaled, mtu, &self.sq) else {
             return Attempt::Declined;
@@ -80,18 +85,18 @@ impl Qp {
     #[inline(always)]
     fn try_direct<H: Host>(&mut self, wr: &SendWr<'_>, host: &mut H) -> Attempt {
         // What the transport does not have is refused when it is queued.
-        let (is_first, srq) = match self.id.transport {
-            Transport::Rc => (self.is_alone(), None),
-            Transport::XrcIni => (wr.srq.is_some() && self.is_alone(), wr.srq),
-            Transport::Uc => (matches!(wr.op, SendOp::Write { .. }) && self.has_drained(host), None),
-            Transport::Ud | Transport::XrcTgt => (false, None),
+        let is_first = match self.id.transport {
+            Transport::Rc => self.is_alone(),
+            Transport::XrcIni => wr.srq.is_some() && self.is_alone(),
+            Transport::Uc => matches!(wr.op, SendOp::Write { .. }) && self.has_drained(host),
+            Transport::Ud | Transport::XrcTgt => false,
         };
         if !is_first {
             return Attempt::Declined;
         }
         let Some((len, data)) = self.data_of(wr) else { return Attempt::Declined };
         let sges = if let Payload::Sges(sges) = wr.payload { sges } else { &[] };
-        let Some(request) = one_sided(&wr.op, srq, data, sges, len, self.attr.max_rd_atomic) else {
+        let Some(request) = one_sided(&wr.op, wr.srq, data, sges, len, self.attr.max_rd_atomic) else {
             return Attempt::Declined;
         };
         if !host.try_direct(self.id.pd, &request).is_done() {
@@ -121,7 +126,6 @@ impl Qp {
             _ => self.check_payload(wr).ok()?,
         };
         let data = match wr.payload {
-            _ if len == 0 => TxPayload::None,
             Payload::Sges(sges) => TxPayload::Local { pd: self.id.pd, sges, offset: 0, len },
             Payload::Inline(bytes) => TxPayload::Bytes(bytes),
         };

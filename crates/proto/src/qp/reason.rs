@@ -1,6 +1,6 @@
 //! Why a work request failed, as a number that fits a completion's `vendor_err`.
 
-/// One cause per number. The sentence with the actual numbers goes to [`super::Host::explain`]; this is what a
+/// One cause per number. The sentence with the actual numbers goes to [`super::Events::explain`]; this is what a
 /// program can still look up afterwards from the completion alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]

@@ -3,7 +3,7 @@
 use crate::verbs::MemoryFault;
 
 /// One cause per counter. What the peer is told is a NAK with a coarser code; the numbers go to
-/// [`Host::refused`](super::Host::refused).
+/// [`Events::refused`](super::Events::refused).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RefusalReason {

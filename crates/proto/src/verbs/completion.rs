@@ -6,6 +6,7 @@ use bitflags::bitflags;
 /// How a work request ended; the numbers are those of the verbs ABI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum WcStatus {
     /// Done.
     #[default]
@@ -57,6 +58,7 @@ pub enum WcStatus {
 /// What kind of work completed; the numbers are those of the verbs ABI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u32)]
+#[non_exhaustive]
 pub enum WcOpcode {
     /// SEND.
     #[default]

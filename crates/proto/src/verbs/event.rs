@@ -5,6 +5,7 @@ use crate::ids::Qpn;
 /// What happened; the numbers are those of the verbs ABI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
+#[non_exhaustive]
 pub enum EventKind {
     /// A CQ overflowed.
     CqErr = 0,

@@ -6,6 +6,7 @@ use core::fmt;
 
 /// A refused access, with the numbers that explain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MemoryFault {
     /// No region has this key.
     NoSuchKey {

@@ -90,6 +90,7 @@ pub struct MwBind {
 
 /// What a send work request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum SendOp {
     /// Two-sided message.
     Send,

@@ -124,6 +124,29 @@ impl Bth {
     }
 }
 
+/// The BTHs of packets with consecutive sequence numbers that differ in nothing else.
+#[derive(Clone, Copy, Debug)]
+pub struct BthRun {
+    bytes: [u8; Bth::LEN],
+    psn: Psn,
+}
+
+impl BthRun {
+    /// A run that begins with this one.
+    pub fn new(first: &Bth) -> BthRun {
+        BthRun { bytes: first.to_bytes(), psn: first.psn }
+    }
+
+    /// The next one, as it stands on the wire.
+    #[inline]
+    pub fn next_bytes(&mut self) -> [u8; Bth::LEN] {
+        let bytes = self.bytes;
+        self.psn = self.psn.plus(1);
+        self.bytes[9..].copy_from_slice(&self.psn.value().to_be_bytes()[1..]);
+        bytes
+    }
+}
+
 /// Who a packet is for, without looking at anything else: enough to steer it to the right process.
 #[inline]
 pub fn dest_qpn(bytes: &[u8]) -> Option<Qpn> {

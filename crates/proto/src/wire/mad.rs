@@ -1,6 +1,8 @@
 //! Management datagram: the 24 bytes in front of every message to QP1 (IBA 13.4.2).
 
 use super::malformed::first_bytes;
+use super::{Bth, Deth, Headers, Opcode, Operation, Service};
+use crate::ids::{Psn, Qkey, Qpn};
 use core::fmt;
 
 /// Bytes of a management datagram, header included. There is no shorter one.
@@ -8,7 +10,34 @@ pub const MAD_LEN: usize = 256;
 /// Bytes behind the header.
 pub const MAD_BODY_LEN: usize = MAD_LEN - MadHeader::LEN;
 /// Queue key of QP1 (IBA 10.2.5): what every packet to it carries.
-pub const GSI_QKEY: crate::ids::Qkey = crate::ids::Qkey(0x8001_0000);
+pub const GSI_QKEY: Qkey = Qkey(0x8001_0000);
+
+const GSI_OPCODE: Opcode = Opcode::new(Service::Ud, Operation::SendOnly);
+
+/// The headers of a management datagram from QP1 to QP1.
+pub fn gsi_headers() -> Headers {
+    let mut headers = Headers::new(Bth::new(GSI_OPCODE, Qpn::GSI, Psn::new(0)));
+    headers.deth = Some(Deth { qkey: GSI_QKEY, src_qpn: Qpn::GSI });
+    headers
+}
+
+/// Why a packet to QP1 is no management datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotGsi {
+    /// It has another opcode.
+    Unexpected(Opcode),
+    /// It has another Q_Key.
+    Qkey,
+}
+
+/// Checks the headers of a packet to QP1 (IBA 9.6.1, C10-122).
+pub fn check_gsi(headers: &Headers) -> Result<(), NotGsi> {
+    match headers.deth {
+        _ if headers.bth.opcode != GSI_OPCODE => Err(NotGsi::Unexpected(headers.bth.opcode)),
+        Some(deth) if deth.qkey == GSI_QKEY => Ok(()),
+        _ => Err(NotGsi::Qkey),
+    }
+}
 
 /// Header of a management datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

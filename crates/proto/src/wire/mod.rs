@@ -51,7 +51,7 @@ mod write_middle;
 
 pub use aeth::{Aeth, NakCode, Syndrome};
 pub use atomic::AtomicEth;
-pub use bth::{Bth, dest_qpn};
+pub use bth::{Bth, BthRun, dest_qpn};
 pub use deth::Deth;
 pub use feth::Feth;
 pub use grh::Grh;
@@ -60,7 +60,7 @@ pub use icrc::{FlowAddrs, ICRC_LEN, Icrc, icrc, verify_icrc};
 pub use icrc_prefix::{IcrcPrefix, IcrcRow};
 pub use ipv4::Ipv4Header;
 pub use ipv6::Ipv6Header;
-pub use mad::{BadMad, GSI_QKEY, MAD_BODY_LEN, MAD_LEN, MadHeader};
+pub use mad::{BadMad, GSI_QKEY, MAD_BODY_LEN, MAD_LEN, MadHeader, NotGsi, check_gsi, gsi_headers};
 pub use malformed::Malformed;
 pub use opcode::{Opcode, Operation, Service};
 pub use packet::Packet;

@@ -1,6 +1,6 @@
 //! A SEND of one packet, and nothing else: what most small messages are.
 //!
-//! The bytes are those that [`Headers`](super::Headers) would write and read. But those are for every packet there is, and most of
+//! The bytes are those that [`Headers`] would write and read. But those are for every packet there is, and most of
 //! their work is about headers that a SEND does not have.
 
 use super::bth::{ACK_REQ, EXTENDED, MIG_REQ, SELECTIVE, SOLICITED};

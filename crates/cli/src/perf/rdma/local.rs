@@ -85,7 +85,7 @@ impl Local {
 /// Whether the suite's device opens, and can be reached at all.
 pub(crate) fn try_device() -> Result<(), Failure> {
     // Only what the measuring device sends belongs into a capture.
-    let config = Config { capture: None, ..config(None, true)? };
+    let config = config(None, true)?.with(|c| c.capture = None);
     let device = Device::open_with(config).map_err(|error| cannot(error.to_string()))?;
     match device.gids().is_empty() {
         false => Ok(()),

@@ -6,13 +6,9 @@ use super::TxBatch;
 use super::icrc::{IcrcInputs, SocketChoice, longest_run};
 use super::tx::{Payload, TxPacket};
 use crate::memory::External;
-use ferroce_proto::Psn;
 use ferroce_proto::verbs::Route;
-use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, IcrcRow};
+use ferroce_proto::wire::{Bth, BthRun, FlowAddrs, ICRC_LEN, IcrcRow};
 use std::cmp::Ordering;
-
-/// Offset of the PSN in a BTH.
-const PSN_AT: usize = 9;
 
 /// What the packets of a run have in common.
 struct Common {
@@ -72,11 +68,12 @@ impl TxBatch {
         payload: External,
         payload_len: usize,
     ) {
-        let mut numbered = Numbered { head: bth.to_bytes(), psn: bth.psn };
+        let mut numbered = BthRun::new(bth);
         let mut parts = (0..payload.len() / payload_len).map(|n| payload.part(n * payload_len, payload_len));
         while let Some(part) = parts.next() {
             // SAFETY: part of what the caller holds.
-            unsafe { self.reserve_external(route, Bth::LEN, part, 0) }.copy_from_slice(&numbered.next());
+            unsafe { self.reserve_external(route, Bth::LEN, part, 0) }
+                .copy_from_slice(&numbered.next_bytes());
             self.finalise_last();
             if let Some(common) = self.common() {
                 // SAFETY: as above.
@@ -101,7 +98,7 @@ impl TxBatch {
     unsafe fn push_like_last(
         &mut self,
         common: &Common,
-        numbered: &mut Numbered,
+        numbered: &mut BthRun,
         payloads: impl ExactSizeIterator<Item = External>,
     ) {
         let Some(&last) = self.packets.last() else { return };
@@ -118,7 +115,7 @@ impl TxBatch {
         for (n, (own, external)) in places.iter_mut().zip(payloads).enumerate() {
             run_index = if is_open && run_index + 1 < common.most { run_index + 1 } else { 0 };
             is_open = true;
-            let bth = numbered.next();
+            let bth = numbered.next_bytes();
             // SAFETY: the caller holds the region.
             let icrc = unsafe { external.summed(|bytes| common.sums.icrc_long(run_index, &bth, bytes)) };
             own[..Bth::LEN].copy_from_slice(&bth);
@@ -136,21 +133,6 @@ impl TxBatch {
 /// Bytes of each packet of a run in the arena: BTH and ICRC.
 const OWN_LEN: usize = Bth::LEN + ICRC_LEN;
 
-/// The BTHs of a run.
-struct Numbered {
-    head: [u8; Bth::LEN],
-    psn: Psn,
-}
-
-impl Numbered {
-    fn next(&mut self) -> [u8; Bth::LEN] {
-        let head = self.head;
-        self.psn = self.psn.plus(1);
-        self.head[PSN_AT..].copy_from_slice(&self.psn.value().to_be_bytes()[1..]);
-        head
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::SocketChooser;
@@ -158,7 +140,7 @@ mod tests {
     use crate::memory::{Pins, Region, RegionTable};
     use ferroce_proto::verbs::{Access, Sge};
     use ferroce_proto::wire::{Opcode, Operation, Service};
-    use ferroce_proto::{Gid, PdId, Qpn};
+    use ferroce_proto::{Gid, PdId, Psn, Qpn};
     use std::sync::Arc;
 
     const LEN: usize = 1024;

@@ -28,7 +28,7 @@ fn fetched(device: &Device) -> u64 {
     device.counters().link.messages_fetched
 }
 
-/// A region that nobody else may touch: what programs register for messages.
+/// A region without remote access, as programs register it for messages.
 fn plain(side: &Side<ferroce::Rc>, len: usize) -> Region {
     side.pd.region(len).register().unwrap()
 }
@@ -95,7 +95,7 @@ fn a_device_sends_to_itself() {
     });
 }
 
-/// Many under way, most of them unsignalled, in both directions, between two processes.
+/// Many in flight, most of them unsignalled, in both directions, between two processes.
 #[test]
 fn rows_of_them_keep_their_order() {
     const ROUNDS: u64 = 40;
@@ -208,7 +208,7 @@ fn a_receive_that_does_not_do_ends_as_it_always_did() {
     });
 }
 
-/// The sender's memory may go as soon as it hears that the message is there; the receiver's at any time.
+/// The sender's memory may go as soon as its send completes; the receiver's at any time.
 #[test]
 fn memory_goes_after_a_message_and_under_it() {
     watched(|| {
@@ -239,7 +239,7 @@ fn memory_goes_after_a_message_and_under_it() {
                     while take() {}
                 }
                 drop(to);
-                // While this thread waited for its turn all receives may have been used; without one the sender would wait for ever.
+                // While this thread waited for the progress lock all receives may have been used; without one the sender would wait for ever.
                 take();
                 b
             });
@@ -261,7 +261,7 @@ fn signal(peer: &Peer, signal: i32) {
     assert_eq!(unsafe { libc::kill(peer.id() as libc::pid_t, signal) }, 0);
 }
 
-/// Waits until every thread of a process that was told to stop has.
+/// Waits until every thread of a process stops.
 fn until_stopped(peer: &Peer) {
     let has_stopped = |task: std::fs::DirEntry| {
         std::fs::read_to_string(task.path().join("stat")).is_ok_and(|stat| stat.contains(") T "))
@@ -287,7 +287,7 @@ fn what_was_given_up_is_never_taken() {
             assert!(side.cq.try_next().unwrap().is_none(), "taken for a message");
             !has_fabric() || link().local_rx_packets > 0
         });
-        // What is taken is done with in the same turn; a completion would be here.
+        // What is taken is done with under the same lock; a completion would be here.
         assert!(side.cq.try_next().unwrap().is_none(), "taken for a message");
         return socket.write_all(b".").unwrap();
     }
@@ -359,7 +359,9 @@ fn who_keeps_others_out_gets_packets() {
         for (memfd_a, memfd_b) in [(true, false), (false, true)] {
             let side = |memfd| {
                 let addresses = Some(LOOPBACKS.to_vec());
-                let config = Config { addresses, memfd, ..Config::from_env().expect("environment") };
+                let config = Config::from_env()
+                    .expect("environment")
+                    .with(|c| (c.addresses, c.memfd) = (addresses, memfd));
                 let device = Device::open_with(config).unwrap();
                 let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
                 let qp = pd.rc(&cq).address(V4).create().unwrap();

@@ -1,0 +1,191 @@
+//! Which waiter gets which completion.
+//!
+//! Several threads and tasks may wait on one queue for different operations, and each polls whatever completes. A completion
+//! of another waiter's operation is stored for that waiter, and the waiter is woken.
+
+use super::Cq;
+use crate::error::Error;
+use crate::in_flight::{OWNED, OutcomeCell};
+use crate::pending::Done;
+use ferroce_nic::lock::Mutex;
+use ferroce_proto::verbs::Completion;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::task::Waker;
+
+/// Completions that one poll takes on behalf of all waiters.
+const BATCH: usize = 16;
+
+#[derive(Default)]
+pub(super) struct Dispatch {
+    undelivered: Mutex<Undelivered>,
+    /// Whether `undelivered.plain` has an entry, so that polling need not lock.
+    any_plain: AtomicBool,
+    waiters: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Undelivered {
+    /// Of `post_send` and `post_recv`, polled by a waiter for an owned operation.
+    plain: VecDeque<Completion>,
+    /// Of owned receives of a shared receive queue.
+    shared: VecDeque<Done>,
+    wakers: Vec<Waker>,
+}
+
+impl Cq {
+    /// Takes completions of `post_send` and `post_recv`, oldest first, and returns their number. Never blocks. If the queue is
+    /// empty, the calling thread makes progress for the device: it receives and sends packets.
+    pub fn poll(&self, out: &mut [Completion]) -> Result<usize, Error> {
+        if self.inner.dispatch.any_plain.load(Ordering::Acquire) {
+            self.inner.device.check_ours("poll_cq")?;
+            let n = self.take_plain(out);
+            if n > 0 {
+                return Ok(n);
+            }
+        }
+        loop {
+            let n = self.inner.nic.poll(out).map_err(Error::in_call("poll_cq"))?;
+            if out[..n].iter().all(|c| c.wr_id & OWNED == 0) {
+                return Ok(n);
+            }
+            let plain = self.deliver_owned(&mut out[..n]);
+            if plain > 0 {
+                return Ok(plain);
+            }
+        }
+    }
+
+    /// The outcome of an operation, if it is done. Returns `None` only after it found the queue empty.
+    pub(crate) fn poll_outcome(&self, outcome: &OutcomeCell) -> Result<Option<Done>, Error> {
+        self.poll_stored(|_| outcome.take())
+    }
+
+    /// The next owned receive of a shared receive queue, if one is done. Never blocks.
+    pub fn try_shared(&self) -> Result<Option<Done>, Error> {
+        self.poll_stored(|undelivered| Ok(undelivered.lock().shared.pop_front()))
+    }
+
+    fn poll_stored<T>(
+        &self,
+        find: impl Fn(&Mutex<Undelivered>) -> Result<Option<T>, Error>,
+    ) -> Result<Option<T>, Error> {
+        self.inner.device.check_ours("poll_cq")?;
+        loop {
+            if let Some(found) = find(&self.inner.dispatch.undelivered)? {
+                return Ok(Some(found));
+            }
+            if self.dispatch_batch()? == 0 {
+                // Another thread may have stored it since.
+                return find(&self.inner.dispatch.undelivered);
+            }
+        }
+    }
+
+    /// Takes some completions off the queue and dispatches them. Returns their number.
+    fn dispatch_batch(&self) -> Result<usize, Error> {
+        let mut batch = [Completion::default(); BATCH];
+        let n = self.inner.nic.poll(&mut batch).map_err(Error::in_call("poll_cq"))?;
+        let plain = self.deliver_owned(&mut batch[..n]);
+        if plain > 0 {
+            let depth = self.depth();
+            let mut undelivered = self.inner.dispatch.undelivered.lock();
+            undelivered.plain.extend(&batch[..plain]);
+            self.inner.dispatch.any_plain.store(true, Ordering::Release);
+            let waiting = undelivered.plain.len();
+            drop(undelivered);
+            self.wake_waiters();
+            if waiting > depth {
+                // The program does not poll them; a queue of this depth overflows.
+                return Err(Error::in_call("poll_cq")(ferroce_nic::Error::CqOverrun { depth }));
+            }
+        }
+        Ok(n)
+    }
+
+    fn take_plain(&self, out: &mut [Completion]) -> usize {
+        let mut undelivered = self.inner.dispatch.undelivered.lock();
+        let n = out.len().min(undelivered.plain.len());
+        for (outcome, completion) in out.iter_mut().zip(undelivered.plain.drain(..n)) {
+            *outcome = completion;
+        }
+        self.inner.dispatch.any_plain.store(!undelivered.plain.is_empty(), Ordering::Release);
+        n
+    }
+
+    /// Delivers owned completions and moves the others to the front. Returns the number of the others.
+    fn deliver_owned(&self, batch: &mut [Completion]) -> usize {
+        let mut plain = 0;
+        for i in 0..batch.len() {
+            if batch[i].wr_id & OWNED == 0 {
+                batch.swap(plain, i);
+                plain += 1;
+            } else if let Some(done) = self.inner.device.in_flight().complete(batch[i]) {
+                self.inner.dispatch.undelivered.lock().shared.push_back(done);
+            }
+        }
+        if plain < batch.len() {
+            self.wake_waiters();
+        }
+        plain
+    }
+
+    /// Must follow every change that a waiter may wait for.
+    pub(crate) fn wake_waiters(&self) {
+        // Pairs with the fence in `Waiter::new`: either this thread sees the waiter, or the waiter sees the change.
+        fence(Ordering::SeqCst);
+        if self.inner.dispatch.waiters.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let wakers = std::mem::take(&mut self.inner.dispatch.undelivered.lock().wakers);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A thread or task that sleeps, or is about to sleep, on a queue.
+pub(super) struct Waiter<'a>(&'a Cq);
+
+impl<'a> Waiter<'a> {
+    pub(super) fn new(cq: &'a Cq) -> Self {
+        cq.inner.dispatch.waiters.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        Waiter(cq)
+    }
+
+    /// Registers the waker and arms the queue. Must precede the last poll before each sleep.
+    pub(super) fn prepare(&self, waker: &Waker) -> Result<(), Error> {
+        {
+            let wakers = &mut self.0.inner.dispatch.undelivered.lock().wakers;
+            if !wakers.iter().any(|w| w.will_wake(waker)) {
+                wakers.push(waker.clone());
+            }
+        }
+        self.0.arm(false)
+    }
+
+    /// Must follow each wake-up by the descriptor. An event concerns all waiters but only one can read it. That one arms the
+    /// queue again and wakes the others.
+    pub(super) fn take_events(&self) -> Result<(), Error> {
+        let others = self.0.inner.dispatch.waiters.load(Ordering::SeqCst) > 1;
+        if self.0.clear_events() > 0 && others {
+            self.0.arm(false)?;
+            self.0.wake_waiters();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        let dispatch = &self.0.inner.dispatch;
+        if dispatch.waiters.fetch_sub(1, Ordering::SeqCst) > 1 {
+            return;
+        }
+        // Wakers hold descriptors, and may never be woken. A new waiter is counted before it registers its waker, so with a
+        // count of zero all wakers are stale.
+        let mut undelivered = dispatch.undelivered.lock();
+        if dispatch.waiters.load(Ordering::SeqCst) == 0 {
+            undelivered.wakers.clear();
+        }
+    }
+}

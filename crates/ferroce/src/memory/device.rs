@@ -1,0 +1,133 @@
+//! Device memory: memory of the NIC itself, which the program reaches by copies only.
+
+use super::{RemoteRegion, resolve, sge_of};
+use crate::device::Device;
+use crate::error::Error;
+use crate::pd::Pd;
+use ferroce_nic::MemoryRegion;
+use ferroce_proto::verbs::{Access, Sge};
+use ferroce_proto::{LKey, RKey};
+use std::fmt;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+/// A block of device memory, made by [`Device::alloc_device_memory`]. Cheap to clone; it lives until the last clone and the
+/// last region on it are dropped.
+#[derive(Clone)]
+pub struct DeviceMemory {
+    nic: Arc<ferroce_nic::DeviceMemory>,
+    device: Device,
+}
+
+impl Device {
+    /// Allocates zeroed device memory whose first byte is aligned to `align`, a power of two up to 4096. A device has 4 MiB.
+    pub fn alloc_device_memory(&self, len: usize, align: usize) -> Result<DeviceMemory, Error> {
+        let call = Error::in_call("alloc_dm");
+        if !align.is_power_of_two() {
+            return Err(call(ferroce_nic::Error::Invalid {
+                attribute: "align",
+                why: "is not a power of two",
+            }));
+        }
+        let nic = self.nic().alloc_device_memory(len, align.trailing_zeros()).map_err(call)?;
+        Ok(DeviceMemory { nic, device: self.clone() })
+    }
+}
+
+impl DeviceMemory {
+    /// Size in bytes.
+    pub fn len(&self) -> usize {
+        self.nic.len()
+    }
+    /// Always `false`: device memory has at least one byte.
+    pub fn is_empty(&self) -> bool {
+        self.nic.is_empty()
+    }
+
+    /// Copies bytes in. `offset` and the length of `data` are multiples of 4.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
+        self.nic.copy_to(offset, data).map_err(Error::in_call("memcpy_to_dm"))
+    }
+
+    /// Copies bytes out. `offset` and the length of `out` are multiples of 4.
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
+        self.nic.copy_from(offset, out).map_err(Error::in_call("memcpy_from_dm"))
+    }
+
+    /// Registers a part of it. Work requests and peers count from the first byte of that part:
+    /// [`Access::ZERO_BASED`] is implied.
+    pub fn register(
+        &self,
+        pd: &Pd,
+        range: impl RangeBounds<u64>,
+        access: Access,
+    ) -> Result<DeviceRegion, Error> {
+        let call = Error::in_call("reg_dm_mr");
+        if !pd.device.is(&self.device) {
+            return Err(call(ferroce_nic::Error::Invalid {
+                attribute: "pd",
+                why: "belongs to another device",
+            }));
+        }
+        let (offset, len) = resolve(range, self.len() as u64)?;
+        let access = access | Access::ZERO_BASED;
+        let region = pd.nic.register_device_memory(&self.nic, offset, len as usize, access).map_err(call)?;
+        Ok(DeviceRegion { region: Arc::new(region), pd: pd.clone() })
+    }
+}
+
+impl fmt::Debug for DeviceMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceMemory({} bytes)", self.len())
+    }
+}
+
+/// A memory region on device memory. Cheap to clone; it keeps the device memory alive.
+#[derive(Clone)]
+pub struct DeviceRegion {
+    region: Arc<MemoryRegion>,
+    pd: Pd,
+}
+
+impl DeviceRegion {
+    /// Size in bytes.
+    pub fn len(&self) -> usize {
+        self.region.len()
+    }
+    /// Whether it was registered over an empty range.
+    pub fn is_empty(&self) -> bool {
+        self.region.is_empty()
+    }
+    /// Access rights.
+    pub fn access(&self) -> Access {
+        self.region.access()
+    }
+    /// Key for local work requests.
+    pub fn lkey(&self) -> LKey {
+        self.region.lkey()
+    }
+    /// Key for peers.
+    pub fn rkey(&self) -> RKey {
+        self.region.rkey()
+    }
+    /// Its protection domain.
+    pub fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    /// The scatter/gather entry for a range of its bytes.
+    pub fn sge(&self, range: impl RangeBounds<u64>) -> Result<Sge, Error> {
+        sge_of(&self.region, range)
+    }
+
+    /// The description of the region for a peer.
+    pub fn remote(&self) -> RemoteRegion {
+        RemoteRegion { addr: self.region.iova(), len: self.len() as u64, rkey: self.rkey() }
+    }
+}
+
+impl fmt::Debug for DeviceRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceRegion({} bytes, {:?}, rkey {})", self.len(), self.access(), self.rkey())
+    }
+}
