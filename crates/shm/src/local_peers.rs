@@ -200,7 +200,7 @@ impl LocalPeer {
     ///
     /// # Safety
     /// As for [`Self::push`].
-    pub unsafe fn push_now(&self, meta: &RxMeta, len: usize, pieces: impl Iterator<Item = Piece>) -> bool {
+    unsafe fn push_now(&self, meta: &RxMeta, len: usize, pieces: impl Iterator<Item = Piece>) -> bool {
         let mut out = self.out.lock();
         if out.reader != self.instance || !out.waiting.is_empty() {
             return false;

@@ -14,7 +14,7 @@ const TITLE: &str = "ferroce roster 1";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roster {
     /// Slot handed out last.
-    pub last_slot: u8,
+    pub(crate) last_slot: u8,
     /// Known to the processes of this user only: marks a probe as one of theirs.
     pub token: u128,
     groups: BTreeMap<IpAddr, Vec<u8>>,
@@ -22,7 +22,7 @@ pub struct Roster {
 
 impl Roster {
     /// Nobody is here.
-    pub fn new() -> Roster {
+    pub(crate) fn new() -> Roster {
         Roster { last_slot: 0, token: ferroce_os::random::number(), groups: BTreeMap::new() }
     }
 
@@ -50,7 +50,7 @@ impl Roster {
     }
 
     /// All sockets of `slot` are gone: it died, or its slot has just been claimed anew.
-    pub fn forget(&mut self, slot: u8) {
+    pub(crate) fn forget(&mut self, slot: u8) {
         let addrs: Vec<IpAddr> = self.groups.keys().copied().collect();
         for addr in addrs {
             self.leave(addr, slot);
@@ -67,7 +67,7 @@ impl Roster {
     }
 
     /// Removes whoever is not alive from all addresses, so that those nobody uses any more disappear.
-    pub fn prune_all(&mut self, is_alive: impl Fn(u8) -> bool) {
+    pub(crate) fn prune_all(&mut self, is_alive: impl Fn(u8) -> bool) {
         let addrs: Vec<IpAddr> = self.groups.keys().copied().collect();
         for addr in addrs {
             self.prune(addr, &is_alive);
@@ -88,7 +88,7 @@ impl Roster {
     }
 
     /// Reads what `Display` wrote; `None` if it is anything else.
-    pub fn parse(text: &str) -> Option<Roster> {
+    pub(crate) fn parse(text: &str) -> Option<Roster> {
         let mut lines = text.lines();
         if lines.next()? != TITLE {
             return None;
