@@ -50,21 +50,21 @@ pub(super) fn check() -> Vec<Finding> {
         return vec![Finding::note(CHECK, format!("turned off by {why}"))];
     }
     match meet_local_peer() {
-        Ok(ways) => findings(&ways, config.adopt),
+        Ok(ways) => findings(&ways, config.memfd),
         Err(error) => {
             vec![Finding::fails(CHECK, format!("the connection to a second process failed: {error}"))]
         }
     }
 }
 
-fn findings(ways: &Ways, adopts: bool) -> Vec<Finding> {
+fn findings(ways: &Ways, memfd: bool) -> Vec<Finding> {
     let link = match ways {
         Ways { mapped: 1.., .. } => {
             Finding::works(CHECK, "a process writes directly into another's registered memory")
         }
-        Ways { copied: 1.., .. } if !adopts => {
-            Finding::limited(CHECK, "the kernel copies between processes: FERROCE_ADOPT=0 keeps memory from being mapped")
-                .advise("Unset FERROCE_ADOPT")
+        Ways { copied: 1.., .. } if !memfd => {
+            Finding::limited(CHECK, "the kernel copies between processes: FERROCE_MEMFD=0 keeps memory from being mapped")
+                .advise("Unset FERROCE_MEMFD")
         }
         Ways { copied: 1.., .. } => {
             Finding::limited(CHECK, "the kernel copies between processes: one's memory cannot be mapped by another")
