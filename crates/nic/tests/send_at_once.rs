@@ -1,5 +1,5 @@
 //! The short way of a message in one packet: that it is taken, that it does what the long way does, and that it is not taken where
-//! anything is out of order. The receive's region is used on lease, which ends with the region.
+//! anything is out of order. The receive's region is used cached, which ends with the region.
 
 mod objects_support;
 
@@ -220,7 +220,7 @@ fn the_lease_of_a_receive_ends_with_its_region() {
     unsafe { s.to.mr.modify(None, None, place) }.unwrap();
     assert_eq!(send(&s, 9), WcStatus::Success);
     assert_eq!((s.to.read(0, 8), other.read(0, 8)), (vec![4; 8], vec![9; 8]));
-    assert_eq!([send(&s, 8), send(&s, 7), send(&s, 6)], [WcStatus::Success; 3], "and on lease again");
+    assert_eq!([send(&s, 8), send(&s, 7), send(&s, 6)], [WcStatus::Success; 3], "and cached again");
     assert_eq!((s.to.read(0, 8), other.read(0, 8)), (vec![4; 8], vec![6; 8]));
     // None at all.
     s.to = Buffer::new(&s.near_pd, 64, Access::LOCAL_WRITE);

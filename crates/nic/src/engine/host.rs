@@ -4,7 +4,7 @@ use super::outgoing::{Batch, Outgoing};
 use super::{Engine, QpCore};
 use crate::link::TxBatch;
 use crate::local::{Path, Reaching};
-use crate::memory::{Grip, MIN_RENDEZVOUS, Peer};
+use crate::memory::{MIN_RENDEZVOUS, Peer, RegionGuard};
 use crate::queues::{CqCore, SrqCore};
 use ferroce_os::log;
 use ferroce_proto::qp::{
@@ -38,7 +38,7 @@ pub(super) struct NicHost<'a, 'q> {
     /// What it sends, once it does: many operations need no packet, and then this costs nothing.
     out: Option<Outgoing<'a>>,
     /// Holds no region whenever `out` may have to wait for one.
-    grip: Grip<'a>,
+    guard: RegionGuard<'a>,
     /// The way to the peer's memory, once it is used, until something is sent.
     reaching: Option<Reaching<'q>>,
     burst_left: u32,
@@ -67,14 +67,14 @@ impl<'a, 'q> NicHost<'a, 'q> {
 
     #[inline]
     fn with(engine: &'a Engine, qp: &'q QpCore, shared: Option<&'a mut TxBatch>) -> Self {
-        let grip = Grip::new(&engine.regions);
+        let guard = RegionGuard::new(&engine.regions);
         let (out, reaching) = (None, None);
         NicHost {
             engine,
             qp,
             shared,
             out,
-            grip,
+            guard,
             reaching,
             burst_left: BURST,
             has_more: false,
@@ -127,7 +127,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
     /// Lets go of memory, this end's and the peer's. Nothing that may wait comes before it.
     #[inline]
     pub(super) fn let_go(&mut self) {
-        self.grip.release();
+        self.guard.release();
         self.reaching = None;
     }
 
@@ -156,7 +156,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
         let payload = segment.payload;
         let is_sent = segment
             .headers
-            .with_bytes(payload.len(), |head| path.express(&mut self.grip, route, head, payload));
+            .with_bytes(payload.len(), |head| path.express(&mut self.guard, route, head, payload));
         if !is_sent {
             return Attempt::Declined;
         }
@@ -176,7 +176,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
             self.flush();
         }
         let path = reach(&mut self.reaching, self.qp).path()?;
-        let len = path.name(&mut self.grip, route, head, payload)?;
+        let len = path.name(&mut self.guard, route, head, payload)?;
         self.expressed = true;
         self.qp.tally.express.add(1);
         self.qp.tally.express_bytes.add(len as u64);
@@ -287,7 +287,7 @@ impl Egress for NicHost<'_, '_> {
         }
         // The first one is never stored: only this copy has an address.
         let request = *request;
-        Attempt::of(path.perform(&mut self.grip, pd, &request))
+        Attempt::of(path.perform(&mut self.guard, pd, &request))
     }
 
     fn can_access(&mut self, rkey: RKey) -> bool {
@@ -316,7 +316,7 @@ impl Memory for NicHost<'_, '_> {
 
     fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &SourceRef) -> Attempt {
         let path = reach(&mut self.reaching, self.qp).path();
-        let is_fetched = path.is_some_and(|path| path.fetch(&mut self.grip, pd, sges, names));
+        let is_fetched = path.is_some_and(|path| path.fetch(&mut self.guard, pd, sges, names));
         if !is_fetched {
             // Nothing more shall be named. The card changes when this turn is done.
             self.qp.fetches.store(false, Ordering::Relaxed);
@@ -331,9 +331,9 @@ impl Memory for NicHost<'_, '_> {
             && data.len() as u64 <= u64::from(sge.len)
             && let Some(path) = reach(&mut self.reaching, self.qp).path()
         {
-            return path.place(&mut self.grip, pd, sge, data);
+            return path.place(&mut self.guard, pd, sge, data);
         }
-        self.grip.scatter(pd, sges, offset, data)
+        self.guard.scatter(pd, sges, offset, data)
     }
 
     fn check_remote(
@@ -348,7 +348,7 @@ impl Memory for NicHost<'_, '_> {
     }
 
     fn write_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryFault> {
-        self.grip.write_remote(self.peer(pd), rkey, addr, data)
+        self.guard.write_remote(self.peer(pd), rkey, addr, data)
     }
 
     fn atomic(&mut self, pd: PdId, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault> {

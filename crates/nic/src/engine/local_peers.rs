@@ -21,10 +21,10 @@ impl Engine {
         let is_reliable = machine.transport() == Transport::Rc;
         qp.takes_large.store(is_reliable && local_peer.is_some(), Ordering::Relaxed);
         let path = local_peer.map(|(local_peer, peer)| {
-            let lessee: Weak<QpCore> = Arc::downgrade(qp);
-            let leases = [(); 2].map(|()| self.regions.lease(lessee.clone()));
+            let owner: Weak<QpCore> = Arc::downgrade(qp);
+            let cached_regions = [(); 2].map(|()| self.regions.cache(owner.clone()));
             let own = Partner::new(machine.service(), qp.qpn);
-            Path::new(local_peers.clone(), local_peer, peer, own, leases)
+            Path::new(local_peers.clone(), local_peer, peer, own, cached_regions)
         });
         let fetches = is_reliable && path.as_ref().is_some_and(Path::can_fetch);
         qp.fetches.store(fetches, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use super::guarded::Guarded;
 use crate::counters::Tally;
 use crate::link::SinglePacket;
 use crate::local::Path;
-use crate::memory::Lessee;
+use crate::memory::CacheOwner;
 use crate::queues::{CqCore, EventQueue, EventSource, SrqCore};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Qpn;
@@ -62,7 +62,7 @@ struct Handle {
     events: Arc<EventQueue>,
 }
 
-impl Lessee for QpCore {
+impl CacheOwner for QpCore {
     fn wait_for_holder(&self) {
         drop(self.machine.lock());
     }

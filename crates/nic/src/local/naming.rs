@@ -7,7 +7,7 @@
 
 use super::link::meta_of;
 use super::reach::Path;
-use crate::memory::{Grip, Span, is_readable};
+use crate::memory::{RegionGuard, Span, is_readable};
 use ferroce_proto::qp::TxPayload;
 use ferroce_proto::verbs::{Route, Sge};
 use ferroce_proto::wire::{RendezvousSend, SourcePiece, SourceRef};
@@ -27,12 +27,12 @@ impl Path {
     /// Puts a message that names memory into the ring, and says how long the record is. Nothing: nothing was sent.
     pub(crate) fn name(
         &mut self,
-        grip: &mut Grip<'_>,
+        guard: &mut RegionGuard<'_>,
         route: &Route,
         head: &RendezvousSend,
         payload: TxPayload<'_>,
     ) -> Option<usize> {
-        let (record, len) = head.to_bytes(&grip.name(payload)?);
+        let (record, len) = head.to_bytes(&guard.name(payload)?);
         let is_sent = self.local_peer.push_bytes_now(&meta_of(route), &record[..len]);
         is_sent.then_some(len)
     }
@@ -48,10 +48,16 @@ impl Path {
     }
 
     /// Copies a message that the peer named to the entries. False: what is in them now does not count.
-    pub(crate) fn fetch(&mut self, grip: &mut Grip<'_>, pd: PdId, sges: &[Sge], names: &SourceRef) -> bool {
-        let is_copied = self.fetch_mapped(grip, pd, sges, names).unwrap_or_else(|| {
+    pub(crate) fn fetch(
+        &mut self,
+        guard: &mut RegionGuard<'_>,
+        pd: PdId,
+        sges: &[Sge],
+        names: &SourceRef,
+    ) -> bool {
+        let is_copied = self.fetch_mapped(guard, pd, sges, names).unwrap_or_else(|| {
             let owner = self.local_peer.owner();
-            owner.is_some_and(|owner| grip.fetch(pd, sges, &owner, names))
+            owner.is_some_and(|owner| guard.fetch(pd, sges, &owner, names))
         });
         // The bytes were read before the descriptor is.
         fence(Ordering::Acquire);
@@ -61,7 +67,7 @@ impl Path {
     /// The same through a mapping. Nothing: there is none, and nothing was copied.
     fn fetch_mapped(
         &mut self,
-        grip: &mut Grip<'_>,
+        guard: &mut RegionGuard<'_>,
         pd: PdId,
         sges: &[Sge],
         names: &SourceRef,
@@ -74,7 +80,7 @@ impl Path {
         }
         let source = self.source.as_ref()?;
         let there = source.here(name)?;
-        let is_copied = grip.fetch_mapped(pd, sges, there);
+        let is_copied = guard.fetch_mapped(pd, sges, there);
         // Who finds the region published now has read its pages: they are the program's as long as it is.
         fence(Ordering::Acquire);
         let is_good = is_copied && local_peer.still_publishes(&source.published);

@@ -6,7 +6,7 @@
 use super::link::meta_of;
 use super::naming::Source;
 use crate::counters::Tally;
-use crate::memory::{Far, Grip, Lease, Peer, Region, Span, ask_for_line};
+use crate::memory::{CachedRegion, Far, Peer, Region, RegionGuard, Span, ask_for_line};
 use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
 use ferroce_proto::verbs::{Access, MemoryFault, Route, Sge};
 use ferroce_proto::{LKey, PdId, Qpn, RKey, Srqn};
@@ -32,9 +32,9 @@ pub(crate) struct Path {
     /// Where that was announced.
     free_access: usize,
     /// This end's region that operations use again and again.
-    lease: Lease,
+    cache: CachedRegion,
     /// The one that messages of the peer are placed in.
-    place_lease: Lease,
+    recv_cache: CachedRegion,
     /// The region of the peer that its last message was fetched from.
     pub(super) source: Option<Source>,
     /// Where the next packet in the ring will begin, unless another queue pair is faster.
@@ -97,7 +97,7 @@ impl Path {
         local_peer: Arc<LocalPeer>,
         peer: Qpn,
         own: Partner,
-        [lease, place_lease]: [Lease; 2],
+        [cache, recv_cache]: [CachedRegion; 2],
     ) -> Path {
         let (last, access, free_access, source, next_line) = (None, None, 0, None, 0);
         let (mapped, copied, fetched) = (0, 0, 0);
@@ -109,8 +109,8 @@ impl Path {
             last,
             access,
             free_access,
-            lease,
-            place_lease,
+            cache,
+            recv_cache,
             source,
             next_line,
             mapped,
@@ -121,7 +121,7 @@ impl Path {
 
     /// Does the whole operation. False: nothing was done, and packets must do it.
     #[inline]
-    pub(crate) fn perform(&mut self, grip: &mut Grip<'_>, pd: PdId, request: &OneSided<'_>) -> bool {
+    pub(crate) fn perform(&mut self, guard: &mut RegionGuard<'_>, pd: PdId, request: &OneSided<'_>) -> bool {
         let (need, len) = match &request.kind {
             OneSidedKind::Write { data } => (Access::REMOTE_WRITE, data.len() as u64),
             OneSidedKind::Read { len, .. } => (Access::REMOTE_READ, u64::from(*len)),
@@ -138,23 +138,23 @@ impl Path {
         }
         // By reference: copies of what was written a moment ago, in larger pieces, would have to wait for it.
         let done = match &request.kind {
-            OneSidedKind::Write { data } => grip.send_direct(&mut self.lease, pd, data, &there),
-            OneSidedKind::Read { sges, .. } => grip.fetch_direct(&mut self.lease, pd, sges, &there),
-            OneSidedKind::Atomic { op, sges } => grip.atomic_direct(&mut self.lease, pd, *op, sges, &there),
+            OneSidedKind::Write { data } => guard.send_direct(&mut self.cache, pd, data, &there),
+            OneSidedKind::Read { sges, .. } => guard.fetch_direct(&mut self.cache, pd, sges, &there),
+            OneSidedKind::Atomic { op, sges } => guard.atomic_direct(&mut self.cache, pd, *op, sges, &there),
         };
         let count = if matches!(there, Far::Mapped(_)) { &mut self.mapped } else { &mut self.copied };
         *count += u64::from(done);
         done
     }
 
-    /// The same for a WRITE of inline data or of one entry, if that is leased and the local peer's memory mapped. False: nothing was done.
+    /// The same for a WRITE of inline data or of one entry, if that is cached and the local peer's memory mapped. False: nothing was done.
     #[inline(always)]
     pub(crate) fn write(&mut self, pd: PdId, request: &OneSided<'_>) -> bool {
         let (&OneSidedKind::Write { data }, None) = (&request.kind, request.srq) else { return false };
         self.ask_for(request.addr);
         let near = match data {
             TxPayload::Bytes(bytes) => Some(Span::of(bytes)),
-            TxPayload::Local { sges: [sge], .. } => self.lease.near(pd, sge),
+            TxPayload::Local { sges: [sge], .. } => self.cache.near(pd, sge),
             _ => None,
         };
         near.is_some_and(|near| self.put(near.start(), near.len(), request.rkey, request.addr))
@@ -219,15 +219,15 @@ impl Path {
     #[inline(always)] // one caller for each kind of headers
     pub(crate) fn express(
         &mut self,
-        grip: &mut Grip<'_>,
+        guard: &mut RegionGuard<'_>,
         route: &Route,
         head: &[u8],
         payload: TxPayload<'_>,
     ) -> bool {
         // Taken before the ring, as whoever sends a batch does: the other way round, two could wait for each other.
-        let Some(span) = grip.readable(&mut self.lease, payload) else { return false };
+        let Some(span) = guard.readable(&mut self.cache, payload) else { return false };
         let payload = Piece { start: span.start() as *const u8, len: span.len() };
-        // SAFETY: bytes of a request, or of a region that `grip` holds or that is leased.
+        // SAFETY: bytes of a request, or of a region that `guard` holds or that is cached.
         let next = unsafe { self.local_peer.push_short(&meta_of(route), head, payload) };
         self.next_line = next.unwrap_or(self.next_line);
         next.is_some()
@@ -237,12 +237,12 @@ impl Path {
     #[inline(always)]
     pub(crate) fn place(
         &mut self,
-        grip: &mut Grip<'_>,
+        guard: &mut RegionGuard<'_>,
         pd: PdId,
         sge: &Sge,
         data: &[u8],
     ) -> Result<(), MemoryFault> {
-        grip.place(&mut self.place_lease, pd, sge, data)
+        guard.place(&mut self.recv_cache, pd, sge, data)
     }
 
     /// Asks for the cache line that the next packet will be written to: the local peer is looking at it, and to take it away lasts as

@@ -5,9 +5,9 @@
 
 use super::access::{pieces, region};
 use super::across::copy_across;
+use super::cached_region::CachedRegion;
 use super::copy;
-use super::grip::Grip;
-use super::lease::Lease;
+use super::guard::RegionGuard;
 use super::region::{Backing, Region, Span};
 use super::table::{Held, RegionTable};
 use ferroce_proto::PdId;
@@ -38,12 +38,12 @@ pub(super) struct Near<'a> {
     _held: SmallVec<[Held<'a>; 4]>,
 }
 
-impl Grip<'_> {
+impl RegionGuard<'_> {
     /// WRITE. False: nothing happened.
     #[inline(always)]
     pub(crate) fn send_direct(
         &mut self,
-        lease: &mut Lease,
+        cache: &mut CachedRegion,
         pd: PdId,
         data: &TxPayload<'_>,
         far: &Far,
@@ -51,7 +51,7 @@ impl Grip<'_> {
         if let (TxPayload::Local { sges: [sge], len, .. }, Far::Mapped(there)) = (data, far)
             && sge.len == *len
         {
-            let Some(near) = self.near_on_lease(lease, pd, sge, Access::empty()) else { return false };
+            let Some(near) = self.near_cached(cache, pd, sge, Access::empty()) else { return false };
             return near.moves(*there, true);
         }
         if let (TxPayload::Bytes(bytes), Far::Mapped(there)) = (data, far) {
@@ -62,11 +62,17 @@ impl Grip<'_> {
 
     /// READ. False: nothing that counts happened.
     #[inline]
-    pub(crate) fn fetch_direct(&mut self, lease: &mut Lease, pd: PdId, sges: &[Sge], far: &Far) -> bool {
+    pub(crate) fn fetch_direct(
+        &mut self,
+        cache: &mut CachedRegion,
+        pd: PdId,
+        sges: &[Sge],
+        far: &Far,
+    ) -> bool {
         if let ([sge], Far::Mapped(there)) = (sges, far)
             && sge.len as usize == there.len
         {
-            let Some(near) = self.near_on_lease(lease, pd, sge, Access::LOCAL_WRITE) else { return false };
+            let Some(near) = self.near_cached(cache, pd, sge, Access::LOCAL_WRITE) else { return false };
             return near.moves(*there, false);
         }
         self.table().fetch_direct(pd, sges, far)
@@ -76,7 +82,7 @@ impl Grip<'_> {
     #[inline]
     pub(crate) fn atomic_direct(
         &mut self,
-        lease: &mut Lease,
+        cache: &mut CachedRegion,
         pd: PdId,
         op: AtomicOp,
         sges: &[Sge],
@@ -87,55 +93,55 @@ impl Grip<'_> {
             return false;
         }
         let [sge] = sges else { return self.table().atomic_direct(pd, op, sges, *there) };
-        let near = self.near_on_lease(lease, pd, sge, Access::LOCAL_WRITE);
+        let near = self.near_cached(cache, pd, sge, Access::LOCAL_WRITE);
         let Some(near) = near.filter(|near| near.len == 8) else { return false };
         let Ok(original) = copy::atomic(*there, op) else { return false };
         near.moves(value(&original.to_ne_bytes()), false)
     }
 
     /// Where the payload of a packet lies, if it is in one piece, may be read and is there to stay. Good until the region is
-    /// released, or the lock given back under which the lease is used.
+    /// released, or the lock given back under which the cache is used.
     #[inline]
-    pub(crate) fn readable(&mut self, lease: &mut Lease, payload: TxPayload<'_>) -> Option<Span> {
+    pub(crate) fn readable(&mut self, cache: &mut CachedRegion, payload: TxPayload<'_>) -> Option<Span> {
         match payload {
             TxPayload::Bytes(bytes) => Some(Span::of(bytes)),
             TxPayload::Local { pd, sges: [sge], offset: 0, len } if sge.len == len => {
-                self.near_on_lease(lease, pd, sge, Access::empty())
+                self.near_cached(cache, pd, sge, Access::empty())
             }
             TxPayload::None => Some(Span::of(&[])),
             _ => None,
         }
     }
 
-    /// As [`Self::scatter`], from the start of one entry, without the region's lock if it is leased.
+    /// As [`Self::scatter`], from the start of one entry, without the region's lock if it is cached.
     #[inline(always)]
     pub(crate) fn place(
         &mut self,
-        lease: &mut Lease,
+        cache: &mut CachedRegion,
         pd: PdId,
         sge: &Sge,
         data: &[u8],
     ) -> Result<(), MemoryFault> {
-        match lease.region(sge.lkey) {
+        match cache.region(sge.lkey) {
             Some(region) => {
                 copy::write(region.local(pd, sge.addr, data.len() as u64, Access::LOCAL_WRITE)?, data)
             }
-            None => self.place_leasing(lease, pd, sge, data),
+            None => self.place_leasing(cache, pd, sge, data),
         }
     }
 
-    /// The same for a region that is not leased yet.
+    /// The same for a region that is not cached yet.
     #[inline(never)]
     fn place_leasing(
         &mut self,
-        lease: &mut Lease,
+        cache: &mut CachedRegion,
         pd: PdId,
         sge: &Sge,
         data: &[u8],
     ) -> Result<(), MemoryFault> {
         let number = self.table().number_of(sge.lkey);
         let region = self.local(sge.lkey)?;
-        lease.renew(number, region);
+        cache.renew(number, region);
         copy::write(region.local(pd, sge.addr, data.len() as u64, Access::LOCAL_WRITE)?, data)
     }
 
@@ -145,21 +151,21 @@ impl Grip<'_> {
         usable(self.local(sge.lkey).ok()?, pd, sge, need)
     }
 
-    /// The same without the region's lock, if it is leased.
+    /// The same without the region's lock, if it is cached.
     #[inline(always)]
-    fn near_on_lease(&mut self, lease: &mut Lease, pd: PdId, sge: &Sge, need: Access) -> Option<Span> {
-        match lease.region(sge.lkey) {
+    fn near_cached(&mut self, cache: &mut CachedRegion, pd: PdId, sge: &Sge, need: Access) -> Option<Span> {
+        match cache.region(sge.lkey) {
             Some(region) => usable(region, pd, sge, need),
-            None => self.near_leasing(lease, pd, sge, need),
+            None => self.near_caching(cache, pd, sge, need),
         }
     }
 
-    /// The same for a region that is not leased yet.
+    /// The same for a region that is not cached yet.
     #[inline(never)]
-    fn near_leasing(&mut self, lease: &mut Lease, pd: PdId, sge: &Sge, need: Access) -> Option<Span> {
+    fn near_caching(&mut self, cache: &mut CachedRegion, pd: PdId, sge: &Sge, need: Access) -> Option<Span> {
         let number = self.table().number_of(sge.lkey);
         let region = self.local(sge.lkey).ok()?;
-        lease.renew(number, region);
+        cache.renew(number, region);
         usable(region, pd, sge, need)
     }
 }
@@ -171,8 +177,8 @@ fn usable(region: &Region, pd: PdId, sge: &Sge, need: Access) -> Option<Span> {
     (span.backing == Backing::Mapped).then_some(span)
 }
 
-impl Lease {
-    /// The bytes of an entry that a request reads, if its region is leased.
+impl CachedRegion {
+    /// The bytes of an entry that a request reads, if its region is cached.
     #[inline(always)]
     pub(crate) fn near(&mut self, pd: PdId, sge: &Sge) -> Option<Span> {
         usable(self.region(sge.lkey)?, pd, sge, Access::empty())
@@ -186,7 +192,7 @@ impl Span {
         Span { start: bytes.as_ptr() as usize, len: bytes.len(), backing: Backing::Mapped }
     }
 
-    /// Copies the bytes into a span of a local peer, as many and mapped here. Both are held, or on lease.
+    /// Copies the bytes into a span of a local peer, as many and mapped here. Both are held, or cached.
     #[inline(always)]
     pub(crate) fn put_into(self, there: Span) {
         copy::spread(std::slice::from_ref(&self), there, true);

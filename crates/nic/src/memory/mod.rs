@@ -11,18 +11,18 @@
 //! | `external` | how packets point into regions instead of copying |
 //! | `direct` | operations in the memory of a local peer |
 //! | `across` | copies between processes, by the kernel |
-//! | `grip` | how a row of packets is placed |
-//! | `lease` | how a region is used again and again without its lock |
+//! | `guard` | how a row of packets is placed |
+//! | `cached_region` | how a region is used again and again without its lock |
 //! | `copy` | the only place where bytes move |
 
 mod access;
 mod across;
+mod cached_region;
 pub(crate) mod copy;
 mod direct;
 mod external;
-mod grip;
+mod guard;
 mod keys;
-mod lease;
 mod named;
 mod on_demand;
 mod region;
@@ -30,11 +30,11 @@ mod table;
 mod windows;
 
 pub(crate) use across::is_readable;
+pub(crate) use cached_region::{CacheOwner, CachedRegion};
 pub(crate) use copy::ask_for_line;
 pub(crate) use direct::Far;
 pub(crate) use external::{External, Pins};
-pub(crate) use grip::Grip;
-pub(crate) use lease::{Lease, Lessee};
+pub(crate) use guard::RegionGuard;
 pub use on_demand::Prefetch;
 pub(crate) use on_demand::check_mapped;
 pub use region::WindowType;

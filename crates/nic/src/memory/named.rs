@@ -5,7 +5,7 @@
 
 use super::across;
 use super::copy;
-use super::grip::Grip;
+use super::guard::RegionGuard;
 use super::region::Span;
 use ferroce_proto::PdId;
 use ferroce_proto::qp::TxPayload;
@@ -18,7 +18,7 @@ fn name_of(span: &Span) -> SourcePiece {
     SourcePiece { addr: span.start as u64, len: span.len as u32 }
 }
 
-impl Grip<'_> {
+impl RegionGuard<'_> {
     /// Where the bytes of a message lie, if they may be read, are there to stay and lie in few pieces.
     pub(crate) fn name(&mut self, payload: TxPayload<'_>) -> Option<SourceRef> {
         match payload {

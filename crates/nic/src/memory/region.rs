@@ -1,6 +1,6 @@
 //! A region, and whether an access is inside it and allowed.
 
-use super::lease::Leasing;
+use super::cached_region::CacheUse;
 use ferroce_proto::verbs::{Access, MemoryFault};
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
 use ferroce_shm::{Pages, RegionDescriptor};
@@ -72,7 +72,7 @@ pub(crate) struct Region {
     pub(crate) descriptor: Option<usize>,
     /// Its pages, or of a window those of its region, if local peers can map them.
     pub(crate) pages: Option<Pages>,
-    pub(crate) leasing: Leasing,
+    pub(crate) leasing: CacheUse,
     /// Messages were sent from it that local peers could fetch from its pages.
     pub(crate) lent: AtomicBool,
     /// What keeps the memory alive, if the NIC was given that.
@@ -124,7 +124,7 @@ impl Region {
             room: len as usize,
             descriptor: None,
             pages: None,
-            leasing: Leasing::default(),
+            leasing: CacheUse::default(),
             lent: AtomicBool::new(false),
             _owner: None,
         }

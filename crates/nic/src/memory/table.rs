@@ -3,8 +3,8 @@
 //! A slot's lock is held for reading while bytes are copied; deregistration takes it for writing. So an access in
 //! flight finishes before `dereg` returns, and regions do not wait for each other.
 
+use super::cached_region::{CacheUse, CachedRegions};
 use super::keys::{KeyCipher, SLOT_BITS};
-use super::lease::{Leases, Leasing};
 use super::region::{Kind, Region};
 use super::windows::WindowKeys;
 use ferroce_proto::verbs::MemoryFault;
@@ -27,7 +27,7 @@ pub(crate) struct RegionTable {
     lkeys: KeyCipher,
     rkeys: KeyCipher,
     pub(super) windows: WindowKeys,
-    pub(super) leases: Leases,
+    pub(super) cached_regions: CachedRegions,
     /// Where local peers see what they may reach.
     table: Option<RegionDescriptors>,
     /// Regions for messages whose pages nobody ever fetched one from.
@@ -55,7 +55,7 @@ impl RegionTable {
             lkeys: KeyCipher::random(),
             rkeys: KeyCipher::random(),
             windows: WindowKeys::default(),
-            leases: Leases::default(),
+            cached_regions: CachedRegions::default(),
             table,
             in_vain: AtomicU32::new(0),
         }
@@ -145,7 +145,7 @@ impl RegionTable {
         slot.is_some_and(|slot| slot.read().as_ref().is_some_and(|r| r.rkey == key))
     }
 
-    /// Removes, after waiting for accesses in flight. Leases have ended.
+    /// Removes, after waiting for accesses in flight. CachedRegions have ended.
     pub(super) fn take_out(&self, number: u32) {
         self.hide(number);
         if let Some(slot) = self.slot(number) {
@@ -158,26 +158,26 @@ impl RegionTable {
     /// Changes a region under its write lock, with new keys: the old ones may be in the hands of a peer.
     pub(crate) fn change(&self, number: u32, change: impl FnOnce(&mut Region)) -> Option<(LKey, RKey)> {
         let keys = self.windows.beside(|taken| self.fresh_keys(number, taken));
-        self.end_leases(number);
+        self.invalidate_caches(number);
         self.hide(number);
         let mut held = self.slot(number)?.write();
         let region = held.as_mut()?;
         change(region);
         (region.lkey, region.rkey, region.remote_open) = (keys.0, keys.1, true);
-        region.leasing = Leasing::default();
+        region.leasing = CacheUse::default();
         self.show(region);
         Some(keys)
     }
 
     /// Changes a region under its write lock. The keys stay.
     pub(crate) fn change_keeping_keys(&self, number: u32, change: impl FnOnce(&mut Region)) {
-        self.end_leases(number);
+        self.invalidate_caches(number);
         self.hide(number);
         if let Some(slot) = self.slot(number)
             && let Some(region) = slot.write().as_mut()
         {
             change(region);
-            (region.remote_open, region.leasing) = (true, Leasing::default());
+            (region.remote_open, region.leasing) = (true, CacheUse::default());
             self.show(region);
         }
     }

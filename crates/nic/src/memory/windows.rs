@@ -85,7 +85,7 @@ impl RegionTable {
 
     /// Deregisters, after waiting for accesses in flight. Windows that are still bound end up bound to nothing.
     pub(crate) fn remove(&self, number: u32) {
-        self.end_leases(number);
+        self.invalidate_caches(number);
         let binding = self.windows.binding.lock();
         self.remove_holding(number, &binding);
     }
@@ -93,7 +93,7 @@ impl RegionTable {
     /// Deregisters unless windows are bound; how many, if so.
     pub(crate) fn remove_unless_bound(&self, number: u32) -> Result<(), usize> {
         // Before the lock, which lessees may wait for.
-        self.end_leases(number);
+        self.invalidate_caches(number);
         let binding = self.windows.binding.lock();
         match self.windows_of(number).len() {
             0 => {
@@ -101,7 +101,7 @@ impl RegionTable {
                 Ok(())
             }
             bound => {
-                self.allow_leases(number);
+                self.allow_caching(number);
                 Err(bound)
             }
         }

@@ -1,9 +1,9 @@
-//! Regions on lease: how a queue pair uses one again and again without taking its lock each time.
+//! Cached regions: how a queue pair uses a region again and again without taking its lock each time.
 //!
-//! To take and give back the lock of a region is two locked instructions, which a short WRITE waits for longer than for
-//! its copy. A lease is used under the lessee's own lock, which it holds anyway. Whoever changes or takes away a region
-//! first ends its leases: none is granted from then on, those there are are taken back, and then the lock of every
-//! lessee is waited for once. Whoever had it may have been using the region, and whoever has it later sees that the lease is gone.
+//! Taking and releasing the lock of a region are two locked instructions. A short WRITE waits longer for them than for its copy. So a queue pair
+//! keeps a copy of the region that it used twice in a row, and uses that under its own lock, which it holds anyway. Before a region is
+//! changed or removed, its cached copies are invalidated: no new one is granted, those that exist are revoked, and then the lock of every
+//! owner is taken once. A thread that held that lock may have been using the region; one that takes it later sees that the copy is gone.
 
 use super::region::Region;
 use super::table::RegionTable;
@@ -12,46 +12,46 @@ use ferroce_proto::LKey;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Who has leases: somebody with a lock, under which they are used.
-pub(crate) trait Lessee: Send + Sync {
+/// The owner of a cached region: it has a lock, under which the copy is used.
+pub(crate) trait CacheOwner: Send + Sync {
     /// Waits until nobody has the lock who had it when this was called.
     fn wait_for_holder(&self);
 }
 
-/// What the table of regions knows of a lease.
+/// What the table of regions knows of a cache.
 struct Grant {
     /// The number of the region, plus one; zero if there is none.
     region: AtomicU32,
-    lessee: Weak<dyn Lessee>,
+    owner: Weak<dyn CacheOwner>,
 }
 
-/// A lessee's lease on one region at a time: the one it uses again and again.
-pub(crate) struct Lease {
+/// The copy of the one region that its owner uses again and again.
+pub(crate) struct CachedRegion {
     grant: Arc<Grant>,
     /// The region, as far as local checks need it. Only good while the grant is there.
     region: Region,
-    /// What was used last without a lease: the second time in a row it gets one.
+    /// What was used last without a cache: the second time in a row it gets one.
     last: LKey,
 }
 
-/// Whether a region may be leased.
+/// Whether a region may be cached.
 #[derive(Debug)]
-pub(crate) struct Leasing {
+pub(crate) struct CacheUse {
     is_open: bool,
     was_granted: AtomicBool,
 }
 
-impl Default for Leasing {
+impl Default for CacheUse {
     fn default() -> Self {
-        Leasing { is_open: true, was_granted: AtomicBool::new(false) }
+        CacheUse { is_open: true, was_granted: AtomicBool::new(false) }
     }
 }
 
-/// All leases of a table.
+/// All caches of a table.
 #[derive(Default)]
-pub(super) struct Leases(Mutex<Vec<Weak<Grant>>>);
+pub(super) struct CachedRegions(Mutex<Vec<Weak<Grant>>>);
 
-impl Leases {
+impl CachedRegions {
     fn add(&self, grant: &Arc<Grant>) {
         let mut grants = self.0.lock();
         if grants.len() == grants.capacity() {
@@ -60,13 +60,13 @@ impl Leases {
         grants.push(Arc::downgrade(grant));
     }
 
-    /// Takes back the leases on a region and waits for those who use one.
+    /// Invalidates the cached copies of a region and waits for those who use one.
     fn end(&self, number: u32) {
         // Lessees take the list's lock under their own; so they are waited for without it.
         let mut ended = Vec::new();
         ended.extend(self.0.lock().iter().filter_map(Weak::upgrade).filter(|grant| grant.end(number)));
-        for lessee in ended.iter().filter_map(|grant| grant.lessee.upgrade()) {
-            lessee.wait_for_holder();
+        for owner in ended.iter().filter_map(|grant| grant.owner.upgrade()) {
+            owner.wait_for_holder();
         }
     }
 }
@@ -77,8 +77,8 @@ impl Grant {
     }
 }
 
-impl Lease {
-    /// The leased region, if this is its local key.
+impl CachedRegion {
+    /// The cached region, if this is its local key.
     #[inline(always)]
     pub(super) fn region(&mut self, lkey: LKey) -> Option<&Region> {
         if self.region.lkey != lkey || self.grant.region.load(Ordering::Relaxed) == 0 {
@@ -88,7 +88,7 @@ impl Lease {
         Some(&self.region)
     }
 
-    /// Takes the lease on a region whose lock is held for reading, if it is used for the second time and may be leased.
+    /// Takes the cache on a region whose lock is held for reading, if it is used for the second time and may be cached.
     pub(super) fn renew(&mut self, number: u32, region: &Region) {
         if self.last != region.lkey {
             self.last = region.lkey;
@@ -101,28 +101,28 @@ impl Lease {
 }
 
 impl RegionTable {
-    /// A lease for somebody, on nothing yet.
-    pub(crate) fn lease(&self, lessee: Weak<dyn Lessee>) -> Lease {
-        let grant = Arc::new(Grant { region: AtomicU32::new(0), lessee });
-        self.leases.add(&grant);
-        Lease { grant, region: Region::nowhere(), last: LKey(0) }
+    /// An empty cache of one region.
+    pub(crate) fn cache(&self, owner: Weak<dyn CacheOwner>) -> CachedRegion {
+        let grant = Arc::new(Grant { region: AtomicU32::new(0), owner });
+        self.cached_regions.add(&grant);
+        CachedRegion { grant, region: Region::nowhere(), last: LKey(0) }
     }
 
-    /// Ends all leases on a region until they are [allowed again](Self::allow_leases). The caller holds no lock that a
-    /// lessee may wait for under its own.
-    pub(super) fn end_leases(&self, number: u32) {
+    /// Invalidates all cached copies of a region until they are [allowed again](Self::allow_caching). The caller holds no lock that a
+    /// owner may wait for under its own.
+    pub(super) fn invalidate_caches(&self, number: u32) {
         let Some(slot) = self.slot(number) else { return };
         let was_granted = slot.write().as_mut().is_some_and(|region| {
             region.leasing.is_open = false;
             std::mem::take(region.leasing.was_granted.get_mut())
         });
         if was_granted {
-            self.leases.end(number);
+            self.cached_regions.end(number);
         }
     }
 
-    /// A region may be leased again.
-    pub(super) fn allow_leases(&self, number: u32) {
+    /// A region may be cached again.
+    pub(super) fn allow_caching(&self, number: u32) {
         if let Some(slot) = self.slot(number)
             && let Some(region) = slot.write().as_mut()
         {
@@ -134,7 +134,7 @@ impl RegionTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Grip;
+    use crate::memory::RegionGuard;
     use ferroce_proto::PdId;
     use ferroce_proto::qp::TxPayload;
     use ferroce_proto::verbs::{Access, Sge};
@@ -144,15 +144,15 @@ mod tests {
 
     struct Holder(Mutex<()>);
 
-    impl Lessee for Holder {
+    impl CacheOwner for Holder {
         fn wait_for_holder(&self) {
             drop(self.0.lock());
         }
     }
 
-    fn lease_of(table: &RegionTable, holder: &Arc<Holder>) -> Lease {
-        let lessee: Weak<Holder> = Arc::downgrade(holder);
-        table.lease(lessee)
+    fn cache_of(table: &RegionTable, holder: &Arc<Holder>) -> CachedRegion {
+        let owner: Weak<Holder> = Arc::downgrade(holder);
+        table.cache(owner)
     }
 
     fn register(table: &RegionTable, bytes: &[u8]) -> (u32, Sge) {
@@ -163,9 +163,9 @@ mod tests {
     }
 
     /// Uses an entry as any request does; false if it may not.
-    fn uses(table: &RegionTable, lease: &mut Lease, sge: Sge) -> bool {
+    fn uses(table: &RegionTable, cache: &mut CachedRegion, sge: Sge) -> bool {
         let payload = TxPayload::Local { pd: PD, sges: &[sge], offset: 0, len: sge.len };
-        Grip::new(table).readable(lease, payload).is_some()
+        RegionGuard::new(table).readable(cache, payload).is_some()
     }
 
     #[test]
@@ -173,25 +173,25 @@ mod tests {
         let (table, holder) = (RegionTable::new(None), Arc::new(Holder(Mutex::new(()))));
         let bytes = [[0_u8; 64]; 2];
         let (first, second) = (register(&table, &bytes[0]), register(&table, &bytes[1]));
-        let mut lease = lease_of(&table, &holder);
+        let mut cache = cache_of(&table, &holder);
         for _ in 0..2 {
-            assert!(lease.near(PD, &first.1).is_none() && uses(&table, &mut lease, first.1));
+            assert!(cache.near(PD, &first.1).is_none() && uses(&table, &mut cache, first.1));
         }
         // Its lock is not needed, and all checks are made.
         let changing = table.slot(first.0).unwrap().write();
-        assert!(lease.near(PD, &first.1).is_some() && uses(&table, &mut lease, first.1));
-        assert!(lease.near(PdId(2), &first.1).is_none(), "another domain");
-        assert!(lease.near(PD, &Sge { addr: 57, ..first.1 }).is_none(), "beyond the end");
+        assert!(cache.near(PD, &first.1).is_some() && uses(&table, &mut cache, first.1));
+        assert!(cache.near(PdId(2), &first.1).is_none(), "another domain");
+        assert!(cache.near(PD, &Sge { addr: 57, ..first.1 }).is_none(), "beyond the end");
         drop(changing);
-        // By turns: the lease does not go back and forth.
+        // By turns: the cache does not go back and forth.
         for _ in 0..3 {
-            assert!(uses(&table, &mut lease, second.1) && uses(&table, &mut lease, first.1));
-            assert!(lease.near(PD, &first.1).is_some() && lease.near(PD, &second.1).is_none());
+            assert!(uses(&table, &mut cache, second.1) && uses(&table, &mut cache, first.1));
+            assert!(cache.near(PD, &first.1).is_some() && cache.near(PD, &second.1).is_none());
         }
-        assert!(uses(&table, &mut lease, second.1) && uses(&table, &mut lease, second.1));
-        assert!(lease.near(PD, &first.1).is_none() && lease.near(PD, &second.1).is_some());
+        assert!(uses(&table, &mut cache, second.1) && uses(&table, &mut cache, second.1));
+        assert!(cache.near(PD, &first.1).is_none() && cache.near(PD, &second.1).is_some());
         table.remove(first.0);
-        assert!(lease.near(PD, &second.1).is_some(), "not the one that is leased");
+        assert!(cache.near(PD, &second.1).is_some(), "not the one that is cached");
     }
 
     #[test]
@@ -199,21 +199,21 @@ mod tests {
         let (table, holder) = (RegionTable::new(None), Arc::new(Holder(Mutex::new(()))));
         let bytes = [0_u8; 64];
         let (number, sge) = register(&table, &bytes);
-        let mut leases = [lease_of(&table, &holder), lease_of(&table, &holder)];
-        assert!((0..2).all(|_| uses(&table, &mut leases[0], sge)));
+        let mut cached_regions = [cache_of(&table, &holder), cache_of(&table, &holder)];
+        assert!((0..2).all(|_| uses(&table, &mut cached_regions[0], sge)));
         std::thread::scope(|scope| {
             let using = holder.0.lock();
             let removal = scope.spawn(|| table.remove(number));
-            while leases[0].near(PD, &sge).is_some() {
+            while cached_regions[0].near(PD, &sge).is_some() {
                 std::thread::yield_now();
             }
-            assert!((0..3).all(|_| uses(&table, &mut leases[1], sge)), "it is still there");
-            assert!(leases[1].near(PD, &sge).is_none(), "but is not leased any more");
+            assert!((0..3).all(|_| uses(&table, &mut cached_regions[1], sge)), "it is still there");
+            assert!(cached_regions[1].near(PD, &sge).is_none(), "but is not cached any more");
             std::thread::sleep(Duration::from_millis(20));
             assert!(!removal.is_finished());
             drop(using);
             removal.join().unwrap();
         });
-        assert!(!uses(&table, &mut leases[0], sge));
+        assert!(!uses(&table, &mut cached_regions[0], sge));
     }
 }

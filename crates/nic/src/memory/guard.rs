@@ -13,14 +13,14 @@ use ferroce_proto::{LKey, PdId, RKey};
 
 /// The region that the last packet was placed in. Whoever holds it must not wait for a region in any way but
 /// [`RegionTable::by_lkey`]'s: a `dereg` may be waiting for this one.
-pub(crate) struct Grip<'a> {
+pub(crate) struct RegionGuard<'a> {
     table: &'a RegionTable,
     held: Option<Held<'a>>,
 }
 
-impl<'a> Grip<'a> {
+impl<'a> RegionGuard<'a> {
     pub(crate) fn new(table: &'a RegionTable) -> Self {
-        Grip { table, held: None }
+        RegionGuard { table, held: None }
     }
 
     /// Lets go of the region.
