@@ -1,5 +1,5 @@
 /*
- * mm: c = a b. Every process computes its rows of c; a and c live where their rows are needed, b in turn over all.
+ * mm: c = a b. Every process computes its rows of c; a and c live where their rows are needed, b round-robin over all.
  * The entries are small whole numbers, so that sums are exact, and the result is checked by Freivalds' method: for a
  * vector r with random entries, c r must be a (b r).
  */

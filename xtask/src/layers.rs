@@ -14,9 +14,7 @@ const LAYERED: &[Layered] = &[
     Layered {
         folder: "crates/nic/src/",
         layers: &[
-            ("system", &["eventfd", "fork", "lock", "log", "random", "wait_set", "watch"]),
-            ("host", &["pulse", "registry"]),
-            ("shared memory", &["shm"]),
+            ("host", &["pulse"]),
             ("registered memory", &["memory"]),
             ("links", &["link"]),
             ("settings", &["config", "counters"]),
@@ -27,6 +25,21 @@ const LAYERED: &[Layered] = &[
             ("services", &["cm", "device_attr", "farewell"]),
             ("device", &["exit", "follow", "inspect", "nic"]),
             ("handles", &["objects", "open", "shared"]),
+        ],
+    },
+    Layered {
+        folder: "crates/shm/src/",
+        layers: &[
+            ("kernel", &["address_space", "registry", "vma"]),
+            ("write protection", &["held_fd", "write_protect"]),
+            ("memfd", &["memfd_backing"]),
+            ("mappings", &["mapping"]),
+            ("segment", &["segment", "shared"]),
+            ("pages and rings", &["access", "pages", "ring"]),
+            ("tables", &["backlog", "descriptors", "groups", "srq_descriptors"]),
+            ("mapped regions", &["region_mapping"]),
+            ("peers", &["local_peers"]),
+            ("arrivals", &["rx_rings"]),
         ],
     },
     Layered {

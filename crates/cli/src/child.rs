@@ -1,10 +1,10 @@
-//! Child processes that never outlive us, whatever ends us.
+//! Child processes that never outlive this process.
 
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
-/// Asks the kernel to signal the child when the thread that spawns it dies; so spawn from the main thread.
+/// Has the kernel signal the child when the spawning thread dies; so spawn from the main thread.
 pub(crate) fn die_with_parent(command: &mut Command, signal: libc::c_int) {
     let parent = std::process::id();
     // SAFETY: runs between fork and exec and makes two plain system calls: no allocation, no lock.
@@ -13,7 +13,7 @@ pub(crate) fn die_with_parent(command: &mut Command, signal: libc::c_int) {
             if libc::prctl(libc::PR_SET_PDEATHSIG, signal) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            // The parent may have died before the request reached the kernel; then nobody would ever signal us.
+            // The parent may have died before the request reached the kernel; then no signal would ever come.
             if libc::getppid() as u32 != parent {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
@@ -22,7 +22,7 @@ pub(crate) fn die_with_parent(command: &mut Command, signal: libc::c_int) {
     }
 }
 
-/// A helper process of ours: killed when this value goes away.
+/// A helper process, killed when this value is dropped.
 pub(crate) struct Helper(Child);
 
 impl Helper {
@@ -35,7 +35,7 @@ impl Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // Both fail only when the process is already gone, which is what we want.
+        // Both fail only if the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! `ferroce devices`: what `ibv_devinfo -v` shows of a device, as far as it means something here.
+//! `ferroce devices`: what `ibv_devinfo -v` shows of a device, as far as it applies here.
 
 use crate::failure::Failure;
 use crate::sizes::format_size;
@@ -6,7 +6,7 @@ use crate::table::{Align, Table};
 use ferroce_nic::{Config, DeviceAttr, GidEntry, Nic};
 use serde::Serialize;
 
-/// Name of the device; every process has one, and calls it so.
+/// Name of the device; it is the same in every process.
 pub(crate) const DEVICE: &str = ferroce_nic::DEVICE_NAME;
 /// Its only port.
 pub(crate) const PORT: u8 = 1;

@@ -1,8 +1,8 @@
-//! A failure as the person at the terminal needs it: what went wrong, and what to do next.
+//! A failure for the user: what went wrong, and what to do next.
 
 use std::process::ExitCode;
 
-/// One sentence on what failed and, where we know it, one on what to do.
+/// One sentence on what failed and, if known, one on what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     what: String,
@@ -11,12 +11,12 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Something did not work.
+    /// An operation failed.
     pub(crate) fn new(what: impl Into<String>) -> Failure {
         Failure { what: what.into(), advice: None, code: 1 }
     }
 
-    /// The command line asks for something that cannot be.
+    /// The command line is wrong.
     pub(crate) fn usage(what: impl Into<String>) -> Failure {
         Failure { what: what.into(), advice: None, code: 2 }
     }
@@ -43,7 +43,7 @@ impl Failure {
         &self.what
     }
 
-    /// Tells the user, and gives the exit status.
+    /// Prints it for the user, and returns the exit status.
     pub(crate) fn report(&self) -> ExitCode {
         eprintln!("ferroce: {}.", self.what);
         if let Some(advice) = &self.advice {

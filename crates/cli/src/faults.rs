@@ -1,9 +1,9 @@
-//! Fault injection, as options: translated to the variable that the NIC reads.
+//! Fault injection options, translated to the variable that the NIC reads.
 
 use crate::failure::Failure;
 use ferroce_nic::link::FaultConfig;
 
-/// The NIC of every process that finds this variable damages its own traffic as it says.
+/// The NIC of every process with this variable injects these faults into its own traffic.
 pub(crate) const FAULTS_VARIABLE: &str = "FERROCE_FAULTS";
 
 /// Fault options.
@@ -25,7 +25,7 @@ pub(crate) struct FaultArgs {
     /// Make every packet late by this, such as 10us or 1ms.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     delay: Option<String>,
-    /// And by something between nothing and this.
+    /// And by a random time up to this.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     jitter: Option<String>,
     /// Seed of the faults: the same seed damages the same packets.
@@ -34,7 +34,7 @@ pub(crate) struct FaultArgs {
 }
 
 impl FaultArgs {
-    /// The value of the variable, such as `loss=1%,seed=7`; none without faults.
+    /// The value of the variable, such as `loss=1%,seed=7`; `None` without faults.
     pub(crate) fn to_variable(&self) -> Result<Option<String>, Failure> {
         let faults = [
             ("loss", &self.loss),
@@ -60,7 +60,7 @@ impl FaultArgs {
         }
     }
 
-    /// Puts the variable into our own environment. Only before the first thread exists.
+    /// Sets the variable in our own environment. Must be called before the first thread starts.
     pub(crate) fn apply_here(&self) -> Result<(), Failure> {
         if let Some(value) = self.to_variable()? {
             // SAFETY: called while the command line is being carried out on the only thread there is, before a
@@ -85,7 +85,7 @@ fn parse_share(text: &str) -> Result<String, String> {
     Ok(format!("{percent}%"))
 }
 
-/// Accepts what the NIC accepts, so that a wrong time is refused here, where somebody reads it.
+/// Accepts what the NIC accepts, so that a wrong time is refused by the command line.
 fn parse_time(text: &str) -> Result<String, String> {
     let text = text.trim();
     match format!("delay={text}").parse::<FaultConfig>() {

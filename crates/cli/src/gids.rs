@@ -1,4 +1,5 @@
-//! `ferroce gids`: the table that `show_gids` prints. It opens nothing, so it works while somebody else has the port.
+//! `ferroce gids`: the table that `show_gids` prints. It opens no device, so it works while another process has the
+//! port.
 
 use crate::devices::{DEVICE, PORT, settings};
 use crate::failure::Failure;
@@ -6,7 +7,7 @@ use crate::table::{Align, Table};
 use ferroce_nic::GidEntry;
 use serde::Serialize;
 
-/// RoCEv2 is the only kind of GID there is here.
+/// RoCEv2 is the only GID type here.
 const VERSION: &str = "v2";
 
 /// Options of `ferroce gids`.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The facts that a reader of a measurement asks for first.
+/// The facts that a measurement needs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Machine {
     /// Processor, as it names itself.
@@ -63,7 +63,7 @@ impl ProcessorTime {
 
     fn parse(stat: &str) -> Option<ProcessorTime> {
         let line = stat.lines().next()?.strip_prefix("cpu ")?;
-        // Behind these, the time of guests is listed a second time.
+        // The fields behind these count the time of guests a second time.
         let ticks: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).take(8).collect();
         Some(ProcessorTime {
             all: ticks.iter().sum(),

@@ -1,4 +1,4 @@
-//! Running somebody else's program: started as a shell would, signals passed on, its exit status kept.
+//! Runs a foreign program as a shell would: forwards signals, and returns its exit status.
 
 use crate::child;
 use crate::failure::Failure;
@@ -13,7 +13,7 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// Exit status of a shell for a command that it found and cannot run.
 pub(crate) const CANNOT_RUN: u8 = 126;
 
-/// Runs the program to its end. It gets the signals that are sent to us, and dies if we do.
+/// Runs the program to its end. It receives the signals that are sent to us, and dies if we do.
 pub(crate) fn run_to_end(mut command: Command) -> Result<ExitStatus, Failure> {
     child::die_with_parent(&mut command, libc::SIGTERM);
     let blocked = signals::Blocked::new();
@@ -22,7 +22,7 @@ pub(crate) fn run_to_end(mut command: Command) -> Result<ExitStatus, Failure> {
     blocked.wait(child).map_err(|error| Failure::io("cannot wait for the program", error))
 }
 
-/// Becomes the program; comes back only if that fails.
+/// Executes the program in this process; returns only if that fails.
 pub(crate) fn become_it(mut command: Command) -> Failure {
     let error = command.exec();
     cannot_start(&command, &error)
@@ -34,7 +34,7 @@ pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
-/// Says why a program did not start, with the exit status of a shell.
+/// Explains why a program did not start, with the exit status of a shell.
 pub(crate) fn cannot_start(command: &Command, error: &io::Error) -> Failure {
     let program = Path::new(command.get_program());
     let failure = Failure::io(format!("cannot start {}", program.display()), error);
@@ -42,7 +42,7 @@ pub(crate) fn cannot_start(command: &Command, error: &io::Error) -> Failure {
         // A script whose interpreter is missing gives the same error.
         ErrorKind::NotFound if program.is_file() => failure
             .exit_with(CANNOT_RUN)
-            .advise("The file is there, so its interpreter or loader is missing: look at its first line"),
+            .advise("The file is there, so its interpreter or loader is missing: check its first line"),
         ErrorKind::NotFound => failure.exit_with(NOT_FOUND).advise("Check the name, or give its path"),
         ErrorKind::PermissionDenied => {
             failure.exit_with(CANNOT_RUN).advise("Is it executable? See: ls -l, chmod +x")

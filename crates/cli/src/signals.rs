@@ -1,4 +1,4 @@
-//! Waiting for a program while passing on the signals that are sent to us.
+//! Waits for a program and forwards the signals that are sent to us.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -33,7 +33,7 @@ impl Blocked {
         }
     }
 
-    /// Gives a command the mask from before: a child inherits ours.
+    /// Restores the original signal mask for a command: a child inherits ours.
     pub(crate) fn release_in(&self, command: &mut Command) {
         let before = self.before;
         // SAFETY: runs between fork and exec and makes one system call on a set it owns.
@@ -53,8 +53,8 @@ impl Blocked {
             if let Some(status) = child.try_wait()? {
                 return Ok(status);
             }
-            // A signal of the terminal (Ctrl-C) went to the whole foreground group, the child included; only one
-            // that a process sent to us alone has to be passed on.
+            // A signal of the terminal (Ctrl-C) went to the whole foreground group, including the child. Only a
+            // signal that a process sent to us alone must be forwarded.
             if let Some(Taken { signal, by_process: true }) = self.next(FOREVER) {
                 // SAFETY: the child has not been waited for, so its id still names it.
                 unsafe { libc::kill(child.id() as libc::pid_t, signal) };
@@ -62,7 +62,7 @@ impl Blocked {
         }
     }
 
-    /// Waits for the next signal that must be passed on; `None` when a child changed, or `patience` is over.
+    /// Waits for the next signal to forward; returns `None` when a child changed, or after `patience`.
     pub(crate) fn next(&self, patience: Duration) -> Option<Taken> {
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
         let limit = libc::timespec {
@@ -77,7 +77,7 @@ impl Blocked {
     }
 }
 
-/// As long as anybody will wait; a signal ends it.
+/// The longest possible wait; a signal ends it.
 const FOREVER: Duration = Duration::from_secs(3600);
 
 /// A signal that was sent to us.
@@ -85,6 +85,6 @@ const FOREVER: Duration = Duration::from_secs(3600);
 pub(crate) struct Taken {
     /// Its number.
     pub(crate) signal: libc::c_int,
-    /// A process sent it to us alone. Otherwise it came from the terminal, to everybody in the foreground.
+    /// A process sent it to us alone. Otherwise the terminal sent it to the whole foreground group.
     pub(crate) by_process: bool,
 }

@@ -20,7 +20,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         "k" | "kb" | "kib" => 1 << 10,
         "m" | "mb" | "mib" => 1 << 20,
         "g" | "gb" | "gib" => 1 << 30,
-        other => return Err(format!("{other:?} is no unit; use K, M or G")),
+        other => return Err(format!("{other:?} is not a unit; use K, M or G")),
     };
     number.checked_mul(unit).ok_or_else(|| "that many bytes do not fit 64 bits".into())
 }

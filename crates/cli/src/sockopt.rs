@@ -1,19 +1,19 @@
-//! Socket options that no library names.
+//! Socket options without a binding in any library.
 
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Has the kernel cut each datagram into packets of this length.
+/// Has the kernel split each datagram into packets of this length.
 pub(crate) fn set_udp_segment(socket: &impl AsRawFd, length: u16) -> io::Result<()> {
     set(socket, libc::SOL_UDP, libc::UDP_SEGMENT, &libc::c_int::from(length).to_ne_bytes())
 }
 
-/// Has the kernel hand over packets that came together as one datagram.
+/// Has the kernel merge consecutive packets into one datagram.
 pub(crate) fn set_udp_gro(socket: &impl AsRawFd) -> io::Result<()> {
     set(socket, libc::SOL_UDP, libc::UDP_GRO, &1_i32.to_ne_bytes())
 }
 
-/// Sets any option; `value` holds what the kernel reads.
+/// Sets any option; `value` is what the kernel reads.
 pub(crate) fn set(
     socket: &impl AsRawFd,
     level: libc::c_int,

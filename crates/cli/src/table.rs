@@ -1,6 +1,6 @@
 //! Plain text tables: right-aligned numbers under their headings, groups parted by an empty line.
 
-/// Where a column's text stands.
+/// Alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Align {
     /// Words.
@@ -27,7 +27,7 @@ impl Table {
         Table { columns, lines: Vec::new() }
     }
 
-    /// Adds a line; missing cells are empty, surplus ones are a mistake of ours.
+    /// Adds a line; missing cells are empty, surplus cells are a bug.
     pub(crate) fn line<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
         let cells: Vec<String> = cells.into_iter().map(Into::into).collect();
         debug_assert!(cells.len() <= self.columns.len(), "more cells than columns");

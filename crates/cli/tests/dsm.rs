@@ -100,9 +100,9 @@ fn a_death_ends_all_and_is_named() {
         ("lock", 71, "lock 123456"),
         ("unlock", 71, "jia_unlock: lock 3"),
         ("before", 71, "process 2 ends: jia_lock: before jia_init"),
-        ("leaves", 71, "jia_exit: the job is left inside the critical section of lock 1"),
-        ("past", 71, "jia_get: 100 bytes at 0x200000000ffa are not inside one allocation"),
-        ("reduce", 71, "no operation 99"),
+        ("leaves", 71, "jia_exit: this process leaves the job while it holds lock 1"),
+        ("past", 71, "jia_get: 100 bytes at 0x200000000ffa exceed the allocations"),
+        ("reduce", 71, "operation 99 does not exist"),
         ("forgets", 70, "process 2 ends without jia_exit"),
     ] {
         let Some(found) = run("-n 3", behaviour) else { return };
@@ -213,7 +213,7 @@ fn a_jiaconf_that_is_not_understood_is_refused() {
     let found = outcome(ferroce("dsm run --hosts").arg(&hosts).arg("true"));
     std::fs::remove_dir_all(&folder).expect("our own folder");
     assert_eq!(found.code, 2, "{found:?}");
-    let sentence = format!("{}, line 2: prefetch is \"perhaps\", but on or off is wanted", conf.display());
+    let sentence = format!("{}, line 2: prefetch is \"perhaps\"; set it to on or off", conf.display());
     assert!(found.stderr.contains(&sentence), "{found:?}");
 }
 
@@ -310,7 +310,7 @@ fn processes_behind_a_real_ssh_end_with_the_launcher() {
     assert!(killed.expect("kill runs").success());
     let found = finish(child);
     assert_eq!(found.code, 128 + 15, "{found:?}");
-    // Behind ssh nobody waits for the process itself; it hears from the meeting place that the launcher is gone.
+    // Behind ssh no parent waits for the process; the rendezvous tells it that the launcher has ended.
     let patience = std::time::Instant::now();
     while sleepers.iter().any(|sleeper| Path::new("/proc").join(sleeper).exists()) {
         assert!(patience.elapsed() < std::time::Duration::from_secs(20), "left: {sleepers:?}");
@@ -383,7 +383,7 @@ fn below_mpirun(program: &Path, behaviour: &str, rank: u32) -> std::process::Chi
 #[test]
 fn mpirun_needs_no_launcher_of_ours() {
     let Some(program) = program() else { return };
-    // The one that keeps the meeting place comes last: the other must wait for it.
+    // The process that runs the rendezvous starts last: the other must wait for it.
     let [second, first] = [1, 0].map(|rank| below_mpirun(program, "describe", rank));
     for child in [first, second] {
         let found = finish(child);
@@ -398,6 +398,6 @@ fn below_mpirun_process_0_is_named_when_it_dies() {
     let found = finish(second);
     first.wait().expect("it was killed");
     assert_eq!(found.code, 70, "{found:?}");
-    let sentence = "process 1 stops: process 0 of the job, which keeps the meeting place, is gone";
+    let sentence = "process 1 stops: process 0 of the job, which runs the rendezvous, is lost";
     assert!(found.stderr.contains(sentence) && !found.stderr.contains("launcher"), "{found:?}");
 }

@@ -7,10 +7,10 @@ use serde_json::Value;
 use std::sync::{Mutex, MutexGuard};
 use support::{both_sides, ferroce, outcome};
 
-/// Each test polls with two processes; several at once would only take turns on the cores.
+/// Each test polls with two processes; several would compete for the cores.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(|failed| failed.into_inner())
+    static SERIAL: Mutex<()> = Mutex::new(());
+    SERIAL.lock().unwrap_or_else(|failed| failed.into_inner())
 }
 
 /// Latencies in order, of so many samples.
@@ -186,7 +186,7 @@ fn a_last_message_that_never_arrives_is_not_called_damaged() {
             format!("perf {test} 127.0.0.1 -p {} -c uc -s 64K -n 20 --loss 100% --seed 7", server.port);
         let found = outcome(&mut ferroce(&line));
         assert_eq!((found.code, found.stdout.as_str()), (1, ""), "{found:?}");
-        assert!(found.stderr.contains("times, nothing arrived"), "{found:?}");
+        assert!(found.stderr.contains("times, and no copy arrived"), "{found:?}");
         let (code, said) = server.end();
         assert_eq!(code, Some(1), "{said}");
         assert!(!said.contains("did not arrive as it was sent"), "{said}");

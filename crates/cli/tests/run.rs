@@ -135,7 +135,7 @@ fn a_capture_without_packets_is_told() {
 fn what_cannot_be_started_is_explained() {
     let library = library("missing");
     for (line, code, word) in [
-        ("run -- no-such-program-of-ferroce", 127, "there is no program"),
+        ("run -- no-such-program-of-ferroce", 127, "does not exist"),
         ("run -- /etc/passwd", 126, "executable"),
         ("run --addr 192.0.2.77 -- true", 126, "ferroce gids"),
         ("run --link local -- true", 2, "udp"),

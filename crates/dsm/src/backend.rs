@@ -1,4 +1,4 @@
-//! What a transport of the shared memory does. Everything that all of them have alike (numbers, nesting, allocation,
+//! The interface of a transport of the shared memory. What all transports have in common (ranks, nesting, allocation,
 //! statistics) is in `job`.
 
 use crate::error::Error;
@@ -15,7 +15,7 @@ pub(crate) trait Backend: Send + Sync {
 
     /// New pages, from byte `at` of the heap on.
     fn place(&self, at: usize, homes: &Homes) -> Result<(), Error>;
-    /// Makes a range zero again. All processes call it, and no one uses the range.
+    /// Zeroes a range. All processes call it, and none uses the range meanwhile.
     fn discard(&self, at: usize, len: usize) -> Result<(), Error>;
 
     fn lock(&self, id: u32) -> Result<(), Error>;
@@ -28,7 +28,7 @@ pub(crate) trait Backend: Send + Sync {
     fn wait_flag(&self, id: u32) -> Result<(), Error>;
 
     fn send(&self, to: u32, tag: i32, bytes: &[u8]) -> Result<(), Error>;
-    /// Blocks until a message that fits the question is here, and takes it.
+    /// Blocks until a matching message is here, and takes it.
     fn recv(&self, from: Option<u32>, tag: Option<i32>) -> Result<(Envelope, Vec<u8>), Error>;
 
     /// Copies from the heap, as a read by the program would.
@@ -37,11 +37,11 @@ pub(crate) trait Backend: Send + Sync {
     fn put(&self, at: usize, from: &[u8]) -> Result<(), Error>;
 
     fn configure(&self, _tuning: Tuning, _on: bool) {}
-    /// How page faults of the program come to us.
+    /// How page faults of the program are caught.
     fn faults(&self) -> &str {
         "none"
     }
-    /// Pages of other processes of this host that were ever used right there, by their homes.
+    /// Pages of co-located processes that were ever used in place, by home.
     fn shared_pages(&self) -> Vec<(u32, u64)> {
         Vec::new()
     }

@@ -1,95 +1,93 @@
-//! What a call of this crate refuses, and why.
+//! Errors of this crate.
 
 use std::io;
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A setting that cannot be understood.
-    #[error("{variable} is {value:?}, but {wanted}")]
+    /// A setting has no valid value.
+    #[error("{variable} is {value:?}; set it to {wanted}")]
     Setting {
         /// The environment variable.
         variable: &'static str,
-        /// What it says.
+        /// Its value.
         value: String,
-        /// What it may say.
+        /// The valid values.
         wanted: &'static str,
     },
-    /// The launcher's meeting place could not be used.
-    #[error("meeting the other processes at {at} failed: {source}")]
+    /// The rendezvous of the launcher failed.
+    #[error("the rendezvous at {at} failed: {source}")]
     Meet {
         /// Its address.
         at: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The processes of the job do not fit together.
-    #[error("the processes of this job do not agree: {0}")]
+    /// The processes of the job have different settings.
+    #[error("the processes of this job have different settings: {0}")]
     Disagree(String),
-    /// The system refused.
+    /// A system call failed.
     #[error("{call}: {source}")]
     System {
-        /// What was tried.
+        /// The call.
         call: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The heap has no room for this allocation.
+    /// The heap has no free range for this allocation.
     #[error(
-        "{asked} bytes do not fit into the shared heap, {left} bytes are left; FERROCE_DSM_HEAP makes it larger"
+        "an allocation of {asked} bytes exceeds the {left} free bytes of the shared heap; enlarge it with FERROCE_DSM_HEAP"
     )]
     HeapFull {
-        /// Bytes asked for.
+        /// Bytes of the allocation.
         asked: usize,
         /// Bytes in the largest gap.
         left: usize,
     },
-    /// This placement cannot be.
+    /// The placement is impossible.
     #[error("placement: {0}")]
     Placement(String),
     /// No allocation starts here.
     #[error("no allocation starts at {0:#x}")]
     NotAllocated(usize),
     /// The range is not inside an allocation.
-    #[error("{len} bytes at {at:#x} are not inside one allocation of the shared heap")]
+    #[error("{len} bytes at {at:#x} exceed the allocations of the shared heap")]
     NotInAllocation {
         /// Start.
         at: usize,
         /// Length.
         len: usize,
     },
-    /// A number that names nothing.
-    #[error("{what} {id}: there are {count}, numbered from 0")]
+    /// A number that is out of range.
+    #[error("{what} {id} does not exist: there are {count}, numbered from 0")]
     NoSuch {
-        /// What it should name.
+        /// The kind of object.
         what: &'static str,
         /// The number.
         id: u32,
-        /// How many there are.
+        /// How many of these objects exist.
         count: u32,
     },
-    /// A lock is taken twice by one thread.
-    #[error("lock {0} is held by this thread already")]
+    /// A thread acquires a lock twice.
+    #[error("this thread already holds lock {0}")]
     HeldAlready(u32),
-    /// Unlock of what is not the youngest lock of this thread.
+    /// A thread releases a lock that is not the one it acquired last.
     #[error("lock {id} cannot be released: {why}")]
     NotYoungest {
         /// The lock.
         id: u32,
-        /// What is instead.
+        /// The reason.
         why: String,
     },
-    /// A barrier inside a critical section.
-    #[error("a barrier inside the critical section of lock {0} would wait for ever")]
+    /// A barrier is called inside a critical section.
+    #[error("a barrier inside the critical section of lock {0} would deadlock; release the lock first")]
     BarrierInLock(u32),
-    /// The end of a process inside a critical section.
-    #[error(
-        "the job is left inside the critical section of lock {0}, for which the others would wait for ever"
-    )]
+    /// A process leaves the job inside a critical section.
+    #[error("this process leaves the job while it holds lock {0}; release the lock first")]
     LeaveInLock(u32),
-    /// The fabric between the processes failed.
+    /// Communication with another process failed.
     #[error("{0}")]
-    Fabric(String),
+    Transport(String),
 }
 
 impl Error {

@@ -1,11 +1,11 @@
-//! Waiting for a word in shared memory: a short spin, because the other process is often just about to write it, then
-//! sleep, because it may not run at all while we spin.
+//! Waiting for a word in shared memory. A waiter spins briefly, because the other process often writes the word soon,
+//! and then sleeps, because that process may need the core.
 
 use rustix::thread::futex::{self, Flags, Timespec};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
-/// Longest sleep in one piece. Nothing depends on it: it only bounds what a missed wake-up would cost.
+/// Maximum length of one sleep. It only bounds the cost of a missed wake-up.
 const NAP: Duration = Duration::from_millis(100);
 
 /// The kernel counts sleepers with a signed number.
@@ -25,7 +25,7 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// Takes the lock that a word is.
+/// Acquires the lock in this word.
 pub(crate) fn acquire(word: &AtomicU32, patience: Patience) {
     if word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
         return;
@@ -37,13 +37,13 @@ pub(crate) fn acquire(word: &AtomicU32, patience: Patience) {
         }
         std::hint::spin_loop();
     }
-    // Who slept cannot know whether others still do, so it takes the lock as contended.
+    // A thread that slept cannot know whether others still sleep, so it marks the lock as contended.
     while word.swap(CONTENDED, Ordering::Acquire) != FREE {
         sleep(word, CONTENDED, NAP);
     }
 }
 
-/// Tries to take it; if that fails, sleeps for at most a moment.
+/// Tries to acquire the lock; if that fails, sleeps for at most `most`.
 pub(crate) fn try_acquire(word: &AtomicU32, most: Duration) -> bool {
     let taken = word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
         || word.swap(CONTENDED, Ordering::Acquire) == FREE;
@@ -53,14 +53,14 @@ pub(crate) fn try_acquire(word: &AtomicU32, most: Duration) -> bool {
     taken
 }
 
-/// Gives it back.
+/// Releases the lock.
 pub(crate) fn release(word: &AtomicU32) {
     if word.swap(FREE, Ordering::Release) == CONTENDED {
         wake(word, 1);
     }
 }
 
-/// How long to spin: nothing if the processes do not all have a core.
+/// How long to spin: not at all if the processes outnumber the cores.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience(u32);
 
@@ -71,12 +71,12 @@ impl Patience {
         Self(if processes as usize <= cores { 4000 } else { 50 })
     }
 
-    /// For waits whose end is far away.
+    /// For waits that take long.
     pub(crate) fn brief() -> Self {
         Self(20)
     }
 
-    /// Looks a few times, for less than a microsecond, whether `ready` likes what `word` says.
+    /// Polls `word` for less than a microsecond. Returns whether it became `ready`.
     pub(crate) fn glance(word: &AtomicU32, ready: impl Fn(u32) -> bool) -> bool {
         (0..16).any(|_| {
             let is_ready = ready(word.load(Ordering::Acquire));
@@ -87,7 +87,7 @@ impl Patience {
         })
     }
 
-    /// Waits until `ready` likes what `word` says, and returns that. `sleepers` counts who needs a wake-up.
+    /// Waits until `word` is `ready`, and returns its value. `sleepers` counts the threads that need a wake-up.
     pub(crate) fn wait(self, word: &AtomicU32, sleepers: &AtomicU32, ready: impl Fn(u32) -> bool) -> u32 {
         for _ in 0..self.0 {
             let value = word.load(Ordering::Acquire);
@@ -109,7 +109,7 @@ impl Patience {
     }
 }
 
-/// After a change of `word`: wakes everybody who sleeps on it, without a system call if nobody does.
+/// Wakes all sleepers of a changed `word`, without a system call if there are none.
 pub(crate) fn announce(word: &AtomicU32, sleepers: &AtomicU32) {
     fence(Ordering::SeqCst);
     if sleepers.load(Ordering::SeqCst) > 0 {

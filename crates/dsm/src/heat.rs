@@ -1,10 +1,10 @@
-//! How often each page travelled. Counted only where somebody wants to see it, since it costs a lock and a look-up per page.
+//! How often each page was transferred. Counted only on request, since it costs a lock and a look-up per page.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How often one page of the heap travelled to or from this process.
+/// How often one page of the heap was transferred to or from this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct PageTraffic {
     /// The page, counted from the start of the heap.
@@ -46,7 +46,7 @@ impl Heat {
         }
     }
 
-    /// Those that travelled at all, in order.
+    /// The pages that were transferred, in order.
     pub(crate) fn pages(&self) -> Vec<PageTraffic> {
         self.pages.lock().values().copied().collect()
     }

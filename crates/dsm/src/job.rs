@@ -22,30 +22,30 @@ pub const LOCKS: u32 = 4096;
 /// Number of flags.
 pub const FLAGS: u32 = 1024;
 
-/// What a program may switch. None of it changes results.
+/// Optimisations that a program may turn on or off. None changes results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tuning {
-    /// A page that only one process writes moves to it.
+    /// A page with a single writer moves to that process.
     HomeMigration,
-    /// A page that its home writes in every interval is taken as written, without a fault.
+    /// A page that its home writes in every interval counts as written, without a fault.
     AdaptiveWriteDetection,
     /// Barriers over a tree.
     BroadcastTree,
-    /// Measure speeds, for dividing loops.
+    /// Measure speeds, for load balancing.
     LoadBalance,
     /// Fetch only the changed blocks of a page.
     ChangedBlocks,
-    /// Changes of many single words of a page go home together. On, unless switched off.
+    /// Scattered changes of a page go home together. On by default.
     Parcels,
-    /// Pages that are likely to be wanted next are fetched with one that is. On, unless switched off.
+    /// Likely next pages are fetched with a page. On by default.
     Prefetch,
-    /// In a job over several hosts, pages that are allocated from now on, and whose home is on this host, are used right there. On,
-    /// unless switched off; whoever joins with it off cannot switch it on.
-    Beside,
+    /// In a job over several hosts, newly allocated pages of a co-located home are used in place. On by default. A
+    /// process that joins with it off cannot turn it on.
+    Colocated,
 }
 
 impl Tuning {
-    /// As `FERROCE_DSM_SWITCHES` spells it.
+    /// The name in `FERROCE_DSM_SWITCHES`.
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "home-migration" => Self::HomeMigration,
@@ -54,7 +54,7 @@ impl Tuning {
             "changed-blocks" => Self::ChangedBlocks,
             "parcels" => Self::Parcels,
             "prefetch" => Self::Prefetch,
-            "beside" => Self::Beside,
+            "colocated" => Self::Colocated,
             _ => return None,
         })
     }
@@ -65,7 +65,7 @@ thread_local! {
     static HELD: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A process' part in a job. Clones are the same part; all threads may use it.
+/// A process of a job. Clones are the same process; all threads may use it.
 #[derive(Clone)]
 pub struct Job(Arc<Inner>);
 
@@ -73,20 +73,20 @@ struct Inner {
     settings: Settings,
     transport: TransportKind,
     backend: Box<dyn Backend>,
-    /// Held through every `alloc` and `free`, waits included: they come in one order.
+    /// Held during every `alloc` and `free`, waits included, so that they have one order.
     placing: Mutex<PlacementState>,
-    /// Held for moments.
+    /// Held briefly.
     heap: RwLock<Allocator>,
     counters: Arc<Counters>,
     meeting: Arc<Meeting>,
-    /// Where the launcher wants to know what we did.
+    /// What this process did, if the launcher asks for it.
     record: Option<Record>,
-    /// The meeting place itself, where this process keeps it.
+    /// The rendezvous itself, if this process runs it.
     kept: Mutex<Option<Kept>>,
 }
 
 impl Job {
-    /// Meets the other processes and sets the heap up. Returns when all are there.
+    /// Joins the other processes and sets the heap up. Returns when all have joined.
     pub fn join(settings: Settings) -> Result<Job, Error> {
         let mut settings = settings.checked()?;
         let keeper = settings.meet.map_or(Keeper::First, |at| Keeper::Launcher(at.ip()));
@@ -109,7 +109,7 @@ impl Job {
         Ok(Job(Arc::new(inner)))
     }
 
-    /// Does something that may have to wait, and notes how long it took.
+    /// Runs a call that may wait, and records how long it took.
     fn spanned<T>(&self, call: &'static str, work: impl FnOnce() -> T) -> T {
         let Some(record) = &self.0.record else { return work() };
         let started = Instant::now();
@@ -133,11 +133,11 @@ impl Job {
         self.0.transport
     }
 
-    /// `len` bytes of zeros at a page's start, at the same address in every process. All processes must make the same
-    /// calls of `alloc` and `free` in the same order; `alloc` does not wait for them.
+    /// Allocates `len` zeroed bytes at a page boundary, at the same address in every process. All processes must make
+    /// the same calls of `alloc` and `free` in the same order; `alloc` does not wait for them.
     pub fn alloc(&self, len: usize, placement: &Placement) -> Result<*mut u8, Error> {
         let mut placing = self.0.placing.lock();
-        // Room first: the homes of more pages than the heap has are a list that no memory holds.
+        // The range first: a list of homes for more pages than the heap has could exhaust memory.
         let at = self.0.heap.write().alloc(len)?;
         let pages = len.max(1).div_ceil(crate::PAGE);
         let homes =
@@ -146,7 +146,7 @@ impl Job {
         Ok(self.0.backend.heap().wrapping_add(at))
     }
 
-    /// Gives an allocation back. All processes call it, and it waits for all: nobody may use the memory any more.
+    /// Frees an allocation. All processes call it, and it waits for all; afterwards the memory must not be used.
     pub fn free(&self, at: *mut u8) -> Result<(), Error> {
         let offset = (at as usize).wrapping_sub(self.0.backend.heap() as usize);
         let _turn = self.0.placing.lock();
@@ -159,7 +159,7 @@ impl Job {
         })
     }
 
-    /// Waits until this thread has lock `id`, and sees what was written under it before.
+    /// Acquires lock `id` for this thread. Writes made under the lock before are visible afterwards.
     pub fn lock(&self, id: u32) -> Result<(), Error> {
         known("lock", id, LOCKS)?;
         if HELD.with_borrow(|held| held.contains(&id)) {
@@ -171,12 +171,12 @@ impl Job {
         Ok(())
     }
 
-    /// Gives lock `id` back, which must be the one that this thread took last.
+    /// Releases lock `id`, which must be the one that this thread acquired last.
     pub fn unlock(&self, id: u32) -> Result<(), Error> {
         let youngest = HELD.with_borrow(|held| held.last().copied());
         if youngest != Some(id) {
             let why = match youngest {
-                Some(other) => format!("this thread took lock {other} after it, or never took it"),
+                Some(other) => format!("this thread acquired lock {other} after it, or never acquired it"),
                 None => "this thread holds no lock".to_owned(),
             };
             return Err(Error::NotYoungest { id, why });
@@ -186,8 +186,7 @@ impl Job {
         Ok(())
     }
 
-    /// Waits for all processes; afterwards everybody sees everything that was written before. One thread per process
-    /// calls it.
+    /// Waits for all processes. Afterwards all earlier writes are visible to all. One thread per process calls it.
     pub fn barrier(&self) -> Result<(), Error> {
         if let Some(id) = HELD.with_borrow(|held| held.last().copied()) {
             return Err(Error::BarrierInLock(id));
@@ -196,13 +195,13 @@ impl Job {
         self.spanned("barrier", || self.0.backend.barrier(&self.0.counters.barrier_wait_ns))
     }
 
-    /// Waits for all processes, and makes nothing visible.
+    /// Waits for all processes, without making writes visible.
     pub fn wait_all(&self) -> Result<(), Error> {
         add(&self.0.counters.barriers, 1);
         self.spanned("wait_all", || self.0.backend.wait_all(&self.0.counters.barrier_wait_ns))
     }
 
-    /// Sets a flag; it stays set until somebody resets it.
+    /// Sets a flag; it stays set until a process resets it.
     pub fn set_flag(&self, id: u32) -> Result<(), Error> {
         known("flag", id, FLAGS)?;
         self.spanned("set_flag", || self.0.backend.change_flag(id, true))
@@ -214,13 +213,13 @@ impl Job {
         self.spanned("reset_flag", || self.0.backend.change_flag(id, false))
     }
 
-    /// Waits until a flag is set. Makes nothing visible.
+    /// Waits until a flag is set, without making writes visible.
     pub fn wait_flag(&self, id: u32) -> Result<(), Error> {
         known("flag", id, FLAGS)?;
         self.spanned("wait_flag", || self.0.backend.wait_flag(id))
     }
 
-    /// Sends a message; returns when `bytes` may be used again, whether or not it was received.
+    /// Sends a message. `bytes` may be reused when it returns, whether or not the message was received.
     pub fn send(&self, to: u32, tag: i32, bytes: &[u8]) -> Result<(), Error> {
         known("process", to, self.size())?;
         add(&self.0.counters.messages, 1);
@@ -228,9 +227,9 @@ impl Job {
         self.spanned("send", || self.0.backend.send(to, tag, bytes))
     }
 
-    /// Waits for a message, from anybody where `from` is `None`, with any tag from 0 on where `tag` is: negative tags are
-    /// for layers above this one, whose messages a program must not take by accident. Copies as much as fits
-    /// into `into`, and returns the length of the message, its sender and its tag.
+    /// Waits for a message. `from` `None` accepts any sender; `tag` `None` accepts any tag from 0 on. Negative tags
+    /// are for layers above this one, whose messages a program must not take by accident. Copies as much as fits into
+    /// `into`, and returns the length of the message, its sender and its tag.
     pub fn recv(
         &self,
         from: Option<u32>,
@@ -246,62 +245,62 @@ impl Job {
         Ok((bytes.len(), sender, tag))
     }
 
-    /// Copies out of shared memory in one go: several pages are fetched together.
+    /// Copies out of shared memory; fetches several pages together.
     pub fn get(&self, into: &mut [u8], from_shared: *const u8) -> Result<(), Error> {
         let at = self.offset(from_shared as usize, into.len())?;
         self.spanned("get", || self.0.backend.get(into, at))
     }
 
-    /// Copies into shared memory, with the visibility of any other write.
+    /// Copies into shared memory, with the visibility of any write.
     pub fn put(&self, to_shared: *mut u8, from: &[u8]) -> Result<(), Error> {
         let at = self.offset(to_shared as usize, from.len())?;
         self.spanned("put", || self.0.backend.put(at, from))
     }
 
-    /// Where in the heap an address is; all `len` bytes must belong to one allocation.
+    /// The offset of an address in the heap; one allocation must contain all `len` bytes.
     fn offset(&self, at: usize, len: usize) -> Result<usize, Error> {
         let offset = at.checked_sub(self.0.backend.heap() as usize);
         let inside = offset.filter(|&offset| self.0.heap.read().holds(offset, len));
         inside.ok_or(Error::NotInAllocation { at, len })
     }
 
-    /// Switches an optimisation. All processes must do so between the same two barriers.
+    /// Turns an optimisation on or off. All processes must do so between the same two barriers.
     pub fn configure(&self, tuning: Tuning, on: bool) {
         self.0.backend.configure(tuning, on);
     }
 
-    /// What this process did so far.
+    /// The counters of this process so far.
     pub fn statistics(&self) -> Statistics {
         self.0.counters.snapshot()
     }
 
-    /// What `ferroce dsm run --stat` counts begins here; without this call, where the process joined.
+    /// Starts the section that `ferroce dsm run --stat` counts. By default it starts when the process joins.
     pub fn begin_statistics(&self) {
         self.0.record.iter().for_each(|record| record.first(self.statistics()));
     }
 
-    /// And ends here; without this call, where the process leaves.
+    /// Ends that section. By default it ends when the process leaves.
     pub fn end_statistics(&self) {
         self.0.record.iter().for_each(|record| record.last(self.statistics()));
     }
 
-    /// How page faults come to us: `none`, `userfaultfd` or `SIGSEGV`, with the reason where there was no choice.
+    /// How page faults are caught: `none`, `userfaultfd` or `SIGSEGV`, with the reason for a fallback.
     pub fn faults(&self) -> &str {
         self.0.backend.faults()
     }
 
-    /// Whether to count page by page what travels.
+    /// Turns counting of transfers per page on or off.
     pub fn count_pages(&self, on: bool) {
         self.0.counters.heat.switch(on);
     }
 
-    /// The pages that travelled while that was on, in order.
+    /// The pages that were transferred while counting was on, in order.
     pub fn pages(&self) -> Vec<PageTraffic> {
         self.0.counters.heat.pages()
     }
 
-    /// The end: waits for all processes, then says goodbye. Memory stays mapped while a clone of this job lives, but it
-    /// is shared no longer.
+    /// Leaves the job after waiting for all processes. Memory stays mapped while a clone of this job lives, but it is
+    /// no longer shared.
     pub fn leave(self) -> Result<(), Error> {
         if let Some(id) = HELD.with_borrow(|held| held.last().copied()) {
             return Err(Error::LeaveInLock(id));
@@ -338,8 +337,9 @@ fn open(
     let wish = settings.transport.map_or("any", TransportKind::name);
     let fd = memory.as_ref().map_or(-1, |file| file.as_raw_fd());
     let host = format!("{}/{}", host_id(), settings.host.map_or(String::new(), |host| host.to_string()));
-    let beside = if settings.switches.contains(&(Tuning::Beside, false)) { "apart" } else { "beside" };
-    let mine = format!("{wish} {} {host} {} {fd} {beside}", settings.heap_bytes, std::process::id());
+    let colocated =
+        if settings.switches.contains(&(Tuning::Colocated, false)) { "apart" } else { "colocated" };
+    let mine = format!("{wish} {} {host} {} {fd} {colocated}", settings.heap_bytes, std::process::id());
     let lines = meeting.gather(&mine)?;
     let word = |line: &str, at: usize| line.split(' ').nth(at).unwrap_or_default().to_owned();
     for (rank, line) in lines.iter().enumerate() {
@@ -353,11 +353,11 @@ fn open(
         }
     }
     let hosts = Hosts::of(&lines.iter().map(|line| word(line, 2)).collect::<Vec<_>>());
-    let neighbours = hosts.beside(settings.rank).count();
-    let one_host = neighbours == lines.len();
-    // A transport that somebody asked for is used between all processes.
+    let local_processes = hosts.colocated(settings.rank).count();
+    let one_host = local_processes == lines.len();
+    // A requested transport is used between all processes.
     let sharing = match settings.transport {
-        None => hosts.sharing(|rank| word(&lines[rank as usize], 5) == "beside"),
+        None => hosts.sharing(|rank| word(&lines[rank as usize], 5) == "colocated"),
         Some(_) => Hosts::apart(settings.size),
     };
     let transport =
@@ -370,7 +370,7 @@ fn open(
             let place = format!("/proc/{}/fd/{}", word(&lines[0], 3), word(&lines[0], 4));
             Box::new(Local::open(settings, memory, &place, meeting)?)
         }
-        paged => Box::new(Paged::open(settings, paged, meeting, neighbours, &sharing, counters)?),
+        paged => Box::new(Paged::open(settings, paged, meeting, local_processes, &sharing, counters)?),
     };
     Ok((transport, backend))
 }

@@ -21,11 +21,11 @@
 //! | a process of a job | [`Job`], [`Settings`], [`Error`] |
 //! | arrays and locks for Rust programs | [`Shared`], [`Plain`], [`LockGuard`] |
 //! | where shared memory lies | [`Placement`], and `heap/` |
-//! | how the processes find each other, and learn of a death | [`Rendezvous`], and `meet/` |
-//! | all processes on one host: the memory itself is shared | `local/` |
+//! | how the processes find each other, and detect a death | [`Rendezvous`], and `meet/` |
+//! | all processes on one host share memory | `local/` |
 //! | several hosts: pages that fault, are fetched and sent home | `paged/`, its protocol `coherence/`, its signals `faults/` |
 //! | how pages travel | `transport/` |
-//! | what was it all good for | [`Statistics`] |
+//! | counters | [`Statistics`] |
 #![deny(unsafe_code)]
 
 mod backend;
@@ -56,5 +56,5 @@ pub use settings::{FaultKind, MAX_SIZE, Settings, TransportKind};
 pub use statistics::Statistics;
 pub use typed::{LockGuard, Plain, Shared};
 
-/// Bytes of a page: the unit of coherence, and what every allocation is rounded up to.
+/// Bytes of a page: the unit of coherence and of allocations.
 pub const PAGE: usize = 4096;

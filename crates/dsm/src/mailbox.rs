@@ -1,4 +1,4 @@
-//! Messages that have come and that nobody has asked for yet.
+//! Messages that have arrived and were not received yet.
 
 use crate::backend::Envelope;
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ impl Inbox {
         self.messages.push_back((envelope, bytes));
     }
 
-    /// The oldest message that fits. Negative tags must be asked for by name.
+    /// The oldest matching message. Negative tags match only an explicit request.
     pub(crate) fn take(&mut self, from: Option<u32>, tag: Option<i32>) -> Option<(Envelope, Vec<u8>)> {
         let fits = |&((sender, label), _): &(Envelope, Vec<u8>)| {
             from.is_none_or(|from| from == sender) && tag.map_or(label >= 0, |tag| tag == label)
@@ -24,7 +24,7 @@ impl Inbox {
     }
 }
 
-/// Bytes before each message on its way: sender, tag, length.
+/// Header of each message: sender, tag, length.
 pub(crate) const HEADER: usize = 16;
 
 /// Those bytes.
@@ -36,7 +36,7 @@ pub(crate) fn header((from, tag): Envelope, len: usize) -> [u8; HEADER] {
     bytes
 }
 
-/// The beginning of a message whose end has not come yet.
+/// The beginning of a message that is not complete yet.
 #[derive(Debug, Default)]
 pub(crate) struct Partial(Vec<u8>);
 
@@ -57,14 +57,14 @@ impl Partial {
         }
     }
 
-    /// Room for the next bytes.
+    /// The buffer for the next bytes.
     pub(crate) fn grow(&mut self, count: usize) -> &mut [u8] {
         let old = self.0.len();
         self.0.resize(old + count, 0);
         &mut self.0[old..]
     }
 
-    /// Moves the message over if it is complete.
+    /// Moves the message to the mailbox if it is complete.
     pub(crate) fn finish(&mut self, inbox: &mut Inbox) {
         if let Some((envelope, len)) = self.header()
             && self.0.len() == HEADER + len

@@ -1,5 +1,5 @@
-//! Memory that several processes, or several parts of one, map: made, mapped and touched here, so that the rest of the
-//! crate needs no pointers.
+//! Creates, maps and accesses memory that several processes, or several parts of one, map. The rest of the crate
+//! needs no pointers.
 
 #![expect(unsafe_code, reason = "maps memory and touches what others may touch at the same time")]
 
@@ -12,7 +12,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Memory without a name, `len` bytes of zeros that cost nothing until they are touched.
+/// Anonymous memory of `len` zeroed bytes, which are allocated on access.
 pub(crate) fn anonymous_file(name: &'static std::ffi::CStr, len: usize) -> Result<File, Error> {
     // SAFETY: the name is a C string; the descriptor is checked below.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
@@ -26,12 +26,21 @@ pub(crate) fn anonymous_file(name: &'static std::ffi::CStr, len: usize) -> Resul
     Ok(file)
 }
 
-/// Gives the pages of a part of `file` back to the system; they read as zeros afterwards, through every mapping.
+/// Frees the pages of a part of `file`; they read as zeros afterwards, through every mapping.
 pub(crate) fn punch(file: &File, at: usize, len: usize) -> Result<(), Error> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: a system call on a descriptor we own.
     let rc = unsafe { libc::fallocate(file.as_raw_fd(), mode, at as i64, len as i64) };
     if rc == 0 { Ok(()) } else { Err(Error::system("fallocate of shared memory")) }
+}
+
+/// Whether the system changed a part of a mapping.
+#[must_use]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Done,
+    /// Nothing changed: the limit of mappings per process is reached (vm.max_map_count).
+    TooManyMappings,
 }
 
 /// A shared mapping of a part of a file; unmapped when dropped.
@@ -48,12 +57,12 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Readable and writable, wherever there is room.
+    /// Maps for reading and writing, at any address.
     pub(crate) fn anywhere(file: &File, at: usize, len: usize) -> Result<Self, Error> {
         Self::new(file, at, len, 0, libc::PROT_READ | libc::PROT_WRITE)
     }
 
-    /// At one address, which must be free.
+    /// Maps at one address, which must be free.
     pub(crate) fn fixed(
         file: &File,
         at: usize,
@@ -74,7 +83,7 @@ impl Mapping {
         if base == libc::MAP_FAILED {
             let source = std::io::Error::last_os_error();
             let call = match source.raw_os_error() {
-                Some(libc::ENOMEM) => "mmap of the shared heap, which FERROCE_DSM_HEAP makes smaller",
+                Some(libc::ENOMEM) => "mmap of the shared heap (FERROCE_DSM_HEAP sets its size)",
                 _ => "mmap of the shared heap",
             };
             return Err(Error::System { call, source });
@@ -91,9 +100,8 @@ impl Mapping {
         self.base
     }
 
-    /// Changes what the program may do with `len` bytes from `offset` on. `false`: there are too many pieces of
-    /// different rights already.
-    pub(crate) fn protect(&self, offset: usize, len: usize, access: Access) -> Result<bool, Error> {
+    /// Changes the access rights of `len` bytes from `offset` on.
+    pub(crate) fn protect(&self, offset: usize, len: usize, access: Access) -> Result<Change, Error> {
         let rights = match access {
             Access::None => libc::PROT_NONE,
             Access::Read => libc::PROT_READ,
@@ -102,23 +110,25 @@ impl Mapping {
         // SAFETY: pages of this mapping, which nothing of ours points into.
         let rc = unsafe { libc::mprotect(self.at(offset, len, crate::PAGE).cast(), len, rights) };
         if rc == 0 {
-            return Ok(true);
+            return Ok(Change::Done);
         }
         let error = Error::system("mprotect of the shared heap");
         match &error {
-            Error::System { source, .. } if source.raw_os_error() == Some(libc::ENOMEM) => Ok(false),
+            Error::System { source, .. } if source.raw_os_error() == Some(libc::ENOMEM) => {
+                Ok(Change::TooManyMappings)
+            }
             _ => Err(error),
         }
     }
 
-    /// Maps a part of another file over `len` bytes from `offset` on, closed. `false`: there are too many pieces already, and
-    /// nothing has changed. Where the old piece is `taken` away first, that cannot be.
+    /// Maps a part of another file over `len` bytes from `offset` on, without access rights. With `taken`, it unmaps the old
+    /// part first, and never returns [`Change::TooManyMappings`].
     pub(crate) fn replace(
         &self,
         (offset, len): (usize, usize),
         (file, at): (&File, usize),
         taken: bool,
-    ) -> Result<bool, Error> {
+    ) -> Result<Change, Error> {
         let place: *mut libc::c_void = self.at(offset, len, crate::PAGE).cast();
         let fixed = if taken { libc::MAP_FIXED_NOREPLACE } else { libc::MAP_FIXED };
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | fixed;
@@ -129,23 +139,23 @@ impl Mapping {
         // SAFETY: pages of this mapping, which nothing of ours points into, or nothing.
         let base = unsafe { libc::mmap(place, len, libc::PROT_NONE, flags, file.as_raw_fd(), at as i64) };
         if base == place {
-            return Ok(true);
+            return Ok(Change::Done);
         }
         let source = std::io::Error::last_os_error();
         match source.raw_os_error() {
-            Some(libc::ENOMEM) if !taken => Ok(false),
+            Some(libc::ENOMEM) if !taken => Ok(Change::TooManyMappings),
             _ => Err(Error::System { call: "mmap of another part of the heap", source }),
         }
     }
 
-    /// Closes pages again by taking their entries out of the page table; what is in them stays.
+    /// Closes pages by removing their entries from the page table; their content stays.
     pub(crate) fn unmap_entries(&self, offset: usize, len: usize) -> Result<(), Error> {
         // SAFETY: pages of this mapping, which is shared, so that nothing is lost.
         let rc = unsafe { libc::madvise(self.at(offset, len, crate::PAGE).cast(), len, libc::MADV_DONTNEED) };
         if rc == 0 { Ok(()) } else { Err(Error::system("madvise of the shared heap")) }
     }
 
-    /// Brings the page of this byte into memory.
+    /// Allocates the page of this byte.
     pub(crate) fn touch(&self, offset: usize) {
         // SAFETY: inside the mapping; any value will do.
         unsafe { ptr::read_volatile(self.at(offset, 1, 1)) };
@@ -189,7 +199,7 @@ impl Mapping {
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
     }
 
-    /// Copies bytes from one place to another; the places may overlap.
+    /// Copies bytes within the mapping; the ranges may overlap.
     pub(crate) fn copy_within(&self, from: usize, to: usize, len: usize) {
         let (from, to) = (self.at(from, len, 1), self.at(to, len, 1));
         // SAFETY: both inside the mapping.
@@ -221,9 +231,6 @@ mod tests {
         let len = 1 << 50;
         let file = anonymous_file(c"test", len).expect("it costs nothing");
         let error = Mapping::anywhere(&file, 0, len).expect_err("no room").to_string();
-        assert!(
-            error.starts_with("mmap of the shared heap, which FERROCE_DSM_HEAP makes smaller: "),
-            "{error}"
-        );
+        assert!(error.starts_with("mmap of the shared heap (FERROCE_DSM_HEAP sets its size): "), "{error}");
     }
 }

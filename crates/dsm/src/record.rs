@@ -1,7 +1,7 @@
 //! What `ferroce dsm run --stat` shows: the counters of this process, and when it waited for what.
 //!
-//! One line of JSON on standard error at the end, behind a mark that no program prints; the launcher takes it out again.
-//! So it arrives from other machines, too. Nothing is recorded unless the launcher asks.
+//! The record is one line of JSON on standard error at the end, behind a mark that no program prints. The launcher
+//! removes it from the output, so it arrives from other hosts, too. Nothing is recorded unless the launcher asks.
 
 use crate::heat::PageTraffic;
 use crate::statistics::Statistics;
@@ -12,11 +12,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Set by the launcher.
 const VARIABLE: &str = "FERROCE_DSM_STAT";
-/// Begins the line. The launcher knows it as well.
+/// Begins the line; the launcher uses the same mark.
 const MARK: &str = "\u{1e}ferroce-dsm-statistics ";
-/// Waits that are kept one by one; more than that no picture shows.
+/// Maximum number of single waits in the record; the diagram shows no more.
 const MOST_SPANS: usize = 4096;
-/// Pages that are told; more than that no picture shows.
+/// Maximum number of pages in the record; the diagram shows no more.
 const MOST_PAGES: usize = 16384;
 /// Shorter calls did not wait.
 const SHORTEST_NS: u64 = 2_000;
@@ -32,7 +32,7 @@ pub(crate) struct Record {
 struct Kept {
     spans: Vec<Value>,
     left_out: u64,
-    /// The counters when the part that counts began, and when it ended.
+    /// The counters at the start and the end of the counted section.
     first: Option<Statistics>,
     last: Option<Statistics>,
 }
@@ -49,7 +49,7 @@ fn counters(statistics: &Statistics) -> Map<String, Value> {
 }
 
 impl Record {
-    /// Starts recording, if anybody wants to see it.
+    /// Starts recording, if the launcher asks for it.
     pub(crate) fn begin() -> Option<Record> {
         let wanted = std::env::var_os(VARIABLE).is_some_and(|value| !value.is_empty() && value != "0");
         wanted.then(|| Record {
@@ -59,7 +59,7 @@ impl Record {
         })
     }
 
-    /// Notes how long a call took that began then.
+    /// Records the duration of a call that began then.
     pub(crate) fn note(&self, call: &'static str, started: Instant) {
         let took_ns = nanoseconds(started.elapsed());
         if took_ns < SHORTEST_NS {
@@ -74,18 +74,18 @@ impl Record {
         }
     }
 
-    /// The part that counts begins here.
+    /// Starts the counted section.
     pub(crate) fn first(&self, statistics: Statistics) {
         let mut kept = self.kept.lock();
         (kept.first, kept.last) = (Some(statistics), None);
     }
 
-    /// And ends here.
+    /// Ends the counted section.
     pub(crate) fn last(&self, statistics: Statistics) {
         self.kept.lock().last = Some(statistics);
     }
 
-    /// Tells the launcher. `who` has what it cannot know itself: number, transport and the like.
+    /// Writes the record for the launcher. `who` has rank, transport and the like.
     pub(crate) fn report(&self, mut who: Value, now: &Statistics, pages: Vec<PageTraffic>) {
         let kept = self.kept.lock();
         let last = counters(kept.last.as_ref().unwrap_or(now));
@@ -95,12 +95,12 @@ impl Record {
         who["spans"] = kept.spans.clone().into();
         who["spans_left_out"] = kept.left_out.into();
         who["pages"] = busiest(pages).into_iter().map(|page| json!(page)).collect();
-        // Nobody to tell if this fails.
+        // There is nowhere to report a failure.
         let _ = std::io::stderr().write_all(format!("{MARK}{who}\n").as_bytes());
     }
 }
 
-/// `[page, fetched, changed]` of each page that travelled; the busiest, where there are too many.
+/// `[page, fetched, changed]` of each transferred page; the busiest, if there are too many.
 fn busiest(mut pages: Vec<PageTraffic>) -> Vec<[u64; 3]> {
     if pages.len() > MOST_PAGES {
         pages.sort_by_key(|page| std::cmp::Reverse(page.fetched + page.changed));

@@ -1,4 +1,4 @@
-//! What the environment says about a job.
+//! Settings of a job from the environment.
 
 use crate::error::Error;
 use crate::job::Tuning;
@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TransportKind {
-    /// All on one host: the heap is one piece of memory that all map.
+    /// All on one host: every process maps the same memory.
     Local,
     /// One-sided RDMA: READ, WRITE and atomics.
     Rdma,
@@ -23,7 +23,7 @@ impl TransportKind {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Local, Self::Rdma, Self::RdmaMsg, Self::Udp];
 
-    /// As `FERROCE_DSM_TRANSPORT` and `--transport` spell it.
+    /// The name in `FERROCE_DSM_TRANSPORT` and `--transport`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -33,13 +33,13 @@ impl TransportKind {
         }
     }
 
-    /// The one that is spelt so.
+    /// The transport with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
-/// How page faults of the program come to us.
+/// How page faults of the program are caught.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FaultKind {
     /// By userfaultfd where the system allows it, else by SIGSEGV.
@@ -47,12 +47,12 @@ pub enum FaultKind {
     Auto,
     /// By SIGSEGV: rights of the mapping.
     Signal,
-    /// By userfaultfd, or not at all.
+    /// By userfaultfd only.
     Userfault,
 }
 
 impl FaultKind {
-    /// As `FERROCE_DSM_FAULTS` spells it.
+    /// The name in `FERROCE_DSM_FAULTS`.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "auto" => Some(Self::Auto),
@@ -63,7 +63,7 @@ impl FaultKind {
     }
 }
 
-/// Everything [`crate::Job::join`] must know. `Settings::default()` is a job of one process.
+/// The settings for [`crate::Job::join`]. `Settings::default()` is a job of one process.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Number of this process.
@@ -72,27 +72,27 @@ pub struct Settings {
     pub size: u32,
     /// The launcher's rendezvous; needed where `size` is more than 1.
     pub meet: Option<SocketAddr>,
-    /// What proves to the rendezvous that this process belongs to the job.
+    /// The key that proves to the rendezvous that this process belongs to the job.
     pub key: String,
-    /// Below mpirun or srun: who they say we are. Process 0 keeps the rendezvous then.
+    /// Below mpirun or srun: rank and size from there. Process 0 then runs the rendezvous.
     pub foreign: Option<ForeignJob>,
-    /// Processes with different numbers count as on different hosts, wherever they are. For trying things out on one machine.
+    /// Processes with different numbers count as on different hosts. For experiments on one host.
     pub host: Option<u32>,
     /// `None`: local if all processes are on one host, else one-sided RDMA.
     pub transport: Option<TransportKind>,
-    /// How page faults come to us, where there are any.
+    /// How page faults are caught, if there are any.
     pub faults: FaultKind,
-    /// Optimisations that are on or off from the start; a program may change them later.
+    /// Optimisations that are on or off at the start; a program may change them later.
     pub switches: Vec<(Tuning, bool)>,
     /// Size of the shared heap: address space, not memory.
     pub heap_bytes: usize,
-    /// Pages of other homes that a process keeps at once.
+    /// Maximum number of pages of other homes that a process keeps.
     pub cache_pages: usize,
-    /// Whether neighbours of a page are fetched with it.
+    /// Whether adjacent pages are fetched with a page.
     pub prefetch: bool,
-    /// How many neighbours at most.
+    /// Maximum number of prefetched pages.
     pub prefetch_pages: usize,
-    /// How far away a neighbour may be.
+    /// Maximum distance of a prefetched page.
     pub max_checking_pages: usize,
 }
 
@@ -117,12 +117,12 @@ impl Default for Settings {
     }
 }
 
-/// Most processes of a job.
+/// Maximum number of processes of a job.
 pub const MAX_SIZE: u32 = 1024;
 
 impl Settings {
-    /// Reads the variables of docs/reference/environment.md; without any, those of mpirun and srun; without those, a job of one
-    /// process.
+    /// Reads the variables of docs/reference/environment.md. Without any, it reads those of mpirun and srun; without
+    /// those, it returns a job of one process.
     pub fn from_env() -> Result<Self, Error> {
         let default = Self::default();
         let size = number("FERROCE_DSM_SIZE")?;
@@ -136,26 +136,26 @@ impl Settings {
             size: size.or(foreign.as_ref().map(|job| job.size)).unwrap_or(1),
             foreign,
             host: None,
-            meet: read("FERROCE_DSM_MEET", "an address and port is wanted", |text| text.parse().ok())?,
+            meet: read("FERROCE_DSM_MEET", "an address and port", |text| text.parse().ok())?,
             key: std::env::var("FERROCE_DSM_KEY").unwrap_or_default(),
             transport: read(
                 "FERROCE_DSM_TRANSPORT",
-                "local, rdma, rdma-msg or udp is wanted",
+                "local, rdma, rdma-msg or udp",
                 TransportKind::from_name,
             )?,
             faults: read(
                 "FERROCE_DSM_FAULTS",
-                "auto, signal or userfaultfd is wanted",
+                "auto, signal or userfaultfd",
                 FaultKind::from_name,
             )?
             .unwrap_or_default(),
             switches: read(
                 "FERROCE_DSM_SWITCHES",
-                "a list of home-migration, write-detection, tree, changed-blocks, parcels, prefetch, beside is wanted, each perhaps with no- in front",
+                "a list of home-migration, write-detection, tree, changed-blocks, parcels, prefetch, colocated, each optionally with the prefix no-",
                 switches,
             )?
             .unwrap_or_default(),
-            heap_bytes: read("FERROCE_DSM_HEAP", "bytes are wanted, such as 64G", bytes)?
+            heap_bytes: read("FERROCE_DSM_HEAP", "a number of bytes, such as 64G", bytes)?
                 .unwrap_or(default.heap_bytes),
             cache_pages: number("FERROCE_DSM_CACHE_PAGES")?.unwrap_or(default.cache_pages),
             prefetch: number::<u8>("FERROCE_DSM_PREFETCH")?.map_or(default.prefetch, |on| on != 0),
@@ -166,29 +166,33 @@ impl Settings {
         settings.checked()
     }
 
-    /// The number that a launcher gave this process, if any did; for what is said before it has joined.
+    /// The rank that a launcher gave this process, if any, for messages before it has joined.
     pub fn rank_from_env() -> Option<u32> {
         let foreign = || ForeignJob::of(|name| std::env::var(name).ok(), 0).map(|job| job.rank);
         number("FERROCE_DSM_RANK").ok()?.or_else(foreign)
     }
 
-    /// The same, if it makes sense.
+    /// The rank, if it is valid.
     pub(crate) fn checked(mut self) -> Result<Self, Error> {
         let wrong = |variable, value: String, wanted| Err(Error::Setting { variable, value, wanted });
         if self.size == 0 || self.size > MAX_SIZE {
-            return wrong("FERROCE_DSM_SIZE", self.size.to_string(), "1 to 1024 processes are possible");
+            return wrong("FERROCE_DSM_SIZE", self.size.to_string(), "a number from 1 to 1024");
         }
         if self.rank >= self.size {
-            return wrong("FERROCE_DSM_RANK", self.rank.to_string(), "it must be below FERROCE_DSM_SIZE");
+            return wrong("FERROCE_DSM_RANK", self.rank.to_string(), "a number below FERROCE_DSM_SIZE");
         }
         if self.size > 1 && self.meet.is_none() && self.foreign.is_none() {
-            return wrong("FERROCE_DSM_MEET", String::new(), "a job of several processes needs it");
+            return wrong(
+                "FERROCE_DSM_MEET",
+                String::new(),
+                "the address of the rendezvous, which a job of several processes needs",
+            );
         }
         if self.cache_pages < 4 {
-            return wrong("FERROCE_DSM_CACHE_PAGES", self.cache_pages.to_string(), "at least 4 are needed");
+            return wrong("FERROCE_DSM_CACHE_PAGES", self.cache_pages.to_string(), "at least 4");
         }
         if self.heap_bytes > 16 << 40 {
-            return wrong("FERROCE_DSM_HEAP", self.heap_bytes.to_string(), "at most 16T are possible");
+            return wrong("FERROCE_DSM_HEAP", self.heap_bytes.to_string(), "at most 16T");
         }
         self.heap_bytes = self.heap_bytes.max(crate::PAGE).next_multiple_of(crate::PAGE);
         Ok(self)
@@ -209,7 +213,7 @@ fn read<T>(
 }
 
 fn number<T: std::str::FromStr>(variable: &'static str) -> Result<Option<T>, Error> {
-    read(variable, "a whole number is wanted", |text| text.parse().ok())
+    read(variable, "a whole number", |text| text.parse().ok())
 }
 
 /// `tree,no-parcels`
@@ -255,6 +259,6 @@ mod tests {
     #[test]
     fn a_rank_beyond_the_size_is_refused() {
         let error = Settings { rank: 3, size: 2, ..Settings::default() }.checked().unwrap_err();
-        assert_eq!(error.to_string(), "FERROCE_DSM_RANK is \"3\", but it must be below FERROCE_DSM_SIZE");
+        assert_eq!(error.to_string(), "FERROCE_DSM_RANK is \"3\"; set it to a number below FERROCE_DSM_SIZE");
     }
 }

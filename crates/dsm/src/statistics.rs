@@ -1,4 +1,4 @@
-//! What a process counted.
+//! The counters of a process.
 
 use crate::heat::Heat;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,11 +6,11 @@ use std::time::Instant;
 
 macro_rules! counted {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What one process did since it joined.
+        /// Counters of one process since it joined.
         #[derive(Debug, Clone, Default, serde::Serialize)]
         pub struct Statistics { $($(#[$doc])* pub $name: u64,)* }
 
-        /// The same while it grows.
+        /// The counters while they change.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             $(pub(crate) $name: AtomicU64,)*
@@ -27,13 +27,13 @@ macro_rules! counted {
 }
 
 counted! {
-    /// Reads of a page that was not here.
+    /// Read faults: pages that were not here.
     read_faults,
-    /// First writes of a page in an interval.
+    /// Write faults: first writes of a page in an interval.
     write_faults,
-    /// Pages fetched from their homes because somebody waited for them.
+    /// Pages fetched on a fault.
     fetches,
-    /// Pages fetched because a neighbour was.
+    /// Pages prefetched with an adjacent page.
     prefetches,
     /// Pages whose changes went home.
     diffs,
@@ -43,23 +43,23 @@ counted! {
     diff_bytes,
     /// Bytes of pages that came from their homes.
     fetched_bytes,
-    /// Pages that were dropped because somebody else wrote them.
+    /// Copies that were invalidated because another process wrote the page.
     invalidations,
-    /// Pages that had to leave the cache for others.
+    /// Copies that were evicted from the cache.
     evictions,
-    /// Pages at home at another process of this host that are used right there.
+    /// Pages of co-located homes that are used in place.
     shared_pages,
     /// Pages whose home moved to this process.
     migrations,
     /// Locks taken.
     locks,
-    /// Time from asking for a lock to having it.
+    /// Time from the request of a lock to its acquisition.
     lock_wait_ns,
     /// Barriers passed, with coherence and without.
     barriers,
-    /// Time in them. Two processes on one host look at no clock where both come within a moment.
+    /// Time in them. Two processes on one host do not read the clock if both arrive within a moment.
     barrier_wait_ns,
-    /// Time until a faulting thread could go on.
+    /// Time from a fault until the thread continued.
     fault_ns,
     /// Messages sent by the program.
     messages,

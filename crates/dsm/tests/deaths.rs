@@ -21,9 +21,9 @@ fn survivors_name_the_dead(test: &str, wait: fn(&Job)) {
         wait(job);
     });
     let kinds = TransportKind::ALL.map(|transport| (transport, &[][..]));
-    // It is beside process 0, whose program was shown its pages.
-    let beside = (TransportKind::Rdma, &TWO_ON_EACH_HOST[..]);
-    for (transport, variables) in kinds.into_iter().chain([beside]) {
+    // It is co-located with process 0, whose program was shown its pages.
+    let colocated = (TransportKind::Rdma, &TWO_ON_EACH_HOST[..]);
+    for (transport, variables) in kinds.into_iter().chain([colocated]) {
         let ended = Plan { test, size: 3, transport, variables }.run_with(|_| ());
         assert_eq!(ended.departure, Departure::Down { rank: 1, why: "its connection closed".into() });
         for rank in [0, 2] {
@@ -111,8 +111,8 @@ fn killed_at_any_time() {
     let file = (JOINED, joined.to_str().expect("a plain name"));
     let [by_itself, hosts] = TWO_ON_EACH_HOST;
     let alone = TransportKind::ALL.map(|transport| (transport, vec![file]));
-    let beside = (TransportKind::Rdma, vec![file, by_itself, hosts]);
-    for (transport, variables) in alone.into_iter().chain([beside]).flat_map(|kind| vec![kind; MOMENTS]) {
+    let colocated = (TransportKind::Rdma, vec![file, by_itself, hosts]);
+    for (transport, variables) in alone.into_iter().chain([colocated]).flat_map(|kind| vec![kind; MOMENTS]) {
         let moment = Duration::from_micros(random.random_range(0..200_000));
         let ended = Plan { test, size: 4, transport, variables: &variables }.run_with(|children| {
             // Who has not joined is not missed here: that is the launcher's part.

@@ -123,27 +123,27 @@ fn calls_that_cannot_be_are_refused() {
         let refused = |result: Result<(), ferroce_dsm::Error>| result.unwrap_err().to_string();
         assert_eq!(refused(job.unlock(1)), "lock 1 cannot be released: this thread holds no lock");
         job.lock(1).unwrap();
-        assert_eq!(refused(job.lock(1)), "lock 1 is held by this thread already");
+        assert_eq!(refused(job.lock(1)), "this thread already holds lock 1");
         assert_eq!(
             refused(job.barrier()),
-            "a barrier inside the critical section of lock 1 would wait for ever"
+            "a barrier inside the critical section of lock 1 would deadlock; release the lock first"
         );
         assert_eq!(
             refused(job.clone().leave()),
-            "the job is left inside the critical section of lock 1, for which the others would wait for ever"
+            "this process leaves the job while it holds lock 1; release the lock first"
         );
         job.lock(2).unwrap();
-        assert!(refused(job.unlock(1)).contains("took lock 2 after it"));
+        assert!(refused(job.unlock(1)).contains("acquired lock 2 after it"));
         job.unlock(2).unwrap();
         job.unlock(1).unwrap();
-        assert_eq!(refused(job.lock(4096)), "lock 4096: there are 4096, numbered from 0");
+        assert_eq!(refused(job.lock(4096)), "lock 4096 does not exist: there are 4096, numbered from 0");
         assert!(job.send(job.size(), 0, b"").is_err());
         assert!(job.free(std::ptr::dangling_mut()).is_err());
         assert!(job.alloc(usize::MAX, &Placement::Rotating).is_err());
         assert!(job.get(&mut [0], std::ptr::dangling()).is_err());
         let page = job.alloc(4096, &Placement::On(0)).unwrap();
         let end = page.wrapping_add(4090);
-        let sentence = format!("100 bytes at {end:p} are not inside one allocation of the shared heap");
+        let sentence = format!("100 bytes at {end:p} exceed the allocations of the shared heap");
         assert_eq!(refused(job.get(&mut [0; 100], end)), sentence);
         assert_eq!(refused(job.put(end, &[0; 100])), sentence);
         job.put(end, &[0; 6]).unwrap();
@@ -166,7 +166,7 @@ fn what_the_heap_cannot_hold_costs_nothing() {
         // The first would be a list of 256 MiB; it comes first, so that a mistake here ends before the others are tried.
         for len in [64 << 30, 16 << 40, usize::MAX - 4095, usize::MAX] {
             let why = job.alloc(len, &cyclic).unwrap_err().to_string();
-            assert!(why.contains("do not fit into the shared heap"), "{why}");
+            assert!(why.contains("free bytes of the shared heap"), "{why}");
             let more = most_memory() - before;
             assert!(more < 32 << 10, "{len} bytes that were refused took {more} KiB");
         }

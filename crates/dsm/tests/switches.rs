@@ -81,7 +81,7 @@ fn bytes_of_small_changes(job: &Job, on: bool) -> Statistics {
     const PAGES: usize = 40;
     job.barrier().expect("a barrier");
     job.configure(Tuning::ChangedBlocks, on);
-    // Half of the pages are at home at their writer, half at their reader's neighbour.
+    // Half of the pages are at home at their writer, half at a process co-located with their reader.
     let array = job.shared::<u32>(PAGES * WORDS, &Placement::Cyclic { block: PAGE, first: 0 }).expect("room");
     let before = job.statistics();
     for round in 1..=6u32 {

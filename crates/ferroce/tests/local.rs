@@ -167,9 +167,9 @@ fn killed_at_any_instruction() {
         let Pair { a, b } = Pair::rc(V4);
         if has_fabric() {
             let registry = Registry::open(&default_base()).unwrap();
-            let place_of = |slot: u8| registry.directory().join(format!("slot-{slot}.place"));
-            assert!(place_of(a.device.counters().slot).exists(), "that is where they are");
-            let is_left = |slot: &u8| place_of(*slot).exists() && !registry.is_alive(*slot);
+            let segment_of = |slot: u8| registry.directory().join(format!("slot-{slot}.shm"));
+            assert!(segment_of(a.device.counters().slot).exists(), "that is where they are");
+            let is_left = |slot: &u8| segment_of(*slot).exists() && !registry.is_alive(*slot);
             let left: Vec<u8> = dead.into_iter().rev().take(20).filter(is_left).collect();
             assert!(left.is_empty(), "slots {left:?} left something behind");
         }

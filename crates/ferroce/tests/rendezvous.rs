@@ -356,18 +356,18 @@ fn a_stopped_sender_is_read() {
 #[test]
 fn who_keeps_others_out_gets_packets() {
     watched(|| {
-        for (adopts_a, adopts_b) in [(true, false), (false, true)] {
-            let side = |adopt| {
+        for (memfd_a, memfd_b) in [(true, false), (false, true)] {
+            let side = |memfd| {
                 let addresses = Some(LOOPBACKS.to_vec());
                 let config = Config::from_env()
                     .expect("environment")
-                    .with(|c| (c.addresses, c.adopt) = (addresses, adopt));
+                    .with(|c| (c.addresses, c.memfd) = (addresses, memfd));
                 let device = Device::open_with(config).unwrap();
                 let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
                 let qp = pd.rc(&cq).address(V4).create().unwrap();
                 Side { device, pd, cq, qp }
             };
-            let (a, b) = (side(adopts_a), side(adopts_b));
+            let (a, b) = (side(memfd_a), side(memfd_b));
             join(&a.qp, &b.qp);
             let (from, to) = (plain(&a, LEN), plain(&b, LEN));
             from.write(0, &pattern(9, LEN)).unwrap();

@@ -23,7 +23,7 @@ const CHAIN: [&str; 12] = [
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=symbols.txt");
-    let list = std::fs::read_to_string("symbols.txt").expect("symbols.txt lies beside build.rs");
+    let list = std::fs::read_to_string("symbols.txt").expect("symbols.txt is next to build.rs");
     let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let map = Path::new(&out).join("libibverbs.map");
     std::fs::write(&map, version_map(&list)).expect("OUT_DIR can be written");

@@ -7,7 +7,7 @@ use std::process::Command;
 
 /// Versions in the order in which they came; each contains the one before it. Programs ask for them by name.
 const CHAIN: [&str; 4] = ["RDMACM_1.0", "RDMACM_1.1", "RDMACM_1.2", "RDMACM_1.3"];
-/// What libibverbs exports, written down beside it.
+/// The symbols that libibverbs exports.
 const VERBS: &str = "../ibverbs/symbols.txt";
 
 fn main() {
@@ -15,7 +15,7 @@ fn main() {
     println!("cargo:rerun-if-changed=symbols.txt");
     println!("cargo:rerun-if-changed={VERBS}");
     let out = PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let list = std::fs::read_to_string("symbols.txt").expect("symbols.txt lies beside build.rs");
+    let list = std::fs::read_to_string("symbols.txt").expect("symbols.txt is next to build.rs");
     let map = out.join("librdmacm.map");
     std::fs::write(&map, version_map(&list)).expect("OUT_DIR can be written");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", map.display());
@@ -52,7 +52,7 @@ fn by_version(list: &str) -> BTreeMap<&str, Vec<&str>> {
 /// Cargo gives no way to link one cdylib with another. A library of the same name and symbols, with nothing behind them,
 /// is enough for the linker; the loader then finds the real one.
 fn link_with_verbs(out: &Path) {
-    let list = std::fs::read_to_string(VERBS).expect("libibverbs lies beside librdmacm");
+    let list = std::fs::read_to_string(VERBS).expect("libibverbs is next to librdmacm");
     let (mut source, mut map) = (String::from(".text\n"), String::new());
     for (version, names) in by_version(&list) {
         for name in &names {

@@ -1,9 +1,9 @@
 //! The addresses of the device: which there are, what they carry, and what happens when they change.
 
 use crate::gids::{self, GidEntry};
-use crate::lock::RwLock;
 use crate::queues::{EventHub, EventSource};
-use crate::watch::AddressWatch;
+use ferroce_os::lock::RwLock;
+use ferroce_os::watch::AddressWatch;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::{EventKind, Mtu};
 use std::sync::Arc;

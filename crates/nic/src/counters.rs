@@ -1,7 +1,7 @@
 //! What the device counts.
 
 use crate::link::LinkCounters;
-use crate::lock::Mutex;
+use ferroce_os::lock::Mutex;
 use ferroce_proto::qp::{DropReason, QpCounters, RefusalReason};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Tally {
     pub(crate) completions: Count,
     pub(crate) failed_completions: Count,
-    /// One-sided operations in the memory of a neighbour: mapped, and by the kernel.
+    /// One-sided operations in the memory of a local peer: mapped, and by the kernel.
     pub(crate) mapped: Count,
     pub(crate) copied: Count,
     /// Packets that went past the link, and their bytes.

@@ -2,8 +2,8 @@
 //! a capture is whole.
 
 use crate::engine::Engine;
-use crate::fork::Generation;
-use crate::lock::Mutex;
+use ferroce_os::fork::Generation;
+use ferroce_os::lock::Mutex;
 use std::sync::{Arc, Once, Weak};
 
 static OPEN: Mutex<Vec<(Generation, Weak<Engine>)>> = Mutex::new(Vec::new());

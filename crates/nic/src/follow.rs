@@ -4,7 +4,7 @@ use crate::addresses::AddressTable;
 use crate::cm::CmService;
 use crate::engine::Chore;
 use crate::queues::EventSource;
-use crate::watch;
+use ferroce_os::watch;
 use ferroce_proto::verbs::EventKind;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;

@@ -5,15 +5,11 @@
 //!
 //! | layer | module | what lives there |
 //! |---|---|---|
-//! | system | `eventfd`, `wait_set`, [`lock`] | descriptors to sleep on, and locks that never allocate |
-//! | | `fork`, `log`, `random`, `watch` | forked children, `FERROCE_LOG`, random numbers, the kernel's announcements of address changes |
-//! | host | [`registry`] | how the processes of one host find each other |
-//! | | `pulse` | how threads that poll and the background thread share the work |
-//! | shared memory | `shm` | what processes of one host share: descriptor tables, and pages that others can map |
+//! | host | `pulse` | how threads that poll and the background thread share the work |
 //! | registered memory | `memory` | keys, checks, memory windows, and the few lines that copy |
 //! | links | [`link`] | how packets leave and arrive: UDP, fault injection, capture |
 //! | settings | [`Config`], `counters` | how a device is opened; what it counts |
-//! | same-host fabric | `local` | rings, and operations in the memory of processes of this host |
+//! | same-host fabric | `local` | packets through rings, and operations in the memory of processes of this host, by `ferroce-shm` |
 //! | | [`Error`] | why a call was refused |
 //! | queues | `queues` | the inner side of completion queues, shared receive queues, channels and events |
 //! | | `device_memory`, `gids` | memory of the device itself; what the GID table is made of |
@@ -27,7 +23,8 @@
 //! | handles | `objects` | what programs hold: PD, memory region and window, CQ, QP, SRQ, work queue, address handle |
 //! | | `open`, `shared` | opening a device; the one device of a process that has no owner |
 //!
-//! The protocol itself is in `ferroce-proto`; nothing here knows an opcode.
+//! The protocol itself is in `ferroce-proto`; nothing here knows an opcode. Locks, clocks and other services of the kernel are in
+//! `ferroce-os`; what processes of one host share is in `ferroce-shm`.
 
 mod addresses;
 mod cm;
@@ -37,30 +34,21 @@ mod device_attr;
 mod device_memory;
 mod engine;
 mod error;
-mod eventfd;
 mod exit;
 mod farewell;
 mod follow;
-mod fork;
 mod gids;
 pub mod inspect;
 pub mod link;
 mod local;
-pub mod lock;
-mod log;
 mod memory;
 mod nic;
 mod objects;
 mod open;
 mod pulse;
 mod queues;
-mod random;
 mod raw;
-pub mod registry;
 mod shared;
-mod shm;
-mod wait_set;
-mod watch;
 mod xrc;
 
 pub use cm::{
@@ -75,8 +63,10 @@ pub use device_attr::{
 pub use device_memory::{DeviceMemory, MAX_DM};
 pub use engine::Posting;
 pub use error::{CmRefusal, Error};
+pub use ferroce_os::lock;
+pub use ferroce_os::log::refusal as log_refusal;
+pub use ferroce_shm::registry;
 pub use gids::GidEntry;
-pub use log::log_refusal;
 pub use memory::{MAX_MW, Prefetch, WindowType};
 pub use nic::Nic;
 pub use objects::{

@@ -8,20 +8,22 @@ use crate::device_memory::Budget;
 use crate::engine::{Background, Chore, Engine};
 use crate::error::Error;
 use crate::follow::FollowAddresses;
-use crate::fork::Generation;
 use crate::gids::{self, GidEntry};
 use crate::inspect::{Answerer, Subject};
 use crate::link::{Capture, Faulty, Link, SharedPort, UdpConfig, UdpLink};
-use crate::local::{Fabric, LocalLink};
-use crate::lock::{Mutex, RwLock};
+use crate::local::{LocalLink, LocalPeers};
 use crate::nic::{Nic, NicInner};
 use crate::pulse::Pulse;
 use crate::queues::{EventHub, EventSource};
-use crate::watch::AddressWatch;
 use crate::xrc::XrcDomains;
-use crate::{exit, farewell, log, registry};
+use crate::{exit, farewell};
+use ferroce_os::fork::Generation;
+use ferroce_os::lock::{Mutex, RwLock};
+use ferroce_os::log;
+use ferroce_os::watch::AddressWatch;
 use ferroce_proto::cc::Share;
 use ferroce_proto::verbs::EventKind;
+use ferroce_shm::registry;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -32,7 +34,7 @@ impl Nic {
     pub fn open(config: Config) -> Result<Nic, Error> {
         let born = Generation::current();
         // First of all: a process that has only one thread yet need not wait for it.
-        crate::lock::announce();
+        ferroce_os::lock::announce();
         let entries = gids::read(config.addresses.as_deref())?;
         let ways = open_ways(&config)?;
         Self::with_ways(&config, ways, entries, born)
@@ -46,7 +48,7 @@ impl Nic {
     ) -> Result<Nic, Error> {
         let events = Arc::new(EventHub::default());
         let pulse = Arc::new(Pulse::new().map_err(Error::system("creating an event descriptor"))?);
-        let engine = Arc::new(Engine::new(ways.link, ways.wire, ways.shared_port, ways.fabric, pulse));
+        let engine = Arc::new(Engine::new(ways.link, ways.wire, ways.shared_port, ways.local_peers, pulse));
         let table = Arc::new(AddressTable {
             wanted: config.addresses.clone(),
             mtu_wish: config.mtu,
@@ -133,7 +135,7 @@ struct Ways {
     /// The link without the fabric.
     wire: Arc<dyn Link>,
     shared_port: Arc<SharedPort>,
-    fabric: Option<Arc<Fabric>>,
+    local_peers: Option<Arc<LocalPeers>>,
 }
 
 /// Opens the link, with what was asked for around it.
@@ -151,7 +153,7 @@ fn open_ways(config: &Config) -> Result<Ways, Error> {
         link: wire.clone(),
         wire,
         shared_port: shared_port.clone(),
-        fabric: None,
+        local_peers: None,
     };
     if let Some(faults) = &config.faults {
         return Ok(over_wire(Arc::new(Faulty::new(udp, *faults))));
@@ -159,10 +161,10 @@ fn open_ways(config: &Config) -> Result<Ways, Error> {
     if config.link == LinkChoice::Udp || config.capture.is_some() {
         return Ok(over_wire(udp));
     }
-    match LocalLink::open(udp.clone(), config.adopt) {
+    match LocalLink::open(udp.clone(), config.memfd) {
         Ok(local) => {
-            let fabric = Some(local.fabric().clone());
-            Ok(Ways { link: Arc::new(local), wire: udp, shared_port, fabric })
+            let local_peers = Some(local.local_peers().clone());
+            Ok(Ways { link: Arc::new(local), wire: udp, shared_port, local_peers })
         }
         Err(why) => {
             log::choice(format_args!(

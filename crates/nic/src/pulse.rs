@@ -5,8 +5,8 @@
 //! thread looks at it now and then. An armed CQ says the opposite: its owner is about to sleep. So does a program
 //! that says that it comes and goes: nobody can tell from its polls whether it is there.
 
-use crate::eventfd::EventFd;
-use crate::wait_set::WaitSet;
+use ferroce_os::eventfd::EventFd;
+use ferroce_os::wait_set::WaitSet;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::OnceLock;

@@ -2,9 +2,9 @@
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::fork::Generation;
-use crate::lock::Mutex;
 use crate::nic::{Nic, WeakNic};
+use ferroce_os::fork::Generation;
+use ferroce_os::lock::Mutex;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 

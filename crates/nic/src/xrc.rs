@@ -1,7 +1,7 @@
 //! XRC domains: which shared receive queues a receiving end may put messages into (IBA annex A14).
 
-use crate::lock::Mutex;
 use crate::queues::CqCore;
+use ferroce_os::lock::Mutex;
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

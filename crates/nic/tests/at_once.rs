@@ -1,4 +1,4 @@
-//! The short way of a WRITE in one piece to a neighbour: that it is taken, that it does what the long way does, and that it is not taken
+//! The short way of a WRITE in one piece to a local peer: that it is taken, that it does what the long way does, and that it is not taken
 //! where anything is out of order. Regions are used on lease there, which ends with the region.
 
 mod objects_support;

@@ -1,4 +1,4 @@
-//! One-sided operations of unreliable and of extended reliable connections, done at once in the memory of a neighbour: that they are, that they do what
+//! One-sided operations of unreliable and of extended reliable connections, done at once in the memory of a local peer: that they are, that they do what
 //! packets do, and that whatever is out of order is left to packets.
 
 mod objects_support;

@@ -124,7 +124,7 @@ fn nothing_is_left(end: &End) {
     assert_eq!(end.nic.counters().queue_pairs.len(), 0);
 }
 
-/// What an end hears for want of a confirmation: silence where nobody answers, or a neighbour's refusal.
+/// What an end hears for want of a confirmation: silence where nobody answers, or a local peer's refusal.
 #[track_caller]
 fn given_up(end: &End, is_shared: bool, reason: RejectReason) {
     match is_shared {

@@ -144,7 +144,7 @@ fn three_on_one_address_find_each_other() {
 }
 
 #[test]
-fn a_neighbour_without_shared_memory_is_reached_by_udp() {
+fn a_local_peer_without_shared_memory_is_reached_by_udp() {
     let end = End::new(&["127.47.4.1"]);
     let mut without = Other::command("other_process");
     let mut other = listener_of(without.env("FERROCE_LINK", "udp"), "accepts", "127.47.4.1");

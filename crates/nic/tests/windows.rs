@@ -276,8 +276,8 @@ fn bind_and_the_send_that_tells_of_it_go_out_together() {
     }
 }
 
-/// As [`Setup`], but the one that uses the window is a neighbour of the one that binds it, and there is more memory.
-fn neighbours(address: [&str; 2]) -> (Setup, Nic, Cq) {
+/// As [`Setup`], but the one that uses the window is a local peer of the one that binds it, and there is more memory.
+fn local_peers(address: [&str; 2]) -> (Setup, Nic, Cq) {
     let [near, far] = address.map(open);
     let (near_pd, pd) = (near.alloc_pd().unwrap(), far.alloc_pd().unwrap());
     let (near_cq, cq) = (near.create_cq(64, None, 0).unwrap(), far.create_cq(64, None, 0).unwrap());
@@ -290,7 +290,7 @@ fn neighbours(address: [&str; 2]) -> (Setup, Nic, Cq) {
     (Setup { nic: far, pd, cq, a, b, from, to }, near, near_cq)
 }
 
-/// Operations that a neighbour did by itself, in memory that it has mapped.
+/// Operations that a local peer did by itself, in memory that it has mapped.
 fn mapped(nic: &Nic) -> u64 {
     nic.counters().link.direct_mapped
 }
@@ -300,8 +300,8 @@ fn has_fabric() -> bool {
 }
 
 #[test]
-fn neighbours_reach_through_windows_by_themselves() {
-    let (s, near, near_cq) = neighbours(["127.91.2.20", "127.91.2.21"]);
+fn local_peers_reach_through_windows_by_themselves() {
+    let (s, near, near_cq) = local_peers(["127.91.2.20", "127.91.2.21"]);
     let done = || completions(&near_cq, 1)[0].status;
     let page = s.to.addr(0).next_multiple_of(4096);
     let write = |rkey, addr, len| {
@@ -330,8 +330,8 @@ fn neighbours_reach_through_windows_by_themselves() {
 }
 
 #[test]
-fn a_window_of_type_2_is_open_to_the_neighbour_of_its_queue_pair_only() {
-    let (s, near, near_cq) = neighbours(["127.91.2.22", "127.91.2.23"]);
+fn a_window_of_type_2_is_open_to_the_local_peer_of_its_queue_pair_only() {
+    let (s, near, near_cq) = local_peers(["127.91.2.22", "127.91.2.23"]);
     let window = s.pd.alloc_window(WindowType::Two).unwrap();
     let rkey = s.bind_two(&window);
     let (c, d) = (create(s.from.mr.pd(), &near_cq, Transport::Rc), create(&s.pd, &s.cq, Transport::Rc));
@@ -342,11 +342,11 @@ fn a_window_of_type_2_is_open_to_the_neighbour_of_its_queue_pair_only() {
     assert_eq!(s.nic.counters().refusals["wrong_qp"], 1);
 }
 
-/// Once a window is closed, nobody writes there any more, and the neighbour that tries is refused.
+/// Once a window is closed, nobody writes there any more, and the local peer that tries is refused.
 #[test]
-fn a_closed_window_is_closed_to_neighbours_under_way() {
+fn a_closed_window_is_closed_to_local_peers_under_way() {
     for round in 0..20 {
-        let (s, _near, near_cq) = neighbours(["127.91.2.24", "127.91.2.25"]);
+        let (s, _near, near_cq) = local_peers(["127.91.2.24", "127.91.2.25"]);
         let window = s.pd.alloc_window(WindowType::Two).unwrap();
         let rkey = next_rkey(window.rkey());
         let page = s.to.addr(0).next_multiple_of(4096);

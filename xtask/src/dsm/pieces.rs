@@ -26,7 +26,7 @@ pub enum Piece {
     /// The same over a cable of a gigabit per second.
     TwoHostsNarrow,
     /// Three processes, two of which share a host and its pages.
-    Neighbours,
+    LocalPeers,
     /// Barriers of eight processes over UDP on one host.
     Eight,
     /// Open MPI in shared memory.
@@ -41,7 +41,7 @@ impl Piece {
         Piece::TwoHosts,
         Piece::TwoHostsSignal,
         Piece::Local,
-        Piece::Neighbours,
+        Piece::LocalPeers,
         Piece::Eight,
         Piece::MpiShared,
         Piece::MpiTcp,
@@ -64,7 +64,7 @@ impl Piece {
             Piece::TwoHosts => "two-hosts",
             Piece::TwoHostsSignal => "two-hosts-signal",
             Piece::TwoHostsNarrow => "two-hosts-narrow",
-            Piece::Neighbours => "neighbours",
+            Piece::LocalPeers => "local-peers",
             Piece::Eight => "eight",
             Piece::MpiShared => "mpi-shared",
             Piece::MpiTcp => "mpi-tcp",
@@ -116,7 +116,7 @@ impl Piece {
                     example = host.narrowed(&folder.join("figures"));
                 }
                 match self {
-                    Piece::Neighbours => example.args(["auto", "3"]),
+                    Piece::LocalPeers => example.args(["auto", "3"]),
                     _ => example.arg("rdma"),
                 };
                 example.args(host.options_of_figures());

@@ -76,7 +76,7 @@ const TRIALS: &[Trial] = &[
     Trial { name: "--loss", options: &["--loss", "2%", "--seed", "7", "--explain"], script: bandwidth!("21004"), status: 0, says: "injected_losses" },
     Trial { name: "--delay and --reorder", options: &["--delay", "100us", "--reorder", "1%"], script: bandwidth!("21005"), status: 0, says: "65536" },
     Trial { name: "--addr", options: &["--addr", "127.0.0.9"], script: "cat /sys/class/infiniband/ferroce0/ports/1/gids/0; ibv_devinfo -v", status: 0, says: "127.0.0.9" },
-    Trial { name: "no such program", options: &[], script: "\"$FERROCE\" run -- no-such-program", status: 127, says: "there is no program" },
+    Trial { name: "no such program", options: &[], script: "\"$FERROCE\" run -- no-such-program", status: 127, says: "does not exist" },
     Trial { name: "no library", options: &[], script: "FERROCE_LIB=/nowhere \"$FERROCE\" run -- true", status: 127, says: "FERROCE_LIB" },
     Trial { name: "not executable", options: &[], script: "\"$FERROCE\" run -- /etc/passwd", status: 126, says: "executable" },
 ];

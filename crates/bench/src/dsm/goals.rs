@@ -100,9 +100,9 @@ const SWITCHES: [Switch; 10] = [
         "400 pages read in order, prefetched",
     ),
     Switch {
-        what: "co-located processes (`beside`, on by default): 100 pages written and read by two processes of one host, with a third elsewhere",
-        off: (Piece::Neighbours, "100 pages of a neighbour, copied"),
-        on: (Piece::Neighbours, "100 pages of a neighbour, used there"),
+        what: "co-located processes (`colocated`, on by default): 100 pages written and read by two processes of one host, with a third elsewhere",
+        off: (Piece::LocalPeers, "100 pages of a local peer, copied"),
+        on: (Piece::LocalPeers, "100 pages of a local peer, in place"),
     },
     Switch {
         what: "tree (`BROADCAST`): empty barrier of 8 processes over UDP on this machine",

@@ -1,11 +1,11 @@
-//! Which capture files a run made: the named one, and one per further process beside it.
+//! Which capture files a run wrote: the named one, and one for each further process.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Capture files with their length and time of change, to tell the run's own from older ones.
+/// Capture files with their length and modification time, to tell the files of the run from older ones.
 pub(super) type Snapshot = BTreeMap<PathBuf, (u64, Option<SystemTime>)>;
 
 /// The files that are there now.

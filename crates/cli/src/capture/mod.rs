@@ -1,4 +1,4 @@
-//! `ferroce capture`: run a program with its packets recorded, then say what was recorded.
+//! `ferroce capture`: runs a program, records its packets, then summarises them.
 
 mod files;
 mod pcapng;
@@ -17,8 +17,8 @@ use std::process::{Command, ExitCode};
 #[derive(Parser)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// File to write, in pcapng format. A file that exists is kept: then, and for a second process of the program, x.pcapng
-    /// becomes x.<pid>.pcapng.
+    /// File to write, in pcapng format. If it exists, or for a second process of the program, x.pcapng becomes
+    /// x.<pid>.pcapng.
     #[arg(short, long, value_name = "FILE", default_value = "ferroce.pcapng")]
     output: PathBuf,
     /// Print the summary as JSON.

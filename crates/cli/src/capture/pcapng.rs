@@ -1,4 +1,4 @@
-//! Counting the packets of a pcapng file without trusting it: a killed program leaves half a block behind.
+//! Counts the packets of a pcapng file that may be damaged: a killed program leaves half a block behind.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -11,12 +11,12 @@ const PACKET_BLOCKS: [u32; 3] = [2, 3, 6];
 /// Type, length in front, length behind.
 const SMALLEST_BLOCK: u64 = 12;
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Count {
     /// Whole packets.
     pub(super) packets: u64,
-    /// The last block is not whole, or is none.
+    /// The last block is incomplete or malformed.
     pub(super) truncated: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A recording: the file that a program's processes write their packets to, and what it holds in the end.
+//! A recording: the file that a program's processes write their packets to, and its content at the end.
 
 use super::{files, pcapng};
 use crate::failure::Failure;
@@ -9,7 +9,7 @@ use std::process::Command;
 /// The NIC of every process that finds this variable records its packets to the file it names.
 const CAPTURE_VARIABLE: &str = "FERROCE_CAPTURE";
 
-/// A recording under way.
+/// A recording in progress.
 pub(crate) struct Recording {
     output: PathBuf,
     before: files::Snapshot,
@@ -39,7 +39,7 @@ impl Recording {
         Ok(Recording { output, before })
     }
 
-    /// Tells a program, and all that it starts, where to record.
+    /// Sets the variable for a program and all its child processes.
     pub(crate) fn apply_to(&self, command: &mut Command) {
         command.env(CAPTURE_VARIABLE, &self.output);
     }
@@ -59,10 +59,10 @@ impl Recording {
 
 fn absolute(output: &Path) -> Result<PathBuf, Failure> {
     let path = std::path::absolute(output)
-        .map_err(|error| Failure::io(format!("{} is no usable path", output.display()), error))?;
+        .map_err(|error| Failure::io(format!("{} is not a usable path", output.display()), error))?;
     match path.parent() {
         Some(folder) if !folder.is_dir() => {
-            Err(Failure::new(format!("there is no folder {}", folder.display()))
+            Err(Failure::new(format!("the folder {} does not exist", folder.display()))
                 .advise("Create it, or name another file"))
         }
         _ if path.is_dir() => Err(Failure::new(format!("{} is a folder", path.display()))
@@ -116,6 +116,6 @@ mod tests {
     #[test]
     fn a_missing_folder_is_named() {
         let failure = absolute(Path::new("/nowhere/at/all/x.pcapng")).expect_err("no such folder");
-        assert_eq!(failure.what(), "there is no folder /nowhere/at/all");
+        assert_eq!(failure.what(), "the folder /nowhere/at/all does not exist");
     }
 }

@@ -1,4 +1,4 @@
-//! What each counter means, in words that fit a line. A name that a newer NIC added has none, and is shown all the same.
+//! The meaning of each counter, in one line. Unknown counters of a newer NIC are shown without one.
 
 /// A reason to drop a packet.
 pub(crate) fn of_drop(reason: &str) -> &'static str {
@@ -52,13 +52,13 @@ pub(crate) fn of_cm(name: &str) -> &'static str {
         "received" => "messages received and understood",
         "sent" => "messages sent, repeats included",
         "repeated" => "of those, sent again: no answer came, or theirs came again",
-        "malformed" => "datagrams to QP1 that are no message",
+        "malformed" => "malformed datagrams to QP1",
         "foreign" => "management datagrams of another class",
-        "strays" => "about connections that are not (any more) here",
+        "strays" => "about unknown or closed connections",
         "duplicates" => "messages that came twice",
         "wrong_address" => "not from the address of the connection's peer",
         "unexpected" => "not what may come in the connection's state",
-        "no_listener" => "offers to ports that nobody listens on",
+        "no_listener" => "requests to ports without a listener",
         "backlog_full" => "offers dropped: their listener has enough undecided ones",
         "overload" => "offers dropped: too many undecided ones or connections in all",
         "stale" => "offers with a queue pair that is in an older connection",
@@ -77,7 +77,7 @@ pub(crate) fn of_cm(name: &str) -> &'static str {
     }
 }
 
-/// Those that come by kind of message or by reason.
+/// Counters by kind of message or by reason.
 fn of_cm_family(name: &str) -> &'static str {
     let families = [
         ("received_", "messages of this kind received"),
@@ -115,7 +115,7 @@ pub(crate) fn of_link(name: &str) -> &'static str {
         "local_waited" => "of those sent, found a ring full and waited",
         "local_echoes" => "came by UDP as well (multicast) and were dropped",
         "local_bells" => "sleeping processes of this host woken",
-        "direct_mapped" => "one-sided operations in a neighbour's memory, mapped here",
+        "direct_mapped" => "one-sided operations in a local peer's memory, mapped here",
         "direct_copied" => "those that the kernel copied between the processes",
         "messages_fetched" => "messages copied from the mapped memory of another process of this host",
         "messages_named" => "messages that a process of this host copied from this one's memory",
@@ -124,7 +124,7 @@ pub(crate) fn of_link(name: &str) -> &'static str {
     }
 }
 
-/// Counters of the link that are dropped packets, and are shown with those.
+/// Counters of the link that count dropped packets; they are shown with the drops.
 pub(crate) fn is_drop(link_counter: &str) -> bool {
     !of_drop(link_counter).is_empty()
 }

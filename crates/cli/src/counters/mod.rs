@@ -1,4 +1,4 @@
-//! `ferroce counters`: what the NICs of all running processes of this user have counted.
+//! `ferroce counters`: the counters of the NICs of all running processes of this user.
 
 pub(crate) mod meaning;
 mod text;
@@ -18,17 +18,17 @@ pub(crate) struct Args {
     /// Show counters that are zero, too.
     #[arg(long)]
     all: bool,
-    /// Show them again and again, with this pause in between.
+    /// Repeat with this pause in between.
     #[arg(long, value_name = "SECONDS", value_parser = parse_pause)]
     watch: Option<Duration>,
 }
 
-/// What was found, as JSON shows it.
+/// The report, as JSON shows it.
 #[derive(Debug, Serialize)]
 struct Report {
     /// NICs that answered, in the order of their slots.
     devices: Vec<Snapshot>,
-    /// Why others did not.
+    /// Why others did not answer.
     unanswered: Vec<Unanswered>,
 }
 
@@ -72,10 +72,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Until the user interrupts us or the reader of a pipe leaves.
+/// Runs until the user interrupts it or the reader of a pipe closes it.
 fn watch(args: &Args, mut report: Report, pause: Duration) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
-    // Home and clear: the table stays in its place. A file gets one table after the other.
+    // Home and clear: the table stays in place on a terminal. A file gets one table after another.
     let before = if stdout.is_terminal() && !args.json { "\x1b[H\x1b[2J" } else { "" };
     loop {
         let shown = match args.json {

@@ -1,4 +1,4 @@
-//! Counters for people: one block per NIC, nothing that is zero unless asked for.
+//! Counters as text: one block per NIC, without zeros unless requested.
 
 use super::{Report, meaning};
 use crate::sizes::format_size;
@@ -7,7 +7,7 @@ use ferroce_nic::QpReport;
 use ferroce_nic::inspect::Snapshot;
 use std::collections::BTreeMap;
 
-/// All of it, without a newline at the end.
+/// The whole text, without a final newline.
 pub(super) fn render(report: &Report, show_zeros: bool) -> String {
     let mut blocks: Vec<String> = report.devices.iter().map(|device| block(device, show_zeros)).collect();
     blocks.extend(report.unanswered.iter().map(|unanswered| format!("{}.", printable(&unanswered.why))));
@@ -67,7 +67,7 @@ fn heading(device: &Snapshot) -> String {
     )
 }
 
-/// Dropped packets, those of the link included: who looks for a lost packet does not care which part lost it.
+/// Dropped packets, including those of the link.
 fn drops(device: &Snapshot) -> BTreeMap<&str, u64> {
     let link = device.link.iter().filter(|(name, _)| meaning::is_drop(name));
     let mut drops = BTreeMap::new();
@@ -151,7 +151,7 @@ fn uptime(ms: u64) -> String {
     }
 }
 
-/// Another process chose its name; it must not move our cursor.
+/// Another process chose its name; it must not contain terminal controls.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

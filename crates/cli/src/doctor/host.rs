@@ -1,22 +1,22 @@
-//! The host: shared memory, namespaces, and what the kernel has of RDMA itself.
+//! The host: shared memory, namespaces, and the kernel's own RDMA.
 
 use super::{Finding, local};
 use crate::run::library::Libraries;
-use crate::run::namespace::{self, Dress};
+use crate::run::namespace::{self, Files};
 use crate::run::tree::SysTree;
 use std::path::Path;
 
-/// With less room than this, some processes will not share memory.
+/// With less space than this, some processes cannot share memory.
 const SCARCE_MIB: u64 = 16;
 
-/// Checks that fork, for as long as there is only one thread.
+/// Checks that fork; they must run while there is only one thread.
 pub(super) fn before_threads() -> Vec<Finding> {
-    // Whether the libraries are there is another question.
+    // A separate check tests whether the libraries exist.
     let libraries =
         Libraries::find().unwrap_or(Libraries { verbs: "/nowhere".into(), connections: None, shim: None });
     let sys = SysTree::of(&[], false);
     let as_root = rustix::process::geteuid().is_root();
-    vec![match namespace::try_out(&Dress { sys: &sys, libraries: &libraries }) {
+    vec![match namespace::try_out(&Files { sys: &sys, libraries: &libraries }) {
         Ok(()) if as_root => Finding::works("namespaces", "a mount namespace shows programs the device's files"),
         Ok(()) => Finding::works("namespaces", "user and mount namespaces show programs the device's files"),
         Err(refused) => Finding::limited("namespaces", format!("refused ({refused}); a preloaded library shows the files instead"))
@@ -33,7 +33,7 @@ fn registry() -> Finding {
     let room_mib = local::room_mib(&base).unwrap_or(u64::MAX);
     if room_mib < SCARCE_MIB {
         let found = format!(
-            "{} has {room_mib} MiB left; a process needs 2, and 1 for each neighbour",
+            "{} has {room_mib} MiB left; a process needs 2, and 1 for each local peer",
             base.display()
         );
         return Finding::limited("registry", found).advise(
@@ -54,7 +54,7 @@ fn locked_memory() -> Finding {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
     let soft = line.and_then(|line| line.split_whitespace().next()).unwrap_or("unknown");
-    Finding::note("locked memory", format!("limit {soft}; of no interest, nothing is ever pinned"))
+    Finding::note("locked memory", format!("limit {soft}; not relevant, since no memory is pinned"))
 }
 
 fn kernel_rdma() -> Finding {
@@ -75,7 +75,7 @@ fn kernel_rdma() -> Finding {
         .filter(|name| name != crate::devices::DEVICE)
         .collect();
     match (loaded.is_empty(), devices.is_empty()) {
-        (true, true) => Finding::note("the kernel's RDMA", "none, and none is needed"),
+        (true, true) => Finding::note("the kernel's RDMA", "none, and ferroce needs none"),
         (false, true) => {
             Finding::note("the kernel's RDMA", format!("modules {}, no device", loaded.join(", ")))
         }

@@ -1,4 +1,4 @@
-//! Is the drop-in library there, and does it have every symbol that programs ask the real one for?
+//! Checks that the drop-in library exists and exports every symbol of the real one.
 
 use super::Finding;
 use crate::run::library::{Libraries, VERBS};
@@ -31,7 +31,7 @@ pub(super) fn check() -> Vec<Finding> {
         Some(path) => Finding::works("librdmacm", path.display().to_string()),
         None => Finding::limited(
             "librdmacm",
-            "not beside libibverbs: programs that connect by rdma_cm (perftest -R, rping) do not work without it",
+            "not next to libibverbs; programs that connect by rdma_cm (perftest -R, rping) need it",
         ),
     });
     findings

@@ -1,7 +1,8 @@
-//! Two processes of one user on this host: which way do they take, and if it is not the shortest, why?
+//! Checks which path two processes of one user on this host take, and why it is not the fastest.
 //!
-//! The command starts itself once more, as the neighbour, which writes into the memory of the first and tells how that went. The other way
-//! round would show too little: a parent may do to its child what other processes may not do to each other.
+//! The command starts itself again as the peer, which writes into the memory of the first process and reports the
+//! result. The other direction would prove less: a parent may access its child's memory where unrelated processes may
+//! not.
 
 use super::Finding;
 use crate::devices::settings;
@@ -20,12 +21,12 @@ use std::time::Duration;
 const CHECK: &str = "local link";
 const COPIES: &str = "copies between processes";
 const LEN: usize = 3 * 4096;
-/// Longer than it takes on a machine that does other things besides.
+/// Longer than the check takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 type Tried<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// What the neighbour found out.
+/// The result of the peer.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Ways {
     /// Operations in memory that it mapped, and by the kernel's copy.
@@ -33,7 +34,7 @@ struct Ways {
     copied: u64,
     /// Packets through shared memory.
     rings: u64,
-    /// Whether it may trace other processes, which the kernel's copy takes.
+    /// Whether it may trace other processes, which the kernel's copy requires.
     may_trace: bool,
 }
 
@@ -48,20 +49,22 @@ pub(super) fn check() -> Vec<Finding> {
     if let Some(why) = off {
         return vec![Finding::note(CHECK, format!("turned off by {why}"))];
     }
-    match meet_neighbour() {
-        Ok(ways) => findings(&ways, config.adopt),
-        Err(error) => vec![Finding::fails(CHECK, format!("a second process cannot be reached: {error}"))],
+    match meet_local_peer() {
+        Ok(ways) => findings(&ways, config.memfd),
+        Err(error) => {
+            vec![Finding::fails(CHECK, format!("the connection to a second process failed: {error}"))]
+        }
     }
 }
 
-fn findings(ways: &Ways, adopts: bool) -> Vec<Finding> {
+fn findings(ways: &Ways, memfd: bool) -> Vec<Finding> {
     let link = match ways {
         Ways { mapped: 1.., .. } => {
-            Finding::works(CHECK, "a process writes straight into another's registered memory")
+            Finding::works(CHECK, "a process writes directly into another's registered memory")
         }
-        Ways { copied: 1.., .. } if !adopts => {
-            Finding::limited(CHECK, "the kernel copies between processes: FERROCE_ADOPT=0 keeps memory from being mapped")
-                .advise("Leave FERROCE_ADOPT out")
+        Ways { copied: 1.., .. } if !memfd => {
+            Finding::limited(CHECK, "the kernel copies between processes: FERROCE_MEMFD=0 keeps memory from being mapped")
+                .advise("Unset FERROCE_MEMFD")
         }
         Ways { copied: 1.., .. } => {
             Finding::limited(CHECK, "the kernel copies between processes: one's memory cannot be mapped by another")
@@ -71,9 +74,9 @@ fn findings(ways: &Ways, adopts: bool) -> Vec<Finding> {
             CHECK,
             "packets through shared memory: a process cannot reach another's memory, neither by mapping nor by the kernel's copy",
         )
-        .advise("Have the programs in one user namespace and one container, and see the line below"),
+        .advise("Run the programs in one user namespace and one container, and see the line below"),
         _ => Finding::limited(CHECK, "UDP: your processes share no memory")
-            .advise("Make room in /dev/shm (docker run --shm-size=256m, mount -o remount,size=256m /dev/shm)"),
+            .advise("Free space in /dev/shm (docker run --shm-size=256m, mount -o remount,size=256m /dev/shm)"),
     };
     let copies = match ways.may_trace {
         true => Finding::works(COPIES, "allowed: long messages, and memory that cannot be mapped, are copied once"),
@@ -86,7 +89,7 @@ fn findings(ways: &Ways, adopts: bool) -> Vec<Finding> {
     vec![link, copies]
 }
 
-/// What the kernel's setting is, where it has one and that is why.
+/// The kernel's setting, if it is the reason.
 fn yama() -> String {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {
@@ -95,20 +98,20 @@ fn yama() -> String {
     }
 }
 
-/// The room in the file system where processes meet, in MiB.
+/// The free space in the file system of the registry, in MiB.
 pub(super) fn room_mib(base: &Path) -> Option<u64> {
     let there = rustix::fs::statvfs(base).ok()?;
     Some(there.f_bavail.saturating_mul(there.f_frsize) >> 20)
 }
 
 /// This side only owns the memory.
-fn meet_neighbour() -> Tried<Ways> {
+fn meet_local_peer() -> Tried<Ways> {
     let (mut socket, theirs) = UnixStream::pair()?;
     socket.set_read_timeout(Some(PATIENCE))?;
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["doctor", "--as-neighbour"]).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
-    let neighbour = Neighbour(command.stderr(Stdio::null()).spawn()?);
-    // Holds the other end of the pair: without it, a neighbour that dies is heard.
+    command.args(["doctor", "--as-local-peer"]).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+    let peer = LocalPeer(command.stderr(Stdio::null()).spawn()?);
+    // Holds the other end of the pair; dropped, so that the end of the peer is detected.
     drop(command);
     let device = Device::open()?;
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
@@ -118,7 +121,7 @@ fn meet_neighbour() -> Tried<Ways> {
     socket.write_all(&memory.remote().to_bytes())?;
     let mut said = String::new();
     socket.read_to_string(&mut said)?;
-    drop(neighbour);
+    drop(peer);
     if memory.to_vec().iter().any(|byte| *byte != 7) {
         return Err("what it wrote did not arrive".into());
     }
@@ -126,18 +129,18 @@ fn meet_neighbour() -> Tried<Ways> {
 }
 
 /// The other process; killed when dropped.
-struct Neighbour(Child);
+struct LocalPeer(Child);
 
-impl Drop for Neighbour {
+impl Drop for LocalPeer {
     fn drop(&mut self) {
-        // Both fail only when it is gone already.
+        // Both fail only if it has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The neighbour's side: standard input is the way to whoever asks.
-pub(super) fn be_neighbour() -> Result<(), Failure> {
+/// Runs as the peer; standard input is the socket to the first process.
+pub(super) fn run_local_peer() -> Result<(), Failure> {
     visit().map_err(|error| Failure::new(error.to_string()))
 }
 
@@ -160,7 +163,7 @@ fn visit() -> Tried<()> {
         mapped: link.direct_mapped,
         copied: link.direct_copied,
         rings: link.local_tx_packets,
-        // The kernel asks the same as for its copy.
+        // The kernel checks the same right as for its copy.
         may_trace: File::open(parent).is_ok(),
     };
     Ok(serde_json::to_writer(&socket, &ways)?)

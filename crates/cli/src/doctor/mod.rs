@@ -1,6 +1,6 @@
-//! `ferroce doctor`: what works on this machine, what does not, why, and what to do about it.
+//! `ferroce doctor`: what works on this machine, what does not, why, and what to do.
 //!
-//! Nothing is guessed from versions or settings: each check does the thing itself.
+//! Each check tries the thing itself, rather than guess from versions or settings.
 //!
 //! | file | checks |
 //! |---|---|
@@ -26,33 +26,33 @@ pub(crate) struct Args {
     /// Print as JSON.
     #[arg(long)]
     json: bool,
-    /// Be the second process of the check of the local link.
+    /// Run as the second process of the check of the local link.
     #[arg(long, hide = true)]
-    as_neighbour: bool,
+    as_local_peer: bool,
 }
 
-/// What came of a check.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Verdict {
     /// It works.
     Works,
-    /// ferroce works without it, more slowly or in another way.
+    /// ferroce works without it, but slower or in another way.
     Limited,
-    /// Something that people expect will not work.
+    /// Something essential does not work.
     Fails,
-    /// Neither good nor bad.
+    /// Information only.
     Note,
 }
 
-/// One line.
+/// One line of the report.
 #[derive(Debug, Serialize)]
 struct Finding {
     check: &'static str,
     verdict: Verdict,
-    /// What was found.
+    /// The observation.
     found: String,
-    /// What to do, where something can be done.
+    /// What to do, if anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
 }
@@ -84,12 +84,12 @@ impl Finding {
     }
 }
 
-/// Checks everything. The exit status is 1 if something fails.
+/// Runs all checks. The exit status is 1 if one fails.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    if args.as_neighbour {
-        return local::be_neighbour().map(|()| ExitCode::SUCCESS);
+    if args.as_local_peer {
+        return local::run_local_peer().map(|()| ExitCode::SUCCESS);
     }
-    // Namespaces first: trying them forks, and only a process with one thread may do that freely.
+    // Namespaces first: the check forks, which is safe only with one thread.
     let mut findings = host::before_threads();
     findings.extend(network::check());
     findings.extend(host::check());
@@ -122,8 +122,8 @@ fn to_text(findings: &[Finding], fails: usize) -> String {
     lines.push(String::new());
     lines.push(match fails {
         0 => "RDMA programs run here: ferroce run -- COMMAND".to_owned(),
-        1 => "One thing does not work; the arrow says what to do.".to_owned(),
-        _ => format!("{fails} things do not work; the arrows say what to do."),
+        1 => "One thing does not work; follow the arrow.".to_owned(),
+        _ => format!("{fails} things do not work; follow the arrows."),
     });
     lines.join("\n")
 }

@@ -22,7 +22,7 @@ pub(super) fn check() -> Vec<Finding> {
         Ok(gids) => vec![addresses(&gids), ipv6(&gids), port(config)],
         Err(error) => vec![
             Finding::fails("addresses", error.to_string())
-                .advise("Name addresses of this machine, or leave FERROCE_ADDR out to use all of them"),
+                .advise("Name addresses of this machine, or unset FERROCE_ADDR to use all of them"),
         ],
     };
     findings.extend([segmentation(), coalescing(), steering()]);
@@ -111,7 +111,7 @@ fn steering() -> Finding {
         }
         Err(error) => Finding::limited(
             "sharing the port",
-            format!("no BPF steering: {error}; processes hand packets on, which is slower"),
+            format!("no BPF steering: {error}; processes forward packets, which is slower"),
         ),
     }
 }

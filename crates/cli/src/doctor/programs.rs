@@ -1,4 +1,4 @@
-//! Foreign programs: which are installed, and does one transfer data through the library?
+//! Foreign programs: which are installed, and whether one transfers data through the library.
 
 use super::{Finding, Verdict};
 use std::io::Read;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Programs that people try first, and the Debian package of each.
+/// Programs to try first, and the Debian package of each.
 const KNOWN: [(&str, &str); 5] = [
     ("ibv_devinfo", "ibverbs-utils"),
     ("ib_write_bw", "perftest"),
@@ -16,18 +16,18 @@ const KNOWN: [(&str, &str); 5] = [
     ("qperf", "qperf"),
 ];
 const LIBRARY_TRANSFER: &str = "unmodified programs";
-/// Longer than any of our transfers takes, on a machine that does other things besides.
+/// Longer than any transfer takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// `with_library`: whether the drop-in library is there.
 pub(super) fn check(with_library: bool) -> Vec<Finding> {
     let own = own_transfer();
-    // What does not work within one process does not between two, and they would wait for each other until they must end.
+    // If a transfer fails within one process, one between two would fail as well, after a timeout.
     let can_transfer = own.verdict == Verdict::Works;
     let mut findings = vec![installed(), pyverbs(), own];
     findings.extend(with_library.then(|| match can_transfer {
         true => library_transfer(),
-        false => Finding::note(LIBRARY_TRANSFER, "not tried: not even the transfer above works"),
+        false => Finding::note(LIBRARY_TRANSFER, "skipped, since the transfer above fails"),
     }));
     findings
 }
@@ -84,7 +84,7 @@ fn own_transfer() -> Finding {
 /// A message between two unmodified programs, through the drop-in library.
 fn library_transfer() -> Finding {
     if find("ibv_rc_pingpong").is_none() {
-        return Finding::note(LIBRARY_TRANSFER, "not tried: ibv_rc_pingpong is not installed")
+        return Finding::note(LIBRARY_TRANSFER, "skipped: ibv_rc_pingpong is not installed")
             .advise("On Debian: apt-get install ibverbs-utils");
     }
     match pingpong() {
@@ -108,7 +108,7 @@ fn pingpong() -> Result<String, String> {
     };
     let server = side(None).map_err(text)?;
     let deadline = Instant::now() + PATIENCE;
-    // The server accepts one connection only, so it cannot be asked whether it listens; the client is started again.
+    // The server accepts only one connection, so it cannot be probed; the client is started again instead.
     loop {
         let outcome = side(Some("127.0.0.1")).map_err(text)?.end(deadline);
         match outcome {
@@ -129,7 +129,7 @@ fn pingpong() -> Result<String, String> {
 struct Side(Child);
 
 impl Side {
-    /// What it said, if it ended well and in time.
+    /// Its output, if it ended successfully and in time.
     fn end(mut self, deadline: Instant) -> Result<String, String> {
         let status = loop {
             match self.0.try_wait() {
@@ -140,7 +140,7 @@ impl Side {
             }
         };
         let (mut out, mut err) = (String::new(), String::new());
-        // Both are shorter than a pipe holds, so they could be left until now.
+        // Both outputs fit into a pipe, so they can be read now.
         let _ = self.0.stdout.take().map(|mut pipe| pipe.read_to_string(&mut out));
         let _ = self.0.stderr.take().map(|mut pipe| pipe.read_to_string(&mut err));
         match status.success() {
@@ -155,7 +155,7 @@ impl Side {
 
 impl Drop for Side {
     fn drop(&mut self) {
-        // Both fail only when it is gone already.
+        // Both fail only if it has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! `ferroce dsm cc`: the compiler, told where jia.h and libjia are.
+//! `ferroce dsm cc`: the compiler with the paths of jia.h and libjia.
 
 use crate::failure::Failure;
 use crate::program::{self, NOT_FOUND};
@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode};
 /// Options of `ferroce dsm cc`.
 #[derive(Parser)]
 pub(crate) struct Args {
-    /// Put the library into the program, so that the program needs nothing else to run.
+    /// Link the library statically, so that the program needs no other file to run.
     #[arg(long)]
     r#static: bool,
     /// Print the command instead of running it.
@@ -26,7 +26,7 @@ pub(crate) struct Args {
 /// Runs the compiler; the exit status is the compiler's.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let (include, library) = (include_folder()?, library(args.r#static)?);
-    // As make takes it: CC may be a compiler with options.
+    // As in make, CC may be a compiler with options.
     let named = std::env::var_os("CC").unwrap_or_default();
     let words = named.as_bytes().split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let mut words = words.map(OsStr::from_bytes);
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 fn library(archive: bool) -> Result<PathBuf, Failure> {
     let name = if archive { "libjia.a" } else { "libjia.so" };
-    library::beside(name)?.ok_or_else(|| missing(name))
+    library::next_to_command(name)?.ok_or_else(|| missing(name))
 }
 
 /// An installation has `bin/ferroce` and `include/ferroce`; in a source tree the command lies in `target/release`.
@@ -66,7 +66,7 @@ fn include_folder() -> Result<PathBuf, Failure> {
 }
 
 fn missing(what: &str) -> Failure {
-    Failure::new(format!("{what} is not where this command looks for it"))
+    Failure::new(format!("{what} is not where this command searches for it"))
         .exit_with(NOT_FOUND)
         .advise("Install it: cargo xtask install; in a source tree: cargo build --release -p ferroce-jia")
 }

@@ -1,19 +1,19 @@
-//! Lists of machines: one per line, `NAME[:PORT] [PROCESSES]`, `#` begins a comment.
+//! Lists of hosts: one per line, `NAME[:PORT] [PROCESSES]`, `#` begins a comment.
 //!
-//! JIAJIA's own list is understood, too: `ADDRESS USER PASSWORD`. Passwords are neither used nor kept, ssh has keys for that.
-//! Beside it there may be a `.jiaconf`, whose settings are taken over where ours have the same meaning.
+//! JIAJIA's own list is accepted, too: `ADDRESS USER PASSWORD`. Passwords are ignored, since ssh uses keys. Settings
+//! of a `.jiaconf` in the same folder are used where ours have the same meaning.
 
 use crate::failure::Failure;
 use ferroce_dsm::MAX_SIZE;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// A machine to start processes on.
+/// A host to start processes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Host {
     /// Its name or address.
     pub(crate) name: String,
-    /// Who to be there; `None`: the same as here.
+    /// The user there; `None`: the same as here.
     pub(crate) user: Option<String>,
     /// Port of its ssh.
     pub(crate) port: Option<u16>,
@@ -21,22 +21,22 @@ pub(crate) struct Host {
     pub(crate) processes: u32,
 }
 
-/// What a list says.
+/// The content of a list.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Hosts {
-    /// The machines, in order.
+    /// The hosts, in order.
     pub(crate) hosts: Vec<Host>,
     /// Whether any line had a password.
     pub(crate) passwords: bool,
 }
 
-/// Reads a list of machines.
+/// Reads a list of hosts.
 pub(crate) fn read(path: &Path) -> Result<Hosts, Failure> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::io(format!("cannot read the list of hosts {}", path.display()), error))?;
     parse(&text).map_err(|(line, why)| {
         Failure::usage(format!("{}, line {line}: {why}", path.display()))
-            .advise("One machine per line: NAME[:PORT] [PROCESSES]")
+            .advise("One host per line: NAME[:PORT] [PROCESSES]")
     })
 }
 
@@ -66,7 +66,7 @@ fn host(words: &[&str]) -> Result<Host, String> {
     // A name that begins with a dash would be an option of ssh.
     let strange = |text: &str| text.is_empty() || text.starts_with('-');
     if strange(&name) || user.as_deref().is_some_and(strange) {
-        return Err(format!("{:?} is no name of a machine", words[0]));
+        return Err(format!("{:?} is not the name of a host", words[0]));
     }
     let Some(second) = words.get(1) else {
         return Ok(Host { name, user, port, processes: 1 });
@@ -75,11 +75,11 @@ fn host(words: &[&str]) -> Result<Host, String> {
     match count.parse::<u32>() {
         Ok(0) => Err("0 processes on a machine".to_owned()),
         Ok(many) if many > MAX_SIZE => {
-            Err(format!("{many} processes on a machine, but a job has at most {MAX_SIZE}"))
+            Err(format!("{many} processes on a host exceed the maximum of a job, {MAX_SIZE}"))
         }
         Ok(processes) => Ok(Host { name, user, port, processes }),
         Err(_) if strange(second) || second.contains('=') => {
-            Err(format!("{second:?} is no number of processes"))
+            Err(format!("{second:?} is not a number of processes"))
         }
         // JIAJIA's form: the second word is the user, the third the password.
         Err(_) => Ok(Host { name, user: Some((*second).to_owned()), port, processes: 1 }),
@@ -88,7 +88,7 @@ fn host(words: &[&str]) -> Result<Host, String> {
 
 /// `name`, `name:2222`, `[fd00::1]:2222`, `fd00::1`.
 fn name_and_port(word: &str) -> Result<(String, Option<u16>), String> {
-    let port = |text: &str| text.parse().map_err(|_| format!("{text:?} is no port"));
+    let port = |text: &str| text.parse().map_err(|_| format!("{text:?} is not a port"));
     if let Some(rest) = word.strip_prefix('[') {
         let (name, rest) = rest.split_once(']').ok_or_else(|| format!("{word:?}: a ] is missing"))?;
         let port = rest.strip_prefix(':').map(port).transpose()?;
@@ -100,8 +100,8 @@ fn name_and_port(word: &str) -> Result<(String, Option<u16>), String> {
     }
 }
 
-/// The variables that a `.jiaconf` beside the list stands for.
-pub(crate) fn settings_beside(list: &Path) -> Result<Vec<Variable>, Failure> {
+/// The variables for the settings of the `.jiaconf` next to the list.
+pub(crate) fn settings_next_to(list: &Path) -> Result<Vec<Variable>, Failure> {
     let path = list.with_file_name(".jiaconf");
     match std::fs::read_to_string(&path) {
         Ok(text) => settings(&text)
@@ -122,9 +122,9 @@ fn settings(text: &str) -> Result<Vec<Variable>, (usize, String)> {
     variables.filter_map(Result::transpose).collect()
 }
 
-/// `None` for its addresses, buffers and modes, which have no counterpart here.
+/// `None` for settings without a counterpart here, such as buffers and modes.
 fn setting(key: &str, value: &str) -> Result<Option<Variable>, String> {
-    let wanted = |what: &str| Err(format!("{key} is {value:?}, but {what} is wanted"));
+    let wanted = |what: &str| Err(format!("{key} is {value:?}; set it to {what}"));
     let number = |variable| match value.parse::<u32>() {
         Ok(number) => Ok(Some((variable, number.to_string()))),
         Err(_) => wanted("a whole number"),
@@ -196,10 +196,10 @@ mod tests {
     #[test]
     fn settings_that_mean_nothing_are_named_with_their_line() {
         for (text, why) in [
-            ("prefetch = yes", "prefetch is \"yes\", but on or off is wanted"),
-            ("prefetch_pages = many", "prefetch_pages is \"many\", but a whole number is wanted"),
-            ("max_checking_pages =", "max_checking_pages is \"\", but a whole number is wanted"),
-            ("comm_type = tcp", "comm_type is \"tcp\", but udp or rdma is wanted"),
+            ("prefetch = yes", "prefetch is \"yes\"; set it to on or off"),
+            ("prefetch_pages = many", "prefetch_pages is \"many\"; set it to a whole number"),
+            ("max_checking_pages =", "max_checking_pages is \"\"; set it to a whole number"),
+            ("comm_type = tcp", "comm_type is \"tcp\"; set it to udp or rdma"),
         ] {
             assert_eq!(settings(&format!("# x\nmode = 3\n{text}\n")), Err((3, why.to_owned())));
         }

@@ -1,11 +1,12 @@
-//! A job: started, watched, and ended together.
+//! Starts, watches and ends the processes of a job together.
 //!
-//! One loop on the main thread starts the processes, a few in each turn, and waits for signals, dead processes and the verdict of
-//! the meeting place. Processes that learn from there that one of them died stop by themselves; those that do not are ended.
+//! One loop on the main thread starts the processes, a few per iteration, and waits for signals, dead processes and
+//! the result of the rendezvous. When a process dies, the rendezvous stops the others; the launcher ends those that
+//! do not stop.
 
 use super::options::Run;
 use super::output::{Output, Stream};
-use super::plan::{Place, Plan};
+use super::plan::{Location, Plan};
 use super::{page, remote, statistics};
 use crate::child;
 use crate::failure::Failure;
@@ -23,16 +24,16 @@ use std::process::{Child, ChildStdin, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-/// Processes that are started before we look around again: starting a thousand takes half a minute.
+/// Processes that are started per iteration: starting a thousand takes half a minute.
 const STARTS: u32 = 8;
 const LIBRARY: &str = "libjia.so";
-/// How often we look around when nothing happens.
+/// Interval of the checks when nothing happens.
 const TICK: Duration = Duration::from_millis(50);
-/// The meeting place reads a goodbye within this time; only then is a process that ended one that died.
+/// The rendezvous reads a `bye` within this time. A process that ended without one by then has died.
 const GOODBYE: Duration = Duration::from_millis(100);
-/// A process that never joined and ended well: the others may be on their way to the end, too.
+/// Grace time after a process ended successfully without joining: the others may be about to end, too.
 const STRANGER: Duration = Duration::from_secs(1);
-/// How long processes have to stop by themselves, and then to obey SIGTERM.
+/// How long processes may take to stop by themselves, and then after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Exit status of a process that stopped because another one died (crates/dsm/src/meet/client.rs).
 const STOPPED: u8 = 70;
@@ -44,11 +45,11 @@ type Variables = Vec<(&'static str, String)>;
 struct Process {
     rank: u32,
     child: Child,
-    /// It has a process group of its own.
+    /// It has its own process group.
     group: bool,
-    /// The machine that ssh starts it on.
+    /// The host that ssh starts it on.
     host: Option<String>,
-    /// The last signal by which we wanted to end it, since it did not stop by itself.
+    /// The last signal that we sent to end it.
     told_to_end: Option<libc::c_int>,
     ended: Option<(ExitStatus, Instant)>,
     reported: bool,
@@ -58,7 +59,7 @@ struct Process {
 pub(crate) fn run(args: &Run) -> Result<ExitCode, Failure> {
     let plan = Plan::of(args)?;
     plan.notes.iter().for_each(|note| eprintln!("ferroce dsm: {note}."));
-    // Before anything has a thread, so that the signals are blocked in all of them.
+    // Before the first thread starts, so that the signals are blocked in all threads.
     let blocked = Blocked::new();
     let meeting = Rendezvous::bind_at(plan.size(), plan.meet)
         .map_err(|error| Failure::new(error.to_string()).exit_with(CANNOT_RUN))?;
@@ -66,37 +67,37 @@ pub(crate) fn run(args: &Run) -> Result<ExitCode, Failure> {
     let starter = Starter { args, plan: &plan, meetings, folder: folder()?, library_path: library_path()? };
     let mut job = Job::new(args, plan.size());
     let code = job.watch(&starter, meeting, &blocked)?;
-    let told = job.output.finish();
+    let records = job.output.finish();
     if let Some(page) = &args.stat {
-        show_statistics(&told, &args.command, page.as_deref())?;
+        show_statistics(&records, &args.command, page.as_deref())?;
     }
     Ok(ExitCode::from(code))
 }
 
 fn show_statistics(
-    told: &[serde_json::Value],
+    records: &[serde_json::Value],
     command: &[OsString],
     page: Option<&Path>,
 ) -> Result<(), Failure> {
-    eprintln!("{}", statistics::table(told));
+    eprintln!("{}", statistics::table(records));
     let Some(path) = page else { return Ok(()) };
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-    std::fs::write(path, page::html(&words.join(" "), told))
+    std::fs::write(path, page::html(&words.join(" "), records))
         .map_err(|error| Failure::io(format!("cannot write {}", path.display()), error))?;
     eprintln!("A page with pictures: {}", path.display());
     Ok(())
 }
 
 struct Job {
-    /// Numbers of those that are still to be started.
+    /// Ranks that are still to be started.
     waiting: Range<u32>,
     processes: Vec<Process>,
     output: Output,
     /// When the last one was started.
     complete: Instant,
-    /// The signal that ended us, and when patience ends.
+    /// The signal that ended us, and the end of the grace time.
     interrupted: Option<libc::c_int>,
-    /// When those that are left get SIGTERM, and then SIGKILL.
+    /// When the remaining processes get SIGTERM, and then SIGKILL.
     term_at: Option<Instant>,
     kill_at: Option<Instant>,
 }
@@ -114,7 +115,7 @@ impl Job {
         }
     }
 
-    /// Starts the next few.
+    /// Starts the next few processes.
     fn start_some(&mut self, starter: &Starter<'_>, blocked: &Blocked) -> Result<(), Failure> {
         let few = self.waiting.start..self.waiting.end.min(self.waiting.start + STARTS);
         self.waiting.start = few.end;
@@ -131,7 +132,8 @@ impl Job {
 
     fn start_one(&mut self, starter: &Starter<'_>, rank: u32, blocked: &Blocked) -> Result<(), Failure> {
         let mut command = starter.command(rank);
-        // A group of its own lets us end all that a process started. But only our own group may read the terminal.
+        // With its own group, we can end everything that a process started. But only our own group may read the
+        // terminal.
         let group = rank != 0 || !io::stdin().is_terminal();
         if group {
             command.process_group(0);
@@ -148,13 +150,13 @@ impl Job {
         if let Some(pipe) = child.stdin.take() {
             feed(pipe, secret(&starter.meetings[rank as usize]), rank == 0);
         }
-        let host = starter.plan.places[rank as usize].host().map(|host| host.name.clone());
+        let host = starter.plan.locations[rank as usize].host().map(|host| host.name.clone());
         let process = Process { rank, child, group, host, told_to_end: None, ended: None, reported: false };
         self.processes.push(process);
         Ok(())
     }
 
-    /// Until all have ended; the exit status of the job.
+    /// Runs until all have ended; returns the exit status of the job.
     fn watch(
         &mut self,
         starter: &Starter<'_>,
@@ -163,7 +165,7 @@ impl Job {
     ) -> Result<u8, Failure> {
         let reporter = meeting.reporter();
         let (send, verdict) = channel();
-        // Left alone at the end: a job whose processes never joined keeps it waiting for them.
+        // Not joined: it may wait for processes that never joined.
         std::thread::spawn(move || send.send(meeting.run()));
         while !self.waiting.is_empty() || self.processes.iter().any(|process| process.ended.is_none()) {
             self.start_some(starter, blocked)?;
@@ -173,21 +175,21 @@ impl Job {
             }
             self.reap();
             self.report(&reporter);
-            self.hear(&verdict);
+            self.on_departure(&verdict);
             self.enforce();
         }
         self.explain();
         Ok(self.code())
     }
 
-    /// Nobody else is started: the job is at its end.
+    /// Starts no more processes: the job is ending.
     fn close(&mut self) {
         self.waiting.start = self.waiting.end;
     }
 
     fn interrupt(&mut self, taken: Taken) {
         for process in self.processes.iter().filter(|process| process.ended.is_none()) {
-            // Who shares our group has the terminal's signal already.
+            // Processes in our group have received the terminal's signal already.
             if process.group || taken.by_process {
                 process.signal(taken.signal);
             }
@@ -207,7 +209,7 @@ impl Job {
         }
     }
 
-    /// Tells the meeting place who died, so that the others learn it with the reason.
+    /// Reports a death to the rendezvous, which passes the reason to the others.
     fn report(&mut self, reporter: &Reporter) {
         let (complete, all) = (self.complete, self.waiting.is_empty());
         for process in self.processes.iter_mut().filter(|process| !process.reported) {
@@ -225,8 +227,8 @@ impl Job {
         }
     }
 
-    /// The meeting place knows that a process was lost.
-    fn hear(&mut self, verdict: &Receiver<Departure>) {
+    /// The rendezvous reports that a process was lost.
+    fn on_departure(&mut self, verdict: &Receiver<Departure>) {
         match verdict.try_recv() {
             Ok(Departure::Down { .. }) => {
                 self.close();
@@ -263,7 +265,7 @@ impl Job {
             .for_each(|process| process.signal(signal));
     }
 
-    /// Those that failed by themselves, not because another one did.
+    /// Processes that failed by themselves, and not because another one did.
     fn culprits(&self) -> impl Iterator<Item = (&Process, ExitStatus)> {
         let ended = self.processes.iter().filter_map(|process| Some((process, process.ended?.0)));
         ended.filter(|(_, status)| !status.success() && program::exit_code(*status) != STOPPED)
@@ -273,7 +275,7 @@ impl Job {
         if self.interrupted.is_some() {
             return;
         }
-        // What ended by itself has said why itself; behind ssh nobody may have come so far.
+        // A process that failed by itself has printed its reason; behind ssh it may not have started at all.
         let silent =
             |process: &Process, status: ExitStatus| status.code().is_none() || process.ssh_failed(status);
         for (process, status) in self.culprits().filter(|(process, status)| silent(process, *status)) {
@@ -299,7 +301,7 @@ impl Process {
         else {
             return;
         };
-        // It may be gone already, which is what is wanted.
+        // It may have ended already.
         let _ = if self.group { kill_process_group(pid, signal) } else { kill_process(pid, signal) };
     }
 
@@ -307,7 +309,7 @@ impl Process {
         self.host.is_some() && status.code() == Some(remote::SSH_FAILED)
     }
 
-    /// What became of it, to follow its name.
+    /// How it ended, as a continuation of its name.
     fn fate(&self, status: ExitStatus) -> String {
         match (status.code(), status.signal()) {
             (Some(0), _) => "ended before the others, without leaving the job".to_owned(),
@@ -331,7 +333,7 @@ impl Process {
 struct Starter<'a> {
     args: &'a Run,
     plan: &'a Plan,
-    /// What the process of each number finds in its environment to come to the meeting.
+    /// The environment that each process needs to join the rendezvous.
     meetings: Vec<Variables>,
     folder: PathBuf,
     library_path: OsString,
@@ -339,16 +341,16 @@ struct Starter<'a> {
 
 impl Starter<'_> {
     fn command(&self, rank: u32) -> Command {
-        let (command, place) = (&self.args.command, &self.plan.places[rank as usize]);
+        let (command, location) = (&self.args.command, &self.plan.locations[rank as usize]);
         let variables = self.meetings[rank as usize].iter().chain(&self.plan.variables);
-        let (mut started, stdin) = match place {
-            Place::Here => {
+        let (mut started, stdin) = match location {
+            Location::Local => {
                 let mut started = Command::new(&command[0]);
                 started.args(&command[1..]).envs(variables.map(|(name, value)| (name, value)));
                 started.env("LD_LIBRARY_PATH", &self.library_path);
                 (started, if rank == 0 { Stdio::inherit() } else { Stdio::null() })
             }
-            Place::There(host) => {
+            Location::Remote(host) => {
                 let mut all = self.variables_of_ours();
                 all.extend(variables.map(|(name, value)| (name.into(), value.into())));
                 all.retain(|(name, _)| name != remote::SECRET);
@@ -362,7 +364,7 @@ impl Starter<'_> {
         started
     }
 
-    /// Another machine starts from nothing, so what is set here for ferroce goes along.
+    /// A remote process starts with an empty environment, so our FERROCE_ variables are passed on.
     fn variables_of_ours(&self) -> Vec<(OsString, OsString)> {
         let named = |name: &OsString| name.as_encoded_bytes().starts_with(b"FERROCE_");
         let mut all: Vec<_> = std::env::vars_os().filter(|(name, _)| named(name)).collect();
@@ -375,10 +377,10 @@ fn folder() -> Result<PathBuf, Failure> {
     std::env::current_dir().map_err(|error| Failure::io("cannot find out the present folder", error))
 }
 
-/// The library's folder in front of what is there. Programs that need no library, or bring it along, run without.
+/// The library's folder, followed by the current value. A program without the library, or with its own, ignores it.
 fn library_path() -> Result<OsString, Failure> {
     let before = std::env::var_os("LD_LIBRARY_PATH").filter(|value| !value.is_empty());
-    let Some(library) = library::beside(LIBRARY)? else { return Ok(before.unwrap_or_default()) };
+    let Some(library) = library::next_to_command(LIBRARY)? else { return Ok(before.unwrap_or_default()) };
     let mut path = library.parent().unwrap_or(Path::new("/")).as_os_str().to_owned();
     if let Some(before) = before {
         path.push(":");
@@ -395,10 +397,10 @@ fn secret(variables: &[(&'static str, String)]) -> String {
         .unwrap_or_default()
 }
 
-/// The first line of a process on another machine, and for process 0 all that we are given.
+/// The first line of input of a remote process, and for process 0 all of our input.
 fn feed(mut pipe: ChildStdin, secret: String, all: bool) {
     std::thread::spawn(move || {
-        // If it does not listen, it has gone, and that is noticed elsewhere.
+        // A process that does not read has ended, which is detected elsewhere.
         let greeted = writeln!(pipe, "{secret}");
         if greeted.is_ok() && all {
             let _ = io::copy(&mut io::stdin().lock(), &mut pipe);

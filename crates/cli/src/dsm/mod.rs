@@ -1,4 +1,4 @@
-//! `ferroce dsm`: programs that share memory over several processes and machines.
+//! `ferroce dsm`: programs that share memory over several processes and hosts.
 //!
 //! | file | question |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | `plan` | which process is started where, and with which environment |
 //! | `remote` | how a process is started on another machine |
 //! | `launch` | started, watched, ended together |
-//! | `output` | who said what |
+//! | `output` | the output of all processes |
 //! | `statistics`, `page` | what was counted, as a table and as an HTML page with pictures |
 //! | `compile` | `ferroce dsm cc` |
 
@@ -32,7 +32,7 @@ pub(crate) enum Command {
     Run(options::Run),
     /// Compile a C program against jia.h and libjia.
     ///
-    /// Calls cc, or what CC names, with the folders of the header and of the library in front of your arguments.
+    /// Calls cc, or the compiler in CC, with the folders of the header and of the library before your arguments.
     Cc(compile::Args),
 }
 

@@ -1,4 +1,4 @@
-//! What may be asked of `ferroce dsm run`.
+//! The options of `ferroce dsm run`.
 
 use clap::{Parser, ValueEnum};
 use std::ffi::OsString;
@@ -9,25 +9,27 @@ use std::path::PathBuf;
 #[derive(Parser)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
-    /// Number of processes; without it, as many as the hosts file says, or two.
+    /// Number of processes [default: the total of the hosts file, or 2].
     #[arg(short = 'n', long = "processes", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(ferroce_dsm::MAX_SIZE)))]
     pub(crate) processes: Option<u32>,
-    /// How memory travels; without it, the best: local on one machine, else one-sided RDMA.
+    /// How processes access each other's memory [default: local on one host, else rdma].
     #[arg(long, value_name = "TRANSPORT")]
     pub(crate) transport: Option<Transport>,
-    /// Machines to start on, one per line: NAME[:PORT] [PROCESSES]. Started with ssh, without passwords.
+    /// File of hosts to start on, one per line: NAME[:PORT] [PROCESSES]. Processes are started with ssh, without
+    /// passwords.
     #[arg(long, value_name = "FILE")]
     pub(crate) hosts: Option<PathBuf>,
-    /// Address of this machine under which the others reach it; with --hosts, where that cannot be guessed.
+    /// Address of this host that the other hosts reach, if it cannot be detected; with --hosts.
     #[arg(long, value_name = "ADDRESS", requires = "hosts")]
     pub(crate) meet: Option<IpAddr>,
     /// Command to use instead of ssh, with its options.
     #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "hosts")]
     pub(crate) ssh: String,
-    /// Print at the end what each process counted and where its time went; with =FILE, also write an HTML page with pictures.
+    /// Print the counters and waiting times of each process at the end; with =FILE, also write an HTML page with
+    /// diagrams.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub(crate) stat: Option<Option<PathBuf>>,
-    /// Leave the output as it is, without the number of the process in front of each line.
+    /// Print the output unchanged, without the rank in front of each line.
     #[arg(long)]
     pub(crate) plain: bool,
     /// Program to run, with its arguments.
@@ -35,12 +37,12 @@ pub(crate) struct Run {
     pub(crate) command: Vec<OsString>,
 }
 
-/// How memory travels.
+/// How processes access each other's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Transport {
-    /// One machine: all processes map the same memory.
+    /// One host: all processes map the same memory.
     Local,
-    /// One-sided RDMA: pages are read from their homes, changes written back.
+    /// One-sided RDMA: pages are read from their homes, changes are written back.
     Rdma,
     /// Two-sided RDMA: messages, answered by a thread at the home.
     RdmaMsg,
@@ -49,7 +51,7 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// As the processes spell it.
+    /// The name that the processes use.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Transport::Local => "local",

@@ -1,7 +1,7 @@
-//! Who said what: the lines of all processes, each with the number of its process in front.
+//! The output of all processes, each line with the rank in front.
 //!
-//! Lines are written whole, so that those of two processes never mix. What a process tells the launcher about itself (see
-//! crates/ffi/jia/src/record.rs) is taken out on the way.
+//! Lines are written whole, so that those of two processes never mix. Records for the launcher (see
+//! crates/dsm/src/record.rs) are removed.
 
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Begins a line that is meant for us.
+/// Begins a record for the launcher.
 const MARK: &[u8] = "\u{1e}ferroce-dsm-statistics ".as_bytes();
-/// How long a pipe may stay open after its process has ended: somebody it left behind may hold it.
+/// How long a pipe may stay open after its process has ended: a child process may hold it.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Where a line goes.
+/// The destination of a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stream {
     /// Standard output.
@@ -27,22 +27,22 @@ pub(crate) enum Stream {
 /// Takes the lines of all processes.
 pub(crate) struct Output {
     label: bool,
-    told: Arc<Mutex<Vec<Value>>>,
+    records: Arc<Mutex<Vec<Value>>>,
     readers: Vec<JoinHandle<()>>,
 }
 
 impl Output {
-    /// With a number in front of each line, or without.
+    /// With or without the rank in front of each line.
     pub(crate) fn new(label: bool) -> Output {
-        Output { label, told: Arc::default(), readers: Vec::new() }
+        Output { label, records: Arc::default(), readers: Vec::new() }
     }
 
     /// Forwards what process `rank` writes to this pipe.
     pub(crate) fn follow(&mut self, rank: u32, stream: Stream, pipe: impl Read + Send + 'static) {
         let label = if self.label { format!("[{rank}] ") } else { String::new() };
-        let told = self.told.clone();
+        let records = self.records.clone();
         self.readers.push(std::thread::spawn(move || {
-            forward(BufReader::new(pipe), label.as_bytes(), &told, |line| match stream {
+            forward(BufReader::new(pipe), label.as_bytes(), &records, |line| match stream {
                 Stream::Out => {
                     let mut out = io::stdout().lock();
                     out.write_all(line).and_then(|()| out.flush())
@@ -52,26 +52,26 @@ impl Output {
         }));
     }
 
-    /// Everything that was still on its way; what the processes told about themselves.
+    /// Waits for the remaining output; returns the records of the processes.
     pub(crate) fn finish(self) -> Vec<Value> {
         let patience = Instant::now() + LINGER;
         while self.readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(2));
         }
-        let mut told = std::mem::take(&mut *self.told.lock());
-        told.sort_by_key(|process| process["rank"].as_u64());
-        told
+        let mut records = std::mem::take(&mut *self.records.lock());
+        records.sort_by_key(|process| process["rank"].as_u64());
+        records
     }
 }
 
 fn forward(
     mut pipe: impl BufRead,
     label: &[u8],
-    told: &Mutex<Vec<Value>>,
+    records: &Mutex<Vec<Value>>,
     mut write: impl FnMut(&[u8]) -> io::Result<()>,
 ) {
     let mut line = Vec::new();
-    // A reader that left (`| head`) is no reason to stop the processes: they are read on, and nobody hears it.
+    // A reader that left (`| head`) is no reason to stop the processes: their output is read and dropped.
     let mut heard = true;
     loop {
         line.clear();
@@ -82,7 +82,7 @@ fn forward(
         }
         if let Some(json) = line[label.len()..].strip_prefix(MARK) {
             if let Ok(value) = serde_json::from_slice(json) {
-                told.lock().push(value);
+                records.lock().push(value);
             }
             continue;
         }
@@ -98,12 +98,12 @@ mod tests {
     use super::*;
 
     fn forwarded(label: &str, text: &str) -> (String, Vec<Value>) {
-        let (told, mut said) = (Mutex::new(Vec::new()), Vec::new());
-        forward(text.as_bytes(), label.as_bytes(), &told, |line| {
-            said.extend_from_slice(line);
+        let (records, mut output) = (Mutex::new(Vec::new()), Vec::new());
+        forward(text.as_bytes(), label.as_bytes(), &records, |line| {
+            output.extend_from_slice(line);
             Ok(())
         });
-        (String::from_utf8(said).expect("text"), told.into_inner())
+        (String::from_utf8(output).expect("text"), records.into_inner())
     }
 
     #[test]
@@ -115,8 +115,8 @@ mod tests {
     #[test]
     fn what_is_meant_for_us_is_taken_out() {
         let text = "a\n\u{1e}ferroce-dsm-statistics {\"rank\":1}\nb\n";
-        let (said, told) = forwarded("[1] ", text);
-        assert_eq!(said, "[1] a\n[1] b\n");
-        assert_eq!(told[0]["rank"], 1);
+        let (output, records) = forwarded("[1] ", text);
+        assert_eq!(output, "[1] a\n[1] b\n");
+        assert_eq!(records[0]["rank"], 1);
     }
 }

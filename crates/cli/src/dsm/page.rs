@@ -1,5 +1,5 @@
-//! The page of `--stat=FILE`: where the time went, when each process waited, and which pages travelled. One file, no script, nothing
-//! from elsewhere.
+//! The page of `--stat=FILE`: where the time went, when each process waited, and which pages were transferred. One
+//! file, without scripts or external resources.
 
 use super::statistics::{self, WAITS, computing_ns, duration};
 use crate::svg::{self, escape, legend, rectangle, text};
@@ -14,7 +14,7 @@ const LANE: f64 = 26.0;
 const THIN: f64 = 0.4;
 /// Cells of the map of pages in a row.
 const COLUMNS: u64 = 96;
-/// More cells than this no eye tells apart; then a cell is several pages.
+/// Maximum number of visible cells; beyond it, a cell is several pages.
 const MOST_CELLS: u64 = 96 * 40;
 
 /// The kinds of calls a process waits in, each with its colour on the page.
@@ -27,28 +27,28 @@ const KINDS: [(&str, &str, &[&str]); 5] = [
 ];
 
 /// The whole page.
-pub(crate) fn html(command: &str, told: &[Value]) -> String {
+pub(crate) fn html(command: &str, records: &[Value]) -> String {
     let mut page = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
     page.push_str("<title>ferroce dsm</title>\n<style>\n");
     page.push_str(crate::report::STYLE);
     page.push_str("</style>\n</head>\n<body>\n");
     let _ = writeln!(page, "<h1>{}</h1>", escape(command));
-    let transport = told.first().and_then(|process| process["transport"].as_str()).unwrap_or("?");
+    let transport = records.first().and_then(|process| process["transport"].as_str()).unwrap_or("?");
     let _ =
-        writeln!(page, "<p class=\"soft\">{} processes, transport {}.</p>", told.len(), escape(transport));
-    let sharing = statistics::sharing(told);
+        writeln!(page, "<p class=\"soft\">{} processes, transport {}.</p>", records.len(), escape(transport));
+    let sharing = statistics::sharing(records);
     if !sharing.is_empty() {
         let _ = writeln!(page, "<p class=\"soft\">{}</p>", escape(sharing.trim_end()));
     }
     page.push_str("<h2>Where the time went</h2>\n");
-    shares(&mut page, told);
+    shares(&mut page, records);
     page.push_str("<h2>When each process waited</h2>\n");
-    timeline(&mut page, told);
+    timeline(&mut page, records);
     page.push_str("<h2>Pages that travelled</h2>\n");
-    heat_map(&mut page, told);
+    heat_map(&mut page, records);
     page.push_str("<h2>All figures</h2>\n");
-    table(&mut page, told);
+    table(&mut page, records);
     page.push_str("</body>\n</html>\n");
     page
 }
@@ -59,12 +59,12 @@ fn begin_figure(page: &mut String, height: f64, description: &str) {
 }
 
 /// One bar per process.
-fn shares(page: &mut String, told: &[Value]) {
+fn shares(page: &mut String, records: &[Value]) {
     const COLOURS: [&str; 4] = ["#5b6570", "#a1378b", "#c74a00", "#0067b1"];
-    let height = LANE * told.len() as f64 + 34.0;
+    let height = LANE * records.len() as f64 + 34.0;
     begin_figure(page, height, "time of each process by use");
-    let longest = told.iter().filter_map(|process| process["took_ns"].as_u64()).max().unwrap_or(1).max(1);
-    for (lane, process) in told.iter().enumerate() {
+    let longest = records.iter().filter_map(|process| process["took_ns"].as_u64()).max().unwrap_or(1).max(1);
+    for (lane, process) in records.iter().enumerate() {
         let y = LANE * lane as f64 + 4.0;
         text(page, "end", (LEFT - 10.0, y + 14.0), &process["rank"].to_string());
         let waits =
@@ -96,16 +96,16 @@ fn kind(call: &str) -> (&'static str, &'static str) {
 }
 
 /// One lane per process, one rectangle per wait.
-fn timeline(page: &mut String, told: &[Value]) {
+fn timeline(page: &mut String, records: &[Value]) {
     let began = |process: &Value| process["began_unix_ns"].as_u64().unwrap_or(0);
     let took = |process: &Value| process["took_ns"].as_u64().unwrap_or(0);
-    let first = told.iter().map(began).min().unwrap_or(0);
-    let last = told.iter().map(|process| began(process) + took(process)).max().unwrap_or(1);
+    let first = records.iter().map(began).min().unwrap_or(0);
+    let last = records.iter().map(|process| began(process) + took(process)).max().unwrap_or(1);
     let scale = (WIDTH - LEFT - 10.0) / (last - first).max(1) as f64;
-    let height = LANE * told.len() as f64 + 56.0;
+    let height = LANE * records.len() as f64 + 56.0;
     begin_figure(page, height, "waits of each process over time");
     let mut left_out = 0;
-    for (lane, process) in told.iter().enumerate() {
+    for (lane, process) in records.iter().enumerate() {
         let y = LANE * lane as f64 + 4.0;
         let offset = began(process) - first;
         text(page, "end", (LEFT - 10.0, y + 14.0), &process["rank"].to_string());
@@ -136,10 +136,10 @@ fn timeline(page: &mut String, told: &[Value]) {
     page.push_str("</figure>\n");
 }
 
-/// How often each page travelled: fetched or changed, by all processes together.
-fn heat_map(page: &mut String, told: &[Value]) {
+/// How often each page was transferred: fetched or changed, by all processes together.
+fn heat_map(page: &mut String, records: &[Value]) {
     let mut heat: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-    for entry in told.iter().flat_map(|process| process["pages"].as_array().into_iter().flatten()) {
+    for entry in records.iter().flat_map(|process| process["pages"].as_array().into_iter().flatten()) {
         if let (Some(at), Some(fetched), Some(changed)) =
             (entry[0].as_u64(), entry[1].as_u64(), entry[2].as_u64())
         {
@@ -148,7 +148,7 @@ fn heat_map(page: &mut String, told: &[Value]) {
         }
     }
     let Some((&last, _)) = heat.last_key_value() else {
-        page.push_str("<p>None: the processes share the memory itself, or nobody counted.</p>\n");
+        page.push_str("<p>None: the processes share memory, or did not count.</p>\n");
         return;
     };
     let pages_per_cell = (last + 1).div_ceil(MOST_CELLS).max(1);
@@ -167,7 +167,7 @@ fn draw_cells(page: &mut String, cells: &BTreeMap<u64, (u64, u64)>, pages_per_ce
     begin_figure(page, side * (last / COLUMNS + 1) as f64 + 4.0, "how often each page travelled");
     for (&at, &(fetched, changed)) in cells {
         let place = (LEFT + (at % COLUMNS) as f64 * side, (at / COLUMNS) as f64 * side);
-        // By the logarithm: one page that everybody wants must not leave all others white.
+        // Logarithmic, so that one hot page does not leave all others white.
         let warmth = ((fetched + changed) as f64).ln_1p() / (hottest as f64).ln_1p();
         let colour = format!("hsl({:.0} 85% {:.0}%)", 50.0 - 50.0 * warmth, 88.0 - 45.0 * warmth);
         let first = at * pages_per_cell;
@@ -183,8 +183,8 @@ fn draw_cells(page: &mut String, cells: &BTreeMap<u64, (u64, u64)>, pages_per_ce
     );
 }
 
-fn table(page: &mut String, told: &[Value]) {
-    let (headings, rows) = statistics::rows(told);
+fn table(page: &mut String, records: &[Value]) {
+    let (headings, rows) = statistics::rows(records);
     page.push_str("<div class=\"wide\"><table>\n<thead><tr>");
     for heading in headings {
         let _ = write!(

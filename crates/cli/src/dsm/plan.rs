@@ -1,4 +1,4 @@
-//! Which process is started where, and with which environment.
+//! Which process is started on which host, and with which environment.
 
 use super::hosts::{self, Host};
 use super::options::Run;
@@ -6,24 +6,24 @@ use crate::failure::Failure;
 use ferroce_dsm::MAX_SIZE;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
-/// Processes without a hosts file and without a number.
+/// Processes without a hosts file and without -n.
 const FEW: u32 = 2;
 
 /// Where a process runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// This machine.
-    Here,
-    /// Another one.
-    There(Host),
+pub(crate) enum Location {
+    /// This host.
+    Local,
+    /// Another host.
+    Remote(Host),
 }
 
-impl Place {
-    /// The other machine.
+impl Location {
+    /// The other host, if it is one.
     pub(crate) fn host(&self) -> Option<&Host> {
         match self {
-            Place::There(host) => Some(host),
-            Place::Here => None,
+            Location::Remote(host) => Some(host),
+            Location::Local => None,
         }
     }
 }
@@ -31,21 +31,21 @@ impl Place {
 /// The whole job, before anything has started.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// By number of the process.
-    pub(crate) places: Vec<Place>,
-    /// Where the processes meet.
+    /// By rank.
+    pub(crate) locations: Vec<Location>,
+    /// The address of the rendezvous.
     pub(crate) meet: SocketAddr,
-    /// Variables of all processes, besides those of the meeting.
+    /// Variables of all processes, in addition to those of the rendezvous.
     pub(crate) variables: Vec<(&'static str, String)>,
-    /// What should be said before it starts.
+    /// Notes to print before the job starts.
     pub(crate) notes: Vec<String>,
 }
 
 impl Plan {
-    /// What the options say.
+    /// Builds the plan from the options.
     pub(crate) fn of(args: &Run) -> Result<Plan, Failure> {
         let mut plan = Plan {
-            places: vec![Place::Here; args.processes.unwrap_or(FEW) as usize],
+            locations: vec![Location::Local; args.processes.unwrap_or(FEW) as usize],
             meet: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
             variables: Vec::new(),
             notes: Vec::new(),
@@ -58,7 +58,7 @@ impl Plan {
                     path.display()
                 ));
             }
-            plan.places = deal(&list.hosts, args.processes);
+            plan.locations = deal(&list.hosts, args.processes);
             if plan.size() > MAX_SIZE {
                 let (all, path) = (plan.size(), path.display());
                 return Err(Failure::usage(format!(
@@ -66,10 +66,10 @@ impl Plan {
                 ))
                 .advise("Say how many of them: -n"));
             }
-            plan.variables = hosts::settings_beside(path)?;
-            // What a person set for this run counts more than a file.
+            plan.variables = hosts::settings_next_to(path)?;
+            // A variable of the user has priority over a file.
             plan.variables.retain(|(name, _)| std::env::var_os(name).is_none());
-            plan.meet = SocketAddr::new(meeting_address(args.meet, &plan.places)?, 0);
+            plan.meet = SocketAddr::new(meeting_address(args.meet, &plan.locations)?, 0);
         }
         if let Some(transport) = args.transport {
             plan.variables.retain(|(name, _)| *name != "FERROCE_DSM_TRANSPORT");
@@ -83,27 +83,27 @@ impl Plan {
 
     /// Number of processes.
     pub(crate) fn size(&self) -> u32 {
-        self.places.len() as u32
+        self.locations.len() as u32
     }
 }
 
-/// Each machine takes its processes in turn; where more are wanted than the list has, it begins anew.
-fn deal(hosts: &[Host], processes: Option<u32>) -> Vec<Place> {
-    let places = hosts.iter().flat_map(|host| {
-        let place = if is_here(host) { Place::Here } else { Place::There(host.clone()) };
-        std::iter::repeat_n(place, host.processes as usize)
+/// Assigns processes to the hosts round-robin, and starts over at the end of the list.
+fn deal(hosts: &[Host], processes: Option<u32>) -> Vec<Location> {
+    let locations = hosts.iter().flat_map(|host| {
+        let location = if is_here(host) { Location::Local } else { Location::Remote(host.clone()) };
+        std::iter::repeat_n(location, host.processes as usize)
     });
-    let all: Vec<Place> = places.collect();
+    let all: Vec<Location> = locations.collect();
     let wanted = processes.map_or(all.len(), |processes| processes as usize);
     all.iter().cycle().take(wanted).cloned().collect()
 }
 
-/// Whether processes of this entry need no ssh. One that names a user or a port means what ssh finds there: a container, perhaps.
+/// Whether processes of this entry need no ssh. An entry with a user or a port needs it: it may be a container.
 fn is_here(host: &Host) -> bool {
     host.user.is_none() && host.port.is_none() && is_own_name(&host.name)
 }
 
-/// Whether a name is this machine.
+/// Whether a name is this host.
 fn is_own_name(name: &str) -> bool {
     let own = rustix::system::uname();
     name == "localhost"
@@ -111,18 +111,19 @@ fn is_own_name(name: &str) -> bool {
         || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The first machine that is really another one: what is behind a port of this one comes to every address of it.
-fn farthest(places: &[Place]) -> Option<&Host> {
-    let mut others = places.iter().filter_map(Place::host);
+/// The first host that is really another one: a port of this host may be a container, which reaches every address of
+/// it.
+fn farthest(locations: &[Location]) -> Option<&Host> {
+    let mut others = locations.iter().filter_map(Location::host);
     others.clone().find(|host| !is_own_name(&host.name)).or_else(|| others.next())
 }
 
-/// The address that other machines use for this one: the one that packets to the first of them leave from.
-fn meeting_address(given: Option<IpAddr>, places: &[Place]) -> Result<IpAddr, Failure> {
+/// The address that other hosts use for this one: the source address of packets to the first of them.
+fn meeting_address(given: Option<IpAddr>, locations: &[Location]) -> Result<IpAddr, Failure> {
     if let Some(address) = given {
         return Ok(address);
     }
-    let Some(host) = farthest(places) else { return Ok(Ipv4Addr::LOCALHOST.into()) };
+    let Some(host) = farthest(locations) else { return Ok(Ipv4Addr::LOCALHOST.into()) };
     let found = (host.name.as_str(), 9).to_socket_addrs().and_then(|mut all| {
         let target = all.next().ok_or(std::io::ErrorKind::NotFound)?;
         let any: SocketAddr = if target.is_ipv4() {
@@ -152,10 +153,10 @@ mod tests {
     #[test]
     fn processes_are_dealt_in_turn() {
         let hosts = [host("localhost", 1), host("far.test", 2)];
-        let far = Place::There(hosts[1].clone());
-        assert_eq!(deal(&hosts, None), [Place::Here, far.clone(), far.clone()]);
-        assert_eq!(deal(&hosts, Some(2)), [Place::Here, far.clone()]);
-        assert_eq!(deal(&hosts, Some(5)), [Place::Here, far.clone(), far.clone(), Place::Here, far]);
+        let far = Location::Remote(hosts[1].clone());
+        assert_eq!(deal(&hosts, None), [Location::Local, far.clone(), far.clone()]);
+        assert_eq!(deal(&hosts, Some(2)), [Location::Local, far.clone()]);
+        assert_eq!(deal(&hosts, Some(5)), [Location::Local, far.clone(), far.clone(), Location::Local, far]);
     }
 
     #[test]
@@ -163,9 +164,12 @@ mod tests {
         let port = Host { port: Some(2222), ..host("localhost", 1) };
         let user = Host { user: Some("ann".into()), ..host("127.0.0.1", 1) };
         let hosts = [host("localhost", 1), port.clone(), user.clone()];
-        assert_eq!(deal(&hosts, None), [Place::Here, Place::There(port.clone()), Place::There(user)]);
+        assert_eq!(
+            deal(&hosts, None),
+            [Location::Local, Location::Remote(port.clone()), Location::Remote(user)]
+        );
         let far = Host { port: Some(2222), ..host("far.test", 1) };
-        let [port, there] = [port, far.clone()].map(Place::There);
+        let [port, there] = [port, far.clone()].map(Location::Remote);
         let meeting = meeting_address(None, std::slice::from_ref(&port));
         assert!(meeting.is_ok_and(|address| address.is_loopback()));
         assert_eq!(farthest(&[port, there]), Some(&far));
@@ -173,8 +177,8 @@ mod tests {
 
     #[test]
     fn this_machine_needs_no_route() {
-        assert_eq!(meeting_address(None, &[Place::Here]), Ok(Ipv4Addr::LOCALHOST.into()));
+        assert_eq!(meeting_address(None, &[Location::Local]), Ok(Ipv4Addr::LOCALHOST.into()));
         let given = "192.0.2.1".parse().expect("an address");
-        assert_eq!(meeting_address(Some(given), &[Place::There(host("x", 1))]), Ok(given));
+        assert_eq!(meeting_address(Some(given), &[Location::Remote(host("x", 1))]), Ok(given));
     }
 }

@@ -1,7 +1,7 @@
-//! How a process is started on another machine: by ssh, in the same folder, with the same arguments.
+//! Starts a process on another host: by ssh, in the same folder, with the same arguments.
 //!
-//! What proves membership of the job does not stand on the command line, where everybody on that machine could read it: it is the
-//! first line of standard input, which the shell reads before it becomes the program.
+//! The key of the job is not on the command line, where every user of that host could read it. It is the first line
+//! of standard input, which the shell reads before it executes the program.
 
 use super::hosts::Host;
 use std::ffi::{OsStr, OsString};
@@ -11,12 +11,13 @@ use std::process::Command;
 
 /// The variable that comes by standard input.
 pub(crate) const SECRET: &str = "FERROCE_DSM_KEY";
-/// Exit status of ssh where it failed itself.
+/// Exit status of ssh if it failed itself.
 pub(crate) const SSH_FAILED: i32 = 255;
-/// A machine that drops our packets would be waited for in silence, for minutes. What `--ssh` says of it comes first, and so counts.
+/// Without a timeout, a host that drops our packets would stall the start for minutes. The options of `--ssh` come
+/// first and have priority.
 const CONNECT_TIMEOUT: &str = "ConnectTimeout=10";
 
-/// A word as the shell of the other machine must see it, so that it means itself.
+/// Quotes a word for the shell of the other host.
 fn quoted(word: &OsStr) -> Vec<u8> {
     let mut text = vec![b'\''];
     for &byte in word.as_bytes() {
@@ -29,7 +30,7 @@ fn quoted(word: &OsStr) -> Vec<u8> {
     text
 }
 
-/// The line for the other machine's shell.
+/// The command line for the other host's shell.
 fn line(folder: &Path, variables: &[(OsString, OsString)], command: &[OsString]) -> OsString {
     let mut line = b"cd ".to_vec();
     line.extend(quoted(folder.as_os_str()));
@@ -99,7 +100,7 @@ mod tests {
         let host = Host { name: "far".into(), user: Some("ann".into()), port: Some(2222), processes: 1 };
         let command = command("ssh -4", &host, Path::new("/tmp"), &[], &["./x".into()]);
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
-        // What --ssh says comes first: ssh takes the first of two options.
+        // The options of --ssh come first: ssh uses the first of two values.
         assert_eq!(words[..5], ["-4", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]);
         assert_eq!(words[5..11], ["-T", "-p", "2222", "-l", "ann", "far"]);
     }

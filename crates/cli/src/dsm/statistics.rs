@@ -1,4 +1,4 @@
-//! What the processes counted, as a table.
+//! The counters of the processes, as a table.
 
 use crate::table::{Align, Table};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 /// A column: its heading, and the figure of a process.
 type Column = (&'static str, fn(&Value) -> Figure);
 
-/// Something that can be printed, and added up.
+/// A value that can be printed and added up.
 enum Figure {
     Count(u64),
     Bytes(u64),
@@ -17,11 +17,11 @@ fn counter(process: &Value, name: &str) -> u64 {
     process["counters"][name].as_u64().unwrap_or(0)
 }
 
-/// Time in which a process did nothing for its program, by reason.
+/// Time that a process waited, by reason.
 pub(super) const WAITS: [(&str, &str); 3] =
     [("page faults", "fault_ns"), ("locks", "lock_wait_ns"), ("barriers", "barrier_wait_ns")];
 
-/// Time of a process that its program had.
+/// Time that the program itself ran.
 pub(super) fn computing_ns(process: &Value) -> u64 {
     let waited: u64 = WAITS.iter().map(|(_, name)| counter(process, name)).sum();
     process["took_ns"].as_u64().unwrap_or(0).saturating_sub(waited)
@@ -69,7 +69,7 @@ impl Figure {
     }
 }
 
-/// Bytes with three digits or so: these are figures to look at, not to calculate with.
+/// Bytes with about three digits.
 pub(super) fn rounded(bytes: u64) -> String {
     match bytes {
         0..10_000 => format!("{bytes} B"),
@@ -79,7 +79,7 @@ pub(super) fn rounded(bytes: u64) -> String {
     }
 }
 
-/// A time in the unit that fits it.
+/// A time in a suitable unit.
 pub(super) fn duration(ns: u64) -> String {
     match ns {
         0 => "0".to_owned(),
@@ -90,18 +90,18 @@ pub(super) fn duration(ns: u64) -> String {
     }
 }
 
-/// The headings, and a row for each process and for all together.
-pub(super) fn rows(told: &[Value]) -> (Vec<&'static str>, Vec<Vec<String>>) {
+/// The headings, a row for each process, and the total.
+pub(super) fn rows(records: &[Value]) -> (Vec<&'static str>, Vec<Vec<String>>) {
     let headings = std::iter::once("process").chain(COLUMNS.iter().map(|(heading, _)| *heading));
     let row = |process: &Value| {
         let name = process["rank"].to_string();
         std::iter::once(name).chain(COLUMNS.iter().map(|(_, figure)| figure(process).show())).collect()
     };
-    let mut rows: Vec<Vec<String>> = told.iter().map(row).collect();
-    if told.len() > 1 {
+    let mut rows: Vec<Vec<String>> = records.iter().map(row).collect();
+    if records.len() > 1 {
         let sum = |(_, figure): &Column| {
-            let all = told.iter().map(|process| figure(process).value()).sum();
-            figure(&told[0]).with(all).show()
+            let all = records.iter().map(|process| figure(process).value()).sum();
+            figure(&records[0]).with(all).show()
         };
         rows.push(std::iter::once("all".to_owned()).chain(COLUMNS.iter().map(sum)).collect());
     }
@@ -109,26 +109,26 @@ pub(super) fn rows(told: &[Value]) -> (Vec<&'static str>, Vec<Vec<String>>) {
 }
 
 /// The table for the terminal.
-pub(crate) fn table(told: &[Value]) -> String {
-    if told.is_empty() {
-        return "ferroce dsm: no process said what it counted; they do so when they leave the job (jia_exit, Job::leave).".to_owned();
+pub(crate) fn table(records: &[Value]) -> String {
+    if records.is_empty() {
+        return "ferroce dsm: no process reported its counters; each does so when it leaves the job (jia_exit, Job::leave).".to_owned();
     }
-    let (headings, rows) = rows(told);
+    let (headings, rows) = rows(records);
     let columns: Vec<(&str, Align)> = headings.into_iter().map(|heading| (heading, Align::Right)).collect();
     let mut table = Table::new(&columns);
     rows.into_iter().for_each(|row| table.line(row));
-    let transport = told[0]["transport"].as_str().unwrap_or("?");
-    let faults = match told[0]["faults"].as_str() {
+    let transport = records[0]["transport"].as_str().unwrap_or("?");
+    let faults = match records[0]["faults"].as_str() {
         None | Some("none") => String::new(),
         Some(how) => format!(", page faults by {how}"),
     };
-    format!("\nTransport: {transport}{faults}\n{}{}", sharing(told), table.render())
+    format!("\nTransport: {transport}{faults}\n{}{}", sharing(records), table.render())
 }
 
-/// A line for each process that uses pages of others on its host where they are.
-pub(super) fn sharing(told: &[Value]) -> String {
+/// A line for each process that uses pages of co-located processes in place.
+pub(super) fn sharing(records: &[Value]) -> String {
     let mut lines = String::new();
-    for process in told {
+    for process in records {
         let shared = process["shared"].as_array().into_iter().flatten();
         let shared: Vec<String> =
             shared.map(|home| format!("{} pages with process {}", home[1], home[0])).collect();

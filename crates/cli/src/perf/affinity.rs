@@ -1,5 +1,5 @@
-//! Two sides that poll need two cores. The scheduler does not know that a polling process only waits: it may put both
-//! on one core and let each burn a whole time slice, which turns two microseconds into four milliseconds.
+//! Two sides that poll need two cores. The scheduler cannot see that a polling process only waits. It may put both on
+//! one core and let each use a whole time slice, which makes four milliseconds of two microseconds.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -12,13 +12,13 @@ pub(crate) enum Side {
     Server,
 }
 
-/// This thread keeps to one core as long as the value lives.
+/// Pins this thread to one core while it lives.
 pub(crate) struct Pinned {
     before: Option<CpuSet>,
 }
 
 impl Pinned {
-    /// Takes the side's core. With a single core, or where it is not allowed, nothing happens.
+    /// Pins to the side's core. Has no effect with a single core, or where it is not allowed.
     pub(crate) fn to_core_of(side: Side) -> Pinned {
         let Ok(before) = sched_getaffinity(None) else { return Pinned { before: None } };
         let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| before.is_set(*cpu)).collect();
@@ -32,30 +32,30 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // Was in force a moment ago, so it is allowed; and if not, the process merely stays where it is.
+            // The old mask was allowed a moment ago; if it fails, the thread just stays pinned.
             let _ = sched_setaffinity(None, before);
         }
     }
 }
 
-/// Whether there is only one core: then a side that polls must give way, or the other never runs.
+/// Whether there is only one core: then a side that polls must yield, or the other never runs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Lonely(bool);
+pub(crate) struct SingleCore(bool);
 
-impl Lonely {
-    /// Looks now, which must be before this thread is pinned: a pinned thread sees one core.
-    pub(crate) fn new() -> Lonely {
-        Lonely(std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1))
+impl SingleCore {
+    /// Reads the number of cores. Must be called before this thread is pinned: a pinned thread sees one core.
+    pub(crate) fn new() -> SingleCore {
+        SingleCore(std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1))
     }
 
-    /// For a side that polls like a program that does not know us.
-    pub(crate) fn ignored() -> Lonely {
-        Lonely(false)
+    /// For a side that polls like a foreign program.
+    pub(crate) fn ignored() -> SingleCore {
+        SingleCore(false)
     }
 
-    /// Called when a poll found nothing. Costs nothing with two cores.
+    /// Called after an empty poll. Free with two cores.
     #[inline]
-    pub(crate) fn give_way(self) {
+    pub(crate) fn yield_core(self) {
         if self.0 {
             std::thread::yield_now();
         }
@@ -76,7 +76,7 @@ fn siblings(cpu: usize) -> Vec<usize> {
     parse_list(&std::fs::read_to_string(path).unwrap_or_default())
 }
 
-/// Reads `0,4-6`; what is no number is left out.
+/// Reads `0,4-6`; ignores everything else.
 fn parse_list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (from, to) = part.split_once('-').unwrap_or((part, part));

@@ -1,4 +1,4 @@
-//! The side that asks for tests and measures.
+//! The side that requests tests and measures.
 
 use super::affinity::Pinned;
 use super::baseline::{tcp, udp, udp_stream};
@@ -17,7 +17,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Greets the server.
+    /// Exchanges greetings with the server.
     pub(crate) fn new(mut control: Control, local: rdma::Local) -> Result<Client, Failure> {
         handshake::greet(&mut control)?;
         Ok(Client { control, local })
@@ -31,9 +31,9 @@ impl Client {
         match params.test.operation() {
             Operation::Tcp => tcp::run(&mut self.control, params, budget, &offer),
             Operation::Udp if params.test == Test::UdpBw => {
-                udp_stream::run(&mut self.control, params, budget, &offer, self.local.lonely)
+                udp_stream::run(&mut self.control, params, budget, &offer, self.local.single_core)
             }
-            Operation::Udp => udp::run(&mut self.control, params, budget, &offer, self.local.lonely),
+            Operation::Udp => udp::run(&mut self.control, params, budget, &offer, self.local.single_core),
             _ => rdma::run(&mut self.control, params, budget, &offer, &self.local),
         }
     }
@@ -45,12 +45,12 @@ impl Client {
         rdma::connect_many(&mut self.control, params, &self.local)
     }
 
-    /// Largest datagram message on the way to the server.
+    /// Largest datagram message on the path to the server.
     pub(crate) fn path_mtu(&self) -> Result<u64, Failure> {
         Ok(self.local.path_mtu(&self.control)?.bytes().into())
     }
 
-    /// Takes leave; a server that is gone already does not mind.
+    /// Ends the session; ignores a server that has already ended.
     pub(crate) fn leave(mut self) {
         let _ = self.control.send(&Request::Bye);
     }

@@ -1,5 +1,5 @@
-//! The channel on which the two sides agree: one JSON value per line, over TCP between machines and over a socket
-//! pair between the two processes of `ferroce perf`. The peer is not trusted: lines are bounded, waits end.
+//! The control channel: one JSON value per line, over TCP between machines and over a socket pair between the two
+//! processes of `ferroce perf`. The peer is not trusted: lines are bounded, and waits have a timeout.
 
 use crate::failure::Failure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for a step that needs no measurement of the peer.
 pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(20);
-/// A list of 16,384 endpoints fits; more is no message of ours.
+/// Fits a list of 16,384 endpoints; longer messages are refused.
 const LONGEST_LINE: usize = 8 << 20;
 
 /// The channel.
@@ -30,7 +30,7 @@ enum Stream {
 }
 
 impl Control {
-    /// Over TCP. A peer whose machine vanished is noticed within half a minute.
+    /// Over TCP. A peer whose machine vanished is detected within half a minute.
     pub(crate) fn over_tcp(stream: TcpStream) -> io::Result<Control> {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(STEP_TIMEOUT))?;
@@ -54,7 +54,7 @@ impl Control {
         matches!(self.stream, Stream::Pair(_))
     }
 
-    /// Our address on the way to the peer, with another port.
+    /// Our address on the path to the peer, with another port.
     pub(crate) fn local_address(&self, port: u16) -> SocketAddr {
         with_port(self.local, port)
     }
@@ -79,23 +79,21 @@ impl Control {
         })
     }
 
-    /// Receives a message. Without a limit, waits as long as the peer is there.
+    /// Receives a message. Without a limit, it waits while the peer runs.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self, longest: Option<Duration>) -> Result<T, Failure> {
         let line = self.receive_line(longest)?;
         serde_json::from_slice(&line).map_err(|error| {
-            Failure::new(format!(
-                "the other side sent something that is no message of ferroce perf ({error})"
-            ))
-            .advise("Check that the host and port are those of a `ferroce perf` of the same version")
+            Failure::new(format!("the other side sent an invalid message ({error})"))
+                .advise("Check that the host and port are those of a `ferroce perf` of the same version")
         })
     }
 
-    /// Whether a message (or the end of the peer) waits to be received. Never blocks.
+    /// Whether a message, or the end of the peer, is ready. Never blocks.
     pub(crate) fn has_news(&self) -> bool {
         self.has_news_within(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
     }
 
-    /// Waits until the peer said something or is gone.
+    /// Waits until the peer sends something or closes.
     pub(crate) fn sleep_until_news(&self) {
         // An interrupted sleep is only a short one.
         while !self.has_news_within(None) {}
@@ -164,11 +162,11 @@ impl AsFd for Control {
     }
 }
 
-/// An IPv4 address that came through an IPv6 socket, as the IPv4 address that it is.
+/// Maps an IPv4-mapped IPv6 address to IPv4.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
-        // Kept whole: a link-local address means nothing without its scope.
+        // Keeps the scope, which a link-local address needs.
         IpAddr::V6(_) => address,
     }
 }
@@ -179,7 +177,7 @@ fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
 }
 
 fn peer_left() -> Failure {
-    Failure::new("the other side ended the test").advise("Its own message says why")
+    Failure::new("the other side ended the test").advise("See its own message for the reason")
 }
 
 #[cfg(test)]

@@ -124,7 +124,7 @@ impl Hello {
     fn check(&self) -> Result<(), Failure> {
         if self.hello != MAGIC {
             return Err(
-                Failure::new("the other side is no ferroce perf").advise("Check the host and port (-p)")
+                Failure::new("the other side is not a ferroce perf").advise("Check the host and port (-p)")
             );
         }
         if self.version != VERSION {
@@ -256,7 +256,7 @@ pub(crate) fn out_of_order(request: &Request) -> Failure {
         Request::Stop => "stop",
         Request::Bye => "bye",
     };
-    Failure::new(format!("the client said {said:?} out of order"))
+    Failure::new(format!("the client sent {said:?} out of order"))
 }
 
 fn receive(control: &mut Control) -> Result<Reply, Failure> {
@@ -276,7 +276,7 @@ fn unexpected(reply: &Reply) -> Failure {
         Reply::Refused { .. } => "refused",
         Reply::Failed { .. } => "failed",
     };
-    Failure::new(format!("the server said {said:?} out of order"))
+    Failure::new(format!("the server sent {said:?} out of order"))
 }
 
 /// A peer's text, fit for a terminal.
@@ -348,7 +348,7 @@ mod tests {
         assert!(failure.what().contains("version 9"), "{}", failure.what());
         assert!(!failure.what().contains('\u{1b}'));
         let line = "{\"hello\":\"smtp\",\"version\":1,\"program\":\"\"}\n";
-        assert!(greet(&mut answer_with(line)).expect_err("no ferroce").what().contains("no ferroce perf"));
+        assert!(greet(&mut answer_with(line)).expect_err("no ferroce").what().contains("not a ferroce perf"));
         assert!(greet(&mut answer_with("220 mail.example ESMTP\r\n")).is_err());
     }
 

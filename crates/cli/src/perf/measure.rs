@@ -1,4 +1,4 @@
-//! The loop that every latency test shares, and how long it runs.
+//! The loop that all latency tests share, and how long it runs.
 
 use super::stats::{Bandwidth, Histogram};
 use crate::failure::Failure;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// How much to measure.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
-    /// Not measured, in front.
+    /// Warm-up, which is not measured.
     pub(crate) warm_up: Duration,
     /// When to stop.
     pub(crate) limit: Limit,
@@ -22,7 +22,7 @@ pub(crate) enum Limit {
     Time(Duration),
 }
 
-/// With fewer, a median says nothing.
+/// Minimum for a meaningful median.
 pub(crate) const FEWEST: u64 = 5;
 
 impl Limit {
@@ -36,7 +36,7 @@ impl Limit {
     }
 }
 
-/// What one round of a test gives.
+/// The result of one round of a test.
 pub(crate) enum Measurement {
     /// Round trips.
     Latency(Histogram),
@@ -44,8 +44,8 @@ pub(crate) enum Measurement {
     Bandwidth(Bandwidth),
 }
 
-/// Does `once` again and again and times each. The end of one is the beginning of the next, so that the clock is
-/// read once per round trip.
+/// Repeats `once` and times each call. The end of one is the start of the next, so that the clock is read once per
+/// round trip.
 pub(crate) fn time_round_trips(
     budget: Budget,
     mut once: impl FnMut() -> Result<(), Failure>,

@@ -1,4 +1,4 @@
-//! `ferroce perf`: latency, bandwidth and message rate, RDMA beside sockets.
+//! `ferroce perf`: latency, bandwidth and message rate of RDMA and of sockets.
 //!
 //! - [`suite`]: everything on this machine, as a table and a report; and what needs two processes of this machine.
 //! - [`single`]: one test between two machines.
@@ -28,7 +28,7 @@ pub(crate) use test::Test;
 use crate::failure::Failure;
 use options::Command;
 
-/// Word that starts the second process of the suite.
+/// Argument that starts the second process of the suite.
 pub(crate) const PEER_COMMAND: &str = "perf-peer";
 
 /// Runs `ferroce perf`.

@@ -20,14 +20,14 @@ pub(crate) struct Args {
     pub(crate) suite: SuiteArgs,
 }
 
-/// What else than everything.
+/// Other modes than the suite.
 #[derive(Subcommand)]
 pub(crate) enum Command {
     #[command(flatten)]
     Test(TestCommand),
-    /// Connect very many queue pairs: time, memory of each, a message on all. Both sides on this machine.
+    /// Connect very many queue pairs: time, memory of each, one message on all. Both sides on this machine.
     Qps(QpsArgs),
-    /// WRITE bandwidth with lost packets (1 % if no fault is given) against without. Both sides on this machine.
+    /// Compare WRITE bandwidth with lost packets (1 % by default) and without. Both sides on this machine.
     Loss(LossArgs),
 }
 
@@ -74,10 +74,10 @@ Examples:
   ferroce perf qps --count 10000            what a queue pair costs
   ferroce perf loss --loss 1%               how much bandwidth is left when packets are lost";
 
-/// Options of the run over everything.
+/// Options of the suite.
 #[derive(ClapArgs)]
 pub(crate) struct SuiteArgs {
-    /// Measure each cell for a moment only: about ten seconds, rough figures.
+    /// Measure each cell only briefly: about ten seconds, rough figures.
     #[arg(long)]
     pub(crate) quick: bool,
     /// Where to write the report.
@@ -98,7 +98,7 @@ pub(crate) struct SuiteArgs {
 pub(crate) enum TestCommand {
     /// SEND ping-pong: half a round trip.
     SendLat(TestArgs),
-    /// WRITE ping-pong, the target watching its memory: half a round trip.
+    /// WRITE ping-pong, the target polls its memory: half a round trip.
     WriteLat(TestArgs),
     /// READ: a whole round trip.
     ReadLat(TestArgs),
@@ -120,7 +120,7 @@ pub(crate) enum TestCommand {
     TcpBw(TestArgs),
     /// UDP ping-pong, both sides spinning, to compare with send-lat.
     UdpLat(TestArgs),
-    /// UDP stream in packets like those of a WRITE, to see what the sockets of this machine carry.
+    /// UDP stream in packets like those of a WRITE: the limit of this machine's sockets.
     UdpBw(TestArgs),
 }
 
@@ -145,10 +145,10 @@ impl TestCommand {
     }
 }
 
-/// Options of one test. All are optional, so that a server can tell what it was told from what is a default.
+/// Options of one test. All are optional, so that a server can tell explicit values from defaults.
 #[derive(ClapArgs, Default)]
 pub(crate) struct TestArgs {
-    /// The server's name or address. Without it, be the server.
+    /// The server's name or address. Without it, run as the server.
     pub(crate) host: Option<String>,
     /// Message size in bytes, or with K, M, G [default: 2 for latency, 64K for bandwidth].
     #[arg(short, long, value_name = "BYTES", value_parser = parse_size)]
@@ -174,7 +174,7 @@ pub(crate) struct TestArgs {
     /// Sleep on completion events instead of polling.
     #[arg(short, long)]
     pub(crate) events: bool,
-    /// Both sides send at once. -n is for the client, the server sends until the client is done; messages of both count.
+    /// Both sides send. -n is for the client, the server sends until the client is done; messages of both count.
     #[arg(short, long)]
     pub(crate) bidirectional: bool,
     /// Work requests per posting call.
@@ -195,12 +195,12 @@ pub(crate) struct TestArgs {
     /// Messages between two that make a completion, for bandwidth [default: a quarter of the depth].
     #[arg(short = 'Q', long = "cq-mod", value_name = "COUNT")]
     pub(crate) cq_moderation: Option<u32>,
-    /// Make the calls that perftest's ib_send_lat, ib_write_bw and ib_read_bw make, in their order, to compare with them.
+    /// Make the same calls as perftest's ib_send_lat, ib_write_bw and ib_read_bw, in the same order, for comparison.
     ///
-    /// send-lat waits for the completion of each SEND before it looks for the answer, polls for one completion at a
-    /// time and gives each receive back at once. write-bw and read-bw make a completion every 100 messages (every message
-    /// above 8 KiB; -Q changes it), poll for 16 at a time, and small messages walk through a page; the server sleeps. There
-    /// is no warm-up.
+    /// send-lat waits for the completion of each SEND before it polls for the answer, polls for one completion at a
+    /// time and reposts each receive immediately. write-bw and read-bw make a completion every 100 messages (every
+    /// message above 8 KiB; -Q changes it), poll for 16 at a time, and move small messages through a page; the server
+    /// sleeps. There is no warm-up.
     #[arg(long, conflicts_with = "duration")]
     pub(crate) like_perftest: bool,
     /// Index of the local GID to send from (see `ferroce gids`) [default: the one of the route to the peer].
@@ -220,11 +220,11 @@ pub(crate) struct TestArgs {
 pub(crate) const DEFAULT_PORT: u16 = 18515;
 
 impl TestArgs {
-    /// The parameters for the size that was given, or for the default, checked.
+    /// The parameters for the given or the default size, checked.
     pub(crate) fn params(&self, test: Test) -> Result<Params, Failure> {
         let size = self.size.unwrap_or(Params::defaults(test).size);
         let most = match self.transport {
-            // A datagram test without a size takes one that fits.
+            // A datagram test without a size uses one that fits.
             Some(Transport::Ud) if self.size.is_none() => u64::from(self.mtu.unwrap_or(4096)),
             _ => u64::MAX,
         };
@@ -263,7 +263,7 @@ impl TestArgs {
         Ok(params)
     }
 
-    /// The first option that means something to RDMA only.
+    /// The first option that only applies to RDMA.
     fn rdma_option(&self) -> Option<&'static str> {
         let given = [
             ("-q", self.qps.is_some()),
@@ -282,7 +282,7 @@ impl TestArgs {
         given.into_iter().find_map(|(option, given)| given.then_some(option))
     }
 
-    /// The sizes to run, where a path carries datagrams of up to `path_mtu` bytes.
+    /// The sizes to run if the path carries datagrams of up to `path_mtu` bytes.
     pub(crate) fn sizes(&self, params: &Params, path_mtu: u64) -> Vec<u64> {
         let most = match (params.test, params.transport) {
             (Test::UdpLat, _) => MAX_UDP_SIZE,
@@ -290,7 +290,7 @@ impl TestArgs {
             _ => u64::MAX,
         };
         if !self.all {
-            // A size that was asked for is not changed in silence.
+            // A requested size is never changed silently.
             return vec![if self.size.is_some() { params.size } else { params.size.min(most) }];
         }
         let least = if params.test == Test::UdpBw { UDP_STREAM_UNIT } else { 1 };
@@ -308,7 +308,7 @@ impl TestArgs {
         Budget { warm_up, limit }
     }
 
-    /// Whether a client's parameters agree with what this server was explicitly told.
+    /// Checks a client's parameters against the explicit options of this server.
     pub(crate) fn agrees_with(&self, test: Test, asked: &Params) -> Result<(), String> {
         if asked.test != test {
             return Err(format!(
@@ -318,8 +318,8 @@ impl TestArgs {
                 asked.test.name()
             ));
         }
-        fn differs<T: PartialEq>(told: Option<T>, asked: T) -> bool {
-            told.is_some_and(|told| told != asked)
+        fn differs<T: PartialEq>(given: Option<T>, asked: T) -> bool {
+            given.is_some_and(|given| given != asked)
         }
         for (option, differs) in [
             ("-s", differs(self.size, asked.size)),

@@ -1,4 +1,4 @@
-//! The parameters of one test, and which of them go together.
+//! The parameters of one test, and their valid combinations.
 
 use super::test::{Operation, Test};
 use crate::sizes::format_size;
@@ -20,7 +20,7 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// As it is written.
+    /// The name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Transport::Rc => "rc",
@@ -30,7 +30,7 @@ impl Transport {
     }
 }
 
-/// One test at one size; the client decides, and the server checks it before it allocates anything.
+/// One test at one size. The client chooses them, and the server checks them before it allocates anything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Params {
@@ -52,9 +52,9 @@ pub(crate) struct Params {
     pub(crate) bidirectional: bool,
     /// Work requests per posting call.
     pub(crate) post_list: u32,
-    /// Path MTU in bytes; the best that the interface allows when absent.
+    /// Path MTU in bytes; `None`: the largest that the interface allows.
     pub(crate) mtu: Option<u32>,
-    /// Messages of a bandwidth test between two that make a completion; a quarter of the depth when absent.
+    /// Messages of a bandwidth test between two with a completion; `None`: a quarter of the depth.
     pub(crate) cq_moderation: Option<u32>,
     /// Make the calls of perftest's programs, in their order.
     pub(crate) like_perftest: bool,
@@ -73,17 +73,17 @@ pub(crate) const UDP_STREAM_UNIT: u64 = 4096;
 const MAX_QUEUE_PAIRS: u32 = 16_384;
 const MAX_DEPTH: u32 = 8192;
 const MAX_INLINE: u32 = 1024;
-/// Completions that the queue of one side may have to hold.
+/// Maximum number of completions in the queue of one side.
 const MAX_COMPLETIONS: u64 = 1 << 22;
-/// Bytes that a bandwidth test has posted at most, unless it is told a depth: the window of a queue pair is much
-/// smaller, and what is posted must still be sent when the time is up.
+/// Maximum number of bytes that a bandwidth test posts without an explicit depth. The congestion window of a queue
+/// pair is much smaller, and posted messages must still be sent when the time is up.
 const POSTED_BYTES: u64 = 16 << 20;
 /// All buffers of one side together.
 const MAX_MEMORY: u64 = 4 << 30;
 const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
 impl Params {
-    /// What perftest uses when nothing is said: 2 bytes for latency, 64 KiB for bandwidth.
+    /// The defaults of perftest: 2 bytes for latency, 64 KiB for bandwidth.
     pub(crate) fn defaults(test: Test) -> Params {
         let size = match (test.operation(), test.is_bandwidth()) {
             (Operation::Atomic, _) => ATOMIC_SIZE,
@@ -117,10 +117,10 @@ impl Params {
         }
     }
 
-    /// Says in one sentence what is wrong, if anything is. Everything that a peer could send is bounded here.
+    /// Returns a sentence if the parameters are invalid. Everything that a peer could send is bounded here.
     pub(crate) fn check(&self) -> Result<(), String> {
         within("the size (-s)", self.size, 1, MAX_SIZE)?;
-        // First what does not belong to the test at all: a range for it would say nothing.
+        // Options that do not apply to the test come first: a range for them would be misleading.
         match self.test {
             test if test.is_baseline() => return self.check_baseline(),
             test if !test.is_bandwidth() && test != Test::Qps => self.check_latency()?,
@@ -133,7 +133,7 @@ impl Params {
         let moderation = self.cq_moderation.unwrap_or(1);
         within("the messages per completion (-Q)", moderation.into(), 1, self.tx_depth.into())?;
         if let Some(mtu) = self.mtu.filter(|mtu| !MTUS.contains(mtu)) {
-            return Err(format!("{mtu} is no path MTU (-m); there are 256, 512, 1024, 2048 and 4096"));
+            return Err(format!("{mtu} is not a path MTU (-m); use 256, 512, 1024, 2048 or 4096"));
         }
         if self.size * u64::from(self.queue_pairs) * 2 > MAX_MEMORY {
             return Err(format!(
@@ -187,7 +187,7 @@ impl Params {
                 ));
             }
             (Operation::Write, Transport::Ud) => {
-                return Err(format!("datagrams know no WRITE: {name} runs with -c rc or uc, not ud"));
+                return Err(format!("UD queue pairs have no WRITE; run {name} with -c rc or -c uc"));
             }
             (Operation::Atomic, _) if self.size != ATOMIC_SIZE => {
                 return Err(format!("an atomic works on 8 bytes, so {name} has no other size than 8"));

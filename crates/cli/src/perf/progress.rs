@@ -12,7 +12,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Starts, with that many steps ahead.
+    /// Starts with this many steps.
     pub(crate) fn new(steps: u64) -> Progress {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(5));
@@ -23,8 +23,8 @@ impl Progress {
         Progress { bar, start: Instant::now() }
     }
 
-    /// Says what is measured now. The bar is drawn between two measurements only: it has no thread of its own that
-    /// would take time from them.
+    /// Shows the current measurement. The bar is only drawn between two measurements: it has no thread that would
+    /// take time from them.
     pub(crate) fn step(&self, size: u64, test: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(format!("{:>7}  {test:<10}", format_size(size)));
@@ -43,7 +43,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

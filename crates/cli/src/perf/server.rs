@@ -10,7 +10,8 @@ use super::test::{Operation, Test};
 use crate::failure::Failure;
 use std::time::Duration;
 
-/// Serves a client that was greeted, until it leaves. `accept` decides on each test; `idle` bounds the wait between two.
+/// Serves a client after the greeting, until it leaves. `accept` decides on each test; `idle` limits the wait between
+/// two.
 pub(crate) fn serve(
     control: &mut Control,
     local: &rdma::Local,
@@ -46,7 +47,7 @@ fn serve_test(control: &mut Control, params: &Params, local: &rdma::Local) -> Re
     match outcome {
         Ok(report) => control.send(&Reply::Report(report)),
         Err(failure) => {
-            // The client learns why; if even that fails, our own failure is still the one worth telling.
+            // Reports the failure to the client; if that fails, too, our own failure is still the one to return.
             let _ = control.send(&Reply::Failed { reason: failure.what().to_owned() });
             Err(failure)
         }
@@ -58,8 +59,8 @@ fn serve_prepared(control: &mut Control, params: &Params, local: &rdma::Local) -
     let _pinned = local.pin.filter(|_| params.test.polls()).map(Pinned::to_core_of);
     match params.test.operation() {
         Operation::Tcp => tcp::serve(control, params),
-        Operation::Udp if params.test == Test::UdpBw => udp_stream::serve(control, params, local.lonely),
-        Operation::Udp => udp::serve(control, params, local.lonely),
+        Operation::Udp if params.test == Test::UdpBw => udp_stream::serve(control, params, local.single_core),
+        Operation::Udp => udp::serve(control, params, local.single_core),
         _ => rdma::serve(control, params, local),
     }
 }

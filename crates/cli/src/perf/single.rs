@@ -66,7 +66,7 @@ fn connect(test: Test, host: &str, port: u16) -> Result<TcpStream, Failure> {
             Err(error) => failed.push(error),
         }
     }
-    // An address at which the machine answered, or might have, says more than one to which no way leads.
+    // An error of a host that answered is more helpful than one of an unreachable address.
     failed.sort_by_key(|error| !may_be_there(error));
     let why = failed.first().map_or_else(|| "it has no address".into(), io::Error::to_string);
     let advice = match failed.first() {
@@ -78,7 +78,7 @@ fn connect(test: Test, host: &str, port: u16) -> Result<TcpStream, Failure> {
     Err(Failure::new(format!("cannot reach a server at {host} port {port}: {why}")).advise(advice))
 }
 
-/// Whether the error is that of a machine that can be reached, but has no server.
+/// Whether the host can be reached, but has no server.
 fn may_be_there(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -90,7 +90,7 @@ fn may_be_there(error: &io::Error) -> bool {
 }
 
 fn run_server(test: Test, args: &TestArgs) -> Result<(), Failure> {
-    // IPv6 sockets take IPv4 clients too; where IPv6 is off, IPv4 alone must do.
+    // IPv6 sockets accept IPv4 clients, too; without IPv6, IPv4 is used.
     let addresses =
         [SocketAddr::from((Ipv6Addr::UNSPECIFIED, args.port)), (Ipv4Addr::UNSPECIFIED, args.port).into()];
     let listener = TcpListener::bind(&addresses[..]).map_err(|error| {
@@ -118,7 +118,7 @@ fn run_server(test: Test, args: &TestArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits for somebody who speaks our language; a port scan does not end the wait.
+/// Waits for a valid client; ignores port scans.
 fn await_client(listener: &TcpListener) -> Result<Control, Failure> {
     loop {
         let (stream, from) =
@@ -141,7 +141,8 @@ fn tests(n: usize) -> String {
     if n == 1 { "one test".into() } else { format!("{n} tests") }
 }
 
-/// What the user types on the other machine; a name that resolves there is likelier than any of our addresses.
+/// The command for the other machine. Our host name is more likely to resolve there than any of our addresses is to
+/// be reachable.
 fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

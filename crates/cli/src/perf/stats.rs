@@ -1,4 +1,4 @@
-//! Latency samples in constant memory, and what is told of them.
+//! Latency samples in constant memory, and their summary.
 
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +70,7 @@ impl Histogram {
         0.0
     }
 
-    /// Mean of what is left when that share is cut off at both ends: the mean without preemptions and page faults.
+    /// Mean without this share at both ends: without preemptions and page faults.
     pub(crate) fn trimmed_mean_ns(&self, share: f64) -> f64 {
         let cut = (share * self.samples as f64) as u64;
         let keep = cut..self.samples - cut;
@@ -89,7 +89,7 @@ impl Histogram {
         if self.samples == 0 {
             return None;
         }
-        // A quantile that fewer than one sample lies beyond would be the maximum under another name.
+        // A quantile needs at least one sample beyond it; otherwise it would equal the maximum.
         let tail = |q: f64, needed: u64| (self.samples >= needed).then(|| self.quantile_ns(q) / per);
         Some(Latency {
             samples: self.samples,
@@ -122,7 +122,7 @@ fn middle_ns(bucket: usize) -> f64 {
     first as f64 + ((1u64 << octave) - 1) as f64 / 2.0
 }
 
-/// What is told of the latency of one test at one size.
+/// The latency of one test at one size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Latency {
     /// How many operations were timed.
@@ -143,7 +143,7 @@ pub(crate) struct Latency {
     pub(crate) max_ns: f64,
 }
 
-/// What was moved in which time.
+/// Amount and time of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Bandwidth {
     /// Messages that arrived.
@@ -156,7 +156,7 @@ pub(crate) struct Bandwidth {
     pub(crate) gigabytes_per_s: f64,
     /// 10^6 messages per second.
     pub(crate) million_messages_per_s: f64,
-    /// Messages that did not arrive, where the transport does not repeat them.
+    /// Messages that did not arrive, for transports without retransmission.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lost: Option<u64>,
 }
@@ -175,7 +175,7 @@ impl Bandwidth {
         }
     }
 
-    /// Adds what went the other way meanwhile, measured there over a time of its own.
+    /// Adds the transfer in the other direction, measured there over a time of its own.
     pub(crate) fn with_reverse(self, messages: u64, elapsed_ns: u64) -> Bandwidth {
         let share = self.elapsed_ns as f64 / elapsed_ns.max(1) as f64;
         let back = (messages as f64 * share).round() as u64;
@@ -184,7 +184,7 @@ impl Bandwidth {
         Bandwidth { lost: self.lost, ..both }
     }
 
-    /// The round with the middle rate: one disturbed round does not move it.
+    /// The round with the median rate, which one disturbed round does not change.
     pub(crate) fn median(mut rounds: Vec<Bandwidth>) -> Option<Bandwidth> {
         rounds.sort_by(|a, b| a.million_messages_per_s.total_cmp(&b.million_messages_per_s));
         rounds.get(rounds.len() / 2).copied()

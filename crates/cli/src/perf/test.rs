@@ -1,4 +1,4 @@
-//! The tests there are, and what each of them measures.
+//! The tests, and what each measures.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Test {
     /// SEND ping-pong.
     SendLat,
-    /// WRITE ping-pong, the receiver watching its memory.
+    /// WRITE ping-pong; the receiver polls its memory.
     WriteLat,
     /// READ, one at a time.
     ReadLat,
     /// Fetch and add, one at a time.
     AtomicLat,
-    /// Many SENDs at once.
+    /// Many SENDs in flight.
     SendBw,
-    /// Many WRITEs at once.
+    /// Many WRITEs in flight.
     WriteBw,
-    /// Many READs at once.
+    /// Many READs in flight.
     ReadBw,
-    /// Many fetch-and-adds at once.
+    /// Many fetch-and-adds in flight.
     AtomicBw,
     /// TCP ping-pong.
     TcpLat,
@@ -116,13 +116,13 @@ impl Test {
         matches!(self.operation(), Operation::Tcp | Operation::Udp)
     }
 
-    /// Whether both sides poll; TCP sides block, as sockets are normally used, and the scheduler places them.
+    /// Whether both sides poll. TCP sides block, as usual for sockets, and the scheduler places them.
     pub(crate) fn polls(self) -> bool {
         self.operation() != Operation::Tcp
     }
 
-    /// By what a timed round trip is divided: a ping-pong moves a message there and one back and tells the time of
-    /// one of them; a READ, an atomic and a request are over only when the answer is there.
+    /// The divisor of a timed round trip: 2 for a ping-pong, whose figure is the time of one message; 1 for a READ,
+    /// an atomic and a request, which end with the reply.
     pub(crate) fn messages_per_round_trip(self) -> f64 {
         match self {
             Test::SendLat | Test::WriteLat | Test::TcpLat | Test::UdpLat => 2.0,

@@ -13,7 +13,7 @@ pub(crate) fn html(results: &Results) -> String {
     page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
     page.push_str("<title>ferroce perf</title>\n<style>\n");
     page.push_str(super::STYLE);
-    page.push_str("</style>\n</head>\n<body>\n<h1>RDMA beside sockets</h1>\n");
+    page.push_str("</style>\n</head>\n<body>\n<h1>RDMA compared with sockets</h1>\n");
     let _ = writeln!(page, "<p class=\"soft\">{}</p>", escape(&subtitle(results)));
     headlines(&mut page, &results.headlines);
     figure(&mut page, "Latency", plots::latency(results).render(), LATENCY_CAPTION);

@@ -1,4 +1,4 @@
-//! The HTML report: one file, no script, nothing from elsewhere.
+//! The HTML report: one file, without scripts or external resources.
 
 mod html;
 mod line_plot;

@@ -1,4 +1,4 @@
-//! `--explain`: what all processes of the program counted, told when the last of them has ended.
+//! `--explain`: a summary of the counters of all processes of the program, printed when the last has ended.
 //!
 //! Each NIC writes a report into a folder when it is closed; see `FERROCE_REPORT` in docs/reference/environment.md.
 
@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// Names the folder of reports to every process.
+/// The variable with the folder of reports, for every process.
 const REPORT_VARIABLE: &str = "FERROCE_REPORT";
-/// Which sentences are told while the program runs.
+/// The variable that selects the log messages.
 const LOG_VARIABLE: &str = "FERROCE_LOG";
 
-/// A NIC's report. Counters have names, as a NIC may count more than this command knows.
+/// A NIC's report. Counters have names, since a newer NIC may have more.
 #[derive(Debug, Default, Deserialize)]
 struct Report {
     pid: u32,
@@ -25,7 +25,7 @@ struct Report {
     link: BTreeMap<String, u64>,
 }
 
-/// Asks every process that `command` will be or start for its report, and for the reason of each failed completion.
+/// Requests a report, and the reason of each failed completion, from `command` and all its child processes.
 pub(crate) fn apply_to(command: &mut Command, folder: &Path) {
     command.env(REPORT_VARIABLE, folder);
     if std::env::var_os(LOG_VARIABLE).is_none_or(|value| value.is_empty()) {
@@ -54,7 +54,7 @@ pub(crate) fn summary(folder: &Path) -> String {
     to_text(&reports, &silent)
 }
 
-/// One report for each process, which may have opened the device several times.
+/// Merges the reports of each process, which may have opened the device several times.
 fn by_process(reports: Vec<Report>) -> Vec<Report> {
     let mut sums: BTreeMap<u32, Report> = BTreeMap::new();
     for report in reports {

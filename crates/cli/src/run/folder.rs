@@ -1,4 +1,4 @@
-//! A folder of our own for the time of one run: what a program needs as files, where no namespace can hide them.
+//! A temporary folder of one run, for files that a program needs where no namespace can provide them.
 
 use crate::failure::Failure;
 use crate::program::CANNOT_RUN;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Held open and locked by the run that the folder belongs to.
 const LOCK: &str = "lock";
 
-/// The folder; removed when dropped. What a killed run left behind is removed by the next one.
+/// The folder; removed when dropped. The next run removes that of a killed run.
 pub(crate) struct PrivateFolder {
     path: PathBuf,
     _lock: File,
@@ -49,12 +49,12 @@ fn make_at(path: PathBuf) -> io::Result<PrivateFolder> {
 
 impl Drop for PrivateFolder {
     fn drop(&mut self) {
-        // What cannot be removed now, the next run removes.
+        // The next run removes what cannot be removed now.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
-/// Removes the folders of runs that ended without doing so. Process numbers would not tell: they are used again, and
+/// Removes the folders of runs that ended without doing so. Process IDs do not identify them: they are reused, and
 /// containers have their own.
 fn sweep(base: &Path, prefix: &str) {
     let entries = std::fs::read_dir(base).into_iter().flatten().flatten();

@@ -1,19 +1,19 @@
-//! Where the libraries are that take the place of the system's.
+//! Finds the libraries that replace the system's.
 //!
-//! They lie next to the command: in a source tree cargo puts both into one folder, an installation has `bin/ferroce` and
-//! `lib/ferroce/`. Cargo cannot name a file `libibverbs.so.1`, so whoever loads it needs a link with the right name.
+//! They are next to the command: in a source tree cargo puts both into one folder; an installation has `bin/ferroce`
+//! and `lib/ferroce/`. Cargo cannot name a file `libibverbs.so.1`, so the loader needs a link with that name.
 
 use crate::failure::Failure;
 use crate::program::NOT_FOUND;
 use std::path::{Path, PathBuf};
 
-/// Names another library file, or a folder with the libraries.
+/// Path of another library file, or of a folder with the libraries.
 pub(crate) const VARIABLE: &str = "FERROCE_LIB";
 /// The name that programs ask the loader for.
 pub(crate) const VERBS: &str = "libibverbs.so.1";
-/// The connection manager's, where it is built.
+/// The connection manager's library, if it is built.
 const CONNECTIONS: &str = "librdmacm.so.1";
-/// What redirects the names of files where namespaces are refused.
+/// Redirects file names where namespaces are refused.
 const SHIM: &str = "libferroce_shim.so";
 
 /// The libraries that were found.
@@ -28,7 +28,7 @@ pub(crate) struct Libraries {
 }
 
 impl Libraries {
-    /// Looks next to this command, or where `FERROCE_LIB` says.
+    /// Searches next to this command, or in `FERROCE_LIB`.
     pub(crate) fn find() -> Result<Libraries, Failure> {
         let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
         let own = own_folder()?;
@@ -38,7 +38,7 @@ impl Libraries {
         }
     }
 
-    /// Names under which the loader must find them, and the files behind.
+    /// Names that the loader searches for, and the files behind them.
     pub(crate) fn links(&self) -> Vec<(&'static str, &Path)> {
         let mut links = vec![(VERBS, self.verbs.as_path())];
         links.extend(self.connections.as_deref().map(|path| (CONNECTIONS, path)));
@@ -59,8 +59,8 @@ pub(crate) fn own_folder() -> Result<PathBuf, Failure> {
     Ok(own.parent().unwrap_or(Path::new("/")).to_path_buf())
 }
 
-/// A library of ours that no program asks the system for: next to this command, by its name.
-pub(crate) fn beside(name: &str) -> Result<Option<PathBuf>, Failure> {
+/// A library of ours that replaces none of the system's: next to this command, by name.
+pub(crate) fn next_to_command(name: &str) -> Result<Option<PathBuf>, Failure> {
     Ok(candidates(&own_folder()?).iter().find_map(|folder| in_folder(folder, name)))
 }
 
@@ -74,7 +74,7 @@ fn search(folders: &[PathBuf]) -> Option<Libraries> {
     Some(Libraries { verbs, connections: rest(CONNECTIONS), shim: rest(SHIM) })
 }
 
-/// The library by its own name or, as cargo leaves it, without the number.
+/// The library by its own name or, as cargo creates it, without the number.
 fn in_folder(folder: &Path, name: &str) -> Option<PathBuf> {
     let built = name.strip_suffix(".1").unwrap_or(name);
     let found = [name, built].map(|name| folder.join(name)).into_iter().find(|path| path.is_file())?;

@@ -1,4 +1,4 @@
-//! `ferroce run`: start an RDMA program that knows nothing of ferroce, and give it a device.
+//! `ferroce run`: starts an unmodified RDMA program, and gives it a device.
 //!
 //! | file | question |
 //! |---|---|
@@ -6,14 +6,14 @@
 //! | `tree` | which files do programs look for outside the library |
 //! | `namespace` | how are they shown: the first way |
 //! | `folder` | where do files live while a run needs them: the second way, through the shim, and reports |
-//! | `explain` | what is told at the end |
+//! | `explain` | the summary at the end |
 
 mod explain;
 mod folder;
 pub(crate) mod library;
 pub(crate) mod namespace;
-mod neighbourhood;
 pub(crate) mod tree;
+mod user_namespace;
 
 use crate::capture::Recording;
 use crate::devices::settings;
@@ -23,7 +23,7 @@ use crate::program::{self, CANNOT_RUN, NOT_FOUND};
 use clap::{Parser, ValueEnum};
 use folder::PrivateFolder;
 use library::Libraries;
-use namespace::Dress;
+use namespace::Files;
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -32,21 +32,21 @@ use tree::SysTree;
 
 const ADDRESS_VARIABLE: &str = "FERROCE_ADDR";
 const LINK_VARIABLE: &str = "FERROCE_LINK";
-/// Tells the shim below which folder the device's files are.
+/// The variable with the folder of the device's files, for the shim.
 const SHIM_VARIABLE: &str = "FERROCE_SHIM";
 
 /// Options of `ferroce run`.
 #[derive(Parser)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Say why a completion failed, when it happens, and at the end what each process counted.
+    /// Explain each failed completion when it happens, and print the counters of each process at the end.
     #[arg(long)]
     explain: bool,
-    /// Record all packets to this pcapng file. A file that exists is kept: then, and for a second process, x.pcapng becomes
+    /// Record all packets to this pcapng file. If it exists, or for a second process, x.pcapng becomes
     /// x.<pid>.pcapng.
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
-    /// Addresses to use, comma separated: the GIDs of the device, in this order. All of the machine's if not given.
+    /// Addresses to use, comma separated: the GIDs of the device, in this order [default: all of this machine].
     #[arg(long, visible_alias = "gid", value_name = "ADDRESS", value_delimiter = ',')]
     addr: Vec<IpAddr>,
     /// How packets travel.
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let faults = args.faults.to_variable()?;
     let recording = args.capture.as_deref().map(Recording::begin).transpose()?;
 
-    let stage = Stage::set(args.no_namespace, &Dress { sys: &sys, libraries: &libraries })?;
+    let stage = Stage::set(args.no_namespace, &Files { sys: &sys, libraries: &libraries })?;
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]);
     stage.apply_to(&mut command);
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     reports.iter().for_each(|folder| explain::apply_to(&mut command, folder.path()));
     recording.iter().for_each(|recording| recording.apply_to(&mut command));
 
-    // Nobody needs us any more unless something has to be done at the end.
+    // Replace this process by the program, unless there is work at the end.
     if recording.is_none() && reports.is_none() && stage.folder.is_none() {
         return Err(program::become_it(command));
     }
@@ -125,7 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(code))
 }
 
-/// The GID table that the program's device will have; a wrong address is told before anything starts.
+/// The GID table of the program's device; a wrong address is reported before the program starts.
 fn gids(args: &Args) -> Result<Vec<ferroce_nic::GidEntry>, Failure> {
     let mut config = settings()?;
     if !args.addr.is_empty() {
@@ -137,7 +137,7 @@ fn gids(args: &Args) -> Result<Vec<ferroce_nic::GidEntry>, Failure> {
     })
 }
 
-/// Refuses a program that is not there before a namespace is made for it: that is what people mistype.
+/// Refuses a missing program before it makes a namespace: a mistyped name is the most frequent error.
 fn require_program(name: &OsStr) -> Result<(), Failure> {
     let path = Path::new(name);
     let found = match path.components().count() > 1 || name.as_encoded_bytes().contains(&b'/') {
@@ -147,7 +147,7 @@ fn require_program(name: &OsStr) -> Result<(), Failure> {
     };
     match found {
         true => Ok(()),
-        false => Err(Failure::new(format!("there is no program {}", path.display()))
+        false => Err(Failure::new(format!("the program {} does not exist", path.display()))
             .exit_with(NOT_FOUND)
             .advise("Check the name, or give its path; perftest's are in the package perftest, ibv_* in ibverbs-utils")),
     }
@@ -157,21 +157,21 @@ fn require_program(name: &OsStr) -> Result<(), Failure> {
 struct Stage {
     /// Where the loader finds the libraries by their right names.
     libraries: PathBuf,
-    /// What the shim shows, where there is no namespace.
+    /// The files that the shim provides, where there is no namespace.
     folder: Option<PrivateFolder>,
 }
 
 impl Stage {
-    fn set(no_namespace: bool, dress: &Dress<'_>) -> Result<Stage, Failure> {
+    fn set(no_namespace: bool, files: &Files<'_>) -> Result<Stage, Failure> {
         let why = match no_namespace {
             true => None,
-            false => match namespace::enter(dress) {
+            false => match namespace::enter(files) {
                 Ok(libraries) => return Ok(Stage { libraries, folder: None }),
                 Err(refused) => Some(refused),
             },
         };
-        if dress.libraries.shim.is_none() {
-            // The library alone is enough for most programs; the rest will say what they miss.
+        if files.libraries.shim.is_none() {
+            // The library alone is enough for most programs; others report what is missing.
             eprintln!(
                 "ferroce: {}no libferroce_shim.so next to this command; programs that look into /sys/class/infiniband or \
                  /dev/infiniband will not find the device.",
@@ -179,7 +179,7 @@ impl Stage {
             );
         }
         let folder = PrivateFolder::make()?;
-        let files = fill(folder.path(), dress).map_err(|error| {
+        let files = fill(folder.path(), files).map_err(|error| {
             Failure::io(format!("cannot write to {}", folder.path().display()), error).exit_with(CANNOT_RUN)
         })?;
         Ok(Stage { libraries: files, folder: Some(folder) })
@@ -197,20 +197,20 @@ impl Stage {
     }
 }
 
-/// Fills a private folder with the files that the shim shows; returns the folder of the libraries.
-fn fill(folder: &Path, dress: &Dress<'_>) -> std::io::Result<PathBuf> {
+/// Fills a private folder with the files for the shim; returns the folder of the libraries.
+fn fill(folder: &Path, files: &Files<'_>) -> std::io::Result<PathBuf> {
     let below = |path: &str| folder.join(path.trim_start_matches('/'));
-    dress.sys.make_in(&below(tree::SYS))?;
+    files.sys.make_in(&below(tree::SYS))?;
     tree::make_node_in(&below(tree::DEV))?;
     let libraries = folder.join("lib");
     std::fs::create_dir(&libraries)?;
-    for (name, file) in dress.libraries.links() {
+    for (name, file) in files.libraries.links() {
         std::os::unix::fs::symlink(file, libraries.join(name))?;
     }
     Ok(libraries)
 }
 
-/// `first`, then what the variable holds already.
+/// `first`, followed by the current value of the variable.
 fn before(first: &OsStr, variable: &str, separator: &str) -> OsString {
     let mut value = first.to_owned();
     if let Some(rest) = std::env::var_os(variable).filter(|rest| !rest.is_empty()) {

@@ -1,14 +1,14 @@
-//! The first way to show a device: a mount namespace of our own, with /sys/class and /dev dressed up.
+//! The first way to provide a device: a mount namespace with our own entries in /sys/class and /dev.
 //!
-//! Neither can be changed, but each can be covered with a small file system of our own that shows every entry of the
-//! covered one and ours besides. Nobody outside the namespace sees that, and nothing is left of it after the last
-//! process. Root only needs the mount namespace. Everybody else needs a user namespace too, in which the user keeps the
-//! number it has, so that files, the registry and the sharing of the port work as before; programs that run at the same time share
-//! one (`neighbourhood`).
+//! Neither folder can be changed, but each can be covered with a small file system that shows all its entries and
+//! ours. Processes outside the namespace do not see it, and it disappears with the last process. Root only needs the
+//! mount namespace. Other users need a user namespace as well, in which the user keeps its ID, so that files, the
+//! registry and the sharing of the port work as before. Programs that run at the same time share one
+//! (`user_namespace`).
 
 use super::library::Libraries;
-use super::neighbourhood;
 use super::tree::{self, SysTree};
+use super::user_namespace;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use std::io;
@@ -20,16 +20,16 @@ const SYS_CLASS: &str = "/sys/class";
 const DEV_FOLDER: &str = "/dev";
 /// The entry that both folders get.
 const INFINIBAND: &str = "infiniband";
-/// And the one where the loader finds the libraries by their right names; in /dev, because that we fill ourselves.
+/// The entry where the loader finds the libraries by name; in /dev, which we fill ourselves.
 const FERROCE: &str = "ferroce";
 
-/// What has to be there before a program starts.
-pub(crate) struct Dress<'a> {
+/// The files that a program needs before it starts.
+pub(crate) struct Files<'a> {
     pub(crate) sys: &'a SysTree,
     pub(crate) libraries: &'a Libraries,
 }
 
-/// Why there is no namespace: the step that was refused, and the system's answer.
+/// Why there is no namespace: the refused step, and the error of the system.
 #[derive(Debug)]
 pub(crate) struct Refused {
     step: &'static str,
@@ -46,74 +46,76 @@ fn refused<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> Refused 
     move |error| Refused { step, error: error.into() }
 }
 
-/// Moves this process into a dressed namespace; returns the folder of the libraries. The process must have one thread.
+/// Moves this process into a prepared namespace; returns the folder of the libraries. The process must have one
+/// thread.
 ///
-/// Without privilege a child tries first: a process that entered a user namespace cannot leave it, and on some systems
-/// the namespace is granted but may not mount anything.
-pub(crate) fn enter(dress: &Dress<'_>) -> Result<PathBuf, Refused> {
+/// Without privilege a child tries first: a process cannot leave a user namespace, and some systems grant the
+/// namespace but refuse mounts in it.
+pub(crate) fn enter(files: &Files<'_>) -> Result<PathBuf, Refused> {
     if unshare(libc::CLONE_NEWNS).is_ok() {
-        return put_on(dress);
+        return mount_files(files);
     }
-    rehearse(|| enter_as_user(dress).map(drop))?;
-    enter_as_user(dress)
+    rehearse(|| enter_as_user(files).map(drop))?;
+    enter_as_user(files)
 }
 
 /// Whether [`enter`] would work, tried in a child that then ends.
-pub(crate) fn try_out(dress: &Dress<'_>) -> Result<(), Refused> {
+pub(crate) fn try_out(files: &Files<'_>) -> Result<(), Refused> {
     rehearse(|| match unshare(libc::CLONE_NEWNS) {
-        Ok(()) => put_on(dress).map(drop),
-        Err(_) => enter_as_user(dress).map(drop),
+        Ok(()) => mount_files(files).map(drop),
+        Err(_) => enter_as_user(files).map(drop),
     })
 }
 
-fn enter_as_user(dress: &Dress<'_>) -> Result<PathBuf, Refused> {
+fn enter_as_user(files: &Files<'_>) -> Result<PathBuf, Refused> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    // Until this process is in its namespace, where the next one finds it.
-    let _turn = neighbourhood::take_turn(uid);
-    if neighbourhood::join(uid, gid) {
+    // Held until this process is in its namespace, where the next one finds it.
+    let _lock = user_namespace::lock_search(uid);
+    if user_namespace::join(uid, gid) == user_namespace::Join::Joined {
         unshare(libc::CLONE_NEWNS).map_err(refused("mount namespace"))?;
-        return put_on(dress);
+        return mount_files(files);
     }
     unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS).map_err(refused("user namespace"))?;
-    // The kernel wants this before a group may be mapped without privilege.
+    // The kernel requires this before an unprivileged process may map a group.
     std::fs::write("/proc/self/setgroups", "deny").map_err(refused("user namespace, groups"))?;
     std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
         .map_err(refused("user namespace, group"))?;
     std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))
         .map_err(refused("user namespace, user"))?;
-    put_on(dress)
+    mount_files(files)
 }
 
-fn put_on(dress: &Dress<'_>) -> Result<PathBuf, Refused> {
-    // What the system mounts later shows up here; what we mount does not show up there.
+fn mount_files(files: &Files<'_>) -> Result<PathBuf, Refused> {
+    // Later mounts of the system appear here; our mounts do not appear there.
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", slave).map_err(refused("mount namespace"))?;
     let sys = Path::new(SYS_CLASS);
-    cover(sys, |folder| dress.sys.make_in(folder)).map_err(refused("covering /sys/class"))?;
+    cover(sys, |folder| files.sys.make_in(folder)).map_err(refused("covering /sys/class"))?;
     let libraries = Path::new(DEV_FOLDER).join(FERROCE);
     let dev = cover(Path::new(DEV_FOLDER), |folder| {
         tree::make_node_in(folder)?;
         std::fs::create_dir(&libraries)?;
-        dress.libraries.links().into_iter().try_for_each(|(name, file)| symlink(file, libraries.join(name)))
+        files.libraries.links().into_iter().try_for_each(|(name, file)| symlink(file, libraries.join(name)))
     });
     match dev {
         Ok(()) => Ok(libraries),
         Err(error) => {
-            // As if nothing had happened, for whoever goes another way now.
+            // Undo everything, since the caller continues in another way.
             let _ = rustix::mount::unmount(sys, UnmountFlags::DETACH);
             Err(refused("covering /dev")(error))
         }
     }
 }
 
-/// Covers `folder` with a file system that shows its entries, and lets `fill` make ours in its subfolder `infiniband`.
+/// Covers `folder` with a file system that shows its entries, and lets `fill` create ours in its subfolder
+/// `infiniband`.
 fn cover(folder: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let below = rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let entries: Vec<_> = std::fs::read_dir(folder)?.collect::<io::Result<_>>()?;
     rustix::mount::mount("ferroce", folder, "tmpfs", MountFlags::NOSUID, Some(c"mode=0755,size=4m"))?;
     let dressed = || -> io::Result<()> {
         let below = PathBuf::from(format!("/proc/self/fd/{}", below.as_raw_fd()));
-        // One of these is there already where a program that `ferroce run` started starts `ferroce run`.
+        // It exists already if a program below `ferroce run` starts `ferroce run`.
         let ours = [INFINIBAND, FERROCE];
         for entry in entries.iter().filter(|entry| ours.iter().all(|own| entry.file_name() != *own)) {
             show(&below.join(entry.file_name()), &folder.join(entry.file_name()), entry.file_type()?)?;
@@ -138,7 +140,7 @@ fn show(from: &Path, to: &Path, kind: std::fs::FileType) -> io::Result<()> {
     }
     std::fs::write(to, "")?;
     match rustix::mount::mount_bind(from, to) {
-        // Devices come and go; only what the registry needs may not be missing, and that is a folder.
+        // Devices come and go; only the registry's folder must exist.
         Err(rustix::io::Errno::NOENT) => std::fs::remove_file(to),
         other => Ok(other?),
     }
@@ -152,7 +154,7 @@ fn unshare(flags: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Does `what` in a child and tells how it went.
+/// Runs `what` in a child and returns its result.
 fn rehearse(what: impl FnOnce() -> Result<(), Refused>) -> Result<(), Refused> {
     let (reader, writer) = io::pipe().map_err(refused("a pipe"))?;
     // SAFETY: this process has one thread, so the child has all of its memory in a consistent state.
@@ -160,28 +162,28 @@ fn rehearse(what: impl FnOnce() -> Result<(), Refused>) -> Result<(), Refused> {
         -1 => Err(refused("fork")(io::Error::last_os_error())),
         0 => {
             drop(reader);
-            let told = what().err().map(|refused| Told::of(&refused)).unwrap_or_default();
-            let sent = io::Write::write_all(&mut &writer, &told.0);
+            let report = what().err().map(|refused| Report::of(&refused)).unwrap_or_default();
+            let sent = io::Write::write_all(&mut &writer, &report.0);
             // SAFETY: ends the child without running what the parent registered for its own end.
             unsafe { libc::_exit(i32::from(sent.is_err())) }
         }
         child => {
             drop(writer);
-            let mut told = Told::default();
-            let read = io::Read::read_exact(&mut &reader, &mut told.0);
+            let mut report = Report::default();
+            let read = io::Read::read_exact(&mut &reader, &mut report.0);
             // SAFETY: waits for our own child; no status is wanted, so nothing is written.
             unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
             read.map_err(refused("trying a namespace"))?;
-            told.refusal().map_or(Ok(()), Err)
+            report.refusal().map_or(Ok(()), Err)
         }
     }
 }
 
-/// A refusal as it travels through a pipe: the number of the step and the system's error; zeros for success.
+/// A refusal in a pipe: the number of the step and the system's error; zeros for success.
 #[derive(Default)]
-struct Told([u8; 8]);
+struct Report([u8; 8]);
 
-/// Every step that can be refused, to be found again by its number.
+/// Every step that can be refused, indexed by its number.
 const STEPS: [&str; 8] = [
     "user namespace",
     "user namespace, groups",
@@ -193,14 +195,14 @@ const STEPS: [&str; 8] = [
     "a namespace",
 ];
 
-impl Told {
-    fn of(refused: &Refused) -> Told {
+impl Report {
+    fn of(refused: &Refused) -> Report {
         let step = STEPS.iter().position(|step| *step == refused.step).unwrap_or(STEPS.len() - 1);
         let error = refused.error.raw_os_error().unwrap_or(libc::EIO);
-        let mut told = Told::default();
-        told.0[..4].copy_from_slice(&(step as u32 + 1).to_ne_bytes());
-        told.0[4..].copy_from_slice(&error.to_ne_bytes());
-        told
+        let mut report = Report::default();
+        report.0[..4].copy_from_slice(&(step as u32 + 1).to_ne_bytes());
+        report.0[4..].copy_from_slice(&error.to_ne_bytes());
+        report
     }
 
     fn refusal(&self) -> Option<Refused> {
@@ -219,10 +221,10 @@ mod tests {
     fn a_refusal_travels_through_a_pipe() {
         let error = || io::Error::from_raw_os_error(libc::EPERM);
         for step in STEPS {
-            let told = Told::of(&Refused { step, error: error() });
-            let back = told.refusal().expect("a refusal");
+            let report = Report::of(&Refused { step, error: error() });
+            let back = report.refusal().expect("a refusal");
             assert_eq!((back.step, back.error.raw_os_error()), (step, Some(libc::EPERM)));
         }
-        assert!(Told::default().refusal().is_none());
+        assert!(Report::default().refusal().is_none());
     }
 }

@@ -1,7 +1,7 @@
-//! What programs look for outside the library: the device's files below /sys/class/infiniband and /dev/infiniband.
+//! The files that programs read outside the library, below /sys/class/infiniband and /dev/infiniband.
 //!
-//! UCX drops a device without a character device in /dev/infiniband, takes the GID types from sysfs, and pyverbs finds the
-//! network interface there. The tree is a picture of the GID table at the start; it does not follow later changes.
+//! UCX ignores a device without a character device in /dev/infiniband and reads the GID types from sysfs; pyverbs
+//! finds the network interface there. The tree is a snapshot of the GID table at the start.
 
 use crate::devices::{DEVICE, PORT};
 use ferroce_nic::GidEntry;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 pub(crate) const SYS: &str = "/sys/class/infiniband";
 /// The folder of device nodes.
 pub(crate) const DEV: &str = "/dev/infiniband";
-/// A device that anybody may open; what is opened here is never used.
+/// A device that every user may open; the opened file is never used.
 const NULL: &str = "/dev/null";
 
 /// A file to make, below one of the folders above.
@@ -29,9 +29,9 @@ pub(crate) struct SysTree(Vec<(String, Entry)>);
 impl SysTree {
     /// The files for a device with these GIDs.
     ///
-    /// Whoever finds a network interface there goes on to connect by rdma_cm. The system's librdmacm cannot do that without
-    /// a kernel module, and fails late and obscurely; so the interface is shown only where ferroce's own is there
-    /// (`connects`).
+    /// A program that finds a network interface there connects by rdma_cm. The system's librdmacm needs a kernel
+    /// module for that, and fails late and obscurely. So the interface is listed only if ferroce's own librdmacm is
+    /// there (`connects`).
     pub(crate) fn of(gids: &[GidEntry], connects: bool) -> SysTree {
         let mut tree = SysTree(Vec::new());
         tree.device();
@@ -100,8 +100,8 @@ impl SysTree {
     }
 }
 
-/// Makes the device node below `folder`, which stands for [`DEV`]: a link to a node that everybody may open, since
-/// nobody without privilege can make one.
+/// Creates the device node below `folder`, which stands for [`DEV`]: a link to a node that every user may open, since
+/// making a node needs privilege.
 pub(crate) fn make_node_in(folder: &Path) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     symlink(NULL, folder.join("uverbs0"))

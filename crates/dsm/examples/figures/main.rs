@@ -1,8 +1,8 @@
-//! What the pieces of shared memory cost between two processes, beside bare RDMA operations on the same link.
+//! What the pieces of shared memory cost between two processes, next to bare RDMA operations on the same link.
 //!
 //!     cargo run --release -p ferroce-dsm --example figures -- rdma
 //!
-//! With a number behind the transport, so many processes measure nothing but their barrier, straight and over a tree. Over a link
+//! With a number behind the transport, that many processes measure only their barrier, direct and over a tree. Over a link
 //! between two network namespaces: an address of the first, and how to start a program, the last one, in the second. With `auto` and
 //! three processes, the two in the first namespace measure what it is good for that they share pages.
 //!
@@ -67,9 +67,9 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What is measured takes turns, so that a mood of the machine meets all of it.
-const TURNS: usize = 21;
-/// Operations of one turn.
+/// What is measured alternates in rounds, so that disturbances of the machine affect all of it.
+const ROUNDS: usize = 21;
+/// Operations of one round.
 const RUN: usize = 40;
 
 /// Figures by name, in the order in which they were first measured.
@@ -106,21 +106,21 @@ fn measure() -> Result<()> {
     let mut figures = Figures::default();
     if job.size() != 2 {
         match job.size() {
-            3 => switches::beside(&job, &mut figures)?,
+            3 => switches::colocated(&job, &mut figures)?,
             _ => switches::tree(&job, &mut figures)?,
         }
         figures.show(&job);
         return Ok(job.leave()?);
     }
     let bare = Bare::open(&job)?;
-    let fetched = Pages::new(&job, TURNS * RUN)?;
+    let fetched = Pages::new(&job, ROUNDS * RUN)?;
     for _ in 0..100 {
         job.barrier()?;
     }
-    for turn in 0..TURNS {
+    for round in 0..ROUNDS {
         if job.rank() == 0 {
             figures.time("bare READ of 4096 bytes", RUN, || bare.read())?;
-            fetched.fetch(&mut figures, turn)?;
+            fetched.fetch(&mut figures, round)?;
             figures.time("bare FETCH_ADD", RUN, || bare.fetch_add())?;
             figures.time("lock and unlock, remote, nobody else", RUN, || {
                 job.lock(1)?;
@@ -143,7 +143,7 @@ fn measure() -> Result<()> {
 fn counter(job: &Job, figures: &mut Figures) -> Result<()> {
     let counter = job.shared::<u64>(1, &Placement::On(1))?;
     job.barrier()?;
-    for _ in 0..TURNS {
+    for _ in 0..ROUNDS {
         figures.time("counter under one lock, both", RUN, || {
             let _guard = job.guard(1)?;
             counter.update(0, |count| count + 1);
@@ -151,7 +151,7 @@ fn counter(job: &Job, figures: &mut Figures) -> Result<()> {
         })?;
     }
     job.barrier()?;
-    assert_eq!(counter.get(0), 2 * (TURNS * RUN) as u64);
+    assert_eq!(counter.get(0), 2 * (ROUNDS * RUN) as u64);
     Ok(())
 }
 
@@ -174,9 +174,9 @@ impl Pages {
         Ok(Self { array, count })
     }
 
-    /// A walk that is no walk: no page is the neighbour of the one before.
-    fn fetch(&self, figures: &mut Figures, turn: usize) -> Result<()> {
-        let mut step = turn * RUN;
+    /// Visits pages so that no page is adjacent to the one before.
+    fn fetch(&self, figures: &mut Figures, round: usize) -> Result<()> {
+        let mut step = round * RUN;
         figures.time("read fault and fetch of a page", RUN, || {
             // Coprime with the number of pages, so that each comes once.
             let page = step * 11 % self.count;
@@ -192,28 +192,28 @@ fn pages(job: &Job, figures: &mut Figures) -> Result<()> {
     const PAGES: usize = 200;
     job.configure(Tuning::HomeMigration, false);
     let pages = Pages::new(job, PAGES)?;
-    for turn in 0..TURNS as u64 {
+    for round in 0..ROUNDS as u64 {
         if job.rank() == 1 {
-            (0..PAGES).for_each(|page| pages.array.set(page * WORDS, turn));
+            (0..PAGES).for_each(|page| pages.array.set(page * WORDS, round));
         }
         job.barrier()?;
         if job.rank() == 0 {
             let mut page = 0;
             figures.time("a page in order, with prefetch", PAGES, || {
-                assert_eq!(pages.array.get(page * WORDS), turn);
+                assert_eq!(pages.array.get(page * WORDS), round);
                 page += 1;
                 Ok(())
             })?;
             let mut page = 0;
             figures.time("write fault with twin", PAGES, || {
-                pages.array.set(page * WORDS + 3, turn);
+                pages.array.set(page * WORDS + 3, round);
                 page += 1;
                 Ok(())
             })?;
         }
         let mut barrier = || Ok(job.barrier()?);
         figures.time("200 changed pages sent home, at a barrier", 1, &mut barrier)?;
-        assert_eq!(pages.array.get(3), turn);
+        assert_eq!(pages.array.get(3), round);
     }
     Ok(())
 }

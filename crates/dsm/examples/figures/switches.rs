@@ -1,12 +1,12 @@
-//! What each switch is good for: the same work with it off and on, in turn.
+//! What each switch is good for: the same work with it off and on, alternating.
 
-use crate::{Figures, RUN, Result, TURNS, WORDS};
+use crate::{Figures, ROUNDS, RUN, Result, WORDS};
 use ferroce_dsm::{Job, Placement, Shared, Tuning};
 
 const PAGES: usize = 100;
 /// Pages of a long walk.
 const WALK: usize = 400;
-/// Intervals of one turn.
+/// Intervals of one round.
 const INTERVALS: u64 = 4;
 
 /// A switch, the pages that are worked on, its figure with it off and on, an interval of the work that it should help, and how many pages both look at
@@ -87,7 +87,7 @@ pub(crate) fn measure(job: &Job, figures: &mut Figures) -> Result<()> {
         let usual =
             matches!(case.tuning, Tuning::AdaptiveWriteDetection | Tuning::Parcels | Tuning::Prefetch);
         let mut round = 0;
-        for on in [false, true].repeat(TURNS / 2) {
+        for on in [false, true].repeat(ROUNDS / 2) {
             // Where homes moved, they must not stay so for the other half.
             let array = job.shared::<u64>(case.pages * WORDS, &Placement::On(1))?;
             job.barrier()?;
@@ -108,11 +108,11 @@ pub(crate) fn measure(job: &Job, figures: &mut Figures) -> Result<()> {
 }
 
 /// Two processes of one host write and read the same pages, at home at one of them, in a job with a third on another host.
-pub(crate) fn beside(job: &Job, figures: &mut Figures) -> Result<()> {
+pub(crate) fn colocated(job: &Job, figures: &mut Figures) -> Result<()> {
     let mut round = 0;
-    for on in [false, true].repeat(TURNS / 2) {
+    for on in [false, true].repeat(ROUNDS / 2) {
         job.barrier()?;
-        job.configure(Tuning::Beside, on);
+        job.configure(Tuning::Colocated, on);
         let array = job.shared::<u64>(PAGES * WORDS, &Placement::On(1))?;
         let mut interval = || {
             round += 1;
@@ -129,7 +129,7 @@ pub(crate) fn beside(job: &Job, figures: &mut Figures) -> Result<()> {
         };
         interval()?;
         let name =
-            if on { "100 pages of a neighbour, used there" } else { "100 pages of a neighbour, copied" };
+            if on { "100 pages of a local peer, in place" } else { "100 pages of a local peer, copied" };
         figures.time(name, INTERVALS as usize, interval)?;
     }
     Ok(())
@@ -137,7 +137,7 @@ pub(crate) fn beside(job: &Job, figures: &mut Figures) -> Result<()> {
 
 /// Barriers of all processes, straight and over a tree.
 pub(crate) fn tree(job: &Job, figures: &mut Figures) -> Result<()> {
-    for on in [false, true].repeat(TURNS / 2) {
+    for on in [false, true].repeat(ROUNDS / 2) {
         job.barrier()?;
         job.configure(Tuning::BroadcastTree, on);
         job.barrier()?;

@@ -1,7 +1,7 @@
 //! Which sixteenths of a page changed, so that only those are fetched again.
 //!
-//! A copy that somebody wrote elsewhere is closed, but its bytes stay. A notice says which blocks were written; what no notice
-//! named since the copy was fetched is as good as it was. The home has no part in it.
+//! A copy that another process wrote is closed, but its bytes stay. A notice lists the written blocks. Blocks that no
+//! notice listed since the copy was fetched are still valid. The home takes no part in this.
 
 use super::Step;
 use super::machine::Machine;
@@ -9,9 +9,9 @@ use std::ops::Range;
 
 /// Blocks of a page.
 pub(crate) const BLOCKS: usize = 16;
-/// READs that one page may be worth; one of the whole page is better than more.
+/// Maximum number of READs for one page; beyond that, one READ of the whole page is cheaper.
 const MOST_PIECES: usize = 2;
-/// Blocks of a page from which on the whole of it is fetched.
+/// Missing blocks from which on the whole page is fetched.
 const NEARLY_ALL: u32 = 12;
 
 /// A set of blocks, one bit each.
@@ -22,7 +22,7 @@ impl Blocks {
     pub(crate) const ALL: Blocks = Blocks(u16::MAX);
     pub(crate) const NONE: Blocks = Blocks(0);
 
-    /// Those that byte ranges of a page of so many bytes touch.
+    /// The blocks that these byte ranges of a page touch.
     pub(crate) fn of(ranges: &[Range<usize>], page_bytes: usize) -> Blocks {
         let block = page_bytes / BLOCKS;
         let blocks = ranges.iter().flat_map(|range| range.start / block..range.end.div_ceil(block));
@@ -60,24 +60,25 @@ impl Blocks {
 }
 
 impl Machine {
-    /// Whether notices say which blocks of a page were written, and only those are fetched.
+    /// Turns block notices on or off: with them, only written blocks are fetched.
     pub(crate) fn set_changed_blocks(&mut self, on: bool) {
         self.changed_blocks = on;
     }
 
-    /// The blocks to fetch of a page, if those that are missing are worth it; else the whole of it is.
+    /// The blocks to fetch of a page, or `None` if the whole page should be fetched.
     fn worth(&self, page: usize) -> Option<Blocks> {
         let missing = self.table[page].here.missing();
         let few = missing.0.count_ones() < NEARLY_ALL && missing.ranges(BLOCKS).len() <= MOST_PIECES;
         Some(missing).filter(|_| self.changed_blocks && few)
     }
 
-    /// How many those are.
+    /// The number of those blocks.
     pub(super) fn blocks_to_fetch(&self, page: usize) -> usize {
         self.worth(page).map_or(BLOCKS, |blocks| blocks.0.count_ones() as usize)
     }
 
-    /// The steps that fetch sorted pages: whole ones in runs, and blocks of those whose other blocks are here.
+    /// The steps that fetch sorted pages: whole pages in runs, and single blocks of pages whose other blocks are
+    /// valid.
     pub(super) fn fetch_steps(&mut self, pages: &[usize], steps: &mut Vec<Step>) {
         let mut whole = Vec::with_capacity(pages.len());
         for &page in pages {

@@ -1,8 +1,8 @@
-//! Which copies go when there are too many: the oldest, in groups, so that the work per page stays small.
+//! Which copies are evicted: the oldest, in groups, so that the work per page stays small.
 
 use std::collections::VecDeque;
 
-/// Pages of other homes that take up memory here, oldest first. A copy that was forgotten still does, until it goes.
+/// Pages of other homes that take up memory here, oldest first. An invalid copy takes up memory until it is evicted.
 #[derive(Debug)]
 pub(super) struct Cache {
     resident: VecDeque<usize>,
@@ -22,7 +22,7 @@ impl Cache {
         self.resident.push_back(page);
     }
 
-    /// Takes out what must go before `need` more may come; `keep` is not among it.
+    /// Evicts the oldest copies so that `need` more fit, except `keep`.
     pub(super) fn victims(&mut self, need: usize, keep: usize) -> Vec<usize> {
         let excess = (self.resident.len() + need).saturating_sub(self.most);
         if excess == 0 {

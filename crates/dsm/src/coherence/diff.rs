@@ -5,8 +5,8 @@ use std::ops::Range;
 /// Smallest unit that two processes may write without a lock between them.
 pub(crate) const WORD: usize = 4;
 
-/// Byte ranges of `now` that differ from `twin`, whole words, in order, as long as possible. Unchanged words in between
-/// are never part of a range: somebody else may have changed them at the home.
+/// Byte ranges of `now` that differ from `twin`: whole words, in order, each as long as possible. A range never
+/// includes unchanged words, since another process may have changed them at the home.
 pub(crate) fn changed(twin: &[u8], now: &[u8]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     // Eight words at a time: most of a page is usually unchanged.

@@ -1,22 +1,20 @@
-//! What is likely to be wanted with a page: what was wanted with it the last time.
+//! Predicts which pages are used together with a page: those that were used with it the last time.
 //!
-//! A fault costs more than anything else that is done for a page without sending it. Programs repeat themselves, so pages
-//! that were written, or fetched, in the same interval the last time are opened, or fetched, together. Now and then a page
-//! is left out, to see whether it is still wanted. A guess that was wrong costs a comparison with the twin; at home,
-//! where there is none, a notice too many.
+//! A fault is the most expensive step that sends no page. Programs repeat themselves, so pages that were written or
+//! fetched in the same interval the last time are opened or fetched together. Now and then a page is left out, to see
+//! whether it is still used. A wrong guess costs a comparison with the twin, or, at home, one superfluous notice.
 
 use super::blocks::BLOCKS;
 use super::locality::Locality;
 use super::machine::Machine;
 use super::{Access, Run};
 
-/// Most pages that one write fault opens besides its own: at home, and elsewhere, where each needs a twin.
+/// Maximum number of extra pages that one write fault opens: at home, and elsewhere, where each needs a twin.
 pub(super) const MOST_HOME_GUESSES: usize = 512;
 const MOST_TWIN_GUESSES: usize = 16;
-/// Pages that one fault fetches at most where only some blocks of each are missing, for each that it may fetch whole: each is
-/// a READ of its own.
+/// Pages that one fault fetches by blocks, for each page that it may fetch whole. Each is a READ of its own.
 const MOST_PAGES_OF_BLOCKS: usize = 8;
-/// Guesses in a row before a page must show again that it is wanted.
+/// Guesses in a row before a page must fault again to stay predicted.
 pub(super) const PATIENCE: u8 = 31;
 
 impl Machine {
@@ -30,14 +28,14 @@ impl Machine {
         self.locality = Locality::new(if on { self.prefetch_pages } else { 0 });
     }
 
-    /// The pages to open for writing when `page` is, which comes first.
+    /// The pages to open for writing together with `page`, which comes first.
     pub(super) fn written_together(&mut self, page: usize) -> Run {
         let state = self.table[page];
         let twins = self.changed_blocks || !self.sees_home(page);
         let most = if twins { MOST_TWIN_GUESSES } else { MOST_HOME_GUESSES };
         let most = match (self.guess, state.written_in) {
             (false, _) => 0,
-            // Written for the first time: what comes next is written for the first time, too, if this is a walk.
+            // First write: in a sequential walk, the next pages are written for the first time, too.
             (true, 0) => self.writing.ahead(page).min(most),
             (true, _) => most,
         };
@@ -54,12 +52,12 @@ impl Machine {
         Run { first: page, count }
     }
 
-    /// The pages to fetch when `page` is, which comes first.
+    /// The pages to fetch together with `page`, which comes first.
     pub(super) fn fetched_together(&mut self, page: usize) -> Vec<usize> {
         let before = self.table[page].fetched_in;
         let ahead = self.locality.ahead(page);
         let most = self.locality.most();
-        // A page of which only some blocks are missing counts as those, so that as many bytes come as without.
+        // A page counts only its missing blocks, so that the number of bytes stays the same.
         let scale = if self.changed_blocks { BLOCKS } else { 1 };
         let far = if most == 0 { 0 } else { self.max_checking_pages * scale };
         let end = (page + 1 + far.max(ahead)).min(self.table.len());

@@ -1,7 +1,7 @@
 //! Which page is at home where.
 
 use super::machine::{Machine, Page};
-use super::notice::{Notice, Told};
+use super::notice::{Notice, Notices};
 use super::{Access, Blocks, Run, Step};
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ impl Machine {
         steps
     }
 
-    /// Pages that are no longer allocated. Their bytes are nobody's.
+    /// Pages that are no longer allocated. Their bytes are undefined.
     pub(crate) fn unplace(&mut self, run: Run) -> Vec<Step> {
         let mut steps = vec![Step::Protect(run, Access::None)];
         self.unshare(run.pages(), &mut steps);
@@ -42,12 +42,13 @@ impl Machine {
         steps
     }
 
-    /// A page that one process alone wrote, and still has, is at home there from now on, unless it is beside the old home and
-    /// so has no bytes of its own. Everybody was told the same and so decides the same.
-    pub(super) fn move_homes(&mut self, told: &[Told], steps: &mut Vec<Step>) {
+    /// Moves the home of each page to its only writer, if that still has a copy. A writer co-located with the old
+    /// home has no bytes of its own and does not become the home. All processes receive the same notices and so
+    /// decide the same.
+    pub(super) fn move_homes(&mut self, received: &[Notices], steps: &mut Vec<Step>) {
         let mut writers: BTreeMap<usize, Option<u16>> = BTreeMap::new();
-        for (rank, told) in (0u16..).zip(told) {
-            let Told::Pages(notices) = told else { return };
+        for (rank, received) in (0u16..).zip(received) {
+            let Notices::Pages(notices) = received else { return };
             for Notice { run, kept, .. } in notices {
                 for page in run.pages() {
                     writers.entry(page).and_modify(|writer| *writer = None).or_insert(kept.then_some(rank));
@@ -56,7 +57,7 @@ impl Machine {
         }
         let moves = |(page, writer): (usize, Option<u16>)| {
             let home = self.table.get(page)?.home;
-            let moves = |writer: &u16| home != u16::MAX && !self.beside.are_together(home, *writer);
+            let moves = |writer: &u16| home != u16::MAX && !self.colocated.are_together(home, *writer);
             Some((page, writer.filter(moves)?))
         };
         let moves: Vec<(usize, u16)> = writers.into_iter().filter_map(moves).collect();
@@ -64,11 +65,11 @@ impl Machine {
         let (mut moved, mut came) = (false, Vec::new());
         for (page, writer) in moves {
             let state = &mut self.table[page];
-            self.beside.note_move(state.home);
+            self.colocated.note_move(state.home);
             let (was_home, is_home) = (u32::from(state.home) == self.rank, u32::from(writer) == self.rank);
             state.home = writer;
             if was_home || is_home {
-                // What is at home is whole, and what was is a whole copy.
+                // The new home has a whole page, and the old home has a whole copy.
                 state.here = Blocks::ALL;
             }
             if is_home {
@@ -76,10 +77,10 @@ impl Machine {
                 self.migrations += 1;
                 (state.resident, state.dirty) = (false, false);
             } else if was_home {
-                // Our copy is as good as the new home's until the next notice; from now on it counts.
+                // Our copy is as good as the new home's until the next notice. From now on the cache counts it.
                 state.resident = true;
                 self.cache.add(page);
-            } else if self.beside.shows(writer) {
+            } else if self.colocated.shows(writer) {
                 came.push(page);
             }
         }

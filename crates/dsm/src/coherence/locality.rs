@@ -1,6 +1,6 @@
-//! Which pages will be wanted next: neighbours, where the faults so far went from neighbour to neighbour.
+//! Predicts the next pages: adjacent ones, where the faults so far went from page to adjacent page.
 
-/// Streams that are followed at once, such as the rows that a stencil reads.
+/// Streams that are followed in parallel, such as the rows that a stencil reads.
 const STREAMS: usize = 8;
 
 /// A walk over pages.
@@ -21,7 +21,7 @@ pub(super) struct Locality {
 }
 
 impl Locality {
-    /// Never asks for more than `most` pages ahead.
+    /// Never returns more than `most` pages ahead.
     pub(super) fn new(most: usize) -> Self {
         Self { streams: [None; STREAMS], oldest: 0, most }
     }
@@ -30,7 +30,7 @@ impl Locality {
         self.most
     }
 
-    /// A fault that must fetch `page`: how many pages behind it to fetch too.
+    /// Returns how many pages behind `page` to fetch with it, at a fault that must fetch `page`.
     pub(super) fn ahead(&mut self, page: usize) -> usize {
         let known = self.streams.iter_mut().flatten().find(|stream| stream.next == page);
         if let Some(stream) = known {
@@ -42,7 +42,7 @@ impl Locality {
         0
     }
 
-    /// What was fetched for the fault at `page` ends before `end`.
+    /// Records that the fetch for the fault at `page` ends before `end`.
     pub(super) fn fetched(&mut self, page: usize, end: usize) {
         let known = self.streams.iter_mut().flatten().find(|stream| stream.next == page);
         if let Some(stream) = known {

@@ -1,18 +1,19 @@
 //! What happens to a page at a fault, a lock, a barrier.
 
-use super::beside::Beside;
 use super::blocks::Blocks;
 use super::cache::Cache;
+use super::colocated::Colocated;
 use super::guess::{MOST_HOME_GUESSES, PATIENCE};
 use super::locality::Locality;
-use super::notice::{Notice, Told};
+use super::notice::{Notice, Notices};
 use super::{Access, Run, Step};
 use std::collections::BTreeMap;
 
-/// Home pages that one fault opens at once where that tells nobody anything.
+/// Home pages that one fault opens together, where no notice depends on it.
 const OPEN_AT_ONCE: usize = 512;
 
-/// Notices with blocks that a lock or a barrier may tell; more are told without, which makes fewer of them.
+/// Maximum number of notices with blocks per lock or barrier. Beyond it, notices list whole pages, which merge
+/// better.
 const MOST_LOCK_NOTICES: usize = 20;
 const MOST_BARRIER_NOTICES: usize = 1024;
 
@@ -21,42 +22,42 @@ const MOST_BARRIER_NOTICES: usize = 1024;
 pub(crate) struct Options {
     pub(crate) rank: u32,
     pub(crate) cache_pages: usize,
-    /// Most pages fetched together with one, 0 for none.
+    /// Maximum number of prefetched pages; 0: none.
     pub(crate) prefetch_pages: usize,
-    /// How far behind it they may be.
+    /// Maximum distance of a prefetched page.
     pub(crate) max_checking_pages: usize,
     /// A job of one process.
     pub(crate) alone: bool,
-    /// A number for the host of each process, equal where they share pages. All processes know the same.
+    /// A number for the host of each process, equal where processes share pages. It is the same in all processes.
     pub(crate) hosts: Vec<u32>,
-    /// Processes of our host whose windows can be shown here. Nobody else need know.
-    pub(crate) beside: Vec<u32>,
+    /// Co-located processes whose mappings can be shown here. Only this process uses the list.
+    pub(crate) colocated: Vec<u32>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Page {
     pub(super) home: u16,
     pub(super) access: Access,
-    /// The program is shown the bytes of its home, which is beside us.
+    /// The program sees the bytes of the home, which is co-located.
     pub(super) shared: bool,
-    /// There is a copy here that may be read. Always so at home, and where it is shared.
+    /// There is a readable copy here. Always true at home, and where the page is shared.
     pub(super) valid: bool,
     /// There is a twin: the copy may have words that its home lacks.
     pub(super) dirty: bool,
-    /// Blocks of the bytes here that nobody is known to have written since they came.
+    /// Blocks of the local bytes that no other process is known to have written.
     pub(super) here: Blocks,
-    /// Blocks that this process wrote since the last barrier, as far as was compared.
+    /// Blocks that this process wrote since the last barrier, as far as compared.
     pub(super) wrote: Blocks,
     /// Written since the last barrier.
     pub(super) written: bool,
-    /// It really was, as far as can be known; not only opened on a guess.
+    /// The page was really written, as far as known, and not only opened on a guess.
     pub(super) surely: bool,
     /// Counted by the cache.
     pub(super) resident: bool,
     /// Interval in which it was last opened for writing, and last fetched; 0 for never.
     pub(super) written_in: u32,
     pub(super) fetched_in: u32,
-    /// How often in a row that was a guess.
+    /// Number of such guesses in a row.
     pub(super) write_guesses: u8,
     pub(super) fetch_guesses: u8,
 }
@@ -73,16 +74,16 @@ pub(crate) struct Machine {
     /// Pages written under each lock that is held, unordered and with repetitions.
     scopes: BTreeMap<u32, Vec<usize>>,
     pub(super) cache: Cache,
-    pub(super) beside: Beside,
+    pub(super) colocated: Colocated,
     pub(super) locality: Locality,
     pub(super) prefetch_pages: usize,
     /// The same for first writes.
     pub(super) writing: Locality,
-    /// Counts the times that write access was taken from everything.
+    /// Counts how often write access was revoked from all pages.
     pub(super) interval: u32,
     /// Whether pages are opened on a guess.
     pub(super) guess: bool,
-    /// Nobody else is there: nothing need be noticed.
+    /// This is the only process: no notices are needed.
     pub(super) alone: bool,
     pub(super) max_checking_pages: usize,
     /// Whether notices name blocks.
@@ -95,7 +96,7 @@ pub(crate) struct Machine {
 /// What [`Machine::fault`] found.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// To be done, then the program may go on.
+    /// The steps to do before the program continues.
     Steps(Vec<Step>),
     /// No allocation has this page.
     Unknown,
@@ -111,7 +112,7 @@ impl Machine {
             written: Vec::new(),
             scopes: BTreeMap::new(),
             cache: Cache::new(options.cache_pages),
-            beside: Beside::new(options.hosts, options.beside),
+            colocated: Colocated::new(options.hosts, options.colocated),
             locality: Locality::new(prefetch_pages),
             prefetch_pages,
             writing: Locality::new(MOST_HOME_GUESSES),
@@ -130,19 +131,19 @@ impl Machine {
         u32::from(self.table[page].home)
     }
 
-    /// Whether the program sees the bytes of the page's home: it is at home here, or shared.
+    /// Whether the program sees the bytes of the page's home: the home is this process, or the page is shared.
     pub(super) fn sees_home(&self, page: usize) -> bool {
         self.table[page].shared || self.home(page) == self.rank
     }
 
-    /// The program touched a page that it may not.
+    /// Handles an access without the rights for it.
     pub(crate) fn fault(&mut self, page: usize, write: bool) -> Fault {
         let Some(&state) = self.table.get(page).filter(|page| page.home != u16::MAX) else {
             return Fault::Unknown;
         };
         let mut steps = Vec::new();
         let wanted = if write { Access::Write } else { Access::Read };
-        // Another thread may have been here first.
+        // Another thread may have handled the same fault.
         if state.access >= wanted {
             return Fault::Steps(steps);
         }
@@ -161,12 +162,12 @@ impl Machine {
         Fault::Steps(steps)
     }
 
-    /// Copies that had to go for others.
+    /// Number of evicted copies.
     pub(crate) fn evictions(&self) -> u64 {
         self.evictions
     }
 
-    /// Whether the program may read a page now: then a fault there is a write.
+    /// Whether the program may read a page now. If so, a fault there is a write.
     pub(crate) fn is_readable(&self, page: usize) -> bool {
         self.table.get(page).is_some_and(|page| page.access == Access::Read)
     }
@@ -199,7 +200,7 @@ impl Machine {
         self.fetch(&pages, page, steps);
     }
 
-    /// Makes room for sorted pages and fetches them, readable.
+    /// Evicts if necessary, and fetches sorted pages for reading.
     fn fetch(&mut self, pages: &[usize], keep: usize, steps: &mut Vec<Step>) {
         let need = pages.iter().filter(|&&page| !self.table[page].resident).count();
         let victims = self.cache.victims(need, keep);
@@ -232,7 +233,7 @@ impl Machine {
         steps.extend(Run::of(victims.iter().copied()).into_iter().map(Step::Discard));
     }
 
-    /// Sorted copies are no longer good here; what they have alone goes home first.
+    /// Invalidates sorted copies. Their own changes go home first.
     pub(super) fn forget(&mut self, pages: &[usize], steps: &mut Vec<Step>) {
         let open = pages.iter().copied().filter(|&page| self.table[page].access != Access::None);
         for run in Run::of(open) {
@@ -256,7 +257,7 @@ impl Machine {
         }
     }
 
-    /// Opens a page for writing, and with it what is likely to be written next.
+    /// Opens a page for writing, and with it the pages that are likely to be written next.
     fn begin_writing(&mut self, page: usize, steps: &mut Vec<Step>) {
         if self.alone {
             let run = self.home_pages(page, |state| state.access != Access::Write);
@@ -272,7 +273,7 @@ impl Machine {
     }
 
     fn note_write(&mut self, page: usize, guess: bool, steps: &mut Vec<Step>) {
-        // At home a twin is good for nothing but to tell which blocks changed.
+        // At home, a twin only serves to find the changed blocks.
         let twin = self.changed_blocks || !self.sees_home(page);
         let state = &mut self.table[page];
         if twin && !state.dirty {
@@ -281,13 +282,13 @@ impl Machine {
         }
         state.write_guesses = match (guess, state.written_in) {
             (false, _) => 0,
-            // Nothing speaks for it but its neighbour: the next time it must show that it is written.
+            // Only an adjacent page suggests it; the next interval must confirm that it is written.
             (true, 0) => PATIENCE,
             (true, _) => state.write_guesses + 1,
         };
         state.written_in = self.interval;
         if !twin {
-            // There is nothing to compare with later.
+            // There is no twin to compare with later.
             (state.surely, state.wrote) = (true, Blocks::ALL);
         }
         state.surely |= !guess;
@@ -300,7 +301,7 @@ impl Machine {
         }
     }
 
-    /// A page was compared with its twin, and these blocks differ.
+    /// Records that a page differs from its twin in these blocks.
     pub(crate) fn compared(&mut self, page: usize, changed: Blocks) {
         let state = &mut self.table[page];
         state.surely |= !changed.is_empty();
@@ -314,7 +315,7 @@ impl Machine {
         steps.push(Step::Protect(run, access));
     }
 
-    /// Takes write access from everything, so that the next write of each page is noticed.
+    /// Revokes write access from all pages, so that the next write of each faults.
     fn close_interval(&mut self, steps: &mut Vec<Step>) {
         self.interval = self.interval.wrapping_add(1).max(1);
         let mut writable = std::mem::take(&mut self.writable);
@@ -326,16 +327,16 @@ impl Machine {
         }
     }
 
-    /// A lock was taken; `told` is what was written under it since this process last knew.
-    pub(crate) fn acquire(&mut self, lock: u32, told: &Told) -> Vec<Step> {
+    /// A lock is acquired. `received` are the new notices of its log.
+    pub(crate) fn acquire(&mut self, lock: u32, received: &Notices) -> Vec<Step> {
         let mut steps = Vec::new();
         self.close_interval(&mut steps);
-        self.invalidate([told], &mut steps);
+        self.invalidate([received], &mut steps);
         self.scopes.insert(lock, Vec::new());
         steps
     }
 
-    /// A lock is about to be given back: what to do before [`Machine::released`].
+    /// A lock is about to be released. Returns the steps before [`Machine::released`].
     pub(crate) fn release(&mut self, lock: u32) -> Vec<Step> {
         let mut steps = Vec::new();
         let Some(pages) = self.scopes.get_mut(&lock) else { return steps };
@@ -350,7 +351,7 @@ impl Machine {
         steps
     }
 
-    /// That is done: what to tell the next holder.
+    /// Those steps are done. Returns the notices for the next holder.
     pub(crate) fn released(&mut self, lock: u32) -> Vec<Notice> {
         let mut pages = self.scopes.remove(&lock).unwrap_or_default();
         pages.retain(|&page| self.table[page].surely);
@@ -359,13 +360,13 @@ impl Machine {
     }
 
     fn notice(&self, page: usize, kept: bool) -> Notice {
-        // Written, but found to be the same: somebody may have been told so before, so all of it counts.
+        // Written, but equal to the twin. An earlier notice may have listed the page, so all blocks count.
         let wrote = self.table[page].wrote;
         let blocks = if self.changed_blocks && !wrote.is_empty() { wrote } else { Blocks::ALL };
         Notice { run: Run { first: page, count: 1 }, kept, blocks }
     }
 
-    /// This process comes to a barrier: what to do before [`Machine::arrived`].
+    /// This process arrives at a barrier. Returns the steps before [`Machine::arrived`].
     pub(crate) fn arrive(&mut self) -> Vec<Step> {
         let mut steps = Vec::new();
         self.close_interval(&mut steps);
@@ -376,7 +377,7 @@ impl Machine {
         steps
     }
 
-    /// That is done: what to tell everybody.
+    /// Those steps are done. Returns the notices for all processes.
     pub(crate) fn arrived(&mut self) -> Vec<Notice> {
         let mut notices: Vec<Notice> = Vec::new();
         for page in std::mem::take(&mut self.written) {
@@ -390,31 +391,31 @@ impl Machine {
         Notice::merged(notices, MOST_BARRIER_NOTICES)
     }
 
-    /// Everybody has come to the barrier. `told` has what each process said, by rank, this one's own included.
-    pub(crate) fn depart(&mut self, told: &[Told]) -> Vec<Step> {
+    /// All processes have arrived at the barrier. `received` has the notices of each, by rank, including our own.
+    pub(crate) fn depart(&mut self, received: &[Notices]) -> Vec<Step> {
         let mut steps = Vec::new();
         let own = self.rank as usize;
-        let others = told.iter().enumerate().filter(|(rank, _)| *rank != own);
-        self.invalidate(others.map(|(_, told)| told), &mut steps);
+        let others = received.iter().enumerate().filter(|(rank, _)| *rank != own);
+        self.invalidate(others.map(|(_, received)| received), &mut steps);
         if self.migrate {
-            self.move_homes(told, &mut steps);
+            self.move_homes(received, &mut steps);
         }
         steps
     }
 
-    /// Forgets copies that somebody else wrote.
-    fn invalidate<'a>(&mut self, told: impl IntoIterator<Item = &'a Told>, steps: &mut Vec<Step>) {
+    /// Invalidates copies that other processes wrote.
+    fn invalidate<'a>(&mut self, received: impl IntoIterator<Item = &'a Notices>, steps: &mut Vec<Step>) {
         let mut stale = Vec::new();
-        for told in told {
-            match told {
-                Told::Pages(notices) => {
+        for received in received {
+            match received {
+                Notices::Pages(notices) => {
                     let end = self.table.len();
                     for Notice { run, blocks, .. } in notices {
                         let pages = run.first.min(end)..(run.first + run.count).min(end);
                         stale.extend(pages.filter(|&page| self.lose(page, *blocks)));
                     }
                 }
-                Told::Anything => {
+                Notices::Overflow => {
                     stale = (0..self.table.len()).filter(|&page| self.lose(page, Blocks::ALL)).collect();
                     break;
                 }
@@ -425,11 +426,11 @@ impl Machine {
         self.forget(&stale, steps);
     }
 
-    /// Somebody else wrote these blocks: whether there is a copy to be forgotten.
+    /// Another process wrote these blocks. Returns whether there is a copy to invalidate.
     fn lose(&mut self, page: usize, blocks: Blocks) -> bool {
         if self.sees_home(page) {
             if self.table[page].dirty {
-                // Their words are in the page, but not in its twin: what we write over them may look as it was before.
+                // The page has their words, but its twin does not: a later write of ours may look unchanged.
                 self.compared(page, blocks);
             }
             return false;
@@ -439,7 +440,7 @@ impl Machine {
         state.valid
     }
 
-    /// The program may do nothing at all now; every page it touches faults once more.
+    /// Closes all pages. The next access to each faults.
     pub(crate) fn close_all(&mut self) {
         for page in &mut self.table {
             page.access = Access::None;

@@ -1,27 +1,27 @@
 //! The coherence protocol of one process, as a machine without I/O, clock or memory of its own.
 //!
-//! Home based, several writers, scope consistency. Every page has a home, whose copy is always good. A process that
-//! reads a page of another home keeps a copy; one that writes it keeps a twin besides, and the words that differ go home
-//! when the interval ends: at the release of a lock for what was written under it, at a barrier for everything. What was
-//! written is told with the lock or the barrier (write notices), and who hears of it forgets its copy.
+//! Home based, multiple writers, scope consistency. Every page has a home, whose copy is always valid. A process that
+//! reads a page of another home keeps a copy. A process that writes one keeps a twin as well, and sends the words
+//! that differ home when the interval ends: at the release of a lock for what it wrote under the lock, at a barrier
+//! for everything. Locks and barriers carry write notices; a process that receives one invalidates its copy.
 //!
-//! The machine is told what happens ([`Machine::fault`], [`Machine::acquire`], [`Machine::release`],
-//! [`Machine::arrive`], [`Machine::depart`]) and answers with [`Step`]s, which the caller does in order, with nothing
-//! else of the machine in between.
+//! The caller reports events ([`Machine::fault`], [`Machine::acquire`], [`Machine::release`], [`Machine::arrive`],
+//! [`Machine::depart`]). The machine returns [`Step`]s, which the caller does in order before it calls the machine
+//! again.
 //!
 //! | file | question |
 //! |---|---|
 //! | `machine` | what happens to a page at a fault, a lock, a barrier |
 //! | `cache` | which copies go when there are too many |
 //! | `homes` | which page is at home where, and when that changes |
-//! | `beside` | which pages are shared with a home on this host |
+//! | `colocated` | which pages are shared with a home on this host |
 //! | `guess`, `locality` | which pages will be wanted next |
-//! | `notice` | how written pages are told, and how that is packed |
+//! | `notice` | how written pages are listed and packed |
 //! | `diff`, `blocks` | which words of a page changed, and which parts must be fetched again |
 
-mod beside;
 mod blocks;
 mod cache;
+mod colocated;
 mod diff;
 mod guess;
 mod homes;
@@ -36,7 +36,7 @@ mod tests;
 pub(crate) use blocks::Blocks;
 pub(crate) use diff::{WORD, changed};
 pub(crate) use machine::{Fault, Machine, Options};
-pub(crate) use notice::{Notice, Told};
+pub(crate) use notice::{Notice, Notices};
 
 /// What the program may do with a page right now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -90,8 +90,9 @@ pub(crate) enum Step {
     Flush(usize, u32),
     /// Compare a page with its twin, and forget the twin.
     Compare(usize),
-    /// Show the program these pages of this process' window, closed: of a home beside us, or of our own.
+    /// Show the program these pages of the mapping of a process, without access rights. It is a co-located home, or
+    /// ourselves.
     Show(Run, u32),
-    /// Nobody needs our own bytes of these pages any more, once what was to be sent from them has been.
+    /// Free our own bytes of these pages, after all pending operations that read them.
     Discard(Run),
 }

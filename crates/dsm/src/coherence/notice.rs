@@ -1,4 +1,4 @@
-//! Write notices: which pages somebody wrote.
+//! Write notices: which pages a process wrote.
 
 use super::{Blocks, Run};
 
@@ -6,34 +6,34 @@ use super::{Blocks, Run};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Notice {
     pub(crate) run: Run,
-    /// The writer still has good copies of them.
+    /// The writer still has valid copies of them.
     pub(crate) kept: bool,
-    /// Blocks that may have been written, of each of them.
+    /// Blocks of each page that may have been written.
     pub(crate) blocks: Blocks,
 }
 
-/// What one process tells about an interval.
+/// The notices of one process for an interval.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum Notices {
     /// These pages.
     Pages(Vec<Notice>),
-    /// More than could be told: any page may have been written.
-    Anything,
+    /// More than fit: any page may have been written.
+    Overflow,
 }
 
 const COUNT_BITS: u32 = 22;
 const PAGE_BITS: u32 = 40;
-/// Bits of the count, of the rest it takes, where blocks are named.
+/// Bits of the count where blocks are listed; the blocks take the rest.
 const SHORT_COUNT_BITS: u32 = 6;
 const KEPT: u64 = 1 << 63;
 const NAMED: u64 = 1 << 62;
 
 impl Notice {
-    /// Longest run that one packed notice tells, and the same where it names blocks.
+    /// Longest run of one packed notice, and the same where it names blocks.
     const MOST: usize = (1 << COUNT_BITS) - 1;
     const MOST_NAMED: usize = (1 << SHORT_COUNT_BITS) - 1;
 
-    /// Neighbours that are alike together. Where more than `most` come out, blocks are left out.
+    /// Merges adjacent equal notices. If more than `most` remain, it drops their blocks.
     pub(crate) fn merged(notices: Vec<Notice>, most: usize) -> Vec<Notice> {
         let mut merged: Vec<Notice> = Vec::new();
         for notice in notices {
@@ -73,7 +73,7 @@ impl Notice {
         words
     }
 
-    /// The reverse, one word at a time; every word is some notice.
+    /// The reverse, for one word. Every word is a valid notice.
     pub(crate) fn unpack(word: u64) -> Notice {
         let first = (word & ((1 << PAGE_BITS) - 1)) as usize;
         let (count, blocks) = match word & NAMED {
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_that_are_alike_become_one_and_too_many_lose_their_blocks() {
+    fn adjacent_equal_notices_are_merged_and_too_many_lose_their_blocks() {
         let one =
             |page, bits| Notice { run: Run { first: page, count: 1 }, kept: true, blocks: Blocks(bits) };
         let merged = Notice::merged(vec![one(4, 1), one(5, 1), one(6, 2), one(8, 2)], 9);

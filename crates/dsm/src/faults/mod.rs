@@ -1,11 +1,11 @@
-//! Page faults of the program, and what the program may do with which page.
+//! Page faults of the program, and its access rights to pages.
 //!
 //! | file | question |
 //! |---|---|
-//! | `signal` | how a thread that touched a closed page comes to us |
+//! | `signal` | how an access to a closed page is caught |
 //! | `userfault` | how pages are opened and closed one by one, by userfaultfd |
-//! | `sources` | whose window each page is shown from |
-//! | `view` | which of the two ways is used: userfaultfd, or rights of the mapping |
+//! | `sources` | whose mapping each page is shown from |
+//! | `view` | which mechanism is used: userfaultfd, or rights of the mapping |
 
 mod signal;
 mod sources;

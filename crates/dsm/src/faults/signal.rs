@@ -1,9 +1,9 @@
-//! The signal handler: one for the process, told which addresses are ours. SIGSEGV comes where a mapping forbids the access,
-//! SIGBUS where userfaultfd does.
+//! The signal handler of the process for the addresses of the heap. An access that the mapping forbids raises
+//! SIGSEGV; one that userfaultfd intercepts raises SIGBUS.
 //!
-//! The signal is synchronous: the thread touched shared memory, so it is in the program's code, not inside the allocator
-//! or any lock of ours (nothing here touches the program's view of the heap with a lock held). Therefore the handler
-//! may do what any code may.
+//! The signal is synchronous: the faulting thread runs the program's code, and holds neither the allocator's lock nor
+//! one of ours, since we never access the program's view of the heap with a lock held. The handler may therefore call
+//! any function.
 
 #![expect(unsafe_code, reason = "installs a signal handler, which reads what the kernel says")]
 
@@ -13,17 +13,17 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// What a thread wanted of an address.
+/// The kind of access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Touch {
     Read,
     Write,
-    /// This processor does not say.
+    /// The processor does not report it.
     #[cfg_attr(target_arch = "x86_64", expect(dead_code, reason = "this processor does"))]
     Unknown,
 }
 
-/// Answers a fault: whether the thread may try again.
+/// Handles a fault. Returns whether the thread may retry the access.
 type Answer = Box<dyn Fn(usize, Touch) -> bool + Send + Sync>;
 
 struct Range {
@@ -33,21 +33,21 @@ struct Range {
 }
 
 static RANGE: AtomicPtr<Range> = AtomicPtr::new(ptr::null_mut());
-/// Signals of ours, and what was installed for them before, once.
+/// Our signals, with the handlers that were installed before.
 const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 static BEFORE: [AtomicPtr<libc::sigaction>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
 static INSTALL: Mutex<()> = Mutex::new(());
 
-/// Faults in a range go to us while this lives.
+/// Handles the faults in a range while it lives.
 pub(crate) struct Registration(());
 
 impl Registration {
     pub(crate) fn new(start: usize, len: usize, answer: Answer) -> Result<Self, Error> {
         let _turn = INSTALL.lock();
         if !RANGE.load(Ordering::Acquire).is_null() {
-            return Err(Error::Fabric("this process is in a job already".into()));
+            return Err(Error::Transport("this process is in a job already".into()));
         }
-        // Never freed: a thread may be inside the handler whenever a job ends.
+        // Never freed: a thread may be inside the handler when a job ends.
         RANGE.store(Box::into_raw(Box::new(Range { start, len, answer })), Ordering::Release);
         for (signal, before) in SIGNALS.into_iter().zip(&BEFORE) {
             if before.load(Ordering::Acquire).is_null() {
@@ -69,7 +69,7 @@ fn install(signal: i32) -> Result<*mut libc::sigaction, Error> {
     // SAFETY: a structure of numbers, for which zeros are a value.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
-    // On the thread's own stack: alternative ones are too small for what a fetch needs.
+    // On the thread's own stack: alternate stacks are too small for a fetch.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
     // SAFETY: both structures are ours; the handler has the signature that SA_SIGINFO asks for.
     if unsafe { libc::sigaction(signal, &raw const action, before.as_mut_ptr()) } != 0 {
@@ -109,7 +109,7 @@ fn touch(_context: *mut libc::c_void) -> Touch {
     Touch::Unknown
 }
 
-/// To whoever had the signal before us, or to the end that the system has for it.
+/// Calls the previous handler, or restores the default action.
 fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let at = SIGNALS.iter().position(|ours| *ours == signal).unwrap_or(0);
     // SAFETY: never freed once stored.

@@ -1,4 +1,4 @@
-//! Where the bytes of the program's mapping come from: our own window, or that of a process beside us.
+//! Where the bytes of the program's view come from: our own mapping, or that of a co-located process.
 
 use crate::PAGE;
 use crate::coherence::Run;
@@ -9,65 +9,65 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
-/// A window: its file, and a mapping of it that is always open.
+/// The memory of one process: its file, and a mapping of it that is always writable.
 pub(crate) struct Source {
     pub(crate) file: File,
-    pub(crate) window: Arc<Mapping>,
+    pub(crate) mapping: Arc<Mapping>,
 }
 
-/// The windows that can be shown, and where each page is shown from.
+/// The mappings that can be shown, and where each page is shown from.
 pub(crate) struct Sources {
     own: u32,
-    /// Where the heap begins, in all windows.
+    /// Where the heap begins, in all mappings.
     heap: usize,
-    windows: BTreeMap<u32, Source>,
+    mappings: BTreeMap<u32, Source>,
     /// By page; pages beyond its end are our own.
     shown: Mutex<Vec<u32>>,
 }
 
 impl Sources {
-    /// `windows` by rank, `own` among them.
-    pub(crate) fn new(own: u32, heap: usize, windows: BTreeMap<u32, Source>) -> Self {
-        Self { own, heap, windows, shown: Mutex::default() }
+    /// `mappings` by rank, `own` among them.
+    pub(crate) fn new(own: u32, heap: usize, mappings: BTreeMap<u32, Source>) -> Self {
+        Self { own, heap, mappings, shown: Mutex::default() }
     }
 
     pub(super) fn own(&self) -> u32 {
         self.own
     }
 
-    /// Gives the memory of pages of our own window back.
+    /// Frees the memory of pages of our own mapping.
     pub(crate) fn discard(&self, run: Run) -> Result<(), Error> {
-        punch(&self.windows[&self.own].file, self.heap + run.first * PAGE, run.count * PAGE)
+        punch(&self.mappings[&self.own].file, self.heap + run.first * PAGE, run.count * PAGE)
     }
 
-    /// A window, and where the heap begins in it.
-    pub(super) fn window(&self, rank: u32) -> Result<(&Source, usize), Error> {
-        let unknown = || Error::Fabric(format!("the window of process {rank} is not here"));
-        self.windows.get(&rank).map(|source| (source, self.heap)).ok_or_else(unknown)
+    /// A mapping, and where the heap begins in it.
+    pub(super) fn mapping(&self, rank: u32) -> Result<(&Source, usize), Error> {
+        let unknown = || Error::Transport(format!("the memory of process {rank} is not mapped here"));
+        self.mappings.get(&rank).map(|source| (source, self.heap)).ok_or_else(unknown)
     }
 
-    /// Whose window a page is shown from.
+    /// Whose mapping a page is shown from.
     pub(super) fn rank(&self, page: usize) -> u32 {
         self.shown.lock().get(page).copied().unwrap_or(self.own)
     }
 
     fn at(&self, page: usize) -> (&Mapping, usize) {
-        (&self.windows[&self.rank(page)].window, self.heap + page * PAGE)
+        (&self.mappings[&self.rank(page)].mapping, self.heap + page * PAGE)
     }
 
     /// Copies a page as the program sees it, or would.
     pub(crate) fn read(&self, page: usize, into: &mut [u8; PAGE]) {
-        let (window, at) = self.at(page);
-        window.read(at, into);
+        let (mapping, at) = self.at(page);
+        mapping.read(at, into);
     }
 
-    /// Brings a page into its file.
+    /// Allocates a page in its file.
     pub(super) fn touch(&self, page: usize) {
-        let (window, at) = self.at(page);
-        window.touch(at);
+        let (mapping, at) = self.at(page);
+        mapping.touch(at);
     }
 
-    /// Notes that pages are shown from there.
+    /// Records the mapping that pages are shown from.
     pub(super) fn set(&self, run: Run, rank: u32) {
         let mut shown = self.shown.lock();
         let end = run.first + run.count;
@@ -77,7 +77,7 @@ impl Sources {
         shown[run.pages()].fill(rank);
     }
 
-    /// As much of the beginning of a run as is of one window.
+    /// The first part of a run that is of one mapping.
     pub(super) fn first_piece(&self, run: Run) -> Run {
         let shown = self.shown.lock();
         let rank = |page: usize| shown.get(page).copied().unwrap_or(self.own);

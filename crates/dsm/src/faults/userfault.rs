@@ -1,8 +1,10 @@
-//! userfaultfd: pages of the heap are opened and closed in the page table, one by one, instead of by rights of the mapping.
+//! userfaultfd opens and closes single pages of the heap in the page table, without changing the rights of the
+//! mapping.
 //!
-//! A mapping of many pieces with different rights is slow to change, and the system limits the pieces. Here the mapping stays one
-//! piece. A closed page has no entry in the page table; opening it makes one, with or without the right to write. Who touches
-//! what is not there gets SIGBUS in its own thread (UFFD_FEATURE_SIGBUS), so no other thread need wake up for a fault.
+//! A mapping with many pieces of different rights is slow to change, and the system limits the number of pieces. Here
+//! the mapping stays one piece. A closed page has no entry in the page table. Opening it makes one, writable or
+//! read-only. An access to a closed page raises SIGBUS in its own thread (UFFD_FEATURE_SIGBUS), so no other thread
+//! wakes up for a fault.
 
 #![expect(unsafe_code, reason = "system calls that libc has no wrapper for")]
 
@@ -12,7 +14,7 @@ use crate::error::Error;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Faults of system calls are not ours to answer, so no privilege is needed.
+/// Faults inside system calls are not handled, so no privilege is needed.
 const USER_MODE_ONLY: i32 = 1;
 const API: u64 = 0xaa;
 /// Write protection; no page in the file; SIGBUS; a page in the file that is not mapped; protection of files in memory.
@@ -41,12 +43,12 @@ pub(super) struct Userfault {
     len: usize,
 }
 
-/// What came of an attempt to open pages.
+/// Result of opening pages.
 pub(super) enum Opened {
     All,
     /// The page at this offset is open already.
     Before(usize),
-    /// All before one that is not in the file.
+    /// All pages before a hole in the file.
     UpToHole,
 }
 
@@ -67,7 +69,7 @@ impl Userfault {
         Ok(this)
     }
 
-    /// The same for a part of it that was mapped anew.
+    /// Registers a part of it that was mapped anew.
     pub(super) fn register(&self, offset: usize, len: usize) -> io::Result<()> {
         let mode = MODE_MISSING | MODE_PROTECT | MODE_MINOR;
         self.ask(UFFDIO_REGISTER, &mut [(self.start + offset) as u64, len as u64, mode, 0])
@@ -90,10 +92,10 @@ impl Userfault {
                 done += piece;
                 continue;
             };
-            // Bytes that were opened before it stopped, or the negative number of the error.
+            // The number of bytes opened before it stopped, or a negative error.
             done += usize::try_from(words[3] as i64).unwrap_or(0);
             match error.raw_os_error() {
-                // It stopped on its way, or the mappings are changing just now.
+                // It stopped on the way, or the mappings are changing.
                 Some(libc::EAGAIN) if done < len => {}
                 // More than one mapping, although they show the same file.
                 Some(libc::ENOENT) if piece > PAGE => most = PAGE,
@@ -105,7 +107,7 @@ impl Userfault {
         Ok(Opened::All)
     }
 
-    /// Takes the right to write from those pages that are open, or gives it to them.
+    /// Revokes or grants write access to open pages.
     pub(super) fn protect(&self, offset: usize, len: usize, protect: bool) -> Result<(), Error> {
         let mut words = [(self.start + offset) as u64, len as u64, u64::from(protect)];
         loop {
@@ -117,7 +119,7 @@ impl Userfault {
         }
     }
 
-    /// From now on pages are opened by touching them, as in any mapping.
+    /// Unregisters the range. Pages are then opened on access, as in any mapping.
     pub(super) fn unregister(&self) -> Result<(), Error> {
         self.ask(UFFDIO_UNREGISTER, &mut [self.start as u64, self.len as u64])
             .map_err(|source| Error::System { call: "UFFDIO_UNREGISTER", source })

@@ -6,18 +6,18 @@ use crate::PAGE;
 use crate::coherence::{Access, Run};
 use crate::error::Error;
 use crate::heap::HEAP_ADDRESS;
-use crate::map::Mapping;
+use crate::map::{Change, Mapping};
 use crate::settings::FaultKind;
 use parking_lot::Mutex;
 
-/// Pages that are brought into the file at once before they are opened; what lies further on costs a fault of its own.
+/// Pages that are allocated in the file together before they are opened. Each further page costs a fault.
 const AROUND: usize = 16;
 
 pub(crate) struct View {
     mapping: Mapping,
     sources: Sources,
     how: How,
-    /// What the user is told about it.
+    /// How faults are caught, and why, for the user.
     story: String,
 }
 
@@ -35,10 +35,10 @@ struct Entries {
 }
 
 impl View {
-    /// Maps the heap, which is `len` bytes in our own window, with all pages closed.
+    /// Maps the heap, which is `len` bytes in our own mapping, with all pages closed.
     pub(crate) fn new(sources: Sources, len: usize, kind: FaultKind) -> Result<Self, Error> {
         let mut story = "SIGSEGV".to_owned();
-        let (own, heap) = sources.window(sources.own())?;
+        let (own, heap) = sources.mapping(sources.own())?;
         if kind != FaultKind::Signal {
             let rights = libc::PROT_READ | libc::PROT_WRITE;
             let mapping = Mapping::fixed(&own.file, heap, len, HEAP_ADDRESS, rights)?;
@@ -55,7 +55,7 @@ impl View {
         Ok(Self { mapping, sources, how: How::Rights, story })
     }
 
-    /// How pages are opened and closed, and why so.
+    /// How faults are caught, and why.
     pub(crate) fn story(&self) -> &str {
         &self.story
     }
@@ -68,14 +68,14 @@ impl View {
         &self.sources
     }
 
-    /// Changes what the program may do with pages. `false`: there are too many pieces of different rights already.
-    pub(crate) fn protect(&self, run: Run, access: Access) -> Result<bool, Error> {
+    /// Changes the program's access rights to pages.
+    pub(crate) fn protect(&self, run: Run, access: Access) -> Result<Change, Error> {
         let (offset, len) = (run.first * PAGE, run.count * PAGE);
         match &self.how {
             How::Rights => return self.mapping.protect(offset, len, access),
             How::Userfault(entries) if access == Access::None => entries.close(&self.mapping, run)?,
             How::Userfault(entries) => {
-                // What the system opens at once must be one mapping.
+                // One system call can only open pages of one mapping.
                 let (mut first, end) = (run.first, run.first + run.count);
                 while first < end {
                     let piece = self.sources.first_piece(Run { first, count: end - first });
@@ -84,49 +84,52 @@ impl View {
                 }
             }
         }
-        Ok(true)
+        Ok(Change::Done)
     }
 
-    /// Shows pages of another window, closed. `false`: there are too many pieces already, and nothing has changed.
-    pub(crate) fn show(&self, run: Run, rank: u32) -> Result<bool, Error> {
+    /// Shows pages of another mapping, without access rights.
+    pub(crate) fn show(&self, run: Run, rank: u32) -> Result<Change, Error> {
         self.replace(run, rank, false)
     }
 
-    /// Shows those of these pages that are of other windows in our own again, even if there are too many pieces.
+    /// Shows our own pages again where these are of other mappings, even at the limit of mappings.
     pub(crate) fn show_own(&self, run: Run) -> Result<(), Error> {
         let (mut first, end) = (run.first, run.first + run.count);
         while first < end {
             let piece = self.sources.first_piece(Run { first, count: end - first });
             let own = self.sources.own();
-            if self.sources.rank(first) != own && !self.replace(piece, own, false)? {
-                self.replace(piece, own, true)?;
+            if self.sources.rank(first) != own && self.replace(piece, own, false)? != Change::Done {
+                let _ = self.replace(piece, own, true)?;
             }
             first += piece.count;
         }
         Ok(())
     }
 
-    fn replace(&self, run: Run, rank: u32, taken: bool) -> Result<bool, Error> {
+    fn replace(&self, run: Run, rank: u32, taken: bool) -> Result<Change, Error> {
         let (offset, len) = (run.first * PAGE, run.count * PAGE);
-        let (source, heap) = self.sources.window(rank)?;
-        // Without any right at first: who touches it now must come to us.
-        if !self.mapping.replace((offset, len), (&source.file, heap + offset), taken)? {
-            return Ok(false);
+        let (source, heap) = self.sources.mapping(rank)?;
+        // Without access rights at first: each access must fault.
+        let from = (&source.file, heap + offset);
+        if self.mapping.replace((offset, len), from, taken)? == Change::TooManyMappings {
+            return Ok(Change::TooManyMappings);
         }
         self.sources.set(run, rank);
         match &self.how {
-            How::Rights => Ok(true),
+            How::Rights => Ok(Change::Done),
             How::Userfault(entries) => {
-                entries.adopt(run)?;
+                entries.register(run)?;
                 match self.mapping.protect(offset, len, Access::Write)? {
-                    true => Ok(true),
-                    false => Err(Error::system("mprotect of a neighbour's part of the heap")),
+                    Change::Done => Ok(Change::Done),
+                    Change::TooManyMappings => {
+                        Err(Error::system("mprotect of a co-located process's part of the heap"))
+                    }
                 }
             }
         }
     }
 
-    /// A page faulted that the program may use: it was not opened with its neighbours because nothing was in it.
+    /// Opens an accessible page that faulted because it was empty when adjacent pages were opened.
     pub(crate) fn reopen(&self, page: usize) -> Result<(), Error> {
         match &self.how {
             How::Rights => Ok(()),
@@ -134,7 +137,7 @@ impl View {
         }
     }
 
-    /// The end of coherence: everything may be read and written.
+    /// Ends coherence: all pages become readable and writable.
     pub(crate) fn open_to_all(&self) -> Result<(), Error> {
         match &self.how {
             How::Rights => self.mapping.protect(0, self.mapping.len(), Access::Write).map(|_| ()),
@@ -158,8 +161,8 @@ impl Entries {
         }
     }
 
-    /// Pages that are mapped anew, and have no right yet.
-    fn adopt(&self, run: Run) -> Result<(), Error> {
+    /// Registers pages that were mapped anew and have no rights yet.
+    fn register(&self, run: Run) -> Result<(), Error> {
         self.forget(&mut self.wanted.lock(), run);
         let refused = |source| Error::System { call: "UFFDIO_REGISTER", source };
         self.userfault.register(run.first * PAGE, run.count * PAGE).map_err(refused)
@@ -176,7 +179,7 @@ impl Entries {
         mapping.unmap_entries(run.first * PAGE, run.count * PAGE)
     }
 
-    /// Opens pages of one window, or changes what they are open for.
+    /// Opens pages of one mapping, or changes what they are open for.
     fn open_for(&self, mapping: &Mapping, sources: &Sources, run: Run, access: Access) -> Result<(), Error> {
         let (offset, len) = (run.first * PAGE, run.count * PAGE);
         let (first, end) = (run.first, run.first + run.count);
@@ -188,7 +191,7 @@ impl Entries {
             if access == Access::Read {
                 self.userfault.protect(offset, len, true)?;
             } else {
-                // Given the right to write, an entry still faults once more in the kernel; a new entry does not.
+                // An entry that is made writable faults once more in the kernel; a new entry does not.
                 mapping.unmap_entries(offset, len)?;
                 wanted[first..end].fill(Access::None);
             }
@@ -211,7 +214,7 @@ impl Entries {
             match self.userfault.open(at, end - at, access)? {
                 Opened::All => return Ok(()),
                 Opened::Before(offset) => at = offset + PAGE,
-                // Where one is missing, more are. They come when they are touched.
+                // A hole is rarely alone. Its pages are opened when they are accessed.
                 Opened::UpToHole => return Ok(()),
             }
         }

@@ -1,5 +1,5 @@
-//! Which parts of the heap are taken. Every process runs it with the same calls in the same order, so all agree
-//! without a word between them.
+//! Which parts of the heap are allocated. Every process makes the same calls in the same order, so all agree without
+//! communication.
 
 use crate::PAGE;
 use crate::error::Error;
@@ -38,13 +38,13 @@ impl Allocator {
         self.taken.get(&at).copied()
     }
 
-    /// Whether `len` bytes from `at` on belong to one allocation, in the whole pages that it has.
+    /// Whether one allocation contains `len` bytes from `at` on, counting its whole pages.
     pub(crate) fn holds(&self, at: usize, len: usize) -> bool {
         let before = self.taken.range(..=at).next_back();
         before.is_some_and(|(&start, &room)| at - start <= room && len <= room - (at - start))
     }
 
-    /// Gives it back; the caller has made its bytes zero.
+    /// Frees an allocation; the caller has zeroed its bytes.
     pub(crate) fn free(&mut self, at: usize) {
         self.taken.remove(&at);
     }
@@ -67,12 +67,12 @@ mod tests {
         assert_eq!(heap.alloc(PAGE).unwrap(), PAGE);
         let error = heap.alloc(2 * PAGE).unwrap_err().to_string();
         assert!(
-            error.starts_with("8192 bytes do not fit into the shared heap, 4096 bytes are left"),
+            error.starts_with("an allocation of 8192 bytes exceeds the 4096 free bytes of the shared heap"),
             "{error}"
         );
         // As much is left for what no whole number of pages holds.
         let error = heap.alloc(usize::MAX).unwrap_err().to_string();
-        assert!(error.contains("shared heap, 4096 bytes are left"), "{error}");
+        assert!(error.contains("exceeds the 4096 free bytes"), "{error}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The shared heap: which addresses are taken, and at which process each page is at home.
+//! The shared heap: which addresses are allocated, and which process is the home of each page.
 
 mod allocator;
 mod placement;
@@ -7,5 +7,5 @@ pub(crate) use allocator::Allocator;
 pub use placement::Placement;
 pub(crate) use placement::{Homes, PlacementState};
 
-/// Where the heap lies in every process: far from where the system puts anything by itself.
+/// Address of the heap in every process, far from where the system places mappings.
 pub(crate) const HEAP_ADDRESS: usize = 0x2000_0000_0000;

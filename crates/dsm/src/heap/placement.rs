@@ -1,36 +1,36 @@
-//! Where the pages of an allocation are at home.
+//! The homes of the pages of an allocation.
 
 use crate::PAGE;
 use crate::error::Error;
 
-/// At which processes an allocation is at home. All sizes are bytes, rounded up to whole pages.
+/// The homes of an allocation. All sizes are bytes, rounded up to whole pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Placement {
-    /// Blocks dealt out in turn, the first to process `first`.
+    /// Blocks round-robin, the first to process `first`.
     Cyclic {
         /// Bytes of a block.
         block: usize,
-        /// Who gets the first.
+        /// Process of the first block.
         first: u32,
     },
     /// Everything at one process.
     On(u32),
-    /// As cyclic, but trip `i` around the processes deals blocks of `blocks[i]`; the last size repeats.
+    /// As cyclic, but round `i` over the processes uses blocks of `blocks[i]`; the last size repeats.
     Trips {
-        /// Bytes of a block, per trip.
+        /// Bytes of a block, per round.
         blocks: Vec<usize>,
-        /// Who gets the first.
+        /// Process of the first block.
         first: u32,
     },
-    /// The first `shares[0]` bytes at process 0, and so on; what is left goes to the last process named.
+    /// The first `shares[0]` bytes at process 0, and so on; the rest at the last process listed.
     Shares(Vec<usize>),
-    /// Everything at one process, the next one with each allocation.
+    /// Everything at one process, the next one for each allocation.
     Rotating,
-    /// Everything at one process, which looks random but is the same in all processes.
+    /// Everything at one pseudo-random process, the same one in all processes.
     Random,
 }
 
-/// What a placement decides from earlier ones; the same in all processes.
+/// State of the placements so far; the same in all processes.
 #[derive(Debug)]
 pub(crate) struct PlacementState {
     next: u32,
@@ -83,11 +83,11 @@ fn deal(trips: impl Iterator<Item = usize>, pages: usize, first: u32, size: u32)
     for block in trips {
         let block = block.div_ceil(PAGE);
         if block == 0 {
-            return Err(Error::Placement("a block of 0 bytes".into()));
+            return Err(Error::Placement("the block size is 0 bytes; it must be at least 1".into()));
         }
-        for turn in 0..size {
+        for offset in 0..size {
             let run = block.min(left);
-            homes.push((run, (first + turn) % size));
+            homes.push((run, (first + offset) % size));
             left -= run;
             if left == 0 {
                 return Ok(homes);
@@ -99,7 +99,7 @@ fn deal(trips: impl Iterator<Item = usize>, pages: usize, first: u32, size: u32)
 
 fn share_out(shares: &[usize], pages: usize, size: u32) -> Result<Homes, Error> {
     if shares.is_empty() || shares.len() > size as usize {
-        let why = format!("{} shares for {size} processes", shares.len());
+        let why = format!("there are {} shares for {size} processes", shares.len());
         return Err(Error::Placement(why));
     }
     let mut homes = Homes::new();

@@ -1,10 +1,10 @@
-//! What lies where in the memory before the heap.
+//! Offsets in the memory in front of the heap.
 
 use crate::{FLAGS, LOCKS, PAGE};
 
-/// Bytes of a cache line; words that different processes wait for do not share one.
+/// Bytes of a cache line. Words that different processes wait for are on different lines.
 const LINE: usize = 64;
-/// Bytes of messages on their way to one process.
+/// Bytes of messages in flight to one process.
 pub(super) const RING: usize = 256 << 10;
 /// A mailbox: a line for senders, a line for the receiver, and the ring.
 const MAILBOX: usize = 2 * LINE + RING;
@@ -27,7 +27,7 @@ pub(super) struct MailboxLayout {
     pub(super) arrival_sleepers: usize,
     /// Bytes ever read.
     pub(super) read: usize,
-    /// Counts pieces read; senders without room wait for it.
+    /// Counts pieces read; senders wait for it if the ring is full.
     pub(super) departures: usize,
     pub(super) ring: usize,
 }
@@ -41,12 +41,12 @@ impl Layout {
         (self.mailboxes() + self.size as usize * MAILBOX).next_multiple_of(PAGE)
     }
 
-    /// Count, round, sleepers: the count apart, because everybody writes it.
+    /// Count, round, sleepers. The count is on its own line, because every process writes it.
     pub(super) fn barrier(self) -> [usize; 3] {
         [0, LINE, LINE + 4]
     }
 
-    /// For a job of two: how often a process came to a barrier, and who sleeps for it.
+    /// For a job of two: how often each process arrived at a barrier, and who sleeps for it.
     pub(super) fn came(self, rank: u32) -> [usize; 2] {
         let at = (2 + rank as usize) * LINE;
         [at, at + 4]

@@ -22,7 +22,7 @@ pub(super) struct Mail {
 #[derive(Default)]
 struct Arrived {
     inbox: Inbox,
-    /// The beginning of a message whose end is not written yet.
+    /// The beginning of a message that is not complete yet.
     partial: Partial,
 }
 
@@ -44,14 +44,14 @@ impl Mail {
         release(self.memory.word(mailbox.sending));
     }
 
-    /// Becomes the one sender. Empties our own mailbox while waiting: the sender before us may wait for us to read.
+    /// Acquires the right to send. Empties our own mailbox meanwhile: the current sender may wait for us to read.
     fn begin(&self, mailbox: &MailboxLayout) {
         while !try_acquire(self.memory.word(mailbox.sending), Duration::from_millis(1)) {
             self.drain(&mut self.arrived.lock());
         }
     }
 
-    /// Writes bytes piece by piece, as room comes free.
+    /// Writes bytes piece by piece, as the ring has space.
     fn stream(&self, mailbox: &MailboxLayout, mut bytes: &[u8]) {
         let written = self.memory.long(mailbox.written);
         let read = self.memory.long(mailbox.read);

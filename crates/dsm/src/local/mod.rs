@@ -1,5 +1,5 @@
-//! All processes on one host: the heap is one piece of memory that everybody maps at the same address. The hardware
-//! keeps it coherent, better than any protocol of ours could; what is left to do here is to wait.
+//! All processes on one host: the heap is one memory that every process maps at the same address, and the hardware
+//! keeps it coherent. This module only synchronises.
 
 mod layout;
 mod mail;
@@ -35,7 +35,7 @@ impl Local {
         Layout::new(size).len() + heap_bytes
     }
 
-    /// `memory` is process 0's own, and `place` where the others find it.
+    /// `memory` is process 0's own, and `place` the path where the others open it.
     pub(crate) fn open(
         settings: &Settings,
         memory: Option<File>,
@@ -54,7 +54,7 @@ impl Local {
         let control = Arc::new(Mapping::anywhere(&file, 0, layout.len())?);
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let heap = Mapping::fixed(&file, layout.len(), settings.heap_bytes, HEAP_ADDRESS, access)?;
-        // Process 0 must not close its descriptor, by ending, before everybody has opened it.
+        // Process 0 keeps its descriptor open until all others have opened it.
         meeting.gather("mapped")?;
         let patience = Patience::new(settings.size);
         let mail = Mail::new(control.clone(), layout, settings.rank, patience);
@@ -63,7 +63,7 @@ impl Local {
 }
 
 impl Local {
-    /// A barrier of two: each writes a line of its own and reads the other's, both at the same time.
+    /// A barrier of two: each writes a cache line of its own and reads the other's, both at the same time.
     fn wait_for_the_other(&self, waits: &AtomicU64) {
         let [came, sleepers] = self.layout.came(self.rank).map(|at| self.control.word(at));
         let [theirs, ours_sleeping] = self.layout.came(1 - self.rank).map(|at| self.control.word(at));
@@ -71,10 +71,10 @@ impl Local {
         // The other may have come to the next barrier already.
         let there = |value: u32| value.wrapping_sub(now) < u32::MAX / 2;
         came.store(now, Ordering::Release);
-        // Asked for before the announcement waits until our line is out: the two lines cross on their way.
+        // Loaded before `announce`, which waits until our store is visible: the two cache lines travel at the same time.
         let already = there(theirs.load(Ordering::Acquire));
         announce(came, sleepers);
-        // Two looks at a clock would take a third of the time.
+        // Reading the clock twice would take a third of the time.
         if !already && !Patience::glance(theirs, there) {
             timed(waits, || self.patience.wait(theirs, ours_sleeping, there));
         }

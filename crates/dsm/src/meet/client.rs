@@ -1,4 +1,4 @@
-//! The side of a process.
+//! The rendezvous, as used by a process.
 
 use super::lines::{Heard, Lines};
 use super::{BEAT, GREETING};
@@ -14,26 +14,28 @@ use std::time::{Duration, Instant};
 /// How long the launcher may take to listen.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Exit status of a process that stops because another one did.
+/// Exit status of a process that stops because another process died.
 const STOPPED: i32 = 70;
 
-/// Who keeps the meeting place.
+/// Who runs the rendezvous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keeper {
     /// The launcher, at this address.
     Launcher(IpAddr),
-    /// Process 0, below a launcher that is not ours.
+    /// Process 0, below a foreign launcher.
     First,
 }
 
 impl Keeper {
-    /// What is known when it is heard no more: on the way from another machine there is more to lose than the launcher.
+    /// The reason when its connection is lost. On the way from another host, the network may have failed instead.
     fn gone(self, why: &str) -> String {
         match self {
-            Self::Launcher(at) if at.is_loopback() => format!("the launcher is gone: {why}"),
-            Self::Launcher(at) => format!("the launcher on {at}, or the way to it, is gone: {why}"),
+            Self::Launcher(at) if at.is_loopback() => {
+                format!("the connection to the launcher is lost: {why}")
+            }
+            Self::Launcher(at) => format!("the connection to the launcher on {at} is lost: {why}"),
             Self::First => {
-                format!("process 0 of the job, which keeps the meeting place, is gone: {why}")
+                format!("process 0 of the job, which runs the rendezvous, is lost: {why}")
             }
         }
     }
@@ -44,7 +46,7 @@ impl Keeper {
     }
 }
 
-/// A process' connection to the rendezvous. Without one (a job of one process) it meets only itself.
+/// A process' connection to the rendezvous. A job of one process has none.
 pub(crate) struct Meeting {
     at: String,
     size: u32,
@@ -87,12 +89,12 @@ impl Meeting {
         Ok(Self { at: at.to_string(), size, connection: Some(connection) })
     }
 
-    /// The address that this process has on the way to the launcher.
+    /// The local address of the connection to the launcher.
     pub(crate) fn local_address(&self) -> Option<IpAddr> {
         self.connection.as_ref()?.socket.lock().local_addr().ok().map(|address| address.ip())
     }
 
-    /// Tells everybody `text`, and learns what everybody told, by rank. All processes must call it.
+    /// Sends `text` to all processes, and returns the texts of all, by rank. All processes must call it.
     pub(crate) fn gather(&self, text: &str) -> Result<Vec<String>, Error> {
         let Some(connection) = &self.connection else { return Ok(vec![text.to_owned()]) };
         let failed = |source| Error::Meet { at: self.at.clone(), source };
@@ -103,12 +105,12 @@ impl Meeting {
         (0..self.size).map(|_| texts.recv().map_err(closed)).collect()
     }
 
-    /// A regular end: nobody need stop because of us.
+    /// Leaves regularly, so that the others continue.
     pub(crate) fn leave(&self) {
         if let Some(connection) = &self.connection {
             connection.left.store(true, Ordering::Release);
             let mut socket = connection.socket.lock();
-            // A launcher that is gone already has nothing to tell anybody.
+            // It is no error if the launcher has already gone.
             let _ = socket.write_all(b"bye\n");
             let _ = socket.shutdown(Shutdown::Write);
         }
@@ -123,7 +125,7 @@ fn connect(at: SocketAddr) -> std::io::Result<TcpStream> {
                 if error.kind() == std::io::ErrorKind::ConnectionRefused
                     && start.elapsed() < CONNECT_PATIENCE =>
             {
-                // The launcher of another host may be slower than we are.
+                // The launcher of another host may start later than we do.
                 std::thread::sleep(Duration::from_millis(50));
             }
             result => return result,
@@ -131,7 +133,7 @@ fn connect(at: SocketAddr) -> std::io::Result<TcpStream> {
     }
 }
 
-/// What the thread that listens knows.
+/// The state of the listening thread.
 struct Listener {
     rank: u32,
     keeper: Keeper,
@@ -141,7 +143,7 @@ struct Listener {
 
 impl Listener {
     fn listen(&self, mut lines: Lines, socket: &Mutex<TcpStream>) {
-        let mut told = Instant::now();
+        let mut last_beat = Instant::now();
         loop {
             let heard = lines.next();
             if self.left.load(Ordering::Acquire) {
@@ -152,8 +154,8 @@ impl Listener {
                 Heard::Nothing => {}
                 Heard::Lost(why) => stop(self.rank, &self.keeper.gone(why)),
             }
-            if told.elapsed() >= BEAT {
-                told = Instant::now();
+            if last_beat.elapsed() >= BEAT {
+                last_beat = Instant::now();
                 // If this fails, reading does too.
                 let _ = socket.lock().write_all(b"alive\n");
             }
@@ -177,8 +179,7 @@ impl Listener {
     }
 }
 
-/// Ends this process at once. Other threads may wait for ever inside locks, so nothing that runs at exit can be waited
-/// for.
+/// Ends this process without running exit handlers: other threads may hold locks for ever.
 #[expect(unsafe_code, reason = "ends the process without running what is registered for its exit")]
 pub(crate) fn stop(rank: u32, sentence: &str) -> ! {
     let _ =
@@ -195,10 +196,10 @@ mod tests {
     fn who_is_gone_is_named() {
         let why = "it has been silent for 5 seconds";
         let launcher = |at: &str| Keeper::Launcher(at.parse().expect("an address")).gone(why);
-        assert_eq!(launcher("127.0.0.1"), format!("the launcher is gone: {why}"));
+        assert_eq!(launcher("127.0.0.1"), format!("the connection to the launcher is lost: {why}"));
         assert_eq!(
             launcher("192.0.2.7"),
-            format!("the launcher on 192.0.2.7, or the way to it, is gone: {why}")
+            format!("the connection to the launcher on 192.0.2.7 is lost: {why}")
         );
         assert!(Keeper::First.gone(why).starts_with("process 0 of the job"));
         assert_eq!(Keeper::First.refused("wrong key"), "process 0 refused this process: wrong key");

@@ -1,8 +1,8 @@
-//! Below a launcher that is not ours: mpirun, srun, mpiexec.
+//! Below a foreign launcher: mpirun, srun, mpiexec.
 //!
-//! Such a launcher says who we are, but keeps no meeting place. Process 0 keeps one then, and writes where it is, and the key, into a
-//! file that only this user can read; its name is made from the launcher's name for the job. So all processes must
-//! see the same folder: one machine. `ferroce dsm run --hosts` is for several.
+//! Such a launcher provides rank and size, but no rendezvous. Process 0 then runs one, and writes its address and key
+//! into a file that only this user can read. The file is named after the launcher's name for the job. All processes
+//! must see the same folder, so this works on one host; use `ferroce dsm run --hosts` for several.
 
 use super::server::{Departure, Rendezvous};
 use crate::error::Error;
@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(10);
 
-/// Variables of a launcher: rank, size, and what names the job, if it says so. A step of Slurm is asked for by a variable that
-/// batch scripts do not have; a program that is started there without srun is alone.
+/// Variables of a launcher: rank, size, and the name of the job, if it has one. A Slurm step is recognised by a
+/// variable that batch scripts do not have; a program that runs there without srun is a job of one.
 const LAUNCHERS: [(&str, &str, &[&str]); 3] = [
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"]),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", &["SLURM_JOB_ID", "SLURM_STEP_ID"]),
     ("PMI_RANK", "PMI_SIZE", &["PMI_JOBID"]),
 ];
 
-/// Who a foreign launcher says we are.
+/// Rank, size and job name from a foreign launcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignJob {
     /// Number of this process.
@@ -38,7 +38,7 @@ pub struct ForeignJob {
 }
 
 impl ForeignJob {
-    /// What the environment says. `parent` names the job where the launcher does not: all its processes have the same.
+    /// Reads the environment. `parent` names the job where the launcher does not: it is the same in all processes.
     pub(crate) fn of(variable: impl Fn(&str) -> Option<String>, parent: u32) -> Option<Self> {
         LAUNCHERS.iter().find_map(|(rank, size, names)| {
             let rank = variable(rank)?.parse().ok()?;
@@ -61,12 +61,12 @@ impl ForeignJob {
     }
 }
 
-/// The user that we are; the owner of our own entry in /proc.
+/// The current user: the owner of our own entry in /proc.
 fn own_user() -> u32 {
     std::fs::metadata("/proc/self").map_or(0, |entry| entry.uid())
 }
 
-/// The meeting place that this process keeps for all.
+/// The rendezvous that this process runs for all.
 #[derive(Debug)]
 pub(crate) struct Kept {
     file: PathBuf,
@@ -74,12 +74,12 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Everybody has come: nobody needs the file any more.
+    /// All processes have joined; removes the file.
     pub(crate) fn met(&self) {
         let _ = std::fs::remove_file(&self.file);
     }
 
-    /// The others must not find the place closed while they say goodbye.
+    /// The rendezvous stays open until the others have left.
     pub(crate) fn finish(&mut self) {
         if let Some(server) = self.server.take() {
             let _ = server.join();
@@ -87,7 +87,7 @@ impl Kept {
     }
 }
 
-/// Fills in where the processes meet; process 0 makes the place.
+/// Fills in the address of the rendezvous; process 0 creates it.
 pub(crate) fn arrange(settings: &mut Settings) -> Result<Option<Kept>, Error> {
     let Some(job) = settings.foreign.clone().filter(|_| settings.meet.is_none()) else { return Ok(None) };
     let file = job.file();
@@ -111,7 +111,7 @@ pub(crate) fn arrange(settings: &mut Settings) -> Result<Option<Kept>, Error> {
     Ok(kept)
 }
 
-/// Whole or not at all: under another name first, so that nobody reads half of it.
+/// Writes the file under another name first and renames it, so that no process reads half of it.
 fn publish(file: &Path, text: &str) -> io::Result<()> {
     let fresh = file.with_extension("new");
     for old in [file, &fresh] {
@@ -128,7 +128,7 @@ fn publish(file: &Path, text: &str) -> io::Result<()> {
 fn await_text(file: &Path) -> io::Result<String> {
     let started = Instant::now();
     loop {
-        // Somebody else's file in /tmp is not from our process 0.
+        // A file of another user in /tmp is not from our process 0.
         if std::fs::symlink_metadata(file).is_ok_and(|entry| entry.is_file() && entry.uid() == own_user()) {
             return std::fs::read_to_string(file);
         }

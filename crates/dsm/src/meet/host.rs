@@ -1,9 +1,9 @@
-//! Which processes can share memory: those with the same answer here.
+//! Which processes can share memory: those with the same host identity.
 
 use std::fs;
 
-/// One word that is equal for two processes if and only if they may map each other's memory and see each other's
-/// ports: same kernel, same network and process namespaces, same user. A namespace counts as another host.
+/// A word that is equal for two processes if and only if they may map each other's memory and reach each other's
+/// ports: same kernel, same network and PID namespaces, same user. A namespace counts as another host.
 pub(crate) fn host_id() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let space = |name: &str| {
@@ -16,7 +16,7 @@ pub(crate) fn host_id() -> String {
     format!("{}/{}/{}/{}", boot.trim(), space("net"), space("pid"), user.unwrap_or_default())
 }
 
-/// Who is on which host, as all processes know it.
+/// Which process is on which host; the same in all processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hosts {
     /// By rank: the first process of the same host.
@@ -24,13 +24,13 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// From what each process says of its host, by rank.
+    /// From the host identity of each process, by rank.
     pub(crate) fn of(names: &[String]) -> Self {
         let first = |name| names.iter().position(|other| other == name).unwrap_or(0) as u32;
         Self { first: names.iter().map(first).collect() }
     }
 
-    /// The same, but those that are not `willing` are on hosts of their own.
+    /// A copy in which each process that is not `willing` is on a host of its own.
     pub(crate) fn sharing(&self, willing: impl Fn(u32) -> bool) -> Self {
         let place = |(rank, first): (u32, &u32)| {
             if willing(rank) { format!("with {first}") } else { rank.to_string() }
@@ -48,14 +48,14 @@ impl Hosts {
         &self.first
     }
 
-    /// The processes on the host of this one, itself among them.
-    pub(crate) fn beside(&self, rank: u32) -> impl Iterator<Item = u32> {
+    /// The processes on the host of this one, including itself.
+    pub(crate) fn colocated(&self, rank: u32) -> impl Iterator<Item = u32> {
         let host = self.first[rank as usize];
         (0..).zip(&self.first).filter(move |(_, other)| **other == host).map(|(rank, _)| rank)
     }
 
-    /// Whether two are beside each other anywhere.
-    pub(crate) fn any_beside(&self) -> bool {
+    /// Whether any two processes are co-located.
+    pub(crate) fn any_colocated(&self) -> bool {
         (0..).zip(&self.first).any(|(rank, first)| rank != *first)
     }
 }
@@ -68,9 +68,9 @@ mod tests {
     fn processes_of_one_host_have_one_number() {
         let hosts = Hosts::of(&["a", "b", "a", "c", "a"].map(str::to_owned));
         assert_eq!(hosts.numbers(), [0, 1, 0, 3, 0]);
-        assert_eq!(hosts.beside(2).collect::<Vec<_>>(), [0, 2, 4]);
+        assert_eq!(hosts.colocated(2).collect::<Vec<_>>(), [0, 2, 4]);
         assert_eq!(hosts.sharing(|rank| rank != 0).numbers(), [0, 1, 2, 3, 2]);
-        assert!(hosts.any_beside() && !hosts.sharing(|rank| rank != 0 && rank != 4).any_beside());
-        assert!(!Hosts::apart(5).any_beside());
+        assert!(hosts.any_colocated() && !hosts.sharing(|rank| rank != 0 && rank != 4).any_colocated());
+        assert!(!Hosts::apart(5).any_colocated());
     }
 }

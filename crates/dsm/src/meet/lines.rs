@@ -1,4 +1,4 @@
-//! Lines from the other side, and how long there were none.
+//! Lines from the other side, and for how long none arrived.
 
 use super::{BEAT, MISSED};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
@@ -10,7 +10,7 @@ const LONGEST: u64 = 4 << 20;
 /// What came.
 pub(super) enum Heard {
     Line(String),
-    /// Nothing, for one beat.
+    /// Nothing, for one heartbeat.
     Nothing,
     /// The other side is lost, and why.
     Lost(&'static str),
@@ -19,7 +19,7 @@ pub(super) enum Heard {
 /// The lines of one connection.
 pub(super) struct Lines {
     reader: BufReader<TcpStream>,
-    /// The beginning of a line whose end has not come.
+    /// The beginning of a line that is not complete yet.
     line: String,
     missed: u32,
 }
@@ -30,7 +30,7 @@ impl Lines {
         Ok(Self { reader: BufReader::new(socket), line: String::new(), missed: 0 })
     }
 
-    /// Waits for the next line, for a beat.
+    /// Waits for the next line, for one heartbeat.
     pub(super) fn next(&mut self) -> Heard {
         match self.reader.by_ref().take(LONGEST).read_line(&mut self.line) {
             Ok(_) if self.line.ends_with('\n') => {

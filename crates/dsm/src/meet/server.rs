@@ -1,4 +1,4 @@
-//! The side of the launcher.
+//! The rendezvous, as run by the launcher.
 
 use super::lines::{Heard, Lines};
 use super::{BEAT, GREETING};
@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long the launcher may take to say why a connection closed.
+/// How long the launcher may take to report why a connection closed.
 const REASON_PATIENCE: Duration = Duration::from_millis(300);
 /// How long processes have to stop after one was lost.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
-/// The meeting place of one job. The launcher keeps it, starts the processes with [`Rendezvous::environment`], and lets
-/// [`Rendezvous::run`] work on a thread of its own.
+/// The rendezvous of one job. The launcher creates it, starts the processes with [`Rendezvous::environment`], and
+/// calls [`Rendezvous::run`] on a thread of its own.
 #[derive(Debug)]
 pub struct Rendezvous {
     listener: TcpListener,
@@ -27,28 +27,28 @@ pub struct Rendezvous {
     events: Receiver<Event>,
 }
 
-/// How a job ended, as its meeting place saw it.
+/// How a job ended, as its rendezvous saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Departure {
-    /// Every process said goodbye.
+    /// All processes left.
     All,
-    /// A process was lost, and the others were told.
+    /// A process was lost, and the others were stopped.
     Down {
-        /// Which.
+        /// Its rank.
         rank: u32,
-        /// What is known of it.
+        /// The reason, as far as known.
         why: String,
     },
 }
 
-/// Tells the meeting place what only the launcher knows: that a process died, and of what.
+/// Reports to the rendezvous what only the launcher knows: that a process died, and why.
 #[derive(Debug, Clone)]
 pub struct Reporter(Sender<Event>);
 
 impl Reporter {
-    /// Process `rank` is gone without having left: all others stop. Does nothing for a process that left.
+    /// Process `rank` died: all others stop. Has no effect for a process that has left.
     pub fn down(&self, rank: u32, why: &str) {
-        // Nobody listens any more when the job has ended.
+        // The receiver is gone when the job has ended.
         let _ = self.0.send(Event::Down(rank, why.replace('\n', " ")));
     }
 }
@@ -63,12 +63,12 @@ enum Event {
 }
 
 impl Rendezvous {
-    /// A meeting place for `size` processes of this machine.
+    /// A rendezvous for `size` processes of this host.
     pub fn bind(size: u32) -> Result<Self, Error> {
         Self::bind_at(size, SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0))
     }
 
-    /// A meeting place for `size` processes, at an address that other machines reach.
+    /// A rendezvous for `size` processes, at an address that other hosts reach.
     pub fn bind_at(size: u32, at: SocketAddr) -> Result<Self, Error> {
         let failed = |source| Error::Meet { at: at.to_string(), source };
         let listener = TcpListener::bind(at).map_err(failed)?;
@@ -83,17 +83,17 @@ impl Rendezvous {
         self.address
     }
 
-    /// What proves membership of the job.
+    /// The key that proves membership of the job.
     pub(crate) fn key(&self) -> &str {
         &self.key
     }
 
-    /// A way to report deaths while [`Rendezvous::run`] has the rest.
+    /// A handle to report deaths while [`Rendezvous::run`] runs.
     pub fn reporter(&self) -> Reporter {
         Reporter(self.sender.clone())
     }
 
-    /// What process `rank` must find in its environment to come here.
+    /// The environment variables that process `rank` needs to join.
     pub fn environment(&self, rank: u32) -> Vec<(&'static str, String)> {
         vec![
             ("FERROCE_DSM_RANK", rank.to_string()),
@@ -113,7 +113,7 @@ impl Rendezvous {
         });
         let departure = Round::new(size).serve(&self.events);
         ended.store(true, Ordering::Release);
-        // The doorman waits in accept.
+        // The accepting thread waits in accept.
         let _ = TcpStream::connect_timeout(&wake_address(self.address), Duration::from_secs(1));
         let _ = doorman.join();
         departure
@@ -139,7 +139,7 @@ fn welcome(listener: &TcpListener, key: &str, size: u32, events: &Sender<Event>,
         }
         let Ok(socket) = socket else { continue };
         let (key, events) = (key.to_owned(), events.clone());
-        // A stranger who says nothing must not keep the others waiting.
+        // A stranger that sends nothing must not delay the others.
         std::thread::spawn(move || attend(socket, &key, size, &events));
     }
 }
@@ -179,17 +179,17 @@ fn attend(mut socket: TcpStream, key: &str, size: u32, events: &Sender<Event>) -
     }
 }
 
-/// The job as seen from here.
+/// The state of the job.
 struct Round {
     sockets: Vec<Option<TcpStream>>,
     texts: Vec<Option<String>>,
     left: Vec<bool>,
     closed: Vec<bool>,
-    /// A connection that ended, why as far as it shows, and until when a better reason is waited for.
+    /// A connection that ended, the reason as far as known, and how long to wait for a better one.
     lost: Option<(u32, &'static str, Instant)>,
     down: Option<(u32, String)>,
     deadline: Option<Instant>,
-    /// When everybody is told again that we are alive.
+    /// When the next heartbeat is due.
     beat: Instant,
 }
 
@@ -219,11 +219,11 @@ impl Round {
             }
             if now >= self.beat {
                 self.beat = now + BEAT;
-                self.tell("alive\n");
+                self.send_to_all("alive\n");
             }
             let until = [self.lost.map(|(_, _, until)| until), self.deadline, Some(self.beat)];
             let until = until.into_iter().flatten().min().unwrap_or(now);
-            // Whether something came or the time is up is seen at the top.
+            // The next iteration checks whether a message came or the time is up.
             if let Ok(event) = events.recv_timeout(until.saturating_duration_since(now)) {
                 self.handle(event);
             }
@@ -279,21 +279,21 @@ impl Round {
             .enumerate()
             .map(|(at, text)| format!("from {at} {}\n", text.take().unwrap_or_default()));
         let answer: String = texts.collect();
-        self.tell(&answer);
+        self.send_to_all(&answer);
     }
 
     fn handle_down(&mut self, rank: u32, why: String) {
         self.lost = None;
         if self.down.is_none() {
-            self.tell(&format!("down {rank} {why}\n"));
+            self.send_to_all(&format!("down {rank} {why}\n"));
             self.down = Some((rank, why));
             self.deadline = Some(Instant::now() + STOP_PATIENCE);
         }
     }
 
-    fn tell(&mut self, text: &str) {
+    fn send_to_all(&mut self, text: &str) {
         for socket in self.sockets.iter_mut().flatten() {
-            // Who cannot hear it has gone, and its connection says so.
+            // If sending fails, the process is gone, and its connection reports that.
             let _ = socket.write_all(text.as_bytes());
         }
     }

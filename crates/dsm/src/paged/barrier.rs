@@ -1,10 +1,10 @@
-//! How all processes meet. Everybody writes to everybody that it has come, and what it wrote; nobody is in the middle, unless
-//! the program asks for a tree.
+//! Barriers. Each process writes its arrival and its notices to every other process, without a coordinator, or along a tree
+//! if the program asks for one.
 
 use super::Core;
+use super::layout::{LONG_NOTICES, SHORT_NOTICES};
 use super::packed::Parcels;
-use super::window::{LONG_NOTICES, SHORT_NOTICES};
-use crate::coherence::{Notice, Told};
+use crate::coherence::{Notice, Notices};
 use crate::error::Error;
 use crate::transport::Op;
 use std::sync::atomic::Ordering;
@@ -12,17 +12,17 @@ use std::sync::atomic::Ordering;
 /// Bits of an arrival below the number of the barrier: whether there are parcels, and how many notices.
 const BITS: u32 = 24;
 const PARCELS: u64 = 1 << 23;
-/// As a count: more than can be told.
-const ANYTHING: usize = PARCELS as usize - 1;
+/// As a count: more notices than fit.
+const OVERFLOW: usize = PARCELS as usize - 1;
 
-/// What a process said when it came.
-pub(super) struct Said {
+/// The arrival of one process at a barrier.
+pub(super) struct Arrival {
     epoch: u64,
     pub(super) count: usize,
     parcels: bool,
 }
 
-impl Said {
+impl Arrival {
     fn word(&self) -> u64 {
         self.epoch << BITS | if self.parcels { PARCELS } else { 0 } | self.count as u64
     }
@@ -51,19 +51,19 @@ impl Core {
             let mut state = self.state.lock();
             let steps = state.machine.arrive();
             let packing = self.packs.load(Ordering::Relaxed).then_some(&mut parcels);
-            let mut ops = self.executor.start_packing(&self.wires, &mut state, steps, packing)?;
+            let mut ops = self.executor.start_packing(&self.peers, &mut state, steps, packing)?;
             self.send_parcels(epoch, &parcels, &mut ops);
-            self.wires.execute(&ops)?;
+            self.peers.execute(&ops)?;
             Notice::pack(&state.machine.arrived())
         };
-        let count = if words.len() <= LONG_NOTICES { words.len() } else { ANYTHING };
-        let said = Said { epoch, count, parcels: !parcels.is_empty() };
-        let told = self.meet(&said, &words)?;
+        let count = if words.len() <= LONG_NOTICES { words.len() } else { OVERFLOW };
+        let arrival = Arrival { epoch, count, parcels: !parcels.is_empty() };
+        let received = self.meet(&arrival, &words)?;
         let mut state = self.state.lock();
         let before = state.machine.migrations();
-        let steps = state.machine.depart(&told);
+        let steps = state.machine.depart(&received);
         self.executor.count_losses(&steps, state.machine.migrations() - before);
-        self.executor.run(&self.wires, &mut state, steps)?;
+        self.executor.run(&self.peers, &mut state, steps)?;
         let again = state.machine.must_meet_again();
         drop(state);
         if again {
@@ -73,22 +73,22 @@ impl Core {
         Ok(())
     }
 
-    /// Says what we wrote, and returns what everybody said, when all that was written is at home.
-    fn meet(&self, said: &Said, words: &[u64]) -> Result<Vec<Told>, Error> {
+    /// Announces our notices and returns those of all processes, once all changes are at home.
+    fn meet(&self, arrival: &Arrival, words: &[u64]) -> Result<Vec<Notices>, Error> {
         let tree = self.tree.load(Ordering::Relaxed);
-        self.note_notices(said, words, tree);
+        self.note_notices(arrival, words, tree);
         if tree {
-            self.meet_over_tree(said.epoch)?
+            self.meet_over_tree(arrival.epoch)?
         } else {
-            self.tell_everybody(said)?
+            self.announce_arrival(arrival)?
         }
-        let (told, parcels) = self.hear_everybody(said, words)?;
+        let (received, parcels) = self.collect_arrivals(arrival, words)?;
         if parcels {
-            self.open_parcels(said.epoch)?;
-            // Nobody may fetch a page whose home has not done so yet.
+            self.open_parcels(arrival.epoch)?;
+            // A page may be fetched only after its home has applied the parcels.
             self.wait_all()?;
         }
-        Ok(told)
+        Ok(received)
     }
 
     fn others(&self) -> impl Iterator<Item = u32> {
@@ -96,76 +96,76 @@ impl Core {
         (0..self.size).filter(move |rank| *rank != own)
     }
 
-    /// Puts our notices where others fetch them from. Buffers of one parity are free again: everybody has passed the barrier before,
-    /// and so has read the one before that.
-    fn note_notices(&self, said: &Said, words: &[u64], tree: bool) {
-        let parity = (said.epoch & 1) as usize;
-        self.window.long(self.layout.arrival(parity, self.rank)).store(said.word(), Ordering::Release);
-        if said.count == ANYTHING {
+    /// Writes our notices where others fetch them. The buffers of this parity are free: all processes have passed the previous
+    /// barrier, and so have read the one before it.
+    fn note_notices(&self, arrival: &Arrival, words: &[u64], tree: bool) {
+        let parity = (arrival.epoch & 1) as usize;
+        self.mapping.long(self.layout.arrival(parity, self.rank)).store(arrival.word(), Ordering::Release);
+        if arrival.count == OVERFLOW {
             return;
         }
         let mut places = vec![self.layout.long_notices(parity)];
-        if tree && said.count <= SHORT_NOTICES {
+        if tree && arrival.count <= SHORT_NOTICES {
             places.push(self.layout.short_notices(parity, self.rank));
         }
         for place in places {
             for (at, word) in words.iter().enumerate() {
-                self.window.long(place + at * 8).store(*word, Ordering::Release);
+                self.mapping.long(place + at * 8).store(*word, Ordering::Release);
             }
         }
     }
 
-    fn tell_everybody(&self, said: &Said) -> Result<(), Error> {
-        let parity = (said.epoch & 1) as usize;
-        let arrival = Op::Tell { remote: self.layout.arrival(parity, self.rank), value: said.word() };
+    fn announce_arrival(&self, arrival: &Arrival) -> Result<(), Error> {
+        let parity = (arrival.epoch & 1) as usize;
+        let word = Op::WriteAndWake { remote: self.layout.arrival(parity, self.rank), value: arrival.word() };
         let mut ops = Vec::with_capacity(2 * self.size as usize);
         for peer in self.others() {
-            if (1..=SHORT_NOTICES).contains(&said.count) {
+            if (1..=SHORT_NOTICES).contains(&arrival.count) {
                 let (remote, local) =
                     (self.layout.short_notices(parity, self.rank), self.layout.long_notices(parity));
-                ops.push((peer, Op::Write { remote, local, len: said.count * 8 }));
+                ops.push((peer, Op::Write { remote, local, len: arrival.count * 8 }));
             }
-            ops.push((peer, arrival));
+            ops.push((peer, word));
         }
-        self.wires.post(&ops)
+        self.peers.post(&ops)
     }
 
-    /// What a process said at its last barrier of this parity.
-    pub(super) fn said(&self, parity: usize, rank: u32) -> Said {
-        let word = self.window.long(self.layout.arrival(parity, rank)).load(Ordering::Acquire);
-        Said { epoch: word >> BITS, count: word as usize & ANYTHING, parcels: word & PARCELS != 0 }
+    /// Reads the arrival of a process at its last barrier of this parity.
+    pub(super) fn arrival(&self, parity: usize, rank: u32) -> Arrival {
+        let word = self.mapping.long(self.layout.arrival(parity, rank)).load(Ordering::Acquire);
+        Arrival { epoch: word >> BITS, count: word as usize & OVERFLOW, parcels: word & PARCELS != 0 }
     }
 
-    /// What everybody wrote, and whether anybody sent parcels.
-    fn hear_everybody(&self, said: &Said, own: &[u64]) -> Result<(Vec<Told>, bool), Error> {
-        let parity = (said.epoch & 1) as usize;
-        let mut told = Vec::with_capacity(self.size as usize);
-        let mut parcels = said.parcels;
+    /// Returns the notices of all processes, and whether any process sent parcels.
+    fn collect_arrivals(&self, arrival: &Arrival, own: &[u64]) -> Result<(Vec<Notices>, bool), Error> {
+        let parity = (arrival.epoch & 1) as usize;
+        let mut received = Vec::with_capacity(self.size as usize);
+        let mut parcels = arrival.parcels;
         for rank in 0..self.size {
             if rank == self.rank {
-                let fits = said.count != ANYTHING;
-                told.push(if fits { pages(own.iter().copied()) } else { Told::Anything });
+                let fits = arrival.count != OVERFLOW;
+                received.push(if fits { pages(own.iter().copied()) } else { Notices::Overflow });
                 continue;
             }
-            self.wait_until(|| self.said(parity, rank).epoch == said.epoch)?;
-            let theirs = self.said(parity, rank);
+            self.wait_until(|| self.arrival(parity, rank).epoch == arrival.epoch)?;
+            let theirs = self.arrival(parity, rank);
             parcels |= theirs.parcels;
-            told.push(self.read_notices(parity, rank, theirs.count)?);
+            received.push(self.read_notices(parity, rank, theirs.count)?);
         }
-        Ok((told, parcels))
+        Ok((received, parcels))
     }
 
-    fn read_notices(&self, parity: usize, rank: u32, count: usize) -> Result<Told, Error> {
-        if count == ANYTHING {
-            return Ok(Told::Anything);
+    fn read_notices(&self, parity: usize, rank: u32, count: usize) -> Result<Notices, Error> {
+        if count == OVERFLOW {
+            return Ok(Notices::Overflow);
         }
         let mut at = self.layout.short_notices(parity, rank);
         if count > SHORT_NOTICES {
             at = self.layout.notices_copy();
             let remote = self.layout.long_notices(parity);
-            self.wires.execute(&[(rank, Op::Read { remote, local: at, len: count * 8 })])?;
+            self.peers.execute(&[(rank, Op::Read { remote, local: at, len: count * 8 })])?;
         }
-        Ok(pages((0..count).map(|number| self.window.long(at + number * 8).load(Ordering::Acquire))))
+        Ok(pages((0..count).map(|number| self.mapping.long(at + number * 8).load(Ordering::Acquire))))
     }
 
     pub(super) fn wait_all(&self) -> Result<(), Error> {
@@ -174,24 +174,24 @@ impl Core {
             passed.waits += 1;
             passed.waits
         };
-        let arrival = Op::Tell { remote: self.layout.wait_count(self.rank), value: count };
+        let arrival = Op::WriteAndWake { remote: self.layout.wait_count(self.rank), value: count };
         let ops: Vec<(u32, Op)> = self.others().map(|peer| (peer, arrival)).collect();
-        self.wires.post(&ops)?;
+        self.peers.post(&ops)?;
         for rank in self.others() {
-            let arrived = self.window.long(self.layout.wait_count(rank));
+            let arrived = self.mapping.long(self.layout.wait_count(rank));
             self.wait_until(|| arrived.load(Ordering::Acquire) >= count)?;
         }
         Ok(())
     }
 
-    /// Returns when everything that was started is done.
+    /// Waits until all posted operations are done.
     pub(super) fn drain(&self) -> Result<(), Error> {
         let nothing = Op::WriteWord { remote: self.layout.nothing(), value: 0 };
         let ops: Vec<(u32, Op)> = self.others().map(|peer| (peer, nothing)).collect();
-        self.wires.execute(&ops)
+        self.peers.execute(&ops)
     }
 }
 
-fn pages(words: impl Iterator<Item = u64>) -> Told {
-    Told::Pages(words.map(Notice::unpack).collect())
+fn pages(words: impl Iterator<Item = u64>) -> Notices {
+    Notices::Pages(words.map(Notice::unpack).collect())
 }

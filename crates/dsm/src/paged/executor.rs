@@ -1,15 +1,15 @@
-//! How the steps of the coherence machine are done.
+//! Executes the steps of the coherence machine.
 
 use super::State;
+use super::layout::MappingLayout;
 use super::packed::{Parcels, SCATTERED};
-use super::window::Window;
 use crate::PAGE;
 use crate::coherence::{Access, Blocks, Fault, Run, Step, changed};
 use crate::error::Error;
 use crate::faults::{Touch, View};
-use crate::map::Mapping;
+use crate::map::{Change, Mapping};
 use crate::statistics::{Counters, add};
-use crate::transport::{Op, Wires};
+use crate::transport::{Op, Peers};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,12 +21,12 @@ pub(super) type Twins = HashMap<usize, Box<[u8; PAGE]>>;
 pub(super) struct Executor {
     /// The program's mapping of the heap.
     view: View,
-    window: Arc<Mapping>,
+    mapping: Arc<Mapping>,
     heap: usize,
     counters: Arc<Counters>,
 }
 
-/// Operations that are collected before they are done together.
+/// Operations that are collected and then executed together.
 #[derive(Default)]
 struct Batch<'a> {
     ops: Vec<(u32, Op)>,
@@ -36,11 +36,16 @@ struct Batch<'a> {
 }
 
 impl Executor {
-    pub(super) fn new(view: View, window: Arc<Mapping>, layout: Window, counters: Arc<Counters>) -> Self {
-        Self { view, window, heap: layout.len(), counters }
+    pub(super) fn new(
+        view: View,
+        mapping: Arc<Mapping>,
+        layout: MappingLayout,
+        counters: Arc<Counters>,
+    ) -> Self {
+        Self { view, mapping, heap: layout.len(), counters }
     }
 
-    /// How faults come to us.
+    /// How faults are caught.
     pub(super) fn faults(&self) -> &str {
         self.view.story()
     }
@@ -53,7 +58,7 @@ impl Executor {
         add(&self.counters.fault_ns, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// What a lock or a barrier did to our copies.
+    /// Counts how a lock or a barrier changed our copies.
     pub(super) fn count_losses(&self, steps: &[Step], migrations: u64) {
         let closed = |step: &Step| match step {
             Step::Protect(run, Access::None) => run.count as u64,
@@ -63,10 +68,10 @@ impl Executor {
         add(&self.counters.migrations, migrations);
     }
 
-    /// Whether the page is one of the heap's.
+    /// Handles a fault. Returns whether the page belongs to an allocation.
     pub(super) fn fault(
         &self,
-        wires: &Wires,
+        peers: &Peers,
         state: &mut State,
         page: usize,
         touch: Touch,
@@ -82,40 +87,40 @@ impl Executor {
             return Ok(true);
         }
         add(if write { &self.counters.write_faults } else { &self.counters.read_faults }, 1);
-        self.run(wires, state, steps)?;
+        self.run(peers, state, steps)?;
         Ok(true)
     }
 
-    /// Does steps, in order.
-    pub(super) fn run(&self, wires: &Wires, state: &mut State, steps: Vec<Step>) -> Result<(), Error> {
-        let ops = self.start(wires, state, steps)?;
-        if ops.is_empty() { Ok(()) } else { wires.execute(&ops) }
+    /// Executes steps, in order.
+    pub(super) fn run(&self, peers: &Peers, state: &mut State, steps: Vec<Step>) -> Result<(), Error> {
+        let ops = self.start(peers, state, steps)?;
+        if ops.is_empty() { Ok(()) } else { peers.execute(&ops) }
     }
 
-    /// The same, but returns the last writes instead of doing them.
+    /// Executes steps, in order, but returns the last writes instead of executing them.
     pub(super) fn start(
         &self,
-        wires: &Wires,
+        peers: &Peers,
         state: &mut State,
         steps: Vec<Step>,
     ) -> Result<Vec<(u32, Op)>, Error> {
-        self.start_batch(wires, state, steps, Batch::default())
+        self.start_batch(peers, state, steps, Batch::default())
     }
 
-    /// The same, with changes of many pieces put into parcels, if there are any.
+    /// The same, but packs scattered changes into `parcels`, if given.
     pub(super) fn start_packing(
         &self,
-        wires: &Wires,
+        peers: &Peers,
         state: &mut State,
         steps: Vec<Step>,
         parcels: Option<&mut Parcels>,
     ) -> Result<Vec<(u32, Op)>, Error> {
-        self.start_batch(wires, state, steps, Batch { parcels, ..Batch::default() })
+        self.start_batch(peers, state, steps, Batch { parcels, ..Batch::default() })
     }
 
     fn start_batch(
         &self,
-        wires: &Wires,
+        peers: &Peers,
         state: &mut State,
         steps: Vec<Step>,
         mut batch: Batch<'_>,
@@ -125,13 +130,13 @@ impl Executor {
             match step {
                 Step::Protect(_, access) if closed && access != Access::None => {}
                 Step::Protect(run, access) => {
-                    self.finish_fetches(wires, &mut batch)?;
-                    closed |= !self.protect(state, run, access)?;
+                    self.finish_fetches(peers, &mut batch)?;
+                    closed |= self.protect(state, run, access)? == Change::TooManyMappings;
                 }
                 Step::Fetch(run, home) => self.fetch(&mut batch, run, home),
                 Step::FetchBlocks(page, blocks, home) => self.fetch_blocks(&mut batch, page, blocks, home),
                 Step::Twin(page) => {
-                    self.finish_fetches(wires, &mut batch)?;
+                    self.finish_fetches(peers, &mut batch)?;
                     let mut twin = Box::new([0; PAGE]);
                     self.view.sources().read(page, &mut twin);
                     state.twins.insert(page, twin);
@@ -140,9 +145,11 @@ impl Executor {
                 Step::Compare(page) => {
                     self.compare(state, page);
                 }
-                Step::Show(run, home) => closed |= !self.show(wires, state, run, home)?,
+                Step::Show(run, home) => {
+                    closed |= self.show(peers, state, run, home)? == Change::TooManyMappings
+                }
                 Step::Discard(run) => {
-                    self.finish(wires, &mut batch)?;
+                    self.finish(peers, &mut batch)?;
                     self.view.sources().discard(run)?;
                 }
             }
@@ -150,40 +157,40 @@ impl Executor {
         self.counters.evictions.store(state.machine.evictions(), Ordering::Relaxed);
         let shared = state.machine.shared_pages().values().sum();
         self.counters.shared_pages.store(shared, Ordering::Relaxed);
-        self.finish_fetches(wires, &mut batch)?;
+        self.finish_fetches(peers, &mut batch)?;
         Ok(batch.ops)
     }
 
-    /// False: the system cannot have pages with so many different rights, and all are closed now instead.
-    fn protect(&self, state: &mut State, run: Run, access: Access) -> Result<bool, Error> {
-        if self.view.protect(run, access)? {
-            return Ok(true);
+    /// Changes access rights. At the limit of mappings it closes all pages instead, and returns [`Change::TooManyMappings`].
+    fn protect(&self, state: &mut State, run: Run, access: Access) -> Result<Change, Error> {
+        let change = self.view.protect(run, access)?;
+        if change == Change::TooManyMappings {
+            self.close_all(state)?;
         }
-        self.close_all(state)?;
-        Ok(false)
+        Ok(change)
     }
 
-    /// The same for pages of a window. Where there is no room even then, nothing is shared any more.
-    fn show(&self, wires: &Wires, state: &mut State, run: Run, rank: u32) -> Result<bool, Error> {
+    /// Shows pages of another mapping, with the same result. If they do not fit even then, sharing ends.
+    fn show(&self, peers: &Peers, state: &mut State, run: Run, rank: u32) -> Result<Change, Error> {
         match state.machine.is_to_show(run, rank) {
-            None => return self.view.show_own(run).map(|()| true),
-            Some(false) => return Ok(true),
-            Some(true) if self.view.show(run, rank)? => return Ok(true),
+            None => return self.view.show_own(run).map(|()| Change::Done),
+            Some(false) => return Ok(Change::Done),
+            Some(true) if self.view.show(run, rank)? == Change::Done => return Ok(Change::Done),
             Some(true) => self.close_all(state)?,
         }
-        if !self.view.show(run, rank)? {
+        if self.view.show(run, rank)? == Change::TooManyMappings {
             let steps = state.machine.share_nothing();
-            self.start(wires, state, steps)?;
+            self.start(peers, state, steps)?;
         }
-        Ok(false)
+        Ok(Change::TooManyMappings)
     }
 
     fn close_all(&self, state: &mut State) -> Result<(), Error> {
         state.machine.close_all();
         let all = Run { first: 0, count: self.view.mapping().len() / PAGE };
         match self.view.protect(all, Access::None)? {
-            true => Ok(()),
-            false => Err(Error::system("mprotect of the whole heap")),
+            Change::Done => Ok(()),
+            Change::TooManyMappings => Err(Error::system("mprotect of the whole heap")),
         }
     }
 
@@ -209,7 +216,7 @@ impl Executor {
         }
     }
 
-    /// What differs from the twin, which is forgotten.
+    /// Returns the byte ranges that differ from the twin, and drops the twin.
     fn compare(&self, state: &mut State, page: usize) -> Vec<std::ops::Range<usize>> {
         let Some(twin) = state.twins.remove(&page) else { return Vec::new() };
         let mut now = [0; PAGE];
@@ -227,7 +234,7 @@ impl Executor {
         self.counters.heat.changed(page);
         if let Some(parcels) = batch.parcels.as_mut().filter(|_| ranges.len() >= SCATTERED) {
             let mut now = [0; PAGE];
-            self.window.read(self.heap + page * PAGE, &mut now);
+            self.mapping.read(self.heap + page * PAGE, &mut now);
             if parcels.add(home, page, &now, &ranges) {
                 add(&self.counters.packed_diffs, 1);
                 return;
@@ -239,37 +246,37 @@ impl Executor {
         }
     }
 
-    fn finish_fetches(&self, wires: &Wires, batch: &mut Batch<'_>) -> Result<(), Error> {
-        if batch.fetches { self.finish(wires, batch) } else { Ok(()) }
+    fn finish_fetches(&self, peers: &Peers, batch: &mut Batch<'_>) -> Result<(), Error> {
+        if batch.fetches { self.finish(peers, batch) } else { Ok(()) }
     }
 
-    fn finish(&self, wires: &Wires, batch: &mut Batch<'_>) -> Result<(), Error> {
+    fn finish(&self, peers: &Peers, batch: &mut Batch<'_>) -> Result<(), Error> {
         batch.fetches = false;
         let ops = std::mem::take(&mut batch.ops);
         if ops.is_empty() {
             return Ok(());
         }
-        // A page that was never here takes a microsecond to make, which is nothing while its bytes are under way.
-        wires.execute_while(&ops, &mut || {
+        // Allocating a new page takes a microsecond, which overlaps with the transfer.
+        peers.execute_while(&ops, &mut || {
             for (_, op) in &ops {
                 if let Op::Read { local, len, .. } = op {
-                    (*local..local + len).step_by(PAGE).for_each(|place| self.window.touch(place));
+                    (*local..local + len).step_by(PAGE).for_each(|place| self.mapping.touch(place));
                 }
             }
         })
     }
 
-    /// Copies through the program's mapping: faults happen, and must not happen with a lock held.
+    /// Copies through the program's mapping. This may fault, so no lock may be held.
     pub(super) fn copy_out(&self, at: usize, into: &mut [u8]) {
         self.view.mapping().read(at, into);
     }
 
-    /// The same the other way.
+    /// Copies in the other direction.
     pub(super) fn copy_in(&self, at: usize, from: &[u8]) {
         self.view.mapping().write(at, from);
     }
 
-    /// The end of coherence.
+    /// Ends coherence.
     pub(super) fn open_to_all(&self) -> Result<(), Error> {
         self.view.open_to_all()
     }

@@ -1,16 +1,16 @@
-//! Locks: tickets from a word at the lock's home, and a board beside it of what was written under the lock.
+//! Locks: a ticket word at the lock's home, and next to it a log of notices: the pages written under the lock.
 //!
-//! Taking a ticket and reading the board is one trip; who had the lock last needs no board. Giving it back is a trip that nobody
-//! waits for, as long as nobody wants the lock: the word then says that the next one may help itself. Who has to wait writes its
-//! name at its ticket's place, looks at its own memory, and now and then at the word. Where somebody was seen to wait, who gives
-//! the lock back stays to look up the next name, and writes there. Nothing runs at the home.
+//! Acquiring a lock costs one round trip: take a ticket and read the log. The last holder skips the log. A release without waiters
+//! is posted and not waited for; the word then lets the next process enter by itself. A waiter writes its rank into the slot of
+//! its ticket, polls its own memory, and now and then reads the word. After contention, the releasing process reads the rank of
+//! the next waiter and writes the grant there. No code runs at the home.
 //!
-//! The word: the upper half counts tickets. The lower half is changed by the holder alone: the ticket that is served, times two,
-//! and one more if its owner may help itself.
+//! The upper half of the word counts tickets. Only the holder changes the lower half: twice the ticket that is served,
+//! plus one if its owner may enter by itself.
 
 use super::Core;
-use super::window::LOCK_NOTICES;
-use crate::coherence::{Notice, Told};
+use super::layout::LOCK_NOTICES;
+use crate::coherence::{Notice, Notices};
 use crate::error::Error;
 use crate::futex::{Patience, acquire, release};
 use crate::transport::Op;
@@ -26,7 +26,7 @@ const START: usize = 8;
 const NEXT: usize = 16;
 const NOTICES: usize = 24;
 
-/// In a place or a turn: it is filled.
+/// Marks a slot or a grant as filled.
 const FILLED: u64 = 1 << 63;
 
 /// The lower half of the word while a ticket is served.
@@ -34,19 +34,19 @@ fn serving(ticket: u32, by_itself: bool) -> u32 {
     ticket << 1 | u32::from(by_itself)
 }
 
-/// Times that a lock is given back by hand after somebody was seen to wait for it.
+/// Releases with a direct grant after contention was seen.
 const BY_HAND: u8 = 16;
-/// How long to wait for a turn before looking whether the lock lies there for us; doubled each time, up to the longest.
+/// How long a waiter polls for the grant before it reads the word at the home; doubled each time, up to the maximum.
 const LOOK_AT_HOME: Duration = Duration::from_micros(30);
 const LOOK_AT_HOME_MOST: Duration = Duration::from_millis(2);
 
 pub(super) struct Locks {
-    /// Threads of this process take turns before they ask the home.
+    /// Serialises the threads of this process before they ask the home.
     gates: Vec<AtomicU32>,
     seen: Mutex<HashMap<u32, Seen>>,
 }
 
-/// What this process knows of a lock's board.
+/// What this process has read of a lock's log.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     epoch: u64,
@@ -55,13 +55,13 @@ struct Seen {
     /// Our last ticket, and the lower half of the word while it is served.
     ticket: u32,
     serving: u32,
-    /// It was taken before, so that `ticket` is one.
+    /// The lock was acquired before, so `ticket` is valid.
     taken: bool,
-    /// We had it the last two times, so that its board is likely to be ours.
+    /// This process had the lock the last two times, so its copy of the log is likely to be current.
     ours: bool,
-    /// Somebody waited not so many times ago.
+    /// Remaining releases with a direct grant.
     wanted: u8,
-    /// It was given back without waiting for the answer.
+    /// It was released without waiting for the reply.
     unanswered: bool,
 }
 
@@ -76,64 +76,64 @@ impl Core {
         acquire(&self.locks.gates[id as usize], Patience::brief());
         self.take_lock(id)?;
         let epoch = self.barriers.lock().epoch();
-        let told = self.read_board(id, epoch);
+        let received = self.read_log(id, epoch);
         let mut state = self.state.lock();
-        let steps = state.machine.acquire(id, &told);
+        let steps = state.machine.acquire(id, &received);
         self.executor.count_losses(&steps, 0);
-        self.executor.run(&self.wires, &mut state, steps)
+        self.executor.run(&self.peers, &mut state, steps)
     }
 
-    /// Returns when the lock is ours and its board is copied.
+    /// Returns when this process holds the lock and has a copy of its log.
     fn take_lock(&self, id: u32) -> Result<(), Error> {
         let home = self.layout.lock_home(id);
         let before = self.locks.seen.lock().get(&id).copied().unwrap_or_default();
         let draw =
             Op::FetchAdd { remote: self.layout.lock_word(id), add: 1 << 32, old: self.layout.ticket(id) };
         if before.ours {
-            self.wires.execute(&[(home, draw)])?;
+            self.peers.execute(&[(home, draw)])?;
         } else {
-            self.wires.execute(&[(home, draw), (home, self.copy_board(id))])?;
+            self.peers.execute(&[(home, draw), (home, self.copy_log(id))])?;
         }
-        let word = self.window.long(self.layout.ticket(id)).load(Ordering::Acquire);
+        let word = self.mapping.long(self.layout.ticket(id)).load(Ordering::Acquire);
         let (ticket, mut lower) = ((word >> 32) as u32, word as u32);
         let ours = before.taken && ticket == before.ticket.wrapping_add(1);
         let waits = lower >> 1 != serving(ticket, false) >> 1;
         if waits {
-            lower = self.wait_for_turn(id, home, ticket)?;
+            lower = self.wait_for_grant(id, home, ticket)?;
         } else if before.ours && !ours {
-            self.wires.execute(&[(home, self.copy_board(id))])?;
+            self.peers.execute(&[(home, self.copy_log(id))])?;
         }
         let mut seen = self.locks.seen.lock();
         let seen = seen.entry(id).or_default();
-        // The answer to giving it back came before the one to taking it.
-        let answer = self.window.long(self.layout.released(id)).load(Ordering::Acquire);
+        // The reply to the release arrived before the reply to the ticket.
+        let answer = self.mapping.long(self.layout.released(id)).load(Ordering::Acquire);
         let missed = before.unanswered && (answer >> 32) as u32 != before.ticket.wrapping_add(1);
         let wanted = if waits || missed { BY_HAND } else { before.wanted };
         *seen = Seen { ticket, serving: lower, taken: true, ours, wanted, unanswered: false, ..before };
         Ok(())
     }
 
-    fn copy_board(&self, id: u32) -> Op {
-        let (remote, local) = (self.layout.lock_board(id), self.layout.lock_copy(id));
+    fn copy_log(&self, id: u32) -> Op {
+        let (remote, local) = (self.layout.lock_log(id), self.layout.lock_copy(id));
         Op::Read { remote, local, len: self.layout.lock_copy_len() }
     }
 
     /// Returns the lower half of the word.
-    fn wait_for_turn(&self, id: u32, home: u32, ticket: u32) -> Result<u32, Error> {
+    fn wait_for_grant(&self, id: u32, home: u32, ticket: u32) -> Result<u32, Error> {
         let name = FILLED | u64::from(ticket) << 16 | u64::from(self.rank);
-        let place = self.layout.lock_place(id, ticket);
-        self.wires.execute(&[(home, Op::WriteWord { remote: place, value: name })])?;
-        let turn = self.window.long(self.layout.turn(id));
+        let slot = self.layout.lock_slot(id, ticket);
+        self.peers.execute(&[(home, Op::WriteWord { remote: slot, value: name })])?;
+        let grant = self.mapping.long(self.layout.lock_grant(id));
         let mine = FILLED | u64::from(ticket);
         let mut patience = LOOK_AT_HOME;
-        // The board comes with the turn.
-        while !self.waiting.until_or(&self.wires, patience, || turn.load(Ordering::Acquire) == mine)? {
+        // The log arrives before the grant.
+        while !self.waiting.until_or(&self.peers, patience, || grant.load(Ordering::Acquire) == mine)? {
             let old = self.layout.ticket(id);
             let look = Op::FetchAdd { remote: self.layout.lock_word(id), add: 0, old };
-            self.wires.execute(&[(home, look)])?;
-            let lower = self.window.long(old).load(Ordering::Acquire) as u32;
+            self.peers.execute(&[(home, look)])?;
+            let lower = self.mapping.long(old).load(Ordering::Acquire) as u32;
             if lower == serving(ticket, true) {
-                self.wires.execute(&[(home, self.copy_board(id))])?;
+                self.peers.execute(&[(home, self.copy_log(id))])?;
                 return Ok(lower);
             }
             patience = (patience * 2).min(LOOK_AT_HOME_MOST);
@@ -142,15 +142,15 @@ impl Core {
     }
 
     fn number(&self, id: u32, what: usize) -> u64 {
-        self.window.long(self.layout.lock_copy(id) + what).load(Ordering::Acquire)
+        self.mapping.long(self.layout.lock_copy(id) + what).load(Ordering::Acquire)
     }
 
     fn set_number(&self, id: u32, what: usize, value: u64) {
-        self.window.long(self.layout.lock_copy(id) + what).store(value, Ordering::Release);
+        self.mapping.long(self.layout.lock_copy(id) + what).store(value, Ordering::Release);
     }
 
-    /// What the copied board tells that we do not know. Notices of earlier epochs are known to all: a barrier lies between.
-    fn read_board(&self, id: u32, epoch: u64) -> Told {
+    /// Returns the new notices of the copied log. All processes have those of earlier epochs: a barrier lies between.
+    fn read_log(&self, id: u32, epoch: u64) -> Notices {
         let (written, start, next) = (self.number(id, EPOCH), self.number(id, START), self.number(id, NEXT));
         let mut seen = self.locks.seen.lock();
         let seen = seen.entry(id).or_default();
@@ -162,10 +162,10 @@ impl Core {
         };
         (seen.epoch, seen.next) = (epoch, next);
         if next - from > LOCK_NOTICES as u64 {
-            return Told::Anything;
+            return Notices::Overflow;
         }
         let notice = |number: u64| Notice::unpack(self.number(id, notice_at(number)));
-        Told::Pages((from..next).map(notice).collect())
+        Notices::Pages((from..next).map(notice).collect())
     }
 
     pub(super) fn unlock(&self, id: u32) -> Result<(), Error> {
@@ -173,29 +173,29 @@ impl Core {
         let (mut ops, words) = {
             let mut state = self.state.lock();
             let steps = state.machine.release(id);
-            let ops = self.executor.start(&self.wires, &mut state, steps)?;
+            let ops = self.executor.start(&self.peers, &mut state, steps)?;
             (ops, Notice::pack(&state.machine.released(id)))
         };
-        // What was written must be at home before the lock is free. At the lock's own home it is: operations of one
-        // process on one window keep their order.
+        // All changes must be at home before the lock is free. Those at the lock's own home are: operations of one
+        // process on one mapping keep their order.
         if ops.iter().any(|(to, _)| *to != home) {
-            self.wires.execute(&std::mem::take(&mut ops))?;
+            self.peers.execute(&std::mem::take(&mut ops))?;
         }
         let changed = !ops.is_empty();
-        let seen = self.write_board(id, &words);
+        let seen = self.append_log(id, &words);
         let next = seen.ticket.wrapping_add(1);
         let by_hand = seen.wanted > 0;
         if !words.is_empty() {
             ops.push((home, self.copy_to_home(id)));
         }
-        // Nobody else changes the lower half, so a sum sets it.
+        // Only the holder changes the lower half, so an addition sets it.
         let add = u64::from(serving(next, !by_hand)).wrapping_sub(u64::from(seen.serving));
         let old = self.layout.released(id);
         ops.push((home, Op::FetchAdd { remote: self.layout.lock_word(id), add, old }));
         if by_hand {
             ops.push((home, self.read_name(id, next)));
-            self.wires.execute(&ops)?;
-            let word = self.window.long(old).load(Ordering::Acquire);
+            self.peers.execute(&ops)?;
+            let word = self.mapping.long(old).load(Ordering::Acquire);
             let wanted = (word >> 32) as u32 != next;
             if wanted {
                 self.hand_over(id, home, next)?;
@@ -203,11 +203,11 @@ impl Core {
             let wanted = if wanted { BY_HAND } else { seen.wanted - 1 };
             self.locks.seen.lock().entry(id).or_default().wanted = wanted;
         } else {
-            // Changes must be at home before we tell anybody of them in any other way: at a barrier, or by another lock.
+            // Changes must be at home before any other notice of them: at a barrier, or by another lock.
             if changed {
-                self.wires.execute(&ops)?
+                self.peers.execute(&ops)?
             } else {
-                self.wires.post(&ops)?
+                self.peers.post(&ops)?
             }
             self.locks.seen.lock().entry(id).or_default().unanswered = true;
         }
@@ -216,16 +216,16 @@ impl Core {
     }
 
     fn copy_to_home(&self, id: u32) -> Op {
-        let (remote, local) = (self.layout.lock_board(id), self.layout.lock_copy(id));
+        let (remote, local) = (self.layout.lock_log(id), self.layout.lock_copy(id));
         Op::Write { remote, local, len: self.layout.lock_copy_len() }
     }
 
     fn read_name(&self, id: u32, ticket: u32) -> Op {
-        Op::Read { remote: self.layout.lock_place(id, ticket), local: self.layout.next_name(id), len: 8 }
+        Op::Read { remote: self.layout.lock_slot(id, ticket), local: self.layout.next_name(id), len: 8 }
     }
 
-    /// Adds notices to the copy of the board, and returns what we know of the lock.
-    fn write_board(&self, id: u32, words: &[u64]) -> Seen {
+    /// Appends notices to the copy of the log, and returns the state of the lock.
+    fn append_log(&self, id: u32, words: &[u64]) -> Seen {
         let mut seen = self.locks.seen.lock();
         let seen = seen.entry(id).or_default();
         if !words.is_empty() {
@@ -242,19 +242,22 @@ impl Core {
         *seen
     }
 
-    /// Finds who has the next ticket, who may not have written its name yet, and gives it the board and the turn.
+    /// Finds the process with the next ticket, and writes the log and the grant to it. It may not have written its rank yet.
     fn hand_over(&self, id: u32, home: u32, ticket: u32) -> Result<(), Error> {
         loop {
-            let name = self.window.long(self.layout.next_name(id)).load(Ordering::Acquire);
+            let name = self.mapping.long(self.layout.next_name(id)).load(Ordering::Acquire);
             if name & FILLED != 0 && (name >> 16) as u32 == ticket {
                 let to = u32::from(name as u16);
                 let copy = self.layout.lock_copy(id);
-                let board = Op::Write { remote: copy, local: copy, len: self.layout.lock_copy_len() };
-                let turn = Op::Tell { remote: self.layout.turn(id), value: FILLED | u64::from(ticket) };
-                return self.wires.execute(&[(to, board), (to, turn)]);
+                let log = Op::Write { remote: copy, local: copy, len: self.layout.lock_copy_len() };
+                let grant = Op::WriteAndWake {
+                    remote: self.layout.lock_grant(id),
+                    value: FILLED | u64::from(ticket),
+                };
+                return self.peers.execute(&[(to, log), (to, grant)]);
             }
             std::thread::yield_now();
-            self.wires.execute(&[(home, self.read_name(id, ticket))])?;
+            self.peers.execute(&[(home, self.read_name(id, ticket))])?;
         }
     }
 }

@@ -1,30 +1,30 @@
-//! The heap as pages with homes: what does not share memory shares it by this.
+//! The heap as pages with homes, for processes that do not share memory.
 //!
-//! Each process has a *window*: one file of memory with a part for locks, boards and mail, and the whole heap behind it.
-//! It is mapped twice. The other processes, and our own copying, use the first mapping, which may always be written. The
-//! program sees the second, at the heap's address, whose pages are closed until they are good: so no thread ever sees
-//! half a page.
+//! Each process has a *mapping*: one file with an area for locks, notices and messages, followed by the whole heap.
+//! The file is mapped twice. The other processes and our own copies use the first mapping, which is always writable.
+//! The program uses the second, at the heap's address, whose pages are closed until they are valid. So no thread ever
+//! sees half a page.
 //!
 //! | file | question |
 //! |---|---|
-//! | `window` | what lies where in a window |
-//! | `beside` | the windows of the other processes of this host |
+//! | `layout` | the offsets in a mapping |
+//! | `colocated` | the mappings of the other processes of this host |
 //! | `executor` | how the steps of the coherence machine are done |
 //! | `locks` | who holds a lock, and what was written under it |
-//! | `barrier`, `tree` | how all processes meet, with notices and without; the same over a tree |
+//! | `barrier`, `tree` | barriers, with notices and without; the same over a tree |
 //! | `packed` | how a page of many small changes goes home |
 //! | `mail` | flags and messages |
-//! | `waiting` | how to wait for a word that somebody else writes |
+//! | `waiting` | how to wait for a word that a peer writes |
 
 mod barrier;
-mod beside;
+mod colocated;
 mod executor;
+mod layout;
 mod locks;
 mod mail;
 mod packed;
 mod tree;
 mod waiting;
-mod window;
 
 use crate::backend::{Backend, Envelope};
 use crate::coherence::{Machine, Options, Run};
@@ -36,9 +36,10 @@ use crate::map::{Mapping, anonymous_file};
 use crate::meet::{Hosts, Meeting, stop};
 use crate::settings::{Settings, TransportKind};
 use crate::statistics::{Counters, timed};
-use crate::transport::{Fabric, Messages, Rdma, Wires};
+use crate::transport::{Messages, Peers, Rdma, Transport};
 use crate::{LOCKS, PAGE};
 use executor::Executor;
+use layout::MappingLayout;
 use locks::Locks;
 use mail::Mail;
 use parking_lot::Mutex;
@@ -46,23 +47,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use waiting::{Patience, Waiting};
-use window::Window;
 
-/// A process of a job whose heap has homes.
+/// A process of a job with a paged heap.
 pub(crate) struct Paged {
     core: Arc<Core>,
     meeting: Arc<Meeting>,
-    /// Before the mappings go, faults must not come here any more.
+    /// Faults must end before the mappings go.
     _faults: Registration,
 }
 
-/// What the fault handler needs as well.
+/// The part that the fault handler uses as well.
 struct Core {
     rank: u32,
     size: u32,
-    layout: Window,
-    window: Arc<Mapping>,
-    wires: Wires,
+    layout: MappingLayout,
+    mapping: Arc<Mapping>,
+    peers: Peers,
     waiting: Waiting,
     state: Mutex<State>,
     executor: Executor,
@@ -75,43 +75,43 @@ struct Core {
     packs: AtomicBool,
 }
 
-/// What changes with every fault.
+/// State that every fault changes.
 struct State {
     machine: Machine,
     twins: executor::Twins,
 }
 
 impl Paged {
-    /// `neighbours` is how many processes this host has, and `hosts` says which of them share pages.
+    /// `local_processes` counts the processes of this host, and `hosts` lists which of them share pages.
     pub(crate) fn open(
         settings: &Settings,
         transport: TransportKind,
         meeting: &Arc<Meeting>,
-        neighbours: usize,
+        local_processes: usize,
         hosts: &Hosts,
         counters: &Arc<Counters>,
     ) -> Result<Self, Error> {
-        let patience = Patience::of(neighbours);
+        let patience = Patience::of(local_processes);
         let (rank, size) = (settings.rank, settings.size);
-        let layout = Window::new(size);
+        let layout = MappingLayout::new(size);
         let len = layout.len() + settings.heap_bytes;
-        let file = anonymous_file(c"ferroce-dsm-window", len)?;
-        let window = Arc::new(Mapping::anywhere(&file, 0, len)?);
-        let mut windows = match hosts.any_beside() {
-            true => beside::open(rank, hosts, &file, len, meeting)?,
+        let file = anonymous_file(c"ferroce-dsm-mapping", len)?;
+        let mapping = Arc::new(Mapping::anywhere(&file, 0, len)?);
+        let mut mappings = match hosts.any_colocated() {
+            true => colocated::open(rank, hosts, &file, len, meeting)?,
             false => BTreeMap::new(),
         };
-        let beside = windows.keys().copied().collect();
-        windows.insert(rank, Source { file, window: window.clone() });
-        let sources = Sources::new(rank, layout.len(), windows);
+        let colocated = mappings.keys().copied().collect();
+        mappings.insert(rank, Source { file, mapping: mapping.clone() });
+        let sources = Sources::new(rank, layout.len(), mappings);
         let view = View::new(sources, settings.heap_bytes, settings.faults)?;
-        let fabric: Option<Box<dyn Fabric>> = match transport {
+        let remote: Option<Box<dyn Transport>> = match transport {
             _ if size == 1 => None,
-            TransportKind::RdmaMsg => Some(Box::new(Messages::over_verbs(rank, size, &window, meeting)?)),
-            TransportKind::Udp => Some(Box::new(Messages::over_udp(rank, size, &window, meeting)?)),
-            _ => Some(Box::new(Rdma::open(rank, size, &window, meeting, patience.spin)?)),
+            TransportKind::RdmaMsg => Some(Box::new(Messages::over_verbs(rank, size, &mapping, meeting)?)),
+            TransportKind::Udp => Some(Box::new(Messages::over_udp(rank, size, &mapping, meeting)?)),
+            _ => Some(Box::new(Rdma::open(rank, size, &mapping, meeting, patience.spin)?)),
         };
-        let wires = Wires::new(rank, window.clone(), fabric);
+        let peers = Peers::new(rank, mapping.clone(), remote);
         let options = Options {
             rank,
             cache_pages: settings.cache_pages,
@@ -119,7 +119,7 @@ impl Paged {
             max_checking_pages: settings.max_checking_pages,
             alone: size == 1,
             hosts: hosts.numbers().to_vec(),
-            beside,
+            colocated,
         };
         let mut machine = Machine::new(options);
         machine.set_prefetching(settings.prefetch);
@@ -129,14 +129,14 @@ impl Paged {
             layout,
             waiting: Waiting::new(patience.look),
             state: Mutex::new(State { machine, twins: Default::default() }),
-            executor: Executor::new(view, window.clone(), layout, counters.clone()),
+            executor: Executor::new(view, mapping.clone(), layout, counters.clone()),
             locks: Locks::new(LOCKS),
             mail: Mail::new(rank, size, layout),
             barriers: Mutex::default(),
             tree: AtomicBool::new(false),
             packs: AtomicBool::new(true),
-            window,
-            wires,
+            mapping,
+            peers,
         });
         let handler = Arc::downgrade(&core);
         let answer = move |at, touch| handler.upgrade().is_some_and(|core| core.answer(at, touch));
@@ -146,21 +146,21 @@ impl Paged {
 }
 
 impl Core {
-    /// A thread of the program touched a page that it may not: makes it so that it may.
+    /// Handles an access without the rights for it. Returns whether the thread may retry.
     fn answer(&self, at: usize, touch: Touch) -> bool {
         let start = std::time::Instant::now();
-        let result = self.executor.fault(&self.wires, &mut self.state.lock(), at / PAGE, touch);
+        let result = self.executor.fault(&self.peers, &mut self.state.lock(), at / PAGE, touch);
         self.executor.count_fault(start.elapsed());
         match result {
             Ok(known) => known,
-            // There is nobody to return an error to: the program only read a variable.
+            // The program only accessed a variable, so there is no caller to return an error to.
             Err(error) => stop(self.rank, &error.to_string()),
         }
     }
 
-    /// Waits until `ready`, and gives the processes around us a chance meanwhile.
+    /// Waits until `ready`, and serves other processes meanwhile.
     fn wait_until(&self, ready: impl FnMut() -> bool) -> Result<(), Error> {
-        self.waiting.until(&self.wires, ready)
+        self.waiting.until(&self.peers, ready)
     }
 }
 
@@ -177,13 +177,13 @@ impl Backend for Paged {
             steps.extend(state.machine.place(Run { first, count }, home));
             first += count;
         }
-        self.core.executor.run(&self.core.wires, &mut state, steps)
+        self.core.executor.run(&self.core.peers, &mut state, steps)
     }
 
     fn discard(&self, at: usize, len: usize) -> Result<(), Error> {
         let mut state = self.core.state.lock();
         let steps = state.machine.unplace(Run { first: at / PAGE, count: len / PAGE });
-        self.core.executor.run(&self.core.wires, &mut state, steps)
+        self.core.executor.run(&self.core.peers, &mut state, steps)
     }
 
     fn lock(&self, id: u32) -> Result<(), Error> {
@@ -211,7 +211,7 @@ impl Backend for Paged {
     }
 
     fn send(&self, to: u32, tag: i32, bytes: &[u8]) -> Result<(), Error> {
-        // The bytes may be shared memory, and must not fault while a lock of ours is held.
+        // The bytes may be shared memory, and must not fault while we hold a lock.
         let bytes = bytes.to_vec();
         self.core.send(to, tag, &bytes)
     }
@@ -225,7 +225,7 @@ impl Backend for Paged {
         {
             let mut state = self.core.state.lock();
             let steps = state.machine.fetch_all(Run { first, count: end - first });
-            self.core.executor.run(&self.core.wires, &mut state, steps)?;
+            self.core.executor.run(&self.core.peers, &mut state, steps)?;
         }
         self.core.executor.copy_out(at, into);
         Ok(())
@@ -245,7 +245,7 @@ impl Backend for Paged {
             Tuning::AdaptiveWriteDetection => machine.set_guessing(on),
             Tuning::ChangedBlocks => machine.set_changed_blocks(on),
             Tuning::Prefetch => machine.set_prefetching(on),
-            Tuning::Beside => machine.set_sharing(on),
+            Tuning::Colocated => machine.set_sharing(on),
             Tuning::LoadBalance => {}
         }
     }
@@ -260,10 +260,10 @@ impl Backend for Paged {
     }
 
     fn leave(&self) -> Result<(), Error> {
-        // What was only started must be done before we go, and we must be there to answer while others do the same.
+        // Posted operations must be done before we leave, and we must serve the others until theirs are.
         self.core.drain()?;
         self.meeting.gather("done")?;
-        // The program may go on reading its own copies.
+        // The program may continue to read its own copies.
         self.core.executor.open_to_all()
     }
 }

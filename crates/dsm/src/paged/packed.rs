@@ -1,10 +1,12 @@
-//! Changes of pages in which many single words changed. A WRITE for each word would be hundreds; at a barrier they go home as one
-//! parcel instead, which the home opens when everybody has come: it is there anyway, so still nothing runs behind its back.
+//! Parcels: changes of pages in which many single words changed. A WRITE per word would take hundreds. At a barrier
+//! they go home as one parcel instead, which the home applies once all processes have arrived. The home is in the
+//! barrier anyway, so no extra thread is needed.
 //!
-//! A parcel: the number of the barrier and the length, then per page its number, a bit for each word, and the words that changed.
+//! A parcel has the number of the barrier and the length, then per page its number, a bit for each word, and the
+//! changed words.
 
 use super::Core;
-use super::window::PARCEL;
+use super::layout::PARCEL;
 use crate::PAGE;
 use crate::coherence::WORD;
 use crate::error::Error;
@@ -14,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// Pieces of a page from which on it goes into a parcel.
+/// Changed ranges of a page from which on it goes into a parcel.
 pub(super) const SCATTERED: usize = 32;
 const HEADER: usize = 16;
 const WORDS: usize = PAGE / WORD;
@@ -25,7 +27,7 @@ const BITS: usize = WORDS / 8;
 pub(super) struct Parcels(BTreeMap<u32, Vec<u8>>);
 
 impl Parcels {
-    /// Whether there is room for a page with these changed ranges, and then it is in.
+    /// Adds a page with these changed ranges. Returns whether it fits.
     pub(super) fn add(&mut self, home: u32, page: usize, now: &[u8], ranges: &[Range<usize>]) -> bool {
         let parcel = self.0.entry(home).or_default();
         let bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
@@ -48,48 +50,48 @@ impl Parcels {
 }
 
 impl Core {
-    /// The writes that bring parcels home. Their bytes lie in our window until the next barrier.
+    /// The writes that send the parcels home. Their bytes stay in our mapping until the next barrier.
     pub(super) fn send_parcels(&self, epoch: u64, parcels: &Parcels, ops: &mut Vec<(u32, Op)>) {
         for (&home, bytes) in &parcels.0 {
             let local = self.layout.parcel_stage(home);
-            self.window.long(local).store(epoch, Ordering::Release);
-            self.window.long(local + 8).store(bytes.len() as u64, Ordering::Release);
-            self.window.write(local + HEADER, bytes);
+            self.mapping.long(local).store(epoch, Ordering::Release);
+            self.mapping.long(local + 8).store(bytes.len() as u64, Ordering::Release);
+            self.mapping.write(local + HEADER, bytes);
             let remote = self.layout.parcel(self.rank);
             ops.push((home, Op::Write { remote, local, len: HEADER + bytes.len() }));
         }
     }
 
-    /// Opens those that came for this barrier.
+    /// Applies the parcels of this barrier.
     pub(super) fn open_parcels(&self, epoch: u64) -> Result<(), Error> {
         for rank in 0..self.size {
             let at = self.layout.parcel(rank);
-            if self.window.long(at).load(Ordering::Acquire) != epoch {
+            if self.mapping.long(at).load(Ordering::Acquire) != epoch {
                 continue;
             }
-            let len = self.window.long(at + 8).load(Ordering::Acquire) as usize;
+            let len = self.mapping.long(at + 8).load(Ordering::Acquire) as usize;
             let mut bytes = vec![0; len.min(PARCEL - HEADER)];
-            self.window.read(at + HEADER, &mut bytes);
+            self.mapping.read(at + HEADER, &mut bytes);
             let heap = self.layout.len();
-            open(&bytes, &self.window, heap)
-                .ok_or_else(|| Error::Fabric(format!("process {rank} sent changes that are none")))?;
+            open(&bytes, &self.mapping, heap)
+                .ok_or_else(|| Error::Transport(format!("process {rank} sent a malformed parcel")))?;
         }
         Ok(())
     }
 }
 
-/// Writes the words of a parcel to their pages; nothing if it is none.
-fn open(mut bytes: &[u8], window: &Mapping, heap: usize) -> Option<()> {
+/// Writes the words of a parcel to their pages. Returns `None` if the parcel is malformed.
+fn open(mut bytes: &[u8], mapping: &Mapping, heap: usize) -> Option<()> {
     while !bytes.is_empty() {
         let (page, rest) = bytes.split_first_chunk::<8>()?;
         let (bits, mut words) = rest.split_first_chunk::<BITS>()?;
         let page = usize::try_from(u64::from_ne_bytes(*page)).ok()?;
-        if page >= (window.len() - heap) / PAGE {
+        if page >= (mapping.len() - heap) / PAGE {
             return None;
         }
         for word in (0..WORDS).filter(|word| bits[word / 8] >> (word % 8) & 1 != 0) {
             let (value, rest) = words.split_first_chunk::<WORD>()?;
-            window
+            mapping
                 .word(heap + page * PAGE + word * WORD)
                 .store(u32::from_ne_bytes(*value), Ordering::Relaxed);
             words = rest;
@@ -105,28 +107,28 @@ mod tests {
     use crate::map::anonymous_file;
 
     #[test]
-    fn words_arrive_where_they_belong_and_their_neighbours_stay() {
+    fn words_arrive_where_they_belong_and_adjacent_words_stay() {
         let file = anonymous_file(c"test", 4 * PAGE).expect("memory");
-        let window = Mapping::anywhere(&file, 0, 4 * PAGE).expect("a mapping");
+        let mapping = Mapping::anywhere(&file, 0, 4 * PAGE).expect("a mapping");
         let heap = PAGE;
-        window.write(heap, &[7; 3 * PAGE]);
+        mapping.write(heap, &[7; 3 * PAGE]);
         let now = [1u8; PAGE];
         let ranges: Vec<Range<usize>> = (0..PAGE).step_by(8).map(|at| at..at + 4).collect();
         let mut parcels = Parcels::default();
         assert!(parcels.is_empty());
         assert!(parcels.add(3, 0, &now, &ranges) && parcels.add(3, 2, &now, &[4..12, 4088..4096]));
         let parcel = &parcels.0[&3];
-        assert_eq!(open(parcel, &window, heap), Some(()));
+        assert_eq!(open(parcel, &mapping, heap), Some(()));
         let mut all = vec![0; 3 * PAGE];
-        window.read(heap, &mut all);
+        mapping.read(heap, &mut all);
         let expected = |at: usize| match at / PAGE {
             0 => at % 8 < 4,
             2 => (4..12).contains(&(at % PAGE)) || at % PAGE >= 4088,
             _ => false,
         };
         assert!((0..3 * PAGE).all(|at| all[at] == if expected(at) { 1 } else { 7 }));
-        assert_eq!(open(&parcel[..parcel.len() - 1], &window, heap), None, "cut off");
-        assert_eq!(open(&[0xff; 200], &window, heap), None, "no such page");
+        assert_eq!(open(&parcel[..parcel.len() - 1], &mapping, heap), None, "cut off");
+        assert_eq!(open(&[0xff; 200], &mapping, heap), None, "no such page");
     }
 
     #[test]

@@ -1,16 +1,16 @@
-//! A barrier over a tree: what everybody says goes up to process 0, and all of it comes down again. Two messages per process
-//! instead of one for each pair, at the price of more steps one after another.
+//! A barrier over a tree: arrivals go up to process 0, and all of them come down again. It takes two messages per process
+//! instead of one for each pair, but more steps one after another.
 
 use super::Core;
-use super::window::SHORT_NOTICES;
+use super::layout::SHORT_NOTICES;
 use crate::error::Error;
 use crate::transport::Op;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// Where a process stands: above it, and the processes below each of its children, who come first there.
+/// A process in the tree: its parent, and the ranks below each child, the child first.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct TreeNode {
     parent: Option<u32>,
     below: Range<u32>,
     children: Vec<Range<u32>>,
@@ -22,8 +22,8 @@ fn halves(range: Range<u32>) -> impl Iterator<Item = Range<u32>> {
     [range.start..middle, middle..range.end].into_iter().filter(|half| !half.is_empty())
 }
 
-impl Place {
-    fn of(rank: u32, size: u32) -> Place {
+impl TreeNode {
+    fn of(rank: u32, size: u32) -> TreeNode {
         let (mut parent, mut below) = (None, 0..size);
         while below.start != rank {
             parent = Some(below.start);
@@ -32,44 +32,44 @@ impl Place {
             below = half.unwrap_or(rank..rank + 1);
         }
         let children = halves(rank + 1..below.end).collect();
-        Place { parent, below, children }
+        TreeNode { parent, below, children }
     }
 }
 
 impl Core {
-    /// Everybody's word and short notices are in our window when this returns. Ours are already.
+    /// Returns when the arrivals and short notices of all processes are in our mapping.
     pub(super) fn meet_over_tree(&self, epoch: u64) -> Result<(), Error> {
         let parity = (epoch & 1) as usize;
-        let place = Place::of(self.rank, self.size);
-        for child in &place.children {
-            let gathered = self.window.long(self.layout.gathered(parity, child.start));
+        let node = TreeNode::of(self.rank, self.size);
+        for child in &node.children {
+            let gathered = self.mapping.long(self.layout.gathered(parity, child.start));
             self.wait_until(|| gathered.load(Ordering::Acquire) == epoch)?;
         }
-        if let Some(parent) = place.parent {
+        if let Some(parent) = node.parent {
             let mut ops = Vec::new();
-            self.pass_on(parity, parent, place.below.clone(), &mut ops);
-            let done = Op::Tell { remote: self.layout.gathered(parity, self.rank), value: epoch };
+            self.forward(parity, parent, node.below.clone(), &mut ops);
+            let done = Op::WriteAndWake { remote: self.layout.gathered(parity, self.rank), value: epoch };
             ops.push((parent, done));
-            self.wires.post(&ops)?;
-            let spread = self.window.long(self.layout.spread(parity));
+            self.peers.post(&ops)?;
+            let spread = self.mapping.long(self.layout.spread(parity));
             self.wait_until(|| spread.load(Ordering::Acquire) == epoch)?;
         }
         let mut ops = Vec::new();
-        for child in &place.children {
-            self.pass_on(parity, child.start, 0..child.start, &mut ops);
-            self.pass_on(parity, child.start, child.end..self.size, &mut ops);
-            ops.push((child.start, Op::Tell { remote: self.layout.spread(parity), value: epoch }));
+        for child in &node.children {
+            self.forward(parity, child.start, 0..child.start, &mut ops);
+            self.forward(parity, child.start, child.end..self.size, &mut ops);
+            ops.push((child.start, Op::WriteAndWake { remote: self.layout.spread(parity), value: epoch }));
         }
-        self.wires.post(&ops)
+        self.peers.post(&ops)
     }
 
-    /// Writes what these processes said to the same places of another's window.
-    fn pass_on(&self, parity: usize, to: u32, ranks: Range<u32>, ops: &mut Vec<(u32, Op)>) {
+    /// Writes the arrivals and notices of these processes to the same offsets of another mapping.
+    fn forward(&self, parity: usize, to: u32, ranks: Range<u32>, ops: &mut Vec<(u32, Op)>) {
         if ranks.is_empty() {
             return;
         }
         for rank in ranks.clone() {
-            let count = self.said(parity, rank).count;
+            let count = self.arrival(parity, rank).count;
             if (1..=SHORT_NOTICES).contains(&count) {
                 let at = self.layout.short_notices(parity, rank);
                 ops.push((to, Op::Write { remote: at, local: at, len: count * 8 }));
@@ -85,18 +85,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_has_one_parent_who_knows_it() {
+    fn every_process_has_one_parent_that_lists_it() {
         for size in 1..40 {
             for rank in 0..size {
-                let place = Place::of(rank, size);
-                assert_eq!(place.below.start, rank);
-                let all: u32 = place.children.iter().map(|child| child.end - child.start).sum();
-                assert_eq!(all + 1, place.below.end - rank, "{size} {rank}");
-                for child in &place.children {
-                    let there = Place::of(child.start, size);
+                let node = TreeNode::of(rank, size);
+                assert_eq!(node.below.start, rank);
+                let all: u32 = node.children.iter().map(|child| child.end - child.start).sum();
+                assert_eq!(all + 1, node.below.end - rank, "{size} {rank}");
+                for child in &node.children {
+                    let there = TreeNode::of(child.start, size);
                     assert_eq!((there.parent, there.below), (Some(rank), child.clone()), "{size}");
                 }
-                assert_eq!(place.parent.is_none(), rank == 0);
+                assert_eq!(node.parent.is_none(), rank == 0);
             }
         }
     }

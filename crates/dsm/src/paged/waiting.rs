@@ -1,18 +1,18 @@
-//! How to wait for a word that somebody else writes into our memory: we look for a while,
-//! then sleep until somebody tells us something.
+//! Waits for a word that another process writes into our memory: polls for a while, then sleeps until a peer wakes
+//! us.
 
 use crate::error::Error;
-use crate::transport::Wires;
+use crate::transport::Peers;
 use std::time::{Duration, Instant};
 
-/// How long to look before the first nap, and for the completion of an operation, where every thread has a core: a nap and a
-/// wake-up cost about as much.
+/// How long to poll before the first sleep, and for the completion of an operation, where every thread has a core. A
+/// sleep and a wake-up cost about as much.
 const LOOK: Duration = Duration::from_micros(100);
 const SPIN: Duration = Duration::from_micros(50);
-/// The longest nap: what a wake-up that went to another thread can cost.
+/// The longest sleep: the cost of a wake-up that went to another thread.
 const NAP: Duration = Duration::from_millis(2);
 
-/// How long threads look before they sleep.
+/// How long threads poll before they sleep.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
     pub(super) look: Duration,
@@ -20,11 +20,11 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// With so many processes on this host, ourselves included. Each has a thread that serves the others. Where that has no core
-    /// of its own, looking keeps one from whom we wait for.
-    pub(super) fn of(neighbours: usize) -> Self {
+    /// For this many processes on this host, including ourselves. Each has a service thread. If that has no core of
+    /// its own, polling takes the core from the process that we wait for.
+    pub(super) fn of(local_processes: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        match 2 * neighbours <= cores {
+        match 2 * local_processes <= cores {
             true => Self { look: LOOK, spin: SPIN },
             false => Self { look: Duration::ZERO, spin: Duration::ZERO },
         }
@@ -41,10 +41,10 @@ impl Waiting {
         Self { look }
     }
 
-    /// The same, but not for ever: whether it came.
+    /// Waits with a timeout. Returns whether the word came.
     pub(super) fn until_or(
         self,
-        wires: &Wires,
+        peers: &Peers,
         most: Duration,
         mut ready: impl FnMut() -> bool,
     ) -> Result<bool, Error> {
@@ -54,24 +54,24 @@ impl Waiting {
             if waited >= most {
                 return Ok(false);
             }
-            if waited < self.look { wires.progress()? } else { wires.nap(most - waited, &mut ready)? }
+            if waited < self.look { peers.progress()? } else { peers.nap(most - waited, &mut ready)? }
         }
         Ok(true)
     }
 
-    pub(super) fn until(self, wires: &Wires, mut ready: impl FnMut() -> bool) -> Result<(), Error> {
+    pub(super) fn until(self, peers: &Peers, mut ready: impl FnMut() -> bool) -> Result<(), Error> {
         if ready() {
             return Ok(());
         }
         let start = Instant::now();
         while start.elapsed() < self.look {
-            wires.progress()?;
+            peers.progress()?;
             if ready() {
                 return Ok(());
             }
         }
         while !ready() {
-            wires.nap(NAP, &mut ready)?;
+            peers.nap(NAP, &mut ready)?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! How processes reach each other's windows: one-sided operations, whoever carries them out.
+//! How processes access each other's mappings: one-sided operations, over RDMA or emulated by messages.
 //!
 //! | file | how |
 //! |---|---|
@@ -17,67 +17,67 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// An operation on another process' window. Places are offsets, into its window or ours.
+/// An operation on another process' mapping. Offsets are into its mapping or ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Op {
-    /// Bytes of theirs to ours.
+    /// Copies their bytes to ours.
     Read { remote: usize, local: usize, len: usize },
-    /// Bytes of ours to theirs. Ours must not change until the operation is done.
+    /// Copies our bytes to theirs. Ours must not change until the operation is done.
     Write { remote: usize, local: usize, len: usize },
-    /// Eight bytes at once.
+    /// Writes eight bytes atomically.
     WriteWord { remote: usize, value: u64 },
-    /// The same, and whoever sleeps there for such a word is woken.
-    Tell { remote: usize, value: u64 },
-    /// Adds to eight bytes of theirs; ours get what was there.
+    /// Writes eight bytes atomically, and wakes threads that sleep for such a word.
+    WriteAndWake { remote: usize, value: u64 },
+    /// Adds to eight bytes of theirs atomically; ours get the old value.
     FetchAdd { remote: usize, add: u64, old: usize },
 }
 
-/// A way to other processes. Operations for one process happen in the order they are given.
-pub(crate) trait Fabric: Send + Sync {
-    /// Does operations and returns when all are done. `meanwhile` is called while they are under way.
+/// Executes operations on the memory of other processes, in order for each process.
+pub(crate) trait Transport: Send + Sync {
+    /// Executes operations and returns when all are done. Calls `meanwhile` while they are in flight.
     fn execute(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error>;
-    /// Starts writes; they are done some time later.
+    /// Starts writes, and does not wait for them.
     fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error>;
-    /// A moment of the caller's time for what others do here. Called by those who wait.
+    /// Makes progress on operations of other processes. Waiters call it.
     fn progress(&self) -> Result<(), Error>;
-    /// Sleeps until somebody has told us something, at most so long, and not at all if `ready`. The caller asks `ready`
-    /// again afterwards.
+    /// Sleeps until a peer wakes us, at most for `most`, and not at all if `ready`. The caller checks `ready` again
+    /// afterwards.
     fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error>;
 }
 
-/// The windows of all processes, our own among them.
-pub(crate) struct Wires {
+/// The memory of all processes, including our own.
+pub(crate) struct Peers {
     rank: u32,
-    window: Arc<Mapping>,
+    mapping: Arc<Mapping>,
     /// None in a job of one process.
-    fabric: Option<Box<dyn Fabric>>,
+    transport: Option<Box<dyn Transport>>,
 }
 
-impl Wires {
-    pub(crate) fn new(rank: u32, window: Arc<Mapping>, fabric: Option<Box<dyn Fabric>>) -> Self {
-        Self { rank, window, fabric }
+impl Peers {
+    pub(crate) fn new(rank: u32, mapping: Arc<Mapping>, transport: Option<Box<dyn Transport>>) -> Self {
+        Self { rank, mapping, transport }
     }
 
     pub(crate) fn execute(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
-        self.split(ops, |fabric, ops| fabric.execute(ops, &mut || ()))
+        self.split(ops, |transport, ops| transport.execute(ops, &mut || ()))
     }
 
-    /// The same; where anything has to travel, `meanwhile` is called while it does.
+    /// Executes operations; calls `meanwhile` while any of them is in flight.
     pub(crate) fn execute_while(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error> {
-        self.split(ops, |fabric, ops| fabric.execute(ops, meanwhile))
+        self.split(ops, |transport, ops| transport.execute(ops, meanwhile))
     }
 
     pub(crate) fn post(&self, ops: &[(u32, Op)]) -> Result<(), Error> {
-        self.split(ops, |fabric, ops| fabric.post(ops))
+        self.split(ops, |transport, ops| transport.post(ops))
     }
 
     pub(crate) fn progress(&self) -> Result<(), Error> {
-        self.fabric.as_ref().map_or(Ok(()), |fabric| fabric.progress())
+        self.transport.as_ref().map_or(Ok(()), |transport| transport.progress())
     }
 
     pub(crate) fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
-        match &self.fabric {
-            Some(fabric) => fabric.nap(most, ready),
+        match &self.transport {
+            Some(transport) => transport.nap(most, ready),
             None => {
                 std::thread::sleep(most.min(Duration::from_millis(1)));
                 Ok(())
@@ -88,33 +88,34 @@ impl Wires {
     fn split(
         &self,
         ops: &[(u32, Op)],
-        mut send: impl FnMut(&dyn Fabric, &[(u32, Op)]) -> Result<(), Error>,
+        mut send: impl FnMut(&dyn Transport, &[(u32, Op)]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let Some(fabric) = self.fabric.as_deref().filter(|_| ops.iter().any(|(to, _)| *to != self.rank))
+        let Some(transport) =
+            self.transport.as_deref().filter(|_| ops.iter().any(|(to, _)| *to != self.rank))
         else {
-            ops.iter().for_each(|(_, op)| perform(&self.window, *op));
+            ops.iter().for_each(|(_, op)| perform(&self.mapping, *op));
             return Ok(());
         };
         if ops.iter().all(|(to, _)| *to != self.rank) {
-            return send(fabric, ops);
+            return send(transport, ops);
         }
         let (ours, theirs): (Vec<_>, Vec<_>) = ops.iter().partition(|(to, _)| *to == self.rank);
-        ours.iter().for_each(|(_, op)| perform(&self.window, *op));
-        send(fabric, &theirs)
+        ours.iter().for_each(|(_, op)| perform(&self.mapping, *op));
+        send(transport, &theirs)
     }
 }
 
-/// An operation of a process on its own window. Atomic with those of others, who use the same instructions.
-fn perform(window: &Mapping, op: Op) {
+/// Executes an operation on our own mapping. It is atomic with remote ones, which use the same instructions.
+fn perform(mapping: &Mapping, op: Op) {
     match op {
-        Op::Read { remote, local, len } => window.copy_within(remote, local, len),
-        Op::Write { remote, local, len } => window.copy_within(local, remote, len),
-        Op::WriteWord { remote, value } | Op::Tell { remote, value } => {
-            window.long(remote).store(value, Ordering::Release)
+        Op::Read { remote, local, len } => mapping.copy_within(remote, local, len),
+        Op::Write { remote, local, len } => mapping.copy_within(local, remote, len),
+        Op::WriteWord { remote, value } | Op::WriteAndWake { remote, value } => {
+            mapping.long(remote).store(value, Ordering::Release)
         }
         Op::FetchAdd { remote, add, old } => {
-            let before = window.long(remote).fetch_add(add, Ordering::SeqCst);
-            window.long(old).store(before, Ordering::Release);
+            let before = mapping.long(remote).fetch_add(add, Ordering::SeqCst);
+            mapping.long(old).store(before, Ordering::Release);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One-sided operations over reliable connections, one to each process.
 
-use super::{Fabric, Op};
+use super::{Op, Transport};
 use crate::error::Error;
 use crate::map::Mapping;
 use crate::meet::Meeting;
@@ -14,17 +14,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Most work requests in flight to one process.
+/// Maximum number of work requests in flight to one process.
 const DEPTH: usize = 1024;
-/// Most work requests of one doorbell.
+/// Maximum number of work requests per doorbell.
 const CHUNK: usize = 256;
-/// Receives for words that are told; they have no buffers.
+/// Receives for [`Op::WriteAndWake`]; they have no buffers.
 const RECEIVES: usize = 4096;
-/// Receives that are posted again together.
+/// Receives that are reposted together.
 const REFILL: usize = 64;
 /// The longest sleep.
 const DOZE: Duration = Duration::from_millis(5);
-/// 4.096 us * 2^17 = 537 ms, eight times: a process that cannot be reached for four seconds is lost.
+/// 4.096 us * 2^17 = 537 ms, eight times: a process that does not answer for four seconds is lost.
 const TIMEOUT: u8 = 17;
 
 pub(crate) struct Rdma {
@@ -37,28 +37,28 @@ pub(crate) struct Rdma {
     spin: Duration,
 }
 
-/// What is in flight, and what has come.
+/// Work in flight, and its completions.
 struct Lanes {
     to: Vec<Lane>,
-    /// Receives that were used up and are not posted again yet.
+    /// Consumed receives that are not reposted yet.
     spent: usize,
 }
 
 struct Peer {
     qp: RcQp,
-    window: RemoteRegion,
+    mapping: RemoteRegion,
 }
 
-/// What is in flight to one process.
+/// Work in flight to one process.
 #[derive(Default)]
 struct Lane {
     in_flight: usize,
-    /// Requests that each completion to come stands for.
+    /// Requests that each future completion covers.
     groups: VecDeque<usize>,
 }
 
 fn failed(error: ferroce::Error) -> Error {
-    Error::Fabric(error.to_string())
+    Error::Transport(error.to_string())
 }
 
 impl Rdma {
@@ -66,7 +66,7 @@ impl Rdma {
     pub(crate) fn open(
         rank: u32,
         size: u32,
-        window: &Arc<Mapping>,
+        mapping: &Arc<Mapping>,
         meeting: &Meeting,
         spin: Duration,
     ) -> Result<Self, Error> {
@@ -74,8 +74,8 @@ impl Rdma {
         let pd = device.alloc_pd().map_err(failed)?;
         let cq = device.create_cq(size * DEPTH as u32 / 4 + RECEIVES as u32 + 16).map_err(failed)?;
         let srq = pd.srq(RECEIVES as u32, 1).map_err(failed)?;
-        let builder = pd.region(window.len()).access(Access::LOCAL_WRITE | Access::REMOTE);
-        let region = window.register(builder).map_err(failed)?;
+        let builder = pd.region(mapping.len()).access(Access::LOCAL_WRITE | Access::REMOTE);
+        let region = mapping.register(builder).map_err(failed)?;
         let address = meeting.local_address().filter(|address| device.gid_index(*address).is_ok());
         let mut qps = Vec::new();
         let mut line = hex(&region.remote().to_bytes());
@@ -104,13 +104,13 @@ impl Rdma {
         if spin.is_zero() {
             cq.set_interrupt_driven().map_err(failed)?;
         }
-        // Nobody sends before everybody can receive.
+        // All processes must be able to receive before any sends.
         meeting.gather("connected")?;
         let lanes = Lanes { to: (0..size).map(|_| Lane::default()).collect(), spent: 0 };
         Ok(Self { cq, region, peers, srq, lanes: Mutex::new(lanes), spin })
     }
 
-    /// Posts operations for one process, `signal` saying whether the last completes visibly.
+    /// Posts operations for one process. `signal` requests a completion for the last.
     fn start(&self, lanes: &mut Lanes, to: u32, ops: &[Op], signal: bool) -> Result<(), Error> {
         let Some(peer) = self.peers.get(to as usize).and_then(Option::as_ref) else { return Ok(()) };
         for (at, chunk) in ops.chunks(CHUNK).enumerate() {
@@ -127,13 +127,13 @@ impl Rdma {
         let sges: Vec<[Sge; 1]> = ops.iter().map(|op| self.local(*op)).collect::<Result<_, _>>()?;
         let words: Vec<[u8; 8]> = ops.iter().map(|op| word(*op)).collect();
         lane.in_flight += ops.len();
-        // Requests without a completion of their own are done when a later one is; some must have one, or the queue
-        // would fill up.
+        // An unsignalled request is done when a later one completes. Some must be signalled, or the queue would fill
+        // up.
         let unsignalled = lane.in_flight - lane.groups.iter().sum::<usize>();
         let signal = signal || unsignalled > CHUNK;
         let mut requests: Vec<SendWr<'_>> = Vec::with_capacity(ops.len());
         for ((op, sges), word) in ops.iter().zip(&sges).zip(&words) {
-            requests.push(request(*op, peer.window, sges, word, u64::from(to))?);
+            requests.push(request(*op, peer.mapping, sges, word, u64::from(to))?);
         }
         if signal {
             if let Some(last) = requests.last_mut() {
@@ -148,18 +148,18 @@ impl Rdma {
         let (at, len) = match op {
             Op::Read { local, len, .. } | Op::Write { local, len, .. } => (local, len),
             Op::FetchAdd { old, .. } => (old, 8),
-            Op::WriteWord { .. } | Op::Tell { .. } => return Ok([Sge::default()]),
+            Op::WriteWord { .. } | Op::WriteAndWake { .. } => return Ok([Sge::default()]),
         };
         Ok([self.region.sge(at as u64..(at + len) as u64).map_err(failed)?])
     }
 
-    /// Sleeps until an armed queue has something. Whatever ends the sleep, the caller looks again.
+    /// Sleeps until an armed queue has an event. The caller polls again in any case.
     fn doze(&self, most: Duration) -> Result<(), Error> {
         if self.spin.is_zero() {
             return self.cq.sleep(most).map_err(failed);
         }
-        // There is a core for the NIC's thread, which stays awake for a while after each of our peers' wishes: better than to be
-        // woken for every one ourselves.
+        // The NIC's thread has a core, and stays awake for a while after each request of a peer. That is cheaper than
+        // waking us for each.
         doze(&self.cq, most);
         Ok(())
     }
@@ -175,7 +175,10 @@ impl Rdma {
                 continue;
             }
             if let Err(error) = completion.ok() {
-                return Err(Error::Fabric(format!("process {peer} cannot be reached: {}", error.explain())));
+                return Err(Error::Transport(format!(
+                    "process {peer} cannot be reached: {}",
+                    error.explain()
+                )));
             }
             let lane = &mut lanes.to[peer as usize];
             lane.in_flight -= lane.groups.pop_front().unwrap_or(0);
@@ -194,35 +197,35 @@ fn receive(srq: &Srq, count: usize) -> Result<(), Error> {
 }
 
 fn connect(qp: RcQp, line: &str, rank: u32) -> Result<Peer, Error> {
-    let bad = || Error::Disagree(format!("{line:?} is no address of a process"));
+    let bad = || Error::Disagree(format!("{line:?} is not the address of a process"));
     let mut words = line.split(' ');
-    let window = words.next().and_then(unhex).ok_or_else(bad)?;
-    let window = RemoteRegion::from_bytes(&window).map_err(|_| bad())?;
+    let mapping = words.next().and_then(unhex).ok_or_else(bad)?;
+    let mapping = RemoteRegion::from_bytes(&mapping).map_err(|_| bad())?;
     let endpoint: Endpoint = words.nth(rank as usize).ok_or_else(bad)?.parse().map_err(|_| bad())?;
     qp.connect(&endpoint).map_err(failed)?;
-    Ok(Peer { qp, window })
+    Ok(Peer { qp, mapping })
 }
 
 fn word(op: Op) -> [u8; 8] {
     match op {
-        Op::WriteWord { value, .. } | Op::Tell { value, .. } => value.to_ne_bytes(),
+        Op::WriteWord { value, .. } | Op::WriteAndWake { value, .. } => value.to_ne_bytes(),
         _ => [0; 8],
     }
 }
 
 fn request<'a>(
     op: Op,
-    window: RemoteRegion,
+    mapping: RemoteRegion,
     sges: &'a [Sge],
     word: &'a [u8],
     wr_id: u64,
 ) -> Result<SendWr<'a>, Error> {
-    let at = |start: usize, len: usize| window.slice(start as u64..(start + len) as u64).map_err(failed);
+    let at = |start: usize, len: usize| mapping.slice(start as u64..(start + len) as u64).map_err(failed);
     Ok(match op {
         Op::Read { remote, len, .. } => wr::read(wr_id, sges, at(remote, len)?),
         Op::Write { remote, len, .. } => wr::write(wr_id, sges, at(remote, len)?),
         Op::WriteWord { remote, .. } => wr::write_inline(wr_id, word, at(remote, 8)?),
-        Op::Tell { remote, .. } => {
+        Op::WriteAndWake { remote, .. } => {
             let to = at(remote, 8)?;
             let op = SendOp::WriteImm { addr: to.addr, rkey: to.rkey, imm: 0 };
             SendWr { op, ..wr::write_inline(wr_id, word, to) }
@@ -231,7 +234,7 @@ fn request<'a>(
     })
 }
 
-impl Fabric for Rdma {
+impl Transport for Rdma {
     fn execute(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error> {
         let mut lanes = self.lanes.lock();
         each_peer(ops, |to, ops| self.start(&mut lanes, to, ops, true))?;
@@ -257,13 +260,13 @@ impl Fabric for Rdma {
     }
 
     fn progress(&self) -> Result<(), Error> {
-        // Whoever polls, drives.
+        // Polling also drives the NIC.
         self.lanes.try_lock().map_or(Ok(()), |mut lanes| self.reap(&mut lanes))
     }
 
     fn nap(&self, most: Duration, ready: &mut dyn FnMut() -> bool) -> Result<(), Error> {
         self.cq.arm(false).map_err(failed)?;
-        // What came before the arming wakes nobody.
+        // Completions before the arming wake no one.
         self.progress()?;
         if !ready() {
             self.doze(most)?;
@@ -280,7 +283,7 @@ pub(super) fn doze(cq: &Cq, most: Duration) {
     cq.clear_events();
 }
 
-/// Calls `each` once per process, with all its operations in their order.
+/// Calls `each` once per process, with all its operations in order.
 pub(super) fn each_peer(
     ops: &[(u32, Op)],
     mut each: impl FnMut(u32, &[Op]) -> Result<(), Error>,

@@ -1,21 +1,21 @@
-//! Locks that are given back when their guard goes.
+//! Locks that are released when their guard is dropped.
 
 use crate::error::Error;
 use crate::job::Job;
 use crate::meet::stop;
 use std::marker::PhantomData;
 
-/// A lock that this thread holds. Guards go in the reverse order of their making, as scopes do.
+/// A lock that this thread holds. Guards must be dropped in reverse order, as scopes do.
 #[must_use = "the lock is given back when the guard goes"]
 pub struct LockGuard<'a> {
     job: &'a Job,
     id: u32,
-    /// The thread that took a lock gives it back.
+    /// A lock must be released by the thread that acquired it.
     _not_send: PhantomData<*const ()>,
 }
 
 impl Job {
-    /// Takes lock `id` until the guard goes.
+    /// Acquires lock `id` until the guard is dropped.
     pub fn guard(&self, id: u32) -> Result<LockGuard<'_>, Error> {
         self.lock(id)?;
         Ok(LockGuard { job: self, id, _not_send: PhantomData })
@@ -23,7 +23,7 @@ impl Job {
 }
 
 impl LockGuard<'_> {
-    /// Gives the lock back, and says if that failed; a guard that just goes ends the process then.
+    /// Releases the lock and returns any error. If dropping a guard fails, it ends the process.
     pub fn unlock(self) -> Result<(), Error> {
         let (job, id) = (self.job, self.id);
         std::mem::forget(self);
@@ -34,7 +34,7 @@ impl LockGuard<'_> {
 impl Drop for LockGuard<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.job.unlock(self.id) {
-            // The others would wait for this lock for ever.
+            // The other processes would wait for this lock for ever.
             stop(self.job.rank(), &error.to_string());
         }
     }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `plain` | which types may be shared |
 //! | `shared` | arrays of them |
-//! | `guard` | locks that are given back when their guard goes |
+//! | `guard` | locks that are released when their guard is dropped |
 
 mod guard;
 mod plain;

@@ -10,11 +10,12 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// An array that all processes of a job see. Elements are copied in and out: another process may write them at any time,
-/// so there are no references to them, except where the caller promises that nobody does ([`Shared::slice`]).
+/// An array that all processes of a job see. Elements are copied in and out, since another process may write them at
+/// any time. There are no references to them, except where the caller guarantees exclusive access
+/// ([`Shared::slice`]).
 ///
-/// Which writes are seen is decided by locks and barriers of the [`Job`]. Two processes may write different elements at
-/// the same time if those are at least four bytes long.
+/// Locks and barriers of the [`Job`] decide which writes are visible. Two processes may write different elements at
+/// the same time if an element has at least four bytes.
 pub struct Shared<T: ?Sized> {
     start: usize,
     len: usize,
@@ -30,7 +31,7 @@ impl Job {
         Ok(Shared { start, len, job: self.clone(), elements: PhantomData })
     }
 
-    /// Gives an array back. All processes call it, and it waits for all.
+    /// Frees an array. All processes call it, and it waits for all.
     pub fn free_shared<T: Plain>(&self, array: Shared<[T]>) -> Result<(), Error> {
         self.free(array.start as *mut u8)
     }
@@ -42,12 +43,12 @@ impl<T: Plain> Shared<[T]> {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where it lies, in every process.
+    /// Its address, in every process.
     pub fn as_ptr(&self) -> *mut T {
         self.start as *mut T
     }
@@ -59,27 +60,27 @@ impl<T: Plain> Shared<[T]> {
         self.as_ptr().wrapping_add(index)
     }
 
-    /// A copy of an element. Panics if there is none.
+    /// Returns a copy of an element. Panics if `index` is out of range.
     #[track_caller]
     pub fn get(&self, index: usize) -> T {
         // SAFETY: inside the allocation, which is mapped while the job lives; any bytes are a `T`.
         unsafe { self.at(index, 1).read_volatile() }
     }
 
-    /// Changes an element. Panics if there is none.
+    /// Sets an element. Panics if `index` is out of range.
     #[track_caller]
     pub fn set(&self, index: usize, value: T) {
         // SAFETY: inside the allocation, and no reference to it exists unless the caller of `slice` broke its promise.
         unsafe { self.at(index, 1).write_volatile(value) }
     }
 
-    /// Changes an element to what `change` makes of it.
+    /// Replaces an element by `change` of it.
     #[track_caller]
     pub fn update(&self, index: usize, change: impl FnOnce(T) -> T) {
         self.set(index, change(self.get(index)));
     }
 
-    /// Copies elements out, from `index` on; their pages are fetched together. Panics if there are not so many.
+    /// Copies elements out, from `index` on; their pages are fetched together. Panics if the range is out of bounds.
     #[track_caller]
     pub fn read(&self, index: usize, into: &mut [T]) -> Result<(), Error> {
         let from = self.at(index, into.len());
@@ -89,7 +90,7 @@ impl<T: Plain> Shared<[T]> {
         self.job.get(bytes, from.cast())
     }
 
-    /// Copies elements in, from `index` on. Panics if there are not so many.
+    /// Copies elements in, from `index` on. Panics if the range is out of bounds.
     #[track_caller]
     pub fn write(&self, index: usize, from: &[T]) -> Result<(), Error> {
         let to = self.at(index, from.len());
@@ -98,7 +99,7 @@ impl<T: Plain> Shared<[T]> {
         self.job.put(to.cast(), bytes)
     }
 
-    /// Elements where they lie, for inner loops.
+    /// The elements in place, for inner loops.
     ///
     /// # Safety
     /// While the slice lives, no thread of any process may write these elements, and this process must not pass a lock
@@ -110,7 +111,7 @@ impl<T: Plain> Shared<[T]> {
         unsafe { std::slice::from_raw_parts(start, range.len()) }
     }
 
-    /// The same, to be written.
+    /// The elements in place, for writing.
     ///
     /// # Safety
     /// While the slice lives, nobody else may use these elements, in any process, and this process must not pass a lock or

@@ -1,9 +1,9 @@
-//! Addresses and ports: as they cross the table, and as sockets have them.
+//! Addresses and ports, as the CM table and as sockets represent them.
 
 use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// An address and a port. All zeros stand for none.
+/// An address and a port. All zeros: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Address {
@@ -35,7 +35,7 @@ impl From<SocketAddr> for Address {
 }
 
 impl Address {
-    /// As the standard library has it; `None` for none.
+    /// As a standard library address; `None` for none.
     pub fn to_socket(self) -> Option<SocketAddr> {
         let [a, b, c, d, ..] = self.bytes;
         match self.version {
@@ -45,7 +45,7 @@ impl Address {
         }
     }
 
-    /// What a program's pointer says: `None` for NULL and for families other than IPv4 and IPv6.
+    /// Reads a program's pointer: `None` for NULL and for families other than IPv4 and IPv6.
     ///
     /// # Safety
     /// The pointer is NULL, or leads to an address as long as its family says.
@@ -69,7 +69,7 @@ impl Address {
         }
     }
 
-    /// For a program to read: the address and its length; zeros for none.
+    /// Writes it for a program: the address and its length; zeros for none.
     pub fn write(self) -> (sockaddr_storage, socklen_t) {
         // SAFETY: numbers, all of which may be zero.
         let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };

@@ -1,10 +1,10 @@
 //! The table through which librdmacm reaches the connection manager inside libibverbs.
 //!
-//! All state of the NIC lives in libibverbs. It puts a pointer to its table where a `verbs_context` has `priv`, which no
-//! program reads; so no symbol is needed that the real library does not have. Everything here is plain: the two libraries
-//! may come from different builds, and then the version must tell.
+//! All state of the NIC lives in libibverbs. It stores a pointer to its table in the `priv` field of a
+//! `verbs_context`, which no program reads, so it needs no symbol that the real library lacks. All types here are
+//! plain C. The two libraries may come from different builds; the version detects that.
 //!
-//! Functions answer 0 or an error number, and have said why to whoever asked for it (`FERROCE_LOG`). They do not panic.
+//! Functions return 0 or an error number, and log the reason (`FERROCE_LOG`). They do not panic.
 
 use crate::address::Address;
 use crate::verbs::{ibv_ah_attr, ibv_context, ibv_qp_attr, verbs_context};
@@ -14,7 +14,7 @@ use std::mem::offset_of;
 /// The first word of the table. A real library has a pointer there, which has zeros at one end.
 pub const MAGIC: u64 = u64::from_be_bytes(*b"ferroce\x01");
 
-/// Most bytes that a message has for programs.
+/// Maximum length of private data.
 pub const PRIVATE_DATA: usize = 224;
 
 /// An event channel inside libibverbs.
@@ -22,11 +22,11 @@ pub type Channel = c_void;
 /// An id inside libibverbs.
 pub type Id = c_void;
 
-/// Parameters of a connection, as offered, taken and told.
+/// Parameters of a connection, in requests, replies and events.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Parameters {
-    /// The queue pair: ours when given, the peer's when told.
+    /// The queue pair: ours in a call, the peer's in an event.
     pub qpn: u32,
     /// READs and atomics to answer at a time.
     pub responder_resources: u8,
@@ -34,17 +34,17 @@ pub struct Parameters {
     pub initiator_depth: u8,
     /// End-to-end flow control.
     pub flow_control: u8,
-    /// How often requests are repeated.
+    /// Maximum number of retries.
     pub retry_count: u8,
-    /// How often after RNR NAKs.
+    /// Maximum number of retries after RNR NAKs.
     pub rnr_retry: u8,
     /// Whether the queue pair has a shared receive queue.
     pub srq: u8,
     /// Vendor and options of enhanced connection establishment.
     pub ece: [u32; 2],
-    /// How many bytes of private data there are.
+    /// Length of the private data.
     pub private_len: u32,
-    /// Those bytes.
+    /// The private data.
     pub private: [u8; PRIVATE_DATA],
 }
 
@@ -66,12 +66,12 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// The bytes for the other program.
+    /// The private data as a slice.
     pub fn private_data(&self) -> &[u8] {
         &self.private[..PRIVATE_DATA.min(self.private_len as usize)]
     }
 
-    /// Sets them; `false` if no message has so much room.
+    /// Sets the private data. Returns `false` if it is too long for a message.
     pub fn set_private_data(&mut self, data: &[u8]) -> bool {
         let Some(place) = self.private.get_mut(..data.len()) else { return false };
         place.copy_from_slice(data);
@@ -86,15 +86,15 @@ impl Parameters {
 pub struct Event {
     /// As <rdma/rdma_cma.h> numbers them.
     pub kind: u32,
-    /// 0, a negative error number, or the reason of a refusal.
+    /// 0, a negative error number, or the reason of a reject.
     pub status: i32,
-    /// The program's number of the id that the event counts for: for an offer, that of the listener.
+    /// The program's cookie of the id that the event counts for: for a connection request, that of the listener.
     pub cookie: u64,
-    /// The new id of an offer, which the receiver owns.
+    /// The new id of a connection request, which the receiver owns.
     pub offer: *mut Id,
     /// Parameters of the connection.
     pub parameters: Parameters,
-    /// Whether what follows is there: how to reach a datagram service or a group.
+    /// Whether the following fields are valid: the address of a datagram service or a group.
     pub is_datagram: u32,
     /// To which queue pair.
     pub qpn: u32,
@@ -120,7 +120,7 @@ impl Default for Event {
     }
 }
 
-/// What is known of an id.
+/// The state of an id.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Standing {
@@ -128,7 +128,7 @@ pub struct Standing {
     pub local: Address,
     /// Those of the peer.
     pub peer: Address,
-    /// Whether the rest is there: the way to the peer.
+    /// Whether the following fields are valid: the route to the peer.
     pub has_path: u32,
     /// Our address as a GID.
     pub sgid: [u8; 16],
@@ -148,7 +148,7 @@ pub struct Standing {
     pub ack_timeout: u8,
 }
 
-/// Settings of an id, by their number here.
+/// Options of an id, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Setting {
@@ -160,11 +160,11 @@ pub enum Setting {
     AfOnly = 2,
     /// Transport timer exponent.
     AckTimeout = 3,
-    /// Whether an id of the port space for both asks for datagram services.
+    /// Whether an id of the IB port space uses datagram services.
     Datagrams = 4,
-    /// Whether offers to a listener come with all of their private data.
+    /// Whether connection requests to a listener carry all of their private data.
     WholeOffers = 5,
-    /// Number of the port space that its port is taken from; 0 for its own.
+    /// Number of the port space that its port belongs to; 0 for its own.
     PortSpace = 6,
 }
 
@@ -179,57 +179,57 @@ pub struct Table {
     pub magic: u64,
     /// Size of the table, which grows at its end.
     pub size: usize,
-    /// Says why a call was refused, to whoever asked for it.
+    /// Logs why a call was refused.
     pub say: unsafe extern "C" fn(text: *const u8, len: usize),
-    /// An error inside: the device is said to have failed.
+    /// Reports an internal error: the device enters its fatal state.
     pub fail: unsafe extern "C" fn(),
 
     /// Makes an event channel; its descriptor is readable while an event waits.
     pub create_channel: unsafe extern "C" fn(*mut ibv_context, *mut *mut Channel, *mut c_int) -> c_int,
-    /// Ends it.
+    /// Destroys an event channel.
     pub destroy_channel: unsafe extern "C" fn(*mut Channel),
-    /// Waits for an event, unless the descriptor is non-blocking. An offer's id has the given cookie from then on; events
-    /// of it that another thread gets have that one, too.
+    /// Waits for an event, unless the descriptor is non-blocking. The id of a connection request gets the given
+    /// cookie; later events of it that other threads receive have that cookie, too.
     pub next_event: unsafe extern "C" fn(*mut Channel, offer_cookie: u64, *mut Event) -> c_int,
 
     /// Makes an id in a port space.
     pub create_id:
         unsafe extern "C" fn(*mut ibv_context, *mut Channel, space: u32, cookie: u64, *mut *mut Id) -> c_int,
-    /// The program is done with it. Returns how many events of it were handed out; there will be no more.
+    /// Ends an id for the program. Returns how many of its events were delivered; no more follow.
     pub close_id: unsafe extern "C" fn(*mut Id) -> u32,
-    /// Forgets it.
+    /// Frees it.
     pub free_id: unsafe extern "C" fn(*mut Id),
-    /// Its events go elsewhere from now on. Returns how many were handed out before.
+    /// Moves its events to another channel. Returns how many were delivered before.
     pub migrate_id: unsafe extern "C" fn(*mut Id, *mut Channel) -> u32,
-    /// What is known of it.
+    /// Reads its state.
     pub query_id: unsafe extern "C" fn(*mut Id, *mut Standing),
-    /// Changes a setting.
+    /// Sets an option.
     pub set: unsafe extern "C" fn(*mut Id, setting: u32, value: u32) -> c_int,
 
     /// Binds it.
     pub bind: unsafe extern "C" fn(*mut Id, *const Address) -> c_int,
     /// Listens.
     pub listen: unsafe extern "C" fn(*mut Id, backlog: c_int) -> c_int,
-    /// Finds the address from which the destination is reached; the source may be none.
+    /// Resolves the local address for a destination; the source may be none.
     pub resolve_addr: unsafe extern "C" fn(*mut Id, source: *const Address, to: *const Address) -> c_int,
-    /// Fixes the way.
+    /// Resolves the route.
     pub resolve_route: unsafe extern "C" fn(*mut Id) -> c_int,
-    /// Attributes that take the id's queue pair to the state that `attr` names, and their mask.
+    /// Attributes that move the id's queue pair to the state in `attr`, and their mask.
     pub qp_attributes: unsafe extern "C" fn(*mut Id, attr: *mut ibv_qp_attr, mask: *mut c_int) -> c_int,
 
-    /// Offers a connection.
+    /// Sends a connection request.
     pub connect: unsafe extern "C" fn(*mut Id, Transport, *const Parameters) -> c_int,
-    /// Takes one.
+    /// Accepts one.
     pub accept: unsafe extern "C" fn(*mut Id, *const Parameters) -> c_int,
-    /// Refuses one.
+    /// Rejects one.
     pub reject: unsafe extern "C" fn(*mut Id, reason: u32, *const Parameters) -> c_int,
-    /// Tells the peer that the queue pair is ready.
+    /// Confirms to the peer that the queue pair is ready.
     pub establish: unsafe extern "C" fn(*mut Id) -> c_int,
-    /// Data came before the peer's last message.
+    /// Reports that data arrived before the peer's last message.
     pub notify_established: unsafe extern "C" fn(*mut Id) -> c_int,
-    /// Ends a connection.
+    /// Disconnects.
     pub disconnect: unsafe extern "C" fn(*mut Id) -> c_int,
-    /// Joins a group: an event follows.
+    /// Joins a multicast group; an event follows.
     pub join: unsafe extern "C" fn(*mut Id, group: *const Address) -> c_int,
 }
 
@@ -245,7 +245,7 @@ pub unsafe fn table_of(context: *mut ibv_context) -> Option<&'static Table> {
             return None;
         }
         let table = (*whole).r#priv.cast::<Table>();
-        // Of a foreign library only the first word is looked at.
+        // Of a foreign library only the first word is read.
         if table.is_null() || (*table).magic != MAGIC || (*table).size < size_of::<Table>() {
             return None;
         }

@@ -1,6 +1,6 @@
-//! How a library gives functions to programs under the names, and with the versions, of the C library.
+//! Exports functions under the names and symbol versions of the C library.
 
-/// The instruction that goes on at `{function}`.
+/// The instruction that jumps to `{function}`.
 #[cfg(target_arch = "x86_64")]
 #[doc(hidden)]
 #[macro_export]
@@ -10,7 +10,7 @@ macro_rules! jump {
     };
 }
 
-/// The instruction that goes on at `{function}`.
+/// The instruction that jumps to `{function}`.
 #[cfg(target_arch = "aarch64")]
 #[doc(hidden)]
 #[macro_export]
@@ -20,8 +20,8 @@ macro_rules! jump {
     };
 }
 
-/// Exports functions under the names of the C library. Each name is a jump to its function: a symbol that Rust exports
-/// itself would come out without its version, silently.
+/// Exports functions under the names of the C library. Each name is a jump to its function: a symbol that Rust
+/// exports itself would silently lack its version.
 #[macro_export]
 macro_rules! export {
     ($($name:literal => $function:path,)*) => {

@@ -1,6 +1,6 @@
-//! What the two C libraries agree on. Plain types without state: each library has its own copy of this crate.
+//! Types that the two C libraries share. They have no state: each library has its own copy of this crate.
 //!
-//! | room | what lives there |
+//! | module | content |
 //! |---|---|
 //! | `verbs` | the structures and numbers of <infiniband/verbs.h>, their layout asserted |
 //! | `cm` | the table through which librdmacm reaches the connection manager inside libibverbs |

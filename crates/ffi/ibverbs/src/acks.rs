@@ -1,5 +1,5 @@
-//! Events that a program took but did not acknowledge yet. Destroying their object waits for it, as the manual says:
-//! another thread may be about to use the pointer that came with the event.
+//! Events that a program received but did not acknowledge yet. Destroying their object waits for the acknowledgement,
+//! as the manual requires: another thread may be about to use the pointer in the event.
 
 use parking_lot::{Condvar, Mutex};
 
@@ -11,12 +11,12 @@ pub(crate) struct Acks {
 }
 
 impl Acks {
-    /// One more was handed out.
+    /// Counts a delivered event.
     pub(crate) fn reported(&self) {
         *self.outstanding.lock() += 1;
     }
 
-    /// So many were acknowledged. More than were handed out is the program's mistake, and harmless.
+    /// Counts acknowledged events. A surplus is an error of the program, and harmless.
     pub(crate) fn acknowledge(&self, count: u64) {
         let mut outstanding = self.outstanding.lock();
         *outstanding = outstanding.saturating_sub(count);
@@ -25,7 +25,7 @@ impl Acks {
         }
     }
 
-    /// Waits until all are.
+    /// Waits until all events are acknowledged.
     pub(crate) fn wait_settled(&self) {
         let mut outstanding = self.outstanding.lock();
         while *outstanding > 0 {

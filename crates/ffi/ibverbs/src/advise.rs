@@ -1,4 +1,4 @@
-//! Advice on memory that comes on demand: what to bring in ahead of time.
+//! Advice on on-demand paging: which pages to prefetch.
 
 use crate::abi::*;
 use crate::errno::{Refused, invalid};
@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
     })
 }
 
-/// The manual page tells the ways apart in which memory can be wrong.
+/// The manual page defines an error for each kind of invalid memory.
 fn refusal(error: Error) -> Refused {
     match error {
         Error::Memory(MemoryFault::WrongPd { .. }) => {

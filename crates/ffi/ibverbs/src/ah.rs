@@ -50,7 +50,7 @@ pub(crate) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     })
 }
 
-/// The way back to who sent a datagram, from its completion and the 40 bytes in front of it.
+/// The path back to the sender of a datagram, from its completion and the 40 bytes in front of it.
 unsafe fn answer_to(
     context: *mut ibv_context,
     port: u8,
@@ -65,11 +65,12 @@ unsafe fn answer_to(
     }
     let outer = outer(grh)?;
     let table = context.nic.gids();
-    // A datagram to a group is answered from any address of the same kind.
+    // A datagram to a group is answered from any address of the same family.
     let same_kind = |gid: Gid| gid.to_ipv4().is_some() == outer.here.to_ipv4().is_some();
     let exact = table.iter().position(|entry| entry.gid == outer.here);
     let index = exact.or_else(|| table.iter().position(|entry| same_kind(entry.gid)));
-    let sgid_index = index.ok_or(invalid("the destination of the datagram is no address of this device"))?;
+    let sgid_index =
+        index.ok_or(invalid("the destination of the datagram is not an address of this device"))?;
     Ok(ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid { raw: outer.there.0 },
@@ -92,7 +93,7 @@ struct Outer {
     traffic_class: u8,
 }
 
-/// Reads the 40 bytes: an IPv6 header, or 20 bytes of nothing and an IPv4 header.
+/// Reads the 40 bytes: an IPv6 header, or 20 unused bytes and an IPv4 header.
 fn outer(grh: &[u8; Grh::LEN]) -> Result<Outer, Refused> {
     if let Ok(v4) = Ipv4Header::parse(&grh[Grh::LEN - Ipv4Header::LEN..]) {
         return Ok(Outer {

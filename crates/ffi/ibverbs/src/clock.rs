@@ -9,7 +9,7 @@ use std::ffi::c_int;
 /// Ticks per millisecond, as `hca_core_clock` counts.
 pub(crate) const CORE_CLOCK_KHZ: u64 = 1_000_000;
 
-/// The raw clock is a number of ticks, all of it in `tv_nsec`: so devices do, and so programs read it.
+/// The raw clock is a number of ticks, all of it in `tv_nsec`, as for hardware.
 pub(crate) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,

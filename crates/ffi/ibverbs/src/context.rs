@@ -115,7 +115,8 @@ impl Context {
     pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<(), Refused> {
         // SAFETY: as the caller promises.
         let open = unsafe { Context::of(context)? };
-        // The manual lets a program close first and destroy its objects never. They point here, so the memory stays.
+        // The manual allows a program to close the context and never destroy its objects. They point here, so the
+        // memory stays.
         if !open.uses.any() {
             // SAFETY: as the caller promises, and no object of ours points here.
             drop(unsafe { Handle::<Context>::take(whole(context)) });
@@ -128,7 +129,7 @@ fn whole(context: *mut ibv_context) -> *mut verbs_context {
     context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast()
 }
 
-/// As many as there are processors, as hardware has it. They are all alike.
+/// As many as there are processors, as for hardware. All are equivalent.
 fn comp_vectors() -> i32 {
     std::thread::available_parallelism().map_or(1, |n| n.get().min(64) as i32)
 }

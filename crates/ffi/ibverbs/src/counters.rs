@@ -1,4 +1,4 @@
-//! Counters: what flows count, at places that the program chooses.
+//! Counters of flows, at positions that the program chooses.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -10,7 +10,7 @@ use ferroce_nic::lock::Mutex;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// What a place of the answer shows.
+/// The counter at a position of the result.
 #[derive(Clone, Copy)]
 struct Point {
     index: u32,
@@ -21,7 +21,7 @@ struct Point {
 pub(crate) struct CountersObject {
     counts: Arc<FlowCounts>,
     points: Mutex<Vec<Point>>,
-    /// Flows that count.
+    /// Flows that use them.
     uses: Uses,
     _context: Use,
 }
@@ -76,7 +76,7 @@ pub(crate) unsafe extern "C" fn destroy_counters(counters: *mut ibv_counters) ->
     })
 }
 
-/// Only before a flow is made with them: a flow that is there cannot be given counters.
+/// Only before a flow uses them: counters cannot be added to an existing flow.
 pub(crate) unsafe extern "C" fn attach_counters_point_flow(
     counters: *mut ibv_counters,
     attr: *mut ibv_counter_attach_attr,
@@ -112,7 +112,7 @@ pub(crate) unsafe extern "C" fn read_counters(
     count: u32,
     flags: u32,
 ) -> c_int {
-    /// May the answer be old? Ours never is.
+    /// Cached values are allowed; ours are always current.
     const PREFER_CACHED: u32 = 1;
     guard::number("ibv_read_counters", || {
         // SAFETY: counters of ours.

@@ -19,9 +19,9 @@ pub(crate) struct CqObject {
     pub(crate) uses: Uses,
     pub(crate) comp_acks: Acks,
     pub(crate) async_acks: Acks,
-    /// What the extended way of polling stands at.
+    /// The current completion of extended polling.
     pub(crate) current: Mutex<Completion>,
-    /// When that completion was added, if the program wants to know.
+    /// When that completion was added, if the program requests timestamps.
     pub(crate) stamp: Mutex<Stamp>,
     _held: (Use, Option<Use>, Option<Use>),
 }
@@ -36,7 +36,7 @@ impl Used for CqObject {
     }
 }
 
-/// What a queue is made of.
+/// The parameters of a queue.
 pub(crate) struct CqInit {
     pub(crate) cqe: u32,
     pub(crate) cookie: *mut c_void,
@@ -44,7 +44,7 @@ pub(crate) struct CqInit {
     pub(crate) comp_vector: u32,
     /// A parent domain that it belongs to, or NULL.
     pub(crate) domain: *mut ibv_pd,
-    /// Whether completions tell when they were added.
+    /// Whether completions have timestamps.
     pub(crate) is_stamped: bool,
     pub(crate) ignores_overrun: bool,
 }
@@ -59,7 +59,7 @@ impl CqObject {
         unsafe { Handle::of(cq.cast()) }
     }
 
-    /// Makes one, with the structure that `shape` completes.
+    /// Creates a queue, with the structure that `shape` completes.
     ///
     /// # Safety
     /// Context and channel are of ours, or NULL where that is allowed.
@@ -175,7 +175,7 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
     })
 }
 
-/// Fewer events than completions: a wish, which is kept. Ours come at once, and that is never later than wished.
+/// Moderation of events: accepted as a hint. Our events are never later than requested.
 pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     guard::number("ibv_modify_cq", || {
         // SAFETY: a queue of ours, and the program's attributes.
@@ -198,7 +198,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     })
 }
 
-/// How many completions were written, or a negative number.
+/// Returns the number of completions written, or a negative number.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
     let verb = "ibv_poll_cq";
     let polled = guard::hot(verb, || {
@@ -225,7 +225,7 @@ unsafe fn poll(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> Result<c_int, B
     polled.map(|written| written as c_int).map_err(|error| Box::new(error.into()))
 }
 
-/// Immediate data in network order, or the invalidated key: they share a place.
+/// Immediate data in network order, or the invalidated key: they share a field.
 pub(crate) fn imm_or_key(completion: &Completion) -> u32 {
     if completion.flags.contains(WcFlags::WITH_INV) {
         completion.invalidated.0

@@ -1,4 +1,4 @@
-//! The extended way of polling: one completion at a time, field by field.
+//! Extended polling: one completion at a time, field by field.
 
 use crate::abi::*;
 use crate::cq::{CqInit, CqObject, imm_or_key};
@@ -8,12 +8,12 @@ use ferroce_nic::Stamp;
 use ferroce_proto::verbs::{Completion, WcFlags};
 use std::ffi::c_int;
 
-/// What a completion can be asked for.
+/// The supported fields of a completion.
 const KNOWN_WC_FLAGS: u64 = IBV_WC_STANDARD_FLAGS
     | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
     | IBV_WC_EX_WITH_FLOW_TAG
     | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
-/// What makes a queue note times.
+/// Flags that request timestamps.
 const TIMES: u64 = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
 pub(crate) unsafe extern "C" fn create_cq_ex(
@@ -82,7 +82,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     unsafe { next_poll(cq) }
 }
 
-/// Takes the next completion; ENOENT says that there is none, which is no failure.
+/// Takes the next completion; ENOENT means that the queue is empty, and is not logged.
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     let polled = guard::run("ibv_next_poll", || {
         // SAFETY: a queue of ours.
@@ -102,13 +102,13 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 
 unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
 
-/// The completion that polling stands at.
+/// The current completion.
 unsafe fn current(cq: *mut ibv_cq_ex) -> Completion {
     // SAFETY: as the caller promises, a queue of ours.
     unsafe { CqObject::of(cq.cast()) }.map_or_else(|_| Completion::default(), |object| *object.current.lock())
 }
 
-/// When the completion that polling stands at was made.
+/// When the current completion was added.
 unsafe fn stamp(cq: *mut ibv_cq_ex) -> Stamp {
     // SAFETY: as the caller promises, a queue of ours.
     unsafe { CqObject::of(cq.cast()) }.map_or_else(|_| Stamp::default(), |object| *object.stamp.lock())
@@ -145,6 +145,6 @@ readers! {
     read_slid -> u32 = |_c| 0;
     read_sl -> u8 = |c| c.sl;
     read_dlid_path_bits -> u8 = |_c| 0;
-    // Raw packets have no immediate data, so the NIC puts the tag of their flow there.
+    // Raw packets have no immediate data, so the NIC stores the tag of their flow there.
     read_flow_tag -> u32 = |c| if c.flags.contains(WcFlags::WITH_IMM) { 0 } else { c.imm };
 }

@@ -14,7 +14,7 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// The device. It lives as long as the process: contexts point to it, and programs keep such pointers for long.
+/// The device. It lives as long as the process: contexts point to it, and programs keep such pointers.
 pub(crate) fn device() -> *mut ibv_device {
     static DEVICE: OnceLock<Device> = OnceLock::new();
     let device = DEVICE.get_or_init(|| {
@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn open_device(wanted: *mut ibv_device) -> *mut ibv
             return Err(Refused::Errno(libc::ENODEV, "not a device of this library"));
         }
         Context::open().inspect_err(|refused| {
-            // A program only learns that it has no context; the reason is usually one line that helps.
+            // The program only gets NULL, so the reason is printed.
             if let Refused::Nic(error) = refused {
                 eprintln!("ferroce: {}: {error}", identity::NAME);
             }

@@ -1,4 +1,4 @@
-//! Memory of the device itself.
+//! Device memory.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// A piece of device memory.
 pub(crate) struct DmObject {
     pub(crate) memory: Arc<DeviceMemory>,
-    /// Regions on it, through whichever pointer they were made.
+    /// Regions on it, through any of its pointers.
     pub(crate) uses: Arc<Uses>,
     _context: Use,
 }
@@ -31,7 +31,7 @@ impl Used for DmObject {
 }
 
 impl DmObject {
-    /// Hands memory to a program, as an object of this context. Whoever imports it passes what the original has.
+    /// Publishes memory to a program as an object of this context. An import passes the fields of the original.
     ///
     /// # Safety
     /// A context of ours.

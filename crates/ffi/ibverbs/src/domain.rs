@@ -1,8 +1,8 @@
-//! Thread domains and parent domains: a protection domain with a thread, an allocator, or both beside it.
+//! Thread domains, and parent domains: a protection domain with a thread domain, an allocator, or both.
 //!
-//! Our locks are cheap while nobody else wants them, so a thread domain changes nothing but who must outlive whom. The
-//! allocator of a parent domain gives the memory of the structures behind queue pairs, completion queues and shared
-//! receive queues; what only the NIC reads stays its own.
+//! Our locks are cheap without contention, so a thread domain only affects the order of destruction. The allocator of
+//! a parent domain provides the memory of the structures of queue pairs, completion queues and shared receive queues.
+//! The NIC allocates its own memory itself.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })
 }
 
-/// What a parent domain adds to its protection domain.
+/// The additional fields of a parent domain.
 pub(crate) struct Parent {
     lender: Option<Lender>,
     _pd: Use,
@@ -62,13 +62,13 @@ pub(crate) struct Parent {
 }
 
 impl Parent {
-    /// Who gives memory to objects of the parent domain, which itself is at `pd`.
+    /// The allocator for objects of the parent domain at `pd`.
     pub(crate) fn lender(&self, pd: *mut ibv_pd) -> Option<Lender> {
         self.lender.map(|lender| Lender { pd, ..lender })
     }
 }
 
-/// Returned by `ibv_dealloc_pd` to the program like any protection domain.
+/// `ibv_dealloc_pd` frees it like any protection domain.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     init: *mut ibv_parent_domain_init_attr,

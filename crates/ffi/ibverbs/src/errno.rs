@@ -1,4 +1,4 @@
-//! Why a verb was refused, as the number its manual page promises.
+//! Why a verb was refused, as the error number of its manual page.
 
 use ferroce_nic::CmRefusal;
 use ferroce_nic::Error;
@@ -6,26 +6,26 @@ use ferroce_proto::cm::CmError;
 use ferroce_proto::qp::PostError;
 use std::ffi::c_int;
 
-/// A refusal: a bare number, or the NIC's own reason, which becomes a number at the very end.
+/// A refusal: an error number, or the NIC's own error, which is translated at the very end.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// A number, with what was wrong.
+    /// A number, with the reason.
     Errno(c_int, &'static str),
-    /// What the NIC said.
+    /// The error of the NIC.
     Nic(Error),
 }
 
-/// An argument that cannot be.
+/// An invalid argument.
 pub(crate) const fn invalid(what: &'static str) -> Refused {
     Refused::Errno(libc::EINVAL, what)
 }
 
-/// Something else still uses the object.
+/// The object is still in use.
 pub(crate) const fn busy(what: &'static str) -> Refused {
     Refused::Errno(libc::EBUSY, what)
 }
 
-/// The device cannot do this.
+/// The device does not support this.
 pub(crate) const fn unsupported(what: &'static str) -> Refused {
     Refused::Errno(libc::EOPNOTSUPP, what)
 }
@@ -57,11 +57,11 @@ impl Refused {
         }
     }
 
-    /// Says why, if `FERROCE_LOG` asks for it.
+    /// Logs the reason, if `FERROCE_LOG` requests it.
     #[cold]
     pub(crate) fn explain(&self, verb: &str) {
         match self {
-            // Not failures: an empty place in a table, nothing there yet.
+            // Not failures: an empty table entry, or an empty queue.
             Refused::Errno(libc::ENODATA | libc::EAGAIN | libc::EINTR, _) => {}
             Refused::Errno(_, why) => ferroce_nic::log_refusal(format_args!("{verb}: {why}")),
             Refused::Nic(error) => ferroce_nic::log_refusal(format_args!("{verb}: {error}")),
@@ -82,7 +82,7 @@ fn of_nic(error: &Error) -> c_int {
     }
 }
 
-/// What the kernel's connection manager answers in the same place.
+/// What the kernel's connection manager returns in the same case.
 fn of_cm(refusal: &CmRefusal) -> c_int {
     match refusal {
         CmRefusal::AddressInUse | CmRefusal::Protocol(CmError::InUse) => libc::EADDRINUSE,

@@ -34,7 +34,7 @@ pub(crate) unsafe extern "C" fn get_async_event(
     })
 }
 
-/// What the event is about, marked as handed out; `None` if that is gone already.
+/// The object of the event, with the event counted as delivered; `None` if the object was destroyed.
 unsafe fn element(context: &Context, source: EventSource) -> Result<Option<ibv_async_element>, Refused> {
     if let EventSource::Device | EventSource::Port(_) = source {
         let port_num = if let EventSource::Port(port) = source { port.into() } else { 0 };

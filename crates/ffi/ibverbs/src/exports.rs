@@ -84,7 +84,7 @@ export! {
     "ibv_read_sysfs_file" => sysfs::read_sysfs_file,
 }
 
-// The inside of the real library, for the libraries of vendors.
+// Private functions of the real library, for the libraries of vendors.
 export! {
     "ibv_query_gid_type" => gid::query_gid_type,
     "__ioctl_final_num_attrs" => private::no_driver,

@@ -1,4 +1,4 @@
-//! Flows: rules for which raw packets come to a queue pair.
+//! Flows: rules that select the raw packets of a queue pair.
 
 use crate::abi::*;
 use crate::counters::CountersObject;
@@ -20,7 +20,7 @@ impl Object for FlowObject {
     type Abi = ibv_flow;
 }
 
-/// Where value and mask lie in a specification, and how many bytes of them are fields.
+/// Offsets of value and mask in a specification, and the bytes of their fields.
 struct Shape {
     layer: FlowLayer,
     value: usize,
@@ -57,7 +57,7 @@ impl Spec<'_> {
         Ok(FlowFilter { layer: shape.layer, value: value.to_vec(), mask: mask.to_vec() })
     }
 
-    /// Adds what it says to the rule.
+    /// Adds its conditions to the rule.
     unsafe fn apply(&self, rule: &mut FlowRule, held: &mut Vec<Use>) -> Result<(), Refused> {
         if let Some(shape) = shape(self.kind) {
             rule.filters.push(self.filter(&shape)?);

@@ -1,9 +1,9 @@
-//! `fork()`: hardware needs its pages kept from the child. Software reads the parent's pages as the parent does, so a
-//! child's copy-on-write never comes between, and there is nothing to set up.
+//! `fork()`: for hardware, pages must be kept from the child. Software reads the parent's pages as the parent does,
+//! so copy-on-write in a child has no effect, and no preparation is needed.
 
 use std::ffi::{c_int, c_void};
 
-/// What `ibv_is_fork_initialized` answers when no preparation is needed.
+/// The result of `ibv_is_fork_initialized` when no preparation is needed.
 const IBV_FORK_UNNEEDED: c_int = 2;
 
 pub(crate) extern "C" fn fork_init() -> c_int {

@@ -7,7 +7,7 @@ use crate::guard;
 use ferroce_nic::{GID_TABLE_LEN, GidEntry};
 use std::ffi::c_int;
 
-/// Nothing at this place of the table.
+/// The table entry is empty.
 const EMPTY: Refused = Refused::Errno(libc::ENODATA, "this entry of the GID table is empty");
 
 fn entry_at(context: &Context, port: u32, index: usize) -> Result<GidEntry, Refused> {
@@ -73,7 +73,7 @@ fn check_room(entry: *mut ibv_gid_entry, flags: u32, entry_len: usize) -> Result
     Ok(())
 }
 
-/// All entries that are not empty, and how many; a buffer that is too short is refused.
+/// All non-empty entries, and their number; a buffer that is too short is refused.
 pub(crate) unsafe extern "C" fn query_gid_table(
     context: *mut ibv_context,
     entries: *mut ibv_gid_entry,

@@ -1,4 +1,4 @@
-//! The gate that every call goes through: a panic never reaches the program, and a refusal becomes what C expects.
+//! The wrapper of every call: it stops panics, and turns a refusal into what C expects.
 
 use crate::errno::{self, Refused};
 use std::ffi::c_int;
@@ -9,10 +9,10 @@ use std::ptr;
 #[cfg(debug_assertions)]
 use std::sync::OnceLock;
 
-/// What a panic leaves behind: the device is said to have failed, since nobody knows what state it is in.
+/// Handles a panic: the device enters its fatal state, since its state is unknown.
 #[cold]
 fn after_panic(verb: &str) -> Refused {
-    // Looking for the NIC could panic again; then the number alone must do.
+    // Finding the NIC could panic again; then only the number is returned.
     let _ = catch_unwind(|| {
         if let Some(nic) = ferroce_nic::Nic::current() {
             nic.raise_fatal();
@@ -22,8 +22,8 @@ fn after_panic(verb: &str) -> Refused {
     Refused::Errno(libc::EIO, "an error inside ferroce")
 }
 
-/// Panics where `FERROCE_TEST_PANIC` names this place, as a mistake of ours would: a verb, or a spot within one. Only in
-/// a library that was built for tests.
+/// Panics where `FERROCE_TEST_PANIC` names this point, as a bug would: a verb, or a point within one. Only in a
+/// library that is built for tests.
 #[cfg(debug_assertions)]
 pub(crate) fn provoke(place: &str) {
     static WANTED: OnceLock<Option<OsString>> = OnceLock::new();
@@ -37,7 +37,7 @@ pub(crate) fn provoke(_: &str) {}
 
 /// Runs a verb.
 pub(crate) fn run<T>(verb: &'static str, call: impl FnOnce() -> Result<T, Refused>) -> Result<T, c_int> {
-    // Whatever a panic left half done belongs to the NIC, which is declared dead; the program's own memory is whole.
+    // A panic may leave the NIC inconsistent, so it is declared dead; the program's own memory is intact.
     let guarded = || {
         provoke(verb);
         call()
@@ -50,8 +50,8 @@ pub(crate) fn run<T>(verb: &'static str, call: impl FnOnce() -> Result<T, Refuse
     Err(refuse(verb, refused))
 }
 
-/// The gate of the verbs that programs call for every message: nothing but a number comes out of it, so that one that succeeds
-/// carries no refusal about, not even an empty one.
+/// The wrapper of data path verbs. It returns only a number, so that a successful call never moves a refusal around,
+/// not even an empty one.
 #[inline(always)]
 pub(crate) fn hot(verb: &'static str, call: impl FnOnce() -> c_int) -> Result<c_int, c_int> {
     let guarded = || {
@@ -64,7 +64,7 @@ pub(crate) fn hot(verb: &'static str, call: impl FnOnce() -> c_int) -> Result<c_
     }
 }
 
-/// What a refusal comes to: it is explained, and its number stands in `errno`.
+/// Handles a refusal: logs it, and sets `errno`.
 #[cold]
 #[inline(never)]
 pub(crate) fn refuse(verb: &str, refused: Refused) -> c_int {
@@ -89,7 +89,7 @@ pub(crate) fn pointer<T>(verb: &'static str, call: impl FnOnce() -> Result<*mut 
     run(verb, call).unwrap_or(ptr::null_mut())
 }
 
-/// For verbs without an answer.
+/// For verbs without a result.
 pub(crate) fn quiet(verb: &'static str, call: impl FnOnce() -> Result<(), Refused>) {
     let _ = run(verb, call);
 }

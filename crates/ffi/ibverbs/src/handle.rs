@@ -1,4 +1,4 @@
-//! What a program's pointer leads to: the C structure first, our object behind it.
+//! The allocation behind a program's pointer: the C structure first, our object behind it.
 
 use crate::abi::{IBV_ALLOCATOR_USE_DEFAULT, PdAlloc, PdFree, ibv_pd};
 use crate::errno::{Refused, busy, invalid};
@@ -13,13 +13,13 @@ pub(crate) trait Object: Sized {
     type Abi;
 }
 
-/// An object that others can depend on: as long as they do, the program cannot give it back.
+/// An object that others can depend on. While they do, the program cannot destroy it.
 pub(crate) trait Used: Object {
-    /// Who does.
+    /// Its dependents.
     fn uses(&self) -> &Uses;
 }
 
-/// The allocation behind a pointer. Programs read and write the structure whenever they like, hence the cell.
+/// The allocation behind a pointer. Programs access the structure at any time, hence the cell.
 #[repr(C)]
 pub(crate) struct Handle<T: Object> {
     abi: UnsafeCell<T::Abi>,
@@ -27,7 +27,7 @@ pub(crate) struct Handle<T: Object> {
     lender: Option<Lender>,
 }
 
-/// A program that gives the memory itself: the allocator of a parent domain.
+/// Memory from the program: the allocator of a parent domain.
 #[derive(Clone, Copy)]
 pub(crate) struct Lender {
     pub(crate) pd: *mut ibv_pd,
@@ -36,16 +36,16 @@ pub(crate) struct Lender {
     pub(crate) free: PdFree,
 }
 
-/// What lent memory is for, as an allocator is told. Ours to choose; no driver has number 0.
+/// The resource type that an allocator receives. Ours to choose; no driver has number 0.
 const RESOURCE_OBJECT: u64 = 1;
 
 impl<T: Object> Handle<T> {
-    /// Hands a structure and its object to the program.
+    /// Publishes a structure and its object to the program.
     pub(crate) fn publish(abi: T::Abi, object: T) -> *mut T::Abi {
         Box::into_raw(Box::new(Handle { abi: UnsafeCell::new(abi), object, lender: None })).cast()
     }
 
-    /// The same, in memory that the program lends.
+    /// The same, in memory from the program.
     pub(crate) fn publish_in(lender: Option<Lender>, abi: T::Abi, object: T) -> Result<*mut T::Abi, Refused> {
         let Some(given) = lender else { return Ok(Self::publish(abi, object)) };
         let (size, align) = (size_of::<Self>(), align_of::<Self>().max(align_of::<*mut c_void>()));
@@ -71,7 +71,7 @@ impl<T: Object> Handle<T> {
     pub(crate) unsafe fn of<'a>(abi: *mut T::Abi) -> Result<&'a T, Refused> {
         // SAFETY: as the caller promises; the structure is the first member of the allocation.
         let handle = unsafe { abi.cast::<Handle<T>>().as_ref() };
-        // Only then: a refusal that nobody needs would have to be dropped, by every call.
+        // Built only on failure: otherwise every call would have to drop a refusal.
         handle.map(|handle| &handle.object).ok_or_else(|| invalid("a NULL pointer"))
     }
 
@@ -96,7 +96,7 @@ impl<T: Object> Handle<T> {
 }
 
 impl<T: Used> Handle<T> {
-    /// Takes it back, unless something depends on it: `who` says what, and the program is told EBUSY.
+    /// Takes it back, or returns EBUSY if something depends on it, with `who` as the reason.
     ///
     /// # Safety
     /// The pointer is NULL, or as for [`Handle::take`] if nothing depends on the object.
@@ -105,7 +105,7 @@ impl<T: Used> Handle<T> {
         unsafe { Self::take_settled(abi, who, |_| Ok(())) }
     }
 
-    /// The same, with what must be done first once nothing depends on it.
+    /// The same, but runs a closure first, once nothing depends on it.
     ///
     /// # Safety
     /// As for [`Handle::take_unused`].
@@ -125,8 +125,8 @@ impl<T: Used> Handle<T> {
     }
 }
 
-/// Writes a word of a structure that the program holds. Calls on one object may come from several threads at once, and each
-/// writes what it found; so the word is never written plainly.
+/// Writes a word of a structure that the program holds. Several threads may call on one object, and each writes what
+/// it found, so the write is atomic.
 ///
 /// # Safety
 /// The word of a structure of ours.
@@ -135,7 +135,7 @@ pub(crate) unsafe fn store_word(place: *mut u32, value: u32) {
     unsafe { AtomicU32::from_ptr(place) }.store(value, Ordering::Relaxed);
 }
 
-/// Counts who depends on an object, so that destroying it can answer EBUSY.
+/// Counts the dependents of an object, so that destroying it can return EBUSY.
 #[derive(Default)]
 pub(crate) struct Uses(Arc<()>);
 

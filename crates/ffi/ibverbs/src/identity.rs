@@ -1,22 +1,22 @@
-//! Who the device says it is.
+//! The identity of the device.
 
 use std::sync::OnceLock;
 
 /// Name of the device, as `ibv_devices` prints it.
 pub(crate) const NAME: &str = ferroce_nic::DEVICE_NAME;
-/// Name of its character device, if there were one.
+/// Name of its character device.
 pub(crate) const DEV_NAME: &str = "uverbs0";
-/// Where its attributes would lie in sysfs; `ferroce run` puts a tree there.
+/// Path of its attributes in sysfs; `ferroce run` provides the files.
 pub(crate) const IBDEV_PATH: &str = "/sys/class/infiniband/ferroce0";
-/// Where its character device would lie in sysfs.
+/// Path of its character device in sysfs.
 pub(crate) const DEV_PATH: &str = "/sys/class/infiniband_verbs/uverbs0";
-/// Our own: locally administered, so nobody's OUI. Programs that know a vendor's numbers switch tricks on.
+/// Locally administered, so no vendor's OUI. Programs enable special cases for the numbers of known vendors.
 pub(crate) const VENDOR_ID: u32 = 0x00fe_70ce;
 /// The one kind of device there is.
 pub(crate) const VENDOR_PART_ID: u32 = 1;
-/// What devices call the version of their firmware.
+/// The firmware version.
 pub(crate) const FW_VER: &str = env!("CARGO_PKG_VERSION");
-/// What the board would be called.
+/// The board ID.
 pub(crate) const BOARD_ID: &str = "FERROCE0000000001";
 
 /// GUID of the node: the same for a user on a host at every start, different for others.

@@ -1,7 +1,7 @@
-//! Objects of another context of this process: found by the descriptor of their context and their handle.
+//! Imports objects of another context of this process, by the descriptor of the context and their handle.
 //!
-//! A context that was imported stands beside the one it came from: same objects, events of its own. What is imported
-//! from it is another pointer to the same object. Contexts of other processes cannot be imported: their NIC is there.
+//! An imported context has the same objects as the original, and events of its own. An imported object is another
+//! pointer to the same object. Contexts of other processes cannot be imported: their NIC is in that process.
 
 use crate::abi::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use crate::context::Context;
@@ -20,7 +20,7 @@ use std::sync::{Arc, Weak};
 
 type ByHandle<T> = Mutex<HashMap<u32, T>>;
 
-/// What contexts that stand beside each other share: the objects that can be imported, by handle.
+/// What contexts of one family share: the objects that can be imported, by handle.
 pub(crate) struct Exports {
     nic: Nic,
     /// The file that their descriptors lead to.
@@ -30,7 +30,7 @@ pub(crate) struct Exports {
     device_memory: ByHandle<(Weak<DeviceMemory>, Weak<Uses>)>,
 }
 
-/// Every family of contexts that is open.
+/// All open families of contexts.
 static FAMILIES: Mutex<Vec<Weak<Exports>>> = Mutex::new(Vec::new());
 
 fn inode(fd: RawFd) -> std::io::Result<u64> {
@@ -69,45 +69,45 @@ impl Exports {
         })
     }
 
-    /// A protection domain was made.
+    /// Records a protection domain.
     pub(crate) fn add_pd(&self, pd: &Arc<Pd>, uses: &Arc<Uses>) {
         self.pds.lock().insert(pd.id().0, (Arc::downgrade(pd), Arc::downgrade(uses)));
     }
 
-    /// It is gone.
+    /// Removes it.
     pub(crate) fn remove_pd(&self, handle: u32) {
         self.pds.lock().remove(&handle);
     }
 
-    /// A region was made.
+    /// Records a region.
     pub(crate) fn add_region(&self, handle: u32, region: &Arc<Mutex<MemoryRegion>>) {
         self.regions.lock().insert(handle, Arc::downgrade(region));
     }
 
-    /// It is gone.
+    /// Removes it.
     pub(crate) fn remove_region(&self, handle: u32) {
         self.regions.lock().remove(&handle);
     }
 
-    /// Device memory was taken.
+    /// Records device memory.
     pub(crate) fn add_device_memory(&self, handle: u32, memory: &Arc<DeviceMemory>, uses: &Arc<Uses>) {
         self.device_memory.lock().insert(handle, (Arc::downgrade(memory), Arc::downgrade(uses)));
     }
 
-    /// It is gone.
+    /// Removes it.
     pub(crate) fn remove_device_memory(&self, handle: u32) {
         self.device_memory.lock().remove(&handle);
     }
 }
 
-/// Whether a descriptor looks like one of a context, be it of another process.
+/// Whether a descriptor may belong to a context, even of another process.
 fn is_name_tag(fd: RawFd) -> bool {
     let target = std::fs::read_link(format!("/proc/self/fd/{fd}"));
     target.is_ok_and(|path| path.to_string_lossy().starts_with("/memfd:ferroce"))
 }
 
-/// The descriptor is the context's from now on, as in the real library; one that still belongs to another context is
-/// copied first.
+/// The new context owns the descriptor, as in the real library. If another context owns it already, it is duplicated
+/// first.
 pub(crate) unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut ibv_context {
     guard::pointer("ibv_import_device", || {
         let family = Exports::of_descriptor(cmd_fd)?;
@@ -138,7 +138,7 @@ pub(crate) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32
     })
 }
 
-/// Whatever was made in it meanwhile stays.
+/// Objects that were made in it stay.
 pub(crate) unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
     guard::quiet("ibv_unimport_pd", || {
         // SAFETY: a domain of ours.
@@ -149,7 +149,7 @@ pub(crate) unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
     });
 }
 
-/// The address of an imported region is NULL, says the manual.
+/// The address of an imported region is NULL, as the manual requires.
 pub(crate) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     guard::pointer("ibv_import_mr", || {
         // SAFETY: a domain of ours, and its context.

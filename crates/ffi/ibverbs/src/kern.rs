@@ -1,4 +1,5 @@
-//! Structures between the kernel's form and the program's: same fields, other order. Somebody links with these.
+//! Conversions between the kernel's structures and the program's: same fields, other order. Some programs link with
+//! them.
 
 use crate::abi::*;
 use crate::guard;
@@ -79,7 +80,7 @@ pub(crate) unsafe extern "C" fn copy_ah_attr_from_kern(user: *mut ibv_ah_attr, k
     unsafe { translate("ibv_copy_ah_attr_from_kern", kern, user, |kern, user| *user = *kern) }
 }
 
-/// The state itself is not taken over, only what the kernel says it was; so the real library does.
+/// The state itself is not copied, only the kernel's current state, as in the real library.
 pub(crate) unsafe extern "C" fn copy_qp_attr_from_kern(
     user: *mut ibv_qp_attr,
     kern: *const ib_uverbs_qp_attr,

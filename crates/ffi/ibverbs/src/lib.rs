@@ -1,18 +1,18 @@
-//! `libibverbs.so.1`: the verbs of the C world, translated to ferroce's NIC and nothing else.
+//! `libibverbs.so.1`: the verbs for C programs, translated to ferroce's NIC.
 //!
-//! | room | what lives there |
+//! | module | content |
 //! |---|---|
 //! | `exports`, `ops` | how programs reach a function: by symbol, or through the context's tables |
-//! | `guard`, `errno` | what every call goes through: panics and refusals become numbers |
-//! | `handle`, `acks` | what a program's pointer leads to, who still uses it, which events are out |
-//! | `device`, `identity`, `context` | the one device, who it says it is, and opening it |
-//! | `query`, `clock`, `gid`, `sysfs`, `names`, `rates` | what can be asked |
+//! | `guard`, `errno` | the wrapper of every call: panics and refusals become error numbers |
+//! | `handle`, `acks` | the object behind a pointer, its dependents, its unacknowledged events |
+//! | `device`, `identity`, `context` | the one device, its identity, and opening it |
+//! | `query`, `clock`, `gid`, `sysfs`, `names`, `rates` | queries |
 //! | `pd`, `domain`, `mr`, `mw`, `dm`, `advise`, `ah`, `mcast`, `srq`, `xrcd` | the objects |
 //! | `cq`, `cq_ex`, `channel`, `event` | completions and events |
 //! | `qp`, `send`, `recv` | queue pairs and what is posted to them |
 //! | `cm` | the connection manager, for librdmacm.so.1 |
-//! | `flow`, `counters`, `wq` | raw packets: who gets them |
-//! | `fork`, `import`, `ece`, `kern`, `neighbour`, `private` | what exists because somebody links with it |
+//! | `flow`, `counters`, `wq` | raw packets |
+//! | `fork`, `import`, `ece`, `kern`, `neighbour`, `private` | symbols that some programs link with |
 //!
 //! Every pointer is the program's. The verbs say which of them must be good, and that is what each `SAFETY` comment
 //! leans on; NULL is refused wherever the manual does not give it a meaning.

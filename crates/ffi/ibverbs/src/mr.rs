@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(crate) struct MrObject {
     pub(crate) region: Arc<Mutex<MemoryRegion>>,
     pd: Mutex<Use>,
-    /// What it lies on, if that is an object too.
+    /// The object that it lies on, if any.
     _on: Option<Use>,
 }
 
@@ -24,14 +24,14 @@ impl Object for MrObject {
     type Abi = ibv_mr;
 }
 
-/// Access flags of a program. Optional ones that nobody knows are ignored, as their definition says.
+/// Access flags of a program. Unknown optional flags are ignored, as the specification requires.
 pub(crate) fn access(flags: u32) -> Result<Access, Refused> {
     let unknown_optional = Access::OPTIONAL & !Access::all().bits();
     Access::from_bits(flags & !unknown_optional).ok_or(invalid("access flags that the device does not know"))
 }
 
 impl MrObject {
-    /// Hands a registration to the program.
+    /// Publishes a registration to the program.
     ///
     /// # Safety
     /// The domain is one of ours.
@@ -73,7 +73,7 @@ unsafe fn register(
     unsafe { MrObject::publish(pd, addr, region, None) }
 }
 
-/// A region that is nowhere: what is written there vanishes.
+/// A null region: writes to it are discarded.
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     guard::pointer("ibv_alloc_null_mr", || {
         // SAFETY: a domain of ours.
@@ -93,7 +93,7 @@ pub(crate) unsafe extern "C" fn reg_mr(
     guard::pointer("ibv_reg_mr", || unsafe { register(pd, addr, length, addr as u64, flags as u32) })
 }
 
-/// Also the one without a number: they differ in how the flags are passed, which no register shows.
+/// Also used by the variant without an IOVA: they differ only in how the flags are passed.
 pub(crate) unsafe extern "C" fn reg_mr_iova2(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -135,7 +135,7 @@ pub(crate) unsafe extern "C" fn rereg_mr(
     match outcome {
         Ok(()) => 0,
         Err(libc::EIO) => IBV_REREG_MR_ERR_CMD,
-        // All of it happens, or nothing.
+        // All of it succeeds, or nothing changes.
         Err(_) => IBV_REREG_MR_ERR_INPUT,
     }
 }
@@ -198,8 +198,8 @@ pub(crate) unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     guard::number("ibv_dereg_mr", || {
         // SAFETY: a region of ours.
         let object = unsafe { Handle::<MrObject>::of(mr)? };
-        // Waits for accesses in flight; refused while memory windows are bound to it. Whoever imported it holds an empty
-        // shell from here on.
+        // Waits for accesses in flight; refused while memory windows are bound to it. Imported pointers become
+        // invalid.
         object.region.lock().deregister()?;
         // SAFETY: the region's own structure, and its context.
         unsafe { Context::of((*mr).context)?.exports.remove_region((*mr).handle) };

@@ -38,7 +38,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut 
     })
 }
 
-/// Closes the window, if it was open.
+/// Invalidates the window, if it is bound.
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     guard::number("ibv_dealloc_mw", || {
         // SAFETY: a window of ours.
@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     })
 }
 
-/// The region that a bind names; none is right for closing a window.
+/// The region of a bind; none is valid for unbinding a window.
 unsafe fn region<'a>(info: &ibv_mw_bind_info) -> Result<Option<&'a MrObject>, Refused> {
     if info.mr.is_null() {
         return match (info.addr, info.length) {
@@ -92,7 +92,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
     })
 }
 
-/// What a work request binds: the window's new key is what the program says.
+/// The bind of a work request, with the new key from the program.
 ///
 /// # Safety
 /// The pointers are NULL or of ours.

@@ -1,4 +1,4 @@
-//! Names of numbers. Programs print them, and some scripts look for them, so they are the well-known ones.
+//! Names of numbers, as in rdma-core. Programs print them, and some scripts search for them.
 
 use std::ffi::{CStr, c_char, c_int};
 

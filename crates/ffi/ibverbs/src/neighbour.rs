@@ -1,4 +1,4 @@
-//! Which Ethernet address a GID has: our own, a group's, or what the kernel's neighbour table knows.
+//! The Ethernet address of a GID: our own, a group's, or that of the kernel's neighbour table.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -12,13 +12,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 type Mac = [u8; 6];
 
-/// Where the kernel says that there is no VLAN.
+/// The kernel's value for no VLAN.
 const NO_VLAN: u16 = 0xffff;
 const UNREACHABLE: Refused =
     Refused::Errno(libc::EHOSTUNREACH, "the kernel's neighbour table does not have the address");
 
-/// Negative numbers on failure, as the real one. Asks nobody on the network: an address to which nothing was sent yet
-/// may be unknown.
+/// Returns negative numbers on failure, as the real one. It sends no packets, so an address that was never used may
+/// be unknown.
 pub(crate) unsafe extern "C" fn resolve_eth_l2_from_gid(
     context: *mut ibv_context,
     attr: *mut ibv_ah_attr,
@@ -77,7 +77,7 @@ fn hardware_address(entry: &GidEntry) -> Result<Mac, Refused> {
     Ok(std::array::from_fn(|at| bytes[at].cast_unsigned()))
 }
 
-/// Asks the kernel for its neighbour table and looks for the address.
+/// Searches the kernel's neighbour table for the address.
 fn neighbour(if_index: u32, address: IpAddr) -> Result<Mac, Refused> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: a plain system call; the result is checked and owned from here on.

@@ -1,12 +1,11 @@
 //! The tables of operations that the inline verbs of <infiniband/verbs.h> call.
 //!
-//! A slot that stays NULL makes the inline verb answer EOPNOTSUPP. What is filled in here must also be reported by
-//! `query_device_ex`, and the other way round.
+//! A NULL slot makes the inline verb return EOPNOTSUPP. Slots and `query_device_ex` must report the same operations.
 
 use crate::abi::verbs_context;
 use crate::{advise, clock, counters, cq, cq_ex, dm, domain, flow, mr, mw, query, recv, send, srq, wq, xrcd};
 
-/// Fills in what there is.
+/// Fills in all supported operations.
 pub(crate) fn fill(context: &mut verbs_context) {
     context.query_port = Some(query::query_port_len);
     context.query_device_ex = Some(query::query_device_ex);

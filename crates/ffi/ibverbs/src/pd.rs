@@ -15,7 +15,7 @@ pub(crate) struct PdObject {
     pub(crate) pd: Arc<Pd>,
     pub(crate) uses: Arc<Uses>,
     _context: Use,
-    /// There if it is a parent domain.
+    /// Set for a parent domain.
     parent: Option<Parent>,
 }
 
@@ -49,7 +49,7 @@ impl PdObject {
         self.parent.is_some()
     }
 
-    /// Who gives the memory for objects made in the domain at `pd`, if the program does.
+    /// The program's allocator for objects of the domain at `pd`, if it has one.
     ///
     /// # Safety
     /// NULL, or a domain of ours.

@@ -1,9 +1,9 @@
-//! What libmlx5, libmlx4 and libefa want of the real library's inside. Many programs are linked with them for the sake of
-//! hardware that is not there; they must load, and find no hardware.
+//! Private functions of the real library that libmlx5, libmlx4 and libefa need. Many programs link with them although
+//! the hardware is absent. They must load, and find no hardware.
 
 use std::ffi::{c_int, c_void};
 
-/// Commands to a kernel driver: there is none.
+/// Commands to a kernel driver, which does not exist.
 pub(crate) extern "C" fn no_driver() -> c_int {
     libc::EOPNOTSUPP
 }

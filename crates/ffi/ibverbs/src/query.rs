@@ -1,4 +1,4 @@
-//! What the device and its port can do.
+//! Capabilities of the device and its port.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -9,9 +9,9 @@ use ferroce_proto::PKey;
 use ferroce_proto::verbs::Mtu;
 use std::ffi::c_int;
 
-/// Objects that only memory limits.
+/// Limit of objects that only memory limits.
 const PLENTY: i32 = 1 << 20;
-/// The only partition there is.
+/// The only partition.
 const PKEY: u16 = PKey::DEFAULT.0;
 
 fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
@@ -114,7 +114,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// Software faults as any program does, so every operation of every transport works on memory that is not there yet.
+/// Software faults as any program does, so every operation of every transport supports on-demand paging.
 fn on_demand(out: &mut ibv_device_attr_ex) {
     let datagram = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     let reliable = datagram | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
@@ -127,8 +127,8 @@ fn on_demand(out: &mut ibv_device_attr_ex) {
     out.xrc_odp_caps = reliable;
 }
 
-/// Copies as much of a structure as the program has room for. What is beyond the structure is set to zero: a program
-/// of a later age takes that for "not there".
+/// Copies as much of a structure as the program has space for, and zeroes the rest. A newer program reads zeros as
+/// "unsupported".
 unsafe fn copy_head<T>(from: &T, to: *mut T, room: usize) {
     let known = room.min(size_of::<T>());
     // SAFETY: `room` bytes are the program's to fill, and `known` of ours can be read.
@@ -155,7 +155,7 @@ fn port_attr(context: &Context, port: u8) -> Result<ibv_port_attr, Refused> {
     out.pkey_tbl_len = 1;
     out.max_vl_num = 1;
     out.subnet_timeout = 18;
-    // One lane of 25 Gb/s: what software of this kind reaches between two hosts, and a value that programs know.
+    // One lane of 25 Gb/s: a typical rate of this software between two hosts, and a value that programs know.
     out.active_width = 1;
     out.active_speed = 32;
     // "LinkUp" and "Disabled".
@@ -165,7 +165,7 @@ fn port_attr(context: &Context, port: u8) -> Result<ibv_port_attr, Refused> {
     Ok(out)
 }
 
-/// The operation: the program says how long its structure is.
+/// The operation: the program passes the length of its structure.
 pub(crate) unsafe extern "C" fn query_port_len(
     context: *mut ibv_context,
     port: u8,
@@ -184,7 +184,7 @@ pub(crate) unsafe extern "C" fn query_port_len(
     })
 }
 
-/// The symbol: from the age of the shorter structure.
+/// The symbol, which has the older, shorter structure.
 pub(crate) unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,

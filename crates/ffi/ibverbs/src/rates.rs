@@ -1,4 +1,4 @@
-//! Link rates, between the three ways to write them.
+//! Link rates, in three encodings.
 
 use std::ffi::c_int;
 

@@ -12,13 +12,13 @@ use ferroce_proto::qp::PostError;
 use ferroce_proto::verbs::RecvWr;
 use std::ffi::c_int;
 
-/// How one request is handed over.
+/// How one request is posted.
 type Post<'a> = dyn FnMut(&RecvWr<'_>) -> Result<(), PostError> + 'a;
 
-/// What became of a list, and of the call.
+/// The remaining list, and the result of the call.
 type Outcome = Result<Result<(), Box<Refused>>, Error>;
 
-/// Hands over the list from `at` on, which stops at the request that was refused.
+/// Posts the list from `at` on, up to the first refused request.
 ///
 /// # Safety
 /// The program's list.
@@ -34,7 +34,7 @@ pub(crate) unsafe fn post_list(at: &mut *mut ibv_recv_wr, post: &mut Post<'_>) -
     Ok(())
 }
 
-/// Goes through the list with `take`, and tells the program at which request it stopped.
+/// Walks the list with `take`, and reports the request at which it stopped to the program.
 ///
 /// # Safety
 /// The program's list, and room for a pointer or NULL.

@@ -1,4 +1,4 @@
-//! Posting sends. The list goes to the NIC as it lies in the program's memory: no copy, no allocation, one doorbell.
+//! Posting sends. The NIC reads the list in the program's memory: no copy, no allocation, one doorbell.
 
 use crate::abi::*;
 use crate::ah::AhObject;
@@ -34,7 +34,7 @@ pub(crate) unsafe extern "C" fn post_send(
     posted.unwrap_or_else(|number| number)
 }
 
-/// Hands over the list from `at` on, which stops at the request that was refused.
+/// Posts the list from `at` on, up to the first refused request.
 ///
 /// # Safety
 /// A queue pair of ours or NULL, and the program's list.
@@ -51,7 +51,7 @@ unsafe fn post_list(qp: *mut ibv_qp, at: &mut *mut ibv_send_wr) -> Result<(), Bo
             posting.is_last(wr.next.is_null());
             // SAFETY: as above.
             match unsafe { plain(wr, qp_type) } {
-                // Each operation by itself, so that the checks of the others are not in its way.
+                // Each operation by itself, without the checks of the others.
                 Some(request @ SendWr { op: SendOp::Write { .. }, .. }) => posting.post(&request),
                 Some(request @ SendWr { op: SendOp::Send, .. }) => posting.post(&request),
                 Some(request) => posting.post(&request),
@@ -69,7 +69,7 @@ unsafe fn post_list(qp: *mut ibv_qp, at: &mut *mut ibv_send_wr) -> Result<(), Bo
     posted.unwrap_or_else(|error| Err(Box::new(error.into())))
 }
 
-/// Whether a request of a reliable connection has one entry, and flags that are known.
+/// Whether a request of a reliable connection has one entry, and only known flags.
 #[inline(always)]
 fn is_plain(wr: &ibv_send_wr, qp_type: u32) -> bool {
     qp_type == IBV_QPT_RC && wr.send_flags & !SendFlags::all().bits() == 0 && wr.num_sge == 1
@@ -85,8 +85,7 @@ unsafe fn data_of(sge: &Sge, flags: SendFlags) -> Payload<'_> {
     }
 }
 
-/// The request, if it is one of those that programs post all the time: nothing can be wrong with it that the NIC does not find
-/// out, and there is nothing to look up.
+/// The request, if it is a common one: the NIC finds all its errors, and no object must be looked up.
 #[inline(always)]
 unsafe fn plain(wr: &ibv_send_wr, qp_type: u32) -> Option<SendWr<'_>> {
     if !is_plain(wr, qp_type) {
@@ -110,7 +109,7 @@ unsafe fn plain(wr: &ibv_send_wr, qp_type: u32) -> Option<SendWr<'_>> {
 }
 
 /// Any request.
-#[inline(never)] // beside the short way for most of them, it would only be in the way
+#[inline(never)] // keeps the fast path small
 unsafe fn post_one(
     wr: &ibv_send_wr,
     qp_type: u32,
@@ -124,7 +123,7 @@ unsafe fn post_one(
     let srq = (qp_type == IBV_QPT_XRC_SEND).then(|| Srqn::new(wr.remote_srqn));
     // SAFETY: the program's list.
     let sges = unsafe { entries(wr.sg_list, wr.num_sge)? };
-    // Made once and changed in place: moving it costs more than all the rest of this function.
+    // Created once and changed in place: moving it would cost more than the rest of this function.
     let mut request = SendWr { wr_id: wr.wr_id, op, flags, payload: Payload::Sges(sges), ud, srq };
     if let SendOp::AtomicWrite { value, .. } = &mut request.op {
         // SAFETY: as above.
@@ -148,7 +147,7 @@ unsafe fn post_one(
     Ok(posting.post_seldom(&request)?)
 }
 
-/// The eight bytes of an atomic write. They travel in the request itself, so they are read now.
+/// The eight bytes of an atomic write. The request carries them, so they are read now.
 unsafe fn stored_at_once(sges: &[Sge], flags: SendFlags, pd: &Pd) -> Result<[u8; 8], Refused> {
     if sges.iter().map(|sge| u64::from(sge.len)).sum::<u64>() != 8 {
         return Err(invalid("an atomic write has eight bytes"));
@@ -207,7 +206,7 @@ unsafe fn target(wr: &ibv_send_wr) -> Result<UdTarget, Refused> {
     }
 }
 
-/// The program's scatter/gather list, where it lies.
+/// The program's scatter/gather list, in place.
 ///
 /// # Safety
 /// `count` entries lie at `list`.
@@ -222,7 +221,7 @@ pub(crate) unsafe fn entries<'a>(list: *mut Sge, count: c_int) -> Result<&'a [Sg
     }
 }
 
-/// The bytes that an entry of an inline request names. Its key does not count.
+/// The bytes of an entry of an inline request. Its key is ignored.
 unsafe fn bytes<'a>(sge: &Sge) -> &'a [u8] {
     if sge.len == 0 {
         return &[];

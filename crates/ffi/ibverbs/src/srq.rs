@@ -20,7 +20,7 @@ pub(crate) struct SrqObject {
     _held: Held,
 }
 
-/// What must not go before the queue does.
+/// Objects that must outlive the queue.
 struct Held {
     _context: Use,
     _pd: Use,

@@ -1,4 +1,4 @@
-//! Files that a kernel driver would show in sysfs. Those of our device are answered from here; the rest are read.
+//! Files that a kernel driver would provide in sysfs. Those of our device are generated here; others are read.
 
 use crate::identity;
 use std::ffi::{CStr, OsStr, c_char, c_int};

@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn create_wq(
         // SAFETY: objects of ours.
         let ((domain, made_in), cq) = unsafe { (PdObject::of(init.pd)?, CqObject::of(init.cq)?) };
         if made_in != context || init.wq_type != IBV_WQT_RQ {
-            return Err(invalid("a domain of another context, or a type that is no receive queue"));
+            return Err(invalid("a domain of another context, or a type other than a receive queue"));
         }
         if init.comp_mask != 0 && init.create_flags != 0 {
             return Err(unsupported("create_flags that the device does not have"));
@@ -109,7 +109,7 @@ unsafe extern "C" fn post_wq_recv(
 /// A table of work queues.
 pub(crate) struct TableObject {
     pub(crate) queues: Vec<Arc<WorkQueue>>,
-    /// A completion queue of one of them, to stand where a queue pair must have one.
+    /// A completion queue of one of them, for the queue pair, which needs one.
     pub(crate) cq: *mut ibv_cq,
     pub(crate) uses: Uses,
     _held: Vec<Use>,

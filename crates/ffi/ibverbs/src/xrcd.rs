@@ -1,4 +1,4 @@
-//! XRC domains. A file's inode can stand for one, so that those who share the file share the domain.
+//! XRC domains. A file's inode can identify one, so that processes that share the file share the domain.
 
 use crate::abi::*;
 use crate::context::Context;
@@ -10,7 +10,7 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-/// An XRC domain, as one `ibv_open_xrcd` knows it.
+/// An XRC domain, from one `ibv_open_xrcd`.
 pub(crate) struct XrcdObject {
     pub(crate) domain: Arc<XrcDomain>,
     pub(crate) uses: Uses,
@@ -62,7 +62,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
             return Err(invalid("comp_mask must name fd and oflags"));
         }
         let domain = match attr.fd {
-            // Always a new one, O_CREAT or not, as the kernel has it.
+            // Always a new one, with or without O_CREAT, as in the kernel.
             -1 => owner.nic.alloc_xrc_domain()?,
             fd => of_file(owner, fd, attr.oflags)?,
         };
@@ -72,9 +72,9 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 }
 
 /// The kernel's number for it; it means "create it".
-const NO_DOMAIN: Refused = Refused::Errno(libc::EAGAIN, "nobody has a domain of this file open");
+const NO_DOMAIN: Refused = Refused::Errno(libc::EAGAIN, "no process has a domain of this file open");
 
-/// The domain of a file: the one there is, or a new one, as the flags say.
+/// The domain of a file: an existing or a new one, depending on the flags.
 fn of_file(owner: &Context, fd: c_int, oflags: c_int) -> Result<Arc<XrcDomain>, Refused> {
     let key = inode(fd)?;
     let (domain, is_new) = match oflags & libc::O_CREAT {

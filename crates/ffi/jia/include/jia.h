@@ -32,11 +32,11 @@ void jia_exit(void);
  * Memory: zero, at the same address everywhere. All processes make the same calls in the same order.
  * A home is the process where a page lives; pages of a home cost its owner least.
  */
-unsigned long jia_alloc(unsigned long bytes);                                    /* pages in turn over all homes */
+unsigned long jia_alloc(unsigned long bytes);                                    /* pages round-robin over homes */
 unsigned long jia_alloc1(unsigned long bytes);                                   /* all on process 0 */
-unsigned long jia_alloc2(unsigned long bytes, unsigned long block);              /* blocks in turn, from process 0 */
+unsigned long jia_alloc2(unsigned long bytes, unsigned long block);              /* blocks round-robin, from process 0 */
 unsigned long jia_alloc2p(unsigned long bytes, int home);                        /* all on one process */
-unsigned long jia_alloc3(unsigned long bytes, unsigned long block, int first);   /* blocks in turn, from `first` */
+unsigned long jia_alloc3(unsigned long bytes, unsigned long block, int first);   /* blocks round-robin, from `first` */
 unsigned long jia_alloc4(unsigned long bytes, int *blocks, int count, int first); /* block size changes each trip */
 unsigned long jia_alloc_array(unsigned long bytes, int *shares, int count);      /* shares[i] bytes on process i */
 unsigned long jia_alloc_random(unsigned long bytes);                             /* all on one process, any */

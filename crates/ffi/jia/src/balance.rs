@@ -1,4 +1,4 @@
-//! Splitting a loop: evenly, or by what each process was seen to get done.
+//! Splits a loop: evenly, or by the measured speed of each process.
 
 use crate::process::{guarded, run};
 use ferroce_dsm::{Error, Job, Statistics};
@@ -8,20 +8,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 const TAG: i32 = -4;
-/// Processes this close together are left alone: moving work moves pages, too.
+/// Differences below this are ignored: moving work moves pages, too.
 const TOLERANCE: f64 = 0.05;
 
 static BY_SPEED: AtomicBool = AtomicBool::new(false);
 static SPEED: Mutex<Speed> = Mutex::new(Speed { shares: Vec::new(), since: None });
 
 struct Speed {
-    /// Part of the work of each process; empty means equal parts.
+    /// Share of the work of each process; empty means equal shares.
     shares: Vec<f64>,
-    /// When the present stretch began, and how long this process had waited until then.
+    /// When the current section began, and how long this process had waited by then.
     since: Option<(Instant, u64)>,
 }
 
-/// What `jia_config(LOADBAL, …)` says.
+/// Set by `jia_config(LOADBAL, …)`.
 pub(crate) fn switch(on: bool) {
     BY_SPEED.store(on, Ordering::Relaxed);
 }
@@ -30,7 +30,7 @@ fn waited_ns(statistics: &Statistics) -> u64 {
     statistics.lock_wait_ns + statistics.barrier_wait_ns + statistics.fault_ns
 }
 
-/// Where the part of each process begins, out of `count`; one more than processes.
+/// Where the share of each process begins, out of `count`; one more entry than processes.
 fn bounds(shares: &[f64], count: i64) -> Vec<i64> {
     let mut sum = 0.0;
     let inner = shares.iter().map(|share| {
@@ -42,7 +42,7 @@ fn bounds(shares: &[f64], count: i64) -> Vec<i64> {
     bounds
 }
 
-/// New parts from the old ones and the time each process took for them.
+/// New shares from the old ones and the time that each process took.
 fn renewed(shares: &[f64], busy: &[f64]) -> Vec<f64> {
     let (least, most) = busy.iter().fold((f64::MAX, 0.0_f64), |(a, b), &t| (a.min(t), b.max(t)));
     if least <= 0.0 || most - least <= TOLERANCE * most {
@@ -53,7 +53,7 @@ fn renewed(shares: &[f64], busy: &[f64]) -> Vec<f64> {
     speeds.into_iter().map(|speed| speed / all).collect()
 }
 
-/// Everybody's time, to everybody.
+/// Sends the time of each process to all.
 fn exchange(job: &Job, busy: f64) -> Result<Vec<f64>, Error> {
     let others = (0..job.size()).filter(|&rank| rank != job.rank());
     others.clone().try_for_each(|rank| job.send(rank, TAG, &busy.to_ne_bytes()))?;
@@ -91,7 +91,7 @@ pub(crate) unsafe extern "C" fn jia_divtask(begin: *mut c_int, end: *mut c_int) 
     unsafe { (*begin, *end) = (from as c_int, to as c_int) };
 }
 
-/// Measures, and with LOADBAL on splits anew from the next loop on. All processes call it.
+/// Measures and, with LOADBAL on, splits the next loops anew. All processes call it.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_loadcheck() {
     if !BY_SPEED.load(Ordering::Relaxed) {

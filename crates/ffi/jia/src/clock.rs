@@ -4,7 +4,7 @@ use std::ffi::{c_double, c_ulong};
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// The first time that anybody asks. Programs keep seconds in a `float`, which is exact only for small numbers.
+/// The time of the first call. Programs keep seconds in a `float`, which is exact only for small numbers.
 pub(crate) fn start() -> Instant {
     static START: OnceLock<Instant> = OnceLock::new();
     *START.get_or_init(Instant::now)
@@ -17,7 +17,7 @@ pub(crate) extern "C" fn jia_clock() -> c_double {
     start.elapsed().as_secs_f64()
 }
 
-/// Nanoseconds of the system's clock that only goes forward.
+/// Nanoseconds of the monotonic clock.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_current_time() -> c_ulong {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,7 +1,7 @@
 //! `libjia`: the C interface of include/jia.h, over `ferroce-dsm`.
 //!
-//! Translation and nothing else: numbers and pointers of C become those of Rust, and a refusal becomes one sentence and
-//! the end of the job, since nearly all calls of this interface have no answer.
+//! It only translates: numbers and pointers of C become those of Rust. A refusal prints one sentence and ends the
+//! job, since most calls of this interface have no result.
 //!
 //! | file | calls |
 //! |---|---|

@@ -16,7 +16,7 @@ fn alloc(call: &'static str, bytes: c_ulong, placement: &Placement) -> c_ulong {
     run(call, |job: &Job| Ok(job.alloc(bytes as usize, placement)? as usize as c_ulong))
 }
 
-/// Blocks in turn. Programs divide sizes by the number of processes; where nothing is left, a page is meant.
+/// Blocks round-robin. Programs divide sizes by the number of processes; 0 means a page.
 fn cyclic(block: c_ulong, first: c_int) -> Placement {
     Placement::Cyclic { block: (block as usize).max(1), first: named("process", first) }
 }
@@ -36,7 +36,7 @@ unsafe fn sizes(call: &str, sizes: *const c_int, count: c_int) -> Vec<usize> {
     sizes.iter().map(size).collect()
 }
 
-/// Pages in turn over all processes.
+/// Pages round-robin over all processes.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_alloc(bytes: c_ulong) -> c_ulong {
     alloc("jia_alloc", bytes, &Placement::Cyclic { block: PAGE, first: 0 })
@@ -48,7 +48,7 @@ pub(crate) extern "C" fn jia_alloc1(bytes: c_ulong) -> c_ulong {
     alloc("jia_alloc1", bytes, &Placement::On(0))
 }
 
-/// Blocks in turn, from process 0.
+/// Blocks round-robin, from process 0.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_alloc2(bytes: c_ulong, block: c_ulong) -> c_ulong {
     alloc("jia_alloc2", bytes, &cyclic(block, 0))
@@ -60,13 +60,13 @@ pub(crate) extern "C" fn jia_alloc2p(bytes: c_ulong, home: c_int) -> c_ulong {
     alloc("jia_alloc2p", bytes, &Placement::On(named("process", home)))
 }
 
-/// Blocks in turn, from process `first`.
+/// Blocks round-robin, from process `first`.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_alloc3(bytes: c_ulong, block: c_ulong, first: c_int) -> c_ulong {
     alloc("jia_alloc3", bytes, &cyclic(block, first))
 }
 
-/// Blocks in turn, of another size on each trip.
+/// Blocks round-robin, with another size in each round.
 ///
 /// # Safety
 /// `blocks` leads to `count` numbers.
@@ -129,12 +129,12 @@ pub(crate) unsafe extern "C" fn ferroce_jia_place(
         }
         // SAFETY: as above.
         SHARES => Placement::Shares(unsafe { sizes(call, blocks, count) }),
-        other => fail(&format!("{call}: there is no flag {other}")),
+        other => fail(&format!("{call}: flag {other} does not exist")),
     };
     alloc(call, bytes, &placement)
 }
 
-/// Gives memory back; all processes call it. NULL is nothing to do, as with `free`.
+/// Frees memory; all processes call it. NULL has no effect, as with `free`.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_free(memory: *mut c_void) {
     if !memory.is_null() {

@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn jia_send(bytes: *const c_void, len: c_int, to: c
     run("jia_send", |job| job.send(named("process", to), tag, bytes));
 }
 
-/// Waits for a message; its length, as far as it found room.
+/// Waits for a message; returns its length, as far as it fits.
 ///
 /// # Safety
 /// `bytes` leads to `len` bytes that nobody else touches.

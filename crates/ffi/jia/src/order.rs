@@ -1,4 +1,4 @@
-//! Who goes first, and who waits: locks, barriers, flags, and loops that schedule themselves.
+//! Synchronisation: locks, barriers, flags, and self-scheduled loops.
 
 use crate::process::{fail, named, run};
 use crate::{balance, tree};
@@ -14,49 +14,49 @@ pub(crate) static mut jia_lock_index: c_int = 0;
 #[allow(non_upper_case_globals, reason = "the name that the header knows")]
 pub(crate) static mut jia_pause_index: c_int = 0;
 
-/// Waits until this thread has the lock.
+/// Acquires a lock for this thread.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_lock(lock: c_int) {
     run("jia_lock", |job| job.lock(named("lock", lock)));
 }
 
-/// Gives it back.
+/// Releases it.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_unlock(lock: c_int) {
     run("jia_unlock", |job| job.unlock(named("lock", lock)));
 }
 
-/// Waits for everybody, and shows everything to everybody.
+/// Waits for all processes, and makes all writes visible to all.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_barrier() {
     run("jia_barrier", |job| job.barrier());
 }
 
-/// Waits for everybody.
+/// Waits for all processes.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_wait() {
     run("jia_wait", |job| job.wait_all());
 }
 
-/// Raises a flag.
+/// Sets a flag.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_setcv(flag: c_int) {
     run("jia_setcv", |job| job.set_flag(named("flag", flag)));
 }
 
-/// Takes a flag down.
+/// Resets a flag.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_resetcv(flag: c_int) {
     run("jia_resetcv", |job| job.reset_flag(named("flag", flag)));
 }
 
-/// Waits until a flag is up.
+/// Waits until a flag is set.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_waitcv(flag: c_int) {
     run("jia_waitcv", |job| job.wait_flag(named("flag", flag)));
 }
 
-/// Turns a way of working on or off.
+/// Turns an optimisation on or off.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_config(option: c_int, on: c_int) {
     let on = on != 0;
@@ -72,9 +72,9 @@ pub(crate) extern "C" fn jia_config(option: c_int, on: c_int) {
             Tuning::LoadBalance
         }
         4 => Tuning::ChangedBlocks,
-        other => {
-            fail(&format!("jia_config: there is no option {other}; HMIG, ADWD, BROADCAST, LOADBAL, WVEC"))
-        }
+        other => fail(&format!(
+            "jia_config: option {other} does not exist; use HMIG, ADWD, BROADCAST, LOADBAL or WVEC"
+        )),
     };
     run("jia_config", |job| {
         job.configure(tuning, on);
@@ -82,8 +82,8 @@ pub(crate) extern "C" fn jia_config(option: c_int, on: c_int) {
     });
 }
 
-/// The next index of a self-scheduled loop (`GETSUB`): 0 to `last`, then -1. Once all processes saw the end, the loop is
-/// ready to run again.
+/// The next index of a self-scheduled loop (`GETSUB`): 0 to `last`, then -1. Once all processes have seen the end,
+/// the loop can run again.
 ///
 /// # Safety
 /// `scheduler` leads to what `GSINIT` filled, and `index` to a number.

@@ -1,4 +1,4 @@
-//! The process' part in its job, and the gate that every call goes through.
+//! The process' job, and the wrapper of every call.
 
 use ferroce_dsm::{Error, Job, Settings};
 #[cfg(target_env = "gnu")]
@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Number of this process. C programs read it, and nobody but `jia_init` writes it.
+/// Rank of this process. C programs read it; only `jia_init` writes it.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name that C programs know")]
 pub(crate) static mut jiapid: c_int = 0;
@@ -21,11 +21,11 @@ pub(crate) static mut jiahosts: c_int = 1;
 /// Exit status of a process whose call was refused.
 const REFUSED: c_int = 71;
 
-/// Kept after the end, too: programs print from shared memory once they have left.
+/// Kept after the end, too: programs print from shared memory after they have left.
 static JOB: OnceLock<Job> = OnceLock::new();
 static LEFT: AtomicBool = AtomicBool::new(false);
 
-/// Runs a call. Whatever goes wrong in it ends the job: with one sentence, and never with a panic in a C program.
+/// Runs a call. An error ends the job with one sentence; a panic never reaches the C program.
 pub(crate) fn run<T>(call: &'static str, work: impl FnOnce(&Job) -> Result<T, Error>) -> T {
     guarded(call, || {
         if LEFT.load(Ordering::Acquire) {
@@ -36,12 +36,12 @@ pub(crate) fn run<T>(call: &'static str, work: impl FnOnce(&Job) -> Result<T, Er
     })
 }
 
-/// The same for what needs no job.
+/// The same for calls without a job.
 pub(crate) fn guarded<T>(call: &'static str, work: impl FnOnce() -> Result<T, Error>) -> T {
     caught(call, work).unwrap_or_else(|sentence| fail(&sentence))
 }
 
-/// What went wrong, as a sentence; a panic is only one more way to go wrong.
+/// Returns the error as a sentence; a panic counts as an error.
 fn caught<T>(call: &'static str, work: impl FnOnce() -> Result<T, Error>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(value)) => Ok(value),
@@ -50,14 +50,14 @@ fn caught<T>(call: &'static str, work: impl FnOnce() -> Result<T, Error>) -> Res
     }
 }
 
-/// A number of C that names something: negative ones name nothing.
+/// An unsigned number from C; a negative one is refused.
 pub(crate) fn named(what: &str, number: c_int) -> u32 {
     u32::try_from(number).unwrap_or_else(|_| fail(&format!("{what} {number}: numbers begin with 0")))
 }
 
-/// Ends this process with a sentence; the launcher sees it gone, and ends the others.
+/// Ends this process with a sentence; the launcher notices, and ends the others.
 pub(crate) fn fail(sentence: &str) -> ! {
-    // Before it has joined, `jiapid` says nothing.
+    // Before it has joined, `jiapid` is not valid.
     let rank = JOB.get().map(Job::rank).or_else(Settings::rank_from_env);
     let who = rank.map_or_else(|| "this process".to_owned(), |rank| format!("process {rank}"));
     flush();
@@ -66,7 +66,7 @@ pub(crate) fn fail(sentence: &str) -> ! {
     unsafe { libc::_exit(REFUSED) }
 }
 
-/// What the program printed and C still keeps.
+/// Flushes the C library's output buffers.
 fn flush() {
     unsafe extern "C" {
         static stdout: *mut libc::FILE;
@@ -108,7 +108,7 @@ pub(crate) extern "C" fn jia_exit() {
     });
 }
 
-/// Ends the job with the program's own sentence.
+/// Ends the job with the program's own error text.
 ///
 /// # Safety
 /// `sentence` is a C string.
@@ -119,8 +119,8 @@ pub(crate) unsafe extern "C" fn ferroce_jia_fail(sentence: *const c_char) {
     guarded("jia_error", || fail(sentence.to_string_lossy().trim_end()))
 }
 
-/// A program may end without `jia_exit`, by mistake or because something went wrong. The others cannot go on without it:
-/// the launcher sees the connection close, and ends them. Here it is said why.
+/// A program may end without `jia_exit`, by mistake or after an error. The others cannot continue without it: the
+/// launcher sees the connection close, and ends them. This prints the reason.
 #[cfg(target_env = "gnu")]
 fn complain_at_exit() {
     unsafe extern "C" {
@@ -139,7 +139,7 @@ fn complain_at_exit() {
     unsafe { on_exit(end, std::ptr::null_mut()) };
 }
 
-/// Elsewhere the C library does not say with which status a program ends.
+/// Other C libraries do not pass the exit status.
 #[cfg(not(target_env = "gnu"))]
 fn complain_at_exit() {}
 
@@ -151,7 +151,7 @@ mod tests {
     fn a_panic_becomes_a_sentence() {
         assert_eq!(caught("jia_x", || Ok(7)), Ok(7));
         let refused = caught::<()>("jia_x", || Err(Error::HeldAlready(3)));
-        assert_eq!(refused, Err("jia_x: lock 3 is held by this thread already".into()));
+        assert_eq!(refused, Err("jia_x: this thread already holds lock 3".into()));
         let panicked = caught::<()>("jia_x", || panic!("on purpose"));
         assert_eq!(panicked, Err("jia_x: an error inside ferroce; please report it".into()));
     }

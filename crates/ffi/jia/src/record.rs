@@ -1,15 +1,15 @@
-//! The part of a program that `ferroce dsm run --stat` counts.
+//! The section of a program that `ferroce dsm run --stat` counts.
 
 use crate::clock;
 use crate::process::run;
 use std::ffi::c_uint;
 
 fn since_start_us() -> c_uint {
-    // Wraps after an hour and a bit, as a C program's number of this kind does.
+    // Wraps after 71 minutes, as a C program expects of this type.
     clock::start().elapsed().as_micros() as c_uint
 }
 
-/// The part that counts begins.
+/// Starts the counted section.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_startstat() -> c_uint {
     run("jia_startstat", |job| {
@@ -18,7 +18,7 @@ pub(crate) extern "C" fn jia_startstat() -> c_uint {
     })
 }
 
-/// The part that counts ends.
+/// Ends the counted section.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn jia_stopstat() -> c_uint {
     run("jia_stopstat", |job| {

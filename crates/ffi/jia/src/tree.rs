@@ -1,8 +1,8 @@
 //! Broadcasts and reductions over a tree of messages.
 //!
-//! Numbered from the root, process r is below r without its lowest bit: a message goes through at most log2(n) hands.
-//! The tags of both are negative, so that a program's own messages never meet them; and since messages of one sender
-//! and tag keep their order, one broadcast cannot be taken for the next.
+//! Numbered from the root, the parent of process r is r without its lowest bit: a message takes at most log2(n) hops.
+//! The tags of both are negative, so they never match a program's own messages. Messages of one sender and tag keep
+//! their order, so two broadcasts cannot be confused.
 
 use crate::messages::{length, readable, writable};
 use crate::process::{fail, named, run};
@@ -13,21 +13,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const BROADCAST_TAG: i32 = -2;
 const REDUCE_TAG: i32 = -3;
 
-/// Whether broadcasts go down a tree. `jia_config(BROADCAST, OFF)` has the root send to all, which a short message to
-/// few processes may like.
+/// Whether broadcasts use a tree. With `jia_config(BROADCAST, OFF)` the root sends to all, which can be faster for a
+/// short message to few processes.
 static TREE: AtomicBool = AtomicBool::new(true);
 
-/// What `jia_config` says.
+/// Set by `jia_config`.
 pub(crate) fn shape(tree: bool) {
     TREE.store(tree, Ordering::Relaxed);
 }
 
-/// Above this process, counted from the root; the root has nobody.
+/// The parent of this process, counted from the root; the root has none.
 fn parent(relative: u32) -> Option<u32> {
     (relative != 0).then(|| relative & (relative - 1))
 }
 
-/// Below this process, the largest family first: it has the longest way to go.
+/// The children of this process, the largest subtree first: it has the longest path.
 fn children(relative: u32, size: u32) -> impl Iterator<Item = u32> {
     let lowest = if relative == 0 { size.next_power_of_two() } else { relative & relative.wrapping_neg() };
     let bits = std::iter::successors(Some(lowest / 2), |bit| Some(bit / 2)).take_while(|&bit| bit > 0);
@@ -101,7 +101,7 @@ fn reduce(job: &Job, own: &mut [u8], combine: Combine, root: u32) -> Result<(), 
     let relative = (job.rank() + size - root) % size;
     let absolute = |relative: u32| (relative + root) % size;
     let mut theirs = vec![0; own.len()];
-    // Always in the same order, so that sums of rounded numbers come out the same in every run.
+    // Always in the same order, so that floating-point sums are the same in every run.
     for child in children(relative, size) {
         let (arrived, ..) = job.recv(Some(absolute(child)), Some(REDUCE_TAG), &mut theirs)?;
         same_length("jia_reduce", arrived, own.len());
@@ -110,7 +110,7 @@ fn reduce(job: &Job, own: &mut [u8], combine: Combine, root: u32) -> Result<(), 
     parent(relative).map_or(Ok(()), |above| job.send(absolute(above), REDUCE_TAG, own))
 }
 
-/// The root's bytes to everybody.
+/// Sends the root's bytes to all processes.
 ///
 /// # Safety
 /// `bytes` leads to `len` bytes that nobody else touches.
@@ -121,7 +121,7 @@ pub(crate) unsafe extern "C" fn jia_bcast(bytes: *mut c_void, len: c_int, root: 
     run("jia_bcast", |job| broadcast(job, bytes, known_root("jia_bcast", job, root)));
 }
 
-/// The numbers of everybody become one list at the root.
+/// Combines the numbers of all processes into one list at the root.
 ///
 /// # Safety
 /// `numbers` leads to `count` numbers of the operation's kind, and so does `result` at the root.
@@ -135,7 +135,7 @@ pub(crate) unsafe extern "C" fn jia_reduce(
 ) {
     let call = "jia_reduce";
     let Some((width, combine)) = operation(kind) else {
-        fail(&format!("{call}: there is no operation {kind}"));
+        fail(&format!("{call}: operation {kind} does not exist"));
     };
     let bytes = length(call, count) * width;
     // SAFETY: the caller's promise.
@@ -154,7 +154,7 @@ pub(crate) unsafe extern "C" fn jia_reduce(
 fn known_root(call: &str, job: &Job, root: c_int) -> u32 {
     let root = named("process", root);
     if root >= job.size() {
-        fail(&format!("{call}: there is no process {root}, there are {}", job.size()));
+        fail(&format!("{call}: process {root} does not exist; the job has {}", job.size()));
     }
     root
 }

@@ -1,4 +1,4 @@
-//! Binding ids, and finding the way to a destination.
+//! Binding ids, and resolving addresses.
 
 use crate::abi::*;
 use crate::event;
@@ -10,7 +10,7 @@ use libc::sockaddr;
 use std::ffi::c_int;
 use std::ptr;
 
-/// What a program's pointer says, where only IPv4 and IPv6 have a meaning.
+/// Reads an address from a program's pointer, where only IPv4 and IPv6 are valid.
 ///
 /// # Safety
 /// NULL, or an address as long as its family says.
@@ -19,7 +19,7 @@ pub(crate) unsafe fn read(address: *const sockaddr) -> Result<Address, Refused> 
     unsafe { Address::read(address) }.ok_or(invalid("neither an IPv4 nor an IPv6 address"))
 }
 
-/// The same where a service of InfiniBand has one, too.
+/// The same where an InfiniBand service address is valid, too.
 ///
 /// # Safety
 /// As for [`read`].
@@ -35,7 +35,7 @@ pub(crate) unsafe fn read_name(address: *const sockaddr) -> Result<Name, Refused
     }
 }
 
-/// The same where NULL means that the program leaves it open.
+/// The same where NULL means that the program specifies none.
 ///
 /// # Safety
 /// As for [`read`].
@@ -55,7 +55,7 @@ pub(crate) fn bind(id: &Id, address: &Address) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Finds the way to a destination. How long that may take is of no account: everything needed is here.
+/// Resolves a destination. The timeout is ignored: no network traffic is needed.
 pub(crate) fn resolve(id: &Id, source: Option<Address>, to: &Address) -> Result<(), Refused> {
     let source = source.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: the NIC's half, and addresses.

@@ -9,14 +9,14 @@ use libc::{addrinfo, sockaddr, socklen_t};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
-/// Resolution by ibacm or the subnet's administration, of newer libraries; there is neither here.
+/// Resolution by ibacm or by subnet administration, of newer libraries; neither exists here.
 const RAI_SA: c_int = 1 << 4;
 
-/// What the system resolves, from what the program wants.
+/// The system's hints, from the program's hints.
 fn system_hints(hints: &rdma_addrinfo) -> addrinfo {
     // SAFETY: numbers and pointers, all of which may be zero.
     let mut out: addrinfo = unsafe { std::mem::zeroed() };
-    // Names of GIDs are those of IPv6 addresses, and numbers are enough.
+    // GIDs are written as IPv6 addresses, so the numeric form is enough.
     out.ai_family = if hints.ai_family == c_int::from(AF_IB) { 0 } else { hints.ai_family };
     if hints.ai_flags & RAI_PASSIVE != 0 {
         out.ai_flags |= libc::AI_PASSIVE;
@@ -56,7 +56,7 @@ unsafe fn copy(from: *const sockaddr, len: socklen_t) -> Result<*mut sockaddr, R
     }
 }
 
-/// The first answer of the system.
+/// The first result of the system.
 ///
 /// # Safety
 /// Names that end in a zero, or NULL.
@@ -81,7 +81,7 @@ unsafe fn resolve(
     }
 }
 
-/// The answer as a GID, if the program asks for one and gives its number.
+/// The result as a GID, if the program asks for one and gives its number.
 ///
 /// # Safety
 /// An entry of the system's list.
@@ -123,7 +123,7 @@ unsafe fn fill(first: &addrinfo, hints: &rdma_addrinfo, out: &mut rdma_addrinfo)
     Ok(())
 }
 
-/// Either the system's own code for names, which the call returns as it is, or a refusal.
+/// Either the resolver's own code, which the call returns unchanged, or a refusal.
 enum Failure {
     Name(c_int),
     Call(Refused),
@@ -172,7 +172,7 @@ unsafe fn look_up(
     Ok(())
 }
 
-/// What `errno` says about a code of the system's resolver.
+/// The `errno` for a code of the system's resolver.
 fn errno_of(code: c_int) -> c_int {
     match code {
         libc::EAI_SYSTEM => std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),

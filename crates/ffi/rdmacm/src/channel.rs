@@ -17,7 +17,7 @@ struct Channel {
     device: &'static Device,
 }
 
-/// Makes one.
+/// Creates one.
 pub(crate) fn create(device: &'static Device) -> Result<*mut rdma_event_channel, Refused> {
     let (mut nic, mut fd) = (ptr::null_mut(), -1);
     // SAFETY: the open device, and places for the answers.
@@ -38,7 +38,7 @@ pub(crate) fn device_of(channel: *mut rdma_event_channel) -> Result<&'static Dev
     Ok(channel.device)
 }
 
-/// Ends one.
+/// Destroys one.
 ///
 /// # Safety
 /// A channel of ours that nobody uses any more.
@@ -63,8 +63,8 @@ pub(crate) unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_c
     });
 }
 
-/// Moves an id to another channel, or to one of its own. Events that wait move along; returns when the program has given
-/// back those that it was handed out on the old one.
+/// Moves an id to another channel, or to one of its own. Pending events move along. Returns when the program has
+/// acknowledged those of the old channel.
 pub(crate) fn migrate(id: &Id, channel: *mut rdma_event_channel) -> Result<(), Refused> {
     let was_sync = id.state.lock().is_sync;
     let is_sync = channel.is_null();

@@ -1,4 +1,4 @@
-//! Offering, taking, refusing and ending connections.
+//! Connecting, accepting, rejecting and disconnecting.
 
 use crate::abi::*;
 use crate::event;
@@ -8,14 +8,14 @@ use crate::qp;
 use ferroce_bridge::cm::Parameters;
 use std::ffi::{c_int, c_void};
 
-/// Reason of a refusal that a program decided (CM REJ reason 28).
+/// Reject reason of a program's decision (CM REJ reason 28).
 const BY_THE_PROGRAM: u32 = 28;
-/// Reason of one because of vendor options (35).
+/// Reject reason because of vendor options (35).
 const VENDOR_OPTIONS: u32 = 35;
-/// How often requests are repeated if the program does not say.
+/// Default number of retries.
 const RETRIES: u8 = 7;
 
-/// The bytes that a program sends along.
+/// The private data of a program.
 ///
 /// # Safety
 /// NULL, or as many readable bytes.
@@ -27,7 +27,7 @@ unsafe fn private_data<'a>(data: *const c_void, len: u8) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(data.cast(), len.into()) }
 }
 
-/// Depths that the device does not have are refused where connections are the kind that needs them.
+/// Refuses depths that the device does not support, for connections that use them.
 fn check_depths(id: &Id, param: Option<&rdma_conn_param>) -> Result<(), Refused> {
     // SAFETY: the id's own structure.
     if unsafe { (*id.abi()).ps } != RDMA_PS_TCP {
@@ -50,7 +50,7 @@ fn check_depths(id: &Id, param: Option<&rdma_conn_param>) -> Result<(), Refused>
     Ok(())
 }
 
-/// What goes to the peer. The id's own queue pair counts more than what the program names.
+/// The parameters for the peer. The id's own queue pair has priority over the program's parameters.
 fn parameters(id: &Id, param: Option<&rdma_conn_param>, in_front: &[u8]) -> Result<Parameters, Refused> {
     let (responder_resources, initiator_depth) = {
         let state = id.state.lock();
@@ -75,7 +75,7 @@ fn parameters(id: &Id, param: Option<&rdma_conn_param>, in_front: &[u8]) -> Resu
     Ok(out)
 }
 
-/// Which transport is offered: that of the queue pair, if there is one.
+/// The transport of a request: that of the queue pair, if there is one.
 fn transport(id: &Id) -> u32 {
     // SAFETY: NULL, or the id's queue pair, which the program keeps.
     unsafe { id.qp().as_ref() }.map_or(id.qp_type(), |qp| qp.qp_type)
@@ -115,7 +115,7 @@ pub(crate) unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_con
             let mut state = id.state.lock();
             let device = id.device;
             let asked = |of: fn(&rdma_conn_param) -> u8| param.map(of).filter(|depth| *depth != u8::MAX);
-            // What was offered is the most that makes sense.
+            // The peer's request limits them.
             let offered = state.initiator_depth.min(device.max_initiator_depth);
             state.initiator_depth = asked(|p| p.initiator_depth).unwrap_or(offered);
             let offered = state.responder_resources.min(device.max_responder_resources);
@@ -124,7 +124,7 @@ pub(crate) unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_con
         };
         let mut answer = parameters(id, param, &[])?;
         answer.ece = {
-            // The vendor is the one that asked; the options are ours.
+            // The vendor is that of the request; the options are ours.
             let state = id.state.lock();
             [state.remote_ece[0], state.local_ece[1]]
         };
@@ -176,7 +176,7 @@ pub(crate) unsafe extern "C" fn reject_ece(id: *mut rdma_cm_id, data: *const c_v
     unsafe { refuse("rdma_reject_ece", id, VENDOR_OPTIONS, data, len) }
 }
 
-/// The program has set its own queue pair up.
+/// The program has set up its own queue pair.
 pub(crate) unsafe extern "C" fn establish(id: *mut rdma_cm_id) -> c_int {
     guard::minus_one("rdma_establish", || {
         // SAFETY: an id of ours.
@@ -189,7 +189,7 @@ pub(crate) unsafe extern "C" fn establish(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// `ibv_event_type` of a connection that is in use.
+/// `ibv_event_type` of a connection in use.
 const IBV_EVENT_COMM_EST: c_int = 4;
 
 pub(crate) unsafe extern "C" fn notify(id: *mut rdma_cm_id, event: c_int) -> c_int {
@@ -214,7 +214,7 @@ pub(crate) unsafe extern "C" fn disconnect(id: *mut rdma_cm_id) -> c_int {
         }
         qp::to_error(id);
         if id.is_datagram() {
-            // Nothing was connected, so nothing is ended and no event follows.
+            // There was no connection, so there is nothing to end, and no event follows.
             return Ok(());
         }
         // SAFETY: the NIC's half.

@@ -8,11 +8,11 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The device as one process has it.
+/// The device of one process.
 pub(crate) struct Device {
     pub(crate) context: *mut ibv_context,
     pub(crate) table: &'static Table,
-    /// Where ids put their queue pairs unless the program says otherwise.
+    /// The default protection domain of queue pairs.
     pub(crate) pd: *mut ibv_pd,
     /// READs and atomics that a queue pair can answer at a time.
     pub(crate) max_responder_resources: u8,
@@ -22,7 +22,7 @@ pub(crate) struct Device {
     process: libc::pid_t,
 }
 
-/// An object of libibverbs that all ids use.
+/// An object of libibverbs that all ids share.
 struct Shared<T>(*mut T);
 
 // SAFETY: objects of libibverbs may be used by all threads; so the verbs promise.
@@ -30,7 +30,8 @@ unsafe impl<T> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Shared<T> {}
 
-/// The device of this process, or of the one that it was forked from. No lock: a child could find it held for ever.
+/// The device of this process, or of its parent before a fork. Without a lock, since a child could find it locked for
+/// ever.
 static CURRENT: AtomicPtr<Device> = AtomicPtr::new(ptr::null_mut());
 
 /// The device if this process has opened it.
@@ -41,7 +42,7 @@ fn current() -> Option<&'static Device> {
     (device.process == unsafe { libc::getpid() }).then_some(device)
 }
 
-/// The device, opened if need be. A child after `fork` gets its own.
+/// The device, opened if necessary. A child after `fork` gets its own.
 pub(crate) fn device() -> Result<&'static Device, Refused> {
     if let Some(device) = current() {
         return Ok(device);
@@ -98,7 +99,7 @@ fn open_first() -> Result<*mut ibv_context, Refused> {
     let none = refused(libc::ENODEV, "there is no device, or it cannot be opened");
     // SAFETY: the list is read up to its end, which is NULL, and freed after its use.
     unsafe {
-        // A system without RDMA has several numbers for that.
+        // A system without RDMA may report several numbers.
         let list = made(ibv_get_device_list(ptr::null_mut())).map_err(|_| none)?;
         let context = if (*list).is_null() { ptr::null_mut() } else { ibv_open_device(*list) };
         ibv_free_device_list(list);
@@ -107,7 +108,7 @@ fn open_first() -> Result<*mut ibv_context, Refused> {
 }
 
 impl Device {
-    /// The domain of extended connections that belong to no program in particular.
+    /// The default domain of XRC connections.
     pub(crate) fn xrcd(&self) -> Result<*mut ibv_xrcd, Refused> {
         if let Some(xrcd) = self.xrcd.get() {
             return Ok(xrcd.0);
@@ -128,13 +129,13 @@ impl Device {
     }
 }
 
-/// Says why a call was refused, if `FERROCE_LOG` asks for it.
+/// Logs why a call was refused, if `FERROCE_LOG` requests it.
 pub(crate) fn say(name: &str, why: &str) {
     let text = format!("{name}: {why}");
     match current() {
         // SAFETY: a text and its length.
         Some(device) => unsafe { (device.table.say)(text.as_ptr(), text.len()) },
-        // Nobody to ask how much to say; whoever set the variable wants to know why nothing works.
+        // There is no NIC to ask for the log level; if the variable is set, the reason is printed.
         None if std::env::var_os("FERROCE_LOG").is_some_and(|value| !value.is_empty()) => {
             eprintln!("ferroce[{}] refused: {text}", std::process::id());
         }

@@ -8,7 +8,7 @@ use std::ptr;
 
 type List = [*mut ibv_context; 2];
 
-/// The context stays open after the list is freed, as the manual has it.
+/// The context stays open after the list is freed, as the manual requires.
 pub(crate) unsafe extern "C" fn devices(count: *mut c_int) -> *mut *mut ibv_context {
     guard::pointer("rdma_get_devices", || {
         let list: Box<List> = Box::new([device()?.context, ptr::null_mut()]);

@@ -1,6 +1,6 @@
-//! Enhanced connection establishment: options of a vendor that programs with queue pairs of their own agree on.
+//! Enhanced connection establishment: vendor options that programs with their own queue pairs negotiate.
 //!
-//! A queue pair of ferroce has no such options, so those of an id with a queue pair are none.
+//! A queue pair of ferroce has no such options, so an id with one has none.
 
 use crate::abi::*;
 use crate::guard::{self, invalid};

@@ -1,4 +1,4 @@
-//! Endpoints: an id with everything that belongs to it, in one call.
+//! Endpoints: an id with all its objects, in one call.
 
 use crate::abi::*;
 use crate::guard::{self, Refused, invalid};
@@ -6,7 +6,7 @@ use crate::id::{self, Id, QpAttr};
 use crate::{address, event, options, qp, route, srq};
 use std::ffi::c_int;
 
-/// The passive end: bound, and told how to make queue pairs for its connections.
+/// The passive end: bound, with the attributes of the queue pairs of its connections.
 fn passive(
     id: &Id,
     res: &rdma_addrinfo,
@@ -24,7 +24,7 @@ fn passive(
     Ok(())
 }
 
-/// The active end: with a way to its destination, and a queue pair.
+/// The active end: with a route to its destination, and a queue pair.
 fn active(
     id: &Id,
     res: &rdma_addrinfo,
@@ -55,7 +55,7 @@ fn active(
     Ok(())
 }
 
-/// Ends an endpoint with all that belongs to it.
+/// Destroys an endpoint with all its objects.
 ///
 /// # Safety
 /// As for [`id::destroy`].

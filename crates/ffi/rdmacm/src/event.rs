@@ -1,8 +1,8 @@
-//! Events: from the NIC's to what programs read, doing on the way what the library does for them.
+//! Events: translates those of the NIC for programs, and does the library's part of each.
 
 use crate::abi::*;
 use crate::channel;
-use crate::guard::{self, Refused, check, invalid, told};
+use crate::guard::{self, Refused, check, invalid, reported};
 use crate::ib::Names;
 use crate::id::Id;
 use crate::{multicast, qp};
@@ -14,16 +14,16 @@ use std::ptr;
 #[repr(C)]
 struct Event {
     abi: rdma_cm_event,
-    /// Whose count it is in: for an offer, the listener's.
+    /// The id whose count it is in: for a connection request, the listener's.
     owner: *const Id,
     private_data: [u8; PRIVATE_DATA],
 }
 
-/// What becomes of an event.
+/// How an event is handled.
 enum Outcome {
-    /// The program gets it, as this kind and with this status.
+    /// The program receives it, with this type and status.
     Deliver(u32, c_int),
-    /// The program does not hear of it.
+    /// The program does not receive it.
     Swallow,
 }
 
@@ -31,7 +31,7 @@ enum Outcome {
 pub(crate) fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Refused> {
     let device = channel::device_of(channel)?;
     loop {
-        // An offer's id must be known to other threads before they can see another event of it.
+        // The id of a connection request must be complete before other threads receive its events.
         let spare = Id::new(device, ptr::null_mut(), ptr::null_mut(), 0, 0);
         let cookie = ptr::from_ref::<Id>(&spare).expose_provenance() as u64;
         let mut event = cm::Event::default();
@@ -56,8 +56,8 @@ pub(crate) fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_even
 
 impl Event {
     fn show_parameters(&mut self, event: &cm::Event, is_datagram: bool) {
-        let told = &event.parameters;
-        let private_data_len = told.private_len.min(PRIVATE_DATA as u32) as u8;
+        let given = &event.parameters;
+        let private_data_len = given.private_len.min(PRIVATE_DATA as u32) as u8;
         let private_data: *const c_void = match private_data_len {
             0 => ptr::null(),
             _ => (&raw const self.private_data).cast(),
@@ -69,13 +69,13 @@ impl Event {
             self.abi.param.conn = rdma_conn_param {
                 private_data,
                 private_data_len,
-                responder_resources: told.responder_resources,
-                initiator_depth: told.initiator_depth,
-                flow_control: told.flow_control,
-                retry_count: told.retry_count,
-                rnr_retry_count: told.rnr_retry,
-                srq: told.srq,
-                qp_num: told.qpn,
+                responder_resources: given.responder_resources,
+                initiator_depth: given.initiator_depth,
+                flow_control: given.flow_control,
+                retry_count: given.retry_count,
+                rnr_retry_count: given.rnr_retry,
+                srq: given.srq,
+                qp_num: given.qpn,
             };
         }
     }
@@ -112,7 +112,7 @@ impl Event {
         as_it_is
     }
 
-    /// Somebody offers a connection: the id that was made in case becomes its.
+    /// A connection request: uses the id that was prepared for it.
     fn offer(&mut self, listener: &Id, spare: Box<Id>, event: &cm::Event) -> Outcome {
         let id = Box::leak(spare);
         id.set_nic(event.offer);
@@ -135,7 +135,7 @@ impl Event {
         }
         id.show_addresses();
         id.show_path();
-        // Before it moves: that waits for events of it which other threads may have by now.
+        // Before it moves: moving waits for events of it that other threads may already have.
         id.set_ready();
         if is_sync && channel::migrate(id, ptr::null_mut()).is_err() {
             // SAFETY: nobody has seen it. Its end refuses the offer.
@@ -147,7 +147,8 @@ impl Event {
     }
 }
 
-/// Our offer was taken: with a queue pair of the id's own everything left is done here, else it is the program's.
+/// Our request was accepted. With its own queue pair, the id completes the connection here; otherwise the program
+/// does.
 fn response(id: &Id, event: &cm::Event) -> Outcome {
     id.state.lock().remote_ece = event.parameters.ece;
     if id.qp().is_null() {
@@ -162,7 +163,7 @@ fn response(id: &Id, event: &cm::Event) -> Outcome {
     }
 }
 
-/// Gives an event back.
+/// Acknowledges an event.
 ///
 /// # Safety
 /// An event of ours that the program does not use any more.
@@ -173,7 +174,7 @@ pub(crate) unsafe fn acknowledge(event: *mut rdma_cm_event) {
     unsafe { &*event.owner }.acknowledge();
 }
 
-/// Gives back the event that a call of the id waited for, if there is one.
+/// Acknowledges the event that a call of the id waited for, if there is one.
 ///
 /// # Safety
 /// The program does not use it any more.
@@ -187,7 +188,7 @@ pub(crate) unsafe fn acknowledge_own(id: &Id) {
     }
 }
 
-/// If the id's calls wait for their events: waits for this one's, which the program finds in the id.
+/// For a synchronous id: waits for the event of this call, which the program finds in the id.
 pub(crate) fn complete(id: &Id) -> Result<(), Refused> {
     if !id.state.lock().is_sync {
         return Ok(());
@@ -196,17 +197,17 @@ pub(crate) fn complete(id: &Id) -> Result<(), Refused> {
     unsafe {
         acknowledge_own(id);
         let mut event = next((*id.abi()).channel)?;
-        // No call's answer, and nobody else would read it.
+        // It belongs to no call, and no other reader exists.
         while (*event).event == RDMA_CM_EVENT_ADDR_CHANGE {
             acknowledge(event);
             event = next((*id.abi()).channel)?;
         }
         (*id.abi()).event = event;
         match ((*event).event, (*event).status) {
-            (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => Err(told(libc::ENODEV)),
+            (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => Err(reported(libc::ENODEV)),
             (_, 0) => Ok(()),
-            (RDMA_CM_EVENT_REJECTED, _) => Err(told(libc::ECONNREFUSED)),
-            (_, status) => Err(told(status.abs())),
+            (RDMA_CM_EVENT_REJECTED, _) => Err(reported(libc::ECONNREFUSED)),
+            (_, status) => Err(reported(status.abs())),
         }
     }
 }
@@ -253,7 +254,7 @@ const NAMES: [&CStr; 16] = [
     c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
 ];
 
-/// Programs print these names, and scripts look for them.
+/// Programs print these names, and scripts search for them.
 pub(crate) extern "C" fn event_str(event: u32) -> *const c_char {
     NAMES.get(event as usize).unwrap_or(&c"UNKNOWN EVENT").as_ptr()
 }

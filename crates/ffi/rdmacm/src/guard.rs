@@ -1,11 +1,11 @@
-//! The gate that every call goes through: a panic never reaches the program, and a refusal becomes what C expects.
+//! The wrapper of every call: it stops panics, and turns a refusal into what C expects.
 
 use crate::device;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-/// Why a call is refused: the number its manual page promises, and a sentence unless libibverbs has said one.
+/// Why a call is refused: the error number of its manual page, and a sentence unless libibverbs has logged one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) errno: c_int,
@@ -17,24 +17,24 @@ pub(crate) const fn refused(errno: c_int, why: &'static str) -> Refused {
     Refused { errno, why }
 }
 
-/// An argument that cannot be.
+/// An invalid argument.
 pub(crate) const fn invalid(why: &'static str) -> Refused {
     refused(libc::EINVAL, why)
 }
 
-/// A refusal of libibverbs, which has told the reason.
-pub(crate) const fn told(errno: c_int) -> Refused {
+/// A refusal of libibverbs, which has logged the reason.
+pub(crate) const fn reported(errno: c_int) -> Refused {
     refused(errno, "")
 }
 
-/// What a function of libibverbs answered: 0, or a number.
+/// The result of a function of libibverbs: 0, or a number.
 pub(crate) fn check(errno: c_int) -> Result<(), Refused> {
-    if errno == 0 { Ok(()) } else { Err(told(errno)) }
+    if errno == 0 { Ok(()) } else { Err(reported(errno)) }
 }
 
-/// An object of libibverbs, or the number that it left in `errno`.
+/// An object of libibverbs, or the number in `errno`.
 pub(crate) fn made<T>(object: *mut T) -> Result<*mut T, Refused> {
-    if object.is_null() { Err(told(errno())) } else { Ok(object) }
+    if object.is_null() { Err(reported(errno())) } else { Ok(object) }
 }
 
 fn errno() -> c_int {
@@ -49,7 +49,7 @@ pub(crate) fn set_errno(errno: c_int) {
 
 /// Runs a call.
 pub(crate) fn run<T>(name: &'static str, call: impl FnOnce() -> Result<T, Refused>) -> Result<T, c_int> {
-    // Whatever a panic left half done is an id of this program; the NIC is declared dead, for nobody knows its state.
+    // A panic may leave an id of this program inconsistent; the NIC is declared dead, since its state is unknown.
     let refused = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(refused)) => refused,
@@ -75,7 +75,7 @@ pub(crate) fn pointer<T>(name: &'static str, call: impl FnOnce() -> Result<*mut 
     run(name, call).unwrap_or(ptr::null_mut())
 }
 
-/// For calls without an answer.
+/// For calls without a result.
 pub(crate) fn quiet(name: &'static str, call: impl FnOnce() -> Result<(), Refused>) {
     let _ = run(name, call);
 }

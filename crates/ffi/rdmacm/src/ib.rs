@@ -1,7 +1,7 @@
-//! Addresses of the family AF_IB: a GID and a service id in the place of an IP address and a port.
+//! Addresses of the family AF_IB: a GID and a service ID instead of an IP address and a port.
 //!
-//! They are InfiniBand's. On a RoCE device Linux takes the addresses that stand for all devices, so that a program can
-//! listen to a service whoever asks for it, and has no device for any other GID; a program hears the same here.
+//! They belong to InfiniBand. On a RoCE device Linux accepts only the wildcard addresses, so that a program can
+//! listen to a service on all devices, and finds no device for any other GID. This library does the same.
 
 use crate::abi::*;
 use crate::address;
@@ -17,9 +17,9 @@ use std::net::{Ipv6Addr, SocketAddr};
 
 /// The family's number.
 pub(crate) const AF_IB: u16 = 27;
-/// The bits of a service id that name its port space.
+/// The bits of a service ID that name its port space.
 const SPACE_MASK: u64 = !0xffff;
-/// The key of the partition that everybody is in.
+/// The default partition key.
 const DEFAULT_PKEY: u16 = 0xffff;
 
 /// The structure of <infiniband/ib.h>; its numbers are in network order.
@@ -37,7 +37,7 @@ pub(crate) struct sockaddr_ib {
 layout!(sockaddr_ib, 48, sib_addr = 8, sib_sid = 24, sib_sid_mask = 32, sib_scope_id = 40);
 
 impl sockaddr_ib {
-    /// A GID, and nothing said about the service.
+    /// A GID without a service.
     fn of(gid: [u8; 16]) -> sockaddr_ib {
         sockaddr_ib {
             sib_family: AF_IB,
@@ -50,7 +50,7 @@ impl sockaddr_ib {
         }
     }
 
-    /// An address and port of IPv6 or IPv4, as the name of the same service in this family.
+    /// The AF_IB address of the same service as an IPv6 or IPv4 address and port.
     pub(crate) fn of_port(address: SocketAddr, ps: u32) -> sockaddr_ib {
         let port = address.port();
         let port_mask = if port == 0 { 0 } else { u64::from(u16::MAX) };
@@ -71,23 +71,23 @@ impl sockaddr_ib {
         }
     }
 
-    /// The port, of the bits that count.
+    /// The port, within the mask.
     fn port(&self) -> u16 {
         u64::from_be(self.sib_sid & self.sib_sid_mask) as u16
     }
 
-    /// The port that `rdma_get_src_port` shows, whatever counts.
+    /// The port that `rdma_get_src_port` returns, without the mask.
     pub(crate) fn shown_port(&self) -> u16 {
         u64::from_be(self.sib_sid) as u16
     }
 
-    /// Whether it stands for every device: the GID of nobody, or the one that means "here".
+    /// Whether it stands for every device: the unspecified GID, or the loopback GID.
     fn is_any(&self) -> bool {
         let gid = Ipv6Addr::from(self.sib_addr);
         gid.is_unspecified() || gid.is_loopback()
     }
 
-    /// The port space that a service of an id in `ps` is in; `None` if it is in none that such an id may have.
+    /// The port space of the service for an id in `ps`; `None` if the id may not use it.
     fn space(&self, ps: u32) -> Option<u32> {
         let mask = u64::from_be(self.sib_sid_mask) & SPACE_MASK;
         let wanted = u64::from_be(self.sib_sid) & mask;
@@ -96,7 +96,7 @@ impl sockaddr_ib {
         [RDMA_PS_IB, RDMA_PS_TCP, RDMA_PS_UDP].into_iter().find(is_it)
     }
 
-    /// The same with the whole service id, once its port is known.
+    /// The same with the whole service ID, once its port is known.
     fn bound(self, space: u32, port: u16) -> sockaddr_ib {
         let sid = u64::from(space) << 16 | u64::from(port);
         sockaddr_ib { sib_sid: sid.to_be(), sib_sid_mask: u64::MAX, ..self }
@@ -112,7 +112,7 @@ impl sockaddr_ib {
     }
 }
 
-/// What a program's id shows of this family.
+/// The addresses of this family that a program's id has.
 #[derive(Clone, Copy)]
 pub(crate) struct Names {
     pub(crate) local: sockaddr_ib,
@@ -120,7 +120,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Those of an offer's id: from the way that the offer names, or from the listener where a question names none.
+    /// Those of the id of a connection request: from the request's path, or from the listener if it has none.
     pub(crate) fn of_offer(listener: &Names, id: &Id) -> Names {
         let none = sockaddr_ib { sib_pkey: 0, ..sockaddr_ib::of([0; 16]) };
         let standing = id.standing();
@@ -168,7 +168,7 @@ pub(crate) fn bind(id: &Id, to: sockaddr_ib) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Finds the way to a destination: only to this host itself.
+/// Resolves a destination: only this host itself.
 pub(crate) fn resolve(id: &Id, source: Option<sockaddr_ib>, to: sockaddr_ib) -> Result<(), Refused> {
     if id.standing().local.version == 0 {
         let pkey = to.sib_pkey;
@@ -200,12 +200,13 @@ fn first_address(device: &Device) -> Result<Address, Refused> {
     Ok(Address::from(SocketAddr::new(ip, 0)))
 }
 
-/// Ways between GIDs are a matter of InfiniBand's subnet administration; Linux has none on RoCE either.
+/// Paths between GIDs belong to InfiniBand's subnet administration, which does not exist on RoCE; Linux has none
+/// either.
 pub(crate) fn check_route(id: &Id) -> Result<(), Refused> {
     if id.state.lock().ib.is_some() { Err(NO_DEVICE) } else { Ok(()) }
 }
 
-/// An address of either kind.
+/// An address of either family.
 #[derive(Clone, Copy)]
 pub(crate) enum Name {
     Ip(Address),
@@ -221,7 +222,7 @@ impl Name {
         }
     }
 
-    /// Finds the way to it. Both ends are of one family.
+    /// Resolves the route to it. Both ends have the same family.
     pub(crate) fn resolve(self, id: &Id, source: Option<Name>) -> Result<(), Refused> {
         let is_ib = id.state.lock().ib.is_some();
         let is_bound = id.standing().local.version != 0;

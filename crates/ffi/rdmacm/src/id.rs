@@ -1,4 +1,4 @@
-//! Ids: what a program holds of a connection, a listener or a datagram service.
+//! Ids: a connection, a listener or a datagram service of a program.
 
 use crate::abi::*;
 use crate::channel;
@@ -14,7 +14,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The allocation behind a pointer. Programs read and write the structure whenever they like, hence the cell.
+/// The allocation behind a pointer. Programs access the structure at any time, hence the cell.
 #[repr(C)]
 pub(crate) struct Id {
     abi: UnsafeCell<rdma_cm_id>,
@@ -24,39 +24,39 @@ pub(crate) struct Id {
     changed: Condvar,
 }
 
-/// What the structure has no place for.
+/// State that the C structure has no field for.
 #[derive(Default)]
 pub(crate) struct State {
-    /// Events that the program gave back, of those it was given.
+    /// Events that the program has acknowledged.
     acknowledged: u32,
-    /// An offer's id is in the making, while other events of it may be under way to other threads.
+    /// The id of a connection request is being built, while other threads may receive its events.
     is_ready: bool,
-    /// Calls wait for their event themselves.
+    /// Synchronous: calls wait for their event themselves.
     pub(crate) is_sync: bool,
-    /// The queue pair could not be set up: what the peer says about it later is of no interest.
+    /// The queue pair could not be set up: later messages of the peer about it are ignored.
     pub(crate) has_failed: bool,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
     pub(crate) local_ece: [u32; 2],
     pub(crate) remote_ece: [u32; 2],
     pub(crate) groups: Vec<Group>,
-    /// Its names, if it is bound to a service and not to an IP address.
+    /// Its AF_IB addresses, if it is bound to a service instead of an IP address.
     pub(crate) ib: Option<Names>,
-    /// What the queue pairs of a listener's connections are made of.
+    /// The attributes of the queue pairs of a listener's connections.
     pub(crate) qp_attr: Option<QpAttr>,
-    /// Bytes that go in front of the program's when it connects.
+    /// A header in front of the program's private data when it connects.
     pub(crate) connect: Vec<u8>,
     path: Option<Box<ibv_sa_path_rec>>,
 }
 
-/// Attributes that wait for a connection. Their pointers are the program's, which keeps them good.
+/// Attributes for future connections. Their pointers are the program's, which keeps them valid.
 pub(crate) struct QpAttr(pub(crate) ibv_qp_init_attr);
 
 // SAFETY: only addresses; objects of libibverbs may be used by all threads.
 unsafe impl Send for QpAttr {}
 
 impl Id {
-    /// An id that nobody has seen yet, with its events going to `channel`.
+    /// An unpublished id, whose events go to `channel`.
     pub(crate) fn new(
         device: &'static Device,
         channel: *mut rdma_event_channel,
@@ -111,12 +111,12 @@ impl Id {
         self.nic.load(Ordering::Acquire)
     }
 
-    /// Gives it its other half.
+    /// Sets the NIC's half.
     pub(crate) fn set_nic(&self, nic: *mut cm::Id) {
         self.nic.store(nic, Ordering::Release);
     }
 
-    /// Everything is in its place: other threads may hand out events of it.
+    /// It is complete: other threads may deliver its events.
     pub(crate) fn set_ready(&self) {
         self.state.lock().is_ready = true;
         self.changed.notify_all();
@@ -128,21 +128,21 @@ impl Id {
         self.changed.wait_while(&mut state, |state| !state.is_ready);
     }
 
-    /// The program gave an event back.
+    /// The program acknowledged an event.
     pub(crate) fn acknowledge(&self) {
-        // Told under the lock: whoever waits for it frees the id.
+        // Notified under the lock: the waiter frees the id.
         let mut state = self.state.lock();
         state.acknowledged += 1;
         self.changed.notify_all();
     }
 
-    /// Waits until the program has given back as many events as it was handed out.
+    /// Waits until the program has acknowledged all delivered events.
     pub(crate) fn wait_acknowledged(&self, handed_out: u32) {
         let mut state = self.state.lock();
         self.changed.wait_while(&mut state, |state| state.acknowledged < handed_out);
     }
 
-    /// What the NIC knows of it.
+    /// Reads its state from the NIC.
     pub(crate) fn standing(&self) -> Standing {
         let mut standing = Standing::default();
         // SAFETY: the NIC's half of this id, and a place for the answer.
@@ -150,7 +150,7 @@ impl Id {
         standing
     }
 
-    /// Shows the program addresses and, once one of them is that of the device, the device.
+    /// Publishes addresses to the program and, once one of them is the device's, the device.
     pub(crate) fn show_addresses(&self) {
         let standing = self.standing();
         let is_bound = standing.local.to_socket().is_some_and(|local| !local.ip().is_unspecified());
@@ -185,7 +185,7 @@ impl Id {
         }
     }
 
-    /// Shows the program the way to its peer.
+    /// Publishes the route to the peer.
     pub(crate) fn show_path(&self) {
         let standing = self.standing();
         if standing.has_path == 0 {
@@ -208,7 +208,7 @@ fn gid_of(address: std::net::IpAddr) -> [u8; 16] {
     }
 }
 
-/// Makes an id, and a channel of its own if there is none: then its calls wait.
+/// Creates an id; without a channel it gets one of its own, and its calls are synchronous.
 pub(crate) fn create(
     channel: *mut rdma_event_channel,
     context: *mut c_void,
@@ -240,7 +240,7 @@ pub(crate) fn create(
     Ok(Box::into_raw(id).cast())
 }
 
-/// Ends an id: the connection in the NIC first, then everything that waits for the program's acknowledgements.
+/// Destroys an id: first the connection in the NIC, then everything that waits for the program's acknowledgements.
 ///
 /// # Safety
 /// As for [`Id::of`]; the program uses it no more.

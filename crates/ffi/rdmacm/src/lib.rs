@@ -1,20 +1,20 @@
-//! `librdmacm.so.1`: how programs of the C world make connections, translated to ferroce's NIC and nothing else.
+//! `librdmacm.so.1`: connections for C programs, translated to ferroce's NIC.
 //!
-//! All state of the NIC lives in libibverbs.so.1. What this library needs of it that is no verb comes through the table
-//! of `ferroce_bridge`.
+//! All state of the NIC lives in libibverbs.so.1. This library reaches the functions that are not verbs through the
+//! table of `ferroce_bridge`.
 //!
-//! | room | what lives there |
+//! | module | content |
 //! |---|---|
 //! | `abi` | the structures and numbers of <rdma/rdma_cma.h>, their layout asserted |
 //! | `exports` | the names that programs link with |
-//! | `guard` | what every call goes through: panics and refusals become numbers |
+//! | `guard` | the wrapper of every call: panics and refusals become error numbers |
 //! | `verbs` | libibverbs.so.1, as this library calls it |
 //! | `device`, `devices` | the one device, opened on first use |
 //! | `channel`, `event` | event channels, events, and what is done for the program when it gets one |
-//! | `id`, `options` | ids, their end, their options |
-//! | `address`, `route`, `addrinfo` | names, binding, the way to a destination |
+//! | `id`, `options` | ids and their options |
+//! | `address`, `route`, `addrinfo` | names, binding, routes |
 //! | `ib` | names of the family AF_IB |
-//! | `listen`, `connect`, `ece` | offering, taking, refusing and ending connections |
+//! | `listen`, `connect`, `ece` | connecting, accepting, rejecting and disconnecting |
 //! | `qp`, `srq` | the id's own queues |
 //! | `endpoint` | all of it in one call |
 //! | `multicast` | groups |

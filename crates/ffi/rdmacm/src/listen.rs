@@ -1,9 +1,9 @@
-//! Listening, and taking offers one by one.
+//! Listening, and accepting connection requests one by one.
 
 use crate::abi::*;
 use crate::address;
 use crate::event;
-use crate::guard::{self, Refused, check, invalid, told};
+use crate::guard::{self, Refused, check, invalid, reported};
 use crate::id::Id;
 use crate::qp;
 use ferroce_bridge::address::Address;
@@ -15,7 +15,7 @@ pub(crate) unsafe extern "C" fn listen(id: *mut rdma_cm_id, backlog: c_int) -> c
         // SAFETY: an id of ours.
         let id = unsafe { Id::of(id)? };
         if id.standing().local.version == 0 {
-            // An id that nobody bound listens to all IPv4 addresses, as the kernel has it.
+            // An unbound id listens on all IPv4 addresses, as in the kernel.
             address::bind(id, &Address::from(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0)))?;
         }
         // SAFETY: the NIC's half.
@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C" fn listen(id: *mut rdma_cm_id, backlog: c_int) -> c
     })
 }
 
-/// Waits for an offer to a listener whose calls wait.
+/// Waits for a connection request to a synchronous listener.
 fn request(listener: &Id) -> Result<*mut rdma_cm_id, Refused> {
     if !listener.state.lock().is_sync {
         return Err(invalid("the listener has an event channel; wait there"));
@@ -54,16 +54,16 @@ fn request(listener: &Id) -> Result<*mut rdma_cm_id, Refused> {
     }
 }
 
-/// The id of an offer, with a queue pair if the listener was told how to make them.
+/// The id of a connection request, with a queue pair if the listener has attributes for one.
 fn offered(listener: &Id, event: *mut rdma_cm_event) -> Result<*mut rdma_cm_id, Refused> {
     // SAFETY: an event of ours that nobody else has.
     let event = unsafe { &*event };
     match (event.event, event.status) {
-        (RDMA_CM_EVENT_REJECTED, _) => return Err(told(libc::ECONNREFUSED)),
-        (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => return Err(told(libc::ENODEV)),
-        (_, status) if status != 0 => return Err(told(status.abs())),
+        (RDMA_CM_EVENT_REJECTED, _) => return Err(reported(libc::ECONNREFUSED)),
+        (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => return Err(reported(libc::ENODEV)),
+        (_, status) if status != 0 => return Err(reported(status.abs())),
         (RDMA_CM_EVENT_CONNECT_REQUEST, _) => {}
-        _ => return Err(invalid("the listener got an event that is no offer")),
+        _ => return Err(invalid("the listener received an event other than a connection request")),
     }
     let mut attr = listener.state.lock().qp_attr.as_ref().map(|attr| qp::extended(&attr.0));
     if let Some(attr) = attr.as_mut() {

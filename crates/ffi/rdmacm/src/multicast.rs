@@ -13,12 +13,12 @@ use std::ffi::{c_int, c_void};
 pub(crate) struct Group {
     address: Address,
     mgid: ibv_gid,
-    /// Only sends to it, so its queue pair is not attached.
+    /// A send-only member, so its queue pair is not attached.
     is_sender: bool,
-    /// Its event was handed out.
+    /// Its event was delivered.
     is_joined: bool,
     is_attached: bool,
-    /// The program's, which finds it in the event.
+    /// The program's context, which the event carries.
     context: *mut c_void,
 }
 
@@ -40,7 +40,7 @@ fn join(id: &Id, address: Address, is_sender: bool, context: *mut c_void) -> Res
     };
     let mgid = ibv_gid { raw: mgid };
     let group = Group { address, mgid, is_sender, is_joined: false, is_attached: false, context };
-    // First, since another thread may get the event at once.
+    // Added first, since another thread may receive the event immediately.
     id.state.lock().groups.push(group);
     // SAFETY: the NIC's half, and an address.
     if let Err(refused) = check(unsafe { (id.device.table.join)(id.nic(), &address) }) {
@@ -52,8 +52,8 @@ fn join(id: &Id, address: Address, is_sender: bool, context: *mut c_void) -> Res
     event::complete(id)
 }
 
-/// The event of a join: attaches the queue pair, and says with which context the program joined. `None` if it has left
-/// the group meanwhile.
+/// Handles the event of a join: attaches the queue pair, and returns the program's context. `None` if it has left the
+/// group meanwhile.
 pub(crate) fn joined(id: &Id, mgid: &ibv_gid) -> Option<(*mut c_void, Result<(), Refused>)> {
     let mut state = id.state.lock();
     let group = state.groups.iter_mut().find(|group| group.mgid == *mgid && !group.is_joined)?;

@@ -6,7 +6,7 @@ use crate::id::Id;
 use ferroce_bridge::cm::Setting;
 use std::ffi::{c_int, c_void};
 
-/// A path record as <infiniband/sa.h> packs it. On RoCE only the traffic class is the program's to choose.
+/// A path record as <infiniband/sa.h> packs it. On RoCE a program can only choose the traffic class.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct PathData {
@@ -41,14 +41,14 @@ fn set(id: &Id, setting: Setting, value: u32) -> Result<(), Refused> {
     check(unsafe { (id.device.table.set)(id.nic(), setting as u32, value) })
 }
 
-/// A route that the program found itself; the event that it is resolved follows.
+/// Sets a route that the program found itself; the event of the resolution follows.
 ///
 /// # Safety
 /// As many readable bytes.
 pub(crate) unsafe fn set_path(id: &Id, paths: *const c_void, len: usize) -> Result<(), Refused> {
     let size = size_of::<PathData>();
     if paths.is_null() || len == 0 || !len.is_multiple_of(size) {
-        return Err(invalid("the value is no list of paths"));
+        return Err(invalid("the value is not a list of paths"));
     }
     let all = (0..len / size).map(|at| {
         // SAFETY: inside the bytes, by the count; they need not be aligned.

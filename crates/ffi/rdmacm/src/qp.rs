@@ -1,4 +1,4 @@
-//! The id's own queue pair: made, and taken from state to state as the connection comes about.
+//! The id's own queue pair: its creation, and its state transitions during a connection.
 
 use crate::abi::*;
 use crate::guard::{self, Refused, check, invalid, made};
@@ -11,10 +11,10 @@ const RTR: u32 = 2;
 const RTS: u32 = 3;
 const ERROR: u32 = 6;
 const IBV_QP_STATE: c_int = 1;
-/// Inline bytes in the place of a scatter/gather entry.
+/// Inline bytes instead of a scatter/gather entry.
 const INLINE_PER_SGE: u32 = 16;
 
-/// Attributes for a state, as the NIC has them.
+/// The NIC's attributes for a state.
 pub(crate) fn attributes(id: &Id, state: u32) -> Result<(ibv_qp_attr, c_int), Refused> {
     let (mut attr, mut mask) = (ibv_qp_attr { qp_state: state, ..ibv_qp_attr::default() }, 0);
     // SAFETY: the NIC's half, and places for the answers.
@@ -27,13 +27,13 @@ fn modify(qp: *mut ibv_qp, mut attr: ibv_qp_attr, mask: c_int) -> Result<(), Ref
     check(unsafe { ibv_modify_qp(qp, &mut attr, mask) })
 }
 
-/// Ready to receive and to send, if the id has a queue pair. Depths that are not given are those agreed on.
+/// Moves the queue pair, if there is one, to RTR and RTS. Missing depths are the negotiated ones.
 pub(crate) fn to_ready(id: &Id, responds: Option<u8>, depth: Option<u8>) -> Result<(), Refused> {
     let qp = id.qp();
     if qp.is_null() {
         return Ok(());
     }
-    // What it may be read and written by is known only now.
+    // Its access rights are known only now.
     let (attr, mask) = attributes(id, INIT)?;
     modify(qp, attr, mask)?;
     let (mut attr, mask) = attributes(id, RTR)?;
@@ -44,22 +44,22 @@ pub(crate) fn to_ready(id: &Id, responds: Option<u8>, depth: Option<u8>) -> Resu
     modify(qp, attr, mask)
 }
 
-/// Our offer was taken: sets the queue pair up and tells the peer.
+/// Our request was accepted: sets the queue pair up and confirms it to the peer.
 pub(crate) fn establish(id: &Id) -> Result<(), Refused> {
     // SAFETY: the NIC's half.
-    let told = || check(unsafe { (id.device.table.establish)(id.nic()) });
-    to_ready(id, None, None).and_then(|()| told()).inspect_err(|_| to_error(id))
+    let confirm = || check(unsafe { (id.device.table.establish)(id.nic()) });
+    to_ready(id, None, None).and_then(|()| confirm()).inspect_err(|_| to_error(id))
 }
 
-/// What is posted comes back flushed, if the id has a queue pair.
+/// Moves the queue pair, if there is one, to ERROR, which flushes its requests.
 pub(crate) fn to_error(id: &Id) {
     if !id.qp().is_null() {
-        // It can be in that state already, and that is no failure.
+        // It may be in that state already.
         let _ = modify(id.qp(), ibv_qp_attr { qp_state: ERROR, ..ibv_qp_attr::default() }, IBV_QP_STATE);
     }
 }
 
-/// A fresh queue pair as far as it gets without a peer: datagrams all the way, connections to INIT.
+/// Moves a new queue pair as far as possible without a peer: datagrams to RTS, connections to INIT.
 fn initialise(id: &Id, qp: *mut ibv_qp) -> Result<(), Refused> {
     let states: &[u32] = if id.is_datagram() { &[INIT, RTR, RTS] } else { &[INIT] };
     states.iter().try_for_each(|state| {
@@ -68,7 +68,7 @@ fn initialise(id: &Id, qp: *mut ibv_qp) -> Result<(), Refused> {
     })
 }
 
-/// Completion queues for the directions that have a size. Their events go to channels of their own.
+/// Completion queues for the directions with a size, each with its own channel.
 pub(crate) fn create_cqs(id: &Id, sends: u32, receives: u32) -> Result<(), Refused> {
     // SAFETY: the id's own structure and device.
     unsafe {
@@ -86,7 +86,7 @@ pub(crate) fn create_cqs(id: &Id, sends: u32, receives: u32) -> Result<(), Refus
     }
 }
 
-/// Ends them, unless a shared receive queue of an extended connection still puts completions there.
+/// Destroys them, unless an XRC shared receive queue still uses them.
 pub(crate) fn destroy_cqs(id: &Id) {
     // SAFETY: the id's own structure, and objects made by `create_cqs`.
     unsafe {
@@ -122,7 +122,7 @@ pub(crate) fn extended(attr: &ibv_qp_init_attr) -> ibv_qp_init_attr_ex {
     }
 }
 
-/// Fills in what the program left to the id, and refuses what contradicts it.
+/// Fills in the defaults of the id, and refuses contradictions.
 fn complete(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), Refused> {
     // SAFETY: the id's own structure, and a domain that the program gave.
     let (abi, foreign) = unsafe {
@@ -177,7 +177,7 @@ pub(crate) fn create(id: &Id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), Refu
     if attr.srq.is_null() {
         attr.srq = abi.srq;
     }
-    // Every NIC has room for a few inline bytes, asked for or not; rdma_xclient relies on it.
+    // Every NIC supports a few inline bytes, requested or not; rdma_xclient relies on it.
     attr.cap.max_inline_data = attr.cap.max_inline_data.max(attr.cap.max_send_sge.min(16) * INLINE_PER_SGE);
     // SAFETY: an open context, and attributes.
     let qp = made(unsafe { create_qp_of(abi.verbs, attr) }).inspect_err(|_| destroy_cqs(id))?;
@@ -216,7 +216,7 @@ pub(crate) unsafe extern "C" fn create_qp(
     })
 }
 
-/// The same with plain attributes, in which the program finds what it got.
+/// The same with plain attributes, in which the program finds the actual sizes.
 pub(crate) fn create_plain(id: &Id, pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> Result<(), Refused> {
     let mut wanted = extended(attr);
     wanted.pd = pd;
@@ -226,7 +226,7 @@ pub(crate) fn create_plain(id: &Id, pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr
     made
 }
 
-/// Ends the id's queue pair and the completion queues that were made for it.
+/// Destroys the id's queue pair and its completion queues.
 pub(crate) fn destroy(id: &Id) {
     // SAFETY: the id's own structure, and its queue pair.
     unsafe {

@@ -1,4 +1,4 @@
-//! The way to the peer, as path records tell it.
+//! The route to the peer, as path records.
 
 use crate::abi::*;
 use crate::event;
@@ -13,7 +13,7 @@ const EXACTLY: u8 = 2;
 /// 100 Gb/s, which the port reports, as the verbs number rates.
 const RATE: u8 = 16;
 
-/// The record of a way. There are no LIDs on RoCE, and both directions are the same.
+/// The path record of a route. There are no LIDs on RoCE, and both directions are the same.
 pub(crate) fn path_record(standing: &Standing) -> ibv_sa_path_rec {
     ibv_sa_path_rec {
         dgid: ibv_gid { raw: standing.dgid },
@@ -30,13 +30,13 @@ pub(crate) fn path_record(standing: &Standing) -> ibv_sa_path_rec {
         rate_selector: EXACTLY,
         rate: RATE,
         packet_life_time_selector: EXACTLY,
-        // The transport timer is twice the life of a packet, and more by what the peer takes.
+        // The transport timer is twice the packet lifetime, plus the peer's delay.
         packet_life_time: standing.ack_timeout.saturating_sub(1),
         ..ibv_sa_path_rec::zeroed()
     }
 }
 
-/// Fixes the way.
+/// Resolves the route.
 pub(crate) fn resolve(id: &Id) -> Result<(), Refused> {
     ib::check_route(id)?;
     // SAFETY: the NIC's half.

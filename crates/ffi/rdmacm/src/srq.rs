@@ -40,7 +40,7 @@ fn create(id: &Id, attr: &mut ibv_srq_init_attr_ex) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Ends it.
+/// Destroys it.
 pub(crate) fn destroy(id: &Id) {
     // SAFETY: the id's own structure, and its queue.
     unsafe {

@@ -45,7 +45,7 @@ unsafe fn tables<'a>(context: *mut ibv_context) -> &'a verbs_context {
     unsafe { &*whole }
 }
 
-/// An operation of the tables; one that is not there answers with an error.
+/// An operation of the tables; a missing one returns an error.
 macro_rules! operation {
     ($name:ident, $slot:ident, $attr:ty, $made:ty) => {
         /// # Safety

@@ -1,14 +1,14 @@
-//! Shows programs the device's files where no mount namespace can: a preloaded library that changes file names.
+//! A preloaded library that provides the device's files without a mount namespace, by changing file names.
 //!
-//! Below /sys/class/infiniband and /dev/infiniband there is nothing on a machine without RDMA, and nobody but root could
-//! put something there. So the functions of libc that take a file name are wrapped: a name below one of these folders
-//! is looked up in the folder that `FERROCE_SHIM` names. Every other name goes through untouched, and so do programs that
-//! make system calls without libc.
+//! A machine without RDMA has nothing below /sys/class/infiniband and /dev/infiniband, and only root could add files
+//! there. So the functions of libc that take a file name are wrapped: a name below one of these folders is redirected
+//! to the folder in `FERROCE_SHIM`. All other names are unchanged. Programs that make system calls without libc are
+//! not affected.
 //!
-//! What must hold: nothing here allocates, locks or panics, since all of it may run in a signal handler or between fork
-//! and exec; and `errno` is what the wrapped function left there.
+//! Invariants: no function here allocates, locks or panics, since it may run in a signal handler or between fork and
+//! exec. `errno` is that of the wrapped function.
 //!
-//! | file | what lives there |
+//! | file | content |
 //! |---|---|
 //! | `rename` | which names are changed, and to what |
 //! | `next` | the functions that are wrapped, as the loader finds them behind us |

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The folders that we show.
+/// The redirected folders.
 const FOLDERS: [&[u8]; 2] = [b"/sys/class/infiniband", b"/dev/infiniband"];
 const VARIABLE: &CStr = c"FERROCE_SHIM";
 const ROOM: usize = libc::PATH_MAX as usize;
@@ -29,23 +29,23 @@ impl Name {
         Name { given, changed }
     }
 
-    /// To be handed to the wrapped function.
+    /// The pointer for the wrapped function.
     pub(crate) fn as_ptr(&self) -> *const c_char {
         self.changed.as_ref().map_or(self.given, |bytes| bytes.as_ptr().cast())
     }
 
-    /// Whether it is one of ours.
+    /// Whether it was changed.
     pub(crate) fn is_changed(&self) -> bool {
         self.changed.is_some()
     }
 }
 
-/// Length of the folder's name that is put before ours.
+/// Length of the folder's name that is prepended.
 pub(crate) fn root_len() -> usize {
     root().map_or(0, |root| root.to_bytes().len())
 }
 
-/// Most names are refused at their second byte, before their length is known.
+/// Most names are rejected at their second byte, before their length is known.
 ///
 /// # Safety
 /// `given` is null or a terminated string.
@@ -76,8 +76,8 @@ fn join(root: &[u8], name: &[u8]) -> Option<[u8; ROOM]> {
     Some(bytes)
 }
 
-/// The folder that holds ours. The environment is read once: a program may change it, and the pointer stays good only as
-/// long as nobody frees what it points to, which libc never does.
+/// The folder with our files. The environment is read once, since a program may change it. The pointer stays valid:
+/// libc never frees the original environment.
 fn root() -> Option<&'static CStr> {
     static ROOT: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut());
     static ABSENT: c_char = 0;

@@ -1,4 +1,4 @@
-//! The functions whose answer is a name itself: it must be the one the program knows, not the one behind it.
+//! The functions that return a name: it must be the program's name, not the redirected one.
 
 use crate::next::{Next, set_errno};
 use crate::rename::{Name, root_len};
@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 type Realpath = unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char;
 
-/// The function of libc, shown the device's files.
+/// The function of libc, with the device's files.
 ///
 /// # Safety
 /// As that function.
@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C" fn realpath(path: *const c_char, answer: *mut c_cha
     }
 }
 
-/// The same for programs that the compiler checks the size of the answer for.
+/// The same for programs with compile-time checks of the buffer size.
 ///
 /// # Safety
 /// As [`realpath`].
@@ -45,7 +45,7 @@ pub(crate) unsafe extern "C" fn __realpath_chk(
     unsafe { realpath(path, answer) }
 }
 
-/// The same with an answer that the caller frees.
+/// The same with a result that the caller frees.
 ///
 /// # Safety
 /// As [`realpath`].
@@ -55,8 +55,8 @@ pub(crate) unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *
     unsafe { realpath(path, std::ptr::null_mut()) }
 }
 
-/// Takes our folder off the front of an answer that still lies in it; a link that leads elsewhere, such as to /dev/null,
-/// leads where it says.
+/// Removes our folder from the front of a result that is inside it; a link to elsewhere, such as /dev/null, stays
+/// unchanged.
 ///
 /// # Safety
 /// `within` is a name that we made; `answer` is null or a terminated string that may be written.

@@ -1,7 +1,7 @@
-//! The wrappers: each is the function of libc with the same name and arguments, its file name changed on the way.
+//! The wrappers: each is the function of libc with the same name and arguments, with the file name changed.
 //!
-//! `open` and its like take a mode only with some flags, which C writes as variable arguments. The calling conventions of
-//! Linux pass that argument in the same register either way, so a third argument that the caller did not give is passed on
+//! `open` and similar functions take a mode only with some flags, as a variadic argument in C. The calling
+//! conventions of Linux pass that argument in the same register either way, so a missing third argument is passed on
 //! unread.
 
 use crate::next::{Next, set_errno};
@@ -9,11 +9,11 @@ use crate::rename::Name;
 use libc::{DIR, FILE, c_char, c_int, c_long, c_uint, mode_t, size_t, ssize_t};
 use std::ffi::c_void;
 
-/// Declares wrappers. `name` is the argument that is a file name; the rest is passed on.
+/// Declares wrappers. `name` is the file name argument; the others are passed on.
 macro_rules! wrap {
     ($($symbol:ident($($before:ident: $before_type:ty),*; $name:ident $(, $after:ident: $after_type:ty)*)
         -> $answer:ty, else $failed:expr;)+) => { $(
-        /// The function of libc, shown the device's files.
+        /// The function of libc, with the device's files.
         ///
         /// # Safety
         /// As that function.
@@ -59,7 +59,7 @@ wrap! {
     fstatat(folder: c_int; path, answer: *mut c_void, flags: c_int) -> c_int, else -1;
     fstatat64(folder: c_int; path, answer: *mut c_void, flags: c_int) -> c_int, else -1;
     statx(folder: c_int; path, flags: c_int, mask: c_uint, answer: *mut c_void) -> c_int, else -1;
-    // What `stat` and its like were until glibc 2.33; programs built before still call these.
+    // `stat` and similar functions before glibc 2.33; older programs still call these.
     __xstat(version: c_int; path, answer: *mut c_void) -> c_int, else -1;
     __xstat64(version: c_int; path, answer: *mut c_void) -> c_int, else -1;
     __lxstat(version: c_int; path, answer: *mut c_void) -> c_int, else -1;

@@ -5,7 +5,7 @@ use super::event::{CmEventKind, UDP_QKEY, UdParam};
 use super::id::{Bound, IdState};
 use crate::error::{CmRefusal, Error};
 use crate::gids::GidEntry;
-use crate::link::open_udp;
+use ferroce_os::interfaces::open_udp;
 use ferroce_proto::cm::{Offers, Path, Scope, ServiceId};
 use ferroce_proto::wire::ROCE_UDP_PORT;
 use ferroce_proto::{Gid, Qpn};

@@ -2,8 +2,8 @@
 
 use super::{CmEvent, CmId};
 use crate::error::Error;
-use crate::eventfd::EventFd;
-use crate::lock::Mutex;
+use ferroce_os::eventfd::EventFd;
+use ferroce_os::lock::Mutex;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};

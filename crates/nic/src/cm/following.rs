@@ -9,7 +9,7 @@ use super::id::IdState;
 use super::{CmId, CmService};
 use crate::error::{CmRefusal, Error};
 use crate::gids::GidEntry;
-use crate::lock::Mutex;
+use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;

@@ -4,7 +4,7 @@ use super::channel::Queue;
 use super::event::{CmEvent, CmEventKind};
 use super::{CmChannel, CmService};
 use crate::link::now;
-use crate::lock::Mutex;
+use ferroce_os::lock::Mutex;
 use ferroce_proto::cm::{CommId, ListenerId, Path, PortSpace, Request, Scope, Secret};
 use ferroce_proto::verbs::AddressVector;
 use smallvec::SmallVec;

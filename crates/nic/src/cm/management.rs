@@ -3,10 +3,11 @@
 use super::CmService;
 use super::service::{Destination, LOCK_PATIENCE, Managed};
 use crate::engine::ManagementAgent;
-use crate::link::{RxPacket, SLOT_HINT_AT, TxBatch, now, wall_clock_ns};
-use crate::local::Fabric;
-use crate::lock::{MutexGuard, lock_within};
-use crate::log;
+use crate::link::{RxPacket, SLOT_HINT_AT, TxBatch, now};
+use crate::local::LocalPeers;
+use ferroce_os::clock::wall_clock_ns;
+use ferroce_os::lock::{MutexGuard, lock_within};
+use ferroce_os::log;
 use ferroce_proto::cm::Transmit;
 use ferroce_proto::qp::DropReason;
 use ferroce_proto::verbs::Route;
@@ -55,7 +56,7 @@ impl CmService {
         }
     }
 
-    /// What was sent before goes over the wire: a neighbour that has not answered may not read its ring.
+    /// What was sent before goes over the wire: a local peer that has not answered may not read its ring.
     fn send_messages(&self, tx: &mut TxBatch, messages: &[Transmit]) {
         self.write_messages(tx, messages.iter().filter(|message| !message.is_repeat), |tx| {
             self.engine.link.send(tx)
@@ -97,10 +98,10 @@ impl CmService {
 
     /// Whether this is an address of this host.
     fn is_here(&self, address: Gid) -> bool {
-        let is_local = |fabric: &Arc<Fabric>| fabric.is_local(address);
+        let is_local = |local_peers: &Arc<LocalPeers>| local_peers.is_local(address);
         address.to_ip().is_loopback()
             || self.addresses.find(address).is_some()
-            || self.engine.fabric.as_ref().is_some_and(is_local)
+            || self.engine.local_peers.as_ref().is_some_and(is_local)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::CmService;
 use super::service::Managed;
-use crate::lock::Mutex;
+use ferroce_os::lock::Mutex;
 use ferroce_proto::{Gid, Time};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};

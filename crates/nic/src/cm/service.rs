@@ -6,15 +6,15 @@ use super::{CmEvent, CmId};
 use crate::addresses::AddressTable;
 use crate::engine::{Engine, QpCore};
 use crate::error::{CmRefusal, Error};
-use crate::fork::Generation;
 use crate::link::{RxPacket, now};
-use crate::lock::Mutex;
-use crate::registry::Ports;
+use ferroce_os::fork::Generation;
+use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::cm::{
     Accept, Cm, CmCounters, CmError, CommId, Config, Inbound, ListenerId, Secret, Transmit,
 };
 use ferroce_proto::wire::cm::{CmMad, MadTarget, offered_service};
+use ferroce_shm::registry::Ports;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -117,8 +117,8 @@ impl CmService {
         born: Generation,
     ) -> Arc<CmService> {
         let slot = engine.shared_port.slot();
-        let config = Config { slot, ca_guid: crate::random::number::<u64>() | 1, ..Config::default() };
-        let mut cm = Cm::new(config, Box::new(crate::random::number::<u64>));
+        let config = Config { slot, ca_guid: ferroce_os::random::number::<u64>() | 1, ..Config::default() };
+        let mut cm = Cm::new(config, Box::new(ferroce_os::random::number::<u64>));
         cm.set_secret(secret);
         let (ids, listeners, shut) = (HashMap::new(), HashMap::new(), HashMap::new());
         let managed = Mutex::new(Managed { cm, ids, listeners, shut, garbage: Vec::new() });

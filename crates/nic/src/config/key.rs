@@ -1,7 +1,7 @@
 //! Keys for secure set-up come from files that nobody else can read.
 
-use crate::registry::effective_uid;
 use ferroce_proto::cm::Secret;
+use ferroce_shm::registry::effective_uid;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;

@@ -31,8 +31,8 @@ pub struct Config {
     pub cm_secret: Option<Secret>,
     /// Whether processes of this host are reached through shared memory. `FERROCE_LINK`: `auto` or `udp`.
     pub link: LinkChoice,
-    /// Whether registered memory becomes memory that processes of this host can map. `FERROCE_ADOPT=0` turns it off.
-    pub adopt: bool,
+    /// Whether registered memory becomes memory that processes of this host can map. `FERROCE_MEMFD=0` turns it off.
+    pub memfd: bool,
     /// Segmentation offload, sending and receiving. `FERROCE_OFFLOAD=0` turns both off.
     pub offload: bool,
 }
@@ -47,7 +47,7 @@ impl Default for Config {
             capture: None,
             cm_secret: None,
             link: LinkChoice::Auto,
-            adopt: true,
+            memfd: true,
             offload: true,
         }
     }
@@ -115,7 +115,7 @@ impl Config {
         if let Some((variable, value)) = set("FERROCE_LINK") {
             config.link = parse_with(variable, &value, parse_link)?;
         }
-        config.adopt = set("FERROCE_ADOPT").is_none_or(|(_, v)| v != "0");
+        config.memfd = set("FERROCE_MEMFD").is_none_or(|(_, v)| v != "0");
         config.offload = set("FERROCE_OFFLOAD").is_none_or(|(_, v)| v != "0");
         Ok(config)
     }

@@ -1,7 +1,7 @@
 //! The thread that drives when no application thread does.
 //!
 //! One-sided operations must progress while the target's program does nothing, and a program that sleeps on a
-//! completion channel must be woken. The thread starts with the device, since packets for a neighbour may arrive at
+//! completion channel must be woken. The thread starts with the device, since packets for a local peer may arrive at
 //! once. While somebody polls it stays out of the way and only looks every few milliseconds whether that is still so.
 //! Some programs poll for their own completion and then watch their memory for the peer's data; they leave gaps in which
 //! nobody would drive. Work that was found lying in such a gap is remembered: for a while the thread then wakes for

@@ -1,7 +1,7 @@
 //! Which queue pairs listen to a multicast group.
 
 use super::QpCore;
-use crate::lock::RwLock;
+use ferroce_os::lock::RwLock;
 use ferroce_proto::Gid;
 use std::collections::HashMap;
 use std::sync::Arc;

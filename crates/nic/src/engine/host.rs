@@ -4,9 +4,9 @@ use super::outgoing::{Batch, Outgoing};
 use super::{Engine, QpCore};
 use crate::link::TxBatch;
 use crate::local::{Path, Reaching};
-use crate::log;
 use crate::memory::{Grip, MIN_RENDEZVOUS, Peer};
 use crate::queues::{CqCore, SrqCore};
+use ferroce_os::log;
 use ferroce_proto::qp::{
     Attempt, DropReason, Egress, Events, Memory, OneSided, RecvWqe, RefusalReason, Segment, Side, TxError,
     TxPayload, WriteHeaders,

@@ -6,7 +6,7 @@
 //! | `progress` | what a thread needs to make progress, and its lock |
 //! | `calls` | what verbs do to a queue pair on the caller's thread |
 //! | `host` | how a queue pair reaches memory, links and completion queues |
-//! | `neighbours` | what processes of this host see of a queue pair, and how it reaches them |
+//! | `local_peers` | what processes of this host see of a queue pair, and how it reaches them |
 //! | `frames` | how raw packets reach memory |
 //! | `management` | who gets packets to QP1 |
 //! | `outgoing` | what of a packet is copied and what it points to |
@@ -29,8 +29,8 @@ mod frames;
 mod groups;
 mod guarded;
 mod host;
+mod local_peers;
 mod management;
-mod neighbours;
 mod outgoing;
 mod progress;
 mod qp;
@@ -49,7 +49,7 @@ pub(crate) use srqs::MAX_XRC_SRQ;
 
 use crate::counters::DeviceCounters;
 use crate::link::{Link, SharedPort};
-use crate::local::Fabric;
+use crate::local::LocalPeers;
 use crate::memory::RegionTable;
 use crate::pulse::Pulse;
 use groups::Groups;
@@ -68,7 +68,7 @@ pub(crate) struct Engine {
     /// How packets and wake-ups reach other processes that share the port.
     pub(crate) shared_port: Arc<SharedPort>,
     /// What it shares with the processes of this host, if anything.
-    pub(crate) fabric: Option<Arc<Fabric>>,
+    pub(crate) local_peers: Option<Arc<LocalPeers>>,
     pub(crate) regions: RegionTable,
     pub(crate) qps: QpTable,
     pub(crate) srqs: XrcSrqs,
@@ -88,13 +88,15 @@ impl Engine {
         link: Arc<dyn Link>,
         wire: Arc<dyn Link>,
         shared_port: Arc<SharedPort>,
-        fabric: Option<Arc<Fabric>>,
+        local_peers: Option<Arc<LocalPeers>>,
         pulse: Arc<Pulse>,
     ) -> Self {
         Engine {
-            regions: RegionTable::new(fabric.as_ref().map(|fabric| fabric.region_board())),
-            srqs: XrcSrqs::new(fabric.as_ref().map(|fabric| fabric.srq_board())),
-            fabric,
+            regions: RegionTable::new(
+                local_peers.as_ref().map(|local_peers| local_peers.region_descriptors()),
+            ),
+            srqs: XrcSrqs::new(local_peers.as_ref().map(|local_peers| local_peers.srq_descriptors())),
+            local_peers,
             qps: QpTable::new(shared_port.slot()),
             may_point: link.capabilities().external_payloads,
             context: ProgressContext::new(link.clone()),

@@ -8,7 +8,7 @@ use super::drive::YIELDS_AFTER;
 use super::qps::QpTable;
 use super::timers::Timers;
 use crate::link::{Link, RxBatch, TxBatch, now};
-use crate::lock::Mutex;
+use ferroce_os::lock::Mutex;
 use ferroce_proto::{Qpn, Time};
 use std::collections::VecDeque;
 use std::sync::Arc;

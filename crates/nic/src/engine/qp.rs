@@ -5,13 +5,13 @@ use super::guarded::Guarded;
 use crate::counters::Tally;
 use crate::link::SinglePacket;
 use crate::local::Path;
-use crate::lock::Mutex;
 use crate::memory::Lessee;
 use crate::queues::{CqCore, EventQueue, EventSource, SrqCore};
-use crate::shm::QpCard;
+use ferroce_os::lock::Mutex;
 use ferroce_proto::Qpn;
 use ferroce_proto::qp;
 use ferroce_proto::verbs::EventKind;
+use ferroce_shm::QpDescriptor;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -38,10 +38,10 @@ pub(crate) struct QpCore {
     pub(crate) takes_large: AtomicBool,
     /// Messages that the peer names can be fetched.
     pub(crate) fetches: AtomicBool,
-    /// What neighbours are shown of it, in one word.
+    /// What local peers are shown of it, in one word.
     pub(crate) shown_word: AtomicU64,
-    /// What neighbours are shown of it.
-    pub(crate) shown: Mutex<Option<QpCard>>,
+    /// What local peers are shown of it.
+    pub(crate) shown: Mutex<Option<QpDescriptor>>,
     /// What of it is sent again.
     pub(crate) resends: Resends,
     /// Earliest deadline that the timer heap knows of; `u64::MAX` if none.

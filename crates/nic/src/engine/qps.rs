@@ -5,7 +5,7 @@
 //! remember it while their end of a connection is in TIMEWAIT, and refuse an offer with it as stale.
 
 use super::QpCore;
-use crate::lock::{Mutex, RwLock};
+use ferroce_os::lock::{Mutex, RwLock};
 use ferroce_proto::Qpn;
 use rand::Rng;
 use std::collections::VecDeque;
@@ -102,7 +102,7 @@ impl QpTable {
             return None;
         }
         stock.wake_rested();
-        let mut rng = crate::random::generator();
+        let mut rng = ferroce_os::random::generator();
         loop {
             let low = rng.random_range(2..0xffff_u32);
             if stock.is_resting(low as u16) {

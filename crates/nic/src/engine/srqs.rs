@@ -1,9 +1,9 @@
 //! Which XRC shared receive queue has this number.
 
-use crate::lock::RwLock;
 use crate::queues::SrqCore;
-use crate::shm::SrqBoard;
+use ferroce_os::lock::RwLock;
 use ferroce_proto::Srqn;
+use ferroce_shm::SrqDescriptors;
 use rand::Rng;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,13 +15,13 @@ pub(crate) const MAX_XRC_SRQ: usize = 1 << 16;
 /// Only extended reliable connections look here, so one lock for all is enough.
 pub(crate) struct XrcSrqs {
     by_number: RwLock<HashMap<Srqn, Arc<SrqCore>>>,
-    /// What neighbours see of them, if there are any. Changed with the lock above held.
-    board: Option<SrqBoard>,
+    /// What local peers see of them, if there are any. Changed with the lock above held.
+    table: Option<SrqDescriptors>,
 }
 
 impl XrcSrqs {
-    pub(super) fn new(board: Option<SrqBoard>) -> Self {
-        XrcSrqs { by_number: RwLock::default(), board }
+    pub(super) fn new(table: Option<SrqDescriptors>) -> Self {
+        XrcSrqs { by_number: RwLock::default(), table }
     }
 
     /// Adds a queue under a fresh random number: a peer that was not told it does not guess it.
@@ -30,13 +30,13 @@ impl XrcSrqs {
         if by_number.len() >= MAX_XRC_SRQ {
             return None;
         }
-        let mut rng = crate::random::generator();
+        let mut rng = ferroce_os::random::generator();
         loop {
             let number = Srqn::new(rng.random_range(1..0xff_ffff));
             if let Entry::Vacant(place) = by_number.entry(number) {
                 let core = place.insert(make(number)).clone();
-                if let (Some(board), Some(xrc)) = (&self.board, &core.xrc) {
-                    board.show(number, xrc.domain, xrc.pd);
+                if let (Some(table), Some(xrc)) = (&self.table, &core.xrc) {
+                    table.publish(number, xrc.domain, xrc.pd);
                 }
                 return Some(core);
             }
@@ -45,10 +45,10 @@ impl XrcSrqs {
 
     pub(crate) fn remove(&self, number: Srqn) {
         let mut by_number = self.by_number.write();
-        if let (Some(core), Some(board)) = (by_number.remove(&number), &self.board)
+        if let (Some(core), Some(table)) = (by_number.remove(&number), &self.table)
             && let Some(xrc) = &core.xrc
         {
-            board.hide(number, xrc.domain);
+            table.withdraw(number, xrc.domain);
         }
     }
 

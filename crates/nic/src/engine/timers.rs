@@ -4,7 +4,7 @@
 //! than the one it knows; when that one comes, the queue pair is asked what it really wants.
 
 use super::QpCore;
-use crate::lock::Mutex;
+use ferroce_os::lock::Mutex;
 use ferroce_proto::{Qpn, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,7 +1,7 @@
 //! Why a call of the connection manager was refused.
 
-use crate::registry::{PortError, RegistryError};
 use ferroce_proto::cm::CmError;
+use ferroce_shm::registry::{PortError, RegistryError};
 use std::io;
 
 /// Why a call of the connection manager was refused. What goes wrong later comes as an event.

@@ -5,8 +5,8 @@ mod cm;
 pub use cm::CmRefusal;
 
 use crate::config::ConfigError;
-use crate::fork::Generation;
 use crate::link::LinkError;
+use ferroce_os::fork::Generation;
 use ferroce_proto::qp::PostError;
 use ferroce_proto::qp::state::ModifyError;
 use ferroce_proto::verbs::MemoryFault;

@@ -7,7 +7,7 @@ use super::snapshot::Document;
 use super::socket_path;
 use crate::device_attr::DeviceAttr;
 use crate::engine::{Chore, Engine};
-use crate::fork::Generation;
+use ferroce_os::fork::Generation;
 use socket2::SockRef;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};

@@ -2,7 +2,7 @@
 
 use super::process::{Activity, Process};
 use super::{Snapshot, slot_of, socket_path};
-use crate::registry::{self, RegistryError};
+use ferroce_shm::registry::{self, RegistryError};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;

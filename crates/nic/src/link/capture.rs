@@ -3,8 +3,8 @@
 //! A UDP socket shows no Ethernet, IP and UDP headers, so they are written anew from what is known. Ethernet addresses
 //! are zero, as on the loopback interface; all else is what the wire had, so Wireshark can check the ICRC.
 
-use super::clock::wall_clock_ns;
-use crate::fork::Generation;
+use ferroce_os::clock::wall_clock_ns;
+use ferroce_os::fork::Generation;
 use ferroce_proto::wire::{FlowAddrs, Ipv4Header, Ipv6Header, UdpHeader};
 use parking_lot::{Condvar, Mutex};
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};

@@ -99,7 +99,7 @@ counters! {
     direct_copied,
     /// Messages to processes of this host that name memory, from which those copy them.
     messages_named,
-    /// Messages of a neighbour that were copied here from its memory, mapped.
+    /// Messages of a local peer that were copied here from its memory, mapped.
     messages_fetched,
 }
 

@@ -1,6 +1,6 @@
 //! Why a link could not be opened.
 
-use crate::registry::RegistryError;
+use ferroce_shm::registry::RegistryError;
 use std::io;
 use std::net::SocketAddr;
 

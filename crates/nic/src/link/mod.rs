@@ -14,7 +14,6 @@
 
 mod batch;
 mod capture;
-mod clock;
 mod counters;
 mod error;
 mod faulty;
@@ -32,16 +31,15 @@ pub use batch::{RxBatch, RxPacket, TxBatch, TxView};
 pub(crate) use batch::{RxMeta, TxPiece};
 pub use capture::Capture;
 pub(crate) use capture::flush_all as flush_captures;
-pub(crate) use clock::coarse_now;
-pub use clock::now;
-pub(crate) use clock::wall_clock_ns;
 pub use counters::LinkCounters;
 pub use error::LinkError;
 pub use faulty::{FaultConfig, FaultConfigError, Faulty};
+pub use ferroce_os::clock::now;
+pub use ferroce_os::interfaces::{LocalAddress, local_addresses};
 pub use shared_port::SharedPort;
 pub use single_packet::SinglePacket;
-pub use udp::{LocalAddress, UdpConfig, UdpLink, local_addresses};
-pub(crate) use udp::{Origin, is_last_word, management_slot, open_udp};
+pub use udp::{UdpConfig, UdpLink};
+pub(crate) use udp::{is_last_word, management_slot};
 
 /// Byte of a management datagram, reserved and ignored by its readers, where a sender on this host names the slot of the
 /// process that an offer is for. Links may steer by it; zero names no slot.

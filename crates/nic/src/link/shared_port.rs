@@ -7,12 +7,12 @@
 
 use super::RxPacket;
 use super::batch::{RX_BUFFER_LEN, RxMeta};
-use super::clock::now;
 use super::counters::{RunningCounters, add};
-use crate::lock::Mutex;
-use crate::registry::Registry;
+use ferroce_os::clock::now;
+use ferroce_os::lock::Mutex;
 use ferroce_proto::wire::ICRC_LEN;
 use ferroce_proto::{Gid, Qpn, Time};
+use ferroce_shm::registry::Registry;
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;

@@ -5,24 +5,23 @@
 //! leaves by UDP as well, and the kernel gives a copy to every socket of the host that has joined: to members with a ring
 //! that is a second one. They must be able to tell it from a first one, exactly:
 //!
-//! - packets that also went through rings leave from sockets of their own, whose ports the sender shows in its place before it
+//! - packets that also went through rings leave from sockets of their own, whose ports the sender publishes in its segment before it
 //!   uses them. A port has one owner in a network namespace. Such a packet is an *echo* to whoever reads a ring of that sender;
 //! - the sender puts the packet into the rings first. So when the echo arrives, its receiver can know of the ring;
 //! - the sender uses rings only if all NICs of this host that show the group can be reached through one. Otherwise the
 //!   packet leaves by UDP alone, from the ordinary sockets, and is nobody's echo;
-//! - a receiver that does not show the group, for want of room, gets nothing through rings and drops no echo. One that shows
+//! - a receiver that does not publish the group, for want of room, gets nothing through rings and drops no echo. One that publishes
 //!   it does so as long as its socket exists;
 //! - a sender that is gone is remembered until what it sent by UDP was read.
 //!
 //! Once a receiver has seen echoes of a sender, it has the kernel drop the others before they reach its socket.
 
-use super::link::{Inbound, LocalLink};
-use super::neighbours::{Fabric, NOBODY_FOR_NS, Neighbour};
-use crate::link::{Origin, RxBatch, TxBatch, local_addresses, now};
-use crate::lock::Mutex;
-use crate::shm::{ECHOES, GroupBoard, Place, listens, load_gid, store_gid};
+use super::link::LocalLink;
+use crate::link::{RxBatch, TxBatch, local_addresses, now};
+use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
+use ferroce_shm::{GroupDescriptors, LocalPeer, LocalPeers, NOBODY_FOR_NS, RxRings};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,40 +38,38 @@ const LOOKS: usize = 4;
 struct Audience {
     group: Gid,
     sgid: Gid,
-    /// What the board counted when they were looked up.
+    /// What the table counted when they were looked up.
     changes: u64,
     until_ns: u64,
     /// Nothing: rings cannot be used.
-    members: Option<Arc<[Arc<Neighbour>]>>,
+    members: Option<Arc<[Arc<LocalPeer>]>>,
 }
 
 /// What a NIC needs to send to groups.
 #[derive(Debug)]
 pub(super) struct Cast {
-    pub(super) board: GroupBoard,
+    pub(super) table: GroupDescriptors,
     audiences: Mutex<Vec<Audience>>,
-    /// Held while a port is added to those that are shown.
-    showing: Mutex<()>,
     pub(super) echoes: AtomicU64,
 }
 
 impl Cast {
-    pub(super) fn open(fabric: &Fabric) -> io::Result<Cast> {
-        let board = GroupBoard::open(&fabric.registry, fabric.place.clone())?;
-        Ok(Cast { board, audiences: Mutex::default(), showing: Mutex::new(()), echoes: AtomicU64::new(0) })
+    pub(super) fn open(local_peers: &LocalPeers) -> io::Result<Cast> {
+        let table = local_peers.group_descriptors()?;
+        Ok(Cast { table, audiences: Mutex::default(), echoes: AtomicU64::new(0) })
     }
 
     /// Whom rings lead to, of those who hear what is sent to `group` from `sgid`. Nothing if rings cannot be used.
-    fn members(&self, fabric: &Fabric, group: Gid, sgid: Gid) -> Option<Arc<[Arc<Neighbour>]>> {
+    fn members(&self, local_peers: &LocalPeers, group: Gid, sgid: Gid) -> Option<Arc<[Arc<LocalPeer>]>> {
         let mut audiences = self.audiences.lock();
         let known = audiences.iter().position(|a| (a.group, a.sgid) == (group, sgid));
         if let Some(known) = known.map(|index| &audiences[index])
-            && known.changes == self.board.changes()
+            && known.changes == self.table.changes()
             && now().0 < known.until_ns
         {
             return known.members.clone();
         }
-        let fresh = self.look_up(fabric, group, sgid);
+        let fresh = self.look_up(local_peers, group, sgid);
         let members = fresh.members.clone();
         match known {
             Some(index) => audiences[index] = fresh,
@@ -84,13 +81,13 @@ impl Cast {
         members
     }
 
-    fn look_up(&self, fabric: &Fabric, group: Gid, sgid: Gid) -> Audience {
+    fn look_up(&self, local_peers: &LocalPeers, group: Gid, sgid: Gid) -> Audience {
         let mut audience = Audience { group, sgid, changes: 0, until_ns: 0, members: None };
         let interface = interface_of(sgid);
         for _ in 0..LOOKS {
-            audience.changes = self.board.changes();
-            audience.members = interface.and_then(|interface| self.listeners(fabric, group, interface));
-            if audience.changes == self.board.changes() {
+            audience.changes = self.table.changes();
+            audience.members = interface.and_then(|interface| self.listeners(local_peers, group, interface));
+            if audience.changes == self.table.changes() {
                 break;
             }
             audience.members = None;
@@ -101,43 +98,23 @@ impl Cast {
     }
 
     /// All who listen; nothing if somebody who may be among them cannot be reached.
-    fn listeners(&self, fabric: &Fabric, group: Gid, interface: u32) -> Option<Arc<[Arc<Neighbour>]>> {
+    fn listeners(
+        &self,
+        local_peers: &LocalPeers,
+        group: Gid,
+        interface: u32,
+    ) -> Option<Arc<[Arc<LocalPeer>]>> {
         let mut found = Vec::new();
-        for slot in self.board.slots(group) {
-            match fabric.in_slot(slot) {
-                Some(neighbour) if listens(&neighbour.place, group, interface) => found.push(neighbour),
+        for slot in self.table.slots(group) {
+            match local_peers.in_slot(slot) {
+                Some(local_peer) if local_peer.listens(group, interface) => found.push(local_peer),
                 Some(_) => {}
-                None if fabric.registry.is_alive(slot) => return None,
+                None if local_peers.is_alive(slot) => return None,
                 None => {}
             }
         }
         Some(found.into())
     }
-
-    /// Shows a socket that echoes leave by. False if there is no room.
-    fn show_exit(&self, place: &Place, exit: Origin) -> bool {
-        if echo_exits(place).any(|shown| shown == exit) {
-            return true;
-        }
-        let _showing = self.showing.lock();
-        let shown: Vec<Origin> = echo_exits(place).collect();
-        if shown.contains(&exit) || shown.len() == ECHOES {
-            return shown.contains(&exit);
-        }
-        let (port, gid) = place.echo(shown.len());
-        store_gid(gid, exit.0);
-        port.store(exit.1.into(), Ordering::SeqCst);
-        true
-    }
-}
-
-/// The sockets that a NIC's echoes leave by.
-pub(super) fn echo_exits(place: &Place) -> impl Iterator<Item = Origin> {
-    (0..ECHOES).map_while(|index| {
-        let (port, gid) = place.echo(index);
-        let port = port.load(Ordering::SeqCst) as u16;
-        (port != 0).then(|| (load_gid(gid), port))
-    })
 }
 
 /// The interface by which the kernel sends what comes from an address to a group; nothing if that is not certain.
@@ -158,12 +135,12 @@ impl LocalLink {
     /// Puts a packet to a group into the rings that lead to its members. If so, it must leave as an echo.
     pub(super) fn push_to_group(&self, batch: &TxBatch, index: usize) -> bool {
         let route = &batch.entries()[index].route;
-        let fabric = self.fabric();
-        let Some(members) = self.cast.members(fabric, route.dgid, route.sgid) else { return false };
+        let local_peers = self.local_peers();
+        let Some(members) = self.cast.members(local_peers, route.dgid, route.sgid) else { return false };
         if members.is_empty() || !self.has_echo_exit(route) {
             return false;
         }
-        for member in members.iter().filter(|member| member.lives(&fabric.registry)) {
+        for member in members.iter().filter(|member| member.lives()) {
             self.push(member, batch, index);
             self.wake_if_asleep(member);
         }
@@ -172,47 +149,33 @@ impl LocalLink {
 
     fn has_echo_exit(&self, route: &Route) -> bool {
         let exit = self.udp.echo_socket(route);
-        exit.is_some_and(|exit| self.cast.show_exit(&self.fabric().place, exit))
+        exit.is_some_and(|exit| self.cast.table.publish_echo_socket(exit))
     }
 
     /// Drops what came through a ring as well. Returns how many packets are left.
-    pub(super) fn drop_echoes(&self, inbound: &mut Inbound, rx: &mut RxBatch) -> usize {
-        if !self.cast.board.shows_any() || !rx.packets().any(|packet| packet.dgid.is_multicast()) {
+    pub(super) fn drop_echoes(&self, rings: &mut RxRings, rx: &mut RxBatch) -> usize {
+        if !self.cast.table.publishes_any() || !rx.packets().any(|packet| packet.dgid.is_multicast()) {
             return rx.len();
         }
         // Its sender has rung before it sent the echo.
-        self.meet_callers(inbound);
+        rings.open_new(self.local_peers());
         let before = rx.len();
         rx.retain(|packet| {
-            let is_twice = packet.dgid.is_multicast() && self.cast.board.is_shown(packet.dgid);
-            !(is_twice && inbound.is_echo(packet.sgid, packet.sport))
+            let is_twice = packet.dgid.is_multicast() && self.cast.table.is_published(packet.dgid);
+            !(is_twice && rings.is_echo(packet.sgid, packet.sport))
         });
         let echoes = before - rx.len();
         self.cast.echoes.fetch_add(echoes as u64, Ordering::Relaxed);
-        inbound.should_ignore |= echoes > 0;
+        if echoes > 0 {
+            rings.saw_echo();
+        }
         rx.len()
     }
 
     /// Has the kernel drop the echoes of all whose rings are read, and of nobody else.
-    pub(super) fn ignore_echoes(&self, inbound: &mut Inbound) {
-        inbound.should_ignore = false;
-        let origins: Vec<Origin> = inbound.rings.iter().flat_map(|ring| echo_exits(&ring.place)).collect();
-        self.udp.ignore_in_groups(&origins, |group| self.cast.board.is_shown(group));
-    }
-}
-
-impl Inbound {
-    /// The ring of a sender is not read any more.
-    pub(super) fn depart(&mut self, place: &Place) {
-        let before = self.departed.len();
-        self.departed.extend(echo_exits(place));
-        self.should_ignore |= self.departed.len() > before;
-    }
-
-    /// Whether what comes from here by UDP comes through a ring too.
-    fn is_echo(&self, sgid: Gid, sport: u16) -> bool {
-        let is_it = |(gid, port): Origin| port == sport && (gid == sgid || gid == Gid::ZERO);
-        let mut exits = self.rings.iter().flat_map(|ring| echo_exits(&ring.place));
-        exits.any(is_it) || self.departed.iter().any(|&exit| is_it(exit))
+    pub(super) fn ignore_echoes(&self, rings: &mut RxRings) {
+        if let Some(origins) = rings.changed_echo_sockets() {
+            self.udp.ignore_in_groups(&origins, |group| self.cast.table.is_published(group));
+        }
     }
 }

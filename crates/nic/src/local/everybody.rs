@@ -1,7 +1,7 @@
 //! Packets to the queue pair numbers that every process has: QP1, and that of multicast groups (`cast`).
 //!
 //! Their number does not tell whose they are. A message of connection management names its receiver in itself, as the steering
-//! of the port reads it. Such messages are few and must arrive, so nothing here relies on a neighbour: what does not find it
+//! of the port reads it. Such messages are few and must arrive, so nothing here relies on a local peer: what does not find it
 //! alive, with room in its ring, goes by UDP, and so does every repetition.
 
 use super::link::{LocalLink, meta_of};
@@ -24,7 +24,7 @@ enum Way {
 }
 
 impl LocalLink {
-    /// Sends packets whose numbers name no neighbour.
+    /// Sends packets whose numbers name no local peer.
     pub(super) fn send_rest(&self, batch: &mut TxBatch) {
         let is_shared = |index| matches!(dest_qpn(batch.wire_bytes(index)), Some(Qpn::GSI | Qpn::MULTICAST));
         if !(0..batch.len()).any(is_shared) {
@@ -48,21 +48,20 @@ impl LocalLink {
     fn push_management(&self, batch: &TxBatch, index: usize) -> bool {
         let (bytes, route) = (batch.wire_bytes(index), &batch.entries()[index].route);
         let packet = &bytes[..bytes.len() - ICRC_LEN];
-        let Some(neighbour) = self.fabric().neighbour_in(management_slot(packet), route.dgid) else {
+        let Some(local_peer) = self.local_peers().find_in_slot(management_slot(packet), route.dgid) else {
             return false;
         };
-        let own_slot = self.fabric().slot();
-        if !neighbour.lives_now(&self.fabric().registry) {
+        if !local_peer.lives_now() {
             return false;
         }
         // Who says the last word may be gone a moment later, and its ring with it, unless its reader has it open by then.
-        if is_last_word(packet) && !neighbour.is_settled(own_slot) {
+        if is_last_word(packet) && !local_peer.is_settled() {
             return false;
         }
-        let is_pushed = neighbour.push_bytes_now(own_slot, &meta_of(route), packet);
+        let is_pushed = local_peer.push_bytes_now(&meta_of(route), packet);
         if is_pushed {
             self.count_pushed(packet.len());
-            self.wake_if_asleep(&neighbour);
+            self.wake_if_asleep(&local_peer);
         }
         is_pushed
     }

@@ -1,31 +1,21 @@
 //! The link that takes the ring where it can and UDP where it must.
 
 use super::cast::Cast;
-use super::neighbours::{Fabric, Neighbour, Pushed};
-use super::ring::{Found, Piece, Reader};
 use crate::link::{
-    Attempt, Capabilities, Effort, Link, LinkCounters, Origin, RxBatch, RxMeta, SinglePacket, Sleep, TxBatch,
+    Attempt, Capabilities, Effort, Link, LinkCounters, RxBatch, RxMeta, SinglePacket, Sleep, TxBatch,
     TxPiece, UdpLink, now,
 };
-use crate::lock::Mutex;
-use crate::shm::{Place, RING_LEN, SLOTS};
+use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::{ICRC_LEN, RendezvousSend, dest_qpn};
+use ferroce_shm::{LocalPeer, LocalPeers, Piece, Pushed, RxRings};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Packets taken from one ring before others get their turn.
-const PACKETS_PER_RING: usize = 64;
-/// Bytes taken from one ring before its writer is told, at most: it shall not wait for long.
-const BYTES_PER_RING: u64 = RING_LEN as u64 / 4;
-/// Bytes of messages that a ring names and that are fetched before their sender hears of it, at most, by one.
-const NAMED_PER_RING: u64 = 512 * 1024;
-/// The longest packet in a ring: what a batch takes.
-const MAX_PACKET_LEN: usize = TxBatch::MAX_PACKET_LEN;
 /// Looks at the rings between two at the sockets, where packets come through rings: a look at a ring takes some nanoseconds,
 /// one at a socket a system call.
 const LOOKS_PER_CALL: u32 = 256;
@@ -42,7 +32,7 @@ const LAST_PATIENCE_NS: u64 = 200_000_000;
 /// UDP, and rings in shared memory to the processes of this host.
 pub(crate) struct LocalLink {
     pub(super) udp: Arc<UdpLink>,
-    fabric: Arc<Fabric>,
+    local_peers: Arc<LocalPeers>,
     pub(super) cast: Cast,
     inbound: Mutex<Inbound>,
     /// Packets wait for room in some ring.
@@ -57,69 +47,50 @@ pub(crate) struct LocalLink {
     lost: AtomicU64,
 }
 
-/// The rings of others that lead here.
-pub(super) struct Inbound {
-    pub(super) rings: Vec<Ring>,
-    /// Rings that are no longer read; what was last taken from them may still be in use.
-    left: Vec<Ring>,
+/// What arrives through rings.
+struct Inbound {
+    rings: RxRings,
     /// Looks since a ring had a packet.
     quiet: u32,
     looks: u32,
     next_roll_call_ns: u64,
-    news_seen: u32,
-    /// Where echoes of those came from whose rings are closed, until what they sent by UDP was read.
-    pub(super) departed: Vec<Origin>,
-    /// The kernel should learn anew which echoes need not be delivered.
-    pub(super) should_ignore: bool,
-}
-
-pub(super) struct Ring {
-    slot: u8,
-    /// Which life of the slot writes.
-    pub(super) place: Place,
-    reader: Reader,
-    /// How far the writer was told that we have read.
-    told: u64,
 }
 
 /// Who packets go to. Most packets of a batch have the same destination.
 struct Directory<'a> {
-    fabric: &'a Fabric,
-    last: Option<(Gid, u8, Option<Arc<Neighbour>>)>,
+    local_peers: &'a LocalPeers,
+    last: Option<(Gid, u8, Option<Arc<LocalPeer>>)>,
 }
 
 impl Directory<'_> {
-    /// The neighbour that packet `index` goes to, if it does.
-    fn find(&mut self, batch: &TxBatch, index: usize) -> Option<&Arc<Neighbour>> {
+    /// The local peer that packet `index` goes to, if it does.
+    fn find(&mut self, batch: &TxBatch, index: usize) -> Option<&Arc<LocalPeer>> {
         let qpn = dest_qpn(batch.wire_bytes(index))?;
         let (dgid, slot) = (batch.entries()[index].route.dgid, (qpn.value() >> 16) as u8);
         let is_known = matches!(&self.last, Some((known, at, _)) if (*known, *at) == (dgid, slot));
         if !is_known {
-            self.last = Some((dgid, slot, self.fabric.neighbour(dgid, qpn)));
+            self.last = Some((dgid, slot, self.local_peers.find(dgid, qpn)));
         }
-        self.last.as_ref().and_then(|(_, _, neighbour)| neighbour.as_ref())
+        self.last.as_ref().and_then(|(_, _, local_peer)| local_peer.as_ref())
     }
 }
 
 impl LocalLink {
     /// The same-host fabric beside an open UDP link.
-    pub(crate) fn open(udp: Arc<UdpLink>, adopts: bool) -> io::Result<LocalLink> {
-        let fabric = Arc::new(Fabric::open(udp.port().registry().clone(), adopts, udp.bound_addresses())?);
-        let cast = Cast::open(&fabric)?;
+    pub(crate) fn open(udp: Arc<UdpLink>, uses_memfd: bool) -> io::Result<LocalLink> {
+        let local_peers =
+            Arc::new(LocalPeers::open(udp.port().registry().clone(), uses_memfd, udp.bound_addresses())?);
+        let cast = Cast::open(&local_peers)?;
         let next_roll_call_ns = now().0 + ROLL_CALL_NS;
         Ok(LocalLink {
             udp,
-            fabric,
+            local_peers,
             cast,
             inbound: Mutex::new(Inbound {
-                rings: Vec::new(),
-                left: Vec::new(),
+                rings: RxRings::new(TxBatch::MAX_PACKET_LEN),
                 quiet: 0,
                 looks: 0,
                 next_roll_call_ns,
-                news_seen: 0,
-                departed: Vec::new(),
-                should_ignore: false,
             }),
             any_waiting: AtomicBool::new(false),
             sleeps: AtomicBool::new(false),
@@ -133,12 +104,12 @@ impl LocalLink {
     }
 
     /// The fabric that it is part of.
-    pub(crate) fn fabric(&self) -> &Arc<Fabric> {
-        &self.fabric
+    pub(crate) fn local_peers(&self) -> &Arc<LocalPeers> {
+        &self.local_peers
     }
 
-    /// Puts packet `index` into the neighbour's ring.
-    pub(super) fn push(&self, neighbour: &Neighbour, batch: &TxBatch, index: usize) {
+    /// Puts packet `index` into the local peer's ring.
+    pub(super) fn push(&self, local_peer: &LocalPeer, batch: &TxBatch, index: usize) {
         let route = &batch.entries()[index].route;
         let meta = meta_of(route);
         let len = batch.entries()[index].wire_len() - ICRC_LEN;
@@ -157,7 +128,7 @@ impl LocalLink {
         let pieces = &pieces[..count];
         // SAFETY: the pieces are the packet: parts of the batch, or of regions that the sender of the batch holds; and
         // they have `len` bytes, for what is missing at the end was cut off above.
-        let pushed = unsafe { neighbour.push(self.fabric.slot(), &meta, len, pieces.iter().copied()) };
+        let pushed = unsafe { local_peer.push(&meta, len, pieces.iter().copied()) };
         match pushed {
             Pushed::Done => {}
             Pushed::Waits => {
@@ -176,20 +147,20 @@ impl LocalLink {
         self.tx_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn wake_if_asleep(&self, neighbour: &Neighbour) {
-        if neighbour.must_be_woken() {
-            self.udp.port().wake(neighbour.slot);
+    pub(super) fn wake_if_asleep(&self, local_peer: &LocalPeer) {
+        if local_peer.must_be_woken() {
+            self.udp.port().wake(local_peer.slot());
         }
     }
 
-    /// Sends a batch whose packets all go to neighbours, nearly always to one.
+    /// Sends a batch whose packets all go to local peers, nearly always to one.
     fn send_local(&self, batch: &TxBatch, directory: &mut Directory<'_>) {
-        let mut last: Option<Arc<Neighbour>> = None;
+        let mut last: Option<Arc<LocalPeer>> = None;
         for index in 0..batch.len() {
-            let Some(neighbour) = directory.find(batch, index) else { continue };
-            self.push(neighbour, batch, index);
-            if !last.as_ref().is_some_and(|last| Arc::ptr_eq(last, neighbour)) {
-                last.replace(neighbour.clone()).inspect(|done| self.wake_if_asleep(done));
+            let Some(local_peer) = directory.find(batch, index) else { continue };
+            self.push(local_peer, batch, index);
+            if !last.as_ref().is_some_and(|last| Arc::ptr_eq(last, local_peer)) {
+                last.replace(local_peer.clone()).inspect(|done| self.wake_if_asleep(done));
             }
         }
         last.inspect(|done| self.wake_if_asleep(done));
@@ -199,9 +170,9 @@ impl LocalLink {
     fn send_mixed(&self, batch: &TxBatch, directory: &mut Directory<'_>) {
         let mut rest = TxBatch::new();
         for index in 0..batch.len() {
-            if let Some(neighbour) = directory.find(batch, index) {
-                self.push(neighbour, batch, index);
-                self.wake_if_asleep(neighbour);
+            if let Some(local_peer) = directory.find(batch, index) {
+                self.push(local_peer, batch, index);
+                self.wake_if_asleep(local_peer);
                 continue;
             }
             if !rest.has_room(batch.entries()[index].wire_len() - ICRC_LEN) {
@@ -215,14 +186,13 @@ impl LocalLink {
     /// Tries again what found no room.
     fn retry(&self) {
         let mut any = false;
-        for neighbour in self.fabric.neighbours().filter(|n| n.has_waiting()) {
-            let is_gone = neighbour.place.is_closed() || !self.fabric.registry.is_alive(neighbour.slot);
-            if is_gone {
-                neighbour.give_up();
-            } else if neighbour.retry(self.fabric.slot()) {
-                self.wake_if_asleep(&neighbour);
+        for local_peer in self.local_peers.known().filter(|n| n.has_waiting()) {
+            if !local_peer.lives_now() {
+                local_peer.give_up();
+            } else if local_peer.retry() {
+                self.wake_if_asleep(&local_peer);
             }
-            any |= neighbour.has_waiting();
+            any |= local_peer.has_waiting();
         }
         self.any_waiting.store(any, Ordering::Relaxed);
     }
@@ -230,14 +200,14 @@ impl LocalLink {
     /// Waits a moment until others have seen that we sent to them: who has not opened a ring when its writer goes never will.
     fn settle(&self) {
         let start = now();
-        let unsettled = |n: &Arc<Neighbour>| !n.is_self && !n.is_settled(self.fabric.slot());
+        let unsettled = |n: &Arc<LocalPeer>| !n.is_self() && !n.is_settled();
         while now().since_ns(start) < LAST_PATIENCE_NS {
             self.retry();
-            let waiting: Vec<_> = self.fabric.neighbours().filter(unsettled).collect();
+            let waiting: Vec<_> = self.local_peers.known().filter(unsettled).collect();
             if waiting.is_empty() {
                 return;
             }
-            waiting.iter().for_each(|neighbour| self.wake_if_asleep(neighbour));
+            waiting.iter().for_each(|local_peer| self.wake_if_asleep(local_peer));
             std::thread::sleep(Duration::from_micros(50));
         }
     }
@@ -250,137 +220,46 @@ impl LocalLink {
             self.hang_bell_again(inbound);
         }
         if found == 0 && thorough {
-            inbound.departed.clear();
+            inbound.rings.forget_departed();
         }
-        let found = if found > 0 { self.drop_echoes(inbound, rx) } else { 0 };
-        if inbound.should_ignore {
-            self.ignore_echoes(inbound);
-        }
+        let found = if found > 0 { self.drop_echoes(&mut inbound.rings, rx) } else { 0 };
+        self.ignore_echoes(&mut inbound.rings);
         found
     }
 
     /// A bell is a datagram, and a poller that looks at the socket may take it before the driver that it is for has woken up. That
     /// one sleeps on then, and nobody would ring again.
     fn hang_bell_again(&self, inbound: &mut Inbound) {
-        if self.fabric.place.asleep().swap(1, Ordering::SeqCst) != 0 {
+        if self.local_peers.set_asleep(true) {
             return;
         }
-        self.meet_callers(inbound);
+        inbound.rings.open_new(&self.local_peers);
         // What came before the bell hung again rang none, and this poller may never come back.
-        if inbound.rings.iter_mut().any(|ring| ring.reader.look(MAX_PACKET_LEN) != Found::Nothing) {
-            self.fabric.place.asleep().store(0, Ordering::SeqCst);
-            self.udp.port().wake(self.fabric.slot());
+        if inbound.rings.any_ready() {
+            self.local_peers.set_asleep(false);
+            self.udp.port().wake(self.local_peers.slot());
         }
     }
 
     /// Takes what lies in the rings.
     fn receive_rings(&self, inbound: &mut Inbound, rx: &mut RxBatch) -> usize {
-        self.tell_writers(inbound);
-        self.meet_callers(inbound);
+        inbound.rings.release(&self.local_peers);
+        inbound.rings.open_new(&self.local_peers);
         // Where nothing came a moment ago, one message is what somebody waits for. To look behind it is to wait for a line
         // that its writer has.
-        let most = if inbound.quiet > 0 { 1 } else { PACKETS_PER_RING };
-        let (mut packets, mut bytes) = (0, 0);
-        let mut broken = None;
-        for (index, ring) in inbound.rings.iter_mut().enumerate() {
-            let mut named = 0;
-            for _ in 0..most {
-                let (len, head_len) = match ring.reader.look(MAX_PACKET_LEN) {
-                    Found::Nothing => break,
-                    Found::Nonsense => {
-                        broken = Some(index);
-                        break;
-                    }
-                    Found::Packet { len, head_len } => (len, head_len),
-                };
-                let (start, meta) = ring.reader.take(len, head_len);
-                // SAFETY: the writer is told that the place is free in the next `receive`, or when the driver sleeps; both
-                // come when the batch is done with. The ring lives as long as the link or longer than that.
-                let packet = unsafe { rx.push_there(start, len, *meta, ring.slot) };
-                (packets, bytes) = (packets + 1, bytes + len as u64);
-                named += u64::from(RendezvousSend::last_len(packet));
-                if ring.reader.position() - ring.told >= BYTES_PER_RING || named >= NAMED_PER_RING {
-                    break;
-                }
-            }
-        }
-        if let Some(index) = broken {
-            let broken = inbound.rings.swap_remove(index);
-            inbound.depart(&broken.place);
-            // What was just taken from it may still be read.
-            inbound.left.push(broken);
-        }
-        if packets > 0 {
+        let taken = inbound.rings.receive(inbound.quiet > 0, |slot, start, len, meta| {
+            // SAFETY: the writer is told that the place is free in the next `receive`, or when the driver sleeps; both
+            // come when the batch is done with. The ring lives as long as the link or longer than that.
+            let packet = unsafe { rx.push_there(start, len, *meta, slot) };
+            RendezvousSend::last_len(packet)
+        });
+        if taken.packets > 0 {
             // One writer: whoever has the rings.
             self.rx_packets
-                .store(self.rx_packets.load(Ordering::Relaxed) + packets as u64, Ordering::Relaxed);
-            self.rx_bytes.store(self.rx_bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+                .store(self.rx_packets.load(Ordering::Relaxed) + taken.packets as u64, Ordering::Relaxed);
+            self.rx_bytes.store(self.rx_bytes.load(Ordering::Relaxed) + taken.bytes, Ordering::Relaxed);
         }
-        packets
-    }
-
-    /// Tells the writers of the rings how far they were read. What was read is done with.
-    fn tell_writers(&self, inbound: &mut Inbound) {
-        inbound.left.clear();
-        for ring in &mut inbound.rings {
-            if ring.told != ring.reader.position() {
-                ring.told = ring.reader.position();
-                self.fabric.place.consumed(ring.slot).store(ring.told, Ordering::Release);
-            }
-        }
-    }
-
-    /// Opens the rings of those who began to send here.
-    #[inline]
-    pub(super) fn meet_callers(&self, inbound: &mut Inbound) {
-        let count = self.fabric.place.news_count().load(Ordering::Acquire);
-        if count != inbound.news_seen {
-            inbound.news_seen = count;
-            self.open_rings(inbound);
-        }
-    }
-
-    #[cold]
-    fn open_rings(&self, inbound: &mut Inbound) {
-        for index in 0..SLOTS / 64 {
-            let news = self.fabric.place.news(index);
-            if news.load(Ordering::Relaxed) == 0 {
-                continue;
-            }
-            let bits = news.swap(0, Ordering::SeqCst);
-            for bit in (0..64).filter(|bit| bits >> bit & 1 != 0) {
-                self.open_ring(inbound, (index * 64 + bit) as u8);
-            }
-        }
-    }
-
-    fn open_ring(&self, inbound: &mut Inbound, slot: u8) {
-        let gone: Vec<Ring> = inbound.rings.extract_if(.., |ring| ring.slot == slot).collect();
-        gone.iter().for_each(|ring| inbound.depart(&ring.place));
-        inbound.left.extend(gone);
-        let (instance, start) = self.fabric.place.call(slot);
-        let instance = instance.load(Ordering::Acquire);
-        let Ok(place) = Place::open(self.fabric.registry.directory(), slot) else { return };
-        if place.instance() != instance {
-            return;
-        }
-        let Ok(memory) = place.ring_to(self.fabric.slot()) else { return };
-        let reader = Reader::new(memory, start.load(Ordering::Relaxed));
-        let told = reader.position();
-        self.fabric.place.consumed(slot).store(told, Ordering::Release);
-        inbound.rings.push(Ring { slot, place, reader, told });
-    }
-
-    /// Closes the rings of those who are gone and have nothing left in them.
-    fn roll_call(&self, inbound: &mut Inbound) {
-        inbound.next_roll_call_ns = now().0 + ROLL_CALL_NS;
-        let registry = &self.fabric.registry;
-        let is_over = |ring: &mut Ring| {
-            let is_gone = ring.place.is_closed() || !registry.is_alive(ring.slot);
-            is_gone && !matches!(ring.reader.look(MAX_PACKET_LEN), Found::Packet { .. })
-        };
-        let over: Vec<Ring> = inbound.rings.extract_if(.., is_over).collect();
-        over.iter().for_each(|ring| inbound.depart(&ring.place));
+        taken.packets
     }
 }
 
@@ -404,7 +283,7 @@ pub(super) fn meta_of(route: &Route) -> RxMeta {
 
 impl Link for LocalLink {
     fn send(&self, batch: &mut TxBatch) {
-        let mut directory = Directory { fabric: &self.fabric, last: None };
+        let mut directory = Directory { local_peers: &self.local_peers, last: None };
         let local = (0..batch.len()).filter(|&index| directory.find(batch, index).is_some()).count();
         if local == 0 {
             return self.send_rest(batch);
@@ -419,7 +298,7 @@ impl Link for LocalLink {
 
     fn try_send_one(&self, packet: &mut SinglePacket, route: &Route) -> Attempt {
         // Packets to processes of this host go through a ring.
-        if self.fabric.is_local(route.dgid) {
+        if self.local_peers.is_local(route.dgid) {
             return Attempt::Declined;
         }
         self.udp.try_send_one(packet, route)
@@ -459,7 +338,8 @@ impl Link for LocalLink {
         inbound.quiet = inbound.quiet.saturating_add(1);
         let thorough = effort == Effort::Thorough;
         if thorough && now().0 > inbound.next_roll_call_ns {
-            self.roll_call(&mut inbound);
+            inbound.next_roll_call_ns = now().0 + ROLL_CALL_NS;
+            inbound.rings.close_dead(&self.local_peers);
         }
         let rings_are_quiet = inbound.quiet > RINGS_QUIET_AFTER || inbound.rings.is_empty();
         if !(thorough || rings_are_quiet) {
@@ -475,13 +355,12 @@ impl Link for LocalLink {
 
     fn prepare_sleep(&self) -> Sleep {
         self.sleeps.store(true, Ordering::SeqCst);
-        self.fabric.place.asleep().store(1, Ordering::SeqCst);
+        self.local_peers.set_asleep(true);
         std::sync::atomic::fence(Ordering::SeqCst);
         let Some(mut inbound) = self.inbound.try_lock() else { return Sleep::Pending };
-        self.meet_callers(&mut inbound);
-        let any = inbound.rings.iter_mut().any(|ring| ring.reader.look(MAX_PACKET_LEN) != Found::Nothing);
-        if any {
-            self.fabric.place.asleep().store(0, Ordering::SeqCst);
+        inbound.rings.open_new(&self.local_peers);
+        if inbound.rings.any_ready() {
+            self.local_peers.set_asleep(false);
             return Sleep::Pending;
         }
         let retry = self.any_waiting.load(Ordering::Relaxed).then(|| now() + RETRY_NS);
@@ -490,16 +369,16 @@ impl Link for LocalLink {
 
     fn end_sleep(&self) {
         self.sleeps.store(false, Ordering::SeqCst);
-        self.fabric.place.asleep().store(0, Ordering::SeqCst);
+        self.local_peers.set_asleep(false);
     }
 
     fn join_multicast(&self, group: Gid) -> io::Result<()> {
         let interfaces = self.udp.group_interfaces(group)?;
-        self.cast.board.join(group, &interfaces, || self.udp.join_on(group, &interfaces))
+        self.cast.table.join(group, &interfaces, || self.udp.join_on(group, &interfaces))
     }
 
     fn leave_multicast(&self, group: Gid) -> io::Result<()> {
-        self.cast.board.leave(group, || self.udp.leave_multicast(group))
+        self.cast.table.leave(group, || self.udp.leave_multicast(group))
     }
 
     fn counters(&self) -> LinkCounters {

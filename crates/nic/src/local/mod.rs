@@ -1,34 +1,25 @@
 //! The same-host fabric: what two processes of one user do without a wire.
 //!
-//! What processes share, and show each other, is in `shm`. Here it is used: packets go through rings, and operations into the memory of others.
-//! Packets are those of the wire, so a neighbour is treated as any peer is; only one-sided operations that find every
-//! check passed take the short way and are done by the requester's own processor in the memory of the target.
+//! `ferroce-shm` owns what processes share. Here the NIC uses it: packets go through rings, one-sided operations into the memory of others.
+//! Packets are those of the wire, so a local peer is treated as any peer is; only one-sided operations that find every
+//! check passed take the fast path: the requester's own processor performs them in the memory of the target.
 //!
 //! | file | question |
 //! |---|---|
-//! | `ring` | packets from one process to another |
-//! | `backlog` | packets that found no room in a ring |
-//! | `neighbours` | who else is there, and which addresses are this host's |
-//! | `reach` | one-sided operations in the memory of a neighbour |
+//! | `reach` | one-sided operations in the memory of a local peer |
 //! | `naming` | messages that are copied once, from the memory of the sender |
-//! | `window` | memory of a neighbour that is mapped here |
 //! | `link` | the link that takes the ring where it can and UDP where it must |
 //! | `everybody` | packets to the queue pair numbers that every process has |
 //! | `cast` | packets to multicast groups, each to every member once |
 //!
-//! Nothing here needs a live partner: a process may die at any instruction. A ring has one writer, one reader and no
-//! lock.
+//! Nothing here needs a live partner: a process may die at any instruction.
 
-mod backlog;
 mod cast;
 mod everybody;
 mod link;
 mod naming;
-mod neighbours;
 mod reach;
-mod ring;
-mod window;
 
+pub(crate) use ferroce_shm::LocalPeers;
 pub(crate) use link::LocalLink;
-pub(crate) use neighbours::Fabric;
 pub(crate) use reach::{Path, Reaching};

@@ -1,29 +1,27 @@
 //! Messages that name the sender's memory, from which the receiver copies them.
 //!
-//! A message through the ring is copied twice, one that is named once, on the receiver's processor: from a window to the region that it lies
-//! in where that can be mapped, else by the kernel. The receiver says on its card whether it may read the sender's memory; it has tried.
-//! The sender's memory is in use until it hears of the copy. Should it give the message up before, it hides its card before it says so to
-//! its program; so a receiver that finds the card in its place when it has copied has copied what was sent.
+//! A message through the ring is copied twice, one that is named once, on the receiver's processor: from a mapping of the region that it lies
+//! in where that can be mapped, else by the kernel. The receiver says on its descriptor whether it may read the sender's memory; it has tried.
+//! The sender's memory is in use until it hears of the copy. Should it give the message up before, it withdraws its descriptor before it says so to
+//! its program; so a receiver that finds the descriptor in its place when it has copied has copied what was sent.
 
 use super::link::meta_of;
-use super::neighbours::Neighbour;
 use super::reach::Path;
-use super::window::Window;
-use crate::memory::{Grip, Span};
-use crate::shm::{Place, Shown, find_qp, find_region};
+use crate::memory::{Grip, Span, is_readable};
 use ferroce_proto::qp::TxPayload;
 use ferroce_proto::verbs::{Route, Sge};
 use ferroce_proto::wire::{RendezvousSend, SourcePiece, SourceRef};
 use ferroce_proto::{PdId, RKey};
+use ferroce_shm::{LocalPeer, PublishedRegion, RegionMapping};
 use std::sync::atomic::{Ordering, fence};
 
 impl Path {
     /// Whether the peer may be told to fetch messages.
     pub(crate) fn may_name(&self) -> bool {
-        let terms = find_qp(&self.neighbour.place, self.peer);
+        let terms = self.local_peer.find_qp(self.peer);
         terms.is_some_and(|terms| terms.fetches && terms.partner == self.own)
-            && self.fabric.adopts
-            && !self.neighbour.is_gone()
+            && self.local_peers.uses_memfd()
+            && !self.local_peer.is_gone()
     }
 
     /// Puts a message that names memory into the ring, and says how long the record is. Nothing: nothing was sent.
@@ -35,32 +33,32 @@ impl Path {
         payload: TxPayload<'_>,
     ) -> Option<usize> {
         let (record, len) = head.to_bytes(&grip.name(payload)?);
-        let is_sent = self.neighbour.push_bytes_now(self.fabric.slot(), &meta_of(route), &record[..len]);
+        let is_sent = self.local_peer.push_bytes_now(&meta_of(route), &record[..len]);
         is_sent.then_some(len)
     }
 
     /// Whether messages of the peer can be fetched.
     pub(crate) fn can_fetch(&self) -> bool {
-        self.fabric.adopts && self.neighbour.is_readable()
+        self.local_peers.uses_memfd() && self.local_peer.is_readable(is_readable)
     }
 
-    /// Whether the peer is a queue pair of the neighbour that has this slot.
+    /// Whether the peer is a queue pair of the local peer that has this slot.
     pub(crate) fn leads_to(&self, slot: u8) -> bool {
-        self.neighbour.slot == slot
+        self.local_peer.slot() == slot
     }
 
     /// Copies a message that the peer named to the entries. False: what is in them now does not count.
     pub(crate) fn fetch(&mut self, grip: &mut Grip<'_>, pd: PdId, sges: &[Sge], names: &SourceRef) -> bool {
         let is_copied = self.fetch_mapped(grip, pd, sges, names).unwrap_or_else(|| {
-            let owner = self.neighbour.place.owner();
+            let owner = self.local_peer.owner();
             owner.is_some_and(|owner| grip.fetch(pd, sges, &owner, names))
         });
-        // The bytes were read before the card is.
+        // The bytes were read before the descriptor is.
         fence(Ordering::Acquire);
-        is_copied && find_qp(&self.neighbour.place, self.peer).is_some_and(|terms| terms.partner == self.own)
+        is_copied && self.local_peer.find_qp(self.peer).is_some_and(|terms| terms.partner == self.own)
     }
 
-    /// The same through a window. Nothing: there is none, and nothing was copied.
+    /// The same through a mapping. Nothing: there is none, and nothing was copied.
     fn fetch_mapped(
         &mut self,
         grip: &mut Grip<'_>,
@@ -69,17 +67,17 @@ impl Path {
         names: &SourceRef,
     ) -> Option<bool> {
         let ([name], rkey) = (names.pieces(), names.region()?) else { return None };
-        let place = &self.neighbour.place;
-        if self.source.as_ref().is_none_or(|source| !source.shows(place, rkey)) {
+        let local_peer = &self.local_peer;
+        if self.source.as_ref().is_none_or(|source| !source.is_of(local_peer, rkey)) {
             self.source = None;
-            self.source = Source::find(&self.neighbour, rkey);
+            self.source = Source::find(local_peer, rkey);
         }
         let source = self.source.as_ref()?;
         let there = source.here(name)?;
         let is_copied = grip.fetch_mapped(pd, sges, there);
-        // Who finds the region shown now has read its pages: they are the program's as long as it is.
+        // Who finds the region published now has read its pages: they are the program's as long as it is.
         fence(Ordering::Acquire);
-        let is_good = is_copied && source.shown.is_valid(place);
+        let is_good = is_copied && local_peer.still_publishes(&source.published);
         self.fetched += u64::from(is_good);
         Some(is_good)
     }
@@ -87,30 +85,30 @@ impl Path {
 
 /// The region of the peer that the last message was fetched from.
 pub(super) struct Source {
-    shown: Shown,
-    window: Window,
+    published: PublishedRegion,
+    mapping: RegionMapping,
 }
 
 impl Source {
-    /// A window stays when its region goes, and so needs no announcement. Bytes of this very process would not, so to
+    /// A mapping stays when its region goes, and so needs no announcement. Bytes of this very process would not, so to
     /// itself it sends by the kernel.
-    fn find(neighbour: &Neighbour, rkey: RKey) -> Option<Source> {
-        let shown = find_region(&neighbour.place, rkey).filter(|_| !neighbour.is_self)?;
-        let window = neighbour.windows.open(&neighbour.place, &shown)?;
-        Some(Source { shown, window })
+    fn find(local_peer: &LocalPeer, rkey: RKey) -> Option<Source> {
+        let published = local_peer.find_region(rkey).filter(|_| !local_peer.is_self())?;
+        let mapping = local_peer.map(&published)?;
+        Some(Source { published, mapping })
     }
 
-    fn shows(&self, place: &Place, rkey: RKey) -> bool {
-        self.shown.card.rkey == rkey && self.shown.is_valid(place)
+    fn is_of(&self, local_peer: &LocalPeer, rkey: RKey) -> bool {
+        self.published.descriptor.rkey == rkey && local_peer.still_publishes(&self.published)
     }
 
     /// Where bytes of the peer are here, if they are all of the region. Who named them may be wrong, but not beyond its own memory.
     fn here(&self, name: &SourcePiece) -> Option<Span> {
-        let card = &self.shown.card;
-        let offset = name.addr.checked_sub(card.base)?;
-        let is_inside = offset <= card.len && u64::from(name.len) <= card.len - offset;
-        let there = Span::at(name.addr as usize, name.len as usize);
-        self.window.here(there).filter(|_| is_inside)
+        let descriptor = &self.published.descriptor;
+        let offset = name.addr.checked_sub(descriptor.base)?;
+        let is_inside = offset <= descriptor.len && u64::from(name.len) <= descriptor.len - offset;
+        let (at, len) = (name.addr as usize, name.len as usize);
+        self.mapping.here(at, len).filter(|_| is_inside).map(|here| Span::at(here, len))
     }
 }
 

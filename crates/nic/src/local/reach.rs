@@ -1,38 +1,36 @@
-//! One-sided operations in the memory of a neighbour, by the requester's own processor.
+//! One-sided operations in the memory of a local peer, by the requester's own processor.
 //!
 //! Only the short way for what is in order: whatever is not, or cannot be told from here, goes by packets, and the target
 //! finds out what is wrong, answers and reports it as it does for any peer.
 
 use super::link::meta_of;
 use super::naming::Source;
-use super::neighbours::{Fabric, Neighbour};
-use super::ring::Piece;
-use super::window::Window;
 use crate::counters::Tally;
 use crate::memory::{Far, Grip, Lease, Peer, Region, Span, ask_for_line};
-use crate::shm::hold::{self, Hold};
-use crate::shm::{Partner, QpDomain, Shown, find_qp, find_region, find_srq};
 use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
 use ferroce_proto::verbs::{Access, MemoryFault, Route, Sge};
 use ferroce_proto::{LKey, PdId, Qpn, RKey, Srqn};
+use ferroce_shm::{
+    AccessToken, LocalPeer, LocalPeers, Partner, Piece, PublishedRegion, QpDomain, RegionMapping,
+};
 use std::sync::Arc;
 
-/// Operations of one list between two looks whether the neighbour lives.
+/// Operations of one list between two looks whether the local peer lives.
 const LOOK_EVERY: u64 = 32;
 
 /// How a queue pair reaches the memory of its peer.
 pub(crate) struct Path {
-    pub(super) fabric: Arc<Fabric>,
-    pub(super) neighbour: Arc<Neighbour>,
+    pub(super) local_peers: Arc<LocalPeers>,
+    pub(super) local_peer: Arc<LocalPeer>,
     pub(super) peer: Qpn,
     /// What the peer must be connected to: this end.
     pub(super) own: Partner,
     /// The region of the last operation: most programs use one again and again.
     last: Option<Known>,
     /// An access to it is announced: kept from one operation to the next while a list of them is posted.
-    hold: Option<Hold>,
+    access: Option<AccessToken>,
     /// Where that was announced.
-    free_hold: usize,
+    free_access: usize,
     /// This end's region that operations use again and again.
     lease: Lease,
     /// The one that messages of the peer are placed in.
@@ -44,11 +42,11 @@ pub(crate) struct Path {
     /// Operations that were not counted yet: mapped, and by the kernel.
     mapped: u64,
     copied: u64,
-    /// Messages that were fetched through a window.
+    /// Messages that were fetched through a mapping.
     pub(super) fetched: u64,
 }
 
-/// A path in use. Dropping it lets go of the neighbour's memory.
+/// A path in use. Dropping it lets go of the local peer's memory.
 pub(crate) struct Reaching<'q> {
     path: &'q mut Option<Path>,
     tally: &'q Tally,
@@ -78,40 +76,39 @@ impl Drop for Reaching<'_> {
     }
 }
 
-/// A region of the neighbour, as we know it.
+/// A region of the local peer, as we know it.
 struct Known {
-    shown: Shown,
+    published: PublishedRegion,
     region: Region,
-    window: Option<Window>,
+    mapping: Option<RegionMapping>,
 }
 
 impl Drop for Path {
     fn drop(&mut self) {
         self.forget();
         self.source = None;
-        let lives = self.neighbour.lives(&self.fabric.registry);
-        self.neighbour.windows.clear(&self.neighbour.place, lives);
+        self.local_peer.unmap_stale();
     }
 }
 
 impl Path {
     pub(crate) fn new(
-        fabric: Arc<Fabric>,
-        neighbour: Arc<Neighbour>,
+        local_peers: Arc<LocalPeers>,
+        local_peer: Arc<LocalPeer>,
         peer: Qpn,
         own: Partner,
         [lease, place_lease]: [Lease; 2],
     ) -> Path {
-        let (last, hold, free_hold, source, next_line) = (None, None, 0, None, 0);
+        let (last, access, free_access, source, next_line) = (None, None, 0, None, 0);
         let (mapped, copied, fetched) = (0, 0, 0);
         Path {
-            fabric,
-            neighbour,
+            local_peers,
+            local_peer,
             peer,
             own,
             last,
-            hold,
-            free_hold,
+            access,
+            free_access,
             lease,
             place_lease,
             source,
@@ -150,7 +147,7 @@ impl Path {
         done
     }
 
-    /// The same for a WRITE of inline data or of one entry, if that is leased and the neighbour's memory mapped. False: nothing was done.
+    /// The same for a WRITE of inline data or of one entry, if that is leased and the local peer's memory mapped. False: nothing was done.
     #[inline(always)]
     pub(crate) fn write(&mut self, pd: PdId, request: &OneSided<'_>) -> bool {
         let (&OneSidedKind::Write { data }, None) = (&request.kind, request.srq) else { return false };
@@ -163,15 +160,15 @@ impl Path {
         near.is_some_and(|near| self.put(near.start(), near.len(), request.rkey, request.addr))
     }
 
-    /// Asks for the cache line of a byte that will be written to the region of the last operation, if the checks pass. The neighbour
+    /// Asks for the cache line of a byte that will be written to the region of the last operation, if the checks pass. The local peer
     /// may be looking at it, and to take it away lasts as long as the checks.
     #[inline(always)]
     fn ask_for(&self, addr: u64) {
         if let Some(known) = &self.last
-            && let Some(window) = &known.window
+            && let Some(mapping) = &known.mapping
         {
             let offset = addr.wrapping_sub(known.region.iova) as usize;
-            window.ask_for(known.region.base.wrapping_add(offset));
+            ask_for_line(mapping.address_of(known.region.base.wrapping_add(offset)));
         }
     }
 
@@ -188,31 +185,34 @@ impl Path {
         true
     }
 
-    /// Lets go of the neighbour's memory.
+    /// Lets go of the local peer's memory.
     fn let_go(&mut self) {
-        if let Some(hold) = self.hold.take() {
-            hold::withdraw(&self.neighbour.place, self.fabric.slot(), hold);
+        if let Some(token) = self.access.take() {
+            self.local_peer.end_access(token);
         }
     }
 
     /// Whether an operation with this key would be within reach.
     pub(crate) fn reaches(&self, rkey: RKey) -> bool {
-        let place = &self.neighbour.place;
-        let is_open = find_qp(place, self.peer).is_some_and(|terms| terms.partner == self.own);
-        let is_shown =
-            || find_region(place, rkey).is_some_and(|shown| shown.card.access.intersects(Access::REMOTE));
-        is_open && !self.neighbour.is_gone() && is_shown()
+        let is_open = self.local_peer.find_qp(self.peer).is_some_and(|terms| terms.partner == self.own);
+        let is_published = || {
+            self.local_peer
+                .find_region(rkey)
+                .is_some_and(|published| published.descriptor.access.intersects(Access::REMOTE))
+        };
+        is_open && !self.local_peer.is_gone() && is_published()
     }
 
-    /// Whether the neighbour has taken everything that was sent to it.
+    /// Whether the local peer has taken everything that was sent to it.
     pub(crate) fn has_caught_up(&self) -> bool {
-        self.neighbour.has_read_all(self.fabric.slot())
+        self.local_peer.has_read_all()
     }
 
     /// How large packets to the peer may be, if it takes more than a wire would.
     pub(crate) fn segment(&self) -> Option<u32> {
-        let terms = find_qp(&self.neighbour.place, self.peer)?;
-        (terms.takes_large && terms.partner == self.own && !self.neighbour.is_gone()).then_some(LARGE_SEGMENT)
+        let terms = self.local_peer.find_qp(self.peer)?;
+        (terms.takes_large && terms.partner == self.own && !self.local_peer.is_gone())
+            .then_some(LARGE_SEGMENT)
     }
 
     /// Puts a packet into the ring: these headers and this payload. False: nothing was sent, and a batch must take it.
@@ -228,7 +228,7 @@ impl Path {
         let Some(span) = grip.readable(&mut self.lease, payload) else { return false };
         let payload = Piece { start: span.start() as *const u8, len: span.len() };
         // SAFETY: bytes of a request, or of a region that `grip` holds or that is leased.
-        let next = unsafe { self.neighbour.push_short(self.fabric.slot(), &meta_of(route), head, payload) };
+        let next = unsafe { self.local_peer.push_short(&meta_of(route), head, payload) };
         self.next_line = next.unwrap_or(self.next_line);
         next.is_some()
     }
@@ -245,37 +245,37 @@ impl Path {
         grip.place(&mut self.place_lease, pd, sge, data)
     }
 
-    /// Asks for the cache line that the next packet will be written to: the neighbour is looking at it, and to take it away lasts as
+    /// Asks for the cache line that the next packet will be written to: the local peer is looking at it, and to take it away lasts as
     /// long as the checks.
     #[inline(always)]
     pub(crate) fn ask_for_ring(&self) {
         ask_for_line(self.next_line);
     }
 
-    /// The neighbour's slot, if it sleeps and whoever asks must wake it.
+    /// The local peer's slot, if it sleeps and whoever asks must wake it.
     pub(crate) fn sleeper(&self) -> Option<u8> {
-        self.neighbour.must_be_woken().then_some(self.neighbour.slot)
+        self.local_peer.must_be_woken().then(|| self.local_peer.slot())
     }
 
-    /// The neighbour's bytes, in its own address space, if every check of the neighbour's passes. Only good once an access to the region
+    /// The local peer's bytes, in its own address space, if every check of the local peer's passes. Only good once an access to the region
     /// is [announced](Self::announce).
     #[inline(always)]
     fn check(&mut self, srq: Option<Srqn>, rkey: RKey, addr: u64, len: u64, need: Access) -> Option<Span> {
         // Of a list only now and then: the clock takes as long as a short copy.
-        let is_due = self.hold.is_none() || self.mapped.is_multiple_of(LOOK_EVERY);
-        if is_due && !self.neighbour.lives(&self.fabric.registry) {
+        let is_due = self.access.is_none() || self.mapped.is_multiple_of(LOOK_EVERY);
+        if is_due && !self.local_peer.lives() {
             return None;
         }
-        let terms = find_qp(&self.neighbour.place, self.peer)?;
+        let terms = self.local_peer.find_qp(self.peer)?;
         if terms.partner != self.own || !terms.access.contains(need) || len == 0 {
             return None;
         }
         let pd = match (terms.domain, srq) {
             (QpDomain::Pd(pd), None) => pd,
-            (QpDomain::Xrc(domain), Some(srq)) => find_srq(&self.neighbour.place, srq, domain)?,
+            (QpDomain::Xrc(domain), Some(srq)) => self.local_peer.find_srq(srq, domain)?,
             _ => return None,
         };
-        if self.last.as_ref().is_none_or(|known| known.shown.card.rkey != rkey) {
+        if self.last.as_ref().is_none_or(|known| known.published.descriptor.rkey != rkey) {
             self.turn_to(rkey)?;
         }
         let checked = self.last.as_ref()?.region.remote(Peer { pd, qp: self.peer }, addr, len, need);
@@ -289,11 +289,11 @@ impl Path {
     /// others are under way. What can be done before is: the processor waits here until all stores are done.
     #[inline(always)]
     fn announce(&mut self) -> bool {
-        let (place, Some(known)) = (&self.neighbour.place, self.last.as_ref()) else { return false };
-        if self.hold.is_none() {
-            self.hold = hold::announce(place, self.fabric.slot(), known.shown.number, &mut self.free_hold);
+        let Some(known) = &self.last else { return false };
+        if self.access.is_none() {
+            self.access = self.local_peer.begin_access(&known.published, &mut self.free_access);
         }
-        let is_good = self.hold.is_some() && known.shown.is_valid(place);
+        let is_good = self.access.is_some() && self.local_peer.still_publishes(&known.published);
         if !is_good {
             self.refresh();
         }
@@ -304,17 +304,16 @@ impl Path {
     #[inline(never)]
     fn turn_to(&mut self, rkey: RKey) -> Option<()> {
         self.forget();
-        self.last = Some(find(&self.neighbour, rkey)?);
+        self.last = Some(find(&self.local_peer, rkey)?);
         Some(())
     }
 
     /// Forgets the region of the last operation if it is no longer what it was.
     #[inline(never)]
     fn refresh(&mut self) {
-        let place = &self.neighbour.place;
-        if self.last.as_ref().is_some_and(|known| !known.shown.is_valid(place)) {
+        if self.last.as_ref().is_some_and(|known| !self.local_peer.still_publishes(&known.published)) {
             self.forget();
-            self.neighbour.windows.clear(&self.neighbour.place, true);
+            self.local_peer.unmap_stale();
         }
     }
 
@@ -327,25 +326,29 @@ impl Path {
     /// Where bytes of the region of the last operation are here, if they are.
     #[inline(always)]
     fn here(&self, there: Span) -> Option<Span> {
-        if self.neighbour.is_self { Some(there) } else { self.last.as_ref()?.window.as_ref()?.here(there) }
+        if self.local_peer.is_self() {
+            return Some(there);
+        }
+        let mapping = self.last.as_ref()?.mapping.as_ref()?;
+        mapping.here(there.start(), there.len()).map(|here| there.moved_to(here))
     }
 
-    /// How the kernel gets at bytes of the neighbour.
+    /// How the kernel gets at bytes of the local peer.
     #[inline(never)]
     fn by_process(&self, there: Span) -> Option<Far> {
-        // A process number may be used again: only while its slot is held is it the neighbour's.
-        let process = self.neighbour.place.process()?;
-        let lives = self.fabric.registry.is_alive(self.neighbour.slot) && !self.neighbour.is_gone();
+        // A process number may be used again: only while its slot is held is it the local peer's.
+        let process = self.local_peer.process()?;
+        let lives = self.local_peers.is_alive(self.local_peer.slot()) && !self.local_peer.is_gone();
         lives.then_some(Far::Copied { process, at: there.start(), len: there.len() })
     }
 }
 
-fn find(neighbour: &Neighbour, rkey: RKey) -> Option<Known> {
-    let shown = find_region(&neighbour.place, rkey)?;
-    let card = shown.card;
-    let (base, iova) = (card.base as usize, card.iova);
-    let plain = Region::plain(base, card.len, card.pd, card.access, LKey(0), rkey);
-    let region = Region { iova, only_qp: card.only_qp, ..plain };
-    let window = if neighbour.is_self { None } else { neighbour.windows.open(&neighbour.place, &shown) };
-    Some(Known { shown, region, window })
+fn find(local_peer: &LocalPeer, rkey: RKey) -> Option<Known> {
+    let published = local_peer.find_region(rkey)?;
+    let descriptor = published.descriptor;
+    let (base, iova) = (descriptor.base as usize, descriptor.iova);
+    let plain = Region::plain(base, descriptor.len, descriptor.pd, descriptor.access, LKey(0), rkey);
+    let region = Region { iova, only_qp: descriptor.only_qp, ..plain };
+    let mapping = if local_peer.is_self() { None } else { local_peer.map(&published) };
+    Some(Known { published, region, mapping })
 }

@@ -1,8 +1,8 @@
 //! Copies between this process and another of the same user, by the kernel.
 
 use super::region::Span;
-use crate::shm::Owner;
 use ferroce_proto::wire::{SourcePiece, SourceRef};
+use ferroce_shm::Owner;
 use smallvec::SmallVec;
 
 /// Whether the memory of a process may be read.

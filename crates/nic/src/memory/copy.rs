@@ -96,8 +96,8 @@ pub(super) fn spread(near: &[Span], far: Span, towards_far: bool) {
     let mut at = far.start;
     for span in near {
         let (from, to) = if towards_far { (span.start, at) } else { (at, span.start) };
-        // SAFETY: the near spans are bytes of a request, or came from `Region` checks whose locks are held, or on lease; the far one is memory of a neighbour that
-        // is mapped here, or of this process, and stays as long as the neighbour's region does, which the caller holds.
+        // SAFETY: the near spans are bytes of a request, or came from `Region` checks whose locks are held, or on lease; the far one is memory of a local peer that
+        // is mapped here, or of this process, and stays as long as the local peer's region does, which the caller holds.
         unsafe { put(from as *const u8, to as *mut u8, span.len) };
         at += span.len;
     }

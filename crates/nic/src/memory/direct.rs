@@ -1,4 +1,4 @@
-//! Operations between registered memory and bytes of a neighbour.
+//! Operations between registered memory and bytes of a local peer.
 //!
 //! All checks on this end are made before a byte moves; those on the other end have been made by the caller, who also sees to
 //! it that the bytes there stay. Whatever cannot be done in one go is left to packets, which can say what is wrong.
@@ -15,14 +15,14 @@ use ferroce_proto::qp::TxPayload;
 use ferroce_proto::verbs::{Access, AtomicOp, MemoryFault, Sge};
 use smallvec::SmallVec;
 
-/// Bytes of a neighbour, and how to get at them.
+/// Bytes of a local peer, and how to get at them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Far {
     /// They are in our memory too.
     Mapped(Span),
     /// The kernel can copy them.
     Copied {
-        /// The neighbour's process.
+        /// The local peer's process.
         process: libc::pid_t,
         /// Where they are there.
         at: usize,
@@ -186,7 +186,7 @@ impl Span {
         Span { start: bytes.as_ptr() as usize, len: bytes.len(), backing: Backing::Mapped }
     }
 
-    /// Copies the bytes into a span of a neighbour, as many and mapped here. Both are held, or on lease.
+    /// Copies the bytes into a span of a local peer, as many and mapped here. Both are held, or on lease.
     #[inline(always)]
     pub(crate) fn put_into(self, there: Span) {
         copy::spread(std::slice::from_ref(&self), there, true);

@@ -23,7 +23,7 @@ pub(super) struct KeyCipher {
 
 impl KeyCipher {
     pub(super) fn random() -> Self {
-        let mut rng = crate::random::generator();
+        let mut rng = ferroce_os::random::generator();
         KeyCipher {
             round_keys: std::array::from_fn(|_| rng.random::<u64>() | 1),
             remembered: Box::new(std::array::from_fn(|_| AtomicU64::new(0))),
@@ -38,7 +38,7 @@ impl KeyCipher {
 
     /// A fresh key for a slot.
     pub(super) fn key_for(&self, slot: u32) -> u32 {
-        let tag = crate::random::number::<u32>() >> SLOT_BITS << SLOT_BITS;
+        let tag = ferroce_os::random::number::<u32>() >> SLOT_BITS << SLOT_BITS;
         let plain = slot | tag;
         let (mut left, mut right) = (plain >> 16, plain & 0xffff);
         for i in 0..ROUNDS {

@@ -7,7 +7,7 @@
 
 use super::region::Region;
 use super::table::RegionTable;
-use crate::lock::Mutex;
+use ferroce_os::lock::Mutex;
 use ferroce_proto::LKey;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};

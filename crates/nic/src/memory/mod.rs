@@ -9,7 +9,7 @@
 //! | `access` | the operations of work requests on keys, built from the three above |
 //! | `on_demand` | memory that may come and go |
 //! | `external` | how packets point into regions instead of copying |
-//! | `direct` | operations in the memory of a neighbour |
+//! | `direct` | operations in the memory of a local peer |
 //! | `across` | copies between processes, by the kernel |
 //! | `grip` | how a row of packets is placed |
 //! | `lease` | how a region is used again and again without its lock |

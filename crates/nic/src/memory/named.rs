@@ -7,11 +7,11 @@ use super::across;
 use super::copy;
 use super::grip::Grip;
 use super::region::Span;
-use crate::shm::Owner;
 use ferroce_proto::PdId;
 use ferroce_proto::qp::TxPayload;
 use ferroce_proto::verbs::{Access, Sge};
 use ferroce_proto::wire::{SourcePiece, SourceRef};
+use ferroce_shm::Owner;
 use std::sync::atomic::Ordering::Relaxed;
 
 fn name_of(span: &Span) -> SourcePiece {
@@ -25,7 +25,7 @@ impl Grip<'_> {
             TxPayload::Local { pd, sges: [sge], offset: 0, len } if sge.len == len => {
                 let names = SourceRef::new([name_of(&self.near(pd, sge, Access::empty())?)])?;
                 let region = self.local(sge.lkey).ok()?;
-                if region.card.is_none() {
+                if region.descriptor.is_none() {
                     return Some(names);
                 }
                 if !region.lent.load(Relaxed) {

@@ -1,14 +1,14 @@
 //! A region, and whether an access is inside it and allowed.
 
 use super::lease::Leasing;
-use crate::shm::{Pages, RegionCard};
 use ferroce_proto::verbs::{Access, MemoryFault};
 use ferroce_proto::{LKey, PdId, Qpn, RKey};
+use ferroce_shm::{Pages, RegionDescriptor};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Messages from this length on are named to neighbours, who copy them from here: for shorter ones two copies cost less than what is said
+/// Messages from this length on are named to local peers, who copy them from here: for shorter ones two copies cost less than what is said
 /// and heard about one.
 pub(crate) const MIN_RENDEZVOUS: usize = 32 * 1024;
 
@@ -66,14 +66,14 @@ pub(crate) struct Region {
     pub(crate) only_qp: Option<Qpn>,
     pub(crate) kind: Kind,
     pub(crate) backing: Backing,
-    /// Bytes from `base` on that are nobody else's: what of it may be adopted.
+    /// Bytes from `base` on that are nobody else's: what of it may be moved into a memfd.
     pub(crate) room: usize,
-    /// Its card on the board that neighbours read.
-    pub(crate) card: Option<usize>,
-    /// Its pages, or of a window those of its region, if neighbours can map them.
+    /// Its descriptor on the table that local peers read.
+    pub(crate) descriptor: Option<usize>,
+    /// Its pages, or of a window those of its region, if local peers can map them.
     pub(crate) pages: Option<Pages>,
     pub(crate) leasing: Leasing,
-    /// Messages were sent from it that neighbours could fetch from its pages.
+    /// Messages were sent from it that local peers could fetch from its pages.
     pub(crate) lent: AtomicBool,
     /// What keeps the memory alive, if the NIC was given that.
     pub(crate) _owner: Option<Arc<dyn Any + Send + Sync>>,
@@ -88,7 +88,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Bytes that the caller knows to be there: of a neighbour, or of the device.
+    /// Bytes that the caller knows to be there: of a local peer, or of the device.
     pub(crate) fn at(start: usize, len: usize) -> Span {
         Span { start, len, backing: Backing::Mapped }
     }
@@ -122,7 +122,7 @@ impl Region {
             kind: Kind::Memory { windows: Vec::new() },
             backing: Backing::Mapped,
             room: len as usize,
-            card: None,
+            descriptor: None,
             pages: None,
             leasing: Leasing::default(),
             lent: AtomicBool::new(false),
@@ -141,23 +141,23 @@ impl Region {
         Region { iova: self.iova, backing: self.backing, ..plain }
     }
 
-    /// Whether neighbours may reach it one day: by its own key, or by that of a window, or because it has room for a message that
+    /// Whether local peers may reach it one day: by its own key, or by that of a window, or because it has room for a message that
     /// they fetch.
     pub(crate) fn may_be_reached(&self) -> bool {
         self.backing == Backing::Mapped && (!self.is_for_messages() || self.len >= MIN_RENDEZVOUS as u64)
     }
 
-    /// Whether all that neighbours may ever do is fetch the messages that they are sent from it.
+    /// Whether all that local peers may ever do is fetch the messages that they are sent from it.
     pub(crate) fn is_for_messages(&self) -> bool {
         !self.access.intersects(Access::REMOTE | Access::MW_BIND)
     }
 
-    /// What neighbours must know of it, if they may reach it. Its rights are on the card: where there is none for them, all they may do is
+    /// What local peers must know of it, if they may reach it. Its rights are on the descriptor: where there is none for them, all they may do is
     /// fetch the messages that they are sent from it.
-    pub(crate) fn card(&self) -> Option<RegionCard> {
+    pub(crate) fn descriptor(&self) -> Option<RegionDescriptor> {
         let is_memory = self.backing == Backing::Mapped && self.len > 0;
         let is_of_use = self.access.intersects(Access::REMOTE) || self.pages.is_some();
-        (is_memory && self.remote_open && is_of_use).then(|| RegionCard {
+        (is_memory && self.remote_open && is_of_use).then(|| RegionDescriptor {
             rkey: self.rkey,
             access: self.access,
             pd: self.pd,
@@ -165,7 +165,7 @@ impl Region {
             len: self.len,
             base: self.base as u64,
             only_qp: self.only_qp,
-            file: self.pages.as_ref().map(Pages::card),
+            file: self.pages.as_ref().map(Pages::descriptor),
         })
     }
 

@@ -7,9 +7,9 @@ use super::keys::{KeyCipher, SLOT_BITS};
 use super::lease::{Leases, Leasing};
 use super::region::{Kind, Region};
 use super::windows::WindowKeys;
-use crate::shm::RegionBoard;
 use ferroce_proto::verbs::MemoryFault;
 use ferroce_proto::{LKey, RKey};
+use ferroce_shm::RegionDescriptors;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
@@ -28,13 +28,13 @@ pub(crate) struct RegionTable {
     rkeys: KeyCipher,
     pub(super) windows: WindowKeys,
     pub(super) leases: Leases,
-    /// Where neighbours see what they may reach.
-    board: Option<RegionBoard>,
+    /// Where local peers see what they may reach.
+    table: Option<RegionDescriptors>,
     /// Regions for messages whose pages nobody ever fetched one from.
     in_vain: AtomicU32,
 }
 
-/// After so many of them no more pages are adopted for messages: to register and deregister takes many times as long with it, which
+/// After so many of them no more pages are moved into a memfd for messages: to register and deregister takes many times as long with it, which
 /// a program that does so for every message, or only receives, pays for nothing.
 const PATIENCE: u32 = 16;
 
@@ -48,7 +48,7 @@ struct Free {
 pub(super) type Held<'a> = RwLockReadGuard<'a, Option<Region>>;
 
 impl RegionTable {
-    pub(crate) fn new(board: Option<RegionBoard>) -> Self {
+    pub(crate) fn new(table: Option<RegionDescriptors>) -> Self {
         RegionTable {
             chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
             free: Mutex::default(),
@@ -56,37 +56,37 @@ impl RegionTable {
             rkeys: KeyCipher::random(),
             windows: WindowKeys::default(),
             leases: Leases::default(),
-            board,
+            table,
             in_vain: AtomicU32::new(0),
         }
     }
 
-    /// Shows a region to neighbours, if they may reach it.
+    /// Shows a region to local peers, if they may reach it.
     pub(super) fn show(&self, region: &mut Region) {
-        let Some(board) = &self.board else { return };
+        let Some(table) = &self.table else { return };
         // A window has the pages of the region it is bound to.
         if let Kind::Memory { .. } = region.kind {
-            let pages = || board.pages(region.base, region.len as usize, region.room);
+            let pages = || table.pages(region.base, region.len as usize, region.room);
             let is_of_use = !region.is_for_messages() || self.in_vain.load(Relaxed) < PATIENCE;
             region.pages = (region.may_be_reached() && is_of_use).then(pages).flatten();
         }
-        region.card = region.card().and_then(|card| board.show(&card));
+        region.descriptor = region.descriptor().and_then(|descriptor| table.publish(&descriptor));
     }
 
-    /// Hides a region from neighbours and waits for those who access it. Before its lock is taken for writing: an access
+    /// Hides a region from local peers and waits for those who access it. Before its lock is taken for writing: an access
     /// from this very process may need it for reading.
     pub(super) fn hide(&self, number: u32) {
-        // Taken out under the lock, so that nobody hides it twice: the card may be another region's by then.
+        // Taken out under the lock, so that nobody hides it twice: the descriptor may be another region's by then.
         let take = |region: &mut Region| {
-            let card = region.card.take()?;
+            let descriptor = region.descriptor.take()?;
             if region.is_for_messages() && !*region.lent.get_mut() {
                 self.in_vain.fetch_add(1, Relaxed);
             }
-            Some(card)
+            Some(descriptor)
         };
-        let card = self.slot(number).and_then(|slot| slot.write().as_mut().and_then(take));
-        if let Some((board, card)) = self.board.as_ref().zip(card) {
-            board.hide(card);
+        let descriptor = self.slot(number).and_then(|slot| slot.write().as_mut().and_then(take));
+        if let Some((table, descriptor)) = self.table.as_ref().zip(descriptor) {
+            table.withdraw(descriptor);
         }
     }
 

@@ -9,10 +9,10 @@
 
 use super::region::{Kind, Peer, Region, Span, WindowType};
 use super::table::RegionTable;
-use crate::lock::{Mutex, MutexGuard, RwLock};
-use crate::shm::Pages;
+use ferroce_os::lock::{Mutex, MutexGuard, RwLock};
 use ferroce_proto::verbs::{Access, MemoryFault, MwBind};
 use ferroce_proto::{LKey, PdId, RKey};
+use ferroce_shm::Pages;
 use rand::Rng;
 use std::collections::HashMap;
 
@@ -48,7 +48,7 @@ impl RegionTable {
             return None;
         }
         let number = self.free_number()?;
-        let mut rng = crate::random::generator();
+        let mut rng = ferroce_os::random::generator();
         let rkey = loop {
             let key = RKey(rng.random());
             let first = key.0 & !((1 << PROGRAM_BITS) - 1);
@@ -139,7 +139,7 @@ impl RegionTable {
 
     /// Closes a window; accesses through it have finished when this returns.
     fn unbind(&self, number: u32, _binding: &MutexGuard<'_, ()>) {
-        // Before the lock, as for a region: an access of a neighbour that is this very process may need it.
+        // Before the lock, as for a region: an access of a local peer that is this very process may need it.
         self.hide(number);
         let Some(slot) = self.slot(number) else { return };
         let bound_to = match slot.write().as_mut() {
@@ -209,7 +209,7 @@ impl RegionTable {
         Ok(kind)
     }
 
-    /// The region's number, which bytes of this process the window opens, and how neighbours map them.
+    /// The region's number, which bytes of this process the window opens, and how local peers map them.
     fn check_target(&self, pd: PdId, bind: &MwBind) -> Result<(u32, Span, Option<Pages>), MemoryFault> {
         let LKey(key) = bind.lkey;
         let (number, held) = self.numbered_by_lkey(bind.lkey)?;

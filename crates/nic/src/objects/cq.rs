@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::link::Sleep;
 use crate::nic::{Nic, NicInner};
 use crate::queues::{CompletionChannel, CqCore, Moderation, Stamp, check_depth};
-use crate::wait_set::WaitSet;
+use ferroce_os::wait_set::WaitSet;
 use ferroce_proto::verbs::Completion;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -155,7 +155,7 @@ impl Cq {
         };
         let (core, engine) = (&self.core, &self.nic.engine);
         let is_empty = || core.is_empty();
-        // Neighbours ring for those who said that they sleep, once each time. The background thread said so; whoever was rung for
+        // Local peers ring for those who said that they sleep, once each time. The background thread said so; whoever was rung for
         // instead says it again, before and after, on behalf of both.
         let rings_are_empty = || engine.link.prepare_sleep() != Sleep::Pending;
         let any_packets = is_empty() && (!rings_are_empty() || engine.pulse.sleep_in_front(front, most));

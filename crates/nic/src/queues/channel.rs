@@ -2,8 +2,8 @@
 
 use super::cq::CqCore;
 use crate::error::Error;
-use crate::eventfd::EventFd;
-use crate::lock::Mutex;
+use ferroce_os::eventfd::EventFd;
+use ferroce_os::lock::Mutex;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};

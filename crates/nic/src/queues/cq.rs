@@ -3,9 +3,9 @@
 use super::channel::CompletionChannel;
 use super::event::{EventQueue, EventSource};
 use crate::error::Error;
-use crate::link::{now, wall_clock_ns};
-use crate::lock::Mutex;
 use crate::pulse::Pulse;
+use ferroce_os::clock::{now, wall_clock_ns};
+use ferroce_os::lock::Mutex;
 use ferroce_proto::Qpn;
 use ferroce_proto::verbs::{Completion, EventKind, WcStatus};
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
 //! Asynchronous events: a queue behind a real, pollable file descriptor.
 
 use crate::error::Error;
-use crate::eventfd::EventFd;
-use crate::lock::Mutex;
+use ferroce_os::eventfd::EventFd;
+use ferroce_os::lock::Mutex;
 use ferroce_proto::Qpn;
 use ferroce_proto::verbs::EventKind;
 use std::collections::VecDeque;

@@ -3,7 +3,7 @@
 use super::cq::CqCore;
 use super::event::{EventQueue, EventSource};
 use crate::error::Error;
-use crate::lock::Mutex;
+use ferroce_os::lock::Mutex;
 use ferroce_proto::qp::{PostError, RecvQueue, RecvWqe};
 use ferroce_proto::verbs::{EventKind, RecvWr};
 use ferroce_proto::{PdId, Srqn};

@@ -5,8 +5,8 @@ use super::frame::MIN_FRAME;
 use super::port::RawPort;
 use super::queue::{FrameMemory, Phase};
 use crate::error::Error;
-use crate::lock::Mutex;
 use crate::queues::CqCore;
+use ferroce_os::lock::Mutex;
 use ferroce_proto::qp::PostError;
 use ferroce_proto::qp::state::ModifyError;
 use ferroce_proto::verbs::{

@@ -1,7 +1,7 @@
 //! A receive queue for frames: that of a raw queue pair, or one on its own.
 
-use crate::lock::Mutex;
 use crate::queues::{CqCore, SrqCore};
+use ferroce_os::lock::Mutex;
 use ferroce_proto::qp::{PostError, RecvQueue, RecvWqe};
 use ferroce_proto::verbs::{Completion, MemoryFault, QpState, RecvWr, Sge, WcOpcode, WcStatus};
 use ferroce_proto::{PdId, Qpn};

@@ -1,4 +1,4 @@
-//! Sockets, as they are without RDMA: what the RDMA figures are compared with.
+//! Sockets without RDMA, for comparison.
 
 pub(crate) mod tcp;
 pub(crate) mod udp;

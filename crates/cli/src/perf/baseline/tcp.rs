@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a request in request/reply: an address and a length, as a READ carries.
 const REQUEST_SIZE: usize = 16;
-/// A message of the largest size crosses a slow network in this time.
+/// A message of the largest size crosses a slow network within this time.
 const DATA_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Client of all TCP tests.
@@ -44,7 +44,7 @@ pub(crate) fn run(
         })
         .map(Measurement::Latency),
     }?;
-    // The end of the stream is what stops the server, which sits in a blocking read.
+    // The end of the stream stops the server, which is in a blocking read.
     drop(stream);
     handshake::stop(control)?;
     Ok(measurement)
@@ -84,7 +84,7 @@ fn connect(control: &mut Control, params: &Params, offer: &Offer) -> Result<TcpS
     Ok(stream)
 }
 
-/// Takes the connection that begins with the nonce; strangers who found the port are turned away.
+/// Accepts the connection that begins with the nonce; closes others.
 fn accept(listener: &TcpListener, control: &Control, nonce: u64) -> Result<TcpStream, Failure> {
     let end = Instant::now() + STEP_TIMEOUT;
     loop {
@@ -125,7 +125,7 @@ fn answer(stream: &mut TcpStream, message: &mut [u8], reply: Option<&[u8]>) -> i
     Ok(received)
 }
 
-/// Reads bursts: a count of messages, the messages, then one byte back, which tells the client that all arrived.
+/// Reads bursts: a count of messages, the messages; then sends one byte back to confirm them.
 fn drain(stream: &mut TcpStream, message: &mut [u8]) -> io::Result<u64> {
     let mut received = 0;
     let mut count = [0; 8];
@@ -139,7 +139,7 @@ fn drain(stream: &mut TcpStream, message: &mut [u8]) -> io::Result<u64> {
     Ok(received)
 }
 
-/// Reads a whole message; false when the stream ended in front of it.
+/// Reads a whole message. Returns `false` at the end of the stream.
 fn read_message(stream: &mut TcpStream, message: &mut [u8]) -> io::Result<bool> {
     match stream.read_exact(message) {
         Ok(()) => Ok(true),
@@ -149,7 +149,7 @@ fn read_message(stream: &mut TcpStream, message: &mut [u8]) -> io::Result<bool> 
     }
 }
 
-/// Bursts of growing length warm up and tell the speed; then one burst is measured.
+/// Bursts of growing length warm up and estimate the speed; then one burst is measured.
 fn stream_messages(stream: &mut TcpStream, message: &[u8], budget: Budget) -> Result<Bandwidth, Failure> {
     let mut count = 4;
     let mut elapsed = burst(stream, message, count)?;
@@ -174,7 +174,7 @@ fn burst(stream: &mut TcpStream, message: &[u8], count: u64) -> Result<Duration,
     for _ in 0..count {
         stream.write_all(message).map_err(broken)?;
     }
-    // Off and on again: the end of the burst must not wait for the timer of a delayed acknowledgement.
+    // Off and on again: the end of the burst must not wait for a delayed acknowledgement.
     stream.set_nodelay(true).and_then(|()| stream.set_nodelay(false)).map_err(broken)?;
     stream.read_exact(&mut [0]).map_err(broken)?;
     Ok(start.elapsed())

@@ -1,8 +1,8 @@
-//! UDP ping-pong with both sides spinning on a nonblocking receive: the least that a message costs on this machine's
-//! network stack, and so the bar for an RDMA latency that travels over it. The sockets are connected, which is the
-//! fastest way that the kernel offers.
+//! UDP ping-pong with both sides spinning on a nonblocking receive. It is the minimum cost of a message on this
+//! machine's network stack, and so the reference for an RDMA latency over it. The sockets are connected, which is the
+//! fastest mode of the kernel.
 
-use super::super::affinity::Lonely;
+use super::super::affinity::SingleCore;
 use super::super::control::Control;
 use super::super::handshake::{self, Offer, Report};
 use super::super::measure::{Budget, Measurement, time_round_trips};
@@ -12,7 +12,7 @@ use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-/// How many empty receives pass between two looks at the clock or the control channel.
+/// Empty receives between two reads of the clock and the control channel.
 pub(super) const SPINS_PER_LOOK: u32 = 1024;
 /// A datagram without an answer after this time is lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
@@ -24,20 +24,24 @@ pub(crate) fn run(
     params: &Params,
     budget: Budget,
     offer: &Offer,
-    lonely: Lonely,
+    single_core: SingleCore,
 ) -> Result<Measurement, Failure> {
     let socket = bind(control)?;
     connect(&socket, control, offer)?;
     handshake::go(control, here(&socket)?)?;
     let message = vec![0x5a; params.size as usize];
     let mut answer = vec![0; params.size as usize + 1];
-    let histogram = time_round_trips(budget, || exchange(&socket, &message, &mut answer, lonely))?;
+    let histogram = time_round_trips(budget, || exchange(&socket, &message, &mut answer, single_core))?;
     handshake::stop(control)?;
     Ok(Measurement::Latency(histogram))
 }
 
-/// Server: returns every datagram until the client says stop.
-pub(crate) fn serve(control: &mut Control, params: &Params, lonely: Lonely) -> Result<Report, Failure> {
+/// Server: returns every datagram until the client stops.
+pub(crate) fn serve(
+    control: &mut Control,
+    params: &Params,
+    single_core: SingleCore,
+) -> Result<Report, Failure> {
     let socket = bind(control)?;
     let offer = handshake::ready(control, here(&socket)?)?;
     connect(&socket, control, &offer)?;
@@ -49,12 +53,12 @@ pub(crate) fn serve(control: &mut Control, params: &Params, lonely: Lonely) -> R
         match socket.recv(&mut message) {
             Ok(length) => {
                 received += 1;
-                // A full socket buffer loses the answer, as the network would.
+                // A full socket buffer loses the reply, as the network would.
                 let _ = socket.send(&message[..length]);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 spins += 1;
-                lonely.give_way();
+                single_core.yield_core();
                 if spins % SPINS_PER_LOOK == 0 && control.has_news() {
                     break;
                 }
@@ -67,7 +71,12 @@ pub(crate) fn serve(control: &mut Control, params: &Params, lonely: Lonely) -> R
     Ok(Report { received, ..Report::default() })
 }
 
-fn exchange(socket: &UdpSocket, message: &[u8], answer: &mut [u8], lonely: Lonely) -> Result<(), Failure> {
+fn exchange(
+    socket: &UdpSocket,
+    message: &[u8],
+    answer: &mut [u8],
+    single_core: SingleCore,
+) -> Result<(), Failure> {
     for _ in 0..LOST_IN_A_ROW {
         socket.send(message).map_err(broken)?;
         let start = Instant::now();
@@ -76,7 +85,7 @@ fn exchange(socket: &UdpSocket, message: &[u8], answer: &mut [u8], lonely: Lonel
                 Ok(length) if length == message.len() => return Ok(()),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    lonely.give_way();
+                    single_core.yield_core();
                     if spins % SPINS_PER_LOOK == 0 && start.elapsed() > LOST_AFTER {
                         break;
                     }
@@ -101,7 +110,7 @@ fn here(socket: &UdpSocket) -> Result<Offer, Failure> {
     Ok(Offer::Socket { port: socket.local_addr().map_err(broken)?.port(), nonce: 0 })
 }
 
-/// Connects to what was offered; returns the number that came with it.
+/// Connects to the offered port; returns the number in the offer.
 pub(super) fn connect(socket: &UdpSocket, control: &Control, offer: &Offer) -> Result<u64, Failure> {
     let &Offer::Socket { port, nonce } = offer else {
         return Err(Failure::new("the other side offered queue pairs for a UDP test"));
@@ -110,7 +119,7 @@ pub(super) fn connect(socket: &UdpSocket, control: &Control, offer: &Offer) -> R
     Ok(nonce)
 }
 
-/// An ICMP error of an earlier datagram; the datagram counts as lost, no more.
+/// An ICMP error of an earlier datagram; the datagram just counts as lost.
 pub(super) fn is_bounce(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::Interrupted)
 }

@@ -1,11 +1,11 @@
-//! UDP stream: packets as long and as many as those of a WRITE, merged as the kernel merges best, and nothing else. No
-//! checksum over the data, no retransmission, no memory that they belong in: what this machine's sockets carry at most, and so the bar
-//! for an RDMA bandwidth that travels through them.
+//! UDP stream: as many packets of the same length as a WRITE, with GSO and GRO, but without ICRC, retransmission or
+//! target memory. It is the maximum that this machine's sockets carry, and so the reference for an RDMA bandwidth
+//! over them.
 //!
-//! The receiver tells how much has arrived, and the sender keeps a window as a queue pair does, for a socket that is
-//! flooded drops most of it.
+//! The receiver reports how much has arrived, and the sender limits the bytes in flight as a queue pair does, because
+//! a flooded socket drops most of them.
 
-use super::super::affinity::Lonely;
+use super::super::affinity::SingleCore;
 use super::super::control::Control;
 use super::super::handshake::{self, Offer, Report};
 use super::super::measure::{Budget, Limit, Measurement};
@@ -23,17 +23,17 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a message in one packet: the largest path MTU.
 const PAYLOAD: usize = UDP_STREAM_UNIT as usize;
-/// What a packet of a WRITE has beside its payload: BTH and ICRC.
+/// Overhead of a packet of a WRITE in addition to its payload: BTH and ICRC.
 const OVERHEAD: usize = 16;
 const PACKET: usize = PAYLOAD + OVERHEAD;
-/// Packets that fit into one datagram before it is cut.
+/// Packets that fit into one datagram before segmentation.
 const PACKETS_PER_TRAIN: usize = 15;
-/// The receive buffer that is asked for, and the most that is kept under way, as the NIC does.
+/// The requested receive buffer, and the maximum number of bytes in flight, as for the NIC.
 const BUFFER: usize = 16 << 20;
 const WINDOWS: std::ops::RangeInclusive<u64> = (64 << 10)..=(1 << 20);
-/// The receiver answers after so many bytes, or when nothing is left.
+/// The receiver reports after this many bytes, or when its socket is empty.
 const BYTES_PER_ANSWER: u64 = 128 << 10;
-/// What was not answered after this time is lost.
+/// Bytes without a report after this time are lost.
 const LOST_AFTER: Duration = Duration::from_millis(100);
 const LOST_WINDOWS: u32 = 20;
 
@@ -43,7 +43,7 @@ pub(crate) fn run(
     params: &Params,
     budget: Budget,
     offer: &Offer,
-    lonely: Lonely,
+    single_core: SingleCore,
 ) -> Result<Measurement, Failure> {
     let socket = bind(control)?;
     let window = connect(&socket, control, offer)?.clamp(*WINDOWS.start(), *WINDOWS.end());
@@ -52,7 +52,7 @@ pub(crate) fn run(
     let packets = params.size as usize / PAYLOAD;
     let mut sender = Sender {
         socket,
-        lonely,
+        single_core,
         bytes: vec![0x5a; packets * PACKET],
         train: if merges { PACKETS_PER_TRAIN * PACKET } else { PACKET },
         window,
@@ -70,42 +70,42 @@ pub(crate) fn run(
     Ok(Measurement::Bandwidth(Bandwidth::new(messages, messages * params.size, elapsed.as_nanos() as u64)))
 }
 
-/// Server: takes what comes until the client says stop.
-pub(crate) fn serve(control: &mut Control, _: &Params, lonely: Lonely) -> Result<Report, Failure> {
+/// Server: receives until the client stops.
+pub(crate) fn serve(control: &mut Control, _: &Params, single_core: SingleCore) -> Result<Report, Failure> {
     let socket = bind(control)?;
-    // Where the kernel does not merge, each packet comes on its own.
+    // Without GRO, each packet arrives on its own.
     let _ = sockopt::set_udp_gro(&socket);
     if set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
         let _ = set_socket_recv_buffer_size(&socket, BUFFER);
     }
-    // The kernel says twice what it gives, and counts its own structures.
+    // The kernel reports twice the usable size, which includes its own structures.
     let room = socket_recv_buffer_size(&socket).map_err(|error| broken(error.into()))? as u64 / 4;
     let offer = handshake::ready(control, Offer::Socket { port: port(&socket)?, nonce: room })?;
     connect(&socket, control, &offer)?;
     handshake::started(control)?;
     let mut train = vec![0; 64 << 10];
-    let (mut received, mut told, mut spins) = (0_u64, 0, 0_u32);
+    let (mut received, mut reported, mut spins) = (0_u64, 0, 0_u32);
     loop {
         let must_answer = match socket.recv(&mut train) {
             Ok(length) => {
                 received += length as u64;
-                received - told >= BYTES_PER_ANSWER
+                received - reported >= BYTES_PER_ANSWER
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 spins = spins.wrapping_add(1);
-                lonely.give_way();
+                single_core.yield_core();
                 if spins.is_multiple_of(SPINS_PER_LOOK) && control.has_news() {
                     break;
                 }
-                received > told
+                received > reported
             }
             Err(error) if is_bounce(&error) => false,
             Err(error) => return Err(broken(error)),
         };
         if must_answer {
-            // An answer that finds no room is replaced by the next one.
+            // A report that finds no space is replaced by the next one.
             let _ = socket.send(&received.to_be_bytes());
-            told = received;
+            reported = received;
         }
     }
     handshake::await_stop(control)?;
@@ -114,13 +114,13 @@ pub(crate) fn serve(control: &mut Control, _: &Params, lonely: Lonely) -> Result
 
 struct Sender {
     socket: UdpSocket,
-    lonely: Lonely,
+    single_core: SingleCore,
     /// A message, cut into packets.
     bytes: Vec<u8>,
-    /// Bytes that leave with one call.
+    /// Bytes per system call.
     train: usize,
     window: u64,
-    /// Bytes sent, bytes that the receiver has told of, and bytes that will not come any more.
+    /// Bytes sent, bytes reported by the receiver, and bytes lost.
     sent: u64,
     arrived: u64,
     forgiven: u64,
@@ -140,7 +140,7 @@ impl Sender {
                 let end = (at + self.train).min(self.bytes.len());
                 match self.socket.send(&self.bytes[at..end]) {
                     Ok(length) => (at, self.sent) = (at + length, self.sent + length as u64),
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => self.lonely.give_way(),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => self.single_core.yield_core(),
                     Err(error) if is_bounce(&error) => {}
                     Err(error) => return Err(broken(error)),
                 }
@@ -150,7 +150,7 @@ impl Sender {
         self.wait(0)
     }
 
-    /// Waits until no more than `most` bytes are under way.
+    /// Waits until at most `most` bytes are in flight.
     fn wait(&mut self, most: u64) -> Result<(), Failure> {
         let mut answer = [0; 8];
         let (mut since, mut spins) = (None, 0_u32);
@@ -162,7 +162,7 @@ impl Sender {
                 }
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.lonely.give_way();
+                    self.single_core.yield_core();
                     spins = spins.wrapping_add(1);
                     if spins.is_multiple_of(SPINS_PER_LOOK)
                         && since.get_or_insert_with(Instant::now).elapsed() > LOST_AFTER
@@ -177,14 +177,14 @@ impl Sender {
         Ok(())
     }
 
-    /// What is under way does not arrive any more.
+    /// Counts the bytes in flight as lost.
     fn forgive(&mut self) -> Result<(), Failure> {
         self.forgiven = self.sent - self.arrived;
         self.lost += 1;
         if self.lost < LOST_WINDOWS {
             return Ok(());
         }
-        Err(Failure::new(format!("{LOST_WINDOWS} times some of a window of {} bytes was lost", self.window))
+        Err(Failure::new(format!("packets of the {} bytes in flight were lost {LOST_WINDOWS} times", self.window))
             .advise("A firewall between the machines may drop UDP, or the receive buffer (net.core.rmem_max) is small"))
     }
 }

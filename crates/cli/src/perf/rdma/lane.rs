@@ -1,4 +1,4 @@
-//! One queue pair of a test with its two pieces of memory and the work request that it posts again and again.
+//! One queue pair of a test with its two buffers and the work request that it posts repeatedly.
 
 use super::super::params::{Params, Transport};
 use super::super::test::{Operation, Test};
@@ -7,12 +7,12 @@ use super::queue_pair::QueuePair;
 use crate::failure::Failure;
 use ferroce::{AtomicOp, Payload, RecvWr, RemoteRegion, SendFlags, SendOp, SendWr, Sge, UdTarget};
 
-/// Bytes of a global route header, which a datagram's receive has in front.
+/// Bytes of a global route header, which precedes a datagram in the receive buffer.
 const GRH_LEN: u64 = 40;
-/// Room for it, so that the message behind it starts a cache line.
+/// Space for it, so that the message behind it starts a cache line.
 const HEADROOM: u64 = 64;
 
-/// Where the memory of each lane lies in a region; the same on both sides.
+/// The offsets of each lane's buffers in a region; the same on both sides.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     size: u64,
@@ -28,10 +28,11 @@ impl Layout {
             Some(walk) => walk.end,
             None => params.size.next_multiple_of(64),
         };
-        // perftest has none. And both ends' bytes then begin at the same place of a page, which matters for long copies: where the
-        // target begins a little behind the source, processors take each load for one of the bytes just stored.
+        // perftest has no such space. Without it, both buffers begin at the same offset in a page. That matters for
+        // long copies: if the target begins a little behind the source, the processor takes each load for one of the
+        // bytes just stored.
         let headroom = if params.like_perftest && params.transport != Transport::Ud { 0 } else { HEADROOM };
-        // Very many queue pairs are counted, not filled: all of them use the same bytes.
+        // Very many queue pairs are counted, not filled: all use the same bytes.
         let stride = if params.test == Test::Qps { 0 } else { 2 * pitch + headroom };
         Layout { size: params.size, pitch, headroom, stride }
     }
@@ -41,7 +42,7 @@ impl Layout {
         2 * self.pitch + self.headroom + self.stride * u64::from(lanes.saturating_sub(1))
     }
 
-    /// Where messages leave from, and where a READ of the other side finds them.
+    /// The source of messages, and the target of the other side's READs.
     pub(super) fn outgoing(&self, lane: usize) -> u64 {
         self.stride * lane as u64
     }
@@ -51,7 +52,7 @@ impl Layout {
         self.outgoing(lane) + self.pitch + self.headroom
     }
 
-    /// The bytes that a receive names.
+    /// The bytes of a receive.
     pub(super) fn receive(&self, lane: usize, transport: Transport) -> std::ops::Range<u64> {
         let at = self.incoming(lane);
         let head = if transport == Transport::Ud { GRH_LEN } else { 0 };
@@ -59,14 +60,14 @@ impl Layout {
     }
 }
 
-/// A queue pair at work.
+/// A connected queue pair and its buffers.
 pub(super) struct Lane {
     pub(super) qp: QueuePair,
     pub(super) receive: [Sge; 1],
     op: SendOp,
     local: [Sge; 1],
     ud: Option<UdTarget>,
-    /// The message, where it is copied at posting.
+    /// The message, if it is sent inline.
     pub(super) inline: Option<Vec<u8>>,
 }
 
@@ -76,7 +77,7 @@ impl Lane {
         Lane { qp, receive: [receive], op: SendOp::Send, local: [local], ud: None, inline: None }
     }
 
-    /// Aims it at the other side: its queue pair, and its memory.
+    /// Connects it to the other side: its queue pair, and its memory.
     pub(super) fn aim(
         &mut self,
         operation: Operation,
@@ -108,7 +109,7 @@ impl Lane {
         SendWr { wr_id, op: self.op, flags, payload, ud: self.ud, srq: None }
     }
 
-    /// The work request for other bytes than usual: those that lie `offset` behind, here and there.
+    /// The work request with both buffers moved by `offset`.
     #[inline]
     pub(super) fn request_at<'a>(&self, offset: u64, room: &'a mut [Sge; 1], signalled: bool) -> SendWr<'a> {
         let op = match self.op {

@@ -1,7 +1,6 @@
-//! What perftest's programs call, and when: so that both can be compared, call for call.
+//! The same calls as perftest's programs, in the same order, so that both can be compared call for call.
 //!
-//! Nothing is looked at in between, neither the clock nor the other side: a peer that is gone ends in a completion with
-//! an error.
+//! It checks neither the clock nor the control channel meanwhile: a lost peer ends in a completion with an error.
 
 use super::super::control::Control;
 use super::super::handshake::{self, Report};
@@ -10,7 +9,7 @@ use super::super::params::Params;
 use super::super::stats::{Bandwidth, Histogram};
 use super::super::test::Test;
 use super::station::Station;
-use super::wait::{Look, Waiter};
+use super::wait::{WaitOutcome, Waiter};
 use super::{broken, pattern, refused};
 use crate::failure::Failure;
 use ferroce::{Completion, Cq, Outcome, Sge};
@@ -22,7 +21,7 @@ pub(super) const RECEIVES: u32 = 512;
 /// Hop limit of the packets.
 pub(super) const HOP_LIMIT: u8 = 255;
 
-/// Small messages of a bandwidth test come from, and go to, one cache line of a page after the other.
+/// Small messages of a bandwidth test use one cache line of a page after the other.
 const PAGE: u64 = 4096;
 const CACHE_LINE: u64 = 64;
 /// Messages per completion, and up to which size.
@@ -31,7 +30,7 @@ const LARGEST_MODERATED: u64 = 8192;
 /// Completions that a bandwidth test polls for.
 const POLL_BATCH: usize = 16;
 
-/// The offsets that messages walk through, if they do.
+/// The offsets of the messages, if they vary.
 pub(super) fn walk(params: &Params) -> Option<Range<u64>> {
     let walks = params.like_perftest && params.test != Test::SendLat && params.size <= PAGE / 2;
     walks.then_some(0..PAGE)
@@ -45,17 +44,17 @@ fn messages(budget: Budget) -> u64 {
     }
 }
 
-/// What perftest keeps for each queue pair while it posts.
+/// What perftest stores for each queue pair while it posts.
 struct Course {
     posted: u64,
     completed: u64,
-    /// How far behind the first message's bytes the next one's lie, here and there.
+    /// Offset of the next message's bytes, on both sides.
     offset: u64,
     signalled: bool,
 }
 
-/// Client of write-bw and read-bw. It keeps books as perftest does, per queue pair and request by request, divisions and all:
-/// else the difference between the two programs would be taken for one between the two libraries.
+/// Client of write-bw and read-bw. It counts as perftest does, per queue pair and request by request, divisions
+/// included. Otherwise the difference between the two programs would look like one between the two libraries.
 pub(super) fn stream(station: &Station, budget: Budget) -> Result<Bandwidth, Failure> {
     let params = &station.params;
     let (count, depth) = (messages(budget), u64::from(params.tx_depth));
@@ -93,8 +92,8 @@ pub(super) fn stream(station: &Station, budget: Budget) -> Result<Bandwidth, Fai
             completion.ok().map_err(broken)?;
             let course = courses
                 .get_mut(completion.wr_id as usize)
-                .ok_or_else(|| Failure::new("a completion of nobody"))?;
-            // The last one may stand for fewer.
+                .ok_or_else(|| Failure::new("a completion has an unknown queue pair"))?;
+            // The last completion may cover fewer messages.
             let fresh = moderation.min(course.posted - course.completed);
             course.completed += fresh;
             completed += fresh;
@@ -144,14 +143,14 @@ pub(super) fn run_send_lat(
     Ok(histogram)
 }
 
-/// Server of send-lat: answers until the client says stop.
+/// Server of send-lat: answers until the client stops.
 pub(super) fn serve_send_lat(station: &Station, control: &mut Control) -> Result<Report, Failure> {
     let mut waiter = Waiter::new(station);
     let mut received = 0;
     let mut one = [Completion::default()];
     loop {
         while station.recv_cq.poll(&mut one).map_err(refused)? == 0 {
-            if waiter.after_poll(0, received, &station.recv_cq, control)? == Look::News {
+            if waiter.after_poll(0, received, &station.recv_cq, control)? == WaitOutcome::ControlReady {
                 handshake::await_stop(control)?;
                 return Ok(Report { received, ..Report::default() });
             }

@@ -1,6 +1,6 @@
-//! What one side decides for itself.
+//! Settings of one side.
 
-use super::super::affinity::{Lonely, Side};
+use super::super::affinity::{Side, SingleCore};
 use super::super::control::Control;
 use super::super::params::Params;
 use crate::failure::Failure;
@@ -8,33 +8,33 @@ use ferroce::{Config, Device, LinkChoice, Mtu};
 use std::cell::OnceCell;
 use std::net::IpAddr;
 
-/// Which way packets take on this host.
+/// How packets travel on this host.
 pub(crate) const LINK_VARIABLE: &str = "FERROCE_LINK";
 
 /// This side's device and where it runs.
 pub(crate) struct Local {
-    /// Set where both sides share this machine: keep to the side's core while polling.
+    /// Set if both sides share this machine: pin to the side's core while polling.
     pub(crate) pin: Option<Side>,
-    /// Whether polling must give way.
-    pub(crate) lonely: Lonely,
+    /// Whether polling must yield.
+    pub(crate) single_core: SingleCore,
     gid_index: Option<u8>,
     faults: Option<String>,
     device: OnceCell<Device>,
 }
 
 impl Local {
-    /// Looks at the machine; call it before anything is pinned.
+    /// Reads the machine's settings; call it before a thread is pinned.
     pub(crate) fn new(pin: Option<Side>, gid_index: Option<u8>) -> Local {
-        Local { pin, gid_index, lonely: Lonely::new(), faults: None, device: OnceCell::new() }
+        Local { pin, gid_index, single_core: SingleCore::new(), faults: None, device: OnceCell::new() }
     }
 
-    /// With a device that damages its packets, whatever the environment says.
+    /// With a device that injects these faults, instead of those of the environment.
     pub(crate) fn with_faults(self, faults: &str) -> Local {
         Local { faults: Some(faults.to_owned()), ..self }
     }
 
-    /// Opens the device if the test needs it. Must come before this thread is pinned: the device's own thread inherits
-    /// our cores, and would have to share a single one with us.
+    /// Opens the device if the test needs it. Must be called before this thread is pinned: the device's thread
+    /// inherits our cores, and would have to share a single one with us.
     pub(crate) fn prepare(&self, params: &Params) -> Result<(), Failure> {
         if params.test.is_baseline() { Ok(()) } else { self.device().map(|_| ()) }
     }
@@ -54,8 +54,11 @@ impl Local {
         if let Some(index) = self.gid_index {
             let there = usize::from(index) < gids.len();
             return there.then_some(index).ok_or_else(|| {
-                Failure::new(format!("there is no GID index {index} (-x): the table has {}", gids.len()))
-                    .advise("`ferroce gids` lists it")
+                Failure::new(format!(
+                    "GID index {index} (-x) does not exist: the table has {} entries",
+                    gids.len()
+                ))
+                .advise("`ferroce gids` lists it")
             });
         }
         let met_on = control.local_address(0).ip();
@@ -64,7 +67,7 @@ impl Local {
             .iter()
             .position(|entry| entry.address == met_on)
             .or_else(|| gids.iter().position(|entry| alike(entry.address)))
-            // Both processes of the suite have the same table, so that any entry leads from one to the other.
+            // Both processes of the suite have the same table, so any entry works.
             .or_else(|| (control.is_pair() && !gids.is_empty()).then_some(0));
         at.and_then(|at| u8::try_from(at).ok()).ok_or_else(|| {
             Failure::new(format!(
@@ -74,7 +77,7 @@ impl Local {
         })
     }
 
-    /// The largest path MTU on the way to the other side.
+    /// The largest path MTU on the path to the other side.
     pub(crate) fn path_mtu(&self, control: &Control) -> Result<Mtu, Failure> {
         let (device, index) = (self.device()?, self.gid_index(control)?);
         let largest = Mtu::from_bytes(device.attributes().largest_mtu).unwrap_or_default();
@@ -82,9 +85,9 @@ impl Local {
     }
 }
 
-/// Whether the suite's device opens, and can be reached at all.
+/// Checks that the suite's device opens and is reachable.
 pub(crate) fn try_device() -> Result<(), Failure> {
-    // Only what the measuring device sends belongs into a capture.
+    // Only packets of the measuring device belong into a capture.
     let config = config(None, true)?.with(|c| c.capture = None);
     let device = Device::open_with(config).map_err(|error| cannot(error.to_string()))?;
     match device.gids().is_empty() {
@@ -101,11 +104,11 @@ fn open(faults: Option<&str>, for_suite: bool) -> Result<Device, Failure> {
 fn config(faults: Option<&str>, for_suite: bool) -> Result<Config, Failure> {
     let mut config = Config::from_env().map_err(|error| cannot(error.to_string()))?;
     if for_suite && std::env::var_os(LINK_VARIABLE).is_none() {
-        // The suite compares the wire with sockets. Whoever wants to see this host's memory says so.
+        // The suite compares the UDP link with sockets, unless the user requests shared memory.
         config.link = LinkChoice::Udp;
     }
     if let Some(faults) = faults {
-        // The type of the error is private to the NIC; its words are not.
+        // The type of the error is private to the NIC, so only its text is used.
         let parsed = faults.parse().map_err(|error| cannot(format!("{error}")));
         config.faults = Some(parsed?);
     }

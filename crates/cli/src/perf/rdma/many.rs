@@ -1,4 +1,4 @@
-//! Very many queue pairs: how long they take to connect, what each costs, and whether all of them work.
+//! Very many queue pairs: how long they take to connect, what each costs, and whether all work.
 
 use super::super::control::Control;
 use super::super::handshake::{self, Report};
@@ -6,26 +6,26 @@ use super::super::params::Params;
 use super::local::Local;
 use super::send_lat::silent;
 use super::station::Station;
-use super::wait::{Look, Waiter};
+use super::wait::{WaitOutcome, Waiter};
 use super::{broken, offer, refused};
 use crate::failure::Failure;
 use ferroce::{Completion, Outcome, WcOpcode};
 use serde::Serialize;
 use std::time::Instant;
 
-/// Queue pairs that have a message under way at a time; more would only overflow the receive buffer of the socket.
+/// Queue pairs with a message in flight at a time; more would overflow the receive buffer of the socket.
 const AT_A_TIME: usize = 64;
 
-/// What was found.
+/// The result.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Connections {
-    /// Queue pairs of each side, all of which carried a message in either direction.
+    /// Queue pairs of each side, all of which carried a message in both directions.
     pub(crate) queue_pairs: u32,
     /// From the first queue pair made until both sides were connected.
     pub(crate) connect_s: f64,
     /// For one message there and one back on every queue pair.
     pub(crate) traffic_s: f64,
-    /// Bytes that a queue pair of the client has to itself, as the NIC counts them.
+    /// Bytes that a queue pair of the client owns, as the NIC counts them.
     pub(crate) footprint_bytes: f64,
     /// Growth of the client's resident memory, per queue pair.
     pub(crate) resident_bytes: f64,
@@ -67,7 +67,7 @@ pub(crate) fn run(control: &mut Control, params: &Params, local: &Local) -> Resu
     })
 }
 
-/// Sends one message on every queue pair and waits for its answer; how many queue pairs answered.
+/// Sends one message on every queue pair and waits for its answer; returns the number of answers.
 fn exchange(station: &Station, control: &mut Control) -> Result<u64, Failure> {
     let mut waiter = Waiter::new(station);
     let mut answered = vec![false; station.lanes.len()];
@@ -88,15 +88,15 @@ fn exchange(station: &Station, control: &mut Control) -> Result<u64, Failure> {
             }
         }
         match waiter.after_poll(n, (next - under_way) as u64, &station.cq, control)? {
-            Look::Again => {}
-            Look::News => return Err(handshake::interrupted(control)),
-            Look::Overdue => return Err(silent()),
+            WaitOutcome::PollAgain => {}
+            WaitOutcome::ControlReady => return Err(handshake::interrupted(control)),
+            WaitOutcome::TimedOut => return Err(silent()),
         }
     }
     Ok(answered.iter().filter(|answered| **answered).count() as u64)
 }
 
-/// Server: answers every message on the queue pair that it came by.
+/// Server: answers every message on its own queue pair.
 pub(super) fn serve(control: &mut Control, params: &Params, local: &Local) -> Result<Report, Failure> {
     let before = resident_bytes();
     let mut station = Station::make(control, params, local)?;
@@ -119,7 +119,7 @@ pub(super) fn serve(control: &mut Control, params: &Params, local: &Local) -> Re
                 lane.qp.post_send(&[lane.request(done.wr_id, false)])?;
             }
         }
-        if waiter.after_poll(n, received, &station.cq, control)? == Look::News {
+        if waiter.after_poll(n, received, &station.cq, control)? == WaitOutcome::ControlReady {
             break;
         }
     }
@@ -127,7 +127,7 @@ pub(super) fn serve(control: &mut Control, params: &Params, local: &Local) -> Re
     Ok(Report { received, memory_bytes, ..Report::default() })
 }
 
-/// Memory of this process that is really there.
+/// Resident memory of this process.
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());

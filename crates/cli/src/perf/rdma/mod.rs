@@ -3,7 +3,7 @@
 //! | file | question |
 //! |---|---|
 //! | `local` | what does one side decide for itself? |
-//! | `offer`, `queue_pair`, `lane`, `station` | how is a test set up, and what do the sides tell each other? |
+//! | `offer`, `queue_pair`, `lane`, `station` | how is a test set up, and what do the sides exchange? |
 //! | `wait` | how does a side wait without hanging? |
 //! | `ping`, `send_lat`, `write_lat`, `one_sided_lat` | what is timed one by one? |
 //! | `bandwidth` | what is streamed? |
@@ -39,7 +39,7 @@ use super::test::Test;
 use crate::failure::Failure;
 use station::Station;
 
-/// Client of all RDMA tests but that of very many queue pairs.
+/// Client of all RDMA tests except that of very many queue pairs.
 pub(crate) fn run(
     control: &mut Control,
     params: &Params,
@@ -91,8 +91,8 @@ fn refused(error: ferroce::Error) -> Failure {
     }
 }
 
-/// A work request ended badly.
+/// A work request failed.
 fn broken(error: ferroce::CompletionError) -> Failure {
     Failure::new(format!("an operation on QP {} ended in {:?}: {}", error.qpn, error.status, error.explain()))
-        .advise("FERROCE_LOG=1 tells more, on this side and on the other")
+        .advise("Set FERROCE_LOG=1 on both sides for more details")
 }

@@ -1,4 +1,4 @@
-//! What each side tells the other about its queue pairs and its memory.
+//! What each side sends about its queue pairs and its memory.
 
 use super::super::handshake;
 use crate::failure::Failure;
@@ -23,7 +23,7 @@ impl Offer {
         Offer { endpoints, addr: region.addr, len: region.len, rkey: region.rkey.0 }
     }
 
-    /// The other side's queue pairs; nothing in it is trusted.
+    /// The other side's queue pairs; checked, since the peer is not trusted.
     pub(super) fn endpoints(&self, expected: usize) -> Result<Vec<Endpoint>, Failure> {
         if self.endpoints.len() != expected {
             return Err(Failure::new(format!(
@@ -45,7 +45,7 @@ impl Offer {
     }
 }
 
-/// The RDMA offer inside; sockets are out of place here.
+/// The RDMA offer inside; an error for sockets.
 pub(super) fn of_peer(offer: &handshake::Offer) -> Result<&Offer, Failure> {
     match offer {
         handshake::Offer::Rdma(offer) => Ok(offer),

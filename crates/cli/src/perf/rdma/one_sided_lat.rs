@@ -7,7 +7,7 @@ use super::super::stats::Histogram;
 use super::super::test::Operation;
 use super::send_lat::silent;
 use super::station::Station;
-use super::wait::{Look, Waiter};
+use super::wait::{WaitOutcome, Waiter};
 use super::{broken, pattern, refused};
 use crate::failure::Failure;
 use ferroce::{Completion, Outcome};
@@ -52,14 +52,14 @@ fn once(station: &Station, waiter: &mut Waiter, number: u64, control: &mut Contr
             return Ok(());
         }
         match waiter.after_poll(0, number, &station.cq, control)? {
-            Look::Again => {}
-            Look::News => return Err(handshake::interrupted(control)),
-            Look::Overdue => return Err(silent()),
+            WaitOutcome::PollAgain => {}
+            WaitOutcome::ControlReady => return Err(handshake::interrupted(control)),
+            WaitOutcome::TimedOut => return Err(silent()),
         }
     }
 }
 
-/// Server: does nothing but be there.
+/// Server: only drives its NIC.
 pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, Failure> {
     attend(station, control)?;
     handshake::await_stop(control)?;
@@ -71,7 +71,7 @@ pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, 
     Ok(Report { received, ..Report::default() })
 }
 
-/// Drives the NIC until the client says something. With events it sleeps instead, and the NIC's own thread drives.
+/// Drives the NIC until the client sends a message. With events it sleeps instead, and the NIC's own thread drives.
 pub(super) fn attend(station: &Station, control: &Control) -> Result<(), Failure> {
     let mut waiter = Waiter::new(station);
     let mut completions = [Completion::default(); 4];
@@ -80,7 +80,7 @@ pub(super) fn attend(station: &Station, control: &Control) -> Result<(), Failure
         for completion in &completions[..n] {
             completion.ok().map_err(broken)?;
         }
-        if waiter.after_poll(n, 0, &station.cq, control)? == Look::News {
+        if waiter.after_poll(n, 0, &station.cq, control)? == WaitOutcome::ControlReady {
             return Ok(());
         }
     }

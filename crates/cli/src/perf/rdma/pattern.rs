@@ -1,10 +1,10 @@
-//! Bytes that only arrive if the whole path works.
+//! A byte pattern that shows whether the data arrived.
 
 use super::refused;
 use crate::failure::Failure;
 use ferroce::Region;
 
-/// Bytes that differ from place to place and from seed to seed.
+/// Bytes that depend on position and seed.
 pub(super) fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -18,7 +18,7 @@ pub(super) fn bytes(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whether these bytes are in the region; the first that is not is named.
+/// Checks the bytes in the region; the error names the first wrong one.
 pub(super) fn check(region: &Region, at: u64, expected: &[u8], what: &str) -> Result<(), Failure> {
     let mut found = vec![0; expected.len()];
     region.read(at as usize, &mut found).map_err(refused)?;

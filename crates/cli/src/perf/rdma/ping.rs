@@ -1,17 +1,17 @@
-//! The message of a ping-pong: its last byte counts, so that each differs from the one before.
+//! The message of a ping-pong: its last byte is a counter, so that each differs from the one before.
 
 use super::refused;
 use super::station::{LATENCY_SENDS, Station};
 use crate::failure::Failure;
 use ferroce::{Payload, Region, SendWr};
 
-/// Sends between two that make a completion: those in between cost no poll.
+/// Sends between two with a completion; those in between need no poll.
 const SIGNAL_EVERY: u64 = LATENCY_SENDS as u64 / 2;
 
 /// The sending half of a ping-pong.
 pub(super) struct Ping<'a> {
     station: &'a Station,
-    /// The message, where it is copied at posting.
+    /// The message, if it is sent inline.
     inline: Option<Vec<u8>>,
     posted: u64,
 }
@@ -43,7 +43,7 @@ impl<'a> Ping<'a> {
     }
 }
 
-/// The receiving half: where the last byte of an arriving message lies.
+/// The receiving half: the last byte of an arriving message.
 pub(super) struct LastByte<'a> {
     region: &'a Region,
     at: usize,
@@ -55,7 +55,7 @@ impl<'a> LastByte<'a> {
         LastByte { region: &station.region, at: at as usize }
     }
 
-    /// Reads it anew.
+    /// Reads it again.
     #[inline]
     pub(super) fn load(&self) -> Result<u8, Failure> {
         self.region.load_u8(self.at).map_err(refused)

@@ -1,4 +1,4 @@
-//! Queue pairs of any kind behind one type: the tests differ in what they post, not in where.
+//! Queue pairs of any type behind one type.
 
 use super::super::params::Transport;
 use super::refused;
@@ -7,8 +7,8 @@ use ferroce::{
     Cq, Endpoint, Mtu, Pd, QpBuilder, QpCounters, RcQp, RecvWr, SendWr, Service, UcQp, UdQp, UdTarget,
 };
 
-/// Code of the transport timer, 268 ms. A peer that is gone is known from the control channel at once; one that a
-/// busy machine keeps from running for half a second is not gone.
+/// Code of the transport timer, 268 ms. The control channel reports a lost peer immediately. A peer that a busy
+/// machine delays for half a second is not lost.
 const TIMEOUT: u8 = 16;
 /// Hop limit of the packets.
 pub(super) const HOP_LIMIT: u8 = 64;
@@ -67,7 +67,7 @@ impl QueuePair {
         .map_err(refused)
     }
 
-    /// Connects to the other side; a datagram one gets the target for its work requests instead.
+    /// Connects to the other side; a UD queue pair gets the target for its work requests instead.
     pub(super) fn connect(&self, peer: &Endpoint) -> Result<Option<UdTarget>, Failure> {
         match self {
             QueuePair::Rc(qp) => qp.connect(peer).map(|()| None),
@@ -113,7 +113,7 @@ impl QueuePair {
         }
     }
 
-    /// Bytes that belong to it alone.
+    /// Bytes that it owns.
     pub(super) fn memory_footprint(&self) -> usize {
         match self {
             QueuePair::Rc(qp) => qp.memory_footprint(),

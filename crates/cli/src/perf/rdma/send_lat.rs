@@ -6,12 +6,12 @@ use super::super::measure::{Budget, time_round_trips};
 use super::super::stats::Histogram;
 use super::ping::{LastByte, Ping};
 use super::station::Station;
-use super::wait::{Look, Waiter};
+use super::wait::{WaitOutcome, Waiter};
 use super::{broken, refused};
 use crate::failure::Failure;
 use ferroce::{Completion, Outcome, WcOpcode};
 
-/// Receives are given back this many at a time, after the answer is on its way.
+/// Receives are reposted in groups of this size, after the answer was sent.
 const GIVE_BACK: u32 = 16;
 /// Unreliable messages that may be lost in a row before the path counts as broken.
 const LOST_IN_A_ROW: u32 = 10;
@@ -31,10 +31,10 @@ impl<'a> Inbox<'a> {
         Inbox { station, waiter: Waiter::new(station), completions, received: 0, owed: 0 }
     }
 
-    /// Waits for messages; how many came, or why none did. More than one can come only after an unreliable one was
-    /// taken for lost.
+    /// Waits for messages; returns how many came, or why none did. More than one can only come after an unreliable
+    /// one counted as lost.
     #[inline]
-    fn wait(&mut self, control: &Control) -> Result<Result<u32, Look>, Failure> {
+    fn wait(&mut self, control: &Control) -> Result<Result<u32, WaitOutcome>, Failure> {
         loop {
             let n = self.station.cq.poll(&mut self.completions).map_err(refused)?;
             let mut came = 0;
@@ -48,7 +48,7 @@ impl<'a> Inbox<'a> {
                 return Ok(Ok(came));
             }
             match self.waiter.after_poll(n, self.received, &self.station.cq, control)? {
-                Look::Again => {}
+                WaitOutcome::PollAgain => {}
                 look => return Ok(Err(look)),
             }
         }
@@ -78,9 +78,9 @@ pub(super) fn run(station: &Station, control: &mut Control, budget: Budget) -> R
                 Ok(_) if station.is_reliable() => {
                     return Err(Failure::new("an answer is not the message that was sent"));
                 }
-                // The answer to a message that was taken for lost.
+                // The answer to a message that counted as lost.
                 Ok(_) => {}
-                Err(Look::News) => return Err(handshake::interrupted(control)),
+                Err(WaitOutcome::ControlReady) => return Err(handshake::interrupted(control)),
                 Err(_) if station.is_reliable() => return Err(silent()),
                 Err(_) => {
                     lost += 1;
@@ -108,7 +108,7 @@ pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, 
                 pong.post(last.load()?)?;
                 inbox.give_back()?;
             }
-            Err(Look::News) => break,
+            Err(WaitOutcome::ControlReady) => break,
             Err(_) => {}
         }
     }
@@ -116,8 +116,8 @@ pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, 
     Ok(Report { received: inbox.received, ..Report::default() })
 }
 
-/// Nothing comes back, and nothing says why.
+/// No answer arrives, and no error was reported.
 pub(super) fn silent() -> Failure {
-    Failure::new("the other side does not answer over RDMA any more, although its process is there")
+    Failure::new("the other side stopped answering over RDMA, although its process runs")
         .advise("A firewall between the machines may drop UDP port 4791")
 }

@@ -1,6 +1,6 @@
 //! One side of a test: its queue pairs, its completion queue and its memory.
 
-use super::super::affinity::Lonely;
+use super::super::affinity::SingleCore;
 use super::super::control::Control;
 use super::super::handshake;
 use super::super::params::{Params, Transport};
@@ -15,7 +15,7 @@ use super::refused;
 use crate::failure::Failure;
 use ferroce::{Cq, Endpoint, Mtu, Region};
 
-/// Sends that the queue of a latency test holds: enough that few of them need a completion.
+/// Depth of the send queue of a latency test: enough that few sends need a completion.
 pub(super) const LATENCY_SENDS: u32 = 128;
 /// Receives that wait in a latency test.
 pub(super) const LATENCY_RECEIVES: u32 = 64;
@@ -23,9 +23,9 @@ pub(super) const LATENCY_RECEIVES: u32 = 64;
 /// One side.
 pub(super) struct Station {
     pub(super) params: Params,
-    pub(super) lonely: Lonely,
+    pub(super) single_core: SingleCore,
     pub(super) cq: Cq,
-    /// Where receives complete; the same queue, unless the test is one of perftest's.
+    /// Where receives complete; the same queue, except for perftest's calls.
     pub(super) recv_cq: Cq,
     pub(super) region: Region,
     pub(super) layout: Layout,
@@ -34,7 +34,7 @@ pub(super) struct Station {
 }
 
 impl Station {
-    /// Makes everything but the connections.
+    /// Creates everything except the connections.
     pub(super) fn make(control: &Control, params: &Params, local: &Local) -> Result<Station, Failure> {
         let device = local.device()?;
         let shape = shape(control, params, local)?;
@@ -63,14 +63,14 @@ impl Station {
             Ok(Lane::new(qp, receive, local))
         };
         let lanes = (0..params.queue_pairs as usize).map(lane).collect::<Result<_, Failure>>()?;
-        let lonely = if params.like_perftest { Lonely::ignored() } else { local.lonely };
+        let single_core = if params.like_perftest { SingleCore::ignored() } else { local.single_core };
         let params = params.clone();
-        let mut station = Station { params, lonely, cq, recv_cq, region, layout, lanes, mtu: shape.mtu };
+        let mut station = Station { params, single_core, cq, recv_cq, region, layout, lanes, mtu: shape.mtu };
         station.fill(false)?;
         Ok(station)
     }
 
-    /// What the other side needs to know.
+    /// What the other side needs to connect.
     pub(super) fn offer(&self) -> Result<handshake::Offer, Failure> {
         let endpoints: Vec<Endpoint> =
             self.lanes.iter().map(|lane| lane.qp.endpoint()).collect::<Result<_, Failure>>()?;
@@ -102,7 +102,7 @@ impl Station {
         Ok(())
     }
 
-    /// Posts what SENDs of the other side need.
+    /// Posts the receives for SENDs of the other side.
     pub(super) fn post_receives(&self) -> Result<(), Failure> {
         let count = receives(&self.params);
         if self.params.test.operation() != Operation::Send {
@@ -111,7 +111,7 @@ impl Station {
         self.lanes.iter().enumerate().try_for_each(|(n, lane)| lane.post_receives((n as u64) << 32, count))
     }
 
-    /// Writes the pattern into what leaves: one for all messages, another for the last.
+    /// Fills the source buffers with the pattern: one for all messages, another for the last.
     pub(super) fn fill(&mut self, last: bool) -> Result<(), Failure> {
         let inline = self.is_inline();
         for n in 0..self.lanes.len() {
@@ -125,12 +125,12 @@ impl Station {
         Ok(())
     }
 
-    /// What a lane of the other side sends, or of ours.
+    /// The pattern of a lane, of the other side or of ours.
     pub(super) fn message(&self, lane: usize, last: bool) -> Vec<u8> {
         pattern::bytes(2 * lane as u64 + 1 + u64::from(last), self.params.size as usize)
     }
 
-    /// Whether messages are copied at posting.
+    /// Whether messages are sent inline.
     pub(super) fn is_inline(&self) -> bool {
         matches!(self.params.test.operation(), Operation::Send | Operation::Write)
             && self.params.test != Test::Qps
@@ -148,7 +148,7 @@ pub(super) fn receives(params: &Params) -> u32 {
     match params.test {
         Test::SendLat if params.like_perftest => like_perftest::RECEIVES,
         Test::SendLat => LATENCY_RECEIVES,
-        // As many as the other side may have in flight, and more while we are busy giving them back.
+        // As many as the other side may have in flight, and more while we repost them.
         Test::SendBw => (4 * params.tx_depth).max(64),
         Test::Qps => params.tx_depth,
         _ => 1,

@@ -1,5 +1,5 @@
-//! WRITE ping-pong. Nobody is told that a WRITE arrived: each side watches the last byte of its memory, and drives its
-//! NIC in between.
+//! WRITE ping-pong. A WRITE raises no event at the target: each side polls the last byte of its memory, and drives
+//! its NIC in between.
 
 use super::super::control::Control;
 use super::super::handshake::{self, Report};
@@ -8,7 +8,7 @@ use super::super::stats::Histogram;
 use super::ping::{LastByte, Ping};
 use super::send_lat::silent;
 use super::station::Station;
-use super::wait::{Look, Waiter};
+use super::wait::{WaitOutcome, Waiter};
 use super::{broken, refused};
 use crate::failure::Failure;
 use ferroce::{Completion, Outcome};
@@ -30,21 +30,21 @@ impl<'a> Watch<'a> {
         Watch { station, last, waiter, completions: [Completion::default(); 16], seen: 0 }
     }
 
-    /// Waits until the last byte is this; anything but [`Look::Again`] is why it is not.
+    /// Waits until the last byte has this value. Returns [`WaitOutcome::PollAgain`] then, or why it has not.
     #[inline]
-    fn wait(&mut self, count: u8, control: &Control) -> Result<Look, Failure> {
+    fn wait(&mut self, count: u8, control: &Control) -> Result<WaitOutcome, Failure> {
         while self.last.load()? != count {
             let n = self.station.cq.poll(&mut self.completions).map_err(refused)?;
             for completion in &self.completions[..n] {
                 completion.ok().map_err(broken)?;
             }
             match self.waiter.after_poll(n, self.seen, &self.station.cq, control)? {
-                Look::Again => {}
+                WaitOutcome::PollAgain => {}
                 look => return Ok(look),
             }
         }
         self.seen += 1;
-        Ok(Look::Again)
+        Ok(WaitOutcome::PollAgain)
     }
 }
 
@@ -57,10 +57,10 @@ pub(super) fn run(station: &Station, control: &mut Control, budget: Budget) -> R
         ping.post(count)?;
         for _ in 0..LOST_IN_A_ROW {
             match watch.wait(count, control)? {
-                Look::Again => return Ok(()),
-                Look::News => return Err(handshake::interrupted(control)),
-                Look::Overdue if station.is_reliable() => return Err(silent()),
-                Look::Overdue => ping.post(count)?,
+                WaitOutcome::PollAgain => return Ok(()),
+                WaitOutcome::ControlReady => return Err(handshake::interrupted(control)),
+                WaitOutcome::TimedOut if station.is_reliable() => return Err(silent()),
+                WaitOutcome::TimedOut => ping.post(count)?,
             }
         }
         Err(silent())
@@ -78,14 +78,16 @@ pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, 
     let mut count = 1u8;
     loop {
         match watch.wait(count, control)? {
-            Look::Again => {
+            WaitOutcome::PollAgain => {
                 pong.post(count)?;
                 count = count.wrapping_add(1);
             }
-            Look::News => break,
-            // Either the message to us was lost, and the client writes it again, or our answer was.
-            Look::Overdue if !station.is_reliable() && watch.seen > 0 => pong.post(count.wrapping_sub(1))?,
-            Look::Overdue => {}
+            WaitOutcome::ControlReady => break,
+            // Either the message to us was lost, and the client resends it, or our answer was.
+            WaitOutcome::TimedOut if !station.is_reliable() && watch.seen > 0 => {
+                pong.post(count.wrapping_sub(1))?
+            }
+            WaitOutcome::TimedOut => {}
         }
     }
     handshake::await_stop(control)?;

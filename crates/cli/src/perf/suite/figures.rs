@@ -1,4 +1,4 @@
-//! How figures are written, in the table and in the report alike.
+//! How figures are formatted, in the table and in the report.
 
 use super::super::test::Test;
 
@@ -12,7 +12,7 @@ pub(crate) struct Row {
     pub(crate) bandwidth: Option<Test>,
 }
 
-/// The rows at each size; those without a figure at a size are left out there.
+/// The rows at each size; rows without a figure at a size are omitted there.
 pub(crate) const ROWS: [Row; 7] = [
     Row { label: "TCP socket", latency: Test::TcpLat, bandwidth: Some(Test::TcpBw) },
     Row { label: "TCP request/reply *", latency: Test::TcpRr, bandwidth: None },

@@ -37,7 +37,7 @@ const BANDWIDTH_SIZE: u64 = 1 << 20;
 /// An idle connected queue pair should cost no more.
 const QUEUE_PAIR_BYTES: f64 = 8192.0;
 
-/// Whether a test at a size is part of a comparison, and so worth a longer look than others.
+/// Whether a test at a size is part of a comparison, and so measured longer.
 pub(super) fn compares(test: Test, size: u64) -> bool {
     match test {
         Test::SendLat | Test::UdpLat | Test::TcpLat => size == LATENCY_SIZE,
@@ -46,7 +46,7 @@ pub(super) fn compares(test: Test, size: u64) -> bool {
     }
 }
 
-/// All that can be said.
+/// All comparisons with figures.
 pub(super) fn of(results: &Results) -> Vec<Headline> {
     let headlines = [
         latency(results, Test::UdpLat, "a bare UDP ping-pong, spinning", Goal::AtMost(1.5)),
@@ -97,7 +97,7 @@ fn loss(results: &Results) -> Option<Headline> {
 
 fn memory(results: &Results) -> Option<Headline> {
     let found = results.connections.as_ref()?;
-    // Both sides, and both ways of counting: the largest is what a queue pair costs.
+    // The maximum over both sides and both ways of counting.
     let measured = found.footprint_bytes.max(found.resident_bytes).max(found.server_resident_bytes);
     let name = "Memory of an idle connected RC queue pair, 16 deep, against 8 KiB".to_owned();
     let figure = |bytes: f64| format!("{:.2} KiB", bytes / 1024.0);
@@ -105,7 +105,7 @@ fn memory(results: &Results) -> Option<Headline> {
     Some(Headline::new(name, figure(measured), figure(QUEUE_PAIR_BYTES), ratio, Goal::AtMost(1.0)))
 }
 
-/// There is no such figure unless all of them worked.
+/// There is no figure unless all queue pairs worked.
 fn connections(results: &Results) -> Option<Headline> {
     let found = results.connections.as_ref()?;
     let name = format!(

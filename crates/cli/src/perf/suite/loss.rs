@@ -1,4 +1,4 @@
-//! Bandwidth with lost packets against bandwidth without, measured in turns.
+//! Bandwidth with lost packets and without, measured alternately.
 
 use super::super::measure::{Budget, Limit, Measurement};
 use super::super::options::LossArgs;
@@ -13,13 +13,13 @@ use std::time::Duration;
 
 /// Message size of the suite's comparison.
 pub(super) const SIZE: u64 = 1 << 20;
-/// What is lost when nothing else was said; the same packets each time.
+/// The default faults; the same packets each time.
 const ONE_PERCENT: &str = "loss=1%,seed=1";
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Loss {
-    /// What was done to the packets of both sides.
+    /// Faults injected into the packets of both sides.
     pub(crate) faults: String,
     /// Bytes per message.
     pub(crate) size: u64,
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &LossArgs) -> Result<(), Failure> {
     ))
 }
 
-/// Turns of the command of its own.
+/// Rounds of `ferroce perf loss`.
 const ROUNDS: u32 = 4;
 
 /// The suite's comparison; `peer` is one without faults.

@@ -1,4 +1,4 @@
-//! Everything on this machine in one run: RDMA and sockets, side by side.
+//! Everything on this machine in one run: RDMA and sockets.
 
 mod figures;
 mod headlines;
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &SuiteArgs) -> Result<(), Failure> {
     args.faults.apply_here()?;
     let plan = if args.quick { Plan::quick() } else { Plan::full() };
     let machine = Machine::describe();
-    // What would make all of it worthless is tried before a minute is spent.
+    // Checks first what would make a minute of measurements worthless.
     try_device()?;
     if !args.no_report {
         try_report(&args.report).map_err(|error| no_report(&args.report, error))?;
@@ -69,13 +69,13 @@ pub(crate) fn run(args: &SuiteArgs) -> Result<(), Failure> {
     results.first_error().map_or(Ok(()), Err)
 }
 
-/// Whether the report could be written. Leaves things as they are: no empty report, and an older one untouched.
+/// Checks that the report can be written. Creates no empty report, and does not change an older one.
 fn try_report(path: &Path) -> io::Result<()> {
     match File::options().write(true).create_new(true).open(path) {
         Ok(_) => std::fs::remove_file(path),
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
         Err(_) if path.is_file() || path.is_dir() => File::options().write(true).open(path).map(drop),
-        // A pipe must not be opened and closed again: its reader would take that for the end.
+        // A pipe must not be opened and closed again: its reader would see the end.
         Err(_) => Ok(()),
     }
 }
@@ -91,7 +91,7 @@ fn measure(plan: &Plan, compare_loss: bool) -> Result<Found, Failure> {
     let mut cells = Vec::new();
     for &size in plan.sizes() {
         let mut row: Vec<Collected> = plan.tests(size).into_iter().map(Collected::new).collect();
-        // Round by round, so that what is compared was measured within the same second or two.
+        // Round by round, so that compared figures are measured within a second or two.
         let rounds: Vec<u32> = row.iter().map(|collected| plan.rounds(collected.test, size)).collect();
         for round in 0..rounds.iter().copied().max().unwrap_or(0) {
             for (collected, _) in row.iter_mut().zip(&rounds).filter(|(_, rounds)| round < **rounds) {
@@ -117,8 +117,8 @@ fn measure(plan: &Plan, compare_loss: bool) -> Result<Found, Failure> {
     Ok(found)
 }
 
-/// The defaults, but bandwidth posts lists of work requests, as a program that wants a rate does; TCP gathers small
-/// writes by itself.
+/// The defaults, except that bandwidth tests post lists of work requests, as a program does for a high rate; TCP
+/// merges small writes by itself.
 fn params(test: Test, size: u64) -> Params {
     let params = Params::of_size(test, size);
     let post_list = if test.is_baseline() { 1 } else { (params.tx_depth / 8).max(1) };

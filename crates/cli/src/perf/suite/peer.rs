@@ -1,4 +1,4 @@
-//! The suite's second process: a server of its own that lives no longer than the suite.
+//! The suite's second process: a server that ends with the suite.
 
 use super::super::PEER_COMMAND;
 use super::super::affinity::Side;
@@ -15,8 +15,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-/// The second process. Started when first needed, and anew after a failure, so that one broken test does not take
-/// the rest of the run with it.
+/// The second process. Started when first needed, and again after a failure, so that one broken test does not end the
+/// run.
 #[derive(Default)]
 pub(super) struct Peer {
     running: Option<(Client, Helper)>,
@@ -24,7 +24,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// One with which packets are damaged, by both sides.
+    /// A second process that, like this one, injects faults.
     pub(super) fn with_faults(faults: &str) -> Peer {
         Peer { running: None, faults: Some(faults.to_owned()) }
     }
@@ -51,7 +51,7 @@ impl Peer {
         outcome
     }
 
-    /// Lets it go.
+    /// Ends it.
     pub(super) fn leave(self) {
         if let Some((client, _helper)) = self.running {
             client.leave();
@@ -78,7 +78,7 @@ fn start(faults: Option<&str>) -> Result<(Client, Helper), Failure> {
     Ok((Client::new(control, local)?, helper))
 }
 
-/// Runs the second process: serves whoever holds the other end of standard input.
+/// Runs the second process: serves the other end of standard input.
 pub(crate) fn run_peer() -> Result<(), Failure> {
     let not_ours = || {
         Failure::usage(format!("`{PEER_COMMAND}` is started by `ferroce perf` itself"))
@@ -92,7 +92,7 @@ pub(crate) fn run_peer() -> Result<(), Failure> {
         .map_err(|error| Failure::io("cannot use the channel to ferroce perf", error))?;
     let served = handshake::greet(&mut control)
         .and_then(|()| server::serve(&mut control, &Local::new(Some(Side::Server), None), None, |_| Ok(())));
-    // Whatever failed was told to the client, who tells the user; a client that is gone needs no telling.
+    // Failures are reported to the client, which prints them.
     drop(served);
     Ok(())
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 const SIZES: [u64; 11] = [2, 8, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20];
 
-/// What the headlines compare is measured so many times as often as the rest: a machine that others use as well changes its speed from
-/// one second to the next, by more than what is compared differs.
+/// Factor of the rounds for the headlines. The speed of a shared machine changes from second to second by more than
+/// the compared figures differ.
 const HEADLINE_ROUNDS: u32 = 3;
 
-/// Losses are rare events; a comparison needs some of them.
+/// Losses are rare, so a comparison needs time.
 const LOSS_TIME: Duration = Duration::from_millis(300);
 
 /// A plan.

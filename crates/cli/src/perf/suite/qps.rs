@@ -13,8 +13,8 @@ pub(crate) fn run(args: &QpsArgs) -> Result<(), Failure> {
     if args.json { crate::print_json(&found) } else { crate::print_text(&render(&found)) }
 }
 
-/// Connects them, and sends a message each way on every one. The second process is a new one: in a used one they would
-/// lie in memory that earlier tests left behind, and seem to cost nothing.
+/// Connects them, and sends a message each way on every one. The second process is new: in a used one they would
+/// reuse memory of earlier tests, and seem to cost nothing.
 pub(super) fn measure(count: u32) -> Result<Connections, Failure> {
     let mut peer = Peer::default();
     let found = peer.connect_many(&Params { queue_pairs: count, ..Params::defaults(Test::Qps) })?;

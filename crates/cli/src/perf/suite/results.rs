@@ -33,7 +33,7 @@ pub(crate) struct Cell {
 pub(crate) struct Found {
     /// All latencies and bandwidths.
     pub(crate) cells: Vec<Cell>,
-    /// The share of the processors' time that the machine below gave to others meanwhile.
+    /// The share of the processors' time that the hypervisor gave to other machines meanwhile.
     pub(crate) stolen: Option<f64>,
     /// Very many queue pairs.
     pub(crate) connections: Option<Connections>,
@@ -44,13 +44,13 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// What a step found; or nothing, and why.
+    /// The result of a step; or `None`, and its failure is recorded.
     pub(crate) fn keep<T>(&mut self, step: &str, outcome: Result<T, Failure>) -> Option<T> {
         outcome.map_err(|failure| self.failures.push(format!("{step}: {}", failure.what()))).ok()
     }
 }
 
-/// A share of the processors' time that changes figures.
+/// Stolen time from which on figures change.
 const WORTH_TELLING: f64 = 0.01;
 
 /// Everything that one run found.
@@ -62,9 +62,9 @@ pub(crate) struct Results {
     pub(crate) date: String,
     /// How long it took.
     pub(crate) duration_s: f64,
-    /// The share of the processors' time that the machine below gave to others meanwhile.
+    /// The share of the processors' time that the hypervisor gave to other machines meanwhile.
     pub(crate) stolen: Option<f64>,
-    /// Whether each cell was measured for a moment only.
+    /// Whether each cell was measured only briefly.
     pub(crate) quick: bool,
     /// Faults that were injected.
     pub(crate) faults: Option<String>,
@@ -114,11 +114,11 @@ impl Results {
         results
     }
 
-    /// What to know about the machine before believing a figure.
+    /// A warning about the machine, if its figures are doubtful.
     pub(crate) fn caution(&self) -> Option<String> {
         let stolen = self.stolen.filter(|share| *share >= WORTH_TELLING)?;
         Some(format!(
-            "Others on the same hardware took {:.0} % of this machine's processor time during the run: rows are less comparable than they look.",
+            "Other machines on the same hardware took {:.0} % of this machine's processor time during the run, which makes rows less comparable.",
             100.0 * stolen
         ))
     }
@@ -146,8 +146,8 @@ impl Results {
         self.cell(test, size)?.bandwidth.as_ref()
     }
 
-    /// How many times as fast as TCP a test is. A READ or atomic is compared with a request and its reply, which is
-    /// what a program without RDMA would do instead.
+    /// How many times as fast as TCP a test is. A READ or atomic is compared with a TCP request and its reply, which
+    /// replace it without RDMA.
     pub(crate) fn speed_up(&self, test: Test, size: u64) -> Option<f64> {
         let peer = match test.operation() {
             Operation::Tcp => return None,
@@ -172,10 +172,7 @@ impl Results {
         let failed: Vec<String> =
             self.cells.iter().filter_map(cell).chain(self.failures.iter().cloned()).collect();
         let what = format!("{} measurements failed, the first of them {}", failed.len(), failed.first()?);
-        Some(
-            Failure::new(what)
-                .advise("FERROCE_LOG=1 ferroce perf explains each completion that is no success"),
-        )
+        Some(Failure::new(what).advise("FERROCE_LOG=1 ferroce perf explains each failed completion"))
     }
 }
 
@@ -250,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_told_of_if_they_matter() {
+    fn stolen_time_is_reported_if_it_matters() {
         let with = |stolen| Results { stolen, ..examples::results() }.caution();
         assert!(with(Some(0.12)).is_some_and(|caution| caution.contains("took 12 %")));
         assert_eq!(with(Some(0.002)), None);
@@ -258,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_cell_is_told() {
+    fn a_failed_cell_is_reported() {
         let mut results = examples::results();
         results.cells[3].error = Some("the server failed: no route".into());
         let failure = results.first_error().expect("a failure");

@@ -1,16 +1,16 @@
-//! Random programs over simulated processes, interleaved by a seed, against what a single memory would show.
+//! Random programs on simulated processes, interleaved by a seed. Each read is compared with a single memory.
 //!
-//! The programs are free of races under scope consistency: a word is either guarded by one lock, or has one owner
-//! between two barriers and is read by others only in other phases. So every read has one right answer.
+//! The programs are free of races under scope consistency. A word is either guarded by one lock, or has one owner
+//! between two barriers, and others read it only in other phases. So every read has one right answer.
 
 mod process;
 mod program;
 
-use super::{Notice, Options, Told};
+use super::{Notice, Notices, Options};
 use process::{Micro, Process};
 use program::{Act, Program, Random};
 
-/// Bytes of a simulated page: small, so that pages are shared by many.
+/// Bytes of a simulated page. Small, so that many processes share one.
 const PAGE: usize = 64;
 const WORD: usize = 4;
 const WORDS: usize = PAGE / WORD;
@@ -18,13 +18,13 @@ const WORDS: usize = PAGE / WORD;
 #[derive(Default)]
 struct Lock {
     holder: Option<usize>,
-    /// Everything ever told under it, with the epoch it was told in.
-    told: Vec<(u64, Notice)>,
+    /// All notices of this lock, with their epochs.
+    log: Vec<(u64, Notice)>,
 }
 
 struct World {
     processes: Vec<Process>,
-    /// The bytes of each process, by word. Those beside it see them, too.
+    /// The bytes of each process, by word. Co-located processes see them, too.
     memory: Vec<Vec<u32>>,
     truth: Vec<u32>,
     locks: Vec<Lock>,
@@ -43,9 +43,10 @@ struct Setup {
     migrate: bool,
     /// Only changed blocks are fetched.
     blocks: bool,
-    /// Processes are on so many hosts at random, and share pages with most of those beside them; 0: each is on its own.
+    /// Number of hosts. Processes are placed at random, and share pages with most co-located processes. 0: one host
+    /// per process.
     hosts: u64,
-    /// One in so many notices is lost as if a board had overflowed; 0 for none.
+    /// One in this many notices is lost, as if a log had overflowed; 0: none.
     overflow: u64,
 }
 
@@ -60,8 +61,8 @@ impl World {
         };
         let mut process = |rank: usize| {
             let others = (0..hosts.len()).filter(|&other| other != rank && hosts[other] == hosts[rank]);
-            // Now and then a window cannot be opened.
-            let beside = others.filter(|_| random.below(4) > 0).map(|other| other as u32).collect();
+            // Now and then a mapping cannot be opened.
+            let colocated = others.filter(|_| random.below(4) > 0).map(|other| other as u32).collect();
             let options = Options {
                 rank: rank as u32,
                 cache_pages: setup.cache_pages,
@@ -69,7 +70,7 @@ impl World {
                 max_checking_pages: 4,
                 alone: setup.processes == 1,
                 hosts: hosts.clone(),
-                beside,
+                colocated,
             };
             Process::new(options, &homes, setup, program.acts(rank))
         };
@@ -84,7 +85,7 @@ impl World {
         }
     }
 
-    /// Runs to the end and returns a number that stands for everything that happened.
+    /// Runs to the end and returns a hash of everything that happened.
     fn run(mut self, setup: Setup) -> u64 {
         let mut idle = 0;
         while self.processes.iter().any(|process| !process.is_done()) {
@@ -124,7 +125,7 @@ impl World {
         done.is_some() || !self.processes[rank].pending.is_empty()
     }
 
-    /// Goes on when all have done what they had to do after the barrier.
+    /// Continues once all processes have done their steps after the barrier.
     fn meet_again(&mut self, rank: usize) -> bool {
         let epoch = self.processes[rank].epoch;
         self.processes[rank].ready = epoch;
@@ -156,12 +157,12 @@ impl World {
         state.holder = Some(rank);
         let process = &mut self.processes[rank];
         let seen = process.seen[lock];
-        process.seen[lock] = state.told.len();
-        let news = state.told[seen..].iter().filter(|(epoch, _)| *epoch == process.epoch);
+        process.seen[lock] = state.log.len();
+        let news = state.log[seen..].iter().filter(|(epoch, _)| *epoch == process.epoch);
         let news: Vec<Notice> = news.map(|(_, notice)| *notice).collect();
         let lost = setup.overflow > 0 && !news.is_empty() && self.random.below(setup.overflow) == 0;
-        let told = if lost { Told::Anything } else { Told::Pages(news) };
-        let steps = process.machine.acquire(lock as u32, &told);
+        let received = if lost { Notices::Overflow } else { Notices::Pages(news) };
+        let steps = process.machine.acquire(lock as u32, &received);
         process.plan(steps);
         Some(())
     }
@@ -175,12 +176,12 @@ impl World {
             process.pending.push_back(Micro::Arrive);
             return None;
         }
-        let told: Option<Vec<Told>> =
-            self.arrivals.iter().map(|notices| notices.clone().map(Told::Pages)).collect();
-        let told = told?;
+        let received: Option<Vec<Notices>> =
+            self.arrivals.iter().map(|notices| notices.clone().map(Notices::Pages)).collect();
+        let received = received?;
         process.arrived = false;
         process.epoch += 1;
-        let steps = process.machine.depart(&told);
+        let steps = process.machine.depart(&received);
         process.plan(steps);
         if !process.machine.must_meet_again() {
             process.met = process.epoch;
@@ -197,8 +198,8 @@ impl World {
         match micro {
             Micro::Fetch(word, home) => {
                 assert!(
-                    !self.processes[rank].is_beside(home),
-                    "fetched from process {home}, which is beside it"
+                    !self.processes[rank].is_colocated(home),
+                    "fetched from process {home}, which is co-located"
                 );
                 self.memory[rank][word] = self.memory[home][word];
             }
@@ -210,8 +211,8 @@ impl World {
                 let epoch = self.processes[rank].epoch;
                 let state = &mut self.locks[lock];
                 assert_eq!(state.holder.take(), Some(rank));
-                state.told.extend(notices.into_iter().map(|notice| (epoch, notice)));
-                self.processes[rank].seen[lock] = state.told.len();
+                state.log.extend(notices.into_iter().map(|notice| (epoch, notice)));
+                self.processes[rank].seen[lock] = state.log.len();
             }
             Micro::Arrive => self.arrivals[rank] = Some(self.processes[rank].machine.arrived()),
             Micro::Discard(run) => {
@@ -294,13 +295,13 @@ fn with_changed_blocks_and_boards_that_overflow() {
 }
 
 #[test]
-fn with_processes_beside_each_other() {
+fn with_colocated_processes() {
     let setup = Setup { processes: 5, hosts: 2, cache_pages: 6, prefetch_pages: 1, overflow: 9, ..PLAIN };
     seeds(150).for_each(|seed| simulate(seed, setup));
 }
 
 #[test]
-fn with_processes_beside_each_other_and_changed_blocks() {
+fn with_colocated_processes_and_changed_blocks() {
     let setup = Setup { processes: 4, hosts: 2, cache_pages: 6, blocks: true, overflow: 9, ..PLAIN };
     seeds(150).for_each(|seed| simulate(seed, setup));
 }

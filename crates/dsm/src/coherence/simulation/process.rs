@@ -6,10 +6,10 @@ use crate::coherence::machine::Fault;
 use crate::coherence::{Access, Blocks, Machine, Options, Run, Step, changed};
 use std::collections::{HashMap, VecDeque};
 
-/// What memory holds that nobody may look at.
+/// The content of memory that must not be read.
 pub(super) const GARBAGE: u32 = 0xdead_beef;
 
-/// The smallest things that other processes can come in between of.
+/// Atomic actions: other processes can run between two of them.
 #[derive(Debug)]
 pub(super) enum Micro {
     Protect(Run, Access),
@@ -36,7 +36,7 @@ pub(super) struct Process {
     pub(super) machine: Machine,
     /// By page: whose bytes the program sees.
     shown: Vec<usize>,
-    beside: Vec<u32>,
+    colocated: Vec<u32>,
     access: Vec<Access>,
     twins: HashMap<usize, Vec<u32>>,
     pub(super) acts: VecDeque<Act>,
@@ -45,14 +45,14 @@ pub(super) struct Process {
     pub(super) epoch: u64,
     pub(super) arrived: bool,
     pub(super) departed: bool,
-    /// Barriers after which nothing is left to do here, and those after which all are known to be so far.
+    /// Barriers after which this process is done, and those after which all processes are known to be.
     pub(super) ready: u64,
     pub(super) met: u64,
 }
 
 impl Process {
     pub(super) fn new(options: Options, homes: &[u32], setup: Setup, acts: VecDeque<Act>) -> Self {
-        let (rank, beside) = (options.rank as usize, options.beside.clone());
+        let (rank, colocated) = (options.rank as usize, options.colocated.clone());
         let mut machine = Machine::new(options);
         machine.set_migration(setup.migrate);
         machine.set_changed_blocks(setup.blocks);
@@ -61,7 +61,7 @@ impl Process {
         let mut process = Self {
             machine,
             shown: vec![rank; homes.len()],
-            beside,
+            colocated,
             access: vec![Access::None; homes.len()],
             twins: HashMap::new(),
             acts,
@@ -82,11 +82,11 @@ impl Process {
     }
 
     /// Whether pages at home there are shared with it.
-    pub(super) fn is_beside(&self, home: usize) -> bool {
-        self.beside.contains(&(home as u32))
+    pub(super) fn is_colocated(&self, home: usize) -> bool {
+        self.colocated.contains(&(home as u32))
     }
 
-    /// Whether the program may look at the bytes that process `rank` has of a page.
+    /// Whether the program may read the bytes of a page at process `rank`.
     pub(super) fn may_see(&self, page: usize, rank: usize) -> bool {
         self.shown[page] == rank && self.access[page] != Access::None
     }
@@ -128,7 +128,7 @@ impl Process {
         self.plan(steps);
     }
 
-    /// `None`: it faulted, and what is to be done is planned.
+    /// Returns `None` if it faulted; the steps are planned then.
     pub(super) fn load(&mut self, word: usize, memory: &[Vec<u32>]) -> Option<u32> {
         if self.access[word / WORDS] == Access::None {
             self.fault(word / WORDS, false);

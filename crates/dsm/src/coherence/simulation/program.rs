@@ -35,7 +35,7 @@ pub(super) enum Act {
 
 pub(super) const LOCKS: usize = 3;
 const PHASES: usize = 5;
-const TURNS: u64 = 6;
+const DRAWS_PER_PHASE: u64 = 6;
 
 pub(super) struct Program {
     pub(super) locks: usize,
@@ -46,7 +46,7 @@ pub(super) struct Program {
 #[derive(Clone, Copy, PartialEq)]
 enum Guard {
     Lock(usize),
-    /// By phase: its only writer and reader, or nobody, and then everybody may read.
+    /// By phase: the only process that reads and writes it, or `None` if all may read it.
     Owners([Option<usize>; PHASES]),
 }
 
@@ -63,8 +63,8 @@ impl Program {
         let mut acts = vec![VecDeque::new(); processes];
         for phase in 0..PHASES {
             for (rank, acts) in acts.iter_mut().enumerate() {
-                for _ in 0..TURNS {
-                    turn(random, &guards, phase, rank, acts);
+                for _ in 0..DRAWS_PER_PHASE {
+                    random_acts(random, &guards, phase, rank, acts);
                 }
                 acts.push_back(Act::Barrier);
             }
@@ -78,7 +78,7 @@ impl Program {
 }
 
 /// Some accesses outside of locks, or a critical section, or one inside another.
-fn turn(random: &mut Random, guards: &[Guard], phase: usize, rank: usize, acts: &mut VecDeque<Act>) {
+fn random_acts(random: &mut Random, guards: &[Guard], phase: usize, rank: usize, acts: &mut VecDeque<Act>) {
     match random.below(4) {
         0 | 1 => touch(random, guards, phase, rank, &[], acts),
         2 => {
@@ -88,7 +88,7 @@ fn turn(random: &mut Random, guards: &[Guard], phase: usize, rank: usize, acts: 
             acts.push_back(Act::Unlock(lock));
         }
         _ => {
-            // Always the lower one outside, so that nobody waits in a circle.
+            // The lower lock is always taken first, so that no deadlock is possible.
             let inner = 1 + random.below(LOCKS as u64 - 1) as usize;
             let outer = random.below(inner as u64) as usize;
             acts.push_back(Act::Lock(outer));
@@ -111,7 +111,7 @@ fn touch(
     acts: &mut VecDeque<Act>,
 ) {
     let mut wanted = 1 + random.below(5);
-    // Most words are not ours to touch; a walk that meets enough of them ends anyway.
+    // Most words belong to others; the walk ends when it has met enough of them.
     for _ in 0..200 {
         let word = random.below(guards.len() as u64) as usize;
         let (may_read, may_write) = match guards[word] {

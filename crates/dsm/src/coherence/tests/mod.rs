@@ -1,10 +1,10 @@
 //! Litmus tests: what must be seen after which lock or barrier, and the life of a page, step by step.
 
-mod beside;
+mod colocated;
 
 use super::Blocks;
 use super::machine::Fault;
-use super::{Access, Machine, Notice, Options, Run, Step, Told};
+use super::{Access, Machine, Notice, Notices, Options, Run, Step};
 
 const ONE: Run = Run { first: 0, count: 1 };
 
@@ -20,7 +20,7 @@ fn options(rank: u32) -> Options {
         max_checking_pages: 0,
         alone: false,
         hosts: Vec::new(),
-        beside: Vec::new(),
+        colocated: Vec::new(),
     }
 }
 
@@ -39,13 +39,13 @@ fn steps(fault: Fault) -> Vec<Step> {
     }
 }
 
-fn told(pages: &[usize]) -> Told {
+fn notices_of(pages: &[usize]) -> Notices {
     let runs = Run::of(pages.iter().copied());
-    Told::Pages(runs.into_iter().map(|run| Notice { run, kept: true, blocks: Blocks::ALL }).collect())
+    Notices::Pages(runs.into_iter().map(|run| Notice { run, kept: true, blocks: Blocks::ALL }).collect())
 }
 
-fn nothing() -> Told {
-    Told::Pages(Vec::new())
+fn nothing() -> Notices {
+    Notices::Pages(Vec::new())
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn writes_of_an_inner_lock_are_told_with_the_outer_one_too() {
 fn a_notice_drops_the_copy_and_saves_our_own_words_first() {
     let mut machine = machine(1, 9);
     steps(machine.fault(0, true));
-    let done = machine.acquire(5, &told(&[0, 3, 77]));
+    let done = machine.acquire(5, &notices_of(&[0, 3, 77]));
     let closed = Step::Protect(ONE, Access::None);
     assert_eq!(done, [Step::Protect(ONE, Access::Read), closed, Step::Flush(0, 0)]);
     assert_eq!(steps(machine.fault(0, false))[0], Step::Fetch(ONE, 0));
@@ -120,7 +120,7 @@ fn a_notice_drops_the_copy_and_saves_our_own_words_first() {
 fn a_notice_to_the_home_does_nothing() {
     let mut machine = machine(0, 9);
     steps(machine.fault(0, false));
-    assert_eq!(machine.depart(&[nothing(), told(&[0])]), []);
+    assert_eq!(machine.depart(&[nothing(), notices_of(&[0])]), []);
     assert_eq!(steps(machine.fault(0, false)), []);
 }
 
@@ -150,7 +150,7 @@ fn a_full_cache_sends_dirty_pages_home() {
 }
 
 #[test]
-fn neighbours_are_fetched_where_faults_walk() {
+fn adjacent_pages_are_fetched_where_faults_walk() {
     let mut machine =
         Machine::new(Options { cache_pages: 40, prefetch_pages: 4, max_checking_pages: 4, ..options(0) });
     machine.place(Run { first: 0, count: 20 }, 1);
@@ -175,14 +175,14 @@ fn the_only_writer_becomes_the_home() {
     let notices = writer.arrived();
     home.arrive();
     home.arrived();
-    let said = [nothing(), Told::Pages(notices)];
-    assert_eq!((writer.depart(&said), home.depart(&said)), (vec![], vec![]), "no byte moves");
+    let received = [nothing(), Notices::Pages(notices)];
+    assert_eq!((writer.depart(&received), home.depart(&received)), (vec![], vec![]), "no byte moves");
     assert_eq!(steps(writer.fault(0, true)), [Step::Protect(ONE, Access::Write)], "at home: no twin");
     assert_eq!(writer.migrations(), 1);
     assert_eq!(steps(home.fault(0, true))[0], Step::Twin(0), "its copy is still good, but a copy");
     // Somebody who could not tell everything prevents the move.
     let before = home.migrations();
-    home.depart(&[Told::Anything, told(&[0])]);
+    home.depart(&[Notices::Overflow, notices_of(&[0])]);
     assert_eq!(home.migrations(), before);
 }
 

@@ -1,7 +1,8 @@
-//! What a request and a reply look like.
+//! The format of requests and replies.
 //!
-//! Both begin with a kind (one byte) and a number (eight bytes, little endian). Operations follow in a request, each with
-//! a kind, its place, and a length or a value; in a reply the bytes that reads and atomics found, one after another.
+//! Both begin with a kind (one byte) and a number (eight bytes, little endian). A request continues with operations,
+//! each with a kind, an offset, and a length or a value. A reply continues with the results of reads and atomics, one
+//! after another.
 
 use super::LARGEST;
 use crate::map::Mapping;
@@ -16,19 +17,19 @@ const READ: u8 = 1;
 const WRITE: u8 = 2;
 const WRITE_WORD: u8 = 3;
 const FETCH_ADD: u8 = 4;
-/// Kind, place, and length or value.
+/// Kind, offset, and length or value.
 const OP: usize = 17;
 
-/// Bytes that are no message of ours.
+/// Why a message is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Malformed {
-    /// They end too early.
+    /// It is too short.
     Short,
-    /// There is no such kind.
+    /// The kind is unknown.
     Kind(u8),
-    /// The place is not in the window.
+    /// The offset is outside the mapping.
     Outside,
-    /// A word that is not aligned.
+    /// A word is not aligned.
     Misaligned,
 }
 
@@ -85,7 +86,7 @@ impl Request {
         self.reply += len;
     }
 
-    /// Bytes that one more operation may carry, there or back.
+    /// Bytes that one more operation may carry, in either direction.
     fn room(&self) -> usize {
         LARGEST.saturating_sub(self.bytes.len().max(self.reply) + OP)
     }
@@ -96,8 +97,8 @@ pub(super) fn with_id(mut request: Vec<u8>, id: u64) -> Vec<u8> {
     request
 }
 
-/// Operations as requests that are not too long; long reads and writes are cut.
-pub(super) fn requests(ops: &[Op], window: &Mapping) -> Vec<Request> {
+/// Packs operations into requests of limited length; splits long reads and writes.
+pub(super) fn requests(ops: &[Op], mapping: &Mapping) -> Vec<Request> {
     let mut done = Vec::new();
     let mut request = Request::new();
     for &op in ops {
@@ -106,15 +107,15 @@ pub(super) fn requests(ops: &[Op], window: &Mapping) -> Vec<Request> {
             if request.room() < 8 {
                 done.push(std::mem::replace(&mut request, Request::new()));
             }
-            rest = add(&mut request, op, window);
+            rest = add(&mut request, op, mapping);
         }
     }
     done.push(request);
     done
 }
 
-/// Adds as much of an operation as fits, and returns what does not.
-fn add(request: &mut Request, op: Op, window: &Mapping) -> Option<Op> {
+/// Adds as much of an operation as fits, and returns the rest.
+fn add(request: &mut Request, op: Op, mapping: &Mapping) -> Option<Op> {
     match op {
         Op::Read { remote, local, len } => {
             let piece = len.min(request.room());
@@ -128,11 +129,11 @@ fn add(request: &mut Request, op: Op, window: &Mapping) -> Option<Op> {
             request.push(WRITE, remote, piece as u64);
             let start = request.bytes.len();
             request.bytes.resize(start + piece, 0);
-            window.read(local, &mut request.bytes[start..]);
+            mapping.read(local, &mut request.bytes[start..]);
             let rest = Op::Write { remote: remote + piece, local: local + piece, len: len - piece };
             (len > piece).then_some(rest)
         }
-        Op::WriteWord { remote, value } | Op::Tell { remote, value } => {
+        Op::WriteWord { remote, value } | Op::WriteAndWake { remote, value } => {
             request.push(WRITE_WORD, remote, value);
             None
         }
@@ -144,15 +145,15 @@ fn add(request: &mut Request, op: Op, window: &Mapping) -> Option<Op> {
     }
 }
 
-/// Does what a request asks for, and makes its reply.
-pub(super) fn serve(window: &Mapping, id: u64, mut ops: &[u8]) -> Result<Vec<u8>, Malformed> {
+/// Executes a request, and returns its reply.
+pub(super) fn serve(mapping: &Mapping, id: u64, mut ops: &[u8]) -> Result<Vec<u8>, Malformed> {
     let mut reply = head(REPLY, id);
     while !ops.is_empty() {
         let (op, rest) = ops.split_at_checked(OP).ok_or(Malformed::Short)?;
         ops = rest;
         let (place, value) = (number(&op[1..9]), number(&op[9..]));
         let len = if matches!(op[0], READ | WRITE) { value } else { 8 };
-        let place = inside(window, place, len)?;
+        let place = inside(mapping, place, len)?;
         if matches!(op[0], WRITE_WORD | FETCH_ADD) && !place.is_multiple_of(8) {
             return Err(Malformed::Misaligned);
         }
@@ -163,16 +164,16 @@ pub(super) fn serve(window: &Mapping, id: u64, mut ops: &[u8]) -> Result<Vec<u8>
                     return Err(Malformed::Outside);
                 }
                 reply.resize(start + len as usize, 0);
-                window.read(place, &mut reply[start..]);
+                mapping.read(place, &mut reply[start..]);
             }
             WRITE => {
                 let (bytes, rest) = ops.split_at_checked(len as usize).ok_or(Malformed::Short)?;
-                window.write(place, bytes);
+                mapping.write(place, bytes);
                 ops = rest;
             }
-            WRITE_WORD => window.long(place).store(value, Ordering::Release),
+            WRITE_WORD => mapping.long(place).store(value, Ordering::Release),
             FETCH_ADD => {
-                let old = window.long(place).fetch_add(value, Ordering::SeqCst);
+                let old = mapping.long(place).fetch_add(value, Ordering::SeqCst);
                 reply.extend(old.to_ne_bytes());
             }
             kind => return Err(Malformed::Kind(kind)),
@@ -181,9 +182,9 @@ pub(super) fn serve(window: &Mapping, id: u64, mut ops: &[u8]) -> Result<Vec<u8>
     Ok(reply)
 }
 
-fn inside(window: &Mapping, place: u64, len: u64) -> Result<usize, Malformed> {
+fn inside(mapping: &Mapping, place: u64, len: u64) -> Result<usize, Malformed> {
     let end = place.checked_add(len).ok_or(Malformed::Outside)?;
-    if end <= window.len() as u64 { Ok(place as usize) } else { Err(Malformed::Outside) }
+    if end <= mapping.len() as u64 { Ok(place as usize) } else { Err(Malformed::Outside) }
 }
 
 #[cfg(test)]
@@ -191,14 +192,14 @@ mod tests {
     use super::*;
     use crate::map::anonymous_file;
 
-    fn window() -> Mapping {
+    fn mapping() -> Mapping {
         let file = anonymous_file(c"test", 1 << 16).unwrap();
         Mapping::anywhere(&file, 0, 1 << 16).unwrap()
     }
 
     #[test]
     fn long_operations_are_cut_and_arrive_whole() {
-        let (ours, theirs) = (window(), window());
+        let (ours, theirs) = (mapping(), mapping());
         let pattern: Vec<u8> = (0..20_000u32).map(|at| at as u8 ^ (at >> 8) as u8).collect();
         ours.write(100, &pattern);
         let ops = [
@@ -230,13 +231,13 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        let window = window();
+        let mapping = mapping();
         assert_eq!(Message::parse(&[1; 8]), Err(Malformed::Short));
         assert_eq!(Message::parse(&[9; 9]), Err(Malformed::Kind(9)));
         let ask = |kind: u8, place: u64, value: u64| {
             let mut request = Request::new();
             request.push(kind, place as usize, value);
-            serve(&window, 0, &request.bytes[HEAD..])
+            serve(&mapping, 0, &request.bytes[HEAD..])
         };
         assert_eq!(ask(READ, u64::MAX, 8), Err(Malformed::Outside));
         assert_eq!(ask(READ, 0, 1 << 15), Err(Malformed::Outside));
@@ -244,6 +245,6 @@ mod tests {
         assert_eq!(ask(FETCH_ADD, 4, 1), Err(Malformed::Misaligned));
         assert_eq!(ask(WRITE_WORD, 1 << 16, 1), Err(Malformed::Outside));
         assert_eq!(ask(99, 0, 1), Err(Malformed::Kind(99)));
-        assert_eq!(serve(&window, 0, &[1, 2, 3]), Err(Malformed::Short));
+        assert_eq!(serve(&mapping, 0, &[1, 2, 3]), Err(Malformed::Short));
     }
 }

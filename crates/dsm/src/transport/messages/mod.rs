@@ -1,21 +1,21 @@
-//! The operations of a window as messages: a request asks for some of them, a thread of the other process does them and
-//! replies. What one-sided operations save is just this thread.
+//! Operations on a mapping as messages: a request asks for operations, a thread of the other process executes them
+//! and replies. One-sided operations need no such thread.
 //!
 //! | file | question |
 //! |---|---|
 //! | here | who asks, who waits |
 //! | `codec` | what a request and a reply look like |
 //! | `udp` | messages over plain sockets, with acknowledgement and retransmission |
-//! | `window` | which datagram was lost, as a machine without sockets |
+//! | `reliability` | which datagram was lost, as a machine without sockets |
 //! | `verbs` | messages over SEND and RECV |
 
 mod codec;
+mod reliability;
 mod udp;
 mod verbs;
-mod window;
 
 use super::rdma::each_peer;
-use super::{Fabric, Op};
+use super::{Op, Transport};
 use crate::error::Error;
 use crate::map::Mapping;
 use crate::meet::Meeting;
@@ -27,16 +27,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest message that a carrier must carry: two pages and what is around them.
+/// Longest message: two pages and the headers.
 const LARGEST: usize = 2 * crate::PAGE + 256;
-/// How long the service thread waits for a message before it looks whether it should end.
+/// How long the service thread waits for a message before it checks whether it should end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Carries messages of up to [`LARGEST`] bytes, in order, each once.
+/// Carries messages of up to [`LARGEST`] bytes, in order, exactly once.
 trait Carrier: Send + Sync {
     /// Never waits for the receiver.
     fn send(&self, to: u32, message: Vec<u8>) -> Result<(), Error>;
-    /// Hands over what came, waiting at most `patience` for it. Only the service thread calls it.
+    /// Delivers received messages; waits at most `patience` for one. Only the service thread calls it.
     fn receive(&self, patience: Duration, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error>;
 }
 
@@ -46,11 +46,11 @@ pub(crate) struct Messages {
 }
 
 struct Shared {
-    window: Arc<Mapping>,
+    mapping: Arc<Mapping>,
     carrier: Box<dyn Carrier>,
     next: AtomicU64,
     calls: Mutex<Calls>,
-    /// A call is done, or something was written here.
+    /// A call is done, or a peer wrote to our mapping.
     news: Condvar,
     ended: AtomicBool,
 }
@@ -63,7 +63,7 @@ struct Calls {
     handled: u64,
 }
 
-/// A request whose reply has not come.
+/// A request without a reply yet.
 struct Call {
     /// Where the bytes of the reply go.
     places: Vec<(usize, usize)>,
@@ -75,26 +75,26 @@ impl Messages {
     pub(crate) fn over_udp(
         rank: u32,
         size: u32,
-        window: &Arc<Mapping>,
+        mapping: &Arc<Mapping>,
         meeting: &Meeting,
     ) -> Result<Self, Error> {
         let carrier = Box::new(udp::Udp::open(rank, size, meeting)?);
-        Self::start(window, carrier, meeting)
+        Self::start(mapping, carrier, meeting)
     }
 
     pub(crate) fn over_verbs(
         rank: u32,
         size: u32,
-        window: &Arc<Mapping>,
+        mapping: &Arc<Mapping>,
         meeting: &Meeting,
     ) -> Result<Self, Error> {
         let carrier = Box::new(verbs::Verbs::open(rank, size, meeting)?);
-        Self::start(window, carrier, meeting)
+        Self::start(mapping, carrier, meeting)
     }
 
-    fn start(window: &Arc<Mapping>, carrier: Box<dyn Carrier>, meeting: &Meeting) -> Result<Self, Error> {
+    fn start(mapping: &Arc<Mapping>, carrier: Box<dyn Carrier>, meeting: &Meeting) -> Result<Self, Error> {
         let shared = Arc::new(Shared {
-            window: window.clone(),
+            mapping: mapping.clone(),
             carrier,
             next: AtomicU64::new(0),
             calls: Mutex::default(),
@@ -136,10 +136,12 @@ impl Shared {
     }
 
     fn handle(&self, from: u32, bytes: &[u8]) -> Result<(), Error> {
-        let wrong = |why: codec::Malformed| Error::Fabric(format!("process {from} sent nonsense: {why:?}"));
+        let wrong = |why: codec::Malformed| {
+            Error::Transport(format!("process {from} sent a malformed message: {why:?}"))
+        };
         match Message::parse(bytes).map_err(wrong)? {
             Message::Request { id, ops } => {
-                let reply = codec::serve(&self.window, id, ops).map_err(wrong)?;
+                let reply = codec::serve(&self.mapping, id, ops).map_err(wrong)?;
                 self.carrier.send(from, reply)?;
             }
             Message::Reply { id, bytes } => {
@@ -149,7 +151,7 @@ impl Shared {
                 }
             }
         }
-        // Whoever waits for a word in our window looks again.
+        // Waiters for a word in our mapping check it again.
         self.calls.lock().handled += 1;
         self.news.notify_all();
         Ok(())
@@ -158,7 +160,7 @@ impl Shared {
     fn finish(&self, call: &Call, mut bytes: &[u8]) -> Result<(), codec::Malformed> {
         for &(at, len) in &call.places {
             let (part, rest) = bytes.split_at_checked(len).ok_or(codec::Malformed::Short)?;
-            self.window.write(at, part);
+            self.mapping.write(at, part);
             bytes = rest;
         }
         if let Some(left) = &call.left {
@@ -168,7 +170,7 @@ impl Shared {
     }
 
     fn ask(&self, to: u32, ops: &[Op], left: Option<&Arc<AtomicUsize>>) -> Result<(), Error> {
-        for request in codec::requests(ops, &self.window) {
+        for request in codec::requests(ops, &self.mapping) {
             let id = self.next.fetch_add(1, Ordering::Relaxed);
             if let Some(left) = left {
                 left.fetch_add(1, Ordering::AcqRel);
@@ -181,11 +183,11 @@ impl Shared {
     }
 
     fn check(calls: &Calls) -> Result<(), Error> {
-        calls.failure.as_ref().map_or(Ok(()), |why| Err(Error::Fabric(why.clone())))
+        calls.failure.as_ref().map_or(Ok(()), |why| Err(Error::Transport(why.clone())))
     }
 }
 
-impl Fabric for Messages {
+impl Transport for Messages {
     fn execute(&self, ops: &[(u32, Op)], meanwhile: &mut dyn FnMut()) -> Result<(), Error> {
         let left = Arc::new(AtomicUsize::new(0));
         each_peer(ops, |to, ops| self.shared.ask(to, ops, Some(&left)))?;

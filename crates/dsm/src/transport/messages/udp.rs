@@ -1,7 +1,7 @@
-//! Messages over plain UDP sockets. A datagram is a key of the job, a kind, a number, and for data a message.
+//! Messages over UDP sockets. A datagram has a key of the job, a kind, a number, and for data a message.
 
 use super::Carrier;
-use super::window::{Incoming, Outgoing};
+use super::reliability::{Incoming, Outgoing};
 use crate::error::Error;
 use crate::meet::Meeting;
 use ferroce::FaultConfig;
@@ -17,7 +17,7 @@ const ACK: u8 = 2;
 const HEAD: usize = 8 + 1 + 8;
 /// Silence after which a process is lost.
 const LOST: Duration = Duration::from_secs(10);
-/// How often retransmission is considered.
+/// Interval of the retransmission checks.
 const TICK: Duration = Duration::from_millis(5);
 
 pub(super) struct Udp {
@@ -26,7 +26,7 @@ pub(super) struct Udp {
     addresses: Vec<SocketAddr>,
     outgoing: Vec<Mutex<Outgoing>>,
     incoming: Mutex<Vec<Incoming>>,
-    /// What the NIC would do to packets, so that all transports can be tried on the same bad network.
+    /// Faults as the NIC injects them, so that all transports can be tested on the same lossy network.
     faults: FaultConfig,
     dice: AtomicU64,
 }
@@ -47,12 +47,12 @@ impl Udp {
         let mut addresses = Vec::new();
         let mut key = 0;
         for line in &lines {
-            let bad = || Error::Disagree(format!("{line:?} is no address of a process"));
+            let bad = || Error::Disagree(format!("{line:?} is not the address of a process"));
             let (address, word) = line.split_once(' ').ok_or_else(bad)?;
             addresses.push(address.parse().map_err(|_| bad())?);
             key |= word.parse::<u64>().map_err(|_| bad())?;
         }
-        let faults = ferroce::Config::from_env().map_err(|error| Error::Fabric(error.to_string()))?.faults;
+        let faults = ferroce::Config::from_env().map_err(|error| Error::Transport(error.to_string()))?.faults;
         let faults = faults.unwrap_or_default();
         let now = Instant::now();
         Ok(Self {
@@ -66,12 +66,12 @@ impl Udp {
         })
     }
 
-    /// Whether something of this probability happens now.
+    /// Returns true with this probability.
     fn happens(&self, probability: f64) -> bool {
         if probability <= 0.0 {
             return false;
         }
-        // The finalizer of SplitMix64: neighbouring numbers give unrelated ones.
+        // The finalizer of SplitMix64: consecutive numbers give unrelated results.
         let mut roll = self.dice.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         roll = (roll ^ roll >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         roll = (roll ^ roll >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -89,7 +89,7 @@ impl Udp {
         }
         let copies = 1 + usize::from(self.happens(self.faults.duplicate));
         for _ in 0..copies {
-            // A datagram that the system refuses is lost like any other: it is sent again.
+            // A datagram that the system refuses counts as lost and is retransmitted.
             let _ = self.socket.send_to(&datagram, self.addresses[to]);
         }
     }
@@ -129,13 +129,13 @@ impl Udp {
         Some(())
     }
 
-    /// Sends again what was not acknowledged in time.
+    /// Retransmits what was not acknowledged in time.
     fn expire(&self) -> Result<(), Error> {
         let now = Instant::now();
         for (to, outgoing) in self.outgoing.iter().enumerate() {
             let mut outgoing = outgoing.lock();
             if outgoing.silence(now) > LOST {
-                return Err(Error::Fabric(format!("process {to} has not answered for {LOST:?}")));
+                return Err(Error::Transport(format!("process {to} has not answered for {LOST:?}")));
             }
             if let Some((number, message)) = outgoing.expire(now) {
                 self.transmit(to, DATA, number, message);
@@ -163,7 +163,7 @@ impl Carrier for Udp {
                     self.handle(from, &datagram[..len], each);
                 }
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-                // An earlier datagram found nobody; the rendezvous knows more than that.
+                // An earlier datagram was refused. The rendezvous reports the reason.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::Interrupted) => {}
                 Err(error) => return Err(failed("receiving from a UDP socket")(error)),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Bytes of a slot.
 const SLOT: usize = LARGEST.next_multiple_of(64);
-/// Receives that are posted, and sends that are under way, at most.
+/// Maximum number of posted receives, and of sends in flight.
 const SLOTS: usize = 256;
 /// As for one-sided connections.
 const TIMEOUT: u8 = 17;
@@ -36,7 +36,7 @@ struct Sending {
 }
 
 fn failed(error: ferroce::Error) -> Error {
-    Error::Fabric(error.to_string())
+    Error::Transport(error.to_string())
 }
 
 fn slot(region: &Region, at: usize, len: usize) -> Result<ferroce::Sge, Error> {
@@ -82,7 +82,7 @@ impl Verbs {
 
     fn connect(&self, rank: u32, lines: &[String]) -> Result<(), Error> {
         for (qp, line) in self.peers.iter().zip(lines) {
-            let bad = || Error::Disagree(format!("{line:?} is no address of a process"));
+            let bad = || Error::Disagree(format!("{line:?} is not the address of a process"));
             if let Some(qp) = qp {
                 let endpoint: Option<Endpoint> =
                     line.split(' ').nth(rank as usize).and_then(|word| word.parse().ok());
@@ -97,7 +97,7 @@ impl Verbs {
         self.srq.post_recv(&[RecvWr { wr_id: at as u64, sges: &sges }]).map_err(failed)
     }
 
-    /// Sends what waits, as far as there are slots.
+    /// Sends queued messages while there are free slots.
     fn pump(&self, sending: &mut Sending) -> Result<(), Error> {
         while let Some(&at) = sending.free.last() {
             let Some((to, message)) = sending.queue.pop_front() else { break };
@@ -114,7 +114,7 @@ impl Verbs {
     fn handle(&self, completion: &Completion, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
         let rank = self.ranks.get(&completion.qpn).copied().unwrap_or(u32::MAX);
         if let Err(error) = completion.ok() {
-            return Err(Error::Fabric(format!("process {rank} cannot be reached: {}", error.explain())));
+            return Err(Error::Transport(format!("process {rank} cannot be reached: {}", error.explain())));
         }
         let at = completion.wr_id as usize;
         if completion.opcode == WcOpcode::Recv {
@@ -128,7 +128,7 @@ impl Verbs {
         Ok(())
     }
 
-    /// Handles everything that has completed, and returns how much that was.
+    /// Handles all completions, and returns their number.
     fn drain(&self, each: &mut dyn FnMut(u32, &[u8])) -> Result<usize, Error> {
         let mut done = [Completion::default(); 16];
         let mut total = 0;

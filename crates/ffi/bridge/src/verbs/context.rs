@@ -4,7 +4,7 @@ use super::*;
 use ferroce_proto::verbs::Sge;
 use libc::pthread_mutex_t;
 
-/// Operations that the inline verbs call directly. The compat slots are from another age; nobody calls them.
+/// Operations that the inline verbs call directly. The compat slots are obsolete and never called.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct ibv_context_ops {

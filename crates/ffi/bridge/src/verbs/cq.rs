@@ -26,7 +26,7 @@ pub struct ibv_poll_cq_attr {
 
 type Read<T> = Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> T>;
 
-/// Its head is an `ibv_cq`; every completion queue has room for the whole.
+/// Its head is an `ibv_cq`; every completion queue allocates the whole structure.
 #[repr(C)]
 pub struct ibv_cq_ex {
     pub base: ibv_cq,

@@ -26,7 +26,7 @@ layout!(
     ibdev_path = 408
 );
 
-/// What libmlx5 and libefa take a device for: they look at `ops` to see whether it is one of theirs, so it stays NULL.
+/// libmlx5 and libefa read `ops` to recognise their own devices, so it stays NULL.
 #[repr(C)]
 pub struct verbs_device {
     pub device: ibv_device,
@@ -212,7 +212,7 @@ pub struct ibv_port_attr {
 layout!(ibv_port_attr, 52, pkey_tbl_len = 32, link_layer = 46, flags = 47, port_cap_flags2 = 48);
 zeroed!(ibv_port_attr);
 
-/// What the exported symbol may write: programs from before `port_cap_flags2` gave no more room.
+/// The size that the exported symbol may write: older programs, from before `port_cap_flags2`, allocate no more.
 pub const COMPAT_PORT_ATTR_LEN: usize = 48;
 
 pub const IBV_PORT_DOWN: u32 = 1;

@@ -32,5 +32,5 @@ layout!(ibv_parent_domain_init_attr, 48, td = 8, comp_mask = 16, alloc = 24, fre
 
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS: u32 = 1;
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
-/// What an allocator answers that does not want to: the library shall.
+/// Returned by an allocator that declines: the library allocates instead.
 pub const IBV_ALLOCATOR_USE_DEFAULT: *mut c_void = usize::MAX as *mut c_void;

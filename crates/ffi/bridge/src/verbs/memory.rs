@@ -25,7 +25,7 @@ layout!(ibv_mr, 48, addr = 16, length = 24, handle = 32, lkey = 36, rkey = 40);
 pub const IBV_REREG_MR_CHANGE_TRANSLATION: i32 = 1;
 pub const IBV_REREG_MR_CHANGE_PD: i32 = 1 << 1;
 pub const IBV_REREG_MR_CHANGE_ACCESS: i32 = 1 << 2;
-/// The call was refused; the region is what it was.
+/// The call was refused; the region is unchanged.
 pub const IBV_REREG_MR_ERR_INPUT: i32 = -1;
 /// The call failed half-way; the region must not be used.
 pub const IBV_REREG_MR_ERR_CMD: i32 = -4;
@@ -69,7 +69,7 @@ pub struct ibv_alloc_dm_attr {
 }
 layout!(ibv_alloc_dm_attr, 16, log_align_req = 8, comp_mask = 12);
 
-/// Programs copy through the two functions in it.
+/// Programs copy through these two functions.
 #[repr(C)]
 pub struct ibv_dm {
     pub context: *mut ibv_context,

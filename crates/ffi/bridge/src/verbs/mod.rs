@@ -1,7 +1,7 @@
 //! The structures of <infiniband/verbs.h>, byte for byte as rdma-core 44 lays them out, and its numbers.
 //!
-//! Programs read and write these fields themselves, compiled in; so a wrong offset corrupts memory and no test of ours
-//! would see why. Every structure therefore ends in an assertion of its size and of its telling offsets.
+//! Programs access these fields directly, so a wrong offset corrupts memory, and no test would show why. Every
+//! structure therefore ends in an assertion of its size and its main offsets.
 #![allow(non_camel_case_types, missing_docs)]
 
 mod address;
@@ -44,7 +44,7 @@ macro_rules! layout {
 }
 pub use crate::layout;
 
-/// A structure for which all zeros mean "nothing there": numbers, pointers and optional function pointers.
+/// A structure for which all zeros mean "empty": numbers, pointers and optional function pointers.
 ///
 /// # Safety
 /// The all-zero pattern is a valid value.
@@ -55,7 +55,7 @@ pub unsafe trait Zeroed: Sized {
     }
 }
 
-/// Says that all zeros are a value of these structures.
+/// Declares that all zeros are a value of these structures.
 #[macro_export]
 macro_rules! zeroed {
     ($($name:ty),* $(,)?) => {
@@ -67,5 +67,5 @@ macro_rules! zeroed {
 }
 pub use crate::zeroed;
 
-/// An operation that nobody has filled in: the inline verbs answer EOPNOTSUPP for it.
+/// An empty operation: the inline verbs return EOPNOTSUPP for it.
 pub type Slot = Option<unsafe extern "C" fn()>;

@@ -132,7 +132,7 @@ pub struct ibv_data_buf {
 
 type Qp = *mut ibv_qp_ex;
 
-/// Its head is an `ibv_qp`; every queue pair has room for the whole.
+/// Its head is an `ibv_qp`; every queue pair allocates the whole structure.
 #[repr(C)]
 pub struct ibv_qp_ex {
     pub base: ibv_qp,
@@ -160,7 +160,7 @@ pub struct ibv_qp_ex {
     pub wr_complete: Option<unsafe extern "C" fn(Qp) -> i32>,
     pub wr_abort: Option<unsafe extern "C" fn(Qp)>,
     pub wr_atomic_write: Option<unsafe extern "C" fn(Qp, u32, u64, *const c_void)>,
-    /// Programs of rdma-core 44 do not know it; later ones do.
+    /// Unknown to programs of rdma-core 44; used by later ones.
     pub wr_flush: Option<unsafe extern "C" fn(Qp, u32, u64, usize, u8, u8)>,
 }
 layout!(

@@ -53,17 +53,17 @@ pub(super) unsafe extern "C" fn next_event(channel: *mut Channel, cookie: u64, o
                     event.id.set_cookie(cookie);
                 }
             })?;
-            if let Some(told) = told(event) {
+            if let Some(translated) = translate(event) {
                 // SAFETY: librdmacm gives a place for it.
-                unsafe { *out = told };
+                unsafe { *out = translated };
                 return Ok(());
             }
         }
     })
 }
 
-/// The event as librdmacm gets it; `None` for an offer to a listener that is gone, which is thereby refused.
-fn told(event: CmEvent) -> Option<Event> {
+/// The event in librdmacm's form; `None` for a connection request to a destroyed listener, which rejects it.
+fn translate(event: CmEvent) -> Option<Event> {
     let mut out = Event { kind: event.kind as u32, status: event.status, ..Event::default() };
     out.parameters = parameters(&event.conn);
     if let Some(ud) = &event.ud {

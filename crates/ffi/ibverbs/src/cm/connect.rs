@@ -1,4 +1,4 @@
-//! Offering, taking, refusing and ending connections; joining groups.
+//! Connecting, accepting, rejecting and disconnecting; joining groups.
 
 use super::id::{address, of};
 use crate::abi::*;
@@ -10,7 +10,7 @@ use ferroce_nic::{CmTransport, ConnParam, Ece, RejectReason};
 use ferroce_proto::Qpn;
 use std::ffi::c_int;
 
-/// What librdmacm gives, as the NIC takes it.
+/// librdmacm's parameters, as the NIC takes them.
 ///
 /// # Safety
 /// NULL, or readable.
@@ -34,7 +34,7 @@ unsafe fn param(from: *const Parameters) -> Result<ConnParam, Refused> {
 
 fn transport(code: Transport) -> Result<CmTransport, Refused> {
     match code {
-        // A datagram service has none; what stands there is not looked at.
+        // A datagram service has none; the field is not read.
         IBV_QPT_RC | IBV_QPT_UD => Ok(CmTransport::Rc),
         IBV_QPT_UC => Ok(CmTransport::Uc),
         IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => Ok(CmTransport::Xrc),

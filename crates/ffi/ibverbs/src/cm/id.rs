@@ -1,4 +1,4 @@
-//! Ids: making and ending them, binding, resolving, asking.
+//! Ids: creation, destruction, binding, resolution, queries.
 
 use super::channel;
 use crate::abi::{ibv_context, ibv_qp_attr};
@@ -29,7 +29,7 @@ pub(super) unsafe fn of(id: *mut Id) -> Result<Arc<CmId>, Refused> {
     }
 }
 
-/// An address and port that librdmacm gives.
+/// An address and port from librdmacm.
 ///
 /// # Safety
 /// NULL, or readable.

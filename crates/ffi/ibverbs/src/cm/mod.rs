@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `table` | the table itself, and what is neither channel nor id |
 //! | `channel` | event channels and events |
-//! | `id` | ids: binding, resolving, asking |
-//! | `connect` | offering, taking, refusing, ending |
+//! | `id` | ids: binding, resolving, queries |
+//! | `connect` | connecting, accepting, rejecting, disconnecting |
 
 mod channel;
 mod connect;

@@ -31,7 +31,7 @@ static TABLE: Table = Table {
     join: connect::join,
 };
 
-/// What a context has in `priv`.
+/// The `priv` field of a context.
 pub(crate) fn pointer() -> *mut () {
     (&raw const TABLE).cast_mut().cast()
 }
@@ -43,7 +43,7 @@ unsafe extern "C" fn say(text: *const u8, len: usize) {
 }
 
 unsafe extern "C" fn fail() {
-    // As after a panic in here: looking for the NIC could panic in its turn.
+    // As after a panic in here: finding the NIC could panic as well.
     let _ = std::panic::catch_unwind(|| {
         if let Some(nic) = ferroce_nic::Nic::current() {
             nic.raise_fatal();

@@ -8,8 +8,8 @@ use ferroce_nic::Nic;
 use ferroce_proto::verbs::{AddressVector, AttrMask, MigState, Mtu, QpAttr, QpState};
 use ferroce_proto::{Gid, Psn, Qkey, Qpn};
 
-/// An address as `modify_qp` and `create_ah` take it. On RoCE it always has a global route; one that has none is read
-/// as if it had, where its LID says enough.
+/// An address as `modify_qp` and `create_ah` take it. On RoCE it always has a GRH; without one, it is derived from
+/// the LID if possible.
 pub(crate) fn vector(ah: &ibv_ah_attr, nic: &Nic) -> Result<AddressVector, Refused> {
     if ah.port_num != 1 {
         return Err(invalid("the device has one port, number 1"));
@@ -36,7 +36,7 @@ pub(crate) fn vector(ah: &ibv_ah_attr, nic: &Nic) -> Result<AddressVector, Refus
     })
 }
 
-/// The same, for a program to read.
+/// The reverse, for a program to read.
 pub(crate) fn ah_attr(vector: &AddressVector) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
@@ -67,7 +67,7 @@ fn mig_state(code: u32) -> Result<MigState, Refused> {
     }
 }
 
-/// What `modify_qp` is to set. Fields that the mask does not name may hold anything, so they are not looked at.
+/// The attributes that `modify_qp` sets. Fields outside the mask are not read.
 pub(super) fn wanted(attr: &ibv_qp_attr, mask: AttrMask, nic: &Nic) -> Result<QpAttr, Refused> {
     let has = |bit| mask.contains(bit);
     let mut out = QpAttr {

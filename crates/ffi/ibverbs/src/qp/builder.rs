@@ -1,4 +1,4 @@
-//! `ibv_wr_*`: requests put together call by call, then posted at once with one doorbell.
+//! `ibv_wr_*`: requests built call by call, then posted together with one doorbell.
 
 use super::QpObject;
 use crate::abi::*;
@@ -27,13 +27,14 @@ struct Request {
     data: Data,
 }
 
-/// Where in the batch's own store its data is.
+/// Where its data is in the batch's own storage.
 enum Data {
     Sges(Range<usize>),
     Inline(Range<usize>),
 }
 
-/// The batch between `wr_start` and `wr_complete`. The vectors keep their room, so a steady program does not allocate.
+/// The batch between `wr_start` and `wr_complete`. The vectors keep their capacity, so a steady program does not
+/// allocate.
 #[derive(Default)]
 struct Draft {
     requests: Vec<Request>,
@@ -44,12 +45,12 @@ struct Draft {
 
 /// A draft that one thread at a time writes: from `wr_start` on, until `wr_complete` or `wr_abort`.
 pub(super) struct Builder {
-    turn: RawMutex,
+    lock: RawMutex,
     draft: UnsafeCell<Draft>,
     cap: QpCap,
 }
 
-// SAFETY: the draft is only touched by the thread that holds the turn.
+// SAFETY: the draft is only touched by the thread that holds the lock.
 unsafe impl Send for Builder {}
 // SAFETY: as above.
 unsafe impl Sync for Builder {}
@@ -68,12 +69,12 @@ const fn operations(transport: Transport) -> u64 {
 }
 
 impl Builder {
-    /// For a queue pair whose program wants these operations.
+    /// For a queue pair with these requested operations.
     pub(super) fn new(transport: Transport, wanted: u64, cap: QpCap) -> Result<Builder, Refused> {
         if wanted & !operations(transport) != 0 {
             return Err(unsupported("send_ops_flags names operations that this transport does not have"));
         }
-        Ok(Builder { turn: RawMutex::INIT, draft: UnsafeCell::default(), cap })
+        Ok(Builder { lock: RawMutex::INIT, draft: UnsafeCell::default(), cap })
     }
 }
 
@@ -112,8 +113,8 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     guard::quiet("ibv_wr_start", || {
         // SAFETY: a queue pair of ours.
         let (_, builder) = unsafe { builder(qp)? };
-        builder.turn.lock();
-        // SAFETY: we have the turn.
+        builder.lock.lock();
+        // SAFETY: this thread holds the lock.
         let draft = unsafe { &mut *builder.draft.get() };
         draft.requests.clear();
         draft.sges.clear();
@@ -125,16 +126,16 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
     guard::quiet("ibv_wr_abort", || {
-        // SAFETY: a queue pair of ours, whose turn this thread took in `wr_start`.
-        unsafe { builder(qp)?.1.turn.unlock() };
+        // SAFETY: a queue pair of ours, whose lock this thread took in `wr_start`.
+        unsafe { builder(qp)?.1.lock.unlock() };
         Ok(())
     });
 }
 
-/// Posts all of it, or nothing.
+/// Posts all requests, or none.
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     guard::number("ibv_wr_complete", || {
-        // SAFETY: a queue pair of ours, whose turn this thread took in `wr_start`.
+        // SAFETY: a queue pair of ours, whose lock this thread took in `wr_start`.
         let (object, builder) = unsafe { builder(qp)? };
         // SAFETY: as above.
         let draft = unsafe { &mut *builder.draft.get() };
@@ -143,7 +144,7 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
             None => draft.post(object),
         };
         // SAFETY: as above.
-        unsafe { builder.turn.unlock() };
+        unsafe { builder.lock.unlock() };
         outcome
     })
 }
@@ -168,14 +169,14 @@ impl Draft {
     }
 }
 
-/// Lets `change` work on the draft; its refusal is kept for `wr_complete`.
+/// Lets `change` modify the draft; stores its refusal for `wr_complete`.
 unsafe fn draw(
     qp: *mut ibv_qp_ex,
     verb: &'static str,
     change: impl FnOnce(&mut Draft, &QpCap) -> Result<(), Refused>,
 ) {
     guard::quiet(verb, || {
-        // SAFETY: a queue pair of ours, whose turn this thread took in `wr_start`.
+        // SAFETY: a queue pair of ours, whose lock this thread took in `wr_start`.
         let (_, builder) = unsafe { builder(qp)? };
         // SAFETY: as above.
         let draft = unsafe { &mut *builder.draft.get() };
@@ -238,7 +239,7 @@ beginners! {
 }
 
 impl Draft {
-    /// The request that setters are about.
+    /// The current request of the setters.
     fn last(&mut self) -> Result<&mut Request, Refused> {
         self.requests.last_mut().ok_or(invalid("a setter before any request"))
     }

@@ -1,4 +1,4 @@
-//! Making a queue pair.
+//! Creating a queue pair.
 
 use super::builder::{self, Builder};
 use super::spread::create_spread;
@@ -71,7 +71,7 @@ fn transport(qp_type: u32) -> Result<Transport, Refused> {
     match qp_type {
         IBV_QPT_RC => Ok(Transport::Rc),
         IBV_QPT_UC => Ok(Transport::Uc),
-        // To who posts, raw packets are datagrams without an address.
+        // For posting, raw packets are datagrams without an address.
         IBV_QPT_UD | IBV_QPT_RAW_PACKET => Ok(Transport::Ud),
         IBV_QPT_XRC_SEND => Ok(Transport::XrcIni),
         IBV_QPT_XRC_RECV => Err(invalid("a receiving end of XRC is made with an XRC domain")),
@@ -92,7 +92,7 @@ unsafe fn create(
     // SAFETY: as above.
     let send_cq = unsafe { CqObject::of(init.send_cq)? };
     if transport == Transport::XrcIni {
-        // It never receives, so what stands there may be anything.
+        // It never receives, so the field is not read.
         init.recv_cq = init.send_cq;
     }
     // SAFETY: as above.
@@ -153,7 +153,7 @@ unsafe fn create_xrc_recv(
     unsafe { publish_xrc_recv(context, owner, xrcd, qp, attr.qp_context) }
 }
 
-/// Hands a receiving end of XRC to the program, or another handle of one.
+/// Publishes an XRC target queue pair to the program, or another handle of one.
 ///
 /// # Safety
 /// A context of ours.
@@ -178,7 +178,7 @@ pub(super) unsafe fn publish_xrc_recv(
     unsafe { publish(context, abi, qp, Made { source, signal_all: false, builder: None, held }) }
 }
 
-/// What a queue pair is made with, besides the NIC's own.
+/// What a queue pair needs in addition to the NIC's own.
 pub(super) struct Made {
     pub(super) source: EventSource,
     pub(super) signal_all: bool,
@@ -186,7 +186,7 @@ pub(super) struct Made {
     pub(super) held: Held,
 }
 
-/// Hands a queue pair to the program.
+/// Publishes a queue pair to the program.
 ///
 /// # Safety
 /// A context of ours.

@@ -1,4 +1,4 @@
-//! Queue pairs: making, changing, asking and destroying them. Posting is in `send` and `recv`.
+//! Queue pairs: creating, modifying, querying and destroying them. Posting is in `send` and `recv`.
 
 mod attr;
 mod builder;
@@ -28,15 +28,15 @@ pub(crate) struct QpObject {
     pub(crate) acks: Acks,
     /// Multicast groups it is attached to.
     pub(crate) uses: Uses,
-    /// What its events come under.
+    /// The number of its events.
     source: EventSource,
     signal_all: bool,
-    /// There if it was made with operations for `ibv_wr_*`.
+    /// Set if it was created with operations for `ibv_wr_*`.
     builder: Option<Builder>,
     _held: Held,
 }
 
-/// What must not go before the queue pair does.
+/// Objects that must outlive the queue pair.
 struct Held {
     _context: Use,
     _pd: Option<Use>,

@@ -1,4 +1,4 @@
-//! Changing a queue pair, and asking it.
+//! Modifying and querying a queue pair.
 
 use super::QpObject;
 use super::attr::{reported, wanted};
@@ -14,7 +14,7 @@ pub(crate) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_att
     guard::number("ibv_modify_qp", || {
         // SAFETY: a queue pair of ours, and the program's attributes.
         let (object, attr) = unsafe { (QpObject::of(qp)?, attr.as_ref().ok_or(invalid("attr is NULL"))?) };
-        // Bits that nobody knows stay in: the table of transitions refuses them.
+        // Unknown bits stay set: the state table refuses them.
         let mask = AttrMask::from_bits_retain(mask as u32);
         // SAFETY: the queue pair's own structure, and its context.
         let nic = unsafe { &Context::of((*qp).context)?.nic };
@@ -27,7 +27,7 @@ pub(crate) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_att
     })
 }
 
-/// Everything is reported, whatever the mask asks for.
+/// Returns all attributes, whatever the mask.
 pub(crate) unsafe extern "C" fn query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,

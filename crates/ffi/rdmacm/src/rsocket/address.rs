@@ -1,4 +1,4 @@
-//! Addresses as programs pass them: a pointer and a length, of which only the length is known to be true.
+//! Addresses as programs pass them: a pointer and a length, of which only the length can be trusted.
 
 use std::ffi::c_int;
 use std::mem::offset_of;
@@ -18,7 +18,7 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Nothing but a family.
+    /// Only a family.
     pub(crate) fn unspecified(family: c_int) -> Self {
         // SAFETY: numbers, which may be zero.
         let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -62,7 +62,7 @@ impl Address {
         (&raw mut self.storage).cast()
     }
 
-    /// Gives it to the program as `getsockname` does: as much as there is room for, and how long it would be.
+    /// Writes it for the program as `getsockname` does: as much as fits, and its real length.
     ///
     /// # Safety
     /// `length` points to the room at `addr`, which may be NULL if there is none.

@@ -1,6 +1,6 @@
-//! The public calls that sockets are made of: those of this library, and the verbs.
+//! The public calls that sockets use: those of this library, and the verbs.
 //!
-//! Nothing here knows the NIC; what works below sockets works for any program.
+//! Nothing here depends on the NIC: any program could do the same.
 
 use std::ffi::{c_int, c_uint, c_void};
 

@@ -13,7 +13,7 @@ use crate::abi::{
     RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_REJECTED, rdma_cm_event, rdma_cm_id, rdma_event_channel,
 };
 
-/// An event, taken over: what it pointed to is copied, and it is acknowledged.
+/// An event: its data is copied, and it is acknowledged.
 pub(crate) struct Happened {
     pub(crate) id: *mut rdma_cm_id,
     pub(crate) event: u32,
@@ -22,7 +22,7 @@ pub(crate) struct Happened {
 }
 
 impl Happened {
-    /// The failure it tells of, as socket calls name it.
+    /// Its failure as an error of socket calls.
     pub(crate) fn failure(&self) -> Errno {
         match self.event {
             RDMA_CM_EVENT_REJECTED => Errno(libc::ECONNREFUSED),
@@ -33,7 +33,7 @@ impl Happened {
     }
 }
 
-/// The id of a socket and where its events come. The descriptor never blocks.
+/// The id of a socket and its event channel. The descriptor never blocks.
 pub(crate) struct Channel {
     channel: *mut rdma_event_channel,
     id: *mut rdma_cm_id,
@@ -53,11 +53,11 @@ impl Channel {
         Ok(made)
     }
 
-    /// A channel for an id that came with a request to another channel. The id is ours from now on, even if this fails.
+    /// Moves the id of a connection request to a channel of its own. It owns the id even if it fails.
     ///
     /// # Safety
     /// The id lives and nobody else will use it; its event is acknowledged.
-    pub(crate) unsafe fn adopt(id: *mut rdma_cm_id) -> Outcome<Self> {
+    pub(crate) unsafe fn migrate(id: *mut rdma_cm_id) -> Outcome<Self> {
         let moved = Self::empty().and_then(|mut made| {
             // SAFETY: what the caller promises; the channel is new.
             Errno::check(unsafe { rdma_migrate_id(id, made.channel) })?;
@@ -124,7 +124,7 @@ impl Drop for Channel {
     }
 }
 
-/// Turns a request down and forgets it.
+/// Rejects a request and destroys its id.
 ///
 /// # Safety
 /// The id came with a request, lives, and nobody will use it again.

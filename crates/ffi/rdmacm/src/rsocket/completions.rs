@@ -11,15 +11,15 @@ use super::errno::{Errno, Outcome};
 use super::wait::set_nonblocking;
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
 
-/// Acknowledging takes a lock in the library, so it is done for many events at once.
+/// Events are acknowledged in groups, since acknowledging takes a lock in the library.
 const ACK_BATCH: u32 = 128;
 
-/// One queue for both directions, and its channel. Its descriptor never blocks: who sleeps does so in `poll`.
+/// One queue for both directions, and its channel. Its descriptor never blocks; waiters sleep in `poll`.
 pub(crate) struct Completions {
     channel: *mut ibv_comp_channel,
     cq: *mut ibv_cq,
     armed: bool,
-    /// Armed for what never comes, see [`Self::stay_attended`].
+    /// Armed for an event that never comes, see [`Self::stay_attended`].
     attended: bool,
     unacknowledged: u32,
 }
@@ -59,14 +59,14 @@ impl Completions {
         unsafe { (*self.channel).fd }
     }
 
-    /// Takes completions; none if there are none or the queue is broken, which shows in the queue pair.
+    /// Takes completions. Returns none if the queue is empty or broken; the queue pair shows the latter.
     pub(crate) fn poll<'a>(&mut self, into: &'a mut [ibv_wc]) -> &'a [ibv_wc] {
         // SAFETY: the queue lives as long as we do.
         let count = unsafe { poll_cq(self.cq, into) };
         &into[..usize::try_from(count).unwrap_or(0)]
     }
 
-    /// Makes the next completion readable at the descriptor. What completed before must be polled afterwards.
+    /// Arms the queue. Earlier completions must be polled afterwards.
     pub(crate) fn arm(&mut self) {
         if !self.armed {
             // SAFETY: the queue lives as long as we do.
@@ -74,7 +74,7 @@ impl Completions {
         }
     }
 
-    /// Takes the event off the descriptor; true if there was one, so that others who slept on it must look too.
+    /// Takes the event off the descriptor. Returns whether there was one: other waiters must then check, too.
     pub(crate) fn take_event(&mut self) -> bool {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel lives, and its descriptor does not block.
@@ -89,11 +89,11 @@ impl Completions {
         true
     }
 
-    /// The program may make no call for long and watch its memory for what the peer writes there. So the NIC's own thread
-    /// must not wait for it to poll: an armed queue says that. Nobody here sends what is solicited, so it stays armed.
+    /// The program may make no call for long and poll its memory for the peer's writes. So the NIC's own thread must
+    /// drive it, which an armed queue requests. Solicited events never occur here, so it stays armed.
     pub(crate) fn stay_attended(&mut self) {
         if self.armed {
-            // It may have come and left the queue disarmed.
+            // One may have occurred and disarmed the queue.
             self.take_event();
         }
         if !self.armed && !self.attended {

@@ -1,4 +1,4 @@
-//! The NIC's side of a stream: queue pair, completions and rings, and the machine that says what to do with them.
+//! The NIC's side of a stream: queue pair, completions and rings, driven by the stream machine.
 
 use std::os::fd::RawFd;
 use std::ptr;
@@ -16,7 +16,7 @@ use super::wire::{ConnectData, Mapping, Message, Order, RemoteBuffer};
 use crate::abi::*;
 
 const BATCH: usize = 32;
-/// Inline data is put together in a place of this size first.
+/// Size of the buffer that gathers inline data.
 pub(crate) const MAX_INLINE: usize = 512;
 
 /// A queue pair and its rings. The machine comes with the peer's data.
@@ -25,7 +25,7 @@ pub(crate) struct Endpoint {
     qp: *mut ibv_qp,
     completions: Completions,
     sizes: Sizes,
-    /// The send ring, and behind it a place for each control message.
+    /// The send ring, followed by a slot for each control message.
     pub(crate) send_ring: Registered,
     pub(crate) recv_ring: Registered,
     /// What the peer writes about its buffers and mappings.
@@ -33,17 +33,17 @@ pub(crate) struct Endpoint {
     control_place: u32,
     pub(crate) link: Option<Link>,
     own_mappings: u16,
-    /// The peer writes to memory of the program, which may look at nothing else.
+    /// The peer writes to the program's memory, which the program may poll without a call.
     pub(crate) is_mapped: bool,
 }
 
-/// What is known once the peer is.
+/// The state once the peer is known.
 pub(crate) struct Link {
     pub(crate) machine: Machine,
     /// The peer's table of mappings; its `length` counts entries.
     pub(crate) peer_mappings: RemoteBuffer,
     pub(crate) peer_order: Order,
-    /// The mappings that the peer told us of, by place.
+    /// The mappings that the peer announced, by index.
     pub(crate) mappings: Vec<Mapping>,
 }
 
@@ -99,7 +99,7 @@ impl Endpoint {
         }
     }
 
-    /// What the peer must know of us.
+    /// The private data for the peer.
     pub(crate) fn connect_data(&self) -> ConnectData {
         let data = RemoteBuffer {
             addr: self.recv_ring.addr(),
@@ -117,7 +117,7 @@ impl Endpoint {
         }
     }
 
-    /// The peer is known: the stream can begin.
+    /// The peer is known: the stream starts.
     pub(crate) fn meet(&mut self, peer: &ConnectData) {
         let ring = RemoteBuffer {
             addr: self.recv_ring.addr(),
@@ -222,7 +222,7 @@ impl Endpoint {
             let mut entry = [Entry { addr: bytes.as_ptr() as u64, length, lkey: 0 }];
             return self.post_write(&mut entry, target, Some(message), work, SEND_INLINE);
         }
-        // Each control message that is under way has its own place.
+        // Each control message in flight has its own slot.
         let span = Span { offset: self.sizes.send_ring + self.control_place * length, length };
         self.control_place = (self.control_place + 1) % CONTROL_SLOTS;
         // SAFETY: the array has so many bytes.
@@ -232,7 +232,7 @@ impl Endpoint {
         self.post_write(&mut entry, target, Some(message), work, 0)
     }
 
-    /// Posts a piece whose bytes are in the ring already, or at `inline_from` if it has no place there.
+    /// Posts a piece whose bytes are in the ring, or at `inline_from` if it is inline.
     pub(crate) fn post_piece(
         &mut self,
         piece: &Piece,
@@ -276,7 +276,7 @@ impl Endpoint {
         Errno::of_verb(unsafe { post_send(self.qp, &mut request) })
     }
 
-    /// Messages need no memory: all they say is in the immediate data.
+    /// Messages need no memory: the immediate data carries them.
     fn post_receives(&mut self, mut count: usize) -> Outcome<()> {
         let blank = || ibv_recv_wr {
             wr_id: Work::Receive.to_id(),
@@ -305,7 +305,7 @@ impl Drop for Endpoint {
     }
 }
 
-/// Hands a message to the machine, with what it brought.
+/// Passes a message to the machine, with its table entry.
 fn take_message(link: &mut Link, table: &Registered, wc: &ibv_wc) {
     if wc.wc_flags & WC_WITH_IMM == 0 {
         return;
@@ -313,7 +313,7 @@ fn take_message(link: &mut Link, table: &Registered, wc: &ibv_wc) {
     let message = Message::from_u32(u32::from_be(wc.imm_or_key));
     let mut entry = None;
     match message {
-        // The entry is read now, when it is known to be whole, and not where the peer may write it again.
+        // The entry is read now, while it is complete: the peer may overwrite it later.
         Message::Credits(_) if wc.byte_len as usize >= RemoteBuffer::LEN => {
             let at = link.machine.next_own_slot() as usize * RemoteBuffer::LEN;
             entry = Some(RemoteBuffer::from_bytes(table.bytes(at), Order::HERE));
@@ -353,7 +353,7 @@ impl Rings {
     }
 }
 
-/// Makes the id's queue pair; returns how many bytes may go inline.
+/// Creates the id's queue pair; returns the maximum inline size.
 ///
 /// # Safety
 /// As for [`Endpoint::new`].

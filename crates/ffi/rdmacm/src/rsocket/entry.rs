@@ -1,4 +1,4 @@
-//! The calls as programs make them: arguments of C in, and -1 with `errno` out when something is refused.
+//! The calls for C programs: C arguments in, and -1 with `errno` on failure.
 //!
 //! Every pointer is the program's. What the manual pages of the socket calls say of each is what the `SAFETY` comments
 //! lean on; NULL is refused wherever it has no meaning.
@@ -118,7 +118,7 @@ fn single(buffer: *const c_void, length: usize) -> [iovec; 1] {
     [iovec { iov_base: buffer.cast_mut(), iov_len: length }]
 }
 
-/// Receives into buffers; the source, if there is a place for it.
+/// Receives into buffers, and writes the source if requested.
 ///
 /// # Safety
 /// `length` points to the room at `addr`, if that is not NULL.
@@ -187,7 +187,7 @@ unsafe extern "C" fn rrecvmsg(socket: c_int, message: *mut msghdr, flags: c_int)
             let count = c_int::try_from(message.msg_iovlen).map_err(|_| Errno(libc::EMSGSIZE))?;
             let into = Vectors::of_list(message.msg_iov, count)?;
             let got = receive(socket, into, flags, message.msg_name.cast(), &mut message.msg_namelen)?;
-            // No message of ours has anything beside its data.
+            // Messages have no ancillary data.
             message.msg_controllen = 0;
             message.msg_flags = 0;
             Ok(got)
@@ -347,8 +347,8 @@ unsafe extern "C" fn rgetsockopt(
     })
 }
 
-/// `rfcntl` takes its last argument as functions with a variable number do. On the machines that we know, a single
-/// number comes in the same register either way; commands without one ignore what is there.
+/// `rfcntl` is variadic. On the supported machines a single number comes in the same register either way; commands
+/// without one ignore it.
 extern "C" fn rfcntl(socket: c_int, command: c_int, argument: c_long) -> c_int {
     answer(|| match &*Socket::of(socket)? {
         Socket::Stream(stream) => stream.flags().control(command, argument as c_int),
@@ -371,7 +371,7 @@ extern "C" fn riounmap(socket: c_int, buffer: *mut c_void, length: usize) -> c_i
     answer(|| Socket::of(socket)?.stream()?.unmap(buffer, length).map(|()| 0))
 }
 
-/// Returns -1 as the largest number there is, since the header says that it returns no other kind.
+/// Returns -1 as the largest number, since the header declares an unsigned result.
 unsafe extern "C" fn riowrite(
     socket: c_int,
     buffer: *const c_void,

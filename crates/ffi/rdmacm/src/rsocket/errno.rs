@@ -1,4 +1,4 @@
-//! Why a socket call was refused: a number, as the manual pages of the socket calls name it.
+//! Why a socket call failed: an error number of the socket manual pages.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,13 +9,13 @@ use crate::guard::set_errno;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Errno(pub(crate) c_int);
 
-/// What a call comes to.
+/// The result of a call.
 pub(crate) type Outcome<T> = Result<T, Errno>;
 
 impl Errno {
     pub(crate) const WOULD_BLOCK: Errno = Errno(libc::EWOULDBLOCK);
 
-    /// What the last call of the C world left in `errno`.
+    /// The error of the last C call, from `errno`.
     pub(crate) fn last() -> Errno {
         match std::io::Error::last_os_error().raw_os_error() {
             Some(number) if number != 0 => Errno(number),
@@ -44,9 +44,9 @@ impl Errno {
     }
 }
 
-/// Runs a call of a program: a panic never reaches it, and a refusal becomes -1 with its number in `errno`.
+/// Runs a call of a program: stops panics, and turns a failure into -1 with `errno`.
 pub(crate) fn answer<T: From<i8>>(call: impl FnOnce() -> Outcome<T>) -> T {
-    // What a panic leaves half done belongs to one socket, whose later calls find it as it is.
+    // A panic may leave one socket inconsistent, which only affects its later calls.
     let refused = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => return value,
         Ok(Err(errno)) => errno,

@@ -1,4 +1,4 @@
-//! The flags of a socket's descriptor. The descriptors below never block, so only the socket itself knows its flags.
+//! The flags of a socket's descriptor. The underlying descriptors never block, so the socket stores its own flags.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -16,7 +16,7 @@ impl Flags {
         Self { status: AtomicI32::new(status), descriptor: AtomicI32::new(descriptor) }
     }
 
-    /// The same flags for a socket that comes of this one.
+    /// The same flags for an accepted socket.
     pub(crate) fn inherited(&self) -> Self {
         Self::new(self.status.load(Ordering::Relaxed), self.descriptor.load(Ordering::Relaxed))
     }

@@ -1,7 +1,7 @@
-//! The service behind `SO_KEEPALIVE`: one thread, as long as a socket asks for it, that probes quiet connections.
+//! The service behind `SO_KEEPALIVE`: one thread that probes idle connections while a socket requests it.
 //!
-//! A probe is a write of no bytes, which the peer's NIC acknowledges by itself. If nobody does, the connection fails and
-//! whoever sleeps on it wakes up.
+//! A probe is a zero-length WRITE, which the peer's NIC acknowledges by itself. Without an acknowledgement the
+//! connection fails and its waiters wake up.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ struct Service {
 static SERVICE: Mutex<Service> = Mutex::new(Service { entries: Vec::new(), served_by: None });
 static CHANGED: Condvar = Condvar::new();
 
-/// Probes the socket so often from now on.
+/// Starts probing the socket at this interval.
 pub(crate) fn start(socket: &Arc<Socket>, every: Duration) {
     let mut service = SERVICE.lock();
     service.forget(socket);
@@ -33,13 +33,13 @@ pub(crate) fn start(socket: &Arc<Socket>, every: Duration) {
     CHANGED.notify_one();
     let process = Some(std::process::id());
     if service.served_by != process {
-        // Without a thread the option has no effect, which is all that rdma-core's manual page promises.
+        // Without a thread the option has no effect, which rdma-core's manual page allows.
         let started = std::thread::Builder::new().name("rsocket-alive".into()).spawn(serve);
         service.served_by = if started.is_ok() { process } else { None };
     }
 }
 
-/// Probes it no more.
+/// Stops probing it.
 pub(crate) fn stop(socket: &Arc<Socket>) {
     SERVICE.lock().forget(socket);
     CHANGED.notify_one();
@@ -60,7 +60,7 @@ fn serve() {
             entry.due = now + entry.every;
             due.extend(entry.socket.upgrade());
         }
-        // Not under the lock: closing a socket takes both, in the other order.
+        // Without the lock: closing a socket takes both locks, in the other order.
         MutexGuard::unlocked(&mut service, || due.retain(|socket| !socket.keep_alive()));
         due.iter().for_each(|ended| service.forget(ended));
         service.entries.retain(|entry| entry.socket.strong_count() > 0);

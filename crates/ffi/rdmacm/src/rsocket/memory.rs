@@ -1,4 +1,4 @@
-//! Memory of a socket's own, registered with the NIC.
+//! Memory owned by a socket, registered with the NIC.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::c_int;
@@ -12,7 +12,7 @@ use crate::abi::{ibv_mr, ibv_pd};
 /// Whole pages, so that nothing else shares them.
 const PAGE: usize = 4096;
 
-/// Zeroed pages that the NIC may read, and the peer perhaps write. Nobody makes a reference into them: the peer can
+/// Zeroed pages that the NIC may read, and the peer may write. No reference into them exists, since the peer can
 /// write at any moment.
 pub(crate) struct Registered {
     start: NonNull<u8>,

@@ -1,8 +1,9 @@
 //! Sockets over connections: rdma-core's rsockets, the same calls and the same bytes on the wire.
 //!
-//! Built on the public calls of this library and on the verbs, as any program could be; nothing here knows the NIC.
+//! Built on the public calls of this library and on the verbs, as any program could be; nothing here depends on the
+//! NIC.
 //!
-//! | room | what lives there |
+//! | module | content |
 //! |---|---|
 //! | `entry`, `errno` | the calls as C makes them, and what every one goes through |
 //! | `socket`, `table` | which number is which socket |

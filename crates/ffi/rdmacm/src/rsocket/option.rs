@@ -15,7 +15,7 @@ pub(crate) const RDMA_ROUTE: c_int = 4;
 
 /// Longer than any option's value.
 const MOST: usize = 64 * 1024;
-/// As TCP has it, where nobody said otherwise.
+/// The default of TCP.
 const IDLE_S: c_int = 7200;
 
 /// A value that a program gives.
@@ -44,7 +44,7 @@ impl Given<'_> {
         Ok(c_int::from_ne_bytes(*bytes))
     }
 
-    /// A number that counts something; what is below nothing counts as nothing.
+    /// A count; negative numbers count as 0.
     pub(crate) fn size(&self) -> Outcome<u32> {
         Ok(self.int()?.max(0) as u32)
     }
@@ -57,7 +57,7 @@ impl Given<'_> {
     }
 }
 
-/// Room for a value that a program asks for.
+/// Space for a value that a program asks for.
 pub(crate) struct Taken {
     value: *mut c_void,
     length: *mut socklen_t,
@@ -73,14 +73,14 @@ impl Taken {
         Ok(Self { value, length })
     }
 
-    /// Gives a plain structure, as much of it as there is room for.
+    /// Writes a plain structure, as much of it as fits.
     pub(crate) fn put<T: Copy>(&mut self, value: &T) -> Outcome<()> {
         // SAFETY: the bytes of a plain value of numbers without gaps.
         let bytes = unsafe { std::slice::from_raw_parts((&raw const *value).cast::<u8>(), size_of::<T>()) };
         self.put_bytes(bytes)
     }
 
-    /// Lets the system answer for a socket of its own.
+    /// Gets the value from a socket of the system.
     pub(crate) fn ask(&mut self, fd: c_int, level: c_int, name: c_int) -> Outcome<()> {
         // SAFETY: what the caller of `new` promised.
         Errno::check(unsafe { libc::getsockopt(fd, level, name, self.value, self.length) }).map(drop)
@@ -103,7 +103,7 @@ pub(crate) fn default_idle_s() -> c_int {
     text.trim().parse().unwrap_or(IDLE_S)
 }
 
-/// `struct tcp_info`, of which two fields mean something here.
+/// `struct tcp_info`, of which two fields are set here.
 #[derive(Clone, Copy)]
 pub(crate) struct TcpInfo([u8; Self::LEN]);
 

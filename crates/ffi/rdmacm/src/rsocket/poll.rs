@@ -10,7 +10,7 @@ use super::settings::Defaults;
 use super::socket::Socket;
 use super::wait::{Bell, sleep_on, watch};
 
-/// As in a blocking call: a peer that was killed says nothing.
+/// As in a blocking call: a killed peer sends nothing.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// A call of `rpoll`: which of its descriptors are sockets of ours.
@@ -20,7 +20,7 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Looks at all of them once; returns how many have something to tell.
+    /// Polls all of them once; returns how many have events.
     fn look(&mut self, own: Option<&Arc<Bell>>) -> Outcome<usize> {
         let mut others: Vec<pollfd> = Vec::new();
         for (fd, socket) in self.fds.iter_mut().zip(&self.sockets) {
@@ -51,7 +51,7 @@ impl Watch<'_> {
         self.sockets.iter().flatten().for_each(|socket| socket.pollable().register(bell, here));
     }
 
-    /// Sleeps until something has happened or the time has come; returns how many have something to tell.
+    /// Sleeps until an event or the deadline; returns how many have events.
     fn sleep(&mut self, bell: &Arc<Bell>, deadline: Option<Instant>) -> Outcome<usize> {
         let mut slots = vec![watch(bell.fd(), libc::POLLIN)];
         // Where the descriptors of each socket begin.
@@ -99,7 +99,7 @@ pub(crate) fn poll(fds: &mut [pollfd], timeout_ms: i32) -> Outcome<usize> {
 
 fn poll_for(fds: &mut [pollfd], timeout: Option<Duration>) -> Outcome<usize> {
     let started = Instant::now();
-    // A time beyond all clocks is no limit.
+    // A timeout beyond the clock's range is no limit.
     let deadline = timeout.and_then(|timeout| started.checked_add(timeout));
     let sockets = fds.iter().map(|fd| Socket::find(fd.fd)).collect();
     let mut watch = Watch { fds, sockets };
@@ -159,7 +159,7 @@ impl Sets {
         fds
     }
 
-    /// Writes the answers back; returns how many bits that are.
+    /// Writes the results back; returns the number of bits.
     ///
     /// # Safety
     /// The sets are whole, if they are not NULL.

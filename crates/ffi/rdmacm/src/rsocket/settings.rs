@@ -1,4 +1,4 @@
-//! The sizes that a socket starts with: what the administrator wrote, else what rdma-core starts with.
+//! The default sizes of a socket: the administrator's, or those of rdma-core.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ const FOLDER: &str = "/etc/rdma/rsocket";
 /// The queues of a QP, at most and at least.
 const MAX_QUEUE: u32 = 0xfffe;
 pub(crate) const MIN_QUEUE: u16 = 16;
-/// A receive ring below this could not be halved into anything useful.
+/// Minimum of a receive ring, whose halves must be useful.
 const MIN_RING: u32 = 2 * LOW_WATER;
 /// Rings are counted in 32 bits, and doubled on request.
 const MAX_RING: u32 = 1 << 30;
@@ -58,7 +58,7 @@ impl Sizing {
         self.mappings = expressible_mappings(count);
     }
 
-    /// The queues as a device with this limit can have them.
+    /// The queue sizes within the limit of a device.
     pub(crate) fn fit(&mut self, max_queue: u32) {
         let most = max_queue.clamp(MIN_QUEUE.into(), MAX_QUEUE) as u16;
         self.send_queue = self.send_queue.clamp(MIN_QUEUE, most);
@@ -71,16 +71,16 @@ fn ring(bytes: u32) -> u32 {
     bytes.clamp(MIN_RING, MAX_RING) & !1
 }
 
-/// What all sockets of the process start with.
+/// The defaults of all sockets of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Defaults {
     pub(crate) sizing: Sizing,
-    /// How long a blocking call looks before it sleeps.
+    /// How long a blocking call polls before it sleeps.
     pub(crate) polling_us: u64,
 }
 
 impl Defaults {
-    /// Those of this machine, read once.
+    /// Those of this host, read once.
     pub(crate) fn of_machine() -> &'static Defaults {
         static READ: OnceLock<Defaults> = OnceLock::new();
         READ.get_or_init(|| Defaults::read(Path::new(FOLDER)))

@@ -61,11 +61,11 @@ impl Socket {
         Self::find(fd).ok_or(Errno(libc::EBADF))
     }
 
-    /// `rclose`: from now on the number means nothing.
+    /// `rclose`: frees the number.
     pub(crate) fn close(fd: RawFd) -> Outcome<()> {
         let socket = Self::of(fd)?;
         super::keepalive::stop(&socket);
-        // Said while it still has its number: the peer may be told, and others woken.
+        // Closed while it still has its number: it may send a message, and wake others.
         match &*socket {
             Socket::Stream(stream) => stream.close(),
             Socket::Datagram(datagrams) => datagrams.close(),
@@ -88,7 +88,7 @@ impl Socket {
         }
     }
 
-    /// A probe is due; false if there is nothing left to keep alive.
+    /// Sends a probe. Returns `false` if the connection has ended.
     pub(crate) fn keep_alive(&self) -> bool {
         match self {
             Socket::Stream(stream) => stream.keep_alive(),

@@ -1,10 +1,10 @@
-//! Which descriptor is which socket. A socket's number is a real descriptor of the process, so it can clash with no other.
+//! Maps descriptors to sockets. A socket's number is a real descriptor of the process, so it conflicts with no other.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::{Arc, RwLock};
 
-/// Sockets by descriptor. A call holds its socket alive, so closing one under another thread's feet is safe.
+/// Sockets by descriptor. A call keeps its socket alive, so another thread may close it safely.
 pub(crate) struct Table<T> {
     sockets: RwLock<Option<HashMap<RawFd, Arc<T>>>>,
 }
@@ -26,7 +26,7 @@ impl<T> Table<T> {
         sockets.get_or_insert_with(HashMap::new).insert(fd, socket);
     }
 
-    /// Takes it out; later calls do not find it.
+    /// Removes it; later calls do not find it.
     pub(crate) fn remove(&self, fd: RawFd) -> Option<Arc<T>> {
         let mut sockets = self.sockets.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         sockets.as_mut()?.remove(&fd)

@@ -6,7 +6,7 @@ use libc::iovec;
 
 use super::errno::{Errno, Outcome};
 
-/// Buffers that are read or filled in order. They are the program's, and may change under our hands; so no slice of
+/// Buffers that are read or filled in order. They belong to the program and may change at any time, so no slice of
 /// their bytes is ever made.
 pub(crate) struct Vectors<'a> {
     list: &'a [iovec],
@@ -46,7 +46,7 @@ impl<'a> Vectors<'a> {
         self.left
     }
 
-    /// The next bytes that lie together, at most `limit`, which then count as done.
+    /// The next contiguous bytes, at most `limit`, which then count as done.
     fn take(&mut self, limit: usize) -> Option<(*mut u8, usize)> {
         while let Some(first) = self.list.first() {
             let length = (first.iov_len - self.done).min(limit);

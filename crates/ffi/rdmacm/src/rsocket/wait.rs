@@ -1,7 +1,7 @@
-//! Sleeping on descriptors, and waking those who sleep.
+//! Sleeping on descriptors, and waking sleepers.
 //!
 //! Several threads may wait for the same socket, and the one that takes an event off a descriptor takes it from all.
-//! So each sleeping thread has a *bell*, a descriptor of its own, which whoever changes the socket rings.
+//! So each sleeping thread has a *bell*, a descriptor of its own, which is rung when the socket changes.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) fn sleep_on(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<us
     let timeout_ms = match until {
         None => -1,
         Some(until) => {
-            // Rounded up, lest the last millisecond be spent spinning.
+            // Rounded up, so that the last millisecond is not spent spinning.
             let left = until.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
             i32::try_from(left.as_millis()).unwrap_or(i32::MAX)
         }
@@ -54,12 +54,12 @@ impl Bell {
         Ok(Arc::new(Self(fd)))
     }
 
-    /// The calling thread's.
+    /// The calling thread's bell.
     pub(crate) fn of_thread() -> Outcome<Arc<Self>> {
         thread_local! {
             static BELL: std::cell::RefCell<Option<Arc<Bell>>> = const { std::cell::RefCell::new(None) };
         }
-        // A thread that is ending has no more place for one; then a fresh one does.
+        // A thread that is ending has no thread-local storage, so it gets a new one.
         let kept = BELL.try_with(|kept| {
             let mut kept = kept.borrow_mut();
             match &*kept {
@@ -80,7 +80,7 @@ impl Bell {
         unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
     }
 
-    /// Silences it.
+    /// Clears it.
     pub(crate) fn hush(&self) {
         let mut count = 0u64;
         // SAFETY: room for eight bytes. Empty means silent already.
@@ -88,7 +88,7 @@ impl Bell {
     }
 }
 
-/// Who sleeps on a socket.
+/// The sleepers on a socket.
 #[derive(Default)]
 pub(crate) struct Sleepers(Vec<Arc<Bell>>);
 
@@ -103,7 +103,7 @@ impl Sleepers {
         }
     }
 
-    /// Something has changed: all must look again, except the one who says so, if it sleeps here too.
+    /// Wakes all sleepers except the caller, after a change.
     pub(crate) fn wake(&self, except: Option<&Arc<Bell>>) {
         let others = self.0.iter().filter(|bell| !except.is_some_and(|own| Arc::ptr_eq(own, bell)));
         others.for_each(|bell| bell.ring());

@@ -1,4 +1,4 @@
-//! How a call waits for its socket: looks for a moment, then sleeps on the descriptors until somebody changes it.
+//! How a call waits for its socket: it polls for a moment, then sleeps on the descriptors until the socket changes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,30 +10,30 @@ use super::errno::{Errno, Outcome};
 use super::settings::Defaults;
 use super::wait::{Bell, Sleepers, sleep_on, watch};
 
-/// How long a sleeper hears nothing before it looks whether the peer still lives. A peer that was killed says nothing.
+/// How long a sleeper waits without events before it probes the peer. A killed peer sends nothing.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// The state of a socket, as somebody who waits for it sees it. `own` is the bell of who calls: it need not be woken.
+/// The state of a socket for a waiter. `own` is the caller's bell, which need not be rung.
 pub(crate) trait Watched {
-    /// Handles what has completed, and wakes others if that was something.
+    /// Handles completions, and wakes others if there were any.
     fn progress(&mut self, own: Option<&Arc<Bell>>);
-    /// For callers that look again and again and never sleep: now and then, what costs a system call to see.
+    /// For callers that poll and never sleep: now and then, polls what needs a system call.
     fn glance(&mut self);
     /// Makes the next completion readable at a descriptor.
     fn arm(&mut self);
-    /// The descriptors at which a change would show.
+    /// The descriptors that signal a change.
     fn watch(&self, fds: &mut Vec<pollfd>);
-    /// A descriptor said that something happened. What is taken is taken from all, so others are woken.
+    /// A descriptor was ready. An event that is taken is taken from all, so others are woken.
     fn take_events(&mut self, own: Option<&Arc<Bell>>);
     /// Nothing has happened for long.
     fn on_silence(&mut self);
-    /// Which of the events that `poll` knows are there.
+    /// Which of the events of `poll` are present.
     fn readiness(&self, events: i16) -> i16;
     fn sleepers(&mut self) -> &mut Sleepers;
     fn is_closed(&self) -> bool;
 }
 
-/// Waits until `ready`; the lock comes with it, so that nothing changes in between.
+/// Waits until `ready`; returns with the lock held, so that nothing changes in between.
 pub(crate) fn wait<S: Watched>(
     socket: &Mutex<S>,
     must_not_wait: bool,
@@ -62,7 +62,7 @@ pub(crate) fn wait<S: Watched>(
     sleep_until(state, None, ready)
 }
 
-/// The same, without looking first, until a deadline at the latest; then EWOULDBLOCK.
+/// The same, without polling first, until a deadline; then EWOULDBLOCK.
 pub(crate) fn sleep_until<'a, S: Watched>(
     mut state: MutexGuard<'a, S>,
     deadline: Option<Instant>,
@@ -73,7 +73,7 @@ pub(crate) fn sleep_until<'a, S: Watched>(
     state.sleepers().add(&bell);
     let mut fds = Vec::with_capacity(4);
     let outcome = loop {
-        // Armed before the last look: what completes after it is seen by `poll`.
+        // Armed before the last check: `poll` reports later completions.
         state.arm();
         state.progress(Some(&bell));
         if ready(&state) {
@@ -105,15 +105,16 @@ pub(crate) fn sleep_until<'a, S: Watched>(
 
 /// What `rpoll` asks of a socket of either kind.
 pub(crate) trait Pollable {
-    /// Which of `events` are there now, and what is told unasked. `own` is the caller's bell, if it is registered.
+    /// Which of `events` are present now, and those that are always reported. `own` is the caller's bell, if it is
+    /// registered.
     fn ready(&self, events: i16, own: Option<&Arc<Bell>>) -> i16;
-    /// The same, in preparation of sleep: arms first, and names the descriptors to sleep on.
+    /// The same, before a sleep: arms first, and adds the descriptors to sleep on.
     fn prepare(&self, bell: &Arc<Bell>, events: i16, fds: &mut Vec<pollfd>) -> i16;
     /// One of the descriptors was ready.
     fn awaken(&self, bell: &Arc<Bell>);
     /// Nothing has happened for long.
     fn fall_silent(&self);
-    /// Joins those who are woken, or leaves them.
+    /// Registers or removes a bell.
     fn register(&self, bell: &Arc<Bell>, here: bool);
 }
 

@@ -1,20 +1,20 @@
-//! What two stream sockets tell each other: private data when they connect, immediate data afterwards, and entries
-//! written into each other's tables. Byte for byte what rdma-core's librdmacm sends (rsocket.c of version 44).
+//! The wire format of stream sockets: private data when they connect, immediate data afterwards, and entries written
+//! into each other's tables. Byte for byte what rdma-core's librdmacm sends (rsocket.c of version 44).
 //!
-//! Everything here comes from a stranger; so parsing refuses, and never trusts a length.
+//! All input is untrusted: parsing refuses malformed bytes, and never trusts a length.
 
-/// What makes bytes unusable.
+/// Why bytes are malformed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Malformed {
-    /// Fewer bytes than the structure has.
+    /// They are shorter than the structure.
     Short,
     /// Another version of the protocol.
     Version(u8),
-    /// A table without a place for us to write to.
+    /// The table has no entry for us to write to.
     NoTable,
 }
 
-/// The byte order in which an end reads what is written into its memory.
+/// The byte order in which an end reads its memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
     Little,
@@ -42,7 +42,7 @@ impl Order {
     }
 }
 
-/// A piece of the peer's memory that we may write to, or of ours that it may.
+/// A part of the peer's memory that we may write, or of ours that it may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RemoteBuffer {
     pub(crate) addr: u64,
@@ -97,7 +97,7 @@ impl Mapping {
         Self { offset: order.read_u64(offset), buffer: RemoteBuffer::from_bytes(buffer, order) }
     }
 
-    /// How many bytes of the mapping lie at and behind `offset`; none if it is outside.
+    /// How many bytes of the mapping follow `offset`; none if it is outside.
     pub(crate) fn reach(&self, offset: u64) -> u32 {
         match offset.checked_sub(self.offset) {
             Some(into) if into < u64::from(self.buffer.length) => self.buffer.length - into as u32,
@@ -109,18 +109,18 @@ impl Mapping {
 const VERSION: u8 = 1;
 /// The sender reads its memory as big endian.
 const FLAG_BIG_ENDIAN: u8 = 1;
-/// The sender knows mappings.
+/// The sender supports mappings.
 const FLAG_MAPPINGS: u8 = 1 << 1;
 
 /// The private data of request and reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ConnectData {
     pub(crate) order: Order,
-    /// Whether the sender knows mappings at all.
+    /// Whether the sender supports mappings.
     pub(crate) mappings_known: bool,
-    /// Messages that the sender can take before it gives credits again.
+    /// Messages that the sender accepts before it grants credits again.
     pub(crate) credits: u16,
-    /// Places in the sender's table of mappings.
+    /// Entries of the sender's table of mappings.
     pub(crate) mappings: u16,
     /// The sender's table of buffers: its `length` counts entries, not bytes. The table of mappings follows it.
     pub(crate) table: RemoteBuffer,
@@ -145,7 +145,7 @@ impl ConnectData {
         bytes
     }
 
-    /// Reads it from the head of private data, which the connection manager may have padded.
+    /// Reads it from the beginning of private data, which the connection manager may have padded.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let bytes: &[u8; Self::LEN] = bytes.first_chunk().ok_or(Malformed::Short)?;
         if bytes[0] != VERSION {
@@ -179,25 +179,25 @@ fn unscaled(byte: u8) -> u16 {
     if byte <= 128 { u16::from(byte) } else { u16::from(byte & 127) << 8 }
 }
 
-/// The nearest count that the wire can say.
+/// The nearest count that the encoding can represent.
 pub(crate) fn expressible_mappings(wanted: u32) -> u16 {
     unscaled(scaled(wanted.min(u32::from(u16::MAX)) as u16))
 }
 
-/// Immediate data: what a message means. The three high bits are the kind.
+/// Immediate data: the meaning of a message. The three high bits are the kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Message {
-    /// So many bytes were written behind those before.
+    /// This many further bytes were written.
     Data(u32),
-    /// The sender takes data messages up to this number. If bytes came with it, they are one more buffer.
+    /// The sender accepts data messages up to this number. If bytes came with it, they are one more buffer.
     Credits(u16),
-    /// This place of the table of mappings was written.
+    /// This entry of the table of mappings was written.
     Mapping(u16),
-    /// No more in either direction.
+    /// Both directions end.
     Disconnect,
-    /// Nothing, but somebody lives.
+    /// A keepalive without content.
     KeepAlive,
-    /// No more from the sender.
+    /// The sender sends no more.
     Shutdown,
     /// From a later version; to be ignored.
     Unknown(u32),
@@ -212,7 +212,7 @@ const KIND_MAPPING: u32 = 6;
 const KIND_CONTROL: u32 = 7;
 
 impl Message {
-    /// The most bytes that one message can announce.
+    /// The maximum number of bytes that one message can announce.
     pub(crate) const MAX_DATA: u32 = VALUE_MASK;
 
     pub(crate) fn to_u32(self) -> u32 {

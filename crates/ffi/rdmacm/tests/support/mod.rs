@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names libibverbs, if it is built already; librdmacm lies beside it. A user without rights cannot run cargo here, nor
+/// Names libibverbs, if it is built already; librdmacm is next to it. A user without rights cannot run cargo here, nor
 /// write to its folder.
 const BUILT: &str = "FERROCE_TEST_LIBRARY";
 

@@ -1,6 +1,7 @@
 //! Packets that have arrived, in the buffers they arrived in.
 
 use ferroce_proto::Gid;
+pub(crate) use ferroce_shm::RxMeta;
 use std::ops::Range;
 use std::ptr::NonNull;
 
@@ -21,16 +22,6 @@ pub struct RxBatch {
 unsafe impl Send for RxBatch {}
 // SAFETY: as above.
 unsafe impl Sync for RxBatch {}
-
-/// The outer headers of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RxMeta {
-    pub(crate) sgid: Gid,
-    pub(crate) dgid: Gid,
-    pub(crate) sport: u16,
-    pub(crate) tos: u8,
-    pub(crate) ttl: u8,
-}
 
 struct RxEntry {
     meta: RxMeta,

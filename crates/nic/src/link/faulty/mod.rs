@@ -7,7 +7,7 @@ mod config;
 mod held;
 
 use super::{Capabilities, Effort, Link, LinkCounters, RxBatch, Sleep, TxBatch, TxView, now};
-use crate::lock::Mutex;
+use ferroce_os::lock::Mutex;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::{Gid, Time};
 use held::{Held, HeldBack};

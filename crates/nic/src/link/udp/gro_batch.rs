@@ -155,12 +155,16 @@ impl UdpLink {
         }
         if !well_formed {
             add_alone(&self.counters.malformed, 1);
-            crate::log::drop(format_args!("{} bytes from {} are no RoCE packet", packet.len(), meta.sgid));
+            ferroce_os::log::drop(format_args!(
+                "{} bytes from {} are no RoCE packet",
+                packet.len(),
+                meta.sgid
+            ));
             return None;
         }
         if !ident.is_some_and(|ident| idents.accept(&mut receiver.idents, meta.sgid, meta.sport, ident)) {
             add_alone(&self.counters.bad_icrc, 1);
-            crate::log::drop(format_args!("wrong ICRC on {} bytes from {}", packet.len(), meta.sgid));
+            ferroce_os::log::drop(format_args!("wrong ICRC on {} bytes from {}", packet.len(), meta.sgid));
             return None;
         }
         let qpn = dest_qpn(packet)?;
@@ -169,7 +173,7 @@ impl UdpLink {
             (SourceKind::Group(_), Some(_)) => {
                 // Every member of the group has a copy; forwarding would multiply it.
                 add_alone(&self.counters.malformed, 1);
-                crate::log::drop(format_args!("QP {qpn} is no group's, but was sent to {}", meta.dgid));
+                ferroce_os::log::drop(format_args!("QP {qpn} is no group's, but was sent to {}", meta.dgid));
                 None
             }
             (_, Some(owner)) => Some(owner),

@@ -24,7 +24,6 @@ mod control;
 mod gro_batch;
 mod ident;
 mod ignore;
-mod interfaces;
 mod multicast;
 mod open;
 mod owner;
@@ -43,8 +42,8 @@ use super::capture::Capture;
 use super::counters::RunningCounters;
 use super::shared_port::SharedPort;
 use super::{Attempt, Capabilities, Effort, Link, LinkCounters, RxBatch, SinglePacket, Sleep, TxBatch};
-use crate::lock::Mutex;
-use crate::wait_set::WaitSet;
+use ferroce_os::lock::Mutex;
+use ferroce_os::wait_set::WaitSet;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
 use receive::Receiver;
@@ -58,9 +57,7 @@ use std::sync::{Arc, OnceLock};
 use tx_sockets::TxSockets;
 
 pub(crate) use ignore::Origin;
-pub use interfaces::{LocalAddress, local_addresses};
 pub(crate) use steer::{is_last_word, management_slot};
-pub(crate) use sys::open_udp;
 
 /// How to open a [`UdpLink`].
 #[derive(Clone, Debug)]
@@ -75,7 +72,7 @@ pub struct UdpConfig {
     pub send_sockets: usize,
     /// Records every packet that is sent or received.
     pub capture: Option<Arc<Capture>>,
-    /// Where the registry of the host's processes lives, if not at [`crate::registry::default_base`]. Processes that
+    /// Where the registry of the host's processes lives, if not at [`ferroce_shm::registry::default_base`]. Processes that
     /// share an address must agree on it.
     pub registry_base: Option<PathBuf>,
 }

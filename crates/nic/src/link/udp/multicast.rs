@@ -5,10 +5,10 @@
 
 use super::UdpLink;
 use super::ignore::Origin;
-use super::interfaces::local_addresses;
 use super::receive::Receiver;
 use super::sockets;
 use super::source::{Source, SourceKind};
+use ferroce_os::interfaces::local_addresses;
 use ferroce_proto::Gid;
 use socket2::{InterfaceIndexOrAddress, Socket};
 use std::collections::BTreeSet;

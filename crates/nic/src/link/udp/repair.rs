@@ -8,10 +8,10 @@ use super::probe::Probe;
 use super::receive::Receiver;
 use super::steer;
 use super::sys::attach_steering;
-use crate::link::clock::now;
 use crate::link::counters::add_alone;
-use crate::registry::Roster;
+use ferroce_os::clock::now;
 use ferroce_proto::{Gid, Time};
+use ferroce_shm::registry::Roster;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ impl UdpLink {
     }
 
     fn send_probes(&self, addr: IpAddr, roster: &Roster) {
-        let round = crate::random::number();
+        let round = ferroce_os::random::number();
         let to = match addr {
             IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(v6) if v6.is_unspecified() => Ipv6Addr::LOCALHOST.into(),

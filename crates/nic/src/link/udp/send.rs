@@ -2,7 +2,6 @@
 
 use super::address::SockAddr;
 use super::control::{Control, effective_hop_limit};
-use super::interfaces::local_addresses;
 use super::sockets::TxSocket;
 use super::sys::{self, OutMessage, TX_BURST};
 use super::tx_sockets::TxSockets;
@@ -10,7 +9,8 @@ use crate::link::batch::{SocketChoice, SocketChooser};
 use crate::link::capture::{Capture, Direction, Outer};
 use crate::link::counters::{RunningCounters, add};
 use crate::link::{Attempt, SinglePacket, TxBatch};
-use crate::lock::RwLock;
+use ferroce_os::interfaces::local_addresses;
+use ferroce_os::lock::RwLock;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
 use ferroce_proto::wire::FlowAddrs;
@@ -303,9 +303,9 @@ impl Sender {
         if error.raw_os_error() == Some(libc::EMSGSIZE) {
             add(&self.counters.too_long, packets.len() as u64);
             let why = "too long for the interface; choose a smaller path MTU";
-            crate::log::drop(format_args!("{count} packets of {len} bytes to {dgid}: {why}"));
+            ferroce_os::log::drop(format_args!("{count} packets of {len} bytes to {dgid}: {why}"));
         } else {
-            crate::log::drop(format_args!(
+            ferroce_os::log::drop(format_args!(
                 "{count} packets of {len} bytes to {dgid}: refused by the kernel: {error}"
             ));
         }

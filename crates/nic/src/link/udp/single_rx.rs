@@ -6,8 +6,8 @@
 //! tries other addresses and segment lengths.
 
 use super::address::SockAddr;
-use super::interfaces::local_addresses;
 use crate::link::batch::RxMeta;
+use ferroce_os::interfaces::local_addresses;
 use ferroce_proto::Gid;
 use ferroce_proto::wire::{Bth, FlowAddrs, ICRC_LEN, IcrcPrefix, IcrcRow, verify_icrc};
 

@@ -1,8 +1,9 @@
 //! The sockets of the link and the options that make them speak RoCEv2.
 
-use super::sys::{open_udp, set_option};
+use super::sys::set_option;
 use super::{UdpConfig, owner};
 use crate::link::LinkError;
+use ferroce_os::interfaces::open_udp;
 use ferroce_proto::wire::ROCE_UDP_PORT;
 use rand::Rng;
 use socket2::{SockFilter, Socket};
@@ -119,7 +120,7 @@ pub(super) fn open_tx_socket(addr: IpAddr, hop_limit: u8) -> io::Result<TxSocket
 }
 
 fn bind_source_port(socket: &Socket, addr: IpAddr) -> io::Result<u16> {
-    let mut rng = crate::random::generator();
+    let mut rng = ferroce_os::random::generator();
     let mut last_error = io::Error::from(io::ErrorKind::AddrInUse);
     for _ in 0..PORT_TRIES {
         let port = rng.random_range(SOURCE_PORTS);

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 
 /// Most messages of one `sendmmsg`.
 pub(super) const TX_BURST: usize = 16;
@@ -33,20 +33,6 @@ pub(super) struct InMessage {
     pub(super) from: SockAddr,
     pub(super) control: Control,
     pub(super) len: usize,
-}
-
-/// A UDP socket, made by a bare system call. Below a library that replaces `socket` (librspreload does, to turn the sockets
-/// of a program into ours) the NIC's own sockets must stay what they are.
-pub(crate) fn open_udp(is_ipv4: bool) -> io::Result<OwnedFd> {
-    let domain = if is_ipv4 { libc::AF_INET } else { libc::AF_INET6 };
-    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-    // SAFETY: a plain system call; the result is checked and owned from here on.
-    let fd = unsafe { libc::syscall(libc::SYS_socket, domain, kind, libc::IPPROTO_UDP) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a descriptor that nobody else owns; descriptors are small numbers.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 /// Sets a socket option.

@@ -6,7 +6,7 @@
 
 use super::control::{DEFAULT_HOP_LIMIT, effective_hop_limit};
 use super::sockets::{TxSocket, open_tx_socket, unspecified};
-use crate::lock::Mutex;
+use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
 use ferroce_proto::verbs::Route;
 use std::io;

@@ -1,4 +1,4 @@
-//! Records that no neighbour of ours would write: the receiver asks for packets, or says nothing, and goes on.
+//! Records that no local peer of ours would write: the receiver asks for packets, or says nothing, and goes on.
 
 use crate::link::TxBatch;
 use crate::objects::{Cq, Pd, Qp, QpInit};
@@ -168,7 +168,7 @@ fn names_that_lead_nowhere_are_asked_for_as_packets() {
     }
     assert_eq!(b.qp.core.machine.lock().state(), QpState::Rts);
     send(&a, &b);
-    assert_eq!(a.nic.counters().link.messages_named, 0, "the card said no");
+    assert_eq!(a.nic.counters().link.messages_named, 0, "the descriptor said no");
 }
 
 #[test]
@@ -290,21 +290,21 @@ fn what_can_be_mapped_is_read_there_and_nowhere_else() {
     assert_eq!(fetched(), 2);
 }
 
-/// A program that registers for every message, and sends none of them to a neighbour, is spared the pages after a while.
+/// A program that registers for every message, and sends none of them to a local peer, is spared the pages after a while.
 #[test]
-fn pages_that_nobody_fetches_from_are_adopted_for_a_while() {
+fn pages_that_nobody_fetches_from_are_moved_into_memfds_for_a_while() {
     let [a, b] = ["127.43.5.1", "127.43.5.2"].map(|address| end(address, LinkChoice::Auto));
     connect(&a, &b);
     connect(&b, &a);
-    let adopted = || {
+    let backed = || {
         let (mr, at) = pages(&a, 1);
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let mut lines = maps.lines().filter(|line| line.starts_with(&format!("{at:x}-")));
-        let is_adopted = lines.any(|line| line.ends_with("/memfd:ferroce (deleted)"));
-        (mr, is_adopted)
+        let is_memfd = lines.any(|line| line.ends_with("/memfd:ferroce (deleted)"));
+        (mr, is_memfd)
     };
-    let (kept, is_adopted) = adopted();
-    assert!(is_adopted);
+    let (kept, is_memfd) = backed();
+    assert!(is_memfd);
     // Sent from: that one is no reason to stop.
     post_recv(&b);
     let sges = [kept.sge(0, 40_000)];
@@ -312,6 +312,6 @@ fn pages_that_nobody_fetches_from_are_adopted_for_a_while() {
     a.qp.post_send(&[SendWr { wr_id: 2, op, flags, payload, ud: None, srq: None }]).unwrap();
     until(&b, "it is fetched", || b.nic.counters().link.messages_fetched == 1);
     drop(kept);
-    let count = (0..40).filter(|_| adopted().1).count();
+    let count = (0..40).filter(|_| backed().1).count();
     assert_eq!(count, 16);
 }

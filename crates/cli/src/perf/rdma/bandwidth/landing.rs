@@ -1,5 +1,5 @@
-//! Did the bytes arrive? The last message of each lane differs from all before it, and is looked at; so a path that
-//! loses data in silence has no figures.
+//! Checks that the bytes arrive. The last message of each lane differs from all before it, and is verified. So a path
+//! that loses data silently yields no figures.
 
 use super::super::super::control::Control;
 use super::super::super::handshake::Report;
@@ -7,18 +7,18 @@ use super::super::super::test::Operation;
 use super::super::station::Station;
 use super::super::{pattern, refused};
 use super::Phase;
-use super::traffic::Traffic;
+use super::traffic::{Step, Traffic};
 use crate::failure::Failure;
 use std::time::Duration;
 
-/// Unreliable messages may be lost: the last one is sent this often, with pauses in which the receiver can catch up.
+/// Unreliable messages may be lost: the last one is sent this often, with pauses for the receiver.
 const UNRELIABLE_TRIES: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(2);
-/// The first packet of any message holds this much. Of an unreliable one with many packets the rest may be lost.
+/// Bytes that the first packet of any message holds. The other packets of an unreliable message may be lost.
 const FIRST_PACKET: usize = 256;
 
-/// Client: sends the last message of each lane; for READs, brings the server's bytes once more and looks at them.
-/// Returns how many operations that took.
+/// Client: sends the last message of each lane; for READs, fetches the server's bytes again and verifies them.
+/// Returns the number of operations.
 pub(super) fn prove(traffic: &mut Traffic<'_>, control: &mut Control) -> Result<u64, Failure> {
     let station = traffic.station;
     match station.params.test.operation() {
@@ -55,11 +55,11 @@ fn post_one_each(traffic: &mut Traffic<'_>, control: &mut Control) -> Result<u64
         let message = if traffic.station.is_inline() { traffic.station.message(n, true) } else { Vec::new() };
         traffic.sender.post_one(n, &message)?;
     }
-    while !traffic.turn(control)? {}
+    while traffic.step(control)? == Step::Running {}
     Ok(traffic.sender.done())
 }
 
-/// Server: looks at the last message of each lane. `proved` are the lanes on which one is known to have arrived.
+/// Server: verifies the last message of each lane. `proved` marks the lanes on which one has certainly arrived.
 pub(super) fn check(station: &Station, proved: &[bool]) -> Result<(), Failure> {
     if !matches!(station.params.test.operation(), Operation::Send | Operation::Write) {
         return Ok(());
@@ -70,8 +70,8 @@ pub(super) fn check(station: &Station, proved: &[bool]) -> Result<(), Failure> {
     look(station, true)
 }
 
-/// Where the bytes are still those of an earlier message, or none ever came, no copy of the last one arrived. There is no
-/// figure without its proof, but nothing arrived wrong either. Other bytes are for [`look`] to judge.
+/// Fails if the bytes are still those of an earlier message, or zeros: then no copy of the last message arrived, and
+/// there is no proof. All other bytes are left to [`look`].
 fn admit_loss(station: &Station, lane: usize) -> Result<(), Failure> {
     let len = FIRST_PACKET.min(station.params.size as usize);
     let mut found = vec![0; len];
@@ -79,19 +79,19 @@ fn admit_loss(station: &Station, lane: usize) -> Result<(), Failure> {
     if !is_from_before(&found, &station.message(lane, false)[..len], &station.message(lane, true)[..len]) {
         return Ok(());
     }
-    Err(Failure::new(format!("of the last message, which was sent {UNRELIABLE_TRIES} times, nothing arrived"))
+    Err(Failure::new(format!("the last message was sent {UNRELIABLE_TRIES} times, and no copy arrived"))
         .advise(
             "Unreliable messages are lost where they come faster than they are taken: try smaller ones; if a machine \
              with nothing else to do loses them all, please report it",
         ))
 }
 
-/// Whether these bytes are those of a message before the last, or the zeros before the first.
+/// Whether these bytes are from a message before the last, or zeros.
 fn is_from_before(found: &[u8], earlier: &[u8], last: &[u8]) -> bool {
     found != last && (found == earlier || found.iter().all(|byte| *byte == 0))
 }
 
-/// Client: looks at a message that the server sent.
+/// Client: verifies a message that the server sent.
 pub(super) fn check_returned(station: &Station, report: &Report) -> Result<(), Failure> {
     let carries = matches!(station.params.test.operation(), Operation::Send | Operation::Write);
     if report.sent == 0 || !carries || !station.is_reliable() {

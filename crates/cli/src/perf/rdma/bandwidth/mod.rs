@@ -1,7 +1,7 @@
-//! Many messages at once: bandwidth and message rate.
+//! Many messages in flight: bandwidth and message rate.
 //!
-//! Every message of a lane leaves from the same bytes and arrives at the same bytes, as every write of the TCP stream
-//! does: so the caches treat both alike.
+//! All messages of a lane use the same source bytes and the same target bytes, as all writes of the TCP stream do. So
+//! the caches treat both alike.
 //!
 //! | file | question |
 //! |---|---|
@@ -26,10 +26,10 @@ use crate::failure::Failure;
 use std::time::{Duration, Instant};
 use traffic::Traffic;
 
-/// Whether messages count. SENDs that do not carry immediate data, so that the receiver can tell.
+/// Whether messages count. SENDs that do not count carry immediate data, so that the receiver can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Warm-up, and what proves that the bytes arrive.
+    /// Warm-up, and the check of the last message.
     Unmeasured,
     Measured,
 }
@@ -60,7 +60,7 @@ pub(super) fn run(station: &Station, control: &mut Control, budget: Budget) -> R
     Ok(bandwidth.with_reverse(report.sent, report.elapsed_ns))
 }
 
-/// Server: receives, or lets its memory be used, until the client says stop; sends as well if asked to.
+/// Server: receives, or serves its memory, until the client stops; sends as well if requested.
 pub(super) fn serve(station: &Station, control: &mut Control) -> Result<Report, Failure> {
     if station.params.like_perftest {
         control.sleep_until_news();
@@ -77,8 +77,8 @@ fn arrived(station: &Station, report: &Report, sent: u64, unmeasured: u64) -> Re
         (Operation::Send, _) => report.received,
         (Operation::Atomic, _) => report.received.saturating_sub(unmeasured),
         (_, true) => sent,
-        // The server counts the bytes of all that were packets; what was lost was lost from all alike. Those that were done at once in its memory
-        // cannot be lost, and only this side knows of them.
+        // The server counts the bytes of all messages that were packets; losses affect all of them alike. Operations
+        // done directly in its memory cannot be lost, and only this side counts them.
         (_, false) => {
             let at_once: u64 = station.lanes.iter().map(|lane| lane.qp.counters().performed).sum();
             let share = (report.received + at_once) as f64 / (sent + unmeasured) as f64;
@@ -100,7 +100,7 @@ fn forward(station: &Station, sent: u64, arrived: u64, elapsed: Duration, report
     if station.is_reliable() {
         return Bandwidth::new(sent, sent * size, elapsed.as_nanos() as u64);
     }
-    // Nobody acknowledges: what counts is what arrived, in the time that it took to arrive.
+    // Without acknowledgements, only messages that arrived count, over the time between the first and the last.
     let elapsed_ns = (elapsed.as_nanos() as u64).max(report.receiving_ns);
     Bandwidth { lost: Some(sent - arrived), ..Bandwidth::new(arrived, arrived * size, elapsed_ns) }
 }

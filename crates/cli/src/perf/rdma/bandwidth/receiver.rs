@@ -1,4 +1,4 @@
-//! What arrived, and which receives are owed.
+//! Counts arrived messages, and reposts receives.
 
 use super::super::lane::Lane;
 use super::super::station::{Station, receives};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Receiver<'a> {
     lanes: &'a [Lane],
     owed: Vec<u32>,
-    /// Lanes on which a message that does not count arrived whole since the last break.
+    /// Lanes on which an uncounted message arrived whole since the last break.
     proved: Vec<bool>,
     give_back: u32,
     batch: Vec<RecvWr<'a>>,
@@ -33,7 +33,7 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// A message arrived. Receives are given back a quarter of the queue at a time.
+    /// Handles an arrived message. Receives are reposted a quarter of the queue at a time.
     #[inline]
     pub(super) fn on_completion(&mut self, completion: &Completion) -> Result<(), Failure> {
         let n = (completion.wr_id >> 32) as usize;
@@ -52,23 +52,23 @@ impl<'a> Receiver<'a> {
         lane.qp.post_recv(&self.batch)
     }
 
-    /// There is a break; of the messages that do not count, only the last ones follow the last break.
+    /// Handles a break. Only the last messages follow the last break uncounted.
     pub(super) fn note_break(&mut self) {
         self.proved.fill(false);
     }
 
-    /// Lanes on which one of the last messages is known to have arrived whole.
+    /// Lanes on which one of the last messages certainly arrived whole.
     pub(super) fn proved(&self) -> &[bool] {
         &self.proved
     }
 
-    /// Messages that count arrived just now.
+    /// Counted messages have just arrived.
     pub(super) fn note_time(&mut self) {
         let now = Instant::now();
         self.span = Some(self.span.map_or((now, now), |(first, _)| (first, now)));
     }
 
-    /// Messages that count.
+    /// Counted messages.
     pub(super) fn received(&self) -> u64 {
         self.received
     }

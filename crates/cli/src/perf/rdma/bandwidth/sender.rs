@@ -1,4 +1,4 @@
-//! What is posted, and which of it makes a completion.
+//! Posts messages, and selects those with a completion.
 
 use super::super::lane::Lane;
 use super::super::station::Station;
@@ -10,7 +10,7 @@ use ferroce::{Completion, Payload, SendFlags, SendOp, SendWr};
 pub(super) struct Sender<'a> {
     lanes: &'a [Lane],
     counts: Vec<Count>,
-    /// Lanes that may have room.
+    /// Lanes that may have free queue entries.
     ready: Vec<usize>,
     depth: u32,
     list: u32,
@@ -39,7 +39,7 @@ impl<'a> Sender<'a> {
             ready: Vec::with_capacity(station.lanes.len()),
             depth: params.tx_depth,
             list: params.post_list,
-            // Often enough that the queue never runs dry, seldom enough that completions cost little.
+            // Often enough that the queue never runs empty, rarely enough that completions cost little.
             signal_every: params.cq_moderation.unwrap_or((params.tx_depth / 4).max(1)),
             phase: Phase::Unmeasured,
             batch: Vec::with_capacity(params.post_list as usize),
@@ -48,7 +48,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Starts a phase: that many messages over all lanes, or as many as time allows.
+    /// Starts a phase: this many messages over all lanes, or as many as time allows.
     pub(super) fn start(&mut self, messages: Option<u64>, phase: Phase) {
         let lanes = self.counts.len() as u64;
         self.phase = phase;
@@ -62,7 +62,7 @@ impl<'a> Sender<'a> {
         self.all_ready();
     }
 
-    /// Posts no more than it takes to end each lane with a message that makes a completion.
+    /// Posts only what each lane needs to end with a signalled message.
     pub(super) fn finish(&mut self) {
         for count in &mut self.counts {
             let rest = if count.since_signal == 0 { 0 } else { self.signal_every - count.since_signal };
@@ -100,7 +100,7 @@ impl<'a> Sender<'a> {
             count.left -= 1;
             count.since_signal += 1;
             let signalled = count.left == 0 || count.since_signal == self.signal_every;
-            // The completion tells whose it is, and how many it stands for.
+            // The completion identifies the lane, and how many messages it covers.
             let mut request = lane.request((n as u64) << 32 | u64::from(count.since_signal), signalled);
             if self.phase == Phase::Unmeasured && request.op == SendOp::Send {
                 request.op = SendOp::SendImm(0);
@@ -115,7 +115,7 @@ impl<'a> Sender<'a> {
         lane.qp.post_send(&self.batch)
     }
 
-    /// Posts a single message to a lane that is idle; `message` where messages are copied at posting.
+    /// Posts a single message to an idle lane; `message` is the inline data.
     pub(super) fn post_one(&mut self, n: usize, message: &[u8]) -> Result<(), Failure> {
         let mut request = self.lanes[n].request((n as u64) << 32 | 1, true);
         if request.op == SendOp::Send {
@@ -129,7 +129,7 @@ impl<'a> Sender<'a> {
         self.lanes[n].qp.post_send(&[request])
     }
 
-    /// A completion of ours.
+    /// Handles a completion of a send.
     #[inline]
     pub(super) fn on_completion(&mut self, completion: &Completion) {
         let (lane, stands_for) = ((completion.wr_id >> 32) as usize, completion.wr_id as u32);
@@ -148,7 +148,7 @@ impl<'a> Sender<'a> {
         self.done
     }
 
-    /// Whether all that the phase wanted is posted and done.
+    /// Whether all messages of the phase are posted and completed.
     #[inline]
     pub(super) fn is_finished(&self) -> bool {
         self.done == self.posted && self.counts.iter().all(|count| count.left == 0)

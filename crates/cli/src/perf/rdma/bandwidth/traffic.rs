@@ -6,7 +6,7 @@ use super::super::super::measure::{FEWEST, Limit};
 use super::super::super::test::Operation;
 use super::super::send_lat::silent;
 use super::super::station::Station;
-use super::super::wait::{Look, Waiter};
+use super::super::wait::{WaitOutcome, Waiter};
 use super::super::{broken, refused};
 use super::Phase;
 use super::receiver::Receiver;
@@ -15,13 +15,21 @@ use crate::failure::Failure;
 use ferroce::{Completion, Outcome, WcOpcode};
 use std::time::{Duration, Instant};
 
-/// Unreliable messages that are still on their way arrive within this time of the one before.
+/// Unreliable messages in flight arrive within this time of the one before.
 const QUIET: Duration = Duration::from_millis(50);
-/// Longest wait for that quiet.
+/// Maximum wait for that.
 const LONGEST_DRAIN: Duration = Duration::from_secs(5);
 
-/// How often an unreliable queue is polled again before more is sent.
+/// How often an unreliable queue is polled before more is sent.
 const POLLS_PER_TURN: u32 = 8;
+
+/// Whether the client's traffic is over.
+#[must_use]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Running,
+    Finished,
+}
 
 /// All traffic of one side.
 pub(super) struct Traffic<'a> {
@@ -33,7 +41,7 @@ pub(super) struct Traffic<'a> {
 }
 
 impl<'a> Traffic<'a> {
-    /// Of a station that is connected.
+    /// For a connected station.
     pub(super) fn new(station: &'a Station) -> Traffic<'a> {
         Traffic {
             station,
@@ -44,7 +52,7 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// Client: sends until the limit and waits until all is done; how many messages that were.
+    /// Client: sends until the limit and waits for all completions; returns the number of messages.
     pub(super) fn stream(
         &mut self,
         limit: Limit,
@@ -56,7 +64,7 @@ impl<'a> Traffic<'a> {
             Limit::Time(time) => (None, Some(Instant::now() + time)),
         };
         self.sender.start(messages, phase);
-        while !self.turn(control)? {
+        while self.step(control)? == Step::Running {
             let over = |end: Instant| self.sender.posted() >= FEWEST && Instant::now() >= end;
             if end.is_some_and(over) {
                 end = None;
@@ -66,30 +74,30 @@ impl<'a> Traffic<'a> {
         Ok(self.sender.posted())
     }
 
-    /// Client: posts and polls once; true when everything wanted is done.
-    pub(super) fn turn(&mut self, control: &mut Control) -> Result<bool, Failure> {
+    /// Client: posts and polls once.
+    pub(super) fn step(&mut self, control: &mut Control) -> Result<Step, Failure> {
         self.sender.post()?;
         let found = self.poll()?;
         if self.sender.is_finished() {
-            return Ok(true);
+            return Ok(Step::Finished);
         }
         match self.waiter.after_poll(found, self.progress(), &self.station.cq, control)? {
-            Look::Again => Ok(false),
-            Look::News => Err(handshake::interrupted(control)),
-            Look::Overdue => Err(silent()),
+            WaitOutcome::PollAgain => Ok(Step::Running),
+            WaitOutcome::ControlReady => Err(handshake::interrupted(control)),
+            WaitOutcome::TimedOut => Err(silent()),
         }
     }
 
-    /// Client: says that it is done, and goes on receiving until the server is.
+    /// Client: reports that it is done, and continues to receive until the server is done.
     pub(super) fn stop(&mut self, control: &mut Control) -> Result<Report, Failure> {
         handshake::request_stop(control)?;
         self.receive_until_news(control)?;
         handshake::await_report(control)
     }
 
-    /// Client: a break. Nobody holds unreliable messages back, so that a side that also sends falls behind with
-    /// receiving, and what comes behind a full buffer is lost, all of it: the messages that are measured behind those of
-    /// the warm-up, and the last ones behind those. Reliable ones wait their turn.
+    /// Client: a break. Unreliable messages have no flow control. A side that also sends falls behind with receiving,
+    /// and everything behind a full buffer is lost: the measured messages behind those of the warm-up, and the last
+    /// ones behind those. Reliable ones are flow-controlled.
     pub(super) fn settle(&mut self, control: &mut Control) -> Result<(), Failure> {
         if self.station.is_reliable() {
             return Ok(());
@@ -104,14 +112,14 @@ impl<'a> Traffic<'a> {
         loop {
             let found = self.poll()?;
             let look = self.waiter.after_poll(found, self.progress(), &self.station.cq, control)?;
-            if look == Look::News || Instant::now() > end {
+            if look == WaitOutcome::ControlReady || Instant::now() > end {
                 return Ok(());
             }
         }
     }
 
-    /// Server: until the client says stop. Unreliable messages it sends from the first break to the second only, while
-    /// those of the client count.
+    /// Server: runs until the client stops. It sends unreliable messages only from the first break to the second,
+    /// while those of the client count.
     pub(super) fn serve(&mut self, control: &mut Control) -> Result<Report, Failure> {
         let bidirectional = self.station.params.bidirectional;
         let (mut start, mut elapsed_ns, mut breaks) = (Instant::now(), 0, 0);
@@ -122,7 +130,9 @@ impl<'a> Traffic<'a> {
         loop {
             self.sender.post()?;
             let found = self.poll()?;
-            if self.waiter.after_poll(found, self.progress(), &self.station.cq, control)? != Look::News {
+            if self.waiter.after_poll(found, self.progress(), &self.station.cq, control)?
+                != WaitOutcome::ControlReady
+            {
                 continue;
             }
             let pause = handshake::await_pause(control)?;
@@ -151,12 +161,12 @@ impl<'a> Traffic<'a> {
         })
     }
 
-    /// Server: the lanes on which one of the last messages is known to have arrived whole.
+    /// Server: the lanes on which one of the last messages certainly arrived whole.
     pub(super) fn proved(&self) -> &[bool] {
         self.receiver.proved()
     }
 
-    /// What the server's side knows of what arrived: messages, atomics, or for WRITEs the bytes of that many messages.
+    /// What the server counts: messages, atomics, or for WRITEs the bytes of that many messages.
     fn arrived(&self) -> Result<u64, Failure> {
         let Station { region, layout, lanes, params, .. } = self.station;
         match params.test.operation() {
@@ -185,7 +195,8 @@ impl<'a> Traffic<'a> {
         Ok(())
     }
 
-    /// Takes what arrived and was not polled yet. What is acknowledged is there; the rest may be on its way.
+    /// Takes completions of arrived messages that were not polled yet. Acknowledged messages have arrived; others may
+    /// be in flight.
     fn drain(&mut self) -> Result<(), Failure> {
         let quiet = if self.station.is_reliable() { Duration::ZERO } else { QUIET };
         let end = Instant::now() + LONGEST_DRAIN;
@@ -200,8 +211,8 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// Takes completions. Those of unreliable sends are there at once, and a queue that is never empty is never driven:
-    /// so it is emptied, or nothing would be received while we send.
+    /// Takes completions. Unreliable sends complete immediately, and polling a queue that is never empty never drives
+    /// the NIC. So the queue is emptied, or nothing would be received while we send.
     #[inline]
     fn poll(&mut self) -> Result<usize, Failure> {
         let mut found = self.poll_once()?;

@@ -1,4 +1,4 @@
-//! Bind and connect: one call of the connection manager after the other, each begun by the event of the one before.
+//! Bind and connect: a sequence of connection manager calls, each started by the event of the one before.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -15,10 +15,10 @@ use crate::rsocket::endpoint::Endpoint;
 use crate::rsocket::errno::{Errno, Outcome};
 use crate::rsocket::wire::ConnectData;
 
-/// A resolution gets a second, and twice as long with each retry.
+/// Timeout of a resolution: one second, doubled with each retry.
 const FIRST_TIMEOUT_MS: c_int = 1000;
 const MAX_RETRIES: u32 = 6;
-/// Retries of the transport; for a receiver that is not ready, without end: that is what makes control messages safe.
+/// Transport retries. RNR retries are unlimited, which makes control messages safe.
 const RETRIES: u8 = 7;
 
 impl Connection {
@@ -50,13 +50,13 @@ impl Connection {
             .map_err(|errno| if errno == Errno::WOULD_BLOCK { Errno(libc::EINPROGRESS) } else { errno })
     }
 
-    /// Waits until the connection is there, or says why it is not.
+    /// Waits until the connection is established, or returns why it failed.
     pub(crate) fn finish_opening(&self, must_not_wait: bool) -> Outcome<()> {
         let mut shared = self.wait(must_not_wait, |shared| !shared.state.is_opening())?;
         match shared.state {
             State::Connected => Ok(()),
             State::Refused(errno) => {
-                // The caller is told now, so it need not ask.
+                // The caller gets the error now, so `SO_ERROR` does not report it again.
                 shared.error = 0;
                 Err(errno)
             }

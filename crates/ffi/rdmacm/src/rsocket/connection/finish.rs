@@ -9,12 +9,12 @@ use crate::rsocket::errno::{Errno, Outcome};
 use crate::rsocket::stream::Direction;
 use crate::rsocket::waiting::{Watched, sleep_until};
 
-/// How long a close waits for what is on its way. A peer whose receives have run out could hold it up for ever.
+/// How long a close waits for data in flight. A peer without receives could block it for ever.
 const LINGER: Duration = Duration::from_secs(10);
 
 impl Connection {
-    /// Tells the peer, and waits until everything sent has arrived. Blocks even if the socket does not: there is no
-    /// kernel that would go on sending for a program that has left.
+    /// Sends the close message, and waits until everything sent has arrived. Blocks even for a non-blocking socket:
+    /// there is no kernel that would continue to send after the program has ended.
     pub(crate) fn shut_down(&self, direction: Direction) -> Outcome<()> {
         let mut shared = self.shared.lock();
         let Some(link) = shared.link_mut() else {
@@ -22,7 +22,7 @@ impl Connection {
         };
         link.machine.handle_shutdown(direction);
         shared.progress(None);
-        // Whoever sleeps in a read must see that there will be no more.
+        // Blocked readers must see the end.
         shared.sleepers.wake(None);
         let flushed = |shared: &Shared| {
             shared.end().is_some() || shared.link().is_none_or(|link| link.machine.is_flushed())
@@ -33,9 +33,9 @@ impl Connection {
         }
     }
 
-    /// Ends the socket. Its resources go with the last call that still uses it.
+    /// Closes the socket. Its resources are freed with the last call that uses it.
     pub(crate) fn close(&self) {
-        // An interrupted farewell is a farewell; the peer learns of the end in any case.
+        // An interrupted close still closes: the peer sees the disconnect either way.
         let _ = self.shut_down(Direction::Both);
         let mut shared = self.shared.lock();
         if shared.state == State::Connected {

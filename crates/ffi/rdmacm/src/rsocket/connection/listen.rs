@@ -1,4 +1,4 @@
-//! Listen and accept. Requests wait in the listener until a call takes them.
+//! Listen and accept. Requests wait in the listener until a call accepts them.
 
 use std::ffi::c_int;
 
@@ -26,7 +26,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes a request that waits, or waits for one. One that cannot be accepted is turned down, and the next one taken.
+    /// Accepts a pending request, or waits for one. Rejects requests that cannot be accepted, and takes the next.
     pub(crate) fn accept(&self) -> Outcome<Connection> {
         loop {
             let mut shared = self.wait(self.flags.forbid_waiting(0), |shared| {
@@ -48,7 +48,7 @@ impl Connection {
             return Err(Errno(libc::EPROTO));
         };
         // SAFETY: the request is ours alone, and its event was acknowledged when it was taken.
-        let channel = unsafe { Channel::adopt(request.id)? };
+        let channel = unsafe { Channel::migrate(request.id)? };
         let connection =
             Connection::of(channel, self.domain, sizing, State::Accepting, self.flags.inherited());
         let mut shared = connection.shared.lock();

@@ -1,4 +1,4 @@
-//! Memory of the program that its peer writes to directly, found by offset (`riomap`, `riounmap`, `riowrite`).
+//! Memory of the program that its peer writes directly, addressed by offset (`riomap`, `riounmap`, `riowrite`).
 
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
@@ -15,17 +15,17 @@ use crate::rsocket::stream::Growth;
 use crate::rsocket::vectors::Vectors;
 use crate::rsocket::wire::{Mapping, Message, RemoteBuffer};
 
-/// Writes that follow each other faster than this have nothing between them that could be waited for: an answer takes longer
-/// unless it comes from another processor, and then nobody needs this one.
+/// Writes in closer succession than this do not wait for an answer in between. An answer takes longer, unless it
+/// comes from another core, and then this core need not yield.
 const AT_ONCE: Duration = Duration::from_micros(2);
 
 /// A buffer that the program mapped.
 pub(crate) struct Mapped {
     mr: *mut ibv_mr,
     offset: u64,
-    /// Its place in the peer's table; none if it is for local use.
+    /// Its index in the peer's table; none if it is for local use.
     place: Option<u16>,
-    /// Whether the peer was told.
+    /// Whether the peer was informed.
     announced: bool,
 }
 
@@ -54,7 +54,7 @@ impl Drop for Mapped {
 }
 
 impl Connection {
-    /// Maps a buffer to an offset, or to its own address if that is -1. The peer is told with the next thing sent.
+    /// Maps a buffer to an offset, or to its own address if that is -1. The next send announces it to the peer.
     pub(crate) fn map(
         &self,
         buffer: *mut c_void,
@@ -86,7 +86,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Tells the peer of mappings that it does not know. The caller has the turn to write.
+    /// Announces new mappings to the peer. The caller holds the write lock.
     pub(crate) fn announce_mappings(&self, must_not_wait: bool) -> Outcome<()> {
         loop {
             if self.shared.lock().unannounced().is_none() {
@@ -101,18 +101,18 @@ impl Connection {
                 addr: link.peer_mappings.addr.wrapping_add(u64::from(place) * Mapping::LEN as u64),
                 ..link.peer_mappings
             };
-            let Some(piece) = link.machine.outbound.plan_beside(Mapping::LEN as u32) else { continue };
+            let Some(piece) = link.machine.send_ring.plan_direct(Mapping::LEN as u32) else { continue };
             shared.mapped[at].announced = true;
             let list = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
             let mut from = Vectors::new(&list)?;
             shared.send_piece(&piece, &mut from, |shared| {
-                shared.link_mut()?.machine.outbound.commit_beside(&piece);
+                shared.link_mut()?.machine.send_ring.commit_direct(&piece);
                 Some((target, Some(Message::Mapping(place))))
             })?;
         }
     }
 
-    /// Writes straight into what the peer mapped at `offset`; stops where nothing is mapped.
+    /// Writes directly into the peer's mapping at `offset`; stops at the end of the mapping.
     pub(crate) fn write_mapped(
         &self,
         mut from: Vectors<'_>,
@@ -134,9 +134,9 @@ impl Connection {
             };
             let Some(target) = shared.find_mapping(offset) else { break };
             let Some(link) = shared.link_mut() else { break };
-            let Some(piece) = link.machine.outbound.plan_beside(limit.min(target.length)) else { continue };
+            let Some(piece) = link.machine.send_ring.plan_direct(limit.min(target.length)) else { continue };
             shared.send_piece(&piece, &mut from, |shared| {
-                shared.link_mut()?.machine.outbound.commit_beside(&piece);
+                shared.link_mut()?.machine.send_ring.commit_direct(&piece);
                 Some((target, None))
             })?;
             offset += u64::from(piece.length);
@@ -146,10 +146,10 @@ impl Connection {
         Ok(written)
     }
 
-    /// Whoever watches memory for an answer spins outside of every call, also when the answer has to be written on the very
-    /// processor it spins on. If it did so before this write, it will after it.
+    /// A program that polls memory for an answer spins outside of every call, even if the peer needs the same core to
+    /// answer. If it did so before this write, it will do so after it.
     fn let_others_run(&self, started: Instant) {
-        // Before it lets them: the time that they take is time that it waits.
+        // Before it yields: the time of the others is time that it waits.
         let ended = self.shared.lock().mapped_write.replace(Instant::now());
         if ended.is_some_and(|ended| started.saturating_duration_since(ended) > AT_ONCE) {
             std::thread::yield_now();
@@ -166,21 +166,21 @@ impl Shared {
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.link().is_some_and(|link| link.machine.outbound.has_room())
+        self.link().is_some_and(|link| link.machine.send_ring.has_room())
     }
 
     fn unannounced(&self) -> Option<usize> {
         self.mapped.iter().position(|mapped| mapped.place.is_some() && !mapped.announced)
     }
 
-    /// A place in the peer's table that no mapping of ours has.
+    /// A free index in the peer's table.
     fn free_place(&self) -> Option<u16> {
-        // A connection that was just accepted knows its peer before it is established.
+        // An accepted connection knows its peer before it is established.
         let places = self.endpoint.as_ref()?.link.as_ref()?.peer_mappings.length as u16;
         (0..places).find(|place| !self.mapped.iter().any(|mapped| mapped.place == Some(*place)))
     }
 
-    /// Where the peer wants the bytes of this offset, and how many may follow.
+    /// The target in the peer's memory for this offset, and how many bytes may follow.
     fn find_mapping(&self, offset: u64) -> Option<RemoteBuffer> {
         let mapping = self.link()?.mappings.iter().find(|mapping| mapping.reach(offset) > 0)?;
         let into = offset - mapping.offset;

@@ -1,9 +1,9 @@
-//! A stream socket: an id, an endpoint once there is a peer, and who waits for it.
+//! A stream socket: an id, an endpoint once there is a peer, and its waiters.
 //!
-//! One thread may read and one may write at the same time; others wait for their turn. All state is behind one lock,
-//! which nobody holds while sleeping or copying a program's bytes.
+//! One thread may read and one may write at the same time; others wait for a lock. One lock protects all state. It is
+//! not held while sleeping or copying a program's bytes.
 //!
-//! | file | what lives there |
+//! | file | content |
 //! |---|---|
 //! | `shared` | the state, and how events and completions change it |
 //! | `waiting` | what waiting for it means |

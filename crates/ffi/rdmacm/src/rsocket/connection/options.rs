@@ -1,4 +1,4 @@
-//! Options of a stream socket. Those that mean nothing here are kept, so that a program that sets one reads it again.
+//! Options of a stream socket. Options without an effect are stored, so that a program can read them back.
 
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     pub(crate) route: Option<Vec<u8>>,
 }
 
-/// What a change of options asks of the service that keeps connections alive.
+/// What a change of options requires of the keepalive service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum KeepAlive {
     Unchanged,
@@ -51,7 +51,7 @@ impl Connection {
             }
             (libc::SOL_SOCKET, libc::SO_REUSEADDR) => {
                 let reuse = value.int()? != 0;
-                // Once bound it makes no difference, and a program that sets it late should not stumble.
+                // It has no effect on a bound socket, but a program that sets it late should not fail.
                 if shared.state == State::Fresh {
                     shared.set_id_option(RDMA_OPTION_ID_REUSEADDR, c_int::from(reuse))?;
                 }
@@ -63,7 +63,7 @@ impl Connection {
             (libc::SOL_SOCKET, libc::SO_SNDBUF) if shared.endpoint.is_none() => {
                 shared.sizing.set_send_ring(value.size()?);
             }
-            // Too late, which the kernel does not mind either.
+            // Too late, but accepted, as in the kernel.
             (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => {}
             (libc::IPPROTO_IP, libc::IP_TOS) => {
                 let tos = value.int()?;
@@ -78,7 +78,7 @@ impl Connection {
             }
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => return shared.set_idle(value.int()?),
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => shared.options.no_delay = value.int()? != 0,
-            // A reliable connection has retries of its own.
+            // A reliable connection has its own retries.
             (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL) => {}
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG | libc::TCP_CONGESTION) => {}
             (SOL_RDMA, _) => shared.set_rdma_option(name, value)?,
@@ -125,7 +125,7 @@ impl Connection {
         into.put(&number)
     }
 
-    /// A probe is due; false if there is nothing left to keep alive.
+    /// Sends a probe. Returns `false` if the connection has ended.
     pub(crate) fn keep_alive(&self) -> bool {
         let mut shared = self.shared.lock();
         shared.progress(None);
@@ -174,7 +174,7 @@ impl Shared {
     }
 
     fn set_rdma_option(&mut self, name: c_int, value: &Given) -> Outcome<()> {
-        // A listener hands its sizes to what it accepts, so it may change them at any time.
+        // Accepted sockets inherit the sizes of a listener, so it may change them at any time.
         if self.endpoint.is_some() || self.state.is_opening() {
             return Err(Errno(libc::EINVAL));
         }
@@ -189,7 +189,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What went wrong since the last time somebody asked.
+    /// The error since the last query.
     fn take_error(&mut self) -> c_int {
         self.progress(None);
         if self.end() == Some(End::Failed) && self.error == 0 {

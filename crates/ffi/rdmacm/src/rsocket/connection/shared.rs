@@ -16,7 +16,7 @@ use crate::rsocket::settings::Sizing;
 use crate::rsocket::stream::End;
 use crate::rsocket::wait::Sleepers;
 
-/// Where a socket is in its life.
+/// The state of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     Fresh,
@@ -25,22 +25,22 @@ pub(crate) enum State {
     ResolvingAddress,
     ResolvingRoute,
     Connecting,
-    /// Our reply is on its way; the peer has not said that it came.
+    /// Our reply is in flight; the peer has not confirmed it.
     Accepting,
-    /// From here on the machine's own life counts.
+    /// Connected: the state of the stream applies.
     Connected,
-    /// It could not be connected, for this reason.
+    /// The connection failed, for this reason.
     Refused(Errno),
 }
 
 impl State {
-    /// Whether events of the connection manager will move it on.
+    /// Whether events of the connection manager change the state.
     pub(crate) fn is_opening(self) -> bool {
         matches!(self, State::ResolvingAddress | State::ResolvingRoute | State::Connecting | State::Accepting)
     }
 }
 
-/// A request to connect that nobody has accepted yet.
+/// A connection request that was not accepted yet.
 pub(crate) struct Request {
     pub(crate) id: *mut rdma_cm_id,
     pub(crate) private_data: Vec<u8>,
@@ -49,7 +49,7 @@ pub(crate) struct Request {
 // SAFETY: a handle that any thread may use, and bytes.
 unsafe impl Send for Request {}
 
-/// Everything behind the socket's lock. The order of the fields is the order in which they must go.
+/// The state behind the socket's lock. The order of the fields is the order of destruction.
 pub(crate) struct Shared {
     pub(crate) endpoint: Option<Endpoint>,
     pub(crate) mapped: Vec<Mapped>,
@@ -61,12 +61,12 @@ pub(crate) struct Shared {
     pub(crate) sizing: Sizing,
     pub(crate) options: Options,
     pub(crate) sleepers: Sleepers,
-    /// What `SO_ERROR` answers, once.
+    /// The next result of `SO_ERROR`.
     pub(crate) error: c_int,
     pub(crate) destination: Option<Address>,
     pub(crate) retries: u32,
     pub(crate) closed: bool,
-    /// When somebody last looked for events without having slept.
+    /// When a caller last polled for events without having slept.
     pub(crate) glanced: Instant,
 }
 
@@ -100,7 +100,7 @@ impl Shared {
     }
 
     pub(crate) fn has_data(&self) -> bool {
-        self.link().is_some_and(|link| link.machine.inbound.has_data())
+        self.link().is_some_and(|link| link.machine.recv_ring.has_data())
     }
 
     pub(crate) fn is_readable(&self) -> bool {
@@ -112,7 +112,7 @@ impl Shared {
     }
 
     pub(crate) fn can_send(&self) -> bool {
-        self.link().is_some_and(|link| link.machine.outbound.can_send())
+        self.link().is_some_and(|link| link.machine.send_ring.can_send())
     }
 
     pub(crate) fn end(&self) -> Option<End> {
@@ -125,7 +125,7 @@ impl Shared {
         while let Some(happened) = self.channel.next() {
             count += 1;
             if happened.event == RDMA_CM_EVENT_ADDR_CHANGE {
-                // A hint, of which sockets know nothing: what follows from it, the transport will tell.
+                // A hint that sockets do not use: the transport reports the consequences.
                 continue;
             }
             match self.state {
@@ -144,7 +144,7 @@ impl Shared {
             self.requests.push_back(Request { id, private_data });
             return;
         }
-        // The peer of a request has gone before anybody accepted it.
+        // The peer of a request disconnected before it was accepted.
         if let Some(at) = self.requests.iter().position(|request| request.id == happened.id)
             && let Some(request) = self.requests.remove(at)
         {
@@ -158,7 +158,7 @@ impl Shared {
             return;
         }
         if let Some(endpoint) = &mut self.endpoint {
-            // What came before the end still counts.
+            // Data that arrived before the end stays readable.
             endpoint.progress();
             if let Some(link) = &mut endpoint.link {
                 link.machine.life.on_end(End::Disconnected);

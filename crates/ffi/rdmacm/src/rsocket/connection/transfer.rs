@@ -40,7 +40,7 @@ fn drain(ring: &Registered, spans: &[Span; 2], into: &mut Vectors<'_>) {
 }
 
 impl Connection {
-    /// Makes sure that there is a connection, waiting for one that is being made.
+    /// Waits for a connection in progress; fails if there is none.
     fn settle(&self, must_not_wait: bool) -> Outcome<()> {
         let state = self.shared.lock().state;
         match state {
@@ -65,10 +65,10 @@ impl Connection {
                 Err(errno) => return Err(errno),
             };
             let Some(link) = shared.link_mut() else { break };
-            let Some(piece) = link.machine.outbound.plan(limit) else { continue };
+            let Some(piece) = link.machine.send_ring.plan(limit) else { continue };
             let posted = shared.send_piece(&piece, &mut from, |shared| {
                 let link = shared.link_mut()?;
-                Some((link.machine.outbound.commit(&piece), Some(Message::Data(piece.length))))
+                Some((link.machine.send_ring.commit(&piece), Some(Message::Data(piece.length))))
             });
             posted?;
             sent += piece.length as usize;
@@ -76,7 +76,7 @@ impl Connection {
         Ok(sent)
     }
 
-    /// Waits until a request can be posted; says why not if none ever can.
+    /// Waits until a request can be posted, or returns why it never can.
     pub(crate) fn wait_for_room(
         &self,
         must_not_wait: bool,
@@ -104,14 +104,14 @@ impl Connection {
                 Err(errno) => return Err(errno),
             };
             let (Some(link), Some(endpoint)) = (shared.link(), &shared.endpoint) else { break };
-            if !link.machine.inbound.has_data() {
-                // The end; a failure is told once there is nothing else to tell.
+            if !link.machine.recv_ring.has_data() {
+                // The end of the stream. A failure is reported once all data is read.
                 if got == 0 && link.machine.life.end() == Some(End::Failed) {
                     return Err(Errno(libc::ECONNRESET));
                 }
                 break;
             }
-            let spans = link.machine.inbound.next(into.left());
+            let spans = link.machine.recv_ring.next(into.left());
             let length = spans[0].length + spans[1].length;
             let ring: *const Registered = &endpoint.recv_ring;
             if flags & libc::MSG_PEEK != 0 {
@@ -143,7 +143,7 @@ impl Connection {
 impl Shared {
     fn finish_reading(&mut self, length: u32) {
         if let Some(link) = self.link_mut() {
-            link.machine.inbound.on_read(length);
+            link.machine.recv_ring.on_read(length);
         }
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.flush_control();
@@ -159,12 +159,12 @@ impl Shared {
     }
 }
 
-/// What posting a piece needs once its bytes are in place: where it goes, and what is said of it.
+/// What posting a piece needs once its bytes are in place: the target, and the message.
 pub(crate) type Destination = Option<(RemoteBuffer, Option<Message>)>;
 
-/// Posting, for a lock that may be let go while the program's bytes are copied.
+/// Posting with a lock that may be released while the program's bytes are copied.
 pub(crate) trait SendPiece {
-    /// Brings the next bytes of `from` into place and posts them where `commit` says.
+    /// Copies the next bytes of `from` into place and posts them to the target of `commit`.
     fn send_piece(
         &mut self,
         piece: &Piece,

@@ -1,4 +1,4 @@
-//! What waiting for a stream socket means.
+//! Waiting for a stream socket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::rsocket::stream::End;
 use crate::rsocket::wait::{Bell, Sleepers, watch};
 use crate::rsocket::waiting::Watched;
 
-/// How often a caller that never sleeps is made to look for events of the connection; each look is a system call.
+/// How often a caller that never sleeps polls for connection events; each poll is a system call.
 const GLANCE: Duration = Duration::from_millis(10);
 
 impl Watched for Shared {
@@ -65,7 +65,7 @@ impl Watched for Shared {
         }
     }
 
-    /// Asks the peer's NIC whether it lives; if it does not, a completion will say so.
+    /// Probes the peer's NIC; if it is dead, a completion reports it.
     fn on_silence(&mut self) {
         if let Some(link) = self.link_mut() {
             link.machine.handle_keepalive_timer();
@@ -88,7 +88,7 @@ impl Watched for Shared {
                 if self.can_send() || !self.is_writable() {
                     ready |= asked & POLLOUT;
                 }
-                // While there is something to read, the end has not been reached.
+                // The end is reported once there is nothing left to read.
                 match self.end().filter(|_| !self.has_data()) {
                     Some(End::Disconnected) => ready | POLLHUP,
                     Some(End::Failed) => ready | POLLERR,

@@ -18,9 +18,9 @@ use crate::rsocket::stream::Span;
 use crate::rsocket::vectors::Vectors;
 use crate::verbs::ibv_query_gid;
 
-/// Room for one message with its header, as rdma-core has it.
+/// Space for one message with its header, as in rdma-core.
 pub(crate) const SLOT: u32 = 2048;
-/// The NIC puts the network header of every message in front; all share one place, since nobody reads it.
+/// The NIC writes a GRH in front of every message; all share one buffer, since it is not read.
 const GRH: u32 = 40;
 /// The key that all datagram sockets share.
 const QKEY: u32 = 0x0123_4567;
@@ -28,7 +28,7 @@ const BATCH: usize = 32;
 /// wr_id: what is above the slot's number.
 const RECEIVE: u64 = 1 << 32;
 
-/// A message that has come and lies in its slot.
+/// A received message in its slot.
 #[derive(Clone, Copy)]
 pub(crate) struct Arrived {
     pub(crate) source: SocketAddr,
@@ -36,7 +36,7 @@ pub(crate) struct Arrived {
     slot: u32,
 }
 
-/// Where a peer's queue pair is.
+/// The address of a peer's queue pair.
 pub(crate) struct Handle(*mut ibv_ah);
 
 // SAFETY: a handle that any thread may use.
@@ -49,7 +49,7 @@ impl Drop for Handle {
     }
 }
 
-/// One queue pair. The order of the fields is the order in which they must go, after the queue pair itself.
+/// One queue pair. The order of the fields is the order of destruction, after the queue pair itself.
 pub(crate) struct Endpoint {
     /// Address handles by peer address: they belong to the queue pair's domain.
     handles: HashMap<IpAddr, Handle>,
@@ -63,7 +63,7 @@ pub(crate) struct Endpoint {
     free: Vec<u32>,
     slots: u32,
     recv_slots: u32,
-    /// The most bytes that a message of ours can carry behind its header: a slot's, or the network's.
+    /// Maximum payload of a message: limited by the slot, or by the network.
     pub(crate) capacity: usize,
 }
 
@@ -146,7 +146,7 @@ impl Endpoint {
         self.free.len() == self.slots as usize
     }
 
-    /// Handles completions; what came goes to `take`. Returns how many there were.
+    /// Handles completions; passes received messages to `take`. Returns the number of completions.
     pub(crate) fn progress(&mut self, mut take: impl FnMut(Arrived)) -> usize {
         let mut total = 0;
         let mut batch = [ibv_wc::default(); BATCH];
@@ -159,7 +159,8 @@ impl Endpoint {
                 } else if let Some(arrived) = self.read_header(slot, wc) {
                     take(arrived);
                 } else {
-                    // Not one of ours, or the queue pair is going: then this fails too, and there is nobody to tell.
+                    // A foreign message, or the queue pair is being destroyed: then this fails too, and the error is
+                    // ignored.
                     let _ = self.post_receive(slot);
                 }
             }
@@ -183,7 +184,7 @@ impl Endpoint {
         Some(Arrived { source, data: Span { offset: offset + header, length: length - header }, slot })
     }
 
-    /// Copies a message to the program, as much as there is room for.
+    /// Copies a message to the program, as much as fits.
     pub(crate) fn copy(&self, arrived: &Arrived, into: &mut Vectors<'_>) {
         let mut at = arrived.data.offset;
         into.walk(arrived.data.length as usize, |start, count| {
@@ -193,9 +194,9 @@ impl Endpoint {
         });
     }
 
-    /// Its slot may be used again.
+    /// Reposts its slot.
     pub(crate) fn release(&mut self, arrived: &Arrived) {
-        // If the queue pair cannot take it, it is gone, and the socket with it.
+        // If posting fails, the queue pair is destroyed, and the socket with it.
         let _ = self.post_receive(arrived.slot);
     }
 
@@ -214,7 +215,7 @@ impl Endpoint {
         Errno::of_verb(unsafe { post_recv(self.qp(), &mut request) })
     }
 
-    /// Sends the program's bytes, which fit, to a queue pair. There is room.
+    /// Sends the program's bytes to a queue pair. The caller has checked that they fit and that a slot is free.
     pub(crate) fn send(&mut self, to: IpAddr, qpn: u32, mut from: Vectors<'_>) -> Outcome<()> {
         let ah = self.handle(to)?;
         let slot = self.free.pop().ok_or(Errno::WOULD_BLOCK)?;

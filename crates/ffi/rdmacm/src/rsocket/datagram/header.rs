@@ -1,21 +1,21 @@
-//! The two headers of datagram sockets. Until an end knows the other's queue pair, datagrams travel over plain UDP behind
-//! a *service header* that tells the sender's; then they travel as UD messages behind a *source header*, since a UD
-//! message alone does not say from which port it came. Byte for byte what rdma-core's librdmacm sends.
+//! The two headers of datagram sockets. Until an end knows the other's queue pair, datagrams travel over UDP with a
+//! *service header* that carries the sender's queue pair. Then they travel as UD messages with a *source header*,
+//! since a UD message does not carry its source port. Byte for byte what rdma-core's librdmacm sends.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// What makes a datagram unusable; it is dropped.
+/// Why a datagram is invalid; it is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Malformed {
-    /// Fewer bytes than its header has.
+    /// It is shorter than its header.
     Short,
-    /// Not one of ours.
+    /// It is not a message of this protocol.
     Tag,
-    /// Version and length that do not belong together, or not to the sender's address.
+    /// Version and length are inconsistent, or do not fit the sender's address.
     Shape,
 }
 
-/// In front of every UD message: where it comes from.
+/// The header of every UD message: its source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SourceHeader {
     bytes: [u8; Self::MAX_LEN],
@@ -51,7 +51,7 @@ impl SourceHeader {
         &self.bytes[..self.length]
     }
 
-    /// The source, and how long the header is.
+    /// Reads the source, and the length of the header.
     pub(crate) fn parse(bytes: &[u8]) -> Result<(SocketAddr, usize), Malformed> {
         let head: &[u8; SOURCE_LEN_V4] = bytes.first_chunk().ok_or(Malformed::Short)?;
         let port = u16::from_be_bytes([head[2], head[3]]);
@@ -73,14 +73,14 @@ impl SourceHeader {
     }
 }
 
-/// What a packet over plain UDP wants.
+/// The kind of a UDP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
     /// It carries data; the receiver answers with a packet of its own.
     Data,
-    /// It only tells the sender's queue pair.
+    /// It only carries the sender's queue pair.
     Answer,
-    /// From a later version; only its queue pair counts.
+    /// From a later version; only its queue pair is used.
     Unknown(u8),
 }
 
@@ -90,13 +90,13 @@ const PURPOSE_ANSWER: u8 = 7;
 const SERVICE_LEN_V4: usize = 16;
 const SERVICE_LEN_V6: usize = 28;
 
-/// In front of every packet over plain UDP.
+/// The header of every UDP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ServiceHeader {
     pub(crate) purpose: Purpose,
     /// The sender's queue pair.
     pub(crate) qpn: u32,
-    /// The address at which that queue pair is. Nobody reads it; the packet's own source counts.
+    /// The address of that queue pair. It is ignored; the packet's own source is used.
     pub(crate) address: IpAddr,
 }
 
@@ -120,7 +120,7 @@ impl ServiceHeader {
         bytes
     }
 
-    /// Reads the header of a packet from `source`; also says how long it is.
+    /// Reads the header of a packet from `source`, and its length.
     pub(crate) fn parse(bytes: &[u8], source: &SocketAddr) -> Result<(Self, usize), Malformed> {
         let head: &[u8; SERVICE_LEN_V4] = bytes.first_chunk().ok_or(Malformed::Short)?;
         if u32::from_be_bytes([head[0], head[1], head[2], head[3]]) != TAG {
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(SourceHeader::parse(&[4]), Err(Malformed::Short));
     }
 
-    /// Every short string of bytes is either refused or read, and neither panics.
+    /// Every short byte string is either refused or read, without a panic.
     #[test]
     fn nothing_from_the_network_panics() {
         for length in 0..64 {

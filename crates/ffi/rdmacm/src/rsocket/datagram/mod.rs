@@ -1,6 +1,6 @@
-//! A datagram socket: plain UDP until both ends know each other's queue pair, UD messages from then on.
+//! A datagram socket: UDP until both ends know each other's queue pair, then UD messages.
 //!
-//! | file | what lives there |
+//! | file | content |
 //! |---|---|
 //! | `header` | the two headers on the wire |
 //! | `udp` | the plain socket |
@@ -30,7 +30,7 @@ use super::waiting::{self, Pollable, Watched};
 use shared::Shared;
 use udp::Udp;
 
-/// How long a close waits for datagrams to leave; they need nobody's consent.
+/// How long a close waits for datagrams to leave.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// A datagram socket.
@@ -40,12 +40,12 @@ pub(crate) struct Datagrams {
     flags: Flags,
 }
 
-/// A datagram that was read.
+/// A received datagram.
 pub(crate) struct Received {
     pub(crate) source: Address,
-    /// Bytes that the program got.
+    /// Bytes copied to the program.
     pub(crate) copied: usize,
-    /// Bytes that the datagram had.
+    /// Length of the datagram.
     pub(crate) length: usize,
 }
 
@@ -81,7 +81,7 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Sends one datagram to `to`, or to whom the socket is connected.
+    /// Sends one datagram to `to`, or to the connected peer.
     pub(crate) fn send(&self, from: Vectors<'_>, to: Option<Address>, flags: c_int) -> Outcome<usize> {
         let to: Option<SocketAddr> = match to {
             Some(address) => Some(address.ip().ok_or(Errno(libc::EAFNOSUPPORT))?),
@@ -98,7 +98,7 @@ impl Datagrams {
         Ok(length)
     }
 
-    /// Reads one datagram; what does not fit is lost.
+    /// Receives one datagram; excess bytes are lost.
     pub(crate) fn receive(&self, into: Vectors<'_>, flags: c_int) -> Outcome<Received> {
         let must_not_wait = self.flags.forbid_waiting(flags);
         let mut shared = self.shared.lock();
@@ -122,7 +122,7 @@ impl Datagrams {
     /// Waits until everything has left.
     pub(crate) fn shut_down(&self) -> Outcome<()> {
         let shared = self.shared.lock();
-        // Late datagrams are lost datagrams, which is nothing to complain about.
+        // A datagram that is late counts as lost, which is no error.
         drop(waiting::sleep_until(shared, Some(Instant::now() + LINGER), Shared::is_flushed));
         Ok(())
     }
@@ -139,7 +139,7 @@ impl Datagrams {
         &self.flags
     }
 
-    /// Sizes are ours; everything else is the plain socket's.
+    /// Sizes are ours; all other options are those of the UDP socket.
     pub(crate) fn set_option(&self, level: c_int, name: c_int, value: &Given) -> Outcome<()> {
         let mut shared = self.shared.lock();
         let fresh = !shared.has_endpoints();

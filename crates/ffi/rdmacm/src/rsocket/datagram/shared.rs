@@ -1,4 +1,4 @@
-//! The state of a datagram socket: its queue pairs, the peers it knows, and what has come.
+//! The state of a datagram socket: its queue pairs, known peers, and received datagrams.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -17,21 +17,21 @@ use crate::rsocket::vectors::Vectors;
 use crate::rsocket::wait::{Bell, Sleepers, watch};
 use crate::rsocket::waiting::Watched;
 
-/// Peers that are remembered; more is a flood, and all are forgotten.
+/// Maximum number of known peers; beyond it, all are forgotten.
 const MAX_PEERS: usize = 1024;
-/// How often a caller that never sleeps looks at the UDP socket; each look is a system call.
+/// How often a caller that never sleeps polls the UDP socket; each poll is a system call.
 const GLANCE: Duration = Duration::from_micros(50);
 
-/// What is known of another socket.
+/// The state of a peer.
 #[derive(Clone, Copy)]
 struct Peer {
-    /// Which of our queue pairs reaches it.
+    /// Our queue pair on the path to it.
     endpoint: usize,
-    /// Its queue pair, once it told us.
+    /// Its queue pair, once known.
     qpn: Option<u32>,
 }
 
-/// A datagram that nobody has read yet.
+/// A datagram that was not read yet.
 pub(crate) enum Waiting {
     /// It came over plain UDP.
     Copied(SocketAddr, Vec<u8>),
@@ -75,7 +75,7 @@ impl Shared {
         self.endpoints.iter().all(Endpoint::is_idle)
     }
 
-    /// The queue pair at the address from which `to` is reached; made if it is not there.
+    /// The queue pair at the local address for `to`; created if necessary.
     fn endpoint_for(&mut self, to: SocketAddr) -> Outcome<usize> {
         let mut local = self.local_port(to)?;
         if local.ip().is_unspecified() || local.ip().is_loopback() {
@@ -90,7 +90,7 @@ impl Shared {
         Ok(self.endpoints.len() - 1)
     }
 
-    /// Our address with a port: a peer must know where to answer.
+    /// Our address with a port, which a peer needs for its answer.
     fn local_port(&self, to: SocketAddr) -> Outcome<SocketAddr> {
         let unknown = Errno(libc::EADDRNOTAVAIL);
         let local = self.udp.local()?.ip().ok_or(unknown)?;
@@ -115,7 +115,7 @@ impl Shared {
         Ok(peer)
     }
 
-    /// Makes sure that a peer can be reached at all.
+    /// Checks that a peer is reachable.
     pub(crate) fn meet(&mut self, address: SocketAddr) -> Outcome<()> {
         self.peer(address).map(drop)
     }
@@ -129,7 +129,7 @@ impl Shared {
     pub(crate) fn send(&mut self, to: SocketAddr, from: Vectors<'_>, flags: i32) -> Outcome<()> {
         let mut peer = self.peer(to)?;
         if peer.qpn.is_none() {
-            // Its answer may be there.
+            // The peer's answer may have arrived.
             self.take_packets();
             peer = self.peer(to)?;
         }
@@ -146,7 +146,7 @@ impl Shared {
         }
     }
 
-    /// Reads what came over plain UDP, as long as there is room for it; returns how many packets that were.
+    /// Reads UDP packets while there is space; returns their number.
     fn take_packets(&mut self) -> usize {
         let mut count = 0;
         let most = usize::from(self.sizing.recv_queue.max(1));
@@ -155,7 +155,7 @@ impl Shared {
             let udp = self.udp.clone();
             let Some((source, bytes)) = udp.receive(&mut packet) else { break };
             count += 1;
-            // A stranger's packet, or one that cannot be answered: dropped, as datagrams may be.
+            // An invalid packet, or one that cannot be answered, is dropped.
             let _ = self.take_packet(source, bytes);
         }
         count
@@ -175,7 +175,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Copies the oldest datagram to the program; it goes unless it is only looked at. There is one.
+    /// Copies the oldest datagram to the program, and removes it unless it is only peeked at. There must be one.
     pub(crate) fn read(&mut self, mut into: Vectors<'_>, peek: bool) -> Option<(SocketAddr, usize, usize)> {
         let (source, length, copied) = match self.waiting.front()? {
             Waiting::Copied(source, bytes) => {

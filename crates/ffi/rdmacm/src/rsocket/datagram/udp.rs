@@ -1,7 +1,7 @@
-//! The plain UDP socket behind a datagram socket. Its descriptor is the socket's number.
+//! The UDP socket behind a datagram socket. Its descriptor is the socket's number.
 //!
-//! It is made by a bare system call: below librspreload, which replaces `socket`, the library's own sockets must stay what
-//! they are.
+//! It is created by a direct system call: librspreload replaces `socket`, and the library's own sockets must stay UDP
+//! sockets.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -100,7 +100,7 @@ impl Udp {
     }
 }
 
-/// The local address from which the system would reach another.
+/// The local address that the system uses for a destination.
 pub(crate) fn source_for(to: SocketAddr) -> Outcome<SocketAddr> {
     let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let socket = Udp::new(family)?;

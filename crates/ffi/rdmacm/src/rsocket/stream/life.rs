@@ -1,4 +1,4 @@
-//! Who may still send, and why a connection ended.
+//! Which direction is still open, and why a connection ended.
 
 /// Which half of a connection is shut down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -8,16 +8,16 @@ pub(crate) enum Direction {
     Both,
 }
 
-/// Why nothing more comes or goes.
+/// Why a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
-    /// Both ends are done, or one of them said goodbye.
+    /// Both ends are done, or one of them disconnected.
     Disconnected,
     /// The transport gave up, or the peer broke the protocol.
     Failed,
 }
 
-/// The life of an established connection.
+/// The state of an established connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Life {
     readable: bool,
@@ -44,7 +44,7 @@ impl Life {
         self.writable && self.is_connected()
     }
 
-    /// Whether the program itself has said that it sends no more.
+    /// Whether the program has shut down writing.
     pub(crate) fn is_shut_for_writing(&self) -> bool {
         !self.writable
     }
@@ -53,12 +53,12 @@ impl Life {
         self.end
     }
 
-    /// It is over; the first reason stays.
+    /// Ends the connection; the first reason stays.
     pub(crate) fn on_end(&mut self, end: End) {
         self.end.get_or_insert(end);
     }
 
-    /// The peer will send no more; if we will not either, that was all.
+    /// Handles the peer's shutdown. If both directions are shut down, the connection ends.
     pub(crate) fn on_peer_shutdown(&mut self) {
         self.readable = false;
         if !self.writable {
@@ -66,8 +66,8 @@ impl Life {
         }
     }
 
-    /// The program is done with a direction. Returns what the peer must hear: whether all is over, if anything.
-    pub(crate) fn shut_down(&mut self, direction: Direction) -> Option<Farewell> {
+    /// Shuts down one or both directions. Returns the message for the peer, or `None` if it needs none.
+    pub(crate) fn shut_down(&mut self, direction: Direction) -> Option<CloseMessage> {
         if !self.is_connected() {
             return None;
         }
@@ -77,18 +77,18 @@ impl Life {
         match (self.readable, self.writable) {
             now if now == had => None,
             (_, true) => None,
-            (true, false) => Some(Farewell::Shutdown),
-            (false, false) => Some(Farewell::Disconnect),
+            (true, false) => Some(CloseMessage::Shutdown),
+            (false, false) => Some(CloseMessage::Disconnect),
         }
     }
 }
 
-/// What is said when a direction ends.
+/// The control message that a shutdown sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Farewell {
-    /// We send no more, but read on.
+pub(crate) enum CloseMessage {
+    /// We send no more, but continue to read.
     Shutdown,
-    /// Nothing more in either direction.
+    /// Both directions end.
     Disconnect,
 }
 
@@ -99,13 +99,13 @@ mod tests {
     #[test]
     fn each_direction_ends_by_itself() {
         let mut life = Life::new();
-        assert_eq!(life.shut_down(Direction::Write), Some(Farewell::Shutdown));
+        assert_eq!(life.shut_down(Direction::Write), Some(CloseMessage::Shutdown));
         assert!(life.is_readable() && !life.is_writable());
         assert_eq!(life.shut_down(Direction::Write), None, "said once");
-        assert_eq!(life.shut_down(Direction::Read), Some(Farewell::Disconnect));
+        assert_eq!(life.shut_down(Direction::Read), Some(CloseMessage::Disconnect));
         assert!(life.is_connected(), "until the message has left");
         assert_eq!(Life::new().shut_down(Direction::Read), None, "the peer need not know");
-        assert_eq!(Life::new().shut_down(Direction::Both), Some(Farewell::Disconnect));
+        assert_eq!(Life::new().shut_down(Direction::Both), Some(CloseMessage::Disconnect));
     }
 
     #[test]

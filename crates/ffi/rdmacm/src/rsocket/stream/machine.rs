@@ -2,18 +2,18 @@
 //!
 //! After every batch of completions, and after every read, the caller takes control messages until there are none.
 
-use super::inbound::{Inbound, Violation};
-use super::life::{Direction, End, Farewell, Life};
-use super::outbound::Outbound;
+use super::life::{CloseMessage, Direction, End, Life};
+use super::recv_ring::{RecvRing, Violation};
 use super::ring::Span;
+use super::send_ring::SendRing;
 use crate::rsocket::wire::{Message, Order, RemoteBuffer};
 
-/// Requests that are kept for control messages, so that data can never hold them up.
+/// Requests reserved for control messages, so that data can never block them.
 pub(crate) const CONTROL_SLOTS: u32 = 4;
-/// Places in the table that the peer writes its buffers' successors to.
+/// Entries of the table that the peer announces its buffers in.
 pub(crate) const TABLE_SLOTS: u32 = 2;
 
-/// How large everything is.
+/// The sizes of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) send_ring: u32,
@@ -24,7 +24,7 @@ pub(crate) struct Sizes {
     pub(crate) inline: u32,
 }
 
-/// What the peer said when we connected.
+/// The peer's private data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) order: Order,
@@ -40,7 +40,7 @@ pub(crate) enum Work {
     /// Data or a mapping, with its bytes of the send ring.
     Sent(u32),
     Control,
-    /// The message after which nothing follows.
+    /// The last message.
     LastControl,
 }
 
@@ -71,37 +71,37 @@ pub(crate) enum Control {
     Bare(Message),
     /// An entry for the peer's table, announced by the message.
     Entry { message: Message, bytes: [u8; RemoteBuffer::LEN], target: RemoteBuffer },
-    /// A write of no bytes: only the peer's NIC answers it.
+    /// A zero-length WRITE: only the peer's NIC answers it.
     Probe,
 }
 
 /// A stream that is connected, or was.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    pub(crate) outbound: Outbound,
-    pub(crate) inbound: Inbound,
+    pub(crate) send_ring: SendRing,
+    pub(crate) recv_ring: RecvRing,
     pub(crate) life: Life,
-    /// Our ring as the peer reaches it.
+    /// Our ring, as the peer addresses it.
     ring: RemoteBuffer,
     peer_order: Order,
     peer_table: RemoteBuffer,
     peer_slot: u32,
     own_slot: u32,
     control_slots: u32,
-    farewell: Option<Farewell>,
+    close_message: Option<CloseMessage>,
     probe: bool,
 }
 
 impl Machine {
-    /// `ring` is our receive ring as the peer reaches it.
+    /// `ring` is our receive ring, as the peer addresses it.
     pub(crate) fn new(sizes: &Sizes, ring: RemoteBuffer, peer: &Peer) -> Self {
         let slots = u32::from(sizes.send_queue).saturating_sub(CONTROL_SLOTS).max(1);
-        let mut outbound = Outbound::new(sizes.send_ring, slots, sizes.inline);
-        outbound.on_credit(peer.credits);
-        outbound.on_target(peer.data);
+        let mut send_ring = SendRing::new(sizes.send_ring, slots, sizes.inline);
+        send_ring.on_credit(peer.credits);
+        send_ring.on_target(peer.data);
         Self {
-            outbound,
-            inbound: Inbound::new(sizes.recv_ring, sizes.recv_queue),
+            send_ring,
+            recv_ring: RecvRing::new(sizes.recv_ring, sizes.recv_queue),
             life: Life::new(),
             ring,
             peer_order: peer.order,
@@ -110,20 +110,20 @@ impl Machine {
             peer_slot: 1 % peer.table.length.max(1),
             own_slot: 1 % TABLE_SLOTS,
             control_slots: CONTROL_SLOTS,
-            farewell: None,
+            close_message: None,
             probe: false,
         }
     }
 
-    /// Which place of our table the peer writes next; to be read when a message of credits brought bytes.
+    /// The table entry that the peer writes next; read when a credit message carries bytes.
     pub(crate) fn next_own_slot(&self) -> u32 {
         self.own_slot
     }
 
-    /// A message came; `entry` is the table's entry, if it brought one.
+    /// Handles a message; `entry` is the table entry, if it brought one.
     pub(crate) fn handle_message(&mut self, message: Message, entry: Option<RemoteBuffer>) {
         let kept = match message {
-            Message::Data(length) => self.inbound.on_data(length),
+            Message::Data(length) => self.recv_ring.on_data(length),
             Message::Credits(credit) => self.on_credits(credit, entry),
             Message::Disconnect => {
                 self.life.on_end(End::Disconnected);
@@ -141,17 +141,17 @@ impl Machine {
     }
 
     fn on_credits(&mut self, credit: u16, entry: Option<RemoteBuffer>) -> Result<(), Violation> {
-        self.outbound.on_credit(credit);
+        self.send_ring.on_credit(credit);
         let Some(entry) = entry else { return Ok(()) };
         self.own_slot = (self.own_slot + 1) % TABLE_SLOTS;
-        if self.outbound.on_target(entry) { Ok(()) } else { Err(Violation::Buffers) }
+        if self.send_ring.on_target(entry) { Ok(()) } else { Err(Violation::Buffers) }
     }
 
-    /// A request of ours is done, well or badly.
+    /// Handles a completion of our own, successful or not.
     pub(crate) fn handle_sent(&mut self, work: Work, success: bool) {
         match work {
             Work::Receive => return,
-            Work::Sent(bytes) => self.outbound.on_sent(bytes),
+            Work::Sent(bytes) => self.send_ring.on_sent(bytes),
             Work::Control | Work::LastControl => {
                 self.control_slots = (self.control_slots + 1).min(CONTROL_SLOTS);
             }
@@ -163,29 +163,29 @@ impl Machine {
         }
     }
 
-    /// The program is done with a direction.
+    /// Shuts down a direction.
     pub(crate) fn handle_shutdown(&mut self, direction: Direction) {
-        if let Some(farewell) = self.life.shut_down(direction) {
-            self.farewell = Some(farewell);
+        if let Some(close_message) = self.life.shut_down(direction) {
+            self.close_message = Some(close_message);
         }
     }
 
-    /// Asks for a probe of the connection.
+    /// Requests a probe of the connection.
     pub(crate) fn handle_keepalive_timer(&mut self) {
         self.probe = true;
     }
 
-    /// The next control message, which must be posted with the work it names.
+    /// The next control message, which must be posted with the work ID it names.
     pub(crate) fn poll_control(&mut self) -> Option<(Control, Work)> {
         if !self.life.is_connected() || self.control_slots == 0 {
             return None;
         }
-        let next = if let Some(farewell) = self.farewell.take() {
-            match farewell {
-                Farewell::Shutdown => (Control::Bare(Message::Shutdown), Work::Control),
-                Farewell::Disconnect => (Control::Bare(Message::Disconnect), Work::LastControl),
+        let next = if let Some(close_message) = self.close_message.take() {
+            match close_message {
+                CloseMessage::Shutdown => (Control::Bare(Message::Shutdown), Work::Control),
+                CloseMessage::Disconnect => (Control::Bare(Message::Disconnect), Work::LastControl),
             }
-        } else if self.life.is_readable() && self.inbound.wants_grant() {
+        } else if self.life.is_readable() && self.recv_ring.wants_grant() {
             (self.grant(), Work::Control)
         } else if std::mem::take(&mut self.probe) {
             (Control::Probe, Work::Control)
@@ -197,7 +197,7 @@ impl Machine {
     }
 
     fn grant(&mut self) -> Control {
-        let grant = self.inbound.grant();
+        let grant = self.recv_ring.grant();
         let message = Message::Credits(grant.credit);
         let Some(Span { offset, length }) = grant.buffer else { return Control::Bare(message) };
         let buffer = RemoteBuffer { addr: self.ring.addr + u64::from(offset), rkey: self.ring.rkey, length };
@@ -211,9 +211,9 @@ impl Machine {
         Control::Entry { message, bytes: buffer.to_bytes(self.peer_order), target }
     }
 
-    /// Whether everything that was posted is done.
+    /// Whether all posted requests are done.
     pub(crate) fn is_flushed(&self) -> bool {
-        self.outbound.is_idle() && self.control_slots == CONTROL_SLOTS && self.farewell.is_none()
+        self.send_ring.is_idle() && self.control_slots == CONTROL_SLOTS && self.close_message.is_none()
     }
 }
 

@@ -70,8 +70,8 @@ impl Tester {
     fn send(&mut self, peer: &mut Tester, bytes: &[u8]) -> usize {
         let mut done = 0;
         while done < bytes.len() {
-            let Some(piece) = self.machine.outbound.plan((bytes.len() - done) as u32) else { break };
-            let target = self.machine.outbound.commit(&piece);
+            let Some(piece) = self.machine.send_ring.plan((bytes.len() - done) as u32) else { break };
+            let target = self.machine.send_ring.commit(&piece);
             let at = (target.addr - peer.base) as usize;
             let length = piece.length as usize;
             peer.ring[at..at + length].copy_from_slice(&bytes[done..done + length]);
@@ -83,12 +83,12 @@ impl Tester {
     }
 
     fn read(&mut self, limit: usize) -> Vec<u8> {
-        let spans = self.machine.inbound.next(limit);
+        let spans = self.machine.recv_ring.next(limit);
         let bytes: Vec<u8> = spans
             .iter()
             .flat_map(|span| self.ring[span.offset as usize..][..span.length as usize].to_vec())
             .collect();
-        self.machine.inbound.on_read(bytes.len() as u32);
+        self.machine.recv_ring.on_read(bytes.len() as u32);
         bytes
     }
 }
@@ -108,8 +108,8 @@ fn every_byte_arrives_in_order_whatever_the_sizes() {
         let mut next = numbers(seed);
         let stream: Vec<u8> = (0..60_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let (mut sent, mut got) = (0, Vec::new());
-        for turn in 0.. {
-            assert!(turn < 200_000, "stuck with seed {seed} at {} of {}", got.len(), stream.len());
+        for round in 0.. {
+            assert!(round < 200_000, "stuck with seed {seed} at {} of {}", got.len(), stream.len());
             let upto = stream.len().min(sent + next(3000));
             sent += a.send(&mut b, &stream[sent..upto]);
             a.step(&mut b);
@@ -266,19 +266,19 @@ fn a_peer_that_says_anything_gets_nowhere() {
 
 fn check_inside(tester: &mut Tester, next: &mut impl FnMut(usize) -> usize) {
     let machine = &mut tester.machine;
-    assert!(machine.inbound.available() <= SIZES.recv_ring);
-    for span in machine.inbound.next(next(10_000)) {
+    assert!(machine.recv_ring.available() <= SIZES.recv_ring);
+    for span in machine.recv_ring.next(next(10_000)) {
         assert!(u64::from(span.offset) + u64::from(span.length) <= u64::from(SIZES.recv_ring), "{span:?}");
     }
-    machine.inbound.on_read(next(3_000) as u32);
-    if let Some(piece) = machine.outbound.plan(next(100_000) as u32) {
+    machine.recv_ring.on_read(next(3_000) as u32);
+    if let Some(piece) = machine.send_ring.plan(next(100_000) as u32) {
         for span in piece.place.into_iter().flatten() {
             assert!(
                 u64::from(span.offset) + u64::from(span.length) <= u64::from(SIZES.send_ring),
                 "{span:?}"
             );
         }
-        let target = machine.outbound.commit(&piece);
+        let target = machine.send_ring.commit(&piece);
         assert!(target.length >= piece.length, "more than the peer gave room for");
         tester.sent.push_back(Work::Sent(piece.ring_bytes()));
     }

@@ -1,0 +1,89 @@
+//! One user namespace for all programs that a user runs, so that they may reach each other's memory.
+//!
+//! Without privilege `ferroce run` needs a user namespace for its mounts. The kernel lets processes of one user
+//! access each other's memory only within one such namespace, and local peers depend on that. A program therefore
+//! joins the namespace of a running program of the same user, if there is one, instead of making its own.
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Requests of `ioctl` on a namespace (linux/nsfs.h): the one around it, and its owner.
+const NS_GET_PARENT: libc::Ioctl = 0xb702;
+const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
+
+/// Locks the search for a namespace for this user, so that two programs that start together find each other.
+pub(super) fn lock_search(uid: u32) -> Option<OwnedFd> {
+    let path = ferroce_nic::registry::default_base().join(format!("ferroce-run-{uid}.lock"));
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).ok()?;
+    // Another user could hold a lock on a file of its own for ever.
+    let is_ours = rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_uid == uid && stat.st_mode & 0o077 == 0);
+    (is_ours && flock(&file, FlockOperation::LockExclusive).is_ok()).then_some(file)
+}
+
+/// Result of [`join`].
+#[must_use]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Join {
+    Joined,
+    NoneRunning,
+}
+
+/// Joins the namespace of a running program that `ferroce run` started for this user.
+pub(super) fn join(uid: u32, gid: u32) -> Join {
+    let Some(own) = File::open("/proc/self/ns/user").ok().and_then(|file| file.metadata().ok()) else {
+        return Join::NoneRunning;
+    };
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    let joined = processes
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_process))
+        .filter_map(|entry| namespace_of(&entry.path(), own.ino(), uid, gid))
+        // The process may have ended meanwhile.
+        .any(|namespace| enter(&namespace).is_ok());
+    if joined { Join::Joined } else { Join::NoneRunning }
+}
+
+/// The user namespace of a process, if `ferroce run` made it for this user.
+fn namespace_of(process: &Path, own: u64, uid: u32, gid: u32) -> Option<OwnedFd> {
+    let is_ours = process.metadata().ok()?.uid() == uid;
+    let maps_only = |file: &str, id: u32| {
+        let map = std::fs::read_to_string(process.join(file)).unwrap_or_default();
+        map.split_whitespace().eq([id.to_string().as_str(), id.to_string().as_str(), "1"])
+    };
+    if !is_ours || !maps_only("uid_map", uid) || !maps_only("gid_map", gid) {
+        return None;
+    }
+    let namespace = File::open(process.join("ns/user")).ok()?;
+    if namespace.metadata().ok()?.ino() == own || owner_of(&namespace)? != uid {
+        return None;
+    }
+    let around = File::from(parent_of(&namespace)?);
+    (around.metadata().ok()?.ino() == own).then(|| namespace.into())
+}
+
+fn owner_of(namespace: &impl AsFd) -> Option<u32> {
+    let mut uid: libc::uid_t = 0;
+    // SAFETY: the request writes one uid, and there is room for one.
+    let done = unsafe { libc::ioctl(namespace.as_fd().as_raw_fd(), NS_GET_OWNER_UID, &raw mut uid) };
+    (done == 0).then_some(uid)
+}
+
+fn parent_of(namespace: &impl AsFd) -> Option<OwnedFd> {
+    // SAFETY: the request takes no argument and returns a descriptor.
+    let fd = unsafe { libc::ioctl(namespace.as_fd().as_raw_fd(), NS_GET_PARENT) };
+    // SAFETY: a new descriptor, which nobody else owns.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn enter(namespace: &OwnedFd) -> io::Result<()> {
+    // SAFETY: changes only which namespace this thread is in, and the process has one thread.
+    match unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWUSER) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

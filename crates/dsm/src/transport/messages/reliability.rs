@@ -1,0 +1,165 @@
+//! One direction of a connection over datagrams, without I/O: sequence numbers, a send window, acknowledgements,
+//! retransmission.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// Maximum number of datagrams in flight; together they fit into a default receive buffer.
+const IN_FLIGHT: usize = 16;
+/// First and longest wait for an acknowledgement.
+const WAIT: Duration = Duration::from_millis(10);
+const LONGEST_WAIT: Duration = Duration::from_millis(320);
+/// Duplicate acknowledgements after which the next datagram counts as lost.
+const REPEATS: u32 = 2;
+
+/// The sender to one process.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    /// Number of the first datagram in `waiting`.
+    first: u64,
+    /// Not acknowledged yet, the first `in_flight` of them sent.
+    waiting: VecDeque<Vec<u8>>,
+    in_flight: usize,
+    repeats: u32,
+    wait: Duration,
+    deadline: Instant,
+    /// Start of the time without an acknowledgement while datagrams are in flight.
+    silent_since: Instant,
+}
+
+impl Outgoing {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            first: 0,
+            waiting: VecDeque::new(),
+            in_flight: 0,
+            repeats: 0,
+            wait: WAIT,
+            deadline: now,
+            silent_since: now,
+        }
+    }
+
+    pub(super) fn push(&mut self, message: Vec<u8>) {
+        self.waiting.push_back(message);
+    }
+
+    /// The next datagram that may be sent, and its number.
+    pub(super) fn poll(&mut self, now: Instant) -> Option<(u64, &[u8])> {
+        if self.in_flight >= IN_FLIGHT || self.in_flight >= self.waiting.len() {
+            return None;
+        }
+        if self.in_flight == 0 {
+            self.silent_since = now;
+            self.wait = WAIT;
+            self.deadline = now + self.wait;
+        }
+        let number = self.first + self.in_flight as u64;
+        self.in_flight += 1;
+        Some((number, &self.waiting[self.in_flight - 1]))
+    }
+
+    /// Handles an acknowledgement of all datagrams before `next`. Returns the datagram to retransmit.
+    pub(super) fn acknowledge(&mut self, next: u64, now: Instant) -> Option<(u64, &[u8])> {
+        let arrived = next.saturating_sub(self.first);
+        if arrived > self.in_flight as u64 {
+            return None;
+        }
+        if arrived > 0 {
+            self.waiting.drain(..arrived as usize);
+            self.in_flight -= arrived as usize;
+            self.first = next;
+            (self.repeats, self.wait, self.silent_since) = (0, WAIT, now);
+            self.deadline = now + self.wait;
+            return None;
+        }
+        if next == self.first && self.in_flight > 0 {
+            self.repeats += 1;
+            if self.repeats == REPEATS {
+                return Some((self.first, &self.waiting[0]));
+            }
+        }
+        None
+    }
+
+    /// The datagram to retransmit because of a timeout.
+    pub(super) fn expire(&mut self, now: Instant) -> Option<(u64, &[u8])> {
+        if self.in_flight == 0 || now < self.deadline {
+            return None;
+        }
+        self.wait = (self.wait * 2).min(LONGEST_WAIT);
+        self.deadline = now + self.wait;
+        self.repeats = 0;
+        Some((self.first, &self.waiting[0]))
+    }
+
+    /// How long the other side has been silent.
+    pub(super) fn silence(&self, now: Instant) -> Duration {
+        if self.in_flight == 0 { Duration::ZERO } else { now.saturating_duration_since(self.silent_since) }
+    }
+}
+
+/// The receiver from one process.
+#[derive(Debug, Default)]
+pub(super) struct Incoming {
+    next: u64,
+    early: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Incoming {
+    /// Handles a datagram; delivers complete messages in order. Returns the number to acknowledge.
+    pub(super) fn take(&mut self, number: u64, message: &[u8], mut each: impl FnMut(&[u8])) -> u64 {
+        if number == self.next {
+            each(message);
+            self.next += 1;
+            while let Some(message) = self.early.remove(&self.next) {
+                each(&message);
+                self.next += 1;
+            }
+        } else if number > self.next && number - self.next < IN_FLIGHT as u64 {
+            self.early.insert(number, message.to_vec());
+        }
+        self.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_arrives_once_and_in_order_whatever_is_lost() {
+        for seed in 1..200u64 {
+            let mut state = seed;
+            let mut random = |below: u64| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (state >> 33) % below
+            };
+            let mut now = Instant::now();
+            let (mut outgoing, mut incoming) = (Outgoing::new(now), Incoming::default());
+            (0..100u8).for_each(|number| outgoing.push(vec![number]));
+            let mut wire: Vec<(u64, Vec<u8>)> = Vec::new();
+            let mut got = Vec::new();
+            while got.len() < 100 {
+                while let Some((number, message)) = outgoing.poll(now) {
+                    wire.push((number, message.to_vec()));
+                }
+                if wire.is_empty() {
+                    now += LONGEST_WAIT;
+                    wire.extend(outgoing.expire(now).map(|(number, message)| (number, message.to_vec())));
+                    continue;
+                }
+                let (number, message) = wire.swap_remove(random(wire.len() as u64) as usize);
+                if random(4) == 0 {
+                    continue;
+                }
+                let next = incoming.take(number, &message, |message| got.push(message[0]));
+                if random(4) > 0 {
+                    let again = outgoing.acknowledge(next, now);
+                    wire.extend(again.map(|(number, message)| (number, message.to_vec())));
+                }
+            }
+            assert!(got.iter().copied().eq(0..100), "seed {seed}: {got:?}");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! `fork()`: a child must not use its parent's NIC, and must be able to open one of its own.
+//!
+//! The child has the parent's memory but not its threads, and some thread of the parent may have held any lock. So
+//! every call checks first whether it runs in the process that opened the device, and touches nothing otherwise.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn in_child() {
+    GENERATION.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Which process this is, counted in forks since the first device was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generation(u32);
+
+impl Generation {
+    /// The generation of the calling process.
+    pub fn current() -> Self {
+        static HOOK: Once = Once::new();
+        // SAFETY: registers a handler that only bumps an atomic, which is allowed in a forked child.
+        HOOK.call_once(|| unsafe {
+            libc::pthread_atfork(None, None, Some(in_child));
+        });
+        Generation(GENERATION.load(Ordering::SeqCst))
+    }
+
+    /// Whether the calling process is still the one that asked for this generation.
+    #[inline]
+    pub fn is_current(self) -> bool {
+        self.0 == GENERATION.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,21 @@
+//! What ferroce asks of Linux besides packets. Nothing here is about RDMA.
+//!
+//! | module | question |
+//! |---|---|
+//! | [`clock`] | the time, in nanoseconds |
+//! | [`eventfd`], [`wait_set`] | descriptors to sleep on |
+//! | [`fork`] | whether this process is a forked child |
+//! | [`interfaces`], [`watch`] | the network interfaces and their addresses; a notification when they change |
+//! | [`lock`] | locks that never allocate |
+//! | [`log`] | `FERROCE_LOG` |
+//! | [`random`] | random numbers, at process exit too |
+
+pub mod clock;
+pub mod eventfd;
+pub mod fork;
+pub mod interfaces;
+pub mod lock;
+pub mod log;
+pub mod random;
+pub mod wait_set;
+pub mod watch;

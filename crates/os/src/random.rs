@@ -1,0 +1,57 @@
+//! Numbers that nobody can guess, at any time.
+//!
+//! Programs and their libraries use verbs in handlers that run when the process exits, and the NIC itself says goodbye to its peers then. The
+//! thread's own generator is gone by that time: to ask [`rand::rng`] would be a panic. So nothing in the NIC does (clippy.toml).
+
+use rand::distr::{Distribution, StandardUniform};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// A generator for several numbers, seeded by the system.
+pub fn generator() -> StdRng {
+    StdRng::from_os_rng()
+}
+
+/// One number.
+pub fn number<T>() -> T
+where
+    StandardUniform: Distribution<T>,
+{
+    generator().random()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::sync::mpsc::{Sender, channel};
+
+    /// Asks for a number when its thread ends.
+    struct Farewell(Cell<Option<Sender<u64>>>);
+
+    impl Drop for Farewell {
+        fn drop(&mut self) {
+            if let Some(tell) = self.0.take() {
+                let _ = tell.send(number());
+            }
+        }
+    }
+
+    thread_local! {
+        static FAREWELL: Farewell = const { Farewell(Cell::new(None)) };
+    }
+
+    #[test]
+    fn there_are_numbers_when_a_thread_has_no_generator_any_more() {
+        let (tell, told) = channel();
+        std::thread::spawn(move || {
+            FAREWELL.with(|farewell| farewell.0.set(Some(tell)));
+            // Made later, so it goes first.
+            #[expect(clippy::disallowed_methods, reason = "this is what must not be asked")]
+            let _ = rand::rng().random::<u64>();
+        })
+        .join()
+        .expect("no panic");
+        told.recv().expect("a number");
+    }
+}

@@ -1,0 +1,346 @@
+//! Which queue pairs and regions of this process local peers may reach directly.
+//!
+//! A descriptor says what the checks need to know. It is written by its owner alone and read by anybody: a queue pair's in two
+//! words that change together or not at all as far as anyone can tell (a number is not used again for long), a region's
+//! under a version that changes with it.
+
+use super::access;
+use super::mapping::BackingFile;
+use super::pages::Pages;
+use super::segment::{REGION_DESCRIPTORS, ShmSegment};
+use super::shared::SharedFiles;
+use crate::registry::Registry;
+use ferroce_os::lock::Mutex;
+use ferroce_proto::verbs::Access;
+use ferroce_proto::wire::Service;
+use ferroce_proto::{PdId, Qpn, RKey};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const OPEN: u64 = 1 << 63;
+const LARGE: u64 = 1 << 62;
+const FETCHES: u64 = 1 << 61;
+const XRC: u64 = 1 << 60;
+/// Places where a region's descriptor may lie, from the one that its key names on.
+const PROBES: usize = 8;
+
+/// What a local peer must know of a queue pair: of a connection that receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpDescriptor {
+    /// What its peer may do.
+    pub access: Access,
+    /// What the memory must belong to.
+    pub domain: QpDomain,
+    /// What it is connected to.
+    pub partner: Partner,
+    /// It takes packets that are larger than any wire would.
+    pub takes_large: bool,
+    /// It fetches messages that its peer names.
+    pub fetches: bool,
+}
+
+/// Whom a queue pair is connected to, and by which service: packets of another one it drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Partner(u64);
+
+impl Partner {
+    /// Queue pair `qpn` with this service.
+    pub fn new(service: Service, qpn: Qpn) -> Partner {
+        Partner(u64::from(service as u8) << 32 | u64::from(qpn.value()))
+    }
+
+    /// The number of the queue pair.
+    #[inline]
+    pub fn qpn(self) -> Qpn {
+        Qpn::new(self.0 as u32)
+    }
+}
+
+/// What the memory that is reached through a queue pair must belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QpDomain {
+    /// A protection domain.
+    Pd(PdId),
+    /// That of the shared receive queue which a request names, if it is in this XRC domain.
+    Xrc(u32),
+}
+
+impl QpDescriptor {
+    fn first_word(self) -> u64 {
+        let large = if self.takes_large { LARGE } else { 0 };
+        let fetches = if self.fetches { FETCHES } else { 0 };
+        let domain = match self.domain {
+            QpDomain::Pd(pd) => u64::from(pd.0),
+            QpDomain::Xrc(domain) => XRC | u64::from(domain),
+        };
+        OPEN | large | fetches | u64::from(self.access.bits() & 0xffff) << 32 | domain
+    }
+}
+
+/// Publishes a queue pair to local peers, or withdraws it.
+pub(crate) fn publish_qp(segment: &ShmSegment, qpn: Qpn, descriptor: Option<QpDescriptor>) {
+    let (first, second) = segment.qp_descriptor(qpn.value() as u16);
+    match descriptor {
+        None => first.store(0, Ordering::Release),
+        Some(descriptor) => {
+            second.store(descriptor.partner.0, Ordering::Release);
+            first.store(descriptor.first_word(), Ordering::Release);
+        }
+    }
+}
+
+/// What a local peer publishes of a queue pair.
+#[inline(always)]
+pub(crate) fn find_qp(segment: &ShmSegment, qpn: Qpn) -> Option<QpDescriptor> {
+    let (first, second) = segment.qp_descriptor(qpn.value() as u16);
+    let word = first.load(Ordering::Acquire);
+    (word & OPEN != 0).then(|| QpDescriptor {
+        access: Access::from_bits_truncate((word >> 32) as u32 & 0xffff),
+        domain: if word & XRC == 0 { QpDomain::Pd(PdId(word as u32)) } else { QpDomain::Xrc(word as u32) },
+        partner: Partner(second.load(Ordering::Acquire)),
+        takes_large: word & LARGE != 0,
+        fetches: word & FETCHES != 0,
+    })
+}
+
+/// What a local peer must know of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionDescriptor {
+    /// Its remote key.
+    pub rkey: RKey,
+    /// What others may do.
+    pub access: Access,
+    /// Its protection domain.
+    pub pd: PdId,
+    /// The address that requests give its first byte.
+    pub iova: u64,
+    /// Bytes.
+    pub len: u64,
+    /// First byte in the owner's address space.
+    pub base: u64,
+    /// The only queue pair that it may be reached through.
+    pub only_qp: Option<Qpn>,
+    /// The part of it that can be mapped, if any.
+    pub file: Option<BackingFile>,
+}
+
+const VERSION: usize = 0;
+const FIELDS: usize = 12;
+const ONLY_QP: u64 = 1 << 32;
+
+impl RegionDescriptor {
+    fn fields(&self) -> [u64; FIELDS] {
+        let file = self.file.map_or([0; 6], BackingFile::fields);
+        let [start, len, offset, source, inode, device] = file;
+        [
+            u64::from(self.access.bits()) << 32 | u64::from(self.rkey.0),
+            self.pd.0.into(),
+            self.iova,
+            self.len,
+            self.base,
+            self.only_qp.map_or(0, |qpn| ONLY_QP | u64::from(qpn.value())),
+            start,
+            len,
+            offset,
+            source,
+            inode,
+            device,
+        ]
+    }
+
+    fn from_fields(fields: [u64; FIELDS]) -> RegionDescriptor {
+        let [key, pd, iova, len, base, only_qp, file @ ..] = fields;
+        RegionDescriptor {
+            rkey: RKey(key as u32),
+            access: Access::from_bits_truncate((key >> 32) as u32),
+            pd: PdId(pd as u32),
+            iova,
+            len,
+            base,
+            only_qp: (only_qp & ONLY_QP != 0).then(|| Qpn::new(only_qp as u32)),
+            file: BackingFile::from_fields(file),
+        }
+    }
+}
+
+fn first_probe(rkey: RKey) -> usize {
+    (rkey.0.wrapping_mul(0x9E37_79B9) >> 20) as usize % REGION_DESCRIPTORS
+}
+
+fn probes(rkey: RKey) -> impl Iterator<Item = usize> {
+    (0..PROBES).map(move |step| (first_probe(rkey) + step) % REGION_DESCRIPTORS)
+}
+
+/// A descriptor that a local peer publishes, and the version of it.
+#[derive(Clone, Copy, Debug)]
+pub struct PublishedRegion {
+    pub(crate) number: usize,
+    pub(crate) version: u64,
+    /// What it says.
+    pub descriptor: RegionDescriptor,
+}
+
+impl PublishedRegion {
+    /// Whether the descriptor is still what it was.
+    #[inline(always)]
+    pub(crate) fn is_valid(&self, segment: &ShmSegment) -> bool {
+        segment.region_field(self.number, VERSION).load(Ordering::SeqCst) == self.version
+    }
+}
+
+/// What a local peer publishes under this key. Only good once an access is announced and the version found unchanged.
+pub(crate) fn find_region(segment: &ShmSegment, rkey: RKey) -> Option<PublishedRegion> {
+    probes(rkey).find_map(|number| {
+        let version = segment.region_field(number, VERSION).load(Ordering::Acquire);
+        let is_published = version != 0 && version.is_multiple_of(2);
+        let key = segment.region_field(number, 1).load(Ordering::Relaxed) as u32;
+        if !is_published || key != rkey.0 {
+            return None;
+        }
+        let field = |index| segment.region_field(number, index + 1).load(Ordering::Relaxed);
+        let descriptor = RegionDescriptor::from_fields(std::array::from_fn(field));
+        Some(PublishedRegion { number, version, descriptor })
+    })
+}
+
+/// The owner's side of the table of region descriptors.
+pub struct RegionDescriptors {
+    segment: Arc<ShmSegment>,
+    registry: Arc<Registry>,
+    used: Mutex<Box<[bool]>>,
+    uses_memfd: bool,
+    files: SharedFiles,
+}
+
+impl std::fmt::Debug for RegionDescriptors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RegionBoard").finish_non_exhaustive()
+    }
+}
+
+impl RegionDescriptors {
+    pub(crate) fn new(segment: Arc<ShmSegment>, registry: Arc<Registry>, uses_memfd: bool) -> Self {
+        let used = Mutex::new(vec![false; REGION_DESCRIPTORS].into());
+        RegionDescriptors { segment, registry, used, uses_memfd, files: SharedFiles::default() }
+    }
+
+    /// Makes it possible for local peers to map the pages of a region, where that is sound. `room` bytes from `base` on are nobody
+    /// else's.
+    pub fn pages(&self, base: usize, len: usize, room: usize) -> Option<Pages> {
+        if self.uses_memfd { Pages::of(&self.files, base, len, room) } else { None }
+    }
+
+    /// Publishes a region. Nothing if there is no room: then packets must do.
+    pub fn publish(&self, descriptor: &RegionDescriptor) -> Option<usize> {
+        let mut used = self.used.lock();
+        let number = probes(descriptor.rkey).find(|&number| !used[number])?;
+        used[number] = true;
+        let version = self.segment.region_field(number, VERSION);
+        // Odd while it changes. One writer: the lock is held.
+        let odd = version.load(Ordering::Relaxed) | 1;
+        version.store(odd, Ordering::SeqCst);
+        for (index, value) in descriptor.fields().into_iter().enumerate() {
+            self.segment.region_field(number, index + 1).store(value, Ordering::Relaxed);
+        }
+        version.store(odd + 1, Ordering::Release);
+        Some(number)
+    }
+
+    /// Withdraws a region and waits for those who access it.
+    pub fn withdraw(&self, number: usize) {
+        let version = self.segment.region_field(number, VERSION);
+        version.store(version.load(Ordering::Relaxed) | 1, Ordering::SeqCst);
+        access::wait_for(&self.segment, number, &self.registry);
+        self.used.lock()[number] = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mapping::FileSource;
+
+    fn descriptor(rkey: u32) -> RegionDescriptor {
+        let source = if rkey.is_multiple_of(3) { FileSource::SystemV } else { FileSource::Fd(rkey) };
+        RegionDescriptor {
+            rkey: RKey(rkey),
+            access: Access::REMOTE_READ | Access::LOCAL_WRITE,
+            pd: PdId(7),
+            iova: 1 << 40,
+            len: 12_345,
+            base: 4096,
+            only_qp: rkey.is_multiple_of(2).then_some(Qpn::new(rkey)),
+            file: Some(BackingFile { start: 4096, len: 8192, offset: 1 << 33, source, inode: 6, device: 7 }),
+        }
+    }
+
+    #[test]
+    fn what_is_published_is_found_until_it_is_withdrawn() {
+        let base = std::env::temp_dir().join(format!("ferroce-tables-{}", std::process::id()));
+        std::fs::create_dir_all(&base).unwrap();
+        let registry = Arc::new(Registry::open(&base).unwrap());
+        let segment = Arc::new(ShmSegment::create(&registry, &[]).unwrap());
+        let table = RegionDescriptors::new(segment.clone(), registry.clone(), false);
+        let numbers: Vec<usize> = (1..=500).map(|key| table.publish(&descriptor(key)).unwrap()).collect();
+        let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
+        for key in 1..=500 {
+            assert_eq!(find_region(&theirs, RKey(key)).unwrap().descriptor, descriptor(key));
+        }
+        let published = find_region(&theirs, RKey(77)).unwrap();
+        assert_eq!(published.descriptor, descriptor(77));
+        assert!(published.is_valid(&theirs) && find_region(&theirs, RKey(501)).is_none());
+        table.withdraw(numbers[76]);
+        assert!(!published.is_valid(&theirs) && find_region(&theirs, RKey(77)).is_none());
+        assert_eq!(table.publish(&descriptor(77)).map(|number| number == numbers[76]), Some(true));
+        assert!(!published.is_valid(&theirs), "the same descriptor in another life");
+
+        let qpn = Qpn::new(0x01_1234);
+        let terms = QpDescriptor {
+            access: Access::REMOTE_WRITE,
+            domain: QpDomain::Pd(PdId(9)),
+            partner: Partner::new(Service::Uc, Qpn::new(0x02_5678)),
+            takes_large: true,
+            fetches: true,
+        };
+        let xrc = QpDescriptor { domain: QpDomain::Xrc(9), takes_large: false, ..terms };
+        for descriptor in [terms, xrc] {
+            publish_qp(&segment, qpn, Some(descriptor));
+            assert_eq!(find_qp(&theirs, qpn), Some(descriptor));
+        }
+        assert_eq!(terms.partner.qpn(), Qpn::new(0x02_5678));
+        publish_qp(&segment, qpn, None);
+        assert_eq!(find_qp(&theirs, qpn), None);
+        drop((table, segment));
+        assert!(theirs.is_closed());
+        drop(registry);
+        std::fs::remove_dir_all(base).unwrap();
+    }
+
+    #[test]
+    fn hiding_waits_for_the_living_and_not_for_the_dead() {
+        let base = std::env::temp_dir().join(format!("ferroce-accesses-{}", std::process::id()));
+        std::fs::create_dir_all(&base).unwrap();
+        let registry = Arc::new(Registry::open(&base).unwrap());
+        let segment = Arc::new(ShmSegment::create(&registry, &[]).unwrap());
+        let table = RegionDescriptors::new(segment.clone(), registry.clone(), false);
+        let number = table.publish(&descriptor(1)).unwrap();
+        let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
+        access::attach(&theirs, registry.slot(), theirs.instance());
+        let access = access::begin(&theirs, registry.slot(), number, &mut 0).unwrap();
+        std::thread::scope(|s| {
+            let hiding = s.spawn(|| table.withdraw(number));
+            while find_region(&theirs, RKey(1)).is_some() {}
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!hiding.is_finished());
+            access::end(&theirs, registry.slot(), access);
+            hiding.join().unwrap();
+        });
+        let number = table.publish(&descriptor(2)).unwrap();
+        let dead_slot = registry.slot() + 1;
+        access::attach(&theirs, dead_slot, 4711);
+        access::begin(&theirs, dead_slot, number, &mut 0).unwrap();
+        table.withdraw(number);
+        drop((table, segment, registry));
+        std::fs::remove_dir_all(base).unwrap();
+    }
+}

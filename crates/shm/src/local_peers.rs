@@ -1,0 +1,559 @@
+//! Who else is there, and which addresses are this host's.
+
+use super::access::{self, AccessToken};
+use super::backlog::Backlog;
+use super::descriptors::{
+    PublishedRegion, QpDescriptor, RegionDescriptors, find_qp, find_region, publish_qp,
+};
+use super::groups::{GroupDescriptors, listens};
+use super::region_mapping::{RegionMapping, RegionMappings};
+use super::registry::{self, Registry};
+use super::ring::{Piece, RxMeta, Writer};
+use super::segment::{ADDRESSES, Owner, SLOTS, ShmSegment, retire_the_dead};
+use super::srq_descriptors::{SrqDescriptors, find_srq};
+use ferroce_os::clock::{coarse_now, now};
+use ferroce_os::interfaces::local_addresses;
+use ferroce_os::lock::{Mutex, RwLock};
+use ferroce_proto::wire::pad_of;
+use ferroce_proto::{Gid, PdId, Qpn, RKey, Srqn};
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// How long a slot that is no local peer is not looked at again.
+pub const NOBODY_FOR_NS: u64 = 20_000_000;
+/// How long the list of the host's addresses is believed.
+const ADDRESSES_FOR_NS: u64 = 1_000_000_000;
+
+/// How long a process that was seen alive is believed to be, and until the coarse clock ticks. Its memory stays mapped here when it dies, and what is
+/// written there meanwhile is written as if it had arrived just before.
+const BELIEVED_ALIVE_NS: u64 = 1_000_000;
+const GONE: u64 = u64::MAX;
+
+/// What stands for an end of the list of a NIC's addresses, and for all addresses of a kind.
+const NOWHERE: Gid = Gid::ZERO;
+const EVERY_V4: Gid = Gid::from_ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+const EVERY_V6: Gid = Gid([0xff; 16]);
+
+/// Another NIC of this user on this host.
+#[derive(Debug)]
+pub struct LocalPeer {
+    slot: u8,
+    segment: ShmSegment,
+    /// The slot of this NIC.
+    own_slot: u8,
+    registry: Arc<Registry>,
+    /// Which life of the slot it is.
+    instance: u64,
+    /// Shared with local peers that had the slot before: there is one ring to a slot.
+    out: Arc<Mutex<Outgoing>>,
+    /// Packets that found no room.
+    waiting: AtomicUsize,
+    /// When its process was last seen alive; [`GONE`] once it was not.
+    seen_ns: AtomicU64,
+    mappings: RegionMappings,
+    /// Whether its memory may be read, once somebody tried.
+    is_readable: OnceLock<bool>,
+    /// Where it receives.
+    addresses: Vec<Gid>,
+}
+
+/// The ring to one slot, and what waits for it.
+#[derive(Debug)]
+struct Outgoing {
+    ring: Writer,
+    /// Which life of the slot reads it.
+    reader: u64,
+    waiting: Backlog,
+}
+
+impl Outgoing {
+    /// Moves what waited into the ring, as far as there is room. True if nothing waits any more.
+    fn flush(&mut self, consumed: &AtomicU64) -> bool {
+        while let Some((meta, piece)) = self.waiting.first() {
+            // SAFETY: one piece, which lies in the backlog until it is dropped below.
+            if !unsafe { self.ring.push(&meta, piece.len, std::iter::once(piece), consumed) } {
+                return false;
+            }
+            self.waiting.drop_first();
+        }
+        true
+    }
+}
+
+/// What became of a packet for a local peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Pushed {
+    /// It lies in the ring.
+    Done,
+    /// It waits for room.
+    Waits,
+    /// There was no room at all.
+    Lost,
+}
+
+impl LocalPeer {
+    /// Its slot.
+    #[inline]
+    pub fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    /// Whether it is this very NIC.
+    #[inline(always)]
+    pub fn is_self(&self) -> bool {
+        self.slot == self.own_slot
+    }
+
+    /// Its process, if this one can name it.
+    pub fn process(&self) -> Option<libc::pid_t> {
+        self.segment.process()
+    }
+
+    /// Whose memory is read when it is read, if this process can name it.
+    pub fn owner(&self) -> Option<Owner> {
+        self.segment.owner()
+    }
+
+    /// What it publishes of a queue pair.
+    #[inline(always)]
+    pub fn find_qp(&self, qpn: Qpn) -> Option<QpDescriptor> {
+        find_qp(&self.segment, qpn)
+    }
+
+    /// What it publishes under this key. Only good once an access is announced and the region found [published](Self::still_publishes) still.
+    pub fn find_region(&self, rkey: RKey) -> Option<PublishedRegion> {
+        find_region(&self.segment, rkey)
+    }
+
+    /// The protection domain of the XRC shared receive queue that it publishes under this number.
+    pub fn find_srq(&self, number: Srqn, domain: u32) -> Option<PdId> {
+        find_srq(&self.segment, number, domain)
+    }
+
+    /// Whether it publishes a region still, unchanged.
+    #[inline(always)]
+    pub fn still_publishes(&self, region: &PublishedRegion) -> bool {
+        region.is_valid(&self.segment)
+    }
+
+    /// Whether it listens to a multicast group on an interface. Only good if nothing changes meanwhile.
+    pub fn listens(&self, group: Gid, interface: u32) -> bool {
+        listens(&self.segment, group, interface)
+    }
+
+    /// Announces an access to a region, until it is [ended](Self::end_access). Nothing if too many others are under way. `free`
+    /// is where the caller found room the last time.
+    #[inline(always)]
+    pub fn begin_access(&self, region: &PublishedRegion, free: &mut usize) -> Option<AccessToken> {
+        access::begin(&self.segment, self.own_slot, region.number, free)
+    }
+
+    /// The access is done.
+    #[inline]
+    pub fn end_access(&self, token: AccessToken) {
+        access::end(&self.segment, self.own_slot, token);
+    }
+
+    /// Maps a region, if it can be.
+    pub fn map(&self, region: &PublishedRegion) -> Option<RegionMapping> {
+        self.mappings.open(&self.segment, region)
+    }
+
+    /// Unmaps what nobody uses and is left of regions that are gone; all of them, if the local peer itself is.
+    pub fn unmap_stale(&self) {
+        self.mappings.clear(&self.segment, self.lives());
+    }
+
+    /// Sends a packet in pieces.
+    ///
+    /// # Safety
+    /// The pieces are readable and have `len` bytes together.
+    pub unsafe fn push(
+        &self,
+        meta: &RxMeta,
+        len: usize,
+        pieces: impl Iterator<Item = Piece> + Clone,
+    ) -> Pushed {
+        let consumed = self.segment.consumed(self.own_slot);
+        let mut out = self.out.lock();
+        if out.reader != self.instance {
+            return Pushed::Lost;
+        }
+        // SAFETY: the caller's promise.
+        if out.flush(consumed) && unsafe { out.ring.push(meta, len, pieces.clone(), consumed) } {
+            self.waiting.store(0, Ordering::Relaxed);
+            return Pushed::Done;
+        }
+        // SAFETY: the caller's promise.
+        if !unsafe { out.waiting.keep(meta, len, pieces) } {
+            return Pushed::Lost;
+        }
+        self.waiting.store(out.waiting.len(), Ordering::Relaxed);
+        Pushed::Waits
+    }
+
+    /// The same if it can be done now: nothing waits before it, and there is room. False: nothing was sent.
+    ///
+    /// # Safety
+    /// As for [`Self::push`].
+    unsafe fn push_now(&self, meta: &RxMeta, len: usize, pieces: impl Iterator<Item = Piece>) -> bool {
+        let mut out = self.out.lock();
+        if out.reader != self.instance || !out.waiting.is_empty() {
+            return false;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { out.ring.push(meta, len, pieces, self.segment.consumed(self.own_slot)) }
+    }
+
+    /// The same for a short packet of two pieces, headers and payload, the second of which is padded. Says, too, where the next one will begin.
+    ///
+    /// # Safety
+    /// The payload is readable.
+    #[inline(always)] // as `Path::express` of the NIC
+    pub unsafe fn push_short(&self, meta: &RxMeta, head: &[u8], payload: Piece) -> Option<usize> {
+        let mut out = self.out.lock();
+        if out.reader != self.instance || !out.waiting.is_empty() {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        let is_sent = unsafe {
+            out.ring.push_line(meta, head, payload) || {
+                let pad = &[0; 3][..pad_of(payload.len)];
+                let pieces = [Piece::of(head), payload, Piece::of(pad)];
+                let len = pieces.iter().map(|piece| piece.len).sum();
+                out.ring.push(meta, len, pieces.into_iter(), self.segment.consumed(self.own_slot))
+            }
+        };
+        is_sent.then(|| out.ring.next_line())
+    }
+
+    /// The same for bytes of ours.
+    pub fn push_bytes_now(&self, meta: &RxMeta, bytes: &[u8]) -> bool {
+        // SAFETY: the piece is the slice.
+        unsafe { self.push_now(meta, bytes.len(), std::iter::once(Piece::of(bytes))) }
+    }
+
+    /// Whether its memory may be read by the kernel, on our behalf: that takes the right to trace it.
+    pub fn is_readable(&self, probe: impl FnOnce(&Owner) -> bool) -> bool {
+        *self.is_readable.get_or_init(|| self.segment.owner().as_ref().is_some_and(probe))
+    }
+
+    /// Whether it receives what is sent to this address of the host.
+    fn receives_at(&self, dgid: Gid) -> bool {
+        let every = if dgid.to_ipv4().is_some() { EVERY_V4 } else { EVERY_V6 };
+        self.addresses.iter().any(|&address| address == every || address == dgid)
+    }
+
+    /// Whether its process is alive at this moment.
+    pub fn lives_now(&self) -> bool {
+        let lives = !self.is_gone() && self.registry.is_alive(self.slot);
+        if !lives {
+            self.seen_ns.store(GONE, Ordering::Relaxed);
+        }
+        lives
+    }
+
+    /// Whether its process is alive, as far as was seen a moment ago.
+    #[inline(always)]
+    pub fn lives(&self) -> bool {
+        let now_ns = coarse_now().0;
+        let seen_ns = self.seen_ns.load(Ordering::Relaxed);
+        let was_just_seen = now_ns.saturating_sub(seen_ns) < BELIEVED_ALIVE_NS && seen_ns != GONE;
+        was_just_seen || self.lives_still(now_ns)
+    }
+
+    #[inline(never)]
+    fn lives_still(&self, now_ns: u64) -> bool {
+        if self.seen_ns.load(Ordering::Relaxed) == GONE {
+            return false;
+        }
+        let lives = !self.segment.is_closed() && self.registry.is_alive(self.slot);
+        self.seen_ns.store(if lives { now_ns } else { GONE }, Ordering::Relaxed);
+        lives
+    }
+
+    /// Whether its process is known to be gone.
+    #[inline]
+    pub fn is_gone(&self) -> bool {
+        self.seen_ns.load(Ordering::Relaxed) == GONE || self.segment.is_closed()
+    }
+
+    /// Whether packets wait for room.
+    pub fn has_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Tries again what waits. True if some of it went.
+    pub fn retry(&self) -> bool {
+        let mut out = self.out.lock();
+        if out.reader != self.instance {
+            self.waiting.store(0, Ordering::Relaxed);
+            return false;
+        }
+        let before = out.waiting.len();
+        out.flush(self.segment.consumed(self.own_slot));
+        self.waiting.store(out.waiting.len(), Ordering::Relaxed);
+        out.waiting.len() < before
+    }
+
+    /// Whether everything that was sent will be read, whatever becomes of us.
+    pub fn is_settled(&self) -> bool {
+        let out = self.out.lock();
+        let is_other = out.reader != self.instance || self.segment.is_closed();
+        is_other || (out.waiting.is_empty() && out.ring.is_settled(self.segment.consumed(self.own_slot)))
+    }
+
+    /// Whether it has read everything that was sent, and is done with it.
+    pub fn has_read_all(&self) -> bool {
+        let out = self.out.lock();
+        let is_reader = out.reader == self.instance && !self.is_gone();
+        is_reader && out.waiting.is_empty() && out.ring.is_read(self.segment.consumed(self.own_slot))
+    }
+
+    /// Forgets what waits: nobody will read it.
+    pub fn give_up(&self) {
+        let mut out = self.out.lock();
+        if out.reader == self.instance {
+            out.waiting.clear();
+        }
+        self.waiting.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether it sleeps and wants to be woken; whoever asks does it.
+    #[inline]
+    pub fn must_be_woken(&self) -> bool {
+        // The packet must be there before we look, or both of us might miss the other.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let asleep = self.segment.asleep();
+        asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::SeqCst) != 0
+    }
+}
+
+#[derive(Default)]
+enum Known {
+    /// Nobody has looked.
+    #[default]
+    Unknown,
+    LocalPeer(Arc<LocalPeer>),
+    /// Nobody was there at that time.
+    Nobody {
+        since_ns: u64,
+    },
+}
+
+struct Addresses {
+    read_ns: u64,
+    gids: Vec<Gid>,
+}
+
+/// What a NIC has of the same-host fabric: its own segment, and its local peers.
+pub struct LocalPeers {
+    pub(crate) segment: Arc<ShmSegment>,
+    pub(crate) registry: Arc<Registry>,
+    /// Registered memory becomes memory that local peers can map, and is named to them.
+    uses_memfd: bool,
+    /// By slot.
+    known: Box<[RwLock<Known>]>,
+    rings: Mutex<HashMap<u8, Arc<Mutex<Outgoing>>>>,
+    addresses: RwLock<Addresses>,
+}
+
+impl LocalPeers {
+    /// The part of a NIC that receives at `addresses`; the wildcard stands for all of its kind.
+    pub fn open(
+        registry: Arc<Registry>,
+        uses_memfd: bool,
+        addresses: impl Iterator<Item = IpAddr>,
+    ) -> io::Result<LocalPeers> {
+        retire_the_dead(&registry);
+        let addresses: Vec<Gid> = addresses
+            .map(|address| match address {
+                IpAddr::V6(v6) if v6.is_unspecified() => EVERY_V6,
+                address => Gid::from_ip(address),
+            })
+            .collect();
+        let segment = Arc::new(ShmSegment::create(&registry, &addresses)?);
+        Ok(LocalPeers {
+            segment,
+            registry,
+            uses_memfd,
+            known: (0..SLOTS).map(|_| RwLock::default()).collect(),
+            rings: Mutex::default(),
+            addresses: RwLock::new(Addresses { read_ns: 0, gids: Vec::new() }),
+        })
+    }
+
+    /// The slot of this NIC.
+    #[inline]
+    pub fn slot(&self) -> u8 {
+        self.registry.slot()
+    }
+
+    /// Whether some process holds `slot`.
+    pub fn is_alive(&self, slot: u8) -> bool {
+        self.registry.is_alive(slot)
+    }
+
+    /// Whether registered memory becomes memory that local peers can map, and is named to them.
+    #[inline]
+    pub fn uses_memfd(&self) -> bool {
+        self.uses_memfd
+    }
+
+    /// Says whether this NIC sleeps and wants to be woken for packets, and returns what it said before.
+    pub fn set_asleep(&self, asleep: bool) -> bool {
+        self.segment.asleep().swap(asleep.into(), Ordering::SeqCst) != 0
+    }
+
+    /// This NIC's multicast memberships.
+    pub fn group_descriptors(&self) -> io::Result<GroupDescriptors> {
+        GroupDescriptors::open(&self.registry, self.segment.clone())
+    }
+
+    /// A table for this NIC's regions.
+    pub fn region_descriptors(&self) -> RegionDescriptors {
+        RegionDescriptors::new(self.segment.clone(), self.registry.clone(), self.uses_memfd)
+    }
+
+    /// A table for this NIC's XRC shared receive queues.
+    pub fn srq_descriptors(&self) -> SrqDescriptors {
+        SrqDescriptors::new(self.segment.clone())
+    }
+
+    /// Publishes a queue pair to local peers, or withdraws it.
+    pub fn publish_qp(&self, qpn: Qpn, descriptor: Option<QpDescriptor>) {
+        publish_qp(&self.segment, qpn, descriptor);
+    }
+
+    /// The NIC that owns `qpn`, if it can be reached at `dgid` without a wire.
+    pub fn find(&self, dgid: Gid, qpn: Qpn) -> Option<Arc<LocalPeer>> {
+        self.find_in_slot((qpn.value() >> 16) as u8, dgid)
+    }
+
+    /// The NIC in `slot`, if it can be reached at `dgid` without a wire. Slots alone do not name it: another user's processes
+    /// on this host count theirs anew, and have other addresses.
+    #[inline]
+    pub fn find_in_slot(&self, slot: u8, dgid: Gid) -> Option<Arc<LocalPeer>> {
+        if !is_slot(slot) || !self.is_local(dgid) {
+            return None;
+        }
+        self.in_slot(slot).filter(|local_peer| local_peer.receives_at(dgid))
+    }
+
+    /// The NIC in `slot`, if there is one.
+    pub fn in_slot(&self, slot: u8) -> Option<Arc<LocalPeer>> {
+        match &*self.known[usize::from(slot)].read() {
+            Known::LocalPeer(local_peer) if !local_peer.is_gone() => return Some(local_peer.clone()),
+            Known::Nobody { since_ns } if now().0.wrapping_sub(*since_ns) < NOBODY_FOR_NS => return None,
+            _ => {}
+        }
+        self.open_slot(slot)
+    }
+
+    /// All local peers that are known.
+    pub fn known(&self) -> impl Iterator<Item = Arc<LocalPeer>> {
+        self.known.iter().filter_map(|known| match &*known.read() {
+            Known::LocalPeer(local_peer) => Some(local_peer.clone()),
+            _ => None,
+        })
+    }
+
+    /// Looks for a local peer and tells it that packets will come.
+    fn open_slot(&self, slot: u8) -> Option<Arc<LocalPeer>> {
+        let mut known = self.known[usize::from(slot)].write();
+        if let Known::LocalPeer(local_peer) = &*known
+            && !local_peer.is_gone()
+        {
+            return Some(local_peer.clone());
+        }
+        match self.try_open(slot) {
+            Ok(local_peer) => {
+                let local_peer = Arc::new(local_peer);
+                *known = Known::LocalPeer(local_peer.clone());
+                Some(local_peer)
+            }
+            Err(_) => {
+                *known = Known::Nobody { since_ns: now().0 };
+                None
+            }
+        }
+    }
+
+    fn try_open(&self, slot: u8) -> io::Result<LocalPeer> {
+        if !self.registry.is_alive(slot) {
+            return Err(io::Error::other("nobody there"));
+        }
+        let segment = ShmSegment::open(self.registry.directory(), slot)?;
+        let addresses =
+            (0..ADDRESSES).map(|index| segment.address(index)).take_while(|a| *a != NOWHERE).collect();
+        let own = self.slot();
+        access::attach(&segment, own, self.segment.instance());
+        let out = self.ring_to(slot)?;
+        {
+            let mut out = out.lock();
+            out.reader = segment.instance();
+            out.waiting.clear();
+            let (instance, start) = segment.sender(own);
+            start.store(out.ring.restart(), Ordering::Relaxed);
+            instance.store(self.segment.instance(), Ordering::Release);
+            segment.new_senders(usize::from(own) / 64).fetch_or(1 << (own % 64), Ordering::SeqCst);
+            segment.new_sender_count().fetch_add(1, Ordering::SeqCst);
+        }
+        Ok(LocalPeer {
+            slot,
+            own_slot: own,
+            registry: self.registry.clone(),
+            instance: segment.instance(),
+            segment,
+            out,
+            waiting: AtomicUsize::new(0),
+            seen_ns: AtomicU64::new(0),
+            mappings: RegionMappings::default(),
+            is_readable: OnceLock::new(),
+            addresses,
+        })
+    }
+
+    fn ring_to(&self, slot: u8) -> io::Result<Arc<Mutex<Outgoing>>> {
+        let mut rings = self.rings.lock();
+        if let Some(ring) = rings.get(&slot) {
+            return Ok(ring.clone());
+        }
+        let ring = Writer::new(self.segment.make_ring(slot)?);
+        let out = Outgoing { ring, reader: 0, waiting: Backlog::new()? };
+        Ok(rings.entry(slot).or_insert(Arc::new(Mutex::new(out))).clone())
+    }
+
+    /// Whether packets to this address stay on this host.
+    pub fn is_local(&self, dgid: Gid) -> bool {
+        let ip = dgid.to_ip();
+        if ip.is_loopback() {
+            return true;
+        }
+        if dgid.is_multicast() {
+            return false;
+        }
+        let age = |addresses: &Addresses| now().0.wrapping_sub(addresses.read_ns);
+        {
+            let addresses = self.addresses.read();
+            if age(&addresses) < ADDRESSES_FOR_NS {
+                return addresses.gids.contains(&dgid);
+            }
+        }
+        let mut addresses = self.addresses.write();
+        if age(&addresses) >= ADDRESSES_FOR_NS {
+            let list = local_addresses().unwrap_or_default();
+            addresses.gids = list.into_iter().map(|local| Gid::from_ip(local.addr)).collect();
+            addresses.read_ns = now().0;
+        }
+        addresses.gids.contains(&dgid)
+    }
+}
+
+fn is_slot(slot: u8) -> bool {
+    (registry::FIRST_SLOT..=registry::LAST_SLOT).contains(&slot)
+}

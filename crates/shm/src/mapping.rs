@@ -1,0 +1,187 @@
+//! Memory of a file that several processes see, and memory as large that only one does.
+
+use super::address_space::{self, What};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+const SYSTEM_V: u64 = 1 << 32;
+
+/// Where the pages of a region lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BackingFile {
+    /// The first page, in the owner's address space, and how many bytes of pages there are.
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    /// Where in the file they begin.
+    pub(crate) offset: u64,
+    pub(crate) source: FileSource,
+    /// What it leads to: the file's inode and device, or the segment's number and the namespace in which it has it.
+    pub(crate) inode: u64,
+    pub(crate) device: u64,
+}
+
+/// How a local peer gets at the file. It never becomes shorter than the descriptor says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum FileSource {
+    /// By a descriptor of the owner.
+    Fd(u32),
+    /// It is a System V segment.
+    SystemV,
+}
+
+impl BackingFile {
+    /// As it stands in a descriptor.
+    pub(crate) fn fields(self) -> [u64; 6] {
+        let source = match self.source {
+            FileSource::Fd(number) => number.into(),
+            FileSource::SystemV => SYSTEM_V,
+        };
+        [self.start, self.len, self.offset, source, self.inode, self.device]
+    }
+
+    /// No bytes: no file.
+    pub(crate) fn from_fields([start, len, offset, source, inode, device]: [u64; 6]) -> Option<BackingFile> {
+        let source = if source == SYSTEM_V { FileSource::SystemV } else { FileSource::Fd(source as u32) };
+        (len > 0).then_some(BackingFile { start, len, offset, source, inode, device })
+    }
+}
+
+/// Part of a file in memory, shared with every process that maps it. Others change it at any time, so it is only ever
+/// touched through atomics and raw copies.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the memory belongs to the mapping until it is dropped, and is only touched through atomics and raw copies, which
+// any thread may do.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of the file from `offset` on.
+    pub(crate) fn new(file: &File, offset: u64, len: usize, writable: bool) -> io::Result<Mapping> {
+        let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        Mapping::map(len, protection, libc::MAP_SHARED, file.as_raw_fd(), offset)
+    }
+
+    /// `len` bytes that nobody else sees, all zero. Pages that are never touched cost nothing.
+    pub(crate) fn private(len: usize) -> io::Result<Mapping> {
+        let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        Mapping::map(len, libc::PROT_READ | libc::PROT_WRITE, how, -1, 0)
+    }
+
+    fn map(len: usize, rights: i32, how: i32, fd: RawFd, offset: u64) -> io::Result<Mapping> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
+        let at = unsafe { address_space::map(0, len, &What { rights, how, fd, offset }) };
+        let at = at.map_err(io::Error::from_raw_os_error)?;
+        let start = NonNull::new(at as *mut u8).ok_or_else(|| io::Error::other("mapped at zero"))?;
+        Ok(Mapping { start, len })
+    }
+
+    /// Attaches a System V segment, of which `len` bytes are used.
+    pub(crate) fn attach(segment: u64, len: usize, writable: bool) -> io::Result<Mapping> {
+        let how = if writable { 0 } else { libc::SHM_RDONLY };
+        let id = libc::c_int::try_from(segment).map_err(io::Error::other)?;
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours. What is mapped may as well be
+        // unmapped as detached.
+        let at = unsafe { libc::shmat(id, std::ptr::null(), how) };
+        if at as isize == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(at.cast::<u8>()).ok_or_else(|| io::Error::other("attached at zero"))?;
+        Ok(Mapping { start, len })
+    }
+
+    /// The first byte.
+    #[inline]
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Four bytes as an atomic.
+    #[inline]
+    pub(crate) fn word(&self, at: usize) -> &AtomicU32 {
+        assert!(at.is_multiple_of(4) && at <= self.len - 4);
+        // SAFETY: inside the mapping and aligned, for mappings start at a page; everybody treats it as an atomic.
+        unsafe { AtomicU32::from_ptr(self.start().add(at).cast()) }
+    }
+
+    /// Eight bytes as an atomic.
+    #[inline]
+    pub(crate) fn long(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at <= self.len - 8);
+        // SAFETY: as above.
+        unsafe { AtomicU64::from_ptr(self.start().add(at).cast()) }
+    }
+
+    /// Copies bytes in.
+    #[inline]
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
+        // SAFETY: a slice is readable.
+        unsafe { self.write_raw(at, bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Copies bytes in from memory that others may change meanwhile.
+    ///
+    /// # Safety
+    /// `from` has `len` readable bytes.
+    #[inline]
+    pub(crate) unsafe fn write_raw(&self, at: usize, from: *const u8, len: usize) {
+        assert!(at <= self.len && len <= self.len - at);
+        // SAFETY: inside the mapping, which nobody has a reference into; the caller vouches for the source.
+        unsafe {
+            let to = self.start().add(at);
+            // Parts of short messages: to call somebody would take longer than the copy.
+            match len {
+                8 => std::ptr::copy_nonoverlapping(from, to, 8),
+                12 => std::ptr::copy_nonoverlapping(from, to, 12),
+                20 => std::ptr::copy_nonoverlapping(from, to, 20),
+                _ => std::ptr::copy_nonoverlapping(from, to, len),
+            }
+        }
+    }
+
+    /// Where a byte is.
+    #[inline]
+    pub(crate) fn bytes_at(&self, at: usize) -> NonNull<u8> {
+        assert!(at <= self.len);
+        // SAFETY: inside the mapping or just behind it.
+        unsafe { self.start.add(at) }
+    }
+
+    /// Copies bytes out.
+    #[inline]
+    pub(crate) fn read(&self, at: usize, out: &mut [u8]) {
+        assert!(at <= self.len && out.len() <= self.len - at);
+        // SAFETY: inside the mapping; `out` is ours.
+        unsafe { std::ptr::copy_nonoverlapping(self.start().add(at), out.as_mut_ptr(), out.len()) }
+    }
+}
+
+/// Bytes of the pages of a System V segment.
+pub(crate) fn sysv_len(segment: u64) -> Option<usize> {
+    let id = libc::c_int::try_from(segment).ok()?;
+    let mut state = std::mem::MaybeUninit::<libc::shmid_ds>::uninit();
+    // SAFETY: fills the structure if it answers 0, and it is read only then.
+    let len = unsafe {
+        if libc::shmctl(id, libc::IPC_STAT, state.as_mut_ptr()) != 0 {
+            return None;
+        }
+        state.assume_init().shm_segsz
+    };
+    len.checked_next_multiple_of(super::memfd_backing::page_len())
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let start = self.start().addr();
+        // SAFETY: the mapping is ours, and nothing that was borrowed from it is left.
+        let _ = unsafe { address_space::unmap(&(start..start + self.len)) };
+    }
+}

@@ -1,0 +1,67 @@
+//! How local peers can map the pages of a region: because they were moved into a memfd, or because the program shares them anyway.
+
+use super::mapping::{BackingFile, FileSource};
+use super::memfd_backing::{self, MemfdPages};
+use super::shared::{self, Shared, SharedFiles};
+use ferroce_os::log;
+use std::sync::Arc;
+
+/// Pages that local peers can map, as long as this lives.
+#[derive(Clone, Debug)]
+pub struct Pages(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    /// They were moved into a file of ours.
+    Memfd(Arc<MemfdPages>),
+    /// They lie in a file of the program's.
+    Shared(Arc<Shared>),
+}
+
+impl Pages {
+    /// Makes it possible for local peers to map the `len` bytes at `base`, where that is sound. `room` bytes are nobody else's.
+    pub(crate) fn of(files: &SharedFiles, base: usize, len: usize, room: usize) -> Option<Pages> {
+        let why = match MemfdPages::move_in(base, room) {
+            Ok(pages) => {
+                if !pages.held_stores_back() {
+                    log::choice(format_args!(
+                        "a store to the {len} bytes at {base:#x} may have been lost: no userfaultfd"
+                    ));
+                }
+                return Some(Pages(Kind::Memfd(pages)));
+            }
+            Err(why) => why,
+        };
+        let why_not_shared = match why {
+            memfd_backing::WhyNot::Refused(_) => shared::WhyNot::NotShared,
+            _ => match files.find(base, len) {
+                Ok(pages) => return Some(Pages(Kind::Shared(Arc::new(pages)))),
+                Err(why) => why,
+            },
+        };
+        match why_not_shared {
+            shared::WhyNot::NotShared => {
+                log::choice(format_args!("local peers cannot map the {len} bytes at {base:#x}: {why}"));
+            }
+            why => {
+                log::choice(format_args!("local peers cannot map the {len} shared bytes at {base:#x}: {why}"))
+            }
+        }
+        None
+    }
+
+    /// What local peers need to know to map them.
+    pub fn descriptor(&self) -> BackingFile {
+        match &self.0 {
+            Kind::Shared(pages) => pages.descriptor(),
+            Kind::Memfd(pages) => BackingFile {
+                start: pages.start() as u64,
+                len: pages.len() as u64,
+                offset: 0,
+                source: FileSource::Fd(pages.fd() as u32),
+                inode: pages.inode(),
+                device: pages.device(),
+            },
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Memory of a local peer that is mapped here.
+//!
+//! A mapping stays mapped as long as the local peer publishes the region it is of, so that a program that goes from region to region does
+//! not map them again and again; what is left of regions that are gone is unmapped by whoever comes by.
+
+use super::descriptors::PublishedRegion;
+use super::mapping::{BackingFile, FileSource, Mapping, sysv_len};
+use super::segment::ShmSegment;
+use super::shared::sysv_namespace;
+use ferroce_os::lock::Mutex;
+use ferroce_proto::verbs::Access;
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+/// Pages of the local peer that are mapped here.
+pub struct RegionMapping {
+    memory: Arc<Mapping>,
+    /// Where they are in the local peer's address space.
+    start: usize,
+    len: usize,
+}
+
+impl RegionMapping {
+    /// The address here of a byte of the local peer, whether it is mapped or not.
+    #[inline(always)]
+    pub fn address_of(&self, at: usize) -> usize {
+        (self.memory.start() as usize).wrapping_add(at.wrapping_sub(self.start))
+    }
+
+    /// The address here of `len` bytes of the local peer, if all of them are mapped.
+    #[inline(always)]
+    pub fn here(&self, at: usize, len: usize) -> Option<usize> {
+        let offset = at.wrapping_sub(self.start);
+        let is_inside = offset <= self.len && len <= self.len - offset;
+        is_inside.then(|| self.memory.start() as usize + offset)
+    }
+}
+
+/// All mappings of one local peer.
+#[derive(Debug, Default)]
+pub(crate) struct RegionMappings(Mutex<HashMap<Key, Kept>>);
+
+/// What is mapped; two regions may be parts of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    file: BackingFile,
+    writable: bool,
+}
+
+#[derive(Debug)]
+struct Kept {
+    memory: Arc<Mapping>,
+    /// The last region that it was mapped for.
+    published: PublishedRegion,
+}
+
+impl RegionMappings {
+    /// The mapping of a region, if it can be mapped.
+    pub(crate) fn open(&self, segment: &ShmSegment, published: &PublishedRegion) -> Option<RegionMapping> {
+        let file = published.descriptor.file?;
+        let changes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let writable = published.descriptor.access.intersects(changes);
+        // The same pages may be at several addresses there.
+        let key = Key { file: BackingFile { start: 0, ..file }, writable };
+        let mut mappings = self.0.lock();
+        let memory = match mappings.get_mut(&key) {
+            Some(kept) => {
+                kept.published = *published;
+                kept.memory.clone()
+            }
+            None => {
+                let memory = Arc::new(map(segment, &file, writable)?);
+                mappings.retain(|_, kept| kept.is_used() || kept.is_published(segment));
+                mappings.insert(key, Kept { memory: memory.clone(), published: *published });
+                memory
+            }
+        };
+        Some(RegionMapping { memory, start: file.start as usize, len: file.len as usize })
+    }
+
+    /// Unmaps what nobody uses and is left of regions that are gone; all of them, if the local peer itself is.
+    pub(crate) fn clear(&self, segment: &ShmSegment, lives: bool) {
+        self.0.lock().retain(|_, kept| kept.is_used() || lives && kept.is_published(segment));
+    }
+}
+
+impl Kept {
+    fn is_used(&self) -> bool {
+        Arc::strong_count(&self.memory) > 1
+    }
+
+    fn is_published(&self, segment: &ShmSegment) -> bool {
+        !segment.is_closed() && self.published.is_valid(segment)
+    }
+}
+
+fn map(segment: &ShmSegment, descriptor: &BackingFile, writable: bool) -> Option<Mapping> {
+    match descriptor.source {
+        FileSource::Fd(number) => map_file(segment, descriptor, number, writable),
+        FileSource::SystemV => {
+            let is_same =
+                descriptor.device == sysv_namespace() && sysv_len(descriptor.inode)? as u64 >= descriptor.len;
+            is_same.then(|| Mapping::attach(descriptor.inode, descriptor.len as usize, writable).ok())?
+        }
+    }
+}
+
+/// The kernel lets us open the descriptors of a process if it would let us trace it.
+fn map_file(segment: &ShmSegment, descriptor: &BackingFile, number: u32, writable: bool) -> Option<Mapping> {
+    let process = segment.process()?;
+    let path = format!("/proc/{process}/fd/{number}");
+    let file = File::options().read(true).write(writable).open(path).ok()?;
+    let meta = file.metadata().ok()?;
+    // The process may be another by now, or the descriptor. The last page of a file is there as a whole.
+    let pages_end = meta.size().checked_next_multiple_of(meta.blksize().max(1))?;
+    let is_it = meta.ino() == descriptor.inode && meta.dev() == descriptor.device;
+    let is_long_enough = pages_end >= descriptor.offset.checked_add(descriptor.len)?;
+    let is_mapped = is_it && is_long_enough;
+    is_mapped.then(|| Mapping::new(&file, descriptor.offset, descriptor.len as usize, writable).ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptors::find_region;
+    use crate::registry::Registry;
+    use crate::{RegionDescriptor, RegionDescriptors};
+    use ferroce_proto::{PdId, RKey};
+
+    /// A region of pages of its own, and its descriptor.
+    fn publish(table: &RegionDescriptors, bytes: &[u8], rkey: u32) -> (usize, crate::Pages) {
+        let (base, len) = (bytes.as_ptr().addr(), bytes.len());
+        let pages = table.pages(base, len, len).expect("in a memfd");
+        let number = table.publish(&RegionDescriptor {
+            rkey: RKey(rkey),
+            access: Access::REMOTE,
+            pd: PdId(1),
+            iova: 0,
+            len: len as u64,
+            base: base as u64,
+            only_qp: None,
+            file: Some(pages.descriptor()),
+        });
+        (number.expect("room"), pages)
+    }
+
+    #[test]
+    fn a_mapping_stays_as_long_as_its_region_is_shown() {
+        let base = std::env::temp_dir().join(format!("ferroce-mappings-{}", std::process::id()));
+        std::fs::create_dir_all(&base).unwrap();
+        let registry = Arc::new(Registry::open(&base).unwrap());
+        let segment = Arc::new(ShmSegment::create(&registry, &[]).unwrap());
+        let table = RegionDescriptors::new(segment.clone(), registry.clone(), true);
+        let bytes = [vec![1_u8; 1 << 16], vec![2_u8; 1 << 16]];
+        let [first, second] = [0, 1].map(|n| publish(&table, &bytes[n], n as u32 + 1));
+        let theirs = ShmSegment::open(registry.directory(), registry.slot()).unwrap();
+        let mappings = RegionMappings::default();
+        let open = |rkey| {
+            let mapping = mappings.open(&theirs, &find_region(&theirs, RKey(rkey)).unwrap()).expect("mapped");
+            mapping.memory.start() as usize
+        };
+        // Nobody keeps the first while the second is used.
+        let segments = [open(1), open(2)];
+        assert_eq!([open(1), open(2)], segments, "they were not mapped again");
+        table.withdraw(first.0);
+        mappings.clear(&theirs, true);
+        assert_eq!(mappings.0.lock().len(), 1, "one region is gone");
+        assert_eq!(open(2), segments[1]);
+        mappings.clear(&theirs, false);
+        assert_eq!(mappings.0.lock().len(), 0, "its owner is gone");
+        table.withdraw(second.0);
+        drop((first, second, table, segment, registry));
+        std::fs::remove_dir_all(base).unwrap();
+    }
+}

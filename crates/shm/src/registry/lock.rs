@@ -1,0 +1,80 @@
+//! Byte locks that die with their owner.
+//!
+//! "Open file description" locks rather than the classic POSIX ones: those are lost when any descriptor of the file is
+//! closed anywhere in the process, and do not exclude two NICs of one process.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// A file whose bytes can be locked one by one.
+#[derive(Debug)]
+pub(crate) struct ByteLocks(File);
+
+impl ByteLocks {
+    /// Opens the file, creating it if needed. Two `ByteLocks` of one file exclude each other, in one process too.
+    pub(crate) fn open(path: &Path) -> io::Result<ByteLocks> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        options.mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
+        options.open(path).map(ByteLocks)
+    }
+
+    /// Opens the file if it is there.
+    pub(crate) fn open_existing(path: &Path) -> io::Result<ByteLocks> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
+        options.open(path).map(ByteLocks)
+    }
+
+    /// Whether this is the file at `path`, which may have been removed, and another put there.
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
+        let here = self.0.metadata().map(|meta| (meta.dev(), meta.ino()));
+        let there = std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()));
+        matches!((here, there), (Ok(here), Ok(there)) if here == there)
+    }
+
+    /// Locks a byte, or says `false` if somebody else has it.
+    pub(crate) fn try_lock(&self, byte: u8) -> io::Result<bool> {
+        match self.fcntl(libc::F_OFD_SETLK, &mut range(byte, libc::F_WRLCK)) {
+            Ok(()) => Ok(true),
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Releases a byte; nothing happens if it was not locked.
+    pub(crate) fn unlock(&self, byte: u8) {
+        // Unlocking fails only for an invalid descriptor, which ours is not.
+        let _ = self.fcntl(libc::F_OFD_SETLK, &mut range(byte, libc::F_UNLCK));
+    }
+
+    /// Whether somebody else has the byte.
+    pub(crate) fn is_held(&self, byte: u8) -> io::Result<bool> {
+        let mut answer = range(byte, libc::F_WRLCK);
+        self.fcntl(libc::F_OFD_GETLK, &mut answer)?;
+        Ok(answer.l_type != libc::F_UNLCK as libc::c_short)
+    }
+
+    fn fcntl(&self, command: libc::c_int, range: &mut libc::flock) -> io::Result<()> {
+        // SAFETY: the descriptor is open and `range` is a valid `flock` for the kernel to read and write.
+        match unsafe { libc::fcntl(self.0.as_raw_fd(), command, range as *mut libc::flock) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// One byte, as `fcntl` wants it.
+fn range(byte: u8, kind: libc::c_int) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: libc::off_t::from(byte),
+        l_len: 1,
+        // Must be zero for this kind of lock.
+        l_pid: 0,
+    }
+}

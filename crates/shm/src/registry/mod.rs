@@ -1,0 +1,235 @@
+//! Where the processes of one user and one network namespace meet.
+//!
+//! There is no daemon, so what they share must survive the death of any of them at any moment:
+//!
+//! - a **slot** is a byte of a file that its owner keeps locked. The kernel drops the lock however the process ends, and
+//!   with the last descriptor only, so that a forked child keeps what it inherited;
+//! - the **roster** says in which order the kernel holds the sockets that share a port. It is a hint: whoever acts on a
+//!   stale roster causes misrouted packets, which are forwarded and not lost (`link::SharedPort`).
+//!
+//! | file | what lives there |
+//! |---|---|
+//! | `directory` | the directory, and why its owner is checked |
+//! | `lock` | byte locks that die with their owner |
+//! | `ports` | which process has which port of the connection manager |
+//! | `roster` | the order of the sockets on each address, as text |
+//! | `sweep` | what the dead left behind |
+
+mod directory;
+mod lock;
+mod ports;
+mod roster;
+mod sweep;
+
+use directory::open_directory;
+use lock::ByteLocks;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub use directory::default_base;
+pub use directory::effective_uid;
+pub use ports::{PortError, Ports};
+pub use roster::Roster;
+
+/// Lowest slot. Slot 0 would own the special queue pairs 0 and 1.
+pub const FIRST_SLOT: u8 = 1;
+/// Highest slot. Slot 255 would own the multicast queue pair number.
+pub const LAST_SLOT: u8 = 254;
+
+/// The byte that guards the roster; slots lock the byte of their own number.
+const ROSTER_BYTE: u8 = 0;
+const ROSTER_FILE: &str = "roster";
+const LOCK_FILE: &str = "lock";
+/// How often a registry may be swept away under whoever enters it.
+const ATTEMPTS: u32 = 100;
+/// Far longer than anybody holds the roster; after that its holder was stopped by a signal or a debugger.
+const ROSTER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why the registry cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// A system call failed.
+    #[error("{}: {what}: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The directory could be read or written by somebody else.
+    #[error("{}: {why}; remove it and try again", path.display())]
+    Untrusted {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Every slot is taken.
+    #[error("all 254 process slots in {} are in use: end some programs that use ferroce", path.display())]
+    Full {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Somebody holds the roster and does not let go.
+    #[error("{}: another process has held the lock for five seconds; is it stopped?", path.display())]
+    Stuck {
+        /// The directory.
+        path: PathBuf,
+    },
+}
+
+/// Membership of the processes that share a host: holds one slot until it is dropped.
+#[derive(Debug)]
+pub struct Registry {
+    directory: PathBuf,
+    locks: ByteLocks,
+    slot: u8,
+}
+
+impl Registry {
+    /// Opens the registry of this user and network namespace under `base` (see [`default_base`]) and claims a slot.
+    pub fn open(base: &Path) -> Result<Registry, RegistryError> {
+        for _ in 1..ATTEMPTS {
+            match Registry::enter(base) {
+                // Somebody took it for abandoned, and it is gone.
+                Err(RegistryError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                entered => {
+                    return entered.inspect(|registry| sweep::sweep_registries(&registry.directory));
+                }
+            }
+        }
+        Registry::enter(base)
+    }
+
+    fn enter(base: &Path) -> Result<Registry, RegistryError> {
+        let directory = open_directory(base)?;
+        let locks = ByteLocks::open(&directory.join(LOCK_FILE))
+            .map_err(|source| io_error(&directory, "open the lock file", source))?;
+        let mut registry = Registry { directory, locks, slot: 0 };
+        registry.slot = registry.update(|registry, roster| {
+            // With the roster locked nobody takes it for abandoned any more; but somebody may have before. Then the locks are those of nobody,
+            // and what lies there is another registry's.
+            match registry.locks.is_at(&registry.directory.join(LOCK_FILE)) {
+                true => registry.claim(roster),
+                false => Err(io_error(&registry.directory, "enter it", io::ErrorKind::NotFound.into())),
+            }
+        })??;
+        Ok(registry)
+    }
+
+    /// The slot of this process.
+    pub fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    /// The directory that only this user may enter.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Where the process in `slot` listens for forwarded packets.
+    pub fn socket_path(&self, slot: u8) -> PathBuf {
+        self.directory.join(format!("slot-{slot}.sock"))
+    }
+
+    /// Whether some process holds `slot`.
+    pub fn is_alive(&self, slot: u8) -> bool {
+        slot == self.slot || self.locks.is_held(slot).unwrap_or(true)
+    }
+
+    /// Runs `change` on the roster while nobody else can see or change it, and stores what it left.
+    pub fn update<T>(&self, change: impl FnOnce(&Registry, &mut Roster) -> T) -> Result<T, RegistryError> {
+        let stuck = || RegistryError::Stuck { path: self.directory.clone() };
+        self.try_update(ROSTER_PATIENCE, change)?.ok_or_else(stuck)
+    }
+
+    /// Like [`Self::update`], but gives up with `None` after `patience`: for the receive path.
+    pub fn try_update<T>(
+        &self,
+        patience: Duration,
+        change: impl FnOnce(&Registry, &mut Roster) -> T,
+    ) -> Result<Option<T>, RegistryError> {
+        let start = Instant::now();
+        while !self.try_lock()? {
+            if start.elapsed() > patience {
+                return Ok(None);
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        self.change_and_unlock(change).map(Some)
+    }
+
+    fn try_lock(&self) -> Result<bool, RegistryError> {
+        self.locks.try_lock(ROSTER_BYTE).map_err(|e| io_error(&self.directory, "lock the roster", e))
+    }
+
+    fn change_and_unlock<T>(
+        &self,
+        change: impl FnOnce(&Registry, &mut Roster) -> T,
+    ) -> Result<T, RegistryError> {
+        // Unlocks on every way out, also when `change` panics.
+        let _guard = UnlockRoster(&self.locks);
+        let mut roster = self.load();
+        let before = roster.clone();
+        let result = change(self, &mut roster);
+        if roster != before {
+            self.store(&roster).map_err(|e| io_error(&self.directory, "write the roster", e))?;
+        }
+        Ok(result)
+    }
+
+    /// An unreadable roster counts as empty: its owner may have died in the middle of anything.
+    fn load(&self) -> Roster {
+        let text = std::fs::read_to_string(self.directory.join(ROSTER_FILE)).unwrap_or_default();
+        Roster::parse(&text).unwrap_or_else(Roster::new)
+    }
+
+    fn store(&self, roster: &Roster) -> io::Result<()> {
+        let fresh = self.directory.join("roster.new");
+        std::fs::write(&fresh, roster.to_string())?;
+        std::fs::set_permissions(&fresh, PermissionsExt::from_mode(0o600))?;
+        std::fs::rename(&fresh, self.directory.join(ROSTER_FILE))
+    }
+
+    /// Goes round instead of taking the lowest free slot: a slot that was just freed may still be named by packets on
+    /// their way.
+    fn claim(&self, roster: &mut Roster) -> Result<u8, RegistryError> {
+        roster.prune_all(|slot| self.locks.is_held(slot).unwrap_or(true));
+        sweep::sweep_sockets(&self.directory, &self.locks);
+        let count = u16::from(LAST_SLOT - FIRST_SLOT) + 1;
+        for step in 0..count {
+            let slot = FIRST_SLOT + ((u16::from(roster.last_slot) + step) % count) as u8;
+            match self.locks.try_lock(slot) {
+                Ok(true) => {
+                    roster.last_slot = slot;
+                    roster.forget(slot);
+                    return Ok(slot);
+                }
+                Ok(false) => {}
+                Err(source) => return Err(io_error(&self.directory, "claim a slot", source)),
+            }
+        }
+        Err(RegistryError::Full { path: self.directory.clone() })
+    }
+}
+
+/// The directory of this user and network namespace, without claiming anything in it.
+pub fn own_directory() -> Result<PathBuf, RegistryError> {
+    open_directory(&default_base())
+}
+
+struct UnlockRoster<'a>(&'a ByteLocks);
+
+impl Drop for UnlockRoster<'_> {
+    fn drop(&mut self) {
+        self.0.unlock(ROSTER_BYTE);
+    }
+}
+
+pub(crate) fn io_error(path: &Path, what: &'static str, source: io::Error) -> RegistryError {
+    RegistryError::Io { path: path.to_path_buf(), what, source }
+}

@@ -1,0 +1,446 @@
+//! Which process has which port: how the connection managers of one host share addresses.
+//!
+//! A file of lines, one per claim, changed under a byte lock and replaced whole; so it is never seen half written, whoever
+//! dies when. A claim lives as long as the slot of its owner is locked. Ports that programs do not choose themselves come
+//! from blocks: ten thousand connections cost a few hundred lines, not ten thousand.
+
+use super::lock::ByteLocks;
+use super::roster::Roster;
+use super::{RegistryError, io_error};
+use ferroce_os::lock::Mutex;
+use ferroce_proto::Gid;
+use ferroce_proto::cm::{PortSpace, Scope};
+use rand::seq::SliceRandom;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const TITLE: &str = "ferroce ports 1";
+const FILE: &str = "ports";
+const LOCK_FILE: &str = "ports.lock";
+const LOCK_BYTE: u8 = 0;
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Ports that are given to programs that do not choose.
+const EPHEMERAL: std::ops::Range<u16> = 40_960..65_472;
+/// Ports claimed at a time for them.
+const BLOCK: u16 = 64;
+
+/// What a claim is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// To be given out by its owner, port by port.
+    Block,
+    /// Bound, and not to be shared.
+    Bound,
+    /// Bound, and may be shared with others of this kind.
+    Shared,
+    /// Somebody listens.
+    Listening,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Claim {
+    slot: u8,
+    space: PortSpace,
+    first: u16,
+    last: u16,
+    scope: Scope,
+    usage: Use,
+}
+
+/// The table, and this process's part in it.
+pub struct Ports {
+    directory: PathBuf,
+    slot: u8,
+    /// Locks of the slots: tells who is alive.
+    slots: ByteLocks,
+    lock: ByteLocks,
+    mine: Mutex<HashMap<PortSpace, VecDeque<u16>>>,
+    cache: Mutex<Cache>,
+}
+
+#[derive(Default)]
+struct Cache {
+    /// Number and time of the file that was read last.
+    seen: Option<(u64, i64, i64)>,
+    claims: Vec<Claim>,
+}
+
+/// Why a port cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// Another program has it.
+    #[error("another program has the port")]
+    InUse,
+    /// No port is left.
+    #[error("all ports are taken")]
+    Exhausted,
+    /// The table cannot be read or changed.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+}
+
+impl Ports {
+    /// Opens the table in the registry's directory for the owner of `slot`. What an earlier owner left is removed.
+    pub fn open(directory: PathBuf, slot: u8) -> Result<Ports, RegistryError> {
+        let open = |name: &str| {
+            ByteLocks::open(&directory.join(name)).map_err(|e| io_error(&directory, "open a lock file", e))
+        };
+        let (slots, lock) = (open("lock")?, open(LOCK_FILE)?);
+        let (mine, cache) = (Mutex::default(), Mutex::default());
+        let ports = Ports { directory, slot, slots, lock, mine, cache };
+        if ports.load().iter().any(|claim| claim.slot == slot) {
+            ports.update(|claims| claims.retain(|c| c.slot != slot))?;
+        }
+        Ok(ports)
+    }
+
+    /// Whether the owner of `slot` lives.
+    pub fn is_alive(&self, slot: u8) -> bool {
+        slot == self.slot || self.slots.is_held(slot).unwrap_or(true)
+    }
+
+    /// Whether the owner of `slot` receives what is sent to `address`, which is one of this host.
+    pub fn receives_at(&self, slot: u8, address: Gid) -> bool {
+        let text = std::fs::read_to_string(self.directory.join(super::ROSTER_FILE)).unwrap_or_default();
+        let ip = address.to_ip();
+        let every: IpAddr =
+            if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        Roster::parse(&text)
+            .is_some_and(|roster| [ip, every].iter().any(|&bound| roster.order(bound).contains(&slot)))
+    }
+
+    /// Claims a port that the program chose.
+    pub fn bind(&self, space: PortSpace, port: u16, scope: Scope, may_share: bool) -> Result<(), PortError> {
+        let usage = if may_share { Use::Shared } else { Use::Bound };
+        let claim = Claim { slot: self.slot, space, first: port, last: port, scope, usage };
+        self.update(|claims| {
+            if claims.iter().any(|other| claim.conflicts(other)) {
+                return Err(PortError::InUse);
+            }
+            claims.push(claim);
+            Ok(())
+        })?
+    }
+
+    /// Gives a port that the program chose back.
+    pub fn unbind(&self, space: PortSpace, port: u16, scope: Scope) {
+        let same = |c: &Claim| {
+            (c.slot, c.space, c.first, c.scope) == (self.slot, space, port, scope) && c.usage != Use::Block
+        };
+        // Without the registry the claim dies with the process.
+        let _ = self.update(|claims| {
+            if let Some(at) = claims.iter().position(same) {
+                claims.swap_remove(at);
+            }
+        });
+    }
+
+    /// Marks a bound or ephemeral port as one that somebody listens on.
+    pub fn listen(&self, space: PortSpace, port: u16, scope: Scope) -> Result<(), PortError> {
+        let usage = Use::Listening;
+        let claim = Claim { slot: self.slot, space, first: port, last: port, scope, usage };
+        self.update(|claims| {
+            let own = claims.iter().position(|c| {
+                (c.slot, c.space, c.first, c.scope) == (self.slot, space, port, scope)
+                    && matches!(c.usage, Use::Bound | Use::Shared)
+            });
+            let others = claims.iter().enumerate().filter(|(at, _)| Some(*at) != own);
+            if others.map(|(_, c)| c).any(|other| claim.conflicts(other)) {
+                return Err(PortError::InUse);
+            }
+            match own {
+                Some(at) => claims[at] = claim,
+                None => claims.push(claim),
+            }
+            Ok(())
+        })?
+    }
+
+    /// A port that nobody else has, on any address.
+    pub fn take_ephemeral(&self, space: PortSpace) -> Result<u16, PortError> {
+        let mut mine = self.mine.lock();
+        let free = mine.entry(space).or_default();
+        if let Some(port) = free.pop_front() {
+            return Ok(port);
+        }
+        let first = self.claim_block(space)?;
+        let mut block: Vec<u16> = (first..first + BLOCK).collect();
+        block.shuffle(&mut ferroce_os::random::generator());
+        free.extend(block);
+        free.pop_front().ok_or(PortError::Exhausted)
+    }
+
+    /// Gives it back. It waits until the others were used: a peer may still remember it.
+    pub fn return_ephemeral(&self, space: PortSpace, port: u16) {
+        self.mine.lock().entry(space).or_default().push_back(port);
+    }
+
+    fn claim_block(&self, space: PortSpace) -> Result<u16, PortError> {
+        let mut firsts: Vec<u16> = EPHEMERAL.step_by(BLOCK.into()).collect();
+        firsts.shuffle(&mut ferroce_os::random::generator());
+        let scope = Scope::Any;
+        self.update(|claims| {
+            let free = firsts.iter().find_map(|&first| {
+                let last = first + (BLOCK - 1);
+                let block = Claim { slot: self.slot, space, first, last, scope, usage: Use::Block };
+                let taken = |c: &Claim| c.space == space && c.first <= last && first <= c.last;
+                (!claims.iter().any(taken)).then_some(block)
+            });
+            let block = free.ok_or(PortError::Exhausted)?;
+            claims.push(block);
+            Ok(block.first)
+        })?
+    }
+
+    /// The slot of the living process that listens to this port at `address`.
+    pub fn listener(&self, space: PortSpace, port: u16, address: Gid) -> Option<u8> {
+        let mut cache = self.cache.lock();
+        self.refresh(&mut cache);
+        let found = cache.claims.iter().filter(|c| {
+            c.usage == Use::Listening && c.space == space && c.first == port && c.scope.covers(address)
+        });
+        // The closest one, as within one process.
+        found.filter(|c| self.is_alive(c.slot)).min_by_key(|c| c.scope).map(|c| c.slot)
+    }
+
+    /// Reads the file if it is another one than last time.
+    fn refresh(&self, cache: &mut Cache) {
+        let stamp =
+            std::fs::metadata(self.directory.join(FILE)).map(|m| (m.ino(), m.mtime(), m.mtime_nsec())).ok();
+        if stamp.is_none() || stamp != cache.seen {
+            cache.claims = self.load();
+            cache.seen = stamp;
+        }
+    }
+
+    fn update<T>(&self, change: impl FnOnce(&mut Vec<Claim>) -> T) -> Result<T, RegistryError> {
+        let start = Instant::now();
+        let failed = |what| move |e| io_error(&self.directory, what, e);
+        // The lock belongs to the opened file, so that threads of this process have to take turns themselves.
+        let mut cache = self.cache.lock();
+        while !self.lock.try_lock(LOCK_BYTE).map_err(failed("lock the port table"))? {
+            if start.elapsed() > PATIENCE {
+                return Err(RegistryError::Stuck { path: self.directory.clone() });
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        let _guard = Unlock(&self.lock);
+        let mut claims = self.load();
+        let before = claims.clone();
+        claims.retain(|c| self.is_alive(c.slot));
+        let result = change(&mut claims);
+        if claims != before {
+            self.store(&claims).map_err(failed("write the port table"))?;
+        }
+        cache.seen = None;
+        Ok(result)
+    }
+
+    /// A table that cannot be read counts as empty.
+    fn load(&self) -> Vec<Claim> {
+        let text = std::fs::read_to_string(self.directory.join(FILE)).unwrap_or_default();
+        parse(&text).unwrap_or_default()
+    }
+
+    fn store(&self, claims: &[Claim]) -> std::io::Result<()> {
+        let mut text = format!("{TITLE}\n");
+        for claim in claims {
+            text.push_str(&format!("{claim}\n"));
+        }
+        let fresh = self.directory.join("ports.new");
+        std::fs::write(&fresh, text)?;
+        std::fs::set_permissions(&fresh, PermissionsExt::from_mode(0o600))?;
+        std::fs::rename(&fresh, self.directory.join(FILE))
+    }
+}
+
+struct Unlock<'a>(&'a ByteLocks);
+
+impl Drop for Unlock<'_> {
+    fn drop(&mut self) {
+        self.0.unlock(LOCK_BYTE);
+    }
+}
+
+impl Claim {
+    /// Whether this claim cannot stand beside `other`.
+    fn conflicts(&self, other: &Claim) -> bool {
+        let meets = self.space == other.space
+            && self.first <= other.last
+            && other.first <= self.last
+            && self.scope.overlaps(other.scope);
+        let shared = self.usage == Use::Shared && other.usage == Use::Shared;
+        // A port of a block is the source of connections, which are told apart by their ids and not by their ports. So a
+        // program that wants to listen there may.
+        let either_block = self.usage == Use::Block || other.usage == Use::Block;
+        meets && !shared && !either_block
+    }
+
+    fn parse(line: &str) -> Option<Claim> {
+        let mut words = line.split(' ');
+        let slot = words.next()?.parse().ok()?;
+        let space = PortSpace::from_code(u16::from_str_radix(words.next()?, 16).ok()?)?;
+        let (first, last) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let scope = match words.next()? {
+            "any" => Scope::Any,
+            "any4" => Scope::AnyV4,
+            "any6" => Scope::AnyV6,
+            address => Scope::Only(Gid::from_ip(address.parse().ok()?)),
+        };
+        let usage = match words.next()? {
+            "block" => Use::Block,
+            "bound" => Use::Bound,
+            "shared" => Use::Shared,
+            "listening" => Use::Listening,
+            _ => return None,
+        };
+        Some(Claim { slot, space, first, last, scope, usage })
+    }
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:x} {} {} ", self.slot, self.space as u16, self.first, self.last)?;
+        match self.scope {
+            Scope::Any => f.write_str("any")?,
+            Scope::AnyV4 => f.write_str("any4")?,
+            Scope::AnyV6 => f.write_str("any6")?,
+            Scope::Only(gid) => write!(f, "{}", gid.to_ip())?,
+        }
+        f.write_str(match self.usage {
+            Use::Block => " block",
+            Use::Bound => " bound",
+            Use::Shared => " shared",
+            Use::Listening => " listening",
+        })
+    }
+}
+
+fn parse(text: &str) -> Option<Vec<Claim>> {
+    let mut lines = text.lines();
+    if lines.next()? != TITLE {
+        return None;
+    }
+    lines.map(Claim::parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    const TCP: PortSpace = PortSpace::Tcp;
+
+    /// A directory of its own, with slots 1 to 3 held as their processes would.
+    struct Host {
+        directory: PathBuf,
+        slots: Vec<ByteLocks>,
+    }
+
+    impl Host {
+        fn new(name: &str) -> Host {
+            let directory = std::env::temp_dir().join(format!("ferroce-ports-{}-{name}", std::process::id()));
+            std::fs::create_dir_all(&directory).unwrap();
+            let slots = (1..=3).map(|slot| hold(&directory, slot)).collect();
+            Host { directory, slots }
+        }
+        fn ports(&self, slot: u8) -> Ports {
+            Ports::open(self.directory.clone(), slot).unwrap()
+        }
+    }
+
+    impl Drop for Host {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.directory);
+        }
+    }
+
+    fn hold(directory: &Path, slot: u8) -> ByteLocks {
+        let locks = ByteLocks::open(&directory.join("lock")).unwrap();
+        assert!(locks.try_lock(slot).unwrap());
+        locks
+    }
+
+    fn only(address: &str) -> Scope {
+        Scope::Only(Gid::from_ip(address.parse().unwrap()))
+    }
+
+    #[test]
+    fn a_port_has_one_owner_per_address() {
+        let host = Host::new("owner");
+        let (one, two) = (host.ports(1), host.ports(2));
+        one.bind(TCP, 7471, only("10.0.0.1"), false).unwrap();
+        assert!(matches!(two.bind(TCP, 7471, only("10.0.0.1"), false), Err(PortError::InUse)));
+        assert!(matches!(two.bind(TCP, 7471, Scope::Any, true), Err(PortError::InUse)));
+        two.bind(TCP, 7471, only("10.0.0.2"), false).unwrap();
+        two.bind(TCP, 7471, Scope::AnyV6, false).unwrap();
+        two.bind(PortSpace::Udp, 7471, Scope::Any, false).unwrap();
+        one.unbind(TCP, 7471, only("10.0.0.1"));
+        two.bind(TCP, 7471, only("10.0.0.1"), false).unwrap();
+    }
+
+    #[test]
+    fn sharing_ends_where_listening_begins() {
+        let host = Host::new("share");
+        let (one, two) = (host.ports(1), host.ports(2));
+        one.bind(TCP, 80, Scope::AnyV4, true).unwrap();
+        two.bind(TCP, 80, Scope::AnyV4, true).unwrap();
+        assert!(matches!(one.listen(TCP, 80, Scope::AnyV4), Err(PortError::InUse)));
+        two.unbind(TCP, 80, Scope::AnyV4);
+        one.listen(TCP, 80, Scope::AnyV4).unwrap();
+        assert!(matches!(two.bind(TCP, 80, Scope::AnyV4, true), Err(PortError::InUse)));
+    }
+
+    #[test]
+    fn listeners_are_found_until_they_die() {
+        let mut host = Host::new("die");
+        let (one, two) = (host.ports(1), host.ports(2));
+        let gid = |a: &str| Gid::from_ip(a.parse().unwrap());
+        one.listen(TCP, 5, Scope::AnyV4).unwrap();
+        two.bind(TCP, 6, Scope::AnyV4, false).unwrap();
+        assert_eq!(two.listener(TCP, 5, gid("127.0.0.1")), Some(1));
+        assert_eq!(two.listener(TCP, 5, gid("::1")), None);
+        assert_eq!(two.listener(TCP, 6, gid("127.0.0.1")), None, "bound is not listening");
+        host.slots[0].unlock(1);
+        assert_eq!(two.listener(TCP, 5, gid("127.0.0.1")), None);
+        two.listen(TCP, 5, Scope::Any).unwrap();
+        assert_eq!(one.listener(TCP, 5, gid("::1")), Some(2));
+        // A new owner of a slot does not inherit.
+        host.slots[0] = hold(&host.directory, 1);
+        one.listen(TCP, 9, Scope::Any).unwrap();
+        let reborn = host.ports(1);
+        assert_eq!(reborn.listener(TCP, 9, gid("::1")), None);
+        assert_eq!(reborn.listener(TCP, 5, gid("::1")), Some(2));
+    }
+
+    #[test]
+    fn ephemeral_ports_never_meet() {
+        let host = Host::new("ephemeral");
+        let (one, two) = (host.ports(1), host.ports(2));
+        let mut seen = std::collections::HashSet::new();
+        for n in 0..2000 {
+            let port = if n % 2 == 0 { &one } else { &two }.take_ephemeral(TCP).unwrap();
+            assert!(EPHEMERAL.contains(&port) && seen.insert(port), "{port}");
+        }
+        let port = one.take_ephemeral(TCP).unwrap();
+        two.bind(TCP, port, Scope::Any, true).unwrap();
+        two.unbind(TCP, port, Scope::Any);
+        one.listen(TCP, port, Scope::Any).unwrap();
+        assert!(matches!(two.bind(TCP, port, Scope::Any, true), Err(PortError::InUse)));
+        assert_eq!(two.listener(TCP, port, Gid::ZERO), Some(1));
+    }
+
+    #[test]
+    fn a_broken_table_is_an_empty_one() {
+        let host = Host::new("broken");
+        std::fs::write(host.directory.join(FILE), "what is this").unwrap();
+        let one = host.ports(1);
+        one.listen(TCP, 5, Scope::Any).unwrap();
+        assert_eq!(one.listener(TCP, 5, Gid::ZERO), Some(1));
+    }
+}

@@ -1,0 +1,459 @@
+//! Packets from one process to another: a ring of bytes with one writer and one reader.
+//!
+//! A record is a word with its length, then, unless it is as for the record before, what the outer headers would have said,
+//! then the packet. So a short packet of a flow fits one cache line. The word of the record
+//! behind the last one is zero. The writer first writes the record, then zero behind it, then the record's own word; so the
+//! reader needs to look at one word only, and finds the packet right behind it. A short packet moves one cache line from writer to reader: the word of the
+//! line behind the next one is made zero once the packet is out, for the line must be taken away from the reader, too. Positions only grow. How far the reader has
+//! come stands in the reader's own segment, where the writer looks when it believes the ring to be full.
+//!
+//! The reader trusts nothing: the writer may have died in the middle of a record, or be another program. A length that
+//! cannot be ends the ring.
+
+use super::mapping::Mapping;
+use super::segment::RING_LEN;
+use ferroce_proto::Gid;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the outer headers would have said.
+pub(crate) const META_LEN: usize = 36;
+/// The length word and what the outer headers would have said.
+const HEAD_LEN: usize = 4 + META_LEN;
+/// The length word alone, padded.
+const SHORT_HEAD_LEN: usize = 8;
+/// Marks a record that says nothing of the outer headers: they are as before.
+const AS_BEFORE: u32 = 1 << 31;
+/// Marks a record without a packet: the rest of the ring is skipped.
+const SKIP: u32 = AS_BEFORE - 1;
+/// Records begin at multiples of a cache line, so that a short one takes as few as possible.
+const ALIGN: usize = 64;
+
+/// The outer headers of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RxMeta {
+    /// Where it came from.
+    pub sgid: Gid,
+    /// Where it was sent to.
+    pub dgid: Gid,
+    /// UDP source port.
+    pub sport: u16,
+    /// Traffic class.
+    pub tos: u8,
+    /// Hop limit.
+    pub ttl: u8,
+}
+
+/// A piece of a packet, wherever it lies.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// The first byte.
+    pub start: *const u8,
+    /// Bytes.
+    pub len: usize,
+}
+
+impl Piece {
+    /// A slice. Whoever keeps the piece keeps the slice.
+    #[inline]
+    pub fn of(bytes: &[u8]) -> Piece {
+        Piece { start: bytes.as_ptr(), len: bytes.len() }
+    }
+}
+
+pub(crate) fn meta_to_bytes(meta: &RxMeta) -> [u8; META_LEN] {
+    let mut bytes = [0; META_LEN];
+    (bytes[0], bytes[1]) = (meta.tos, meta.ttl);
+    bytes[2..4].copy_from_slice(&meta.sport.to_ne_bytes());
+    bytes[4..20].copy_from_slice(&meta.sgid.0);
+    bytes[20..36].copy_from_slice(&meta.dgid.0);
+    bytes
+}
+
+pub(crate) fn meta_from_bytes(bytes: &[u8; META_LEN]) -> RxMeta {
+    let gid = |from: usize| {
+        let mut gid = [0; 16];
+        gid.copy_from_slice(&bytes[from..from + 16]);
+        Gid(gid)
+    };
+    let sport = u16::from_ne_bytes([bytes[2], bytes[3]]);
+    RxMeta { sgid: gid(4), dgid: gid(20), sport, tos: bytes[0], ttl: bytes[1] }
+}
+
+#[inline]
+fn record_len(head_len: usize, packet_len: usize) -> usize {
+    (head_len + packet_len).next_multiple_of(ALIGN)
+}
+
+#[inline]
+fn offset_of(position: u64) -> usize {
+    (position % RING_LEN as u64) as usize
+}
+
+/// The writing end. Its owner has it behind a lock.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    memory: Mapping,
+    position: u64,
+    /// How far the reader had come when we last looked.
+    consumed: u64,
+    /// Where the present reader was told to begin.
+    start: u64,
+    /// What the record before said of the outer headers.
+    before: Option<RxMeta>,
+    /// From the position up to here, the first words of all lines are zero.
+    clear_to: u64,
+}
+
+impl Writer {
+    /// A ring that nobody has read yet. Positions begin at some lap, so that what is left of another life means nothing.
+    pub(crate) fn new(memory: Mapping) -> Writer {
+        let position = RING_LEN as u64 * (1 + u64::from(ferroce_os::random::number::<u32>()));
+        Writer { memory, position, consumed: position, start: position, before: None, clear_to: position }
+    }
+
+    /// Begins anew for another reader: what the last one left is forgotten. Returns where it shall begin.
+    pub(crate) fn restart(&mut self) -> u64 {
+        self.memory.word(offset_of(self.position)).store(0, Ordering::Relaxed);
+        (self.consumed, self.start, self.before) = (self.position, self.position, None);
+        self.clear_to = self.position + ALIGN as u64;
+        self.position
+    }
+
+    /// Whether nothing was written for the present reader, or it has begun to read: then the rest is safe with it.
+    pub(crate) fn is_settled(&self, consumed: &AtomicU64) -> bool {
+        self.position == self.start
+            || (self.start..=self.position).contains(&consumed.load(Ordering::Acquire))
+    }
+
+    /// Whether the present reader is done with all that was written for it.
+    pub(crate) fn is_read(&self, consumed: &AtomicU64) -> bool {
+        self.position == self.start || self.position == consumed.load(Ordering::Acquire)
+    }
+
+    /// Whether `len` more bytes fit; the end of the ring must leave room for a zero word.
+    fn has_room(&mut self, len: usize, consumed: &AtomicU64) -> bool {
+        let fits = |consumed: u64| self.position + (len + ALIGN) as u64 - consumed <= RING_LEN as u64;
+        if fits(self.consumed) {
+            return true;
+        }
+        let read = consumed.load(Ordering::Acquire);
+        // Zero: the reader has not begun. What lies is no reader of ours.
+        if (self.consumed..=self.position).contains(&read) {
+            self.consumed = read;
+        }
+        fits(self.consumed)
+    }
+
+    /// Adds a packet of `len` bytes; false if there is no room.
+    ///
+    /// # Safety
+    /// The pieces are readable and have `len` bytes together.
+    pub(crate) unsafe fn push(
+        &mut self,
+        meta: &RxMeta,
+        len: usize,
+        pieces: impl Iterator<Item = Piece>,
+        consumed: &AtomicU64,
+    ) -> bool {
+        let is_as_before = self.before == Some(*meta);
+        let (head_len, flag) = if is_as_before { (SHORT_HEAD_LEN, AS_BEFORE) } else { (HEAD_LEN, 0) };
+        let whole = record_len(head_len, len);
+        let at = offset_of(self.position);
+        let skipped = if at + whole > RING_LEN { RING_LEN - at } else { 0 };
+        if whole > RING_LEN / 2 || !self.has_room(skipped + whole, consumed) {
+            return false;
+        }
+        let first = at;
+        let at = if skipped > 0 { 0 } else { at };
+        if !is_as_before {
+            self.write_head(at, meta);
+            self.before = Some(*meta);
+        }
+        let mut to = at + head_len;
+        for piece in pieces {
+            debug_assert!(to + piece.len <= at + head_len + len);
+            // SAFETY: the caller vouches for the piece; the mapping checks its own side.
+            unsafe { self.memory.write_raw(to, piece.start, piece.len) };
+            to += piece.len;
+        }
+        let next = self.position + (skipped + whole) as u64;
+        if next >= self.clear_to {
+            self.memory.word(offset_of(next)).store(0, Ordering::Relaxed);
+            self.clear_to = next + ALIGN as u64;
+        }
+        if skipped > 0 {
+            self.memory.word(at).store(len as u32 | flag, Ordering::Relaxed);
+            self.memory.word(first).store(SKIP, Ordering::Release);
+        } else {
+            self.memory.word(at).store(len as u32 | flag, Ordering::Release);
+        }
+        self.position = next;
+        self.clear_ahead();
+        true
+    }
+
+    /// Adds a packet, headers and payload, that fits into one line, where the line behind it is clear. False: nothing was done, and
+    /// [`Self::push`] takes it.
+    ///
+    /// # Safety
+    /// The payload is readable.
+    #[inline(always)]
+    pub(crate) unsafe fn push_line(&mut self, meta: &RxMeta, head: &[u8], payload: Piece) -> bool {
+        let (unpadded, line) = (head.len().saturating_add(payload.len), ALIGN as u64);
+        if unpadded > ALIGN - SHORT_HEAD_LEN
+            || self.clear_to < self.position + 2 * line
+            || self.before != Some(*meta)
+        {
+            return false;
+        }
+        let (at, len) = (offset_of(self.position), unpadded.next_multiple_of(4));
+        let start = at + SHORT_HEAD_LEN;
+        if unpadded < len {
+            self.memory.word(start + len - 4).store(0, Ordering::Relaxed);
+        }
+        self.memory.write(start, head);
+        // SAFETY: the caller vouches for the payload; the mapping checks its own side.
+        unsafe { self.memory.write_raw(start + head.len(), payload.start, payload.len) };
+        self.memory.word(at).store(len as u32 | AS_BEFORE, Ordering::Release);
+        self.position += line;
+        self.clear_ahead();
+        true
+    }
+
+    /// Sees to it that the line behind the next one is clear, if the reader is known to be done with it.
+    #[inline]
+    fn clear_ahead(&mut self) {
+        let line = ALIGN as u64;
+        if self.clear_to < self.position + 2 * line && self.clear_to + line - self.consumed <= RING_LEN as u64
+        {
+            self.memory.word(offset_of(self.clear_to)).store(0, Ordering::Relaxed);
+            self.clear_to += line;
+        }
+    }
+
+    /// Where the next packet will begin.
+    #[inline]
+    pub(crate) fn next_line(&self) -> usize {
+        self.memory.bytes_at(offset_of(self.position)).as_ptr() as usize
+    }
+
+    fn write_head(&self, at: usize, meta: &RxMeta) {
+        self.memory.write(at + 4, &meta_to_bytes(meta));
+    }
+}
+
+/// What the reader found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Nothing yet.
+    Nothing,
+    /// A packet of so many bytes behind a head of so many.
+    Packet { len: usize, head_len: usize },
+    /// Something that no writer of ours writes.
+    Nonsense,
+}
+
+/// The reading end.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    memory: Mapping,
+    position: u64,
+    /// What the record before said of the outer headers.
+    before: Option<RxMeta>,
+}
+
+impl Reader {
+    /// Reads from `position` on.
+    pub(crate) fn new(memory: Mapping, position: u64) -> Reader {
+        Reader { memory, position: position.next_multiple_of(ALIGN as u64), before: None }
+    }
+
+    #[inline]
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Looks at the next record without taking it. A packet longer than `most` is nonsense.
+    #[inline]
+    pub(crate) fn look(&mut self, most: usize) -> Found {
+        let at = offset_of(self.position);
+        match self.memory.word(at).load(Ordering::Acquire) {
+            0 => Found::Nothing,
+            SKIP if at > 0 => {
+                self.position += (RING_LEN - at) as u64;
+                self.look(most)
+            }
+            SKIP => Found::Nonsense,
+            word => self.look_at(at, word, most),
+        }
+    }
+
+    #[inline]
+    fn look_at(&self, at: usize, word: u32, most: usize) -> Found {
+        let is_as_before = word & AS_BEFORE != 0;
+        let len = (word & !AS_BEFORE) as usize;
+        let head_len = if is_as_before { SHORT_HEAD_LEN } else { HEAD_LEN };
+        let is_nonsense = len > most
+            || at + record_len(head_len, len) > RING_LEN
+            || (is_as_before && self.before.is_none());
+        if is_nonsense { Found::Nonsense } else { Found::Packet { len, head_len } }
+    }
+
+    /// Moves on behind the packet that [`Self::look`] found, and says what the outer headers would have said. Its bytes stay in the ring until the writer is
+    /// told of the new position.
+    #[inline]
+    pub(crate) fn take(&mut self, len: usize, head_len: usize) -> (NonNull<u8>, &RxMeta) {
+        let at = offset_of(self.position);
+        self.position += record_len(head_len, len) as u64;
+        let start = self.memory.bytes_at((at + head_len).min(RING_LEN - len));
+        if head_len == HEAD_LEN {
+            self.before = None;
+        }
+        (start, self.before.get_or_insert_with(|| read_meta(&self.memory, at)))
+    }
+}
+
+/// What the outer headers of the packet in this record would have said.
+#[cold]
+fn read_meta(memory: &Mapping, at: usize) -> RxMeta {
+    let mut bytes = [0; META_LEN];
+    memory.read(at + 4, &mut bytes);
+    meta_from_bytes(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    fn memory() -> (File, [Mapping; 2]) {
+        let path = std::env::temp_dir().join(format!(
+            "ferroce-ring-{}-{:x}",
+            std::process::id(),
+            ferroce_os::random::number::<u64>()
+        ));
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.set_len(RING_LEN as u64).unwrap();
+        std::fs::remove_file(path).unwrap();
+        let map = |writable| Mapping::new(&file, 0, RING_LEN, writable).unwrap();
+        let both = [map(true), map(false)];
+        (file, both)
+    }
+
+    const META: RxMeta = RxMeta { sgid: Gid([1; 16]), dgid: Gid([2; 16]), sport: 3, tos: 4, ttl: 5 };
+
+    /// Flows that come in turns of five packets.
+    fn meta_of(number: usize) -> RxMeta {
+        RxMeta { sport: (number / 5 % 3) as u16, ..META }
+    }
+
+    fn push(writer: &mut Writer, bytes: &[u8], consumed: &AtomicU64) -> bool {
+        push_as(writer, &META, bytes, consumed)
+    }
+
+    fn push_as(writer: &mut Writer, meta: &RxMeta, bytes: &[u8], consumed: &AtomicU64) -> bool {
+        let (first, rest) = bytes.split_at(bytes.len() / 3);
+        let pieces = [first, rest].map(|part| Piece { start: part.as_ptr(), len: part.len() });
+        // SAFETY: the pieces are parts of a slice.
+        unsafe { writer.push(meta, bytes.len(), pieces.into_iter(), consumed) }
+    }
+
+    #[test]
+    fn everything_arrives_in_order_over_many_laps() {
+        let (_file, [ours, theirs]) = memory();
+        let consumed = AtomicU64::new(0);
+        let mut writer = Writer::new(ours);
+        let mut reader = Reader::new(theirs, writer.restart());
+        let len_of = |number: usize| 12 + number * 7919 % 9000;
+        let (mut sent, mut received, mut full) = (0, 0, 0);
+        while received < 3000 {
+            while sent < 3000
+                && push_as(&mut writer, &meta_of(sent), &vec![sent as u8; len_of(sent)], &consumed)
+            {
+                sent += 1;
+            }
+            full += usize::from(sent < 3000);
+            // Reads a little at a time, so that the writer meets a full ring at every place of it.
+            for _ in 0..17 {
+                let Found::Packet { len, head_len } = reader.look(10_000) else { break };
+                let (start, meta) = reader.take(len, head_len);
+                assert_eq!((len, *meta), (len_of(received), meta_of(received)));
+                // SAFETY: in the ring, and not overwritten before the writer is told below.
+                let out = unsafe { std::slice::from_raw_parts(start.as_ptr(), len) };
+                assert!(out.iter().all(|&byte| byte == received as u8));
+                received += 1;
+            }
+            consumed.store(reader.position(), Ordering::Release);
+        }
+        assert_eq!(reader.look(10_000), Found::Nothing);
+        assert!(full > 100);
+    }
+
+    /// Short packets that take one line, and others between them, in a ring that is full of words that mean something.
+    #[test]
+    fn lines_are_records_like_all_others() {
+        let (_file, [ours, theirs]) = memory();
+        ours.write(0, &vec![1; RING_LEN]);
+        let consumed = AtomicU64::new(0);
+        let mut writer = Writer::new(ours);
+        let mut reader = Reader::new(theirs, writer.restart());
+        let packet_of = |number: usize| vec![number as u8; 12 + number % 37 + number % 53 / 52 * 3000];
+        let (mut sent, mut received, mut lines) = (0, 0, 0);
+        while received < 60_000 {
+            while sent < 60_000 && sent < received + 1 + sent % 97 {
+                let packet = packet_of(sent);
+                let payload = Piece::of(&packet[12..]);
+                // SAFETY: the payload is part of the packet.
+                let is_line = unsafe { writer.push_line(&META, &packet[..12], payload) };
+                lines += usize::from(is_line);
+                if !is_line && !push(&mut writer, &packet, &consumed) {
+                    break;
+                }
+                sent += 1;
+            }
+            for _ in 0..1 + received % 3 {
+                let Found::Packet { len, head_len } = reader.look(10_000) else { break };
+                let (start, meta) = reader.take(len, head_len);
+                assert_eq!(*meta, META);
+                // SAFETY: in the ring, and not overwritten before the writer is told below.
+                let out = unsafe { std::slice::from_raw_parts(start.as_ptr(), len) };
+                let packet = packet_of(received);
+                // A line is padded with zeros.
+                assert_eq!((&out[..packet.len()], len - packet.len() < 4), (&packet[..], true));
+                assert!(out[packet.len()..].iter().all(|&byte| byte == 0));
+                received += 1;
+            }
+            if received % 5 == 0 || sent < received + 50 {
+                consumed.store(reader.position(), Ordering::Release);
+            }
+        }
+        assert_eq!((sent, reader.look(10_000)), (60_000, Found::Nothing));
+        assert!(lines > 50_000, "{lines}");
+    }
+
+    #[test]
+    fn a_new_reader_begins_where_the_writer_stands() {
+        let (_file, [ours, theirs]) = memory();
+        let consumed = AtomicU64::new(0);
+        let mut writer = Writer::new(ours);
+        while push(&mut writer, &[7; 5000], &consumed) {}
+        let mut reader = Reader::new(theirs, writer.restart());
+        assert_eq!(reader.look(10_000), Found::Nothing);
+        assert!(push(&mut writer, &[8; 12], &consumed), "what the last reader left is in nobody's way");
+        assert!(matches!(reader.look(10_000), Found::Packet { len: 12, .. }));
+    }
+
+    #[test]
+    fn nonsense_is_seen() {
+        let (_file, [ours, theirs]) = memory();
+        let mut reader = Reader::new(theirs, RING_LEN as u64);
+        for word in [SKIP, 10_001, 1 << 30, AS_BEFORE | 12] {
+            ours.word(0).store(word, Ordering::Relaxed);
+            assert_eq!(reader.look(10_000), Found::Nonsense);
+        }
+        let mut late = Reader { position: (RING_LEN - ALIGN) as u64, ..reader };
+        ours.word(RING_LEN - ALIGN).store(100, Ordering::Relaxed);
+        assert_eq!(late.look(10_000), Found::Nonsense, "reaches past the end");
+    }
+}

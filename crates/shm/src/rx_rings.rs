@@ -1,0 +1,207 @@
+//! The rings of others that lead here.
+
+use super::groups::echo_sockets;
+use super::local_peers::LocalPeers;
+use super::ring::{Found, Reader, RxMeta};
+use super::segment::{RING_LEN, SLOTS, ShmSegment};
+use ferroce_proto::Gid;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+
+/// Packets taken from one ring before the next ring is read.
+const PACKETS_PER_RING: usize = 64;
+/// Bytes taken from one ring before its writer is told, at most: it shall not wait for long.
+const BYTES_PER_RING: u64 = RING_LEN as u64 / 4;
+/// Bytes of rendezvous messages that are fetched before their sender hears of it, at most, per ring.
+const NAMED_PER_RING: u64 = 512 * 1024;
+
+/// All rings that are read here. One thread reads at a time.
+pub struct RxRings {
+    rings: Vec<RxRing>,
+    /// Rings that are no longer read; what was last taken from them may still be in use.
+    left: Vec<RxRing>,
+    /// The longest packet that a ring may hold; a longer one ends the ring.
+    max_packet_len: usize,
+    new_senders_seen: u32,
+    /// Where echoes of those came from whose rings are closed, until what they sent by UDP was read.
+    departed: Vec<(Gid, u16)>,
+    /// Whether `echo_sockets` may return others than at the last call.
+    echoes_changed: bool,
+}
+
+struct RxRing {
+    slot: u8,
+    /// Which life of the slot writes.
+    segment: ShmSegment,
+    reader: Reader,
+    /// How far the writer was told that we have read.
+    told: u64,
+}
+
+/// Packets and bytes that one call took from the rings.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Taken {
+    /// Packets.
+    pub packets: usize,
+    /// Bytes of all of them.
+    pub bytes: u64,
+}
+
+impl RxRings {
+    /// No ring yet. A packet longer than `max_packet_len` ends its ring.
+    pub fn new(max_packet_len: usize) -> RxRings {
+        RxRings {
+            rings: Vec::new(),
+            left: Vec::new(),
+            max_packet_len,
+            new_senders_seen: 0,
+            departed: Vec::new(),
+            echoes_changed: false,
+        }
+    }
+
+    /// Whether nobody sends here.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.rings.is_empty()
+    }
+
+    /// Whether some ring holds something to take.
+    pub fn any_ready(&mut self) -> bool {
+        let most = self.max_packet_len;
+        self.rings.iter_mut().any(|ring| ring.reader.look(most) != Found::Nothing)
+    }
+
+    /// Takes packets from all rings, of each only one if `only_one`. `take` gets the slot of the sender, the packet and its outer
+    /// headers, and returns how many bytes the packet names in the memory of its sender. The bytes of a packet stay until the next
+    /// call of [`Self::release`].
+    #[inline]
+    pub fn receive(
+        &mut self,
+        only_one: bool,
+        mut take: impl FnMut(u8, NonNull<u8>, usize, &RxMeta) -> u32,
+    ) -> Taken {
+        let most = if only_one { 1 } else { PACKETS_PER_RING };
+        let (mut taken, mut broken) = (Taken::default(), None);
+        for (index, ring) in self.rings.iter_mut().enumerate() {
+            let mut named = 0;
+            for _ in 0..most {
+                let (len, head_len) = match ring.reader.look(self.max_packet_len) {
+                    Found::Nothing => break,
+                    Found::Nonsense => {
+                        broken = Some(index);
+                        break;
+                    }
+                    Found::Packet { len, head_len } => (len, head_len),
+                };
+                let (start, meta) = ring.reader.take(len, head_len);
+                named += u64::from(take(ring.slot, start, len, meta));
+                (taken.packets, taken.bytes) = (taken.packets + 1, taken.bytes + len as u64);
+                if ring.reader.position() - ring.told >= BYTES_PER_RING || named >= NAMED_PER_RING {
+                    break;
+                }
+            }
+        }
+        if let Some(index) = broken {
+            let broken = self.rings.swap_remove(index);
+            self.depart(&broken.segment);
+            // What was just taken from it may still be read.
+            self.left.push(broken);
+        }
+        taken
+    }
+
+    /// Tells the writers of the rings how far they were read. What was taken is no longer used.
+    #[inline]
+    pub fn release(&mut self, local_peers: &LocalPeers) {
+        self.left.clear();
+        for ring in &mut self.rings {
+            if ring.told != ring.reader.position() {
+                ring.told = ring.reader.position();
+                local_peers.segment.consumed(ring.slot).store(ring.told, Ordering::Release);
+            }
+        }
+    }
+
+    /// Opens the rings of those who began to send here.
+    #[inline]
+    pub fn open_new(&mut self, local_peers: &LocalPeers) {
+        let count = local_peers.segment.new_sender_count().load(Ordering::Acquire);
+        if count != self.new_senders_seen {
+            self.new_senders_seen = count;
+            self.open_rings(local_peers);
+        }
+    }
+
+    #[cold]
+    fn open_rings(&mut self, local_peers: &LocalPeers) {
+        for index in 0..SLOTS / 64 {
+            let new_senders = local_peers.segment.new_senders(index);
+            if new_senders.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let bits = new_senders.swap(0, Ordering::SeqCst);
+            for bit in (0..64).filter(|bit| bits >> bit & 1 != 0) {
+                self.open_ring(local_peers, (index * 64 + bit) as u8);
+            }
+        }
+    }
+
+    fn open_ring(&mut self, local_peers: &LocalPeers, slot: u8) {
+        let gone: Vec<RxRing> = self.rings.extract_if(.., |ring| ring.slot == slot).collect();
+        gone.iter().for_each(|ring| self.depart(&ring.segment));
+        self.left.extend(gone);
+        let (instance, start) = local_peers.segment.sender(slot);
+        let instance = instance.load(Ordering::Acquire);
+        let Ok(segment) = ShmSegment::open(local_peers.registry.directory(), slot) else { return };
+        if segment.instance() != instance {
+            return;
+        }
+        let Ok(memory) = segment.ring_to(local_peers.slot()) else { return };
+        let reader = Reader::new(memory, start.load(Ordering::Relaxed));
+        let told = reader.position();
+        local_peers.segment.consumed(slot).store(told, Ordering::Release);
+        self.rings.push(RxRing { slot, segment, reader, told });
+    }
+
+    /// Closes the rings of processes that have ended and left nothing in them.
+    pub fn close_dead(&mut self, local_peers: &LocalPeers) {
+        let most = self.max_packet_len;
+        let is_over = |ring: &mut RxRing| {
+            let is_gone = ring.segment.is_closed() || !local_peers.registry.is_alive(ring.slot);
+            is_gone && !matches!(ring.reader.look(most), Found::Packet { .. })
+        };
+        let over: Vec<RxRing> = self.rings.extract_if(.., is_over).collect();
+        over.iter().for_each(|ring| self.depart(&ring.segment));
+    }
+
+    /// The ring of a sender is not read any more.
+    fn depart(&mut self, segment: &ShmSegment) {
+        let before = self.departed.len();
+        self.departed.extend(echo_sockets(segment));
+        self.echoes_changed |= self.departed.len() > before;
+    }
+
+    /// Everything that closed rings' writers sent by UDP was read.
+    pub fn forget_departed(&mut self) {
+        self.departed.clear();
+    }
+
+    /// Whether a multicast packet that came from here by UDP comes through a ring too.
+    pub fn is_echo(&self, sgid: Gid, sport: u16) -> bool {
+        let is_it = |(gid, port): (Gid, u16)| port == sport && (gid == sgid || gid == Gid::ZERO);
+        let mut published = self.rings.iter().flat_map(|ring| echo_sockets(&ring.segment));
+        published.any(is_it) || self.departed.iter().any(|&socket| is_it(socket))
+    }
+
+    /// Marks that an echo arrived, so that the kernel should learn which ones need not be delivered.
+    pub fn saw_echo(&mut self) {
+        self.echoes_changed = true;
+    }
+
+    /// The sockets by which the writers of open rings send echoes, if they may have changed since the last call.
+    pub fn changed_echo_sockets(&mut self) -> Option<Vec<(Gid, u16)>> {
+        let changed = std::mem::take(&mut self.echoes_changed);
+        changed.then(|| self.rings.iter().flat_map(|ring| echo_sockets(&ring.segment)).collect())
+    }
+}

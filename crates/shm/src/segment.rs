@@ -1,0 +1,341 @@
+//! The shared segment of a NIC: its layout, creating it, opening that of a local peer.
+//!
+//! ```text
+//! 0        head: magic, instance, process, namespace, where the instance lies in the owner's memory, closed, asleep, bits of new senders,
+//!          addresses, source ports of echoes
+//! 4 KiB    accesses under way: one line per slot
+//! 20 KiB   senders: per slot, two lines: the instance that sends to us and its start; how far we have read
+//! 52 KiB   table of queue pairs
+//! …        table of regions
+//! …        table of groups
+//! …        table of shared receive queues
+//! …        rings to every slot: a file with holes, filled when first used
+//! ```
+
+use super::mapping::Mapping;
+use crate::registry::Registry;
+use ferroce_proto::Gid;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Another process, and how to tell it from one that has its number by now.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner {
+    /// Its number.
+    pub process: libc::pid_t,
+    /// Where in its memory the mark lies.
+    pub mark_at: usize,
+    /// The mark: a number that no other process has there.
+    pub mark: u64,
+}
+
+/// Slots of a host.
+pub(crate) const SLOTS: usize = 256;
+/// Bytes of one ring: what one queue pair may have in flight by default.
+pub(crate) const RING_LEN: usize = 1 << 20;
+
+/// Also the version: a segment of another layout is not opened.
+const MAGIC: u64 = 0x0005_6563_6172_7266;
+
+const INSTANCE_AT: usize = 8;
+const PROCESS_AT: usize = 16;
+const NAMESPACE_AT: usize = 24;
+const MARK_AT: usize = 32;
+/// Lines of their own, for they are written while others read the rest.
+const CLOSED_AT: usize = 128;
+const ASLEEP_AT: usize = 256;
+const NEW_SENDERS_AT: usize = 384;
+
+const ADDRESSES_AT: usize = 512;
+/// Addresses at which a NIC can be reached without a wire; at those beyond it is reached by UDP.
+pub(crate) const ADDRESSES: usize = 128;
+const ECHOES_AT: usize = ADDRESSES_AT + ADDRESSES * 16;
+/// Sockets from which packets to groups leave that also went through rings.
+pub(crate) const ECHOES: usize = 32;
+
+const ACCESSES_AT: usize = 4096;
+/// Accesses that one process may have under way at a time in another's memory: a line of words, less the first two.
+pub(crate) const ACCESSES_PER_SLOT: usize = 14;
+const SENDERS_AT: usize = ACCESSES_AT + SLOTS * 64;
+const SENDER_LEN: usize = 128;
+
+const QPS_AT: usize = SENDERS_AT + SLOTS * SENDER_LEN;
+const QP_DESCRIPTOR_LEN: usize = 16;
+const QP_DESCRIPTORS: usize = 1 << 16;
+
+const REGIONS_AT: usize = QPS_AT + QP_DESCRIPTORS * QP_DESCRIPTOR_LEN;
+pub(crate) const REGION_DESCRIPTOR_LEN: usize = 128;
+/// Regions that can be reached directly; those beyond are reached by packets.
+pub(crate) const REGION_DESCRIPTORS: usize = 4096;
+
+const GROUPS_AT: usize = REGIONS_AT + REGION_DESCRIPTORS * REGION_DESCRIPTOR_LEN;
+const GROUP_DESCRIPTOR_LEN: usize = 32;
+/// Memberships, one per group and interface, that are published; those beyond get their packets by UDP.
+pub(crate) const GROUP_DESCRIPTORS: usize = 256;
+
+const SRQS_AT: usize = GROUPS_AT + GROUP_DESCRIPTORS * GROUP_DESCRIPTOR_LEN;
+const SRQ_DESCRIPTOR_LEN: usize = 16;
+/// XRC shared receive queues that are published; one-sided operations that name another one go by packets.
+pub(crate) const SRQ_DESCRIPTORS: usize = 1024;
+
+/// What local peers map of a segment.
+pub(crate) const TABLES_LEN: usize = SRQS_AT + SRQ_DESCRIPTORS * SRQ_DESCRIPTOR_LEN;
+const WHOLE_LEN: usize = TABLES_LEN + SLOTS * RING_LEN;
+
+/// The head and the tables of a segment, one's own or another's.
+#[derive(Debug)]
+pub(crate) struct ShmSegment {
+    memory: Mapping,
+    file: File,
+    path: PathBuf,
+    is_own: bool,
+}
+
+impl ShmSegment {
+    /// Creates the segment of this slot, whose owner receives at these addresses. What a dead owner of the slot left is marked, so
+    /// that all who still look at it see, and removed.
+    pub(crate) fn create(registry: &Registry, addresses: &[Gid]) -> io::Result<ShmSegment> {
+        let path = path_of(registry.directory(), registry.slot());
+        retire(&path);
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        let made = Self::set_size(&file).and_then(|()| Mapping::new(&file, 0, WHOLE_LEN, true));
+        let memory = made.inspect_err(|_| {
+            let _ = std::fs::remove_file(&path);
+        })?;
+        let segment = ShmSegment { memory, file, path, is_own: true };
+        segment.memory.long(INSTANCE_AT).store(ferroce_os::random::number::<u64>() | 1, Ordering::Relaxed);
+        segment.memory.word(PROCESS_AT).store(std::process::id(), Ordering::Relaxed);
+        segment.memory.long(NAMESPACE_AT).store(process_namespace(), Ordering::Relaxed);
+        let mark_at = segment.memory.start().addr() + INSTANCE_AT;
+        segment.memory.long(MARK_AT).store(mark_at as u64, Ordering::Relaxed);
+        for (index, &address) in addresses.iter().take(ADDRESSES).enumerate() {
+            store_gid(segment.address_words(index), address);
+        }
+        segment.memory.long(0).store(MAGIC, Ordering::Release);
+        Ok(segment)
+    }
+
+    /// Gives the file its size, and memory to all that others touch: a full file system must show here, as an error, and
+    /// not there, as a signal.
+    fn set_size(file: &File) -> io::Result<()> {
+        file.set_len(WHOLE_LEN as u64)?;
+        allocate(file, 0, TABLES_LEN)
+    }
+
+    /// The segment of another slot, if there is one.
+    pub(crate) fn open(directory: &Path, slot: u8) -> io::Result<ShmSegment> {
+        let path = path_of(directory, slot);
+        let file = open_file(&path)?;
+        if file.metadata()?.size() != WHOLE_LEN as u64 {
+            return Err(io::Error::other("of another version, or half made"));
+        }
+        let memory = Mapping::new(&file, 0, TABLES_LEN, true)?;
+        let segment = ShmSegment { memory, file, path, is_own: false };
+        if segment.memory.long(0).load(Ordering::Acquire) != MAGIC || segment.is_closed() {
+            return Err(io::Error::other("of another version, half made, or left"));
+        }
+        Ok(segment)
+    }
+
+    /// Which life of the slot this is: never zero.
+    pub(crate) fn instance(&self) -> u64 {
+        self.memory.long(INSTANCE_AT).load(Ordering::Relaxed)
+    }
+
+    /// The process, if this one can name it: process numbers mean something only within their namespace.
+    pub(crate) fn process(&self) -> Option<libc::pid_t> {
+        let same = self.memory.long(NAMESPACE_AT).load(Ordering::Relaxed) == process_namespace();
+        let process = self.memory.word(PROCESS_AT).load(Ordering::Relaxed);
+        same.then_some(process as libc::pid_t).filter(|&process| process > 0)
+    }
+
+    /// Whose memory it is, if this process can name it. The mark is the number of this life, where the owner has it.
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        let mark_at = self.memory.long(MARK_AT).load(Ordering::Relaxed) as usize;
+        Some(Owner { process: self.process()?, mark_at, mark: self.instance() })
+    }
+
+    /// Whether its owner has left, as far as anybody has noticed.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.memory.word(CLOSED_AT).load(Ordering::Acquire) != 0
+    }
+
+    /// Non-zero while the owner's driver sleeps and wants to be woken for packets.
+    #[inline]
+    pub(crate) fn asleep(&self) -> &AtomicU32 {
+        self.memory.word(ASLEEP_AT)
+    }
+
+    /// A bit for every slot that began to send to the owner and has not been noticed.
+    pub(crate) fn new_senders(&self, index: usize) -> &AtomicU64 {
+        self.memory.long(NEW_SENDERS_AT + (index % (SLOTS / 64)) * 8)
+    }
+
+    /// Changes with the bits, so that one read tells that there is none.
+    #[inline]
+    pub(crate) fn new_sender_count(&self) -> &AtomicU32 {
+        self.memory.word(NEW_SENDERS_AT + 64)
+    }
+
+    /// What `slot` accesses in the owner's memory just now: numbers of region descriptors, plus one.
+    #[inline(always)]
+    pub(crate) fn access(&self, slot: u8, index: usize) -> &AtomicU32 {
+        // Nearly always inside, and a division takes longer than to look.
+        let index = if index < ACCESSES_PER_SLOT { index } else { index % ACCESSES_PER_SLOT };
+        self.memory.word(ACCESSES_AT + usize::from(slot) * 64 + 8 + index * 4)
+    }
+
+    /// Which life of `slot` those are the words of.
+    pub(crate) fn accessor(&self, slot: u8) -> &AtomicU64 {
+        self.memory.long(ACCESSES_AT + usize::from(slot) * 64)
+    }
+
+    /// The life of `slot` that sends to the owner, and the position in its ring where it began.
+    pub(crate) fn sender(&self, slot: u8) -> (&AtomicU64, &AtomicU64) {
+        let at = SENDERS_AT + usize::from(slot) * SENDER_LEN;
+        (self.memory.long(at), self.memory.long(at + 8))
+    }
+
+    /// How far the owner has read the ring of `slot`; zero before it began.
+    #[inline]
+    pub(crate) fn consumed(&self, slot: u8) -> &AtomicU64 {
+        self.memory.long(SENDERS_AT + usize::from(slot) * SENDER_LEN + 64)
+    }
+
+    /// The two words of a queue pair's descriptor.
+    #[inline]
+    pub(crate) fn qp_descriptor(&self, low: u16) -> (&AtomicU64, &AtomicU64) {
+        let at = QPS_AT + usize::from(low) * QP_DESCRIPTOR_LEN;
+        (self.memory.long(at), self.memory.long(at + 8))
+    }
+
+    /// One of the eight-byte fields of a region's descriptor.
+    #[inline]
+    pub(crate) fn region_field(&self, descriptor: usize, field: usize) -> &AtomicU64 {
+        self.memory
+            .long(REGIONS_AT + (descriptor % REGION_DESCRIPTORS) * REGION_DESCRIPTOR_LEN + (field % 16) * 8)
+    }
+
+    /// An address at which the owner receives; zero where there are no more. It never changes.
+    pub(crate) fn address(&self, index: usize) -> Gid {
+        load_gid(self.address_words(index))
+    }
+
+    fn address_words(&self, index: usize) -> [&AtomicU64; 2] {
+        let at = ADDRESSES_AT + (index % ADDRESSES) * 16;
+        [self.memory.long(at), self.memory.long(at + 8)]
+    }
+
+    /// What is said of a socket that echoes leave by: its port, and its address in two words.
+    pub(crate) fn echo(&self, index: usize) -> (&AtomicU64, [&AtomicU64; 2]) {
+        let at = ECHOES_AT + (index % ECHOES) * 24;
+        (self.memory.long(at), [self.memory.long(at + 8), self.memory.long(at + 16)])
+    }
+
+    /// The descriptor of a membership: the interface, and the group in two words.
+    pub(crate) fn group_descriptor(&self, index: usize) -> (&AtomicU64, [&AtomicU64; 2]) {
+        let at = GROUPS_AT + (index % GROUP_DESCRIPTORS) * GROUP_DESCRIPTOR_LEN;
+        (self.memory.long(at), [self.memory.long(at + 8), self.memory.long(at + 16)])
+    }
+
+    /// The two words of the descriptor of an XRC shared receive queue.
+    pub(crate) fn srq_descriptor(&self, index: usize) -> (&AtomicU64, &AtomicU64) {
+        let at = SRQS_AT + (index % SRQ_DESCRIPTORS) * SRQ_DESCRIPTOR_LEN;
+        (self.memory.long(at), self.memory.long(at + 8))
+    }
+
+    /// Memory for the ring to `slot`.
+    pub(crate) fn make_ring(&self, slot: u8) -> io::Result<Mapping> {
+        let at = ring_at(slot);
+        allocate(&self.file, at, RING_LEN)?;
+        Mapping::new(&self.file, at as u64, RING_LEN, true)
+    }
+
+    /// The owner's ring to `slot`, to read.
+    pub(crate) fn ring_to(&self, slot: u8) -> io::Result<Mapping> {
+        Mapping::new(&self.file, ring_at(slot) as u64, RING_LEN, false)
+    }
+}
+
+impl Drop for ShmSegment {
+    fn drop(&mut self) {
+        if self.is_own {
+            self.memory.word(CLOSED_AT).store(1, Ordering::Release);
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+pub(crate) fn store_gid([high, low]: [&AtomicU64; 2], gid: Gid) {
+    let both = u128::from_be_bytes(gid.0);
+    high.store((both >> 64) as u64, Ordering::Relaxed);
+    low.store(both as u64, Ordering::Relaxed);
+}
+
+pub(crate) fn load_gid([high, low]: [&AtomicU64; 2]) -> Gid {
+    let [high, low] = [high, low].map(|word| u128::from(word.load(Ordering::Relaxed)));
+    Gid((high << 64 | low).to_be_bytes())
+}
+
+fn ring_at(slot: u8) -> usize {
+    TABLES_LEN + usize::from(slot) * RING_LEN
+}
+
+fn path_of(directory: &Path, slot: u8) -> PathBuf {
+    directory.join(format!("slot-{slot}.shm"))
+}
+
+fn open_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path)
+}
+
+/// Marks and removes what a dead process left. The caller knows that it is dead.
+pub(crate) fn retire(path: &Path) {
+    if let Ok(file) = open_file(path)
+        && file.metadata().is_ok_and(|meta| meta.size() >= 4096)
+        && let Ok(head) = Mapping::new(&file, 0, 4096, true)
+    {
+        head.word(CLOSED_AT).store(1, Ordering::Release);
+    }
+    let _ = std::fs::remove_file(path);
+}
+
+/// The same for every slot that nobody holds. Nobody can claim one meanwhile: claims need the roster.
+pub(crate) fn retire_the_dead(registry: &Registry) {
+    let dead = |registry: &Registry| {
+        let Ok(entries) = std::fs::read_dir(registry.directory()) else { return };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let slot = path.file_name().and_then(|name| name.to_str()).and_then(slot_of);
+            if slot.is_some_and(|slot| !registry.is_alive(slot)) {
+                retire(&path);
+            }
+        }
+    };
+    // Who cannot get the roster leaves it to the next.
+    let _ = registry.try_update(Duration::from_millis(100), |registry, _| dead(registry));
+}
+
+fn slot_of(name: &str) -> Option<u8> {
+    name.strip_prefix("slot-")?.strip_suffix(".shm")?.parse().ok()
+}
+
+pub(crate) fn allocate(file: &File, at: usize, len: usize) -> io::Result<()> {
+    // SAFETY: the file is open; memory is not touched.
+    let error = unsafe { libc::posix_fallocate(file.as_raw_fd(), at as libc::off_t, len as libc::off_t) };
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+}
+
+fn process_namespace() -> u64 {
+    use std::sync::OnceLock;
+    static NAMESPACE: OnceLock<u64> = OnceLock::new();
+    *NAMESPACE.get_or_init(|| std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino()))
+}
+
+const _: () = assert!(REGIONS_AT.is_multiple_of(4096) && TABLES_LEN.is_multiple_of(4096));
+const _: () = assert!(ECHOES_AT + ECHOES * 24 <= ACCESSES_AT);

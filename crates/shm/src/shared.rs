@@ -1,0 +1,223 @@
+//! Registered memory that the program shares itself: local peers map the same file, and nothing is moved.
+//!
+//! Only where every page is there whatever anybody does. Touching a page of a file that became shorter is a signal, and a local peer
+//! must not be ended by what the owner of the memory does. So: memfds that are sealed against shrinking (or allow that, and then
+//! get the seal), System V segments, and memory that is shared with children only. Holes may be made in all of these; who touches one
+//! gets a fresh page. Not so with huge pages, of which there may be none left.
+//!
+//! Files with names are never mapped: anybody may make them shorter. The kernel copies instead, which fails cleanly.
+
+use super::address_space::{Errno, last_errno};
+use super::held_fd::{HeldFd, identity, leave_rest_to_program, stat};
+use super::mapping::{BackingFile, FileSource, sysv_len};
+use super::memfd_backing::{huge_pages, memory_device, page_len};
+use super::vma::{self, Origin, Vma};
+use super::write_protect::own;
+use ferroce_os::lock::Mutex;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, OnceLock, Weak};
+
+#[cfg(test)]
+mod tests;
+
+/// Why local peers cannot map memory that a program shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WhyNot {
+    /// Private, or in a memfd of ours.
+    #[error("it is not shared memory")]
+    NotShared,
+    /// A gap, several files, or one file in the wrong order.
+    #[error("it is not one piece of one file")]
+    NotOnePiece,
+    /// A file with a name, or a memfd that cannot be sealed.
+    #[error("its file may become shorter (a memfd sealed with F_SEAL_SHRINK may not)")]
+    MayShrink,
+    /// The mapping is longer than the file.
+    #[error("its file ends before the region does")]
+    TooShort,
+    /// Huge pages that the program shares.
+    #[error("its huge pages may be given back, and there may be no others")]
+    Huge,
+    /// `vm.overcommit_memory` is 2.
+    #[error("this machine refuses memory when it is used (vm.overcommit_memory is 2)")]
+    Strict,
+    /// Nothing leads to the file.
+    #[error("the program has closed its descriptor of the file")]
+    Closed,
+    /// The kernel would not, with this `errno`.
+    #[error("the kernel refused (errno {0})")]
+    Refused(Errno),
+}
+
+/// Pages that a local peer can map as this process does.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pages: Range<usize>,
+    offset: u64,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// By a descriptor of ours, since the program may close its own.
+    File(Arc<HeldFd>),
+    Segment {
+        id: u64,
+        namespace: u64,
+    },
+}
+
+impl Shared {
+    /// What local peers need to know to map it.
+    pub(crate) fn descriptor(&self) -> BackingFile {
+        let (source, inode, device) = match &self.source {
+            Source::File(held) => (FileSource::Fd(held.raw() as u32), held.inode, held.device),
+            Source::Segment { id, namespace } => (FileSource::SystemV, *id, *namespace),
+        };
+        let (start, len) = (self.pages.start as u64, self.pages.len() as u64);
+        BackingFile { start, len, offset: self.offset, source, inode, device }
+    }
+}
+
+/// Descriptors of the files that registered memory lies in: one for each, however many regions there are.
+#[derive(Debug, Default)]
+pub(crate) struct SharedFiles(Mutex<HashMap<(u64, u64), Weak<HeldFd>>>);
+
+impl SharedFiles {
+    /// Finds out how a local peer can map `[addr, addr + len)`.
+    pub(crate) fn find(&self, addr: usize, len: usize) -> Result<Shared, WhyNot> {
+        let pages = outward(addr, len).ok_or(WhyNot::NotOnePiece)?;
+        // Private memory may be large, and in many pieces.
+        let first = mappings(&(pages.start..pages.start + 1))?;
+        if !first.first().is_some_and(|first| first.shared) {
+            return Err(WhyNot::NotShared);
+        }
+        let found = mappings(&pages)?;
+        let piece = one_piece(&found, &pages)?;
+        let is_huge = huge_pages().iter().any(|(device, _)| *device == piece.device);
+        match piece.origin {
+            _ if is_huge => Err(WhyNot::Huge),
+            Origin::SystemV if Some(piece.device) == memory_device() => segment(piece),
+            Origin::Memfd | Origin::SharedMemory => self.file(piece, &found, pages),
+            _ => Err(WhyNot::MayShrink),
+        }
+    }
+
+    fn file(&self, piece: &Vma, found: &[Vma], pages: Range<usize>) -> Result<Shared, WhyNot> {
+        if is_strict() {
+            return Err(WhyNot::Strict);
+        }
+        let held = self.hold(piece, found)?;
+        if piece.origin == Origin::Memfd {
+            seal(held.raw())?;
+        }
+        let offset = piece.offset + (pages.start - piece.pages.start) as u64;
+        let file_len = stat(held.raw()).map_err(WhyNot::Refused)?.st_size as u64;
+        if file_len.next_multiple_of(page_len() as u64) < offset + pages.len() as u64 {
+            return Err(WhyNot::TooShort);
+        }
+        Ok(Shared { pages, offset, source: Source::File(held) })
+    }
+
+    /// A descriptor of the file: one that we have, the program's, or what the kernel lets only the privileged open.
+    fn hold(&self, piece: &Vma, found: &[Vma]) -> Result<Arc<HeldFd>, WhyNot> {
+        let (inode, device) = (piece.inode, piece.device);
+        let mut files = self.0.lock();
+        if let Some(held) = files.get(&(inode, device)).and_then(Weak::upgrade).filter(|held| held.is_open())
+        {
+            return Ok(held);
+        }
+        let fd = programs_own(inode, device)
+            .or_else(|| found.iter().find_map(from_mapping))
+            .filter(|fd| identity(fd.as_raw_fd()) == Ok((inode, device)))
+            .ok_or(WhyNot::Closed)?;
+        leave_rest_to_program(&fd, 0).map_err(WhyNot::Refused)?;
+        let held = Arc::new(HeldFd::new(fd).map_err(WhyNot::Refused)?);
+        files.retain(|_, held| held.strong_count() > 0);
+        files.insert((inode, device), Arc::downgrade(&held));
+        Ok(held)
+    }
+}
+
+fn mappings(pages: &Range<usize>) -> Result<Vec<Vma>, WhyNot> {
+    vma::mappings(pages).map_err(|error| WhyNot::Refused(error.raw_os_error().unwrap_or(libc::EIO)))
+}
+
+fn outward(addr: usize, len: usize) -> Option<Range<usize>> {
+    let page = page_len();
+    let end = addr.checked_add(len)?.checked_next_multiple_of(page)?;
+    (len > 0).then_some((addr & !(page - 1))..end)
+}
+
+/// The first of the mappings, if together they show one piece of a file.
+fn one_piece<'a>(found: &'a [Vma], pages: &Range<usize>) -> Result<&'a Vma, WhyNot> {
+    let is_shared = |mapping: &Vma| mapping.shared && mapping.origin != Origin::MemfdPages;
+    let first = found.first().filter(|first| is_shared(first)).ok_or(WhyNot::NotShared)?;
+    let begin = |mapping: &Vma| mapping.offset.wrapping_sub(mapping.pages.start as u64);
+    let is_same = |other: &Vma| {
+        let file = |mapping: &Vma| (mapping.shared, mapping.inode, mapping.device, mapping.origin);
+        file(other) == file(first) && begin(other) == begin(first) && other.readable
+    };
+    if vma::covers(found, pages) && first.pages.start <= pages.start && found.iter().all(is_same) {
+        Ok(first)
+    } else {
+        Err(WhyNot::NotOnePiece)
+    }
+}
+
+/// All of a System V segment: it is attached as a whole. Its length never changes, and its memory is promised.
+fn segment(piece: &Vma) -> Result<Shared, WhyNot> {
+    let start = piece.pages.start.checked_sub(piece.offset as usize).ok_or(WhyNot::NotOnePiece)?;
+    let len = sysv_len(piece.inode).ok_or(WhyNot::Closed)?;
+    let end = start.checked_add(len).ok_or(WhyNot::TooShort)?;
+    let source = Source::Segment { id: piece.inode, namespace: sysv_namespace() };
+    Ok(Shared { pages: start..end, offset: 0, source })
+}
+
+/// Numbers of segments mean something only within their namespace.
+pub(crate) fn sysv_namespace() -> u64 {
+    static NAMESPACE: OnceLock<u64> = OnceLock::new();
+    *NAMESPACE.get_or_init(|| fs::metadata("/proc/self/ns/ipc").map_or(0, |meta| meta.ino()))
+}
+
+/// Sees to it that the file never becomes shorter.
+fn seal(fd: RawFd) -> Result<(), WhyNot> {
+    // SAFETY: asks for the seals of a file, and adds one.
+    unsafe {
+        let seals = libc::fcntl(fd, libc::F_GET_SEALS);
+        let is_sealed = seals >= 0 && seals & libc::F_SEAL_SHRINK != 0;
+        let may_seal = seals >= 0 && seals & libc::F_SEAL_SEAL == 0;
+        if is_sealed || may_seal && libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) == 0 {
+            return Ok(());
+        }
+    }
+    Err(WhyNot::MayShrink)
+}
+
+/// Whether a page that is used for the first time may be refused, which is a signal.
+fn is_strict() -> bool {
+    fs::read("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim_ascii() == b"2")
+}
+
+/// A copy of a descriptor that the program has.
+fn programs_own(inode: u64, device: u64) -> Option<OwnedFd> {
+    let numbers = fs::read_dir("/proc/self/fd").ok()?.flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
+    let mut of_file = numbers.filter(|fd| identity(*fd) == Ok((inode, device)));
+    of_file.find_map(|fd| copy_of(fd).ok())
+}
+
+fn copy_of(fd: RawFd) -> Result<OwnedFd, Errno> {
+    // SAFETY: makes a descriptor of our own; the caller looks what it leads to.
+    own(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) }).map_err(|_| last_errno())
+}
+
+fn from_mapping(mapping: &Vma) -> Option<OwnedFd> {
+    let Range { start, end } = mapping.pages;
+    let path = format!("/proc/self/map_files/{start:x}-{end:x}");
+    File::options().read(true).write(true).open(path).ok().map(OwnedFd::from)
+}
