@@ -1,17 +1,17 @@
 //! The RDMA transport of ferroce as pure protocol: bytes and state machines, no I/O.
 //!
 //! Nothing in this crate opens a socket, reads a clock, starts a thread or dereferences user memory. Time is an
-//! argument ([`Time`]), memory and queues are reached through a small port ([`qp::Host`]), randomness is handed in.
+//! argument ([`Time`]), memory and queues are accessed through a small trait ([`qp::Host`]), randomness is passed in.
 //! So the same code runs under a real NIC (`ferroce-nic`), under virtual time (`ferroce-sim`) and under a fuzzer.
 //!
-//! | room | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`ids`] | numbers that must not be confused: QPN, PSN, keys, GIDs |
-//! | [`verbs`] | the vocabulary of the verbs: work requests, completions, attributes, events |
+//! | [`verbs`] | the verbs types: work requests, completions, attributes, events |
 //! | [`wire`] | one file per header; parsers that cannot panic, writers that mirror them |
 //! | [`qp`] | the queue pair: state table, RC, UC and UD machines |
 //! | [`cc`] | congestion control behind one small trait |
-//! | [`cm`] | the communication manager: how queue pairs find each other |
+//! | [`cm`] | the communication manager: connection setup and teardown |
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Time as the protocol sees it: nanoseconds since an origin that only the caller knows.
+//! Protocol time: nanoseconds since an origin that the caller chooses.
 
 use core::ops::Add;
 

@@ -43,7 +43,7 @@ pub enum Act {
 /// What happens to which message.
 #[derive(Clone, Copy, Debug)]
 pub struct Trouble {
-    /// SourcePiece of the message, as the specification writes it.
+    /// Name of the message in the specification.
     pub message: &'static str,
     /// Which of them, counted from 0; `None` for all.
     pub nth: Option<usize>,
@@ -86,7 +86,7 @@ pub struct CmNode {
 }
 
 impl CmNode {
-    /// SourceRef of the events, without those of TIMEWAIT.
+    /// Names of the events, except those of TIMEWAIT.
     pub fn names(&self) -> Vec<&'static str> {
         self.events.iter().map(|(_, event)| name(event)).filter(|n| *n != "timewait exit").collect()
     }

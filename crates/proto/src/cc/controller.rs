@@ -1,19 +1,19 @@
-//! The controller a queue pair holds.
+//! The congestion controller of a queue pair.
 
 use super::{CongestionControl, FixedWindow, HalvingWindow, SharedWindow};
 use crate::time::Time;
 use alloc::boxed::Box;
 use core::fmt;
 
-/// A controller without an indirect call in the common case.
+/// A controller without an indirect call in the common cases.
 pub enum Controller {
     /// A fixed window.
     Fixed(FixedWindow),
-    /// A window that gives way to losses.
+    /// A window that halves on loss.
     Halving(HalvingWindow),
-    /// The same, as part of what all queue pairs of a NIC may have in flight.
+    /// The same, limited by the budget that all queue pairs of a NIC share.
     Shared(SharedWindow),
-    /// Anything else.
+    /// Any other controller.
     Boxed(Box<dyn CongestionControl + Send>),
 }
 
@@ -46,7 +46,7 @@ impl From<SharedWindow> for Controller {
     }
 }
 
-/// Calls the same method of whichever controller this is.
+/// Dispatches a method to the active controller.
 macro_rules! forward {
     ($self:expr, $c:ident => $call:expr) => {
         match $self {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boxed_controller_hears_everything() {
+    fn a_boxed_controller_receives_every_event() {
         let mut boxed = Controller::Boxed(Box::new(Halving { window: 100 }));
         boxed.on_ack(Time(0), 100, None, false);
         assert_eq!(boxed.window(), 200);

@@ -3,10 +3,10 @@
 use super::CongestionControl;
 use crate::time::Time;
 
-/// As many bytes in flight as were configured, whatever the network says.
+/// A fixed congestion window, independent of loss and ECN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedWindow {
-    /// The window.
+    /// The window in bytes.
     pub bytes: u32,
 }
 

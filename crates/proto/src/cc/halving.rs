@@ -1,30 +1,30 @@
-//! A window that gives way to losses.
+//! A window that halves on loss.
 
 use super::CongestionControl;
 use crate::time::Time;
 
-/// Not less than this, or the peer would wait for the next packet more often than it works on one.
+/// Lower bound of the window in bytes. Below it, the peer would idle between packets.
 const FLOOR_BYTES: u32 = 128 * 1024;
-/// Of so many acknowledged bytes, the window grows by one.
+/// Acknowledged bytes per byte of window growth.
 const GROWTH_SHARE: u32 = 16;
-/// A packet that is sent again by itself makes the window so many times smaller than itself. Together with the growth that
-/// leaves it alone up to one loss in 64 packets, which is no congestion, and closes it beyond.
+/// A single retransmitted packet shrinks the window by its size divided by this. With the growth, the window stays
+/// constant at one loss in 64 packets and shrinks above that rate.
 const HOLE_COSTS: u32 = 4;
 
-/// At most as many bytes in flight as were configured, half as many after each loss, and slowly more again.
+/// A window that halves on each loss and then grows slowly up to the configured maximum.
 ///
-/// A lost packet costs all that was sent behind it. A large window hides the delays of the peer where nothing is lost; at
-/// one packet in a hundred it would make two of three packets a repetition.
+/// A lost packet costs everything sent behind it. A large window hides peer delays on a lossless path. At 1 % loss it
+/// would make two of three packets retransmissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HalvingWindow {
     ceiling: u32,
     window: u32,
-    /// Acknowledged bytes that are no whole byte of growth yet.
+    /// Acknowledged bytes that do not yet add a byte of growth.
     rest: u32,
 }
 
 impl HalvingWindow {
-    /// A window of this many bytes as long as nothing is lost.
+    /// A window with this maximum in bytes.
     pub const fn new(ceiling: u32) -> HalvingWindow {
         HalvingWindow { ceiling, window: ceiling, rest: 0 }
     }

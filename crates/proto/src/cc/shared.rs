@@ -1,20 +1,20 @@
-//! A window that is smaller while many queue pairs send at once.
+//! A window that shrinks while many queue pairs send concurrently.
 //!
-//! All that the queue pairs of a NIC have in flight to one peer waits in one buffer there. What they may have together is
-//! divided among those that have something in flight; the others cost nothing.
+//! The packets of all queue pairs of a NIC to one peer share one buffer there. The budget is divided among the queue
+//! pairs with data in flight.
 
 use super::{CongestionControl, HalvingWindow};
 use crate::time::Time;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Not less than this for one queue pair, however many there are: a full load of the link.
+/// Lower bound of a queue pair's share: one full GSO run.
 const LEAST_BYTES: u32 = 64 * 1024;
-/// A queue pair with no more than this in flight takes nobody's room. In a ping-pong of small messages, to count it would cost two
-/// atomic operations per message.
+/// A queue pair with at most this many bytes in flight is not counted. In a ping-pong of small messages, counting would
+/// cost two atomic operations per message.
 const LITTLE_BYTES: u32 = 4 * 1024;
 
-/// What the queue pairs of a NIC may have in flight together.
+/// The in-flight budget shared by the queue pairs of a NIC.
 #[derive(Debug)]
 pub struct Share {
     most: u32,
@@ -22,12 +22,12 @@ pub struct Share {
 }
 
 impl Share {
-    /// So many bytes for all.
+    /// Creates a budget of `most` bytes.
     pub fn new(most: u32) -> Arc<Share> {
         Arc::new(Share { most, busy: AtomicU32::new(0) })
     }
 
-    /// Queue pairs that have more than a little in flight.
+    /// Number of queue pairs that are counted.
     pub fn busy(&self) -> u32 {
         self.busy.load(Relaxed)
     }
@@ -42,18 +42,18 @@ impl Share {
     }
 }
 
-/// The window of one queue pair: its own, or its part of what all may have, whichever is smaller.
+/// The window of one queue pair: the smaller of its own and its share.
 #[derive(Debug)]
 pub struct SharedWindow {
     own: HalvingWindow,
     share: Arc<Share>,
     is_busy: bool,
-    /// Bytes sent since nothing was in flight.
+    /// Bytes sent since the queue pair was last idle.
     sent_bytes: u32,
 }
 
 impl SharedWindow {
-    /// A queue pair that has nothing in flight.
+    /// A queue pair with nothing in flight.
     pub fn new(own: HalvingWindow, share: Arc<Share>) -> SharedWindow {
         SharedWindow { own, share, is_busy: false, sent_bytes: 0 }
     }
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_has_something_in_flight_counts() {
+    fn queue_pairs_with_data_in_flight_are_counted() {
         let share = Share::new(1 << 20);
         let mut windows: alloc::vec::Vec<_> =
             (0..8).map(|_| SharedWindow::new(HalvingWindow::new(512 * 1024), share.clone())).collect();

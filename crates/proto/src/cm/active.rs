@@ -1,4 +1,4 @@
-//! The side that offers: REQ, then RTU.
+//! The active side: REQ and RTU.
 
 use super::connection::{Connection, State};
 use super::params::put_private_before;
@@ -9,13 +9,13 @@ use crate::ids::{PKey, Psn};
 use crate::time::Time;
 use crate::wire::cm::{CmMad, CmMessage, CmPath, IpHeader, Mra, RejectedMessage, Rep, Req, Rtu};
 
-/// Packet rate in REQs, as the verbs number it: 10 Gb/s. Nobody paces by it.
+/// Packet rate in REQs, in verbs encoding: 10 Gb/s. It is not enforced.
 const PACKET_RATE: u8 = 3;
 /// LID of a network without LIDs.
 const NO_LID: u16 = 0xffff;
 
 impl Cm {
-    /// Offers a connection. The outcome comes as an event.
+    /// Sends a REQ. The result is an event.
     pub fn connect(&mut self, offer: &Connect<'_>, now: Time) -> Result<CommId, CmError> {
         if self.connections.len() >= self.config.max_connections {
             return Err(CmError::TooMany);
@@ -112,7 +112,7 @@ impl Cm {
                 self.ask_for_patience(id, RejectedMessage::Rep);
             }
             State::Established if connection.is_active => {
-                // Our RTU was lost.
+                // The RTU was lost.
                 self.counters.duplicates += 1;
                 self.send_again(id);
             }
@@ -126,7 +126,7 @@ impl Cm {
         connection.remote = rep.local_comm_id;
         connection.remote_qpn = rep.local_qpn;
         connection.remote_psn = rep.starting_psn;
-        // What the peer wants to have outstanding is what we answer, and the other way round.
+        // The peer's initiator depth is our responder resources, and vice versa.
         connection.responder_resources = rep.initiator_depth;
         connection.initiator_depth = rep.responder_resources;
         connection.rnr_retry = rep.rnr_retry_count;
@@ -149,7 +149,7 @@ impl Cm {
         self.raise(id, Event::Response(response));
     }
 
-    /// The queue pair is set up: tells the peer that the connection can be used.
+    /// Sends the RTU once the queue pair is set up.
     pub fn establish(&mut self, id: CommId, private_data: &[u8]) -> Result<(), CmError> {
         let connection = self.in_state(id, &[State::RepReceived])?;
         let mut rtu =
@@ -161,7 +161,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Tells the peer that its message came and that the program takes its time. The message itself is not repeated.
+    /// Sends an MRA: the peer's message arrived, and the application needs more time. The MRA is not retransmitted.
     pub(super) fn ask_for_patience(&mut self, id: CommId, received: RejectedMessage) {
         let service_timeout = self.config.service_timeout;
         let Some(connection) = self.connections.get(&id) else { return };

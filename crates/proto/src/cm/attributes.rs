@@ -1,4 +1,4 @@
-//! What the queue pair of a connection must be set to, on its way to RTS.
+//! The attributes of a connection's queue pair on its way to RTS.
 
 use super::connection::Connection;
 use super::{Cm, CmError, CmTransport, CommId};
@@ -7,7 +7,7 @@ use crate::verbs::{Access, AttrMask, QpAttr, QpState};
 impl Cm {
     /// Attributes that take the connection's queue pair to `state`: INIT, RTR or RTS.
     ///
-    /// READ depths are those of the offer until it is accepted, and then those of the answer; a program may use less.
+    /// READ depths are those of the REQ until it is accepted, then those of the REP; an application may use less.
     pub fn qp_attributes(&self, id: CommId, state: QpState) -> Result<(QpAttr, AttrMask), CmError> {
         let connection = self.get(id)?;
         match state {
@@ -36,8 +36,8 @@ fn ready_to_receive(connection: &Connection) -> (QpAttr, AttrMask) {
         av: connection.path.vector(),
         path_mtu: connection.path.mtu,
         dest_qpn: connection.remote_qpn,
-        // What each end calls its starting PSN is the one it wants to receive first; the other end begins to send with
-        // it (12.7.31; Linux reads it so, and two ends that both read it the other way understand each other alone).
+        // Each end's starting PSN is the first one it receives; the other end starts sending with it (12.7.31, as in
+        // Linux). Two ends that both read it the other way only understand each other.
         rq_psn: connection.local_psn,
         max_dest_rd_atomic: connection.responder_resources,
         ..QpAttr::default()

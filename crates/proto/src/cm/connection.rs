@@ -1,4 +1,4 @@
-//! What is known of one connection.
+//! The state of one connection.
 
 use super::pacing::Pace;
 use super::proof::{Binding, MAC_LEN, Secret};
@@ -12,46 +12,46 @@ use alloc::boxed::Box;
 /// How far a connection has come (IBA 12.9.5 and 12.9.6, with fewer names).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum State {
-    /// We offered.
+    /// REQ sent.
     ReqSent,
-    /// Our offer was taken; the program has not yet established it.
+    /// REP received; the application has not established it.
     RepReceived,
-    /// An offer waits for the program.
+    /// REQ received; the application decides.
     ReqReceived,
-    /// We took the offer.
+    /// REP sent.
     RepSent,
-    /// Both ends know.
+    /// Established.
     Established,
-    /// We want to end it.
+    /// DREQ sent.
     DreqSent,
-    /// Ended, or refused; repeated messages are still answered.
+    /// Ended or rejected; duplicates are still answered.
     Timewait,
-    /// We asked about a datagram service.
+    /// SIDR_REQ sent.
     SidrReqSent,
-    /// A question about a datagram service waits for the program.
+    /// SIDR_REQ received; the application decides.
     SidrReqReceived,
-    /// We answered it.
+    /// SIDR_REP sent.
     SidrRepSent,
 }
 
 impl State {
-    /// Waits for the program to decide: counts against the backlog.
+    /// Whether the application must decide: counts against the backlog.
     pub(super) fn is_undecided(self) -> bool {
         matches!(self, State::ReqReceived | State::SidrReqReceived)
     }
 }
 
-/// One connection, or one question about a datagram service.
+/// One connection or SIDR request.
 pub(super) struct Connection {
     pub(super) kind: Kind,
     pub(super) state: State,
-    /// We made the offer.
+    /// This is the active side.
     pub(super) is_active: bool,
-    /// An offer of a peer that has not become an established connection.
+    /// A half-open connection of a peer.
     pub(super) is_half_open: bool,
-    /// A program wants to hear of it.
+    /// The application receives its events.
     pub(super) is_held: bool,
-    /// We were told that nobody listens, and asked again.
+    /// The peer reported no listener once, and the REQ is being retried.
     pub(super) asks_again: bool,
     pub(super) local: CommId,
     pub(super) remote: CommId,
@@ -62,33 +62,33 @@ pub(super) struct Connection {
     pub(super) transport: CmTransport,
     pub(super) local_qpn: Qpn,
     pub(super) remote_qpn: Qpn,
-    /// What our message calls the starting PSN: the first number that the peer sends.
+    /// The starting PSN in our message: the first PSN that the peer sends.
     pub(super) local_psn: Psn,
-    /// What the peer's message calls it: the first number that we send.
+    /// The starting PSN in the peer's message: the first PSN that we send.
     pub(super) remote_psn: Psn,
-    /// READs and atomics that we answer at a time.
+    /// Responder resources: READs and atomics that we accept concurrently.
     pub(super) responder_resources: u8,
-    /// READs and atomics that we have outstanding.
+    /// Initiator depth: READs and atomics that we have outstanding.
     pub(super) initiator_depth: u8,
     pub(super) retry_count: u8,
     pub(super) rnr_retry: u8,
-    /// How long the peer may take to answer, and how often that is waited for.
+    /// Response timeout of the peer, and the number of retries.
     pub(super) response_ns: u64,
     pub(super) max_retries: u8,
-    /// The key that the peer must prove to have.
+    /// The key that the peer must prove.
     pub(super) secret: Option<Secret>,
     pub(super) binding: Binding,
-    /// What is repeated: on time-out, or when the peer repeats itself.
+    /// The message that is retransmitted on a timeout or a duplicate.
     pub(super) last: Option<Box<[u8; MAD_LEN]>>,
     pub(super) pace: Pace,
-    /// When its message began to wait its turn.
+    /// When its message was queued.
     pub(super) asked: Time,
     pub(super) resend: Option<Resend>,
     pub(super) deadline: Option<Time>,
 }
 
 impl Connection {
-    /// A connection of which nothing is agreed yet.
+    /// A new connection.
     pub(super) fn new(kind: Kind, state: State, local: CommId, path: Path) -> Connection {
         Connection {
             kind,
@@ -124,13 +124,13 @@ impl Connection {
         }
     }
 
-    /// Nobody listens there. The first time that is not believed, and the question is repeated in its time: programs agree by
-    /// other means on who listens, and then the offer can be faster than the listener.
+    /// Handles a reject for lack of a listener. The first one is ignored and the REQ retransmitted: the REQ may arrive
+    /// before the peer's listener starts.
     pub(super) fn doubts_absence(&mut self) -> bool {
         !core::mem::replace(&mut self.asks_again, true)
     }
 
-    /// Bytes of private data that an answer's proof takes.
+    /// Bytes of private data that the proof of a reply uses.
     pub(super) fn proof_len(&self) -> usize {
         if self.secret.is_some() { MAC_LEN } else { 0 }
     }
@@ -139,8 +139,8 @@ impl Connection {
         (self.path.dgid, self.kind, self.remote)
     }
 
-    /// Whether the peer's queue pair is in this connection alone. Questions about datagrams name no queue pair, and on an
-    /// extended connection many senders may share the target.
+    /// Whether the peer's queue pair belongs to this connection alone. SIDR requests have no queue pair, and several
+    /// XRC initiators may share a target.
     pub(super) fn has_own_peer_qpn(&self) -> bool {
         self.kind == Kind::Connection && self.transport != CmTransport::Xrc
     }

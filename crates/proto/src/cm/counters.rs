@@ -1,4 +1,4 @@
-//! What the communication manager counts.
+//! Counters of the communication manager.
 
 use super::RejectReason;
 use crate::wire::{BadMad, MAD_LEN};
@@ -13,7 +13,7 @@ const FIRST_KIND: u16 = 0x10;
 /// APR.
 pub type ByKind = [u64; KINDS];
 
-/// Reasons of refusals that have a count of their own; the last count is of all others.
+/// Reject reasons with their own counter; the last counter is for all others.
 const REASONS: [RejectReason; 9] = [
     RejectReason::TIMEOUT,
     RejectReason::UNSUPPORTED,
@@ -40,49 +40,49 @@ pub struct CmCounters {
     pub sent: u64,
     /// The same by kind.
     pub sent_by_kind: ByKind,
-    /// Messages sent again, because no answer came or because theirs came again.
+    /// Retransmissions, after a timeout or a duplicate.
     pub repeated: u64,
     /// The same by kind.
     pub repeated_by_kind: ByKind,
-    /// Messages that are no message.
+    /// Malformed messages.
     pub malformed: u64,
-    /// Management of another kind than ours; counted here and not as malformed.
+    /// Messages of other management classes; not counted as malformed.
     pub foreign: u64,
-    /// Messages about connections that we do not have.
+    /// Messages for unknown connections.
     pub strays: u64,
-    /// Messages that came twice.
+    /// Duplicate messages.
     pub duplicates: u64,
     /// Messages from another address than the connection's.
     pub wrong_address: u64,
-    /// Messages that make no sense in the connection's state.
+    /// Messages that are invalid in the connection's state.
     pub unexpected: u64,
-    /// Offers to services that nobody listens to.
+    /// REQs for services without a listener.
     pub no_listener: u64,
-    /// Offers dropped because their listener had as many undecided ones as it wants.
+    /// REQs dropped because the backlog of the listener was full.
     pub backlog_full: u64,
-    /// Offers dropped because there are too many undecided ones, or too many connections.
+    /// REQs dropped because of the limits on half-open or total connections.
     pub overload: u64,
-    /// Offers from queue pairs that still were in an older connection.
+    /// REQs from queue pairs that belonged to a stale connection.
     pub stale: u64,
-    /// Refusals that we received.
+    /// Rejects received.
     pub rejected: u64,
     /// The same by reason.
     pub rejected_by_reason: ByReason,
-    /// Refusals that we sent.
+    /// Rejects sent.
     pub refused: u64,
-    /// The same by reason; those of datagram services have none.
+    /// The same by reason; SIDR refusals have none.
     pub refused_by_reason: ByReason,
-    /// Connections and questions given up for want of an answer.
+    /// Connections and SIDR requests that timed out.
     pub timed_out: u64,
     /// Connections that were established.
     pub established: u64,
     /// Connections that ended because the peer's process had died.
     pub bereaved: u64,
-    /// Messages that had to wait their turn before they were sent.
+    /// Messages that were queued before they were sent.
     pub paced: u64,
-    /// Messages without proof that their sender has the key, or with a wrong one.
+    /// Messages without a valid proof.
     pub unproven: u64,
-    /// Offers with a proof that was used before, or is too old.
+    /// REQs with a replayed or expired proof.
     pub replayed: u64,
 }
 
@@ -119,7 +119,7 @@ impl CmCounters {
         }
     }
 
-    /// All of them with the names that users see.
+    /// All counters with their public names.
     pub fn named(&self) -> Vec<(&'static str, u64)> {
         let mut all = alloc::vec![
             ("received", self.received),

@@ -1,4 +1,4 @@
-//! Which handler gets a message, and what becomes of strays.
+//! Dispatches messages to handlers, and handles messages without a connection.
 
 use super::connection::Connection;
 use super::{Cm, CommId, Inbound, Kind};
@@ -7,14 +7,14 @@ use crate::wire::BadMad;
 use crate::wire::cm::{Apr, CmMad, CmMessage, Lap};
 
 impl Cm {
-    /// Takes what arrived at QP1. Bytes that are no message are counted and change nothing.
+    /// Handles a MAD received at QP1. Malformed ones are counted and have no effect.
     pub fn handle_mad(&mut self, inbound: &Inbound, bytes: &[u8], now: Time) -> Result<(), BadMad> {
         let mad = CmMad::parse(bytes).inspect_err(|bad| self.counters.on_bad(*bad))?;
         self.handle_message(inbound, &mad, now);
         Ok(())
     }
 
-    /// The same for a message that was read already.
+    /// Handles a parsed message.
     pub fn handle_message(&mut self, inbound: &Inbound, mad: &CmMad, now: Time) {
         self.counters.on_received(mad.message.attr_id());
         self.at(now);
@@ -34,12 +34,12 @@ impl Cm {
         }
     }
 
-    /// Counts bytes that are no message.
+    /// Counts a malformed message.
     pub fn count_bad(&mut self, bad: BadMad) {
         self.counters.on_bad(bad);
     }
 
-    /// Our connection `id`, if the message came from its peer.
+    /// Returns connection `id` if the message came from its peer.
     pub(super) fn own(&mut self, inbound: &Inbound, id: CommId) -> Option<&Connection> {
         let connection = self.connections.get(&id)?;
         if connection.path.dgid != inbound.sgid {
@@ -49,7 +49,7 @@ impl Cm {
         Some(connection)
     }
 
-    /// The same for messages that nobody waits for an answer to: strays are counted, and that is all.
+    /// The same for messages that need no answer: without a connection they are only counted.
     pub(super) fn known(&mut self, inbound: &Inbound, id: CommId) -> Option<&Connection> {
         if !self.connections.contains_key(&id) {
             self.counters.strays += 1;
@@ -58,7 +58,7 @@ impl Cm {
         self.own(inbound, id)
     }
 
-    /// A peer that gives up its offer before it was answered does not know our id yet; then its own leads there.
+    /// A peer that cancels its REQ before the REP does not have our id; find the connection by the peer's id.
     pub(super) fn known_or_peer(
         &mut self,
         inbound: &Inbound,
@@ -70,7 +70,7 @@ impl Cm {
         self.known(inbound, id)
     }
 
-    /// There are no alternate paths on RoCE.
+    /// RoCE has no alternate paths.
     fn handle_lap(&mut self, inbound: &Inbound, tid: u64, lap: &Lap) {
         if self.known(inbound, lap.remote_comm_id).is_none() {
             return;

@@ -1,11 +1,11 @@
-//! How many offers of strangers are remembered. An offer costs its sender one packet and us a connection, so their number
-//! has a bound, in all and for each address: whoever floods finds its offers dropped before the others do.
+//! The limit on half-open connections. A REQ costs its sender one packet and the NIC a connection, so their number is
+//! limited in total and per address. A flooding address reaches its own limit first.
 
 use super::{Cm, CommId};
 use crate::ids::Gid;
 use alloc::collections::BTreeMap;
 
-/// Offers that have not become an established connection, by the address they came from.
+/// Half-open connections by source address.
 #[derive(Default)]
 pub(super) struct HalfOpen {
     total: usize,
@@ -38,7 +38,7 @@ impl HalfOpen {
 }
 
 impl Cm {
-    /// The offer became a connection, or is forgotten.
+    /// A half-open connection was established or discarded.
     pub(super) fn no_longer_half_open(&mut self, id: CommId) {
         if let Some(connection) = self.connections.get_mut(&id)
             && core::mem::take(&mut connection.is_half_open)
@@ -47,7 +47,7 @@ impl Cm {
         }
     }
 
-    /// Offers of others that have not become an established connection.
+    /// Number of half-open connections.
     pub fn half_open(&self) -> usize {
         self.half_open.total()
     }

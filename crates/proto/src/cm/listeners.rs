@@ -1,4 +1,4 @@
-//! Who listens to which service on which address.
+//! Listeners by service and address.
 
 use super::{CmError, PortSpace, ServiceId};
 use crate::ids::Gid;
@@ -6,20 +6,20 @@ use crate::time::Time;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-/// How long after its listener closed a service may be about to be listened to again. A peer that was told "nobody" gives
-/// up; one that hears nothing repeats its offer. `ib_send_bw -R` closes and listens anew between its two connections.
+/// How long after its listener closed a service may reopen. A rejected peer fails, while a peer without an answer
+/// retransmits. `ib_send_bw -R` closes and listens again between its two connections.
 const REOPEN_NS: u64 = 500_000_000;
-/// Closed services that are remembered; the oldest go first.
+/// Maximum number of closed services that are stored; the oldest are removed first.
 const MAX_CLOSED: usize = 64;
 
-/// SourceRef a listener.
+/// Identifies a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub u32);
 
-/// The addresses that a listener listens on.
+/// The addresses of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    /// This one.
+    /// One address.
     Only(Gid),
     /// All IPv4 addresses.
     AnyV4,
@@ -30,7 +30,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// Whether messages to `address` are for it.
+    /// Whether it includes `address`.
     pub fn covers(self, address: Gid) -> bool {
         match self {
             Scope::Only(own) => own == address,
@@ -40,7 +40,7 @@ impl Scope {
         }
     }
 
-    /// Whether some address is in both.
+    /// Whether the two sets overlap.
     pub fn overlaps(self, other: Scope) -> bool {
         match (self, other) {
             (Scope::Only(a), b) | (b, Scope::Only(a)) => b.covers(a),
@@ -50,17 +50,17 @@ impl Scope {
     }
 }
 
-/// Which offers a listener takes, and what it is given of them.
+/// The requests that a listener accepts, and the form of their private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offers {
-    /// Questions about a datagram service, and no connections; or the other way round.
+    /// SIDR requests instead of connections.
     pub are_datagrams: bool,
-    /// The private data with whatever stands in front of it, also where an IP header should stand and does not.
+    /// The private data including the bytes of the IP header, even if that header is invalid.
     pub are_whole: bool,
 }
 
 impl Offers {
-    /// What the port space of a service says.
+    /// The default of the port space of a service.
     fn of(service: ServiceId) -> Offers {
         let are_datagrams = service.space().is_some_and(PortSpace::is_datagram);
         Offers { are_datagrams, are_whole: false }
@@ -79,7 +79,7 @@ struct Listener {
 pub(super) struct Listeners {
     all: BTreeMap<ListenerId, Listener>,
     by_service: BTreeMap<ServiceId, Vec<(Scope, ListenerId)>>,
-    /// Services whose listener closed a moment ago, in that order.
+    /// Recently closed services, oldest first.
     closed: VecDeque<(ServiceId, Time)>,
     last: u32,
 }
@@ -98,7 +98,7 @@ impl Listeners {
         self.last += 1;
         let id = ListenerId(self.last);
         same.push((scope, id));
-        // One address before all of a family before all: the closest listener gets the offer.
+        // Most specific first: one address, then a family, then all.
         same.sort_unstable();
         let offers = Offers::of(service);
         self.all.insert(id, Listener { offers, service, scope, backlog, pending: 0 });
@@ -124,7 +124,7 @@ impl Listeners {
         same.iter().find(|(scope, _)| scope.covers(address)).map(|(_, id)| *id)
     }
 
-    /// Whether `service` was listened to a moment ago, so that it may be again in another.
+    /// Whether the listener of `service` closed recently and may reopen.
     pub(super) fn may_reopen(&mut self, service: ServiceId, now: Time) -> bool {
         while self.closed.front().is_some_and(|(_, closed)| now >= *closed + REOPEN_NS) {
             self.closed.pop_front();
@@ -132,7 +132,7 @@ impl Listeners {
         self.closed.iter().any(|(closed, _)| *closed == service)
     }
 
-    /// What a listener takes; nothing special if there is none of that name.
+    /// The options of a listener; the default if it does not exist.
     pub(super) fn offers(&self, id: ListenerId) -> Offers {
         self.all.get(&id).map_or(Offers::of(ServiceId(0)), |listener| listener.offers)
     }
@@ -143,7 +143,7 @@ impl Listeners {
         }
     }
 
-    pub(super) fn has_room(&self, id: ListenerId) -> bool {
+    pub(super) fn has_backlog(&self, id: ListenerId) -> bool {
         self.all.get(&id).is_some_and(|l| l.pending < l.backlog)
     }
 

@@ -1,4 +1,4 @@
-//! The communication manager: how two queue pairs find each other (IBA chapter 12), as a pure machine.
+//! The communication manager (IBA chapter 12) as a state machine without I/O.
 //!
 //! One [`Cm`] serves one NIC. Messages and time go in, messages and events come out:
 //!
@@ -20,25 +20,26 @@
 //!   Event::TimewaitExit                      Event::TimewaitExit
 //! ```
 //!
-//! A message is repeated until it is answered: first after [`Config::first_repeat_ns`], then at doubling distances up to the
-//! response time that the peers agreed on. It is given up after that response time has passed `max_cm_retries + 1` times, as
-//! the specification has it; the earlier repeats are extra. A repeated message is answered with the answer it had before.
+//! A message is retransmitted until it is answered: first after [`Config::first_repeat_ns`], then at doubling intervals
+//! up to the response time that the peers agreed on. It fails after `max_cm_retries + 1` response times, as the
+//! specification requires; the earlier retransmissions are extra. A duplicate message receives the same answer as
+//! before.
 //!
 //! | file | question |
 //! |---|---|
-//! | `params` | what goes in and comes out |
-//! | `connection` | what is known of one connection |
+//! | `params` | input and output types |
+//! | `connection` | the state of one connection |
 //! | `active`, `passive` | the two halves of the handshake |
 //! | `refuse` | REJ and MRA |
-//! | `proof` | whether the peer has our key, where there is one |
+//! | `proof` | whether the peer holds the shared key, if one is set |
 //! | `teardown` | DREQ, DREP, TIMEWAIT, release |
 //! | `sidr` | service resolution for datagrams |
-//! | `listeners` | who listens to which service on which address |
-//! | `half_open` | how many offers of strangers are remembered |
-//! | `dispatch` | which handler gets a message, and what becomes of strays |
-//! | `pacing` | how many questions are on their way at a time |
-//! | `timing` | repeats and their end |
-//! | `attributes` | what the queue pair must be set to |
+//! | `listeners` | listeners by service and address |
+//! | `half_open` | the limit on half-open connections |
+//! | `dispatch` | the handler of a message, and messages without a connection |
+//! | `pacing` | the limit on messages in flight |
+//! | `timing` | retransmission and timeouts |
+//! | `attributes` | the attributes of the queue pair |
 
 mod active;
 mod attributes;
@@ -74,40 +75,40 @@ use half_open::HalfOpen;
 use listeners::Listeners;
 use proof::Replays;
 
-/// Connections of two kinds have ids of their own at the peer.
+/// The peer's ids of connections and of SIDR requests are separate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Connection,
     Datagram,
 }
 
-/// The communication manager of one NIC. The module page tells how to drive it.
+/// The communication manager of one NIC. The module page describes how to drive it.
 pub struct Cm {
     config: Config,
     random: Box<dyn FnMut() -> u64 + Send>,
     connections: BTreeMap<CommId, Box<Connection>>,
-    /// By the peer's address and the id that it gave: finds repeated offers.
+    /// By the peer's address and id: finds duplicate REQs.
     by_peer: BTreeMap<(Gid, Kind, CommId), CommId>,
     /// By the peer's address and queue pair: finds stale connections.
     by_qpn: BTreeMap<(Gid, Qpn), CommId>,
     listeners: Listeners,
     deadlines: BTreeSet<(Time, CommId)>,
-    /// Time as of the last call that knew it.
+    /// Time of the last call that passed it.
     clock: Time,
-    /// Connections whose message waits its turn; some may have ended meanwhile.
+    /// Connections whose message waits to be sent; some may have ended.
     waiting: VecDeque<CommId>,
     in_flight: usize,
     out: VecDeque<Transmit>,
     events: VecDeque<Event>,
     counters: CmCounters,
-    /// Offers and answers of others that are not yet decided.
+    /// Undecided REQs and SIDR_REQs of peers.
     pending: usize,
-    /// Offers of others that have not become an established connection, by address.
+    /// Half-open connections of peers, by address.
     half_open: HalfOpen,
-    /// The key of everything that has no key of its own.
+    /// The default key.
     secret: Option<Secret>,
     listener_secrets: BTreeMap<ListenerId, Secret>,
-    /// Some connection had a key of its own.
+    /// A connection has had its own key.
     uses_secrets: bool,
     replays: Replays,
     /// Time of day at time 0.
@@ -115,7 +116,7 @@ pub struct Cm {
 }
 
 impl Cm {
-    /// A manager without connections. `random` must not be guessable: ids and first sequence numbers come from it.
+    /// A manager without connections. `random` must be unpredictable: ids and starting PSNs derive from it.
     pub fn new(config: Config, random: Box<dyn FnMut() -> u64 + Send>) -> Cm {
         Cm {
             config,
@@ -141,60 +142,62 @@ impl Cm {
         }
     }
 
-    /// A message to send, if there is one. [`Self::deadline`] may change by it: a message is awaited once it is sent.
+    /// Returns the next message to send. This may change [`Self::deadline`]: the response timer starts when a message
+    /// is sent.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         let next = self.out.pop_front().or_else(|| self.send_waiting())?;
         self.counters.on_sent(&next.mad);
         Some(next)
     }
 
-    /// Something the program should know, if there is anything.
+    /// Returns the next event for the application.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// What was counted.
+    /// The counters.
     pub fn counters(&self) -> &CmCounters {
         &self.counters
     }
 
-    /// Connections there are, those in TIMEWAIT included.
+    /// Number of connections, including those in TIMEWAIT.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// Ids of the connections that a program has not released.
+    /// Ids of the connections that the application has not released.
     pub fn held(&self) -> alloc::vec::Vec<CommId> {
         self.connections.iter().filter(|(_, c)| c.is_held).map(|(id, _)| *id).collect()
     }
 
-    /// Offers of others that are not yet decided.
+    /// Undecided REQs and SIDR_REQs of peers.
     pub fn pending(&self) -> usize {
         self.pending
     }
 
-    /// Adds a listener with room for `backlog` undecided offers.
+    /// Adds a listener for at most `backlog` undecided REQs.
     pub fn listen(&mut self, service: ServiceId, scope: Scope, backlog: u32) -> Result<ListenerId, CmError> {
         self.listeners.add(service, scope, backlog.clamp(1, self.config.max_pending as u32))
     }
 
-    /// What the listener takes, where the port space does not say: [`PortSpace::Ib`] is for connections and datagrams.
+    /// Sets the kind of requests that the listener accepts, where the port space leaves it open: [`PortSpace::Ib`] is
+    /// for connections and datagrams.
     pub fn set_listener_offers(&mut self, listener: ListenerId, offers: Offers) {
         self.listeners.set_offers(listener, offers);
     }
 
-    /// Removes a listener. Its undecided offers stay until they are decided or released.
+    /// Removes a listener. Its undecided REQs stay until they are decided or released.
     pub fn unlisten(&mut self, listener: ListenerId, now: Time) {
         self.listeners.remove(listener, now);
         self.listener_secrets.remove(&listener);
     }
 
-    /// Whether somebody here listens to `service` at `address`.
+    /// Whether a listener for `service` exists at `address`.
     pub fn is_listening(&self, service: ServiceId, address: Gid) -> bool {
         self.listeners.find(service, address).is_some()
     }
 
-    /// A fresh id: the slot above, random bits below.
+    /// Creates an id: the slot in the high bits, random low bits.
     fn fresh_id(&mut self) -> CommId {
         loop {
             let low = (self.random)() as u32 & 0x00ff_ffff;
@@ -209,25 +212,25 @@ impl Cm {
         self.connections.get(&id).map(|c| &**c).ok_or(CmError::NoSuchConnection)
     }
 
-    /// Whether "nobody listens" is not believed yet.
+    /// Whether a reject for lack of a listener is still retried.
     fn doubts_absence(&mut self, id: CommId) -> bool {
         self.connections.get_mut(&id).is_some_and(|connection| connection.doubts_absence())
     }
 
-    /// The connection if it is in one of these states.
+    /// Returns the connection if it is in one of these states.
     fn in_state(&mut self, id: CommId, states: &[State]) -> Result<&mut Connection, CmError> {
         let connection = self.connections.get_mut(&id).ok_or(CmError::NoSuchConnection)?;
         if states.contains(&connection.state) { Ok(connection) } else { Err(CmError::WrongState) }
     }
 
-    /// Sends a message of connection `id`; it becomes the one that is repeated.
+    /// Sends a message of connection `id` and stores it for retransmission.
     fn send(&mut self, id: CommId, attr_mod: u32, message: CmMessage) {
         if let Some(transmit) = self.prepare(id, attr_mod, message) {
             self.transmit(transmit);
         }
     }
 
-    /// Makes a message of connection `id`; it becomes the one that is repeated.
+    /// Builds a message of connection `id` and stores it for retransmission.
     fn prepare(&mut self, id: CommId, attr_mod: u32, message: CmMessage) -> Option<Transmit> {
         let tid = self.connections.get(&id)?.tid;
         let mut mad = Box::new(CmMad { tid, attr_mod, message }.to_bytes());
@@ -237,7 +240,7 @@ impl Cm {
         Some(Transmit { route: connection.path.route(), mad, is_repeat: false })
     }
 
-    /// Sends the last message of connection `id` once more.
+    /// Retransmits the last message of connection `id`.
     fn send_again(&mut self, id: CommId) {
         let Some(connection) = self.connections.get(&id) else { return };
         if let Some(mad) = connection.last.clone() {
@@ -247,7 +250,7 @@ impl Cm {
         }
     }
 
-    /// Answers a message that belongs to no connection of ours.
+    /// Answers a message that belongs to no connection.
     fn send_back(&mut self, inbound: &Inbound, tid: u64, message: CmMessage) {
         let mad = Box::new(CmMad { tid, attr_mod: 0, message }.to_bytes());
         self.transmit(Transmit { route: inbound.way_back(), mad, is_repeat: false });
@@ -257,14 +260,14 @@ impl Cm {
         self.out.push_back(transmit);
     }
 
-    /// Raises an event, if a program still holds the connection.
+    /// Raises an event if the application still holds the connection.
     fn raise(&mut self, id: CommId, event: Event) {
         if self.connections.get(&id).is_some_and(|c| c.is_held) {
             self.events.push_back(event);
         }
     }
 
-    /// Adds a connection, known to the peer under `remote` if that is known.
+    /// Adds a connection; `remote` is the peer's id if it is known.
     fn insert(&mut self, connection: Connection) {
         let id = connection.local;
         if connection.remote != CommId::NONE {
@@ -281,7 +284,7 @@ impl Cm {
         self.note_qpn(id);
     }
 
-    /// Remembers the peer's queue pair, which must not be in two connections.
+    /// Records the peer's queue pair, which must not be in two connections.
     fn note_qpn(&mut self, id: CommId) {
         if let Some(connection) = self.connections.get(&id)
             && connection.remote_qpn != Qpn::new(0)

@@ -1,28 +1,28 @@
-//! How many messages that ask for an answer are on their way at a time.
+//! Limits the requests in flight.
 //!
-//! A program may offer ten thousand connections in a loop. Their messages would overrun the peer's socket, and each lost
-//! one costs a time-out; so only so many are under way ([`super::Config::max_in_flight`]) and the others wait their turn.
-//! A message counts until it is answered, but no longer than to its first repeat: a peer that does not answer must not
-//! keep messages to others waiting.
+//! An application may connect ten thousand times in a loop. Their messages would overflow the peer's socket, and each
+//! loss costs a timeout. At most [`super::Config::max_in_flight`] requests are in flight; the others wait in a queue. A
+//! request counts until it is answered or first retransmitted, so an unresponsive peer does not block messages to
+//! others.
 
 use super::{Cm, CommId, Transmit};
 use crate::time::Time;
 use crate::wire::cm::CmMessage;
 
-/// Where the message of a connection that asks for an answer stands.
+/// State of a connection's request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// There is none, or it does not count any more.
+    /// None, or no longer counted.
     #[default]
     Free,
-    /// It waits its turn.
+    /// It waits in the queue.
     Waiting,
-    /// It counts.
+    /// It is in flight.
     InFlight,
 }
 
 impl Cm {
-    /// Sends a message of connection `id` that is repeated until it is answered, as soon as it is its turn.
+    /// Sends or queues a message of connection `id` that is retransmitted until it is answered.
     pub(super) fn ask(&mut self, id: CommId, attr_mod: u32, message: CmMessage) {
         self.landed(id);
         self.prepare(id, attr_mod, message);
@@ -34,11 +34,11 @@ impl Cm {
         self.waiting.push_back(id);
     }
 
-    /// Sends what is next, if it may go.
+    /// Sends the next queued messages within the limit.
     pub(super) fn send_waiting(&mut self) -> Option<Transmit> {
         while self.in_flight < self.config.max_in_flight {
             let id = self.waiting.pop_front()?;
-            // Ended before its turn came.
+            // The connection ended while its message was queued.
             let Some(connection) = self.connections.get_mut(&id) else { continue };
             if connection.pace != Pace::Waiting {
                 continue;
@@ -54,7 +54,7 @@ impl Cm {
         None
     }
 
-    /// The message of `id` does not count any more: answered, overdue, or pointless.
+    /// Stops counting the message of `id`: it is answered, overdue, or obsolete.
     pub(super) fn landed(&mut self, id: CommId) {
         if let Some(connection) = self.connections.get_mut(&id) {
             let was = core::mem::take(&mut connection.pace);
@@ -62,12 +62,12 @@ impl Cm {
         }
     }
 
-    /// From now on nothing waits its turn: the NIC is about to go, and what is not sent now never will be.
+    /// Disables the limit: the NIC shuts down and must send everything now.
     pub fn stop_pacing(&mut self) {
         self.config.max_in_flight = usize::MAX;
     }
 
-    /// Time as of the last call that knew it.
+    /// Time of the last call that passed it.
     pub(super) fn at(&mut self, now: Time) {
         self.clock = self.clock.max(now);
     }

@@ -1,4 +1,4 @@
-//! What goes into the communication manager and what comes out.
+//! Input and output types of the communication manager.
 
 use super::{CmTransport, CommId, IpHeader, ListenerId, RejectReason, Secret, ServiceId, SidrStatus};
 use crate::ids::{Gid, Qkey, Qpn};
@@ -11,33 +11,32 @@ use core::fmt;
 /// Settings of a communication manager.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// High eight bits of the ids it gives out.
+    /// High eight bits of its ids.
     pub slot: u8,
-    /// GUID that it calls itself by.
+    /// Its GUID.
     pub ca_guid: u64,
     /// How long a peer may take to answer: 4.096 us * 2^n.
     pub response_timeout: u8,
-    /// How often a message is repeated at that distance before the peer counts as unreachable.
+    /// Retries at that interval before the peer counts as unreachable.
     pub max_retries: u8,
-    /// When a message is repeated for the first time, earlier than the response time asks for.
+    /// Time of the first retransmission, earlier than the response time requires.
     pub first_repeat_ns: u64,
-    /// Most messages that wait for an answer and are not yet overdue; the others wait their turn.
+    /// Maximum number of requests in flight; further ones are queued.
     pub max_in_flight: usize,
-    /// What an MRA asks for when the program takes its time: 4.096 us * 2^n.
+    /// Service timeout in an MRA: 4.096 us * 2^n.
     pub service_timeout: u8,
-    /// Most undecided offers of all listeners together.
+    /// Maximum undecided REQs of all listeners.
     pub max_pending: usize,
-    /// Most connections, those in TIMEWAIT included.
+    /// Maximum connections, including those in TIMEWAIT.
     pub max_connections: usize,
-    /// Most offers of others that have not become an established connection, decided ones included until they are
-    /// forgotten.
+    /// Maximum half-open connections of peers, including decided ones until they are discarded.
     pub max_half_open: usize,
-    /// Most of them from one address.
+    /// Maximum half-open connections per address.
     pub max_half_open_per_peer: usize,
 }
 
 impl Default for Config {
-    /// Response time and retries are those of Linux: 4.3 seconds, 15 times.
+    /// Response time and retries are those of Linux: 4.3 seconds, 15 retries.
     fn default() -> Self {
         Config {
             slot: 0,
@@ -55,14 +54,14 @@ impl Default for Config {
     }
 }
 
-/// Way to the peer, and what packets on it may be like.
+/// The path to the peer and its properties.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Path {
     /// Our address.
     pub sgid: Gid,
     /// The peer's address.
     pub dgid: Gid,
-    /// Where our address stands in the GID table.
+    /// Index of our address in the GID table.
     pub sgid_index: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
@@ -105,14 +104,14 @@ impl Path {
     }
 }
 
-/// Where a message came from and where it arrived.
+/// Source and destination of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inbound {
     /// The sender's address.
     pub sgid: Gid,
     /// Our address that it was sent to.
     pub dgid: Gid,
-    /// Where that stands in the GID table.
+    /// Index of that address in the GID table.
     pub sgid_index: u8,
     /// Largest path MTU from there.
     pub mtu: Mtu,
@@ -131,7 +130,7 @@ pub struct Transmit {
     pub route: Route,
     /// The message.
     pub mad: Box<[u8; MAD_LEN]>,
-    /// It was sent before: no answer came, or the peer's came again. Where there are two ways, it should take the other one.
+    /// It is a retransmission. It should use the other path if there are two.
     pub is_repeat: bool,
 }
 
@@ -144,12 +143,12 @@ pub struct Ece {
     pub attr_mod: u32,
 }
 
-/// What [`super::Cm::connect`] offers.
+/// Parameters of [`super::Cm::connect`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Connect<'a> {
-    /// What to talk to.
+    /// The service.
     pub service: ServiceId,
-    /// Way to it.
+    /// The path.
     pub path: Path,
     /// Addresses and port, for services of IP ports.
     pub ip: Option<IpHeader>,
@@ -157,13 +156,13 @@ pub struct Connect<'a> {
     pub transport: CmTransport,
     /// Our queue pair.
     pub qpn: Qpn,
-    /// READs and atomics that we can answer at a time.
+    /// Responder resources: READs and atomics that we accept concurrently.
     pub responder_resources: u8,
-    /// READs and atomics that we want to have outstanding.
+    /// Initiator depth: READs and atomics that we may have outstanding.
     pub initiator_depth: u8,
-    /// How often requests are repeated.
+    /// Retry count.
     pub retry_count: u8,
-    /// How often after RNR NAKs.
+    /// RNR retry count.
     pub rnr_retry: u8,
     /// Whether there is end-to-end flow control.
     pub flow_control: bool,
@@ -171,26 +170,26 @@ pub struct Connect<'a> {
     pub srq: bool,
     /// Vendor options.
     pub ece: Ece,
-    /// Bytes for the other program.
+    /// Private data.
     pub private_data: &'a [u8],
-    /// How long the peer may take to answer, if not as [`Config`] says.
+    /// Response timeout, if it differs from [`Config`].
     pub response_timeout: Option<u8>,
-    /// How often to repeat, if not as [`Config`] says.
+    /// Retries, if they differ from [`Config`].
     pub max_retries: Option<u8>,
-    /// The key that both ends prove to have, if not that of [`super::Cm::set_secret`].
+    /// The key that both ends prove, if it differs from [`super::Cm::set_secret`].
     pub secret: Option<&'a Secret>,
 }
 
-/// What [`super::Cm::accept`] answers.
+/// Parameters of [`super::Cm::accept`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Accept<'a> {
     /// Our queue pair.
     pub qpn: Qpn,
-    /// READs and atomics that we can answer at a time.
+    /// Responder resources: READs and atomics that we accept concurrently.
     pub responder_resources: u8,
-    /// READs and atomics that we want to have outstanding.
+    /// Initiator depth: READs and atomics that we may have outstanding.
     pub initiator_depth: u8,
-    /// How often the peer repeats requests after RNR NAKs.
+    /// RNR retry count of the peer.
     pub rnr_retry: u8,
     /// Whether there is end-to-end flow control.
     pub flow_control: bool,
@@ -198,66 +197,66 @@ pub struct Accept<'a> {
     pub srq: bool,
     /// Vendor options.
     pub ece: Ece,
-    /// Bytes for the other program.
+    /// Private data.
     pub private_data: &'a [u8],
 }
 
-/// What [`super::Cm::query`] asks.
+/// Parameters of [`super::Cm::query`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Query<'a> {
-    /// What to talk to.
+    /// The service.
     pub service: ServiceId,
-    /// Way to it.
+    /// The path.
     pub path: Path,
     /// Addresses and port, for services of IP ports.
     pub ip: Option<IpHeader>,
-    /// Bytes for the other program.
+    /// Private data.
     pub private_data: &'a [u8],
-    /// How long the peer may take to answer, if not as [`Config`] says.
+    /// Response timeout, if it differs from [`Config`].
     pub response_timeout: Option<u8>,
-    /// How often to repeat, if not as [`Config`] says.
+    /// Retries, if they differ from [`Config`].
     pub max_retries: Option<u8>,
-    /// The key that both ends prove to have, if not that of [`super::Cm::set_secret`].
+    /// The key that both ends prove, if it differs from [`super::Cm::set_secret`].
     pub secret: Option<&'a Secret>,
 }
 
-/// What [`super::Cm::answer`] tells.
+/// Parameters of [`super::Cm::answer`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Answer<'a> {
-    /// Outcome; the rest counts on success only.
+    /// Status; the other fields apply only on success.
     pub status: SidrStatus,
-    /// Queue pair that serves the service.
+    /// The queue pair of the service.
     pub qpn: Qpn,
-    /// Its key.
+    /// Its Q_Key.
     pub qkey: Qkey,
-    /// Bytes for the other program.
+    /// Private data.
     pub private_data: &'a [u8],
 }
 
-/// An offer, as the passive side sees it.
+/// A REQ or SIDR_REQ, as the passive side receives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Who listens.
+    /// The listener.
     pub listener: ListenerId,
     /// The new connection.
     pub id: CommId,
-    /// What is wanted.
+    /// The requested service.
     pub service: ServiceId,
     /// Addresses and port of the peer, for services of IP ports.
     pub ip: Option<IpHeader>,
-    /// Way back.
+    /// The path back.
     pub path: Path,
-    /// Transport service; `None` for a question about a datagram service.
+    /// Transport service; `None` for a SIDR request.
     pub transport: Option<CmTransport>,
     /// The peer's queue pair.
     pub remote_qpn: Qpn,
-    /// READs and atomics that the peer wants to have outstanding, so what we should be able to answer.
+    /// The peer's initiator depth: the responder resources that we should provide.
     pub responder_resources: u8,
-    /// READs and atomics that the peer can answer.
+    /// The peer's responder resources.
     pub initiator_depth: u8,
-    /// How often requests are repeated.
+    /// Retry count.
     pub retry_count: u8,
-    /// How often after RNR NAKs.
+    /// RNR retry count.
     pub rnr_retry: u8,
     /// Whether the peer has end-to-end flow control.
     pub flow_control: bool,
@@ -265,22 +264,22 @@ pub struct Request {
     pub srq: bool,
     /// Vendor options.
     pub ece: Ece,
-    /// All bytes behind the headers; zeros where the peer sent none.
+    /// Private data, zero-padded.
     pub private_data: Vec<u8>,
 }
 
-/// The answer to an offer, as the active side sees it.
+/// A REP, as the active side receives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// The connection.
     pub id: CommId,
     /// The peer's queue pair.
     pub remote_qpn: Qpn,
-    /// What we should be able to answer.
+    /// The responder resources that we should provide.
     pub responder_resources: u8,
-    /// What the peer can answer.
+    /// The peer's responder resources.
     pub initiator_depth: u8,
-    /// How often requests are repeated after RNR NAKs.
+    /// RNR retry count.
     pub rnr_retry: u8,
     /// Whether the peer has end-to-end flow control.
     pub flow_control: bool,
@@ -288,32 +287,32 @@ pub struct Response {
     pub srq: bool,
     /// Vendor options.
     pub ece: Ece,
-    /// All bytes there are room for; zeros where the peer sent none.
+    /// Private data, zero-padded.
     pub private_data: Vec<u8>,
 }
 
-/// What a program should know.
+/// An event for the application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Somebody offers a connection, or asks about a datagram service: accept, answer or reject it.
+    /// A REQ or SIDR_REQ arrived: accept, answer or reject it.
     Request(Request),
-    /// Our offer was taken: set the queue pair up and `establish`.
+    /// The peer accepted: set up the queue pair and call `establish`.
     Response(Response),
-    /// The peer is ready, too.
+    /// The connection is established.
     Established {
         /// The connection.
         id: CommId,
     },
-    /// The peer refused. The connection is gone.
+    /// The peer rejected the connection, which is removed.
     Rejected {
         /// The connection.
         id: CommId,
-        /// Why.
+        /// The reason.
         reason: RejectReason,
-        /// What the other program sent along.
+        /// Private data of the peer.
         private_data: Vec<u8>,
     },
-    /// The peer does not answer. The connection is gone.
+    /// The peer did not answer in time; the connection is removed.
     Unreachable {
         /// The connection.
         id: CommId,
@@ -322,27 +321,27 @@ pub enum Event {
     Disconnected {
         /// The connection.
         id: CommId,
-        /// The peer did not confirm it.
+        /// Whether the peer did not confirm it.
         timed_out: bool,
     },
-    /// No packet of the connection is under way any more; its queue pair may be used again. The connection is gone.
+    /// TIMEWAIT ended: no packet is in flight and the queue pair may be reused. The connection is removed.
     TimewaitExit {
         /// The connection.
         id: CommId,
     },
-    /// The answer about a datagram service.
+    /// The reply to a SIDR request.
     Answered {
-        /// The question.
+        /// The request.
         id: CommId,
-        /// Way to whom was asked.
+        /// The path to the responder.
         path: Path,
-        /// Outcome.
+        /// Status.
         status: SidrStatus,
-        /// Queue pair that serves the service.
+        /// The queue pair of the service.
         qpn: Qpn,
-        /// Its key.
+        /// Its Q_Key.
         qkey: Qkey,
-        /// All bytes there are room for.
+        /// Private data, zero-padded.
         private_data: Vec<u8>,
     },
 }
@@ -350,20 +349,20 @@ pub enum Event {
 /// Why a call was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CmError {
-    /// The connection is gone, or never was.
+    /// The connection does not exist.
     NoSuchConnection,
-    /// The connection is not at the point where this makes sense.
+    /// The connection is in the wrong state.
     WrongState,
-    /// More private data than the message has room for.
+    /// The private data exceeds the message.
     PrivateDataTooLong {
         /// Bytes given.
         len: usize,
-        /// Bytes there are.
+        /// Capacity of the message in bytes.
         room: usize,
     },
-    /// Somebody listens there already.
+    /// The address is in use by another listener.
     InUse,
-    /// No room for another connection.
+    /// The limit on connections is reached.
     TooMany,
 }
 
@@ -376,20 +375,20 @@ impl fmt::Display for CmError {
                 write!(f, "{len} bytes of private data, the message has room for {room}")
             }
             CmError::InUse => f.write_str("somebody listens there already"),
-            CmError::TooMany => f.write_str("no room for another connection"),
+            CmError::TooMany => f.write_str("the limit on connections is reached"),
         }
     }
 }
 
 impl core::error::Error for CmError {}
 
-/// Copies private data into its place, all but the last `proof_len` bytes of which it may fill.
+/// Copies private data, leaving the last `proof_len` bytes free.
 pub(super) fn put_private_before(place: &mut [u8], data: &[u8], proof_len: usize) -> Result<(), CmError> {
     let room = place.len().saturating_sub(proof_len);
     put_private(&mut place[..room], data)
 }
 
-/// Copies private data into its place.
+/// Copies private data into a message.
 pub(super) fn put_private(place: &mut [u8], data: &[u8]) -> Result<(), CmError> {
     let (len, room) = (data.len(), place.len());
     place.get_mut(..len).ok_or(CmError::PrivateDataTooLong { len, room })?.copy_from_slice(data);

@@ -1,4 +1,4 @@
-//! The side that is offered to: REP.
+//! The passive side: REP.
 
 use super::connection::{Connection, State};
 use super::params::put_private_before;
@@ -19,7 +19,7 @@ impl Cm {
         if let Some(id) = known.filter(|id| self.is_repeated(*id, tid)) {
             return self.on_repeated_req(id);
         }
-        // Before anything follows from it: an offer can end an older connection.
+        // Checked first: a REQ can end an older connection.
         let listener = self.listeners.find(ServiceId(req.service_id), inbound.dgid);
         let proof = match self.prove_offer(listener, inbound, mad) {
             Offered::Open => None,
@@ -44,12 +44,13 @@ impl Cm {
         }
     }
 
-    /// Whether an offer with this transaction id is the one that made connection `id`.
+    /// Whether a REQ with this transaction id created connection `id`.
     fn is_repeated(&self, id: CommId, tid: u64) -> bool {
         self.connections.get(&id).is_some_and(|c| !c.is_active && c.tid == tid)
     }
 
-    /// Who gets the offer and at which MTU; why it is refused; or `None` if it is dropped, for the peer to repeat.
+    /// Returns the listener and the MTU for a REQ, the reason of a reject, or `None` to drop it so that the peer
+    /// retransmits.
     fn check_req(
         &mut self,
         inbound: &Inbound,
@@ -64,7 +65,7 @@ impl Cm {
         };
         let offers = self.listeners.offers(listener);
         if offers.are_datagrams {
-            // As Linux answers: its listener looks at the offer and wants none of it.
+            // Same as Linux: the listener rejects the request itself.
             return Err(RejectReason::CONSUMER);
         }
         req.transport().ok_or(RejectReason::INVALID_TRANSPORT)?;
@@ -73,12 +74,12 @@ impl Cm {
         if service.has_ip_header() && !offers.are_whole && IpHeader::parse(&req.private_data).is_none() {
             return Err(RejectReason::UNSUPPORTED);
         }
-        Ok(self.has_room_for(listener, inbound.sgid).then_some((listener, mtu)))
+        Ok(self.admits(listener, inbound.sgid).then_some((listener, mtu)))
     }
 
-    /// Whether another undecided offer may come. Refusing would tell the peer to give up; silence makes it try again.
-    pub(super) fn has_room_for(&mut self, listener: ListenerId, from: Gid) -> bool {
-        if !self.listeners.has_room(listener) {
+    /// Whether another undecided REQ is accepted. Dropping lets the peer retry; a reject would make it fail.
+    pub(super) fn admits(&mut self, listener: ListenerId, from: Gid) -> bool {
+        if !self.listeners.has_backlog(listener) {
             self.counters.backlog_full += 1;
             return false;
         }
@@ -155,7 +156,7 @@ impl Cm {
         id
     }
 
-    /// The peer repeats its offer.
+    /// Handles a duplicate REQ.
     fn on_repeated_req(&mut self, id: CommId) {
         let Some(connection) = self.connections.get(&id) else { return };
         self.counters.duplicates += 1;
@@ -166,16 +167,16 @@ impl Cm {
         }
     }
 
-    /// The peer offers with a queue pair or an id that is in another connection: that one must have ended without our
-    /// knowing (IBA 12.9.8.3.1). It is ended here, and the peer has to try again.
+    /// Handles a REQ whose queue pair or id belongs to another connection, which must be stale (IBA 12.9.8.3.1). The
+    /// stale connection ends, and the peer must retry.
     fn on_stale(&mut self, old: CommId, inbound: &Inbound, tid: u64, req: &Req, now: Time) {
         self.counters.stale += 1;
         self.refuse_req(inbound, tid, req, RejectReason::STALE_CONNECTION);
-        // Ending it is enough; in TIMEWAIT there is nothing left to end.
+        // Ending it is enough; a connection in TIMEWAIT has already ended.
         let _ = self.disconnect(old, &[], now);
     }
 
-    /// Takes the offer. The queue pair should be ready to receive: the peer may send at once.
+    /// Accepts the connection. The queue pair should be in RTR: the peer may send immediately.
     pub fn accept(&mut self, id: CommId, accept: &Accept<'_>, now: Time) -> Result<(), CmError> {
         let ca_guid = self.config.ca_guid;
         let connection = self.in_state(id, &[State::ReqReceived])?;
@@ -217,8 +218,8 @@ impl Cm {
         }
     }
 
-    /// Data arrived on the queue pair, so the peer has our answer although its RTU did not come.
-    /// Under a key only its own message proves that.
+    /// Handles data on the queue pair before the RTU: the peer has received the REP. With a key, only the RTU proves
+    /// that.
     pub fn notify_established(&mut self, id: CommId) -> Result<(), CmError> {
         if self.in_state(id, &[State::RepSent])?.secret.is_some() {
             return Err(CmError::WrongState);

@@ -23,28 +23,28 @@ use core::fmt;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// Bytes of a proof in an answer, and in an offer.
+/// Bytes of the proof in a reply, and in a REQ.
 pub(super) const MAC_LEN: usize = 16;
 pub(super) const OFFER_PROOF_LEN: usize = 4 + MAC_LEN;
 const MAC_AT: usize = MAD_LEN - MAC_LEN;
 const TIME_AT: usize = MAC_AT - 4;
 
-/// How far the clocks of two machines may be apart, with the time that an offer is repeated (69 seconds) within it.
+/// Maximum clock difference of two hosts, including the time that a REQ is retransmitted (69 seconds).
 const WINDOW_S: u64 = 75;
-/// Most offers remembered; only who has the key can fill this. Beyond, offers are dropped.
+/// Maximum number of stored proofs; only peers with the key can fill it. Further REQs are dropped.
 const MAX_REMEMBERED: usize = 1 << 20;
 
 const PURPOSE: &[u8] = b"ferroce connection set-up 1";
 
-/// A key that both ends hold.
+/// A key shared by both ends.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; 32]);
 
 impl Secret {
-    /// The shortest key.
+    /// Minimum key length in bytes.
     pub const MIN_LEN: usize = 16;
 
-    /// From bytes that nobody can guess; `None` if there are less than [`Self::MIN_LEN`].
+    /// Creates a key from unpredictable bytes; `None` if there are fewer than [`Self::MIN_LEN`].
     pub fn new(key: &[u8]) -> Option<Secret> {
         if key.len() < Self::MIN_LEN {
             return None;
@@ -81,13 +81,13 @@ impl Binding {
         Binding(mad.last_chunk().copied().unwrap_or_default())
     }
 
-    /// Enough of it to know it again.
+    /// A prefix that identifies it.
     fn short(self) -> u64 {
         u64::from_be_bytes(self.0.first_chunk().copied().unwrap_or_default())
     }
 }
 
-/// Offers that were taken while their time was acceptable.
+/// REQs that were accepted within their time window.
 #[derive(Default)]
 pub(super) struct Replays {
     seen: BTreeSet<u64>,
@@ -112,25 +112,25 @@ impl Replays {
     }
 }
 
-/// What an offer proved.
+/// The result of checking a REQ.
 pub(super) enum Offered {
-    /// Nothing was asked for.
+    /// No key is required.
     Open,
-    /// The key, with this MAC.
+    /// The key is proven, with this MAC.
     Proven(Secret, Binding),
-    /// Nothing, although it was asked for, or something old.
+    /// The proof is missing, wrong or too old.
     Unproven,
-    /// Something, but there is no room to remember it.
+    /// The proof is valid, but the replay list is full.
     NoRoom,
 }
 
 impl Cm {
-    /// From now on every connection must be proven with this key, except where a listener or an offer has its own.
+    /// Requires this key for every connection, except where a listener or a REQ has its own.
     pub fn set_secret(&mut self, secret: Option<Secret>) {
         self.secret = secret;
     }
 
-    /// Offers to this listener must be proven with this key.
+    /// Requires this key for REQs to this listener.
     pub fn set_listener_secret(&mut self, listener: ListenerId, secret: Secret) {
         self.listener_secrets.insert(listener, secret);
     }
@@ -140,13 +140,13 @@ impl Cm {
         self.uses_secrets || self.secret.is_some() || !self.listener_secrets.is_empty()
     }
 
-    /// Tells the time of day, of which [`Time`] knows nothing.
+    /// Sets the time of day, which [`Time`] does not contain.
     pub fn set_unix_time(&mut self, unix_ns: u64, now: Time) {
         self.at(now);
         self.unix_offset_ns = unix_ns.wrapping_sub(now.0);
     }
 
-    /// Whether connection `id` is under a key. Then the passive side must not let packets to its queue pair before
+    /// Whether connection `id` has a key. Then the passive side must block packets to its queue pair until
     /// [`super::Event::Established`].
     pub fn is_secured(&self, id: CommId) -> bool {
         self.connections.get(&id).is_some_and(|c| c.secret.is_some())
@@ -178,7 +178,8 @@ impl Cm {
         }
     }
 
-    /// Whether a message of connection `id` proves the key, or need not. A proven REP is what the next must answer.
+    /// Whether a message of connection `id` proves the key or needs no proof. A proven REP becomes the predecessor of
+    /// the next message.
     pub(super) fn is_proven(&mut self, id: CommId, inbound: &Inbound, mad: &CmMad) -> bool {
         let Some(connection) = self.connections.get_mut(&id) else { return false };
         let Some(secret) = &connection.secret else { return true };
@@ -192,7 +193,7 @@ impl Cm {
         proven
     }
 
-    /// What an offer to `listener` proves.
+    /// Checks the proof of a REQ to `listener`.
     pub(super) fn prove_offer(
         &mut self,
         listener: Option<ListenerId>,
@@ -221,7 +222,7 @@ impl Cm {
         }
     }
 
-    /// The offer was taken; the same is not taken again.
+    /// Records an accepted REQ to refuse its replay.
     pub(super) fn remember_offer(&mut self, mac: Binding) {
         let now_s = self.unix_s();
         self.replays.remember(mac, now_s);

@@ -1,4 +1,4 @@
-//! No, and not yet: REJ and MRA.
+//! REJ and MRA.
 
 use super::connection::State;
 use super::params::put_private;
@@ -6,11 +6,11 @@ use super::{Cm, CmError, CommId, Event, Inbound, RejectReason};
 use crate::time::Time;
 use crate::wire::cm::{CmMessage, Mra, Rej, RejectedMessage, Rep, Req};
 
-/// What is told to whom has not proven the key, and to the program whose peer has not.
+/// Text for a peer that did not prove the key, and for the local application.
 pub(super) const NOT_PROVEN: &[u8] = b"ferroce: not proven with the key of this side";
 
 impl Cm {
-    /// Refuses an offer, or an answer to ours. `info` is the additional information that some reasons have.
+    /// Rejects a REQ or a REP. `info` is the additional information that some reasons carry.
     pub fn reject(
         &mut self,
         id: CommId,
@@ -32,10 +32,10 @@ impl Cm {
             }
         }
         self.send_rej(id, rejected, reason, info, private_data);
-        // The program is done with it; the peer may not be.
+        // The application has released it; the peer may still need it.
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.is_held = false;
-            // It never was in use, so the peer may offer with the same queue pair at once.
+            // It was never in use, so the peer may reuse the queue pair immediately.
             let qpn = (connection.path.dgid, connection.remote_qpn);
             if self.by_qpn.get(&qpn) == Some(&id) {
                 self.by_qpn.remove(&qpn);
@@ -45,7 +45,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Sends a REJ of connection `id`. What is too long is cut off.
+    /// Sends a REJ of connection `id`. Excess data is truncated.
     pub(super) fn send_rej(
         &mut self,
         id: CommId,
@@ -64,14 +64,14 @@ impl Cm {
         self.send(id, 0, CmMessage::Rej(rej));
     }
 
-    /// Refuses an offer without remembering it.
+    /// Rejects a REQ without storing state.
     pub(super) fn refuse_req(&mut self, inbound: &Inbound, tid: u64, req: &Req, reason: RejectReason) {
         let rej = Rej { remote_comm_id: req.local_comm_id, reason, ..Rej::default() };
         self.counters.on_refused(reason);
         self.send_back(inbound, tid, CmMessage::Rej(rej));
     }
 
-    /// Refuses an offer of somebody who may not have the key. Nothing is remembered of strangers.
+    /// Rejects a REQ without a valid proof. Stores no state for it.
     pub(super) fn refuse_unproven_req(&mut self, inbound: &Inbound, tid: u64, req: &Req) {
         let reason = RejectReason::CONSUMER;
         let mut rej = Rej { remote_comm_id: req.local_comm_id, reason, ..Rej::default() };
@@ -80,7 +80,7 @@ impl Cm {
         self.send_back(inbound, tid, CmMessage::Rej(rej));
     }
 
-    /// Whoever took our offer may not have the key.
+    /// Rejects a REP without a valid proof.
     pub(super) fn refuse_unproven_rep(&mut self, id: CommId, rep: &Rep, now: Time) {
         self.at(now);
         if let Some(connection) = self.connections.get_mut(&id) {
@@ -92,7 +92,7 @@ impl Cm {
         self.remove(id);
     }
 
-    /// An answer to an offer that we do not remember: its sender need not wait for us.
+    /// Rejects a reply to an unknown REQ, so that its sender does not wait.
     pub(super) fn refuse_stray_rep(&mut self, inbound: &Inbound, tid: u64, rep: &Rep) {
         let rej = Rej {
             local_comm_id: rep.remote_comm_id,
@@ -117,16 +117,17 @@ impl Cm {
             return;
         }
         match state {
-            // Refused when it came, and taken when it came again: what was said last counts, whatever arrives last.
+            // The peer rejected the REQ and accepted its retransmission: the later decision counts, regardless of
+            // arrival order.
             State::RepReceived if rej.rejected == RejectedMessage::Req => self.counters.unexpected += 1,
             State::ReqSent | State::RepSent | State::RepReceived | State::ReqReceived => {
                 let (reason, private_data) = (rej.reason, rej.private_data.to_vec());
                 self.raise(id, Event::Rejected { id, reason, private_data });
                 self.remove(id);
             }
-            // The peer does not know the connection any more: as good as its agreement.
+            // The peer has no such connection any more: treat it as agreement.
             State::DreqSent => self.end(id, false, now),
-            // A connection in use does not end by a message that anything on the way could have delayed.
+            // A delayed REJ must not end an established connection.
             _ => self.counters.unexpected += 1,
         }
     }

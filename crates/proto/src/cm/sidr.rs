@@ -1,4 +1,4 @@
-//! Service resolution for datagrams: a question, an answer, no connection.
+//! Service ID resolution for datagrams (SIDR).
 
 use super::connection::{Connection, State};
 use super::params::put_private_before;
@@ -9,11 +9,11 @@ use crate::ids::{PKey, Qpn};
 use crate::time::Time;
 use crate::wire::cm::{CmMad, CmMessage, IpHeader, ServiceId, SidrRep, SidrReq};
 
-/// How long an answer is remembered for repeated questions, as the exponent of a transport timer.
+/// How long a reply is kept for duplicate requests, as a transport timer exponent.
 const REMEMBERED: u8 = 18;
 
 impl Cm {
-    /// Asks which queue pair serves a service. The outcome comes as an event.
+    /// Resolves a service to its queue pair. The result is an event.
     pub fn query(&mut self, query: &Query<'_>, now: Time) -> Result<CommId, CmError> {
         if self.connections.len() >= self.config.max_connections {
             return Err(CmError::TooMany);
@@ -71,7 +71,7 @@ impl Cm {
         if offers.is_some_and(|offers| !offers.are_datagrams) {
             return self.refuse_question(inbound, tid, req, SidrStatus::REJECT);
         }
-        if !self.has_room_for(listener, inbound.sgid) {
+        if !self.admits(listener, inbound.sgid) {
             return;
         }
         let end = req.private_data.len() - if secret.is_some() { OFFER_PROOF_LEN } else { 0 };
@@ -118,7 +118,7 @@ impl Cm {
         }));
     }
 
-    /// Says no to a question without remembering it.
+    /// Refuses a request without storing state.
     fn refuse_question(&mut self, inbound: &Inbound, tid: u64, req: &SidrReq, status: SidrStatus) {
         self.counters.refused += 1;
         let rep =
@@ -126,7 +126,7 @@ impl Cm {
         self.send_back(inbound, tid, CmMessage::SidrRep(rep));
     }
 
-    /// Answers a question about a datagram service; with any status but success, refuses it.
+    /// Answers a SIDR request; any status but success refuses it.
     pub fn answer(&mut self, id: CommId, answer: &Answer<'_>) -> Result<(), CmError> {
         let connection = self.in_state(id, &[State::SidrReqReceived])?;
         let mut rep = SidrRep {
@@ -157,7 +157,7 @@ impl Cm {
         let private_len = rep.private_data.len() - connection.proof_len();
         let (path, private_data) = (connection.path, rep.private_data[..private_len].to_vec());
         let SidrRep { mut status, qpn, qkey, .. } = *rep;
-        // Anybody may say no; yes has to be proven.
+        // A refusal needs no proof; a success does.
         if status == SidrStatus::SUCCESS && !self.is_proven(id, inbound, mad) {
             status = SidrStatus::REJECT;
         }

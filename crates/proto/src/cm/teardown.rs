@@ -1,4 +1,4 @@
-//! The end of a connection: DREQ, DREP, TIMEWAIT.
+//! Disconnect: DREQ, DREP, TIMEWAIT.
 
 use super::connection::State;
 use super::pacing::Pace;
@@ -15,8 +15,8 @@ const fn first_of(slot: u8) -> CommId {
 }
 
 impl Cm {
-    /// Ends the connection. [`Event::Disconnected`] follows, and later [`Event::TimewaitExit`]. On a connection that the peer
-    /// has ended there is nothing left to do, and that is no error.
+    /// Disconnects. [`Event::Disconnected`] follows, and later [`Event::TimewaitExit`]. Succeeds without effect if the
+    /// peer has already disconnected.
     pub fn disconnect(&mut self, id: CommId, private_data: &[u8], now: Time) -> Result<(), CmError> {
         let connection = self.connections.get_mut(&id).ok_or(CmError::NoSuchConnection)?;
         match connection.state {
@@ -37,7 +37,7 @@ impl Cm {
         Ok(())
     }
 
-    /// The program lets go of the connection. What the peer has to be told is told, without further events.
+    /// Releases the connection. The peer receives the necessary messages; no further events are raised.
     pub fn release(&mut self, id: CommId, now: Time) {
         self.at(now);
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -67,7 +67,7 @@ impl Cm {
     pub(super) fn handle_dreq(&mut self, inbound: &Inbound, mad: &CmMad, dreq: &Dreq, now: Time) {
         let (id, tid) = (dreq.remote_comm_id, mad.tid);
         let Some(connection) = self.own(inbound, id).filter(|c| c.remote == dreq.local_comm_id) else {
-            // Whatever it was, here it has ended.
+            // Whatever its state was, it has ended here.
             let drep = Drep {
                 local_comm_id: dreq.remote_comm_id,
                 remote_comm_id: dreq.local_comm_id,
@@ -77,7 +77,7 @@ impl Cm {
             return self.send_back(inbound, tid, CmMessage::Drep(drep));
         };
         if dreq.remote_qpn != connection.local_qpn {
-            // It names what it wants to end (12.6.10), and that is not this.
+            // It identifies another connection (12.6.10).
             self.counters.unexpected += 1;
             return;
         }
@@ -88,7 +88,7 @@ impl Cm {
                     return;
                 }
                 if state == State::RepSent {
-                    // Only a connection in use is ended so; the RTU was lost.
+                    // Only an established connection ends this way; the RTU was lost.
                     self.on_established(id);
                 }
                 self.confirm_end(id, tid);
@@ -141,8 +141,8 @@ impl Cm {
         peers
     }
 
-    /// The process that has this slot at this address is dead, and will not say so: its connections end as if it had. Offers and
-    /// answers that are under way are given up in their time.
+    /// Ends the connections of a dead process, identified by its slot and address. Pending REQs and replies time out
+    /// normally.
     pub fn handle_death(&mut self, address: Gid, slot: u8, now: Time) {
         self.at(now);
         let (first, last) = (first_of(slot), CommId(first_of(slot).0 | 0x00ff_ffff));
@@ -156,7 +156,7 @@ impl Cm {
         }
     }
 
-    /// The connection has ended on both sides, or the other does not answer.
+    /// Handles the end on both sides, or a peer that does not answer.
     pub(super) fn end(&mut self, id: CommId, timed_out: bool, now: Time) {
         self.raise(id, Event::Disconnected { id, timed_out });
         self.enter_timewait(id, now);

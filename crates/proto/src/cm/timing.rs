@@ -1,13 +1,13 @@
-//! Repeats, and when to stop.
+//! Retransmission and timeouts.
 
 use super::connection::State;
 use super::{Cm, CommId, Event, RejectReason};
 use crate::time::Time;
 use crate::wire::cm::RejectedMessage;
 
-/// Exponents that peers may ask for are kept within these, so that no message can ask for a storm or for hours.
+/// Bounds of the timer exponents that peers may request, against message storms and hour-long waits.
 const RESPONSE_TIMEOUTS: core::ops::RangeInclusive<u8> = 12..=22;
-/// The longest MRA that is believed.
+/// Upper bound of the service timeout in an MRA.
 const LONGEST_SERVICE: u8 = 25;
 /// The longest TIMEWAIT.
 const LONGEST_TIMEWAIT: u8 = 20;
@@ -17,12 +17,12 @@ pub(super) const fn exponent_ns(exponent: u8) -> u64 {
     4_096_u64 << if exponent > 31 { 31 } else { exponent }
 }
 
-/// A response time that the peer asked for, within reason.
+/// A response time requested by the peer, clamped to the bounds.
 pub(super) fn response_ns(exponent: u8) -> u64 {
     exponent_ns(exponent.clamp(*RESPONSE_TIMEOUTS.start(), *RESPONSE_TIMEOUTS.end()))
 }
 
-/// When the last message goes out again, and when it is given up.
+/// When the last message is retransmitted, and when it fails.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resend {
     next: Time,
@@ -31,12 +31,12 @@ pub(super) struct Resend {
 }
 
 impl Cm {
-    /// When [`Self::handle_timeout`] must be called next.
+    /// Time at which [`Self::handle_timeout`] is due.
     pub fn deadline(&self) -> Option<Time> {
         self.deadlines.first().map(|(time, _)| *time)
     }
 
-    /// Does what is due.
+    /// Handles expired timers.
     pub fn handle_timeout(&mut self, now: Time) {
         self.at(now);
         while let Some(&(time, id)) = self.deadlines.first() {
@@ -68,7 +68,7 @@ impl Cm {
         }
     }
 
-    /// The peer does not answer.
+    /// Handles a peer that does not answer.
     fn give_up(&mut self, id: CommId, now: Time) {
         let Some(connection) = self.connections.get(&id) else { return };
         let state = connection.state;
@@ -87,7 +87,7 @@ impl Cm {
         }
     }
 
-    /// Repeats the message that was just sent until it is answered.
+    /// Retransmits the message just sent until it is answered.
     pub(super) fn expect_answer(&mut self, id: CommId, now: Time) {
         let first = self.config.first_repeat_ns;
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -98,14 +98,14 @@ impl Cm {
         self.arm(id, resend.next.min(resend.give_up));
     }
 
-    /// The peer has the message and asks for this much time (MRA).
+    /// Handles an MRA: the peer requests this much time.
     pub(super) fn wait_longer(&mut self, id: CommId, service_timeout: u8, now: Time) {
         self.landed(id);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let (response_ns, state) = (connection.response_ns, connection.state);
         let Some(resend) = connection.resend.as_mut() else { return };
         let patience_ns = exponent_ns(service_timeout.min(LONGEST_SERVICE));
-        // The RTU that follows is not repeated by itself: if it is lost, only another REP brings the next.
+        // The following RTU has no timer: if it is lost, a duplicate REP triggers the next.
         let pause_ns = if state == State::RepSent { patience_ns.min(response_ns) } else { patience_ns };
         resend.next = now + pause_ns;
         resend.interval_ns = response_ns;
@@ -114,7 +114,7 @@ impl Cm {
         self.arm(id, next);
     }
 
-    /// From now on only repeated messages are answered, until none can be under way any more.
+    /// Enters TIMEWAIT: only duplicates are answered until no message can be in flight.
     pub(super) fn enter_timewait(&mut self, id: CommId, now: Time) {
         self.set_state(id, State::Timewait);
         self.landed(id);
@@ -125,7 +125,7 @@ impl Cm {
         }
     }
 
-    /// Has the connection looked at again at `time`.
+    /// Schedules the connection for `time`.
     pub(super) fn arm(&mut self, id: CommId, time: Time) {
         self.disarm(id);
         if let Some(connection) = self.connections.get_mut(&id) {
@@ -134,14 +134,14 @@ impl Cm {
         }
     }
 
-    /// Nothing to wait for any more.
+    /// Stops the timers.
     pub(super) fn disarm(&mut self, id: CommId) {
         if let Some(old) = self.connections.get_mut(&id).and_then(|c| c.deadline.take()) {
             self.deadlines.remove(&(old, id));
         }
     }
 
-    /// The awaited answer is there.
+    /// Handles the awaited answer.
     pub(super) fn answered(&mut self, id: CommId) {
         self.disarm(id);
         self.landed(id);

@@ -1,23 +1,23 @@
-//! What a queue pair counts.
+//! Counters of a queue pair.
 
-/// Counters of one queue pair; they only grow.
+/// Counters of one queue pair; they never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpCounters {
     /// Packets sent, of any kind.
     pub tx_packets: u64,
-    /// Payload bytes sent, repeats included.
+    /// Payload bytes sent, including retransmissions.
     pub tx_bytes: u64,
-    /// One-sided operations that the host did at once, without a packet.
+    /// One-sided operations that the host executed directly, without a packet.
     pub performed: u64,
-    /// Packets received and meant for this QP.
+    /// Packets received by this QP.
     pub rx_packets: u64,
     /// Payload bytes received.
     pub rx_bytes: u64,
-    /// Packets sent again.
+    /// Packets retransmitted.
     pub retransmitted: u64,
-    /// Times the transport timer ran out.
+    /// Transport timer expirations.
     pub timeouts: u64,
-    /// Early probes for a lost tail, before the timer.
+    /// Probes for a lost tail, before the transport timer.
     pub probes: u64,
     /// Sequence NAKs received.
     pub naks_received: u64,
@@ -29,8 +29,8 @@ pub struct QpCounters {
     pub rnr_sent: u64,
     /// Acknowledgements sent.
     pub acks_sent: u64,
-    /// Requests that came again.
+    /// Duplicate requests received.
     pub duplicates: u64,
-    /// Requests that came too early.
+    /// Out-of-order requests received.
     pub out_of_order: u64,
 }

@@ -1,4 +1,4 @@
-//! Turns: what a queue pair does when the engine comes round.
+//! The entry points by which the engine drives a queue pair.
 
 use super::flush::io;
 use super::io::{Fatal, Io};
@@ -7,7 +7,7 @@ use crate::Time;
 use crate::verbs::{EventKind, QpState};
 
 impl Qp {
-    /// Whether a reply to the peer waits.
+    /// Whether a reply to the peer is queued.
     pub fn has_replies(&self) -> bool {
         match &self.machine {
             Machine::Rc(rc) => rc.1.has_replies(),
@@ -16,7 +16,7 @@ impl Qp {
         }
     }
 
-    /// Whether all that waits is positive acknowledgement: the one reply that may be put off for a moment.
+    /// Whether only positive ACKs are queued. These may be delayed briefly.
     pub fn only_acks_wait(&self) -> bool {
         match &self.machine {
             Machine::Rc(rc) => rc.1.only_acks_wait(),
@@ -24,13 +24,13 @@ impl Qp {
         }
     }
 
-    /// Sends what the peer waits for: acknowledgements and READ responses. Also in ERR, where the last NAK leaves.
+    /// Sends ACKs and READ responses. Also runs in ERR, to send the last NAK.
     pub fn poll_replies<H: Host>(&mut self, now: Time, host: &mut H) {
         if self.attr.state == QpState::Reset {
             return;
         }
         let mut io = io!(self, now, host);
-        let turn = match &mut self.machine {
+        let outcome = match &mut self.machine {
             Machine::Rc(rc) => rc.1.poll_transmit(&mut io),
             Machine::Uc(uc) => {
                 uc.1.poll_transmit(&mut io);
@@ -38,34 +38,34 @@ impl Qp {
             }
             Machine::Ud(_) => Ok(()),
         };
-        self.settle(turn, now, host);
+        self.settle(outcome, now, host);
     }
 
-    /// Sends requests as far as window, order rules and host allow.
+    /// Sends requests as far as the window, the ordering rules and the host allow.
     pub fn poll_requests<H: Host>(&mut self, now: Time, host: &mut H) {
         if !matches!(self.attr.state, QpState::Rts | QpState::Sqd) || self.sq.is_empty() {
             return;
         }
         let mut io = io!(self, now, host);
-        let turn = match &mut self.machine {
+        let outcome = match &mut self.machine {
             Machine::Rc(rc) => {
                 let (requester, responder) = &mut **rc;
                 let piggybacked_ack = if requester.may_carry() { responder.piggybacked_ack() } else { None };
                 io.piggybacked_ack = piggybacked_ack;
-                let turn = requester.poll_transmit(&mut self.sq, &mut io);
+                let outcome = requester.poll_transmit(&mut self.sq, &mut io);
                 if io.piggybacked_ack != piggybacked_ack {
                     responder.on_piggybacked(&mut io);
                 }
-                turn
+                outcome
             }
             Machine::Uc(uc) => uc.0.poll_transmit(&mut self.sq, &mut io),
             Machine::Ud(ud) => ud.poll_transmit(&mut self.sq, &mut io),
         };
-        self.settle(turn, now, host);
+        self.settle(outcome, now, host);
         self.report_drained(host);
     }
 
-    /// When [`Qp::handle_timeout`] wants to be called.
+    /// Time at which [`Qp::handle_timeout`] is due.
     pub fn deadline(&self) -> Option<Time> {
         match (&self.machine, self.attr.state) {
             (Machine::Rc(rc), QpState::Rts | QpState::Sqd) => rc.0.deadline(),
@@ -74,12 +74,12 @@ impl Qp {
         }
     }
 
-    /// The deadline passed. Follow with [`Qp::poll_requests`].
+    /// Handles the deadline. Call [`Qp::poll_requests`] afterwards.
     pub fn handle_timeout<H: Host>(&mut self, now: Time, host: &mut H) {
         if self.deadline().is_none_or(|at| now < at) {
             return;
         }
-        let turn = match &mut self.machine {
+        let outcome = match &mut self.machine {
             Machine::Rc(rc) => rc.0.handle_timeout(&mut self.sq, &mut io!(self, now, host)),
             Machine::Uc(uc) => {
                 uc.0.handle_timeout();
@@ -87,12 +87,12 @@ impl Qp {
             }
             Machine::Ud(_) => Ok(()),
         };
-        self.settle(turn, now, host);
+        self.settle(outcome, now, host);
     }
 
-    /// What follows from a fatal turn: RC ends, the unreliable ones stop sending (IBA 10.3.1, SQE).
-    pub(super) fn settle<H: Host>(&mut self, turn: Result<(), Fatal>, now: Time, host: &mut H) {
-        if turn.is_err() {
+    /// Handles a fatal outcome: RC enters ERR, UC and UD enter SQE (IBA 10.3.1).
+    pub(super) fn settle<H: Host>(&mut self, outcome: Result<(), Fatal>, now: Time, host: &mut H) {
+        if outcome.is_err() {
             match self.machine {
                 Machine::Rc(_) => self.enter_error(now, host),
                 Machine::Uc(_) | Machine::Ud(_) => self.enter_send_error(now, host),

@@ -1,9 +1,8 @@
-//! Requests that are executed while they are posted.
+//! Requests that execute while they are posted.
 //!
-//! Most requests find nothing before them. A message of one packet is then sent first and entered into the send queue afterwards,
-//! because the peer waits for the packet and not for the bookkeeping. A one-sided request to a peer on the same host is executed
-//! in the peer's memory and never enters the queue. Everything else waits in the queue for [`Qp::poll_requests`], which applies the
-//! same rules.
+//! Most requests find an empty queue. A single-packet message is then sent before it enters the send queue, which
+//! shortens its latency. A one-sided request to a local peer executes in the peer's memory and never enters the queue.
+//! Everything else waits for [`Qp::poll_requests`], which applies the same rules.
 
 use super::flush::io;
 use super::io::Io;
@@ -18,7 +17,7 @@ use crate::verbs::{Completion, Payload, QpState, SendFlags, SendOp, SendWr, Sge,
 use crate::wire::{PiggybackedAck, SendOnly};
 
 impl Qp {
-    /// Executes a request if nothing is before it and nothing holds it back. If it is declined, the queue pair is as it was.
+    /// Executes a request if it is the only one and no limit blocks it. If declined, the queue pair is unchanged.
     #[inline(always)] // the caller often knows the operation
     pub fn try_post<H: Host>(
         &mut self,
@@ -26,7 +25,7 @@ impl Qp {
         clock: impl FnOnce() -> Time,
         host: &mut H,
     ) -> Attempt {
-        // By itself, so that a WRITE does not pass the checks that only the others need.
+        // Separate branch, so that a WRITE skips the checks of the other operations.
         if let SendOp::Write { .. } = wr.op {
             return self.try_direct(wr, host);
         }
@@ -37,7 +36,7 @@ impl Qp {
         }
     }
 
-    /// Sends a message of one packet. The clock is read when the packet has left.
+    /// Sends a single-packet message. The clock is read after the packet is sent.
     #[inline(always)]
     fn try_send<H: Host>(&mut self, wr: &SendWr<'_>, clock: impl FnOnce() -> Time, host: &mut H) -> Attempt {
         let Some((len, payload)) = self.data_of(wr) else { return Attempt::Declined };
@@ -70,7 +69,7 @@ impl Qp {
         if io.send(&segment).is_err() {
             return Attempt::Declined;
         }
-        // The packet has left; nobody waits for what follows.
+        // The packet is sent; the rest is off the latency path.
         let wqe = self.sq.push(wr, len, io.id.signal_all);
         (wqe.segment, wqe.packets) = (mtu, 1);
         io.now = clock();
@@ -81,10 +80,10 @@ impl Qp {
         Attempt::Done
     }
 
-    /// Executes a one-sided request in the memory of the peer, completion and all.
+    /// Executes a one-sided request in the peer's memory and completes it.
     #[inline(always)]
     fn try_direct<H: Host>(&mut self, wr: &SendWr<'_>, host: &mut H) -> Attempt {
-        // What the transport does not have is refused when it is queued.
+        // Unsupported operations are refused when they are queued.
         let is_first = match self.id.transport {
             Transport::Rc => self.is_alone(),
             Transport::XrcIni => wr.srq.is_some() && self.is_alone(),
@@ -112,13 +111,13 @@ impl Qp {
         Attempt::Done
     }
 
-    /// The length and the data of a request, if [`Self::check_payload`] accepts them.
+    /// Returns length and data of a request if [`Self::check_payload`] accepts them.
     #[inline(always)]
     fn data_of<'a>(&self, wr: &SendWr<'a>) -> Option<(u32, TxPayload<'a>)> {
         let cap = &self.attr.cap;
         let may_be_inline = !matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
         let len = match wr.payload {
-            // Nearly all requests have their data in one piece, and then there is nothing to sum.
+            // Nearly all requests have one SGE, so no sum is needed.
             Payload::Sges([sge]) if cap.max_send_sge > 0 && sge.len <= MAX_MESSAGE => sge.len,
             Payload::Inline(bytes) if may_be_inline && bytes.len() <= cap.max_inline_data as usize => {
                 bytes.len() as u32
@@ -132,7 +131,7 @@ impl Qp {
         Some((len, data))
     }
 
-    /// Whether a request that is posted now would be the only one. Of a reliable connection, plain or extended.
+    /// Whether a request posted now would be the only outstanding one (RC and XRC).
     #[inline(always)]
     fn is_alone(&self) -> bool {
         match &self.machine {
@@ -143,7 +142,7 @@ impl Qp {
         }
     }
 
-    /// The same of an unreliable connection, where no acknowledgement tells what has arrived: the host must know.
+    /// The same for UC, which has no ACKs: the host must report that nothing is in flight.
     #[inline(never)]
     fn has_drained<H: Host>(&mut self, host: &mut H) -> bool {
         match &mut self.machine {
@@ -161,14 +160,14 @@ impl Qp {
         }
     }
 
-    /// Whether nothing waits to be sent, neither request nor reply.
+    /// Whether neither a request nor a reply waits to be sent.
     pub fn is_quiet(&self) -> bool {
         self.sq.is_empty() && !self.has_replies()
     }
 }
 
-/// The request as a host may execute it directly, if it is one-sided. With a `max_rd_atomic` of 0, packets find out what the peer
-/// makes of a READ or atomic.
+/// Converts a one-sided request for direct execution. If `max_rd_atomic` is 0, READs and atomics use packets, so the
+/// peer reports the error.
 #[inline(always)]
 pub(super) fn one_sided<'a>(
     op: &SendOp,

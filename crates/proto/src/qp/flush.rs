@@ -1,4 +1,4 @@
-//! The error state: everything outstanding is handed back, in the order of posting (IBA 10.8.3).
+//! The error state: outstanding requests are flushed in posting order (IBA 10.8.3).
 
 use super::io::Io;
 use super::{Host, Machine, Qp, RecvWqe, Side};
@@ -23,7 +23,7 @@ macro_rules! io {
 pub(super) use io;
 
 impl Qp {
-    /// Enters ERR and flushes both queues. The NAK that tells the peer is still sent.
+    /// Enters ERR and flushes both queues. A queued NAK is still sent.
     pub(super) fn enter_error<H: Host>(&mut self, now: Time, host: &mut H) {
         if matches!(self.attr.state, QpState::Err | QpState::Reset) {
             return;
@@ -32,12 +32,12 @@ impl Qp {
         self.flush_sends(now, host);
         self.flush_recvs(now, host);
         if self.id.shared_recv && self.id.transport.receives() {
-            // From here on this QP takes nothing more off the shared queue (IBA 10.2.9.3).
+            // From here on this QP takes no receives from the shared queue (IBA 10.2.9.3).
             host.event(EventKind::QpLastWqeReached);
         }
     }
 
-    /// Stops the send queue after a local error, receives go on (UC and UD).
+    /// Stops the send queue after a local error; receives continue (UC and UD).
     pub(super) fn enter_send_error<H: Host>(&mut self, now: Time, host: &mut H) {
         self.attr.state = QpState::Sqe;
         self.flush_sends(now, host);
@@ -71,8 +71,8 @@ impl Qp {
         }
     }
 
-    /// The device gives this queue pair up: a completion queue overflowed, or worse. Raises `kind` if the QP was
-    /// working until now.
+    /// Moves the queue pair to ERR after a device error such as a completion queue overflow. Raises `kind` if the QP
+    /// was operational.
     pub fn fail<H: Host>(&mut self, kind: EventKind, now: Time, host: &mut H) {
         if !matches!(self.attr.state, QpState::Err | QpState::Reset) {
             host.event(kind);

@@ -1,7 +1,7 @@
-//! The port between a queue pair and the NIC around it.
+//! The interface between a queue pair and its NIC.
 //!
-//! A queue pair never touches memory, sockets or completion queues. It asks its [`Host`]; the NIC answers with real
-//! memory and real links, the simulator with vectors and virtual time.
+//! A queue pair does not access memory, sockets or completion queues itself; it calls its [`Host`]. The NIC implements
+//! it with real memory and links, the simulator with vectors and virtual time.
 
 use super::{RecvWqe, RefusalReason, Segment, WriteHeaders};
 use crate::ids::{PdId, RKey, Srqn};
@@ -9,21 +9,20 @@ use crate::verbs::{Access, AtomicOp, Completion, EventKind, MemoryFault, MwBind,
 use crate::wire::{RendezvousSend, SourceRef};
 use core::fmt;
 
-/// Where the payload of an outgoing packet comes from. The host fetches it, so that it can choose between copying
-/// and pointing.
+/// Source of an outgoing payload. The host reads it, so it can choose between a copy and a reference.
 #[derive(Clone, Copy, Debug)]
 pub enum TxPayload<'a> {
     /// No payload.
     None,
-    /// Bytes the queue pair holds itself (inline data).
+    /// Bytes stored in the queue pair (inline data).
     Bytes(&'a [u8]),
-    /// `len` bytes from `offset` on of the concatenated entries, readable by the local QP.
+    /// `len` bytes at `offset` of the concatenated SGEs, readable by the local QP.
     Local {
-        /// Domain that the entries must belong to.
+        /// Protection domain of the SGEs.
         pd: PdId,
         /// The whole scatter/gather list of the message.
         sges: &'a [Sge],
-        /// Where in the message this packet starts.
+        /// Offset of this packet in the message.
         offset: u64,
         /// Payload bytes of this packet.
         len: u32,
@@ -50,16 +49,16 @@ impl TxPayload<'_> {
             TxPayload::Local { len, .. } | TxPayload::Remote { len, .. } => *len as usize,
         }
     }
-    /// Whether there is none.
+    /// Whether the payload is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Why a packet was not taken.
+/// Why a packet was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxError {
-    /// No room now; offer it again later. The queue pair keeps its state as if it had not tried.
+    /// The link is full; retry later. The state of the queue pair is unchanged.
     Full,
     /// The payload's memory may not be read.
     Fault(MemoryFault),
@@ -68,53 +67,53 @@ pub enum TxError {
 /// Which of a queue pair's completion queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// The one for sends.
+    /// The send CQ.
     Send,
-    /// The one for receives.
+    /// The receive CQ.
     #[default]
     Recv,
-    /// The one of the XRC shared receive queue that the request came from.
+    /// The CQ of the XRC shared receive queue of the request.
     Xrc(Srqn),
 }
 
-/// Why a packet was dropped; each has its counter.
+/// Why a packet was dropped. Each reason has a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DropReason {
-    /// The bytes are no RoCE packet.
+    /// The bytes are not a RoCE packet.
     Malformed,
-    /// The invariant checksum is wrong.
+    /// The ICRC is wrong.
     BadIcrc,
     /// No queue pair has this number.
     NoSuchQp,
     /// The queue pair is not in a state that receives.
     WrongState,
-    /// The packet's transport is not the queue pair's.
+    /// The packet's transport differs from the queue pair's.
     WrongTransport,
-    /// The packet does not come from, or go to, the connection's addresses.
+    /// The packet's addresses differ from the connection's.
     WrongAddress,
     /// Partition key mismatch.
     BadPkey,
     /// Queue key mismatch.
     BadQkey,
-    /// A sequence number outside the window, or a response to nothing.
+    /// A PSN outside the expected range, or a response without a request.
     BadPsn,
-    /// An unreliable message lost a part, or came out of order.
+    /// A UC message lost a packet or arrived out of order.
     BrokenMessage,
-    /// A datagram or unreliable message found no receive posted.
+    /// No receive was posted for a UD or UC message.
     NoReceive,
-    /// A datagram does not fit its receive buffer, or an unreliable write its region.
+    /// A datagram exceeds its receive buffer, or a UC WRITE its region.
     Unfit,
-    /// An opcode that may not stand here.
+    /// An opcode that is not valid at this point of a message.
     UnexpectedOpcode,
-    /// A duplicate atomic or READ that is no longer remembered.
+    /// A duplicate atomic or READ that is no longer in the replay list.
     StaleDuplicate,
-    /// An unreliable WRITE that memory protection refused.
+    /// A UC WRITE that memory protection refused.
     AccessDenied,
 }
 
 impl DropReason {
-    /// All of them, in the order of their numbers.
+    /// All reasons, in numeric order.
     pub const ALL: [DropReason; 15] = [
         DropReason::Malformed,
         DropReason::BadIcrc,
@@ -133,7 +132,7 @@ impl DropReason {
         DropReason::AccessDenied,
     ];
 
-    /// A name for tables.
+    /// The name for tables.
     pub const fn name(self) -> &'static str {
         match self {
             DropReason::Malformed => "malformed",
@@ -155,20 +154,19 @@ impl DropReason {
     }
 }
 
-/// Payload of a packet that never sees a wire. A message of several such packets takes a sequence number for each.
+/// Payload bytes of a packet that is sent only through shared memory. Each such packet of a message uses one PSN.
 pub const LARGE_SEGMENT: u32 = 32 * 1024;
 
-/// A one-sided operation as a whole: what a host may do at once where the peer's memory is within its own reach.
+/// A complete one-sided operation, which the host may execute directly if it can access the peer's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct OneSided<'a> {
-    /// The shared receive queue of the peer that a request of an extended reliable connection names: its domain is the one
-    /// that counts.
+    /// The peer's shared receive queue of an XRC request; its protection domain applies.
     pub srq: Option<Srqn>,
-    /// The peer's key.
+    /// The rkey.
     pub rkey: RKey,
-    /// The peer's address.
+    /// The remote address.
     pub addr: u64,
-    /// What to do there.
+    /// The operation.
     pub kind: OneSidedKind<'a>,
 }
 
@@ -182,27 +180,27 @@ pub enum OneSidedKind<'a> {
     },
     /// READ.
     Read {
-        /// Where the bytes go.
+        /// The local SGEs.
         sges: &'a [Sge],
-        /// How many there are.
+        /// Length in bytes.
         len: u32,
     },
     /// An atomic on eight bytes.
     Atomic {
-        /// Which.
+        /// The operation.
         op: AtomicOp,
-        /// Where the original value goes.
+        /// The local SGEs for the original value.
         sges: &'a [Sge],
     },
 }
 
-/// What became of something that a host may or may not be able to do.
+/// Result of an operation that a host may decline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Attempt {
     /// It was done.
     Done,
-    /// Nothing was done; another path has to do it.
+    /// Declined without any effect; the caller uses another path.
     Declined,
 }
 
@@ -220,66 +218,65 @@ impl Attempt {
     }
 }
 
-/// How segments leave a queue pair, and how it reaches the memory of a peer on the same host. A host without such a peer leaves
-/// everything but [`Self::send`] as it is here.
+/// Transmission of segments, and direct access to the memory of a local peer. A host without local peers implements
+/// only [`Self::send`].
 pub trait Egress {
-    /// Sends packets. Returns how many were taken, from the first on; an error only if none was.
+    /// Sends packets. Returns the number accepted, counted from the first; an error only if none was.
     fn send<W: WriteHeaders>(&mut self, route: &Route, segment: &Segment<'_, W>) -> Result<u32, TxError>;
 
-    /// Executes a one-sided operation in the memory of the peer, if that can be accessed and every check of this end and of the
-    /// peer's passes. If it is declined, packets have to do it; then the peer finds out what is wrong, if anything is. Called for the oldest
-    /// request only, when nothing before it is in flight.
+    /// Executes a one-sided operation directly in the peer's memory if it is accessible and all checks of both ends
+    /// pass. If declined, packets carry the operation and the peer reports any fault. Called only for the oldest
+    /// request, with nothing in flight before it.
     fn try_direct(&mut self, pd: PdId, request: &OneSided<'_>) -> Attempt {
         let _ = (pd, request);
         Attempt::Declined
     }
 
-    /// Whether [`Self::try_direct`] could execute an operation with this key now, as far as one can tell beforehand.
+    /// Whether [`Self::try_direct`] is expected to succeed for this rkey.
     fn can_access(&mut self, rkey: RKey) -> bool {
         let _ = rkey;
         false
     }
 
-    /// Whether the peer has taken everything that this queue pair sent: then a direct operation overtakes nothing. Asked for unreliable
-    /// connections, which have no acknowledgements.
+    /// Whether the peer has processed every packet of this queue pair, so that a direct operation overtakes none. Used
+    /// for UC, which has no ACKs.
     fn has_drained(&mut self) -> bool {
         false
     }
 
-    /// Sends a whole message as one record that [refers](RendezvousSend) to this end's memory, from which the peer [copies](Memory::fetch)
-    /// it. If it is declined, packets have to carry the message; they also report what is wrong with the memory. Called for
-    /// messages that are sent for the first time and longer than the path MTU.
+    /// Sends a whole message as one record that [refers](RendezvousSend) to local memory; the peer
+    /// [copies](Memory::fetch) it. If declined, packets carry the message and report any memory fault. Called for the
+    /// first transmission of messages longer than the path MTU.
     fn try_rendezvous(&mut self, route: &Route, head: &RendezvousSend, payload: TxPayload<'_>) -> Attempt {
         let _ = (route, head, payload);
         Attempt::Declined
     }
 
-    /// Payload of the packets to the peer, if they may be longer than the path MTU: [`LARGE_SEGMENT`].
+    /// Payload bytes of packets to the peer if they may exceed the path MTU: [`LARGE_SEGMENT`].
     fn large_segment(&mut self) -> Option<u32> {
         None
     }
 }
 
-/// Memory of the local end. All calls check key, domain, range and rights, and do either everything or nothing.
+/// Local memory. Every call checks key, domain, range and rights, and has either its full effect or none.
 pub trait Memory {
-    /// Whether the peer is a queue pair of the process that has this slot.
+    /// Whether the peer is a queue pair of the process in this slot.
     fn is_peer(&mut self, slot: u8) -> bool {
         let _ = slot;
         false
     }
 
-    /// Copies a message from the memory of the peer, as a rendezvous record refers to it, to the entries, which must allow local writes
-    /// and are long enough. If it is declined, the contents of the entries do not count.
+    /// Copies a rendezvous message from the peer's memory to the SGEs, which must allow local writes and be long
+    /// enough. If declined, the contents of the SGEs are undefined.
     fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &SourceRef) -> Attempt {
         let _ = (pd, sges, names);
         Attempt::Declined
     }
 
-    /// Copies `data` to the entries, starting `offset` bytes into them; they must allow local writes. The caller
-    /// has checked that the entries are long enough.
+    /// Copies `data` to the SGEs at `offset`; they must allow local writes. The caller has checked their length.
     fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, data: &[u8]) -> Result<(), MemoryFault>;
 
-    /// Whether the peer may do `need` on those bytes. A length of zero always may (IBA 9.7.4.1.3: no key check).
+    /// Checks that the peer has the rights `need` on these bytes. A length of zero needs no key check (IBA 9.7.4.1.3).
     fn check_remote(
         &mut self,
         pd: PdId,
@@ -289,32 +286,31 @@ pub trait Memory {
         need: Access,
     ) -> Result<(), MemoryFault>;
 
-    /// Writes the peer's data. Checks again: the region may have gone since the first packet of the message.
+    /// Writes the peer's data. Checks again, because the region may be deregistered in the middle of a message.
     fn write_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, data: &[u8]) -> Result<(), MemoryFault>;
 
-    /// Runs an atomic and returns the original value.
+    /// Executes an atomic and returns the original value.
     fn atomic(&mut self, pd: PdId, rkey: RKey, addr: u64, op: AtomicOp) -> Result<u64, MemoryFault>;
 
-    /// Stores eight bytes at once, on behalf of the peer. The address is a multiple of 8.
+    /// Stores eight bytes atomically on behalf of the peer. The address is a multiple of 8.
     fn store_remote(&mut self, pd: PdId, rkey: RKey, addr: u64, value: [u8; 8]) -> Result<(), MemoryFault>;
 
-    /// Sees to it that everything the peer wrote to these bytes, or to the whole region, can be seen by all.
+    /// Makes the peer's writes to these bytes, or to the whole region, visible to all readers.
     fn flush_remote(&mut self, pd: PdId, rkey: RKey, range: Option<(u64, u64)>) -> Result<(), MemoryFault>;
 
-    /// Makes a remote key invalid, on behalf of the peer (SEND with invalidate) or of a local work request.
+    /// Invalidates an rkey, for the peer (SEND with invalidate) or a local work request.
     fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault>;
 
-    /// Binds a memory window, on behalf of a local work request.
+    /// Binds a memory window for a local work request.
     fn bind_window(&mut self, pd: PdId, bind: &MwBind) -> Result<(), MemoryFault>;
 }
 
-/// Receives of shared queues, completions, events and explanations.
+/// Shared receives, completions, events and explanations.
 pub trait Events {
-    /// Domain of the XRC shared receive queue with this number, if there is one in the XRC domain of this QP.
+    /// Protection domain of the XRC shared receive queue with this number, if this QP's XRC domain has it.
     fn xrc_pd(&mut self, srq: Srqn) -> Option<PdId>;
 
-    /// Takes the next request of the shared receive queue, this QP's or the XRC one that is named; false if there is
-    /// no such queue or it is empty.
+    /// Takes the next request of this QP's shared receive queue or of the given XRC one. Returns whether there was one.
     fn take_shared_recv(&mut self, xrc: Option<Srqn>, into: &mut RecvWqe) -> bool;
 
     /// Adds a completion to one of the QP's completion queues.
@@ -323,17 +319,17 @@ pub trait Events {
     /// Raises an asynchronous event of this QP.
     fn event(&mut self, kind: EventKind);
 
-    /// A packet was dropped: count it, and say why if anybody listens.
+    /// Counts a dropped packet and logs the reason if logging is enabled.
     fn dropped(&mut self, reason: DropReason, why: fmt::Arguments<'_>);
 
-    /// A request was refused, the peer's or a local bind or invalidation: count it, and say why if anybody listens.
+    /// Counts a refused request, remote or local, and logs the reason if logging is enabled.
     fn refused(&mut self, reason: RefusalReason, why: fmt::Arguments<'_>);
 
-    /// Says why a completion is about to fail, if anybody listens.
+    /// Logs why the next completion fails, if logging is enabled.
     fn explain(&mut self, why: fmt::Arguments<'_>);
 }
 
-/// What a queue pair may ask of the NIC around it.
+/// Everything a queue pair calls in its NIC.
 pub trait Host: Egress + Memory + Events {}
 
 impl<T: Egress + Memory + Events> Host for T {}

@@ -1,8 +1,7 @@
-//! A message on its way in: what both connected transports do with the data of a SEND or WRITE.
+//! Placement of an inbound SEND or WRITE, shared by RC and UC.
 //!
-//! Every check on an inbound message (sequence of opcodes, lengths, receive present, key, range, rights) is made
-//! here and nowhere else, so that a reliable and an unreliable connection cannot come to differ. What follows from
-//! a refusal does differ: RC turns it into a NAK, UC into a dropped message.
+//! This module owns every check on an inbound message: opcode sequence, lengths, receive, key, range and rights. RC
+//! answers a refusal with a NAK; UC drops the message.
 
 use super::io::Io;
 use super::rq::capacity;
@@ -15,7 +14,7 @@ use crate::wire::{Operation, Packet, Reth};
 /// Why a packet of a message was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// No receive is posted; the state is as if the packet had not come.
+    /// No receive is posted; the state is unchanged.
     NoReceive,
     /// This opcode may not follow the previous one.
     Sequence,
@@ -27,9 +26,9 @@ pub(crate) enum Refusal {
     Access(MemoryFault),
     /// The receive's own memory is unusable.
     Local(MemoryFault),
-    /// The key named by SEND with invalidate cannot be invalidated.
+    /// The rkey of a SEND with invalidate cannot be invalidated.
     Invalidate(MemoryFault),
-    /// The data cannot be copied from the sender's memory; its packets can still carry it.
+    /// The data of a rendezvous send cannot be copied; its packets can still carry it.
     NotFetched,
 }
 
@@ -45,34 +44,34 @@ enum Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
     kind: Kind,
-    /// The receive in hand. It survives a broken unreliable message and serves the next one.
+    /// The current receive. It survives a broken UC message and serves the next one.
     recv: RecvWqe,
     has_recv: bool,
-    /// Which completion queue that receive reports to.
+    /// The completion queue of that receive.
     side: Side,
     /// Bytes of the message already placed.
     placed: u64,
-    /// Payload of each of its packets but the last.
+    /// Payload bytes of each packet except the last.
     segment: u32,
-    /// Rest of a WRITE.
+    /// The rest of a WRITE.
     rkey: RKey,
     addr: u64,
     left: u32,
 }
 
 impl Inbound {
-    /// Whether a message is half received.
+    /// Whether a message is partially received.
     pub(crate) fn in_message(&self) -> bool {
         self.kind != Kind::Idle
     }
 
-    /// Forgets a half-received message but keeps the receive for the next one.
+    /// Discards a partial message. The receive stays for the next one.
     pub(crate) fn abandon(&mut self) {
         self.kind = Kind::Idle;
         self.placed = 0;
     }
 
-    /// Gives up the receive in hand, for flushing.
+    /// Removes the current receive, for flushing.
     pub(crate) fn take_recv(&mut self) -> Option<(Side, u64)> {
         self.abandon();
         core::mem::take(&mut self.has_recv).then_some((self.side, self.recv.wr_id))
@@ -121,7 +120,7 @@ impl Inbound {
         }
         let is_whole = op.starts_message() && op.ends_message();
         if is_whole && !self.has_recv && !io.id.shared_recv {
-            // Used where it lies in the queue: taking it into the hand would copy it.
+            // Use the receive in place, without copying it out of the queue.
             let (wr_id, sges) = rq.oldest().ok_or(Refusal::NoReceive)?;
             if let Err(refusal) = place(view, sges, 0, io) {
                 return Err(self.take_refused(refusal, rq));
@@ -146,7 +145,7 @@ impl Inbound {
         Ok(true)
     }
 
-    /// The oldest receive of the queue refused a message: it is in hand from now on, where the failure finds it.
+    /// Takes the oldest receive after a refusal, so that it can complete with the error.
     #[cold]
     fn take_refused(&mut self, refusal: Refusal, rq: &mut RecvQueue) -> Refusal {
         (self.has_recv, self.side) = (rq.pop(&mut self.recv), Side::Recv);
@@ -161,7 +160,7 @@ impl Inbound {
         io: &mut Io<'_, H>,
     ) -> Result<bool, Refusal> {
         let op = view.opcode().operation;
-        // Before anything is written: a WRITE answered by RNR NAK comes again as a whole packet.
+        // Check this before writing: the requester retransmits the whole packet after an RNR NAK.
         if view.imm().is_some() {
             self.ensure_recv(view.xrceth(), rq, io)?;
         }
@@ -189,9 +188,9 @@ impl Inbound {
         Ok(true)
     }
 
-    /// Places a packet that is `ahead` packets early, if it is from the middle of the WRITE under way: where its bytes belong is known,
-    /// and that the peer may write there was checked with the first packet. Never the last one, which programs watch for. False if
-    /// this is another kind of packet, or it cannot be placed; it then has to wait for its turn.
+    /// Places a packet that is `ahead` packets early. Only middle packets of the current WRITE qualify: their
+    /// destination is known, and the first packet checked the rights. The last packet never qualifies, because
+    /// applications poll for its bytes. Returns whether the packet was placed; otherwise it must be kept.
     pub(crate) fn place_early<H: Host>(&self, pkt: &Packet<'_>, ahead: u32, io: &mut Io<'_, H>) -> bool {
         let is_middle = pkt.headers.bth.opcode.operation == Operation::WriteMiddle;
         if !is_middle || self.kind != Kind::Write || pkt.headers.xrceth.is_some() {
@@ -204,10 +203,10 @@ impl Inbound {
             && io.host.write_remote(io.pd, self.rkey, self.addr.wrapping_add(offset), pkt.payload).is_ok()
     }
 
-    /// The turn of a packet has come that was placed early.
+    /// Advances over a packet that was placed early.
     pub(crate) fn pass_placed<H: Host>(&mut self, io: &mut Io<'_, H>) -> Result<(), MemoryFault> {
         let len = self.segment;
-        // Had it come in its turn, memory that has gone since would have refused it.
+        // The region may have been deregistered since; in order, this packet would fail.
         io.host.check_remote(io.pd, self.rkey, self.addr, u64::from(len), Access::REMOTE_WRITE)?;
         self.addr = self.addr.wrapping_add(u64::from(len));
         self.left = self.left.saturating_sub(len);
@@ -247,7 +246,7 @@ impl Inbound {
         if self.has_recv { Ok(()) } else { Err(Refusal::NoReceive) }
     }
 
-    /// Completes the receive in hand.
+    /// Completes the current receive.
     #[inline(always)] // then the completion is made where it will lie
     fn finish_recv<V: View, H: Host>(&mut self, view: &V, opcode: WcOpcode, io: &mut Io<'_, H>) {
         let mut flags = WcFlags::empty();
@@ -273,7 +272,7 @@ impl Inbound {
         );
     }
 
-    /// Completes the receive in hand with an error, if there is one. False if there was none to tell.
+    /// Completes the current receive with an error. Returns whether there was one.
     pub(crate) fn fail_recv<H: Host>(&mut self, status: WcStatus, why: Reason, io: &mut Io<'_, H>) -> bool {
         match self.take_recv() {
             Some((side, wr_id)) => {

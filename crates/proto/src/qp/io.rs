@@ -1,4 +1,4 @@
-//! What a half of a queue pair sees of the rest while it works on one packet or one turn.
+//! The context that a requester or responder works in during one call.
 
 use super::{Host, QpCounters, Reason, Segment, Side, Transmission, TxError, TxPayload, WriteHeaders};
 use crate::Time;
@@ -6,7 +6,7 @@ use crate::ids::{PdId, Psn, Qpn, RKey};
 use crate::verbs::{Access, Completion, MemoryFault, QpAttr, Route, Transport, WcFlags, WcOpcode, WcStatus};
 use crate::wire::{Bth, Headers, Opcode, Operation, PiggybackedAck, Service};
 
-/// What never changes about a queue pair.
+/// Immutable properties of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
     pub(crate) qpn: Qpn,
@@ -28,24 +28,24 @@ pub(crate) const fn service_of(transport: Transport) -> Service {
     }
 }
 
-/// An error that ends the queue pair. The completion, NAK or event that tells of it has been made already.
+/// An error that ends the queue pair. Its completion, NAK or event is already created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fatal;
 
-/// The surroundings of one turn.
+/// The context of one call.
 pub(crate) struct Io<'a, H: Host> {
     pub(crate) host: &'a mut H,
     pub(crate) id: &'a Identity,
-    /// Domain that memory is checked against: the queue pair's own, or that of the shared receive queue which an XRC
-    /// request names (IBA annex A14).
+    /// Protection domain for memory checks: the queue pair's own, or that of the shared receive queue of an XRC request
+    /// (IBA annex A14).
     pub(crate) pd: PdId,
     pub(crate) attr: &'a QpAttr,
     pub(crate) route: &'a Route,
     pub(crate) counters: &'a mut QpCounters,
     pub(crate) now: Time,
-    /// An acknowledgement that may be piggybacked on the next request.
+    /// An ACK that the next request may carry.
     pub(crate) piggybacked_ack: Option<PiggybackedAck>,
-    /// Packets of [`LARGE_SEGMENT`](super::LARGE_SEGMENT) may arrive: this one came through shared memory.
+    /// Packets of [`LARGE_SEGMENT`](super::LARGE_SEGMENT) are allowed: this one arrived through shared memory.
     pub(crate) may_be_large: bool,
 }
 
@@ -72,13 +72,13 @@ impl<H: Host> Io<'_, H> {
         })
     }
 
-    /// Hands a segment to the host and counts what it took. Returns the number of packets.
+    /// Sends a segment through the host and counts it. Returns the number of packets accepted.
     #[inline(always)]
     pub(crate) fn send<W: WriteHeaders>(&mut self, segment: &Segment<'_, W>) -> Result<u32, TxError> {
         self.send_to(self.route, segment)
     }
 
-    /// The same to somebody who is not the peer of a connection.
+    /// Sends a segment to an explicit destination.
     #[inline(always)]
     pub(crate) fn send_to<W: WriteHeaders>(
         &mut self,
@@ -94,7 +94,7 @@ impl<H: Host> Io<'_, H> {
         Ok(sent)
     }
 
-    /// Sends one packet that no acknowledgement follows.
+    /// Sends one packet that needs no ACK.
     pub(crate) fn send_unacknowledged(
         &mut self,
         headers: &Headers,
@@ -103,7 +103,7 @@ impl<H: Host> Io<'_, H> {
         self.send(&Segment::unacknowledged(headers, payload)).map(drop)
     }
 
-    /// The queue pair's own rights first, then the region's.
+    /// Checks the rights of the queue pair, then those of the region.
     pub(crate) fn check_remote(
         &mut self,
         rkey: RKey,

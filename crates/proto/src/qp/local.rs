@@ -1,15 +1,15 @@
-//! Work requests that never leave the NIC: LOCAL INVALIDATE and the binding of memory windows.
+//! Local work requests: LOCAL INVALIDATE and memory window binds.
 
 use super::Host;
 use super::io::Io;
 use super::{Reason, RefusalReason};
 use crate::verbs::{SendOp, WcStatus};
 
-/// What became of a local request: how its completion shall end, if it failed.
+/// Result of a local request, with the completion status on failure.
 pub(super) type Outcome = Result<(), (WcStatus, Reason)>;
 
-/// Executes a local request; `None` for one that goes to the peer. The caller has seen to it that every earlier
-/// request is done.
+/// Executes a local request. Returns `None` for a request that goes to the peer. The caller ensures that every earlier
+/// request is complete.
 pub(super) fn execute<H: Host>(op: &SendOp, wr_id: u64, io: &mut Io<'_, H>) -> Option<Outcome> {
     let (what, done, status, why) = match op {
         SendOp::LocalInv(rkey) => {

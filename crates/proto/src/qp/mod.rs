@@ -4,12 +4,12 @@
 //! # How to drive a [`Qp`]
 //! 1. **In:** [`Qp::modify`], [`Qp::post_send`], [`Qp::post_recv`], [`Qp::receive`] for every packet with this
 //!    QP's number, [`Qp::handle_timeout`] when [`Qp::deadline`] has passed.
-//! 2. **Out:** after anything of the above, [`Qp::poll_replies`] and [`Qp::poll_requests`] until the host is full or
-//!    they stop transmitting. Replies may be put off for a moment (an ACK behind the data that answers it), never for
-//!    good. Then ask [`Qp::deadline`] again: it changes with every call.
+//! 2. **Out:** after each of these, call [`Qp::poll_replies`] and [`Qp::poll_requests`] until the host is full or they
+//!    stop transmitting. Replies may be delayed briefly, so that an ACK can be piggybacked. Then read [`Qp::deadline`]
+//!    again: every call can change it.
 //!
-//! Completions and events leave through the [`Host`] in the middle of any of these calls. Nothing here blocks,
-//! allocates on the data path, or looks at a clock.
+//! Any of these calls may deliver completions and events through the [`Host`]. No call blocks, allocates on the data
+//! path, or reads a clock.
 //!
 //! | module | question |
 //! |---|---|
@@ -18,11 +18,11 @@
 //! | `inbound` | the checks on a SEND or WRITE coming in, shared by RC and UC |
 //! | `view` | a packet as those checks read it |
 //! | `segment` | cutting a message into packets, and what the host is handed |
-//! | `local` | requests that never leave the NIC |
+//! | `local` | requests that execute locally |
 //! | `sq`, `rq` | the queues |
 //! | `post`, `execute`, `modify`, `receive`, `drive`, `flush` | the calls |
 //! | `reason`, `refusal` | why a completion failed, why a request was refused |
-//! | `host` | what the QP may ask of the NIC around it |
+//! | `host` | the interface to the NIC |
 
 mod counters;
 mod drive;
@@ -68,7 +68,7 @@ use sq::SendQueue;
 
 pub use crate::wire::MAX_MESSAGE;
 
-/// What a queue pair is made with.
+/// Parameters of a new queue pair.
 #[derive(Debug)]
 pub struct QpConfig {
     /// Its number.
@@ -79,9 +79,9 @@ pub struct QpConfig {
     pub pd: PdId,
     /// Queue sizes.
     pub cap: QpCap,
-    /// Whether every send makes a completion.
+    /// Whether every send generates a completion.
     pub signal_all: bool,
-    /// Whether receives come from a shared queue.
+    /// Whether receives come from a shared receive queue.
     pub shared_recv: bool,
     /// Largest datagram.
     pub port_mtu: Mtu,
@@ -99,8 +99,8 @@ pub struct Qp {
     rq: RecvQueue,
     machine: Machine,
     counters: QpCounters,
-    /// The first packet of a connection in RTR raises an event, once.
-    heard_peer: bool,
+    /// Whether a packet arrived in RTR; the first one raises an event.
+    has_received: bool,
     drain_reported: bool,
 }
 
@@ -151,7 +151,7 @@ impl Qp {
             machine: Machine::new(config.transport, config.congestion),
             id,
             counters: QpCounters::default(),
-            heard_peer: false,
+            has_received: false,
             drain_reported: false,
         }
     }
@@ -168,7 +168,7 @@ impl Qp {
     pub fn state(&self) -> QpState {
         self.attr.state
     }
-    /// Whether every send makes a completion.
+    /// Whether every send generates a completion.
     pub fn signals_all(&self) -> bool {
         self.id.signal_all
     }
@@ -178,33 +178,32 @@ impl Qp {
         let sq_draining = state == QpState::Sqd && !self.is_drained();
         QpAttr { cur_state: state, sq_draining, ..self.attr }
     }
-    /// Where its packets go (connected transports).
+    /// Route of its packets (connected transports).
     pub fn route(&self) -> &Route {
         &self.route
     }
-    /// The peer of a connection that sends or receives, unless it does not send: the receiving end of an extended one.
+    /// The peer of an active connection. `None` for an XRC target, which does not send.
     pub fn peer(&self) -> Option<Qpn> {
         let is_up = matches!(self.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
         let may_send = matches!(self.id.transport, Transport::Rc | Transport::Uc | Transport::XrcIni);
         (is_up && may_send).then_some(self.attr.dest_qpn)
     }
-    /// The service that its packets are of.
+    /// The service of its packets.
     pub fn service(&self) -> Service {
         self.id.service
     }
-    /// What a peer within reach must know to do one-sided operations on its own: rights, domain, and who the peer is.
-    /// Only while requests of a connection are taken, and not before it is established: in RTR a packet must
-    /// have come first.
+    /// Rights, domain and peer that a local peer needs to execute one-sided operations directly. `None` unless the
+    /// connection accepts requests. In RTR, a packet must have arrived first.
     pub fn terms(&self) -> Option<(Access, PdId, Qpn)> {
         let takes = match self.attr.state {
             QpState::Rts | QpState::Sqd => true,
-            QpState::Rtr => self.heard_peer,
+            QpState::Rtr => self.has_received,
             _ => false,
         };
         let takes = takes && matches!(self.id.transport, Transport::Rc | Transport::Uc | Transport::XrcTgt);
         takes.then_some((self.direct_access(), self.id.pd, self.attr.dest_qpn))
     }
-    /// What the peer may do without asking. Where no READ or atomic may be outstanding, each is one too many and is refused.
+    /// Rights that the peer may use directly. Without READ resources, READ and atomic rights are removed.
     fn direct_access(&self) -> Access {
         let answered = Access::REMOTE_READ.union(Access::REMOTE_ATOMIC);
         if self.attr.max_dest_rd_atomic > 0 {
@@ -213,11 +212,11 @@ impl Qp {
             self.attr.access.difference(answered)
         }
     }
-    /// What it counted.
+    /// Its counters.
     pub fn counters(&self) -> &QpCounters {
         &self.counters
     }
-    /// Bytes that may be in flight, as congestion control has it; `None` for datagrams.
+    /// Congestion window in bytes; `None` for datagrams.
     pub fn congestion_window(&mut self) -> Option<u32> {
         self.machine.congestion().map(|congestion| congestion.window())
     }
@@ -226,11 +225,11 @@ impl Qp {
     pub fn sends_outstanding(&self) -> usize {
         self.sq.outstanding()
     }
-    /// Receives posted and not taken.
+    /// Receives posted and not consumed.
     pub fn recvs_waiting(&self) -> usize {
         self.rq.len()
     }
-    /// Bytes on the heap that belong to this queue pair alone.
+    /// Heap bytes owned by this queue pair.
     pub fn memory_footprint(&self) -> usize {
         let machine = match &self.machine {
             Machine::Rc(m) => size_of_val(&**m),

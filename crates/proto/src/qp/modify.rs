@@ -1,4 +1,4 @@
-//! `modify`: the way through the states.
+//! `modify`: state transitions.
 
 use super::state::{AttrLimits, ModifyError, check, check_current, check_values, relevant};
 use super::{FixedWindow, Host, Machine, Qp};
@@ -7,8 +7,8 @@ use crate::cc::CongestionControl;
 use crate::verbs::{AttrMask, QpAttr, QpState, Route};
 
 impl Qp {
-    /// Changes attributes and state. `route` is the resolved form of `attr.av` when the mask names it. A refused
-    /// call changes nothing.
+    /// Changes attributes and state. `route` is the resolved `attr.av` if the mask contains it. A refused call has no
+    /// effect.
     pub fn modify<H: Host>(
         &mut self,
         attr: &QpAttr,
@@ -67,7 +67,7 @@ impl Qp {
             (_, QpState::Reset) => self.reset(),
             (_, QpState::Rtr) => {
                 self.attr.state = to;
-                self.heard_peer = false;
+                self.has_received = false;
                 match &mut self.machine {
                     Machine::Rc(rc) => rc.1.start(&self.attr),
                     Machine::Uc(uc) => uc.1.start(&self.attr),
@@ -101,12 +101,12 @@ impl Qp {
         }
     }
 
-    /// The queue pair is destroyed: whoever still holds it finds it in RESET, with nothing to do.
+    /// Resets a destroyed queue pair; remaining references see RESET.
     pub fn retire(&mut self) {
         self.reset();
     }
 
-    /// Back to the beginning: outstanding work vanishes without completions (IBA 10.3.1, RESET).
+    /// Returns to RESET: outstanding work is discarded without completions (IBA 10.3.1, RESET).
     fn reset(&mut self) {
         self.sq.clear();
         self.rq.clear();

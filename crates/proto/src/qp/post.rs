@@ -7,7 +7,7 @@ use crate::Time;
 use crate::verbs::{Payload, QpState, RecvWr, SendFlags, SendOp, SendWr, Sge, Transport, WcOpcode, WcStatus};
 use core::fmt;
 
-/// Why a work request was not taken.
+/// Why a work request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PostError {
     /// The queue is full.
@@ -15,16 +15,16 @@ pub enum PostError {
         /// How many requests it holds.
         depth: usize,
     },
-    /// Nothing may be posted in this state.
+    /// The state does not allow posting.
     WrongState(QpState),
-    /// More entries than the queue pair was made for.
+    /// More SGEs than the queue pair supports.
     TooManySges {
         /// Entries given.
         given: usize,
         /// Entries allowed.
         max: usize,
     },
-    /// More inline data than the queue pair was made for.
+    /// More inline data than the queue pair supports.
     InlineTooLong {
         /// Bytes given.
         given: usize,
@@ -33,11 +33,11 @@ pub enum PostError {
     },
     /// READs, atomics and binds have no data to send inline.
     InlineNotAllowed,
-    /// The transport has no such operation.
+    /// The transport does not support the operation.
     NotOnThisTransport(Transport),
     /// A datagram needs a destination.
     NoDestination,
-    /// A request of an extended reliable connection names a shared receive queue of the peer.
+    /// An XRC request needs a shared receive queue of the peer.
     NoRemoteSrq,
     /// Longer than 2^31 bytes.
     MessageTooLong {
@@ -52,7 +52,7 @@ pub enum PostError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Posted {
-    /// It was sent, or done in the memory of the peer.
+    /// It was sent, or executed in the peer's memory.
     Executed,
     /// It waits in the send queue.
     Queued,
@@ -98,7 +98,7 @@ impl fmt::Display for PostError {
 impl core::error::Error for PostError {}
 
 impl Qp {
-    /// Posts a send. [`Posted::Queued`]: [`Qp::poll_requests`] must follow.
+    /// Posts a send. After [`Posted::Queued`], the caller must call [`Qp::poll_requests`].
     #[inline(always)] // as `Qp::try_post`
     pub fn post_send<H: Host>(
         &mut self,
@@ -112,7 +112,7 @@ impl Qp {
         }
     }
 
-    /// Queues a send that has to wait for others, or that is wrong.
+    /// Queues a send that must wait or that will fail.
     #[inline(never)]
     fn queue_send<H: Host>(
         &mut self,
@@ -135,7 +135,7 @@ impl Qp {
         Ok(Posted::Queued)
     }
 
-    /// Queues a receive.
+    /// Posts a receive.
     pub fn post_recv<H: Host>(&mut self, wr: &RecvWr<'_>, now: Time, host: &mut H) -> Result<(), PostError> {
         if self.queue_recv(wr)? {
             self.flush_recvs(now, host);
@@ -143,7 +143,7 @@ impl Qp {
         Ok(())
     }
 
-    /// The same for who has no [`Host`] at hand: nearly always none is needed. True: [`Qp::flush_posted`] must follow.
+    /// Posts a receive without a [`Host`]. Returns whether [`Qp::flush_posted`] must follow.
     #[inline]
     pub fn queue_recv(&mut self, wr: &RecvWr<'_>) -> Result<bool, PostError> {
         if !self.id.transport.receives() {
@@ -165,7 +165,7 @@ impl Qp {
         Ok(self.attr.state == QpState::Err)
     }
 
-    /// Hands back receives that were queued in ERR.
+    /// Flushes receives that were posted in ERR.
     pub fn flush_posted<H: Host>(&mut self, now: Time, host: &mut H) {
         if self.attr.state == QpState::Err {
             self.flush_recvs(now, host);
@@ -205,13 +205,13 @@ impl Qp {
     }
 }
 
-/// Whether a request makes a completion when it is done.
+/// Whether a request generates a completion.
 #[inline]
 pub(super) fn signals(flags: SendFlags, signal_all: bool) -> bool {
     signal_all || flags.contains(SendFlags::SIGNALED)
 }
 
-/// Whether an operation is all in the request, whatever entries it is given.
+/// Whether an operation carries all its data in the request and uses no SGEs.
 fn has_no_data(op: &SendOp) -> bool {
     matches!(op, SendOp::BindMw(_) | SendOp::AtomicWrite { .. } | SendOp::Flush { .. })
 }

@@ -1,23 +1,23 @@
 //! Why a work request failed, as a number that fits a completion's `vendor_err`.
 
-/// One cause per number. The sentence with the actual numbers goes to [`super::Events::explain`]; this is what a
-/// program can still look up afterwards from the completion alone.
+/// One cause per number. [`super::Events::explain`] receives the sentence with the actual values; this number is
+/// available from the completion alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Reason {
-    /// A scatter/gather entry names memory this QP may not use that way.
+    /// A scatter/gather entry that this QP may not access.
     LocalMemory = 1,
-    /// The message is longer than the receive it met.
+    /// The message is longer than its receive.
     ReceiveTooSmall = 2,
     /// No acknowledgement after every retry.
     RetriesUsedUp = 3,
-    /// The peer had no receive posted, too often.
+    /// The peer sent RNR NAKs until the retries were exhausted.
     RnrRetriesUsedUp = 4,
-    /// The peer called the request invalid.
+    /// The peer refused the request as invalid.
     PeerSaysInvalid = 5,
     /// The peer refused the access.
     PeerRefusesAccess = 6,
-    /// The peer could not finish.
+    /// The peer could not complete the request.
     PeerFailed = 7,
     /// A response that does not fit its request.
     BadResponse = 8,
@@ -31,14 +31,14 @@ pub enum Reason {
     ExceedsMtu = 12,
     /// A key that cannot be invalidated.
     InvalidateRefused = 13,
-    /// The peer called the request an invalid reliable-datagram one.
+    /// The peer refused the request as an invalid reliable-datagram request.
     PeerSaysInvalidRd = 14,
     /// A memory window that cannot be bound that way.
     BindRefused = 15,
 }
 
 impl Reason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Reason; 15] = [
         Reason::LocalMemory,
         Reason::ReceiveTooSmall,
@@ -62,7 +62,7 @@ impl Reason {
         Reason::ALL.into_iter().find(|r| *r as u32 == code)
     }
 
-    /// One sentence, and what to look at next.
+    /// One sentence: the cause and what to check next.
     pub const fn text(self) -> &'static str {
         match self {
             Reason::LocalMemory => {

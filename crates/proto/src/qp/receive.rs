@@ -1,7 +1,7 @@
-//! A packet arrives: how it is read, and the checks that come before any transport (IBA 9.6.1).
+//! The receive path: parsing, and the checks common to all transports (IBA 9.6.1).
 //!
-//! [`Qp::receive`] is the only entry. Most packets are of two kinds, and those have a [view](super::view) that is read faster
-//! than all headers are. What follows is the same code for every view.
+//! [`Qp::receive`] is the only entry point. The two most frequent packet kinds have a fast [view](super::view). The
+//! code after parsing is generic over the view.
 
 use super::flush::io;
 use super::io::{Fatal, Io};
@@ -12,7 +12,7 @@ use crate::ids::{Gid, PKey};
 use crate::verbs::{EventKind, QpState, Transport};
 use crate::wire::{Opcode, Packet, RendezvousSend, SendOnly, Service, WriteMiddle};
 
-/// Where a packet comes from.
+/// Addressing of a received packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {
     /// Source address.
@@ -23,23 +23,23 @@ pub struct Arrival {
     pub traffic_class: u8,
     /// Hop limit (TTL).
     pub hop_limit: u8,
-    /// The slot of the process whose ring in shared memory carried the packet; `None` if a wire did.
+    /// Slot of the process whose shared memory ring carried the packet; `None` for a network packet.
     pub ring: Option<u8>,
 }
 
-/// Whether a packet changed what a local peer may do to the queue pair ([`Qp::terms`]).
+/// Whether a packet changed the rights of a local peer ([`Qp::terms`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Terms {
-    /// They are as they were.
+    /// The terms are unchanged.
     Unchanged,
-    /// They may differ: the state changed, or the connection was established.
+    /// The terms may differ: the state changed, or the connection was established.
     Changed,
 }
 
 impl Qp {
-    /// Takes the bytes of a packet, from its BTH to its padding, that has this queue pair's number or that of a multicast group it is
-    /// attached to. The clock is read only if the packet arms a timer or samples the round-trip time.
+    /// Handles the bytes of a packet from its BTH to its padding, addressed to this queue pair or a multicast group of
+    /// it. The clock is read only if the packet arms a timer or samples the RTT.
     #[inline(always)] // one caller, and then the view of small messages is never stored
     pub fn receive<H: Host>(
         &mut self,
@@ -54,7 +54,7 @@ impl Qp {
         }
     }
 
-    /// Any packet but a SEND of one packet.
+    /// Handles any packet except a single-packet SEND.
     #[inline(never)]
     fn receive_other<H: Host>(
         &mut self,
@@ -88,7 +88,7 @@ impl Qp {
         }
     }
 
-    /// A packet that is no request of a reliable connection, or has no view of its own.
+    /// Handles a packet that is not an RC request or has no fast view.
     fn receive_packet<H: Host>(
         &mut self,
         arrival: &Arrival,
@@ -115,7 +115,7 @@ impl Qp {
         self.after_packet(outcome, terms, now, host)
     }
 
-    /// A request of a reliable connection.
+    /// Handles an RC request.
     #[inline(always)] // as `Inbound::accept`
     fn receive_request<V: View, H: Host>(
         &mut self,
@@ -133,7 +133,7 @@ impl Qp {
         };
         let mut io = io!(self, now, host);
         io.may_be_large = arrival.ring.is_some() && io.id.transport == Transport::Rc;
-        // A piggybacked acknowledgement answers what was sent before the request was posted.
+        // A piggybacked ACK covers packets sent before this request.
         let outcome = match view.piggybacked_ack() {
             Some(ack) => requester.handle_ack(&ack.into(), &mut self.sq, &mut io),
             None => Ok(()),
@@ -142,7 +142,7 @@ impl Qp {
         self.after_packet(outcome, terms, now, host)
     }
 
-    /// What follows from a packet, whatever it was.
+    /// Completes the handling of any packet.
     #[inline(always)]
     fn after_packet<H: Host>(
         &mut self,
@@ -152,7 +152,7 @@ impl Qp {
         host: &mut H,
     ) -> Terms {
         if outcome.is_err() {
-            // A failed receive ends the queue pair, whatever its transport.
+            // A failed receive ends the queue pair on every transport.
             self.enter_error(now, host);
             return Terms::Changed;
         }
@@ -160,7 +160,7 @@ impl Qp {
         terms
     }
 
-    /// Counts a packet if it may come in; drops it otherwise.
+    /// Admits and counts a packet, or drops it.
     #[inline(always)]
     fn admit<V: View, H: Host>(&mut self, arrival: &Arrival, view: &V, host: &mut H) -> Option<Terms> {
         if let Some(reason) = self.inadmissible(arrival, view) {
@@ -169,16 +169,16 @@ impl Qp {
         }
         self.counters.rx_packets += u64::from(view.packets());
         self.counters.rx_bytes += view.len() as u64;
-        if self.attr.state != QpState::Rtr || self.heard_peer || self.id.transport == Transport::Ud {
+        if self.attr.state != QpState::Rtr || self.has_received || self.id.transport == Transport::Ud {
             return Some(Terms::Unchanged);
         }
-        // The first packet of a connection tells that it is established.
-        self.heard_peer = true;
+        // The first packet in RTR establishes the connection.
+        self.has_received = true;
         host.event(EventKind::CommEst);
         Some(Terms::Changed)
     }
 
-    /// Why a packet may not come in, if it may not.
+    /// Returns why a packet is not admitted, if so.
     #[inline(always)]
     fn inadmissible<V: View>(&self, arrival: &Arrival, view: &V) -> Option<DropReason> {
         let (opcode, transport) = (view.opcode(), self.id.transport);
@@ -192,7 +192,7 @@ impl Qp {
         if !PKey::DEFAULT.admits(view.pkey()) {
             return Some(DropReason::BadPkey);
         }
-        // From here on the service of the packet is that of the queue pair, and the fast views know it.
+        // From here on the packet's service equals the queue pair's; the fast views rely on it.
         let is_for_initiator = opcode.operation.is_response();
         if opcode.service == Service::Xrc && is_for_initiator != (transport == Transport::XrcIni) {
             return Some(DropReason::UnexpectedOpcode);

@@ -1,40 +1,40 @@
-//! Why a request was refused, as something to count.
+//! Why a request was refused, as a counter.
 
 use crate::verbs::MemoryFault;
 
-/// One cause per counter. What the peer is told is a NAK with a coarser code; the numbers go to
+/// One cause per counter. The peer receives a NAK with a coarser code; the values go to
 /// [`Events::refused`](super::Events::refused).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RefusalReason {
-    /// A request that makes no sense: its opcode, length or place in a message, or too many at once.
+    /// An invalid request: wrong opcode, length or position in a message, or too many outstanding.
     InvalidRequest,
     /// An XRC request for a shared receive queue that is not in the XRC domain.
     NoSuchSrq,
-    /// A message longer than the receive it met.
+    /// A message longer than its receive.
     ReceiveTooSmall,
-    /// A message whose receive names memory that is not usable.
+    /// A receive whose memory is not accessible.
     ReceiveMemory,
-    /// A key that names nothing: never registered, freed or invalidated.
+    /// An unknown key: never registered, deregistered or invalidated.
     NoSuchKey,
     /// Memory of another protection domain.
     WrongPd,
-    /// Bytes outside the region or window.
+    /// Bytes outside the region or memory window.
     OutOfRange,
-    /// A right that the region, window or queue pair does not grant.
+    /// A right that the region, memory window or queue pair does not grant.
     Denied,
-    /// A window of type 2 that was bound through another queue pair.
+    /// A type 2 memory window bound to another queue pair.
     WrongQp,
     /// An atomic at an address that is no multiple of 8.
     Misaligned,
-    /// A page of an on-demand region that is not there.
+    /// A page of an on-demand region that is not present.
     NotPresent,
-    /// A bind or invalidation that the window does not allow in its state.
+    /// A bind or invalidation that the state of the memory window does not allow.
     Window,
 }
 
 impl RefusalReason {
-    /// All of them, in the order of their numbers.
+    /// All reasons, in numeric order.
     pub const ALL: [RefusalReason; 12] = [
         RefusalReason::InvalidRequest,
         RefusalReason::NoSuchSrq,
@@ -50,7 +50,7 @@ impl RefusalReason {
         RefusalReason::Window,
     ];
 
-    /// A name for tables.
+    /// The name for tables.
     pub const fn name(self) -> &'static str {
         match self {
             RefusalReason::InvalidRequest => "invalid_request",

@@ -1,26 +1,26 @@
-//! The receive queue, and the one receive that a message is being placed into.
+//! The receive queue, and the receive that holds the current message.
 
 use crate::verbs::{QpCap, RecvWr, Sge};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// A receive taken off its queue, own or shared. The entries are kept in a reused vector.
+/// A receive taken from its own or a shared queue. The SGEs are stored in a reused vector.
 #[derive(Clone, Debug, Default)]
 pub struct RecvWqe {
-    /// The caller's number for it.
+    /// The application's work request id.
     pub wr_id: u64,
-    /// Where the message goes.
+    /// The scatter list.
     pub sges: Vec<Sge>,
 }
 
 impl RecvWqe {
-    /// Bytes it can hold.
+    /// Its capacity in bytes.
     pub fn capacity(&self) -> u64 {
         capacity(&self.sges)
     }
 
-    /// Takes over a posted request.
+    /// Copies a posted request.
     pub fn assign(&mut self, wr_id: u64, sges: &[Sge]) {
         self.wr_id = wr_id;
         self.sges.clear();
@@ -28,7 +28,7 @@ impl RecvWqe {
     }
 }
 
-/// Bytes that fit into these.
+/// Capacity of these SGEs in bytes.
 #[inline]
 pub(crate) fn capacity(sges: &[Sge]) -> u64 {
     match sges {
@@ -43,7 +43,7 @@ struct Entry {
     sge_count: u8,
 }
 
-/// A ring of posted receives; also what a shared receive queue is made of.
+/// A ring of posted receives; also the base of a shared receive queue.
 #[derive(Debug)]
 pub struct RecvQueue {
     ring: Box<[Entry]>,
@@ -54,7 +54,7 @@ pub struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// A queue of `depth` requests with up to `max_sge` entries each.
+    /// Creates a queue of `depth` requests with up to `max_sge` SGEs each.
     pub fn new(depth: u32, max_sge: u32) -> Self {
         let (depth, stride) = (depth as usize, max_sge as usize);
         RecvQueue {
@@ -70,19 +70,19 @@ impl RecvQueue {
         if shared { RecvQueue::new(0, 0) } else { RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge) }
     }
 
-    /// Requests waiting.
+    /// Posted requests.
     pub fn len(&self) -> usize {
         self.len
     }
-    /// Whether none is waiting.
+    /// Whether no request is posted.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// Requests it can hold.
+    /// Depth of the queue.
     pub fn depth(&self) -> usize {
         self.ring.len()
     }
-    /// Entries each request may have.
+    /// Maximum SGEs per request.
     pub fn max_sge(&self) -> usize {
         self.stride
     }
@@ -93,13 +93,13 @@ impl RecvQueue {
         self.len = 0;
     }
 
-    /// A place in the ring, counted from its beginning and at most once past its end: no division is needed.
+    /// Ring index of a position that exceeds the ring at most once: no division is needed.
     #[inline]
     fn wrap(&self, place: usize) -> usize {
         if place >= self.ring.len() { place - self.ring.len() } else { place }
     }
 
-    /// Adds a request; false if there is no room or it has too many entries.
+    /// Adds a request. Returns whether it fit; a full queue or too many SGEs refuse it.
     #[must_use]
     #[inline]
     pub fn push(&mut self, wr: &RecvWr<'_>) -> bool {
@@ -117,7 +117,7 @@ impl RecvQueue {
         true
     }
 
-    /// The oldest request, where it lies.
+    /// The oldest request, borrowed from the ring.
     #[inline(always)]
     pub(crate) fn oldest(&self) -> Option<(u64, &[Sge])> {
         let entry = self.ring.get(self.head).filter(|_| self.len > 0)?;
@@ -125,7 +125,7 @@ impl RecvQueue {
         Some((entry.wr_id, &self.sges[start..start + usize::from(entry.sge_count)]))
     }
 
-    /// Removes the oldest request, which the caller has seen.
+    /// Removes the oldest request, which the caller has read.
     #[inline]
     pub(crate) fn forget_oldest(&mut self) {
         debug_assert!(self.len > 0);
@@ -133,7 +133,7 @@ impl RecvQueue {
         self.len -= 1;
     }
 
-    /// Takes the oldest request.
+    /// Moves the oldest request to `into`. Returns whether there was one.
     #[must_use]
     pub fn pop(&mut self, into: &mut RecvWqe) -> bool {
         let Some((wr_id, sges)) = self.oldest() else { return false };
@@ -142,7 +142,7 @@ impl RecvQueue {
         true
     }
 
-    /// Makes room for `depth` requests, keeping those that wait; false if they would not fit.
+    /// Resizes the queue to `depth` and keeps the posted requests. Returns whether they fit.
     #[must_use]
     pub fn resize(&mut self, depth: u32) -> bool {
         if (depth as usize) < self.len {

@@ -1,39 +1,39 @@
-//! Segments: what a queue pair hands to its host to be sent, and how RC and UC cut a message into them.
+//! Segments: the unit that a queue pair passes to its host, and the segmentation of RC and UC messages.
 
 use super::TxPayload;
 use super::sq::SendWqe;
 use crate::verbs::SendOp;
 use crate::wire::{Bth, Headers, Operation, Reth, SendOnly};
 
-/// Packets with consecutive sequence numbers that differ in nothing else but their payload, all of the same length. The host decides how
-/// they leave: through a ring in shared memory, as a single packet, in a batch, or as a GSO run.
+/// Packets of equal length with consecutive PSNs that differ only in payload. The host chooses the path: a shared
+/// memory ring, a single packet, a batch, or a GSO run.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a, W: WriteHeaders = Headers> {
     /// The headers of the first packet.
     pub headers: &'a W,
-    /// The payload of the first packet. That of each next one follows it in the same entries.
+    /// The payload of the first packet. The next ones follow it in the same SGEs.
     pub payload: TxPayload<'a>,
-    /// Packets. More than one only if the payload is [`TxPayload::Local`] and the headers are [`Headers`].
+    /// Number of packets. More than one only if the payload is [`TxPayload::Local`] and the headers are [`Headers`].
     pub count: u32,
-    /// Whether the packets were sent before.
+    /// Whether the packets are retransmissions.
     pub transmission: Transmission,
-    /// The memory of the payload belongs to the request until the peer acknowledges it, so a packet may point to it.
+    /// The payload memory belongs to the request until the ACK arrives, so a packet may refer to it.
     pub is_acknowledged: bool,
 }
 
-/// Whether a packet was sent before.
+/// Whether a packet is a retransmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transmission {
-    /// It was not.
+    /// First transmission.
     First,
-    /// Sending goes back: this packet is sent again, and so are those behind it.
+    /// Go-back-N: this packet and all later ones are retransmitted.
     GoBack,
-    /// This packet is sent again because the peer reported that it alone is missing.
+    /// Selective repeat: the peer reported this packet missing.
     Selective,
 }
 
 impl<'a, W: WriteHeaders> Segment<'a, W> {
-    /// One packet that no acknowledgement follows.
+    /// One packet that needs no ACK.
     pub(crate) fn unacknowledged(headers: &'a W, payload: TxPayload<'a>) -> Segment<'a, W> {
         Segment { headers, payload, count: 1, transmission: Transmission::First, is_acknowledged: false }
     }
@@ -58,11 +58,11 @@ impl Segment<'_> {
 pub trait WriteHeaders: Copy {
     /// Bytes on the wire.
     fn encoded_len(&self) -> usize;
-    /// Writes them to the start of `out`, before a payload of so many bytes.
+    /// Writes them to the start of `out`, for a payload of `payload_len` bytes.
     fn write_to(&self, payload_len: usize, out: &mut [u8]);
     /// Calls `work` with their bytes.
     fn with_bytes<R>(&self, payload_len: usize, work: impl FnOnce(&[u8]) -> R) -> R;
-    /// The same headers with all fields named.
+    /// The same headers in parsed form.
     fn to_headers(&self, payload_len: usize) -> Headers;
     /// The BTH, if it is the only header.
     fn only_bth(&self) -> Option<&Bth> {
@@ -111,7 +111,7 @@ impl WriteHeaders for SendOnly {
     }
 }
 
-/// The opcode of a packet by its place in the message.
+/// The opcode of a packet by its position in the message.
 pub(super) fn operation_of(op: &SendOp, first: bool, last: bool) -> Operation {
     use Operation as O;
     let write = matches!(op, SendOp::Write { .. } | SendOp::WriteImm { .. });
@@ -153,7 +153,7 @@ pub(super) fn operation_of(op: &SendOp, first: bool, last: bool) -> Operation {
     }
 }
 
-/// Where a WRITE goes.
+/// The RETH of a WRITE.
 pub(super) fn reth_of(wqe: &SendWqe) -> Option<Reth> {
     match wqe.op {
         SendOp::Write { addr, rkey } | SendOp::WriteImm { addr, rkey, .. } => {
@@ -163,7 +163,7 @@ pub(super) fn reth_of(wqe: &SendWqe) -> Option<Reth> {
     }
 }
 
-/// The extension headers of a packet by its place in the message.
+/// Adds the extension headers of a packet by its position in the message.
 pub(super) fn add_extensions(headers: &mut Headers, wqe: &SendWqe, first: bool, last: bool) {
     if first {
         headers.reth = reth_of(wqe);

@@ -1,4 +1,4 @@
-//! The send queue: a ring of work queue entries, filled by `post_send`, emptied as completions are made.
+//! The send queue: a ring of work queue entries. `post_send` adds entries; completions remove them.
 
 use super::post::signals;
 use crate::ids::{PdId, Srqn};
@@ -15,9 +15,9 @@ pub(crate) struct SendWqe {
     pub(crate) op: SendOp,
     /// Message length in bytes.
     pub(crate) len: u32,
-    /// Sequence numbers it uses; 0 until its first packet is due.
+    /// Number of PSNs; 0 until the first packet is due.
     pub(crate) packets: u32,
-    /// Payload of each of its packets but the last.
+    /// Payload bytes of each packet except the last.
     pub(crate) segment: u32,
     pub(crate) sge_count: u8,
     pub(crate) inline: bool,
@@ -44,17 +44,17 @@ impl SendWqe {
         wc_opcode(&self.op)
     }
 
-    /// Whether it never leaves the NIC.
+    /// Whether it executes locally, without packets.
     pub(crate) fn is_local(&self) -> bool {
         matches!(self.op, SendOp::LocalInv(_) | SendOp::BindMw(_))
     }
 
-    /// Whether only a response, not an ACK, can finish it.
+    /// Whether it needs a response; an ACK does not complete it.
     pub(crate) fn awaits_response(&self) -> bool {
         awaits_response(&self.op)
     }
 
-    /// How many sequence numbers a message of this length takes: a READ as many as its responses, at least one.
+    /// Number of PSNs of a message of this length. A READ uses one per response, at least one.
     pub(crate) fn packets_at(&self, mtu: u32) -> u32 {
         match self.op {
             SendOp::LocalInv(_) | SendOp::BindMw(_) => 0,
@@ -65,7 +65,7 @@ impl SendWqe {
     }
 }
 
-/// What a completion of this operation is called.
+/// The completion opcode of this operation.
 #[inline]
 pub(super) fn wc_opcode(op: &SendOp) -> WcOpcode {
     use crate::verbs::AtomicOp;
@@ -82,7 +82,7 @@ pub(super) fn wc_opcode(op: &SendOp) -> WcOpcode {
     }
 }
 
-/// Whether only a response, not an ACK, can finish this operation.
+/// Whether this operation needs a response; an ACK does not complete it.
 #[inline]
 pub(super) fn awaits_response(op: &SendOp) -> bool {
     matches!(
@@ -91,7 +91,7 @@ pub(super) fn awaits_response(op: &SendOp) -> bool {
     )
 }
 
-/// The ring. Entries are named by a number that only grows; `head` is the oldest not yet completed.
+/// The ring. Entries are identified by an increasing index; `head` is the oldest not yet completed.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     ring: Box<[SendWqe]>,
@@ -99,9 +99,9 @@ pub(crate) struct SendQueue {
     sge_stride: usize,
     inline: Box<[u8]>,
     inline_stride: usize,
-    /// Destinations; only datagram QPs have room for them.
+    /// Destinations; allocated only for UD queue pairs.
     targets: Vec<UdTarget>,
-    /// The peer's shared receive queues; only the sending end of an extended reliable connection has room for them.
+    /// The peer's shared receive queues; allocated only for XRC initiators.
     srqs: Vec<Srqn>,
     head: u64,
     tail: u64,
@@ -133,7 +133,7 @@ impl SendQueue {
     pub(crate) fn is_empty(&self) -> bool {
         self.head == self.tail
     }
-    /// Whether nothing is in it, and something could be.
+    /// Whether the queue is empty and its depth is not zero.
     pub(crate) fn is_idle(&self) -> bool {
         self.is_empty() && !self.ring.is_empty()
     }
@@ -151,7 +151,7 @@ impl SendQueue {
         (self.head, self.tail) = (0, 0);
     }
 
-    /// Depths are mostly powers of two, and this is asked some ten times for a message: then without a division.
+    /// Avoids a division when the depth is a power of two; a message needs this about ten times.
     #[inline]
     fn slot(&self, number: u64) -> usize {
         let (depth, mask) = (self.ring.len() as u64, (self.ring.len() as u64).wrapping_sub(1));
@@ -168,7 +168,7 @@ impl SendQueue {
         (self.head..self.tail).contains(&number).then(|| &mut self.ring[slot])
     }
 
-    /// Adds an entry, and shows it. The caller has checked that it fits.
+    /// Adds an entry and returns it. The caller has checked that it fits.
     #[inline]
     pub(crate) fn push(&mut self, wr: &SendWr<'_>, len: u32, signal_all: bool) -> &mut SendWqe {
         let slot = self.slot(self.tail);
@@ -216,7 +216,7 @@ impl SendQueue {
         if self.is_empty() { None } else { Some(&self.ring[self.slot(self.head)]) }
     }
 
-    /// Removes the oldest entry, which the caller has seen.
+    /// Removes the oldest entry, which the caller has read.
     #[inline]
     pub(crate) fn forget_oldest(&mut self) {
         debug_assert!(!self.is_empty());
@@ -233,7 +233,7 @@ impl SendQueue {
         Some(wqe)
     }
 
-    /// The memory an entry names.
+    /// The scatter/gather list of an entry.
     pub(crate) fn sges(&self, number: u64) -> &[Sge] {
         let slot = self.slot(number);
         let start = slot * self.sge_stride;
@@ -262,12 +262,12 @@ impl SendQueue {
             + self.srqs.capacity() * size_of::<Srqn>()
     }
 
-    /// The shared receive queue that an XRC request is for.
+    /// The shared receive queue of an XRC request.
     pub(crate) fn srq(&self, number: u64) -> Option<Srqn> {
         if self.srqs.is_empty() { None } else { self.srqs.get(self.slot(number)).copied() }
     }
 
-    /// Where a datagram goes.
+    /// The destination of a datagram.
     pub(crate) fn target(&self, number: u64) -> UdTarget {
         self.targets.get(self.slot(number)).copied().unwrap_or_default()
     }

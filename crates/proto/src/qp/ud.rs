@@ -1,4 +1,4 @@
-//! Unreliable datagrams: one packet is one message, to anybody who has the key.
+//! Unreliable datagrams: each message is one packet.
 
 use super::io::{Fatal, Io};
 use super::receive::Arrival;
@@ -12,7 +12,7 @@ use crate::wire::{Deth, Grh, Headers, Ipv4Header, Operation, Packet};
 const NETWORK_IPV6: u8 = 1;
 const NETWORK_IPV4: u8 = 2;
 
-/// Both directions; a datagram QP has no state to speak of.
+/// Sender and receiver; a UD QP needs no connection state.
 #[derive(Debug, Default)]
 pub(crate) struct Datagrams {
     psn: Psn,
@@ -80,7 +80,7 @@ impl Datagrams {
         headers.bth.dest_qpn = target.qpn;
         headers.bth.solicited = wqe.solicited;
         headers.imm = imm;
-        // A controlled key in the work request stands for the QP's own (IBA 10.2.5).
+        // A controlled Q_Key in the work request selects the QP's own (IBA 10.2.5).
         let qkey = if target.qkey.is_controlled() { io.attr.qkey } else { target.qkey };
         headers.deth = Some(Deth { qkey, src_qpn: io.id.qpn });
         let payload = sq.payload(sq.head(), io.pd, 0, wqe.len);
@@ -122,7 +122,7 @@ impl Datagrams {
         let needed = (Grh::LEN + pkt.payload.len()) as u64;
         let capacity = self.recv.capacity();
         if needed > capacity {
-            // Class D fault (IBA 9.9.3): dropped in silence, and the receive serves the next one.
+            // Class D fault (IBA 9.9.3): drop silently; the receive stays for the next datagram.
             io.host.dropped(
                 DropReason::Unfit,
                 format_args!("QP {qpn}: datagram and GRH need {needed} bytes, the receive has {capacity}"),

@@ -1,7 +1,7 @@
-//! A packet as the checks on it read it.
+//! The view of a packet that the checks read.
 //!
-//! Every check on an incoming packet is written once, generic over this trait. [`Packet`] answers from parsed headers. The fast
-//! views answer with constants where their parser has already decided, so the compiler removes what cannot apply to them.
+//! Every check on an incoming packet is written once, generic over this trait. [`Packet`] reads parsed headers. The
+//! fast views return constants where their parser has already decided, so the compiler removes the checks.
 
 use super::inbound::Refusal;
 use super::io::Io;
@@ -14,7 +14,7 @@ use crate::wire::{
 };
 
 pub(crate) trait View {
-    /// Whether a packet that arrives early can be kept until its predecessors have arrived.
+    /// Whether an out-of-order packet of this kind can be kept.
     const CAN_BE_KEPT: bool = true;
 
     fn opcode(&self) -> Opcode;
@@ -23,7 +23,7 @@ pub(crate) trait View {
     fn ack_req(&self) -> bool;
     /// The bytes that the packet carries.
     fn payload(&self) -> &[u8];
-    /// The same packet with parsed headers, for the paths that few packets take.
+    /// The same packet with parsed headers, for slow paths.
     fn to_packet(&self) -> Packet<'_>;
 
     fn solicited(&self) -> bool {
@@ -47,23 +47,23 @@ pub(crate) trait View {
     fn piggybacked_ack(&self) -> Option<PiggybackedAck> {
         None
     }
-    /// Sequence numbers that the packet takes.
+    /// Number of PSNs.
     fn packets(&self) -> u32 {
         1
     }
-    /// Bytes of the message that the packet stands for.
+    /// Message bytes that the packet represents.
     #[inline(always)]
     fn len(&self) -> usize {
         self.payload().len()
     }
-    /// Whether that length agrees with the opcode, where packets carry at most `segment` bytes: first and middle ones exactly that
-    /// many, last ones at least 1 (C9-22 … C9-27).
+    /// Whether the length matches the opcode: first and middle packets carry exactly `segment` bytes, last ones at
+    /// least 1 (C9-22 … C9-27).
     #[inline(always)]
     fn has_valid_len(&self, segment: u32) -> bool {
         let (op, len, segment) = (self.opcode().operation, self.len(), segment as usize);
         if !op.ends_message() { len == segment } else { len <= segment && (op.starts_message() || len > 0) }
     }
-    /// Places the data into a receive, `offset` bytes into its entries.
+    /// Places the data at `offset` of a receive's SGEs.
     #[inline(always)]
     fn place<H: Host>(&self, sges: &[Sge], offset: u64, io: &mut Io<'_, H>) -> Result<(), Refusal> {
         match self.payload() {
@@ -191,7 +191,7 @@ impl View for (WriteMiddle, &[u8]) {
     }
 }
 
-/// The message takes the sequence numbers that its packets would take, and the receiver copies its data from the sender's memory.
+/// The message uses the PSNs of its packets. The receiver copies its data from the sender's memory.
 impl View for (RendezvousSend, SourceRef) {
     const CAN_BE_KEPT: bool = false;
 
@@ -205,7 +205,7 @@ impl View for (RendezvousSend, SourceRef) {
     fn psn(&self) -> Psn {
         self.0.psn
     }
-    /// The sender's memory is in use until the acknowledgement comes.
+    /// The sender's memory is in use until the ACK arrives.
     fn ack_req(&self) -> bool {
         true
     }

@@ -23,21 +23,21 @@ bitflags! {
         const ON_DEMAND = 1 << 6;
         /// The region is backed by huge pages.
         const HUGETLB = 1 << 7;
-        /// A peer may flush its writes here until everybody sees them.
+        /// A peer may flush its writes here to make them globally visible.
         const FLUSH_GLOBAL = 1 << 8;
-        /// Writes may become visible out of order. Optional: accepted, and never made use of.
+        /// Writes may become visible out of order. Optional: accepted and ignored.
         const RELAXED_ORDERING = 1 << 20;
     }
 }
 
 impl Access {
-    /// Bits 20 to 29 are optional by definition: a device ignores those it does not know.
+    /// Bits 20 to 29 are optional: a device ignores those that it does not support.
     pub const OPTIONAL: u32 = 0x3ff0_0000;
-    /// Every right that lets a peer in.
+    /// Every right that grants remote access.
     pub const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 }
 
-/// The rights by name; "nothing" for none.
+/// The names of the rights; "nothing" for none.
 impl fmt::Display for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_empty() {

@@ -17,7 +17,7 @@ pub enum WcStatus {
     LocQpOpErr = 2,
     /// Local EE context error (reliable datagram, which nobody implements).
     LocEecOpErr = 3,
-    /// A scatter/gather entry names memory that this QP may not use that way.
+    /// A scatter/gather entry that this QP may not access.
     LocProtErr = 4,
     /// The QP entered the error state before this request was done.
     WrFlushErr = 5,
@@ -86,7 +86,7 @@ pub enum WcOpcode {
 }
 
 bitflags! {
-    /// What else a completion says; the bit values are those of the verbs ABI.
+    /// Flags of a completion; the bit values are those of the verbs ABI.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct WcFlags: u32 {
         /// The first 40 bytes of the buffer are a GRH (datagrams).

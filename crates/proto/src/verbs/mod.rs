@@ -1,4 +1,4 @@
-//! The vocabulary of the verbs, shared by every room above: what is posted, what completes, what is set and asked.
+//! The verbs types shared by all crates: work requests, completions, attributes and events.
 
 mod access;
 mod address;

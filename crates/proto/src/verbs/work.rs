@@ -130,7 +130,7 @@ pub enum SendOp {
         /// What.
         op: AtomicOp,
     },
-    /// Store eight bytes into the peer's memory at once. They are part of the request, so it has no other data.
+    /// Store eight bytes atomically into the peer's memory. They are part of the request, so it has no other data.
     AtomicWrite {
         /// Where, a multiple of 8.
         addr: u64,

@@ -5,7 +5,7 @@ use super::malformed::first_bytes;
 
 const MSN_MASK: u32 = 0x00ff_ffff;
 const VALUE_MASK: u8 = 0x1f;
-// Bits 7..5 of the syndrome (IBA 9.7.5.2); bit 7 is reserved, so four of the eight kinds cannot stand there.
+// Bits 7..5 of the syndrome (IBA 9.7.5.2); bit 7 is reserved, so only four of the eight codes are valid.
 const ACK: u8 = 0;
 const RNR_NAK: u8 = 1;
 const NAK: u8 = 3;
@@ -19,7 +19,7 @@ pub struct Aeth {
     pub msn: u32,
 }
 
-/// What an AETH says.
+/// The syndrome of an AETH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Syndrome {
     /// Done.
@@ -27,7 +27,7 @@ pub enum Syndrome {
         /// Encoded end-to-end credit, 5 bits; 31 means that credits are not in use (IBA 9.7.7.2).
         credit: u8,
     },
-    /// Receiver not ready: come again.
+    /// Receiver not ready: retry later.
     RnrNak {
         /// Encoded time to wait, 5 bits (IBA 9.7.5.2).
         timer: u8,
@@ -40,7 +40,7 @@ pub enum Syndrome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum NakCode {
-    /// A packet is missing: send again from the expected one.
+    /// A packet is missing: retransmit from the expected PSN.
     PsnSequence = 0,
     /// The request makes no sense to the responder.
     InvalidRequest = 1,
@@ -53,7 +53,7 @@ pub enum NakCode {
 }
 
 impl Syndrome {
-    /// Credits not in use: what a responder without end-to-end flow control says.
+    /// Credit code of a responder without end-to-end flow control.
     pub const ACK_NO_CREDIT: Syndrome = Syndrome::Ack { credit: 31 };
 
     /// The syndrome behind a byte.
@@ -94,7 +94,7 @@ impl Aeth {
         Ok(Aeth { syndrome: Syndrome::from_byte(syndrome)?, msn: u32::from_be_bytes([0, m0, m1, m2]) })
     }
 
-    /// The header as it stands on the wire. Only 24 bits of the MSN fit.
+    /// Encodes the header. Only 24 bits of the MSN fit.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Aeth::LEN] {
         (u32::from(self.syndrome.to_byte()) << 24 | self.msn & MSN_MASK).to_be_bytes()

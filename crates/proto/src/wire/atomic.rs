@@ -31,7 +31,7 @@ impl AtomicEth {
         Ok(AtomicEth { addr, rkey, swap_or_add: operand(12)?, compare: operand(20)? })
     }
 
-    /// The header as it stands on the wire.
+    /// Encodes the header.
     #[inline]
     pub fn to_bytes(&self) -> [u8; AtomicEth::LEN] {
         let mut b = [0; AtomicEth::LEN];

@@ -24,7 +24,7 @@ pub(super) const SELECTIVE: u8 = 0x01;
 pub struct Bth {
     /// What the packet is.
     pub opcode: Opcode,
-    /// Solicited event: the receiver's completion may wake somebody who waits for solicited ones only.
+    /// Solicited event: the receiver's completion may wake a waiter for solicited completions.
     pub solicited: bool,
     /// Migration state; set, as hardware sets it when no path migration goes on.
     pub mig_req: bool,
@@ -40,15 +40,15 @@ pub struct Bth {
     pub dest_qpn: Qpn,
     /// Whether the responder should acknowledge now.
     pub ack_req: bool,
-    /// Another reserved bit, which ferroce ends use between themselves. On an acknowledgement, and on a READ response that has an
-    /// AETH anyhow: whoever sent it reads what the bit stands for elsewhere. On a request that
-    /// [may carry one](Opcode::may_carry_ack): a [`PiggybackedAck`](super::PiggybackedAck) stands behind the other headers. On packets that
-    /// [may repeat](Opcode::may_repeat_reth) the RETH or [the AETH](Opcode::may_repeat_aeth): that header is there again. On a READ
-    /// request: the AETH may be repeated in the answer.
+    /// A reserved bit used between ferroce peers. On an ACK, or a READ response with a regular AETH, it announces
+    /// support for the extensions. On a request that [may carry one](Opcode::may_carry_ack), a
+    /// [`PiggybackedAck`](super::PiggybackedAck) follows the other headers. On packets that [may
+    /// repeat](Opcode::may_repeat_reth) the RETH or [the AETH](Opcode::may_repeat_aeth), that header is repeated. On a
+    /// READ request, the responder may repeat the AETH.
     pub extended: bool,
-    /// Selective repeat is spoken here. A bit that is reserved: the specification has senders leave it zero and receivers
-    /// ignore it. It stands on sequence NAKs, and on what is sent again to whoever sent such a NAK. In an unreliable connection:
-    /// the sender understands [`Opcode::TAKEN`] and would like to hear it of this packet.
+    /// Selective repeat, in a reserved bit that other implementations leave zero and ignore. Set on sequence NAKs, and
+    /// on retransmissions to a peer that sent such a NAK. On UC, the sender requests an [`Opcode::TAKEN`] for this
+    /// packet.
     pub selective: bool,
     /// Packet sequence number.
     pub psn: Psn,
@@ -100,7 +100,7 @@ impl Bth {
         })
     }
 
-    /// The header as it stands on the wire. Only two bits of `pad` fit.
+    /// Encodes the header. Only two bits of `pad` fit.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Bth::LEN] {
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
@@ -124,7 +124,7 @@ impl Bth {
     }
 }
 
-/// The BTHs of packets with consecutive sequence numbers that differ in nothing else.
+/// The BTHs of consecutive packets that differ only in PSN.
 #[derive(Clone, Copy, Debug)]
 pub struct BthRun {
     bytes: [u8; Bth::LEN],
@@ -137,7 +137,7 @@ impl BthRun {
         BthRun { bytes: first.to_bytes(), psn: first.psn }
     }
 
-    /// The next one, as it stands on the wire.
+    /// Encodes the next one.
     #[inline]
     pub fn next_bytes(&mut self) -> [u8; Bth::LEN] {
         let bytes = self.bytes;
@@ -147,7 +147,7 @@ impl BthRun {
     }
 }
 
-/// Who a packet is for, without looking at anything else: enough to steer it to the right process.
+/// Destination of a packet, read without parsing the rest: enough to steer it to the right process.
 #[inline]
 pub fn dest_qpn(bytes: &[u8]) -> Option<Qpn> {
     let b: &[u8; Bth::LEN] = bytes.first_chunk()?;

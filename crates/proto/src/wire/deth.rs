@@ -27,7 +27,7 @@ impl Deth {
         })
     }
 
-    /// The header as it stands on the wire.
+    /// Encodes the header.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Deth::LEN] {
         let mut b = [0; Deth::LEN];

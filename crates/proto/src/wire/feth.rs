@@ -28,7 +28,7 @@ impl Feth {
         Ok(Feth { placement: (word & PLACEMENT_MASK) as u8, level })
     }
 
-    /// The header as it stands on the wire. Only four and two bits fit.
+    /// Encodes the header. Only four and two bits fit.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Feth::LEN] {
         let level = (u32::from(self.level) & LEVEL_MASK) << LEVEL_SHIFT;

@@ -39,7 +39,7 @@ impl Grh {
         Ok(Grh { tclass, flow_label, payload_len, next_header, hop_limit, sgid, dgid })
     }
 
-    /// The header as it stands on the wire. Only 20 bits of the flow label fit.
+    /// Encodes the header. Only 20 bits of the flow label fit.
     pub fn to_bytes(&self) -> [u8; Grh::LEN] {
         let Grh { tclass, flow_label, payload_len, next_header, hop_limit, sgid, dgid } = *self;
         let (src, dst) = (Ipv6Addr::from(sgid.0), Ipv6Addr::from(dgid.0));

@@ -1,11 +1,11 @@
-//! BTH and extension headers together, in the order in which they stand in a packet (IBA 5.2).
+//! BTH and extension headers in packet order (IBA 5.2).
 
 use super::one_field::{atomic_ack, ieth, imm, xrceth};
 use super::{Aeth, AtomicEth, Bth, Deth, Feth, Malformed, Opcode, PiggybackedAck, Reth};
 use crate::ids::{RKey, Srqn};
 
-/// All transport headers of a packet. The opcode alone decides which extension headers exist, and the extended bit whether
-/// something of ours stands with them: the writer looks at no field whose header is not there.
+/// All transport headers of a packet. The opcode determines the extension headers, and the extended bit the ferroce
+/// ones. The writer ignores fields of absent headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
     /// Base transport header.
@@ -28,7 +28,7 @@ pub struct Headers {
     pub ieth: Option<RKey>,
     /// Shared receive queue of an XRC request.
     pub xrceth: Option<Srqn>,
-    /// Acknowledgement that is piggybacked_ack.
+    /// Piggybacked ACK.
     pub piggybacked_ack: Option<PiggybackedAck>,
 }
 
@@ -66,7 +66,7 @@ const fn sum_of_extensions(opcode: Opcode) -> usize {
         + if_has(opcode.has_ieth(), ieth::LEN)
 }
 
-/// Whether an acknowledgement is piggybacked_ack.
+/// Whether the packet carries a piggybacked ACK.
 #[inline]
 fn has_piggybacked_ack(bth: &Bth) -> bool {
     bth.extended && bth.opcode.may_carry_ack()
@@ -117,7 +117,7 @@ impl Headers {
         Bth::LEN + extension_len(self.bth.opcode) + ours_len
     }
 
-    /// Writes the headers to the start of `out` and returns how long they are.
+    /// Writes the headers to the start of `out` and returns their length.
     ///
     /// An extension header that the opcode has but that is `None` here is a mistake of the caller; debug builds
     /// panic, others write zeros.
@@ -176,7 +176,7 @@ impl Headers {
         }
     }
 
-    /// Reads the headers at the start of `bytes`; [`Headers::encoded_len`] then says where they end.
+    /// Parses the headers at the start of `bytes`; [`Headers::encoded_len`] returns where they end.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Headers, Malformed> {
         let mut headers = Headers::new(Bth::parse(bytes)?);

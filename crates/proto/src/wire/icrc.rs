@@ -18,7 +18,7 @@ const MASKED_LEN_V4: usize = LRH_LEN + Ipv4Header::LEN + UdpHeader::LEN + Bth::L
 const MASKED_LEN_V6: usize = LRH_LEN + Ipv6Header::LEN + UdpHeader::LEN + Bth::LEN;
 /// Byte of the BTH that holds FECN, BECN and reserved bits.
 const BTH_VARIANT: usize = 4;
-/// Where identification, flags and fragment offset (four bytes) stand, counted from the start of the masked LRH.
+/// Offset of identification, flags and fragment offset (four bytes) from the start of the masked LRH.
 pub(super) const IDENT_AT: usize = LRH_LEN + 4;
 
 /// The addresses of a packet. It travels over IPv4 when both GIDs are IPv4-mapped, else over IPv6.
@@ -158,7 +158,7 @@ pub(super) fn masked_v6(flow: &FlowAddrs, transport_len: usize, bth: &[u8; Bth::
     let udp_len = UdpHeader::LEN + transport_len + ICRC_LEN;
     let mut b = [0xff; MASKED_LEN_V6];
     let (ip, rest) = b[LRH_LEN..].split_at_mut(Ipv6Header::LEN);
-    // Traffic class and flow label are variant: only the version stands beside the ones.
+    // Traffic class and flow label are masked with ones; only the version remains.
     ip[0] = 0x6f;
     ip[4..6].copy_from_slice(&(udp_len as u16).to_be_bytes());
     ip[6] = Ipv4Header::PROTOCOL_UDP;

@@ -1,9 +1,8 @@
 //! The part of an ICRC that the packets of a flow share.
 //!
-//! Three quarters of what the ICRC of a small packet covers are headers that the packet does not even contain: what stands
-//! in front of its BTH. They are the same for all packets of one flow and length but for the identification, and CRC-32 is
-//! linear: another identification adds a number that depends on nothing else. So does the one masked byte of the BTH.
-//! What is left is one pass over the packet as it lies there.
+//! Three quarters of the bytes that the ICRC of a small packet covers are masked outer headers. They are equal for all
+//! packets of one flow and length, except for the identification. CRC-32 is linear, so the identification and the
+//! masked byte of the BTH each add a constant. Only one pass over the packet remains.
 
 use super::icrc::{IDENT_AT, Icrc, LRH_LEN, gf2, masked_v4, masked_v6, solve_ident};
 use super::{Bth, FlowAddrs, ICRC_LEN, Ipv4Header, Ipv6Header, UdpHeader};
@@ -150,7 +149,7 @@ impl IcrcRow {
         Icrc(Hasher::new_with_initial(self.register(ident, variant)))
     }
 
-    /// What stands in front of a BTH with this masked byte.
+    /// The prefix state for a BTH with this masked byte.
     #[inline]
     fn register(&self, ident: u16, variant: u8) -> u32 {
         let mut register = self.register;

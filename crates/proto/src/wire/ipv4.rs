@@ -63,7 +63,7 @@ impl Ipv4Header {
         })
     }
 
-    /// The header as it stands on the wire, with its checksum.
+    /// Encodes the header, with its checksum.
     pub fn to_bytes(&self) -> [u8; Ipv4Header::LEN] {
         let mut b = [0; Ipv4Header::LEN];
         b[0] = VERSION_AND_WORDS;

@@ -48,7 +48,7 @@ impl Ipv6Header {
         })
     }
 
-    /// The header as it stands on the wire. Only 20 bits of the flow label fit.
+    /// Encodes the header. Only 20 bits of the flow label fit.
     pub fn to_bytes(&self) -> [u8; Ipv6Header::LEN] {
         let first = VERSION << 28 | u32::from(self.tclass) << 20 | self.flow_label & 0xf_ffff;
         let mut b = [0; Ipv6Header::LEN];

@@ -44,11 +44,11 @@ pub fn check_gsi(headers: &Headers) -> Result<(), NotGsi> {
 pub struct MadHeader {
     /// Version of the header, always 1.
     pub base_version: u8,
-    /// Which kind of management.
+    /// Management class.
     pub mgmt_class: u8,
-    /// Version of that kind.
+    /// Class version.
     pub class_version: u8,
-    /// What is wanted; the highest bit says that it is a response.
+    /// Method; the highest bit marks a response.
     pub method: u8,
     /// Outcome, in responses.
     pub status: u16,
@@ -67,7 +67,7 @@ impl MadHeader {
     pub const LEN: usize = 24;
     /// The only version of the header.
     pub const BASE_VERSION: u8 = 1;
-    /// Method of a message that stands for itself.
+    /// Method of an unsolicited message.
     pub const METHOD_SEND: u8 = 3;
 
     /// Reads the header at the start of `bytes`.
@@ -89,7 +89,7 @@ impl MadHeader {
         })
     }
 
-    /// The header as it stands on the wire.
+    /// Encodes the header.
     pub fn to_bytes(&self) -> [u8; MadHeader::LEN] {
         let mut b = [0; MadHeader::LEN];
         b[..4].copy_from_slice(&[self.base_version, self.mgmt_class, self.class_version, self.method]);
@@ -107,12 +107,12 @@ impl MadHeader {
 pub enum BadMad {
     /// Shorter than a management datagram.
     TooShort {
-        /// Bytes there are.
+        /// Actual length in bytes.
         have: usize,
     },
-    /// The header is of a version that nobody knows.
+    /// Unknown header version.
     BaseVersion(u8),
-    /// Another kind of management.
+    /// Another management class.
     Class(u8),
     /// Another version of communication management.
     ClassVersion(u8),

@@ -12,7 +12,7 @@ pub enum Malformed {
         /// Bytes that were left for it.
         have: usize,
     },
-    /// The opcode names no packet of a service that we know.
+    /// Unknown opcode.
     UnknownOpcode(u8),
     /// The transport header version (TVer) is not 0.
     BadVersion(u8),
@@ -67,7 +67,7 @@ impl fmt::Display for Malformed {
 
 impl core::error::Error for Malformed {}
 
-/// The first `N` bytes, or why there are none.
+/// Returns the first `N` bytes, or the error if there are fewer.
 #[inline]
 pub(super) fn first_bytes<const N: usize>(bytes: &[u8]) -> Result<&[u8; N], Malformed> {
     bytes.first_chunk().ok_or(Malformed::TooShort { need: N, have: bytes.len() })

@@ -12,11 +12,11 @@
 //! | `reth`, `aeth`, `atomic`, `deth`, `feth` | extension headers with several fields |
 //! | `piggyback` | an acknowledgement in a request packet, between two ferroce ends |
 //! | `one_field` | extension headers with one field: AtomicAckETH, ImmDt, IETH, XRCETH |
-//! | `headers` | BTH and all its extension headers together, as they stand in a packet |
+//! | `headers` | BTH and all extension headers in packet order |
 //! | `packet` | headers and payload: what arrives |
 //! | `send_only`, `write_middle` | the same for a SEND of one packet, and from the middle of a WRITE, in fewer steps |
-//! | `rendezvous_send` | a SEND that names memory instead of carrying it: never on a wire |
-//! | `ipv4`, `ipv6`, `udp`, `grh` | what stands outside |
+//! | `rendezvous_send` | a SEND that refers to the sender's memory; only in shared memory |
+//! | `ipv4`, `ipv6`, `udp`, `grh` | outer headers |
 //! | `icrc` | the invariant checksum |
 //! | `icrc_prefix` | the part of it that packets of one flow share |
 //! | `mad`, [`cm`] | management datagrams, and the messages of communication management in them |

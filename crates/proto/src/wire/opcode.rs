@@ -16,7 +16,7 @@ pub enum Service {
     Cnp = 4,
     /// Extended reliable connection (IBA annex A14).
     Xrc = 5,
-    /// What manufacturers may use as they like (IBA 9.2.1): here, what ferroce ends say to each other and nobody else.
+    /// Opcodes reserved for manufacturers (IBA 9.2.1); used only between ferroce peers.
     Own = 6,
 }
 
@@ -331,7 +331,7 @@ impl Opcode {
     pub const fn may_repeat_aeth(self) -> bool {
         matches!((self.service, self.operation), (Service::Rc, Op::ReadResponseMiddle))
     }
-    /// Whether an XRCETH follows; only requests name a shared receive queue (IBA annex A14).
+    /// Whether an XRCETH follows; only requests carry one (IBA annex A14).
     pub const fn has_xrceth(self) -> bool {
         matches!(self.service, Service::Xrc) && self.operation.is_request()
     }

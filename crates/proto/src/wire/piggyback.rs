@@ -1,11 +1,11 @@
-//! An acknowledgement piggybacked on a request packet: ours, not the specification's.
+//! A piggybacked ACK on a request packet: a ferroce extension.
 //!
 //! ```text
 //!  0 reserved | 1..4 PSN | 4..8 AETH
 //! ```
 //!
-//! It stands behind the other headers of a SEND or WRITE of one packet whose BTH has the extended bit, and says what an ACK
-//! packet with that number and that AETH would say. Only a peer that showed that it reads piggybacked ACKs is sent one.
+//! It follows the other headers of a single-packet SEND or WRITE whose BTH has the extended bit. It is equivalent to an
+//! ACK packet with that PSN and AETH. It is sent only to a peer that announced support.
 
 use super::malformed::first_bytes;
 use super::{Aeth, Malformed};
@@ -32,7 +32,7 @@ impl PiggybackedAck {
         Ok(PiggybackedAck { psn, aeth: Aeth::parse(&[a0, a1, a2, a3])? })
     }
 
-    /// The header as it stands on the wire.
+    /// Encodes the header.
     #[inline]
     pub fn to_bytes(&self) -> [u8; PiggybackedAck::LEN] {
         let ([_, p0, p1, p2], [a0, a1, a2, a3]) = (self.psn.value().to_be_bytes(), self.aeth.to_bytes());

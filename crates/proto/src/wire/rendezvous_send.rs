@@ -1,12 +1,12 @@
-//! A SEND that names the sender's memory instead of carrying it: for a ring in shared memory, never for a wire.
+//! A SEND that refers to the sender's memory. It is sent through a shared memory ring, never over a network.
 //!
 //! ```text
-//!  BTH | ImmDt, if the opcode says so | piggybacked ACK, if the BTH has the extended bit | 4 packets | 4 key | 12 for each name: address, length
+//! BTH | ImmDt, by opcode | piggybacked ACK, by extended bit | 4 packets | 4 key | 12 for each piece: address, length
 //! ```
 //!
-//! The opcode is one of those that the specification leaves to manufacturers (IBA 9.2.1), so [`Packet`](super::Packet) takes such
-//! bytes for no packet; only a link that knows who wrote them may hand them to [`RendezvousSend::parse`]. Such a message uses the sequence
-//! numbers that it would use as packets, so that it can be repeated as packets.
+//! The opcode is reserved for manufacturers (IBA 9.2.1), so [`Packet`](super::Packet) rejects it. Only a link that has
+//! authenticated the writer may call [`RendezvousSend::parse`]. The message uses the same PSNs as its packets, so it
+//! can be retransmitted as packets.
 
 use super::bth::{ACK_REQ, EXTENDED, MIG_REQ, SOLICITED};
 use super::send_only::imm_and_ack;
@@ -16,12 +16,12 @@ use crate::ids::{PKey, Psn, Qpn, RKey};
 const RENDEZVOUS_SEND: u8 = 0xc4;
 const RENDEZVOUS_SEND_IMM: u8 = 0xc5;
 
-/// Bytes of the sender, in its own address space.
+/// A range of bytes in the sender's address space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourcePiece {
-    /// The first of them.
+    /// First address.
     pub addr: u64,
-    /// How many there are.
+    /// Length in bytes.
     pub len: u32,
 }
 
@@ -55,12 +55,12 @@ impl SourceRef {
         (all.count > 0).then_some(all)
     }
 
-    /// The same, if there is only one piece: bytes of the region that the sender shows under this key.
+    /// Sets the rkey of the region, if there is only one piece.
     pub fn of_region(self, key: RKey) -> SourceRef {
         SourceRef { key: if self.count == 1 { key.0 } else { 0 }, ..self }
     }
 
-    /// The region that the only piece is part of, if it can be said.
+    /// The rkey of the region of the only piece, if known.
     pub fn region(&self) -> Option<RKey> {
         (self.key != 0).then_some(RKey(self.key))
     }
@@ -76,7 +76,7 @@ impl SourceRef {
     }
 }
 
-/// What stands before the names. It always asks for an acknowledgement: until that comes, the sender's memory is in use.
+/// The record before the pieces. It always requests an ACK: the sender's memory is in use until the ACK arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RendezvousSend {
     /// Queue pair that it goes to.
@@ -85,18 +85,18 @@ pub struct RendezvousSend {
     pub pkey: PKey,
     /// The first sequence number.
     pub psn: Psn,
-    /// How many there are: as many as the message would have packets.
+    /// Number of PSNs: the number of packets of the message.
     pub packets: u32,
     /// Solicited event.
     pub solicited: bool,
     /// Immediate data, in host order.
     pub imm: Option<u32>,
-    /// Acknowledgement that is piggybacked_ack.
+    /// Piggybacked ACK.
     pub piggybacked_ack: Option<PiggybackedAck>,
 }
 
 impl RendezvousSend {
-    /// Most bytes of such a record.
+    /// Maximum record size in bytes.
     pub const MAX_LEN: usize =
         Bth::LEN + 4 + PiggybackedAck::LEN + 8 + SourceRef::MAX_PIECES * SourcePiece::LEN;
 
@@ -160,7 +160,7 @@ impl RendezvousSend {
         behind.is_empty().then_some((head, names.of_region(RKey(u32::from_be_bytes(*key)))))
     }
 
-    /// Bytes of the last piece that a record names, which is nearly always the only one; none, if it is an ordinary packet.
+    /// Length in bytes of the last piece of a record, usually the only one. Zero for an ordinary packet.
     #[inline]
     pub fn last_len(bytes: &[u8]) -> u32 {
         match (bytes.first(), bytes.last_chunk::<4>()) {
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(SourceRef::new([name(MAX_MESSAGE)]).map(|names| names.message_len()), Some(MAX_MESSAGE));
     }
 
-    /// Bytes of a hostile neighbour: nothing panics.
+    /// Bytes of a hostile local peer never panic.
     #[test]
     fn noise_is_taken_for_what_it_is() {
         let (mut state, mut taken) = (0x9E37_79B9_7F4A_7C15_u64, 0);

@@ -30,7 +30,7 @@ impl Reth {
         })
     }
 
-    /// The header as it stands on the wire.
+    /// Encodes the header.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Reth::LEN] {
         let mut b = [0; Reth::LEN];

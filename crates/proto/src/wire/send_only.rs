@@ -1,7 +1,6 @@
-//! A SEND of one packet, and nothing else: what most small messages are.
+//! A single-packet SEND: the most frequent small message.
 //!
-//! The bytes are those that [`Headers`] would write and read. But those are for every packet there is, and most of
-//! their work is about headers that a SEND does not have.
+//! The bytes equal those of [`Headers`]. The general code spends most of its time on headers that a SEND lacks.
 
 use super::bth::{ACK_REQ, EXTENDED, MIG_REQ, SELECTIVE, SOLICITED};
 use super::{Bth, Headers, Opcode, Operation, PiggybackedAck, Service, Syndrome};
@@ -31,7 +30,7 @@ pub struct SendOnly {
     pub selective: bool,
     /// Immediate data, in host order.
     pub imm: Option<u32>,
-    /// Acknowledgement that is piggybacked_ack.
+    /// Piggybacked ACK.
     pub piggybacked_ack: Option<PiggybackedAck>,
 }
 
@@ -39,7 +38,7 @@ impl SendOnly {
     /// Most bytes on the wire.
     pub const MAX_LEN: usize = Bth::LEN + 4 + PiggybackedAck::LEN;
 
-    /// The headers as they stand on the wire before a payload of so many bytes, and how long they are.
+    /// Returns the encoded headers for a payload of this length, and their length.
     #[inline(always)] // most of it is known where it is called
     pub fn to_bytes(&self, payload_len: usize) -> ([u8; SendOnly::MAX_LEN], usize) {
         let mut out = [0; SendOnly::MAX_LEN];
@@ -100,8 +99,8 @@ impl SendOnly {
         Headers { imm, piggybacked_ack, ..Headers::new(bth) }
     }
 
-    /// Reads a packet, and its payload, if it is of this kind and there is nothing to be said against it. Nothing: a parser of
-    /// all packets finds out what it is.
+    /// Parses a valid packet of this kind and returns it with its payload. Returns `None` for anything else; the
+    /// general parser then handles it.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(SendOnly, &[u8])> {
         let (&[w0, w1, w2, w3, _, q0, q1, q2, b8, p0, p1, p2], rest) =
@@ -130,7 +129,7 @@ impl SendOnly {
     }
 }
 
-/// What may stand between the BTH and the rest, and that rest: immediate data, and an acknowledgement, no other answer, that is piggybacked_ack.
+/// Parses immediate data and a piggybacked positive ACK after the BTH, and returns them with the rest.
 #[inline]
 pub(super) fn imm_and_ack(
     mut rest: &[u8],
@@ -202,7 +201,7 @@ mod tests {
         }
     }
 
-    /// Bytes of a hostile neighbour: nothing panics, and whatever is taken means the same to the parser of all packets.
+    /// Bytes of a hostile local peer never panic. An accepted packet means the same to the general parser.
     #[test]
     fn noise_is_taken_for_what_it_is() {
         let (mut state, mut taken) = (0x9E37_79B9_7F4A_7C15_u64, 0);

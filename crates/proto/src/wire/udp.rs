@@ -38,7 +38,7 @@ impl UdpHeader {
         })
     }
 
-    /// The header as it stands on the wire.
+    /// Encodes the header.
     pub fn to_bytes(&self) -> [u8; UdpHeader::LEN] {
         let mut b = [0; UdpHeader::LEN];
         b[..2].copy_from_slice(&self.sport.to_be_bytes());

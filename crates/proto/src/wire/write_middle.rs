@@ -1,4 +1,4 @@
-//! A packet from the middle of a WRITE, and nothing else: what nearly all packets of large WRITEs are.
+//! A middle packet of a WRITE: nearly all packets of large WRITEs.
 //!
 //! As with [`SendOnly`](super::SendOnly), the bytes are those of any packet, read without the work that other headers need.
 
@@ -8,7 +8,7 @@ use crate::ids::{PKey, Psn, Qpn};
 
 const WRITE_MIDDLE: u32 = 0x07;
 
-/// The bits of the BTH's first word that tell such a packet: the opcode, no pad, version 0.
+/// The bits of the BTH's first word that identify such a packet: the opcode, no pad, version 0.
 const KIND: u32 = WRITE_MIDDLE << 24;
 const KIND_MASK: u32 = 0xff3f_0000;
 
@@ -28,8 +28,8 @@ pub struct WriteMiddle {
 }
 
 impl WriteMiddle {
-    /// Reads a packet, and its payload, if it is of this kind and there is nothing to be said against it. Nothing: a parser of
-    /// all packets finds out what it is.
+    /// Parses a valid packet of this kind and returns it with its payload. Returns `None` for anything else; the
+    /// general parser then handles it.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(WriteMiddle, &[u8])> {
         let (&[w0, w1, w2, w3, _, q0, q1, q2, b8, p0, p1, p2], payload) =
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_what_the_parser_of_all_packets_says() {
+    fn agrees_with_the_general_parser() {
         for (ack_req, solicited, mig_req) in [(false, false, true), (true, false, false), (true, true, true)]
         {
             let bytes =

@@ -1,4 +1,4 @@
-//! Reliable connection: two machines that share nothing but the queue pair they belong to.
+//! Reliable connection: a requester and a responder that share only the queue pair.
 
 mod requester;
 mod responder;

@@ -1,40 +1,40 @@
-//! What can be wrong with a `modify`.
+//! Errors of `modify`.
 
 use super::state_name;
 use crate::verbs::{AttrMask, QpState};
 use core::fmt;
 
-/// Why a `modify` was refused. Nothing of it has happened.
+/// Why a `modify` was refused. A refused call has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModifyError {
-    /// This transport knows no way between the two states.
+    /// The transport has no transition between the two states.
     NoSuchTransition {
         /// State of the queue pair.
         from: QpState,
-        /// State asked for.
+        /// Requested state.
         to: QpState,
     },
-    /// The transition needs these attributes too.
+    /// The transition requires these attributes.
     Missing(AttrMask),
-    /// The transition does not take these attributes.
+    /// The transition does not allow these attributes.
     NotAllowed(AttrMask),
-    /// The queue pair is not in the state that the caller believes.
+    /// `cur_state` differs from the actual state.
     WrongCurrentState {
-        /// What the caller said.
+        /// The `cur_state` given.
         claimed: QpState,
-        /// What is.
+        /// The actual state.
         actual: QpState,
     },
     /// A value is larger than the device or the protocol allows.
     OutOfRange {
         /// Which field.
         attribute: &'static str,
-        /// What it holds.
+        /// The value given.
         value: u64,
-        /// The most it may hold (for flags: every bit that is known).
+        /// The maximum (for flags: all known bits).
         limit: u64,
     },
-    /// A field is zero that names something.
+    /// A required field is zero.
     Zero {
         /// Which field.
         attribute: &'static str,
@@ -72,7 +72,7 @@ impl fmt::Display for ModifyError {
 
 impl core::error::Error for ModifyError {}
 
-/// Attribute names for a sentence.
+/// Attribute names for an error text.
 struct SourceRef(AttrMask);
 
 impl fmt::Display for SourceRef {

@@ -1,8 +1,9 @@
 //! The states of a queue pair: RESET INIT RTR RTS SQD SQE ERR (IBA 10.3.1).
 //!
-//! [`check`] holds a `modify` against one table of transitions (attributes from IBA 11.2.5.2), which the tests walk
-//! and from which `docs/reference/qp-states.md` is printed. [`check_values`] holds the values against the device's limits. The
-//! caller runs both, and [`check_current`], before it changes anything: a refused `modify` changes nothing.
+//! [`check`] compares a `modify` with one table of transitions (attributes from IBA 11.2.5.2). The tests cover the
+//! whole table, and `docs/reference/qp-states.md` is generated from it. [`check_values`] compares the values with the
+//! device limits. The caller runs both, and [`check_current`], before it changes anything: a refused `modify` has no
+//! effect.
 
 mod error;
 mod table;

@@ -1,18 +1,18 @@
-//! The table itself: which state may follow which, and what `modify` must and may set on the way.
+//! The transition table: allowed transitions, and the attributes that each requires and allows.
 
 use super::error::ModifyError;
 use crate::verbs::{AttrMask, QpAttr, QpState, Transport};
 
-/// What a transition asks for and what it puts up with. `STATE` itself is in neither: see [`check`].
+/// Attributes of a transition. `STATE` itself is in neither set: see [`check`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attrs {
-    /// Must be set.
+    /// Required attributes.
     pub required: AttrMask,
-    /// May be set.
+    /// Optional attributes.
     pub optional: AttrMask,
 }
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
     /// State before.
@@ -27,7 +27,7 @@ pub struct Transition {
 }
 
 impl Transition {
-    /// The attributes for one transport, `None` where that transport has no such transition.
+    /// The attributes for one transport; `None` if that transport lacks the transition.
     pub const fn attrs(&self, transport: Transport) -> Option<Attrs> {
         match transport {
             Transport::Rc => self.rc,
@@ -71,7 +71,7 @@ const fn attrs(required: &[AttrMask], optional: &[AttrMask]) -> Option<Attrs> {
     Some(Attrs { required: all(required), optional: all(optional) })
 }
 
-/// Leaving for RESET or ERR is possible from everywhere, and takes nothing along.
+/// RESET and ERR are reachable from every state and need no attributes.
 const fn always(from: QpState, to: QpState) -> Transition {
     let bare = attrs(&[], &[]);
     Transition { from, to, rc: bare, uc: bare, ud: bare, ini: bare, tgt: bare }
@@ -79,7 +79,7 @@ const fn always(from: QpState, to: QpState) -> Transition {
 
 use QpState::{Err as Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
 
-/// The table. A pair of states that is not here is not a transition.
+/// The table. A pair of states that is missing is not a transition.
 #[rustfmt::skip]
 const TABLE: [Transition; 23] = [
     Transition { from: Reset, to: Init,
@@ -143,19 +143,18 @@ const TABLE: [Transition; 23] = [
     always(Sqd, Error), always(Sqe, Error), always(Error, Error),
 ];
 
-/// The whole table, in the order it is written.
+/// The whole table, in source order.
 pub fn transitions() -> impl Iterator<Item = &'static Transition> {
     TABLE.iter()
 }
 
-/// The line for these states, if that transport has such a transition.
+/// The row for these states, if the transport has the transition.
 fn find(transport: Transport, from: QpState, to: QpState) -> Option<Attrs> {
     TABLE.iter().find(|t| t.from == from && t.to == to)?.attrs(transport)
 }
 
-/// The attributes of a `modify` that count. Each end of an extended reliable connection has only half of a reliable
-/// one's attributes; those of the other half are passed over, as the Linux verbs do, because programs set both ends up
-/// alike.
+/// Reduces the mask of an XRC `modify` to the attributes of that end. Each end uses half of the RC attributes. The
+/// others are ignored, as the Linux verbs do, because applications set both ends alike.
 pub const fn relevant(transport: Transport, mask: AttrMask) -> AttrMask {
     match transport {
         Transport::XrcIni => mask.difference(DEST_RD_ATOMIC.union(RNR_TIMER)),
@@ -164,8 +163,8 @@ pub const fn relevant(transport: Transport, mask: AttrMask) -> AttrMask {
     }
 }
 
-/// Whether a `modify` with these attributes may take the queue pair from `from` to `to`. Where the mask lacks
-/// `STATE`, `to` is `from`: attributes change and the state does not. The mask must contain `STATE` to change it.
+/// Checks that a `modify` with these attributes may move the queue pair from `from` to `to`. If the mask lacks `STATE`,
+/// `to` equals `from` and only attributes change.
 pub fn check(transport: Transport, from: QpState, to: QpState, mask: AttrMask) -> Result<(), ModifyError> {
     let line = find(transport, from, to).ok_or(ModifyError::NoSuchTransition { from, to })?;
     let required = if from == to { line.required } else { line.required | AttrMask::STATE };
@@ -180,7 +179,7 @@ pub fn check(transport: Transport, from: QpState, to: QpState, mask: AttrMask) -
     Ok(())
 }
 
-/// Whether the caller knows where the queue pair stands, where it claims to (`CUR_STATE`).
+/// Checks `CUR_STATE`, if given, against the actual state.
 pub fn check_current(attr: &QpAttr, mask: AttrMask, actual: QpState) -> Result<(), ModifyError> {
     if mask.contains(AttrMask::CUR_STATE) && attr.cur_state != actual {
         return Err(ModifyError::WrongCurrentState { claimed: attr.cur_state, actual });

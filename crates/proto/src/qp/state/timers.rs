@@ -1,4 +1,4 @@
-//! The two timers that travel as small codes.
+//! The two timers with encoded values.
 
 /// RNR NAK timer by code, in units of 10 us (IBA table 45). Code 0 is the longest, not the shortest.
 const RNR_TIMER_10US: [u32; 32] = [

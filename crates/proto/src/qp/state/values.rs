@@ -1,9 +1,9 @@
-//! What the attributes of a `modify` may hold.
+//! Valid values of `modify` attributes.
 
 use super::error::ModifyError;
 use crate::verbs::{Access, AttrMask, Mtu, QpAttr};
 
-/// What this device can honour.
+/// Device limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttrLimits {
     /// READs and atomics a queue pair may have outstanding.
@@ -24,7 +24,7 @@ impl Default for AttrLimits {
     }
 }
 
-/// Whether the attributes named by the mask hold values that this device can honour.
+/// Checks the attributes in the mask against the device limits.
 pub fn check_values(attr: &QpAttr, mask: AttrMask, limits: &AttrLimits) -> Result<(), ModifyError> {
     let has = |bit| mask.contains(bit);
     // Automatic path migration is an InfiniBand feature; RoCE ports have no alternate path.
@@ -73,7 +73,7 @@ fn check_path(attr: &QpAttr, limits: &AttrLimits) -> Result<(), ModifyError> {
     at_most("av.sgid_index", attr.av.sgid_index, u64::from(limits.gids).saturating_sub(1))?;
     at_most("av.flow_label", attr.av.flow_label, 0xf_ffff)?;
     at_most("av.sl", attr.av.sl, 15)?;
-    // Many programs leave it zero, since the port was set on the way to INIT.
+    // Many applications leave it zero, because the port was set in the transition to INIT.
     at_most("av.port", attr.av.port, 1)
 }
 

@@ -1,5 +1,5 @@
-//! Unreliable connection: packets in order or not at all, nothing repeated. Nothing is acknowledged either, except that two ferroce
-//! ends [pace](pace) each other.
+//! Unreliable connection: no retransmission and no acknowledgement, except that two ferroce peers [pace](pace) each
+//! other.
 
 mod pace;
 mod receiver;

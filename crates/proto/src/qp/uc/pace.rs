@@ -1,44 +1,44 @@
-//! How far an unreliable connection may run ahead of its peer.
+//! Flow control of an unreliable connection between two ferroce peers.
 //!
-//! Nothing is sent twice here: what finds no room at the peer is gone, and wires under such connections are made lossless for that
-//! reason. Between two ferroce ends the ends see to it themselves. Now and then a packet is marked, by a reserved bit that
-//! others ignore; whoever knows it answers when it has taken that packet. What is marked and
-//! unanswered may be as much as the congestion control allows.
+//! UC does not retransmit, so a packet that overflows the receiver's buffer is lost. Two ferroce peers avoid this
+//! without a lossless network. The sender marks some packets with a reserved bit that other implementations ignore. The
+//! receiver acknowledges each marked packet once it has processed it. The congestion window bounds the unacknowledged
+//! bytes.
 //!
-//! It stays unreliable: a peer that does not answer, because it is no ferroce or is gone, is waited for once and then no more.
+//! The connection stays unreliable: if a peer never acknowledges, the sender waits once and then stops pacing.
 
 use crate::Time;
 use crate::cc::{CongestionControl, Controller};
 use crate::ids::Psn;
 
-/// So many marks to a window: the peer's answers come before the window is used up.
+/// Marked packets per window, so that ACKs arrive before the window is exhausted.
 const MARKS_PER_WINDOW: u32 = 8;
-/// Marks that are remembered. More than a window has, because a peer is heard again after it was given up.
-const REMEMBERED: usize = 16;
-/// A packet fills at least so much of the peer's buffer, however short it is.
-const LEAST_COST: u32 = 1024;
-/// Less than this that nobody was asked about is not worth asking.
-const LITTLE: u64 = 4096;
-/// How long an answer is waited for. Long enough for a peer that has to share its processor.
-const PATIENCE_NS: u64 = 200_000_000;
-/// A peer that has answered before is given up after so many times.
-const MOST_MISSED: u8 = 8;
+/// Marks that are stored. More than one window, because a peer may acknowledge again after it was considered silent.
+const MAX_MARKS: usize = 16;
+/// Minimum bytes that a packet occupies in the receiver's buffer.
+const MIN_COST: u32 = 1024;
+/// Fewer unmarked bytes than this do not need a mark.
+const MIN_MARKED: u64 = 4096;
+/// How long the sender waits for an ACK, in nanoseconds. Long enough for a peer on a shared CPU.
+const ACK_TIMEOUT_NS: u64 = 200_000_000;
+/// Consecutive timeouts after which a peer that acknowledged before counts as silent.
+const MAX_MISSED: u8 = 8;
 
-/// What is known of the peer.
+/// Whether the peer acknowledges marked packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
-    /// It was not asked yet, or has not had the time to answer.
+    /// No ACK is due yet.
     Unknown,
-    /// It answers, except for the last so many times.
+    /// It acknowledges, except for the last `missed` timeouts.
     Answers { missed: u8 },
-    /// It does not answer: nobody waits for it.
+    /// It does not acknowledge: the sender does not wait for it.
     Silent,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
     psn: Psn,
-    /// What was sent up to here.
+    /// Bytes sent up to and including this packet.
     sent: u64,
 }
 
@@ -46,11 +46,11 @@ struct Mark {
 pub(super) struct Pace {
     window: Controller,
     peer: Peer,
-    /// What was sent since the connection was made, what of it the peer took, and how far it was asked.
+    /// Bytes sent on this connection, bytes acknowledged, and bytes covered by a mark.
     sent: u64,
     taken: u64,
     marked: u64,
-    marks: [Mark; REMEMBERED],
+    marks: [Mark; MAX_MARKS],
     next_mark: usize,
     deadline: Option<Time>,
 }
@@ -63,13 +63,13 @@ impl Pace {
             sent: 0,
             taken: 0,
             marked: 0,
-            marks: [Mark::default(); REMEMBERED],
+            marks: [Mark::default(); MAX_MARKS],
             next_mark: 0,
             deadline: None,
         }
     }
 
-    /// A new connection, or none any more.
+    /// Returns the congestion controller.
     pub(super) fn congestion(&mut self) -> &mut Controller {
         &mut self.window
     }
@@ -78,42 +78,42 @@ impl Pace {
         self.window.on_drained();
         (self.peer, self.deadline) = (Peer::Unknown, None);
         (self.sent, self.taken, self.marked) = (0, 0, 0);
-        self.marks = [Mark::default(); REMEMBERED];
+        self.marks = [Mark::default(); MAX_MARKS];
     }
 
     fn cost(len: u32) -> u64 {
-        u64::from(len.max(LEAST_COST))
+        u64::from(len.max(MIN_COST))
     }
 
-    /// Whether a packet may leave. If nothing that was sent is marked, it may: no answer would ever make room for it.
+    /// Whether a packet may be sent. It may if no mark is outstanding, because no ACK would open the window.
     pub(super) fn allows(&self, len: u32) -> bool {
-        let under_way = self.sent - self.taken;
+        let in_flight = self.sent - self.taken;
         self.peer == Peer::Silent
             || self.marked <= self.taken
-            || under_way + Pace::cost(len) <= u64::from(self.window.window())
+            || in_flight + Pace::cost(len) <= u64::from(self.window.window())
     }
 
-    /// Whether the next packet should be marked. The last for now is, unless it is little.
+    /// Whether to mark the next packet. The last packet of a burst is marked unless the burst is small.
     pub(super) fn wants_mark(&self, len: u32, is_last_for_now: bool) -> bool {
         let unasked = self.sent + Pace::cost(len) - self.marked.max(self.taken);
         let interval = u64::from(self.window.window() / MARKS_PER_WINDOW);
-        unasked >= interval || (is_last_for_now && unasked > LITTLE)
+        unasked >= interval || (is_last_for_now && unasked > MIN_MARKED)
     }
 
-    /// A packet left.
+    /// Records a sent packet.
     pub(super) fn on_sent(&mut self, now: Time, psn: Psn, len: u32, is_marked: bool) {
         let cost = Pace::cost(len);
         self.sent += cost;
         self.window.on_sent(now, cost as u32);
         if is_marked {
             self.marked = self.sent;
-            self.marks[self.next_mark % REMEMBERED] = Mark { psn, sent: self.sent };
+            self.marks[self.next_mark % MAX_MARKS] = Mark { psn, sent: self.sent };
             self.next_mark += 1;
-            self.deadline = self.deadline.or(Some(now + PATIENCE_NS));
+            self.deadline = self.deadline.or(Some(now + ACK_TIMEOUT_NS));
         }
     }
 
-    /// The peer says that it took this packet.
+    /// Handles the peer's ACK of a marked packet.
     pub(super) fn on_answer(&mut self, now: Time, psn: Psn) {
         self.peer = Peer::Answers { missed: 0 };
         let taken = self.taken;
@@ -123,18 +123,18 @@ impl Pace {
         if self.taken == self.sent {
             self.window.on_drained();
         }
-        self.deadline = (self.marked > self.taken).then(|| now + PATIENCE_NS);
+        self.deadline = (self.marked > self.taken).then(|| now + ACK_TIMEOUT_NS);
     }
 
-    /// When [`Self::on_timeout`] wants to be called.
+    /// Time at which [`Self::on_timeout`] is due.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.deadline
     }
 
-    /// No answer came in time: what was sent is no longer waited for.
+    /// Handles a missing ACK: everything sent counts as acknowledged.
     pub(super) fn on_timeout(&mut self) {
         self.peer = match self.peer {
-            Peer::Answers { missed } if missed + 1 < MOST_MISSED => Peer::Answers { missed: missed + 1 },
+            Peer::Answers { missed } if missed + 1 < MAX_MISSED => Peer::Answers { missed: missed + 1 },
             _ => Peer::Silent,
         };
         (self.taken, self.deadline) = (self.sent, None);
@@ -150,12 +150,12 @@ mod tests {
 
     const MTU: u32 = 4096;
     const WINDOW: u32 = 64 * 1024;
-    const LATE: Time = Time(PATIENCE_NS);
+    const LATE: Time = Time(ACK_TIMEOUT_NS);
 
     struct Run {
         pace: Pace,
         psn: Psn,
-        /// Marked and not answered.
+        /// Marked and not acknowledged.
         asked: Vec<Psn>,
     }
 
@@ -168,7 +168,7 @@ mod tests {
             }
         }
 
-        /// Sends until the pace forbids it, but no more than this; returns how many packets left.
+        /// Sends at most `most` packets while the pace allows it. Returns the number sent.
         fn send(&mut self, most: u32, len: u32) -> u32 {
             (0..most).take_while(|&n| self.send_one(len, n + 1 == most)).count() as u32
         }
@@ -192,48 +192,48 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_a_window_is_unanswered_and_answers_make_room() {
+    fn the_window_bounds_unacknowledged_bytes() {
         let mut run = Run::new();
         assert_eq!(run.send(1000, MTU), WINDOW / MTU);
         assert_eq!(run.asked.len(), MARKS_PER_WINDOW as usize);
         run.answer(0);
         assert_eq!(run.send(1000, MTU), WINDOW / MTU / MARKS_PER_WINDOW);
-        // One answer stands for those that were lost before it.
+        // One ACK covers earlier ones that were lost.
         run.answer(3);
         assert_eq!(run.send(1000, MTU), 4 * WINDOW / MTU / MARKS_PER_WINDOW);
     }
 
     #[test]
-    fn short_packets_count_for_more_than_their_bytes() {
+    fn a_short_packet_costs_the_minimum() {
         let mut run = Run::new();
-        assert_eq!(run.send(1000, 8), WINDOW / LEAST_COST);
+        assert_eq!(run.send(1000, 8), WINDOW / MIN_COST);
     }
 
     #[test]
-    fn the_last_packet_is_marked_unless_there_was_little() {
+    fn the_last_packet_is_marked_unless_the_burst_is_small() {
         let mut run = Run::new();
         assert_eq!(run.send(1, 8), 1);
-        assert!(run.asked.is_empty() && run.pace.deadline().is_none(), "nobody is asked about so little");
+        assert!(run.asked.is_empty() && run.pace.deadline().is_none(), "a small burst is not marked");
         assert_eq!(run.send(1, MTU), 1);
         run.answer(0);
         assert_eq!((run.pace.sent, run.pace.deadline()), (run.pace.taken, None));
     }
 
     #[test]
-    fn a_peer_that_never_answers_is_waited_for_once() {
+    fn a_silent_peer_delays_the_sender_once() {
         let mut run = Run::new();
         run.send(1000, MTU);
         assert_eq!(run.pace.deadline(), Some(LATE));
         run.pace.on_timeout();
         assert_eq!(run.send(1000, MTU), 1000);
-        // It answers after all, to the last of the marks: from now on it is waited for again.
+        // An ACK of the last mark makes the sender wait for ACKs again.
         let last = run.asked.len() - 1;
         run.answer(last);
         assert_eq!(run.send(1000, MTU), WINDOW / MTU);
     }
 
     #[test]
-    fn a_peer_that_answered_is_given_up_after_some_time() {
+    fn a_peer_counts_as_silent_after_max_missed_timeouts() {
         let mut run = Run::new();
         run.send(1000, MTU);
         run.answer(0);
@@ -243,11 +243,11 @@ mod tests {
                 run.send(1000, MTU) < 1000
             })
             .count();
-        assert_eq!(windows, usize::from(MOST_MISSED) - 1);
+        assert_eq!(windows, usize::from(MAX_MISSED) - 1);
     }
 
     #[test]
-    fn an_answer_to_nothing_changes_nothing_but_what_is_known_of_the_peer() {
+    fn an_unexpected_ack_only_marks_the_peer_as_answering() {
         let mut run = Run::new();
         run.send(1000, MTU);
         let first = run.asked[0];
@@ -259,11 +259,11 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_window_never_waits_for_an_answer_that_nobody_was_asked_for() {
+    fn a_shrunk_window_never_blocks_without_an_outstanding_mark() {
         let mut run = Run::new();
         assert_eq!(run.send(1, 8), 1);
         run.pace.window = FixedWindow { bytes: 512 }.into();
-        assert_eq!(run.send(10, MTU), 1, "marked, and then waited for");
+        assert_eq!(run.send(10, MTU), 1, "the marked packet blocks the next one");
         assert_eq!(run.asked.len(), 1);
     }
 }

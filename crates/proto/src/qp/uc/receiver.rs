@@ -1,4 +1,4 @@
-//! Receiving side of an unreliable connection: a message that misses a part is dropped as a whole, in silence.
+//! Receiving side of an unreliable connection. A message with a missing packet is dropped silently.
 
 use super::super::inbound::{Inbound, Refusal};
 use super::super::io::{Fatal, Io};
@@ -11,9 +11,9 @@ use crate::wire::{Aeth, Opcode, Operation, Packet, Syndrome};
 pub(crate) struct Receiver {
     expected: Psn,
     inbound: Inbound,
-    /// The message in progress lost a part; its rest is passed over.
+    /// The current message lost a packet; the rest is skipped.
     skipping: bool,
-    /// A packet that the peer asked about: it is told that we took it.
+    /// A marked packet that is not acknowledged yet.
     owed: Option<Psn>,
 }
 
@@ -37,10 +37,10 @@ impl Receiver {
             self.owed = Some(psn);
         }
         let lost = psn != self.expected;
-        // Whatever the number, the next one due follows it: there is nobody to ask for the missing ones (C9-160).
+        // The next expected PSN always follows the received one, because UC does not recover losses (C9-160).
         self.expected = psn.plus(1);
         if lost {
-            self.give_up(
+            self.drop_message(
                 format_args!("PSN {psn} does not follow the one before"),
                 DropReason::BrokenMessage,
                 io,
@@ -51,14 +51,14 @@ impl Receiver {
         }
         if op.starts_message() {
             if self.inbound.in_message() {
-                self.give_up(format_args!("{op:?} inside a message"), DropReason::BrokenMessage, io);
+                self.drop_message(format_args!("{op:?} inside a message"), DropReason::BrokenMessage, io);
             }
             self.skipping = false;
         }
         match self.inbound.accept(pkt, rq, io) {
             Ok(_) => Ok(()),
             Err(Refusal::Local(fault)) => {
-                // Our own fault, not the peer's: kept in hand, this receive would swallow every message to come.
+                // The fault is local. Keeping this receive would make every later message fail.
                 io.host.explain(format_args!(
                     "QP {}: a message cannot be placed into its receive: {fault}",
                     io.id.qpn
@@ -77,7 +77,7 @@ impl Receiver {
         self.owed.is_some()
     }
 
-    /// Tells the peer how far we are. If there is no room for it now, later.
+    /// Acknowledges the last marked packet. Retries later if the link is full.
     pub(crate) fn poll_transmit<H: Host>(&mut self, io: &mut Io<'_, H>) {
         let Some(psn) = self.owed else { return };
         let mut headers = io.headers(Operation::Acknowledge, psn, 0);
@@ -98,21 +98,26 @@ impl Receiver {
             }
             Refusal::TooLong { capacity, needed } => io.host.dropped(
                 DropReason::Unfit,
-                format_args!("QP {qpn}: {needed} bytes do not fit a receive of {capacity}"),
+                format_args!("QP {qpn}: message of {needed} bytes exceeds the receive of {capacity} bytes"),
             ),
             Refusal::Access(fault) | Refusal::Local(fault) | Refusal::Invalidate(fault) => {
                 io.host.dropped(DropReason::AccessDenied, format_args!("QP {qpn}: {fault}"));
             }
             Refusal::Sequence | Refusal::Length | Refusal::NotFetched => io.host.dropped(
                 DropReason::BrokenMessage,
-                format_args!("QP {qpn}: opcode or length may not stand here"),
+                format_args!("QP {qpn}: opcode or length is not valid at this point of a message"),
             ),
         }
     }
 
-    fn give_up<H: Host>(&mut self, why: core::fmt::Arguments<'_>, reason: DropReason, io: &mut Io<'_, H>) {
+    fn drop_message<H: Host>(
+        &mut self,
+        why: core::fmt::Arguments<'_>,
+        reason: DropReason,
+        io: &mut Io<'_, H>,
+    ) {
         if self.inbound.in_message() {
-            io.host.dropped(reason, format_args!("QP {}: message given up: {why}", io.id.qpn));
+            io.host.dropped(reason, format_args!("QP {}: message dropped: {why}", io.id.qpn));
         }
         self.inbound.abandon();
         self.skipping = true;

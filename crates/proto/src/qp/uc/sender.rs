@@ -1,4 +1,4 @@
-//! Sending side of an unreliable connection. A request is done when its last packet has left.
+//! Sending side of an unreliable connection. A request completes when its last packet is sent.
 
 use super::super::io::{Fatal, Io};
 use super::super::local::execute;
@@ -15,17 +15,17 @@ use crate::wire::Packet;
 #[derive(Debug)]
 pub(crate) struct Sender {
     psn: Psn,
-    /// Packets of the oldest request that have left.
+    /// Packets of the oldest request that were sent.
     sent: u32,
-    /// Packets have left, and the peer may not have taken them.
-    is_under_way: bool,
+    /// Packets were sent that the peer may not have processed.
+    maybe_in_flight: bool,
     pace: Pace,
 }
 
 impl Sender {
     pub(crate) fn new(congestion: Controller) -> Sender {
-        // Packets from before a RESET may still be on their way, and can be overtaken as well.
-        Sender { psn: Psn::default(), sent: 0, is_under_way: true, pace: Pace::new(congestion) }
+        // Packets from before a RESET may still be in flight and could also be overtaken.
+        Sender { psn: Psn::default(), sent: 0, maybe_in_flight: true, pace: Pace::new(congestion) }
     }
 
     pub(crate) fn congestion(&mut self) -> &mut Controller {
@@ -37,14 +37,14 @@ impl Sender {
         self.psn = attr.sq_psn;
     }
 
-    /// Whether nothing is on its way that a request could overtake.
+    /// Whether no packet is in flight that a direct operation could overtake.
     #[inline]
     pub(crate) fn is_alone<H: Host>(&mut self, host: &mut H) -> bool {
-        self.is_under_way = self.is_under_way && !host.has_drained();
-        self.sent == 0 && !self.is_under_way
+        self.maybe_in_flight = self.maybe_in_flight && !host.has_drained();
+        self.sent == 0 && !self.maybe_in_flight
     }
 
-    /// Whether no message is half sent.
+    /// Whether no message is partially sent.
     pub(crate) fn is_drained(&self) -> bool {
         self.sent == 0
     }
@@ -54,7 +54,7 @@ impl Sender {
         self.pace.restart();
     }
 
-    /// The peer took a packet that it was asked about.
+    /// Handles the ACK of a marked packet.
     pub(crate) fn handle_answer<H: Host>(&mut self, pkt: &Packet<'_>, io: &mut Io<'_, H>) {
         let psn = pkt.headers.bth.psn;
         if !psn.is_before(self.psn) {
@@ -67,7 +67,7 @@ impl Sender {
         self.pace.on_answer(io.now, psn);
     }
 
-    /// When [`Self::handle_timeout`] wants to be called.
+    /// Time at which [`Self::handle_timeout`] is due.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.pace.deadline()
     }
@@ -122,7 +122,7 @@ impl Sender {
         Ok(())
     }
 
-    /// False: its rest must wait until the peer has caught up.
+    /// Returns whether the message is sent completely. The rest waits for the peer's ACK.
     fn send_message<H: Host>(
         &mut self,
         wqe: &SendWqe,
@@ -144,7 +144,7 @@ impl Sender {
             headers.bth.selective = is_marked;
             add_extensions(&mut headers, wqe, first, last);
             io.send_unacknowledged(&headers, sq.payload(sq.head(), io.pd, offset, len))?;
-            self.is_under_way = true;
+            self.maybe_in_flight = true;
             self.pace.on_sent(io.now, self.psn, len, is_marked);
             self.psn = self.psn.plus(1);
             self.sent += 1;

@@ -94,7 +94,7 @@ impl IpHeader {
         Some(IpHeader { sport: u16::from_be_bytes([b[2], b[3]]), src: address(4)?, dst: address(20)? })
     }
 
-    /// The header as it stands on the wire. Addresses of two families make no sense; the source decides.
+    /// Encodes the header. Addresses of two families make no sense; the source decides.
     pub fn to_bytes(&self) -> [u8; IpHeader::LEN] {
         let mut b = [0; IpHeader::LEN];
         b[1] = if self.src.is_ipv4() { 4 << 4 } else { 6 << 4 };

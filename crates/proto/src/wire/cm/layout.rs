@@ -10,7 +10,7 @@ use crate::wire::mad::MAD_BODY_LEN;
 /// The bytes behind the MAD header.
 pub(super) type Body = [u8; MAD_BODY_LEN];
 
-/// A message that says where its fields stand.
+/// A message with a description of its field layout.
 pub(super) trait Layout: Sized {
     /// Shows every field to `cursor`, which reads or writes it.
     fn walk(&mut self, cursor: &mut impl Cursor);

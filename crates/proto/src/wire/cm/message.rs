@@ -27,9 +27,9 @@ pub enum CmMessage {
 /// Whom a message is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MadTarget {
-    /// Whoever listens to the service.
+    /// The listener of the service.
     Service(ServiceId),
-    /// Whoever gave out this id.
+    /// The owner of this id.
     Connection(CommId),
 }
 
@@ -60,7 +60,7 @@ impl CmMessage {
         }
     }
 
-    /// Its name, as the specification writes it.
+    /// The name in the specification.
     pub const fn name(&self) -> &'static str {
         match self {
             CmMessage::Req(_) => "REQ",
@@ -136,7 +136,7 @@ pub fn offered_service(mad: &[u8; MAD_LEN]) -> Option<ServiceId> {
     service.filter(|_| matches!(header.attr_id, 0x10 | 0x17))
 }
 
-/// A message with what its MAD header says besides.
+/// A message with the values of its MAD header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmMad {
     /// Transaction id: the same in a message and its answers.
@@ -168,7 +168,7 @@ impl CmMad {
         Ok(CmMad { tid: header.tid, attr_mod: header.attr_mod, message })
     }
 
-    /// The MAD as it stands on the wire.
+    /// Encodes the MAD.
     pub fn to_bytes(&self) -> [u8; MAD_LEN] {
         let header = MadHeader {
             base_version: MadHeader::BASE_VERSION,

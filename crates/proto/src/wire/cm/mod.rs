@@ -34,7 +34,7 @@ pub use sidr::{SidrRep, SidrReq, SidrStatus};
 
 use core::fmt;
 
-/// Communication id: names one end of a connection to the other. Zero is nobody's.
+/// Communication id: identifies one end of a connection to the other. Zero is invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommId(pub u32);
 

@@ -49,13 +49,13 @@ impl RejectReason {
     pub const INVALID_COMM_ID: RejectReason = RejectReason(6);
     /// Nobody listens to that service id.
     pub const INVALID_SERVICE_ID: RejectReason = RejectReason(8);
-    /// The peer has no such transport service.
+    /// The peer does not support the transport service.
     pub const INVALID_TRANSPORT: RejectReason = RejectReason(9);
     /// The queue pair still belongs to an older connection.
     pub const STALE_CONNECTION: RejectReason = RejectReason(10);
     /// The path MTU is larger than the peer can do.
     pub const INVALID_MTU: RejectReason = RejectReason(26);
-    /// The program said no, and its private data may say why.
+    /// The application rejected the connection; its private data may contain the reason.
     pub const CONSUMER: RejectReason = RejectReason(28);
     /// The communication id is in use.
     pub const DUPLICATE_COMM_ID: RejectReason = RejectReason(30);

@@ -153,7 +153,7 @@ impl Req {
     /// Bytes of private data.
     pub const PRIVATE_LEN: usize = 92;
 
-    /// The transport service that the sender wants, if there is such a one.
+    /// The transport service that the sender requests, if it is known.
     pub fn transport(&self) -> Option<CmTransport> {
         match (self.transport_service, self.extended_transport) {
             (0, _) => Some(CmTransport::Rc),

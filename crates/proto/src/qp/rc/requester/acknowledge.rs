@@ -1,4 +1,4 @@
-//! What an ACK or NAK means.
+//! Handles ACKs and NAKs.
 
 use super::super::super::io::{Fatal, Io};
 use super::super::super::sq::SendQueue;
@@ -15,7 +15,7 @@ pub(crate) struct Ack<'a> {
     syndrome: Syndrome,
     extended: bool,
     selective: bool,
-    /// Which packets behind a missing one have arrived.
+    /// Bitmap of the packets that the peer holds beyond a missing one.
     report: &'a [u8],
 }
 
@@ -34,18 +34,18 @@ impl From<PiggybackedAck> for Ack<'_> {
     }
 }
 
-/// How far an acknowledgement reached.
+/// Whether an ACK covers the whole range up to its PSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// Everything it covers is answered.
+    /// Every request that it covers is answered.
     Whole,
-    /// A READ or atomic before it has no response yet, so that response is late or lost.
+    /// A READ or atomic before it has no response yet. That response is late or lost.
     Gap,
 }
 
 impl Requester {
-    /// Takes an acknowledgement, positive or negative.
-    #[inline(always)] // one caller for each of the two ways it comes
+    /// Handles an ACK or NAK.
+    #[inline(always)] // one caller per packet kind
     pub(crate) fn handle_ack<H: Host>(
         &mut self,
         ack: &Ack<'_>,
@@ -63,7 +63,7 @@ impl Requester {
         }
     }
 
-    /// Whether a packet with this number was sent. An answer to any other is dropped.
+    /// Whether a packet with this PSN was sent. Responses to any other PSN are dropped.
     #[inline(always)]
     pub(super) fn was_sent<H: Host>(&self, psn: Psn, io: &mut Io<'_, H>) -> bool {
         let was_sent = psn.is_before(self.high);
@@ -81,8 +81,8 @@ impl Requester {
         io.host.dropped(DropReason::BadPsn, why);
     }
 
-    /// The peer shows that it reads what the specification does not have. Believed only of an answer to what is under way: a forger
-    /// would have to guess its number.
+    /// Records that the peer supports the extensions. Only an ACK of an outstanding packet counts: a forger would have
+    /// to guess its PSN.
     #[inline(always)]
     fn on_extended(&mut self, ack: &Ack<'_>) {
         self.peer_reads_piggybacked_acks |= ack.extended && !ack.psn.is_before(self.una);
@@ -105,15 +105,14 @@ impl Requester {
         }
         self.peer_selects |= ack.selective;
         self.on_extended(ack);
-        // A NAK names the packet it refuses and so acknowledges those before it.
+        // A NAK also acknowledges every packet before its PSN.
         let reach = self.advance(psn, sq, io);
         match ack.syndrome {
             Syndrome::Nak(NakCode::PsnSequence) => {
                 let missing = if reach == Reach::Gap { psn } else { self.una };
                 self.on_sequence_nak(missing, ack.report, sq, io);
             }
-            // It is about a request that must not fail before the older ones are done. They are asked for again, and
-            // then it.
+            // The refused request must not fail before the older ones complete. Retransmit those first, then it.
             _ if reach == Reach::Gap => self.recover(self.una, sq, io),
             Syndrome::RnrNak { timer } => return self.on_rnr(timer, sq, io),
             Syndrome::Nak(code) => return Err(self.on_error_nak(code, sq, io)),
@@ -122,13 +121,13 @@ impl Requester {
         Ok(())
     }
 
-    /// The peer misses packet `psn`, and may report which of those behind it are there.
+    /// The peer misses packet `psn`. `report` may list the later packets that it holds.
     fn on_sequence_nak<H: Host>(&mut self, psn: Psn, report: &[u8], sq: &SendQueue, io: &mut Io<'_, H>) {
         io.counters.naks_received += 1;
         if report.is_empty() { self.recover(psn, sq, io) } else { self.on_report(psn, report, sq, io) }
     }
 
-    /// Marks everything before `next` as executed, completing requests on the way.
+    /// Marks everything before `next` as executed and completes requests.
     #[inline(always)]
     pub(super) fn advance<H: Host>(&mut self, next: Psn, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Reach {
         if next.is_after(self.reached) {
@@ -141,7 +140,7 @@ impl Requester {
         if next.is_after(self.una) { Reach::Gap } else { Reach::Whole }
     }
 
-    /// Counts as answered whatever is, up to the oldest answer that is missing. Returns how many packets that were.
+    /// Advances `una` to the oldest missing response. Returns the number of packets it moved.
     #[inline(always)] // as `answer`
     pub(super) fn settle<H: Host>(&mut self, sq: &mut SendQueue, io: &mut Io<'_, H>) -> u32 {
         let mut moved = 0;
@@ -164,8 +163,8 @@ impl Requester {
         moved
     }
 
-    /// Counts `packets` of the oldest request as answered and completes it if that was all.
-    #[inline(always)] // nearly every answer is to one request, whose completion is made here
+    /// Counts `packets` of the oldest request as answered. Completes the request when all are.
+    #[inline(always)] // most ACKs complete exactly one request
     pub(super) fn answer<H: Host>(&mut self, packets: u32, of: u32, sq: &mut SendQueue, io: &mut Io<'_, H>) {
         self.acked += packets;
         self.una = self.una.plus(packets);

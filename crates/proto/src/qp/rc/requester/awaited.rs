@@ -1,4 +1,4 @@
-//! The packets of requests that are answered with data, whether they are sent for the first time or again.
+//! Builds the packets of requests that return data.
 
 use super::super::super::io::Io;
 use super::super::super::sq::SendQueue;
@@ -10,7 +10,7 @@ use crate::verbs::{AtomicOp, SendOp};
 use crate::wire::{AtomicEth, Feth, Operation, Reth};
 
 impl Requester {
-    /// Sends the request whose `packets` responses begin with number `psn` at `place`. Returns the bytes that it asks for.
+    /// Sends the request at `place` whose `packets` responses start at `psn`. Returns the requested bytes.
     pub(super) fn send_request<H: Host>(
         &self,
         place: &Place,
@@ -51,7 +51,7 @@ impl Requester {
                 headers.feth = Some(Feth { placement, level: u8::from(what.whole_region) });
                 (headers, 8)
             }
-            // Everything else is answered without data and never comes here.
+            // Other operations return no data and are not sent here.
             _ => return Ok(0),
         };
         headers.xrceth = sq.srq(place.number);

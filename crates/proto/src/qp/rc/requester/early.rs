@@ -1,18 +1,17 @@
-//! Answers that came before their turn: one bit for each sequence number whose data is placed, but behind one that is
-//! still missing.
+//! Out-of-order responses: one bit for each PSN whose data is placed while an earlier response is missing.
 //!
-//! Only READ responses and the answers to atomics are kept here. That a SEND or WRITE was executed follows from any
-//! later answer, so one number (`Requester::reached`) remembers it for all of them.
+//! The set holds only responses to READs and atomics. An ACK is cumulative, so one PSN (`Requester::reached`) covers
+//! every SEND and WRITE.
 
 use crate::ids::Psn;
 use alloc::boxed::Box;
 use alloc::vec;
 
-/// The most that is remembered behind the oldest missing answer: 4 MiB of the smallest packets. A power of two, so that
-/// the ring fits the space of sequence numbers.
+/// PSNs tracked beyond the oldest missing response: 4 MiB of the smallest packets. A power of two, so that the ring
+/// wraps with the PSN space.
 const CAPACITY: u32 = 16 * 1024;
 
-/// The set. It takes no memory until something comes early for the first time.
+/// The set. It allocates when the first response arrives out of order.
 #[derive(Debug, Default)]
 pub(super) struct Early {
     bits: Box<[u64]>,
@@ -20,7 +19,7 @@ pub(super) struct Early {
 }
 
 impl Early {
-    /// The word and the bit of a number.
+    /// Word index and bit mask of a PSN.
     fn slot(psn: Psn) -> (usize, u64) {
         let at = psn.value() % CAPACITY;
         ((at / 64) as usize, 1 << (at % 64))
@@ -35,12 +34,12 @@ impl Early {
         self.count > 0 && self.bits[word] & bit != 0
     }
 
-    /// Whether it can be remembered that `psn` was answered while `una` is still missing.
-    pub(super) fn has_room(una: Psn, psn: Psn) -> bool {
+    /// Whether the ring can hold `psn` while `una` is missing.
+    pub(super) fn can_hold(una: Psn, psn: Psn) -> bool {
         (0..CAPACITY as i32).contains(&psn.distance_from(una))
     }
 
-    /// Remembers an answer for which [`Self::has_room`] said yes.
+    /// Adds a PSN that [`Self::can_hold`] accepts.
     pub(super) fn insert(&mut self, psn: Psn) {
         if self.bits.is_empty() {
             self.bits = vec![0; (CAPACITY / 64) as usize].into();
@@ -50,7 +49,7 @@ impl Early {
         self.bits[word] |= bit;
     }
 
-    /// Forgets an answer because its turn has come; false if it never came.
+    /// Removes a PSN. Returns whether it was in the set.
     pub(super) fn take(&mut self, psn: Psn) -> bool {
         let held = self.holds(psn);
         if held {
@@ -72,16 +71,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_early_is_there_once_also_where_numbers_start_over() {
+    fn early_psns_are_taken_once_across_the_psn_wrap() {
         let mut early = Early::default();
         assert!(early.is_empty() && !early.holds(Psn::new(0)) && !early.take(Psn::new(0)));
         let una = Psn::new(0xff_fff0);
         for n in [1, 15, 16, 17, CAPACITY - 1] {
-            assert!(Early::has_room(una, una.plus(n)));
+            assert!(Early::can_hold(una, una.plus(n)));
             early.insert(una.plus(n));
             early.insert(una.plus(n));
         }
-        assert!(!Early::has_room(una, una.plus(CAPACITY)) && !Early::has_room(una, una.minus(1)));
+        assert!(!Early::can_hold(una, una.plus(CAPACITY)) && !Early::can_hold(una, una.minus(1)));
         assert!(!early.holds(una) && !early.holds(una.plus(18)));
         for n in [1, 15, 16, 17, CAPACITY - 1] {
             assert!(early.take(una.plus(n)) && !early.take(una.plus(n)));

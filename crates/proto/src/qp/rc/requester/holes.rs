@@ -1,12 +1,12 @@
-//! Which answers are missing among those that arrived, and when to ask for them once more.
+//! Detects missing READ and atomic responses and requests them again.
 //!
-//! A network that loses packets and one that reorders them look the same at first: an answer is skipped. It is asked for
-//! at once, because a loss repaired early costs little. Where the skipped ones turn out to be late rather than lost, the
-//! requester becomes tolerant and gives them a round trip or two before it asks. Either way the data that did arrive is
-//! kept, and nothing is asked for again that may still be on its way because of the last time.
+//! A lost response and a reordered one look the same at first: a PSN is skipped. The requester asks for it immediately,
+//! because an early repair is cheap. When skipped responses turn out to be late, the requester becomes tolerant and
+//! waits one or two RTTs before it asks. Data that arrived is kept. A response that may still be in flight is not
+//! requested twice.
 //!
-//! Of one request, the question always starts at the lowest missing number: Linux Soft-RoCE forgets what is before the
-//! place from which a READ was last repeated.
+//! A repeated request always starts at the lowest missing PSN: Linux Soft-RoCE discards everything before the point
+//! where a READ last restarted.
 
 use super::super::super::io::Io;
 use super::super::super::sq::{SendQueue, SendWqe};
@@ -16,42 +16,42 @@ use crate::Time;
 use crate::cc::CongestionControl;
 use crate::ids::Psn;
 
-/// How many questions are put late after the network was seen to reorder.
+/// Number of repeats that are delayed after reordering was observed.
 const TOLERANT_FOR: u8 = 16;
-/// How many questions after one request are put without waiting.
+/// Repeats of one request that are sent without delay.
 const HASTY_QUESTIONS: u8 = 3;
-/// An answer that takes longer than this is lost for all practical purposes.
+/// A response that takes longer than this counts as lost.
 const MAX_LATE_NS: u64 = 20_000_000;
-/// Each question waits twice as long as the one before, so often.
+/// Number of times the delay between repeats doubles.
 const MAX_DOUBLINGS: u8 = 4;
 
-/// A READ request, atomic, flush or atomic write without its whole answer, or behind one.
+/// An outstanding READ, atomic, flush or atomic write.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Awaited {
     pub(super) first: Psn,
     pub(super) last: Psn,
-    /// When it was asked for the first time, and the last.
+    /// Times of the first and the latest transmission.
     sent_at: Time,
     asked_at: Time,
-    /// The first number that was asked for only once.
+    /// The first PSN that was requested only once.
     asked_to: Psn,
     questions: u8,
-    /// Everything is there; it waits for what is before it.
+    /// All responses arrived; the request waits for earlier ones.
     whole: bool,
 }
 
-/// Where a sequence number lies in the send queue.
+/// Position of a PSN in the send queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
-    /// Number of the work request.
+    /// Index of the work request.
     pub(super) number: u64,
-    /// Packets of it before this one.
+    /// Index of the packet in the request.
     pub(super) index: u32,
     pub(super) wqe: SendWqe,
 }
 
 impl Requester {
-    /// Notes that `packets` numbers from the cursor on await a response.
+    /// Records that the next `packets` PSNs await a response.
     pub(super) fn await_response(&mut self, packets: u32, now: Time) {
         let (first, last) = (self.psn, self.psn.plus(packets - 1));
         let asked_to = if first.is_before(self.high) { last.plus(1) } else { first };
@@ -66,7 +66,7 @@ impl Requester {
         });
     }
 
-    /// The work request that `psn`, which has no answer yet, belongs to.
+    /// Returns the work request of the outstanding PSN `psn`.
     pub(super) fn place_of(&self, psn: Psn, sq: &SendQueue) -> Option<Place> {
         let mut index = u32::try_from(psn.distance_from(self.una)).ok()? + self.acked;
         for number in sq.head()..sq.tail() {
@@ -79,7 +79,7 @@ impl Requester {
         None
     }
 
-    /// The lowest and the highest number from `first` to `last` that are not there.
+    /// Returns the lowest and the highest missing PSN in `first..=last`.
     pub(super) fn missing(&self, first: Psn, last: Psn) -> Option<(Psn, Psn)> {
         let count = u32::try_from(last.distance_from(first)).ok()?;
         let low = (0..=count).map(|n| first.plus(n)).find(|psn| !self.early.holds(*psn))?;
@@ -87,12 +87,12 @@ impl Requester {
         Some((low, high))
     }
 
-    /// How long an answer may take before it is asked for again.
+    /// How long a response may take before it is requested again.
     fn wait_ns(&self, awaited: &Awaited) -> u64 {
         self.clock.patience_ns().max(self.late_ns) << awaited.questions.min(MAX_DOUBLINGS)
     }
 
-    /// Asks for answers that others overtook, if it is time to.
+    /// Requests overdue responses that others overtook.
     pub(super) fn ask_for_holes<H: Host>(&mut self, sq: &SendQueue, io: &mut Io<'_, H>) {
         for at in 0..self.reads.len() {
             let awaited = self.reads[at];
@@ -123,7 +123,7 @@ impl Requester {
         }
     }
 
-    /// Sends the request for the numbers from `low` to `high` again, without moving the cursor.
+    /// Repeats the request for the PSNs `low..=high`. The cursor stays.
     fn ask<H: Host>(
         &mut self,
         low: Psn,
@@ -145,7 +145,7 @@ impl Requester {
         Ok(())
     }
 
-    /// An answer came that others had overtaken. If nobody asked for it again, or only just now, it was late, not lost.
+    /// Handles a response that others overtook. It was late, not lost, if it was not requested again or only just now.
     pub(super) fn on_overtaken(&mut self, psn: Psn, now: Time) {
         let Some(awaited) = self.reads.iter().find(|a| !a.last.is_before(psn)) else { return };
         let too_soon = now.since_ns(awaited.asked_at) < self.clock.patience_ns() / 4;
@@ -155,7 +155,7 @@ impl Requester {
         }
     }
 
-    /// The network reorders: what is skipped is not lost.
+    /// Records that the network reorders packets.
     pub(super) fn on_reordering(&mut self) {
         self.tolerance = TOLERANT_FOR;
     }

@@ -1,22 +1,21 @@
 //! Requester half of a reliable connection: work requests in, request packets out, completions back.
 //!
-//! Sequence numbers name packets. `una` is the oldest number without an answer and always lies inside the oldest
-//! work request of the send queue; `psn` is the next to send; `high` the first never sent. Going back means moving
-//! the cursor (`cur`, `sent`, `psn`) to `una`, nothing else, so a lost packet, a NAK and a time-out are one mechanism. What
-//! the peer is known to have done or sent already (`reached`, `early`) is passed over on the way. A READ response that
-//! others overtook is asked for by itself, and the cursor stays.
+//! `una` is the oldest unacknowledged PSN and lies in the oldest work request; `psn` is the next to send; `high` is the
+//! first never sent. Go-back-N moves the cursor (`cur`, `sent`, `psn`) to `una`, so a lost packet, a NAK and a timeout
+//! share one mechanism. The cursor skips what the peer already executed or answered (`reached`, `early`). An overtaken
+//! READ response is requested alone; the cursor stays.
 //!
 //! | file | question |
 //! |---|---|
-//! | `transmit` | what is sent next, and what holds it back |
-//! | `plan` | how much of it, and whether it asks for an acknowledgement |
-//! | `rendezvous` | messages that the peer copies from this end's memory |
-//! | `awaited` | the packets of requests that are answered with data |
-//! | `acknowledge` | what an ACK or NAK means |
-//! | `response` | what a READ response or atomic acknowledgement means |
-//! | `early`, `holes` | which responses came before their turn; which are missing, and when to ask for them |
-//! | `selective` | which requests are sent again when the peer says what it has |
-//! | `retry` | when and how often to try again |
+//! | `transmit` | what to send next, and the limits on it |
+//! | `plan` | how many packets, and whether they request an ACK |
+//! | `rendezvous` | rendezvous sends, whose data the peer copies from local memory |
+//! | `awaited` | the packets of requests that return data |
+//! | `acknowledge` | ACKs and NAKs |
+//! | `response` | READ responses and atomic acknowledgements |
+//! | `early`, `holes` | out-of-order responses; missing responses and when to request them |
+//! | `selective` | selective repeat |
+//! | `retry` | timers and retry counts |
 
 mod acknowledge;
 mod awaited;
@@ -45,17 +44,17 @@ use retry::RetryClock;
 use selective::Repairs;
 use transmit::whole;
 
-/// A failure that waits until every earlier request has its completion.
+/// A local failure that is reported after every earlier request completed.
 #[derive(Clone, Copy, Debug)]
 struct Stall {
     status: WcStatus,
     why: Reason,
 }
 
-/// Where sending stood when a timer interrupted it.
+/// The cursor when a timer interrupted sending.
 #[derive(Clone, Copy, Debug)]
 struct FirstTry {
-    /// The packet that was sent again to ask.
+    /// PSN of the probe.
     asked: Psn,
     cur: u64,
     sent: u32,
@@ -65,43 +64,43 @@ struct FirstTry {
 #[derive(Debug)]
 pub(crate) struct Requester {
     una: Psn,
-    /// Packets of the oldest request that are already answered.
+    /// Packets of the oldest request that are already acknowledged.
     acked: u32,
-    /// Number of the oldest request; the head of the send queue.
+    /// Index of the oldest request; the head of the send queue.
     oldest: u64,
-    /// The request being sent and how many of its packets were sent in this round.
+    /// The request being sent, and how many of its packets were sent in this pass.
     cur: u64,
     sent: u32,
     psn: Psn,
     high: Psn,
     /// Each READ request and atomic in flight.
     reads: VecDeque<Awaited>,
-    /// The peer has executed everything before this; it may lie behind `una` if answers with data are missing.
+    /// The peer executed everything before this PSN. It may exceed `una` while READ or atomic responses are missing.
     reached: Psn,
-    /// Answers with data behind `una`.
+    /// Out-of-order responses beyond `una`.
     early: Early,
-    /// How many more questions for missing answers are put late, because the network reorders.
+    /// Remaining repeats that are delayed because the network reorders.
     tolerance: u8,
-    /// The longest that an answer took that others overtook; fades as questions are put.
+    /// Longest observed delay of an overtaken response; decays with each repeat.
     late_ns: u64,
-    /// When a missing answer was last counted as a loss.
+    /// Time at which a missing response last counted as a loss.
     lost_at: Option<Time>,
     since_ack_req: u32,
-    /// What is under way is one-sided requests, and nothing else.
-    one_sided_under_way: bool,
-    /// Large one-sided requests come behind messages here, and could be done at once if those were acknowledged.
+    /// Only one-sided requests are in flight.
+    only_one_sided_in_flight: bool,
+    /// A large one-sided request waited behind SENDs; it could execute directly once they are acknowledged.
     is_waited_behind: bool,
     stall: Option<Stall>,
     clock: RetryClock,
-    /// One packet at a time until the peer answers again.
+    /// Send one packet at a time until the peer responds.
     cautious: bool,
-    /// What the timer may have given up on too early.
+    /// Cursor state before a possibly spurious timeout.
     first_try: Option<FirstTry>,
-    /// Where and when the cursor last went back without a timer, so that a burst of NAKs counts once.
+    /// PSN and time of the last go-back without a timer, so that a burst of NAKs counts once.
     went_back: Option<(Psn, Time)>,
-    /// The peer marked a NAK: it may be told that we repeat selectively.
+    /// The peer sent a NAK with the selective bit: it supports selective repeat.
     peer_selects: bool,
-    /// The peer showed that it reads acknowledgements in requests.
+    /// The peer supports piggybacked ACKs.
     peer_reads_piggybacked_acks: bool,
     repairs: Repairs,
     cc: Controller,
@@ -124,7 +123,7 @@ impl Requester {
             late_ns: 0,
             lost_at: None,
             since_ack_req: 0,
-            one_sided_under_way: false,
+            only_one_sided_in_flight: false,
             is_waited_behind: false,
             stall: None,
             clock: RetryClock::default(),
@@ -138,12 +137,12 @@ impl Requester {
         }
     }
 
-    /// Its congestion control.
+    /// Returns the congestion controller.
     pub(crate) fn congestion(&mut self) -> &mut Controller {
         &mut self.cc
     }
 
-    /// Enters RTS, fresh from RESET: sequence numbers start where `modify` said.
+    /// Enters RTS from RESET with the PSN set by `modify`.
     pub(crate) fn start(&mut self, attr: &QpAttr, sq: &SendQueue) {
         (self.una, self.psn, self.high, self.reached) = (attr.sq_psn, attr.sq_psn, attr.sq_psn, attr.sq_psn);
         (self.cur, self.oldest) = (sq.head(), sq.head());
@@ -151,12 +150,12 @@ impl Requester {
         self.clock = RetryClock::new(attr);
     }
 
-    /// Takes over changed retry attributes.
+    /// Applies changed retry attributes.
     pub(crate) fn reconfigure(&mut self, attr: &QpAttr) {
         self.clock.reconfigure(attr);
     }
 
-    /// Stops for good: nothing is in flight any more.
+    /// Stops permanently and clears what is in flight.
     pub(crate) fn halt(&mut self, sq: &SendQueue) {
         (self.cur, self.oldest, self.sent, self.acked) = (sq.tail(), sq.tail(), 0, 0);
         (self.una, self.psn, self.reached) = (self.high, self.high, self.high);
@@ -167,22 +166,22 @@ impl Requester {
         self.cc.on_drained();
     }
 
-    /// When [`Self::handle_timeout`] wants to be called.
+    /// Time at which [`Self::handle_timeout`] is due.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.clock.deadline()
     }
 
-    /// Whether an acknowledgement may be piggybacked on the next request.
+    /// Whether the next request may carry a piggybacked ACK.
     pub(crate) fn may_carry(&self) -> bool {
         self.peer_reads_piggybacked_acks
     }
 
-    /// Packets (or READ responses) on their way.
+    /// Packets (or READ responses) in flight.
     fn in_flight(&self) -> u32 {
         self.psn.distance_from(self.una).max(0) as u32
     }
 
-    /// Whether no request has been started and not finished: what SQD waits for.
+    /// Whether every started request is finished, as SQD requires.
     pub(crate) fn is_drained(&self) -> bool {
         self.una == self.high && self.acked == 0
     }
@@ -192,7 +191,7 @@ impl Requester {
         if self.cautious { 1 } else { whole(self.cc.window(), mtu).max(1) }
     }
 
-    /// Answers from the peer.
+    /// Handles responses from the peer.
     pub(crate) fn handle_response<H: Host>(
         &mut self,
         pkt: &Packet<'_>,
@@ -210,7 +209,7 @@ impl Requester {
         }
     }
 
-    /// Ends the oldest request with an error, and with it the queue pair.
+    /// Fails the oldest request and with it the queue pair.
     fn fail_oldest<H: Host>(
         &mut self,
         status: WcStatus,

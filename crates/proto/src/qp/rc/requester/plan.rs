@@ -1,4 +1,4 @@
-//! The plan of what is sent next: decided before the host takes it, and entered into the books once it has.
+//! Plans the next packets before the host accepts them, and commits the plan afterwards.
 
 use super::super::super::Host;
 use super::super::super::io::Io;
@@ -13,31 +13,31 @@ use crate::wire::{PiggybackedAck, Syndrome};
 /// The next packets of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// The first sequence number.
+    /// First PSN.
     pub(crate) psn: Psn,
-    /// Packets that differ in nothing but number and payload.
+    /// Packets that differ only in PSN and payload.
     pub(crate) count: u32,
-    /// Whether the last of them asks for an acknowledgement.
+    /// Whether the last of them requests an ACK.
     pub(crate) ack_req: bool,
 }
 
-/// The last packet of a message, in its queue.
+/// The last packet of a message and its place in the send queue.
 struct Tail<'a> {
     is_signaled: bool,
-    /// Requests in the queue, this one included, and how many it holds.
+    /// Requests in the queue, including this one, and the queue depth.
     outstanding: usize,
     depth: usize,
     next: Option<&'a SendWqe>,
 }
 
 impl Requester {
-    /// Whether a request in the queue has packets that were not sent in this round.
+    /// Whether a queued request has packets that were not sent in this pass.
     #[inline]
     pub(crate) fn has_unsent(&self, sq: &SendQueue) -> bool {
         self.cur != sq.tail() || self.una.is_before(self.reached)
     }
 
-    /// The plan for a message of one packet that is about to be posted; `None` if it has to wait in the queue.
+    /// Plans a single-packet message that is about to be posted. Returns `None` if it must wait in the queue.
     #[inline]
     pub(crate) fn plan_only(
         &self,
@@ -58,7 +58,7 @@ impl Requester {
         Some(Plan { psn: self.psn, count: 1, ack_req: self.wants_ack(Some(tail), window, mtu) })
     }
 
-    /// The plan for the next packets of the request under the cursor.
+    /// Plans the next packets of the request under the cursor.
     pub(super) fn plan(&self, wqe: &SendWqe, window: u32, sq: &SendQueue) -> Plan {
         let (psn, mtu) = (self.psn, wqe.segment);
         let count = self.run_len(wqe, window);
@@ -74,8 +74,7 @@ impl Requester {
         Plan { psn, count: 1, ack_req: self.wants_ack(tail, || window, mtu) }
     }
 
-    /// How many of the next packets differ in nothing but number and payload: from the middle of a message, and none of
-    /// them asks for an acknowledgement.
+    /// Returns how many of the next packets differ only in PSN and payload: middle packets that request no ACK.
     fn run_len(&self, wqe: &SendWqe, window: u32) -> u32 {
         if self.sent == 0 || wqe.inline || wqe.packets < self.sent + 3 || self.repeats_reth(wqe) {
             return 1;
@@ -83,7 +82,7 @@ impl Requester {
         let of_message = wqe.packets - 1 - self.sent;
         let of_window = window - self.in_flight() - 1;
         let unasked = (ack_every(window, wqe.segment) - 1).saturating_sub(self.since_ack_req);
-        // Packets that are sent again may carry a mark.
+        // Retransmitted packets may carry the selective bit.
         let of_kind = match self.high.distance_from(self.psn) {
             again @ 1.. => again as u32,
             _ => u32::MAX,
@@ -91,10 +90,10 @@ impl Requester {
         of_message.min(of_window).min(unasked).min(of_kind)
     }
 
-    /// Whether the next packet asks for an acknowledgement; `tail` if it is the last of its message. One is asked for where somebody waits
-    /// for it: a signalled request, a queue that fills up, a window about to close, a local request behind, a large one-sided
-    /// one as they came before. The end of an unsignalled burst waits for the next request, or for the probe that comes if
-    /// there is none: in a ping-pong that halves the packets. Unless there is no probe yet.
+    /// Whether the next packet requests an ACK; `tail` if it is the last of its message. An ACK is requested for a
+    /// signalled request, a full queue, a nearly exhausted window, a local request behind, or a large one-sided request
+    /// as seen before. The tail of an unsignalled burst relies on the next request or on the probe, which halves the
+    /// packets of a ping-pong. Without an RTT sample there is no probe, so the tail requests an ACK.
     #[inline]
     fn wants_ack(&self, tail: Option<Tail<'_>>, window: impl FnOnce() -> u32, mtu: u32) -> bool {
         let is_awaited = |tail: Tail<'_>| {
@@ -109,7 +108,7 @@ impl Requester {
         }
     }
 
-    /// Enters into the books that the host took `sent` of the packets of a plan, with so many bytes, of a message of `of` packets.
+    /// Commits a plan: the host accepted `sent` packets with `bytes` bytes of a message of `of` packets.
     #[inline]
     pub(super) fn commit<H: Host>(
         &mut self,
@@ -123,14 +122,14 @@ impl Requester {
         self.on_sent(sent, bytes, of, io);
     }
 
-    /// The same for a message of one packet that was just posted.
+    /// Commits a single-packet message that was just posted.
     #[inline]
     pub(crate) fn on_posted<H: Host>(&mut self, plan: &Plan, len: u32, io: &mut Io<'_, H>) {
-        self.one_sided_under_way = false;
+        self.only_one_sided_in_flight = false;
         self.commit(plan, 1, len, 1, io);
     }
 
-    /// Whether nothing is being repeated, asked for or waited out.
+    /// Whether no retransmission, probe or RNR wait is active.
     #[inline]
     pub(super) fn is_undisturbed(&self) -> bool {
         self.stall.is_none()
@@ -140,15 +139,15 @@ impl Requester {
             && !self.una.is_before(self.reached)
     }
 
-    /// Whether a piggybacked acknowledgement must be taken with the time at which it came. One that answers all that is in flight,
-    /// and measures nothing, has the same effect at any time.
+    /// Whether a piggybacked ACK needs its arrival time. An ACK that covers everything in flight and samples no RTT has
+    /// the same effect at any time.
     #[inline]
     pub(crate) fn needs_time(&self, ack: &PiggybackedAck) -> bool {
         let answers_all = ack.psn.plus(1) == self.high && self.psn == self.high && self.reads.is_empty();
         !answers_all || self.clock.is_measuring() || !matches!(ack.aeth.syndrome, Syndrome::Ack { .. })
     }
 
-    /// The last time that was read, while something is in flight.
+    /// The last clock reading, while packets are in flight.
     #[inline]
     pub(crate) fn last_time(&self) -> Time {
         self.clock.last_time()

@@ -1,7 +1,7 @@
-//! Messages whose bytes the peer fetches.
+//! Rendezvous sends: the peer copies the data from local memory.
 //!
-//! Afterwards such a request is under way as if all its packets had been sent. If anything goes wrong with it, its packets are sent,
-//! as they would be sent again; so nobody else needs to know.
+//! After it is posted, a rendezvous send is in flight as if all its packets were sent. On any failure, its packets are
+//! retransmitted as usual.
 
 use super::super::super::io::Io;
 use super::super::super::sq::{SendQueue, SendWqe};
@@ -13,15 +13,17 @@ use crate::ids::PKey;
 use crate::verbs::{SendOp, Transport};
 use crate::wire::RendezvousSend;
 
-/// Packets of messages that may be under way by name: they take up no room on the way, so that it need not be the window. But all of them are sent
-/// again if one is refused.
+/// Packets of rendezvous sends that may be in flight. They occupy no buffers in the network, so the congestion window
+/// does not apply. All of them are retransmitted if the peer refuses one.
 const WINDOW_PACKETS: u32 = (8 << 20) / LARGE_SEGMENT;
 
-/// Bytes per nanosecond that are copied at the very least. A message that takes longer than the transport timer would be given up on.
+/// Lower bound of the copy rate in bytes per nanosecond. A message that takes longer than the transport timer would be
+/// retransmitted.
 const SLOWEST: u64 = 1;
 
 impl Requester {
-    /// Sends the request under the cursor by name, if it is a message that was never sent, nothing holds it back, and the host can.
+    /// Sends the request under the cursor as a rendezvous send, if it is a message that was never sent, no limit blocks
+    /// it, and the host supports it.
     pub(super) fn send_rendezvous<H: Host>(
         &mut self,
         wqe: &SendWqe,

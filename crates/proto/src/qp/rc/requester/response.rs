@@ -1,4 +1,4 @@
-//! What a READ response or atomic acknowledgement means.
+//! Handles READ responses and atomic acknowledgements.
 //!
 //! Either also acknowledges every request before it (implicit acknowledgement, IBA 9.7.3.1).
 
@@ -12,10 +12,10 @@ use super::holes::Place;
 use crate::verbs::{MemoryFault, SendOp, WcStatus};
 use crate::wire::{NakCode, Packet, Syndrome};
 
-/// Where a response belongs.
+/// The position of a response.
 struct Fit {
     place: Place,
-    /// It is the next one due; nothing before it is missing.
+    /// It is the next response in order.
     due: bool,
 }
 
@@ -31,8 +31,8 @@ impl Requester {
         let mtu = io.mtu();
         let offset = u64::from(fit.place.index) * u64::from(mtu);
         let expected = (u64::from(wqe.len).saturating_sub(offset)).min(u64::from(mtu)) as usize;
-        // The place in the READ follows from the sequence number alone. First, middle and last depend on how often
-        // the READ was restarted, so a late response of an earlier try still fits.
+        // The PSN alone determines the offset in the READ. First, middle and last depend on restarts of the READ, so a
+        // late response of an earlier attempt still fits.
         if matches!(wqe.op, SendOp::Atomic { .. }) || !wqe.awaits_response() || pkt.payload.len() != expected
         {
             return self.misfit(&fit, pkt, expected, sq, io);
@@ -53,7 +53,7 @@ impl Requester {
         self.take_in(&fit, pkt, 0, &original.to_ne_bytes(), sq, io)
     }
 
-    /// Acknowledges what the response implies and finds its place, if it has one that is still empty.
+    /// Applies the implicit ACK of the response. Returns its position if its data is still missing.
     fn fit<H: Host>(&mut self, pkt: &Packet<'_>, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Option<Fit> {
         let psn = pkt.headers.bth.psn;
         if psn.is_before(self.una) || self.early.holds(psn) {
@@ -74,10 +74,10 @@ impl Requester {
         }
         let due = self.advance(psn, sq, io) == Reach::Whole;
         let place = self.place_of(psn, sq)?;
-        (due || Early::has_room(self.una, psn)).then_some(Fit { place, due })
+        (due || Early::can_hold(self.una, psn)).then_some(Fit { place, due })
     }
 
-    /// Places the data of an answer and counts it.
+    /// Places the data of a response and counts it.
     fn take_in<H: Host>(
         &mut self,
         fit: &Fit,
@@ -90,7 +90,8 @@ impl Requester {
         if !data.is_empty()
             && let Err(fault) = io.host.scatter(io.pd, sq.sges(fit.place.number), offset, data)
         {
-            // What cannot be placed out of turn will be asked for in its turn, and then end its own request.
+            // If out-of-order data cannot be placed, the requester asks for it again in order; then the fault ends the
+            // request.
             return if fit.due { Err(self.unplaceable(&fit.place.wqe, fault, sq, io)) } else { Ok(()) };
         }
         let next = pkt.headers.bth.psn.plus(1);
@@ -108,8 +109,8 @@ impl Requester {
         self.raise_stall(sq, io)
     }
 
-    /// A response that does not fit its request ends that request; but not before those in front of it, so out of turn it
-    /// is only dropped.
+    /// Fails the request that a malformed response belongs to. Out of order, the response is only dropped, because
+    /// earlier requests must complete first.
     fn misfit<H: Host>(
         &mut self,
         fit: &Fit,

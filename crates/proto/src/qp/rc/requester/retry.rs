@@ -1,9 +1,9 @@
-//! When to try again, and how often.
+//! Retransmission timers and retry counts.
 //!
-//! Three clocks. The transport timer of the specification: no progress for `timeout` costs one of `retry_cnt` tries.
-//! The RNR timer: the peer said how long to wait. And an early probe of our own: with the round-trip time known, a
-//! tail that is overdue by a few round trips is sent again long before the transport timer, without costing a
-//! retry; on a lossy path that is the difference between microseconds and a stall of tens of milliseconds.
+//! There are three timers. The transport timer of the specification consumes one of `retry_cnt` retries after `timeout`
+//! without progress. The RNR timer waits as long as the peer requested. The probe timer is an extension: once the RTT
+//! is known, it retransmits a tail that is overdue by a few RTTs, long before the transport timer and without consuming
+//! a retry. On a lossy path this saves a stall of tens of milliseconds.
 
 use super::super::super::io::{Fatal, Io};
 use super::super::super::sq::SendQueue;
@@ -15,12 +15,12 @@ use crate::cc::CongestionControl;
 use crate::ids::Psn;
 use crate::verbs::{QpAttr, WcStatus};
 
-/// Probes are sent no sooner than this, whatever the round-trip time: schedulers are slower than networks.
+/// Lower bound of the probe timer in nanoseconds: scheduling delays exceed network RTTs.
 const PROBE_FLOOR_NS: u64 = 1_000_000;
-/// Probes per stretch without progress; each waits twice as long as the one before.
+/// Probes per period without progress; each waits twice as long as the one before.
 const MAX_PROBES: u32 = 4;
-/// Where round trips are so short that probes wait for the floor anyhow, one packet in so many is measured: a look at the clock takes
-/// as long as a third of a message to a neighbour.
+/// If the RTT is below the probe floor, only one packet in this many is sampled: reading the clock costs a third of a
+/// message to a local peer.
 const MEASURED_OF: u8 = 16;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,13 +30,13 @@ pub(super) struct RetryClock {
     rnr_retry: u8,
     retry_left: u8,
     rnr_left: u8,
-    /// Since when the oldest packet in flight waits.
+    /// Time since which the oldest packet is in flight.
     waiting_since: Option<Time>,
     resume_at: Option<Time>,
     probes: u32,
     srtt_ns: Option<u64>,
     sample: Option<(Psn, Time)>,
-    /// Packets in a row that were not measured.
+    /// Consecutive packets without an RTT sample.
     unmeasured: u8,
 }
 
@@ -57,17 +57,17 @@ impl RetryClock {
         (self.waiting_since, self.resume_at, self.sample) = (None, None, None);
     }
 
-    /// Something is in flight now.
+    /// Records that a packet is in flight.
     pub(super) fn start(&mut self, now: Time) {
         self.waiting_since.get_or_insert(now);
     }
 
-    /// The wait begins anew.
+    /// Restarts the timer.
     pub(super) fn restart(&mut self, now: Time) {
         (self.waiting_since, self.probes) = (Some(now), 0);
     }
 
-    /// A packet was sent for the first time, and its answer measures the round trip if none is measured.
+    /// Starts an RTT sample with the first transmission of a packet, unless one is running.
     #[inline]
     pub(super) fn sample_start(&mut self, psn: Psn, now: Time) {
         if self.sample.is_some() {
@@ -81,29 +81,29 @@ impl RetryClock {
         }
     }
 
-    /// Whether an answer will measure a round trip.
+    /// Whether an RTT sample is running.
     #[inline]
     pub(super) fn is_measuring(&self) -> bool {
         self.sample.is_some()
     }
 
-    /// Since when the oldest packet in flight waits; some time long ago if there is none.
+    /// Time since which the oldest packet is in flight; a time in the past if there is none.
     #[inline]
     pub(super) fn last_time(&self) -> Time {
         self.waiting_since.unwrap_or_default()
     }
 
-    /// An answer is late: round trips are not what they were, and the next packet measures one.
+    /// Handles an overdue response: the RTT changed, so the next packet samples it.
     fn doubt(&mut self) {
         self.unmeasured = MEASURED_OF - 1;
     }
 
-    /// Karn: the answer to a repeated packet, here `low` to `high`, measures nothing.
+    /// Karn's algorithm: a response to the retransmitted packets `low..=high` yields no RTT sample.
     pub(super) fn forget_sample(&mut self, low: Psn, high: Psn) {
         self.sample = self.sample.filter(|(psn, _)| psn.is_before(low) || psn.is_after(high));
     }
 
-    /// The peer answered everything before `una`. Gives the round-trip time if this answer measured one.
+    /// The peer acknowledged everything before `una`. Returns the RTT if this ACK completes a sample.
     #[inline]
     fn progress(&mut self, una: Psn, in_flight: bool, now: Time) -> Option<u64> {
         (self.retry_left, self.rnr_left) = (self.retry_cnt, self.rnr_retry);
@@ -112,7 +112,7 @@ impl RetryClock {
         if psn.is_before(una) { self.measure(now) } else { None }
     }
 
-    /// Takes the round-trip time from the sample.
+    /// Updates the RTT from the sample.
     fn measure(&mut self, now: Time) -> Option<u64> {
         let (_, sent_at) = self.sample.take()?;
         let rtt = now.since_ns(sent_at);
@@ -120,19 +120,19 @@ impl RetryClock {
         Some(rtt)
     }
 
-    /// An answer came before its turn.
+    /// Handles an out-of-order response.
     pub(super) fn on_early(&mut self, psn: Psn, now: Time) {
         if self.sample.is_some_and(|(sampled, _)| sampled == psn) {
             self.measure(now);
         }
     }
 
-    /// How long an answer to a restart may take before its absence means anything.
+    /// How long a response to a restart may take before it is overdue.
     pub(super) fn patience_ns(&self) -> u64 {
         self.srtt_ns.map_or(PROBE_FLOOR_NS, |srtt| 2 * srtt)
     }
 
-    /// Whether an overdue tail will be asked after: the round-trip time is known, and there is a timer to be sooner than.
+    /// Whether an overdue tail will be probed: the RTT is known and the transport timer runs.
     pub(super) fn can_probe(&self) -> bool {
         self.srtt_ns.is_some_and(|srtt| self.timeout_ns.is_some_and(|t| (4 * srtt).max(PROBE_FLOOR_NS) < t))
     }
@@ -155,13 +155,13 @@ impl RetryClock {
         })
     }
 
-    /// Whether an RNR NAK held the queue back, and nobody has looked since whether it still does.
+    /// Whether an RNR wait was set and has not been checked since.
     #[inline]
     pub(super) fn has_pause(&self) -> bool {
         self.resume_at.is_some()
     }
 
-    /// Whether an RNR NAK still holds the queue back.
+    /// Whether an RNR wait is active.
     pub(super) fn is_paused(&mut self, now: Time) -> bool {
         match self.resume_at {
             Some(at) if now < at => true,
@@ -174,7 +174,7 @@ impl RetryClock {
 }
 
 impl Requester {
-    /// The deadline passed.
+    /// Handles the deadline.
     pub(crate) fn handle_timeout<H: Host>(
         &mut self,
         sq: &mut SendQueue,
@@ -218,18 +218,18 @@ impl Requester {
         Ok(())
     }
 
-    /// Sends the oldest packet once more, alone, and remembers the rest: a peer that is only slow still has it. READs
-    /// are asked for anew, because their answers cannot be told from those to the first try.
+    /// Retransmits only the oldest packet and saves the cursor: a slow peer may still hold the rest. READs are
+    /// requested again, because their responses do not identify the attempt.
     fn ask_again(&mut self) {
         let stand = FirstTry { asked: self.una, cur: self.cur, sent: self.sent, psn: self.psn };
         let worth_it = self.reads.is_empty() && stand.psn.is_after(stand.asked.plus(1));
-        // Asked a second time, the cursor stands behind the first question, not where sending stood.
+        // On a second probe, the cursor is behind the first probe, not where sending stopped.
         let first_try = self.first_try.or(worth_it.then_some(stand));
         self.go_back();
         (self.first_try, self.cautious) = (first_try, true);
     }
 
-    /// Moves the cursor to the oldest unanswered packet.
+    /// Moves the cursor to the oldest unacknowledged packet.
     pub(super) fn go_back(&mut self) {
         self.cur = self.oldest;
         (self.sent, self.psn) = (self.acked, self.una);
@@ -238,10 +238,10 @@ impl Requester {
         self.clock.sample = None;
     }
 
-    /// A NAK says that packets from `psn` on were lost. Costs no retry: the transport timer runs on while nothing moves,
-    /// so a peer that asks for ever is given up on, but not faster than a silent one.
+    /// Retransmits from `psn` after a NAK. This consumes no retry: the transport timer keeps running without progress,
+    /// so a peer that sends NAKs forever times out like a silent one.
     pub(super) fn recover<H: Host>(&mut self, psn: Psn, sq: &SendQueue, io: &mut Io<'_, H>) {
-        // Until the last restart has had time to be answered, this is news of the first try.
+        // Until the last restart can be answered, this NAK refers to the first attempt.
         if let Some((back, at)) = self.went_back
             && back == psn
             && io.now.since_ns(at) < self.clock.patience_ns()
@@ -252,7 +252,7 @@ impl Requester {
         self.cc.on_loss(io.now);
         match self.place_of(psn, sq) {
             Some(place) if psn.is_after(self.una) => {
-                // What is before it was executed, so READs there are not asked for because of this.
+                // The peer executed what is before `psn`, so this NAK does not repeat READs there.
                 if !psn.is_after(self.psn) {
                     (self.cur, self.sent, self.psn) = (place.number, place.index, psn);
                     self.reads.retain(|awaited| awaited.last.is_before(psn));
@@ -264,7 +264,7 @@ impl Requester {
         }
     }
 
-    /// The peer has no receive posted: wait as long as it asked for.
+    /// Handles an RNR NAK: waits as long as the peer requested.
     pub(super) fn on_rnr<H: Host>(
         &mut self,
         timer: u8,
@@ -283,13 +283,13 @@ impl Requester {
             self.clock.rnr_left -= 1;
         }
         self.go_back();
-        // Waiting for the peer to post is not waiting for an answer: the transport timer stands still.
+        // An RNR wait does not count as waiting for a response: the transport timer stops.
         self.clock.waiting_since = None;
         self.clock.resume_at = Some(io.now + rnr_timer_ns(timer));
         Ok(())
     }
 
-    /// Bookkeeping after `una` moved by `packets`.
+    /// Updates timers and congestion control after `una` moved by `packets`.
     #[inline(always)] // as `Requester::answer`
     pub(super) fn on_progress<H: Host>(&mut self, packets: u32, io: &mut Io<'_, H>) {
         self.cautious = false;
@@ -297,11 +297,11 @@ impl Requester {
             && self.una.is_after(first.asked.plus(1))
             && first.psn.is_after(self.una)
         {
-            // More is answered than was sent again, so the first try arrived: it was slow, not lost. Sending all of it
-            // once more would make a slow peer slower still.
+            // More is acknowledged than was retransmitted, so the first attempt arrived late. Retransmitting everything
+            // would slow the peer further.
             (self.cur, self.sent, self.psn) = (first.cur, first.sent, first.psn);
         } else if self.psn.is_before(self.una) {
-            // Answers to the first try overtook the second: nothing before `una` need be sent again.
+            // Responses to the first attempt overtook the second: skip everything before `una`.
             self.cur = self.oldest;
             (self.sent, self.psn) = (self.acked, self.una);
         }

@@ -1,8 +1,8 @@
-//! Selective repeat: the peer says which packets it has, and only the others are sent again.
+//! Selective repeat: retransmits only the packets that the peer reports missing.
 //!
-//! Any peer's first sequence NAK makes the cursor go back. If that NAK was marked, what is sent again is marked too, and
-//! from then on the peer keeps nothing back: its NAKs carry a report of what it has behind the packet it misses. A foreign
-//! peer sends no marked NAK, and never sees more than a requester that goes back.
+//! The first sequence NAK of any peer rewinds the cursor. If that NAK carries the selective bit, retransmissions carry
+//! it too. From then on the peer's NAKs list the packets it holds beyond the missing one. Other implementations never
+//! set the bit and see plain go-back-N.
 
 use super::super::super::io::Io;
 use super::super::super::sq::SendQueue;
@@ -13,12 +13,12 @@ use crate::cc::CongestionControl;
 use crate::ids::Psn;
 use alloc::collections::VecDeque;
 
-/// More missing packets than this in one report are no accident: going back costs less than asking for each.
-const MOST_MISSING: usize = 128;
-/// Packets that may overtake one that was sent again before it counts as lost again.
+/// Above this number of missing packets, go-back-N is cheaper than selective repeat.
+const MAX_MISSING: usize = 128;
+/// Packets that may overtake a retransmission before it counts as lost.
 const OVERTAKEN_BY: u32 = 3;
 
-/// Packets that were sent again out of turn and are not known to have arrived.
+/// Selective retransmissions that are not acknowledged yet.
 #[derive(Debug, Default)]
 pub(super) struct Repairs {
     sent: VecDeque<Repair>,
@@ -27,17 +27,17 @@ pub(super) struct Repairs {
 #[derive(Clone, Copy, Debug)]
 struct Repair {
     psn: Psn,
-    /// The first number that was not sent yet when it was sent again: whoever has that one would have this.
+    /// `high` at the time of the retransmission: if the peer holds that PSN, this retransmission should have arrived.
     before: Psn,
 }
 
 impl Repairs {
-    /// Forgets what is older than the first missing packet.
+    /// Removes entries older than the first missing packet.
     fn pass(&mut self, first_missing: Psn) {
         self.sent.retain(|repair| !repair.psn.is_before(first_missing));
     }
 
-    /// Whether to send a packet again that is missing while the peer has `highest`.
+    /// Whether to retransmit a missing packet while the peer holds `highest`.
     fn is_due(&self, psn: Psn, highest: Psn) -> bool {
         let last = self.sent.iter().rev().find(|repair| repair.psn == psn);
         last.is_none_or(|repair| highest.is_after(repair.before.plus(OVERTAKEN_BY)))
@@ -50,7 +50,7 @@ impl Repairs {
 }
 
 impl Requester {
-    /// The peer misses `first` and has those of the packets behind it whose bits are set.
+    /// Handles a report: the peer misses `first` and holds the later packets whose bits are set.
     pub(super) fn on_report<H: Host>(
         &mut self,
         first: Psn,
@@ -62,14 +62,14 @@ impl Requester {
         let bits = report.len().min(REPORT_LEN) as u32 * 8;
         let Some(last) = (0..bits).rev().find(|&k| is_set(k)) else { return self.recover(first, sq, io) };
         let highest = first.plus(1 + last);
-        // A report of packets that were never sent is nonsense; one of packets that will be sent anyway is old.
+        // Ignore a report about PSNs that were never sent, and an old one about PSNs still to be sent.
         if !highest.is_before(self.psn) || self.clock.is_paused(io.now) {
             return;
         }
         self.repairs.pass(first);
         let missing =
             || core::iter::once(first).chain((0..last).filter(|&k| !is_set(k)).map(|k| first.plus(1 + k)));
-        if missing().count() > MOST_MISSING {
+        if missing().count() > MAX_MISSING {
             return self.recover(first, sq, io);
         }
         for psn in missing() {
@@ -78,14 +78,14 @@ impl Requester {
             }
             match self.repair(psn, sq, io) {
                 Ok(bytes) => self.cc.on_hole(io.now, bytes),
-                // What is not sent now stays missing, and the next report says so.
+                // A packet that cannot be sent now stays missing; the next report lists it again.
                 Err(Some(TxError::Full)) => break,
                 Err(_) => return self.recover(psn, sq, io),
             }
         }
     }
 
-    /// Sends one packet again; the cursor stays. `Err(None)` if it is not one that can be sent by itself.
+    /// Retransmits one packet; the cursor stays. Returns `Err(None)` if the packet cannot be sent alone.
     fn repair<H: Host>(
         &mut self,
         psn: Psn,

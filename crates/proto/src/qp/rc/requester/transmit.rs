@@ -1,4 +1,4 @@
-//! What is sent next, and what holds it back.
+//! Selects the next packets and applies the limits on sending.
 
 use super::super::super::execute::one_sided;
 use super::super::super::io::{Fatal, Io};
@@ -13,30 +13,30 @@ use crate::ids::Psn;
 use crate::verbs::{QpState, SendOp, WcStatus};
 use crate::wire::PiggybackedAck;
 
-/// A large READ goes out as several requests of at most this many bytes, so that the in-flight window bounds the
-/// responses too. Their borders never move: a restart ends where the first try ended, because the responder knows
-/// the request by its sequence numbers.
+/// A large READ is split into requests of at most this many bytes, so that the congestion window also bounds the
+/// responses. The boundaries are fixed: the responder identifies a request by its PSNs, so a retry must end where the
+/// first attempt ended.
 const READ_CHUNK: u32 = 64 * 1024;
 
-/// Bytes from which a copy in place of packets saves more than the wait for an acknowledgement costs.
-const WORTH_WAITING: u32 = 32 * 1024;
+/// Message size in bytes above which a direct copy saves more than waiting for the ACK costs.
+const DIRECT_MIN_LEN: u32 = 32 * 1024;
 
-/// What a link sends in one go at most, roughly. An acknowledgement that opens the window by a whole number of these lets
-/// the next packets leave in full loads.
-const LOAD: u32 = 60 * 1024;
+/// Approximate size of a full GSO run in bytes. ACKs that open the window by whole runs let the next packets leave in
+/// full runs.
+const GSO_RUN: u32 = 60 * 1024;
 
-/// Packets of a message that is worth making them equally long: in longer ones a second batch does not count, and packets from
-/// the middle are made in a row.
+/// Longest WRITE, in packets, that repeats the RETH in every packet to make them equally long. In longer ones a second
+/// GSO batch costs little.
 const SHORT: u32 = 16;
 
-/// Packets after which an acknowledgement is asked for, so that the window opens before it is used up: half of it, in whole loads if
-/// it has any. Each costs both ends about as much as a quarter of a load, so there are not to be more.
+/// Packets between two ACK requests, so that the window opens before it is exhausted: half the window, in whole GSO
+/// runs if it holds any. Each ACK costs both ends about a quarter of a run.
 pub(super) fn ack_every(window: u32, mtu: u32) -> u32 {
-    let (half, load) = (window / 2, whole(LOAD, mtu).max(1));
-    if half >= load { half - half % load } else { half.max(1) }
+    let (half, run) = (window / 2, whole(GSO_RUN, mtu).max(1));
+    if half >= run { half - half % run } else { half.max(1) }
 }
 
-/// How often `part`, mostly a power of two, fits into `n`.
+/// Quotient of `n` and `part`, which is usually a power of two.
 #[inline]
 pub(super) fn whole(n: u32, part: u32) -> u32 {
     if part & part.wrapping_sub(1) == 0 { n >> part.trailing_zeros() } else { n / part }
@@ -50,7 +50,7 @@ enum Step {
 }
 
 impl Requester {
-    /// Sends as much as window, link and order rules allow.
+    /// Sends as much as the window, the link and the ordering rules allow.
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
         sq: &mut SendQueue,
@@ -89,8 +89,8 @@ impl Requester {
         self.raise_stall(sq, io)
     }
 
-    /// Has the host do a one-sided operation at once, if it can: nothing before it may be under way, for the peer
-    /// executes requests in order. Takes no sequence number, since no packet tells of it.
+    /// Lets the host execute a one-sided operation directly. The peer executes requests in order, so nothing may be in
+    /// flight. Uses no PSN, because no packet is sent. Returns whether the host executed it.
     fn perform<H: Host>(&mut self, wqe: &SendWqe, sq: &mut SendQueue, io: &mut Io<'_, H>) -> bool {
         if !self.is_alone(sq) {
             return false;
@@ -101,11 +101,11 @@ impl Requester {
             return false;
         }
         io.counters.performed += 1;
-        self.finish_at_once(wqe, sq, io);
+        self.complete_local(wqe, sq, io);
         true
     }
 
-    /// Whether nothing is under way before the request under the cursor.
+    /// Whether the request under the cursor is the only outstanding one.
     #[inline]
     pub(crate) fn is_alone(&self, sq: &SendQueue) -> bool {
         self.cur == sq.head()
@@ -115,39 +115,39 @@ impl Requester {
             && self.stall.is_none()
     }
 
-    /// Whether a one-sided request shall wait until those before it are done, because the host can then do it at once.
-    /// Behind messages only a large one, and only where their acknowledgement is on its way: messages take their time, and
-    /// packets can follow them. Where it is not, the next messages will ask for it.
+    /// Whether a one-sided request waits until the earlier ones complete, so that the host can execute it directly.
+    /// Behind SENDs, only a large request waits, and only if their ACK is already requested. Otherwise the next SEND
+    /// requests it.
     fn awaits_reach<H: Host>(&mut self, wqe: &SendWqe, io: &mut Io<'_, H>) -> bool {
         let rkey = match wqe.op {
             SendOp::Write { rkey, .. } | SendOp::Read { rkey, .. } | SendOp::Atomic { rkey, .. } => rkey,
             _ => {
-                self.one_sided_under_way = false;
+                self.only_one_sided_in_flight = false;
                 return false;
             }
         };
         if self.sent > 0 || self.psn != self.high {
             return false;
         }
-        let is_large = wqe.len >= WORTH_WAITING;
-        if self.in_flight() > 0 && (self.one_sided_under_way || is_large) && io.host.can_access(rkey) {
+        let is_large = wqe.len >= DIRECT_MIN_LEN;
+        if self.in_flight() > 0 && (self.only_one_sided_in_flight || is_large) && io.host.can_access(rkey) {
             self.is_waited_behind |= is_large;
-            if self.one_sided_under_way || self.since_ack_req == 0 {
+            if self.only_one_sided_in_flight || self.since_ack_req == 0 {
                 return true;
             }
         }
-        self.one_sided_under_way |= self.in_flight() == 0;
+        self.only_one_sided_in_flight |= self.in_flight() == 0;
         false
     }
 
-    /// Completes the oldest request, which used no sequence number.
-    fn finish_at_once<H: Host>(&mut self, wqe: &SendWqe, sq: &mut SendQueue, io: &mut Io<'_, H>) {
+    /// Completes the oldest request, which used no PSN.
+    fn complete_local<H: Host>(&mut self, wqe: &SendWqe, sq: &mut SendQueue, io: &mut Io<'_, H>) {
         sq.pop();
         (self.cur, self.oldest) = (self.cur + 1, self.oldest + 1);
         io.complete_send(wqe);
     }
 
-    /// A local failure is told once everything before it is done: completions keep the order of posting.
+    /// Reports a local failure after every earlier request completed: completions keep posting order.
     pub(super) fn raise_stall<H: Host>(
         &mut self,
         sq: &mut SendQueue,
@@ -162,13 +162,13 @@ impl Requester {
         }
     }
 
-    /// The request under the cursor, started if it may be.
+    /// Returns the request under the cursor if it may start or continue.
     fn next_wqe<H: Host>(&mut self, sq: &mut SendQueue, io: &mut Io<'_, H>) -> Option<SendWqe> {
         let mtu = io.mtu();
         let fenced = self.sent == 0 && !self.reads.is_empty();
         let unstarted = self.sent == 0 && self.psn == self.high;
         let wqe = sq.get_mut(self.cur)?;
-        // In SQD what was begun is finished, and nothing else begun.
+        // In SQD, started requests finish and no other starts.
         if (wqe.fence && fenced) || (unstarted && io.attr.state != QpState::Rts) {
             return None;
         }
@@ -204,7 +204,7 @@ impl Requester {
         Step::Sent
     }
 
-    /// A packet was not taken.
+    /// Handles a packet that the host did not accept.
     fn unsent<H: Host>(&self, wqe: &SendWqe, error: TxError, io: &mut Io<'_, H>) -> Step {
         let TxError::Fault(fault) = error else { return Step::Blocked };
         io.host.explain(format_args!(
@@ -214,7 +214,8 @@ impl Requester {
         Step::Stalled(WcStatus::LocProtErr, Reason::LocalMemory)
     }
 
-    /// Sends `count` packets of a SEND or WRITE, the first of which lies at `place`. Returns how many were taken, and their bytes.
+    /// Sends `count` packets of a SEND or WRITE starting at `place`. Returns the number of packets accepted and their
+    /// bytes.
     #[inline]
     pub(super) fn send_packets<H: Host>(
         &self,
@@ -237,7 +238,7 @@ impl Requester {
         headers.bth.selective = transmission == Transmission::Selective;
         add_extensions(&mut headers, wqe, first, last);
         headers.xrceth = sq.srq(*number);
-        // The packet stays within the path MTU, and of packets sent together only the shortest kind may differ in length.
+        // The packet must fit the path MTU. Packets of one GSO run must have equal length.
         headers.piggybacked_ack = io
             .piggybacked_ack
             .filter(|_| first && last && len as usize + PiggybackedAck::LEN <= mtu as usize);
@@ -254,7 +255,7 @@ impl Requester {
         Ok((sent, sent * len))
     }
 
-    /// Whether the packet with this number was sent before. A peer that reports what it misses gets only that again.
+    /// Returns how this PSN is transmitted. A peer that reports missing packets receives only those again.
     pub(super) fn transmission(&self, psn: Psn) -> Transmission {
         match (psn.is_before(self.high), self.peer_selects) {
             (false, _) => Transmission::First,
@@ -263,8 +264,8 @@ impl Requester {
         }
     }
 
-    /// Whether all packets of a WRITE get the RETH. The first has it anyhow, and a segmentation batch ends with the first packet that is
-    /// shorter; a short message would leave in two batches, each of which costs as much as a long one.
+    /// Whether every packet of a WRITE carries the RETH. A GSO batch ends at the first shorter packet, so a short WRITE
+    /// with only one RETH would leave in two batches, each as expensive as a full one.
     pub(super) fn repeats_reth(&self, wqe: &SendWqe) -> bool {
         let is_short = (2..=SHORT).contains(&wqe.packets);
         is_short
@@ -289,7 +290,7 @@ impl Requester {
         self.send_awaited(wqe, 1, sq, io)
     }
 
-    /// Sends a request for `packets` responses, or for those among them that are not there yet.
+    /// Sends a request for those of `packets` responses that are missing.
     fn send_awaited<H: Host>(
         &mut self,
         wqe: &SendWqe,
@@ -306,8 +307,8 @@ impl Requester {
             let range = self.missing(self.psn, self.psn.plus(packets - 1));
             range.map(|(low, high)| (low, high.distance_from(low) as u32 + 1))
         };
-        // Also a request that is answered in full counts among those in flight until its turn comes: the peer remembers only
-        // so many, and must not forget an older one that is still missing.
+        // A request whose responses all arrived early still counts as outstanding. The responder remembers only
+        // `max_dest_rd_atomic` requests and must not forget an older one that is still missing.
         let Some((low, count)) = missing else {
             self.await_response(packets, io.now);
             self.pass(packets, wqe.packets);
@@ -321,7 +322,7 @@ impl Requester {
         Step::Sent
     }
 
-    /// What keeps a READ or atomic from being sent now, if anything.
+    /// Returns what blocks a READ or atomic, if anything.
     fn read_resources<H: Host>(&self, packets: u32, io: &mut Io<'_, H>) -> Option<Step> {
         if io.attr.max_rd_atomic == 0 {
             io.host.explain(format_args!("QP {}: READ or atomic posted, but max_rd_atomic is 0", io.id.qpn));
@@ -329,11 +330,11 @@ impl Requester {
         }
         let busy = self.reads.len() >= usize::from(io.attr.max_rd_atomic);
         let in_flight = self.in_flight();
-        let no_room = in_flight > 0 && in_flight + packets > self.window_packets(io.mtu());
-        (busy || no_room).then_some(Step::Blocked)
+        let window_full = in_flight > 0 && in_flight + packets > self.window_packets(io.mtu());
+        (busy || window_full).then_some(Step::Blocked)
     }
 
-    /// What stays in the NIC takes effect in order: after everything before it is done.
+    /// Executes a local operation once every earlier request completed.
     fn run_locally<H: Host>(
         &mut self,
         wqe: &SendWqe,
@@ -346,11 +347,11 @@ impl Requester {
         if let Some(Err((status, why))) = execute(&wqe.op, wqe.wr_id, io) {
             return Some(Step::Stalled(status, why));
         }
-        self.finish_at_once(wqe, sq, io);
+        self.complete_local(wqe, sq, io);
         None
     }
 
-    /// Moves the cursor over `packets` sequence numbers.
+    /// Advances the cursor by `packets` PSNs that were sent.
     #[inline]
     pub(super) fn on_sent<H: Host>(&mut self, packets: u32, bytes: u32, of: u32, io: &mut Io<'_, H>) {
         if !self.psn.is_before(self.high) {
@@ -361,7 +362,7 @@ impl Requester {
         self.pass(packets, of);
     }
 
-    /// The same where nothing needs to be sent.
+    /// Advances the cursor without sending.
     fn pass(&mut self, packets: u32, of: u32) {
         self.psn = self.psn.plus(packets);
         if self.psn.is_after(self.high) {

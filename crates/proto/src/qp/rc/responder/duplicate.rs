@@ -1,4 +1,4 @@
-//! Requests that were executed before: their answer was lost, or they crossed it.
+//! Duplicate requests: the response was lost, or the retransmission crossed it.
 
 use super::super::super::io::{Fatal, Io};
 use super::super::super::{DropReason, Host};
@@ -19,27 +19,27 @@ impl Responder {
             Operation::CompareSwap | Operation::FetchAdd => self.on_duplicate_atomic(pkt, io),
             Operation::Flush | Operation::AtomicWrite => self.on_duplicate_placement(pkt, io),
             _ => {
-                // SEND and WRITE are not executed again; the requester needs to hear that they were (C9-105).
+                // Duplicate SENDs and WRITEs are acknowledged, not executed again (C9-105).
                 self.replies.ack(self.expected.minus(1), self.msn);
                 Ok(())
             }
         }
     }
 
-    /// READ has no effect here, so it is simply read again; but only what was granted before.
+    /// Reads the data of a duplicate READ again. Only ranges of an executed READ are allowed.
     fn on_duplicate_read<H: Host>(&mut self, pkt: &Packet<'_>, io: &mut Io<'_, H>) -> Result<(), Fatal> {
         let Some(reth) = pkt.headers.reth else { return Ok(()) };
         let (psn, mtu) = (pkt.headers.bth.psn, io.mtu());
         if !self.replay.covers_read(psn, reth.addr, reth.rkey, reth.len, mtu) {
-            self.forget(pkt, io);
+            self.drop_stale(pkt, io);
             return Ok(());
         }
-        // A copy may come when the memory is long gone. Nobody waits for it then; and if somebody does, the first
-        // answer was lost and the silence will tell.
+        // A delayed duplicate may arrive after its memory was deregistered. Dropping it is safe: a requester that still
+        // waits times out.
         if reth.len > 0
             && io.check_remote(reth.rkey, reth.addr, u64::from(reth.len), Access::REMOTE_READ).is_err()
         {
-            self.forget(pkt, io);
+            self.drop_stale(pkt, io);
             return Ok(());
         }
         let reply = ReadReply {
@@ -57,34 +57,35 @@ impl Responder {
         Ok(())
     }
 
-    /// An atomic must not happen twice: the value it found the first time is sent again.
+    /// Returns the original value of a duplicate atomic. Atomics execute only once.
     fn on_duplicate_atomic<H: Host>(&mut self, pkt: &Packet<'_>, io: &mut Io<'_, H>) -> Result<(), Fatal> {
         let psn = pkt.headers.bth.psn;
         match self.replay.atomic(psn) {
             Some(original) => self.replies.atomic_again(psn, self.msn, original),
-            None => self.forget(pkt, io),
+            None => self.drop_stale(pkt, io),
         }
         Ok(())
     }
 
-    /// Nor may an atomic write undo what was written since.
+    /// Acknowledges a duplicate flush or atomic write. It does not execute again, because it could overwrite newer
+    /// data.
     fn on_duplicate_placement<H: Host>(&mut self, pkt: &Packet<'_>, io: &mut Io<'_, H>) -> Result<(), Fatal> {
         let psn = pkt.headers.bth.psn;
         if self.replay.placement(psn) {
             let reply = ReadReply::of_nothing(psn, self.msn, io.pd);
             self.replies.read_again(ReadReply { again: true, ..reply }, io.mtu());
         } else {
-            self.forget(pkt, io);
+            self.drop_stale(pkt, io);
         }
         Ok(())
     }
 
-    fn forget<H: Host>(&mut self, pkt: &Packet<'_>, io: &mut Io<'_, H>) {
+    fn drop_stale<H: Host>(&mut self, pkt: &Packet<'_>, io: &mut Io<'_, H>) {
         let bth = &pkt.headers.bth;
         io.host.dropped(
             DropReason::StaleDuplicate,
             format_args!(
-                "QP {}: {:?} with PSN {} repeats nothing that is remembered (expected PSN {})",
+                "QP {}: {:?} with PSN {} repeats no request in the replay list (expected PSN {})",
                 io.id.qpn, bth.opcode.operation, bth.psn, self.expected
             ),
         );

@@ -1,7 +1,7 @@
-//! Requests that came too early, and what is said about those before them.
+//! Out-of-order requests, and the NAKs that report missing ones.
 //!
-//! To a requester that goes back, one NAK names the first missing packet; what came behind it is kept nevertheless, and
-//! what it sends again is then a duplicate. One that repeats selectively is told about every missing packet.
+//! A go-back-N requester receives one NAK with the first missing PSN. Later packets are kept anyway, so their
+//! retransmissions are duplicates. A selective-repeat requester receives a report of every missing packet.
 
 use super::super::super::io::{Fatal, Io};
 use super::super::super::{Host, RecvQueue};
@@ -9,11 +9,11 @@ use super::Responder;
 use crate::wire::{NakCode, Packet, Syndrome};
 
 impl Responder {
-    /// Something before this packet was lost, or the packet itself counts as lost.
+    /// Handles a packet behind a missing one, or a packet that counts as lost.
     pub(super) fn on_gap<H: Host>(&mut self, pkt: &Packet<'_>, can_be_kept: bool, io: &mut Io<'_, H>) {
         io.counters.out_of_order += 1;
         let psn = pkt.headers.bth.psn;
-        // The numbers start over: what was asked for was sent again, and lost again.
+        // The PSN moved back: the requester retransmitted, and the missing packet was lost again.
         let starts_over = self.asked_again.is_none_or(|seen| !psn.is_after(seen));
         self.asked_again = Some(psn);
         let mut ask = starts_over;
@@ -30,9 +30,9 @@ impl Responder {
         }
     }
 
-    /// What was kept and is now next in sequence is executed.
+    /// Executes the kept requests that are now next in sequence.
     pub(super) fn catch_up<H: Host>(&mut self, rq: &mut RecvQueue, io: &mut Io<'_, H>) -> Result<(), Fatal> {
-        // Out of hand while its packets are looked at: they lie in it.
+        // Take the store out of `self`: the packets borrow from it.
         let mut kept = core::mem::take(&mut self.kept);
         let mut outcome = Ok(());
         while outcome.is_ok() {
@@ -42,7 +42,7 @@ impl Responder {
                 continue;
             }
             let Some(early) = kept.take(expected) else { break };
-            outcome = self.in_turn(&early, rq, io);
+            outcome = self.in_sequence(&early, rq, io);
             let passed = self.expected.distance_from(expected) as u32;
             kept.pass(expected, passed);
         }
@@ -57,7 +57,7 @@ impl Responder {
         Ok(())
     }
 
-    /// The packet that is next in sequence was placed when it came.
+    /// Advances over a packet that was placed on arrival.
     fn pass_placed<H: Host>(&mut self, ack_req: bool, io: &mut Io<'_, H>) -> Result<(), Fatal> {
         (self.asked_again, self.not_ready) = (None, false);
         if let Err(fault) = self.inbound.pass_placed(io) {

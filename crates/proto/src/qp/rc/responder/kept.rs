@@ -1,48 +1,48 @@
-//! Requests that came too early: kept until those before them have come.
+//! Out-of-order requests, kept until the earlier ones arrive.
 //!
-//! A packet is kept as a whole and looked at only when it is next in sequence, as if the network had delivered it then.
-//! So nothing about order, checks or what a program can tell differs from a network that loses nothing. One kind is placed
-//! early, because two more copies of every byte cost a receiver nearly half its speed where packets are lost: packets from the
-//! middle of a WRITE under way. Nobody may look at their bytes before the last packet is there, and that one waits.
+//! A kept packet is processed only when it is next in sequence, as if it arrived then. Ordering, checks and visible
+//! effects therefore equal those of a lossless network. Middle packets of the current WRITE are an exception: they are
+//! placed on arrival, because two more copies of every byte nearly halve the receive rate under loss. The application
+//! may not read these bytes before the last packet arrives, and the last packet is kept.
 
 use crate::ids::Psn;
 use crate::wire::{Headers, Packet};
 use alloc::boxed::Box;
 use alloc::vec;
 
-/// Most packets that are kept behind the first missing one. A power of two, so that the ring fits the space of sequence
-/// numbers.
-const MOST_KEPT: u32 = 1024;
-/// Most bytes of data among them: what one peer may make us hold.
-const MOST_BYTES: u32 = 1 << 20;
-/// The memory is given back after so many requests in sequence. Where packets are lost, it will be needed again before.
-const RESTS_AFTER: u32 = 16 * 1024;
+/// Maximum number of packets kept beyond the first missing one. A power of two, so that the ring wraps with the PSN
+/// space.
+const MAX_KEPT: u32 = 1024;
+/// Maximum payload bytes kept per queue pair.
+const MAX_KEPT_BYTES: u32 = 1 << 20;
+/// The buffers are freed after this many requests in sequence. Under continued loss they stay allocated.
+const FREE_AFTER: u32 = 16 * 1024;
 
-/// Bytes of a report that says which packets are kept.
-pub(in super::super) const REPORT_LEN: usize = MOST_KEPT as usize / 8;
+/// Bytes of the bitmap of kept packets in a NAK.
+pub(in super::super) const REPORT_LEN: usize = MAX_KEPT as usize / 8;
 
-/// What is kept of a packet beside its payload.
+/// A kept packet without its payload.
 #[derive(Clone, Copy, Debug)]
 struct Early {
     headers: Headers,
     len: u32,
-    /// Its bytes are where they belong; only its turn has not come.
+    /// Its payload is already placed in the destination memory.
     is_placed: bool,
 }
 
-/// The store. It takes no memory until something comes early.
+/// The store. It allocates when the first packet arrives out of order.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// One place for each number, as many as there is room for.
+    /// One slot for each PSN.
     ring: Box<[Option<Early>]>,
-    /// The payloads, each in the place of its number.
+    /// The payloads, one slot for each PSN.
     payloads: Box<[u8]>,
-    /// Bytes of such a place.
+    /// Bytes per payload slot.
     stride: u32,
     count: u32,
-    /// The highest number that is kept.
+    /// The highest kept PSN.
     highest: Psn,
-    /// Requests in sequence since something was kept.
+    /// Requests in sequence since a packet was last kept.
     in_sequence: u32,
 }
 
@@ -51,13 +51,13 @@ impl Kept {
         self.count == 0
     }
 
-    /// Whether nothing is kept and no memory waits for it.
+    /// Whether no buffers are allocated.
     #[inline]
     pub(super) fn is_unused(&self) -> bool {
         self.stride == 0
     }
 
-    /// The highest number kept, if there is any.
+    /// The highest kept PSN, if any packet is kept.
     pub(super) fn highest(&self) -> Option<Psn> {
         (self.count > 0).then_some(self.highest)
     }
@@ -66,8 +66,8 @@ impl Kept {
         psn.value() as usize % self.ring.len()
     }
 
-    /// Keeps a packet that is ahead of `expected`, if there is room. One that is kept already stays. `place` puts its bytes where they
-    /// belong, if it can: then they need not be kept.
+    /// Keeps a packet ahead of `expected` if a slot is free for it. A packet that is already kept stays. `place` tries
+    /// to write the payload to its destination; otherwise the payload is copied into the store.
     pub(super) fn keep(
         &mut self,
         expected: Psn,
@@ -76,9 +76,9 @@ impl Kept {
         place: impl FnOnce(u32) -> bool,
     ) {
         if self.ring.is_empty() {
-            let places = (MOST_BYTES / mtu).min(MOST_KEPT);
-            self.ring = vec![None; places as usize].into();
-            self.payloads = vec![0; (places * mtu) as usize].into();
+            let slots = (MAX_KEPT_BYTES / mtu).min(MAX_KEPT);
+            self.ring = vec![None; slots as usize].into();
+            self.payloads = vec![0; (slots * mtu) as usize].into();
             self.stride = mtu;
         }
         let (psn, len) = (pkt.headers.bth.psn, pkt.payload.len());
@@ -100,7 +100,7 @@ impl Kept {
         self.in_sequence = 0;
     }
 
-    /// Hands over the packet with this number, whose turn has come.
+    /// Removes and returns the packet with this PSN.
     pub(super) fn take(&mut self, psn: Psn) -> Option<Packet<'_>> {
         if self.count == 0 {
             return None;
@@ -112,8 +112,8 @@ impl Kept {
         Some(Packet { headers, payload: &self.payloads[start..start + len as usize] })
     }
 
-    /// Whether the packet with this number, whose turn has come, is here and was placed; if so, whether it asks for an
-    /// acknowledgement. It is not kept any more.
+    /// Removes the packet with this PSN if its payload is already placed. Returns whether it requests an ACK, or `None`
+    /// if it is not kept or not placed.
     pub(super) fn take_placed(&mut self, psn: Psn) -> Option<bool> {
         if self.count == 0 {
             return None;
@@ -125,16 +125,16 @@ impl Kept {
         Some(ack_req)
     }
 
-    /// Forgets what `expected` has passed although it was kept: numbers inside a READ.
+    /// Removes kept packets that `expected` skipped: PSNs inside a READ.
     pub(super) fn pass(&mut self, from: Psn, packets: u32) {
         if self.count > 0 {
-            for n in 0..packets.min(MOST_KEPT) {
+            for n in 0..packets.min(MAX_KEPT) {
                 let _ = self.take(from.plus(n));
             }
         }
     }
 
-    /// Forgets everything.
+    /// Removes every packet.
     pub(super) fn clear(&mut self) {
         if self.count > 0 {
             self.ring.fill(None);
@@ -142,19 +142,19 @@ impl Kept {
         }
     }
 
-    /// A request came in sequence and nothing is kept: after many of them the memory is given back.
+    /// Counts a request in sequence while no packet is kept. Frees the buffers after many of them.
     #[inline]
     pub(super) fn on_sequence(&mut self) {
         if self.stride > 0 {
             self.in_sequence += 1;
-            if self.in_sequence > RESTS_AFTER {
+            if self.in_sequence > FREE_AFTER {
                 *self = Kept::default();
             }
         }
     }
 
-    /// Which of the numbers behind `expected` are kept: bit k of the report stands for `expected` + 1 + k. Returns its
-    /// length, a multiple of four.
+    /// Writes the bitmap of kept packets: bit k stands for `expected` + 1 + k. Returns its length in bytes, a multiple
+    /// of four.
     pub(super) fn report(&self, expected: Psn, out: &mut [u8; REPORT_LEN]) -> usize {
         let Some(highest) = self.highest() else { return 0 };
         let span = highest.distance_from(expected).clamp(0, self.ring.len() as i32 - 1) as usize;
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_early_is_there_once_also_where_numbers_start_over() {
+    fn kept_packets_are_taken_once_across_the_psn_wrap() {
         let (mut kept, expected) = (Kept::default(), Psn::new(0xff_fff0));
         assert!(kept.take(expected).is_none() && kept.is_empty());
         for n in [1, 2, 40, 255] {
@@ -202,12 +202,12 @@ mod tests {
             assert!(kept.take(expected.plus(n)).is_none());
         }
         assert!(kept.is_empty() && kept.stride > 0);
-        (0..=RESTS_AFTER).for_each(|_| kept.on_sequence());
+        (0..=FREE_AFTER).for_each(|_| kept.on_sequence());
         assert!(kept.ring.is_empty() && kept.payloads.is_empty());
     }
 
     #[test]
-    fn what_was_placed_is_told_apart() {
+    fn placed_packets_are_taken_separately() {
         let (mut kept, expected) = (Kept::default(), Psn::new(7));
         let mut asked = alloc::vec::Vec::new();
         for (n, is_placed) in [(1, true), (2, false), (1, true)] {
@@ -216,7 +216,7 @@ mod tests {
                 is_placed
             });
         }
-        assert_eq!(asked, [1, 2], "what is here already is not placed again");
+        assert_eq!(asked, [1, 2], "a kept packet is not placed again");
         assert_eq!(kept.take_placed(expected.plus(2)), None);
         assert_eq!(kept.take_placed(expected.plus(1)), Some(false));
         assert_eq!(kept.take_placed(expected.plus(1)), None);

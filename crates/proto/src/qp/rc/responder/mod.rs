@@ -1,18 +1,17 @@
 //! Responder half of a reliable connection: requests in, acknowledgements out.
 //!
-//! The order of checks is part of the protocol, not taste (IBA 9.7.4). A packet with two faults must be answered for
-//! the first, because the requester recovers differently from each: sequence number, then opcode, then resources,
-//! then length, then memory.
+//! IBA 9.7.4 defines the order of checks: PSN, opcode, resources, length, memory. A packet with two faults is answered
+//! for the first one, because the requester recovers differently from each.
 //!
 //! | file | question |
 //! |---|---|
 //! | `request` | a SEND or WRITE that is next in sequence |
-//! | `read`, `atomic` | the requests that are answered with data |
-//! | `placement` | flush and atomic write, answered without |
-//! | `duplicate` | a request that was executed before |
-//! | `gap`, `kept` | a request that came too early |
-//! | `reply` | in which order answers leave |
-//! | `replay` | what is remembered of READs and atomics |
+//! | `read`, `atomic` | requests that return data |
+//! | `placement` | flush and atomic write |
+//! | `duplicate` | duplicate requests |
+//! | `gap`, `kept` | out-of-order requests |
+//! | `reply` | the order of responses |
+//! | `replay` | state of executed READs and atomics |
 
 mod atomic;
 mod duplicate;
@@ -38,28 +37,28 @@ use reply::Replies;
 
 const MASK_24: u32 = 0x00ff_ffff;
 
-/// Acknowledgements, the first of a connection, that say that we read piggybacked ACKs. A few, since each may be lost; not all, since a
-/// foreign peer has no use for the mark.
+/// Number of ACKs, at the start of a connection, that announce support for piggybacked ACKs. More than one, since each
+/// may be lost. Other implementations ignore the bit.
 const ANNOUNCEMENTS: u8 = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct Responder {
-    /// The next sequence number due.
+    /// The next expected PSN.
     expected: Psn,
-    /// Messages finished, modulo 2^24.
+    /// Completed messages modulo 2^24.
     msn: u32,
     inbound: Inbound,
     replies: Replies,
     replay: ReplayStore,
-    /// A NAK for `expected` is out: the last out-of-order number seen since.
+    /// A NAK for `expected` was sent; this is the last out-of-order PSN since.
     asked_again: Option<Psn>,
-    /// What came too early.
+    /// Out-of-order packets.
     kept: Kept,
-    /// No receive was posted for `expected`: all that follows will come again.
+    /// No receive was posted for `expected`: the requester retransmits everything from there.
     not_ready: bool,
-    /// The peer understands reports of what is kept.
+    /// The peer supports selective repeat.
     peer_selects: bool,
-    /// Acknowledgements that will yet say that we read piggybacked ACKs.
+    /// Remaining ACKs that announce support for piggybacked ACKs.
     announcements_left: u8,
 }
 
@@ -71,7 +70,7 @@ impl Responder {
         self.replay.resize(usize::from(attr.max_dest_rd_atomic));
     }
 
-    /// Takes over a changed `max_dest_rd_atomic`.
+    /// Applies a changed `max_dest_rd_atomic`.
     pub(crate) fn reconfigure(&mut self, attr: &QpAttr) {
         self.replay.resize(usize::from(attr.max_dest_rd_atomic));
     }
@@ -80,7 +79,7 @@ impl Responder {
         &mut self.inbound
     }
 
-    /// A request packet.
+    /// Handles a request packet.
     #[inline(always)] // as `Inbound::accept`
     pub(crate) fn handle_request<V: View, H: Host>(
         &mut self,
@@ -92,11 +91,11 @@ impl Responder {
         if view.psn() != self.expected {
             return self.out_of_sequence(&view.to_packet(), V::CAN_BE_KEPT, io);
         }
-        self.in_turn(view, rq, io)?;
+        self.in_sequence(view, rq, io)?;
         if self.kept.is_unused() { Ok(()) } else { self.after_early(rq, io) }
     }
 
-    /// A request that was executed before, or that arrived before an earlier one.
+    /// Handles a duplicate or out-of-order request.
     #[inline(never)]
     fn out_of_sequence<H: Host>(
         &mut self,
@@ -105,14 +104,14 @@ impl Responder {
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
         if pkt.headers.bth.psn.is_before(self.expected) {
-            self.name_domain(pkt.headers.xrceth, io);
+            self.select_srq_domain(pkt.headers.xrceth, io);
             return self.on_duplicate(pkt, io);
         }
         self.on_gap(pkt, can_be_kept, io);
         Ok(())
     }
 
-    /// A request arrived in sequence, and there is memory for those that arrive early.
+    /// Handles a request in sequence while buffers for out-of-order packets exist.
     #[inline(never)]
     fn after_early<H: Host>(&mut self, rq: &mut RecvQueue, io: &mut Io<'_, H>) -> Result<(), Fatal> {
         if self.kept.is_empty() {
@@ -123,27 +122,27 @@ impl Responder {
         }
     }
 
-    /// The XRC shared receive queue that a request names, and whether there is one: its domain is the one that counts.
+    /// Looks up the XRC shared receive queue of a request and switches to its protection domain. Returns the queue and
+    /// whether it exists.
     #[inline(always)]
-    fn name_domain<H: Host>(&self, srq: Option<Srqn>, io: &mut Io<'_, H>) -> Option<(Srqn, bool)> {
+    fn select_srq_domain<H: Host>(&self, srq: Option<Srqn>, io: &mut Io<'_, H>) -> Option<(Srqn, bool)> {
         let srq = srq?;
         let pd = io.host.xrc_pd(srq);
         io.pd = pd.unwrap_or(io.pd);
         Some((srq, pd.is_some()))
     }
 
-    /// A request that is next in sequence.
+    /// Handles a request that is next in sequence.
     #[inline(always)] // as `Inbound::accept`
-    fn in_turn<V: View, H: Host>(
+    fn in_sequence<V: View, H: Host>(
         &mut self,
         view: &V,
         rq: &mut RecvQueue,
         io: &mut Io<'_, H>,
     ) -> Result<(), Fatal> {
         (self.asked_again, self.not_ready) = (None, false);
-        if let Some((srq, false)) = self.name_domain(view.xrceth(), io) {
-            // Before the opcode is looked at: a wrong one is an invalid request too, so the requester sees no
-            // difference.
+        if let Some((srq, false)) = self.select_srq_domain(view.xrceth(), io) {
+            // Checked before the opcode: both faults are invalid requests, so the requester sees no difference.
             return Err(self.refuse_request(
                 RefusalReason::NoSuchSrq,
                 format_args!("it names XRC shared receive queue {srq}, which is not in this QP's XRC domain"),
@@ -158,7 +157,7 @@ impl Responder {
         }
     }
 
-    /// Finishes `packets` sequence numbers of a request.
+    /// Advances by `packets` PSNs of a request.
     #[inline]
     fn step(&mut self, packets: u32, ends_message: bool) {
         if packets > 1 {
@@ -170,7 +169,7 @@ impl Responder {
         }
     }
 
-    /// Refuses the packet in hand for good.
+    /// Refuses the current packet and ends the connection.
     fn refuse<H: Host>(&mut self, code: NakCode, event: Option<EventKind>, io: &mut Io<'_, H>) -> Fatal {
         io.counters.naks_sent += 1;
         self.replies.nak(self.expected, self.msn, Syndrome::Nak(code));

@@ -59,7 +59,7 @@ impl Responder {
         }
     }
 
-    /// What was asked for must be granted as a whole; nothing grants persistence.
+    /// Executes a flush. Refuses any placement type but global visibility; no region grants persistence.
     fn flush<H: Host>(
         &mut self,
         feth: Feth,

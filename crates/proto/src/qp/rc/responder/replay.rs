@@ -1,4 +1,4 @@
-//! What is remembered of executed READs and atomics, so that a repeated request has the first one's effect.
+//! Executed READs and atomics, kept to answer duplicates without executing them again.
 
 use crate::ids::{Psn, RKey};
 use alloc::collections::VecDeque;
@@ -14,7 +14,7 @@ pub(super) enum Executed {
     Atomic { psn: Psn, original: u64 },
 }
 
-/// The last `max_dest_rd_atomic` of them: a requester can have no more in flight, so none older can come again
+/// The last `max_dest_rd_atomic` requests. A requester has no more in flight, so older ones cannot be repeated
 /// (C9-150).
 #[derive(Debug, Default)]
 pub(super) struct ReplayStore {
@@ -40,7 +40,7 @@ impl ReplayStore {
         self.executed.push_back(executed);
     }
 
-    /// The original value found by the atomic with this number.
+    /// The original value of the atomic with this PSN.
     pub(super) fn atomic(&self, psn: Psn) -> Option<u64> {
         self.executed.iter().rev().find_map(|e| match *e {
             Executed::Atomic { psn: p, original } if p == psn => Some(original),
@@ -48,8 +48,7 @@ impl ReplayStore {
         })
     }
 
-    /// Whether `[addr, addr + len)` from number `psn` on lies inside an executed READ, at the place where that READ
-    /// had it.
+    /// Whether `[addr, addr + len)` from `psn` on lies inside an executed READ at the same offset.
     pub(super) fn covers_read(&self, psn: Psn, addr: u64, rkey: RKey, len: u32, mtu: u32) -> bool {
         self.executed.iter().rev().any(|e| match *e {
             Executed::Read { psn: first, packets, addr: start, rkey: key, len: whole } => {
@@ -65,7 +64,7 @@ impl ReplayStore {
         })
     }
 
-    /// Whether a flush or atomic write with this number was executed.
+    /// Whether a flush or atomic write with this PSN was executed.
     pub(super) fn placement(&self, psn: Psn) -> bool {
         self.executed.contains(&Executed::Placement { psn })
     }

@@ -1,4 +1,4 @@
-//! In which order answers leave: the order of the requests, whatever kind of answer each one needs.
+//! The queue of responses, in the order of the requests.
 
 use super::super::super::io::{Fatal, Io};
 use super::super::super::{DropReason, Host, RefusalReason, TxError, TxPayload};
@@ -9,13 +9,13 @@ use crate::verbs::{EventKind, Transport};
 use crate::wire::{Aeth, NakCode, Operation, PiggybackedAck, Syndrome};
 use alloc::collections::VecDeque;
 
-/// No end-to-end credits: a receiver that runs dry says RNR instead (IBA 9.7.7.2.1, the "invalid" code).
+/// No end-to-end credits: a responder without receives sends an RNR NAK (IBA 9.7.7.2.1, the "invalid" code).
 const NO_CREDITS: Syndrome = Syndrome::ACK_NO_CREDIT;
 
-/// Most answers that wait at once: every READ a requester may have in flight, twice, and the ACKs between them.
+/// Maximum number of queued responses: twice the READs that a requester may have in flight, and the ACKs between them.
 const MAX_WAITING: usize = 600;
 
-/// The rest of a READ that is being answered.
+/// The rest of a READ response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadReply {
     pub(super) psn: Psn,
@@ -23,17 +23,17 @@ pub(super) struct ReadReply {
     pub(super) rkey: RKey,
     pub(super) pd: PdId,
     pub(super) len: u32,
-    /// Nothing of it was sent yet, so the next packet is a first or only one.
+    /// No packet was sent yet, so the next one is a first or only packet.
     pub(super) fresh: bool,
     pub(super) msn: u32,
-    /// An answer given again does not count against `max_dest_rd_atomic`: the requester may long have the first.
+    /// A repeated response does not count against `max_dest_rd_atomic`: the requester may already hold the first.
     pub(super) again: bool,
-    /// All packets of the answer have an AETH, so that all are equally long: the requester takes that.
+    /// Every packet carries an AETH, so that all have equal length. The requester supports this.
     pub(super) even: bool,
 }
 
 impl ReadReply {
-    /// The answer to a flush or an atomic write.
+    /// The response to a flush or atomic write.
     pub(super) fn of_nothing(psn: Psn, msn: u32, pd: PdId) -> ReadReply {
         ReadReply { psn, addr: 0, rkey: RKey(0), pd, len: 0, fresh: true, msn, again: false, even: false }
     }
@@ -63,11 +63,11 @@ impl Reply {
     }
 }
 
-/// Answers that wait to be sent.
+/// Responses waiting to be sent.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     queue: VecDeque<Reply>,
-    /// READs and atomics among them that are answered for the first time.
+    /// READs and atomics among them, without repeated ones.
     reading: usize,
 }
 
@@ -76,12 +76,12 @@ impl Replies {
         self.queue.is_empty()
     }
 
-    /// READs and atomics not yet answered in full for the first time.
+    /// READs and atomics whose first response is not complete.
     pub(super) fn reading(&self) -> usize {
         self.reading
     }
 
-    /// Acknowledges everything up to `psn`. Acknowledgements that nothing separates become one.
+    /// Acknowledges everything up to `psn`. Adjacent ACKs are merged.
     pub(super) fn ack(&mut self, psn: Psn, msn: u32) {
         if let Some(Reply::Ack { psn: p, msn: m, syndrome: Syndrome::Ack { .. } }) = self.queue.back_mut() {
             (*p, *m) = (psn, msn);
@@ -91,7 +91,7 @@ impl Replies {
     }
 
     pub(super) fn nak(&mut self, psn: Psn, msn: u32, syndrome: Syndrome) {
-        // A NAK acknowledges what is before it, so a waiting ACK adds nothing.
+        // A NAK acknowledges everything before it, so it replaces a queued ACK.
         if let Some(Reply::Ack { .. }) = self.queue.back() {
             self.queue.pop_back();
         }
@@ -108,8 +108,8 @@ impl Replies {
         self.queue.push_back(Reply::Atomic { psn, msn, original, again: false });
     }
 
-    /// Answers a repeated READ. If its answer is still being sent, that one starts over where asked; so a requester
-    /// that repeats itself makes no extra traffic.
+    /// Queues the response to a repeated READ. If the first response is still being sent, it restarts at the requested
+    /// PSN instead, so repeats cause no extra traffic.
     pub(super) fn read_again(&mut self, reply: ReadReply, mtu: u32) {
         for queued in &mut self.queue {
             let Reply::Read(r) = queued else { continue };
@@ -131,8 +131,8 @@ impl Replies {
         }
     }
 
-    /// Only repeated requests come here. Their number is bounded, so that a peer that repeats faster than the link
-    /// drains gets no memory of ours; what is left out it will repeat again.
+    /// Queues a repeated response in PSN order. The queue is bounded, so a peer cannot exhaust memory with repeats. A
+    /// dropped response is requested again.
     fn insert_in_order(&mut self, reply: Reply) {
         if self.queue.len() >= MAX_WAITING {
             return;
@@ -143,19 +143,19 @@ impl Replies {
 }
 
 impl Responder {
-    /// Whether an answer waits.
+    /// Whether a response is queued.
     pub(crate) fn has_replies(&self) -> bool {
         !self.replies.is_empty()
     }
 
-    /// Whether nothing but positive acknowledgements waits.
+    /// Whether only positive ACKs are queued.
     pub(crate) fn only_acks_wait(&self) -> bool {
         let is_ack = |r: &Reply| matches!(r, Reply::Ack { syndrome: Syndrome::Ack { .. }, .. });
-        // Nearly always there is one.
+        // Usually exactly one is queued.
         self.piggybacked_ack().is_some() || self.replies.queue.iter().all(is_ack)
     }
 
-    /// The acknowledgement that waits, if it is all that waits and may be piggybacked on a request.
+    /// The queued ACK, if it is the only response and may be piggybacked.
     pub(crate) fn piggybacked_ack(&self) -> Option<PiggybackedAck> {
         match (self.replies.queue.len(), self.replies.queue.front()) {
             (1, Some(&Reply::Ack { psn, msn, syndrome: syndrome @ Syndrome::Ack { .. } })) => {
@@ -165,13 +165,13 @@ impl Responder {
         }
     }
 
-    /// The piggybacked acknowledgement left in a request.
+    /// Removes the ACK that left piggybacked on a request.
     pub(crate) fn on_piggybacked<H: Host>(&mut self, io: &mut Io<'_, H>) {
         self.replies.queue.pop_front();
         io.counters.acks_sent += 1;
     }
 
-    /// Sends answers until there is none or the link is full.
+    /// Sends queued responses until the queue is empty or the link is full.
     pub(crate) fn poll_transmit<H: Host>(&mut self, io: &mut Io<'_, H>) -> Result<(), Fatal> {
         while let Some(reply) = self.replies.queue.front().copied() {
             let sent = match reply {
@@ -189,7 +189,7 @@ impl Responder {
                 }
                 Ok(false) => {}
                 Err(TxError::Full) => break,
-                // A late copy of a READ may outlive its memory; the requester has its data, or will ask again.
+                // The memory of a repeated READ may be deregistered. The requester has its data or asks again.
                 Err(TxError::Fault(fault)) if !reply.counts() => {
                     io.host.dropped(
                         DropReason::StaleDuplicate,
@@ -198,7 +198,7 @@ impl Responder {
                     self.replies.queue.pop_front();
                 }
                 Err(TxError::Fault(fault)) => {
-                    // The region went away under a READ that had been granted.
+                    // The region was deregistered while its READ was being answered.
                     let (qpn, peer) = (io.id.qpn, io.attr.dest_qpn);
                     let why = format_args!("QP {qpn}: READ by QP {peer} stopped: {fault}");
                     io.host.refused(RefusalReason::from(&fault), why);
@@ -213,7 +213,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Says which packet is missing; to a peer that understands, also which of those behind it are here.
+    /// Sends a NAK with the missing PSN; for a selective-repeat peer, also the bitmap of kept packets.
     fn send_sequence_nak<H: Host>(
         &mut self,
         psn: Psn,
@@ -221,7 +221,7 @@ impl Responder {
         io: &mut Io<'_, H>,
     ) -> Result<bool, TxError> {
         if psn != self.expected {
-            // It came while the NAK waited. An acknowledgement may have made room for the NAK, so one goes out.
+            // The packet arrived while the NAK was queued. The NAK may have replaced an ACK, so send one.
             return self.send_ack(psn.minus(1), msn, NO_CREDITS, io);
         }
         let mut report = [0; REPORT_LEN];
@@ -235,7 +235,7 @@ impl Responder {
         Ok(true)
     }
 
-    /// Whether the next acknowledgement says that we read what the specification does not have.
+    /// Whether the next ACK announces support for the extensions.
     fn announces<H: Host>(&self, io: &Io<'_, H>) -> bool {
         self.announcements_left > 0 && io.id.transport == Transport::Rc
     }
@@ -256,7 +256,7 @@ impl Responder {
         Ok(true)
     }
 
-    /// Sends the next packet of a READ's answer; true when it was the last.
+    /// Sends the next packet of a READ response. Returns whether it was the last.
     fn send_read<H: Host>(&mut self, read: ReadReply, io: &mut Io<'_, H>) -> Result<bool, TxError> {
         let mtu = io.mtu();
         let len = read.len.min(mtu);

@@ -29,8 +29,8 @@ impl Responder {
         }
     }
 
-    /// No receive is posted: the requester shall come again after `min_rnr_timer`. What it has already sent behind
-    /// this packet is out of sequence and is passed over in silence.
+    /// Sends an RNR NAK because no receive is posted; the requester retries after `min_rnr_timer`. Packets already in
+    /// flight behind this one are out of sequence and are dropped silently.
     fn not_ready<H: Host>(&mut self, io: &mut Io<'_, H>) {
         io.counters.rnr_sent += 1;
         (self.asked_again, self.not_ready) = (Some(self.expected), true);
@@ -50,14 +50,14 @@ impl Responder {
                 self.not_ready(io);
                 return Ok(());
             }
-            // As if the packets of the message had been lost: the requester goes back and sends them.
+            // Treat the packets of the message as lost: the requester retransmits them.
             Refusal::NotFetched => {
                 self.on_gap(pkt, false, io);
                 return Ok(());
             }
             Refusal::TooLong { capacity, needed } => {
                 let why = format_args!(
-                    "QP {qpn}: a message of at least {needed} bytes from QP {peer} met a receive of {capacity} bytes"
+                    "QP {qpn}: a message of at least {needed} bytes from QP {peer} exceeds the receive of {capacity} bytes"
                 );
                 io.host.refused(RefusalReason::ReceiveTooSmall, why);
                 self.inbound.fail_recv(WcStatus::LocLenErr, Reason::ReceiveTooSmall, io);
@@ -78,7 +78,7 @@ impl Responder {
                 self.refuse(NakCode::RemoteAccess, None, io)
             }
             Refusal::Access(fault) => {
-                // A WRITE with immediate holds a receive; its consumer learns of the failure there (11.6.2).
+                // A WRITE with immediate consumes a receive, which completes with the error (11.6.2).
                 if self.inbound.fail_recv(WcStatus::LocAccessErr, Reason::LocalMemory, io) {
                     let why = format_args!("QP {qpn}: WRITE with immediate from QP {peer}: {fault}");
                     io.host.refused(RefusalReason::from(&fault), why);
@@ -91,7 +91,9 @@ impl Responder {
                 let op = pkt.headers.bth.opcode.operation;
                 let (len, mtu) = (pkt.payload.len(), io.mtu());
                 self.refuse_invalid(
-                    format_args!("{op:?} with {len} bytes may not stand here (MTU {mtu})"),
+                    format_args!(
+                        "{op:?} with {len} bytes is not valid at this point of a message (MTU {mtu} bytes)"
+                    ),
                     io,
                 )
             }
