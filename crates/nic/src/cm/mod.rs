@@ -18,6 +18,11 @@
 //! | `roll_call` | how they hear of a peer on this host that was killed |
 //! | `attributes` | what the id's queue pair must be set to |
 //!
+//! Every process of an address owns QP1. The high eight bits of a communication id are the slot of the process that assigned it. The steering program of
+//! the shared port reads that slot, so nearly all messages arrive at the right process. A REQ names a port instead; a sender on this host
+//! looks up the listener and writes its slot into a reserved byte of the MAD. A message that no living process can claim is
+//! answered by its receiver (REJ, DREP), so the peer of a killed process does not wait for a time-out.
+//!
 //! Locks: an id's state, then the manager, then a channel. Whatever may drop the last handle of an id does so with none of
 //! them held.
 

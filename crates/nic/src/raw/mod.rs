@@ -10,6 +10,8 @@
 //! | `spread` | a table of receive queues, chosen by a hash of the headers |
 //! | `qp` | queue pairs |
 //!
+//! Frames bypass the engine. A send is one system call; a thread that exists only while there are rules matches arriving frames and places them.
+//!
 //! The interface is that of the first entry of the GID table. A frame that a queue pair sends also reaches the rules of
 //! this host, as if the NIC looped it back: on the loopback interface the kernel does that; elsewhere frames of this
 //! process are matched as they leave, and those of other processes are seen by the socket as outgoing ones.
