@@ -44,7 +44,7 @@ pub(crate) fn test(ctx: &Context) -> Report {
         args.extend(["--lib", "--bins"]);
     }
     args.extend(["--", "--show-output"]);
-    let mut job = Job::cargo(args).limit_s(30 * 60);
+    let mut job = Job::cargo(args).limit_s(45 * 60);
     if is_quick {
         job = job.env("PROPTEST_CASES", "32");
     }

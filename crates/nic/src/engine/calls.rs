@@ -99,8 +99,7 @@ impl Engine {
         if machine.has_unsent() {
             machine.poll_requests(now, &mut host);
         }
-        // An acknowledgement that was put off is piggybacked_ack: behind the data, in the same system call and often the
-        // same segmentation batch.
+        // A delayed ACK that no request carried follows the data, in the same system call and often in the same GSO run.
         if machine.has_replies() {
             machine.poll_replies(now, &mut host);
         }

@@ -91,7 +91,7 @@ impl Requester {
     }
 
     /// Whether the next packet requests an ACK; `tail` if it is the last of its message. An ACK is requested for a
-    /// signalled request, a full queue, a nearly exhausted window, a local request behind, or a large one-sided request
+    /// signalled request, a queue that is half full, a nearly exhausted window, a local request behind, or a large one-sided request
     /// as seen before. The tail of an unsignalled burst relies on the next request or on the probe, which halves the
     /// packets of a ping-pong. Without an RTT sample there is no probe, so the tail requests an ACK.
     #[inline]
