@@ -12,6 +12,7 @@ use ferroce_proto::verbs::Route;
 use std::io;
 use std::net::IpAddr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Sockets per address, at most.
 const MOST_SOCKETS: usize = 16;
@@ -27,6 +28,9 @@ pub(super) struct TxSockets {
     any_v6: Option<TxSocket>,
     /// Filled from the front; never changed once filled, so readers need no lock.
     addresses: Box<[OnceLock<Address>]>,
+    /// How many are filled. Threads get the numbers of sockets from [`Self::choose`], which reads this first: an order that
+    /// ThreadSanitizer sees, while that of `OnceLock` is hidden in the standard library.
+    filled: AtomicUsize,
     adding: Mutex<()>,
 }
 
@@ -55,6 +59,7 @@ impl TxSockets {
             any_v4: open_tx_socket(unspecified(true), DEFAULT_HOP_LIMIT)?,
             any_v6,
             addresses: (0..MOST_ADDRESSES).map(|_| OnceLock::new()).collect(),
+            filled: AtomicUsize::new(0),
             adding: Mutex::new(()),
         })
     }
@@ -66,15 +71,19 @@ impl TxSockets {
         if route.sgid.to_ipv4().is_some() != is_ipv4 {
             return None;
         }
-        let mut known = self.addresses.iter().map_while(OnceLock::get);
         let hop_limit = effective_hop_limit(route);
-        let is_it = |a: &Address| a.gid == route.sgid && a.hop_limit == hop_limit;
-        let address = known.position(is_it).or_else(|| self.add(route.sgid, hop_limit));
+        let address = self.find(route.sgid, hop_limit).or_else(|| self.add(route.sgid, hop_limit));
         match address {
             Some(i) => Some((i * MOST_SOCKETS + usize::from(route.entropy) % self.per_address) as u16),
             None if is_ipv4 => Some(ANY_V4),
             None => self.any_v6.as_ref().map(|_| ANY_V6),
         }
+    }
+
+    fn find(&self, sgid: Gid, hop_limit: u8) -> Option<usize> {
+        let filled = &self.addresses[..self.filled.load(Ordering::Acquire)];
+        let is_it = |a: &Address| a.gid == sgid && a.hop_limit == hop_limit;
+        filled.iter().position(|address| address.get().is_some_and(is_it))
     }
 
     /// The socket with this number, which [`Self::choose`] gave.
@@ -105,16 +114,15 @@ impl TxSockets {
             return None;
         }
         let _adding = self.adding.lock();
-        let mut filled = 0;
-        while let Some(address) = self.addresses.get(filled)?.get() {
-            if address.gid == sgid && address.hop_limit == hop_limit {
-                return Some(filled);
-            }
-            filled += 1;
+        if let Some(added_meanwhile) = self.find(sgid, hop_limit) {
+            return Some(added_meanwhile);
         }
+        let filled = self.filled.load(Ordering::Relaxed);
+        let free = self.addresses.get(filled)?;
         let sockets =
             (0..self.per_address).map(|_| open_tx_socket(addr, hop_limit)).collect::<io::Result<_>>().ok()?;
-        self.addresses[filled].set(Address { gid: sgid, hop_limit, sockets }).ok()?;
+        free.set(Address { gid: sgid, hop_limit, sockets }).ok()?;
+        self.filled.store(filled + 1, Ordering::Release);
         Some(filled)
     }
 }
