@@ -7,6 +7,9 @@ use crate::libtest;
 use crate::process::Job;
 use crate::step::{Context, Report, Tier};
 
+/// Tests that run programs of other tests once more, under valgrind and ThreadSanitizer: for the full tier.
+const UNDER_DETECTORS: [&str; 2] = ["under_valgrind", "no_thread_meets_another_without_order"];
+
 /// A target that has no standard library at all: what builds for it cannot do I/O.
 const BARE_TARGET: &str = "x86_64-unknown-none";
 
@@ -43,8 +46,7 @@ pub(crate) fn test(ctx: &Context) -> Report {
     if is_quick {
         args.extend(["--lib", "--bins"]);
     }
-    args.extend(["--", "--show-output"]);
-    let mut job = Job::cargo(args).limit_s(45 * 60);
+    let mut job = Job::cargo(args).args(for_test_programs(ctx)).limit_s(45 * 60);
     if is_quick {
         job = job.env("PROPTEST_CASES", "32");
     }
@@ -57,6 +59,12 @@ pub(crate) fn test(ctx: &Context) -> Report {
     }
     let _pages = HugePages::borrow();
     libtest::report(job.run(ctx))
+}
+
+/// Arguments of every test program.
+fn for_test_programs(ctx: &Context) -> Vec<&'static str> {
+    let skipped: &[&str] = if ctx.is_full() { &[] } else { &UNDER_DETECTORS };
+    ["--", "--show-output"].into_iter().chain(skipped.iter().flat_map(|name| ["--skip", name])).collect()
 }
 
 /// The tests of everything that opens a NIC, between processes of one host that must not use what they share. By default
@@ -72,7 +80,7 @@ pub(crate) fn test_over_udp(ctx: &Context) -> Report {
         false => job.arg("--workspace").args(usual.iter().flat_map(|name| ["--test", name])),
     };
     let _pages = HugePages::borrow();
-    let job = job.args(["--", "--show-output"]).env("FERROCE_LINK", "udp");
+    let job = job.args(for_test_programs(ctx)).env("FERROCE_LINK", "udp");
     libtest::report(job.limit_s(15 * 60).run(ctx))
 }
 

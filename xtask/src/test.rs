@@ -18,7 +18,7 @@ const STEPS: [Step; 20] = [
     Step { name: "fmt", tier: Tier::Quick, run: cargo::fmt, about: "cargo fmt --check" },
     Step { name: "tools", tier: Tier::Default, run: tools::provide, about: "tshark, scapy, setpriv, valgrind, c++: found or installed" },
     Step { name: "clippy", tier: Tier::Quick, run: cargo::clippy, about: "all targets and features, warnings denied" },
-    Step { name: "test", tier: Tier::Quick, run: cargo::test, about: "cargo test, all targets and features (quick: unit tests)" },
+    Step { name: "test", tier: Tier::Quick, run: cargo::test, about: "cargo test, all targets and features (quick: unit tests; full: also under valgrind and ThreadSanitizer)" },
     Step { name: "test-udp", tier: Tier::Default, run: cargo::test_over_udp, about: "tests that open a NIC once more, without the same-host fabric (full: all of them)" },
     Step { name: "kills", tier: Tier::Full, run: cargo::kills, about: "two thousand processes killed at random moments under traffic" },
     Step { name: "miri", tier: Tier::Full, run: cargo::miri, about: "unit tests of proto in Miri, where a toolchain has it" },
