@@ -5,7 +5,7 @@
 //!
 //! | layer | module | what lives there |
 //! |---|---|---|
-//! | host | `pulse` | how threads that poll and the background thread share the work |
+//! | host | `poller_activity` | how threads that poll and the background thread share the work |
 //! | registered memory | `memory` | keys, checks, memory windows, and the few lines that copy |
 //! | links | [`link`] | how packets leave and arrive: UDP, fault injection, capture |
 //! | settings | [`Config`], `counters` | how a device is opened; what it counts |
@@ -45,7 +45,7 @@ mod memory;
 mod nic;
 mod objects;
 mod open;
-mod pulse;
+mod poller_activity;
 mod queues;
 mod raw;
 mod shared;

@@ -13,7 +13,7 @@ use crate::inspect::{Answerer, Subject};
 use crate::link::{Capture, Faulty, Link, SharedPort, UdpConfig, UdpLink};
 use crate::local::{LocalLink, LocalPeers};
 use crate::nic::{Nic, NicInner};
-use crate::pulse::Pulse;
+use crate::poller_activity::PollerActivity;
 use crate::queues::{EventHub, EventSource};
 use crate::xrc::XrcDomains;
 use crate::{exit, farewell};
@@ -47,8 +47,10 @@ impl Nic {
         born: Generation,
     ) -> Result<Nic, Error> {
         let events = Arc::new(EventHub::default());
-        let pulse = Arc::new(Pulse::new().map_err(Error::system("creating an event descriptor"))?);
-        let engine = Arc::new(Engine::new(ways.link, ways.wire, ways.shared_port, ways.local_peers, pulse));
+        let activity =
+            Arc::new(PollerActivity::new().map_err(Error::system("creating an event descriptor"))?);
+        let engine =
+            Arc::new(Engine::new(ways.link, ways.wire, ways.shared_port, ways.local_peers, activity));
         let table = Arc::new(AddressTable {
             wanted: config.addresses.clone(),
             mtu_wish: config.mtu,

@@ -45,7 +45,7 @@ impl CmService {
         let garbage = managed.take_garbage();
         drop(managed);
         drop(garbage);
-        self.engine.pulse.wake_before(deadline);
+        self.engine.activity.wake_before(deadline);
         result
     }
 

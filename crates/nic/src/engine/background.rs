@@ -15,7 +15,7 @@
 use super::Engine;
 use crate::error::Error;
 use crate::link::{Sleep, now};
-use crate::pulse::Pulse;
+use crate::poller_activity::PollerActivity;
 use ferroce_proto::Time;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -55,7 +55,7 @@ pub(crate) trait Chore: Send {
 
 /// The background thread of one NIC.
 pub(crate) struct Background {
-    pulse: Arc<Pulse>,
+    activity: Arc<PollerActivity>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -68,7 +68,7 @@ impl Background {
         on_panic: impl FnOnce() + Send + 'static,
     ) -> Result<Self, Error> {
         let stop = Arc::new(AtomicBool::new(false));
-        let pulse = engine.pulse.clone();
+        let activity = engine.activity.clone();
         let flag = stop.clone();
         let thread = std::thread::Builder::new()
             .name("ferroce".into())
@@ -77,11 +77,11 @@ impl Background {
                 tell_of_panic(|| Sleeper::new(engine, chores).run(&flag), on_panic);
             })
             .map_err(Error::system("starting the background thread"))?;
-        Ok(Background { pulse, stop, thread: Some(thread) })
+        Ok(Background { activity, stop, thread: Some(thread) })
     }
 
     pub(crate) fn wake(&self) {
-        self.pulse.wake();
+        self.activity.wake();
     }
 
     /// In a forked child the thread does not exist; there is nothing to stop or join.
@@ -93,7 +93,7 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        self.pulse.wake();
+        self.activity.wake();
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
         {
@@ -160,7 +160,7 @@ struct Sleeper {
 
 impl Sleeper {
     fn new(engine: Arc<Engine>, chores: Vec<Box<dyn Chore>>) -> Self {
-        let bell = [engine.pulse.bell_fd()].into_iter();
+        let bell = [engine.activity.bell_fd()].into_iter();
         let fds = bell.chain(chores.iter().map(|chore| chore.descriptor())).chain(engine.link.wait_fds());
         Sleeper {
             fds: fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect(),
@@ -182,8 +182,8 @@ impl Sleeper {
     fn run(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::SeqCst) {
             self.let_others_in_front();
-            let polls = self.engine.pulse.polls();
-            if polls != self.seen_polls && !self.engine.pulse.any_armed() {
+            let polls = self.engine.activity.polls();
+            if polls != self.seen_polls && !self.engine.activity.any_armed() {
                 self.seen_polls = polls;
                 match self.gap_credit {
                     0 => self.stand_off(),
@@ -198,7 +198,7 @@ impl Sleeper {
 
     /// Where threads of the application sleep for packets, they are woken first.
     fn let_others_in_front(&mut self) {
-        if let Some(fd) = self.engine.pulse.back_fd().filter(|_| !self.is_behind) {
+        if let Some(fd) = self.engine.activity.back_fd().filter(|_| !self.is_behind) {
             self.links = self.fds.split_off(1 + self.chores.len());
             self.fds.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
             self.is_behind = true;
@@ -208,7 +208,7 @@ impl Sleeper {
     /// Somebody polls: look again later, whatever arrives.
     fn stand_off(&mut self) {
         let until = now() + u64::from(self.stand_off_ms.unsigned_abs()) * 1_000_000;
-        self.engine.pulse.going_to_sleep(until.0);
+        self.engine.activity.going_to_sleep(until.0);
         self.sleep_on(1 + self.chores.len(), self.stand_off_ms);
         self.woke_up();
         self.attend_chores();
@@ -219,7 +219,7 @@ impl Sleeper {
     /// Somebody polls, but leaves gaps: wake for packets too, and see who is first.
     fn watch_gaps(&mut self) {
         let until = now() + u64::from(STAND_OFF_MS.start().unsigned_abs()) * 1_000_000;
-        self.engine.pulse.going_to_sleep(until.0);
+        self.engine.activity.going_to_sleep(until.0);
         self.sleep_on(self.fds.len(), *STAND_OFF_MS.start());
         self.woke_up();
         self.attend_chores();
@@ -244,7 +244,7 @@ impl Sleeper {
     /// application comes and goes, not while it sleeps, since it is woken first, nor if it was of no use lately: what
     /// such a program asks for comes one by one, with its own work in between.
     fn may_linger(&self) -> bool {
-        let of_use = || !self.engine.pulse.anybody_in_front() && self.vain < VAIN_LINGERS;
+        let of_use = || !self.engine.activity.anybody_in_front() && self.vain < VAIN_LINGERS;
         self.crowded == 0 && (!self.is_behind || of_use())
     }
 
@@ -287,13 +287,13 @@ impl Sleeper {
                 }
             }
             let someone_polls =
-                self.engine.pulse.polls() != self.seen_polls && !self.engine.pulse.any_armed();
+                self.engine.activity.polls() != self.seen_polls && !self.engine.activity.any_armed();
             if someone_polls || stop.load(Ordering::Relaxed) {
                 return;
             }
         }
         let deadline = self.engine.next_deadline_ns();
-        self.engine.pulse.going_to_sleep(deadline);
+        self.engine.activity.going_to_sleep(deadline);
         // After announcing the sleep, look once more: a deadline or work that came before it rang no bell.
         let wait_ns = self.engine.next_deadline_ns().min(deadline).saturating_sub(now().0);
         let stay = stop.load(Ordering::SeqCst);
@@ -309,14 +309,14 @@ impl Sleeper {
         self.woke_up();
         self.attend_chores();
         // Somebody may have polled since, which is a reason to stand off, but may be gone, and these packets are here.
-        if any_packets && !self.engine.pulse.any_armed() {
+        if any_packets && !self.engine.activity.any_armed() {
             self.engine.drive_in_background(true);
         }
     }
 
     fn woke_up(&mut self) {
         let is_rung = std::mem::take(&mut self.fds[0].revents) != 0;
-        self.engine.pulse.woke_up(is_rung);
+        self.engine.activity.woke_up(is_rung);
     }
 
     /// Sleeps on the first `count` descriptors.

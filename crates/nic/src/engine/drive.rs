@@ -46,7 +46,7 @@ const POLLS_PER_SLEEP: u32 = 64;
 impl Engine {
     /// Polls on an application thread. If that `found` a completion, it may be about to post the answer.
     pub(crate) fn drive_for_poller(&self, found: bool) {
-        self.pulse.drives();
+        self.activity.drives();
         let context = &self.context;
         let Some(mut progress) = context.lock.try_lock() else {
             let contentions = context.contentions.load(Ordering::Relaxed).wrapping_add(1);
@@ -96,7 +96,7 @@ impl Engine {
                 return true;
             }
         }
-        self.pulse.wake();
+        self.activity.wake();
         true
     }
 
@@ -141,7 +141,7 @@ impl Engine {
         if arrived > 0 {
             // Read before the arrivals disarm a CQ. A program that sleeps on a channel expects, as of every device, that the
             // acknowledgement of a message arrives before the answer to it; perftest's events rely on it.
-            let may_delay_acks = for_poller && !self.pulse.any_armed();
+            let may_delay_acks = for_poller && !self.activity.any_armed();
             // Beside the system call that brought a packet, reading the clock costs nothing.
             if progress.rx.packet(0).ring.is_none() {
                 clock.now();
@@ -393,7 +393,7 @@ impl Engine {
         }
         self.show(qp, &machine);
         if has_more && self.context_of(qp).push_ready(qp) {
-            self.pulse.wake();
+            self.activity.wake();
         }
         self.arm(qp, &machine);
     }
@@ -404,7 +404,7 @@ impl Engine {
         if let Some(deadline) = machine.deadline()
             && self.context_of(qp).timers.arm(qp, deadline)
         {
-            self.pulse.wake_before(deadline.0);
+            self.activity.wake_before(deadline.0);
         }
     }
 

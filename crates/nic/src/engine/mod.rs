@@ -51,7 +51,7 @@ use crate::counters::DeviceCounters;
 use crate::link::{Link, SharedPort};
 use crate::local::LocalPeers;
 use crate::memory::RegionTable;
-use crate::pulse::Pulse;
+use crate::poller_activity::PollerActivity;
 use groups::Groups;
 use progress::ProgressContext;
 use qps::QpTable;
@@ -73,7 +73,7 @@ pub(crate) struct Engine {
     pub(crate) qps: QpTable,
     pub(crate) srqs: XrcSrqs,
     pub(crate) counters: DeviceCounters,
-    pub(crate) pulse: Arc<Pulse>,
+    pub(crate) activity: Arc<PollerActivity>,
     /// Who serves QP1, and when it wants to be called.
     agent: OnceLock<Weak<dyn ManagementAgent>>,
     agent_ns: AtomicU64,
@@ -89,7 +89,7 @@ impl Engine {
         wire: Arc<dyn Link>,
         shared_port: Arc<SharedPort>,
         local_peers: Option<Arc<LocalPeers>>,
-        pulse: Arc<Pulse>,
+        activity: Arc<PollerActivity>,
     ) -> Self {
         Engine {
             regions: RegionTable::new(
@@ -104,7 +104,7 @@ impl Engine {
             wire,
             shared_port,
             counters: DeviceCounters::default(),
-            pulse,
+            activity,
             agent: OnceLock::new(),
             agent_ns: AtomicU64::new(u64::MAX),
             groups: Groups::default(),

@@ -33,7 +33,7 @@ impl Nic {
             cookie,
             depth,
             channel.cloned(),
-            engine.pulse.clone(),
+            engine.activity.clone(),
             self.event_queue().clone(),
         );
         Ok(Cq::new(core, self.inner().clone()))
@@ -96,9 +96,9 @@ impl Cq {
         let n = self.core.take(most, stamps, &mut each);
         if n > 0 || most == 0 {
             let engine = &self.nic.engine;
-            engine.pulse.polled();
+            engine.activity.polled();
             // A program that always finds completions of its own sends would otherwise never receive.
-            if engine.pulse.polls_since_drive() >= HITS_PER_TURN && self.nic.alive().is_ok() {
+            if engine.activity.polls_since_drive() >= HITS_PER_TURN && self.nic.alive().is_ok() {
                 engine.drive_for_poller(true);
             }
             return Ok(n);
@@ -158,7 +158,7 @@ impl Cq {
         // Local peers ring for those who said that they sleep, once each time. The background thread said so; whoever was rung for
         // instead says it again, before and after, on behalf of both.
         let rings_are_empty = || engine.link.prepare_sleep() != Sleep::Pending;
-        let any_packets = is_empty() && (!rings_are_empty() || engine.pulse.sleep_in_front(front, most));
+        let any_packets = is_empty() && (!rings_are_empty() || engine.activity.sleep_in_front(front, most));
         let mut is_used = None;
         // What we find ourselves need not be told by the channel.
         let mut disarm = || is_used = Some(core.disarm());
@@ -172,8 +172,8 @@ impl Cq {
     }
 
     fn make_front(&self) -> Result<&WaitSet, Error> {
-        let pulse = &self.nic.engine.pulse;
-        let made = pulse.front(&self.nic.engine.link.wait_fds()).and_then(|front| {
+        let activity = &self.nic.engine.activity;
+        let made = activity.front(&self.nic.engine.link.wait_fds()).and_then(|front| {
             let channel = self.core.channel.as_ref().map(|channel| channel.as_fd().as_raw_fd());
             channel.map_or(Ok(()), |fd| front.enter_other(fd)).map(|()| front)
         });
@@ -186,7 +186,7 @@ impl Cq {
     /// for them, however much is polled. A program that polls for long should not say so: it would share its packets.
     pub fn come_and_go(&self) -> Result<(), Error> {
         self.nic.alive()?;
-        if !self.comes_and_goes.swap(true, Ordering::Relaxed) && self.core.pulse.armed() {
+        if !self.comes_and_goes.swap(true, Ordering::Relaxed) && self.core.activity.armed() {
             self.nic.background().wake();
         }
         Ok(())
@@ -205,7 +205,7 @@ impl Drop for Cq {
         }
         self.core.disarm();
         if self.comes_and_goes.load(Ordering::Relaxed) {
-            self.core.pulse.disarmed();
+            self.core.activity.disarmed();
         }
     }
 }

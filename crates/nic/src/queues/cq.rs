@@ -3,7 +3,7 @@
 use super::channel::CompletionChannel;
 use super::event::{EventQueue, EventSource};
 use crate::error::Error;
-use crate::pulse::Pulse;
+use crate::poller_activity::PollerActivity;
 use ferroce_os::clock::{now, wall_clock_ns};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Qpn;
@@ -63,7 +63,7 @@ pub(crate) struct CqCore {
     waiting: AtomicUsize,
     overrun: AtomicBool,
     pub(crate) channel: Option<Arc<CompletionChannel>>,
-    pub(crate) pulse: Arc<Pulse>,
+    pub(crate) activity: Arc<PollerActivity>,
     events: Arc<EventQueue>,
 }
 
@@ -73,7 +73,7 @@ impl CqCore {
         cookie: u64,
         depth: u32,
         channel: Option<Arc<CompletionChannel>>,
-        pulse: Arc<Pulse>,
+        activity: Arc<PollerActivity>,
         events: Arc<EventQueue>,
     ) -> Arc<Self> {
         let depth = depth as usize;
@@ -95,7 +95,7 @@ impl CqCore {
             waiting: AtomicUsize::new(0),
             overrun: AtomicBool::new(false),
             channel,
-            pulse,
+            activity,
             events,
         })
     }
@@ -144,7 +144,7 @@ impl CqCore {
         };
         if fires {
             state.armed = Armed::No;
-            self.pulse.disarmed();
+            self.activity.disarmed();
             if let Some(channel) = &self.channel {
                 channel.fire(self.me.clone());
             }
@@ -245,7 +245,7 @@ impl CqCore {
     /// Arms the channel; whether nothing was armed before, so that the background thread must be woken.
     pub(crate) fn arm(&self, solicited_only: bool) -> bool {
         let mut state = self.state.lock();
-        let is_first = state.armed == Armed::No && self.pulse.armed();
+        let is_first = state.armed == Armed::No && self.activity.armed();
         // Asking for solicited ones does not take back asking for all (IBA 11.4.2.2).
         if state.armed != Armed::Any {
             state.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
@@ -259,7 +259,7 @@ impl CqCore {
         let is_used = state.armed == Armed::No;
         if !is_used {
             state.armed = Armed::No;
-            self.pulse.disarmed();
+            self.activity.disarmed();
         }
         is_used
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[repr(align(128))] // no cache line shared with another object that another core writes
-pub(crate) struct Pulse {
+pub(crate) struct PollerActivity {
     polls: AtomicU64,
     /// What `polls` was when a poller last drove.
     driven_at: AtomicU64,
@@ -29,9 +29,9 @@ pub(crate) struct Pulse {
     back: OnceLock<WaitSet>,
 }
 
-impl Pulse {
+impl PollerActivity {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Pulse {
+        Ok(PollerActivity {
             polls: AtomicU64::new(0),
             driven_at: AtomicU64::new(0),
             armed: AtomicUsize::new(0),
