@@ -7,7 +7,7 @@ use crate::device_attr::{DeviceAttr, GID_TABLE_LEN, MAX_RD_ATOMIC};
 use crate::device_memory::{Budget, DeviceMemory};
 use crate::engine::{Background, Engine};
 use crate::error::Error;
-use crate::farewell;
+use crate::exit_report;
 use crate::gids::GidEntry;
 use crate::link::now;
 use crate::queues::{AsyncEvent, CompletionChannel, EventHub, EventQueue, EventSource};
@@ -270,7 +270,7 @@ impl Drop for NicInner {
             self.engine.close_connections();
             drop(background);
             self.engine.settle();
-            farewell::write(&self.engine);
+            exit_report::write(&self.engine);
         } else if let Some(background) = background {
             background.forget();
         }

@@ -16,7 +16,7 @@ use crate::nic::{Nic, NicInner};
 use crate::poller_activity::PollerActivity;
 use crate::queues::{EventHub, EventSource};
 use crate::xrc::XrcDomains;
-use crate::{exit, farewell};
+use crate::{exit, exit_report};
 use ferroce_os::fork::Generation;
 use ferroce_os::lock::{Mutex, RwLock};
 use ferroce_os::log;
@@ -63,7 +63,7 @@ impl Nic {
             registry::own_directory().and_then(|d| registry::Ports::open(d, engine.shared_port.slot())).ok();
         let cm = CmService::start(engine.clone(), ports, table.clone(), config.cm_secret.clone(), born);
         exit::remember(&engine);
-        farewell::announce(&engine);
+        exit_report::announce(&engine);
         let half_buffer = engine.link.counters().rcvbuf_bytes / 2;
         let window_bytes = config.window_bytes.unwrap_or_else(|| default_window(half_buffer));
         let share = Share::new(u32::try_from(half_buffer).unwrap_or(u32::MAX).max(window_bytes));
