@@ -40,7 +40,7 @@ impl CmService {
         managed.deliver();
         // An offer to a listener that is gone is refused while it is delivered.
         self.send_waiting(&mut managed);
-        let deadline = managed.cm.deadline().map_or(u64::MAX, |t| t.0).min(self.next_roll_call_ns());
+        let deadline = managed.cm.deadline().map_or(u64::MAX, |t| t.0).min(self.next_liveness_check_ns());
         self.engine.set_agent_deadline(deadline);
         let garbage = managed.take_garbage();
         drop(managed);
@@ -150,7 +150,7 @@ impl ManagementAgent for CmService {
     fn handle_timeout(&self, now: Time) {
         self.manage(|managed| {
             managed.cm.handle_timeout(now);
-            self.roll_call(managed, now);
+            self.check_liveness(managed, now);
         });
     }
 

@@ -15,7 +15,7 @@
 //! | `address` | binding, and finding the way to a destination |
 //! | `connect` | offering, taking, refusing, ending |
 //! | `following` | what ids hear of addresses that leave, and of the end of the device |
-//! | `roll_call` | how they hear of a peer on this host that was killed |
+//! | `liveness` | how they hear of a peer on this host that was killed |
 //! | `attributes` | what the id's queue pair must be set to |
 //!
 //! Every process of an address owns QP1. The high eight bits of a communication id are the slot of the process that assigned it. The steering program of
@@ -34,8 +34,8 @@ mod deliver;
 mod event;
 mod following;
 mod id;
+mod liveness;
 mod management;
-mod roll_call;
 mod service;
 
 pub use channel::CmChannel;

@@ -1,7 +1,7 @@
 //! What one NIC has of connection management: the machine, its ids, its ports.
 
 use super::following::Roll;
-use super::roll_call::Watched;
+use super::liveness::Watched;
 use super::{CmEvent, CmId};
 use crate::addresses::AddressTable;
 use crate::engine::{Engine, QpCore};

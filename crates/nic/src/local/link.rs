@@ -24,7 +24,7 @@ const RINGS_QUIET_AFTER: u32 = 20_000;
 /// Time until packets that found no room are tried again although nothing arrives.
 const RETRY_NS: u64 = 50_000;
 /// How often the writers of quiet rings are looked after.
-const ROLL_CALL_NS: u64 = 1_000_000_000;
+const LIVENESS_CHECK_NS: u64 = 1_000_000_000;
 
 /// How long a link that closes waits for others to take notice of their packets.
 const LAST_PATIENCE_NS: u64 = 200_000_000;
@@ -53,7 +53,7 @@ struct Inbound {
     /// Looks since a ring had a packet.
     quiet: u32,
     looks: u32,
-    next_roll_call_ns: u64,
+    next_liveness_check_ns: u64,
 }
 
 /// Who packets go to. Most packets of a batch have the same destination.
@@ -81,7 +81,7 @@ impl LocalLink {
         let local_peers =
             Arc::new(LocalPeers::open(udp.port().registry().clone(), uses_memfd, udp.bound_addresses())?);
         let cast = Cast::open(&local_peers)?;
-        let next_roll_call_ns = now().0 + ROLL_CALL_NS;
+        let next_liveness_check_ns = now().0 + LIVENESS_CHECK_NS;
         Ok(LocalLink {
             udp,
             local_peers,
@@ -90,7 +90,7 @@ impl LocalLink {
                 rings: RxRings::new(TxBatch::MAX_PACKET_LEN),
                 quiet: 0,
                 looks: 0,
-                next_roll_call_ns,
+                next_liveness_check_ns,
             }),
             any_waiting: AtomicBool::new(false),
             sleeps: AtomicBool::new(false),
@@ -337,8 +337,8 @@ impl Link for LocalLink {
         }
         inbound.quiet = inbound.quiet.saturating_add(1);
         let thorough = effort == Effort::Thorough;
-        if thorough && now().0 > inbound.next_roll_call_ns {
-            inbound.next_roll_call_ns = now().0 + ROLL_CALL_NS;
+        if thorough && now().0 > inbound.next_liveness_check_ns {
+            inbound.next_liveness_check_ns = now().0 + LIVENESS_CHECK_NS;
             inbound.rings.close_dead(&self.local_peers);
         }
         let rings_are_quiet = inbound.quiet > RINGS_QUIET_AFTER || inbound.rings.is_empty();

@@ -48,13 +48,13 @@ impl CmService {
     }
 
     /// When the next look is due.
-    pub(super) fn next_roll_call_ns(&self) -> u64 {
+    pub(super) fn next_liveness_check_ns(&self) -> u64 {
         self.watched.next_ns.load(Ordering::Relaxed)
     }
 
     /// Looks whether they live, if it is time, and ends the connections of those who do not.
-    pub(super) fn roll_call(&self, managed: &mut Managed, now: Time) {
-        if self.next_roll_call_ns() > now.0 {
+    pub(super) fn check_liveness(&self, managed: &mut Managed, now: Time) {
+        if self.next_liveness_check_ns() > now.0 {
             return;
         }
         let known: BTreeSet<(Gid, u8)> = managed.cm.peers().into_iter().collect();
