@@ -6,7 +6,7 @@
 //! Some programs poll for their own completion and then watch their memory for the peer's data; they leave gaps in which
 //! nobody would drive. Work that was found lying in such a gap is remembered: for a while the thread then wakes for
 //! packets although somebody polls, until it finds that the poller is always first. A program that knows that it comes and
-//! goes says so ([`Cq::come_and_go`](crate::Cq::come_and_go)); and one that sleeps for packets itself
+//! goes says so ([`Cq::set_interrupt_driven`](crate::Cq::set_interrupt_driven)); and one that sleeps for packets itself
 //! ([`Cq::sleep`](crate::Cq::sleep)) is woken first.
 //!
 //! It also does the chores of the device, which have nothing to do with packets: following address changes, answering

@@ -46,12 +46,12 @@ pub struct Cq {
     nic: Arc<NicInner>,
     /// What [`Cq::sleep`] sleeps on, from the first time on.
     front: OnceLock<WaitSet>,
-    comes_and_goes: AtomicBool,
+    is_interrupt_driven: AtomicBool,
 }
 
 impl Cq {
     pub(crate) fn new(core: Arc<CqCore>, nic: Arc<NicInner>) -> Self {
-        Cq { core, nic, front: OnceLock::new(), comes_and_goes: AtomicBool::new(false) }
+        Cq { core, nic, front: OnceLock::new(), is_interrupt_driven: AtomicBool::new(false) }
     }
 
     pub(crate) fn belongs_to(&self, nic: &Arc<NicInner>) -> bool {
@@ -184,9 +184,9 @@ impl Cq {
     /// Says that the program comes and goes: it polls a little, sleeps ([`Cq::sleep`]), and does something else without saying
     /// so. From now on, as long as this CQ lives, the background thread wakes for packets whenever nobody sleeps
     /// for them, however much is polled. A program that polls for long should not say so: it would share its packets.
-    pub fn come_and_go(&self) -> Result<(), Error> {
+    pub fn set_interrupt_driven(&self) -> Result<(), Error> {
         self.nic.alive()?;
-        if !self.comes_and_goes.swap(true, Ordering::Relaxed) && self.core.activity.armed() {
+        if !self.is_interrupt_driven.swap(true, Ordering::Relaxed) && self.core.activity.armed() {
             self.nic.background().wake();
         }
         Ok(())
@@ -204,7 +204,7 @@ impl Drop for Cq {
             return;
         }
         self.core.disarm();
-        if self.comes_and_goes.load(Ordering::Relaxed) {
+        if self.is_interrupt_driven.load(Ordering::Relaxed) {
             self.core.activity.disarmed();
         }
     }
