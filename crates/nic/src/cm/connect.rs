@@ -94,7 +94,7 @@ impl CmId {
             };
             let accepted = managed.accept(comm, &accept, qp.clone());
             // Before the answer leaves: a peer on this host could write to memory that packets do not get to.
-            qp.inspect(|qp| self.service.engine.hide_shut(qp));
+            qp.inspect(|qp| self.service.engine.withdraw_if_shut(qp));
             accepted
         })
     }

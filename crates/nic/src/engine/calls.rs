@@ -169,7 +169,7 @@ impl Engine {
         self.counters.retired.lock().add(&qp.tally);
         self.counters.retransmitted.fetch_add(machine.counters().retransmitted, Ordering::Relaxed);
         machine.retire();
-        self.show(qp, &machine);
+        self.publish_qp(qp, &machine);
         drop(host);
         drop(machine);
         self.forget_recent();

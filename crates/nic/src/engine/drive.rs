@@ -301,7 +301,7 @@ impl Engine {
         for qp in listeners {
             let mut machine = qp.machine.lock();
             let mut host = NicHost::new(self, &qp, tx);
-            // It is finished with the other queue pairs that were touched, where its terms are shown.
+            // It is finished with the other queue pairs that were touched, which publishes its terms.
             let _ = machine.receive(&arrival_of(rx), rx.bytes, || now, &mut host);
             completions += host.completions;
             drop(host);
@@ -391,7 +391,7 @@ impl Engine {
             let mut tx = TxBatch::new();
             machine.fail(EventKind::QpFatal, now(), &mut NicHost::new(self, qp, &mut tx));
         }
-        self.show(qp, &machine);
+        self.publish_qp(qp, &machine);
         if has_more && self.context_of(qp).push_ready(qp) {
             self.activity.wake();
         }

@@ -393,7 +393,7 @@ impl Events for NicHost<'_, '_> {
         self.qp.tally.completions.add(1);
         if completion.status != WcStatus::Success {
             self.qp.tally.failed_completions.add(1);
-            self.engine.hide_failed(self.qp);
+            self.engine.withdraw_failed(self.qp);
         }
         let cq = match side {
             Side::Send => &self.qp.send_cq,

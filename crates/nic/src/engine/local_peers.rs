@@ -35,12 +35,13 @@ impl Engine {
     /// Whether a plain message leaves nothing to be said about a queue pair: local peers have its descriptor, and no completion was lost.
     #[inline]
     pub(super) fn is_settled(&self, qp: &QpCore) -> bool {
-        let is_shown = self.local_peers.is_none() || qp.shown_word.load(Ordering::Relaxed) != word_of(None);
-        is_shown && !qp.overrun.load(Ordering::Relaxed)
+        let is_published =
+            self.local_peers.is_none() || qp.published_word.load(Ordering::Relaxed) != word_of(None);
+        is_published && !qp.overrun.load(Ordering::Relaxed)
     }
 
-    /// Shows local peers what they may do to this queue pair, if that has changed. Called with its lock held.
-    pub(super) fn show(&self, qp: &QpCore, machine: &Qp) {
+    /// Publishes to local peers what they may do to this queue pair, if that has changed. Called with its lock held.
+    pub(super) fn publish_qp(&self, qp: &QpCore, machine: &Qp) {
         let Some(local_peers) = &self.local_peers else { return };
         let (takes_large, fetches) =
             (qp.takes_large.load(Ordering::Relaxed), qp.fetches.load(Ordering::Relaxed));
@@ -50,41 +51,41 @@ impl Engine {
             QpDescriptor { access, domain, partner, takes_large, fetches }
         });
         // Nearly always nothing has changed. A change takes the lock and looks again.
-        if qp.shown_word.load(Ordering::Relaxed) == word_of(descriptor) {
+        if qp.published_word.load(Ordering::Relaxed) == word_of(descriptor) {
             return;
         }
-        let mut shown = qp.shown.lock();
-        // Asked under this lock, so that whoever shuts it and then hides it is not overtaken.
+        let mut published = qp.published.lock();
+        // Asked under this lock, so that whoever shuts it and then withdraws it is not overtaken.
         let descriptor = descriptor.filter(|_| !qp.is_shut.load(Ordering::Relaxed));
-        if *shown != descriptor {
-            *shown = descriptor;
-            qp.shown_word.store(word_of(descriptor), Ordering::Relaxed);
+        if *published != descriptor {
+            *published = descriptor;
+            qp.published_word.store(word_of(descriptor), Ordering::Relaxed);
             local_peers.publish_qp(qp.qpn, descriptor);
         }
     }
 
-    /// Hides a queue pair that was shut after it had been shown. It is shown again when something happens to it after
+    /// Withdraws a queue pair that was shut after it had been published. It is published again when something happens to it after
     /// it was opened.
-    pub(crate) fn hide_shut(&self, qp: &QpCore) {
+    pub(crate) fn withdraw_if_shut(&self, qp: &QpCore) {
         if qp.is_shut.load(Ordering::Relaxed) {
-            self.hide(qp);
+            self.withdraw_qp(qp);
         }
     }
 
-    /// Hides a queue pair that gives its requests up, before anybody hears of it: from then on their memory may be used for something
+    /// Withdraws a queue pair that gives its requests up, before anybody hears of it: from then on their memory may be used for something
     /// else, and no message that it named must be taken any more. Called with its lock held.
     #[cold]
-    pub(super) fn hide_failed(&self, qp: &QpCore) {
-        if qp.shown_word.load(Ordering::Relaxed) != word_of(None) {
-            self.hide(qp);
+    pub(super) fn withdraw_failed(&self, qp: &QpCore) {
+        if qp.published_word.load(Ordering::Relaxed) != word_of(None) {
+            self.withdraw_qp(qp);
         }
     }
 
-    fn hide(&self, qp: &QpCore) {
+    fn withdraw_qp(&self, qp: &QpCore) {
         let Some(local_peers) = &self.local_peers else { return };
-        let mut shown = qp.shown.lock();
-        *shown = None;
-        qp.shown_word.store(word_of(None), Ordering::Relaxed);
+        let mut published = qp.published.lock();
+        *published = None;
+        qp.published_word.store(word_of(None), Ordering::Relaxed);
         local_peers.publish_qp(qp.qpn, None);
     }
 }

@@ -38,10 +38,10 @@ pub(crate) struct QpCore {
     pub(crate) takes_large: AtomicBool,
     /// Messages that the peer names can be fetched.
     pub(crate) fetches: AtomicBool,
-    /// What local peers are shown of it, in one word.
-    pub(crate) shown_word: AtomicU64,
-    /// What local peers are shown of it.
-    pub(crate) shown: Mutex<Option<QpDescriptor>>,
+    /// The descriptor that local peers read, in one word.
+    pub(crate) published_word: AtomicU64,
+    /// The descriptor that local peers read.
+    pub(crate) published: Mutex<Option<QpDescriptor>>,
     /// What of it is sent again.
     pub(crate) resends: Resends,
     /// Earliest deadline that the timer heap knows of; `u64::MAX` if none.
@@ -99,8 +99,8 @@ impl QpCore {
             tally: Tally::default(),
             takes_large: AtomicBool::new(false),
             fetches: AtomicBool::new(false),
-            shown_word: AtomicU64::new(0),
-            shown: Mutex::new(None),
+            published_word: AtomicU64::new(0),
+            published: Mutex::new(None),
             resends: Resends::default(),
             timer_at: AtomicU64::new(u64::MAX),
             touched: AtomicBool::new(false),
