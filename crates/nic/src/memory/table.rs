@@ -62,7 +62,7 @@ impl RegionTable {
     }
 
     /// Shows a region to local peers, if they may reach it.
-    pub(super) fn show(&self, region: &mut Region) {
+    pub(super) fn publish(&self, region: &mut Region) {
         let Some(table) = &self.table else { return };
         // A window has the pages of the region it is bound to.
         if let Kind::Memory { .. } = region.kind {
@@ -75,8 +75,8 @@ impl RegionTable {
 
     /// Hides a region from local peers and waits for those who access it. Before its lock is taken for writing: an access
     /// from this very process may need it for reading.
-    pub(super) fn hide(&self, number: u32) {
-        // Taken out under the lock, so that nobody hides it twice: the descriptor may be another region's by then.
+    pub(super) fn withdraw(&self, number: u32) {
+        // Taken out under the lock, so that nobody withdraws it twice: the descriptor may be another region's by then.
         let take = |region: &mut Region| {
             let descriptor = region.descriptor.take()?;
             if region.is_for_messages() && !*region.lent.get_mut() {
@@ -119,7 +119,7 @@ impl RegionTable {
     }
 
     pub(super) fn place(&self, number: u32, mut region: Region) {
-        self.show(&mut region);
+        self.publish(&mut region);
         let chunk = self.chunks[number as usize / CHUNK]
             .get_or_init(|| (0..CHUNK).map(|_| RwLock::new(None)).collect());
         *chunk[number as usize % CHUNK].write() = Some(region);
@@ -147,7 +147,7 @@ impl RegionTable {
 
     /// Removes, after waiting for accesses in flight. CachedRegions have ended.
     pub(super) fn take_out(&self, number: u32) {
-        self.hide(number);
+        self.withdraw(number);
         if let Some(slot) = self.slot(number) {
             let gone = slot.write().take();
             drop(gone);
@@ -159,33 +159,33 @@ impl RegionTable {
     pub(crate) fn change(&self, number: u32, change: impl FnOnce(&mut Region)) -> Option<(LKey, RKey)> {
         let keys = self.windows.beside(|taken| self.fresh_keys(number, taken));
         self.invalidate_caches(number);
-        self.hide(number);
+        self.withdraw(number);
         let mut held = self.slot(number)?.write();
         let region = held.as_mut()?;
         change(region);
         (region.lkey, region.rkey, region.remote_open) = (keys.0, keys.1, true);
         region.leasing = CacheUse::default();
-        self.show(region);
+        self.publish(region);
         Some(keys)
     }
 
     /// Changes a region under its write lock. The keys stay.
     pub(crate) fn change_keeping_keys(&self, number: u32, change: impl FnOnce(&mut Region)) {
         self.invalidate_caches(number);
-        self.hide(number);
+        self.withdraw(number);
         if let Some(slot) = self.slot(number)
             && let Some(region) = slot.write().as_mut()
         {
             change(region);
             (region.remote_open, region.leasing) = (true, CacheUse::default());
-            self.show(region);
+            self.publish(region);
         }
     }
 
     /// Closes a region to peers. The caller has checked that it may.
     pub(super) fn close_remote(&self, key: RKey) {
         if self.is_region_key(key) {
-            self.hide(self.rkeys.slot_of(key.0));
+            self.withdraw(self.rkeys.slot_of(key.0));
         }
         if let Some(slot) = self.slot(self.rkeys.slot_of(key.0))
             && let Some(region) = slot.write().as_mut()

@@ -140,7 +140,7 @@ impl RegionTable {
     /// Closes a window; accesses through it have finished when this returns.
     fn unbind(&self, number: u32, _binding: &MutexGuard<'_, ()>) {
         // Before the lock, as for a region: an access of a local peer that is this very process may need it.
-        self.hide(number);
+        self.withdraw(number);
         let Some(slot) = self.slot(number) else { return };
         let bound_to = match slot.write().as_mut() {
             Some(window) => {
@@ -181,7 +181,7 @@ impl RegionTable {
                 window.remote_open = true;
                 window.kind = Kind::Window { kind, region: Some(region) };
                 window.pages = pages;
-                self.show(window);
+                self.publish(window);
             }
         }
         if let Some(region) = region
