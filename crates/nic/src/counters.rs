@@ -18,8 +18,8 @@ pub(crate) struct Tally {
     pub(crate) mapped: Count,
     pub(crate) copied: Count,
     /// Packets that went past the link, and their bytes.
-    pub(crate) express: Count,
-    pub(crate) express_bytes: Count,
+    pub(crate) ring_packets: Count,
+    pub(crate) ring_bytes: Count,
     /// Messages among them that named memory.
     pub(crate) named: Count,
     /// Messages of the peer that were copied from its memory, mapped here.
@@ -49,8 +49,8 @@ impl Tally {
         self.failed_completions.add(other.failed_completions.value());
         self.mapped.add(other.mapped.value());
         self.copied.add(other.copied.value());
-        self.express.add(other.express.value());
-        self.express_bytes.add(other.express_bytes.value());
+        self.ring_packets.add(other.ring_packets.value());
+        self.ring_bytes.add(other.ring_bytes.value());
         self.named.add(other.named.value());
         self.fetched.add(other.fetched.value());
     }

@@ -213,7 +213,7 @@ impl LocalPeer {
     ///
     /// # Safety
     /// The payload is readable.
-    #[inline(always)] // as `Path::express` of the NIC
+    #[inline(always)] // as `Path::push_packet` of the NIC
     pub unsafe fn push_short(&self, meta: &RxMeta, head: &[u8], payload: Piece) -> Option<usize> {
         let mut out = self.out.lock();
         if out.reader != self.instance || !out.waiting.is_empty() {

@@ -46,7 +46,7 @@ pub(super) struct NicHost<'a, 'q> {
     pub(super) has_more: bool,
     pub(super) completions: u32,
     /// Something went past the link, and the peer may sleep.
-    expressed: bool,
+    used_ring: bool,
     /// What local peers may do to the queue pair may have changed.
     pub(super) terms_changed: bool,
     /// What is posted now is the last of its list.
@@ -79,7 +79,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
             burst_left: BURST,
             has_more: false,
             completions: 0,
-            expressed: false,
+            used_ring: false,
             terms_changed: false,
             is_last: false,
         }
@@ -105,12 +105,12 @@ impl<'a, 'q> NicHost<'a, 'q> {
     pub(super) fn flush(&mut self) {
         // What others left in a batch that it shares goes too.
         let any = self.out.is_some() || self.shared.as_ref().is_some_and(|tx| !tx.is_empty());
-        if any || self.expressed { self.flush_some() } else { self.let_go() }
+        if any || self.used_ring { self.flush_some() } else { self.let_go() }
     }
 
     #[inline(never)]
     fn flush_some(&mut self) {
-        let sleeper = if std::mem::take(&mut self.expressed) {
+        let sleeper = if std::mem::take(&mut self.used_ring) {
             self.path().and_then(|path| path.sleeper())
         } else {
             None
@@ -156,13 +156,13 @@ impl<'a, 'q> NicHost<'a, 'q> {
         let payload = segment.payload;
         let is_sent = segment
             .headers
-            .with_bytes(payload.len(), |head| path.express(&mut self.guard, route, head, payload));
+            .with_bytes(payload.len(), |head| path.push_packet(&mut self.guard, route, head, payload));
         if !is_sent {
             return Attempt::Declined;
         }
-        self.expressed = true;
-        self.qp.tally.express.add(1);
-        self.qp.tally.express_bytes.add((segment.headers.encoded_len() + payload.len()) as u64);
+        self.used_ring = true;
+        self.qp.tally.ring_packets.add(1);
+        self.qp.tally.ring_bytes.add((segment.headers.encoded_len() + payload.len()) as u64);
         Attempt::Done
     }
 
@@ -177,9 +177,9 @@ impl<'a, 'q> NicHost<'a, 'q> {
         }
         let path = reach(&mut self.reaching, self.qp).path()?;
         let len = path.name(&mut self.guard, route, head, payload)?;
-        self.expressed = true;
-        self.qp.tally.express.add(1);
-        self.qp.tally.express_bytes.add(len as u64);
+        self.used_ring = true;
+        self.qp.tally.ring_packets.add(1);
+        self.qp.tally.ring_bytes.add(len as u64);
         self.qp.tally.named.add(1);
         Some(())
     }

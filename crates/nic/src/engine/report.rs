@@ -14,8 +14,8 @@ impl Engine {
         let mut link = self.link.counters();
         (link.direct_mapped, link.direct_copied) = (tally.mapped.value(), tally.copied.value());
         (link.messages_named, link.messages_fetched) = (tally.named.value(), tally.fetched.value());
-        link.local_tx_packets += tally.express.value();
-        link.local_tx_bytes += tally.express_bytes.value();
+        link.local_tx_packets += tally.ring_packets.value();
+        link.local_tx_bytes += tally.ring_bytes.value();
         let counters = Counters {
             pid: std::process::id(),
             slot: self.shared_port.slot(),

@@ -217,7 +217,7 @@ impl Path {
 
     /// Puts a packet into the ring: these headers and this payload. False: nothing was sent, and a batch must take it.
     #[inline(always)] // one caller for each kind of headers
-    pub(crate) fn express(
+    pub(crate) fn push_packet(
         &mut self,
         guard: &mut RegionGuard<'_>,
         route: &Route,
