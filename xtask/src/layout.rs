@@ -78,7 +78,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/shm/src/held_fd.rs", "looks what a descriptor leads to before it closes it"),
     ("crates/nic/src/local/link.rs", "vouches for the pieces of a packet that it puts into a ring"),
     ("crates/shm/src/mapping.rs", "memory of a file that several processes see"),
-    ("crates/nic/src/local/naming/tests.rs", "registers memory"),
+    ("crates/nic/src/local/rendezvous/tests.rs", "registers memory"),
     ("crates/shm/src/local_peers.rs", "puts packets into rings, piece by piece"),
     ("crates/shm/src/segment.rs", "asks the kernel for room in a file"),
     ("crates/shm/src/ring.rs", "copies packets that lie in pieces"),

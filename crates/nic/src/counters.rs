@@ -20,8 +20,8 @@ pub(crate) struct Tally {
     /// Packets that went past the link, and their bytes.
     pub(crate) ring_packets: Count,
     pub(crate) ring_bytes: Count,
-    /// Messages among them that named memory.
-    pub(crate) named: Count,
+    /// Rendezvous sends among them.
+    pub(crate) rendezvous: Count,
     /// Messages of the peer that were copied from its memory, mapped here.
     pub(crate) fetched: Count,
 }
@@ -51,7 +51,7 @@ impl Tally {
         self.copied.add(other.copied.value());
         self.ring_packets.add(other.ring_packets.value());
         self.ring_bytes.add(other.ring_bytes.value());
-        self.named.add(other.named.value());
+        self.rendezvous.add(other.rendezvous.value());
         self.fetched.add(other.fetched.value());
     }
 }

@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 const BURST: u32 = 256;
 
 /// Messages of so many bytes are named to a neighbour; longer ones would keep everybody else waiting.
-const NAMED: RangeInclusive<usize> = MIN_RENDEZVOUS..=64 << 20;
+const RENDEZVOUS_BYTES: RangeInclusive<usize> = MIN_RENDEZVOUS..=64 << 20;
 
 /// The port of one queue pair for one turn.
 ///
@@ -167,8 +167,13 @@ impl<'a, 'q> NicHost<'a, 'q> {
     }
 
     /// A long message to a neighbour: into its ring goes where it lies, and the neighbour copies it.
-    fn name(&mut self, route: &Route, head: &RendezvousSend, payload: TxPayload<'_>) -> Option<()> {
-        if !self.path().filter(|_| NAMED.contains(&payload.len()))?.may_name() {
+    fn send_rendezvous(
+        &mut self,
+        route: &Route,
+        head: &RendezvousSend,
+        payload: TxPayload<'_>,
+    ) -> Option<()> {
+        if !self.path().filter(|_| RENDEZVOUS_BYTES.contains(&payload.len()))?.may_send_rendezvous() {
             return None;
         }
         // What waits in a batch was sent before.
@@ -176,11 +181,11 @@ impl<'a, 'q> NicHost<'a, 'q> {
             self.flush();
         }
         let path = reach(&mut self.reaching, self.qp).path()?;
-        let len = path.name(&mut self.guard, route, head, payload)?;
+        let len = path.send_rendezvous(&mut self.guard, route, head, payload)?;
         self.used_ring = true;
         self.qp.tally.ring_packets.add(1);
         self.qp.tally.ring_bytes.add(len as u64);
-        self.qp.tally.named.add(1);
+        self.qp.tally.rendezvous.add(1);
         Some(())
     }
 
@@ -301,7 +306,7 @@ impl Egress for NicHost<'_, '_> {
     }
 
     fn try_rendezvous(&mut self, route: &Route, head: &RendezvousSend, payload: TxPayload<'_>) -> Attempt {
-        Attempt::of(self.name(route, head, payload).is_some())
+        Attempt::of(self.send_rendezvous(route, head, payload).is_some())
     }
 
     fn large_segment(&mut self) -> Option<u32> {
@@ -314,9 +319,9 @@ impl Memory for NicHost<'_, '_> {
         self.path().is_some_and(|path| path.leads_to(slot))
     }
 
-    fn fetch(&mut self, pd: PdId, sges: &[Sge], names: &SourceRef) -> Attempt {
+    fn fetch(&mut self, pd: PdId, sges: &[Sge], source: &SourceRef) -> Attempt {
         let path = reach(&mut self.reaching, self.qp).path();
-        let is_fetched = path.is_some_and(|path| path.fetch(&mut self.guard, pd, sges, names));
+        let is_fetched = path.is_some_and(|path| path.fetch(&mut self.guard, pd, sges, source));
         if !is_fetched {
             // Nothing more shall be named. The card changes when this turn is done.
             self.qp.fetches.store(false, Ordering::Relaxed);

@@ -7,7 +7,7 @@
 //! | file | question |
 //! |---|---|
 //! | `reach` | one-sided operations in the memory of a local peer |
-//! | `naming` | messages that are copied once, from the memory of the sender |
+//! | `rendezvous` | messages that are copied once, from the memory of the sender |
 //! | `link` | the link that takes the ring where it can and UDP where it must |
 //! | `everybody` | packets to the queue pair numbers that every process has |
 //! | `cast` | packets to multicast groups, each to every member once |
@@ -17,8 +17,8 @@
 mod cast;
 mod everybody;
 mod link;
-mod naming;
 mod reach;
+mod rendezvous;
 
 pub(crate) use ferroce_shm::LocalPeers;
 pub(crate) use link::LocalLink;

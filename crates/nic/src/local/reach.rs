@@ -4,7 +4,7 @@
 //! finds out what is wrong, answers and reports it as it does for any peer.
 
 use super::link::meta_of;
-use super::naming::Source;
+use super::rendezvous::SourceRegion;
 use crate::counters::Tally;
 use crate::memory::{CachedRegion, Far, Peer, Region, RegionGuard, Span, ask_for_line};
 use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
@@ -36,7 +36,7 @@ pub(crate) struct Path {
     /// The one that messages of the peer are placed in.
     recv_cache: CachedRegion,
     /// The region of the peer that its last message was fetched from.
-    pub(super) source: Option<Source>,
+    pub(super) source: Option<SourceRegion>,
     /// Where the next packet in the ring will begin, unless another queue pair is faster.
     next_line: usize,
     /// Operations that were not counted yet: mapped, and by the kernel.

@@ -17,9 +17,9 @@ pub(super) fn fetch(owner: &Owner, from: &[SourcePiece], near: &[Span]) -> bool 
     let size = size_of_val(&found);
     let mark_here = iovec(&raw mut found as usize, size);
     let mut theirs = [iovec(owner.mark_at, size); 1 + SourceRef::MAX_PIECES];
-    let Some(named) = theirs.get_mut(1..1 + from.len()) else { return false };
-    for (there, name) in named.iter_mut().zip(from) {
-        *there = iovec(name.addr as usize, name.len as usize);
+    let Some(pieces) = theirs.get_mut(1..1 + from.len()) else { return false };
+    for (there, piece) in pieces.iter_mut().zip(from) {
+        *there = iovec(piece.addr as usize, piece.len as usize);
     }
     let spans = near.iter().map(|span| iovec(span.start, span.len));
     let ours: SmallVec<[libc::iovec; 5]> = std::iter::once(mark_here).chain(spans).collect();

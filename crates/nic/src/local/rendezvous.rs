@@ -17,7 +17,7 @@ use std::sync::atomic::{Ordering, fence};
 
 impl Path {
     /// Whether the peer may be told to fetch messages.
-    pub(crate) fn may_name(&self) -> bool {
+    pub(crate) fn may_send_rendezvous(&self) -> bool {
         let terms = self.local_peer.find_qp(self.peer);
         terms.is_some_and(|terms| terms.fetches && terms.partner == self.own)
             && self.local_peers.uses_memfd()
@@ -25,14 +25,14 @@ impl Path {
     }
 
     /// Puts a message that names memory into the ring, and says how long the record is. Nothing: nothing was sent.
-    pub(crate) fn name(
+    pub(crate) fn send_rendezvous(
         &mut self,
         guard: &mut RegionGuard<'_>,
         route: &Route,
         head: &RendezvousSend,
         payload: TxPayload<'_>,
     ) -> Option<usize> {
-        let (record, len) = head.to_bytes(&guard.name(payload)?);
+        let (record, len) = head.to_bytes(&guard.source_ref(payload)?);
         let is_sent = self.local_peer.push_bytes_now(&meta_of(route), &record[..len]);
         is_sent.then_some(len)
     }
@@ -53,11 +53,11 @@ impl Path {
         guard: &mut RegionGuard<'_>,
         pd: PdId,
         sges: &[Sge],
-        names: &SourceRef,
+        source: &SourceRef,
     ) -> bool {
-        let is_copied = self.fetch_mapped(guard, pd, sges, names).unwrap_or_else(|| {
+        let is_copied = self.fetch_mapped(guard, pd, sges, source).unwrap_or_else(|| {
             let owner = self.local_peer.owner();
-            owner.is_some_and(|owner| guard.fetch(pd, sges, &owner, names))
+            owner.is_some_and(|owner| guard.fetch(pd, sges, &owner, source))
         });
         // The bytes were read before the descriptor is.
         fence(Ordering::Acquire);
@@ -70,16 +70,16 @@ impl Path {
         guard: &mut RegionGuard<'_>,
         pd: PdId,
         sges: &[Sge],
-        names: &SourceRef,
+        from: &SourceRef,
     ) -> Option<bool> {
-        let ([name], rkey) = (names.pieces(), names.region()?) else { return None };
+        let ([piece], rkey) = (from.pieces(), from.region()?) else { return None };
         let local_peer = &self.local_peer;
         if self.source.as_ref().is_none_or(|source| !source.is_of(local_peer, rkey)) {
             self.source = None;
-            self.source = Source::find(local_peer, rkey);
+            self.source = SourceRegion::find(local_peer, rkey);
         }
         let source = self.source.as_ref()?;
-        let there = source.here(name)?;
+        let there = source.here(piece)?;
         let is_copied = guard.fetch_mapped(pd, sges, there);
         // Who finds the region published now has read its pages: they are the program's as long as it is.
         fence(Ordering::Acquire);
@@ -90,18 +90,18 @@ impl Path {
 }
 
 /// The region of the peer that the last message was fetched from.
-pub(super) struct Source {
+pub(super) struct SourceRegion {
     published: PublishedRegion,
     mapping: RegionMapping,
 }
 
-impl Source {
+impl SourceRegion {
     /// A mapping stays when its region goes, and so needs no announcement. Bytes of this very process would not, so to
     /// itself it sends by the kernel.
-    fn find(local_peer: &LocalPeer, rkey: RKey) -> Option<Source> {
+    fn find(local_peer: &LocalPeer, rkey: RKey) -> Option<SourceRegion> {
         let published = local_peer.find_region(rkey).filter(|_| !local_peer.is_self())?;
         let mapping = local_peer.map(&published)?;
-        Some(Source { published, mapping })
+        Some(SourceRegion { published, mapping })
     }
 
     fn is_of(&self, local_peer: &LocalPeer, rkey: RKey) -> bool {
@@ -109,11 +109,11 @@ impl Source {
     }
 
     /// Where bytes of the peer are here, if they are all of the region. Who named them may be wrong, but not beyond its own memory.
-    fn here(&self, name: &SourcePiece) -> Option<Span> {
+    fn here(&self, piece: &SourcePiece) -> Option<Span> {
         let descriptor = &self.published.descriptor;
-        let offset = name.addr.checked_sub(descriptor.base)?;
-        let is_inside = offset <= descriptor.len && u64::from(name.len) <= descriptor.len - offset;
-        let (at, len) = (name.addr as usize, name.len as usize);
+        let offset = piece.addr.checked_sub(descriptor.base)?;
+        let is_inside = offset <= descriptor.len && u64::from(piece.len) <= descriptor.len - offset;
+        let (at, len) = (piece.addr as usize, piece.len as usize);
         self.mapping.here(at, len).filter(|_| is_inside).map(|here| Span::at(here, len))
     }
 }

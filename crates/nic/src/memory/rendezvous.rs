@@ -14,36 +14,36 @@ use ferroce_proto::wire::{SourcePiece, SourceRef};
 use ferroce_shm::Owner;
 use std::sync::atomic::Ordering::Relaxed;
 
-fn name_of(span: &Span) -> SourcePiece {
+fn piece_of(span: &Span) -> SourcePiece {
     SourcePiece { addr: span.start as u64, len: span.len as u32 }
 }
 
 impl RegionGuard<'_> {
     /// Where the bytes of a message lie, if they may be read, are there to stay and lie in few pieces.
-    pub(crate) fn name(&mut self, payload: TxPayload<'_>) -> Option<SourceRef> {
+    pub(crate) fn source_ref(&mut self, payload: TxPayload<'_>) -> Option<SourceRef> {
         match payload {
             TxPayload::Local { pd, sges: [sge], offset: 0, len } if sge.len == len => {
-                let names = SourceRef::new([name_of(&self.near(pd, sge, Access::empty())?)])?;
+                let source = SourceRef::new([piece_of(&self.near(pd, sge, Access::empty())?)])?;
                 let region = self.local(sge.lkey).ok()?;
                 if region.descriptor.is_none() {
-                    return Some(names);
+                    return Some(source);
                 }
                 if !region.lent.load(Relaxed) {
                     region.lent.store(true, Relaxed);
                 }
-                Some(names.of_region(region.rkey))
+                Some(source.of_region(region.rkey))
             }
             TxPayload::Local { pd, sges, offset: 0, len } if sges.len() <= SourceRef::MAX_PIECES => {
                 let near = self.table().near(pd, sges, len as usize, Access::empty())?;
-                SourceRef::new(near.spans.iter().map(name_of))
+                SourceRef::new(near.spans.iter().map(piece_of))
             }
             _ => None,
         }
     }
 
     /// Copies a message from where its sender has it to the entries. False: what is in them now does not count.
-    pub(crate) fn fetch(&mut self, pd: PdId, sges: &[Sge], owner: &Owner, names: &SourceRef) -> bool {
-        self.fill(pd, sges, names.message_len(), |near| across::fetch(owner, names.pieces(), near))
+    pub(crate) fn fetch(&mut self, pd: PdId, sges: &[Sge], owner: &Owner, source: &SourceRef) -> bool {
+        self.fill(pd, sges, source.message_len(), |near| across::fetch(owner, source.pieces(), near))
     }
 
     /// The same from bytes of the sender that are mapped here.
