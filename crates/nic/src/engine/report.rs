@@ -13,7 +13,7 @@ impl Engine {
         tally.add(&self.counters.retired.lock());
         let mut link = self.link.counters();
         (link.direct_mapped, link.direct_copied) = (tally.mapped.value(), tally.copied.value());
-        (link.messages_named, link.messages_fetched) = (tally.rendezvous.value(), tally.fetched.value());
+        (link.rendezvous_sends, link.messages_fetched) = (tally.rendezvous.value(), tally.fetched.value());
         link.local_tx_packets += tally.ring_packets.value();
         link.local_tx_bytes += tally.ring_bytes.value();
         let counters = Counters {

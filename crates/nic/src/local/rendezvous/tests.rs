@@ -168,7 +168,7 @@ fn source_refs_that_lead_nowhere_are_asked_for_as_packets() {
     }
     assert_eq!(b.qp.core.machine.lock().state(), QpState::Rts);
     send(&a, &b);
-    assert_eq!(a.nic.counters().link.messages_named, 0, "the descriptor said no");
+    assert_eq!(a.nic.counters().link.rendezvous_sends, 0, "the descriptor said no");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn records_that_cannot_be_are_dropped() {
     inject(&a, &record(b.qp.qpn(), PSN.minus(PACKETS), PACKETS, good));
     until(&b, "it knows that", || b.nic.counters().queue_pairs[0].duplicates == 1);
     send(&a, &b);
-    assert_eq!(a.nic.counters().link.messages_named, 1);
+    assert_eq!(a.nic.counters().link.rendezvous_sends, 1);
 }
 
 #[test]
