@@ -88,7 +88,7 @@ fn traffic([a, b]: [QpCounters; 2]) -> [u64; 6] {
 }
 
 #[test]
-fn both_ways_do_the_same() {
+fn both_paths_do_the_same() {
     let s = setup(["127.91.8.1", "127.91.8.2"]);
     let mut seen = Vec::new();
     for (round, is_long) in [true, false, true, false, false, false].into_iter().enumerate() {
@@ -131,7 +131,7 @@ fn both_ways_do_the_same() {
 }
 
 #[test]
-fn what_is_not_in_order_is_left_to_the_long_way() {
+fn the_fast_path_declines_what_is_out_of_order() {
     let s = setup(["127.91.8.3", "127.91.8.4"]);
     let (good, strange) =
         (s.from.sge(0, 8), Buffer::new(&s.near.alloc_pd().unwrap(), 64, Access::LOCAL_WRITE));
