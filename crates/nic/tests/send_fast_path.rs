@@ -200,7 +200,7 @@ fn a_message_to_nobody_is_given_up() {
 }
 
 #[test]
-fn the_lease_of_a_receive_ends_with_its_region() {
+fn the_cached_region_of_a_receive_ends_with_its_region() {
     let mut s = setup(["127.91.8.9", "127.91.8.10"]);
     let sge = s.to.sge(0, 8);
     let send = |s: &Setup, byte: u8| {

@@ -183,7 +183,7 @@ fn nothing_is_overtaken() {
 }
 
 #[test]
-fn a_lease_ends_with_its_region() {
+fn a_cached_region_ends_with_its_region() {
     if !has_fabric() {
         return println!("SKIPPED: over UDP nothing is written directly");
     }
@@ -245,7 +245,7 @@ fn the_targets_region_may_change() {
 /// Once a region is deregistered, nobody reads it any more: what the program writes there afterwards never arrives. Long, so that a copy is
 /// nearly always under way.
 #[test]
-fn deregistration_waits_for_the_lessee() {
+fn deregistration_waits_for_the_owner_of_the_cache() {
     const LONG: usize = 4 << 20;
     let mut s = setup(["127.91.7.11", "127.91.7.12"]);
     s.to = Buffer::new(&s.far_pd, LONG + 2 * 4096, OPEN);

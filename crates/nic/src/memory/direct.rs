@@ -126,13 +126,13 @@ impl RegionGuard<'_> {
             Some(region) => {
                 copy::write(region.local(pd, sge.addr, data.len() as u64, Access::LOCAL_WRITE)?, data)
             }
-            None => self.place_leasing(cache, pd, sge, data),
+            None => self.place_and_cache(cache, pd, sge, data),
         }
     }
 
     /// The same for a region that is not cached yet.
     #[inline(never)]
-    fn place_leasing(
+    fn place_and_cache(
         &mut self,
         cache: &mut CachedRegion,
         pd: PdId,

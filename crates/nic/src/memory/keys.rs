@@ -88,14 +88,14 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_neighbours_are_unrelated() {
+    fn keys_of_adjacent_slots_are_unrelated() {
         let cipher = KeyCipher::random();
         let keys: Vec<u32> = (0..1000).map(|slot| cipher.key_for(slot)).collect();
         let flipped: u32 = keys.windows(2).map(|w| (w[0] ^ w[1]).count_ones()).sum();
         let mean = f64::from(flipped) / 999.0;
         assert!(
             (14.0..18.0).contains(&mean),
-            "neighbouring keys differ in {mean} bits on average, not about 16"
+            "keys of adjacent slots differ in {mean} bits on average, not about 16"
         );
     }
 }

@@ -92,7 +92,7 @@ impl RegionTable {
 
     /// Deregisters unless windows are bound; how many, if so.
     pub(crate) fn remove_unless_bound(&self, number: u32) -> Result<(), usize> {
-        // Before the lock, which lessees may wait for.
+        // Before the lock, which owners of caches may wait for.
         self.invalidate_caches(number);
         let binding = self.windows.binding.lock();
         match self.windows_of(number).len() {
