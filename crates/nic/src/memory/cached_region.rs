@@ -92,8 +92,8 @@ impl CachedRegion {
     pub(super) fn renew(&mut self, number: u32, region: &Region) {
         if self.last != region.lkey {
             self.last = region.lkey;
-        } else if region.leasing.is_open {
-            region.leasing.was_granted.store(true, Ordering::Relaxed);
+        } else if region.cache_use.is_open {
+            region.cache_use.was_granted.store(true, Ordering::Relaxed);
             self.grant.region.store(number + 1, Ordering::Relaxed);
             self.region = region.for_local_use();
         }
@@ -113,8 +113,8 @@ impl RegionTable {
     pub(super) fn invalidate_caches(&self, number: u32) {
         let Some(slot) = self.slot(number) else { return };
         let was_granted = slot.write().as_mut().is_some_and(|region| {
-            region.leasing.is_open = false;
-            std::mem::take(region.leasing.was_granted.get_mut())
+            region.cache_use.is_open = false;
+            std::mem::take(region.cache_use.was_granted.get_mut())
         });
         if was_granted {
             self.cached_regions.end(number);
@@ -126,7 +126,7 @@ impl RegionTable {
         if let Some(slot) = self.slot(number)
             && let Some(region) = slot.write().as_mut()
         {
-            region.leasing.is_open = true;
+            region.cache_use.is_open = true;
         }
     }
 }

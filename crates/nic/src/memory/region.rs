@@ -72,7 +72,7 @@ pub(crate) struct Region {
     pub(crate) descriptor: Option<usize>,
     /// Its pages, or of a window those of its region, if local peers can map them.
     pub(crate) pages: Option<Pages>,
-    pub(crate) leasing: CacheUse,
+    pub(crate) cache_use: CacheUse,
     /// Messages were sent from it that local peers could fetch from its pages.
     pub(crate) lent: AtomicBool,
     /// What keeps the memory alive, if the NIC was given that.
@@ -124,7 +124,7 @@ impl Region {
             room: len as usize,
             descriptor: None,
             pages: None,
-            leasing: CacheUse::default(),
+            cache_use: CacheUse::default(),
             lent: AtomicBool::new(false),
             _owner: None,
         }

@@ -164,7 +164,7 @@ impl RegionTable {
         let region = held.as_mut()?;
         change(region);
         (region.lkey, region.rkey, region.remote_open) = (keys.0, keys.1, true);
-        region.leasing = CacheUse::default();
+        region.cache_use = CacheUse::default();
         self.publish(region);
         Some(keys)
     }
@@ -177,7 +177,7 @@ impl RegionTable {
             && let Some(region) = slot.write().as_mut()
         {
             change(region);
-            (region.remote_open, region.leasing) = (true, CacheUse::default());
+            (region.remote_open, region.cache_use) = (true, CacheUse::default());
             self.publish(region);
         }
     }
