@@ -10,7 +10,7 @@ use std::time::Instant;
 #[test]
 fn each_of_three_links_gets_its_own_packets() {
     for addr in ["127.47.2.1", "::1"] {
-        let _turn = turn_at(addr);
+        let _lock = lock_address(addr);
         let links = [open(&[addr]), open(&[addr]), open(&[addr])];
         let mut batch = TxBatch::new();
         for number in 0..60 {

@@ -276,7 +276,7 @@ impl Path {
             _ => return None,
         };
         if self.last.as_ref().is_none_or(|known| known.published.descriptor.rkey != rkey) {
-            self.turn_to(rkey)?;
+            self.select_region(rkey)?;
         }
         let checked = self.last.as_ref()?.region.remote(Peer { pd, qp: self.peer }, addr, len, need);
         if checked.is_err() {
@@ -302,7 +302,7 @@ impl Path {
 
     /// Another region than that of the last operation.
     #[inline(never)]
-    fn turn_to(&mut self, rkey: RKey) -> Option<()> {
+    fn select_region(&mut self, rkey: RKey) -> Option<()> {
         self.forget();
         self.last = Some(find(&self.local_peer, rkey)?);
         Some(())

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Successful polls, with no other between them, after which one gives the engine a turn.
-const HITS_PER_TURN: u64 = 8;
+/// Successful polls, with no other between them, after which one drives the engine.
+const HITS_PER_DRIVE: u64 = 8;
 
 /// How long a thread that slept for packets leaves them to another that it found driving.
 const LEFT_TO_OTHERS: Duration = Duration::from_micros(100);
@@ -98,7 +98,7 @@ impl Cq {
             let engine = &self.nic.engine;
             engine.activity.polled();
             // A program that always finds completions of its own sends would otherwise never receive.
-            if engine.activity.polls_since_drive() >= HITS_PER_TURN && self.nic.alive().is_ok() {
+            if engine.activity.polls_since_drive() >= HITS_PER_DRIVE && self.nic.alive().is_ok() {
                 engine.drive_for_poller(true);
             }
             return Ok(n);

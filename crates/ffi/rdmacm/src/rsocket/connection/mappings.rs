@@ -121,7 +121,7 @@ impl Connection {
     ) -> Outcome<usize> {
         let started = Instant::now();
         let must_not_wait = self.flags.forbid_waiting(flags);
-        let _turn = self.writing.lock();
+        let _guard = self.writing.lock();
         self.announce_mappings(must_not_wait)?;
         let mut growth = Growth::new();
         let mut written = 0;
