@@ -79,7 +79,7 @@ impl Nic {
         WeakNic(Arc::downgrade(&self.inner))
     }
 
-    /// Tells every session that the device failed. For the rooms above, when something went wrong that must not.
+    /// Tells every session that the device failed. For the modules above, when something went wrong that must not.
     pub fn raise_fatal(&self) {
         self.inner.events.raise(EventKind::DeviceFatal, EventSource::Device);
         self.inner.cm.remove_device();

@@ -108,7 +108,7 @@ impl CmChannel {
     }
 
     /// Moves the events of `id` that wait elsewhere to here.
-    pub(super) fn adopt(&self, from: &Arc<Queue>, id: &CmId) {
+    pub(super) fn migrate(&self, from: &Arc<Queue>, id: &CmId) {
         if !Arc::ptr_eq(from, &self.queue) {
             for event in from.take_of(id) {
                 drop(self.queue.push(event));

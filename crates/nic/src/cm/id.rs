@@ -202,7 +202,7 @@ impl CmId {
     /// From now on events go to another channel; those that wait move along.
     pub fn migrate(&self, channel: &CmChannel) {
         let old = std::mem::replace(&mut *self.queue.lock(), channel.queue.clone());
-        channel.adopt(&old, self);
+        channel.migrate(&old, self);
     }
 
     pub(super) fn queue(&self) -> Arc<Queue> {

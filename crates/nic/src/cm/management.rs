@@ -78,7 +78,7 @@ impl CmService {
                 send(tx);
             }
             // Processes that share an address share QP1, and the kernel picks one of them by flow. A message that was lost on
-            // the detour takes another way when it is repeated.
+            // the forwarded message takes another way when it is repeated.
             let route = Route { entropy: fresh_entropy(), ..message.route };
             let packet = tx.reserve(&route, len);
             headers.write(packet);

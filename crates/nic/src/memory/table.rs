@@ -98,7 +98,7 @@ impl RegionTable {
     /// Registers; `make` gets the slot's fresh keys. `None` when a million regions exist.
     pub(crate) fn insert(&self, make: impl FnOnce(LKey, RKey) -> Region) -> Option<(u32, LKey, RKey)> {
         let number = self.free_number()?;
-        self.windows.beside(|taken| {
+        self.windows.with_taken_keys(|taken| {
             let (lkey, rkey) = self.fresh_keys(number, taken);
             self.place(number, make(lkey, rkey));
             Some((number, lkey, rkey))
@@ -157,7 +157,7 @@ impl RegionTable {
 
     /// Changes a region under its write lock, with new keys: the old ones may be in the hands of a peer.
     pub(crate) fn change(&self, number: u32, change: impl FnOnce(&mut Region)) -> Option<(LKey, RKey)> {
-        let keys = self.windows.beside(|taken| self.fresh_keys(number, taken));
+        let keys = self.windows.with_taken_keys(|taken| self.fresh_keys(number, taken));
         self.invalidate_caches(number);
         self.withdraw(number);
         let mut held = self.slot(number)?.write();

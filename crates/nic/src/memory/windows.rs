@@ -30,7 +30,7 @@ pub(super) struct WindowKeys {
 
 impl WindowKeys {
     /// Runs `choose` while no window can be made, with a way to ask whether a key could be a window's.
-    pub(super) fn beside<R>(&self, choose: impl FnOnce(&dyn Fn(RKey) -> bool) -> R) -> R {
+    pub(super) fn with_taken_keys<R>(&self, choose: impl FnOnce(&dyn Fn(RKey) -> bool) -> R) -> R {
         let numbers = self.numbers.read();
         choose(&|key| numbers.contains_key(&(key.0 >> PROGRAM_BITS)))
     }
