@@ -91,7 +91,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nic/src/raw/socket.rs", "a packet socket"),
     ("crates/shm/src/registry/directory.rs", "asks for rights and user"),
     ("crates/shm/src/registry/lock.rs", "locks bytes of a file"),
-    ("crates/nic/src/shared.rs", "a place per process that outlives everybody"),
+    ("crates/nic/src/shared.rs", "a NIC per process that is never freed"),
     ("crates/os/src/watch.rs", "a netlink socket"),
     ("crates/nic/tests/write_direct.rs", "registers memory anew, and keeps it alive"),
     ("crates/nic/tests/send_fast_path.rs", "registers memory anew"),
