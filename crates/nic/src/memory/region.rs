@@ -67,7 +67,7 @@ pub(crate) struct Region {
     pub(crate) kind: Kind,
     pub(crate) backing: Backing,
     /// Bytes from `base` on that are nobody else's: what of it may be moved into a memfd.
-    pub(crate) room: usize,
+    pub(crate) capacity: usize,
     /// Its descriptor on the table that local peers read.
     pub(crate) descriptor: Option<usize>,
     /// Its pages, or of a window those of its region, if local peers can map them.
@@ -121,7 +121,7 @@ impl Region {
             only_qp: None,
             kind: Kind::Memory { windows: Vec::new() },
             backing: Backing::Mapped,
-            room: len as usize,
+            capacity: len as usize,
             descriptor: None,
             pages: None,
             cache_use: CacheUse::default(),

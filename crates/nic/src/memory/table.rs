@@ -66,7 +66,7 @@ impl RegionTable {
         let Some(table) = &self.table else { return };
         // A window has the pages of the region it is bound to.
         if let Kind::Memory { .. } = region.kind {
-            let pages = || table.pages(region.base, region.len as usize, region.room);
+            let pages = || table.pages(region.base, region.len as usize, region.capacity);
             let is_of_use = !region.is_for_messages() || self.in_vain.load(Relaxed) < PATIENCE;
             region.pages = (region.may_be_reached() && is_of_use).then(pages).flatten();
         }
