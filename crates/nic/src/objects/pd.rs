@@ -66,7 +66,7 @@ impl Pd {
     ///
     /// # Safety
     /// As for [`Pd::register`]; and all of the capacity stays mapped, readable and writable.
-    pub unsafe fn register_with_room(
+    pub unsafe fn register_with_capacity(
         self: &Arc<Self>,
         addr: usize,
         len: usize,
