@@ -23,10 +23,10 @@ fn slots_are_distinct_and_queue_pair_numbers_never_collide() {
     assert!(slots.iter().all(|s| (1..=254).contains(s)));
 }
 
-/// Replaces the steering of a group by one that sends everything to the socket at `place`.
-fn steer_all_to(link: &UdpLink, place: u32) {
+/// Replaces the steering of a group by one that sends everything to the socket at `index`.
+fn steer_all_to(link: &UdpLink, index: u32) {
     let mut program =
-        [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: place }];
+        [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: index }];
     let fprog = libc::sock_fprog { len: 1, filter: program.as_mut_ptr() };
     // SAFETY: the program is valid and outlives the call.
     let rc = unsafe {
