@@ -201,17 +201,17 @@ impl<'a, 'q> NicHost<'a, 'q> {
         // SAFETY: a host exists only while the lock of its queue pair is held, and nobody else uses this.
         let short = unsafe { self.qp.short.get() };
         let len = segment.payload.len();
-        let Some(place) = segment.headers.with_bytes(len, |head| short.begin(head, len)) else {
+        let Some(body) = segment.headers.with_bytes(len, |head| short.begin(head, len)) else {
             return Attempt::Declined;
         };
         let is_filled = match segment.payload {
             TxPayload::None => true,
             TxPayload::Bytes(bytes) => {
-                place.copy_from_slice(bytes);
+                body.copy_from_slice(bytes);
                 true
             }
             TxPayload::Local { pd, sges, offset, .. } => {
-                self.engine.regions.gather(pd, sges, offset, place).is_ok()
+                self.engine.regions.gather(pd, sges, offset, body).is_ok()
             }
             TxPayload::Remote { .. } => false,
         };

@@ -77,7 +77,7 @@ impl QpTable {
         }
     }
 
-    fn place(&self, qpn: Qpn) -> Option<&Slot> {
+    fn slot(&self, qpn: Qpn) -> Option<&Slot> {
         if qpn.value() & 0xff_0000 != self.base {
             return None;
         }
@@ -92,7 +92,7 @@ impl QpTable {
     }
 
     pub(crate) fn get(&self, qpn: Qpn) -> Option<Arc<QpCore>> {
-        self.place(qpn)?.read().clone()
+        self.slot(qpn)?.read().clone()
     }
 
     /// Adds a queue pair under a fresh random number.
@@ -119,7 +119,7 @@ impl QpTable {
     }
 
     pub(crate) fn remove(&self, qpn: Qpn) {
-        if let Some(slot) = self.place(qpn)
+        if let Some(slot) = self.slot(qpn)
             && slot.write().take().is_some()
         {
             self.removals.fetch_add(1, Ordering::Release);

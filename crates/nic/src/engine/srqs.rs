@@ -33,8 +33,8 @@ impl XrcSrqs {
         let mut rng = ferroce_os::random::generator();
         loop {
             let number = Srqn::new(rng.random_range(1..0xff_ffff));
-            if let Entry::Vacant(place) = by_number.entry(number) {
-                let core = place.insert(make(number)).clone();
+            if let Entry::Vacant(entry) = by_number.entry(number) {
+                let core = entry.insert(make(number)).clone();
                 if let (Some(table), Some(xrc)) = (&self.table, &core.xrc) {
                     table.publish(number, xrc.domain, xrc.pd);
                 }

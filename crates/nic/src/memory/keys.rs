@@ -50,13 +50,13 @@ impl KeyCipher {
     /// The slot that a key names; any number names some slot, so the caller compares the whole key there.
     #[inline]
     pub(super) fn slot_of(&self, key: u32) -> u32 {
-        let place = &self.remembered[key as usize % REMEMBERED];
-        let known = place.load(Ordering::Relaxed);
+        let entry = &self.remembered[key as usize % REMEMBERED];
+        let known = entry.load(Ordering::Relaxed);
         if (known >> 32) as u32 == key && known != 0 {
             return known as u32;
         }
         let slot = self.decipher(key);
-        place.store(u64::from(key) << 32 | u64::from(slot), Ordering::Relaxed);
+        entry.store(u64::from(key) << 32 | u64::from(slot), Ordering::Relaxed);
         slot
     }
 

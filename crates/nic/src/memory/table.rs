@@ -100,7 +100,7 @@ impl RegionTable {
         let number = self.free_number()?;
         self.windows.with_taken_keys(|taken| {
             let (lkey, rkey) = self.fresh_keys(number, taken);
-            self.place(number, make(lkey, rkey));
+            self.store(number, make(lkey, rkey));
             Some((number, lkey, rkey))
         })
     }
@@ -118,7 +118,7 @@ impl RegionTable {
         Some(free.fresh - 1)
     }
 
-    pub(super) fn place(&self, number: u32, mut region: Region) {
+    pub(super) fn store(&self, number: u32, mut region: Region) {
         self.publish(&mut region);
         let chunk = self.chunks[number as usize / CHUNK]
             .get_or_init(|| (0..CHUNK).map(|_| RwLock::new(None)).collect());

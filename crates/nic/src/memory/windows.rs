@@ -63,7 +63,7 @@ impl RegionTable {
             kind: Kind::Window { kind, region: None },
             ..Region::plain(0, 0, pd, Access::empty(), self.useless_lkey(number), rkey)
         };
-        self.place(number, window);
+        self.store(number, window);
         Some((number, rkey))
     }
 

@@ -190,8 +190,8 @@ impl CqCore {
         }
         if state.stamping {
             for (i, stamp) in state.stamps.drain(..n).enumerate() {
-                if let Some(place) = stamps.get_mut(i) {
-                    *place = stamp;
+                if let Some(out) = stamps.get_mut(i) {
+                    *out = stamp;
                 }
             }
         }
