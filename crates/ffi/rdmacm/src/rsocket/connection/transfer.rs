@@ -182,7 +182,7 @@ impl SendPiece for MutexGuard<'_, Shared> {
     ) -> Outcome<()> {
         let gone = Errno(libc::ENOTCONN);
         let mut inline = [0u8; MAX_INLINE];
-        match piece.place {
+        match piece.spans {
             None => {
                 let mut at = 0;
                 from.walk(piece.length as usize, |start, count| {

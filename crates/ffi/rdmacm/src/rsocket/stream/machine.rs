@@ -201,9 +201,9 @@ impl Machine {
         let message = Message::Credits(grant.credit);
         let Some(Span { offset, length }) = grant.buffer else { return Control::Bare(message) };
         let buffer = RemoteBuffer { addr: self.ring.addr + u64::from(offset), rkey: self.ring.rkey, length };
-        let place = u64::from(self.peer_slot) * RemoteBuffer::LEN as u64;
+        let offset = u64::from(self.peer_slot) * RemoteBuffer::LEN as u64;
         let target = RemoteBuffer {
-            addr: self.peer_table.addr.wrapping_add(place),
+            addr: self.peer_table.addr.wrapping_add(offset),
             rkey: self.peer_table.rkey,
             length: RemoteBuffer::LEN as u32,
         };
