@@ -21,45 +21,45 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Packets one queue pair may send before others get their turn.
+/// Packets one queue pair may send before others may.
 const BURST: u32 = 256;
 
-/// Messages of so many bytes are named to a neighbour; longer ones would keep everybody else waiting.
+/// Lengths of messages that leave as rendezvous sends to a local peer; longer ones would keep all others waiting.
 const RENDEZVOUS_BYTES: RangeInclusive<usize> = MIN_RENDEZVOUS..=64 << 20;
 
-/// The port of one queue pair for one turn.
+/// What one queue pair can use while its lock is held: memory, links and completion queues.
 ///
-/// The queue pair has a lifetime of its own, since only `out` has something to do when the host goes.
+/// The queue pair has a lifetime of its own, since only `out` has work to do when the host is dropped.
 pub(super) struct NicHost<'a, 'q> {
     engine: &'a Engine,
     qp: &'q QpCore,
-    /// A batch that it shares, until it sends.
+    /// A batch shared with other queue pairs, until this one sends.
     shared: Option<&'a mut TxBatch>,
-    /// What it sends, once it does: many operations need no packet, and then this costs nothing.
+    /// The packets it sends, created with the first one: many operations need no packet, and then this costs nothing.
     out: Option<Outgoing<'a>>,
     /// Holds no region whenever `out` may have to wait for one.
     guard: RegionGuard<'a>,
-    /// The way to the peer's memory, once it is used, until something is sent.
+    /// The path to the peer's memory, from its first use until something is sent.
     reaching: Option<Reaching<'q>>,
     burst_left: u32,
     /// The queue pair stopped only because its burst was used up.
     pub(super) has_more: bool,
     pub(super) completions: u32,
-    /// Something went past the link, and the peer may sleep.
+    /// Something was put into the peer's ring without the link, and the peer may sleep.
     used_ring: bool,
-    /// What local peers may do to the queue pair may have changed.
+    /// The terms under which local peers access the queue pair may have changed.
     pub(super) terms_changed: bool,
-    /// What is posted now is the last of its list.
+    /// The request being posted is the last of its list.
     pub(super) is_last: bool,
 }
 
 impl<'a, 'q> NicHost<'a, 'q> {
-    /// With a batch for what it sends.
+    /// A host that sends with a shared batch.
     pub(super) fn new(engine: &'a Engine, qp: &'q QpCore, tx: &'a mut TxBatch) -> Self {
         Self::with(engine, qp, Some(tx))
     }
 
-    /// On its own: what it sends goes into the thread's batch.
+    /// A host that sends with the thread's own batch.
     #[inline]
     pub(super) fn alone(engine: &'a Engine, qp: &'q QpCore) -> Self {
         Self::with(engine, qp, None)
@@ -103,7 +103,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
     /// Hands everything to the link. Called with the queue pair's lock held, so that its packets keep their order.
     #[inline]
     pub(super) fn flush(&mut self) {
-        // What others left in a batch that it shares goes too.
+        // Packets that others left in the shared batch leave too.
         let any = self.out.is_some() || self.shared.as_ref().is_some_and(|tx| !tx.is_empty());
         if any || self.used_ring { self.flush_some() } else { self.let_go() }
     }
@@ -124,14 +124,14 @@ impl<'a, 'q> NicHost<'a, 'q> {
         }
     }
 
-    /// Lets go of memory, this end's and the peer's. Nothing that may wait comes before it.
+    /// Releases the memory it holds, this end's and the peer's. Called before anything that may wait.
     #[inline]
     pub(super) fn let_go(&mut self) {
         self.guard.release();
         self.reaching = None;
     }
 
-    /// A short message may be about to be sent: if to a neighbour, into its ring.
+    /// Prefetches the ring of a local peer: a short message may be about to be sent.
     #[inline(always)]
     pub(super) fn ask_for_ring(&mut self) {
         if let Some(path) = reach(&mut self.reaching, self.qp).path() {
@@ -139,14 +139,14 @@ impl<'a, 'q> NicHost<'a, 'q> {
         }
     }
 
-    /// Whether packets wait that were handed over earlier.
+    /// Whether packets wait in a batch.
     #[inline]
     fn has_waiting(&self) -> bool {
         self.out.as_ref().is_some_and(|out| !out.is_empty())
             || self.shared.as_ref().is_some_and(|tx| !tx.is_empty())
     }
 
-    /// Puts a packet to a local peer into its ring, where it can be read at once.
+    /// Puts a packet to a local peer into its ring, where the peer can read it immediately.
     #[inline]
     fn try_ring<W: WriteHeaders>(&mut self, route: &Route, segment: &Segment<'_, W>) -> Attempt {
         if self.has_waiting() {
@@ -166,7 +166,8 @@ impl<'a, 'q> NicHost<'a, 'q> {
         Attempt::Done
     }
 
-    /// A long message to a neighbour: into its ring goes where it lies, and the neighbour copies it.
+    /// Sends a long message to a local peer by rendezvous: its ring gets a record of where the bytes are, and the peer copies them.
+    /// Returns `None` if nothing was sent.
     fn send_rendezvous(
         &mut self,
         route: &Route,
@@ -176,7 +177,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
         if !self.path().filter(|_| RENDEZVOUS_BYTES.contains(&payload.len()))?.may_send_rendezvous() {
             return None;
         }
-        // What waits in a batch was sent before.
+        // Packets in the batch come first.
         if self.has_waiting() {
             self.flush();
         }
@@ -192,13 +193,13 @@ impl<'a, 'q> NicHost<'a, 'q> {
     /// Sends a short packet that nothing waits before or behind.
     #[inline]
     fn try_single<W: WriteHeaders>(&mut self, route: &Route, segment: &Segment<'_, W>) -> Attempt {
-        // A list leaves as one batch, and behind what waits in a batch comes what is sent later. Only the route to the peer of
+        // A list leaves as one batch, and a packet must not overtake those that wait in a batch. Only the route to the peer of
         // a connection is always the same.
         let is_alone = self.is_last && self.out.is_none() && self.shared.is_none() && segment.is_acknowledged;
         if !is_alone || self.burst_left == 0 {
             return Attempt::Declined;
         }
-        // SAFETY: a host exists only while the lock of its queue pair is held, and nobody else uses this.
+        // SAFETY: a host exists only while the lock of its queue pair is held, and only the host uses this field.
         let short = unsafe { self.qp.short.get() };
         let len = segment.payload.len();
         let Some(body) = segment.headers.with_bytes(len, |head| short.begin(head, len)) else {
@@ -215,7 +216,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
             }
             TxPayload::Remote { .. } => false,
         };
-        // The call takes its time, and nobody shall wait for it to deregister a region.
+        // The system call takes long, and deregistration of a region must not wait for it.
         self.let_go();
         let is_sent = is_filled && self.engine.link.try_send_one(short, route).is_done();
         self.burst_left -= u32::from(is_sent);
@@ -243,7 +244,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
     #[inline(never)]
     fn complete_xrc(&mut self, number: Srqn, completion: Completion) {
         let shared = self.xrc_srq(number);
-        // A queue that is gone took its completion queue's interest along.
+        // A queue that was destroyed gets no completion.
         let Some(xrc) = shared.as_ref().and_then(|srq| srq.xrc.as_ref()) else { return };
         if !xrc.cq.push(completion) {
             overrun(self.qp, &xrc.cq, completion.wr_id);
@@ -265,10 +266,10 @@ fn overrun(qp: &QpCore, cq: &CqCore, wr_id: u64) {
     qp.overrun.store(true, Ordering::Relaxed);
 }
 
-/// The way to the peer's memory, which is in use from now on.
+/// The path to the peer's memory, which is in use from now on.
 #[inline]
 fn reach<'r, 'q>(reaching: &'r mut Option<Reaching<'q>>, qp: &'q QpCore) -> &'r mut Reaching<'q> {
-    // SAFETY: a host exists only while the lock of its queue pair is held, and there is one at a time that has not let go.
+    // SAFETY: a host exists only while the lock of its queue pair is held, and only one at a time has not released the path.
     reaching.get_or_insert_with(|| Reaching::new(unsafe { qp.path.get() }, &qp.tally))
 }
 
@@ -285,12 +286,12 @@ impl Egress for NicHost<'_, '_> {
 
     #[inline(always)]
     fn try_direct(&mut self, pd: PdId, request: &OneSided<'_>) -> Attempt {
-        // No closure: it would not be inlined, and then all of the request is stored and loaded again.
+        // No closure: it would not be inlined, and the whole request would be stored and loaded again.
         let Some(path) = reach(&mut self.reaching, self.qp).path() else { return Attempt::Declined };
         if path.write(pd, request) {
             return Attempt::Done;
         }
-        // The first one is never stored: only this copy has an address.
+        // The original is never stored in memory: only this copy has an address.
         let request = *request;
         Attempt::of(path.perform(&mut self.guard, pd, &request))
     }
@@ -300,7 +301,7 @@ impl Egress for NicHost<'_, '_> {
     }
 
     fn has_drained(&mut self) -> bool {
-        // What waits in a batch has not even left.
+        // Packets in the batch have not left yet.
         let waits = self.out.as_ref().is_some_and(|out| !out.is_empty());
         !waits && self.path().is_some_and(|path| path.has_caught_up())
     }
@@ -323,7 +324,7 @@ impl Memory for NicHost<'_, '_> {
         let path = reach(&mut self.reaching, self.qp).path();
         let is_fetched = path.is_some_and(|path| path.fetch(&mut self.guard, pd, sges, source));
         if !is_fetched {
-            // Nothing more shall be named. The card changes when this turn is done.
+            // The peer must not send by rendezvous again. The descriptor changes before the lock is released.
             self.qp.fetches.store(false, Ordering::Relaxed);
             self.terms_changed = true;
         }
@@ -369,7 +370,7 @@ impl Memory for NicHost<'_, '_> {
     }
 
     fn invalidate(&mut self, pd: PdId, rkey: RKey) -> Result<(), MemoryFault> {
-        // It waits for all who hold the region, and one of them may be this very turn.
+        // It waits for all who hold the region, and this host may be one of them.
         self.flush();
         self.engine.regions.invalidate(self.peer(pd), rkey)
     }

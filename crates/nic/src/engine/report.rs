@@ -1,10 +1,10 @@
-//! What the device counted, summed up over its parts.
+//! The counters of the device, summed up over its parts.
 
 use super::Engine;
 use crate::counters::{Counters, QpReport, Tally};
 
 impl Engine {
-    /// Everything it counted, with at most `most_qps` queue pairs, and how many were left out.
+    /// All counters, with at most `most_qps` queue pairs, and how many queue pairs were left out.
     pub(crate) fn report(&self, most_qps: usize) -> (Counters, usize) {
         let qps = self.qps.all();
         let left_out = qps.len().saturating_sub(most_qps);

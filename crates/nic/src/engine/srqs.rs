@@ -12,10 +12,10 @@ use std::sync::Arc;
 /// Most XRC shared receive queues of one NIC.
 pub(crate) const MAX_XRC_SRQ: usize = 1 << 16;
 
-/// Only extended reliable connections look here, so one lock for all is enough.
+/// The XRC shared receive queues. Only extended reliable connections use them, so one lock for all is enough.
 pub(crate) struct XrcSrqs {
     by_number: RwLock<HashMap<Srqn, Arc<SrqCore>>>,
-    /// What local peers see of them, if there are any. Changed with the lock above held.
+    /// Their descriptors for local peers, if there can be any. Changed with the lock above held.
     table: Option<SrqDescriptors>,
 }
 
@@ -24,7 +24,7 @@ impl XrcSrqs {
         XrcSrqs { by_number: RwLock::default(), table }
     }
 
-    /// Adds a queue under a fresh random number: a peer that was not told it does not guess it.
+    /// Adds a queue under a fresh random number, which a peer cannot guess.
     pub(crate) fn insert(&self, make: impl FnOnce(Srqn) -> Arc<SrqCore>) -> Option<Arc<SrqCore>> {
         let mut by_number = self.by_number.write();
         if by_number.len() >= MAX_XRC_SRQ {

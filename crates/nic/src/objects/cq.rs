@@ -181,9 +181,9 @@ impl Cq {
         Ok(self.front.get_or_init(|| front))
     }
 
-    /// Says that the program comes and goes: it polls a little, sleeps ([`Cq::sleep`]), and does something else without saying
-    /// so. From now on, as long as this CQ lives, the background thread wakes for packets whenever nobody sleeps
-    /// for them, however much is polled. A program that polls for long should not say so: it would share its packets.
+    /// Sets interrupt-driven mode: the program polls a little, sleeps ([`Cq::sleep`]), and does other work without announcing
+    /// it. From now on, as long as this CQ lives, the background thread wakes for packets whenever nobody sleeps
+    /// for them, however much is polled. A program that polls for long should not use it: the background thread would take part of its packets.
     pub fn set_interrupt_driven(&self) -> Result<(), Error> {
         self.nic.alive()?;
         if !self.is_interrupt_driven.swap(true, Ordering::Relaxed) && self.core.activity.armed() {
