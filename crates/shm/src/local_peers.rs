@@ -14,6 +14,7 @@ use super::srq_descriptors::{SrqDescriptors, find_srq};
 use ferroce_os::clock::{coarse_now, now};
 use ferroce_os::interfaces::local_addresses;
 use ferroce_os::lock::{Mutex, RwLock};
+use ferroce_proto::qp::Attempt;
 use ferroce_proto::wire::pad_of;
 use ferroce_proto::{Gid, PdId, Qpn, RKey, Srqn};
 use std::collections::HashMap;
@@ -196,17 +197,17 @@ impl LocalPeer {
         Pushed::Waits
     }
 
-    /// The same if it can be done now: nothing waits before it, and there is room. False: nothing was sent.
+    /// The same if it can be done now: nothing waits before it, and there is room. Declines otherwise.
     ///
     /// # Safety
     /// As for [`Self::push`].
-    unsafe fn push_now(&self, meta: &RxMeta, len: usize, pieces: impl Iterator<Item = Piece>) -> bool {
+    unsafe fn push_now(&self, meta: &RxMeta, len: usize, pieces: impl Iterator<Item = Piece>) -> Attempt {
         let mut out = self.out.lock();
         if out.reader != self.instance || !out.waiting.is_empty() {
-            return false;
+            return Attempt::Declined;
         }
         // SAFETY: the caller's promise.
-        unsafe { out.ring.push(meta, len, pieces, self.segment.consumed(self.own_slot)) }
+        Attempt::of(unsafe { out.ring.push(meta, len, pieces, self.segment.consumed(self.own_slot)) })
     }
 
     /// The same for a short packet of two pieces, headers and payload, the second of which is padded. Says, too, where the next one will begin.
@@ -232,7 +233,7 @@ impl LocalPeer {
     }
 
     /// The same for bytes of ours.
-    pub fn push_bytes_now(&self, meta: &RxMeta, bytes: &[u8]) -> bool {
+    pub fn push_bytes_now(&self, meta: &RxMeta, bytes: &[u8]) -> Attempt {
         // SAFETY: the piece is the slice.
         unsafe { self.push_now(meta, bytes.len(), std::iter::once(Piece::of(bytes))) }
     }

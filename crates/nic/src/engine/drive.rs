@@ -6,7 +6,7 @@ use super::{Engine, QpCore};
 use crate::link::{Effort, RxBatch, RxPacket, TxBatch, now};
 use ferroce_os::lock::MutexGuard;
 use ferroce_os::log;
-use ferroce_proto::qp::{self, Arrival, DropReason, Terms};
+use ferroce_proto::qp::{self, Arrival, Attempt, DropReason, Terms};
 use ferroce_proto::verbs::EventKind;
 use ferroce_proto::wire::{Packet, dest_qpn};
 use ferroce_proto::{Gid, Qpn, Time};
@@ -77,14 +77,14 @@ impl Engine {
     }
 
     /// Polls on an application thread that slept for packets and was woken, as long as there are packets: no other thread was woken. Calls
-    /// `before` first. Returns `false`, and does nothing, if another thread holds the progress lock.
+    /// `before` first. Declines if another thread holds the progress lock.
     pub(crate) fn drive_for_sleeper(
         &self,
         mut before: impl FnMut(),
         mut any_packets: impl FnMut() -> bool,
-    ) -> bool {
+    ) -> Attempt {
         for poll in 0..POLLS_PER_SLEEP {
-            let Some(mut progress) = self.context.lock.try_lock() else { return poll > 0 };
+            let Some(mut progress) = self.context.lock.try_lock() else { return Attempt::of(poll > 0) };
             if poll == 0 {
                 before();
             }
@@ -93,11 +93,11 @@ impl Engine {
             self.run(&self.context, &mut progress, false, poll > 0);
             drop(progress);
             if !any_packets() {
-                return true;
+                return Attempt::Done;
             }
         }
         self.activity.wake();
-        true
+        Attempt::Done
     }
 
     /// Drops the cached references to a queue pair that was destroyed. A thread that holds the progress lock does so itself.

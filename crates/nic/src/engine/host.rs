@@ -154,10 +154,10 @@ impl<'a, 'q> NicHost<'a, 'q> {
         }
         let Some(path) = reach(&mut self.reaching, self.qp).path() else { return Attempt::Declined };
         let payload = segment.payload;
-        let is_sent = segment
+        let attempt = segment
             .headers
             .with_bytes(payload.len(), |head| path.push_packet(&mut self.guard, route, head, payload));
-        if !is_sent {
+        if !attempt.is_done() {
             return Attempt::Declined;
         }
         self.used_ring = true;
@@ -288,12 +288,12 @@ impl Egress for NicHost<'_, '_> {
     fn try_direct(&mut self, pd: PdId, request: &OneSided<'_>) -> Attempt {
         // No closure: it would not be inlined, and the whole request would be stored and loaded again.
         let Some(path) = reach(&mut self.reaching, self.qp).path() else { return Attempt::Declined };
-        if path.write(pd, request) {
+        if path.write(pd, request).is_done() {
             return Attempt::Done;
         }
         // The original is never stored in memory: only this copy has an address.
         let request = *request;
-        Attempt::of(path.perform(&mut self.guard, pd, &request))
+        path.perform(&mut self.guard, pd, &request)
     }
 
     fn can_access(&mut self, rkey: RKey) -> bool {
@@ -322,13 +322,13 @@ impl Memory for NicHost<'_, '_> {
 
     fn fetch(&mut self, pd: PdId, sges: &[Sge], source: &SourceRef) -> Attempt {
         let path = reach(&mut self.reaching, self.qp).path();
-        let is_fetched = path.is_some_and(|path| path.fetch(&mut self.guard, pd, sges, source));
-        if !is_fetched {
+        let attempt = path.map_or(Attempt::Declined, |path| path.fetch(&mut self.guard, pd, sges, source));
+        if !attempt.is_done() {
             // The peer must not send by rendezvous again. The descriptor changes before the lock is released.
             self.qp.fetches.store(false, Ordering::Relaxed);
             self.terms_changed = true;
         }
-        Attempt::of(is_fetched)
+        attempt
     }
 
     #[inline(always)] // one short copy, mostly

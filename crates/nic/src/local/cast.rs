@@ -20,6 +20,7 @@ use super::link::LocalLink;
 use crate::link::{RxBatch, TxBatch, local_addresses, now};
 use ferroce_os::lock::Mutex;
 use ferroce_proto::Gid;
+use ferroce_proto::qp::Attempt;
 use ferroce_proto::verbs::Route;
 use ferroce_shm::{GroupDescriptors, LocalPeer, LocalPeers, NOBODY_FOR_NS, RxRings};
 use std::io;
@@ -132,24 +133,26 @@ fn interface_of(sgid: Gid) -> Option<u32> {
 }
 
 impl LocalLink {
-    /// Puts a packet to a group into the rings that lead to its members. If so, it must leave as an echo.
-    pub(super) fn push_to_group(&self, batch: &TxBatch, index: usize) -> bool {
+    /// Puts a packet to a group into the rings of its members, or declines. If done, the packet must also leave as an echo.
+    pub(super) fn push_to_group(&self, batch: &TxBatch, index: usize) -> Attempt {
         let route = &batch.entries()[index].route;
         let local_peers = self.local_peers();
-        let Some(members) = self.cast.members(local_peers, route.dgid, route.sgid) else { return false };
-        if members.is_empty() || !self.has_echo_exit(route) {
-            return false;
+        let Some(members) = self.cast.members(local_peers, route.dgid, route.sgid) else {
+            return Attempt::Declined;
+        };
+        if members.is_empty() || !self.has_echo_socket(route) {
+            return Attempt::Declined;
         }
         for member in members.iter().filter(|member| member.lives()) {
             self.push(member, batch, index);
             self.wake_if_asleep(member);
         }
-        true
+        Attempt::Done
     }
 
-    fn has_echo_exit(&self, route: &Route) -> bool {
-        let exit = self.udp.echo_socket(route);
-        exit.is_some_and(|exit| self.cast.table.publish_echo_socket(exit))
+    fn has_echo_socket(&self, route: &Route) -> bool {
+        let socket = self.udp.echo_socket(route);
+        socket.is_some_and(|socket| self.cast.table.publish_echo_socket(socket))
     }
 
     /// Drops what came through a ring as well. Returns how many packets are left.

@@ -7,6 +7,7 @@
 use super::link::{LocalLink, meta_of};
 use crate::link::{Link, TxBatch, is_last_word, management_slot};
 use ferroce_proto::Qpn;
+use ferroce_proto::qp::Attempt;
 use ferroce_proto::wire::{ICRC_LEN, dest_qpn};
 use smallvec::SmallVec;
 
@@ -38,32 +39,32 @@ impl LocalLink {
 
     fn try_ring(&self, batch: &TxBatch, index: usize) -> Way {
         match dest_qpn(batch.wire_bytes(index)) {
-            Some(Qpn::GSI) if self.push_management(batch, index) => Way::Gone,
-            Some(Qpn::MULTICAST) if self.push_to_group(batch, index) => Way::Echo,
+            Some(Qpn::GSI) if self.push_management(batch, index).is_done() => Way::Gone,
+            Some(Qpn::MULTICAST) if self.push_to_group(batch, index).is_done() => Way::Echo,
             _ => Way::Wire,
         }
     }
 
-    /// Puts a message of connection management into the ring of the process that it is for. False: nothing was sent.
-    fn push_management(&self, batch: &TxBatch, index: usize) -> bool {
+    /// Puts a message of connection management into the ring of the process that it is for, or declines.
+    fn push_management(&self, batch: &TxBatch, index: usize) -> Attempt {
         let (bytes, route) = (batch.wire_bytes(index), &batch.entries()[index].route);
         let packet = &bytes[..bytes.len() - ICRC_LEN];
         let Some(local_peer) = self.local_peers().find_in_slot(management_slot(packet), route.dgid) else {
-            return false;
+            return Attempt::Declined;
         };
         if !local_peer.lives_now() {
-            return false;
+            return Attempt::Declined;
         }
         // Who says the last word may be gone a moment later, and its ring with it, unless its reader has it open by then.
         if is_last_word(packet) && !local_peer.is_settled() {
-            return false;
+            return Attempt::Declined;
         }
-        let is_pushed = local_peer.push_bytes_now(&meta_of(route), packet);
-        if is_pushed {
+        let attempt = local_peer.push_bytes_now(&meta_of(route), packet);
+        if attempt.is_done() {
             self.count_pushed(packet.len());
             self.wake_if_asleep(&local_peer);
         }
-        is_pushed
+        attempt
     }
 }
 

@@ -7,7 +7,7 @@ use super::link::meta_of;
 use super::rendezvous::SourceRegion;
 use crate::counters::Tally;
 use crate::memory::{CachedRegion, Far, Peer, Region, RegionGuard, Span, ask_for_line};
-use ferroce_proto::qp::{LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
+use ferroce_proto::qp::{Attempt, LARGE_SEGMENT, OneSided, OneSidedKind, TxPayload};
 use ferroce_proto::verbs::{Access, MemoryFault, Route, Sge};
 use ferroce_proto::{LKey, PdId, Qpn, RKey, Srqn};
 use ferroce_shm::{
@@ -119,45 +119,55 @@ impl Path {
         }
     }
 
-    /// Does the whole operation. False: nothing was done, and packets must do it.
+    /// Executes the whole operation, or declines: then packets must carry it.
     #[inline]
-    pub(crate) fn perform(&mut self, guard: &mut RegionGuard<'_>, pd: PdId, request: &OneSided<'_>) -> bool {
+    pub(crate) fn perform(
+        &mut self,
+        guard: &mut RegionGuard<'_>,
+        pd: PdId,
+        request: &OneSided<'_>,
+    ) -> Attempt {
         let (need, len) = match &request.kind {
             OneSidedKind::Write { data } => (Access::REMOTE_WRITE, data.len() as u64),
             OneSidedKind::Read { len, .. } => (Access::REMOTE_READ, u64::from(*len)),
             OneSidedKind::Atomic { .. } => (Access::REMOTE_ATOMIC, 8),
         };
         let Some(there) = self.check(request.srq, request.rkey, request.addr, len, need) else {
-            return false;
+            return Attempt::Declined;
         };
         let Some(there) = self.here(there).map(Far::Mapped).or_else(|| self.by_process(there)) else {
-            return false;
+            return Attempt::Declined;
         };
         if !self.announce() {
-            return false;
+            return Attempt::Declined;
         }
         // By reference: copies of what was written a moment ago, in larger pieces, would have to wait for it.
-        let done = match &request.kind {
+        let attempt = match &request.kind {
             OneSidedKind::Write { data } => guard.send_direct(&mut self.cache, pd, data, &there),
             OneSidedKind::Read { sges, .. } => guard.fetch_direct(&mut self.cache, pd, sges, &there),
             OneSidedKind::Atomic { op, sges } => guard.atomic_direct(&mut self.cache, pd, *op, sges, &there),
         };
         let count = if matches!(there, Far::Mapped(_)) { &mut self.mapped } else { &mut self.copied };
-        *count += u64::from(done);
-        done
+        *count += u64::from(attempt.is_done());
+        attempt
     }
 
-    /// The same for a WRITE of inline data or of one entry, if that is cached and the local peer's memory mapped. False: nothing was done.
+    /// The same for a WRITE of inline data or of one entry. Declines unless the entry's region is cached and the local peer's memory mapped.
     #[inline(always)]
-    pub(crate) fn write(&mut self, pd: PdId, request: &OneSided<'_>) -> bool {
-        let (&OneSidedKind::Write { data }, None) = (&request.kind, request.srq) else { return false };
+    pub(crate) fn write(&mut self, pd: PdId, request: &OneSided<'_>) -> Attempt {
+        let (&OneSidedKind::Write { data }, None) = (&request.kind, request.srq) else {
+            return Attempt::Declined;
+        };
         self.ask_for(request.addr);
         let near = match data {
             TxPayload::Bytes(bytes) => Some(Span::of(bytes)),
             TxPayload::Local { sges: [sge], .. } => self.cache.near(pd, sge),
             _ => None,
         };
-        near.is_some_and(|near| self.put(near.start(), near.len(), request.rkey, request.addr))
+        match near {
+            Some(near) => self.put(near.start(), near.len(), request.rkey, request.addr),
+            None => Attempt::Declined,
+        }
     }
 
     /// Asks for the cache line of a byte that will be written to the region of the last operation, if the checks pass. The local peer
@@ -174,15 +184,15 @@ impl Path {
 
     /// Writes bytes of this end that are there to stay.
     #[inline(never)] // so few values that all stay in registers, as they would not among those of the callers
-    fn put(&mut self, start: usize, len: usize, rkey: RKey, addr: u64) -> bool {
+    fn put(&mut self, start: usize, len: usize, rkey: RKey, addr: u64) -> Attempt {
         let checked = self.check(None, rkey, addr, len as u64, Access::REMOTE_WRITE);
-        let Some(there) = checked.and_then(|there| self.here(there)) else { return false };
+        let Some(there) = checked.and_then(|there| self.here(there)) else { return Attempt::Declined };
         if !self.announce() {
-            return false;
+            return Attempt::Declined;
         }
         there.moved_to(start).put_into(there);
         self.mapped += 1;
-        true
+        Attempt::Done
     }
 
     /// Lets go of the local peer's memory.
@@ -215,7 +225,7 @@ impl Path {
             .then_some(LARGE_SEGMENT)
     }
 
-    /// Puts a packet into the ring: these headers and this payload. False: nothing was sent, and a batch must take it.
+    /// Puts a packet into the ring: these headers and this payload. If it declines, a batch must take the packet.
     #[inline(always)] // one caller for each kind of headers
     pub(crate) fn push_packet(
         &mut self,
@@ -223,14 +233,14 @@ impl Path {
         route: &Route,
         head: &[u8],
         payload: TxPayload<'_>,
-    ) -> bool {
+    ) -> Attempt {
         // Taken before the ring, as whoever sends a batch does: the other way round, two could wait for each other.
-        let Some(span) = guard.readable(&mut self.cache, payload) else { return false };
+        let Some(span) = guard.readable(&mut self.cache, payload) else { return Attempt::Declined };
         let payload = Piece { start: span.start() as *const u8, len: span.len() };
         // SAFETY: bytes of a request, or of a region that `guard` holds or that is cached.
         let next = unsafe { self.local_peer.push_short(&meta_of(route), head, payload) };
         self.next_line = next.unwrap_or(self.next_line);
-        next.is_some()
+        Attempt::of(next.is_some())
     }
 
     /// Places a message of the peer in one entry.
@@ -285,8 +295,8 @@ impl Path {
         checked.ok()
     }
 
-    /// Announces an access to the region of the last operation, until it is let go. False: it is not what it was, or too many
-    /// others are under way. What can be done before is: the processor waits here until all stores are done.
+    /// Announces an access to the region of the last operation, until `let_go`. Returns whether the access may start: not if the region has
+    /// changed, or too many other accesses are in flight. Called as late as possible: the processor waits here until all stores are done.
     #[inline(always)]
     fn announce(&mut self) -> bool {
         let Some(known) = &self.last else { return false };

@@ -1,14 +1,14 @@
-//! Messages that name the sender's memory, from which the receiver copies them.
+//! Rendezvous sends: the receiver copies a message from the sender's memory.
 //!
-//! A message through the ring is copied twice, one that is named once, on the receiver's processor: from a mapping of the region that it lies
-//! in where that can be mapped, else by the kernel. The receiver says on its descriptor whether it may read the sender's memory; it has tried.
-//! The sender's memory is in use until it hears of the copy. Should it give the message up before, it withdraws its descriptor before it says so to
-//! its program; so a receiver that finds the descriptor in its place when it has copied has copied what was sent.
+//! A message through the ring is copied twice, a rendezvous send once, on the receiver's processor: from a mapping of its region where that
+//! can be mapped, else by the kernel. The receiver's descriptor tells whether it can read the sender's memory; it has tried. The sender's memory
+//! is in use until the acknowledgement arrives. If the sender gives the message up before, it withdraws its descriptor before it reports that to
+//! its program. So a receiver that still finds the descriptor after the copy has copied what was sent.
 
 use super::link::meta_of;
 use super::reach::Path;
 use crate::memory::{RegionGuard, Span, is_readable};
-use ferroce_proto::qp::TxPayload;
+use ferroce_proto::qp::{Attempt, TxPayload};
 use ferroce_proto::verbs::{Route, Sge};
 use ferroce_proto::wire::{RendezvousSend, SourcePiece, SourceRef};
 use ferroce_proto::{PdId, RKey};
@@ -16,7 +16,7 @@ use ferroce_shm::{LocalPeer, PublishedRegion, RegionMapping};
 use std::sync::atomic::{Ordering, fence};
 
 impl Path {
-    /// Whether the peer may be told to fetch messages.
+    /// Whether the peer accepts rendezvous sends.
     pub(crate) fn may_send_rendezvous(&self) -> bool {
         let terms = self.local_peer.find_qp(self.peer);
         terms.is_some_and(|terms| terms.fetches && terms.partner == self.own)
@@ -24,7 +24,7 @@ impl Path {
             && !self.local_peer.is_gone()
     }
 
-    /// Puts a message that names memory into the ring, and says how long the record is. Nothing: nothing was sent.
+    /// Puts the record of a rendezvous send into the ring. Returns its length, or `None` if nothing was sent.
     pub(crate) fn send_rendezvous(
         &mut self,
         guard: &mut RegionGuard<'_>,
@@ -33,8 +33,8 @@ impl Path {
         payload: TxPayload<'_>,
     ) -> Option<usize> {
         let (record, len) = head.to_bytes(&guard.source_ref(payload)?);
-        let is_sent = self.local_peer.push_bytes_now(&meta_of(route), &record[..len]);
-        is_sent.then_some(len)
+        let attempt = self.local_peer.push_bytes_now(&meta_of(route), &record[..len]);
+        attempt.is_done().then_some(len)
     }
 
     /// Whether messages of the peer can be fetched.
@@ -47,31 +47,33 @@ impl Path {
         self.local_peer.slot() == slot
     }
 
-    /// Copies a message that the peer named to the entries. False: what is in them now does not count.
+    /// Copies a rendezvous send of the peer to the entries. After [`Attempt::Declined`] their bytes are undefined.
     pub(crate) fn fetch(
         &mut self,
         guard: &mut RegionGuard<'_>,
         pd: PdId,
         sges: &[Sge],
         source: &SourceRef,
-    ) -> bool {
-        let is_copied = self.fetch_mapped(guard, pd, sges, source).unwrap_or_else(|| {
+    ) -> Attempt {
+        let attempt = self.fetch_mapped(guard, pd, sges, source).unwrap_or_else(|| {
             let owner = self.local_peer.owner();
-            owner.is_some_and(|owner| guard.fetch(pd, sges, &owner, source))
+            owner.map_or(Attempt::Declined, |owner| guard.fetch(pd, sges, &owner, source))
         });
         // The bytes were read before the descriptor is.
         fence(Ordering::Acquire);
-        is_copied && self.local_peer.find_qp(self.peer).is_some_and(|terms| terms.partner == self.own)
+        let is_published =
+            || self.local_peer.find_qp(self.peer).is_some_and(|terms| terms.partner == self.own);
+        Attempt::of(attempt.is_done() && is_published())
     }
 
-    /// The same through a mapping. Nothing: there is none, and nothing was copied.
+    /// The same through a mapping. Returns `None`, with nothing copied, if there is none.
     fn fetch_mapped(
         &mut self,
         guard: &mut RegionGuard<'_>,
         pd: PdId,
         sges: &[Sge],
         from: &SourceRef,
-    ) -> Option<bool> {
+    ) -> Option<Attempt> {
         let ([piece], rkey) = (from.pieces(), from.region()?) else { return None };
         let local_peer = &self.local_peer;
         if self.source.as_ref().is_none_or(|source| !source.is_of(local_peer, rkey)) {
@@ -80,12 +82,12 @@ impl Path {
         }
         let source = self.source.as_ref()?;
         let there = source.here(piece)?;
-        let is_copied = guard.fetch_mapped(pd, sges, there);
-        // Who finds the region published now has read its pages: they are the program's as long as it is.
+        let is_copied = guard.fetch_mapped(pd, sges, there).is_done();
+        // A region that is still published has had these pages all the time: they are the program's as long as it is published.
         fence(Ordering::Acquire);
         let is_good = is_copied && local_peer.still_publishes(&source.published);
         self.fetched += u64::from(is_good);
-        Some(is_good)
+        Some(Attempt::of(is_good))
     }
 }
 
@@ -96,8 +98,8 @@ pub(super) struct SourceRegion {
 }
 
 impl SourceRegion {
-    /// A mapping stays when its region goes, and so needs no announcement. Bytes of this very process would not, so to
-    /// itself it sends by the kernel.
+    /// A mapping outlives its region, so it needs no announced access. Bytes of this very process would not, so the kernel copies
+    /// what a process sends to itself.
     fn find(local_peer: &LocalPeer, rkey: RKey) -> Option<SourceRegion> {
         let published = local_peer.find_region(rkey).filter(|_| !local_peer.is_self())?;
         let mapping = local_peer.map(&published)?;
@@ -108,7 +110,7 @@ impl SourceRegion {
         self.published.descriptor.rkey == rkey && local_peer.still_publishes(&self.published)
     }
 
-    /// Where bytes of the peer are here, if they are all of the region. Who named them may be wrong, but not beyond its own memory.
+    /// The mapped address of bytes of the peer, if all of them are in the region. The sender may be wrong, but not beyond its own memory.
     fn here(&self, piece: &SourcePiece) -> Option<Span> {
         let descriptor = &self.published.descriptor;
         let offset = piece.addr.checked_sub(descriptor.base)?;

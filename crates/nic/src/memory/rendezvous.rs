@@ -1,14 +1,14 @@
-//! Messages that name the sender's memory: what may be named, and where the named bytes go.
+//! Rendezvous sends: which memory a record may refer to, and where the receiver copies the bytes.
 //!
-//! All checks on this end are made before a byte moves, and the regions that bytes go to are held while they do. Whatever cannot be done
-//! in one go is left to packets, which can say what is wrong.
+//! All checks on this end are made before a byte moves, and the target regions are held during the copy. Whatever cannot be done in one
+//! step is left to packets, which report faults.
 
 use super::across;
 use super::copy;
 use super::guard::RegionGuard;
 use super::region::Span;
 use ferroce_proto::PdId;
-use ferroce_proto::qp::TxPayload;
+use ferroce_proto::qp::{Attempt, TxPayload};
 use ferroce_proto::verbs::{Access, Sge};
 use ferroce_proto::wire::{SourcePiece, SourceRef};
 use ferroce_shm::Owner;
@@ -19,7 +19,7 @@ fn piece_of(span: &Span) -> SourcePiece {
 }
 
 impl RegionGuard<'_> {
-    /// Where the bytes of a message lie, if they may be read, are there to stay and lie in few pieces.
+    /// A reference to the bytes of a message, if they are readable, always mapped and in few pieces.
     pub(crate) fn source_ref(&mut self, payload: TxPayload<'_>) -> Option<SourceRef> {
         match payload {
             TxPayload::Local { pd, sges: [sge], offset: 0, len } if sge.len == len => {
@@ -41,27 +41,27 @@ impl RegionGuard<'_> {
         }
     }
 
-    /// Copies a message from where its sender has it to the entries. False: what is in them now does not count.
-    pub(crate) fn fetch(&mut self, pd: PdId, sges: &[Sge], owner: &Owner, source: &SourceRef) -> bool {
+    /// Copies a message from its sender's memory to the entries. After [`Attempt::Declined`] their bytes are undefined.
+    pub(crate) fn fetch(&mut self, pd: PdId, sges: &[Sge], owner: &Owner, source: &SourceRef) -> Attempt {
         self.fill(pd, sges, source.message_len(), |near| across::fetch(owner, source.pieces(), near))
     }
 
     /// The same from bytes of the sender that are mapped here.
-    pub(crate) fn fetch_mapped(&mut self, pd: PdId, sges: &[Sge], there: Span) -> bool {
+    pub(crate) fn fetch_mapped(&mut self, pd: PdId, sges: &[Sge], there: Span) -> Attempt {
         self.fill(pd, sges, there.len as u32, |near| {
             copy::spread(near, there, false);
-            true
+            Attempt::Done
         })
     }
 
-    /// Has the first `len` bytes of the entries filled, if there are as many and all may be written.
-    fn fill(&mut self, pd: PdId, sges: &[Sge], len: u32, copy: impl FnOnce(&[Span]) -> bool) -> bool {
+    /// Fills the first `len` bytes of the entries with `copy`, if they have as many and all are writable.
+    fn fill(&mut self, pd: PdId, sges: &[Sge], len: u32, copy: impl FnOnce(&[Span]) -> Attempt) -> Attempt {
         if let [sge] = sges {
             let part = Sge { len, ..*sge };
             let near = self.near(pd, &part, Access::LOCAL_WRITE).filter(|_| sge.len >= len);
-            return near.is_some_and(|near| copy(&[near]));
+            return near.map_or(Attempt::Declined, |near| copy(&[near]));
         }
         let near = self.table().near(pd, sges, len as usize, Access::LOCAL_WRITE);
-        near.is_some_and(|near| copy(&near.spans))
+        near.map_or(Attempt::Declined, |near| copy(&near.spans))
     }
 }

@@ -163,7 +163,7 @@ impl Cq {
         // What we find ourselves need not be told by the channel.
         let mut disarm = || is_used = Some(core.disarm());
         let any_left = || front.sleep(Duration::ZERO) || !rings_are_empty();
-        if any_packets && !engine.drive_for_sleeper(&mut disarm, any_left) && is_empty() {
+        if any_packets && !engine.drive_for_sleeper(&mut disarm, any_left).is_done() && is_empty() {
             // Whoever drives goes on until there is nothing left, and then the channel tells us.
             // If it does not, the packets are still there.
             core.channel.iter().for_each(|channel| channel.sleep(most.min(LEFT_TO_OTHERS)));
