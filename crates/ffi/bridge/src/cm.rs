@@ -65,18 +65,21 @@ impl Default for Parameters {
     }
 }
 
+/// No message has room for so much private data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrivateDataTooLong;
+
 impl Parameters {
     /// The private data as a slice.
     pub fn private_data(&self) -> &[u8] {
         &self.private[..PRIVATE_DATA.min(self.private_len as usize)]
     }
 
-    /// Sets the private data. Returns `false` if it is too long for a message.
-    pub fn set_private_data(&mut self, data: &[u8]) -> bool {
-        let Some(place) = self.private.get_mut(..data.len()) else { return false };
-        place.copy_from_slice(data);
+    /// Sets the private data.
+    pub fn set_private_data(&mut self, data: &[u8]) -> Result<(), PrivateDataTooLong> {
+        self.private.get_mut(..data.len()).ok_or(PrivateDataTooLong)?.copy_from_slice(data);
         self.private_len = data.len() as u32;
-        true
+        Ok(())
     }
 }
 

@@ -7,7 +7,7 @@ use super::calls::{
     ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, Entry, SEND_INLINE, WC_WITH_IMM, ibv_query_device, post_recv,
     post_send, rdma_create_qp, rdma_destroy_qp,
 };
-use super::completions::Completions;
+use super::completions::{Completions, Notification};
 use super::errno::{Errno, Outcome};
 use super::memory::Registered;
 use super::settings::Sizing;
@@ -146,7 +146,7 @@ impl Endpoint {
         self.completions.arm();
     }
 
-    pub(crate) fn take_event(&mut self) -> bool {
+    pub(crate) fn take_event(&mut self) -> Notification {
         self.completions.take_event()
     }
 

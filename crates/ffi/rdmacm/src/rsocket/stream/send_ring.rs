@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::recv_ring::Violation;
 use super::ring::{Span, spans};
 use crate::rsocket::wire::{Message, RemoteBuffer};
 
@@ -76,13 +77,15 @@ impl SendRing {
         self.credit = credit;
     }
 
-    /// Adds a buffer of the peer. Returns `false` if the peer may not grant another.
-    pub(crate) fn on_target(&mut self, target: RemoteBuffer) -> bool {
-        let welcome = self.targets.len() < MAX_TARGETS;
-        if welcome && target.length > 0 {
+    /// Adds a buffer of the peer. More than [`MAX_TARGETS`] violate the protocol.
+    pub(crate) fn on_target(&mut self, target: RemoteBuffer) -> Result<(), Violation> {
+        if self.targets.len() >= MAX_TARGETS {
+            return Err(Violation::Buffers);
+        }
+        if target.length > 0 {
             self.targets.push_back(target);
         }
-        welcome
+        Ok(())
     }
 
     /// A request was acknowledged, or given up.
@@ -161,15 +164,15 @@ mod tests {
     fn ready(size: u32, slots: u32, inline: u32) -> SendRing {
         let mut send_ring = SendRing::new(size, slots, inline);
         send_ring.on_credit(100);
-        send_ring.on_target(target(1000, 4096));
+        send_ring.on_target(target(1000, 4096)).unwrap();
         send_ring
     }
 
     #[test]
     fn data_fills_one_buffer_and_then_the_next() {
         let mut send_ring = ready(16384, 10, 0);
-        assert!(send_ring.on_target(target(9000, 4096)));
-        assert!(!send_ring.on_target(target(0, 1)), "a third buffer was never promised");
+        send_ring.on_target(target(9000, 4096)).unwrap();
+        assert!(send_ring.on_target(target(0, 1)).is_err(), "a third buffer was never promised");
         let first = send_ring.plan(3000).unwrap();
         assert_eq!(send_ring.commit(&first), target(1000, 3000));
         let second = send_ring.plan(3000).unwrap();
