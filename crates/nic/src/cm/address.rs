@@ -92,8 +92,8 @@ impl CmId {
         if state.comm.is_some() || state.listener.is_some() {
             return Err(CmRefusal::WrongState { why: "it listens or is connected already" }.into());
         }
-        let wish = state.local.or(source).map(|s| s.ip()).filter(|ip| !ip.is_unspecified());
-        let found = self.way_to(&state, wish, destination.ip().to_canonical(), scope_id(destination));
+        let preferred = state.local.or(source).map(|s| s.ip()).filter(|ip| !ip.is_unspecified());
+        let found = self.find_path(&state, preferred, destination.ip().to_canonical(), scope_id(destination));
         let path = match found {
             Ok(path) => path,
             Err(CmRefusal::Unreachable { source, .. }) => {
@@ -139,11 +139,11 @@ impl CmId {
     pub fn join_multicast(self: &Arc<Self>, group: IpAddr) -> Result<(), Error> {
         self.usable()?;
         let state = self.state.lock();
-        let wish = state.local.map(|s| s.ip()).filter(|ip| !ip.is_unspecified());
+        let preferred = state.local.map(|s| s.ip()).filter(|ip| !ip.is_unspecified());
         let mgid = Gid::from_ip(group.to_canonical());
         let path = match state.path {
             Some(path) => Path { dgid: mgid, ..path },
-            None => self.way_to(&state, wish, group.to_canonical(), 0)?,
+            None => self.find_path(&state, preferred, group.to_canonical(), 0)?,
         };
         drop(state);
         let ud =
@@ -152,16 +152,16 @@ impl CmId {
         Ok(())
     }
 
-    fn way_to(
+    fn find_path(
         &self,
         state: &IdState,
-        wish: Option<IpAddr>,
+        preferred: Option<IpAddr>,
         to: IpAddr,
         scope_id: u32,
     ) -> Result<Path, CmRefusal> {
         let entries = self.service.addresses.entries.read().clone();
-        let to = if to.is_unspecified() { wish.unwrap_or_else(|| loopback(to)) } else { to };
-        let from = match wish {
+        let to = if to.is_unspecified() { preferred.unwrap_or_else(|| loopback(to)) } else { to };
+        let from = match preferred {
             Some(address) => address.to_canonical(),
             None => source_for(&entries, to, scope_id)?,
         };

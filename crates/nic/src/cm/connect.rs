@@ -44,7 +44,7 @@ impl CmId {
                 let query = Query { service, path, ip, private_data, response_timeout, max_retries, secret };
                 managed.cm.query(&query, now())?
             } else {
-                let offer = Connect {
+                let request = Connect {
                     service,
                     path,
                     ip,
@@ -62,7 +62,7 @@ impl CmId {
                     max_retries,
                     secret,
                 };
-                managed.cm.connect(&offer, now())?
+                managed.cm.connect(&request, now())?
             };
             managed.ids.insert(comm, weak);
             Ok::<_, CmRefusal>(comm)

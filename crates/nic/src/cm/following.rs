@@ -17,9 +17,9 @@ use std::sync::{Arc, Weak};
 
 /// All ids of a NIC, by where they lie. Its lock is the last: nothing is done while it is held.
 #[derive(Default)]
-pub(super) struct Roll(Mutex<HashMap<usize, Weak<CmId>>>);
+pub(super) struct LiveIds(Mutex<HashMap<usize, Weak<CmId>>>);
 
-impl Roll {
+impl LiveIds {
     pub(super) fn add(&self, id: &Arc<CmId>) {
         self.0.lock().insert(Arc::as_ptr(id).addr(), Arc::downgrade(id));
     }
@@ -30,7 +30,7 @@ impl Roll {
 
     fn all(&self) -> Vec<Arc<CmId>> {
         let listed: Vec<Weak<CmId>> = self.0.lock().values().cloned().collect();
-        // Not under the lock: the end of an id takes it off the roll.
+        // Not under the lock: the end of an id removes it from the list.
         listed.iter().filter_map(Weak::upgrade).collect()
     }
 }
@@ -43,16 +43,16 @@ impl CmService {
         if left.is_empty() {
             return;
         }
-        for id in self.roll.all() {
-            id.tell_of_device(CmEventKind::AddrChange, |gid| left.contains(&gid));
+        for id in self.live_ids.all() {
+            id.raise_device_event(CmEventKind::AddrChange, |gid| left.contains(&gid));
         }
     }
 
     /// The device is gone: gives up everything that ids had of it, and tells them.
     pub(crate) fn remove_device(&self) {
-        for id in self.roll.all() {
-            if id.tell_of_device(CmEventKind::DeviceRemoval, |_| true) {
-                id.let_go();
+        for id in self.live_ids.all() {
+            if id.raise_device_event(CmEventKind::DeviceRemoval, |_| true) {
+                id.release();
             }
         }
     }
@@ -60,9 +60,9 @@ impl CmService {
 
 impl CmId {
     /// Raises an event if the id has an address, and that is meant. Nothing is heard of the device after its end.
-    fn tell_of_device(self: &Arc<Self>, kind: CmEventKind, is_meant: impl FnOnce(Gid) -> bool) -> bool {
+    fn raise_device_event(self: &Arc<Self>, kind: CmEventKind, concerns: impl FnOnce(Gid) -> bool) -> bool {
         let state = self.state.lock();
-        if !state.device_gid().is_some_and(is_meant) || state.is_closed || self.is_removed() {
+        if !state.device_gid().is_some_and(concerns) || state.is_closed || self.is_removed() {
             return false;
         }
         if kind == CmEventKind::DeviceRemoval {

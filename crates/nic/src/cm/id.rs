@@ -101,13 +101,13 @@ impl CmId {
             state: Mutex::default(),
             is_removed: AtomicBool::new(false),
         }
-        .enrolled()
+        .listed()
     }
 
     /// From now on it hears of the device.
-    fn enrolled(self) -> Arc<CmId> {
+    fn listed(self) -> Arc<CmId> {
         let id = Arc::new(self);
-        id.service.roll.add(&id);
+        id.service.live_ids.add(&id);
         id
     }
 
@@ -136,7 +136,7 @@ impl CmId {
             state: Mutex::new(state),
             is_removed: AtomicBool::new(false),
         }
-        .enrolled()
+        .listed()
     }
 
     /// The program's number.
@@ -232,7 +232,7 @@ impl CmId {
             return;
         }
         self.state.lock().is_closed = true;
-        let listened = self.let_go();
+        let listened = self.release();
         drop(self.queue().take_of(self));
         if listened {
             let asked =
@@ -242,7 +242,7 @@ impl CmId {
     }
 
     /// Gives up connection, listener and port. Whether it listened.
-    pub(super) fn let_go(&self) -> bool {
+    pub(super) fn release(&self) -> bool {
         let (comm, listener, bound) = {
             let mut state = self.state.lock();
             (state.comm.take(), state.listener.take(), state.bound.take())
@@ -277,6 +277,6 @@ impl Drop for CmId {
         if !self.state.get_mut().is_closed {
             self.close();
         }
-        self.service.roll.remove(self);
+        self.service.live_ids.remove(self);
     }
 }

@@ -31,7 +31,7 @@ impl Default for Watched {
 
 impl CmService {
     /// A connection with this process is being made, whose address is one of this host.
-    pub(super) fn meet(&self, peer: (Gid, u8), now: Time) {
+    pub(super) fn watch_peer(&self, peer: (Gid, u8), now: Time) {
         let (address, slot) = peer;
         let Some(ports) = self.ports.as_ref().filter(|_| slot != 0 && slot != self.slot) else { return };
         let mut peers = self.watched.peers.lock();
@@ -69,7 +69,7 @@ impl CmService {
     }
 
     /// A message of a new connection came: the process that had the slot before may be another one, whose end nobody has noticed.
-    pub(super) fn part(&self, peer: (Gid, u8), managed: &mut Managed, now: Time) {
+    pub(super) fn recheck_peer(&self, peer: (Gid, u8), managed: &mut Managed, now: Time) {
         let mut peers = self.watched.peers.lock();
         if peers.contains(&peer) && !self.lives(peer, managed, now) {
             peers.remove(&peer);

@@ -88,7 +88,7 @@ impl CmService {
             packet[head + SLOT_HINT_AT] = slot;
             if slot != 0 {
                 // Its answer may be the last that it does.
-                self.meet((dgid, slot), now());
+                self.watch_peer((dgid, slot), now());
             }
         }
         if !tx.is_empty() {
@@ -135,8 +135,8 @@ impl ManagementAgent for CmService {
         match self.inbound(rx) {
             Some(inbound) => self.manage(|managed| {
                 if let Some(id) = mad.message.introduced().filter(|_| self.is_here(rx.sgid)) {
-                    self.part((rx.sgid, id.slot()), managed, now);
-                    self.meet((rx.sgid, id.slot()), now);
+                    self.recheck_peer((rx.sgid, id.slot()), managed, now);
+                    self.watch_peer((rx.sgid, id.slot()), now);
                 }
                 managed.cm.handle_message(&inbound, &mad, now);
             }),

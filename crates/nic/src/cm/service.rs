@@ -1,6 +1,6 @@
 //! What one NIC has of connection management: the machine, its ids, its ports.
 
-use super::following::Roll;
+use super::following::LiveIds;
 use super::liveness::Watched;
 use super::{CmEvent, CmId};
 use crate::addresses::AddressTable;
@@ -95,7 +95,7 @@ pub(crate) struct CmService {
     pub(super) ports: Option<Ports>,
     pub(super) addresses: Arc<AddressTable>,
     born: Generation,
-    pub(super) roll: Roll,
+    pub(super) live_ids: LiveIds,
     pub(super) watched: Watched,
 }
 
@@ -122,8 +122,9 @@ impl CmService {
         cm.set_secret(secret);
         let (ids, listeners, shut) = (HashMap::new(), HashMap::new(), HashMap::new());
         let managed = Mutex::new(Managed { cm, ids, listeners, shut, garbage: Vec::new() });
-        let (roll, watched) = (Roll::default(), Watched::default());
-        let service = Arc::new(CmService { engine, managed, slot, ports, addresses, born, roll, watched });
+        let (live_ids, watched) = (LiveIds::default(), Watched::default());
+        let service =
+            Arc::new(CmService { engine, managed, slot, ports, addresses, born, live_ids, watched });
         let agent: Weak<CmService> = Arc::downgrade(&service);
         service.engine.set_agent(agent);
         service
