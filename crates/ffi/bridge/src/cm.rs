@@ -166,7 +166,7 @@ pub enum Setting {
     /// Whether an id of the IB port space uses datagram services.
     Datagrams = 4,
     /// Whether connection requests to a listener carry all of their private data.
-    WholeOffers = 5,
+    FullPrivateData = 5,
     /// Number of the port space that its port belongs to; 0 for its own.
     PortSpace = 6,
 }

@@ -154,12 +154,12 @@ pub(crate) fn bind(id: &Id, to: sockaddr_ib) -> Result<(), Refused> {
         check(unsafe { (id.device.table.set)(id.nic(), setting as u32, value) })
     };
     set(Setting::PortSpace, space)?;
-    set(Setting::WholeOffers, 1)?;
+    set(Setting::FullPrivateData, 1)?;
     let everywhere = Address::from(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), to.port()));
     // SAFETY: the NIC's half, and an address.
     if let Err(refused) = check(unsafe { (id.device.table.bind)(id.nic(), &everywhere) }) {
         set(Setting::PortSpace, 0)?;
-        set(Setting::WholeOffers, 0)?;
+        set(Setting::FullPrivateData, 0)?;
         return Err(refused);
     }
     let local = to.bound(space, id.standing().local.port);

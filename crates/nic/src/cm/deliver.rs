@@ -1,4 +1,4 @@
-//! From events of the protocol to events of ids.
+//! Delivery: turns events of the protocol into events of ids.
 
 use super::event::{CmEvent, CmEventKind, ConnParam, UdParam};
 use super::service::{Garbage, Managed};
@@ -7,7 +7,7 @@ use ferroce_proto::cm::{CommId, Event, Request, Response, SidrStatus};
 use std::sync::Arc;
 
 impl Managed {
-    /// Gives everything that the machine has to say to the channels.
+    /// Delivers all events of the state machine to the channels.
     pub(crate) fn deliver(&mut self) {
         while let Some(event) = self.cm.poll_event() {
             self.deliver_one(event);
@@ -58,7 +58,7 @@ impl Managed {
         }
     }
 
-    /// The connection is gone.
+    /// Forgets a connection that has ended.
     fn forget(&mut self, id: CommId) {
         self.ids.remove(&id);
         self.forget_shut(id);
