@@ -94,7 +94,7 @@ pub struct Event {
     /// The program's cookie of the id that the event counts for: for a connection request, that of the listener.
     pub cookie: u64,
     /// The new id of a connection request, which the receiver owns.
-    pub offer: *mut Id,
+    pub request_id: *mut Id,
     /// Parameters of the connection.
     pub parameters: Parameters,
     /// Whether the following fields are valid: the address of a datagram service or a group.
@@ -113,7 +113,7 @@ impl Default for Event {
             kind: 0,
             status: 0,
             cookie: 0,
-            offer: std::ptr::null_mut(),
+            request_id: std::ptr::null_mut(),
             parameters: Parameters::default(),
             is_datagram: 0,
             qpn: 0,
@@ -193,7 +193,7 @@ pub struct Table {
     pub destroy_channel: unsafe extern "C" fn(*mut Channel),
     /// Waits for an event, unless the descriptor is non-blocking. The id of a connection request gets the given
     /// cookie; later events of it that other threads receive have that cookie, too.
-    pub next_event: unsafe extern "C" fn(*mut Channel, offer_cookie: u64, *mut Event) -> c_int,
+    pub next_event: unsafe extern "C" fn(*mut Channel, request_cookie: u64, *mut Event) -> c_int,
 
     /// Makes an id in a port space.
     pub create_id:

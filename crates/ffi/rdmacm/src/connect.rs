@@ -97,10 +97,10 @@ pub(crate) unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_co
                 asked(|p| p.responder_resources).unwrap_or(device.max_responder_resources);
             std::mem::take(&mut state.connect)
         };
-        let mut offer = parameters(id, param, &in_front)?;
-        offer.ece = id.state.lock().local_ece;
+        let mut request = parameters(id, param, &in_front)?;
+        request.ece = id.state.lock().local_ece;
         // SAFETY: the NIC's half, and parameters.
-        check(unsafe { (id.device.table.connect)(id.nic(), transport(id), &offer) })?;
+        check(unsafe { (id.device.table.connect)(id.nic(), transport(id), &request) })?;
         event::complete(id)
     })
 }

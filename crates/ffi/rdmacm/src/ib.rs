@@ -121,7 +121,7 @@ pub(crate) struct Names {
 
 impl Names {
     /// Those of the id of a connection request: from the request's path, or from the listener if it has none.
-    pub(crate) fn of_offer(listener: &Names, id: &Id) -> Names {
+    pub(crate) fn of_request(listener: &Names, id: &Id) -> Names {
         let none = sockaddr_ib { sib_pkey: 0, ..sockaddr_ib::of([0; 16]) };
         let standing = id.standing();
         if id.is_datagram() || standing.has_path == 0 {

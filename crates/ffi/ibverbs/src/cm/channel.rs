@@ -75,7 +75,7 @@ fn translate(event: CmEvent) -> Option<Event> {
     }
     if event.kind == CmEventKind::ConnectRequest {
         out.cookie = event.listener.as_ref().and_then(Weak::upgrade)?.cookie();
-        out.offer = Arc::into_raw(event.id).cast_mut().cast();
+        out.request_id = Arc::into_raw(event.id).cast_mut().cast();
     } else {
         out.cookie = event.id.cookie();
     }
