@@ -1,8 +1,8 @@
-// A peer of an rsocket that speaks its protocol and means no good: it connects by the plain calls and says what it likes.
+// A hostile peer of an rsocket: it connects with the plain calls and sends invalid messages of the protocol.
 #include "cm.h"
 #include <rdma/rsocket.h>
 
-// What the two ends tell each other when they connect, as it lies on the wire.
+// The private data that the two ends exchange when they connect, in wire format.
 struct words {
 	uint8_t version, flags;
 	uint16_t credits;
@@ -23,7 +23,7 @@ struct attacker {
 	struct words own, theirs;
 	uint16_t said;  // bytes of private data
 	int is_nowhere; // its memory is not registered
-	int answer;     // the event that came
+	int answer;     // the event that it got
 	struct ibv_mr *mr;
 	uint8_t memory[8192];
 };
@@ -63,7 +63,7 @@ static void *attack(void *argument)
 	return NULL;
 }
 
-// Connects with fair words; returns the victim's socket.
+// Connects with valid private data; returns the victim's socket.
 static int meet(struct attacker *a, int is_nowhere)
 {
 	*a = (struct attacker){ .channel = rdma_create_event_channel(), .own = fair_words(), .said = sizeof a->own,
@@ -85,7 +85,7 @@ static void part(struct attacker *a, int victim)
 	rdma_destroy_event_channel(a->channel);
 }
 
-// Writes bytes of its own somewhere in the victim's memory, with a message.
+// Writes bytes to any address of the victim's memory, with a message as immediate data.
 static enum ibv_wc_status say(struct attacker *a, uint32_t message, const void *bytes, uint32_t length, uint64_t to, uint32_t key)
 {
 	struct ibv_mr *mr = length ? rdma_reg_msgs(a->id, (void *)bytes, length) : NULL;
@@ -111,7 +111,7 @@ static void expect_reset(int victim)
 
 static void an_honest_client(void);
 
-// Words that are no words: the listener shrugs, and the next client is served.
+// Invalid private data: the listener rejects it, and serves the next client.
 static void bad_words(void)
 {
 	struct attacker a;
@@ -124,7 +124,7 @@ static void bad_words(void)
 		a = (struct attacker){ .channel = rdma_create_event_channel(), .own = all[i], .said = i ? sizeof a.own : 0 };
 		CHECK(a.channel && pthread_create(&thread, NULL, attack, &a) == 0);
 		do {
-			// Nobody looks at offers but who accepts, and that one wants a client.
+			// Only raccept handles connection requests, and it returns only with a valid client.
 			an_honest_client();
 		} while (pthread_tryjoin_np(thread, NULL) != 0);
 		CHECK(a.answer == RDMA_CM_EVENT_REJECTED);
@@ -132,7 +132,7 @@ static void bad_words(void)
 	}
 }
 
-// More bytes than the ring has, more than were granted, and more messages than there is room for.
+// Messages that announce more bytes than the ring has, and more than were granted.
 static void too_much(void)
 {
 	uint32_t lengths[] = { 0x1fffffff, 1 << 20 };
@@ -146,18 +146,18 @@ static void too_much(void)
 	}
 }
 
-// Buffers that do not exist: the victim's bytes go nowhere, and its calls say so.
+// Buffers that do not exist: the victim's WRITEs fail, and its calls report that.
 static void buffers_of_nobody(void)
 {
 	struct attacker a;
 	int victim = meet(&a, 1);
 	char bytes[5000] = "to nowhere";
-	// It may know at once, since what it grants goes nowhere, too.
+	// rsend may fail already: the victim's own grants are written to an invalid address, too.
 	CHECK(victim >= 0 && (rsend(victim, bytes, sizeof bytes, 0) > 0 || errno == ECONNRESET));
 	expect_reset(victim);
 	CHECK(rsend(victim, bytes, sizeof bytes, MSG_NOSIGNAL) == -1);
 	part(&a, victim);
-	// A third buffer where the table has two: more than anybody may grant.
+	// A third buffer where the table has two: this violates the protocol.
 	victim = meet(&a, 0);
 	uint8_t entry[16];
 	memset(entry, 0xff, sizeof entry);
@@ -168,7 +168,7 @@ static void buffers_of_nobody(void)
 	part(&a, victim);
 }
 
-// Memory beyond what it was given is out of reach, and mappings of places that do not exist are nothing.
+// Memory beyond the granted buffers is inaccessible, and mappings in slots that do not exist have no effect.
 static void out_of_reach(void)
 {
 	struct attacker a;

@@ -1,9 +1,9 @@
-// Connections from their offer to their end, both ends in one process: events, their order, and what they carry.
+// Connections from the request to the end, both ends in one process: events, their order, and their parameters.
 #include "cm.h"
 
 static struct rdma_event_channel *here, *there;
 
-// An offer that was just read, and the id it made.
+// Reads a connection request and returns its new id.
 static struct rdma_cm_id *offer(const char *bytes)
 {
 	struct rdma_cm_event *event = EXPECT(there, CONNECT_REQUEST);
@@ -80,7 +80,7 @@ static void whole_life(int port)
 	CHECK(active->qp->state == IBV_QPS_ERR);
 	PASS(there, DISCONNECTED);
 	PASS(here, DISCONNECTED);
-	// The other end may end it as well, and nothing more is said.
+	// The other end may disconnect too, and no further event follows.
 	DONE(rdma_disconnect(passive));
 	PASS(there, TIMEWAIT_EXIT);
 	PASS(here, TIMEWAIT_EXIT);
@@ -126,7 +126,7 @@ static void own_queue_pairs(int port)
 	DONE(rdma_establish(active));
 	REFUSED(rdma_establish(active), EINVAL);
 	PASS(there, ESTABLISHED);
-	// Ended by letting go of it.
+	// Destroying the id ends the connection.
 	DONE(rdma_destroy_id(active));
 	PASS(there, DISCONNECTED);
 	DONE(rdma_destroy_id(passive));
@@ -155,7 +155,7 @@ static void refused(int port)
 	rdma_destroy_qp(active);
 	DONE(rdma_destroy_id(active));
 
-	// By letting go of the offer, and of a listener that has one it did not read.
+	// Destroying the id of a request rejects it; so does destroying a listener with an unread request.
 	active = routed(here, RDMA_PS_TCP, port);
 	param.qp_num = 77;
 	DONE(rdma_connect(active, &param));
@@ -205,7 +205,7 @@ static void datagrams(void)
 	DONE(rdma_disconnect(active));
 	rdma_destroy_ep(active);
 	rdma_destroy_ep(passive);
-	// Nobody serves it.
+	// No listener for the service.
 	DONE(rdma_destroy_id(listens));
 	active = routed(here, RDMA_PS_UDP, port);
 	param.private_data_len = 0;
@@ -222,7 +222,7 @@ static void *destroys(void *id)
 	return NULL;
 }
 
-// An id goes when the program has given its events back, and not before.
+// rdma_destroy_id waits until the program has acknowledged all events of the id.
 static void destruction_waits(int port)
 {
 	struct rdma_cm_id *id;
@@ -240,7 +240,7 @@ static void destruction_waits(int port)
 	CHECK(event->id == id && event->event == RDMA_CM_EVENT_ADDR_RESOLVED);
 	DONE(rdma_ack_cm_event(event));
 	CHECK(pthread_join(thread, NULL) == 0);
-	// Events that nobody read go with it.
+	// Unread events are dropped with it.
 	DONE(rdma_create_id(here, &id, NULL, RDMA_PS_TCP));
 	DONE(rdma_resolve_addr(id, NULL, SA(to), 2000));
 	DONE(rdma_destroy_id(id));
@@ -254,7 +254,7 @@ static void migration(int port)
 	struct sockaddr_in to = address("127.0.0.1", port);
 	DONE(rdma_create_id(here, &id, NULL, RDMA_PS_TCP));
 	DONE(rdma_resolve_addr(id, NULL, SA(to), 2000));
-	// What waits moves along.
+	// Waiting events move with the id.
 	DONE(rdma_migrate_id(id, there));
 	CHECK(id->channel == there);
 	PASS(there, ADDR_RESOLVED);
@@ -276,7 +276,7 @@ static void *serves(void *listens)
 	return id;
 }
 
-// Endpoints, whose calls wait.
+// Endpoints, whose calls block.
 static void endpoints(void)
 {
 	struct rdma_addrinfo *res, hints = { .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP };

@@ -1,4 +1,4 @@
-// Many threads: several read one channel, others have ids whose calls wait, and everybody connects.
+// Many threads: several read one channel, others connect with ids whose calls block.
 #include "cm.h"
 
 #define CLIENTS 4
@@ -8,7 +8,7 @@
 static struct rdma_event_channel *offers;
 static int port;
 
-// Takes offers as they come; ends what the peer ends. Each event of a connection may come to another thread.
+// Accepts connection requests; destroys the id when the connection has ended. Each event of a connection may reach another thread.
 static void *serves(void *ignored)
 {
 	(void)ignored;
@@ -34,7 +34,7 @@ static void *serves(void *ignored)
 			rdma_destroy_ep(id);
 			break;
 		case RDMA_CM_EVENT_ADDR_RESOLVED:
-			// The main thread wants the readers to go: one event for each.
+			// The main thread stops the readers: one event for each.
 			return NULL;
 		default:
 			fprintf(stderr, "unexpected %s\n", rdma_event_str(kind));
