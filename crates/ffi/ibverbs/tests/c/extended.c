@@ -16,15 +16,15 @@ static void *lend(struct ibv_pd *pd, void *cookie, size_t size, size_t alignment
     (void)pd, (void)type;
     CHECK(cookie == &lent);
     lent++;
-    void *place = NULL;
-    return posix_memalign(&place, alignment, size) == 0 ? place : NULL;
+    void *memory = NULL;
+    return posix_memalign(&memory, alignment, size) == 0 ? memory : NULL;
 }
 
-static void take_back(struct ibv_pd *pd, void *cookie, void *place, uint64_t type) {
+static void take_back(struct ibv_pd *pd, void *cookie, void *memory, uint64_t type) {
     (void)pd, (void)type;
     CHECK(cookie == &lent);
     returned++;
-    free(place);
+    free(memory);
 }
 
 static void *refuse(struct ibv_pd *pd, void *cookie, size_t size, size_t alignment, uint64_t type) {

@@ -113,7 +113,7 @@ static void address_leaves(void)
 {
 	struct rdma_event_channel *all = channel(), *one = channel(), *other = channel(), *early = channel();
 	struct rdma_cm_id *any = bound(all, "0.0.0.0", 1), *own = bound(one, "198.18.0.1", 1);
-	struct rdma_cm_id *neighbour = bound(other, "198.19.0.1", 0);
+	struct rdma_cm_id *unaffected = bound(other, "198.19.0.1", 0);
 	struct ends ends = connected(own);
 	struct rdma_cm_id *resolved = on_the_way(early, "198.18.0.1", ntohs(rdma_get_src_port(own)));
 	run("ip addr del 198.18.0.1/24 dev fe0");
@@ -141,7 +141,7 @@ static void address_leaves(void)
 	DONE(rdma_disconnect(ends.active));
 	PASS(ends.here, DISCONNECTED);
 	PASS(ends.there, DISCONNECTED);
-	struct rdma_cm_id *ids[] = { ends.active, ends.passive, again.active, again.passive, any, own, neighbour, resolved };
+	struct rdma_cm_id *ids[] = { ends.active, ends.passive, again.active, again.passive, any, own, unaffected, resolved };
 	for (unsigned i = 0; i < sizeof ids / sizeof *ids; i++)
 		rdma_destroy_ep(ids[i]);
 }

@@ -4,7 +4,7 @@
 static struct rdma_event_channel *here, *there;
 
 // Reads a connection request and returns its new id.
-static struct rdma_cm_id *offer(const char *bytes)
+static struct rdma_cm_id *connect_request(const char *bytes)
 {
 	struct rdma_cm_event *event = EXPECT(there, CONNECT_REQUEST);
 	struct rdma_cm_id *id = event->id;
@@ -56,7 +56,7 @@ static void whole_life(int port)
 	struct rdma_conn_param param = asking("hello");
 	DONE(rdma_create_qp(active, NULL, &attr));
 	DONE(rdma_connect(active, &param));
-	struct rdma_cm_id *passive = offer("hello");
+	struct rdma_cm_id *passive = connect_request("hello");
 	attr = small_qp(IBV_QPT_RC);
 	DONE(rdma_create_qp(passive, NULL, &attr));
 	param = (struct rdma_conn_param){ .private_data = "world", .private_data_len = 5,
@@ -100,7 +100,7 @@ static void own_queue_pairs(int port)
 	param.qp_num = ends[0].qp->qp_num;
 	DONE(rdma_set_local_ece(active, &ece));
 	DONE(rdma_connect(active, &param));
-	struct rdma_cm_id *passive = offer("mine");
+	struct rdma_cm_id *passive = connect_request("mine");
 	DONE(rdma_get_remote_ece(passive, &ece));
 	CHECK(ece.vendor_id == 0x1234 && ece.options == 0x55);
 	ece.options = 0x11;
@@ -143,7 +143,7 @@ static void refused(int port)
 	struct rdma_conn_param param = asking("may I");
 	DONE(rdma_create_qp(active, NULL, &attr));
 	DONE(rdma_connect(active, &param));
-	struct rdma_cm_id *passive = offer("may I");
+	struct rdma_cm_id *passive = connect_request("may I");
 	char many[255] = { 0 };
 	REFUSED(rdma_reject(passive, many, 149), EINVAL);
 	DONE(rdma_reject(passive, "no", 2));
@@ -159,7 +159,7 @@ static void refused(int port)
 	active = routed(here, RDMA_PS_TCP, port);
 	param.qp_num = 77;
 	DONE(rdma_connect(active, &param));
-	DONE(rdma_destroy_id(offer("may I")));
+	DONE(rdma_destroy_id(connect_request("may I")));
 	PASS(here, REJECTED);
 	DONE(rdma_destroy_id(active));
 
