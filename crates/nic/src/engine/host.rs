@@ -246,7 +246,7 @@ impl<'a, 'q> NicHost<'a, 'q> {
         let shared = self.xrc_srq(number);
         // A queue that was destroyed gets no completion.
         let Some(xrc) = shared.as_ref().and_then(|srq| srq.xrc.as_ref()) else { return };
-        if !xrc.cq.push(completion) {
+        if xrc.cq.push(completion).is_err() {
             overrun(self.qp, &xrc.cq, completion.wr_id);
         }
         self.completions += 1;
@@ -406,7 +406,7 @@ impl Events for NicHost<'_, '_> {
             Side::Recv => &self.qp.recv_cq,
             Side::Xrc(number) => return self.complete_xrc(number, completion),
         };
-        if !cq.push(completion) {
+        if cq.push(completion).is_err() {
             overrun(self.qp, cq, completion.wr_id);
         }
         self.completions += 1;
