@@ -71,7 +71,7 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    /// Moves what waited into the ring, as far as there is room. True if nothing waits any more.
+    /// Moves waiting packets into the ring, as far as there is room. Returns whether none waits any more.
     fn flush(&mut self, consumed: &AtomicU64) -> bool {
         while let Some((meta, piece)) = self.waiting.first() {
             // SAFETY: one piece, which lies in the backlog until it is dropped below.
@@ -88,7 +88,7 @@ impl Outgoing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Pushed {
-    /// It lies in the ring.
+    /// It is in the ring.
     Done,
     /// It waits for room.
     Waits,
@@ -210,7 +210,8 @@ impl LocalPeer {
         Attempt::of(unsafe { out.ring.push(meta, len, pieces, self.segment.consumed(self.own_slot)) })
     }
 
-    /// The same for a short packet of two pieces, headers and payload, the second of which is padded. Says, too, where the next one will begin.
+    /// The same for a short packet of two pieces, headers and payload, the second of which is padded. Returns the address of the next packet, or
+    /// `None` if nothing was sent.
     ///
     /// # Safety
     /// The payload is readable.
@@ -288,7 +289,7 @@ impl LocalPeer {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Tries again what waits. True if some of it went.
+    /// Retries waiting packets. Returns whether some were sent.
     pub fn retry(&self) -> bool {
         let mut out = self.out.lock();
         if out.reader != self.instance {
@@ -355,7 +356,7 @@ struct Addresses {
 pub struct LocalPeers {
     pub(crate) segment: Arc<ShmSegment>,
     pub(crate) registry: Arc<Registry>,
-    /// Registered memory becomes memory that local peers can map, and is named to them.
+    /// Registered memory becomes memory that local peers can map, and long messages to them are sent by rendezvous.
     uses_memfd: bool,
     /// By slot.
     known: Box<[RwLock<Known>]>,
@@ -399,13 +400,13 @@ impl LocalPeers {
         self.registry.is_alive(slot)
     }
 
-    /// Whether registered memory becomes memory that local peers can map, and is named to them.
+    /// Whether registered memory becomes memory that local peers can map, and long messages to them are sent by rendezvous.
     #[inline]
     pub fn uses_memfd(&self) -> bool {
         self.uses_memfd
     }
 
-    /// Says whether this NIC sleeps and wants to be woken for packets, and returns what it said before.
+    /// Sets whether this NIC sleeps and must be woken for packets. Returns the previous value.
     pub fn set_asleep(&self, asleep: bool) -> bool {
         self.segment.asleep().swap(asleep.into(), Ordering::SeqCst) != 0
     }

@@ -8,8 +8,8 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Messages from this length on are named to local peers, who copy them from here: for shorter ones two copies cost less than what is said
-/// and heard about one.
+/// Messages to local peers from this length on are sent by rendezvous. For shorter ones, two copies cost less than the record and its
+/// acknowledgement.
 pub(crate) const MIN_RENDEZVOUS: usize = 32 * 1024;
 
 /// On whose behalf remote memory is accessed: the domain that counts for the request, and the queue pair it came to.
@@ -152,7 +152,7 @@ impl Region {
         !self.access.intersects(Access::REMOTE | Access::MW_BIND)
     }
 
-    /// What local peers must know of it, if they may reach it. Its rights are on the descriptor: where there is none for them, all they may do is
+    /// Its descriptor for local peers, if they may access it. The descriptor has the access rights: without remote rights, all they may do is
     /// fetch the messages that they are sent from it.
     pub(crate) fn descriptor(&self) -> Option<RegionDescriptor> {
         let is_memory = self.backing == Backing::Mapped && self.len > 0;

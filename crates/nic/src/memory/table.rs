@@ -61,7 +61,7 @@ impl RegionTable {
         }
     }
 
-    /// Shows a region to local peers, if they may reach it.
+    /// Publishes a region to local peers, if they may access it.
     pub(super) fn publish(&self, region: &mut Region) {
         let Some(table) = &self.table else { return };
         // A window has the pages of the region it is bound to.
@@ -73,10 +73,10 @@ impl RegionTable {
         region.descriptor = region.descriptor().and_then(|descriptor| table.publish(&descriptor));
     }
 
-    /// Hides a region from local peers and waits for those who access it. Before its lock is taken for writing: an access
+    /// Withdraws a region from local peers and waits until their accesses end. Called before its lock is taken for writing: an access
     /// from this very process may need it for reading.
     pub(super) fn withdraw(&self, number: u32) {
-        // Taken out under the lock, so that nobody withdraws it twice: the descriptor may be another region's by then.
+        // Remove it under the lock, so that it is not withdrawn twice: the descriptor may belong to another region by then.
         let take = |region: &mut Region| {
             let descriptor = region.descriptor.take()?;
             if region.is_for_messages() && !*region.lent.get_mut() {

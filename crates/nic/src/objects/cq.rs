@@ -155,17 +155,17 @@ impl Cq {
         };
         let (core, engine) = (&self.core, &self.nic.engine);
         let is_empty = || core.is_empty();
-        // Local peers ring for those who said that they sleep, once each time. The background thread said so; whoever was rung for
-        // instead says it again, before and after, on behalf of both.
+        // A local peer sends one wake-up each time a NIC announces that it sleeps. The background thread announced it; an application
+        // thread that takes the wake-up instead announces it again, before and after, on behalf of both.
         let rings_are_empty = || engine.link.prepare_sleep() != Sleep::Pending;
         let any_packets = is_empty() && (!rings_are_empty() || engine.activity.sleep_in_front(front, most));
         let mut is_used = None;
-        // What we find ourselves need not be told by the channel.
+        // Completions that this thread finds itself need no event on the channel.
         let mut disarm = || is_used = Some(core.disarm());
         let any_left = || front.sleep(Duration::ZERO) || !rings_are_empty();
         if any_packets && !engine.drive_for_sleeper(&mut disarm, any_left).is_done() && is_empty() {
-            // Whoever drives goes on until there is nothing left, and then the channel tells us.
-            // If it does not, the packets are still there.
+            // The thread that drives goes on until no packet is left, and then the channel reports completions.
+            // If it reports none, the packets are still there.
             core.channel.iter().for_each(|channel| channel.sleep(most.min(LEFT_TO_OTHERS)));
         }
         Ok(is_used.unwrap_or_else(|| core.disarm()))

@@ -91,7 +91,7 @@ impl RawLock {
     }
 }
 
-/// Has every thread of the process pass a memory barrier. False if the kernel does not do that.
+/// Makes every thread of the process pass a memory barrier. Returns whether the kernel supports that.
 fn barrier_everywhere() -> bool {
     // A process that has not announced it is refused.
     membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
